@@ -1,0 +1,148 @@
+//! What a host tells the engine, and what the engine answers.
+
+use crate::TaskId;
+
+/// What happened on the machine. The numbers are part of the wire and are never used again for something else.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EventKind {
+    /// A task exists from now on. `args[0]` is the host's name for it, `args[1]` its PID. The new id is in `Outcome::task`.
+    TaskInit = 1,
+    /// The task is under our care from now on. `args[0]` is its nice value as a signed number.
+    TaskEnable = 2,
+    /// The task leaves our care, for another scheduling class.
+    TaskDisable = 3,
+    /// The task is gone; its slot becomes free.
+    TaskExit = 4,
+    /// The host needs a CPU for a waking or new task. `cpu` is the previous one, `args[0]` what the host would take.
+    SelectCpu = 5,
+    /// The task waits for a CPU, on `cpu`. `flags` says why.
+    Enqueue = 6,
+    /// The task sleeps or exits.
+    Block = 7,
+    /// `cpu` looks for work. `task` is the one that ran so far, and `flags` says whether it still could.
+    Pick = 8,
+    /// The host could not run what was picked for `cpu`. `args[0]` is a [`crate::RefusalReason`].
+    PickRefused = 9,
+    /// The periodic tick found `task` running on `cpu`.
+    Tick = 10,
+    /// `task` gives way, on `cpu`.
+    Yield = 11,
+    /// The nice value changed to `args[0]`.
+    Nice = 12,
+    /// The set of allowed CPUs changed.
+    Affinity = 13,
+    /// `cpu` joins the machine.
+    CpuOnline = 14,
+    /// `cpu` leaves the machine.
+    CpuOffline = 15,
+    /// The timer that the policy armed on `cpu` went off.
+    Timer = 16,
+    /// User space sent `args[1]` bytes at `args[0]` to the policy; synchronous form.
+    Hint = 17,
+    /// User space opened a hint queue; `args[0]` is its number.
+    QueueOpen = 18,
+    /// User space has put hints into queue `args[0]`.
+    QueueReady = 19,
+    /// User space closed hint queue `args[0]`.
+    QueueClose = 20,
+}
+
+/// Bits of `Event::flags` for [`EventKind::Enqueue`].
+pub mod enqueue_flags {
+    /// The task was asleep.
+    pub const WAKEUP: u64 = 1;
+    /// Nothing else wants the CPU; it goes idle unless the task is picked at once.
+    pub const LAST: u64 = 2;
+}
+
+/// Bits of `Event::flags` for [`EventKind::Pick`].
+pub mod pick_flags {
+    /// `Event::task` could go on running, and its slice is used up.
+    pub const PREV_RUNNABLE: u64 = 1;
+}
+
+/// One thing that happened on the machine.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// An [`EventKind`], as a number because it comes from outside.
+    pub kind: u32,
+    /// The CPU it happened on or is about.
+    pub cpu: u32,
+    /// The task it is about, or [`TaskId::NONE`].
+    pub task: TaskId,
+    /// Bits that depend on the kind.
+    pub flags: u64,
+    /// CPU time that the task has used in its life, in nanoseconds.
+    pub runtime_ns: u64,
+    /// Depends on the kind.
+    pub args: [u64; 2],
+}
+
+impl Event {
+    /// An event of `kind` on `cpu`, with nothing else set.
+    pub fn new(kind: EventKind, cpu: u32) -> Self {
+        Self { kind: kind as u32, cpu, ..Self::default() }
+    }
+}
+
+/// Most CPUs that one outcome can ask to reschedule.
+pub const MAX_KICKS: usize = 6;
+
+/// How an event ended.
+#[repr(i32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Status {
+    /// Done. For a pick: nothing to run.
+    #[default]
+    Done = 0,
+    /// `Outcome::host_task` is to run on the CPU of the event.
+    Run = 1,
+    /// The task that ran so far goes on, with a fresh slice.
+    KeepPrevious = 2,
+    /// The policy is gone; the host hands all tasks back to the kernel's own scheduler.
+    Fault = -1,
+    /// The event made no sense: an unknown kind or a task that does not exist. Nothing changed.
+    Invalid = -2,
+    /// The task table is full. The task is left to the host's default treatment.
+    Full = -3,
+}
+
+/// What the host is to do. Written by the engine from scratch for each event.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// A [`Status`].
+    pub status: i32,
+    /// The CPU chosen by `SelectCpu`.
+    pub cpu: i32,
+    /// The host's name for the task to run, as given with `TaskInit`.
+    pub host_task: u64,
+    /// The new task's id after `TaskInit`; the picked one's after `Pick`.
+    pub task: TaskId,
+    /// How long the picked task may run, in nanoseconds; 0 leaves it to the host.
+    pub slice_ns: u64,
+    /// Arm a timer on the event's CPU that many nanoseconds from now; 0 arms none.
+    pub timer_ns: u64,
+    /// How many of `kicks` count; more than [`MAX_KICKS`] means every CPU.
+    pub kick_count: u32,
+    /// CPUs that are to look for work again at once.
+    pub kicks: [u32; MAX_KICKS],
+    /// Keeps the size a multiple of eight.
+    pub reserved: u32,
+}
+
+impl Outcome {
+    /// Asks for `cpu` to look for work again. Asking twice is the same as once.
+    pub fn kick(&mut self, cpu: u32) {
+        let asked = (self.kick_count as usize).min(MAX_KICKS);
+        if self.kicks[..asked].contains(&cpu) {
+            return;
+        }
+        if asked < MAX_KICKS {
+            self.kicks[asked] = cpu;
+        }
+        self.kick_count = self.kick_count.saturating_add(1);
+    }
+}

@@ -1,0 +1,25 @@
+//! The wire between the parts of Ekiden. Everything here has a fixed layout and no behaviour beyond packing.
+//!
+//! Two conversations use it:
+//!
+//! * A **host** tells the **engine** what happened on the machine with an [`Event`] and gets an [`Outcome`].
+//! * The **engine** calls a **policy** with a [`Message`] and gets a [`Reply`]. One message is one call of the
+//!   `Scheduler` trait (papers/000, table 1).
+//!
+//! `kernel/include/ekiden_abi.h` is generated from this crate, and a test compares the two.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod event;
+mod message;
+mod token;
+
+pub use event::{Event, EventKind, MAX_KICKS, Outcome, Status, enqueue_flags, pick_flags};
+pub use message::{Call, Calls, Message, NO_CPU, RefusalReason, Reply};
+pub use token::{RawToken, TaskId};
+
+/// Version of everything in this crate. A policy module of another version is refused when it registers.
+pub const ABI_VERSION: u32 = 1;
+
+/// Longest name of a policy, in bytes.
+pub const NAME_LEN: usize = 32;

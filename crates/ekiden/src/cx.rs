@@ -1,0 +1,99 @@
+//! What a call may do besides returning.
+
+use core::cell::{Cell, RefCell};
+
+use ekiden_abi::{MAX_KICKS, Reply};
+
+use crate::{CpuId, CpuMask, TaskId, Topology};
+
+/// Questions that a policy may ask its host in the middle of a call. The answers are inputs like the message itself:
+/// a recorder writes them down, a replayer gives the same ones again.
+pub trait Host: Sync {
+    /// The host's monotonic clock, in nanoseconds.
+    fn now_ns(&self) -> u64;
+    /// Whether `task` may run on `cpu` right now.
+    fn may_run(&self, task: TaskId, cpu: CpuId) -> bool;
+    /// Puts the CPUs that `task` may run on into `cpus`.
+    fn allowed_cpus(&self, task: TaskId, cpus: &mut CpuMask);
+    /// Puts the CPUs that run none of our tasks into `cpus`.
+    fn idle_cpus(&self, cpus: &mut CpuMask);
+}
+
+/// The surroundings of one call. Effects are collected here and carried out by the host after the call returns.
+pub struct Cx<'a> {
+    cpu: CpuId,
+    topology: &'a Topology,
+    host: &'a dyn Host,
+    now_ns: Cell<Option<u64>>,
+    reply: RefCell<&'a mut Reply>,
+}
+
+impl<'a> Cx<'a> {
+    pub(crate) fn new(cpu: CpuId, topology: &'a Topology, host: &'a dyn Host, reply: &'a mut Reply) -> Self {
+        Self { cpu, topology, host, now_ns: Cell::new(None), reply: RefCell::new(reply) }
+    }
+
+    /// The CPU that the call is about. Not always the one that executes it: a wake-up is handled where the waker is.
+    pub fn cpu(&self) -> CpuId {
+        self.cpu
+    }
+
+    /// Time since some fixed moment, in nanoseconds. The same for the whole call; read only when asked for, because
+    /// a clock costs more than most calls.
+    pub fn now_ns(&self) -> u64 {
+        if let Some(now_ns) = self.now_ns.get() {
+            return now_ns;
+        }
+        let now_ns = self.host.now_ns();
+        self.now_ns.set(Some(now_ns));
+        now_ns
+    }
+
+    /// Makes `cpu` look for work again at once: it wakes up if it is idle, and the task that it runs gives way.
+    pub fn resched(&self, cpu: CpuId) {
+        let mut reply = self.reply.borrow_mut();
+        let asked = (reply.kick_count as usize).min(MAX_KICKS);
+        if !reply.kicks[..asked].contains(&cpu) {
+            if asked < MAX_KICKS {
+                reply.kicks[asked] = cpu;
+            }
+            reply.kick_count = reply.kick_count.saturating_add(1);
+        }
+    }
+
+    /// How long the task that this call picks may run, in nanoseconds. Without it the host's default counts (20 ms).
+    /// Rounded up to the kernel's tick unless a timer is armed too.
+    pub fn set_slice_ns(&self, slice_ns: u64) {
+        self.reply.borrow_mut().slice_ns = slice_ns;
+    }
+
+    /// Calls [`timer`](crate::Scheduler::timer) on this CPU after `delay_ns`. One timer per CPU; arming it again
+    /// replaces the first.
+    pub fn arm_timer(&self, delay_ns: u64) {
+        self.reply.borrow_mut().timer_ns = delay_ns.max(1);
+    }
+
+    /// The machine's caches, cores and nodes.
+    pub fn topology(&self) -> &Topology {
+        self.topology
+    }
+
+    /// The CPUs that run none of our tasks at this moment. Linear in the number of CPUs ÷ 64.
+    pub fn idle_cpus(&self) -> CpuMask {
+        let mut cpus = CpuMask::new();
+        self.host.idle_cpus(&mut cpus);
+        cpus
+    }
+
+    /// Whether `task` may run on `cpu`: its affinity, cpuset and whether it can be moved at all.
+    pub fn may_run(&self, task: TaskId, cpu: CpuId) -> bool {
+        self.host.may_run(task, cpu)
+    }
+
+    /// The CPUs that `task` may run on.
+    pub fn allowed_cpus(&self, task: TaskId) -> CpuMask {
+        let mut cpus = CpuMask::new();
+        self.host.allowed_cpus(task, &mut cpus);
+        cpus
+    }
+}

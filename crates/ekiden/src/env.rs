@@ -1,0 +1,107 @@
+//! What a policy is born into: the machine and its parameters.
+
+use alloc::{collections::BTreeMap, string::String, sync::Arc};
+use core::fmt;
+
+use crate::{CpuId, Topology};
+
+/// A parameter that a policy declares, so that the framework can check it and `--help` can explain it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Param {
+    /// Name, with its unit last: `slice_us`.
+    pub name: &'static str,
+    /// What it is for, in a sentence.
+    pub help: &'static str,
+    /// Value when nobody sets it.
+    pub default: u64,
+    /// Smallest value taken.
+    pub min: u64,
+    /// Largest value taken.
+    pub max: u64,
+}
+
+/// Why parameters were refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ParamError {
+    /// Not of the form `name=number`.
+    Malformed(String),
+    /// The policy has no such parameter.
+    Unknown(String),
+    /// The value is outside the declared range.
+    OutOfRange {
+        /// The parameter.
+        param: Param,
+        /// What was asked for.
+        value: u64,
+    },
+}
+
+impl fmt::Display for ParamError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(text) => write!(f, "{text:?} is not of the form name=number"),
+            Self::Unknown(name) => write!(f, "the policy has no parameter {name:?}"),
+            Self::OutOfRange { param, value } => {
+                write!(f, "{}={value} is outside {}..={}", param.name, param.min, param.max)
+            }
+        }
+    }
+}
+
+impl core::error::Error for ParamError {}
+
+/// The machine and the parameters that a policy is created for.
+#[derive(Clone, Debug)]
+pub struct Env {
+    topology: Arc<Topology>,
+    max_tasks: u32,
+    params: BTreeMap<&'static str, u64>,
+}
+
+impl Env {
+    /// An environment for a policy that declares `declared`, with the settings in `params` (`name=number`, separated
+    /// by blanks or commas).
+    pub fn new(topology: Topology, max_tasks: u32, declared: &[Param], params: &str) -> Result<Self, ParamError> {
+        let mut values: BTreeMap<_, _> = declared.iter().map(|param| (param.name, param.default)).collect();
+        for text in params.split([' ', ',', '\n']).filter(|text| !text.is_empty()) {
+            let parsed = text.split_once('=').and_then(|(name, value)| Some((name, value.parse::<u64>().ok()?)));
+            let (name, value) = parsed.ok_or_else(|| ParamError::Malformed(text.into()))?;
+            let param = *declared
+                .iter()
+                .find(|param| param.name == name)
+                .ok_or_else(|| ParamError::Unknown(name.into()))?;
+            if !(param.min..=param.max).contains(&value) {
+                return Err(ParamError::OutOfRange { param, value });
+            }
+            values.insert(param.name, value);
+        }
+        Ok(Self { topology: Arc::new(topology), max_tasks, params: values })
+    }
+
+    /// How many CPUs the machine can have, offline ones included.
+    pub fn nr_cpus(&self) -> CpuId {
+        self.topology.nr_cpus()
+    }
+
+    /// How many tasks there can be at once.
+    pub fn max_tasks(&self) -> u32 {
+        self.max_tasks
+    }
+
+    /// The machine's caches, cores and nodes.
+    pub fn topology(&self) -> &Arc<Topology> {
+        &self.topology
+    }
+
+    /// The value of a declared parameter.
+    ///
+    /// # Panics
+    ///
+    /// If the policy did not declare it.
+    pub fn param(&self, name: &str) -> u64 {
+        match self.params.get(name) {
+            Some(value) => *value,
+            None => panic!("parameter {name} is not in the policy's PARAMS"),
+        }
+    }
+}

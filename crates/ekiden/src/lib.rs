@@ -1,0 +1,53 @@
+//! The crate that a scheduling policy is written against.
+//!
+//! A policy is a type that implements [`Scheduler`]. The same source runs in the kernel, in the simulator, from a
+//! user-space agent and in replay: each of these *hosts* only delivers messages, and [`Adapter`] turns one message
+//! into one call of the trait (papers/000, section 3.1).
+//!
+//! Start with [`Scheduler`] and [`Schedulable`]; everything else here serves them.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+// Lets the output of `#[policy]` say `::ekiden` inside this crate's own tests too.
+extern crate self as ekiden;
+
+mod adapter;
+mod cpumask;
+mod cx;
+mod env;
+mod hint;
+mod lock;
+mod per;
+mod queue;
+mod scheduler;
+mod token;
+mod topology;
+mod weight;
+
+pub use adapter::{Adapter, Policy};
+pub use cpumask::{CpuListError, CpuMask, MAX_CPUS};
+pub use cx::{Cx, Host};
+pub use ekiden_abi as abi;
+pub use ekiden_abi::{Call, Calls, RefusalReason, TaskId};
+pub use ekiden_macros::policy;
+pub use env::{Env, Param, ParamError};
+pub use hint::{HintRefused, Hints, QueueId};
+pub use lock::{SPIN_LIMIT, SpinGuard, SpinLock, poison_locks};
+pub use per::{PerCpu, PerTask};
+pub use queue::{FifoQueue, OrderedQueue, TreeQueue};
+pub use scheduler::{Scheduler, Task, WakeFlags};
+pub use token::{Schedulable, forget_dropped};
+pub use topology::{Cpu, FULL_CAPACITY, Topology, TopologyError};
+pub use weight::{NICE_0_WEIGHT, weight_of_nice};
+
+/// A CPU's number, as Linux counts them.
+pub type CpuId = u32;
+
+/// What nearly every policy needs.
+pub mod prelude {
+    pub use crate::{
+        CpuId, CpuMask, Cx, Env, FifoQueue, OrderedQueue, Param, PerCpu, PerTask, RefusalReason, Schedulable,
+        Scheduler, SpinLock, Task, TaskId, Topology, TreeQueue, WakeFlags, policy,
+    };
+}

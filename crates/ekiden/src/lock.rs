@@ -1,0 +1,142 @@
+//! The lock that policies use.
+
+use core::{
+    ops::{Deref, DerefMut},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// How often a waiter looks at a lock before it takes the holder for lost and panics, which ends the policy and not
+/// the machine. At one look per few instructions this is some hundred milliseconds.
+pub const SPIN_LIMIT: u32 = 100_000_000;
+
+/// Set when a policy of this program has panicked: its locks may never be released.
+static POISONED: AtomicBool = AtomicBool::new(false);
+
+/// Makes every waiter give up. The kernel host calls it from its panic handler, before anything else.
+pub fn poison_locks(poisoned: bool) {
+    POISONED.store(poisoned, Ordering::Release);
+}
+
+/// Mutual exclusion by spinning. Scheduling calls run with interrupts off, so a holder is never preempted, and there
+/// is nothing to sleep on.
+///
+/// Uncontended cost: one atomic exchange to take it, one store to release it.
+#[derive(Default, Debug)]
+pub struct SpinLock<T: ?Sized> {
+    inner: spin::mutex::SpinMutex<T>,
+}
+
+impl<T> SpinLock<T> {
+    /// An unlocked lock around `value`.
+    pub const fn new(value: T) -> Self {
+        Self { inner: spin::mutex::SpinMutex::new(value) }
+    }
+}
+
+impl<T: ?Sized> SpinLock<T> {
+    /// Waits until no one else holds the lock, and holds it until the guard is dropped.
+    ///
+    /// # Panics
+    ///
+    /// When the holder does not let go for [`SPIN_LIMIT`] looks (taking the same lock twice does that), or when the
+    /// policy has panicked elsewhere while this CPU waits.
+    #[inline]
+    #[track_caller]
+    pub fn lock(&self) -> SpinGuard<'_, T> {
+        match self.inner.try_lock() {
+            Some(guard) => SpinGuard { guard },
+            None => self.wait(SPIN_LIMIT),
+        }
+    }
+
+    /// Takes the lock if it is free right now.
+    #[inline]
+    pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
+        self.inner.try_lock().map(|guard| SpinGuard { guard })
+    }
+
+    #[cold]
+    #[track_caller]
+    fn wait(&self, looks: u32) -> SpinGuard<'_, T> {
+        for _ in 0..looks {
+            // Looking first keeps the cache line shared while the holder works.
+            if !self.inner.is_locked() {
+                if let Some(guard) = self.inner.try_lock() {
+                    return SpinGuard { guard };
+                }
+            }
+            assert!(!POISONED.load(Ordering::Relaxed), "another CPU panicked while this one waited for a lock");
+            core::hint::spin_loop();
+        }
+        panic!("deadlock: a lock was not released for {looks} looks");
+    }
+}
+
+/// Holds a [`SpinLock`] until it is dropped.
+#[derive(Debug)]
+pub struct SpinGuard<'a, T: ?Sized> {
+    guard: spin::mutex::SpinMutexGuard<'a, T>,
+}
+
+impl<T: ?Sized> Deref for SpinGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T: ?Sized> DerefMut for SpinGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::{sync::Arc, thread};
+
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "deadlock: a lock was not released for 1000 looks")]
+    fn a_lock_taken_twice_panics() {
+        let lock = SpinLock::new(());
+        let _held = lock.lock();
+        // What `lock` does when it finds the lock taken, with less patience.
+        lock.wait(1000);
+    }
+
+    #[test]
+    fn a_lock_is_free_again_when_its_guard_is_dropped() {
+        let lock = SpinLock::new(1);
+        let mut guard = lock.lock();
+        *guard += 1;
+        assert!(lock.try_lock().is_none());
+        drop(guard);
+        assert_eq!(*lock.lock(), 2);
+    }
+
+    #[test]
+    fn threads_hold_it_one_at_a_time() {
+        const TIMES: u32 = 10_000;
+        let count = Arc::new(SpinLock::new(0));
+        let threads = [(); 3].map(|()| {
+            let count = count.clone();
+            thread::spawn(move || {
+                for _ in 0..TIMES {
+                    let mut count = count.lock();
+                    let before = *count;
+                    // Gives the others a chance to come in between.
+                    core::hint::spin_loop();
+                    *count = before + 1;
+                }
+            })
+        });
+        let nr_threads = threads.len() as u32;
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(*count.lock(), nr_threads * TIMES);
+    }
+}

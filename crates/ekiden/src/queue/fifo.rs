@@ -1,0 +1,84 @@
+//! The queue in order of arrival.
+
+use alloc::collections::VecDeque;
+use core::fmt;
+
+use super::INITIAL_CAPACITY;
+use crate::{Schedulable, TaskId};
+
+/// Tokens in order of arrival.
+pub struct FifoQueue<P> {
+    tokens: VecDeque<Schedulable<P>>,
+}
+
+impl<P> FifoQueue<P> {
+    /// An empty queue.
+    pub fn new() -> Self {
+        Self { tokens: VecDeque::with_capacity(INITIAL_CAPACITY) }
+    }
+
+    /// Puts a token behind all others. O(1), apart from growing.
+    #[inline]
+    pub fn push_back(&mut self, token: Schedulable<P>) {
+        self.tokens.push_back(token);
+    }
+
+    /// Puts a token before all others. O(1), apart from growing.
+    #[inline]
+    pub fn push_front(&mut self, token: Schedulable<P>) {
+        self.tokens.push_front(token);
+    }
+
+    /// Takes the first token out. O(1).
+    #[inline]
+    pub fn pop_front(&mut self) -> Option<Schedulable<P>> {
+        self.tokens.pop_front()
+    }
+
+    /// Takes the last token out, which is the one to give to another CPU. O(1).
+    #[inline]
+    pub fn pop_back(&mut self) -> Option<Schedulable<P>> {
+        self.tokens.pop_back()
+    }
+
+    /// The first token.
+    #[inline]
+    pub fn front(&self) -> Option<&Schedulable<P>> {
+        self.tokens.front()
+    }
+
+    /// Takes the token of `task` out, the foremost if there are several. O(n).
+    pub fn remove(&mut self, task: TaskId) -> Option<Schedulable<P>> {
+        let index = self.tokens.iter().position(|token| token.task() == task)?;
+        self.tokens.remove(index)
+    }
+
+    /// How many tokens there are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether there is no token.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// The tokens, first to last.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Schedulable<P>> + ExactSizeIterator {
+        self.tokens.iter()
+    }
+}
+
+impl<P> Default for FifoQueue<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P> fmt::Debug for FifoQueue<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.tokens).finish()
+    }
+}

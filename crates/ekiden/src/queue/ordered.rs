@@ -1,0 +1,79 @@
+//! The ordered list.
+
+use alloc::collections::VecDeque;
+use core::fmt;
+
+use super::INITIAL_CAPACITY;
+use crate::{Schedulable, TaskId};
+
+/// Tokens in the order of their keys, smallest first, as one list without gaps. Faster than a
+/// [`TreeQueue`](crate::TreeQueue) while a queue holds up to some dozens of tokens, and never allocates once it has
+/// grown to its largest length.
+pub struct OrderedQueue<P, K> {
+    entries: VecDeque<(K, Schedulable<P>)>,
+}
+
+impl<P, K: Ord> OrderedQueue<P, K> {
+    /// An empty queue.
+    pub fn new() -> Self {
+        Self { entries: VecDeque::with_capacity(INITIAL_CAPACITY) }
+    }
+
+    /// Puts a token behind all whose keys are not larger. O(log n) comparisons, and at most n ÷ 2 entries move; none
+    /// if the key is the largest.
+    pub fn insert(&mut self, key: K, token: Schedulable<P>) {
+        if self.entries.back().is_none_or(|(last, _)| *last <= key) {
+            self.entries.push_back((key, token));
+        } else {
+            let index = self.entries.partition_point(|(other, _)| *other <= key);
+            self.entries.insert(index, (key, token));
+        }
+    }
+
+    /// Takes the token with the smallest key out. O(1).
+    #[inline]
+    pub fn pop_front(&mut self) -> Option<(K, Schedulable<P>)> {
+        self.entries.pop_front()
+    }
+
+    /// The token with the smallest key, and the key. O(1).
+    #[inline]
+    pub fn first(&self) -> Option<(&K, &Schedulable<P>)> {
+        self.entries.front().map(|(key, token)| (key, token))
+    }
+
+    /// Takes the token of `task` out, the foremost if there are several. O(n).
+    pub fn remove(&mut self, task: TaskId) -> Option<(K, Schedulable<P>)> {
+        let index = self.entries.iter().position(|(_, token)| token.task() == task)?;
+        self.entries.remove(index)
+    }
+
+    /// How many tokens there are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is no token.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The keys and tokens, smallest key first.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &Schedulable<P>)> + ExactSizeIterator {
+        self.entries.iter().map(|(key, token)| (key, token))
+    }
+}
+
+impl<P, K: Ord> Default for OrderedQueue<P, K> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P, K: Ord + fmt::Debug> fmt::Debug for OrderedQueue<P, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.entries).finish()
+    }
+}

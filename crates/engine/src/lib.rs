@@ -1,0 +1,23 @@
+//! What stands between a host and a policy: the task table, the states of tasks, the tokens and their checks.
+//!
+//! A host reports what happened with an [`Event`](ekiden::abi::Event) and carries out the
+//! [`Outcome`](ekiden::abi::Outcome); see [`Engine::deliver`]. The engine never touches the machine itself, holds no
+//! lock while it calls a policy, and is the same in the kernel, the simulator, the agent and in replay.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod counters;
+mod engine;
+mod fault;
+mod idle;
+mod state;
+mod table;
+
+pub use counters::{Counters, Totals};
+pub use engine::{Engine, PICK_ATTEMPTS};
+pub use fault::{Fault, MISTAKES_ALLOWED, Mistake, MistakeKind};
+pub use idle::IdleCpus;
+pub use state::{Phase, State, TRANSITIONS, Transition};
+pub use table::{TaskTable, TaskView};

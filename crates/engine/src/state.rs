@@ -1,0 +1,174 @@
+//! The states of a task, and which event may lead from which to which (papers/001, figure 3; row S5).
+
+use core::fmt;
+
+use ekiden::CpuId;
+
+/// Where a task stands with its policy.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// The slot holds no task.
+    Free = 0,
+    /// Known, and never waited for a CPU yet.
+    New = 1,
+    /// Waits for a CPU; the policy holds its token.
+    Ready = 2,
+    /// Made to give way: the policy holds its token, and the kernel is about to put it on the run queue. Only the CPU
+    /// that it ran on may pick it until then.
+    ReadyByTick = 3,
+    /// Picked, and runs or is about to.
+    Running = 4,
+    /// Sleeps.
+    Blocked = 5,
+    /// Belongs to another scheduling class or policy.
+    Departed = 6,
+}
+
+impl Phase {
+    const ALL: [Phase; 7] = [
+        Phase::Free,
+        Phase::New,
+        Phase::Ready,
+        Phase::ReadyByTick,
+        Phase::Running,
+        Phase::Blocked,
+        Phase::Departed,
+    ];
+
+    /// Whether the policy holds a good token of the task.
+    pub fn is_waiting(self) -> bool {
+        matches!(self, Phase::Ready | Phase::ReadyByTick)
+    }
+}
+
+/// What moves a task from one state to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transition {
+    /// The task comes under our care.
+    Enable,
+    /// The kernel puts it on a run queue.
+    Enqueue,
+    /// The kernel wants to know what runs next, and the task could go on.
+    GiveWay,
+    /// A policy picked it.
+    Pick,
+    /// The kernel could not run what was picked.
+    Refuse,
+    /// It sleeps or exits.
+    Block,
+    /// It leaves our care.
+    Depart,
+}
+
+/// Every transition that is expected. Whatever is not listed is counted and reported as a surprise.
+///
+/// Some look odd and are not: while the kernel bypasses its BPF scheduler (suspend, hotplug) it runs tasks behind our
+/// back, so that one which waits may block, and one which sleeps may turn up running.
+pub const TRANSITIONS: &[(Phase, Transition, Phase)] = &[
+    (Phase::New, Transition::Enable, Phase::New),
+    (Phase::Departed, Transition::Enable, Phase::New),
+    (Phase::New, Transition::Enqueue, Phase::Ready),
+    (Phase::Blocked, Transition::Enqueue, Phase::Ready),
+    (Phase::Running, Transition::Enqueue, Phase::Ready),
+    (Phase::ReadyByTick, Transition::Enqueue, Phase::Ready),
+    (Phase::Ready, Transition::Enqueue, Phase::Ready),
+    (Phase::Running, Transition::GiveWay, Phase::ReadyByTick),
+    (Phase::Ready, Transition::GiveWay, Phase::ReadyByTick),
+    (Phase::ReadyByTick, Transition::GiveWay, Phase::ReadyByTick),
+    (Phase::Blocked, Transition::GiveWay, Phase::ReadyByTick),
+    (Phase::New, Transition::GiveWay, Phase::ReadyByTick),
+    (Phase::Ready, Transition::Pick, Phase::Running),
+    (Phase::ReadyByTick, Transition::Pick, Phase::Running),
+    (Phase::Running, Transition::Refuse, Phase::Ready),
+    (Phase::Running, Transition::Block, Phase::Blocked),
+    (Phase::Ready, Transition::Block, Phase::Blocked),
+    (Phase::ReadyByTick, Transition::Block, Phase::Blocked),
+    (Phase::Blocked, Transition::Block, Phase::Blocked),
+    (Phase::New, Transition::Block, Phase::New),
+    (Phase::New, Transition::Depart, Phase::Departed),
+    (Phase::Ready, Transition::Depart, Phase::Departed),
+    (Phase::ReadyByTick, Transition::Depart, Phase::Departed),
+    (Phase::Running, Transition::Depart, Phase::Departed),
+    (Phase::Blocked, Transition::Depart, Phase::Departed),
+];
+
+impl Transition {
+    /// Where the transition leads from `phase`, or `None` if it is not expected there.
+    #[inline]
+    pub fn from(self, phase: Phase) -> Option<Phase> {
+        const NEXT: [[Option<Phase>; 7]; 7] = {
+            let mut next = [[None; 7]; 7];
+            let mut i = 0;
+            while i < TRANSITIONS.len() {
+                let (from, by, to) = TRANSITIONS[i];
+                next[by as usize][from as usize] = Some(to);
+                i += 1;
+            }
+            next
+        };
+        NEXT[self as usize][phase as usize]
+    }
+}
+
+/// A task's state in one word, so that it changes at once: phase, whether it asked to yield, CPU, and the serial
+/// number of its newest token.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct State(pub(crate) u64);
+
+impl State {
+    const YIELDING: u64 = 1 << 8;
+
+    /// A state from its parts.
+    pub fn new(phase: Phase, cpu: CpuId, serial: u32) -> Self {
+        Self(phase as u64 | u64::from(cpu as u16) << 16 | u64::from(serial) << 32)
+    }
+
+    /// Where the task stands.
+    #[inline]
+    pub fn phase(self) -> Phase {
+        Phase::ALL[(self.0 as u8 % Phase::ALL.len() as u8) as usize]
+    }
+
+    /// The CPU whose run queue it is on, or was on last.
+    #[inline]
+    pub fn cpu(self) -> CpuId {
+        CpuId::from((self.0 >> 16) as u16)
+    }
+
+    /// The serial number of its newest token; 0 before the first.
+    #[inline]
+    pub fn serial(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Whether it asked to give way.
+    #[inline]
+    pub fn is_yielding(self) -> bool {
+        self.0 & Self::YIELDING != 0
+    }
+
+    /// The same state, with the wish to give way noted.
+    pub fn yielding(self) -> Self {
+        Self(self.0 | Self::YIELDING)
+    }
+
+    /// The same task in another phase; a wish to give way ends.
+    #[inline]
+    pub fn in_phase(self, phase: Phase) -> Self {
+        Self(self.0 & !0xffff | phase as u64)
+    }
+
+    /// The state after a new token for `cpu` is issued.
+    #[inline]
+    pub fn issue(self, phase: Phase, cpu: CpuId) -> Self {
+        // Serial 0 means "no token", so it is skipped when the count wraps.
+        Self::new(phase, cpu, self.serial().wrapping_add(1).max(1))
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} on CPU {}, token {}", self.phase(), self.cpu(), self.serial())
+    }
+}

@@ -1,0 +1,174 @@
+//! The task table: one slot per task, found without hashing.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+use ekiden::{CpuId, TaskId, abi::RawToken, weight_of_nice};
+use spin::mutex::SpinMutex;
+
+use crate::state::{Phase, State};
+
+/// Nobody waits for the task.
+pub(crate) const NOBODY: u32 = u32::MAX;
+
+/// One task. A cache line, so that two CPUs that handle two tasks do not meet.
+#[repr(align(64))]
+#[derive(Debug)]
+pub(crate) struct Slot {
+    state: AtomicU64,
+    pub(crate) host_task: AtomicU64,
+    pub(crate) runtime_ns: AtomicU64,
+    generation: AtomicU32,
+    pub(crate) pid: AtomicU32,
+    pub(crate) weight: AtomicU32,
+    pub(crate) nice: AtomicI32,
+    /// A CPU that wanted to take the task while it was still leaving another one.
+    pub(crate) wanted_by: AtomicU32,
+}
+
+impl Slot {
+    fn new() -> Self {
+        Self {
+            state: AtomicU64::new(0),
+            host_task: AtomicU64::new(0),
+            runtime_ns: AtomicU64::new(0),
+            generation: AtomicU32::new(0),
+            pid: AtomicU32::new(0),
+            weight: AtomicU32::new(0),
+            nice: AtomicI32::new(0),
+            wanted_by: AtomicU32::new(NOBODY),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> State {
+        State(self.state.load(Acquire))
+    }
+
+    #[inline]
+    pub(crate) fn set_state(&self, state: State) {
+        self.state.store(state.0, Release);
+    }
+
+    /// Changes the state if nobody else has changed it since it was read as `seen`.
+    #[inline]
+    pub(crate) fn try_state(&self, seen: State, state: State) -> bool {
+        self.state.compare_exchange(seen.0, state.0, AcqRel, Relaxed).is_ok()
+    }
+
+    pub(crate) fn set_nice(&self, nice: i32, idle_class: bool) {
+        self.nice.store(nice, Relaxed);
+        // SCHED_IDLE weighs less than nice 19: the kernel's WEIGHT_IDLEPRIO.
+        self.weight.store(if idle_class { 3 } else { weight_of_nice(nice) }, Relaxed);
+    }
+}
+
+/// All tasks that the host has told of.
+#[derive(Debug)]
+pub struct TaskTable {
+    slots: Vec<Slot>,
+    free: SpinMutex<Vec<u32>>,
+}
+
+/// A task as `status` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskView {
+    /// Its name in the table.
+    pub id: TaskId,
+    /// Its PID.
+    pub pid: u32,
+    /// Where it stands.
+    pub state: State,
+    /// CPU time used in its life, as of its last event.
+    pub runtime_ns: u64,
+}
+
+impl TaskTable {
+    /// A table for `capacity` tasks at once. Takes 64 bytes per task.
+    pub fn new(capacity: u32) -> Self {
+        let mut slots = Vec::with_capacity(capacity as usize);
+        slots.resize_with(capacity as usize, Slot::new);
+        Self { slots, free: SpinMutex::new((0..capacity).rev().collect()) }
+    }
+
+    /// How many tasks there is room for.
+    pub fn capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// How many tasks there are.
+    pub fn len(&self) -> u32 {
+        self.capacity() - self.free.lock().len() as u32
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The host's own name for a task, if it still exists.
+    #[inline]
+    pub fn host_task(&self, task: TaskId) -> Option<u64> {
+        self.get(task).map(|slot| slot.host_task.load(Relaxed))
+    }
+
+    /// The tasks, in the order of their slots.
+    pub fn iter(&self) -> impl Iterator<Item = TaskView> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let state = slot.state();
+            (state.phase() != Phase::Free).then(|| TaskView {
+                id: TaskId { slot: index as u32, generation: slot.generation.load(Relaxed) },
+                pid: slot.pid.load(Relaxed),
+                state,
+                runtime_ns: slot.runtime_ns.load(Relaxed),
+            })
+        })
+    }
+
+    /// The slot of a task that exists.
+    #[inline]
+    pub(crate) fn get(&self, task: TaskId) -> Option<&Slot> {
+        let slot = self.slots.get(task.slot as usize)?;
+        (slot.generation.load(Relaxed) == task.generation && !task.is_none()).then_some(slot)
+    }
+
+    /// Finds a slot for a new task; `None` when the table is full.
+    pub(crate) fn insert(&self, host_task: u64, pid: u32) -> Option<TaskId> {
+        let index = self.free.lock().pop()?;
+        let slot = &self.slots[index as usize];
+        let generation = slot.generation.load(Relaxed).wrapping_add(1).max(1);
+        slot.host_task.store(host_task, Relaxed);
+        slot.pid.store(pid, Relaxed);
+        slot.runtime_ns.store(0, Relaxed);
+        slot.wanted_by.store(NOBODY, Relaxed);
+        slot.set_nice(0, false);
+        // The serial goes on counting: a token of the slot's last task can never pass for one of the new one.
+        slot.set_state(slot.state().in_phase(Phase::New));
+        slot.generation.store(generation, Release);
+        Some(TaskId { slot: index, generation })
+    }
+
+    /// Frees the slot of a task.
+    pub(crate) fn remove(&self, task: TaskId) {
+        if let Some(slot) = self.get(task) {
+            slot.set_state(slot.state().issue(Phase::Free, 0));
+            self.free.lock().push(task.slot);
+        }
+    }
+}
+
+/// A token that goes with `state`.
+#[inline]
+pub(crate) fn token(task: TaskId, state: State) -> RawToken {
+    RawToken { task, cpu: state.cpu(), serial: state.serial() }
+}
+
+/// A CPU as one word of [`Slot::wanted_by`].
+pub(crate) fn wanted(slot: &Slot) -> Option<CpuId> {
+    if slot.wanted_by.load(Relaxed) == NOBODY {
+        return None;
+    }
+    let cpu = slot.wanted_by.swap(NOBODY, Relaxed);
+    (cpu != NOBODY).then_some(cpu)
+}

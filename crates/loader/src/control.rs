@@ -1,0 +1,207 @@
+//! `/dev/ekiden`: what is asked of `ekiden.ko`. The C side is `kernel/include/ekiden_control.h`.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read},
+    os::fd::AsRawFd,
+};
+
+use ekiden::{Calls, Topology};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Context, LoadError, Result};
+
+const DEVICE: &str = "/dev/ekiden";
+
+/// What `ekiden.ko` says when it is asked.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the interface.
+    pub abi: u32,
+    /// The policy that runs.
+    pub policy: Option<String>,
+    /// Whether the kernel calls it.
+    #[serde(default)]
+    pub attached: bool,
+    /// The calls that it implements.
+    #[serde(default)]
+    pub calls: u64,
+    /// Tasks under its care or about to be.
+    #[serde(default)]
+    pub tasks: u64,
+    /// Tasks that there is room for.
+    #[serde(default)]
+    pub capacity: u64,
+    /// Tasks picked so far.
+    #[serde(default)]
+    pub picks: u64,
+    /// Searches for work that found none.
+    #[serde(default)]
+    pub idles: u64,
+    /// Waiting tasks moved to another CPU.
+    #[serde(default)]
+    pub migrations: u64,
+    /// Tokens handed back.
+    #[serde(default)]
+    pub refusals: u64,
+    /// Unexpected transitions of tasks.
+    #[serde(default)]
+    pub surprises: u64,
+    /// Mistakes that were put right.
+    #[serde(default)]
+    pub mistakes: u64,
+    /// The newest of them.
+    #[serde(default)]
+    pub last_mistake: Option<String>,
+    /// Why the last policy was taken out, if it was: a panic, with file and line.
+    #[serde(default)]
+    pub fault: Option<String>,
+    /// Why the engine took the policy out: too many mistakes.
+    #[serde(default)]
+    pub engine_fault: Option<String>,
+    /// The policies whose modules are loaded.
+    #[serde(default)]
+    pub loaded: Vec<String>,
+}
+
+impl Status {
+    /// Asks the kernel; `None` if `ekiden.ko` is not loaded.
+    pub fn read() -> Result<Option<Self>> {
+        let mut text = String::new();
+        match File::open(DEVICE) {
+            Ok(mut file) => file.read_to_string(&mut text).context(format!("cannot read {DEVICE}"))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).context(format!("cannot open {DEVICE}")),
+        };
+        serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|error| LoadError::Other(format!("{DEVICE} says something strange ({error}): {text}")))
+    }
+}
+
+/// Something to say to the policy that runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Hint<'a> {
+    /// A hint that is answered at once.
+    Now(&'a [u8]),
+    /// Opens a queue.
+    Open(u32),
+    /// Hints in a queue.
+    Ready(u32, &'a [u8]),
+    /// Closes a queue.
+    Close(u32),
+}
+
+/// An open `/dev/ekiden`. The policy that it created ends when it is closed.
+#[derive(Debug)]
+pub struct Control {
+    file: File,
+}
+
+#[repr(C)]
+struct CreateRequest {
+    policy: [u8; 32],
+    params: u64,
+    topology: u64,
+    error: u64,
+    params_len: u32,
+    topology_len: u32,
+    error_len: u32,
+    max_tasks: u32,
+    arena_bytes: u64,
+}
+
+#[repr(C)]
+struct HintRequest {
+    kind: u32,
+    queue: u32,
+    bytes: u64,
+    len: u32,
+    taken: u32,
+}
+
+nix::ioctl_write_ptr!(ioctl_create, b'E', 1, CreateRequest);
+nix::ioctl_readwrite!(ioctl_hint, b'E', 2, HintRequest);
+nix::ioctl_none!(ioctl_renew, b'E', 3);
+
+impl Control {
+    /// Opens the device.
+    pub fn open() -> Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(DEVICE).context(format!("cannot open {DEVICE}"))?;
+        Ok(Self { file })
+    }
+
+    /// Makes a policy ready.
+    pub fn create(&self, policy: &str, params: &str, topology: &Topology, max_tasks: u32, arena_bytes: u64) -> Result<()> {
+        let mut name = [0; 32];
+        if policy.len() >= name.len() {
+            return Err(LoadError::NoPolicy(policy.into(), String::new()));
+        }
+        name[..policy.len()].copy_from_slice(policy.as_bytes());
+        let words = topology.to_words();
+        let mut error = [0_u8; 256];
+        let request = CreateRequest {
+            policy: name,
+            params: params.as_ptr() as u64,
+            topology: words.as_ptr() as u64,
+            error: error.as_mut_ptr() as u64,
+            params_len: params.len() as u32,
+            topology_len: words.len() as u32,
+            error_len: error.len() as u32,
+            max_tasks,
+            arena_bytes,
+        };
+        // SAFETY: the request has the layout that the device expects, and its pointers are good for the call.
+        match unsafe { ioctl_create(self.file.as_raw_fd(), &raw const request) } {
+            Ok(_) => Ok(()),
+            Err(nix::Error::EBUSY) => Err(LoadError::Busy(running())),
+            Err(nix::Error::ENOENT) => Err(LoadError::NoPolicy(policy.into(), known())),
+            Err(errno) => {
+                let text = String::from_utf8_lossy(&error);
+                let reason = text.trim_end_matches('\0');
+                if reason.is_empty() {
+                    Err(io::Error::from(errno)).context("ekiden.ko cannot make the policy ready")
+                } else {
+                    Err(LoadError::Refused(reason.to_owned()))
+                }
+            }
+        }
+    }
+
+    /// Says something to the policy; true if it took the hint.
+    pub fn hint(&self, hint: Hint<'_>) -> Result<bool> {
+        let (kind, queue, bytes): (u32, u32, &[u8]) = match hint {
+            Hint::Now(bytes) => (17, 0, bytes),
+            Hint::Open(queue) => (18, queue, &[]),
+            Hint::Ready(queue, bytes) => (19, queue, bytes),
+            Hint::Close(queue) => (20, queue, &[]),
+        };
+        let mut request =
+            HintRequest { kind, queue, bytes: bytes.as_ptr() as u64, len: bytes.len() as u32, taken: 0 };
+        // SAFETY: as for `create`.
+        unsafe { ioctl_hint(self.file.as_raw_fd(), &raw mut request) }
+            .map_err(io::Error::from)
+            .context("the policy cannot be told")?;
+        Ok(request.taken != 0)
+    }
+
+    /// Replaces the policy by a new instance of itself, with its state.
+    pub fn renew(&self) -> Result<()> {
+        // SAFETY: takes no argument.
+        unsafe { ioctl_renew(self.file.as_raw_fd()) }.map_err(io::Error::from).context("the policy cannot be renewed")?;
+        Ok(())
+    }
+}
+
+/// The calls that the running policy implements.
+pub(crate) fn calls() -> Result<Calls> {
+    Ok(Calls(Status::read()?.unwrap_or_default().calls))
+}
+
+fn running() -> String {
+    Status::read().ok().flatten().and_then(|status| status.policy).unwrap_or_else(|| "unknown".into())
+}
+
+fn known() -> String {
+    Status::read().ok().flatten().map(|status| status.loaded.join(", ")).unwrap_or_default()
+}

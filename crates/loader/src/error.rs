@@ -1,0 +1,104 @@
+//! What can go wrong on the way into the kernel, and what to do then.
+
+use std::{io, path::PathBuf};
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, LoadError>;
+
+/// Why a policy is not in the kernel. The machine is as it was before.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Modules and BPF need root.
+    #[error("this needs root; run it with sudo")]
+    NotRoot,
+    /// The kernel has no sched_ext.
+    #[error("this kernel has no sched_ext; boot one with CONFIG_SCHED_CLASS_EXT (6.12 or newer), or use `ekiden vm run`")]
+    NoSchedExt,
+    /// Somebody else's scheduler runs.
+    #[error("the sched_ext scheduler {0:?} is loaded already; stop it first")]
+    OtherScheduler(String),
+    /// Another session of ours runs.
+    #[error("a policy runs already ({0}); stop that `ekiden run` first")]
+    Busy(String),
+    /// The kernel does not take modules without a signature.
+    #[error("the kernel refuses unsigned modules ({reason}); sign {module} with a key that it trusts, or use `ekiden vm run`")]
+    Signature {
+        /// What says so.
+        reason: String,
+        /// The module.
+        module: PathBuf,
+    },
+    /// A module file is missing.
+    #[error("{0} does not exist; `ekiden build` makes it")]
+    NoModule(PathBuf),
+    /// A module is for another kernel.
+    #[error("{module} was built for kernel {built}, this is {running}; build it again with `ekiden build`")]
+    OtherKernel {
+        /// The module.
+        module: PathBuf,
+        /// The release in its version magic.
+        built: String,
+        /// What runs here.
+        running: String,
+    },
+    /// A module is for another version of the interface.
+    #[error("{module} was built for interface {built} of Ekiden, this is {ours}; build it again with `ekiden build`")]
+    OtherInterface {
+        /// The module.
+        module: PathBuf,
+        /// What it was built for.
+        built: String,
+        /// What this program speaks.
+        ours: u32,
+    },
+    /// A file is no module.
+    #[error("{0} is not a kernel module")]
+    NotAModule(PathBuf),
+    /// The kernel did not take a module.
+    #[error("cannot load {module}: {source}; `dmesg | tail` says more")]
+    Module {
+        /// The module.
+        module: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The module is there, but does not know the policy.
+    #[error("no policy {0:?} is loaded; loaded are: {1}")]
+    NoPolicy(String, String),
+    /// The policy does not take its parameters, or panicked when it was made.
+    #[error("the policy refuses to start: {0}")]
+    Refused(String),
+    /// The policy was taken out while it ran. The kernel's own scheduler runs everything again.
+    #[error("the policy was taken out, and the kernel's own scheduler is back: {0}")]
+    ThrownOut(String),
+    /// The kernel did not take the BPF program.
+    #[error("the kernel does not take the scheduler: {message}{log}")]
+    Bpf {
+        /// What failed.
+        message: String,
+        /// The verifier's words, on lines of their own.
+        log: String,
+    },
+    /// Something with a file.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was attempted.
+        what: String,
+        /// What came of it.
+        source: io::Error,
+    },
+    /// Something that should not happen.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Says what was attempted.
+pub(crate) trait Context<T> {
+    fn context(self, what: impl Into<String>) -> Result<T>;
+}
+
+impl<T, E: Into<io::Error>> Context<T> for std::result::Result<T, E> {
+    fn context(self, what: impl Into<String>) -> Result<T> {
+        self.map_err(|source| LoadError::Io { what: what.into(), source: source.into() })
+    }
+}

@@ -1,0 +1,18 @@
+//! Puts a policy into the kernel of this machine, and takes it out again.
+//!
+//! [`Session::start`] loads the modules, makes the policy ready and attaches the BPF program; dropping the session, or
+//! the death of this process by whatever way, gives every task back to the kernel's own scheduler.
+
+mod baseline;
+mod control;
+mod error;
+mod modules;
+mod session;
+mod skel;
+pub mod sysfs;
+
+pub use baseline::Baseline;
+pub use control::{Control, Hint, Status};
+pub use error::{LoadError, Result};
+pub use modules::{loaded, unload, unload_all};
+pub use session::{Config, Scope, Session};

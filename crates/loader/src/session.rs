@@ -1,0 +1,177 @@
+//! One policy in the kernel, from loading to leaving.
+
+use std::{ffi::c_char, mem::MaybeUninit, path::PathBuf, ptr};
+
+use ekiden::{Call, Calls, abi::ABI_VERSION};
+use libbpf_rs::{
+    AsRawLibbpf, Link, OpenObject,
+    skel::{OpenSkel, SkelBuilder},
+};
+
+use crate::{
+    control::{Control, Status, calls},
+    error::{LoadError, Result},
+    modules,
+    skel::ekiden::{EkidenSkel, EkidenSkelBuilder, OpenEkidenSkel},
+    sysfs,
+};
+
+/// Which tasks the policy gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Scope {
+    /// All ordinary tasks of the machine.
+    #[default]
+    All,
+    /// Only tasks in class SCHED_EXT.
+    Attached,
+}
+
+/// How a policy is to be run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its name.
+    pub policy: String,
+    /// Its parameters, `name=number` separated by blanks.
+    pub params: String,
+    /// Which tasks it gets.
+    pub scope: Scope,
+    /// `ekiden.ko` and the policy's module, in this order; those that are loaded already are passed over.
+    pub modules: Vec<PathBuf>,
+    /// How many tasks there can be at once. More run outside the policy's care.
+    pub max_tasks: u32,
+    /// Memory for the policy, in bytes.
+    pub arena_bytes: u64,
+}
+
+impl Config {
+    /// The defaults: all tasks, room for 32,768, 32 MiB.
+    pub fn new(policy: &str, modules: Vec<PathBuf>) -> Self {
+        Self {
+            policy: policy.to_owned(),
+            params: String::new(),
+            scope: Scope::All,
+            modules,
+            max_tasks: 32_768,
+            arena_bytes: 32 << 20,
+        }
+    }
+}
+
+/// A policy that runs. Dropping it gives every task back to the kernel's own scheduler.
+pub struct Session {
+    // In this order: first the kernel lets go of the policy, then the policy ends.
+    link: Option<Link>,
+    skel: EkidenSkel<'static>,
+    control: Control,
+    name: String,
+}
+
+impl Session {
+    /// Puts a policy into the kernel. If that fails, the machine is as it was, but for modules that may stay loaded.
+    pub fn start(config: &Config) -> Result<Self> {
+        before_loading()?;
+        for module in &config.modules {
+            modules::load(module)?;
+        }
+        let topology = ekiden_machine::read_sysfs("/sys".as_ref())
+            .map_err(|error| LoadError::Other(format!("cannot read the topology: {error}")))?;
+        let control = Control::open()?;
+        control.create(&config.policy, &config.params, &topology, config.max_tasks, config.arena_bytes)?;
+        let name = format!("ekiden_{}", config.policy.replace('-', "_"));
+        let mut skel = load_program(calls()?, config.scope, &name)?;
+        let link = skel.maps.ekiden_ops.attach_struct_ops().map_err(|error| bpf_error("attach", &error))?;
+        let session = Self { link: Some(link), skel, control, name };
+        session.check()?;
+        Ok(session)
+    }
+
+    /// The policy's device, to tell it something.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Whether the kernel still uses the policy.
+    pub fn is_running(&self) -> bool {
+        sysfs::scheduler().as_deref() == Some(&self.name)
+    }
+
+    /// An error with the reason if the kernel does not use the policy any more.
+    pub fn check(&self) -> Result<()> {
+        if self.is_running() {
+            return Ok(());
+        }
+        let status = Status::read()?.unwrap_or_default();
+        let reason = status.fault.or(status.engine_fault).unwrap_or_else(|| self.exit_reason());
+        Err(LoadError::ThrownOut(reason))
+    }
+
+    /// Why the kernel let go of the policy, in its own words.
+    fn exit_reason(&self) -> String {
+        let Some(bss) = &self.skel.maps.bss_data else { return "no reason given".into() };
+        let text = |bytes: &[c_char]| -> String {
+            bytes.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8 as char).collect()
+        };
+        format!("{} {}", text(&bss.exit_reason), text(&bss.exit_message)).trim().to_owned()
+    }
+
+    /// Gives every task back. Waits until the kernel has done so.
+    pub fn stop(mut self) {
+        self.link.take();
+    }
+}
+
+/// What must be true before anything is touched.
+pub(crate) fn before_loading() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(LoadError::NotRoot);
+    }
+    if !sysfs::supported() {
+        return Err(LoadError::NoSchedExt);
+    }
+    match sysfs::scheduler() {
+        Some(name) if name.starts_with("ekiden") => Err(LoadError::Busy(name)),
+        Some(name) => Err(LoadError::OtherScheduler(name)),
+        None => Ok(()),
+    }
+}
+
+fn load_program(calls: Calls, scope: Scope, name: &str) -> Result<EkidenSkel<'static>> {
+    // The object lives as long as the program runs, which is as long as the process: it is not worth a self-reference.
+    let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+    let mut open = EkidenSkelBuilder::default().open(object).map_err(|error| bpf_error("open", &error))?;
+    choose_operations(&mut open, calls);
+    let ops = open.struct_ops.ekiden_ops_mut();
+    for (place, byte) in ops.name.iter_mut().zip(name.bytes().chain([0])) {
+        *place = byte as c_char;
+    }
+    if scope == Scope::Attached {
+        ops.flags |= libbpf_flag::SWITCH_PARTIAL;
+    }
+    open.load().map_err(|error| bpf_error("load", &error))
+}
+
+mod libbpf_flag {
+    /// SCX_OPS_SWITCH_PARTIAL: only tasks in class SCHED_EXT.
+    pub(super) const SWITCH_PARTIAL: u64 = 1 << 3;
+}
+
+/// Leaves out what the policy does not look at: an operation that is not there costs nothing.
+fn choose_operations(open: &mut OpenEkidenSkel<'_>, calls: Calls) {
+    let select_default = open.progs.ekiden_select_cpu_default.as_libbpf_object().as_ptr();
+    let asks_for_cpu = calls.has(Call::SelectTaskRq);
+    open.progs.ekiden_select_cpu_default.set_autoload(!asks_for_cpu);
+    let ops = open.struct_ops.ekiden_ops_mut();
+    if !asks_for_cpu {
+        ops.select_cpu = select_default;
+    }
+    if !calls.has(Call::TaskTick) {
+        ops.tick = ptr::null_mut();
+    }
+    if !calls.has(Call::TaskAffinityChanged) {
+        ops.set_cpumask = ptr::null_mut();
+    }
+}
+
+pub(crate) fn bpf_error(step: &str, error: &libbpf_rs::Error) -> LoadError {
+    LoadError::Bpf { message: format!("cannot {step} it for interface {ABI_VERSION}: {error:#}"), log: String::new() }
+}

@@ -1,0 +1,10 @@
+//! The generated skeletons.
+#![allow(missing_docs, unreachable_pub, clippy::all, clippy::undocumented_unsafe_blocks, reason = "generated")]
+
+pub(crate) mod ekiden {
+    include!(concat!(env!("OUT_DIR"), "/ekiden.skel.rs"));
+}
+
+pub(crate) mod baseline {
+    include!(concat!(env!("OUT_DIR"), "/baseline.skel.rs"));
+}

@@ -1,0 +1,32 @@
+//! What the kernel says of its sched_ext state. A run whose policy was thrown out must not pass for one that worked.
+
+use std::fs;
+
+const DIRECTORY: &str = "/sys/kernel/sched_ext";
+
+/// Whether this kernel has sched_ext.
+pub fn supported() -> bool {
+    fs::metadata(DIRECTORY).is_ok()
+}
+
+/// `enabled`, `disabled` or a step between them; `None` without sched_ext.
+pub fn state() -> Option<String> {
+    read("state")
+}
+
+/// The name of the sched_ext scheduler that runs, if one does.
+pub fn scheduler() -> Option<String> {
+    if state()? != "enabled" {
+        return None;
+    }
+    read("root/ops")
+}
+
+/// How often schedulers were enabled since boot.
+pub fn enable_seq() -> Option<u64> {
+    read("enable_seq")?.parse().ok()
+}
+
+fn read(name: &str) -> Option<String> {
+    Some(fs::read_to_string(format!("{DIRECTORY}/{name}")).ok()?.trim().to_owned())
+}

@@ -1,0 +1,180 @@
+//! Weighted fair queueing: the waiting task that has had the least CPU time for its weight runs next, and a CPU that
+//! would go idle takes a task from the longest queue. It gives up everything else that balances load.
+//!
+//! papers/000, section 4.2.1.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use ekiden::{NICE_0_WEIGHT, prelude::*};
+
+/// Weighted fair queueing.
+pub struct Wfq {
+    queues: PerCpu<RunQueue>,
+    tasks: PerTask<Account>,
+    period_ns: u64,
+    slice_min_ns: u64,
+    sleeper_credit_ns: u64,
+}
+
+/// What waits on one CPU.
+#[derive(Default)]
+struct RunQueue {
+    waiting: SpinLock<TreeQueue<Wfq, u64>>,
+    /// How many wait, for other CPUs to look at without the lock.
+    len: AtomicU32,
+    /// No task of this CPU has had less virtual time than this; it only grows.
+    min_vruntime: AtomicU64,
+}
+
+/// What is known of one task. Changed only in calls about that task, which never overlap.
+#[derive(Default)]
+struct Account {
+    /// CPU time that is already in `vruntime`, in nanoseconds.
+    charged_ns: AtomicU64,
+    /// CPU time divided by weight, in nanoseconds at nice 0, on the scale of `cpu`'s `min_vruntime`.
+    vruntime: AtomicU64,
+    /// The CPU whose scale `vruntime` is on.
+    cpu: AtomicU32,
+}
+
+impl Wfq {
+    /// Adds what the task has run since the last time to its virtual time.
+    fn charge(&self, task: &Task) -> u64 {
+        let account = &self.tasks[task.id];
+        let ran_ns = task.runtime_ns.saturating_sub(account.charged_ns.load(Relaxed));
+        account.charged_ns.store(task.runtime_ns, Relaxed);
+        let vruntime = account.vruntime.load(Relaxed) + scaled(ran_ns, task.weight);
+        account.vruntime.store(vruntime, Relaxed);
+        vruntime
+    }
+
+    /// Moves the task's virtual time to the scale of `cpu`, keeping its distance from the others.
+    fn rescale(&self, task: TaskId, cpu: CpuId) -> u64 {
+        let account = &self.tasks[task];
+        let mut vruntime = account.vruntime.load(Relaxed);
+        let old = account.cpu.load(Relaxed);
+        if old != cpu {
+            let lead = vruntime.saturating_sub(self.queues[old].min_vruntime.load(Relaxed));
+            vruntime = self.queues[cpu].min_vruntime.load(Relaxed) + lead;
+            account.cpu.store(cpu, Relaxed);
+        }
+        vruntime
+    }
+
+    /// Queues the task with at least `floor` of virtual time.
+    fn queue(&self, task: TaskId, token: Schedulable<Self>, floor: impl Fn(&RunQueue) -> u64) {
+        let queue = &self.queues[token.cpu()];
+        let vruntime = self.rescale(task, token.cpu()).max(floor(queue));
+        self.tasks[task].vruntime.store(vruntime, Relaxed);
+        let mut waiting = queue.waiting.lock();
+        waiting.insert(vruntime, token);
+        queue.len.store(waiting.len() as u32, Relaxed);
+    }
+
+    fn unqueue(&self, task: TaskId) -> Option<Schedulable<Self>> {
+        let account = &self.tasks[task];
+        let queue = &self.queues[account.cpu.load(Relaxed)];
+        let mut waiting = queue.waiting.lock();
+        let token = waiting.remove_at(&account.vruntime.load(Relaxed), task);
+        queue.len.store(waiting.len() as u32, Relaxed);
+        token
+    }
+}
+
+/// CPU time at nice 0 that weighs as much as `ns` at `weight`.
+fn scaled(ns: u64, weight: u32) -> u64 {
+    if weight == NICE_0_WEIGHT { ns } else { ns * u64::from(NICE_0_WEIGHT) / u64::from(weight.max(1)) }
+}
+
+#[policy]
+impl Scheduler for Wfq {
+    const PARAMS: &'static [Param] = &[
+        Param { name: "period_us", help: "time in which each waiting task runs once", default: 24_000, min: 100, max: 1_000_000 },
+        Param { name: "slice_min_us", help: "shortest slice", default: 3_000, min: 10, max: 100_000 },
+        Param { name: "sleeper_credit_us", help: "head start of a task that has slept", default: 3_000, min: 0, max: 100_000 },
+    ];
+
+    fn new(env: &Env) -> Self {
+        Self {
+            queues: PerCpu::new(env, |_| RunQueue::default()),
+            tasks: PerTask::new(env, Account::default),
+            period_ns: env.param("period_us") * 1000,
+            slice_min_ns: env.param("slice_min_us") * 1000,
+            sleeper_credit_ns: env.param("sleeper_credit_us") * 1000,
+        }
+    }
+
+    /// A new task starts where the others stand, behind those who have waited.
+    fn task_new(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
+        let account = &self.tasks[task.id];
+        account.charged_ns.store(task.runtime_ns, Relaxed);
+        account.cpu.store(token.cpu(), Relaxed);
+        account.vruntime.store(0, Relaxed);
+        self.queue(task.id, token, |queue| queue.min_vruntime.load(Relaxed));
+    }
+
+    /// Sleeping earns a small head start, not all the time that was slept.
+    fn task_wakeup(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
+        self.charge(task);
+        let credit_ns = self.sleeper_credit_ns;
+        self.queue(task.id, token, |queue| queue.min_vruntime.load(Relaxed).saturating_sub(credit_ns));
+    }
+
+    /// Preempted, yielding and handed back tasks stand where their virtual time puts them.
+    fn enqueue(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
+        self.charge(task);
+        self.queue(task.id, token, |_| 0);
+    }
+
+    fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
+        let queue = &self.queues[cpu];
+        let mut waiting = queue.waiting.lock();
+        let (vruntime, token) = waiting.pop_first()?;
+        let left = waiting.len() as u32;
+        queue.len.store(left, Relaxed);
+        if vruntime > queue.min_vruntime.load(Relaxed) {
+            queue.min_vruntime.store(vruntime, Relaxed);
+        }
+        if left > 0 {
+            cx.set_slice_ns((self.period_ns / u64::from(left + 1)).max(self.slice_min_ns));
+        }
+        Some(token)
+    }
+
+    /// A waiting task that is owed time gets it at the tick.
+    fn task_tick(&self, cx: &Cx, task: &Task) {
+        let vruntime = self.charge(task);
+        let queue = &self.queues[cx.cpu()];
+        if queue.len.load(Relaxed) == 0 {
+            return;
+        }
+        let first = queue.waiting.lock().first_key().copied();
+        if first.is_some_and(|first| first + self.slice_min_ns < vruntime) {
+            cx.resched(cx.cpu());
+        }
+    }
+
+    fn task_departed(&self, _: &Cx, task: &Task) -> Option<Schedulable<Self>> {
+        self.unqueue(task.id)
+    }
+
+    fn migrate_task_rq(&self, _: &Cx, task: &Task, new: Schedulable<Self>) -> Option<Schedulable<Self>> {
+        let old = self.unqueue(task.id);
+        self.queue(task.id, new, |_| 0);
+        old
+    }
+
+    /// Takes the task that would wait longest on the longest queue, among those that may come here.
+    fn balance(&self, cx: &Cx, cpu: CpuId) -> Option<TaskId> {
+        let (longest, len) = self
+            .queues
+            .iter()
+            .map(|(cpu, queue)| (cpu, queue.len.load(Relaxed)))
+            .fold((cpu, 0), |longest, next| if next.1 > longest.1 { next } else { longest });
+        if len == 0 || longest == cpu {
+            return None;
+        }
+        let waiting = self.queues[longest].waiting.lock();
+        waiting.iter().rev().map(|(_, token)| token.task()).take(8).find(|task| cx.may_run(*task, cpu))
+    }
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A per-CPU FIFO in plain BPF, with the kernel's own queues: what one would write without Ekiden, for comparison. Tasks
+ * are placed as under Ekiden's FIFO: the kernel chooses the CPU, each CPU serves its own queue.
+ */
+#include "kernel.h"
+
+char _license[] SEC("license") = "GPL";
+
+s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __ksym;
+bool scx_bpf_dsq_move_to_local(u64 dsq_id) __ksym;
+
+OPS(select_cpu) s32 BPF_PROG(baseline_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	bool is_idle = false;
+
+	return scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
+}
+
+OPS(enqueue) void BPF_PROG(baseline_enqueue, struct task_struct *p, u64 enq_flags)
+{
+	scx_bpf_dsq_insert(p, scx_bpf_task_cpu(p), SCX_SLICE_DFL, enq_flags);
+}
+
+OPS(dispatch) void BPF_PROG(baseline_dispatch, s32 cpu, struct task_struct *prev)
+{
+	scx_bpf_dsq_move_to_local(cpu);
+}
+
+OPS(cpu_online) void BPF_PROG(baseline_cpu_online, s32 cpu)
+{
+}
+
+OPS(cpu_offline) void BPF_PROG(baseline_cpu_offline, s32 cpu)
+{
+}
+
+OPS_SLEEPABLE(init) s32 BPF_PROG(baseline_init)
+{
+	u32 count = scx_bpf_nr_cpu_ids();
+	s32 ret;
+	u32 cpu;
+
+	bpf_for(cpu, 0, count) {
+		ret = scx_bpf_create_dsq(cpu, -1);
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+SEC(".struct_ops.link")
+struct sched_ext_ops baseline_ops = {
+	.select_cpu = (void *)baseline_select_cpu,
+	.enqueue = (void *)baseline_enqueue,
+	.dispatch = (void *)baseline_dispatch,
+	.cpu_online = (void *)baseline_cpu_online,
+	.cpu_offline = (void *)baseline_cpu_offline,
+	.init = (void *)baseline_init,
+	.timeout_ms = 10000,
+	.name = "ekiden_bpf_fifo",
+};

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The sched_ext half of the kernel host. Each operation fills in an event, calls one kfunc of ekiden.ko and carries out
+ * the outcome. Nothing here decides anything.
+ *
+ * The engine's id of a task is kept in p->scx.dsq_vtime, which the kernel leaves alone as long as no queue is ordered by
+ * it: finding a task costs one load. A task that the engine has no room for has id 0 and is left to the kernel's global
+ * queue.
+ *
+ * ops.dequeue is not used: kernels since 7.1 call it for every dispatch. What it would tell follows from ops.quiescent
+ * and from the next ops.enqueue.
+ */
+#include "kernel.h"
+#include "../include/ekiden_abi.h"
+
+char _license[] SEC("license") = "GPL";
+
+extern void ekiden_event(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
+extern struct task_struct *ekiden_pick(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
+extern void ekiden_task_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
+extern void ekiden_task_exit(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
+extern int ekiden_attach(void) __ksym;
+extern void ekiden_detach(void) __ksym;
+extern int ekiden_fault_text(char *text, u32 text__sz) __ksym;
+
+/* How long a task runs if the policy does not say. */
+const volatile u64 slice_default_ns = SCX_SLICE_DFL;
+
+/* Why the kernel let go of us, in its own words, for the loader. */
+char exit_reason[64];
+char exit_message[256];
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, char[256]);
+} fault_text SEC(".maps");
+
+/* The policy is gone: tell the kernel, which takes every task back to its own scheduler at once. */
+static __noinline int give_up(void)
+{
+	static char format[] = "%s";
+	unsigned long long data[1];
+	u32 zero = 0;
+	char *text = bpf_map_lookup_elem(&fault_text, &zero);
+
+	if (!text)
+		return 0;
+	ekiden_fault_text(text, sizeof(char[256]));
+	data[0] = (unsigned long long)text;
+	scx_bpf_error_bstr(format, data, sizeof(data));
+	return 0;
+}
+
+static __noinline int kick(struct ekiden_outcome *outcome)
+{
+	u32 i, count;
+
+	if (!outcome)
+		return 0;
+	count = outcome->kick_count;
+	if (count > EKIDEN_MAX_KICKS) {
+		count = scx_bpf_nr_cpu_ids();
+		bpf_for(i, 0, count)
+			scx_bpf_kick_cpu(i, SCX_KICK_PREEMPT);
+		return 0;
+	}
+	for (i = 0; i < EKIDEN_MAX_KICKS; i++)
+		if (i < count)
+			scx_bpf_kick_cpu(outcome->kicks[i], SCX_KICK_PREEMPT);
+	return 0;
+}
+
+/* What every outcome can ask for. */
+static __always_inline void carry_out(struct ekiden_outcome *outcome)
+{
+	if (outcome->kick_count)
+		kick(outcome);
+	if (outcome->status == EKIDEN_FAULT)
+		give_up();
+}
+
+#define EVENT(event_kind, event_cpu, p) \
+	{ .kind = (event_kind), .cpu = (event_cpu), .task = (p)->scx.dsq_vtime, .runtime_ns = (p)->se.sum_exec_runtime }
+
+OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	struct ekiden_event event = EVENT(EKIDEN_SELECT_CPU, prev_cpu, p);
+	struct ekiden_outcome outcome;
+	bool is_idle = false;
+	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
+
+	event.flags = wake_flags;
+	event.args[0] = cpu;
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	ekiden_event(&event, &outcome);
+	carry_out(&outcome);
+	return outcome.status == EKIDEN_DONE ? outcome.cpu : cpu;
+}
+
+/* For policies that leave the choice to the kernel: the same without asking. */
+OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu_default, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	bool is_idle = false;
+
+	return scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
+}
+
+OPS(enqueue) void BPF_PROG(ekiden_enqueue, struct task_struct *p, u64 enq_flags)
+{
+	struct ekiden_event event = EVENT(EKIDEN_ENQUEUE, scx_bpf_task_cpu(p), p);
+	struct ekiden_outcome outcome;
+
+	if (!event.task) {
+		scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SCX_SLICE_DFL, enq_flags);
+		return;
+	}
+	event.flags = (enq_flags & SCX_ENQ_WAKEUP ? EKIDEN_ENQUEUE_WAKEUP : 0) |
+		      (enq_flags & SCX_ENQ_LAST ? EKIDEN_ENQUEUE_LAST : 0);
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	ekiden_event(&event, &outcome);
+	carry_out(&outcome);
+}
+
+/* The task that was picked cannot run on this CPU: it changed since the engine looked. */
+static __always_inline void refuse(struct task_struct *p)
+{
+	struct ekiden_event event = EVENT(EKIDEN_PICK_REFUSED, scx_bpf_task_cpu(p), p);
+	struct ekiden_outcome outcome;
+
+	event.args[0] = EKIDEN_REFUSED_NOT_ALLOWED;
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	ekiden_event(&event, &outcome);
+	carry_out(&outcome);
+}
+
+OPS(dispatch) void BPF_PROG(ekiden_dispatch, s32 cpu, struct task_struct *prev)
+{
+	struct ekiden_event event = { .kind = EKIDEN_PICK, .cpu = cpu };
+	struct ekiden_outcome outcome;
+	struct task_struct *p;
+
+	if (prev && prev->scx.flags & SCX_TASK_QUEUED) {
+		event.task = prev->scx.dsq_vtime;
+		event.flags = EKIDEN_PICK_PREV_RUNNABLE;
+		event.runtime_ns = prev->se.sum_exec_runtime;
+	}
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	p = ekiden_pick(&event, &outcome);
+	if (p) {
+		if (scx_bpf_task_cpu(p) != cpu && (p->migration_disabled || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))) {
+			refuse(p);
+			scx_bpf_kick_cpu(cpu, 0);
+		} else {
+			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, outcome.slice_ns ?: slice_default_ns, 0);
+		}
+	} else if (outcome.status == EKIDEN_KEEP_PREVIOUS && prev) {
+		set_slice(prev, outcome.slice_ns ?: slice_default_ns);
+	}
+	carry_out(&outcome);
+}
+
+OPS(quiescent) void BPF_PROG(ekiden_quiescent, struct task_struct *p, u64 deq_flags)
+{
+	struct ekiden_event event = EVENT(EKIDEN_BLOCK, scx_bpf_task_cpu(p), p);
+	struct ekiden_outcome outcome;
+
+	/* Everything else comes back at once, through enqueue, or leaves through disable. */
+	if (!(deq_flags & SCX_DEQ_SLEEP))
+		return;
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	ekiden_event(&event, &outcome);
+	carry_out(&outcome);
+}
+
+/* An event about a task with nothing to return. */
+static __always_inline void tell(u32 kind, struct task_struct *p, u64 arg0, u64 arg1)
+{
+	struct ekiden_event event = EVENT(kind, scx_bpf_task_cpu(p), p);
+	struct ekiden_outcome outcome;
+
+	event.args[0] = arg0;
+	event.args[1] = arg1;
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	ekiden_event(&event, &outcome);
+	carry_out(&outcome);
+}
+
+OPS(tick) void BPF_PROG(ekiden_tick, struct task_struct *p)
+{
+	tell(EKIDEN_TICK, p, 0, 0);
+}
+
+OPS(yield) bool BPF_PROG(ekiden_yield, struct task_struct *from, struct task_struct *to)
+{
+	/* A yield to somebody in particular is not supported, and says so. */
+	if (to)
+		return false;
+	tell(EKIDEN_YIELD, from, 0, 0);
+	set_slice(from, 0);
+	return false;
+}
+
+static __always_inline u64 nice_of(struct task_struct *p)
+{
+	return (s64)p->static_prio - 120;
+}
+
+OPS(set_weight) void BPF_PROG(ekiden_set_weight, struct task_struct *p, u32 weight)
+{
+	tell(EKIDEN_NICE, p, nice_of(p), p->policy == SCHED_IDLE_POLICY);
+}
+
+OPS(set_cpumask) void BPF_PROG(ekiden_set_cpumask, struct task_struct *p, const struct cpumask *cpumask)
+{
+	tell(EKIDEN_AFFINITY, p, 0, 0);
+}
+
+OPS(enable) void BPF_PROG(ekiden_enable, struct task_struct *p)
+{
+	struct ekiden_event event = EVENT(EKIDEN_TASK_ENABLE, scx_bpf_task_cpu(p), p);
+	struct ekiden_outcome outcome;
+
+	event.args[0] = nice_of(p);
+	event.args[1] = p->policy == SCHED_IDLE_POLICY;
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	ekiden_task_enable(p, &event, &outcome);
+	if (bpf_ksym_exists(scx_bpf_task_set_dsq_vtime))
+		scx_bpf_task_set_dsq_vtime(p, outcome.task);
+	else
+		p->scx.dsq_vtime = outcome.task;
+	carry_out(&outcome);
+}
+
+OPS(exit_task) void BPF_PROG(ekiden_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
+{
+	struct ekiden_event event = EVENT(EKIDEN_TASK_EXIT, scx_bpf_task_cpu(p), p);
+	struct ekiden_outcome outcome;
+
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	ekiden_task_exit(p, &event, &outcome);
+	carry_out(&outcome);
+}
+
+OPS(disable) void BPF_PROG(ekiden_disable, struct task_struct *p)
+{
+	tell(EKIDEN_TASK_DISABLE, p, 0, 0);
+}
+
+static __always_inline void tell_cpu(u32 kind, s32 cpu)
+{
+	struct ekiden_event event = { .kind = kind, .cpu = cpu };
+	struct ekiden_outcome outcome;
+
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	ekiden_event(&event, &outcome);
+	carry_out(&outcome);
+}
+
+OPS(cpu_online) void BPF_PROG(ekiden_cpu_online, s32 cpu)
+{
+	tell_cpu(EKIDEN_CPU_ONLINE, cpu);
+}
+
+OPS(cpu_offline) void BPF_PROG(ekiden_cpu_offline, s32 cpu)
+{
+	tell_cpu(EKIDEN_CPU_OFFLINE, cpu);
+}
+
+OPS_SLEEPABLE(init) s32 BPF_PROG(ekiden_init)
+{
+	return ekiden_attach();
+}
+
+OPS(exit) void BPF_PROG(ekiden_exit, struct scx_exit_info *info)
+{
+	bpf_probe_read_kernel_str(exit_reason, sizeof(exit_reason), info->reason);
+	bpf_probe_read_kernel_str(exit_message, sizeof(exit_message), info->msg);
+	ekiden_detach();
+}
+
+/* The loader leaves out what the policy does not look at, and gives the scheduler its name and flags. */
+SEC(".struct_ops.link")
+struct sched_ext_ops ekiden_ops = {
+	.select_cpu = (void *)ekiden_select_cpu,
+	.enqueue = (void *)ekiden_enqueue,
+	.dispatch = (void *)ekiden_dispatch,
+	.tick = (void *)ekiden_tick,
+	.quiescent = (void *)ekiden_quiescent,
+	.yield = (void *)ekiden_yield,
+	.set_weight = (void *)ekiden_set_weight,
+	.set_cpumask = (void *)ekiden_set_cpumask,
+	.cpu_online = (void *)ekiden_cpu_online,
+	.cpu_offline = (void *)ekiden_cpu_offline,
+	.exit_task = (void *)ekiden_exit_task,
+	.enable = (void *)ekiden_enable,
+	.disable = (void *)ekiden_disable,
+	.init = (void *)ekiden_init,
+	.exit = (void *)ekiden_exit,
+	.flags = SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_EXITING | SCX_OPS_ENQ_MIGRATION_DISABLED,
+	.timeout_ms = 10000,
+	.name = "ekiden",
+};

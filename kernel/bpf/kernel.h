@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the BPF programs need of the kernel, and no more. Fields are found by name in the running kernel's BTF, so one
+ * object serves every kernel that has them.
+ */
+#ifndef EKIDEN_BPF_KERNEL_H
+#define EKIDEN_BPF_KERNEL_H
+
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef int __s32;
+typedef unsigned int __u32;
+typedef long long __s64;
+typedef unsigned long long __u64;
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __s32 s32;
+typedef __u32 u32;
+typedef __s64 s64;
+typedef __u64 u64;
+typedef _Bool bool;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+#define false 0
+#define true 1
+#define NULL ((void *)0)
+
+enum bpf_map_type_used { BPF_MAP_TYPE_ARRAY = 2 };
+
+struct bpf_iter_num {
+	__u64 opaque[1];
+} __attribute__((aligned(8)));
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct cpumask {
+	unsigned long bits[1];
+};
+
+struct cgroup;
+
+struct sched_entity {
+	u64 sum_exec_runtime;
+};
+
+struct sched_ext_entity {
+	u32 flags;
+	u64 slice;
+	u64 dsq_vtime;
+};
+
+struct task_struct {
+	int pid;
+	int static_prio;
+	unsigned int policy;
+	unsigned short migration_disabled;
+	const struct cpumask *cpus_ptr;
+	struct sched_entity se;
+	struct sched_ext_entity scx;
+};
+
+struct scx_exit_task_args {
+	bool cancelled;
+};
+
+struct scx_exit_info {
+	const char *reason;
+	char *msg;
+};
+
+#pragma clang attribute pop
+
+/* The part of the kernel's struct that is used here; libbpf matches the members by name. */
+struct sched_ext_ops {
+	s32 (*select_cpu)(struct task_struct *p, s32 prev_cpu, u64 wake_flags);
+	void (*enqueue)(struct task_struct *p, u64 enq_flags);
+	void (*dispatch)(s32 cpu, struct task_struct *prev);
+	void (*tick)(struct task_struct *p);
+	void (*quiescent)(struct task_struct *p, u64 deq_flags);
+	bool (*yield)(struct task_struct *from, struct task_struct *to);
+	void (*set_weight)(struct task_struct *p, u32 weight);
+	void (*set_cpumask)(struct task_struct *p, const struct cpumask *cpumask);
+	void (*cpu_online)(s32 cpu);
+	void (*cpu_offline)(s32 cpu);
+	void (*exit_task)(struct task_struct *p, struct scx_exit_task_args *args);
+	void (*enable)(struct task_struct *p);
+	void (*disable)(struct task_struct *p);
+	s32 (*init)(void);
+	void (*exit)(struct scx_exit_info *info);
+	u64 flags;
+	u32 timeout_ms;
+	char name[128];
+};
+
+/* Numbers of the kernel's interface that BTF also has; the loader checks them (see crates/loader). */
+#define SCX_DSQ_GLOBAL 0x8000000000000001ULL
+#define SCX_DSQ_LOCAL 0x8000000000000002ULL
+#define SCX_ENQ_WAKEUP 1ULL
+#define SCX_ENQ_LAST (1ULL << 41)
+#define SCX_DEQ_SLEEP 1ULL
+#define SCX_KICK_IDLE 1ULL
+#define SCX_KICK_PREEMPT 2ULL
+#define SCX_TASK_QUEUED 1U
+#define SCX_OPS_ENQ_LAST (1ULL << 1)
+#define SCX_OPS_ENQ_EXITING (1ULL << 2)
+#define SCX_OPS_SWITCH_PARTIAL (1ULL << 3)
+#define SCX_OPS_ENQ_MIGRATION_DISABLED (1ULL << 4)
+#define SCX_SLICE_DFL 20000000ULL
+#define SCHED_IDLE_POLICY 5
+
+s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle) __ksym;
+void scx_bpf_dsq_insert(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags) __ksym;
+void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
+s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
+bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
+void scx_bpf_error_bstr(char *fmt, unsigned long long *data, u32 data__sz) __ksym;
+u32 scx_bpf_nr_cpu_ids(void) __ksym;
+/* Newer kernels want these two instead of a plain store. */
+bool scx_bpf_task_set_slice(struct task_struct *p, u64 slice) __ksym __weak;
+bool scx_bpf_task_set_dsq_vtime(struct task_struct *p, u64 vtime) __ksym __weak;
+
+static __always_inline void set_slice(struct task_struct *p, u64 slice)
+{
+	if (bpf_ksym_exists(scx_bpf_task_set_slice))
+		scx_bpf_task_set_slice(p, slice);
+	else
+		p->scx.slice = slice;
+}
+
+#define OPS(name) SEC("struct_ops/" #name)
+#define OPS_SLEEPABLE(name) SEC("struct_ops.s/" #name)
+
+#endif

@@ -1,0 +1,204 @@
+//! The Rust half of `ekiden.ko`: the engine, as the C half calls it. Each function here converts, calls, and converts
+//! back.
+#![no_std]
+
+extern crate alloc;
+
+mod foreign;
+mod status;
+
+use alloc::{boxed::Box, sync::Arc};
+use core::ffi::c_void;
+use core::ptr;
+use core::slice;
+use core::sync::atomic::{AtomicPtr, Ordering::*};
+
+use ekiden::abi::{Event, Outcome, Status};
+use ekiden::{CpuId, CpuMask, Host, TaskId};
+use ekiden_engine::{Engine, IdleCpus};
+use ekiden_kernel_rt::{Arena, CreateArgs, PolicyTable};
+
+use foreign::ForeignPolicy;
+
+#[global_allocator]
+static ARENA: Arena = Arena::new();
+
+/// The engine that runs, if one does.
+static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(ptr::null_mut());
+
+unsafe extern "C" {
+    safe fn ekiden_c_now_ns() -> u64;
+    /// `host_task` is a task that has not left yet, and the caller is in an RCU read section.
+    fn ekiden_c_may_run(host_task: *const c_void, cpu: u32) -> bool;
+    fn ekiden_c_allowed_cpus(host_task: *const c_void, words: *mut u64, len: usize);
+    #[cfg(target_os = "none")]
+    fn ekiden_c_fault(text: *const u8, len: usize) -> !;
+}
+
+fn engine() -> Option<&'static Engine> {
+    // SAFETY: null, or an engine that lives until `ekiden_rs_forget`, which the C half calls only after the last event.
+    unsafe { ENGINE.load(Acquire).as_ref() }
+}
+
+/// Makes an engine around a policy. Null in `ENGINE` and a reason in `policy_args` if the policy refuses.
+///
+/// # Safety
+///
+/// No engine runs; `table` and all that `policy_args` names outlive the engine; `arena` belongs to the engine alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_create(
+    table: *const PolicyTable,
+    policy_args: *mut CreateArgs,
+    arena: *mut u8,
+    arena_len: usize,
+    nr_cpus: u32,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe { ARENA.reset(arena, arena_len) };
+    // SAFETY: the caller's promise.
+    let Some(policy) = (unsafe { ForeignPolicy::create(table, policy_args) }) else { return -22 };
+    // SAFETY: the caller's promise.
+    let max_tasks = unsafe { (*policy_args).max_tasks };
+    let idle = Arc::new(IdleCpus::new(nr_cpus));
+    let engine = Engine::new(Box::new(policy), Arc::new(Kernel), idle, nr_cpus, max_tasks);
+    ENGINE.store(Box::into_raw(Box::new(engine)), Release);
+    0
+}
+
+/// Forgets the engine. Its memory is the arena, which the C half frees.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_forget() {
+    ENGINE.store(ptr::null_mut(), Release);
+}
+
+/// Replaces the running policy by its successor.
+///
+/// # Safety
+///
+/// No event is under way on any CPU, and none comes until this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_hand_over(policy_args: *mut CreateArgs) -> i64 {
+    let engine = ENGINE.load(Acquire);
+    if engine.is_null() {
+        return -19;
+    }
+    // SAFETY: the caller keeps everyone else out, so this is the only reference.
+    let engine = unsafe { &mut *engine };
+    engine.replace_policy(|policy| {
+        // SAFETY: the caller's promise; the policy is the foreign one, the only kind here.
+        unsafe { foreign::hand_over(policy, policy_args) }
+    });
+    0
+}
+
+/// Handles one event.
+///
+/// # Safety
+///
+/// `event` and `outcome` are good for the call, `payload` for `payload_len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_deliver(
+    event: *const Event,
+    outcome: *mut Outcome,
+    payload: *const u8,
+    payload_len: usize,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let (event, outcome) = unsafe { (&*event, &mut *outcome) };
+    let Some(engine) = engine() else {
+        outcome.status = Status::Fault as i32;
+        return 0;
+    };
+    let payload = if payload_len == 0 {
+        &[]
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { slice::from_raw_parts(payload, payload_len) }
+    };
+    engine.deliver(event, payload, outcome);
+    0
+}
+
+/// Stops calling the policy, because it has panicked.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_silence() {
+    if let Some(engine) = engine() {
+        engine.silence();
+    }
+}
+
+/// Number of tasks that the engine knows.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_task_count() -> u64 {
+    engine().map_or(0, |engine| u64::from(engine.tasks().len()))
+}
+
+/// Bytes of the engine's arena in use.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_arena_used() -> u64 {
+    ARENA.used() as u64
+}
+
+/// The task behind an id, for the C half's answers to a policy; null if it is gone.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_host_task(task: u64) -> *const c_void {
+    let task = TaskId::from_bits(task);
+    engine().and_then(|engine| engine.tasks().host_task(task)).map_or(ptr::null(), |host_task| host_task as _)
+}
+
+/// Fills `words` with the idle CPUs.
+///
+/// # Safety
+///
+/// `words` has room for `len`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_idle_cpus(words: *mut u64, len: usize) {
+    let mut cpus = CpuMask::new();
+    if let Some(engine) = engine() {
+        engine.idle().copy_to(&mut cpus);
+    }
+    // SAFETY: the caller's promise.
+    let words = unsafe { slice::from_raw_parts_mut(words, len) };
+    for (index, word) in words.iter_mut().enumerate() {
+        *word = cpus.as_words().get(index).copied().unwrap_or(0);
+    }
+}
+
+/// The engine's own questions to the kernel.
+struct Kernel;
+
+impl Host for Kernel {
+    fn now_ns(&self) -> u64 {
+        ekiden_c_now_ns()
+    }
+
+    fn may_run(&self, task: TaskId, cpu: CpuId) -> bool {
+        let host_task = ekiden_rs_host_task(task.to_bits());
+        // SAFETY: a task in the table has not left yet, and events are delivered in RCU read sections.
+        !host_task.is_null() && unsafe { ekiden_c_may_run(host_task, cpu) }
+    }
+
+    fn allowed_cpus(&self, task: TaskId, cpus: &mut CpuMask) {
+        let host_task = ekiden_rs_host_task(task.to_bits());
+        let mut words = [0; 64];
+        if !host_task.is_null() {
+            // SAFETY: as above, and the room is as long as it says.
+            unsafe { ekiden_c_allowed_cpus(host_task, words.as_mut_ptr(), words.len()) };
+        }
+        *cpus = CpuMask::from_words(&words);
+    }
+
+    fn idle_cpus(&self, cpus: &mut CpuMask) {
+        if let Some(engine) = engine() {
+            engine.idle().copy_to(cpus);
+        }
+    }
+}
+
+#[cfg(target_os = "none")]
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    let text = ekiden_kernel_rt::describe_panic(info);
+    // SAFETY: leaves the call for the guard that entered it.
+    unsafe { ekiden_c_fault(text.as_bytes().as_ptr(), text.as_bytes().len()) }
+}

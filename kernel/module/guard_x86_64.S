@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Guarded entry into Rust: like setjmp and longjmp, with one saved stack pointer per CPU. Guards nest: an interrupt may
+ * deliver an event while a slower call is under way, and finishes before that goes on.
+ *
+ * The caller keeps this CPU: interrupts or preemption are off.
+ */
+#include <linux/linkage.h>
+#include <linux/objtool.h>
+#include <asm/nospec-branch.h>
+#include <asm/percpu.h>
+
+.text
+
+/* s64 ekiden_guarded(u64 a, u64 b, u64 c, u64 d, u64 e, ekiden_guarded_fn fn) */
+SYM_FUNC_START(ekiden_guarded)
+	push	%rbp
+	push	%rbx
+	push	%r12
+	push	%r13
+	push	%r14
+	push	%r15
+	pushq	PER_CPU_VAR(ekiden_guard_sp)
+	movq	%rsp, PER_CPU_VAR(ekiden_guard_sp)
+	CALL_NOSPEC r9
+	popq	PER_CPU_VAR(ekiden_guard_sp)
+	pop	%r15
+	pop	%r14
+	pop	%r13
+	pop	%r12
+	pop	%rbx
+	pop	%rbp
+	RET
+SYM_FUNC_END(ekiden_guarded)
+
+/* void ekiden_leave(s64 result): returns `result` from this CPU's innermost ekiden_guarded() */
+SYM_FUNC_START(ekiden_leave)
+	movq	%rdi, %rax
+	movq	PER_CPU_VAR(ekiden_guard_sp), %rsp
+	popq	PER_CPU_VAR(ekiden_guard_sp)
+	pop	%r15
+	pop	%r14
+	pop	%r13
+	pop	%r12
+	pop	%rbx
+	pop	%rbp
+	RET
+SYM_FUNC_END(ekiden_leave)
+STACK_FRAME_NON_STANDARD ekiden_leave

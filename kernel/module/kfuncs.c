@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The functions that BPF calls. This file is compiled with debug information, from which the module's BTF is made, and
+ * it includes no header that defines struct task_struct: the module's BTF then only declares it, and the verifier takes
+ * it for the kernel's own.
+ */
+#include <linux/btf_ids.h>
+#include <linux/compiler.h>
+#include <linux/types.h>
+#include "ekiden_abi.h"
+
+struct task_struct;
+struct module;
+struct ekiden_event;
+extern struct module __this_module;
+
+/* From linux/btf.h and uapi/linux/bpf.h, which bring in too much. kfuncs_check.c compares them. */
+#define KF_RET_NULL (1 << 2)
+#define KF_SLEEPABLE (1 << 5)
+#define KF_RCU_PROTECTED (1 << 11)
+#define BPF_PROG_TYPE_STRUCT_OPS 27
+#define __bpf_kfunc __used __retain __noclone noinline
+struct btf_kfunc_id_set {
+	struct module *owner;
+	struct btf_id_set8 *set;
+	void *filter;
+};
+int register_btf_kfunc_id_set(int prog_type, const struct btf_kfunc_id_set *set);
+
+/* main.c */
+void ekiden_do_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
+void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
+void ekiden_do_exit(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
+int ekiden_do_attach(void);
+void ekiden_do_detach(void);
+int ekiden_do_fault_text(char *text, u32 size);
+int ekiden_register_kfuncs(void);
+
+#pragma GCC diagnostic ignored "-Wmissing-prototypes"
+#pragma GCC diagnostic ignored "-Wmissing-declarations"
+
+/* Something happened; the outcome says what to do. */
+__bpf_kfunc void ekiden_event(struct ekiden_event *event, struct ekiden_outcome *outcome)
+{
+	ekiden_do_event(event, outcome);
+}
+
+/* A CPU looks for work; returns the task to run if the outcome is EKIDEN_RUN. */
+__bpf_kfunc struct task_struct *ekiden_pick(struct ekiden_event *event, struct ekiden_outcome *outcome)
+{
+	ekiden_do_event(event, outcome);
+	return outcome->status == EKIDEN_RUN ? (struct task_struct *)outcome->host_task : NULL;
+}
+
+/* A task comes under our care; the outcome has its id. */
+__bpf_kfunc void ekiden_task_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome)
+{
+	ekiden_do_enable(p, event, outcome);
+}
+
+/* A task is gone for good, if it was ours at all. */
+__bpf_kfunc void ekiden_task_exit(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome)
+{
+	ekiden_do_exit(p, event, outcome);
+}
+
+__bpf_kfunc int ekiden_attach(void)
+{
+	return ekiden_do_attach();
+}
+
+__bpf_kfunc void ekiden_detach(void)
+{
+	ekiden_do_detach();
+}
+
+/* Why the policy is gone, as text. */
+__bpf_kfunc int ekiden_fault_text(char *text, u32 text__sz)
+{
+	return ekiden_do_fault_text(text, text__sz);
+}
+
+BTF_KFUNCS_START(ekiden_kfunc_ids)
+BTF_ID_FLAGS(func, ekiden_event)
+BTF_ID_FLAGS(func, ekiden_pick, KF_RET_NULL | KF_RCU_PROTECTED)
+BTF_ID_FLAGS(func, ekiden_task_enable)
+BTF_ID_FLAGS(func, ekiden_task_exit)
+BTF_ID_FLAGS(func, ekiden_attach, KF_SLEEPABLE)
+BTF_ID_FLAGS(func, ekiden_detach)
+BTF_ID_FLAGS(func, ekiden_fault_text)
+BTF_KFUNCS_END(ekiden_kfunc_ids)
+
+static const struct btf_kfunc_id_set ekiden_kfunc_set = {
+	.owner = &__this_module,
+	.set = &ekiden_kfunc_ids,
+};
+
+int ekiden_register_kfuncs(void)
+{
+	return register_btf_kfunc_id_set(BPF_PROG_TYPE_STRUCT_OPS, &ekiden_kfunc_set);
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* Compares what kfuncs.c had to write down with the kernel's own headers. */
+#include <linux/bpf.h>
+#include <linux/btf.h>
+
+static_assert(KF_RET_NULL == (1 << 2));
+static_assert(KF_SLEEPABLE == (1 << 5));
+static_assert(KF_RCU_PROTECTED == (1 << 11));
+static_assert(BPF_PROG_TYPE_STRUCT_OPS == 27);
+static_assert(offsetof(struct btf_kfunc_id_set, owner) == 0);
+static_assert(offsetof(struct btf_kfunc_id_set, set) == sizeof(void *));
+static_assert(offsetof(struct btf_kfunc_id_set, filter) == 2 * sizeof(void *));

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* The C half of every policy module: it tells ekiden.ko of the policy in the Rust half. */
+#include <linux/module.h>
+#include "ekiden.h"
+
+extern const struct ekiden_policy_table ekiden_policy_table;
+
+static int __init policy_init(void)
+{
+	return ekiden_register_policy(&ekiden_policy_table, THIS_MODULE);
+}
+
+static void __exit policy_exit(void)
+{
+	ekiden_unregister_policy(&ekiden_policy_table);
+}
+
+module_init(policy_init);
+module_exit(policy_exit);
+MODULE_LICENSE("GPL");
+MODULE_DESCRIPTION("A scheduling policy for ekiden.ko");
+MODULE_INFO(ekiden_abi, __stringify(EKIDEN_ABI_VERSION));

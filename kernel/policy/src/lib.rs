@@ -1,0 +1,193 @@
+//! Turns a policy into the Rust half of a kernel module: `ekiden_kernel_policy::module!(MyPolicy);` is the whole
+//! source of such a module.
+#![no_std]
+
+extern crate alloc;
+
+use alloc::{boxed::Box, format, sync::Arc};
+use core::ffi::c_void;
+use core::ptr;
+use core::slice;
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
+use ekiden::abi::{Message, Reply};
+use ekiden::{Adapter, CpuId, CpuMask, Env, Host, Policy, Scheduler, TaskId, Topology};
+pub use ekiden_kernel_rt::{Arena, CreateArgs, HostTable, PolicyTable};
+
+/// Makes a policy the content of this object.
+#[macro_export]
+macro_rules! module {
+    ($policy:ty) => {
+        #[global_allocator]
+        static ARENA: $crate::Arena = $crate::Arena::new();
+
+        /// Found by the C half of the module.
+        #[unsafe(no_mangle)]
+        pub static ekiden_policy_table: $crate::PolicyTable = $crate::table::<$policy>(create);
+
+        unsafe extern "C" fn create(args: *mut $crate::CreateArgs) -> *mut core::ffi::c_void {
+            // SAFETY: `ekiden.ko` calls this with arguments that are good for the call, and once per arena.
+            unsafe { $crate::create::<$policy>(args, &ARENA) }
+        }
+
+        #[cfg(target_os = "none")]
+        #[panic_handler]
+        fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+            $crate::leave(info)
+        }
+    };
+}
+
+/// The instance's way back to `ekiden.ko`. One per module: a module runs one instance at a time.
+static HOST: AtomicPtr<HostTable> = AtomicPtr::new(ptr::null_mut());
+
+/// The table of a policy.
+pub const fn table<S: Scheduler>(create: unsafe extern "C" fn(*mut CreateArgs) -> *mut c_void) -> PolicyTable {
+    let mut name = [0; NAME_LEN];
+    let text = S::NAME.as_bytes();
+    assert!(text.len() < NAME_LEN, "the policy's name is too long");
+    let mut i = 0;
+    while i < text.len() {
+        name[i] = text[i];
+        i += 1;
+    }
+    PolicyTable {
+        abi_version: ABI_VERSION,
+        size: size_of::<PolicyTable>() as u32,
+        name,
+        calls: S::CALLS.0,
+        create,
+        deliver: deliver::<S>,
+        hand_over: hand_over::<S>,
+    }
+}
+
+/// Makes an instance in a fresh arena.
+///
+/// # Safety
+///
+/// The pointers in `args` are good for the call, and the arena's memory until the next call.
+pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let args = unsafe { &mut *args };
+    HOST.store(args.host.cast_mut(), Relaxed);
+    // SAFETY: the caller's promise; the last instance is gone with its arena.
+    unsafe { arena.reset(args.arena, args.arena_len) };
+    ekiden::poison_locks(false);
+    ekiden::forget_dropped();
+    // SAFETY: the caller's promise.
+    match unsafe { env::<S>(args) } {
+        Some(env) => Box::into_raw(Box::new(Adapter::<S>::new(&env, Arc::new(Kernel)))).cast(),
+        None => ptr::null_mut(),
+    }
+}
+
+/// # Safety
+///
+/// `instance` comes from [`create`], no call is under way, and it is not used again.
+unsafe extern "C" fn hand_over<S: Scheduler>(instance: *mut c_void, args: *mut CreateArgs) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let args = unsafe { &mut *args };
+    // SAFETY: the caller's promise.
+    let Some(env) = (unsafe { env::<S>(args) }) else { return ptr::null_mut() };
+    // SAFETY: `instance` is a box that `create` gave away.
+    let old = unsafe { Box::from_raw(instance.cast::<Adapter<S>>()) };
+    Box::into_raw(Box::new(old.hand_over(&env))).cast()
+}
+
+/// # Safety
+///
+/// The pointers in `args` are good for the call.
+unsafe fn env<S: Scheduler>(args: &mut CreateArgs) -> Option<Env> {
+    // SAFETY: the caller's promise.
+    let (words, params) = unsafe {
+        (slice::from_raw_parts(args.topology, args.topology_len), slice::from_raw_parts(args.params, args.params_len))
+    };
+    let topology = match Topology::from_words(words) {
+        Ok(topology) => topology,
+        Err(error) => {
+            args.refuse(&format!("the topology is broken: {error}"));
+            return None;
+        }
+    };
+    let Ok(params) = str::from_utf8(params) else {
+        args.refuse("the parameters are not UTF-8");
+        return None;
+    };
+    match Env::new(topology, args.max_tasks, S::PARAMS, params) {
+        Ok(env) => Some(env),
+        Err(error) => {
+            args.refuse(&format!("{error}"));
+            None
+        }
+    }
+}
+
+/// # Safety
+///
+/// `instance` comes from [`create`], and the other pointers are good for the call.
+unsafe extern "C" fn deliver<S: Scheduler>(
+    instance: *mut c_void,
+    message: *const Message,
+    payload: *const u8,
+    payload_len: usize,
+    reply: *mut Reply,
+) {
+    // SAFETY: the caller's promise. An instance is only shared, and Sync.
+    let adapter = unsafe { &*instance.cast::<Adapter<S>>() };
+    // SAFETY: the caller's promise.
+    let (message, payload, reply) =
+        unsafe { (&*message, slice::from_raw_parts(payload, payload_len), &mut *reply) };
+    adapter.deliver(message, payload, reply);
+}
+
+/// Says why the policy panicked and leaves the call. No destructor runs and locks stay taken: the instance's arena is
+/// thrown away as a whole.
+pub fn leave(info: &core::panic::PanicInfo<'_>) -> ! {
+    ekiden::poison_locks(true);
+    let text = ekiden_kernel_rt::describe_panic(info);
+    // SAFETY: the table outlives every instance, and `fault` leaves this call for the guard that entered it.
+    unsafe { ((*HOST.load(Relaxed)).fault)(text.as_bytes().as_ptr(), text.as_bytes().len()) }
+    loop {
+        core::hint::spin_loop();
+    }
+}
+
+/// The host that a policy asks, by way of the table.
+struct Kernel;
+
+impl Kernel {
+    fn table(&self) -> &HostTable {
+        // SAFETY: set in `create`, to a table that outlives the instance.
+        unsafe { &*HOST.load(Relaxed) }
+    }
+
+    fn read(&self, cpus: &mut CpuMask, fill: impl FnOnce(*mut u64, usize)) {
+        let mut words = [0; 64];
+        fill(words.as_mut_ptr(), words.len());
+        *cpus = CpuMask::from_words(&words);
+    }
+}
+
+impl Host for Kernel {
+    fn now_ns(&self) -> u64 {
+        // SAFETY: callable in any context.
+        unsafe { (self.table().now_ns)() }
+    }
+
+    fn may_run(&self, task: TaskId, cpu: CpuId) -> bool {
+        // SAFETY: checks the task against the engine's table first.
+        unsafe { (self.table().may_run)(task.to_bits(), cpu) }
+    }
+
+    fn allowed_cpus(&self, task: TaskId, cpus: &mut CpuMask) {
+        // SAFETY: writes at most `len` words.
+        self.read(cpus, |words, len| unsafe { (self.table().allowed_cpus)(task.to_bits(), words, len) });
+    }
+
+    fn idle_cpus(&self, cpus: &mut CpuMask) {
+        // SAFETY: writes at most `len` words.
+        self.read(cpus, |words, len| unsafe { (self.table().idle_cpus)(words, len) });
+    }
+}

@@ -1,0 +1,28 @@
+//! What every Rust object in the kernel needs: memory from a preallocated arena, a way to say why it panicked, and the
+//! C tables through which `ekiden.ko` and policy modules know each other.
+#![no_std]
+
+mod arena;
+mod table;
+mod text;
+
+pub use arena::Arena;
+pub use table::{CreateArgs, HostTable, PolicyTable};
+pub use text::Text;
+
+use core::panic::PanicInfo;
+
+/// Longest text that describes a fault, in bytes.
+pub const FAULT_TEXT_LEN: usize = 256;
+
+/// Writes what a panic says, with its place, into a buffer on the stack.
+pub fn describe_panic(info: &PanicInfo<'_>) -> Text<FAULT_TEXT_LEN> {
+    use core::fmt::Write;
+    let mut text = Text::new();
+    // A text that does not fit is cut; writing to it never fails.
+    let _ = match info.location() {
+        Some(place) => write!(text, "{} at {}:{}", info.message(), place.file(), place.line()),
+        None => write!(text, "{}", info.message()),
+    };
+    text
+}
