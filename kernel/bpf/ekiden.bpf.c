@@ -15,6 +15,7 @@
 
 char _license[] SEC("license") = "GPL";
 
+extern void ekiden_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern void ekiden_event(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern struct task_struct *ekiden_pick(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern void ekiden_task_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
@@ -53,30 +54,28 @@ static __noinline int give_up(void)
 	return 0;
 }
 
-static __noinline int kick(struct ekiden_outcome *outcome)
+/* Four CPUs plus one, 16 bits each; all ones for every CPU. */
+static __noinline int kick(u64 kicks)
 {
 	u32 i, count;
 
-	if (!outcome)
-		return 0;
-	count = outcome->kick_count;
-	if (count > EKIDEN_MAX_KICKS) {
+	if (kicks == ~0ULL) {
 		count = scx_bpf_nr_cpu_ids();
 		bpf_for(i, 0, count)
 			scx_bpf_kick_cpu(i, SCX_KICK_PREEMPT);
 		return 0;
 	}
-	for (i = 0; i < EKIDEN_MAX_KICKS; i++)
-		if (i < count)
-			scx_bpf_kick_cpu(outcome->kicks[i], SCX_KICK_PREEMPT);
+	for (i = 0; i < 64; i += 16)
+		if (kicks >> i & 0xffff)
+			scx_bpf_kick_cpu((kicks >> i & 0xffff) - 1, SCX_KICK_PREEMPT);
 	return 0;
 }
 
 /* What every outcome can ask for. */
 static __always_inline void carry_out(struct ekiden_outcome *outcome)
 {
-	if (outcome->kick_count)
-		kick(outcome);
+	if (outcome->kicks)
+		kick(outcome->kicks);
 	if (outcome->status == EKIDEN_FAULT)
 		give_up();
 }
@@ -109,7 +108,7 @@ OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu_default, struct task_struct *p, s
 
 OPS(enqueue) void BPF_PROG(ekiden_enqueue, struct task_struct *p, u64 enq_flags)
 {
-	struct ekiden_event event = EVENT(EKIDEN_ENQUEUE, scx_bpf_task_cpu(p), p);
+	struct ekiden_event event = EVENT(EKIDEN_ENQUEUE, cpu_of(p), p);
 	struct ekiden_outcome outcome;
 
 	if (!event.task) {
@@ -126,7 +125,7 @@ OPS(enqueue) void BPF_PROG(ekiden_enqueue, struct task_struct *p, u64 enq_flags)
 /* The task that was picked cannot run on this CPU: it changed since the engine looked. */
 static __always_inline void refuse(struct task_struct *p)
 {
-	struct ekiden_event event = EVENT(EKIDEN_PICK_REFUSED, scx_bpf_task_cpu(p), p);
+	struct ekiden_event event = EVENT(EKIDEN_PICK_REFUSED, cpu_of(p), p);
 	struct ekiden_outcome outcome;
 
 	event.args[0] = EKIDEN_REFUSED_NOT_ALLOWED;
@@ -141,15 +140,15 @@ OPS(dispatch) void BPF_PROG(ekiden_dispatch, s32 cpu, struct task_struct *prev)
 	struct ekiden_outcome outcome;
 	struct task_struct *p;
 
-	if (prev && prev->scx.flags & SCX_TASK_QUEUED) {
+	if (prev) {
 		event.task = prev->scx.dsq_vtime;
-		event.flags = EKIDEN_PICK_PREV_RUNNABLE;
+		event.flags = prev->scx.flags & SCX_TASK_QUEUED ? EKIDEN_PICK_PREV_RUNNABLE : 0;
 		event.runtime_ns = prev->se.sum_exec_runtime;
 	}
 	__builtin_memset(&outcome, 0, sizeof(outcome));
 	p = ekiden_pick(&event, &outcome);
 	if (p) {
-		if (scx_bpf_task_cpu(p) != cpu && (p->migration_disabled || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))) {
+		if (cpu_of(p) != cpu && (p->migration_disabled || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))) {
 			refuse(p);
 			scx_bpf_kick_cpu(cpu, 0);
 		} else {
@@ -163,7 +162,7 @@ OPS(dispatch) void BPF_PROG(ekiden_dispatch, s32 cpu, struct task_struct *prev)
 
 OPS(quiescent) void BPF_PROG(ekiden_quiescent, struct task_struct *p, u64 deq_flags)
 {
-	struct ekiden_event event = EVENT(EKIDEN_BLOCK, scx_bpf_task_cpu(p), p);
+	struct ekiden_event event = EVENT(EKIDEN_BLOCK, cpu_of(p), p);
 	struct ekiden_outcome outcome;
 
 	/* Everything else comes back at once, through enqueue, or leaves through disable. */
@@ -177,7 +176,7 @@ OPS(quiescent) void BPF_PROG(ekiden_quiescent, struct task_struct *p, u64 deq_fl
 /* An event about a task with nothing to return. */
 static __always_inline void tell(u32 kind, struct task_struct *p, u64 arg0, u64 arg1)
 {
-	struct ekiden_event event = EVENT(kind, scx_bpf_task_cpu(p), p);
+	struct ekiden_event event = EVENT(kind, cpu_of(p), p);
 	struct ekiden_outcome outcome;
 
 	event.args[0] = arg0;
@@ -219,7 +218,7 @@ OPS(set_cpumask) void BPF_PROG(ekiden_set_cpumask, struct task_struct *p, const 
 
 OPS(enable) void BPF_PROG(ekiden_enable, struct task_struct *p)
 {
-	struct ekiden_event event = EVENT(EKIDEN_TASK_ENABLE, scx_bpf_task_cpu(p), p);
+	struct ekiden_event event = EVENT(EKIDEN_TASK_ENABLE, cpu_of(p), p);
 	struct ekiden_outcome outcome;
 
 	event.args[0] = nice_of(p);
@@ -235,7 +234,7 @@ OPS(enable) void BPF_PROG(ekiden_enable, struct task_struct *p)
 
 OPS(exit_task) void BPF_PROG(ekiden_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
 {
-	struct ekiden_event event = EVENT(EKIDEN_TASK_EXIT, scx_bpf_task_cpu(p), p);
+	struct ekiden_event event = EVENT(EKIDEN_TASK_EXIT, cpu_of(p), p);
 	struct ekiden_outcome outcome;
 
 	__builtin_memset(&outcome, 0, sizeof(outcome));
@@ -254,7 +253,7 @@ static __always_inline void tell_cpu(u32 kind, s32 cpu)
 	struct ekiden_outcome outcome;
 
 	__builtin_memset(&outcome, 0, sizeof(outcome));
-	ekiden_event(&event, &outcome);
+	ekiden_cpu_event(&event, &outcome);
 	carry_out(&outcome);
 }
 

@@ -54,7 +54,12 @@ struct sched_ext_entity {
 	u64 dsq_vtime;
 };
 
+struct thread_info {
+	u32 cpu;
+};
+
 struct task_struct {
+	struct thread_info thread_info;
 	int pid;
 	int static_prio;
 	unsigned int policy;
@@ -130,6 +135,14 @@ static __always_inline void set_slice(struct task_struct *p, u64 slice)
 		scx_bpf_task_set_slice(p, slice);
 	else
 		p->scx.slice = slice;
+}
+
+/* The CPU whose run queue the task is on. */
+static __always_inline s32 cpu_of(struct task_struct *p)
+{
+	if (bpf_core_field_exists(p->thread_info.cpu))
+		return p->thread_info.cpu;
+	return scx_bpf_task_cpu(p);
 }
 
 #define OPS(name) SEC("struct_ops/" #name)

@@ -8,7 +8,6 @@
 
 #define EKIDEN_ABI_VERSION 1
 #define EKIDEN_NAME_LEN 32
-#define EKIDEN_MAX_KICKS 6
 
 enum ekiden_event_kind {
 	EKIDEN_TASK_INIT = 1,
@@ -63,9 +62,7 @@ struct ekiden_outcome {
 	__u64 task;
 	__u64 slice_ns;
 	__u64 timer_ns;
-	__u32 kick_count;
-	__u32 kicks[EKIDEN_MAX_KICKS];
-	__u32 reserved;
+	__u64 kicks;	/* four CPUs plus one, 16 bits each; all ones for every CPU */
 };
 
 #endif

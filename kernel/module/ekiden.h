@@ -29,7 +29,7 @@ struct ekiden_policy_table {
 	char name[EKIDEN_NAME_LEN];
 	u64 calls;
 	void *(*create)(struct ekiden_create *args);
-	void (*deliver)(void *instance, const void *message, const void *payload, size_t payload_len, void *reply);
+	void (*deliver)(void);	/* called from Rust only */
 	void *(*hand_over)(void *instance, struct ekiden_create *args);
 };
 

@@ -10,10 +10,7 @@
 #include <asm/nospec-branch.h>
 #include <asm/percpu.h>
 
-.text
-
-/* s64 ekiden_guarded(u64 a, u64 b, u64 c, u64 d, u64 e, ekiden_guarded_fn fn) */
-SYM_FUNC_START(ekiden_guarded)
+.macro GUARD_ENTER
 	push	%rbp
 	push	%rbx
 	push	%r12
@@ -22,7 +19,9 @@ SYM_FUNC_START(ekiden_guarded)
 	push	%r15
 	pushq	PER_CPU_VAR(ekiden_guard_sp)
 	movq	%rsp, PER_CPU_VAR(ekiden_guard_sp)
-	CALL_NOSPEC r9
+.endm
+
+.macro GUARD_EXIT
 	popq	PER_CPU_VAR(ekiden_guard_sp)
 	pop	%r15
 	pop	%r14
@@ -31,19 +30,33 @@ SYM_FUNC_START(ekiden_guarded)
 	pop	%rbx
 	pop	%rbp
 	RET
+.endm
+
+.text
+
+/* s64 ekiden_guarded(u64 a, u64 b, u64 c, u64 d, u64 e, ekiden_guarded_fn fn) */
+SYM_FUNC_START(ekiden_guarded)
+	GUARD_ENTER
+	CALL_NOSPEC r9
+	GUARD_EXIT
 SYM_FUNC_END(ekiden_guarded)
 
-/* void ekiden_leave(s64 result): returns `result` from this CPU's innermost ekiden_guarded() */
+/*
+ * s64 ekiden_guarded_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome): the same for the one function
+ * that is called at every task switch, without payload and without an indirect call.
+ */
+SYM_FUNC_START(ekiden_guarded_deliver)
+	GUARD_ENTER
+	xorl	%edx, %edx
+	xorl	%ecx, %ecx
+	call	ekiden_rs_deliver
+	GUARD_EXIT
+SYM_FUNC_END(ekiden_guarded_deliver)
+
+/* void ekiden_leave(s64 result): returns `result` from this CPU's innermost guarded call */
 SYM_FUNC_START(ekiden_leave)
 	movq	%rdi, %rax
 	movq	PER_CPU_VAR(ekiden_guard_sp), %rsp
-	popq	PER_CPU_VAR(ekiden_guard_sp)
-	pop	%r15
-	pop	%r14
-	pop	%r13
-	pop	%r12
-	pop	%rbx
-	pop	%rbp
-	RET
+	GUARD_EXIT
 SYM_FUNC_END(ekiden_leave)
 STACK_FRAME_NON_STANDARD ekiden_leave

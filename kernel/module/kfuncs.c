@@ -27,8 +27,12 @@ struct btf_kfunc_id_set {
 };
 int register_btf_kfunc_id_set(int prog_type, const struct btf_kfunc_id_set *set);
 
+/* guard_<arch>.S; what it returns when Rust has left by ekiden_leave() */
+s64 ekiden_guarded_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome);
+#define LEFT (-1000)
+
 /* main.c */
-void ekiden_do_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
+void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
 void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
 void ekiden_do_exit(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
 int ekiden_do_attach(void);
@@ -39,16 +43,29 @@ int ekiden_register_kfuncs(void);
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 #pragma GCC diagnostic ignored "-Wmissing-declarations"
 
-/* Something happened; the outcome says what to do. */
+/* sched_ext calls nearly all operations with interrupts off, so that the guard keeps its CPU. */
+static __always_inline void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome)
+{
+	if (unlikely(ekiden_guarded_deliver(event, outcome) == LEFT))
+		outcome->status = EKIDEN_FAULT;
+}
+
+/* Something happened; the outcome says what to do. It comes in zeroed. */
 __bpf_kfunc void ekiden_event(struct ekiden_event *event, struct ekiden_outcome *outcome)
 {
-	ekiden_do_event(event, outcome);
+	deliver(event, outcome);
+}
+
+/* The same for the operations that sched_ext calls with interrupts on. */
+__bpf_kfunc void ekiden_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome)
+{
+	ekiden_do_cpu_event(event, outcome);
 }
 
 /* A CPU looks for work; returns the task to run if the outcome is EKIDEN_RUN. */
 __bpf_kfunc struct task_struct *ekiden_pick(struct ekiden_event *event, struct ekiden_outcome *outcome)
 {
-	ekiden_do_event(event, outcome);
+	deliver(event, outcome);
 	return outcome->status == EKIDEN_RUN ? (struct task_struct *)outcome->host_task : NULL;
 }
 
@@ -82,6 +99,7 @@ __bpf_kfunc int ekiden_fault_text(char *text, u32 text__sz)
 
 BTF_KFUNCS_START(ekiden_kfunc_ids)
 BTF_ID_FLAGS(func, ekiden_event)
+BTF_ID_FLAGS(func, ekiden_cpu_event)
 BTF_ID_FLAGS(func, ekiden_pick, KF_RET_NULL | KF_RCU_PROTECTED)
 BTF_ID_FLAGS(func, ekiden_task_enable)
 BTF_ID_FLAGS(func, ekiden_task_exit)

@@ -47,7 +47,7 @@ DEFINE_PER_CPU(unsigned long, ekiden_guard_sp);
 	ekiden_guarded((u64)(a), (u64)(b), (u64)(c), (u64)(d), (u64)(e), (ekiden_guarded_fn)(void *)(fn))
 
 /* kfuncs.c */
-void ekiden_do_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
+void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
 void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
 void ekiden_do_exit(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
 int ekiden_do_attach(void);
@@ -131,7 +131,7 @@ static __always_inline void deliver(struct ekiden_event *event, struct ekiden_ou
 	local_irq_restore(flags);
 }
 
-void ekiden_do_event(struct ekiden_event *event, struct ekiden_outcome *outcome)
+void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome)
 {
 	deliver(event, outcome, NULL, 0);
 }

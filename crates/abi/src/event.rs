@@ -1,6 +1,6 @@
 //! What a host tells the engine, and what the engine answers.
 
-use crate::TaskId;
+use crate::{Kicks, TaskId};
 
 /// What happened on the machine. The numbers are part of the wire and are never used again for something else.
 #[repr(u32)]
@@ -18,9 +18,10 @@ pub enum EventKind {
     SelectCpu = 5,
     /// The task waits for a CPU, on `cpu`. `flags` says why.
     Enqueue = 6,
-    /// The task sleeps or exits.
+    /// The task sleeps or exits. A host may leave it out for a policy that does not implement `task_blocked`: the
+    /// engine also understands it from a wake-up, or from a search for work after the task.
     Block = 7,
-    /// `cpu` looks for work. `task` is the one that ran so far, and `flags` says whether it still could.
+    /// `cpu` looks for work. `task` is the one that ran so far, if it is ours, and `flags` says whether it still could.
     Pick = 8,
     /// The host could not run what was picked for `cpu`. `args[0]` is a [`crate::RefusalReason`].
     PickRefused = 9,
@@ -87,9 +88,6 @@ impl Event {
     }
 }
 
-/// Most CPUs that one outcome can ask to reschedule.
-pub const MAX_KICKS: usize = 6;
-
 /// How an event ended.
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -109,13 +107,13 @@ pub enum Status {
     Full = -3,
 }
 
-/// What the host is to do. Written by the engine from scratch for each event.
+/// What the host is to do. The host hands it in zeroed; the engine writes what is different.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// A [`Status`].
     pub status: i32,
-    /// The CPU chosen by `SelectCpu`.
+    /// The CPU chosen by `SelectCpu`. For hints: 0 if it was taken, negative if not.
     pub cpu: i32,
     /// The host's name for the task to run, as given with `TaskInit`.
     pub host_task: u64,
@@ -125,24 +123,6 @@ pub struct Outcome {
     pub slice_ns: u64,
     /// Arm a timer on the event's CPU that many nanoseconds from now; 0 arms none.
     pub timer_ns: u64,
-    /// How many of `kicks` count; more than [`MAX_KICKS`] means every CPU.
-    pub kick_count: u32,
     /// CPUs that are to look for work again at once.
-    pub kicks: [u32; MAX_KICKS],
-    /// Keeps the size a multiple of eight.
-    pub reserved: u32,
-}
-
-impl Outcome {
-    /// Asks for `cpu` to look for work again. Asking twice is the same as once.
-    pub fn kick(&mut self, cpu: u32) {
-        let asked = (self.kick_count as usize).min(MAX_KICKS);
-        if self.kicks[..asked].contains(&cpu) {
-            return;
-        }
-        if asked < MAX_KICKS {
-            self.kicks[asked] = cpu;
-        }
-        self.kick_count = self.kick_count.saturating_add(1);
-    }
+    pub kicks: Kicks,
 }

@@ -11,10 +11,12 @@
 #![forbid(unsafe_code)]
 
 mod event;
+mod kicks;
 mod message;
 mod token;
 
-pub use event::{Event, EventKind, MAX_KICKS, Outcome, Status, enqueue_flags, pick_flags};
+pub use event::{Event, EventKind, Outcome, Status, enqueue_flags, pick_flags};
+pub use kicks::Kicks;
 pub use message::{Call, Calls, Message, NO_CPU, RefusalReason, Reply};
 pub use token::{RawToken, TaskId};
 

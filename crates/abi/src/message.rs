@@ -1,6 +1,6 @@
 //! One call of the `Scheduler` trait as data: what goes in and what comes out.
 
-use crate::{RawToken, TaskId};
+use crate::{Kicks, RawToken, TaskId};
 
 /// The calls of the `Scheduler` trait, by the names of papers/000, table 1, and of papers/001, table I.
 #[repr(u32)]
@@ -187,8 +187,10 @@ pub struct Message {
     pub cpu: u32,
     /// The task that the call is about, or [`TaskId::NONE`].
     pub task: TaskId,
-    /// The token that moves into the policy, if one does.
-    pub token: RawToken,
+    /// The CPU of the token that moves into the policy, if one does.
+    pub token_cpu: u32,
+    /// The serial number of that token; 0 if none moves.
+    pub token_serial: u32,
     /// CPU time that the task has used in its life, in nanoseconds.
     pub runtime_ns: u64,
     /// The task's weight; 1024 is nice 0.
@@ -199,11 +201,33 @@ pub struct Message {
     pub pid: u32,
     /// A [`RefusalReason`] for `pnt_err` and `balance_err`, wake-up flags for `select_task_rq`.
     pub flags: u32,
-    /// Depends on the call: the host's own choice for `select_task_rq`; address and length of a hint; a queue's number.
-    pub args: [u64; 2],
+    /// Depends on the call: the host's own choice for `select_task_rq`; a queue's number.
+    pub arg: u64,
 }
 
-/// What a policy answers. Written from scratch for each message.
+impl Message {
+    /// A call about a CPU and no task.
+    #[inline]
+    pub fn about_cpu(call: Call, cpu: u32) -> Self {
+        Self { call: call as u32, cpu, ..Self::default() }
+    }
+
+    /// The token that moves into the policy; [`RawToken::NONE`] if none does.
+    #[inline]
+    pub fn token(&self) -> RawToken {
+        RawToken { task: self.task, cpu: self.token_cpu, serial: self.token_serial }
+    }
+
+    /// The same call, with a token of its task.
+    #[inline]
+    pub fn with_token(mut self, token: RawToken) -> Self {
+        self.token_cpu = token.cpu;
+        self.token_serial = token.serial;
+        self
+    }
+}
+
+/// What a policy answers.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Reply {
@@ -217,10 +241,10 @@ pub struct Reply {
     pub slice_ns: u64,
     /// Arm a timer on this CPU that many nanoseconds from now; 0 arms none.
     pub timer_ns: u64,
-    /// The answer of `select_task_rq`.
-    pub cpu: u32,
-    /// How many of `kicks` count; more than there is room for means every CPU.
-    pub kick_count: u32,
     /// CPUs that are to look for work again.
-    pub kicks: [u32; crate::MAX_KICKS],
+    pub kicks: Kicks,
+    /// The answer of `select_task_rq`; [`NO_CPU`] for a hint that was not taken.
+    pub cpu: u32,
+    /// Keeps the size a multiple of eight.
+    pub reserved: u32,
 }

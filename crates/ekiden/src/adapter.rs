@@ -14,7 +14,7 @@ pub trait Policy: Send + Sync {
     /// The calls that are worth delivering; the others would do nothing.
     fn calls(&self) -> Calls;
     /// Delivers one call. `payload` carries the bytes of hints, and is empty otherwise.
-    fn deliver(&self, message: &Message, payload: &[u8], reply: &mut Reply);
+    fn deliver(&self, message: &Message, payload: &[u8]) -> Reply;
 }
 
 /// A policy with its surroundings.
@@ -48,8 +48,53 @@ impl<S: Scheduler> Adapter<S> {
         &self.scheduler
     }
 
-    fn token(&self, raw: RawToken) -> Schedulable<S> {
-        Schedulable::from_raw(raw, self.instance).expect("the engine sends a token with this call")
+    #[inline]
+    fn token(&self, message: &Message) -> Schedulable<S> {
+        Schedulable::from_raw(message.token(), self.instance)
+    }
+
+    /// Every call that is not one of the three of a task switch.
+    #[inline(never)]
+    fn deliver_rare(&self, message: &Message, payload: &[u8], cx: &Cx<'_>, task: &Task) -> Answer {
+        let scheduler = &self.scheduler;
+        let cpu = message.cpu;
+        let reason = || RefusalReason::from_number(message.flags);
+        let mut answer = Answer::NONE;
+        match Call::from_number(message.call) {
+            Some(Call::PntErr) => scheduler.pnt_err(cx, cpu, task, reason(), self.token(message)),
+            Some(Call::TaskNew) => scheduler.task_new(cx, task, self.token(message)),
+            Some(Call::TaskYield) => scheduler.task_yield(cx, task, self.token(message)),
+            Some(Call::TaskDead) => scheduler.task_dead(cx, task.id),
+            Some(Call::TaskDeparted) => answer.token = raw(scheduler.task_departed(cx, task)),
+            Some(Call::TaskTick) => scheduler.task_tick(cx, task),
+            Some(Call::TaskAffinityChanged) => scheduler.task_affinity_changed(cx, task),
+            Some(Call::TaskPrioChanged) => scheduler.task_prio_changed(cx, task),
+            Some(Call::SelectTaskRq) => {
+                let suggested = message.arg as u32;
+                answer.cpu = scheduler.select_task_rq(cx, task, cpu, suggested, WakeFlags(message.flags));
+            }
+            Some(Call::MigrateTaskRq) => answer.token = raw(scheduler.migrate_task_rq(cx, task, self.token(message))),
+            Some(Call::Balance) => answer.task = scheduler.balance(cx, cpu).unwrap_or(TaskId::NONE),
+            Some(Call::BalanceErr) => scheduler.balance_err(cx, cpu, task.id, reason()),
+            Some(Call::RegisterQueue) => scheduler.register_queue(cx, message.arg as u32),
+            Some(Call::EnterQueue) => scheduler.enter_queue(cx, message.arg as u32, Hints::new(payload)),
+            Some(Call::UnregisterQueue) => scheduler.unregister_queue(cx, message.arg as u32),
+            Some(Call::ParseHint) => {
+                let teller = (!task.id.is_none()).then_some(task);
+                let hint = S::Hint::try_read_from_bytes(payload).ok();
+                let taken = hint.is_some_and(|hint| scheduler.parse_hint(cx, teller, hint).is_ok());
+                answer.cpu = if taken { 0 } else { NO_CPU };
+            }
+            Some(Call::EnterIdle) => scheduler.enter_idle(cx, cpu),
+            Some(Call::ExitIdle) => scheduler.exit_idle(cx, cpu),
+            Some(Call::CpuOnline) => scheduler.cpu_online(cx, cpu),
+            Some(Call::CpuOffline) => scheduler.cpu_offline(cx, cpu),
+            Some(Call::Timer) => scheduler.timer(cx, cpu),
+            // The last two replace the policy, so they are not calls into a living one: see `hand_over`. The others
+            // are in `deliver`.
+            _ => {}
+        }
+        answer
     }
 }
 
@@ -59,79 +104,59 @@ impl<S: Scheduler> Policy for Adapter<S> {
     }
 
     #[inline]
-    fn deliver(&self, message: &Message, payload: &[u8], reply: &mut Reply) {
-        let Some(call) = Call::from_number(message.call) else { return };
-        let scheduler = &self.scheduler;
-        let cpu = message.cpu;
-        let task = Task {
-            id: message.task,
-            pid: message.pid,
-            runtime_ns: message.runtime_ns,
-            weight: message.weight,
-            nice: message.nice,
-        };
-        let reason = || RefusalReason::from_number(message.flags);
-        let mut answer = Answer { token: RawToken::NONE, task: TaskId::NONE, cpu: NO_CPU };
-        {
-            let cx = &Cx::new(cpu, &self.topology, &*self.host, reply);
-            match call {
-                Call::PickNextTask => {
-                    answer.token = scheduler.pick_next_task(cx, cpu).map_or(RawToken::NONE, Schedulable::into_raw);
-                }
-                Call::PntErr => scheduler.pnt_err(cx, cpu, &task, reason(), self.token(message.token)),
-                Call::TaskNew => scheduler.task_new(cx, &task, self.token(message.token)),
-                Call::TaskWakeup => scheduler.task_wakeup(cx, &task, self.token(message.token)),
-                Call::TaskPreempt => scheduler.task_preempt(cx, &task, self.token(message.token)),
-                Call::TaskYield => scheduler.task_yield(cx, &task, self.token(message.token)),
-                Call::TaskBlocked => scheduler.task_blocked(cx, &task),
-                Call::TaskDead => scheduler.task_dead(cx, task.id),
-                Call::TaskDeparted => {
-                    answer.token = scheduler.task_departed(cx, &task).map_or(RawToken::NONE, Schedulable::into_raw);
-                }
-                Call::TaskTick => scheduler.task_tick(cx, &task),
-                Call::TaskAffinityChanged => scheduler.task_affinity_changed(cx, &task),
-                Call::TaskPrioChanged => scheduler.task_prio_changed(cx, &task),
-                Call::SelectTaskRq => {
-                    let suggested = message.args[0] as u32;
-                    answer.cpu = scheduler.select_task_rq(cx, &task, cpu, suggested, WakeFlags(message.flags));
-                }
-                Call::MigrateTaskRq => {
-                    let new = self.token(message.token);
-                    answer.token = scheduler.migrate_task_rq(cx, &task, new).map_or(RawToken::NONE, Schedulable::into_raw);
-                }
-                Call::Balance => answer.task = scheduler.balance(cx, cpu).unwrap_or(TaskId::NONE),
-                Call::BalanceErr => scheduler.balance_err(cx, cpu, task.id, reason()),
-                Call::RegisterQueue => scheduler.register_queue(cx, message.args[0] as u32),
-                Call::EnterQueue => scheduler.enter_queue(cx, message.args[0] as u32, Hints::new(payload)),
-                Call::UnregisterQueue => scheduler.unregister_queue(cx, message.args[0] as u32),
-                Call::ParseHint => {
-                    let teller = (!task.id.is_none()).then_some(&task);
-                    let taken = match S::Hint::try_read_from_bytes(payload) {
-                        Ok(hint) => scheduler.parse_hint(cx, teller, hint).is_ok(),
-                        Err(_) => false,
-                    };
-                    // Any CPU number says "taken".
-                    answer.cpu = if taken { 0 } else { NO_CPU };
-                }
-                Call::EnterIdle => scheduler.enter_idle(cx, cpu),
-                Call::ExitIdle => scheduler.exit_idle(cx, cpu),
-                Call::CpuOnline => scheduler.cpu_online(cx, cpu),
-                Call::CpuOffline => scheduler.cpu_offline(cx, cpu),
-                Call::Timer => scheduler.timer(cx, cpu),
-                // These two replace the policy, so they are not calls into a living one: see `hand_over`.
-                Call::ReregisterPrep | Call::ReregisterInit => {}
+    fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
+        const PICK: u32 = Call::PickNextTask as u32;
+        const WAKEUP: u32 = Call::TaskWakeup as u32;
+        const PREEMPT: u32 = Call::TaskPreempt as u32;
+        const BLOCKED: u32 = Call::TaskBlocked as u32;
+        let cx = &Cx::new(message.cpu, &self.topology, &*self.host);
+        let mut answer = Answer::NONE;
+        // The calls of a task switch first; the compiler makes a search of the rest.
+        if message.call == PICK {
+            answer.token = raw(self.scheduler.pick_next_task(cx, message.cpu));
+        } else {
+            let task = &Task {
+                id: message.task,
+                pid: message.pid,
+                runtime_ns: message.runtime_ns,
+                weight: message.weight,
+                nice: message.nice,
+            };
+            if message.call == WAKEUP {
+                self.scheduler.task_wakeup(cx, task, self.token(message));
+            } else if message.call == PREEMPT {
+                self.scheduler.task_preempt(cx, task, self.token(message));
+            } else if message.call == BLOCKED {
+                self.scheduler.task_blocked(cx, task);
+            } else {
+                answer = self.deliver_rare(message, payload, cx, task);
             }
         }
-        reply.token = answer.token;
-        reply.task = answer.task;
-        reply.cpu = answer.cpu;
-        reply.dropped = self.instance.take_dropped().unwrap_or(RawToken::NONE);
+        Reply {
+            token: answer.token,
+            dropped: self.instance.take_dropped(),
+            task: answer.task,
+            slice_ns: cx.slice_ns.get(),
+            timer_ns: cx.timer_ns.get(),
+            kicks: cx.kicks.get(),
+            cpu: answer.cpu,
+            reserved: 0,
+        }
     }
 }
 
-/// What a call returned, kept apart from the reply while a [`Cx`] holds that.
+/// What a call returned.
 struct Answer {
     token: RawToken,
     task: TaskId,
     cpu: u32,
+}
+
+impl Answer {
+    const NONE: Self = Self { token: RawToken::NONE, task: TaskId::NONE, cpu: NO_CPU };
+}
+
+#[inline]
+fn raw<S>(token: Option<Schedulable<S>>) -> RawToken {
+    token.map_or(RawToken::NONE, Schedulable::into_raw)
 }

@@ -1,8 +1,8 @@
 //! What a call may do besides returning.
 
-use core::cell::{Cell, RefCell};
+use core::cell::Cell;
 
-use ekiden_abi::{MAX_KICKS, Reply};
+use ekiden_abi::Kicks;
 
 use crate::{CpuId, CpuMask, TaskId, Topology};
 
@@ -25,12 +25,23 @@ pub struct Cx<'a> {
     topology: &'a Topology,
     host: &'a dyn Host,
     now_ns: Cell<Option<u64>>,
-    reply: RefCell<&'a mut Reply>,
+    pub(crate) slice_ns: Cell<u64>,
+    pub(crate) timer_ns: Cell<u64>,
+    pub(crate) kicks: Cell<Kicks>,
 }
 
 impl<'a> Cx<'a> {
-    pub(crate) fn new(cpu: CpuId, topology: &'a Topology, host: &'a dyn Host, reply: &'a mut Reply) -> Self {
-        Self { cpu, topology, host, now_ns: Cell::new(None), reply: RefCell::new(reply) }
+    #[inline]
+    pub(crate) fn new(cpu: CpuId, topology: &'a Topology, host: &'a dyn Host) -> Self {
+        Self {
+            cpu,
+            topology,
+            host,
+            now_ns: Cell::new(None),
+            slice_ns: Cell::new(0),
+            timer_ns: Cell::new(0),
+            kicks: Cell::new(Kicks::NONE),
+        }
     }
 
     /// The CPU that the call is about. Not always the one that executes it: a wake-up is handled where the waker is.
@@ -51,26 +62,21 @@ impl<'a> Cx<'a> {
 
     /// Makes `cpu` look for work again at once: it wakes up if it is idle, and the task that it runs gives way.
     pub fn resched(&self, cpu: CpuId) {
-        let mut reply = self.reply.borrow_mut();
-        let asked = (reply.kick_count as usize).min(MAX_KICKS);
-        if !reply.kicks[..asked].contains(&cpu) {
-            if asked < MAX_KICKS {
-                reply.kicks[asked] = cpu;
-            }
-            reply.kick_count = reply.kick_count.saturating_add(1);
-        }
+        let mut kicks = self.kicks.get();
+        kicks.add(cpu);
+        self.kicks.set(kicks);
     }
 
     /// How long the task that this call picks may run, in nanoseconds. Without it the host's default counts (20 ms).
     /// Rounded up to the kernel's tick unless a timer is armed too.
     pub fn set_slice_ns(&self, slice_ns: u64) {
-        self.reply.borrow_mut().slice_ns = slice_ns;
+        self.slice_ns.set(slice_ns);
     }
 
     /// Calls [`timer`](crate::Scheduler::timer) on this CPU after `delay_ns`. One timer per CPU; arming it again
     /// replaces the first.
     pub fn arm_timer(&self, delay_ns: u64) {
-        self.reply.borrow_mut().timer_ns = delay_ns.max(1);
+        self.timer_ns.set(delay_ns.max(1));
     }
 
     /// The machine's caches, cores and nodes.

@@ -39,16 +39,12 @@ impl<P: ?Sized> Schedulable<P> {
         self.task
     }
 
-    pub(crate) fn from_raw(raw: RawToken, instance: Instance) -> Option<Self> {
-        (!raw.is_none()).then_some(Self {
-            task: raw.task,
-            serial: raw.serial,
-            cpu: raw.cpu as u16,
-            instance,
-            policy: PhantomData,
-        })
+    #[inline]
+    pub(crate) fn from_raw(raw: RawToken, instance: Instance) -> Self {
+        Self { task: raw.task, serial: raw.serial, cpu: raw.cpu as u16, instance, policy: PhantomData }
     }
 
+    #[inline]
     pub(crate) fn into_raw(self) -> RawToken {
         let raw = self.raw();
         // It goes back to the engine, so it is not lost.
@@ -109,11 +105,11 @@ impl Instance {
 
     /// A token of this instance that was dropped since the last time. Costs one load when there is none.
     #[inline]
-    pub(crate) fn take_dropped(self) -> Option<RawToken> {
+    pub(crate) fn take_dropped(self) -> RawToken {
         if DROPPED_LEN.load(Ordering::Acquire) == 0 {
-            return None;
+            return RawToken::NONE;
         }
-        self.take_dropped_slow()
+        self.take_dropped_slow().unwrap_or(RawToken::NONE)
     }
 
     #[cold]

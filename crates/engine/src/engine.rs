@@ -4,7 +4,7 @@ use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use core::sync::atomic::Ordering::{Acquire, Release};
 
-use ekiden::abi::{Event, EventKind, Message, NO_CPU, Outcome, RawToken, Reply, Status, pick_flags};
+use ekiden::abi::{Event, EventKind, Message, NO_CPU, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags};
 use ekiden::{Call, Calls, CpuId, Host, Policy, RefusalReason, TaskId};
 use spin::mutex::SpinMutex;
 
@@ -116,20 +116,21 @@ impl Engine {
             fn calls(&self) -> Calls {
                 Calls::NONE
             }
-            fn deliver(&self, _: &Message, _: &[u8], _: &mut Reply) {}
+            fn deliver(&self, _: &Message, _: &[u8]) -> Reply {
+                Reply::default()
+            }
         }
         let old = core::mem::replace(&mut self.policy, Box::new(Gone));
         self.policy = swap(old);
         self.calls = self.policy.calls();
     }
 
-    /// Handles one event. `payload` holds the bytes of hints, and is empty for every other kind.
+    /// Handles one event. `outcome` comes in zeroed. `payload` holds the bytes of hints, and is empty for every other kind.
     ///
     /// The host keeps events of one task in order, and those that make one task wait, run or block apart in time (in
     /// the kernel the run-queue lock does that). Events of different tasks and CPUs may come at the same time.
     #[inline]
     pub fn deliver(&self, event: &Event, payload: &[u8], outcome: &mut Outcome) {
-        *outcome = Outcome::default();
         if self.faulted.load(Relaxed) {
             outcome.status = Status::Fault as i32;
             return;
@@ -242,7 +243,7 @@ impl Engine {
             return;
         }
         let mut message = self.message(handling, Call::SelectTaskRq, task, slot);
-        message.args[0] = u64::from(suggested);
+        message.arg = u64::from(suggested);
         message.flags = handling.event.flags as u32;
         let chosen = self.call(handling, &message, &[]).cpu;
         if chosen == suggested || (chosen < self.nr_cpus() && self.host.may_run(task, chosen)) {
@@ -261,6 +262,8 @@ impl Engine {
         let call = match seen.phase() {
             Phase::Blocked => Call::TaskWakeup,
             Phase::New => Call::TaskNew,
+            // It has slept in between: see `EventKind::Block`.
+            Phase::Running if event.flags & enqueue_flags::WAKEUP != 0 => Call::TaskWakeup,
             Phase::Running if seen.is_yielding() => Call::TaskYield,
             Phase::Running => Call::TaskPreempt,
             Phase::Ready | Phase::ReadyByTick => return self.enqueue_again(handling, task, slot, seen),
@@ -286,7 +289,7 @@ impl Engine {
             Counters::count(&self.counters(cpu).surprises);
         }
         if let Some(cpu) = wanted(slot) {
-            handling.outcome.kick(cpu);
+            handling.outcome.kicks.add(cpu);
         }
     }
 
@@ -324,10 +327,15 @@ impl Engine {
         }
         if handling.event.flags & pick_flags::PREV_RUNNABLE != 0 {
             self.give_way(handling);
+        } else if let Some(slot) = self.tasks.get(handling.event.task) {
+            let seen = slot.state();
+            if seen.phase() == Phase::Running {
+                slot.set_state(seen.in_phase(Phase::Blocked));
+            }
         }
         let mut balanced = false;
         for _ in 0..PICK_ATTEMPTS {
-            let message = Message { call: Call::PickNextTask as u32, cpu, ..Message::default() };
+            let message = Message::about_cpu(Call::PickNextTask, cpu);
             let reply = self.call(handling, &message, &[]);
             if reply.token.is_none() {
                 if !balanced && self.calls.has(Call::Balance) && self.balance(handling, cpu) {
@@ -344,7 +352,7 @@ impl Engine {
             }
         }
         // Still only worthless tokens: let the kernel do something else, and come back for the rest.
-        handling.outcome.kick(cpu);
+        handling.outcome.kicks.add(cpu);
     }
 
     /// The task that ran so far could go on. The policy gets its token before it chooses.
@@ -420,7 +428,7 @@ impl Engine {
     /// Asks the policy for a task of another CPU. True if one was moved here.
     fn balance(&self, handling: &mut Handling<'_>, cpu: CpuId) -> bool {
         for _ in 0..PICK_ATTEMPTS {
-            let message = Message { call: Call::Balance as u32, cpu, ..Message::default() };
+            let message = Message::about_cpu(Call::Balance, cpu);
             let wish = self.call(handling, &message, &[]).task;
             if wish.is_none() {
                 return false;
@@ -429,13 +437,8 @@ impl Engine {
                 Ok(()) => return true,
                 Err(reason) => {
                     Counters::count(&self.counters(cpu).refusals);
-                    let message = Message {
-                        call: Call::BalanceErr as u32,
-                        cpu,
-                        task: wish,
-                        flags: reason as u32,
-                        ..Message::default()
-                    };
+                    let message =
+                        Message { task: wish, flags: reason as u32, ..Message::about_cpu(Call::BalanceErr, cpu) };
                     if !self.calls.has(Call::BalanceErr) {
                         return false;
                     }
@@ -482,9 +485,8 @@ impl Engine {
             return false;
         }
         Counters::count(&self.counters(cpu).migrations);
-        let mut message = self.message(handling, Call::MigrateTaskRq, task, slot);
+        let mut message = self.message(handling, Call::MigrateTaskRq, task, slot).with_token(token(task, state));
         message.cpu = cpu;
-        message.token = token(task, state);
         let old = self.call(handling, &message, &[]).token;
         if !old.is_none() && old != token(task, seen) {
             self.mistake(MistakeKind::WrongTokenReturned, Call::MigrateTaskRq, cpu, slot);
@@ -501,8 +503,7 @@ impl Engine {
         let state = seen.issue(Phase::Ready, handling.event.cpu);
         slot.set_state(state);
         Counters::count(&self.counters(handling.event.cpu).refusals);
-        let mut message = self.message(handling, Call::PntErr, task, slot);
-        message.token = token(task, state);
+        let mut message = self.message(handling, Call::PntErr, task, slot).with_token(token(task, state));
         message.flags = handling.event.args[0] as u32;
         self.call(handling, &message, &[]);
     }
@@ -526,10 +527,10 @@ impl Engine {
         }
         let mut message = match slot {
             Some(slot) => self.message(handling, Call::PntErr, raw.task, slot),
-            None => Message { call: Call::PntErr as u32, task: raw.task, ..Message::default() },
+            None => Message { task: raw.task, ..Message::about_cpu(Call::PntErr, cpu) },
         };
         message.cpu = cpu;
-        message.token = raw;
+        message = message.with_token(raw);
         message.flags = reason as u32;
         self.call(handling, &message, &[]);
     }
@@ -545,9 +546,8 @@ impl Engine {
     /// Delivers a call that moves a token into the policy.
     #[inline]
     fn hand_token(&self, handling: &mut Handling<'_>, call: Call, task: TaskId, slot: &Slot, state: State) {
-        let mut message = self.message(handling, call, task, slot);
+        let mut message = self.message(handling, call, task, slot).with_token(token(task, state));
         message.cpu = state.cpu();
-        message.token = token(task, state);
         self.call(handling, &message, &[]);
     }
 
@@ -568,14 +568,14 @@ impl Engine {
         let event = handling.event;
         let mut message = match self.tasks.get(event.task) {
             Some(slot) => self.message(handling, call, event.task, slot),
-            None => Message { call: call as u32, cpu: event.cpu, ..Message::default() },
+            None => Message::about_cpu(call, event.cpu),
         };
-        message.args = event.args;
+        message.arg = event.args[0];
         handling.outcome.cpu = self.call(handling, &message, payload).cpu as i32;
     }
 
     fn tell_cpu(&self, handling: &mut Handling<'_>, call: Call, cpu: CpuId) {
-        let message = Message { call: call as u32, cpu, ..Message::default() };
+        let message = Message::about_cpu(call, cpu);
         self.call(handling, &message, &[]);
     }
 
@@ -585,22 +585,22 @@ impl Engine {
             call: call as u32,
             cpu: handling.event.cpu,
             task,
-            token: RawToken::NONE,
+            token_cpu: 0,
+            token_serial: 0,
             runtime_ns: slot.runtime_ns.load(Relaxed),
             weight: slot.weight.load(Relaxed),
             nice: slot.nice.load(Relaxed),
             pid: slot.pid.load(Relaxed),
             flags: 0,
-            args: [0; 2],
+            arg: 0,
         }
     }
 
     /// Calls the policy, and takes over what it asks for besides its answer.
     #[inline]
     fn call(&self, handling: &mut Handling<'_>, message: &Message, payload: &[u8]) -> Reply {
-        let mut reply = Reply::default();
-        self.policy.deliver(message, payload, &mut reply);
-        if reply.kick_count != 0 || reply.timer_ns != 0 {
+        let reply = self.policy.deliver(message, payload);
+        if !reply.kicks.is_empty() || reply.timer_ns != 0 {
             self.take_over(handling, &reply);
         }
         if !reply.dropped.is_none() {
@@ -616,11 +616,7 @@ impl Engine {
         if reply.timer_ns != 0 {
             outcome.timer_ns = reply.timer_ns;
         }
-        if reply.kick_count as usize > reply.kicks.len() {
-            outcome.kick_count = reply.kick_count;
-        } else {
-            reply.kicks[..reply.kick_count as usize].iter().for_each(|cpu| outcome.kick(*cpu));
-        }
+        outcome.kicks.add_all(reply.kicks);
     }
 
     /// A token left the policy's hands outside the rules. If it was good its task would never run again, so the

@@ -26,15 +26,18 @@ pub enum Phase {
 }
 
 impl Phase {
-    const ALL: [Phase; 7] = [
-        Phase::Free,
-        Phase::New,
-        Phase::Ready,
-        Phase::ReadyByTick,
-        Phase::Running,
-        Phase::Blocked,
-        Phase::Departed,
-    ];
+    #[inline]
+    fn from_bits(bits: u64) -> Self {
+        match bits & 7 {
+            1 => Phase::New,
+            2 => Phase::Ready,
+            3 => Phase::ReadyByTick,
+            4 => Phase::Running,
+            5 => Phase::Blocked,
+            6 => Phase::Departed,
+            _ => Phase::Free,
+        }
+    }
 
     /// Whether the policy holds a good token of the task.
     pub fn is_waiting(self) -> bool {
@@ -127,7 +130,7 @@ impl State {
     /// Where the task stands.
     #[inline]
     pub fn phase(self) -> Phase {
-        Phase::ALL[(self.0 as u8 % Phase::ALL.len() as u8) as usize]
+        Phase::from_bits(self.0)
     }
 
     /// The CPU whose run queue it is on, or was on last.

@@ -167,6 +167,10 @@ fn choose_operations(open: &mut OpenEkidenSkel<'_>, calls: Calls) {
     if !calls.has(Call::TaskTick) {
         ops.tick = ptr::null_mut();
     }
+    if !calls.has(Call::TaskBlocked) {
+        // The engine sees that a task has slept from what follows.
+        ops.quiescent = ptr::null_mut();
+    }
     if !calls.has(Call::TaskAffinityChanged) {
         ops.set_cpumask = ptr::null_mut();
     }

@@ -55,8 +55,8 @@ impl Policy for ForeignPolicy {
     }
 
     #[inline]
-    fn deliver(&self, message: &Message, payload: &[u8], reply: &mut Reply) {
-        // SAFETY: the instance comes from this table, and references are good for the call.
-        unsafe { (self.table.deliver)(self.instance, message, payload.as_ptr(), payload.len(), reply) }
+    fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
+        // SAFETY: the instance comes from this table, and references are good for it.
+        unsafe { (self.table.deliver)(self.instance, message, payload.as_ptr(), payload.len()) }
     }
 }

@@ -132,14 +132,12 @@ unsafe extern "C" fn deliver<S: Scheduler>(
     message: *const Message,
     payload: *const u8,
     payload_len: usize,
-    reply: *mut Reply,
-) {
+) -> Reply {
     // SAFETY: the caller's promise. An instance is only shared, and Sync.
     let adapter = unsafe { &*instance.cast::<Adapter<S>>() };
     // SAFETY: the caller's promise.
-    let (message, payload, reply) =
-        unsafe { (&*message, slice::from_raw_parts(payload, payload_len), &mut *reply) };
-    adapter.deliver(message, payload, reply);
+    let (message, payload) = unsafe { (&*message, slice::from_raw_parts(payload, payload_len)) };
+    adapter.deliver(message, payload)
 }
 
 /// Says why the policy panicked and leaves the call. No destructor runs and locks stay taken: the instance's arena is

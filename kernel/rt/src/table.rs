@@ -23,8 +23,7 @@ pub struct PolicyTable {
         message: *const Message,
         payload: *const u8,
         payload_len: usize,
-        reply: *mut Reply,
-    ),
+    ) -> Reply,
     /// Ends an instance and makes its successor from what it hands over; null when that fails.
     pub hand_over: unsafe extern "C" fn(instance: *mut c_void, args: *mut CreateArgs) -> *mut c_void,
 }

@@ -48,7 +48,7 @@ mod tests {
     }
 
     fn token(instance: Instance, slot: u32) -> Token {
-        Schedulable::from_raw(RawToken { task: task(slot), cpu: 0, serial: 1 }, instance).unwrap()
+        Schedulable::from_raw(RawToken { task: task(slot), cpu: 0, serial: 1 }, instance)
     }
 
     /// The task of a token that has left a queue.
