@@ -83,6 +83,25 @@ static __always_inline void carry_out(struct ekiden_outcome *outcome)
 #define EVENT(event_kind, event_cpu, p) \
 	{ .kind = (event_kind), .cpu = (event_cpu), .task = (p)->scx.dsq_vtime, .runtime_ns = (p)->se.sum_exec_runtime }
 
+/*
+ * The task goes to a CPU that is idle and was claimed for it: everything that this CPU would have to ask is settled here.
+ * If the policy has it run something else, the task takes the usual way through ops.enqueue.
+ */
+static __always_inline void place_on_idle(struct task_struct *p, s32 cpu)
+{
+	struct ekiden_event event = EVENT(EKIDEN_ENQUEUE, cpu, p);
+	struct ekiden_outcome outcome;
+
+	if (!event.task)
+		return;
+	event.flags = EKIDEN_ENQUEUE_WAKEUP | EKIDEN_ENQUEUE_MAY_PLACE;
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	ekiden_event(&event, &outcome);
+	if (outcome.status == EKIDEN_RUN)
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, outcome.slice_ns ?: slice_default_ns, 0);
+	carry_out(&outcome);
+}
+
 OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
 	struct ekiden_event event = EVENT(EKIDEN_SELECT_CPU, prev_cpu, p);
@@ -95,15 +114,22 @@ OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu, struct task_struct *p, s32 prev_
 	__builtin_memset(&outcome, 0, sizeof(outcome));
 	ekiden_event(&event, &outcome);
 	carry_out(&outcome);
-	return outcome.status == EKIDEN_DONE ? outcome.cpu : cpu;
+	if (outcome.status == EKIDEN_DONE && outcome.cpu != cpu)
+		return outcome.cpu;
+	if (is_idle)
+		place_on_idle(p, cpu);
+	return cpu;
 }
 
 /* For policies that leave the choice to the kernel: the same without asking. */
 OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu_default, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
 	bool is_idle = false;
+	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
 
-	return scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
+	if (is_idle)
+		place_on_idle(p, cpu);
+	return cpu;
 }
 
 OPS(enqueue) void BPF_PROG(ekiden_enqueue, struct task_struct *p, u64 enq_flags)
@@ -115,10 +141,14 @@ OPS(enqueue) void BPF_PROG(ekiden_enqueue, struct task_struct *p, u64 enq_flags)
 		scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SCX_SLICE_DFL, enq_flags);
 		return;
 	}
+	/* A task that may go anywhere is not put behind a real-time task: there it could not be taken elsewhere. */
 	event.flags = (enq_flags & SCX_ENQ_WAKEUP ? EKIDEN_ENQUEUE_WAKEUP : 0) |
-		      (enq_flags & SCX_ENQ_LAST ? EKIDEN_ENQUEUE_LAST : 0);
+		      (enq_flags & SCX_ENQ_LAST ? EKIDEN_ENQUEUE_LAST : 0) |
+		      (p->nr_cpus_allowed == 1 ? EKIDEN_ENQUEUE_MAY_PLACE : 0);
 	__builtin_memset(&outcome, 0, sizeof(outcome));
 	ekiden_event(&event, &outcome);
+	if (outcome.status == EKIDEN_RUN)
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, outcome.slice_ns ?: slice_default_ns, enq_flags);
 	carry_out(&outcome);
 }
 

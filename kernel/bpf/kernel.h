@@ -63,6 +63,7 @@ struct task_struct {
 	int pid;
 	int static_prio;
 	unsigned int policy;
+	int nr_cpus_allowed;
 	unsigned short migration_disabled;
 	const struct cpumask *cpus_ptr;
 	struct sched_entity se;

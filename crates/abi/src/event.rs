@@ -55,6 +55,12 @@ pub mod enqueue_flags {
     pub const WAKEUP: u64 = 1;
     /// Nothing else wants the CPU; it goes idle unless the task is picked at once.
     pub const LAST: u64 = 2;
+    /// The host can put the task on its CPU from here, and need not wait until that CPU looks for work. If the CPU runs
+    /// none of our tasks, the search for work comes with the event, as if [`Pick`] had followed at once: the outcome
+    /// says [`Run`](crate::Status::Run) if the policy picks the task, and else everything goes on as without this bit.
+    ///
+    /// [`Pick`]: crate::EventKind::Pick
+    pub const MAY_PLACE: u64 = 4;
 }
 
 /// Bits of `Event::flags` for [`EventKind::Pick`].

@@ -6,7 +6,9 @@ use ekiden_abi::{Call, Calls, Message, NO_CPU, RawToken, RefusalReason, Reply, T
 use zerocopy::TryFromBytes;
 
 use crate::{
-    Cx, Env, Host, Schedulable, Scheduler, Task, Topology, WakeFlags, hint::Hints, token::Instance,
+    Cx, Env, Host, Schedulable, Scheduler, Task, Topology, WakeFlags,
+    hint::Hints,
+    token::{Instance, Tenant},
 };
 
 /// A policy as the engine knows it: something that answers messages.
@@ -22,13 +24,14 @@ pub struct Adapter<S> {
     scheduler: S,
     topology: Arc<Topology>,
     host: Arc<dyn Host + Send>,
-    instance: Instance,
+    // Last, so that it goes after the queues of the policy.
+    tenant: Tenant,
 }
 
 impl<S: Scheduler> Adapter<S> {
     /// Makes the policy.
     pub fn new(env: &Env, host: Arc<dyn Host + Send>) -> Self {
-        Self { scheduler: S::new(env), topology: env.topology().clone(), host, instance: Instance::next() }
+        Self { scheduler: S::new(env), topology: env.topology().clone(), host, tenant: Tenant(Instance::next()) }
     }
 
     /// Ends this instance and makes its successor from what it hands over. Tokens stay good: they now belong to the
@@ -39,7 +42,7 @@ impl<S: Scheduler> Adapter<S> {
             scheduler: S::reregister_init(env, state),
             topology: env.topology().clone(),
             host: self.host,
-            instance: self.instance,
+            tenant: self.tenant,
         }
     }
 
@@ -50,7 +53,7 @@ impl<S: Scheduler> Adapter<S> {
 
     #[inline]
     fn token(&self, message: &Message) -> Schedulable<S> {
-        Schedulable::from_raw(message.token(), self.instance)
+        Schedulable::from_raw(message.token(), self.tenant.0)
     }
 
     /// Every call that is not one of the three of a task switch.
@@ -134,7 +137,7 @@ impl<S: Scheduler> Policy for Adapter<S> {
         }
         Reply {
             token: answer.token,
-            dropped: self.instance.take_dropped(),
+            dropped: self.tenant.0.take_dropped(),
             task: answer.task,
             slice_ns: cx.slice_ns.get(),
             timer_ns: cx.timer_ns.get(),

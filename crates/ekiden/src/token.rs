@@ -125,6 +125,16 @@ impl Instance {
     }
 }
 
+/// The place of a living policy among the instances. When it goes, so do the tokens that were still in its queues: no
+/// one asks for them any more, and they would take the room of others.
+pub(crate) struct Tenant(pub(crate) Instance);
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        while !self.0.take_dropped().is_none() {}
+    }
+}
+
 /// Forgets every dropped token. For a host that starts over with fresh memory.
 pub fn forget_dropped() {
     DROPPED.lock().len = 0;

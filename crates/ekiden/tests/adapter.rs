@@ -654,3 +654,13 @@ fn what_is_not_handed_over_is_reported_to_the_successor() {
     let picked = call(&second, Call::PickNextTask);
     assert_eq!((picked.token, picked.dropped), (RawToken::NONE, TOKEN));
 }
+
+#[test]
+fn what_policies_that_are_gone_have_lost_hides_nothing() {
+    for _ in 0..100 {
+        call(&adapter::<Careless>(), Call::TaskNew);
+    }
+    let careless = adapter::<Careless>();
+    call(&careless, Call::TaskNew);
+    assert_eq!(call(&careless, Call::TaskTick).dropped, TOKEN);
+}

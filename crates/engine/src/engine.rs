@@ -276,6 +276,26 @@ impl Engine {
         let state = seen.issue(Phase::Ready, event.cpu);
         slot.set_state(state);
         self.hand_token(handling, call, task, slot, state);
+        if event.flags & enqueue_flags::MAY_PLACE != 0 && self.idle.contains(event.cpu) {
+            self.pick_for_idle(handling, event.cpu, task);
+        }
+    }
+
+    /// The task was woken for an idle CPU: asks the policy right away what that CPU is to run, so that the CPU does not
+    /// have to.
+    fn pick_for_idle(&self, handling: &mut Handling<'_>, cpu: CpuId, woken: TaskId) {
+        let reply = self.call(handling, &Message::about_cpu(Call::PickNextTask, cpu), &[]);
+        if reply.token.is_none() || !self.run(handling, cpu, &reply) || handling.outcome.task == woken {
+            return;
+        }
+        // Another task of that CPU comes first. The host can only place the woken one from here, so the other waits
+        // until the CPU asks for it, which it does now.
+        let picked = handling.outcome.task;
+        *handling.outcome = Outcome { kicks: handling.outcome.kicks, ..Outcome::default() };
+        handling.outcome.kicks.add(cpu);
+        if let Some(slot) = self.tasks.get(picked) {
+            self.wait_again(handling, picked, slot, cpu, RefusalReason::Busy);
+        }
     }
 
     /// The policy holds the task's token already: it was made to give way, or the kernel moved it.
@@ -498,13 +518,20 @@ impl Engine {
 
     /// The host could not run what was picked: the task waits again, where the kernel has it.
     fn pick_refused(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        let seen = slot.state();
-        self.transit(handling.event.cpu, seen, Transition::Refuse);
-        let state = seen.issue(Phase::Ready, handling.event.cpu);
-        slot.set_state(state);
         Counters::count(&self.counters(handling.event.cpu).refusals);
+        let reason = RefusalReason::from_number(handling.event.args[0] as u32);
+        self.wait_again(handling, task, slot, handling.event.cpu, reason);
+    }
+
+    /// A task that was picked does not run after all, and waits on `cpu` again.
+    fn wait_again(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, cpu: CpuId, reason: RefusalReason) {
+        let seen = slot.state();
+        self.transit(cpu, seen, Transition::Refuse);
+        let state = seen.issue(Phase::Ready, cpu);
+        slot.set_state(state);
         let mut message = self.message(handling, Call::PntErr, task, slot).with_token(token(task, state));
-        message.flags = handling.event.args[0] as u32;
+        message.cpu = cpu;
+        message.flags = reason as u32;
         self.call(handling, &message, &[]);
     }
 

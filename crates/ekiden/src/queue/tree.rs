@@ -6,43 +6,66 @@ use core::fmt;
 use crate::{Schedulable, TaskId};
 
 /// Tokens in the order of their keys, smallest first, in a balanced tree.
+///
+/// The first one is kept beside the tree, as the kernel's `rb_root_cached` does: looking at it is O(1), and a queue that
+/// never holds more than one token, which is what most CPUs have, never touches the tree.
 pub struct TreeQueue<P, K> {
-    /// The number after the key counts insertions: it keeps equal keys apart, in the order in which they came. At one
-    /// insertion per nanosecond it lasts for centuries.
-    tokens: BTreeMap<(K, u64), Schedulable<P>>,
+    /// Not after anything in `rest`; `None` only if that is empty.
+    first: Option<(Place<K>, Schedulable<P>)>,
+    rest: BTreeMap<Place<K>, Schedulable<P>>,
     inserted: u64,
 }
+
+/// The number after the key counts insertions: it keeps equal keys apart, in the order in which they came. At one
+/// insertion per nanosecond it lasts for centuries.
+type Place<K> = (K, u64);
 
 impl<P, K: Ord> TreeQueue<P, K> {
     /// An empty queue.
     pub const fn new() -> Self {
-        Self { tokens: BTreeMap::new(), inserted: 0 }
+        Self { first: None, rest: BTreeMap::new(), inserted: 0 }
     }
 
-    /// Puts a token behind all whose keys are not larger. O(log n).
+    /// Puts a token behind all whose keys are not larger. O(log n); O(1) into an empty queue.
     #[inline]
     pub fn insert(&mut self, key: K, token: Schedulable<P>) {
         self.inserted += 1;
-        // The count is new, so there is never an older token under this key to lose.
-        self.tokens.insert((key, self.inserted), token);
+        let new = ((key, self.inserted), token);
+        let later = match self.first.take() {
+            None => return self.first = Some(new),
+            Some(first) if first.0 <= new.0 => {
+                self.first = Some(first);
+                new
+            }
+            Some(first) => {
+                self.first = Some(new);
+                first
+            }
+        };
+        // The count is new, so there is never an older token in this place to lose.
+        self.rest.insert(later.0, later.1);
     }
 
-    /// Takes the token with the smallest key out. O(log n).
+    /// Takes the token with the smallest key out. O(log n); O(1) if it is the only one.
     #[inline]
     pub fn pop_first(&mut self) -> Option<(K, Schedulable<P>)> {
-        self.tokens.pop_first().map(|((key, _), token)| (key, token))
+        let ((key, _), token) = self.first.take()?;
+        if !self.rest.is_empty() {
+            self.first = self.rest.pop_first();
+        }
+        Some((key, token))
     }
 
-    /// The smallest key. O(log n).
+    /// The smallest key. O(1).
     #[inline]
     pub fn first_key(&self) -> Option<&K> {
-        self.tokens.first_key_value().map(|((key, _), _)| key)
+        self.first.as_ref().map(|((key, _), _)| key)
     }
 
     /// The largest key. O(log n).
     #[inline]
     pub fn last_key(&self) -> Option<&K> {
-        self.tokens.last_key_value().map(|((key, _), _)| key)
+        self.rest.last_key_value().map(|((key, _), _)| key).or(self.first_key())
     }
 
     /// Takes the token of `task` out, the foremost if there are several. O(n); with its key at hand,
@@ -51,8 +74,11 @@ impl<P, K: Ord> TreeQueue<P, K> {
     where
         K: Clone,
     {
-        let place = self.tokens.iter().find(|(_, token)| token.task() == task)?.0.clone();
-        self.tokens.remove_entry(&place).map(|((key, _), token)| (key, token))
+        if self.first.as_ref()?.1.task() == task {
+            return self.pop_first();
+        }
+        let place = self.rest.iter().find(|(_, token)| token.task() == task)?.0.clone();
+        self.rest.remove_entry(&place).map(|((key, _), token)| (key, token))
     }
 
     /// Takes the token of `task` out if it is here under `key`. O(log n), plus the number of tokens with that key.
@@ -60,26 +86,31 @@ impl<P, K: Ord> TreeQueue<P, K> {
     where
         K: Clone,
     {
+        let ((first_key, _), first) = self.first.as_ref()?;
+        if first.task() == task && first_key == key {
+            return self.pop_first().map(|(_, token)| token);
+        }
         let same_key = (key.clone(), 0)..=(key.clone(), u64::MAX);
-        let place = self.tokens.range(same_key).find(|(_, token)| token.task() == task)?.0.clone();
-        self.tokens.remove(&place)
+        let place = self.rest.range(same_key).find(|(_, token)| token.task() == task)?.0.clone();
+        self.rest.remove(&place)
     }
 
     /// How many tokens there are.
     #[inline]
     pub fn len(&self) -> usize {
-        self.tokens.len()
+        self.rest.len() + usize::from(self.first.is_some())
     }
 
     /// Whether there is no token.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
+        self.first.is_none()
     }
 
     /// The keys and tokens, smallest key first.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &Schedulable<P>)> + ExactSizeIterator {
-        self.tokens.iter().map(|((key, _), token)| (key, token))
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &Schedulable<P>)> {
+        let first = self.first.iter().map(|((key, _), token)| (key, token));
+        first.chain(self.rest.iter().map(|((key, _), token)| (key, token)))
     }
 }
 
