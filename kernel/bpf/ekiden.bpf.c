@@ -19,7 +19,6 @@ extern void ekiden_cpu_event(struct ekiden_event *event, struct ekiden_outcome *
 extern void ekiden_event(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern struct task_struct *ekiden_pick(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern void ekiden_task_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
-extern void ekiden_task_exit(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern int ekiden_attach(void) __ksym;
 extern void ekiden_detach(void) __ksym;
 extern int ekiden_fault_text(char *text, u32 text__sz) __ksym;
@@ -262,19 +261,10 @@ OPS(enable) void BPF_PROG(ekiden_enable, struct task_struct *p)
 	carry_out(&outcome);
 }
 
-OPS(exit_task) void BPF_PROG(ekiden_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
-{
-	struct ekiden_event event = EVENT(EKIDEN_TASK_EXIT, cpu_of(p), p);
-	struct ekiden_outcome outcome;
-
-	__builtin_memset(&outcome, 0, sizeof(outcome));
-	ekiden_task_exit(p, &event, &outcome);
-	carry_out(&outcome);
-}
-
+/* The task dies, or leaves for another class, or the whole scheduler ends. Its id ends here in each case. */
 OPS(disable) void BPF_PROG(ekiden_disable, struct task_struct *p)
 {
-	tell(EKIDEN_TASK_DISABLE, p, 0, 0);
+	tell(p->__state & TASK_DEAD ? EKIDEN_TASK_EXIT : EKIDEN_TASK_DISABLE, p, 0, 0);
 }
 
 static __always_inline void tell_cpu(u32 kind, s32 cpu)
@@ -322,7 +312,6 @@ struct sched_ext_ops ekiden_ops = {
 	.set_cpumask = (void *)ekiden_set_cpumask,
 	.cpu_online = (void *)ekiden_cpu_online,
 	.cpu_offline = (void *)ekiden_cpu_offline,
-	.exit_task = (void *)ekiden_exit_task,
 	.enable = (void *)ekiden_enable,
 	.disable = (void *)ekiden_disable,
 	.init = (void *)ekiden_init,

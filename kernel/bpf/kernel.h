@@ -60,6 +60,7 @@ struct thread_info {
 
 struct task_struct {
 	struct thread_info thread_info;
+	unsigned int __state;
 	int pid;
 	int static_prio;
 	unsigned int policy;
@@ -68,10 +69,6 @@ struct task_struct {
 	const struct cpumask *cpus_ptr;
 	struct sched_entity se;
 	struct sched_ext_entity scx;
-};
-
-struct scx_exit_task_args {
-	bool cancelled;
 };
 
 struct scx_exit_info {
@@ -93,7 +90,6 @@ struct sched_ext_ops {
 	void (*set_cpumask)(struct task_struct *p, const struct cpumask *cpumask);
 	void (*cpu_online)(s32 cpu);
 	void (*cpu_offline)(s32 cpu);
-	void (*exit_task)(struct task_struct *p, struct scx_exit_task_args *args);
 	void (*enable)(struct task_struct *p);
 	void (*disable)(struct task_struct *p);
 	s32 (*init)(void);
@@ -116,6 +112,7 @@ struct sched_ext_ops {
 #define SCX_OPS_ENQ_EXITING (1ULL << 2)
 #define SCX_OPS_SWITCH_PARTIAL (1ULL << 3)
 #define SCX_OPS_ENQ_MIGRATION_DISABLED (1ULL << 4)
+#define TASK_DEAD 0x80
 #define SCX_SLICE_DFL 20000000ULL
 #define SCHED_IDLE_POLICY 5
 

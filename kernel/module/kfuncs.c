@@ -34,7 +34,6 @@ s64 ekiden_guarded_deliver(struct ekiden_event *event, struct ekiden_outcome *ou
 /* main.c */
 void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
 void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
-void ekiden_do_exit(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
 int ekiden_do_attach(void);
 void ekiden_do_detach(void);
 int ekiden_do_fault_text(char *text, u32 size);
@@ -75,12 +74,6 @@ __bpf_kfunc void ekiden_task_enable(struct task_struct *p, struct ekiden_event *
 	ekiden_do_enable(p, event, outcome);
 }
 
-/* A task is gone for good, if it was ours at all. */
-__bpf_kfunc void ekiden_task_exit(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome)
-{
-	ekiden_do_exit(p, event, outcome);
-}
-
 __bpf_kfunc int ekiden_attach(void)
 {
 	return ekiden_do_attach();
@@ -102,7 +95,6 @@ BTF_ID_FLAGS(func, ekiden_event)
 BTF_ID_FLAGS(func, ekiden_cpu_event)
 BTF_ID_FLAGS(func, ekiden_pick, KF_RET_NULL | KF_RCU_PROTECTED)
 BTF_ID_FLAGS(func, ekiden_task_enable)
-BTF_ID_FLAGS(func, ekiden_task_exit)
 BTF_ID_FLAGS(func, ekiden_attach, KF_SLEEPABLE)
 BTF_ID_FLAGS(func, ekiden_detach)
 BTF_ID_FLAGS(func, ekiden_fault_text)

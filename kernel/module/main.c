@@ -49,7 +49,6 @@ DEFINE_PER_CPU(unsigned long, ekiden_guard_sp);
 /* kfuncs.c */
 void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
 void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
-void ekiden_do_exit(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
 int ekiden_do_attach(void);
 void ekiden_do_detach(void);
 int ekiden_do_fault_text(char *text, u32 size);
@@ -136,34 +135,16 @@ void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outc
 	deliver(event, outcome, NULL, 0);
 }
 
-/*
- * The id that a task carries may be left over from another scheduler, or from another run of ours: it counts only if the
- * engine knows this very task by it.
- */
-static bool is_known(u64 id, const struct task_struct *p)
-{
-	return ekiden_rs_host_task(id) == p;
-}
-
+/* A task comes under our care: first it gets a place in the engine's table, then its nice value. */
 void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome)
 {
-	if (!is_known(event->task, p)) {
-		struct ekiden_event init = { .kind = EKIDEN_TASK_INIT, .args = { (u64)p, p->pid } };
+	struct ekiden_event init = { .kind = EKIDEN_TASK_INIT, .args = { (u64)p, p->pid } };
 
-		deliver(&init, outcome, NULL, 0);
-		event->task = outcome->task;
-		if (outcome->status != EKIDEN_DONE)
-			return;
-	}
-	deliver(event, outcome, NULL, 0);
-	outcome->task = event->task;
-}
-
-void ekiden_do_exit(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome)
-{
-	outcome->status = EKIDEN_DONE;
-	if (is_known(event->task, p))
+	deliver(&init, outcome, NULL, 0);
+	event->task = outcome->task;
+	if (outcome->status == EKIDEN_DONE)
 		deliver(event, outcome, NULL, 0);
+	outcome->task = event->task;
 }
 
 int ekiden_do_attach(void)

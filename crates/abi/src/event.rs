@@ -10,9 +10,10 @@ pub enum EventKind {
     TaskInit = 1,
     /// The task is under our care from now on. `args[0]` is its nice value as a signed number.
     TaskEnable = 2,
-    /// The task leaves our care, for another scheduling class.
+    /// The task leaves our care, for another scheduling class or because the policy ends. Its id is worthless from here
+    /// on; if it comes back, it is initialised again.
     TaskDisable = 3,
-    /// The task is gone; its slot becomes free.
+    /// The task is dead. Its id is worthless from here on.
     TaskExit = 4,
     /// The host needs a CPU for a waking or new task. `cpu` is the previous one, `args[0]` what the host would take.
     SelectCpu = 5,

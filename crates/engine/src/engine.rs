@@ -220,15 +220,17 @@ impl Engine {
         slot.set_state(slot.state().in_phase(Phase::New));
     }
 
-    /// The task leaves: its token, wherever it is, is worthless from here on.
     fn task_disable(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         let seen = slot.state();
         self.transit(handling.event.cpu, seen, Transition::Depart);
-        slot.set_state(seen.issue(Phase::Departed, seen.cpu()));
+        // Its token, wherever it is, is worthless from here on.
+        slot.set_state(seen.issue(Phase::New, seen.cpu()));
         self.take_back(handling, task, slot);
+        self.tasks.remove(task);
     }
 
     fn task_exit(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+        self.transit(handling.event.cpu, slot.state(), Transition::Depart);
         if self.calls.has(Call::TaskDead) {
             let message = self.message(handling, Call::TaskDead, task, slot);
             self.call(handling, &message, &[]);
@@ -267,7 +269,7 @@ impl Engine {
             Phase::Running if seen.is_yielding() => Call::TaskYield,
             Phase::Running => Call::TaskPreempt,
             Phase::Ready | Phase::ReadyByTick => return self.enqueue_again(handling, task, slot, seen),
-            Phase::Free | Phase::Departed => {
+            Phase::Free => {
                 self.transit(event.cpu, seen, Transition::Enqueue);
                 Call::TaskNew
             }
@@ -331,7 +333,7 @@ impl Engine {
                 slot.set_state(seen.issue(Phase::Blocked, seen.cpu()));
                 self.take_back(handling, task, slot);
             }
-            Phase::New | Phase::Blocked | Phase::Free | Phase::Departed => {
+            Phase::New | Phase::Blocked | Phase::Free => {
                 self.transit(event.cpu, seen, Transition::Block);
             }
         }
@@ -387,7 +389,7 @@ impl Engine {
             Phase::Running if seen.is_yielding() => Call::TaskYield,
             Phase::Running => Call::TaskPreempt,
             Phase::Blocked => Call::TaskWakeup,
-            Phase::New | Phase::Free | Phase::Departed => Call::TaskNew,
+            Phase::New | Phase::Free => Call::TaskNew,
             Phase::Ready | Phase::ReadyByTick => {
                 // The kernel bypassed us and ran it; the policy has its token already, for here or elsewhere.
                 if seen.cpu() == event.cpu {

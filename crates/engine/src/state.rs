@@ -21,8 +21,6 @@ pub enum Phase {
     Running = 4,
     /// Sleeps.
     Blocked = 5,
-    /// Belongs to another scheduling class or policy.
-    Departed = 6,
 }
 
 impl Phase {
@@ -34,7 +32,6 @@ impl Phase {
             3 => Phase::ReadyByTick,
             4 => Phase::Running,
             5 => Phase::Blocked,
-            6 => Phase::Departed,
             _ => Phase::Free,
         }
     }
@@ -60,7 +57,7 @@ pub enum Transition {
     Refuse,
     /// It sleeps or exits.
     Block,
-    /// It leaves our care.
+    /// It leaves our care, or dies.
     Depart,
 }
 
@@ -70,7 +67,6 @@ pub enum Transition {
 /// back, so that one which waits may block, and one which sleeps may turn up running.
 pub const TRANSITIONS: &[(Phase, Transition, Phase)] = &[
     (Phase::New, Transition::Enable, Phase::New),
-    (Phase::Departed, Transition::Enable, Phase::New),
     (Phase::New, Transition::Enqueue, Phase::Ready),
     (Phase::Blocked, Transition::Enqueue, Phase::Ready),
     (Phase::Running, Transition::Enqueue, Phase::Ready),
@@ -89,19 +85,19 @@ pub const TRANSITIONS: &[(Phase, Transition, Phase)] = &[
     (Phase::ReadyByTick, Transition::Block, Phase::Blocked),
     (Phase::Blocked, Transition::Block, Phase::Blocked),
     (Phase::New, Transition::Block, Phase::New),
-    (Phase::New, Transition::Depart, Phase::Departed),
-    (Phase::Ready, Transition::Depart, Phase::Departed),
-    (Phase::ReadyByTick, Transition::Depart, Phase::Departed),
-    (Phase::Running, Transition::Depart, Phase::Departed),
-    (Phase::Blocked, Transition::Depart, Phase::Departed),
+    (Phase::New, Transition::Depart, Phase::Free),
+    (Phase::Ready, Transition::Depart, Phase::Free),
+    (Phase::ReadyByTick, Transition::Depart, Phase::Free),
+    (Phase::Running, Transition::Depart, Phase::Free),
+    (Phase::Blocked, Transition::Depart, Phase::Free),
 ];
 
 impl Transition {
     /// Where the transition leads from `phase`, or `None` if it is not expected there.
     #[inline]
     pub fn from(self, phase: Phase) -> Option<Phase> {
-        const NEXT: [[Option<Phase>; 7]; 7] = {
-            let mut next = [[None; 7]; 7];
+        const NEXT: [[Option<Phase>; 6]; 7] = {
+            let mut next = [[None; 6]; 7];
             let mut i = 0;
             while i < TRANSITIONS.len() {
                 let (from, by, to) = TRANSITIONS[i];

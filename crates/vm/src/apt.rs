@@ -1,0 +1,268 @@
+//! Asks a Debian mirror by means of apt, with state, lists and cache of our own: the machine's apt is left as it was.
+
+use crate::{Cache, Error, Result, error::Context, process};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+/// Suites in which kernels are looked for, the preferred one first.
+pub(crate) const SUITES: &[&str] = &["trixie-backports", "sid"];
+
+/// How old the package lists may be before they are fetched again.
+const FRESH: Duration = Duration::from_secs(24 * 3600);
+
+/// The signatures of the mirror are checked with this.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Told what goes on, one line at a time.
+pub(crate) type Progress<'a> = &'a mut dyn FnMut(&str);
+
+/// A package at one version in one suite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) suite: String,
+}
+
+/// Apt with a configuration of its own.
+pub(crate) struct Apt {
+    directory: PathBuf,
+    config: PathBuf,
+    mirror: String,
+}
+
+impl Apt {
+    pub(crate) fn new(cache: &Cache) -> Result<Self> {
+        let directory = cache.directory("apt")?;
+        for name in ["state", "lists", "cache"] {
+            cache.directory(&format!("apt/{name}"))?;
+        }
+        let mirror = mirror()?;
+        if !Path::new(KEYRING).exists() {
+            return Err(process::missing("debian-archive-keyring"));
+        }
+        let write = |name: &str, content: String| {
+            let path = directory.join(name);
+            // Apt reads its lists anew when these files are newer.
+            if fs::read_to_string(&path).ok().as_deref() != Some(content.as_str()) {
+                fs::write(&path, content).context("write", &path)?;
+            }
+            Ok(path)
+        };
+        write("state/status", String::new())?;
+        let sources = SUITES
+            .iter()
+            // Nothing but the lists of packages: no descriptions for software centres.
+            .map(|suite| {
+                format!("deb [signed-by={KEYRING} target=Packages] {mirror} {suite} main\n")
+            })
+            .collect();
+        let sources = write("sources.list", sources)?;
+        let config = write("apt.conf", config(&directory, &sources))?;
+        Ok(Self {
+            directory,
+            config,
+            mirror,
+        })
+    }
+
+    fn command(&self, program: &str) -> Result<Command> {
+        let mut command = process::mortal(program)?;
+        command.arg("-c").arg(&self.config);
+        Ok(command)
+    }
+
+    /// Fetches the package lists unless they are fresh.
+    pub(crate) fn update(&self, cache: &Cache, progress: Progress<'_>) -> Result<()> {
+        let _lock = cache.lock("apt")?;
+        let stamp = self.directory.join("updated");
+        let source = fs::metadata(&stamp)
+            .and_then(|metadata| metadata.modified())
+            .ok();
+        let same_mirror = fs::read_to_string(&stamp).is_ok_and(|mirror| mirror == self.mirror);
+        if same_mirror
+            && source
+                .and_then(|time| time.elapsed().ok())
+                .is_some_and(|age| age < FRESH)
+        {
+            return Ok(());
+        }
+        progress("fetching the mirror's package lists");
+        process::stdout(self.command("apt-get")?.args([
+            "-o",
+            "APT::Update::Error-Mode=any",
+            "update",
+        ]))
+        .map_err(|error| self.network(error))?;
+        fs::write(&stamp, &self.mirror).context("write", stamp)
+    }
+
+    /// The packages whose name matches a regular expression.
+    pub(crate) fn packages(&self, pattern: &str) -> Result<Vec<Package>> {
+        let names =
+            process::stdout(
+                self.command("apt-cache")?
+                    .args(["search", "--names-only", pattern]),
+            )?;
+        let names: Vec<&str> = names
+            .lines()
+            .filter_map(|line| line.split(' ').next())
+            .collect();
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        process::stdout(self.command("apt-cache")?.arg("madison").args(names))
+            .map(|table| parse_madison(&table))
+    }
+
+    /// Downloads packages (`name=version`) into a directory, going on where an earlier try was interrupted; apt checks
+    /// their checksums.
+    pub(crate) fn download(&self, packages: &[String], into: &Path) -> Result<()> {
+        fs::create_dir_all(into).context("create", into)?;
+        process::output(
+            self.command("apt-get")?
+                .arg("download")
+                .args(packages)
+                .current_dir(into),
+        )
+        .map(drop)
+        .map_err(|error| self.network(error))
+    }
+
+    fn network(&self, error: Error) -> Error {
+        match error {
+            Error::Program { output, .. } => Error::Fetch {
+                mirror: self.mirror.clone(),
+                output,
+            },
+            other => other,
+        }
+    }
+}
+
+/// Read after the machine's own configuration, whose proxies and the like stay in force.
+fn config(directory: &Path, sources: &Path) -> String {
+    let directory = directory.display();
+    let sources = sources.display();
+    format!(
+        r#"Dir::Etc::sourcelist "{sources}";
+Dir::Etc::sourceparts "/dev/null";
+Dir::Etc::preferences "/dev/null";
+Dir::Etc::preferencesparts "/dev/null";
+Dir::State "{directory}/state";
+Dir::State::lists "{directory}/lists";
+Dir::State::status "{directory}/state/status";
+Dir::Cache "{directory}/cache";
+Dir::Cache::pkgcache "pkgcache.bin";
+APT::Architecture "amd64";
+APT::Architectures "amd64";
+APT::Sandbox::User "root";
+Acquire::Languages "none";
+Acquire::Retries "3";
+#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+"#
+    )
+}
+
+/// The mirror named by `EKIDEN_DEBIAN_MIRROR`, or the Debian mirror that this machine's apt uses.
+pub(crate) fn mirror() -> Result<String> {
+    if let Ok(mirror) = std::env::var("EKIDEN_DEBIAN_MIRROR") {
+        return Ok(mirror);
+    }
+    let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
+    if let Ok(entries) = fs::read_dir("/etc/apt/sources.list.d") {
+        files.extend(entries.flatten().map(|entry| entry.path()));
+    }
+    files.sort();
+    files
+        .iter()
+        .filter_map(|file| fs::read_to_string(file).ok())
+        .find_map(|sources| mirror_in(&sources))
+        .ok_or(Error::NoMirror)
+}
+
+/// The first address in a sources file that is a mirror of Debian's main archive. Both the one-line and the paragraph form have it
+/// as a word.
+fn mirror_in(sources: &str) -> Option<String> {
+    sources
+        .lines()
+        .filter(|line| {
+            line.starts_with("deb ") || line.starts_with("URIs:") || line.starts_with(' ')
+        })
+        .flat_map(str::split_whitespace)
+        .find(|word| {
+            let last = word.trim_end_matches('/').rsplit('/').next();
+            word.contains(":/") && matches!(last, Some("debian" | "debian.list"))
+        })
+        .map(str::to_owned)
+}
+
+/// Reads the table of `apt-cache madison`: name | version | address suite/component architecture Packages.
+fn parse_madison(table: &str) -> Vec<Package> {
+    table
+        .lines()
+        .filter_map(|line| {
+            let mut columns = line.split('|').map(str::trim);
+            let (name, version, source) = (columns.next()?, columns.next()?, columns.next()?);
+            let mut source = source.split_whitespace().skip(1);
+            let (suite, _) = source.next()?.split_once('/')?;
+            (source.last()? == "Packages").then(|| Package {
+                name: name.to_owned(),
+                version: version.to_owned(),
+                suite: suite.to_owned(),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_versions_is_read() {
+        let table = "\
+linux-headers-7.3.4+deb13-cloud-amd64 | 7.3.4-1~bpo13+1 | http://mirror.example/debian trixie-backports/main amd64 Packages
+linux-headers-7.2.13+deb14-cloud-amd64 |   7.2.13-1 | http://mirror.example/debian sid/main amd64 Packages
+     linux |   7.2.13-1 | http://mirror.example/debian sid/main Sources
+N: some remark
+";
+        expect_test::expect![[r#"
+            [
+                Package {
+                    name: "linux-headers-7.3.4+deb13-cloud-amd64",
+                    version: "7.3.4-1~bpo13+1",
+                    suite: "trixie-backports",
+                },
+                Package {
+                    name: "linux-headers-7.2.13+deb14-cloud-amd64",
+                    version: "7.2.13-1",
+                    suite: "sid",
+                },
+            ]
+        "#]]
+        .assert_debug_eq(&parse_madison(table));
+    }
+
+    #[test]
+    fn the_main_archive_is_told_from_other_sources() {
+        let find = |sources| mirror_in(sources).unwrap_or_default();
+        let lines = "# deb http://old.example/debian sid main\n\
+                     deb http://s.example/debian-security bookworm-security main\n\
+                     deb [arch=amd64] http://m.example/debian bookworm main\n";
+        assert_eq!(find(lines), "http://m.example/debian");
+        let paragraph =
+            "Types: deb\nURIs: mirror+file:///etc/apt/mirrors/debian.list\nSuites: trixie\n";
+        assert_eq!(
+            find(paragraph),
+            "mirror+file:///etc/apt/mirrors/debian.list"
+        );
+        assert_eq!(find("deb http://a.example/ubuntu noble main\n"), "");
+    }
+}

@@ -1,0 +1,389 @@
+//! The host's end of the channel to a guest's init: sends requests, hands each reply to the command it is about.
+
+use crate::{Console, Error, Result, process::last_lines};
+use ekiden_guest::{Reply, Request, Status, Stream};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, Hasher, RandomState},
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Lines of console or output that an error shows.
+pub(crate) const SHOWN_LINES: usize = 30;
+
+/// How long the guest may take to confirm that a killed command has ended.
+const KILL_GRACE: Duration = Duration::from_secs(10);
+
+/// A command to run in a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestCommand {
+    argv: Vec<String>,
+    env: Vec<(String, String)>,
+    cwd: Option<String>,
+    timeout: Duration,
+}
+
+impl GuestCommand {
+    /// Program and arguments; the program is looked up in the guest's `PATH`, which ends with `/host/bin`.
+    pub fn new<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> Self {
+        Self {
+            argv: argv.into_iter().map(Into::into).collect(),
+            env: Vec::new(),
+            cwd: None,
+            timeout: Duration::from_secs(60),
+        }
+    }
+
+    /// A line for the guest's shell.
+    pub fn shell(line: impl Into<String>) -> Self {
+        Self::new(["sh".to_owned(), "-c".to_owned(), line.into()])
+    }
+
+    /// Adds a variable.
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets the working directory; it is `/` otherwise.
+    pub fn cwd(mut self, path: impl Into<String>) -> Self {
+        self.cwd = Some(path.into());
+        self
+    }
+
+    /// Sets how long it may take, by the host's clock; a minute otherwise.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+}
+
+impl std::fmt::Display for GuestCommand {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.argv.join(" "))
+    }
+}
+
+/// What a command did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// How it ended.
+    pub status: Status,
+    /// What it wrote to standard output; bytes that are no UTF-8 are replaced.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
+}
+
+/// Requests go out here; a thread of its own takes the replies in.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    stream: Mutex<UnixStream>,
+    commands: Mutex<Table>,
+    next_id: AtomicU64,
+    console: Console,
+}
+
+/// Whom replies go to; `None` once the channel has broken.
+type Table = Option<HashMap<u64, Sender<Reply>>>;
+
+impl Channel {
+    /// Takes over a connection and waits until init answers, for `timeout` at most. `alive` says why the machine is
+    /// gone, if it is.
+    pub(crate) fn open(
+        stream: UnixStream,
+        console: Console,
+        timeout: Duration,
+        alive: &dyn Fn() -> std::result::Result<(), String>,
+    ) -> std::result::Result<(Arc<Self>, Vec<String>), String> {
+        let reading = stream.try_clone().map_err(|error| error.to_string())?;
+        let channel = Arc::new(Self {
+            stream: Mutex::new(stream),
+            commands: Mutex::new(Some(HashMap::new())),
+            next_id: AtomicU64::new(1),
+            console,
+        });
+        // Replies to an earlier user may still be in the channel; ours are known by this number.
+        let nonce = RandomState::new().build_hasher().finish();
+        let (hello_to, hello) = std::sync::mpsc::channel();
+        let reader = Arc::clone(&channel);
+        thread::spawn(move || reader.read_forever(reading, nonce, &hello_to));
+        channel
+            .send(&Request::Hello { nonce })
+            .map_err(|error| error.to_string())?;
+        let deadline = Instant::now() + timeout;
+        loop {
+            match hello.recv_timeout(Duration::from_millis(50)) {
+                Ok(problems) => return Ok((channel, problems)),
+                Err(RecvTimeoutError::Timeout) => {
+                    alive()?;
+                    if Instant::now() > deadline {
+                        return Err(format!("no answer within {timeout:?}"));
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    alive()?;
+                    return Err("the channel was closed".into());
+                }
+            }
+        }
+    }
+
+    fn read_forever(&self, stream: UnixStream, nonce: u64, hello: &Sender<Vec<String>>) {
+        let mut greeted = false;
+        for line in BufReader::new(stream).split(b'\n') {
+            let Ok(line) = line else { break };
+            // The tail of a message to an earlier user makes no sense; nothing else can be wrong with a line.
+            let Ok(reply) = serde_json::from_slice::<Reply>(&line) else {
+                continue;
+            };
+            match reply {
+                Reply::Hello {
+                    nonce: answered,
+                    problems,
+                    ..
+                } if answered == nonce => {
+                    greeted = true;
+                    // The one who waited may have given up.
+                    let _ = hello.send(problems);
+                }
+                Reply::Started { id, .. }
+                | Reply::Output { id, .. }
+                | Reply::Exited { id, .. }
+                | Reply::Failed { id, .. }
+                    if greeted =>
+                {
+                    if let Some(command) = lock(&self.commands)
+                        .as_ref()
+                        .and_then(|table| table.get(&id))
+                    {
+                        // The one who waited may have dropped its handle.
+                        let _ = command.send(reply);
+                    }
+                }
+                _ => {}
+            }
+        }
+        *lock(&self.commands) = None;
+    }
+
+    /// Ends the connection; the guest kills what was started through it.
+    pub(crate) fn close(&self) {
+        // Closed already is closed as well.
+        let _ = lock(&self.stream).shutdown(std::net::Shutdown::Both);
+    }
+
+    pub(crate) fn send(&self, request: &Request) -> std::io::Result<()> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        lock(&self.stream).write_all(&line)
+    }
+
+    pub(crate) fn start(self: &Arc<Self>, command: &GuestCommand) -> Result<Running> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (sender, replies) = channel();
+        match lock(&self.commands).as_mut() {
+            Some(table) => table.insert(id, sender),
+            None => return Err(self.gone("its channel has closed")),
+        };
+        let request = Request::Run {
+            id,
+            argv: command.argv.clone(),
+            env: command.env.clone(),
+            cwd: command.cwd.clone(),
+        };
+        self.send(&request)
+            .map_err(|error| self.gone(&error.to_string()))?;
+        Ok(Running {
+            id,
+            pid: None,
+            command: command.clone(),
+            replies,
+            channel: Arc::clone(self),
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+            status: None,
+        })
+    }
+
+    fn gone(&self, reason: &str) -> Error {
+        Error::Gone {
+            reason: reason.to_owned(),
+            console: self.console.tail(SHOWN_LINES),
+            log: self.console.log.clone(),
+        }
+    }
+}
+
+/// A command that was started in a guest. Dropping it kills the command.
+#[derive(Debug)]
+pub struct Running {
+    id: u64,
+    pid: Option<i32>,
+    command: GuestCommand,
+    replies: Receiver<Reply>,
+    channel: Arc<Channel>,
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+    status: Option<Status>,
+}
+
+impl Running {
+    /// Takes in what the guest has said, waiting for `patience` at most; true if there was something.
+    fn advance(&mut self, patience: Duration) -> Result<bool> {
+        match self.replies.recv_timeout(patience) {
+            Ok(Reply::Started { pid, .. }) => self.pid = Some(pid),
+            Ok(Reply::Output {
+                stream: Stream::Stdout,
+                data,
+                ..
+            }) => self.stdout.extend(data),
+            Ok(Reply::Output { data, .. }) => self.stderr.extend(data),
+            Ok(Reply::Exited { status, .. }) => self.status = Some(status),
+            Ok(Reply::Failed { error, .. }) => {
+                // Of a command that runs, only a signal can fail; then there is still an end to wait for.
+                if self.pid.is_none() {
+                    self.status = Some(Status::Code(127));
+                }
+                return Err(Error::Guest {
+                    command: self.command.to_string(),
+                    reason: error,
+                });
+            }
+            Ok(Reply::Hello { .. }) => {}
+            Err(RecvTimeoutError::Timeout) => return Ok(false),
+            Err(RecvTimeoutError::Disconnected) => {
+                self.status = Some(Status::Signal(9));
+                return Err(self.channel.gone("its channel closed while a command ran"));
+            }
+        }
+        Ok(true)
+    }
+
+    /// The command's process id in the guest; waits until it has started.
+    pub fn pid(&mut self) -> Result<i32> {
+        let deadline = Instant::now() + self.command.timeout;
+        loop {
+            if let Some(pid) = self.pid {
+                return Ok(pid);
+            }
+            self.advance_until(deadline)?;
+        }
+    }
+
+    /// Waits for the end and returns everything that was not taken by [`Running::wait_for`].
+    pub fn wait(mut self) -> Result<Output> {
+        let deadline = Instant::now() + self.command.timeout;
+        while self.status.is_none() {
+            self.advance_until(deadline)?;
+        }
+        Ok(Output {
+            status: self.status.unwrap_or(Status::Code(127)),
+            stdout: String::from_utf8_lossy(&self.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&self.stderr).into_owned(),
+        })
+    }
+
+    /// Waits until standard output or error so far contains `text`, an end without it being an error.
+    pub fn wait_for(&mut self, text: &str) -> Result<()> {
+        let deadline = Instant::now() + self.command.timeout;
+        loop {
+            let found = |output: &[u8]| String::from_utf8_lossy(output).contains(text);
+            if found(&self.stdout) || found(&self.stderr) {
+                return Ok(());
+            }
+            if let Some(status) = self.status {
+                return Err(Error::Failed {
+                    command: self.command.to_string(),
+                    status,
+                    output: format!("{}\n(ended without saying {text:?})", self.text()),
+                    console: self.channel.console.tail(SHOWN_LINES),
+                });
+            }
+            self.advance_until(deadline)?;
+        }
+    }
+
+    /// How the command ended, if it has; does not wait.
+    pub fn try_status(&mut self) -> Result<Option<Status>> {
+        while self.status.is_none() && self.advance(Duration::ZERO)? {}
+        Ok(self.status)
+    }
+
+    /// Hands every piece of output to `sink` as it comes, until the command ends.
+    pub fn stream(mut self, sink: &mut dyn FnMut(Stream, &[u8])) -> Result<Status> {
+        let deadline = Instant::now() + self.command.timeout;
+        loop {
+            for (stream, bytes) in [
+                (Stream::Stdout, std::mem::take(&mut self.stdout)),
+                (Stream::Stderr, std::mem::take(&mut self.stderr)),
+            ] {
+                if !bytes.is_empty() {
+                    sink(stream, &bytes);
+                }
+            }
+            if let Some(status) = self.status {
+                return Ok(status);
+            }
+            self.advance_until(deadline)?;
+        }
+    }
+
+    /// Sends a signal to the command and all its children.
+    pub fn signal(&self, signal: i32) -> Result<()> {
+        self.channel
+            .send(&Request::Kill {
+                id: self.id,
+                signal,
+            })
+            .map_err(|error| self.channel.gone(&error.to_string()))
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::from_utf8_lossy(&self.stdout).into_owned();
+        text.push_str(&String::from_utf8_lossy(&self.stderr));
+        last_lines(&text, SHOWN_LINES)
+    }
+
+    fn advance_until(&mut self, deadline: Instant) -> Result<()> {
+        if self.advance(deadline.saturating_duration_since(Instant::now()))? {
+            return Ok(());
+        }
+        self.signal(9)?;
+        let grace = Instant::now() + KILL_GRACE;
+        while self.status.is_none() && Instant::now() < grace {
+            self.advance(grace.saturating_duration_since(Instant::now()))?;
+        }
+        Err(Error::Timeout {
+            command: self.command.to_string(),
+            timeout: self.command.timeout,
+            output: self.text(),
+            console: self.channel.console.tail(SHOWN_LINES),
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.status.is_none() {
+            // The machine may be gone, and the command with it.
+            let _ = self.signal(9);
+        }
+        if let Some(table) = lock(&self.channel.commands).as_mut() {
+            table.remove(&self.id);
+        }
+    }
+}
+
+/// A thread that panicked while it held a lock left nothing half done here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,103 @@
+//! What a guest's kernel said on its console, and which of it is bad news.
+
+use crate::process::last_lines;
+use std::{fs, path::PathBuf};
+
+/// Parts of console lines that a healthy kernel never prints.
+const BAD_NEWS: &[&str] = &[
+    "BUG:",
+    "Oops:",
+    "Oops ",
+    "WARNING:",
+    "Kernel panic",
+    "general protection fault",
+    "rcu_sched self-detected stall",
+    "rcu_preempt self-detected stall",
+    "detected stalls on CPUs",
+    "detected expedited stalls",
+    "soft lockup",
+    "hard LOCKUP",
+    "blocked for more than",
+    "possible circular locking dependency",
+    "Unable to handle kernel",
+    "unable to handle page fault",
+    "kernel BUG at",
+    "scheduling while atomic",
+    "sleeping function called from invalid context",
+    "stack-protector",
+    "UBSAN:",
+    "KASAN:",
+    "list_add corruption",
+    "list_del corruption",
+    "refcount_t:",
+    "segfault at",
+];
+
+/// The console log of one guest.
+#[derive(Clone, Debug)]
+pub struct Console {
+    pub(crate) log: PathBuf,
+}
+
+impl Console {
+    /// Everything so far.
+    pub fn text(&self) -> String {
+        // Before QEMU has made the file there is nothing to read.
+        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// The last `count` lines.
+    pub fn tail(&self, count: usize) -> String {
+        last_lines(&self.text(), count)
+    }
+
+    /// Lines that tell of an oops, a warning, a stall or a lockup.
+    pub fn findings(&self) -> Vec<String> {
+        console_findings(&self.text())
+    }
+}
+
+/// The lines of a kernel log that tell of an oops, a BUG, a WARNING, a stall or a lockup.
+pub fn console_findings(text: &str) -> Vec<String> {
+    text.lines()
+        .filter(|line| BAD_NEWS.iter().any(|bad| line.contains(bad)))
+        .map(|line| line.trim_end().to_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_news_is_found_and_ordinary_lines_are_not() {
+        let log = "\
+[    0.000000] Linux version 7.3.4\r
+[    1.000000] x86/fpu: Supporting XSAVE feature\r
+[    2.000000] sched_ext: BPF scheduler \"ekiden\" enabled\r
+[    3.100000] WARNING: kernel/sched/ext.c:1234 at foo+0x1/0x2, CPU#1: kworker/1:1/50\r
+[    3.200000] BUG: kernel NULL pointer dereference, address: 0000000000000000\r
+[    3.300000] Oops: Oops: 0000 [#1] SMP NOPTI\r
+[    9.000000] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [hog:77]\r
+[    9.500000] rcu: INFO: rcu_preempt self-detected stall on CPU\r
+[   10.000000] INFO: task kworker/0:1:9 blocked for more than 120 seconds.\r
+";
+        let found = console_findings(log);
+        let times: Vec<&str> = found
+            .iter()
+            .map(|line| &line[1..13])
+            .map(str::trim)
+            .collect();
+        expect_test::expect![[r#"
+            [
+                "3.100000",
+                "3.200000",
+                "3.300000",
+                "9.000000",
+                "9.500000",
+                "10.000000",
+            ]
+        "#]]
+        .assert_debug_eq(&times);
+    }
+}

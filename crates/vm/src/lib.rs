@@ -1,0 +1,44 @@
+//! Virtual machines with stock kernels: find and fetch a kernel, check it, build modules for it, boot it, run commands in it.
+//!
+//! ```no_run
+//! use ekiden_vm::{Cache, GuestCommand, Vm, VmSpec};
+//!
+//! let kernel = ekiden_vm::fetch_newest_passing(&Cache::from_env()?, &mut |line| eprintln!("{line}"))?;
+//! let vm = Vm::boot(&kernel, &VmSpec::default())?;
+//! let output = vm.run(&GuestCommand::new(["uname", "-r"]))?;
+//! assert_eq!(output.stdout.trim(), kernel.release());
+//! vm.shutdown()?;
+//! # Ok::<(), ekiden_vm::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod apt;
+mod btf;
+mod buildroot;
+mod cache;
+mod channel;
+mod console;
+mod daemon;
+mod error;
+mod initramfs;
+mod kernel;
+mod kernels;
+mod machine;
+mod preflight;
+mod process;
+mod qmp;
+mod spec;
+mod version;
+
+pub use buildroot::BuildRoot;
+pub use cache::Cache;
+pub use channel::{GuestCommand, Output, Running};
+pub use console::{Console, console_findings};
+pub use ekiden_guest::{Status, Stream};
+pub use error::{Error, Result};
+pub use kernel::Kernel;
+pub use kernels::{Candidate, cached, candidates, fetch, fetch_newest_passing, judge};
+pub use machine::Vm;
+pub use preflight::{Reason, Verdict, preflight, preflight_file, preflight_running};
+pub use spec::{Mode, VmSpec};
+pub use version::Version;
