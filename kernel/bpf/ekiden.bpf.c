@@ -140,10 +140,13 @@ OPS(enqueue) void BPF_PROG(ekiden_enqueue, struct task_struct *p, u64 enq_flags)
 		scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SCX_SLICE_DFL, enq_flags);
 		return;
 	}
-	/* A task that may go anywhere is not put behind a real-time task: there it could not be taken elsewhere. */
+	/*
+	 * A task that may go anywhere is not put behind a real-time task: there it could not be taken elsewhere. And a CPU
+	 * that is on its way to idle because the policy wanted it so is not stopped.
+	 */
 	event.flags = (enq_flags & SCX_ENQ_WAKEUP ? EKIDEN_ENQUEUE_WAKEUP : 0) |
 		      (enq_flags & SCX_ENQ_LAST ? EKIDEN_ENQUEUE_LAST : 0) |
-		      (p->nr_cpus_allowed == 1 ? EKIDEN_ENQUEUE_MAY_PLACE : 0);
+		      (p->nr_cpus_allowed == 1 && !(enq_flags & SCX_ENQ_LAST) ? EKIDEN_ENQUEUE_MAY_PLACE : 0);
 	__builtin_memset(&outcome, 0, sizeof(outcome));
 	ekiden_event(&event, &outcome);
 	if (outcome.status == EKIDEN_RUN)

@@ -186,7 +186,7 @@ impl Engine {
                 engine.tell_about(handling, Call::TaskAffinityChanged, task, slot);
             }),
             ONLINE => self.tell(handling, Call::CpuOnline, &[]),
-            OFFLINE => self.tell(handling, Call::CpuOffline, &[]),
+            OFFLINE => self.cpu_offline(handling),
             TIMER => self.tell(handling, Call::Timer, &[]),
             HINT => self.tell(handling, Call::ParseHint, payload),
             QUEUE_OPEN => self.tell(handling, Call::RegisterQueue, &[]),
@@ -537,6 +537,23 @@ impl Engine {
         self.call(handling, &message, &[]);
     }
 
+    /// A CPU leaves. The kernel moves what it has there, but a task that `balance` brought may still be elsewhere for
+    /// the kernel, and nobody would ever ask for it here: such tasks go to a CPU that stays.
+    fn cpu_offline(&self, handling: &mut Handling<'_>) {
+        let leaving = handling.event.cpu;
+        self.tell(handling, Call::CpuOffline, &[]);
+        for view in self.tasks.iter() {
+            if view.state.phase() != Phase::Ready || view.state.cpu() != leaving {
+                continue;
+            }
+            let stays = (0..self.nr_cpus()).find(|cpu| *cpu != leaving && self.host.may_run(view.id, *cpu));
+            let (Some(cpu), Some(slot)) = (stays, self.tasks.get(view.id)) else { continue };
+            if self.move_to(handling, view.id, slot, view.state, cpu, Phase::Ready) {
+                handling.outcome.kicks.add(cpu);
+            }
+        }
+    }
+
     fn nice(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         self.read_nice(handling.event, slot);
         self.tell_about(handling, Call::TaskPrioChanged, task, slot);
@@ -651,19 +668,24 @@ impl Engine {
     /// A token left the policy's hands outside the rules. If it was good its task would never run again, so the
     /// policy gets a new one, and a mistake on its record.
     #[cold]
-    fn reissue(&self, handling: &mut Handling<'_>, lost: RawToken, call: Call) {
-        let Some(slot) = self.tasks.get(lost.task) else { return };
-        let seen = slot.state();
-        if seen.serial() != lost.serial || !seen.phase().is_waiting() {
-            return;
-        }
-        let state = seen.issue(seen.phase(), seen.cpu());
-        if !slot.try_state(seen, state) {
-            return;
-        }
-        self.mistake(MistakeKind::TokenLost, call, seen.cpu(), slot);
-        if !self.faulted.load(Relaxed) {
-            self.hand_token(handling, Call::TaskPreempt, lost.task, slot, state);
+    fn reissue(&self, handling: &mut Handling<'_>, mut lost: RawToken, mut call: Call) {
+        // A policy that drops the new one too is told again until it has made too many mistakes.
+        while let Some(slot) = self.tasks.get(lost.task) {
+            let seen = slot.state();
+            let state = seen.issue(seen.phase(), seen.cpu());
+            if seen.serial() != lost.serial || !seen.phase().is_waiting() || !slot.try_state(seen, state) {
+                return;
+            }
+            self.mistake(MistakeKind::TokenLost, call, seen.cpu(), slot);
+            if self.faulted.load(Relaxed) {
+                return;
+            }
+            call = Call::TaskPreempt;
+            let mut message = self.message(handling, call, lost.task, slot).with_token(token(lost.task, state));
+            message.cpu = state.cpu();
+            let reply = self.policy.deliver(&message, &[]);
+            self.take_over(handling, &reply);
+            lost = reply.dropped;
         }
     }
 

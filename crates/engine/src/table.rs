@@ -137,7 +137,7 @@ impl TaskTable {
     pub(crate) fn insert(&self, host_task: u64, pid: u32) -> Option<TaskId> {
         let index = self.free.lock().pop()?;
         let slot = &self.slots[index as usize];
-        let generation = slot.generation.load(Relaxed).wrapping_add(1).max(1);
+        let generation = slot.generation.load(Relaxed).max(1);
         slot.host_task.store(host_task, Relaxed);
         slot.pid.store(pid, Relaxed);
         slot.runtime_ns.store(0, Relaxed);
@@ -153,6 +153,8 @@ impl TaskTable {
     pub(crate) fn remove(&self, task: TaskId) {
         if let Some(slot) = self.get(task) {
             slot.set_state(slot.state().issue(Phase::Free, 0));
+            // From here on the old id finds nothing, so that nobody can free the slot twice.
+            slot.generation.store(task.generation.wrapping_add(1).max(1), Relaxed);
             self.free.lock().push(task.slot);
         }
     }

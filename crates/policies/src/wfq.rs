@@ -144,12 +144,15 @@ impl Scheduler for Wfq {
         Some(token)
     }
 
-    /// A waiting task that is owed time gets it at the tick.
+    /// A waiting task that is owed time gets it at the tick, or another CPU's if that one has nothing to do.
     fn task_tick(&self, cx: &Cx, task: &Task) {
         let vruntime = self.charge(task);
         let queue = &self.queues[cx.cpu()];
         if queue.len.load(Relaxed) == 0 {
             return;
+        }
+        if let Some(idle) = cx.idle_cpus().first() {
+            cx.resched(idle);
         }
         let first = queue.waiting.lock().first_key().copied();
         if first.is_some_and(|first| first + self.slice_min_ns < vruntime) {

@@ -1,0 +1,159 @@
+//! Real processes that make every call of the trait come.
+
+use std::{
+    env, fs, io,
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use ekiden_loader::{Hint, Session};
+use nix::{
+    sched::{CpuSet, sched_setaffinity, sched_yield},
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+/// A child that is gone when this is.
+pub(crate) struct Worker(Child);
+
+impl Worker {
+    pub(crate) fn start(what: &str) -> Result<Self> {
+        let this = env::current_exe()?;
+        let child = Command::new(this).args(["child", what]).stdin(Stdio::null()).spawn().context("cannot fork")?;
+        Ok(Self(child))
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_raw(self.0.id() as i32)
+    }
+
+    /// Restricts the child to one CPU.
+    pub(crate) fn pin(&self, cpu: usize) -> Result<()> {
+        let mut cpus = CpuSet::new();
+        cpus.set(cpu)?;
+        sched_setaffinity(self.pid(), &cpus).context("cannot set the affinity of a child")
+    }
+
+    /// Lets the child run on two CPUs.
+    pub(crate) fn unpin(&self) -> Result<()> {
+        let mut cpus = CpuSet::new();
+        cpus.set(0)?;
+        cpus.set(1)?;
+        sched_setaffinity(self.pid(), &cpus).context("cannot set the affinity of a child")
+    }
+
+    pub(crate) fn nice(&self, nice: i32) {
+        // SAFETY: plain system call on a child of ours.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, self.0.id(), nice) };
+    }
+
+    /// Moves the child to a class: `SCHED_FIFO` takes it away from the policy, `SCHED_OTHER` gives it back.
+    pub(crate) fn class(&self, policy: i32) -> Result<()> {
+        let param = libc::sched_param { sched_priority: i32::from(policy == libc::SCHED_FIFO) };
+        // SAFETY: plain system call on a child of ours, with a parameter on the stack.
+        match unsafe { libc::sched_setscheduler(self.pid().as_raw(), policy, &raw const param) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()).context("cannot set the class of a child"),
+        }
+    }
+
+    /// CPU time used so far, in clock ticks: whether it still makes progress.
+    pub(crate) fn cpu_ticks(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        fields.get(11..13).map_or(0, |times| times.iter().filter_map(|time| time.parse::<u64>().ok()).sum())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = kill(self.pid(), Signal::SIGKILL);
+        let _ = self.0.wait();
+    }
+}
+
+/// What a child does.
+pub(crate) fn child(what: &str) -> Result<()> {
+    match what {
+        "spin" => loop {
+            std::hint::spin_loop();
+        },
+        "yield" => loop {
+            sched_yield()?;
+        },
+        "nap" => loop {
+            thread::sleep(Duration::from_millis(1));
+        },
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn pause(ms: u64) {
+    thread::sleep(Duration::from_millis(ms));
+}
+
+/// Makes every call of the trait come. Stops early once the policy is gone.
+pub(crate) fn everything(session: &Session) -> Result<()> {
+    let gone = || !session.is_running();
+    // New, woken, blocked and dead tasks, idle CPUs.
+    drop(Worker::start("exit")?);
+    pause(5);
+    if gone() {
+        return Ok(());
+    }
+    // Two that fill CPU 0, so that others wait there and CPU 1 can only look on: preemption, refused balancing.
+    let hogs = [Worker::start("spin")?, Worker::start("spin")?];
+    let yielder = Worker::start("yield")?;
+    let napper = Worker::start("nap")?;
+    for worker in hogs.iter().chain([&yielder, &napper]) {
+        worker.pin(0)?;
+    }
+    pause(60);
+    if gone() {
+        return Ok(());
+    }
+    hogs[0].nice(5);
+    // Waiting tasks move, by themselves and by order; a waiting one leaves for another class, and its token goes stale.
+    for hog in &hogs {
+        hog.unpin()?;
+    }
+    pause(10);
+    hogs[1].pin(1)?;
+    hogs[1].pin(0)?;
+    for hog in &hogs {
+        hog.class(libc::SCHED_FIFO)?;
+        hog.class(libc::SCHED_OTHER)?;
+    }
+    pause(30);
+    if gone() {
+        return Ok(());
+    }
+    // What comes from outside.
+    let control = session.control();
+    let mut hints = 2_u64.to_ne_bytes().to_vec();
+    hints.extend(3_u64.to_ne_bytes());
+    for hint in [Hint::Open(7), Hint::Ready(7, &hints), Hint::Now(&hints[..8]), Hint::Close(7)] {
+        if control.hint(hint).is_err() {
+            return Ok(());
+        }
+    }
+    if control.renew().is_err() {
+        return Ok(());
+    }
+    drop(hogs);
+    if gone() {
+        return Ok(());
+    }
+    hotplug(1)?;
+    pause(10);
+    Ok(())
+}
+
+/// Takes a CPU away and gives it back.
+pub(crate) fn hotplug(cpu: u32) -> Result<()> {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
+    fs::write(&path, "0").context("cannot take a CPU away")?;
+    fs::write(&path, "1").context("cannot give a CPU back")
+}

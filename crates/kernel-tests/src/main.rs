@@ -1,0 +1,91 @@
+//! Runs inside the guest of the kernel tests: puts policies into the kernel, has them go wrong, and says what came of
+//! it, one line of JSON per trial.
+
+mod load;
+mod trials;
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// Trials on a real kernel.
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    trial: Trial,
+}
+
+#[derive(Subcommand)]
+enum Trial {
+    /// Plants a fault in each call of the trait, and checks that only the policy goes.
+    Faults {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// How often each call goes wrong.
+        #[arg(long, default_value_t = 1)]
+        rounds: u32,
+        /// Value of parameter `fault`: 0 panics, 1 uses up the arena, 4 deadlocks.
+        #[arg(long, default_value_t = 0)]
+        fault: u64,
+        /// Only these calls.
+        #[arg(long, value_delimiter = ',')]
+        calls: Vec<String>,
+    },
+    /// Has the policy lose a token or give back a wrong one, and checks that the engine puts it right.
+    Mistakes {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
+    /// Loads modules, runs a policy under load and unloads everything, again and again.
+    Reload {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// How often.
+        #[arg(long, default_value_t = 100)]
+        rounds: u32,
+    },
+    /// Everything that a policy has to live with: forks, affinity, nice, yield, hotplug, its loader killed.
+    Storm {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The policy.
+        #[arg(long)]
+        policy: String,
+    },
+    /// What this machine answers to things that cannot work.
+    Refusals {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
+    /// Holds a policy until it is killed.
+    Hold {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The policy.
+        #[arg(long)]
+        policy: String,
+    },
+    /// A child of a load.
+    Child {
+        /// What it does: `spin`, `yield`, `nap`.
+        what: String,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().trial {
+        Trial::Faults { modules, rounds, fault, calls } => trials::faults(&modules, rounds, fault, &calls),
+        Trial::Mistakes { modules } => trials::mistakes(&modules),
+        Trial::Reload { modules, rounds } => trials::reload(&modules, rounds),
+        Trial::Storm { modules, policy } => trials::storm(&modules, &policy),
+        Trial::Refusals { modules } => trials::refusals(&modules),
+        Trial::Hold { modules, policy } => trials::hold(&modules, &policy),
+        Trial::Child { what } => load::child(&what),
+    }
+}

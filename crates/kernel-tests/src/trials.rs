@@ -1,0 +1,271 @@
+//! The trials.
+
+use std::{
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail, ensure};
+use ekiden::Call;
+use ekiden_loader::{Config, LoadError, Session, Status, loaded, sysfs, unload_all};
+use serde::Serialize;
+
+use crate::load::{self, Worker, pause};
+
+fn config(modules: &Path, policy: &str) -> Config {
+    let file = format!("ekiden_{}.ko", policy.replace('-', "_"));
+    Config::new(policy, vec![modules.join("ekiden.ko"), modules.join(file)])
+}
+
+#[derive(Serialize)]
+struct FaultReport<'a> {
+    call: &'a str,
+    round: u32,
+    fault: String,
+    back_in_ms: u64,
+}
+
+/// Plants a fault in each call. The policy must go with its reason, the kernel's own scheduler must be back, and a task
+/// that ran before must go on.
+pub(crate) fn faults(modules: &Path, rounds: u32, fault: u64, only: &[String]) -> Result<()> {
+    let bystander = Worker::start("spin")?;
+    for round in 0..rounds {
+        for call in Call::ALL {
+            if !only.is_empty() && !only.iter().any(|name| name == call.name()) {
+                continue;
+            }
+            let mut config = config(modules, "faulty");
+            config.params = format!("call={} fault={fault} after={}", call as u32, 1 + round % 3);
+            config.arena_bytes = 4 << 20;
+            let text = one_fault(&config, call)?;
+            let start = Instant::now();
+            while sysfs::state().as_deref() != Some("disabled") {
+                ensure!(start.elapsed() < Duration::from_secs(5), "{}: the policy is still there", call.name());
+                pause(1);
+            }
+            let back_in_ms = start.elapsed().as_millis() as u64;
+            let before = bystander.cpu_ticks();
+            let start = Instant::now();
+            while bystander.cpu_ticks() == before {
+                ensure!(start.elapsed() < Duration::from_secs(5), "{}: a task does not run any more", call.name());
+                pause(10);
+            }
+            println!("{}", serde_json::to_string(&FaultReport { call: call.name(), round, fault: text, back_in_ms })?);
+        }
+    }
+    Ok(())
+}
+
+/// Runs the policy until it goes wrong, and returns the reason that the kernel half kept.
+fn one_fault(config: &Config, call: Call) -> Result<String> {
+    match Session::start(config) {
+        Ok(session) => {
+            let start = Instant::now();
+            while session.is_running() && start.elapsed() < Duration::from_secs(3) {
+                load::everything(&session)?;
+            }
+            // The last call of all comes when the tasks are given back.
+            session.stop();
+        }
+        // It may go wrong before `start` returns, because the machine's tasks come at once.
+        Err(LoadError::ThrownOut(_) | LoadError::Bpf { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let status = Status::read()?.unwrap_or_default();
+    match status.fault {
+        Some(fault) => Ok(fault),
+        None => bail!("{} never went wrong: {status:?}", call.name()),
+    }
+}
+
+#[derive(Serialize)]
+struct MistakeReport {
+    kind: &'static str,
+    mistakes: u64,
+    last_mistake: Option<String>,
+    still_running: bool,
+}
+
+/// A lost token and a wrong one: found, named, put right, and the policy goes on.
+pub(crate) fn mistakes(modules: &Path) -> Result<()> {
+    for (kind, call, fault) in [
+        ("lost on wake-up", Call::TaskWakeup, 2),
+        ("lost when new", Call::TaskNew, 2),
+        ("lost on preemption", Call::TaskPreempt, 2),
+        ("picked for another CPU", Call::PickNextTask, 3),
+    ] {
+        let mut config = config(modules, "faulty");
+        config.params = format!("call={} fault={fault} after=3", call as u32);
+        let session = Session::start(&config)?;
+        let start = Instant::now();
+        let mut status = Status::read()?.unwrap_or_default();
+        while status.mistakes == 0 && start.elapsed() < Duration::from_secs(3) {
+            // A wrong CPU needs a token that waits elsewhere: which pick gets it is up to chance, so it is tried again.
+            load::everything(&session)?;
+            status = Status::read()?.unwrap_or_default();
+            if status.mistakes == 0 && fault == 3 {
+                session.check()?;
+                break;
+            }
+        }
+        let report = MistakeReport {
+            kind,
+            mistakes: status.mistakes,
+            last_mistake: status.last_mistake,
+            still_running: session.is_running(),
+        };
+        println!("{}", serde_json::to_string(&report)?);
+    }
+    Ok(())
+}
+
+/// Load, run under load, unload.
+pub(crate) fn reload(modules: &Path, rounds: u32) -> Result<()> {
+    let worker = Worker::start("spin")?;
+    let napper = Worker::start("nap")?;
+    for round in 0..rounds {
+        let policy = ["fifo", "wfq"][round as usize % 2];
+        let session = Session::start(&config(modules, policy))?;
+        drop(Worker::start("exit")?);
+        worker.pin(round as usize % 2)?;
+        napper.unpin()?;
+        pause(20);
+        session.check()?;
+        session.stop();
+        unload_all(Duration::from_secs(10))?;
+        ensure!(loaded().is_empty(), "modules are left after round {round}: {:?}", loaded());
+    }
+    println!(r#"{{"rounds":{rounds}}}"#);
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct StormReport {
+    forks: u32,
+    tasks_before: u64,
+    tasks_after: u64,
+    still_running: bool,
+    surprises: u64,
+    mistakes: u64,
+    back_after_kill: bool,
+}
+
+/// A storm of everything, and at the end the loader is killed without a word.
+pub(crate) fn storm(modules: &Path, policy: &str) -> Result<()> {
+    let session = Session::start(&config(modules, policy))?;
+    let tasks_before = Status::read()?.unwrap_or_default().tasks;
+    let mut forks = 0;
+    {
+        let workers: Vec<Worker> = ["spin", "spin", "yield", "nap", "nap", "nap"]
+            .into_iter()
+            .map(Worker::start)
+            .collect::<Result<_>>()?;
+        for round in 0..40_usize {
+            for (index, worker) in workers.iter().enumerate() {
+                match (round + index) % 5 {
+                    0 => worker.pin(round % 2)?,
+                    1 => worker.unpin()?,
+                    2 => worker.nice((round % 10) as i32),
+                    3 => worker.class(libc::SCHED_FIFO).and_then(|()| worker.class(libc::SCHED_OTHER))?,
+                    _ => {}
+                }
+            }
+            for _ in 0..5 {
+                drop(Worker::start("exit")?);
+                forks += 1;
+            }
+            if round % 10 == 9 {
+                load::hotplug(1)?;
+            }
+            session.check()?;
+        }
+        // Every one of them still makes progress.
+        for worker in workers.iter().take(3) {
+            let before = worker.cpu_ticks();
+            let start = Instant::now();
+            while worker.cpu_ticks() == before {
+                ensure!(start.elapsed() < Duration::from_secs(5), "a task does not run any more");
+                pause(10);
+            }
+        }
+    }
+    pause(100);
+    let status = Status::read()?.unwrap_or_default();
+    let still_running = session.is_running();
+    session.stop();
+    println!(
+        "{}",
+        serde_json::to_string(&StormReport {
+            forks,
+            tasks_before,
+            tasks_after: status.tasks,
+            still_running,
+            surprises: status.surprises,
+            mistakes: status.mistakes,
+            back_after_kill: killed_loader_gives_everything_back(modules, policy)?,
+        })?
+    );
+    Ok(())
+}
+
+fn killed_loader_gives_everything_back(modules: &Path, policy: &str) -> Result<bool> {
+    let this = std::env::current_exe()?;
+    let mut child = std::process::Command::new(this)
+        .args(["hold", "--policy", policy, "--modules"])
+        .arg(modules)
+        .spawn()?;
+    let start = Instant::now();
+    while sysfs::scheduler().is_none() {
+        ensure!(start.elapsed() < Duration::from_secs(10), "the policy did not start");
+        pause(10);
+    }
+    child.kill()?;
+    child.wait()?;
+    let start = Instant::now();
+    while sysfs::state().as_deref() != Some("disabled") && start.elapsed() < Duration::from_secs(5) {
+        pause(10);
+    }
+    Ok(sysfs::state().as_deref() == Some("disabled"))
+}
+
+/// Things that cannot work: each gets an error of its own, and the machine stays as it was.
+pub(crate) fn refusals(modules: &Path) -> Result<()> {
+    let say = |what: &str, result: Result<Session, LoadError>| match result {
+        Ok(_) => bail!("{what}: this should not have worked"),
+        Err(error) => {
+            println!("{}", serde_json::json!({ "what": what, "error": error.to_string() }));
+            Ok(())
+        }
+    };
+    let mut unknown = config(modules, "fifo");
+    unknown.policy = "nosuch".into();
+    say("unknown policy", Session::start(&unknown))?;
+    let mut params = config(modules, "wfq");
+    params.params = "period_us=0".into();
+    say("parameter out of range", Session::start(&params))?;
+    params.params = "nosuch=1".into();
+    say("unknown parameter", Session::start(&params))?;
+    say("module that is not there", Session::start(&config(modules, "missing")))?;
+    std::fs::write("/tmp/ekiden_text.ko", "no module at all")?;
+    let mut text = config(modules, "text");
+    text.modules[1] = "/tmp/ekiden_text.ko".into();
+    say("file that is no module", Session::start(&text))?;
+    let mut tight = config(modules, "wfq");
+    tight.arena_bytes = 64 << 10;
+    say("arena too small", Session::start(&tight))?;
+    let running = Session::start(&config(modules, "fifo"))?;
+    say("second session", Session::start(&config(modules, "wfq")))?;
+    running.check()?;
+    running.stop();
+    ensure!(sysfs::state().as_deref() == Some("disabled"), "something is left behind");
+    Ok(())
+}
+
+/// Holds a policy until it is killed.
+pub(crate) fn hold(modules: &Path, policy: &str) -> Result<()> {
+    let _session = Session::start(&config(modules, policy))?;
+    loop {
+        thread::sleep(Duration::from_secs(60));
+    }
+}

@@ -1,0 +1,232 @@
+//! What tasks do: the effects of the steps of their programs.
+
+use ekiden::CpuId;
+use ekiden::abi::{Event, EventKind};
+use ekiden_workload::spec::PIPE_CAPACITY;
+
+use crate::alarm::Alarm;
+use crate::kernel::Kernel;
+use crate::program::{Effect, FOR_EVER};
+use crate::task::{State, TaskIndex, WORK_PER_NS};
+use crate::trace::What;
+
+/// Marks kept of each task, as in a real run.
+const MARKS_MAX: usize = 1_000;
+
+/// How a task stands after a step.
+enum Flow {
+    /// It goes on.
+    On,
+    /// It would go on, and its CPU looks whether another one should.
+    GivesWay,
+    /// It sleeps.
+    Sleeps,
+    /// It has left its CPU, and that has done what there was to do about it.
+    Gone,
+}
+
+impl Kernel {
+    /// The task that runs on `cpu` has done the work of its operation.
+    pub(crate) fn work_done(&mut self, cpu: CpuId) {
+        self.account(cpu);
+        while let Some(task) = self.cpu(cpu).running.filter(|task| self.task(*task).work == 0) {
+            match self.perform(task, cpu) {
+                Flow::On => {}
+                Flow::GivesWay => return self.look_for_work(cpu, None),
+                Flow::Sleeps => return self.look_for_work(cpu, Some(task)),
+                Flow::Gone => return,
+            }
+        }
+        self.expect_work(cpu);
+    }
+
+    /// Takes on the work of the operation that the task has come to.
+    pub(crate) fn load_op(&mut self, index: TaskIndex) {
+        let permille = u64::from(self.machine.jitter.work_permille.min(1_000));
+        let task = &mut self.tasks[index as usize];
+        let mut work = self.programs.op(task.program, task.place).work_ns.saturating_mul(WORK_PER_NS);
+        if permille > 0 && work > 0 {
+            let thousandths = 1_000 - permille + task.random.up_to(2 * permille);
+            work = (u128::from(work) * u128::from(thousandths) / 1_000).clamp(1, u64::MAX.into()) as u64;
+        }
+        task.work = task.work.saturating_add(work);
+    }
+
+    fn go_to(&mut self, task: TaskIndex, place: u32) {
+        self.task_mut(task).place = place;
+        self.load_op(task);
+    }
+
+    fn perform(&mut self, task: TaskIndex, cpu: CpuId) -> Flow {
+        let place = self.task(task).place;
+        let op = self.programs.op(self.task(task).program, place);
+        match op.effect {
+            Effect::LoopEnd { body } => {
+                let rounds = self.task_mut(task).loops.last_mut().expect("a loop that ends has begun");
+                if *rounds != FOR_EVER {
+                    *rounds -= 1;
+                }
+                if *rounds > 0 {
+                    self.go_to(task, body);
+                } else {
+                    self.task_mut(task).loops.pop();
+                    self.go_to(task, place + 1);
+                }
+                return Flow::On;
+            }
+            Effect::Wait if self.task(task).children > 0 => {
+                // It asks again after each child that ends, as `waitid` does.
+                self.spend(task, self.machine.costs.syscall_ns.max(1));
+                self.block(task, cpu, State::ForChild);
+                return Flow::Sleeps;
+            }
+            Effect::Exit => {
+                self.task_mut(task).state = State::Dead;
+                self.wake_parent(task, cpu);
+                self.exit(task, cpu);
+                return Flow::Gone;
+            }
+            _ => {}
+        }
+        // Everything else is done with when it happens, even if the task then sleeps.
+        self.go_to(task, place + 1);
+        match op.effect {
+            Effect::Sleep { ns } => return self.sleep(task, cpu, ns),
+            Effect::PipeWrite { pipe } => return self.pipe_write(task, cpu, pipe),
+            Effect::PipeRead { pipe } => return self.pipe_read(task, cpu, pipe),
+            Effect::Yield => {
+                self.note(What::Yield, cpu, Some(task), 0);
+                self.tell(EventKind::Yield, cpu, task);
+                self.end_slice(cpu);
+                return Flow::GivesWay;
+            }
+            Effect::SetNice { nice } => self.set_nice(task, nice),
+            Effect::SetAffinity { mask } => {
+                self.set_affinity(task, mask);
+                if self.cpu(cpu).running != Some(task) {
+                    return Flow::Gone;
+                }
+            }
+            Effect::Fork { program } => {
+                let parent = self.task_mut(task);
+                parent.children += 1;
+                let (root, nice, mask) = (parent.root, parent.nice, parent.mask);
+                self.roots[root as usize].0.forked += 1;
+                let child = self.create(root, Some(task), program, nice, mask, cpu);
+                self.begin(child);
+            }
+            Effect::Mark => {
+                self.note(What::Mark, cpu, Some(task), 0);
+                let (now_ns, root) = (self.now_ns, self.task(task).root);
+                let marks = &mut self.roots[root as usize].0.marks_ns;
+                if marks.len() < MARKS_MAX {
+                    marks.push(now_ns);
+                }
+            }
+            Effect::LoopBegin { times } => self.task_mut(task).loops.push(times),
+            Effect::Finish => self.finish(task, cpu),
+            Effect::Nothing | Effect::Wait | Effect::LoopEnd { .. } | Effect::Exit => {}
+        }
+        Flow::On
+    }
+
+    fn sleep(&mut self, task: TaskIndex, cpu: CpuId, ns: u64) -> Flow {
+        if ns == 0 {
+            return Flow::On;
+        }
+        let slack_ns = match self.machine.jitter.sleep_ns {
+            0 => 0,
+            most_ns => self.task_mut(task).random.up_to(most_ns),
+        };
+        let until_ns = self.now_ns.saturating_add(ns).saturating_add(slack_ns);
+        self.alarms.set(Alarm::Sleep(task), until_ns);
+        self.block(task, cpu, State::Asleep);
+        Flow::Sleeps
+    }
+
+    fn pipe_write(&mut self, task: TaskIndex, cpu: CpuId, number: u32) -> Flow {
+        let pipe = &mut self.pipes[number as usize];
+        if let Some(reader) = pipe.readers.pop_front() {
+            self.wake_by(task, cpu, reader);
+        } else if pipe.bytes < PIPE_CAPACITY {
+            pipe.bytes += 1;
+        } else {
+            pipe.writers.push_back(task);
+            self.block(task, cpu, State::Writing { pipe: number });
+            return Flow::Sleeps;
+        }
+        Flow::On
+    }
+
+    fn pipe_read(&mut self, task: TaskIndex, cpu: CpuId, number: u32) -> Flow {
+        let pipe = &mut self.pipes[number as usize];
+        if pipe.bytes == 0 {
+            pipe.readers.push_back(task);
+            self.block(task, cpu, State::Reading { pipe: number });
+            return Flow::Sleeps;
+        }
+        match pipe.writers.pop_front() {
+            // Its byte takes the place of the one that was read.
+            Some(writer) => self.wake_by(task, cpu, writer),
+            None => pipe.bytes -= 1,
+        }
+        Flow::On
+    }
+
+    /// The task that runs on `cpu` wakes another one up.
+    fn wake_by(&mut self, waker: TaskIndex, cpu: CpuId, task: TaskIndex) {
+        self.spend(waker, self.machine.costs.wakeup_ns);
+        self.wake(task, Some(cpu));
+    }
+
+    fn wake_parent(&mut self, task: TaskIndex, cpu: CpuId) {
+        let Some((parent, pid)) = self.task(task).parent else { return };
+        let entry = self.task_mut(parent);
+        if entry.pid != pid || entry.state == State::Dead {
+            return;
+        }
+        entry.children -= 1;
+        if entry.state == State::ForChild {
+            self.wake(parent, Some(cpu));
+        }
+    }
+
+    pub(crate) fn set_nice(&mut self, task: TaskIndex, nice: i32) {
+        self.task_mut(task).nice = nice;
+        let value = i64::from(nice) as u64;
+        let cpu = self.task(task).cpu;
+        self.note(What::Nice, cpu, Some(task), value);
+        if self.is_ours(task) {
+            let event = Event { args: [value, 0], ..self.event(EventKind::Nice, cpu, task) };
+            self.deliver(&event, &[]);
+        }
+    }
+
+    /// The task has come to the end of its program.
+    fn finish(&mut self, task: TaskIndex, cpu: CpuId) {
+        self.note(What::Finish, cpu, Some(task), 0);
+        let entry = self.task(task);
+        let (root, cpu_ns, is_child) = (entry.root, entry.cpu_ns, entry.parent.is_some());
+        let report = &mut self.roots[root as usize].0;
+        if is_child {
+            report.forked_finished += 1;
+            report.forked_cpu_ns += cpu_ns;
+        } else {
+            report.finish_ns = Some(self.now_ns);
+            self.fill_in(root);
+        }
+    }
+
+    /// Puts what one of the load's tasks has done so far into its report.
+    pub(crate) fn fill_in(&mut self, root: u32) {
+        let (report, task) = &mut self.roots[root as usize];
+        let task = &self.tasks[*task as usize];
+        let waits_ns = if task.state == State::Waiting { self.now_ns - task.waits_since_ns } else { 0 };
+        report.cpu_ns = task.cpu_ns;
+        report.voluntary_switches = task.voluntary_switches;
+        report.involuntary_switches = task.involuntary_switches;
+        report.wait_ns = Some(task.wait_ns + waits_ns);
+        report.migrations = Some(task.migrations);
+        report.last_cpu = task.ran_on;
+    }
+}

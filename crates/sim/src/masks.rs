@@ -1,0 +1,186 @@
+//! Sets of CPUs that tasks may use. Each different set exists once, and tasks name it by number.
+
+use std::iter::zip;
+use std::sync::Arc;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use ekiden::{CpuId, CpuMask, Host, TaskId};
+use ekiden_engine::IdleCpus;
+
+/// Number of a set in [`Masks`].
+pub(crate) type MaskId = u32;
+
+/// Every set of CPUs that the load names.
+#[derive(Clone, Debug)]
+pub(crate) struct Masks {
+    named: Vec<CpuMask>,
+    usable: Vec<Usable>,
+    online: CpuMask,
+}
+
+/// What of a set can be used now; nothing, if all its CPUs are offline.
+#[derive(Clone, Debug)]
+pub(crate) struct Usable {
+    pub(crate) cpus: CpuMask,
+    /// The only CPU, if it is only one: then nobody is asked where to run.
+    pub(crate) only: Option<CpuId>,
+}
+
+/// The set of all CPUs.
+pub(crate) const ANY: MaskId = 0;
+
+impl Masks {
+    pub(crate) fn new(nr_cpus: u32, online: CpuMask) -> Self {
+        let mut masks = Self { named: vec![CpuMask::first_n(nr_cpus)], usable: Vec::new(), online };
+        masks.refresh();
+        masks
+    }
+
+    /// The number of the set of `cpus`; absent means any.
+    pub(crate) fn intern(&mut self, cpus: Option<&[CpuId]>) -> MaskId {
+        let Some(cpus) = cpus else { return ANY };
+        let mask: CpuMask = cpus.iter().copied().collect();
+        let known = self.named.iter().position(|named| *named == mask);
+        let id = known.unwrap_or_else(|| {
+            self.usable.push(Usable::of(&mask, &self.online));
+            self.named.push(mask);
+            self.named.len() - 1
+        });
+        id as MaskId
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: MaskId) -> &Usable {
+        &self.usable[id as usize]
+    }
+
+    pub(crate) fn online(&self) -> &CpuMask {
+        &self.online
+    }
+
+    /// Notes that `cpu` comes or goes.
+    pub(crate) fn set_online(&mut self, cpu: CpuId, online: bool) {
+        if online {
+            self.online.set(cpu)
+        } else {
+            self.online.clear(cpu)
+        }
+        self.refresh();
+    }
+
+    fn refresh(&mut self) {
+        self.usable = self.named.iter().map(|named| Usable::of(named, &self.online)).collect();
+    }
+}
+
+impl Usable {
+    fn of(named: &CpuMask, online: &CpuMask) -> Self {
+        let cpus = named & online;
+        let only = cpus.first().filter(|_| cpus.count() == 1);
+        Self { cpus, only }
+    }
+}
+
+/// The lowest CPU that is in all three sets.
+pub(crate) fn first_in_all(a: &CpuMask, b: &CpuMask, c: &CpuMask) -> Option<CpuId> {
+    let words = zip(zip(a.as_words(), b.as_words()), c.as_words());
+    (0..).step_by(64).zip(words).find_map(|(base, ((a, b), c))| {
+        let common = a & b & c;
+        (common != 0).then(|| base + common.trailing_zeros())
+    })
+}
+
+/// What a policy may ask in the middle of a call.
+#[derive(Debug)]
+pub(crate) struct Questions {
+    now_ns: AtomicU64,
+    idle: Arc<IdleCpus>,
+    /// The set of each task, by the slot in the engine's table.
+    of_task: Vec<AtomicU32>,
+    masks: RwLock<Masks>,
+}
+
+impl Questions {
+    pub(crate) fn new(masks: Masks, idle: Arc<IdleCpus>, max_tasks: u32) -> Self {
+        let of_task = (0..max_tasks).map(|_| AtomicU32::new(ANY)).collect();
+        Self { now_ns: AtomicU64::new(0), idle, of_task, masks: RwLock::new(masks) }
+    }
+
+    #[inline]
+    pub(crate) fn set_now_ns(&self, now_ns: u64) {
+        self.now_ns.store(now_ns, Relaxed);
+    }
+
+    pub(crate) fn set_mask(&self, task: TaskId, mask: MaskId) {
+        self.of_task[task.slot as usize].store(mask, Relaxed);
+    }
+
+    pub(crate) fn set_masks(&self, masks: Masks) {
+        *self.masks.write().expect(UNSHARED) = masks;
+    }
+
+    fn with_cpus<R>(&self, task: TaskId, ask: impl FnOnce(&CpuMask) -> R) -> Option<R> {
+        let mask = self.of_task.get(task.slot as usize)?.load(Relaxed);
+        Some(ask(&self.masks.read().expect(UNSHARED).get(mask).cpus))
+    }
+}
+
+/// A simulation runs in one thread, and no lock is held across foreign code.
+const UNSHARED: &str = "nobody panics with this lock held";
+
+impl Host for Questions {
+    fn now_ns(&self) -> u64 {
+        self.now_ns.load(Relaxed)
+    }
+
+    fn may_run(&self, task: TaskId, cpu: CpuId) -> bool {
+        self.with_cpus(task, |cpus| cpus.contains(cpu)).unwrap_or(false)
+    }
+
+    fn allowed_cpus(&self, task: TaskId, cpus: &mut CpuMask) {
+        if let Some(allowed) = self.with_cpus(task, CpuMask::clone) {
+            *cpus = allowed;
+        }
+    }
+
+    fn idle_cpus(&self, cpus: &mut CpuMask) {
+        self.idle.copy_to(cpus);
+        cpus.intersect(self.masks.read().expect(UNSHARED).online());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_sets_have_one_number() {
+        let mut masks = Masks::new(4, CpuMask::first_n(4));
+        assert_eq!(masks.intern(None), ANY);
+        let some = masks.intern(Some(&[1, 3]));
+        assert_eq!(masks.intern(Some(&[3, 1, 3])), some);
+        assert_ne!(masks.intern(Some(&[1])), some);
+        assert_eq!(masks.intern(Some(&[0, 1, 2, 3])), ANY);
+    }
+
+    #[test]
+    fn cpus_that_are_offline_cannot_be_used() {
+        let mut masks = Masks::new(4, CpuMask::first_n(4));
+        let two = masks.intern(Some(&[2, 3]));
+        assert_eq!(masks.get(two).only, None);
+        masks.set_online(2, false);
+        assert_eq!((masks.get(two).only, masks.get(ANY).cpus.count()), (Some(3), 3));
+        masks.set_online(3, false);
+        assert!(masks.get(two).cpus.is_empty());
+        masks.set_online(2, true);
+        assert_eq!(masks.get(two).only, Some(2));
+    }
+
+    #[test]
+    fn the_first_common_cpu_is_found_beyond_the_first_word() {
+        let set = |cpus: &[CpuId]| cpus.iter().copied().collect::<CpuMask>();
+        assert_eq!(first_in_all(&set(&[1, 70, 200]), &set(&[2, 70, 200]), &set(&[3, 70])), Some(70));
+        assert_eq!(first_in_all(&set(&[1]), &set(&[1, 2]), &set(&[2])), None);
+    }
+}

@@ -1,0 +1,74 @@
+//! Where a waking or new task goes: what `scx_bpf_select_cpu_dfl` suggests, and what the policy makes of it.
+//!
+//! Unlike the kernel, this does not prefer cores all of whose threads are idle, and takes the lowest of several equal
+//! CPUs where the kernel goes round.
+
+use ekiden::abi::{Event, EventKind};
+use ekiden::{Call, CpuId, CpuMask};
+
+use crate::kernel::Kernel;
+use crate::masks::{Usable, first_in_all};
+use crate::task::{State, TaskIndex};
+
+/// The CPU for a task.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Selected {
+    pub(crate) cpu: CpuId,
+    /// Whether it is an idle CPU that nobody else is sent to from now on.
+    pub(crate) claimed: bool,
+}
+
+impl Kernel {
+    /// The CPU for a task that is about to wait for one. `waker` is the CPU of the task that wakes it up.
+    pub(crate) fn select_cpu(&mut self, task: TaskIndex, waker: Option<CpuId>, flags: u64) -> Selected {
+        self.widen_affinity(task);
+        let usable = self.masks.get(self.task(task).mask);
+        // As in the kernel, nobody is asked where there is no choice.
+        if let Some(only) = usable.only {
+            return Selected { cpu: only, claimed: false };
+        }
+        let before = self.task(task).cpu;
+        let suggested = self.suggest(usable, before, waker);
+        if suggested.claimed {
+            self.idle.clear(suggested.cpu);
+        }
+        if !self.calls.has(Call::SelectTaskRq) || !self.is_ours(task) {
+            return suggested;
+        }
+        let args = [suggested.cpu.into(), 0];
+        let event = Event { flags, args, ..self.event(EventKind::SelectCpu, before, task) };
+        let chosen = self.deliver(&event, &[]).map_or(suggested.cpu, |outcome| outcome.cpu as CpuId);
+        if chosen == suggested.cpu {
+            return suggested;
+        }
+        if suggested.claimed {
+            self.idle.set(suggested.cpu);
+        }
+        Selected { cpu: chosen, claimed: false }
+    }
+
+    fn suggest(&self, usable: &Usable, before: CpuId, waker: Option<CpuId>) -> Selected {
+        let topology = &self.machine.topology;
+        let claim = |cpu| Selected { cpu, claimed: true };
+        let is_free = |cpu| self.idle.contains(cpu) && usable.cpus.contains(cpu);
+        let stay = || Selected { cpu: usable.cpus.pick_from(before).unwrap_or(before), claimed: false };
+        if self.idle.is_empty() {
+            return stay();
+        }
+        if is_free(before) && waker.is_none_or(|waker| topology.cpu(waker).llc == topology.cpu(before).llc) {
+            return claim(before);
+        }
+        // A waker that is about to sleep leaves its own CPU, where the caches know what the two have in common. One
+        // that exits wakes its parent, with which it has no more business.
+        let exits = |waker| self.cpu(waker).running.is_some_and(|task| self.task(task).state == State::Dead);
+        if let Some(waker) = waker.filter(|waker| usable.cpus.contains(*waker) && !exits(*waker)) {
+            return Selected { cpu: waker, claimed: false };
+        }
+        if is_free(before) {
+            return claim(before);
+        }
+        let free_in = |group: &CpuMask| first_in_all(&self.idle, &usable.cpus, group);
+        let near = free_in(topology.llc(before)).or_else(|| free_in(topology.node(before)));
+        near.or_else(|| free_in(&usable.cpus)).map_or_else(stay, claim)
+    }
+}

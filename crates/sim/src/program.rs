@@ -1,0 +1,205 @@
+//! Loads, made ready to run: each program as a list of operations without nesting.
+
+use ekiden_workload::{Step, Workload};
+
+use crate::machine::Costs;
+use crate::masks::{MaskId, Masks};
+
+/// Number of a program in [`Programs`].
+pub(crate) type ProgramId = u32;
+
+/// Work to be done, and then what happens. Work that precedes an effect is joined with it, so that most steps take
+/// one event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Op {
+    pub(crate) work_ns: u64,
+    pub(crate) effect: Effect,
+}
+
+/// What happens when an operation's work is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Nothing,
+    Sleep {
+        ns: u64,
+    },
+    PipeWrite {
+        pipe: u32,
+    },
+    PipeRead {
+        pipe: u32,
+    },
+    Yield,
+    SetNice {
+        nice: i32,
+    },
+    SetAffinity {
+        mask: MaskId,
+    },
+    Fork {
+        program: ProgramId,
+    },
+    Wait,
+    Mark,
+    /// The end of the program, as reports show it.
+    Finish,
+    /// The end of the task.
+    Exit,
+    /// Go on behind `LoopBegin` that many times, or for ever.
+    LoopBegin {
+        times: u64,
+    },
+    /// Go back to the operation at `body`, if the loop is not over.
+    LoopEnd {
+        body: u32,
+    },
+}
+
+/// A loop that does not end by itself.
+pub(crate) const FOR_EVER: u64 = u64::MAX;
+
+/// All programs of a load: those of its tasks and those of their children.
+#[derive(Debug, Default)]
+pub(crate) struct Programs {
+    programs: Vec<Vec<Op>>,
+}
+
+impl Programs {
+    /// The programs of `workload`, and which one each of its tasks starts with.
+    pub(crate) fn new(workload: &Workload, masks: &mut Masks, costs: &Costs) -> (Self, Vec<ProgramId>) {
+        let mut programs = Self::default();
+        let first = workload.tasks.iter().map(|task| programs.add(&task.program, masks, costs)).collect();
+        (programs, first)
+    }
+
+    #[inline]
+    pub(crate) fn op(&self, program: ProgramId, place: u32) -> Op {
+        self.programs[program as usize][place as usize]
+    }
+
+    fn add(&mut self, steps: &[Step], masks: &mut Masks, costs: &Costs) -> ProgramId {
+        let mut writer = Writer { programs: self, masks, costs, ops: Vec::new(), run_ns: 0 };
+        writer.steps(steps);
+        writer.end(costs.exit_ns);
+        let ops = writer.ops;
+        self.programs.push(ops);
+        (self.programs.len() - 1) as ProgramId
+    }
+}
+
+/// Writes one program.
+struct Writer<'a> {
+    programs: &'a mut Programs,
+    masks: &'a mut Masks,
+    costs: &'a Costs,
+    ops: Vec<Op>,
+    /// Work that waits for the effect that it precedes.
+    run_ns: u64,
+}
+
+impl Writer<'_> {
+    fn steps(&mut self, steps: &[Step]) {
+        for step in steps {
+            self.step(step);
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        let syscall_ns = self.costs.syscall_ns.max(1);
+        match step {
+            Step::Run { ns } => {
+                // Two runs stay two, so that no sum overflows.
+                if self.run_ns > 0 {
+                    self.push(0, Effect::Nothing);
+                }
+                self.run_ns = *ns;
+            }
+            Step::Sleep { ns } => self.push(syscall_ns, Effect::Sleep { ns: *ns }),
+            Step::PipeWrite { pipe } => self.push(syscall_ns, Effect::PipeWrite { pipe: *pipe }),
+            Step::PipeRead { pipe } => self.push(syscall_ns, Effect::PipeRead { pipe: *pipe }),
+            Step::Yield => self.push(syscall_ns, Effect::Yield),
+            Step::SetNice { nice } => self.push(syscall_ns, Effect::SetNice { nice: *nice }),
+            Step::SetAffinity { cpus } => {
+                let mask = self.masks.intern(cpus.as_deref());
+                self.push(syscall_ns, Effect::SetAffinity { mask });
+            }
+            Step::Fork { program } => {
+                let program = self.programs.add(program, self.masks, self.costs);
+                self.push(self.costs.fork_ns.max(1), Effect::Fork { program });
+            }
+            Step::Wait => self.push(syscall_ns, Effect::Wait),
+            Step::Mark => self.push(syscall_ns, Effect::Mark),
+            Step::Exec => self.end(self.costs.exec_ns.saturating_add(self.costs.exit_ns)),
+            Step::Exit => self.end(self.costs.exit_ns),
+            Step::Repeat { times, steps } => self.repeat(*times, steps),
+            Step::Forever { steps } => self.repeat(FOR_EVER, steps),
+        }
+    }
+
+    fn repeat(&mut self, times: u64, steps: &[Step]) {
+        let begin = self.ops.len();
+        let before_ns = self.run_ns;
+        self.push(0, Effect::LoopBegin { times });
+        let body = self.ops.len();
+        self.steps(steps);
+        // A body that takes no time would go round at one moment for as long as the count says.
+        let takes_time = self.run_ns > 0 || self.ops[body..].iter().any(|op| op.work_ns > 0);
+        if times == 0 || !takes_time {
+            self.ops.truncate(begin);
+            self.run_ns = before_ns;
+            return;
+        }
+        self.push(0, Effect::LoopEnd { body: body as u32 });
+    }
+
+    fn end(&mut self, exit_ns: u64) {
+        self.push(0, Effect::Finish);
+        self.push(exit_ns, Effect::Exit);
+    }
+
+    fn push(&mut self, ns: u64, effect: Effect) {
+        let work_ns = std::mem::take(&mut self.run_ns).saturating_add(ns);
+        self.ops.push(Op { work_ns, effect });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ekiden::CpuMask;
+    use ekiden_workload::TaskSpec;
+
+    use super::*;
+
+    fn program(steps: Vec<Step>) -> Vec<Op> {
+        let mut masks = Masks::new(1, CpuMask::first_n(1));
+        let workload = Workload::new("test", 1, [TaskSpec::new("task", steps)]);
+        let (programs, first) = Programs::new(&workload, &mut masks, &Costs::free());
+        programs.programs[first[0] as usize].clone()
+    }
+
+    fn op(work_ns: u64, effect: Effect) -> Op {
+        Op { work_ns, effect }
+    }
+
+    const END: [Op; 2] = [Op { work_ns: 0, effect: Effect::Finish }, Op { work_ns: 0, effect: Effect::Exit }];
+
+    #[test]
+    fn work_is_joined_with_what_follows_it() {
+        let ops = program(vec![Step::Run { ns: 10 }, Step::Sleep { ns: 5 }, Step::Run { ns: 7 }]);
+        assert_eq!(ops, [op(11, Effect::Sleep { ns: 5 }), op(7, Effect::Finish), END[1]]);
+    }
+
+    #[test]
+    fn a_loop_jumps_back_behind_its_beginning() {
+        let ops = program(vec![Step::Run { ns: 3 }, Step::repeat(4, [Step::Yield, Step::Run { ns: 9 }])]);
+        let expected =
+            [op(3, Effect::LoopBegin { times: 4 }), op(1, Effect::Yield), op(9, Effect::LoopEnd { body: 1 })];
+        assert_eq!(ops, [expected.as_slice(), &END].concat());
+    }
+
+    #[test]
+    fn loops_that_take_no_time_are_left_out() {
+        let nothing = Step::repeat(u64::MAX - 1, [Step::repeat(0, [Step::Yield]), Step::Run { ns: 0 }]);
+        assert_eq!(program(vec![nothing]), END);
+    }
+}

@@ -1,0 +1,46 @@
+//! Random numbers that are the same for ever.
+
+/// SplitMix64 (Steele, Lea and Flood, 2014). Here, and not from a crate, because its sequence must never change: seeds
+/// stand in bug reports.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// The sequence of the `stream`th task of a simulation.
+    pub(crate) fn new(seed: u64, stream: u64) -> Self {
+        let mut random = Self(seed);
+        let base = random.next();
+        Self(base ^ Self(stream).next())
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// A number from 0 to `limit`. Its bias is below `limit` in 2⁶⁴.
+    pub(crate) fn up_to(&mut self, limit: u64) -> u64 {
+        ((u128::from(self.next()) * (u128::from(limit) + 1)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sequence_is_the_published_one() {
+        assert_eq!(Random(0).next(), 0xe220_a839_7b1d_cdaf);
+    }
+
+    #[test]
+    fn numbers_reach_both_ends_and_go_no_further() {
+        let mut random = Random::new(1, 2);
+        let numbers: Vec<u64> = (0..200).map(|_| random.up_to(3)).collect();
+        assert!((0..=3).all(|number| numbers.contains(&number)));
+        assert!(numbers.iter().all(|number| *number <= 3));
+    }
+}

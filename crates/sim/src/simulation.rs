@@ -1,0 +1,426 @@
+//! A simulation: what it is made of, and how it goes.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use ekiden::{Adapter, CpuId, Env, Host, ParamError, Policy, Scheduler, Topology};
+use ekiden_engine::{Engine, Fault, IdleCpus, Mistake, Totals};
+use ekiden_workload::{Report, TaskReport, Workload};
+
+use crate::alarm::Alarm;
+use crate::contain::contained;
+use crate::error::{SimError, Stuck, Unfinished};
+use crate::kernel::{Kernel, Stats};
+use crate::machine::Machine;
+use crate::masks::{Masks, Questions};
+use crate::pipe::Pipe;
+use crate::program::Programs;
+use crate::task::State;
+use crate::trace::{Sink, Trace};
+
+/// Simulated time after which a load without a duration is given up: as long as a real run is given.
+pub const TIME_LIMIT_NS: u64 = 60_000_000_000;
+
+/// Room in the engine's table, besides four for each task of the load.
+const SPARE_TASKS: u32 = 4_096;
+
+/// Makes a policy for a machine, once.
+pub struct PolicyMaker {
+    name: String,
+    #[allow(clippy::type_complexity, reason = "named nowhere else")]
+    make: Box<dyn FnOnce(Topology, u32, Arc<dyn Host + Send>) -> Result<Box<dyn Policy>, ParamError>>,
+}
+
+impl PolicyMaker {
+    /// The policy `S` with these parameters (`name=number`, separated by blanks or commas).
+    pub fn of<S: Scheduler>(params: &str) -> Self {
+        let params = params.to_owned();
+        Self::new(S::NAME, move |topology, max_tasks, host| {
+            let env = Env::new(topology, max_tasks, S::PARAMS, &params)?;
+            Ok(Box::new(Adapter::<S>::new(&env, host)))
+        })
+    }
+
+    /// A policy made in some other way, such as one that is wrapped in a checker. `make` is given the machine, the most
+    /// tasks that there can be, and whom to ask.
+    pub fn new(
+        name: impl Into<String>,
+        make: impl FnOnce(Topology, u32, Arc<dyn Host + Send>) -> Result<Box<dyn Policy>, ParamError> + 'static,
+    ) -> Self {
+        Self { name: name.into(), make: Box::new(make) }
+    }
+
+    /// The policy's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Something that happens without a task of the load doing it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Injection {
+    /// User space tells the policy something; `task` does it, if it is one of the load's.
+    Hint {
+        /// Name of the task.
+        task: Option<String>,
+        /// What it tells.
+        bytes: Vec<u8>,
+    },
+    /// User space opens a queue for hints.
+    QueueOpen {
+        /// Its number.
+        queue: u32,
+    },
+    /// User space has put hints into a queue.
+    QueueReady {
+        /// Its number.
+        queue: u32,
+        /// The hints, one after the other.
+        hints: Vec<u8>,
+    },
+    /// User space closes a queue for hints.
+    QueueClose {
+        /// Its number.
+        queue: u32,
+    },
+    /// A CPU leaves the machine; the tasks there go elsewhere.
+    CpuOffline {
+        /// Which.
+        cpu: CpuId,
+    },
+    /// A CPU joins the machine (again).
+    CpuOnline {
+        /// Which.
+        cpu: CpuId,
+    },
+    /// A task leaves the policy for the kernel's own scheduler, whose tasks are served first. Nothing happens if the
+    /// task is gone, or is not the policy's.
+    Depart {
+        /// Name of the task.
+        task: String,
+    },
+    /// A task comes (back) to the policy.
+    Return {
+        /// Name of the task.
+        task: String,
+    },
+    /// Somebody changes the nice value of a task, as `renice` does. Nothing happens if the task is gone.
+    Nice {
+        /// Name of the task.
+        task: String,
+        /// −20 to 19.
+        nice: i32,
+    },
+    /// Somebody changes the CPUs that a task may use, as `taskset` does. Nothing happens if the task is gone.
+    Affinity {
+        /// Name of the task.
+        task: String,
+        /// The CPUs; absent means any.
+        cpus: Option<Vec<CpuId>>,
+    },
+}
+
+/// A load on a simulated machine, under a policy.
+///
+/// The same simulation gives the same trace and the same report every time, byte for byte, on every machine.
+#[must_use = "a simulation does nothing until it is run"]
+pub struct Simulation {
+    machine: Machine,
+    policy: Option<PolicyMaker>,
+    seed: u64,
+    time_limit_ns: u64,
+    max_tasks: Option<u32>,
+    sink: Sink,
+    injections: Vec<(u64, Injection)>,
+}
+
+impl Simulation {
+    /// `machine` under the policy `S` with these parameters.
+    pub fn of<S: Scheduler>(machine: Machine, params: &str) -> Self {
+        Self::with_policy(machine, PolicyMaker::of::<S>(params))
+    }
+
+    /// `machine` under a policy.
+    pub fn with_policy(machine: Machine, policy: PolicyMaker) -> Self {
+        Self { policy: Some(policy), ..Self::without_policy(machine) }
+    }
+
+    /// `machine` with nothing but the simulated kernel's own scheduler, which goes on when a policy fails: the tasks
+    /// of each CPU take turns.
+    pub fn without_policy(machine: Machine) -> Self {
+        Self {
+            machine,
+            policy: None,
+            seed: 0,
+            time_limit_ns: TIME_LIMIT_NS,
+            max_tasks: None,
+            sink: Sink::Nowhere,
+            injections: Vec::new(),
+        }
+    }
+
+    /// What decides everything that is left to chance ([`Jitter`](crate::Jitter)).
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Simulated time after which a load without a duration is given up.
+    pub fn time_limit_ns(mut self, time_limit_ns: u64) -> Self {
+        self.time_limit_ns = time_limit_ns;
+        self
+    }
+
+    /// Most tasks that the policy can have at once; others run without it. By default there is room for some thousand
+    /// more than the load starts with.
+    pub fn max_tasks(mut self, max_tasks: u32) -> Self {
+        self.max_tasks = Some(max_tasks);
+        self
+    }
+
+    /// Keeps the trace in memory, for [`SimReport::trace`].
+    pub fn traced(mut self) -> Self {
+        self.sink = Sink::Memory(Vec::new());
+        self
+    }
+
+    /// Writes the trace there instead. It is written in small pieces: put a [`BufWriter`](std::io::BufWriter) around a
+    /// file.
+    pub fn trace_into(mut self, writer: impl Write + 'static) -> Self {
+        self.sink = Sink::Writer(Box::new(writer), Ok(()));
+        self
+    }
+
+    /// Makes something happen at `at_ns`. Of one time, what is injected first happens first.
+    pub fn inject(mut self, at_ns: u64, injection: Injection) -> Self {
+        self.injections.push((at_ns, injection));
+        self
+    }
+
+    /// Runs a load to its end.
+    ///
+    /// A policy that fails does not end the simulation: its tasks go on without it, and [`SimReport::fault`] says why.
+    ///
+    /// # Errors
+    /// When the simulation cannot begin (load, parameters, machine), and when the load does not come to its end: nothing
+    /// can happen any more while tasks are left, or time is up. The error then names these tasks.
+    ///
+    /// # Panics
+    /// When the simulator or the engine is at fault.
+    pub fn run(self, workload: &Workload) -> Result<SimReport, SimError> {
+        let name = self.policy.as_ref().map(|policy| policy.name.clone());
+        let mut kernel = self.prepare(workload)?;
+        let over_at_ns = workload.duration_ns;
+        let end = kernel.go(over_at_ns.map_or(kernel.time_limit_ns, |_| u64::MAX));
+        kernel.conclude(end, workload, name)
+    }
+
+    /// The machine with everything that the load needs, before anything happens.
+    fn prepare(mut self, workload: &Workload) -> Result<Running, SimError> {
+        workload.check()?;
+        let topology = self.machine.topology.clone();
+        let nr_cpus = topology.nr_cpus();
+        if nr_cpus < workload.cpus {
+            return Err(SimError::TooFewCpus { needed: workload.cpus, have: nr_cpus });
+        }
+        self.check_injections(workload, nr_cpus)?;
+        self.injections.sort_by_key(|(at_ns, _)| *at_ns);
+        self.injections.reverse();
+
+        let mut masks = Masks::new(nr_cpus, topology.online());
+        let (programs, first) = Programs::new(workload, &mut masks, &self.machine.costs);
+        for (_, injection) in &self.injections {
+            if let Injection::Affinity { cpus, .. } = injection {
+                masks.intern(cpus.as_deref());
+            }
+        }
+        let of_tasks: Vec<_> = workload.tasks.iter().map(|task| masks.intern(task.affinity.as_deref())).collect();
+        let instances = workload.tasks.iter().map(|task| task.count).sum::<u32>();
+        let max_tasks = self.max_tasks.unwrap_or(4 * instances + SPARE_TASKS);
+        let idle = Arc::new(IdleCpus::new(nr_cpus));
+        let questions = Arc::new(Questions::new(masks.clone(), idle.clone(), max_tasks));
+
+        let mut kernel = Kernel::new(self.machine, masks, questions.clone(), programs);
+        if let Some(PolicyMaker { name, make }) = self.policy {
+            let host: Arc<dyn Host + Send> = questions;
+            let policy = match contained(|| make((*topology).clone(), max_tasks, host.clone())) {
+                Ok(Ok(policy)) => policy,
+                Ok(Err(source)) => return Err(SimError::Params { policy: name, source }),
+                Err(message) => return Err(SimError::PolicyPanicked { policy: name, message }),
+            };
+            kernel.calls = policy.calls();
+            kernel.engine = Some(Engine::new(policy, host, idle, nr_cpus, max_tasks));
+            kernel.in_charge = true;
+        }
+        kernel.seed = self.seed;
+        kernel.sink = self.sink;
+        kernel.sink.begin(nr_cpus, self.seed);
+        kernel.pipes.resize_with(workload.pipes() as usize, Pipe::default);
+        kernel.injections = self.injections;
+
+        // First of all, so that it comes before what happens at the same moment.
+        if let Some(duration_ns) = workload.duration_ns {
+            kernel.alarms.set(Alarm::Stop, duration_ns);
+        }
+        if let Some((at_ns, _)) = kernel.injections.last() {
+            kernel.alarms.set(Alarm::Inject, *at_ns);
+        }
+        kernel.boot();
+        let specs = workload.tasks.iter().zip(first).zip(of_tasks);
+        let plans: Vec<_> = specs
+            .flat_map(|((spec, program), mask)| std::iter::repeat_n((spec, program, mask), spec.count as usize))
+            .collect();
+        for ((name, spec), (_, program, mask)) in workload.instances().zip(&plans) {
+            let root = kernel.roots.len() as u32;
+            kernel.roots.push((TaskReport { name, nice: spec.nice, ..TaskReport::default() }, 0));
+            let cpu = kernel.masks.get(*mask).cpus.first().unwrap_or(0);
+            kernel.roots[root as usize].1 = kernel.create(root, None, *program, spec.nice, *mask, cpu);
+        }
+        for (root, (spec, ..)) in plans.iter().enumerate() {
+            let task = kernel.roots[root].1;
+            match spec.start_ns {
+                0 => kernel.begin(task),
+                start_ns => kernel.alarms.set(Alarm::Sleep(task), start_ns),
+            }
+        }
+        Ok(Running { kernel, time_limit_ns: self.time_limit_ns })
+    }
+
+    fn check_injections(&self, workload: &Workload, nr_cpus: u32) -> Result<(), SimError> {
+        for (at_ns, injection) in &self.injections {
+            let fail = |why: String| Err(SimError::Injection { at_ns: *at_ns, why });
+            let (task, cpus) = match injection {
+                Injection::Hint { task, .. } => (task.as_ref(), &[] as &[CpuId]),
+                Injection::Depart { task } | Injection::Return { task } => (Some(task), &[] as &[CpuId]),
+                Injection::CpuOffline { cpu } | Injection::CpuOnline { cpu } => (None, std::slice::from_ref(cpu)),
+                Injection::Nice { task, nice } => {
+                    if !(-20..=19).contains(nice) {
+                        return fail(format!("nice value {nice}: choose one from -20 to 19"));
+                    }
+                    (Some(task), &[] as &[CpuId])
+                }
+                Injection::Affinity { task, cpus } => {
+                    if cpus.as_ref().is_some_and(Vec::is_empty) {
+                        return fail("a set of no CPUs: leave it out to allow any".into());
+                    }
+                    (Some(task), cpus.as_deref().unwrap_or(&[]))
+                }
+                Injection::QueueOpen { .. } | Injection::QueueReady { .. } | Injection::QueueClose { .. } => continue,
+            };
+            if let Some(cpu) = cpus.iter().find(|cpu| **cpu >= nr_cpus) {
+                return fail(format!("there is no CPU {cpu}: the machine has {nr_cpus}, numbered from 0"));
+            }
+            if let Some(task) = task.filter(|task| !workload.instances().any(|(name, _)| name == **task)) {
+                return fail(format!("the load has no task `{task}`: name one of its own, as `name.0` for a copy"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How the simulation came to its end.
+enum End {
+    /// All tasks are gone, or the load was stopped.
+    Over,
+    Unfinished(Unfinished),
+}
+
+struct Running {
+    kernel: Kernel,
+    time_limit_ns: u64,
+}
+
+impl Running {
+    fn go(&mut self, time_limit_ns: u64) -> End {
+        let kernel = &mut self.kernel;
+        while kernel.live > 0 && kernel.trouble.is_none() {
+            let Some((at_ns, alarm)) = kernel.alarms.pop() else { return End::Unfinished(Unfinished::Deadlock) };
+            if at_ns > time_limit_ns {
+                kernel.now_ns = time_limit_ns;
+                return End::Unfinished(Unfinished::TimeLimit);
+            }
+            kernel.now_ns = at_ns;
+            kernel.questions.set_now_ns(at_ns);
+            if alarm == Alarm::Stop {
+                break;
+            }
+            kernel.handle(alarm);
+        }
+        End::Over
+    }
+
+    fn conclude(mut self, end: End, workload: &Workload, scheduler: Option<String>) -> Result<SimReport, SimError> {
+        let kernel = &mut self.kernel;
+        if let Some(trouble) = kernel.trouble.take() {
+            return Err(trouble);
+        }
+        (0..kernel.machine.topology.nr_cpus()).for_each(|cpu| kernel.account(cpu));
+        for root in 0..kernel.roots.len() as u32 {
+            if kernel.roots[root as usize].0.finish_ns.is_none() {
+                kernel.fill_in(root);
+            }
+        }
+        let stuck = kernel.stuck();
+        let kernel = self.kernel;
+        let engine = kernel.engine.as_ref();
+        let (mistakes, last_mistake) = engine.map_or((0, None), Engine::mistakes);
+        let report = SimReport {
+            report: Report {
+                workload: workload.name.clone(),
+                scheduler,
+                wall_ns: kernel.now_ns,
+                tasks: kernel.roots.into_iter().map(|(report, _)| report).collect(),
+            },
+            trace: kernel.sink.end()?,
+            stats: kernel.stats,
+            totals: engine.map_or_else(Totals::default, Engine::totals),
+            mistakes,
+            last_mistake,
+            fault: engine.and_then(Engine::fault),
+        };
+        match end {
+            End::Over => Ok(report),
+            End::Unfinished(why) => {
+                Err(SimError::Unfinished { at_ns: kernel.now_ns, why, stuck, so_far: Box::new(report) })
+            }
+        }
+    }
+}
+
+impl Kernel {
+    fn stuck(&self) -> Vec<Stuck> {
+        let alive = self.tasks.iter().filter(|task| task.state != State::Dead);
+        let describe = |task: &crate::task::Task| {
+            let root = &self.roots[task.root as usize].0.name;
+            let name = if task.parent.is_some() { format!("{root} (child)") } else { root.clone() };
+            Stuck { name, pid: task.pid, state: task.doing(), cpu_ns: task.cpu_ns }
+        };
+        alive.map(describe).collect()
+    }
+}
+
+/// What a simulation showed.
+#[derive(Clone, Debug)]
+pub struct SimReport {
+    /// What the tasks did, as from a real run.
+    pub report: Report,
+    /// What happened, if it was to be kept in memory.
+    pub trace: Trace,
+    /// How often things happened on the machine.
+    pub stats: Stats,
+    /// What the engine counted.
+    pub totals: Totals,
+    /// How many mistakes of the policy the engine put right.
+    pub mistakes: u32,
+    /// The last one.
+    pub last_mistake: Option<Mistake>,
+    /// Why the policy was taken out, if it was.
+    pub fault: Option<Fault>,
+}
+
+impl SimReport {
+    /// The trace as it would be written to a file; empty if it was not to be kept in memory.
+    pub fn trace_bytes(&self) -> &[u8] {
+        self.trace.as_bytes()
+    }
+}

@@ -1,0 +1,96 @@
+//! A task of the simulated machine.
+
+use ekiden::{CpuId, TaskId};
+
+use crate::masks::MaskId;
+use crate::program::ProgramId;
+use crate::random::Random;
+
+/// Where a task stands in the simulation's list; used again when it is gone.
+pub(crate) type TaskIndex = u32;
+
+/// Work is counted in parts of a nanosecond, because a CPU of capacity `c` does `c` of them in one.
+pub(crate) const WORK_PER_NS: u64 = ekiden::FULL_CAPACITY as u64;
+
+/// One task.
+#[derive(Debug)]
+pub(crate) struct Task {
+    /// Its name in the engine, while it is the policy's.
+    pub(crate) id: TaskId,
+    /// Whether it is the policy's. Others are served first, as the kernel's own class is before sched_ext.
+    pub(crate) is_ours: bool,
+    pub(crate) pid: u32,
+    pub(crate) state: State,
+    /// The CPU whose run queue it is on, or was on last.
+    pub(crate) cpu: CpuId,
+    /// The CPU whose caches know it.
+    pub(crate) ran_on: Option<CpuId>,
+    pub(crate) nice: i32,
+    pub(crate) mask: MaskId,
+
+    pub(crate) program: ProgramId,
+    /// The operation whose work is being done.
+    pub(crate) place: u32,
+    /// What is left of that work, in [`WORK_PER_NS`].
+    pub(crate) work: u64,
+    /// Rounds left of each loop that it is in, the outermost first.
+    pub(crate) loops: Vec<u64>,
+    pub(crate) random: Random,
+
+    /// CPU time used in its life.
+    pub(crate) cpu_ns: u64,
+    pub(crate) wait_ns: u64,
+    pub(crate) waits_since_ns: u64,
+    pub(crate) voluntary_switches: u64,
+    pub(crate) involuntary_switches: u64,
+    pub(crate) migrations: u64,
+
+    /// Which of the load's tasks it is, or descends from.
+    pub(crate) root: u32,
+    /// Whose child it is: where that stands, and its PID, since it may be gone.
+    pub(crate) parent: Option<(TaskIndex, u32)>,
+    pub(crate) children: u32,
+}
+
+/// What a task does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Has not begun yet.
+    New,
+    /// Waits for a CPU.
+    Waiting,
+    /// Runs on [`Task::cpu`].
+    Running,
+    /// Sleeps until its alarm.
+    Asleep,
+    /// Waits for a byte.
+    Reading {
+        /// From this pipe.
+        pipe: u32,
+    },
+    /// Waits for room.
+    Writing {
+        /// In this pipe.
+        pipe: u32,
+    },
+    /// Waits until a child is gone.
+    ForChild,
+    /// Is gone, or about to be.
+    Dead,
+}
+
+impl Task {
+    /// What the task does, for people.
+    pub(crate) fn doing(&self) -> String {
+        match self.state {
+            State::New => "not started".into(),
+            State::Waiting => format!("waiting for CPU {}", self.cpu),
+            State::Running => format!("running on CPU {}", self.cpu),
+            State::Asleep => "asleep".into(),
+            State::Reading { pipe } => format!("reading from pipe {pipe}, which is empty"),
+            State::Writing { pipe } => format!("writing to pipe {pipe}, which is full"),
+            State::ForChild => "waiting for a child".into(),
+            State::Dead => "gone".into(),
+        }
+    }
+}

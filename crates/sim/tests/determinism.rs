@@ -1,0 +1,70 @@
+//! A seed gives one trace, byte for byte.
+
+mod common;
+
+use ekiden_policies::{Fifo, Wfq};
+use ekiden_sim::{Jitter, Machine, PolicyMaker, Simulation, TickPhase, Trace};
+use ekiden_workload::Report;
+use ekiden_workload::builtin::{churn, find, messaging};
+
+use common::{everything, probed};
+
+fn jittery() -> Machine {
+    let jitter = Jitter { sleep_ns: 50_000, work_permille: 100 };
+    Machine { jitter, tick_phase: TickPhase::Staggered, ..Machine::flat(4) }
+}
+
+fn storm(seed: u64) -> (Trace, Report) {
+    let simulation = Simulation::of::<Wfq>(jittery(), "").seed(seed).traced();
+    let result = simulation.run(&churn(4, 8, 100, 1)).unwrap();
+    (result.trace, result.report)
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace_and_another_seed_another() {
+    assert_eq!(storm(1), storm(1));
+    assert_ne!(storm(1).0, storm(2).0);
+    let again = || probed("").traced().run(&everything()).unwrap().trace;
+    assert_eq!(again(), again());
+}
+
+#[test]
+fn nothing_is_left_to_chance_without_jitter() {
+    let run = |seed| {
+        let result = Simulation::of::<Fifo>(Machine::flat(4), "").seed(seed).traced().run(&messaging(4, 2, 4, 4, 20));
+        let trace = result.unwrap().trace;
+        trace.records().collect::<Vec<_>>()
+    };
+    assert_eq!(run(1), run(2));
+}
+
+#[test]
+fn traces_are_the_same_in_every_build() {
+    // From a debug build; tests also run in release. They change with the model or the policies, never by themselves.
+    let digest = |policy: PolicyMaker, name| {
+        let case = find(name, 4).unwrap();
+        Simulation::with_policy(jittery(), policy).seed(7).traced().run(&case.workload).unwrap().trace.digest()
+    };
+    let found = ["pipe-anywhere", "messaging", "sleepers", "churn"]
+        .map(|name| format!("{name} {:016x}", digest(PolicyMaker::of::<Fifo>(""), name)));
+    let expected = [
+        "pipe-anywhere 5d03db74381924f3",
+        "messaging 1846ccb8eb1ce471",
+        "sleepers 3aeb47b0056ca022",
+        "churn 599112f99ed44fde",
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_trace_in_a_file_is_the_one_in_memory() {
+    let path = tempfile::NamedTempFile::new().unwrap();
+    let load = churn(4, 4, 50, 3);
+    let file = std::io::BufWriter::new(path.reopen().unwrap());
+    let written = Simulation::of::<Fifo>(Machine::flat(4), "").trace_into(file).run(&load).unwrap();
+    assert_eq!(written.trace_bytes(), b"");
+    let kept = Simulation::of::<Fifo>(Machine::flat(4), "").traced().run(&load).unwrap();
+    let read = Trace::from_bytes(std::fs::read(path.path()).unwrap()).unwrap();
+    assert_eq!(read, kept.trace);
+    assert!(read.records().count() > 100);
+}

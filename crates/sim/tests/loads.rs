@@ -1,0 +1,52 @@
+//! The loads that also run on real kernels, judged by the same checks.
+
+use ekiden_engine::Totals;
+use ekiden_policies::{Fifo, Wfq};
+use ekiden_sim::{Machine, PolicyMaker, SimReport, Simulation};
+use ekiden_workload::builtin::{self, Case};
+use ekiden_workload::checks::all_finished;
+
+fn run(case: &Case, cpus: u32, policy: PolicyMaker) -> SimReport {
+    let name = policy.name().to_owned();
+    let result = Simulation::with_policy(Machine::flat(cpus), policy).run(&case.workload);
+    let result = result.unwrap_or_else(|error| panic!("{} on {cpus} CPUs under {name}: {error}", case.workload.name));
+    assert_eq!((result.mistakes, result.last_mistake, &result.fault), (0, None, &None), "{}", case.workload.name);
+    assert_eq!(Totals { surprises: 0, ..result.totals }, result.totals, "{}", case.workload.name);
+    result
+}
+
+#[test]
+fn wfq_passes_what_every_load_checks() {
+    for cpus in [1, 2, 4] {
+        for case in builtin::all(cpus) {
+            let result = run(&case, cpus, PolicyMaker::of::<Wfq>(""));
+            if let Err(why) = (case.check)(&result.report) {
+                panic!("{} on {cpus} CPUs: {why}\n{}", case.workload.name, result.report);
+            }
+        }
+    }
+}
+
+#[test]
+fn fifo_finishes_every_load_that_ends() {
+    for case in builtin::all(4).into_iter().filter(|case| case.workload.duration_ns.is_none()) {
+        let result = run(&case, 4, PolicyMaker::of::<Fifo>(""));
+        assert_eq!(all_finished(&result.report), Ok(()), "{}", case.workload.name);
+    }
+}
+
+#[test]
+fn without_a_policy_the_kernel_finishes_every_load_that_ends() {
+    for case in builtin::all(2).into_iter().filter(|case| case.workload.duration_ns.is_none()) {
+        let result = Simulation::without_policy(Machine::flat(2)).run(&case.workload).unwrap();
+        assert_eq!(all_finished(&result.report), Ok(()), "{}", case.workload.name);
+        assert_eq!(result.report.scheduler, None);
+    }
+}
+
+#[test]
+fn fifo_fails_where_nice_values_count() {
+    let (load, check) = builtin::weights_test();
+    let result = Simulation::of::<Fifo>(Machine::flat(1), "").run(&load).unwrap();
+    assert!(check(&result.report).is_err(), "{}", result.report);
+}

@@ -1,0 +1,220 @@
+//! A FIFO with stealing that goes wrong in one chosen call, in one chosen way. It gives up being useful.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use ekiden::{Call, HintRefused, Hints, QueueId, prelude::*};
+
+/// In which way it goes wrong; the value of parameter `fault`.
+#[repr(u64)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Panics.
+    Panic = 0,
+    /// Allocates until the arena is used up.
+    Exhaust = 1,
+    /// Drops the token that the call brings.
+    LoseToken = 2,
+    /// Gives back the token of another CPU, where there is one.
+    WrongCpu = 3,
+    /// Takes a lock that it holds.
+    Deadlock = 4,
+}
+
+/// Goes wrong the `after`-th time that `call` comes.
+pub struct Faulty {
+    queues: PerCpu<SpinLock<FifoQueue<Self>>>,
+    lock: SpinLock<Vec<u64>>,
+    call: u64,
+    fault: u64,
+    left: AtomicU32,
+}
+
+impl Faulty {
+    /// Whether it is time to go wrong in `call`; in the ways that need nothing of the call, does it.
+    fn trips(&self, call: Call) -> bool {
+        if self.call != call as u64 || self.left.load(Relaxed) == 0 || self.left.fetch_sub(1, Relaxed) != 1 {
+            return false;
+        }
+        if self.fault == Fault::Panic as u64 {
+            panic!("planted in {}", call.name());
+        } else if self.fault == Fault::Exhaust as u64 {
+            let mut hoard = self.lock.lock();
+            loop {
+                hoard.push(0);
+            }
+        } else if self.fault == Fault::Deadlock as u64 {
+            let held = self.lock.lock();
+            drop(self.lock.lock());
+            drop(held);
+        }
+        true
+    }
+
+    fn queue(&self, token: Schedulable<Self>) {
+        self.queues[token.cpu()].lock().push_back(token);
+    }
+}
+
+#[policy]
+impl Scheduler for Faulty {
+    const PARAMS: &'static [Param] = &[
+        Param { name: "call", help: "number of the call that goes wrong; 99 for none", default: 99, min: 0, max: 99 },
+        Param { name: "fault", help: "how it goes wrong: see `Fault`", default: 0, min: 0, max: 4 },
+        Param { name: "after", help: "which occurrence of the call goes wrong", default: 1, min: 1, max: 1_000_000 },
+    ];
+
+    type Hint = u64;
+
+    type State = Self;
+
+    fn new(env: &Env) -> Self {
+        Self {
+            queues: PerCpu::new(env, |_| SpinLock::default()),
+            lock: SpinLock::default(),
+            call: env.param("call"),
+            fault: env.param("fault"),
+            left: AtomicU32::new(env.param("after") as u32),
+        }
+    }
+
+    fn enqueue(&self, _: &Cx, _: &Task, token: Schedulable<Self>) {
+        self.queue(token);
+    }
+
+    fn pick_next_task(&self, _: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
+        if self.trips(Call::PickNextTask) && self.fault == Fault::WrongCpu as u64 {
+            return self.queues.iter().filter(|(other, _)| *other != cpu).find_map(|(_, queue)| queue.lock().pop_front());
+        }
+        self.queues[cpu].lock().pop_front()
+    }
+
+    fn pnt_err(&self, _: &Cx, _: CpuId, _: &Task, reason: RefusalReason, token: Schedulable<Self>) {
+        self.trips(Call::PntErr);
+        match reason {
+            RefusalReason::Stale | RefusalReason::Gone | RefusalReason::NotReady => drop(token),
+            _ => self.queue(token),
+        }
+    }
+
+    fn task_new(&self, _: &Cx, _: &Task, token: Schedulable<Self>) {
+        if !self.trips(Call::TaskNew) {
+            self.queue(token);
+        }
+    }
+
+    fn task_wakeup(&self, _: &Cx, _: &Task, token: Schedulable<Self>) {
+        if !self.trips(Call::TaskWakeup) {
+            self.queue(token);
+        }
+    }
+
+    fn task_preempt(&self, _: &Cx, _: &Task, token: Schedulable<Self>) {
+        if !self.trips(Call::TaskPreempt) {
+            self.queue(token);
+        }
+    }
+
+    fn task_yield(&self, _: &Cx, _: &Task, token: Schedulable<Self>) {
+        if !self.trips(Call::TaskYield) {
+            self.queue(token);
+        }
+    }
+
+    fn task_blocked(&self, _: &Cx, _: &Task) {
+        self.trips(Call::TaskBlocked);
+    }
+
+    fn task_dead(&self, _: &Cx, _: TaskId) {
+        self.trips(Call::TaskDead);
+    }
+
+    fn task_departed(&self, _: &Cx, _: &Task) -> Option<Schedulable<Self>> {
+        self.trips(Call::TaskDeparted);
+        None
+    }
+
+    fn task_tick(&self, _: &Cx, _: &Task) {
+        self.trips(Call::TaskTick);
+    }
+
+    fn task_affinity_changed(&self, _: &Cx, _: &Task) {
+        self.trips(Call::TaskAffinityChanged);
+    }
+
+    fn task_prio_changed(&self, _: &Cx, _: &Task) {
+        self.trips(Call::TaskPrioChanged);
+    }
+
+    fn select_task_rq(&self, _: &Cx, _: &Task, _: CpuId, suggested: CpuId, _: WakeFlags) -> CpuId {
+        self.trips(Call::SelectTaskRq);
+        suggested
+    }
+
+    fn migrate_task_rq(&self, _: &Cx, task: &Task, new: Schedulable<Self>) -> Option<Schedulable<Self>> {
+        self.trips(Call::MigrateTaskRq);
+        let old = self.queues.iter().find_map(|(_, queue)| queue.lock().remove(task.id));
+        self.queue(new);
+        old
+    }
+
+    fn balance(&self, _: &Cx, cpu: CpuId) -> Option<TaskId> {
+        self.trips(Call::Balance);
+        let others = self.queues.iter().filter(|(other, _)| *other != cpu);
+        others.filter_map(|(_, queue)| Some(queue.lock().front()?.task())).next()
+    }
+
+    fn balance_err(&self, _: &Cx, _: CpuId, _: TaskId, _: RefusalReason) {
+        self.trips(Call::BalanceErr);
+    }
+
+    fn register_queue(&self, _: &Cx, _: QueueId) {
+        self.trips(Call::RegisterQueue);
+    }
+
+    fn enter_queue(&self, _: &Cx, _: QueueId, hints: Hints<'_, u64>) {
+        self.trips(Call::EnterQueue);
+        hints.for_each(drop);
+    }
+
+    fn unregister_queue(&self, _: &Cx, _: QueueId) {
+        self.trips(Call::UnregisterQueue);
+    }
+
+    /// Takes even numbers.
+    fn parse_hint(&self, _: &Cx, _: Option<&Task>, hint: u64) -> Result<(), HintRefused> {
+        self.trips(Call::ParseHint);
+        if hint % 2 == 0 { Ok(()) } else { Err(HintRefused) }
+    }
+
+    fn reregister_prep(self) -> Self {
+        self.trips(Call::ReregisterPrep);
+        self
+    }
+
+    fn reregister_init(_: &Env, state: Self) -> Self {
+        state.trips(Call::ReregisterInit);
+        state
+    }
+
+    fn enter_idle(&self, _: &Cx, _: CpuId) {
+        self.trips(Call::EnterIdle);
+    }
+
+    fn exit_idle(&self, _: &Cx, _: CpuId) {
+        self.trips(Call::ExitIdle);
+    }
+
+    fn cpu_online(&self, _: &Cx, _: CpuId) {
+        self.trips(Call::CpuOnline);
+    }
+
+    fn cpu_offline(&self, _: &Cx, _: CpuId) {
+        self.trips(Call::CpuOffline);
+    }
+
+    fn timer(&self, cx: &Cx, _: CpuId) {
+        self.trips(Call::Timer);
+        cx.arm_timer(1_000_000);
+    }
+}

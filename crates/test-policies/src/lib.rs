@@ -1,0 +1,9 @@
+//! Policies that go wrong on purpose, to see that only they are hurt.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod faulty;
+
+pub use faulty::{Fault, Faulty};

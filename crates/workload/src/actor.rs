@@ -1,0 +1,196 @@
+//! A task of a load, as a process: it sets itself up, waits at the gate, and interprets its program.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::io::{Errno, read, write};
+use rustix::process::{WaitId, WaitIdOptions, setpriority_process, waitid};
+use rustix::thread::{ClockId, clock_nanosleep_absolute, sched_yield};
+
+use crate::crew::{Gate, now_ns, timespec};
+use crate::exec::{Class, Cpus, NOTHING};
+use crate::slot::{Doing, Failure, OrFailure, Slot, Slots};
+use crate::spec::{Step, TaskSpec};
+use crate::spin::Spin;
+use crate::sys;
+
+/// What all tasks of one run share.
+pub(crate) struct Stage {
+    pub(crate) class: Class,
+    pub(crate) spin: Spin,
+    pub(crate) cpus: Cpus,
+    pub(crate) pipes: Vec<(OwnedFd, OwnedFd)>,
+    pub(crate) slots: Slots,
+}
+
+/// Whether a program goes on after a step.
+#[derive(PartialEq, Eq)]
+enum Flow {
+    On,
+    End,
+}
+
+/// A process that performs a program: of a task, or of a child that a task forked.
+#[derive(Clone, Copy)]
+pub(crate) struct Actor<'a> {
+    stage: &'a Stage,
+    slot: Slot<'a>,
+    is_child: bool,
+}
+
+impl<'a> Actor<'a> {
+    /// The process of the load's task number `index`.
+    pub(crate) fn new(stage: &'a Stage, index: usize) -> Self {
+        Actor {
+            stage,
+            slot: stage.slots.of(index),
+            is_child: false,
+        }
+    }
+
+    /// The whole life of a task; returns its exit status.
+    pub(crate) fn live(self, spec: &TaskSpec, gate: &Gate) -> i32 {
+        self.slot.touch();
+        if let Err(failure) = self.set_up(spec) {
+            self.slot.fail(failure);
+            gate.wait(false);
+            return 0;
+        }
+        gate.wait(true);
+        self.perform(|| {
+            self.start(spec.start_ns)?;
+            self.run(&spec.program)
+        })
+    }
+
+    fn set_up(self, spec: &TaskSpec) -> Result<(), Failure> {
+        if self.stage.class == Class::Ext {
+            sys::enter_ext_class().or_fail(Doing::EnterExtClass)?;
+        }
+        self.set_nice(spec.nice)?;
+        self.set_affinity(spec.affinity.as_deref())
+    }
+
+    fn start(self, start_ns: u64) -> Result<(), Failure> {
+        if start_ns > 0 {
+            sleep_until(self.slot.zero_ns.load(Relaxed).saturating_add(start_ns))?;
+        }
+        self.slot.begin();
+        Ok(())
+    }
+
+    fn perform(self, program: impl FnOnce() -> Result<Flow, Failure>) -> i32 {
+        match program() {
+            Ok(_) => self.finish(),
+            Err(failure) => self.slot.fail(failure),
+        }
+        0
+    }
+
+    fn finish(self) {
+        match self.is_child {
+            true => self.slot.finish_child(),
+            false => self.slot.finish(),
+        }
+    }
+
+    fn run(self, steps: &[Step]) -> Result<Flow, Failure> {
+        for step in steps {
+            if self.step(step)? == Flow::End {
+                return Ok(Flow::End);
+            }
+        }
+        Ok(Flow::On)
+    }
+
+    fn step(self, step: &Step) -> Result<Flow, Failure> {
+        match step {
+            Step::Run { ns } => self.stage.spin.work(*ns),
+            Step::Sleep { ns } => sleep_until(now_ns().saturating_add(*ns))?,
+            Step::PipeWrite { pipe } => self.pipe_write(*pipe)?,
+            Step::PipeRead { pipe } => self.pipe_read(*pipe)?,
+            Step::Yield => sched_yield(),
+            Step::SetNice { nice } => self.set_nice(*nice)?,
+            Step::SetAffinity { cpus } => self.set_affinity(cpus.as_deref())?,
+            Step::Fork { program } => self.fork(program)?,
+            Step::Wait => self.wait()?,
+            Step::Exec => self.exec()?,
+            Step::Repeat { times, steps } => {
+                for _ in 0..*times {
+                    if self.run(steps)? == Flow::End {
+                        return Ok(Flow::End);
+                    }
+                }
+            }
+            Step::Forever { steps } => {
+                while self.run(steps)? == Flow::On {}
+                return Ok(Flow::End);
+            }
+            Step::Mark => self.slot.mark(),
+            Step::Exit => return Ok(Flow::End),
+        }
+        Ok(Flow::On)
+    }
+
+    fn pipe_write(self, pipe: u32) -> Result<(), Failure> {
+        let (_, writer) = &self.stage.pipes[pipe as usize];
+        write(writer, &[0]).or_fail(Doing::Write).map(drop)
+    }
+
+    fn pipe_read(self, pipe: u32) -> Result<(), Failure> {
+        let (reader, _) = &self.stage.pipes[pipe as usize];
+        read(reader, &mut [0_u8; 1]).or_fail(Doing::Read).map(drop)
+    }
+
+    fn set_nice(self, nice: i32) -> Result<(), Failure> {
+        setpriority_process(None, nice).or_fail(Doing::SetNice)
+    }
+
+    fn set_affinity(self, cpus: Option<&[u32]>) -> Result<(), Failure> {
+        self.stage.cpus.confine(cpus).or_fail(Doing::SetAffinity)
+    }
+
+    fn fork(self, program: &[Step]) -> Result<(), Failure> {
+        let child = Actor {
+            is_child: true,
+            ..self
+        };
+        sys::spawn(|| child.perform(|| child.run(program))).or_fail(Doing::Fork)?;
+        self.slot.count_child();
+        Ok(())
+    }
+
+    fn wait(self) -> Result<(), Failure> {
+        loop {
+            match waitid(WaitId::All, WaitIdOptions::EXITED) {
+                Ok(_) | Err(Errno::INTR) => {}
+                // No child is left.
+                Err(Errno::CHILD) => return Ok(()),
+                Err(errno) => {
+                    return Err(Failure {
+                        doing: Doing::Wait,
+                        errno,
+                    });
+                }
+            }
+        }
+    }
+
+    fn exec(self) -> Result<(), Failure> {
+        // Noted before, because afterwards this program is gone.
+        self.finish();
+        Err(Command::new("/proc/self/exe").arg(NOTHING).exec()).or_fail(Doing::Exec)
+    }
+}
+
+/// Sleeps until the monotonic clock shows `ns`.
+fn sleep_until(ns: u64) -> Result<(), Failure> {
+    loop {
+        match clock_nanosleep_absolute(ClockId::Monotonic, &timespec(ns)) {
+            Err(Errno::INTR) => {}
+            slept => return slept.or_fail(Doing::Sleep),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Loads for CPU schedulers: one description that runs both on a real kernel and in the simulator, what it reports,
+//! and the checks that judge the report without knowing where it came from.
+//!
+//! - [`spec`]: what a load is made of ([`Workload`], [`TaskSpec`], [`Step`]);
+//! - [`report`]: what is known after a run ([`Report`], [`TaskReport`]);
+//! - [`builtin`]: the loads that come with Ekiden, each with the check it must pass;
+//! - [`checks`]: the judgements, functions of reports alone;
+//! - `exec`, `direct` (Linux, feature `exec`): loads run by real processes.
+//!
+//! ```
+//! use ekiden_workload::{Step, TaskSpec, Workload};
+//!
+//! let hog = TaskSpec::new("hog", vec![Step::forever([Step::Run { ns: 1_000_000 }])]).on([0]).copies(5);
+//! let load = Workload::new("five-hogs", 1, [hog]).lasting(1_000_000_000);
+//! assert_eq!(Workload::parse(&load.to_json())?, load);
+//! # Ok::<(), ekiden_workload::SpecError>(())
+//! ```
+#![deny(unsafe_code)]
+
+pub mod builtin;
+pub mod checks;
+pub mod report;
+pub mod spec;
+
+#[cfg(all(target_os = "linux", feature = "exec"))]
+mod actor;
+#[cfg(all(target_os = "linux", feature = "exec"))]
+mod crew;
+#[cfg(all(target_os = "linux", feature = "exec"))]
+pub mod direct;
+#[cfg(all(target_os = "linux", feature = "exec"))]
+pub mod exec;
+#[cfg(all(target_os = "linux", feature = "exec"))]
+mod proc;
+#[cfg(all(target_os = "linux", feature = "exec"))]
+mod slot;
+#[cfg(all(target_os = "linux", feature = "exec"))]
+pub mod spin;
+#[cfg(all(target_os = "linux", feature = "exec"))]
+mod sys;
+
+pub use report::{Report, TaskReport};
+pub use spec::{SpecError, Step, TaskSpec, Workload};

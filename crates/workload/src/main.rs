@@ -1,0 +1,470 @@
+//! `ekiden-load`: runs loads on the kernel of this machine and prints what they showed.
+#![forbid(unsafe_code)]
+
+use std::fmt::Write as _;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, Parser, Subcommand};
+use ekiden_workload::builtin::{self, Case};
+use ekiden_workload::direct::{self, Measured, Messaging, Pipe, Setting};
+use ekiden_workload::exec::{self, Class, Options};
+use ekiden_workload::spin::Spin;
+use ekiden_workload::{Report, Step, TaskSpec, Workload};
+use serde::Serialize;
+
+#[derive(Parser)]
+#[command(
+    version,
+    about = "Runs loads on the kernel of this machine and prints what they showed",
+    after_help = "\
+Examples:
+  ekiden-load pipe --round-trips 100000 --cpus 0,0 --repeat 5   ns per round trip on one CPU, five times
+  ekiden-load messaging --groups 10 --json                      as hackbench, one JSON object
+  ekiden-load list                                              the built-in loads
+  ekiden-load run fair-share --check                            run one and judge it
+  ekiden-load show churn > mine.json; ekiden-load run mine.json a load of your own
+  ekiden-load exec --ext -- make -j4                            a program in class SCHED_EXT
+Exit status: 0 well, 1 a check failed or a task did not finish, 2 the command line is wrong."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Do,
+}
+
+#[derive(Subcommand)]
+enum Do {
+    /// Time a byte going to and fro between two processes
+    #[command(
+        after_help = "Example: ekiden-load pipe --round-trips 100000 --cpus 0,1 --repeat 5 --ext"
+    )]
+    Pipe(PipeArgs),
+    /// Time groups of senders that each write to every receiver, as hackbench does
+    #[command(
+        after_help = "Example: ekiden-load messaging --groups 4 --pairs 20 --loops 100 --threads"
+    )]
+    Messaging(MessagingArgs),
+    /// Run a built-in load, or one from a JSON file, and print its report
+    #[command(after_help = "Example: ekiden-load run weights --check --json")]
+    Run(RunArgs),
+    /// List the built-in loads
+    List(Json),
+    /// Print a built-in load as JSON, to start one's own from
+    #[command(after_help = "Example: ekiden-load show pipe > mine.json")]
+    Show {
+        /// Name, as `ekiden-load list` shows it
+        name: String,
+    },
+    /// Run a program, in class SCHED_EXT if asked
+    #[command(after_help = "Example: ekiden-load exec --ext -- nice -n 5 make -j4")]
+    Exec {
+        /// Put it, and what it starts, into class SCHED_EXT
+        #[arg(long)]
+        ext: bool,
+        /// The program and its arguments
+        #[arg(last = true, required = true)]
+        command: Vec<std::ffi::OsString>,
+    },
+    /// Keep CPUs busy for a while and print who had how much
+    #[command(after_help = "Example: ekiden-load spin --tasks 5 --cpu 0 --seconds 2")]
+    Spin(SpinArgs),
+    /// Measure the work loop, for --loops-per-ms
+    Calibrate(Json),
+}
+
+#[derive(Args)]
+struct Json {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct Common {
+    /// Put the tasks into class SCHED_EXT
+    #[arg(long)]
+    ext: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Seconds after which what has not finished is killed and named
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    watchdog: u64,
+}
+
+impl Common {
+    fn class(&self) -> Class {
+        if self.ext {
+            Class::Ext
+        } else {
+            Class::Inherited
+        }
+    }
+
+    fn setting(&self) -> Setting {
+        Setting {
+            class: self.class(),
+            watchdog: Duration::from_secs(self.watchdog),
+        }
+    }
+}
+
+#[derive(Args)]
+struct Repeat {
+    /// How often to measure; each time in new processes
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+}
+
+#[derive(Args)]
+struct PipeArgs {
+    /// Round trips that are timed; a tenth as many run before
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    round_trips: u64,
+    /// The CPUs of the two sides, counting those this process may use; by default wherever the scheduler puts them
+    #[arg(long, value_name = "A,B", value_parser = two_cpus)]
+    cpus: Option<[u32; 2]>,
+    #[command(flatten)]
+    repeat: Repeat,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args)]
+struct MessagingArgs {
+    /// Groups, independent of each other
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    groups: u32,
+    /// Senders, and as many receivers, in each group
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pairs: u32,
+    /// Messages from each sender to each receiver
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    loops: u64,
+    /// Threads of one process instead of processes
+    #[arg(long)]
+    threads: bool,
+    #[command(flatten)]
+    repeat: Repeat,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args)]
+struct RunArgs {
+    /// A built-in load (see `ekiden-load list`) or a JSON file
+    load: String,
+    /// Judge a built-in load by its own check, any other by whether all finished; exit with 1 if it fails
+    #[arg(long)]
+    check: bool,
+    /// Size built-in loads for this many CPUs; by default all that this process may use
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    cpus: Option<u32>,
+    /// Stop the load after this time, whatever it says itself
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
+    duration_ms: Option<u64>,
+    /// Speed of the work loop, as `ekiden-load calibrate` prints it; measured at the start by default
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    loops_per_ms: Option<u64>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args)]
+struct SpinArgs {
+    /// How many tasks
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    tasks: u32,
+    /// For how long
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Keep them on this CPU
+    #[arg(long, value_name = "CPU", value_parser = clap::value_parser!(u32).range(0..1_024))]
+    cpu: Option<u32>,
+    /// Their nice value
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
+    nice: i32,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Figures of a load that was timed several times.
+#[derive(Serialize)]
+struct Figures {
+    load: &'static str,
+    /// What `values` count.
+    unit: &'static str,
+    class: &'static str,
+    /// The sched_ext scheduler, the same before and after each; absent: the kernel's own.
+    scheduler: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpus: Option<[u32; 2]>,
+    values: Vec<f64>,
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+fn main() -> ExitCode {
+    // What `Step::Exec` starts, as fast as can be.
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|first| first == exec::NOTHING)
+    {
+        return ExitCode::SUCCESS;
+    }
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ekiden-load: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Do) -> Result<()> {
+    match command {
+        Do::Pipe(args) => time_pipe(&args),
+        Do::Messaging(args) => time_messaging(&args),
+        Do::Run(args) => run_load(&args),
+        Do::List(Json { json }) => list(json),
+        Do::Show { name } => {
+            // Sized for this machine, but any that needs two CPUs can be shown on a machine of one.
+            let case = builtin::find(&name, cpus()).or_else(|| builtin::find(&name, 2));
+            print(&case.ok_or_else(|| unknown(&name))?.workload.to_json())
+        }
+        Do::Exec { ext, command } => {
+            if ext {
+                exec::enter_ext_class()?;
+            }
+            let error = Command::new(&command[0]).args(&command[1..]).exec();
+            Err(error).with_context(|| {
+                format!(
+                    "could not run `{}`; is it installed?",
+                    Path::new(&command[0]).display()
+                )
+            })
+        }
+        Do::Spin(args) => spin(&args),
+        Do::Calibrate(Json { json }) => {
+            let loops_per_ms = Spin::calibrate().loops_per_ms;
+            if json {
+                return print(&serde_json::json!({ "loops_per_ms": loops_per_ms }).to_string());
+            }
+            print(&format!(
+                "{loops_per_ms} passes of the work loop a millisecond"
+            ))
+        }
+    }
+}
+
+fn time_pipe(args: &PipeArgs) -> Result<()> {
+    let pipe = Pipe {
+        round_trips: args.round_trips,
+        cpus: args.cpus,
+    };
+    let figures = Figures {
+        load: "pipe",
+        unit: "ns per round trip",
+        cpus: args.cpus,
+        ..Figures::new(&args.common)
+    };
+    let per_trip = |measured: &Measured| measured.ns as f64 / args.round_trips as f64;
+    figures.take(&args.common, &args.repeat, per_trip, || {
+        Ok(direct::pipe(pipe, args.common.setting())?)
+    })
+}
+
+fn time_messaging(args: &MessagingArgs) -> Result<()> {
+    let MessagingArgs {
+        groups,
+        pairs,
+        loops,
+        threads,
+        ..
+    } = *args;
+    let load = Messaging {
+        groups,
+        pairs,
+        loops,
+        threads,
+    };
+    let figures = Figures {
+        load: "messaging",
+        unit: "ms",
+        ..Figures::new(&args.common)
+    };
+    let ms = |measured: &Measured| measured.ns as f64 / 1e6;
+    figures.take(&args.common, &args.repeat, ms, || {
+        Ok(direct::messaging(load, args.common.setting())?)
+    })
+}
+
+impl Figures {
+    fn new(common: &Common) -> Self {
+        Figures {
+            load: "",
+            unit: "",
+            class: if common.ext { "SCHED_EXT" } else { "inherited" },
+            scheduler: None,
+            cpus: None,
+            values: Vec::new(),
+            median: 0.0,
+            min: 0.0,
+            max: 0.0,
+        }
+    }
+
+    /// Measures as often as asked and prints: a line each time, or one JSON object at the end.
+    fn take(
+        mut self,
+        common: &Common,
+        repeat: &Repeat,
+        value: impl Fn(&Measured) -> f64,
+        measure: impl Fn() -> Result<Measured>,
+    ) -> Result<()> {
+        for number in 0..repeat.repeat {
+            let measured = measure()?;
+            if number > 0 && measured.scheduler != self.scheduler {
+                bail!("the scheduler changed between two repeats; see `dmesg` and run it again");
+            }
+            let value = value(&measured);
+            self.values.push(value);
+            self.scheduler = measured.scheduler;
+            if !common.json {
+                print(&format!("{value:.1} {}", self.unit))?;
+            }
+        }
+        let mut sorted = self.values.clone();
+        sorted.sort_by(f64::total_cmp);
+        (self.min, self.max) = (sorted[0], sorted[sorted.len() - 1]);
+        self.median = (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0;
+        if common.json {
+            print(&serde_json::to_string_pretty(&self)?)?;
+        }
+        Ok(())
+    }
+}
+
+fn run_load(args: &RunArgs) -> Result<()> {
+    let Case {
+        mut workload,
+        check,
+        ..
+    } = find(&args.load, args.cpus)?;
+    if let Some(ms) = args.duration_ms {
+        workload.duration_ns = Some(ms * 1_000_000);
+    }
+    let report = execute(&workload, &args.common, args.loops_per_ms)?;
+    show(&report, args.common.json)?;
+    if args.check {
+        check(&report).map_err(|why| anyhow!("check failed: {why}"))?;
+        eprintln!("check passed");
+    }
+    Ok(())
+}
+
+/// A built-in load by its name, or the load in a file, which is judged by whether it finished.
+fn find(name: &str, cpus_wanted: Option<u32>) -> Result<Case> {
+    let file = PathBuf::from(name);
+    if file.extension().is_none() && !file.exists() {
+        return builtin::find(name, cpus_wanted.unwrap_or_else(cpus)).ok_or_else(|| unknown(name));
+    }
+    let text = std::fs::read_to_string(&file).with_context(|| {
+        format!("could not read `{name}`; give a JSON file or a name of `ekiden-load list`")
+    })?;
+    let workload = Workload::parse(&text).with_context(|| format!("`{name}`"))?;
+    Ok(Case {
+        about: "",
+        workload,
+        check: ekiden_workload::checks::all_finished,
+        compare: None,
+    })
+}
+
+fn unknown(name: &str) -> anyhow::Error {
+    anyhow!(
+        "no built-in load is called `{name}` on {} CPUs; `ekiden-load list` shows them",
+        cpus()
+    )
+}
+
+fn execute(workload: &Workload, common: &Common, loops_per_ms: Option<u64>) -> Result<Report> {
+    let spin = loops_per_ms.map(|loops_per_ms| Spin { loops_per_ms });
+    let options = Options {
+        class: common.class(),
+        watchdog: Duration::from_secs(common.watchdog),
+        spin,
+    };
+    Ok(exec::execute(workload, &options)?)
+}
+
+fn list(json: bool) -> Result<()> {
+    let cases = builtin::all(cpus());
+    if json {
+        let entry = |case: &Case| {
+            let Workload {
+                name,
+                cpus,
+                duration_ns,
+                ..
+            } = &case.workload;
+            serde_json::json!({ "name": name, "about": case.about, "cpus": cpus, "duration_ns": duration_ns })
+        };
+        return print(&serde_json::to_string_pretty(
+            &cases.iter().map(entry).collect::<Vec<_>>(),
+        )?);
+    }
+    let mut text = String::new();
+    for case in &cases {
+        writeln!(text, "{:14} {}", case.workload.name, case.about)?;
+    }
+    print(&format!(
+        "{text}\nRun one: ekiden-load run {} --check",
+        cases[0].workload.name
+    ))
+}
+
+fn spin(args: &SpinArgs) -> Result<()> {
+    if !(0.001..=86_400.0).contains(&args.seconds) {
+        bail!("--seconds {}: choose from 0.001 to 86400", args.seconds);
+    }
+    let mut hog = TaskSpec::new("hog", vec![Step::forever([Step::Run { ns: 1_000_000 }])]);
+    hog = hog.copies(args.tasks).nice(args.nice);
+    hog.affinity = args.cpu.map(|cpu| vec![cpu]);
+    let needed = args.cpu.map_or(1, |cpu| cpu + 1);
+    let workload = Workload::new("spin", needed, [hog]).lasting((args.seconds * 1e9) as u64);
+    show(&execute(&workload, &args.common, None)?, args.common.json)
+}
+
+fn show(report: &Report, json: bool) -> Result<()> {
+    print(
+        if json {
+            report.to_json()
+        } else {
+            report.to_string()
+        }
+        .trim_end(),
+    )
+}
+
+/// One line, or several, to standard output. That the reader has gone away is an error, not a panic.
+fn print(text: &str) -> Result<()> {
+    use std::io::Write as _;
+    writeln!(std::io::stdout(), "{text}").context("could not write the result")
+}
+
+/// How many CPUs this process may use.
+fn cpus() -> u32 {
+    exec::usable_cpus().unwrap_or(1)
+}
+
+fn two_cpus(text: &str) -> Result<[u32; 2], String> {
+    let wrong = || format!("`{text}` is not two CPU numbers; write for example 0,1");
+    let (first, second) = text.split_once(',').ok_or_else(wrong)?;
+    let number = |text: &str| text.trim().parse().map_err(|_| wrong());
+    Ok([number(first)?, number(second)?])
+}

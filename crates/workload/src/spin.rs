@@ -1,0 +1,72 @@
+//! Fixed CPU work: a loop of additions whose speed was measured once, so that "1 ms of work" is the same number of
+//! additions however many tasks compete.
+
+use std::hint::black_box;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Work measured in time on an undisturbed CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spin {
+    /// Passes of the loop that take one millisecond of CPU time.
+    pub loops_per_ms: u64,
+}
+
+impl Spin {
+    /// Measures the loop by the caller's own CPU time, the best of several short tries, in about 20 ms.
+    ///
+    /// CPU time and not wall time, so that competition does not make the loop look slow. Where CPUs share one budget
+    /// of instructions (QEMU's icount), measure while the others are idle.
+    pub fn calibrate() -> Spin {
+        const TRIES: usize = 9;
+        const TRY_NS: u64 = 1_500_000;
+        let mut loops = 1_000;
+        while timed(loops) < TRY_NS {
+            loops *= 2;
+        }
+        let best_ns = (0..TRIES).map(|_| timed(loops)).min().unwrap_or(1).max(1);
+        Spin {
+            loops_per_ms: (u128::from(loops) * 1_000_000 / u128::from(best_ns)).max(1) as u64,
+        }
+    }
+
+    /// Does the work of `ns` nanoseconds.
+    pub fn work(self, ns: u64) {
+        spin((u128::from(ns) * u128::from(self.loops_per_ms) / 1_000_000) as u64);
+    }
+}
+
+fn spin(loops: u64) {
+    let mut sum = 0_u64;
+    for i in 0..loops {
+        sum = black_box(sum.wrapping_add(i));
+    }
+    black_box(sum);
+}
+
+fn timed(loops: u64) -> u64 {
+    let before = clock_gettime(ClockId::ThreadCPUTime);
+    spin(loops);
+    let after = clock_gettime(ClockId::ThreadCPUTime);
+    ((after.tv_sec - before.tv_sec) * 1_000_000_000 + (after.tv_nsec - before.tv_nsec)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_times_the_work_takes_about_ten_times_as_long() {
+        let loops = Spin::calibrate().loops_per_ms;
+        let best = |loops| (0..5).map(|_| timed(loops)).min().unwrap();
+        let (one_ns, ten_ns) = (best(loops), best(10 * loops));
+        assert!(
+            (500_000..2_000_000).contains(&one_ns),
+            "1 ms of work took {one_ns} ns"
+        );
+        assert!(
+            (5..20).contains(&(ten_ns / one_ns.max(1))),
+            "{one_ns} ns and {ten_ns} ns"
+        );
+    }
+}
