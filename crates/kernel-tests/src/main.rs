@@ -28,7 +28,7 @@ enum Trial {
         /// Value of parameter `fault`: 0 panics, 1 uses up the arena, 4 deadlocks.
         #[arg(long, default_value_t = 0)]
         fault: u64,
-        /// Only these calls.
+        /// Only these calls; all but `timer`, which this host does not deliver yet, if none is named.
         #[arg(long, value_delimiter = ',')]
         calls: Vec<String>,
     },
@@ -62,7 +62,13 @@ enum Trial {
         #[arg(long)]
         modules: PathBuf,
     },
-    /// Holds a policy until it is killed.
+    /// Gives a policy only one task, beside batch work of the default class.
+    Attached {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
+    /// Holds a policy while a command runs, or until it is killed.
     Hold {
         /// Where the modules are.
         #[arg(long)]
@@ -70,6 +76,9 @@ enum Trial {
         /// The policy.
         #[arg(long)]
         policy: String,
+        /// The command.
+        #[arg(last = true)]
+        command: Vec<String>,
     },
     /// A child of a load.
     Child {
@@ -85,7 +94,8 @@ fn main() -> anyhow::Result<()> {
         Trial::Reload { modules, rounds } => trials::reload(&modules, rounds),
         Trial::Storm { modules, policy } => trials::storm(&modules, &policy),
         Trial::Refusals { modules } => trials::refusals(&modules),
-        Trial::Hold { modules, policy } => trials::hold(&modules, &policy),
+        Trial::Attached { modules } => trials::attached(&modules),
+        Trial::Hold { modules, policy, command } => trials::hold(&modules, &policy, &command),
         Trial::Child { what } => load::child(&what),
     }
 }

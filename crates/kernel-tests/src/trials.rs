@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Result, bail, ensure};
 use ekiden::Call;
-use ekiden_loader::{Config, LoadError, Session, Status, loaded, sysfs, unload_all};
+use ekiden_loader::{Config, LoadError, Program, Scope, Session, Status, loaded, sysfs, unload_all};
 use serde::Serialize;
 
 use crate::load::{self, Worker, pause};
@@ -30,15 +30,16 @@ struct FaultReport<'a> {
 /// that ran before must go on.
 pub(crate) fn faults(modules: &Path, rounds: u32, fault: u64, only: &[String]) -> Result<()> {
     let bystander = Worker::start("spin")?;
+    let mut program = None;
     for round in 0..rounds {
         for call in Call::ALL {
-            if !only.is_empty() && !only.iter().any(|name| name == call.name()) {
+            if only.is_empty() && call == Call::Timer || !only.is_empty() && !only.iter().any(|name| name == call.name()) {
                 continue;
             }
             let mut config = config(modules, "faulty");
             config.params = format!("call={} fault={fault} after={}", call as u32, 1 + round % 3);
             config.arena_bytes = 4 << 20;
-            let text = one_fault(&config, call)?;
+            let text = one_fault(&config, call, &mut program)?;
             let start = Instant::now();
             while sysfs::state().as_deref() != Some("disabled") {
                 ensure!(start.elapsed() < Duration::from_secs(5), "{}: the policy is still there", call.name());
@@ -58,15 +59,15 @@ pub(crate) fn faults(modules: &Path, rounds: u32, fault: u64, only: &[String]) -
 }
 
 /// Runs the policy until it goes wrong, and returns the reason that the kernel half kept.
-fn one_fault(config: &Config, call: Call) -> Result<String> {
-    match Session::start(config) {
+fn one_fault(config: &Config, call: Call, program: &mut Option<Program>) -> Result<String> {
+    match Session::start_with(config, program) {
         Ok(session) => {
             let start = Instant::now();
             while session.is_running() && start.elapsed() < Duration::from_secs(3) {
                 load::everything(&session)?;
             }
             // The last call of all comes when the tasks are given back.
-            session.stop();
+            *program = Some(session.stop());
         }
         // It may go wrong before `start` returns, because the machine's tasks come at once.
         Err(LoadError::ThrownOut(_) | LoadError::Bpf { .. }) => {}
@@ -262,10 +263,54 @@ pub(crate) fn refusals(modules: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Holds a policy until it is killed.
-pub(crate) fn hold(modules: &Path, policy: &str) -> Result<()> {
-    let _session = Session::start(&config(modules, policy))?;
-    loop {
-        thread::sleep(Duration::from_secs(60));
+#[derive(Serialize)]
+struct AttachedReport {
+    still_running: bool,
+    attached_tasks: u64,
+    batch_ticks: u64,
+    ours_ticks: u64,
+}
+
+/// Row E14: a policy that has one task, on the same CPU as batch work of the default class.
+pub(crate) fn attached(modules: &Path) -> Result<()> {
+    let mut config = config(modules, "wfq");
+    config.scope = Scope::Attached;
+    let session = Session::start(&config)?;
+    let ours = Worker::start("nap")?;
+    let batch = Worker::start("spin")?;
+    for worker in [&ours, &batch] {
+        worker.pin(0)?;
     }
+    ours.class(SCHED_EXT)?;
+    pause(500);
+    let status = Status::read()?.unwrap_or_default();
+    println!(
+        "{}",
+        serde_json::to_string(&AttachedReport {
+            still_running: session.is_running(),
+            attached_tasks: status.tasks,
+            batch_ticks: batch.cpu_ticks(),
+            ours_ticks: ours.cpu_ticks(),
+        })?
+    );
+    session.stop();
+    Ok(())
+}
+
+/// The class of tasks that ask for a sched_ext scheduler.
+const SCHED_EXT: i32 = 7;
+
+/// Holds a policy while a command runs, which must succeed under it, or until it is killed.
+pub(crate) fn hold(modules: &Path, policy: &str, command: &[String]) -> Result<()> {
+    let session = Session::start(&config(modules, policy))?;
+    let Some((program, arguments)) = command.split_first() else {
+        loop {
+            thread::sleep(Duration::from_secs(60));
+        }
+    };
+    let status = std::process::Command::new(program).args(arguments).status()?;
+    session.check()?;
+    session.stop();
+    ensure!(status.success(), "{program} failed under {policy}: {status}");
+    Ok(())
 }

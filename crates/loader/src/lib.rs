@@ -15,4 +15,4 @@ pub use baseline::Baseline;
 pub use control::{Control, Hint, Status};
 pub use error::{LoadError, Result};
 pub use modules::{loaded, unload, unload_all};
-pub use session::{Config, Scope, Session};
+pub use session::{Config, Program, Scope, Session};

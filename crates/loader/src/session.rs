@@ -57,18 +57,41 @@ impl Config {
     }
 }
 
+/// The BPF program of one policy, accepted by the kernel. Getting there takes most of the time of a start, so that one
+/// who starts the same policy again can keep it: see [`Session::stop`].
+pub struct Program {
+    skel: EkidenSkel<'static>,
+    policy: String,
+}
+
 /// A policy that runs. Dropping it gives every task back to the kernel's own scheduler.
 pub struct Session {
     // In this order: first the kernel lets go of the policy, then the policy ends.
     link: Option<Link>,
-    skel: EkidenSkel<'static>,
+    program: Program,
     control: Control,
-    name: String,
+}
+
+impl Program {
+    /// The name under which the kernel knows the scheduler.
+    fn name(&self) -> String {
+        scheduler_name(&self.policy)
+    }
+}
+
+fn scheduler_name(policy: &str) -> String {
+    format!("ekiden_{}", policy.replace('-', "_"))
 }
 
 impl Session {
     /// Puts a policy into the kernel. If that fails, the machine is as it was, but for modules that may stay loaded.
     pub fn start(config: &Config) -> Result<Self> {
+        Self::start_with(config, &mut None)
+    }
+
+    /// The same, with the program of an earlier session of this policy in this scope. If the policy is taken out at
+    /// once, the program is in `kept` again.
+    pub fn start_with(config: &Config, kept: &mut Option<Program>) -> Result<Self> {
         before_loading()?;
         for module in &config.modules {
             modules::load(module)?;
@@ -77,12 +100,22 @@ impl Session {
             .map_err(|error| LoadError::Other(format!("cannot read the topology: {error}")))?;
         let control = Control::open()?;
         control.create(&config.policy, &config.params, &topology, config.max_tasks, config.arena_bytes)?;
-        let name = format!("ekiden_{}", config.policy.replace('-', "_"));
-        let mut skel = load_program(calls()?, config.scope, &name)?;
-        let link = skel.maps.ekiden_ops.attach_struct_ops().map_err(|error| bpf_error("attach", &error))?;
-        let session = Self { link: Some(link), skel, control, name };
-        session.check()?;
-        Ok(session)
+        let mut program = match kept.take() {
+            Some(program) if program.policy == config.policy => program,
+            _ => Program {
+                skel: load_program(calls()?, config.scope, &scheduler_name(&config.policy))?,
+                policy: config.policy.clone(),
+            },
+        };
+        let link = program.skel.maps.ekiden_ops.attach_struct_ops().map_err(|error| bpf_error("attach", &error))?;
+        let session = Self { link: Some(link), program, control };
+        match session.check() {
+            Ok(()) => Ok(session),
+            Err(error) => {
+                *kept = Some(session.stop());
+                Err(error)
+            }
+        }
     }
 
     /// The policy's device, to tell it something.
@@ -92,7 +125,7 @@ impl Session {
 
     /// Whether the kernel still uses the policy.
     pub fn is_running(&self) -> bool {
-        sysfs::scheduler().as_deref() == Some(&self.name)
+        sysfs::scheduler() == Some(self.program.name())
     }
 
     /// An error with the reason if the kernel does not use the policy any more.
@@ -107,16 +140,17 @@ impl Session {
 
     /// Why the kernel let go of the policy, in its own words.
     fn exit_reason(&self) -> String {
-        let Some(bss) = &self.skel.maps.bss_data else { return "no reason given".into() };
+        let Some(bss) = &self.program.skel.maps.bss_data else { return "no reason given".into() };
         let text = |bytes: &[c_char]| -> String {
             bytes.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8 as char).collect()
         };
         format!("{} {}", text(&bss.exit_reason), text(&bss.exit_message)).trim().to_owned()
     }
 
-    /// Gives every task back. Waits until the kernel has done so.
-    pub fn stop(mut self) {
+    /// Gives every task back, and returns when the kernel has done so.
+    pub fn stop(mut self) -> Program {
         self.link.take();
+        self.program
     }
 }
 

@@ -1,0 +1,102 @@
+//! What policies do in a stock kernel, and what the kernel does when they go wrong. One boot serves all tests of this
+//! file; a failing guest shows its console.
+
+mod lab;
+
+use ekiden::Call;
+use lab::newest;
+use serde_json::Value;
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_default()
+}
+
+#[test]
+fn a_panic_in_each_call_of_the_trait_ends_only_the_policy() {
+    let reports = newest().trial("faults --modules /lab --rounds 2");
+    let calls = reports.len() / 2;
+    // Timers are not armed by this host yet, and come with the agent's; every other call can panic.
+    assert_eq!(calls, Call::ALL.len() - 1, "{reports:#?}");
+    for report in &reports {
+        let expected = format!("planted in {} at ", text(report, "call"));
+        assert!(text(report, "fault").starts_with(&expected), "{report}");
+        assert!(text(report, "fault").contains("faulty.rs:"), "the place is missing: {report}");
+    }
+}
+
+#[test]
+fn a_panic_in_the_busiest_calls_is_contained_twenty_times_in_one_boot() {
+    let reports = newest().trial("faults --modules /lab --rounds 20 --calls pick_next_task,task_wakeup");
+    assert_eq!(reports.len(), 40);
+    assert!(reports.iter().all(|report| text(report, "fault").starts_with("planted in ")), "{reports:#?}");
+}
+
+#[test]
+fn an_exhausted_arena_ends_only_the_policy() {
+    let reports = newest().trial("faults --modules /lab --fault 1 --calls pick_next_task,task_wakeup,task_new");
+    assert_eq!(reports.len(), 3);
+    for report in &reports {
+        assert!(text(report, "fault").contains("memory"), "{report}");
+    }
+}
+
+#[test]
+fn a_lost_or_wrong_token_is_found_named_and_put_right() {
+    let reports = newest().trial("mistakes --modules /lab");
+    assert_eq!(reports.len(), 4);
+    for report in &reports[..3] {
+        assert_eq!(report["still_running"], true, "{report}");
+        assert_eq!(report["mistakes"], 1, "{report}");
+        assert!(text(report, "last_mistake").contains("lost a token"), "{report}");
+    }
+    assert_eq!(reports[3]["still_running"], true, "{}", reports[3]);
+}
+
+#[test]
+fn modules_load_run_and_unload_a_hundred_times() {
+    let reports = newest().trial("reload --modules /lab --rounds 100");
+    assert_eq!(reports[0]["rounds"], 100);
+}
+
+#[test]
+fn policies_live_through_a_storm_and_no_task_is_lost() {
+    for policy in ["fifo", "wfq"] {
+        let report = &newest().trial(&format!("storm --modules /lab --policy {policy}"))[0];
+        assert_eq!(report["still_running"], true, "{report}");
+        assert_eq!(report["mistakes"], 0, "{report}");
+        assert_eq!(report["back_after_kill"], true, "{report}");
+        let (before, after) = (report["tasks_before"].as_u64().unwrap(), report["tasks_after"].as_u64().unwrap());
+        // Kernel threads come and go; two hundred forks must not stay.
+        assert!(after < before + 20, "slots of dead tasks are not freed: {report}");
+    }
+}
+
+#[test]
+fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was() {
+    let reports = newest().trial("refusals --modules /lab");
+    let find = |what: &str| text(reports.iter().find(|report| text(report, "what") == what).unwrap(), "error").to_owned();
+    assert!(find("unknown policy").contains("nosuch"));
+    assert!(find("parameter out of range").contains("period_us=0"));
+    assert!(find("unknown parameter").contains("nosuch"));
+    assert!(find("module that is not there").contains("does not exist"));
+    assert!(find("file that is no module").contains("not a kernel module"));
+    assert!(find("arena too small").contains("memory"), "{}", find("arena too small"));
+    assert!(find("second session").contains("runs already"));
+}
+
+#[test]
+fn wfq_shares_a_cpu_as_the_appendix_of_the_paper_asks() {
+    let lab = newest();
+    for (name, options) in [("fair-share", ""), ("weights", ""), ("nice:0:5", ""), ("churn", "")] {
+        let line = format!("hold --modules /lab --policy wfq -- ekiden-load run {name} --check {options}");
+        lab.shell(&format!("ekiden-trial {line}"));
+    }
+}
+
+#[test]
+fn a_policy_for_attached_tasks_leaves_the_others_alone() {
+    let report = &newest().trial("attached --modules /lab")[0];
+    assert_eq!(report["still_running"], true, "{report}");
+    assert!(report["attached_tasks"].as_u64().unwrap() < 5, "it took more than was given: {report}");
+    assert!(report["batch_ticks"].as_u64().unwrap() > 0, "batch work got nothing: {report}");
+}

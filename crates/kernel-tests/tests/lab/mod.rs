@@ -1,0 +1,122 @@
+//! A booted stock kernel with our modules, shared by the tests of one file.
+#![allow(dead_code, reason = "each file of tests uses a part of it")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use ekiden_build::{Builder, Project, Target};
+use ekiden_vm::{Cache, GuestCommand, Kernel, Vm, VmSpec};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A guest with our modules and programs in `/lab`.
+pub(crate) struct Lab {
+    vm: Vm,
+    _share: TempDir,
+}
+
+/// Says something on the terminal; tests that boot take a while.
+fn say(line: &str) {
+    eprintln!("{line}");
+}
+
+impl Lab {
+    /// Boots `kernel` with two CPUs.
+    pub(crate) fn boot(kernel: &Kernel) -> Self {
+        let cache = Cache::from_env().unwrap();
+        let programs = programs();
+        let share = TempDir::new().unwrap();
+        let builder = Builder::new(&cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
+        for crate_name in ["policies", "test-policies"] {
+            let project = Project::open(&root().join("crates").join(crate_name)).unwrap();
+            let modules = builder
+                .build(&Target::fetched(kernel), &project, project.policies(), &mut say)
+                .unwrap_or_else(|error| panic!("{error}"));
+            for entry in fs::read_dir(&modules.directory).unwrap() {
+                let path = entry.unwrap().path();
+                fs::copy(&path, share.path().join(path.file_name().unwrap())).unwrap();
+            }
+        }
+        // Nothing is measured here, so the guest's clock may run ahead of its instructions. Without `nohz=off`, timers
+        // of idle CPUs come late when the emulator takes turns.
+        let spec = VmSpec {
+            cpus: 2,
+            icount_shift: 3,
+            share_dir: Some(share.path().to_owned()),
+            programs,
+            cmdline: "nohz=off".into(),
+            ..VmSpec::default()
+        };
+        let vm = Vm::boot(kernel, &spec).unwrap_or_else(|error| panic!("{error}"));
+        assert!(vm.problems().is_empty(), "{:?}", vm.problems());
+        let lab = Self { vm, _share: share };
+        lab.shell("mkdir /lab && cp /host/*.ko /lab/");
+        lab
+    }
+
+    /// Runs a trial, and returns what it printed, a JSON value per line.
+    pub(crate) fn trial(&self, arguments: &str) -> Vec<Value> {
+        let output = self.shell(&format!("ekiden-trial {arguments}"));
+        output.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{output}"))).collect()
+    }
+
+    /// Runs a shell line in the guest; it must succeed, and the kernel must have nothing to complain about.
+    pub(crate) fn shell(&self, line: &str) -> String {
+        let command = GuestCommand::shell(line).timeout(Duration::from_secs(1500));
+        let output = self.vm.run_ok(&command).unwrap_or_else(|error| panic!("{error}"));
+        let findings = self.vm.console().findings();
+        assert!(findings.is_empty(), "after `{line}` the kernel says:\n{}", findings.join("\n"));
+        output
+    }
+}
+
+/// The lab of the newest kernel that passes the pre-flight. Tests take turns in it.
+pub(crate) fn newest() -> MutexGuard<'static, Lab> {
+    static LAB: OnceLock<Mutex<Lab>> = OnceLock::new();
+    let lab = LAB.get_or_init(|| {
+        let cache = Cache::from_env().unwrap();
+        let kernel = ekiden_vm::fetch_newest_passing(&cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
+        Mutex::new(Lab::boot(&kernel))
+    });
+    // A test that failed has said so; the guest is still there for the next one.
+    lab.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Another kernel that passes the pre-flight, of another version than the newest.
+pub(crate) fn older_kernel() -> Kernel {
+    let cache = Cache::from_env().unwrap();
+    let newest = ekiden_vm::fetch_newest_passing(&cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
+    let version = |release: &str| release.split('.').take(2).collect::<Vec<_>>().join(".");
+    let candidates = ekiden_vm::candidates(&cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
+    for candidate in candidates {
+        if version(&candidate.release) == version(newest.release()) {
+            continue;
+        }
+        if let Ok(kernel) = ekiden_vm::fetch(&cache, &candidate.release, &mut say) {
+            return kernel;
+        }
+    }
+    panic!("the mirror has no second kernel version that passes the pre-flight");
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// What runs in the guest. They belong to other packages, so cargo does not build them for this test by itself.
+fn programs() -> Vec<PathBuf> {
+    let trial = PathBuf::from(env!("CARGO_BIN_EXE_ekiden-trial"));
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--package", "ekiden-guest", "--package", "ekiden-workload"])
+        .current_dir(root())
+        .status()
+        .unwrap();
+    assert!(status.success(), "cannot build the guest's programs");
+    let directory = trial.parent().unwrap();
+    vec![directory.join("ekiden-load"), trial]
+}

@@ -1,0 +1,19 @@
+//! The same modules' sources on another stock kernel: features are found in its BTF, not by its number.
+
+mod lab;
+
+use lab::{Lab, older_kernel};
+
+#[test]
+fn policies_run_on_an_older_kernel_too() {
+    let lab = Lab::boot(&older_kernel());
+    for policy in ["fifo", "wfq"] {
+        let report = &lab.trial(&format!("storm --modules /lab --policy {policy}"))[0];
+        assert_eq!(report["still_running"], true, "{report}");
+        assert_eq!(report["mistakes"], 0, "{report}");
+        assert_eq!(report["back_after_kill"], true, "{report}");
+    }
+    let reports = lab.trial("faults --modules /lab --calls pick_next_task,task_new,task_blocked,balance,reregister_init");
+    assert_eq!(reports.len(), 5);
+    lab.trial("reload --modules /lab --rounds 5");
+}
