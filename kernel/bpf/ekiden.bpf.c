@@ -19,6 +19,7 @@ extern void ekiden_cpu_event(struct ekiden_event *event, struct ekiden_outcome *
 extern void ekiden_event(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern struct task_struct *ekiden_pick(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern void ekiden_task_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
+extern void ekiden_arm_timer(u32 cpu, u64 delay_ns) __ksym;
 extern int ekiden_attach(void) __ksym;
 extern void ekiden_detach(void) __ksym;
 extern int ekiden_fault_text(char *text, u32 text__sz) __ksym;
@@ -71,8 +72,10 @@ static __noinline int kick(u64 kicks)
 }
 
 /* What every outcome can ask for. */
-static __always_inline void carry_out(struct ekiden_outcome *outcome)
+static __always_inline void carry_out(u32 cpu, struct ekiden_outcome *outcome)
 {
+	if (outcome->timer_ns)
+		ekiden_arm_timer(cpu, outcome->timer_ns);
 	if (outcome->kicks)
 		kick(outcome->kicks);
 	if (outcome->status == EKIDEN_FAULT)
@@ -98,7 +101,7 @@ static __always_inline void place_on_idle(struct task_struct *p, s32 cpu)
 	ekiden_event(&event, &outcome);
 	if (outcome.status == EKIDEN_RUN)
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, outcome.slice_ns ?: slice_default_ns, 0);
-	carry_out(&outcome);
+	carry_out(event.cpu, &outcome);
 }
 
 OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
@@ -112,7 +115,7 @@ OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu, struct task_struct *p, s32 prev_
 	event.args[0] = cpu;
 	__builtin_memset(&outcome, 0, sizeof(outcome));
 	ekiden_event(&event, &outcome);
-	carry_out(&outcome);
+	carry_out(event.cpu, &outcome);
 	if (outcome.status == EKIDEN_DONE && outcome.cpu != cpu)
 		return outcome.cpu;
 	if (is_idle)
@@ -151,7 +154,7 @@ OPS(enqueue) void BPF_PROG(ekiden_enqueue, struct task_struct *p, u64 enq_flags)
 	ekiden_event(&event, &outcome);
 	if (outcome.status == EKIDEN_RUN)
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, outcome.slice_ns ?: slice_default_ns, enq_flags);
-	carry_out(&outcome);
+	carry_out(event.cpu, &outcome);
 }
 
 /* The task that was picked cannot run on this CPU: it changed since the engine looked. */
@@ -163,7 +166,7 @@ static __always_inline void refuse(struct task_struct *p)
 	event.args[0] = EKIDEN_REFUSED_NOT_ALLOWED;
 	__builtin_memset(&outcome, 0, sizeof(outcome));
 	ekiden_event(&event, &outcome);
-	carry_out(&outcome);
+	carry_out(event.cpu, &outcome);
 }
 
 OPS(dispatch) void BPF_PROG(ekiden_dispatch, s32 cpu, struct task_struct *prev)
@@ -189,7 +192,7 @@ OPS(dispatch) void BPF_PROG(ekiden_dispatch, s32 cpu, struct task_struct *prev)
 	} else if (outcome.status == EKIDEN_KEEP_PREVIOUS && prev) {
 		set_slice(prev, outcome.slice_ns ?: slice_default_ns);
 	}
-	carry_out(&outcome);
+	carry_out(event.cpu, &outcome);
 }
 
 OPS(quiescent) void BPF_PROG(ekiden_quiescent, struct task_struct *p, u64 deq_flags)
@@ -202,7 +205,7 @@ OPS(quiescent) void BPF_PROG(ekiden_quiescent, struct task_struct *p, u64 deq_fl
 		return;
 	__builtin_memset(&outcome, 0, sizeof(outcome));
 	ekiden_event(&event, &outcome);
-	carry_out(&outcome);
+	carry_out(event.cpu, &outcome);
 }
 
 /* An event about a task with nothing to return. */
@@ -215,7 +218,7 @@ static __always_inline void tell(u32 kind, struct task_struct *p, u64 arg0, u64 
 	event.args[1] = arg1;
 	__builtin_memset(&outcome, 0, sizeof(outcome));
 	ekiden_event(&event, &outcome);
-	carry_out(&outcome);
+	carry_out(event.cpu, &outcome);
 }
 
 OPS(tick) void BPF_PROG(ekiden_tick, struct task_struct *p)
@@ -261,7 +264,7 @@ OPS(enable) void BPF_PROG(ekiden_enable, struct task_struct *p)
 		scx_bpf_task_set_dsq_vtime(p, outcome.task);
 	else
 		p->scx.dsq_vtime = outcome.task;
-	carry_out(&outcome);
+	carry_out(event.cpu, &outcome);
 }
 
 /* The task dies, or leaves for another class, or the whole scheduler ends. Its id ends here in each case. */
@@ -277,7 +280,7 @@ static __always_inline void tell_cpu(u32 kind, s32 cpu)
 
 	__builtin_memset(&outcome, 0, sizeof(outcome));
 	ekiden_cpu_event(&event, &outcome);
-	carry_out(&outcome);
+	carry_out(event.cpu, &outcome);
 }
 
 OPS(cpu_online) void BPF_PROG(ekiden_cpu_online, s32 cpu)
@@ -288,6 +291,14 @@ OPS(cpu_online) void BPF_PROG(ekiden_cpu_online, s32 cpu)
 OPS(cpu_offline) void BPF_PROG(ekiden_cpu_offline, s32 cpu)
 {
 	tell_cpu(EKIDEN_CPU_OFFLINE, cpu);
+}
+
+/* A timer went off outside of every operation of sched_ext; this program has what the policy wants carried out. */
+SEC("fentry/ekiden_timer_fired") int BPF_PROG(ekiden_on_timer, u64 kicks)
+{
+	if (kicks)
+		kick(kicks);
+	return 0;
 }
 
 OPS_SLEEPABLE(init) s32 BPF_PROG(ekiden_init)

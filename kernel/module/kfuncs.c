@@ -34,6 +34,7 @@ s64 ekiden_guarded_deliver(struct ekiden_event *event, struct ekiden_outcome *ou
 /* main.c */
 void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
 void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
+void ekiden_do_arm_timer(u32 cpu, u64 delay_ns);
 int ekiden_do_attach(void);
 void ekiden_do_detach(void);
 int ekiden_do_fault_text(char *text, u32 size);
@@ -74,6 +75,12 @@ __bpf_kfunc void ekiden_task_enable(struct task_struct *p, struct ekiden_event *
 	ekiden_do_enable(p, event, outcome);
 }
 
+/* Tells the policy after `delay_ns` that its timer on `cpu` went off. */
+__bpf_kfunc void ekiden_arm_timer(u32 cpu, u64 delay_ns)
+{
+	ekiden_do_arm_timer(cpu, delay_ns);
+}
+
 __bpf_kfunc int ekiden_attach(void)
 {
 	return ekiden_do_attach();
@@ -90,11 +97,22 @@ __bpf_kfunc int ekiden_fault_text(char *text, u32 text__sz)
 	return ekiden_do_fault_text(text, text__sz);
 }
 
+/*
+ * A CPU's timer went off, the policy was told, and wants these CPUs to look for work. Does nothing by itself: a BPF
+ * program is attached to it, which can ask sched_ext. It stands here because the program finds its argument by BTF.
+ */
+noinline void ekiden_timer_fired(u64 kicks)
+{
+	/* Kept by the compiler, and with its argument. */
+	asm volatile("" : : "r"(kicks));
+}
+
 BTF_KFUNCS_START(ekiden_kfunc_ids)
 BTF_ID_FLAGS(func, ekiden_event)
 BTF_ID_FLAGS(func, ekiden_cpu_event)
 BTF_ID_FLAGS(func, ekiden_pick, KF_RET_NULL | KF_RCU_PROTECTED)
 BTF_ID_FLAGS(func, ekiden_task_enable)
+BTF_ID_FLAGS(func, ekiden_arm_timer)
 BTF_ID_FLAGS(func, ekiden_attach, KF_SLEEPABLE)
 BTF_ID_FLAGS(func, ekiden_detach)
 BTF_ID_FLAGS(func, ekiden_fault_text)

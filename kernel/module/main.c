@@ -6,6 +6,7 @@
 #include <linux/bpf.h>
 #include <linux/cpumask.h>
 #include <linux/fs.h>
+#include <linux/hrtimer.h>
 #include <linux/ktime.h>
 #include <linux/miscdevice.h>
 #include <linux/mm.h>
@@ -49,6 +50,8 @@ DEFINE_PER_CPU(unsigned long, ekiden_guard_sp);
 /* kfuncs.c */
 void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
 void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
+void ekiden_do_arm_timer(u32 cpu, u64 delay_ns);
+void ekiden_timer_fired(u64 kicks);
 int ekiden_do_attach(void);
 void ekiden_do_detach(void);
 int ekiden_do_fault_text(char *text, u32 size);
@@ -169,6 +172,59 @@ void ekiden_do_detach(void)
 	schedule_work(&reap_work);
 }
 
+/* ---- timers, one per CPU ---- */
+
+struct ekiden_timer {
+	struct hrtimer timer;
+	u32 cpu;
+};
+
+static DEFINE_PER_CPU(struct ekiden_timer, timers);
+
+static enum hrtimer_restart timer_expired(struct hrtimer *timer)
+{
+	struct ekiden_timer *own = container_of(timer, struct ekiden_timer, timer);
+	struct ekiden_event event = { .kind = EKIDEN_TIMER, .cpu = own->cpu };
+	struct ekiden_outcome outcome = {};
+
+	rcu_read_lock();
+	deliver(&event, &outcome, NULL, 0);
+	/* After a fault, the next operation on any CPU tells the kernel. */
+	ekiden_timer_fired(outcome.status == EKIDEN_FAULT ? ~0ULL : outcome.kicks);
+	rcu_read_unlock();
+	if (outcome.status == EKIDEN_FAULT || !outcome.timer_ns)
+		return HRTIMER_NORESTART;
+	hrtimer_forward_now(timer, ns_to_ktime(outcome.timer_ns));
+	return HRTIMER_RESTART;
+}
+
+/* The timer runs on the CPU that arms it, wherever the call that it was for belongs. */
+void ekiden_do_arm_timer(u32 cpu, u64 delay_ns)
+{
+	if (cpu < nr_cpu_ids)
+		hrtimer_start(&per_cpu_ptr(&timers, cpu)->timer, ns_to_ktime(delay_ns), HRTIMER_MODE_REL_PINNED_HARD);
+}
+
+static void set_up_timers(void)
+{
+	int cpu;
+
+	for_each_possible_cpu(cpu) {
+		struct ekiden_timer *own = per_cpu_ptr(&timers, cpu);
+
+		own->cpu = cpu;
+		hrtimer_setup(&own->timer, timer_expired, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
+	}
+}
+
+static void cancel_timers(void)
+{
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		hrtimer_cancel(&per_cpu_ptr(&timers, cpu)->timer);
+}
+
 /* ---- answers to Rust ---- */
 
 u64 ekiden_c_now_ns(void);
@@ -273,6 +329,7 @@ EXPORT_SYMBOL_GPL(ekiden_unregister_policy);
 
 static void free_running(void)
 {
+	cancel_timers();
 	ekiden_rs_forget();
 	vfree(running.engine_arena);
 	vfree(running.policy_arena);
@@ -571,6 +628,7 @@ static int __init ekiden_init(void)
 {
 	int ret = ekiden_register_kfuncs();
 
+	set_up_timers();
 	return ret ?: misc_register(&control_device);
 }
 

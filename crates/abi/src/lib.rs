@@ -6,7 +6,7 @@
 //! * The **engine** calls a **policy** with a [`Message`] and gets a [`Reply`]. One message is one call of the
 //!   `Scheduler` trait (papers/000, table 1).
 //!
-//! `kernel/include/ekiden_abi.h` is generated from this crate, and a test compares the two.
+//! `kernel/include/ekiden_abi.h` says the same in C, and a test compares the two.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -28,7 +28,7 @@ enum Trial {
         /// Value of parameter `fault`: 0 panics, 1 uses up the arena, 4 deadlocks.
         #[arg(long, default_value_t = 0)]
         fault: u64,
-        /// Only these calls; all but `timer`, which this host does not deliver yet, if none is named.
+        /// Only these calls.
         #[arg(long, value_delimiter = ',')]
         calls: Vec<String>,
     },

@@ -14,9 +14,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 #[test]
 fn a_panic_in_each_call_of_the_trait_ends_only_the_policy() {
     let reports = newest().trial("faults --modules /lab --rounds 2");
-    let calls = reports.len() / 2;
-    // Timers are not armed by this host yet, and come with the agent's; every other call can panic.
-    assert_eq!(calls, Call::ALL.len() - 1, "{reports:#?}");
+    assert_eq!(reports.len(), 2 * Call::ALL.len(), "{reports:#?}");
     for report in &reports {
         let expected = format!("planted in {} at ", text(report, "call"));
         assert!(text(report, "fault").starts_with(&expected), "{report}");
@@ -44,12 +42,11 @@ fn an_exhausted_arena_ends_only_the_policy() {
 fn a_lost_or_wrong_token_is_found_named_and_put_right() {
     let reports = newest().trial("mistakes --modules /lab");
     assert_eq!(reports.len(), 4);
-    for report in &reports[..3] {
+    for (report, expected) in reports.iter().zip(["lost a token", "lost a token", "lost a token", "for another CPU"]) {
         assert_eq!(report["still_running"], true, "{report}");
         assert_eq!(report["mistakes"], 1, "{report}");
-        assert!(text(report, "last_mistake").contains("lost a token"), "{report}");
+        assert!(text(report, "last_mistake").contains(expected), "{report}");
     }
-    assert_eq!(reports[3]["still_running"], true, "{}", reports[3]);
 }
 
 #[test]

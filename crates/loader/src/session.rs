@@ -68,6 +68,7 @@ pub struct Program {
 pub struct Session {
     // In this order: first the kernel lets go of the policy, then the policy ends.
     link: Option<Link>,
+    _timer: Option<Link>,
     program: Program,
     control: Control,
 }
@@ -107,8 +108,12 @@ impl Session {
                 policy: config.policy.clone(),
             },
         };
+        let timer = match calls()?.has(Call::Timer) {
+            true => Some(program.skel.progs.ekiden_on_timer.attach().map_err(|error| bpf_error("attach", &error))?),
+            false => None,
+        };
         let link = program.skel.maps.ekiden_ops.attach_struct_ops().map_err(|error| bpf_error("attach", &error))?;
-        let session = Self { link: Some(link), program, control };
+        let session = Self { link: Some(link), _timer: timer, program, control };
         match session.check() {
             Ok(()) => Ok(session),
             Err(error) => {
@@ -194,6 +199,7 @@ fn choose_operations(open: &mut OpenEkidenSkel<'_>, calls: Calls) {
     let select_default = open.progs.ekiden_select_cpu_default.as_libbpf_object().as_ptr();
     let asks_for_cpu = calls.has(Call::SelectTaskRq);
     open.progs.ekiden_select_cpu_default.set_autoload(!asks_for_cpu);
+    open.progs.ekiden_on_timer.set_autoload(calls.has(Call::Timer));
     let ops = open.struct_ops.ekiden_ops_mut();
     if !asks_for_cpu {
         ops.select_cpu = select_default;

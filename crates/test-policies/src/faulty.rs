@@ -83,8 +83,15 @@ impl Scheduler for Faulty {
     }
 
     fn pick_next_task(&self, _: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
-        if self.trips(Call::PickNextTask) && self.fault == Fault::WrongCpu as u64 {
-            return self.queues.iter().filter(|(other, _)| *other != cpu).find_map(|(_, queue)| queue.lock().pop_front());
+        if self.fault == Fault::WrongCpu as u64 {
+            let wrong = self.queues.iter().filter(|(other, _)| *other != cpu).find_map(|(_, queue)| queue.lock().pop_front());
+            match wrong {
+                Some(token) if self.trips(Call::PickNextTask) => return Some(token),
+                Some(token) => self.queues[token.cpu()].lock().push_front(token),
+                None => {}
+            }
+        } else {
+            self.trips(Call::PickNextTask);
         }
         self.queues[cpu].lock().pop_front()
     }
@@ -97,7 +104,8 @@ impl Scheduler for Faulty {
         }
     }
 
-    fn task_new(&self, _: &Cx, _: &Task, token: Schedulable<Self>) {
+    fn task_new(&self, cx: &Cx, _: &Task, token: Schedulable<Self>) {
+        cx.arm_timer(1_000_000);
         if !self.trips(Call::TaskNew) {
             self.queue(token);
         }
@@ -213,8 +221,7 @@ impl Scheduler for Faulty {
         self.trips(Call::CpuOffline);
     }
 
-    fn timer(&self, cx: &Cx, _: CpuId) {
+    fn timer(&self, _: &Cx, _: CpuId) {
         self.trips(Call::Timer);
-        cx.arm_timer(1_000_000);
     }
 }
