@@ -14,9 +14,9 @@ fn main() {
         if let Some(clang) = clang() {
             builder.clang(clang);
         }
-        builder
-            .build_and_generate(out.join(format!("{name}.skel.rs")))
-            .unwrap_or_else(|error| panic!("cannot compile {name}.bpf.c (./ekiden doctor says what is missing): {error:#?}"));
+        builder.build_and_generate(out.join(format!("{name}.skel.rs"))).unwrap_or_else(|error| {
+            panic!("cannot compile {name}.bpf.c (./ekiden doctor says what is missing): {error:#?}")
+        });
     }
     println!("cargo:rerun-if-changed={}", sources.display());
     println!("cargo:rerun-if-changed={}", sources.join("../include").display());

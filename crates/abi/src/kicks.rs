@@ -55,7 +55,11 @@ impl Kicks {
     /// The CPUs, if they are not all.
     pub fn iter(self) -> impl Iterator<Item = u32> {
         let word = if self.is_all() { 0 } else { self.0 };
-        [0, 16, 32, 48].into_iter().map(move |shift| word >> shift & 0xffff).filter(|code| *code != 0).map(|code| code as u32 - 1)
+        [0, 16, 32, 48]
+            .into_iter()
+            .map(move |shift| word >> shift & 0xffff)
+            .filter(|code| *code != 0)
+            .map(|code| code as u32 - 1)
     }
 }
 

@@ -66,10 +66,8 @@ impl Env {
         for text in params.split([' ', ',', '\n']).filter(|text| !text.is_empty()) {
             let parsed = text.split_once('=').and_then(|(name, value)| Some((name, value.parse::<u64>().ok()?)));
             let (name, value) = parsed.ok_or_else(|| ParamError::Malformed(text.into()))?;
-            let param = *declared
-                .iter()
-                .find(|param| param.name == name)
-                .ok_or_else(|| ParamError::Unknown(name.into()))?;
+            let param =
+                *declared.iter().find(|param| param.name == name).ok_or_else(|| ParamError::Unknown(name.into()))?;
             if !(param.min..=param.max).contains(&value) {
                 return Err(ParamError::OutOfRange { param, value });
             }

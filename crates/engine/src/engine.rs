@@ -1,8 +1,8 @@
 //! One event in, one outcome out.
 
 use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use core::sync::atomic::Ordering::{Acquire, Release};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use ekiden::abi::{Event, EventKind, Message, NO_CPU, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags};
 use ekiden::{Call, Calls, CpuId, Host, Policy, RefusalReason, TaskId};
@@ -565,7 +565,14 @@ impl Engine {
 
     /// Hands back a token that cannot be honoured.
     #[cold]
-    fn refuse(&self, handling: &mut Handling<'_>, cpu: CpuId, raw: RawToken, reason: RefusalReason, slot: Option<&Slot>) {
+    fn refuse(
+        &self,
+        handling: &mut Handling<'_>,
+        cpu: CpuId,
+        raw: RawToken,
+        reason: RefusalReason,
+        slot: Option<&Slot>,
+    ) {
         Counters::count(&self.counters(cpu).refusals);
         if let (RefusalReason::WrongCpu, Some(slot)) = (reason, slot) {
             // The other reasons arise when a task dies or moves while it waits, which is nobody's mistake.
@@ -717,4 +724,3 @@ impl Engine {
         self.cpus.len() as u32
     }
 }
-

@@ -38,7 +38,9 @@ impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let call = self.call.name();
         match self.kind {
-            MistakeKind::Refused(reason) => write!(f, "{call} gave back a token that is refused: {}", reason.describe()),
+            MistakeKind::Refused(reason) => {
+                write!(f, "{call} gave back a token that is refused: {}", reason.describe())
+            }
             MistakeKind::TokenLost => write!(f, "{call} lost a token; a new one was issued"),
             MistakeKind::WrongTokenReturned => write!(f, "{call} gave back the token of another task or CPU"),
             MistakeKind::BadCpu => write!(f, "{call} named a CPU that the task may not use"),

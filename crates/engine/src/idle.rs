@@ -45,7 +45,11 @@ impl IdleCpus {
         if (word.load(Relaxed) & bit != 0) == idle {
             return false;
         }
-        if idle { word.fetch_or(bit, Relaxed) } else { word.fetch_and(!bit, Relaxed) };
+        if idle {
+            word.fetch_or(bit, Relaxed)
+        } else {
+            word.fetch_and(!bit, Relaxed)
+        };
         true
     }
 }

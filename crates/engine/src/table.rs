@@ -1,8 +1,8 @@
 //! The task table: one slot per task, found without hashing.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use ekiden::{CpuId, TaskId, abi::RawToken, weight_of_nice};
 use spin::mutex::SpinMutex;

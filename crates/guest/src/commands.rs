@@ -55,28 +55,17 @@ struct Progress {
 
 impl Commands {
     pub(crate) fn new(port: File) -> Self {
-        Self {
-            port: Mutex::new(port),
-            running: Mutex::default(),
-            started: Condvar::new(),
-        }
+        Self { port: Mutex::new(port), running: Mutex::default(), started: Condvar::new() }
     }
 
     /// Sends one message. With nobody connected it is lost, and so it should be.
     pub(crate) fn reply(&self, reply: &Reply) {
-        let mut line =
-            serde_json::to_vec(reply).expect("replies hold nothing that JSON cannot say");
+        let mut line = serde_json::to_vec(reply).expect("replies hold nothing that JSON cannot say");
         line.push(b'\n');
         let _ = lock(&self.port).write_all(&line);
     }
 
-    pub(crate) fn start(
-        self: &Arc<Self>,
-        id: u64,
-        argv: &[String],
-        env: &[(String, String)],
-        cwd: Option<&str>,
-    ) {
+    pub(crate) fn start(self: &Arc<Self>, id: u64, argv: &[String], env: &[(String, String)], cwd: Option<&str>) {
         if let Err(error) = self.try_start(id, argv, env, cwd) {
             self.reply(&Reply::Failed { id, error });
         }
@@ -91,11 +80,7 @@ impl Commands {
     ) -> Result<(), String> {
         let (program, arguments) = argv.split_first().ok_or("the command is empty")?;
         let outputs = Arc::new(Outputs {
-            progress: Mutex::new(Progress {
-                open: 2,
-                sending: 0,
-                sent: 0,
-            }),
+            progress: Mutex::new(Progress { open: 2, sending: 0, sent: 0 }),
             closed: Condvar::new(),
         });
         // Held while spawning, so that the reaper cannot see the end of a process before it is in the table.
@@ -113,17 +98,8 @@ impl Commands {
             .spawn()
             .map_err(|error| format!("{program}: {error}"))?;
         let pid = Pid::from_raw(child.id() as i32);
-        running.insert(
-            pid,
-            Running {
-                id,
-                outputs: Arc::clone(&outputs),
-            },
-        );
-        self.reply(&Reply::Started {
-            id,
-            pid: pid.as_raw(),
-        });
+        running.insert(pid, Running { id, outputs: Arc::clone(&outputs) });
+        self.reply(&Reply::Started { id, pid: pid.as_raw() });
         self.started.notify_one();
         drop(running);
         let stdout = child.stdout.take().expect("was asked for");
@@ -159,11 +135,7 @@ impl Commands {
 
     pub(crate) fn kill(&self, id: u64, signal: i32) {
         let running = lock(&self.running);
-        let Some(pid) = running
-            .iter()
-            .find(|(_, command)| command.id == id)
-            .map(|(pid, _)| *pid)
-        else {
+        let Some(pid) = running.iter().find(|(_, command)| command.id == id).map(|(pid, _)| *pid) else {
             // It has ended; its exit message is on its way.
             return;
         };
@@ -218,17 +190,10 @@ impl Commands {
         let mut before = None;
         while progress.open > 0 && (progress.sending > 0 || before != Some(*progress)) {
             before = Some(*progress);
-            progress = outputs
-                .closed
-                .wait_timeout(progress, DRAIN)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            progress = outputs.closed.wait_timeout(progress, DRAIN).unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(progress);
-        self.reply(&Reply::Exited {
-            id: command.id,
-            status,
-        });
+        self.reply(&Reply::Exited { id: command.id, status });
     }
 }
 

@@ -131,9 +131,7 @@ fn to_base64<S: Serializer>(data: &[u8], serializer: S) -> Result<S::Ok, S::Erro
 }
 
 fn from_base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
-    BASE64_STANDARD
-        .decode(String::deserialize(deserializer)?)
-        .map_err(D::Error::custom)
+    BASE64_STANDARD.decode(String::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
 #[cfg(test)]
@@ -142,11 +140,7 @@ mod tests {
 
     #[test]
     fn output_survives_the_channel_byte_for_byte() {
-        let reply = Reply::Output {
-            id: 7,
-            stream: Stream::Stderr,
-            data: vec![0, 0xff, b'\n', 0xc3],
-        };
+        let reply = Reply::Output { id: 7, stream: Stream::Stderr, data: vec![0, 0xff, b'\n', 0xc3] };
         let line = serde_json::to_string(&reply).unwrap();
         assert!(!line.contains('\n'), "one message is one line: {line}");
         assert_eq!(serde_json::from_str::<Reply>(&line).unwrap(), reply);
@@ -154,10 +148,7 @@ mod tests {
 
     #[test]
     fn a_line_that_is_no_message_is_an_error() {
-        assert!(
-            serde_json::from_str::<Reply>(r#"{"op":"output","id":1,"stream":"stdout","data":"*"}"#)
-                .is_err()
-        );
+        assert!(serde_json::from_str::<Reply>(r#"{"op":"output","id":1,"stream":"stdout","data":"*"}"#).is_err());
         assert!(serde_json::from_str::<Request>(r#"{"op":"dance"}"#).is_err());
     }
 }

@@ -20,9 +20,7 @@ use std::{
 
 fn main() {
     if std::process::id() != 1 {
-        eprintln!(
-            "ekiden-guest is the init process of Ekiden's virtual machines; start one with `ekiden vm`"
-        );
+        eprintln!("ekiden-guest is the init process of Ekiden's virtual machines; start one with `ekiden vm`");
         std::process::exit(2);
     }
     let problems = mounts::prepare();
@@ -58,15 +56,9 @@ fn serve(problems: &[String]) -> io::Result<()> {
                 Ok(Request::Hello { nonce }) => {
                     // An earlier host may have left without our noticing, while the machine was paused.
                     commands.kill_all();
-                    commands.reply(&Reply::Hello {
-                        nonce,
-                        release: release(),
-                        problems: problems.to_vec(),
-                    });
+                    commands.reply(&Reply::Hello { nonce, release: release(), problems: problems.to_vec() });
                 }
-                Ok(Request::Run { id, argv, env, cwd }) => {
-                    commands.start(id, &argv, &env, cwd.as_deref())
-                }
+                Ok(Request::Run { id, argv, env, cwd }) => commands.start(id, &argv, &env, cwd.as_deref()),
                 Ok(Request::Kill { id, signal }) => commands.kill(id, signal),
                 Ok(Request::Poweroff) => return Ok(()),
                 Err(error) => println!("ekiden-guest: request ignored: {error}"),
@@ -87,17 +79,11 @@ fn port_path() -> io::Result<PathBuf> {
             return Ok(PathBuf::from("/dev").join(entry.file_name()));
         }
     }
-    Err(io::Error::new(
-        io::ErrorKind::NotFound,
-        format!("no virtio-serial port is called {PORT_NAME}"),
-    ))
+    Err(io::Error::new(io::ErrorKind::NotFound, format!("no virtio-serial port is called {PORT_NAME}")))
 }
 
 fn release() -> String {
-    fs::read_to_string("/proc/sys/kernel/osrelease")
-        .unwrap_or_default()
-        .trim()
-        .to_owned()
+    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }
 
 fn power_off() {

@@ -32,10 +32,7 @@ pub(crate) fn prepare() -> Vec<String> {
     for line in fs::read_to_string(MODULE_LIST).unwrap_or_default().lines() {
         let loaded = File::open(line)
             .map_err(|error| error.to_string())
-            .and_then(|file| {
-                finit_module(&file, c"", ModuleInitFlags::empty())
-                    .map_err(|error| error.to_string())
-            });
+            .and_then(|file| finit_module(&file, c"", ModuleInitFlags::empty()).map_err(|error| error.to_string()));
         if let Err(error) = loaded {
             problems.push(format!("module {line}: {error}"));
         }
@@ -43,22 +40,13 @@ pub(crate) fn prepare() -> Vec<String> {
     for &(source, target, kind, needed) in MOUNTS {
         // Inside sysfs the directory exists or cannot be made; the mount says so.
         let _ = fs::create_dir_all(target);
-        if let Err(error) = mount(
-            Some(source),
-            target,
-            Some(kind),
-            MsFlags::empty(),
-            None::<&str>,
-        ) {
+        if let Err(error) = mount(Some(source), target, Some(kind), MsFlags::empty(), None::<&str>) {
             if needed {
                 problems.push(format!("mount {target}: {error}"));
             }
         }
     }
-    match Command::new("/bin/busybox")
-        .args(["ip", "link", "set", "lo", "up"])
-        .status()
-    {
+    match Command::new("/bin/busybox").args(["ip", "link", "set", "lo", "up"]).status() {
         Ok(status) if status.success() => {}
         Ok(status) => problems.push(format!("loopback network: {status}")),
         Err(error) => problems.push(format!("loopback network: {error}")),

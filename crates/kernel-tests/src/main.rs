@@ -88,7 +88,11 @@ enum Trial {
 }
 
 fn main() -> anyhow::Result<()> {
-    match Arguments::parse().trial {
+    let trial = Arguments::parse().trial;
+    if !matches!(trial, Trial::Child { .. } | Trial::Hold { .. }) {
+        load::stay_on_cpu_1()?;
+    }
+    match trial {
         Trial::Faults { modules, rounds, fault, calls } => trials::faults(&modules, rounds, fault, &calls),
         Trial::Mistakes { modules } => trials::mistakes(&modules),
         Trial::Reload { modules, rounds } => trials::reload(&modules, rounds),

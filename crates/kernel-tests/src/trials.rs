@@ -153,17 +153,15 @@ pub(crate) fn storm(modules: &Path, policy: &str) -> Result<()> {
     let tasks_before = Status::read()?.unwrap_or_default().tasks;
     let mut forks = 0;
     {
-        let workers: Vec<Worker> = ["spin", "spin", "yield", "nap", "nap", "nap"]
-            .into_iter()
-            .map(Worker::start)
-            .collect::<Result<_>>()?;
+        let workers: Vec<Worker> =
+            ["spin", "spin", "yield", "nap", "nap", "nap"].into_iter().map(Worker::start).collect::<Result<_>>()?;
         for round in 0..40_usize {
             for (index, worker) in workers.iter().enumerate() {
                 match (round + index) % 5 {
                     0 => worker.pin(round % 2)?,
                     1 => worker.unpin()?,
                     2 => worker.nice((round % 10) as i32),
-                    3 => worker.class(libc::SCHED_FIFO).and_then(|()| worker.class(libc::SCHED_OTHER))?,
+                    3 => worker.visit_real_time()?,
                     _ => {}
                 }
             }
@@ -207,10 +205,8 @@ pub(crate) fn storm(modules: &Path, policy: &str) -> Result<()> {
 
 fn killed_loader_gives_everything_back(modules: &Path, policy: &str) -> Result<bool> {
     let this = std::env::current_exe()?;
-    let mut child = std::process::Command::new(this)
-        .args(["hold", "--policy", policy, "--modules"])
-        .arg(modules)
-        .spawn()?;
+    let mut child =
+        std::process::Command::new(this).args(["hold", "--policy", policy, "--modules"]).arg(modules).spawn()?;
     let start = Instant::now();
     while sysfs::scheduler().is_none() {
         ensure!(start.elapsed() < Duration::from_secs(10), "the policy did not start");

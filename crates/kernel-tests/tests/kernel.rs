@@ -71,7 +71,8 @@ fn policies_live_through_a_storm_and_no_task_is_lost() {
 #[test]
 fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was() {
     let reports = newest().trial("refusals --modules /lab");
-    let find = |what: &str| text(reports.iter().find(|report| text(report, "what") == what).unwrap(), "error").to_owned();
+    let find =
+        |what: &str| text(reports.iter().find(|report| text(report, "what") == what).unwrap(), "error").to_owned();
     assert!(find("unknown policy").contains("nosuch"));
     assert!(find("parameter out of range").contains("period_us=0"));
     assert!(find("unknown parameter").contains("nosuch"));

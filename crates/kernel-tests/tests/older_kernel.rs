@@ -13,7 +13,8 @@ fn policies_run_on_an_older_kernel_too() {
         assert_eq!(report["mistakes"], 0, "{report}");
         assert_eq!(report["back_after_kill"], true, "{report}");
     }
-    let reports = lab.trial("faults --modules /lab --calls pick_next_task,task_new,task_blocked,balance,reregister_init");
+    let reports =
+        lab.trial("faults --modules /lab --calls pick_next_task,task_new,task_blocked,balance,reregister_init");
     assert_eq!(reports.len(), 5);
     lab.trial("reload --modules /lab --rounds 5");
 }

@@ -7,12 +7,21 @@ fn main() {
     let cmd: Vec<String> = args.collect();
     let run = || std::process::Command::new(&cmd[0]).args(&cmd[1..]).status().unwrap();
     match policy.as_str() {
-        "none" => { run(); }
-        "bpf" => { let b = Baseline::start().unwrap(); run(); println!("still {}", b.is_running()); }
+        "none" => {
+            run();
+        }
+        "bpf" => {
+            let b = Baseline::start().unwrap();
+            run();
+            println!("still {}", b.is_running());
+        }
         _ => {
             let c = Config::new(&policy, vec![dir.join("ekiden.ko"), dir.join(format!("ekiden_{policy}.ko"))]);
             match Session::start(&c) {
-                Ok(s) => { run(); println!("still {} {:?}", s.is_running(), Status::read().unwrap()); }
+                Ok(s) => {
+                    run();
+                    println!("still {} {:?}", s.is_running(), Status::read().unwrap());
+                }
                 Err(e) => println!("ERR {e}"),
             }
         }

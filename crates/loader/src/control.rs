@@ -132,7 +132,14 @@ impl Control {
     }
 
     /// Makes a policy ready.
-    pub fn create(&self, policy: &str, params: &str, topology: &Topology, max_tasks: u32, arena_bytes: u64) -> Result<()> {
+    pub fn create(
+        &self,
+        policy: &str,
+        params: &str,
+        topology: &Topology,
+        max_tasks: u32,
+        arena_bytes: u64,
+    ) -> Result<()> {
         let mut name = [0; 32];
         if policy.len() >= name.len() {
             return Err(LoadError::NoPolicy(policy.into(), String::new()));
@@ -176,8 +183,7 @@ impl Control {
             Hint::Ready(queue, bytes) => (19, queue, bytes),
             Hint::Close(queue) => (20, queue, &[]),
         };
-        let mut request =
-            HintRequest { kind, queue, bytes: bytes.as_ptr() as u64, len: bytes.len() as u32, taken: 0 };
+        let mut request = HintRequest { kind, queue, bytes: bytes.as_ptr() as u64, len: bytes.len() as u32, taken: 0 };
         // SAFETY: as for `create`.
         unsafe { ioctl_hint(self.file.as_raw_fd(), &raw mut request) }
             .map_err(io::Error::from)
@@ -188,7 +194,9 @@ impl Control {
     /// Replaces the policy by a new instance of itself, with its state.
     pub fn renew(&self) -> Result<()> {
         // SAFETY: takes no argument.
-        unsafe { ioctl_renew(self.file.as_raw_fd()) }.map_err(io::Error::from).context("the policy cannot be renewed")?;
+        unsafe { ioctl_renew(self.file.as_raw_fd()) }
+            .map_err(io::Error::from)
+            .context("the policy cannot be renewed")?;
         Ok(())
     }
 }

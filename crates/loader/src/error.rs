@@ -12,7 +12,9 @@ pub enum LoadError {
     #[error("this needs root; run it with sudo")]
     NotRoot,
     /// The kernel has no sched_ext.
-    #[error("this kernel has no sched_ext; boot one with CONFIG_SCHED_CLASS_EXT (6.12 or newer), or use `ekiden vm run`")]
+    #[error(
+        "this kernel has no sched_ext; boot one with CONFIG_SCHED_CLASS_EXT (6.12 or newer), or use `ekiden vm run`"
+    )]
     NoSchedExt,
     /// Somebody else's scheduler runs.
     #[error("the sched_ext scheduler {0:?} is loaded already; stop it first")]
@@ -21,7 +23,9 @@ pub enum LoadError {
     #[error("a policy runs already ({0}); stop that `ekiden run` first")]
     Busy(String),
     /// The kernel does not take modules without a signature.
-    #[error("the kernel refuses unsigned modules ({reason}); sign {module} with a key that it trusts, or use `ekiden vm run`")]
+    #[error(
+        "the kernel refuses unsigned modules ({reason}); sign {module} with a key that it trusts, or use `ekiden vm run`"
+    )]
     Signature {
         /// What says so.
         reason: String,

@@ -46,7 +46,8 @@ fn check(path: &Path, bytes: &[u8]) -> Result<()> {
         return Err(LoadError::NotAModule(path.to_owned()));
     }
     let Some(magic) = modinfo(bytes, b"vermagic=") else { return Err(LoadError::NotAModule(path.to_owned())) };
-    let running = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned()).unwrap_or_default();
+    let running =
+        nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned()).unwrap_or_default();
     let built = magic.split(' ').next().unwrap_or_default();
     if built != running {
         return Err(LoadError::OtherKernel { module: path.to_owned(), built: built.to_owned(), running });

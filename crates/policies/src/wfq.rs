@@ -89,9 +89,21 @@ fn scaled(ns: u64, weight: u32) -> u64 {
 #[policy]
 impl Scheduler for Wfq {
     const PARAMS: &'static [Param] = &[
-        Param { name: "period_us", help: "time in which each waiting task runs once", default: 24_000, min: 100, max: 1_000_000 },
+        Param {
+            name: "period_us",
+            help: "time in which each waiting task runs once",
+            default: 24_000,
+            min: 100,
+            max: 1_000_000,
+        },
         Param { name: "slice_min_us", help: "shortest slice", default: 3_000, min: 10, max: 100_000 },
-        Param { name: "sleeper_credit_us", help: "head start of a task that has slept", default: 3_000, min: 0, max: 100_000 },
+        Param {
+            name: "sleeper_credit_us",
+            help: "head start of a task that has slept",
+            default: 3_000,
+            min: 0,
+            max: 100_000,
+        },
     ];
 
     fn new(env: &Env) -> Self {

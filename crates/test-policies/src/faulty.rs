@@ -84,7 +84,8 @@ impl Scheduler for Faulty {
 
     fn pick_next_task(&self, _: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
         if self.fault == Fault::WrongCpu as u64 {
-            let wrong = self.queues.iter().filter(|(other, _)| *other != cpu).find_map(|(_, queue)| queue.lock().pop_front());
+            let wrong =
+                self.queues.iter().filter(|(other, _)| *other != cpu).find_map(|(_, queue)| queue.lock().pop_front());
             match wrong {
                 Some(token) if self.trips(Call::PickNextTask) => return Some(token),
                 Some(token) => self.queues[token.cpu()].lock().push_front(token),

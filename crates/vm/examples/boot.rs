@@ -29,15 +29,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for problem in vm.problems().iter().chain(&vm.console().findings()) {
         eprintln!("problem: {problem}");
     }
-    let status = vm
-        .spawn(&GuestCommand::new(command))?
-        .stream(&mut |stream, bytes| {
-            // A closed terminal is no reason to stop.
-            let _ = match stream {
-                Stream::Stdout => std::io::stdout().write_all(bytes),
-                Stream::Stderr => std::io::stderr().write_all(bytes),
-            };
-        })?;
+    let status = vm.spawn(&GuestCommand::new(command))?.stream(&mut |stream, bytes| {
+        // A closed terminal is no reason to stop.
+        let _ = match stream {
+            Stream::Stdout => std::io::stdout().write_all(bytes),
+            Stream::Stderr => std::io::stderr().write_all(bytes),
+        };
+    })?;
     eprintln!("{status}");
     Ok(vm.shutdown()?)
 }

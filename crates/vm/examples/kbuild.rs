@@ -11,9 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let kernel = fetch(&cache, release, &mut progress)?;
     let root = BuildRoot::prepare(&cache, &mut progress)?;
     let make_args: Vec<&str> = make_args.iter().map(String::as_str).collect();
-    let printed = root
-        .kbuild(&kernel, module_dir.as_ref(), &make_args)
-        .map_err(|error| error.to_string())?;
+    let printed = root.kbuild(&kernel, module_dir.as_ref(), &make_args).map_err(|error| error.to_string())?;
     println!("{printed}");
     Ok(())
 }

@@ -57,17 +57,11 @@ impl Apt {
         let sources = SUITES
             .iter()
             // Nothing but the lists of packages: no descriptions for software centres.
-            .map(|suite| {
-                format!("deb [signed-by={KEYRING} target=Packages] {mirror} {suite} main\n")
-            })
+            .map(|suite| format!("deb [signed-by={KEYRING} target=Packages] {mirror} {suite} main\n"))
             .collect();
         let sources = write("sources.list", sources)?;
         let config = write("apt.conf", config(&directory, &sources))?;
-        Ok(Self {
-            directory,
-            config,
-            mirror,
-        })
+        Ok(Self { directory, config, mirror })
     }
 
     fn command(&self, program: &str) -> Result<Command> {
@@ -80,65 +74,39 @@ impl Apt {
     pub(crate) fn update(&self, cache: &Cache, progress: Progress<'_>) -> Result<()> {
         let _lock = cache.lock("apt")?;
         let stamp = self.directory.join("updated");
-        let source = fs::metadata(&stamp)
-            .and_then(|metadata| metadata.modified())
-            .ok();
+        let source = fs::metadata(&stamp).and_then(|metadata| metadata.modified()).ok();
         let same_mirror = fs::read_to_string(&stamp).is_ok_and(|mirror| mirror == self.mirror);
-        if same_mirror
-            && source
-                .and_then(|time| time.elapsed().ok())
-                .is_some_and(|age| age < FRESH)
-        {
+        if same_mirror && source.and_then(|time| time.elapsed().ok()).is_some_and(|age| age < FRESH) {
             return Ok(());
         }
         progress("fetching the mirror's package lists");
-        process::stdout(self.command("apt-get")?.args([
-            "-o",
-            "APT::Update::Error-Mode=any",
-            "update",
-        ]))
-        .map_err(|error| self.network(error))?;
+        process::stdout(self.command("apt-get")?.args(["-o", "APT::Update::Error-Mode=any", "update"]))
+            .map_err(|error| self.network(error))?;
         fs::write(&stamp, &self.mirror).context("write", stamp)
     }
 
     /// The packages whose name matches a regular expression.
     pub(crate) fn packages(&self, pattern: &str) -> Result<Vec<Package>> {
-        let names =
-            process::stdout(
-                self.command("apt-cache")?
-                    .args(["search", "--names-only", pattern]),
-            )?;
-        let names: Vec<&str> = names
-            .lines()
-            .filter_map(|line| line.split(' ').next())
-            .collect();
+        let names = process::stdout(self.command("apt-cache")?.args(["search", "--names-only", pattern]))?;
+        let names: Vec<&str> = names.lines().filter_map(|line| line.split(' ').next()).collect();
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        process::stdout(self.command("apt-cache")?.arg("madison").args(names))
-            .map(|table| parse_madison(&table))
+        process::stdout(self.command("apt-cache")?.arg("madison").args(names)).map(|table| parse_madison(&table))
     }
 
     /// Downloads packages (`name=version`) into a directory, going on where an earlier try was interrupted; apt checks
     /// their checksums.
     pub(crate) fn download(&self, packages: &[String], into: &Path) -> Result<()> {
         fs::create_dir_all(into).context("create", into)?;
-        process::output(
-            self.command("apt-get")?
-                .arg("download")
-                .args(packages)
-                .current_dir(into),
-        )
-        .map(drop)
-        .map_err(|error| self.network(error))
+        process::output(self.command("apt-get")?.arg("download").args(packages).current_dir(into))
+            .map(drop)
+            .map_err(|error| self.network(error))
     }
 
     fn network(&self, error: Error) -> Error {
         match error {
-            Error::Program { output, .. } => Error::Fetch {
-                mirror: self.mirror.clone(),
-                output,
-            },
+            Error::Program { output, .. } => Error::Fetch { mirror: self.mirror.clone(), output },
             other => other,
         }
     }
@@ -192,9 +160,7 @@ pub(crate) fn mirror() -> Result<String> {
 fn mirror_in(sources: &str) -> Option<String> {
     sources
         .lines()
-        .filter(|line| {
-            line.starts_with("deb ") || line.starts_with("URIs:") || line.starts_with(' ')
-        })
+        .filter(|line| line.starts_with("deb ") || line.starts_with("URIs:") || line.starts_with(' '))
         .flat_map(str::split_whitespace)
         .find(|word| {
             let last = word.trim_end_matches('/').rsplit('/').next();
@@ -257,12 +223,8 @@ N: some remark
                      deb http://s.example/debian-security bookworm-security main\n\
                      deb [arch=amd64] http://m.example/debian bookworm main\n";
         assert_eq!(find(lines), "http://m.example/debian");
-        let paragraph =
-            "Types: deb\nURIs: mirror+file:///etc/apt/mirrors/debian.list\nSuites: trixie\n";
-        assert_eq!(
-            find(paragraph),
-            "mirror+file:///etc/apt/mirrors/debian.list"
-        );
+        let paragraph = "Types: deb\nURIs: mirror+file:///etc/apt/mirrors/debian.list\nSuites: trixie\n";
+        assert_eq!(find(paragraph), "mirror+file:///etc/apt/mirrors/debian.list");
         assert_eq!(find("deb http://a.example/ubuntu noble main\n"), "");
     }
 }

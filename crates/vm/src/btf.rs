@@ -30,9 +30,7 @@ impl Btf {
             return Self::parse_section(file);
         }
         let elf = object::File::parse(file).map_err(|error| error.to_string())?;
-        let section = elf
-            .section_by_name(".BTF")
-            .ok_or("it has no .BTF section")?;
+        let section = elf.section_by_name(".BTF").ok_or("it has no .BTF section")?;
         let section = section.data().map_err(|error| error.to_string())?;
         Self::parse_section(section)
     }
@@ -40,9 +38,7 @@ impl Btf {
     fn parse_section(bytes: &[u8]) -> Result<Self, String> {
         let mut header = Words(bytes);
         if header.next()? & 0xffff != u32::from(MAGIC) {
-            return Err(
-                "it does not begin with BTF's magic number, in this machine's byte order".into(),
-            );
+            return Err("it does not begin with BTF's magic number, in this machine's byte order".into());
         }
         let header_len = header.next()?;
         let types = part(bytes, header_len, header.next()?, header.next()?)?;
@@ -90,20 +86,14 @@ struct Words<'a>(&'a [u8]);
 
 impl Words<'_> {
     fn next(&mut self) -> Result<u32, String> {
-        let (word, rest) = self
-            .0
-            .split_first_chunk()
-            .ok_or("it ends in the middle of a type")?;
+        let (word, rest) = self.0.split_first_chunk().ok_or("it ends in the middle of a type")?;
         self.0 = rest;
         Ok(u32::from_le_bytes(*word))
     }
 
     fn skip(&mut self, words: u64) -> Result<(), String> {
         let bytes = usize::try_from(words * 4).map_err(|error| error.to_string())?;
-        self.0 = self
-            .0
-            .get(bytes..)
-            .ok_or("it ends in the middle of a type")?;
+        self.0 = self.0.get(bytes..).ok_or("it ends in the middle of a type")?;
         Ok(())
     }
 
@@ -120,18 +110,12 @@ impl Words<'_> {
 
 fn part(bytes: &[u8], header_len: u32, offset: u32, len: u32) -> Result<&[u8], String> {
     let start = u64::from(header_len) + u64::from(offset);
-    let range = usize::try_from(start)
-        .ok()
-        .zip(usize::try_from(start + u64::from(len)).ok());
-    range
-        .and_then(|(start, end)| bytes.get(start..end))
-        .ok_or_else(|| "its header points outside of it".to_owned())
+    let range = usize::try_from(start).ok().zip(usize::try_from(start + u64::from(len)).ok());
+    range.and_then(|(start, end)| bytes.get(start..end)).ok_or_else(|| "its header points outside of it".to_owned())
 }
 
 fn string(strings: &[u8], offset: u32) -> Result<String, String> {
-    let tail = usize::try_from(offset)
-        .ok()
-        .and_then(|offset| strings.get(offset..));
+    let tail = usize::try_from(offset).ok().and_then(|offset| strings.get(offset..));
     let tail = tail.ok_or("a name is outside of its strings")?;
     let name = tail.split(|byte| *byte == 0).next().unwrap_or_default();
     Ok(String::from_utf8_lossy(name).into_owned())
@@ -167,18 +151,8 @@ pub(crate) mod tests {
             }
         }
         let types_len = types.len() as u32 * 4;
-        let header = [
-            u32::from(MAGIC) | 1 << 16,
-            24,
-            0,
-            types_len,
-            types_len,
-            strings.len() as u32,
-        ];
-        let words = header
-            .iter()
-            .chain(&types)
-            .flat_map(|word| word.to_le_bytes());
+        let header = [u32::from(MAGIC) | 1 << 16, 24, 0, types_len, types_len, strings.len() as u32];
+        let words = header.iter().chain(&types).flat_map(|word| word.to_le_bytes());
         words.chain(strings).collect()
     }
 

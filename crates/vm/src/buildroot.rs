@@ -69,9 +69,7 @@ impl BuildRoot {
                 output.push(&headers);
                 command = process::mortal("make")?;
                 command.arg("-C").arg(&headers).arg("-f");
-                command
-                    .arg(kernel.common_headers().join("Makefile"))
-                    .arg(output);
+                command.arg(kernel.common_headers().join("Makefile")).arg(output);
                 let found = process::find(&compiler, &[]).is_ok();
                 command.arg(format!("CC={}", if found { &compiler } else { "gcc" }));
             }
@@ -90,9 +88,7 @@ impl BuildRoot {
                     fs::create_dir_all(to).context("create", to)?;
                     command.arg(from).arg(to);
                 }
-                command
-                    .args(["make", "-C"])
-                    .arg(format!("/usr/src/linux-headers-{}", kernel.release()));
+                command.args(["make", "-C"]).arg(format!("/usr/src/linux-headers-{}", kernel.release()));
                 let found = root.join("usr/bin").join(&compiler).exists();
                 command.arg(format!("CC={}", if found { &compiler } else { "gcc" }));
             }
@@ -122,8 +118,7 @@ fn wanted_compiler(kernel: &Kernel) -> Result<String> {
 
 fn compiler_in(variables: &str) -> Option<&str> {
     let line = variables.lines().find(|line| line.starts_with("CC "))?;
-    line.rsplit_once("$(CROSS_COMPILE)")
-        .map(|(_, compiler)| compiler.trim())
+    line.rsplit_once("$(CROSS_COMPILE)").map(|(_, compiler)| compiler.trim())
 }
 
 fn need_root(what: &'static str) -> Result<()> {
@@ -135,12 +130,9 @@ fn need_root(what: &'static str) -> Result<()> {
 
 /// Whether kbuild's programs from Debian's packages run here, and all that they call is installed.
 fn native_is_enough() -> bool {
-    let glibc =
-        process::stdout(Command::new("getconf").arg("GNU_LIBC_VERSION")).unwrap_or_default();
+    let glibc = process::stdout(Command::new("getconf").arg("GNU_LIBC_VERSION")).unwrap_or_default();
     glibc_version(&glibc).is_some_and(|version| version >= NEEDED_GLIBC)
-        && ["make", "gcc", "x86_64-linux-gnu-ld", "pahole"]
-            .iter()
-            .all(|program| process::find(program, &[]).is_ok())
+        && ["make", "gcc", "x86_64-linux-gnu-ld", "pahole"].iter().all(|program| process::find(program, &[]).is_ok())
 }
 
 /// Reads what getconf prints, `glibc 2.36`.

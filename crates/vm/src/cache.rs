@@ -18,11 +18,7 @@ pub struct Cache {
 impl Cache {
     /// The user's cache.
     pub fn from_env() -> Result<Self> {
-        let variable = |name: &str| {
-            std::env::var_os(name)
-                .filter(|value| !value.is_empty())
-                .map(PathBuf::from)
-        };
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let root = variable("EKIDEN_CACHE")
             .or_else(|| variable("XDG_CACHE_HOME").map(|path| path.join("ekiden")))
             .or_else(|| variable("HOME").map(|path| path.join(".cache/ekiden")))
@@ -54,22 +50,14 @@ impl Cache {
     pub(crate) fn lock(&self, name: &str) -> Result<Flock<File>> {
         let path = self.root.join(format!(".{name}.lock"));
         let file = File::create(&path).context("create", &path)?;
-        Flock::lock(file, FlockArg::LockExclusive)
-            .map_err(|(_, errno)| errno)
-            .context("lock", path)
+        Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno).context("lock", path)
     }
 
     /// Makes `target` with `make`, which fills an empty directory; renamed into place only when complete, so that an
     /// interruption leaves nothing that looks finished. What an earlier interruption left is removed first.
-    pub(crate) fn complete(
-        &self,
-        target: &Path,
-        make: impl FnOnce(&Path) -> Result<()>,
-    ) -> Result<()> {
-        let (parent, name) = (
-            target.parent().unwrap_or(&self.root),
-            target.file_name().unwrap_or_default().to_string_lossy(),
-        );
+    pub(crate) fn complete(&self, target: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        let (parent, name) =
+            (target.parent().unwrap_or(&self.root), target.file_name().unwrap_or_default().to_string_lossy());
         fs::create_dir_all(parent).context("create", parent)?;
         let _lock = self.lock(&format!("making-{name}"))?;
         if target.exists() {
@@ -84,8 +72,7 @@ impl Cache {
         }
         let partial = TempDir::with_prefix_in(prefix, parent).context("create", parent)?;
         // Temporary directories are private, what is kept is not.
-        fs::set_permissions(partial.path(), fs::Permissions::from_mode(0o755))
-            .context("prepare", partial.path())?;
+        fs::set_permissions(partial.path(), fs::Permissions::from_mode(0o755)).context("prepare", partial.path())?;
         make(partial.path())?;
         fs::rename(partial.path(), target).context("create", target)?;
         // Nothing is left under the old name for the guard to remove.
@@ -108,11 +95,7 @@ mod tests {
             Err(crate::Error::Spec("interrupted".into()))
         });
         assert!(failed.is_err() && !target.exists());
-        cache
-            .complete(&target, |partial| {
-                fs::write(partial.join("whole"), "").context("write", partial)
-            })
-            .unwrap();
+        cache.complete(&target, |partial| fs::write(partial.join("whole"), "").context("write", partial)).unwrap();
         assert!(target.join("whole").exists() && !target.join("half").exists());
         assert_eq!(fs::read_dir(target.parent().unwrap()).unwrap().count(), 1);
     }
@@ -122,9 +105,7 @@ mod tests {
         let directory = TempDir::new().unwrap();
         let cache = Cache::at(directory.path()).unwrap();
         fs::create_dir_all(cache.path().join("kernels/.a.partial-dead")).unwrap();
-        cache
-            .complete(&cache.path().join("kernels/a"), |_| Ok(()))
-            .unwrap();
+        cache.complete(&cache.path().join("kernels/a"), |_| Ok(())).unwrap();
         assert!(!cache.path().join("kernels/.a.partial-dead").exists());
     }
 

@@ -116,9 +116,7 @@ impl Channel {
         let (hello_to, hello) = std::sync::mpsc::channel();
         let reader = Arc::clone(&channel);
         thread::spawn(move || reader.read_forever(reading, nonce, &hello_to));
-        channel
-            .send(&Request::Hello { nonce })
-            .map_err(|error| error.to_string())?;
+        channel.send(&Request::Hello { nonce }).map_err(|error| error.to_string())?;
         let deadline = Instant::now() + timeout;
         loop {
             match hello.recv_timeout(Duration::from_millis(50)) {
@@ -146,11 +144,7 @@ impl Channel {
                 continue;
             };
             match reply {
-                Reply::Hello {
-                    nonce: answered,
-                    problems,
-                    ..
-                } if answered == nonce => {
+                Reply::Hello { nonce: answered, problems, .. } if answered == nonce => {
                     greeted = true;
                     // The one who waited may have given up.
                     let _ = hello.send(problems);
@@ -161,10 +155,7 @@ impl Channel {
                 | Reply::Failed { id, .. }
                     if greeted =>
                 {
-                    if let Some(command) = lock(&self.commands)
-                        .as_ref()
-                        .and_then(|table| table.get(&id))
-                    {
+                    if let Some(command) = lock(&self.commands).as_ref().and_then(|table| table.get(&id)) {
                         // The one who waited may have dropped its handle.
                         let _ = command.send(reply);
                     }
@@ -194,14 +185,9 @@ impl Channel {
             Some(table) => table.insert(id, sender),
             None => return Err(self.gone("its channel has closed")),
         };
-        let request = Request::Run {
-            id,
-            argv: command.argv.clone(),
-            env: command.env.clone(),
-            cwd: command.cwd.clone(),
-        };
-        self.send(&request)
-            .map_err(|error| self.gone(&error.to_string()))?;
+        let request =
+            Request::Run { id, argv: command.argv.clone(), env: command.env.clone(), cwd: command.cwd.clone() };
+        self.send(&request).map_err(|error| self.gone(&error.to_string()))?;
         Ok(Running {
             id,
             pid: None,
@@ -241,11 +227,7 @@ impl Running {
     fn advance(&mut self, patience: Duration) -> Result<bool> {
         match self.replies.recv_timeout(patience) {
             Ok(Reply::Started { pid, .. }) => self.pid = Some(pid),
-            Ok(Reply::Output {
-                stream: Stream::Stdout,
-                data,
-                ..
-            }) => self.stdout.extend(data),
+            Ok(Reply::Output { stream: Stream::Stdout, data, .. }) => self.stdout.extend(data),
             Ok(Reply::Output { data, .. }) => self.stderr.extend(data),
             Ok(Reply::Exited { status, .. }) => self.status = Some(status),
             Ok(Reply::Failed { error, .. }) => {
@@ -253,10 +235,7 @@ impl Running {
                 if self.pid.is_none() {
                     self.status = Some(Status::Code(127));
                 }
-                return Err(Error::Guest {
-                    command: self.command.to_string(),
-                    reason: error,
-                });
+                return Err(Error::Guest { command: self.command.to_string(), reason: error });
             }
             Ok(Reply::Hello { .. }) => {}
             Err(RecvTimeoutError::Timeout) => return Ok(false),
@@ -322,10 +301,9 @@ impl Running {
     pub fn stream(mut self, sink: &mut dyn FnMut(Stream, &[u8])) -> Result<Status> {
         let deadline = Instant::now() + self.command.timeout;
         loop {
-            for (stream, bytes) in [
-                (Stream::Stdout, std::mem::take(&mut self.stdout)),
-                (Stream::Stderr, std::mem::take(&mut self.stderr)),
-            ] {
+            for (stream, bytes) in
+                [(Stream::Stdout, std::mem::take(&mut self.stdout)), (Stream::Stderr, std::mem::take(&mut self.stderr))]
+            {
                 if !bytes.is_empty() {
                     sink(stream, &bytes);
                 }
@@ -339,12 +317,7 @@ impl Running {
 
     /// Sends a signal to the command and all its children.
     pub fn signal(&self, signal: i32) -> Result<()> {
-        self.channel
-            .send(&Request::Kill {
-                id: self.id,
-                signal,
-            })
-            .map_err(|error| self.channel.gone(&error.to_string()))
+        self.channel.send(&Request::Kill { id: self.id, signal }).map_err(|error| self.channel.gone(&error.to_string()))
     }
 
     fn text(&self) -> String {

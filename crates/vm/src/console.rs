@@ -83,11 +83,7 @@ mod tests {
 [   10.000000] INFO: task kworker/0:1:9 blocked for more than 120 seconds.\r
 ";
         let found = console_findings(log);
-        let times: Vec<&str> = found
-            .iter()
-            .map(|line| &line[1..13])
-            .map(str::trim)
-            .collect();
+        let times: Vec<&str> = found.iter().map(|line| &line[1..13]).map(str::trim).collect();
         expect_test::expect![[r#"
             [
                 "3.100000",

@@ -28,12 +28,7 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Starts a program. Unless it is to outlive this process, the kernel kills it when this process ends, however that happens.
-    pub(crate) fn start(
-        program: &Path,
-        args: &[impl AsRef<OsStr>],
-        log: &Path,
-        outlives: bool,
-    ) -> Result<Self> {
+    pub(crate) fn start(program: &Path, args: &[impl AsRef<OsStr>], log: &Path, outlives: bool) -> Result<Self> {
         let output = File::create(log).context("create", log)?;
         let mut command = if outlives {
             Command::new("setsid")
@@ -61,11 +56,7 @@ impl Daemon {
             }
         });
         let pid = receiver.recv().expect("the thread sends before it ends")?;
-        Ok(Self {
-            pid,
-            started: start_time(pid).unwrap_or_default(),
-            log: log.to_owned(),
-        })
+        Ok(Self { pid, started: start_time(pid).unwrap_or_default(), log: log.to_owned() })
     }
 
     /// Notes in a file how to find the program again.
@@ -79,11 +70,7 @@ impl Daemon {
         let mut numbers = text.split_whitespace().map(str::parse::<u64>);
         let mut next = || numbers.next().and_then(std::result::Result::ok);
         let (pid, started) = (next().unwrap_or_default(), next().unwrap_or_default());
-        Ok(Self {
-            pid: i32::try_from(pid).unwrap_or_default(),
-            started,
-            log: log.to_owned(),
-        })
+        Ok(Self { pid: i32::try_from(pid).unwrap_or_default(), started, log: log.to_owned() })
     }
 
     pub(crate) fn is_running(&self) -> bool {
@@ -148,11 +135,7 @@ mod tests {
     #[test]
     fn another_process_with_the_same_id_is_not_taken_for_it() {
         let this = std::process::id() as i32;
-        let daemon = Daemon {
-            pid: this,
-            started: start_time(this).unwrap() + 1,
-            log: PathBuf::new(),
-        };
+        let daemon = Daemon { pid: this, started: start_time(this).unwrap() + 1, log: PathBuf::new() };
         assert!(!daemon.is_running());
         daemon.kill();
     }

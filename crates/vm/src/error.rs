@@ -60,9 +60,7 @@ pub enum Error {
         reasons: String,
     },
     /// BTF cannot be read.
-    #[error(
-        "{what} has no readable BTF: {reason}; the kernel must be built with CONFIG_DEBUG_INFO_BTF=y"
-    )]
+    #[error("{what} has no readable BTF: {reason}; the kernel must be built with CONFIG_DEBUG_INFO_BTF=y")]
     Btf {
         /// The file.
         what: String,
@@ -110,9 +108,7 @@ pub enum Error {
         console: String,
     },
     /// The guest could not start a command.
-    #[error(
-        "the guest cannot run `{command}`: {reason}; programs must be in the initramfs or under the share, /host"
-    )]
+    #[error("the guest cannot run `{command}`: {reason}; programs must be in the initramfs or under the share, /host")]
     Guest {
         /// The command line.
         command: String,
@@ -120,9 +116,7 @@ pub enum Error {
         reason: String,
     },
     /// A command failed and the caller wanted it to succeed.
-    #[error(
-        "`{command}` in the guest failed ({status}):\n{output}\nlast lines of the guest's console:\n{console}"
-    )]
+    #[error("`{command}` in the guest failed ({status}):\n{output}\nlast lines of the guest's console:\n{console}")]
     Failed {
         /// The command line.
         command: String,
@@ -151,10 +145,6 @@ pub(crate) trait Context<T> {
 
 impl<T, E: Into<io::Error>> Context<T> for std::result::Result<T, E> {
     fn context(self, what: &'static str, path: impl Into<PathBuf>) -> Result<T> {
-        self.map_err(|source| Error::File {
-            what,
-            path: path.into(),
-            source: source.into(),
-        })
+        self.map_err(|source| Error::File { what, path: path.into(), source: source.into() })
     }
 }

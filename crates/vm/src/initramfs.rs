@@ -49,32 +49,21 @@ impl Initramfs {
         archive.add(Path::new(&config_path), FILE, config);
         archive.modules(kernel)?;
         for (name, content) in [
-            (
-                "/etc/passwd",
-                "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n",
-            ),
+            ("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"),
             ("/etc/group", "root:x:0:\nnogroup:x:65534:\n"),
             ("/etc/hosts", "127.0.0.1 localhost guest\n"),
         ] {
             archive.add(Path::new(name), FILE, content.into());
         }
-        for directory in [
-            "/proc", "/sys", "/dev", "/tmp", "/run", "/root", "/host", "/sbin", "/var/tmp",
-        ] {
+        for directory in ["/proc", "/sys", "/dev", "/tmp", "/run", "/root", "/host", "/sbin", "/var/tmp"] {
             archive.add(Path::new(directory), DIRECTORY, Vec::new());
         }
         Ok(archive)
     }
 
     fn add(&mut self, path: &Path, mode: u32, content: Vec<u8>) {
-        for parent in path
-            .ancestors()
-            .skip(1)
-            .filter(|parent| parent.parent().is_some())
-        {
-            self.entries
-                .entry(parent.to_owned())
-                .or_insert_with(|| (DIRECTORY, Vec::new()));
+        for parent in path.ancestors().skip(1).filter(|parent| parent.parent().is_some()) {
+            self.entries.entry(parent.to_owned()).or_insert_with(|| (DIRECTORY, Vec::new()));
         }
         self.entries.insert(path.to_owned(), (mode, content));
     }
@@ -116,9 +105,7 @@ impl Initramfs {
 
     /// Writes the archive. It is not compressed: unpacking is the guest's work, and an emulated guest copies faster than it inflates.
     pub(crate) fn write(&self, file: &Path) -> Result<()> {
-        self.archive()
-            .and_then(|bytes| fs::write(file, bytes))
-            .context("write", file)
+        self.archive().and_then(|bytes| fs::write(file, bytes)).context("write", file)
     }
 
     fn archive(&self) -> std::io::Result<Vec<u8>> {
@@ -126,10 +113,7 @@ impl Initramfs {
         for (inode, (path, (mode, content))) in (1..).zip(&self.entries) {
             let name = path.to_string_lossy();
             let size = u32::try_from(content.len()).map_err(std::io::Error::other)?;
-            let builder = newc::Builder::new(name.trim_start_matches('/'))
-                .ino(inode)
-                .mode(*mode)
-                .nlink(1);
+            let builder = newc::Builder::new(name.trim_start_matches('/')).ino(inode).mode(*mode).nlink(1);
             let mut entry = builder.write(&mut bytes, size);
             entry.write_all(content)?;
             entry.finish()?;
@@ -173,11 +157,7 @@ mod tests {
                        \tnot.so => not found\n\t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
         assert_eq!(
             libraries(listing),
-            [
-                "/lib/x86_64-linux-gnu/libz.so.1",
-                "/lib64/ld-linux-x86-64.so.2"
-            ]
-            .map(PathBuf::from)
+            ["/lib/x86_64-linux-gnu/libz.so.1", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from)
         );
     }
 
@@ -194,11 +174,7 @@ mod tests {
             if reader.entry().is_trailer() {
                 break;
             }
-            names.push((
-                reader.entry().name().to_owned(),
-                reader.entry().mode(),
-                reader.entry().file_size(),
-            ));
+            names.push((reader.entry().name().to_owned(), reader.entry().mode(), reader.entry().file_size()));
             rest = reader.finish().unwrap();
         }
         expect_test::expect![[r#"
@@ -207,11 +183,6 @@ mod tests {
             a/b/file 100644 5
             a/link 120777 6
         "#]]
-        .assert_eq(
-            &names
-                .iter()
-                .map(|(name, mode, size)| format!("{name} {mode:o} {size}\n"))
-                .collect::<String>(),
-        );
+        .assert_eq(&names.iter().map(|(name, mode, size)| format!("{name} {mode:o} {size}\n")).collect::<String>());
     }
 }

@@ -21,11 +21,7 @@ impl Kernel {
     /// The kernel unpacked in `directory`, whose name is its release.
     pub fn unpacked_in(directory: &Path) -> Self {
         Self {
-            release: directory
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned(),
+            release: directory.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             directory: directory.to_owned(),
         }
     }
@@ -46,9 +42,7 @@ impl Kernel {
         [
             modules.join("vmlinuz"),
             modules.join("vmlinuz.unsigned"),
-            self.directory
-                .join("boot")
-                .join(format!("vmlinuz-{}", self.release)),
+            self.directory.join("boot").join(format!("vmlinuz-{}", self.release)),
         ]
         .into_iter()
         .find(|path| path.exists())
@@ -67,16 +61,10 @@ impl Kernel {
         let mut packed = NamedTempFile::new_in(&self.directory).ok()?;
         packed.write_all(payload).ok()?;
         let elf = NamedTempFile::new_in(&self.directory).ok()?;
-        let done = Command::new("zstd")
-            .arg("-dc")
-            .arg(packed.path())
-            .stdout(elf.reopen().ok()?)
-            .status();
+        let done = Command::new("zstd").arg("-dc").arg(packed.path()).stdout(elf.reopen().ok()?).status();
         // A kernel that is packed otherwise, or that cannot be started directly, is left as it is.
         let header = fs::read(self.config()).ok()?;
-        let direct = String::from_utf8_lossy(&header)
-            .lines()
-            .any(|line| line == "CONFIG_PVH=y");
+        let direct = String::from_utf8_lossy(&header).lines().any(|line| line == "CONFIG_PVH=y");
         (done.ok()?.success() && direct).then(|| elf.persist(&target).ok())??;
         Some(target)
     }
@@ -88,21 +76,13 @@ impl Kernel {
 
     /// The directory to run kbuild in (`make -C`).
     pub fn headers(&self) -> PathBuf {
-        self.directory
-            .join("usr/src")
-            .join(format!("linux-headers-{}", self.release))
+        self.directory.join("usr/src").join(format!("linux-headers-{}", self.release))
     }
 
     /// The headers that its flavours share, with the kernel's top makefile.
     pub fn common_headers(&self) -> PathBuf {
-        let base = self
-            .release
-            .split("-cloud-")
-            .next()
-            .unwrap_or(&self.release);
-        self.directory
-            .join("usr/src")
-            .join(format!("linux-headers-{base}-common"))
+        let base = self.release.split("-cloud-").next().unwrap_or(&self.release);
+        self.directory.join("usr/src").join(format!("linux-headers-{base}-common"))
     }
 
     /// The ELF file with the kernel's BTF.
@@ -135,10 +115,7 @@ impl Kernel {
             let path = directory.join(name);
             fs::read_to_string(&path).context("read", path)
         };
-        if read("modules.builtin")?
-            .lines()
-            .any(|line| is_module(line, module))
-        {
+        if read("modules.builtin")?.lines().any(|line| is_module(line, module)) {
             return Ok(Vec::new());
         }
         let order = read("modules.order")?;
@@ -179,12 +156,8 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
 /// The modules that a module says it needs.
 fn dependencies(module: &[u8]) -> Vec<String> {
     let file = object::File::parse(module).ok();
-    let section = file
-        .as_ref()
-        .and_then(|file| file.section_by_name(".modinfo"));
-    let info = section
-        .and_then(|section| section.data().ok())
-        .unwrap_or_default();
+    let section = file.as_ref().and_then(|file| file.section_by_name(".modinfo"));
+    let info = section.and_then(|section| section.data().ok()).unwrap_or_default();
     info.split(|byte| *byte == 0)
         .filter_map(|entry| std::str::from_utf8(entry).ok()?.strip_prefix("depends="))
         .flat_map(|list| list.split(','))
@@ -206,14 +179,8 @@ mod tests {
 
     #[test]
     fn a_module_is_known_by_either_spelling_of_its_name() {
-        assert!(is_module(
-            "kernel/drivers/char/virtio-console.ko",
-            "virtio_console"
-        ));
-        assert!(!is_module(
-            "kernel/drivers/virtio/virtio.ko",
-            "virtio_console"
-        ));
+        assert!(is_module("kernel/drivers/char/virtio-console.ko", "virtio_console"));
+        assert!(!is_module("kernel/drivers/virtio/virtio.ko", "virtio_console"));
     }
 
     #[test]
@@ -234,17 +201,10 @@ mod tests {
         let kernel = Kernel::unpacked_in(&directory.path().join("7.3"));
         let modules = directory.path().join("7.3/usr/lib/modules/7.3");
         fs::create_dir_all(&modules).unwrap();
-        fs::write(
-            modules.join("modules.builtin"),
-            "kernel/drivers/virtio/virtio_pci.ko\n",
-        )
-        .unwrap();
+        fs::write(modules.join("modules.builtin"), "kernel/drivers/virtio/virtio_pci.ko\n").unwrap();
         fs::write(modules.join("modules.order"), "kernel/fs/fuse/fuse.ko\n").unwrap();
         assert!(kernel.module_closure("virtio_pci").unwrap().is_empty());
         assert!(kernel.module_closure("virtiofs").unwrap().is_empty());
-        assert!(
-            kernel.module_closure("fuse").is_err(),
-            "its file is not there"
-        );
+        assert!(kernel.module_closure("fuse").is_err(), "its file is not there");
     }
 }

@@ -32,9 +32,7 @@ impl Candidate {
 }
 
 fn is_release(release: &str, wanted: &str) -> bool {
-    release
-        .strip_prefix(wanted)
-        .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+    release.strip_prefix(wanted).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 /// All kernels that the mirror has with their headers: those of the preferred suite first, in each the newest first.
@@ -49,12 +47,7 @@ pub fn candidates(cache: &Cache, progress: Progress<'_>) -> Result<Vec<Candidate
 fn assemble(packages: &[Package]) -> Vec<Candidate> {
     let versions: HashMap<(&str, &str), &str> = packages
         .iter()
-        .map(|package| {
-            (
-                (package.suite.as_str(), package.name.as_str()),
-                package.version.as_str(),
-            )
-        })
+        .map(|package| ((package.suite.as_str(), package.name.as_str()), package.version.as_str()))
         .collect();
     let mut candidates = Vec::new();
     for &suite in SUITES {
@@ -91,8 +84,7 @@ fn assemble(packages: &[Package]) -> Vec<Candidate> {
                 })
             })
             .collect();
-        of_suite
-            .sort_by_key(|candidate| std::cmp::Reverse(Version::of_release(&candidate.release)));
+        of_suite.sort_by_key(|candidate| std::cmp::Reverse(Version::of_release(&candidate.release)));
         candidates.extend(of_suite);
     }
     candidates
@@ -113,21 +105,13 @@ pub fn cached(cache: &Cache) -> Result<Vec<Kernel>> {
 
 /// Fetches one kernel whatever the pre-flight says of it; `wanted` is a release or a beginning of one, such as `7.2.13`.
 pub fn fetch(cache: &Cache, wanted: &str, progress: Progress<'_>) -> Result<Kernel> {
-    if let Some(kernel) = cached(cache)?
-        .into_iter()
-        .find(|kernel| is_release(kernel.release(), wanted))
-    {
+    if let Some(kernel) = cached(cache)?.into_iter().find(|kernel| is_release(kernel.release(), wanted)) {
         return Ok(kernel);
     }
     let candidates = candidates(cache, progress)?;
     let Some(candidate) = candidates.iter().find(|candidate| candidate.is(wanted)) else {
-        let names: Vec<&str> = candidates
-            .iter()
-            .map(|candidate| candidate.release.as_str())
-            .collect();
-        return Err(Error::NoKernel {
-            reasons: format!("the mirror has no {wanted}, only {}", names.join(", ")),
-        });
+        let names: Vec<&str> = candidates.iter().map(|candidate| candidate.release.as_str()).collect();
+        return Err(Error::NoKernel { reasons: format!("the mirror has no {wanted}, only {}", names.join(", ")) });
     };
     unpack(cache, candidate, progress)
 }
@@ -139,10 +123,7 @@ pub fn fetch_newest_passing(cache: &Cache, progress: Progress<'_>) -> Result<Ker
         Err(error) => {
             for kernel in cached(cache)? {
                 if preflight(&kernel).is_ok_and(|verdict| verdict.passes()) {
-                    progress(&format!(
-                        "the mirror cannot be asked; {} from the cache will do",
-                        kernel.release()
-                    ));
+                    progress(&format!("the mirror cannot be asked; {} from the cache will do", kernel.release()));
                     return Ok(kernel);
                 }
             }
@@ -164,9 +145,7 @@ pub fn fetch_newest_passing(cache: &Cache, progress: Progress<'_>) -> Result<Ker
             Err(error) => return Err(error),
         }
     }
-    Err(Error::NoKernel {
-        reasons: reasons.join("\n"),
-    })
+    Err(Error::NoKernel { reasons: reasons.join("\n") })
 }
 
 /// Runs the pre-flight on a candidate, for which its headers are enough.
@@ -175,10 +154,7 @@ pub fn judge(cache: &Cache, candidate: &Candidate, progress: Progress<'_>) -> Re
     if target.exists() {
         return preflight(&Kernel::unpacked_in(&target));
     }
-    progress(&format!(
-        "checking {} of {}",
-        candidate.release, candidate.suite
-    ));
+    progress(&format!("checking {} of {}", candidate.release, candidate.suite));
     let packages = cache.path().join("packages").join(&candidate.release);
     let headers = candidate.headers.get(..1).unwrap_or_default();
     download(cache, headers, &packages)?;
@@ -192,16 +168,8 @@ fn unpack(cache: &Cache, candidate: &Candidate, progress: Progress<'_>) -> Resul
     let target = cache.path().join("kernels").join(&candidate.release);
     let packages = cache.path().join("packages").join(&candidate.release);
     cache.complete(&target, |partial| {
-        progress(&format!(
-            "downloading {} from {}: image, modules and headers",
-            candidate.release, candidate.suite
-        ));
-        let names: Vec<String> = candidate
-            .headers
-            .iter()
-            .chain(&candidate.image)
-            .cloned()
-            .collect();
+        progress(&format!("downloading {} from {}: image, modules and headers", candidate.release, candidate.suite));
+        let names: Vec<String> = candidate.headers.iter().chain(&candidate.image).cloned().collect();
         download(cache, &names, &packages)?;
         progress(&format!("unpacking {}", candidate.release));
         unpack_packages(&packages, partial)
@@ -218,17 +186,8 @@ fn download(cache: &Cache, names: &[String], into: &Path) -> Result<()> {
 
 fn unpack_packages(packages: &Path, into: &Path) -> Result<()> {
     for entry in fs::read_dir(packages).context("list", packages)?.flatten() {
-        if entry
-            .path()
-            .extension()
-            .is_some_and(|extension| extension == "deb")
-        {
-            process::output(
-                process::mortal("dpkg-deb")?
-                    .arg("-x")
-                    .arg(entry.path())
-                    .arg(into),
-            )?;
+        if entry.path().extension().is_some_and(|extension| extension == "deb") {
+            process::output(process::mortal("dpkg-deb")?.arg("-x").arg(entry.path()).arg(into))?;
         }
     }
     Ok(())
@@ -239,21 +198,15 @@ mod tests {
     use super::*;
 
     fn package(name: &str, suite: &str) -> Package {
-        Package {
-            name: name.into(),
-            version: "1".into(),
-            suite: suite.into(),
-        }
+        Package { name: name.into(), version: "1".into(), suite: suite.into() }
     }
 
     #[test]
     fn candidates_are_whole_and_the_newest_of_the_preferred_suite_comes_first() {
         let mut packages = Vec::new();
-        for (base, suite) in [
-            ("7.2.9+deb13", "trixie-backports"),
-            ("7.2.13+deb13", "trixie-backports"),
-            ("7.4.1+deb14", "sid"),
-        ] {
+        for (base, suite) in
+            [("7.2.9+deb13", "trixie-backports"), ("7.2.13+deb13", "trixie-backports"), ("7.4.1+deb14", "sid")]
+        {
             packages.extend([
                 package(&format!("linux-headers-{base}-cloud-amd64"), suite),
                 package(&format!("linux-headers-{base}-common"), suite),
@@ -263,19 +216,11 @@ mod tests {
             ]);
         }
         // An image whose headers have left the mirror, headers of another flavour, and headers without an image.
-        packages.push(package(
-            "linux-image-6.18.15+deb13-cloud-amd64",
-            "trixie-backports",
-        ));
-        packages.push(package(
-            "linux-headers-7.2.9+deb13-amd64",
-            "trixie-backports",
-        ));
+        packages.push(package("linux-image-6.18.15+deb13-cloud-amd64", "trixie-backports"));
+        packages.push(package("linux-headers-7.2.9+deb13-amd64", "trixie-backports"));
         packages.push(package("linux-headers-7.5+deb14-cloud-amd64", "sid"));
-        let releases: Vec<String> = assemble(&packages)
-            .into_iter()
-            .map(|c| format!("{} {}", c.suite, c.release))
-            .collect();
+        let releases: Vec<String> =
+            assemble(&packages).into_iter().map(|c| format!("{} {}", c.suite, c.release)).collect();
         expect_test::expect![[r#"
             [
                 "trixie-backports 7.2.13+deb13-cloud-amd64",
@@ -313,19 +258,13 @@ mod tests {
                 "linux-base-7.1-cloud-amd64=1",
             ]
         );
-        assert_eq!(
-            base("sid", &["linux-image-7.1-cloud-amd64"]),
-            ["linux-image-7.1-cloud-amd64=1"]
-        );
+        assert_eq!(base("sid", &["linux-image-7.1-cloud-amd64"]), ["linux-image-7.1-cloud-amd64=1"]);
     }
 
     #[test]
     fn a_version_number_names_its_release_but_no_longer_number() {
         assert!(is_release("7.2.13+deb14-cloud-amd64", "7.2.13"));
-        assert!(is_release(
-            "7.2.13+deb14-cloud-amd64",
-            "7.2.13+deb14-cloud-amd64"
-        ));
+        assert!(is_release("7.2.13+deb14-cloud-amd64", "7.2.13+deb14-cloud-amd64"));
         assert!(!is_release("7.2.13+deb14-cloud-amd64", "7.2.1"));
     }
 }

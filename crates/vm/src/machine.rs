@@ -66,8 +66,7 @@ impl Vm {
     pub fn boot_detached(directory: &Path, kernel: &Kernel, spec: &VmSpec) -> Result<Self> {
         fs::create_dir_all(directory).context("create", directory)?;
         let lock = lock(directory)?;
-        if let Ok(running) = Daemon::load(&directory.join("qemu.pid"), &directory.join("qemu.log"))
-        {
+        if let Ok(running) = Daemon::load(&directory.join("qemu.pid"), &directory.join("qemu.log")) {
             if running.is_running() {
                 return Err(Error::Busy(directory.to_owned()));
             }
@@ -81,46 +80,27 @@ impl Vm {
     pub fn attach(directory: &Path) -> Result<Self> {
         let lock = lock(directory)?;
         let qemu = Daemon::load(&directory.join("qemu.pid"), &directory.join("qemu.log"))?;
-        let console = Console {
-            log: directory.join("console.log"),
-        };
+        let console = Console { log: directory.join("console.log") };
         let release_file = directory.join("release");
         let release = fs::read_to_string(&release_file).context("read", release_file)?;
         let socket = directory.join("qmp.sock");
         let connected = match qmp::execute(&socket, "cont") {
             Ok(()) => connect(directory, &qemu, &console, ATTACH_TIMEOUT),
-            Err(error) => Err(format!(
-                "no machine runs in {}: {error}",
-                directory.display()
-            )),
+            Err(error) => Err(format!("no machine runs in {}: {error}", directory.display())),
         };
         let (channel, problems) = connected.map_err(|reason| Error::Gone {
             reason,
             console: console.tail(SHOWN_LINES),
             log: console.log.clone(),
         })?;
-        Ok(Self {
-            channel,
-            console,
-            qemu,
-            release,
-            problems,
-            files: None,
-            lock: Some(lock),
-        })
+        Ok(Self { channel, console, qemu, release, problems, files: None, lock: Some(lock) })
     }
 
     fn boot_in(directory: &Path, kernel: &Kernel, spec: &VmSpec, outlives: bool) -> Result<Self> {
         spec.check()?;
         let mode = spec.mode.resolve(kernel)?;
         let path = |name: &str| directory.join(name);
-        for stale in [
-            "channel.sock",
-            "qmp.sock",
-            "share.sock",
-            "console.log",
-            "qemu.pid",
-        ] {
+        for stale in ["channel.sock", "qmp.sock", "share.sock", "console.log", "qemu.pid"] {
             // Usually there is none.
             let _ = fs::remove_file(path(stale));
         }
@@ -131,14 +111,9 @@ impl Vm {
             Some(share_dir) => Some(start_share_server(share_dir, directory, outlives)?),
             None => None,
         };
-        let console = Console {
-            log: path("console.log"),
-        };
-        let failed = |reason: String| Error::Boot {
-            reason,
-            console: console.tail(SHOWN_LINES),
-            log: console.log.clone(),
-        };
+        let console = Console { log: path("console.log") };
+        let failed =
+            |reason: String| Error::Boot { reason, console: console.tail(SHOWN_LINES), log: console.log.clone() };
         let args = qemu_args(directory, kernel, spec, mode);
         let qemu = Daemon::start(&program, &args, &path("qemu.log"), outlives)?;
         qemu.save(&path("qemu.pid"))?;
@@ -254,18 +229,11 @@ impl Mode {
         if self != Self::Auto {
             return Ok(self);
         }
-        if File::options()
-            .read(true)
-            .write(true)
-            .open("/dev/kvm")
-            .is_err()
-        {
+        if File::options().read(true).write(true).open("/dev/kvm").is_err() {
             return Ok(Self::Icount);
         }
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let note = Cache::from_env()?
-            .path()
-            .join(format!("kvm-{}", boot_id.trim()));
+        let note = Cache::from_env()?.path().join(format!("kvm-{}", boot_id.trim()));
         let usable = match fs::read_to_string(&note) {
             Ok(text) => text == "usable",
             Err(_) => {
@@ -276,15 +244,13 @@ impl Mode {
                     boot_timeout: KVM_PROBE_TIMEOUT,
                     ..VmSpec::default()
                 };
-                let files =
-                    TempDir::with_prefix("ekiden-kvm-").context("create", std::env::temp_dir())?;
+                let files = TempDir::with_prefix("ekiden-kvm-").context("create", std::env::temp_dir())?;
                 let usable = match Vm::boot_in(files.path(), kernel, &probe, false) {
                     Ok(vm) => vm.shutdown().is_ok(),
                     Err(Error::Boot { .. }) => false,
                     Err(error) => return Err(error),
                 };
-                fs::write(&note, if usable { "usable" } else { "unusable" })
-                    .context("write", &note)?;
+                fs::write(&note, if usable { "usable" } else { "unusable" }).context("write", &note)?;
                 usable
             }
         };
@@ -331,47 +297,22 @@ fn connect(
 fn qemu_args(directory: &Path, kernel: &Kernel, spec: &VmSpec, mode: Mode) -> Vec<String> {
     let path = |name: &str| directory.join(name).display().to_string();
     let mut args = spec.machine_args(mode);
-    args.extend(
-        "-nodefaults -no-user-config -display none -no-reboot"
-            .split(' ')
-            .map(str::to_owned),
-    );
+    args.extend("-nodefaults -no-user-config -display none -no-reboot".split(' ').map(str::to_owned));
     let mut pair = |name: &str, value: String| args.extend([name.to_owned(), value]);
     let image = kernel.unpacked_image().unwrap_or_else(|| kernel.image());
     pair("-kernel", image.display().to_string());
     pair("-initrd", path("initramfs.cpio"));
     pair("-append", spec.kernel_args());
-    pair(
-        "-chardev",
-        format!("file,id=console,path={}", path("console.log")),
-    );
+    pair("-chardev", format!("file,id=console,path={}", path("console.log")));
     pair("-serial", "chardev:console".into());
-    pair(
-        "-chardev",
-        format!(
-            "socket,id=channel,path={},server=on,wait=off",
-            path("channel.sock")
-        ),
-    );
-    pair(
-        "-chardev",
-        format!("socket,id=qmp,path={},server=on,wait=off", path("qmp.sock")),
-    );
+    pair("-chardev", format!("socket,id=channel,path={},server=on,wait=off", path("channel.sock")));
+    pair("-chardev", format!("socket,id=qmp,path={},server=on,wait=off", path("qmp.sock")));
     pair("-mon", "chardev=qmp,mode=control".into());
     pair("-device", "virtio-serial-pci".into());
-    pair(
-        "-device",
-        format!("virtserialport,chardev=channel,name={PORT_NAME}"),
-    );
+    pair("-device", format!("virtserialport,chardev=channel,name={PORT_NAME}"));
     if spec.share_dir.is_some() {
-        pair(
-            "-chardev",
-            format!("socket,id=share,path={}", path("share.sock")),
-        );
-        pair(
-            "-device",
-            format!("vhost-user-fs-pci,chardev=share,tag={SHARE_TAG}"),
-        );
+        pair("-chardev", format!("socket,id=share,path={}", path("share.sock")));
+        pair("-device", format!("vhost-user-fs-pci,chardev=share,tag={SHARE_TAG}"));
     }
     args
 }
@@ -379,39 +320,19 @@ fn qemu_args(directory: &Path, kernel: &Kernel, spec: &VmSpec, mode: Mode) -> Ve
 /// Starts the program that serves the shared directory; it ends when QEMU disconnects.
 fn start_share_server(share_dir: &Path, directory: &Path, outlives: bool) -> Result<Daemon> {
     let program = process::find("virtiofsd", &["/usr/libexec", "/usr/lib/qemu"])?;
-    let share_dir = share_dir
-        .canonicalize()
-        .context("find", share_dir)?
-        .display()
-        .to_string();
+    let share_dir = share_dir.canonicalize().context("find", share_dir)?.display().to_string();
     let socket = directory.join("share.sock");
     let socket_arg = format!("--socket-path={}", socket.display());
     // Nothing is cached in the guest: a file replaced here must be the new one there at once.
     // QEMU's own server, written in C, and its successor differ in their options.
-    let is_c =
-        process::output(std::process::Command::new(&program).arg("--version")).map(|output| {
-            String::from_utf8_lossy(&[output.stdout, output.stderr].concat())
-                .contains("FUSE kernel interface")
-        })?;
+    let is_c = process::output(std::process::Command::new(&program).arg("--version")).map(|output| {
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).contains("FUSE kernel interface")
+    })?;
     let args = if is_c {
-        vec![
-            socket_arg,
-            format!("-osource={share_dir}"),
-            "-ocache=none".into(),
-            "-osandbox=chroot".into(),
-        ]
+        vec![socket_arg, format!("-osource={share_dir}"), "-ocache=none".into(), "-osandbox=chroot".into()]
     } else {
-        let sandbox = if nix::unistd::geteuid().is_root() {
-            "chroot"
-        } else {
-            "none"
-        };
-        vec![
-            socket_arg,
-            format!("--shared-dir={share_dir}"),
-            "--cache=never".into(),
-            format!("--sandbox={sandbox}"),
-        ]
+        let sandbox = if nix::unistd::geteuid().is_root() { "chroot" } else { "none" };
+        vec![socket_arg, format!("--shared-dir={share_dir}"), "--cache=never".into(), format!("--sandbox={sandbox}")]
     };
     let server = Daemon::start(&program, &args, &directory.join("share.log"), outlives)?;
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -433,6 +354,5 @@ fn start_share_server(share_dir: &Path, directory: &Path, outlives: bool) -> Res
 fn lock(directory: &Path) -> Result<Flock<File>> {
     let path: PathBuf = directory.join("lock");
     let file = File::create(&path).context("create", &path)?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock)
-        .map_err(|_| Error::Busy(directory.to_owned()))
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| Error::Busy(directory.to_owned()))
 }

@@ -64,9 +64,7 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoSchedExt => {
-                f.write_str("sched_ext is off; a kernel with CONFIG_SCHED_CLASS_EXT=y is needed")
-            }
+            Self::NoSchedExt => f.write_str("sched_ext is off; a kernel with CONFIG_SCHED_CLASS_EXT=y is needed"),
             Self::MalformedKfuncs { names, of } => write!(
                 f,
                 "{} of {of} sched_ext functions have a malformed prototype (such as {}), so BPF schedulers do not load; take another release",
@@ -91,67 +89,41 @@ pub fn preflight(kernel: &Kernel) -> Result<Verdict> {
 
 /// Judges the kernel of this machine.
 pub fn preflight_running() -> Result<Verdict> {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease")
-        .context("read", "/proc/sys/kernel/osrelease")?;
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("read", "/proc/sys/kernel/osrelease")?;
     preflight_file(release.trim(), Path::new("/sys/kernel/btf/vmlinux"))
 }
 
 /// Judges the kernel called `release` by a file with its BTF.
 pub fn preflight_file(release: &str, btf: &Path) -> Result<Verdict> {
-    let unreadable = |reason| Error::Btf {
-        what: btf.display().to_string(),
-        reason,
-    };
+    let unreadable = |reason| Error::Btf { what: btf.display().to_string(), reason };
     let bytes = fs::read(btf).map_err(|error| unreadable(error.to_string()))?;
     Ok(judge(release, &Btf::parse(&bytes).map_err(unreadable)?))
 }
 
 fn judge(release: &str, btf: &Btf) -> Verdict {
     let mut reasons = Vec::new();
-    let ops_fields = btf
-        .structures
-        .get("sched_ext_ops")
-        .cloned()
-        .unwrap_or_default();
+    let ops_fields = btf.structures.get("sched_ext_ops").cloned().unwrap_or_default();
     if ops_fields.is_empty() {
         reasons.push(Reason::NoSchedExt);
     }
-    let kfuncs: BTreeSet<String> = btf
-        .functions
-        .keys()
-        .filter(|name| name.starts_with("scx_bpf_") && !name.ends_with("_impl"))
-        .cloned()
-        .collect();
-    let names: Vec<String> = kfuncs
-        .iter()
-        .filter(|name| is_malformed(btf, name))
-        .cloned()
-        .collect();
+    let kfuncs: BTreeSet<String> =
+        btf.functions.keys().filter(|name| name.starts_with("scx_bpf_") && !name.ends_with("_impl")).cloned().collect();
+    let names: Vec<String> = kfuncs.iter().filter(|name| is_malformed(btf, name)).cloned().collect();
     if !names.is_empty() {
-        reasons.push(Reason::MalformedKfuncs {
-            names,
-            of: kfuncs.len(),
-        });
+        reasons.push(Reason::MalformedKfuncs { names, of: kfuncs.len() });
     }
     let (first, fixed) = BROKEN_LOCKUP_RECOVERY;
     if Version::of_release(release).is_some_and(|version| first <= version && version < fixed) {
         reasons.push(Reason::BrokenLockupRecovery);
     }
-    Verdict {
-        release: release.to_owned(),
-        reasons,
-        kfuncs,
-        ops_fields: ops_fields.into_iter().collect(),
-    }
+    Verdict { release: release.to_owned(), reasons, kfuncs, ops_fields: ops_fields.into_iter().collect() }
 }
 
 /// The build of a kernel gives each function that takes `aux` a twin called `…_impl`, which gets it from the kernel, and
 /// takes the argument off the public prototype. Where that step has missed a function, the argument is still there, the
 /// twin is usually absent, and libbpf finds neither prototype compatible. (Arguments called `aux__prog` are in order.)
 fn is_malformed(btf: &Btf, kfunc: &str) -> bool {
-    btf.functions[kfunc]
-        .iter()
-        .any(|parameter| parameter == "aux")
+    btf.functions[kfunc].iter().any(|parameter| parameter == "aux")
 }
 
 #[cfg(test)]
@@ -187,10 +159,7 @@ mod tests {
 
     #[test]
     fn each_fault_is_named() {
-        let malformed: &[(&str, &[&str])] = &[
-            ("scx_bpf_kick_cpu", &["cpu", "flags", "aux"]),
-            ("scx_bpf_now", &[]),
-        ];
+        let malformed: &[(&str, &[&str])] = &[("scx_bpf_kick_cpu", &["cpu", "flags", "aux"]), ("scx_bpf_now", &[])];
         check(
             "7.2.12",
             malformed,
@@ -203,9 +172,7 @@ mod tests {
             "6.12.1",
             &[],
             &[],
-            expect_test::expect![
-                "6.12.1: sched_ext is off; a kernel with CONFIG_SCHED_CLASS_EXT=y is needed"
-            ],
+            expect_test::expect!["6.12.1: sched_ext is off; a kernel with CONFIG_SCHED_CLASS_EXT=y is needed"],
         );
         check(
             "7.2.5+x",
@@ -219,13 +186,9 @@ mod tests {
 
     #[test]
     fn the_range_without_lockup_recovery_has_both_its_ends() {
-        for (release, passes) in [
-            ("7.0.99", true),
-            ("7.1", false),
-            ("7.2.5", false),
-            ("7.2.6", true),
-            ("7.3-rc1", true),
-        ] {
+        for (release, passes) in
+            [("7.0.99", true), ("7.1", false), ("7.2.5", false), ("7.2.6", true), ("7.3-rc1", true)]
+        {
             let btf = Btf::parse(&write(&[], &[OPS])).unwrap();
             assert_eq!(judge(release, &btf).passes(), passes, "{release}");
         }

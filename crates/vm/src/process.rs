@@ -16,10 +16,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("setpriv", "util-linux"),
     ("unshare", "util-linux"),
-    (
-        "virtiofsd",
-        "virtiofsd (Debian 12 has it in qemu-system-common)",
-    ),
+    ("virtiofsd", "virtiofsd (Debian 12 has it in qemu-system-common)"),
     ("xz", "xz-utils"),
 ];
 
@@ -42,17 +39,13 @@ pub(crate) fn mortal(program: &str) -> Result<Command> {
 pub(crate) fn contained(program: &str) -> Result<Command> {
     let program = find(program, SYSTEM_PATHS)?;
     let mut command = mortal("unshare")?;
-    command
-        .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
-        .arg(program);
+    command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(program);
     Ok(command)
 }
 
 /// Runs to the end, with the outputs captured.
 pub(crate) fn output(command: &mut Command) -> Result<Output> {
-    let output = command
-        .output()
-        .map_err(|error| cannot_start(command, &error))?;
+    let output = command.output().map_err(|error| cannot_start(command, &error))?;
     if output.status.success() {
         return Ok(output);
     }
@@ -75,22 +68,13 @@ pub(crate) fn cannot_start(command: &Command, error: &std::io::Error) -> Error {
     if error.kind() == std::io::ErrorKind::NotFound {
         return missing(&program);
     }
-    Error::Program {
-        command: line(command),
-        status: error.to_string(),
-        output: String::new(),
-    }
+    Error::Program { command: line(command), status: error.to_string(), output: String::new() }
 }
 
 pub(crate) fn missing(program: &str) -> Error {
-    let package = PACKAGES
-        .iter()
-        .find(|(name, _)| *name == program)
-        .map_or("the package that has it", |(_, package)| package);
-    Error::MissingProgram {
-        program: program.to_owned(),
-        package,
-    }
+    let package =
+        PACKAGES.iter().find(|(name, _)| *name == program).map_or("the package that has it", |(_, package)| package);
+    Error::MissingProgram { program: program.to_owned(), package }
 }
 
 fn line(command: &Command) -> String {

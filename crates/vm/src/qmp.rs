@@ -59,11 +59,7 @@ mod tests {
 
     #[test]
     fn events_between_command_and_answer_are_passed_over() {
-        converse(&[
-            "{\"return\": {}}",
-            "{\"event\": \"STOP\"}\n{\"return\": {}}",
-        ])
-        .unwrap();
+        converse(&["{\"return\": {}}", "{\"event\": \"STOP\"}\n{\"return\": {}}"]).unwrap();
     }
 
     #[test]

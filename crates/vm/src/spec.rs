@@ -63,12 +63,8 @@ impl VmSpec {
         let wrong = if self.cpus == 0 || self.cpus > 255 {
             "cpus must be 1 to 255".to_owned()
         } else if self.numa_nodes == 0 || self.cpus % self.numa_nodes != 0 {
-            format!(
-                "{} CPUs cannot be split evenly into {} NUMA nodes",
-                self.cpus, self.numa_nodes
-            )
-        } else if self.memory_mib / self.numa_nodes < 128 || self.memory_mib % self.numa_nodes != 0
-        {
+            format!("{} CPUs cannot be split evenly into {} NUMA nodes", self.cpus, self.numa_nodes)
+        } else if self.memory_mib / self.numa_nodes < 128 || self.memory_mib % self.numa_nodes != 0 {
             format!(
                 "{} MiB in {} NUMA nodes: each needs the same whole number of MiB, 128 at least",
                 self.memory_mib, self.numa_nodes
@@ -91,15 +87,11 @@ impl VmSpec {
             Mode::Kvm => "-accel kvm -cpu host".to_owned(),
             // Several threads race in QEMU 7.2 when the guest patches its own code.
             Mode::Tcg => "-accel tcg,thread=single -cpu max".to_owned(),
-            Mode::Auto | Mode::Icount => format!(
-                "-accel tcg,thread=single -icount shift={},sleep=off -cpu max",
-                self.icount_shift
-            ),
+            Mode::Auto | Mode::Icount => {
+                format!("-accel tcg,thread=single -icount shift={},sleep=off -cpu max", self.icount_shift)
+            }
         });
-        args.push(format!(
-            "-smp {},sockets={},cores={per_node},threads=1",
-            self.cpus, self.numa_nodes
-        ));
+        args.push(format!("-smp {},sockets={},cores={per_node},threads=1", self.cpus, self.numa_nodes));
         args.push(format!("-m {}M", self.memory_mib));
         for node in 0..self.numa_nodes {
             // The share's server reads and writes the guest's memory, hence a shared memory file.
@@ -113,18 +105,13 @@ impl VmSpec {
                 (node + 1) * per_node - 1
             ));
         }
-        args.iter()
-            .flat_map(|arg| arg.split(' '))
-            .map(str::to_owned)
-            .collect()
+        args.iter().flat_map(|arg| arg.split(' ')).map(str::to_owned).collect()
     }
 
     /// The kernel's command line.
     pub(crate) fn kernel_args(&self) -> String {
         // The last two save instructions while booting: self-tests of timer and cryptography.
-        let mut line =
-            "console=ttyS0 panic=-1 loglevel=7 rdinit=/init no_timer_check cryptomgr.notests=1"
-                .to_owned();
+        let mut line = "console=ttyS0 panic=-1 loglevel=7 rdinit=/init no_timer_check cryptomgr.notests=1".to_owned();
         if !self.cmdline.is_empty() {
             line.push(' ');
             line.push_str(&self.cmdline);
@@ -164,13 +151,7 @@ mod tests {
 
     #[test]
     fn every_numa_node_has_its_cpus_and_memory() {
-        let spec = VmSpec {
-            cpus: 8,
-            numa_nodes: 2,
-            memory_mib: 2048,
-            cmdline: "nokaslr".into(),
-            ..VmSpec::default()
-        };
+        let spec = VmSpec { cpus: 8, numa_nodes: 2, memory_mib: 2048, cmdline: "nokaslr".into(), ..VmSpec::default() };
         check(
             &spec,
             Mode::Kvm,
@@ -191,11 +172,7 @@ mod tests {
 
     #[test]
     fn an_uneven_split_is_refused_with_the_reason() {
-        let spec = VmSpec {
-            cpus: 3,
-            numa_nodes: 2,
-            ..VmSpec::default()
-        };
+        let spec = VmSpec { cpus: 3, numa_nodes: 2, ..VmSpec::default() };
         expect!["bad machine: 3 CPUs cannot be split evenly into 2 NUMA nodes"]
             .assert_eq(&spec.check().unwrap_err().to_string());
     }

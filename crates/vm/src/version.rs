@@ -15,33 +15,19 @@ pub struct Version {
 impl Version {
     /// A released version.
     pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
-        Self {
-            major,
-            minor,
-            patch,
-            candidate: None,
-        }
+        Self { major, minor, patch, candidate: None }
     }
 
     /// Reads the beginning of a release; the patch number may be absent.
     pub fn of_release(release: &str) -> Option<Self> {
-        let end = release
-            .find(|c: char| c != '.' && !c.is_ascii_digit())
-            .unwrap_or(release.len());
+        let end = release.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(release.len());
         let (numbers, rest) = release.split_at(end);
         let mut numbers = numbers.trim_end_matches('.').split('.').map(str::parse);
-        let mut version = Self::new(
-            numbers.next()?.ok()?,
-            numbers.next()?.ok()?,
-            numbers.next().unwrap_or(Ok(0)).ok()?,
-        );
-        let candidate = rest
-            .strip_prefix("-rc")
-            .or_else(|| rest.strip_prefix("~rc"));
+        let mut version =
+            Self::new(numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next().unwrap_or(Ok(0)).ok()?);
+        let candidate = rest.strip_prefix("-rc").or_else(|| rest.strip_prefix("~rc"));
         version.candidate = candidate.and_then(|rest| {
-            let end = rest
-                .find(|c: char| !c.is_ascii_digit())
-                .unwrap_or(rest.len());
+            let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
             rest[..end].parse().ok()
         });
         Some(version)
@@ -77,18 +63,9 @@ mod tests {
 
     #[test]
     fn releases_are_ordered_as_they_came_out() {
-        let in_order = [
-            "6.12.107+deb13",
-            "7.2.9",
-            "7.2.13+deb14-cloud-amd64",
-            "7.3-rc7",
-            "7.3~rc8-amd64",
-            "7.3",
-            "7.3.4",
-        ];
-        let versions: Vec<Version> = in_order
-            .map(|release| Version::of_release(release).unwrap())
-            .into();
+        let in_order =
+            ["6.12.107+deb13", "7.2.9", "7.2.13+deb14-cloud-amd64", "7.3-rc7", "7.3~rc8-amd64", "7.3", "7.3.4"];
+        let versions: Vec<Version> = in_order.map(|release| Version::of_release(release).unwrap()).into();
         assert!(versions.is_sorted());
         assert!(versions.windows(2).all(|pair| pair[0] != pair[1]));
     }

@@ -11,16 +11,12 @@ use tempfile::TempDir;
 
 fn kernel() -> Kernel {
     let cache = Cache::from_env().unwrap();
-    fetch_newest_passing(&cache, &mut |line| eprintln!("{line}"))
-        .unwrap_or_else(|error| panic!("{error}"))
+    fetch_newest_passing(&cache, &mut |line| eprintln!("{line}")).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Nothing is measured here, so the guest's clock may run ahead of its instructions.
 fn spec() -> VmSpec {
-    VmSpec {
-        icount_shift: 3,
-        ..VmSpec::default()
-    }
+    VmSpec { icount_shift: 3, ..VmSpec::default() }
 }
 
 /// One machine for all tests that leave it as it was. It ends with this process.
@@ -28,10 +24,7 @@ fn shared() -> &'static (Vm, TempDir) {
     static VM: OnceLock<(Vm, TempDir)> = OnceLock::new();
     VM.get_or_init(|| {
         let share = TempDir::new().unwrap();
-        let spec = VmSpec {
-            share_dir: Some(share.path().to_owned()),
-            ..spec()
-        };
+        let spec = VmSpec { share_dir: Some(share.path().to_owned()), ..spec() };
         let vm = Vm::boot(&kernel(), &spec).unwrap_or_else(|error| panic!("{error}"));
         assert!(vm.problems().is_empty(), "{:?}", vm.problems());
         (vm, share)
@@ -42,18 +35,10 @@ fn shared() -> &'static (Vm, TempDir) {
 #[ignore = "boots a virtual machine"]
 fn output_and_exit_status_come_back() {
     let (vm, _) = shared();
-    let output = vm
-        .run(
-            &GuestCommand::shell("echo out; echo $X >&2; pwd; exit 3")
-                .env("X", "err")
-                .cwd("/tmp"),
-        )
-        .unwrap();
+    let output =
+        vm.run(&GuestCommand::shell("echo out; echo $X >&2; pwd; exit 3").env("X", "err").cwd("/tmp")).unwrap();
     assert_eq!(output.status, Status::Code(3));
-    assert_eq!(
-        (output.stdout.as_str(), output.stderr.as_str()),
-        ("out\n/tmp\n", "err\n")
-    );
+    assert_eq!((output.stdout.as_str(), output.stderr.as_str()), ("out\n/tmp\n", "err\n"));
     let output = vm.run(&GuestCommand::shell("kill -TERM $$")).unwrap();
     assert_eq!(output.status, Status::Signal(15));
 }
@@ -71,9 +56,7 @@ fn long_output_arrives_whole() {
 #[ignore = "boots a virtual machine"]
 fn a_background_process_that_keeps_the_output_open_does_not_delay_the_end() {
     let (vm, _) = shared();
-    let output = vm
-        .run(&GuestCommand::shell("sleep 1000000000 & echo done $!"))
-        .unwrap();
+    let output = vm.run(&GuestCommand::shell("sleep 1000000000 & echo done $!")).unwrap();
     let pid = output.stdout.trim().strip_prefix("done ").unwrap();
     vm.run_ok(&GuestCommand::new(["kill", pid])).unwrap();
 }
@@ -83,10 +66,7 @@ fn a_background_process_that_keeps_the_output_open_does_not_delay_the_end() {
 fn a_missing_program_is_an_error_that_names_it() {
     let (vm, _) = shared();
     let error = vm.run(&GuestCommand::new(["no-such-program"])).unwrap_err();
-    assert!(
-        matches!(&error, Error::Guest { .. }) && error.to_string().contains("no-such-program"),
-        "{error}"
-    );
+    assert!(matches!(&error, Error::Guest { .. }) && error.to_string().contains("no-such-program"), "{error}");
 }
 
 #[test]
@@ -94,23 +74,13 @@ fn a_missing_program_is_an_error_that_names_it() {
 fn commands_run_side_by_side_and_are_killed_with_their_children() {
     let (vm, _) = shared();
     // An idle guest's clock jumps from timer to timer, so a long sleep has to be very long.
-    let mut waiting = vm
-        .spawn(&GuestCommand::shell(
-            "echo up; sleep 1000000000 & sleep 1000000000",
-        ))
-        .unwrap();
+    let mut waiting = vm.spawn(&GuestCommand::shell("echo up; sleep 1000000000 & sleep 1000000000")).unwrap();
     waiting.wait_for("up").unwrap();
-    assert_eq!(
-        vm.run_ok(&GuestCommand::new(["echo", "other"])).unwrap(),
-        "other\n"
-    );
+    assert_eq!(vm.run_ok(&GuestCommand::new(["echo", "other"])).unwrap(), "other\n");
     assert_eq!(waiting.try_status().unwrap(), None);
     waiting.signal(15).unwrap();
     assert_eq!(waiting.wait().unwrap().status, Status::Signal(15));
-    drop(
-        vm.spawn(&GuestCommand::new(["sleep", "1000000001"]))
-            .unwrap(),
-    );
+    drop(vm.spawn(&GuestCommand::new(["sleep", "1000000001"])).unwrap());
     let gone = "while pgrep -x sleep; do sleep 0.1; done";
     vm.run_ok(&GuestCommand::shell(gone)).unwrap();
 }
@@ -119,13 +89,9 @@ fn commands_run_side_by_side_and_are_killed_with_their_children() {
 #[ignore = "boots a virtual machine"]
 fn a_command_that_takes_too_long_is_killed_and_its_output_shown() {
     let (vm, _) = shared();
-    let command =
-        GuestCommand::shell("echo begun; while :; do :; done").timeout(Duration::from_secs(3));
+    let command = GuestCommand::shell("echo begun; while :; do :; done").timeout(Duration::from_secs(3));
     let error = vm.run(&command).unwrap_err();
-    assert!(
-        matches!(&error, Error::Timeout { .. }) && error.to_string().contains("begun"),
-        "{error}"
-    );
+    assert!(matches!(&error, Error::Timeout { .. }) && error.to_string().contains("begun"), "{error}");
     vm.run_ok(&GuestCommand::new(["true"])).unwrap();
 }
 
@@ -135,15 +101,10 @@ fn the_share_is_written_from_both_sides() {
     let (vm, share) = shared();
     for round in 0..3 {
         fs::write(share.path().join("to"), format!("host {round}")).unwrap();
-        let guest = "cat /host/to; cat /host/to > /host/from; echo '#!/bin/sh' > /host/run; chmod +x /host/run; /host/run";
-        assert_eq!(
-            vm.run_ok(&GuestCommand::shell(guest)).unwrap(),
-            format!("host {round}")
-        );
-        assert_eq!(
-            fs::read_to_string(share.path().join("from")).unwrap(),
-            format!("host {round}")
-        );
+        let guest =
+            "cat /host/to; cat /host/to > /host/from; echo '#!/bin/sh' > /host/run; chmod +x /host/run; /host/run";
+        assert_eq!(vm.run_ok(&GuestCommand::shell(guest)).unwrap(), format!("host {round}"));
+        assert_eq!(fs::read_to_string(share.path().join("from")).unwrap(), format!("host {round}"));
     }
 }
 
@@ -154,50 +115,28 @@ fn the_guest_has_what_schedulers_need() {
     let script = "set -e; ls /sys/fs/bpf /sys/kernel/debug/sched /sys/kernel/tracing/events/sched > /dev/null; \
                   cat /sys/kernel/sched_ext/state; grep -c CONFIG_SCHED_CLASS_EXT=y /boot/config-$(uname -r); \
                   ls /sys/fs/cgroup/cgroup.procs /sys/kernel/btf/vmlinux > /dev/null; nproc";
-    assert_eq!(
-        vm.run_ok(&GuestCommand::shell(script)).unwrap(),
-        "disabled\n1\n2\n"
-    );
+    assert_eq!(vm.run_ok(&GuestCommand::shell(script)).unwrap(), "disabled\n1\n2\n");
     assert_eq!(vm.console().findings(), Vec::<String>::new());
 }
 
 #[test]
 #[ignore = "boots a virtual machine"]
 fn a_panic_ends_the_command_with_the_console_and_numa_nodes_are_real() {
-    let spec = VmSpec {
-        cpus: 4,
-        numa_nodes: 2,
-        ..spec()
-    };
+    let spec = VmSpec { cpus: 4, numa_nodes: 2, ..spec() };
     let vm = Vm::boot(&kernel(), &spec).unwrap_or_else(|error| panic!("{error}"));
-    let nodes = vm
-        .run_ok(&GuestCommand::shell(
-            "cat /sys/devices/system/node/node*/cpulist",
-        ))
-        .unwrap();
+    let nodes = vm.run_ok(&GuestCommand::shell("cat /sys/devices/system/node/node*/cpulist")).unwrap();
     assert_eq!(nodes, "0-1\n2-3\n");
-    let error = vm
-        .run(&GuestCommand::shell("echo c > /proc/sysrq-trigger"))
-        .unwrap_err();
-    assert!(
-        matches!(&error, Error::Gone { .. }) && error.to_string().contains("sysrq"),
-        "{error}"
-    );
+    let error = vm.run(&GuestCommand::shell("echo c > /proc/sysrq-trigger")).unwrap_err();
+    assert!(matches!(&error, Error::Gone { .. }) && error.to_string().contains("sysrq"), "{error}");
     assert!(!vm.console().findings().is_empty());
 }
 
 #[test]
 #[ignore = "boots a virtual machine"]
 fn a_kernel_that_does_not_come_up_shows_its_console() {
-    let spec = VmSpec {
-        cmdline: "rdinit=/no-such-init".into(),
-        ..spec()
-    };
+    let spec = VmSpec { cmdline: "rdinit=/no-such-init".into(), ..spec() };
     let error = Vm::boot(&kernel(), &spec).unwrap_err();
-    assert!(
-        matches!(&error, Error::Boot { .. }) && error.to_string().contains("/no-such-init"),
-        "{error}"
-    );
+    assert!(matches!(&error, Error::Boot { .. }) && error.to_string().contains("/no-such-init"), "{error}");
 }
 
 #[test]
@@ -205,30 +144,17 @@ fn a_kernel_that_does_not_come_up_shows_its_console() {
 fn a_machine_that_stays_serves_one_user_after_the_other() {
     let directory = TempDir::new().unwrap();
     let share = TempDir::new().unwrap();
-    let spec = VmSpec {
-        share_dir: Some(share.path().to_owned()),
-        ..spec()
-    };
-    let vm = Vm::boot_detached(directory.path(), &kernel(), &spec)
-        .unwrap_or_else(|error| panic!("{error}"));
-    vm.run_ok(&GuestCommand::shell("echo kept > /tmp/file"))
-        .unwrap();
-    let left = vm
-        .spawn(&GuestCommand::new(["sleep", "1000000000"]))
-        .unwrap();
+    let spec = VmSpec { share_dir: Some(share.path().to_owned()), ..spec() };
+    let vm = Vm::boot_detached(directory.path(), &kernel(), &spec).unwrap_or_else(|error| panic!("{error}"));
+    vm.run_ok(&GuestCommand::shell("echo kept > /tmp/file")).unwrap();
+    let left = vm.spawn(&GuestCommand::new(["sleep", "1000000000"])).unwrap();
     std::mem::forget(left);
     assert!(matches!(Vm::attach(directory.path()), Err(Error::Busy(_))));
     drop(vm);
     let start = Instant::now();
     let vm = Vm::attach(directory.path()).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(
-        vm.run_ok(&GuestCommand::new(["cat", "/tmp/file"])).unwrap(),
-        "kept\n"
-    );
-    assert!(
-        start.elapsed() < Duration::from_secs(10),
-        "attaching is no boot"
-    );
+    assert_eq!(vm.run_ok(&GuestCommand::new(["cat", "/tmp/file"])).unwrap(), "kept\n");
+    assert!(start.elapsed() < Duration::from_secs(10), "attaching is no boot");
     let gone = "while pgrep -x sleep; do sleep 0.1; done";
     vm.run_ok(&GuestCommand::shell(gone)).unwrap();
     vm.shutdown().unwrap();

@@ -43,11 +43,7 @@ pub(crate) struct Actor<'a> {
 impl<'a> Actor<'a> {
     /// The process of the load's task number `index`.
     pub(crate) fn new(stage: &'a Stage, index: usize) -> Self {
-        Actor {
-            stage,
-            slot: stage.slots.of(index),
-            is_child: false,
-        }
+        Actor { stage, slot: stage.slots.of(index), is_child: false }
     }
 
     /// The whole life of a task; returns its exit status.
@@ -153,10 +149,7 @@ impl<'a> Actor<'a> {
     }
 
     fn fork(self, program: &[Step]) -> Result<(), Failure> {
-        let child = Actor {
-            is_child: true,
-            ..self
-        };
+        let child = Actor { is_child: true, ..self };
         sys::spawn(|| child.perform(|| child.run(program))).or_fail(Doing::Fork)?;
         self.slot.count_child();
         Ok(())
@@ -169,10 +162,7 @@ impl<'a> Actor<'a> {
                 // No child is left.
                 Err(Errno::CHILD) => return Ok(()),
                 Err(errno) => {
-                    return Err(Failure {
-                        doing: Doing::Wait,
-                        errno,
-                    });
+                    return Err(Failure { doing: Doing::Wait, errno });
                 }
             }
         }

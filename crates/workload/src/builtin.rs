@@ -5,8 +5,8 @@
 //! [`weights`], and [`placement`] with [`forced_move`].
 
 use crate::checks::{
-    Verdict, all_finished, each_on_its_own_cpu, equal_shares, finish_ns, finish_times_match,
-    mean_finish_ns, near, shares_by_weight, shares_match, these_finish_together,
+    Verdict, all_finished, each_on_its_own_cpu, equal_shares, finish_ns, finish_times_match, mean_finish_ns, near,
+    shares_by_weight, shares_match, these_finish_together,
 };
 use crate::report::Report;
 use crate::spec::{Step, TaskSpec, Workload};
@@ -37,71 +37,27 @@ pub struct Case {
 pub fn all(cpus: u32) -> Vec<Case> {
     let finishing = |about, workload| case(about, (workload, all_finished), None);
     let mut cases = vec![
-        finishing(
-            "two tasks send a byte to and fro on one CPU",
-            pipe(2_000, Where::SameCpu),
-        ),
+        finishing("two tasks send a byte to and fro on one CPU", pipe(2_000, Where::SameCpu)),
         finishing("the same across two CPUs", pipe(2_000, Where::Across)),
-        finishing(
-            "the same wherever the scheduler puts them",
-            pipe(2_000, Where::Anywhere),
-        ),
-        finishing(
-            "groups of senders that each write to every receiver",
-            messaging(cpus, 4, 4, 4, 50),
-        ),
-        finishing(
-            "tasks that sleep and run briefly, next to hogs",
-            sleepers(cpus, 4, 50),
-        ),
-        finishing(
-            "a storm of fork, exec, exit, affinity, nice, yield and sleep",
-            churn(cpus, 8, 100, 1),
-        ),
-        case(
-            "five hogs on one CPU have equal shares (A.1, test 1)",
-            fair_share_test(),
-            Some(same_shares),
-        ),
-        case(
-            "the hog at nice 19 comes last (A.1, test 2)",
-            weights_test(),
-            Some(same_finish),
-        ),
-        case(
-            "one hog per CPU, each finds its own (A.1, test 3)",
-            placement_test(cpus),
-            Some(same_shares_placed),
-        ),
-        case(
-            "the same, one forced to another's CPU and released (A.1, test 3)",
-            forced_move_test(cpus),
-            None,
-        ),
+        finishing("the same wherever the scheduler puts them", pipe(2_000, Where::Anywhere)),
+        finishing("groups of senders that each write to every receiver", messaging(cpus, 4, 4, 4, 50)),
+        finishing("tasks that sleep and run briefly, next to hogs", sleepers(cpus, 4, 50)),
+        finishing("a storm of fork, exec, exit, affinity, nice, yield and sleep", churn(cpus, 8, 100, 1)),
+        case("five hogs on one CPU have equal shares (A.1, test 1)", fair_share_test(), Some(same_shares)),
+        case("the hog at nice 19 comes last (A.1, test 2)", weights_test(), Some(same_finish)),
+        case("one hog per CPU, each finds its own (A.1, test 3)", placement_test(cpus), Some(same_shares_placed)),
+        case("the same, one forced to another's CPU and released (A.1, test 3)", forced_move_test(cpus), None),
     ];
     for (first, second) in [(0, 1), (0, 5), (5, 10), (-5, 0)] {
         let about = "two hogs of different nice values share a CPU by their weights";
-        cases.push(case(
-            about,
-            nice_pair_test(first, second),
-            Some(same_shares),
-        ));
+        cases.push(case(about, nice_pair_test(first, second), Some(same_shares)));
     }
     cases.retain(|case| case.workload.cpus <= cpus);
     cases
 }
 
-fn case(
-    about: &'static str,
-    (workload, check): (Workload, Check),
-    compare: Option<Compare>,
-) -> Case {
-    Case {
-        about,
-        workload,
-        check,
-        compare,
-    }
+fn case(about: &'static str, (workload, check): (Workload, Check), compare: Option<Compare>) -> Case {
+    Case { about, workload, check, compare }
 }
 
 fn same_shares(report: &Report, reference: &Report) -> Verdict {
@@ -118,9 +74,7 @@ fn same_finish(report: &Report, reference: &Report) -> Verdict {
 
 /// The built-in load of this name, in its usual size.
 pub fn find(name: &str, cpus: u32) -> Option<Case> {
-    all(cpus)
-        .into_iter()
-        .find(|case| case.workload.name == name)
+    all(cpus).into_iter().find(|case| case.workload.name == name)
 }
 
 /// Where the two tasks of [`pipe`] run.
@@ -136,18 +90,9 @@ pub enum Where {
 
 /// Ping-pong: a byte goes to and fro `round_trips` times, so that every message is a wake-up and a switch.
 pub fn pipe(round_trips: u64, place: Where) -> Workload {
-    let ping = Step::repeat(
-        round_trips,
-        [Step::PipeWrite { pipe: 0 }, Step::PipeRead { pipe: 1 }],
-    );
-    let pong = Step::repeat(
-        round_trips,
-        [Step::PipeRead { pipe: 0 }, Step::PipeWrite { pipe: 1 }],
-    );
-    let (ping, pong) = (
-        TaskSpec::new("ping", vec![ping]),
-        TaskSpec::new("pong", vec![pong]),
-    );
+    let ping = Step::repeat(round_trips, [Step::PipeWrite { pipe: 0 }, Step::PipeRead { pipe: 1 }]);
+    let pong = Step::repeat(round_trips, [Step::PipeRead { pipe: 0 }, Step::PipeWrite { pipe: 1 }]);
+    let (ping, pong) = (TaskSpec::new("ping", vec![ping]), TaskSpec::new("pong", vec![pong]));
     match place {
         Where::SameCpu => Workload::new("pipe", 1, [ping.on([0]), pong.on([0])]),
         Where::Across => Workload::new("pipe-across", 2, [ping.on([0]), pong.on([1])]),
@@ -160,22 +105,12 @@ pub fn messaging(cpus: u32, groups: u32, senders: u32, receivers: u32, loops: u6
     let mut tasks = Vec::new();
     for group in 0..groups {
         let pipe_of = |receiver| group * receivers + receiver;
-        let write_all = (0..receivers).map(|receiver| Step::PipeWrite {
-            pipe: pipe_of(receiver),
-        });
+        let write_all = (0..receivers).map(|receiver| Step::PipeWrite { pipe: pipe_of(receiver) });
         let send = vec![Step::repeat(loops, write_all)];
         tasks.push(TaskSpec::new(format!("sender-{group}"), send).copies(senders));
         for receiver in 0..receivers {
-            let read = Step::repeat(
-                loops * u64::from(senders),
-                [Step::PipeRead {
-                    pipe: pipe_of(receiver),
-                }],
-            );
-            tasks.push(TaskSpec::new(
-                format!("receiver-{group}-{receiver}"),
-                vec![read],
-            ));
+            let read = Step::repeat(loops * u64::from(senders), [Step::PipeRead { pipe: pipe_of(receiver) }]);
+            tasks.push(TaskSpec::new(format!("receiver-{group}-{receiver}"), vec![read]));
         }
     }
     Workload::new("messaging", cpus, tasks)
@@ -192,19 +127,13 @@ pub fn fair_share(count: u32, duration_ns: u64) -> Workload {
 
 /// A.1, test 1: five hogs on one CPU, long enough that a slice more or less does not matter.
 pub fn fair_share_test() -> (Workload, Check) {
-    (fair_share(5, 2_000 * MS), |report| {
-        equal_shares(report, 0.02)
-    })
+    (fair_share(5, 2_000 * MS), |report| equal_shares(report, 0.02))
 }
 
 /// Four tasks at nice 0 and one at nice 19 on CPU 0, each with `work_ns` to do.
 pub fn weights(work_ns: u64) -> Workload {
     let task = |name| TaskSpec::new(name, vec![Step::Run { ns: work_ns }]).on([0]);
-    Workload::new(
-        "weights",
-        1,
-        [task("ordinary").copies(4), task("lowest").nice(19)],
-    )
+    Workload::new("weights", 1, [task("ordinary").copies(4), task("lowest").nice(19)])
 }
 
 /// A.1, test 2: the four ordinary tasks finish together; the lowest, which has hardly run until then, follows after
@@ -213,17 +142,12 @@ pub fn weights_test() -> (Workload, Check) {
     (weights(200 * MS), |report| {
         let ordinary = ["ordinary.0", "ordinary.1", "ordinary.2", "ordinary.3"];
         these_finish_together(report, &ordinary, 0.02)?;
-        let (mean_ns, lowest_ns) = (
-            mean_finish_ns(report, &ordinary)?,
-            finish_ns(report, "lowest")?,
-        );
+        let (mean_ns, lowest_ns) = (mean_finish_ns(report, &ordinary)?, finish_ns(report, "lowest")?);
         if near(lowest_ns, 1.25 * mean_ns, 0.05) {
             return Ok(());
         }
         let (lowest_ms, due_ms) = (lowest_ns / 1e6, 1.25 * mean_ns / 1e6);
-        Err(format!(
-            "`lowest` finished at {lowest_ms:.2} ms; due at {due_ms:.2} ms ± 5 %, a quarter after the others"
-        ))
+        Err(format!("`lowest` finished at {lowest_ms:.2} ms; due at {due_ms:.2} ms ± 5 %, a quarter after the others"))
     })
 }
 
@@ -257,24 +181,14 @@ pub fn forced_move(cpus: u32, duration_ns: u64) -> Workload {
     let cpus = cpus.max(2);
     let go_on = Step::forever([Step::Run { ns: MS }]);
     let moved = vec![
-        Step::Run {
-            ns: duration_ns / 5,
-        },
+        Step::Run { ns: duration_ns / 5 },
         Step::Mark,
-        Step::SetAffinity {
-            cpus: Some(vec![1]),
-        },
+        Step::SetAffinity { cpus: Some(vec![1]) },
         Step::SetAffinity { cpus: None },
         Step::Mark,
         go_on.clone(),
     ];
-    let released = vec![
-        Step::Run {
-            ns: duration_ns / 10,
-        },
-        Step::SetAffinity { cpus: None },
-        go_on,
-    ];
+    let released = vec![Step::Run { ns: duration_ns / 10 }, Step::SetAffinity { cpus: None }, go_on];
     let hogs = (1..cpus).map(|cpu| TaskSpec::new(format!("hog-{cpu}"), released.clone()).on([cpu]));
     let moved = TaskSpec::new("moved", moved).on([0]);
     Workload::new("forced-move", cpus, std::iter::once(moved).chain(hogs)).lasting(duration_ns)
@@ -285,9 +199,7 @@ pub fn forced_move_test(cpus: u32) -> (Workload, Check) {
     (forced_move(cpus, 1_500 * MS), |report| {
         let marks = report.task("moved").map_or(0, |moved| moved.marks_ns.len());
         if marks != 2 {
-            return Err(format!(
-                "`moved` passed {marks} of its 2 marks, so the move did not take place"
-            ));
+            return Err(format!("`moved` passed {marks} of its 2 marks, so the move did not take place"));
         }
         // It takes the scheduler some time to find the CPU that was left, during which two tasks share one.
         each_on_its_own_cpu(report, 0.5)
@@ -302,9 +214,7 @@ pub fn nice_pair(first: i32, second: i32, duration_ns: u64) -> Workload {
 
 /// Weights by nice value are the kernel's, within 5 %.
 pub fn nice_pair_test(first: i32, second: i32) -> (Workload, Check) {
-    (nice_pair(first, second, 2_000 * MS), |report| {
-        shares_by_weight(report, 0.05)
-    })
+    (nice_pair(first, second, 2_000 * MS), |report| shares_by_weight(report, 0.05))
 }
 
 /// `each` tasks per CPU that `rounds` times sleep 1 ms and run 50 µs, next to one task per CPU with as much work as
@@ -335,26 +245,19 @@ pub fn churn(cpus: u32, tasks: u32, steps: u32, seed: u64) -> Workload {
                     }
                 }
                 1 => {
-                    let mut set = vec![
-                        random.below(cpus.into()) as u32,
-                        random.below(cpus.into()) as u32,
-                    ];
+                    let mut set = vec![random.below(cpus.into()) as u32, random.below(cpus.into()) as u32];
                     set.truncate(1 + random.below(2) as usize);
                     set.dedup();
                     let cpus = (random.below(4) > 0).then_some(set);
                     program.push(Step::SetAffinity { cpus });
                 }
-                2 => program.push(Step::Sleep {
-                    ns: random.below(300) * US,
-                }),
+                2 => program.push(Step::Sleep { ns: random.below(300) * US }),
                 3 => program.push(Step::Yield),
                 4 if random.below(4) == 0 => {
                     nice = 19.min(nice + random.below(3) as i32);
                     program.push(Step::SetNice { nice });
                 }
-                _ => program.push(Step::Run {
-                    ns: random.below(60) * US,
-                }),
+                _ => program.push(Step::Run { ns: random.below(60) * US }),
             }
         }
         program.push(Step::Wait);
@@ -367,15 +270,8 @@ pub fn churn(cpus: u32, tasks: u32, steps: u32, seed: u64) -> Workload {
 fn short_life(random: &mut Random) -> Vec<Step> {
     match random.below(4) {
         0 => vec![],
-        1 => vec![Step::Run {
-            ns: random.below(20) * US,
-        }],
-        2 => vec![
-            Step::Sleep {
-                ns: random.below(100) * US,
-            },
-            Step::Run { ns: 5 * US },
-        ],
+        1 => vec![Step::Run { ns: random.below(20) * US }],
+        2 => vec![Step::Sleep { ns: random.below(100) * US }, Step::Run { ns: 5 * US }],
         _ => vec![Step::Exec],
     }
 }
@@ -404,17 +300,11 @@ mod tests {
     fn every_built_in_load_can_run_and_has_its_own_name() {
         for cpus in [1, 2, 4, 64] {
             let cases = all(cpus);
-            let names: std::collections::HashSet<_> = cases
-                .iter()
-                .map(|case| case.workload.name.clone())
-                .collect();
+            let names: std::collections::HashSet<_> = cases.iter().map(|case| case.workload.name.clone()).collect();
             assert_eq!(names.len(), cases.len());
             for case in cases {
                 case.workload.check().unwrap();
-                assert_eq!(
-                    Workload::parse(&case.workload.to_json()).unwrap(),
-                    case.workload
-                );
+                assert_eq!(Workload::parse(&case.workload.to_json()).unwrap(), case.workload);
             }
         }
     }
@@ -431,9 +321,7 @@ mod tests {
         let (mut written, mut read) = (0, 0);
         for (_, task) in load.instances() {
             if let Step::Repeat { times, steps } = &task.program[0] {
-                let count = |of: fn(&Step) -> bool| {
-                    times * steps.iter().filter(|step| of(step)).count() as u64
-                };
+                let count = |of: fn(&Step) -> bool| times * steps.iter().filter(|step| of(step)).count() as u64;
                 written += count(|step| matches!(step, Step::PipeWrite { .. }));
                 read += count(|step| matches!(step, Step::PipeRead { .. }));
             }
@@ -478,16 +366,8 @@ mod tests {
             tasks: load
                 .instances()
                 .map(|(name, _)| {
-                    let finish_ns = Some(if name == "lowest" {
-                        lowest_ms * MS
-                    } else {
-                        800 * MS
-                    });
-                    TaskReport {
-                        name,
-                        finish_ns,
-                        ..TaskReport::default()
-                    }
+                    let finish_ns = Some(if name == "lowest" { lowest_ms * MS } else { 800 * MS });
+                    TaskReport { name, finish_ns, ..TaskReport::default() }
                 })
                 .collect(),
             ..Report::default()

@@ -12,17 +12,11 @@ pub fn all_finished(report: &Report) -> Verdict {
     for task in &report.tasks {
         if task.finish_ns.is_none() {
             let cpu_ms = task.cpu_ns as f64 / 1e6;
-            return Err(format!(
-                "`{}` did not finish; it had {cpu_ms:.2} ms of CPU time",
-                task.name
-            ));
+            return Err(format!("`{}` did not finish; it had {cpu_ms:.2} ms of CPU time", task.name));
         }
         if task.forked_finished != task.forked {
             let (ended, forked) = (task.forked_finished, task.forked);
-            return Err(format!(
-                "of the {forked} children of `{}` only {ended} ended",
-                task.name
-            ));
+            return Err(format!("of the {forked} children of `{}` only {ended} ended", task.name));
         }
     }
     some_tasks(report)
@@ -31,11 +25,7 @@ pub fn all_finished(report: &Report) -> Verdict {
 /// The share of all CPU time that one task used, 0 to 1; `None` without such a task.
 pub fn share_of(report: &Report, task: &str) -> Option<f64> {
     let total_ns = report.cpu_ns();
-    Some(if total_ns == 0 {
-        0.0
-    } else {
-        report.task(task)?.cpu_ns as f64 / total_ns as f64
-    })
+    Some(if total_ns == 0 { 0.0 } else { report.task(task)?.cpu_ns as f64 / total_ns as f64 })
 }
 
 /// Every task used as much CPU time as the mean of all.
@@ -45,32 +35,21 @@ pub fn equal_shares(report: &Report, tolerance: f64) -> Verdict {
 
 /// Every task used CPU time in proportion to the weight of its nice value.
 pub fn shares_by_weight(report: &Report, tolerance: f64) -> Verdict {
-    shares(report, tolerance, |task| {
-        weight_of_nice(task.nice).map(|weight| weight as f64)
-    })
+    shares(report, tolerance, |task| weight_of_nice(task.nice).map(|weight| weight as f64))
 }
 
 /// Every task used the share of CPU time that it had in `reference`, a run of the same load elsewhere.
 pub fn shares_match(report: &Report, reference: &Report, tolerance: f64) -> Verdict {
     same_load(report, reference)?;
     shares(report, tolerance, |task| {
-        share_of(reference, &task.name)
-            .ok_or_else(|| format!("`{}` is not in the reference", task.name))
+        share_of(reference, &task.name).ok_or_else(|| format!("`{}` is not in the reference", task.name))
     })
 }
 
 /// CPU times are in the proportions that `weight` tells.
-fn shares(
-    report: &Report,
-    tolerance: f64,
-    weight: impl Fn(&TaskReport) -> Result<f64, String>,
-) -> Verdict {
+fn shares(report: &Report, tolerance: f64, weight: impl Fn(&TaskReport) -> Result<f64, String>) -> Verdict {
     some_tasks(report)?;
-    let weights = report
-        .tasks
-        .iter()
-        .map(weight)
-        .collect::<Result<Vec<f64>, _>>()?;
+    let weights = report.tasks.iter().map(weight).collect::<Result<Vec<f64>, _>>()?;
     let (total_ns, total_weight) = (report.cpu_ns() as f64, weights.iter().sum::<f64>());
     if total_ns == 0.0 || total_weight == 0.0 {
         return Err("no task used any CPU time".into());
@@ -79,10 +58,7 @@ fn shares(
         let (share, due) = (task.cpu_ns as f64 / total_ns, weight / total_weight);
         if !near(share, due, tolerance) {
             let (share, due, tolerance) = (100.0 * share, 100.0 * due, 100.0 * tolerance);
-            return Err(format!(
-                "`{}` had {share:.2} % of the CPU time; due {due:.2} % ± {tolerance} %",
-                task.name
-            ));
+            return Err(format!("`{}` had {share:.2} % of the CPU time; due {due:.2} % ± {tolerance} %", task.name));
         }
     }
     Ok(())
@@ -101,11 +77,8 @@ pub fn these_finish_together(report: &Report, names: &[&str], tolerance: f64) ->
     for name in names {
         let finish_ns = finish_ns(report, name)?;
         if !near(finish_ns, mean_ns, tolerance) {
-            let (finish_ms, mean_ms, tolerance) =
-                (finish_ns / 1e6, mean_ns / 1e6, 100.0 * tolerance);
-            return Err(format!(
-                "`{name}` finished at {finish_ms:.2} ms; the mean is {mean_ms:.2} ms ± {tolerance} %"
-            ));
+            let (finish_ms, mean_ms, tolerance) = (finish_ns / 1e6, mean_ns / 1e6, 100.0 * tolerance);
+            return Err(format!("`{name}` finished at {finish_ms:.2} ms; the mean is {mean_ms:.2} ms ± {tolerance} %"));
         }
     }
     Ok(())
@@ -115,10 +88,7 @@ pub fn these_finish_together(report: &Report, names: &[&str], tolerance: f64) ->
 pub fn finish_times_match(report: &Report, reference: &Report, tolerance: f64) -> Verdict {
     same_load(report, reference)?;
     for task in &report.tasks {
-        let (here_ns, there_ns) = (
-            finish_ns(report, &task.name)?,
-            finish_ns(reference, &task.name)?,
-        );
+        let (here_ns, there_ns) = (finish_ns(report, &task.name)?, finish_ns(reference, &task.name)?);
         if !near(here_ns, there_ns, tolerance) {
             let (here_ms, there_ms, tolerance) = (here_ns / 1e6, there_ns / 1e6, 100.0 * tolerance);
             return Err(format!(
@@ -135,31 +105,15 @@ pub fn finish_times_match(report: &Report, reference: &Report, tolerance: f64) -
 pub fn each_on_its_own_cpu(report: &Report, tolerance: f64) -> Verdict {
     some_tasks(report)?;
     for (index, task) in report.tasks.iter().enumerate() {
-        let cpu = task
-            .last_cpu
-            .ok_or_else(|| format!("nobody knows on which CPU `{}` ran", task.name))?;
-        if let Some(other) = report.tasks[..index]
-            .iter()
-            .find(|other| other.last_cpu == Some(cpu))
-        {
-            return Err(format!(
-                "`{}` and `{}` both ended on CPU {cpu}",
-                other.name, task.name
-            ));
+        let cpu = task.last_cpu.ok_or_else(|| format!("nobody knows on which CPU `{}` ran", task.name))?;
+        if let Some(other) = report.tasks[..index].iter().find(|other| other.last_cpu == Some(cpu)) {
+            return Err(format!("`{}` and `{}` both ended on CPU {cpu}", other.name, task.name));
         }
-        let begin_ns = task
-            .start_ns
-            .ok_or_else(|| format!("`{}` never ran", task.name))?;
-        let present_ns = task
-            .finish_ns
-            .unwrap_or(report.wall_ns)
-            .saturating_sub(begin_ns) as f64;
+        let begin_ns = task.start_ns.ok_or_else(|| format!("`{}` never ran", task.name))?;
+        let present_ns = task.finish_ns.unwrap_or(report.wall_ns).saturating_sub(begin_ns) as f64;
         if (task.cpu_ns as f64) < (1.0 - tolerance) * present_ns {
             let (cpu_ms, present_ms) = (task.cpu_ns as f64 / 1e6, present_ns / 1e6);
-            return Err(format!(
-                "`{}` had a CPU for {cpu_ms:.2} ms only of its {present_ms:.2} ms",
-                task.name
-            ));
+            return Err(format!("`{}` had a CPU for {cpu_ms:.2} ms only of its {present_ms:.2} ms", task.name));
         }
     }
     Ok(())
@@ -169,16 +123,11 @@ pub fn each_on_its_own_cpu(report: &Report, tolerance: f64) -> Verdict {
 /// CPU time between two tasks.
 pub fn weight_of_nice(nice: i32) -> Result<u64, String> {
     const WEIGHTS: [u64; 40] = [
-        88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916, 9548, 7620, 6100,
-        4904, 3906, 3121, 2501, 1991, 1586, 1277, 1024, 820, 655, 526, 423, 335, 272, 215, 172,
-        137, 110, 87, 70, 56, 45, 36, 29, 23, 18, 15,
+        88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916, 9548, 7620, 6100, 4904, 3906, 3121, 2501,
+        1991, 1586, 1277, 1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87, 70, 56, 45, 36, 29, 23, 18, 15,
     ];
-    let weight = nice
-        .checked_add(20)
-        .and_then(|index| WEIGHTS.get(usize::try_from(index).ok()?));
-    weight
-        .copied()
-        .ok_or_else(|| format!("there is no nice value {nice}"))
+    let weight = nice.checked_add(20).and_then(|index| WEIGHTS.get(usize::try_from(index).ok()?));
+    weight.copied().ok_or_else(|| format!("there is no nice value {nice}"))
 }
 
 /// Mean finish time of the tasks of these names.
@@ -186,21 +135,14 @@ pub fn mean_finish_ns(report: &Report, names: &[&str]) -> Result<f64, String> {
     if names.is_empty() {
         return Err("no tasks were named".into());
     }
-    let sum_ns = names
-        .iter()
-        .map(|name| finish_ns(report, name))
-        .sum::<Result<f64, _>>()?;
+    let sum_ns = names.iter().map(|name| finish_ns(report, name)).sum::<Result<f64, _>>()?;
     Ok(sum_ns / names.len() as f64)
 }
 
 /// When the task of this name finished.
 pub fn finish_ns(report: &Report, name: &str) -> Result<f64, String> {
-    let task = report
-        .task(name)
-        .ok_or_else(|| format!("there is no task `{name}`"))?;
-    Ok(task
-        .finish_ns
-        .ok_or_else(|| format!("`{name}` did not finish"))? as f64)
+    let task = report.task(name).ok_or_else(|| format!("there is no task `{name}`"))?;
+    Ok(task.finish_ns.ok_or_else(|| format!("`{name}` did not finish"))? as f64)
 }
 
 /// Whether `value` is within a fraction `tolerance` of `due`.
@@ -210,19 +152,12 @@ pub fn near(value: f64, due: f64, tolerance: f64) -> bool {
 
 /// Nothing can be said about a report of no tasks.
 fn some_tasks(report: &Report) -> Verdict {
-    if report.tasks.is_empty() {
-        Err("the report has no tasks".into())
-    } else {
-        Ok(())
-    }
+    if report.tasks.is_empty() { Err("the report has no tasks".into()) } else { Ok(()) }
 }
 
 fn same_load(report: &Report, reference: &Report) -> Verdict {
     if report.workload != reference.workload || report.tasks.len() != reference.tasks.len() {
-        return Err(format!(
-            "`{}` cannot be compared with `{}`",
-            report.workload, reference.workload
-        ));
+        return Err(format!("`{}` cannot be compared with `{}`", report.workload, reference.workload));
     }
     some_tasks(report)
 }
@@ -240,10 +175,7 @@ mod tests {
             last_cpu: Some(index as u32),
             ..TaskReport::default()
         });
-        Report {
-            tasks: tasks.collect(),
-            ..Report::default()
-        }
+        Report { tasks: tasks.collect(), ..Report::default() }
     }
 
     #[test]
@@ -269,11 +201,7 @@ mod tests {
         assert_eq!(weight_of_nice(0), Ok(1024));
         assert_eq!(weight_of_nice(-20), Ok(88761));
         assert_eq!(weight_of_nice(19), Ok(15));
-        assert!(
-            weight_of_nice(20).is_err()
-                && weight_of_nice(-21).is_err()
-                && weight_of_nice(i32::MAX).is_err()
-        );
+        assert!(weight_of_nice(20).is_err() && weight_of_nice(-21).is_err() && weight_of_nice(i32::MAX).is_err());
     }
 
     #[test]
@@ -297,10 +225,7 @@ mod tests {
     fn a_child_that_did_not_end_is_noticed() {
         let mut one = report(&[5]);
         (one.tasks[0].forked, one.tasks[0].forked_finished) = (3, 2);
-        assert_eq!(
-            all_finished(&one).unwrap_err(),
-            "of the 3 children of `t0` only 2 ended"
-        );
+        assert_eq!(all_finished(&one).unwrap_err(), "of the 3 children of `t0` only 2 ended");
     }
 
     #[test]
@@ -308,18 +233,10 @@ mod tests {
         assert_eq!(each_on_its_own_cpu(&report(&[5, 5]), 0.0), Ok(()));
         let mut shared = report(&[5, 5]);
         shared.tasks[1].last_cpu = Some(0);
-        assert!(
-            each_on_its_own_cpu(&shared, 0.0)
-                .unwrap_err()
-                .contains("both ended on CPU 0")
-        );
+        assert!(each_on_its_own_cpu(&shared, 0.0).unwrap_err().contains("both ended on CPU 0"));
         let mut waited = report(&[5, 5]);
         waited.tasks[1].cpu_ns /= 2;
-        assert!(
-            each_on_its_own_cpu(&waited, 0.1)
-                .unwrap_err()
-                .contains("`t1`")
-        );
+        assert!(each_on_its_own_cpu(&waited, 0.1).unwrap_err().contains("`t1`"));
     }
 
     #[test]
@@ -329,10 +246,6 @@ mod tests {
         assert_eq!(finish_times_match(&one, &one, 0.0), Ok(()));
         assert!(shares_match(&one, &other, 0.05).is_err());
         assert!(finish_times_match(&one, &other, 0.05).is_err());
-        assert!(
-            shares_match(&one, &report(&[10]), 0.05)
-                .unwrap_err()
-                .contains("compared")
-        );
+        assert!(shares_match(&one, &report(&[10]), 0.05).unwrap_err().contains("compared"));
     }
 }

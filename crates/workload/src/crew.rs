@@ -54,13 +54,7 @@ pub struct Stuck {
 
 impl std::fmt::Display for Stuck {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "`{}`, {}, after {:.3} ms of CPU time",
-            self.name,
-            self.state,
-            self.cpu_ns as f64 / 1e6
-        )
+        write!(f, "`{}`, {}, after {:.3} ms of CPU time", self.name, self.state, self.cpu_ns as f64 / 1e6)
     }
 }
 
@@ -98,33 +92,21 @@ impl Crew {
     }
 
     /// Starts one member; `body` must pass the gate once.
-    pub(crate) fn spawn(
-        &mut self,
-        name: String,
-        body: impl FnOnce(&Gate) -> i32,
-    ) -> io::Result<()> {
+    pub(crate) fn spawn(&mut self, name: String, body: impl FnOnce(&Gate) -> i32) -> io::Result<()> {
         let watcher = getpid();
         let pid = sys::spawn(|| {
-            let bound = set_parent_process_death_signal(Some(Signal::KILL))
-                .and_then(|()| setpgid(None, None));
+            let bound = set_parent_process_death_signal(Some(Signal::KILL)).and_then(|()| setpgid(None, None));
             if bound.is_err() || getppid() != Some(watcher) {
                 return 1;
             }
             // The gate opens when its last writer closes: members must not hold it.
             drop(self.gate_write.take());
             match &self.ready_write {
-                Some(ready_write) => body(&Gate {
-                    ready_write,
-                    gate_read: &self.gate_read,
-                }),
+                Some(ready_write) => body(&Gate { ready_write, gate_read: &self.gate_read }),
                 None => 1,
             }
         })?;
-        self.members.push(Member {
-            name,
-            pid,
-            gone: false,
-        });
+        self.members.push(Member { name, pid, gone: false });
         Ok(())
     }
 
@@ -135,9 +117,7 @@ impl Crew {
         let (mut said, mut all_well) = (0, true);
         while said < self.members.len() {
             if !readable(&self.ready_read, until_ns)? {
-                return Err(io::Error::other(
-                    "a task did not get ready; is the machine overloaded?",
-                ));
+                return Err(io::Error::other("a task did not get ready; is the machine overloaded?"));
             }
             let mut bytes = [0_u8; 256];
             let count = read(&self.ready_read, &mut bytes)?;
@@ -177,11 +157,7 @@ impl Crew {
                 },
                 other => format!("in state {other}"),
             };
-            stuck.push(Stuck {
-                name: member.name.clone(),
-                state,
-                cpu_ns: sys::cpu_ns_of(member.pid).unwrap_or(0),
-            });
+            stuck.push(Stuck { name: member.name.clone(), state, cpu_ns: sys::cpu_ns_of(member.pid).unwrap_or(0) });
         }
         stuck
     }
@@ -198,10 +174,7 @@ impl Crew {
     /// Waits until every member has ended, leaving each to be looked at; `false` if one does not end.
     pub(crate) fn ended(&self) -> bool {
         let until_ns = now_ns() + DYING_MAX.as_nanos() as u64;
-        self.members
-            .iter()
-            .filter(|member| !member.gone)
-            .all(|member| ended(member.pid, until_ns))
+        self.members.iter().filter(|member| !member.gone).all(|member| ended(member.pid, until_ns))
     }
 
     /// How a member ended, if it was not by exiting with status 0 or by our kill.
@@ -224,10 +197,7 @@ impl Drop for Crew {
         let until_ns = now_ns() + DYING_MAX.as_nanos() as u64;
         for member in &mut self.members {
             if ended(member.pid, until_ns) {
-                let _ = waitid(
-                    WaitId::Pid(member.pid),
-                    WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
-                );
+                let _ = waitid(WaitId::Pid(member.pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
             }
             member.gone = true;
         }
@@ -242,20 +212,14 @@ pub(crate) fn now_ns() -> u64 {
 
 /// A point in time, or a length of it, as system calls take it.
 pub(crate) fn timespec(ns: u64) -> Timespec {
-    Timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as i64,
-    }
+    Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
 
 /// Sleeps until the pipe has data or its last writer is gone; `false` at `until_ns`.
 fn readable(pipe: &OwnedFd, until_ns: u64) -> io::Result<bool> {
     loop {
         let left_ns = until_ns.saturating_sub(now_ns());
-        match poll(
-            &mut [PollFd::new(pipe, PollFlags::IN)],
-            Some(&timespec(left_ns)),
-        ) {
+        match poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&timespec(left_ns))) {
             Ok(0) if left_ns == 0 => return Ok(false),
             Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => return Ok(true),

@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use rustix::io::{Errno, read, write};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid,
-};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid};
 
 use crate::crew::{Crew, now_ns};
 use crate::exec::{Class, Cpus, ExecError, check_one_thread, raise_open_files, system};
@@ -68,14 +66,9 @@ type Ends = (OwnedFd, OwnedFd);
 /// As [`crate::exec::execute`].
 pub fn pipe(pipe: Pipe, setting: Setting) -> Result<Measured, ExecError> {
     let cpus = Cpus::usable()?;
-    let needed = pipe
-        .cpus
-        .map_or(1, |cpus| cpus[0].max(cpus[1]).saturating_add(1));
+    let needed = pipe.cpus.map_or(1, |cpus| cpus[0].max(cpus[1]).saturating_add(1));
     if needed > cpus.count() {
-        return Err(ExecError::TooFewCpus {
-            needed,
-            have: cpus.count(),
-        });
+        return Err(ExecError::TooFewCpus { needed, have: cpus.count() });
     }
     let side = |number: usize| match pipe.cpus {
         Some(chosen) => cpus.confine(Some(&[chosen[number]])),
@@ -129,15 +122,8 @@ fn receive(pipe: &Ends) -> Result<(), Errno> {
 pub fn messaging(load: Messaging, setting: Setting) -> Result<Measured, ExecError> {
     raise_open_files();
     measure("messaging", setting, || {
-        let Messaging {
-            groups,
-            pairs,
-            loops,
-            threads,
-        } = load;
-        let pipes: Vec<Ends> = (0..groups * pairs)
-            .map(|_| new_pipe())
-            .collect::<Result<_, _>>()?;
+        let Messaging { groups, pairs, loops, threads } = load;
+        let pipes: Vec<Ends> = (0..groups * pairs).map(|_| new_pipe()).collect::<Result<_, _>>()?;
         let (ready, gate) = (new_pipe()?, new_pipe()?);
         let (ready, gate_read) = (&ready, &gate.0);
         let wait_at_gate = || -> io::Result<()> {
@@ -149,9 +135,7 @@ pub fn messaging(load: Messaging, setting: Setting) -> Result<Measured, ExecErro
         let sender = |group: &[Ends]| -> io::Result<()> {
             wait_at_gate()?;
             for _ in 0..loops {
-                group
-                    .iter()
-                    .try_for_each(|pipe| write(&pipe.1, &[0_u8; MESSAGE]).map(drop))?;
+                group.iter().try_for_each(|pipe| write(&pipe.1, &[0_u8; MESSAGE]).map(drop))?;
             }
             Ok(())
         };
@@ -181,9 +165,7 @@ pub fn messaging(load: Messaging, setting: Setting) -> Result<Measured, ExecErro
                 let begin_ns = now_ns();
                 drop(gate.1);
                 for worker in workers {
-                    worker
-                        .join()
-                        .map_err(|_| io::Error::other("a worker panicked"))??;
+                    worker.join().map_err(|_| io::Error::other("a worker panicked"))??;
                 }
                 Ok(now_ns() - begin_ns)
             });
@@ -211,18 +193,12 @@ pub fn messaging(load: Messaging, setting: Setting) -> Result<Measured, ExecErro
 }
 
 /// Runs `body` in a process of its own under a watchdog, and returns the time that it returns.
-fn measure(
-    name: &str,
-    setting: Setting,
-    body: impl FnOnce() -> io::Result<u64>,
-) -> Result<Measured, ExecError> {
+fn measure(name: &str, setting: Setting, body: impl FnOnce() -> io::Result<u64>) -> Result<Measured, ExecError> {
     const NS: usize = 0;
     const ERRNO: usize = 1;
     check_one_thread()?;
     let result = SharedWords::new(2).map_err(system("share memory with the load"))?;
-    let note = |error: io::Error| {
-        result[ERRNO].store(error.raw_os_error().unwrap_or(libc::EIO) as u64, Relaxed)
-    };
+    let note = |error: io::Error| result[ERRNO].store(error.raw_os_error().unwrap_or(libc::EIO) as u64, Relaxed);
     let mut crew = Crew::new().map_err(system("make pipes"))?;
     crew.spawn(name.to_string(), |gate| {
         let entered = match setting.class {
@@ -251,60 +227,35 @@ fn measure(
     if !ready {
         return Err(match error() {
             Some(error) if error.raw_os_error() == Some(libc::EINVAL) => ExecError::NoExtClass,
-            Some(source) => ExecError::System {
-                doing: "enter class SCHED_EXT",
-                source,
-            },
-            None => ExecError::Died {
-                task: name.to_string(),
-                how: "ended".to_string(),
-            },
+            Some(source) => ExecError::System { doing: "enter class SCHED_EXT", source },
+            None => ExecError::Died { task: name.to_string(), how: "ended".to_string() },
         });
     }
     let scheduler = proc::sched_ext_scheduler();
     let ahead = AheadOfOthers::enter();
     crew.open_gate();
-    let over = crew
-        .wait(now_ns() + setting.watchdog.as_nanos() as u64)
-        .map_err(system("watch the load"))?;
+    let over = crew.wait(now_ns() + setting.watchdog.as_nanos() as u64).map_err(system("watch the load"))?;
     let stuck = if over { Vec::new() } else { crew.stuck() };
     crew.kill();
     let gone = crew.ended();
     drop(ahead);
 
     if let Some(source) = error() {
-        return Err(ExecError::System {
-            doing: "run the load",
-            source,
-        });
+        return Err(ExecError::System { doing: "run the load", source });
     }
     if !over {
-        return Err(ExecError::Unfinished {
-            after_ms: setting.watchdog.as_millis() as u64,
-            stuck,
-        });
+        return Err(ExecError::Unfinished { after_ms: setting.watchdog.as_millis() as u64, stuck });
     }
     if !gone {
-        return Err(ExecError::Lost {
-            stuck: crew.stuck(),
-        });
+        return Err(ExecError::Lost { stuck: crew.stuck() });
     }
     if let Some(how) = crew.members.iter().find_map(|member| crew.bad_end(member)) {
-        return Err(ExecError::Died {
-            task: name.to_string(),
-            how,
-        });
+        return Err(ExecError::Died { task: name.to_string(), how });
     }
     let after = proc::sched_ext_scheduler();
     match scheduler == after {
-        true => Ok(Measured {
-            ns: result[NS].load(Relaxed),
-            scheduler,
-        }),
-        false => Err(ExecError::SchedulerChanged {
-            before: scheduler,
-            after,
-        }),
+        true => Ok(Measured { ns: result[NS].load(Relaxed), scheduler }),
+        false => Err(ExecError::SchedulerChanged { before: scheduler, after }),
     }
 }
 
@@ -312,20 +263,13 @@ fn measure(
 fn worker(body: impl FnOnce() -> io::Result<()>) -> io::Result<Pid> {
     sys::spawn(|| {
         let bound = set_parent_process_death_signal(Some(Signal::KILL));
-        i32::from(
-            bound
-                .map_err(io::Error::from)
-                .and_then(|()| body())
-                .is_err(),
-        )
+        i32::from(bound.map_err(io::Error::from).and_then(|()| body()).is_err())
     })
 }
 
 /// Waits for the end of a worker, which must be a good one.
 fn finished(worker: Pid) -> io::Result<()> {
-    match waitid(WaitId::Pid(worker), WaitIdOptions::EXITED)?
-        .and_then(|status| status.exit_status())
-    {
+    match waitid(WaitId::Pid(worker), WaitIdOptions::EXITED)?.and_then(|status| status.exit_status()) {
         Some(0) => Ok(()),
         _ => Err(io::Error::other("a worker failed")),
     }

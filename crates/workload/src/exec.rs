@@ -50,11 +50,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options {
-            class: Class::Inherited,
-            watchdog: Duration::from_secs(60),
-            spin: None,
-        }
+        Options { class: Class::Inherited, watchdog: Duration::from_secs(60), spin: None }
     }
 }
 
@@ -65,9 +61,7 @@ pub enum ExecError {
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// The machine is too small.
-    #[error(
-        "the load needs {needed} CPUs and this process may use {have}: take a smaller load or a larger machine"
-    )]
+    #[error("the load needs {needed} CPUs and this process may use {have}: take a smaller load or a larger machine")]
     TooFewCpus {
         /// CPUs that the load names.
         needed: u32,
@@ -75,9 +69,7 @@ pub enum ExecError {
         have: u32,
     },
     /// Children are forked, which other threads of the caller would not survive.
-    #[error(
-        "loads must be started from a process with one thread, this one has {threads}: run `ekiden-load` instead"
-    )]
+    #[error("loads must be started from a process with one thread, this one has {threads}: run `ekiden-load` instead")]
     ManyThreads {
         /// Threads of the caller.
         threads: usize,
@@ -99,9 +91,7 @@ pub enum ExecError {
         source: io::Error,
     },
     /// A task ended in a way that no step asks for.
-    #[error(
-        "the task `{task}` {how} before the end of its program: look for its message above and in `dmesg`"
-    )]
+    #[error("the task `{task}` {how} before the end of its program: look for its message above and in `dmesg`")]
     Died {
         /// Its name.
         task: String,
@@ -151,12 +141,7 @@ pub enum ExecError {
 
 fn list(stuck: &[Stuck]) -> String {
     const SHOWN: usize = 10;
-    let mut text = stuck
-        .iter()
-        .take(SHOWN)
-        .map(Stuck::to_string)
-        .collect::<Vec<_>>()
-        .join("; ");
+    let mut text = stuck.iter().take(SHOWN).map(Stuck::to_string).collect::<Vec<_>>().join("; ");
     if stuck.len() > SHOWN {
         text += &format!("; and {} more", stuck.len() - SHOWN);
     }
@@ -191,16 +176,11 @@ pub fn execute(load: &Workload, options: &Options) -> Result<Report, ExecError> 
     load.check()?;
     let cpus = Cpus::usable()?;
     if cpus.count() < load.cpus {
-        return Err(ExecError::TooFewCpus {
-            needed: load.cpus,
-            have: cpus.count(),
-        });
+        return Err(ExecError::TooFewCpus { needed: load.cpus, have: cpus.count() });
     }
     check_one_thread()?;
     raise_open_files();
-    let pipes = (0..load.pipes())
-        .map(|_| pipe_with(PipeFlags::CLOEXEC))
-        .collect::<Result<Vec<_>, _>>();
+    let pipes = (0..load.pipes()).map(|_| pipe_with(PipeFlags::CLOEXEC)).collect::<Result<Vec<_>, _>>();
     let stage = Stage {
         class: options.class,
         spin: options.spin.unwrap_or_else(Spin::calibrate),
@@ -212,29 +192,21 @@ pub fn execute(load: &Workload, options: &Options) -> Result<Report, ExecError> 
     let mut crew = Crew::new().map_err(system("make pipes"))?;
     for (index, (name, spec)) in load.instances().enumerate() {
         let actor = Actor::new(&stage, index);
-        crew.spawn(name, |gate| actor.live(spec, gate))
-            .map_err(system("start a task"))?;
+        crew.spawn(name, |gate| actor.live(spec, gate)).map_err(system("start a task"))?;
     }
     let ready = crew.ready().map_err(system("set up the tasks"))?;
     stage.failure(&crew)?;
     if !ready {
         return Err(stage.died(&crew));
     }
-    let counts_before: Vec<_> = crew
-        .members
-        .iter()
-        .map(|member| KernelCounts::of(member.pid))
-        .collect();
+    let counts_before: Vec<_> = crew.members.iter().map(|member| KernelCounts::of(member.pid)).collect();
     let scheduler = proc::sched_ext_scheduler();
 
     let ahead = AheadOfOthers::enter();
     let zero_ns = now_ns();
     stage.slots.zero_ns().store(zero_ns, Relaxed);
     crew.open_gate();
-    let until_ns = zero_ns
-        + load
-            .duration_ns
-            .unwrap_or(options.watchdog.as_nanos() as u64);
+    let until_ns = zero_ns + load.duration_ns.unwrap_or(options.watchdog.as_nanos() as u64);
     let over = crew.wait(until_ns).map_err(system("watch the tasks"))?;
     let end_ns = now_ns();
     let stuck = if over { Vec::new() } else { stage.stuck(&crew) };
@@ -251,70 +223,39 @@ pub fn execute(load: &Workload, options: &Options) -> Result<Report, ExecError> 
 
     stage.failure(&crew)?;
     if !over && load.duration_ns.is_none() {
-        return Err(ExecError::Unfinished {
-            after_ms: options.watchdog.as_millis() as u64,
-            stuck,
-        });
+        return Err(ExecError::Unfinished { after_ms: options.watchdog.as_millis() as u64, stuck });
     }
     if !gone {
-        return Err(ExecError::Lost {
-            stuck: crew.stuck(),
-        });
+        return Err(ExecError::Lost { stuck: crew.stuck() });
     }
-    if crew
-        .members
-        .iter()
-        .any(|member| crew.bad_end(member).is_some())
-    {
+    if crew.members.iter().any(|member| crew.bad_end(member).is_some()) {
         return Err(stage.died(&crew));
     }
     let after = proc::sched_ext_scheduler();
     if scheduler != after {
-        return Err(ExecError::SchedulerChanged {
-            before: scheduler,
-            after,
-        });
+        return Err(ExecError::SchedulerChanged { before: scheduler, after });
     }
     let mut tasks = Vec::with_capacity(crew.members.len());
     for (index, (name, spec)) in load.instances().enumerate() {
-        let seen = TaskReport {
-            name,
-            nice: spec.nice,
-            ..stage.slots.of(index).report(zero_ns)
-        };
+        let seen = TaskReport { name, nice: spec.nice, ..stage.slots.of(index).report(zero_ns) };
         let pid = crew.members[index].pid;
         tasks.push(complete(seen, pid, counts_before[index], last_cpus[index]));
     }
-    Ok(Report {
-        workload: load.name.clone(),
-        scheduler,
-        wall_ns: end_ns - zero_ns,
-        tasks,
-    })
+    Ok(Report { workload: load.name.clone(), scheduler, wall_ns: end_ns - zero_ns, tasks })
 }
 
 /// Adds to what a task noted itself what the kernel says about it.
-fn complete(
-    mut task: TaskReport,
-    pid: Pid,
-    before: KernelCounts,
-    last_cpu: Option<u32>,
-) -> TaskReport {
+fn complete(mut task: TaskReport, pid: Pid, before: KernelCounts, last_cpu: Option<u32>) -> TaskReport {
     let counts = KernelCounts::of(pid);
-    let since =
-        |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before.unwrap_or(0)));
+    let since = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before.unwrap_or(0)));
     task.wait_ns = since(counts.wait_ns, before.wait_ns);
     task.migrations = since(counts.migrations, before.migrations);
     if task.finish_ns.is_none() && task.start_ns.is_some() {
         // `task` holds what there was at its start. Its dying is included: the same few µs for each.
         let (begin, end) = (task.clone(), proc::usage(pid));
         task.cpu_ns = end.cpu_ns.saturating_sub(begin.cpu_ns);
-        task.voluntary_switches = end
-            .voluntary_switches
-            .saturating_sub(begin.voluntary_switches);
-        task.involuntary_switches = end
-            .involuntary_switches
-            .saturating_sub(begin.involuntary_switches);
+        task.voluntary_switches = end.voluntary_switches.saturating_sub(begin.voluntary_switches);
+        task.involuntary_switches = end.involuntary_switches.saturating_sub(begin.involuntary_switches);
         task.last_cpu = last_cpu;
     }
     task
@@ -363,13 +304,8 @@ pub(crate) struct Cpus {
 
 impl Cpus {
     pub(crate) fn usable() -> Result<Self, ExecError> {
-        let set = sched_getaffinity(None)
-            .map_err(|error| system("see which CPUs are usable")(error.into()))?;
-        Ok(Cpus {
-            usable: (0..CpuSet::MAX_CPU as u32)
-                .filter(|cpu| set.is_set(*cpu as usize))
-                .collect(),
-        })
+        let set = sched_getaffinity(None).map_err(|error| system("see which CPUs are usable")(error.into()))?;
+        Ok(Cpus { usable: (0..CpuSet::MAX_CPU as u32).filter(|cpu| set.is_set(*cpu as usize)).collect() })
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -381,18 +317,13 @@ impl Cpus {
         let mut set = CpuSet::new();
         match cpus {
             None => self.usable.iter().for_each(|cpu| set.set(*cpu as usize)),
-            Some(cpus) => cpus
-                .iter()
-                .for_each(|cpu| set.set(self.usable[*cpu as usize] as usize)),
+            Some(cpus) => cpus.iter().for_each(|cpu| set.set(self.usable[*cpu as usize] as usize)),
         }
         sched_setaffinity(None, &set)
     }
 
     fn number_of(&self, machine_cpu: u32) -> Option<u32> {
-        self.usable
-            .iter()
-            .position(|cpu| *cpu == machine_cpu)
-            .map(|number| number as u32)
+        self.usable.iter().position(|cpu| *cpu == machine_cpu).map(|number| number as u32)
     }
 }
 
@@ -405,11 +336,7 @@ impl Stage {
                     return Err(ExecError::NoExtClass);
                 }
                 let (task, source) = (member.name.clone(), io::Error::from(failure.errno));
-                return Err(ExecError::Task {
-                    task,
-                    doing: failure.doing.words(),
-                    source,
-                });
+                return Err(ExecError::Task { task, doing: failure.doing.words(), source });
             }
         }
         Ok(())
@@ -420,27 +347,18 @@ impl Stage {
         let mut stuck = crew.stuck();
         for (index, member) in crew.members.iter().enumerate() {
             let slot = self.slots.of(index);
-            let children = slot
-                .get(Word::Forked)
-                .saturating_sub(slot.get(Word::ForkedFinished));
+            let children = slot.get(Word::Forked).saturating_sub(slot.get(Word::ForkedFinished));
             if slot.get(Word::Finish) > 0 && children > 0 {
                 let name = format!("{} (child)", member.name);
                 let state = format!("{children} of its children running or waiting");
-                stuck.push(Stuck {
-                    name,
-                    state,
-                    cpu_ns: slot.get(Word::ForkedCpu),
-                });
+                stuck.push(Stuck { name, state, cpu_ns: slot.get(Word::ForkedCpu) });
             }
         }
         stuck
     }
 
     fn died(&self, crew: &Crew) -> ExecError {
-        let found = crew
-            .members
-            .iter()
-            .find_map(|member| Some((member.name.clone(), crew.bad_end(member)?)));
+        let found = crew.members.iter().find_map(|member| Some((member.name.clone(), crew.bad_end(member)?)));
         let (task, how) = found.unwrap_or_else(|| ("?".into(), "was killed".into()));
         ExecError::Died { task, how }
     }

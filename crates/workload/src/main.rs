@@ -38,14 +38,10 @@ struct Cli {
 #[derive(Subcommand)]
 enum Do {
     /// Time a byte going to and fro between two processes
-    #[command(
-        after_help = "Example: ekiden-load pipe --round-trips 100000 --cpus 0,1 --repeat 5 --ext"
-    )]
+    #[command(after_help = "Example: ekiden-load pipe --round-trips 100000 --cpus 0,1 --repeat 5 --ext")]
     Pipe(PipeArgs),
     /// Time groups of senders that each write to every receiver, as hackbench does
-    #[command(
-        after_help = "Example: ekiden-load messaging --groups 4 --pairs 20 --loops 100 --threads"
-    )]
+    #[command(after_help = "Example: ekiden-load messaging --groups 4 --pairs 20 --loops 100 --threads")]
     Messaging(MessagingArgs),
     /// Run a built-in load, or one from a JSON file, and print its report
     #[command(after_help = "Example: ekiden-load run weights --check --json")]
@@ -97,18 +93,11 @@ struct Common {
 
 impl Common {
     fn class(&self) -> Class {
-        if self.ext {
-            Class::Ext
-        } else {
-            Class::Inherited
-        }
+        if self.ext { Class::Ext } else { Class::Inherited }
     }
 
     fn setting(&self) -> Setting {
-        Setting {
-            class: self.class(),
-            watchdog: Duration::from_secs(self.watchdog),
-        }
+        Setting { class: self.class(), watchdog: Duration::from_secs(self.watchdog) }
     }
 }
 
@@ -210,10 +199,7 @@ struct Figures {
 
 fn main() -> ExitCode {
     // What `Step::Exec` starts, as fast as can be.
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|first| first == exec::NOTHING)
-    {
+    if std::env::args_os().nth(1).is_some_and(|first| first == exec::NOTHING) {
         return ExitCode::SUCCESS;
     }
     match run(Cli::parse().command) {
@@ -241,12 +227,8 @@ fn run(command: Do) -> Result<()> {
                 exec::enter_ext_class()?;
             }
             let error = Command::new(&command[0]).args(&command[1..]).exec();
-            Err(error).with_context(|| {
-                format!(
-                    "could not run `{}`; is it installed?",
-                    Path::new(&command[0]).display()
-                )
-            })
+            Err(error)
+                .with_context(|| format!("could not run `{}`; is it installed?", Path::new(&command[0]).display()))
         }
         Do::Spin(args) => spin(&args),
         Do::Calibrate(Json { json }) => {
@@ -254,53 +236,24 @@ fn run(command: Do) -> Result<()> {
             if json {
                 return print(&serde_json::json!({ "loops_per_ms": loops_per_ms }).to_string());
             }
-            print(&format!(
-                "{loops_per_ms} passes of the work loop a millisecond"
-            ))
+            print(&format!("{loops_per_ms} passes of the work loop a millisecond"))
         }
     }
 }
 
 fn time_pipe(args: &PipeArgs) -> Result<()> {
-    let pipe = Pipe {
-        round_trips: args.round_trips,
-        cpus: args.cpus,
-    };
-    let figures = Figures {
-        load: "pipe",
-        unit: "ns per round trip",
-        cpus: args.cpus,
-        ..Figures::new(&args.common)
-    };
+    let pipe = Pipe { round_trips: args.round_trips, cpus: args.cpus };
+    let figures = Figures { load: "pipe", unit: "ns per round trip", cpus: args.cpus, ..Figures::new(&args.common) };
     let per_trip = |measured: &Measured| measured.ns as f64 / args.round_trips as f64;
-    figures.take(&args.common, &args.repeat, per_trip, || {
-        Ok(direct::pipe(pipe, args.common.setting())?)
-    })
+    figures.take(&args.common, &args.repeat, per_trip, || Ok(direct::pipe(pipe, args.common.setting())?))
 }
 
 fn time_messaging(args: &MessagingArgs) -> Result<()> {
-    let MessagingArgs {
-        groups,
-        pairs,
-        loops,
-        threads,
-        ..
-    } = *args;
-    let load = Messaging {
-        groups,
-        pairs,
-        loops,
-        threads,
-    };
-    let figures = Figures {
-        load: "messaging",
-        unit: "ms",
-        ..Figures::new(&args.common)
-    };
+    let MessagingArgs { groups, pairs, loops, threads, .. } = *args;
+    let load = Messaging { groups, pairs, loops, threads };
+    let figures = Figures { load: "messaging", unit: "ms", ..Figures::new(&args.common) };
     let ms = |measured: &Measured| measured.ns as f64 / 1e6;
-    figures.take(&args.common, &args.repeat, ms, || {
-        Ok(direct::messaging(load, args.common.setting())?)
-    })
+    figures.take(&args.common, &args.repeat, ms, || Ok(direct::messaging(load, args.common.setting())?))
 }
 
 impl Figures {
@@ -350,11 +303,7 @@ impl Figures {
 }
 
 fn run_load(args: &RunArgs) -> Result<()> {
-    let Case {
-        mut workload,
-        check,
-        ..
-    } = find(&args.load, args.cpus)?;
+    let Case { mut workload, check, .. } = find(&args.load, args.cpus)?;
     if let Some(ms) = args.duration_ms {
         workload.duration_ns = Some(ms * 1_000_000);
     }
@@ -373,32 +322,19 @@ fn find(name: &str, cpus_wanted: Option<u32>) -> Result<Case> {
     if file.extension().is_none() && !file.exists() {
         return builtin::find(name, cpus_wanted.unwrap_or_else(cpus)).ok_or_else(|| unknown(name));
     }
-    let text = std::fs::read_to_string(&file).with_context(|| {
-        format!("could not read `{name}`; give a JSON file or a name of `ekiden-load list`")
-    })?;
+    let text = std::fs::read_to_string(&file)
+        .with_context(|| format!("could not read `{name}`; give a JSON file or a name of `ekiden-load list`"))?;
     let workload = Workload::parse(&text).with_context(|| format!("`{name}`"))?;
-    Ok(Case {
-        about: "",
-        workload,
-        check: ekiden_workload::checks::all_finished,
-        compare: None,
-    })
+    Ok(Case { about: "", workload, check: ekiden_workload::checks::all_finished, compare: None })
 }
 
 fn unknown(name: &str) -> anyhow::Error {
-    anyhow!(
-        "no built-in load is called `{name}` on {} CPUs; `ekiden-load list` shows them",
-        cpus()
-    )
+    anyhow!("no built-in load is called `{name}` on {} CPUs; `ekiden-load list` shows them", cpus())
 }
 
 fn execute(workload: &Workload, common: &Common, loops_per_ms: Option<u64>) -> Result<Report> {
     let spin = loops_per_ms.map(|loops_per_ms| Spin { loops_per_ms });
-    let options = Options {
-        class: common.class(),
-        watchdog: Duration::from_secs(common.watchdog),
-        spin,
-    };
+    let options = Options { class: common.class(), watchdog: Duration::from_secs(common.watchdog), spin };
     Ok(exec::execute(workload, &options)?)
 }
 
@@ -406,26 +342,16 @@ fn list(json: bool) -> Result<()> {
     let cases = builtin::all(cpus());
     if json {
         let entry = |case: &Case| {
-            let Workload {
-                name,
-                cpus,
-                duration_ns,
-                ..
-            } = &case.workload;
+            let Workload { name, cpus, duration_ns, .. } = &case.workload;
             serde_json::json!({ "name": name, "about": case.about, "cpus": cpus, "duration_ns": duration_ns })
         };
-        return print(&serde_json::to_string_pretty(
-            &cases.iter().map(entry).collect::<Vec<_>>(),
-        )?);
+        return print(&serde_json::to_string_pretty(&cases.iter().map(entry).collect::<Vec<_>>())?);
     }
     let mut text = String::new();
     for case in &cases {
         writeln!(text, "{:14} {}", case.workload.name, case.about)?;
     }
-    print(&format!(
-        "{text}\nRun one: ekiden-load run {} --check",
-        cases[0].workload.name
-    ))
+    print(&format!("{text}\nRun one: ekiden-load run {} --check", cases[0].workload.name))
 }
 
 fn spin(args: &SpinArgs) -> Result<()> {
@@ -441,14 +367,7 @@ fn spin(args: &SpinArgs) -> Result<()> {
 }
 
 fn show(report: &Report, json: bool) -> Result<()> {
-    print(
-        if json {
-            report.to_json()
-        } else {
-            report.to_string()
-        }
-        .trim_end(),
-    )
+    print(if json { report.to_json() } else { report.to_string() }.trim_end())
 }
 
 /// One line, or several, to standard output. That the reader has gone away is an error, not a panic.

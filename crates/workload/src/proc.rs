@@ -20,9 +20,7 @@ impl KernelCounts {
         KernelCounts {
             // "cpu time, time waiting on a run queue, number of time slices". All zero when the kernel does not count.
             wait_ns: read(pid, "schedstat").and_then(|text| {
-                let mut fields = text
-                    .split_ascii_whitespace()
-                    .map(|field| field.parse::<u64>().unwrap_or(0));
+                let mut fields = text.split_ascii_whitespace().map(|field| field.parse::<u64>().unwrap_or(0));
                 let (cpu, wait, slices) = (fields.next()?, fields.next()?, fields.next()?);
                 (cpu + wait + slices > 0).then_some(wait)
             }),
@@ -95,11 +93,7 @@ mod tests {
     fn this_process_is_running_on_a_cpu_that_it_may_use() {
         let (state, cpu) = state_and_cpu(rustix::process::getpid()).unwrap();
         assert!(matches!(state, 'R' | 'S'), "{state}");
-        assert!(
-            rustix::thread::sched_getaffinity(None)
-                .unwrap()
-                .is_set(cpu as usize)
-        );
+        assert!(rustix::thread::sched_getaffinity(None).unwrap().is_set(cpu as usize));
     }
 
     #[test]

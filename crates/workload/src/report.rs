@@ -66,8 +66,7 @@ impl Report {
 
     /// The JSON form, indented.
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self)
-            .expect("plain data with string keys always has a JSON form")
+        serde_json::to_string_pretty(self).expect("plain data with string keys always has a JSON form")
     }
 }
 
@@ -78,35 +77,18 @@ impl fmt::Display for Report {
         let ms_if = |ns: Option<u64>| ns.map_or("-".to_string(), ms);
         let count_if = |n: Option<u64>| n.map_or("-".to_string(), |n| n.to_string());
         let total_ns = self.cpu_ns().max(1) as f64;
-        let wide = self
-            .tasks
-            .iter()
-            .map(|task| task.name.len())
-            .max()
-            .unwrap_or(0)
-            .max(4);
+        let wide = self.tasks.iter().map(|task| task.name.len()).max().unwrap_or(0).max(4);
         writeln!(
             f,
             "{}: {} ms under {}",
             self.workload,
             ms(self.wall_ns),
-            self.scheduler
-                .as_deref()
-                .unwrap_or("the kernel's own scheduler")
+            self.scheduler.as_deref().unwrap_or("the kernel's own scheduler")
         )?;
         writeln!(
             f,
             "{:wide$} {:>4} {:>10} {:>6} {:>10} {:>10} {:>8} {:>8} {:>6} {:>4}",
-            "task",
-            "nice",
-            "cpu ms",
-            "share",
-            "finish ms",
-            "wait ms",
-            "blocked",
-            "pushed",
-            "moves",
-            "cpu"
+            "task", "nice", "cpu ms", "share", "finish ms", "wait ms", "blocked", "pushed", "moves", "cpu"
         )?;
         for task in &self.tasks {
             writeln!(

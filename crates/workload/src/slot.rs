@@ -43,14 +43,9 @@ const MARKS_MAX: usize = 1_000;
 impl Slots {
     pub(crate) fn new(load: &Workload) -> io::Result<Self> {
         let mut marked = false;
-        load.tasks
-            .iter()
-            .for_each(|task| visit(&task.program, &mut |step| marked |= *step == Step::Mark));
+        load.tasks.iter().for_each(|task| visit(&task.program, &mut |step| marked |= *step == Step::Mark));
         let slot_len = Word::FirstMark as usize + if marked { MARKS_MAX } else { 0 };
-        Ok(Slots {
-            words: SharedWords::new(1 + slot_len * load.instances().count())?,
-            slot_len,
-        })
+        Ok(Slots { words: SharedWords::new(1 + slot_len * load.instances().count())?, slot_len })
     }
 
     pub(crate) fn zero_ns(&self) -> &AtomicU64 {
@@ -58,10 +53,7 @@ impl Slots {
     }
 
     pub(crate) fn of(&self, index: usize) -> Slot<'_> {
-        Slot {
-            zero_ns: &self.words[0],
-            words: &self.words[1 + index * self.slot_len..][..self.slot_len],
-        }
+        Slot { zero_ns: &self.words[0], words: &self.words[1 + index * self.slot_len..][..self.slot_len] }
     }
 }
 
@@ -112,12 +104,8 @@ impl Slot<'_> {
         let (now_ns, end, begin) = (now_ns(), Usage::of_self(), self.usage());
         self.set_usage(Usage {
             cpu_ns: end.cpu_ns.saturating_sub(begin.cpu_ns),
-            voluntary_switches: end
-                .voluntary_switches
-                .saturating_sub(begin.voluntary_switches),
-            involuntary_switches: end
-                .involuntary_switches
-                .saturating_sub(begin.involuntary_switches),
+            voluntary_switches: end.voluntary_switches.saturating_sub(begin.voluntary_switches),
+            involuntary_switches: end.involuntary_switches.saturating_sub(begin.involuntary_switches),
         });
         self.set(Word::LastCpu, sched_getcpu() as u64 + 1);
         // Last, because it says that the others now hold what was used between begin and end.
@@ -143,30 +131,19 @@ impl Slot<'_> {
     }
 
     pub(crate) fn fail(&self, failure: Failure) {
-        self.set(
-            Word::Failure,
-            ((failure.doing as u64) << 32) | failure.errno.raw_os_error() as u64,
-        );
+        self.set(Word::Failure, ((failure.doing as u64) << 32) | failure.errno.raw_os_error() as u64);
     }
 
     pub(crate) fn failure(&self) -> Option<Failure> {
         let word = self.get(Word::Failure);
         let doing = *Doing::ALL.get((word >> 32).checked_sub(1)? as usize)?;
-        Some(Failure {
-            doing,
-            errno: Errno::from_raw_os_error(word as u32 as i32),
-        })
+        Some(Failure { doing, errno: Errno::from_raw_os_error(word as u32 as i32) })
     }
 
     pub(crate) fn report(&self, zero_ns: u64) -> TaskReport {
-        let time = |word| {
-            Some(self.get(word))
-                .filter(|ns| *ns > 0)
-                .map(|ns| ns.saturating_sub(zero_ns))
-        };
+        let time = |word| Some(self.get(word)).filter(|ns| *ns > 0).map(|ns| ns.saturating_sub(zero_ns));
         let usage = self.usage();
-        let marks =
-            (self.get(Word::Marks) as usize).min(self.words.len() - Word::FirstMark as usize);
+        let marks = (self.get(Word::Marks) as usize).min(self.words.len() - Word::FirstMark as usize);
         let marks = &self.words[Word::FirstMark as usize..][..marks];
         TaskReport {
             cpu_ns: usage.cpu_ns,
@@ -175,10 +152,7 @@ impl Slot<'_> {
             voluntary_switches: usage.voluntary_switches,
             involuntary_switches: usage.involuntary_switches,
             last_cpu: self.get(Word::LastCpu).checked_sub(1).map(|cpu| cpu as u32),
-            marks_ns: marks
-                .iter()
-                .map(|word| word.load(Relaxed).saturating_sub(zero_ns))
-                .collect(),
+            marks_ns: marks.iter().map(|word| word.load(Relaxed).saturating_sub(zero_ns)).collect(),
             forked: self.get(Word::Forked),
             forked_finished: self.get(Word::ForkedFinished),
             forked_cpu_ns: self.get(Word::ForkedCpu),
@@ -246,9 +220,6 @@ impl<T> OrFailure<T> for Result<T, Errno> {
 
 impl<T> OrFailure<T> for io::Result<T> {
     fn or_fail(self, doing: Doing) -> Result<T, Failure> {
-        self.map_err(|error| Failure {
-            doing,
-            errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
-        })
+        self.map_err(|error| Failure { doing, errno: Errno::from_io_error(&error).unwrap_or(Errno::IO) })
     }
 }

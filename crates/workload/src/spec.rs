@@ -125,9 +125,7 @@ pub enum Step {
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
     /// Not the JSON of a load. The inner error names line and column.
-    #[error(
-        "the load is not valid: {0}; correct that place (`ekiden-load show pipe` prints one that is valid)"
-    )]
+    #[error("the load is not valid: {0}; correct that place (`ekiden-load show pipe` prints one that is valid)")]
     Json(#[from] serde_json::Error),
     /// Well-formed, but cannot be run.
     #[error("the load `{workload}` cannot run: {place}: {why}")]
@@ -143,17 +141,8 @@ pub enum SpecError {
 
 impl Workload {
     /// A load that ends with its last task.
-    pub fn new(
-        name: impl Into<String>,
-        cpus: u32,
-        tasks: impl IntoIterator<Item = TaskSpec>,
-    ) -> Self {
-        Workload {
-            name: name.into(),
-            cpus,
-            duration_ns: None,
-            tasks: tasks.into_iter().collect(),
-        }
+    pub fn new(name: impl Into<String>, cpus: u32, tasks: impl IntoIterator<Item = TaskSpec>) -> Self {
+        Workload { name: name.into(), cpus, duration_ns: None, tasks: tasks.into_iter().collect() }
     }
 
     /// The same load, stopped after `duration_ns`.
@@ -175,8 +164,7 @@ impl Workload {
 
     /// The JSON form, indented.
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self)
-            .expect("plain data with string keys always has a JSON form")
+        serde_json::to_string_pretty(self).expect("plain data with string keys always has a JSON form")
     }
 
     /// Every task under its own name, copies told apart, in the order of the spec.
@@ -208,12 +196,7 @@ impl Workload {
     /// The first place that makes no sense: a CPU or nice value out of range, two tasks of one name, a loop that never
     /// ends in a load without a duration, a loop in which no time passes.
     pub fn check(&self) -> Result<(), SpecError> {
-        self.check_places()
-            .map_err(|(place, why)| SpecError::Invalid {
-                workload: self.name.clone(),
-                place,
-                why,
-            })
+        self.check_places().map_err(|(place, why)| SpecError::Invalid { workload: self.name.clone(), place, why })
     }
 
     fn check_places(&self) -> Result<(), (String, String)> {
@@ -225,22 +208,15 @@ impl Workload {
             return whole("it has no tasks: add one to `tasks`");
         }
         if self.tasks.iter().map(|t| u64::from(t.count)).sum::<u64>() > TASKS_MAX {
-            return whole(&format!(
-                "it has more than {TASKS_MAX} tasks: lower `count`"
-            ));
+            return whole(&format!("it has more than {TASKS_MAX} tasks: lower `count`"));
         }
         if self.pipes() > TASKS_MAX as u32 {
-            return whole(&format!(
-                "it names a pipe above {}: number pipes from 0",
-                TASKS_MAX - 1
-            ));
+            return whole(&format!("it names a pipe above {}: number pipes from 0", TASKS_MAX - 1));
         }
         let mut names = std::collections::HashSet::new();
         for (name, _) in self.instances() {
             if !names.insert(name.clone()) {
-                return whole(&format!(
-                    "two tasks are called `{name}`: give each its own name"
-                ));
+                return whole(&format!("two tasks are called `{name}`: give each its own name"));
             }
         }
         for task in &self.tasks {
@@ -250,19 +226,13 @@ impl Workload {
                 return fail("`count` is 0: leave the task out or ask for at least one copy");
             }
             check_nice(task.nice).map_err(|why| (place.clone(), why))?;
-            self.check_cpus(&task.affinity)
-                .map_err(|why| (place.clone(), why))?;
+            self.check_cpus(&task.affinity).map_err(|why| (place.clone(), why))?;
             self.check_program(&task.program, &place, 1)?;
         }
         Ok(())
     }
 
-    fn check_program(
-        &self,
-        steps: &[Step],
-        above: &str,
-        depth: usize,
-    ) -> Result<(), (String, String)> {
+    fn check_program(&self, steps: &[Step], above: &str, depth: usize) -> Result<(), (String, String)> {
         for (number, step) in steps.iter().enumerate() {
             let place = format!("{above}, step {number}");
             let fail = |why: &str| Err((place.clone(), why.to_string()));
@@ -271,9 +241,7 @@ impl Workload {
             }
             match step {
                 Step::SetNice { nice } => check_nice(*nice).map_err(|why| (place.clone(), why))?,
-                Step::SetAffinity { cpus } => {
-                    self.check_cpus(cpus).map_err(|why| (place.clone(), why))?
-                }
+                Step::SetAffinity { cpus } => self.check_cpus(cpus).map_err(|why| (place.clone(), why))?,
                 Step::Fork { program: inner } | Step::Repeat { steps: inner, .. } => {
                     self.check_program(inner, &place, depth + 1)?;
                 }
@@ -282,17 +250,13 @@ impl Workload {
                         return fail("`forever` in a load that nothing ends: set `duration_ns`");
                     }
                     if !takes_time(inner) {
-                        return fail(
-                            "`forever` around steps that take no time: put a `run` or `sleep` in it",
-                        );
+                        return fail("`forever` around steps that take no time: put a `run` or `sleep` in it");
                     }
                     let (mut forks, mut waits) = (false, false);
                     visit(inner, &mut |s| forks |= matches!(s, Step::Fork { .. }));
                     visit(inner, &mut |s| waits |= matches!(s, Step::Wait));
                     if forks && !waits {
-                        return fail(
-                            "`forever` forks but never waits, so tasks pile up: add a `wait`",
-                        );
+                        return fail("`forever` forks but never waits, so tasks pile up: add a `wait`");
                     }
                     self.check_program(inner, &place, depth + 1)?;
                 }
@@ -308,10 +272,7 @@ impl Workload {
             return Err("a set of no CPUs: leave it out to allow any".into());
         }
         match cpus.iter().find(|cpu| **cpu >= self.cpus) {
-            Some(cpu) => Err(format!(
-                "CPU {cpu} in a load for {} CPUs: raise `cpus` or name a lower one",
-                self.cpus
-            )),
+            Some(cpu) => Err(format!("CPU {cpu} in a load for {} CPUs: raise `cpus` or name a lower one", self.cpus)),
             None => Ok(()),
         }
     }
@@ -320,14 +281,7 @@ impl Workload {
 impl TaskSpec {
     /// One task of nice value 0 that may use any CPU and starts at once.
     pub fn new(name: impl Into<String>, program: Vec<Step>) -> Self {
-        TaskSpec {
-            name: name.into(),
-            count: 1,
-            nice: 0,
-            affinity: None,
-            start_ns: 0,
-            program,
-        }
+        TaskSpec { name: name.into(), count: 1, nice: 0, affinity: None, start_ns: 0, program }
     }
 
     /// The same task, `count` times.
@@ -355,24 +309,17 @@ impl TaskSpec {
 impl Step {
     /// `steps`, this many times.
     pub fn repeat(times: u64, steps: impl IntoIterator<Item = Step>) -> Self {
-        Step::Repeat {
-            times,
-            steps: steps.into_iter().collect(),
-        }
+        Step::Repeat { times, steps: steps.into_iter().collect() }
     }
 
     /// `steps`, until the load is stopped.
     pub fn forever(steps: impl IntoIterator<Item = Step>) -> Self {
-        Step::Forever {
-            steps: steps.into_iter().collect(),
-        }
+        Step::Forever { steps: steps.into_iter().collect() }
     }
 
     /// A child that does `steps`.
     pub fn fork(steps: impl IntoIterator<Item = Step>) -> Self {
-        Step::Fork {
-            program: steps.into_iter().collect(),
-        }
+        Step::Fork { program: steps.into_iter().collect() }
     }
 }
 
@@ -391,9 +338,7 @@ fn takes_time(steps: &[Step]) -> bool {
 pub(crate) fn visit(steps: &[Step], with: &mut impl FnMut(&Step)) {
     for step in steps {
         with(step);
-        if let Step::Fork { program: inner }
-        | Step::Repeat { steps: inner, .. }
-        | Step::Forever { steps: inner } = step
+        if let Step::Fork { program: inner } | Step::Repeat { steps: inner, .. } | Step::Forever { steps: inner } = step
         {
             visit(inner, with);
         }

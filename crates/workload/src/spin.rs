@@ -25,9 +25,7 @@ impl Spin {
             loops *= 2;
         }
         let best_ns = (0..TRIES).map(|_| timed(loops)).min().unwrap_or(1).max(1);
-        Spin {
-            loops_per_ms: (u128::from(loops) * 1_000_000 / u128::from(best_ns)).max(1) as u64,
-        }
+        Spin { loops_per_ms: (u128::from(loops) * 1_000_000 / u128::from(best_ns)).max(1) as u64 }
     }
 
     /// Does the work of `ns` nanoseconds.
@@ -60,13 +58,7 @@ mod tests {
         let loops = Spin::calibrate().loops_per_ms;
         let best = |loops| (0..5).map(|_| timed(loops)).min().unwrap();
         let (one_ns, ten_ns) = (best(loops), best(10 * loops));
-        assert!(
-            (500_000..2_000_000).contains(&one_ns),
-            "1 ms of work took {one_ns} ns"
-        );
-        assert!(
-            (5..20).contains(&(ten_ns / one_ns.max(1))),
-            "{one_ns} ns and {ten_ns} ns"
-        );
+        assert!((500_000..2_000_000).contains(&one_ns), "1 ms of work took {one_ns} ns");
+        assert!((5..20).contains(&(ten_ns / one_ns.max(1))), "{one_ns} ns and {ten_ns} ns");
     }
 }

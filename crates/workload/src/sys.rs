@@ -59,14 +59,9 @@ impl AheadOfOthers {
         // SAFETY: takes no pointers; pid 0 is the caller.
         let before = unsafe { libc::sched_getscheduler(0) };
         // Only from a class without a priority of its own is the way back known.
-        let ordinary = matches!(
-            before,
-            libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE | SCHED_EXT
-        );
+        let ordinary = matches!(before, libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE | SCHED_EXT);
         let entered = ordinary && set_scheduler(libc::SCHED_FIFO, 1).is_ok();
-        AheadOfOthers {
-            policy_before: entered.then_some(before),
-        }
+        AheadOfOthers { policy_before: entered.then_some(before) }
     }
 }
 
@@ -113,10 +108,7 @@ pub(crate) fn cpu_ns_of(pid: Pid) -> Option<u64> {
 }
 
 fn clock_ns(clock: libc::clockid_t) -> Option<u64> {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is writable through the call.
     match unsafe { libc::clock_gettime(clock, &mut time) } {
         0 => Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64),
@@ -143,10 +135,7 @@ impl SharedWords {
                 MapFlags::SHARED,
             )
         }?;
-        Ok(SharedWords {
-            words: place.cast(),
-            count,
-        })
+        Ok(SharedWords { words: place.cast(), count })
     }
 }
 
@@ -163,7 +152,6 @@ impl Deref for SharedWords {
 impl Drop for SharedWords {
     fn drop(&mut self) {
         // SAFETY: this is the mapping made in `new`; the borrow of every slice of it has ended. A failure leaks it.
-        let _ =
-            unsafe { rustix::mm::munmap(self.words.cast(), self.count * size_of::<AtomicU64>()) };
+        let _ = unsafe { rustix::mm::munmap(self.words.cast(), self.count * size_of::<AtomicU64>()) };
     }
 }

@@ -45,28 +45,15 @@ fn five_hogs_on_one_cpu_share_it() {
     let report = run(&builtin::fair_share(5, 500 * MS));
     equal_shares(&report, 0.25).unwrap();
     assert!((500 * MS..5_000 * MS).contains(&report.wall_ns), "{report}");
-    assert!(
-        report
-            .tasks
-            .iter()
-            .all(|task| task.finish_ns.is_none() && task.last_cpu == Some(0)),
-        "{report}"
-    );
-    assert!(
-        report.cpu_ns() <= report.wall_ns * 11 / 10,
-        "one CPU gave more than its time: {report}"
-    );
+    assert!(report.tasks.iter().all(|task| task.finish_ns.is_none() && task.last_cpu == Some(0)), "{report}");
+    assert!(report.cpu_ns() <= report.wall_ns * 11 / 10, "one CPU gave more than its time: {report}");
 }
 
 #[test]
 fn the_lowest_of_five_comes_last() {
     let report = run(&builtin::weights(30 * MS));
     all_finished(&report).unwrap();
-    let last = report
-        .tasks
-        .iter()
-        .max_by_key(|task| task.finish_ns)
-        .unwrap();
+    let last = report.tasks.iter().max_by_key(|task| task.finish_ns).unwrap();
     assert_eq!((last.name.as_str(), last.nice), ("lowest", 19), "{report}");
 }
 
@@ -91,14 +78,8 @@ fn ping_pong_on_one_cpu_leaves_it_for_each_message() {
         };
         if place == Where::SameCpu {
             // On one CPU neither gets its next byte unless it left the CPU to the other; pong needs none after its last.
-            assert!(
-                switches("ping") >= 300 && switches("pong") >= 299,
-                "{report}"
-            );
-            assert!(
-                report.tasks.iter().all(|task| task.last_cpu == Some(0)),
-                "{report}"
-            );
+            assert!(switches("ping") >= 300 && switches("pong") >= 299, "{report}");
+            assert!(report.tasks.iter().all(|task| task.last_cpu == Some(0)), "{report}");
         }
     }
 }
@@ -114,10 +95,7 @@ fn every_message_of_every_group_arrives() {
 fn sleepers_next_to_hogs_finish() {
     let report = run(&builtin::sleepers(1, 3, 10));
     all_finished(&report).unwrap();
-    assert!(
-        report.task("sleeper.0").unwrap().finish_ns >= Some(10 * MS),
-        "{report}"
-    );
+    assert!(report.task("sleeper.0").unwrap().finish_ns >= Some(10 * MS), "{report}");
 }
 
 #[test]
@@ -126,12 +104,7 @@ fn no_storm_loses_a_task_or_a_child() {
         let load = builtin::churn(1, 6, 40, seed);
         let report = run(&load);
         all_finished(&report).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
-        let forks = |task: &TaskSpec| {
-            task.program
-                .iter()
-                .filter(|step| matches!(step, Step::Fork { .. }))
-                .count()
-        };
+        let forks = |task: &TaskSpec| task.program.iter().filter(|step| matches!(step, Step::Fork { .. })).count();
         assert_eq!(
             report.tasks.iter().map(|task| task.forked).sum::<u64>(),
             load.tasks.iter().map(forks).sum::<usize>() as u64
@@ -160,15 +133,10 @@ fn times_count_from_the_release_and_marks_are_in_order() {
         Step::repeat(3, [Step::Exit]),
         Step::Mark,
     ];
-    let late = TaskSpec {
-        start_ns: 20 * MS,
-        ..TaskSpec::new("late", program)
-    };
+    let late = TaskSpec { start_ns: 20 * MS, ..TaskSpec::new("late", program) };
     let report = run(&Workload::new("late", 1, [late]));
     let task = report.task("late").unwrap();
-    let [first_ns, second_ns] = task.marks_ns[..] else {
-        panic!("2 marks expected: {:?}", task.marks_ns)
-    };
+    let [first_ns, second_ns] = task.marks_ns[..] else { panic!("2 marks expected: {:?}", task.marks_ns) };
     assert!(task.start_ns.unwrap() >= 20 * MS && first_ns >= task.start_ns.unwrap());
     assert!(second_ns >= first_ns + 5 * MS && task.finish_ns.unwrap() >= second_ns);
     assert!(report.wall_ns >= task.finish_ns.unwrap());
@@ -178,13 +146,7 @@ fn times_count_from_the_release_and_marks_are_in_order() {
 
 #[test]
 fn work_takes_about_the_cpu_time_it_names() {
-    let program = vec![
-        Step::SetNice { nice: 1 },
-        Step::SetAffinity {
-            cpus: Some(vec![0]),
-        },
-        Step::Run { ns: 50 * MS },
-    ];
+    let program = vec![Step::SetNice { nice: 1 }, Step::SetAffinity { cpus: Some(vec![0]) }, Step::Run { ns: 50 * MS }];
     let report = run(&Workload::new("work", 1, [TaskSpec::new("work", program)]));
     let cpu_ns = report.tasks[0].cpu_ns;
     assert!((20 * MS..150 * MS).contains(&cpu_ns), "{cpu_ns}");
@@ -195,15 +157,8 @@ fn work_takes_about_the_cpu_time_it_names() {
 fn a_task_that_waits_for_what_never_comes_is_named() {
     let well = TaskSpec::new("well", vec![Step::Run { ns: MS }]);
     let deaf = TaskSpec::new("deaf", vec![Step::PipeRead { pipe: 0 }]);
-    let said = try_run(
-        &Workload::new("stuck", 1, [well, deaf]),
-        &["--watchdog", "1"],
-    )
-    .unwrap_err();
-    assert!(
-        said.contains("not finished after 1000 ms: `deaf`, asleep"),
-        "{said}"
-    );
+    let said = try_run(&Workload::new("stuck", 1, [well, deaf]), &["--watchdog", "1"]).unwrap_err();
+    assert!(said.contains("not finished after 1000 ms: `deaf`, asleep"), "{said}");
     assert!(!said.contains("`well`"), "{said}");
 }
 
@@ -211,19 +166,12 @@ fn a_task_that_waits_for_what_never_comes_is_named() {
 fn a_child_that_does_not_end_is_named_by_its_task() {
     let parent = TaskSpec::new("parent", vec![Step::fork([Step::PipeRead { pipe: 0 }])]);
     let said = try_run(&Workload::new("orphan", 1, [parent]), &["--watchdog", "1"]).unwrap_err();
-    assert!(
-        said.contains("`parent (child)`, 1 of its children"),
-        "{said}"
-    );
+    assert!(said.contains("`parent (child)`, 1 of its children"), "{said}");
 }
 
 #[test]
 fn a_load_for_more_cpus_than_there_are_is_refused() {
-    let said = try_run(
-        &Workload::new("wide", 1_000, [TaskSpec::new("t", vec![])]),
-        &[],
-    )
-    .unwrap_err();
+    let said = try_run(&Workload::new("wide", 1_000, [TaskSpec::new("t", vec![])]), &[]).unwrap_err();
     assert!(said.contains("needs 1000 CPUs"), "{said}");
 }
 
@@ -234,77 +182,26 @@ fn a_bad_file_is_refused_with_its_name_and_the_place() {
     let output = ekiden_load(&["run", file.path().to_str().unwrap()]);
     let said = words(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        said.contains(file.path().to_str().unwrap()) && said.contains("line 2 column 10"),
-        "{said}"
-    );
+    assert!(said.contains(file.path().to_str().unwrap()) && said.contains("line 2 column 10"), "{said}");
     assert!(words(&ekiden_load(&["run", "no-such-load"]).stderr).contains("`ekiden-load list`"));
 }
 
 #[test]
 fn ping_pong_and_messaging_are_timed_as_often_as_asked() {
     for arguments in [
-        &[
-            "pipe",
-            "--round-trips",
-            "200",
-            "--cpus",
-            "0,0",
-            "--repeat",
-            "3",
-            "--json",
-        ][..],
-        &[
-            "messaging",
-            "--groups",
-            "2",
-            "--pairs",
-            "3",
-            "--loops",
-            "5",
-            "--repeat",
-            "3",
-            "--json",
-        ],
-        &[
-            "messaging",
-            "--groups",
-            "2",
-            "--pairs",
-            "3",
-            "--loops",
-            "5",
-            "--repeat",
-            "3",
-            "--threads",
-            "--json",
-        ],
+        &["pipe", "--round-trips", "200", "--cpus", "0,0", "--repeat", "3", "--json"][..],
+        &["messaging", "--groups", "2", "--pairs", "3", "--loops", "5", "--repeat", "3", "--json"],
+        &["messaging", "--groups", "2", "--pairs", "3", "--loops", "5", "--repeat", "3", "--threads", "--json"],
     ] {
         let output = ekiden_load(arguments);
         assert!(output.status.success(), "{}", words(&output.stderr));
         let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let values: Vec<f64> = figures["values"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|value| value.as_f64().unwrap())
-            .collect();
+        let values: Vec<f64> =
+            figures["values"].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect();
         assert_eq!(values.len(), 3);
-        let (min, median, max) = (
-            figures["min"].as_f64(),
-            figures["median"].as_f64(),
-            figures["max"].as_f64(),
-        );
-        assert!(
-            Some(0.0) < min && min <= median && median <= max,
-            "{figures}"
-        );
-        assert!(
-            values
-                .iter()
-                .all(|value| (min..=max).contains(&Some(*value))),
-            "{figures}"
-        );
+        let (min, median, max) = (figures["min"].as_f64(), figures["median"].as_f64(), figures["max"].as_f64());
+        assert!(Some(0.0) < min && min <= median && median <= max, "{figures}");
+        assert!(values.iter().all(|value| (min..=max).contains(&Some(*value))), "{figures}");
     }
 }
 
@@ -326,53 +223,25 @@ fn class_sched_ext_is_entered_or_said_to_be_missing() {
         &["exec", "--ext", "--", "true"],
     ] {
         let output = ekiden_load(arguments);
-        assert_eq!(
-            output.status.success(),
-            has_class,
-            "{arguments:?}: {}",
-            words(&output.stderr)
-        );
+        assert_eq!(output.status.success(), has_class, "{arguments:?}: {}", words(&output.stderr));
         if !has_class {
-            assert!(
-                words(&output.stderr).contains("no scheduling class SCHED_EXT"),
-                "{}",
-                words(&output.stderr)
-            );
+            assert!(words(&output.stderr).contains("no scheduling class SCHED_EXT"), "{}", words(&output.stderr));
         }
     }
 }
 
 #[test]
 fn exec_gives_the_exit_status_of_the_program() {
-    assert_eq!(
-        ekiden_load(&["exec", "--", "sh", "-c", "exit 7"])
-            .status
-            .code(),
-        Some(7)
-    );
-    assert!(
-        words(&ekiden_load(&["exec", "--", "/no/such/program"]).stderr).contains("could not run")
-    );
+    assert_eq!(ekiden_load(&["exec", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
+    assert!(words(&ekiden_load(&["exec", "--", "/no/such/program"]).stderr).contains("could not run"));
 }
 
 #[test]
 fn spinning_tasks_use_their_cpu() {
-    let output = ekiden_load(&[
-        "spin",
-        "--tasks",
-        "2",
-        "--cpu",
-        "0",
-        "--seconds",
-        "0.2",
-        "--json",
-    ]);
+    let output = ekiden_load(&["spin", "--tasks", "2", "--cpu", "0", "--seconds", "0.2", "--json"]);
     let report: Report = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report.tasks.len(), 2);
-    assert!(
-        report.tasks.iter().all(|task| task.cpu_ns > 2 * MS),
-        "{report}"
-    );
+    assert!(report.tasks.iter().all(|task| task.cpu_ns > 2 * MS), "{report}");
 }
 
 #[test]
@@ -380,27 +249,14 @@ fn what_is_shown_of_a_load_is_the_load() {
     let shown = words(&ekiden_load(&["show", "weights"]).stdout);
     assert_eq!(Workload::parse(&shown).unwrap(), builtin::weights_test().0);
     let list = words(&ekiden_load(&["list"]).stdout);
-    assert!(
-        builtin::all(1)
-            .iter()
-            .all(|case| list.contains(&case.workload.name)),
-        "{list}"
-    );
+    assert!(builtin::all(1).iter().all(|case| list.contains(&case.workload.name)), "{list}");
 }
 
 #[test]
 fn a_process_with_several_threads_must_not_fork_tasks() {
     let load = builtin::pipe(1, Where::Anywhere);
     let result = std::thread::scope(|scope| {
-        scope
-            .spawn(|| ekiden_workload::exec::execute(&load, &Default::default()))
-            .join()
-            .unwrap()
+        scope.spawn(|| ekiden_workload::exec::execute(&load, &Default::default())).join().unwrap()
     });
-    assert!(
-        result
-            .unwrap_err()
-            .to_string()
-            .contains("process with one thread")
-    );
+    assert!(result.unwrap_err().to_string().contains("process with one thread"));
 }

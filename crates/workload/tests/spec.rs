@@ -22,8 +22,7 @@ fn step() -> impl Strategy<Value = Step> {
     leaf.prop_recursive(5, 40, 5, |inner| {
         prop_oneof![
             vec(inner.clone(), 0..5).prop_map(|program| Step::Fork { program }),
-            (any::<u64>(), vec(inner.clone(), 0..5))
-                .prop_map(|(times, steps)| Step::Repeat { times, steps }),
+            (any::<u64>(), vec(inner.clone(), 0..5)).prop_map(|(times, steps)| Step::Repeat { times, steps }),
             vec(inner, 0..5).prop_map(|steps| Step::Forever { steps }),
         ]
     })
@@ -31,36 +30,11 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn workload() -> impl Strategy<Value = Workload> {
     let affinity = option::of(vec(any::<u32>(), 0..4));
-    let task = (
-        "[a-z]{1,8}",
-        any::<u32>(),
-        any::<i32>(),
-        affinity,
-        any::<u64>(),
-        vec(step(), 0..6),
-    )
-        .prop_map(
-            |(name, count, nice, affinity, start_ns, program)| TaskSpec {
-                name,
-                count,
-                nice,
-                affinity,
-                start_ns,
-                program,
-            },
-        );
-    (
-        ".*",
-        any::<u32>(),
-        option::of(any::<u64>()),
-        vec(task, 0..4),
-    )
-        .prop_map(|(name, cpus, duration_ns, tasks)| Workload {
-            name,
-            cpus,
-            duration_ns,
-            tasks,
-        })
+    let task = ("[a-z]{1,8}", any::<u32>(), any::<i32>(), affinity, any::<u64>(), vec(step(), 0..6)).prop_map(
+        |(name, count, nice, affinity, start_ns, program)| TaskSpec { name, count, nice, affinity, start_ns, program },
+    );
+    (".*", any::<u32>(), option::of(any::<u64>()), vec(task, 0..4))
+        .prop_map(|(name, cpus, duration_ns, tasks)| Workload { name, cpus, duration_ns, tasks })
 }
 
 proptest! {
@@ -103,9 +77,7 @@ proptest! {
 }
 
 fn refusal(json: &str) -> String {
-    Workload::parse(json)
-        .expect_err("this load should be refused")
-        .to_string()
+    Workload::parse(json).expect_err("this load should be refused").to_string()
 }
 
 #[test]
@@ -118,16 +90,8 @@ fn a_load_reads_as_a_person_would_write_it() {
     )
     .unwrap();
     let hog = TaskSpec::new("hog", vec![Step::forever([Step::Run { ns: 1_000 }])]).copies(2);
-    let nap = vec![
-        Step::Yield,
-        Step::Sleep { ns: 9 },
-        Step::SetAffinity { cpus: None },
-        Step::Exit,
-    ];
-    let nap = TaskSpec {
-        start_ns: 7,
-        ..TaskSpec::new("nap", nap).nice(5).on([1])
-    };
+    let nap = vec![Step::Yield, Step::Sleep { ns: 9 }, Step::SetAffinity { cpus: None }, Step::Exit];
+    let nap = TaskSpec { start_ns: 7, ..TaskSpec::new("nap", nap).nice(5).on([1]) };
     assert_eq!(load, Workload::new("two", 2, [hog, nap]).lasting(5_000_000));
     let names: Vec<String> = load.instances().map(|(name, _)| name).collect();
     assert_eq!(names, ["hog.0", "hog.1", "nap"]);
@@ -136,40 +100,23 @@ fn a_load_reads_as_a_person_would_write_it() {
 #[test]
 fn bad_json_is_refused_with_line_and_column() {
     assert!(refusal("{\n  \"name\": \"x\",\n  oops").contains("line 3 column 3"));
-    let unknown_step =
-        "{\"name\":\"x\",\"cpus\":1,\"tasks\":[\n{\"name\":\"t\",\"program\":[\"snooze\"]}]}";
+    let unknown_step = "{\"name\":\"x\",\"cpus\":1,\"tasks\":[\n{\"name\":\"t\",\"program\":[\"snooze\"]}]}";
     let why = refusal(unknown_step);
-    assert!(
-        why.contains("unknown variant `snooze`") && why.contains("line 2"),
-        "{why}"
-    );
-    assert!(
-        refusal(r#"{"name":"x","cpus":1,"tasks":[],"colour":1}"#)
-            .contains("unknown field `colour`")
-    );
+    assert!(why.contains("unknown variant `snooze`") && why.contains("line 2"), "{why}");
+    assert!(refusal(r#"{"name":"x","cpus":1,"tasks":[],"colour":1}"#).contains("unknown field `colour`"));
 }
 
 #[test]
 fn what_makes_no_sense_is_refused_with_task_and_step() {
-    let load = |program: &str| {
-        format!(r#"{{"name":"x","cpus":2,"tasks":[{{"name":"t","program":["yield",{program}]}}]}}"#)
-    };
+    let load =
+        |program: &str| format!(r#"{{"name":"x","cpus":2,"tasks":[{{"name":"t","program":["yield",{program}]}}]}}"#);
     let place = "task `t`, step 1";
     for (program, why) in [
         (r#"{"set_nice":{"nice":20}}"#, "nice value 20"),
-        (
-            r#"{"set_affinity":{"cpus":[2]}}"#,
-            "CPU 2 in a load for 2 CPUs",
-        ),
+        (r#"{"set_affinity":{"cpus":[2]}}"#, "CPU 2 in a load for 2 CPUs"),
         (r#"{"set_affinity":{"cpus":[]}}"#, "no CPUs"),
-        (
-            r#"{"forever":{"steps":[{"run":{"ns":1}}]}}"#,
-            "set `duration_ns`",
-        ),
-        (
-            r#"{"repeat":{"times":2,"steps":[{"set_nice":{"nice":-21}}]}}"#,
-            "step 1, step 0: nice value -21",
-        ),
+        (r#"{"forever":{"steps":[{"run":{"ns":1}}]}}"#, "set `duration_ns`"),
+        (r#"{"repeat":{"times":2,"steps":[{"set_nice":{"nice":-21}}]}}"#, "step 1, step 0: nice value -21"),
         (r#"{"pipe_read":{"pipe":4294967295}}"#, "names a pipe above"),
     ] {
         let refused = refusal(&load(program));
@@ -181,18 +128,12 @@ fn what_makes_no_sense_is_refused_with_task_and_step() {
 
 #[test]
 fn loops_in_which_no_time_passes_and_endless_forking_are_refused() {
-    let forever = |steps: Vec<Step>| {
-        Workload::new("x", 1, [TaskSpec::new("t", vec![Step::forever(steps)])]).lasting(1)
-    };
+    let forever = |steps: Vec<Step>| Workload::new("x", 1, [TaskSpec::new("t", vec![Step::forever(steps)])]).lasting(1);
     let why = |steps| forever(steps).check().unwrap_err().to_string();
     assert!(why(vec![]).contains("take no time"));
     assert!(why(vec![Step::Mark, Step::Run { ns: 0 }]).contains("take no time"));
     assert!(why(vec![Step::Run { ns: 9 }, Step::fork([])]).contains("never waits"));
-    assert!(
-        forever(vec![Step::Run { ns: 9 }, Step::fork([]), Step::Wait])
-            .check()
-            .is_ok()
-    );
+    assert!(forever(vec![Step::Run { ns: 9 }, Step::fork([]), Step::Wait]).check().is_ok());
 }
 
 #[test]
@@ -203,9 +144,7 @@ fn loads_that_are_empty_doubled_too_large_or_too_deep_are_refused() {
     assert!(why(Workload::new("x", 0, [task()])).contains("at least one CPU"));
     assert!(why(Workload::new("x", 1, [task(), task()])).contains("two tasks are called `t`"));
     assert!(why(Workload::new("x", 1, [task().copies(0)])).contains("`count` is 0"));
-    assert!(
-        why(Workload::new("x", 1, [task().copies(u32::MAX)])).contains("more than 65536 tasks")
-    );
+    assert!(why(Workload::new("x", 1, [task().copies(u32::MAX)])).contains("more than 65536 tasks"));
     let deep = (0..20).fold(Step::Yield, |inner, _| Step::repeat(2, [inner]));
     assert!(why(Workload::new("x", 1, [TaskSpec::new("t", vec![deep])])).contains("nested deeper"));
 }
