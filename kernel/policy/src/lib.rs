@@ -111,7 +111,7 @@ unsafe fn env<S: Scheduler>(args: &mut CreateArgs) -> Option<Env> {
             return None;
         }
     };
-    let Ok(params) = str::from_utf8(params) else {
+    let Ok(params) = core::str::from_utf8(params) else {
         args.refuse("the parameters are not UTF-8");
         return None;
     };

@@ -1,0 +1,299 @@
+//! The engine between a host made of nothing and real policies: what it lets through, hands back and counts.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use ekiden::abi::{Event, EventKind, Outcome, Status, enqueue_flags, pick_flags};
+use ekiden::{Adapter, CpuId, CpuMask, Env, Host, Scheduler, TaskId, Topology};
+use ekiden_engine::{Engine, IdleCpus, MISTAKES_ALLOWED, MistakeKind, Phase, State, TRANSITIONS, Transition};
+use ekiden_policies::{Fifo, Wfq};
+use expect_test::expect;
+use proptest::prelude::*;
+
+const CPUS: u32 = 2;
+const TASKS: u32 = 8;
+
+/// A host on which everything may run everywhere, except what `forbidden` says for CPU 1.
+struct Anywhere {
+    idle: Arc<IdleCpus>,
+    forbidden: AtomicU64,
+}
+
+impl Host for Anywhere {
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
+    fn may_run(&self, task: TaskId, cpu: CpuId) -> bool {
+        cpu == 0 || self.forbidden.load(Relaxed) & 1 << task.slot == 0
+    }
+
+    fn allowed_cpus(&self, _: TaskId, cpus: &mut CpuMask) {
+        *cpus = CpuMask::first_n(CPUS);
+    }
+
+    fn idle_cpus(&self, cpus: &mut CpuMask) {
+        self.idle.copy_to(cpus);
+    }
+}
+
+struct Bench {
+    engine: Engine,
+    host: Arc<Anywhere>,
+}
+
+impl Bench {
+    fn new<S: Scheduler>() -> Self {
+        let idle = Arc::new(IdleCpus::new(CPUS));
+        let host = Arc::new(Anywhere { idle: idle.clone(), forbidden: AtomicU64::new(0) });
+        let env = Env::new(Topology::flat(CPUS), TASKS, S::PARAMS, "").unwrap();
+        let policy = Box::new(Adapter::<S>::new(&env, host.clone()));
+        Self { engine: Engine::new(policy, host.clone(), idle, CPUS, TASKS), host }
+    }
+
+    fn event(&self, event: Event) -> Outcome {
+        let mut outcome = Outcome::default();
+        self.engine.deliver(&event, &[], &mut outcome);
+        outcome
+    }
+
+    fn about(&self, kind: EventKind, cpu: CpuId, task: TaskId, flags: u64) -> Outcome {
+        self.event(Event { task, flags, ..Event::new(kind, cpu) })
+    }
+
+    /// A task that the host calls `name`.
+    fn task(&self, name: u64) -> TaskId {
+        let task = self.event(Event { args: [name, 100 + name], ..Event::new(EventKind::TaskInit, 0) }).task;
+        self.about(EventKind::TaskEnable, 0, task, 0);
+        task
+    }
+
+    fn enqueue(&self, cpu: CpuId, task: TaskId) -> Outcome {
+        self.about(EventKind::Enqueue, cpu, task, enqueue_flags::WAKEUP)
+    }
+
+    fn pick(&self, cpu: CpuId) -> Outcome {
+        self.about(EventKind::Pick, cpu, TaskId::NONE, 0)
+    }
+
+    fn phase(&self, task: TaskId) -> Option<Phase> {
+        self.engine.tasks().iter().find(|view| view.id == task).map(|view| view.state.phase())
+    }
+}
+
+#[test]
+fn a_task_runs_where_it_waits_and_nowhere_else() {
+    let bench = Bench::new::<Fifo>();
+    let task = bench.task(7);
+    bench.enqueue(1, task);
+    assert_eq!(bench.pick(0).status, Status::Done as i32);
+    let outcome = bench.pick(1);
+    assert_eq!((outcome.status, outcome.host_task, outcome.task), (Status::Run as i32, 7, task));
+    assert_eq!(bench.pick(1).status, Status::Done as i32);
+    assert_eq!(bench.engine.totals().surprises, 0);
+}
+
+#[test]
+fn a_task_that_gives_way_is_kept_if_nothing_else_waits() {
+    let bench = Bench::new::<Fifo>();
+    let task = bench.task(1);
+    bench.enqueue(0, task);
+    bench.pick(0);
+    let outcome = bench.about(EventKind::Pick, 0, task, pick_flags::PREV_RUNNABLE);
+    assert_eq!((outcome.status, bench.phase(task)), (Status::KeepPrevious as i32, Some(Phase::Running)));
+}
+
+#[test]
+fn a_task_that_still_leaves_its_cpu_is_not_taken_elsewhere_but_whoever_wanted_it_is_told() {
+    let bench = Bench::new::<Wfq>();
+    let (first, second) = (bench.task(1), bench.task(2));
+    bench.enqueue(0, first);
+    bench.pick(0);
+    bench.enqueue(0, second);
+    // The first one used up its slice and the second one runs; the kernel has not queued the first one yet.
+    let outcome = bench.event(Event {
+        task: first,
+        flags: pick_flags::PREV_RUNNABLE,
+        runtime_ns: 10_000_000,
+        ..Event::new(EventKind::Pick, 0)
+    });
+    assert_eq!(outcome.host_task, 2);
+    assert_eq!((bench.pick(1).status, bench.phase(first)), (Status::Done as i32, Some(Phase::ReadyByTick)));
+    let outcome = bench.about(EventKind::Enqueue, 0, first, 0);
+    assert_eq!(outcome.kicks.iter().collect::<Vec<_>>(), [1]);
+    assert_eq!(bench.pick(1).host_task, 1);
+}
+
+#[test]
+fn balancing_respects_where_a_task_may_run() {
+    let bench = Bench::new::<Wfq>();
+    let task = bench.task(1);
+    bench.enqueue(0, task);
+    bench.host.forbidden.store(1 << task.slot, Relaxed);
+    assert_eq!(bench.pick(1).status, Status::Done as i32);
+    bench.host.forbidden.store(0, Relaxed);
+    assert_eq!(bench.pick(1).host_task, 1);
+    assert_eq!(bench.engine.totals().migrations, 1);
+}
+
+#[test]
+fn a_task_woken_for_an_idle_cpu_is_placed_at_once() {
+    let bench = Bench::new::<Fifo>();
+    let task = bench.task(3);
+    bench.pick(1);
+    let flags = enqueue_flags::WAKEUP | enqueue_flags::MAY_PLACE;
+    let outcome = bench.about(EventKind::Enqueue, 1, task, flags);
+    assert_eq!((outcome.status, outcome.host_task), (Status::Run as i32, 3));
+    // A busy CPU is not interfered with.
+    let other = bench.task(4);
+    assert_eq!(bench.about(EventKind::Enqueue, 1, other, flags).status, Status::Done as i32);
+}
+
+#[test]
+fn another_task_of_an_idle_cpu_comes_first_if_the_policy_says_so() {
+    let bench = Bench::new::<Fifo>();
+    let (first, second) = (bench.task(1), bench.task(2));
+    bench.pick(1);
+    bench.enqueue(1, first);
+    let outcome = bench.about(EventKind::Enqueue, 1, second, enqueue_flags::WAKEUP | enqueue_flags::MAY_PLACE);
+    assert_eq!((outcome.status, outcome.kicks.iter().collect::<Vec<_>>()), (Status::Done as i32, vec![1]));
+    let order = [bench.pick(1).host_task, bench.pick(1).host_task];
+    assert_eq!(
+        {
+            let mut sorted = order;
+            sorted.sort();
+            sorted
+        },
+        [1, 2],
+        "both still run: {order:?}"
+    );
+}
+
+#[test]
+fn a_sleep_is_understood_from_what_follows_it() {
+    let bench = Bench::new::<Fifo>();
+    let task = bench.task(1);
+    bench.enqueue(0, task);
+    bench.pick(0);
+    bench.about(EventKind::Pick, 0, task, 0);
+    assert_eq!(bench.phase(task), Some(Phase::Blocked));
+    bench.enqueue(0, task);
+    bench.pick(0);
+    // Here the CPU never asked after the task: only the wake-up tells.
+    bench.enqueue(1, task);
+    assert_eq!(bench.pick(1).host_task, 1);
+    assert_eq!(bench.engine.totals().surprises, 0);
+}
+
+#[test]
+fn the_token_of_a_task_that_left_is_worthless() {
+    let bench = Bench::new::<Fifo>();
+    let task = bench.task(1);
+    bench.enqueue(0, task);
+    bench.about(EventKind::TaskDisable, 0, task, 0);
+    // The slot has a new owner, and the policy still holds the old token.
+    let next = bench.task(2);
+    assert_eq!(next.slot, task.slot);
+    assert_eq!(bench.pick(0).status, Status::Done as i32);
+    assert_eq!(bench.engine.mistakes().0, 0, "nobody made a mistake");
+    assert_eq!(bench.about(EventKind::TaskExit, 0, task, 0).status, Status::Invalid as i32, "the old id is gone");
+    assert_eq!(bench.engine.tasks().len(), 1);
+}
+
+#[test]
+fn a_task_brought_to_a_cpu_that_leaves_goes_on_elsewhere() {
+    let bench = Bench::new::<Fifo>();
+    let task = bench.task(1);
+    bench.enqueue(1, task);
+    let outcome = bench.about(EventKind::CpuOffline, 1, TaskId::NONE, 0);
+    assert_eq!(outcome.kicks.iter().collect::<Vec<_>>(), [0]);
+    assert_eq!(bench.pick(0).host_task, 1);
+}
+
+#[test]
+fn a_full_table_refuses_and_goes_on() {
+    let bench = Bench::new::<Fifo>();
+    let tasks: Vec<TaskId> = (0..u64::from(TASKS)).map(|name| bench.task(name)).collect();
+    let init = Event { args: [99, 99], ..Event::new(EventKind::TaskInit, 0) };
+    assert_eq!(bench.event(init).status, Status::Full as i32);
+    bench.about(EventKind::TaskExit, 0, tasks[3], 0);
+    assert_eq!(bench.event(init).status, Status::Done as i32);
+}
+
+#[test]
+fn nonsense_from_a_host_changes_nothing() {
+    let bench = Bench::new::<Fifo>();
+    let stranger = TaskId { slot: 1_000_000, generation: 1 };
+    for (kind, task) in [(0, TaskId::NONE), (4_000_000, TaskId::NONE), (EventKind::Enqueue as u32, stranger)] {
+        assert_eq!(bench.event(Event { kind, task, ..Event::default() }).status, Status::Invalid as i32);
+    }
+    assert_eq!(bench.pick(1_000_000).status, Status::Invalid as i32);
+    assert!(bench.engine.fault().is_none());
+}
+
+/// Drops every token.
+struct Careless;
+
+#[ekiden::policy]
+impl Scheduler for Careless {
+    fn new(_: &Env) -> Self {
+        Self
+    }
+
+    fn enqueue(&self, _: &ekiden::Cx<'_>, _: &ekiden::Task, token: ekiden::Schedulable<Self>) {
+        drop(token);
+    }
+
+    fn pick_next_task(&self, _: &ekiden::Cx<'_>, _: CpuId) -> Option<ekiden::Schedulable<Self>> {
+        None
+    }
+}
+
+#[test]
+fn a_policy_that_drops_every_token_is_taken_out_with_the_reason() {
+    let bench = Bench::new::<Careless>();
+    let task = bench.task(5);
+    assert_eq!(bench.enqueue(0, task).status, Status::Fault as i32);
+    let (mistakes, last) = bench.engine.mistakes();
+    assert_eq!((mistakes, last.unwrap().kind), (MISTAKES_ALLOWED + 1, MistakeKind::TokenLost));
+    expect!["more than 64 mistakes, the last one: task_preempt lost a token; a new one was issued (PID 105, CPU 0) (on CPU 0)"]
+        .assert_eq(&bench.engine.fault().unwrap().to_string());
+    assert_eq!(bench.pick(0).status, Status::Fault as i32, "it is not called again");
+}
+
+#[test]
+fn every_transition_is_in_the_table_once() {
+    for (from, by, to) in TRANSITIONS {
+        assert_eq!(by.from(*from), Some(*to));
+        assert_eq!(TRANSITIONS.iter().filter(|row| row.0 == *from && row.1 == *by).count(), 1, "{from:?} by {by:?}");
+    }
+    assert_eq!(Transition::Pick.from(Phase::Blocked), None);
+    assert_eq!(Transition::Refuse.from(Phase::Ready), None);
+}
+
+proptest! {
+    #[test]
+    fn a_state_keeps_its_parts(cpu in 0_u32..65_536, serial in 1_u32.., phase in 0_usize..6) {
+        let phase = [Phase::Free, Phase::New, Phase::Ready, Phase::ReadyByTick, Phase::Running, Phase::Blocked][phase];
+        let state = State::new(phase, cpu, serial);
+        prop_assert_eq!((state.phase(), state.cpu(), state.serial()), (phase, cpu, serial));
+        prop_assert!(state.yielding().is_yielding() && !state.yielding().in_phase(Phase::Ready).is_yielding());
+        prop_assert_ne!(state.issue(Phase::Ready, cpu).serial(), 0);
+    }
+
+    #[test]
+    fn any_bytes_from_a_host_are_survived(
+        events in proptest::collection::vec((0_u32..24, 0_u32..4, 0_u32..10, 0_u32..4, 0_u64..8, any::<[u64; 2]>()), 0..200),
+    ) {
+        let bench = Bench::new::<Wfq>();
+        for (kind, cpu, slot, generation, flags, args) in events {
+            let task = TaskId { slot, generation };
+            // A CPU beyond the machine is caught for picks only; other events are the kernel's word.
+            let cpu = if kind == EventKind::Pick as u32 { cpu } else { cpu % CPUS };
+            bench.event(Event { kind, cpu, task, flags, runtime_ns: args[0] >> 32, args });
+        }
+        prop_assert!(bench.engine.tasks().len() <= TASKS);
+    }
+}
