@@ -17,7 +17,7 @@ mod token;
 
 pub use event::{Event, EventKind, Outcome, Status, enqueue_flags, pick_flags};
 pub use kicks::Kicks;
-pub use message::{Call, Calls, Message, NO_CPU, RefusalReason, Reply};
+pub use message::{BALANCE_TOO, Call, Calls, Message, NO_CPU, RefusalReason, Reply};
 pub use token::{RawToken, TaskId};
 
 /// Version of everything in this crate. A policy module of another version is refused when it registers.

@@ -133,6 +133,10 @@ impl Calls {
 /// "No CPU" in [`Reply::cpu`].
 pub const NO_CPU: u32 = u32::MAX;
 
+/// In [`Message::flags`] of `pick_next_task`: if there is nothing to pick, `balance` is asked in the same message, and
+/// its wish is in [`Reply::task`]. A CPU that goes idle would otherwise take two messages every time.
+pub const BALANCE_TOO: u32 = 1;
+
 /// Why a token that came back from a policy was not honoured.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -199,7 +203,8 @@ pub struct Message {
     pub nice: i32,
     /// The PID of the task, for people; it is not an index into anything.
     pub pid: u32,
-    /// A [`RefusalReason`] for `pnt_err` and `balance_err`, wake-up flags for `select_task_rq`.
+    /// A [`RefusalReason`] for `pnt_err` and `balance_err`, wake-up flags for `select_task_rq`, [`BALANCE_TOO`] for
+    /// `pick_next_task`.
     pub flags: u32,
     /// Depends on the call: the host's own choice for `select_task_rq`; a queue's number.
     pub arg: u64,

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use ekiden_abi::{Call, Calls, Message, NO_CPU, RawToken, RefusalReason, Reply, TaskId};
+use ekiden_abi::{BALANCE_TOO, Call, Calls, Message, NO_CPU, RawToken, RefusalReason, Reply, TaskId};
 use zerocopy::TryFromBytes;
 
 use crate::{
@@ -117,6 +117,9 @@ impl<S: Scheduler> Policy for Adapter<S> {
         // The calls of a task switch first; the compiler makes a search of the rest.
         if message.call == PICK {
             answer.token = raw(self.scheduler.pick_next_task(cx, message.cpu));
+            if answer.token.is_none() && message.flags & BALANCE_TOO != 0 {
+                answer.task = self.scheduler.balance(cx, message.cpu).unwrap_or(TaskId::NONE);
+            }
         } else {
             let task = &Task {
                 id: message.task,

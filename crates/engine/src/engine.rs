@@ -4,7 +4,9 @@ use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use ekiden::abi::{Event, EventKind, Message, NO_CPU, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags};
+use ekiden::abi::{
+    BALANCE_TOO, Event, EventKind, Message, NO_CPU, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags,
+};
 use ekiden::{Call, Calls, CpuId, Host, Policy, RefusalReason, TaskId};
 use spin::mutex::SpinMutex;
 
@@ -355,13 +357,15 @@ impl Engine {
                 slot.set_state(seen.in_phase(Phase::Blocked));
             }
         }
-        let mut balanced = false;
+        let mut balance = self.calls.has(Call::Balance);
         for _ in 0..PICK_ATTEMPTS {
-            let message = Message::about_cpu(Call::PickNextTask, cpu);
+            let mut message = Message::about_cpu(Call::PickNextTask, cpu);
+            message.flags = if balance { BALANCE_TOO } else { 0 };
             let reply = self.call(handling, &message, &[]);
             if reply.token.is_none() {
-                if !balanced && self.calls.has(Call::Balance) && self.balance(handling, cpu) {
-                    balanced = true;
+                // A task that was brought here is picked next, once.
+                if balance && !reply.task.is_none() && self.bring(handling, reply.task, cpu) {
+                    balance = false;
                     continue;
                 }
                 return self.found_nothing(handling, cpu);
@@ -447,25 +451,19 @@ impl Engine {
         }
     }
 
-    /// Asks the policy for a task of another CPU. True if one was moved here.
-    fn balance(&self, handling: &mut Handling<'_>, cpu: CpuId) -> bool {
+    /// Moves the task that the policy wishes here, or another one if that cannot be. True if one was moved.
+    fn bring(&self, handling: &mut Handling<'_>, mut wish: TaskId, cpu: CpuId) -> bool {
         for _ in 0..PICK_ATTEMPTS {
-            let message = Message::about_cpu(Call::Balance, cpu);
-            let wish = self.call(handling, &message, &[]).task;
-            if wish.is_none() {
+            let Err(reason) = self.pull(handling, wish, cpu) else { return true };
+            Counters::count(&self.counters(cpu).refusals);
+            if !self.calls.has(Call::BalanceErr) {
                 return false;
             }
-            match self.pull(handling, wish, cpu) {
-                Ok(()) => return true,
-                Err(reason) => {
-                    Counters::count(&self.counters(cpu).refusals);
-                    let message =
-                        Message { task: wish, flags: reason as u32, ..Message::about_cpu(Call::BalanceErr, cpu) };
-                    if !self.calls.has(Call::BalanceErr) {
-                        return false;
-                    }
-                    self.call(handling, &message, &[]);
-                }
+            let message = Message { task: wish, flags: reason as u32, ..Message::about_cpu(Call::BalanceErr, cpu) };
+            self.call(handling, &message, &[]);
+            wish = self.call(handling, &Message::about_cpu(Call::Balance, cpu), &[]).task;
+            if wish.is_none() {
+                return false;
             }
         }
         false
