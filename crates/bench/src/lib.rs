@@ -1,0 +1,26 @@
+//! What Ekiden measures: statistics over repeats, ratios between schedulers, limits and verdicts, and their tables.
+//!
+//! Nothing here touches a kernel: the command line takes the measurements, this crate says what they mean.
+#![forbid(unsafe_code)]
+
+mod comparison;
+mod fairness;
+mod limit;
+mod memory;
+mod stats;
+mod table;
+mod unsafe_count;
+
+pub use comparison::{Comparison, Figure, Measurements, Row};
+pub use fairness::{Fairness, FairnessRow, Sharing, SharingRow, off_by};
+pub use limit::{Judged, Limit};
+pub use memory::{KernelMemory, MemoryReport};
+pub use stats::Summary;
+pub use table::{number, table};
+pub use unsafe_count::{Component, CountError, UnsafeCount, UnsafeTable, c_lines, code_lines, count_text, count_tree};
+
+/// The name of the kernel's own scheduler in every report.
+pub const DEFAULT: &str = "default";
+
+/// The name of the plain BPF FIFO in every report.
+pub const BPF: &str = "bpf-fifo";

@@ -1,0 +1,353 @@
+//! Counts unsafe code, as table 2 of papers/000 does: lines and places per crate.
+//!
+//! It works on tokens, not on syntax trees, so that what stands in macros is counted too. Not counted: code in other
+//! languages, and what macros of other crates expand to.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    ops::AddAssign,
+    path::{Path, PathBuf},
+};
+
+use proc_macro2::{Delimiter, Group, LexError, TokenStream, TokenTree};
+use serde::{Deserialize, Serialize};
+use walkdir::WalkDir;
+
+use crate::{Judged, Limit, table};
+
+/// Why source could not be counted.
+#[derive(Debug, thiserror::Error)]
+pub enum CountError {
+    /// A file cannot be read.
+    #[error("cannot read {}: {source}; check its permissions", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file is no Rust.
+    #[error("cannot understand {}: {reason}; does it compile?", path.display())]
+    Lex {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// How much code there is, and how much of it is unsafe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnsafeCount {
+    /// Lines with code on them: neither blank nor only comment.
+    pub lines: usize,
+    /// Of these, lines inside an unsafe block, function or implementation.
+    pub unsafe_lines: usize,
+    /// Unsafe blocks.
+    pub blocks: usize,
+    /// Unsafe functions.
+    pub functions: usize,
+    /// Unsafe implementations and traits, and declarations of foreign functions.
+    pub items: usize,
+    /// Unsafe attributes, such as `#[unsafe(no_mangle)]`.
+    pub attributes: usize,
+}
+
+impl AddAssign for UnsafeCount {
+    fn add_assign(&mut self, other: Self) {
+        self.lines += other.lines;
+        self.unsafe_lines += other.unsafe_lines;
+        self.blocks += other.blocks;
+        self.functions += other.functions;
+        self.items += other.items;
+        self.attributes += other.attributes;
+    }
+}
+
+/// Counts in all `.rs` files under a directory.
+pub fn count_tree(directory: &Path) -> Result<UnsafeCount, CountError> {
+    let mut total = UnsafeCount::default();
+    for entry in WalkDir::new(directory).sort_by_file_name() {
+        let entry = entry.map_err(|error| CountError::Read {
+            path: error.path().unwrap_or(directory).to_owned(),
+            source: error.into(),
+        })?;
+        let path = entry.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(path).map_err(|source| CountError::Read { path: path.to_owned(), source })?;
+            let lex = |error: LexError| CountError::Lex { path: path.to_owned(), reason: error.to_string() };
+            total += count_text(&text).map_err(lex)?;
+        }
+    }
+    Ok(total)
+}
+
+/// Counts in the text of a file. Unit tests (`#[cfg(test)]` modules) are left out.
+pub fn count_text(text: &str) -> Result<UnsafeCount, LexError> {
+    let mut counter = Counter::default();
+    counter.walk(text.parse()?);
+    let unsafe_lines = counter.unsafe_lines.intersection(&counter.lines).count();
+    Ok(UnsafeCount { lines: counter.lines.len(), unsafe_lines, ..counter.count })
+}
+
+#[derive(Default)]
+struct Counter {
+    lines: BTreeSet<usize>,
+    unsafe_lines: BTreeSet<usize>,
+    count: UnsafeCount,
+}
+
+impl Counter {
+    fn walk(&mut self, tokens: TokenStream) {
+        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        let mut at = 0;
+        while at < tokens.len() {
+            let rest = &tokens[at..];
+            if let Some(skipped) = not_code(rest) {
+                at += skipped;
+                continue;
+            }
+            if is(&rest[0], "unsafe") {
+                self.found(rest);
+            }
+            let span = rest[0].span();
+            match &rest[0] {
+                TokenTree::Group(group) => {
+                    self.lines.extend([group.span_open().start().line, group.span_close().end().line]);
+                    self.walk(group.stream());
+                }
+                _ => self.lines.extend(span.start().line..=span.end().line),
+            }
+            at += 1;
+        }
+    }
+
+    /// `tokens` begin with the word `unsafe`: what is it that is unsafe?
+    fn found(&mut self, tokens: &[TokenTree]) {
+        let mut next = 1;
+        let foreign = tokens.get(next).is_some_and(|token| is(token, "extern"));
+        if foreign {
+            next += 1;
+            next += usize::from(matches!(tokens.get(next), Some(TokenTree::Literal(_))));
+        }
+        let after = tokens.get(next + 1);
+        let kind = match tokens.get(next) {
+            Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace && foreign => &mut self.count.items,
+            Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace => &mut self.count.blocks,
+            Some(TokenTree::Group(_)) => &mut self.count.attributes,
+            // Without a name it is only the type of one.
+            Some(token) if is(token, "fn") && matches!(after, Some(TokenTree::Ident(_) | TokenTree::Punct(_))) => {
+                &mut self.count.functions
+            }
+            Some(token) if is(token, "impl") || is(token, "trait") => &mut self.count.items,
+            _ => return,
+        };
+        *kind += 1;
+        let end = tokens.iter().find(|token| brace(token).is_some() || is_punct(token, ';')).unwrap_or(&tokens[0]);
+        let end = brace(end).map_or(end.span(), Group::span_close);
+        // An attribute makes nothing unsafe but itself.
+        if !matches!(tokens.get(next), Some(TokenTree::Group(group)) if group.delimiter() != Delimiter::Brace) {
+            self.unsafe_lines.extend(tokens[0].span().start().line..=end.end().line);
+        }
+    }
+}
+
+/// How many tokens at the beginning are documentation or a module of unit tests.
+fn not_code(tokens: &[TokenTree]) -> Option<usize> {
+    if !is_punct(&tokens[0], '#') {
+        return None;
+    }
+    let inner = tokens.get(1).is_some_and(|token| is_punct(token, '!'));
+    let attribute = 1 + usize::from(inner);
+    let TokenTree::Group(group) = tokens.get(attribute)? else { return None };
+    let text = group.stream().to_string().replace(' ', "");
+    if text.starts_with("doc=") {
+        return Some(attribute + 1);
+    }
+    if text != "cfg(test)" || !tokens.get(attribute + 1).is_some_and(|token| is(token, "mod")) {
+        return None;
+    }
+    let end = tokens.iter().position(|token| brace(token).is_some() || is_punct(token, ';'))?;
+    Some(end + 1)
+}
+
+fn is(token: &TokenTree, word: &str) -> bool {
+    matches!(token, TokenTree::Ident(ident) if ident == word)
+}
+
+fn is_punct(token: &TokenTree, wanted: char) -> bool {
+    matches!(token, TokenTree::Punct(punct) if punct.as_char() == wanted)
+}
+
+fn brace(token: &TokenTree) -> Option<&Group> {
+    match token {
+        TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => Some(group),
+        _ => None,
+    }
+}
+
+/// The lines of code of a text, counted in the same way.
+pub fn code_lines(text: &str) -> Result<usize, LexError> {
+    count_text(text).map(|count| count.lines)
+}
+
+/// The lines of code of a text in C.
+pub fn c_lines(text: &str) -> usize {
+    let mut rest = text;
+    let mut code = String::new();
+    // A comment becomes the line breaks in it. That a string may contain what looks like one is left aside.
+    while let Some(at) = rest.find("/*").into_iter().chain(rest.find("//")).min() {
+        code += &rest[..at];
+        let (comment, after) = if rest[at..].starts_with("/*") {
+            let end = rest[at..].find("*/").map_or(rest.len(), |end| at + end + 2);
+            (&rest[at..end], &rest[end..])
+        } else {
+            let end = rest[at..].find('\n').map_or(rest.len(), |end| at + end);
+            ("", &rest[end..])
+        };
+        code.extend(comment.chars().filter(|character| *character == '\n'));
+        rest = after;
+    }
+    code += rest;
+    code.lines().filter(|line| !line.trim().is_empty()).count()
+}
+
+/// One part of the project.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Component {
+    /// Where it is.
+    pub name: String,
+    /// `Rust`, `C` or `BPF C`; what is not Rust is all unsafe.
+    pub language: String,
+    /// Whether unsafe code may be there.
+    pub may_be_unsafe: bool,
+    /// How much there is.
+    #[serde(flatten)]
+    pub count: UnsafeCount,
+}
+
+/// Table 2 of papers/000 for this project.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UnsafeTable {
+    /// Always `count-unsafe`.
+    pub bench: String,
+    /// Its parts.
+    pub components: Vec<Component>,
+    /// What must be reached.
+    pub limits: Vec<Judged>,
+    /// Whether it is.
+    pub passed: bool,
+}
+
+impl UnsafeTable {
+    /// How much unsafe code there may be where none may be.
+    pub const LIMIT: Limit = Limit { name: "unsafe places outside the hosts and the wire", at_most: 0.0 };
+
+    /// Judges.
+    pub fn new(components: Vec<Component>) -> Self {
+        let places = |count: &UnsafeCount| count.blocks + count.functions + count.items + count.attributes;
+        let strays = components
+            .iter()
+            .filter(|component| !component.may_be_unsafe)
+            .map(|part| places(&part.count))
+            .sum::<usize>();
+        let judged = Self::LIMIT.judge((!components.is_empty()).then_some(strays as f64));
+        Self { bench: "count-unsafe".into(), components, passed: judged.met, limits: vec![judged] }
+    }
+
+    /// As tables.
+    pub fn to_text(&self) -> String {
+        let cells = |name: &str, language: &str, count: &UnsafeCount| {
+            let share = 100.0 * count.unsafe_lines as f64 / count.lines.max(1) as f64;
+            let numbers = [count.lines, count.unsafe_lines].map(|number| number.to_string());
+            let places =
+                [count.blocks, count.functions, count.items, count.attributes].map(|number| number.to_string());
+            let mut row = vec![name.to_owned(), language.to_owned()];
+            row.extend(numbers);
+            row.push(format!("{share:.1} %"));
+            row.extend(places);
+            row
+        };
+        let mut rust = UnsafeCount::default();
+        let rows: Vec<_> = self
+            .components
+            .iter()
+            .map(|part| {
+                if part.language == "Rust" {
+                    rust += part.count;
+                }
+                cells(&part.name, &part.language, &part.count)
+            })
+            .collect();
+        let heading =
+            ["component", "language", "lines", "unsafe", "part", "blocks", "functions", "items", "attributes"];
+        let rows = rows.into_iter().chain([cells("all Rust", "Rust", &rust)]);
+        format!(
+            "lines of code, unit tests and comments left out\n{}\n\n{}",
+            table(&heading, rows),
+            table(&["limit", "figure", "at most", "verdict"], self.limits.iter().map(Judged::cells)),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(text: &str) -> UnsafeCount {
+        count_text(text).unwrap()
+    }
+
+    #[test]
+    fn comments_blank_lines_and_unit_tests_are_no_code() {
+        let text = "//! What it is.\n\n/// Doc.\nfn f() {\n    // Why.\n    g();\n}\n#[cfg(test)]\nmod tests {\n fn t() { unsafe { } }\n}\n";
+        assert_eq!(count(text), UnsafeCount { lines: 3, ..UnsafeCount::default() });
+    }
+
+    #[test]
+    fn blocks_functions_items_and_attributes_are_told_apart() {
+        let text = "fn f() {\n unsafe {\n  g();\n }\n}\nunsafe fn h() {\n i()\n}\nunsafe impl Send for X {}\n\
+                    unsafe extern \"C\" {\n fn j();\n}\n#[unsafe(no_mangle)]\nextern \"C\" fn k() {}\n";
+        let found = count(text);
+        assert_eq!((found.blocks, found.functions, found.items, found.attributes), (1, 1, 2, 1));
+        assert_eq!((found.lines, found.unsafe_lines), (14, 3 + 3 + 1 + 3));
+    }
+
+    #[test]
+    fn the_type_of_an_unsafe_function_is_not_unsafe() {
+        assert_eq!(count("struct S { f: unsafe extern \"C\" fn(u32) }").functions, 0);
+        assert_eq!(count("unsafe extern \"C\" fn f() {}").functions, 1);
+    }
+
+    #[test]
+    fn unsafe_in_a_macro_is_found() {
+        assert_eq!(count("macro_rules! m { ($e:expr) => { unsafe { $e } }; }").blocks, 1);
+    }
+
+    #[test]
+    fn comments_in_c_are_no_code() {
+        assert_eq!(c_lines("/*\n * What it is.\n */\nint f(void) // why\n{\n\n}\n/* end */\n"), 3);
+    }
+
+    #[test]
+    fn unsafe_code_where_none_may_be_is_found() {
+        let part = |may_be_unsafe, blocks| Component {
+            name: "crates/x".into(),
+            language: "Rust".into(),
+            may_be_unsafe,
+            count: UnsafeCount { lines: 9, unsafe_lines: 3 * blocks, blocks, ..UnsafeCount::default() },
+        };
+        assert!(UnsafeTable::new(vec![part(true, 1), part(false, 0)]).passed);
+        assert!(!UnsafeTable::new(vec![part(true, 1), part(false, 1)]).passed);
+        assert!(!UnsafeTable::new(Vec::new()).passed);
+    }
+
+    #[test]
+    fn what_is_no_rust_is_refused_with_its_file() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a.rs"), "fn f( {").unwrap();
+        let message = count_tree(directory.path()).unwrap_err().to_string();
+        assert!(message.contains("a.rs"), "{message}");
+    }
+}

@@ -1,0 +1,294 @@
+//! The single checks.
+
+use super::{Finding, Purpose, State, distribution::Distribution, distribution::Need, machine::Machine};
+use std::path::Path;
+
+/// The oldest Rust that this project compiles with.
+const RUST: (u32, u32) = (1, 85);
+
+/// The oldest clang that compiles the BPF programs.
+const CLANG: u32 = 16;
+
+/// The first glibc that the build programs in Debian's kernel packages run with.
+const GLIBC: (u32, u32) = (2, 38);
+
+/// Space for a kernel with its headers, a Debian root, and Rust's library.
+const SPACE_GIB: f64 = 4.0;
+
+/// What one check found out; where it is missing, `seen` may still say more.
+struct Check {
+    purpose: Purpose,
+    what: &'static str,
+    why: &'static str,
+    need: Option<Need>,
+}
+
+impl Check {
+    fn new(purpose: Purpose, what: &'static str, why: &'static str) -> Self {
+        Self { purpose, what, why, need: None }
+    }
+
+    fn from(self, need: Need) -> Self {
+        Self { need: Some(need), ..self }
+    }
+
+    /// `seen` is what was found if it is there, else what was found instead, which may be nothing.
+    fn result(self, machine: &Machine, seen: Result<String, String>) -> Finding {
+        let family = Distribution::of(&machine.read("etc/os-release").unwrap_or_default()).0;
+        let (state, seen) = match seen {
+            Ok(seen) => (State::Ok, seen),
+            Err(seen) => (State::Missing, seen),
+        };
+        let release = machine.release();
+        Finding {
+            purpose: self.purpose,
+            what: self.what.into(),
+            why: self.why.into(),
+            state,
+            seen,
+            fix: None,
+            packages: self.need.map(|need| family.packages(need, &release)).unwrap_or_default(),
+        }
+    }
+
+    /// One of some programs is there.
+    fn program(self, machine: &Machine, names: &[&str]) -> Finding {
+        let seen = machine.program(names).map(|path| path.display().to_string());
+        self.result(machine, seen.ok_or_else(|| format!("no {}", names.join(", no "))))
+    }
+
+    /// A file is there.
+    fn file(self, machine: &Machine, path: &str) -> Finding {
+        let seen = if machine.has(path) { Ok(format!("/{path}")) } else { Err(format!("no /{path}")) };
+        self.result(machine, seen)
+    }
+}
+
+impl Finding {
+    fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
+        self
+    }
+
+    /// Things go on without it.
+    fn optional(mut self) -> Self {
+        if self.state == State::Missing {
+            self.state = State::Note;
+        }
+        self
+    }
+}
+
+pub(super) fn simulator(machine: &Machine, findings: &mut Vec<Finding>) {
+    let check = |what, why| Check::new(Purpose::Simulator, what, why);
+    let seen = match machine.program(&["cargo"]).and_then(|cargo| machine.output(&cargo, "--version")) {
+        Some(text) if version(&text).is_some_and(|version| version >= RUST) => Ok(text.trim().to_owned()),
+        Some(text) => Err(format!("{}, older than {}.{}", text.trim(), RUST.0, RUST.1)),
+        None => Err("no cargo".into()),
+    };
+    findings
+        .push(check("Rust 1.85 or newer", "everything here is built by cargo").from(Need::Rust).result(machine, seen));
+    // Linking needs what comes with the headers of the C library.
+    let seen = match machine.program(&["gcc", "cc"]) {
+        Some(path) if machine.has("usr/include/stdio.h") => Ok(path.display().to_string()),
+        Some(path) => Err(format!("{}, but no /usr/include/stdio.h", path.display())),
+        None => Err("no gcc, no cc".into()),
+    };
+    findings.push(check("C compiler", "cargo links programs with it").from(Need::Gcc).result(machine, seen));
+}
+
+pub(super) fn vm(machine: &Machine, findings: &mut Vec<Finding>) {
+    let check = |what, why| Check::new(Purpose::Vm, what, why);
+    let library = check(super::RUST_LIBRARY, "the parts of it that policies use are compiled for the kernel")
+        .from(Need::RustLibrary)
+        .result(machine, machine.library.clone().ok_or_else(|| "for no rustc that is installed".into()));
+    findings.push(match machine.program(&["rustup"]) {
+        Some(_) => library.fix("rustup component add rust-src"),
+        None => library,
+    });
+    findings.push(check("LLVM's linker", "it links a policy into one object").from(Need::Lld).result(
+        machine,
+        if machine.linker { Ok("ld.lld".into()) } else { Err("no ld.lld of version 14 or newer".into()) },
+    ));
+    findings.push(
+        check("clang 16 or newer", "it compiles the BPF programs").from(Need::Clang).result(machine, clang(machine)),
+    );
+    let libbpf = "libbpf, which loads BPF programs, is built with it";
+    findings.push(check("make", libbpf).from(Need::Make).program(machine, &["make"]));
+    findings.push(check("pkg-config", libbpf).from(Need::PkgConfig).program(machine, &["pkg-config", "pkgconf"]));
+    findings.push(check("libelf", libbpf).from(Need::LibElf).file(machine, "usr/include/libelf.h"));
+    findings.push(check("zlib", libbpf).from(Need::Zlib).file(machine, "usr/include/zlib.h"));
+
+    findings
+        .push(check("QEMU", "it is the virtual machine").from(Need::Qemu).program(machine, &["qemu-system-x86_64"]));
+    let elsewhere = ["usr/libexec/virtiofsd", "usr/lib/qemu/virtiofsd"].into_iter().find(|path| machine.has(path));
+    let virtiofsd = check("virtiofsd", "it shares a directory with the virtual machine").from(Need::Virtiofsd);
+    findings.push(match elsewhere {
+        Some(path) => virtiofsd.file(machine, path),
+        None => virtiofsd.program(machine, &["virtiofsd"]),
+    });
+    findings.push(
+        check("busybox, static", "it is most of the virtual machine's userland")
+            .from(Need::Busybox)
+            .program(machine, &["busybox"]),
+    );
+    findings.push(
+        check("setpriv, unshare", "they keep what is started from outliving us")
+            .from(Need::UtilLinux)
+            .result(machine, all(machine, &["setpriv", "unshare"])),
+    );
+    findings.push(check("xz", "the kernel's modules are packed with it").from(Need::Xz).program(machine, &["xz"]));
+    findings.push(
+        check("zstd", "kernels unpacked beforehand boot seconds faster")
+            .from(Need::Zstd)
+            .program(machine, &["zstd"])
+            .optional(),
+    );
+    findings.push(
+        check("apt and dpkg", "stock kernels come from Debian's mirrors")
+            .from(Need::Apt)
+            .result(machine, all(machine, &["apt-get", "apt-cache", "dpkg-deb"])),
+    );
+    findings.push(
+        check("Debian's keys", "what comes from the mirrors is checked against them")
+            .from(Need::Keyring)
+            .file(machine, "usr/share/keyrings/debian-archive-keyring.gpg"),
+    );
+    build_root(machine, findings);
+
+    let seen = machine.kvm.clone().map(|()| "/dev/kvm".into());
+    findings.push(
+        check("KVM", "without it the virtual machine is emulated: exact, but several times slower")
+            .result(machine, seen)
+            .optional()
+            .fix("load kvm_intel or kvm_amd, and add yourself to the group kvm (in a virtual machine: allow nesting)"),
+    );
+    if let Some(free_bytes) = machine.free_bytes {
+        let free_gib = free_bytes as f64 / f64::from(1 << 30);
+        let seen = format!("{free_gib:.1} GiB free in the cache");
+        findings.push(
+            check("disk space", "a kernel, its headers and the place to build for it take 4 GiB")
+                .result(machine, if free_gib < SPACE_GIB { Err(seen) } else { Ok(seen) })
+                .fix("make room, or name a directory with more in EKIDEN_CACHE"),
+        );
+    }
+}
+
+/// Modules are built on the machine itself, or in a Debian root where its C library is too old for that.
+fn build_root(machine: &Machine, findings: &mut Vec<Finding>) {
+    let check = |what, why| Check::new(Purpose::Vm, what, why);
+    let glibc = machine.program(&["getconf"]).and_then(|getconf| machine.output(&getconf, "GNU_LIBC_VERSION"));
+    let native = glibc.as_deref().and_then(version).is_some_and(|version| version >= GLIBC);
+    if native {
+        findings.push(
+            check("C compiler for modules", "the kernel's build system calls it")
+                .from(Need::Gcc)
+                .program(machine, &["gcc"]),
+        );
+        findings.push(
+            check("pahole", "it writes the type information that BPF programs need")
+                .from(Need::Pahole)
+                .program(machine, &["pahole"]),
+        );
+        return;
+    }
+    let why = "the C library is older than 2.38, so modules are built in a small Debian root made with it";
+    findings.push(check("mmdebstrap", why).from(Need::Mmdebstrap).program(machine, &["mmdebstrap"]));
+    let why = "the Debian root that modules are built in is entered with chroot";
+    findings.push(root(machine, check("root", why)));
+}
+
+pub(super) fn native(machine: &Machine, findings: &mut Vec<Finding>) {
+    let check = |what, why| Check::new(Purpose::Native, what, why);
+    let release = machine.release();
+    let has_sched_ext = machine.has("sys/kernel/sched_ext");
+    let seen = if has_sched_ext { Ok(release.clone()) } else { Err(format!("{release} has no /sys/kernel/sched_ext")) };
+    findings.push(
+        check("sched_ext", "policies run in this scheduling class")
+            .result(machine, seen)
+            .fix("boot a kernel with CONFIG_SCHED_CLASS_EXT=y (6.16 or newer), or use `ekiden vm run`"),
+    );
+    findings.push(
+        check("BTF", "BPF programs find the kernel's types by it")
+            .file(machine, "sys/kernel/btf/vmlinux")
+            .fix("boot a kernel with CONFIG_DEBUG_INFO_BTF=y"),
+    );
+    if has_sched_ext {
+        findings.push(
+            check("sound sched_ext", "some releases refuse every BPF scheduler, or do not recover from lockups")
+                .result(machine, machine.preflight.clone().map(|()| "the pre-flight passes".into()))
+                .fix("boot another release, or use `ekiden vm run`"),
+        );
+    }
+    let headers = Path::new("lib/modules").join(&release).join("build/Makefile");
+    let seen = if machine.has(&headers) { Ok(release.clone()) } else { Err(format!("no /{}", headers.display())) };
+    findings.push(
+        check("kernel headers", "modules are built for one kernel only").from(Need::Headers).result(machine, seen),
+    );
+    findings.push(root(machine, check("root", "only root may load modules and schedulers")));
+    findings.push(modules_allowed(machine));
+    findings.push(other_scheduler(machine));
+}
+
+fn root(machine: &Machine, check: Check) -> Finding {
+    let seen = if machine.is_root { Ok("you are root".into()) } else { Err("you are not root".into()) };
+    check.result(machine, seen).fix("run the same command with sudo")
+}
+
+/// Signatures, lockdown, and the switch that forbids modules for good.
+fn modules_allowed(machine: &Machine) -> Finding {
+    let check =
+        Check::new(Purpose::Native, "unsigned modules", "modules that you build are not signed by your distribution");
+    let lockdown = machine.read("sys/kernel/security/lockdown").unwrap_or_default();
+    let (seen, fix) = if machine.read("proc/sys/kernel/modules_disabled").as_deref() == Some("1") {
+        (Err("loading modules was switched off until the next boot".into()), "boot without kernel.modules_disabled=1")
+    } else if lockdown.contains("[integrity]") || lockdown.contains("[confidentiality]") {
+        (Err(format!("lockdown: {lockdown}")), "switch Secure Boot off, or use `ekiden vm run`")
+    } else if machine.read("sys/module/module/parameters/sig_enforce").as_deref() == Some("Y") {
+        (Err("signatures are enforced".into()), "boot without module.sig_enforce=1, or use `ekiden vm run`")
+    } else {
+        (Ok("allowed".into()), "")
+    };
+    check.result(machine, seen).fix(fix)
+}
+
+fn other_scheduler(machine: &Machine) -> Finding {
+    let check = Check::new(Purpose::Native, "no other scheduler", "sched_ext runs one scheduler at a time");
+    let enabled = machine.read("sys/kernel/sched_ext/state").as_deref() == Some("enabled");
+    let name = machine.read("sys/kernel/sched_ext/root/ops").unwrap_or_else(|| "a scheduler".into());
+    let seen = match enabled {
+        true if !name.starts_with("ekiden") => Err(format!("{name} is loaded")),
+        true => Ok(format!("{name} is ours")),
+        false => Ok("none is loaded".into()),
+    };
+    check.result(machine, seen).fix("stop it (with systemd: systemctl stop scx, scx_loader or the like)")
+}
+
+fn all(machine: &Machine, programs: &[&str]) -> Result<String, String> {
+    let missing: Vec<&str> = programs.iter().copied().filter(|name| machine.program(&[name]).is_none()).collect();
+    if missing.is_empty() { Ok(programs.join(", ")) } else { Err(format!("no {}", missing.join(", no "))) }
+}
+
+/// A clang that is new enough: called after its version, or plain and asked for it.
+fn clang(machine: &Machine) -> Result<String, String> {
+    let names: Vec<String> = (CLANG..40).rev().map(|version| format!("clang-{version}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    if let Some(path) = machine.program(&names) {
+        return Ok(path.display().to_string());
+    }
+    let Some(path) = machine.program(&["clang"]) else { return Err("no clang".into()) };
+    let text = machine.output(&path, "--version").unwrap_or_default();
+    match version(&text) {
+        Some((major, _)) if major >= CLANG => Ok(path.display().to_string()),
+        Some((major, _)) => Err(format!("{} is version {major}", path.display())),
+        None => Err(format!("{} does not tell its version", path.display())),
+    }
+}
+
+/// The first number with a point in it: `cargo 1.95.0 (f2d3ce0bd 2026-03-21)` is 1.95.
+fn version(text: &str) -> Option<(u32, u32)> {
+    text.split_whitespace().find_map(|word| {
+        let mut numbers = word.split('.');
+        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    })
+}

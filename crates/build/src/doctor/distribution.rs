@@ -1,0 +1,145 @@
+//! Which packages bring what, for each distribution.
+
+use serde::Serialize;
+
+/// A distribution with its own names for packages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Distribution {
+    /// Debian 12, whose own Rust and clang are too old but which has newer ones beside them.
+    Debian12,
+    /// Debian 13 and newer.
+    Debian,
+    /// Ubuntu and its relatives.
+    Ubuntu,
+    /// Fedora and its relatives.
+    Fedora,
+    /// Arch and its relatives.
+    Arch,
+    /// Any other: things are named, packages are not.
+    Other,
+}
+
+/// Something that packages bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    Rust,
+    RustLibrary,
+    Gcc,
+    Make,
+    PkgConfig,
+    Clang,
+    Lld,
+    LibElf,
+    Zlib,
+    Qemu,
+    Virtiofsd,
+    Busybox,
+    Mmdebstrap,
+    Keyring,
+    Apt,
+    Pahole,
+    Xz,
+    Zstd,
+    UtilLinux,
+    Headers,
+}
+
+impl Distribution {
+    /// Which one an `os-release` file speaks of, and what it calls itself.
+    pub(crate) fn of(os_release: &str) -> (Self, String) {
+        let value = |name: &str| {
+            let value = os_release.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+            value.unwrap_or_default().trim_matches(['"', '\'']).to_owned()
+        };
+        let title =
+            Some(value("PRETTY_NAME")).filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown Linux".into());
+        let (id, like) = (value("ID"), value("ID_LIKE"));
+        let is = |name: &str| id == name || like.split(' ').any(|word| word == name);
+        let family = if is("ubuntu") {
+            Self::Ubuntu
+        } else if is("debian") {
+            // Testing and sid have no number.
+            if value("VERSION_ID") == "12" { Self::Debian12 } else { Self::Debian }
+        } else if is("fedora") || is("rhel") {
+            Self::Fedora
+        } else if is("arch") {
+            Self::Arch
+        } else {
+            Self::Other
+        };
+        (family, title)
+    }
+
+    /// Whether packages are installed by apt.
+    pub fn has_apt(self) -> bool {
+        matches!(self, Self::Debian12 | Self::Debian | Self::Ubuntu)
+    }
+
+    /// The command that installs packages.
+    pub fn install_command(self, packages: &[String]) -> Option<String> {
+        let start = match self {
+            Self::Debian12 | Self::Debian | Self::Ubuntu => "sudo apt-get install",
+            Self::Fedora => "sudo dnf install",
+            Self::Arch => "sudo pacman -S --needed",
+            Self::Other => return None,
+        };
+        Some(format!("{start} {}", packages.join(" ")))
+    }
+
+    /// The packages that bring something. `release` is that of the running kernel.
+    pub(crate) fn packages(self, need: Need, release: &str) -> Vec<String> {
+        let [debian12, debian, ubuntu, fedora, arch] = names(need);
+        let names = match self {
+            Self::Debian12 => debian12,
+            Self::Debian => debian,
+            Self::Ubuntu => ubuntu,
+            Self::Fedora => fedora,
+            Self::Arch => arch,
+            Self::Other => "",
+        };
+        names.split_whitespace().map(|name| name.replace("RELEASE", release)).collect()
+    }
+}
+
+/// In the order Debian 12, Debian 13 and newer, Ubuntu, Fedora, Arch.
+fn names(need: Need) -> [&'static str; 5] {
+    let same = |name| [name; 5];
+    match need {
+        Need::Rust => ["cargo-web rustc-web", "cargo rustc", "cargo rustc", "cargo rust", "rust"],
+        Need::RustLibrary => ["rustc-web rust-web-src", "rustc rust-src", "rustc rust-src", "rust-src", "rust-src"],
+        Need::Gcc => ["gcc libc6-dev", "gcc libc6-dev", "gcc libc6-dev", "gcc glibc-devel", "gcc"],
+        Need::Make => same("make"),
+        Need::PkgConfig => ["pkg-config", "pkg-config", "pkg-config", "pkgconf-pkg-config", "pkgconf"],
+        Need::Clang => ["clang-19", "clang", "clang", "clang", "clang"],
+        Need::Lld => ["lld-19", "lld", "lld", "lld", "lld"],
+        Need::LibElf => ["libelf-dev", "libelf-dev", "libelf-dev", "elfutils-libelf-devel", "libelf"],
+        Need::Zlib => ["zlib1g-dev", "zlib1g-dev", "zlib1g-dev", "zlib-devel", "zlib"],
+        Need::Qemu => {
+            ["qemu-system-x86", "qemu-system-x86", "qemu-system-x86", "qemu-system-x86-core", "qemu-system-x86"]
+        }
+        Need::Virtiofsd => ["qemu-system-common", "virtiofsd", "virtiofsd", "virtiofsd", "virtiofsd"],
+        Need::Busybox => ["busybox-static", "busybox-static", "busybox-static", "busybox", "busybox"],
+        // Arch has it among its users' recipes only.
+        Need::Mmdebstrap => same("mmdebstrap"),
+        Need::Keyring => [
+            "debian-archive-keyring",
+            "debian-archive-keyring",
+            "debian-archive-keyring",
+            "debian-keyring",
+            "debian-archive-keyring",
+        ],
+        Need::Apt => ["apt dpkg", "apt dpkg", "apt dpkg", "apt dpkg", "apt dpkg"],
+        Need::Pahole => ["dwarves", "pahole", "pahole", "dwarves", "pahole"],
+        Need::Xz => ["xz-utils", "xz-utils", "xz-utils", "xz", "xz"],
+        Need::Zstd => same("zstd"),
+        Need::UtilLinux => same("util-linux"),
+        Need::Headers => [
+            "linux-headers-RELEASE",
+            "linux-headers-RELEASE",
+            "linux-headers-RELEASE",
+            "kernel-devel-RELEASE",
+            "linux-headers",
+        ],
+    }
+}

@@ -1,0 +1,47 @@
+//! A new project is what it claims to be: it builds, passes its own tests, and nothing has anything to say against it.
+
+use ekiden_build::{Checkout, new_project};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Runs cargo in a project, with a target directory that stays from test to test.
+fn cargo(project: &Path, args: &[&str]) -> String {
+    let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("new-project");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(args).current_dir(project).env("CARGO_TARGET_DIR", target).env("RUSTDOCFLAGS", "-Dwarnings");
+    let output = cargo.output().expect("cargo can be started");
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "cargo {args:?}: {text}");
+    text
+}
+
+#[test]
+fn a_new_project_passes_its_tests_and_has_no_warnings() {
+    let parent = tempfile::tempdir().unwrap();
+    let project = new_project(parent.path(), "shortest-job").unwrap();
+    let tests = cargo(&project, &["test"]);
+    assert!(tests.contains("test tasks_on_one_cpu_have_equal_shares ... ok"), "{tests}");
+    cargo(&project, &["clippy", "--all-targets", "--", "-Dwarnings"]);
+    cargo(&project, &["fmt", "--check"]);
+    cargo(&project, &["doc", "--no-deps"]);
+    let simulated = cargo(&project, &["run", "--quiet", "--example", "sim", "--", "fair-share", "1"]);
+    assert!(simulated.contains("passed"), "{simulated}");
+}
+
+#[test]
+fn a_new_project_has_the_versions_that_were_tested() {
+    let parent = tempfile::tempdir().unwrap();
+    let project = new_project(parent.path(), "locked").unwrap();
+    let versions = |path: &Path, name: &str| {
+        let lock = std::fs::read_to_string(path.join("Cargo.lock")).unwrap();
+        let entry = lock.split("[[package]]").find(|entry| entry.contains(&format!("name = \"{name}\"\n"))).unwrap();
+        entry.lines().find(|line| line.starts_with("version")).unwrap().to_owned()
+    };
+    cargo(&project, &["metadata", "--format-version=1"]);
+    let checkout = Checkout::find().unwrap();
+    for name in ["zerocopy", "smallvec", "serde"] {
+        assert_eq!(versions(&project, name), versions(checkout.root(), name), "{name}");
+    }
+}

@@ -1,0 +1,158 @@
+//! Schedulers that are compared: the kernel's own, plain BPF, and policies.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Args;
+use ekiden_bench::{BPF, DEFAULT, Measurements};
+use ekiden_loader::{Baseline, sysfs};
+
+use super::load;
+use crate::{
+    failure, modules, policies,
+    progress::Progress,
+    session::{self, Plan},
+};
+
+/// One scheduler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Contestant {
+    Default,
+    Bpf,
+    Policy(String),
+}
+
+/// Where policies come from.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct PolicyArgs {
+    /// Take the modules from this directory instead of building them
+    #[arg(long, value_name = "DIR", env = modules::DIRECTORY)]
+    modules: Option<PathBuf>,
+}
+
+/// Which schedulers, and where their modules are.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Contest {
+    /// The policies to compare
+    #[arg(long = "policy", value_name = "POLICY", default_values = ["fifo", "wfq"])]
+    policies: Vec<String>,
+    #[command(flatten)]
+    source: PolicyArgs,
+}
+
+/// What is measured in one turn: by place.
+type Values = Vec<(&'static str, f64)>;
+
+impl Contestant {
+    /// As reports call it.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Default => DEFAULT,
+            Self::Bpf => BPF,
+            Self::Policy(name) => name,
+        }
+    }
+
+    /// As the kernel calls it; `None` for its own.
+    pub(crate) fn kernel_name(&self) -> Option<String> {
+        match self {
+            Self::Default => None,
+            Self::Bpf => Some(Baseline::NAME.to_owned()),
+            Self::Policy(name) => Some(format!("ekiden_{}", name.replace('-', "_"))),
+        }
+    }
+
+    /// Does something under this scheduler; also says whether it was still in charge afterwards.
+    pub(crate) fn run<T>(&self, modules: &Path, work: impl FnOnce() -> Result<T>) -> Result<(Option<T>, bool)> {
+        match self {
+            Self::Default => work().map(|result| (Some(result), sysfs::scheduler().is_none())),
+            Self::Bpf => {
+                let baseline = Baseline::start()?;
+                let result = work();
+                settle(result, baseline.is_running())
+            }
+            Self::Policy(name) => under(&Plan::new(name, modules), work),
+        }
+    }
+}
+
+/// Does something under a policy; also says whether it was still in charge afterwards.
+pub(crate) fn under<T>(plan: &Plan, work: impl FnOnce() -> Result<T>) -> Result<(Option<T>, bool)> {
+    let held = plan.start()?;
+    let result = work();
+    if let Err(error) = held.check() {
+        eprintln!("ekiden: {}: {}", plan.policy, failure::explain(&error));
+    }
+    settle(result, held.is_running())
+}
+
+/// That something went wrong after the scheduler was thrown out is no wonder, and no reason not to go on.
+fn settle<T>(result: Result<T>, stayed: bool) -> Result<(Option<T>, bool)> {
+    match result {
+        Err(_) if !stayed => Ok((None, false)),
+        result => result.map(|result| (Some(result), stayed)),
+    }
+}
+
+impl Contest {
+    pub(crate) fn new(policies: &[String], source: &PolicyArgs) -> Self {
+        Self { policies: policies.to_vec(), source: source.clone() }
+    }
+
+    /// All schedulers in the order in which they take turns, and the directory with their modules.
+    pub(crate) fn prepare(&self, progress: &mut Progress) -> Result<(Vec<Contestant>, PathBuf)> {
+        session::preflight()?;
+        let mut directory = PathBuf::new();
+        for policy in &self.policies {
+            policies::check_params(policy, "")?;
+            directory = modules::for_this_machine(self.modules(), policy, progress)?;
+            modules::in_directory(&directory, policy)?;
+        }
+        let policies = self.policies.iter().cloned().map(Contestant::Policy);
+        Ok(([Contestant::Default, Contestant::Bpf].into_iter().chain(policies).collect(), directory))
+    }
+
+    /// Lets every scheduler have its turn `repeat` times, one after the other, and once before for nothing.
+    pub(crate) fn take_turns(
+        &self,
+        repeat: u32,
+        measurements: &mut Measurements,
+        work: &dyn Fn(&Contestant) -> Result<Values>,
+    ) -> Result<()> {
+        let mut progress = Progress::new();
+        let (contestants, modules) = self.prepare(&mut progress)?;
+        progress.step("waiting until the machine has settled");
+        load::settle();
+        for turn in 0..=repeat {
+            for contestant in &contestants {
+                let name = contestant.name();
+                progress.step(format!("turn {turn} of {repeat}: {name}"));
+                let (values, stayed) = contestant.run(&modules, || work(contestant))?;
+                measurements.was_still_scheduler(name, stayed);
+                // The first turn warms caches of all kinds.
+                for (place, value) in values.into_iter().flatten().filter(|_| turn > 0) {
+                    measurements.add(name, place, value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn has(&self, policy: &str) -> bool {
+        self.policies.iter().any(|name| name == policy)
+    }
+
+    /// The same as arguments.
+    pub(crate) fn to_args(&self) -> Vec<String> {
+        self.policies.iter().flat_map(|policy| ["--policy".to_owned(), policy.clone()]).collect()
+    }
+
+    /// The directory that modules are taken from, if they are not built.
+    pub(crate) fn modules(&self) -> Option<&Path> {
+        self.source.modules.as_deref()
+    }
+
+    pub(crate) fn policies(&self) -> &[String] {
+        &self.policies
+    }
+}

@@ -1,0 +1,137 @@
+//! `ekiden bench fairness`: the three tests of appendix A.1 of papers/000, next to the kernel's own scheduler.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use ekiden_bench::{Fairness, FairnessRow, off_by};
+use ekiden_workload::{Report, builtin, checks::weight_of_nice, exec::usable_cpus};
+
+use super::{
+    Output, Verdict,
+    contest::{Contest, Contestant, PolicyArgs},
+    guest::{Clock, InVm},
+    load,
+};
+use crate::progress::Progress;
+
+/// How far shares may be off: equal ones, and those by weight.
+const EQUAL: f64 = 0.02;
+const WEIGHTED: f64 = 0.05;
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  ekiden bench fairness --vm --check
+  sudo ekiden bench fairness --policy my-policy
+Equal shares within 2 %, weights by nice value within 5 % and as under the kernel's own scheduler, placement, a move.")]
+pub(crate) struct FairnessBench {
+    /// The policies to compare with the kernel's own scheduler
+    #[arg(long = "policy", value_name = "POLICY", default_values = ["wfq"])]
+    policies: Vec<String>,
+    #[command(flatten)]
+    source: PolicyArgs,
+    #[command(flatten)]
+    vm: InVm,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl FairnessBench {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let contest = Contest::new(&self.policies, &self.source);
+        let fairness: Fairness =
+            if self.vm.vm { self.vm.bench(&contest, &args(), Clock::Quick)? } else { measure(&contest)? };
+        let verdict = Verdict { all_stayed: fairness.all_stayed, limits_met: fairness.passed || !fairness.all_stayed };
+        self.output.show(&fairness, &fairness.to_text(), &verdict)
+    }
+}
+
+/// How to say the same to a guest.
+pub(crate) fn args() -> Vec<String> {
+    vec!["fairness".into()]
+}
+
+fn measure(contest: &Contest) -> Result<Fairness> {
+    let mut progress = Progress::new();
+    let (contestants, modules) = contest.prepare(&mut progress)?;
+    progress.step("waiting until the machine has settled");
+    load::settle();
+    // Once for all, so that the same work is the same under every scheduler.
+    let loops_per_ms = load::calibrate()?;
+    let cases = builtin::all(usable_cpus()?);
+    let mut rows = Vec::new();
+    let mut all_stayed = true;
+    for case in cases.iter().filter(|case| is_about_fairness(&case.workload.name)) {
+        let mut reference: Option<Report> = None;
+        for contestant in contestants.iter().filter(|contestant| **contestant != Contestant::Bpf) {
+            let load = &case.workload.name;
+            progress.step(format!("{load} under {}", contestant.name()));
+            let (report, stayed) = contestant.run(&modules, || run(contestant, load, &loops_per_ms))?;
+            all_stayed &= stayed;
+            let Some(report) = report else { continue };
+            let compare = case.compare.filter(|_| *contestant != Contestant::Default);
+            let (off_by, limit) = shares(load, &report).unzip();
+            rows.push(FairnessRow {
+                load: load.clone(),
+                about: case.about.to_owned(),
+                scheduler: contestant.name().to_owned(),
+                off_by,
+                limit,
+                failed: (case.check)(&report).err(),
+                unlike_default: compare
+                    .zip(reference.as_ref())
+                    .and_then(|(compare, default)| compare(&report, default).err()),
+            });
+            if *contestant == Contestant::Default {
+                reference = Some(report);
+            }
+        }
+    }
+    Ok(Fairness::new(&load::kernel_release()?, rows, all_stayed))
+}
+
+fn is_about_fairness(load: &str) -> bool {
+    ["fair-share", "weights", "placement", "forced-move"].contains(&load) || load.starts_with("nice:")
+}
+
+fn run(contestant: &Contestant, name: &str, loops_per_ms: &str) -> Result<Report> {
+    let printed = load::output(&["run", name, "--json", "--watchdog", "600", "--loops-per-ms", loops_per_ms])?;
+    let report: Report = serde_json::from_str(&printed).context("ekiden-load says something strange")?;
+    load::expect(contestant, report.scheduler.as_deref())?;
+    Ok(report)
+}
+
+/// How far the shares are off, and how far they may be, if the load is about shares.
+fn shares(load: &str, report: &Report) -> Option<(f64, f64)> {
+    let limit = match load {
+        "fair-share" => EQUAL,
+        _ if load.starts_with("nice:") => WEIGHTED,
+        _ => return None,
+    };
+    let tasks: Option<Vec<(f64, f64)>> =
+        report.tasks.iter().map(|task| Some((task.cpu_ns as f64, weight_of_nice(task.nice).ok()? as f64))).collect();
+    Some((off_by(&tasks?)?, limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ekiden_workload::TaskReport;
+
+    #[test]
+    fn all_of_appendix_a1_and_the_weights_are_among_the_loads() {
+        let names: Vec<String> = builtin::all(2).into_iter().map(|case| case.workload.name).collect();
+        let chosen = names.iter().filter(|name| is_about_fairness(name)).count();
+        assert_eq!(chosen, 8, "{names:?}");
+    }
+
+    #[test]
+    fn shares_are_weighed_by_nice_value() {
+        let task = |nice, cpu_ns| TaskReport { nice, cpu_ns, ..TaskReport::default() };
+        let report = Report { tasks: vec![task(0, 1024), task(5, 335)], ..Report::default() };
+        let (off, limit) = shares("nice:0:5", &report).unwrap();
+        assert!(off < 1e-9 && limit == WEIGHTED);
+        assert_eq!(shares("placement", &report), None);
+    }
+}

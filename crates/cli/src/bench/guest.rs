@@ -1,0 +1,101 @@
+//! `--vm`: the same bench in a virtual machine of its own, where nothing has run before.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use ekiden_vm::{Mode, Status, Stream, Vm, VmSpec};
+use serde::de::DeserializeOwned;
+
+use super::contest::Contest;
+use crate::{
+    failure::{Exit, Failure},
+    machine::{Shape, follow_with, guest_command, install_modules},
+    modules,
+    progress::Progress,
+};
+
+/// Whether, and in what kind of machine.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct InVm {
+    /// Measure in a virtual machine of its own instead of on this one
+    #[arg(long)]
+    pub(crate) vm: bool,
+    #[command(flatten)]
+    pub(crate) shape: Shape,
+}
+
+/// How the clock of an emulated machine goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clock {
+    /// A nanosecond is an instruction: for costs.
+    Exact,
+    /// Eight times faster for the one who waits: for shares.
+    Quick,
+}
+
+impl InVm {
+    /// Runs `ekiden bench ARGS --json` in a guest and returns what it printed.
+    pub(crate) fn bench<T: DeserializeOwned>(&self, contest: &Contest, args: &[String], clock: Clock) -> Result<T> {
+        let mut progress = Progress::new();
+        let kernel = self.shape.fetch(&mut progress)?;
+        let share = tempfile::tempdir().context("cannot create a directory to share with the guest")?;
+        let directory = modules::for_kernel(contest.modules(), &kernel, contest.policies(), &mut progress)?;
+        install_modules(&directory, share.path())?;
+        progress.step(format!("booting Linux {}", kernel.release()));
+        let spec = self.spec(&kernel, share.path(), clock)?;
+        let vm = Vm::boot(&kernel, &spec)?;
+        progress.step(format!("measuring {}", args.first().map_or("", String::as_str)));
+        let result = bench_in(&vm, contest, args, counts_instructions(&spec), &mut |line| progress.note(line))?;
+        vm.shutdown()?;
+        Ok(result)
+    }
+
+    pub(crate) fn spec(&self, kernel: &ekiden_vm::Kernel, share: &Path, clock: Clock) -> Result<VmSpec> {
+        let mut spec = match clock {
+            Clock::Exact => self.shape.exact_spec(share),
+            Clock::Quick => self.shape.spec(share),
+        };
+        spec.mode = spec.mode.resolve(kernel)?;
+        Ok(spec)
+    }
+}
+
+/// Whether a nanosecond of a machine is an instruction.
+pub(crate) fn counts_instructions(spec: &VmSpec) -> bool {
+    spec.mode == Mode::Icount && spec.icount_shift == 0
+}
+
+/// The same in a guest that runs already.
+pub(crate) fn bench_in<T: DeserializeOwned>(
+    vm: &Vm,
+    contest: &Contest,
+    args: &[String],
+    counts: bool,
+    told: &mut dyn FnMut(&str),
+) -> Result<T> {
+    let mut argv = vec!["ekiden".to_owned(), "bench".to_owned()];
+    argv.extend_from_slice(args);
+    argv.push("--json".into());
+    argv.extend(contest.to_args());
+    if counts {
+        argv.extend(["--unit".to_owned(), "instructions".to_owned()]);
+    }
+    let (mut printed, mut said) = (Vec::new(), String::new());
+    let status = follow_with(vm, &guest_command(argv), &mut |stream, bytes| match stream {
+        Stream::Stdout => printed.extend_from_slice(bytes),
+        Stream::Stderr => {
+            said.push_str(&String::from_utf8_lossy(bytes));
+            while let Some((line, rest)) = said.split_once('\n') {
+                told(line);
+                said = rest.to_owned();
+            }
+        }
+    })?;
+    if status != Status::Code(0) {
+        let tail = vm.console().tail(20);
+        let message = format!("the bench failed in the guest ({status}), see above; its console:\n{tail}");
+        return Err(Failure::new(Exit::Other, message).into());
+    }
+    serde_json::from_slice(&printed).context("the bench in the guest printed something strange")
+}

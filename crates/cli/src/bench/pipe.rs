@@ -1,0 +1,79 @@
+//! `ekiden bench pipe`: a byte to and fro between two processes.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use ekiden_bench::{BPF, Comparison, DEFAULT, Limit, Measurements};
+
+use super::{
+    Output, Verdict,
+    contest::{Contest, Contestant},
+    guest::{Clock, InVm},
+    load,
+};
+
+/// Where the two processes are.
+const PLACES: [(&str, &str); 2] = [("one_cpu", "0,0"), ("two_cpus_across", "0,1")];
+
+/// What must be reached: limit, scheduler, place, reference.
+const LIMITS: &[(Limit, &str, &str, &str)] = &[
+    (Limit { name: "fifo, one CPU ÷ the kernel's own", at_most: 0.98 }, "fifo", "one_cpu", DEFAULT),
+    (Limit { name: "fifo, one CPU ÷ plain BPF", at_most: 1.03 }, "fifo", "one_cpu", BPF),
+    (Limit { name: "fifo, two CPUs across ÷ plain BPF", at_most: 1.03 }, "fifo", "two_cpus_across", BPF),
+    (Limit { name: "wfq, one CPU ÷ the kernel's own", at_most: 1.05 }, "wfq", "one_cpu", DEFAULT),
+    (Limit { name: "wfq, two CPUs across ÷ the kernel's own", at_most: 1.12 }, "wfq", "two_cpus_across", DEFAULT),
+];
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  ekiden bench pipe --vm --check     instructions, in a virtual machine of its own; exits with 116 if a limit is missed
+  ekiden bench pipe --vm --json      one JSON object
+  sudo ekiden bench pipe             nanoseconds, in the kernel of this machine
+  ekiden bench pipe --vm --policy my-policy    a policy of the project in the current directory")]
+pub(crate) struct PipeBench {
+    #[command(flatten)]
+    contest: Contest,
+    /// How often each scheduler gets its turn; one more turn comes before and does not count
+    #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    repeat: u32,
+    /// Round trips that are timed each time
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..))]
+    round_trips: u64,
+    #[command(flatten)]
+    vm: InVm,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl PipeBench {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let comparison = if self.vm.vm {
+            self.vm.bench(&self.contest, &args(self.repeat, self.round_trips), Clock::Exact)?
+        } else {
+            self.measure()?
+        };
+        self.output.show(&comparison, &comparison.to_text(), &Verdict::of_comparison(&comparison))
+    }
+
+    fn measure(&self) -> Result<Comparison> {
+        let mut measurements = Measurements::default();
+        self.contest.take_turns(self.repeat, &mut measurements, &|contestant| {
+            PLACES.iter().map(|(place, cpus)| Ok((*place, self.time(contestant, cpus)?))).collect()
+        })?;
+        let limits: Vec<_> = LIMITS.iter().copied().filter(|(_, policy, ..)| self.contest.has(policy)).collect();
+        let unit = format!("{} per round trip", self.output.unit.name());
+        Ok(Comparison::new("pipe", &unit, &load::kernel_release()?, &measurements, &limits))
+    }
+
+    fn time(&self, contestant: &Contestant, cpus: &str) -> Result<f64> {
+        let round_trips = self.round_trips.to_string();
+        load::time(contestant, &["pipe", "--round-trips", &round_trips, "--cpus", cpus, "--json"])
+    }
+}
+
+/// How to say the same to a guest.
+pub(crate) fn args(repeat: u32, round_trips: u64) -> Vec<String> {
+    vec!["pipe".into(), format!("--repeat={repeat}"), format!("--round-trips={round_trips}")]
+}

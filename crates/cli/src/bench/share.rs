@@ -1,0 +1,108 @@
+//! `ekiden bench share`: batch work of the default class next to a policy's tasks.
+
+use std::{process::ExitCode, thread};
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use ekiden_bench::{Sharing, SharingRow};
+use ekiden_workload::{Report, Step, TaskSpec, Workload};
+use tempfile::NamedTempFile;
+
+use super::{
+    Output, Verdict,
+    contest::{Contest, PolicyArgs, under},
+    guest::{Clock, InVm},
+    load,
+};
+use crate::{progress::Progress, session::Plan};
+
+/// How much of CPU 0 the policy's tasks want, in percent.
+const WANTED: [u64; 3] = [25, 50, 100];
+
+const MS: u64 = 1_000_000;
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  ekiden bench share --vm --check
+  sudo ekiden bench share --policy fifo --json
+The policy is loaded for class SCHED_EXT only; its tasks and a hog of the default class share CPU 0.")]
+pub(crate) struct ShareBench {
+    /// The policy
+    #[arg(long, value_name = "POLICY", default_value = "wfq")]
+    policy: String,
+    /// How long each measurement takes
+    #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(100..=600_000))]
+    duration_ms: u64,
+    #[command(flatten)]
+    source: PolicyArgs,
+    #[command(flatten)]
+    vm: InVm,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl ShareBench {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let contest = Contest::new(std::slice::from_ref(&self.policy), &self.source);
+        let sharing: Sharing = if self.vm.vm {
+            let args = ["share".to_owned(), format!("--duration-ms={}", self.duration_ms)];
+            self.vm.bench(&contest, &args, Clock::Quick)?
+        } else {
+            self.measure(&contest)?
+        };
+        let verdict = Verdict::of_limits(&sharing.limits, sharing.still_scheduler);
+        self.output.show(&sharing, &sharing.to_text(), &verdict)
+    }
+
+    fn measure(&self, contest: &Contest) -> Result<Sharing> {
+        let mut progress = Progress::new();
+        let (_, modules) = contest.prepare(&mut progress)?;
+        let plan = Plan { attached: true, ..Plan::new(&self.policy, &modules) };
+        let (rows, stayed) = under(&plan, || {
+            WANTED
+                .into_iter()
+                .map(|percent| {
+                    progress.step(format!("the policy's tasks want {percent} % of a CPU"));
+                    self.row(percent)
+                })
+                .collect::<Result<Vec<SharingRow>>>()
+        })?;
+        Ok(Sharing::new(&load::kernel_release()?, &self.policy, rows.unwrap_or_default(), stayed))
+    }
+
+    fn row(&self, percent: u64) -> Result<SharingRow> {
+        let mut steps = vec![Step::Run { ns: percent * MS / 25 }];
+        if percent < 100 {
+            steps.push(Step::Sleep { ns: (100 - percent) * MS / 25 });
+        }
+        let (policy, batch) = (self.load("policy", steps)?, self.load("batch", vec![Step::Run { ns: MS }])?);
+        let alone = share_of_cpu(&policy, true)?;
+        let (with_batch, batch) = thread::scope(|scope| {
+            let policy = scope.spawn(|| share_of_cpu(&policy, true));
+            let batch = share_of_cpu(&batch, false);
+            (policy.join(), batch)
+        });
+        let with_batch = with_batch.map_err(|_| anyhow!("the load of the policy panicked"))??;
+        Ok(SharingRow { wanted: percent as f64 / 100.0, policy_alone: alone, policy: with_batch, batch: batch? })
+    }
+
+    /// One task on CPU 0 that does this again and again.
+    fn load(&self, name: &str, steps: Vec<Step>) -> Result<NamedTempFile> {
+        let task = TaskSpec::new(name, vec![Step::forever(steps)]).on([0]);
+        let load = Workload::new(name, 1, [task]).lasting(self.duration_ms * MS);
+        let file = NamedTempFile::with_suffix(".json").context("cannot create a file for a load")?;
+        std::fs::write(file.path(), load.to_json()).context("cannot write a load")?;
+        Ok(file)
+    }
+}
+
+/// The part of a CPU that a load had.
+fn share_of_cpu(load: &NamedTempFile, ext: bool) -> Result<f64> {
+    let path = load.path().display().to_string();
+    // The speed of the work loop does not matter here, and measuring it next to another load would give nonsense.
+    let mut args = vec!["run", &path, "--json", "--watchdog", "600", "--loops-per-ms", "100000"];
+    args.extend(ext.then_some("--ext"));
+    let report: Report = serde_json::from_str(&load::output(&args)?).context("ekiden-load says something strange")?;
+    Ok(report.cpu_ns() as f64 / report.wall_ns as f64)
+}

@@ -1,0 +1,121 @@
+//! A command that runs under something that has to be watched meanwhile.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::unix::process::ExitStatusExt,
+    process::{Command, ExitCode, ExitStatus},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{
+    failure::{Exit, Failure},
+    signals,
+};
+
+/// How often what has to be watched is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long a command may take to end when it is asked to.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+enum Event {
+    Ended(io::Result<ExitStatus>),
+    Signal(i32),
+}
+
+/// Runs a command to its end, or without one until a signal comes. `watch` is called every second; an error of its ends
+/// the command too, unless `keep_going`, and is what is returned in the end.
+pub(crate) fn run(command: &[OsString], keep_going: bool, mut watch: impl FnMut() -> Result<()>) -> Result<ExitCode> {
+    let (sender, events) = channel();
+    let told = sender.clone();
+    // When nobody receives any more, this is over.
+    let _signals = signals::handle(move |signal| told.send(Event::Signal(signal)).unwrap_or_default())
+        .context("cannot watch for signals")?;
+    let child = match command {
+        [] => None,
+        [program, args @ ..] => {
+            let mut child = Command::new(program).args(args).spawn().map_err(|error| cannot_run(program, &error))?;
+            let pid = Pid::from_raw(child.id() as i32);
+            thread::spawn(move || sender.send(Event::Ended(child.wait())));
+            Some(pid)
+        }
+    };
+    let mut trouble = None;
+    let code = loop {
+        match events.recv_timeout(LOOK) {
+            Ok(Event::Ended(status)) => break code_of(status.context("cannot wait for the command")?),
+            Ok(Event::Signal(signal)) => {
+                end(child, signal, &events);
+                break ExitCode::from(128_u8.saturating_add(signal as u8));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            // The handler of signals holds a sender.
+            Err(RecvTimeoutError::Disconnected) => break Exit::Other.into(),
+        }
+        if trouble.is_some() {
+            continue;
+        }
+        if let Err(error) = watch() {
+            eprintln!("ekiden: {}", crate::failure::explain(&error));
+            if child.is_none() || !keep_going {
+                end(child, Signal::SIGTERM as i32, &events);
+                return Err(error);
+            }
+            eprintln!("ekiden: the command goes on under the kernel's own scheduler");
+            trouble = Some(error);
+        }
+    };
+    // It may have happened since the last look.
+    match trouble.map_or_else(watch, Err) {
+        Ok(()) => Ok(code),
+        Err(error) => Err(error),
+    }
+}
+
+/// Ends a command that got a signal, or should: at the terminal, Ctrl-C goes to the command as well, so it is given time
+/// to end by itself before it is told.
+fn end(child: Option<Pid>, signal: i32, events: &Receiver<Event>) {
+    let Some(child) = child else { return };
+    let steps =
+        [(signal != Signal::SIGINT as i32).then_some(Signal::SIGTERM), Some(Signal::SIGTERM), Some(Signal::SIGKILL)];
+    for signal in steps {
+        if let Some(signal) = signal {
+            // It may have ended meanwhile.
+            let _ = kill(child, signal);
+        }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Event::Ended(_)) => return,
+                Ok(Event::Signal(_)) => break,
+                Err(_) => break,
+            }
+        }
+    }
+}
+
+fn cannot_run(program: &OsString, error: &io::Error) -> Failure {
+    let program = program.to_string_lossy();
+    if error.kind() == io::ErrorKind::NotFound {
+        return Failure::new(Exit::NotFound, format!("there is no command `{program}`; check its name and PATH"));
+    }
+    Failure::new(Exit::CannotRun, format!("cannot run `{program}`: {error}; check its permissions"))
+}
+
+/// What a shell would say of it.
+fn code_of(status: ExitStatus) -> ExitCode {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => ExitCode::from(code as u8),
+        (None, Some(signal)) => ExitCode::from(128_u8.saturating_add(signal as u8)),
+        (None, None) => Exit::Other.into(),
+    }
+}

@@ -1,0 +1,187 @@
+//! The virtual machine that commands run in: what it is made of, what is in it, and how a command of it is followed.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::mpsc::channel,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use ekiden_vm::{Cache, GuestCommand, Kernel, Mode, Status, Stream, Vm, VmSpec, fetch, fetch_newest_passing};
+
+use crate::{
+    failure::Exit,
+    modules,
+    progress::{PLAIN, Progress},
+    signals,
+};
+
+/// Where the modules are in the guest.
+pub(crate) const GUEST_MODULES: &str = "/host/modules";
+
+/// A command may take as long as it takes.
+pub(crate) const NO_LIMIT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// A shift that lets a second of an emulated guest take an eighth of the work.
+const QUICK_SHIFT: u32 = 3;
+
+/// What a virtual machine looks like.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Shape {
+    /// Processors
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=255))]
+    pub(crate) cpus: u32,
+    /// Memory
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(256..))]
+    pub(crate) memory: u32,
+    /// Its kernel's release, or the beginning of one, as in 7.2.13; by default the newest that works
+    #[arg(long, value_name = "RELEASE")]
+    pub(crate) kernel: Option<String>,
+    /// Run on the processor itself; by default only if that works here
+    #[arg(long, conflicts_with = "icount")]
+    pub(crate) kvm: bool,
+    /// Emulate, with a clock that counts instructions: the same everywhere
+    #[arg(long)]
+    pub(crate) icount: bool,
+    /// With --icount, an instruction takes 2 to the power of this many nanoseconds
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10))]
+    pub(crate) shift: Option<u32>,
+}
+
+impl Shape {
+    /// The kernel, fetched if it has to be.
+    pub(crate) fn fetch(&self, progress: &mut Progress) -> Result<Kernel> {
+        let cache = Cache::from_env()?;
+        progress.step("finding the kernel");
+        Ok(match &self.kernel {
+            Some(release) => fetch(&cache, release, &mut progress.sink())?,
+            None => fetch_newest_passing(&cache, &mut progress.sink())?,
+        })
+    }
+
+    /// As the virtual machine wants to be told, for work that is not measured.
+    pub(crate) fn spec(&self, share: &Path) -> VmSpec {
+        self.spec_with(share, QUICK_SHIFT)
+    }
+
+    /// The same for work that is: a nanosecond of the guest is an instruction.
+    pub(crate) fn exact_spec(&self, share: &Path) -> VmSpec {
+        self.spec_with(share, 0)
+    }
+
+    fn spec_with(&self, share: &Path, shift: u32) -> VmSpec {
+        let mode = match (self.kvm, self.icount) {
+            (true, _) => Mode::Kvm,
+            (_, true) => Mode::Icount,
+            _ => Mode::Auto,
+        };
+        VmSpec {
+            cpus: self.cpus,
+            memory_mib: self.memory,
+            mode,
+            icount_shift: self.shift.unwrap_or(shift),
+            share_dir: Some(share.to_owned()),
+            programs: programs(),
+            ..VmSpec::default()
+        }
+    }
+}
+
+/// The programs of ours that a guest has: this one, and the one that makes loads.
+fn programs() -> Vec<PathBuf> {
+    let this = std::env::current_exe().ok();
+    [this, Some(crate::bench::load_program())].into_iter().flatten().filter(|program| program.exists()).collect()
+}
+
+/// What tells this build of our programs from others.
+pub(crate) fn programs_identity() -> String {
+    let identity = |program: PathBuf| {
+        let metadata = fs::metadata(&program).ok()?;
+        Some(format!("{} {} {:?}\n", program.display(), metadata.len(), metadata.modified().ok()?))
+    };
+    programs().into_iter().filter_map(identity).collect()
+}
+
+/// Puts modules into the directory that the guest sees, and nothing else there.
+pub(crate) fn install_modules(from: &Path, share: &Path) -> Result<()> {
+    let to = share.join("modules");
+    let failed = || format!("cannot put the modules into {}", to.display());
+    if to.exists() {
+        fs::remove_dir_all(&to).with_context(failed)?;
+    }
+    fs::create_dir_all(&to).with_context(failed)?;
+    for entry in fs::read_dir(from).with_context(failed)? {
+        let path = entry.with_context(failed)?.path();
+        if path.extension().is_some_and(|extension| extension == "ko") {
+            fs::copy(&path, to.join(path.file_name().unwrap_or_default())).with_context(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts our programs there too, for a guest that was booted with older ones.
+pub(crate) fn install_programs(share: &Path) -> Result<()> {
+    let to = share.join("bin");
+    let failed = || format!("cannot put our programs into {}", to.display());
+    fs::create_dir_all(&to).with_context(failed)?;
+    for program in programs() {
+        let name = program.file_name().unwrap_or_default();
+        // A file in use is not overwritten but replaced.
+        let new = to.join(format!(".{}.new", name.to_string_lossy()));
+        fs::copy(&program, &new).with_context(failed)?;
+        fs::rename(&new, to.join(name)).with_context(failed)?;
+    }
+    Ok(())
+}
+
+/// A command for the guest, which finds the modules there.
+pub(crate) fn guest_command<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> GuestCommand {
+    GuestCommand::new(argv).env(modules::DIRECTORY, GUEST_MODULES).env(PLAIN, "1").timeout(NO_LIMIT)
+}
+
+/// Runs a command with its output on ours; Ctrl-C goes to the command.
+pub(crate) fn follow(vm: &Vm, command: &GuestCommand) -> Result<Status> {
+    follow_with(vm, command, &mut |stream, bytes| {
+        // A reader that has gone away is no reason to stop.
+        let _ = match stream {
+            Stream::Stdout => std::io::stdout().write_all(bytes).and_then(|()| std::io::stdout().flush()),
+            Stream::Stderr => std::io::stderr().write_all(bytes),
+        };
+    })
+}
+
+/// The same with the output handed over.
+pub(crate) fn follow_with(vm: &Vm, command: &GuestCommand, sink: &mut dyn FnMut(Stream, &[u8])) -> Result<Status> {
+    let mut running = vm.spawn(command)?;
+    let group = format!("-{}", running.pid()?);
+    let (sender, signals) = channel();
+    let told = sender.clone();
+    let handling = signals::handle(move |signal| told.send(Some(signal)).unwrap_or_default())
+        .context("cannot watch for signals")?;
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            while let Ok(Some(signal)) = signals.recv() {
+                // The command may have ended just now.
+                let _ = vm.run(&GuestCommand::new(["kill", &format!("-{signal}"), "--", &group]));
+            }
+        });
+        let status = running.stream(sink);
+        drop(handling);
+        // The thread waits for this, unless it has given up.
+        let _ = sender.send(None);
+        Ok(status?)
+    })
+}
+
+/// A guest's exit code as ours.
+pub(crate) fn exit_code(status: Status) -> ExitCode {
+    match status {
+        Status::Code(code) => u8::try_from(code).map_or(Exit::Other.into(), ExitCode::from),
+        Status::Signal(signal) => ExitCode::from(128_u8.saturating_add(signal as u8)),
+    }
+}

@@ -1,0 +1,95 @@
+//! `ekiden`: the command line.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod build;
+mod child;
+mod demo;
+mod doctor;
+mod exec;
+mod failure;
+#[cfg(test)]
+mod house_rules;
+mod machine;
+mod modules;
+mod new;
+mod policies;
+mod progress;
+mod run;
+mod session;
+mod signals;
+mod sim;
+mod status;
+mod vm;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::failure::Exit;
+
+#[derive(Parser)]
+#[command(
+    name = "ekiden",
+    version,
+    about = "Linux CPU schedulers in safe Rust: in the kernel, in a virtual machine, in a simulator",
+    after_help = failure::AFTER_HELP
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start a policy project
+    New(new::New),
+    /// Make kernel modules of policies
+    Build(build::Build),
+    /// Run a load on a simulated machine
+    Sim(sim::Sim),
+    /// Run a policy in the kernel of this machine, while a command runs or until Ctrl-C
+    Run(run::Run),
+    /// Say what runs, how it fares, and why the last policy was taken out
+    Status(status::Status),
+    /// Run a command in class SCHED_EXT, for a policy that was started with --attached
+    Exec(exec::Exec),
+    /// Do the same in a virtual machine of a stock kernel
+    Vm(vm::VmCommand),
+    /// Fetch a kernel, build the policies, boot, measure, and show one table
+    Demo(demo::Demo),
+    /// Measure policies side by side with the kernel's own scheduler
+    Bench(bench::Bench),
+    #[command(hide = true)]
+    Sleepers(bench::Sleepers),
+    /// Say what this machine lacks, and how to get it
+    Doctor(doctor::Doctor),
+}
+
+fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    match dispatch(command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("ekiden: {}", failure::explain(&error));
+            Exit::of(&error).into()
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::New(new) => new.run(),
+        Command::Build(build) => build.run(),
+        Command::Sim(sim) => sim.run(),
+        Command::Doctor(doctor) => doctor.run(),
+        Command::Run(run) => run.run(),
+        Command::Status(status) => status.run(),
+        Command::Exec(exec) => exec.run(),
+        Command::Demo(demo) => demo.run(),
+        Command::Vm(vm) => vm.run(),
+        Command::Sleepers(sleepers) => sleepers.run(),
+        Command::Bench(bench) => bench.run(),
+    }
+}

@@ -1,0 +1,84 @@
+//! Where the kernel modules of a policy come from.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use ekiden_build::{Builder, Checkout, Policy, Project, Target};
+use ekiden_loader::LoadError;
+use ekiden_vm::{Cache, Kernel};
+
+use crate::progress::Progress;
+
+/// The variable that names a directory with modules.
+pub(crate) const DIRECTORY: &str = "EKIDEN_MODULES";
+
+/// `ekiden.ko` and the module of a policy, in the order to load them.
+pub(crate) fn in_directory(directory: &Path, policy: &str) -> Result<Vec<PathBuf>> {
+    let core = directory.join("ekiden.ko");
+    if !core.exists() {
+        return Err(LoadError::NoModule(core).into());
+    }
+    let module = directory.join(format!("ekiden_{}.ko", policy.replace('-', "_")));
+    if !module.exists() {
+        return Err(LoadError::NoPolicy(policy.to_owned(), policies_in(directory).join(", ")).into());
+    }
+    Ok(vec![core, module])
+}
+
+/// The policies whose modules are in a directory.
+pub(crate) fn policies_in(directory: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let policy = |name: &str| Some(name.strip_prefix("ekiden_")?.strip_suffix(".ko")?.replace('_', "-"));
+    let mut policies: Vec<String> =
+        entries.flatten().filter_map(|entry| policy(&entry.file_name().to_string_lossy())).collect();
+    policies.sort();
+    policies
+}
+
+/// The directory with the modules of a policy for the kernel of this machine: `given`, or one in which they are built.
+pub(crate) fn for_this_machine(given: Option<&Path>, policy: &str, progress: &mut Progress) -> Result<PathBuf> {
+    match given {
+        Some(directory) => in_directory(directory, policy).map(|_| directory.to_owned()),
+        None => build(&Target::running()?, &[policy.to_owned()], progress),
+    }
+}
+
+/// The directory with the modules of policies for a kernel that was fetched: `given`, or one in which they are built.
+pub(crate) fn for_kernel(
+    given: Option<&Path>,
+    kernel: &Kernel,
+    policies: &[String],
+    progress: &mut Progress,
+) -> Result<PathBuf> {
+    match given {
+        Some(directory) => {
+            policies.iter().try_for_each(|policy| in_directory(directory, policy).map(drop))?;
+            Ok(directory.to_owned())
+        }
+        None => build(&Target::fetched(kernel), policies, progress),
+    }
+}
+
+/// Builds what is not up to date.
+fn build(target: &Target, policies: &[String], progress: &mut Progress) -> Result<PathBuf> {
+    let project = project_with(policies)?;
+    let wanted: Vec<Policy> =
+        policies.iter().map(|policy| project.policy(policy).cloned()).collect::<Result<_, ekiden_build::Error>>()?;
+    progress.step(format!("building the modules of {} for {}", policies.join(" and "), target.release()));
+    let builder = Builder::new(&Cache::from_env()?, &mut progress.sink())?;
+    let modules = builder.build(target, &project, &wanted, &mut progress.sink())?;
+    progress.end_step();
+    Ok(modules.directory)
+}
+
+/// The project that has all of these policies: the one in the current directory, or Ekiden itself.
+pub(crate) fn project_with(policies: &[String]) -> Result<Project> {
+    let here = std::env::current_dir().context("cannot find the current directory")?;
+    match Project::open(&here) {
+        Ok(project) if policies.iter().all(|policy| project.policy(policy).is_ok()) => Ok(project),
+        _ => Ok(Project::open(Checkout::find()?.root())?),
+    }
+}

@@ -1,0 +1,62 @@
+//! The policies that are linked into this program: their parameters are checked before anything is touched, and the
+//! simulator runs them.
+
+use anyhow::Result;
+use ekiden::{Env, Param, Scheduler, Topology};
+use ekiden_policies::{Fifo, Wfq};
+use ekiden_sim::{Machine, Simulation};
+
+use crate::failure::{Exit, Failure};
+
+/// A policy that is linked in.
+pub(crate) struct Linked {
+    pub(crate) name: &'static str,
+    pub(crate) params: &'static [Param],
+    simulate: fn(Machine, &str) -> Simulation,
+}
+
+const fn linked<S: Scheduler>() -> Linked {
+    Linked { name: S::NAME, params: S::PARAMS, simulate: Simulation::of::<S> }
+}
+
+/// All of them.
+pub(crate) const ALL: &[Linked] = &[linked::<Fifo>(), linked::<Wfq>()];
+
+/// A simulation of a policy, if it is linked in.
+pub(crate) fn simulate(policy: &str, machine: Machine, params: &str) -> Option<Simulation> {
+    let linked = ALL.iter().find(|linked| linked.name == policy)?;
+    Some((linked.simulate)(machine, params))
+}
+
+/// Refuses parameters that the policy would refuse. Those of a policy that is not linked in are left to itself.
+pub(crate) fn check_params(policy: &str, params: &str) -> Result<()> {
+    let Some(linked) = ALL.iter().find(|linked| linked.name == policy) else { return Ok(()) };
+    let Err(error) = Env::new(Topology::flat(1), 1, linked.params, params) else { return Ok(()) };
+    let known: Vec<String> = linked
+        .params
+        .iter()
+        .map(|param| format!("\n  {}={} ({} to {}): {}", param.name, param.default, param.min, param.max, param.help))
+        .collect();
+    let known = if known.is_empty() { " none".to_owned() } else { known.concat() };
+    Err(Failure::new(Exit::BadParameters, format!("bad parameters: {error}; {policy} takes:{known}")).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_parameters_are_answered_with_the_right_ones() {
+        let error = check_params("wfq", "period_us=1").unwrap_err();
+        assert_eq!(Exit::of(&error), Exit::BadParameters);
+        assert!(error.to_string().contains("slice_min_us="), "{error}");
+        let error = check_params("fifo", "colour=3").unwrap_err();
+        assert!(error.to_string().ends_with("fifo takes: none"), "{error}");
+    }
+
+    #[test]
+    fn right_parameters_and_foreign_policies_pass() {
+        assert!(check_params("wfq", "period_us=1000 slice_min_us=500").is_ok());
+        assert!(check_params("my-policy", "anything=1").is_ok());
+    }
+}

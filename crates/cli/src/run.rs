@@ -1,0 +1,83 @@
+//! `ekiden run`: a policy in the kernel of this machine.
+
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::{
+    child, modules, policies,
+    progress::Progress,
+    session::{self, Plan},
+};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ekiden run wfq                                  all tasks, until Ctrl-C
+  ekiden run wfq --set slice_min_us=1000 -- make  while a command runs; its exit code is passed on
+  ekiden run fifo --attached -- stress-ng --cpu 4 only the command and what it starts
+
+If the policy is taken out, be it for a fault of its own, that is said at once, the command is ended (unless
+--keep-going), and the exit code is 101. `ekiden status` has the reason. See also: ekiden vm run")]
+pub(crate) struct Run {
+    /// The policy: one that comes with Ekiden (fifo, wfq), or of the project in the current directory
+    policy: String,
+    /// A parameter of the policy
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// Schedule only the command (or what `ekiden exec` starts), not the whole machine
+    #[arg(long)]
+    attached: bool,
+    /// Room for this many tasks; more run under the kernel's own scheduler
+    #[arg(long, value_name = "N", default_value_t = 32_768, value_parser = clap::value_parser!(u32).range(16..=4_194_304))]
+    max_tasks: u32,
+    /// Memory for the policy itself
+    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=16_384))]
+    arena_mib: u64,
+    /// Take the modules from this directory instead of building them
+    #[arg(long, value_name = "DIR", env = modules::DIRECTORY)]
+    modules: Option<PathBuf>,
+    /// If the policy is taken out, let the command go on under the kernel's own scheduler
+    #[arg(long)]
+    keep_going: bool,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Run {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let params = self.set.join(" ");
+        policies::check_params(&self.policy, &params)?;
+        session::preflight()?;
+        let modules = modules::for_this_machine(self.modules.as_deref(), &self.policy, &mut Progress::new())?;
+        let plan = Plan {
+            params,
+            attached: self.attached,
+            max_tasks: self.max_tasks,
+            arena_mib: self.arena_mib,
+            ..Plan::new(&self.policy, &modules)
+        };
+        let held = plan.start()?;
+        let tasks = if self.attached { "the tasks in class SCHED_EXT" } else { "all tasks of this machine" };
+        if self.command.is_empty() {
+            eprintln!("{} schedules {tasks}; Ctrl-C ends it, `ekiden status` shows how it fares", self.policy);
+        }
+        let code = child::run(&self.wrapped()?, self.keep_going, || held.check())?;
+        if self.command.is_empty() {
+            eprintln!("the kernel's own scheduler is back");
+        }
+        Ok(code)
+    }
+
+    /// The command, started through `ekiden exec` if it has to be put into class SCHED_EXT.
+    fn wrapped(&self) -> Result<Vec<OsString>> {
+        if !self.attached || self.command.is_empty() {
+            return Ok(self.command.clone());
+        }
+        let this = std::env::current_exe().context("cannot find this program")?;
+        let exec = [this.into_os_string(), "exec".into(), "--".into()];
+        Ok(exec.into_iter().chain(self.command.iter().cloned()).collect())
+    }
+}

@@ -1,0 +1,160 @@
+//! A policy in the kernel of this machine, and everything as it was afterwards.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result};
+use ekiden_loader::{Config, LoadError, Scope, Session, loaded, sysfs, unload_all};
+use ekiden_vm::preflight_running;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Exit, Failure};
+
+/// How long the kernel may take to let go of a module.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where the reason is kept for which a policy was taken out: the module that knows it is unloaded.
+const LAST_FAULT: &str = "/run/ekiden/last-fault.json";
+
+/// How a policy is to be run.
+pub(crate) struct Plan {
+    pub(crate) policy: String,
+    pub(crate) params: String,
+    pub(crate) attached: bool,
+    pub(crate) max_tasks: u32,
+    pub(crate) arena_mib: u64,
+    /// The directory with the modules.
+    pub(crate) modules: PathBuf,
+}
+
+impl Plan {
+    /// The defaults.
+    pub(crate) fn new(policy: &str, modules: &Path) -> Self {
+        let config = Config::new(policy, Vec::new());
+        Self {
+            policy: policy.to_owned(),
+            params: String::new(),
+            attached: false,
+            max_tasks: config.max_tasks,
+            arena_mib: config.arena_bytes >> 20,
+            modules: modules.to_owned(),
+        }
+    }
+
+    /// Puts the policy into the kernel. If that fails, everything is as it was.
+    pub(crate) fn start(&self) -> Result<Held> {
+        let modules = crate::modules::in_directory(&self.modules, &self.policy)?;
+        let guard = Unload::new()?;
+        let config = Config {
+            params: self.params.clone(),
+            scope: if self.attached { Scope::Attached } else { Scope::All },
+            max_tasks: self.max_tasks,
+            arena_bytes: self.arena_mib << 20,
+            ..Config::new(&self.policy, modules)
+        };
+        let session = Session::start(&config)?;
+        Ok(Held { session, policy: self.policy.clone(), _guard: guard })
+    }
+}
+
+/// A policy in the kernel, until this is dropped.
+pub(crate) struct Held {
+    // In this order: the modules can go when the session is over.
+    session: Session,
+    policy: String,
+    _guard: Unload,
+}
+
+impl Held {
+    /// An error with the reason, which is also kept for `ekiden status`, if the kernel does not use the policy any more.
+    pub(crate) fn check(&self) -> Result<()> {
+        let Err(error) = self.session.check() else { return Ok(()) };
+        if let LoadError::ThrownOut(reason) = &error {
+            // The message is the same without it.
+            let _ = LastFault::now(&self.policy, reason).keep();
+        }
+        Err(error.into())
+    }
+
+    /// Whether the kernel uses the policy.
+    pub(crate) fn is_running(&self) -> bool {
+        self.session.is_running()
+    }
+}
+
+/// Unloads our modules when it is dropped.
+struct Unload;
+
+impl Unload {
+    /// What a killed session left loaded may be of another build: it goes first.
+    fn new() -> Result<Self> {
+        if let Err(error) = unload_all(Duration::from_secs(2)) {
+            let names = loaded().join(", ");
+            return Err(match sysfs::scheduler() {
+                Some(name) => LoadError::Busy(name).into(),
+                None => anyhow::Error::from(error).context(format!("modules are in use: {names}")),
+            });
+        }
+        Ok(Self)
+    }
+}
+
+impl Drop for Unload {
+    fn drop(&mut self) {
+        if let Err(error) = unload_all(PATIENCE) {
+            eprintln!("ekiden: {error}; `rmmod` them when nobody uses them any more");
+        }
+    }
+}
+
+/// What has to be true of this machine before a policy can run; nothing is changed.
+pub(crate) fn preflight() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(LoadError::NotRoot.into());
+    }
+    if !sysfs::supported() {
+        return Err(LoadError::NoSchedExt.into());
+    }
+    match sysfs::scheduler() {
+        Some(name) if name.starts_with("ekiden") => return Err(LoadError::Busy(name).into()),
+        Some(name) => return Err(LoadError::OtherScheduler(name).into()),
+        None => {}
+    }
+    let verdict = preflight_running()?;
+    if verdict.passes() {
+        return Ok(());
+    }
+    let message = format!("sched_ext does not work in this kernel: {verdict}; or use `ekiden vm run`");
+    Err(Failure::new(Exit::BrokenKernel, message).into())
+}
+
+/// Why and when a policy was taken out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LastFault {
+    pub(crate) policy: String,
+    /// The message, with file and line.
+    pub(crate) reason: String,
+    /// Seconds since 1970.
+    pub(crate) at: u64,
+}
+
+impl LastFault {
+    fn now(policy: &str, reason: &str) -> Self {
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        Self { policy: policy.to_owned(), reason: reason.to_owned(), at }
+    }
+
+    fn keep(&self) -> Result<()> {
+        let path = Path::new(LAST_FAULT);
+        fs::create_dir_all(path.parent().unwrap_or(path)).context("cannot create the directory for the last fault")?;
+        fs::write(path, serde_json::to_vec(self)?).with_context(|| format!("cannot write {LAST_FAULT}"))
+    }
+
+    /// The last one since this machine was started, if there was any.
+    pub(crate) fn read() -> Option<Self> {
+        serde_json::from_slice(&fs::read(LAST_FAULT).ok()?).ok()
+    }
+}

@@ -1,0 +1,227 @@
+//! `ekiden sim`: a load on a simulated machine.
+
+use std::{
+    fs::{self, File},
+    io::BufWriter,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use ekiden::Topology;
+use ekiden_build::Project;
+use ekiden_sim::{Jitter, Machine, SimError, SimReport};
+use ekiden_workload::{Workload, builtin, checks};
+use serde::Serialize;
+
+use crate::{
+    failure::{Exit, Failure},
+    policies,
+};
+
+/// What varies where a seed is given: the kernel's timer slack, and a twentieth of the work.
+const JITTER: Jitter = Jitter { sleep_ns: 50_000, work_permille: 50 };
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ekiden sim list                                      the loads that come with Ekiden
+  ekiden sim fair-share -p wfq                         on 4 CPUs
+  ekiden sim messaging -p wfq --machine 2x2x4x2        2 nodes of 2 caches of 4 cores of 2 threads
+  ekiden sim mine.json -p fifo --seed 7 --trace out    a load of your own, with the trace in a file
+  ekiden sim pipe -p my-policy                         in the directory of a project: its example `sim`
+The same command gives the same trace, byte for byte. A load of your own: ekiden-load show pipe > mine.json")]
+pub(crate) struct Sim {
+    /// A load that comes with Ekiden, a JSON file, or `list`
+    load: String,
+    /// The policy
+    #[arg(short, long, default_value = "wfq")]
+    policy: String,
+    /// A parameter of the policy
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// CPUs of the machine, all alike
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=8_192))]
+    cpus: u32,
+    /// Nodes x caches of each x cores of each x threads of each, as in 2x2x4x2
+    #[arg(long, value_name = "SPEC", value_parser = machine, conflicts_with = "cpus")]
+    machine: Option<[u32; 4]>,
+    /// Let sleeps and work vary by chance, the same for the same seed
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Write the trace to this file
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Exit with 116 if the load's own check fails, with 101 if the policy was taken out
+    #[arg(long)]
+    check: bool,
+}
+
+#[derive(Serialize)]
+struct Summary<'a> {
+    #[serde(flatten)]
+    report: &'a ekiden_workload::Report,
+    events: u64,
+    switches: u64,
+    wakeups: u64,
+    mistakes: u32,
+    last_mistake: Option<String>,
+    fault: Option<String>,
+    check: Option<String>,
+}
+
+impl Sim {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let topology = match self.machine {
+            Some([nodes, llcs, cores, threads]) => Topology::regular(nodes, llcs, cores, threads),
+            None => Topology::flat(self.cpus),
+        };
+        if self.load == "list" {
+            list(topology.nr_cpus());
+            return Ok(ExitCode::SUCCESS);
+        }
+        let params = self.set.join(" ");
+        policies::check_params(&self.policy, &params)?;
+        let mut machine = Machine::new(topology);
+        if self.seed.is_some() {
+            machine.jitter = JITTER;
+        }
+        let (load, check) = load(&self.load, machine.topology.nr_cpus())?;
+        let Some(mut simulation) = policies::simulate(&self.policy, machine, &params) else {
+            return self.run_project(&params);
+        };
+        simulation = simulation.seed(self.seed.unwrap_or_default());
+        if let Some(path) = &self.trace {
+            let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+            simulation = simulation.trace_into(BufWriter::new(file));
+        }
+        let result = match simulation.run(&load) {
+            Ok(result) => result,
+            // What is known up to there says more than that it did not finish.
+            Err(SimError::Unfinished { at_ns, why, stuck, so_far }) => {
+                eprintln!("{}", so_far.report);
+                return Err(SimError::Unfinished { at_ns, why, stuck, so_far }.into());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.show(&result, check(&result.report))
+    }
+
+    fn show(&self, result: &SimReport, verdict: checks::Verdict) -> Result<ExitCode> {
+        let fault = result.fault.as_ref().map(ToString::to_string);
+        if self.json {
+            let all = Summary {
+                report: &result.report,
+                events: result.stats.events(),
+                switches: result.stats.switches,
+                wakeups: result.stats.wakeups,
+                mistakes: result.mistakes,
+                last_mistake: result.last_mistake.as_ref().map(ToString::to_string),
+                fault: fault.clone(),
+                check: verdict.clone().err(),
+            };
+            println!("{}", serde_json::to_string_pretty(&all)?);
+        } else {
+            print!("{}", result.report);
+            println!("{} switches, {} wake-ups", result.stats.switches, result.stats.wakeups);
+            if let Some(mistake) = &result.last_mistake {
+                println!("{} mistakes of the policy were put right; the last: {mistake}", result.mistakes);
+            }
+            if let Some(fault) = &fault {
+                println!("the policy was taken out: {fault}");
+            }
+            match &verdict {
+                Ok(()) => println!("check passed"),
+                Err(why) => println!("check failed: {why}"),
+            }
+            println!("next: ekiden vm run {} -- ekiden-load run {}", self.policy, self.load);
+        }
+        Ok(match (&fault, &verdict) {
+            _ if !self.check => ExitCode::SUCCESS,
+            (Some(_), _) => Exit::ThrownOut.into(),
+            (None, Err(_)) => Exit::LimitMissed.into(),
+            (None, Ok(())) => ExitCode::SUCCESS,
+        })
+    }
+
+    /// A policy that is not linked into this program: its project's own example runs it.
+    fn run_project(&self, params: &str) -> Result<ExitCode> {
+        let here = std::env::current_dir().context("cannot find the current directory")?;
+        let project = Project::open(&here).ok().filter(|project| project.policy(&self.policy).is_ok());
+        let Some(project) = project.filter(|project| project.root().join("examples/sim.rs").exists()) else {
+            let known: Vec<&str> = policies::ALL.iter().map(|linked| linked.name).collect();
+            let message = format!(
+                "there is no policy `{}`; known are {}, and those of the project in the current directory",
+                self.policy,
+                known.join(", ")
+            );
+            return Err(Failure::new(Exit::NoPolicy, message).into());
+        };
+        if self.machine.is_some() || self.seed.is_some() || self.trace.is_some() || self.json || self.check {
+            let message = "only --cpus and --set work for the policy of a project; its examples/sim.rs and tests can do \
+                           more, see the documentation of ekiden-sim";
+            return Err(Failure::new(Exit::Usage, message).into());
+        }
+        let status = Command::new("cargo")
+            .args(["run", "--quiet", "--release", "--example", "sim", "--"])
+            .args([&self.load, &self.cpus.to_string(), params])
+            .current_dir(project.root())
+            .status()
+            .context("cannot run cargo; `ekiden doctor` says which package has it")?;
+        Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(Exit::Other.into(), ExitCode::from))
+    }
+}
+
+fn list(cpus: u32) {
+    for case in builtin::all(cpus) {
+        println!("{:14} {}", case.workload.name, case.about);
+    }
+}
+
+/// A built-in load with its check, or the load in a file, which is judged by whether it finished.
+fn load(name: &str, cpus: u32) -> Result<(Workload, builtin::Check)> {
+    if let Some(case) = builtin::find(name, cpus) {
+        return Ok((case.workload, case.check));
+    }
+    let path = Path::new(name);
+    if path.extension().is_none() && !path.exists() {
+        let message = format!("there is no load `{name}` for {cpus} CPUs; `ekiden sim list` shows them");
+        return Err(Failure::new(Exit::Usage, message).into());
+    }
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read the load {name}"))?;
+    Ok((Workload::parse(&text).with_context(|| name.to_owned())?, checks::all_finished))
+}
+
+fn machine(text: &str) -> Result<[u32; 4], String> {
+    let wrong = || format!("`{text}` is not nodes x caches x cores x threads; write for example 2x2x4x2");
+    let numbers: Vec<u32> = text.split('x').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong())?;
+    let shape: [u32; 4] = numbers.try_into().map_err(|_| wrong())?;
+    let cpus = shape.iter().try_fold(1_u32, |product, factor| product.checked_mul(*factor));
+    match cpus {
+        Some(1..=8_192) => Ok(shape),
+        _ => Err(format!("`{text}` must have 1 to 8192 CPUs")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_read_from_four_numbers() {
+        assert_eq!(machine("2x2x4x2"), Ok([2, 2, 4, 2]));
+        for wrong in ["2x2", "axbxcxd", "0x1x1x1", "99999x99999x99999x1", ""] {
+            assert!(machine(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_load_is_a_mistake_on_the_command_line() {
+        assert_eq!(Exit::of(&load("no-such-load", 2).unwrap_err()), Exit::Usage);
+        assert!(load("pipe:same", 2).is_ok() || load("fair-share", 2).is_ok());
+    }
+}

@@ -1,0 +1,52 @@
+//! `ekiden vm`: a virtual machine of a stock kernel, and commands in it.
+
+mod booted;
+mod exec;
+mod run;
+mod start;
+mod status;
+mod stop;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+pub(crate) use booted::Booted;
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ekiden vm run wfq -- ekiden-load run fair-share --check    boot, run under a policy, switch off
+  ekiden vm start; ekiden vm run fifo -- dmesg; ekiden vm stop    the same in a machine that stays
+The guest has busybox, ekiden and ekiden-load, and a directory in common with this machine at /host (see vm status).")]
+pub(crate) struct VmCommand {
+    #[command(subcommand)]
+    which: Which,
+}
+
+#[derive(Subcommand)]
+enum Which {
+    /// Boot a virtual machine that stays, for `vm run` and `vm exec`
+    Start(start::Start),
+    /// Run a command under a policy
+    Run(run::Run),
+    /// Run a command under the kernel's own scheduler, in the machine that was started
+    Exec(exec::Exec),
+    /// Switch the machine off
+    Stop(stop::Stop),
+    /// Say whether there is a machine, and what it is like
+    Status(status::Status),
+}
+
+impl VmCommand {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self.which {
+            Which::Start(start) => start.run(),
+            Which::Run(run) => run.run(),
+            Which::Exec(exec) => exec.run(),
+            Which::Stop(stop) => stop.run(),
+            Which::Status(status) => status.run(),
+        }
+    }
+}

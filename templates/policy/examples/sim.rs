@@ -1,0 +1,32 @@
+//! Runs the policy on a simulated machine and shows what became of each task:
+//! `cargo run --example sim -- LOAD [CPUS] [PARAMETERS]`. Without a load it lists them.
+
+use ekiden_sim::{Machine, Simulation};
+use ekiden_workload::builtin;
+use my_policy::MyPolicy;
+use std::error::Error;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let name = args.next();
+    let cpus: u32 = args.next().unwrap_or("4".into()).parse()?;
+    let params = args.next().unwrap_or_default();
+
+    let Some(case) = name.and_then(|name| builtin::find(&name, cpus)) else {
+        for case in builtin::all(cpus) {
+            println!("{:16} {}", case.workload.name, case.about);
+        }
+        return Ok(());
+    };
+
+    let result = Simulation::of::<MyPolicy>(Machine::flat(cpus), &params).run(&case.workload)?;
+    println!("{}", result.report);
+    if let Some(fault) = result.fault {
+        println!("the policy was taken out: {fault:?}");
+    }
+    match (case.check)(&result.report) {
+        Ok(()) => println!("{}: passed", case.about),
+        Err(why) => println!("{}: failed: {why}", case.about),
+    }
+    Ok(())
+}
