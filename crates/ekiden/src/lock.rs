@@ -7,7 +7,7 @@ use core::{
 
 /// How often a waiter looks at a lock before it takes the holder for lost and panics, which ends the policy and not
 /// the machine. At one look per few instructions this is some hundred milliseconds.
-pub const SPIN_LIMIT: u32 = 100_000_000;
+pub const SPIN_LIMIT: u32 = 10_000_000;
 
 /// Set when a policy of this program has panicked: its locks may never be released.
 static POISONED: AtomicBool = AtomicBool::new(false);

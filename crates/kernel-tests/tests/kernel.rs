@@ -39,6 +39,16 @@ fn an_exhausted_arena_ends_only_the_policy() {
 }
 
 #[test]
+fn a_lock_that_is_taken_twice_ends_only_the_policy() {
+    let reports = newest().trial("faults --modules /lab --fault 4 --calls task_wakeup,task_tick");
+    assert_eq!(reports.len(), 2);
+    for report in &reports {
+        assert!(text(report, "fault").contains("deadlock"), "{report}");
+        assert!(text(report, "fault").contains("faulty.rs:"), "the place is missing: {report}");
+    }
+}
+
+#[test]
 fn a_lost_or_wrong_token_is_found_named_and_put_right() {
     let reports = newest().trial("mistakes --modules /lab");
     assert_eq!(reports.len(), 4);
@@ -83,11 +93,13 @@ fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was() {
 }
 
 #[test]
-fn wfq_shares_a_cpu_as_the_appendix_of_the_paper_asks() {
+fn wfq_passes_the_tests_of_the_appendix_that_the_simulator_passes() {
     let lab = newest();
-    for (name, options) in [("fair-share", ""), ("weights", ""), ("nice:0:5", ""), ("churn", "")] {
-        let line = format!("hold --modules /lab --policy wfq -- ekiden-load run {name} --check {options}");
-        lab.shell(&format!("ekiden-trial {line}"));
+    // The guest's own start-up work is over by then; before, it takes CPU time from the tasks that are judged.
+    lab.shell("sleep 12");
+    for name in ["fair-share", "weights", "nice:0:5", "placement", "forced-move", "churn"] {
+        let load = format!("ekiden-load run {name} --check");
+        lab.shell(&format!("ekiden-trial hold --modules /lab --policy wfq -- {load}"));
     }
 }
 
