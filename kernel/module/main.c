@@ -508,7 +508,10 @@ static long ioctl_renew(void)
 	long ret = -ENODEV;
 
 	mutex_lock(&control);
-	if (running.policy) {
+	if (running.policy && smp_load_acquire(&fault_len)) {
+		/* What a dead instance would hand over is worth nothing. */
+		ret = -EIO;
+	} else if (running.policy) {
 		ret = stop_machine(renew_stopped, NULL, NULL);
 		if (ret == LEFT)
 			ret = -EIO;

@@ -65,22 +65,40 @@ impl AddAssign for UnsafeCount {
     }
 }
 
-/// Counts in all `.rs` files under a directory.
+/// Counts in all `.rs` files under a directory, but for those that are modules of unit tests.
 pub fn count_tree(directory: &Path) -> Result<UnsafeCount, CountError> {
-    let mut total = UnsafeCount::default();
+    let mut texts = Vec::new();
     for entry in WalkDir::new(directory).sort_by_file_name() {
         let entry = entry.map_err(|error| CountError::Read {
             path: error.path().unwrap_or(directory).to_owned(),
             source: error.into(),
         })?;
-        let path = entry.path();
+        let path = entry.into_path();
         if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(path).map_err(|source| CountError::Read { path: path.to_owned(), source })?;
-            let lex = |error: LexError| CountError::Lex { path: path.to_owned(), reason: error.to_string() };
-            total += count_text(&text).map_err(lex)?;
+            let text = fs::read_to_string(&path).map_err(|source| CountError::Read { path: path.clone(), source })?;
+            texts.push((path, text));
         }
     }
+    let tests: BTreeSet<PathBuf> = texts.iter().flat_map(|(path, text)| test_modules(path, text)).collect();
+    let mut total = UnsafeCount::default();
+    for (path, text) in texts.iter().filter(|(path, _)| !tests.contains(path)) {
+        let lex = |error: LexError| CountError::Lex { path: path.clone(), reason: error.to_string() };
+        total += count_text(text).map_err(lex)?;
+    }
     Ok(total)
+}
+
+/// The files of the modules that a file declares for tests only.
+fn test_modules(path: &Path, text: &str) -> Vec<PathBuf> {
+    let parent = path.parent().unwrap_or(Path::new(""));
+    let owns_directory = ["lib.rs", "main.rs", "mod.rs"].iter().any(|name| path.ends_with(name));
+    let directory = if owns_directory { parent.to_owned() } else { path.with_extension("") };
+    let declarations = text.split("#[cfg(test)]").skip(1).map(|rest| rest.lines().map(str::trim).find(|line| !line.is_empty()));
+    declarations
+        .flatten()
+        .filter_map(|line| line.rsplit_once("mod ")?.1.strip_suffix(';'))
+        .map(|module| directory.join(format!("{module}.rs")))
+        .collect()
 }
 
 /// Counts in the text of a file. Unit tests (`#[cfg(test)]` modules) are left out.
@@ -312,6 +330,16 @@ mod tests {
         let found = count(text);
         assert_eq!((found.blocks, found.functions, found.items, found.attributes), (1, 1, 2, 1));
         assert_eq!((found.lines, found.unsafe_lines), (14, 3 + 3 + 1 + 3));
+    }
+
+    #[test]
+    fn files_of_unit_tests_are_left_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+        write("lib.rs", "mod a;\n#[cfg(test)]\nmod tests;\n");
+        write("a.rs", "fn f() {}\n");
+        write("tests.rs", "fn t() {\n unsafe {}\n}\n");
+        assert_eq!(count_tree(directory.path()).unwrap(), UnsafeCount { lines: 2, ..UnsafeCount::default() });
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::{
     failure::Exit,
     modules,
     progress::{PLAIN, Progress},
+    session::JUDGED,
     signals,
 };
 
@@ -141,7 +142,7 @@ pub(crate) fn install_programs(share: &Path) -> Result<()> {
 
 /// A command for the guest, which finds the modules there.
 pub(crate) fn guest_command<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> GuestCommand {
-    GuestCommand::new(argv).env(modules::DIRECTORY, GUEST_MODULES).env(PLAIN, "1").timeout(NO_LIMIT)
+    GuestCommand::new(argv).env(modules::DIRECTORY, GUEST_MODULES).env(PLAIN, "1").env(JUDGED, "1").timeout(NO_LIMIT)
 }
 
 /// Runs a command with its output on ours; Ctrl-C goes to the command.

@@ -29,7 +29,7 @@ pub(crate) struct Run {
     /// Schedule only the command (or what `ekiden exec` starts), not the whole machine
     #[arg(long)]
     attached: bool,
-    /// Room for this many tasks; more run under the kernel's own scheduler
+    /// Room for this many tasks; more wait in sched_ext's own global queue, outside of the policy
     #[arg(long, value_name = "N", default_value_t = 32_768, value_parser = clap::value_parser!(u32).range(16..=4_194_304))]
     max_tasks: u32,
     /// Memory for the policy itself

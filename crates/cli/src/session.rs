@@ -1,7 +1,7 @@
 //! A policy in the kernel of this machine, and everything as it was afterwards.
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -18,6 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where the reason is kept for which a policy was taken out: the module that knows it is unloaded.
 const LAST_FAULT: &str = "/run/ekiden/last-fault.json";
+
+/// The variable that says that the kernel has been judged: in a guest, whose host has read the same type information.
+pub(crate) const JUDGED: &str = "EKIDEN_KERNEL_JUDGED";
 
 /// How a policy is to be run.
 pub(crate) struct Plan {
@@ -122,6 +125,9 @@ pub(crate) fn preflight() -> Result<()> {
         Some(name) if name.starts_with("ekiden") => return Err(LoadError::Busy(name).into()),
         Some(name) => return Err(LoadError::OtherScheduler(name).into()),
         None => {}
+    }
+    if env::var_os(JUDGED).is_some() {
+        return Ok(());
     }
     let verdict = preflight_running()?;
     if verdict.passes() {

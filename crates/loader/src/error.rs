@@ -13,7 +13,7 @@ pub enum LoadError {
     NotRoot,
     /// The kernel has no sched_ext.
     #[error(
-        "this kernel has no sched_ext; boot one with CONFIG_SCHED_CLASS_EXT (6.12 or newer), or use `ekiden vm run`"
+        "this kernel has no sched_ext; boot one with CONFIG_SCHED_CLASS_EXT (6.16 or newer), or use `ekiden vm run`"
     )]
     NoSchedExt,
     /// Somebody else's scheduler runs.

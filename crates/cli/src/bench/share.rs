@@ -1,6 +1,6 @@
 //! `ekiden bench share`: batch work of the default class next to a policy's tasks.
 
-use std::{process::ExitCode, thread};
+use std::{process::ExitCode, thread, time::Duration};
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -58,39 +58,60 @@ impl ShareBench {
     fn measure(&self, contest: &Contest) -> Result<Sharing> {
         let mut progress = Progress::new();
         let (_, modules) = contest.prepare(&mut progress)?;
+        progress.step("waiting until the machine has settled");
+        load::settle();
+        let speed = load::calibrate()?;
         let plan = Plan { attached: true, ..Plan::new(&self.policy, &modules) };
         let (rows, stayed) = under(&plan, || {
             WANTED
                 .into_iter()
                 .map(|percent| {
                     progress.step(format!("the policy's tasks want {percent} % of a CPU"));
-                    self.row(percent)
+                    self.row(percent, &speed)
                 })
                 .collect::<Result<Vec<SharingRow>>>()
         })?;
         Ok(Sharing::new(&load::kernel_release()?, &self.policy, rows.unwrap_or_default(), stayed))
     }
 
-    fn row(&self, percent: u64) -> Result<SharingRow> {
+    fn row(&self, percent: u64, speed: &str) -> Result<SharingRow> {
         let mut steps = vec![Step::Run { ns: percent * MS / 25 }];
         if percent < 100 {
             steps.push(Step::Sleep { ns: (100 - percent) * MS / 25 });
         }
         let (policy, batch) = (self.load("policy", steps)?, self.load("batch", vec![Step::Run { ns: MS }])?);
-        let alone = share_of_cpu(&policy, true)?;
-        let (with_batch, batch) = thread::scope(|scope| {
-            let policy = scope.spawn(|| share_of_cpu(&policy, true));
-            let batch = share_of_cpu(&batch, false);
+        let alone = part_of_cpu(&self.time(&policy, self.duration_ms, true, speed)?);
+        // The batch work comes in the midst of a run that is three times as long; what the policy's tasks have outside
+        // of it is known by now.
+        let (policy, batch) = thread::scope(|scope| {
+            let policy = scope.spawn(|| self.time(&policy, 3 * self.duration_ms, true, speed));
+            thread::sleep(Duration::from_millis(self.duration_ms / 2));
+            let batch = self.time(&batch, self.duration_ms, false, speed);
             (policy.join(), batch)
         });
-        let with_batch = with_batch.map_err(|_| anyhow!("the load of the policy panicked"))??;
-        Ok(SharingRow { wanted: percent as f64 / 100.0, policy_alone: alone, policy: with_batch, batch: batch? })
+        let (policy, batch) = (policy.map_err(|_| anyhow!("the load of the policy panicked"))??, batch?);
+        let outside_ns = policy.wall_ns.saturating_sub(batch.wall_ns) as f64 * alone;
+        let inside_ns = (policy.cpu_ns() as f64 - outside_ns).max(0.0);
+        Ok(SharingRow {
+            wanted: percent as f64 / 100.0,
+            policy_alone: alone,
+            policy: inside_ns / batch.wall_ns as f64,
+            batch: part_of_cpu(&batch),
+        })
+    }
+
+    fn time(&self, load: &NamedTempFile, duration_ms: u64, ext: bool, speed: &str) -> Result<Report> {
+        let (path, duration) = (load.path().display().to_string(), duration_ms.to_string());
+        let mut args = vec!["run", &path, "--duration-ms", &duration, "--loops-per-ms", speed];
+        args.extend(["--json", "--watchdog", "600"]);
+        args.extend(ext.then_some("--ext"));
+        serde_json::from_str(&load::output(&args)?).context("ekiden-load says something strange")
     }
 
     /// One task on CPU 0 that does this again and again.
     fn load(&self, name: &str, steps: Vec<Step>) -> Result<NamedTempFile> {
         let task = TaskSpec::new(name, vec![Step::forever(steps)]).on([0]);
-        let load = Workload::new(name, 1, [task]).lasting(self.duration_ms * MS);
+        let load = Workload::new(name, 1, [task]).lasting(MS);
         let file = NamedTempFile::with_suffix(".json").context("cannot create a file for a load")?;
         std::fs::write(file.path(), load.to_json()).context("cannot write a load")?;
         Ok(file)
@@ -98,11 +119,6 @@ impl ShareBench {
 }
 
 /// The part of a CPU that a load had.
-fn share_of_cpu(load: &NamedTempFile, ext: bool) -> Result<f64> {
-    let path = load.path().display().to_string();
-    // The speed of the work loop does not matter here, and measuring it next to another load would give nonsense.
-    let mut args = vec!["run", &path, "--json", "--watchdog", "600", "--loops-per-ms", "100000"];
-    args.extend(ext.then_some("--ext"));
-    let report: Report = serde_json::from_str(&load::output(&args)?).context("ekiden-load says something strange")?;
-    Ok(report.cpu_ns() as f64 / report.wall_ns as f64)
+fn part_of_cpu(report: &Report) -> f64 {
+    report.cpu_ns() as f64 / report.wall_ns as f64
 }
