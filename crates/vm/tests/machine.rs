@@ -1,5 +1,4 @@
-//! What a booted machine promises. These tests boot stock kernels, so they are left out unless asked for with `--ignored`;
-//! they need `cargo build -p ekiden-guest` first.
+//! What a booted machine promises. These tests boot stock kernels; they need `cargo build -p ekiden-guest` first.
 
 use ekiden_vm::{Cache, Error, GuestCommand, Kernel, Status, Vm, VmSpec, fetch_newest_passing};
 use std::{
@@ -32,7 +31,6 @@ fn shared() -> &'static (Vm, TempDir) {
 }
 
 #[test]
-#[ignore = "boots a virtual machine"]
 fn output_and_exit_status_come_back() {
     let (vm, _) = shared();
     let output =
@@ -44,7 +42,6 @@ fn output_and_exit_status_come_back() {
 }
 
 #[test]
-#[ignore = "boots a virtual machine"]
 fn long_output_arrives_whole() {
     let (vm, _) = shared();
     let output = vm.run(&GuestCommand::new(["seq", "1", "60000"])).unwrap();
@@ -53,7 +50,6 @@ fn long_output_arrives_whole() {
 }
 
 #[test]
-#[ignore = "boots a virtual machine"]
 fn a_background_process_that_keeps_the_output_open_does_not_delay_the_end() {
     let (vm, _) = shared();
     let output = vm.run(&GuestCommand::shell("sleep 1000000000 & echo done $!")).unwrap();
@@ -62,7 +58,6 @@ fn a_background_process_that_keeps_the_output_open_does_not_delay_the_end() {
 }
 
 #[test]
-#[ignore = "boots a virtual machine"]
 fn a_missing_program_is_an_error_that_names_it() {
     let (vm, _) = shared();
     let error = vm.run(&GuestCommand::new(["no-such-program"])).unwrap_err();
@@ -70,7 +65,6 @@ fn a_missing_program_is_an_error_that_names_it() {
 }
 
 #[test]
-#[ignore = "boots a virtual machine"]
 fn commands_run_side_by_side_and_are_killed_with_their_children() {
     let (vm, _) = shared();
     // An idle guest's clock jumps from timer to timer, so a long sleep has to be very long.
@@ -86,7 +80,6 @@ fn commands_run_side_by_side_and_are_killed_with_their_children() {
 }
 
 #[test]
-#[ignore = "boots a virtual machine"]
 fn a_command_that_takes_too_long_is_killed_and_its_output_shown() {
     let (vm, _) = shared();
     let command = GuestCommand::shell("echo begun; while :; do :; done").timeout(Duration::from_secs(3));
@@ -96,7 +89,6 @@ fn a_command_that_takes_too_long_is_killed_and_its_output_shown() {
 }
 
 #[test]
-#[ignore = "boots a virtual machine"]
 fn the_share_is_written_from_both_sides() {
     let (vm, share) = shared();
     for round in 0..3 {
@@ -109,7 +101,6 @@ fn the_share_is_written_from_both_sides() {
 }
 
 #[test]
-#[ignore = "boots a virtual machine"]
 fn the_guest_has_what_schedulers_need() {
     let (vm, _) = shared();
     let script = "set -e; ls /sys/fs/bpf /sys/kernel/debug/sched /sys/kernel/tracing/events/sched > /dev/null; \
@@ -120,7 +111,6 @@ fn the_guest_has_what_schedulers_need() {
 }
 
 #[test]
-#[ignore = "boots a virtual machine"]
 fn a_panic_ends_the_command_with_the_console_and_numa_nodes_are_real() {
     let spec = VmSpec { cpus: 4, numa_nodes: 2, ..spec() };
     let vm = Vm::boot(&kernel(), &spec).unwrap_or_else(|error| panic!("{error}"));
@@ -132,7 +122,6 @@ fn a_panic_ends_the_command_with_the_console_and_numa_nodes_are_real() {
 }
 
 #[test]
-#[ignore = "boots a virtual machine"]
 fn a_kernel_that_does_not_come_up_shows_its_console() {
     let spec = VmSpec { cmdline: "rdinit=/no-such-init".into(), ..spec() };
     let error = Vm::boot(&kernel(), &spec).unwrap_err();
@@ -140,7 +129,6 @@ fn a_kernel_that_does_not_come_up_shows_its_console() {
 }
 
 #[test]
-#[ignore = "boots a virtual machine"]
 fn a_machine_that_stays_serves_one_user_after_the_other() {
     let directory = TempDir::new().unwrap();
     let share = TempDir::new().unwrap();
