@@ -93,7 +93,8 @@ fn test_modules(path: &Path, text: &str) -> Vec<PathBuf> {
     let parent = path.parent().unwrap_or(Path::new(""));
     let owns_directory = ["lib.rs", "main.rs", "mod.rs"].iter().any(|name| path.ends_with(name));
     let directory = if owns_directory { parent.to_owned() } else { path.with_extension("") };
-    let declarations = text.split("#[cfg(test)]").skip(1).map(|rest| rest.lines().map(str::trim).find(|line| !line.is_empty()));
+    let declarations =
+        text.split("#[cfg(test)]").skip(1).map(|rest| rest.lines().map(str::trim).find(|line| !line.is_empty()));
     declarations
         .flatten()
         .filter_map(|line| line.rsplit_once("mod ")?.1.strip_suffix(';'))
