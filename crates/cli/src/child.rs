@@ -5,9 +5,9 @@ use std::{
     io,
     os::unix::process::ExitStatusExt,
     process::{Command, ExitCode, ExitStatus},
-    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
@@ -18,7 +18,7 @@ use nix::{
 
 use crate::{
     failure::{Exit, Failure},
-    signals,
+    signals::{self, Handling},
 };
 
 /// How often what has to be watched is looked at.
@@ -32,14 +32,34 @@ enum Event {
     Signal(i32),
 }
 
+/// What happens. From the moment that this is made, a signal does not end this process at once: what was begun is undone
+/// in order.
+pub(crate) struct Events {
+    sender: Sender<Event>,
+    receiver: Receiver<Event>,
+    _signals: Handling,
+}
+
+impl Events {
+    pub(crate) fn listen() -> Result<Self> {
+        let (sender, receiver) = channel();
+        let told = sender.clone();
+        // When nobody receives any more, this is over.
+        let signals = signals::handle(move |signal| told.send(Event::Signal(signal)).unwrap_or_default())
+            .context("cannot watch for signals")?;
+        Ok(Self { sender, receiver, _signals: signals })
+    }
+}
+
 /// Runs a command to its end, or without one until a signal comes. `watch` is called every second; an error of its ends
 /// the command too, unless `keep_going`, and is what is returned in the end.
-pub(crate) fn run(command: &[OsString], keep_going: bool, mut watch: impl FnMut() -> Result<()>) -> Result<ExitCode> {
-    let (sender, events) = channel();
-    let told = sender.clone();
-    // When nobody receives any more, this is over.
-    let _signals = signals::handle(move |signal| told.send(Event::Signal(signal)).unwrap_or_default())
-        .context("cannot watch for signals")?;
+pub(crate) fn run(
+    events: &Events,
+    command: &[OsString],
+    keep_going: bool,
+    mut watch: impl FnMut() -> Result<()>,
+) -> Result<ExitCode> {
+    let (sender, events) = (events.sender.clone(), &events.receiver);
     let child = match command {
         [] => None,
         [program, args @ ..] => {
@@ -54,7 +74,7 @@ pub(crate) fn run(command: &[OsString], keep_going: bool, mut watch: impl FnMut(
         match events.recv_timeout(LOOK) {
             Ok(Event::Ended(status)) => break code_of(status.context("cannot wait for the command")?),
             Ok(Event::Signal(signal)) => {
-                end(child, signal, &events);
+                end(child, signal, events);
                 break ExitCode::from(128_u8.saturating_add(signal as u8));
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -66,18 +86,19 @@ pub(crate) fn run(command: &[OsString], keep_going: bool, mut watch: impl FnMut(
         }
         if let Err(error) = watch() {
             eprintln!("ekiden: {}", crate::failure::explain(&error));
+            let taken_out = |what: &str| Failure::new(Exit::of(&error), what);
             if child.is_none() || !keep_going {
-                end(child, Signal::SIGTERM as i32, &events);
-                return Err(error);
+                end(child, Signal::SIGTERM as i32, events);
+                return Err(taken_out("stopped; `ekiden status` shows the reason again").into());
             }
             eprintln!("ekiden: the command goes on under the kernel's own scheduler");
-            trouble = Some(error);
+            trouble = Some(taken_out("the command ended without the policy; `ekiden status` shows the reason again"));
         }
     };
     // It may have happened since the last look.
-    match trouble.map_or_else(watch, Err) {
-        Ok(()) => Ok(code),
-        Err(error) => Err(error),
+    match trouble {
+        Some(trouble) => Err(trouble.into()),
+        None => watch().map(|()| code),
     }
 }
 
@@ -92,13 +113,9 @@ fn end(child: Option<Pid>, signal: i32, events: &Receiver<Event>) {
             // It may have ended meanwhile.
             let _ = kill(child, signal);
         }
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(Event::Ended(_)) => return,
-                Ok(Event::Signal(_)) => break,
-                Err(_) => break,
-            }
+        // Another signal while we wait means that the next step is wanted now.
+        if let Ok(Event::Ended(_)) = events.recv_timeout(PATIENCE) {
+            return;
         }
     }
 }

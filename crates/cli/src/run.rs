@@ -6,7 +6,8 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::{
-    child, modules, policies,
+    child::{self, Events},
+    modules, policies,
     progress::Progress,
     session::{self, Plan},
 };
@@ -59,12 +60,13 @@ impl Run {
             arena_mib: self.arena_mib,
             ..Plan::new(&self.policy, &modules)
         };
+        let events = Events::listen()?;
         let held = plan.start()?;
         let tasks = if self.attached { "the tasks in class SCHED_EXT" } else { "all tasks of this machine" };
         if self.command.is_empty() {
             eprintln!("{} schedules {tasks}; Ctrl-C ends it, `ekiden status` shows how it fares", self.policy);
         }
-        let code = child::run(&self.wrapped()?, self.keep_going, || held.check())?;
+        let code = child::run(&events, &self.wrapped()?, self.keep_going, || held.check())?;
         if self.command.is_empty() {
             eprintln!("the kernel's own scheduler is back");
         }

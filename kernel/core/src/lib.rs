@@ -31,7 +31,7 @@ unsafe extern "C" {
     /// `host_task` is a task that has not left yet, and the caller is in an RCU read section.
     fn ekiden_c_may_run(host_task: *const c_void, cpu: u32) -> bool;
     fn ekiden_c_allowed_cpus(host_task: *const c_void, words: *mut u64, len: usize);
-    #[cfg(target_os = "none")]
+    #[cfg(any(target_os = "none", clippy))]
     fn ekiden_c_fault(text: *const u8, len: usize) -> !;
 }
 
@@ -195,7 +195,7 @@ impl Host for Kernel {
     }
 }
 
-#[cfg(target_os = "none")]
+#[cfg(any(target_os = "none", clippy))]
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     let text = ekiden_kernel_rt::describe_panic(info);

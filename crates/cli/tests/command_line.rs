@@ -1,0 +1,132 @@
+//! The command line as people use it: answers, exit codes, and what is left behind. Nothing here needs a kernel.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+fn ekiden(directory: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ekiden"));
+    command.args(args).current_dir(directory).env_remove("EKIDEN_MODULES").env("EKIDEN_CACHE", directory.join("cache"));
+    command.output().unwrap()
+}
+
+/// Runs it in a directory of its own, and returns exit code, standard output and standard error.
+fn run(args: &[&str]) -> (i32, String, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let output = ekiden(directory.path(), args);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    let commands = [
+        "new",
+        "build",
+        "run",
+        "exec",
+        "vm start",
+        "vm run",
+        "vm exec",
+        "vm stop",
+        "vm status",
+        "sim",
+        "bench pipe",
+        "bench messaging",
+        "bench fairness",
+        "bench share",
+        "bench memory",
+        "bench count-unsafe",
+        "bench edit",
+        "status",
+        "doctor",
+        "demo",
+    ];
+    for command in commands {
+        let args: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        let (code, help, _) = run(&args);
+        assert_eq!(code, 0, "{command}");
+        assert!(help.contains("Example") && help.contains(&format!("ekiden {command}")), "{command}:\n{help}");
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_2() {
+    for args in [&["no-such-command"][..], &["run"], &["sim", "no-such-load"], &["sim", "pipe", "--machine", "2x2"]] {
+        assert_eq!(run(args).0, 2, "{args:?}");
+    }
+}
+
+#[test]
+fn bad_parameters_are_found_before_anything_else_is_looked_at() {
+    for command in [&["run"][..], &["vm", "run"], &["sim", "fair-share", "-p"]] {
+        let args: Vec<&str> = command.iter().copied().chain(["wfq", "--set", "slice_min_us=1"]).collect();
+        let (code, _, error) = run(&args);
+        assert_eq!(code, 111, "{args:?}: {error}");
+        assert!(error.contains("outside 10..=100000") && error.contains("period_us=24000"), "{error}");
+    }
+}
+
+#[test]
+fn the_simulator_gives_the_same_trace_every_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = |name: &str, seed: &str| {
+        let output =
+            ekiden(directory.path(), &["sim", "sleepers", "-p", "wfq", "--seed", seed, "--trace", name, "--json"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report["events"].as_u64() > Some(100) && report["fault"].is_null(), "{report}");
+        fs::read(directory.path().join(name)).unwrap()
+    };
+    assert_eq!(trace("a", "7"), trace("b", "7"));
+    assert_ne!(trace("c", "8"), trace("d", "7"));
+}
+
+#[test]
+fn a_failed_check_of_the_simulator_can_be_told_by_the_exit_code() {
+    // FIFO knows no weights.
+    assert_eq!(run(&["sim", "nice:0:5", "-p", "fifo", "--check"]).0, 116);
+    assert_eq!(run(&["sim", "nice:0:5", "-p", "wfq", "--check"]).0, 0);
+}
+
+#[test]
+fn an_unknown_policy_is_110_and_the_known_ones_are_named() {
+    let (code, _, error) = run(&["sim", "fair-share", "-p", "nope"]);
+    assert_eq!(code, 110);
+    assert!(error.contains("fifo, wfq"), "{error}");
+}
+
+#[test]
+fn a_new_project_is_made_once() {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(ekiden(directory.path(), &["new", "round-trip"]).status.success());
+    assert!(directory.path().join("round-trip/src/lib.rs").exists());
+    let again = ekiden(directory.path(), &["new", "round-trip"]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("exists already"));
+    assert!(!ekiden(directory.path(), &["new", "No Name"]).status.success());
+}
+
+#[test]
+fn without_a_machine_there_is_nothing_to_run_in() {
+    assert_eq!(run(&["vm", "exec", "--", "true"]).0, 114);
+    let (code, text, _) = run(&["vm", "status", "--json"]);
+    assert_eq!((code, text.trim()), (0, "null"));
+    assert_eq!(run(&["vm", "stop"]).0, 0);
+}
+
+#[test]
+fn status_and_unsafe_code_are_told_as_json() {
+    let (code, text, error) = run(&["status", "--json"]);
+    assert_eq!(code, 0, "{error}");
+    let status: Value = serde_json::from_str(&text).unwrap();
+    assert!(status["sched_ext"]["supported"].is_boolean(), "{status}");
+    let (code, text, _) = run(&["bench", "count-unsafe", "--json", "--check"]);
+    assert_eq!(code, 0);
+    let table: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(table["passed"], true, "{table}");
+}
