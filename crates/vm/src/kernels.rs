@@ -118,10 +118,19 @@ pub fn fetch(cache: &Cache, wanted: &str, progress: Progress<'_>) -> Result<Kern
 
 /// Fetches the newest kernel that passes the pre-flight, or takes it from the cache. With no network, the newest in the cache that passes.
 pub fn fetch_newest_passing(cache: &Cache, progress: Progress<'_>) -> Result<Kernel> {
+    fetch_newest_passing_of(cache, |_| true, progress)
+}
+
+/// As [`fetch_newest_passing`], among the releases that `wanted` takes.
+pub fn fetch_newest_passing_of(
+    cache: &Cache,
+    wanted: impl Fn(&str) -> bool,
+    progress: Progress<'_>,
+) -> Result<Kernel> {
     let candidates = match candidates(cache, progress) {
         Ok(candidates) => candidates,
         Err(error) => {
-            for kernel in cached(cache)? {
+            for kernel in cached(cache)?.into_iter().filter(|kernel| wanted(kernel.release())) {
                 if preflight(&kernel).is_ok_and(|verdict| verdict.passes()) {
                     progress(&format!("the mirror cannot be asked; {} from the cache will do", kernel.release()));
                     return Ok(kernel);
@@ -131,7 +140,7 @@ pub fn fetch_newest_passing(cache: &Cache, progress: Progress<'_>) -> Result<Ker
         }
     };
     let mut reasons = Vec::new();
-    for candidate in &candidates {
+    for candidate in candidates.iter().filter(|candidate| wanted(&candidate.release)) {
         match judge(cache, candidate, progress) {
             Ok(verdict) if verdict.passes() => return unpack(cache, candidate, progress),
             Ok(verdict) => {

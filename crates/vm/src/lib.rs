@@ -37,7 +37,7 @@ pub use console::{Console, console_findings};
 pub use ekiden_guest::{Status, Stream};
 pub use error::{Error, Result};
 pub use kernel::Kernel;
-pub use kernels::{Candidate, cached, candidates, fetch, fetch_newest_passing, judge};
+pub use kernels::{Candidate, cached, candidates, fetch, fetch_newest_passing, fetch_newest_passing_of, judge};
 pub use machine::Vm;
 pub use preflight::{Reason, Verdict, preflight, preflight_file, preflight_running};
 pub use spec::{Mode, VmSpec};

@@ -92,16 +92,8 @@ pub(crate) fn older_kernel() -> Kernel {
     let cache = Cache::from_env().unwrap();
     let newest = ekiden_vm::fetch_newest_passing(&cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
     let version = |release: &str| release.split('.').take(2).collect::<Vec<_>>().join(".");
-    let candidates = ekiden_vm::candidates(&cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
-    for candidate in candidates {
-        if version(&candidate.release) == version(newest.release()) {
-            continue;
-        }
-        if let Ok(kernel) = ekiden_vm::fetch(&cache, &candidate.release, &mut say) {
-            return kernel;
-        }
-    }
-    panic!("the mirror has no second kernel version that passes the pre-flight");
+    let other = |release: &str| version(release) != version(newest.release());
+    ekiden_vm::fetch_newest_passing_of(&cache, other, &mut say).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn root() -> PathBuf {
