@@ -4,10 +4,10 @@ use std::{
     env, fs, io,
     process::{Child, Command, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use ekiden_loader::{Hint, Session};
 use nix::{
     sched::{CpuSet, sched_setaffinity, sched_yield},
@@ -71,11 +71,26 @@ impl Worker {
         self.class(libc::SCHED_OTHER)
     }
 
-    /// CPU time used so far, in clock ticks: whether it still makes progress.
-    pub(crate) fn cpu_ticks(&self) -> u64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        fields.get(11..13).map_or(0, |times| times.iter().filter_map(|time| time.parse::<u64>().ok()).sum())
+    /// CPU time used so far. Not from `stat`, whose clock ticks are long for a task that gives way all the time.
+    pub(crate) fn ran_ns(&self) -> u64 {
+        let schedstat = fs::read_to_string(format!("/proc/{}/schedstat", self.0.id())).unwrap_or_default();
+        schedstat.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or_default()
+    }
+
+    /// Waits until it makes progress.
+    ///
+    /// # Errors
+    /// It does not within five seconds; with what the kernel says of it.
+    pub(crate) fn must_run(&self) -> Result<()> {
+        let (before, start) = (self.ran_ns(), Instant::now());
+        while self.ran_ns() == before {
+            if start.elapsed() > Duration::from_secs(5) {
+                let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", self.0.id())).unwrap_or_default();
+                bail!("a task does not run any more: {}\n{}{}", of("cmdline"), of("sched"), of("status"));
+            }
+            pause(10);
+        }
+        Ok(())
     }
 }
 

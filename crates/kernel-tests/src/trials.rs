@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use ekiden::Call;
 use ekiden_loader::{Config, LoadError, Program, Scope, Session, Status, loaded, sysfs, unload_all};
 use serde::Serialize;
@@ -46,12 +46,7 @@ pub(crate) fn faults(modules: &Path, rounds: u32, fault: u64, only: &[String]) -
                 pause(1);
             }
             let back_in_ms = start.elapsed().as_millis() as u64;
-            let before = bystander.cpu_ticks();
-            let start = Instant::now();
-            while bystander.cpu_ticks() == before {
-                ensure!(start.elapsed() < Duration::from_secs(5), "{}: a task does not run any more", call.name());
-                pause(10);
-            }
+            bystander.must_run().with_context(|| format!("after a fault in {}", call.name()))?;
             println!("{}", serde_json::to_string(&FaultReport { call: call.name(), round, fault: text, back_in_ms })?);
         }
     }
@@ -116,23 +111,37 @@ pub(crate) fn mistakes(modules: &Path) -> Result<()> {
     Ok(())
 }
 
+#[derive(Serialize)]
+struct ReloadReport {
+    round: u32,
+    start_ms: u128,
+    stop_ms: u128,
+    unload_ms: u128,
+}
+
 /// Load, run under load, unload.
 pub(crate) fn reload(modules: &Path, rounds: u32) -> Result<()> {
     let worker = Worker::start("spin")?;
     let napper = Worker::start("nap")?;
     for round in 0..rounds {
         let policy = ["fifo", "wfq"][round as usize % 2];
+        let start = Instant::now();
         let session = Session::start(&config(modules, policy))?;
+        let start_ms = start.elapsed().as_millis();
         drop(Worker::start("exit")?);
         worker.pin(round as usize % 2)?;
         napper.unpin()?;
         pause(20);
         session.check()?;
+        let stop = Instant::now();
         session.stop();
+        let stop_ms = stop.elapsed().as_millis();
+        let unload = Instant::now();
         unload_all(Duration::from_secs(10))?;
+        let unload_ms = unload.elapsed().as_millis();
         ensure!(loaded().is_empty(), "modules are left after round {round}: {:?}", loaded());
+        println!("{}", serde_json::to_string(&ReloadReport { round, start_ms, stop_ms, unload_ms })?);
     }
-    println!(r#"{{"rounds":{rounds}}}"#);
     Ok(())
 }
 
@@ -175,13 +184,8 @@ pub(crate) fn storm(modules: &Path, policy: &str) -> Result<()> {
             session.check()?;
         }
         // Every one of them still makes progress.
-        for worker in workers.iter().take(3) {
-            let before = worker.cpu_ticks();
-            let start = Instant::now();
-            while worker.cpu_ticks() == before {
-                ensure!(start.elapsed() < Duration::from_secs(5), "a task does not run any more");
-                pause(10);
-            }
+        for worker in &workers {
+            worker.must_run()?;
         }
     }
     pause(100);
@@ -258,8 +262,8 @@ pub(crate) fn refusals(modules: &Path) -> Result<()> {
 struct AttachedReport {
     still_running: bool,
     attached_tasks: u64,
-    batch_ticks: u64,
-    ours_ticks: u64,
+    batch_ran_ns: u64,
+    ours_ran_ns: u64,
 }
 
 /// Row E14: a policy that has one task, on the same CPU as batch work of the default class.
@@ -280,8 +284,8 @@ pub(crate) fn attached(modules: &Path) -> Result<()> {
         serde_json::to_string(&AttachedReport {
             still_running: session.is_running(),
             attached_tasks: status.tasks,
-            batch_ticks: batch.cpu_ticks(),
-            ours_ticks: ours.cpu_ticks(),
+            batch_ran_ns: batch.ran_ns(),
+            ours_ran_ns: ours.ran_ns(),
         })?
     );
     session.stop();

@@ -72,7 +72,7 @@ fn a_lost_or_wrong_token_is_found_named_and_put_right() {
 fn modules_load_run_and_unload_again_and_again() {
     let rounds = std::env::var("EKIDEN_RELOAD_ROUNDS").unwrap_or_else(|_| "5".into());
     let reports = newest().trial(&format!("reload --modules /lab --rounds {rounds}"));
-    assert_eq!(reports[0]["rounds"].to_string(), rounds);
+    assert_eq!(reports.len().to_string(), rounds);
 }
 
 #[test]
@@ -118,5 +118,5 @@ fn a_policy_for_attached_tasks_leaves_the_others_alone() {
     let report = &newest().trial("attached --modules /lab")[0];
     assert_eq!(report["still_running"], true, "{report}");
     assert!(report["attached_tasks"].as_u64().unwrap() < 5, "it took more than was given: {report}");
-    assert!(report["batch_ticks"].as_u64().unwrap() > 0, "batch work got nothing: {report}");
+    assert!(report["batch_ran_ns"].as_u64().unwrap() > 0, "batch work got nothing: {report}");
 }

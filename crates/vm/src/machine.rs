@@ -21,10 +21,10 @@ use std::{
 use tempfile::TempDir;
 
 /// How long init may take to answer when the machine is already up.
-const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a guest may take to switch itself off.
-const POWEROFF_TIMEOUT: Duration = Duration::from_secs(10);
+const POWEROFF_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a guest may take to come up with KVM before it is taken for unusable.
 const KVM_PROBE_TIMEOUT: Duration = Duration::from_secs(8);

@@ -4,7 +4,7 @@ use ekiden_vm::{Cache, Error, GuestCommand, Kernel, Status, Vm, VmSpec, fetch_ne
 use std::{
     fs,
     sync::OnceLock,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use tempfile::TempDir;
 
@@ -137,12 +137,12 @@ fn a_machine_that_stays_serves_one_user_after_the_other() {
     vm.run_ok(&GuestCommand::shell("echo kept > /tmp/file")).unwrap();
     let left = vm.spawn(&GuestCommand::new(["sleep", "1000000000"])).unwrap();
     std::mem::forget(left);
-    assert!(matches!(Vm::attach(directory.path()), Err(Error::Busy(_))));
+    let busy = Vm::attach(directory.path()).unwrap_err();
+    assert!(matches!(busy, Error::Busy(_)), "{busy}");
     drop(vm);
-    let start = Instant::now();
     let vm = Vm::attach(directory.path()).unwrap_or_else(|error| panic!("{error}"));
+    // Its files are in memory, so this is the same boot.
     assert_eq!(vm.run_ok(&GuestCommand::new(["cat", "/tmp/file"])).unwrap(), "kept\n");
-    assert!(start.elapsed() < Duration::from_secs(10), "attaching is no boot");
     let gone = "while pgrep -x sleep; do sleep 0.1; done";
     vm.run_ok(&GuestCommand::shell(gone)).unwrap();
     vm.shutdown().unwrap();
