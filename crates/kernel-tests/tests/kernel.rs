@@ -72,6 +72,9 @@ fn a_lost_or_wrong_token_is_found_named_and_put_right() {
 fn modules_load_run_and_unload_again_and_again() {
     let rounds = std::env::var("EKIDEN_RELOAD_ROUNDS").unwrap_or_else(|_| "5".into());
     let reports = newest().trial(&format!("reload --modules /lab --rounds {rounds}"));
+    for report in &reports {
+        println!("{report}");
+    }
     assert_eq!(reports.len().to_string(), rounds);
 }
 

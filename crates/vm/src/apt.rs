@@ -80,8 +80,15 @@ impl Apt {
             return Ok(());
         }
         progress("fetching the mirror's package lists");
-        process::stdout(self.command("apt-get")?.args(["-o", "APT::Update::Error-Mode=any", "update"]))
-            .map_err(|error| self.network(error))?;
+        match process::stdout(self.command("apt-get")?.args(["-o", "APT::Update::Error-Mode=any", "update"])) {
+            // A mirror that stands still: the other suite, or what was fetched earlier, may do. Nothing is noted, so that
+            // the next time asks again.
+            Err(Error::Program { output, .. }) if output.contains("is expired") && self.has_kernels() => {
+                progress(&format!("going on without what is out of date: {}", output.trim()));
+                return Ok(());
+            }
+            result => result.map_err(|error| self.network(error))?,
+        };
         fs::write(&stamp, &self.mirror).context("write", stamp)
     }
 
@@ -93,6 +100,10 @@ impl Apt {
             return Ok(Vec::new());
         }
         process::stdout(self.command("apt-cache")?.arg("madison").args(names)).map(|table| parse_madison(&table))
+    }
+
+    fn has_kernels(&self) -> bool {
+        self.packages("^linux-headers-[0-9].*").is_ok_and(|packages| !packages.is_empty())
     }
 
     /// Downloads packages (`name=version`) into a directory, going on where an earlier try was interrupted; apt checks
