@@ -17,6 +17,25 @@ pub trait Host: Sync {
     fn allowed_cpus(&self, task: TaskId, cpus: &mut CpuMask);
     /// Puts the CPUs that run none of our tasks into `cpus`.
     fn idle_cpus(&self, cpus: &mut CpuMask);
+    /// The group that `task` belongs to; [`Group::ROOT`] where the host knows of none.
+    fn group(&self, task: TaskId) -> Group {
+        let _ = task;
+        Group::ROOT
+    }
+}
+
+/// Tasks whose CPU time is to be shared out together: a control group, or one of the kernel's autogroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Names the group while it has tasks; 0 is that of the tasks that are in no other.
+    pub id: u32,
+    /// Its weight among groups, as a task's: 1024 is the default of both.
+    pub weight: u32,
+}
+
+impl Group {
+    /// The group of tasks that are in no other.
+    pub const ROOT: Self = Self { id: 0, weight: 1024 };
 }
 
 /// The surroundings of one call. Effects are collected here and carried out by the host after the call returns.
@@ -94,6 +113,12 @@ impl<'a> Cx<'a> {
     /// Whether `task` may run on `cpu`: its affinity, cpuset and whether it can be moved at all.
     pub fn may_run(&self, task: TaskId, cpu: CpuId) -> bool {
         self.host.may_run(task, cpu)
+    }
+
+    /// The group that `task` belongs to. It stays in it, and its children begin in it. How many tasks a group has is for
+    /// the policy to count, which learns of each by `task_new`, `task_dead` and `task_departed`.
+    pub fn group(&self, task: TaskId) -> Group {
+        self.host.group(task)
     }
 
     /// The CPUs that `task` may run on.

@@ -27,7 +27,7 @@ mod weight;
 
 pub use adapter::{Adapter, Policy};
 pub use cpumask::{CpuListError, CpuMask, MAX_CPUS};
-pub use cx::{Cx, Host};
+pub use cx::{Cx, Group, Host};
 pub use ekiden_abi as abi;
 pub use ekiden_abi::{Call, Calls, RefusalReason, TaskId};
 pub use ekiden_macros::policy;

@@ -11,6 +11,8 @@ pub(crate) enum Alarm {
     Stop,
     /// The next injection is due.
     Inject,
+    /// A group of tasks gets new CPU time.
+    Refill,
     /// The task that runs on the CPU has done its work.
     Work(CpuId),
     /// The CPU's tick.
@@ -24,7 +26,7 @@ pub(crate) enum Alarm {
 }
 
 const PER_CPU: u32 = 4;
-const FIRST_CPU: u32 = 2;
+const FIRST_CPU: u32 = 3;
 
 /// A heap of four children per node, in which each alarm is found by its number, so that moving one leaves nothing
 /// behind. Alarms of one time come in the order in which they were set.
@@ -173,6 +175,7 @@ impl Alarms {
         match alarm {
             Alarm::Stop => 0,
             Alarm::Inject => 1,
+            Alarm::Refill => 2,
             Alarm::Work(cpu) => of_cpu(cpu, 0),
             Alarm::Tick(cpu) => of_cpu(cpu, 1),
             Alarm::Timer(cpu) => of_cpu(cpu, 2),
@@ -185,6 +188,7 @@ impl Alarms {
         match number {
             0 => return Alarm::Stop,
             1 => return Alarm::Inject,
+            2 => return Alarm::Refill,
             _ => {}
         }
         let (cpu, which) = ((number - FIRST_CPU) / PER_CPU, (number - FIRST_CPU) % PER_CPU);
@@ -212,6 +216,7 @@ mod tests {
         let all = [
             Alarm::Stop,
             Alarm::Inject,
+            Alarm::Refill,
             Alarm::Work(0),
             Alarm::Tick(0),
             Alarm::Timer(1),

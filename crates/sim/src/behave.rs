@@ -14,7 +14,7 @@ use crate::trace::What;
 const MARKS_MAX: usize = 1_000;
 
 /// How a task stands after a step.
-enum Flow {
+pub(crate) enum Flow {
     /// It goes on.
     On,
     /// It would go on, and its CPU looks whether another one should.
@@ -29,6 +29,9 @@ impl Kernel {
     /// The task that runs on `cpu` has done the work of its operation.
     pub(crate) fn work_done(&mut self, cpu: CpuId) {
         self.account(cpu);
+        if let Some(task) = self.cpu(cpu).running.filter(|task| self.throttle(*task, cpu)) {
+            return self.look_for_work(cpu, Some(task));
+        }
         while let Some(task) = self.cpu(cpu).running.filter(|task| self.task(*task).work == 0) {
             match self.perform(task, cpu) {
                 Flow::On => {}
@@ -52,7 +55,7 @@ impl Kernel {
         task.work = task.work.saturating_add(work);
     }
 
-    fn go_to(&mut self, task: TaskIndex, place: u32) {
+    pub(crate) fn go_to(&mut self, task: TaskIndex, place: u32) {
         self.task_mut(task).place = place;
         self.load_op(task);
     }
@@ -80,6 +83,8 @@ impl Kernel {
                 self.block(task, cpu, State::ForChild);
                 return Flow::Sleeps;
             }
+            Effect::Lock { lock, mode } => return self.lock(task, cpu, lock, mode),
+            Effect::Barrier { barrier, parties, mode } => return self.barrier(task, cpu, barrier, parties, mode),
             Effect::Exit => {
                 self.task_mut(task).state = State::Dead;
                 self.wake_parent(task, cpu);
@@ -94,6 +99,20 @@ impl Kernel {
             Effect::Sleep { ns } => return self.sleep(task, cpu, ns),
             Effect::PipeWrite { pipe } => return self.pipe_write(task, cpu, pipe),
             Effect::PipeRead { pipe } => return self.pipe_read(task, cpu, pipe),
+            Effect::Unlock { lock } => self.unlock(task, cpu, lock),
+            Effect::Await { condition, lock } => return self.wait_for(task, cpu, condition, lock),
+            Effect::Signal { condition, most } => self.signal(task, cpu, condition, most),
+            Effect::Io { device } => return self.request(task, cpu, device),
+            Effect::Timer { timer, period_ns, restart } => return self.timer(task, cpu, timer, period_ns, restart),
+            Effect::SetOnline { cpu: other, online } => {
+                match online {
+                    true => self.cpu_online(other),
+                    false => self.cpu_offline(other),
+                }
+                if self.cpu(cpu).running != Some(task) {
+                    return Flow::Gone;
+                }
+            }
             Effect::Yield => {
                 self.note(What::Yield, cpu, Some(task), 0);
                 self.tell(EventKind::Yield, cpu, task);
@@ -125,7 +144,12 @@ impl Kernel {
             }
             Effect::LoopBegin { times } => self.task_mut(task).loops.push(times),
             Effect::Finish => self.finish(task, cpu),
-            Effect::Nothing | Effect::Wait | Effect::LoopEnd { .. } | Effect::Exit => {}
+            Effect::Nothing
+            | Effect::Lock { .. }
+            | Effect::Barrier { .. }
+            | Effect::Wait
+            | Effect::LoopEnd { .. }
+            | Effect::Exit => {}
         }
         Flow::On
     }
@@ -134,18 +158,64 @@ impl Kernel {
         if ns == 0 {
             return Flow::On;
         }
+        self.sleep_until(task, cpu, self.now_ns.saturating_add(ns))
+    }
+
+    fn sleep_until(&mut self, task: TaskIndex, cpu: CpuId, at_ns: u64) -> Flow {
         let slack_ns = match self.machine.jitter.sleep_ns {
             0 => 0,
             most_ns => self.task_mut(task).random.up_to(most_ns),
         };
-        let until_ns = self.now_ns.saturating_add(ns).saturating_add(slack_ns);
-        self.alarms.set(Alarm::Sleep(task), until_ns);
+        self.alarms.set(Alarm::Sleep(task), at_ns.saturating_add(slack_ns));
         self.block(task, cpu, State::Asleep);
         Flow::Sleeps
     }
 
+    fn timer(&mut self, task: TaskIndex, cpu: CpuId, number: u32, period_ns: u64, restart: bool) -> Flow {
+        let now_ns = self.now_ns;
+        let timers = &mut self.task_mut(task).timers;
+        timers.resize(timers.len().max(number as usize + 1), None);
+        let timer = &mut timers[number as usize];
+        let next_ns = timer.unwrap_or(now_ns).saturating_add(period_ns);
+        let passed = next_ns <= now_ns;
+        *timer = Some(if passed && restart { now_ns } else { next_ns });
+        if passed { Flow::On } else { self.sleep_until(task, cpu, next_ns) }
+    }
+
+    fn request(&mut self, task: TaskIndex, cpu: CpuId, number: u32) -> Flow {
+        let queue = &mut self.shared.devices[number as usize];
+        if queue.busy < queue.device.servers {
+            queue.busy += 1;
+            self.serve(task, number);
+        } else {
+            queue.waiting.push_back(task);
+        }
+        self.block(task, cpu, State::InIo { device: number });
+        Flow::Sleeps
+    }
+
+    /// A server of the device begins with the task's request.
+    fn serve(&mut self, task: TaskIndex, device: u32) {
+        let device = &self.shared.devices[device as usize].device;
+        let service_ns = match device.exponential {
+            true => self.tasks[task as usize].random.exponential(device.service_ns),
+            false => device.service_ns,
+        };
+        self.alarms.set(Alarm::Sleep(task), self.now_ns.saturating_add(service_ns));
+    }
+
+    /// The task's request has been served.
+    pub(crate) fn served(&mut self, task: TaskIndex, device: u32) {
+        let queue = &mut self.shared.devices[device as usize];
+        match queue.waiting.pop_front() {
+            Some(next) => self.serve(next, device),
+            None => queue.busy -= 1,
+        }
+        self.wake(task, None);
+    }
+
     fn pipe_write(&mut self, task: TaskIndex, cpu: CpuId, number: u32) -> Flow {
-        let pipe = &mut self.pipes[number as usize];
+        let pipe = &mut self.shared.pipes[number as usize];
         if let Some(reader) = pipe.readers.pop_front() {
             self.wake_by(task, cpu, reader);
         } else if pipe.bytes < PIPE_CAPACITY {
@@ -159,7 +229,7 @@ impl Kernel {
     }
 
     fn pipe_read(&mut self, task: TaskIndex, cpu: CpuId, number: u32) -> Flow {
-        let pipe = &mut self.pipes[number as usize];
+        let pipe = &mut self.shared.pipes[number as usize];
         if pipe.bytes == 0 {
             pipe.readers.push_back(task);
             self.block(task, cpu, State::Reading { pipe: number });
@@ -174,7 +244,7 @@ impl Kernel {
     }
 
     /// The task that runs on `cpu` wakes another one up.
-    fn wake_by(&mut self, waker: TaskIndex, cpu: CpuId, task: TaskIndex) {
+    pub(crate) fn wake_by(&mut self, waker: TaskIndex, cpu: CpuId, task: TaskIndex) {
         self.spend(waker, self.machine.costs.wakeup_ns);
         self.wake(task, Some(cpu));
     }

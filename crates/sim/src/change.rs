@@ -64,7 +64,7 @@ impl Kernel {
         state == State::Running
     }
 
-    fn cpu_offline(&mut self, cpu: CpuId) {
+    pub(crate) fn cpu_offline(&mut self, cpu: CpuId) {
         if !self.masks.online().contains(cpu) {
             return;
         }
@@ -88,7 +88,7 @@ impl Kernel {
         }
     }
 
-    fn cpu_online(&mut self, cpu: CpuId) {
+    pub(crate) fn cpu_online(&mut self, cpu: CpuId) {
         if self.masks.online().contains(cpu) {
             return;
         }

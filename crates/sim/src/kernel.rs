@@ -12,12 +12,13 @@ use ekiden_workload::TaskReport;
 use crate::alarm::{Alarm, Alarms};
 use crate::contain::contained;
 use crate::error::SimError;
+use crate::group::Groups;
 use crate::machine::{DEFAULT_SLICE_NS, Machine};
 use crate::masks::{MaskId, Masks, Questions};
-use crate::pipe::Pipe;
 use crate::place::Selected;
 use crate::program::{ProgramId, Programs};
 use crate::random::Random;
+use crate::shared::Shared;
 use crate::simulation::Injection;
 use crate::task::{State, Task, TaskIndex, WORK_PER_NS};
 use crate::trace::{Record, Sink, What};
@@ -56,7 +57,8 @@ pub(crate) struct Kernel {
     /// Tasks that are not gone.
     pub(crate) live: u64,
     pub(crate) programs: Programs,
-    pub(crate) pipes: Vec<Pipe>,
+    pub(crate) shared: Shared,
+    pub(crate) groups: Groups,
     /// The load's own tasks: what is to be reported, and where they stand while they live.
     pub(crate) roots: Vec<(TaskReport, TaskIndex)>,
     /// What is injected, the last first.
@@ -138,7 +140,8 @@ impl Kernel {
             next_pid: FIRST_PID,
             live: 0,
             programs,
-            pipes: Vec::new(),
+            shared: Shared::default(),
+            groups: Groups::default(),
             roots: Vec::new(),
             injections: Vec::new(),
             seed: 0,
@@ -181,6 +184,7 @@ impl Kernel {
             Alarm::Work(cpu) => self.work_done(cpu),
             Alarm::Sleep(task) => match self.task(task).state {
                 State::New => self.begin(task),
+                State::InIo { device } => self.served(task, device),
                 _ => self.wake(task, None),
             },
             Alarm::Resched(cpu) => {
@@ -195,6 +199,7 @@ impl Kernel {
                 self.deliver(&Event::new(EventKind::Timer, cpu), &[]);
             }
             Alarm::Inject => self.inject_due(),
+            Alarm::Refill => self.refill(),
             Alarm::Stop => {}
         }
     }
@@ -327,11 +332,15 @@ impl Kernel {
             ran_on: None,
             nice,
             mask,
+            group: self.groups.of_root[root as usize],
             program,
             place: 0,
             work: 0,
             loops: Vec::new(),
             random: Random::new(self.seed, pid.into()),
+            timers: Vec::new(),
+            spins_until_ns: None,
+            round: 0,
             cpu_ns: 0,
             wait_ns: 0,
             waits_since_ns: 0,
@@ -373,6 +382,7 @@ impl Kernel {
         let entry = self.task_mut(task);
         (entry.id, entry.is_ours) = (outcome.task, true);
         self.questions.set_mask(outcome.task, self.task(task).mask);
+        self.questions.set_group(outcome.task, self.task(task).group);
         let nice = i64::from(self.task(task).nice) as u64;
         let event = Event { args: [nice, 0], ..self.event(EventKind::TaskEnable, cpu, task) };
         self.deliver(&event, &[]);
@@ -506,6 +516,7 @@ impl Kernel {
         let task = &mut self.tasks[running as usize];
         task.cpu_ns += ran_ns;
         task.work = task.work.saturating_sub(ran_ns.saturating_mul(entry.capacity));
+        self.groups.spend(task.group, ran_ns, now_ns);
     }
 
     /// The slice of the running task ends now.
@@ -516,7 +527,9 @@ impl Kernel {
     /// Sets the alarm for the moment at which the running task will have done its work.
     pub(crate) fn expect_work(&mut self, cpu: CpuId) {
         let Cpu { running: Some(task), capacity, .. } = self.cpus[cpu as usize] else { return };
-        let left_ns = self.task(task).work.div_ceil(capacity);
+        let Task { work, group, .. } = *self.task(task);
+        // Whoever may not run any more goes to sleep at its first chance.
+        let left_ns = if self.groups.used_up(group, self.now_ns) { 1 } else { work.div_ceil(capacity) };
         self.alarms.set(Alarm::Work(cpu), self.now_ns.saturating_add(left_ns));
     }
 
@@ -528,7 +541,9 @@ impl Kernel {
         self.note(What::Tick, cpu, Some(running), 0);
         self.alarms.set(Alarm::Tick(cpu), self.machine.next_tick_ns(cpu, self.now_ns));
         self.tell_for(Call::TaskTick, EventKind::Tick, cpu, running);
-        if self.cpu(cpu).slice_ns == 0 {
+        if self.cpu(cpu).running == Some(running) && self.throttle(running, cpu) {
+            self.look_for_work(cpu, Some(running));
+        } else if self.cpu(cpu).slice_ns == 0 {
             self.look_for_work(cpu, None);
         }
     }
@@ -634,6 +649,10 @@ impl Kernel {
         let Task { root, ran_on, parent, .. } = *self.task(task);
         let moved_ns = ran_on.map_or(0, |from| self.machine.migration_ns(from, cpu));
         let overhead_ns = self.machine.costs.switch_ns.saturating_add(moved_ns);
+        if self.task(task).spins_until_ns.is_some() {
+            // It looks again.
+            self.task_mut(task).work = 0;
+        }
         self.spend(task, overhead_ns);
         let entry = self.task_mut(task);
         entry.state = State::Running;

@@ -54,6 +54,9 @@ pub struct Costs {
     /// Every step of a load that is not `run`: going into the kernel and back. Taken as at least 1, so that no
     /// program goes round for ever without time passing.
     pub syscall_ns: u64,
+    /// Taking or freeing a lock that nobody else wants, and seeing that what one spins for has come, instead of
+    /// `syscall_ns`. Taken as at least 1.
+    pub atomic_ns: u64,
     /// Starting a child, instead of `syscall_ns`.
     pub fork_ns: u64,
     /// Replacing the program image, and its start and end.
@@ -72,6 +75,7 @@ impl Default for Costs {
             migrate_node_ns: 6_000,
             migrate_remote_ns: 20_000,
             syscall_ns: 300,
+            atomic_ns: 50,
             fork_ns: 50_000,
             exec_ns: 300_000,
             exit_ns: 30_000,
@@ -90,6 +94,7 @@ impl Costs {
             migrate_node_ns: 0,
             migrate_remote_ns: 0,
             syscall_ns: 1,
+            atomic_ns: 1,
             fork_ns: 1,
             exec_ns: 1,
             exit_ns: 0,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use ekiden::{CpuId, CpuMask, Host, TaskId};
+use ekiden::{CpuId, CpuMask, Group, Host, TaskId};
 use ekiden_engine::IdleCpus;
 
 /// Number of a set in [`Masks`].
@@ -98,13 +98,17 @@ pub(crate) struct Questions {
     idle: Arc<IdleCpus>,
     /// The set of each task, by the slot in the engine's table.
     of_task: Vec<AtomicU32>,
+    /// The group of each task, likewise.
+    group_of_task: Vec<AtomicU32>,
+    groups: Vec<Group>,
     masks: RwLock<Masks>,
 }
 
 impl Questions {
-    pub(crate) fn new(masks: Masks, idle: Arc<IdleCpus>, max_tasks: u32) -> Self {
+    pub(crate) fn new(masks: Masks, groups: Vec<Group>, idle: Arc<IdleCpus>, max_tasks: u32) -> Self {
         let of_task = (0..max_tasks).map(|_| AtomicU32::new(ANY)).collect();
-        Self { now_ns: AtomicU64::new(0), idle, of_task, masks: RwLock::new(masks) }
+        let group_of_task = (0..max_tasks).map(|_| AtomicU32::new(0)).collect();
+        Self { now_ns: AtomicU64::new(0), idle, of_task, group_of_task, groups, masks: RwLock::new(masks) }
     }
 
     #[inline]
@@ -114,6 +118,10 @@ impl Questions {
 
     pub(crate) fn set_mask(&self, task: TaskId, mask: MaskId) {
         self.of_task[task.slot as usize].store(mask, Relaxed);
+    }
+
+    pub(crate) fn set_group(&self, task: TaskId, group: u32) {
+        self.group_of_task[task.slot as usize].store(group, Relaxed);
     }
 
     pub(crate) fn set_masks(&self, masks: Masks) {
@@ -142,6 +150,11 @@ impl Host for Questions {
         if let Some(allowed) = self.with_cpus(task, CpuMask::clone) {
             *cpus = allowed;
         }
+    }
+
+    fn group(&self, task: TaskId) -> Group {
+        let group = self.group_of_task.get(task.slot as usize).map_or(0, |group| group.load(Relaxed));
+        self.groups[group as usize]
     }
 
     fn idle_cpus(&self, cpus: &mut CpuMask) {

@@ -1,6 +1,7 @@
 //! Loads, made ready to run: each program as a list of operations without nesting.
 
-use ekiden_workload::{Step, Workload};
+use ekiden::CpuId;
+use ekiden_workload::{Step, WaitMode, Workload};
 
 use crate::machine::Costs;
 use crate::masks::{MaskId, Masks};
@@ -28,6 +29,40 @@ pub(crate) enum Effect {
     },
     PipeRead {
         pipe: u32,
+    },
+    Lock {
+        lock: u32,
+        mode: WaitMode,
+    },
+    Unlock {
+        lock: u32,
+    },
+    Barrier {
+        barrier: u32,
+        parties: u32,
+        mode: WaitMode,
+    },
+    /// The lock is taken again by the next operation.
+    Await {
+        condition: u32,
+        lock: Option<u32>,
+    },
+    Signal {
+        condition: u32,
+        /// How many tasks to wake up.
+        most: usize,
+    },
+    Io {
+        device: u32,
+    },
+    Timer {
+        timer: u32,
+        period_ns: u64,
+        restart: bool,
+    },
+    SetOnline {
+        cpu: CpuId,
+        online: bool,
     },
     Yield,
     SetNice {
@@ -106,6 +141,7 @@ impl Writer<'_> {
 
     fn step(&mut self, step: &Step) {
         let syscall_ns = self.costs.syscall_ns.max(1);
+        let atomic_ns = self.costs.atomic_ns.max(1);
         match step {
             Step::Run { ns } => {
                 // Two runs stay two, so that no sum overflows.
@@ -117,6 +153,27 @@ impl Writer<'_> {
             Step::Sleep { ns } => self.push(syscall_ns, Effect::Sleep { ns: *ns }),
             Step::PipeWrite { pipe } => self.push(syscall_ns, Effect::PipeWrite { pipe: *pipe }),
             Step::PipeRead { pipe } => self.push(syscall_ns, Effect::PipeRead { pipe: *pipe }),
+            Step::Lock { lock, mode } => self.push(atomic_ns, Effect::Lock { lock: *lock, mode: *mode }),
+            Step::Unlock { lock } => self.push(atomic_ns, Effect::Unlock { lock: *lock }),
+            Step::Barrier { barrier, parties, mode } => {
+                self.push(atomic_ns, Effect::Barrier { barrier: *barrier, parties: *parties, mode: *mode });
+            }
+            Step::Await { condition, lock } => {
+                self.push(syscall_ns, Effect::Await { condition: *condition, lock: *lock });
+                if let Some(lock) = *lock {
+                    self.push(atomic_ns, Effect::Lock { lock, mode: WaitMode::Block });
+                }
+            }
+            Step::Signal { condition } => self.push(syscall_ns, Effect::Signal { condition: *condition, most: 1 }),
+            Step::Broadcast { condition } => {
+                self.push(syscall_ns, Effect::Signal { condition: *condition, most: usize::MAX });
+            }
+            Step::Io { device } => self.push(syscall_ns, Effect::Io { device: *device }),
+            Step::Timer { timer, period_ns, restart } => {
+                self.push(syscall_ns, Effect::Timer { timer: *timer, period_ns: *period_ns, restart: *restart });
+            }
+            Step::CpuOffline { cpu } => self.push(syscall_ns, Effect::SetOnline { cpu: *cpu, online: false }),
+            Step::CpuOnline { cpu } => self.push(syscall_ns, Effect::SetOnline { cpu: *cpu, online: true }),
             Step::Yield => self.push(syscall_ns, Effect::Yield),
             Step::SetNice { nice } => self.push(syscall_ns, Effect::SetNice { nice: *nice }),
             Step::SetAffinity { cpus } => {

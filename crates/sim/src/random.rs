@@ -25,6 +25,26 @@ impl Random {
     pub(crate) fn up_to(&mut self, limit: u64) -> u64 {
         ((u128::from(self.next()) * (u128::from(limit) + 1)) >> 64) as u64
     }
+
+    /// A time of an exponential distribution with this mean. By integers alone, since logarithms of floating-point
+    /// numbers are not the same on every machine.
+    pub(crate) fn exponential(&mut self, mean: u64) -> u64 {
+        /// The natural logarithm of 2, in parts of 2³².
+        const LN_2: u128 = 2_977_044_472;
+        let uniform = self.next().max(1);
+        // −log₂(uniform ÷ 2⁶⁴) in parts of 2³²: bit by bit, as squaring a number between 1 and 2 tells the next bit of
+        // its logarithm.
+        let mut mantissa = u128::from(uniform << uniform.leading_zeros());
+        let mut log2 = u128::from(uniform.leading_zeros() + 1) << 32;
+        for bit in (0..32).rev() {
+            mantissa = (mantissa * mantissa) >> 63;
+            if mantissa >> 64 != 0 {
+                mantissa >>= 1;
+                log2 -= 1 << bit;
+            }
+        }
+        ((u128::from(mean) * ((log2 * LN_2) >> 32)) >> 32).min(u64::MAX.into()) as u64
+    }
 }
 
 #[cfg(test)]
@@ -34,6 +54,17 @@ mod tests {
     #[test]
     fn the_sequence_is_the_published_one() {
         assert_eq!(Random(0).next(), 0xe220_a839_7b1d_cdaf);
+    }
+
+    #[test]
+    fn exponential_times_have_their_mean_and_their_median() {
+        let mut random = Random::new(3, 4);
+        let mut times: Vec<u64> = (0..20_000).map(|_| random.exponential(1_000_000)).collect();
+        times.sort_unstable();
+        let mean = times.iter().sum::<u64>() / 20_000;
+        assert!((980_000..1_020_000).contains(&mean), "{mean}");
+        assert!((675_000..711_000).contains(&times[10_000]), "ln 2 of the mean, not {}", times[10_000]);
+        assert!((4_400_000..4_800_000).contains(&times[19_800]), "ln 100 of the mean, not {}", times[19_800]);
     }
 
     #[test]

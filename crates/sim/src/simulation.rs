@@ -10,11 +10,12 @@ use ekiden_workload::{Report, TaskReport, Workload};
 use crate::alarm::Alarm;
 use crate::contain::contained;
 use crate::error::{SimError, Stuck, Unfinished};
+use crate::group::Groups;
 use crate::kernel::{Kernel, Stats};
 use crate::machine::Machine;
 use crate::masks::{Masks, Questions};
-use crate::pipe::Pipe;
 use crate::program::Programs;
+use crate::shared::Shared;
 use crate::task::State;
 use crate::trace::{Sink, Trace};
 
@@ -238,7 +239,8 @@ impl Simulation {
         let instances = workload.tasks.iter().map(|task| task.count).sum::<u32>();
         let max_tasks = self.max_tasks.unwrap_or(4 * instances + SPARE_TASKS);
         let idle = Arc::new(IdleCpus::new(nr_cpus));
-        let questions = Arc::new(Questions::new(masks.clone(), idle.clone(), max_tasks));
+        let questions =
+            Arc::new(Questions::new(masks.clone(), Groups::for_policies(workload), idle.clone(), max_tasks));
 
         let mut kernel = Kernel::new(self.machine, masks, questions.clone(), programs);
         if let Some(PolicyMaker { name, make }) = self.policy {
@@ -255,7 +257,8 @@ impl Simulation {
         kernel.seed = self.seed;
         kernel.sink = self.sink;
         kernel.sink.begin(nr_cpus, self.seed);
-        kernel.pipes.resize_with(workload.pipes() as usize, Pipe::default);
+        kernel.shared = Shared::new(workload);
+        kernel.groups = Groups::new(workload);
         kernel.injections = self.injections;
 
         // First of all, so that it comes before what happens at the same moment.

@@ -27,6 +27,7 @@ pub(crate) struct Task {
     pub(crate) ran_on: Option<CpuId>,
     pub(crate) nice: i32,
     pub(crate) mask: MaskId,
+    pub(crate) group: u32,
 
     pub(crate) program: ProgramId,
     /// The operation whose work is being done.
@@ -36,6 +37,12 @@ pub(crate) struct Task {
     /// Rounds left of each loop that it is in, the outermost first.
     pub(crate) loops: Vec<u64>,
     pub(crate) random: Random,
+    /// When each of its timers went off last.
+    pub(crate) timers: Vec<Option<u64>>,
+    /// While it spins: what its CPU time may grow to before it goes to sleep.
+    pub(crate) spins_until_ns: Option<u64>,
+    /// The round of the barrier that it waits at.
+    pub(crate) round: u64,
 
     /// CPU time used in its life.
     pub(crate) cpu_ns: u64,
@@ -73,6 +80,28 @@ pub(crate) enum State {
         /// In this pipe.
         pipe: u32,
     },
+    /// Waits for a lock.
+    ForLock {
+        /// Which.
+        lock: u32,
+    },
+    /// Waits for others.
+    AtBarrier {
+        /// At this barrier.
+        barrier: u32,
+    },
+    /// Waits for a signal.
+    ForCondition {
+        /// Of this condition.
+        condition: u32,
+    },
+    /// Waits for a device.
+    InIo {
+        /// Which.
+        device: u32,
+    },
+    /// Waits until its group may run again.
+    Throttled,
     /// Waits until a child is gone.
     ForChild,
     /// Is gone, or about to be.
@@ -85,10 +114,16 @@ impl Task {
         match self.state {
             State::New => "not started".into(),
             State::Waiting => format!("waiting for CPU {}", self.cpu),
+            State::Running if self.spins_until_ns.is_some() => format!("spinning on CPU {}", self.cpu),
             State::Running => format!("running on CPU {}", self.cpu),
             State::Asleep => "asleep".into(),
             State::Reading { pipe } => format!("reading from pipe {pipe}, which is empty"),
             State::Writing { pipe } => format!("writing to pipe {pipe}, which is full"),
+            State::ForLock { lock } => format!("waiting for lock {lock}"),
+            State::AtBarrier { barrier } => format!("waiting at barrier {barrier}"),
+            State::ForCondition { condition } => format!("waiting for condition {condition}"),
+            State::InIo { device } => format!("waiting for device {device}"),
+            State::Throttled => "waiting for its group's next period".into(),
             State::ForChild => "waiting for a child".into(),
             State::Dead => "gone".into(),
         }

@@ -124,6 +124,16 @@ impl<'a> Actor<'a> {
                 while self.run(steps)? == Flow::On {}
                 return Ok(Flow::End);
             }
+            Step::Lock { .. }
+            | Step::Unlock { .. }
+            | Step::Barrier { .. }
+            | Step::Await { .. }
+            | Step::Signal { .. }
+            | Step::Broadcast { .. }
+            | Step::Io { .. }
+            | Step::Timer { .. }
+            | Step::CpuOffline { .. }
+            | Step::CpuOnline { .. } => unreachable!("a load with this step was refused"),
             Step::Mark => self.slot.mark(),
             Step::Exit => return Ok(Flow::End),
         }

@@ -18,7 +18,7 @@ use crate::crew::{Crew, now_ns};
 use crate::proc::{self, KernelCounts};
 use crate::report::{Report, TaskReport};
 use crate::slot::{Doing, Slots, Word};
-use crate::spec::{SpecError, Workload};
+use crate::spec::{SpecError, Step, Workload};
 use crate::spin::Spin;
 use crate::sys::{self, AheadOfOthers};
 
@@ -67,6 +67,12 @@ pub enum ExecError {
         needed: u32,
         /// CPUs that the caller may use.
         have: u32,
+    },
+    /// The load has steps or properties that only the simulator has.
+    #[error("real processes cannot {what} yet, which the load asks for: run it with `ekiden sim`, or leave that out")]
+    OnlySimulated {
+        /// What they cannot do.
+        what: &'static str,
     },
     /// Children are forked, which other threads of the caller would not survive.
     #[error("loads must be started from a process with one thread, this one has {threads}: run `ekiden-load` instead")]
@@ -178,6 +184,9 @@ pub fn execute(load: &Workload, options: &Options) -> Result<Report, ExecError> 
     if cpus.count() < load.cpus {
         return Err(ExecError::TooFewCpus { needed: load.cpus, have: cpus.count() });
     }
+    if let Some(what) = only_simulated(load) {
+        return Err(ExecError::OnlySimulated { what });
+    }
     check_one_thread()?;
     raise_open_files();
     let pipes = (0..load.pipes()).map(|_| pipe_with(PipeFlags::CLOEXEC)).collect::<Result<Vec<_>, _>>();
@@ -242,6 +251,27 @@ pub fn execute(load: &Workload, options: &Options) -> Result<Report, ExecError> 
         tasks.push(complete(seen, pid, counts_before[index], last_cpus[index]));
     }
     Ok(Report { workload: load.name.clone(), scheduler, wall_ns: end_ns - zero_ns, tasks })
+}
+
+/// What of the load only the simulator can do, if there is anything.
+fn only_simulated(load: &Workload) -> Option<&'static str> {
+    let mut what = None;
+    if load.tasks.iter().any(|task| task.group.is_some()) {
+        what = Some("be put into groups");
+    }
+    load.each_step(|step| {
+        let found = match step {
+            Step::Lock { .. } | Step::Unlock { .. } => "take locks",
+            Step::Barrier { .. } => "meet at barriers",
+            Step::Await { .. } | Step::Signal { .. } | Step::Broadcast { .. } => "wait for conditions",
+            Step::Timer { .. } => "have timers",
+            Step::Io { .. } => "use devices of the load",
+            Step::CpuOffline { .. } | Step::CpuOnline { .. } => "take CPUs out of the machine",
+            _ => return,
+        };
+        what = what.or(Some(found));
+    });
+    what
 }
 
 /// Adds to what a task noted itself what the kernel says about it.

@@ -40,4 +40,4 @@ pub mod spin;
 mod sys;
 
 pub use report::{Report, TaskReport};
-pub use spec::{SpecError, Step, TaskSpec, Workload};
+pub use spec::{Device, Group, Limit, SpecError, Step, TaskSpec, WaitMode, Workload};

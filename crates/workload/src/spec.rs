@@ -6,6 +6,8 @@
 //!   takes longer on the wall, and the time it takes is what the scheduler decides.
 //! - All tasks exist before time 0, waiting. At time 0 all are released at once; a task with `start_ns` sleeps until then.
 //! - CPU numbers count the CPUs that the runner may use, from 0.
+//! - Locks, barriers, conditions and pipes exist because they are named, by number from 0, and are shared by all tasks.
+//!   A lock belongs to no task: whoever unlocks it frees it, and a task that ends does not.
 //! - A task's end does not end its children. The load is over when every task and every child has ended, or at
 //!   `duration_ns`, when what still runs is killed.
 
@@ -16,6 +18,15 @@ pub const PIPE_CAPACITY: usize = 65_536;
 
 /// Most tasks in one load, copies counted.
 pub const TASKS_MAX: u64 = 65_536;
+
+/// A group's weight if it says nothing, and if a task has none: cgroups' own default of `cpu.weight`.
+pub const GROUP_WEIGHT: u32 = 100;
+
+/// Most timers of one task.
+pub const TIMERS_MAX: u32 = 256;
+
+/// The least quota and period of a [`Limit`], as in the kernel.
+pub const LIMIT_NS_MIN: u64 = 1_000_000;
 
 /// Deepest nesting of `Repeat`, `Forever` and `Fork`.
 pub const DEPTH_MAX: usize = 16;
@@ -31,8 +42,68 @@ pub struct Workload {
     /// When set, the load is stopped at this time; when not, it ends with its last task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ns: Option<u64>,
+    /// Groups of tasks, as control groups or the kernel's autogroups are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<Group>,
+    /// Devices that [`Step::Io`] waits for, numbered from 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<Device>,
     /// What runs.
     pub tasks: Vec<TaskSpec>,
+}
+
+/// Tasks whose CPU time is shared out, or limited, together. One level: groups hold no groups.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// Its name, by which tasks say that they belong to it.
+    pub name: String,
+    /// Its share, as a cgroup's `cpu.weight`: 1 to 10,000. What is made of it is the policy's affair.
+    #[serde(default = "group_weight", skip_serializing_if = "is_group_weight")]
+    pub weight: u32,
+    /// The most CPU time that it gets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
+}
+
+/// CPU time that a group has in every period, as a cgroup's `cpu.max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limit {
+    /// Nanoseconds of CPU time, all CPUs together.
+    pub quota_ns: u64,
+    /// Nanoseconds until there is a new quota; what is left of the old one is lost.
+    pub period_ns: u64,
+}
+
+/// Something that serves requests at its own pace, such as a disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// How many requests it serves at once; others wait in the order in which they came.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub servers: u32,
+    /// Time that one request takes, in nanoseconds.
+    pub service_ns: u64,
+    /// Whether that is only the mean of an exponential distribution.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub exponential: bool,
+}
+
+/// How a task waits for another one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum WaitMode {
+    /// Asleep (a futex).
+    #[default]
+    Block,
+    /// On its CPU, looking again and again, which uses CPU time and nothing else.
+    Spin,
+    /// First one, then the other.
+    SpinThenBlock {
+        /// CPU time after which it goes to sleep, in nanoseconds.
+        spin_ns: u64,
+    },
 }
 
 /// One task, or several equal ones.
@@ -50,6 +121,9 @@ pub struct TaskSpec {
     /// The CPUs it may use at the start; absent means any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Vec<u32>>,
+    /// The group that it and its children belong to; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// When it begins its program, after the load's time 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub start_ns: u64,
@@ -80,6 +154,75 @@ pub enum Step {
     PipeRead {
         /// Which pipe, from 0.
         pipe: u32,
+    },
+    /// Take a lock, waiting while another task has it. Nobody queues for it: when it is freed, a task that spins for it
+    /// on a CPU has it at once; else the one that has slept longest is woken up and tries again.
+    Lock {
+        /// Which lock, from 0.
+        lock: u32,
+        /// How to wait.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        mode: WaitMode,
+    },
+    /// Free a lock.
+    Unlock {
+        /// Which lock, from 0.
+        lock: u32,
+    },
+    /// Wait until `parties` tasks have come to this barrier. The last to come goes on at once.
+    Barrier {
+        /// Which barrier, from 0.
+        barrier: u32,
+        /// How many tasks it takes.
+        parties: u32,
+        /// How to wait.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        mode: WaitMode,
+    },
+    /// Free `lock`, sleep until somebody signals `condition`, and take `lock` again. A signal that nobody waits for is
+    /// lost.
+    Await {
+        /// Which condition, from 0.
+        condition: u32,
+        /// The lock; absent: none is freed or taken.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lock: Option<u32>,
+    },
+    /// Wake up the task that has waited longest for `condition`.
+    Signal {
+        /// Which condition, from 0.
+        condition: u32,
+    },
+    /// Wake up all tasks that wait for `condition`.
+    Broadcast {
+        /// Which condition, from 0.
+        condition: u32,
+    },
+    /// Sleep until `device` has served a request.
+    Io {
+        /// Which of the load's devices.
+        device: u32,
+    },
+    /// Sleep until the next of the times that lie `period_ns` apart, beginning when this task first comes to a step
+    /// with this timer. Returns at once if that time has passed.
+    Timer {
+        /// Which of the task's own timers, from 0.
+        timer: u32,
+        /// Nanoseconds.
+        period_ns: u64,
+        /// After a time that has passed, count on from now; otherwise missed periods are caught up on.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        restart: bool,
+    },
+    /// Take a CPU out of the machine. Tasks there go elsewhere; those that may run nowhere else may then run anywhere.
+    CpuOffline {
+        /// Which.
+        cpu: u32,
+    },
+    /// Put it back.
+    CpuOnline {
+        /// Which.
+        cpu: u32,
     },
     /// `sched_yield`: let others run, staying runnable.
     Yield,
@@ -142,7 +285,14 @@ pub enum SpecError {
 impl Workload {
     /// A load that ends with its last task.
     pub fn new(name: impl Into<String>, cpus: u32, tasks: impl IntoIterator<Item = TaskSpec>) -> Self {
-        Workload { name: name.into(), cpus, duration_ns: None, tasks: tasks.into_iter().collect() }
+        Workload {
+            name: name.into(),
+            cpus,
+            duration_ns: None,
+            groups: Vec::new(),
+            devices: Vec::new(),
+            tasks: tasks.into_iter().collect(),
+        }
     }
 
     /// The same load, stopped after `duration_ns`.
@@ -177,17 +327,76 @@ impl Workload {
         })
     }
 
+    /// The same load with this group, which tasks join by its name.
+    #[must_use]
+    pub fn with_group(mut self, group: Group) -> Self {
+        self.groups.push(group);
+        self
+    }
+
+    /// The same load with one more device.
+    #[must_use]
+    pub fn with_device(mut self, device: Device) -> Self {
+        self.devices.push(device);
+        self
+    }
+
+    /// Calls `with` on every step of every task, nested ones too.
+    pub fn each_step(&self, mut with: impl FnMut(&Step)) {
+        self.tasks.iter().for_each(|task| visit(&task.program, &mut with));
+    }
+
+    fn numbers(&self, number_in: impl Fn(&Step) -> Option<u32>) -> u32 {
+        let mut numbers = 0;
+        self.each_step(|step| {
+            if let Some(number) = number_in(step) {
+                numbers = numbers.max(number.saturating_add(1));
+            }
+        });
+        numbers
+    }
+
     /// How many pipes there are: one more than the highest that a step names.
     pub fn pipes(&self) -> u32 {
-        let mut pipes = 0;
-        for task in &self.tasks {
-            visit(&task.program, &mut |step| {
-                if let Step::PipeWrite { pipe } | Step::PipeRead { pipe } = step {
-                    pipes = pipes.max(pipe.saturating_add(1));
-                }
-            });
-        }
-        pipes
+        self.numbers(|step| match step {
+            Step::PipeWrite { pipe } | Step::PipeRead { pipe } => Some(*pipe),
+            _ => None,
+        })
+    }
+
+    /// How many locks there are.
+    pub fn locks(&self) -> u32 {
+        self.numbers(|step| match step {
+            Step::Lock { lock, .. } | Step::Unlock { lock } => Some(*lock),
+            Step::Await { lock, .. } => *lock,
+            _ => None,
+        })
+    }
+
+    /// How many barriers there are.
+    pub fn barriers(&self) -> u32 {
+        self.numbers(|step| match step {
+            Step::Barrier { barrier, .. } => Some(*barrier),
+            _ => None,
+        })
+    }
+
+    /// How many conditions there are.
+    pub fn conditions(&self) -> u32 {
+        self.numbers(|step| match step {
+            Step::Await { condition, .. } | Step::Signal { condition } | Step::Broadcast { condition } => {
+                Some(*condition)
+            }
+            _ => None,
+        })
+    }
+
+    /// How many timers each task has.
+    pub fn timers(&self) -> u32 {
+        self.numbers(|step| match step {
+            Step::Timer { timer, .. } => Some(*timer),
+            _ => None,
+        })
     }
 
     /// Whether the load can be run at all.
@@ -210,9 +419,26 @@ impl Workload {
         if self.tasks.iter().map(|t| u64::from(t.count)).sum::<u64>() > TASKS_MAX {
             return whole(&format!("it has more than {TASKS_MAX} tasks: lower `count`"));
         }
-        if self.pipes() > TASKS_MAX as u32 {
-            return whole(&format!("it names a pipe above {}: number pipes from 0", TASKS_MAX - 1));
+        let named = [
+            ("pipe", self.pipes()),
+            ("lock", self.locks()),
+            ("barrier", self.barriers()),
+            ("condition", self.conditions()),
+        ];
+        if let Some((what, _)) = named.iter().find(|(_, count)| u64::from(*count) > TASKS_MAX) {
+            return whole(&format!("it names a {what} above {}: number them from 0", TASKS_MAX - 1));
         }
+        if self.timers() > TIMERS_MAX {
+            return whole(&format!("it names a timer above {}: number each task's own from 0", TIMERS_MAX - 1));
+        }
+        self.check_groups()?;
+        for (number, device) in self.devices.iter().enumerate() {
+            if device.servers == 0 || device.service_ns == 0 {
+                let why = "it never serves anybody: give it at least one of `servers` and 1 of `service_ns`";
+                return Err((format!("device {number}"), why.into()));
+            }
+        }
+        let mut parties = std::collections::HashMap::new();
         let mut names = std::collections::HashSet::new();
         for (name, _) in self.instances() {
             if !names.insert(name.clone()) {
@@ -227,7 +453,44 @@ impl Workload {
             }
             check_nice(task.nice).map_err(|why| (place.clone(), why))?;
             self.check_cpus(&task.affinity).map_err(|why| (place.clone(), why))?;
+            if let Some(group) = task.group.as_ref().filter(|group| self.group_number(group).is_none()) {
+                return fail(&format!("it belongs to `{group}`, which is none of `groups`: add it there"));
+            }
             self.check_program(&task.program, &place, 1)?;
+            let mut disagree = None;
+            visit(&task.program, &mut |step| {
+                if let Step::Barrier { barrier, parties: wanted, .. } = step {
+                    if *parties.entry(*barrier).or_insert(*wanted) != *wanted {
+                        disagree = Some(*barrier);
+                    }
+                }
+            });
+            if let Some(barrier) = disagree {
+                return fail(&format!("barrier {barrier} has other `parties` elsewhere: they must be the same"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the group of this name stands in the list.
+    pub fn group_number(&self, name: &str) -> Option<usize> {
+        self.groups.iter().position(|group| group.name == name)
+    }
+
+    fn check_groups(&self) -> Result<(), (String, String)> {
+        for (number, group) in self.groups.iter().enumerate() {
+            let place = format!("group `{}`", group.name);
+            if self.group_number(&group.name) != Some(number) {
+                return Err((place, "there are two of that name: give each its own".into()));
+            }
+            if !(1..=10_000).contains(&group.weight) {
+                return Err((place, format!("weight {}: choose one from 1 to 10000", group.weight)));
+            }
+            let too_short = |limit: Limit| limit.quota_ns < LIMIT_NS_MIN || limit.period_ns < LIMIT_NS_MIN;
+            if group.limit.is_some_and(too_short) {
+                let why = "a limit below what the kernel takes: `quota_ns` and `period_ns` are at least 1000000";
+                return Err((place, why.into()));
+            }
         }
         Ok(())
     }
@@ -242,6 +505,14 @@ impl Workload {
             match step {
                 Step::SetNice { nice } => check_nice(*nice).map_err(|why| (place.clone(), why))?,
                 Step::SetAffinity { cpus } => self.check_cpus(cpus).map_err(|why| (place.clone(), why))?,
+                Step::CpuOffline { cpu } | Step::CpuOnline { cpu } => {
+                    self.check_cpus(&Some(vec![*cpu])).map_err(|why| (place.clone(), why))?;
+                }
+                Step::Barrier { parties: 0, .. } => return fail("a barrier for nobody: set `parties` to at least 1"),
+                Step::Timer { period_ns: 0, .. } => return fail("a timer without a period: set `period_ns`"),
+                Step::Io { device } if *device as usize >= self.devices.len() => {
+                    return fail(&format!("there is no device {device}: add it to `devices`, counted from 0"));
+                }
                 Step::Fork { program: inner } | Step::Repeat { steps: inner, .. } => {
                     self.check_program(inner, &place, depth + 1)?;
                 }
@@ -281,7 +552,7 @@ impl Workload {
 impl TaskSpec {
     /// One task of nice value 0 that may use any CPU and starts at once.
     pub fn new(name: impl Into<String>, program: Vec<Step>) -> Self {
-        TaskSpec { name: name.into(), count: 1, nice: 0, affinity: None, start_ns: 0, program }
+        TaskSpec { name: name.into(), count: 1, nice: 0, affinity: None, group: None, start_ns: 0, program }
     }
 
     /// The same task, `count` times.
@@ -303,6 +574,20 @@ impl TaskSpec {
     pub fn nice(mut self, nice: i32) -> Self {
         self.nice = nice;
         self
+    }
+
+    /// The same task in the group of this name.
+    #[must_use]
+    pub fn in_group(mut self, group: impl Into<String>) -> Self {
+        self.group = Some(group.into());
+        self
+    }
+}
+
+impl Group {
+    /// A group of the usual weight and without a limit.
+    pub fn new(name: impl Into<String>) -> Self {
+        Group { name: name.into(), weight: GROUP_WEIGHT, limit: None }
     }
 }
 
@@ -330,6 +615,8 @@ fn takes_time(steps: &[Step]) -> bool {
         Step::Repeat { times, steps } => *times > 0 && takes_time(steps),
         Step::Forever { steps } => takes_time(steps),
         Step::PipeRead { .. } | Step::PipeWrite { .. } | Step::Exit | Step::Exec => true,
+        Step::Await { .. } | Step::Io { .. } => true,
+        Step::Timer { period_ns, .. } => *period_ns > 0,
         _ => false,
     })
 }
@@ -350,6 +637,14 @@ fn check_nice(nice: i32) -> Result<(), String> {
         -20..=19 => Ok(()),
         _ => Err(format!("nice value {nice}: choose one from -20 to 19")),
     }
+}
+
+fn group_weight() -> u32 {
+    GROUP_WEIGHT
+}
+
+fn is_group_weight(weight: &u32) -> bool {
+    *weight == GROUP_WEIGHT
 }
 
 fn one() -> u32 {

@@ -1,9 +1,49 @@
 //! The description of a load: what is read is what was written, and what makes no sense is refused with its place.
 
-use ekiden_workload::{Report, Step, TaskReport, TaskSpec, Workload};
+use ekiden_workload::{Device, Group, Limit, Report, Step, TaskReport, TaskSpec, WaitMode, Workload};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+
+fn mode() -> impl Strategy<Value = WaitMode> {
+    let then_block = any::<u64>().prop_map(|spin_ns| WaitMode::SpinThenBlock { spin_ns });
+    prop_oneof![Just(WaitMode::Block), Just(WaitMode::Spin), then_block]
+}
+
+fn waiting() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (any::<u32>(), mode()).prop_map(|(lock, mode)| Step::Lock { lock, mode }),
+        any::<u32>().prop_map(|lock| Step::Unlock { lock }),
+        (0..3_u32, any::<u32>(), mode()).prop_map(|(barrier, parties, mode)| Step::Barrier { barrier, parties, mode }),
+        (any::<u32>(), option::of(any::<u32>())).prop_map(|(condition, lock)| Step::Await { condition, lock }),
+        any::<u32>().prop_map(|condition| Step::Signal { condition }),
+        any::<u32>().prop_map(|condition| Step::Broadcast { condition }),
+        (0..3_u32).prop_map(|device| Step::Io { device }),
+        (any::<u32>(), any::<u64>(), any::<bool>()).prop_map(|(timer, period_ns, restart)| Step::Timer {
+            timer,
+            period_ns,
+            restart
+        }),
+        any::<u32>().prop_map(|cpu| Step::CpuOffline { cpu }),
+        any::<u32>().prop_map(|cpu| Step::CpuOnline { cpu }),
+    ]
+}
+
+fn group() -> impl Strategy<Value = Group> {
+    let limit = option::of((any::<u64>(), any::<u64>()));
+    ("[ab]", any::<u32>(), limit).prop_map(|(name, weight, limit)| {
+        let limit = limit.map(|(quota_ns, period_ns)| Limit { quota_ns, period_ns });
+        Group { name, weight, limit }
+    })
+}
+
+fn device() -> impl Strategy<Value = Device> {
+    (any::<u32>(), any::<u64>(), any::<bool>()).prop_map(|(servers, service_ns, exponential)| Device {
+        servers,
+        service_ns,
+        exponential,
+    })
+}
 
 fn step() -> impl Strategy<Value = Step> {
     let leaf = prop_oneof![
@@ -13,6 +53,7 @@ fn step() -> impl Strategy<Value = Step> {
         any::<u32>().prop_map(|pipe| Step::PipeRead { pipe }),
         any::<i32>().prop_map(|nice| Step::SetNice { nice }),
         option::of(vec(any::<u32>(), 0..4)).prop_map(|cpus| Step::SetAffinity { cpus }),
+        waiting(),
         Just(Step::Yield),
         Just(Step::Wait),
         Just(Step::Exec),
@@ -30,11 +71,21 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn workload() -> impl Strategy<Value = Workload> {
     let affinity = option::of(vec(any::<u32>(), 0..4));
-    let task = ("[a-z]{1,8}", any::<u32>(), any::<i32>(), affinity, any::<u64>(), vec(step(), 0..6)).prop_map(
-        |(name, count, nice, affinity, start_ns, program)| TaskSpec { name, count, nice, affinity, start_ns, program },
-    );
-    (".*", any::<u32>(), option::of(any::<u64>()), vec(task, 0..4))
-        .prop_map(|(name, cpus, duration_ns, tasks)| Workload { name, cpus, duration_ns, tasks })
+    let who = ("[a-z]{1,8}", any::<u32>(), any::<i32>(), affinity, option::of("[ab]"));
+    let task = (who, any::<u64>(), vec(step(), 0..6)).prop_map(|(who, start_ns, program)| {
+        let (name, count, nice, affinity, group) = who;
+        TaskSpec { name, count, nice, affinity, group, start_ns, program }
+    });
+    (".*", any::<u32>(), option::of(any::<u64>()), vec(group(), 0..3), vec(device(), 0..2), vec(task, 0..4)).prop_map(
+        |(name, cpus, duration_ns, groups, devices, tasks)| Workload {
+            name,
+            cpus,
+            duration_ns,
+            groups,
+            devices,
+            tasks,
+        },
+    )
 }
 
 proptest! {
