@@ -12,7 +12,7 @@ use clap::Args;
 use ekiden::Topology;
 use ekiden_build::Project;
 use ekiden_sim::{Jitter, Machine, SimError, SimReport};
-use ekiden_workload::{Workload, builtin, checks};
+use ekiden_workload::{Workload, builtin, checks, loads};
 use serde::Serialize;
 
 use crate::{
@@ -180,6 +180,7 @@ fn list(cpus: u32) {
     for case in builtin::all(cpus) {
         println!("{:14} {}", case.workload.name, case.about);
     }
+    print!("\nWith parameters, and several at once, as in make:jobs=64+r:count=2\n{}", loads::overview());
 }
 
 /// A built-in load with its check, or the load in a file, which is judged by whether it finished.
@@ -189,7 +190,8 @@ fn load(name: &str, cpus: u32) -> Result<(Workload, builtin::Check)> {
     }
     let path = Path::new(name);
     if path.extension().is_none() && !path.exists() {
-        let message = format!("there is no load `{name}` for {cpus} CPUs; `ekiden sim list` shows them");
+        let why = loads::make(name, cpus).err().map_or_else(String::new, |why| why.to_string());
+        let message = format!("no load for {cpus} CPUs: {why}; `ekiden sim list` shows all");
         return Err(Failure::new(Exit::Usage, message).into());
     }
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the load {name}"))?;

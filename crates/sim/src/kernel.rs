@@ -8,6 +8,7 @@ use ekiden::abi::{Event, EventKind, Outcome, RefusalReason, Status, enqueue_flag
 use ekiden::{Call, Calls, CpuId, CpuMask, TaskId};
 use ekiden_engine::{Engine, Fault};
 use ekiden_workload::TaskReport;
+use ekiden_workload::random::Random;
 
 use crate::alarm::{Alarm, Alarms};
 use crate::contain::contained;
@@ -17,7 +18,6 @@ use crate::machine::{DEFAULT_SLICE_NS, Machine};
 use crate::masks::{MaskId, Masks, Questions};
 use crate::place::Selected;
 use crate::program::{ProgramId, Programs};
-use crate::random::Random;
 use crate::shared::Shared;
 use crate::simulation::Injection;
 use crate::task::{State, Task, TaskIndex, WORK_PER_NS};
@@ -337,7 +337,7 @@ impl Kernel {
             place: 0,
             work: 0,
             loops: Vec::new(),
-            random: Random::new(self.seed, pid.into()),
+            random: Random::stream(self.seed, pid.into()),
             timers: Vec::new(),
             spins_until_ns: None,
             round: 0,

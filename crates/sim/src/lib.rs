@@ -34,7 +34,6 @@ mod machine;
 mod masks;
 mod place;
 mod program;
-mod random;
 mod shared;
 mod simulation;
 mod task;

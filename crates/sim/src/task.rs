@@ -1,10 +1,10 @@
 //! A task of the simulated machine.
 
 use ekiden::{CpuId, TaskId};
+use ekiden_workload::random::Random;
 
 use crate::masks::MaskId;
 use crate::program::ProgramId;
-use crate::random::Random;
 
 /// Where a task stands in the simulation's list; used again when it is gone.
 pub(crate) type TaskIndex = u32;

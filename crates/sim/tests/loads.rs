@@ -5,6 +5,7 @@ use ekiden_policies::{Fifo, Wfq};
 use ekiden_sim::{Machine, PolicyMaker, SimReport, Simulation};
 use ekiden_workload::builtin::{self, Case};
 use ekiden_workload::checks::all_finished;
+use ekiden_workload::{Workload, loads};
 
 fn run(case: &Case, cpus: u32, policy: PolicyMaker) -> SimReport {
     let name = policy.name().to_owned();
@@ -49,4 +50,32 @@ fn fifo_fails_where_nice_values_count() {
     let (load, check) = builtin::weights_test();
     let result = Simulation::of::<Fifo>(Machine::flat(1), "").run(&load).unwrap();
     assert!(check(&result.report).is_err(), "{}", result.report);
+}
+
+#[test]
+fn every_kind_of_load_finishes_under_every_policy() {
+    for kind in loads::ALL {
+        for policy in [PolicyMaker::of::<Wfq>(""), PolicyMaker::of::<Fifo>("")] {
+            let case = builtin::find(kind.name, 4).unwrap();
+            let result = run(&case, 4, policy);
+            assert_eq!((case.check)(&result.report), Ok(()), "{}", kind.name);
+        }
+    }
+}
+
+#[test]
+fn threads_that_spin_suffer_most_where_they_share_cpus() {
+    let slowdown = |name: &str| {
+        let load = loads::make(&format!("{name}:threads=4:ms=50"), 4).unwrap();
+        let wall_ns = |cpus| {
+            let machine = Machine::flat(cpus);
+            let load = Workload { cpus, ..load.clone() };
+            Simulation::of::<Wfq>(machine, "").run(&load).unwrap().report.wall_ns as f64
+        };
+        wall_ns(1) / wall_ns(4)
+    };
+    // Pure computation takes four times as long on a quarter of the CPUs.
+    let (ep, lu) = (slowdown("nas-ep"), slowdown("nas-lu"));
+    assert!((3.7..4.3).contains(&ep), "{ep}");
+    assert!(lu > 2.0 * ep, "{lu}");
 }

@@ -151,7 +151,7 @@ pub fn near(value: f64, due: f64, tolerance: f64) -> bool {
 }
 
 /// Nothing can be said about a report of no tasks.
-fn some_tasks(report: &Report) -> Verdict {
+pub(crate) fn some_tasks(report: &Report) -> Verdict {
     if report.tasks.is_empty() { Err("the report has no tasks".into()) } else { Ok(()) }
 }
 

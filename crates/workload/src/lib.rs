@@ -4,6 +4,7 @@
 //! - [`spec`]: what a load is made of ([`Workload`], [`TaskSpec`], [`Step`]);
 //! - [`report`]: what is known after a run ([`Report`], [`TaskReport`]);
 //! - [`builtin`]: the loads that come with Ekiden, each with the check it must pass;
+//! - [`loads`]: loads by name and parameters, such as `nas-lu:threads=60+r:count=4`;
 //! - [`checks`]: the judgements, functions of reports alone;
 //! - `exec`, `direct` (Linux, feature `exec`): loads run by real processes.
 //!
@@ -19,6 +20,8 @@
 
 pub mod builtin;
 pub mod checks;
+pub mod loads;
+pub mod random;
 pub mod report;
 pub mod spec;
 

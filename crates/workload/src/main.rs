@@ -13,7 +13,7 @@ use ekiden_workload::builtin::{self, Case};
 use ekiden_workload::direct::{self, Measured, Messaging, Pipe, Setting};
 use ekiden_workload::exec::{self, Class, Options};
 use ekiden_workload::spin::Spin;
-use ekiden_workload::{Report, Step, TaskSpec, Workload};
+use ekiden_workload::{Report, Step, TaskSpec, Workload, loads};
 use serde::Serialize;
 
 #[derive(Parser)]
@@ -329,7 +329,8 @@ fn find(name: &str, cpus_wanted: Option<u32>) -> Result<Case> {
 }
 
 fn unknown(name: &str) -> anyhow::Error {
-    anyhow!("no built-in load is called `{name}` on {} CPUs; `ekiden-load list` shows them", cpus())
+    let why = loads::make(name, cpus()).err().map_or_else(String::new, |why| why.to_string());
+    anyhow!("no load for {} CPUs: {why}; `ekiden-load list` shows all", cpus())
 }
 
 fn execute(workload: &Workload, common: &Common, loops_per_ms: Option<u64>) -> Result<Report> {
@@ -351,6 +352,7 @@ fn list(json: bool) -> Result<()> {
     for case in &cases {
         writeln!(text, "{:14} {}", case.workload.name, case.about)?;
     }
+    write!(text, "\nWith parameters, and several at once, as in make:jobs=64+r:count=2\n{}", loads::overview())?;
     print(&format!("{text}\nRun one: ekiden-load run {} --check", cases[0].workload.name))
 }
 

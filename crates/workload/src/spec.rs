@@ -341,6 +341,29 @@ impl Workload {
         self
     }
 
+    /// Both loads at once, sharing nothing: what the other one numbers gets other numbers, and names that are taken get
+    /// a number behind them. It lasts as long as the one that lasts longer.
+    #[must_use]
+    pub fn beside(mut self, mut other: Self) -> Self {
+        let first = (self.pipes(), self.locks(), self.barriers(), self.conditions(), self.devices.len() as u32);
+        for task in &mut other.tasks {
+            renumber(&mut task.program, first);
+            task.name = free_name(&task.name, self.tasks.iter().map(|task| task.name.as_str()));
+        }
+        for group in &mut other.groups {
+            let name = free_name(&group.name, self.groups.iter().map(|group| group.name.as_str()));
+            let members = other.tasks.iter_mut().filter(|task| task.group.as_ref() == Some(&group.name));
+            members.for_each(|task| task.group = Some(name.clone()));
+            group.name = name;
+        }
+        self.cpus = self.cpus.max(other.cpus);
+        self.duration_ns = self.duration_ns.max(other.duration_ns);
+        self.groups.append(&mut other.groups);
+        self.devices.append(&mut other.devices);
+        self.tasks.append(&mut other.tasks);
+        self
+    }
+
     /// Calls `with` on every step of every task, nested ones too.
     pub fn each_step(&self, mut with: impl FnMut(&Step)) {
         self.tasks.iter().for_each(|task| visit(&task.program, &mut with));
@@ -628,6 +651,42 @@ pub(crate) fn visit(steps: &[Step], with: &mut impl FnMut(&Step)) {
         if let Step::Fork { program: inner } | Step::Repeat { steps: inner, .. } | Step::Forever { steps: inner } = step
         {
             visit(inner, with);
+        }
+    }
+}
+
+/// `name`, with a number behind it if it is taken.
+fn free_name<'a>(name: &str, taken: impl Iterator<Item = &'a str> + Clone) -> String {
+    let mut free = name.to_owned();
+    for number in 2.. {
+        if !taken.clone().any(|other| other == free) {
+            break;
+        }
+        free = format!("{name}-{number}");
+    }
+    free
+}
+
+/// Lets the numbers of pipes, locks, barriers, conditions and devices begin with these.
+fn renumber(steps: &mut [Step], first: (u32, u32, u32, u32, u32)) {
+    let (pipes, locks, barriers, conditions, devices) = first;
+    for step in steps {
+        match step {
+            Step::PipeWrite { pipe } | Step::PipeRead { pipe } => *pipe += pipes,
+            Step::Lock { lock, .. } | Step::Unlock { lock } => *lock += locks,
+            Step::Barrier { barrier, .. } => *barrier += barriers,
+            Step::Await { condition, lock } => {
+                *condition += conditions;
+                if let Some(lock) = lock {
+                    *lock += locks;
+                }
+            }
+            Step::Signal { condition } | Step::Broadcast { condition } => *condition += conditions,
+            Step::Io { device } => *device += devices,
+            Step::Fork { program: inner } | Step::Repeat { steps: inner, .. } | Step::Forever { steps: inner } => {
+                renumber(inner, first);
+            }
+            _ => {}
         }
     }
 }
