@@ -37,6 +37,7 @@ impl Kernel {
         self.task_mut(task).mask = mask;
         let count = self.masks.get(mask).cpus.count();
         self.note(What::Affinity, cpu, Some(task), count.into());
+        self.note_allowed(task);
         if self.is_ours(task) {
             self.questions.set_mask(self.task(task).id, mask);
             self.tell_for(Call::TaskAffinityChanged, EventKind::Affinity, cpu, task);

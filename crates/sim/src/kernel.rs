@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ekiden::abi::{Event, EventKind, Outcome, RefusalReason, Status, enqueue_flags, pick_flags};
 use ekiden::{Call, Calls, CpuId, CpuMask, TaskId};
 use ekiden_engine::{Engine, Fault};
+use ekiden_trace::{masks, names};
 use ekiden_workload::TaskReport;
 use ekiden_workload::random::Random;
 
@@ -15,7 +16,7 @@ use crate::contain::contained;
 use crate::error::SimError;
 use crate::group::Groups;
 use crate::machine::{DEFAULT_SLICE_NS, Machine};
-use crate::masks::{MaskId, Masks, Questions};
+use crate::masks::{ANY, MaskId, Masks, Questions};
 use crate::place::Selected;
 use crate::program::{ProgramId, Programs};
 use crate::shared::Shared;
@@ -175,6 +176,34 @@ impl Kernel {
         if !matches!(self.sink, Sink::Nowhere) {
             let pid = task.map_or(0, |task| self.task(task).pid);
             self.sink.put(Record { time_ns: self.now_ns, cpu, what, pid, value });
+        }
+    }
+
+    /// What a new task is like, as far as it is not as most tasks are.
+    fn note_attributes(&mut self, task: TaskIndex) {
+        if matches!(self.sink, Sink::Nowhere) {
+            return;
+        }
+        let Task { pid, cpu, nice, mask, root, .. } = *self.task(task);
+        for (piece, value) in (0..).zip(names(&self.roots[root as usize].0.name)) {
+            self.sink.put(Record { time_ns: self.now_ns, cpu: piece, what: What::Name, pid, value });
+        }
+        if nice != 0 {
+            self.note(What::Nice, cpu, Some(task), i64::from(nice) as u64);
+        }
+        if mask != ANY {
+            self.note_allowed(task);
+        }
+    }
+
+    /// The CPUs that a task may use.
+    pub(crate) fn note_allowed(&mut self, task: TaskIndex) {
+        if matches!(self.sink, Sink::Nowhere) {
+            return;
+        }
+        let Task { pid, mask, .. } = *self.task(task);
+        for (piece, value) in (0..).zip(masks(self.masks.named(mask), self.machine.topology.nr_cpus())) {
+            self.sink.put(Record { time_ns: self.now_ns, cpu: piece, what: What::Allowed, pid, value });
         }
     }
 
@@ -366,6 +395,7 @@ impl Kernel {
         self.load_op(index);
         let parent_pid = parent.map_or(0, |parent| self.task(parent).pid);
         self.note(What::New, cpu, Some(index), parent_pid.into());
+        self.note_attributes(index);
         self.introduce(index);
         index
     }

@@ -40,8 +40,8 @@ mod task;
 mod trace;
 mod wait;
 
+pub use ekiden_trace::{Record, Trace, TraceError, What};
 pub use error::{SimError, Stuck, Unfinished};
 pub use kernel::Stats;
 pub use machine::{Costs, DEFAULT_SLICE_NS, Jitter, Machine, TickPhase};
 pub use simulation::{Injection, PolicyMaker, SimReport, Simulation, TIME_LIMIT_NS};
-pub use trace::{Record, TRACE_VERSION, Trace, TraceError, What};

@@ -55,6 +55,11 @@ impl Masks {
         &self.usable[id as usize]
     }
 
+    /// The set itself, offline CPUs included.
+    pub(crate) fn named(&self, id: MaskId) -> &CpuMask {
+        &self.named[id as usize]
+    }
+
     pub(crate) fn online(&self) -> &CpuMask {
         &self.online
     }

@@ -17,7 +17,7 @@ use crate::masks::{Masks, Questions};
 use crate::program::Programs;
 use crate::shared::Shared;
 use crate::task::State;
-use crate::trace::{Sink, Trace};
+use crate::trace::{Header, Sink, Trace};
 
 /// Simulated time after which a load without a duration is given up: as long as a real run is given.
 pub const TIME_LIMIT_NS: u64 = 60_000_000_000;
@@ -28,6 +28,7 @@ const SPARE_TASKS: u32 = 4_096;
 /// Makes a policy for a machine, once.
 pub struct PolicyMaker {
     name: String,
+    params: String,
     #[allow(clippy::type_complexity, reason = "named nowhere else")]
     make: Box<dyn FnOnce(Topology, u32, Arc<dyn Host + Send>) -> Result<Box<dyn Policy>, ParamError>>,
 }
@@ -35,11 +36,12 @@ pub struct PolicyMaker {
 impl PolicyMaker {
     /// The policy `S` with these parameters (`name=number`, separated by blanks or commas).
     pub fn of<S: Scheduler>(params: &str) -> Self {
-        let params = params.to_owned();
-        Self::new(S::NAME, move |topology, max_tasks, host| {
-            let env = Env::new(topology, max_tasks, S::PARAMS, &params)?;
+        let owned = params.to_owned();
+        let maker = Self::new(S::NAME, move |topology, max_tasks, host| {
+            let env = Env::new(topology, max_tasks, S::PARAMS, &owned)?;
             Ok(Box::new(Adapter::<S>::new(&env, host)))
-        })
+        });
+        Self { params: params.to_owned(), ..maker }
     }
 
     /// A policy made in some other way, such as one that is wrapped in a checker. `make` is given the machine, the most
@@ -48,7 +50,7 @@ impl PolicyMaker {
         name: impl Into<String>,
         make: impl FnOnce(Topology, u32, Arc<dyn Host + Send>) -> Result<Box<dyn Policy>, ParamError> + 'static,
     ) -> Self {
-        Self { name: name.into(), make: Box::new(make) }
+        Self { name: name.into(), params: String::new(), make: Box::new(make) }
     }
 
     /// The policy's name.
@@ -181,7 +183,7 @@ impl Simulation {
 
     /// Keeps the trace in memory, for [`SimReport::trace`].
     pub fn traced(mut self) -> Self {
-        self.sink = Sink::Memory(Vec::new());
+        self.sink = Sink::Memory(Trace::default());
         self
     }
 
@@ -228,6 +230,13 @@ impl Simulation {
         self.injections.sort_by_key(|(at_ns, _)| *at_ns);
         self.injections.reverse();
 
+        let header = Header {
+            policy: self.policy.as_ref().map(|policy| policy.name.clone()),
+            params: self.policy.as_ref().map_or_else(String::new, |policy| policy.params.clone()),
+            workload: workload.name.clone(),
+            seed: self.seed,
+            ..Header::of(&topology)
+        };
         let mut masks = Masks::new(nr_cpus, topology.online());
         let (programs, first) = Programs::new(workload, &mut masks, &self.machine.costs);
         for (_, injection) in &self.injections {
@@ -243,7 +252,7 @@ impl Simulation {
             Arc::new(Questions::new(masks.clone(), Groups::for_policies(workload), idle.clone(), max_tasks));
 
         let mut kernel = Kernel::new(self.machine, masks, questions.clone(), programs);
-        if let Some(PolicyMaker { name, make }) = self.policy {
+        if let Some(PolicyMaker { name, make, .. }) = self.policy {
             let host: Arc<dyn Host + Send> = questions;
             let policy = match contained(|| make((*topology).clone(), max_tasks, host.clone())) {
                 Ok(Ok(policy)) => policy,
@@ -256,7 +265,7 @@ impl Simulation {
         }
         kernel.seed = self.seed;
         kernel.sink = self.sink;
-        kernel.sink.begin(nr_cpus, self.seed);
+        kernel.sink.begin(&header);
         kernel.shared = Shared::new(workload);
         kernel.groups = Groups::new(workload);
         kernel.injections = self.injections;

@@ -1,0 +1,186 @@
+//! One thing that happened.
+
+use std::fmt;
+
+/// Bytes of a record.
+pub const RECORD_LEN: usize = 24;
+
+/// Declares [`What`] and the table of its values at once, so that none is forgotten.
+macro_rules! what {
+    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
+        /// What a record is about.
+        #[repr(u16)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum What {
+            $($(#[$doc])* $name = $number,)*
+        }
+
+        impl What {
+            /// All of them.
+            pub const ALL: &'static [What] = &[$(What::$name),*];
+
+            fn from_number(number: u16) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+what! {
+    /// A task exists from now on; the value is the PID of its parent.
+    New = 1,
+    /// A task is woken up; the value is the CPU of the one who does it, plus one, or 0 for a timer.
+    Wake = 2,
+    /// A task waits for this CPU; the value holds the flags of the event.
+    Enqueue = 3,
+    /// A task begins to run; the value is its slice in nanoseconds.
+    Run = 4,
+    /// The task that ran goes on; the value is its new slice.
+    Keep = 5,
+    /// A task lost the CPU.
+    Preempt = 6,
+    /// A task sleeps.
+    Block = 7,
+    /// A task gives way.
+    Yield = 8,
+    /// A task is gone.
+    Exit = 9,
+    /// The CPU found nothing to run.
+    Idle = 10,
+    /// A task moves to this CPU; the value is the one it comes from.
+    Migrate = 11,
+    /// The tick found the task running.
+    Tick = 12,
+    /// The CPU was asked to look for work; the value is the CPU of the event that did.
+    Kick = 13,
+    /// The policy's timer went off.
+    Timer = 14,
+    /// The nice value of a task changes to the value, a signed number. A task that has none of these has 0.
+    Nice = 15,
+    /// The CPUs that a task may use change; the value is how many they are. [`What::Allowed`] follows.
+    Affinity = 16,
+    /// A task passes a mark.
+    Mark = 17,
+    /// A task reached the end of its program.
+    Finish = 18,
+    /// The CPU joins.
+    Online = 19,
+    /// The CPU leaves.
+    Offline = 20,
+    /// A hint was given; the value is 1 if the policy took it.
+    Hint = 21,
+    /// A queue of hints was opened (value 1), had hints (2) or was closed (3).
+    Queue = 22,
+    /// The host could not run what the policy picked.
+    Refuse = 23,
+    /// The policy is taken out.
+    Fault = 24,
+    /// A task leaves the policy.
+    Depart = 25,
+    /// A task comes to the policy.
+    Return = 26,
+    /// A piece of a task's name: the field of the CPU numbers the pieces, the value is eight bytes of UTF-8. See
+    /// [`names`].
+    Name = 27,
+    /// A piece of the set of CPUs that a task may use: the field of the CPU numbers the pieces, the value is 64 bits.
+    /// A task that has none of these may use all. See [`masks`].
+    Allowed = 28,
+    /// A piece of the set of CPUs that were looked at in the decision that the next record is about, likewise; the PID
+    /// is that of the task, or 0 for a CPU that looked for work.
+    Considered = 29,
+    /// A task that may not run now because its group has used up its CPU time waits for more.
+    Throttle = 30,
+}
+
+/// One thing that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When, in nanoseconds since the trace began.
+    pub time_ns: u64,
+    /// On which CPU.
+    pub cpu: u32,
+    /// What.
+    pub what: What,
+    /// The PID of the task, or 0.
+    pub pid: u32,
+    /// More about it.
+    pub value: u64,
+}
+
+impl Record {
+    /// As it is written.
+    #[inline]
+    pub fn to_bytes(self) -> [u8; RECORD_LEN] {
+        let mut bytes = [0; RECORD_LEN];
+        bytes[0..8].copy_from_slice(&self.time_ns.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.pid.to_le_bytes());
+        bytes[12..14].copy_from_slice(&(self.cpu as u16).to_le_bytes());
+        bytes[14..16].copy_from_slice(&(self.what as u16).to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.value.to_le_bytes());
+        bytes
+    }
+
+    /// Reads one; `None` if it is of no known kind.
+    #[inline]
+    pub fn from_bytes(bytes: &[u8; RECORD_LEN]) -> Option<Self> {
+        let (time, rest) = bytes.split_first_chunk::<8>()?;
+        let (pid, rest) = rest.split_first_chunk::<4>()?;
+        let (cpu, rest) = rest.split_first_chunk::<2>()?;
+        let (what, rest) = rest.split_first_chunk::<2>()?;
+        Some(Self {
+            time_ns: u64::from_le_bytes(*time),
+            pid: u32::from_le_bytes(*pid),
+            cpu: u16::from_le_bytes(*cpu).into(),
+            what: What::from_number(u16::from_le_bytes(*what))?,
+            value: u64::from_le_bytes(*rest.first_chunk()?),
+        })
+    }
+}
+
+/// One line for people: time in microseconds, CPU, what, PID.
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (us, ns) = (self.time_ns / 1_000, self.time_ns % 1_000);
+        write!(f, "{us:>10}.{ns:03} [{:>3}] {:<8}", self.cpu, format!("{:?}", self.what).to_lowercase())?;
+        if self.pid != 0 {
+            write!(f, " pid {}", self.pid)?;
+        }
+        match self.what {
+            What::Nice => write!(f, " to {}", self.value as i64),
+            What::Migrate | What::Kick => write!(f, " from CPU {}", self.value),
+            What::Run | What::Keep => write!(f, " for {} us", self.value / 1_000),
+            What::New => write!(f, " parent {}", self.value),
+            What::Allowed | What::Considered => write!(f, " {:016x}", self.value),
+            What::Name => {
+                let bytes = self.value.to_le_bytes();
+                write!(f, " {}", String::from_utf8_lossy(&bytes).trim_end_matches('\0'))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The values of [`What::Name`] for a name, in order.
+pub fn names(name: &str) -> impl Iterator<Item = u64> {
+    name.as_bytes().chunks(8).map(|chunk| {
+        let mut piece = [0; 8];
+        piece[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(piece)
+    })
+}
+
+/// The values of [`What::Allowed`] and [`What::Considered`] for a set of CPUs on a machine of `nr_cpus`, in order.
+pub fn masks(cpus: &ekiden::CpuMask, nr_cpus: u32) -> impl Iterator<Item = u64> {
+    let words = cpus.as_words();
+    (0..nr_cpus.div_ceil(64) as usize).map(move |word| words.get(word).copied().unwrap_or_default())
+}
+
+impl Record {
+    /// Whether the field of the CPU numbers pieces.
+    pub(crate) fn is_piece(&self) -> bool {
+        matches!(self.what, What::Name | What::Allowed | What::Considered)
+    }
+}
