@@ -12,7 +12,7 @@ use clap::Args;
 use ekiden::Topology;
 use ekiden_build::Project;
 use ekiden_sim::{Jitter, Machine, SimError, SimReport};
-use ekiden_workload::{Workload, builtin, checks, loads};
+use ekiden_workload::{Workload, builtin, checks, loads, rt_app};
 use serde::Serialize;
 
 use crate::{
@@ -33,7 +33,7 @@ Examples:
   ekiden sim pipe -p my-policy                         in the directory of a project: its example `sim`
 The same command gives the same trace, byte for byte. A load of your own: ekiden-load show pipe > mine.json")]
 pub(crate) struct Sim {
-    /// A load that comes with Ekiden, a JSON file, or `list`
+    /// A load that comes with Ekiden, a JSON file (Ekiden's or rt-app's), or `list`
     load: String,
     /// The policy
     #[arg(short, long, default_value = "wfq")]
@@ -195,7 +195,9 @@ fn load(name: &str, cpus: u32) -> Result<(Workload, builtin::Check)> {
         return Err(Failure::new(Exit::Usage, message).into());
     }
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the load {name}"))?;
-    Ok((Workload::parse(&text).with_context(|| name.to_owned())?, checks::all_finished))
+    let (load, remarks) = rt_app::read(name, &text).with_context(|| name.to_owned())?;
+    remarks.iter().for_each(|remark| eprintln!("{name}: {remark}"));
+    Ok((load, checks::all_finished))
 }
 
 fn machine(text: &str) -> Result<[u32; 4], String> {

@@ -83,6 +83,10 @@ impl Kernel {
                 self.block(task, cpu, State::ForChild);
                 return Flow::Sleeps;
             }
+            Effect::RunFor { ns } => {
+                self.run_for(task, cpu, ns);
+                return Flow::On;
+            }
             Effect::Lock { lock, mode } => return self.lock(task, cpu, lock, mode),
             Effect::Barrier { barrier, parties, mode } => return self.barrier(task, cpu, barrier, parties, mode),
             Effect::Exit => {
@@ -145,6 +149,7 @@ impl Kernel {
             Effect::LoopBegin { times } => self.task_mut(task).loops.push(times),
             Effect::Finish => self.finish(task, cpu),
             Effect::Nothing
+            | Effect::RunFor { .. }
             | Effect::Lock { .. }
             | Effect::Barrier { .. }
             | Effect::Wait

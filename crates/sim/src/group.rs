@@ -113,6 +113,9 @@ impl Kernel {
                 self.alarms.set_if_earlier(Alarm::Refill, next_ns);
             }
         }
+        // Who has had least goes first. Otherwise one that spins could use up every period, under a policy that serves
+        // first who came first.
+        woken.sort_by_key(|task| self.task(*task).cpu_ns);
         for task in woken {
             self.wake(task, None);
         }

@@ -83,7 +83,7 @@ pub(crate) struct Cpu {
     since_ns: u64,
     slice_ns: u64,
     /// Work done in a nanosecond.
-    capacity: u64,
+    pub(crate) capacity: u64,
     /// Tasks that run next here without anybody being asked, with their slices, as on the kernel's local queue: those
     /// that were placed on a CPU that was idle, and all when no policy is in charge.
     pub(crate) queue: VecDeque<(TaskIndex, u64)>,

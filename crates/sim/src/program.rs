@@ -21,6 +21,9 @@ pub(crate) struct Op {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Nothing,
+    RunFor {
+        ns: u64,
+    },
     Sleep {
         ns: u64,
     },
@@ -150,6 +153,8 @@ impl Writer<'_> {
                 }
                 self.run_ns = *ns;
             }
+            // It begins with a look at the clock.
+            Step::RunFor { ns } => self.push(atomic_ns, Effect::RunFor { ns: *ns }),
             Step::Sleep { ns } => self.push(syscall_ns, Effect::Sleep { ns: *ns }),
             Step::PipeWrite { pipe } => self.push(syscall_ns, Effect::PipeWrite { pipe: *pipe }),
             Step::PipeRead { pipe } => self.push(syscall_ns, Effect::PipeRead { pipe: *pipe }),

@@ -41,7 +41,7 @@ pub(crate) struct Task {
     pub(crate) timers: Vec<Option<u64>>,
     /// While it spins: what its CPU time may grow to before it goes to sleep.
     pub(crate) spins_until_ns: Option<u64>,
-    /// The round of the barrier that it waits at.
+    /// The round of the barrier that it waits at, or the time until which it runs.
     pub(crate) round: u64,
 
     /// CPU time used in its life.

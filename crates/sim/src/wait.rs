@@ -119,6 +119,21 @@ impl Kernel {
         }
     }
 
+    /// Uses the CPU until `ns` after the first time that the task comes here. Like one that spins, it looks at the clock
+    /// again when it gets a CPU back.
+    pub(crate) fn run_for(&mut self, task: TaskIndex, cpu: CpuId, ns: u64) {
+        let (now_ns, capacity) = (self.now_ns, self.cpu(cpu).capacity);
+        let entry = self.task_mut(task);
+        if entry.spins_until_ns.is_none() {
+            entry.spins_until_ns = Some(u64::MAX);
+            entry.round = now_ns.saturating_add(ns);
+        }
+        match entry.round.saturating_sub(now_ns) {
+            0 => self.pass(task),
+            left_ns => entry.work = left_ns.saturating_mul(capacity),
+        }
+    }
+
     /// Makes the task spin on, unless its patience has come to its end.
     fn spin(&mut self, task: TaskIndex, mode: WaitMode) -> bool {
         let spin_ns = match mode {

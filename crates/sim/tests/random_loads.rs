@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use ekiden_policies::{Fifo, Wfq};
 use ekiden_sim::{Injection, Jitter, Machine, PolicyMaker, SimReport, Simulation, Trace, What};
 use ekiden_workload::checks::all_finished;
-use ekiden_workload::{Step, TaskSpec, Workload};
+use ekiden_workload::{Device, Group, Limit, Step, TaskSpec, WaitMode, Workload};
 use proptest::prelude::*;
 
 use common::{MS, Probe, US};
@@ -16,6 +16,14 @@ const CPUS: u32 = 4;
 
 fn cpus() -> impl Strategy<Value = Option<Vec<u32>>> {
     prop::option::of(prop::collection::vec(0..CPUS, 1..3))
+}
+
+fn patient_mode() -> impl Strategy<Value = WaitMode> {
+    prop_oneof![Just(WaitMode::Block), (0..MS).prop_map(|spin_ns| WaitMode::SpinThenBlock { spin_ns })]
+}
+
+fn mode() -> impl Strategy<Value = WaitMode> {
+    prop_oneof![2 => patient_mode(), 1 => Just(WaitMode::Spin)]
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -28,6 +36,14 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Mark),
         1 => Just(Step::Wait),
         1 => Just(Step::Exec),
+        1 => (0..2 * MS).prop_map(|ns| Step::RunFor { ns }),
+        1 => (0..2_u32, 1..2 * MS, any::<bool>())
+            .prop_map(|(timer, period_ns, restart)| Step::Timer { timer, period_ns, restart }),
+        1 => Just(Step::Io { device: 0 }),
+        // Who holds a lock comes to its end, though not in time if one of nice value -20 spins for it without end.
+        3 => (0..2_u32, patient_mode(), 0..MS).prop_map(|(lock, mode, ns)| {
+            Step::repeat(1, [Step::Lock { lock, mode }, Step::Run { ns }, Step::Unlock { lock }])
+        }),
         // Nobody else uses the task's own pipe 0, so the byte is there.
         2 => Just(Step::repeat(1, [Step::PipeWrite { pipe: 0 }, Step::PipeRead { pipe: 0 }])),
     ];
@@ -47,16 +63,25 @@ fn task() -> impl Strategy<Value = TaskSpec> {
     })
 }
 
-/// Tasks, and a pair of them that pass bytes on.
+/// Tasks, of which some have a limit, a pair of them that pass bytes on, and three that meet.
 fn load() -> impl Strategy<Value = Workload> {
-    (prop::collection::vec(task(), 1..5), 1..20_u64).prop_map(|(mut tasks, bytes)| {
+    (prop::collection::vec(task(), 1..5), 1..20_u64, mode()).prop_map(|(mut tasks, bytes, mode)| {
         for (index, task) in tasks.iter_mut().enumerate() {
             task.name = format!("task-{index}");
+            task.group = (index == 1).then(|| "limited".to_owned());
         }
         let pass = |number, step| TaskSpec::new(number, vec![Step::repeat(bytes, [Step::Run { ns: 50 * US }, step])]);
         tasks.push(pass("writer", Step::PipeWrite { pipe: 1 }));
         tasks.push(pass("reader", Step::PipeRead { pipe: 1 }));
-        Workload::new("random", CPUS, tasks)
+        let meet = Step::Barrier { barrier: 0, parties: 3, mode };
+        let meet = TaskSpec::new("party", vec![Step::repeat(bytes, [Step::Run { ns: 50 * US }, meet])]);
+        tasks.push(meet.copies(3).in_group("limited"));
+        let limit = Some(Limit { quota_ns: 5 * MS, period_ns: 10 * MS });
+        Workload::new("random", CPUS, tasks).with_group(Group { limit, ..Group::new("limited") }).with_device(Device {
+            servers: 2,
+            service_ns: 100 * US,
+            exponential: true,
+        })
     })
 }
 

@@ -6,7 +6,7 @@ use ekiden::Group;
 use ekiden::prelude::*;
 use ekiden_policies::{Fifo, Wfq};
 use ekiden_sim::{Costs, Jitter, Machine, SimError, SimReport, Simulation};
-use ekiden_workload::{Device, Limit, Report, Step, TaskSpec, WaitMode, Workload, spec};
+use ekiden_workload::{Device, Limit, Report, Step, TaskSpec, WaitMode, Workload, rt_app, spec};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -166,6 +166,32 @@ fn a_timer_keeps_its_times_and_catches_up_or_starts_again() {
     };
     expect(marks(false), [13, 38, 41, 44]);
     expect(marks(true), [13, 38, 48, 58]);
+}
+
+#[test]
+fn work_for_a_time_ends_at_that_time_whoever_had_the_cpu() {
+    let task = |step| TaskSpec::new("task", vec![step]).on([0]);
+    let hog = || TaskSpec::new("hog", vec![work(200 * MS)]).on([0]);
+    let finish_ns = |step| run(1, [task(step), hog()]).task("task").unwrap().finish_ns.unwrap();
+    assert!(finish_ns(work(100 * MS)) > 170 * MS);
+    // It may be away when the time comes, for as long as the other one's slice.
+    assert!((100 * MS..125 * MS).contains(&finish_ns(Step::RunFor { ns: 100 * MS })));
+}
+
+#[test]
+fn a_load_in_the_format_of_rt_app_runs() {
+    let text = r#"{
+        /* Two tasks take turns: one wakes the other up and waits for it. */
+        "tasks" : {
+            "ping" : { "loop" : 5, "run" : 1000, "resume" : "pong", "suspend" : "ping" },
+            "pong" : { "loop" : 5, "suspend" : "pong", "run" : 2000, "resume" : "ping" },
+            "clock" : { "loop" : 4, "run" : 500, "timer" : { "ref" : "unique", "period" : 3000 } },
+        }
+    }"#;
+    let (load, _) = rt_app::parse("turns", text).unwrap();
+    let report = run_load(&Workload { cpus: 3, ..load }).report;
+    near(report.task("ping").unwrap().finish_ns.unwrap(), 15 * MS);
+    near(report.task("clock").unwrap().finish_ns.unwrap(), 12 * MS + 500 * US);
 }
 
 #[test]

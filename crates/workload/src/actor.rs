@@ -104,6 +104,12 @@ impl<'a> Actor<'a> {
     fn step(self, step: &Step) -> Result<Flow, Failure> {
         match step {
             Step::Run { ns } => self.stage.spin.work(*ns),
+            Step::RunFor { ns } => {
+                let until_ns = now_ns().saturating_add(*ns);
+                while now_ns() < until_ns {
+                    std::hint::spin_loop();
+                }
+            }
             Step::Sleep { ns } => sleep_until(now_ns().saturating_add(*ns))?,
             Step::PipeWrite { pipe } => self.pipe_write(*pipe)?,
             Step::PipeRead { pipe } => self.pipe_read(*pipe)?,

@@ -2,6 +2,7 @@
 //! and the checks that judge the report without knowing where it came from.
 //!
 //! - [`spec`]: what a load is made of ([`Workload`], [`TaskSpec`], [`Step`]);
+//! - [`rt_app`]: loads in the format of rt-app;
 //! - [`report`]: what is known after a run ([`Report`], [`TaskReport`]);
 //! - [`builtin`]: the loads that come with Ekiden, each with the check it must pass;
 //! - [`loads`]: loads by name and parameters, such as `nas-lu:threads=60+r:count=4`;
@@ -23,6 +24,7 @@ pub mod checks;
 pub mod loads;
 pub mod random;
 pub mod report;
+pub mod rt_app;
 pub mod spec;
 
 #[cfg(all(target_os = "linux", feature = "exec"))]

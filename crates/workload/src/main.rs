@@ -13,7 +13,7 @@ use ekiden_workload::builtin::{self, Case};
 use ekiden_workload::direct::{self, Measured, Messaging, Pipe, Setting};
 use ekiden_workload::exec::{self, Class, Options};
 use ekiden_workload::spin::Spin;
-use ekiden_workload::{Report, Step, TaskSpec, Workload, loads};
+use ekiden_workload::{Report, Step, TaskSpec, Workload, loads, rt_app};
 use serde::Serialize;
 
 #[derive(Parser)]
@@ -144,7 +144,7 @@ struct MessagingArgs {
 
 #[derive(Args)]
 struct RunArgs {
-    /// A built-in load (see `ekiden-load list`) or a JSON file
+    /// A built-in load (see `ekiden-load list`) or a JSON file, in Ekiden's format or rt-app's
     load: String,
     /// Judge a built-in load by its own check, any other by whether all finished; exit with 1 if it fails
     #[arg(long)]
@@ -324,7 +324,8 @@ fn find(name: &str, cpus_wanted: Option<u32>) -> Result<Case> {
     }
     let text = std::fs::read_to_string(&file)
         .with_context(|| format!("could not read `{name}`; give a JSON file or a name of `ekiden-load list`"))?;
-    let workload = Workload::parse(&text).with_context(|| format!("`{name}`"))?;
+    let (workload, remarks) = rt_app::read(name, &text).with_context(|| format!("`{name}`"))?;
+    remarks.iter().for_each(|remark| eprintln!("{name}: {remark}"));
     Ok(Case { about: "", workload, check: ekiden_workload::checks::all_finished, compare: None })
 }
 

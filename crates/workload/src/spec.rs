@@ -140,6 +140,11 @@ pub enum Step {
         /// Nanoseconds of undisturbed CPU time.
         ns: u64,
     },
+    /// Use the CPU until `ns` of wall time have passed, whoever had the CPU meanwhile.
+    RunFor {
+        /// Nanoseconds.
+        ns: u64,
+    },
     /// Block for `ns` of wall time.
     Sleep {
         /// Nanoseconds.
@@ -634,7 +639,7 @@ impl Step {
 /// Whether one pass over `steps` certainly takes CPU or wall time, or may block.
 fn takes_time(steps: &[Step]) -> bool {
     steps.iter().any(|step| match step {
-        Step::Run { ns } | Step::Sleep { ns } => *ns > 0,
+        Step::Run { ns } | Step::RunFor { ns } | Step::Sleep { ns } => *ns > 0,
         Step::Repeat { times, steps } => *times > 0 && takes_time(steps),
         Step::Forever { steps } => takes_time(steps),
         Step::PipeRead { .. } | Step::PipeWrite { .. } | Step::Exit | Step::Exec => true,

@@ -48,6 +48,7 @@ fn device() -> impl Strategy<Value = Device> {
 fn step() -> impl Strategy<Value = Step> {
     let leaf = prop_oneof![
         any::<u64>().prop_map(|ns| Step::Run { ns }),
+        any::<u64>().prop_map(|ns| Step::RunFor { ns }),
         any::<u64>().prop_map(|ns| Step::Sleep { ns }),
         any::<u32>().prop_map(|pipe| Step::PipeWrite { pipe }),
         any::<u32>().prop_map(|pipe| Step::PipeRead { pipe }),
