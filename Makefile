@@ -13,7 +13,9 @@ help:
 demo: prepare
 	@./ekiden demo
 
-test: prepare check
+test:
+	@scripts/prepare tests
+	@$(MAKE) --no-print-directory check
 	cargo build --workspace --all-targets
 	cargo test --workspace --no-fail-fast
 

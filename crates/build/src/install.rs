@@ -24,6 +24,10 @@ pub fn install_missing(purpose: Purpose, progress: Progress<'_>) -> Result<Insta
         // Where this fails, packages help; the diagnosis below names them.
         let _ = Toolchain::find(progress);
     }
+    if doctor::examine().missing(purpose).any(|finding| finding.fix.as_deref() == Some(doctor::RUSTUP_COMPONENTS)) {
+        progress(doctor::RUSTUP_COMPONENTS);
+        let _ = command::output(Command::new("sh").args(["-c", doctor::RUSTUP_COMPONENTS]));
+    }
     let diagnosis = doctor::examine();
     let packages = diagnosis.packages(purpose);
     if packages.is_empty() {

@@ -39,7 +39,9 @@ enum Aim {
     Simulator,
     /// Make kernel modules and run them in a virtual machine
     Vm,
-    /// Run them in the kernel of this machine
+    /// Run the tests of this project
+    Tests,
+    /// Run policies in the kernel of this machine
     Native,
 }
 
@@ -48,6 +50,7 @@ impl From<Aim> for Purpose {
         match aim {
             Aim::Simulator => Self::Simulator,
             Aim::Vm => Self::Vm,
+            Aim::Tests => Self::Tests,
             Aim::Native => Self::Native,
         }
     }

@@ -198,6 +198,22 @@ fn build_root(machine: &Machine, findings: &mut Vec<Finding>) {
     findings.push(root(machine, check("root", why)));
 }
 
+pub(super) fn tests(machine: &Machine, findings: &mut Vec<Finding>) {
+    for (what, program, need, why) in [
+        ("rustfmt", "cargo-fmt", Need::Rustfmt, "`make test` checks the formatting"),
+        ("clippy", "cargo-clippy", Need::Clippy, "`make test` lets it look for mistakes"),
+    ] {
+        // Rustup has a program of this name even where it has not installed the component.
+        let works = machine.program(&[program]).and_then(|path| machine.output(&path, "--version"));
+        let seen = works.map(|version| version.trim().to_owned()).ok_or_else(|| format!("{program} does not run"));
+        let finding = Check::new(Purpose::Tests, what, why).from(need).result(machine, seen);
+        findings.push(match machine.program(&["rustup"]) {
+            Some(_) => finding.fix(super::RUSTUP_COMPONENTS),
+            None => finding,
+        });
+    }
+}
+
 pub(super) fn native(machine: &Machine, findings: &mut Vec<Finding>) {
     let check = |what, why| Check::new(Purpose::Native, what, why);
     let release = machine.release();

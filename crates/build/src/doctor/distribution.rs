@@ -43,6 +43,8 @@ pub(crate) enum Need {
     Zstd,
     UtilLinux,
     Headers,
+    Rustfmt,
+    Clippy,
 }
 
 impl Distribution {
@@ -134,6 +136,8 @@ fn names(need: Need) -> [&'static str; 5] {
         Need::Xz => ["xz-utils", "xz-utils", "xz-utils", "xz", "xz"],
         Need::Zstd => same("zstd"),
         Need::UtilLinux => same("util-linux"),
+        Need::Rustfmt => ["rustfmt-web", "rustfmt", "rustfmt", "rustfmt", "rust"],
+        Need::Clippy => ["rust-web-clippy", "rust-clippy", "rust-clippy", "clippy", "rust"],
         Need::Headers => [
             "linux-headers-RELEASE",
             "linux-headers-RELEASE",

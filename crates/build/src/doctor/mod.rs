@@ -13,6 +13,9 @@ use std::fmt;
 /// What the finding about the sources of Rust's library is called.
 pub(crate) const RUST_LIBRARY: &str = "Rust's library sources";
 
+/// Where Rust comes from rustup, this brings what tests need.
+pub(crate) const RUSTUP_COMPONENTS: &str = "rustup component add rustfmt clippy";
+
 /// What one may want to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -21,19 +24,28 @@ pub enum Purpose {
     Simulator,
     /// Make kernel modules and run them in a virtual machine.
     Vm,
-    /// Run them in the kernel of this machine.
+    /// Run the tests of this project.
+    Tests,
+    /// Run policies in the kernel of this machine.
     Native,
 }
 
 impl Purpose {
     /// All of them, each with what it needs besides the ones before it.
-    pub const ALL: [Self; 3] = [Self::Simulator, Self::Vm, Self::Native];
+    pub const ALL: [Self; 4] = [Self::Simulator, Self::Vm, Self::Tests, Self::Native];
+
+    /// Whether what is needed for `part` is needed for this. The kernel of this machine can be used without virtual
+    /// machines, but not without what makes modules.
+    fn includes(self, part: Self) -> bool {
+        part <= self && (part != Self::Tests || self == Self::Tests)
+    }
 
     /// What it is, in words.
     pub fn title(self) -> &'static str {
         match self {
             Self::Simulator => "the simulator (ekiden sim, cargo test)",
             Self::Vm => "kernel modules in a virtual machine (ekiden build, ekiden vm)",
+            Self::Tests => "the tests of this project (make test)",
             Self::Native => "the kernel of this machine (ekiden run)",
         }
     }
@@ -91,6 +103,7 @@ fn examine_machine(machine: &Machine) -> Diagnosis {
     let mut findings = Vec::new();
     checks::simulator(machine, &mut findings);
     checks::vm(machine, &mut findings);
+    checks::tests(machine, &mut findings);
     checks::native(machine, &mut findings);
     for finding in &mut findings {
         complete(finding, family);
@@ -114,10 +127,9 @@ impl Diagnosis {
         self.missing(purpose).next().is_none()
     }
 
-    /// What is missing for a purpose, and for those that it builds upon. The kernel of this machine can be used without
-    /// virtual machines, but not without what makes modules.
+    /// What is missing for a purpose, and for those that it builds upon.
     pub fn missing(&self, purpose: Purpose) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(move |finding| finding.purpose <= purpose && finding.state == State::Missing)
+        self.findings.iter().filter(move |finding| purpose.includes(finding.purpose) && finding.state == State::Missing)
     }
 
     /// The packages that bring what is missing, each once.
