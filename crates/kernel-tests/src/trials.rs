@@ -23,6 +23,9 @@ struct FaultReport<'a> {
     call: &'a str,
     round: u32,
     fault: String,
+    /// From the start of loading until the policy was in place, and until it was gone.
+    start_ms: u64,
+    gone_ms: u64,
     back_in_ms: u64,
 }
 
@@ -39,7 +42,7 @@ pub(crate) fn faults(modules: &Path, rounds: u32, fault: u64, only: &[String]) -
             let mut config = config(modules, "faulty");
             config.params = format!("call={} fault={fault} after={}", call as u32, 1 + round % 3);
             config.arena_bytes = 4 << 20;
-            let text = one_fault(&config, call, &mut program)?;
+            let (fault, start_ms, gone_ms) = one_fault(&config, call, &mut program)?;
             let start = Instant::now();
             while sysfs::state().as_deref() != Some("disabled") {
                 ensure!(start.elapsed() < Duration::from_secs(5), "{}: the policy is still there", call.name());
@@ -47,18 +50,22 @@ pub(crate) fn faults(modules: &Path, rounds: u32, fault: u64, only: &[String]) -
             }
             let back_in_ms = start.elapsed().as_millis() as u64;
             bystander.must_run().with_context(|| format!("after a fault in {}", call.name()))?;
-            println!("{}", serde_json::to_string(&FaultReport { call: call.name(), round, fault: text, back_in_ms })?);
+            let report = FaultReport { call: call.name(), round, fault, start_ms, gone_ms, back_in_ms };
+            println!("{}", serde_json::to_string(&report)?);
         }
     }
     Ok(())
 }
 
-/// Runs the policy until it goes wrong, and returns the reason that the kernel half kept.
-fn one_fault(config: &Config, call: Call, program: &mut Option<Program>) -> Result<String> {
+/// Runs the policy until it goes wrong, and returns the reason that the kernel half kept, and when what happened.
+fn one_fault(config: &Config, call: Call, program: &mut Option<Program>) -> Result<(String, u64, u64)> {
+    let start = Instant::now();
+    let ms = || start.elapsed().as_millis() as u64;
+    let mut start_ms = 0;
     match Session::start_with(config, program) {
         Ok(session) => {
-            let start = Instant::now();
-            while session.is_running() && start.elapsed() < Duration::from_secs(3) {
+            start_ms = ms();
+            while session.is_running() && ms() < start_ms + 10_000 {
                 load::everything(&session)?;
             }
             // The last call of all comes when the tasks are given back.
@@ -70,7 +77,7 @@ fn one_fault(config: &Config, call: Call, program: &mut Option<Program>) -> Resu
     }
     let status = Status::read()?.unwrap_or_default();
     match status.fault {
-        Some(fault) => Ok(fault),
+        Some(fault) => Ok((fault, start_ms, ms())),
         None => bail!("{} never went wrong: {status:?}", call.name()),
     }
 }

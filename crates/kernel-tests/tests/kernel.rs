@@ -23,6 +23,7 @@ fn a_panic_in_each_call_of_the_trait_ends_only_the_policy() {
     let reports = newest().trial(&format!("faults --modules /lab --rounds {rounds}"));
     assert_eq!(reports.len(), rounds * Call::ALL.len(), "{reports:#?}");
     for report in &reports {
+        println!("{report}");
         let expected = format!("planted in {} at ", text(report, "call"));
         assert!(text(report, "fault").starts_with(&expected), "{report}");
         assert!(text(report, "fault").contains("faulty.rs:"), "the place is missing: {report}");

@@ -122,11 +122,7 @@ pub fn fetch_newest_passing(cache: &Cache, progress: Progress<'_>) -> Result<Ker
 }
 
 /// As [`fetch_newest_passing`], among the releases that `wanted` takes.
-pub fn fetch_newest_passing_of(
-    cache: &Cache,
-    wanted: impl Fn(&str) -> bool,
-    progress: Progress<'_>,
-) -> Result<Kernel> {
+pub fn fetch_newest_passing_of(cache: &Cache, wanted: impl Fn(&str) -> bool, progress: Progress<'_>) -> Result<Kernel> {
     let candidates = match candidates(cache, progress) {
         Ok(candidates) => candidates,
         Err(error) => {

@@ -1,11 +1,7 @@
 //! What a booted machine promises. These tests boot stock kernels; they need `cargo build -p ekiden-guest` first.
 
 use ekiden_vm::{Cache, Error, GuestCommand, Kernel, Status, Vm, VmSpec, fetch_newest_passing};
-use std::{
-    fs,
-    sync::OnceLock,
-    time::Duration,
-};
+use std::{fs, sync::OnceLock, time::Duration};
 use tempfile::TempDir;
 
 fn kernel() -> Kernel {
