@@ -1,5 +1,6 @@
 //! A task of a load, as a process: it sets itself up, waits at the gate, and interprets its program.
 
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -15,6 +16,7 @@ use crate::slot::{Doing, Failure, OrFailure, Slot, Slots};
 use crate::spec::{Step, TaskSpec};
 use crate::spin::Spin;
 use crate::sys;
+use crate::wait::Waits;
 
 /// What all tasks of one run share.
 pub(crate) struct Stage {
@@ -23,6 +25,7 @@ pub(crate) struct Stage {
     pub(crate) cpus: Cpus,
     pub(crate) pipes: Vec<(OwnedFd, OwnedFd)>,
     pub(crate) slots: Slots,
+    pub(crate) waits: Waits,
 }
 
 /// Whether a program goes on after a step.
@@ -106,9 +109,7 @@ impl<'a> Actor<'a> {
             Step::Run { ns } => self.stage.spin.work(*ns),
             Step::RunFor { ns } => {
                 let until_ns = now_ns().saturating_add(*ns);
-                while now_ns() < until_ns {
-                    std::hint::spin_loop();
-                }
+                while now_ns() < until_ns {}
             }
             Step::Sleep { ns } => sleep_until(now_ns().saturating_add(*ns))?,
             Step::PipeWrite { pipe } => self.pipe_write(*pipe)?,
@@ -135,15 +136,29 @@ impl<'a> Actor<'a> {
             | Step::Barrier { .. }
             | Step::Await { .. }
             | Step::Signal { .. }
-            | Step::Broadcast { .. }
-            | Step::Io { .. }
-            | Step::Timer { .. }
-            | Step::CpuOffline { .. }
-            | Step::CpuOnline { .. } => unreachable!("a load with this step was refused"),
+            | Step::Broadcast { .. } => self.meet(step).or_fail(Doing::WaitForOthers)?,
+            Step::Timer { timer, period_ns, restart } => next_tick(*timer, *period_ns, *restart)?,
+            Step::Io { .. } | Step::CpuOffline { .. } | Step::CpuOnline { .. } => {
+                unreachable!("a load with this step was refused")
+            }
             Step::Mark => self.slot.mark(),
             Step::Exit => return Ok(Flow::End),
         }
         Ok(Flow::On)
+    }
+
+    /// What has to do with other tasks.
+    fn meet(self, step: &Step) -> Result<(), Errno> {
+        let waits = &self.stage.waits;
+        match step {
+            Step::Lock { lock, mode } => waits.lock(*lock, *mode),
+            Step::Unlock { lock } => waits.unlock(*lock),
+            Step::Barrier { barrier, parties, mode } => waits.barrier(*barrier, *parties, *mode),
+            Step::Await { condition, lock } => waits.wait_for(*condition, *lock),
+            Step::Signal { condition } => waits.signal(*condition, 1),
+            Step::Broadcast { condition } => waits.signal(*condition, i32::MAX as u32),
+            _ => Ok(()),
+        }
     }
 
     fn pipe_write(self, pipe: u32) -> Result<(), Failure> {
@@ -166,7 +181,11 @@ impl<'a> Actor<'a> {
 
     fn fork(self, program: &[Step]) -> Result<(), Failure> {
         let child = Actor { is_child: true, ..self };
-        sys::spawn(|| child.perform(|| child.run(program))).or_fail(Doing::Fork)?;
+        let live = || {
+            TIMERS.take();
+            child.perform(|| child.run(program))
+        };
+        sys::spawn(live).or_fail(Doing::Fork)?;
         self.slot.count_child();
         Ok(())
     }
@@ -189,6 +208,24 @@ impl<'a> Actor<'a> {
         self.finish();
         Err(Command::new("/proc/self/exe").arg(NOTHING).exec()).or_fail(Doing::Exec)
     }
+}
+
+thread_local! {
+    /// When each timer of this task went off last. A task is a process of one thread.
+    static TIMERS: RefCell<Vec<Option<u64>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Sleeps until the timer goes off again.
+fn next_tick(timer: u32, period_ns: u64, restart: bool) -> Result<(), Failure> {
+    let now_ns = now_ns();
+    let next_ns = TIMERS.with_borrow_mut(|timers| {
+        timers.resize(timers.len().max(timer as usize + 1), None);
+        let last = &mut timers[timer as usize];
+        let next_ns = last.unwrap_or(now_ns).saturating_add(period_ns);
+        *last = Some(if restart { next_ns.max(now_ns) } else { next_ns });
+        next_ns
+    });
+    if next_ns > now_ns { sleep_until(next_ns) } else { Ok(()) }
 }
 
 /// Sleeps until the monotonic clock shows `ns`.

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use rustix::io::{Errno, read, write};
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, set_parent_process_dea
 use crate::crew::{Crew, now_ns};
 use crate::exec::{Class, Cpus, ExecError, check_one_thread, raise_open_files, system};
 use crate::proc;
-use crate::sys::{self, AheadOfOthers, SharedWords};
+use crate::sys::{self, AheadOfOthers, Shared};
 
 /// A time that was measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -197,7 +197,7 @@ fn measure(name: &str, setting: Setting, body: impl FnOnce() -> io::Result<u64>)
     const NS: usize = 0;
     const ERRNO: usize = 1;
     check_one_thread()?;
-    let result = SharedWords::new(2).map_err(system("share memory with the load"))?;
+    let result = Shared::<AtomicU64>::new(2).map_err(system("share memory with the load"))?;
     let note = |error: io::Error| result[ERRNO].store(error.raw_os_error().unwrap_or(libc::EIO) as u64, Relaxed);
     let mut crew = Crew::new().map_err(system("make pipes"))?;
     crew.spawn(name.to_string(), |gate| {

@@ -21,6 +21,7 @@ use crate::slot::{Doing, Slots, Word};
 use crate::spec::{SpecError, Step, Workload};
 use crate::spin::Spin;
 use crate::sys::{self, AheadOfOthers};
+use crate::wait::Waits;
 
 pub use crate::crew::Stuck;
 
@@ -196,6 +197,7 @@ pub fn execute(load: &Workload, options: &Options) -> Result<Report, ExecError> 
         cpus,
         pipes: pipes.map_err(|error| system("make the load's pipes")(error.into()))?,
         slots: Slots::new(load).map_err(system("share memory with the tasks"))?,
+        waits: Waits::new(load).map_err(system("share memory with the tasks"))?,
     };
 
     let mut crew = Crew::new().map_err(system("make pipes"))?;
@@ -259,17 +261,10 @@ fn only_simulated(load: &Workload) -> Option<&'static str> {
     if load.tasks.iter().any(|task| task.group.is_some()) {
         what = Some("be put into groups");
     }
-    load.each_step(|step| {
-        let found = match step {
-            Step::Lock { .. } | Step::Unlock { .. } => "take locks",
-            Step::Barrier { .. } => "meet at barriers",
-            Step::Await { .. } | Step::Signal { .. } | Step::Broadcast { .. } => "wait for conditions",
-            Step::Timer { .. } => "have timers",
-            Step::Io { .. } => "use devices of the load",
-            Step::CpuOffline { .. } | Step::CpuOnline { .. } => "take CPUs out of the machine",
-            _ => return,
-        };
-        what = what.or(Some(found));
+    load.each_step(|step| match step {
+        Step::Io { .. } => what = Some("use devices of the load"),
+        Step::CpuOffline { .. } | Step::CpuOnline { .. } => what = Some("take CPUs out of the machine"),
+        _ => {}
     });
     what
 }

@@ -43,6 +43,8 @@ mod slot;
 pub mod spin;
 #[cfg(all(target_os = "linux", feature = "exec"))]
 mod sys;
+#[cfg(all(target_os = "linux", feature = "exec"))]
+mod wait;
 
 pub use report::{Report, TaskReport};
 pub use spec::{Device, Group, Limit, SpecError, Step, TaskSpec, WaitMode, Workload};

@@ -9,11 +9,11 @@ use rustix::thread::sched_getcpu;
 use crate::crew::now_ns;
 use crate::report::TaskReport;
 use crate::spec::{Step, Workload, visit};
-use crate::sys::{SharedWords, Usage};
+use crate::sys::{Shared, Usage};
 
 /// Memory in which each task notes what it did: one slot of words each, and time 0 before the first.
 pub(crate) struct Slots {
-    words: SharedWords,
+    words: Shared<AtomicU64>,
     slot_len: usize,
 }
 
@@ -45,7 +45,7 @@ impl Slots {
         let mut marked = false;
         load.tasks.iter().for_each(|task| visit(&task.program, &mut |step| marked |= *step == Step::Mark));
         let slot_len = Word::FirstMark as usize + if marked { MARKS_MAX } else { 0 };
-        Ok(Slots { words: SharedWords::new(1 + slot_len * load.instances().count())?, slot_len })
+        Ok(Slots { words: Shared::new(1 + slot_len * load.instances().count())?, slot_len })
     }
 
     pub(crate) fn zero_ns(&self) -> &AtomicU64 {
@@ -173,10 +173,11 @@ pub(crate) enum Doing {
     Fork,
     Wait,
     Exec,
+    WaitForOthers,
 }
 
 impl Doing {
-    const ALL: [Doing; 9] = [
+    const ALL: [Doing; 10] = [
         Doing::EnterExtClass,
         Doing::SetNice,
         Doing::SetAffinity,
@@ -186,6 +187,7 @@ impl Doing {
         Doing::Fork,
         Doing::Wait,
         Doing::Exec,
+        Doing::WaitForOthers,
     ];
 
     pub(crate) fn words(self) -> &'static str {
@@ -199,6 +201,7 @@ impl Doing {
             Doing::Fork => "fork",
             Doing::Wait => "wait for its children",
             Doing::Exec => "start a new program",
+            Doing::WaitForOthers => "wait for other tasks, or wake them up",
         }
     }
 }

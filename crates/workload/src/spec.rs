@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub const PIPE_CAPACITY: usize = 65_536;
 
 /// Most tasks in one load, copies counted.
-pub const TASKS_MAX: u64 = 65_536;
+pub const TASKS_MAX: u64 = 4_194_304;
 
 /// A group's weight if it says nothing, and if a task has none: cgroups' own default of `cpu.weight`.
 pub const GROUP_WEIGHT: u32 = 100;

@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Pid;
@@ -90,7 +90,7 @@ impl Usage {
         // SAFETY: `usage` is writable through the call. With a valid `who` and pointer it cannot fail.
         unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
         Usage {
-            cpu_ns: clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0),
+            cpu_ns: own_cpu_ns(),
             voluntary_switches: usage.ru_nvcsw as u64,
             involuntary_switches: usage.ru_nivcsw as u64,
         }
@@ -116,16 +116,32 @@ fn clock_ns(clock: libc::clockid_t) -> Option<u64> {
     }
 }
 
+/// CPU time of the caller.
+pub(crate) fn own_cpu_ns() -> u64 {
+    clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)
+}
+
+/// Types of which all zeros are a value, and which processes may access at the same time.
+///
+/// # Safety
+/// Both must be true, and no alignment larger than a page.
+pub(crate) unsafe trait Word {}
+
+// SAFETY: zero is a valid number, and all access is atomic.
+unsafe impl Word for AtomicU32 {}
+// SAFETY: as above.
+unsafe impl Word for AtomicU64 {}
+
 /// Words of memory, zero at first, that children started later share with their parent.
-pub(crate) struct SharedWords {
-    words: *mut AtomicU64,
+pub(crate) struct Shared<T: Word> {
+    words: *mut T,
     count: usize,
 }
 
-impl SharedWords {
+impl<T: Word> Shared<T> {
     pub(crate) fn new(count: usize) -> io::Result<Self> {
         let count = count.max(1);
-        let bytes = count * size_of::<AtomicU64>();
+        let bytes = count * size_of::<T>();
         // SAFETY: a null hint without MAP_FIXED lets the kernel choose a place, so no mapping in use is replaced.
         let place = unsafe {
             rustix::mm::mmap_anonymous(
@@ -135,23 +151,23 @@ impl SharedWords {
                 MapFlags::SHARED,
             )
         }?;
-        Ok(SharedWords { words: place.cast(), count })
+        Ok(Shared { words: place.cast(), count })
     }
 }
 
-impl Deref for SharedWords {
-    type Target = [AtomicU64];
+impl<T: Word> Deref for Shared<T> {
+    type Target = [T];
 
-    fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has room for `count` words, is page-aligned, zeroed (a valid AtomicU64) and lives as long
-        // as `self`. Other processes access it through AtomicU64 only.
+    fn deref(&self) -> &[T] {
+        // SAFETY: the mapping has room for `count` words, is page-aligned, zeroed (a valid `T`) and lives as long as
+        // `self`. Other processes access it through `T` only, which is atomic.
         unsafe { std::slice::from_raw_parts(self.words, self.count) }
     }
 }
 
-impl Drop for SharedWords {
+impl<T: Word> Drop for Shared<T> {
     fn drop(&mut self) {
         // SAFETY: this is the mapping made in `new`; the borrow of every slice of it has ended. A failure leaks it.
-        let _ = unsafe { rustix::mm::munmap(self.words.cast(), self.count * size_of::<AtomicU64>()) };
+        let _ = unsafe { rustix::mm::munmap(self.words.cast(), self.count * size_of::<T>()) };
     }
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use ekiden_workload::builtin::{self, Where};
 use ekiden_workload::checks::{all_finished, equal_shares, share_of};
-use ekiden_workload::{Report, Step, TaskSpec, Workload};
+use ekiden_workload::{Device, Group, Report, Step, TaskSpec, WaitMode, Workload};
 
 const MS: u64 = 1_000_000;
 
@@ -89,6 +89,71 @@ fn every_message_of_every_group_arrives() {
     let report = run(&builtin::messaging(1, 2, 3, 3, 10));
     all_finished(&report).unwrap();
     assert_eq!(report.tasks.len(), 2 * (3 + 3));
+}
+
+#[test]
+fn locks_barriers_and_conditions_work_between_processes() {
+    for mode in [WaitMode::Block, WaitMode::Spin, WaitMode::SpinThenBlock { spin_ns: 20_000 }] {
+        let work = Step::Run { ns: 300_000 };
+        let alone = [Step::Lock { lock: 0, mode }, Step::Mark, work, Step::Yield, Step::Mark, Step::Unlock { lock: 0 }];
+        let meet = Step::Barrier { barrier: 0, parties: 3, mode };
+        let round = [alone.as_slice(), std::slice::from_ref(&meet)].concat();
+        let late = |ms| vec![Step::Sleep { ns: ms * MS }, meet.clone(), Step::Mark, Step::repeat(3, round.clone())];
+        let tasks = [1, 5, 20].map(|ms| TaskSpec::new(format!("after-{ms}"), late(ms)));
+        let report = run(&Workload::new("meet", 1, tasks));
+        all_finished(&report).unwrap();
+        assert!(report.tasks.iter().all(|task| task.marks_ns[0] >= 20 * MS), "{mode:?}: {report}");
+        // From lock to unlock there is only one.
+        let held = report.tasks.iter().flat_map(|task| task.marks_ns[1..].chunks(2).map(|held| (held[0], held[1])));
+        let mut held: Vec<(u64, u64)> = held.collect();
+        held.sort_unstable();
+        assert_eq!(held.len(), 9);
+        assert!(held.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{mode:?}: {held:?}");
+        let spun = report.task("after-1").unwrap().cpu_ns > 5 * MS;
+        assert_eq!(spun, mode == WaitMode::Spin, "{mode:?}: {report}");
+    }
+    let lock = || Step::Lock { lock: 0, mode: WaitMode::Block };
+    let waiter = vec![lock(), Step::Await { condition: 0, lock: Some(0) }, Step::Unlock { lock: 0 }];
+    let waker =
+        |ms| vec![Step::Sleep { ns: ms * MS }, lock(), Step::Broadcast { condition: 0 }, Step::Unlock { lock: 0 }];
+    let tasks = [TaskSpec::new("waiter", waiter).copies(3), TaskSpec::new("waker", waker(20))];
+    let report = run(&Workload::new("conditions", 1, tasks));
+    all_finished(&report).unwrap();
+    assert!(report.tasks.iter().all(|task| task.finish_ns >= Some(20 * MS)), "{report}");
+}
+
+#[test]
+fn timers_and_work_for_a_time_end_when_they_should() {
+    let tick = Step::Timer { timer: 0, period_ns: 5 * MS, restart: false };
+    let child = Step::fork([tick.clone(), Step::Mark]);
+    let program = vec![tick.clone(), tick, Step::Mark, Step::RunFor { ns: 10 * MS }, Step::Mark, child, Step::Wait];
+    let report = run(&Workload::new("times", 1, [TaskSpec::new("task", program)]));
+    let marks = &report.tasks[0].marks_ns;
+    assert!(marks[0] >= 10 * MS && marks[1] >= 20 * MS && marks[2] >= 25 * MS, "{report}");
+}
+
+#[test]
+fn what_only_the_simulator_can_do_is_refused_before_anything_starts() {
+    let refused = |load: Workload| try_run(&load, &[]).unwrap_err();
+    let task = |step| Workload::new("x", 1, [TaskSpec::new("t", vec![step])]);
+    let disk = Device { servers: 1, service_ns: 1, exponential: false };
+    assert!(refused(task(Step::Io { device: 0 }).with_device(disk)).contains("cannot use devices of the load yet"));
+    assert!(refused(task(Step::CpuOffline { cpu: 0 })).contains("cannot take CPUs out of the machine yet"));
+    let grouped = Workload::new("x", 1, [TaskSpec::new("t", vec![]).in_group("g")]).with_group(Group::new("g"));
+    assert!(refused(grouped).contains("cannot be put into groups yet"));
+}
+
+#[test]
+fn a_file_in_the_format_of_rt_app_runs() {
+    let text = r#"{ "tasks": { "a": { "loop": 2, "run": 500, "resume": "b", },
+        "b": { "loop": 1, "suspend": "b", "yield": "" } }, "global": { "gnuplot": true, "duration": 1 } }"#;
+    let file = tempfile::Builder::new().suffix(".json").tempfile().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let output = ekiden_load(&["run", file.path().to_str().unwrap(), "--json"]);
+    assert!(output.status.success(), "{}", words(&output.stderr));
+    assert!(words(&output.stderr).contains("(global.gnuplot): concerns what rt-app writes"));
+    let report: Report = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report.task("a").unwrap().finish_ns.is_some());
 }
 
 #[test]

@@ -196,7 +196,7 @@ fn loads_that_are_empty_doubled_too_large_or_too_deep_are_refused() {
     assert!(why(Workload::new("x", 0, [task()])).contains("at least one CPU"));
     assert!(why(Workload::new("x", 1, [task(), task()])).contains("two tasks are called `t`"));
     assert!(why(Workload::new("x", 1, [task().copies(0)])).contains("`count` is 0"));
-    assert!(why(Workload::new("x", 1, [task().copies(u32::MAX)])).contains("more than 65536 tasks"));
+    assert!(why(Workload::new("x", 1, [task().copies(u32::MAX)])).contains("more than 4194304 tasks"));
     let deep = (0..20).fold(Step::Yield, |inner, _| Step::repeat(2, [inner]));
     assert!(why(Workload::new("x", 1, [TaskSpec::new("t", vec![deep])])).contains("nested deeper"));
 }
