@@ -74,7 +74,7 @@ fn same_finish(report: &Report, reference: &Report) -> Verdict {
     finish_times_match(report, reference, 0.05)
 }
 
-/// The built-in load of this name, in its usual size, or one of [`loads`](crate::loads), which is judged by whether it
+/// The built-in load of this name, in its usual size, or one of [`loads`], which is judged by whether it
 /// finished.
 pub fn find(name: &str, cpus: u32) -> Option<Case> {
     let known = all(cpus).into_iter().find(|case| case.workload.name == name);

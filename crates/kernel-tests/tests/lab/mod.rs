@@ -5,7 +5,8 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Mutex, MutexGuard, OnceLock, TryLockError},
+    thread,
     time::Duration,
 };
 
@@ -75,16 +76,25 @@ impl Lab {
     }
 }
 
-/// The lab of the newest kernel that passes the pre-flight. Tests take turns in it.
+/// A lab of the newest kernel that passes the pre-flight. Two tests run at a time, each in a lab of its own.
 pub(crate) fn newest() -> MutexGuard<'static, Lab> {
-    static LAB: OnceLock<Mutex<Lab>> = OnceLock::new();
-    let lab = LAB.get_or_init(|| {
+    static LABS: [OnceLock<Mutex<Lab>>; 2] = [const { OnceLock::new() }; 2];
+    let boot = || {
         let cache = Cache::from_env().unwrap();
         let kernel = ekiden_vm::fetch_newest_passing(&cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
         Mutex::new(Lab::boot(&kernel))
-    });
-    // A test that failed has said so; the guest is still there for the next one.
-    lab.lock().unwrap_or_else(PoisonError::into_inner)
+    };
+    loop {
+        for lab in &LABS {
+            match lab.get_or_init(boot).try_lock() {
+                Ok(lab) => return lab,
+                // A test that failed has said so; the guest is still there for the next one.
+                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
 }
 
 /// Another kernel that passes the pre-flight, of another version than the newest.

@@ -1,0 +1,61 @@
+//! Runs checks over what happened.
+
+use ekiden_trace::{Header, Record};
+
+use crate::{Limits, View, Violation, invariants};
+
+/// Most violations that are kept of one check: whoever has these has seen enough.
+const KEPT: usize = 1_000;
+
+/// One invariant.
+pub trait Check {
+    /// What it is called.
+    fn name(&self) -> &'static str;
+
+    /// Something happens. `view` is the machine right before, with its clock at the moment of the record.
+    fn record(&mut self, view: &View, record: &Record, found: &mut Vec<Violation>);
+
+    /// Nothing more happens.
+    fn finish(&mut self, view: &View, found: &mut Vec<Violation>) {
+        let _ = (view, found);
+    }
+}
+
+/// All checks, over one trace. Memory grows with the tasks, not with the records.
+pub struct Checker {
+    view: View,
+    checks: Vec<(Box<dyn Check>, Vec<Violation>)>,
+}
+
+impl Checker {
+    /// Every invariant of this crate.
+    pub fn new(header: &Header, limits: &Limits) -> Self {
+        Self::with(header, invariants::all(header, limits))
+    }
+
+    /// Some invariants.
+    pub fn with(header: &Header, checks: Vec<Box<dyn Check>>) -> Self {
+        Self { view: View::new(header), checks: checks.into_iter().map(|check| (check, Vec::new())).collect() }
+    }
+
+    /// Something happened.
+    pub fn record(&mut self, record: &Record) {
+        self.view.pass(record.time_ns);
+        for (check, found) in &mut self.checks {
+            if found.len() < KEPT {
+                check.record(&self.view, record, found);
+            }
+        }
+        self.view.apply(record);
+    }
+
+    /// Nothing more happens. Returns what was found, in the order of time; a check that found very much stops looking.
+    pub fn finish(mut self) -> Vec<Violation> {
+        for (check, found) in &mut self.checks {
+            check.finish(&self.view, found);
+        }
+        let mut all: Vec<Violation> = self.checks.into_iter().flat_map(|(_, found)| found).collect();
+        all.sort_by_key(|violation| violation.at_ns);
+        all
+    }
+}

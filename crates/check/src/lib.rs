@@ -1,0 +1,30 @@
+//! Whether a scheduler kept to what schedulers promise, told from what happened.
+//!
+//! Each invariant is one file in `invariants/`, which says what it exempts and what it does not see. They read records
+//! one after the other, so the same code judges a simulation, a file, and whatever else writes
+//! [traces](ekiden_trace):
+//!
+//! ```
+//! use ekiden_check::{Checker, Limits};
+//! use ekiden_policies::Wfq;
+//! use ekiden_sim::{Machine, Simulation};
+//!
+//! let load = ekiden_workload::builtin::find("fair-share", 2).unwrap().workload;
+//! let result = Simulation::of::<Wfq>(Machine::flat(2), "").traced().run(&load)?;
+//! let mut checker = Checker::new(&result.trace.header().unwrap(), &Limits::default());
+//! result.trace.records().for_each(|record| checker.record(&record));
+//! assert_eq!(checker.finish(), []);
+//! # Ok::<(), ekiden_sim::SimError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod checker;
+pub mod invariants;
+mod limits;
+mod view;
+mod violation;
+
+pub use checker::{Check, Checker};
+pub use limits::Limits;
+pub use view::{CpuView, TaskView, View, Whereabouts};
+pub use violation::{TaskName, Violation};
