@@ -23,8 +23,8 @@ Exit codes: that of the command that was run, or
   107 a policy runs already      108 module for another kernel    109 module for another Ekiden
   110 no such policy             111 bad parameters               112 the mirror cannot be reached
   113 the disk is full           114 the virtual machine is down  115 something must be installed
-  116 a limit was missed         117 the policy does not compile  126, 127 the command cannot be run
-  128 + n ended by signal n";
+  116 a limit was missed         117 the policy does not compile  118 a promise was not kept
+  126, 127 the command cannot be run                              128 + n ended by signal n";
 
 /// What went wrong, as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,7 @@ pub(crate) enum Exit {
     Missing = 115,
     LimitMissed = 116,
     NoCompile = 117,
+    BrokenPromise = 118,
     CannotRun = 126,
     NotFound = 127,
 }

@@ -3,6 +3,7 @@
 
 mod bench;
 mod build;
+mod check;
 mod child;
 mod demo;
 mod doctor;
@@ -49,6 +50,8 @@ enum Command {
     Build(build::Build),
     /// Run a load on a simulated machine
     Sim(sim::Sim),
+    /// Check a trace: idle CPUs while tasks wait, lost tasks, and what else schedulers promise
+    Check(check::Check),
     /// Run a policy in the kernel of this machine, while a command runs or until Ctrl-C
     Run(run::Run),
     /// Say what runs, how it fares, and why the last policy was taken out
@@ -83,6 +86,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::New(new) => new.run(),
         Command::Build(build) => build.run(),
         Command::Sim(sim) => sim.run(),
+        Command::Check(check) => check.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Run(run) => run.run(),
         Command::Status(status) => status.run(),

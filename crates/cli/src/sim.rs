@@ -11,11 +11,13 @@ use anyhow::{Context, Result};
 use clap::Args;
 use ekiden::Topology;
 use ekiden_build::Project;
+use ekiden_check::{Checker, Violation};
 use ekiden_sim::{Jitter, Machine, SimError, SimReport};
 use ekiden_workload::{Workload, builtin, checks, loads, rt_app};
 use serde::Serialize;
 
 use crate::{
+    check::{self, Bounds},
     failure::{Exit, Failure},
     policies,
 };
@@ -30,6 +32,7 @@ Examples:
   ekiden sim fair-share -p wfq                         on 4 CPUs
   ekiden sim messaging -p wfq --machine 2x2x4x2        2 nodes of 2 caches of 4 cores of 2 threads
   ekiden sim mine.json -p fifo --seed 7 --trace out    a load of your own, with the trace in a file
+  ekiden sim churn -p fifo --invariants                whether CPUs idled while tasks waited, and the like
   ekiden sim pipe -p my-policy                         in the directory of a project: its example `sim`
 The same command gives the same trace, byte for byte. A load of your own: ekiden-load show pipe > mine.json")]
 pub(crate) struct Sim {
@@ -53,10 +56,15 @@ pub(crate) struct Sim {
     /// Write the trace to this file
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Check what schedulers promise: see `ekiden check --help`
+    #[arg(long, conflicts_with = "trace")]
+    invariants: bool,
+    #[command(flatten, next_help_heading = "Bounds, with --invariants")]
+    bounds: Bounds,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Exit with 116 if the load's own check fails, with 101 if the policy was taken out
+    /// Exit with 116 if the load's own check fails, with 101 if the policy was taken out, with 118 if a promise was not kept
     #[arg(long)]
     check: bool,
 }
@@ -72,6 +80,8 @@ struct Summary<'a> {
     last_mistake: Option<String>,
     fault: Option<String>,
     check: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    violations: Option<Vec<Violation>>,
 }
 
 impl Sim {
@@ -98,6 +108,8 @@ impl Sim {
         if let Some(path) = &self.trace {
             let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
             simulation = simulation.trace_into(BufWriter::new(file));
+        } else if self.invariants {
+            simulation = simulation.traced();
         }
         let result = match simulation.run(&load) {
             Ok(result) => result,
@@ -113,6 +125,7 @@ impl Sim {
 
     fn show(&self, result: &SimReport, verdict: checks::Verdict) -> Result<ExitCode> {
         let fault = result.fault.as_ref().map(ToString::to_string);
+        let violations = self.invariants.then(|| self.violations(result));
         if self.json {
             let all = Summary {
                 report: &result.report,
@@ -123,6 +136,7 @@ impl Sim {
                 last_mistake: result.last_mistake.as_ref().map(ToString::to_string),
                 fault: fault.clone(),
                 check: verdict.clone().err(),
+                violations: violations.clone(),
             };
             println!("{}", serde_json::to_string_pretty(&all)?);
         } else {
@@ -138,14 +152,25 @@ impl Sim {
                 Ok(()) => println!("check passed"),
                 Err(why) => println!("check failed: {why}"),
             }
+            if let Some(violations) = &violations {
+                print!("{}", check::describe(violations));
+            }
             println!("next: ekiden vm run {} -- ekiden-load run {}", self.policy, self.load);
         }
         Ok(match (&fault, &verdict) {
             _ if !self.check => ExitCode::SUCCESS,
             (Some(_), _) => Exit::ThrownOut.into(),
             (None, Err(_)) => Exit::LimitMissed.into(),
+            (None, Ok(())) if violations.is_some_and(|violations| !violations.is_empty()) => Exit::BrokenPromise.into(),
             (None, Ok(())) => ExitCode::SUCCESS,
         })
+    }
+
+    fn violations(&self, result: &SimReport) -> Vec<Violation> {
+        let Some(header) = result.trace.header() else { return Vec::new() };
+        let mut checker = Checker::new(&header, &self.bounds.limits());
+        result.trace.records().for_each(|record| checker.record(&record));
+        checker.finish()
     }
 
     /// A policy that is not linked into this program: its project's own example runs it.
@@ -161,7 +186,13 @@ impl Sim {
             );
             return Err(Failure::new(Exit::NoPolicy, message).into());
         };
-        if self.machine.is_some() || self.seed.is_some() || self.trace.is_some() || self.json || self.check {
+        if self.machine.is_some()
+            || self.seed.is_some()
+            || self.trace.is_some()
+            || self.invariants
+            || self.json
+            || self.check
+        {
             let message = "only --cpus and --set work for the policy of a project; its examples/sim.rs and tests can do \
                            more, see the documentation of ekiden-sim";
             return Err(Failure::new(Exit::Usage, message).into());

@@ -35,6 +35,7 @@ fn every_command_has_help_with_an_example() {
         "vm stop",
         "vm status",
         "sim",
+        "check",
         "bench pipe",
         "bench messaging",
         "bench fairness",
@@ -91,6 +92,31 @@ fn a_failed_check_of_the_simulator_can_be_told_by_the_exit_code() {
     // FIFO knows no weights.
     assert_eq!(run(&["sim", "nice:0:5", "-p", "fifo", "--check"]).0, 116);
     assert_eq!(run(&["sim", "nice:0:5", "-p", "wfq", "--check"]).0, 0);
+}
+
+#[test]
+fn a_broken_promise_is_118_and_a_broken_trace_an_error_with_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let sim = |policy: &str| {
+        let args = ["sim", "forced-move", "--cpus", "2", "-p", policy, "--trace", policy];
+        assert!(ekiden(directory.path(), &args).status.success());
+    };
+    sim("wfq");
+    let checked = ekiden(directory.path(), &["check", "wfq", "--every", "20", "--persists", "10"]);
+    assert_eq!(checked.status.code(), Some(0), "{}", String::from_utf8_lossy(&checked.stdout));
+    sim("fifo");
+    let checked = ekiden(directory.path(), &["check", "fifo", "--every", "20", "--persists", "10", "--json"]);
+    assert_eq!(checked.status.code(), Some(118));
+    let report: Value = serde_json::from_slice(&checked.stdout).unwrap();
+    assert_eq!(report["violations"][0]["check"], "work-conservation", "{report}");
+
+    let mut bytes = fs::read(directory.path().join("fifo")).unwrap();
+    bytes.pop();
+    fs::write(directory.path().join("cut"), bytes).unwrap();
+    let checked = ekiden(directory.path(), &["check", "cut"]);
+    let error = String::from_utf8_lossy(&checked.stderr);
+    assert!(checked.status.code() == Some(1) && error.contains("damaged at byte"), "{error}");
+    assert_eq!(ekiden(directory.path(), &["check", "no-such-file"]).status.code(), Some(1));
 }
 
 #[test]

@@ -1,0 +1,61 @@
+//! No false alarm on a policy that keeps its promises, over every load; and the right alarm on one that does not.
+
+use ekiden_check::{Checker, Limits, Violation};
+use ekiden_policies::{Fifo, Wfq};
+use ekiden_sim::{Machine, PolicyMaker, Simulation};
+use ekiden_workload::{Step, TaskSpec, Workload, builtin};
+
+const MS: u64 = 1_000_000;
+
+fn check(policy: PolicyMaker, cpus: u32, load: &Workload, limits: &Limits) -> Vec<Violation> {
+    let result = Simulation::with_policy(Machine::flat(cpus), policy).traced().run(load).unwrap();
+    assert_eq!(result.fault, None);
+    let mut checker = Checker::new(&result.trace.header().unwrap(), limits);
+    result.trace.records().for_each(|record| checker.record(&record));
+    checker.finish()
+}
+
+/// S and M so short that every load has many windows.
+fn strict() -> Limits {
+    Limits { every_ns: 15 * MS, persists_ns: 10 * MS, wait_ns: 2_000 * MS, kick_ns: MS / 10, lag_ns: None }
+}
+
+#[test]
+fn wfq_keeps_its_promises_under_every_load() {
+    for cpus in [2, 4, 7] {
+        for case in builtin::all(cpus) {
+            let found = check(PolicyMaker::of::<Wfq>(""), cpus, &case.workload, &strict());
+            assert_eq!(found, [], "{} on {cpus} CPUs", case.workload.name);
+        }
+    }
+}
+
+#[test]
+fn wfq_is_fair_to_those_that_share_a_cpu() {
+    let limits = Limits { lag_ns: Some(30 * MS), ..strict() };
+    for name in ["fair-share", "weights", "nice:0:5"] {
+        let load = builtin::find(name, 2).unwrap().workload;
+        assert_eq!(check(PolicyMaker::of::<Wfq>(""), 2, &load, &limits), [], "{name}");
+    }
+    let load = builtin::find("nice:0:5", 2).unwrap().workload;
+    let found = check(PolicyMaker::of::<Fifo>(""), 2, &load, &limits);
+    assert!(found.iter().any(|violation| violation.check == "fairness"), "FIFO knows no weights: {found:#?}");
+}
+
+/// Four begin on CPU 0, where they have to be for a while, and nobody takes them elsewhere.
+fn crowd() -> Workload {
+    let steps = vec![Step::Run { ns: MS }, Step::SetAffinity { cpus: None }, Step::Run { ns: 400 * MS }];
+    Workload::new("crowd", 4, [TaskSpec::new("crowd", steps).on([0]).copies(4)])
+}
+
+#[test]
+fn a_policy_that_never_steals_is_found_with_its_cpus_and_tasks() {
+    let limits = Limits { every_ns: 200 * MS, ..Limits::default() };
+    let found = check(PolicyMaker::of::<Fifo>(""), 4, &crowd(), &limits);
+    let violation = found.first().expect("FIFO does not steal");
+    assert_eq!(violation.check, "work-conservation", "{violation}");
+    assert_eq!(violation.cpus, [1, 2, 3, 0], "{violation}");
+    assert!(violation.tasks.len() == 3 && violation.tasks[0].name.starts_with("crowd."), "{violation}");
+    assert_eq!((violation.since_ns, violation.at_ns), (200 * MS, 300 * MS));
+    assert_eq!(check(PolicyMaker::of::<Wfq>(""), 4, &crowd(), &limits), [], "WFQ steals");
+}

@@ -1,0 +1,196 @@
+//! For each invariant: a planted fault makes its check fire, and the same without the fault does not.
+
+use ekiden::Topology;
+use ekiden_check::{Checker, Limits, Violation};
+use ekiden_trace::{Header, Record, What, names};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+/// A trace by hand: (milliseconds, CPU, what, PID, value).
+type Line = (u64, u32, What, u32, u64);
+
+fn check_with(limits: &Limits, lines: &[Line]) -> Vec<Violation> {
+    let header = Header { policy: Some("planted".into()), ..Header::of(&Topology::flat(4)) };
+    let mut checker = Checker::new(&header, limits);
+    for (ms, cpu, what, pid, value) in lines.iter().copied() {
+        checker.record(&Record { time_ns: ms * MS, cpu, what, pid, value });
+        if what == What::New {
+            let name = names(["", "one", "two", "three"][pid as usize]).next().unwrap();
+            checker.record(&Record { time_ns: ms * MS, cpu: 0, what: What::Name, pid, value: name });
+        }
+    }
+    checker.finish()
+}
+
+fn check(lines: &[Line]) -> Vec<Violation> {
+    check_with(&Limits::default(), lines)
+}
+
+/// The one violation that there is to be.
+fn only(found: Vec<Violation>, check: &str) -> Violation {
+    let [violation] = <[_; 1]>::try_from(found).unwrap_or_else(|found| panic!("{found:#?}"));
+    assert_eq!(violation.check, check, "{violation}");
+    violation
+}
+
+fn pids(violation: &Violation) -> Vec<u32> {
+    violation.tasks.iter().map(|task| task.pid).collect()
+}
+
+/// Tasks 1 and 2 begin on CPU 0; 1 runs there.
+fn two_on_cpu_0() -> Vec<Line> {
+    vec![
+        (0, 0, What::New, 1, 0),
+        (0, 0, What::Enqueue, 1, 0),
+        (0, 0, What::Run, 1, 0),
+        (0, 0, What::New, 2, 0),
+        (0, 0, What::Enqueue, 2, 0),
+    ]
+}
+
+/// Both get the CPU in turn, and then go, so that nothing else is wrong.
+fn turns(from_ms: u64, until_ms: u64) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let (mut runs, mut waits) = (1, 2);
+    for ms in (from_ms..until_ms).step_by(20) {
+        lines.extend([(ms, 0, What::Preempt, runs, 0), (ms, 0, What::Enqueue, runs, 0), (ms, 0, What::Run, waits, 0)]);
+        (runs, waits) = (waits, runs);
+    }
+    lines.extend([
+        (until_ms, 0, What::Exit, runs, 0),
+        (until_ms, 0, What::Run, waits, 0),
+        (until_ms + 1, 0, What::Exit, waits, 0),
+    ]);
+    lines
+}
+
+#[test]
+fn a_cpu_that_idles_while_another_has_two_is_found_with_cpus_tasks_and_times() {
+    let found = check(&[two_on_cpu_0(), turns(20, 1_500)].concat());
+    let violation = only(found, "work-conservation");
+    assert_eq!((violation.since_ns, violation.at_ns), (SECOND, SECOND + 100 * MS));
+    assert_eq!(violation.cpus, [1, 2, 3, 0]);
+    let text = violation.to_string();
+    assert!(text.contains("CPUs 1-3 are idle while on CPUs 0"), "{text}");
+    assert!(text.contains("one (PID 1)") || text.contains("two (PID 2)"), "{text}");
+}
+
+#[test]
+fn waste_that_is_over_in_time_is_none() {
+    // Nobody waits any more before M is over, or while S has not come.
+    assert_eq!(check(&[two_on_cpu_0(), turns(20, 1_080)].concat()), []);
+    assert_eq!(check(&[two_on_cpu_0(), turns(20, 900)].concat()), []);
+}
+
+#[test]
+fn a_task_that_may_not_run_on_the_idle_cpu_wastes_nothing() {
+    let mut lines = two_on_cpu_0();
+    for pid in [1, 2] {
+        lines.extend([(0, 0, What::Affinity, pid, 1), (0, 0, What::Allowed, pid, 0b1)]);
+    }
+    assert_eq!(check(&[lines.clone(), turns(20, 1_500)].concat()), []);
+    lines.extend([(0, 0, What::Affinity, 2, 2), (0, 0, What::Allowed, 2, 0b101)]);
+    let violation = only(check(&[lines, turns(20, 1_500)].concat()), "work-conservation");
+    assert_eq!((violation.cpus.as_slice(), pids(&violation).as_slice()), (&[2, 0][..], &[2][..]));
+}
+
+#[test]
+fn cpus_that_are_offline_are_not_wasted() {
+    let offline = (1..4).map(|cpu| (0, cpu, What::Offline, 0, 0)).collect();
+    assert_eq!(check(&[two_on_cpu_0(), offline, turns(20, 1_500)].concat()), []);
+}
+
+#[test]
+fn two_on_one_cpu_and_one_on_two_are_found() {
+    let mut lines = two_on_cpu_0();
+    lines.push((1, 0, What::Run, 2, 0));
+    let violation = only(check(&lines), "double-run");
+    assert_eq!((violation.cpus.as_slice(), pids(&violation).as_slice()), (&[0][..], &[2, 1][..]));
+
+    let lines =
+        [(0, 0, What::New, 1, 0), (0, 0, What::Enqueue, 1, 0), (0, 0, What::Run, 1, 0), (1, 3, What::Run, 1, 0)];
+    let violation = only(check(&lines), "double-run");
+    assert_eq!((violation.cpus.as_slice(), pids(&violation).as_slice()), (&[0, 3][..], &[1][..]));
+
+    let lines = [(0, 0, What::New, 1, 0), (0, 0, What::Run, 1, 0)];
+    assert!(only(check(&lines), "double-run").message.contains("without having waited"));
+}
+
+#[test]
+fn a_task_on_a_cpu_that_it_may_not_use_is_found() {
+    let begin = [(0, 0, What::New, 1, 0), (0, 0, What::Allowed, 1, 0b10), (0, 0, What::Enqueue, 1, 0)];
+    let run = [(0, 0, What::Run, 1, 0)];
+    assert!(only(check(&[&begin[..], &run].concat()), "affinity").message.contains("forbids"));
+    let offline = [(0, 0, What::Affinity, 1, 4), (0, 0, What::Offline, 0, 0)];
+    assert!(only(check(&[&begin[..], &offline, &run].concat()), "affinity").message.contains("offline"));
+    let allowed = [(0, 0, What::Affinity, 1, 4), (0, 0, What::Allowed, 1, 0b11)];
+    assert_eq!(check(&[&begin[..], &allowed, &run].concat()), []);
+}
+
+#[test]
+fn a_task_that_waits_too_long_is_found_once_and_when_it_still_waits_at_the_end() {
+    let limits = Limits { every_ns: 100 * SECOND, ..Limits::default() };
+    let ticks = (1..80).map(|tick| (tick * 100, 0, What::Tick, 1, 0)).collect::<Vec<Line>>();
+    let late = [&two_on_cpu_0()[..], &ticks].concat();
+    let violation = only(check_with(&limits, &late), "wait-bound");
+    assert_eq!((violation.since_ns, violation.cpus.as_slice(), pids(&violation)), (0, &[0][..], vec![2]));
+    let switch = [(8_000, 0, What::Preempt, 1, 0), (8_000, 0, What::Enqueue, 1, 0), (8_000, 0, What::Run, 2, 0)];
+    only(check_with(&limits, &[&late[..], &switch].concat()), "wait-bound");
+    let in_time: Vec<Line> = late.iter().copied().filter(|line| line.0 < 4_900).collect();
+    assert_eq!(check_with(&limits, &in_time), []);
+}
+
+#[test]
+fn a_task_that_waits_for_an_idle_cpu_is_lost() {
+    let lines = [
+        (0, 1, What::New, 1, 0),
+        (0, 1, What::Enqueue, 1, 0),
+        (0, 0, What::New, 2, 0),
+        (0, 0, What::Enqueue, 2, 0),
+        (0, 0, What::Run, 2, 0),
+        (150, 0, What::Tick, 2, 0),
+    ];
+    let violation = only(check(&lines), "lost-task");
+    assert_eq!((violation.cpus.as_slice(), pids(&violation)), (&[1][..], vec![1]));
+    let mut found_in_time = lines.to_vec();
+    found_in_time.insert(5, (0, 1, What::Run, 1, 0));
+    assert_eq!(check(&found_in_time), []);
+}
+
+#[test]
+fn a_kick_that_comes_late_is_found() {
+    let begin = [(0, 1, What::New, 1, 0), (10, 1, What::Enqueue, 1, 0)];
+    let run = |ms| [&begin[..], &[(ms, 1, What::Run, 1, 0), (ms + 1, 1, What::Exit, 1, 0)]].concat();
+    let violation = only(check(&run(14)), "kick");
+    assert_eq!((violation.since_ns, violation.at_ns), (10 * MS, 14 * MS));
+    assert_eq!(check(&run(10)), []);
+}
+
+#[test]
+fn a_task_that_gets_less_than_its_share_is_found() {
+    let limits = Limits { every_ns: 100 * SECOND, lag_ns: Some(50 * MS), ..Limits::default() };
+    // Of each 40 ms, 1 gets 30.
+    let mut lines = two_on_cpu_0();
+    for ms in (0..2_400).step_by(40) {
+        lines.extend([
+            (ms + 30, 0, What::Preempt, 1, 0),
+            (ms + 30, 0, What::Enqueue, 1, 0),
+            (ms + 30, 0, What::Run, 2, 0),
+            (ms + 40, 0, What::Preempt, 2, 0),
+            (ms + 40, 0, What::Enqueue, 2, 0),
+            (ms + 40, 0, What::Run, 1, 0),
+        ]);
+    }
+    let found = check_with(&limits, &lines);
+    assert!(!found.is_empty() && found.iter().all(|violation| violation.check == "fairness"), "{found:#?}");
+    // The same is fair if 1 weighs three times as much: five steps of nice.
+    let nice = [(0, 0, What::Nice, 2, 5)];
+    assert_eq!(check_with(&limits, &[&lines[..5], &nice, &lines[5..]].concat()), []);
+}
+
+#[test]
+fn after_the_policy_was_taken_out_its_promises_are_void() {
+    let fault = vec![(10, 0, What::Fault, 0, 0)];
+    assert_eq!(check(&[two_on_cpu_0(), fault, turns(20, 1_500)].concat()), []);
+}
