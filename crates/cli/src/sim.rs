@@ -228,7 +228,8 @@ fn load(name: &str, cpus: u32) -> Result<(Workload, builtin::Check)> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the load {name}"))?;
     let (load, remarks) = rt_app::read(name, &text).with_context(|| name.to_owned())?;
     remarks.iter().for_each(|remark| eprintln!("{name}: {remark}"));
-    Ok((load, checks::all_finished))
+    let check = builtin::check_of(&load);
+    Ok((load, check))
 }
 
 fn machine(text: &str) -> Result<[u32; 4], String> {

@@ -18,10 +18,7 @@ pub trait Host: Sync {
     /// Puts the CPUs that run none of our tasks into `cpus`.
     fn idle_cpus(&self, cpus: &mut CpuMask);
     /// The group that `task` belongs to; [`Group::ROOT`] where the host knows of none.
-    fn group(&self, task: TaskId) -> Group {
-        let _ = task;
-        Group::ROOT
-    }
+    fn group(&self, task: TaskId) -> Group;
 }
 
 /// Tasks whose CPU time is to be shared out together: a control group, or one of the kernel's autogroups.

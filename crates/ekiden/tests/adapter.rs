@@ -9,7 +9,7 @@ use std::{
 };
 
 use ekiden::{
-    Adapter, Call, Calls, HintRefused, Hints, Host, MAX_CPUS, Policy, QueueId,
+    Adapter, Call, Calls, Group, HintRefused, Hints, Host, MAX_CPUS, Policy, QueueId,
     abi::{Kicks, Message, NO_CPU, RawToken, Reply},
     prelude::*,
 };
@@ -36,6 +36,10 @@ impl Host for TestHost {
 
     fn idle_cpus(&self, cpus: &mut CpuMask) {
         cpus.extend([0, 2]);
+    }
+
+    fn group(&self, _: TaskId) -> Group {
+        Group::ROOT
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use ekiden::abi::{Event, EventKind, Outcome, Status, enqueue_flags, pick_flags};
-use ekiden::{Adapter, CpuId, CpuMask, Env, Host, Scheduler, TaskId, Topology};
+use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Scheduler, TaskId, Topology};
 use ekiden_engine::{Engine, IdleCpus, MISTAKES_ALLOWED, MistakeKind, Phase, State, TRANSITIONS, Transition};
 use ekiden_policies::{Fifo, Wfq};
 use expect_test::expect;
@@ -36,6 +36,10 @@ impl Host for Anywhere {
 
     fn idle_cpus(&self, cpus: &mut CpuMask) {
         self.idle.copy_to(cpus);
+    }
+
+    fn group(&self, _: TaskId) -> Group {
+        Group::ROOT
     }
 }
 

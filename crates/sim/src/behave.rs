@@ -5,7 +5,7 @@ use ekiden::abi::{Event, EventKind};
 use ekiden_workload::spec::PIPE_CAPACITY;
 
 use crate::alarm::Alarm;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, wake_flags};
 use crate::program::{Effect, FOR_EVER};
 use crate::task::{State, TaskIndex, WORK_PER_NS};
 use crate::trace::What;
@@ -216,13 +216,13 @@ impl Kernel {
             Some(next) => self.serve(next, device),
             None => queue.busy -= 1,
         }
-        self.wake(task, None);
+        self.wake(task, None, 0);
     }
 
     fn pipe_write(&mut self, task: TaskIndex, cpu: CpuId, number: u32) -> Flow {
         let pipe = &mut self.shared.pipes[number as usize];
         if let Some(reader) = pipe.readers.pop_front() {
-            self.wake_by(task, cpu, reader);
+            self.wake_by(task, cpu, reader, wake_flags::SYNC);
         } else if pipe.bytes < PIPE_CAPACITY {
             pipe.bytes += 1;
         } else {
@@ -242,16 +242,17 @@ impl Kernel {
         }
         match pipe.writers.pop_front() {
             // Its byte takes the place of the one that was read.
-            Some(writer) => self.wake_by(task, cpu, writer),
+            Some(writer) => self.wake_by(task, cpu, writer, wake_flags::SYNC),
             None => pipe.bytes -= 1,
         }
         Flow::On
     }
 
-    /// The task that runs on `cpu` wakes another one up.
-    pub(crate) fn wake_by(&mut self, waker: TaskIndex, cpu: CpuId, task: TaskIndex) {
+    /// The task that runs on `cpu` wakes another one up: through a pipe, for which the kernel expects the waker to sleep
+    /// soon itself, or a futex, for which it does not.
+    pub(crate) fn wake_by(&mut self, waker: TaskIndex, cpu: CpuId, task: TaskIndex, flags: u64) {
         self.spend(waker, self.machine.costs.wakeup_ns);
-        self.wake(task, Some(cpu));
+        self.wake(task, Some(cpu), flags);
     }
 
     fn wake_parent(&mut self, task: TaskIndex, cpu: CpuId) {
@@ -262,7 +263,7 @@ impl Kernel {
         }
         entry.children -= 1;
         if entry.state == State::ForChild {
-            self.wake(parent, Some(cpu));
+            self.wake(parent, Some(cpu), wake_flags::SYNC);
         }
     }
 

@@ -117,7 +117,7 @@ impl Kernel {
         // first who came first.
         woken.sort_by_key(|task| self.task(*task).cpu_ns);
         for task in woken {
-            self.wake(task, None);
+            self.wake(task, None, 0);
         }
     }
 }

@@ -214,7 +214,7 @@ impl Kernel {
             Alarm::Sleep(task) => match self.task(task).state {
                 State::New => self.begin(task),
                 State::InIo { device } => self.served(task, device),
-                _ => self.wake(task, None),
+                _ => self.wake(task, None, 0),
             },
             Alarm::Resched(cpu) => {
                 // As in the kernel, a task whose slice is not used up goes on without anybody being asked.
@@ -426,13 +426,13 @@ impl Kernel {
         self.kick_if_idle(selected.cpu, before);
     }
 
-    /// A task that slept waits for a CPU. `waker` is the CPU of the task that woke it up; a timer did it if absent.
-    pub(crate) fn wake(&mut self, task: TaskIndex, waker: Option<CpuId>) {
+    /// A task that slept waits for a CPU. `waker` is the CPU of the task that woke it up; a timer did it if absent. With
+    /// [`wake_flags::SYNC`] that task is about to sleep.
+    pub(crate) fn wake(&mut self, task: TaskIndex, waker: Option<CpuId>, flags: u64) {
         self.stats.wakeups += 1;
         let before = self.task(task).cpu;
         self.note(What::Wake, before, Some(task), waker.map_or(0, |waker| u64::from(waker) + 1));
-        let flags = wake_flags::TTWU | if waker.is_some() { wake_flags::SYNC } else { 0 };
-        let selected = self.select_cpu(task, waker, flags);
+        let selected = self.select_cpu(task, waker, flags | wake_flags::TTWU);
         self.enqueue_selected(task, selected, enqueue_flags::WAKEUP);
         self.kick_if_idle(selected.cpu, waker.unwrap_or(before));
     }

@@ -6,7 +6,7 @@
 use ekiden::abi::{Event, EventKind};
 use ekiden::{Call, CpuId, CpuMask};
 
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, wake_flags};
 use crate::masks::{Usable, first_in_all};
 use crate::task::{State, TaskIndex};
 
@@ -28,7 +28,7 @@ impl Kernel {
             return Selected { cpu: only, claimed: false };
         }
         let before = self.task(task).cpu;
-        let suggested = self.suggest(usable, before, waker);
+        let suggested = self.suggest(usable, before, waker.filter(|_| flags & wake_flags::SYNC != 0));
         if suggested.claimed {
             self.idle.clear(suggested.cpu);
         }

@@ -49,7 +49,7 @@ impl Kernel {
             let next = lock.spinners.remove(place);
             self.stop_spinning(next);
         } else if let Some(sleeper) = lock.sleepers.pop_front() {
-            self.wake_by(task, cpu, sleeper);
+            self.wake_by(task, cpu, sleeper, 0);
         }
     }
 
@@ -98,7 +98,7 @@ impl Kernel {
             }
         }
         for sleeper in sleepers {
-            self.wake_by(task, cpu, sleeper);
+            self.wake_by(task, cpu, sleeper, 0);
         }
     }
 
@@ -115,7 +115,7 @@ impl Kernel {
         let waiting = &mut self.shared.conditions[condition as usize];
         let woken: Vec<TaskIndex> = waiting.drain(..most.min(waiting.len())).collect();
         for sleeper in woken {
-            self.wake_by(task, cpu, sleeper);
+            self.wake_by(task, cpu, sleeper, 0);
         }
     }
 

@@ -40,6 +40,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..2_u32, 1..2 * MS, any::<bool>())
             .prop_map(|(timer, period_ns, restart)| Step::Timer { timer, period_ns, restart }),
         1 => Just(Step::Io { device: 0 }),
+        // CPU 0 stays.
+        1 => (1..CPUS).prop_map(|cpu| Step::CpuOffline { cpu }),
+        1 => (1..CPUS).prop_map(|cpu| Step::CpuOnline { cpu }),
         // Who holds a lock comes to its end, though not in time if one of nice value -20 spins for it without end.
         3 => (0..2_u32, patient_mode(), 0..MS).prop_map(|(lock, mode, ns)| {
             Step::repeat(1, [Step::Lock { lock, mode }, Step::Run { ns }, Step::Unlock { lock }])

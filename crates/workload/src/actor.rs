@@ -7,13 +7,14 @@ use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::io::{Errno, read, write};
-use rustix::process::{WaitId, WaitIdOptions, setpriority_process, waitid};
+use rustix::process::{WaitId, WaitIdOptions, getpid, setpriority_process, waitid};
 use rustix::thread::{ClockId, clock_nanosleep_absolute, sched_yield};
 
 use crate::crew::{Gate, now_ns, timespec};
 use crate::exec::{Class, Cpus, NOTHING};
+use crate::random::Random;
 use crate::slot::{Doing, Failure, OrFailure, Slot, Slots};
-use crate::spec::{Step, TaskSpec};
+use crate::spec::{Device, Step, TaskSpec};
 use crate::spin::Spin;
 use crate::sys;
 use crate::wait::Waits;
@@ -26,6 +27,7 @@ pub(crate) struct Stage {
     pub(crate) pipes: Vec<(OwnedFd, OwnedFd)>,
     pub(crate) slots: Slots,
     pub(crate) waits: Waits,
+    pub(crate) devices: Vec<Device>,
 }
 
 /// Whether a program goes on after a step.
@@ -138,7 +140,8 @@ impl<'a> Actor<'a> {
             | Step::Signal { .. }
             | Step::Broadcast { .. } => self.meet(step).or_fail(Doing::WaitForOthers)?,
             Step::Timer { timer, period_ns, restart } => next_tick(*timer, *period_ns, *restart)?,
-            Step::Io { .. } | Step::CpuOffline { .. } | Step::CpuOnline { .. } => {
+            Step::Io { device } => self.request(*device)?,
+            Step::CpuOffline { .. } | Step::CpuOnline { .. } => {
                 unreachable!("a load with this step was refused")
             }
             Step::Mark => self.slot.mark(),
@@ -159,6 +162,22 @@ impl<'a> Actor<'a> {
             Step::Broadcast { condition } => waits.signal(*condition, i32::MAX as u32),
             _ => Ok(()),
         }
+    }
+
+    /// A device is some servers, and time that passes while one has a request.
+    fn request(self, number: u32) -> Result<(), Failure> {
+        let device = &self.stage.devices[number as usize];
+        self.stage.waits.take_server(number).or_fail(Doing::WaitForOthers)?;
+        let service_ns = match device.exponential {
+            true => RANDOM.with_borrow_mut(|random| {
+                random
+                    .get_or_insert_with(|| Random::new(getpid().as_raw_nonzero().get() as u64))
+                    .exponential(device.service_ns)
+            }),
+            false => device.service_ns,
+        };
+        sleep_until(now_ns().saturating_add(service_ns))?;
+        self.stage.waits.free_server(number).or_fail(Doing::WaitForOthers)
     }
 
     fn pipe_write(self, pipe: u32) -> Result<(), Failure> {
@@ -183,6 +202,7 @@ impl<'a> Actor<'a> {
         let child = Actor { is_child: true, ..self };
         let live = || {
             TIMERS.take();
+            RANDOM.take();
             child.perform(|| child.run(program))
         };
         sys::spawn(live).or_fail(Doing::Fork)?;
@@ -211,6 +231,8 @@ impl<'a> Actor<'a> {
 }
 
 thread_local! {
+    /// What is left to chance in this task: another sequence in each, and in each run.
+    static RANDOM: RefCell<Option<Random>> = const { RefCell::new(None) };
     /// When each timer of this task went off last. A task is a process of one thread.
     static TIMERS: RefCell<Vec<Option<u64>>> = const { RefCell::new(Vec::new()) };
 }

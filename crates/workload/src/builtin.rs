@@ -80,10 +80,16 @@ pub fn find(name: &str, cpus: u32) -> Option<Case> {
     let known = all(cpus).into_iter().find(|case| case.workload.name == name);
     known.or_else(|| {
         let load = loads::make(name, cpus).ok()?;
-        // What is stopped does not finish.
-        let check = if load.duration_ns.is_some() { some_tasks } else { all_finished };
+        let check = check_of(&load);
         Some(case("", (load, check), None))
     })
+}
+
+/// The check of a load of which nothing else is known: that all finished, unless some of it goes on for ever.
+pub fn check_of(load: &Workload) -> Check {
+    let mut ends = true;
+    load.each_step(|step| ends &= !matches!(step, Step::Forever { .. }));
+    if ends { all_finished } else { some_tasks }
 }
 
 /// Where the two tasks of [`pipe`] run.

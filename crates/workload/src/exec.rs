@@ -198,6 +198,7 @@ pub fn execute(load: &Workload, options: &Options) -> Result<Report, ExecError> 
         pipes: pipes.map_err(|error| system("make the load's pipes")(error.into()))?,
         slots: Slots::new(load).map_err(system("share memory with the tasks"))?,
         waits: Waits::new(load).map_err(system("share memory with the tasks"))?,
+        devices: load.devices.clone(),
     };
 
     let mut crew = Crew::new().map_err(system("make pipes"))?;
@@ -262,7 +263,6 @@ fn only_simulated(load: &Workload) -> Option<&'static str> {
         what = Some("be put into groups");
     }
     load.each_step(|step| match step {
-        Step::Io { .. } => what = Some("use devices of the load"),
         Step::CpuOffline { .. } | Step::CpuOnline { .. } => what = Some("take CPUs out of the machine"),
         _ => {}
     });

@@ -146,7 +146,7 @@ struct MessagingArgs {
 struct RunArgs {
     /// A built-in load (see `ekiden-load list`) or a JSON file, in Ekiden's format or rt-app's
     load: String,
-    /// Judge a built-in load by its own check, any other by whether all finished; exit with 1 if it fails
+    /// Judge a built-in load by its own check, any other by whether all finished that ends; exit with 1 if it fails
     #[arg(long)]
     check: bool,
     /// Size built-in loads for this many CPUs; by default all that this process may use
@@ -326,7 +326,8 @@ fn find(name: &str, cpus_wanted: Option<u32>) -> Result<Case> {
         .with_context(|| format!("could not read `{name}`; give a JSON file or a name of `ekiden-load list`"))?;
     let (workload, remarks) = rt_app::read(name, &text).with_context(|| format!("`{name}`"))?;
     remarks.iter().for_each(|remark| eprintln!("{name}: {remark}"));
-    Ok(Case { about: "", workload, check: ekiden_workload::checks::all_finished, compare: None })
+    let check = builtin::check_of(&workload);
+    Ok(Case { about: "", workload, check, compare: None })
 }
 
 fn unknown(name: &str) -> anyhow::Error {

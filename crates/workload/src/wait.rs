@@ -29,12 +29,17 @@ pub(crate) struct Waits {
     rounds: Shared<AtomicU32>,
     /// How often each condition was signalled.
     signals: Shared<AtomicU32>,
+    /// Servers of each device that serve nobody.
+    servers: Shared<AtomicU32>,
 }
 
 impl Waits {
     pub(crate) fn new(load: &Workload) -> io::Result<Self> {
         let words = |count: u32| Shared::new(count as usize);
+        let servers = Shared::<AtomicU32>::new(load.devices.len())?;
+        servers.iter().zip(&load.devices).for_each(|(free, device)| free.store(device.servers, Relaxed));
         Ok(Self {
+            servers,
             locks: words(load.locks())?,
             arrived: words(load.barriers())?,
             rounds: words(load.barriers())?,
@@ -100,6 +105,22 @@ impl Waits {
         let signals = &self.signals[condition as usize];
         signals.fetch_add(1, Release);
         futex::wake(signals, Flags::empty(), most).map(drop)
+    }
+
+    /// Waits for a server of the device.
+    pub(crate) fn take_server(&self, device: u32) -> Result<(), Errno> {
+        let free = &self.servers[device as usize];
+        while free.fetch_update(Acquire, Relaxed, |free| free.checked_sub(1)).is_err() {
+            sleep(free, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Gives it back.
+    pub(crate) fn free_server(&self, device: u32) -> Result<(), Errno> {
+        let free = &self.servers[device as usize];
+        free.fetch_add(1, Release);
+        futex::wake(free, Flags::empty(), 1).map(drop)
     }
 }
 

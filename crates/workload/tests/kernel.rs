@@ -133,11 +133,22 @@ fn timers_and_work_for_a_time_end_when_they_should() {
 }
 
 #[test]
+fn a_device_serves_as_many_processes_at_once_as_it_has_servers() {
+    let task = TaskSpec::new("task", vec![Step::repeat(2, [Step::Io { device: 0 }])]).copies(4);
+    for exponential in [false, true] {
+        let disk = Device { servers: 2, service_ns: 5 * MS, exponential };
+        let report = run(&Workload::new("disk", 1, [task.clone()]).with_device(disk));
+        all_finished(&report).unwrap();
+        // Eight requests, two at a time.
+        assert!(exponential || report.wall_ns >= 20 * MS, "{report}");
+        assert!(report.tasks.iter().all(|task| task.cpu_ns < 5 * MS), "{report}");
+    }
+}
+
+#[test]
 fn what_only_the_simulator_can_do_is_refused_before_anything_starts() {
     let refused = |load: Workload| try_run(&load, &[]).unwrap_err();
     let task = |step| Workload::new("x", 1, [TaskSpec::new("t", vec![step])]);
-    let disk = Device { servers: 1, service_ns: 1, exponential: false };
-    assert!(refused(task(Step::Io { device: 0 }).with_device(disk)).contains("cannot use devices of the load yet"));
     assert!(refused(task(Step::CpuOffline { cpu: 0 })).contains("cannot take CPUs out of the machine yet"));
     let grouped = Workload::new("x", 1, [TaskSpec::new("t", vec![]).in_group("g")]).with_group(Group::new("g"));
     assert!(refused(grouped).contains("cannot be put into groups yet"));

@@ -100,6 +100,18 @@ fn every_event_has_its_steps() {
 }
 
 #[test]
+fn values_that_may_be_left_out_may_be_left_out() {
+    let suspend = [lock(0), Step::Await { condition: 0, lock: Some(0) }, Step::Unlock { lock: 0 }];
+    for events in [r#""suspend""#, r#""suspend","#, r#""suspend": ,"#, r#""suspend": """#, r#""suspend": "t""#] {
+        assert_eq!(steps(events), suspend);
+    }
+    // A timer without a period waits for nothing.
+    assert_eq!(steps(r#""run": 1, "timer": { "ref": "u", "period": 0 }"#), [Step::Run { ns: US }]);
+    let (_, remarks) = read(r#"{ "tasks": { "t": { "loop": 1, "run": 1 } }, "resources": 4 }"#);
+    assert_eq!(remarks[0].place.path, "resources");
+}
+
+#[test]
 fn a_barrier_waits_for_every_instance_of_every_task_that_names_it() {
     let text =
         r#"{ "tasks": { "a": { "loop": 1, "instance": 3, "barrier": "b" }, "c": { "loop": 1, "barrier": "b" } } }"#;
@@ -209,7 +221,7 @@ fn what_is_not_modelled_is_refused_with_its_place() {
         (r#""lock": 1"#, "lock", "an integer where a string should be"),
         (r#""wait": "c""#, "wait", "a string where an object should be"),
         (r#""timer": { "ref": "unique" }"#, "timer", "needs a `period`"),
-        (r#""timer": { "ref": "u", "period": 0 }"#, "timer.period", "choose from 1"),
+        (r#""timer": { "ref": "u", "period": -1 }"#, "timer.period", "choose from 0"),
         (r#""timer": { "ref": "u", "period": 1, "mode": "x" }"#, "timer.mode", "relative"),
         (r#""instance": 2, "timer": { "ref": "u", "period": 1 }"#, "timer", "uniqueu"),
         (r#""run": 1, "phases": { "p": { "run": 1 } }"#, "run", "beside `phases`"),

@@ -14,7 +14,7 @@ use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
 use ekiden::abi::{Event, Outcome, Status};
-use ekiden::{CpuId, CpuMask, Host, TaskId};
+use ekiden::{CpuId, CpuMask, Group, Host, TaskId};
 use ekiden_engine::{Engine, IdleCpus};
 use ekiden_kernel_rt::{Arena, CreateArgs, PolicyTable};
 
@@ -192,6 +192,11 @@ impl Host for Kernel {
         if let Some(engine) = engine() {
             engine.idle().copy_to(cpus);
         }
+    }
+
+    fn group(&self, _: TaskId) -> Group {
+        // Not asked of the kernel yet: to a policy, all tasks are in one.
+        Group::ROOT
     }
 }
 

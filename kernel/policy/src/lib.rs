@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
 use ekiden::abi::{Message, Reply};
-use ekiden::{Adapter, CpuId, CpuMask, Env, Host, Policy, Scheduler, TaskId, Topology};
+use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Policy, Scheduler, TaskId, Topology};
 pub use ekiden_kernel_rt::{Arena, CreateArgs, HostTable, PolicyTable};
 
 /// Makes a policy the content of this object.
@@ -187,5 +187,10 @@ impl Host for Kernel {
     fn idle_cpus(&self, cpus: &mut CpuMask) {
         // SAFETY: writes at most `len` words.
         self.read(cpus, |words, len| unsafe { (self.table().idle_cpus)(words, len) });
+    }
+
+    fn group(&self, _: TaskId) -> Group {
+        // Not asked of the kernel yet: to a policy, all tasks are in one.
+        Group::ROOT
     }
 }

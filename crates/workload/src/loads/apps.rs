@@ -3,7 +3,7 @@
 use super::{Default, Kind, MS, Param, US};
 use crate::builtin;
 use crate::random::Random;
-use crate::spec::{Device, Group, Step, TaskSpec, WaitMode};
+use crate::spec::{Device, Group, Limit, Step, TaskSpec, WaitMode};
 
 const fn param(name: &'static str, help: &'static str, default: u64, max: u64) -> Param {
     Param { name, help, default: Default::Is(default), max }
@@ -52,6 +52,95 @@ pub(super) const HOGS: Kind = Kind {
     make: |args| {
         let hog = TaskSpec::new("hog", vec![Step::Run { ns: args.get("ms") * MS }]);
         args.workload("hogs", [hog.copies(args.count("count"))])
+    },
+};
+
+/// Tasks that each wake up by a timer and work a little. Their periods differ, so that they do not stay in step.
+pub(super) const PERIODIC: Kind = Kind {
+    name: "periodic",
+    about: "tasks that wake up by a timer, each with a period of its own, and work a little",
+    params: &[
+        per_cpu("tasks", "how many"),
+        param("rounds", "wake-ups of each", 100, 1_000_000_000),
+        param("period_us", "time between two, on average, in microseconds", 1_000, 1_000_000),
+        param("work_us", "work of each", 100, 1_000_000),
+        param("spread_percent", "how far periods differ from that", 20, 100),
+        SEED,
+    ],
+    make: |args| {
+        let mut random = Random::new(args.get("seed"));
+        let task = |number| {
+            let period_ns = random.around(args.get("period_us") * US, args.get("spread_percent")).max(1);
+            let tick = Step::Timer { timer: 0, period_ns, restart: false };
+            let work = Step::Run { ns: args.get("work_us") * US };
+            let program = vec![Step::repeat(args.get("rounds"), [tick, work])];
+            TaskSpec { start_ns: random.up_to(period_ns), ..TaskSpec::new(format!("periodic-{number}"), program) }
+        };
+        let tasks: Vec<TaskSpec> = (0..args.count("tasks")).map(task).collect();
+        args.workload("periodic", tasks)
+    },
+};
+
+pub(super) const FORKS: Kind = Kind {
+    name: "forks",
+    about: "tasks that fork children, as many at a time as said, which work briefly or start a new program",
+    params: &[
+        per_cpu("parents", "how many"),
+        param("rounds", "times that each forks", 20, 1_000_000),
+        param("children", "at a time", 4, 1_000),
+        param("work_us", "work of a child in microseconds", 200, 1_000_000),
+        param("exec", "1 if children start a new program after that", 0, 1),
+    ],
+    make: |args| {
+        let mut child = vec![Step::Run { ns: args.get("work_us") * US }];
+        if args.get("exec") == 1 {
+            child.push(Step::Exec);
+        }
+        let children = Step::repeat(args.get("children"), [Step::fork(child)]);
+        let program = vec![Step::repeat(args.get("rounds"), [children, Step::Wait])];
+        args.workload("forks", [TaskSpec::new("parent", program).copies(args.count("parents"))])
+    },
+};
+
+pub(super) const LIMITED: Kind = Kind {
+    name: "limited",
+    about: "tasks that compute in a group with a limit, as a container's cpu.max",
+    params: &[
+        per_cpu("count", "how many"),
+        param("ms", "work of each in milliseconds", 50, 1_000_000),
+        param("quota_us", "CPU time of the group in a period", 50_000, 1_000_000_000),
+        param("period_us", "length of a period", 100_000, 1_000_000),
+    ],
+    make: |args| {
+        let limit = Limit { quota_ns: args.get("quota_us") * US, period_ns: args.get("period_us") * US };
+        let hog = TaskSpec::new("hog", vec![Step::Run { ns: args.get("ms") * MS }]).in_group("limited");
+        let load = args.workload("limited", [hog.copies(args.count("count"))]);
+        load.with_group(Group { limit: Some(limit), ..Group::new("limited") })
+    },
+};
+
+/// Somebody takes a CPU out of the machine and puts it back, after which the kernel of papers/002, section 3.4, no longer
+/// balances between nodes.
+pub(super) const HOTPLUG: Kind = Kind {
+    name: "hotplug",
+    about: "a task that takes a CPU out of the machine and puts it back",
+    params: &[
+        param("cpu", "which; the last if there is none of that number", 1, 65_535),
+        param("rounds", "how often", 1, 1_000_000),
+        param("off_us", "for how long, in microseconds", 1_000, 1_000_000_000),
+        param("on_us", "how long before the next time", 1_000, 1_000_000_000),
+    ],
+    make: |args| {
+        let cpu = args.count("cpu").min(args.cpus - 1);
+        let toggle = [
+            Step::CpuOffline { cpu },
+            Step::Sleep { ns: args.get("off_us") * US },
+            Step::CpuOnline { cpu },
+            Step::Sleep { ns: args.get("on_us") * US },
+        ];
+        // The last CPU cannot go.
+        let rounds = if args.cpus > 1 { args.get("rounds") } else { 0 };
+        args.workload("hotplug", [TaskSpec::new("operator", vec![Step::repeat(rounds, toggle)])])
     },
 };
 

@@ -1,12 +1,12 @@
 //! Loads by name and parameters, such as `nas-lu:threads=60`, and several of them at once, as in `make:jobs=64+r:count=2`.
 //!
 //! Each stands for a kind of program that schedulers are judged by. They are models: how long a step takes is chosen, and
-//! said here; how the steps of different tasks depend on each other is what the load is about.
+//! said there; how the steps of different tasks depend on each other is what the load is about.
 
 mod apps;
 mod nas;
 
-use crate::spec::{SpecError, Workload};
+use crate::spec::{Group, SpecError, Workload};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -66,6 +66,66 @@ impl Args {
     }
 }
 
+/// What can be said of every load besides its own parameters.
+#[derive(Debug, std::default::Default)]
+struct Manner {
+    start_ms: u64,
+    on: Option<Vec<u32>>,
+    nice: Option<i32>,
+    group: Option<String>,
+}
+
+/// The parameters of [`Manner`], for people.
+const MANNER: &str = "start_ms=MS (begin later), on=0-3/8 (these CPUs), nice=N, group=NAME (if not in one already)";
+
+impl Manner {
+    /// Takes `name=value` if it is one of these. `Some(false)`: it is, but not with this value.
+    fn take(&mut self, name: &str, value: &str) -> Option<bool> {
+        let taken = match name {
+            "start_ms" => value.parse().map(|ms| self.start_ms = ms).is_ok() && self.start_ms <= 1_000_000_000,
+            "on" => {
+                self.on = ranges(value);
+                self.on.is_some()
+            }
+            "nice" => value.parse().map(|nice| self.nice = Some(nice)).is_ok(),
+            "group" => {
+                self.group = Some(value.to_owned()).filter(|name| !name.is_empty());
+                self.group.is_some()
+            }
+            _ => return None,
+        };
+        Some(taken)
+    }
+
+    fn apply(self, mut load: Workload) -> Workload {
+        for task in &mut load.tasks {
+            task.start_ns += self.start_ms * MS;
+            task.nice = self.nice.unwrap_or(task.nice);
+            task.affinity = self.on.clone().or(task.affinity.take());
+            task.group = task.group.take().or(self.group.clone());
+        }
+        if let Some(name) = self.group.filter(|name| load.group_number(name).is_none()) {
+            load.groups.push(Group::new(name));
+        }
+        load
+    }
+}
+
+/// The numbers of `0-3/8`: ranges and single ones, with `/` between them.
+fn ranges(text: &str) -> Option<Vec<u32>> {
+    const CPUS_MAX: u32 = 65_536;
+    let mut all = Vec::new();
+    for range in text.split('/') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= CPUS_MAX {
+            return None;
+        }
+        all.extend(first..=last);
+    }
+    Some(all)
+}
+
 /// Why there is no such load.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -96,7 +156,7 @@ fn params(name: &str) -> String {
     let kind = ALL.iter().find(|kind| kind.name == name);
     let list = kind.map_or(&[] as &[Param], |kind| kind.params).iter();
     let list = list.map(|param| format!("{} (at most {}: {})", param.name, param.max, param.help));
-    list.collect::<Vec<_>>().join(", ")
+    list.chain([MANNER.to_owned()]).collect::<Vec<_>>().join(", ")
 }
 
 /// Every kind of load.
@@ -104,6 +164,10 @@ pub const ALL: &[Kind] = &[
     apps::PIPE,
     apps::MESSAGING,
     apps::HOGS,
+    apps::PERIODIC,
+    apps::FORKS,
+    apps::LIMITED,
+    apps::HOTPLUG,
     apps::SCHBENCH,
     apps::REQUESTS,
     nas::BT,
@@ -132,14 +196,21 @@ impl Kind {
             Default::Cpus => cpus.into(),
         };
         let mut values: Vec<_> = self.params.iter().map(|param| (param.name, default(param))).collect();
+        let mut manner = Manner::default();
         for text in params.split([':', ',']).filter(|text| !text.is_empty()) {
             let wrong = || LoadError::NoParam { kind: self.name, text: text.to_owned() };
             let (name, value) = text.split_once('=').ok_or_else(wrong)?;
+            if let Some(taken) = manner.take(name, value) {
+                if !taken {
+                    return Err(wrong());
+                }
+                continue;
+            }
             let place = self.params.iter().position(|param| param.name == name).ok_or_else(wrong)?;
             let value = value.replace('_', "").parse().ok().filter(|value| *value <= self.params[place].max);
             values[place].1 = value.ok_or_else(wrong)?;
         }
-        Ok((self.make)(&Args { cpus: cpus.max(1), values }))
+        Ok(manner.apply((self.make)(&Args { cpus: cpus.max(1), values })))
     }
 }
 
@@ -153,7 +224,8 @@ pub fn overview() -> String {
         let params: Vec<String> = kind.params.iter().map(default).collect();
         format!("{:14} {}\n{:14}   {}\n", kind.name, kind.about, "", params.join(":"))
     };
-    ALL.iter().map(line).collect()
+    let lines: String = ALL.iter().map(line).collect();
+    format!("{lines}All of them take {MANNER}.\n")
 }
 
 /// The loads of `text`, all at once, for a machine with this many CPUs: `name`, `name:param=value:…`, and several of
@@ -215,6 +287,21 @@ mod tests {
         assert_eq!(names, ["lu", "lu-2", "hog", "hog-2"]);
         let groups: Vec<_> = make("r:count=1+r:count=1", 4).unwrap().groups.into_iter().map(|g| g.name).collect();
         assert_eq!(groups, ["r-0", "r-0-2"]);
+    }
+
+    #[test]
+    fn where_when_and_with_whom_can_be_said_of_every_load() {
+        let load = make("nas-lu:threads=2:start_ms=3:on=0-2/5:nice=-4:group=lu+r:count=1:group=other", 8).unwrap();
+        let lu = &load.tasks[0];
+        assert_eq!((lu.start_ns, lu.nice, lu.group.as_deref()), (3 * MS, -4, Some("lu")));
+        assert_eq!(lu.affinity, Some(vec![0, 1, 2, 5]));
+        // It has a group of its own already.
+        assert_eq!(load.tasks[1].group.as_deref(), Some("r-0"));
+        for wrong in ["start_ms=x", "on=", "on=3-1", "on=0-70000", "nice=y", "group="] {
+            let why = make(&format!("hogs:{wrong}"), 8).unwrap_err().to_string();
+            assert!(why.contains(wrong) && why.contains("start_ms=MS"), "{why}");
+        }
+        assert!(make("hogs:on=8", 8).unwrap_err().to_string().contains("CPU 8 in a load for 8 CPUs"));
     }
 
     #[test]

@@ -52,13 +52,13 @@ macro_rules! program {
 }
 
 program!(BT, "bt", "long steps, some of them serial", 5 * MS, 5, 20, MS);
-program!(CG, "cg", "very frequent barriers with spinning", 500 * US, 10, 0, 500 * US);
+program!(CG, "cg", "very frequent barriers with spinning", 500 * US, 10, 0, MS);
 program!(EP, "ep", "pure computation, and a barrier at the end", 1_000 * MS, 0, 0, MS);
 program!(FT, "ft", "very long steps", 20 * MS, 5, 4, MS);
 program!(IS, "is", "steps of which a good part is serial", 10 * MS, 5, 35, MS);
 program!(MG, "mg", "steps of middling length", 3 * MS, 10, 0, MS);
 program!(SP, "sp", "somewhat shorter steps", 2 * MS, 10, 0, MS);
-program!(UA, "ua", "uneven short steps, each with a lock, and much spinning", 200 * US, 30, 0, 5 * MS);
+program!(UA, "ua", "uneven short steps, each with a lock, and much spinning", 200 * US, 30, 0, MS);
 
 pub(super) const LU: Kind = Kind {
     name: "nas-lu",
@@ -99,7 +99,7 @@ fn steps(args: &Args, character: &Character) -> Workload {
 
 /// A plane goes from thread to thread; each has its part of the next plane in work meanwhile. All meet after a sweep.
 fn lu(args: &Args) -> Workload {
-    const PART_NS: u64 = 100 * US;
+    const PART_NS: u64 = 800 * US;
     const PLANES: u64 = 64;
     let threads = args.count("threads").max(1);
     let mut random = Random::new(args.get("seed"));

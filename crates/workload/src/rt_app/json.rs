@@ -17,7 +17,7 @@ pub(crate) struct Value {
 /// What a value is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Data {
-    /// Left out, as in `"suspend" : ,`.
+    /// Left out, as in `"suspend",` and `"suspend" : ,`.
     Missing,
     Null,
     Bool(bool),
@@ -159,7 +159,8 @@ impl Parser<'_> {
             };
             let key = self.text(quote)?;
             self.blanks()?;
-            if !self.take(':') {
+            let is_alone = matches!(self.peek(), Some(',' | '}'));
+            if !is_alone && !self.take(':') {
                 return self.fail(format!("`:` should follow the key `{key}`"));
             }
             self.blanks()?;

@@ -321,6 +321,10 @@ impl<'a> Reader<'a> {
 
     /// Nothing has to be declared: what is named exists.
     fn resources(&mut self, resources: &At<'a>) -> Result<()> {
+        if let Data::Integer(_) = resources.value.data {
+            self.remark_at(resources.value.at, resources, "the oldest form, of which rt-app makes nothing any more");
+            return Ok(());
+        }
         const TYPES: [&str; 12] = [
             "mutex",
             "timer",
@@ -594,7 +598,7 @@ impl<'a> Reader<'a> {
                 steps.extend([self.lock(name), wake, self.unlock(name)]);
             }
             Event::Barrier => steps.push(self.barrier(at, actor)?),
-            Event::Timer => steps.push(self.timer(at, actor)?),
+            Event::Timer => steps.extend(self.timer(at, actor)?),
             Event::Fork => steps.push(self.fork(at, actor)?),
         }
         Ok(())
@@ -653,12 +657,13 @@ impl<'a> Reader<'a> {
         specs.iter_mut().for_each(|spec| set(&mut spec.program, &self.barriers));
     }
 
-    fn timer(&mut self, at: &At<'a>, actor: &mut Actor) -> Result<Step> {
+    /// Nothing for a period of 0, with which there is nothing to wait for.
+    fn timer(&mut self, at: &At<'a>, actor: &mut Actor) -> Result<Option<Step>> {
         let (mut name, mut period) = ("unknown", None);
         for (entry, at) in self.once_each(at, at.object()?) {
             match entry.key.as_str() {
                 "ref" => name = at.text()?,
-                "period" => period = Some(at.integer(1)?.unsigned_abs() * 1_000),
+                "period" => period = Some(at.us()?),
                 "mode" => {
                     let mode = at.text()?;
                     if mode != "relative" && mode != "absolute" {
@@ -681,7 +686,8 @@ impl<'a> Reader<'a> {
         if timer >= crate::spec::TIMERS_MAX {
             return at.fail(format!("more than {} timers in one task", crate::spec::TIMERS_MAX));
         }
-        Ok(Step::Timer { timer, period_ns, restart: !actor.absolute.iter().any(|other| other == name) })
+        let restart = !actor.absolute.iter().any(|other| other == name);
+        Ok((period_ns > 0).then_some(Step::Timer { timer, period_ns, restart }))
     }
 
     fn fork(&mut self, at: &At<'a>, actor: &Actor) -> Result<Step> {
