@@ -111,7 +111,7 @@ OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu, struct task_struct *p, s32 prev_
 	bool is_idle = false;
 	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
 
-	event.flags = wake_flags;
+	event.flags = (wake_flags & 0xffff) | (u64)(bpf_get_smp_processor_id() + 1) << 16;
 	event.args[0] = cpu;
 	__builtin_memset(&outcome, 0, sizeof(outcome));
 	ekiden_event(&event, &outcome);

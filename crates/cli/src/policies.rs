@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use ekiden::{Env, Param, Scheduler, Topology};
-use ekiden_policies::{Fifo, Wfq};
+use ekiden_policies::{Cfs, Fifo, Wfq};
 use ekiden_sim::{Machine, Simulation};
 
 use crate::failure::{Exit, Failure};
@@ -20,7 +20,7 @@ const fn linked<S: Scheduler>() -> Linked {
 }
 
 /// All of them.
-pub(crate) const ALL: &[Linked] = &[linked::<Fifo>(), linked::<Wfq>()];
+pub(crate) const ALL: &[Linked] = &[linked::<Fifo>(), linked::<Wfq>(), linked::<Cfs>()];
 
 /// A simulation of a policy, if it is linked in.
 pub(crate) fn simulate(policy: &str, machine: Machine, params: &str) -> Option<Simulation> {

@@ -32,6 +32,7 @@ Examples:
   ekiden sim fair-share -p wfq                         on 4 CPUs
   ekiden sim messaging -p wfq --machine 2x2x4x2        2 nodes of 2 caches of 4 cores of 2 threads
   ekiden sim mine.json -p fifo --seed 7 --trace out    a load of your own, with the trace in a file
+  ekiden sim nas-lu -p cfs --machine bulldozer64       that of papers/002
   ekiden sim churn -p fifo --invariants                whether CPUs idled while tasks waited, and the like
   ekiden sim pipe -p my-policy                         in the directory of a project: its example `sim`
 The same command gives the same trace, byte for byte. A load of your own: ekiden-load show pipe > mine.json")]
@@ -47,9 +48,10 @@ pub(crate) struct Sim {
     /// CPUs of the machine, all alike
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=8_192))]
     cpus: u32,
-    /// Nodes x caches of each x cores of each x threads of each, as in 2x2x4x2
+    /// Nodes x caches of each x cores of each x threads of each, as in 2x2x4x2; `host` for this machine; or one of
+    /// bulldozer64, core8, xeon80, laptop
     #[arg(long, value_name = "SPEC", value_parser = machine, conflicts_with = "cpus")]
-    machine: Option<[u32; 4]>,
+    machine: Option<Topology>,
     /// Let sleeps and work vary by chance, the same for the same seed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -86,8 +88,8 @@ struct Summary<'a> {
 
 impl Sim {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let topology = match self.machine {
-            Some([nodes, llcs, cores, threads]) => Topology::regular(nodes, llcs, cores, threads),
+        let topology = match &self.machine {
+            Some(machine) => machine.clone(),
             None => Topology::flat(self.cpus),
         };
         if self.load == "list" {
@@ -232,13 +234,26 @@ fn load(name: &str, cpus: u32) -> Result<(Workload, builtin::Check)> {
     Ok((load, check))
 }
 
-fn machine(text: &str) -> Result<[u32; 4], String> {
-    let wrong = || format!("`{text}` is not nodes x caches x cores x threads; write for example 2x2x4x2");
+fn machine(text: &str) -> Result<Topology, String> {
+    if text == "host" {
+        return ekiden_machine::read_sysfs("/sys".as_ref()).map_err(|error| error.to_string());
+    }
+    if let Some(machine) = ekiden_machine::preset(text) {
+        return Ok(machine);
+    }
+    let names: Vec<&str> = ekiden_machine::PRESETS.iter().map(|(name, _)| *name).collect();
+    let names = names.join(", ");
+    let wrong = || {
+        format!("`{text}` is not nodes x caches x cores x threads; write for example 2x2x4x2, host, or one of {names}")
+    };
     let numbers: Vec<u32> = text.split('x').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong())?;
     let shape: [u32; 4] = numbers.try_into().map_err(|_| wrong())?;
     let cpus = shape.iter().try_fold(1_u32, |product, factor| product.checked_mul(*factor));
     match cpus {
-        Some(1..=8_192) => Ok(shape),
+        Some(1..=8_192) => {
+            let [nodes, llcs, cores, threads] = shape;
+            Ok(Topology::regular(nodes, llcs, cores, threads))
+        }
         _ => Err(format!("`{text}` must have 1 to 8192 CPUs")),
     }
 }
@@ -249,7 +264,8 @@ mod tests {
 
     #[test]
     fn a_machine_is_read_from_four_numbers() {
-        assert_eq!(machine("2x2x4x2"), Ok([2, 2, 4, 2]));
+        assert_eq!(machine("2x2x4x2"), Ok(Topology::regular(2, 2, 4, 2)));
+        assert_eq!(machine("bulldozer64").map(|machine| machine.nodes().len()), Ok(8));
         for wrong in ["2x2", "axbxcxd", "0x1x1x1", "99999x99999x99999x1", ""] {
             assert!(machine(wrong).is_err(), "{wrong}");
         }

@@ -30,6 +30,11 @@ impl WakeFlags {
         self.0 & 4 != 0
     }
 
+    /// The CPU of whoever woke it up, or that a timer or device interrupted to do so; `None` where the host cannot tell.
+    pub fn waker(self) -> Option<CpuId> {
+        (self.0 >> 16).checked_sub(1)
+    }
+
     /// Whether the waker is about to sleep, so that its own CPU will be free.
     pub fn is_sync(self) -> bool {
         self.0 & 16 != 0

@@ -3,7 +3,10 @@
 //! [`Topology`] itself knows nothing of files, because it is also linked into the kernel.
 #![forbid(unsafe_code)]
 
+mod presets;
 mod sysfs;
+
+pub use presets::{PRESETS, preset};
 
 use std::{
     collections::BTreeMap,

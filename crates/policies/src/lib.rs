@@ -2,8 +2,12 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
+mod cfs;
 mod fifo;
 mod wfq;
 
+pub use cfs::Cfs;
 pub use fifo::Fifo;
 pub use wfq::Wfq;

@@ -36,6 +36,7 @@ impl Kernel {
             return suggested;
         }
         let args = [suggested.cpu.into(), 0];
+        let flags = flags | waker.map_or(0, |waker| u64::from(waker) + 1) << 16;
         let event = Event { flags, args, ..self.event(EventKind::SelectCpu, before, task) };
         let chosen = self.deliver(&event, &[]).map_or(suggested.cpu, |outcome| outcome.cpu as CpuId);
         if chosen == suggested.cpu {

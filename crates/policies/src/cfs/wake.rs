@@ -1,0 +1,39 @@
+//! Where a woken or new task goes (papers/002, sections 2.2.2 and 3.3).
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use ekiden::prelude::*;
+
+use super::Cfs;
+
+impl Cfs {
+    /// The CPU for a task, or `None` to leave it to the host.
+    pub(super) fn place(&self, cx: &Cx, task: TaskId, previous: CpuId, flags: WakeFlags) -> Option<CpuId> {
+        let topology = cx.topology();
+        let allowed = cx.allowed_cpus(task);
+        let mut idle = cx.idle_cpus();
+        idle.intersect(&allowed);
+        if flags.is_fork() {
+            // Threads begin on the node of their parent: section 3.2.
+            let node = topology.node(previous).iter().filter(|cpu| allowed.contains(*cpu));
+            return node.min_by_key(|cpu| (!idle.contains(*cpu), self.queues[*cpu].len.load(Relaxed)));
+        }
+        if !self.bugs.overload_on_wakeup {
+            if idle.contains(previous) {
+                return Some(previous);
+            }
+            let longest = idle.iter().min_by_key(|cpu| self.queues[*cpu].idle_turn.load(Relaxed));
+            if longest.is_some() {
+                return longest;
+            }
+        }
+        // Near the waker, whose cache has what the two share: no other node is looked at, however idle it is.
+        let target = flags.waker().filter(|waker| topology.cpu(*waker).node != topology.cpu(previous).node);
+        let target = target.unwrap_or(previous);
+        if idle.contains(target) {
+            return Some(target);
+        }
+        idle.intersect(topology.llc(target));
+        idle.first().or_else(|| Some(target).filter(|cpu| allowed.contains(*cpu)))
+    }
+}
