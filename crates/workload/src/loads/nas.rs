@@ -99,7 +99,7 @@ fn steps(args: &Args, character: &Character) -> Workload {
 
 /// A plane goes from thread to thread; each has its part of the next plane in work meanwhile. All meet after a sweep.
 fn lu(args: &Args) -> Workload {
-    const PART_NS: u64 = 800 * US;
+    const PART_NS: u64 = 250 * US;
     const PLANES: u64 = 64;
     let threads = args.count("threads").max(1);
     let mut random = Random::new(args.get("seed"));
