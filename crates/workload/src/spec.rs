@@ -11,6 +11,8 @@
 //! - A task's end does not end its children. The load is over when every task and every child has ended, or at
 //!   `duration_ns`, when what still runs is killed.
 
+use std::collections::{HashMap, HashSet};
+
 use serde::{Deserialize, Serialize};
 
 /// Bytes that a pipe holds before its writers block. Linux's own default.
@@ -351,12 +353,14 @@ impl Workload {
     #[must_use]
     pub fn beside(mut self, mut other: Self) -> Self {
         let first = (self.pipes(), self.locks(), self.barriers(), self.conditions(), self.devices.len() as u32);
+        let taken: HashSet<&str> = self.tasks.iter().map(|task| task.name.as_str()).collect();
         for task in &mut other.tasks {
             renumber(&mut task.program, first);
-            task.name = free_name(&task.name, self.tasks.iter().map(|task| task.name.as_str()));
+            task.name = free_name(&task.name, &taken);
         }
+        let taken: HashSet<&str> = self.groups.iter().map(|group| group.name.as_str()).collect();
         for group in &mut other.groups {
-            let name = free_name(&group.name, self.groups.iter().map(|group| group.name.as_str()));
+            let name = free_name(&group.name, &taken);
             let members = other.tasks.iter_mut().filter(|task| task.group.as_ref() == Some(&group.name));
             members.for_each(|task| task.group = Some(name.clone()));
             group.name = name;
@@ -466,8 +470,8 @@ impl Workload {
                 return Err((format!("device {number}"), why.into()));
             }
         }
-        let mut parties = std::collections::HashMap::new();
-        let mut names = std::collections::HashSet::new();
+        let mut parties = HashMap::new();
+        let mut names = HashSet::new();
         for (name, _) in self.instances() {
             if !names.insert(name.clone()) {
                 return whole(&format!("two tasks are called `{name}`: give each its own name"));
@@ -661,12 +665,11 @@ pub(crate) fn visit(steps: &[Step], with: &mut impl FnMut(&Step)) {
 }
 
 /// `name`, with a number behind it if it is taken.
-fn free_name<'a>(name: &str, taken: impl Iterator<Item = &'a str> + Clone) -> String {
+fn free_name(name: &str, taken: &HashSet<&str>) -> String {
     let mut free = name.to_owned();
-    for number in 2.. {
-        if !taken.clone().any(|other| other == free) {
-            break;
-        }
+    let mut number = 1;
+    while taken.contains(free.as_str()) {
+        number += 1;
         free = format!("{name}-{number}");
     }
     free

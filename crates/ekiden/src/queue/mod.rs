@@ -193,7 +193,11 @@ mod tests {
                         prop_assert_eq!(queue.remove(task(wanted)).map(keyed_slot), expected);
                     }
                     KeyedStep::RemoveAt(key, wanted) => {
-                        let expected = model.take(|entry| entry == (key, wanted)).map(|(_, slot)| slot);
+                        let is_wanted = |entry: &(u8, u32)| *entry == (key, wanted);
+                        // The first of all, or else the last of those.
+                        let first = model.0.first().is_some_and(is_wanted).then_some(0);
+                        let found = first.or_else(|| model.0.iter().rposition(is_wanted));
+                        let expected = found.map(|index| model.0.remove(index).1);
                         prop_assert_eq!(queue.remove_at(&key, task(wanted)).map(slot), expected);
                     }
                 }

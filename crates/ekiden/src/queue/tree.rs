@@ -81,7 +81,8 @@ impl<P, K: Ord> TreeQueue<P, K> {
         self.rest.remove_entry(&place).map(|((key, _), token)| (key, token))
     }
 
-    /// Takes the token of `task` out if it is here under `key`. O(log n), plus the number of tokens with that key.
+    /// Takes the token of `task` out if it is here under `key`; of several, the first of the queue or else the last.
+    /// O(log n), plus the number of tokens with that key behind it.
     pub fn remove_at(&mut self, key: &K, task: TaskId) -> Option<Schedulable<P>>
     where
         K: Clone,
@@ -91,7 +92,8 @@ impl<P, K: Ord> TreeQueue<P, K> {
             return self.pop_first().map(|(_, token)| token);
         }
         let same_key = (key.clone(), 0)..=(key.clone(), u64::MAX);
-        let place = self.rest.range(same_key).find(|(_, token)| token.task() == task)?.0.clone();
+        // From the back, where policies take what they move to another CPU.
+        let place = self.rest.range(same_key).rev().find(|(_, token)| token.task() == task)?.0.clone();
         self.rest.remove(&place)
     }
 

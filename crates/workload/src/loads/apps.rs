@@ -60,7 +60,7 @@ pub(super) const PERIODIC: Kind = Kind {
     name: "periodic",
     about: "tasks that wake up by a timer, each with a period of its own, and work a little",
     params: &[
-        per_cpu("tasks", "how many"),
+        Param { name: "tasks", help: "how many", default: Default::Cpus, max: 4_194_304 },
         param("rounds", "wake-ups of each", 100, 1_000_000_000),
         param("period_us", "time between two, on average, in microseconds", 1_000, 1_000_000),
         param("work_us", "work of each", 100, 1_000_000),
