@@ -16,6 +16,7 @@ mod modules;
 mod new;
 mod policies;
 mod progress;
+mod reproduce;
 mod run;
 mod session;
 mod signals;
@@ -50,6 +51,8 @@ enum Command {
     Build(build::Build),
     /// Run a load on a simulated machine
     Sim(sim::Sim),
+    /// Measure again what papers measured, in the simulator
+    Reproduce(reproduce::Reproduce),
     /// Check a trace: idle CPUs while tasks wait, lost tasks, and what else schedulers promise
     Check(check::Check),
     /// Run a policy in the kernel of this machine, while a command runs or until Ctrl-C
@@ -86,6 +89,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::New(new) => new.run(),
         Command::Build(build) => build.run(),
         Command::Sim(sim) => sim.run(),
+        Command::Reproduce(reproduce) => reproduce.run(),
         Command::Check(check) => check.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Run(run) => run.run(),
