@@ -19,9 +19,12 @@ use crate::{failure::Exit, policies, progress::Progress};
 
 const MS: u64 = 1_000_000;
 
-/// The check for wasted cores, for loads that are over in less than the second that the paper waits.
-const LIMITS: Limits =
-    Limits { every_ns: 50 * MS, persists_ns: 20 * MS, wait_ns: 3_600_000 * MS, kick_ns: 3_600_000 * MS, lag_ns: None };
+/// The check for wasted cores, for loads that are over in less than the second that the paper waits. Where wake-ups are
+/// to blame, waste is short and comes again and again.
+fn limits(bug: Bug) -> Limits {
+    let (every_ns, persists_ns) = if bug == Bug::OverloadOnWakeup { (5 * MS, MS) } else { (50 * MS, 20 * MS) };
+    Limits { every_ns, persists_ns, ..Limits::default() }
+}
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -50,6 +53,9 @@ struct WastedCores {
     /// What decides what is left to chance
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// How many runs a figure is the mean of, each with a seed of its own
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    runs: u32,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -231,7 +237,7 @@ fn cases(only: Option<Bug>) -> Vec<Case> {
 struct Run {
     /// From the load's beginning to its end, in milliseconds of simulated time.
     ms: f64,
-    /// How often the check for wasted cores fired.
+    /// How often the check for wasted cores fired, in all runs together.
     wasted: usize,
 }
 
@@ -255,6 +261,7 @@ struct Row {
 struct Report {
     machine: &'static str,
     seed: u64,
+    runs: u32,
     passed: bool,
     rows: Vec<Row>,
 }
@@ -274,7 +281,13 @@ impl WastedCores {
         progress.step(format!("simulating {} loads, each with a bug and without", cases.len()));
         let rows = self.rows(&cases, &mut progress)?;
         drop(progress);
-        let report = Report { machine: "bulldozer64", seed: self.seed, passed: rows.iter().all(|row| row.met), rows };
+        let report = Report {
+            machine: "bulldozer64",
+            seed: self.seed,
+            runs: self.runs,
+            passed: rows.iter().all(|row| row.met),
+            rows,
+        };
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report)?);
         } else {
@@ -331,35 +344,46 @@ impl WastedCores {
         })
     }
 
+    /// The mean of all runs.
     fn simulate(&self, case: &Case, bugs: Bugs) -> Result<Run> {
-        let topology = ekiden_machine::preset("bulldozer64").context("the machine of papers/002 has no preset")?;
-        // Only those bugs that the case is about can be told apart: the others have conditions of their own.
-        let bugs = match case.bug {
-            Bug::MissingDomains => bugs.without(&[Bug::GroupConstruction]),
-            Bug::GroupConstruction => bugs.without(&[Bug::MissingDomains]),
-            Bug::GroupImbalance | Bug::OverloadOnWakeup => bugs.without(&[Bug::GroupConstruction, Bug::MissingDomains]),
-        };
-        let load = loads::make(&case.load, topology.nr_cpus()).map_err(|error| anyhow!("{}: {error}", case.load))?;
-        let machine = Machine { jitter: Jitter { sleep_ns: 50_000, work_permille: 20 }, ..Machine::new(topology) };
-        let simulation = policies::simulate("cfs", machine, &bugs.params()).context("cfs is not linked in")?;
-        let result = simulation.seed(self.seed).traced().run(&load)?;
-        if let Some(fault) = &result.fault {
-            return Err(anyhow!("{}: the policy was taken out: {fault}", case.load));
+        let mut all = Run { ms: 0.0, wasted: 0 };
+        for seed in (self.seed..).take(self.runs as usize) {
+            let run = simulate(case, bugs, seed)?;
+            all.ms += run.ms / f64::from(self.runs);
+            all.wasted += run.wasted;
         }
-        let of_case = result.report.tasks.iter().filter(|task| task.name.starts_with(case.until));
-        let (begin_ns, end_ns) = of_case.fold((u64::MAX, 0), |(begin, end), task| {
-            (begin.min(task.start_ns.unwrap_or(u64::MAX)), end.max(task.finish_ns.unwrap_or(u64::MAX)))
-        });
-        let header = result.trace.header().context("the trace has no header")?;
-        let mut checker = Checker::new(&header, &LIMITS);
-        result.trace.records().take_while(|record| record.time_ns <= end_ns).for_each(|record| checker.record(&record));
-        let wasted = checker.finish().iter().filter(|violation| violation.check == "work-conservation").count();
-        Ok(Run { ms: end_ns.saturating_sub(begin_ns) as f64 / MS as f64, wasted })
+        Ok(all)
     }
 }
 
+fn simulate(case: &Case, bugs: Bugs, seed: u64) -> Result<Run> {
+    let topology = ekiden_machine::preset("bulldozer64").context("the machine of papers/002 has no preset")?;
+    // Only those bugs that the case is about can be told apart: the others have conditions of their own.
+    let bugs = match case.bug {
+        Bug::MissingDomains => bugs.without(&[Bug::GroupConstruction]),
+        Bug::GroupConstruction => bugs.without(&[Bug::MissingDomains]),
+        Bug::GroupImbalance | Bug::OverloadOnWakeup => bugs.without(&[Bug::GroupConstruction, Bug::MissingDomains]),
+    };
+    let load = loads::make(&case.load, topology.nr_cpus()).map_err(|error| anyhow!("{}: {error}", case.load))?;
+    let machine = Machine { jitter: Jitter { sleep_ns: 50_000, work_permille: 20 }, ..Machine::new(topology) };
+    let simulation = policies::simulate("cfs", machine, &bugs.params()).context("cfs is not linked in")?;
+    let result = simulation.seed(seed).traced().run(&load)?;
+    if let Some(fault) = &result.fault {
+        return Err(anyhow!("{}: the policy was taken out: {fault}", case.load));
+    }
+    let of_case = result.report.tasks.iter().filter(|task| task.name.starts_with(case.until));
+    let (begin_ns, end_ns) = of_case.fold((u64::MAX, 0), |(begin, end), task| {
+        (begin.min(task.start_ns.unwrap_or(u64::MAX)), end.max(task.finish_ns.unwrap_or(u64::MAX)))
+    });
+    let header = result.trace.header().context("the trace has no header")?;
+    let mut checker = Checker::new(&header, &limits(case.bug));
+    result.trace.records().take_while(|record| record.time_ns <= end_ns).for_each(|record| checker.record(&record));
+    let wasted = checker.finish().iter().filter(|violation| violation.check == "work-conservation").count();
+    Ok(Run { ms: end_ns.saturating_sub(begin_ns) as f64 / MS as f64, wasted })
+}
+
 fn describe(report: &Report) -> String {
-    let mut text = format!("CFS on {} (simulated), seed {}\n", report.machine, report.seed);
+    let mut text = format!("CFS on {} (simulated), mean of {} runs\n", report.machine, report.runs);
     for bug in Bug::ALL {
         let rows: Vec<&Row> = report.rows.iter().filter(|row| row.bug == bug).collect();
         if rows.is_empty() {
@@ -399,7 +423,7 @@ mod tests {
 
     #[test]
     fn each_bug_makes_its_victim_slower_and_is_seen_by_the_checker() {
-        let seed = WastedCores { bug: None, seed: 7, json: false, check: false };
+        let seed = WastedCores { bug: None, seed: 1, runs: 3, json: false, check: false };
         for (bug, name) in [
             (Bug::GroupImbalance, "lu beside four R"),
             (Bug::GroupConstruction, "ep"),
@@ -409,7 +433,7 @@ mod tests {
             let case = cases(Some(bug)).into_iter().find(|case| case.name == name).unwrap();
             let row = seed.row(&case).unwrap();
             assert!(row.met, "{name}: {} of {:?}", row.ratio, (case.least, case.most));
-            assert!(row.with_bug.wasted > row.without.wasted || bug == Bug::OverloadOnWakeup, "{name}");
+            assert!(row.with_bug.wasted > 0 && row.without.wasted == 0, "{name}");
         }
     }
 }

@@ -36,6 +36,7 @@ fn every_command_has_help_with_an_example() {
         "vm status",
         "sim",
         "check",
+        "reproduce",
         "bench pipe",
         "bench messaging",
         "bench fairness",
