@@ -2,9 +2,9 @@
 //! papers/002, tables 1 and 3, show them.
 //!
 //! All threads are made by the first, as OpenMP does, so that where they run is for the scheduler to find out. A step is
-//! work of every thread and a barrier; some programs have a part that only the first thread does. How long a program
-//! suffers from threads that share CPUs depends on how often it synchronises, and on how long threads spin before they
-//! sleep.
+//! work of every thread and a barrier; some programs have a part that only the first thread does. Threads never sleep
+//! while they wait, so that a scheduler is not asked again where they should run, and how much a program suffers from
+//! threads that share CPUs depends on how often it synchronises.
 
 use super::{Args, Default, Kind, MS, Param, US};
 use crate::random::Random;
@@ -25,12 +25,10 @@ struct Character {
     imbalance_percent: u64,
     /// What the first thread does alone in each step, of the time that a step takes.
     serial_percent: u64,
-    /// How long threads spin at a barrier before they sleep.
-    spin_ns: u64,
 }
 
 macro_rules! program {
-    ($kind:ident, $name:literal, $about:literal, $step_ns:expr, $imbalance:literal, $serial:literal, $spin_ns:expr) => {
+    ($kind:ident, $name:literal, $about:literal, $step_ns:expr, $imbalance:literal, $serial:literal) => {
         pub(super) const $kind: Kind = Kind {
             name: concat!("nas-", $name),
             about: $about,
@@ -43,7 +41,6 @@ macro_rules! program {
                         step_ns: $step_ns,
                         imbalance_percent: $imbalance,
                         serial_percent: $serial,
-                        spin_ns: $spin_ns,
                     },
                 )
             },
@@ -51,14 +48,14 @@ macro_rules! program {
     };
 }
 
-program!(BT, "bt", "long steps, some of them serial", 5 * MS, 5, 20, MS);
-program!(CG, "cg", "very frequent barriers with spinning", 500 * US, 10, 0, MS);
-program!(EP, "ep", "pure computation, and a barrier at the end", 1_000 * MS, 0, 0, MS);
-program!(FT, "ft", "very long steps", 20 * MS, 5, 4, MS);
-program!(IS, "is", "steps of which a good part is serial", 10 * MS, 5, 35, MS);
-program!(MG, "mg", "steps of middling length", 3 * MS, 10, 0, MS);
-program!(SP, "sp", "somewhat shorter steps", 2 * MS, 10, 0, MS);
-program!(UA, "ua", "uneven short steps, each with a lock, and much spinning", 200 * US, 30, 0, MS);
+program!(BT, "bt", "long steps, some of them serial", 5 * MS, 5, 20);
+program!(CG, "cg", "very frequent barriers with spinning", MS, 10, 0);
+program!(EP, "ep", "pure computation, and a barrier at the end", 1_000 * MS, 0, 0);
+program!(FT, "ft", "very long steps", 20 * MS, 5, 4);
+program!(IS, "is", "steps of which a good part is serial", 10 * MS, 5, 35);
+program!(MG, "mg", "steps of middling length", 3 * MS, 10, 0);
+program!(SP, "sp", "somewhat shorter steps", 2 * MS, 10, 0);
+program!(UA, "ua", "uneven short steps, each with a lock, and much spinning", 400 * US, 30, 0);
 
 pub(super) const LU: Kind = Kind {
     name: "nas-lu",
@@ -69,13 +66,13 @@ pub(super) const LU: Kind = Kind {
 
 /// The steps of one thread, as long as they do not differ from round to round.
 fn steps(args: &Args, character: &Character) -> Workload {
-    let Character { name, step_ns, imbalance_percent, serial_percent, spin_ns } = *character;
+    let Character { name, step_ns, imbalance_percent, serial_percent } = *character;
     let threads = args.count("threads").max(1);
     let total_ns = args.get("ms") * MS;
     let step_ns = step_ns.min(total_ns).max(1);
     let rounds = total_ns.div_ceil(step_ns);
     let mut random = Random::new(args.get("seed"));
-    let mode = WaitMode::SpinThenBlock { spin_ns };
+    let mode = WaitMode::Spin;
     let meet = Step::Barrier { barrier: 0, parties: threads, mode };
     let serial_ns = step_ns * serial_percent / 100;
     let thread = |number: u32, random: &mut Random| {
