@@ -43,6 +43,7 @@ fn every_command_has_help_with_an_example() {
         "bench share",
         "bench memory",
         "bench count-unsafe",
+        "bench sim",
         "bench edit",
         "status",
         "doctor",

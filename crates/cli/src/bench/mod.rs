@@ -10,6 +10,7 @@ mod memory;
 pub(crate) mod messaging;
 pub(crate) mod pipe;
 mod share;
+mod sim;
 
 use std::process::ExitCode;
 
@@ -50,6 +51,8 @@ enum Which {
     Share(share::ShareBench),
     /// What tasks cost in kernel memory beyond the fixed arena
     Memory(memory::MemoryBench),
+    /// How fast the simulator is
+    Sim(sim::SimBench),
     /// How much unsafe code there is, and where
     CountUnsafe(count_unsafe::CountUnsafe),
     /// From a change in a policy's source until it runs in a virtual machine that is booted
@@ -64,6 +67,7 @@ impl Bench {
             Which::Fairness(bench) => bench.run(),
             Which::Share(bench) => bench.run(),
             Which::Memory(bench) => bench.run(),
+            Which::Sim(bench) => bench.run(),
             Which::CountUnsafe(bench) => bench.run(),
             Which::Edit(bench) => bench.run(),
         }

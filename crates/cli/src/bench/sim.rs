@@ -1,0 +1,156 @@
+//! `ekiden bench sim`: how fast the simulator is, and how that changes with the size of machine and load.
+
+use std::{fs, process::ExitCode, time::Instant};
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use ekiden::Topology;
+use ekiden_bench::{Judged, Limit, number, table};
+use ekiden_sim::Machine;
+use ekiden_workload::loads;
+use serde::Serialize;
+
+use super::{Output, Verdict};
+use crate::{policies, progress::Progress};
+
+/// Events of one measurement.
+const EVENTS: u64 = 1_000_000;
+
+/// How many measurements; the fastest counts, because nothing makes a program faster than it is.
+const TRIES: u32 = 3;
+
+/// The most tasks, for the memory that they take.
+const MANY: u32 = 1_000_000;
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Tasks wake up periodically and fill half of the machine; a switch to a task and a wake-up are an event each. It runs on
+one CPU of this machine, in real time, so nothing else should run beside it.
+Examples:
+  ekiden bench sim
+  ekiden bench sim -p fifo --json
+  ekiden bench sim --check        exits with 116 if a limit is missed")]
+pub(crate) struct SimBench {
+    /// The policy
+    #[arg(short, long, default_value = "fifo")]
+    policy: String,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// A machine with a load.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Size {
+    cpus: u32,
+    tasks: u32,
+}
+
+#[derive(Serialize)]
+struct Row {
+    #[serde(flatten)]
+    size: Size,
+    /// What was done with the trace.
+    trace: &'static str,
+    events: u64,
+    events_per_s: f64,
+    ns_per_event: f64,
+}
+
+#[derive(Serialize)]
+struct Report {
+    policy: String,
+    rows: Vec<Row>,
+    limits: Vec<Judged>,
+    passed: bool,
+}
+
+const SMALL: Size = Size { cpus: 8, tasks: 32 };
+const MIDDLE: Size = Size { cpus: 64, tasks: 1_000 };
+const LARGE: Size = Size { cpus: 256, tasks: 10_000 };
+
+impl SimBench {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let mut progress = Progress::new();
+        let mut rows = Vec::new();
+        let mut measure = |size: Size, trace: &'static str| -> Result<f64> {
+            progress.step(format!("{} CPUs, {} tasks, trace: {trace}", size.cpus, size.tasks));
+            let row = self.measure(size, trace)?;
+            let ns_per_event = row.ns_per_event;
+            rows.push(row);
+            Ok(ns_per_event)
+        };
+        let mut limits = Vec::new();
+        let mut judge = |name, figure, at_most| limits.push(Limit { name, at_most }.judge(Some(figure)));
+        let small_ns = measure(SMALL, "memory")?;
+        judge("ns an event, 8 CPUs, 32 tasks (5 million a second)", small_ns, 200.0);
+        judge("ns an event, 64 CPUs, 1,000 tasks (4 million a second)", measure(MIDDLE, "memory")?, 250.0);
+        judge("ns an event, 256 CPUs, 10,000 tasks (2 million a second)", measure(LARGE, "memory")?, 500.0);
+        let untraced_ns = measure(MIDDLE, "none")?;
+        judge("64 CPUs, trace to a file ÷ none", measure(MIDDLE, "file")? / untraced_ns, 1.3);
+        let wide_ns = measure(Size { cpus: 4_096, tasks: 16_384 }, "none")?;
+        judge("an event on 4,096 CPUs ÷ on 8", wide_ns / measure(SMALL, "none")?, 3.0);
+        let few_ns = measure(Size { cpus: 64, tasks: 100 }, "none")?;
+        judge("an event of 100,000 tasks ÷ of 100", measure(Size { cpus: 64, tasks: 100_000 }, "none")? / few_ns, 2.0);
+        measure(Size { cpus: 64, tasks: MANY }, "none")?;
+        judge("GiB of memory for a million tasks", peak_gib()?, 8.0);
+        drop(progress);
+        let verdict = Verdict::of_limits(&limits, true);
+        let report = Report { policy: self.policy.clone(), rows, passed: verdict.limits_met, limits };
+        self.output.show(&report, &report.to_text(), &verdict)
+    }
+
+    fn measure(&self, size: Size, trace: &'static str) -> Result<Row> {
+        const WORK_US: u64 = 100;
+        let Size { cpus, tasks } = size;
+        let period_us = u64::from(tasks) * WORK_US * 2 / u64::from(cpus);
+        let rounds = (EVENTS / 2 / u64::from(tasks)).max(1);
+        let text = format!(
+            "periodic:tasks={tasks}:rounds={rounds}:period_us={}:work_us={WORK_US}",
+            period_us.clamp(1, 1_000_000)
+        );
+        let load = loads::make(&text, cpus).map_err(|error| anyhow!("{text}: {error}"))?;
+        let mut best: Option<Row> = None;
+        for _ in 0..if tasks == MANY { 1 } else { TRIES } {
+            let simulation = policies::simulate(&self.policy, Machine::new(Topology::flat(cpus)), "")
+                .with_context(|| format!("there is no policy `{}` in the simulator", self.policy))?;
+            let simulation = match trace {
+                "memory" => simulation.traced(),
+                "file" => simulation.trace_into(std::io::BufWriter::with_capacity(
+                    1 << 20,
+                    tempfile::tempfile().context("cannot create a file for the trace")?,
+                )),
+                _ => simulation,
+            };
+            let start = Instant::now();
+            let result = simulation.time_limit_ns(u64::MAX).run(&load)?;
+            let took_ns = start.elapsed().as_nanos() as f64;
+            let events = result.stats.events();
+            let ns_per_event = took_ns / events as f64;
+            if best.as_ref().is_none_or(|best| ns_per_event < best.ns_per_event) {
+                best = Some(Row { size, trace, events, events_per_s: 1e9 / ns_per_event, ns_per_event });
+            }
+        }
+        best.context("nothing was measured")
+    }
+}
+
+/// The most memory that this program has had, in GiB.
+fn peak_gib() -> Result<f64> {
+    let status = fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib: f64 = line.and_then(|line| line.split_whitespace().next()?.parse().ok()).context("no VmHWM")?;
+    Ok(kib / f64::from(1 << 20))
+}
+
+impl Report {
+    fn to_text(&self) -> String {
+        let rows = self.rows.iter().map(|row| {
+            let Size { cpus, tasks } = row.size;
+            let machine = format!("{cpus} CPUs, {tasks} tasks");
+            [machine, row.trace.to_owned(), number(row.events_per_s), number(row.ns_per_event)]
+        });
+        let figures = table(&["", "trace", "events a second", "ns an event"], rows);
+        let limits = table(&["", "figure", "limit", ""], self.limits.iter().map(Judged::cells));
+        format!("{figures}\n{limits}")
+    }
+}
