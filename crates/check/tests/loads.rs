@@ -1,7 +1,7 @@
 //! No false alarm on a policy that keeps its promises, over every load; and the right alarm on one that does not.
 
 use ekiden_check::{Checker, Limits, Violation};
-use ekiden_policies::{Fifo, Wfq};
+use ekiden_policies::{Cfs, Fifo, Wfq};
 use ekiden_sim::{Machine, PolicyMaker, Simulation};
 use ekiden_workload::{Step, TaskSpec, Workload, builtin};
 
@@ -58,4 +58,40 @@ fn a_policy_that_never_steals_is_found_with_its_cpus_and_tasks() {
     assert!(violation.tasks.len() == 3 && violation.tasks[0].name.starts_with("crowd."), "{violation}");
     assert_eq!((violation.since_ns, violation.at_ns), (200 * MS, 300 * MS));
     assert_eq!(check(PolicyMaker::of::<Wfq>(""), 4, &crowd(), &limits), [], "WFQ steals");
+}
+
+#[test]
+fn no_promise_is_broken_by_programs_of_every_kind() {
+    // Of each a small one, with a machine of more than one node.
+    let machine = || Machine::new(ekiden::Topology::regular(2, 1, 2, 2));
+    for kind in [
+        "pipes",
+        "hackbench",
+        "hogs:count=12",
+        "periodic:tasks=40",
+        "forks",
+        "limited",
+        "schbench",
+        "requests:requests=300",
+        "nas-bt:ms=40",
+        "nas-cg:ms=20",
+        "nas-ep:ms=60",
+        "nas-is:ms=40",
+        "nas-lu:ms=20",
+        "nas-ua:ms=20",
+        "make",
+        "r:ms=200",
+        "database:queries=2",
+        "desktop",
+        "hogs:count=12+hotplug:cpu=3:off_us=30000",
+    ] {
+        let load = ekiden_workload::loads::make(kind, 8).unwrap();
+        for policy in [PolicyMaker::of::<Wfq>(""), PolicyMaker::of::<Cfs>("")] {
+            let name = policy.name().to_owned();
+            let result = Simulation::with_policy(machine(), policy).traced().run(&load).unwrap();
+            let mut checker = Checker::new(&result.trace.header().unwrap(), &strict());
+            result.trace.records().for_each(|record| checker.record(&record));
+            assert_eq!((result.fault, checker.finish()), (None, vec![]), "{kind} under {name}");
+        }
+    }
 }

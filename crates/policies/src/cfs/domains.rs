@@ -61,3 +61,60 @@ pub(super) fn of(topology: &Topology, cpu: CpuId, of_cpu_0: bool) -> Vec<Domain>
 fn parts(sets: &[CpuMask], span: &CpuMask) -> Vec<CpuMask> {
     sets.iter().filter(|set| !set.is_empty() && set.is_subset(span)).cloned().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    /// The nodes that a group of the paper's machine consists of.
+    fn nodes(group: &CpuMask) -> Vec<u32> {
+        let mut nodes: Vec<u32> = group.iter().map(|cpu| cpu / 8).collect();
+        nodes.dedup();
+        nodes
+    }
+
+    fn top(cpu: CpuId, of_cpu_0: bool) -> Vec<Vec<u32>> {
+        let machine = ekiden_machine::preset("bulldozer64").unwrap();
+        of(&machine, cpu, of_cpu_0).last().unwrap().groups.iter().map(nodes).collect()
+    }
+
+    #[test]
+    fn the_groups_of_the_machine_are_those_of_the_paper() {
+        // Section 3.2: node 0 and what is one hop away, then node 3 and what is one hop away from it.
+        assert_eq!(top(0, true), [vec![0, 1, 2, 4, 6], vec![1, 2, 3, 4, 5, 7]]);
+        assert_eq!(top(16, true), top(0, true), "with the bug every CPU has the groups of CPU 0");
+        let fixed = top(16, false);
+        assert!(fixed[0].contains(&2) && !fixed[0].contains(&1), "nodes 1 and 2 are two hops apart: {fixed:?}");
+        assert!(fixed[1..].iter().any(|group| group.contains(&1)), "{fixed:?}");
+    }
+
+    #[test]
+    fn the_hierarchy_goes_from_the_core_to_the_machine() {
+        let machine = ekiden_machine::preset("bulldozer64").unwrap();
+        let domains = of(&machine, 0, false);
+        let shape: Vec<(usize, u32, bool)> =
+            domains.iter().map(|domain| (domain.groups.len(), domain.groups[0].count(), domain.spans_nodes)).collect();
+        // Two CPUs of a core; four cores of a node; five nodes within one hop; all.
+        assert_eq!(shape, [(2, 1, false), (4, 2, false), (5, 8, true), (2, 40, true)]);
+        assert_eq!(of(&Topology::flat(1), 0, false), [], "one CPU balances with nobody");
+    }
+
+    #[test]
+    fn every_domain_has_its_cpu_in_a_group_and_lies_in_the_next_one() {
+        for name in ["bulldozer64", "xeon80", "laptop"] {
+            let machine = ekiden_machine::preset(name).unwrap();
+            for cpu in 0..machine.nr_cpus() {
+                let mut inner = CpuMask::single(cpu);
+                for domain in of(&machine, cpu, false) {
+                    let mut span = CpuMask::new();
+                    domain.groups.iter().flat_map(CpuMask::iter).for_each(|cpu| span.set(cpu));
+                    assert!(inner.is_subset(&span) && domain.groups.iter().any(|group| group.contains(cpu)));
+                    inner = span;
+                }
+                assert_eq!(inner.count(), machine.nr_cpus(), "{name}: CPU {cpu} does not see all");
+            }
+        }
+    }
+}
