@@ -8,6 +8,7 @@ mod child;
 mod demo;
 mod doctor;
 mod exec;
+mod explore;
 mod failure;
 #[cfg(test)]
 mod house_rules;
@@ -55,6 +56,8 @@ enum Command {
     Reproduce(reproduce::Reproduce),
     /// Check a trace: idle CPUs while tasks wait, lost tasks, and what else schedulers promise
     Check(check::Check),
+    /// Run a policy's calls in every order that its locks allow, and replay the one that goes wrong
+    Explore(explore::Explore),
     /// Run a policy in the kernel of this machine, while a command runs or until Ctrl-C
     Run(run::Run),
     /// Say what runs, how it fares, and why the last policy was taken out
@@ -91,6 +94,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Sim(sim) => sim.run(),
         Command::Reproduce(reproduce) => reproduce.run(),
         Command::Check(check) => check.run(),
+        Command::Explore(explore) => explore.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Run(run) => run.run(),
         Command::Status(status) => status.run(),

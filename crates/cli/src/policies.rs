@@ -2,9 +2,10 @@
 //! simulator runs them.
 
 use anyhow::Result;
-use ekiden::{Env, Param, Scheduler, Topology};
+use ekiden::{Env, Param, ParamError, Scheduler, Topology};
 use ekiden_policies::{Cfs, Fifo, Wfq};
 use ekiden_sim::{Machine, Simulation};
+use ekiden_test_policies::Drowsy;
 
 use crate::failure::{Exit, Failure};
 
@@ -13,10 +14,16 @@ pub(crate) struct Linked {
     pub(crate) name: &'static str,
     pub(crate) params: &'static [Param],
     simulate: fn(Machine, &str) -> Simulation,
+    explore: fn(&str) -> Result<ekiden_explore::PolicyMaker, ParamError>,
 }
 
 const fn linked<S: Scheduler>() -> Linked {
-    Linked { name: S::NAME, params: S::PARAMS, simulate: Simulation::of::<S> }
+    Linked {
+        name: S::NAME,
+        params: S::PARAMS,
+        simulate: Simulation::of::<S>,
+        explore: ekiden_explore::PolicyMaker::of::<S>,
+    }
 }
 
 /// All of them.
@@ -26,6 +33,21 @@ pub(crate) const ALL: &[Linked] = &[linked::<Fifo>(), linked::<Wfq>(), linked::<
 pub(crate) fn simulate(policy: &str, machine: Machine, params: &str) -> Option<Simulation> {
     let linked = ALL.iter().find(|linked| linked.name == policy)?;
     Some((linked.simulate)(machine, params))
+}
+
+/// What can be explored besides: it has a planted race, to see what a finding looks like.
+const PLANTED: Linked = linked::<Drowsy>();
+
+/// The makers of policies that can be explored, for this one, and the names of all of them.
+pub(crate) fn explorable(
+    policy: &str,
+    params: &str,
+) -> Result<Result<ekiden_explore::PolicyMaker, ParamError>, String> {
+    let mut all = ALL.iter().chain([&PLANTED]);
+    match all.clone().find(|linked| linked.name == policy) {
+        Some(linked) => Ok((linked.explore)(params)),
+        None => Err(all.by_ref().map(|linked| linked.name).collect::<Vec<_>>().join(", ")),
+    }
 }
 
 /// Refuses parameters that the policy would refuse. Those of a policy that is not linked in are left to itself.

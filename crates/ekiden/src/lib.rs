@@ -16,6 +16,8 @@ mod adapter;
 mod cpumask;
 mod cx;
 mod env;
+#[cfg(feature = "explore")]
+pub mod explore;
 mod hint;
 mod lock;
 mod per;

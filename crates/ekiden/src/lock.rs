@@ -26,6 +26,17 @@ pub struct SpinLock<T: ?Sized> {
     inner: spin::mutex::SpinMutex<T>,
 }
 
+/// Tells an explorer that a lock is free again. Nothing, and no code, without one.
+#[derive(Debug)]
+struct Released(#[cfg(feature = "explore")] usize);
+
+#[cfg(feature = "explore")]
+impl Drop for Released {
+    fn drop(&mut self) {
+        crate::explore::reach(crate::explore::Point::Released(self.0));
+    }
+}
+
 impl<T> SpinLock<T> {
     /// An unlocked lock around `value`.
     pub const fn new(value: T) -> Self {
@@ -43,8 +54,10 @@ impl<T: ?Sized> SpinLock<T> {
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> SpinGuard<'_, T> {
+        #[cfg(feature = "explore")]
+        crate::explore::reach(crate::explore::Point::Wants(self.address(), core::panic::Location::caller()));
         match self.inner.try_lock() {
-            Some(guard) => SpinGuard { guard },
+            Some(guard) => self.held(guard),
             None => self.wait(SPIN_LIMIT),
         }
     }
@@ -52,7 +65,27 @@ impl<T: ?Sized> SpinLock<T> {
     /// Takes the lock if it is free right now.
     #[inline]
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
-        self.inner.try_lock().map(|guard| SpinGuard { guard })
+        #[cfg(feature = "explore")]
+        crate::explore::reach(crate::explore::Point::Tries(self.address()));
+        self.inner.try_lock().map(|guard| self.held(guard))
+    }
+
+    #[cfg(feature = "explore")]
+    fn address(&self) -> usize {
+        core::ptr::from_ref(&self.inner).cast::<()>().addr()
+    }
+
+    #[inline]
+    fn held<'a>(&'a self, guard: spin::mutex::SpinMutexGuard<'a, T>) -> SpinGuard<'a, T> {
+        #[cfg(feature = "explore")]
+        crate::explore::reach(crate::explore::Point::Took(self.address()));
+        SpinGuard {
+            guard,
+            _released: Released(
+                #[cfg(feature = "explore")]
+                self.address(),
+            ),
+        }
     }
 
     #[cold]
@@ -62,9 +95,11 @@ impl<T: ?Sized> SpinLock<T> {
             // Looking first keeps the cache line shared while the holder works.
             if !self.inner.is_locked() {
                 if let Some(guard) = self.inner.try_lock() {
-                    return SpinGuard { guard };
+                    return self.held(guard);
                 }
             }
+            #[cfg(feature = "explore")]
+            crate::explore::reach(crate::explore::Point::Waits(self.address()));
             assert!(!POISONED.load(Ordering::Relaxed), "another CPU panicked while this one waited for a lock");
             core::hint::spin_loop();
         }
@@ -76,6 +111,8 @@ impl<T: ?Sized> SpinLock<T> {
 #[derive(Debug)]
 pub struct SpinGuard<'a, T: ?Sized> {
     guard: spin::mutex::SpinMutexGuard<'a, T>,
+    // After the guard, so that the lock is free by the time anybody hears of it.
+    _released: Released,
 }
 
 impl<T: ?Sized> Deref for SpinGuard<'_, T> {

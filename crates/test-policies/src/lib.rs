@@ -4,6 +4,8 @@
 
 extern crate alloc;
 
+mod drowsy;
 mod faulty;
 
+pub use drowsy::Drowsy;
 pub use faulty::{Fault, Faulty};

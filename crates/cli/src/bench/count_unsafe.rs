@@ -16,6 +16,7 @@ use super::{Output, Verdict};
 /// Where unsafe Rust may be: in the hosts and in the layout of what is on the wire.
 pub(crate) const MAY_BE_UNSAFE: &[&str] = &[
     "crates/abi",
+    "crates/explore",
     "crates/kernel-tests",
     "crates/loader",
     "crates/workload",
