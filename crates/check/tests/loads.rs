@@ -3,6 +3,7 @@
 use ekiden_check::{Checker, Limits, Violation};
 use ekiden_policies::{Cfs, Fifo, Wfq};
 use ekiden_sim::{Machine, PolicyMaker, Simulation};
+use ekiden_test_policies::Drowsy;
 use ekiden_workload::{Step, TaskSpec, Workload, builtin};
 
 const MS: u64 = 1_000_000;
@@ -25,6 +26,16 @@ fn wfq_keeps_its_promises_under_every_load() {
     for cpus in [2, 4, 7] {
         for case in builtin::all(cpus) {
             let found = check(PolicyMaker::of::<Wfq>(""), cpus, &case.workload, &strict());
+            assert_eq!(found, [], "{} on {cpus} CPUs", case.workload.name);
+        }
+    }
+}
+
+#[test]
+fn a_fifo_that_steals_keeps_its_promises_under_every_load() {
+    for cpus in [2, 4, 7] {
+        for case in builtin::all(cpus) {
+            let found = check(PolicyMaker::of::<Drowsy>("careful=1"), cpus, &case.workload, &strict());
             assert_eq!(found, [], "{} on {cpus} CPUs", case.workload.name);
         }
     }
