@@ -23,6 +23,7 @@ mod session;
 mod signals;
 mod sim;
 mod status;
+mod trace;
 mod vm;
 
 use std::process::ExitCode;
@@ -52,6 +53,8 @@ enum Command {
     Build(build::Build),
     /// Run a load on a simulated machine
     Sim(sim::Sim),
+    /// Say what is in a trace
+    Trace(trace::TraceCommand),
     /// Measure again what papers measured, in the simulator
     Reproduce(reproduce::Reproduce),
     /// Check a trace: idle CPUs while tasks wait, lost tasks, and what else schedulers promise
@@ -92,6 +95,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::New(new) => new.run(),
         Command::Build(build) => build.run(),
         Command::Sim(sim) => sim.run(),
+        Command::Trace(trace) => trace.run(),
         Command::Reproduce(reproduce) => reproduce.run(),
         Command::Check(check) => check.run(),
         Command::Explore(explore) => explore.run(),

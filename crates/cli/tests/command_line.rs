@@ -37,6 +37,7 @@ fn every_command_has_help_with_an_example() {
         "sim",
         "check",
         "reproduce",
+        "trace",
         "bench pipe",
         "bench messaging",
         "bench fairness",
@@ -119,6 +120,22 @@ fn a_broken_promise_is_118_and_a_broken_trace_an_error_with_its_place() {
     let error = String::from_utf8_lossy(&checked.stderr);
     assert!(checked.status.code() == Some(1) && error.contains("damaged at byte"), "{error}");
     assert_eq!(ekiden(directory.path(), &["check", "no-such-file"]).status.code(), Some(1));
+}
+
+#[test]
+fn a_trace_tells_what_it_is_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let args = ["sim", "pipe", "--cpus", "2", "-p", "wfq", "--set", "period_us=6000", "--trace", "out", "--seed", "3"];
+    assert!(ekiden(directory.path(), &args).status.success());
+    let info = ekiden(directory.path(), &["trace", "info", "out", "--json"]);
+    let info: Value = serde_json::from_slice(&info.stdout).unwrap();
+    let header = &info["header"];
+    assert_eq!((&header["policy"], &header["workload"], &header["seed"]), (&"wfq".into(), &"pipe".into(), &3.into()));
+    assert_eq!(header["params"], "period_us=6000");
+    let all = String::from_utf8(ekiden(directory.path(), &["trace", "cat", "out"]).stdout).unwrap();
+    assert_eq!(info["records"], all.lines().count());
+    let of_one = String::from_utf8(ekiden(directory.path(), &["trace", "cat", "out", "--pid", "1001"]).stdout).unwrap();
+    assert!(of_one.lines().count() > 10 && of_one.lines().all(|line| line.contains("pid 1001")), "{of_one}");
 }
 
 #[test]
