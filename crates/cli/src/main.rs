@@ -15,6 +15,7 @@ mod house_rules;
 mod machine;
 mod modules;
 mod new;
+mod parallel;
 mod policies;
 mod progress;
 mod reproduce;
@@ -23,6 +24,7 @@ mod session;
 mod signals;
 mod sim;
 mod status;
+mod sweep;
 mod trace;
 mod vm;
 

@@ -1,11 +1,6 @@
 //! `ekiden reproduce`: what papers measured, measured again in the simulator, side by side.
 
-use std::{
-    process::ExitCode,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
-    sync::mpsc,
-    thread,
-};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
@@ -15,7 +10,7 @@ use ekiden_sim::{Jitter, Machine};
 use ekiden_workload::loads;
 use serde::Serialize;
 
-use crate::{failure::Exit, policies, progress::Progress};
+use crate::{failure::Exit, parallel, policies, progress::Progress};
 
 const MS: u64 = 1_000_000;
 
@@ -298,30 +293,8 @@ impl WastedCores {
 
     /// All rows, with as many simulations at a time as there are CPUs.
     fn rows(&self, cases: &[Case], progress: &mut Progress) -> Result<Vec<Row>> {
-        let next = AtomicUsize::new(0);
-        let (sender, receiver) = mpsc::channel();
-        let workers = thread::available_parallelism().map_or(1, usize::from).min(cases.len());
-        let mut rows: Vec<Option<Row>> = cases.iter().map(|_| None).collect();
-        thread::scope(|scope| {
-            for _ in 0..workers {
-                let (sender, next) = (sender.clone(), &next);
-                scope.spawn(move || {
-                    while let Some((index, case)) =
-                        Some(next.fetch_add(1, Relaxed)).and_then(|index| Some((index, cases.get(index)?)))
-                    {
-                        if sender.send((index, self.row(case))).is_err() {
-                            return;
-                        }
-                    }
-                });
-            }
-            drop(sender);
-            for (index, row) in receiver {
-                progress.note(&format!("{}: {}", cases[index].bug.title(), cases[index].name));
-                rows[index] = Some(row?);
-            }
-            Ok(rows.into_iter().flatten().collect())
-        })
+        let told = |index: usize| progress.note(&format!("{}: {}", cases[index].bug.title(), cases[index].name));
+        parallel::map(cases, |case| self.row(case), told).into_iter().collect()
     }
 
     fn row(&self, case: &Case) -> Result<Row> {

@@ -20,10 +20,11 @@ use crate::{
     check::{self, Bounds},
     failure::{Exit, Failure},
     policies,
+    sweep::Sweep,
 };
 
 /// What varies where a seed is given: the kernel's timer slack, and a twentieth of the work.
-const JITTER: Jitter = Jitter { sleep_ns: 50_000, work_permille: 50 };
+pub(crate) const JITTER: Jitter = Jitter { sleep_ns: 50_000, work_permille: 50 };
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -34,6 +35,7 @@ Examples:
   ekiden sim mine.json -p fifo --seed 7 --trace out    a load of your own, with the trace in a file
   ekiden sim nas-lu -p cfs --machine bulldozer64       that of papers/002
   ekiden sim churn -p fifo --invariants                whether CPUs idled while tasks waited, and the like
+  ekiden sim make --sweep out.csv --policies wfq,cfs --machines xeon80,laptop --seeds 1-20
   ekiden sim pipe -p my-policy                         in the directory of a project: its example `sim`
 The same command gives the same trace, byte for byte. A load of your own: ekiden-load show pipe > mine.json")]
 pub(crate) struct Sim {
@@ -69,6 +71,8 @@ pub(crate) struct Sim {
     /// Exit with 116 if the load's own check fails, with 101 if the policy was taken out, with 118 if a promise was not kept
     #[arg(long)]
     check: bool,
+    #[command(flatten, next_help_heading = "Many simulations at once")]
+    sweep: Sweep,
 }
 
 #[derive(Serialize)]
@@ -95,6 +99,9 @@ impl Sim {
         if self.load == "list" {
             list(topology.nr_cpus());
             return Ok(ExitCode::SUCCESS);
+        }
+        if self.sweep.is_wanted() {
+            return self.sweep.run(&self.load);
         }
         let params = self.set.join(" ");
         policies::check_params(&self.policy, &params)?;
@@ -217,7 +224,7 @@ fn list(cpus: u32) {
 }
 
 /// A built-in load with its check, or the load in a file, which is judged by whether it finished.
-fn load(name: &str, cpus: u32) -> Result<(Workload, builtin::Check)> {
+pub(crate) fn load(name: &str, cpus: u32) -> Result<(Workload, builtin::Check)> {
     if let Some(case) = builtin::find(name, cpus) {
         return Ok((case.workload, case.check));
     }
@@ -234,7 +241,7 @@ fn load(name: &str, cpus: u32) -> Result<(Workload, builtin::Check)> {
     Ok((load, check))
 }
 
-fn machine(text: &str) -> Result<Topology, String> {
+pub(crate) fn machine(text: &str) -> Result<Topology, String> {
     if text == "host" {
         return ekiden_machine::read_sysfs("/sys".as_ref()).map_err(|error| error.to_string());
     }

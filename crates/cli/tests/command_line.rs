@@ -139,6 +139,25 @@ fn a_trace_tells_what_it_is_of() {
 }
 
 #[test]
+fn a_sweep_is_a_table_with_a_row_for_each_simulation() {
+    let directory = tempfile::tempdir().unwrap();
+    let sweep = |file: &str, policies: &str| {
+        let args = ["sim", "sleepers", "--sweep", file, "--seeds", "3-5", "--machines", "1x1x2x1,laptop", "--policies"];
+        let output = ekiden(directory.path(), &[&args[..], &[policies]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        fs::read_to_string(directory.path().join(file)).unwrap()
+    };
+    let table = sweep("a.csv", "fifo,wfq:period_us=6000");
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("load,policy,params,machine,cpus,seed,wall_ns"), "{table}");
+    assert_eq!(lines.len(), 1 + 2 * 2 * 3, "{table}");
+    assert!(lines[12].starts_with("sleepers,wfq,period_us=6000,laptop,16,5,"), "{table}");
+    assert_eq!(table, sweep("b.csv", "fifo,wfq:period_us=6000"));
+    assert_eq!(run(&["sim", "sleepers", "--sweep", "-", "--policies", "nope"]).0, 110);
+    assert_eq!(run(&["sim", "sleepers", "--sweep", "-", "--machines", "nope"]).0, 2);
+}
+
+#[test]
 fn an_unknown_policy_is_110_and_the_known_ones_are_named() {
     let (code, _, error) = run(&["sim", "fair-share", "-p", "nope"]);
     assert_eq!(code, 110);
