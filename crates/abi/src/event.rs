@@ -90,6 +90,7 @@ pub struct Event {
 
 impl Event {
     /// An event of `kind` on `cpu`, with nothing else set.
+    #[inline]
     pub fn new(kind: EventKind, cpu: u32) -> Self {
         Self { kind: kind as u32, cpu, ..Self::default() }
     }

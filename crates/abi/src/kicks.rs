@@ -21,6 +21,7 @@ impl Kicks {
     }
 
     /// Whether every CPU is meant.
+    #[inline]
     pub fn is_all(self) -> bool {
         self.0 == u64::MAX
     }

@@ -88,7 +88,9 @@ impl CpuMask {
         let (word, bit) = place(cpu);
         if let Some(word) = self.words.get_mut(word) {
             *word &= !bit;
-            self.trim();
+            if *word == 0 {
+                self.trim();
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use ekiden::CpuId;
 
 use crate::task::TaskIndex;
 
-/// Something that will happen at a time. There is at most one of each.
+/// Something that will happen at a time. There is at most one of each. All but a task's can be moved and cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alarm {
     /// The load is stopped.
@@ -28,146 +28,155 @@ pub(crate) enum Alarm {
 const PER_CPU: u32 = 4;
 const FIRST_CPU: u32 = 3;
 
-/// A heap of four children per node, in which each alarm is found by its number, so that moving one leaves nothing
-/// behind. Alarms of one time come in the order in which they were set.
+/// A digit of a time: six bits, because a word has 64.
+const DIGIT_BITS: u32 = 6;
+const DIGITS: usize = 1 << DIGIT_BITS;
+const LEVELS: usize = u64::BITS.div_ceil(DIGIT_BITS) as usize;
+
+/// Alarms by the highest digit in which their time differs from the present, and by that digit: a radix heap. Time only
+/// goes forward, so that each alarm comes to a lower level now and then, and nothing is ever searched for. One that is
+/// set again or cancelled leaves an entry behind, which is passed over when its time comes.
+///
+/// Alarms of one time come in the order in which each was first set for it: entries are only added at the end of a list.
 #[derive(Debug)]
 pub(crate) struct Alarms {
-    heap: Vec<Entry>,
-    /// Where in the heap each alarm is, or [`NOWHERE`].
-    places: Vec<u32>,
-    next_seq: u64,
+    /// When each that can be moved goes off, by number, or [`NEVER`].
+    set: Vec<u64>,
+    lists: Vec<Vec<Entry>>,
+    /// The digits of each level whose list is not empty.
+    digits: [u64; LEVELS],
+    /// The levels that have any.
+    levels: u32,
+    /// Entries of the present, and how many of these are done with.
+    due: Vec<Entry>,
+    done: usize,
+    now_ns: u64,
+    /// The time of the last alarm that went off: the present may be ahead of it by entries that nobody waits for.
+    popped_ns: u64,
     nr_cpus: u32,
 }
 
-/// Time, place in the order of setting, and number, in one word, so that comparing two takes no branch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry(u128);
-
-const NOWHERE: u32 = u32::MAX;
-const CHILDREN: usize = 4;
-const NUMBER_BITS: u32 = 24;
-const SEQ_BITS: u32 = 40;
-
-impl Entry {
-    fn new(at_ns: u64, seq: u64, number: u32) -> Self {
-        debug_assert!(seq < 1 << SEQ_BITS && number < 1 << NUMBER_BITS);
-        Self(u128::from(at_ns) << (SEQ_BITS + NUMBER_BITS) | u128::from(seq << NUMBER_BITS | u64::from(number)))
-    }
-
-    fn at_ns(self) -> u64 {
-        (self.0 >> (SEQ_BITS + NUMBER_BITS)) as u64
-    }
-
-    fn number(self) -> u32 {
-        self.0 as u32 & ((1 << NUMBER_BITS) - 1)
-    }
+/// An alarm that was set.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at_ns: u64,
+    number: u32,
 }
+
+/// Later than anything that is waited for.
+const NEVER: u64 = u64::MAX;
 
 impl Alarms {
     pub(crate) fn new(nr_cpus: u32) -> Self {
-        let places = vec![NOWHERE; (FIRST_CPU + nr_cpus * PER_CPU) as usize];
-        Self { heap: Vec::new(), places, next_seq: 0, nr_cpus }
+        Self {
+            set: vec![NEVER; (FIRST_CPU + nr_cpus * PER_CPU) as usize],
+            lists: vec![Vec::new(); LEVELS * DIGITS],
+            digits: [0; LEVELS],
+            levels: 0,
+            due: Vec::new(),
+            done: 0,
+            now_ns: 0,
+            popped_ns: 0,
+            nr_cpus,
+        }
     }
 
-    /// Sets `alarm`, or moves it.
-    ///
-    /// # Panics
-    ///
-    /// When there are more than 16 million tasks at once, or a trillion alarms.
+    /// Sets `alarm`, or moves it. A time that has passed counts as the present.
+    #[inline]
     pub(crate) fn set(&mut self, alarm: Alarm, at_ns: u64) {
         let number = self.number(alarm);
-        if number as usize >= self.places.len() {
-            assert!(number < 1 << NUMBER_BITS, "more tasks at once than the simulator has names for");
-            self.places.resize(number as usize + 1, NOWHERE);
-        }
-        assert!(self.next_seq < 1 << SEQ_BITS, "more alarms in one simulation than the simulator has names for");
-        let entry = Entry::new(at_ns, self.next_seq, number);
-        self.next_seq += 1;
-        match self.places[number as usize] {
-            NOWHERE => {
-                self.heap.push(entry);
-                self.up(self.heap.len() - 1, entry);
+        let at_ns = at_ns.clamp(self.now_ns, NEVER - 1);
+        if let Some(set_ns) = self.set.get_mut(number as usize) {
+            if std::mem::replace(set_ns, at_ns) == at_ns {
+                return;
             }
-            place => self.replace(place as usize, entry),
         }
+        self.put(Entry { at_ns, number });
     }
 
     /// Sets `alarm` unless it is set for that time or earlier.
+    #[inline]
     pub(crate) fn set_if_earlier(&mut self, alarm: Alarm, at_ns: u64) {
         if self.at_ns(alarm).is_none_or(|set_ns| at_ns < set_ns) {
             self.set(alarm, at_ns);
         }
     }
 
-    /// When `alarm` goes off, if it is set.
+    /// When `alarm` goes off, if it is set. Not for that of a task.
+    #[inline]
     pub(crate) fn at_ns(&self, alarm: Alarm) -> Option<u64> {
-        match self.places.get(self.number(alarm) as usize) {
-            None | Some(&NOWHERE) => None,
-            Some(place) => Some(self.heap[*place as usize].at_ns()),
-        }
+        self.set.get(self.number(alarm) as usize).copied().filter(|at_ns| *at_ns != NEVER)
     }
 
+    #[inline]
     pub(crate) fn cancel(&mut self, alarm: Alarm) {
-        match self.places.get(self.number(alarm) as usize) {
-            None | Some(&NOWHERE) => {}
-            Some(&place) => self.remove(place as usize),
+        let number = self.number(alarm);
+        if let Some(at_ns) = self.set.get_mut(number as usize) {
+            *at_ns = NEVER;
         }
     }
 
     /// Takes out the next alarm, with its time.
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<(u64, Alarm)> {
-        let first = *self.heap.first()?;
-        self.remove(0);
-        Some((first.at_ns(), self.alarm(first.number())))
-    }
-
-    fn remove(&mut self, place: usize) {
-        self.places[self.heap[place].number() as usize] = NOWHERE;
-        match self.heap.pop() {
-            Some(last) if place < self.heap.len() => self.replace(place, last),
-            _ => {}
-        }
-    }
-
-    /// Puts `entry` where another one was, and from there where it belongs.
-    fn replace(&mut self, place: usize, entry: Entry) {
-        if place > 0 && entry < self.heap[(place - 1) / CHILDREN] {
-            self.up(place, entry);
-            return;
-        }
-        // First down to the end, and from there up again: what is put in is nearly always one of the last.
-        let mut hole = place;
-        while let Some(least) = self.least_child(hole) {
-            self.put(hole, self.heap[least]);
-            hole = least;
-        }
-        self.up(hole, entry);
-    }
-
-    fn least_child(&self, place: usize) -> Option<usize> {
-        let first = place * CHILDREN + 1;
-        if let Some(children) = self.heap.get(first..first + CHILDREN) {
-            let earlier = |a: usize, b: usize| if children[b] < children[a] { b } else { a };
-            return Some(first + earlier(earlier(0, 1), earlier(2, 3)));
-        }
-        (first..self.heap.len()).min_by_key(|child| self.heap[*child])
-    }
-
-    fn up(&mut self, mut place: usize, entry: Entry) {
-        while place > 0 {
-            let parent = (place - 1) / CHILDREN;
-            if self.heap[parent] < entry {
-                break;
+        loop {
+            while let Some(entry) = self.due.get(self.done) {
+                let Entry { at_ns, number } = *entry;
+                self.done += 1;
+                match self.set.get_mut(number as usize) {
+                    Some(set_ns) if *set_ns != at_ns => continue,
+                    Some(set_ns) => *set_ns = NEVER,
+                    None => {}
+                }
+                self.popped_ns = at_ns;
+                return Some((at_ns, self.alarm(number)));
             }
-            self.put(place, self.heap[parent]);
-            place = parent;
+            if !self.advance() {
+                self.now_ns = self.popped_ns;
+                return None;
+            }
         }
-        self.put(place, entry);
     }
 
-    fn put(&mut self, place: usize, entry: Entry) {
-        self.heap[place] = entry;
-        self.places[entry.number() as usize] = place as u32;
+    /// Goes to the time of the next entry, if there is one.
+    fn advance(&mut self) -> bool {
+        self.due.clear();
+        self.done = 0;
+        if self.levels == 0 {
+            return false;
+        }
+        // What differs least from the present comes first, and of these what has the lowest digit.
+        let level = self.levels.trailing_zeros() as usize;
+        let digit = self.digits[level].trailing_zeros() as usize;
+        self.digits[level] &= !(1 << digit);
+        if self.digits[level] == 0 {
+            self.levels &= !(1 << level);
+        }
+        let list = level * DIGITS + digit;
+        if level == 0 || self.lists[list].len() == 1 {
+            std::mem::swap(&mut self.due, &mut self.lists[list]);
+            self.now_ns = self.due[0].at_ns;
+            return true;
+        }
+        let mut entries = std::mem::take(&mut self.lists[list]);
+        self.now_ns = entries.iter().map(|entry| entry.at_ns).min().unwrap_or(self.now_ns);
+        // The present now has more in common with all of them.
+        entries.drain(..).for_each(|entry| self.put(entry));
+        self.lists[list] = entries;
+        true
+    }
+
+    #[inline]
+    fn put(&mut self, entry: Entry) {
+        let differs = entry.at_ns ^ self.now_ns;
+        if differs == 0 {
+            return self.due.push(entry);
+        }
+        let level = differs.ilog2() / DIGIT_BITS;
+        let digit = (entry.at_ns >> (level * DIGIT_BITS)) as usize % DIGITS;
+        self.levels |= 1 << level;
+        self.digits[level as usize] |= 1 << digit;
+        self.lists[level as usize * DIGITS + digit].push(entry);
     }
 
     fn number(&self, alarm: Alarm) -> u32 {
@@ -206,6 +215,8 @@ impl Alarms {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -232,34 +243,47 @@ mod tests {
     proptest! {
         #[test]
         fn alarms_come_by_time_and_then_in_the_order_they_were_set(
-            steps in prop::collection::vec((0..40_u32, 0..20_u64, 0..4_u8), 1..300),
+            steps in prop::collection::vec((0..40_u32, prop_oneof![0..20_u64, 0..10_000_u64, 0..1_u64 << 40], 0..4_u8), 1..300),
         ) {
-            let mut alarms = Alarms::new(1);
-            // What is set, in the order in which it was set.
-            let mut model: Vec<(u64, Alarm)> = Vec::new();
-            for (task, at_ns, what) in steps {
-                let alarm = Alarm::Sleep(task);
+            let mut alarms = Alarms::new(40);
+            // What was set, in that order, whether it is waited for or not.
+            let mut entries: Vec<(u64, Alarm)> = Vec::new();
+            let mut set = HashMap::new();
+            let mut now_ns = 0;
+            for (cpu, in_ns, what) in steps {
+                let (alarm, at_ns) = (Alarm::Timer(cpu), now_ns + in_ns);
                 match what {
                     0 | 1 => {
                         alarms.set(alarm, at_ns);
-                        model.retain(|(_, other)| *other != alarm);
-                        model.push((at_ns, alarm));
+                        entries.push((at_ns, alarm));
+                        set.insert(cpu, at_ns);
                     }
                     2 => {
                         alarms.cancel(alarm);
-                        model.retain(|(_, other)| *other != alarm);
+                        set.remove(&cpu);
                     }
                     _ => {
-                        let first = model.iter().enumerate().min_by_key(|(order, (at_ns, _))| (*at_ns, *order));
-                        let first = first.map(|(order, _)| order);
-                        prop_assert_eq!(alarms.pop(), first.map(|order| model.remove(order)));
+                        let first = pop(&mut entries, &mut set);
+                        prop_assert_eq!(alarms.pop(), first);
+                        now_ns = first.map_or(now_ns, |(at_ns, _)| at_ns);
                     }
                 }
-                let set_ns = model.iter().find(|(_, other)| *other == alarm).map(|(at_ns, _)| *at_ns);
-                prop_assert_eq!(alarms.at_ns(alarm), set_ns);
+                prop_assert_eq!(alarms.at_ns(alarm), set.get(&cpu).copied());
             }
-            model.sort_by_key(|(at_ns, _)| *at_ns);
-            prop_assert_eq!(std::iter::from_fn(|| alarms.pop()).collect::<Vec<_>>(), model);
+            while let Some(alarm) = pop(&mut entries, &mut set) {
+                prop_assert_eq!(alarms.pop(), Some(alarm));
+            }
+            prop_assert_eq!(alarms.pop(), None);
         }
+    }
+
+    /// The first of the earliest entries that are waited for. What comes before it has had its time.
+    fn pop(entries: &mut Vec<(u64, Alarm)>, set: &mut HashMap<u32, u64>) -> Option<(u64, Alarm)> {
+        entries.sort_by_key(|(at_ns, _)| *at_ns);
+        let is_set = |(at_ns, alarm): &(u64, Alarm)| matches!(alarm, Alarm::Timer(cpu) if set.get(cpu) == Some(at_ns));
+        let place = entries.iter().position(is_set)?;
+        let first = entries.drain(..=place).next_back()?;
+        set.retain(|cpu, _| Alarm::Timer(*cpu) != first.1);
+        Some(first)
     }
 }

@@ -6,7 +6,7 @@ use ekiden_workload::spec::PIPE_CAPACITY;
 
 use crate::alarm::Alarm;
 use crate::kernel::{Kernel, wake_flags};
-use crate::program::{Effect, FOR_EVER};
+use crate::program::{Effect, FOR_EVER, Place};
 use crate::task::{State, TaskIndex, WORK_PER_NS};
 use crate::trace::What;
 
@@ -47,7 +47,7 @@ impl Kernel {
     pub(crate) fn load_op(&mut self, index: TaskIndex) {
         let permille = u64::from(self.machine.jitter.work_permille.min(1_000));
         let task = &mut self.tasks[index as usize];
-        let mut work = self.programs.op(task.program, task.place).work_ns.saturating_mul(WORK_PER_NS);
+        let mut work = self.programs.op(task.place).work_ns.saturating_mul(WORK_PER_NS);
         if permille > 0 && work > 0 {
             let thousandths = 1_000 - permille + task.random.up_to(2 * permille);
             work = (u128::from(work) * u128::from(thousandths) / 1_000).clamp(1, u64::MAX.into()) as u64;
@@ -55,24 +55,24 @@ impl Kernel {
         task.work = task.work.saturating_add(work);
     }
 
-    pub(crate) fn go_to(&mut self, task: TaskIndex, place: u32) {
+    pub(crate) fn go_to(&mut self, task: TaskIndex, place: Place) {
         self.task_mut(task).place = place;
         self.load_op(task);
     }
 
     fn perform(&mut self, task: TaskIndex, cpu: CpuId) -> Flow {
         let place = self.task(task).place;
-        let op = self.programs.op(self.task(task).program, place);
+        let op = self.programs.op(place);
         match op.effect {
-            Effect::LoopEnd { body } => {
-                let rounds = self.task_mut(task).loops.last_mut().expect("a loop that ends has begun");
-                if *rounds != FOR_EVER {
-                    *rounds -= 1;
+            Effect::LoopEnd { back } => {
+                let entry = self.task_mut(task);
+                if entry.rounds != FOR_EVER {
+                    entry.rounds -= 1;
                 }
-                if *rounds > 0 {
-                    self.go_to(task, body);
+                if entry.rounds > 0 {
+                    self.go_to(task, place - back);
                 } else {
-                    self.task_mut(task).loops.pop();
+                    entry.rounds = entry.outer_rounds.pop().expect("a loop that ends has begun");
                     self.go_to(task, place + 1);
                 }
                 return Flow::On;
@@ -146,7 +146,11 @@ impl Kernel {
                     marks.push(now_ns);
                 }
             }
-            Effect::LoopBegin { times } => self.task_mut(task).loops.push(times),
+            Effect::LoopBegin { times } => {
+                let entry = self.task_mut(task);
+                let around = std::mem::replace(&mut entry.rounds, times);
+                entry.outer_rounds.push(around);
+            }
             Effect::Finish => self.finish(task, cpu),
             Effect::Nothing
             | Effect::RunFor { .. }

@@ -10,6 +10,7 @@ use ekiden_engine::{Engine, Fault};
 use ekiden_trace::{masks, names};
 use ekiden_workload::TaskReport;
 use ekiden_workload::random::Random;
+use smallvec::SmallVec;
 
 use crate::alarm::{Alarm, Alarms};
 use crate::contain::contained;
@@ -18,7 +19,7 @@ use crate::group::Groups;
 use crate::machine::{DEFAULT_SLICE_NS, Machine};
 use crate::masks::{ANY, MaskId, Masks, Questions};
 use crate::place::Selected;
-use crate::program::{ProgramId, Programs};
+use crate::program::{Place, Programs};
 use crate::shared::Shared;
 use crate::simulation::Injection;
 use crate::task::{State, Task, TaskIndex, WORK_PER_NS};
@@ -267,7 +268,9 @@ impl Kernel {
     /// An event about a task.
     pub(crate) fn event(&self, kind: EventKind, cpu: CpuId, task: TaskIndex) -> Event {
         let task = self.task(task);
-        Event { task: task.id, runtime_ns: task.cpu_ns, ..Event::new(kind, cpu) }
+        let mut event = Event::new(kind, cpu);
+        (event.task, event.runtime_ns) = (task.id, task.cpu_ns);
+        event
     }
 
     /// Tells the engine about a task, if that may lead to `call`.
@@ -288,6 +291,9 @@ impl Kernel {
         if outcome.timer_ns != 0 {
             let at_ns = self.now_ns.saturating_add(outcome.timer_ns.max(TIMER_MIN_NS));
             self.alarms.set(Alarm::Timer(cpu), at_ns);
+        }
+        if outcome.kicks.is_empty() {
+            return;
         }
         if outcome.kicks.is_all() {
             (0..self.machine.topology.nr_cpus()).for_each(|kicked| self.kick(kicked, cpu));
@@ -345,7 +351,7 @@ impl Kernel {
         &mut self,
         root: u32,
         parent: Option<TaskIndex>,
-        program: ProgramId,
+        program: Place,
         nice: i32,
         mask: MaskId,
         cpu: CpuId,
@@ -362,12 +368,12 @@ impl Kernel {
             nice,
             mask,
             group: self.groups.of_root[root as usize],
-            program,
-            place: 0,
+            place: program,
             work: 0,
-            loops: Vec::new(),
+            rounds: 0,
+            outer_rounds: SmallVec::new(),
             random: Random::stream(self.seed, pid.into()),
-            timers: Vec::new(),
+            timers: SmallVec::new(),
             spins_until_ns: None,
             round: 0,
             cpu_ns: 0,
@@ -475,7 +481,8 @@ impl Kernel {
         }
         let pinned = self.masks.get(self.task(task).mask).only.is_some();
         let flags = flags | if pinned { enqueue_flags::MAY_PLACE } else { 0 };
-        let event = Event { flags, ..self.event(EventKind::Enqueue, cpu, task) };
+        let mut event = self.event(EventKind::Enqueue, cpu, task);
+        event.flags = flags;
         // If the policy fails now, falling back queues the task.
         let Some(outcome) = self.ask(&event, &[]) else { return };
         if outcome.status == Status::Run as i32 {
@@ -541,6 +548,9 @@ impl Kernel {
         let entry = &mut self.cpus[cpu as usize];
         let Some(running) = entry.running else { return };
         let ran_ns = now_ns - entry.since_ns;
+        if ran_ns == 0 {
+            return;
+        }
         entry.since_ns = now_ns;
         entry.slice_ns = entry.slice_ns.saturating_sub(ran_ns);
         let task = &mut self.tasks[running as usize];
@@ -626,12 +636,14 @@ impl Kernel {
         if let Some(task) = before.filter(|task| !self.is_ours(*task)) {
             return (Some((task, DEFAULT_SLICE_NS)), None);
         }
-        let event = match before.or(left).filter(|task| self.is_ours(*task)) {
-            Some(task) => self.event(EventKind::Pick, cpu, task),
-            None => Event::new(EventKind::Pick, cpu),
-        };
-        let flags = if before.is_some() { pick_flags::PREV_RUNNABLE } else { 0 };
-        let Some(outcome) = self.ask(&Event { flags, ..event }, &[]) else {
+        let mut event = Event::new(EventKind::Pick, cpu);
+        if let Some(task) = before.or(left).filter(|task| self.is_ours(*task)) {
+            (event.task, event.runtime_ns) = (self.task(task).id, self.task(task).cpu_ns);
+        }
+        if before.is_some() {
+            event.flags = pick_flags::PREV_RUNNABLE;
+        }
+        let Some(outcome) = self.ask(&event, &[]) else {
             // Without a policy the tasks of a CPU take turns.
             let next = self.cpu_mut(cpu).queue.pop_front();
             return (next.or(before.map(|task| (task, DEFAULT_SLICE_NS))), None);
@@ -676,7 +688,7 @@ impl Kernel {
         if self.task(task).cpu != cpu {
             self.note_migration(task, cpu);
         }
-        let Task { root, ran_on, parent, .. } = *self.task(task);
+        let ran_on = self.task(task).ran_on;
         let moved_ns = ran_on.map_or(0, |from| self.machine.migration_ns(from, cpu));
         let overhead_ns = self.machine.costs.switch_ns.saturating_add(moved_ns);
         if self.task(task).spins_until_ns.is_some() {
@@ -689,8 +701,8 @@ impl Kernel {
         entry.cpu = cpu;
         entry.ran_on = Some(cpu);
         entry.wait_ns += now_ns - entry.waits_since_ns;
-        if parent.is_none() {
-            self.roots[root as usize].0.start_ns.get_or_insert(now_ns);
+        if ran_on.is_none() {
+            self.note_start(task);
         }
         self.idle.clear(cpu);
         let entry = self.cpu_mut(cpu);
@@ -699,6 +711,14 @@ impl Kernel {
         self.expect_work(cpu);
         if self.alarms.at_ns(Alarm::Tick(cpu)).is_none() {
             self.alarms.set(Alarm::Tick(cpu), self.machine.next_tick_ns(cpu, now_ns));
+        }
+    }
+
+    /// One of the load's own tasks runs for the first time.
+    fn note_start(&mut self, task: TaskIndex) {
+        let Task { root, parent, .. } = *self.task(task);
+        if parent.is_none() {
+            self.roots[root as usize].0.start_ns.get_or_insert(self.now_ns);
         }
     }
 

@@ -1,24 +1,26 @@
 //! Loads, made ready to run: each program as a list of operations without nesting.
 
+use std::collections::HashMap;
+
 use ekiden::CpuId;
 use ekiden_workload::{Step, WaitMode, Workload};
 
 use crate::machine::Costs;
 use crate::masks::{MaskId, Masks};
 
-/// Number of a program in [`Programs`].
-pub(crate) type ProgramId = u32;
+/// Where an operation stands in [`Programs`]; a program is named by its first.
+pub(crate) type Place = u32;
 
 /// Work to be done, and then what happens. Work that precedes an effect is joined with it, so that most steps take
 /// one event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Op {
     pub(crate) work_ns: u64,
     pub(crate) effect: Effect,
 }
 
 /// What happens when an operation's work is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Effect {
     Nothing,
     RunFor {
@@ -75,7 +77,7 @@ pub(crate) enum Effect {
         mask: MaskId,
     },
     Fork {
-        program: ProgramId,
+        program: Place,
     },
     Wait,
     Mark,
@@ -87,41 +89,51 @@ pub(crate) enum Effect {
     LoopBegin {
         times: u64,
     },
-    /// Go back to the operation at `body`, if the loop is not over.
+    /// Go that many operations back, if the loop is not over.
     LoopEnd {
-        body: u32,
+        back: u32,
     },
 }
 
 /// A loop that does not end by itself.
 pub(crate) const FOR_EVER: u64 = u64::MAX;
 
-/// All programs of a load: those of its tasks and those of their children.
+/// All programs of a load, those of its tasks and those of their children: one list, in which each goes from its first
+/// operation to its [`Effect::Exit`].
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
-    programs: Vec<Vec<Op>>,
+    ops: Vec<Op>,
+    /// Where each begins, so that equal ones are there once.
+    known: HashMap<Vec<Op>, Place>,
 }
 
 impl Programs {
-    /// The programs of `workload`, and which one each of its tasks starts with.
-    pub(crate) fn new(workload: &Workload, masks: &mut Masks, costs: &Costs) -> (Self, Vec<ProgramId>) {
+    /// The programs of `workload`, and where that of each of its tasks begins.
+    pub(crate) fn new(workload: &Workload, masks: &mut Masks, costs: &Costs) -> (Self, Vec<Place>) {
         let mut programs = Self::default();
         let first = workload.tasks.iter().map(|task| programs.add(&task.program, masks, costs)).collect();
         (programs, first)
     }
 
     #[inline]
-    pub(crate) fn op(&self, program: ProgramId, place: u32) -> Op {
-        self.programs[program as usize][place as usize]
+    pub(crate) fn op(&self, place: Place) -> Op {
+        self.ops[place as usize]
     }
 
-    fn add(&mut self, steps: &[Step], masks: &mut Masks, costs: &Costs) -> ProgramId {
+    fn add(&mut self, steps: &[Step], masks: &mut Masks, costs: &Costs) -> Place {
         let mut writer = Writer { programs: self, masks, costs, ops: Vec::new(), run_ns: 0 };
         writer.steps(steps);
         writer.end(costs.exit_ns);
         let ops = writer.ops;
-        self.programs.push(ops);
-        (self.programs.len() - 1) as ProgramId
+        *self.known.entry(ops).or_insert_with_key(|ops| {
+            let first = self.ops.len();
+            assert!(
+                first + ops.len() <= Place::MAX as usize,
+                "more steps in one load than the simulator has names for"
+            );
+            self.ops.extend(ops);
+            first as Place
+        })
     }
 }
 
@@ -211,7 +223,7 @@ impl Writer<'_> {
             self.run_ns = before_ns;
             return;
         }
-        self.push(0, Effect::LoopEnd { body: body as u32 });
+        self.push(0, Effect::LoopEnd { back: (self.ops.len() - body) as u32 });
     }
 
     fn end(&mut self, exit_ns: u64) {
@@ -236,7 +248,7 @@ mod tests {
         let mut masks = Masks::new(1, CpuMask::first_n(1));
         let workload = Workload::new("test", 1, [TaskSpec::new("task", steps)]);
         let (programs, first) = Programs::new(&workload, &mut masks, &Costs::free());
-        programs.programs[first[0] as usize].clone()
+        programs.ops[first[0] as usize..].to_vec()
     }
 
     fn op(work_ns: u64, effect: Effect) -> Op {
@@ -255,7 +267,7 @@ mod tests {
     fn a_loop_jumps_back_behind_its_beginning() {
         let ops = program(vec![Step::Run { ns: 3 }, Step::repeat(4, [Step::Yield, Step::Run { ns: 9 }])]);
         let expected =
-            [op(3, Effect::LoopBegin { times: 4 }), op(1, Effect::Yield), op(9, Effect::LoopEnd { body: 1 })];
+            [op(3, Effect::LoopBegin { times: 4 }), op(1, Effect::Yield), op(9, Effect::LoopEnd { back: 1 })];
         assert_eq!(ops, [expected.as_slice(), &END].concat());
     }
 

@@ -1,10 +1,13 @@
 //! A task of the simulated machine.
 
+use std::num::NonZeroU64;
+
 use ekiden::{CpuId, TaskId};
 use ekiden_workload::random::Random;
+use smallvec::SmallVec;
 
 use crate::masks::MaskId;
-use crate::program::ProgramId;
+use crate::program::Place;
 
 /// Where a task stands in the simulation's list; used again when it is gone.
 pub(crate) type TaskIndex = u32;
@@ -12,46 +15,46 @@ pub(crate) type TaskIndex = u32;
 /// Work is counted in parts of a nanosecond, because a CPU of capacity `c` does `c` of them in one.
 pub(crate) const WORK_PER_NS: u64 = ekiden::FULL_CAPACITY as u64;
 
-/// One task.
+/// One task. What every switch touches comes first and fills two cache lines: with many tasks, time goes to fetching them.
+#[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct Task {
+    pub(crate) state: State,
     /// Its name in the engine, while it is the policy's.
     pub(crate) id: TaskId,
-    /// Whether it is the policy's. Others are served first, as the kernel's own class is before sched_ext.
-    pub(crate) is_ours: bool,
     pub(crate) pid: u32,
-    pub(crate) state: State,
     /// The CPU whose run queue it is on, or was on last.
     pub(crate) cpu: CpuId,
     /// The CPU whose caches know it.
     pub(crate) ran_on: Option<CpuId>,
-    pub(crate) nice: i32,
     pub(crate) mask: MaskId,
     pub(crate) group: u32,
-
-    pub(crate) program: ProgramId,
     /// The operation whose work is being done.
-    pub(crate) place: u32,
-    /// What is left of that work, in [`WORK_PER_NS`].
+    pub(crate) place: Place,
+    /// Whether it is the policy's. Others are served first, as the kernel's own class is before sched_ext.
+    pub(crate) is_ours: bool,
+    /// What is left of the operation's work, in [`WORK_PER_NS`].
     pub(crate) work: u64,
-    /// Rounds left of each loop that it is in, the outermost first.
-    pub(crate) loops: Vec<u64>,
-    pub(crate) random: Random,
-    /// When each of its timers went off last.
-    pub(crate) timers: Vec<Option<u64>>,
-    /// While it spins: what its CPU time may grow to before it goes to sleep.
-    pub(crate) spins_until_ns: Option<u64>,
-    /// The round of the barrier that it waits at, or the time until which it runs.
-    pub(crate) round: u64,
-
     /// CPU time used in its life.
     pub(crate) cpu_ns: u64,
     pub(crate) wait_ns: u64,
     pub(crate) waits_since_ns: u64,
+    /// While it spins: what its CPU time may grow to before it goes to sleep.
+    pub(crate) spins_until_ns: Option<NonZeroU64>,
     pub(crate) voluntary_switches: u64,
+    /// Rounds left of the innermost loop that it is in.
+    pub(crate) rounds: u64,
+    /// When each of its timers went off last.
+    pub(crate) timers: SmallVec<[Option<u64>; 1]>,
+
+    pub(crate) nice: i32,
+    pub(crate) random: Random,
+    /// Rounds left of the loops around that, the outermost first.
+    pub(crate) outer_rounds: SmallVec<[u64; 2]>,
+    /// The round of the barrier that it waits at, or the time until which it runs.
+    pub(crate) round: u64,
     pub(crate) involuntary_switches: u64,
     pub(crate) migrations: u64,
-
     /// Which of the load's tasks it is, or descends from.
     pub(crate) root: u32,
     /// Whose child it is: where that stands, and its PID, since it may be gone.
@@ -129,3 +132,8 @@ impl Task {
         }
     }
 }
+
+const _: () = {
+    assert!(std::mem::offset_of!(Task, nice) == 128);
+    assert!(std::mem::size_of::<Task>() <= 256);
+};

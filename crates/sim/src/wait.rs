@@ -4,6 +4,8 @@
 //! rest of that work away, if the task is on a CPU. A task that was preempted while it spun looks again when it has a CPU
 //! again, as the real one would, so that nothing has to be done for it meanwhile.
 
+use std::num::NonZeroU64;
+
 use ekiden::CpuId;
 use ekiden_workload::WaitMode;
 
@@ -125,7 +127,7 @@ impl Kernel {
         let (now_ns, capacity) = (self.now_ns, self.cpu(cpu).capacity);
         let entry = self.task_mut(task);
         if entry.spins_until_ns.is_none() {
-            entry.spins_until_ns = Some(u64::MAX);
+            entry.spins_until_ns = Some(NonZeroU64::MAX);
             entry.round = now_ns.saturating_add(ns);
         }
         match entry.round.saturating_sub(now_ns) {
@@ -142,8 +144,10 @@ impl Kernel {
             WaitMode::SpinThenBlock { spin_ns } => spin_ns,
         };
         let entry = self.task_mut(task);
-        let until_ns = *entry.spins_until_ns.get_or_insert(entry.cpu_ns.saturating_add(spin_ns));
-        let left_ns = until_ns.saturating_sub(entry.cpu_ns);
+        // It has used some time by now: that which it took to get here.
+        let patient_ns = NonZeroU64::new(entry.cpu_ns.saturating_add(spin_ns)).unwrap_or(NonZeroU64::MIN);
+        let until_ns = *entry.spins_until_ns.get_or_insert(patient_ns);
+        let left_ns = until_ns.get().saturating_sub(entry.cpu_ns);
         if left_ns == 0 {
             entry.spins_until_ns = None;
             return false;

@@ -93,7 +93,7 @@ pub struct Device {
 }
 
 /// How a task waits for another one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum WaitMode {
     /// Asleep (a futex).
