@@ -18,7 +18,7 @@ fn check(policy: PolicyMaker, cpus: u32, load: &Workload, limits: &Limits) -> Ve
 
 /// S and M so short that every load has many windows.
 fn strict() -> Limits {
-    Limits { every_ns: 15 * MS, persists_ns: 10 * MS, wait_ns: 2_000 * MS, kick_ns: MS / 10, lag_ns: None }
+    Limits { every_ns: 15 * MS, persists_ns: 10 * MS, wait_ns: 2_000 * MS, kick_ns: MS / 4, lag_ns: None }
 }
 
 #[test]

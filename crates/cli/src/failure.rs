@@ -160,6 +160,21 @@ pub(crate) fn explain(error: &Error) -> String {
     })
 }
 
+/// Ends the program without a word when nobody reads what it prints any more, as in `ekiden … | head`: the standard
+/// library panics then.
+pub(crate) fn end_quietly_without_a_reader() {
+    /// What a shell says of a program that SIGPIPE ended.
+    const BROKEN_PIPE: i32 = 128 + 13;
+    let others = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let message = info.payload().downcast_ref::<String>().map_or("", String::as_str);
+        if message.starts_with("failed printing to") && message.contains("Broken pipe") {
+            std::process::exit(BROKEN_PIPE);
+        }
+        others(info);
+    }));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -54,7 +54,7 @@ enum Command {
     /// Make kernel modules of policies
     Build(build::Build),
     /// Run a load on a simulated machine
-    Sim(sim::Sim),
+    Sim(Box<sim::Sim>),
     /// Say what is in a trace
     Trace(trace::TraceCommand),
     /// Measure again what papers measured, in the simulator
@@ -82,6 +82,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    failure::end_quietly_without_a_reader();
     let command = Cli::parse().command;
     match dispatch(command) {
         Ok(code) => code,

@@ -12,7 +12,7 @@ use clap::Args;
 use ekiden::Topology;
 use ekiden_build::Project;
 use ekiden_check::{Checker, Violation};
-use ekiden_sim::{Jitter, Machine, SimError, SimReport};
+use ekiden_sim::{Jitter, Machine, Model, SimError, SimReport};
 use ekiden_workload::{Workload, builtin, checks, loads, rt_app};
 use serde::Serialize;
 
@@ -36,10 +36,11 @@ Examples:
   ekiden sim nas-lu -p cfs --machine bulldozer64       that of papers/002
   ekiden sim churn -p fifo --invariants                whether CPUs idled while tasks waited, and the like
   ekiden sim make --sweep out.csv --policies wfq,cfs --machines xeon80,laptop --seeds 1-20
+  ekiden sim model > mine.json                         how a machine behaves, to be edited and given with --model
   ekiden sim pipe -p my-policy                         in the directory of a project: its example `sim`
 The same command gives the same trace, byte for byte. A load of your own: ekiden-load show pipe > mine.json")]
 pub(crate) struct Sim {
-    /// A load that comes with Ekiden, a JSON file (Ekiden's or rt-app's), or `list`
+    /// A load that comes with Ekiden, a JSON file (Ekiden's or rt-app's), `list`, or `model`
     load: String,
     /// The policy
     #[arg(short, long, default_value = "wfq")]
@@ -50,10 +51,13 @@ pub(crate) struct Sim {
     /// CPUs of the machine, all alike
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=8_192))]
     cpus: u32,
-    /// Nodes x caches of each x cores of each x threads of each, as in 2x2x4x2; `host` for this machine; or one of
-    /// bulldozer64, core8, xeon80, laptop
+    /// Nodes x caches of each x cores of each x threads of each, as in 2x2x4x2 or, with slower cores and distances
+    /// between nodes, 2x1x4x2+1x8x1@512:21; `host` for this machine; or one of bulldozer64, core8, xeon80, laptop
     #[arg(long, value_name = "SPEC", value_parser = machine, conflicts_with = "cpus")]
     machine: Option<Topology>,
+    /// How the machine behaves (costs, tick, idle states, interrupts), in a JSON file; `ekiden sim model` prints one
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
     /// Let sleeps and work vary by chance, the same for the same seed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -100,14 +104,21 @@ impl Sim {
             list(topology.nr_cpus());
             return Ok(ExitCode::SUCCESS);
         }
+        if self.load == "model" {
+            println!("{}", Model::default().to_json());
+            return Ok(ExitCode::SUCCESS);
+        }
         if self.sweep.is_wanted() {
             return self.sweep.run(&self.load);
         }
         let params = self.set.join(" ");
         policies::check_params(&self.policy, &params)?;
         let mut machine = Machine::new(topology);
-        if self.seed.is_some() {
-            machine.jitter = JITTER;
+        if let Some(path) = &self.model {
+            machine.model = model(path)?;
+        }
+        if self.seed.is_some() && machine.model.jitter == Jitter::default() {
+            machine.model.jitter = JITTER;
         }
         let (load, check) = load(&self.load, machine.topology.nr_cpus())?;
         let Some(mut simulation) = policies::simulate(&self.policy, machine, &params) else {
@@ -241,42 +252,19 @@ pub(crate) fn load(name: &str, cpus: u32) -> Result<(Workload, builtin::Check)> 
     Ok((load, check))
 }
 
+/// How a machine behaves, from a file.
+pub(crate) fn model(path: &Path) -> Result<Model> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read the model {}", path.display()))?;
+    Model::from_json(&text).map_err(|why| Failure::new(Exit::Usage, format!("{}: {why}", path.display())).into())
+}
+
 pub(crate) fn machine(text: &str) -> Result<Topology, String> {
-    if text == "host" {
-        return ekiden_machine::read_sysfs("/sys".as_ref()).map_err(|error| error.to_string());
-    }
-    if let Some(machine) = ekiden_machine::preset(text) {
-        return Ok(machine);
-    }
-    let names: Vec<&str> = ekiden_machine::PRESETS.iter().map(|(name, _)| *name).collect();
-    let names = names.join(", ");
-    let wrong = || {
-        format!("`{text}` is not nodes x caches x cores x threads; write for example 2x2x4x2, host, or one of {names}")
-    };
-    let numbers: Vec<u32> = text.split('x').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong())?;
-    let shape: [u32; 4] = numbers.try_into().map_err(|_| wrong())?;
-    let cpus = shape.iter().try_fold(1_u32, |product, factor| product.checked_mul(*factor));
-    match cpus {
-        Some(1..=8_192) => {
-            let [nodes, llcs, cores, threads] = shape;
-            Ok(Topology::regular(nodes, llcs, cores, threads))
-        }
-        _ => Err(format!("`{text}` must have 1 to 8192 CPUs")),
-    }
+    ekiden_machine::parse(text).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_machine_is_read_from_four_numbers() {
-        assert_eq!(machine("2x2x4x2"), Ok(Topology::regular(2, 2, 4, 2)));
-        assert_eq!(machine("bulldozer64").map(|machine| machine.nodes().len()), Ok(8));
-        for wrong in ["2x2", "axbxcxd", "0x1x1x1", "99999x99999x99999x1", ""] {
-            assert!(machine(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn an_unknown_load_is_a_mistake_on_the_command_line() {

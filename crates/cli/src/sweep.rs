@@ -5,7 +5,7 @@ use std::{fs::File, io, path::PathBuf, process::ExitCode};
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden::Topology;
-use ekiden_sim::Machine;
+use ekiden_sim::{Machine, Model};
 use serde::Serialize;
 
 use crate::{
@@ -130,7 +130,7 @@ impl Sweep {
 
 fn simulate(name: &str, point: &Point<'_>) -> Result<Row> {
     let (load, _) = load(name, point.topology.nr_cpus())?;
-    let machine = Machine { jitter: JITTER, ..Machine::new(point.topology.clone()) };
+    let machine = Machine::new(point.topology.clone()).with_model(Model { jitter: JITTER, ..Model::default() });
     let Some(simulation) = policies::simulate(point.policy, machine, point.params) else {
         let message = format!("there is no policy `{}` in the simulator", point.policy);
         return Err(Failure::new(Exit::NoPolicy, message).into());

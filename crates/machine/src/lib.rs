@@ -1,12 +1,14 @@
-//! Finds out the topology of a machine from its sysfs.
+//! The topology of a machine, from its sysfs or from a description.
 //!
 //! [`Topology`] itself knows nothing of files, because it is also linked into the kernel.
 #![forbid(unsafe_code)]
 
 mod presets;
+mod spec;
 mod sysfs;
 
 pub use presets::{PRESETS, preset};
+pub use spec::{SpecError, parse};
 
 use std::{
     collections::BTreeMap,
@@ -52,6 +54,9 @@ pub enum MachineError {
         /// The directory.
         path: PathBuf,
     },
+    /// A description makes no machine.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
     /// The files contradict one another.
     #[error(transparent)]
     Topology(#[from] TopologyError),

@@ -2,6 +2,7 @@
 
 use ekiden::CpuId;
 
+use crate::model::MAX_INTERRUPTS;
 use crate::task::TaskIndex;
 
 /// Something that will happen at a time. There is at most one of each. All but a task's can be moved and cancelled.
@@ -13,6 +14,8 @@ pub(crate) enum Alarm {
     Inject,
     /// A group of tasks gets new CPU time.
     Refill,
+    /// A device interrupts.
+    Interrupt(u32),
     /// The task that runs on the CPU has done its work.
     Work(CpuId),
     /// The CPU's tick.
@@ -26,7 +29,8 @@ pub(crate) enum Alarm {
 }
 
 const PER_CPU: u32 = 4;
-const FIRST_CPU: u32 = 3;
+const FIRST_INTERRUPT: u32 = 3;
+const FIRST_CPU: u32 = FIRST_INTERRUPT + MAX_INTERRUPTS as u32;
 
 /// A digit of a time: six bits, because a word has 64.
 const DIGIT_BITS: u32 = 6;
@@ -185,6 +189,7 @@ impl Alarms {
             Alarm::Stop => 0,
             Alarm::Inject => 1,
             Alarm::Refill => 2,
+            Alarm::Interrupt(source) => FIRST_INTERRUPT + source,
             Alarm::Work(cpu) => of_cpu(cpu, 0),
             Alarm::Tick(cpu) => of_cpu(cpu, 1),
             Alarm::Timer(cpu) => of_cpu(cpu, 2),
@@ -198,6 +203,7 @@ impl Alarms {
             0 => return Alarm::Stop,
             1 => return Alarm::Inject,
             2 => return Alarm::Refill,
+            FIRST_INTERRUPT..FIRST_CPU => return Alarm::Interrupt(number - FIRST_INTERRUPT),
             _ => {}
         }
         let (cpu, which) = ((number - FIRST_CPU) / PER_CPU, (number - FIRST_CPU) % PER_CPU);
@@ -228,6 +234,8 @@ mod tests {
             Alarm::Stop,
             Alarm::Inject,
             Alarm::Refill,
+            Alarm::Interrupt(0),
+            Alarm::Interrupt(MAX_INTERRUPTS as u32 - 1),
             Alarm::Work(0),
             Alarm::Tick(0),
             Alarm::Timer(1),

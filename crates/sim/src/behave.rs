@@ -45,7 +45,7 @@ impl Kernel {
 
     /// Takes on the work of the operation that the task has come to.
     pub(crate) fn load_op(&mut self, index: TaskIndex) {
-        let permille = u64::from(self.machine.jitter.work_permille.min(1_000));
+        let permille = u64::from(self.machine.model.jitter.work_permille.min(1_000));
         let task = &mut self.tasks[index as usize];
         let mut work = self.programs.op(task.place).work_ns.saturating_mul(WORK_PER_NS);
         if permille > 0 && work > 0 {
@@ -79,7 +79,7 @@ impl Kernel {
             }
             Effect::Wait if self.task(task).children > 0 => {
                 // It asks again after each child that ends, as `waitid` does.
-                self.spend(task, self.machine.costs.syscall_ns.max(1));
+                self.spend(task, self.machine.model.costs.syscall_ns.max(1));
                 self.block(task, cpu, State::ForChild);
                 return Flow::Sleeps;
             }
@@ -171,7 +171,7 @@ impl Kernel {
     }
 
     fn sleep_until(&mut self, task: TaskIndex, cpu: CpuId, at_ns: u64) -> Flow {
-        let slack_ns = match self.machine.jitter.sleep_ns {
+        let slack_ns = match self.machine.model.jitter.sleep_ns {
             0 => 0,
             most_ns => self.task_mut(task).random.up_to(most_ns),
         };
@@ -255,7 +255,7 @@ impl Kernel {
     /// The task that runs on `cpu` wakes another one up: through a pipe, for which the kernel expects the waker to sleep
     /// soon itself, or a futex, for which it does not.
     pub(crate) fn wake_by(&mut self, waker: TaskIndex, cpu: CpuId, task: TaskIndex, flags: u64) {
-        self.spend(waker, self.machine.costs.wakeup_ns);
+        self.spend(waker, self.machine.model.costs.wakeup_ns);
         self.wake(task, Some(cpu), flags);
     }
 

@@ -87,6 +87,7 @@ impl Kernel {
         for alarm in [Alarm::Work(cpu), Alarm::Tick(cpu), Alarm::Timer(cpu), Alarm::Resched(cpu)] {
             self.alarms.cancel(alarm);
         }
+        self.share_core(cpu);
     }
 
     pub(crate) fn cpu_online(&mut self, cpu: CpuId) {

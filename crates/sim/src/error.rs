@@ -38,6 +38,9 @@ pub enum SimError {
         /// CPUs of the machine.
         have: u32,
     },
+    /// The machine cannot be.
+    #[error("there is no such machine: {0}")]
+    Machine(String),
     /// An injection names what there is not.
     #[error("cannot inject at {at_ns} ns: {why}")]
     Injection {

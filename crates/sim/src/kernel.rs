@@ -16,6 +16,7 @@ use crate::alarm::{Alarm, Alarms};
 use crate::contain::contained;
 use crate::error::SimError;
 use crate::group::Groups;
+use crate::hardware::Source;
 use crate::machine::{DEFAULT_SLICE_NS, Machine};
 use crate::masks::{ANY, MaskId, Masks, Questions};
 use crate::place::Selected;
@@ -61,6 +62,8 @@ pub(crate) struct Kernel {
     pub(crate) programs: Programs,
     pub(crate) shared: Shared,
     pub(crate) groups: Groups,
+    /// What interrupts.
+    pub(crate) sources: Vec<Source>,
     /// The load's own tasks: what is to be reported, and where they stand while they live.
     pub(crate) roots: Vec<(TaskReport, TaskIndex)>,
     /// What is injected, the last first.
@@ -80,6 +83,12 @@ pub(crate) struct Kernel {
 #[derive(Debug, Default)]
 pub(crate) struct Cpu {
     pub(crate) running: Option<TaskIndex>,
+    /// The task that ran last, and whose data the core's own caches hold.
+    last: Option<TaskIndex>,
+    /// Since when there is nothing to run.
+    pub(crate) idle_since_ns: u64,
+    /// Whether the other threads of the core count this one as busy.
+    pub(crate) is_busy: bool,
     /// The time up to which the running task's CPU time has been accounted.
     since_ns: u64,
     slice_ns: u64,
@@ -144,6 +153,7 @@ impl Kernel {
             programs,
             shared: Shared::default(),
             groups: Groups::default(),
+            sources: Vec::new(),
             roots: Vec::new(),
             injections: Vec::new(),
             seed: 0,
@@ -230,6 +240,7 @@ impl Kernel {
             }
             Alarm::Inject => self.inject_due(),
             Alarm::Refill => self.refill(),
+            Alarm::Interrupt(source) => self.interrupted(source),
             Alarm::Stop => {}
         }
     }
@@ -316,7 +327,11 @@ impl Kernel {
             // It is about to have something to do, so nobody else is sent there.
             self.idle.clear(cpu);
         }
-        let at_ns = self.now_ns + self.machine.costs.kick_ns.max(1);
+        let awake_ns = match self.cpu(cpu).running {
+            Some(_) => 0,
+            None => self.machine.model.idle_exit_ns(self.now_ns - self.cpu(cpu).idle_since_ns),
+        };
+        let at_ns = self.now_ns + awake_ns + self.machine.kick_ns(by, cpu);
         self.alarms.set_if_earlier(Alarm::Resched(cpu), at_ns);
     }
 
@@ -438,6 +453,9 @@ impl Kernel {
         self.stats.wakeups += 1;
         let before = self.task(task).cpu;
         self.note(What::Wake, before, Some(task), waker.map_or(0, |waker| u64::from(waker) + 1));
+        if waker.is_none() {
+            self.interrupt(before, self.machine.model.costs.interrupt_ns);
+        }
         let selected = self.select_cpu(task, waker, flags | wake_flags::TTWU);
         self.enqueue_selected(task, selected, enqueue_flags::WAKEUP);
         self.kick_if_idle(selected.cpu, waker.unwrap_or(before));
@@ -579,6 +597,7 @@ impl Kernel {
         self.stats.ticks += 1;
         self.account(cpu);
         self.note(What::Tick, cpu, Some(running), 0);
+        self.take_time(cpu, self.machine.model.costs.tick_ns);
         self.alarms.set(Alarm::Tick(cpu), self.machine.next_tick_ns(cpu, self.now_ns));
         self.tell_for(Call::TaskTick, EventKind::Tick, cpu, running);
         if self.cpu(cpu).running == Some(running) && self.throttle(running, cpu) {
@@ -610,6 +629,7 @@ impl Kernel {
                 self.put_aside(cpu, before, enqueue_flags::LAST);
                 self.stats.idles += 1;
                 self.idle.set(cpu);
+                self.cpu_mut(cpu).idle_since_ns = self.now_ns;
                 self.alarms.cancel(Alarm::Work(cpu));
                 self.note(What::Idle, cpu, None, 0);
                 // The policy may have thought better of it.
@@ -617,6 +637,9 @@ impl Kernel {
                     self.kick(cpu, cpu);
                 }
             }
+        }
+        if self.cpu(cpu).is_busy != self.cpu(cpu).running.is_some() {
+            self.share_core(cpu);
         }
         if let Some(outcome) = outcome {
             self.carry_out(cpu, &outcome);
@@ -689,8 +712,9 @@ impl Kernel {
             self.note_migration(task, cpu);
         }
         let ran_on = self.task(task).ran_on;
-        let moved_ns = ran_on.map_or(0, |from| self.machine.migration_ns(from, cpu));
-        let overhead_ns = self.machine.costs.switch_ns.saturating_add(moved_ns);
+        let others_ran = self.cpu(cpu).last != Some(task);
+        let cold_ns = ran_on.map_or(0, |from| self.machine.cold_cache_ns(from, cpu, others_ran));
+        let overhead_ns = self.machine.model.costs.switch_ns.saturating_add(cold_ns);
         if self.task(task).spins_until_ns.is_some() {
             // It looks again.
             self.task_mut(task).work = 0;
@@ -707,6 +731,7 @@ impl Kernel {
         self.idle.clear(cpu);
         let entry = self.cpu_mut(cpu);
         (entry.running, entry.since_ns, entry.slice_ns) = (Some(task), now_ns, slice_ns);
+        entry.last = Some(task);
         self.note(What::Run, cpu, Some(task), slice_ns);
         self.expect_work(cpu);
         if self.alarms.at_ns(Alarm::Tick(cpu)).is_none() {

@@ -1,7 +1,7 @@
 //! A deterministic simulated machine that hosts the same engine and the same policies as the kernel does.
 //!
-//! CPUs, their tick and the costs of switching, waking and moving tasks are modelled ([`Machine`]); tasks do what a
-//! [`Workload`](ekiden_workload::Workload) says; and everything that sched_ext would tell the engine in the kernel is
+//! CPUs, their tick, idle states, interrupts, hardware threads that slow each other down, and the costs of switching,
+//! waking and moving tasks are modelled ([`Machine`], [`Model`]); tasks do what a [`Workload`](ekiden_workload::Workload) says; and everything that sched_ext would tell the engine in the kernel is
 //! told here in the same order. The result is the same [`Report`](ekiden_workload::Report) that a real run gives, so
 //! that one check judges both.
 //!
@@ -19,8 +19,7 @@
 //! # Ok::<(), ekiden_sim::SimError>(())
 //! ```
 //!
-//! What is not modelled yet: interrupts, idle states, hardware threads that slow each other down, and scheduling
-//! classes besides the policy's.
+//! What is not modelled: frequencies, memory bandwidth, and scheduling classes besides the policy's.
 #![forbid(unsafe_code)]
 
 mod alarm;
@@ -29,9 +28,11 @@ mod change;
 mod contain;
 mod error;
 mod group;
+mod hardware;
 mod kernel;
 mod machine;
 mod masks;
+mod model;
 mod place;
 mod program;
 mod shared;
@@ -43,5 +44,6 @@ mod wait;
 pub use ekiden_trace::{Record, Trace, TraceError, What};
 pub use error::{SimError, Stuck, Unfinished};
 pub use kernel::Stats;
-pub use machine::{Costs, DEFAULT_SLICE_NS, Jitter, Machine, TickPhase};
+pub use machine::{DEFAULT_SLICE_NS, Machine};
+pub use model::{Costs, IdleState, Interrupt, Jitter, Model, TickPhase};
 pub use simulation::{Injection, PolicyMaker, SimReport, Simulation, TIME_LIMIT_NS};

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use ekiden::CpuId;
 use ekiden_workload::{Step, WaitMode, Workload};
 
-use crate::machine::Costs;
 use crate::masks::{MaskId, Masks};
+use crate::model::Costs;
 
 /// Where an operation stands in [`Programs`]; a program is named by its first.
 pub(crate) type Place = u32;
@@ -243,11 +243,12 @@ mod tests {
     use ekiden_workload::TaskSpec;
 
     use super::*;
+    use crate::model::Model;
 
     fn program(steps: Vec<Step>) -> Vec<Op> {
         let mut masks = Masks::new(1, CpuMask::first_n(1));
         let workload = Workload::new("test", 1, [TaskSpec::new("task", steps)]);
-        let (programs, first) = Programs::new(&workload, &mut masks, &Costs::free());
+        let (programs, first) = Programs::new(&workload, &mut masks, &Model::free().costs);
         programs.ops[first[0] as usize..].to_vec()
     }
 

@@ -11,6 +11,7 @@ use crate::alarm::Alarm;
 use crate::contain::contained;
 use crate::error::{SimError, Stuck, Unfinished};
 use crate::group::Groups;
+use crate::hardware::Source;
 use crate::kernel::{Kernel, Stats};
 use crate::machine::Machine;
 use crate::masks::{Masks, Questions};
@@ -221,6 +222,7 @@ impl Simulation {
     /// The machine with everything that the load needs, before anything happens.
     fn prepare(mut self, workload: &Workload) -> Result<Running, SimError> {
         workload.check()?;
+        self.machine.check().map_err(SimError::Machine)?;
         let topology = self.machine.topology.clone();
         let nr_cpus = topology.nr_cpus();
         if nr_cpus < workload.cpus {
@@ -238,7 +240,7 @@ impl Simulation {
             ..Header::of(&topology)
         };
         let mut masks = Masks::new(nr_cpus, topology.online());
-        let (programs, first) = Programs::new(workload, &mut masks, &self.machine.costs);
+        let (programs, first) = Programs::new(workload, &mut masks, &self.machine.model.costs);
         for (_, injection) in &self.injections {
             if let Injection::Affinity { cpus, .. } = injection {
                 masks.intern(cpus.as_deref());
@@ -268,6 +270,7 @@ impl Simulation {
         kernel.sink.begin(&header);
         kernel.shared = Shared::new(workload);
         kernel.groups = Groups::new(workload);
+        kernel.sources = Source::all(&kernel.machine.model.interrupts, self.seed);
         kernel.injections = self.injections;
 
         // First of all, so that it comes before what happens at the same moment.
@@ -278,6 +281,7 @@ impl Simulation {
             kernel.alarms.set(Alarm::Inject, *at_ns);
         }
         kernel.boot();
+        (0..kernel.machine.model.interrupts.len() as u32).for_each(|source| kernel.expect_interrupt(source));
         let specs = workload.tasks.iter().zip(first).zip(of_tasks);
         let plans: Vec<_> = specs
             .flat_map(|((spec, program), mask)| std::iter::repeat_n((spec, program, mask), spec.count as usize))

@@ -37,7 +37,7 @@ impl Kernel {
         }
         // When it wakes up it tries again, and may find that somebody else was faster.
         lock.sleepers.push_back(task);
-        self.spend(task, self.machine.costs.syscall_ns.max(1));
+        self.spend(task, self.machine.model.costs.syscall_ns.max(1));
         self.block(task, cpu, State::ForLock { lock: number });
         Flow::Sleeps
     }
@@ -162,7 +162,7 @@ impl Kernel {
         self.account(cpu);
         self.task_mut(task).work = 0;
         self.pass(task);
-        self.spend(task, self.machine.costs.atomic_ns);
+        self.spend(task, self.machine.model.costs.atomic_ns);
         self.expect_work(cpu);
     }
 

@@ -4,7 +4,7 @@ mod common;
 
 use ekiden::{Topology, prelude::*};
 use ekiden_policies::{Fifo, Wfq};
-use ekiden_sim::{Costs, Injection, Machine, SimError, Simulation, TraceError, Unfinished, What};
+use ekiden_sim::{Costs, Injection, Machine, Model, SimError, Simulation, TraceError, Unfinished, What};
 use ekiden_workload::builtin::{Where, churn, pipe};
 use ekiden_workload::checks::all_finished;
 use ekiden_workload::{Step, TaskSpec, Workload};
@@ -201,7 +201,7 @@ fn tasks_of_a_cpu_that_leaves_go_on_elsewhere() {
 fn a_slower_cpu_takes_longer() {
     let mut cpus = Topology::flat(2).cpus().to_vec();
     cpus[1].capacity = 512;
-    let machine = Machine::new(Topology::new(cpus, vec![10]).unwrap()).with_costs(Costs::free());
+    let machine = Machine::new(Topology::new(cpus, vec![10]).unwrap()).with_model(Model::free());
     let task = |name: &str, cpu| TaskSpec::new(name, vec![Step::Run { ns: 10 * MS }]).on([cpu]);
     let load = Workload::new("test", 2, [task("fast", 0), task("slow", 1)]);
     let report = Simulation::of::<Fifo>(machine, "").run(&load).unwrap().report;
@@ -212,7 +212,7 @@ fn a_slower_cpu_takes_longer() {
 #[test]
 fn times_are_exact_when_nothing_costs_anything() {
     let program = vec![Step::Run { ns: 5 * MS }, Step::Sleep { ns: 7 * MS }, Step::Mark, Step::Run { ns: 3 * MS }];
-    let machine = Machine::flat(1).with_costs(Costs::free());
+    let machine = Machine::flat(1).with_model(Model::free());
     let report = Simulation::of::<Fifo>(machine, "").run(&one("task", program)).unwrap().report;
     let task = &report.tasks[0];
     // A kick, two steps into the kernel, and a kick after the sleep: a nanosecond each.
@@ -227,7 +227,7 @@ fn times_are_exact_when_nothing_costs_anything() {
 fn children_are_counted_with_their_ancestor() {
     let grandchild = Step::fork([Step::Run { ns: MS }, Step::Mark]);
     let child = Step::fork([grandchild, Step::Run { ns: 2 * MS }, Step::Exec]);
-    let machine = Machine::flat(2).with_costs(Costs::free());
+    let machine = Machine::flat(2).with_model(Model::free());
     let load = one("parent", vec![child, Step::Wait, Step::Mark]);
     let report = Simulation::of::<Fifo>(machine, "").run(&load).unwrap().report;
     let parent = &report.tasks[0];

@@ -5,7 +5,7 @@ mod common;
 use std::collections::HashMap;
 
 use ekiden_policies::{Fifo, Wfq};
-use ekiden_sim::{Injection, Jitter, Machine, PolicyMaker, SimReport, Simulation, Trace, What};
+use ekiden_sim::{Injection, Jitter, Machine, Model, PolicyMaker, SimReport, Simulation, Trace, What};
 use ekiden_workload::checks::all_finished;
 use ekiden_workload::{Device, Group, Limit, Step, TaskSpec, WaitMode, Workload};
 use proptest::prelude::*;
@@ -110,7 +110,8 @@ fn trouble() -> impl Strategy<Value = Vec<(u64, Injection)>> {
 }
 
 fn run(policy: PolicyMaker, load: &Workload, seed: u64, injections: Vec<(u64, Injection)>) -> SimReport {
-    let machine = Machine { jitter: Jitter { sleep_ns: 50 * US, work_permille: 50 }, ..Machine::flat(CPUS) };
+    let jitter = Jitter { sleep_ns: 50 * US, work_permille: 50 };
+    let machine = Machine::flat(CPUS).with_model(Model { jitter, ..Model::default() });
     let mut simulation = Simulation::with_policy(machine, policy).seed(seed).traced();
     for (at_ns, injection) in injections {
         simulation = simulation.inject(at_ns, injection);

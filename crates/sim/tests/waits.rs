@@ -5,16 +5,14 @@ use std::cell::RefCell;
 use ekiden::Group;
 use ekiden::prelude::*;
 use ekiden_policies::{Fifo, Wfq};
-use ekiden_sim::{Costs, Jitter, Machine, SimError, SimReport, Simulation};
+use ekiden_sim::{Jitter, Machine, Model, SimError, SimReport, Simulation};
 use ekiden_workload::{Device, Limit, Report, Step, TaskSpec, WaitMode, Workload, rt_app, spec};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
 fn machine(cpus: u32) -> Machine {
-    let mut machine = Machine::flat(cpus);
-    machine.costs = Costs::free();
-    machine
+    Machine::flat(cpus).with_model(Model::free())
 }
 
 fn run(cpus: u32, tasks: impl IntoIterator<Item = TaskSpec>) -> Report {
@@ -227,7 +225,7 @@ fn the_same_seed_gives_the_same_trace_with_every_way_of_waiting() {
     let load = load.with_device(Device { servers: 2, service_ns: 100 * US, exponential: true });
     let trace = || {
         let mut machine = Machine::flat(3);
-        machine.jitter = Jitter { sleep_ns: 50_000, work_permille: 50 };
+        machine.model.jitter = Jitter { sleep_ns: 50_000, work_permille: 50 };
         Simulation::of::<Wfq>(machine, "").seed(5).traced().run(&load).unwrap().trace
     };
     assert_eq!(trace(), trace());
