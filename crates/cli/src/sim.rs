@@ -127,7 +127,7 @@ impl Sim {
         simulation = simulation.seed(self.seed.unwrap_or_default());
         if let Some(path) = &self.trace {
             let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-            simulation = simulation.trace_into(BufWriter::new(file));
+            simulation = simulation.trace_into(BufWriter::with_capacity(1 << 20, file)).with_considered();
         } else if self.invariants {
             simulation = simulation.traced();
         }

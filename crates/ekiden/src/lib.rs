@@ -16,10 +16,10 @@ mod adapter;
 mod cpumask;
 mod cx;
 mod env;
-#[cfg(feature = "explore")]
-pub mod explore;
 mod hint;
 mod lock;
+#[cfg(feature = "observe")]
+pub mod observe;
 mod per;
 mod queue;
 mod scheduler;

@@ -28,12 +28,12 @@ pub struct SpinLock<T: ?Sized> {
 
 /// Tells an explorer that a lock is free again. Nothing, and no code, without one.
 #[derive(Debug)]
-struct Released(#[cfg(feature = "explore")] usize);
+struct Released(#[cfg(feature = "observe")] usize);
 
-#[cfg(feature = "explore")]
+#[cfg(feature = "observe")]
 impl Drop for Released {
     fn drop(&mut self) {
-        crate::explore::reach(crate::explore::Point::Released(self.0));
+        crate::observe::reach(crate::observe::Point::Released(self.0));
     }
 }
 
@@ -54,8 +54,8 @@ impl<T: ?Sized> SpinLock<T> {
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> SpinGuard<'_, T> {
-        #[cfg(feature = "explore")]
-        crate::explore::reach(crate::explore::Point::Wants(self.address(), core::panic::Location::caller()));
+        #[cfg(feature = "observe")]
+        crate::observe::reach(crate::observe::Point::Wants(self.address(), core::panic::Location::caller()));
         match self.inner.try_lock() {
             Some(guard) => self.held(guard),
             None => self.wait(SPIN_LIMIT),
@@ -65,24 +65,24 @@ impl<T: ?Sized> SpinLock<T> {
     /// Takes the lock if it is free right now.
     #[inline]
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
-        #[cfg(feature = "explore")]
-        crate::explore::reach(crate::explore::Point::Tries(self.address()));
+        #[cfg(feature = "observe")]
+        crate::observe::reach(crate::observe::Point::Tries(self.address()));
         self.inner.try_lock().map(|guard| self.held(guard))
     }
 
-    #[cfg(feature = "explore")]
+    #[cfg(feature = "observe")]
     fn address(&self) -> usize {
         core::ptr::from_ref(&self.inner).cast::<()>().addr()
     }
 
     #[inline]
     fn held<'a>(&'a self, guard: spin::mutex::SpinMutexGuard<'a, T>) -> SpinGuard<'a, T> {
-        #[cfg(feature = "explore")]
-        crate::explore::reach(crate::explore::Point::Took(self.address()));
+        #[cfg(feature = "observe")]
+        crate::observe::reach(crate::observe::Point::Took(self.address()));
         SpinGuard {
             guard,
             _released: Released(
-                #[cfg(feature = "explore")]
+                #[cfg(feature = "observe")]
                 self.address(),
             ),
         }
@@ -98,8 +98,8 @@ impl<T: ?Sized> SpinLock<T> {
                     return self.held(guard);
                 }
             }
-            #[cfg(feature = "explore")]
-            crate::explore::reach(crate::explore::Point::Waits(self.address()));
+            #[cfg(feature = "observe")]
+            crate::observe::reach(crate::observe::Point::Waits(self.address()));
             assert!(!POISONED.load(Ordering::Relaxed), "another CPU panicked while this one waited for a lock");
             core::hint::spin_loop();
         }

@@ -23,7 +23,7 @@ impl<T> PerCpu<T> {
 
     /// All of them, in the order of the CPUs.
     pub fn iter(&self) -> impl Iterator<Item = (CpuId, &T)> {
-        self.slots.iter().enumerate().map(|(cpu, slot)| (cpu as CpuId, &slot.0))
+        (0..self.slots.len() as CpuId).map(|cpu| (cpu, &self[cpu]))
     }
 }
 
@@ -32,6 +32,8 @@ impl<T> Index<CpuId> for PerCpu<T> {
 
     #[inline]
     fn index(&self, cpu: CpuId) -> &T {
+        #[cfg(feature = "observe")]
+        crate::observe::look(cpu);
         &self.slots[cpu as usize].0
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::panic::Location;
 
-use ekiden::explore::Point;
+use ekiden::observe::Point;
 
 /// In which order locks were taken so far.
 #[derive(Debug, Default)]

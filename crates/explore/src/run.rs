@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use ekiden::explore::{Point, explore_with};
+use ekiden::observe::{Point, observe_locks};
 use serde::Serialize;
 
 use crate::contain::contained;
@@ -124,7 +124,7 @@ struct Call {
 /// Runs `case`; `choose` says which of several CPUs goes on.
 pub(crate) fn run(case: &Case, policy: &PolicyMaker, mut choose: impl FnMut(&[usize]) -> usize) -> Outcome {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    explore_with(reach);
+    observe_locks(reach);
     let mut schedule = Schedule::default();
     let finding = match contained(|| Rc::new(Machine::new(case, policy))) {
         Ok(machine) => orders(case, &machine, &mut choose, &mut schedule)

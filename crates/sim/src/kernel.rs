@@ -13,6 +13,7 @@ use ekiden_workload::random::Random;
 use smallvec::SmallVec;
 
 use crate::alarm::{Alarm, Alarms};
+use crate::considered::considered;
 use crate::contain::contained;
 use crate::error::SimError;
 use crate::group::Groups;
@@ -70,6 +71,8 @@ pub(crate) struct Kernel {
     pub(crate) injections: Vec<(u64, Injection)>,
     pub(crate) seed: u64,
     pub(crate) sink: Sink,
+    /// Whether the CPUs that decisions looked at go to the trace.
+    pub(crate) notes_considered: bool,
     pub(crate) stats: Stats,
     pub(crate) trouble: Option<SimError>,
     pub(crate) engine: Option<Engine>,
@@ -158,6 +161,7 @@ impl Kernel {
             injections: Vec::new(),
             seed: 0,
             sink: Sink::Nowhere,
+            notes_considered: false,
             stats: Stats::default(),
             trouble: None,
             engine: None,
@@ -260,8 +264,30 @@ impl Kernel {
         Some(outcome)
     }
 
-    /// Tells the engine.
+    /// Tells the engine. Where a CPU or a task to run is decided, the CPUs that the policy looked at may be wanted.
     fn ask(&mut self, event: &Event, payload: &[u8]) -> Option<Outcome> {
+        const SELECT_CPU: u32 = EventKind::SelectCpu as u32;
+        const PICK: u32 = EventKind::Pick as u32;
+        if !self.notes_considered || !matches!(event.kind, SELECT_CPU | PICK) {
+            return self.put_to_engine(event, payload);
+        }
+        let (outcome, cpus) = considered(|| self.put_to_engine(event, payload));
+        if cpus.iter().any(|cpu| cpu != event.cpu) {
+            let about = if event.kind == SELECT_CPU { event.task } else { TaskId::NONE };
+            self.note_considered(about, &cpus);
+        }
+        outcome
+    }
+
+    fn note_considered(&mut self, about: TaskId, cpus: &CpuMask) {
+        let task = self.engine.as_ref().and_then(|engine| engine.tasks().host_task(about));
+        let pid = task.map_or(0, |task| self.task(task as TaskIndex).pid);
+        for (piece, value) in (0..).zip(masks(cpus, self.machine.topology.nr_cpus())) {
+            self.sink.put(Record { time_ns: self.now_ns, cpu: piece, what: What::Considered, pid, value });
+        }
+    }
+
+    fn put_to_engine(&mut self, event: &Event, payload: &[u8]) -> Option<Outcome> {
         let engine = self.engine.as_ref().filter(|_| self.in_charge)?;
         let mut outcome = Outcome::default();
         if let Err(message) = contained(|| engine.deliver(event, payload, &mut outcome)) {

@@ -25,6 +25,7 @@
 mod alarm;
 mod behave;
 mod change;
+mod considered;
 mod contain;
 mod error;
 mod group;

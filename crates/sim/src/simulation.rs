@@ -135,6 +135,7 @@ pub struct Simulation {
     time_limit_ns: u64,
     max_tasks: Option<u32>,
     sink: Sink,
+    notes_considered: bool,
     injections: Vec<(u64, Injection)>,
 }
 
@@ -159,6 +160,7 @@ impl Simulation {
             time_limit_ns: TIME_LIMIT_NS,
             max_tasks: None,
             sink: Sink::Nowhere,
+            notes_considered: false,
             injections: Vec::new(),
         }
     }
@@ -192,6 +194,13 @@ impl Simulation {
     /// file.
     pub fn trace_into(mut self, writer: impl Write + 'static) -> Self {
         self.sink = Sink::Writer(Box::new(writer), Ok(()));
+        self
+    }
+
+    /// Also notes at which CPUs the policy looked, in a decision where a task goes or what a CPU runs: those whose entry in
+    /// a [`PerCpu`](ekiden::PerCpu) it read. Nothing is noted of a decision that looked at its own CPU only.
+    pub fn with_considered(mut self) -> Self {
+        self.notes_considered = true;
         self
     }
 
@@ -268,6 +277,7 @@ impl Simulation {
         kernel.seed = self.seed;
         kernel.sink = self.sink;
         kernel.sink.begin(&header);
+        kernel.notes_considered = self.notes_considered && !matches!(kernel.sink, Sink::Nowhere);
         kernel.shared = Shared::new(workload);
         kernel.groups = Groups::new(workload);
         kernel.sources = Source::all(&kernel.machine.model.interrupts, self.seed);

@@ -3,8 +3,9 @@
 mod common;
 
 use ekiden::Call;
-use ekiden_sim::{SimReport, What};
-use ekiden_workload::checks::all_finished;
+use ekiden_policies::{Fifo, Wfq};
+use ekiden_sim::{Machine, SimReport, Simulation, What};
+use ekiden_workload::{builtin::find, checks::all_finished};
 
 use common::{everything, probed, take_seen};
 
@@ -51,4 +52,18 @@ fn a_panic_in_any_call_ends_the_policy_and_the_tasks_go_on() {
         assert_eq!(take_seen().last(), Some(&call), "the policy was called after it failed");
         assert_eq!(result.trace.records().filter(|record| record.what == What::Fault).count(), 1);
     }
+}
+
+#[test]
+fn a_trace_can_tell_which_cpus_a_decision_looked_at() {
+    let considered = |simulation: Simulation| {
+        let load = find("messaging", 4).unwrap().workload;
+        let trace = simulation.traced().run(&load).unwrap().trace;
+        trace.records().filter(|record| record.what == What::Considered).map(|record| record.value).collect::<Vec<_>>()
+    };
+    // WFQ looks at the other CPUs before it goes idle; FIFO never looks beyond its own.
+    let wfq = considered(Simulation::of::<Wfq>(Machine::flat(4), "").with_considered());
+    assert!(wfq.contains(&0b1111), "{wfq:?}");
+    assert!(considered(Simulation::of::<Fifo>(Machine::flat(4), "").with_considered()).is_empty());
+    assert!(considered(Simulation::of::<Wfq>(Machine::flat(4), "")).is_empty());
 }

@@ -1,0 +1,51 @@
+//! What a call does that a host may want to know of: an explorer lets another call go on where something happens to a
+//! lock, and a simulator records which CPUs a decision looked at.
+
+use core::panic::Location;
+
+use crate::CpuId;
+
+/// What a call has come to. Locks are named by their address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// It is about to look whether the lock is free, and does not wait if it is not.
+    Tries(usize),
+    /// It will not go on without the lock; the place in the policy is where.
+    Wants(usize, &'static Location<'static>),
+    /// It has the lock.
+    Took(usize),
+    /// It found the lock taken, and will look again.
+    Waits(usize),
+    /// It has let go of the lock.
+    Released(usize),
+}
+
+static LOCKS: spin::Once<fn(Point)> = spin::Once::new();
+static LOOKS: spin::Once<fn(CpuId)> = spin::Once::new();
+
+/// From here on `observer` is called at every point of every call in this program. The first one stays.
+pub fn observe_locks(observer: fn(Point)) {
+    LOCKS.call_once(|| observer);
+}
+
+/// From here on `observer` is called when a call in this program looks at what a policy keeps for a CPU
+/// ([`PerCpu`](crate::PerCpu)). The first one stays.
+pub fn observe_looks(observer: fn(CpuId)) {
+    LOOKS.call_once(|| observer);
+}
+
+/// Cost without an observer: one load.
+#[inline]
+pub(crate) fn reach(point: Point) {
+    if let Some(observer) = LOCKS.get() {
+        observer(point);
+    }
+}
+
+/// Cost without an observer: one load.
+#[inline]
+pub(crate) fn look(cpu: CpuId) {
+    if let Some(observer) = LOOKS.get() {
+        observer(cpu);
+    }
+}
