@@ -8,7 +8,7 @@ use crate::{Limits, View, Violation, invariants};
 const KEPT: usize = 1_000;
 
 /// One invariant.
-pub trait Check {
+pub trait Check: Send {
     /// What it is called.
     fn name(&self) -> &'static str;
 

@@ -16,6 +16,8 @@
 //! assert_eq!(checker.finish(), []);
 //! # Ok::<(), ekiden_sim::SimError>(())
 //! ```
+//!
+//! [`Watched`] is the same as a wrapper around a policy, for hosts that write no trace.
 #![forbid(unsafe_code)]
 
 mod checker;
@@ -23,8 +25,10 @@ pub mod invariants;
 mod limits;
 mod view;
 mod violation;
+mod watched;
 
 pub use checker::{Check, Checker};
 pub use limits::Limits;
 pub use view::{CpuView, TaskView, View, Whereabouts};
 pub use violation::{TaskName, Violation};
+pub use watched::{Findings, Watched};
