@@ -1,7 +1,7 @@
 //! No false alarm on a policy that keeps its promises, over every load; and the right alarm on one that does not.
 
 use ekiden_check::{Checker, Limits, Violation};
-use ekiden_policies::{Cfs, Fifo, Wfq};
+use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
 use ekiden_sim::{Machine, PolicyMaker, Simulation};
 use ekiden_test_policies::Drowsy;
 use ekiden_workload::{Step, TaskSpec, Workload, builtin};
@@ -21,32 +21,37 @@ fn strict() -> Limits {
     Limits { every_ns: 15 * MS, persists_ns: 10 * MS, wait_ns: 2_000 * MS, kick_ns: MS / 4, lag_ns: None }
 }
 
-#[test]
-fn wfq_keeps_its_promises_under_every_load() {
+fn keeps_its_promises_under_every_load(policy: fn() -> PolicyMaker) {
     for cpus in [2, 4, 7] {
         for case in builtin::all(cpus) {
-            let found = check(PolicyMaker::of::<Wfq>(""), cpus, &case.workload, &strict());
+            let found = check(policy(), cpus, &case.workload, &strict());
             assert_eq!(found, [], "{} on {cpus} CPUs", case.workload.name);
         }
     }
+}
+
+#[test]
+fn wfq_keeps_its_promises_under_every_load() {
+    keeps_its_promises_under_every_load(|| PolicyMaker::of::<Wfq>(""));
+}
+
+#[test]
+fn eevdf_keeps_its_promises_under_every_load() {
+    keeps_its_promises_under_every_load(|| PolicyMaker::of::<Eevdf>(""));
 }
 
 #[test]
 fn a_fifo_that_steals_keeps_its_promises_under_every_load() {
-    for cpus in [2, 4, 7] {
-        for case in builtin::all(cpus) {
-            let found = check(PolicyMaker::of::<Drowsy>("careful=1"), cpus, &case.workload, &strict());
-            assert_eq!(found, [], "{} on {cpus} CPUs", case.workload.name);
-        }
-    }
+    keeps_its_promises_under_every_load(|| PolicyMaker::of::<Drowsy>("careful=1"));
 }
 
 #[test]
-fn wfq_is_fair_to_those_that_share_a_cpu() {
+fn wfq_and_eevdf_are_fair_to_those_that_share_a_cpu() {
     let limits = Limits { lag_ns: Some(30 * MS), ..strict() };
     for name in ["fair-share", "weights", "nice:0:5"] {
         let load = builtin::find(name, 2).unwrap().workload;
-        assert_eq!(check(PolicyMaker::of::<Wfq>(""), 2, &load, &limits), [], "{name}");
+        assert_eq!(check(PolicyMaker::of::<Wfq>(""), 2, &load, &limits), [], "{name} under WFQ");
+        assert_eq!(check(PolicyMaker::of::<Eevdf>(""), 2, &load, &limits), [], "{name} under EEVDF");
     }
     let load = builtin::find("nice:0:5", 2).unwrap().workload;
     let found = check(PolicyMaker::of::<Fifo>(""), 2, &load, &limits);
@@ -97,7 +102,7 @@ fn no_promise_is_broken_by_programs_of_every_kind() {
         "hogs:count=12+hotplug:cpu=3:off_us=30000",
     ] {
         let load = ekiden_workload::loads::make(kind, 8).unwrap();
-        for policy in [PolicyMaker::of::<Wfq>(""), PolicyMaker::of::<Cfs>("")] {
+        for policy in [PolicyMaker::of::<Wfq>(""), PolicyMaker::of::<Cfs>(""), PolicyMaker::of::<Eevdf>("")] {
             let name = policy.name().to_owned();
             let result = Simulation::with_policy(machine(), policy).traced().run(&load).unwrap();
             let mut checker = Checker::new(&result.trace.header().unwrap(), &strict());

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use ekiden::{Env, Param, ParamError, Scheduler, Topology};
-use ekiden_policies::{Cfs, Fifo, Wfq};
+use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
 use ekiden_sim::{Machine, Simulation};
 use ekiden_test_policies::Drowsy;
 
@@ -27,7 +27,7 @@ const fn linked<S: Scheduler>() -> Linked {
 }
 
 /// All of them.
-pub(crate) const ALL: &[Linked] = &[linked::<Fifo>(), linked::<Wfq>(), linked::<Cfs>()];
+pub(crate) const ALL: &[Linked] = &[linked::<Fifo>(), linked::<Wfq>(), linked::<Cfs>(), linked::<Eevdf>()];
 
 /// A simulation of a policy, if it is linked in.
 pub(crate) fn simulate(policy: &str, machine: Machine, params: &str) -> Option<Simulation> {

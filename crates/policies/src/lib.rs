@@ -4,10 +4,13 @@
 
 extern crate alloc;
 
+mod balance;
 mod cfs;
+mod eevdf;
 mod fifo;
 mod wfq;
 
 pub use cfs::Cfs;
+pub use eevdf::Eevdf;
 pub use fifo::Fifo;
 pub use wfq::Wfq;

@@ -1,7 +1,7 @@
 //! The loads that also run on real kernels, judged by the same checks.
 
 use ekiden_engine::Totals;
-use ekiden_policies::{Fifo, Wfq};
+use ekiden_policies::{Eevdf, Fifo, Wfq};
 use ekiden_sim::{Machine, PolicyMaker, SimReport, Simulation};
 use ekiden_workload::builtin::{self, Case};
 use ekiden_workload::checks::all_finished;
@@ -16,16 +16,25 @@ fn run(case: &Case, cpus: u32, policy: PolicyMaker) -> SimReport {
     result
 }
 
-#[test]
-fn wfq_passes_what_every_load_checks() {
+fn passes_what_every_load_checks(policy: fn() -> PolicyMaker) {
     for cpus in [1, 2, 4] {
         for case in builtin::all(cpus) {
-            let result = run(&case, cpus, PolicyMaker::of::<Wfq>(""));
+            let result = run(&case, cpus, policy());
             if let Err(why) = (case.check)(&result.report) {
                 panic!("{} on {cpus} CPUs: {why}\n{}", case.workload.name, result.report);
             }
         }
     }
+}
+
+#[test]
+fn wfq_passes_what_every_load_checks() {
+    passes_what_every_load_checks(|| PolicyMaker::of::<Wfq>(""));
+}
+
+#[test]
+fn eevdf_passes_what_every_load_checks() {
+    passes_what_every_load_checks(|| PolicyMaker::of::<Eevdf>(""));
 }
 
 #[test]
@@ -55,7 +64,7 @@ fn fifo_fails_where_nice_values_count() {
 #[test]
 fn every_kind_of_load_finishes_under_every_policy() {
     for kind in loads::ALL {
-        for policy in [PolicyMaker::of::<Wfq>(""), PolicyMaker::of::<Fifo>("")] {
+        for policy in [PolicyMaker::of::<Eevdf>(""), PolicyMaker::of::<Wfq>(""), PolicyMaker::of::<Fifo>("")] {
             let case = builtin::find(kind.name, 4).unwrap();
             let result = run(&case, 4, policy);
             assert_eq!((case.check)(&result.report), Ok(()), "{}", kind.name);

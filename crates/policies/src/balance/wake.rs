@@ -4,11 +4,11 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use ekiden::prelude::*;
 
-use super::Cfs;
+use super::Balancer;
 
-impl Cfs {
+impl Balancer {
     /// The CPU for a task, or `None` to leave it to the host.
-    pub(super) fn place(&self, cx: &Cx, task: TaskId, previous: CpuId, flags: WakeFlags) -> Option<CpuId> {
+    pub(crate) fn place(&self, cx: &Cx, task: TaskId, previous: CpuId, flags: WakeFlags) -> Option<CpuId> {
         let topology = cx.topology();
         let allowed = cx.allowed_cpus(task);
         let mut idle = cx.idle_cpus();
@@ -16,13 +16,13 @@ impl Cfs {
         if flags.is_fork() {
             // Threads begin on the node of their parent: section 3.2.
             let node = topology.node(previous).iter().filter(|cpu| allowed.contains(*cpu));
-            return node.min_by_key(|cpu| (!idle.contains(*cpu), self.queues[*cpu].len.load(Relaxed)));
+            return node.min_by_key(|cpu| (!idle.contains(*cpu), self.len(*cpu)));
         }
         if !self.bugs.overload_on_wakeup {
             if idle.contains(previous) {
                 return Some(previous);
             }
-            let longest = idle.iter().min_by_key(|cpu| self.queues[*cpu].idle_turn.load(Relaxed));
+            let longest = idle.iter().min_by_key(|cpu| self.cpus[*cpu].idle_turn.load(Relaxed));
             if longest.is_some() {
                 return longest;
             }

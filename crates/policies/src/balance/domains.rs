@@ -6,17 +6,17 @@ use ekiden::{CpuId, CpuMask, Topology};
 
 /// One level of the hierarchy, as one CPU sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Domain {
+pub(crate) struct Domain {
     /// Whose loads are compared, and among which tasks move. Between nodes that are not all linked to each other they
     /// may overlap.
-    pub(super) groups: Vec<CpuMask>,
+    pub(crate) groups: Vec<CpuMask>,
     /// Whether it spans nodes.
-    pub(super) spans_nodes: bool,
+    pub(crate) spans_nodes: bool,
 }
 
 /// The domains of a CPU, from the smallest to the whole machine. `of_cpu_0` makes the groups between nodes as CPU 0 sees
 /// them, which is the bug of papers/002, section 3.2.
-pub(super) fn of(topology: &Topology, cpu: CpuId, of_cpu_0: bool) -> Vec<Domain> {
+pub(crate) fn of(topology: &Topology, cpu: CpuId, of_cpu_0: bool) -> Vec<Domain> {
     let mut domains = Vec::new();
     let within = |groups: Vec<CpuMask>| Domain { groups, spans_nodes: false };
     let core = topology.smt_siblings(cpu);
