@@ -26,6 +26,7 @@ mod sim;
 mod status;
 mod sweep;
 mod trace;
+mod view;
 mod vm;
 
 use std::process::ExitCode;
@@ -57,6 +58,8 @@ enum Command {
     Sim(Box<sim::Sim>),
     /// Say what is in a trace
     Trace(trace::TraceCommand),
+    /// Show a trace in the browser: run queues, loads, tasks, violations over time
+    View(view::View),
     /// Measure again what papers measured, in the simulator
     Reproduce(reproduce::Reproduce),
     /// Check a trace: idle CPUs while tasks wait, lost tasks, and what else schedulers promise
@@ -99,6 +102,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Build(build) => build.run(),
         Command::Sim(sim) => sim.run(),
         Command::Trace(trace) => trace.run(),
+        Command::View(view) => view.run(),
         Command::Reproduce(reproduce) => reproduce.run(),
         Command::Check(check) => check.run(),
         Command::Explore(explore) => explore.run(),

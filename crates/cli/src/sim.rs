@@ -12,6 +12,7 @@ use clap::Args;
 use ekiden::Topology;
 use ekiden_build::Project;
 use ekiden_check::{Checker, Violation};
+use ekiden_page::Notes;
 use ekiden_sim::{Jitter, Machine, Model, SimError, SimReport};
 use ekiden_workload::{Workload, builtin, checks, loads, rt_app};
 use serde::Serialize;
@@ -21,6 +22,7 @@ use crate::{
     failure::{Exit, Failure},
     policies,
     sweep::Sweep,
+    view,
 };
 
 /// What varies where a seed is given: the kernel's timer slack, and a twentieth of the work.
@@ -35,6 +37,7 @@ Examples:
   ekiden sim mine.json -p fifo --seed 7 --trace out    a load of your own, with the trace in a file
   ekiden sim nas-lu -p cfs --machine bulldozer64       that of papers/002
   ekiden sim churn -p fifo --invariants                whether CPUs idled while tasks waited, and the like
+  ekiden sim churn -p wfq --report out.html            what happened, as a page for a browser
   ekiden sim make --sweep out.csv --policies wfq,cfs --machines xeon80,laptop --seeds 1-20
   ekiden sim model > mine.json                         how a machine behaves, to be edited and given with --model
   ekiden sim pipe -p my-policy                         in the directory of a project: its example `sim`
@@ -67,7 +70,10 @@ pub(crate) struct Sim {
     /// Check what schedulers promise: see `ekiden check --help`
     #[arg(long, conflicts_with = "trace")]
     invariants: bool,
-    #[command(flatten, next_help_heading = "Bounds, with --invariants")]
+    /// Write a page that shows it all to this file, for any browser: run queues, tasks and violations over time
+    #[arg(long, value_name = "FILE", conflicts_with = "trace")]
+    report: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "Bounds, with --invariants and --report")]
     bounds: Bounds,
     /// Print one JSON object
     #[arg(long)]
@@ -128,8 +134,11 @@ impl Sim {
         if let Some(path) = &self.trace {
             let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
             simulation = simulation.trace_into(BufWriter::with_capacity(1 << 20, file)).with_considered();
-        } else if self.invariants {
+        } else if self.invariants || self.report.is_some() {
             simulation = simulation.traced();
+            if self.report.is_some() {
+                simulation = simulation.with_considered();
+            }
         }
         let result = match simulation.run(&load) {
             Ok(result) => result,
@@ -140,6 +149,9 @@ impl Sim {
             }
             Err(error) => return Err(error.into()),
         };
+        if let Some(path) = &self.report {
+            self.write_report(path, &result)?;
+        }
         self.show(&result, check(&result.report))
     }
 
@@ -175,7 +187,10 @@ impl Sim {
             if let Some(violations) = &violations {
                 print!("{}", check::describe(violations));
             }
-            println!("next: ekiden vm run {} -- ekiden-load run {}", self.policy, self.load);
+            match &self.report {
+                Some(path) => println!("next: open {} in a browser", path.display()),
+                None => println!("next: ekiden vm run {} -- ekiden-load run {}", self.policy, self.load),
+            }
         }
         Ok(match (&fault, &verdict) {
             _ if !self.check => ExitCode::SUCCESS,
@@ -184,6 +199,14 @@ impl Sim {
             (None, Ok(())) if violations.is_some_and(|violations| !violations.is_empty()) => Exit::BrokenPromise.into(),
             (None, Ok(())) => ExitCode::SUCCESS,
         })
+    }
+
+    fn write_report(&self, path: &Path, result: &SimReport) -> Result<()> {
+        let mut counters = vec![("mistakes of the policy".to_owned(), result.mistakes.to_string())];
+        counters.extend(result.fault.as_ref().map(|fault| ("the policy was taken out".to_owned(), fault.to_string())));
+        let notes = Notes { counters, ..Notes::default() };
+        view::write_report(path, &result.trace, &self.bounds.limits(), notes)?;
+        Ok(())
     }
 
     fn violations(&self, result: &SimReport) -> Vec<Violation> {
@@ -210,6 +233,7 @@ impl Sim {
             || self.seed.is_some()
             || self.trace.is_some()
             || self.invariants
+            || self.report.is_some()
             || self.json
             || self.check
         {

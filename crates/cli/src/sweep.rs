@@ -19,7 +19,7 @@ use crate::{
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Sweep {
     /// Run the load under all policies, on all machines, with all seeds, and write a table as CSV (`-` for standard output)
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["trace", "invariants", "json", "check", "seed", "set"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["trace", "invariants", "report", "json", "check", "seed", "set"])]
     sweep: Option<PathBuf>,
     /// With --sweep: policies, each with parameters if it has any, as in wfq,cfs:group_imbalance=1
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "fifo,wfq,cfs", requires = "sweep")]

@@ -1,0 +1,132 @@
+//! `ekiden view`: a trace in the browser; and the report, the same page in one file.
+
+use std::{
+    fs::{self, File},
+    io::BufReader,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+    sync::Arc,
+    thread,
+};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use ekiden_check::{Checker, Limits, Violation};
+use ekiden_page::{Builder, Notes, REPORT_BYTES_MAX, Server, report};
+use ekiden_trace::{Header, Reader, Trace};
+
+use crate::{check::Bounds, signals};
+
+#[derive(Args)]
+#[command(after_help = "\
+It shows run queues, loads, tasks and considered CPUs over time, every change of them, and what the checks find. It serves
+this machine only, until Ctrl-C.
+Examples:
+  ekiden sim messaging -p wfq --trace out; ekiden view out
+  ekiden view out --no-open --port 8000       and then open http://127.0.0.1:8000/
+  ekiden view out --report out.html           the page as one file that stands alone
+See also: ekiden sim --report, ekiden trace export")]
+pub(crate) struct View {
+    /// A trace, as `ekiden sim --trace` writes it
+    trace: PathBuf,
+    /// The port to serve at; 0 takes any that is free
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    port: u16,
+    /// Start no browser
+    #[arg(long)]
+    no_open: bool,
+    /// Write the page to this file instead of serving it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["port", "no_open"])]
+    report: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "Bounds")]
+    bounds: Bounds,
+}
+
+type FileReader = Reader<BufReader<File>>;
+
+pub(crate) fn open(path: &Path) -> Result<FileReader> {
+    let file = File::open(path).with_context(|| format!("cannot open the trace {}", path.display()))?;
+    Reader::new(BufReader::with_capacity(1 << 20, file)).with_context(|| path.display().to_string())
+}
+
+impl View {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let reader = open(&self.trace)?;
+        let header = reader.header().clone();
+        let notes = Notes { machine: machine_name(&header), ..Notes::default() };
+        let checks = self.check();
+        let mut builder = Builder::new(&header);
+        for record in reader {
+            builder.record(&record.with_context(|| self.trace.display().to_string())?);
+        }
+        let model = builder.finish();
+        if let Some(path) = &self.report {
+            let violations = checks.join().expect("checks do not panic")?;
+            let text = report(&header, &model, &violations, &notes, REPORT_BYTES_MAX)?;
+            fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+            println!("next: open {} in a browser", path.display());
+            return Ok(ExitCode::SUCCESS);
+        }
+        let server = Server::new(self.port, header, model, notes)?;
+        let told = Arc::clone(&server);
+        thread::spawn(move || match checks.join().expect("checks do not panic") {
+            Ok(violations) => told.found(violations),
+            Err(error) => eprintln!("ekiden: {error:#}"),
+        });
+        let stopped = Arc::clone(&server);
+        let _handling = signals::handle(move |_| stopped.stop()).context("cannot handle signals")?;
+        println!("{}", server.url());
+        eprintln!("Ctrl-C ends it");
+        if !self.no_open {
+            start_browser(&server.url());
+        }
+        server.run();
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The checks take longer than the rest, so they read the trace on their own.
+    fn check(&self) -> thread::JoinHandle<Result<Vec<Violation>>> {
+        let (path, limits) = (self.trace.clone(), self.bounds.limits());
+        thread::spawn(move || {
+            let reader = open(&path)?;
+            let mut checker = Checker::new(reader.header(), &limits);
+            for record in reader {
+                checker.record(&record.with_context(|| path.display().to_string())?);
+            }
+            Ok(checker.finish())
+        })
+    }
+}
+
+/// What people call the machine, if it is one that has a name.
+fn machine_name(header: &Header) -> Option<String> {
+    let mut named = ekiden_machine::PRESETS.iter().map(|(name, _)| *name);
+    let is_it =
+        |name: &str| ekiden_machine::preset(name).is_some_and(|machine| Header::of(&machine).cpus == header.cpus);
+    named.find(|name| is_it(name)).map(str::to_owned)
+}
+
+/// Writes a page of a trace that is in memory. Returns what the checks have found in it.
+pub(crate) fn write_report(path: &Path, trace: &Trace, limits: &Limits, notes: Notes) -> Result<Vec<Violation>> {
+    let header = trace.header().context("the trace is empty; this is a mistake of Ekiden's, please report it")?;
+    let notes = Notes { machine: notes.machine.or_else(|| machine_name(&header)), ..notes };
+    let (mut builder, mut checker) = (Builder::new(&header), Checker::new(&header, limits));
+    for record in trace.records() {
+        builder.record(&record);
+        checker.record(&record);
+    }
+    let violations = checker.finish();
+    let text = report(&header, &builder.finish(), &violations, &notes, REPORT_BYTES_MAX)?;
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(violations)
+}
+
+/// Without a desktop there is none, and the address has been printed.
+fn start_browser(url: &str) {
+    if std::env::var_os("DISPLAY").is_some() || std::env::var_os("WAYLAND_DISPLAY").is_some() {
+        let started = Command::new("xdg-open").arg(url).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        if let Err(error) = started {
+            eprintln!("no browser was started ({error}); open the address yourself");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Shows what happened on a machine: run queues, loads, tasks and considered CPUs over time, every change of them
+//! (papers/002, section 4.2).
+//!
+//! A [`Model`] holds a trace in the order in which it is drawn, and cuts it into [tiles](tile). The program in the
+//! browser (the folder `page` of the source tree) asks for tiles: in a page that [`report()`] has written they are inside,
+//! and [`Server`] answers for those of a trace of any length.
+#![forbid(unsafe_code)]
+
+mod histogram;
+mod model;
+pub mod perfetto;
+mod report;
+mod serve;
+mod summary;
+pub mod tile;
+
+pub use histogram::Histogram;
+pub use model::{Builder, Change, Counters, Decision, Lane, Model, NO_TASK, Run, Task, Waits};
+pub use report::{REPORT_BYTES_MAX, report};
+pub use serve::{ServeError, Server};
+pub use summary::{Notes, Summary};
+
+/// The program for the browser, with a place for data in it.
+const PAGE: &str = include_str!("../assets/page.html");

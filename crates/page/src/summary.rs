@@ -1,0 +1,163 @@
+//! What a page shows besides what it draws: of what it is, counters, waits, violations.
+
+use std::collections::BTreeMap;
+
+use ekiden_check::Violation;
+use ekiden_trace::{Header, Host};
+use serde::Serialize;
+
+use crate::{Model, Waits, tile::BINS};
+
+/// Programs whose waits are shown one by one; the rest is in the sum.
+const PROGRAMS_MAX: usize = 200;
+
+/// What only the one who made the trace knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notes {
+    /// The machine, as people call it.
+    pub machine: Option<String>,
+    /// A line that stands above all, for example which bug is to be seen.
+    pub heading: Option<String>,
+    /// The policy's own counters, and what else is worth a line.
+    pub counters: Vec<(String, String)>,
+}
+
+/// What a page shows besides what it draws. The program in the browser reads it as JSON.
+#[derive(Debug, Serialize)]
+pub struct Summary<'a> {
+    heading: Option<&'a str>,
+    host: Host,
+    policy: Option<&'a str>,
+    params: &'a str,
+    workload: &'a str,
+    seed: u64,
+    machine: String,
+    end_ns: u64,
+    bins: usize,
+    bin_ns: u64,
+    depth_max: u32,
+    /// NUMA node, last-level cache and core of each CPU.
+    cpus: Vec<[u32; 3]>,
+    tasks_max: u32,
+    load_max: u32,
+    has_decisions: bool,
+    pids: Vec<u32>,
+    names: Vec<&'a str>,
+    counters: Vec<(&'a str, String)>,
+    waits: Vec<(String, Waits)>,
+    violations: Option<&'a [Violation]>,
+}
+
+impl<'a> Summary<'a> {
+    /// Of a trace; without violations if they are not known yet.
+    pub fn of(header: &'a Header, model: &'a Model, violations: Option<&'a [Violation]>, notes: &'a Notes) -> Self {
+        let division = model.division();
+        let changes = || model.lanes.iter().flat_map(|lane| &lane.changes);
+        Self {
+            heading: notes.heading.as_deref(),
+            host: header.host,
+            policy: header.policy.as_deref(),
+            params: &header.params,
+            workload: &header.workload,
+            seed: header.seed,
+            machine: machine(header, notes.machine.as_deref()),
+            end_ns: model.end_ns,
+            bins: BINS,
+            bin_ns: division.bin_ns,
+            depth_max: division.deepest(),
+            cpus: header.cpus.iter().map(|cpu| [cpu.node, cpu.llc, cpu.core]).collect(),
+            tasks_max: changes().map(|change| change.tasks).max().unwrap_or_default(),
+            load_max: changes().map(|change| change.load).max().unwrap_or_default(),
+            has_decisions: !model.decisions.is_empty(),
+            pids: model.tasks.iter().map(|task| task.pid).collect(),
+            names: model.tasks.iter().map(|task| task.name.as_str()).collect(),
+            counters: counters(model, notes),
+            waits: waits(model),
+            violations,
+        }
+    }
+
+    /// As the browser reads it.
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("plain data has a JSON form")
+    }
+}
+
+/// The machine in words.
+fn machine(header: &Header, name: Option<&str>) -> String {
+    let count = |of: fn(&ekiden_trace::HeaderCpu) -> u32, what: &str| {
+        let different: std::collections::BTreeSet<u32> = header.cpus.iter().map(of).collect();
+        let count = different.len();
+        format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+    };
+    let shape = format!(
+        "{} CPUs, {}, {}, {}",
+        header.cpus.len(),
+        count(|cpu| cpu.core, "core"),
+        count(|cpu| cpu.llc, "cache"),
+        count(|cpu| cpu.node, "NUMA node")
+    );
+    name.map_or(shape.clone(), |name| format!("{name}: {shape}"))
+}
+
+fn counters<'a>(model: &Model, notes: &'a Notes) -> Vec<(&'a str, String)> {
+    let counted = model.counters;
+    let all_ns = u128::from(model.end_ns) * model.lanes.len() as u128;
+    let busy = 100.0 * counted.busy_ns as f64 / all_ns.max(1) as f64;
+    let own = [
+        ("records", counted.records),
+        ("tasks", model.tasks.len() as u64),
+        ("switches", counted.switches),
+        ("wake-ups", counted.wakeups),
+        ("migrations", counted.migrations),
+        ("preemptions", counted.preemptions),
+        ("kicks", counted.kicks),
+        ("refused picks", counted.refusals),
+        ("decisions with CPUs considered", model.decisions.len() as u64),
+    ];
+    let mut all: Vec<_> = own.into_iter().map(|(name, count)| (name, count.to_string())).collect();
+    all.push(("CPUs busy", format!("{busy:.1} %")));
+    all.extend(notes.counters.iter().map(|(name, value)| (name.as_str(), value.clone())));
+    all
+}
+
+/// The program that a task belongs to: its name without the number at its end.
+fn program(name: &str) -> &str {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    if stem.len() == name.len() { name } else { stem.trim_end_matches(['-', '/', ':', '_', '#']) }
+}
+
+/// Waits of all tasks, then by program, those that waited most often first.
+fn waits(model: &Model) -> Vec<(String, Waits)> {
+    let mut all = Waits::default();
+    let mut by_program: BTreeMap<&str, Waits> = BTreeMap::new();
+    for (task, waits) in model.tasks.iter().zip(&model.waits) {
+        for sum in [&mut all, by_program.entry(program(&task.name)).or_default()] {
+            sum.wake.merge(&waits.wake);
+            sum.queue.merge(&waits.queue);
+        }
+    }
+    let mut programs: Vec<(String, Waits)> = by_program
+        .into_iter()
+        .filter(|(name, waits)| !name.is_empty() && waits.queue.count > 0)
+        .map(|(name, waits)| (name.to_owned(), waits))
+        .collect();
+    programs.sort_by_key(|(_, waits)| std::cmp::Reverse(waits.queue.count));
+    programs.truncate(PROGRAMS_MAX);
+    programs.insert(0, ("all tasks".into(), all));
+    programs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_a_name_without_its_number() {
+        for (name, of) in
+            [("make-12", "make"), ("r-0", "r"), ("worker", "worker"), ("kworker/3", "kworker"), ("42", "")]
+        {
+            assert_eq!(program(name), of);
+        }
+    }
+}
