@@ -8,7 +8,7 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let sources = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"))
         .join("../../kernel/bpf");
-    for name in ["ekiden", "baseline"] {
+    for name in ["ekiden", "baseline", "record"] {
         let mut builder = SkeletonBuilder::new();
         builder.source(sources.join(format!("{name}.bpf.c"))).clang_args(["-mcpu=v3", "-Wall"]);
         if let Some(clang) = clang() {

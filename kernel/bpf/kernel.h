@@ -63,6 +63,7 @@ struct task_struct {
 	unsigned int __state;
 	int pid;
 	int static_prio;
+	char comm[16];
 	unsigned int policy;
 	int nr_cpus_allowed;
 	unsigned short migration_disabled;

@@ -10,6 +10,7 @@ mod doctor;
 mod exec;
 mod explore;
 mod failure;
+mod fidelity;
 #[cfg(test)]
 mod house_rules;
 mod machine;
@@ -18,6 +19,7 @@ mod new;
 mod parallel;
 mod policies;
 mod progress;
+mod record;
 mod reproduce;
 mod run;
 mod session;
@@ -64,6 +66,10 @@ enum Command {
     Reproduce(reproduce::Reproduce),
     /// Check a trace: idle CPUs while tasks wait, lost tasks, and what else schedulers promise
     Check(check::Check),
+    /// Measure how far the simulator is from the real kernel, and what things cost there
+    Fidelity(fidelity::Fidelity),
+    /// Record what the kernel's scheduler does, whichever it is, as a trace
+    Record(record::RecordCommand),
     /// Run a policy's calls in every order that its locks allow, and replay the one that goes wrong
     Explore(explore::Explore),
     /// Run a policy in the kernel of this machine, while a command runs or until Ctrl-C
@@ -105,6 +111,8 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::View(view) => view.run(),
         Command::Reproduce(reproduce) => reproduce.run(),
         Command::Check(check) => check.run(),
+        Command::Fidelity(fidelity) => fidelity.run(),
+        Command::Record(record) => record.run(),
         Command::Explore(explore) => explore.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Run(run) => run.run(),

@@ -8,3 +8,7 @@ pub(crate) mod ekiden {
 pub(crate) mod baseline {
     include!(concat!(env!("OUT_DIR"), "/baseline.skel.rs"));
 }
+
+pub(crate) mod record {
+    include!(concat!(env!("OUT_DIR"), "/record.skel.rs"));
+}

@@ -395,6 +395,7 @@ impl Running {
                 workload: workload.name.clone(),
                 scheduler,
                 wall_ns: kernel.now_ns,
+                zero_ns: None,
                 tasks: kernel.roots.into_iter().map(|(report, _)| report).collect(),
             },
             trace: kernel.sink.end()?,

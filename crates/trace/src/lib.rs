@@ -23,11 +23,13 @@
 //! bytes, and whatever they are given, they answer with records or with the place where it went wrong.
 #![forbid(unsafe_code)]
 
+mod figures;
 mod header;
 mod memory;
 mod read;
 mod record;
 
+pub use figures::Figures;
 pub use header::{Header, HeaderCpu, Host};
 pub use memory::Trace;
 pub use read::{Reader, TraceError};

@@ -253,7 +253,7 @@ pub fn execute(load: &Workload, options: &Options) -> Result<Report, ExecError> 
         let pid = crew.members[index].pid;
         tasks.push(complete(seen, pid, counts_before[index], last_cpus[index]));
     }
-    Ok(Report { workload: load.name.clone(), scheduler, wall_ns: end_ns - zero_ns, tasks })
+    Ok(Report { workload: load.name.clone(), scheduler, wall_ns: end_ns - zero_ns, zero_ns: Some(zero_ns), tasks })
 }
 
 /// What of the load only the simulator can do, if there is anything.
@@ -272,6 +272,7 @@ fn only_simulated(load: &Workload) -> Option<&'static str> {
 /// Adds to what a task noted itself what the kernel says about it.
 fn complete(mut task: TaskReport, pid: Pid, before: KernelCounts, last_cpu: Option<u32>) -> TaskReport {
     let counts = KernelCounts::of(pid);
+    task.pid = u32::try_from(pid.as_raw_nonzero().get()).ok();
     let since = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before.unwrap_or(0)));
     task.wait_ns = since(counts.wait_ns, before.wait_ns);
     task.migrations = since(counts.migrations, before.migrations);

@@ -16,6 +16,9 @@ pub struct Report {
     pub scheduler: Option<String>,
     /// From time 0 to the end of the last task, or to the moment the load was stopped.
     pub wall_ns: u64,
+    /// When time 0 was, by the monotonic clock; absent in the simulator, whose clock begins with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zero_ns: Option<u64>,
     /// Every task of the load, in its order, copies told apart.
     pub tasks: Vec<TaskReport>,
 }
@@ -25,6 +28,9 @@ pub struct Report {
 pub struct TaskReport {
     /// Its name in the load.
     pub name: String,
+    /// Its PID, as traces name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
     /// The nice value it started with.
     pub nice: i32,
     /// CPU time used.

@@ -123,7 +123,7 @@ proptest! {
             forked_cpu_ns: counts[4],
             ..TaskReport::default()
         };
-        let report = Report { workload: "load".into(), scheduler: None, wall_ns: counts[5], tasks: vec![task] };
+        let report = Report { workload: "load".into(), scheduler: None, wall_ns: counts[5], zero_ns: None, tasks: vec![task] };
         prop_assert_eq!(serde_json::from_str::<Report>(&report.to_json()).unwrap(), report);
     }
 }

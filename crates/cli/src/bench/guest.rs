@@ -37,10 +37,25 @@ pub(crate) enum Clock {
 impl InVm {
     /// Runs `ekiden bench ARGS --json` in a guest and returns what it printed.
     pub(crate) fn bench<T: DeserializeOwned>(&self, contest: &Contest, args: &[String], clock: Clock) -> Result<T> {
+        self.with_guest(contest.modules(), contest.policies(), clock, |vm, counts, progress| {
+            progress.step(format!("measuring {}", args.first().map_or("", String::as_str)));
+            bench_in(vm, contest, args, counts, &mut |line| progress.note(line))
+        })
+    }
+
+    /// Boots a guest that has the modules of these policies, for `work`, which is also told whether its clock counts
+    /// instructions.
+    pub(crate) fn with_guest<T>(
+        &self,
+        modules: Option<&Path>,
+        policies: &[String],
+        clock: Clock,
+        work: impl FnOnce(&Vm, bool, &mut Progress) -> Result<T>,
+    ) -> Result<T> {
         let mut progress = Progress::new();
         let kernel = self.shape.fetch(&mut progress)?;
         let share = tempfile::tempdir().context("cannot create a directory to share with the guest")?;
-        let directory = modules::for_kernel(contest.modules(), &kernel, contest.policies(), &mut progress)?;
+        let directory = modules::for_kernel(modules, &kernel, policies, &mut progress)?;
         install_modules(&directory, share.path())?;
         progress.step(format!("booting Linux {}", kernel.release()));
         let mut shape = self.shape.clone();
@@ -48,8 +63,7 @@ impl InVm {
         shape.icount |= clock == Clock::Exact && !shape.kvm;
         let spec = Self { shape, ..*self }.spec(&kernel, share.path(), clock)?;
         let vm = Vm::boot(&kernel, &spec)?;
-        progress.step(format!("measuring {}", args.first().map_or("", String::as_str)));
-        let result = bench_in(&vm, contest, args, counts_instructions(&spec), &mut |line| progress.note(line))?;
+        let result = work(&vm, counts_instructions(&spec), &mut progress)?;
         vm.shutdown()?;
         Ok(result)
     }
@@ -84,6 +98,11 @@ pub(crate) fn bench_in<T: DeserializeOwned>(
     if counts {
         argv.extend(["--unit".to_owned(), "instructions".to_owned()]);
     }
+    json_of(vm, argv, told)
+}
+
+/// What a command that prints JSON prints in a guest.
+pub(crate) fn json_of<T: DeserializeOwned>(vm: &Vm, argv: Vec<String>, told: &mut dyn FnMut(&str)) -> Result<T> {
     let (mut printed, mut said) = (Vec::new(), String::new());
     let status = follow_with(vm, &guest_command(argv), &mut |stream, bytes| match stream {
         Stream::Stdout => printed.extend_from_slice(bytes),
@@ -97,8 +116,8 @@ pub(crate) fn bench_in<T: DeserializeOwned>(
     })?;
     if status != Status::Code(0) {
         let tail = vm.console().tail(20);
-        let message = format!("the bench failed in the guest ({status}), see above; its console:\n{tail}");
+        let message = format!("it failed in the guest ({status}), see above; its console:\n{tail}");
         return Err(Failure::new(Exit::Other, message).into());
     }
-    serde_json::from_slice(&printed).context("the bench in the guest printed something strange")
+    serde_json::from_slice(&printed).context("the guest printed something strange")
 }

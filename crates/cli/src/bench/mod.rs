@@ -5,7 +5,7 @@ mod count_unsafe;
 mod edit;
 pub(crate) mod fairness;
 pub(crate) mod guest;
-mod load;
+pub(crate) mod load;
 mod memory;
 pub(crate) mod messaging;
 pub(crate) mod pipe;
@@ -139,8 +139,13 @@ impl Verdict {
 }
 
 impl Output {
+    /// Whether a nanosecond is an instruction.
+    pub(crate) fn counts(&self) -> bool {
+        self.unit == Unit::Instructions
+    }
+
     /// Prints a result, and judges it if asked to.
-    fn show<T: Serialize>(&self, result: &T, text: &str, verdict: &Verdict) -> Result<ExitCode> {
+    pub(crate) fn show<T: Serialize>(&self, result: &T, text: &str, verdict: &Verdict) -> Result<ExitCode> {
         if self.json {
             println!("{}", serde_json::to_string_pretty(result)?);
         } else {

@@ -1,0 +1,109 @@
+//! `ekiden fidelity`: the same loads on the real kernel and in the simulator, under the same policies, and how far apart
+//! they are.
+
+mod compare;
+mod loads;
+mod measure;
+
+use std::{fs, path::PathBuf, process::ExitCode};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use self::{compare::Comparison, measure::Measured};
+use crate::{
+    bench::{
+        Output, Verdict,
+        contest::{Contest, PolicyArgs},
+        guest::{Clock, InVm, json_of},
+    },
+    progress::Progress,
+};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ekiden fidelity --vm                                 pipe, messaging, hogs, schbench, forks under wfq and fifo
+  ekiden fidelity --vm --load pipe --policy wfq        one load, one policy
+  ekiden fidelity --vm --save real.json                keep what the real kernel showed …
+  ekiden fidelity --from real.json                     … and compare again, which takes no time
+  sudo ekiden fidelity                                 on the kernel of this machine
+With --vm a nanosecond is an instruction of an emulated machine, so that figures repeat. A figure is off by its difference,
+in percent of what the real kernel showed; --check exits with 116 if one is off by more than 15 %.")]
+pub(crate) struct Fidelity {
+    /// The policies
+    #[arg(long = "policy", value_name = "POLICY", default_values = ["wfq", "fifo"])]
+    policies: Vec<String>,
+    /// A load, as `ekiden sim list` shows them; by default those that schedulers are judged by
+    #[arg(long = "load", value_name = "LOAD")]
+    loads: Vec<String>,
+    /// Write what the real kernel showed to this file
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Take it from such a file instead of measuring
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "vm"])]
+    from: Option<PathBuf>,
+    /// Print what the real kernel showed, and do not compare
+    #[arg(long, hide = true)]
+    raw: bool,
+    #[command(flatten)]
+    source: PolicyArgs,
+    #[command(flatten)]
+    vm: InVm,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Fidelity {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let measured = self.measured()?;
+        if self.raw {
+            println!("{}", serde_json::to_string(&measured)?);
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(path) = &self.save {
+            fs::write(path, serde_json::to_string_pretty(&measured)?)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        let comparison = Comparison::of(&measured, |_| ekiden_sim::Costs::default())?;
+        let verdict = Verdict { all_stayed: comparison.all_stayed, limits_met: comparison.passed };
+        self.output.show(&comparison, &comparison.to_text(), &verdict)
+    }
+
+    fn measured(&self) -> Result<Measured> {
+        if let Some(path) = &self.from {
+            let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+            return serde_json::from_str(&text)
+                .with_context(|| format!("{} is not what `ekiden fidelity --save` wrote", path.display()));
+        }
+        let names = match self.loads.as_slice() {
+            [] => loads::COMPARED.map(str::to_owned).to_vec(),
+            loads => loads.to_vec(),
+        };
+        let contest = Contest::new(&self.policies, &self.source);
+        if !self.vm.vm {
+            return measure::measure(&contest, &names, self.output.counts());
+        }
+        self.vm.with_guest(contest.modules(), contest.policies(), Clock::Exact, |vm, counts, progress| {
+            self.measured_in(vm, &contest, &names, counts, progress)
+        })
+    }
+
+    fn measured_in(
+        &self,
+        vm: &ekiden_vm::Vm,
+        contest: &Contest,
+        names: &[String],
+        counts: bool,
+        progress: &mut Progress,
+    ) -> Result<Measured> {
+        progress.step("measuring the real kernel");
+        let mut argv = ["ekiden", "fidelity", "--raw"].map(str::to_owned).to_vec();
+        argv.extend(contest.to_args());
+        argv.extend(names.iter().flat_map(|name| ["--load".to_owned(), name.clone()]));
+        if counts {
+            argv.extend(["--unit".to_owned(), "instructions".to_owned()]);
+        }
+        json_of(vm, argv, &mut |line| progress.note(line))
+    }
+}
