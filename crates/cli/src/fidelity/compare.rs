@@ -1,8 +1,9 @@
 //! What both sides showed, side by side.
 
 use anyhow::{Context, Result};
+use ekiden::Topology;
 use ekiden_bench::{number, table};
-use ekiden_sim::{Costs, Machine};
+use ekiden_sim::{Machine, Model};
 use serde::Serialize;
 
 use super::{
@@ -57,11 +58,11 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    pub(super) fn of(measured: &Measured, costs: impl Fn(&str) -> Costs) -> Result<Self> {
+    pub(super) fn of(measured: &Measured, model: impl Fn(&str) -> Result<Model>) -> Result<Self> {
         let row = |run: &Run| -> Result<Row> {
             let Run { policy, load, shown } = run.clone();
             let Some(real) = shown else { return Ok(Row { policy, load, figures: Vec::new(), others: 0.0 }) };
-            let simulated = simulate(measured, &policy, &load, costs(&policy))?;
+            let simulated = simulate(measured, &policy, &load, model(&policy)?)?;
             let others = real.others_ns as f64 / real.done_ns.max(1) as f64;
             Ok(Row { policy, load, figures: figures(&real, &simulated), others })
         };
@@ -73,7 +74,7 @@ impl Comparison {
             counts_instructions: measured.counts,
             cpus: measured.machine.nr_cpus(),
             limit: LIMIT,
-            all_stayed: rows.iter().all(|row| !row.figures.is_empty()),
+            all_stayed: measured.all_stayed(),
             within,
             figures,
             passed: within == figures,
@@ -106,10 +107,14 @@ impl Comparison {
 }
 
 /// The same on the simulated machine.
-pub(super) fn simulate(measured: &Measured, policy: &str, load: &str, costs: Costs) -> Result<Shown> {
-    let topology = measured.machine.topology().context("what was measured names no machine")?;
+pub(super) fn simulate(measured: &Measured, policy: &str, load: &str, model: Model) -> Result<Shown> {
+    let mut topology = measured.machine.topology().context("what was measured names no machine")?;
+    if measured.counts {
+        // All CPUs of an emulated machine are one thread of the host, so that they share what it can do.
+        topology = Topology::regular(1, 1, 1, topology.nr_cpus());
+    }
     let workload = loads::find(load, topology.nr_cpus())?;
-    let machine = Machine::new(topology).with_costs(costs);
+    let machine = Machine::new(topology).with_model(model);
     let simulation = policies::simulate(policy, machine, "")
         .with_context(|| format!("there is no policy `{policy}` in the simulator; leave it out with --policy"))?;
     let result = simulation.traced().run(&workload)?;

@@ -33,8 +33,8 @@ pub(super) struct Shown {
     pub(super) wait_p99_ns: u64,
     /// CPU time of tasks that are not the load's.
     pub(super) others_ns: u64,
-    /// CPU time of children, as they saw it themselves.
-    pub(super) children_ns: u64,
+    /// CPU time of the load's tasks without their children.
+    pub(super) own_ns: u64,
 }
 
 /// One load under one policy.
@@ -57,6 +57,13 @@ pub(super) struct Measured {
     pub(super) runs: Vec<Run>,
 }
 
+impl Measured {
+    /// Whether no policy was thrown out.
+    pub(super) fn all_stayed(&self) -> bool {
+        self.runs.iter().all(|run| run.shown.is_some())
+    }
+}
+
 impl Shown {
     pub(super) fn of(report: &Report, trace: &Trace, begin_ns: u64) -> Self {
         let zero_ns = report.zero_ns.map_or(0, |zero_ns| zero_ns.saturating_sub(begin_ns));
@@ -73,7 +80,7 @@ impl Shown {
             wait_p90_ns: figures.wait_ns(900),
             wait_p99_ns: figures.wait_ns(990),
             others_ns: figures.others_ran_ns,
-            children_ns: report.tasks.iter().map(|task| task.forked_cpu_ns).sum(),
+            own_ns: report.cpu_ns(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `ekiden fidelity`: the same loads on the real kernel and in the simulator, under the same policies, and how far apart
 //! they are.
 
+mod calibrate;
 mod compare;
 mod loads;
 mod measure;
@@ -10,7 +11,11 @@ use std::{fs, path::PathBuf, process::ExitCode};
 use anyhow::{Context, Result};
 use clap::Args;
 
-use self::{compare::Comparison, measure::Measured};
+use self::{
+    calibrate::{Calibration, Models},
+    compare::Comparison,
+    measure::Measured,
+};
 use crate::{
     bench::{
         Output, Verdict,
@@ -27,6 +32,8 @@ Examples:
   ekiden fidelity --vm --load pipe --policy wfq        one load, one policy
   ekiden fidelity --vm --save real.json                keep what the real kernel showed …
   ekiden fidelity --from real.json                     … and compare again, which takes no time
+  ekiden fidelity --vm --calibrate costs.json          find out what things cost there …
+  ekiden fidelity --vm --model costs.json              … and compare with a simulated machine that costs as much
   sudo ekiden fidelity                                 on the kernel of this machine
 With --vm a nanosecond is an instruction of an emulated machine, so that figures repeat. A figure is off by its difference,
 in percent of what the real kernel showed; --check exits with 116 if one is off by more than 15 %.")]
@@ -43,6 +50,12 @@ pub(crate) struct Fidelity {
     /// Take it from such a file instead of measuring
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "vm"])]
     from: Option<PathBuf>,
+    /// Find out what things cost there, and write it to this file, for --model here and in `ekiden sim`
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    calibrate: Option<PathBuf>,
+    /// Compare with a simulated machine of these costs instead of a usual one
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
     /// Print what the real kernel showed, and do not compare
     #[arg(long, hide = true)]
     raw: bool,
@@ -65,7 +78,19 @@ impl Fidelity {
             fs::write(path, serde_json::to_string_pretty(&measured)?)
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
-        let comparison = Comparison::of(&measured, |_| ekiden_sim::Costs::default())?;
+        if let Some(path) = &self.calibrate {
+            let calibration = Calibration::of(&measured)?;
+            calibration.models.write(path)?;
+            let verdict = Verdict { all_stayed: measured.all_stayed(), limits_met: true };
+            let code = self.output.show(&calibration, &calibration.to_text(), &verdict)?;
+            eprintln!("next: ekiden fidelity --vm --model {}", path.display());
+            return Ok(code);
+        }
+        let models = self.model.as_deref().map(Models::read).transpose()?;
+        let comparison = Comparison::of(&measured, |policy| match &models {
+            Some(models) => models.of(policy),
+            None => Ok(ekiden_sim::Model::default()),
+        })?;
         let verdict = Verdict { all_stayed: comparison.all_stayed, limits_met: comparison.passed };
         self.output.show(&comparison, &comparison.to_text(), &verdict)
     }
@@ -77,6 +102,7 @@ impl Fidelity {
                 .with_context(|| format!("{} is not what `ekiden fidelity --save` wrote", path.display()));
         }
         let names = match self.loads.as_slice() {
+            [] if self.calibrate.is_some() => calibrate::loads(),
             [] => loads::COMPARED.map(str::to_owned).to_vec(),
             loads => loads.to_vec(),
         };
