@@ -341,7 +341,7 @@ impl Builder {
         if changes.last().is_some_and(|last| last.time_ns == change.time_ns) {
             changes.pop();
         }
-        if !changes.last().is_some_and(|last| (last.tasks, last.load) == (tasks, load)) {
+        if changes.last().is_none_or(|last| (last.tasks, last.load) != (tasks, load)) {
             changes.push(change);
         }
     }

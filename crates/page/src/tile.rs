@@ -302,8 +302,7 @@ fn fill_queue(bins: &mut Bins, time: &Range<u64>, until_ns: u64, first: Change, 
             *of_tasks += u128::from(change.tasks) * u128::from(ns);
             *of_load += u128::from(change.load) * u128::from(ns);
             *of_time += ns;
-            let least = |so_far: u16| if is_first { tasks } else { so_far.min(tasks) };
-            bins.tasks_min[bin] = least(bins.tasks_min[bin]);
+            bins.tasks_min[bin] = if is_first { tasks } else { bins.tasks_min[bin].min(tasks) };
             bins.tasks_max[bin] = bins.tasks_max[bin].max(tasks);
             bins.load_min[bin] = if is_first { change.load } else { bins.load_min[bin].min(change.load) };
             bins.load_max[bin] = bins.load_max[bin].max(change.load);

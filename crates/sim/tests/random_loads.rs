@@ -4,13 +4,8 @@ mod common;
 
 use std::collections::HashMap;
 
-<<<<<<< HEAD
-use ekiden_policies::{Fifo, Wfq};
-use ekiden_sim::{Injection, Jitter, Machine, Model, PolicyMaker, SimReport, Simulation, Trace, What};
-=======
 use ekiden_policies::{Eevdf, Fifo, Wfq};
-use ekiden_sim::{Injection, Jitter, Machine, PolicyMaker, SimReport, Simulation, Trace, What};
->>>>>>> 44be2d2 (Add EEVDF, the kernel's own scheduler, as a policy, and let it share its balancing with CFS)
+use ekiden_sim::{Injection, Jitter, Machine, Model, PolicyMaker, SimReport, Simulation, Trace, What};
 use ekiden_workload::checks::all_finished;
 use ekiden_workload::{Device, Group, Limit, Step, TaskSpec, WaitMode, Workload};
 use proptest::prelude::*;
