@@ -4,6 +4,7 @@
 //! A policy knows less than a trace: no names, nothing of tasks that another scheduling class runs, and of a token that the
 //! host refuses only that it came back.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -79,6 +80,10 @@ fn lock(watch: &Mutex<Watch>) -> MutexGuard<'_, Watch> {
 impl Policy for Watched {
     fn calls(&self) -> Calls {
         NEEDED.into_iter().fold(self.policy.calls(), Calls::with)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self.policy.into_any()
     }
 
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {

@@ -4,7 +4,7 @@
 use anyhow::Result;
 use ekiden::{Env, Param, ParamError, Scheduler, Topology};
 use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
-use ekiden_sim::{Machine, Simulation};
+use ekiden_sim::{Machine, Simulation, Successor};
 use ekiden_test_policies::Drowsy;
 
 use crate::failure::{Exit, Failure};
@@ -14,6 +14,7 @@ pub(crate) struct Linked {
     pub(crate) name: &'static str,
     pub(crate) params: &'static [Param],
     simulate: fn(Machine, &str) -> Simulation,
+    successor: fn(&str) -> Successor,
     explore: fn(&str) -> Result<ekiden_explore::PolicyMaker, ParamError>,
 }
 
@@ -22,6 +23,7 @@ const fn linked<S: Scheduler>() -> Linked {
         name: S::NAME,
         params: S::PARAMS,
         simulate: Simulation::of::<S>,
+        successor: Successor::of::<S>,
         explore: ekiden_explore::PolicyMaker::of::<S>,
     }
 }
@@ -33,6 +35,17 @@ pub(crate) const ALL: &[Linked] = &[linked::<Fifo>(), linked::<Wfq>(), linked::<
 pub(crate) fn simulate(policy: &str, machine: Machine, params: &str) -> Option<Simulation> {
     let linked = ALL.iter().find(|linked| linked.name == policy)?;
     Some((linked.simulate)(machine, params))
+}
+
+/// A policy that takes over from another one in a simulation. The parameters stand behind a colon.
+pub(crate) fn successor(policy: &str) -> Result<Successor> {
+    let (policy, params) = policy.split_once(':').unwrap_or((policy, ""));
+    check_params(policy, params)?;
+    let linked = ALL.iter().find(|linked| linked.name == policy);
+    let names = || ALL.iter().map(|linked| linked.name).collect::<Vec<_>>().join(", ");
+    let unknown =
+        || Failure::new(Exit::Usage, format!("there is no policy `{policy}` to take over: choose {}", names()));
+    Ok((linked.ok_or_else(unknown)?.successor)(params))
 }
 
 /// What can be explored besides: it has a planted race, to see what a finding looks like.

@@ -37,6 +37,7 @@ Examples:
   ekiden sim mine.json -p fifo --seed 7 --trace out    a load of your own, with the trace in a file
   ekiden sim nas-lu -p cfs --machine bulldozer64       that of papers/002
   ekiden sim churn -p fifo --invariants                whether CPUs idled while tasks waited, and the like
+  ekiden sim churn -p fifo --upgrade 5=wfq             another policy takes over after 5 ms
   ekiden sim churn -p wfq --report out.html            what happened, as a page for a browser
   ekiden sim make --sweep out.csv --policies wfq,cfs --machines xeon80,laptop --seeds 1-20
   ekiden sim model > mine.json                         how a machine behaves, to be edited and given with --model
@@ -64,6 +65,9 @@ pub(crate) struct Sim {
     /// Let sleeps and work vary by chance, the same for the same seed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Let another policy take over after so many milliseconds, as in 5=wfq or 5=wfq:slice_min_us=500; may be repeated
+    #[arg(long, value_name = "MS=POLICY", value_parser = upgrade)]
+    upgrade: Vec<(u64, String)>,
     /// Write the trace to this file
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -131,6 +135,9 @@ impl Sim {
             return self.run_project(&params);
         };
         simulation = simulation.seed(self.seed.unwrap_or_default());
+        for (at_ns, policy) in &self.upgrade {
+            simulation = simulation.upgrade(*at_ns, policies::successor(policy)?);
+        }
         if let Some(path) = &self.trace {
             let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
             simulation = simulation.trace_into(BufWriter::with_capacity(1 << 20, file)).with_considered();
@@ -231,6 +238,8 @@ impl Sim {
         };
         if self.machine.is_some()
             || self.seed.is_some()
+            || self.model.is_some()
+            || !self.upgrade.is_empty()
             || self.trace.is_some()
             || self.invariants
             || self.report.is_some()
@@ -280,6 +289,13 @@ pub(crate) fn load(name: &str, cpus: u32) -> Result<(Workload, builtin::Check)> 
 pub(crate) fn model(path: &Path) -> Result<Model> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the model {}", path.display()))?;
     Model::from_json(&text).map_err(|why| Failure::new(Exit::Usage, format!("{}: {why}", path.display())).into())
+}
+
+fn upgrade(text: &str) -> Result<(u64, String), String> {
+    let wrong = || format!("`{text}` is not milliseconds=policy: write for example 5=wfq");
+    let (at_ms, policy) = text.split_once('=').ok_or_else(wrong)?;
+    let at_ns = at_ms.parse::<f64>().ok().filter(|ms| (0.0..1e9).contains(ms)).ok_or_else(wrong)? * 1e6;
+    Ok((at_ns as u64, policy.to_owned()))
 }
 
 pub(crate) fn machine(text: &str) -> Result<Topology, String> {

@@ -1,6 +1,7 @@
 //! Turns messages into calls of the trait.
 
-use alloc::sync::Arc;
+use alloc::{boxed::Box, sync::Arc};
+use core::any::Any;
 
 use ekiden_abi::{BALANCE_TOO, Call, Calls, Message, NO_CPU, RawToken, RefusalReason, Reply, TaskId};
 use zerocopy::TryFromBytes;
@@ -17,6 +18,8 @@ pub trait Policy: Send + Sync {
     fn calls(&self) -> Calls;
     /// Delivers one call. `payload` carries the bytes of hints, and is empty otherwise.
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply;
+    /// The policy as what it is, for a host that knows what it may be.
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 
 /// A policy with its surroundings.
@@ -104,6 +107,10 @@ impl<S: Scheduler> Adapter<S> {
 impl<S: Scheduler> Policy for Adapter<S> {
     fn calls(&self) -> Calls {
         S::CALLS
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
     }
 
     #[inline]

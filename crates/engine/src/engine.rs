@@ -1,11 +1,12 @@
 //! One event in, one outcome out.
 
 use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
+use core::any::Any;
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use ekiden::abi::{
-    BALANCE_TOO, Event, EventKind, Message, NO_CPU, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags,
+    BALANCE_TOO, Event, EventKind, Kicks, Message, NO_CPU, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags,
 };
 use ekiden::{Call, Calls, CpuId, Host, Policy, RefusalReason, TaskId};
 use spin::mutex::SpinMutex;
@@ -67,6 +68,11 @@ impl Engine {
         }
     }
 
+    /// The calls that the policy implements.
+    pub fn calls(&self) -> Calls {
+        self.calls
+    }
+
     /// The task table.
     pub fn tasks(&self) -> &TaskTable {
         &self.tasks
@@ -121,10 +127,43 @@ impl Engine {
             fn deliver(&self, _: &Message, _: &[u8]) -> Reply {
                 Reply::default()
             }
+            fn into_any(self: Box<Self>) -> Box<dyn Any> {
+                self
+            }
         }
         let old = core::mem::replace(&mut self.policy, Box::new(Gone));
         self.policy = swap(old);
         self.calls = self.policy.calls();
+    }
+
+    /// Tells a policy that has just [replaced](Self::replace_policy) another one, and took over no state from it, of all
+    /// tasks: those that wait are new to it now, the others when they come to wait for a CPU. So every task has a policy all
+    /// the time. `outcome` comes in zeroed, and asks for what the policy wants at once. No event may be under way; `&mut
+    /// self` says so.
+    ///
+    /// Cost: one call for each waiting task and each idle CPU.
+    pub fn start_over(&mut self, outcome: &mut Outcome) {
+        let event = Event::default();
+        let handling = &mut Handling { event: &event, outcome };
+        for cpu in (0..self.nr_cpus()).filter(|cpu| self.calls.has(Call::EnterIdle) && self.idle.contains(*cpu)) {
+            self.tell_cpu(handling, Call::EnterIdle, cpu);
+        }
+        for view in self.tasks.iter() {
+            let Some(slot) = self.tasks.get(view.id) else { continue };
+            let seen = slot.state();
+            if seen.phase().is_waiting() {
+                let state = seen.issue(seen.phase(), seen.cpu());
+                slot.set_state(state);
+                self.hand_token(handling, Call::TaskNew, view.id, slot, state);
+            } else {
+                slot.set_state(seen.in_phase(Phase::New));
+            }
+        }
+        // What runs was chosen by somebody else.
+        handling.outcome.kicks = Kicks::ALL;
+        if self.faulted.load(Relaxed) {
+            handling.outcome.status = Status::Fault as i32;
+        }
     }
 
     /// Handles one event. `outcome` comes in zeroed. `payload` holds the bytes of hints, and is empty for every other kind.
@@ -604,7 +643,8 @@ impl Engine {
 
     fn tell_about(&self, handling: &mut Handling<'_>, call: Call, task: TaskId, slot: &Slot) {
         slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
-        if self.calls.has(call) {
+        // Of a task that has not waited for a CPU yet, the policy knows nothing.
+        if self.calls.has(call) && slot.state().phase() != Phase::New {
             let message = self.message(handling, call, task, slot);
             self.call(handling, &message, &[]);
         }

@@ -14,6 +14,8 @@ pub(crate) enum Alarm {
     Inject,
     /// A group of tasks gets new CPU time.
     Refill,
+    /// A policy takes over from the one that runs.
+    Upgrade,
     /// A device interrupts.
     Interrupt(u32),
     /// The task that runs on the CPU has done its work.
@@ -29,7 +31,7 @@ pub(crate) enum Alarm {
 }
 
 const PER_CPU: u32 = 4;
-const FIRST_INTERRUPT: u32 = 3;
+const FIRST_INTERRUPT: u32 = 4;
 const FIRST_CPU: u32 = FIRST_INTERRUPT + MAX_INTERRUPTS as u32;
 
 /// A digit of a time: six bits, because a word has 64.
@@ -189,6 +191,7 @@ impl Alarms {
             Alarm::Stop => 0,
             Alarm::Inject => 1,
             Alarm::Refill => 2,
+            Alarm::Upgrade => 3,
             Alarm::Interrupt(source) => FIRST_INTERRUPT + source,
             Alarm::Work(cpu) => of_cpu(cpu, 0),
             Alarm::Tick(cpu) => of_cpu(cpu, 1),
@@ -203,6 +206,7 @@ impl Alarms {
             0 => return Alarm::Stop,
             1 => return Alarm::Inject,
             2 => return Alarm::Refill,
+            3 => return Alarm::Upgrade,
             FIRST_INTERRUPT..FIRST_CPU => return Alarm::Interrupt(number - FIRST_INTERRUPT),
             _ => {}
         }
@@ -234,6 +238,7 @@ mod tests {
             Alarm::Stop,
             Alarm::Inject,
             Alarm::Refill,
+            Alarm::Upgrade,
             Alarm::Interrupt(0),
             Alarm::Interrupt(MAX_INTERRUPTS as u32 - 1),
             Alarm::Work(0),

@@ -26,6 +26,7 @@ use crate::shared::Shared;
 use crate::simulation::Injection;
 use crate::task::{State, Task, TaskIndex, WORK_PER_NS};
 use crate::trace::{Record, Sink, What};
+use crate::upgrade::Successor;
 
 /// The shortest time after which a timer goes off, as with the hardware's.
 const TIMER_MIN_NS: u64 = 1_000;
@@ -69,6 +70,9 @@ pub(crate) struct Kernel {
     pub(crate) roots: Vec<(TaskReport, TaskIndex)>,
     /// What is injected, the last first.
     pub(crate) injections: Vec<(u64, Injection)>,
+    /// Who takes over, and when, the last first.
+    pub(crate) successors: Vec<(u64, Successor)>,
+    pub(crate) max_tasks: u32,
     pub(crate) seed: u64,
     pub(crate) sink: Sink,
     /// Whether the CPUs that decisions looked at go to the trace.
@@ -159,6 +163,8 @@ impl Kernel {
             sources: Vec::new(),
             roots: Vec::new(),
             injections: Vec::new(),
+            successors: Vec::new(),
+            max_tasks: 0,
             seed: 0,
             sink: Sink::Nowhere,
             notes_considered: false,
@@ -245,6 +251,7 @@ impl Kernel {
             Alarm::Inject => self.inject_due(),
             Alarm::Refill => self.refill(),
             Alarm::Interrupt(source) => self.interrupted(source),
+            Alarm::Upgrade => self.upgrade_due(),
             Alarm::Stop => {}
         }
     }
@@ -324,7 +331,7 @@ impl Kernel {
         }
     }
 
-    fn carry_out(&mut self, cpu: CpuId, outcome: &Outcome) {
+    pub(crate) fn carry_out(&mut self, cpu: CpuId, outcome: &Outcome) {
         if outcome.timer_ns != 0 {
             let at_ns = self.now_ns.saturating_add(outcome.timer_ns.max(TIMER_MIN_NS));
             self.alarms.set(Alarm::Timer(cpu), at_ns);
@@ -368,7 +375,7 @@ impl Kernel {
     }
 
     /// The policy is gone. From here on each CPU runs its own tasks in turn.
-    fn fall_back(&mut self, cpu: CpuId) {
+    pub(crate) fn fall_back(&mut self, cpu: CpuId) {
         self.in_charge = false;
         self.note(What::Fault, cpu, None, 0);
         for (task, index) in self.tasks.iter().zip(0..) {

@@ -40,6 +40,7 @@ mod shared;
 mod simulation;
 mod task;
 mod trace;
+mod upgrade;
 mod wait;
 
 pub use ekiden_trace::{Record, Trace, TraceError, What};
@@ -48,3 +49,4 @@ pub use kernel::Stats;
 pub use machine::{DEFAULT_SLICE_NS, Machine};
 pub use model::{Costs, IdleState, Interrupt, Jitter, Model, TickPhase};
 pub use simulation::{Injection, PolicyMaker, SimReport, Simulation, TIME_LIMIT_NS};
+pub use upgrade::Successor;

@@ -1,5 +1,6 @@
 //! A simulation: what it is made of, and how it goes.
 
+use std::cmp::Reverse;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ use crate::program::Programs;
 use crate::shared::Shared;
 use crate::task::State;
 use crate::trace::{Header, Sink, Trace};
+use crate::upgrade::Successor;
 
 /// Simulated time after which a load without a duration is given up: as long as a real run is given.
 pub const TIME_LIMIT_NS: u64 = 60_000_000_000;
@@ -137,6 +139,7 @@ pub struct Simulation {
     sink: Sink,
     notes_considered: bool,
     injections: Vec<(u64, Injection)>,
+    successors: Vec<(u64, Successor)>,
 }
 
 impl Simulation {
@@ -162,6 +165,7 @@ impl Simulation {
             sink: Sink::Nowhere,
             notes_considered: false,
             injections: Vec::new(),
+            successors: Vec::new(),
         }
     }
 
@@ -201,6 +205,12 @@ impl Simulation {
     /// a [`PerCpu`](ekiden::PerCpu) it read. Nothing is noted of a decision that looked at its own CPU only.
     pub fn with_considered(mut self) -> Self {
         self.notes_considered = true;
+        self
+    }
+
+    /// Lets another policy, or the same with other parameters, take over at `at_ns`, if a policy is in charge then.
+    pub fn upgrade(mut self, at_ns: u64, successor: Successor) -> Self {
+        self.successors.push((at_ns, successor));
         self
     }
 
@@ -258,6 +268,11 @@ impl Simulation {
         let of_tasks: Vec<_> = workload.tasks.iter().map(|task| masks.intern(task.affinity.as_deref())).collect();
         let instances = workload.tasks.iter().map(|task| task.count).sum::<u32>();
         let max_tasks = self.max_tasks.unwrap_or(4 * instances + SPARE_TASKS);
+        self.successors.sort_by_key(|(at_ns, _)| Reverse(*at_ns));
+        for (_, successor) in &self.successors {
+            let refused = |source| SimError::Params { policy: successor.name().into(), source };
+            successor.check(&topology, max_tasks).map_err(refused)?;
+        }
         let idle = Arc::new(IdleCpus::new(nr_cpus));
         let questions =
             Arc::new(Questions::new(masks.clone(), Groups::for_policies(workload), idle.clone(), max_tasks));
@@ -282,6 +297,8 @@ impl Simulation {
         kernel.groups = Groups::new(workload);
         kernel.sources = Source::all(&kernel.machine.model.interrupts, self.seed);
         kernel.injections = self.injections;
+        kernel.successors = self.successors;
+        kernel.max_tasks = max_tasks;
 
         // First of all, so that it comes before what happens at the same moment.
         if let Some(duration_ns) = workload.duration_ns {
@@ -289,6 +306,9 @@ impl Simulation {
         }
         if let Some((at_ns, _)) = kernel.injections.last() {
             kernel.alarms.set(Alarm::Inject, *at_ns);
+        }
+        if let Some((at_ns, _)) = kernel.successors.last() {
+            kernel.alarms.set(Alarm::Upgrade, *at_ns);
         }
         kernel.boot();
         (0..kernel.machine.model.interrupts.len() as u32).for_each(|source| kernel.expect_interrupt(source));

@@ -1,6 +1,7 @@
 //! A policy in another module, behind its table.
 
 use alloc::boxed::Box;
+use core::any::Any;
 use core::ffi::c_void;
 
 use ekiden::abi::{Message, Reply};
@@ -52,6 +53,10 @@ pub(crate) unsafe fn hand_over(policy: Box<dyn Policy>, args: *mut CreateArgs) -
 impl Policy for ForeignPolicy {
     fn calls(&self) -> Calls {
         Calls(self.table.calls)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
     }
 
     #[inline]

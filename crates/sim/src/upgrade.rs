@@ -1,0 +1,103 @@
+//! Policies that take over from others while tasks run (papers/000, section 3.3).
+
+use std::sync::Arc;
+
+use ekiden::abi::{Event, EventKind, Outcome};
+use ekiden::{Adapter, Env, Host, ParamError, Policy, Scheduler, Topology};
+use ekiden_engine::Fault;
+
+use crate::alarm::Alarm;
+use crate::contain::contained;
+use crate::kernel::Kernel;
+
+/// Whether a policy knows of the tasks that its predecessor had.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Knows {
+    All,
+    Nothing,
+}
+
+/// A policy that takes over from another one.
+pub struct Successor {
+    name: &'static str,
+    #[allow(clippy::type_complexity, reason = "named nowhere else")]
+    make: Box<dyn FnOnce(Box<dyn Policy>, &Env, Arc<dyn Host + Send>) -> (Box<dyn Policy>, Knows)>,
+    env: Box<dyn Fn(Topology, u32) -> Result<Env, ParamError>>,
+}
+
+impl Successor {
+    /// `S` with these parameters. From a policy of the same type it takes over the state
+    /// ([`reregister_init`](Scheduler::reregister_init)); to others it is a stranger, and their tasks are new to it.
+    pub fn of<S: Scheduler>(params: &str) -> Self {
+        let params = params.to_owned();
+        let make = |old: Box<dyn Policy>, env: &Env, host| match old.into_any().downcast::<Adapter<S>>() {
+            Ok(old) => (Box::new(old.hand_over(env)) as Box<dyn Policy>, Knows::All),
+            Err(_) => (Box::new(Adapter::<S>::new(env, host)) as Box<dyn Policy>, Knows::Nothing),
+        };
+        let env = move |topology, max_tasks| Env::new(topology, max_tasks, S::PARAMS, &params);
+        Self { name: S::NAME, make: Box::new(make), env: Box::new(env) }
+    }
+
+    /// The policy's name.
+    pub fn name(&self) -> &str {
+        self.name
+    }
+
+    /// Whether its parameters are such as it declares.
+    pub(crate) fn check(&self, topology: &Topology, max_tasks: u32) -> Result<(), ParamError> {
+        (self.env)(topology.clone(), max_tasks).map(drop)
+    }
+}
+
+impl Kernel {
+    /// Everyone takes over whose time has come.
+    pub(crate) fn upgrade_due(&mut self) {
+        while let Some((at_ns, _)) = self.successors.last() {
+            if *at_ns > self.now_ns {
+                self.alarms.set(Alarm::Upgrade, *at_ns);
+                return;
+            }
+            if let Some((_, successor)) = self.successors.pop().filter(|_| self.in_charge) {
+                self.upgrade(successor);
+            }
+        }
+    }
+
+    fn upgrade(&mut self, successor: Successor) {
+        let Some(mut engine) = self.engine.take() else { return };
+        let topology = (*self.machine.topology).clone();
+        let env = (successor.env)(topology, self.max_tasks).expect("its parameters were looked at before the start");
+        let host: Arc<dyn Host + Send> = self.questions.clone();
+        let mut outcome = Outcome::default();
+        // A panic in either half ends the policy: what it handed over is gone.
+        let done = contained(|| {
+            let mut knows = Knows::All;
+            engine.replace_policy(|old| {
+                let (policy, known) = (successor.make)(old, &env, host);
+                knows = known;
+                policy
+            });
+            if knows == Knows::Nothing {
+                engine.start_over(&mut outcome);
+            }
+            knows
+        });
+        if let Err(message) = &done {
+            engine.take_out(Fault { message: message.clone(), cpu: 0 });
+        }
+        self.calls = engine.calls();
+        let failed = engine.fault().is_some();
+        self.engine = Some(engine);
+        if failed {
+            return self.fall_back(0);
+        }
+        self.carry_out(0, &outcome);
+        if done == Ok(Knows::Nothing) {
+            let all = 0..self.machine.topology.nr_cpus();
+            let offline: Vec<_> = all.filter(|cpu| !self.masks.online().contains(*cpu)).collect();
+            for cpu in offline {
+                self.deliver(&Event::new(EventKind::CpuOffline, cpu), &[]);
+            }
+        }
+    }
+}
