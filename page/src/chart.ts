@@ -306,7 +306,7 @@ export class Chart {
 
   private drawGutter(ctx: CanvasRenderingContext2D): void {
     const { rowHeight, cpu: chosen, violation } = this.state;
-    const every = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512].find((n) => n * rowHeight >= 11) ?? 1024;
+    const every = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512].find((n) => n * rowHeight >= 14) ?? 1024;
     ctx.clearRect(0, 0, GUTTER, this.height);
     const concerned = new Set(violation?.cpus ?? []);
     let first = 0;
@@ -321,7 +321,7 @@ export class Chart {
       if (cpu === chosen || (row - first) % every === 0) {
         ctx.textAlign = "right";
         ctx.fillStyle = cpu === chosen ? this.colors.look : this.colors.faint;
-        const y = isFirst ? Math.max(middle, this.y(row) + 5.5) : middle;
+        const y = Math.max(middle, this.y(first) + 5.5);
         ctx.fillText(cpu === chosen ? `▸${cpu}` : `${cpu}`, GUTTER - 8, y);
       }
       if (isFirst) {

@@ -104,7 +104,9 @@ export class WaitCharts {
     });
     const style = getComputedStyle(document.documentElement);
     const [text0, grid, fill] = ["text", "line", "idle"].map((name) => style.getPropertyValue(`--${name}`).trim());
-    const short = (ns: number) => (ns === null ? "" : duration(ns).replace(" ", ""));
+    const few = xs.at(-1)! / xs[0] < 1e5;
+    const decades: uPlot.Axis.Filter = (_, splits) => splits.map((ns) => (Math.abs(Math.log10(ns) % 1) < 1e-9 ? ns : null));
+    const short = (ns: number | null) => (ns === null ? "" : duration(ns).replace(" ", ""));
     const axis = { stroke: text0, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font: "11px system-ui" };
     return new uPlot(
       {
@@ -115,7 +117,10 @@ export class WaitCharts {
         cursor: { drag: { x: false, y: false }, y: false },
         series: [{}, { stroke: fill, fill: `${fill}66`, paths: uPlot.paths.stepped!({ align: 1 }), points: { show: false } }],
         axes: [
-          { ...axis, size: 28, filter: (_, splits) => splits.map((ns) => (isDecade(ns) ? ns : null)), grid: { ...axis.grid, filter: (_, splits) => splits.map((ns) => (isDecade(ns) ? ns : null)) }, ticks: { ...axis.ticks, filter: (_, splits) => splits.map((ns) => (isDecade(ns) ? ns : null)) }, values: (_, splits) => splits.map((ns) => (ns && Math.log10(ns) % 1 === 0 ? short(ns) : "")) },
+          {
+            ...axis, size: 28, filter: decades, grid: { ...axis.grid, filter: decades }, ticks: { ...axis.ticks, filter: decades },
+            values: (_, splits) => splits.map((ns) => (ns !== null && (few || Math.round(Math.log10(ns)) % 3 === 0) ? short(ns) : "")),
+          },
           { ...axis, size: 46, values: (_, splits) => splits.map((n) => (n >= 1e6 ? `${n / 1e6}M` : n >= 1e3 ? `${n / 1e3}k` : String(n))) },
         ],
       },

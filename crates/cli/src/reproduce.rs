@@ -1,16 +1,21 @@
 //! `ekiden reproduce`: what papers measured, measured again in the simulator, side by side.
 
-use std::process::ExitCode;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 use ekiden_bench::table;
 use ekiden_check::{Checker, Limits};
+use ekiden_page::Notes;
 use ekiden_sim::{Jitter, Machine, Model};
 use ekiden_workload::loads;
 use serde::Serialize;
 
-use crate::{failure::Exit, parallel, policies, progress::Progress};
+use crate::{failure::Exit, parallel, policies, progress::Progress, view};
 
 const MS: u64 = 1_000_000;
 
@@ -27,6 +32,7 @@ Examples:
   ekiden reproduce wasted-cores                        tables 1, 2, 3 and section 3.1 of papers/002
   ekiden reproduce wasted-cores missing-domains        one of its bugs
   ekiden reproduce wasted-cores --json --check
+  ekiden reproduce wasted-cores --report pages         and a page of each run, as in figures 2, 3 and 5
 Look at one of the runs yourself:
   ekiden sim nas-lu:threads=16:on=8-23 -p cfs --machine bulldozer64 --set group_construction=1 --invariants \\
       --every 50 --persists 20")]
@@ -57,6 +63,9 @@ struct WastedCores {
     /// Exit with 116 if a figure is not in its range
     #[arg(long)]
     check: bool,
+    /// Write a page of the first run of each row to this directory, with the bug and without, and an index.html
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
@@ -272,6 +281,9 @@ impl Reproduce {
 impl WastedCores {
     fn run(&self) -> Result<ExitCode> {
         let cases = cases(self.bug);
+        if let Some(directory) = &self.report {
+            fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        }
         let mut progress = Progress::new();
         progress.step(format!("simulating {} loads, each with a bug and without", cases.len()));
         let rows = self.rows(&cases, &mut progress)?;
@@ -283,10 +295,18 @@ impl WastedCores {
             passed: rows.iter().all(|row| row.met),
             rows,
         };
+        if let Some(directory) = &self.report {
+            let index = directory.join("index.html");
+            fs::write(&index, list_pages(&report)).with_context(|| format!("cannot write {}", index.display()))?;
+        }
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report)?);
         } else {
             print!("{}", describe(&report));
+            match &self.report {
+                Some(directory) => println!("next: open {} in a browser", directory.join("index.html").display()),
+                None => println!("next: ekiden reproduce wasted-cores --report pages"),
+            }
         }
         Ok(if self.check && !report.passed { Exit::LimitMissed.into() } else { ExitCode::SUCCESS })
     }
@@ -298,8 +318,8 @@ impl WastedCores {
     }
 
     fn row(&self, case: &Case) -> Result<Row> {
-        let with_bug = self.simulate(case, ALL_BUGS)?;
-        let without = self.simulate(case, ALL_BUGS.without(&case.fixed))?;
+        let with_bug = self.simulate(case, ALL_BUGS, true)?;
+        let without = self.simulate(case, ALL_BUGS.without(&case.fixed), false)?;
         let ratio = with_bug.ms / without.ms;
         let met = ratio > 1.0 && ratio >= case.least && case.most.is_none_or(|most| ratio <= most);
         Ok(Row {
@@ -318,10 +338,12 @@ impl WastedCores {
     }
 
     /// The mean of all runs.
-    fn simulate(&self, case: &Case, bugs: Bugs) -> Result<Run> {
+    fn simulate(&self, case: &Case, bugs: Bugs, has_bug: bool) -> Result<Run> {
         let mut all = Run { ms: 0.0, wasted: 0 };
         for seed in (self.seed..).take(self.runs as usize) {
-            let run = simulate(case, bugs, seed)?;
+            let page = self.report.as_deref().filter(|_| seed == self.seed);
+            let page = page.map(|directory| directory.join(page_name(case.bug, case.name, has_bug)));
+            let run = simulate(case, bugs, seed, page.as_deref())?;
             all.ms += run.ms / f64::from(self.runs);
             all.wasted += run.wasted;
         }
@@ -337,7 +359,8 @@ fn model() -> Model {
     Model { jitter, smt_percent: 180, idle_states: Vec::new(), ..Model::default() }
 }
 
-fn simulate(case: &Case, bugs: Bugs, seed: u64) -> Result<Run> {
+/// One run; `page` is where a page of it goes, if there is to be one.
+fn simulate(case: &Case, bugs: Bugs, seed: u64, page: Option<&Path>) -> Result<Run> {
     let topology = ekiden_machine::preset("bulldozer64").context("the machine of papers/002 has no preset")?;
     // Only those bugs that the case is about can be told apart: the others have conditions of their own.
     let bugs = match case.bug {
@@ -348,7 +371,11 @@ fn simulate(case: &Case, bugs: Bugs, seed: u64) -> Result<Run> {
     let load = loads::make(&case.load, topology.nr_cpus()).map_err(|error| anyhow!("{}: {error}", case.load))?;
     let machine = Machine::new(topology).with_model(model());
     let simulation = policies::simulate("cfs", machine, &bugs.params()).context("cfs is not linked in")?;
-    let result = simulation.seed(seed).traced().run(&load)?;
+    let mut simulation = simulation.seed(seed).traced();
+    if page.is_some() {
+        simulation = simulation.with_considered();
+    }
+    let result = simulation.run(&load)?;
     if let Some(fault) = &result.fault {
         return Err(anyhow!("{}: the policy was taken out: {fault}", case.load));
     }
@@ -357,10 +384,53 @@ fn simulate(case: &Case, bugs: Bugs, seed: u64) -> Result<Run> {
         (begin.min(task.start_ns.unwrap_or(u64::MAX)), end.max(task.finish_ns.unwrap_or(u64::MAX)))
     });
     let header = result.trace.header().context("the trace has no header")?;
-    let mut checker = Checker::new(&header, &limits(case.bug));
-    result.trace.records().take_while(|record| record.time_ns <= end_ns).for_each(|record| checker.record(&record));
-    let wasted = checker.finish().iter().filter(|violation| violation.check == "work-conservation").count();
+    let records = result.trace.records().take_while(|record| record.time_ns <= end_ns);
+    let violations = match page {
+        Some(path) => {
+            let has_bug = case.fixed.iter().all(|bug| bugs.0[*bug as usize]);
+            let heading = format!("{}, {}", case.bug.title(), if has_bug { "with the bug" } else { "fixed" });
+            let notes = Notes { heading: Some(heading), ..Notes::default() };
+            view::write_report(path, &header, records, &limits(case.bug), notes)?
+        }
+        None => {
+            let mut checker = Checker::new(&header, &limits(case.bug));
+            records.for_each(|record| checker.record(&record));
+            checker.finish()
+        }
+    };
+    let wasted = violations.iter().filter(|violation| violation.check == "work-conservation").count();
     Ok(Run { ms: end_ns.saturating_sub(begin_ns) as f64 / MS as f64, wasted })
+}
+
+/// The file of a page.
+fn page_name(bug: Bug, program: &str, has_bug: bool) -> String {
+    let words = format!("{bug:?} {program} {}", if has_bug { "bug" } else { "fixed" });
+    let words = words.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words.collect::<Vec<_>>().join("-").to_lowercase() + ".html"
+}
+
+/// The page that leads to the others.
+fn list_pages(report: &Report) -> String {
+    let mut text = String::from(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"color-scheme\" content=\"light dark\">\
+         <title>Wasted cores</title><style>body{font:16px/1.5 system-ui,sans-serif;max-width:50em;margin:2em auto;\
+         padding:0 1em}td,th{text-align:left;padding:0 1.5em 0 0}</style><h1>Wasted cores</h1><p>The four bugs of \
+         papers/002, simulated: the same load with the bug, and without it.</p>",
+    );
+    for bug in Bug::ALL {
+        let rows: Vec<&Row> = report.rows.iter().filter(|row| row.bug == bug).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        text += &format!("<h2>{}</h2><table><tr><th>load<th>with the bug<th>fixed<th>times slower", bug.title());
+        for Row { program, with_bug, without, ratio, .. } in rows {
+            let link =
+                |has_bug, ms: f64| format!("<td><a href=\"{}\">{ms:.0} ms</a>", page_name(bug, program, has_bug));
+            text += &format!("<tr><td>{program}{}{}<td>{ratio:.2}", link(true, with_bug.ms), link(false, without.ms));
+        }
+        text += "</table>";
+    }
+    text
 }
 
 fn describe(report: &Report) -> String {
@@ -395,7 +465,7 @@ fn describe(report: &Report) -> String {
             }
         }
     }
-    text + "\nnext: ekiden sim nas-lu:threads=16:on=8-23 -p cfs --machine bulldozer64 --set group_construction=1 --invariants\n"
+    text + "\n"
 }
 
 #[cfg(test)]
@@ -404,7 +474,7 @@ mod tests {
 
     #[test]
     fn each_bug_makes_its_victim_slower_and_is_seen_by_the_checker() {
-        let seed = WastedCores { bug: None, seed: 1, runs: 3, json: false, check: false };
+        let seed = WastedCores { bug: None, seed: 1, runs: 3, json: false, check: false, report: None };
         for (bug, name) in [
             (Bug::GroupImbalance, "lu beside four R"),
             (Bug::GroupConstruction, "ep"),

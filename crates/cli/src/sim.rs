@@ -212,7 +212,8 @@ impl Sim {
         let mut counters = vec![("mistakes of the policy".to_owned(), result.mistakes.to_string())];
         counters.extend(result.fault.as_ref().map(|fault| ("the policy was taken out".to_owned(), fault.to_string())));
         let notes = Notes { counters, ..Notes::default() };
-        view::write_report(path, &result.trace, &self.bounds.limits(), notes)?;
+        let header = result.trace.header().context("the trace is empty: this is a mistake of Ekiden's, report it")?;
+        view::write_report(path, &header, result.trace.records(), &self.bounds.limits(), notes)?;
         Ok(())
     }
 

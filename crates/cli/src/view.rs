@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_check::{Checker, Limits, Violation};
 use ekiden_page::{Builder, Notes, REPORT_BYTES_MAX, Server, report};
-use ekiden_trace::{Header, Reader, Trace};
+use ekiden_trace::{Header, Reader, Record};
 
 use crate::{check::Bounds, signals};
 
@@ -38,6 +38,9 @@ pub(crate) struct View {
     /// Write the page to this file instead of serving it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["port", "no_open"])]
     report: Option<PathBuf>,
+    /// Most kilobytes of that page: if the trace takes more, it has the whole only coarsely, and says so
+    #[arg(long, value_name = "KB", requires = "report", default_value_t = (REPORT_BYTES_MAX / 1_000) as u32)]
+    report_kb: u32,
     #[command(flatten, next_help_heading = "Bounds")]
     bounds: Bounds,
 }
@@ -54,15 +57,15 @@ impl View {
         let reader = open(&self.trace)?;
         let header = reader.header().clone();
         let notes = Notes { machine: machine_name(&header), ..Notes::default() };
-        let checks = self.check();
         let mut builder = Builder::new(&header);
         for record in reader {
             builder.record(&record.with_context(|| self.trace.display().to_string())?);
         }
         let model = builder.finish();
+        let checks = self.check();
         if let Some(path) = &self.report {
             let violations = checks.join().expect("checks do not panic")?;
-            let text = report(&header, &model, &violations, &notes, REPORT_BYTES_MAX)?;
+            let text = report(&header, &model, &violations, &notes, self.report_kb as usize * 1_000)?;
             fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
             println!("next: open {} in a browser", path.display());
             return Ok(ExitCode::SUCCESS);
@@ -84,7 +87,7 @@ impl View {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The checks take longer than the rest, so they read the trace on their own.
+    /// The checks take longer than the rest, so that they read the trace on their own, while the page is there already.
     fn check(&self) -> thread::JoinHandle<Result<Vec<Violation>>> {
         let (path, limits) = (self.trace.clone(), self.bounds.limits());
         thread::spawn(move || {
@@ -106,17 +109,22 @@ fn machine_name(header: &Header) -> Option<String> {
     named.find(|name| is_it(name)).map(str::to_owned)
 }
 
-/// Writes a page of a trace that is in memory. Returns what the checks have found in it.
-pub(crate) fn write_report(path: &Path, trace: &Trace, limits: &Limits, notes: Notes) -> Result<Vec<Violation>> {
-    let header = trace.header().context("the trace is empty; this is a mistake of Ekiden's, please report it")?;
-    let notes = Notes { machine: notes.machine.or_else(|| machine_name(&header)), ..notes };
-    let (mut builder, mut checker) = (Builder::new(&header), Checker::new(&header, limits));
-    for record in trace.records() {
+/// Writes a page of what is in memory. Returns what the checks have found in it.
+pub(crate) fn write_report(
+    path: &Path,
+    header: &Header,
+    records: impl Iterator<Item = Record>,
+    limits: &Limits,
+    notes: Notes,
+) -> Result<Vec<Violation>> {
+    let notes = Notes { machine: notes.machine.or_else(|| machine_name(header)), ..notes };
+    let (mut builder, mut checker) = (Builder::new(header), Checker::new(header, limits));
+    for record in records {
         builder.record(&record);
         checker.record(&record);
     }
     let violations = checker.finish();
-    let text = report(&header, &builder.finish(), &violations, &notes, REPORT_BYTES_MAX)?;
+    let text = report(header, &builder.finish(), &violations, &notes, REPORT_BYTES_MAX)?;
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(violations)
 }

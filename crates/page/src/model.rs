@@ -200,8 +200,10 @@ impl Builder {
             }
             What::Block | What::Throttle | What::Exit => self.put(pid, At::Away),
             What::New => {
-                self.put(pid, At::Away);
                 // A PID may be used again.
+                if self.known(pid).is_some() {
+                    self.put(pid, At::Away);
+                }
                 self.add(pid);
             }
             What::Wake => {
@@ -258,12 +260,13 @@ impl Builder {
         task
     }
 
-    fn task(&mut self, pid: u32) -> u32 {
+    fn known(&self, pid: u32) -> Option<u32> {
         let known = if pid < DENSE_PIDS { self.dense.get(pid as usize) } else { self.sparse.get(&pid) };
-        match known.copied().filter(|task| *task != NO_TASK) {
-            Some(task) => task,
-            None => self.add(pid),
-        }
+        known.copied().filter(|task| *task != NO_TASK)
+    }
+
+    fn task(&mut self, pid: u32) -> u32 {
+        self.known(pid).unwrap_or_else(|| self.add(pid))
     }
 
     fn put(&mut self, pid: u32, to: At) {

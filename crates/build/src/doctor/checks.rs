@@ -212,6 +212,14 @@ pub(super) fn tests(machine: &Machine, findings: &mut Vec<Finding>) {
             None => finding,
         });
     }
+    let page = "the page of `ekiden view` is tested in a real browser";
+    for (what, programs, need) in [
+        ("Node.js", &["node"][..], Need::Node),
+        ("npm", &["npm"], Need::Npm),
+        ("Chromium", &["chromium", "chromium-browser", "google-chrome"], Need::Chromium),
+    ] {
+        findings.push(Check::new(Purpose::Tests, what, page).from(need).program(machine, programs));
+    }
 }
 
 pub(super) fn native(machine: &Machine, findings: &mut Vec<Finding>) {

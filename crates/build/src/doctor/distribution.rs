@@ -45,6 +45,9 @@ pub(crate) enum Need {
     Headers,
     Rustfmt,
     Clippy,
+    Node,
+    Npm,
+    Chromium,
 }
 
 impl Distribution {
@@ -138,6 +141,9 @@ fn names(need: Need) -> [&'static str; 5] {
         Need::UtilLinux => same("util-linux"),
         Need::Rustfmt => ["rustfmt-web", "rustfmt", "rustfmt", "rustfmt", "rust"],
         Need::Clippy => ["rust-web-clippy", "rust-clippy", "rust-clippy", "clippy", "rust"],
+        Need::Node => same("nodejs"),
+        Need::Npm => ["npm", "npm", "npm", "nodejs-npm", "npm"],
+        Need::Chromium => same("chromium"),
         Need::Headers => [
             "linux-headers-RELEASE",
             "linux-headers-RELEASE",

@@ -1,0 +1,247 @@
+//! Tiles against the plainest way to count: nanosecond by nanosecond.
+
+use std::collections::HashMap;
+
+use ekiden::{CpuMask, Topology, weight_of_nice};
+use ekiden_page::{
+    Builder, Model, NO_TASK,
+    tile::{BINS, TileId},
+};
+use ekiden_trace::{Header, Record, What};
+use proptest::prelude::*;
+
+const CPUS: u32 = 3;
+
+/// A CPU during one nanosecond.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Moment {
+    tasks: u32,
+    load: u32,
+    runs: Option<u32>,
+}
+
+/// Each CPU, nanosecond by nanosecond.
+fn plainly(records: &[Record], end_ns: u64) -> Vec<Vec<Moment>> {
+    let mut places: HashMap<u32, (u32, bool)> = HashMap::new();
+    let mut nice: HashMap<u32, i32> = HashMap::new();
+    let mut left = records.iter().peekable();
+    let mut all = vec![Vec::new(); CPUS as usize];
+    for now_ns in 0..end_ns {
+        while let Some(record) = left.next_if(|record| record.time_ns <= now_ns) {
+            match record.what {
+                What::Enqueue => {
+                    places.insert(record.pid, (record.cpu, false));
+                }
+                What::Run => {
+                    places.insert(record.pid, (record.cpu, true));
+                }
+                What::Preempt | What::Block => {
+                    places.remove(&record.pid);
+                }
+                What::Nice => {
+                    nice.insert(record.pid, record.value as i32);
+                }
+                _ => {}
+            }
+        }
+        for (cpu, moments) in (0..).zip(&mut all) {
+            let here = || places.iter().filter(|(_, (at, _))| *at == cpu);
+            let weight = |pid| weight_of_nice(nice.get(pid).copied().unwrap_or_default());
+            moments.push(Moment {
+                tasks: here().count() as u32,
+                load: here().map(|(pid, _)| weight(pid)).sum(),
+                runs: here().find(|(_, (_, runs))| *runs).map(|(pid, _)| *pid),
+            });
+        }
+    }
+    all
+}
+
+/// What could happen: a task runs only where none does.
+fn records() -> impl Strategy<Value = Vec<Record>> {
+    let step = (0_u64..150, 0..CPUS, 1_u32..6, 0_u32..5);
+    prop::collection::vec(step, 1..120).prop_map(|steps| {
+        let mut running: HashMap<u32, u32> = HashMap::new();
+        let mut records = Vec::new();
+        let mut time_ns = 0;
+        for (later_ns, cpu, pid, kind) in steps {
+            time_ns += later_ns;
+            let is_busy = running.get(&cpu).is_some_and(|other| *other != pid);
+            let runs_elsewhere = running.iter().any(|(at, other)| *other == pid && *at != cpu);
+            let (what, value) = match kind {
+                0 => (What::Enqueue, 0),
+                1 | 2 if is_busy || runs_elsewhere => (What::Wake, 0),
+                1 | 2 => (What::Run, 0),
+                3 => (What::Block, 0),
+                _ => (What::Nice, u64::from(pid * 3)),
+            };
+            if matches!(what, What::Enqueue | What::Block) {
+                running.retain(|_, other| *other != pid);
+            } else if what == What::Run {
+                running.insert(cpu, pid);
+            }
+            records.push(Record { time_ns, cpu, what, pid, value });
+        }
+        records
+    })
+}
+
+fn model(records: &[Record]) -> Model {
+    let mut builder = Builder::new(&Header::of(&Topology::flat(CPUS)));
+    records.iter().for_each(|record| builder.record(record));
+    builder.finish()
+}
+
+/// The tiles of the three upper depths that begin before the end.
+fn tiles(model: &Model) -> Vec<TileId> {
+    (0..=model.division().deepest().min(2))
+        .flat_map(|depth| (0..1 << depth).map(move |index| TileId { depth, index }))
+        .collect()
+}
+
+struct Reading<'a>(&'a [u8]);
+
+impl Reading<'_> {
+    fn number(&mut self) -> u64 {
+        let mut value = 0;
+        for shift in (0..).step_by(7) {
+            let byte = self.0[0];
+            self.0 = &self.0[1..];
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                break;
+            }
+        }
+        value
+    }
+
+    fn signed(&mut self) -> i64 {
+        let value = self.number();
+        (value >> 1) as i64 ^ -((value & 1) as i64)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn bins_count_every_change(records in records()) {
+        let model = model(&records);
+        let moments = plainly(&records, model.end_ns);
+        for id in tiles(&model) {
+            let Some(all) = model.bins(id) else { continue };
+            let bin_ns = model.division().bin_ns >> id.depth;
+            for (moments, bins) in moments.iter().zip(&all) {
+                for bin in 0..BINS {
+                    let begin_ns = (id.index * BINS as u64 + bin as u64) * bin_ns;
+                    let part = moments.get(begin_ns as usize..).unwrap_or(&[]);
+                    let part = &part[..part.len().min(bin_ns as usize)];
+                    let mean = |of: fn(&Moment) -> u32| part.iter().map(|one| f64::from(of(one))).sum::<f64>() / part.len().max(1) as f64;
+                    let near = |seen: f32, is: f64| (f64::from(seen) - is).abs() <= is * 0.001;
+                    prop_assert!(near(bins.tasks_mean[bin], mean(|one| one.tasks)));
+                    prop_assert!(near(bins.load_mean[bin], mean(|one| one.load)));
+                    let least = part.iter().map(|one| one.tasks).min().unwrap_or_default();
+                    let most = part.iter().map(|one| one.tasks).max().unwrap_or_default();
+                    prop_assert_eq!((u32::from(bins.tasks_min[bin]), u32::from(bins.tasks_max[bin])), (least, most));
+                    let least = part.iter().map(|one| one.load).min().unwrap_or_default();
+                    let most = part.iter().map(|one| one.load).max().unwrap_or_default();
+                    prop_assert_eq!((bins.load_min[bin], bins.load_max[bin]), (least, most));
+                    let share = |ns: usize| (ns as u64 * 255).div_ceil(bin_ns) as u8;
+                    prop_assert_eq!(bins.busy[bin], share(part.iter().filter(|one| one.runs.is_some()).count()));
+                    let ran = |pid| part.iter().filter(|one| one.runs == Some(pid)).count();
+                    prop_assert_eq!(bins.longest_share[bin], share((1..6).map(ran).max().unwrap()));
+                    if bins.longest[bin] != NO_TASK {
+                        let pid = model.tasks[bins.longest[bin] as usize].pid;
+                        prop_assert_eq!(bins.longest_share[bin], share(ran(pid)));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tiles_with_few_events_have_them_all(records in records()) {
+        let model = model(&records);
+        let moments = plainly(&records, model.end_ns);
+        for id in tiles(&model) {
+            let Some(tile) = model.tile(id) else { continue };
+            prop_assert_eq!(&tile[0..4], &[1, 0, 0, 0]);
+            let mut input = Reading(&tile[16..]);
+            let begin_ns = (model.division().bin_ns >> id.depth) * BINS as u64 * id.index;
+            let end_ns = model.end_ns.min(begin_ns + (model.division().bin_ns >> id.depth) * BINS as u64);
+            for moments in &moments {
+                let mut seen = vec![Moment::default(); model.end_ns as usize];
+                let mut state = (begin_ns, input.number() as u32, input.number() as i64);
+                for left in (0..=input.number()).rev() {
+                    let next = if left == 0 { (end_ns, 0, 0) } else {
+                        (state.0 + input.number(), input.number() as u32, state.2 + input.signed())
+                    };
+                    for moment in &mut seen[state.0 as usize..(next.0 as usize).max(state.0 as usize)] {
+                        (moment.tasks, moment.load) = (state.1, state.2 as u32);
+                    }
+                    state = next;
+                }
+                let mut time_ns = begin_ns as i64;
+                for _ in 0..input.number() {
+                    time_ns += input.signed();
+                    let run = time_ns as u64..time_ns as u64 + input.number();
+                    let pid = model.tasks[input.number() as usize].pid;
+                    input.number();
+                    for ns in run {
+                        seen[ns as usize].runs = Some(pid);
+                    }
+                }
+                let time = begin_ns.min(end_ns) as usize..end_ns as usize;
+                prop_assert_eq!(&seen[time.clone()], &moments[time]);
+            }
+            prop_assert_eq!(input.number(), 0);
+            prop_assert!(input.0.is_empty());
+        }
+    }
+}
+
+#[test]
+fn considered_cpus_are_counted_where_they_were_looked_at() {
+    let header = Header::of(&Topology::flat(70));
+    let mut builder = Builder::new(&header);
+    let looked: CpuMask = [1, 2, 69].into_iter().collect();
+    for (piece, value) in (0..).zip(ekiden_trace::masks(&looked, 70)) {
+        builder.record(&Record { time_ns: 5, cpu: piece, what: What::Considered, pid: 7, value });
+    }
+    builder.record(&Record { time_ns: 5, cpu: 69, what: What::Enqueue, pid: 7, value: 0 });
+    builder.record(&Record { time_ns: 600, cpu: 69, what: What::Idle, pid: 0, value: 0 });
+    let model = builder.finish();
+    assert_eq!(model.decisions.len(), 1);
+    assert_eq!((model.decisions[0].cpu, model.decisions[0].what), (69, What::Enqueue));
+    let bins = model.bins(TileId::ROOT).unwrap();
+    let counted: Vec<usize> =
+        (0..70).filter(|cpu| bins[*cpu].considered[5 / model.division().bin_ns as usize] == 1).collect();
+    assert_eq!(counted, [1, 2, 69]);
+    assert_eq!(bins.iter().flat_map(|bins| &bins.considered).map(|count| u32::from(*count)).sum::<u32>(), 3);
+}
+
+#[test]
+fn tiles_that_are_not_there_are_refused() {
+    let model = model(&[Record { time_ns: 10_000, cpu: 0, what: What::Idle, pid: 0, value: 0 }]);
+    for id in [(0, 1), (1, 2), (60, 0), (u32::MAX, u64::MAX), (3, u64::MAX)] {
+        assert_eq!(model.tile(TileId { depth: id.0, index: id.1 }), None, "{id:?}");
+    }
+}
+
+#[test]
+fn waits_are_told_by_program_and_cause() {
+    let at = |time_ns, what, pid| Record { time_ns, cpu: 0, what, pid, value: 0 };
+    let model = model(&[
+        at(0, What::Wake, 1),
+        at(10, What::Enqueue, 1),
+        at(110, What::Run, 1),
+        at(200, What::Preempt, 1),
+        at(200, What::Enqueue, 1),
+        at(260, What::Run, 1),
+    ]);
+    let waits = &model.waits[0];
+    assert_eq!((waits.wake.count, waits.wake.max_ns), (1, 110));
+    assert_eq!((waits.queue.count, waits.queue.sum_ns, waits.queue.max_ns), (2, 160, 100));
+    assert_eq!((model.lanes[0].runs[0].waited_ns, model.lanes[0].runs[0].woken), (100, true));
+    assert_eq!(model.counters.busy_ns, 90);
+}

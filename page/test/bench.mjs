@@ -1,0 +1,52 @@
+// Measures the page on a long trace: node test/bench.mjs EKIDEN TRACE. Times in milliseconds, from the start of
+// `ekiden view` to the finished picture, of zoom steps, and of one report.
+import { spawn, execFileSync } from "node:child_process";
+import { mkdtempSync, rmSync, statSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { launch, settled, view } from "./chromium.mjs";
+
+const [ekiden, trace] = process.argv.slice(2);
+const browser = await launch();
+const context = await browser.newContext({ viewport: { width: 1600, height: 1000 } });
+const page = await context.newPage();
+const begin = performance.now();
+const { url, stop } = await view(ekiden, trace);
+const served = performance.now() - begin;
+await page.goto(url);
+await settled(page);
+const opened = performance.now() - begin;
+console.log(`open: ${opened.toFixed(0)} ms, of which ${served.toFixed(0)} until it is served`);
+await page.waitForFunction(() => window.ekiden.summary.violations !== null, null, { timeout: 60000 });
+console.log(`checks: ${(performance.now() - begin).toFixed(0)} ms after the start`);
+
+/** Milliseconds from asking for a part of the trace to its finished picture. */
+const step = (from, until) =>
+  page.evaluate(
+    async ([from, until]) => {
+      const begin = performance.now();
+      window.ekiden.show(from, until);
+      const isSettled = () => new Promise((resolve) => requestAnimationFrame(() => resolve(window.ekiden.isSettled())));
+      while (!(await isSettled()));
+      return performance.now() - begin;
+    },
+    [from, until],
+  );
+const end = await page.evaluate(() => window.ekiden.summary.end_ns);
+const steps = [];
+for (const place of [0.5, 0.13, 0.77]) {
+  for (let span = end; span > 2000; span /= 2) {
+    const from = place * end - span / 2;
+    steps.push(await step(from, from + span));
+  }
+}
+steps.sort((a, b) => a - b);
+console.log(`zoom: ${steps.length} steps, median ${steps[steps.length >> 1].toFixed(0)} ms, longest ${steps.at(-1).toFixed(0)} ms`);
+await stop();
+await browser.close();
+const directory = mkdtempSync(join(tmpdir(), "ekiden-page-"));
+const report = join(directory, "report.html");
+const before = performance.now();
+execFileSync(ekiden, ["view", trace, "--report", report]);
+console.log(`report: ${statSync(report).size} bytes in ${(performance.now() - before).toFixed(0)} ms`);
+rmSync(directory, { recursive: true });
