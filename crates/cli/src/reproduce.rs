@@ -173,7 +173,7 @@ fn cases(only: Option<Bug>) -> Vec<Case> {
     let database = |name, fixed: &[Bug], paper, least, most, note| Case {
         bug: Bug::OverloadOnWakeup,
         name,
-        load: "database:workers=64:containers=3:queries=10".into(),
+        load: "database:workers=64:containers=3:queries=10:transients=3".into(),
         until: "worker-",
         fixed: fixed.to_vec(),
         paper,

@@ -51,7 +51,7 @@ impl Cfs {
     }
 
     /// Queues the task with at least `floor` of virtual time, on the scale of the token's CPU.
-    fn queue(&self, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64) -> u64) {
+    fn queue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64) -> u64) {
         let (cpu, account) = (token.cpu(), &self.tasks[task.id]);
         let queue = &self.queues[cpu];
         let min_vruntime = queue.min_vruntime.load(Relaxed);
@@ -64,7 +64,7 @@ impl Cfs {
         account.vruntime.store(vruntime, Relaxed);
         let mut waiting = queue.waiting.lock();
         waiting.insert(vruntime, token);
-        self.balancer.waits(task, cpu);
+        self.balancer.waits(cx, task, cpu);
     }
 
     fn unqueue(&self, task: TaskId) -> Option<Schedulable<Self>> {
@@ -74,6 +74,13 @@ impl Cfs {
         let token = waiting.remove_at(&account.vruntime.load(Relaxed), task)?;
         self.balancer.leaves(task, cpu);
         Some(token)
+    }
+
+    /// Of the tasks that wait on the busiest CPU, the one that moves is the one that would wait longest.
+    fn find(&self, busiest: CpuId, wanted: &dyn Fn(TaskId) -> bool) -> Option<TaskId> {
+        let waiting = self.queues[busiest].waiting.lock();
+        let mut tasks = waiting.iter().rev().map(|(_, token)| token.task()).take(LOOKED_AT);
+        tasks.find(|task| wanted(*task))
     }
 }
 
@@ -130,7 +137,7 @@ impl Scheduler for Cfs {
         account.charged_ns.store(task.runtime_ns, Relaxed);
         account.cpu.store(token.cpu(), Relaxed);
         account.vruntime.store(0, Relaxed);
-        self.queue(task, token, |min_vruntime| min_vruntime);
+        self.queue(cx, task, token, |min_vruntime| min_vruntime);
     }
 
     fn task_dead(&self, _: &Cx, task: TaskId) {
@@ -146,19 +153,19 @@ impl Scheduler for Cfs {
     fn task_wakeup(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
         self.balancer.wakes(cx, task);
-        self.queue(task, token, |min_vruntime| min_vruntime.saturating_sub(self.sleeper_credit_ns));
+        self.queue(cx, task, token, |min_vruntime| min_vruntime.saturating_sub(self.sleeper_credit_ns));
     }
 
     /// Preempted, yielding and handed back tasks stand where their virtual time puts them.
-    fn enqueue(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
+    fn enqueue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
-        self.queue(task, token, |_| 0);
+        self.queue(cx, task, token, |_| 0);
     }
 
     fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
         let queue = &self.queues[cpu];
         let mut waiting = queue.waiting.lock();
-        let first = waiting.pop_first();
+        let first = if self.balancer.is_due(cpu) { None } else { waiting.pop_first() };
         self.balancer.runs(first.as_ref().map(|(_, token)| token.task()), cpu);
         let (vruntime, token) = first?;
         queue.min_vruntime.fetch_max(vruntime, Relaxed);
@@ -169,22 +176,19 @@ impl Scheduler for Cfs {
         Some(token)
     }
 
-    /// A waiting task that is owed time gets it at the tick; and an overloaded CPU has the idle ones look for work.
+    /// A waiting task that is owed time gets it at the tick.
     fn task_tick(&self, cx: &Cx, task: &Task) {
         let vruntime = self.charge(task);
-        if self.balancer.len(cx.cpu()) == 0 {
-            return;
-        }
-        self.balancer.tick(cx);
+        self.balancer.tick(cx, |busiest, wanted| self.find(busiest, wanted));
         let first = self.queues[cx.cpu()].waiting.lock().first_key().copied();
         if first.is_some_and(|first| first + self.slice_min_ns < vruntime) {
             cx.resched(cx.cpu());
         }
     }
 
-    fn migrate_task_rq(&self, _: &Cx, task: &Task, new: Schedulable<Self>) -> Option<Schedulable<Self>> {
+    fn migrate_task_rq(&self, cx: &Cx, task: &Task, new: Schedulable<Self>) -> Option<Schedulable<Self>> {
         let old = self.unqueue(task.id);
-        self.queue(task, new, |_| 0);
+        self.queue(cx, task, new, |_| 0);
         old
     }
 
@@ -192,13 +196,12 @@ impl Scheduler for Cfs {
         self.balancer.place(cx, task.id, previous, flags).unwrap_or(suggested)
     }
 
-    /// Of the tasks that wait on the busiest CPU, the one moves that would wait longest.
     fn balance(&self, cx: &Cx, cpu: CpuId) -> Option<TaskId> {
-        self.balancer.pull(cx, cpu, |busiest| {
-            let waiting = self.queues[busiest].waiting.lock();
-            let mut tasks = waiting.iter().rev().map(|(_, token)| token.task()).take(LOOKED_AT);
-            tasks.find(|task| cx.may_run(*task, cpu))
-        })
+        self.balancer.pull(cx, cpu, |busiest, wanted| self.find(busiest, wanted))
+    }
+
+    fn balance_err(&self, cx: &Cx, cpu: CpuId, _: TaskId, _: RefusalReason) {
+        self.balancer.pulled_nothing(cx, cpu);
     }
 
     fn enter_idle(&self, _: &Cx, cpu: CpuId) {

@@ -75,7 +75,7 @@ impl Eevdf {
         account.entity.vruntime = average - lag;
         account.entity.deadline = average - lag + request;
         queue.insert(account.entity, token);
-        self.balancer.waits(task, cpu);
+        self.balancer.waits(cx, task, cpu);
         if running.is_some_and(|running| queue.preempts(task.id, &account.entity, &running)) {
             cx.resched(cpu);
         }
@@ -90,7 +90,7 @@ impl Eevdf {
         let mut queue = self.queues[account.cpu].lock();
         queue.stop(task.id);
         queue.insert(account.entity, token);
-        self.balancer.waits(task, account.cpu);
+        self.balancer.waits(cx, task, account.cpu);
     }
 
     /// Takes a task off its queue, whether it runs or waits there, and notes what it is owed.
@@ -103,6 +103,13 @@ impl Eevdf {
         let token = queue.remove(&account.entity, task)?;
         self.balancer.leaves(task, account.cpu);
         Some(token)
+    }
+
+    /// Of the tasks that wait on the busiest CPU, the one that moves is the one that is due last.
+    fn find(&self, busiest: CpuId, wanted: &dyn Fn(TaskId) -> bool) -> Option<TaskId> {
+        let queue = self.queues[busiest].lock();
+        let mut tasks = queue.waiting.iter().rev().map(|(_, token)| token.task()).take(LOOKED_AT);
+        tasks.find(|task| wanted(*task))
     }
 }
 
@@ -192,7 +199,7 @@ impl Scheduler for Eevdf {
     }
 
     fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
-        if self.balancer.len(cpu) == 0 {
+        if self.balancer.len(cpu) == 0 || self.balancer.is_due(cpu) {
             self.balancer.runs(None, cpu);
             return None;
         }
@@ -213,16 +220,17 @@ impl Scheduler for Eevdf {
 
     /// At the end of its slice a task gives way.
     fn task_tick(&self, cx: &Cx, task: &Task) {
-        let mut account = self.tasks[task.id].lock();
-        let used_up = account.charge(task);
-        let mut queue = self.queues[cx.cpu()].lock();
-        queue.go_on(task.id, account.entity, cx.now_ns());
-        if !queue.waiting.is_empty() {
-            self.balancer.tick(cx);
-            if used_up {
-                cx.resched(cx.cpu());
-            }
+        let cpu = cx.cpu();
+        let used_up = {
+            let mut account = self.tasks[task.id].lock();
+            let used_up = account.charge(task);
+            self.queues[cpu].lock().go_on(task.id, account.entity, cx.now_ns());
+            used_up
+        };
+        if used_up && self.balancer.len(cpu) > 0 {
+            cx.resched(cpu);
         }
+        self.balancer.tick(cx, |busiest, wanted| self.find(busiest, wanted));
     }
 
     /// What it is owed in CPU time, and what is left of its slice, stay as they are.
@@ -259,13 +267,12 @@ impl Scheduler for Eevdf {
         self.balancer.place(cx, task.id, previous, flags).unwrap_or(suggested)
     }
 
-    /// Of the tasks that wait on the busiest CPU, the one moves that is due last.
     fn balance(&self, cx: &Cx, cpu: CpuId) -> Option<TaskId> {
-        self.balancer.pull(cx, cpu, |busiest| {
-            let queue = self.queues[busiest].lock();
-            let mut tasks = queue.waiting.iter().rev().map(|(_, token)| token.task()).take(LOOKED_AT);
-            tasks.find(|task| cx.may_run(*task, cpu))
-        })
+        self.balancer.pull(cx, cpu, |busiest, wanted| self.find(busiest, wanted))
+    }
+
+    fn balance_err(&self, cx: &Cx, cpu: CpuId, _: TaskId, _: RefusalReason) {
+        self.balancer.pulled_nothing(cx, cpu);
     }
 
     fn enter_idle(&self, _: &Cx, cpu: CpuId) {

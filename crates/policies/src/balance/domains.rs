@@ -1,24 +1,42 @@
 //! Scheduling domains: which CPUs balance with which, and in which groups (papers/002, section 2.2.1 and figure 1).
 
+use core::sync::atomic::AtomicU64;
+
 use alloc::vec::Vec;
 
 use ekiden::{CpuId, CpuMask, Topology};
 
+/// How often a busy CPU balances, for each CPU of the domain: the larger it is, the more the search costs, and the more it
+/// costs a task to move. The kernel's numbers, one millisecond and `busy_factor`.
+const BUSY_INTERVAL_NS: u64 = 32_000_000;
+
 /// One level of the hierarchy, as one CPU sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Domain {
     /// Whose loads are compared, and among which tasks move. Between nodes that are not all linked to each other they
     /// may overlap.
     pub(crate) groups: Vec<CpuMask>,
     /// Whether it spans nodes.
     pub(crate) spans_nodes: bool,
+    /// How often the CPU balances here while it is busy, and when it does so next.
+    pub(crate) interval_ns: u64,
+    pub(crate) next_ns: AtomicU64,
+}
+
+impl Domain {
+    fn new(groups: Vec<CpuMask>, spans_nodes: bool) -> Self {
+        let mut span = CpuMask::new();
+        groups.iter().flat_map(CpuMask::iter).for_each(|cpu| span.set(cpu));
+        let interval_ns = u64::from(span.count()) * BUSY_INTERVAL_NS;
+        Self { groups, spans_nodes, interval_ns, next_ns: AtomicU64::new(0) }
+    }
 }
 
 /// The domains of a CPU, from the smallest to the whole machine. `of_cpu_0` makes the groups between nodes as CPU 0 sees
 /// them, which is the bug of papers/002, section 3.2.
 pub(crate) fn of(topology: &Topology, cpu: CpuId, of_cpu_0: bool) -> Vec<Domain> {
     let mut domains = Vec::new();
-    let within = |groups: Vec<CpuMask>| Domain { groups, spans_nodes: false };
+    let within = |groups: Vec<CpuMask>| Domain::new(groups, false);
     let core = topology.smt_siblings(cpu);
     domains.push(within(core.iter().map(CpuMask::single).collect()));
     domains.push(within(parts(topology.cores(), topology.llc(cpu))));
@@ -51,7 +69,7 @@ pub(crate) fn of(topology: &Topology, cpu: CpuId, of_cpu_0: bool) -> Vec<Domain>
                 groups.push(group);
             }
         }
-        domains.push(Domain { groups, spans_nodes: true });
+        domains.push(Domain::new(groups, true));
     }
     domains.retain(|domain| domain.groups.len() > 1);
     domains
@@ -98,7 +116,7 @@ mod tests {
             domains.iter().map(|domain| (domain.groups.len(), domain.groups[0].count(), domain.spans_nodes)).collect();
         // Two CPUs of a core; four cores of a node; five nodes within one hop; all.
         assert_eq!(shape, [(2, 1, false), (4, 2, false), (5, 8, true), (2, 40, true)]);
-        assert_eq!(of(&Topology::flat(1), 0, false), [], "one CPU balances with nobody");
+        assert!(of(&Topology::flat(1), 0, false).is_empty(), "one CPU balances with nobody");
     }
 
     #[test]

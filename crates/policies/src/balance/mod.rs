@@ -1,7 +1,8 @@
 //! Load balancing for the fair policies, as papers/002 describes it, with its four bugs as switches: what load each CPU has,
 //! where a woken task goes, and which task a CPU takes from another.
 //!
-//! A policy says which of its tasks wait and run where, and asks. Busy CPUs do not take tasks from each other.
+//! A policy says which of its tasks wait and run where, and asks. One task moves at a time, where the kernel moves as many as
+//! are too many.
 
 mod domains;
 mod pull;
@@ -57,6 +58,8 @@ struct Cpu {
     running_load: AtomicU64,
     /// When it went idle the last time, as a number of [`Balancer::idle_turns`].
     idle_turn: AtomicU64,
+    /// The domain in which it is to take a task although it is busy, counted from 1; 0 for none.
+    due: AtomicU32,
     offline: AtomicBool,
 }
 
@@ -77,6 +80,7 @@ struct Load {
     woken_ns: AtomicU64,
     woken_runtime_ns: AtomicU64,
     group: AtomicU32,
+    waits_since_ns: AtomicU64,
 }
 
 impl Balancer {
@@ -127,11 +131,12 @@ impl Balancer {
     }
 
     /// A task waits on `cpu` from now on.
-    pub(crate) fn waits(&self, task: &Task, cpu: CpuId) {
+    pub(crate) fn waits(&self, cx: &Cx, task: &Task, cpu: CpuId) {
         let entry = &self.tasks[task.id];
         let threads = u64::from(self.groups[entry.group.load(Relaxed) as usize].load(Relaxed)).max(1);
         let load = u64::from(task.weight) * entry.utilisation.load(Relaxed).max(1) / threads;
         entry.load.store(load, Relaxed);
+        entry.waits_since_ns.store(cx.now_ns(), Relaxed);
         self.cpus[cpu].len.fetch_add(1, Relaxed);
         self.cpus[cpu].waiting_load.fetch_add(load, Relaxed);
     }

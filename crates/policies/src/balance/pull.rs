@@ -1,14 +1,31 @@
-//! Which task a CPU takes from another: algorithm 1 of papers/002, section 2.2.1, run by the CPU that is about to be idle, and
-//! by the idle ones on behalf of those that are overloaded.
+//! Which task a CPU takes from another: algorithm 1 of papers/002, section 2.2.1, run by the CPU that is about to be idle, by
+//! the idle ones on behalf of those that are overloaded, and once in a while by a busy one for its group.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use ekiden::prelude::*;
 
-use super::Balancer;
+use super::{Balancer, Domain};
 
 /// How often idle CPUs look for work while others have too much: a tick of the kernel's.
 const NOHZ_PERIOD_NS: u64 = 4_000_000;
+
+/// How much more load another group has before a busy CPU takes from it: the kernel's `imbalance_pct`.
+const IMBALANCE_PERCENT: u64 = 125;
+
+/// How long a task has waited, at least, before a busy CPU takes it away from its cache: the kernel's `migration_cost`.
+const HOT_NS: u64 = 500_000;
+
+/// Names a task that waits on a CPU, for which something holds.
+pub(crate) trait Find: Fn(CpuId, &dyn Fn(TaskId) -> bool) -> Option<TaskId> {}
+impl<F: Fn(CpuId, &dyn Fn(TaskId) -> bool) -> Option<TaskId>> Find for F {}
+
+/// Why a CPU looks for a task.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Idle,
+    Busy,
+}
 
 /// A task that could be taken.
 struct Candidate {
@@ -20,59 +37,125 @@ struct Candidate {
 }
 
 impl Balancer {
-    /// The task that `cpu`, which has none, takes from the busiest group of the smallest domain that is out of balance.
-    /// `find` names a task that waits on a CPU and may run on `cpu`.
-    pub(crate) fn pull(&self, cx: &Cx, cpu: CpuId, find: impl Fn(CpuId) -> Option<TaskId>) -> Option<TaskId> {
+    /// The task that `cpu` takes from the busiest group of the smallest domain that is out of balance, if `cpu` has none; or
+    /// in the domain that is [`due`](Self::is_due). `find` names a task that waits on a CPU and is wanted.
+    pub(crate) fn pull(&self, cx: &Cx, cpu: CpuId, find: impl Find) -> Option<TaskId> {
         self.go_on_with_nohz_pass(cx, cpu);
-        for domain in &self.domains[cpu] {
-            if domain.spans_nodes && self.domains_missing.load(Relaxed) {
-                break;
-            }
-            let Some(local) = domain.groups.iter().find(|group| group.contains(cpu)) else { continue };
-            let others = domain.groups.iter().filter(|group| *group != local);
-            let overloaded = others.filter_map(|group| {
-                let candidate = self.candidate(cx, group, cpu, &find)?;
-                Some((self.load_of(group, &candidate.allowed), candidate))
-            });
-            let Some((load, busiest)) = overloaded.max_by_key(|(load, _)| *load) else { continue };
-            if load > self.load_of(local, &busiest.allowed) {
-                return Some(busiest.task);
+        let mut domains = self.domains_of(cpu);
+        match self.cpus[cpu].due.swap(0, Relaxed) {
+            0 => domains
+                .find_map(|domain| self.busiest(cx, cpu, domain, Why::Idle, &find))
+                .map(|candidate| candidate.task),
+            due => {
+                let domain = domains.nth(due as usize - 1)?;
+                let candidate =
+                    self.busiest(cx, cpu, domain, Why::Busy, &find).filter(|found| self.is_worth(cpu, domain, found));
+                if candidate.is_none() {
+                    self.pulled_nothing(cx, cpu);
+                }
+                candidate.map(|candidate| candidate.task)
             }
         }
-        None
+    }
+
+    /// Nothing came of a pull: if `cpu` has tasks of its own, it goes on with those.
+    pub(crate) fn pulled_nothing(&self, cx: &Cx, cpu: CpuId) {
+        if self.len(cpu) > 0 {
+            cx.resched(cpu);
+        }
+    }
+
+    /// Whether `cpu` is to take a task although it is busy. It has to pick none then, so that it is asked which.
+    pub(crate) fn is_due(&self, cpu: CpuId) -> bool {
+        self.cpus[cpu].due.load(Relaxed) > 0
+    }
+
+    fn domains_of(&self, cpu: CpuId) -> impl Iterator<Item = &Domain> {
+        self.domains[cpu].iter().take_while(|domain| !(domain.spans_nodes && self.domains_missing.load(Relaxed)))
+    }
+
+    /// A task of the busiest of the other groups, if that one has more load than the CPU's own.
+    fn busiest(&self, cx: &Cx, cpu: CpuId, domain: &Domain, why: Why, find: &impl Find) -> Option<Candidate> {
+        let local = domain.groups.iter().find(|group| group.contains(cpu))?;
+        let others = domain.groups.iter().filter(|group| *group != local);
+        let overloaded = others.filter_map(|group| {
+            let candidate = self.candidate(cx, group, cpu, why, find)?;
+            Some((self.load_of(group, &candidate.allowed), candidate))
+        });
+        let (load, busiest) = overloaded.max_by_key(|(load, _)| *load)?;
+        let percent = if why == Why::Busy { IMBALANCE_PERCENT } else { 100 };
+        (load * 100 > percent * self.load_of(local, &busiest.allowed)).then_some(busiest)
+    }
+
+    /// Whether a busy CPU is to take the task for its group: that has less load after it than the other CPU had before.
+    /// Otherwise the two would go on taking it from each other.
+    fn is_worth(&self, cpu: CpuId, domain: &Domain, candidate: &Candidate) -> bool {
+        let local = domain.groups.iter().find(|group| group.contains(cpu));
+        let load = local.map_or(u64::MAX, |group| self.load_of(group, &candidate.allowed));
+        load.saturating_add(self.tasks[candidate.task].load.load(Relaxed)) < candidate.load
     }
 
     /// The load by which groups are compared. The average hides CPUs that are idle beside one with a load that is very high,
     /// which is the bug of section 3.1; the fix compares the CPUs with the least, among those that the task may use.
     fn load_of(&self, group: &CpuMask, allowed: &CpuMask) -> u64 {
-        let online = || group.iter().filter(|cpu| !self.cpus[*cpu].offline.load(Relaxed));
         if self.bugs.group_imbalance {
-            let sum: u64 = online().map(|cpu| self.cpus[cpu].load()).sum();
-            return sum / (online().count() as u64).max(1);
+            let sum: u64 = self.online(group).map(|cpu| self.cpus[cpu].load()).sum();
+            return sum / (self.online(group).count() as u64).max(1);
         }
-        online().filter(|cpu| allowed.contains(*cpu)).map(|cpu| self.cpus[cpu].load()).min().unwrap_or(0)
+        let cpus = self.online(group).filter(|cpu| allowed.contains(*cpu));
+        cpus.map(|cpu| self.cpus[cpu].load()).min().unwrap_or(0)
+    }
+
+    fn online(&self, group: &CpuMask) -> impl Iterator<Item = CpuId> {
+        group.iter().filter(|cpu| !self.cpus[*cpu].offline.load(Relaxed))
     }
 
     /// A task of the busiest CPU of a group, among those where one waits that may run on `cpu`.
-    fn candidate(
-        &self,
-        cx: &Cx,
-        group: &CpuMask,
-        cpu: CpuId,
-        find: &impl Fn(CpuId) -> Option<TaskId>,
-    ) -> Option<Candidate> {
+    fn candidate(&self, cx: &Cx, group: &CpuMask, cpu: CpuId, why: Why, find: &impl Find) -> Option<Candidate> {
+        let is_hot = |task| cx.now_ns() < self.tasks[task].waits_since_ns.load(Relaxed) + HOT_NS;
+        let wanted = |task| !(why == Why::Busy && is_hot(task)) && cx.may_run(task, cpu);
         let mut best: Option<(TaskId, u64)> = None;
         for victim in group.iter().filter(|victim| *victim != cpu && self.len(*victim) > 0) {
             let load = self.cpus[victim].load();
             if best.is_none_or(|(_, most)| load > most) {
-                best = find(victim).map(|task| (task, load)).or(best);
+                best = find(victim, &wanted).map(|task| (task, load)).or(best);
             }
         }
         best.map(|(task, load)| Candidate { task, allowed: cx.allowed_cpus(task), load }).filter(|best| best.load > 0)
     }
 
+    /// A busy CPU looks around: idle ones are woken up to take what waits here, and if it stands for its group in a domain,
+    /// it takes from others itself.
+    pub(crate) fn tick(&self, cx: &Cx, find: impl Find) {
+        let (cpu, now_ns) = (cx.cpu(), cx.now_ns());
+        if self.len(cpu) > 0 {
+            self.start_nohz_pass(cx);
+        }
+        for (domain, due) in self.domains_of(cpu).zip(1..) {
+            let next_ns = domain.next_ns.load(Relaxed);
+            if now_ns < next_ns {
+                continue;
+            }
+            domain.next_ns.store(now_ns + domain.interval_ns, Relaxed);
+            if next_ns == 0 {
+                continue;
+            }
+            let stands_for_group = domain.groups.iter().find(|group| group.contains(cpu)).is_some_and(|group| {
+                let idle = cx.idle_cpus();
+                group.iter().find(|cpu| idle.contains(*cpu)).or(group.first()) == Some(cpu)
+            });
+            let found = || {
+                self.busiest(cx, cpu, domain, Why::Busy, &find).is_some_and(|found| self.is_worth(cpu, domain, &found))
+            };
+            if stands_for_group && found() {
+                self.cpus[cpu].due.store(due, Relaxed);
+                return cx.resched(cpu);
+            }
+        }
+    }
+
     /// A CPU where tasks wait makes the first idle one look for work. The kernel calls that one the NOHZ balancer.
-    pub(crate) fn tick(&self, cx: &Cx) {
+    fn start_nohz_pass(&self, cx: &Cx) {
         let now_ns = cx.now_ns();
         if now_ns < self.nohz_next_ns.load(Relaxed) {
             return;
