@@ -10,19 +10,22 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
+use ekiden_check::{Checker, Limits};
+use ekiden_page::{Builder, perfetto};
 use ekiden_trace::{Header, Reader, What};
 use serde::Serialize;
 
 #[derive(Args)]
 #[command(after_help = "\
-Both read files of any length with little memory.
+The first two read files of any length with little memory.
 Examples:
   ekiden sim churn -p wfq --trace out     makes a trace
   ekiden trace info out                   what it is of, how long, how many records of which kind
   ekiden trace info out --json
   ekiden trace cat out --pid 1000         what happened to one task
   ekiden trace cat out --cpu 3 | head     the first things that happened on a CPU
-See also: ekiden check --help")]
+  ekiden trace export out out.pftrace     for https://ui.perfetto.dev
+See also: ekiden view --help, ekiden check --help")]
 pub(crate) struct TraceCommand {
     #[command(subcommand)]
     what: Tool,
@@ -51,6 +54,14 @@ enum Tool {
         #[arg(long, value_name = "N")]
         pid: Option<u32>,
     },
+    /// Write it in Perfetto's format
+    #[command(after_help = "Example: ekiden trace export out out.pftrace, and open that at https://ui.perfetto.dev")]
+    Export {
+        /// A trace
+        trace: PathBuf,
+        /// The file to write
+        to: PathBuf,
+    },
 }
 
 #[derive(Serialize)]
@@ -67,6 +78,7 @@ impl TraceCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self.what {
             Tool::Info { trace, json } => info(&trace, json)?,
+            Tool::Export { trace, to } => export(&trace, &to)?,
             Tool::Cat { trace, cpu, pid } => match cat(&trace, cpu, pid) {
                 // Whoever read it has seen enough.
                 Err(error) if is_broken_pipe(&error) => {}
@@ -129,6 +141,26 @@ fn cat(path: &Path, cpu: Option<u32>, pid: Option<u32>) -> Result<()> {
         }
     }
     output.flush()?;
+    Ok(())
+}
+
+fn export(path: &Path, to: &Path) -> Result<()> {
+    let reader = open(path)?;
+    let header = reader.header().clone();
+    let (mut builder, mut checker) = (Builder::new(&header), Checker::new(&header, &Limits::default()));
+    for record in reader {
+        let record = record.with_context(|| path.display().to_string())?;
+        builder.record(&record);
+        checker.record(&record);
+    }
+    let file = File::create(to).with_context(|| format!("cannot write {}", to.display()))?;
+    let mut output = BufWriter::new(file);
+    // It has been read once without an error.
+    let records = open(path)?.map_while(Result::ok);
+    perfetto::export(records, &builder.finish(), &checker.finish(), &mut output)
+        .and_then(|()| output.flush())
+        .with_context(|| format!("cannot write {}", to.display()))?;
+    println!("next: open {} at https://ui.perfetto.dev", to.display());
     Ok(())
 }
 

@@ -1,1 +1,311 @@
-//! Perfetto.
+//! The same trace for <https://ui.perfetto.dev>: Perfetto's protobuf format, with the messages and numbers of its published
+//! schema (`protos/perfetto/trace`), as far as they are needed.
+//!
+//! Switches and wake-ups are the kernel's own events of these names, so that Perfetto draws them as it draws a kernel's.
+//! Each CPU has a counter of its run queue, and violations have a track.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+};
+
+use ekiden_check::Violation;
+use ekiden_trace::{Record, What};
+use prost::{Message, Oneof};
+
+use crate::Model;
+
+/// Events that stand in one packet.
+const PACKET_EVENTS: usize = 512;
+
+/// The only writer of the packets.
+const SEQUENCE: u32 = 1;
+
+/// The state of a task that could go on, and of one that sleeps or is dead, as in `sched_switch`.
+const RUNNABLE: i64 = 0;
+const SLEEPS: i64 = 1;
+const DEAD: i64 = 16;
+
+/// The priority of nice 0.
+const PRIO: i32 = 120;
+
+#[derive(Clone, PartialEq, Message)]
+struct Trace {
+    #[prost(message, repeated, tag = "1")]
+    packet: Vec<TracePacket>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TracePacket {
+    #[prost(uint64, optional, tag = "8")]
+    timestamp: Option<u64>,
+    #[prost(uint32, optional, tag = "10")]
+    trusted_packet_sequence_id: Option<u32>,
+    #[prost(oneof = "Data", tags = "1, 11, 60")]
+    data: Option<Data>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+enum Data {
+    #[prost(message, tag = "1")]
+    FtraceEvents(FtraceEventBundle),
+    #[prost(message, tag = "11")]
+    TrackEvent(TrackEvent),
+    #[prost(message, tag = "60")]
+    TrackDescriptor(TrackDescriptor),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct FtraceEventBundle {
+    #[prost(uint32, optional, tag = "1")]
+    cpu: Option<u32>,
+    #[prost(message, repeated, tag = "2")]
+    event: Vec<FtraceEvent>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct FtraceEvent {
+    #[prost(uint64, optional, tag = "1")]
+    timestamp: Option<u64>,
+    #[prost(uint32, optional, tag = "2")]
+    pid: Option<u32>,
+    #[prost(oneof = "Event", tags = "4, 17")]
+    event: Option<Event>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+enum Event {
+    #[prost(message, tag = "4")]
+    SchedSwitch(SchedSwitch),
+    #[prost(message, tag = "17")]
+    SchedWakeup(SchedWakeup),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SchedSwitch {
+    #[prost(string, optional, tag = "1")]
+    prev_comm: Option<String>,
+    #[prost(int32, optional, tag = "2")]
+    prev_pid: Option<i32>,
+    #[prost(int32, optional, tag = "3")]
+    prev_prio: Option<i32>,
+    #[prost(int64, optional, tag = "4")]
+    prev_state: Option<i64>,
+    #[prost(string, optional, tag = "5")]
+    next_comm: Option<String>,
+    #[prost(int32, optional, tag = "6")]
+    next_pid: Option<i32>,
+    #[prost(int32, optional, tag = "7")]
+    next_prio: Option<i32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SchedWakeup {
+    #[prost(string, optional, tag = "1")]
+    comm: Option<String>,
+    #[prost(int32, optional, tag = "2")]
+    pid: Option<i32>,
+    #[prost(int32, optional, tag = "3")]
+    prio: Option<i32>,
+    #[prost(int32, optional, tag = "5")]
+    target_cpu: Option<i32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TrackDescriptor {
+    #[prost(uint64, optional, tag = "1")]
+    uuid: Option<u64>,
+    #[prost(string, optional, tag = "2")]
+    name: Option<String>,
+    #[prost(message, optional, tag = "8")]
+    counter: Option<CounterDescriptor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct CounterDescriptor {
+    #[prost(string, optional, tag = "6")]
+    unit_name: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TrackEvent {
+    /// 1 begins a slice, 2 ends it, 4 is a counter's value.
+    #[prost(int32, optional, tag = "9")]
+    r#type: Option<i32>,
+    #[prost(uint64, optional, tag = "11")]
+    track_uuid: Option<u64>,
+    #[prost(string, optional, tag = "23")]
+    name: Option<String>,
+    #[prost(int64, optional, tag = "30")]
+    counter_value: Option<i64>,
+}
+
+const SLICE_BEGIN: i32 = 1;
+const SLICE_END: i32 = 2;
+const COUNTER: i32 = 4;
+
+/// Writes a trace for Perfetto. `model` is that of the same records.
+///
+/// # Errors
+/// When `out` takes no more.
+pub fn export(
+    records: impl Iterator<Item = Record>,
+    model: &Model,
+    violations: &[Violation],
+    out: &mut impl io::Write,
+) -> io::Result<()> {
+    let mut writer =
+        Writer { out, names: HashMap::new(), woken: HashSet::new(), cpus: vec![Cpu::default(); model.lanes.len()] };
+    for record in records {
+        writer.record(&record)?;
+    }
+    for cpu in 0..model.lanes.len() {
+        writer.flush(cpu)?;
+    }
+    for (cpu, lane) in (0_u64..).zip(&model.lanes) {
+        let uuid = cpu + 2;
+        let counter = CounterDescriptor { unit_name: Some("tasks".into()) };
+        writer.describe(uuid, format!("CPU {cpu} run queue"), Some(counter))?;
+        for change in &lane.changes {
+            let event = TrackEvent {
+                r#type: Some(COUNTER),
+                track_uuid: Some(uuid),
+                counter_value: Some(change.tasks.into()),
+                ..TrackEvent::default()
+            };
+            writer.packet(Some(change.time_ns), Data::TrackEvent(event))?;
+        }
+    }
+    // Slices of one track must not overlap, and violations may: each check has as many tracks as it needs.
+    let mut tracks: Vec<(&str, u64)> = Vec::new();
+    let mut sorted: Vec<&Violation> = violations.iter().collect();
+    sorted.sort_by_key(|violation| violation.since_ns);
+    for violation in sorted {
+        let free = tracks.iter().position(|(check, until)| *check == violation.check && *until <= violation.since_ns);
+        let track = free.unwrap_or(tracks.len());
+        let uuid = (model.lanes.len() + track + 2) as u64;
+        if free.is_none() {
+            tracks.push((violation.check, 0));
+            writer.describe(uuid, format!("Violations: {}", violation.check), None)?;
+        }
+        tracks[track].1 = violation.at_ns;
+        for (kind, time_ns, name) in
+            [(SLICE_BEGIN, violation.since_ns, Some(violation.message.clone())), (SLICE_END, violation.at_ns, None)]
+        {
+            let event = TrackEvent { r#type: Some(kind), track_uuid: Some(uuid), name, counter_value: None };
+            writer.packet(Some(time_ns), Data::TrackEvent(event))?;
+        }
+    }
+    Ok(())
+}
+
+/// What runs on a CPU, and what has not been written yet.
+#[derive(Clone, Debug, Default)]
+struct Cpu {
+    /// 0 is the idle task.
+    pid: u32,
+    state: i64,
+    events: Vec<FtraceEvent>,
+}
+
+struct Writer<'a, W> {
+    out: &'a mut W,
+    names: HashMap<u32, Vec<u8>>,
+    woken: HashSet<u32>,
+    cpus: Vec<Cpu>,
+}
+
+impl<W: io::Write> Writer<'_, W> {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        let Record { time_ns, cpu, what, pid, value } = *record;
+        match what {
+            What::Name => {
+                let name = self.names.entry(pid).or_default();
+                if cpu == 0 {
+                    name.clear();
+                }
+                name.extend(value.to_le_bytes());
+            }
+            What::Run => self.switch(time_ns, cpu, pid)?,
+            What::Idle => self.switch(time_ns, cpu, 0)?,
+            What::New | What::Wake => {
+                self.woken.insert(pid);
+            }
+            // Where a wake-up leads to. A task that was awake and waits again is told by `sched_switch`.
+            What::Enqueue if self.woken.remove(&pid) => {
+                let wakeup = SchedWakeup {
+                    comm: Some(self.name(pid)),
+                    pid: Some(pid as i32),
+                    prio: Some(PRIO),
+                    target_cpu: Some(cpu as i32),
+                };
+                self.add(time_ns, cpu, Event::SchedWakeup(wakeup))?;
+            }
+            What::Block | What::Throttle | What::Exit | What::Preempt => {
+                let entry = &mut self.cpus[cpu as usize];
+                if entry.pid == pid {
+                    entry.state = match what {
+                        What::Preempt => RUNNABLE,
+                        What::Exit => DEAD,
+                        _ => SLEEPS,
+                    };
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn name(&self, pid: u32) -> String {
+        if pid == 0 {
+            return "swapper".into();
+        }
+        let bytes = self.names.get(&pid).map_or(&[][..], Vec::as_slice);
+        String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
+    }
+
+    fn switch(&mut self, time_ns: u64, cpu: u32, next: u32) -> io::Result<()> {
+        let Cpu { pid: before, state, .. } = self.cpus[cpu as usize];
+        if before == next {
+            return Ok(());
+        }
+        let switch = SchedSwitch {
+            prev_comm: Some(self.name(before)),
+            prev_pid: Some(before as i32),
+            prev_prio: Some(PRIO),
+            prev_state: Some(state),
+            next_comm: Some(self.name(next)),
+            next_pid: Some(next as i32),
+            next_prio: Some(PRIO),
+        };
+        self.add(time_ns, cpu, Event::SchedSwitch(switch))?;
+        let entry = &mut self.cpus[cpu as usize];
+        (entry.pid, entry.state) = (next, RUNNABLE);
+        Ok(())
+    }
+
+    fn add(&mut self, time_ns: u64, cpu: u32, event: Event) -> io::Result<()> {
+        let entry = &mut self.cpus[cpu as usize];
+        entry.events.push(FtraceEvent { timestamp: Some(time_ns), pid: Some(entry.pid), event: Some(event) });
+        if entry.events.len() >= PACKET_EVENTS { self.flush(cpu as usize) } else { Ok(()) }
+    }
+
+    fn flush(&mut self, cpu: usize) -> io::Result<()> {
+        let event = std::mem::take(&mut self.cpus[cpu].events);
+        if event.is_empty() {
+            return Ok(());
+        }
+        self.packet(None, Data::FtraceEvents(FtraceEventBundle { cpu: Some(cpu as u32), event }))
+    }
+
+    fn describe(&mut self, uuid: u64, name: String, counter: Option<CounterDescriptor>) -> io::Result<()> {
+        let track = TrackDescriptor { uuid: Some(uuid), name: Some(name), counter };
+        self.packet(None, Data::TrackDescriptor(track))
+    }
+
+    /// Traces of one packet each, one after the other, are one trace.
+    fn packet(&mut self, timestamp: Option<u64>, data: Data) -> io::Result<()> {
+        let packet = TracePacket { timestamp, trusted_packet_sequence_id: Some(SEQUENCE), data: Some(data) };
+        self.out.write_all(&Trace { packet: vec![packet] }.encode_to_vec())
+    }
+}

@@ -1,0 +1,207 @@
+// The page in a real browser: node test/run.mjs EKIDEN [PICTURES]. Pictures of it go to that directory.
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
+import { request } from "node:http";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { launch, settled, view } from "./chromium.mjs";
+
+const here = dirname(dirname(fileURLToPath(import.meta.url)));
+const [ekiden, pictures] = process.argv.slice(2);
+const directory = mkdtempSync(join(tmpdir(), "ekiden-page-"));
+const run = (...args) => execFileSync(ekiden, args, { encoding: "utf8", cwd: directory });
+const browser = await launch();
+
+/** A page that may ask nobody but its own server, and must not complain. */
+async function open(url, options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1500, height: 1000 }, colorScheme: "light", ...options });
+  const page = await context.newPage();
+  const wrong = [];
+  page.on("pageerror", (error) => wrong.push(String(error)));
+  page.on("console", (message) => {
+    // Only this test reads canvases back.
+    if (["error", "warning"].includes(message.type()) && !message.text().includes("getImageData")) wrong.push(message.text());
+  });
+  page.on("request", (asked) => {
+    const own = url.startsWith("file:") ? asked.url() === url : asked.url().startsWith(new URL(url).origin);
+    if (!own && !asked.url().startsWith("data:")) wrong.push(`asks ${asked.url()}`);
+  });
+  await page.goto(url);
+  await settled(page);
+  return { page, close: async () => (assert.deepEqual(wrong, []), context.close()) };
+}
+
+const shoot = async (page, name) => pictures && page.screenshot({ path: join(pictures, `${name}.png`) });
+const text = (page, selector) => page.locator(selector).innerText();
+const span = (page) => page.evaluate(() => [window.ekiden.state.from, window.ekiden.state.until]);
+/** Where a moment of a CPU is drawn in a panel: in the canvas, and in the window. */
+const spot = (page, panel, cpu, time) =>
+  page.evaluate(
+    ([panel, cpu, time]) => {
+      const { state, summary } = window.ekiden;
+      const canvas = document.querySelector(`#panel-${panel} canvas`);
+      const node = summary.cpus[cpu][0];
+      const rect = canvas.getBoundingClientRect();
+      const x = 92 + ((time - state.from) / (state.until - state.from)) * (rect.width - 92);
+      const y = (cpu + 0.5) * state.rowHeight + node * 4;
+      const [r, g, b] = canvas.getContext("2d").getImageData(Math.round(x), Math.round(y - 0.5), 1, 1).data;
+      return { x: rect.left + x, y: rect.top + y, color: `${r},${g},${b}` };
+    },
+    [panel, cpu, time],
+  );
+
+const tests = {
+  async "the page that is compiled in is what its sources build"() {
+    const [major, minor] = process.versions.node.split(".").map(Number);
+    if (major < 20 || (major === 20 && minor < 19)) {
+      console.log(`   (Node ${process.versions.node} cannot build it; a digest of the sources is checked by cargo test)`);
+      return;
+    }
+    const built = join(directory, "built");
+    execFileSync("npx", ["vite", "build", "--logLevel", "error", "--outDir", built], { cwd: here });
+    const same = readFileSync(join(built, "index.html")).equals(readFileSync(join(here, "../crates/page/assets/page.html")));
+    assert.ok(same, "cd page && npm ci && npm run build");
+  },
+
+  async "a report shows the group imbalance bug without a network"() {
+    const file = join(directory, "report.html");
+    const load = "nas-lu:threads=60:start_ms=20:group=lu+r:count=4:ms=3000";
+    const bug = ["--set", "group_imbalance=1", "--set", "group_construction=0", "--set", "missing_domains=0"];
+    run("sim", load, "-p", "cfs", "--machine", "bulldozer64", ...bug, "--seed", "1", "--every", "50", "--persists", "20", "--report", file);
+    assert.ok(statSync(file).size < 10e6);
+    const { page, close } = await open(pathToFileURL(file).href);
+    assert.match(await text(page, "h1"), /nas-lu.* under cfs/);
+    assert.match(await text(page, "#about"), /group_imbalance=1.*bulldozer64: 64 CPUs.*8 NUMA nodes.*seed 1.*simulated/);
+    assert.match(await text(page, "#status"), /every change where it happened/);
+    await shoot(page, "group-imbalance-light");
+
+    // The check says who is idle and who is overloaded; the picture must agree.
+    const violation = await page.evaluate(() => window.ekiden.summary.violations[3]);
+    const [, idle, busy] = violation.message.match(/^CPUs? (\d+)\S* .* idle while on CPUs? (\d+)/).map(Number);
+    const middle = (violation.since_ns + violation.at_ns) / 2;
+    const colors = [];
+    for (const cpu of [idle, busy, 63]) colors.push((await spot(page, "tasks", cpu, middle)).color);
+    assert.equal(colors[0], "255,255,255", "an idle CPU is white");
+    assert.equal(new Set(colors).size, 3, `idle, overloaded and busy look different: ${colors.join(" ")}`);
+    const at = await spot(page, "tasks", busy, middle);
+    await page.mouse.move(at.x, at.y);
+    assert.match(await text(page, "#tip"), new RegExp(`CPU ${busy}, node 0[\\s\\S]*size [2-9][\\s\\S]*lu \\(PID \\d+\\) runs for`));
+    const none = await spot(page, "load", idle, middle);
+    await page.mouse.move(none.x, none.y);
+    assert.match(await text(page, "#tip"), new RegExp(`CPU ${idle}, node 1[\\s\\S]*size 0, load 0[\\s\\S]*nothing runs`));
+
+    // The list jumps to its place.
+    await page.locator("#violations button").nth(3).click();
+    await settled(page);
+    const [from, until] = await span(page);
+    assert.ok(from < violation.since_ns && until > violation.at_ns && until - from < 3 * (violation.at_ns - violation.since_ns));
+    await shoot(page, "violation-light");
+    await page.keyboard.press("n");
+    assert.equal(await page.locator("#violations [aria-current=true]").getAttribute("data-index"), "4");
+    await page.keyboard.press("Escape");
+    assert.equal(await page.locator("#violations [aria-current=true]").count(), 0);
+
+    // Keys.
+    await page.keyboard.press("0");
+    const [, end] = await span(page);
+    await page.keyboard.press("+");
+    const [a, b] = await span(page);
+    assert.ok(Math.abs((b - a) / end - 0.5) < 0.01);
+    await page.keyboard.press("ArrowRight");
+    assert.ok((await span(page))[0] > a);
+    await page.keyboard.press("2");
+    assert.ok(await page.locator("#panel-load").isHidden());
+    await page.keyboard.press("2");
+    await page.keyboard.press("ArrowDown");
+    assert.match(await page.locator("#live").textContent(), /^CPU 0, node 0/);
+    await page.keyboard.press("?");
+    assert.ok(await page.locator("#help").isVisible());
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("0");
+    await page.keyboard.press("t");
+    await settled(page);
+    assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), "dark");
+    assert.notEqual((await spot(page, "tasks", idle, middle)).color, "255,255,255");
+    await shoot(page, "group-imbalance-dark");
+    await close();
+
+    const dark = await open(pathToFileURL(file).href, { colorScheme: "dark", viewport: { width: 800, height: 900 } });
+    assert.equal(await dark.page.evaluate(() => document.documentElement.dataset.theme), "dark");
+    await shoot(dark.page, "narrow-dark");
+    await dark.close();
+  },
+
+  async "a server shows each single change, and only to this machine"() {
+    run("sim", "schbench:rounds=300", "-p", "wfq", "--machine", "2x1x4x1", "--seed", "3", "--trace", "out");
+    const { url, stop } = await view(ekiden, join(directory, "out"));
+    const { page, close } = await open(url);
+    await page.waitForFunction(() => window.ekiden.summary.violations !== null);
+    assert.match(await text(page, "#violations"), /every promise was kept/);
+    assert.match(await text(page, "#status"), /a pixel counts all changes in/);
+    await shoot(page, "schbench-light");
+    const [, end] = await span(page);
+    const at = await spot(page, "lanes", 2, end / 2);
+    await page.mouse.move(at.x, at.y);
+    assert.match(await text(page, "#tip"), /all changes counted[\s\S]*size: mean/);
+    for (let i = 0; i < 12; i++) {
+      await page.mouse.wheel(0, -400);
+      await settled(page);
+    }
+    const [from, until] = await span(page);
+    assert.ok(until - from < end / 500);
+    assert.match(await text(page, "#status"), /every change where it happened/);
+    await shoot(page, "schbench-close");
+
+    // What is drawn last is what the trace says.
+    const told = run("trace", "cat", "out", "--cpu", "2").split("\n").map((line) => line.match(/^ *(\d+)\.(\d+) .* run +pid (\d+)/)).filter(Boolean);
+    const runs = told.map(([, us, ns, pid]) => ({ time: Number(us) * 1000 + Number(ns), pid: Number(pid) }));
+    const one = runs.filter(({ time }) => time > from && time < until).at(-1) ?? runs.find(({ time }) => time > until);
+    await page.evaluate((time) => window.ekiden.show(time - 400, time + 400), one.time);
+    await settled(page);
+    const there = await spot(page, "lanes", 2, one.time + 20);
+    await page.mouse.move(there.x, there.y);
+    assert.match(await text(page, "#tip"), new RegExp(`PID ${one.pid}\\)`));
+
+    const answer = (host, path) =>
+      new Promise((resolve) => request(url + path, { headers: { host } }, (answer) => resolve(answer.resume().statusCode)).end());
+    assert.equal(await answer("example.org", "summary"), 403);
+    assert.equal(await answer("localhost:1", "summary"), 200);
+    assert.equal(await answer("127.0.0.1", "tile/99/0"), 404);
+    assert.equal(await answer("127.0.0.1", "../../etc/passwd"), 404);
+    await close();
+    assert.equal(await stop(), 0, "Ctrl-C ends it");
+  },
+
+  async "a report of a long trace has all of it coarsely, and says so"() {
+    run("view", "out", "--report", "small.html", "--report-kb", "200");
+    const { page, close } = await open(pathToFileURL(join(directory, "small.html")).href);
+    assert.ok(statSync(join(directory, "small.html")).size <= 200e3);
+    assert.match(await text(page, "#partial"), /too long for one file/);
+    const [, end] = await span(page);
+    await page.evaluate((end) => window.ekiden.show(end * 0.9, end * 0.9 + 5e4), end);
+    await settled(page);
+    assert.match(await text(page, "#status"), /coarser here/);
+    await page.evaluate(() => window.ekiden.show(0, 2e4));
+    await settled(page);
+    assert.match(await text(page, "#status"), /every change where it happened/);
+    await close();
+  },
+};
+
+if (pictures) mkdirSync(pictures, { recursive: true });
+let failed = 0;
+for (const [name, test] of Object.entries(tests)) {
+  const begin = performance.now();
+  try {
+    await test();
+    console.log(`ok: ${name} (${((performance.now() - begin) / 1000).toFixed(1)} s)`);
+  } catch (error) {
+    failed += 1;
+    console.log(`FAILED: ${name}\n${error.stack}`);
+  }
+}
+await browser.close();
+rmSync(directory, { recursive: true });
+process.exit(failed ? 1 : 0);
