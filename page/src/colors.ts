@@ -12,8 +12,8 @@ const PROGRAMS: Rgb[] = [
   [0, 114, 178], [230, 159, 0], [0, 158, 115], [204, 121, 167], [86, 180, 233], [213, 94, 0], [190, 175, 20], [120, 120, 120],
 ];
 
-/** Where the scale begins: nearer to its dark end, a dark page would swallow it. */
-const BEGIN = 0.24;
+/** Where the scale begins, on a light page and on a dark one, which would swallow its dark end. */
+const BEGIN = [0.24, 0.36];
 /** And where it ends: the last yellow is lost on white. */
 const END = 0.94;
 
@@ -39,10 +39,11 @@ export class Scale {
   /** `place` says where a value stands: below 0.25 between nothing and the first colour. */
   constructor(ground: Rgb, private readonly place: (value: number) => number) {
     this.table = new Uint32Array(Scale.SIZE);
-    const first = viridis(BEGIN);
+    const begin = BEGIN[ground[0] < 128 ? 1 : 0];
+    const first = viridis(begin);
     for (let i = 0; i < Scale.SIZE; i++) {
       const t = i / (Scale.SIZE - 1);
-      const rgb = t < 0.25 ? mix(ground, first, t * 4) : viridis(BEGIN + ((END - BEGIN) * (t - 0.25)) / 0.75);
+      const rgb = t < 0.25 ? mix(ground, first, t * 4) : viridis(begin + ((END - begin) * (t - 0.25)) / 0.75);
       const [r, g, b] = rgb.map(Math.round);
       this.table[i] = (255 << 24) | (b << 16) | (g << 8) | r;
     }

@@ -180,7 +180,8 @@ async function open(source: Source): Promise<void> {
     t: switchTheme,
     "?": () => help.showModal(),
     Escape: () => {
-      state.cpu = state.task = state.violation = null;
+      state.cpu = state.task = state.violation = pointer = null;
+      tipBox.hidden = true;
       markViolation(get("violations"), -1);
       redraw();
     },

@@ -112,6 +112,7 @@ const tests = {
     await page.keyboard.press("ArrowRight");
     assert.ok((await span(page))[0] > a);
     await page.keyboard.press("2");
+    await settled(page);
     assert.ok(await page.locator("#panel-load").isHidden());
     await page.keyboard.press("2");
     await page.keyboard.press("ArrowDown");

@@ -13,7 +13,7 @@ use walkdir::WalkDir;
 use crate::bench::MAY_BE_UNSAFE;
 
 /// Directories with nothing that somebody wrote.
-const SKIPPED: &[&str] = &["target", ".git"];
+const SKIPPED: &[&str] = &["target", ".git", "node_modules", "dist"];
 
 /// The documents that name paths.
 const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "DEVELOPING.md"];
@@ -138,7 +138,7 @@ fn nothing_names_the_machine_it_was_written_on() {
     let words =
         [["/wo", "rk/"], ["/ro", "ot/."], ["deb.deb", "ian.org"], ["crates", ".io/"]].map(|parts| parts.concat());
     let mut broken = Vec::new();
-    for extension in ["rs", "c", "h", "toml", "md"] {
+    for extension in ["rs", "c", "h", "toml", "md", "ts", "mjs", "json"] {
         for (name, text) in files(extension) {
             broken
                 .extend(words.iter().filter(|word| text.contains(word.as_str())).map(|word| format!("{name}: {word}")));
@@ -160,7 +160,7 @@ fn paths_in(text: &str) -> BTreeSet<String> {
 fn is_path(word: &str) -> bool {
     let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
     let first = Path::new(word).iter().next().unwrap_or_default();
-    let inside = ["crates", "kernel", "scripts", "templates", ".ci"].iter().any(|directory| first == *directory);
+    let inside = ["crates", "kernel", "page", "scripts", "templates", ".ci"].iter().any(|directory| first == *directory);
     plain && (inside && word.contains('/') || !word.contains('/') && word.ends_with(".md"))
 }
 

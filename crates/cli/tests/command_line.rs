@@ -38,6 +38,8 @@ fn every_command_has_help_with_an_example() {
         "check",
         "reproduce",
         "trace",
+        "trace export",
+        "view",
         "bench pipe",
         "bench messaging",
         "bench fairness",
