@@ -251,7 +251,9 @@ export class Chart {
   /** Lines from a CPU to those that it considered (papers/002, figure 5), where every decision is known. */
   private drawDecisions(ctx: CanvasRenderingContext2D, name: PanelName): void {
     const { cpu: only, rowHeight, from, until } = this.state;
-    if (only === null && name !== "considered") return;
+    // Of all CPUs' decisions the marks would hide what they are about, unless they are few.
+    const many = this.pieces.reduce((sum, { tile }) => sum + (tile.kind === "events" ? tile.decisions.length : 0), 0);
+    if (only === null && (name !== "considered" || !this.isExact || many > this.plotWidth / 2)) return;
     const x = (time: number) => GUTTER + ((time - from) / (until - from)) * this.plotWidth;
     ctx.fillStyle = name === "considered" ? this.colors.mark : this.colors.look;
     for (const { tile, from: begin, until: end } of this.pieces) {

@@ -54,7 +54,8 @@ async function open(source: Source): Promise<void> {
     from: 0, until: end, panels: new Set(["tasks", "load", "lanes"]), shown: "mean", rowHeight: 6,
     cpu: null, task: null, violation: null,
   };
-  if (summary.has_decisions) state.panels.add("considered");
+  // On a big machine the fourth would push the others off the screen.
+  if (summary.has_decisions && summary.cpus.length <= 32) state.panels.add("considered");
   title(summary);
   const chart = new Chart(get("chart"), summary, state);
   const overview = new Overview(get("overview"), summary, state);
@@ -87,7 +88,7 @@ async function open(source: Source): Promise<void> {
         ? window.ekidenPartial && tiles.isSettled ? "coarser here than the trace: this file holds the rest less exactly" : "…"
         : `a pixel counts all changes in ${duration(pixel)}`;
     const follows = [
-      state.cpu === null ? "" : `follows CPU ${state.cpu}`,
+      state.cpu === null ? "" : `follows CPU ${state.cpu}${summary.has_decisions && !chart.isExact ? " (closer, which CPUs it considered)" : ""}`,
       state.task === null ? "" : `follows ${taskName(summary, state.task)}`,
     ].filter(Boolean);
     get("status").textContent = [`${duration(state.until - state.from)} shown`, how, ...follows].join(" · ");

@@ -21,6 +21,7 @@ export const settled = (page) => page.waitForFunction(() => window.ekiden?.isSet
 /** Starts `ekiden view`; `stop` is Ctrl-C, and tells how it ended. */
 export async function view(ekiden, trace, ...more) {
   const child = spawn(ekiden, ["view", trace, "--no-open", ...more], { stdio: ["ignore", "pipe", "inherit"] });
+  process.on("exit", () => child.kill("SIGINT"));
   const ended = new Promise((resolve) => child.on("exit", (code, signal) => resolve(signal ?? code)));
   const url = await new Promise((resolve, reject) => {
     let text = "";
