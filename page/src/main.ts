@@ -66,6 +66,7 @@ async function open(source: Source): Promise<void> {
   let pointer: { time: number; cpu: number | null } | null = null;
   let isDue = false;
   let isDrawn = false;
+  let idle = 0;
   const redraw = () => {
     isDrawn = false;
     if (isDue) return;
@@ -77,6 +78,11 @@ async function open(source: Source): Promise<void> {
       chart.pointTo(pointer?.time ?? null, pointer?.cpu ?? state.cpu);
       status();
       isDrawn = true;
+      window.clearTimeout(idle);
+      idle = window.setTimeout(() => {
+        const pixel = (state.until - state.from) / chart.plotWidth / (window.devicePixelRatio || 1);
+        if (tiles.isSettled) void tiles.prepare(state.from, state.until, pixel / 2);
+      }, 150);
     });
   };
 

@@ -223,8 +223,8 @@ export class Tiles {
 
   /** What there is for a time, with bins of at most `binNs`. What is missing is asked for; until then coarser tiles do. */
   pieces(from: number, until: number, binNs: number): Piece[] {
-    const { bin_ns, depth_max, end_ns } = this.summary;
-    const depth = Math.min(depth_max, Math.max(0, Math.ceil(Math.log2(bin_ns / binNs))));
+    const { end_ns } = this.summary;
+    const depth = this.depth(binNs);
     const span = this.spanNs(depth);
     const last = Math.min(until, end_ns);
     const pieces: Piece[] = [];
@@ -237,6 +237,30 @@ export class Tiles {
       else pieces.push({ tile, from: begin, until: end });
     }
     return pieces;
+  }
+
+  /** Asks for what the next step of zooming in will need, as long as nothing else is to be done. */
+  async prepare(from: number, until: number, binNs: number): Promise<void> {
+    const depth = this.depth(binNs);
+    const span = this.spanNs(depth);
+    for (let index = Math.max(0, Math.floor(from / span)); index * span < Math.min(until, this.summary.end_ns); index++) {
+      if (!this.isSettled) return;
+      const [name, isExact] = [`${depth}-${index}`, this.exact(depth, index)];
+      if (isExact || this.kept.has(name) || !this.source.has(name)) continue;
+      await this.ask(name, index * span, this.summary.bin_ns / 2 ** depth, false);
+    }
+  }
+
+  private exact(depth: number, index: number): boolean {
+    for (let [d, i] = [depth, index]; d >= 0; [d, i] = [d - 1, Math.floor(i / 2)]) {
+      if (this.kept.get(`${d}-${i}`)?.kind === "events") return true;
+    }
+    return false;
+  }
+
+  private depth(binNs: number): number {
+    const { bin_ns, depth_max } = this.summary;
+    return Math.min(depth_max, Math.max(0, Math.ceil(Math.log2(bin_ns / binNs))));
   }
 
   /** The best that is here for a tile. */
@@ -264,11 +288,12 @@ export class Tiles {
     return tile;
   }
 
-  private async ask(name: string, begin: number, binNs: number): Promise<void> {
+  private async ask(name: string, begin: number, binNs: number, isWanted = true): Promise<void> {
     if (this.underWay.has(name)) return;
-    this.underWay.add(name);
+    if (isWanted) this.underWay.add(name);
     try {
       const tile = decode(await this.source.fetch(name), begin, binNs);
+      if (this.kept.has(name)) return;
       this.kept.set(name, tile);
       this.bytes += tile.bytes;
       for (const [old, gone] of this.kept) {
@@ -283,8 +308,10 @@ export class Tiles {
       console.warn("no tile", name, error);
       await new Promise((resolve) => setTimeout(resolve, 2000));
     } finally {
-      this.underWay.delete(name);
-      this.arrived();
+      if (isWanted) {
+        this.underWay.delete(name);
+        this.arrived();
+      }
     }
   }
 }

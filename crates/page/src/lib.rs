@@ -22,3 +22,6 @@ pub use summary::{Notes, Summary};
 
 /// The program for the browser, with a place for data in it.
 const PAGE: &str = include_str!("../assets/page.html");
+
+/// That place.
+const PLACE: &str = "<!--ekiden:data-->";

@@ -12,13 +12,10 @@ use ekiden_check::Violation;
 use ekiden_trace::Header;
 use flate2::{Compression, write::DeflateEncoder};
 
-use crate::{Model, Notes, PAGE, Summary, tile::TileId};
+use crate::{Model, Notes, PAGE, PLACE, Summary, tile::TileId};
 
 /// A report is not longer than this, in bytes.
 pub const REPORT_BYTES_MAX: usize = 10_000_000;
-
-/// Where data goes.
-const PLACE: &str = "<!--ekiden:data-->";
 
 /// So much earlier do tiles come that hold a violation, or the beginning, than others of their depth.
 const PREFERRED_DEPTHS: u32 = 8;

@@ -1,19 +1,29 @@
 //! Answers the page's questions on this machine, and only to it.
 
 use std::{
-    io::Cursor,
-    net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, OnceLock},
+    io::{self, Read, Write},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
 };
 
 use ekiden_check::Violation;
-use ekiden_trace::Header as TraceHeader;
-use tiny_http::{Header, Method, Request, Response};
+use ekiden_trace::Header;
 
-use crate::{Model, Notes, PAGE, Summary, tile::TileId};
+use crate::{Model, Notes, PAGE, PLACE, Summary, tile::TileId};
 
-/// Requests that are answered at a time: a browser asks for as many.
-const THREADS: usize = 4;
+/// A browser that takes longer to ask, or to take its answer, has gone.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Bytes of a request, with all that browsers tell about themselves.
+const REQUEST_MAX: usize = 64 << 10;
+
+/// Headers of a request.
+const HEADERS_MAX: usize = 128;
 
 /// Why there is no server.
 #[derive(Debug, thiserror::Error)]
@@ -25,100 +35,126 @@ pub enum ServeError {
         /// The port.
         port: u16,
         /// What the system says.
-        why: String,
+        why: io::Error,
     },
 }
 
-/// What is answered from.
-struct Answers {
-    header: TraceHeader,
+/// Serves one trace to browsers of this machine: a thread and a connection for each request.
+pub struct Server {
+    listener: TcpListener,
+    port: u16,
+    is_over: AtomicBool,
+    header: Header,
     model: Model,
     notes: Notes,
     violations: OnceLock<Vec<Violation>>,
 }
 
-/// Serves one trace to browsers of this machine.
-pub struct Server {
-    http: tiny_http::Server,
-    answers: Answers,
-}
-
-type Answer = Response<Cursor<Vec<u8>>>;
+/// Status, type, and what is told.
+type Answer = (&'static str, &'static str, Vec<u8>);
 
 impl Server {
     /// Listens on a port of the loopback device; 0 takes any.
     ///
     /// # Errors
     /// When the port is taken.
-    pub fn new(port: u16, header: TraceHeader, model: Model, notes: Notes) -> Result<Arc<Self>, ServeError> {
-        let http = tiny_http::Server::http((Ipv4Addr::LOCALHOST, port))
-            .map_err(|error| ServeError::Listen { port, why: error.to_string() })?;
-        Ok(Arc::new(Self { http, answers: Answers { header, model, notes, violations: OnceLock::new() } }))
+    pub fn new(port: u16, header: Header, model: Model, notes: Notes) -> Result<Arc<Self>, ServeError> {
+        let listen = || -> io::Result<(TcpListener, u16)> {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+            let port = listener.local_addr()?.port();
+            Ok((listener, port))
+        };
+        let (listener, port) = listen().map_err(|why| ServeError::Listen { port, why })?;
+        let (is_over, violations) = (AtomicBool::new(false), OnceLock::new());
+        Ok(Arc::new(Self { listener, port, is_over, header, model, notes, violations }))
     }
 
     /// Where it is, for a browser.
     pub fn url(&self) -> String {
-        let port = self.http.server_addr().to_ip().map_or(0, |address: SocketAddr| address.port());
-        format!("http://127.0.0.1:{port}/")
+        format!("http://127.0.0.1:{}/", self.port)
     }
 
     /// Tells what the checks have found; until then the page says that they are at work. Only the first call counts.
     pub fn found(&self, violations: Vec<Violation>) {
         // Whoever told them first was right.
-        let _ = self.answers.violations.set(violations);
+        let _ = self.violations.set(violations);
     }
 
     /// Answers until [`Server::stop`].
-    pub fn run(&self) {
-        std::thread::scope(|scope| {
-            for _ in 0..THREADS {
-                scope.spawn(|| {
-                    while let Ok(request) = self.http.recv() {
-                        let answer = self.answers.to(&request);
-                        // Whoever asked may have gone.
-                        let _ = request.respond(answer);
-                    }
-                });
+    pub fn run(self: &Arc<Self>) {
+        for stream in self.listener.incoming() {
+            if self.is_over.load(Relaxed) {
+                return;
             }
-        });
+            let server = Arc::clone(self);
+            // A browser may go at any time; nobody else has to know.
+            thread::spawn(move || stream.and_then(|mut stream| server.talk(&mut stream)));
+        }
     }
 
     /// Lets [`Server::run`] return.
     pub fn stop(&self) {
-        (0..THREADS).for_each(|_| self.http.unblock());
+        self.is_over.store(true, Relaxed);
+        // It waits for a connection. If there can be none, it has returned.
+        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
     }
-}
 
-impl Answers {
-    fn to(&self, request: &Request) -> Answer {
+    /// One request, one answer.
+    fn talk(&self, stream: &mut TcpStream) -> io::Result<()> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut request = Vec::new();
+        let mut piece = [0; 4096];
+        while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+            let len = stream.read(&mut piece)?;
+            if len == 0 || request.len() > REQUEST_MAX {
+                return Ok(());
+            }
+            request.extend(&piece[..len]);
+        }
+        let (status, kind, body) = self.answer(&request);
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n\
+             X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes())?;
+        stream.write_all(&body)
+    }
+
+    fn answer(&self, request: &[u8]) -> Answer {
+        let plain = |status, text: &str| (status, "text/plain; charset=utf-8", text.as_bytes().to_vec());
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut parsed = httparse::Request::new(&mut headers);
+        if parsed.parse(request).is_err() {
+            return plain("400 Bad Request", "this is no request");
+        }
         // A page from elsewhere must not read the trace by giving this machine's address a name of its own.
-        let host =
-            request.headers().iter().find(|header| header.field.equiv("Host")).map(|header| header.value.as_str());
-        let name = host.and_then(|host| host.rsplit_once(':')).map_or(host, |(name, _)| Some(name));
-        if !matches!(name, Some("127.0.0.1" | "localhost")) {
-            return plain(403, "ask for http://127.0.0.1");
+        let host = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case("host"));
+        let host = host.map(|host| String::from_utf8_lossy(host.value).into_owned()).unwrap_or_default();
+        if !matches!(host.split(':').next(), Some("127.0.0.1" | "localhost")) {
+            return plain("403 Forbidden", "ask for http://127.0.0.1");
         }
-        if !matches!(request.method(), Method::Get | Method::Head) {
-            return plain(405, "there is nothing to be changed here");
+        if parsed.method != Some("GET") {
+            return plain("405 Method Not Allowed", "there is nothing to be changed here");
         }
-        let path = request.url().split('?').next().unwrap_or_default();
-        match path {
+        const JSON: &str = "application/json";
+        match parsed.path.unwrap_or_default() {
             "/" => {
                 let note = "<script>window.ekidenServer=true</script>";
-                typed("text/html; charset=utf-8", PAGE.replacen("<!--ekiden:data-->", note, 1).into_bytes())
+                ("200 OK", "text/html; charset=utf-8", PAGE.replacen(PLACE, note, 1).into_bytes())
             }
             "/summary" => {
                 let violations = self.violations.get().map(Vec::as_slice);
-                let summary = Summary::of(&self.header, &self.model, violations, &self.notes);
-                typed("application/json", summary.to_json())
+                ("200 OK", JSON, Summary::of(&self.header, &self.model, violations, &self.notes).to_json())
             }
             "/violations" => {
                 let json = serde_json::to_vec(&self.violations.get()).expect("plain data has a JSON form");
-                typed("application/json", json)
+                ("200 OK", JSON, json)
             }
             path => match tile_of(path).and_then(|id| self.model.tile(id)) {
-                Some(tile) => typed("application/octet-stream", tile),
-                None => plain(404, "there is no such page"),
+                Some(tile) => ("200 OK", "application/octet-stream", tile),
+                None => plain("404 Not Found", "there is no such page"),
             },
         }
     }
@@ -128,13 +164,4 @@ impl Answers {
 fn tile_of(path: &str) -> Option<TileId> {
     let (depth, index) = path.strip_prefix("/tile/")?.split_once('/')?;
     Some(TileId { depth: depth.parse().ok()?, index: index.parse().ok()? })
-}
-
-fn typed(kind: &str, bytes: Vec<u8>) -> Answer {
-    let header = Header::from_bytes("Content-Type", kind).expect("types are plain text");
-    Response::from_data(bytes).with_header(header)
-}
-
-fn plain(status: u16, text: &str) -> Answer {
-    typed("text/plain; charset=utf-8", text.as_bytes().to_vec()).with_status_code(status)
 }
