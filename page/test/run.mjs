@@ -11,7 +11,7 @@ import { launch, settled, view } from "./chromium.mjs";
 const here = dirname(dirname(fileURLToPath(import.meta.url)));
 const [ekiden, pictures] = process.argv.slice(2);
 const directory = mkdtempSync(join(tmpdir(), "ekiden-page-"));
-const run = (...args) => execFileSync(ekiden, args, { encoding: "utf8", cwd: directory });
+const run = (...args) => execFileSync(ekiden, args, { encoding: "utf8", cwd: directory, maxBuffer: 1 << 28 });
 const browser = await launch();
 
 /** A page that may ask nobody but its own server, and must not complain. */

@@ -23,12 +23,14 @@
 mod checker;
 pub mod invariants;
 mod limits;
+mod lock_order;
 mod view;
 mod violation;
 mod watched;
 
 pub use checker::{Check, Checker};
 pub use limits::Limits;
+pub use lock_order::LockOrder;
 pub use view::{CpuView, TaskView, View, Whereabouts};
 pub use violation::{TaskName, Violation};
 pub use watched::{Findings, Watched};

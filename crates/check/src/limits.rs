@@ -17,11 +17,16 @@ pub struct Limits {
     /// By how much CPU time a task that is always runnable may be off its fair share in a second; `None` for
     /// policies that do not promise fairness.
     pub lag_ns: Option<u64>,
+    /// How long a call into the policy may take.
+    pub call_ns: u64,
+    /// How long a task that waited when the policy was replaced may go on waiting.
+    pub upgrade_ns: u64,
 }
 
 impl Default for Limits {
     /// S = 1 s and M = 100 ms as in papers/002, section 4.1; 5 s of waiting, a sixth of what the kernel tolerates; 1 ms for a
-    /// kick, which takes microseconds; no promise of fairness.
+    /// kick, which takes microseconds; no promise of fairness; 1 ms for a call, in which interrupts are off; 1 s after a
+    /// replacement.
     fn default() -> Self {
         Self {
             every_ns: 1_000_000_000,
@@ -29,6 +34,8 @@ impl Default for Limits {
             wait_ns: 5_000_000_000,
             kick_ns: 1_000_000,
             lag_ns: None,
+            call_ns: 1_000_000,
+            upgrade_ns: 1_000_000_000,
         }
     }
 }

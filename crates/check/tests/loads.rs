@@ -18,7 +18,7 @@ fn check(policy: PolicyMaker, cpus: u32, load: &Workload, limits: &Limits) -> Ve
 
 /// S and M so short that every load has many windows.
 fn strict() -> Limits {
-    Limits { every_ns: 15 * MS, persists_ns: 10 * MS, wait_ns: 2_000 * MS, kick_ns: MS / 4, lag_ns: None }
+    Limits { every_ns: 15 * MS, persists_ns: 10 * MS, wait_ns: 2_000 * MS, kick_ns: MS / 4, ..Limits::default() }
 }
 
 fn keeps_its_promises_under_every_load(policy: fn() -> PolicyMaker) {
@@ -110,4 +110,36 @@ fn no_promise_is_broken_by_programs_of_every_kind() {
             assert_eq!((result.fault, checker.finish()), (None, vec![]), "{kind} under {name}");
         }
     }
+}
+
+#[test]
+fn groups_keep_to_their_limits_and_a_limit_that_is_not_kept_is_found() {
+    let group = |quota_ms, name: &str| ekiden_workload::Group {
+        limit: Some(ekiden_workload::Limit { quota_ns: quota_ms * MS, period_ns: 50 * MS }),
+        ..ekiden_workload::Group::new(name)
+    };
+    let hogs = |name: &str| {
+        TaskSpec::new(name, vec![Step::Forever { steps: vec![Step::Run { ns: MS }] }]).copies(3).in_group(name)
+    };
+    let load = Workload::new("limits", 4, [hogs("less"), hogs("more")]);
+    let load =
+        Workload { duration_ns: Some(3_500 * MS), ..load.with_group(group(20, "less")).with_group(group(60, "more")) };
+    let result = Simulation::of::<Eevdf>(Machine::flat(4), "").traced().run(&load).unwrap();
+    let found = |lie: bool| {
+        let mut checker = Checker::new(&result.trace.header().unwrap(), &Limits::default());
+        for mut record in result.trace.records() {
+            // The checker is told of half of what the first group really has.
+            if lie && (record.what, record.pid, record.cpu) == (ekiden_trace::What::Limit, 1, 0) {
+                record.value /= 2;
+            }
+            checker.record(&record);
+        }
+        checker.finish()
+    };
+    assert_eq!(found(false), []);
+    let violations = found(true);
+    assert_eq!(violations.len(), 3, "one for each second: {violations:#?}");
+    assert!(
+        violations.iter().all(|violation| violation.check == "bandwidth" && violation.message.contains("group 1 "))
+    );
 }

@@ -194,3 +194,92 @@ fn after_the_policy_was_taken_out_its_promises_are_void() {
     let fault = vec![(10, 0, What::Fault, 0, 0)];
     assert_eq!(check(&[two_on_cpu_0(), fault, turns(20, 1_500)].concat()), []);
 }
+
+/// Task 1 is in group 7, which has 20 ms in each 100 ms, and runs for so long of each.
+fn in_group(run_ms: u64) -> Vec<Line> {
+    let mut lines = vec![
+        (0, 0, What::Limit, 7, 20 * MS),
+        (0, 1, What::Limit, 7, 100 * MS),
+        (0, 0, What::New, 1, 0),
+        (0, 0, What::Group, 1, 7),
+    ];
+    for ms in (0..2_200).step_by(100) {
+        lines.extend([(ms, 0, What::Enqueue, 1, 0), (ms, 0, What::Run, 1, 0), (ms + run_ms, 0, What::Throttle, 1, 0)]);
+    }
+    lines
+}
+
+#[test]
+fn a_group_that_gets_more_than_its_limit_is_found() {
+    let violation = only(check(&in_group(25)), "bandwidth");
+    assert_eq!((violation.since_ns, violation.at_ns), (0, 2 * SECOND));
+    assert!(violation.message.starts_with("group 7 had 500 ms of CPU time in 20 periods of 100 ms"), "{violation}");
+    // What a tick on each CPU may add is no violation.
+    assert_eq!(check(&in_group(21)), []);
+    let free: Vec<Line> = in_group(25).into_iter().filter(|line| line.2 != What::Group).collect();
+    assert_eq!(check(&free), [], "a task that is in no group has no limit");
+}
+
+#[test]
+fn a_task_that_runs_on_over_the_periods_is_counted_in_each() {
+    let mut lines = in_group(20);
+    lines.truncate(6);
+    lines.push((4_000, 0, What::Tick, 1, 0));
+    let found = check(&lines);
+    assert_eq!(found.len(), 2, "{found:#?}");
+    assert!(found.iter().all(|violation| violation.message.contains("had 2000 ms")), "{found:#?}");
+}
+
+#[test]
+fn a_call_that_takes_too_long_is_found() {
+    let call = |took_ns| vec![(0, 0, What::New, 1, 0), (5, 2, What::Call, 1, took_ns)];
+    let violation = only(check(&call(3 * MS)), "call-time");
+    assert_eq!((violation.since_ns, violation.at_ns), (2 * MS, 5 * MS));
+    assert_eq!((violation.cpus.as_slice(), pids(&violation)), (&[2][..], vec![1]));
+    assert_eq!(check(&call(MS)), []);
+}
+
+#[test]
+fn locks_taken_in_two_orders_are_found() {
+    let nested = |ms, cpu, outer, inner| {
+        [
+            (ms, cpu, What::Lock, 0, outer),
+            (ms, cpu, What::Lock, 0, inner),
+            (ms, cpu, What::Unlock, 0, inner),
+            (ms, cpu, What::Unlock, 0, outer),
+        ]
+    };
+    let violation = only(check(&[nested(1, 0, 4, 5), nested(2, 3, 5, 4)].concat()), "lock-order");
+    assert_eq!((violation.since_ns, violation.at_ns, violation.cpus.as_slice()), (MS, 2 * MS, &[0, 3][..]));
+    assert_eq!(check(&[nested(1, 0, 4, 5), nested(2, 3, 4, 5), nested(3, 1, 4, 4)].concat()), []);
+    let one_by_one = [(1, What::Lock, 5), (2, What::Unlock, 5), (3, What::Lock, 4), (4, What::Unlock, 4)];
+    let one_by_one = one_by_one.map(|(ms, what, class)| (ms, 3, what, 0, class));
+    assert_eq!(check(&[&nested(0, 0, 4, 5)[..], &one_by_one].concat()), []);
+}
+
+/// The policy is replaced at 10 ms; what follows is for the test.
+fn upgraded(then: &[Line]) -> Vec<Line> {
+    let upgrade = [(10, 0, What::Upgrade, 0, 1), (10, 0, What::Upgrade, 0, 0)];
+    [&two_on_cpu_0()[..], &upgrade, then].concat()
+}
+
+#[test]
+fn a_task_that_an_upgrade_forgets_is_found() {
+    let limits = Limits { every_ns: 100 * SECOND, ..Limits::default() };
+    let ticks = |until| (1..until).map(|tick| (tick * 100, 0, What::Tick, 1, 0)).collect::<Vec<Line>>();
+    let violation = only(check_with(&limits, &upgraded(&ticks(15))), "upgrade");
+    assert_eq!((violation.since_ns, pids(&violation), violation.cpus.as_slice()), (10 * MS, vec![2], &[0][..]));
+    assert_eq!(check_with(&limits, &upgraded(&ticks(9))), [], "there is time left");
+    assert_eq!(check_with(&limits, &upgraded(&turns(20, 1_500))), []);
+    let departs = [&[(20, 0, What::Depart, 2, 0)][..], &ticks(15)].concat();
+    assert_eq!(check_with(&limits, &upgraded(&departs)), []);
+}
+
+#[test]
+fn a_task_that_is_picked_in_the_middle_of_an_upgrade_is_found() {
+    let mut lines = upgraded(&turns(20, 100));
+    lines.insert(6, (10, 0, What::Run, 2, 0));
+    lines.insert(6, (10, 0, What::Block, 1, 0));
+    let found = check(&lines[..9]);
+    assert_eq!(only(found, "upgrade").message, "two (PID 2) begins to run on CPU 0 while the policy is being replaced");
+}

@@ -16,7 +16,8 @@ const SHOWN: usize = 20;
 #[derive(Args)]
 #[command(after_help = "\
 It looks for CPUs that idle while tasks wait elsewhere (papers/002, section 4.1), tasks that run twice, are lost, wait
-too long, or run where they may not, and kicks that come late; with --lag also for unfairness.
+too long, or run where they may not, kicks that come late, groups that get more than their limit, calls that take too
+long, locks taken in two orders, and tasks lost when a policy is replaced; with --lag also for unfairness.
 Examples:
   ekiden sim messaging -p fifo --trace out; ekiden check out
   ekiden check out --every 100 --persists 20      looks ten times a second, and is less patient
@@ -50,6 +51,12 @@ pub(crate) struct Bounds {
     /// By how much a task may be off its share of a CPU in a second; without it, fairness is not looked at
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     lag: Option<u64>,
+    /// How long a call into the policy may take
+    #[arg(long, value_name = "US", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    call: u64,
+    /// How long a task that waited when the policy was replaced may go on waiting
+    #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    upgrade: u64,
 }
 
 impl Bounds {
@@ -60,6 +67,8 @@ impl Bounds {
             wait_ns: self.wait * 1_000_000,
             kick_ns: self.kick * 1_000,
             lag_ns: self.lag.map(|ms| ms * 1_000_000),
+            call_ns: self.call * 1_000,
+            upgrade_ns: self.upgrade * 1_000_000,
         }
     }
 }

@@ -134,7 +134,7 @@ fn cat(path: &Path, cpu: Option<u32>, pid: Option<u32>) -> Result<()> {
     for record in open(path)? {
         let record = record.with_context(|| path.display().to_string())?;
         // In these the field of the CPU numbers pieces.
-        let has_cpu = !matches!(record.what, What::Name | What::Allowed | What::Considered);
+        let has_cpu = !matches!(record.what, What::Name | What::Allowed | What::Considered | What::Limit);
         let wanted = cpu.is_none_or(|cpu| has_cpu && cpu == record.cpu) && pid.is_none_or(|pid| pid == record.pid);
         if wanted {
             writeln!(output, "{record}")?;

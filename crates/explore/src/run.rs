@@ -11,7 +11,7 @@ use ekiden::observe::{Point, observe_locks};
 use serde::Serialize;
 
 use crate::contain::contained;
-use crate::lock_order::LockOrder;
+use crate::lock_order::PointOrder;
 use crate::machine::Machine;
 use crate::{Case, PolicyMaker};
 
@@ -21,7 +21,7 @@ const CHOICES_MAX: usize = 100_000;
 thread_local! {
     /// That of the coroutine that runs; null outside.
     static CURRENT: Cell<*const Yielder<(), Point>> = const { Cell::new(std::ptr::null()) };
-    static ORDER: RefCell<LockOrder> = RefCell::default();
+    static ORDER: RefCell<PointOrder> = RefCell::default();
 }
 
 /// Lets the others go on, if this is one of our coroutines.
@@ -151,7 +151,7 @@ fn orders(
         });
         Call { coroutine, waits_for: None, done: false }
     };
-    ORDER.set(LockOrder::new(case.cpus.len()));
+    ORDER.set(PointOrder::new(case.cpus.len()));
     let mut calls: Vec<_> = case.cpus.iter().enumerate().map(call).collect();
     while schedule.0.len() < CHOICES_MAX {
         let able: Vec<_> =

@@ -8,6 +8,7 @@ use ekiden_workload::{Limit, Workload};
 use crate::alarm::Alarm;
 use crate::kernel::Kernel;
 use crate::task::{State, TaskIndex};
+use crate::trace::{Record, What};
 
 /// The weight that policies see, for a group whose own is [`GROUP_WEIGHT`](ekiden_workload::spec::GROUP_WEIGHT).
 const USUAL_WEIGHT: u32 = ekiden::Group::ROOT.weight;
@@ -86,6 +87,16 @@ impl Groups {
 }
 
 impl Kernel {
+    /// Which groups have limits.
+    pub(crate) fn note_limits(&mut self, workload: &Workload) {
+        for (pid, group) in (1..).zip(&workload.groups) {
+            let Some(Limit { quota_ns, period_ns }) = group.limit else { continue };
+            for (cpu, value) in [(0, quota_ns), (1, period_ns)] {
+                self.sink.put(Record { time_ns: self.now_ns, cpu, what: What::Limit, pid, value });
+            }
+        }
+    }
+
     /// Puts the running task to sleep if its group has used up its time.
     pub(crate) fn throttle(&mut self, task: TaskIndex, cpu: ekiden::CpuId) -> bool {
         let group = self.task(task).group;

@@ -215,6 +215,10 @@ impl Kernel {
         if mask != ANY {
             self.note_allowed(task);
         }
+        let group = self.groups.of_root[root as usize];
+        if group != 0 {
+            self.note(What::Group, cpu, Some(task), group.into());
+        }
     }
 
     /// The CPUs that a task may use.

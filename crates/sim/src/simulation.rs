@@ -295,6 +295,7 @@ impl Simulation {
         kernel.notes_considered = self.notes_considered && !matches!(kernel.sink, Sink::Nowhere);
         kernel.shared = Shared::new(workload);
         kernel.groups = Groups::new(workload);
+        kernel.note_limits(workload);
         kernel.sources = Source::all(&kernel.machine.model.interrupts, self.seed);
         kernel.injections = self.injections;
         kernel.successors = self.successors;

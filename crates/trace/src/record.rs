@@ -93,6 +93,23 @@ what! {
     Considered = 29,
     /// A task that may not run now because its group has used up its CPU time waits for more.
     Throttle = 30,
+    /// A task is in the group that the value numbers. A task that has none of these is in group 0, that of no group.
+    Group = 31,
+    /// A piece of a group's limit, where the field of the PID numbers the group: piece 0 is the CPU time in nanoseconds that
+    /// its tasks have in a period, all CPUs together, and piece 1, which follows, the period. The field of the CPU numbers
+    /// the pieces.
+    Limit = 32,
+    /// A call into the policy is over, on the CPU that was busy with it; the value is how long it took, in nanoseconds.
+    /// The PID is that of the task that it was about, or 0.
+    Call = 33,
+    /// A lock is taken by this CPU; the value is its class: locks of one class guard the same thing in several places, and
+    /// count as one. One that was only tried, and was free, is not noted.
+    Lock = 34,
+    /// A lock of the class in the value is released by this CPU.
+    Unlock = 35,
+    /// A policy is replaced by another version of itself: value 1 when the old one is asked no more, 0 when the new one is
+    /// asked.
+    Upgrade = 36,
 }
 
 /// One thing that happened.
@@ -153,6 +170,8 @@ impl fmt::Display for Record {
             What::Migrate | What::Kick => write!(f, " from CPU {}", self.value),
             What::Run | What::Keep => write!(f, " for {} us", self.value / 1_000),
             What::New => write!(f, " parent {}", self.value),
+            What::Call => write!(f, " took {} ns", self.value),
+            What::Group | What::Limit | What::Lock | What::Unlock | What::Upgrade => write!(f, " {}", self.value),
             What::Allowed | What::Considered => write!(f, " {:016x}", self.value),
             What::Name => {
                 let bytes = self.value.to_le_bytes();
@@ -181,6 +200,6 @@ pub fn masks(cpus: &ekiden::CpuMask, nr_cpus: u32) -> impl Iterator<Item = u64> 
 impl Record {
     /// Whether the field of the CPU numbers pieces.
     pub(crate) fn is_piece(&self) -> bool {
-        matches!(self.what, What::Name | What::Allowed | What::Considered)
+        matches!(self.what, What::Name | What::Allowed | What::Considered | What::Limit)
     }
 }
