@@ -1,16 +1,16 @@
 // The panels: run-queue size, load, tasks, considered CPUs, one above the other on the same time axis.
 
-import { Scale, consideredPlace, loadPlace, rgbOf, taskColor, tasksPlace } from "./colors";
+import { Scale, consideredPlace, css, loadPlace, rgbOf, taskColor, tasksPlace } from "./colors";
+import type { Rgb } from "./colors";
 import { count, duration, fixed, moment, ticks } from "./format";
 import { Raster, firstAfter, lastUpTo } from "./raster";
-import type { Grid } from "./raster";
+import type { Shown } from "./raster";
 import type { Summary, Violation } from "./summary";
 import { taskName } from "./summary";
 import type { Piece, Tiles } from "./tiles";
 import { NO_TASK } from "./tiles";
 
 export type PanelName = "tasks" | "load" | "lanes" | "considered";
-export type Shown = "mean" | "max" | "min";
 
 export interface State {
   from: number;
@@ -49,6 +49,7 @@ export class Chart {
   private readonly axis: HTMLCanvasElement;
   private readonly cross: HTMLElement;
   private readonly image = document.createElement("canvas");
+  private readonly taskColors: Rgb[] = [];
   private readonly programOf: number[];
   private readonly programs: [string, number][];
   private scales: Record<"tasks" | "load" | "considered", Scale>;
@@ -123,7 +124,7 @@ export class Chart {
     this.panels.get("load")!.legend.innerHTML = steps.map((n) => swatch(this.scales.load.css(n), count(n))).join("");
     const many = this.programs.length > 8;
     this.panels.get("lanes")!.legend.innerHTML =
-      this.programs.slice(0, 8).map(([name, n]) => swatch(taskColor(n, 0), name || "without a name")).join("") +
+      this.programs.slice(0, 8).map(([name, n]) => swatch(css(taskColor(n, 0)), name || "without a name")).join("") +
       (many ? `<span>and ${this.programs.length - 8} more</span>` : "") + swatch(this.colors.ground, "idle");
     this.panels.get("considered")!.legend.innerHTML = [0, 1, 2, 4, 16]
       .map((n) => swatch(this.scales.considered.css(n), `${n}${n === 16 ? "+" : ""}`))
@@ -197,19 +198,28 @@ export class Chart {
   }
 
   private drawHeat(ctx: CanvasRenderingContext2D, name: "tasks" | "load" | "considered", raster: Raster, dpr: number): void {
-    const grid: Grid = raster.grid(name, this.pieces);
-    const values = name === "considered" ? grid.mean : grid[this.state.shown];
+    const { width, values, known } = raster.grid(name, this.pieces, this.state.shown);
     const scale = this.scales[name];
-    const [width, rows] = [grid.width, this.order.length];
-    const image = new ImageData(width, rows);
-    const pixels = new Uint32Array(image.data.buffer);
-    const isKnown = (cell: number) => name === "considered" || grid.known[cell] > 0;
-    this.order.forEach((cpu, row) => {
-      for (let x = 0; x < width; x++) {
-        const cell = cpu * width + x;
-        if (isKnown(cell)) pixels[row * width + x] = scale.pixel(values[cell]);
-      }
+    this.drawImage(ctx, width, dpr, (pixels) => {
+      let [last, pixel] = [-1, 0];
+      this.order.forEach((cpu, row) => {
+        for (let x = 0; x < width; x++) {
+          const cell = cpu * width + x;
+          if (known[cell] === 0) continue;
+          const value = values[cell];
+          // Most are like the one before.
+          if (value !== last) [last, pixel] = [value, scale.pixel(value)];
+          pixels[row * width + x] = pixel;
+        }
+      });
     });
+  }
+
+  /** Draws an image with a row of pixels for each CPU, node by node. */
+  private drawImage(ctx: CanvasRenderingContext2D, width: number, dpr: number, fill: (pixels: Uint32Array) => void): void {
+    const rows = this.order.length;
+    const image = new ImageData(width, rows);
+    fill(new Uint32Array(image.data.buffer));
     if (this.image.width !== width || this.image.height !== rows) [this.image.width, this.image.height] = [width, rows];
     this.image.getContext("2d")!.putImageData(image, 0, 0);
     ctx.imageSmoothingEnabled = false;
@@ -222,28 +232,56 @@ export class Chart {
     }
   }
 
+  private colorOf(task: number): Rgb {
+    return (this.taskColors[task] ??= taskColor(this.programOf[task] ?? 0, task));
+  }
+
+  /** A pixel has the colours of all tasks that ran in its time, by their shares, and the ground's for the rest. */
   private drawLanes(ctx: CanvasRenderingContext2D, raster: Raster, dpr: number): void {
     const { rowHeight, task: only } = this.state;
-    const end = GUTTER + Math.min(this.plotWidth, ((this.summary.end_ns - this.state.from) / raster.nsPerPixel) / dpr);
-    ctx.fillStyle = this.colors.ground;
-    for (let row = 0; row < this.order.length; row++) ctx.fillRect(GUTTER, this.y(row), end - GUTTER, rowHeight);
-    const gap = rowHeight >= 6 ? 1 : 0;
-    const labels: [string, number, number, number][] = [];
+    const { width } = raster;
+    const sums = new Float32Array(width * this.order.length * 4);
+    /** Runs that are wide enough for an edge of their own. */
+    const wide: [cpu: number, x0: number, x1: number, task: number][] = [];
     raster.eachRun(this.pieces, (cpu, x0, x1, task, share, isExact) => {
-      const [left, wide, top] = [GUTTER + x0 / dpr, (x1 - x0) / dpr, this.y(this.rowOf[cpu])];
-      ctx.globalAlpha = (only !== null && only !== task ? 0.12 : 1) * share;
-      ctx.fillStyle = taskColor(this.programOf[task] ?? 0, task);
-      ctx.fillRect(left, top, wide - (isExact && wide > 4 ? 0.5 : 0), rowHeight - gap);
-      if (isExact && wide > 46 && rowHeight >= 10) labels.push([this.summary.names[task] || `${this.summary.pids[task]}`, left, wide, top]);
+      const [r, g, b] = this.colorOf(task);
+      const weight = only !== null && only !== task ? 0.12 * share : share;
+      const row = this.rowOf[cpu] * width;
+      for (let x = Math.max(0, Math.floor(x0)); x < x1 && x < width; x++) {
+        const part = ((x + 1 < x1 ? x + 1 : x1) - (x > x0 ? x : x0)) * weight;
+        const cell = (row + x) * 4;
+        sums[cell] += r * part;
+        sums[cell + 1] += g * part;
+        sums[cell + 2] += b * part;
+        sums[cell + 3] += part;
+      }
+      if (isExact && x1 - x0 > 4 * dpr) wide.push([cpu, x0, x1, task]);
     });
-    ctx.globalAlpha = 1;
+    const end = Math.min(width, (this.summary.end_ns - this.state.from) / raster.nsPerPixel);
+    const [r, g, b] = rgbOf(this.colors.ground);
+    this.drawImage(ctx, width, dpr, (pixels) => {
+      for (let row = 0; row < this.order.length; row++) {
+        for (let x = 0; x < end; x++) {
+          const cell = (row * width + x) * 4;
+          const rest = Math.max(0, 1 - sums[cell + 3]);
+          const [red, green, blue] = [sums[cell] + r * rest, sums[cell + 1] + g * rest, sums[cell + 2] + b * rest];
+          pixels[row * width + x] = (255 << 24) | (Math.min(255, blue) << 16) | (Math.min(255, green) << 8) | Math.min(255, red);
+        }
+      }
+    });
+    ctx.fillStyle = this.colors.ground;
+    if (rowHeight >= 6) this.order.forEach((_, row) => ctx.fillRect(GUTTER, this.y(row) + rowHeight - 1, this.plotWidth, 1));
+    for (const [cpu, , x1] of wide) ctx.fillRect(GUTTER + x1 / dpr - 0.5, this.y(this.rowOf[cpu]), 0.5, rowHeight);
+    if (rowHeight < 10) return;
     ctx.fillStyle = "#000";
-    for (const [text, left, wide, top] of labels) {
+    for (const [cpu, x0, x1, task] of wide) {
+      const [left, size, top] = [GUTTER + x0 / dpr, (x1 - x0) / dpr, this.y(this.rowOf[cpu])];
+      if (size < 46) continue;
       ctx.save();
       ctx.beginPath();
-      ctx.rect(left, top, wide - 2, rowHeight);
+      ctx.rect(left, top, size - 2, rowHeight);
       ctx.clip();
-      ctx.fillText(text, Math.max(left, GUTTER) + 3, top + rowHeight / 2 + 0.5);
+      ctx.fillText(this.summary.names[task] || `${this.summary.pids[task]}`, Math.max(left, GUTTER) + 3, top + rowHeight / 2 + 0.5);
       ctx.restore();
     }
   }

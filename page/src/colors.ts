@@ -1,7 +1,7 @@
 // Colours: one sequential scale that is told apart without seeing red and green (viridis), and one set for programs
 // (Okabe and Ito), in light and dark.
 
-type Rgb = [number, number, number];
+export type Rgb = [number, number, number];
 
 const VIRIDIS: Rgb[] = [
   [68, 1, 84], [72, 40, 120], [62, 74, 137], [49, 104, 142], [38, 130, 142],
@@ -80,10 +80,10 @@ export function consideredPlace(value: number): number {
 }
 
 /** The colour of a task: its program's, a little lighter or darker. */
-export function taskColor(program: number, task: number): string {
+export function taskColor(program: number, task: number): Rgb {
   const rgb = PROGRAMS[program % PROGRAMS.length];
   const shade = [0, 0.28, -0.18, 0.14][task % 4];
-  return css(shade >= 0 ? mix(rgb, [255, 255, 255], shade) : mix(rgb, [0, 0, 0], -shade));
+  return shade >= 0 ? mix(rgb, [255, 255, 255], shade) : mix(rgb, [0, 0, 0], -shade);
 }
 
 /** A colour of the style sheet. */

@@ -2,7 +2,8 @@
 
 import "./style.css";
 import { Chart, GUTTER } from "./chart";
-import type { PanelName, Shown, State } from "./chart";
+import type { PanelName, State } from "./chart";
+import type { Shown } from "./raster";
 import { duration } from "./format";
 import { Overview } from "./overview";
 import { WaitCharts, markViolation, showCounters, showViolations } from "./side";

@@ -51,11 +51,11 @@ export class Overview {
     const style = getComputedStyle(document.documentElement);
     const color = (name: string) => style.getPropertyValue(`--${name}`).trim();
     const [width, nrCpus] = [raster.width, this.summary.cpus.length];
-    const grid = raster.grid("tasks", pieces);
+    const grid = raster.grid("tasks", pieces, "mean");
     const [idle, waiting] = [new Float64Array(width), new Float64Array(width)];
     for (let cpu = 0; cpu < nrCpus; cpu++) {
       for (let x = 0; x < width; x++) {
-        const mean = grid.mean[cpu * width + x];
+        const mean = grid.values[cpu * width + x];
         idle[x] += Math.max(0, 1 - mean);
         waiting[x] += Math.max(0, mean - 1);
       }

@@ -1,20 +1,27 @@
 // From tiles to pixels: what each pixel's time holds, of every change within it.
 
-import type { Piece } from "./tiles";
+import type { Bins, Piece } from "./tiles";
 import { NO_TASK } from "./tiles";
 
 export type Field = "tasks" | "load" | "considered";
 
+/** What a pixel shows of all that its time holds. */
+export type Shown = "mean" | "max" | "min";
+
 /** Of each CPU and each column of pixels. */
 export interface Grid {
   width: number;
-  /** Mean over the part of the column that is known; for decisions, their number. */
-  mean: Float32Array;
-  min: Float32Array;
-  max: Float32Array;
+  /** Over the part of the column that is known; of decisions, their number. */
+  values: Float32Array;
   /** How much of the column is known, from 0 to 1. */
   known: Float32Array;
 }
+
+/** The plane of bins, or the column of events, that tells of a field. */
+const BINS = {
+  tasks: { mean: "tasksMean", max: "tasksMax", min: "tasksMin" },
+  load: { mean: "loadMean", max: "loadMax", min: "loadMin" },
+} as const;
 
 export class Raster {
   readonly nsPerPixel: number;
@@ -23,77 +30,66 @@ export class Raster {
     this.nsPerPixel = (until - from) / width;
   }
 
-  grid(field: Field, pieces: Piece[]): Grid {
+  grid(field: Field, pieces: Piece[], shown: Shown): Grid {
     const cells = this.width * this.nrCpus;
-    const grid: Grid = {
-      width: this.width,
-      mean: new Float32Array(cells),
-      min: new Float32Array(cells).fill(Infinity),
-      max: new Float32Array(cells).fill(-Infinity),
-      known: new Float32Array(cells),
-    };
-    for (const piece of pieces) {
-      if (field === "considered") this.addDecisions(grid, piece);
-      else this.addValues(grid, field, piece);
+    const [values, known] = [new Float32Array(cells), new Float32Array(cells)];
+    const grid: Grid = { width: this.width, values, known };
+    if (field === "considered") {
+      for (const piece of pieces) this.addDecisions(grid, piece);
+      known.fill(1);
+      return grid;
     }
-    if (field === "considered") grid.max.set(grid.mean);
-    else for (let cell = 0; cell < cells; cell++) if (grid.known[cell] > 0) grid.mean[cell] /= grid.known[cell];
+    for (const piece of pieces) this.addValues(grid, field, piece, shown);
+    if (shown === "mean") for (let cell = 0; cell < cells; cell++) if (known[cell] > 0) values[cell] /= known[cell];
     return grid;
   }
 
-  private addValues(grid: Grid, field: "tasks" | "load", { tile, from, until }: Piece): void {
+  private addValues(grid: Grid, field: "tasks" | "load", { tile, from, until }: Piece, shown: Shown): void {
     if (tile.kind === "bins") {
-      const isTasks = field === "tasks";
-      const mean = isTasks ? tile.tasksMean : tile.loadMean;
-      const min = isTasks ? tile.tasksMin : tile.loadMin;
-      const max = isTasks ? tile.tasksMax : tile.loadMax;
-      const first = Math.max(0, Math.floor((from - tile.begin) / tile.binNs));
-      const last = Math.min(tile.bins, Math.ceil((until - tile.begin) / tile.binNs));
+      const plane = tile[BINS[field][shown]];
+      const [first, last] = binsOf(tile, from, until);
       for (let cpu = 0; cpu < this.nrCpus; cpu++) {
         for (let bin = first; bin < last; bin++) {
-          const begin = Math.max(from, tile.begin + bin * tile.binNs);
-          const end = Math.min(until, tile.begin + (bin + 1) * tile.binNs);
-          const cell = cpu * tile.bins + bin;
-          this.add(grid, cpu, begin, end, mean[cell], min[cell], max[cell]);
+          const begin = tile.begin + bin * tile.binNs;
+          const value = plane[cpu * tile.bins + bin];
+          this.add(grid, cpu, begin < from ? from : begin, Math.min(until, begin + tile.binNs), value, shown);
         }
       }
       return;
     }
-    tile.cpus.forEach((events, cpu) => {
-      const values = events[field];
-      const { time } = events;
+    for (let cpu = 0; cpu < this.nrCpus; cpu++) {
+      const { time, [field]: values } = tile.cpus[cpu];
       for (let index = lastUpTo(time, from); index < time.length && time[index] < until; index++) {
         const end = index + 1 < time.length ? time[index + 1] : until;
-        const value = values[index];
-        this.add(grid, cpu, Math.max(from, time[index]), Math.min(until, end), value, value, value);
+        this.add(grid, cpu, Math.max(from, time[index]), Math.min(until, end), values[index], shown);
       }
-    });
+    }
   }
 
-  private add(grid: Grid, cpu: number, begin: number, end: number, mean: number, min: number, max: number): void {
+  private add(grid: Grid, cpu: number, begin: number, end: number, value: number, shown: Shown): void {
     const x0 = Math.max(0, (begin - this.from) / this.nsPerPixel);
     const x1 = Math.min(this.width, (end - this.from) / this.nsPerPixel);
     const row = cpu * this.width;
+    const { values, known } = grid;
     for (let x = Math.floor(x0); x < x1; x++) {
-      const share = Math.min(x1, x + 1) - Math.max(x0, x);
+      const share = (x + 1 < x1 ? x + 1 : x1) - (x > x0 ? x : x0);
       const cell = row + x;
-      grid.mean[cell] += mean * share;
-      grid.known[cell] += share;
-      if (min < grid.min[cell]) grid.min[cell] = min;
-      if (max > grid.max[cell]) grid.max[cell] = max;
+      if (shown === "mean") values[cell] += value * share;
+      else if (known[cell] === 0) values[cell] = value;
+      else values[cell] = shown === "max" ? Math.max(values[cell], value) : Math.min(values[cell], value);
+      known[cell] += share;
     }
   }
 
   private addDecisions(grid: Grid, { tile, from, until }: Piece): void {
     if (tile.kind === "bins") {
-      const first = Math.max(0, Math.floor((from - tile.begin) / tile.binNs));
-      const last = Math.min(tile.bins, Math.ceil((until - tile.begin) / tile.binNs));
+      const [first, last] = binsOf(tile, from, until);
       for (let cpu = 0; cpu < this.nrCpus; cpu++) {
         for (let bin = first; bin < last; bin++) {
           const many = tile.considered[cpu * tile.bins + bin];
           if (!many) continue;
           const x = Math.floor((tile.begin + (bin + 0.5) * tile.binNs - this.from) / this.nsPerPixel);
-          if (x >= 0 && x < this.width) grid.mean[cpu * this.width + x] += many;
+          if (x >= 0 && x < this.width) grid.values[cpu * this.width + x] += many;
         }
       }
       return;
@@ -102,7 +98,7 @@ export class Raster {
       if (decision.time < from || decision.time >= until) continue;
       const x = Math.floor((decision.time - this.from) / this.nsPerPixel);
       if (x < 0 || x >= this.width) continue;
-      for (const cpu of decision.considered) if (cpu < this.nrCpus) grid.mean[cpu * this.width + x] += 1;
+      for (const cpu of decision.considered) if (cpu < this.nrCpus) grid.values[cpu * this.width + x] += 1;
     }
   }
 
@@ -114,8 +110,7 @@ export class Raster {
     const x = (time: number) => (time - this.from) / this.nsPerPixel;
     for (const { tile, from, until } of pieces) {
       if (tile.kind === "bins") {
-        const first = Math.max(0, Math.floor((from - tile.begin) / tile.binNs));
-        const last = Math.min(tile.bins, Math.ceil((until - tile.begin) / tile.binNs));
+        const [first, last] = binsOf(tile, from, until);
         for (let cpu = 0; cpu < this.nrCpus; cpu++) {
           // Bins alike are drawn at once.
           for (let bin = first; bin < last; ) {
@@ -139,6 +134,12 @@ export class Raster {
       });
     }
   }
+}
+
+/** The bins that a time touches. */
+function binsOf(tile: Bins, from: number, until: number): [number, number] {
+  const [first, last] = [from, until].map((time) => (time - tile.begin) / tile.binNs);
+  return [Math.max(0, Math.floor(first)), Math.min(tile.bins, Math.ceil(last))];
 }
 
 /** The place of the last that is not greater; 0 if there is none. */
