@@ -9,14 +9,17 @@ use ekiden_trace::Reader;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("which trace?")?;
     let begin = Instant::now();
-    let reader = Reader::new(BufReader::with_capacity(1 << 20, File::open(path)?))?;
+    let count = Reader::new(BufReader::with_capacity(1 << 20, File::open(&path)?))?.count();
+    println!("{count} records read: {:?}", begin.elapsed());
+    let begin = Instant::now();
+    let reader = Reader::new(BufReader::with_capacity(1 << 20, File::open(&path)?))?;
     let header = reader.header().clone();
     let mut builder = Builder::new(&header);
     for record in reader {
         builder.record(&record?);
     }
     let model = builder.finish();
-    println!("{} records: {:?}", model.counters.records, begin.elapsed());
+    println!("{} records read and ordered: {:?}", model.counters.records, begin.elapsed());
     let begin = Instant::now();
     let bytes = Summary::of(&header, &model, None, &Notes::default()).to_json().len();
     println!("summary of {bytes} bytes: {:?}", begin.elapsed());

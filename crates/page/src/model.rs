@@ -16,6 +16,9 @@ pub const NO_TASK: u32 = u32::MAX;
 /// PIDs up to here are looked up in a vector; Linux has no greater ones.
 const DENSE_PIDS: u32 = 1 << 22;
 
+/// A browser counts nanoseconds exactly up to here: 104 days. What comes later is drawn there.
+const END_NS_MAX: u64 = 1 << 53;
+
 /// From a moment on a run queue is so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
@@ -181,7 +184,7 @@ impl Builder {
         let Record { cpu, what, pid, value, .. } = *record;
         self.model.counters.records += 1;
         // A damaged trace may go backwards; then time stands still.
-        self.model.end_ns = self.model.end_ns.max(record.time_ns);
+        self.model.end_ns = self.model.end_ns.max(record.time_ns.min(END_NS_MAX));
         if what == What::Considered {
             self.considered.push(value);
             return;

@@ -27,9 +27,6 @@ pub const BINS: usize = 512;
 /// Up to so many changes, runs and decisions are told one by one.
 const EVENTS_MAX: usize = 16_384;
 
-/// Deepest tile: its bins are shorter than a nanosecond in any trace that fits a file.
-const DEPTH_MAX: u32 = 54;
-
 /// Which tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TileId {
@@ -113,7 +110,7 @@ impl Division {
 
     /// The depth at which a bin is a nanosecond.
     pub fn deepest(self) -> u32 {
-        self.bin_ns.trailing_zeros().min(DEPTH_MAX)
+        self.bin_ns.trailing_zeros()
     }
 
     /// The time that a tile covers; `None` if there is no such tile.
@@ -274,16 +271,16 @@ fn cpus_in(words: &[u64]) -> impl Iterator<Item = u32> {
         .flat_map(|(word, bits)| (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word * 64 + bit))
 }
 
-/// Cuts a stretch of time at the borders of bins: which bin, and how much of it.
+/// Cuts a stretch of time at the borders of bins, whose width is a power of two: which bin, and how much of it.
 fn cut(time: &Range<u64>, begin_ns: u64, end_ns: u64) -> impl Iterator<Item = (usize, u64)> {
-    let bin_ns = (time.end - time.start) / BINS as u64;
+    let shift = ((time.end - time.start) / BINS as u64).trailing_zeros();
     let (mut at_ns, end_ns) = (begin_ns.max(time.start) - time.start, end_ns.clamp(time.start, time.end) - time.start);
     std::iter::from_fn(move || {
         if at_ns >= end_ns {
             return None;
         }
-        let bin = at_ns / bin_ns;
-        let until_ns = ((bin + 1) * bin_ns).min(end_ns);
+        let bin = at_ns >> shift;
+        let until_ns = ((bin + 1) << shift).min(end_ns);
         let ns = until_ns - at_ns;
         at_ns = until_ns;
         Some((bin as usize, ns))
@@ -291,7 +288,7 @@ fn cut(time: &Range<u64>, begin_ns: u64, end_ns: u64) -> impl Iterator<Item = (u
 }
 
 fn fill_queue(bins: &mut Bins, time: &Range<u64>, until_ns: u64, first: Change, changes: &[Change]) {
-    let mut sums = [(0_u128, 0_u128, 0_u64); BINS];
+    let mut sums = [(0.0_f64, 0.0_f64, 0_u64); BINS];
     let begins = std::iter::once(Change { time_ns: time.start, ..first }).chain(changes.iter().copied());
     let ends = changes.iter().map(|change| change.time_ns).chain([until_ns]);
     for (change, end_ns) in begins.zip(ends) {
@@ -299,8 +296,8 @@ fn fill_queue(bins: &mut Bins, time: &Range<u64>, until_ns: u64, first: Change, 
         for (bin, ns) in cut(time, change.time_ns, end_ns) {
             let (of_tasks, of_load, of_time) = &mut sums[bin];
             let is_first = *of_time == 0;
-            *of_tasks += u128::from(change.tasks) * u128::from(ns);
-            *of_load += u128::from(change.load) * u128::from(ns);
+            *of_tasks += f64::from(change.tasks) * ns as f64;
+            *of_load += f64::from(change.load) * ns as f64;
             *of_time += ns;
             bins.tasks_min[bin] = if is_first { tasks } else { bins.tasks_min[bin].min(tasks) };
             bins.tasks_max[bin] = bins.tasks_max[bin].max(tasks);
@@ -309,14 +306,15 @@ fn fill_queue(bins: &mut Bins, time: &Range<u64>, until_ns: u64, first: Change, 
         }
     }
     for (bin, (of_tasks, of_load, of_time)) in sums.into_iter().enumerate().filter(|(_, (_, _, ns))| *ns > 0) {
-        bins.tasks_mean[bin] = short(of_tasks as f64 / of_time as f64);
-        bins.load_mean[bin] = short(of_load as f64 / of_time as f64);
+        bins.tasks_mean[bin] = short(of_tasks / of_time as f64);
+        bins.load_mean[bin] = short(of_load / of_time as f64);
     }
 }
 
 fn fill_runs(bins: &mut Bins, time: &Range<u64>, runs: &[Run], ran_ns: &mut [u64]) {
     let bin_ns = (time.end - time.start) / BINS as u64;
-    let share = |ns: u64| (u128::from(ns) * 255).div_ceil(bin_ns.into()).min(255) as u8;
+    // A bin is shorter than 2^54 ns.
+    let share = |ns: u64| (ns * 255).div_ceil(bin_ns).min(255) as u8;
     let mut seen: Vec<u32> = Vec::new();
     let mut current = 0;
     let mut settle = |bin: usize, seen: &mut Vec<u32>, ran_ns: &mut [u64]| {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use ekiden::{CpuMask, Topology, weight_of_nice};
 use ekiden_page::{
-    Builder, Model, NO_TASK,
+    Builder, Model, NO_TASK, Notes, REPORT_BYTES_MAX,
     tile::{BINS, TileId},
 };
 use ekiden_trace::{Header, Record, What};
@@ -198,6 +198,50 @@ proptest! {
             prop_assert!(input.0.is_empty());
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn whatever_a_file_holds_can_be_shown(
+        records in prop::collection::vec((any::<u64>(), 0..CPUS, 0..What::ALL.len(), any::<u8>(), any::<u64>()), 1..200),
+    ) {
+        let records: Vec<Record> = records
+            .into_iter()
+            .map(|(time_ns, cpu, what, pid, value)| {
+                // Few PIDs, so that they come again, and the greatest.
+                let pid = if pid == 0 { u32::MAX } else { u32::from(pid % 8) };
+                Record { time_ns: time_ns >> (value % 64), cpu, what: What::ALL[what], pid, value }
+            })
+            .collect();
+        let model = model(&records);
+        let header = Header::of(&Topology::flat(CPUS));
+        let report = ekiden_page::report(&header, &model, &[], &Notes::default(), REPORT_BYTES_MAX).unwrap();
+        prop_assert!(report.contains("window.ekidenPartial=false"));
+        for id in tiles(&model) {
+            model.bins(id);
+        }
+    }
+}
+
+#[test]
+fn a_report_is_not_longer_than_it_may_be_and_says_what_it_lacks() {
+    let at = |time_ns, what, pid| Record { time_ns, cpu: (pid % 3) as u32, what, pid: pid as u32, value: 0 };
+    let rounds = (0..30_000).flat_map(|round| {
+        let (time_ns, pid) = (round * 977, round % 89);
+        [at(time_ns, What::Enqueue, pid), at(time_ns + 13 * pid, What::Run, pid), at(time_ns + 900, What::Block, pid)]
+    });
+    let mut records: Vec<Record> = rounds.collect();
+    records.sort_by_key(|record| record.time_ns);
+    let model = model(&records);
+    let header = Header::of(&Topology::flat(CPUS));
+    let of = |bytes_max| ekiden_page::report(&header, &model, &[], &Notes::default(), bytes_max).unwrap();
+    let whole = of(REPORT_BYTES_MAX);
+    assert!(whole.contains("window.ekidenPartial=false"));
+    let bytes_max = whole.len() - 10_000;
+    let part = of(bytes_max);
+    assert!(part.contains("window.ekidenPartial=true") && part.len() <= bytes_max, "{} of {bytes_max}", part.len());
 }
 
 #[test]
