@@ -283,3 +283,10 @@ fn a_task_that_is_picked_in_the_middle_of_an_upgrade_is_found() {
     let found = check(&lines[..9]);
     assert_eq!(only(found, "upgrade").message, "two (PID 2) begins to run on CPU 0 while the policy is being replaced");
 }
+
+#[test]
+fn a_clock_that_jumps_by_centuries_does_not_take_as_long() {
+    let found = check(&[two_on_cpu_0(), vec![(18_000_000_000_000, 0, What::Tick, 1, 0)]].concat());
+    let checks: Vec<&str> = found.iter().map(|violation| violation.check).collect();
+    assert_eq!(checks, ["wait-bound", "work-conservation"], "{found:#?}");
+}

@@ -101,7 +101,7 @@ impl Check for FairnessLag {
             } else {
                 window.ran_ns.insert(pid, view.ran_ns(pid));
             }
-        } else if view.now_ns >= window.since_ns + WINDOW_NS {
+        } else if view.now_ns - window.since_ns >= WINDOW_NS {
             self.judge(view, concerned, found);
             self.begin(view, concerned);
             // Between two records of one switch, the one that ran is in neither place.

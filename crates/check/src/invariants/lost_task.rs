@@ -65,7 +65,7 @@ impl Check for LostTask {
     fn record(&mut self, view: &View, record: &Record, found: &mut Vec<Violation>) {
         if view.now_ns >= self.next_look_ns {
             self.look(view, self.lost_ns, found);
-            self.next_look_ns = view.now_ns + self.lost_ns;
+            self.next_look_ns = view.now_ns.saturating_add(self.lost_ns);
         }
         if record.what == What::Run {
             self.known.remove(&record.pid);

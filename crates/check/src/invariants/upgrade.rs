@@ -84,13 +84,13 @@ impl Check for UpgradeKeepsTasks {
             }
             _ => {}
         }
-        if !self.under_way && !self.left.is_empty() && view.now_ns > self.ended_ns + self.within_ns {
+        if !self.under_way && !self.left.is_empty() && view.now_ns - self.ended_ns > self.within_ns {
             self.judge(view, found);
         }
     }
 
     fn finish(&mut self, view: &View, found: &mut Vec<Violation>) {
-        if self.under_way || view.now_ns > self.ended_ns + self.within_ns {
+        if self.under_way || view.now_ns - self.ended_ns > self.within_ns {
             self.ended_ns = self.ended_ns.min(view.now_ns);
             self.judge(view, found);
         }

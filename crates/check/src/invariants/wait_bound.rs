@@ -65,7 +65,7 @@ impl Check for WaitBound {
     fn record(&mut self, view: &View, record: &Record, found: &mut Vec<Violation>) {
         if view.now_ns >= self.next_look_ns {
             self.look(view, found);
-            self.next_look_ns = view.now_ns + self.bound_ns / 4;
+            self.next_look_ns = view.now_ns.saturating_add(self.bound_ns / 4);
         }
         if record.what == What::Run && !self.known.remove(&record.pid) {
             let waited = view.task(record.pid).and_then(|task| match task.whereabouts {

@@ -22,12 +22,14 @@ pub struct WorkConservation {
     persists_ns: u64,
     /// The next moment to look at.
     next_ns: u64,
+    /// The time of the record before.
+    before_ns: u64,
 }
 
 impl WorkConservation {
     /// S and M, in nanoseconds.
     pub fn new(every_ns: u64, persists_ns: u64) -> Self {
-        Self { every_ns, persists_ns, next_ns: every_ns }
+        Self { every_ns, persists_ns, next_ns: every_ns, before_ns: 0 }
     }
 
     /// Judges what has been so since `since_ns`.
@@ -92,11 +94,18 @@ impl Check for WorkConservation {
     }
 
     fn record(&mut self, view: &View, _: &Record, found: &mut Vec<Violation>) {
-        while view.now_ns >= self.next_ns + self.persists_ns {
+        while view.now_ns.saturating_sub(self.persists_ns) >= self.next_ns {
             if view.in_charge {
                 self.judge(view, self.next_ns, found);
             }
-            self.next_ns += self.every_ns;
+            let same = self.next_ns >= self.before_ns;
+            self.next_ns = self.next_ns.saturating_add(self.every_ns);
+            let left_ns = view.now_ns.saturating_sub(self.persists_ns).checked_sub(self.next_ns);
+            if let Some(left_ns) = left_ns.filter(|_| same) {
+                // Nothing happened since that moment, so the others up to now are like it.
+                self.next_ns = self.next_ns.saturating_add((left_ns / self.every_ns + 1).saturating_mul(self.every_ns));
+            }
         }
+        self.before_ns = view.now_ns;
     }
 }

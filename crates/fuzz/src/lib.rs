@@ -1,0 +1,82 @@
+//! What reads foreign input, as targets for a fuzzer: each takes bytes, says whether they were good, and panics if something
+//! is wrong with the reader. The folder `fuzz` hands them to libFuzzer; the tests here run each for about a second.
+#![forbid(unsafe_code)]
+
+mod mutate;
+
+use ekiden_check::{Checker, Limits};
+use ekiden_trace::Reader;
+use ekiden_workload::{Workload, rt_app};
+
+pub use mutate::Mutator;
+
+/// Takes bytes; whether they were good.
+pub type Target = fn(&[u8]) -> bool;
+
+/// All targets, by the names of their seeds.
+pub const TARGETS: [(&str, Target); 4] = [("rt_app", rt_app), ("load", load), ("trace", trace), ("machine", machine)];
+
+/// A refusal has to say something.
+fn refused(error: impl std::error::Error) -> bool {
+    assert!(error.to_string().len() > 10, "a refusal without a reason: {error}");
+    false
+}
+
+/// Files in rt-app's format: what is read is a load that can run.
+pub fn rt_app(bytes: &[u8]) -> bool {
+    match rt_app::parse("fuzz", &String::from_utf8_lossy(bytes)) {
+        Ok((load, _)) => {
+            load.check().expect("what is read can run");
+            true
+        }
+        Err(error) => refused(error),
+    }
+}
+
+/// Loads in JSON: what is read is written as it was.
+pub fn load(bytes: &[u8]) -> bool {
+    match Workload::parse(&String::from_utf8_lossy(bytes)) {
+        Ok(load) => {
+            assert_eq!(Workload::parse(&load.to_json()).ok().as_ref(), Some(&load));
+            true
+        }
+        Err(error) => refused(error),
+    }
+}
+
+/// Traces: whatever a trace says, the checks live through it.
+pub fn trace(bytes: &[u8]) -> bool {
+    let reader = match Reader::new(bytes) {
+        Ok(reader) => reader,
+        Err(error) => return refused(error),
+    };
+    let mut checker = Checker::new(reader.header(), &Limits { lag_ns: Some(1_000_000), ..Limits::default() });
+    for record in reader {
+        match record {
+            Ok(record) => checker.record(&record),
+            Err(error) => return refused(error),
+        }
+    }
+    checker.finish();
+    true
+}
+
+/// Machines in a few words.
+pub fn machine(bytes: &[u8]) -> bool {
+    match ekiden_machine::parse(&String::from_utf8_lossy(bytes)) {
+        Ok(machine) => {
+            assert!(machine.nr_cpus() > 0);
+            true
+        }
+        Err(error) => refused(error),
+    }
+}
+
+/// The canary: a reader with a bug, which is found if fuzzing works.
+pub fn canary(bytes: &[u8]) -> bool {
+    // Four bytes one after the other, each of which is a branch of its own for a fuzzer that looks at coverage.
+    if bytes.first() == Some(&b'E') && bytes.get(1) == Some(&b'K') && bytes.get(2) == Some(&b'I') {
+        assert_ne!(bytes.get(3), Some(&b'!'), "the canary sings");
+    }
+    true
+}

@@ -1,0 +1,6 @@
+//! Loads in JSON, for libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    ekiden_fuzz::load(bytes);
+});
