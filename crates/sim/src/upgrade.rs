@@ -9,6 +9,7 @@ use ekiden_engine::Fault;
 use crate::alarm::Alarm;
 use crate::contain::contained;
 use crate::kernel::Kernel;
+use crate::trace::What;
 
 /// Whether a policy knows of the tasks that its predecessor had.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -69,6 +70,7 @@ impl Kernel {
         let env = (successor.env)(topology, self.max_tasks).expect("its parameters were looked at before the start");
         let host: Arc<dyn Host + Send> = self.questions.clone();
         let mut outcome = Outcome::default();
+        self.note(What::Upgrade, 0, None, 1);
         // A panic in either half ends the policy: what it handed over is gone.
         let done = contained(|| {
             let mut knows = Knows::All;
@@ -88,6 +90,7 @@ impl Kernel {
         self.calls = engine.calls();
         let failed = engine.fault().is_some();
         self.engine = Some(engine);
+        self.note(What::Upgrade, 0, None, 0);
         if failed {
             return self.fall_back(0);
         }

@@ -1,0 +1,68 @@
+//! A replacement of a policy that loses tasks is found in the trace, and one that loses none is not.
+
+use ekiden::prelude::*;
+use ekiden_check::{Checker, Limits, Violation};
+use ekiden_policies::Wfq;
+use ekiden_sim::{Machine, Simulation, Successor};
+use ekiden_workload::{Step, TaskSpec, Workload};
+
+const MS: u64 = 1_000_000;
+
+/// A FIFO that, when it takes over, puts the first task of each queue where nobody looks.
+struct Forgetful {
+    queues: PerCpu<SpinLock<FifoQueue<Self>>>,
+    attic: SpinLock<FifoQueue<Self>>,
+}
+
+#[policy]
+impl Scheduler for Forgetful {
+    type State = Self;
+
+    fn new(env: &Env) -> Self {
+        Self { queues: PerCpu::new(env, |_| SpinLock::default()), attic: SpinLock::default() }
+    }
+
+    fn enqueue(&self, _: &Cx, _: &Task, token: Schedulable<Self>) {
+        self.queues[token.cpu()].lock().push_back(token);
+    }
+
+    fn pick_next_task(&self, _: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
+        self.queues[cpu].lock().pop_front()
+    }
+
+    fn reregister_prep(self) -> Self {
+        self
+    }
+
+    fn reregister_init(_: &Env, state: Self) -> Self {
+        for (_, queue) in state.queues.iter() {
+            let forgotten = queue.lock().pop_front();
+            forgotten.into_iter().for_each(|token| state.attic.lock().push_back(token));
+        }
+        state
+    }
+}
+
+fn found<S: Scheduler>() -> Vec<Violation> {
+    let hogs = TaskSpec::new("hog", vec![Step::Forever { steps: vec![Step::Run { ns: MS }] }]).copies(4);
+    let load = Workload::new("hogs", 1, [hogs]).lasting(1_500 * MS);
+    let simulation = Simulation::of::<S>(Machine::flat(1), "").upgrade(100 * MS, Successor::of::<S>(""));
+    let result = simulation.traced().run(&load).unwrap();
+    assert_eq!((&result.fault, result.mistakes), (&None, 0));
+    let mut checker = Checker::new(&result.trace.header().unwrap(), &Limits::default());
+    result.trace.records().for_each(|record| checker.record(&record));
+    checker.finish()
+}
+
+#[test]
+fn a_replacement_that_forgets_a_task_is_found() {
+    let violations = found::<Forgetful>();
+    let [violation] = violations.as_slice() else { panic!("{violations:#?}") };
+    assert_eq!((violation.check, violation.since_ns, violation.cpus.as_slice()), ("upgrade", 100 * MS, &[0][..]));
+    assert!(violation.tasks[0].name.starts_with("hog."), "{violation}");
+}
+
+#[test]
+fn a_replacement_that_keeps_all_tasks_is_none() {
+    assert_eq!(found::<Wfq>(), []);
+}
