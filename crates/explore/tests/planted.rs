@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use ekiden_explore::{CASES, Case, Mode, PolicyMaker, Schedule, Strategy, explore, replay};
-use ekiden_policies::Fifo;
+use ekiden_policies::{Cfs, Eevdf, Fifo};
 use ekiden_test_policies::Drowsy;
 
 const MODES: [Mode; 3] = [Mode::Random, Mode::Pct, Mode::Exhaustive];
@@ -49,11 +49,20 @@ fn a_deadlock_is_seen_when_it_happens() {
 
 #[test]
 fn the_same_policy_without_the_race_is_left_alone() {
-    let policy = PolicyMaker::of::<Drowsy>("careful=1").unwrap();
+    assert_left_alone(&PolicyMaker::of::<Drowsy>("careful=1").unwrap(), "drowsy, careful", 500);
+}
+
+#[test]
+fn the_fair_policies_are_left_alone() {
+    assert_left_alone(&PolicyMaker::of::<Eevdf>("").unwrap(), "eevdf", 50);
+    assert_left_alone(&PolicyMaker::of::<Cfs>("").unwrap(), "cfs", 50);
+}
+
+fn assert_left_alone(policy: &PolicyMaker, name: &str, runs: u64) {
     for case in CASES {
         for mode in MODES {
-            let result = explore(case, &policy, &mut Strategy::new(mode, 2), 500);
-            assert!(result.found.is_none(), "{} {mode:?}: {:?}", case.name, result.found);
+            let result = explore(case, policy, &mut Strategy::new(mode, 2), runs);
+            assert!(result.found.is_none(), "{name}, {} {mode:?}: {:?}", case.name, result.found);
         }
     }
 }

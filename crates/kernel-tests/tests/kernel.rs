@@ -80,7 +80,7 @@ fn modules_load_run_and_unload_again_and_again() {
 
 #[test]
 fn policies_live_through_a_storm_and_no_task_is_lost() {
-    for policy in ["fifo", "wfq"] {
+    for policy in ["fifo", "wfq", "eevdf"] {
         let report = &newest().trial(&format!("storm --modules /lab --policy {policy}"))[0];
         assert_eq!(report["still_running"], true, "{report}");
         assert_eq!(report["mistakes"], 0, "{report}");
@@ -106,13 +106,15 @@ fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was() {
 }
 
 #[test]
-fn wfq_passes_the_tests_of_the_appendix_that_the_simulator_passes() {
+fn wfq_and_eevdf_pass_the_tests_of_the_appendix_that_the_simulator_passes() {
     let lab = newest();
     // The guest's own start-up work is over by then; before, it takes CPU time from the tasks that are judged.
     lab.shell("sleep 12");
-    for name in ["fair-share", "weights", "nice:0:5", "placement", "forced-move", "churn"] {
-        let load = format!("ekiden-load run {name} --check");
-        lab.shell(&format!("ekiden-trial hold --modules /lab --policy wfq -- {load}"));
+    for policy in ["wfq", "eevdf"] {
+        for name in ["fair-share", "weights", "nice:0:5", "placement", "forced-move", "churn"] {
+            let load = format!("ekiden-load run {name} --check");
+            lab.shell(&format!("ekiden-trial hold --modules /lab --policy {policy} -- {load}"));
+        }
     }
 }
 

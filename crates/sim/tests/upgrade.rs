@@ -88,8 +88,9 @@ fn a_successor_of_the_same_kind_takes_over_the_queues() {
     let load = case("fair-share").workload;
     let alone = simulation::<Wfq>().run(&load).unwrap();
     let upgraded = simulation::<Wfq>().upgrade(5 * MS, Successor::of::<Wfq>("")).run(&load).unwrap();
-    let of = |result: &SimReport| result.trace.records().collect::<Vec<_>>();
-    assert_eq!(of(&alone), of(&upgraded), "a state that moves as a whole goes on as if nothing had happened");
+    let of =
+        |result: &SimReport| result.trace.records().filter(|record| record.what != What::Upgrade).collect::<Vec<_>>();
+    assert!(of(&alone) == of(&upgraded), "a state that moves as a whole goes on as if nothing had happened");
 }
 
 #[test]

@@ -130,7 +130,7 @@ impl Balancer {
         entry.utilisation.store((entry.utilisation.load(Relaxed) + newest) / 2, Relaxed);
     }
 
-    /// A task waits on `cpu` from now on.
+    /// A task waits on `cpu` from now on. The policy holds the lock of that queue, here and in the next two.
     pub(crate) fn waits(&self, cx: &Cx, task: &Task, cpu: CpuId) {
         let entry = &self.tasks[task.id];
         let threads = u64::from(self.groups[entry.group.load(Relaxed) as usize].load(Relaxed)).max(1);
@@ -141,11 +141,13 @@ impl Balancer {
         self.cpus[cpu].waiting_load.fetch_add(load, Relaxed);
     }
 
-    /// A task that waited on `cpu` does not any more.
+    /// A task that waited on `cpu` does not any more. Returns its load.
     pub(crate) fn leaves(&self, task: TaskId, cpu: CpuId) -> u64 {
-        let load = self.tasks[task].load.load(Relaxed);
-        self.cpus[cpu].len.fetch_sub(1, Relaxed);
-        self.cpus[cpu].waiting_load.fetch_sub(load, Relaxed);
+        let (entry, load) = (&self.cpus[cpu], self.tasks[task].load.load(Relaxed));
+        // A token that outlived its task is taken for another one's; the sum is right again when nobody waits.
+        let is_last = entry.len.fetch_sub(1, Relaxed) == 1;
+        let left = if is_last { 0 } else { entry.waiting_load.load(Relaxed).saturating_sub(load) };
+        entry.waiting_load.store(left, Relaxed);
         load
     }
 
