@@ -290,3 +290,11 @@ fn a_clock_that_jumps_by_centuries_does_not_take_as_long() {
     let checks: Vec<&str> = found.iter().map(|violation| violation.check).collect();
     assert_eq!(checks, ["wait-bound", "work-conservation"], "{found:#?}");
 }
+
+#[test]
+fn two_that_run_for_centuries_on_one_cpu_are_no_reason_to_panic() {
+    let limits = Limits { lag_ns: Some(50 * MS), ..Limits::default() };
+    // The second runs elsewhere, and still counts where it waited.
+    let lines = [two_on_cpu_0(), vec![(0, 1, What::Run, 2, 0), (18_000_000_000_000, 0, What::Tick, 1, 0)]].concat();
+    assert_eq!(check_with(&limits, &lines), []);
+}

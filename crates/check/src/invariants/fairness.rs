@@ -46,13 +46,14 @@ impl FairnessLag {
         let window = &self.cpus[cpu as usize];
         let weight = |pid| view.task(pid).map_or(0, |task| u64::from(ekiden::weight_of_nice(task.nice)));
         let ran_ns = |pid: u32, before: u64| view.ran_ns(pid).saturating_sub(before);
-        let (mut all_ns, mut weights) = (0, 0);
+        // Wider than any clock: a damaged trace may have it that one CPU runs several tasks for centuries.
+        let (mut all_ns, mut weights) = (0_u128, 0);
         for (pid, before) in &window.ran_ns {
-            all_ns += ran_ns(*pid, *before);
+            all_ns += u128::from(ran_ns(*pid, *before));
             weights += weight(*pid);
         }
         for (pid, before) in &window.ran_ns {
-            let fair_ns = (u128::from(all_ns) * u128::from(weight(*pid)) / u128::from(weights.max(1))) as u64;
+            let fair_ns = (all_ns * u128::from(weight(*pid)) / u128::from(weights.max(1))) as u64;
             let got_ns = ran_ns(*pid, *before);
             if got_ns.abs_diff(fair_ns) > self.lag_ns {
                 let task = view.name(*pid);
