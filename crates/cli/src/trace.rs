@@ -106,7 +106,8 @@ fn info(path: &Path, json: bool) -> Result<()> {
         info.from_ns = info.from_ns.min(record.time_ns);
         info.until_ns = info.until_ns.max(record.time_ns);
         *kinds.entry(record.what).or_default() += 1;
-        if record.pid != 0 {
+        // That of a limit is a group.
+        if record.pid != 0 && record.what != What::Limit {
             tasks.insert(record.pid);
         }
     }
@@ -135,7 +136,8 @@ fn cat(path: &Path, cpu: Option<u32>, pid: Option<u32>) -> Result<()> {
         let record = record.with_context(|| path.display().to_string())?;
         // In these the field of the CPU numbers pieces.
         let has_cpu = !matches!(record.what, What::Name | What::Allowed | What::Considered | What::Limit);
-        let wanted = cpu.is_none_or(|cpu| has_cpu && cpu == record.cpu) && pid.is_none_or(|pid| pid == record.pid);
+        let wanted = cpu.is_none_or(|cpu| has_cpu && cpu == record.cpu)
+            && pid.is_none_or(|pid| pid == record.pid && record.what != What::Limit);
         if wanted {
             writeln!(output, "{record}")?;
         }
