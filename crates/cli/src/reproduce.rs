@@ -356,7 +356,8 @@ impl WastedCores {
 /// Overload-on-Wakeup and the fix of Group Imbalance cost several times what the paper saw.
 fn model() -> Model {
     let jitter = Jitter { sleep_ns: 50_000, work_permille: 20 };
-    Model { jitter, smt_percent: 180, idle_states: Vec::new(), ..Model::default() }
+    // Sleeps that last up to as much longer by chance are the timer slack.
+    Model { jitter, timer_slack_ns: 0, smt_percent: 180, idle_states: Vec::new(), ..Model::default() }
 }
 
 /// One run; `page` is where a page of it goes, if there is to be one.

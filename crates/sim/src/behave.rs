@@ -88,6 +88,7 @@ impl Kernel {
                 return Flow::On;
             }
             Effect::Lock { lock, mode } => return self.lock(task, cpu, lock, mode),
+            Effect::PipeRead { pipe } => return self.pipe_read(task, cpu, pipe),
             Effect::Barrier { barrier, parties, mode } => return self.barrier(task, cpu, barrier, parties, mode),
             Effect::Exit => {
                 self.task_mut(task).state = State::Dead;
@@ -102,7 +103,6 @@ impl Kernel {
         match op.effect {
             Effect::Sleep { ns } => return self.sleep(task, cpu, ns),
             Effect::PipeWrite { pipe } => return self.pipe_write(task, cpu, pipe),
-            Effect::PipeRead { pipe } => return self.pipe_read(task, cpu, pipe),
             Effect::Unlock { lock } => self.unlock(task, cpu, lock),
             Effect::Await { condition, lock } => return self.wait_for(task, cpu, condition, lock),
             Effect::Signal { condition, most } => self.signal(task, cpu, condition, most),
@@ -136,6 +136,7 @@ impl Kernel {
                 let (root, nice, mask) = (parent.root, parent.nice, parent.mask);
                 self.roots[root as usize].0.forked += 1;
                 let child = self.create(root, Some(task), program, nice, mask, cpu);
+                self.spend(child, self.machine.model.costs.child_ns);
                 self.begin(child);
             }
             Effect::Mark => {
@@ -154,6 +155,7 @@ impl Kernel {
             Effect::Finish => self.finish(task, cpu),
             Effect::Nothing
             | Effect::RunFor { .. }
+            | Effect::PipeRead { .. }
             | Effect::Lock { .. }
             | Effect::Barrier { .. }
             | Effect::Wait
@@ -171,10 +173,10 @@ impl Kernel {
     }
 
     fn sleep_until(&mut self, task: TaskIndex, cpu: CpuId, at_ns: u64) -> Flow {
-        let slack_ns = match self.machine.model.jitter.sleep_ns {
+        let slack_ns = self.machine.model.timer_slack_ns.saturating_add(match self.machine.model.jitter.sleep_ns {
             0 => 0,
             most_ns => self.task_mut(task).random.up_to(most_ns),
-        };
+        });
         self.alarms.set(Alarm::Sleep(task), at_ns.saturating_add(slack_ns));
         self.block(task, cpu, State::Asleep);
         Flow::Sleeps
@@ -225,18 +227,20 @@ impl Kernel {
 
     fn pipe_write(&mut self, task: TaskIndex, cpu: CpuId, number: u32) -> Flow {
         let pipe = &mut self.shared.pipes[number as usize];
-        if let Some(reader) = pipe.readers.pop_front() {
-            self.wake_by(task, cpu, reader, wake_flags::SYNC);
-        } else if pipe.bytes < PIPE_CAPACITY {
-            pipe.bytes += 1;
-        } else {
+        if pipe.bytes == PIPE_CAPACITY {
             pipe.writers.push_back(task);
             self.block(task, cpu, State::Writing { pipe: number });
             return Flow::Sleeps;
         }
+        pipe.bytes += 1;
+        // As in Linux: where there were bytes already, a reader has been woken up for them.
+        if pipe.bytes == 1 {
+            self.wake_reader(task, cpu, number);
+        }
         Flow::On
     }
 
+    /// A reader that was woken up comes here again, and may find that another one was faster.
     fn pipe_read(&mut self, task: TaskIndex, cpu: CpuId, number: u32) -> Flow {
         let pipe = &mut self.shared.pipes[number as usize];
         if pipe.bytes == 0 {
@@ -244,12 +248,24 @@ impl Kernel {
             self.block(task, cpu, State::Reading { pipe: number });
             return Flow::Sleeps;
         }
+        self.go_to(task, self.task(task).place + 1);
+        let pipe = &mut self.shared.pipes[number as usize];
         match pipe.writers.pop_front() {
             // Its byte takes the place of the one that was read.
             Some(writer) => self.wake_by(task, cpu, writer, wake_flags::SYNC),
             None => pipe.bytes -= 1,
         }
+        if self.shared.pipes[number as usize].bytes > 0 {
+            self.wake_reader(task, cpu, number);
+        }
         Flow::On
+    }
+
+    /// Wakes up the reader that has waited longest. It sees to the next one, if it leaves bytes.
+    fn wake_reader(&mut self, waker: TaskIndex, cpu: CpuId, number: u32) {
+        if let Some(reader) = self.shared.pipes[number as usize].readers.pop_front() {
+            self.wake_by(waker, cpu, reader, wake_flags::SYNC);
+        }
     }
 
     /// The task that runs on `cpu` wakes another one up: through a pipe, for which the kernel expects the waker to sleep

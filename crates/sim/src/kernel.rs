@@ -634,13 +634,18 @@ impl Kernel {
         self.stats.ticks += 1;
         self.account(cpu);
         self.note(What::Tick, cpu, Some(running), 0);
-        self.take_time(cpu, self.machine.model.costs.tick_ns);
+        let tick_ns = self.machine.model.costs.tick_ns;
+        self.take_time(cpu, tick_ns);
         self.alarms.set(Alarm::Tick(cpu), self.machine.next_tick_ns(cpu, self.now_ns));
         self.tell_for(Call::TaskTick, EventKind::Tick, cpu, running);
         if self.cpu(cpu).running == Some(running) && self.throttle(running, cpu) {
             self.look_for_work(cpu, Some(running));
-        } else if self.cpu(cpu).slice_ns == 0 {
+        } else if self.cpu(cpu).slice_ns == 0 && tick_ns == 0 {
             self.look_for_work(cpu, None);
+        } else if self.cpu(cpu).slice_ns == 0 {
+            // After the tick's own work. What runs next will have run a little less than a whole number of periods when
+            // it is ticked, which is why slices last up to a period longer than they are.
+            self.alarms.set_if_earlier(Alarm::Resched(cpu), self.now_ns + tick_ns);
         }
     }
 

@@ -22,6 +22,8 @@ pub struct Model {
     pub smt_percent: u32,
     /// What comes from devices besides that which tasks have asked for.
     pub interrupts: Vec<Interrupt>,
+    /// A sleep lasts this much longer, so that timers can go off together: 50,000 for ordinary tasks of Linux.
+    pub timer_slack_ns: u64,
     /// What varies at random.
     pub jitter: Jitter,
 }
@@ -40,6 +42,7 @@ impl Default for Model {
             ],
             smt_percent: 130,
             interrupts: Vec::new(),
+            timer_slack_ns: 50_000,
             jitter: Jitter::default(),
         }
     }
@@ -91,6 +94,8 @@ pub struct Costs {
     pub atomic_ns: u64,
     /// Starting a child, instead of `syscall_ns`.
     pub fork_ns: u64,
+    /// What a child does before its program begins, most of it page faults.
+    pub child_ns: u64,
     /// Replacing the program image, and its start and end.
     pub exec_ns: u64,
     /// From the end of a program until its task is gone.
@@ -113,6 +118,7 @@ impl Default for Costs {
             syscall_ns: 300,
             atomic_ns: 50,
             fork_ns: 50_000,
+            child_ns: 10_000,
             exec_ns: 300_000,
             exit_ns: 30_000,
         }
@@ -151,7 +157,7 @@ pub struct Interrupt {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Jitter {
-    /// A sleep lasts up to this much longer: the kernel's timer slack, 50,000 for ordinary tasks.
+    /// A sleep lasts up to this much longer, besides the timer slack.
     pub sleep_ns: u64,
     /// The work of a step is up to this many thousandths more or less, at most 1,000.
     pub work_permille: u32,
@@ -181,10 +187,11 @@ impl Model {
             syscall_ns: 1,
             atomic_ns: 1,
             fork_ns: 1,
+            child_ns: 0,
             exec_ns: 1,
             exit_ns: 0,
         };
-        Self { costs, idle_states: Vec::new(), smt_percent: 200, ..Self::default() }
+        Self { costs, idle_states: Vec::new(), smt_percent: 200, timer_slack_ns: 0, ..Self::default() }
     }
 
     /// Reads one from JSON. What it leaves out is as in the default.

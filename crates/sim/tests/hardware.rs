@@ -2,7 +2,7 @@
 
 use ekiden::Topology;
 use ekiden_policies::Fifo;
-use ekiden_sim::{Costs, IdleState, Interrupt, Machine, Model, SimError, SimReport, Simulation};
+use ekiden_sim::{Costs, IdleState, Interrupt, Machine, Model, SimError, SimReport, Simulation, What};
 use ekiden_workload::{Step, TaskSpec, Workload};
 
 const US: u64 = 1_000;
@@ -86,4 +86,53 @@ fn a_model_that_names_what_there_is_not_is_refused() {
     let refused = Simulation::of::<Fifo>(machine, "").run(&Workload::new("test", 4, [hog("hog", 0, 1)]));
     let Err(error @ SimError::Machine(_)) = refused else { panic!("it ran") };
     assert!(error.to_string().contains("CPU 4: the machine has 4"), "{error}");
+}
+
+#[test]
+fn a_byte_for_a_pipe_that_has_some_wakes_nobody_and_who_leaves_some_wakes_the_next() {
+    let reader = |cpu| TaskSpec::new(format!("reader-{cpu}"), vec![Step::PipeRead { pipe: 0 }]).on([cpu]);
+    let writes = Step::repeat(2, [Step::PipeWrite { pipe: 0 }]);
+    let writer = TaskSpec::new("writer", vec![Step::Sleep { ns: MS }, writes]).on([2]);
+    let load = Workload::new("test", 3, [reader(0), reader(1), writer]);
+    let trace = Simulation::of::<Fifo>(Machine::flat(3), "").traced().run(&load).unwrap().trace;
+    let wakers = trace.records().filter(|record| record.what == What::Wake).map(|record| record.value);
+    // The timer; then CPU 2, and CPU 0; plus one.
+    assert_eq!(wakers.collect::<Vec<_>>(), [0, 3, 1]);
+}
+
+#[test]
+fn a_slice_lasts_one_tick_more_because_the_tick_itself_takes_time() {
+    let hog = TaskSpec::new("hog", vec![Step::Run { ns: 100 * MS }]).on([0]).copies(2);
+    let load = Workload::new("test", 1, [hog]);
+    let runs = |tick_ns| -> Vec<u64> {
+        let mut model = Model::free();
+        model.costs.tick_ns = tick_ns;
+        let trace = Simulation::of::<Fifo>(Machine::flat(1).with_model(model), "").traced().run(&load).unwrap().trace;
+        let runs = trace.records().filter(|record| record.what == What::Run).map(|record| record.time_ns);
+        runs.skip(1).take(3).collect()
+    };
+    // Of 20 ms, when ticks are 4 ms apart. The first task begins just after one.
+    assert_eq!(runs(0), [24 * MS, 44 * MS, 64 * MS]);
+    assert_eq!(runs(5_000), [24 * MS + 5_000, 48 * MS + 5_000, 72 * MS + 5_000]);
+}
+
+#[test]
+fn a_sleep_lasts_longer_by_the_timer_slack() {
+    let load = Workload::new("test", 1, [TaskSpec::new("sleeper", vec![Step::Sleep { ns: MS }])]);
+    let wall_ns = |timer_slack_ns| {
+        let model = Model { timer_slack_ns, ..Model::free() };
+        Simulation::of::<Fifo>(Machine::flat(1).with_model(model), "").run(&load).unwrap().report.wall_ns
+    };
+    assert_eq!(wall_ns(50_000) - wall_ns(0), 50_000);
+}
+
+#[test]
+fn a_child_first_does_what_children_do() {
+    let load = Workload::new("test", 1, [TaskSpec::new("parent", vec![Step::fork([]), Step::Wait])]);
+    let wall_ns = |child_ns| {
+        let mut model = Model::free();
+        model.costs.child_ns = child_ns;
+        Simulation::of::<Fifo>(Machine::flat(1).with_model(model), "").run(&load).unwrap().report.wall_ns
+    };
+    assert_eq!(wall_ns(70_000) - wall_ns(0), 70_000);
 }
