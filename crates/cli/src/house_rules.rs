@@ -16,7 +16,7 @@ use crate::bench::MAY_BE_UNSAFE;
 const SKIPPED: &[&str] = &["target", ".git", "node_modules", "dist"];
 
 /// The documents that name paths.
-const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "DEVELOPING.md"];
+const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "DEVELOPING.md", "docs/fidelity.md"];
 
 fn root() -> PathBuf {
     Checkout::find().unwrap().root().to_owned()

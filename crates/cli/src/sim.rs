@@ -20,6 +20,7 @@ use serde::Serialize;
 use crate::{
     check::{self, Bounds},
     failure::{Exit, Failure},
+    fidelity::Models,
     policies,
     sweep::Sweep,
     view,
@@ -59,7 +60,8 @@ pub(crate) struct Sim {
     /// between nodes, 2x1x4x2+1x8x1@512:21; `host` for this machine; or one of bulldozer64, core8, xeon80, laptop
     #[arg(long, value_name = "SPEC", value_parser = machine, conflicts_with = "cpus")]
     machine: Option<Topology>,
-    /// How the machine behaves (costs, tick, idle states, interrupts), in a JSON file; `ekiden sim model` prints one
+    /// How the machine behaves (costs, tick, idle states, interrupts), in a JSON file: `ekiden sim model` prints
+    /// one, `ekiden fidelity --calibrate` measures one
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
     /// Let sleeps and work vary by chance, the same for the same seed
@@ -125,7 +127,7 @@ impl Sim {
         policies::check_params(&self.policy, &params)?;
         let mut machine = Machine::new(topology);
         if let Some(path) = &self.model {
-            machine.model = model(path)?;
+            machine.model = model(path, &self.policy)?;
         }
         if self.seed.is_some() && machine.model.jitter == Jitter::default() {
             machine.model.jitter = JITTER;
@@ -286,9 +288,12 @@ pub(crate) fn load(name: &str, cpus: u32) -> Result<(Workload, builtin::Check)> 
     Ok((load, check))
 }
 
-/// How a machine behaves, from a file.
-pub(crate) fn model(path: &Path) -> Result<Model> {
+/// How a machine behaves, from a file; from one that `ekiden fidelity --calibrate` wrote, under this policy.
+pub(crate) fn model(path: &Path, policy: &str) -> Result<Model> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the model {}", path.display()))?;
+    if let Ok(models) = serde_json::from_str::<Models>(&text) {
+        return models.of(policy);
+    }
     Model::from_json(&text).map_err(|why| Failure::new(Exit::Usage, format!("{}: {why}", path.display())).into())
 }
 

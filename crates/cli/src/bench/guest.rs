@@ -37,20 +37,20 @@ pub(crate) enum Clock {
 impl InVm {
     /// Runs `ekiden bench ARGS --json` in a guest and returns what it printed.
     pub(crate) fn bench<T: DeserializeOwned>(&self, contest: &Contest, args: &[String], clock: Clock) -> Result<T> {
-        self.with_guest(contest.modules(), contest.policies(), clock, |vm, counts, progress| {
+        self.with_guest(contest.modules(), contest.policies(), clock, |vm, _, counts, progress| {
             progress.step(format!("measuring {}", args.first().map_or("", String::as_str)));
             bench_in(vm, contest, args, counts, &mut |line| progress.note(line))
         })
     }
 
-    /// Boots a guest that has the modules of these policies, for `work`, which is also told whether its clock counts
-    /// instructions.
+    /// Boots a guest that has the modules of these policies, for `work`, which is also told which directory is /host
+    /// there, and whether its clock counts instructions.
     pub(crate) fn with_guest<T>(
         &self,
         modules: Option<&Path>,
         policies: &[String],
         clock: Clock,
-        work: impl FnOnce(&Vm, bool, &mut Progress) -> Result<T>,
+        work: impl FnOnce(&Vm, &Path, bool, &mut Progress) -> Result<T>,
     ) -> Result<T> {
         let mut progress = Progress::new();
         let kernel = self.shape.fetch(&mut progress)?;
@@ -63,7 +63,7 @@ impl InVm {
         shape.icount |= clock == Clock::Exact && !shape.kvm;
         let spec = Self { shape, ..*self }.spec(&kernel, share.path(), clock)?;
         let vm = Vm::boot(&kernel, &spec)?;
-        let result = work(&vm, counts_instructions(&spec), &mut progress)?;
+        let result = work(&vm, share.path(), counts_instructions(&spec), &mut progress)?;
         vm.shutdown()?;
         Ok(result)
     }

@@ -16,7 +16,7 @@ use super::{
 /// Models by policy: what a switch costs is also the policy's doing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Models {
+pub(crate) struct Models {
     /// Where it was measured.
     kernel: String,
     pub(super) policies: BTreeMap<String, Model>,
@@ -26,7 +26,6 @@ pub(super) struct Models {
 struct Knob {
     name: &'static str,
     load: &'static str,
-    /// Absent: the least that the load takes is not the sum of anything else.
     cost: fn(&mut Model) -> &mut u64,
     figure: fn(&Shown) -> f64,
 }
@@ -55,8 +54,10 @@ const KNOBS: &[Knob] = &[
     knob("wakeup_ns", "cost-switch", |model| &mut model.costs.wakeup_ns, wait),
     knob("switch_ns", "cost-switch", |model| &mut model.costs.switch_ns, done),
     knob("kick_ns", "cost-across", |model| &mut model.costs.kick_ns, wait),
+    knob("timer_slack_ns", "cost-sleep", |model| &mut model.timer_slack_ns, done),
+    knob("exit_ns", "cost-exit", |model| &mut model.costs.exit_ns, done),
     knob("fork_ns", "cost-fork", |model| &mut model.costs.fork_ns, |shown| shown.own_ns as f64),
-    knob("exit_ns", "cost-fork", |model| &mut model.costs.exit_ns, done),
+    knob("child_ns", "cost-fork", |model| &mut model.costs.child_ns, done),
     knob("exec_ns", "cost-exec", |model| &mut model.costs.exec_ns, done),
 ];
 
@@ -99,9 +100,10 @@ impl Calibration {
             for pass in 1..=PASSES {
                 for knob in KNOBS {
                     let run = measured.runs.iter().find(|run| run.policy == *policy && run.load == knob.load);
-                    let Some(real) = run.and_then(|run| run.shown.as_ref()).map(knob.figure) else { continue };
+                    let Some(real) = run.and_then(|run| Shown::median(&run.shown)) else { continue };
+                    let real = (knob.figure)(&real);
                     let simulated = knob.turn(&mut model, real, |model| {
-                        Ok((knob.figure)(&simulate(measured, policy, knob.load, model.clone())?))
+                        Ok((knob.figure)(&simulate(measured, policy, knob.load, model.clone(), 0)?.0))
                     })?;
                     if pass == PASSES {
                         let ns = *(knob.cost)(&mut model);
@@ -167,10 +169,41 @@ impl Models {
         fs::write(path, serde_json::to_string_pretty(self)?).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    pub(super) fn of(&self, policy: &str) -> Result<Model> {
+    /// The one of a policy.
+    pub(crate) fn of(&self, policy: &str) -> Result<Model> {
         let Some(model) = self.policies.get(policy) else {
             bail!("the costs are not of {policy}; calibrate with --policy {policy}");
         };
         Ok(model.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fidelity::measure::Run;
+    use ekiden::Topology;
+    use ekiden_trace::Header;
+
+    #[test]
+    fn costs_that_were_put_in_are_found() {
+        let mut truth = Model { idle_states: Vec::new(), timer_slack_ns: 70_000, ..Model::default() };
+        truth.costs.switch_ns = 2_345;
+        truth.costs.fork_ns = 67_890;
+        truth.costs.refill_ns = 0;
+        let machine = Header::of(&Topology::flat(2));
+        let mut measured = Measured { kernel: "6.18".into(), counts: false, machine, runs: Vec::new() };
+        for load in loads() {
+            let (shown, _) = simulate(&measured, "fifo", &load, truth.clone(), 0).unwrap();
+            measured.runs.push(Run { policy: "fifo".into(), load, shown: vec![shown] });
+        }
+        let found = Calibration::of(&measured).unwrap().models.of("fifo").unwrap();
+        let near = |found_ns: u64, true_ns: u64| assert!(found_ns.abs_diff(true_ns) <= 20, "{found_ns}, not {true_ns}");
+        near(found.costs.switch_ns, 2_345);
+        near(found.costs.fork_ns, 67_890);
+        near(found.costs.wakeup_ns, truth.costs.wakeup_ns);
+        near(found.costs.child_ns, truth.costs.child_ns);
+        near(found.timer_slack_ns, 70_000);
+        assert!(Models { kernel: String::new(), policies: BTreeMap::new() }.of("fifo").is_err());
     }
 }

@@ -1,19 +1,27 @@
 //! What both sides showed, side by side.
 
+use std::{fs, io, path::Path};
+
 use anyhow::{Context, Result};
 use ekiden::Topology;
 use ekiden_bench::{number, table};
 use ekiden_sim::{Machine, Model};
+use ekiden_trace::Trace;
 use serde::Serialize;
 
 use super::{
     loads,
-    measure::{Measured, Run, Shown},
+    measure::{Measured, Run, Shown, keep_trace},
 };
 use crate::policies;
 
 /// How far a figure may be off.
 const LIMIT: f64 = 0.15;
+
+/// How many simulations the medians are of, and by how many thousandths work varies in them. Where a task ends just
+/// before another wakes up, one simulation shows one case, and one measurement another.
+const SEEDS: u64 = 9;
+const WORK_PERMILLE: u32 = 10;
 
 /// Below this, a count is too small for percentages: it may be off by as much.
 const FEW: f64 = 20.0;
@@ -58,11 +66,27 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    pub(super) fn of(measured: &Measured, model: impl Fn(&str) -> Result<Model>) -> Result<Self> {
+    pub(super) fn of(
+        measured: &Measured,
+        model: impl Fn(&str) -> Result<Model>,
+        traces: Option<&Path>,
+    ) -> Result<Self> {
         let row = |run: &Run| -> Result<Row> {
             let Run { policy, load, shown } = run.clone();
-            let Some(real) = shown else { return Ok(Row { policy, load, figures: Vec::new(), others: 0.0 }) };
-            let simulated = simulate(measured, &policy, &load, model(&policy)?)?;
+            let Some(real) = Shown::median(&shown) else {
+                return Ok(Row { policy, load, figures: Vec::new(), others: 0.0 });
+            };
+            let mut model = model(&policy)?;
+            model.jitter.work_permille = WORK_PERMILLE;
+            let mut all = Vec::new();
+            for seed in 1..=SEEDS {
+                let (simulated, trace) = simulate(measured, &policy, &load, model.clone(), seed)?;
+                all.push(simulated);
+                if let Some(directory) = traces.filter(|_| seed == SEEDS) {
+                    keep_trace(&trace, directory, "simulated", &policy, &load)?;
+                }
+            }
+            let simulated = Shown::median(&all).context("nothing was simulated")?;
             let others = real.others_ns as f64 / real.done_ns.max(1) as f64;
             Ok(Row { policy, load, figures: figures(&real, &simulated), others })
         };
@@ -106,8 +130,77 @@ impl Comparison {
     }
 }
 
-/// The same on the simulated machine.
-pub(super) fn simulate(measured: &Measured, policy: &str, load: &str, model: Model) -> Result<Shown> {
+impl Comparison {
+    /// Puts the table into a document, between two lines that mark its place; a document without them gets it at its end.
+    pub(super) fn write_into(&self, path: &Path) -> Result<()> {
+        let failed = || format!("cannot write {}", path.display());
+        let text = match fs::read_to_string(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+            text => text,
+        };
+        fs::write(path, between_marks(&text.with_context(failed)?, &self.to_markdown())).with_context(failed)
+    }
+
+    /// A row a load and policy; each cell has the real figure, the simulated one, and by how much that is off.
+    fn to_markdown(&self) -> String {
+        let names = self.rows.iter().find_map(|row| (!row.figures.is_empty()).then_some(&row.figures));
+        let names: Vec<&str> = names.into_iter().flatten().map(|figure| figure.name).collect();
+        let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+        let heading = ["load", "policy"].into_iter().chain(names.iter().copied()).map(str::to_owned);
+        let mut text = row(heading.collect()) + &row(vec!["---".to_owned(); names.len() + 2]);
+        for Row { policy, load, figures, .. } in &self.rows {
+            let cell = |figure: &Compared| {
+                let off = match figure.met {
+                    true if figure.off.abs() > LIMIT => "few".to_owned(),
+                    true => format!("{:+.0} %", 100.0 * figure.off),
+                    false => format!("**{:+.0} %**", 100.0 * figure.off),
+                };
+                format!("{} → {} ({off})", short(figure.real), short(figure.simulated))
+            };
+            let cells = [format!("`{load}`"), policy.clone()].into_iter().chain(figures.iter().map(cell));
+            text += &row(cells.collect());
+        }
+        let Self { kernel, cpus, within, figures, .. } = self;
+        format!(
+            "Linux {kernel}, {cpus} CPUs: {within} of {figures} figures within {:.0} %.\n\n{text}",
+            100.0 * self.limit
+        )
+    }
+}
+
+const MARKS: [&str; 2] = ["<!-- ekiden fidelity --markdown writes this -->\n", "<!-- up to here -->\n"];
+
+fn between_marks(text: &str, figures: &str) -> String {
+    let [begin, end] = MARKS;
+    let (before, rest) = text.split_once(begin).unwrap_or((text, ""));
+    let after = rest.split_once(end).map_or("", |(_, after)| after);
+    format!("{before}{begin}\n{figures}\n{end}{after}")
+}
+
+/// A number in a narrow column.
+fn short(value: f64) -> String {
+    if value != 0.0 && value < 100.0 { format!("{value:.1}") } else { number(value.round()).replace(".000", "") }
+}
+
+/// Copies what the guest wrote.
+pub(super) fn copy_traces(from: &Path, to: &Path) -> Result<()> {
+    let failed = || format!("cannot copy the traces to {}", to.display());
+    fs::create_dir_all(to).with_context(failed)?;
+    for entry in fs::read_dir(from).with_context(failed)? {
+        let path = entry.with_context(failed)?.path();
+        fs::copy(&path, to.join(path.file_name().unwrap_or_default())).with_context(failed)?;
+    }
+    Ok(())
+}
+
+/// The same on the simulated machine, with its trace.
+pub(super) fn simulate(
+    measured: &Measured,
+    policy: &str,
+    load: &str,
+    model: Model,
+    seed: u64,
+) -> Result<(Shown, Trace)> {
     let mut topology = measured.machine.topology().context("what was measured names no machine")?;
     if measured.counts {
         // All CPUs of an emulated machine are one thread of the host, so that they share what it can do.
@@ -117,8 +210,8 @@ pub(super) fn simulate(measured: &Measured, policy: &str, load: &str, model: Mod
     let machine = Machine::new(topology).with_model(model);
     let simulation = policies::simulate(policy, machine, "")
         .with_context(|| format!("there is no policy `{policy}` in the simulator; leave it out with --policy"))?;
-    let result = simulation.traced().run(&workload)?;
-    Ok(Shown::of(&result.report, &result.trace, 0))
+    let result = simulation.seed(seed).traced().run(&workload)?;
+    Ok((Shown::of(&result.report, &result.trace, 0), result.trace))
 }
 
 fn figures(real: &Shown, simulated: &Shown) -> Vec<Compared> {
@@ -141,4 +234,39 @@ fn figures(real: &Shown, simulated: &Shown) -> Vec<Compared> {
 
 fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(done_ns: u64, wait_ns: u64) -> Shown {
+        Shown { done_ns, wait_p50_ns: wait_ns, ..Shown::default() }
+    }
+
+    #[test]
+    fn a_figure_is_off_by_its_part_of_the_real_one() {
+        let figures = figures(&shown(1_000_000, 100_000), &shown(1_250_000, 110_000));
+        let of = |name: &str| figures.iter().find(|figure| figure.name == name).unwrap();
+        assert!((of("throughput, 1/s").off + 0.2).abs() < 1e-9 && !of("throughput, 1/s").met);
+        assert!((of("wait p50, us").off - 0.1).abs() < 1e-9 && of("wait p50, us").met);
+    }
+
+    #[test]
+    fn what_is_too_small_for_percentages_is_judged_by_its_size() {
+        let off = |real_ns, simulated_ns| figures(&shown(1, real_ns), &shown(1, simulated_ns))[4].met;
+        assert!(off(1_000, 3_000));
+        assert!(!off(1_000, 3_100));
+    }
+
+    #[test]
+    fn a_table_takes_its_own_place_in_a_document() {
+        let [begin, end] = MARKS;
+        let once = between_marks("before\n", "table 1\n");
+        assert_eq!(once, format!("before\n{begin}\ntable 1\n\n{end}"));
+        assert_eq!(
+            between_marks(&(once + "after\n"), "table 2\n"),
+            format!("before\n{begin}\ntable 2\n\n{end}after\n")
+        );
+    }
 }

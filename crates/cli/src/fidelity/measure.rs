@@ -1,9 +1,9 @@
 //! The side of the real kernel: loads under a scheduler, recorded, and what the recording comes to.
 
-use std::{fs, path::Path};
+use std::{cmp::Ordering, fs, path::Path, thread, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use ekiden_loader::Recorder;
+use ekiden_loader::{Recorder, Recording};
 use ekiden_trace::{Figures, Header, Trace};
 use ekiden_workload::{Report, Workload, exec::usable_cpus};
 use serde::{Deserialize, Serialize};
@@ -20,10 +20,13 @@ use crate::{
 /// Room for two million records, which no load here needs.
 const RING_BYTES: u32 = 64 << 20;
 
+/// How long the kernel has other things to do after a scheduler or a recorder has come or gone.
+const QUIET: Duration = Duration::from_millis(500);
+
 /// What a load showed, on either side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Shown {
-    /// When its last task was done, which is as long as the load took.
+    /// From its start until its last task was done.
     pub(super) done_ns: u64,
     pub(super) switches: u64,
     pub(super) migrations: u64,
@@ -42,8 +45,8 @@ pub(super) struct Shown {
 pub(super) struct Run {
     pub(super) policy: String,
     pub(super) load: String,
-    /// Absent if the policy was thrown out.
-    pub(super) shown: Option<Shown>,
+    /// Of each repeat; empty if the policy was thrown out.
+    pub(super) shown: Vec<Shown>,
 }
 
 /// All that was measured.
@@ -60,19 +63,42 @@ pub(super) struct Measured {
 impl Measured {
     /// Whether no policy was thrown out.
     pub(super) fn all_stayed(&self) -> bool {
-        self.runs.iter().all(|run| run.shown.is_some())
+        self.runs.iter().all(|run| !run.shown.is_empty())
     }
 }
 
 impl Shown {
+    /// The median of each figure; nothing of nothing.
+    pub(super) fn median(all: &[Self]) -> Option<Self> {
+        fn middle<T: Copy>(all: &[Shown], figure: impl Fn(&Shown) -> T, order: impl Fn(&T, &T) -> Ordering) -> T {
+            let mut values: Vec<T> = all.iter().map(figure).collect();
+            values.sort_by(order);
+            values[values.len() / 2]
+        }
+        let number = |figure: fn(&Self) -> u64| middle(all, figure, u64::cmp);
+        (!all.is_empty()).then(|| Self {
+            done_ns: number(|shown| shown.done_ns),
+            switches: number(|shown| shown.switches),
+            migrations: number(|shown| shown.migrations),
+            wait_mean_ns: middle(all, |shown| shown.wait_mean_ns, f64::total_cmp),
+            wait_p50_ns: number(|shown| shown.wait_p50_ns),
+            wait_p90_ns: number(|shown| shown.wait_p90_ns),
+            wait_p99_ns: number(|shown| shown.wait_p99_ns),
+            others_ns: number(|shown| shown.others_ns),
+            own_ns: number(|shown| shown.own_ns),
+        })
+    }
+
     pub(super) fn of(report: &Report, trace: &Trace, begin_ns: u64) -> Self {
         let zero_ns = report.zero_ns.map_or(0, |zero_ns| zero_ns.saturating_sub(begin_ns));
-        let done_ns = report.tasks.iter().filter_map(|task| task.finish_ns).max().unwrap_or(report.wall_ns);
+        let start = report.task(loads::STARTER).and_then(|starter| starter.marks_ns.first());
+        let start_ns = start.copied().unwrap_or(0);
+        let last_ns = report.tasks.iter().filter_map(|task| task.finish_ns).max().unwrap_or(report.wall_ns);
         // Where PIDs are not told, all tasks of the trace are the load's.
         let pids: Option<Vec<u32>> = report.tasks.iter().map(|task| task.pid).collect();
-        let figures = Figures::of(trace.records(), pids.as_deref(), zero_ns..zero_ns + done_ns);
+        let figures = Figures::of(trace.records(), pids.as_deref(), zero_ns + start_ns..zero_ns + last_ns);
         Self {
-            done_ns,
+            done_ns: last_ns.saturating_sub(start_ns),
             switches: figures.switches,
             migrations: figures.migrations,
             wait_mean_ns: figures.wait_mean_ns(),
@@ -86,7 +112,13 @@ impl Shown {
 }
 
 /// Runs all loads under all policies on the kernel of this machine.
-pub(super) fn measure(contest: &Contest, names: &[String], counts: bool) -> Result<Measured> {
+pub(super) fn measure(
+    contest: &Contest,
+    names: &[String],
+    repeat: u32,
+    counts: bool,
+    traces: Option<&Path>,
+) -> Result<Measured> {
     let mut progress = Progress::new();
     let (contestants, modules) = contest.prepare(&mut progress)?;
     progress.step("waiting until the machine has settled");
@@ -100,22 +132,33 @@ pub(super) fn measure(contest: &Contest, names: &[String], counts: bool) -> Resu
             let load = loads::find(name, cpus)?;
             progress.step(format!("{name} under {}", contestant.name()));
             let (shown, stayed) = contestant.run(&modules, || {
-                // The first time warms caches of all kinds.
-                run(contestant, &load, &speed)?;
-                run(contestant, &load, &speed)
+                let mut shown = Vec::new();
+                for turn in 0..=repeat {
+                    let (turned, recording) = run(contestant, &load, &speed)?;
+                    // The first time warms caches of all kinds.
+                    if turn > 0 {
+                        shown.push(turned);
+                    }
+                    if let Some(directory) = traces.filter(|_| turn == repeat) {
+                        keep_trace(&recording.trace, directory, "real", contestant.name(), name)?;
+                    }
+                }
+                Ok(shown)
             })?;
-            let shown = shown.filter(|_| stayed);
+            let shown = shown.filter(|_| stayed).unwrap_or_default();
             runs.push(Run { policy: contestant.name().to_owned(), load: name.clone(), shown });
         }
     }
     Ok(Measured { kernel: load::kernel_release()?, counts, machine: Header::of(&topology), runs })
 }
 
-fn run(contestant: &Contestant, workload: &Workload, speed: &str) -> Result<Shown> {
+fn run(contestant: &Contestant, workload: &Workload, speed: &str) -> Result<(Shown, Recording)> {
     let file = tempfile::NamedTempFile::with_suffix(".json").context("cannot create a file for a load")?;
     fs::write(file.path(), workload.to_json()).context("cannot write a load")?;
-    let path = path(file.path());
+    let path = file.path().display().to_string();
     let recorder = Recorder::start(RING_BYTES)?;
+    // The kernel still frees what the one before had.
+    thread::sleep(QUIET);
     let printed = load::output(&["run", &path, "--json", "--watchdog", "600", "--loops-per-ms", speed])?;
     let recording = recorder.stop(&workload.name)?;
     if recording.lost > 0 {
@@ -123,9 +166,25 @@ fn run(contestant: &Contestant, workload: &Workload, speed: &str) -> Result<Show
     }
     let report: Report = serde_json::from_str(&printed).context("ekiden-load says something strange")?;
     load::expect(contestant, report.scheduler.as_deref())?;
-    Ok(Shown::of(&report, &recording.trace, recording.begin_ns))
+    Ok((Shown::of(&report, &recording.trace, recording.begin_ns), recording))
 }
 
-fn path(path: &Path) -> String {
-    path.display().to_string()
+/// Writes a trace to a file that is called after what it is of.
+pub(super) fn keep_trace(trace: &Trace, directory: &Path, side: &str, policy: &str, load: &str) -> Result<()> {
+    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    let path = directory.join(format!("{side}-{policy}-{}", load.replace('/', "_")));
+    fs::write(&path, trace.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_taken_of_each_figure_by_itself() {
+        let shown = |done_ns, switches| Shown { done_ns, switches, ..Shown::default() };
+        let median = Shown::median(&[shown(1, 30), shown(2, 10), shown(9, 20)]).unwrap();
+        assert_eq!((median.done_ns, median.switches), (2, 20));
+        assert_eq!(Shown::median(&[]), None);
+    }
 }

@@ -11,18 +11,12 @@ use std::{fs, path::PathBuf, process::ExitCode};
 use anyhow::{Context, Result};
 use clap::Args;
 
-use self::{
-    calibrate::{Calibration, Models},
-    compare::Comparison,
-    measure::Measured,
-};
-use crate::{
-    bench::{
-        Output, Verdict,
-        contest::{Contest, PolicyArgs},
-        guest::{Clock, InVm, json_of},
-    },
-    progress::Progress,
+pub(crate) use self::calibrate::Models;
+use self::{calibrate::Calibration, compare::Comparison, measure::Measured};
+use crate::bench::{
+    Output, Verdict,
+    contest::{Contest, PolicyArgs},
+    guest::{Clock, InVm, json_of},
 };
 
 #[derive(Args)]
@@ -44,6 +38,9 @@ pub(crate) struct Fidelity {
     /// A load, as `ekiden sim list` shows them; by default those that schedulers are judged by
     #[arg(long = "load", value_name = "LOAD")]
     loads: Vec<String>,
+    /// How often to measure each; medians are compared
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    repeat: u32,
     /// Write what the real kernel showed to this file
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -56,6 +53,12 @@ pub(crate) struct Fidelity {
     /// Compare with a simulated machine of these costs instead of a usual one
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
+    /// Put the table into this document, in the place that is marked there
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Keep the traces of both sides in this directory, for `ekiden check` and to be looked at
+    #[arg(long, value_name = "DIR")]
+    traces: Option<PathBuf>,
     /// Print what the real kernel showed, and do not compare
     #[arg(long, hide = true)]
     raw: bool,
@@ -87,10 +90,14 @@ impl Fidelity {
             return Ok(code);
         }
         let models = self.model.as_deref().map(Models::read).transpose()?;
-        let comparison = Comparison::of(&measured, |policy| match &models {
+        let model = |policy: &str| match &models {
             Some(models) => models.of(policy),
             None => Ok(ekiden_sim::Model::default()),
-        })?;
+        };
+        let comparison = Comparison::of(&measured, model, self.traces.as_deref())?;
+        if let Some(path) = &self.markdown {
+            comparison.write_into(path)?;
+        }
         let verdict = Verdict { all_stayed: comparison.all_stayed, limits_met: comparison.passed };
         self.output.show(&comparison, &comparison.to_text(), &verdict)
     }
@@ -108,28 +115,22 @@ impl Fidelity {
         };
         let contest = Contest::new(&self.policies, &self.source);
         if !self.vm.vm {
-            return measure::measure(&contest, &names, self.output.counts());
+            return measure::measure(&contest, &names, self.repeat, self.output.counts(), self.traces.as_deref());
         }
-        self.vm.with_guest(contest.modules(), contest.policies(), Clock::Exact, |vm, counts, progress| {
-            self.measured_in(vm, &contest, &names, counts, progress)
+        self.vm.with_guest(contest.modules(), contest.policies(), Clock::Exact, |vm, share, counts, progress| {
+            progress.step("measuring the real kernel");
+            let mut argv = ["ekiden", "fidelity", "--raw"].map(str::to_owned).to_vec();
+            argv.push(format!("--repeat={}", self.repeat));
+            argv.extend(contest.to_args());
+            argv.extend(names.iter().flat_map(|name| ["--load".to_owned(), name.clone()]));
+            if counts {
+                argv.extend(["--unit".to_owned(), "instructions".to_owned()]);
+            }
+            let Some(traces) = &self.traces else { return json_of(vm, argv, &mut |line| progress.note(line)) };
+            argv.extend(["--traces".to_owned(), "/host/traces".to_owned()]);
+            let measured = json_of(vm, argv, &mut |line| progress.note(line))?;
+            compare::copy_traces(&share.join("traces"), traces)?;
+            Ok(measured)
         })
-    }
-
-    fn measured_in(
-        &self,
-        vm: &ekiden_vm::Vm,
-        contest: &Contest,
-        names: &[String],
-        counts: bool,
-        progress: &mut Progress,
-    ) -> Result<Measured> {
-        progress.step("measuring the real kernel");
-        let mut argv = ["ekiden", "fidelity", "--raw"].map(str::to_owned).to_vec();
-        argv.extend(contest.to_args());
-        argv.extend(names.iter().flat_map(|name| ["--load".to_owned(), name.clone()]));
-        if counts {
-            argv.extend(["--unit".to_owned(), "instructions".to_owned()]);
-        }
-        json_of(vm, argv, &mut |line| progress.note(line))
     }
 }
