@@ -62,9 +62,10 @@ fn staged(mut load: Workload, cpus: u32) -> Workload {
 fn small(name: &str) -> Option<Workload> {
     let task = |name: &str, steps: Vec<Step>| TaskSpec::new(name, steps).on([0]);
     let tasks = match name {
-        // A task that never waits for its own byte.
+        // A task that never waits for its own bytes, some of which come to an empty pipe and most to one that is not.
         "syscall" => {
-            vec![task("task", vec![Step::repeat(2_000, [Step::PipeWrite { pipe: 0 }, Step::PipeRead { pipe: 0 }])])]
+            let (write, read) = (Step::PipeWrite { pipe: 0 }, Step::PipeRead { pipe: 0 });
+            vec![task("task", vec![Step::repeat(300, [Step::repeat(5, [write]), Step::repeat(5, [read])])])]
         }
         "run" => vec![task("task", vec![Step::Run { ns: 400_000_000 }])],
         "switch" => builtin::pipe(2_000, Where::SameCpu).tasks,
