@@ -56,7 +56,7 @@ pub(crate) struct Bounds {
     call: u64,
     /// How long a task that waited when the policy was replaced may go on waiting
     #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
-    upgrade: u64,
+    after_upgrade: u64,
 }
 
 impl Bounds {
@@ -68,7 +68,7 @@ impl Bounds {
             kick_ns: self.kick * 1_000,
             lag_ns: self.lag.map(|ms| ms * 1_000_000),
             call_ns: self.call * 1_000,
-            upgrade_ns: self.upgrade * 1_000_000,
+            upgrade_ns: self.after_upgrade * 1_000_000,
         }
     }
 }
