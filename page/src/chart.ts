@@ -27,7 +27,7 @@ export const GUTTER = 92;
 const NODE_GAP = 4;
 const TITLES: Record<PanelName, string> = {
   tasks: "Run-queue size (tasks that wait or run)",
-  load: "Run-queue load (weights of these tasks; 1024 is nice 0)",
+  load: "Run-queue load (weights of these tasks, a group's shared by its tasks; 1024 is nice 0)",
   lanes: "Tasks (who had the CPU)",
   considered: "Considered CPUs (how often each was looked at in a decision)",
 };
@@ -119,7 +119,7 @@ export class Chart {
     this.panels.get("tasks")!.legend.innerHTML = sizes
       .map((n) => swatch(this.scales.tasks.css(n), n === 0 ? "0, idle" : `${n}${n === sizes.at(-1) && n < tasks_max ? "+" : ""}`))
       .join("");
-    const steps = [0, 256, 1024, 2048, 4096, 8192, 16384, 65536, 262144].filter((n) => n <= load_max);
+    const steps = [0, 16, 256, 1024, 2048, 4096, 8192, 16384, 65536, 262144].filter((n) => n <= load_max);
     if (load_max > (steps.at(-1) ?? 0)) steps.push(load_max);
     this.panels.get("load")!.legend.innerHTML = steps.map((n) => swatch(this.scales.load.css(n), count(n))).join("");
     const many = this.programs.length > 8;
@@ -242,8 +242,8 @@ export class Chart {
     const { width } = raster;
     const sums = new Float32Array(width * this.order.length * 4);
     /** Runs that are wide enough for an edge of their own. */
-    const wide: [cpu: number, x0: number, x1: number, task: number][] = [];
-    raster.eachRun(this.pieces, (cpu, x0, x1, task, share, isExact) => {
+    const wide: [cpu: number, x0: number, x1: number, task: number, leaves: boolean][] = [];
+    raster.eachRun(this.pieces, (cpu, x0, x1, task, share, leaves) => {
       const [r, g, b] = this.colorOf(task);
       const weight = only !== null && only !== task ? 0.12 * share : share;
       const row = this.rowOf[cpu] * width;
@@ -255,7 +255,7 @@ export class Chart {
         sums[cell + 2] += b * part;
         sums[cell + 3] += part;
       }
-      if (isExact && x1 - x0 > 4 * dpr) wide.push([cpu, x0, x1, task]);
+      if (leaves !== null && x1 - x0 > 4 * dpr) wide.push([cpu, x0, x1, task, leaves]);
     });
     const end = Math.min(width, (this.summary.end_ns - this.state.from) / raster.nsPerPixel);
     const [r, g, b] = rgbOf(this.colors.ground);
@@ -271,7 +271,7 @@ export class Chart {
     });
     ctx.fillStyle = this.colors.ground;
     if (rowHeight >= 6) this.order.forEach((_, row) => ctx.fillRect(GUTTER, this.y(row) + rowHeight - 1, this.plotWidth, 1));
-    for (const [cpu, , x1] of wide) ctx.fillRect(GUTTER + x1 / dpr - 0.5, this.y(this.rowOf[cpu]), 0.5, rowHeight);
+    for (const [cpu, , x1, , leaves] of wide) if (leaves) ctx.fillRect(GUTTER + x1 / dpr - 0.5, this.y(this.rowOf[cpu]), 0.5, rowHeight);
     if (rowHeight < 10) return;
     ctx.fillStyle = "#000";
     for (const [cpu, x0, x1, task] of wide) {

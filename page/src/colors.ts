@@ -67,11 +67,9 @@ export function tasksPlace(value: number): number {
 
 /** Loads, in weights of nice 0, up to the highest there is. */
 export function loadPlace(most: number): (value: number) => number {
-  const whole = Math.log2(1 + Math.max(1, most / 1024));
-  return (value) => {
-    const v = value / 1024;
-    return Math.min(1, v * 4) * 0.25 + 0.75 * (Math.log2(1 + v) / whole);
-  };
+  // A task in a big group weighs little, and must be seen all the same.
+  const whole = Math.log2(1 + Math.max(1, most / 64));
+  return (value) => Math.min(1, value / 8) * 0.25 + 0.75 * (Math.log2(1 + value / 64) / whole);
 }
 
 /** How often a CPU was looked at. */

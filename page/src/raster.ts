@@ -102,10 +102,13 @@ export class Raster {
     }
   }
 
-  /** Calls `draw` for every stretch in which one task had a CPU, or most of it: with its share. */
+  /**
+   * Calls `draw` for every stretch in which one task had a CPU, or most of it: with its share, and whether the task left
+   * the CPU at its end, if that is known.
+   */
   eachRun(
     pieces: Piece[],
-    draw: (cpu: number, x0: number, x1: number, task: number, share: number, isExact: boolean) => void,
+    draw: (cpu: number, x0: number, x1: number, task: number, share: number, leaves: boolean | null) => void,
   ): void {
     const x = (time: number) => (time - this.from) / this.nsPerPixel;
     for (const { tile, from, until } of pieces) {
@@ -120,7 +123,7 @@ export class Raster {
             while (end < last && tile.longest[cell + end - bin] === task && tile.longestShare[cell + end - bin] === share) end++;
             if (task !== NO_TASK) {
               const [begin, stop] = [tile.begin + bin * tile.binNs, tile.begin + end * tile.binNs];
-              draw(cpu, x(Math.max(from, begin)), x(Math.min(until, stop)), task, share / 255, false);
+              draw(cpu, x(Math.max(from, begin)), x(Math.min(until, stop)), task, share / 255, null);
             }
             bin = end;
           }
@@ -129,7 +132,7 @@ export class Raster {
       }
       tile.cpus.forEach(({ runBegin, runEnd, runTask }, cpu) => {
         for (let index = firstAfter(runEnd, from); index < runBegin.length && runBegin[index] < until; index++) {
-          draw(cpu, x(Math.max(from, runBegin[index])), x(Math.min(until, runEnd[index])), runTask[index], 1, true);
+          draw(cpu, x(Math.max(from, runBegin[index])), x(Math.min(until, runEnd[index])), runTask[index], 1, runEnd[index] < until);
         }
       });
     }

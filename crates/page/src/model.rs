@@ -26,7 +26,9 @@ pub struct Change {
     pub time_ns: u64,
     /// How many tasks wait for the CPU or run there.
     pub tasks: u32,
-    /// Their weights together; 1024 is a task of nice 0.
+    /// Their weights together; 1024 is a task of nice 0. That of a task in a group is divided by the tasks that the group
+    /// had when the task came to this run queue, as CFS divides it among the tasks of an autogroup (papers/002, section
+    /// 2.2.1).
     pub load: u32,
 }
 
@@ -97,6 +99,12 @@ pub struct Counters {
     pub refusals: u64,
     /// CPU time of all tasks, in nanoseconds.
     pub busy_ns: u64,
+    /// Calls into the policy, if the trace tells of them.
+    pub calls: u64,
+    /// How long they took together, in nanoseconds.
+    pub calls_ns: u128,
+    /// How long the longest took.
+    pub call_ns_max: u64,
 }
 
 /// How long the tasks of one program waited.
@@ -141,6 +149,10 @@ struct State {
     since_ns: u64,
     woken_ns: Option<u64>,
     weight: u32,
+    /// 0 is no group.
+    group: u64,
+    /// What it counts for in the load of the run queue that it is in.
+    share: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -160,6 +172,8 @@ pub struct Builder {
     queues: Vec<Queue>,
     dense: Vec<u32>,
     sparse: HashMap<u32, u32>,
+    /// How many tasks a group has.
+    groups: HashMap<u64, u32>,
     considered: Vec<u64>,
 }
 
@@ -175,6 +189,7 @@ impl Builder {
             queues: vec![Queue { tasks: 0, load: 0, run: None }; nr_cpus],
             dense: Vec::new(),
             sparse: HashMap::new(),
+            groups: HashMap::new(),
             considered: Vec::new(),
         }
     }
@@ -189,7 +204,9 @@ impl Builder {
             self.considered.push(value);
             return;
         }
-        if !self.considered.is_empty() {
+        // These tell how long the deciding took.
+        let is_about_calls = matches!(what, What::Call | What::Lock | What::Unlock);
+        if !self.considered.is_empty() && !is_about_calls {
             let task = if pid == 0 { NO_TASK } else { self.task(pid) };
             let considered = std::mem::take(&mut self.considered);
             self.model.decisions.push(Decision { time_ns: self.model.end_ns, cpu, task, what, considered });
@@ -201,11 +218,22 @@ impl Builder {
                 self.model.counters.preemptions += 1;
                 self.put(pid, At::Away);
             }
-            What::Block | What::Throttle | What::Exit => self.put(pid, At::Away),
+            What::Block | What::Throttle => self.put(pid, At::Away),
+            What::Exit => {
+                self.put(pid, At::Away);
+                self.join(pid, 0);
+            }
+            What::Group => self.join(pid, value),
+            What::Call => {
+                self.model.counters.calls += 1;
+                self.model.counters.calls_ns += u128::from(value);
+                self.model.counters.call_ns_max = self.model.counters.call_ns_max.max(value);
+            }
             What::New => {
                 // A PID may be used again.
                 if self.known(pid).is_some() {
                     self.put(pid, At::Away);
+                    self.join(pid, 0);
                 }
                 self.add(pid);
             }
@@ -219,7 +247,11 @@ impl Builder {
             What::Migrate => self.model.counters.migrations += 1,
             What::Kick => self.model.counters.kicks += 1,
             What::Refuse => self.model.counters.refusals += 1,
-            What::Nice => self.weigh(pid, weight_of_nice((value as i64).clamp(-20, 19) as i32)),
+            What::Nice => {
+                let task = self.task(pid);
+                self.states[task as usize].weight = weight_of_nice((value as i64).clamp(-20, 19) as i32);
+                self.weigh(task);
+            }
             What::Name => {
                 let task = self.task(pid);
                 let name = self.names.entry(task).or_default();
@@ -250,7 +282,8 @@ impl Builder {
         let task = self.model.tasks.len() as u32;
         self.model.tasks.push(Task { pid, name: String::new() });
         self.model.waits.push(Waits::default());
-        self.states.push(State { at: At::Away, since_ns: 0, woken_ns: None, weight: weight_of_nice(0) });
+        let weight = weight_of_nice(0);
+        self.states.push(State { at: At::Away, since_ns: 0, woken_ns: None, weight, group: 0, share: weight });
         if pid < DENSE_PIDS {
             let place = pid as usize;
             if self.dense.len() <= place {
@@ -275,7 +308,7 @@ impl Builder {
     fn put(&mut self, pid: u32, to: At) {
         let now_ns = self.model.end_ns;
         let task = self.task(pid);
-        let State { at: from, since_ns, weight, .. } = self.states[task as usize];
+        let State { at: from, since_ns, share, .. } = self.states[task as usize];
         match to {
             At::Waiting(_) if !matches!(from, At::Waiting(_)) => self.states[task as usize].since_ns = now_ns,
             At::Running(cpu) => {
@@ -312,12 +345,14 @@ impl Builder {
         }
         if let Some(cpu) = cpu_of(from) {
             let queue = &mut self.queues[cpu as usize];
-            (queue.tasks, queue.load) = (queue.tasks - 1, queue.load - u64::from(weight));
+            (queue.tasks, queue.load) = (queue.tasks - 1, queue.load - u64::from(share));
             self.change(cpu);
         }
         if let Some(cpu) = cpu_of(to) {
+            let share = self.share(task);
+            self.states[task as usize].share = share;
             let queue = &mut self.queues[cpu as usize];
-            (queue.tasks, queue.load) = (queue.tasks + 1, queue.load + u64::from(weight));
+            (queue.tasks, queue.load) = (queue.tasks + 1, queue.load + u64::from(share));
             self.change(cpu);
         }
     }
@@ -328,12 +363,37 @@ impl Builder {
         self.model.lanes[cpu as usize].runs.extend(run.map(|run| Run { end_ns, ..run }));
     }
 
-    fn weigh(&mut self, pid: u32, weight: u32) {
-        let task = self.task(pid) as usize;
-        let before = std::mem::replace(&mut self.states[task].weight, weight);
-        if let At::Waiting(cpu) | At::Running(cpu) = self.states[task].at {
+    /// A task changes its group.
+    fn join(&mut self, pid: u32, group: u64) {
+        let task = self.task(pid);
+        let before = std::mem::replace(&mut self.states[task as usize].group, group);
+        if before == group {
+            return;
+        }
+        if let Some(count) = self.groups.get_mut(&before) {
+            *count -= 1;
+        }
+        if group != 0 {
+            *self.groups.entry(group).or_default() += 1;
+        }
+        self.weigh(task);
+    }
+
+    /// What a task counts for in a load from now on.
+    fn share(&self, task: u32) -> u32 {
+        let State { weight, group, .. } = self.states[task as usize];
+        let tasks = if group == 0 { 1 } else { self.groups.get(&group).copied().unwrap_or(1) };
+        (weight / tasks.max(1)).max(1)
+    }
+
+    /// The weight of a task has changed.
+    fn weigh(&mut self, task: u32) {
+        let share = self.share(task);
+        let state = &mut self.states[task as usize];
+        let before = std::mem::replace(&mut state.share, share);
+        if let At::Waiting(cpu) | At::Running(cpu) = state.at {
             let queue = &mut self.queues[cpu as usize];
-            queue.load = queue.load - u64::from(before) + u64::from(weight);
+            queue.load = queue.load - u64::from(before) + u64::from(share);
             self.change(cpu);
         }
     }

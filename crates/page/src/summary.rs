@@ -117,6 +117,11 @@ fn counters<'a>(model: &Model, notes: &'a Notes) -> Vec<(&'a str, String)> {
     ];
     let mut all: Vec<_> = own.into_iter().map(|(name, count)| (name, count.to_string())).collect();
     all.push(("CPUs busy", format!("{busy:.1} %")));
+    if counted.calls > 0 {
+        let mean_ns = counted.calls_ns / u128::from(counted.calls);
+        all.push(("calls into the policy", counted.calls.to_string()));
+        all.push(("mean and longest call", format!("{mean_ns} ns, {} ns", counted.call_ns_max)));
+    }
     all.extend(notes.counters.iter().map(|(name, value)| (name.as_str(), value.clone())));
     all
 }

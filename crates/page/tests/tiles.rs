@@ -265,6 +265,24 @@ fn considered_cpus_are_counted_where_they_were_looked_at() {
 }
 
 #[test]
+fn the_weight_of_a_group_is_shared_by_its_tasks() {
+    let at = |time_ns, cpu, what, pid, value| Record { time_ns, cpu, what, pid, value };
+    let model = model(&[
+        at(0, 0, What::Group, 1, 7),
+        at(0, 0, What::Group, 2, 7),
+        at(10, 0, What::Enqueue, 1, 0),
+        at(20, 0, What::Enqueue, 3, 0),
+        at(30, 1, What::Enqueue, 2, 0),
+        at(40, 1, What::Exit, 2, 0),
+        at(50, 0, What::Nice, 1, 5),
+        at(60, 0, What::Block, 3, 0),
+    ]);
+    let loads = |cpu: usize| model.lanes[cpu].changes.iter().map(|one| (one.time_ns, one.load)).collect::<Vec<_>>();
+    assert_eq!(loads(0), [(0, 0), (10, 512), (20, 1536), (50, 1024 + 335), (60, 335)]);
+    assert_eq!(loads(1), [(0, 0), (30, 512), (40, 0)]);
+}
+
+#[test]
 fn tiles_that_are_not_there_are_refused() {
     let model = model(&[Record { time_ns: 10_000, cpu: 0, what: What::Idle, pid: 0, value: 0 }]);
     for id in [(0, 1), (1, 2), (60, 0), (u32::MAX, u64::MAX), (3, u64::MAX)] {
