@@ -364,11 +364,14 @@ impl Kernel {
             // It is about to have something to do, so nobody else is sent there.
             self.idle.clear(cpu);
         }
-        let awake_ns = match self.cpu(cpu).running {
-            Some(_) => 0,
-            None => self.machine.model.idle_exit_ns(self.now_ns - self.cpu(cpu).idle_since_ns),
+        let model = &self.machine.model;
+        let delay_ns = match self.cpu(cpu).running {
+            // No interrupt: it looks when it is done with what it is in the midst of, which is a wake-up mostly.
+            Some(_) if by == cpu => model.costs.wakeup_ns.max(1),
+            Some(_) => self.machine.kick_ns(by, cpu),
+            None => model.idle_exit_ns(self.now_ns - self.cpu(cpu).idle_since_ns) + self.machine.kick_ns(by, cpu),
         };
-        let at_ns = self.now_ns + awake_ns + self.machine.kick_ns(by, cpu);
+        let at_ns = self.now_ns + delay_ns;
         self.alarms.set_if_earlier(Alarm::Resched(cpu), at_ns);
     }
 
