@@ -181,15 +181,20 @@ export class Inside implements Source {
 
 /** From `ekiden view`. */
 export class Server implements Source {
-  async summary(): Promise<Summary> {
-    return (await fetch("summary")).json();
+  summary(): Promise<Summary> {
+    return this.await("summary", 30);
   }
 
-  async violations(): Promise<Violation[]> {
+  violations(): Promise<Violation[]> {
+    return this.await("violations", 300);
+  }
+
+  /** Asks until there is an answer: the server is there before it has read the trace. */
+  private async await<T>(name: string, everyMs: number): Promise<T> {
     for (;;) {
-      const found: Violation[] | null = await (await fetch("violations")).json();
-      if (found) return found;
-      await new Promise((resolve) => setTimeout(resolve, 300));
+      const answer: T | null = await (await fetch(name)).json();
+      if (answer) return answer;
+      await new Promise((resolve) => setTimeout(resolve, everyMs));
     }
   }
 

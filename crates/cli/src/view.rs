@@ -2,7 +2,6 @@
 
 use std::{
     fs::{self, File},
-    io::BufReader,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
     sync::Arc,
@@ -12,7 +11,7 @@ use std::{
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_check::{Checker, Limits, Violation};
-use ekiden_page::{Builder, Notes, REPORT_BYTES_MAX, Server, report};
+use ekiden_page::{Builder, Model, Notes, REPORT_BYTES_MAX, Server, report};
 use ekiden_trace::{Header, Reader, Record};
 
 use crate::{check::Bounds, signals};
@@ -45,46 +44,53 @@ pub(crate) struct View {
     bounds: Bounds,
 }
 
-type FileReader = Reader<BufReader<File>>;
-
-pub(crate) fn open(path: &Path) -> Result<FileReader> {
+/// It reads much at a time by itself.
+fn open(path: &Path) -> Result<Reader<File>> {
     let file = File::open(path).with_context(|| format!("cannot open the trace {}", path.display()))?;
-    Reader::new(BufReader::with_capacity(1 << 20, file)).with_context(|| path.display().to_string())
+    Reader::new(file).with_context(|| path.display().to_string())
 }
 
 impl View {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let reader = open(&self.trace)?;
-        let header = reader.header().clone();
-        let notes = Notes { machine: machine_name(&header), ..Notes::default() };
-        let mut builder = Builder::new(&header);
-        for record in reader {
-            builder.record(&record.with_context(|| self.trace.display().to_string())?);
-        }
-        let model = builder.finish();
-        let checks = self.check();
         if let Some(path) = &self.report {
-            let violations = checks.join().expect("checks do not panic")?;
+            let (header, model, notes) = self.read(reader)?;
+            let violations = self.check().join().expect("checks do not panic")?;
             let text = report(&header, &model, &violations, &notes, self.report_kb as usize * 1_000)?;
             fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
             println!("next: open {} in a browser", path.display());
             return Ok(ExitCode::SUCCESS);
         }
-        let server = Server::new(self.port, header, model, notes)?;
-        let told = Arc::clone(&server);
-        thread::spawn(move || match checks.join().expect("checks do not panic") {
-            Ok(violations) => told.found(violations),
-            Err(error) => eprintln!("ekiden: {error:#}"),
-        });
-        let stopped = Arc::clone(&server);
-        let _handling = signals::handle(move |_| stopped.stop()).context("cannot handle signals")?;
+        // The browser has the page on its screen while the trace is read.
+        let server = Server::new(self.port)?;
+        let serving = Arc::clone(&server);
+        let running = thread::spawn(move || serving.run());
         println!("{}", server.url());
         eprintln!("Ctrl-C ends it");
         if !self.no_open {
             start_browser(&server.url());
         }
-        server.run();
+        let stopped = Arc::clone(&server);
+        let (header, model, notes) = self.read(reader)?;
+        server.show(header, model, notes);
+        let _handling = signals::handle(move |_| stopped.stop()).context("cannot handle signals")?;
+        let (checks, told) = (self.check(), server);
+        thread::spawn(move || match checks.join().expect("checks do not panic") {
+            Ok(violations) => told.found(violations),
+            Err(error) => eprintln!("ekiden: {error:#}"),
+        });
+        running.join().expect("the server does not panic");
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn read(&self, reader: Reader<File>) -> Result<(Header, Model, Notes)> {
+        let header = reader.header().clone();
+        let mut builder = Builder::new(&header);
+        for record in reader {
+            builder.record(&record.with_context(|| self.trace.display().to_string())?);
+        }
+        let notes = Notes { machine: machine_name(&header), ..Notes::default() };
+        Ok((header, builder.finish(), notes))
     }
 
     /// The checks take longer than the rest, so that they read the trace on their own, while the page is there already.

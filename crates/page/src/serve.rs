@@ -44,9 +44,7 @@ pub struct Server {
     listener: TcpListener,
     port: u16,
     is_over: AtomicBool,
-    header: Header,
-    model: Model,
-    notes: Notes,
+    shown: OnceLock<(Header, Model, Notes)>,
     violations: OnceLock<Vec<Violation>>,
 }
 
@@ -58,20 +56,26 @@ impl Server {
     ///
     /// # Errors
     /// When the port is taken.
-    pub fn new(port: u16, header: Header, model: Model, notes: Notes) -> Result<Arc<Self>, ServeError> {
+    pub fn new(port: u16) -> Result<Arc<Self>, ServeError> {
         let listen = || -> io::Result<(TcpListener, u16)> {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
             let port = listener.local_addr()?.port();
             Ok((listener, port))
         };
         let (listener, port) = listen().map_err(|why| ServeError::Listen { port, why })?;
-        let (is_over, violations) = (AtomicBool::new(false), OnceLock::new());
-        Ok(Arc::new(Self { listener, port, is_over, header, model, notes, violations }))
+        let is_over = AtomicBool::new(false);
+        Ok(Arc::new(Self { listener, port, is_over, shown: OnceLock::new(), violations: OnceLock::new() }))
     }
 
     /// Where it is, for a browser.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
+    }
+
+    /// What there is to be shown; until then the page says that the trace is being opened. Only the first call counts.
+    pub fn show(&self, header: Header, model: Model, notes: Notes) {
+        // Whoever came first was right.
+        let _ = self.shown.set((header, model, notes));
     }
 
     /// Tells what the checks have found; until then the page says that they are at work. Only the first call counts.
@@ -138,21 +142,20 @@ impl Server {
         if parsed.method != Some("GET") {
             return plain("405 Method Not Allowed", "there is nothing to be changed here");
         }
+        let path = parsed.path.unwrap_or_default();
+        if path == "/" {
+            let note = "<script>window.ekidenServer=true</script>";
+            return ("200 OK", "text/html; charset=utf-8", PAGE.replacen(PLACE, note, 1).into_bytes());
+        }
         const JSON: &str = "application/json";
-        match parsed.path.unwrap_or_default() {
-            "/" => {
-                let note = "<script>window.ekidenServer=true</script>";
-                ("200 OK", "text/html; charset=utf-8", PAGE.replacen(PLACE, note, 1).into_bytes())
-            }
-            "/summary" => {
-                let violations = self.violations.get().map(Vec::as_slice);
-                ("200 OK", JSON, Summary::of(&self.header, &self.model, violations, &self.notes).to_json())
-            }
-            "/violations" => {
-                let json = serde_json::to_vec(&self.violations.get()).expect("plain data has a JSON form");
-                ("200 OK", JSON, json)
-            }
-            path => match tile_of(path).and_then(|id| self.model.tile(id)) {
+        let violations = self.violations.get().map(Vec::as_slice);
+        let Some((header, model, notes)) = self.shown.get() else {
+            return ("200 OK", JSON, b"null".to_vec());
+        };
+        match path {
+            "/summary" => ("200 OK", JSON, Summary::of(header, model, violations, notes).to_json()),
+            "/violations" => ("200 OK", JSON, serde_json::to_vec(&violations).expect("plain data has a JSON form")),
+            path => match tile_of(path).and_then(|id| model.tile(id)) {
                 Some(tile) => ("200 OK", "application/octet-stream", tile),
                 None => plain("404 Not Found", "there is no such page"),
             },
