@@ -80,6 +80,8 @@ enum Trial {
         #[arg(last = true)]
         command: Vec<String>,
     },
+    /// Records a thread that sleeps a hundred times.
+    Record,
     /// A child of a load.
     Child {
         /// What it does: `spin`, `yield`, `nap`.
@@ -100,6 +102,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Refusals { modules } => trials::refusals(&modules),
         Trial::Attached { modules } => trials::attached(&modules),
         Trial::Hold { modules, policy, command } => trials::hold(&modules, &policy, &command),
+        Trial::Record => trials::record(),
         Trial::Child { what } => load::child(&what),
     }
 }

@@ -8,7 +8,8 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use ekiden::Call;
-use ekiden_loader::{Config, LoadError, Program, Scope, Session, Status, loaded, sysfs, unload_all};
+use ekiden_loader::{Config, LoadError, Program, Recorder, Scope, Session, Status, loaded, sysfs, unload_all};
+use ekiden_trace::Figures;
 use serde::Serialize;
 
 use crate::load::{self, Worker, pause};
@@ -316,4 +317,42 @@ pub(crate) fn hold(modules: &Path, policy: &str, command: &[String]) -> Result<(
     session.stop();
     ensure!(status.success(), "{program} failed under {policy}: {status}");
     Ok(())
+}
+
+#[derive(Serialize)]
+struct RecordReport {
+    /// What the recording shows of this process: wake-ups, switches to it, the longest wait.
+    wakeups: u64,
+    switches: u64,
+    longest_wait_ns: u64,
+    /// How often it gave up a CPU, by the kernel's own count.
+    kernel_switches: u64,
+    lost: u64,
+}
+
+/// Records itself while it sleeps a hundred times, under the kernel's own scheduler.
+pub(crate) fn record() -> Result<()> {
+    let recorder = Recorder::start(1 << 20)?;
+    let before = voluntary_switches()?;
+    for _ in 0..100 {
+        thread::sleep(Duration::from_micros(500));
+    }
+    let kernel_switches = voluntary_switches()? - before;
+    let recording = recorder.stop("a hundred naps")?;
+    let figures = Figures::of(recording.trace.records(), Some(&[std::process::id()]), 0..u64::MAX);
+    let report = RecordReport {
+        wakeups: figures.wakeups,
+        switches: figures.switches,
+        longest_wait_ns: figures.wait_ns(1_000),
+        kernel_switches,
+        lost: recording.lost,
+    };
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
+
+fn voluntary_switches() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok()).context("no count of switches")
 }

@@ -125,3 +125,16 @@ fn a_policy_for_attached_tasks_leaves_the_others_alone() {
     assert!(report["attached_tasks"].as_u64().unwrap() < 5, "it took more than was given: {report}");
     assert!(report["batch_ran_ns"].as_u64().unwrap() > 0, "batch work got nothing: {report}");
 }
+
+#[test]
+fn a_recording_counts_the_sleeps_of_a_task_as_the_kernel_does() {
+    let reports = newest().trial("record");
+    let number = |key: &str| reports[0][key].as_u64().unwrap();
+    assert_eq!(number("lost"), 0);
+    assert!(number("kernel_switches") >= 100, "{reports:#?}");
+    // To attach and detach takes some sleeps besides.
+    let (wakeups, least) = (number("wakeups"), number("kernel_switches"));
+    assert!((least..least + 30).contains(&wakeups), "{reports:#?}");
+    assert!(number("switches") >= least, "{reports:#?}");
+    assert!((1..1_000_000_000).contains(&number("longest_wait_ns")), "{reports:#?}");
+}
