@@ -19,7 +19,9 @@ pub(crate) struct Slot {
     state: AtomicU64,
     pub(crate) host_task: AtomicU64,
     pub(crate) runtime_ns: AtomicU64,
+    /// That of the task; 0 in a free slot, which no id can name.
     generation: AtomicU32,
+    generation_next: AtomicU32,
     pub(crate) pid: AtomicU32,
     pub(crate) weight: AtomicU32,
     pub(crate) nice: AtomicI32,
@@ -34,6 +36,7 @@ impl Slot {
             host_task: AtomicU64::new(0),
             runtime_ns: AtomicU64::new(0),
             generation: AtomicU32::new(0),
+            generation_next: AtomicU32::new(1),
             pid: AtomicU32::new(0),
             weight: AtomicU32::new(0),
             nice: AtomicI32::new(0),
@@ -137,7 +140,7 @@ impl TaskTable {
     pub(crate) fn insert(&self, host_task: u64, pid: u32) -> Option<TaskId> {
         let index = self.free.lock().pop()?;
         let slot = &self.slots[index as usize];
-        let generation = slot.generation.load(Relaxed).max(1);
+        let generation = slot.generation_next.load(Relaxed);
         slot.host_task.store(host_task, Relaxed);
         slot.pid.store(pid, Relaxed);
         slot.runtime_ns.store(0, Relaxed);
@@ -153,8 +156,9 @@ impl TaskTable {
     pub(crate) fn remove(&self, task: TaskId) {
         if let Some(slot) = self.get(task) {
             slot.set_state(slot.state().issue(Phase::Free, 0));
-            // From here on the old id finds nothing, so that nobody can free the slot twice.
-            slot.generation.store(task.generation.wrapping_add(1).max(1), Relaxed);
+            slot.generation_next.store(task.generation.wrapping_add(1).max(1), Relaxed);
+            // From here on no id finds it, so that nobody can free the slot twice.
+            slot.generation.store(0, Relaxed);
             self.free.lock().push(task.slot);
         }
     }

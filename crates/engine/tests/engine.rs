@@ -301,3 +301,16 @@ proptest! {
         prop_assert!(bench.engine.tasks().len() <= TASKS);
     }
 }
+
+#[test]
+fn the_id_that_a_slot_will_have_next_names_no_task_yet() {
+    let bench = Bench::new::<Fifo>();
+    let init = Event { kind: EventKind::TaskInit as u32, args: [1, 1], ..Event::default() };
+    let task = bench.event(init).task;
+    let leave = |task| bench.event(Event { kind: EventKind::TaskDisable as u32, task, ..Event::default() }).status;
+    assert_eq!(leave(task), Status::Done as i32);
+    let next = TaskId { generation: task.generation + 1, ..task };
+    assert_eq!(leave(next), Status::Invalid as i32);
+    assert!(bench.engine.tasks().is_empty());
+    assert_eq!(bench.event(init).task, next);
+}
