@@ -4,7 +4,8 @@ use core::cell::Cell;
 
 use ekiden_abi::Kicks;
 
-use crate::{CpuId, CpuMask, TaskId, Topology};
+use crate::tape::{learn, runs};
+use crate::{CpuId, CpuMask, MAX_CPUS, TaskId, Topology};
 
 /// Questions that a policy may ask its host in the middle of a call. The answers are inputs like the message itself:
 /// a recorder writes them down, a replayer gives the same ones again.
@@ -71,7 +72,7 @@ impl<'a> Cx<'a> {
         if let Some(now_ns) = self.now_ns.get() {
             return now_ns;
         }
-        let now_ns = self.host.now_ns();
+        let now_ns = learn(self.host.now_ns());
         self.now_ns.set(Some(now_ns));
         now_ns
     }
@@ -104,24 +105,42 @@ impl<'a> Cx<'a> {
     pub fn idle_cpus(&self) -> CpuMask {
         let mut cpus = CpuMask::new();
         self.host.idle_cpus(&mut cpus);
-        cpus
+        self.learn_mask(cpus)
     }
 
     /// Whether `task` may run on `cpu`: its affinity, cpuset and whether it can be moved at all.
     pub fn may_run(&self, task: TaskId, cpu: CpuId) -> bool {
-        self.host.may_run(task, cpu)
+        learn(u64::from(self.host.may_run(task, cpu))) != 0
     }
 
     /// The group that `task` belongs to. It stays in it, and its children begin in it. How many tasks a group has is for
     /// the policy to count, which learns of each by `task_new`, `task_dead` and `task_departed`.
     pub fn group(&self, task: TaskId) -> Group {
-        self.host.group(task)
+        let group = self.host.group(task);
+        let word = learn(u64::from(group.id) << 32 | u64::from(group.weight));
+        Group { id: (word >> 32) as u32, weight: word as u32 }
     }
 
     /// The CPUs that `task` may run on.
     pub fn allowed_cpus(&self, task: TaskId) -> CpuMask {
         let mut cpus = CpuMask::new();
         self.host.allowed_cpus(task, &mut cpus);
-        cpus
+        self.learn_mask(cpus)
+    }
+
+    /// As many words as the machine's CPUs need, so that a replay knows how many there are.
+    #[inline]
+    fn learn_mask(&self, cpus: CpuMask) -> CpuMask {
+        if runs() { self.learn_words(&cpus) } else { cpus }
+    }
+
+    #[inline(never)]
+    fn learn_words(&self, cpus: &CpuMask) -> CpuMask {
+        let len = self.topology.nr_cpus().div_ceil(64) as usize;
+        let mut words = [0; (MAX_CPUS / 64) as usize];
+        for (index, word) in words[..len].iter_mut().enumerate() {
+            *word = learn(cpus.as_words().get(index).copied().unwrap_or_default());
+        }
+        CpuMask::from_words(&words[..len])
     }
 }

@@ -23,6 +23,8 @@ pub mod observe;
 mod per;
 mod queue;
 mod scheduler;
+mod shared;
+mod tape;
 mod token;
 mod topology;
 mod weight;
@@ -39,6 +41,8 @@ pub use lock::{SPIN_LIMIT, SpinGuard, SpinLock, poison_locks};
 pub use per::{PerCpu, PerTask};
 pub use queue::{FifoQueue, OrderedQueue, TreeQueue};
 pub use scheduler::{Scheduler, Task, WakeFlags};
+pub use shared::{Shared, Word};
+pub use tape::{run_tape, tape};
 pub use token::{Schedulable, forget_dropped};
 pub use topology::{Cpu, FULL_CAPACITY, Topology, TopologyError};
 pub use weight::{NICE_0_WEIGHT, weight_of_nice};
@@ -50,6 +54,6 @@ pub type CpuId = u32;
 pub mod prelude {
     pub use crate::{
         CpuId, CpuMask, Cx, Env, FifoQueue, OrderedQueue, Param, PerCpu, PerTask, RefusalReason, Schedulable,
-        Scheduler, SpinLock, Task, TaskId, Topology, TreeQueue, WakeFlags, policy,
+        Scheduler, Shared, SpinLock, Task, TaskId, Topology, TreeQueue, WakeFlags, policy,
     };
 }

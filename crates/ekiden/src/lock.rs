@@ -2,8 +2,10 @@
 
 use core::{
     ops::{Deref, DerefMut},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
 };
+
+use crate::tape::learn;
 
 /// How often a waiter looks at a lock before it takes the holder for lost and panics, which ends the policy and not
 /// the machine. At one look per few instructions this is some hundred milliseconds.
@@ -20,9 +22,13 @@ pub fn poison_locks(poisoned: bool) {
 /// Mutual exclusion by spinning. Scheduling calls run with interrupts off, so a holder is never preempted, and there
 /// is nothing to sleep on.
 ///
-/// Uncontended cost: one atomic exchange to take it, one store to release it.
+/// Who takes a lock after whom is an input of a call, and is recorded: each lock counts how often it was taken.
+///
+/// Uncontended cost: one atomic exchange to take it, one addition to count, one store to release it.
 #[derive(Default, Debug)]
 pub struct SpinLock<T: ?Sized> {
+    /// How often it was taken. Written by the holder.
+    taken: AtomicU32,
     inner: spin::mutex::SpinMutex<T>,
 }
 
@@ -40,7 +46,7 @@ impl Drop for Released {
 impl<T> SpinLock<T> {
     /// An unlocked lock around `value`.
     pub const fn new(value: T) -> Self {
-        Self { inner: spin::mutex::SpinMutex::new(value) }
+        Self { taken: AtomicU32::new(0), inner: spin::mutex::SpinMutex::new(value) }
     }
 }
 
@@ -55,7 +61,9 @@ impl<T: ?Sized> SpinLock<T> {
     #[track_caller]
     pub fn lock(&self) -> SpinGuard<'_, T> {
         #[cfg(feature = "observe")]
-        crate::observe::reach(crate::observe::Point::Wants(self.address(), core::panic::Location::caller()));
+        let here = core::panic::Location::caller();
+        #[cfg(feature = "observe")]
+        self.ask(|lock, taken| crate::observe::Point::Wants(lock, here, taken));
         match self.inner.try_lock() {
             Some(guard) => self.held(guard),
             None => self.wait(SPIN_LIMIT),
@@ -66,8 +74,27 @@ impl<T: ?Sized> SpinLock<T> {
     #[inline]
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
         #[cfg(feature = "observe")]
-        crate::observe::reach(crate::observe::Point::Tries(self.address()));
-        self.inner.try_lock().map(|guard| self.held(guard))
+        if !self.ask(crate::observe::Point::Tries) {
+            learn(0);
+            return None;
+        }
+        let guard = self.inner.try_lock();
+        if guard.is_none() {
+            learn(0);
+        }
+        guard.map(|guard| self.held(guard))
+    }
+
+    /// Whether an observer lets the call go on.
+    #[cfg(feature = "observe")]
+    fn ask(&self, point: impl Fn(usize, u32) -> crate::observe::Point) -> bool {
+        loop {
+            match crate::observe::reach(point(self.address(), self.taken.load(Ordering::Relaxed))) {
+                crate::observe::Answer::GoOn => return true,
+                crate::observe::Answer::Fail => return false,
+                crate::observe::Answer::AskAgain => {}
+            }
+        }
     }
 
     #[cfg(feature = "observe")]
@@ -77,8 +104,11 @@ impl<T: ?Sized> SpinLock<T> {
 
     #[inline]
     fn held<'a>(&'a self, guard: spin::mutex::SpinMutexGuard<'a, T>) -> SpinGuard<'a, T> {
+        let taken = self.taken.load(Ordering::Relaxed).wrapping_add(1);
+        self.taken.store(taken, Ordering::Relaxed);
         #[cfg(feature = "observe")]
         crate::observe::reach(crate::observe::Point::Took(self.address()));
+        learn(u64::from(taken));
         SpinGuard {
             guard,
             _released: Released(

@@ -1,5 +1,6 @@
 //! What a call does that a host may want to know of: an explorer lets another call go on where something happens to a
-//! lock, and a simulator records which CPUs a decision looked at.
+//! lock, a replayer lets calls take locks in the order in which they did before, and a simulator records which CPUs a
+//! decision looked at.
 
 use core::panic::Location;
 
@@ -8,10 +9,10 @@ use crate::CpuId;
 /// What a call has come to. Locks are named by their address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
-    /// It is about to look whether the lock is free, and does not wait if it is not.
-    Tries(usize),
-    /// It will not go on without the lock; the place in the policy is where.
-    Wants(usize, &'static Location<'static>),
+    /// It is about to look whether the lock is free, and does not wait if it is not. The lock was taken so often before.
+    Tries(usize, u32),
+    /// It will not go on without the lock; the place in the policy is where. The lock was taken so often before.
+    Wants(usize, &'static Location<'static>, u32),
     /// It has the lock.
     Took(usize),
     /// It found the lock taken, and will look again.
@@ -20,11 +21,22 @@ pub enum Point {
     Released(usize),
 }
 
-static LOCKS: spin::Once<fn(Point)> = spin::Once::new();
+/// How a call goes on from a [`Point::Tries`] or [`Point::Wants`]; ignored at the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// As if nobody had been asked.
+    GoOn,
+    /// It asks again: something may have happened meanwhile.
+    AskAgain,
+    /// As if the lock were taken. Only for [`Point::Tries`].
+    Fail,
+}
+
+static LOCKS: spin::Once<fn(Point) -> Answer> = spin::Once::new();
 static LOOKS: spin::Once<fn(CpuId)> = spin::Once::new();
 
 /// From here on `observer` is called at every point of every call in this program. The first one stays.
-pub fn observe_locks(observer: fn(Point)) {
+pub fn observe_locks(observer: fn(Point) -> Answer) {
     LOCKS.call_once(|| observer);
 }
 
@@ -36,10 +48,8 @@ pub fn observe_looks(observer: fn(CpuId)) {
 
 /// Cost without an observer: one load.
 #[inline]
-pub(crate) fn reach(point: Point) {
-    if let Some(observer) = LOCKS.get() {
-        observer(point);
-    }
+pub(crate) fn reach(point: Point) -> Answer {
+    LOCKS.get().map_or(Answer::GoOn, |observer| observer(point))
 }
 
 /// Cost without an observer: one load.

@@ -4,8 +4,9 @@ use core::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use core::{fmt, marker::PhantomData, mem};
 
 use ekiden_abi::{RawToken, TaskId};
+use spin::mutex::SpinMutex;
 
-use crate::{CpuId, SpinLock};
+use crate::CpuId;
 
 /// The right to run one task on one CPU, once (papers/000, section 3.1).
 ///
@@ -82,7 +83,8 @@ struct Dropped {
     tokens: [(Instance, RawToken); 64],
 }
 
-static DROPPED: SpinLock<Dropped> = SpinLock::new(Dropped { len: 0, tokens: [(Instance(0), RawToken::NONE); 64] });
+/// Not a lock of policies, whose order is recorded: it is shared by all of them.
+static DROPPED: SpinMutex<Dropped> = SpinMutex::new(Dropped { len: 0, tokens: [(Instance(0), RawToken::NONE); 64] });
 /// The same length, where it can be read without the lock.
 static DROPPED_LEN: AtomicUsize = AtomicUsize::new(0);
 

@@ -29,7 +29,7 @@ impl PointOrder {
         match point {
             Point::Took(lock) => self.order.took(self.cpu, lock),
             Point::Released(lock) => self.order.released(self.cpu, lock),
-            Point::Wants(lock, here) => {
+            Point::Wants(lock, here, _) => {
                 let Some((_, there)) = self.order.wants(self.cpu, lock, here) else { return };
                 let place = |at: &Location<'_>| format!("{}:{}", at.file(), at.line());
                 let (here, there) = (place(here), place(there));
@@ -37,7 +37,7 @@ impl PointOrder {
                     format!("lock order: two locks are taken in one order at {there}, in the other at {here}")
                 });
             }
-            Point::Tries(_) | Point::Waits(_) => {}
+            Point::Tries(..) | Point::Waits(_) => {}
         }
     }
 

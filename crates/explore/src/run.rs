@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use ekiden::observe::{Point, observe_locks};
+use ekiden::observe::{Answer, Point, observe_locks};
 use serde::Serialize;
 
 use crate::contain::contained;
@@ -25,23 +25,24 @@ thread_local! {
 }
 
 /// Lets the others go on, if this is one of our coroutines.
-fn reach(point: Point) {
+fn reach(point: Point) -> Answer {
     let yielder = CURRENT.get();
     if !yielder.is_null() {
         ORDER.with_borrow_mut(|order| order.reach(point));
     }
     if let Point::Took(_) = point {
-        return;
+        return Answer::GoOn;
     }
     // A coroutine that unwinds is not switched away from: the count of panics belongs to the thread.
     if yielder.is_null() || std::thread::panicking() {
-        return;
+        return Answer::GoOn;
     }
     CURRENT.set(std::ptr::null());
     // SAFETY: only a coroutine sets the pointer, to its own yielder, which lives as long as it does. It is null
     // whenever another one or none runs: cleared above before every switch and at the coroutine's end.
     unsafe { &*yielder }.suspend(point);
     CURRENT.set(yielder);
+    Answer::GoOn
 }
 
 /// In which order calls went on: the CPU at each choice.
@@ -167,7 +168,7 @@ fn orders(
         let resumed = contained(|| calls[cpu].coroutine.resume(()));
         CURRENT.set(std::ptr::null());
         match resumed {
-            Ok(CoroutineResult::Yield(Point::Wants(..) | Point::Tries(_) | Point::Took(_))) => {}
+            Ok(CoroutineResult::Yield(Point::Wants(..) | Point::Tries(..) | Point::Took(_))) => {}
             Ok(CoroutineResult::Yield(Point::Waits(lock))) => calls[cpu].waits_for = Some(lock),
             Ok(CoroutineResult::Yield(Point::Released(lock))) => {
                 calls.iter_mut().filter(|call| call.waits_for == Some(lock)).for_each(|call| call.waits_for = None);

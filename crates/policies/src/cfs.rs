@@ -27,7 +27,7 @@ pub struct Cfs {
 struct RunQueue {
     waiting: SpinLock<TreeQueue<Cfs, u64>>,
     /// No task of this CPU has had less virtual time than this; it only grows.
-    min_vruntime: AtomicU64,
+    min_vruntime: Shared<u64>,
 }
 
 /// What is known of one task. Changed only in calls about that task, which never overlap.
@@ -54,11 +54,11 @@ impl Cfs {
     fn queue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64) -> u64) {
         let (cpu, account) = (token.cpu(), &self.tasks[task.id]);
         let queue = &self.queues[cpu];
-        let min_vruntime = queue.min_vruntime.load(Relaxed);
+        let min_vruntime = queue.min_vruntime.get();
         let old = account.cpu.swap(cpu, Relaxed);
         let mut vruntime = account.vruntime.load(Relaxed);
         if old != cpu {
-            vruntime = min_vruntime + vruntime.saturating_sub(self.queues[old].min_vruntime.load(Relaxed));
+            vruntime = min_vruntime + vruntime.saturating_sub(self.queues[old].min_vruntime.get());
         }
         let vruntime = vruntime.max(floor(min_vruntime));
         account.vruntime.store(vruntime, Relaxed);
@@ -168,7 +168,7 @@ impl Scheduler for Cfs {
         let first = if self.balancer.is_due(cpu) { None } else { waiting.pop_first() };
         self.balancer.runs(first.as_ref().map(|(_, token)| token.task()), cpu);
         let (vruntime, token) = first?;
-        queue.min_vruntime.fetch_max(vruntime, Relaxed);
+        queue.min_vruntime.set(queue.min_vruntime.get().max(vruntime));
         let left = waiting.len() as u64;
         if left > 0 {
             cx.set_slice_ns((self.period_ns / (left + 1)).max(self.slice_min_ns));

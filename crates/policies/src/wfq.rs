@@ -21,9 +21,9 @@ pub struct Wfq {
 struct RunQueue {
     waiting: SpinLock<TreeQueue<Wfq, u64>>,
     /// How many wait, for other CPUs to look at without the lock.
-    len: AtomicU32,
+    len: Shared<u32>,
     /// No task of this CPU has had less virtual time than this; it only grows.
-    min_vruntime: AtomicU64,
+    min_vruntime: Shared<u64>,
 }
 
 /// What is known of one task. Changed only in calls about that task, which never overlap.
@@ -54,8 +54,8 @@ impl Wfq {
         let mut vruntime = account.vruntime.load(Relaxed);
         let old = account.cpu.load(Relaxed);
         if old != cpu {
-            let lead = vruntime.saturating_sub(self.queues[old].min_vruntime.load(Relaxed));
-            vruntime = self.queues[cpu].min_vruntime.load(Relaxed) + lead;
+            let lead = vruntime.saturating_sub(self.queues[old].min_vruntime.get());
+            vruntime = self.queues[cpu].min_vruntime.get() + lead;
             account.cpu.store(cpu, Relaxed);
         }
         vruntime
@@ -68,7 +68,7 @@ impl Wfq {
         self.tasks[task].vruntime.store(vruntime, Relaxed);
         let mut waiting = queue.waiting.lock();
         waiting.insert(vruntime, token);
-        queue.len.store(waiting.len() as u32, Relaxed);
+        queue.len.set(waiting.len() as u32);
     }
 
     fn unqueue(&self, task: TaskId) -> Option<Schedulable<Self>> {
@@ -76,7 +76,7 @@ impl Wfq {
         let queue = &self.queues[account.cpu.load(Relaxed)];
         let mut waiting = queue.waiting.lock();
         let token = waiting.remove_at(&account.vruntime.load(Relaxed), task);
-        queue.len.store(waiting.len() as u32, Relaxed);
+        queue.len.set(waiting.len() as u32);
         token
     }
 }
@@ -122,14 +122,14 @@ impl Scheduler for Wfq {
         account.charged_ns.store(task.runtime_ns, Relaxed);
         account.cpu.store(token.cpu(), Relaxed);
         account.vruntime.store(0, Relaxed);
-        self.queue(task.id, token, |queue| queue.min_vruntime.load(Relaxed));
+        self.queue(task.id, token, |queue| queue.min_vruntime.get());
     }
 
     /// Sleeping earns a small head start, not all the time that was slept.
     fn task_wakeup(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
         let credit_ns = self.sleeper_credit_ns;
-        self.queue(task.id, token, |queue| queue.min_vruntime.load(Relaxed).saturating_sub(credit_ns));
+        self.queue(task.id, token, |queue| queue.min_vruntime.get().saturating_sub(credit_ns));
     }
 
     /// Preempted, yielding and handed back tasks stand where their virtual time puts them.
@@ -140,15 +140,15 @@ impl Scheduler for Wfq {
 
     fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
         let queue = &self.queues[cpu];
-        if queue.len.load(Relaxed) == 0 {
+        if queue.len.get() == 0 {
             return None;
         }
         let mut waiting = queue.waiting.lock();
         let (vruntime, token) = waiting.pop_first()?;
         let left = waiting.len() as u32;
-        queue.len.store(left, Relaxed);
-        if vruntime > queue.min_vruntime.load(Relaxed) {
-            queue.min_vruntime.store(vruntime, Relaxed);
+        queue.len.set(left);
+        if vruntime > queue.min_vruntime.get() {
+            queue.min_vruntime.set(vruntime);
         }
         if left > 0 {
             cx.set_slice_ns((self.period_ns / u64::from(left + 1)).max(self.slice_min_ns));
@@ -160,7 +160,7 @@ impl Scheduler for Wfq {
     fn task_tick(&self, cx: &Cx, task: &Task) {
         let vruntime = self.charge(task);
         let queue = &self.queues[cx.cpu()];
-        if queue.len.load(Relaxed) == 0 {
+        if queue.len.get() == 0 {
             return;
         }
         if let Some(idle) = cx.idle_cpus().first() {
@@ -187,7 +187,7 @@ impl Scheduler for Wfq {
         let (longest, len) = self
             .queues
             .iter()
-            .map(|(cpu, queue)| (cpu, queue.len.load(Relaxed)))
+            .map(|(cpu, queue)| (cpu, queue.len.get()))
             .fold((cpu, 0), |longest, next| if next.1 > longest.1 { next } else { longest });
         if len == 0 || longest == cpu {
             return None;

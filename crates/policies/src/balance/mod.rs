@@ -8,7 +8,7 @@ mod domains;
 mod pull;
 mod wake;
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use alloc::vec::Vec;
 use ekiden::prelude::*;
@@ -26,17 +26,17 @@ pub(crate) struct Balancer {
     cpus: PerCpu<Cpu>,
     tasks: PerTask<Load>,
     /// How many threads each group has, for the load of each.
-    groups: Vec<AtomicU32>,
+    groups: Vec<Shared<u32>>,
     /// The domains of each CPU, from the smallest to the whole machine.
     domains: PerCpu<Vec<Domain>>,
     /// The domains that span nodes are not there any more: section 3.4.
-    domains_missing: AtomicBool,
+    domains_missing: Shared<bool>,
     bugs: Bugs,
     /// Counts the times that a CPU went idle, to know which has been idle longest.
-    idle_turns: AtomicU64,
+    idle_turns: Shared<u64>,
     /// When idle CPUs look for work next, and whether they are doing so.
-    nohz_next_ns: AtomicU64,
-    nohz_pass: AtomicBool,
+    nohz_next_ns: Shared<u64>,
+    nohz_pass: Shared<bool>,
 }
 
 /// Which of the bugs of papers/002, section 3 there are; by default none.
@@ -52,35 +52,35 @@ pub(crate) struct Bugs {
 #[derive(Default)]
 struct Cpu {
     /// How many tasks wait.
-    len: AtomicU32,
+    len: Shared<u32>,
     /// The load of the tasks that wait, and of the one that runs.
-    waiting_load: AtomicU64,
-    running_load: AtomicU64,
+    waiting_load: Shared<u64>,
+    running_load: Shared<u64>,
     /// When it went idle the last time, as a number of [`Balancer::idle_turns`].
-    idle_turn: AtomicU64,
+    idle_turn: Shared<u64>,
     /// The domain in which it is to take a task although it is busy, counted from 1; 0 for none.
-    due: AtomicU32,
-    offline: AtomicBool,
+    due: Shared<u32>,
+    offline: Shared<bool>,
 }
 
 impl Cpu {
     fn load(&self) -> u64 {
-        self.waiting_load.load(Relaxed) + self.running_load.load(Relaxed)
+        self.waiting_load.get() + self.running_load.get()
     }
 }
 
-/// What is known of one task. Changed only in calls about that task, which never overlap.
+/// What is known of one task. Changed only in calls about that task, which never overlap; what other calls look at is shared.
 #[derive(Default)]
 struct Load {
     /// What it adds to the load of its CPU: weight × utilisation ÷ threads of its group, as it was when it was queued.
-    load: AtomicU64,
+    load: Shared<u64>,
     /// The part of the time that it uses the CPU, [`FULL`] at most.
     utilisation: AtomicU64,
     /// When it was woken up the last time, and its CPU time then.
     woken_ns: AtomicU64,
     woken_runtime_ns: AtomicU64,
     group: AtomicU32,
-    waits_since_ns: AtomicU64,
+    waits_since_ns: Shared<u64>,
 }
 
 impl Balancer {
@@ -88,13 +88,13 @@ impl Balancer {
         Self {
             cpus: PerCpu::new(env, |_| Cpu::default()),
             tasks: PerTask::new(env, Load::default),
-            groups: (0..GROUPS).map(|_| AtomicU32::new(0)).collect(),
+            groups: (0..GROUPS).map(|_| Shared::default()).collect(),
             domains: PerCpu::new(env, |cpu| domains::of(env.topology(), cpu, bugs.group_construction)),
-            domains_missing: AtomicBool::new(false),
+            domains_missing: Shared::default(),
             bugs,
-            idle_turns: AtomicU64::new(0),
-            nohz_next_ns: AtomicU64::new(0),
-            nohz_pass: AtomicBool::new(false),
+            idle_turns: Shared::default(),
+            nohz_next_ns: Shared::default(),
+            nohz_pass: Shared::default(),
         }
     }
 
@@ -105,7 +105,7 @@ impl Balancer {
         let group = cx.group(task.id).id % GROUPS;
         entry.group.store(group, Relaxed);
         if group != 0 {
-            self.groups[group as usize].fetch_add(1, Relaxed);
+            self.groups[group as usize].add(1);
         }
         entry.woken_ns.store(cx.now_ns(), Relaxed);
         entry.woken_runtime_ns.store(task.runtime_ns, Relaxed);
@@ -116,7 +116,7 @@ impl Balancer {
     pub(crate) fn ends(&self, task: TaskId) {
         let group = self.tasks[task].group.swap(0, Relaxed);
         if group != 0 {
-            self.groups[group as usize].fetch_sub(1, Relaxed);
+            self.groups[group as usize].sub(1);
         }
     }
 
@@ -133,48 +133,48 @@ impl Balancer {
     /// A task waits on `cpu` from now on. The policy holds the lock of that queue, here and in the next two.
     pub(crate) fn waits(&self, cx: &Cx, task: &Task, cpu: CpuId) {
         let entry = &self.tasks[task.id];
-        let threads = u64::from(self.groups[entry.group.load(Relaxed) as usize].load(Relaxed)).max(1);
+        let threads = u64::from(self.groups[entry.group.load(Relaxed) as usize].get()).max(1);
         let load = u64::from(task.weight) * entry.utilisation.load(Relaxed).max(1) / threads;
-        entry.load.store(load, Relaxed);
-        entry.waits_since_ns.store(cx.now_ns(), Relaxed);
-        self.cpus[cpu].len.fetch_add(1, Relaxed);
-        self.cpus[cpu].waiting_load.fetch_add(load, Relaxed);
+        entry.load.set(load);
+        entry.waits_since_ns.set(cx.now_ns());
+        self.cpus[cpu].len.add(1);
+        self.cpus[cpu].waiting_load.add(load);
     }
 
     /// A task that waited on `cpu` does not any more. Returns its load.
     pub(crate) fn leaves(&self, task: TaskId, cpu: CpuId) -> u64 {
-        let (entry, load) = (&self.cpus[cpu], self.tasks[task].load.load(Relaxed));
+        let (entry, load) = (&self.cpus[cpu], self.tasks[task].load.get());
         // A token that outlived its task is taken for another one's; the sum is right again when nobody waits.
-        let is_last = entry.len.fetch_sub(1, Relaxed) == 1;
-        let left = if is_last { 0 } else { entry.waiting_load.load(Relaxed).saturating_sub(load) };
-        entry.waiting_load.store(left, Relaxed);
+        let is_last = entry.len.fetch_sub(1) == 1;
+        let left = if is_last { 0 } else { entry.waiting_load.get().saturating_sub(load) };
+        entry.waiting_load.set(left);
         load
     }
 
     /// A task that waited on `cpu` runs, or none.
     pub(crate) fn runs(&self, task: Option<TaskId>, cpu: CpuId) {
-        self.cpus[cpu].running_load.store(task.map_or(0, |task| self.leaves(task, cpu)), Relaxed);
+        self.cpus[cpu].running_load.set(task.map_or(0, |task| self.leaves(task, cpu)));
     }
 
     /// How many tasks wait on `cpu`. For looking at other CPUs without their locks.
     pub(crate) fn len(&self, cpu: CpuId) -> u32 {
-        self.cpus[cpu].len.load(Relaxed)
+        self.cpus[cpu].len.get()
     }
 
     pub(crate) fn enter_idle(&self, cpu: CpuId) {
-        let turn = self.idle_turns.fetch_add(1, Relaxed);
-        self.cpus[cpu].idle_turn.store(turn, Relaxed);
+        let turn = self.idle_turns.fetch_add(1);
+        self.cpus[cpu].idle_turn.set(turn);
     }
 
     pub(crate) fn cpu_online(&self, cpu: CpuId) {
-        self.cpus[cpu].offline.store(false, Relaxed);
+        self.cpus[cpu].offline.set(false);
     }
 
     /// The kernel makes its domains anew here. With the bug it forgets those that span nodes: papers/002, section 3.4.
     pub(crate) fn cpu_offline(&self, cpu: CpuId) {
-        self.cpus[cpu].offline.store(true, Relaxed);
+        self.cpus[cpu].offline.set(true);
         if self.bugs.missing_domains {
-            self.domains_missing.store(true, Relaxed);
+            self.domains_missing.set(true);
         }
     }
 }

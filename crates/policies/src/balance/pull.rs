@@ -42,7 +42,7 @@ impl Balancer {
     pub(crate) fn pull(&self, cx: &Cx, cpu: CpuId, find: impl Find) -> Option<TaskId> {
         self.go_on_with_nohz_pass(cx, cpu);
         let mut domains = self.domains_of(cpu);
-        match self.cpus[cpu].due.swap(0, Relaxed) {
+        match self.cpus[cpu].due.swap(0) {
             0 => domains
                 .find_map(|domain| self.busiest(cx, cpu, domain, Why::Idle, &find))
                 .map(|candidate| candidate.task),
@@ -67,11 +67,11 @@ impl Balancer {
 
     /// Whether `cpu` is to take a task although it is busy. It has to pick none then, so that it is asked which.
     pub(crate) fn is_due(&self, cpu: CpuId) -> bool {
-        self.cpus[cpu].due.load(Relaxed) > 0
+        self.cpus[cpu].due.get() > 0
     }
 
     fn domains_of(&self, cpu: CpuId) -> impl Iterator<Item = &Domain> {
-        self.domains[cpu].iter().take_while(|domain| !(domain.spans_nodes && self.domains_missing.load(Relaxed)))
+        self.domains[cpu].iter().take_while(|domain| !(domain.spans_nodes && self.domains_missing.get()))
     }
 
     /// A task of the busiest of the other groups, if that one has more load than the CPU's own.
@@ -92,7 +92,7 @@ impl Balancer {
     fn is_worth(&self, cpu: CpuId, domain: &Domain, candidate: &Candidate) -> bool {
         let local = domain.groups.iter().find(|group| group.contains(cpu));
         let load = local.map_or(u64::MAX, |group| self.load_of(group, &candidate.allowed));
-        load.saturating_add(self.tasks[candidate.task].load.load(Relaxed)) < candidate.load
+        load.saturating_add(self.tasks[candidate.task].load.get()) < candidate.load
     }
 
     /// The load by which groups are compared. The average hides CPUs that are idle beside one with a load that is very high,
@@ -107,12 +107,12 @@ impl Balancer {
     }
 
     fn online(&self, group: &CpuMask) -> impl Iterator<Item = CpuId> {
-        group.iter().filter(|cpu| !self.cpus[*cpu].offline.load(Relaxed))
+        group.iter().filter(|cpu| !self.cpus[*cpu].offline.get())
     }
 
     /// A task of the busiest CPU of a group, among those where one waits that may run on `cpu`.
     fn candidate(&self, cx: &Cx, group: &CpuMask, cpu: CpuId, why: Why, find: &impl Find) -> Option<Candidate> {
-        let is_hot = |task| cx.now_ns() < self.tasks[task].waits_since_ns.load(Relaxed) + HOT_NS;
+        let is_hot = |task| cx.now_ns() < self.tasks[task].waits_since_ns.get() + HOT_NS;
         let wanted = |task| !(why == Why::Busy && is_hot(task)) && cx.may_run(task, cpu);
         let mut best: Option<(TaskId, u64)> = None;
         for victim in group.iter().filter(|victim| *victim != cpu && self.len(*victim) > 0) {
@@ -148,7 +148,7 @@ impl Balancer {
                 self.busiest(cx, cpu, domain, Why::Busy, &find).is_some_and(|found| self.is_worth(cpu, domain, &found))
             };
             if stands_for_group && found() {
-                self.cpus[cpu].due.store(due, Relaxed);
+                self.cpus[cpu].due.set(due);
                 return cx.resched(cpu);
             }
         }
@@ -157,22 +157,22 @@ impl Balancer {
     /// A CPU where tasks wait makes the first idle one look for work. The kernel calls that one the NOHZ balancer.
     fn start_nohz_pass(&self, cx: &Cx) {
         let now_ns = cx.now_ns();
-        if now_ns < self.nohz_next_ns.load(Relaxed) {
+        if now_ns < self.nohz_next_ns.get() {
             return;
         }
         if let Some(idle) = cx.idle_cpus().first() {
-            self.nohz_next_ns.store(now_ns + NOHZ_PERIOD_NS, Relaxed);
-            self.nohz_pass.store(true, Relaxed);
+            self.nohz_next_ns.set(now_ns + NOHZ_PERIOD_NS);
+            self.nohz_pass.set(true);
             cx.resched(idle);
         }
     }
 
     /// Every idle CPU gets its turn in a pass. In the kernel the balancer works for all of them; here it wakes up the next.
     fn go_on_with_nohz_pass(&self, cx: &Cx, cpu: CpuId) {
-        if self.nohz_pass.load(Relaxed) {
+        if self.nohz_pass.get() {
             match cx.idle_cpus().iter().find(|idle| *idle > cpu) {
                 Some(next) => cx.resched(next),
-                None => self.nohz_pass.store(false, Relaxed),
+                None => self.nohz_pass.set(false),
             }
         }
     }

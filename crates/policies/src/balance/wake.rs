@@ -1,7 +1,5 @@
 //! Where a woken or new task goes (papers/002, sections 2.2.2 and 3.3).
 
-use core::sync::atomic::Ordering::Relaxed;
-
 use ekiden::prelude::*;
 
 use super::Balancer;
@@ -22,7 +20,7 @@ impl Balancer {
             if idle.contains(previous) {
                 return Some(previous);
             }
-            let longest = idle.iter().min_by_key(|cpu| self.cpus[*cpu].idle_turn.load(Relaxed));
+            let longest = idle.iter().min_by_key(|cpu| self.cpus[*cpu].idle_turn.get());
             if longest.is_some() {
                 return longest;
             }

@@ -1,0 +1,36 @@
+//! What a call learns besides its message: answers of the host, numbers that other CPUs write, the order of locks. A host
+//! that records calls takes note of each; one that replays them gives the same again. So a call does the same a second
+//! time, whatever happened beside it.
+
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+static ON: AtomicBool = AtomicBool::new(false);
+static LEARN: spin::Once<fn(u64) -> u64> = spin::Once::new();
+
+/// From here on, while the tape [runs](run_tape), `learn` is given what every call in this program learns, and answers with
+/// what the call is to go on with. The first one stays.
+pub fn tape(learn: fn(u64) -> u64) {
+    LEARN.call_once(|| learn);
+}
+
+/// Starts or stops the tape, for all calls in this program.
+pub fn run_tape(on: bool) {
+    ON.store(on, Relaxed);
+}
+
+/// Whether the tape runs.
+#[inline]
+pub(crate) fn runs() -> bool {
+    ON.load(Relaxed)
+}
+
+/// A call has learnt `value`. Costs a load and a branch while no tape runs.
+#[inline]
+pub(crate) fn learn(value: u64) -> u64 {
+    if runs() { learn_on_tape(value) } else { value }
+}
+
+#[inline(never)]
+fn learn_on_tape(value: u64) -> u64 {
+    LEARN.get().map_or(value, |learn| learn(value))
+}
