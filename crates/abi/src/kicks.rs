@@ -14,6 +14,18 @@ impl Kicks {
     /// Every CPU.
     pub const ALL: Self = Self(u64::MAX);
 
+    /// The set as one number, for places that store a word.
+    #[inline]
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The inverse of [`Kicks::to_bits`].
+    #[inline]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
     /// Whether there is none.
     #[inline]
     pub fn is_empty(self) -> bool {

@@ -1,0 +1,32 @@
+//! Calls into a policy as records: everything that it takes to deliver them again, and what the policy answered.
+//!
+//! A call is written as records of 64 bytes, which are eight words each, by the CPU that is busy with it, into a ring of
+//! that CPU. No lock is taken, nothing is waited for, and what is old is overwritten: whoever wants it drains the rings in
+//! time, and finds out if it was late. So a flight recorder that is always on, and a recording that goes to a file, are
+//! written in the same way and cost the same.
+//!
+//! The first word of a record says what it is; [`Pen`] has how each kind is laid out. One call is
+//!
+//! 1. a record with the [message](ekiden_abi::Message) and the time,
+//! 2. as many records as it takes for what the call learnt besides its message ([`ekiden::tape`]) beyond seven words, and
+//!    for the payload of hints, which comes first,
+//! 3. a record with the rest of that, and with the [reply](ekiden_abi::Reply).
+//!
+//! A mark stands between calls, in the rings of all CPUs, where a new instance of a policy begins.
+//!
+//! [`ekiden::tape`]: ../ekiden/fn.tape.html
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod pen;
+mod read;
+mod record;
+
+pub use pen::{Pen, Place};
+pub use read::{Calls, Entry, RecordedCall, RecordedMark};
+pub use record::{Mark, RECORD_WORDS, Record};
+
+/// Version of the records and of the file around them.
+pub const RECORDING_VERSION: u32 = 1;

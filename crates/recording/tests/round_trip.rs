@@ -1,0 +1,128 @@
+//! What is written down is read back.
+
+use ekiden_abi::{Call, Kicks, Message, NO_CPU, RawToken, Reply, TaskId};
+use ekiden_recording::{Calls, Entry, Mark, Pen, Place, Record, RecordedCall, RecordedMark};
+use proptest::prelude::*;
+
+fn message() -> impl Strategy<Value = Message> {
+    (0_u32..27, any::<(u32, u64, u32, u32, u64)>(), any::<(u32, i32, u32, u32, u64)>()).prop_map(|(call, a, b)| {
+        Message {
+            call,
+            cpu: a.0,
+            task: TaskId::from_bits(a.1),
+            token_cpu: a.2,
+            token_serial: a.3,
+            runtime_ns: a.4,
+            weight: b.0,
+            nice: b.1,
+            pid: b.2,
+            flags: b.3,
+            arg: b.4,
+        }
+    })
+}
+
+fn reply() -> impl Strategy<Value = Reply> {
+    let token = prop_oneof![
+        Just(RawToken::NONE),
+        (any::<u64>(), any::<u32>(), 1..u32::MAX).prop_map(|(task, cpu, serial)| RawToken {
+            task: TaskId::from_bits(task),
+            cpu,
+            serial
+        })
+    ];
+    let task = prop_oneof![Just(TaskId::NONE), (1..u64::MAX).prop_map(|bits| TaskId::from_bits(bits | 1 << 32))];
+    let number = || prop_oneof![Just(0), any::<u64>()];
+    let cpu = prop_oneof![Just(NO_CPU), any::<u32>()];
+    (token, task, number(), number(), number(), cpu).prop_map(|(token, task, slice_ns, timer_ns, kicks, cpu)| Reply {
+        token,
+        dropped: RawToken::NONE,
+        task,
+        slice_ns,
+        timer_ns,
+        kicks: Kicks::from_bits(kicks),
+        cpu,
+        reserved: 0,
+    })
+}
+
+/// The entries that a ring holds.
+fn read(place: &Place, ring: &[Record]) -> Vec<Entry> {
+    let head = place.head.load(std::sync::atomic::Ordering::Acquire);
+    let mut calls = Calls::default();
+    let first = head.saturating_sub(ring.len() as u64);
+    let records = (first..head).map(|at| &ring[at as usize % ring.len()]);
+    let mut entries: Vec<Entry> = records.flat_map(|record| calls.push(record)).collect();
+    entries.extend(calls.finish());
+    entries
+}
+
+proptest! {
+    #[test]
+    fn calls_come_back_as_they_were(
+        calls in proptest::collection::vec((0_u64..1 << 56, message(), proptest::collection::vec(any::<u64>(), 0..30), reply()), 0..20),
+    ) {
+        let (mut place, mut ring) = (Place::default(), vec![Record::default(); 256]);
+        let mut expected = Vec::new();
+        for (time_ns, message, notes, reply) in calls {
+            let mut pen = Pen::new(&mut place, &mut ring);
+            pen.begin(time_ns, &message, &[]);
+            notes.iter().for_each(|note| pen.note(*note));
+            pen.end(&reply);
+            expected.push(Entry::Call(RecordedCall { time_ns, message, notes, reply: Some(reply) }));
+        }
+        prop_assert_eq!(read(&place, &ring), expected);
+    }
+
+    #[test]
+    fn any_records_are_survived(records in proptest::collection::vec(any::<[u64; 8]>(), 0..50), kinds in proptest::collection::vec(0_u64..6, 50)) {
+        let mut calls = Calls::default();
+        for (record, kind) in records.iter().zip(kinds) {
+            let mut words = *record;
+            words[0] = words[0] & !0xff | kind;
+            calls.push(&Record(words)).count();
+        }
+        calls.finish();
+    }
+}
+
+#[test]
+fn a_payload_comes_before_what_the_call_learns() {
+    let (mut place, mut ring) = (Place::default(), vec![Record::default(); 16]);
+    let message = Message::about_cpu(Call::ParseHint, 3);
+    let mut pen = Pen::new(&mut place, &mut ring);
+    pen.begin(7, &message, b"nine byte");
+    pen.note(5);
+    pen.end(&Reply::default());
+    let [Entry::Call(call)] = &read(&place, &ring)[..] else { panic!("one call was written") };
+    assert_eq!(call.notes, [9, u64::from_le_bytes(*b"nine byt"), u64::from(b'e'), 5]);
+}
+
+#[test]
+fn a_call_that_faults_has_no_end_but_what_it_learnt() {
+    let (mut place, mut ring) = (Place::default(), vec![Record::default(); 16]);
+    let message = Message::about_cpu(Call::PickNextTask, 1);
+    let mut pen = Pen::new(&mut place, &mut ring);
+    pen.note(1);
+    pen.end(&Reply::default());
+    pen.begin(7, &message, &[]);
+    pen.note(42);
+    pen.mark(8, Mark::Fault, 2);
+    let call = RecordedCall { time_ns: 7, message, notes: vec![42], reply: None };
+    let mark = RecordedMark { time_ns: 8, mark: Mark::Fault, instance: 2 };
+    assert_eq!(read(&place, &ring), [Entry::Call(call), Entry::Mark(mark)], "what is outside of a call is not written");
+}
+
+#[test]
+fn a_ring_that_was_overrun_begins_with_strays() {
+    let (mut place, mut ring) = (Place::default(), vec![Record::default(); 4]);
+    for time_ns in 0..3 {
+        let mut pen = Pen::new(&mut place, &mut ring);
+        pen.begin(time_ns, &Message::about_cpu(Call::Timer, 0), &[]);
+        (0..8).for_each(|note| pen.note(note));
+        pen.end(&Reply { cpu: NO_CPU, ..Reply::default() });
+    }
+    let entries = read(&place, &ring);
+    assert_eq!(entries[0], Entry::Stray(1), "{entries:?}");
+    assert!(matches!(&entries[1], Entry::Call(call) if call.time_ns == 2 && call.notes == [0, 1, 2, 3, 4, 5, 6, 7]));
+}
