@@ -21,6 +21,7 @@ struct ekiden_create_request {
 	__u32 error_len;
 	__u32 max_tasks;
 	__u64 arena_bytes;	/* memory for the policy itself */
+	__u64 tape_records;	/* room for the newest calls of each CPU: a power of two of records of 64 bytes, or 0 */
 };
 
 /* Says something to the policy: a hint, or the opening, filling or closing of a hint queue. */
@@ -36,6 +37,16 @@ struct ekiden_hint_request {
 #define EKIDEN_IOC_HINT _IOWR('E', 2, struct ekiden_hint_request)
 /* Replaces the running policy by a new instance of itself that gets its state. */
 #define EKIDEN_IOC_RENEW _IO('E', 3)
+
+/* Starts (1) or stops (0) recording calls. */
+#define EKIDEN_IOC_TAPE _IO('E', 4)
+
+/*
+ * The calls that were recorded can be mapped for reading through a descriptor that is open for writing: for each possible
+ * CPU EKIDEN_TAPE_PAGE bytes, of which the first eight count the records that were written, and then the ring.
+ */
+#define EKIDEN_TAPE_PAGE 4096
+#define EKIDEN_TAPE_RECORDS_MAX (1 << 22)
 
 #define EKIDEN_PARAMS_MAX 4096
 #define EKIDEN_TOPOLOGY_MAX (1 << 20)

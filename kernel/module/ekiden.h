@@ -20,6 +20,11 @@ struct ekiden_create {
 	u32 max_tasks;
 	u32 error_len;
 	const struct ekiden_host_table *host;
+	void *tape;		/* for each CPU a page, then its ring */
+	size_t tape_records;	/* of a ring */
+	u32 tape_cpus;
+	u32 instance;
+	u32 ticks_khz;		/* of ticks_<arch>, if those are good for the times of recorded calls */
 	char error[256];
 };
 
@@ -30,6 +35,7 @@ struct ekiden_policy_table {
 	u64 calls;
 	void *(*create)(struct ekiden_create *args);
 	void (*deliver)(void);	/* called from Rust only */
+	void (*record)(bool on);
 	void *(*hand_over)(void *instance, struct ekiden_create *args);
 };
 

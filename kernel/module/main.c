@@ -18,6 +18,9 @@
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
 #include <linux/workqueue.h>
+#ifdef CONFIG_X86_64
+#include <asm/tsc.h>
+#endif
 #include "ekiden.h"
 #include "ekiden_control.h"
 
@@ -77,10 +80,16 @@ static struct {
 	void *engine_arena;
 	void *policy_arena;
 	size_t policy_arena_len;
+	void *tape;
+	size_t tape_len;
+	bool tape_runs;
 	struct ekiden_create args;
 	u32 *topology;
 	char *params;
 } running;
+
+/* How many instances of policies there have been. */
+static u32 instances;
 
 static atomic_t fault_taken = ATOMIC_INIT(0);
 static char fault_text[256];
@@ -333,6 +342,8 @@ static void free_running(void)
 	ekiden_rs_forget();
 	vfree(running.engine_arena);
 	vfree(running.policy_arena);
+	/* Whoever has it mapped keeps the pages. */
+	vfree(running.tape);
 	kvfree(running.topology);
 	kvfree(running.params);
 	if (running.policy)
@@ -365,6 +376,21 @@ static const struct policy *find_policy(const char *name)
 		if (!strncmp(policy->table->name, name, EKIDEN_NAME_LEN))
 			return policy;
 	return NULL;
+}
+
+/* How fast the counter goes that the Rust half reads (kernel/policy/src/here_<arch>.rs); 0 if it is not to be used. */
+static u32 ticks_khz(void)
+{
+#ifdef CONFIG_X86_64
+	if (!check_tsc_unstable())
+		return tsc_khz;
+#endif
+	return 0;
+}
+
+static size_t tape_len(u64 records)
+{
+	return records ? nr_cpu_ids * (EKIDEN_TAPE_PAGE + records * 64) : 0;
 }
 
 /* The engine's own memory: the task table, and a little for everything else. */
@@ -402,8 +428,12 @@ static long create(struct file *file, const struct ekiden_create_request *reques
 	running.policy_arena_len = request->arena_bytes;
 	running.engine_arena = __vmalloc(engine_len, GFP_KERNEL | __GFP_NOWARN | __GFP_ZERO);
 	running.policy_arena = __vmalloc(request->arena_bytes, GFP_KERNEL | __GFP_NOWARN | __GFP_ZERO);
-	if (!running.engine_arena || !running.policy_arena)
+	running.tape_len = PAGE_ALIGN(tape_len(request->tape_records));
+	if (running.tape_len)
+		running.tape = vmalloc_user(running.tape_len);
+	if (!running.engine_arena || !running.policy_arena || (running.tape_len && !running.tape))
 		goto out;
+	running.tape_runs = running.tape;
 	*args = (struct ekiden_create) {
 		.arena = running.policy_arena,
 		.arena_len = request->arena_bytes,
@@ -413,6 +443,11 @@ static long create(struct file *file, const struct ekiden_create_request *reques
 		.params_len = request->params_len,
 		.max_tasks = request->max_tasks,
 		.host = &host_table,
+		.tape = running.tape,
+		.tape_records = request->tape_records,
+		.tape_cpus = nr_cpu_ids,
+		.instance = ++instances,
+		.ticks_khz = ticks_khz(),
 	};
 	fault_len = 0;
 	atomic_set(&fault_taken, 0);
@@ -443,7 +478,9 @@ static long ioctl_create(struct file *file, void __user *arg)
 	request.policy[sizeof(request.policy) - 1] = 0;
 	if (request.params_len > EKIDEN_PARAMS_MAX || !request.topology_len ||
 	    request.topology_len > EKIDEN_TOPOLOGY_MAX || !request.max_tasks || request.max_tasks > SZ_4M ||
-	    request.arena_bytes < SZ_64K || request.arena_bytes > SZ_2G)
+	    request.arena_bytes < SZ_64K || request.arena_bytes > SZ_2G ||
+	    request.tape_records > EKIDEN_TAPE_RECORDS_MAX ||
+	    (request.tape_records && !is_power_of_2(request.tape_records)))
 		return -EINVAL;
 	args = kvzalloc(sizeof(*args), GFP_KERNEL);
 	if (!args)
@@ -500,6 +537,7 @@ static long ioctl_hint(void __user *arg)
 static int renew_stopped(void *unused)
 {
 	running.args.error_len = 0;
+	running.args.instance = ++instances;
 	return guarded(ekiden_rs_hand_over, &running.args, 0, 0, 0, 0);
 }
 
@@ -520,6 +558,41 @@ static long ioctl_renew(void)
 	return ret;
 }
 
+static int switch_tape_stopped(void *on)
+{
+	running.policy->table->record(on);
+	running.tape_runs = on;
+	return 0;
+}
+
+static long ioctl_tape(unsigned long on)
+{
+	long ret = -ENODEV;
+
+	mutex_lock(&control);
+	if (running.policy && running.tape)
+		ret = stop_machine(switch_tape_stopped, (void *)on, NULL);
+	mutex_unlock(&control);
+	return ret;
+}
+
+static int control_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	int ret = -ENODEV;
+
+	/* What tasks do is not for everybody, and nobody but the policy writes. */
+	if (!(file->f_mode & FMODE_WRITE))
+		return -EPERM;
+	if (vma->vm_flags & VM_WRITE)
+		return -EACCES;
+	vm_flags_clear(vma, VM_MAYWRITE);
+	mutex_lock(&control);
+	if (running.tape)
+		ret = remap_vmalloc_range(vma, running.tape, vma->vm_pgoff);
+	mutex_unlock(&control);
+	return ret;
+}
+
 static long control_ioctl(struct file *file, unsigned int command, unsigned long arg)
 {
 	if (!(file->f_mode & FMODE_WRITE))
@@ -531,6 +604,8 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 		return ioctl_hint((void __user *)arg);
 	case EKIDEN_IOC_RENEW:
 		return ioctl_renew();
+	case EKIDEN_IOC_TAPE:
+		return ioctl_tape(arg);
 	}
 	return -ENOTTY;
 }
@@ -594,6 +669,10 @@ static ssize_t control_read(struct file *file, char __user *to, size_t count, lo
 		at += scnprintf(text + at, STATUS_LEN - at, "\"%.32s\",\"attached\":%s,\"calls\":%llu",
 				running.policy->table->name, READ_ONCE(running.attached) ? "true" : "false",
 				running.policy->table->calls);
+		at += scnprintf(text + at, STATUS_LEN - at,
+				",\"instance\":%u,\"ticks_khz\":%u,\"tape_records\":%zu,\"tape_cpus\":%u,\"tape_runs\":%s",
+				running.args.instance, running.args.ticks_khz, running.args.tape_records, running.args.tape_cpus,
+				running.tape_runs ? "true" : "false");
 		if (!smp_load_acquire(&fault_len)) {
 			preempt_disable();
 			len = guarded(ekiden_rs_status, text + at, STATUS_LEN - 1024 - at, 0, 0, 0);
@@ -617,6 +696,7 @@ static const struct file_operations control_fops = {
 	.owner = THIS_MODULE,
 	.read = control_read,
 	.unlocked_ioctl = control_ioctl,
+	.mmap = control_mmap,
 	.release = control_release,
 };
 

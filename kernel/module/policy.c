@@ -1,9 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* The C half of every policy module: it tells ekiden.ko of the policy in the Rust half. */
 #include <linux/module.h>
+#include <linux/percpu.h>
 #include "ekiden.h"
 
 extern const struct ekiden_policy_table ekiden_policy_table;
+
+/* Where each CPU records its calls; NULL for nowhere. The Rust half reads it (kernel/policy/src/here_<arch>.rs). */
+DEFINE_PER_CPU(void *, ekiden_tape_here);
+
+void ekiden_tape_place(u32 cpu, void *place);
+void ekiden_tape_place(u32 cpu, void *place)
+{
+	per_cpu(ekiden_tape_here, cpu) = place;
+}
 
 static int __init policy_init(void)
 {

@@ -1,5 +1,7 @@
 //! One call of the `Scheduler` trait as data: what goes in and what comes out.
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 use crate::{Kicks, RawToken, TaskId};
 
 /// The calls of the `Scheduler` trait, by the names of papers/000, table 1, and of papers/001, table I.
@@ -183,7 +185,7 @@ impl RefusalReason {
 
 /// One call into a policy.
 #[repr(C)]
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 pub struct Message {
     /// A [`Call`].
     pub call: u32,

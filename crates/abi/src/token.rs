@@ -2,12 +2,14 @@
 
 use core::fmt;
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 /// A task, by its slot in the engine's table and the generation of that slot.
 ///
 /// A slot is used again after its task is gone; the generation tells the two apart. Generations start at 1, so the
 /// all-zero value names no task.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, FromBytes, IntoBytes, Immutable)]
 pub struct TaskId {
     /// Index into the task table, below the table's capacity.
     pub slot: u32,
@@ -51,7 +53,7 @@ impl fmt::Display for TaskId {
 ///
 /// `serial` is the engine's count of tokens issued for the slot; only the newest one is honoured.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, FromBytes, IntoBytes, Immutable)]
 pub struct RawToken {
     /// The task that may run.
     pub task: TaskId,

@@ -36,6 +36,9 @@ pub(crate) struct Run {
     /// Memory for the policy itself
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=16_384))]
     arena_mib: u64,
+    /// Memory for the newest calls of each CPU, which are saved if the policy is taken out; 0 for none
+    #[arg(long, value_name = "KIB", default_value_t = 1_024, value_parser = clap::value_parser!(u64).range(0..=262_144))]
+    flight_kib: u64,
     /// Take the modules from this directory instead of building them
     #[arg(long, value_name = "DIR", env = modules::DIRECTORY)]
     modules: Option<PathBuf>,
@@ -58,6 +61,7 @@ impl Run {
             attached: self.attached,
             max_tasks: self.max_tasks,
             arena_mib: self.arena_mib,
+            flight_kib: self.flight_kib,
             ..Plan::new(&self.policy, &modules)
         };
         let events = Events::listen()?;

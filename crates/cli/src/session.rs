@@ -16,6 +16,9 @@ use crate::failure::{Exit, Failure};
 /// How long the kernel may take to let go of a module.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Of a record of a call.
+const RECORD_BYTES: u64 = 64;
+
 /// Where the reason is kept for which a policy was taken out: the module that knows it is unloaded.
 const LAST_FAULT: &str = "/run/ekiden/last-fault.json";
 
@@ -29,6 +32,8 @@ pub(crate) struct Plan {
     pub(crate) attached: bool,
     pub(crate) max_tasks: u32,
     pub(crate) arena_mib: u64,
+    /// Memory for the newest calls of each CPU; 0 for no flight recorder.
+    pub(crate) flight_kib: u64,
     /// The directory with the modules.
     pub(crate) modules: PathBuf,
 }
@@ -43,6 +48,7 @@ impl Plan {
             attached: false,
             max_tasks: config.max_tasks,
             arena_mib: config.arena_bytes >> 20,
+            flight_kib: config.tape_records * RECORD_BYTES / 1024,
             modules: modules.to_owned(),
         }
     }
@@ -56,6 +62,10 @@ impl Plan {
             scope: if self.attached { Scope::Attached } else { Scope::All },
             max_tasks: self.max_tasks,
             arena_bytes: self.arena_mib << 20,
+            tape_records: match self.flight_kib {
+                0 => 0,
+                kib => (kib * 1024 / RECORD_BYTES).next_power_of_two(),
+            },
             ..Config::new(&self.policy, modules)
         };
         let session = Session::start(&config)?;

@@ -4,7 +4,7 @@ use core::cell::Cell;
 
 use ekiden_abi::Kicks;
 
-use crate::tape::{learn, runs};
+use crate::tape::{learn, tape_runs};
 use crate::{CpuId, CpuMask, MAX_CPUS, TaskId, Topology};
 
 /// Questions that a policy may ask its host in the middle of a call. The answers are inputs like the message itself:
@@ -131,7 +131,7 @@ impl<'a> Cx<'a> {
     /// As many words as the machine's CPUs need, so that a replay knows how many there are.
     #[inline]
     fn learn_mask(&self, cpus: CpuMask) -> CpuMask {
-        if runs() { self.learn_words(&cpus) } else { cpus }
+        if tape_runs() { self.learn_words(&cpus) } else { cpus }
     }
 
     #[inline(never)]

@@ -42,7 +42,7 @@ pub use per::{PerCpu, PerTask};
 pub use queue::{FifoQueue, OrderedQueue, TreeQueue};
 pub use scheduler::{Scheduler, Task, WakeFlags};
 pub use shared::{Shared, Word};
-pub use tape::{run_tape, tape};
+pub use tape::{run_tape, tape, tape_runs};
 pub use token::{Schedulable, forget_dropped};
 pub use topology::{Cpu, FULL_CAPACITY, Topology, TopologyError};
 pub use weight::{NICE_0_WEIGHT, weight_of_nice};

@@ -66,6 +66,14 @@ macro_rules! numbers {
         }
 
         impl Shared<$number> {
+            /// Puts `value` there if that is more. Those who write it keep each other out, by a lock.
+            #[inline]
+            pub fn raise(&self, value: $number) {
+                if value > <$number>::from_word(self.0.load(Relaxed)) {
+                    self.set(value);
+                }
+            }
+
             /// Adds `value`, wrapping around.
             #[inline]
             pub fn add(&self, value: $number) {
@@ -127,7 +135,9 @@ mod tests {
         assert_eq!(number.fetch_sub(1), u32::MAX);
         number.add(1);
         assert_eq!(number.get(), u32::MAX);
-        let signed = Shared::<i64>::new(-5);
+        let signed = Shared::<i64>::new(-7);
+        signed.raise(-5);
+        signed.raise(-6);
         assert_eq!((signed.swap(3), signed.get()), (-5, 3));
         let flag = Shared::<bool>::default();
         assert!(!flag.swap(true) && flag.get());

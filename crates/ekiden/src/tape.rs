@@ -18,16 +18,16 @@ pub fn run_tape(on: bool) {
     ON.store(on, Relaxed);
 }
 
-/// Whether the tape runs.
+/// Whether the [tape](tape()) runs.
 #[inline]
-pub(crate) fn runs() -> bool {
+pub fn tape_runs() -> bool {
     ON.load(Relaxed)
 }
 
 /// A call has learnt `value`. Costs a load and a branch while no tape runs.
 #[inline]
 pub(crate) fn learn(value: u64) -> u64 {
-    if runs() { learn_on_tape(value) } else { value }
+    if tape_runs() { learn_on_tape(value) } else { value }
 }
 
 #[inline(never)]

@@ -26,6 +26,21 @@ pub struct Status {
     /// The calls that it implements.
     #[serde(default)]
     pub calls: u64,
+    /// Which instance of a policy it is, since `ekiden.ko` was loaded.
+    #[serde(default)]
+    pub instance: u32,
+    /// How often the counter counts in a millisecond that the times of calls are of; 0 if they are of the monotonic clock.
+    #[serde(default)]
+    pub ticks_khz: u32,
+    /// Records that the ring of each CPU has room for; 0 if calls are not recorded.
+    #[serde(default)]
+    pub tape_records: u64,
+    /// How many rings there are.
+    #[serde(default)]
+    pub tape_cpus: u32,
+    /// Whether calls are recorded at the moment.
+    #[serde(default)]
+    pub tape_runs: bool,
     /// Tasks under its care or about to be.
     #[serde(default)]
     pub tasks: u64,
@@ -109,6 +124,7 @@ struct CreateRequest {
     error_len: u32,
     max_tasks: u32,
     arena_bytes: u64,
+    tape_records: u64,
 }
 
 #[repr(C)]
@@ -123,6 +139,7 @@ struct HintRequest {
 nix::ioctl_write_ptr!(ioctl_create, b'E', 1, CreateRequest);
 nix::ioctl_readwrite!(ioctl_hint, b'E', 2, HintRequest);
 nix::ioctl_none!(ioctl_renew, b'E', 3);
+nix::ioctl_write_int_bad!(ioctl_tape, nix::request_code_none!(b'E', 4));
 
 impl Control {
     /// Opens the device.
@@ -139,6 +156,7 @@ impl Control {
         topology: &Topology,
         max_tasks: u32,
         arena_bytes: u64,
+        tape_records: u64,
     ) -> Result<()> {
         let mut name = [0; 32];
         if policy.len() >= name.len() {
@@ -157,6 +175,7 @@ impl Control {
             error_len: error.len() as u32,
             max_tasks,
             arena_bytes,
+            tape_records,
         };
         // SAFETY: the request has the layout that the device expects, and its pointers are good for the call.
         match unsafe { ioctl_create(self.file.as_raw_fd(), &raw const request) } {
@@ -198,6 +217,22 @@ impl Control {
             .map_err(io::Error::from)
             .context("the policy cannot be renewed")?;
         Ok(())
+    }
+}
+
+impl Control {
+    /// Starts or stops recording the policy's calls.
+    pub fn run_tape(&self, on: bool) -> Result<()> {
+        // SAFETY: takes a number.
+        unsafe { ioctl_tape(self.file.as_raw_fd(), i32::from(on)) }
+            .map_err(io::Error::from)
+            .context("the flight recorder cannot be switched: no policy runs, or it has none")?;
+        Ok(())
+    }
+
+    /// The device itself, to be mapped.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
     }
 }
 

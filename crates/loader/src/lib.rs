@@ -11,6 +11,7 @@ mod record;
 mod session;
 mod skel;
 pub mod sysfs;
+mod tape;
 
 pub use baseline::Baseline;
 pub use control::{Control, Hint, Status};
@@ -18,3 +19,4 @@ pub use error::{LoadError, Result};
 pub use modules::{loaded, unload, unload_all};
 pub use record::{Recorder, Recording};
 pub use session::{Config, Program, Scope, Session};
+pub use tape::Tape;

@@ -41,10 +41,12 @@ pub struct Config {
     pub max_tasks: u32,
     /// Memory for the policy, in bytes.
     pub arena_bytes: u64,
+    /// How many records of its newest calls are kept for each CPU, 64 bytes each: a power of two, or 0 for none.
+    pub tape_records: u64,
 }
 
 impl Config {
-    /// The defaults: all tasks, room for 32,768, 32 MiB.
+    /// The defaults: all tasks, room for 32,768, 32 MiB, and 1 MiB of calls for each CPU.
     pub fn new(policy: &str, modules: Vec<PathBuf>) -> Self {
         Self {
             policy: policy.to_owned(),
@@ -53,6 +55,7 @@ impl Config {
             modules,
             max_tasks: 32_768,
             arena_bytes: 32 << 20,
+            tape_records: 1 << 14,
         }
     }
 }
@@ -100,7 +103,14 @@ impl Session {
         let topology = ekiden_machine::read_sysfs("/sys".as_ref())
             .map_err(|error| LoadError::Other(format!("cannot read the topology: {error}")))?;
         let control = Control::open()?;
-        control.create(&config.policy, &config.params, &topology, config.max_tasks, config.arena_bytes)?;
+        control.create(
+            &config.policy,
+            &config.params,
+            &topology,
+            config.max_tasks,
+            config.arena_bytes,
+            config.tape_records,
+        )?;
         let mut program = match kept.take() {
             Some(program) if program.policy == config.policy => program,
             _ => Program {

@@ -168,7 +168,7 @@ impl Scheduler for Cfs {
         let first = if self.balancer.is_due(cpu) { None } else { waiting.pop_first() };
         self.balancer.runs(first.as_ref().map(|(_, token)| token.task()), cpu);
         let (vruntime, token) = first?;
-        queue.min_vruntime.set(queue.min_vruntime.get().max(vruntime));
+        queue.min_vruntime.raise(vruntime);
         let left = waiting.len() as u64;
         if left > 0 {
             cx.set_slice_ns((self.period_ns / (left + 1)).max(self.slice_min_ns));

@@ -147,9 +147,7 @@ impl Scheduler for Wfq {
         let (vruntime, token) = waiting.pop_first()?;
         let left = waiting.len() as u32;
         queue.len.set(left);
-        if vruntime > queue.min_vruntime.get() {
-            queue.min_vruntime.set(vruntime);
-        }
+        queue.min_vruntime.raise(vruntime);
         if left > 0 {
             cx.set_slice_ns((self.period_ns / u64::from(left + 1)).max(self.slice_min_ns));
         }

@@ -1,10 +1,10 @@
-//! Writes calls as records.
+//! Writes calls as records. This is on the path of every call of a policy, so instructions count.
 
 use core::sync::atomic::{AtomicU64, Ordering::Release};
 
 use ekiden_abi::{Message, NO_CPU, Reply};
 
-use crate::record::{CALL, END, MARK, Mark, NOTES, RECORD_WORDS, Record, field, pack};
+use crate::record::{CALL, END, END_NOTES_MAX, MARK, MORE, Mark, NOTES, NOTES_MAX, RECORD_WORDS, Record, note_at};
 
 /// Where in a ring its CPU writes next. All zeros at first.
 #[repr(C)]
@@ -27,9 +27,6 @@ pub struct Pen<'a> {
     ring: &'a mut [Record],
 }
 
-/// Most notes of a record.
-const NOTES_MAX: u32 = RECORD_WORDS as u32 - 1;
-
 impl<'a> Pen<'a> {
     /// A pen that goes on where the last one stopped. The ring has a power of two of records.
     #[inline]
@@ -38,35 +35,44 @@ impl<'a> Pen<'a> {
         Self { place, ring }
     }
 
+    /// A pen for the same place, to be handed on by value: a reference to this one would have to live in memory.
+    #[inline]
+    fn again(&mut self) -> Pen<'_> {
+        Pen { place: self.place, ring: self.ring }
+    }
+
     #[inline]
     fn next(&mut self) -> &mut [u64; RECORD_WORDS] {
-        let mask = self.ring.len() - 1;
+        let mask = self.ring.len().wrapping_sub(1);
         &mut self.ring[self.place.at as usize & mask].0
     }
 
-    /// Those before `at` are whole.
+    /// The record is whole, and so are those before it.
     #[inline]
-    fn publish(&mut self) {
+    fn turn(&mut self) {
+        self.place.at = self.place.at.wrapping_add(1);
+        self.place.notes = 0;
         self.place.head.store(self.place.at, Release);
     }
 
     /// A call begins, at this time. Any call that is still under way on this CPU has no end.
     #[inline]
-    pub fn begin(&mut self, time_ns: u64, message: &Message, payload: &[u8]) {
-        let [w1, w2, w3, w4, w5, w6, w7] = pack(message);
-        *self.next() = [CALL | time_ns << 8, w1, w2, w3, w4, w5, w6, w7];
-        self.place.at += 1;
-        self.place.notes = 0;
+    pub fn begin(&mut self, time: u64, message: &Message, payload: &[u8]) {
+        let words: &[u64; 7] = zerocopy::transmute_ref!(message);
+        let record = self.next();
+        record[0] = time << 8 | CALL;
+        record[1..].copy_from_slice(words);
+        self.turn();
         self.place.is_open = 1;
-        self.publish();
         if !payload.is_empty() {
-            self.note_bytes(payload);
+            self.again().note_bytes(payload);
         }
     }
 
     /// The payload of hints comes first among the notes: its length, then its bytes, the last word filled up with zeros.
     #[cold]
-    fn note_bytes(&mut self, bytes: &[u8]) {
+    #[inline(never)]
+    fn note_bytes(mut self, bytes: &[u8]) {
         self.note(bytes.len() as u64);
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
@@ -81,21 +87,46 @@ impl<'a> Pen<'a> {
         if self.place.is_open == 0 {
             return;
         }
-        if self.place.notes == NOTES_MAX {
+        let notes = self.place.notes;
+        if notes >= END_NOTES_MAX {
+            return self.again().note_more(word);
+        }
+        self.next()[(4 + notes as usize) & (RECORD_WORDS - 1)] = word;
+        self.place.notes = notes.wrapping_add(1);
+    }
+
+    /// There are more notes than the end of a call has room for.
+    #[cold]
+    #[inline(never)]
+    fn note_more(mut self, word: u64) {
+        if self.place.notes >= NOTES_MAX {
             self.close_notes();
         }
-        let notes = self.place.notes as usize;
-        self.next()[notes + 1] = word;
-        self.place.notes += 1;
+        let notes = self.place.notes;
+        self.next()[note_at(notes) & (RECORD_WORDS - 1)] = word;
+        self.place.notes = notes + 1;
     }
 
     /// What was noted so far stands in a record of its own.
-    #[cold]
     fn close_notes(&mut self) {
         let notes = u64::from(self.place.notes);
         self.next()[0] = NOTES | notes << 8;
-        self.place.at += 1;
-        self.place.notes = 0;
+        self.turn();
+    }
+
+    /// What is rarely in a reply, and notes that are too many, stand in records of their own.
+    #[cold]
+    #[inline(never)]
+    fn more(mut self, reply: &Reply) {
+        if self.place.notes > 0 {
+            self.close_notes();
+        }
+        if is_plain(reply) {
+            return;
+        }
+        let (task, kicks) = (reply.task.to_bits(), reply.kicks.to_bits());
+        *self.next() = [MORE, task, reply.timer_ns, kicks, u64::from(reply.cpu), 0, 0, 0];
+        self.turn();
     }
 
     /// The call that is under way, if one is, ends with this reply.
@@ -106,55 +137,36 @@ impl<'a> Pen<'a> {
         if self.place.is_open == 0 {
             return;
         }
-        let (mut fields, mut words, mut len) = (0, [0; RECORD_WORDS], 0);
-        let mut put = |field: u64, word: u64| {
-            fields |= field;
-            words[len & (RECORD_WORDS - 1)] = word;
-            len += 1;
-        };
-        if !reply.token.is_none() {
-            put(field::TOKEN, reply.token.task.to_bits());
-            put(field::TOKEN, u64::from(reply.token.cpu) | u64::from(reply.token.serial) << 32);
+        if !is_plain(reply) || self.place.notes > END_NOTES_MAX {
+            self.again().more(reply);
         }
-        if !reply.task.is_none() {
-            put(field::TASK, reply.task.to_bits());
-        }
-        if reply.slice_ns != 0 {
-            put(field::SLICE, reply.slice_ns);
-        }
-        if reply.timer_ns != 0 {
-            put(field::TIMER, reply.timer_ns);
-        }
-        if !reply.kicks.is_empty() {
-            put(field::KICKS, reply.kicks.to_bits());
-        }
-        if reply.cpu != NO_CPU {
-            put(field::CPU, u64::from(reply.cpu));
-        }
-        if self.place.notes as usize + len > NOTES_MAX as usize {
-            self.close_notes();
-        }
-        let notes = self.place.notes as usize;
+        let notes = u64::from(self.place.notes);
+        let token: [u64; 2] = zerocopy::transmute!(reply.token);
         let record = self.next();
-        record[0] = END | (notes as u64) << 8 | fields << 16;
-        for (to, word) in record[notes + 1..].iter_mut().zip(&words[..len]) {
-            *to = *word;
-        }
-        self.place.at += 1;
+        record[0] = notes << 8 | END;
+        record[1] = token[0];
+        record[2] = token[1];
+        record[3] = reply.slice_ns;
         self.place.is_open = 0;
-        self.publish();
+        self.turn();
     }
 
     /// Something that is no call, at this time. `instance` numbers the instances of the policy from 1.
-    pub fn mark(&mut self, time_ns: u64, mark: Mark, instance: u64) {
+    #[cold]
+    #[inline(never)]
+    pub fn mark(&mut self, time: u64, mark: Mark, instance: u64) {
         if self.place.is_open != 0 && self.place.notes > 0 {
             // A call that does not end: what it learnt is worth reading.
             self.close_notes();
         }
-        *self.next() = [MARK | time_ns << 8, mark as u64, instance, 0, 0, 0, 0, 0];
-        self.place.at += 1;
-        self.place.notes = 0;
+        *self.next() = [MARK | time << 8, mark as u64, instance, 0, 0, 0, 0, 0];
         self.place.is_open = 0;
-        self.publish();
+        self.turn();
     }
+}
+
+/// Whether there is nothing in a reply but a token and a slice.
+#[inline]
+fn is_plain(reply: &Reply) -> bool {
+    reply.task.to_bits() | reply.timer_ns | reply.kicks.to_bits() | u64::from(reply.cpu ^ NO_CPU) == 0
 }

@@ -2,12 +2,12 @@
 
 use alloc::vec::Vec;
 
-use ekiden_abi::{Call, Kicks, Message, NO_CPU, RawToken, Reply, TaskId};
+use ekiden_abi::{Call, Kicks, Message, NO_CPU, Reply, TaskId};
 
-use crate::record::{CALL, END, MARK, Mark, NOTES, Record, field, unpack};
+use crate::record::{CALL, END, MARK, MORE, Mark, NOTES, NOTES_MAX, Record, note_at};
 
 /// Most notes that a call is believed to have.
-const NOTES_MAX: usize = 1 << 20;
+const BELIEVED: usize = 1 << 20;
 
 /// One call, as it was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub enum Entry {
 #[derive(Debug, Default)]
 pub struct Calls {
     open: Option<RecordedCall>,
+    /// What is rarely in its reply.
+    more: Option<Record>,
     /// An entry that was complete while another one ended.
     waiting: Option<Entry>,
 }
@@ -58,9 +60,9 @@ impl Calls {
         let first = record.0[0];
         let entry = match first & 0xff {
             CALL => {
-                let words = record.0[1..].first_chunk().expect("a record has eight words");
-                let message = unpack(words);
-                let before = self.open.take();
+                let [_, words @ ..] = record.0;
+                let message: Message = zerocopy::transmute!(words);
+                let before = self.cut_short();
                 if Call::from_number(message.call).is_some() {
                     self.open = Some(RecordedCall { time_ns: first >> 8, message, notes: Vec::new(), reply: None });
                 } else {
@@ -68,10 +70,14 @@ impl Calls {
                 }
                 before.map(Entry::Call)
             }
-            NOTES => (!self.note(record, first)).then_some(Entry::Stray(1)),
-            END => self.end(record, first),
+            NOTES => (!self.note(record)).then_some(Entry::Stray(1)),
+            MORE if self.open.is_some() => {
+                self.more = Some(*record);
+                None
+            }
+            END => self.end(record),
             MARK => {
-                let before = self.open.take();
+                let before = self.cut_short();
                 self.waiting = Some(match Mark::from_number(record.0[1]) {
                     Some(mark) => Entry::Mark(RecordedMark { time_ns: first >> 8, mark, instance: record.0[2] }),
                     None => Entry::Stray(1),
@@ -85,41 +91,38 @@ impl Calls {
 
     /// No record follows: the call that is under way, if one is, has no end.
     pub fn finish(&mut self) -> Option<Entry> {
-        self.open.take().map(Entry::Call)
+        self.cut_short().map(Entry::Call)
+    }
+
+    /// The call that is under way has no end.
+    fn cut_short(&mut self) -> Option<RecordedCall> {
+        self.more = None;
+        self.open.take()
     }
 
     /// Whether the record belongs to a call, and has as many notes as it says.
-    fn note(&mut self, record: &Record, first: u64) -> bool {
-        let notes = (first >> 8 & 0xff) as usize;
-        let words = record.0.get(1..notes + 1);
-        let (Some(call), Some(words)) = (self.open.as_mut(), words) else { return false };
-        let has_room = call.notes.len() < NOTES_MAX;
-        if has_room {
-            call.notes.extend(words);
+    fn note(&mut self, record: &Record) -> bool {
+        let notes = (record.0[0] >> 8 & 0xff) as u32;
+        let Some(call) = self.open.as_mut() else { return false };
+        let is_believed = notes <= NOTES_MAX && call.notes.len() < BELIEVED;
+        if is_believed {
+            call.notes.extend((0..notes).map(|number| record.0[note_at(number)]));
         }
-        has_room
+        is_believed
     }
 
-    fn end(&mut self, record: &Record, first: u64) -> Option<Entry> {
-        if !self.note(record, first) {
+    fn end(&mut self, record: &Record) -> Option<Entry> {
+        if !self.note(record) {
             return Some(Entry::Stray(1));
         }
         let mut call = self.open.take()?;
-        let (notes, fields) = ((first >> 8 & 0xff) as usize, first >> 16);
-        // A damaged record may claim more fields than it has room for; they read as zeros.
-        let mut words = record.0[notes + 1..].iter().copied();
-        let mut word = |wanted: u64| if fields & wanted != 0 { words.next().unwrap_or_default() } else { 0 };
-        let (task, place) = (TaskId::from_bits(word(field::TOKEN)), word(field::TOKEN));
-        call.reply = Some(Reply {
-            token: RawToken { task, cpu: place as u32, serial: (place >> 32) as u32 },
-            dropped: RawToken::NONE,
-            task: TaskId::from_bits(word(field::TASK)),
-            slice_ns: word(field::SLICE),
-            timer_ns: word(field::TIMER),
-            kicks: Kicks::from_bits(word(field::KICKS)),
-            cpu: if fields & field::CPU != 0 { word(field::CPU) as u32 } else { NO_CPU },
-            reserved: 0,
-        });
+        let mut reply = Reply { cpu: NO_CPU, slice_ns: record.0[3], ..Reply::default() };
+        reply.token = zerocopy::transmute!([record.0[1], record.0[2]]);
+        if let Some(Record([_, task, timer_ns, kicks, cpu, ..])) = self.more.take() {
+            reply.task = TaskId::from_bits(task);
+            (reply.timer_ns, reply.kicks, reply.cpu) = (timer_ns, Kicks::from_bits(kicks), cpu as u32);
+        }
+        call.reply = Some(reply);
         Some(Entry::Call(call))
     }
 }

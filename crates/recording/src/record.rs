@@ -1,30 +1,36 @@
 //! The unit of a recording.
 
-use ekiden_abi::{Message, TaskId};
-
 /// Words of a record.
 pub const RECORD_WORDS: usize = 8;
 
-/// One record; a cache line.
+/// One record; a cache line. The lowest byte of the first word says which of these it is:
+///
+/// | first word | others |
+/// | --- | --- |
+/// | 1, time in the upper seven bytes | a call begins: the [message](ekiden_abi::Message) as it is in memory |
+/// | 2, number of notes in the second byte | more notes: words 4 to 7, then 1 to 3 |
+/// | 3, number of notes in the second byte | the call ends: token of the reply in 1 and 2, slice in 3, notes in 4 to 7 |
+/// | 4, time in the upper seven bytes | a [`Mark`] in 1, the number of the instance in 2 |
+/// | 5 | before the end, if any is not nothing: task, timer, kicks and CPU of the reply in 1 to 4 |
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record(pub [u64; RECORD_WORDS]);
 
-/// The lowest byte of the first word.
 pub(crate) const CALL: u64 = 1;
 pub(crate) const NOTES: u64 = 2;
 pub(crate) const END: u64 = 3;
 pub(crate) const MARK: u64 = 4;
+pub(crate) const MORE: u64 = 5;
 
-/// Bits of the third byte of an end: which fields of the reply follow the notes, in this order.
-pub(crate) mod field {
-    /// Two words.
-    pub(crate) const TOKEN: u64 = 1;
-    pub(crate) const TASK: u64 = 2;
-    pub(crate) const SLICE: u64 = 4;
-    pub(crate) const TIMER: u64 = 8;
-    pub(crate) const KICKS: u64 = 16;
-    pub(crate) const CPU: u64 = 32;
+/// Most notes of a record, and of one that ends a call.
+pub(crate) const NOTES_MAX: u32 = 7;
+pub(crate) const END_NOTES_MAX: u32 = 4;
+
+/// Where in a record its note of this number stands: the first few where those of an end do, because nobody knows yet
+/// whether there will be more.
+#[inline]
+pub(crate) fn note_at(number: u32) -> usize {
+    (if number < END_NOTES_MAX { number + 4 } else { number - 3 }) as usize
 }
 
 /// What a mark says.
@@ -37,47 +43,22 @@ pub enum Mark {
     HandOver = 2,
     /// The policy is taken out: the call that is under way on this CPU does not end.
     Fault = 3,
+    /// Recording goes on after a pause: of the calls since the record before there are none here.
+    GoOn = 4,
 }
 
 impl Mark {
     pub(crate) fn from_number(number: u64) -> Option<Self> {
-        [Self::Begin, Self::HandOver, Self::Fault].into_iter().find(|mark| *mark as u64 == number)
+        [Self::Begin, Self::HandOver, Self::Fault, Self::GoOn].into_iter().find(|mark| *mark as u64 == number)
     }
 }
 
-#[inline]
-fn pair(low: u32, high: u32) -> u64 {
-    u64::from(low) | u64::from(high) << 32
-}
-
-/// The words of a message.
-#[inline]
-pub(crate) fn pack(message: &Message) -> [u64; 7] {
-    [
-        pair(message.call, message.cpu),
-        message.task.to_bits(),
-        pair(message.token_cpu, message.token_serial),
-        message.runtime_ns,
-        pair(message.weight, message.nice as u32),
-        pair(message.pid, message.flags),
-        message.arg,
-    ]
-}
-
-/// The inverse of [`pack`].
-pub(crate) fn unpack(words: &[u64; 7]) -> Message {
-    let (low, high) = (|word: u64| word as u32, |word: u64| (word >> 32) as u32);
-    Message {
-        call: low(words[0]),
-        cpu: high(words[0]),
-        task: TaskId::from_bits(words[1]),
-        token_cpu: low(words[2]),
-        token_serial: high(words[2]),
-        runtime_ns: words[3],
-        weight: low(words[4]),
-        nice: high(words[4]) as i32,
-        pid: low(words[5]),
-        flags: high(words[5]),
-        arg: words[6],
+impl Record {
+    /// When the call or mark that begins here was, for a reader whose clock is another one than the writer's.
+    pub fn time_mut(&mut self, convert: impl FnOnce(u64) -> u64) {
+        let kind = self.0[0] & 0xff;
+        if kind == CALL || kind == MARK {
+            self.0[0] = kind | convert(self.0[0] >> 8) << 8;
+        }
     }
 }

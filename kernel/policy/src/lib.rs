@@ -14,6 +14,11 @@ pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
 use ekiden::abi::{Message, Reply};
 use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Policy, Scheduler, TaskId, Topology};
 pub use ekiden_kernel_rt::{Arena, CreateArgs, HostTable, PolicyTable};
+use ekiden_recording::Mark;
+
+#[cfg_attr(target_arch = "x86_64", path = "here_x86_64.rs")]
+mod here;
+mod tape;
 
 /// Makes a policy the content of this object.
 #[macro_export]
@@ -59,6 +64,7 @@ pub const fn table<S: Scheduler>(create: unsafe extern "C" fn(*mut CreateArgs) -
         calls: S::CALLS.0,
         create,
         deliver: deliver::<S>,
+        record: tape::switch,
         hand_over: hand_over::<S>,
     }
 }
@@ -76,6 +82,8 @@ pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut
     unsafe { arena.reset(args.arena, args.arena_len) };
     ekiden::poison_locks(false);
     ekiden::forget_dropped();
+    // SAFETY: the caller's promise; the tape lives as long as the arena.
+    unsafe { tape::set_up(args) };
     // SAFETY: the caller's promise.
     match unsafe { env::<S>(args) } {
         Some(env) => Box::into_raw(Box::new(Adapter::<S>::new(&env, Arc::new(Kernel)))).cast(),
@@ -93,6 +101,7 @@ unsafe extern "C" fn hand_over<S: Scheduler>(instance: *mut c_void, args: *mut C
     let Some(env) = (unsafe { env::<S>(args) }) else { return ptr::null_mut() };
     // SAFETY: `instance` is a box that `create` gave away.
     let old = unsafe { Box::from_raw(instance.cast::<Adapter<S>>()) };
+    tape::mark_all(Mark::HandOver, args.instance);
     Box::into_raw(Box::new(old.hand_over(&env))).cast()
 }
 
@@ -137,13 +146,14 @@ unsafe extern "C" fn deliver<S: Scheduler>(
     let adapter = unsafe { &*instance.cast::<Adapter<S>>() };
     // SAFETY: the caller's promise.
     let (message, payload) = unsafe { (&*message, slice::from_raw_parts(payload, payload_len)) };
-    adapter.deliver(message, payload)
+    tape::record(message, payload, || adapter.deliver(message, payload))
 }
 
 /// Says why the policy panicked and leaves the call. No destructor runs and locks stay taken: the instance's arena is
 /// thrown away as a whole.
 pub fn leave(info: &core::panic::PanicInfo<'_>) -> ! {
     ekiden::poison_locks(true);
+    tape::mark_here(Mark::Fault);
     let text = ekiden_kernel_rt::describe_panic(info);
     // SAFETY: the table outlives every instance, and `fault` leaves this call for the guard that entered it.
     unsafe { ((*HOST.load(Relaxed)).fault)(text.as_bytes().as_ptr(), text.as_bytes().len()) }

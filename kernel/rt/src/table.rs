@@ -24,6 +24,8 @@ pub struct PolicyTable {
         payload: *const u8,
         payload_len: usize,
     ) -> Reply,
+    /// Starts or stops recording calls; they are recorded from the beginning if there is a tape.
+    pub record: unsafe extern "C" fn(on: bool),
     /// Ends an instance and makes its successor from what it hands over; null when that fails.
     pub hand_over: unsafe extern "C" fn(instance: *mut c_void, args: *mut CreateArgs) -> *mut c_void,
 }
@@ -49,6 +51,18 @@ pub struct CreateArgs {
     pub error_len: u32,
     /// What the instance may ask and say.
     pub host: *const HostTable,
+    /// Where calls are recorded: for each CPU a page with its `ekiden_recording::Place`, then its ring. Null if
+    /// they are not.
+    pub tape: *mut u8,
+    /// Records of a ring, a power of two.
+    pub tape_records: usize,
+    /// Rings that there are.
+    pub tape_cpus: u32,
+    /// The number of the instance, from 1.
+    pub instance: u32,
+    /// How often the processor's own counter counts in a millisecond, if it is good for the times of recorded calls; else
+    /// 0, and those are of the monotonic clock.
+    pub ticks_khz: u32,
     /// Room for the reason of a refusal.
     pub error: [u8; 256],
 }

@@ -9,6 +9,7 @@ pub(crate) mod load;
 mod memory;
 pub(crate) mod messaging;
 pub(crate) mod pipe;
+mod record;
 mod share;
 mod sim;
 
@@ -51,6 +52,8 @@ enum Which {
     Share(share::ShareBench),
     /// What tasks cost in kernel memory beyond the fixed arena
     Memory(memory::MemoryBench),
+    /// What it costs to write down every call
+    Record(record::RecordBench),
     /// How fast the simulator is
     Sim(sim::SimBench),
     /// How much unsafe code there is, and where
@@ -67,6 +70,7 @@ impl Bench {
             Which::Fairness(bench) => bench.run(),
             Which::Share(bench) => bench.run(),
             Which::Memory(bench) => bench.run(),
+            Which::Record(bench) => bench.run(),
             Which::Sim(bench) => bench.run(),
             Which::CountUnsafe(bench) => bench.run(),
             Which::Edit(bench) => bench.run(),
