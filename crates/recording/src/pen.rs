@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Release};
 
-use ekiden_abi::{Message, NO_CPU, Reply};
+use ekiden_abi::{Call, Message, NO_CPU, Reply};
 
 use crate::record::{CALL, END, END_NOTES_MAX, MARK, MORE, Mark, NOTES, NOTES_MAX, RECORD_WORDS, Record, note_at};
 
@@ -25,6 +25,12 @@ pub struct Place {
 pub struct Pen<'a> {
     place: &'a mut Place,
     ring: &'a mut [Record],
+}
+
+/// Whether a payload belongs to a call with this number, be it empty.
+#[inline]
+pub(crate) fn has_payload(call: u32) -> bool {
+    call == Call::ParseHint as u32 || call == Call::EnterQueue as u32
 }
 
 impl<'a> Pen<'a> {
@@ -64,7 +70,7 @@ impl<'a> Pen<'a> {
         record[1..].copy_from_slice(words);
         self.turn();
         self.place.is_open = 1;
-        if !payload.is_empty() {
+        if has_payload(message.call) {
             self.again().note_bytes(payload);
         }
     }
