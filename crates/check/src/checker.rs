@@ -49,6 +49,11 @@ impl Checker {
         self.view.apply(record);
     }
 
+    /// What is known of the machine.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
     /// Nothing more happens. Returns what was found, in the order of time; a check that found very much stops looking.
     pub fn finish(mut self) -> Vec<Violation> {
         for (check, found) in &mut self.checks {

@@ -124,7 +124,10 @@ impl View {
             What::Run => self.put(pid, Whereabouts::Running(cpu)),
             // Where it goes is in the records that follow.
             What::Preempt | What::Block | What::Throttle => self.put(pid, Whereabouts::Away),
-            What::Exit => self.put(pid, Whereabouts::Gone),
+            What::Exit => {
+                self.put(pid, Whereabouts::Gone);
+                self.tasks.remove(&pid);
+            }
             What::New => {
                 // A PID may be used again.
                 self.put(pid, Whereabouts::Gone);

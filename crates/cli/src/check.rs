@@ -1,14 +1,13 @@
 //! `ekiden check`: whether what happened keeps to what schedulers promise.
 
-use std::{fs::File, io::BufReader, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_check::{Checker, Limits, Violation};
-use ekiden_trace::Reader;
 use serde::Serialize;
 
-use crate::failure::Exit;
+use crate::{failure::Exit, output::open_trace};
 
 /// How many violations are printed for people.
 const SHOWN: usize = 20;
@@ -83,8 +82,7 @@ struct Report<'a> {
 impl Check {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let path = self.trace.display();
-        let file = File::open(&self.trace).with_context(|| format!("cannot open the trace {path}"))?;
-        let reader = Reader::new(BufReader::new(file)).with_context(|| path.to_string())?;
+        let reader = open_trace(&self.trace)?;
         let mut checker = Checker::new(reader.header(), &self.bounds.limits());
         let mut records = 0;
         for record in reader {

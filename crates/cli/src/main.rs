@@ -16,10 +16,10 @@ mod house_rules;
 mod machine;
 mod modules;
 mod new;
+mod output;
 mod parallel;
 mod policies;
 mod progress;
-mod record;
 mod reproduce;
 mod run;
 mod session;
@@ -58,7 +58,7 @@ enum Command {
     Build(build::Build),
     /// Run a load on a simulated machine
     Sim(Box<sim::Sim>),
-    /// Say what is in a trace
+    /// Record what the kernel's scheduler does; say what is in a trace, cut it, write it in other formats
     Trace(trace::TraceCommand),
     /// Show a trace in the browser: run queues, loads, tasks, violations over time
     View(view::View),
@@ -68,8 +68,6 @@ enum Command {
     Check(check::Check),
     /// Measure how far the simulator is from the real kernel, and what things cost there
     Fidelity(fidelity::Fidelity),
-    /// Record what the kernel's scheduler does, whichever it is, as a trace
-    Record(record::RecordCommand),
     /// Run a policy's calls in every order that its locks allow, and replay the one that goes wrong
     Explore(explore::Explore),
     /// Run a policy in the kernel of this machine, while a command runs or until Ctrl-C
@@ -112,7 +110,6 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Reproduce(reproduce) => reproduce.run(),
         Command::Check(check) => check.run(),
         Command::Fidelity(fidelity) => fidelity.run(),
-        Command::Record(record) => record.run(),
         Command::Explore(explore) => explore.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Run(run) => run.run(),

@@ -1,7 +1,7 @@
 //! `ekiden sim`: a load on a simulated machine.
 
 use std::{
-    fs::{self, File},
+    fs,
     io::BufWriter,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
@@ -21,6 +21,7 @@ use crate::{
     check::{self, Bounds},
     failure::{Exit, Failure},
     fidelity::Models,
+    output::Output,
     policies,
     sweep::Sweep,
     view,
@@ -140,16 +141,20 @@ impl Sim {
         for (at_ns, policy) in &self.upgrade {
             simulation = simulation.upgrade(*at_ns, policies::successor(policy)?);
         }
-        if let Some(path) = &self.trace {
-            let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-            simulation = simulation.trace_into(BufWriter::with_capacity(1 << 20, file)).with_considered();
+        let trace = self.trace.as_deref().map(Output::create).transpose()?;
+        if let Some(trace) = &trace {
+            simulation = simulation.trace_into(BufWriter::with_capacity(1 << 20, trace.clone())).with_considered();
         } else if self.invariants || self.report.is_some() {
             simulation = simulation.traced();
             if self.report.is_some() {
                 simulation = simulation.with_considered();
             }
         }
-        let result = match simulation.run(&load) {
+        let result = simulation.run(&load);
+        if let Some(trace) = trace.filter(|_| matches!(result, Ok(_) | Err(SimError::Unfinished { .. }))) {
+            trace.finish()?;
+        }
+        let result = match result {
             Ok(result) => result,
             // What is known up to there says more than that it did not finish.
             Err(SimError::Unfinished { at_ns, why, stuck, so_far }) => {

@@ -1,7 +1,7 @@
 //! `ekiden view`: a trace in the browser; and the report, the same page in one file.
 
 use std::{
-    fs::{self, File},
+    io::Read,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
     sync::Arc,
@@ -14,7 +14,11 @@ use ekiden_check::{Checker, Limits, Violation};
 use ekiden_page::{Builder, Model, Notes, REPORT_BYTES_MAX, Server, report};
 use ekiden_trace::{Header, Reader, Record};
 
-use crate::{check::Bounds, signals};
+use crate::{
+    check::Bounds,
+    output::{self, open_trace},
+    signals,
+};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -44,20 +48,14 @@ pub(crate) struct View {
     bounds: Bounds,
 }
 
-/// It reads much at a time by itself.
-fn open(path: &Path) -> Result<Reader<File>> {
-    let file = File::open(path).with_context(|| format!("cannot open the trace {}", path.display()))?;
-    Reader::new(file).with_context(|| path.display().to_string())
-}
-
 impl View {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let reader = open(&self.trace)?;
+        let reader = open_trace(&self.trace)?;
         if let Some(path) = &self.report {
             let (header, model, notes) = self.read(reader)?;
             let violations = self.check().join().expect("checks do not panic")?;
             let text = report(&header, &model, &violations, &notes, self.report_kb as usize * 1_000)?;
-            fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+            output::write(path, text.as_bytes())?;
             println!("next: open {} in a browser", path.display());
             return Ok(ExitCode::SUCCESS);
         }
@@ -83,7 +81,7 @@ impl View {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn read(&self, reader: Reader<File>) -> Result<(Header, Model, Notes)> {
+    fn read(&self, reader: Reader<impl Read>) -> Result<(Header, Model, Notes)> {
         let header = reader.header().clone();
         let mut builder = Builder::new(&header);
         for record in reader {
@@ -97,7 +95,7 @@ impl View {
     fn check(&self) -> thread::JoinHandle<Result<Vec<Violation>>> {
         let (path, limits) = (self.trace.clone(), self.bounds.limits());
         thread::spawn(move || {
-            let reader = open(&path)?;
+            let reader = open_trace(&path)?;
             let mut checker = Checker::new(reader.header(), &limits);
             for record in reader {
                 checker.record(&record.with_context(|| path.display().to_string())?);
@@ -131,7 +129,7 @@ pub(crate) fn write_report(
     }
     let violations = checker.finish();
     let text = report(header, &builder.finish(), &violations, &notes, REPORT_BYTES_MAX)?;
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    output::write(path, text.as_bytes())?;
     Ok(violations)
 }
 

@@ -5,7 +5,7 @@
 mod mutate;
 
 use ekiden_check::{Checker, Limits};
-use ekiden_trace::Reader;
+use ekiden_trace::{Cut, CutError, Reader, Trace};
 use ekiden_workload::{Workload, rt_app};
 
 pub use mutate::Mutator;
@@ -44,7 +44,7 @@ pub fn load(bytes: &[u8]) -> bool {
     }
 }
 
-/// Traces: whatever a trace says, the checks live through it.
+/// Traces: whatever a trace says, the checks live through it, and a piece of it is a trace.
 pub fn trace(bytes: &[u8]) -> bool {
     let reader = match Reader::new(bytes) {
         Ok(reader) => reader,
@@ -57,7 +57,21 @@ pub fn trace(bytes: &[u8]) -> bool {
             Err(error) => return refused(error),
         }
     }
+    let half_ns = checker.view().now_ns / 2;
     checker.finish();
+    for cut in [
+        Cut { from_ns: half_ns, ..Cut::default() },
+        Cut { until_ns: half_ns, cpus: Some([1].into_iter().collect()), ..Cut::default() },
+        Cut { from_ns: half_ns / 2, pids: [1_001].into(), names: vec!["r*".into()], ..Cut::default() },
+    ] {
+        let mut piece = Vec::new();
+        match cut.run(Reader::new(bytes).expect("it was read before"), &mut piece) {
+            Ok(()) => drop(Trace::from_bytes(piece).expect("a piece of a trace is a trace")),
+            // The clock of a damaged trace may go backwards.
+            Err(CutError::Beyond { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
     true
 }
 

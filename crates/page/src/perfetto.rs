@@ -4,16 +4,11 @@
 //! Switches and wake-ups are the kernel's own events of these names, so that Perfetto draws them as it draws a kernel's.
 //! Each CPU has a counter of its run queue, and violations have a track.
 
-use std::{
-    collections::{HashMap, HashSet},
-    io,
-};
+use std::{collections::HashSet, io, mem};
 
-use ekiden_check::Violation;
+use ekiden_check::{View, Violation, Whereabouts};
 use ekiden_trace::{Record, What};
 use prost::{Message, Oneof};
-
-use crate::Model;
 
 /// Events that stand in one packet.
 const PACKET_EVENTS: usize = 512;
@@ -144,61 +139,6 @@ const SLICE_BEGIN: i32 = 1;
 const SLICE_END: i32 = 2;
 const COUNTER: i32 = 4;
 
-/// Writes a trace for Perfetto. `model` is that of the same records.
-///
-/// # Errors
-/// When `out` takes no more.
-pub fn export(
-    records: impl Iterator<Item = Record>,
-    model: &Model,
-    violations: &[Violation],
-    out: &mut impl io::Write,
-) -> io::Result<()> {
-    let mut writer =
-        Writer { out, names: HashMap::new(), woken: HashSet::new(), cpus: vec![Cpu::default(); model.lanes.len()] };
-    for record in records {
-        writer.record(&record)?;
-    }
-    for cpu in 0..model.lanes.len() {
-        writer.flush(cpu)?;
-    }
-    for (cpu, lane) in (0_u64..).zip(&model.lanes) {
-        let uuid = cpu + 2;
-        let counter = CounterDescriptor { unit_name: Some("tasks".into()) };
-        writer.describe(uuid, format!("CPU {cpu} run queue"), Some(counter))?;
-        for change in &lane.changes {
-            let event = TrackEvent {
-                r#type: Some(COUNTER),
-                track_uuid: Some(uuid),
-                counter_value: Some(change.tasks.into()),
-                ..TrackEvent::default()
-            };
-            writer.packet(Some(change.time_ns), Data::TrackEvent(event))?;
-        }
-    }
-    // Slices of one track must not overlap, and violations may: each check has as many tracks as it needs.
-    let mut tracks: Vec<(&str, u64)> = Vec::new();
-    let mut sorted: Vec<&Violation> = violations.iter().collect();
-    sorted.sort_by_key(|violation| violation.since_ns);
-    for violation in sorted {
-        let free = tracks.iter().position(|(check, until)| *check == violation.check && *until <= violation.since_ns);
-        let track = free.unwrap_or(tracks.len());
-        let uuid = (model.lanes.len() + track + 2) as u64;
-        if free.is_none() {
-            tracks.push((violation.check, 0));
-            writer.describe(uuid, format!("Violations: {}", violation.check), None)?;
-        }
-        tracks[track].1 = violation.at_ns;
-        for (kind, time_ns, name) in
-            [(SLICE_BEGIN, violation.since_ns, Some(violation.message.clone())), (SLICE_END, violation.at_ns, None)]
-        {
-            let event = TrackEvent { r#type: Some(kind), track_uuid: Some(uuid), name, counter_value: None };
-            writer.packet(Some(time_ns), Data::TrackEvent(event))?;
-        }
-    }
-    Ok(())
-}
-
 /// What runs on a CPU, and what has not been written yet.
 #[derive(Clone, Debug, Default)]
 struct Cpu {
@@ -206,35 +146,54 @@ struct Cpu {
     pid: u32,
     state: i64,
     events: Vec<FtraceEvent>,
+    /// How many tasks wait or run there, since when, and how many they were when that was last written.
+    tasks: u32,
+    since_ns: u64,
+    written: Option<u32>,
 }
 
-struct Writer<'a, W> {
-    out: &'a mut W,
-    names: HashMap<u32, Vec<u8>>,
+/// Writes a trace for Perfetto, record by record. Takes memory for CPUs and tasks, whatever the length of the trace.
+pub struct Exporter<W> {
+    out: W,
+    now_ns: u64,
     woken: HashSet<u32>,
     cpus: Vec<Cpu>,
 }
 
-impl<W: io::Write> Writer<'_, W> {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
-        let Record { time_ns, cpu, what, pid, value } = *record;
+impl<W: io::Write> Exporter<W> {
+    /// Begins a file. It is written in small pieces: put a [`BufWriter`](io::BufWriter) around it.
+    ///
+    /// # Errors
+    /// When nothing can be written.
+    pub fn new(nr_cpus: u32, out: W) -> io::Result<Self> {
+        let cpus = vec![Cpu::default(); nr_cpus as usize];
+        let mut new = Self { out, now_ns: 0, woken: HashSet::new(), cpus };
+        // Perfetto passes over values of counters that have not been described.
+        for cpu in 0..nr_cpus {
+            let counter = CounterDescriptor { unit_name: Some("tasks".into()) };
+            new.describe(u64::from(cpu) + 2, format!("CPU {cpu} run queue"), Some(counter))?;
+        }
+        Ok(new)
+    }
+
+    /// Takes in what happened next. `view` is the machine right before.
+    ///
+    /// # Errors
+    /// When nothing more can be written.
+    pub fn record(&mut self, record: &Record, view: &View) -> io::Result<()> {
+        let Record { time_ns, cpu, what, pid, .. } = *record;
+        // A damaged trace may go backwards; then time stands still.
+        self.now_ns = self.now_ns.max(time_ns);
         match what {
-            What::Name => {
-                let name = self.names.entry(pid).or_default();
-                if cpu == 0 {
-                    name.clear();
-                }
-                name.extend(value.to_le_bytes());
-            }
-            What::Run => self.switch(time_ns, cpu, pid)?,
-            What::Idle => self.switch(time_ns, cpu, 0)?,
+            What::Run => self.switch(time_ns, cpu, pid, view)?,
+            What::Idle => self.switch(time_ns, cpu, 0, view)?,
             What::New | What::Wake => {
                 self.woken.insert(pid);
             }
             // Where a wake-up leads to. A task that was awake and waits again is told by `sched_switch`.
             What::Enqueue if self.woken.remove(&pid) => {
                 let wakeup = SchedWakeup {
-                    comm: Some(self.name(pid)),
+                    comm: Some(comm(pid, view)),
                     pid: Some(pid as i32),
                     prio: Some(PRIO),
                     target_cpu: Some(cpu as i32),
@@ -250,31 +209,108 @@ impl<W: io::Write> Writer<'_, W> {
                         _ => SLEEPS,
                     };
                 }
+                if what == What::Exit {
+                    self.woken.remove(&pid);
+                }
             }
             _ => {}
+        }
+        self.count(record, view)
+    }
+
+    /// Follows how many tasks wait or run on each CPU.
+    fn count(&mut self, record: &Record, view: &View) -> io::Result<()> {
+        let to = match record.what {
+            What::Enqueue | What::Run => Some(record.cpu),
+            What::New | What::Preempt | What::Block | What::Throttle | What::Exit => None,
+            _ => return Ok(()),
+        };
+        let from = view.task(record.pid).and_then(|task| match task.whereabouts {
+            Whereabouts::Waiting(cpu) | Whereabouts::Running(cpu) => Some(cpu),
+            Whereabouts::Away | Whereabouts::Gone => None,
+        });
+        if from != to {
+            if let Some(cpu) = from {
+                self.tell(cpu)?;
+                self.cpus[cpu as usize].tasks -= 1;
+            }
+            if let Some(cpu) = to {
+                self.tell(cpu)?;
+                self.cpus[cpu as usize].tasks += 1;
+            }
         }
         Ok(())
     }
 
-    fn name(&self, pid: u32) -> String {
-        if pid == 0 {
-            return "swapper".into();
+    /// Writes how many tasks a CPU has had up to now. What lasts no time at all is not seen.
+    fn tell(&mut self, cpu: u32) -> io::Result<()> {
+        let now_ns = self.now_ns;
+        let Cpu { tasks, since_ns, written, .. } = &mut self.cpus[cpu as usize];
+        let (tasks, since_ns) = (*tasks, mem::replace(since_ns, now_ns));
+        if since_ns == now_ns || written.replace(tasks) == Some(tasks) {
+            return Ok(());
         }
-        let bytes = self.names.get(&pid).map_or(&[][..], Vec::as_slice);
-        String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
+        self.counter(cpu, since_ns, tasks)
     }
 
-    fn switch(&mut self, time_ns: u64, cpu: u32, next: u32) -> io::Result<()> {
+    fn counter(&mut self, cpu: u32, time_ns: u64, tasks: u32) -> io::Result<()> {
+        let event = TrackEvent {
+            r#type: Some(COUNTER),
+            track_uuid: Some(u64::from(cpu) + 2),
+            counter_value: Some(tasks.into()),
+            ..TrackEvent::default()
+        };
+        self.packet(Some(time_ns), Data::TrackEvent(event))
+    }
+
+    /// Nothing more happens. Adds what the checks have found.
+    ///
+    /// # Errors
+    /// When nothing more can be written.
+    pub fn finish(mut self, violations: &[Violation]) -> io::Result<()> {
+        let nr_cpus = self.cpus.len();
+        for (cpu, number) in (0..nr_cpus).zip(0..) {
+            self.flush(cpu)?;
+            let Cpu { tasks, since_ns, written, .. } = self.cpus[cpu];
+            if written != Some(tasks) {
+                self.counter(number, since_ns, tasks)?;
+            }
+        }
+        // Slices of one track must not overlap, and violations may: each check has as many tracks as it needs.
+        let mut tracks: Vec<(&str, u64)> = Vec::new();
+        let mut sorted: Vec<&Violation> = violations.iter().collect();
+        sorted.sort_by_key(|violation| violation.since_ns);
+        for violation in sorted {
+            let free =
+                tracks.iter().position(|(check, until)| *check == violation.check && *until <= violation.since_ns);
+            let track = free.unwrap_or(tracks.len());
+            let uuid = (nr_cpus + track + 2) as u64;
+            if free.is_none() {
+                tracks.push((violation.check, 0));
+                self.describe(uuid, format!("Violations: {}", violation.check), None)?;
+            }
+            tracks[track].1 = violation.at_ns;
+            for (kind, time_ns, name) in
+                [(SLICE_BEGIN, violation.since_ns, Some(violation.message.clone())), (SLICE_END, violation.at_ns, None)]
+            {
+                let event = TrackEvent { r#type: Some(kind), track_uuid: Some(uuid), name, counter_value: None };
+                self.packet(Some(time_ns), Data::TrackEvent(event))?;
+            }
+        }
+        self.out.flush()
+    }
+
+    fn switch(&mut self, time_ns: u64, cpu: u32, next: u32, view: &View) -> io::Result<()> {
         let Cpu { pid: before, state, .. } = self.cpus[cpu as usize];
         if before == next {
             return Ok(());
         }
         let switch = SchedSwitch {
-            prev_comm: Some(self.name(before)),
+            prev_comm: Some(comm(before, view)),
             prev_pid: Some(before as i32),
             prev_prio: Some(PRIO),
             prev_state: Some(state),
-            next_comm: Some(self.name(next)),
+            next_comm: Some(comm(next, view)),
             next_pid: Some(next as i32),
             next_prio: Some(PRIO),
         };
@@ -308,4 +344,8 @@ impl<W: io::Write> Writer<'_, W> {
         let packet = TracePacket { timestamp, trusted_packet_sequence_id: Some(SEQUENCE), data: Some(data) };
         self.out.write_all(&Trace { packet: vec![packet] }.encode_to_vec())
     }
+}
+
+fn comm(pid: u32, view: &View) -> String {
+    if pid == 0 { "swapper".into() } else { view.name(pid).name }
 }

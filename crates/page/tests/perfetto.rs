@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, env, path::PathBuf, process::Command};
 
-use ekiden_check::{TaskName, Violation};
-use ekiden_page::{Builder, perfetto};
+use ekiden_check::{Checker, Limits, TaskName, Violation};
+use ekiden_page::{Builder, perfetto::Exporter};
 use ekiden_policies::Wfq;
 use ekiden_sim::{Machine, Simulation};
 use ekiden_trace::{Trace, What};
@@ -71,7 +71,13 @@ fn perfetto_reads_every_switch_wake_up_queue_and_violation() {
         message: "CPU 0 is idle".into(),
     };
     let mut bytes = Vec::new();
-    perfetto::export(trace.records(), &model, &[violation.clone(), violation], &mut bytes).unwrap();
+    let mut checker = Checker::new(&trace.header().unwrap(), &Limits::default());
+    let mut exporter = Exporter::new(2, &mut bytes).unwrap();
+    for record in trace.records() {
+        exporter.record(&record, checker.view()).unwrap();
+        checker.record(&record);
+    }
+    exporter.finish(&[violation.clone(), violation]).unwrap();
     let decoded = decode(&bytes);
     assert_eq!(unknown(&decoded), 0);
 

@@ -33,6 +33,9 @@ pub struct Header {
     /// What decided what was left to chance.
     #[serde(default)]
     pub seed: u64,
+    /// Where it began in the trace that it was cut out of, in nanoseconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub begins_ns: u64,
     /// The CPUs, from 0.
     pub cpus: Vec<HeaderCpu>,
     /// Distances between NUMA nodes, row by row, as the firmware gives them: 10 is a node itself.
@@ -53,6 +56,11 @@ pub struct HeaderCpu {
     pub capacity: u32,
     /// Whether it was online when the trace began.
     pub online: bool,
+}
+
+/// Those that were not cut out of another one have headers of the older form.
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Header {

@@ -23,12 +23,15 @@
 //! bytes, and whatever they are given, they answer with records or with the place where it went wrong.
 #![forbid(unsafe_code)]
 
+mod cut;
 mod figures;
 mod header;
 mod memory;
 mod read;
 mod record;
+mod state;
 
+pub use cut::{Cut, CutError, OTHERS};
 pub use figures::Figures;
 pub use header::{Header, HeaderCpu, Host};
 pub use memory::Trace;

@@ -1,6 +1,6 @@
 //! One thing that happened.
 
-use std::fmt;
+use std::{fmt, sync::LazyLock};
 
 /// Bytes of a record.
 pub const RECORD_LEN: usize = 24;
@@ -18,6 +18,15 @@ macro_rules! what {
         impl What {
             /// All of them.
             pub const ALL: &'static [What] = &[$(What::$name),*];
+
+            /// As it is printed: in small letters.
+            pub fn name(self) -> &'static str {
+                static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
+                    What::ALL.iter().map(|what| format!("{what:?}").to_lowercase()).collect()
+                });
+                // They are numbered from 1 without a gap, which a test checks.
+                &NAMES[self as usize - 1]
+            }
 
             fn from_number(number: u16) -> Option<Self> {
                 match number {
@@ -161,7 +170,7 @@ impl Record {
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (us, ns) = (self.time_ns / 1_000, self.time_ns % 1_000);
-        write!(f, "{us:>10}.{ns:03} [{:>3}] {:<8}", self.cpu, format!("{:?}", self.what).to_lowercase())?;
+        write!(f, "{us:>10}.{ns:03} [{:>3}] {:<8}", self.cpu, self.what.name())?;
         if self.pid != 0 {
             write!(f, " pid {}", self.pid)?;
         }
@@ -199,7 +208,12 @@ pub fn masks(cpus: &ekiden::CpuMask, nr_cpus: u32) -> impl Iterator<Item = u64> 
 
 impl Record {
     /// Whether the field of the CPU numbers pieces.
-    pub(crate) fn is_piece(&self) -> bool {
+    pub fn is_piece(&self) -> bool {
         matches!(self.what, What::Name | What::Allowed | What::Considered | What::Limit)
+    }
+
+    /// The PID of the task that it is about, if it is about one: that of a limit is a group.
+    pub fn task(&self) -> Option<u32> {
+        Some(self.pid).filter(|pid| *pid != 0 && self.what != What::Limit)
     }
 }

@@ -33,6 +33,13 @@ fn every_record_is_read_as_it_was_written() {
 }
 
 #[test]
+fn every_kind_of_record_has_its_own_name() {
+    for what in What::ALL {
+        assert_eq!(what.name(), format!("{what:?}").to_lowercase());
+    }
+}
+
+#[test]
 fn foreign_and_damaged_bytes_are_refused_with_their_place() {
     let good = trace().as_bytes().to_vec();
     let refused = |bytes: &[u8]| Trace::from_bytes(bytes.to_vec()).unwrap_err();

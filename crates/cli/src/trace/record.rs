@@ -1,12 +1,15 @@
-//! `ekiden record`: a trace of the kernel of this machine, under whichever scheduler.
+//! `ekiden trace record`: a trace of the kernel of this machine, under whichever scheduler.
 
-use std::{ffi::OsString, fs, path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, io::Write, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use ekiden_loader::Recorder;
 
-use crate::child::{self, Events};
+use crate::{
+    child::{self, Events},
+    output::Output,
+};
 
 /// Memory for what happens within a second.
 const RING_BYTES: u32 = 64 << 20;
@@ -14,12 +17,12 @@ const RING_BYTES: u32 = 64 << 20;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sudo ekiden record out -- make -j4                  under the scheduler that there is
-  sudo ekiden record out                              until Ctrl-C
-  ekiden vm run wfq -- ekiden record /host/out -- ekiden-load run messaging
+  sudo ekiden trace record out -- make -j4            under the scheduler that there is
+  sudo ekiden trace record out                        until Ctrl-C
+  ekiden vm run wfq -- ekiden trace record /host/out -- ekiden-load run messaging
   ekiden trace info out; ekiden check out             what is in it, and whether CPUs idled while tasks waited
 Switches, wake-ups, moves and forks of all tasks are recorded, by BPF programs on the kernel's tracepoints.")]
-pub(crate) struct RecordCommand {
+pub(super) struct Record {
     /// Where to write the trace
     trace: PathBuf,
     /// The command and its arguments
@@ -27,17 +30,19 @@ pub(crate) struct RecordCommand {
     command: Vec<OsString>,
 }
 
-impl RecordCommand {
-    pub(crate) fn run(self) -> Result<ExitCode> {
+impl Record {
+    pub(super) fn run(self) -> Result<ExitCode> {
         // Before anything runs: to find at the end that it cannot be written would be late.
-        fs::write(&self.trace, []).with_context(|| format!("cannot write {}", self.trace.display()))?;
+        let mut output = Output::create(&self.trace)?;
         let events = Events::listen()?;
         let mut recorder = Recorder::start(RING_BYTES)?;
         let code = child::run(&events, &self.command, true, || Ok(recorder.take().map(drop)?))?;
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         let recording = recorder.stop(&words.join(" "))?;
-        fs::write(&self.trace, recording.trace.as_bytes())
+        output
+            .write_all(recording.trace.as_bytes())
             .with_context(|| format!("cannot write {}", self.trace.display()))?;
+        output.finish()?;
         if recording.lost > 0 {
             bail!("{} records were lost: the trace has holes; record less at a time", recording.lost);
         }

@@ -1,0 +1,114 @@
+//! Files that appear when they are whole: until then they have another name, and an error leaves nothing. Traces with names
+//! that end in `.zst` are compressed, and those that are, by whatever name, are read as any other.
+
+use std::{
+    fs::{self, File, Permissions},
+    io::{self, BufRead, BufReader, Read, Write},
+    os::{fd::AsFd, unix::fs::PermissionsExt},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use anyhow::{Context, Result};
+use ekiden_trace::Reader;
+use tempfile::TempPath;
+use zstd::{Decoder, Encoder};
+
+/// Begins whatever zstd has compressed.
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// A file that is being written. It may be cloned, for writers that want to own it.
+#[derive(Clone)]
+pub(crate) struct Output(Arc<Mutex<Inner>>);
+
+struct Inner {
+    stream: Stream,
+    /// The name that it has until it is whole; none if it is no file that could be half.
+    draft: Option<TempPath>,
+    path: PathBuf,
+}
+
+enum Stream {
+    Plain(File),
+    Zstd(Encoder<'static, File>),
+    Finished,
+}
+
+impl Output {
+    /// Begins a file; `-` is standard output.
+    pub(crate) fn create(path: &Path) -> Result<Self> {
+        let failed = || format!("cannot write {}", path.display());
+        let is_stdout = path.as_os_str() == "-";
+        // What a link leads to is replaced, not the link; and a device or pipe is written to as it is.
+        let path = fs::canonicalize(path).ok().filter(|_| !is_stdout).unwrap_or_else(|| path.to_owned());
+        let is_special = fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file());
+        let (file, draft) = if is_stdout {
+            (File::from(io::stdout().as_fd().try_clone_to_owned().with_context(failed)?), None)
+        } else if is_special {
+            (File::create(&path).with_context(failed)?, None)
+        } else {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let draft = tempfile::Builder::new()
+                .prefix(&format!(".{name}."))
+                .suffix(".partial")
+                .permissions(Permissions::from_mode(0o666))
+                .tempfile_in(parent)
+                .with_context(failed)?;
+            let (file, path) = draft.into_parts();
+            (file, Some(path))
+        };
+        let stream = match path.extension().is_some_and(|extension| extension == "zst") {
+            true => Stream::Zstd(Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL).with_context(failed)?),
+            false => Stream::Plain(file),
+        };
+        Ok(Self(Arc::new(Mutex::new(Inner { stream, draft, path }))))
+    }
+
+    /// Gives it its name. Whoever buffers what goes into it has to flush before.
+    pub(crate) fn finish(self) -> Result<()> {
+        let inner = &mut *self.lock();
+        let failed = || format!("cannot write {}", inner.path.display());
+        if let Stream::Zstd(encoder) = std::mem::replace(&mut inner.stream, Stream::Finished) {
+            encoder.finish().with_context(failed)?;
+        }
+        inner.draft.take().map_or(Ok(()), |draft| draft.persist(&inner.path)).with_context(failed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.lock().stream {
+            Stream::Plain(file) => file.write(bytes),
+            Stream::Zstd(encoder) => encoder.write(bytes),
+            Stream::Finished => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes all of a file.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut output = Output::create(path)?;
+    output.write_all(bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    output.finish()
+}
+
+/// Opens a trace, compressed or not.
+pub(crate) fn open_trace(path: &Path) -> Result<Reader<Box<dyn Read>>> {
+    let failed = || format!("cannot open the trace {}", path.display());
+    let file = File::open(path).with_context(failed)?;
+    // The reader reads much at a time by itself.
+    let mut file = BufReader::with_capacity(ZSTD_MAGIC.len(), file);
+    let is_compressed = file.fill_buf().with_context(failed)? == ZSTD_MAGIC;
+    let source: Box<dyn Read> =
+        if is_compressed { Box::new(Decoder::new(file).with_context(failed)?) } else { Box::new(file) };
+    Reader::new(source).with_context(|| path.display().to_string())
+}
