@@ -29,8 +29,11 @@ struct ekiden_policy_table {
 	char name[EKIDEN_NAME_LEN];
 	u64 calls;
 	void *(*create)(struct ekiden_create *args);
-	void (*deliver)(void);	/* called from Rust only */
-	void *(*hand_over)(void *instance, struct ekiden_create *args);
+	void (*deliver)(void);	/* called from Rust only, as the next two */
+	void (*give)(void);
+	void (*take)(void);
+	bool (*check)(struct ekiden_create *args);
+	u64 layout;
 };
 
 struct ekiden_host_table {
@@ -40,6 +43,10 @@ struct ekiden_host_table {
 	void (*idle_cpus)(u64 *words, size_t len);
 	void (*fault)(const char *text, size_t len);
 };
+
+/* stop.c */
+int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns);
+void ekiden_stop_ended(void);
 
 /* For policy modules. */
 int ekiden_register_policy(const struct ekiden_policy_table *table, struct module *owner);
