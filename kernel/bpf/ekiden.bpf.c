@@ -18,6 +18,7 @@ char _license[] SEC("license") = "GPL";
 extern void ekiden_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern void ekiden_event(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern struct task_struct *ekiden_pick(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
+extern bool ekiden_chooses_cpu(void) __ksym;
 extern void ekiden_task_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern void ekiden_arm_timer(u32 cpu, u64 delay_ns) __ksym;
 extern int ekiden_attach(void) __ksym;
@@ -106,29 +107,21 @@ static __always_inline void place_on_idle(struct task_struct *p, s32 cpu)
 
 OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
-	struct ekiden_event event = EVENT(EKIDEN_SELECT_CPU, prev_cpu, p);
-	struct ekiden_outcome outcome;
 	bool is_idle = false;
 	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
 
-	event.flags = (wake_flags & 0xffff) | (u64)(bpf_get_smp_processor_id() + 1) << 16;
-	event.args[0] = cpu;
-	__builtin_memset(&outcome, 0, sizeof(outcome));
-	ekiden_event(&event, &outcome);
-	carry_out(event.cpu, &outcome);
-	if (outcome.status == EKIDEN_DONE && outcome.cpu != cpu)
-		return outcome.cpu;
-	if (is_idle)
-		place_on_idle(p, cpu);
-	return cpu;
-}
+	if (ekiden_chooses_cpu()) {
+		struct ekiden_event event = EVENT(EKIDEN_SELECT_CPU, prev_cpu, p);
+		struct ekiden_outcome outcome;
 
-/* For policies that leave the choice to the kernel: the same without asking. */
-OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu_default, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
-{
-	bool is_idle = false;
-	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
-
+		event.flags = (wake_flags & 0xffff) | (u64)(bpf_get_smp_processor_id() + 1) << 16;
+		event.args[0] = cpu;
+		__builtin_memset(&outcome, 0, sizeof(outcome));
+		ekiden_event(&event, &outcome);
+		carry_out(event.cpu, &outcome);
+		if (outcome.status == EKIDEN_DONE && outcome.cpu != cpu)
+			return outcome.cpu;
+	}
 	if (is_idle)
 		place_on_idle(p, cpu);
 	return cpu;
@@ -293,7 +286,10 @@ OPS(cpu_offline) void BPF_PROG(ekiden_cpu_offline, s32 cpu)
 	tell_cpu(EKIDEN_CPU_OFFLINE, cpu);
 }
 
-/* A timer went off outside of every operation of sched_ext; this program has what the policy wants carried out. */
+/*
+ * A timer went off, a hint came or another policy took over, outside of every operation of sched_ext; this program has what
+ * the policy wants carried out.
+ */
 SEC("fentry/ekiden_timer_fired") int BPF_PROG(ekiden_on_timer, u64 kicks)
 {
 	if (kicks)
@@ -313,7 +309,7 @@ OPS(exit) void BPF_PROG(ekiden_exit, struct scx_exit_info *info)
 	ekiden_detach();
 }
 
-/* The loader leaves out what the policy does not look at, and gives the scheduler its name and flags. */
+/* The loader leaves out `quiescent` if it can, and gives the scheduler its name and flags. */
 SEC(".struct_ops.link")
 struct sched_ext_ops ekiden_ops = {
 	.select_cpu = (void *)ekiden_select_cpu,

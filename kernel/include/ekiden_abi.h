@@ -46,6 +46,7 @@ enum ekiden_status {
 #define EKIDEN_ENQUEUE_MAY_PLACE 4ULL
 #define EKIDEN_PICK_PREV_RUNNABLE 1ULL
 #define EKIDEN_REFUSED_NOT_ALLOWED 4ULL
+#define EKIDEN_CALL_SELECT_TASK_RQ 12
 
 struct ekiden_event {
 	__u32 kind;

@@ -33,13 +33,35 @@ struct ekiden_hint_request {
 	__u32 taken;		/* written: whether a hint was taken */
 };
 
+/*
+ * Lets another policy take over from the one that runs, or another version of it, or a new instance of itself. Whatever can be
+ * refused is refused before anything is touched.
+ */
+struct ekiden_upgrade_request {
+	char module[64];	/* the name of the successor's module; nothing for the one that runs */
+	__u64 params;		/* text */
+	__u64 error;		/* room for the reason of a refusal */
+	__u32 params_len;
+	__u32 error_len;
+	__u64 arena_bytes;	/* memory for the policy itself; 0 for as much as before */
+	__u32 flags;
+	__u32 moved;		/* written: how the tasks came over, EKIDEN_MOVED_* */
+	__u64 wait_ns;		/* written: how long a CPU waited at most */
+	__u64 tasks;		/* written: how many tasks there were */
+};
+
+/* Does not take over the state of another version: all tasks are new to the successor. */
+#define EKIDEN_UPGRADE_START_OVER 1
+
+#define EKIDEN_MOVED_BY_POINTER 1
+#define EKIDEN_MOVED_STARTED_OVER 3
+
 #define EKIDEN_IOC_CREATE _IOW('E', 1, struct ekiden_create_request)
 #define EKIDEN_IOC_HINT _IOWR('E', 2, struct ekiden_hint_request)
-/* Replaces the running policy by a new instance of itself that gets its state. */
-#define EKIDEN_IOC_RENEW _IO('E', 3)
+#define EKIDEN_IOC_UPGRADE _IOWR('E', 4, struct ekiden_upgrade_request)
 
-/* Starts (1) or stops (0) recording calls. */
-#define EKIDEN_IOC_TAPE _IO('E', 4)
+/* Stops (0) or goes on (1) recording calls. */
+#define EKIDEN_IOC_TAPE _IO('E', 5)
 
 /*
  * The calls that were recorded can be mapped for reading through a descriptor that is open for writing: for each possible

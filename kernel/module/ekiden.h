@@ -20,13 +20,23 @@ struct ekiden_create {
 	u32 max_tasks;
 	u32 error_len;
 	const struct ekiden_host_table *host;
-	void *tape;		/* for each CPU a page, then its ring */
-	size_t tape_records;	/* of a ring */
-	u32 tape_cpus;
-	u32 instance;
-	u32 ticks_khz;		/* of ticks_<arch>, if those are good for the times of recorded calls */
 	char error[256];
 };
+
+/* Where calls are recorded. */
+struct ekiden_tape {
+	void *base;		/* for each CPU EKIDEN_TAPE_PAGE bytes, then its ring; NULL for nowhere */
+	size_t records;		/* of a ring, 64 bytes each: a power of two */
+	u32 cpus;		/* rings */
+	u32 ticks_khz;		/* of the counter that times are of (kernel/policy/src/here_<arch>.rs); 0: of the clock */
+	u32 instance;		/* the number of the instance, from 1 */
+};
+
+/* What to do with it; the numbers of ekiden_recording::Mark. */
+#define EKIDEN_TAPE_STOP 0
+#define EKIDEN_TAPE_BEGIN 1
+#define EKIDEN_TAPE_HAND_OVER 2
+#define EKIDEN_TAPE_GO_ON 4
 
 struct ekiden_policy_table {
 	u32 abi_version;
@@ -34,9 +44,12 @@ struct ekiden_policy_table {
 	char name[EKIDEN_NAME_LEN];
 	u64 calls;
 	void *(*create)(struct ekiden_create *args);
-	void (*deliver)(void);	/* called from Rust only */
-	void (*record)(bool on);
-	void *(*hand_over)(void *instance, struct ekiden_create *args);
+	void (*deliver)(void);	/* called from Rust only, as the next two */
+	void (*give)(void);
+	void (*take)(void);
+	bool (*check)(struct ekiden_create *args);
+	void (*tape)(const struct ekiden_tape *tape, u32 what);
+	u64 layout;
 };
 
 struct ekiden_host_table {
@@ -46,6 +59,10 @@ struct ekiden_host_table {
 	void (*idle_cpus)(u64 *words, size_t len);
 	void (*fault)(const char *text, size_t len);
 };
+
+/* stop.c */
+int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns);
+void ekiden_stop_ended(void);
 
 /* For policy modules. */
 int ekiden_register_policy(const struct ekiden_policy_table *table, struct module *owner);

@@ -32,6 +32,7 @@ s64 ekiden_guarded_deliver(struct ekiden_event *event, struct ekiden_outcome *ou
 #define LEFT (-1000)
 
 /* main.c */
+extern bool ekiden_asks_for_cpu;
 void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
 void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
 void ekiden_do_arm_timer(u32 cpu, u64 delay_ns);
@@ -67,6 +68,12 @@ __bpf_kfunc struct task_struct *ekiden_pick(struct ekiden_event *event, struct e
 {
 	deliver(event, outcome);
 	return outcome->status == EKIDEN_RUN ? (struct task_struct *)outcome->host_task : NULL;
+}
+
+/* Whether the policy chooses CPUs itself. */
+__bpf_kfunc bool ekiden_chooses_cpu(void)
+{
+	return READ_ONCE(ekiden_asks_for_cpu);
 }
 
 /* A task comes under our care; the outcome has its id. */
@@ -111,6 +118,7 @@ BTF_KFUNCS_START(ekiden_kfunc_ids)
 BTF_ID_FLAGS(func, ekiden_event)
 BTF_ID_FLAGS(func, ekiden_cpu_event)
 BTF_ID_FLAGS(func, ekiden_pick, KF_RET_NULL | KF_RCU_PROTECTED)
+BTF_ID_FLAGS(func, ekiden_chooses_cpu)
 BTF_ID_FLAGS(func, ekiden_task_enable)
 BTF_ID_FLAGS(func, ekiden_arm_timer)
 BTF_ID_FLAGS(func, ekiden_attach, KF_SLEEPABLE)

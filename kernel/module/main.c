@@ -4,6 +4,7 @@
  * module references, the device, the guarded entry. It takes no scheduling decision.
  */
 #include <linux/bpf.h>
+#include <linux/cpu.h>
 #include <linux/cpumask.h>
 #include <linux/fs.h>
 #include <linux/hrtimer.h>
@@ -14,7 +15,6 @@
 #include <linux/mutex.h>
 #include <linux/percpu.h>
 #include <linux/sched.h>
-#include <linux/stop_machine.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
 #include <linux/workqueue.h>
@@ -28,7 +28,10 @@
 
 s64 ekiden_rs_create(const struct ekiden_policy_table *table, struct ekiden_create *args, void *arena, size_t arena_len,
 		     u32 nr_cpus);
-s64 ekiden_rs_hand_over(struct ekiden_create *args);
+s64 ekiden_rs_swap(const struct ekiden_policy_table *table, struct ekiden_create *args, void *successor,
+		   struct ekiden_outcome *outcome);
+s64 ekiden_rs_introduce(u64 first, struct ekiden_outcome *outcome);
+u64 ekiden_rs_task_count(void);
 s64 ekiden_rs_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
 s64 ekiden_rs_status(char *buffer, size_t len);
 void ekiden_rs_forget(void);
@@ -72,21 +75,31 @@ static LIST_HEAD(policies);
 /* Orders loading, creating, closing and freeing. Never taken in a scheduling call. */
 static DEFINE_MUTEX(control);
 
+/* A policy with what it was made of. */
+struct instance {
+	const struct policy *policy;
+	void *arena;
+	struct ekiden_create args;
+	struct ekiden_host_table host;
+	u32 *topology;
+	char *params;
+};
+
 /* The one policy that runs. */
 static struct {
-	const struct policy *policy;
+	struct instance *now;
+	struct instance *fallen;	/* one that took over and panicked in doing so: its memory may be in use */
 	struct file *controller;	/* open as long as somebody answers for it */
 	bool attached;			/* between ops.init and ops.exit */
 	void *engine_arena;
-	void *policy_arena;
-	size_t policy_arena_len;
-	void *tape;
-	size_t tape_len;
+	struct ekiden_tape tape;
 	bool tape_runs;
-	struct ekiden_create args;
-	u32 *topology;
-	char *params;
+	u64 upgrades;			/* how often another one has taken over */
+	u64 wait_ns, wait_ns_max;	/* how long a CPU waited the last time, and the longest time */
 } running;
+
+/* Whether it chooses CPUs itself, for BPF to look at. */
+bool ekiden_asks_for_cpu;
 
 /* How many instances of policies there have been. */
 static u32 instances;
@@ -118,6 +131,20 @@ void ekiden_c_fault(const char *text, size_t len);
 void ekiden_c_fault(const char *text, size_t len)
 {
 	fault(text, len);
+}
+
+/* Why a policy that is being made cannot go on. There is one at a time. */
+static char candidate_text[256];
+static size_t candidate_len;
+
+/* The same for a policy that does not run yet: nobody else comes to harm. */
+static __noreturn void candidate_fault(const char *text, size_t len)
+{
+	candidate_len = min(len, sizeof(candidate_text));
+	memcpy(candidate_text, text, candidate_len);
+	ekiden_leave(LEFT);
+	for (;;)
+		cpu_relax();
 }
 
 int ekiden_do_fault_text(char *text, u32 size)
@@ -164,7 +191,7 @@ int ekiden_do_attach(void)
 	int ret = -ENODEV;
 
 	mutex_lock(&control);
-	if (running.policy && running.controller && !running.attached) {
+	if (running.now && running.controller && !running.attached) {
 		running.attached = true;
 		ret = 0;
 	}
@@ -186,9 +213,22 @@ void ekiden_do_detach(void)
 struct ekiden_timer {
 	struct hrtimer timer;
 	u32 cpu;
+	u32 tenancy;	/* of whoever armed it */
 };
 
+/* Counts policies that took over from a stranger, whose timers mean nothing to them. */
+static u32 tenancy;
+
 static DEFINE_PER_CPU(struct ekiden_timer, timers);
+
+/* What a call outside of every operation of sched_ext asks for. After a fault, the next operation on any CPU tells the kernel. */
+static void carry_out(const struct ekiden_outcome *outcome)
+{
+	if (outcome->status == EKIDEN_FAULT)
+		ekiden_timer_fired(~0ULL);
+	else if (outcome->kicks)
+		ekiden_timer_fired(outcome->kicks);
+}
 
 static enum hrtimer_restart timer_expired(struct hrtimer *timer)
 {
@@ -196,10 +236,11 @@ static enum hrtimer_restart timer_expired(struct hrtimer *timer)
 	struct ekiden_event event = { .kind = EKIDEN_TIMER, .cpu = own->cpu };
 	struct ekiden_outcome outcome = {};
 
+	if (own->tenancy != READ_ONCE(tenancy))
+		return HRTIMER_NORESTART;
 	rcu_read_lock();
 	deliver(&event, &outcome, NULL, 0);
-	/* After a fault, the next operation on any CPU tells the kernel. */
-	ekiden_timer_fired(outcome.status == EKIDEN_FAULT ? ~0ULL : outcome.kicks);
+	carry_out(&outcome);
 	rcu_read_unlock();
 	if (outcome.status == EKIDEN_FAULT || !outcome.timer_ns)
 		return HRTIMER_NORESTART;
@@ -210,8 +251,10 @@ static enum hrtimer_restart timer_expired(struct hrtimer *timer)
 /* The timer runs on the CPU that arms it, wherever the call that it was for belongs. */
 void ekiden_do_arm_timer(u32 cpu, u64 delay_ns)
 {
-	if (cpu < nr_cpu_ids)
-		hrtimer_start(&per_cpu_ptr(&timers, cpu)->timer, ns_to_ktime(delay_ns), HRTIMER_MODE_REL_PINNED_HARD);
+	if (cpu >= nr_cpu_ids)
+		return;
+	per_cpu_ptr(&timers, cpu)->tenancy = READ_ONCE(tenancy);
+	hrtimer_start(&per_cpu_ptr(&timers, cpu)->timer, ns_to_ktime(delay_ns), HRTIMER_MODE_REL_PINNED_HARD);
 }
 
 static void set_up_timers(void)
@@ -280,20 +323,20 @@ static void allowed_cpus(u64 task, u64 *words, size_t len)
 	copy_mask(p ? p->cpus_ptr : cpu_none_mask, words, len);
 }
 
-static const struct ekiden_host_table host_table = {
+/* For a policy that does not run yet. */
+static const struct ekiden_host_table candidate_host = {
 	.now_ns = ekiden_c_now_ns,
 	.may_run = may_run,
 	.allowed_cpus = allowed_cpus,
 	.idle_cpus = ekiden_rs_idle_cpus,
-	.fault = (void (*)(const char *, size_t))fault,
+	.fault = (void (*)(const char *, size_t))candidate_fault,
 };
 
 /* ---- policy modules ---- */
 
 int ekiden_register_policy(const struct ekiden_policy_table *table, struct module *owner)
 {
-	struct policy *policy, *other;
-	int ret = 0;
+	struct policy *policy;
 
 	if (table->abi_version != EKIDEN_ABI_VERSION || table->size != sizeof(*table)) {
 		pr_err("ekiden: policy module %s was built for interface %u, this is %u; build it again\n",
@@ -306,15 +349,10 @@ int ekiden_register_policy(const struct ekiden_policy_table *table, struct modul
 	policy->table = table;
 	policy->owner = owner;
 	mutex_lock(&control);
-	list_for_each_entry(other, &policies, node)
-		if (!strncmp(other->table->name, table->name, EKIDEN_NAME_LEN))
-			ret = -EEXIST;
-	if (!ret)
-		list_add_tail(&policy->node, &policies);
+	/* In front of an older version of the same policy. */
+	list_add(&policy->node, &policies);
 	mutex_unlock(&control);
-	if (ret)
-		kfree(policy);
-	return ret;
+	return 0;
 }
 EXPORT_SYMBOL_GPL(ekiden_register_policy);
 
@@ -336,18 +374,40 @@ EXPORT_SYMBOL_GPL(ekiden_unregister_policy);
 
 /* ---- life of the running policy; all under `control` ---- */
 
+static void free_instance(struct instance *instance)
+{
+	if (!instance)
+		return;
+	vfree(instance->arena);
+	kvfree(instance->topology);
+	kvfree(instance->params);
+	if (instance->policy)
+		module_put(instance->policy->owner);
+	kvfree(instance);
+}
+
+/* Has the policy record its calls, or stop doing so. No call is under way. */
+static void run_tape(const struct instance *instance, u32 what)
+{
+	if (running.tape.base)
+		guarded(instance->policy->table->tape, &running.tape, what, 0, 0, 0);
+	running.tape_runs = running.tape.base && what != EKIDEN_TAPE_STOP;
+}
+
 static void free_running(void)
 {
 	cancel_timers();
 	ekiden_rs_forget();
+	/* So that the next instance of this module does not write there before it is told where. */
+	preempt_disable();
+	if (running.now)
+		run_tape(running.now, EKIDEN_TAPE_STOP);
+	preempt_enable();
+	free_instance(running.now);
+	free_instance(running.fallen);
 	vfree(running.engine_arena);
-	vfree(running.policy_arena);
 	/* Whoever has it mapped keeps the pages. */
-	vfree(running.tape);
-	kvfree(running.topology);
-	kvfree(running.params);
-	if (running.policy)
-		module_put(running.policy->owner);
+	vfree(running.tape.base);
 	memset(&running, 0, sizeof(running));
 }
 
@@ -355,7 +415,7 @@ static void free_running(void)
 static void reap(struct work_struct *work)
 {
 	mutex_lock(&control);
-	if (running.policy && !running.controller && !READ_ONCE(running.attached))
+	if (running.now && !running.controller && !READ_ONCE(running.attached))
 		free_running();
 	mutex_unlock(&control);
 }
@@ -378,7 +438,12 @@ static const struct policy *find_policy(const char *name)
 	return NULL;
 }
 
-/* How fast the counter goes that the Rust half reads (kernel/policy/src/here_<arch>.rs); 0 if it is not to be used. */
+static size_t tape_len(u64 records)
+{
+	return records ? PAGE_ALIGN(nr_cpu_ids * (EKIDEN_TAPE_PAGE + records * 64)) : 0;
+}
+
+/* How fast the counter goes that the Rust half reads for times; 0 if it is not to be used. */
 static u32 ticks_khz(void)
 {
 #ifdef CONFIG_X86_64
@@ -388,89 +453,151 @@ static u32 ticks_khz(void)
 	return 0;
 }
 
-static size_t tape_len(u64 records)
-{
-	return records ? nr_cpu_ids * (EKIDEN_TAPE_PAGE + records * 64) : 0;
-}
-
 /* The engine's own memory: the task table, and a little for everything else. */
 static size_t engine_arena_len(u32 max_tasks)
 {
 	return (size_t)max_tasks * 128 + nr_cpu_ids * 256 + SZ_1M;
 }
 
-static long create(struct file *file, const struct ekiden_create_request *request, struct ekiden_create *args)
+/* What `policy` is made of, from user memory; the topology is that of `other` if there is one. */
+static struct instance *new_instance(const struct policy *policy, const struct ekiden_create_request *request,
+				     const struct instance *other)
+{
+	struct instance *instance = kvzalloc(sizeof(*instance), GFP_KERNEL);
+	size_t topology_size = request->topology_len * sizeof(u32);
+	long ret = -ENOMEM;
+
+	if (!instance)
+		return ERR_PTR(-ENOMEM);
+	if (!try_module_get(policy->owner)) {
+		kvfree(instance);
+		return ERR_PTR(-ENOENT);
+	}
+	instance->policy = policy;
+	instance->host = candidate_host;
+	instance->params = copy_in(request->params, request->params_len);
+	if (IS_ERR(instance->params)) {
+		ret = PTR_ERR(instance->params);
+		instance->params = NULL;
+		goto out;
+	}
+	if (other)
+		instance->topology = kvmemdup(other->topology, topology_size, GFP_KERNEL) ?: ERR_PTR(-ENOMEM);
+	else
+		instance->topology = copy_in(request->topology, topology_size);
+	if (IS_ERR(instance->topology)) {
+		ret = PTR_ERR(instance->topology);
+		instance->topology = NULL;
+		goto out;
+	}
+	instance->arena = __vmalloc(request->arena_bytes, GFP_KERNEL | __GFP_NOWARN | __GFP_ZERO);
+	if (!instance->arena)
+		goto out;
+	instance->args = (struct ekiden_create) {
+		.arena = instance->arena,
+		.arena_len = request->arena_bytes,
+		.topology = instance->topology,
+		.topology_len = request->topology_len,
+		.params = instance->params,
+		.params_len = request->params_len,
+		.max_tasks = request->max_tasks,
+		.host = &instance->host,
+	};
+	candidate_len = 0;
+	return instance;
+out:
+	free_instance(instance);
+	return ERR_PTR(ret);
+}
+
+/* The reason of a policy that could not be made or looked at, in `args`. */
+static long refused(struct ekiden_create *args, s64 ret)
+{
+	if (ret == LEFT && candidate_len) {
+		args->error_len = candidate_len;
+		memcpy(args->error, candidate_text, candidate_len);
+	} else if (ret == LEFT) {
+		/* It was the engine. */
+		args->error_len = ekiden_do_fault_text(args->error, sizeof(args->error));
+	}
+	return -EINVAL;
+}
+
+static void now_runs(struct instance *instance)
+{
+	instance->host.fault = (void (*)(const char *, size_t))fault;
+	running.now = instance;
+	WRITE_ONCE(ekiden_asks_for_cpu, instance->policy->table->calls & BIT_ULL(EKIDEN_CALL_SELECT_TASK_RQ));
+}
+
+/* Room for the reason of a refusal. */
+struct reason {
+	u32 len;
+	char text[256];
+};
+
+static void set_reason(struct reason *reason, const char *text, size_t len)
+{
+	reason->len = min(len, sizeof(reason->text));
+	memcpy(reason->text, text, reason->len);
+}
+
+static long give_reason(const struct reason *reason, u64 to, u32 room, long ret)
+{
+	return copy_to_user(u64_to_user_ptr(to), reason->text, min(reason->len, room)) ? -EFAULT : ret;
+}
+
+static long create(struct file *file, const struct ekiden_create_request *request, struct reason *reason)
 {
 	const struct policy *policy = find_policy(request->policy);
 	size_t engine_len = engine_arena_len(request->max_tasks);
+	struct instance *instance;
 	s64 ret;
 
-	if (running.policy)
+	if (running.now)
 		return -EBUSY;
 	if (!policy)
 		return -ENOENT;
-	if (!try_module_get(policy->owner))
-		return -ENOENT;
-	running.policy = policy;
-	running.params = copy_in(request->params, request->params_len);
-	if (IS_ERR(running.params)) {
-		ret = PTR_ERR(running.params);
-		running.params = NULL;
-		goto out;
-	}
-	running.topology = copy_in(request->topology, request->topology_len * sizeof(u32));
-	if (IS_ERR(running.topology)) {
-		ret = PTR_ERR(running.topology);
-		running.topology = NULL;
-		goto out;
-	}
-	ret = -ENOMEM;
-	running.policy_arena_len = request->arena_bytes;
+	instance = new_instance(policy, request, NULL);
+	if (IS_ERR(instance))
+		return PTR_ERR(instance);
 	running.engine_arena = __vmalloc(engine_len, GFP_KERNEL | __GFP_NOWARN | __GFP_ZERO);
-	running.policy_arena = __vmalloc(request->arena_bytes, GFP_KERNEL | __GFP_NOWARN | __GFP_ZERO);
-	running.tape_len = PAGE_ALIGN(tape_len(request->tape_records));
-	if (running.tape_len)
-		running.tape = vmalloc_user(running.tape_len);
-	if (!running.engine_arena || !running.policy_arena || (running.tape_len && !running.tape))
-		goto out;
-	running.tape_runs = running.tape;
-	*args = (struct ekiden_create) {
-		.arena = running.policy_arena,
-		.arena_len = request->arena_bytes,
-		.topology = running.topology,
-		.topology_len = request->topology_len,
-		.params = running.params,
-		.params_len = request->params_len,
-		.max_tasks = request->max_tasks,
-		.host = &host_table,
-		.tape = running.tape,
-		.tape_records = request->tape_records,
-		.tape_cpus = nr_cpu_ids,
-		.instance = ++instances,
-		.ticks_khz = ticks_khz(),
-	};
+	running.tape.base = vmalloc_user(tape_len(request->tape_records) ?: PAGE_SIZE);
+	if (!running.engine_arena || !running.tape.base) {
+		free_instance(instance);
+		free_running();
+		return -ENOMEM;
+	}
+	if (!request->tape_records) {
+		vfree(running.tape.base);
+		running.tape.base = NULL;
+	}
+	running.tape.records = request->tape_records;
+	running.tape.cpus = nr_cpu_ids;
+	running.tape.ticks_khz = ticks_khz();
+	running.tape.instance = ++instances;
 	fault_len = 0;
 	atomic_set(&fault_taken, 0);
 	preempt_disable();
-	ret = guarded(ekiden_rs_create, policy->table, args, running.engine_arena, engine_len, nr_cpu_ids);
-	preempt_enable();
-	if (ret == LEFT) {
-		args->error_len = ekiden_do_fault_text(args->error, sizeof(args->error));
-		ret = -EINVAL;
-	}
-	running.args = *args;
+	ret = guarded(ekiden_rs_create, policy->table, &instance->args, running.engine_arena, engine_len, nr_cpu_ids);
 	if (!ret)
+		run_tape(instance, EKIDEN_TAPE_BEGIN);
+	preempt_enable();
+	now_runs(instance);
+	if (!ret) {
 		running.controller = file;
-out:
-	if (ret)
-		free_running();
+		return 0;
+	}
+	ret = refused(&instance->args, ret);
+	set_reason(reason, instance->args.error, instance->args.error_len);
+	free_running();
 	return ret;
 }
 
 static long ioctl_create(struct file *file, void __user *arg)
 {
 	struct ekiden_create_request request;
-	struct ekiden_create *args;
+	struct reason reason = {};
 	long ret;
 
 	if (copy_from_user(&request, arg, sizeof(request)))
@@ -482,17 +609,10 @@ static long ioctl_create(struct file *file, void __user *arg)
 	    request.tape_records > EKIDEN_TAPE_RECORDS_MAX ||
 	    (request.tape_records && !is_power_of_2(request.tape_records)))
 		return -EINVAL;
-	args = kvzalloc(sizeof(*args), GFP_KERNEL);
-	if (!args)
-		return -ENOMEM;
 	mutex_lock(&control);
-	ret = create(file, &request, args);
+	ret = create(file, &request, &reason);
 	mutex_unlock(&control);
-	if (args->error_len &&
-	    copy_to_user(u64_to_user_ptr(request.error), args->error, min(args->error_len, request.error_len)))
-		ret = -EFAULT;
-	kvfree(args);
-	return ret;
+	return give_reason(&reason, request.error, request.error_len, ret);
 }
 
 static long ioctl_hint(void __user *arg)
@@ -513,11 +633,12 @@ static long ioctl_hint(void __user *arg)
 	event.kind = request.kind;
 	event.args[0] = request.queue;
 	mutex_lock(&control);
-	if (running.policy) {
+	if (running.now) {
 		rcu_read_lock();
 		preempt_disable();
 		event.cpu = smp_processor_id();
 		deliver(&event, &outcome, payload, request.len);
+		carry_out(&outcome);
 		preempt_enable();
 		rcu_read_unlock();
 	} else {
@@ -533,46 +654,233 @@ static long ioctl_hint(void __user *arg)
 	return ret;
 }
 
-/* All CPUs are here with interrupts off, so no event is under way. */
-static int renew_stopped(void *unused)
-{
-	running.args.error_len = 0;
-	running.args.instance = ++instances;
-	return guarded(ekiden_rs_hand_over, &running.args, 0, 0, 0, 0);
-}
+/* ---- another policy takes over ---- */
 
-static long ioctl_renew(void)
-{
-	long ret = -ENODEV;
+/* One upgrade at a time: a second one is refused and does not wait. */
+static atomic_t upgrading = ATOMIC_INIT(0);
 
-	mutex_lock(&control);
-	if (running.policy && smp_load_acquire(&fault_len)) {
-		/* What a dead instance would hand over is worth nothing. */
-		ret = -EIO;
-	} else if (running.policy) {
-		ret = stop_machine(renew_stopped, NULL, NULL);
-		if (ret == LEFT)
-			ret = -EIO;
+struct takeover {
+	struct instance *to;
+	void *successor;	/* already made; NULL for one that gets the old one's state */
+	struct ekiden_outcome outcome;
+};
+
+/* All other CPUs stand still. */
+static s64 take_over(void *data)
+{
+	struct takeover *takeover = data;
+	s64 ret;
+
+	takeover->to->host.fault = (void (*)(const char *, size_t))fault;
+	if (running.tape_runs) {
+		run_tape(running.now, EKIDEN_TAPE_STOP);
+		running.tape.instance = ++instances;
+		run_tape(takeover->to, takeover->successor ? EKIDEN_TAPE_BEGIN : EKIDEN_TAPE_HAND_OVER);
 	}
-	mutex_unlock(&control);
+	ret = guarded(ekiden_rs_swap, takeover->to->policy->table, &takeover->to->args, takeover->successor,
+		      &takeover->outcome, 0);
+	if (!ret)
+		now_runs(takeover->to);
+	if (takeover->successor)
+		WRITE_ONCE(tenancy, tenancy + 1);
 	return ret;
 }
 
-static int switch_tape_stopped(void *on)
+/* The tasks become known to a policy that has never heard of them, some at a time, while everything goes on. */
+static int introduce_tasks(void)
 {
-	running.policy->table->record(on);
-	running.tape_runs = on;
+	s64 next = 0;
+
+	do {
+		struct ekiden_outcome outcome = {};
+
+		rcu_read_lock();
+		local_irq_disable();
+		next = guarded(ekiden_rs_introduce, next, &outcome, 0, 0, 0);
+		if (next == LEFT)
+			outcome.status = EKIDEN_FAULT;
+		if (outcome.timer_ns)
+			ekiden_do_arm_timer(smp_processor_id(), outcome.timer_ns);
+		carry_out(&outcome);
+		local_irq_enable();
+		rcu_read_unlock();
+		if (outcome.status == EKIDEN_FAULT)
+			return -EIO;
+		cond_resched();
+	} while (next > 0);
+	return 0;
+}
+
+static const struct policy *find_module_policy(const char *name)
+{
+	const struct policy *policy;
+
+	list_for_each_entry(policy, &policies, node)
+		if (!strcmp(module_name(policy->owner), name))
+			return policy;
+	return NULL;
+}
+
+/* How the tasks come over from the policy that runs; 0 with a reason if they cannot. */
+static u32 way_over(const struct ekiden_policy_table *to, const struct ekiden_upgrade_request *request,
+		    struct reason *reason)
+{
+	static const char same_module[] = "one module runs one instance: load another copy to start over";
+	static const char layout[] = "its state has another layout";
+	const struct ekiden_policy_table *from = running.now->policy->table;
+	bool start_over = request->flags & EKIDEN_UPGRADE_START_OVER;
+
+	if (to == from && start_over) {
+		set_reason(reason, same_module, sizeof(same_module) - 1);
+		return 0;
+	}
+	if (to == from)
+		return EKIDEN_MOVED_BY_POINTER;
+	if (start_over || strncmp(to->name, from->name, EKIDEN_NAME_LEN))
+		return EKIDEN_MOVED_STARTED_OVER;
+	if (to->layout && to->layout == from->layout)
+		return EKIDEN_MOVED_BY_POINTER;
+	set_reason(reason, layout, sizeof(layout) - 1);
+	return 0;
+}
+
+/* Everything that can fail does so before the CPUs are stopped. */
+static long upgrade(struct ekiden_upgrade_request *request, struct reason *reason)
+{
+	struct instance *old = running.now, *next;
+	struct ekiden_create_request wanted;
+	struct takeover takeover = {};
+	const struct policy *policy;
+	s64 ret, swapped = LEFT;
+
+	if (!old || !READ_ONCE(running.attached))
+		return -ENODEV;
+	/* What a dead instance would hand over is worth nothing. */
+	if (smp_load_acquire(&fault_len))
+		return -EIO;
+	policy = request->module[0] ? find_module_policy(request->module) : old->policy;
+	if (!policy)
+		return -ENOENT;
+	request->moved = way_over(policy->table, request, reason);
+	if (!request->moved)
+		return -EINVAL;
+	wanted = (struct ekiden_create_request) {
+		.params = request->params,
+		.params_len = request->params_len,
+		.topology_len = old->args.topology_len,
+		.max_tasks = old->args.max_tasks,
+		.arena_bytes = request->arena_bytes ?: old->args.arena_len,
+	};
+	if (request->moved == EKIDEN_MOVED_BY_POINTER)
+		/* Only to look at the parameters. */
+		wanted.arena_bytes = SZ_1M;
+	next = new_instance(policy, &wanted, old);
+	if (IS_ERR(next))
+		return PTR_ERR(next);
+	preempt_disable();
+	if (request->moved == EKIDEN_MOVED_STARTED_OVER) {
+		takeover.successor = (void *)guarded(policy->table->create, &next->args, 0, 0, 0, 0);
+		ret = (s64)takeover.successor == LEFT ? LEFT : takeover.successor ? 0 : -EINVAL;
+	} else if (policy != old->policy || request->params_len) {
+		/* In the module that runs, its own memory serves: nobody else may come in between. */
+		if (policy == old->policy)
+			next->args.arena = NULL;
+		local_irq_disable();
+		ret = guarded(policy->table->check, &next->args, 0, 0, 0, 0);
+		local_irq_enable();
+		ret = ret == LEFT ? LEFT : (u8)ret ? 0 : -EINVAL;
+	} else {
+		ret = 0;
+	}
+	preempt_enable();
+	if (ret) {
+		ret = refused(&next->args, ret);
+		set_reason(reason, next->args.error, next->args.error_len);
+		free_instance(next);
+		return ret;
+	}
+	if (request->moved == EKIDEN_MOVED_BY_POINTER) {
+		next->args.arena = old->args.arena;
+		next->args.arena_len = old->args.arena_len;
+	}
+	takeover.to = next;
+	request->tasks = ekiden_rs_task_count();
+	ret = ekiden_stop_cpus(take_over, &takeover, &swapped, &request->wait_ns);
+	if (ret) {
+		free_instance(next);
+		return ret;
+	}
+	running.upgrades++;
+	running.wait_ns = request->wait_ns;
+	running.wait_ns_max = max(running.wait_ns_max, running.wait_ns);
+	if (swapped) {
+		/* It panicked on the way: the next operation tells the kernel, and nothing is freed until it has let go. */
+		running.fallen = next;
+		takeover.outcome.status = EKIDEN_FAULT;
+	}
+	rcu_read_lock();
+	preempt_disable();
+	carry_out(&takeover.outcome);
+	preempt_enable();
+	rcu_read_unlock();
+	if (swapped)
+		return -EIO;
+	if (request->moved == EKIDEN_MOVED_BY_POINTER)
+		swap(old->arena, next->arena);
+	free_instance(old);
+	return request->moved == EKIDEN_MOVED_STARTED_OVER ? introduce_tasks() : 0;
+}
+
+static long ioctl_upgrade(void __user *arg)
+{
+	struct ekiden_upgrade_request request;
+	struct reason reason = {};
+	long ret;
+
+	if (copy_from_user(&request, arg, sizeof(request)))
+		return -EFAULT;
+	request.module[sizeof(request.module) - 1] = 0;
+	if (request.params_len > EKIDEN_PARAMS_MAX || request.flags & ~EKIDEN_UPGRADE_START_OVER ||
+	    (request.arena_bytes && (request.arena_bytes < SZ_64K || request.arena_bytes > SZ_2G)))
+		return -EINVAL;
+	if (atomic_xchg(&upgrading, 1))
+		return -EALREADY;
+	/* In this order: sched_ext holds CPUs where they are when it asks us to attach. */
+	cpus_read_lock();
+	mutex_lock(&control);
+	ret = upgrade(&request, &reason);
+	mutex_unlock(&control);
+	cpus_read_unlock();
+	atomic_set(&upgrading, 0);
+	ret = give_reason(&reason, request.error, request.error_len, ret);
+	if (copy_to_user(arg, &request, sizeof(request)))
+		ret = -EFAULT;
+	return ret;
+}
+
+/* All other CPUs stand still. */
+static s64 switch_tape(void *on)
+{
+	if (running.tape_runs != !!on)
+		run_tape(running.now, on ? EKIDEN_TAPE_GO_ON : EKIDEN_TAPE_STOP);
 	return 0;
 }
 
 static long ioctl_tape(unsigned long on)
 {
 	long ret = -ENODEV;
+	u64 wait_ns;
+	s64 done;
 
+	if (atomic_xchg(&upgrading, 1))
+		return -EALREADY;
+	cpus_read_lock();
 	mutex_lock(&control);
-	if (running.policy && running.tape)
-		ret = stop_machine(switch_tape_stopped, (void *)on, NULL);
+	if (running.now && running.tape.base && !smp_load_acquire(&fault_len))
+		ret = ekiden_stop_cpus(switch_tape, (void *)on, &done, &wait_ns);
 	mutex_unlock(&control);
+	cpus_read_unlock();
+	atomic_set(&upgrading, 0);
 	return ret;
 }
 
@@ -587,8 +895,8 @@ static int control_mmap(struct file *file, struct vm_area_struct *vma)
 		return -EACCES;
 	vm_flags_clear(vma, VM_MAYWRITE);
 	mutex_lock(&control);
-	if (running.tape)
-		ret = remap_vmalloc_range(vma, running.tape, vma->vm_pgoff);
+	if (running.tape.base)
+		ret = remap_vmalloc_range(vma, running.tape.base, vma->vm_pgoff);
 	mutex_unlock(&control);
 	return ret;
 }
@@ -602,8 +910,8 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 		return ioctl_create(file, (void __user *)arg);
 	case EKIDEN_IOC_HINT:
 		return ioctl_hint((void __user *)arg);
-	case EKIDEN_IOC_RENEW:
-		return ioctl_renew();
+	case EKIDEN_IOC_UPGRADE:
+		return ioctl_upgrade((void __user *)arg);
 	case EKIDEN_IOC_TAPE:
 		return ioctl_tape(arg);
 	}
@@ -665,13 +973,18 @@ static ssize_t control_read(struct file *file, char __user *to, size_t count, lo
 		return -ENOMEM;
 	mutex_lock(&control);
 	at = scnprintf(text, STATUS_LEN, "{\"abi\":%u,\"policy\":", EKIDEN_ABI_VERSION);
-	if (running.policy) {
-		at += scnprintf(text + at, STATUS_LEN - at, "\"%.32s\",\"attached\":%s,\"calls\":%llu",
-				running.policy->table->name, READ_ONCE(running.attached) ? "true" : "false",
-				running.policy->table->calls);
+	if (running.now) {
+		const struct ekiden_policy_table *table = running.now->policy->table;
+
+		at += scnprintf(text + at, STATUS_LEN - at, "\"%.32s\",\"attached\":%s,\"calls\":%llu", table->name,
+				READ_ONCE(running.attached) ? "true" : "false", table->calls);
+		at += scnprintf(text + at, STATUS_LEN - at,
+				",\"module\":\"%s\",\"upgrades\":%llu,\"upgrade_wait_ns\":%llu,\"upgrade_wait_ns_max\":%llu",
+				module_name(running.now->policy->owner), running.upgrades, running.wait_ns,
+				running.wait_ns_max);
 		at += scnprintf(text + at, STATUS_LEN - at,
 				",\"instance\":%u,\"ticks_khz\":%u,\"tape_records\":%zu,\"tape_cpus\":%u,\"tape_runs\":%s",
-				running.args.instance, running.args.ticks_khz, running.args.tape_records, running.args.tape_cpus,
+				running.tape.instance, running.tape.ticks_khz, running.tape.records, running.tape.cpus,
 				running.tape_runs ? "true" : "false");
 		if (!smp_load_acquire(&fault_len)) {
 			preempt_disable();
@@ -719,6 +1032,7 @@ static void __exit ekiden_exit(void)
 {
 	misc_deregister(&control_device);
 	flush_work(&reap_work);
+	ekiden_stop_ended();
 }
 
 module_init(ekiden_init);

@@ -2,7 +2,9 @@
 
 use std::{env, fmt::Write, fs, mem::offset_of, path::Path, process::Command};
 
-use ekiden_abi::{ABI_VERSION, Event, EventKind, NAME_LEN, Outcome, RefusalReason, Status, enqueue_flags, pick_flags};
+use ekiden_abi::{
+    ABI_VERSION, Call, Event, EventKind, NAME_LEN, Outcome, RefusalReason, Status, enqueue_flags, pick_flags,
+};
 
 /// What C calls it, and what Rust says it is.
 fn expected() -> Vec<(&'static str, i64)> {
@@ -40,6 +42,7 @@ fn expected() -> Vec<(&'static str, i64)> {
         ("EKIDEN_ENQUEUE_MAY_PLACE", enqueue_flags::MAY_PLACE as i64),
         ("EKIDEN_PICK_PREV_RUNNABLE", pick_flags::PREV_RUNNABLE as i64),
         ("EKIDEN_REFUSED_NOT_ALLOWED", RefusalReason::NotAllowed as i64),
+        ("EKIDEN_CALL_SELECT_TASK_RQ", Call::SelectTaskRq as i64),
         ("sizeof(struct ekiden_event)", size_of::<Event>() as i64),
         ("offsetof(struct ekiden_event, kind)", offset_of!(Event, kind) as i64),
         ("offsetof(struct ekiden_event, cpu)", offset_of!(Event, cpu) as i64),

@@ -12,6 +12,7 @@ pub(crate) const AFTER_HELP: &str = "\
 Examples:
   ekiden vm run wfq -- make -j2     a command under a policy, in a virtual machine of a stock kernel
   ekiden run wfq                    the same policy in the kernel of this machine, until Ctrl-C
+  ekiden upgrade fifo               another one takes over from it, live
   ekiden bench pipe --vm --check    figures, limits, verdicts
   ekiden new my-policy              a policy of your own
   ekiden doctor                     what this machine lacks, and how to get it
@@ -24,6 +25,7 @@ Exit codes: that of the command that was run, or
   110 no such policy             111 bad parameters               112 the mirror cannot be reached
   113 the disk is full           114 the virtual machine is down  115 something must be installed
   116 a limit was missed         117 the policy does not compile  118 a promise was not kept
+  119 no policy runs             120 the old policy goes on
   126, 127 the command cannot be run                              128 + n ended by signal n";
 
 /// What went wrong, as a number.
@@ -50,6 +52,8 @@ pub(crate) enum Exit {
     LimitMissed = 116,
     NoCompile = 117,
     BrokenPromise = 118,
+    NothingRuns = 119,
+    OldGoesOn = 120,
     CannotRun = 126,
     NotFound = 127,
 }
@@ -104,6 +108,8 @@ impl Exit {
             LoadError::NoPolicy(..) | LoadError::NoModule(_) => Self::NoPolicy,
             LoadError::Refused(_) => Self::BadParameters,
             LoadError::ThrownOut(_) => Self::ThrownOut,
+            LoadError::NothingRuns => Self::NothingRuns,
+            LoadError::CannotTakeOver(_) | LoadError::UpgradeUnderWay | LoadError::NeverQuiet => Self::OldGoesOn,
             LoadError::Io { source, .. } => return Self::of_io(source),
             _ => return None,
         })

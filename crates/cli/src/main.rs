@@ -28,6 +28,7 @@ mod sim;
 mod status;
 mod sweep;
 mod trace;
+mod upgrade;
 mod view;
 mod vm;
 
@@ -72,6 +73,8 @@ enum Command {
     Explore(explore::Explore),
     /// Run a policy in the kernel of this machine, while a command runs or until Ctrl-C
     Run(run::Run),
+    /// Let another policy, or another version of it, take over from the one that runs
+    Upgrade(upgrade::Upgrade),
     /// Say what runs, how it fares, and why the last policy was taken out
     Status(status::Status),
     /// Run a command in class SCHED_EXT, for a policy that was started with --attached
@@ -113,6 +116,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Explore(explore) => explore.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Run(run) => run.run(),
+        Command::Upgrade(upgrade) => upgrade.run(),
         Command::Status(status) => status.run(),
         Command::Exec(exec) => exec.run(),
         Command::Demo(demo) => demo.run(),

@@ -21,11 +21,16 @@ pub(crate) fn in_directory(directory: &Path, policy: &str) -> Result<Vec<PathBuf
     if !core.exists() {
         return Err(LoadError::NoModule(core).into());
     }
-    let module = directory.join(format!("ekiden_{}.ko", policy.replace('-', "_")));
+    let module = file(directory, policy);
     if !module.exists() {
         return Err(LoadError::NoPolicy(policy.to_owned(), policies_in(directory).join(", ")).into());
     }
     Ok(vec![core, module])
+}
+
+/// Where the module of a policy is in a directory with modules.
+pub(crate) fn file(directory: &Path, policy: &str) -> PathBuf {
+    directory.join(format!("ekiden_{}.ko", policy.replace('-', "_")))
 }
 
 /// The policies whose modules are in a directory.

@@ -86,8 +86,9 @@ impl Held {
     pub(crate) fn check(&self) -> Result<()> {
         let Err(error) = self.session.check() else { return Ok(()) };
         if let LoadError::ThrownOut(reason) = &error {
-            // The message is the same without it.
-            let _ = LastFault::now(&self.policy, reason).keep();
+            // Another one may have taken over from the policy that was started. The message is the same without it.
+            let status = ekiden_loader::Status::read().ok().flatten().unwrap_or_default();
+            let _ = LastFault::now(status.policy.as_ref().unwrap_or(&self.policy), reason).keep();
         }
         Err(error.into())
     }

@@ -69,6 +69,10 @@ impl std::fmt::Display for Everything {
         if let Some(status) = &self.ekiden {
             let policy = status.policy.as_deref().unwrap_or("none");
             writeln!(f, "policy      {policy}{}", if status.attached { "" } else { " (not attached)" })?;
+            if status.upgrades > 0 {
+                let longest = status.upgrade_wait_ns_max as f64 / 1000.0;
+                writeln!(f, "upgrades    {}; no CPU waited longer than {longest:.1} µs", status.upgrades)?;
+            }
             writeln!(f, "tasks       {} of {}", status.tasks, status.capacity)?;
             writeln!(f, "picks       {}; {} times there was nothing to pick", status.picks, status.idles)?;
             writeln!(f, "migrations  {}", status.migrations)?;

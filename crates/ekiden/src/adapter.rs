@@ -1,7 +1,7 @@
 //! Turns messages into calls of the trait.
 
 use alloc::{boxed::Box, sync::Arc};
-use core::any::Any;
+use core::{any::Any, mem::ManuallyDrop};
 
 use ekiden_abi::{BALANCE_TOO, Call, Calls, Message, NO_CPU, RawToken, RefusalReason, Reply, TaskId};
 use zerocopy::TryFromBytes;
@@ -31,6 +31,24 @@ pub struct Adapter<S> {
     tenant: Tenant,
 }
 
+/// What an instance leaves to its successor.
+pub struct Left<T> {
+    /// What the policy handed over.
+    pub state: T,
+    /// The machine, as it was told.
+    pub topology: Arc<Topology>,
+    /// The instance's number, which is in all of its tokens.
+    pub instance: u16,
+}
+
+impl<T> Left<T> {
+    /// A token that the instance has dropped and that nobody has asked for yet.
+    pub fn take_dropped(&self) -> Option<RawToken> {
+        let raw = Instance::with_number(self.instance).take_dropped();
+        (!raw.is_none()).then_some(raw)
+    }
+}
+
 impl<S: Scheduler> Adapter<S> {
     /// Makes the policy.
     pub fn new(env: &Env, host: Arc<dyn Host + Send>) -> Self {
@@ -40,13 +58,24 @@ impl<S: Scheduler> Adapter<S> {
     /// Ends this instance and makes its successor from what it hands over. Tokens stay good: they now belong to the
     /// successor.
     pub fn hand_over(self, env: &Env) -> Self {
+        let host = self.host.clone();
+        Self::take(self.give(), env, host, &[])
+    }
+
+    /// Ends this instance.
+    pub fn give(self) -> Left<S::State> {
         let state = self.scheduler.reregister_prep();
-        Self {
-            scheduler: S::reregister_init(env, state),
-            topology: env.topology().clone(),
-            host: self.host,
-            tenant: self.tenant,
-        }
+        // Its place goes to the successor, with what was dropped and not reported.
+        let instance = ManuallyDrop::new(self.tenant).0.number();
+        Left { state, topology: self.topology, instance }
+    }
+
+    /// Makes the successor of an instance from what it left. `dropped` are tokens that the old one dropped, if it was in
+    /// another program.
+    pub fn take(left: Left<S::State>, env: &Env, host: Arc<dyn Host + Send>, dropped: &[RawToken]) -> Self {
+        let tenant = Tenant(Instance::with_number(left.instance));
+        dropped.iter().for_each(|token| tenant.0.note_dropped(*token));
+        Self { scheduler: S::reregister_init(env, left.state), topology: env.topology().clone(), host, tenant }
     }
 
     /// The policy itself, for tests that look into it.

@@ -61,7 +61,12 @@ pub struct Env {
 impl Env {
     /// An environment for a policy that declares `declared`, with the settings in `params` (`name=number`, separated
     /// by blanks or commas).
-    pub fn new(topology: Topology, max_tasks: u32, declared: &[Param], params: &str) -> Result<Self, ParamError> {
+    pub fn new(
+        topology: impl Into<Arc<Topology>>,
+        max_tasks: u32,
+        declared: &[Param],
+        params: &str,
+    ) -> Result<Self, ParamError> {
         let mut values: BTreeMap<_, _> = declared.iter().map(|param| (param.name, param.default)).collect();
         for text in params.split([' ', ',', '\n']).filter(|text| !text.is_empty()) {
             let parsed = text.split_once('=').and_then(|(name, value)| Some((name, value.parse::<u64>().ok()?)));
@@ -73,7 +78,7 @@ impl Env {
             }
             values.insert(param.name, value);
         }
-        Ok(Self { topology: Arc::new(topology), max_tasks, params: values })
+        Ok(Self { topology: topology.into(), max_tasks, params: values })
     }
 
     /// How many CPUs the machine can have, offline ones included.

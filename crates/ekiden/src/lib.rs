@@ -29,7 +29,7 @@ mod token;
 mod topology;
 mod weight;
 
-pub use adapter::{Adapter, Policy};
+pub use adapter::{Adapter, Left, Policy};
 pub use cpumask::{CpuListError, CpuMask, MAX_CPUS};
 pub use cx::{Cx, Group, Host};
 pub use ekiden_abi as abi;

@@ -94,8 +94,16 @@ impl Instance {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
+    pub(crate) fn number(self) -> u16 {
+        self.0
+    }
+
+    pub(crate) fn with_number(number: u16) -> Self {
+        Self(number)
+    }
+
     #[cold]
-    fn note_dropped(self, raw: RawToken) {
+    pub(crate) fn note_dropped(self, raw: RawToken) {
         let mut dropped = DROPPED.lock();
         let len = dropped.len;
         if let Some(place) = dropped.tokens.get_mut(len) {

@@ -14,7 +14,7 @@ use spin::mutex::SpinMutex;
 use crate::counters::{Counters, Totals};
 use crate::fault::{Fault, MISTAKES_ALLOWED, Mistake, MistakeKind};
 use crate::idle::IdleCpus;
-use crate::state::{Phase, State, Transition};
+use crate::state::{Era, Phase, State, Transition};
 use crate::table::{Slot, TaskTable, token, wanted};
 
 /// How many answers of a policy are tried for one search for work before the CPU is sent round again. A policy that
@@ -27,6 +27,8 @@ pub struct Engine {
     calls: Calls,
     host: Arc<dyn Host + Send>,
     tasks: TaskTable,
+    /// Tasks of another era are strangers to the policy.
+    era: Era,
     idle: Arc<IdleCpus>,
     cpus: Vec<Counters>,
     faulted: AtomicBool,
@@ -59,6 +61,7 @@ impl Engine {
             policy,
             host,
             tasks: TaskTable::new(max_tasks),
+            era: Era::default(),
             idle,
             cpus,
             faulted: AtomicBool::new(false),
@@ -136,33 +139,64 @@ impl Engine {
         self.calls = self.policy.calls();
     }
 
-    /// Tells a policy that has just [replaced](Self::replace_policy) another one, and took over no state from it, of all
-    /// tasks: those that wait are new to it now, the others when they come to wait for a CPU. So every task has a policy all
-    /// the time. `outcome` comes in zeroed, and asks for what the policy wants at once. No event may be under way; `&mut
-    /// self` says so.
+    /// Makes all tasks strangers to a policy that has just [replaced](Self::replace_policy) another one, and took over no
+    /// state from it. The policy hears of a task when the next event is about it, or when [`introduce`](Self::introduce)
+    /// comes to it: one that waits is new to it then, any other when it comes to wait for a CPU. So every task has a policy
+    /// all the time.
     ///
-    /// Cost: one call for each waiting task and each idle CPU.
+    /// All tasks have to be introduced before the next policy takes over. `outcome` comes in zeroed, and asks for what the
+    /// policy wants at once. No event may be under way; `&mut self` says so.
+    ///
+    /// Cost: one call for each idle CPU, if the policy asks for that; none for tasks.
     pub fn start_over(&mut self, outcome: &mut Outcome) {
+        self.era = self.era.next();
         let event = Event::default();
         let handling = &mut Handling { event: &event, outcome };
         for cpu in (0..self.nr_cpus()).filter(|cpu| self.calls.has(Call::EnterIdle) && self.idle.contains(*cpu)) {
             self.tell_cpu(handling, Call::EnterIdle, cpu);
         }
-        for view in self.tasks.iter() {
+        self.end(handling);
+    }
+
+    /// Tells the policy of tasks that are strangers to it, in at most `most` slots from `first` on; events may come
+    /// meanwhile. Returns where to go on, or `None` when it has heard of all: every CPU looks for work then, as what runs
+    /// was chosen by somebody else.
+    ///
+    /// Cost: one look for each slot that was ever in use, and one call for each task that waits.
+    pub fn introduce(&self, first: u32, most: u32, outcome: &mut Outcome) -> Option<u32> {
+        let event = Event::default();
+        let handling = &mut Handling { event: &event, outcome };
+        let end = first.saturating_add(most);
+        for view in self.tasks.between(first, end).filter(|view| !view.state.is_of(self.era)) {
             let Some(slot) = self.tasks.get(view.id) else { continue };
-            let seen = slot.state();
-            if seen.phase().is_waiting() {
-                let state = seen.issue(seen.phase(), seen.cpu());
-                slot.set_state(state);
-                self.hand_token(handling, Call::TaskNew, view.id, slot, state);
-            } else {
-                slot.set_state(seen.in_phase(Phase::New));
+            self.meet(handling, view.id, slot);
+            if self.idle.contains(view.state.cpu()) && !handling.outcome.kicks.is_all() {
+                handling.outcome.kicks.add(view.state.cpu());
             }
         }
-        // What runs was chosen by somebody else.
-        handling.outcome.kicks = Kicks::ALL;
-        if self.faulted.load(Relaxed) {
-            handling.outcome.status = Status::Fault as i32;
+        let next = (end < self.tasks.untouched()).then_some(end);
+        if next.is_none() {
+            handling.outcome.kicks = Kicks::ALL;
+        }
+        self.end(handling);
+        next
+    }
+
+    /// The policy hears of a task that is a stranger to it.
+    #[cold]
+    fn meet(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+        let seen = slot.state();
+        if seen.is_of(self.era) {
+            return;
+        }
+        // Events of one task do not overlap, but one may come while the task is being introduced: the faster one does it.
+        if seen.phase().is_waiting() {
+            let state = seen.issue(seen.phase(), seen.cpu()).of(self.era);
+            if slot.try_state(seen, state) {
+                self.hand_token(handling, Call::TaskNew, task, slot, state);
+            }
+        } else {
+            slot.try_state(seen, seen.in_phase(Phase::New).of(self.era));
         }
     }
 
@@ -187,6 +221,12 @@ impl Engine {
         } else {
             self.deliver_rare(handling, payload);
         }
+        self.end(handling);
+    }
+
+    /// The last of every outcome: whether the policy is still there.
+    #[inline]
+    fn end(&self, handling: &mut Handling<'_>) {
         if self.faulted.load(Relaxed) {
             handling.outcome.status = Status::Fault as i32;
         }
@@ -242,7 +282,12 @@ impl Engine {
     fn with_task(&self, handling: &mut Handling<'_>, handle: impl FnOnce(&Self, &mut Handling<'_>, TaskId, &Slot)) {
         let task = handling.event.task;
         match self.tasks.get(task) {
-            Some(slot) => handle(self, handling, task, slot),
+            Some(slot) => {
+                if !slot.state().is_of(self.era) {
+                    self.meet(handling, task, slot);
+                }
+                handle(self, handling, task, slot);
+            }
             None => handling.outcome.status = Status::Invalid as i32,
         }
     }
@@ -306,7 +351,10 @@ impl Engine {
             Phase::Blocked => Call::TaskWakeup,
             Phase::New => Call::TaskNew,
             // It has slept in between: see `EventKind::Block`.
-            Phase::Running if event.flags & enqueue_flags::WAKEUP != 0 => Call::TaskWakeup,
+            Phase::Running if event.flags & enqueue_flags::WAKEUP != 0 => {
+                self.slept(handling, task, slot);
+                Call::TaskWakeup
+            }
             Phase::Running if seen.is_yielding() => Call::TaskYield,
             Phase::Running => Call::TaskPreempt,
             Phase::Ready | Phase::ReadyByTick => return self.enqueue_again(handling, task, slot, seen),
@@ -364,10 +412,7 @@ impl Engine {
         match seen.phase() {
             Phase::Running => {
                 slot.set_state(seen.in_phase(Phase::Blocked));
-                if self.calls.has(Call::TaskBlocked) {
-                    let message = self.message(handling, Call::TaskBlocked, task, slot);
-                    self.call(handling, &message, &[]);
-                }
+                self.slept(handling, task, slot);
             }
             Phase::Ready | Phase::ReadyByTick => {
                 // It ran behind our back while the kernel bypassed us, and its token is still with the policy.
@@ -377,6 +422,15 @@ impl Engine {
             Phase::New | Phase::Blocked | Phase::Free => {
                 self.transit(event.cpu, seen, Transition::Block);
             }
+        }
+    }
+
+    /// The task sleeps, by what the host says or by what follows from it.
+    #[inline]
+    fn slept(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+        if self.calls.has(Call::TaskBlocked) {
+            let message = self.message(handling, Call::TaskBlocked, task, slot);
+            self.call(handling, &message, &[]);
         }
     }
 
@@ -392,8 +446,14 @@ impl Engine {
             self.give_way(handling);
         } else if let Some(slot) = self.tasks.get(handling.event.task) {
             let seen = slot.state();
-            if seen.phase() == Phase::Running {
+            if !seen.is_of(self.era) {
+                self.meet(handling, handling.event.task, slot);
+            } else if seen.phase() == Phase::Running {
                 slot.set_state(seen.in_phase(Phase::Blocked));
+                if self.calls.has(Call::TaskBlocked) {
+                    slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
+                    self.slept(handling, handling.event.task, slot);
+                }
             }
         }
         let mut balance = self.calls.has(Call::Balance);
@@ -425,8 +485,11 @@ impl Engine {
     fn give_way(&self, handling: &mut Handling<'_>) {
         let event = handling.event;
         let Some(slot) = self.tasks.get(event.task) else { return };
-        let seen = slot.state();
         slot.runtime_ns.store(event.runtime_ns, Relaxed);
+        if !slot.state().is_of(self.era) {
+            self.meet(handling, event.task, slot);
+        }
+        let seen = slot.state();
         self.transit(event.cpu, seen, Transition::GiveWay);
         let call = match seen.phase() {
             Phase::Running if seen.is_yielding() => Call::TaskYield,

@@ -110,13 +110,14 @@ impl Transition {
     }
 }
 
-/// A task's state in one word, so that it changes at once: phase, whether it asked to yield, CPU, and the serial
-/// number of its newest token.
+/// A task's state in one word, so that it changes at once: phase, whether it asked to yield, the era of the policy that
+/// has heard of it, CPU, and the serial number of its newest token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct State(pub(crate) u64);
 
 impl State {
     const YIELDING: u64 = 1 << 8;
+    const ERA: u64 = 1 << 9;
 
     /// A state from its parts.
     pub fn new(phase: Phase, cpu: CpuId, serial: u32) -> Self {
@@ -155,14 +156,38 @@ impl State {
     /// The same task in another phase; a wish to give way ends.
     #[inline]
     pub fn in_phase(self, phase: Phase) -> Self {
-        Self(self.0 & !0xffff | phase as u64)
+        Self(self.0 & !(0xffff & !Self::ERA) | phase as u64)
+    }
+
+    /// Whether the policy of this era has heard of the task. Two eras take turns: see
+    /// [`Engine::start_over`](crate::Engine::start_over).
+    #[inline]
+    pub(crate) fn is_of(self, era: Era) -> bool {
+        self.0 & Self::ERA == era.0
+    }
+
+    /// The same state, of another era.
+    pub(crate) fn of(self, era: Era) -> Self {
+        Self(self.0 & !Self::ERA | era.0)
     }
 
     /// The state after a new token for `cpu` is issued.
     #[inline]
     pub fn issue(self, phase: Phase, cpu: CpuId) -> Self {
         // Serial 0 means "no token", so it is skipped when the count wraps.
-        Self::new(phase, cpu, self.serial().wrapping_add(1).max(1))
+        Self(Self::new(phase, cpu, self.serial().wrapping_add(1).max(1)).0 | self.0 & Self::ERA)
+    }
+}
+
+/// Which of two policies that follow each other has heard of a task. One bit is enough: a policy has heard of all tasks
+/// before the next one takes over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Era(u64);
+
+impl Era {
+    /// The one that follows.
+    pub(crate) fn next(self) -> Self {
+        Self(self.0 ^ State::ERA)
     }
 }
 

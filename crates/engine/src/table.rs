@@ -72,6 +72,8 @@ impl Slot {
 pub struct TaskTable {
     slots: Vec<Slot>,
     free: SpinMutex<Vec<u32>>,
+    /// No slot from here on was ever used.
+    untouched: AtomicU32,
 }
 
 /// A task as `status` shows it.
@@ -92,7 +94,7 @@ impl TaskTable {
     pub fn new(capacity: u32) -> Self {
         let mut slots = Vec::with_capacity(capacity as usize);
         slots.resize_with(capacity as usize, Slot::new);
-        Self { slots, free: SpinMutex::new((0..capacity).rev().collect()) }
+        Self { slots, free: SpinMutex::new((0..capacity).rev().collect()), untouched: AtomicU32::new(0) }
     }
 
     /// How many tasks there is room for.
@@ -117,11 +119,23 @@ impl TaskTable {
     }
 
     /// The tasks, in the order of their slots.
+    ///
+    /// Cost: as many looks as there were ever tasks at once.
     pub fn iter(&self) -> impl Iterator<Item = TaskView> {
-        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+        self.between(0, self.capacity())
+    }
+
+    /// The first slot that was never used. Those before it are looked at whenever all tasks are.
+    pub(crate) fn untouched(&self) -> u32 {
+        self.untouched.load(Relaxed)
+    }
+
+    /// The tasks in slots from `first` up to `end`.
+    pub(crate) fn between(&self, first: u32, end: u32) -> impl Iterator<Item = TaskView> {
+        (first..end.min(self.untouched())).zip(&self.slots[first as usize..]).filter_map(|(index, slot)| {
             let state = slot.state();
             (state.phase() != Phase::Free).then(|| TaskView {
-                id: TaskId { slot: index as u32, generation: slot.generation.load(Relaxed) },
+                id: TaskId { slot: index, generation: slot.generation.load(Relaxed) },
                 pid: slot.pid.load(Relaxed),
                 state,
                 runtime_ns: slot.runtime_ns.load(Relaxed),
@@ -139,6 +153,7 @@ impl TaskTable {
     /// Finds a slot for a new task; `None` when the table is full.
     pub(crate) fn insert(&self, host_task: u64, pid: u32) -> Option<TaskId> {
         let index = self.free.lock().pop()?;
+        self.untouched.fetch_max(index + 1, Relaxed);
         let slot = &self.slots[index as usize];
         let generation = slot.generation_next.load(Relaxed);
         slot.host_task.store(host_task, Relaxed);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ekiden_loader::{Hint, Session};
+use ekiden_loader::{Hint, Session, Succession};
 use nix::{
     sched::{CpuSet, sched_setaffinity, sched_yield},
     sys::signal::{Signal, kill},
@@ -174,7 +174,7 @@ pub(crate) fn everything(session: &Session) -> Result<()> {
             return Ok(());
         }
     }
-    if control.renew().is_err() {
+    if control.upgrade(&Succession::default()).is_err() {
         return Ok(());
     }
     drop(hogs);

@@ -41,6 +41,18 @@ pub struct Status {
     /// Whether calls are recorded at the moment.
     #[serde(default)]
     pub tape_runs: bool,
+    /// The module that it is in.
+    #[serde(default)]
+    pub module: Option<String>,
+    /// How often a policy has taken over from another one, or from itself, since the kernel was given the first.
+    #[serde(default)]
+    pub upgrades: u64,
+    /// How long a CPU waited at most when the last one did, in nanoseconds.
+    #[serde(default)]
+    pub upgrade_wait_ns: u64,
+    /// The longest of these.
+    #[serde(default)]
+    pub upgrade_wait_ns_max: u64,
     /// Tasks under its care or about to be.
     #[serde(default)]
     pub tasks: u64,
@@ -107,6 +119,40 @@ pub enum Hint<'a> {
     Close(u32),
 }
 
+/// How tasks come over from one policy to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moved {
+    /// With the whole state, which stays where it is in memory.
+    ByPointer,
+    /// All of them are new to the successor.
+    StartedOver,
+}
+
+/// Who is to take over.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Succession<'a> {
+    /// The name of its module; the one that runs if there is none.
+    pub module: Option<&'a str>,
+    /// Its parameters, `name=number` separated by blanks.
+    pub params: &'a str,
+    /// Takes over no state, even if it could.
+    pub start_over: bool,
+    /// Memory for it, in bytes; 0 for as much as the old one has.
+    pub arena_bytes: u64,
+}
+
+/// A policy has taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upgrade {
+    /// How the tasks came over.
+    pub moved: Moved,
+    /// How long a CPU waited at most, in nanoseconds.
+    pub wait_ns: u64,
+    /// How many tasks there were.
+    pub tasks: u64,
+}
+
 /// An open `/dev/ekiden`. The policy that it created ends when it is closed.
 #[derive(Debug)]
 pub struct Control {
@@ -124,7 +170,6 @@ struct CreateRequest {
     error_len: u32,
     max_tasks: u32,
     arena_bytes: u64,
-    tape_records: u64,
 }
 
 #[repr(C)]
@@ -136,10 +181,24 @@ struct HintRequest {
     taken: u32,
 }
 
+#[repr(C)]
+struct UpgradeRequest {
+    module: [u8; 64],
+    params: u64,
+    error: u64,
+    params_len: u32,
+    error_len: u32,
+    arena_bytes: u64,
+    flags: u32,
+    moved: u32,
+    wait_ns: u64,
+    tasks: u64,
+}
+
 nix::ioctl_write_ptr!(ioctl_create, b'E', 1, CreateRequest);
 nix::ioctl_readwrite!(ioctl_hint, b'E', 2, HintRequest);
-nix::ioctl_none!(ioctl_renew, b'E', 3);
-nix::ioctl_write_int_bad!(ioctl_tape, nix::request_code_none!(b'E', 4));
+nix::ioctl_readwrite!(ioctl_upgrade, b'E', 4, UpgradeRequest);
+nix::ioctl_write_int_bad!(ioctl_tape, nix::request_code_none!(b'E', 5));
 
 impl Control {
     /// Opens the device.
@@ -156,7 +215,6 @@ impl Control {
         topology: &Topology,
         max_tasks: u32,
         arena_bytes: u64,
-        tape_records: u64,
     ) -> Result<()> {
         let mut name = [0; 32];
         if policy.len() >= name.len() {
@@ -175,7 +233,6 @@ impl Control {
             error_len: error.len() as u32,
             max_tasks,
             arena_bytes,
-            tape_records,
         };
         // SAFETY: the request has the layout that the device expects, and its pointers are good for the call.
         match unsafe { ioctl_create(self.file.as_raw_fd(), &raw const request) } {
@@ -210,13 +267,43 @@ impl Control {
         Ok(request.taken != 0)
     }
 
-    /// Replaces the policy by a new instance of itself, with its state.
-    pub fn renew(&self) -> Result<()> {
-        // SAFETY: takes no argument.
-        unsafe { ioctl_renew(self.file.as_raw_fd()) }
-            .map_err(io::Error::from)
-            .context("the policy cannot be renewed")?;
-        Ok(())
+    /// Lets another policy take over, or a new instance of the one that runs. If that is refused, the old one goes on.
+    pub fn upgrade(&self, succession: &Succession<'_>) -> Result<Upgrade> {
+        let mut module = [0; 64];
+        let name = succession.module.unwrap_or_default();
+        if name.len() >= module.len() {
+            return Err(LoadError::NoPolicy(name.into(), known()));
+        }
+        module[..name.len()].copy_from_slice(name.as_bytes());
+        let mut error = [0_u8; 256];
+        let mut request = UpgradeRequest {
+            module,
+            params: succession.params.as_ptr() as u64,
+            error: error.as_mut_ptr() as u64,
+            params_len: succession.params.len() as u32,
+            error_len: error.len() as u32,
+            arena_bytes: succession.arena_bytes,
+            flags: u32::from(succession.start_over),
+            moved: 0,
+            wait_ns: 0,
+            tasks: 0,
+        };
+        // SAFETY: the request has the layout that the device expects, and its pointers are good for the call.
+        let Err(errno) = (unsafe { ioctl_upgrade(self.file.as_raw_fd(), &raw mut request) }) else {
+            let moved = if request.moved == 1 { Moved::ByPointer } else { Moved::StartedOver };
+            return Ok(Upgrade { moved, wait_ns: request.wait_ns, tasks: request.tasks });
+        };
+        let text = String::from_utf8_lossy(&error);
+        let reason = text.trim_end_matches('\0');
+        Err(match errno {
+            nix::Error::ENODEV => LoadError::NothingRuns,
+            nix::Error::ENOENT => LoadError::NoPolicy(name.into(), known()),
+            nix::Error::EALREADY => LoadError::UpgradeUnderWay,
+            nix::Error::ETIME => LoadError::NeverQuiet,
+            nix::Error::EIO => LoadError::ThrownOut(fault()),
+            _ if !reason.is_empty() => LoadError::CannotTakeOver(reason.to_owned()),
+            errno => return Err(io::Error::from(errno)).context("the policy cannot be replaced"),
+        })
     }
 }
 
@@ -234,6 +321,11 @@ impl Control {
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
+}
+
+fn fault() -> String {
+    let status = Status::read().ok().flatten().unwrap_or_default();
+    status.fault.or(status.engine_fault).unwrap_or_else(|| "no reason given".into())
 }
 
 /// The calls that the running policy implements.

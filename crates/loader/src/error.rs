@@ -72,6 +72,18 @@ pub enum LoadError {
     /// The policy does not take its parameters, or panicked when it was made.
     #[error("the policy refuses to start: {0}")]
     Refused(String),
+    /// There is nothing to take over from.
+    #[error("no policy runs that another one could take over from; start one with `ekiden run`")]
+    NothingRuns,
+    /// Two at once.
+    #[error("another upgrade is under way; the policy that runs goes on, try again when that one is done")]
+    UpgradeUnderWay,
+    /// The CPUs did not come to rest.
+    #[error("the CPUs did not come to rest within the time that there is for it; the old policy goes on, try again")]
+    NeverQuiet,
+    /// The successor cannot be made, or cannot take over the state.
+    #[error("it cannot take over: {0}; the old policy goes on")]
+    CannotTakeOver(String),
     /// The policy was taken out while it ran. The kernel's own scheduler runs everything again.
     #[error("the policy was taken out, and the kernel's own scheduler is back: {0}")]
     ThrownOut(String),

@@ -14,9 +14,9 @@ pub mod sysfs;
 mod tape;
 
 pub use baseline::Baseline;
-pub use control::{Control, Hint, Status};
+pub use control::{Control, Hint, Moved, Status, Succession, Upgrade};
 pub use error::{LoadError, Result};
-pub use modules::{loaded, unload, unload_all};
+pub use modules::{load_beside, loaded, unload, unload_all};
 pub use record::{Recorder, Recording};
 pub use session::{Config, Program, Scope, Session};
 pub use tape::Tape;

@@ -4,7 +4,7 @@ use std::{ffi::c_char, mem::MaybeUninit, path::PathBuf, ptr};
 
 use ekiden::{Call, Calls, abi::ABI_VERSION};
 use libbpf_rs::{
-    AsRawLibbpf, Link, OpenObject,
+    Link, OpenObject,
     skel::{OpenSkel, SkelBuilder},
 };
 
@@ -71,7 +71,7 @@ pub struct Program {
 pub struct Session {
     // In this order: first the kernel lets go of the policy, then the policy ends.
     link: Option<Link>,
-    _timer: Option<Link>,
+    _timer: Link,
     program: Program,
     control: Control,
 }
@@ -118,10 +118,7 @@ impl Session {
                 policy: config.policy.clone(),
             },
         };
-        let timer = match calls()?.has(Call::Timer) {
-            true => Some(program.skel.progs.ekiden_on_timer.attach().map_err(|error| bpf_error("attach", &error))?),
-            false => None,
-        };
+        let timer = program.skel.progs.ekiden_on_timer.attach().map_err(|error| bpf_error("attach", &error))?;
         let link = program.skel.maps.ekiden_ops.attach_struct_ops().map_err(|error| bpf_error("attach", &error))?;
         let session = Self { link: Some(link), _timer: timer, program, control };
         match session.check() {
@@ -204,25 +201,12 @@ mod libbpf_flag {
     pub(super) const SWITCH_PARTIAL: u64 = 1 << 3;
 }
 
-/// Leaves out what the policy does not look at: an operation that is not there costs nothing.
+/// Leaves out `quiescent` for a policy that does not look at it: an operation that is not there costs nothing, and the engine
+/// sees that a task has slept from what follows. The others are rare or cost next to nothing when nobody listens, and a policy
+/// that takes over later may need them.
 fn choose_operations(open: &mut OpenEkidenSkel<'_>, calls: Calls) {
-    let select_default = open.progs.ekiden_select_cpu_default.as_libbpf_object().as_ptr();
-    let asks_for_cpu = calls.has(Call::SelectTaskRq);
-    open.progs.ekiden_select_cpu_default.set_autoload(!asks_for_cpu);
-    open.progs.ekiden_on_timer.set_autoload(calls.has(Call::Timer));
-    let ops = open.struct_ops.ekiden_ops_mut();
-    if !asks_for_cpu {
-        ops.select_cpu = select_default;
-    }
-    if !calls.has(Call::TaskTick) {
-        ops.tick = ptr::null_mut();
-    }
     if !calls.has(Call::TaskBlocked) {
-        // The engine sees that a task has slept from what follows.
-        ops.quiescent = ptr::null_mut();
-    }
-    if !calls.has(Call::TaskAffinityChanged) {
-        ops.set_cpumask = ptr::null_mut();
+        open.struct_ops.ekiden_ops_mut().quiescent = ptr::null_mut();
     }
 }
 

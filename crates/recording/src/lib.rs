@@ -36,7 +36,7 @@ pub use pen::{Pen, Place};
 pub use read::{Calls, Entry, RecordedCall, RecordedMark};
 pub use record::{Mark, RECORD_WORDS, Record};
 #[cfg(feature = "file")]
-pub use thread::tape_of_thread;
+pub use thread::{Learn, tape_of_thread};
 
 /// Version of the records and of the file around them.
 pub const RECORDING_VERSION: u32 = 1;

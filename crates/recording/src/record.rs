@@ -48,7 +48,8 @@ pub enum Mark {
 }
 
 impl Mark {
-    pub(crate) fn from_number(number: u64) -> Option<Self> {
+    /// The mark with this number, if there is one.
+    pub fn from_number(number: u64) -> Option<Self> {
         [Self::Begin, Self::HandOver, Self::Fault, Self::GoOn].into_iter().find(|mark| *mark as u64 == number)
     }
 }

@@ -6,8 +6,11 @@ use std::thread_local;
 
 use ekiden::{run_tape, tape};
 
+/// See [`ekiden::tape`].
+pub type Learn = fn(u64) -> u64;
+
 thread_local! {
-    static LEARN: Cell<Option<fn(u64) -> u64>> = const { Cell::new(None) };
+    static LEARN: Cell<Option<Learn>> = const { Cell::new(None) };
 }
 
 /// From here on, `learn` is given what calls on this thread learn, and answers with what they are to go on with
@@ -15,7 +18,7 @@ thread_local! {
 ///
 /// The tape of the whole program runs from the first time on: what a call learns then costs a few instructions more, on
 /// every thread.
-pub fn tape_of_thread(learn: Option<fn(u64) -> u64>) -> Option<fn(u64) -> u64> {
+pub fn tape_of_thread(learn: Option<Learn>) -> Option<Learn> {
     if learn.is_some() {
         tape(|value| LEARN.get().map_or(value, |learn| learn(value)));
         run_tape(true);

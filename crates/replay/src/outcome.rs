@@ -136,7 +136,8 @@ impl fmt::Display for Shown<'_> {
 
 impl fmt::Display for Past {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Message { call, cpu, task, token_cpu, token_serial, runtime_ns, weight, nice, pid, flags, arg } = self.message;
+        let Message { call, cpu, task, token_cpu, token_serial, runtime_ns, weight, nice, pid, flags, arg } =
+            self.message;
         let name = Call::from_number(call).map_or("?", Call::name);
         write!(f, "#{} at {} ns, CPU {}: {name}(cpu {cpu}", self.number, self.time_ns, self.cpu)?;
         if task != TaskId::NONE {

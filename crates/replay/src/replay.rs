@@ -220,14 +220,10 @@ impl Run<'_> {
         } else {
             past.message.task
         };
-        let is_about = |call: &&Past| {
-            call.message.task == task || call.recorded.is_some_and(|reply| reply.token.task == task)
-        };
-        let mut history: Vec<Past> = if task.is_none() {
-            Vec::new()
-        } else {
-            earlier().filter(is_about).take(SHOWN).cloned().collect()
-        };
+        let is_about =
+            |call: &&Past| call.message.task == task || call.recorded.is_some_and(|reply| reply.token.task == task);
+        let mut history: Vec<Past> =
+            if task.is_none() { Vec::new() } else { earlier().filter(is_about).take(SHOWN).cloned().collect() };
         before.reverse();
         history.reverse();
         let waiting = self.flight.all_waiting().map(|(cpu, wait, _)| (cpu, wait));

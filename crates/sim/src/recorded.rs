@@ -7,9 +7,7 @@ use std::sync::Arc;
 
 use ekiden::abi::{Message, Reply};
 use ekiden::{Calls, Host, Policy};
-use ekiden_recording::{
-    Header, Instance, Mark, Pen, Place, Record, RecordingError, RecordingWriter, tape_of_thread,
-};
+use ekiden_recording::{Header, Instance, Mark, Pen, Place, Record, RecordingError, RecordingWriter, tape_of_thread};
 
 /// Records that wait to be written to the file.
 const RING: usize = 1 << 14;

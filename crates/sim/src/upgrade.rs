@@ -87,6 +87,7 @@ impl Kernel {
             });
             if knows == Knows::Nothing {
                 engine.start_over(&mut outcome);
+                engine.introduce(0, u32::MAX, &mut outcome);
             }
             knows
         });

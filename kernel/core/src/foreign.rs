@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 use core::any::Any;
-use core::ffi::c_void;
+use core::{ffi::c_void, mem::MaybeUninit};
 
 use ekiden::abi::{Message, Reply};
 use ekiden::{Calls, Policy};
@@ -34,19 +34,31 @@ impl ForeignPolicy {
     }
 }
 
-/// The successor of a foreign policy. The old one goes on if the new one cannot be made.
+/// Puts another instance in the place of a foreign policy: `made`, or one that gets the state of the old one if that is null.
 ///
 /// # Safety
 ///
-/// `policy` is the engine's `ForeignPolicy`, and nobody else uses it.
-pub(crate) unsafe fn hand_over(policy: Box<dyn Policy>, args: *mut CreateArgs) -> Box<dyn Policy> {
+/// `policy` is the engine's `ForeignPolicy`, and nobody else uses it. `table` and what `args` names outlive the result. An
+/// instance that was made is of this table; if none was, the old one's table is the same or has the same layout.
+pub(crate) unsafe fn succeed(
+    policy: Box<dyn Policy>,
+    table: *const PolicyTable,
+    args: *mut CreateArgs,
+    made: *mut c_void,
+) -> Box<dyn Policy> {
     // SAFETY: the caller's promise.
-    let mut policy = unsafe { Box::from_raw(Box::into_raw(policy).cast::<ForeignPolicy>()) };
-    // SAFETY: the caller's promise.
-    let successor = unsafe { (policy.table.hand_over)(policy.instance, args) };
-    if !successor.is_null() {
-        policy.instance = successor;
-    }
+    let (mut policy, table) = unsafe { (Box::from_raw(Box::into_raw(policy).cast::<ForeignPolicy>()), &*table) };
+    policy.instance = if made.is_null() {
+        let mut baggage = MaybeUninit::zeroed();
+        // SAFETY: the caller's promise; `give` fills in what `take` reads.
+        unsafe {
+            (policy.table.give)(policy.instance, baggage.as_mut_ptr());
+            (table.take)(args, baggage.as_mut_ptr())
+        }
+    } else {
+        made
+    };
+    policy.table = table;
     policy
 }
 

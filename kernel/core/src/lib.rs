@@ -71,24 +71,51 @@ pub extern "C" fn ekiden_rs_forget() {
     ENGINE.store(ptr::null_mut(), Release);
 }
 
-/// Replaces the running policy by its successor.
+/// Lets another instance take over from the one that runs: `made`, which knows no task, or one of `table` that gets the state of
+/// the old one if that is null.
 ///
 /// # Safety
 ///
-/// No event is under way on any CPU, and none comes until this returns.
+/// No event is under way on any CPU, and none comes until this returns. `outcome` is good for the call; for the rest see
+/// [`foreign::succeed`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ekiden_rs_hand_over(policy_args: *mut CreateArgs) -> i64 {
+pub unsafe extern "C" fn ekiden_rs_swap(
+    table: *const PolicyTable,
+    policy_args: *mut CreateArgs,
+    made: *mut c_void,
+    outcome: *mut Outcome,
+) -> i64 {
     let engine = ENGINE.load(Acquire);
     if engine.is_null() {
         return -19;
     }
-    // SAFETY: the caller keeps everyone else out, so this is the only reference.
-    let engine = unsafe { &mut *engine };
+    // SAFETY: the caller keeps everyone else out, so this is the only reference; the caller's promise.
+    let (engine, outcome) = unsafe { (&mut *engine, &mut *outcome) };
     engine.replace_policy(|policy| {
         // SAFETY: the caller's promise; the policy is the foreign one, the only kind here.
-        unsafe { foreign::hand_over(policy, policy_args) }
+        unsafe { foreign::succeed(policy, table, policy_args, made) }
     });
+    if !made.is_null() {
+        engine.start_over(outcome);
+    }
     0
+}
+
+/// How many slots of the task table are gone through with interrupts off.
+const INTRODUCED_AT_ONCE: u32 = 32;
+
+/// Tells the policy of tasks that are strangers to it, from slot `first` on. Returns the slot to go on with; 0 when it has
+/// heard of all.
+///
+/// # Safety
+///
+/// `outcome` is good for the call, which is in an RCU read section.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_introduce(first: u64, outcome: *mut Outcome) -> i64 {
+    // SAFETY: the caller's promise.
+    let outcome = unsafe { &mut *outcome };
+    let next = engine().and_then(|engine| engine.introduce(first as u32, INTRODUCED_AT_ONCE, outcome));
+    i64::from(next.unwrap_or(0))
 }
 
 /// Handles one event.

@@ -12,8 +12,8 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
 use ekiden::abi::{Message, Reply};
-use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Policy, Scheduler, TaskId, Topology};
-pub use ekiden_kernel_rt::{Arena, CreateArgs, HostTable, PolicyTable};
+use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Left, Policy, Scheduler, TaskId, Topology};
+pub use ekiden_kernel_rt::{Arena, Baggage, CreateArgs, HostTable, PolicyTable};
 use ekiden_recording::Mark;
 
 #[cfg_attr(target_arch = "x86_64", path = "here_x86_64.rs")]
@@ -29,11 +29,29 @@ macro_rules! module {
 
         /// Found by the C half of the module.
         #[unsafe(no_mangle)]
-        pub static ekiden_policy_table: $crate::PolicyTable = $crate::table::<$policy>(create);
+        pub static ekiden_policy_table: $crate::PolicyTable = $crate::table::<$policy>(create, give, take, check);
 
         unsafe extern "C" fn create(args: *mut $crate::CreateArgs) -> *mut core::ffi::c_void {
             // SAFETY: `ekiden.ko` calls this with arguments that are good for the call, and once per arena.
             unsafe { $crate::create::<$policy>(args, &ARENA) }
+        }
+
+        unsafe extern "C" fn give(instance: *mut core::ffi::c_void, baggage: *mut $crate::Baggage) {
+            // SAFETY: `ekiden.ko` calls this with an instance of ours that it forgets, and while nobody else calls.
+            unsafe { $crate::give::<$policy>(instance, baggage, &ARENA) }
+        }
+
+        unsafe extern "C" fn take(
+            args: *mut $crate::CreateArgs,
+            baggage: *mut $crate::Baggage,
+        ) -> *mut core::ffi::c_void {
+            // SAFETY: `ekiden.ko` calls this with what a policy of the same layout gave, and while nobody else calls.
+            unsafe { $crate::take::<$policy>(args, baggage, &ARENA) }
+        }
+
+        unsafe extern "C" fn check(args: *mut $crate::CreateArgs) -> bool {
+            // SAFETY: `ekiden.ko` calls this with arguments that are good for the call.
+            unsafe { $crate::check::<$policy>(args, &ARENA) }
         }
 
         #[cfg(target_os = "none")]
@@ -48,7 +66,12 @@ macro_rules! module {
 static HOST: AtomicPtr<HostTable> = AtomicPtr::new(ptr::null_mut());
 
 /// The table of a policy.
-pub const fn table<S: Scheduler>(create: unsafe extern "C" fn(*mut CreateArgs) -> *mut c_void) -> PolicyTable {
+pub const fn table<S: Scheduler>(
+    create: unsafe extern "C" fn(*mut CreateArgs) -> *mut c_void,
+    give: unsafe extern "C" fn(*mut c_void, *mut Baggage),
+    take: unsafe extern "C" fn(*mut CreateArgs, *mut Baggage) -> *mut c_void,
+    check: unsafe extern "C" fn(*mut CreateArgs) -> bool,
+) -> PolicyTable {
     let mut name = [0; NAME_LEN];
     let text = S::NAME.as_bytes();
     assert!(text.len() < NAME_LEN, "the policy's name is too long");
@@ -64,8 +87,11 @@ pub const fn table<S: Scheduler>(create: unsafe extern "C" fn(*mut CreateArgs) -
         calls: S::CALLS.0,
         create,
         deliver: deliver::<S>,
-        record: tape::switch,
-        hand_over: hand_over::<S>,
+        give,
+        take,
+        check,
+        tape: tape::run,
+        layout: 0,
     }
 }
 
@@ -82,8 +108,6 @@ pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut
     unsafe { arena.reset(args.arena, args.arena_len) };
     ekiden::poison_locks(false);
     ekiden::forget_dropped();
-    // SAFETY: the caller's promise; the tape lives as long as the arena.
-    unsafe { tape::set_up(args) };
     // SAFETY: the caller's promise.
     match unsafe { env::<S>(args) } {
         Some(env) => Box::into_raw(Box::new(Adapter::<S>::new(&env, Arc::new(Kernel)))).cast(),
@@ -91,18 +115,73 @@ pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut
     }
 }
 
+/// Ends an instance. What it hands over stays where it is, in the arena.
+///
 /// # Safety
 ///
-/// `instance` comes from [`create`], no call is under way, and it is not used again.
-unsafe extern "C" fn hand_over<S: Scheduler>(instance: *mut c_void, args: *mut CreateArgs) -> *mut c_void {
+/// `instance` comes from [`create`] or [`take`], no call is under way, and it is not used again. `baggage` is good for the
+/// call.
+pub unsafe fn give<S: Scheduler>(instance: *mut c_void, baggage: *mut Baggage, arena: &Arena) {
+    // SAFETY: `instance` is a box that was given away; the caller's promise.
+    let (old, baggage) = unsafe { (Box::from_raw(instance.cast::<Adapter<S>>()), &mut *baggage) };
+    let left = old.give();
+    baggage.dropped_len = 0;
+    while let Some(token) = left.take_dropped() {
+        baggage.dropped[baggage.dropped_len as usize] = token;
+        baggage.dropped_len += 1;
+    }
+    baggage.instance = left.instance;
+    baggage.state = Box::into_raw(Box::new(left.state)).cast();
+    baggage.topology = Arc::into_raw(left.topology).cast();
+    // The last: nothing is allocated here from now on.
+    baggage.blocks = arena.blocks();
+}
+
+/// Makes an instance from what another one gave, in that one's arena.
+///
+/// # Safety
+///
+/// `baggage` comes from [`give`], of this module or of one whose table has the same layout; `args` were [checked](check). No
+/// call is under way.
+pub unsafe fn take<S: Scheduler>(args: *mut CreateArgs, baggage: *mut Baggage, arena: &Arena) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let (args, baggage) = unsafe { (&mut *args, &*baggage) };
+    HOST.store(args.host.cast_mut(), Relaxed);
+    // SAFETY: the giver has stopped using it.
+    unsafe { arena.adopt(baggage.blocks) };
+    ekiden::poison_locks(false);
+    // SAFETY: both were made by `give`, where the types had the same layout, and the arena is the same.
+    let (state, topology) = unsafe {
+        (*Box::from_raw(baggage.state.cast::<S::State>()), Arc::from_raw(baggage.topology.cast::<Topology>()))
+    };
+    // SAFETY: the caller's promise.
+    let params = unsafe { slice::from_raw_parts(args.params, args.params_len) };
+    let env = core::str::from_utf8(params)
+        .ok()
+        .and_then(|params| Env::new(topology.clone(), args.max_tasks, S::PARAMS, params).ok())
+        .expect("the parameters were looked at before");
+    let dropped = &baggage.dropped[..baggage.dropped_len as usize];
+    let left = Left { state, topology, instance: baggage.instance };
+    Box::into_raw(Box::new(Adapter::<S>::take(left, &env, Arc::new(Kernel), dropped))).cast()
+}
+
+/// Whether an instance could be made of these arguments.
+///
+/// # Safety
+///
+/// The pointers in `args` are good for the call. If they name an arena, no instance of this module runs.
+pub unsafe fn check<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> bool {
     // SAFETY: the caller's promise.
     let args = unsafe { &mut *args };
+    if !args.arena.is_null() {
+        HOST.store(args.host.cast_mut(), Relaxed);
+        // SAFETY: the caller's promise; nothing made here outlives this call.
+        unsafe { arena.reset(args.arena, args.arena_len) };
+        ekiden::poison_locks(false);
+        ekiden::forget_dropped();
+    }
     // SAFETY: the caller's promise.
-    let Some(env) = (unsafe { env::<S>(args) }) else { return ptr::null_mut() };
-    // SAFETY: `instance` is a box that `create` gave away.
-    let old = unsafe { Box::from_raw(instance.cast::<Adapter<S>>()) };
-    tape::mark_all(Mark::HandOver, args.instance);
-    Box::into_raw(Box::new(old.hand_over(&env))).cast()
+    unsafe { env::<S>(args) }.is_some()
 }
 
 /// # Safety

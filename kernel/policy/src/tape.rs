@@ -1,22 +1,22 @@
 //! Where the calls of this module's policy are recorded: a ring for each CPU, in memory that `ekiden.ko` owns and that user
 //! space maps.
 
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use core::slice;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use ekiden::abi::{Message, Reply};
+use ekiden_kernel_rt::TapeArgs;
 use ekiden_recording::{Mark, Pen, Place, Record};
 
-use crate::{CreateArgs, HOST, here};
+use crate::{HOST, here};
 
 /// Bytes from the place of a CPU to its ring.
 const PAGE: usize = 4096;
 
-static TAPE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+static TAPE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// Records of a ring.
 static RECORDS: AtomicUsize = AtomicUsize::new(0);
-static CPUS: AtomicU32 = AtomicU32::new(0);
 static INSTANCE: AtomicU32 = AtomicU32::new(0);
 /// Whether times are of the processor's counter.
 static TICKS: AtomicBool = AtomicBool::new(false);
@@ -26,40 +26,31 @@ unsafe extern "C" {
     safe fn ekiden_tape_place(cpu: u32, place: *mut u8);
 }
 
-/// Begins to record a new instance, if there is a tape.
+/// Stops recording, or starts with the mark of this number, in the rings of all CPUs.
 ///
 /// # Safety
 ///
-/// The tape is as `args` says, nobody else writes to it, and it lives as long as the instance.
-pub(crate) unsafe fn set_up(args: &CreateArgs) {
-    TAPE.store(args.tape, Relaxed);
-    RECORDS.store(args.tape_records, Relaxed);
-    CPUS.store(args.tape_cpus, Relaxed);
+/// No call is under way. The tape is as the arguments say, nobody else writes to it, and it lives until recording stops, or
+/// the last instance of this module has ended.
+pub(crate) unsafe extern "C" fn run(args: *const TapeArgs, what: u32) {
+    // SAFETY: the caller's promise.
+    let args = unsafe { &*args };
+    TAPE.store(args.base, Relaxed);
+    RECORDS.store(args.records, Relaxed);
     TICKS.store(args.ticks_khz != 0, Relaxed);
+    INSTANCE.store(args.instance, Relaxed);
     ekiden::tape(learn);
-    run(true);
-    mark_all(Mark::Begin, args.instance);
-}
-
-/// Starts or stops recording.
-///
-/// # Safety
-///
-/// No call is under way.
-pub(crate) unsafe extern "C" fn switch(on: bool) {
-    let ran = !place_of(0).is_null() && ekiden::tape_runs();
-    run(on);
-    if on && !ran {
-        mark_all(Mark::GoOn, INSTANCE.load(Relaxed));
+    let mark = Mark::from_number(what.into());
+    let time = time();
+    for cpu in 0..args.cpus {
+        let place = place_of(cpu);
+        ekiden_tape_place(cpu, if mark.is_some() { place } else { ptr::null_mut() });
+        if let Some((mark, place)) = mark.zip(NonNull::new(place)) {
+            // SAFETY: it is a CPU's, and nobody writes there: no call is under way.
+            unsafe { pen(place) }.mark(time, mark, args.instance.into());
+        }
     }
-}
-
-fn run(on: bool) {
-    let on = on && !TAPE.load(Relaxed).is_null();
-    for cpu in 0..CPUS.load(Relaxed) {
-        ekiden_tape_place(cpu, if on { place_of(cpu) } else { core::ptr::null_mut() });
-    }
-    ekiden::run_tape(on);
+    ekiden::run_tape(mark.is_some());
 }
 
 /// Where a CPU records; null without a tape.
@@ -118,18 +109,6 @@ fn learn(value: u64) -> u64 {
         unsafe { pen(place) }.note(value);
     }
     value
-}
-
-/// Puts a mark on every CPU's tape. No call is under way.
-pub(crate) fn mark_all(mark: Mark, instance: u32) {
-    INSTANCE.store(instance, Relaxed);
-    let time = time();
-    for place in (0..CPUS.load(Relaxed)).filter_map(|cpu| NonNull::new(place_of(cpu))) {
-        if ekiden::tape_runs() {
-            // SAFETY: it is a CPU's, and nobody writes there: no call is under way.
-            unsafe { pen(place) }.mark(time, mark, u64::from(instance));
-        }
-    }
 }
 
 /// Puts a mark on this CPU's tape, in a call.

@@ -16,10 +16,13 @@ const CLASSES: usize = 48;
 
 /// An arena, empty until [`Arena::reset`].
 pub struct Arena {
-    state: SpinMutex<State>,
+    state: SpinMutex<Blocks>,
 }
 
-struct State {
+/// Which memory an arena has, and which of it is free.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Blocks {
     next: usize,
     end: usize,
     used: usize,
@@ -29,7 +32,7 @@ struct State {
 impl Arena {
     /// An arena without memory: every allocation fails.
     pub const fn new() -> Self {
-        Self { state: SpinMutex::new(State { next: 0, end: 0, used: 0, free: [0; CLASSES] }) }
+        Self { state: SpinMutex::new(Blocks { next: 0, end: 0, used: 0, free: [0; CLASSES] }) }
     }
 
     /// Starts over with the `len` bytes at `base`. Whatever was allocated before is forgotten. Also frees the
@@ -40,10 +43,26 @@ impl Arena {
     /// The memory is readable and writable, is used by nobody else until the next reset, and no reference into the
     /// old memory is used again.
     pub unsafe fn reset(&self, base: *mut u8, len: usize) {
-        // SAFETY: nobody allocates during a reset, so nobody relies on the lock that is broken open here.
+        // SAFETY: the caller's promise; a block is free or not yet carved.
+        unsafe {
+            self.adopt(Blocks { next: base as usize, end: base as usize + len, used: 0, free: [0; CLASSES] });
+        }
+    }
+
+    /// Everything that was allocated and what is left, for another arena to go on with.
+    pub fn blocks(&self) -> Blocks {
+        *self.state.lock()
+    }
+
+    /// Goes on where another arena stopped. Whatever was allocated here before is forgotten.
+    ///
+    /// # Safety
+    ///
+    /// As for [`reset`](Self::reset); and nothing is allocated in the other arena any more.
+    pub unsafe fn adopt(&self, blocks: Blocks) {
+        // SAFETY: nobody allocates meanwhile, so nobody relies on the lock that is broken open here.
         unsafe { self.state.force_unlock() };
-        let mut state = self.state.lock();
-        *state = State { next: base as usize, end: base as usize + len, used: 0, free: [0; CLASSES] };
+        *self.state.lock() = blocks;
     }
 
     /// Bytes in blocks that are in use.

@@ -6,8 +6,8 @@ mod arena;
 mod table;
 mod text;
 
-pub use arena::Arena;
-pub use table::{CreateArgs, HostTable, PolicyTable};
+pub use arena::{Arena, Blocks};
+pub use table::{Baggage, CreateArgs, HostTable, PolicyTable, TapeArgs};
 pub use text::Text;
 
 use core::panic::PanicInfo;

@@ -2,7 +2,9 @@
 
 use core::ffi::c_void;
 
-use ekiden_abi::{Message, NAME_LEN, Reply};
+use ekiden_abi::{Message, NAME_LEN, RawToken, Reply};
+
+use crate::arena::Blocks;
 
 /// What a policy module offers. `struct ekiden_policy_table` in C.
 #[repr(C)]
@@ -24,10 +26,51 @@ pub struct PolicyTable {
         payload: *const u8,
         payload_len: usize,
     ) -> Reply,
-    /// Starts or stops recording calls; they are recorded from the beginning if there is a tape.
-    pub record: unsafe extern "C" fn(on: bool),
-    /// Ends an instance and makes its successor from what it hands over; null when that fails.
-    pub hand_over: unsafe extern "C" fn(instance: *mut c_void, args: *mut CreateArgs) -> *mut c_void,
+    /// Ends an instance; what it hands over is in `baggage` then.
+    pub give: unsafe extern "C" fn(instance: *mut c_void, baggage: *mut Baggage),
+    /// Makes an instance from what one of the same layout gave, with arguments that have been looked at.
+    pub take: unsafe extern "C" fn(args: *mut CreateArgs, baggage: *mut Baggage) -> *mut c_void,
+    /// Whether an instance can be made of these arguments; if not, the reason is in `CreateArgs::error`. Memory for that is
+    /// the arena in the arguments, or, if there is none, that of the instance that runs.
+    pub check: unsafe extern "C" fn(args: *mut CreateArgs) -> bool,
+    /// Stops recording calls (0), or starts with the mark of that number. No call is under way.
+    pub tape: unsafe extern "C" fn(tape: *const TapeArgs, what: u32),
+    /// The fingerprint of the state that it hands over; two of the same number may take over from each other. 0 for a state
+    /// without one.
+    pub layout: u64,
+}
+
+/// Where calls are recorded. `struct ekiden_tape` in C.
+#[repr(C)]
+pub struct TapeArgs {
+    /// For each CPU a page with its `ekiden_recording::Place`, then its ring. Null for nowhere.
+    pub base: *mut u8,
+    /// Records of a ring, a power of two.
+    pub records: usize,
+    /// How many rings there are.
+    pub cpus: u32,
+    /// How often the processor's own counter counts in a millisecond, if it is good for times; else 0, and those are of the
+    /// monotonic clock.
+    pub ticks_khz: u32,
+    /// The number of the instance, from 1.
+    pub instance: u32,
+}
+
+/// What an instance hands over to its successor, which may be in another module. Only modules look into it.
+#[repr(C)]
+pub struct Baggage {
+    /// A box with the state.
+    pub state: *mut c_void,
+    /// An `Arc` of the topology.
+    pub topology: *const c_void,
+    /// The instance's number, which is in all of its tokens.
+    pub instance: u16,
+    /// How many of `dropped` there are.
+    pub dropped_len: u32,
+    /// Tokens that it has dropped and that nobody has asked for yet.
+    pub dropped: [RawToken; 64],
+    /// All memory of the instance.
+    pub blocks: Blocks,
 }
 
 /// What an instance is made from. `struct ekiden_create` in C.
@@ -51,18 +94,6 @@ pub struct CreateArgs {
     pub error_len: u32,
     /// What the instance may ask and say.
     pub host: *const HostTable,
-    /// Where calls are recorded: for each CPU a page with its `ekiden_recording::Place`, then its ring. Null if
-    /// they are not.
-    pub tape: *mut u8,
-    /// Records of a ring, a power of two.
-    pub tape_records: usize,
-    /// Rings that there are.
-    pub tape_cpus: u32,
-    /// The number of the instance, from 1.
-    pub instance: u32,
-    /// How often the processor's own counter counts in a millisecond, if it is good for the times of recorded calls; else
-    /// 0, and those are of the monotonic clock.
-    pub ticks_khz: u32,
     /// Room for the reason of a refusal.
     pub error: [u8; 256],
 }

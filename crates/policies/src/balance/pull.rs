@@ -99,8 +99,13 @@ impl Balancer {
     /// which is the bug of section 3.1; the fix compares the CPUs with the least, among those that the task may use.
     fn load_of(&self, group: &CpuMask, allowed: &CpuMask) -> u64 {
         if self.bugs.group_imbalance {
-            let sum: u64 = self.online(group).map(|cpu| self.cpus[cpu].load()).sum();
-            return sum / (self.online(group).count() as u64).max(1);
+            // A loop, because the kernel's tools do not take symbols as long as that of a sum over all these iterators.
+            let (mut sum, mut cpus) = (0, 0);
+            for cpu in self.online(group) {
+                sum += self.cpus[cpu].load();
+                cpus += 1;
+            }
+            return sum / cpus.max(1);
         }
         let cpus = self.online(group).filter(|cpu| allowed.contains(*cpu));
         cpus.map(|cpu| self.cpus[cpu].load()).min().unwrap_or(0)

@@ -125,7 +125,9 @@ impl Header {
 #[non_exhaustive]
 pub enum RecordingError {
     /// Not written by Ekiden.
-    #[error("this is no recording: it does not begin with EKIRECRD; give a file that `ekiden record` or `ekiden sim --record` wrote")]
+    #[error(
+        "this is no recording: it does not begin with EKIRECRD; give a file that `ekiden record` or `ekiden sim --record` wrote"
+    )]
     Foreign,
     /// Of another version of this program.
     #[error("this recording has format {found}, and this program reads {RECORDING_VERSION}: use the one that wrote it")]
@@ -148,7 +150,9 @@ pub enum RecordingError {
         at: u64,
     },
     /// Bytes have changed since it was written.
-    #[error("the recording is damaged at byte {at} ({what}): what comes before can be used, what comes after it is lost")]
+    #[error(
+        "the recording is damaged at byte {at} ({what}): what comes before can be used, what comes after it is lost"
+    )]
     Damaged {
         /// Where the block begins that is damaged.
         at: u64,

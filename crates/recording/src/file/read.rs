@@ -164,7 +164,9 @@ impl<R: Read> RecordingReader<R> {
             if len < BLOCK_LEN {
                 return Err(RecordingError::CutOff { at: at + len as u64 });
             }
-            let Some(header) = BlockHeader::from_bytes(&bytes) else { return damaged("the checksum of a block's header") };
+            let Some(header) = BlockHeader::from_bytes(&bytes) else {
+                return damaged("the checksum of a block's header");
+            };
             of_pass += u64::from(header.len) + BLOCK_LEN as u64;
             if of_pass > PASS_MAX {
                 return damaged("a pass without an end");

@@ -47,7 +47,8 @@ impl<W: Write> RecordingWriter<W> {
         checksum.update(&json);
         bytes.extend(checksum.finalize().to_le_bytes());
         bytes.extend(json);
-        let compressor = zstd::bulk::Compressor::new(LEVEL).map_err(|source| RecordingError::Write { at: 0, source })?;
+        let compressor =
+            zstd::bulk::Compressor::new(LEVEL).map_err(|source| RecordingError::Write { at: 0, source })?;
         let mut writer = Self {
             to,
             at: 0,
@@ -137,7 +138,14 @@ impl<W: Write> RecordingWriter<W> {
         Ok(self.to)
     }
 
-    fn put_block(&mut self, kind: u32, cpu: u32, number: u64, count: u32, payload: &[u8]) -> Result<(), RecordingError> {
+    fn put_block(
+        &mut self,
+        kind: u32,
+        cpu: u32,
+        number: u64,
+        count: u32,
+        payload: &[u8],
+    ) -> Result<(), RecordingError> {
         let checksum = crc32fast::hash(payload);
         let header = BlockHeader { kind, cpu, number, count, len: payload.len() as u32, checksum };
         self.block.clear();

@@ -1,0 +1,108 @@
+//! `ekiden upgrade`: another policy, or another version of it, takes over while everything runs.
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::Result;
+use clap::Args;
+use ekiden_loader::{Control, LoadError, Moved, Status, Succession, Upgrade as Done, load_beside, unload};
+use serde::Serialize;
+
+use crate::{modules, policies, progress::Progress};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ekiden upgrade wfq                            all tasks go over to wfq, beside an `ekiden run` that goes on
+  ekiden upgrade wfq --set slice_min_us=1000
+  ekiden upgrade my-policy                      after a change: the new version of the policy that runs
+  ekiden upgrade my-policy ekiden_my_policy.ko  the same with a module that is built already
+
+A new version of the same policy takes over the state as it is in memory if its layout is the same. If not, it is refused,
+unless --start-over makes all tasks new to it, as they are to another policy. Whatever is refused leaves the old policy running,
+and the exit code is 120. Tasks are never under the kernel's own scheduler in between. What sched_ext calls the scheduler stays
+the name of the first policy; `ekiden status` says which one runs.")]
+pub(crate) struct Upgrade {
+    /// The policy that takes over
+    policy: String,
+    /// Its module; by default it is built
+    #[arg(value_name = "MODULE.ko")]
+    module: Option<PathBuf>,
+    /// A parameter of the policy
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// Take over no state, even from a version with the same layout
+    #[arg(long)]
+    start_over: bool,
+    /// Memory for the policy itself; by default as much as the old one has
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=2_048))]
+    arena_mib: Option<u64>,
+    /// Take the modules from this directory instead of building them
+    #[arg(long, value_name = "DIR", env = modules::DIRECTORY)]
+    modules: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What came of it.
+#[derive(Serialize)]
+struct Report<'a> {
+    from: &'a str,
+    to: &'a str,
+    module: &'a str,
+    #[serde(flatten)]
+    done: Done,
+}
+
+impl Upgrade {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err(LoadError::NotRoot.into());
+        }
+        let before = Status::read()?.unwrap_or_default();
+        let (Some(from), true) = (&before.policy, before.attached) else { return Err(LoadError::NothingRuns.into()) };
+        let params = self.set.join(" ");
+        policies::check_params(&self.policy, &params)?;
+        let file = match &self.module {
+            Some(file) => file.clone(),
+            None => {
+                let given = self.modules.as_deref();
+                let directory = modules::for_this_machine(given, &self.policy, &mut Progress::new())?;
+                modules::file(&directory, &self.policy)
+            }
+        };
+        let module = load_beside(&file)?;
+        let succession = Succession {
+            module: Some(&module),
+            params: &params,
+            start_over: self.start_over,
+            arena_bytes: self.arena_mib.unwrap_or_default() << 20,
+        };
+        let done = Control::open().and_then(|control| control.upgrade(&succession));
+        // The module that nobody needs any more: the old one, or the new one if it was refused. Anybody may remove it later.
+        let runs = Status::read()?.and_then(|now| now.module);
+        let unneeded = [before.module.as_ref(), Some(&module)].into_iter().flatten();
+        for name in unneeded.filter(|name| runs.as_ref() != Some(name)) {
+            let _ = unload(name, Duration::from_secs(1));
+        }
+        let report = Report { from, to: &self.policy, module: &module, done: done? };
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&report)?);
+        } else {
+            println!("{report}");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl std::fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { from, to, done: Done { moved, wait_ns, tasks }, .. } = self;
+        let how = match moved {
+            Moved::ByPointer => "took over the state as it is in memory",
+            Moved::StartedOver => "started over with all tasks",
+        };
+        writeln!(f, "{to} took over from {from}: {tasks} tasks; it {how}")?;
+        write!(f, "no CPU waited longer than {:.1} µs; `ekiden status` shows how it fares", *wait_ns as f64 / 1000.0)
+    }
+}
