@@ -170,6 +170,7 @@ struct CreateRequest {
     error_len: u32,
     max_tasks: u32,
     arena_bytes: u64,
+    tape_records: u64,
 }
 
 #[repr(C)]
@@ -215,6 +216,7 @@ impl Control {
         topology: &Topology,
         max_tasks: u32,
         arena_bytes: u64,
+        tape_records: u64,
     ) -> Result<()> {
         let mut name = [0; 32];
         if policy.len() >= name.len() {
@@ -233,6 +235,7 @@ impl Control {
             error_len: error.len() as u32,
             max_tasks,
             arena_bytes,
+            tape_records,
         };
         // SAFETY: the request has the layout that the device expects, and its pointers are good for the call.
         match unsafe { ioctl_create(self.file.as_raw_fd(), &raw const request) } {

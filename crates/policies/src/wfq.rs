@@ -140,9 +140,6 @@ impl Scheduler for Wfq {
 
     fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
         let queue = &self.queues[cpu];
-        if queue.len.get() == 0 {
-            return None;
-        }
         let mut waiting = queue.waiting.lock();
         let (vruntime, token) = waiting.pop_first()?;
         let left = waiting.len() as u32;
