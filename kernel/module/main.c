@@ -935,10 +935,10 @@ static int control_release(struct inode *inode, struct file *file)
 
 #define STATUS_LEN 4096
 
-/* The text of a fault goes into JSON: quotes and backslashes in it would break that. */
-static int put_text(char *to, size_t size, const char *text, size_t len)
+/* A text goes into JSON: quotes and backslashes in it would break that. */
+static int put_text(char *to, size_t size, const char *key, const char *text, size_t len)
 {
-	int at = scnprintf(to, size, ",\"fault\":\"");
+	int at = scnprintf(to, size, ",\"%s\":\"", key);
 	size_t i;
 
 	for (i = 0; i < len && at + 4 < size; i++) {
@@ -986,6 +986,8 @@ static ssize_t control_read(struct file *file, char __user *to, size_t count, lo
 				",\"instance\":%u,\"ticks_khz\":%u,\"tape_records\":%zu,\"tape_cpus\":%u,\"tape_runs\":%s",
 				running.tape.instance, running.tape.ticks_khz, running.tape.records, running.tape.cpus,
 				running.tape_runs ? "true" : "false");
+		at += put_text(text + at, STATUS_LEN - at, "params", running.now->params,
+			       min_t(size_t, running.now->args.params_len, STATUS_LEN / 4));
 		if (!smp_load_acquire(&fault_len)) {
 			preempt_disable();
 			len = guarded(ekiden_rs_status, text + at, STATUS_LEN - 1024 - at, 0, 0, 0);
@@ -996,7 +998,7 @@ static ssize_t control_read(struct file *file, char __user *to, size_t count, lo
 		at += scnprintf(text + at, STATUS_LEN - at, "null");
 	}
 	if (smp_load_acquire(&fault_len))
-		at += put_text(text + at, STATUS_LEN - at, fault_text, fault_len);
+		at += put_text(text + at, STATUS_LEN - at, "fault", fault_text, fault_len);
 	at += put_policies(text + at, STATUS_LEN - at);
 	at += scnprintf(text + at, STATUS_LEN - at, "}\n");
 	mutex_unlock(&control);

@@ -20,6 +20,7 @@ mod output;
 mod parallel;
 mod policies;
 mod progress;
+mod record;
 mod reproduce;
 mod run;
 mod session;
@@ -69,6 +70,8 @@ enum Command {
     Check(check::Check),
     /// Measure how far the simulator is from the real kernel, and what things cost there
     Fidelity(fidelity::Fidelity),
+    /// Record every call of the policy that runs, to replay them
+    Record(record::Record),
     /// Run a policy's calls in every order that its locks allow, and replay the one that goes wrong
     Explore(explore::Explore),
     /// Run a policy in the kernel of this machine, while a command runs or until Ctrl-C
@@ -113,6 +116,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Reproduce(reproduce) => reproduce.run(),
         Command::Check(check) => check.run(),
         Command::Fidelity(fidelity) => fidelity.run(),
+        Command::Record(record) => record.run(),
         Command::Explore(explore) => explore.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Run(run) => run.run(),

@@ -9,14 +9,19 @@ use crate::{
     child::{self, Events},
     modules, policies,
     progress::Progress,
+    record::{self, ToFile},
     session::{self, Plan},
 };
+
+/// Memory of each CPU for calls that are being recorded.
+const RECORDING_KIB: u64 = 16 << 10;
 
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   ekiden run wfq                                  all tasks, until Ctrl-C
   ekiden run wfq --set slice_min_us=1000 -- make  while a command runs; its exit code is passed on
+  ekiden run wfq --record out.ekirec -- make      for ekiden replay
   ekiden run fifo --attached -- stress-ng --cpu 4 only the command and what it starts
 
 If the policy is taken out, be it for a fault of its own, that is said at once, the command is ended (unless
@@ -39,6 +44,9 @@ pub(crate) struct Run {
     /// Memory for the newest calls of each CPU, which are saved if the policy is taken out; 0 for none
     #[arg(long, value_name = "KIB", default_value_t = 1_024, value_parser = clap::value_parser!(u64).range(0..=262_144))]
     flight_kib: u64,
+    /// Record every call to this file, from the first one on; each CPU has at least 16 MiB of memory for that
+    #[arg(long, value_name = "FILE", conflicts_with = "flight_kib")]
+    record: Option<PathBuf>,
     /// Take the modules from this directory instead of building them
     #[arg(long, value_name = "DIR", env = modules::DIRECTORY)]
     modules: Option<PathBuf>,
@@ -61,16 +69,24 @@ impl Run {
             attached: self.attached,
             max_tasks: self.max_tasks,
             arena_mib: self.arena_mib,
-            flight_kib: self.flight_kib,
+            flight_kib: if self.record.is_some() { RECORDING_KIB } else { self.flight_kib },
             ..Plan::new(&self.policy, &modules)
         };
         let events = Events::listen()?;
         let held = plan.start()?;
+        let recording = match &self.record {
+            Some(path) => Some(ToFile::start(held.control(), path, false, &self.command)?),
+            None => None,
+        };
         let tasks = if self.attached { "the tasks in class SCHED_EXT" } else { "all tasks of this machine" };
         if self.command.is_empty() {
             eprintln!("{} schedules {tasks}; Ctrl-C ends it, `ekiden status` shows how it fares", self.policy);
         }
-        let code = child::run(&events, &self.wrapped()?, self.keep_going, || held.check())?;
+        let code = child::run(&events, &self.wrapped()?, self.keep_going, || held.check());
+        if let (Some(recording), Some(path)) = (recording, &self.record) {
+            record::tell(path, recording.stop()?);
+        }
+        let code = code?;
         if self.command.is_empty() {
             eprintln!("the kernel's own scheduler is back");
         }

@@ -1,13 +1,16 @@
 //! A policy in the kernel of this machine, and everything as it was afterwards.
 
 use std::{
-    env, fs,
+    cell::RefCell,
+    env,
+    fs::{self, File},
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context, Result};
-use ekiden_loader::{Config, LoadError, Scope, Session, loaded, sysfs, unload_all};
+use ekiden_loader::{Config, Control, LoadError, Scope, Session, Tape, dump, header, loaded, sysfs, unload_all};
+use ekiden_recording::Header;
 use ekiden_vm::preflight_running;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Of a record of a call.
 const RECORD_BYTES: u64 = 64;
+
+/// Where the last calls of policies are kept that were taken out.
+const FLIGHTS: &str = "/var/tmp/ekiden";
 
 /// Where the reason is kept for which a policy was taken out: the module that knows it is unloaded.
 const LAST_FAULT: &str = "/run/ekiden/last-fault.json";
@@ -69,7 +75,11 @@ impl Plan {
             ..Config::new(&self.policy, modules)
         };
         let session = Session::start(&config)?;
-        Ok(Held { session, policy: self.policy.clone(), _guard: guard })
+        let flight = match self.flight_kib {
+            0 => None,
+            _ => Some((RefCell::new(Tape::open(session.control())?), header("flight recorder")?.0)),
+        };
+        Ok(Held { session, policy: self.policy.clone(), flight, _guard: guard })
     }
 }
 
@@ -78,6 +88,8 @@ pub(crate) struct Held {
     // In this order: the modules can go when the session is over.
     session: Session,
     policy: String,
+    /// What the CPUs have written down stays readable when the policy is gone.
+    flight: Option<(RefCell<Tape>, Header)>,
     _guard: Unload,
 }
 
@@ -88,9 +100,36 @@ impl Held {
         if let LoadError::ThrownOut(reason) = &error {
             // Another one may have taken over from the policy that was started. The message is the same without it.
             let status = ekiden_loader::Status::read().ok().flatten().unwrap_or_default();
-            let _ = LastFault::now(status.policy.as_ref().unwrap_or(&self.policy), reason).keep();
+            let mut fault = LastFault::now(status.policy.as_ref().unwrap_or(&self.policy), reason);
+            fault.recording = self.save_flight(&fault);
+            let _ = fault.keep();
         }
         Err(error.into())
+    }
+
+    /// Saves the newest calls. That it cannot be done is said, and does not stand in the way of anything.
+    fn save_flight(&self, fault: &LastFault) -> Option<PathBuf> {
+        let (tape, header) = self.flight.as_ref()?;
+        let path = Path::new(FLIGHTS).join(format!("{}-{}.ekirec", fault.policy, fault.at));
+        let saved = fs::create_dir_all(FLIGHTS)
+            .and_then(|()| File::create(&path))
+            .map_err(anyhow::Error::from)
+            .and_then(|file| Ok(dump(&mut tape.borrow_mut(), header, file)?));
+        match saved {
+            Ok(_) => {
+                eprintln!("ekiden: its last calls are in {0}; next: ekiden replay {0}", path.display());
+                Some(path)
+            }
+            Err(error) => {
+                eprintln!("ekiden: its last calls could not be saved to {}: {error:#}", path.display());
+                None
+            }
+        }
+    }
+
+    /// The policy's device.
+    pub(crate) fn control(&self) -> &Control {
+        self.session.control()
     }
 
     /// Whether the kernel uses the policy.
@@ -156,12 +195,15 @@ pub(crate) struct LastFault {
     pub(crate) reason: String,
     /// Seconds since 1970.
     pub(crate) at: u64,
+    /// The policy's last calls, for `ekiden replay`.
+    #[serde(default)]
+    pub(crate) recording: Option<PathBuf>,
 }
 
 impl LastFault {
     fn now(policy: &str, reason: &str) -> Self {
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        Self { policy: policy.to_owned(), reason: reason.to_owned(), at }
+        Self { policy: policy.to_owned(), reason: reason.to_owned(), at, recording: None }
     }
 
     fn keep(&self) -> Result<()> {

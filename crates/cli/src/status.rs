@@ -85,8 +85,11 @@ impl std::fmt::Display for Everything {
         } else {
             writeln!(f, "ekiden.ko   not loaded; `ekiden run POLICY` loads it")?;
         }
-        if let Some(LastFault { policy, reason, .. }) = &self.last_fault {
+        if let Some(LastFault { policy, reason, recording, .. }) = &self.last_fault {
             writeln!(f, "last fault  {policy}: {reason}")?;
+            if let Some(recording) = recording {
+                writeln!(f, "            its last calls: ekiden replay {}", recording.display())?;
+            }
         }
         Ok(())
     }

@@ -26,6 +26,9 @@ pub struct Status {
     /// The calls that it implements.
     #[serde(default)]
     pub calls: u64,
+    /// Its parameters, as they were given.
+    #[serde(default)]
+    pub params: String,
     /// Which instance of a policy it is, since `ekiden.ko` was loaded.
     #[serde(default)]
     pub instance: u32,

@@ -5,9 +5,11 @@
 
 mod baseline;
 mod control;
+mod drain;
 mod error;
 mod modules;
 mod record;
+
 mod session;
 mod skel;
 pub mod sysfs;
@@ -15,6 +17,7 @@ mod tape;
 
 pub use baseline::Baseline;
 pub use control::{Control, Hint, Moved, Status, Succession, Upgrade};
+pub use drain::{Drain, Kept, dump, header};
 pub use error::{LoadError, Result};
 pub use modules::{load_beside, loaded, unload, unload_all};
 pub use record::{Recorder, Recording};

@@ -22,6 +22,57 @@ const PAGE: usize = 4096;
 /// Records beyond the count that a CPU may be writing.
 const UNFINISHED: u64 = 8;
 
+/// The counter that the times of calls are of, and the monotonic clock.
+#[derive(Clone, Copy, Debug)]
+struct Clocks {
+    /// Of the counter, in a millisecond; 0 if times are of the clock already.
+    khz: u32,
+    /// Both, at one moment.
+    ticks: u64,
+    ns: u64,
+}
+
+impl Clocks {
+    fn new(khz: u32) -> Self {
+        // The pair that was read fastest is the one with the least between.
+        let pair = |_| {
+            let (before, ticks) = (now_ns(), ticks());
+            let after = now_ns();
+            (after - before, Self { khz, ticks, ns: before + (after - before) / 2 })
+        };
+        (0..16).map(pair).min_by_key(|(took, _)| *took).map_or(Self { khz, ticks: 0, ns: 0 }, |(_, clocks)| clocks)
+    }
+
+    /// A time of a record on the monotonic clock, in nanoseconds.
+    fn to_ns(self, time: u64) -> u64 {
+        if self.khz == 0 {
+            return time;
+        }
+        // Records have the lower 56 bits.
+        let since = (time.wrapping_sub(self.ticks) << 8) as i64 >> 8;
+        let ns = i128::from(since) * 1_000_000 / i128::from(self.khz);
+        (i128::from(self.ns) + ns).max(0) as u64
+    }
+}
+
+/// The monotonic clock.
+pub(crate) fn now_ns() -> u64 {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)
+        .map_or(0, |now| std::time::Duration::from(now).as_nanos() as u64)
+}
+
+/// The counter that `kernel/policy/src/here_x86_64.rs` reads.
+#[cfg(target_arch = "x86_64")]
+fn ticks() -> u64 {
+    // SAFETY: reads a counter that every processor of this architecture has.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn ticks() -> u64 {
+    0
+}
+
 /// The rings of all CPUs, mapped. They stay readable when the policy is gone.
 #[derive(Debug)]
 pub struct Tape {
@@ -32,6 +83,7 @@ pub struct Tape {
     next: Vec<u64>,
     copy: Vec<Record>,
     lost: u64,
+    clocks: Clocks,
 }
 
 impl Tape {
@@ -52,7 +104,14 @@ impl Tape {
         let map =
             unsafe { MmapOptions::new().len(len).map(control.file()) }.context("cannot map the flight recorder")?;
         let next = vec![0; status.tape_cpus as usize];
-        Ok(Self { map, records: status.tape_records, next, copy: Vec::new(), lost: 0 })
+        Ok(Self {
+            map,
+            records: status.tape_records,
+            next,
+            copy: Vec::new(),
+            lost: 0,
+            clocks: Clocks::new(status.ticks_khz),
+        })
     }
 
     /// Forgets what there is: the next [`drain`](Self::drain) gives only what comes from here on.
@@ -89,7 +148,8 @@ impl Tape {
             self.copy_out(cpu, first, head);
             fence(Acquire);
             let whole = first.max(self.oldest(self.head(cpu))).min(head);
-            let records = &self.copy[(whole - first) as usize..];
+            let (clocks, records) = (self.clocks, &mut self.copy[(whole - first) as usize..]);
+            records.iter_mut().for_each(|record| record.time_mut(|time| clocks.to_ns(time)));
             self.lost += whole - self.next[cpu];
             self.next[cpu] = head;
             if !records.is_empty() {
@@ -123,5 +183,21 @@ impl Tape {
             // SAFETY: within the ring; aligned, because the map and the page are. Any bytes are a record.
             self.copy.push(unsafe { ptr::read_volatile(ring.add((at % self.records) as usize)) });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_the_counter_become_times_of_the_clock() {
+        let clocks = Clocks { khz: 2_000_000, ticks: 10_000, ns: 1_000_000 };
+        assert_eq!([10_000, 12_000, 8_000].map(|time| clocks.to_ns(time)), [1_000_000, 1_001_000, 999_000]);
+        // The counter of a machine that has run for long has more bits than a record.
+        let late = Clocks { ticks: (3 << 56) + 5, ..clocks };
+        assert_eq!([5, 2_005].map(|time| late.to_ns(time)), [1_000_000, 1_001_000]);
+        assert_eq!(late.to_ns((1 << 56) - 1_995), 999_000, "from before the lower bits began anew");
+        assert_eq!(Clocks { khz: 0, ..clocks }.to_ns(42), 42);
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct Contest {
 }
 
 /// What is measured in one turn: by place.
-type Values = Vec<(&'static str, f64)>;
+pub(crate) type Values = Vec<(&'static str, f64)>;
 
 impl Contestant {
     /// As reports call it.

@@ -8,7 +8,7 @@ use ekiden_bench::{Comparison, Limit, Measurements};
 
 use super::{
     Output, Verdict,
-    contest::{Contest, Contestant, PolicyArgs, under},
+    contest::{Contest, Contestant, PolicyArgs, Values, under},
     guest::{Clock, InVm},
     load,
 };
@@ -99,7 +99,7 @@ impl RecordBench {
         Ok(Comparison::new("record", &unit, &load::kernel_release()?, &measurements, &limits))
     }
 
-    fn time(&self, policy: &str, recorded: bool, modules: &Path) -> Result<(Option<Vec<(&'static str, f64)>>, bool)> {
+    fn time(&self, policy: &str, recorded: bool, modules: &Path) -> Result<(Option<Values>, bool)> {
         let mut plan = Plan::new(policy, modules);
         if !recorded {
             plan.flight_kib = 0;

@@ -1,0 +1,131 @@
+//! `ekiden record`: the calls of the policy that runs, in a file that can be replayed.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use ekiden_loader::{Control, Drain, Kept, Tape, dump, header};
+use serde::Serialize;
+
+use crate::{
+    child::{self, Events},
+    failure::{Exit, Failure},
+};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sudo ekiden record -o out.ekirec -- make -j4     while a command runs, beside an `ekiden run` in another terminal
+  sudo ekiden record -o out.ekirec                 until Ctrl-C
+  sudo ekiden record -o out.ekirec --dump          what the flight recorder has: the newest calls of each CPU
+  sudo ekiden run wfq --record out.ekirec -- make  from the policy's first call on, so that its replay is exact throughout
+  ekiden replay out.ekirec
+
+Every call into the policy is kept, with its answer, what it learnt and the order of its locks. A recording that begins while
+the policy runs does not know its state: `ekiden replay` says from where on it is exact. For a trace of what the kernel does,
+under any scheduler, see ekiden trace record --help")]
+pub(crate) struct Record {
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Save what the flight recorder has now, and end
+    #[arg(long, conflicts_with = "command")]
+    dump: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// What was kept, for programs.
+#[derive(Serialize)]
+struct Report<'a> {
+    file: &'a Path,
+    records: u64,
+    lost: u64,
+    bytes: u64,
+    reader_ns: u64,
+}
+
+impl Record {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let control = Control::open()?;
+        if self.dump {
+            let kept = dump(&mut Tape::open(&control)?, &header("flight recorder")?.0, create(&self.output)?)?;
+            self.tell(kept)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let recording = ToFile::start(&control, &self.output, true, &self.command)?;
+        let events = Events::listen()?;
+        if self.command.is_empty() {
+            eprintln!("recording; Ctrl-C ends it");
+        }
+        let code = child::run(&events, &self.command, true, || recording.check());
+        let kept = recording.stop()?;
+        self.tell(kept)?;
+        code
+    }
+
+    fn tell(&self, kept: Kept) -> Result<()> {
+        let Kept { records, lost, bytes, reader_ns } = kept;
+        if self.json {
+            let report = Report { file: &self.output, records, lost, bytes, reader_ns };
+            println!("{}", serde_json::to_string_pretty(&report)?);
+        } else {
+            tell(&self.output, kept);
+        }
+        Ok(())
+    }
+}
+
+/// A recording that goes to a file.
+pub(crate) struct ToFile {
+    drain: Drain,
+}
+
+impl ToFile {
+    /// See [`Drain::start`].
+    pub(crate) fn start(control: &Control, path: &Path, from_now: bool, command: &[OsString]) -> Result<Self> {
+        let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+        Ok(Self { drain: Drain::start(control, create(path)?, from_now, &words.join(" "))? })
+    }
+
+    /// An error if it has ended by itself.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.drain.has_ended() {
+            return Err(Failure::new(Exit::Other, "the recording has ended, the command goes on").into());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn stop(self) -> Result<Kept> {
+        Ok(self.drain.stop()?)
+    }
+}
+
+fn create(path: &Path) -> Result<File> {
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
+    }
+    File::create(path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Says what was kept, and what to do with it.
+pub(crate) fn tell(path: &Path, kept: Kept) {
+    let Kept { records, lost, bytes, .. } = kept;
+    let path = path.display();
+    eprintln!("{records} records in {} KiB", bytes / 1024);
+    if lost > 0 {
+        eprintln!(
+            "{lost} records were overwritten before they were read, and are marked as missing: larger rings help, --flight-kib"
+        );
+    }
+    eprintln!("next: ekiden replay {path}");
+}
