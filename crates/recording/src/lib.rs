@@ -19,14 +19,24 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(feature = "file")]
+extern crate std;
 
+#[cfg(feature = "file")]
+mod file;
 mod pen;
 mod read;
 mod record;
+#[cfg(feature = "file")]
+mod thread;
 
+#[cfg(feature = "file")]
+pub use file::{Header, Host, Instance, Item, Recorded, RecordingError, RecordingReader, RecordingWriter};
 pub use pen::{Pen, Place};
 pub use read::{Calls, Entry, RecordedCall, RecordedMark};
 pub use record::{Mark, RECORD_WORDS, Record};
+#[cfg(feature = "file")]
+pub use thread::tape_of_thread;
 
 /// Version of the records and of the file around them.
 pub const RECORDING_VERSION: u32 = 1;

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Release};
 
-use ekiden_abi::{Message, NO_CPU, Reply};
+use ekiden_abi::{Call, Message, NO_CPU, Reply};
 
 use crate::record::{CALL, END, MARK, Mark, NOTES, RECORD_WORDS, Record, field, pack};
 
@@ -25,6 +25,12 @@ pub struct Place {
 pub struct Pen<'a> {
     place: &'a mut Place,
     ring: &'a mut [Record],
+}
+
+/// Whether a payload belongs to a call with this number, be it empty.
+#[inline]
+pub(crate) fn has_payload(call: u32) -> bool {
+    call == Call::ParseHint as u32 || call == Call::EnterQueue as u32
 }
 
 /// Most notes of a record.
@@ -59,7 +65,7 @@ impl<'a> Pen<'a> {
         self.place.notes = 0;
         self.place.is_open = 1;
         self.publish();
-        if !payload.is_empty() {
+        if !payload.is_empty() || has_payload(message.call) {
             self.note_bytes(payload);
         }
     }

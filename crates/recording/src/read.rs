@@ -83,6 +83,11 @@ impl Calls {
         entry.into_iter().chain(self.waiting.take())
     }
 
+    /// When the call began that is under way, if one is.
+    pub fn open_since_ns(&self) -> Option<u64> {
+        self.open.as_ref().map(|call| call.time_ns)
+    }
+
     /// No record follows: the call that is under way, if one is, has no end.
     pub fn finish(&mut self) -> Option<Entry> {
         self.open.take().map(Entry::Call)

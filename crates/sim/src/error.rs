@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 
 use ekiden::{CpuId, ParamError};
+use ekiden_recording::RecordingError;
 use ekiden_workload::SpecError;
 
 use crate::simulation::SimReport;
@@ -69,6 +70,9 @@ pub enum SimError {
         /// What is known up to there.
         so_far: Box<SimReport>,
     },
+    /// The calls could not be written down.
+    #[error("{0}; make room or give another place")]
+    Recording(#[from] RecordingError),
     /// The trace could not be written.
     #[error("cannot write the trace: {0}; make room or give another place")]
     Trace(#[from] io::Error),

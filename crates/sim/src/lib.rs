@@ -36,6 +36,7 @@ mod masks;
 mod model;
 mod place;
 mod program;
+mod recorded;
 mod shared;
 mod simulation;
 mod task;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ekiden::{Adapter, CpuId, Env, Host, ParamError, Policy, Scheduler, Topology};
 use ekiden_engine::{Engine, Fault, IdleCpus, Mistake, Totals};
+use ekiden_recording::{self as recording, Instance, Mark};
 use ekiden_workload::{Report, TaskReport, Workload};
 
 use crate::alarm::Alarm;
@@ -17,6 +18,7 @@ use crate::kernel::{Kernel, Stats};
 use crate::machine::Machine;
 use crate::masks::{Masks, Questions};
 use crate::program::Programs;
+use crate::recorded::{self, Recording};
 use crate::shared::Shared;
 use crate::task::State;
 use crate::trace::{Header, Sink, Trace};
@@ -137,6 +139,7 @@ pub struct Simulation {
     time_limit_ns: u64,
     max_tasks: Option<u32>,
     sink: Sink,
+    recording: Option<Box<dyn Write>>,
     notes_considered: bool,
     injections: Vec<(u64, Injection)>,
     successors: Vec<(u64, Successor)>,
@@ -163,6 +166,7 @@ impl Simulation {
             time_limit_ns: TIME_LIMIT_NS,
             max_tasks: None,
             sink: Sink::Nowhere,
+            recording: None,
             notes_considered: false,
             injections: Vec::new(),
             successors: Vec::new(),
@@ -198,6 +202,13 @@ impl Simulation {
     /// file.
     pub fn trace_into(mut self, writer: impl Write + 'static) -> Self {
         self.sink = Sink::Writer(Box::new(writer), Ok(()));
+        self
+    }
+
+    /// Writes down every call into the policy there, with everything that it learns and answers, for
+    /// [replay](../ekiden_replay/index.html).
+    pub fn recorded_into(mut self, writer: impl Write + 'static) -> Self {
+        self.recording = Some(Box::new(writer));
         self
     }
 
@@ -278,13 +289,28 @@ impl Simulation {
             Arc::new(Questions::new(masks.clone(), Groups::for_policies(workload), idle.clone(), max_tasks));
 
         let mut kernel = Kernel::new(self.machine, masks, questions.clone(), programs);
-        if let Some(PolicyMaker { name, make, .. }) = self.policy {
+        let mut recording = None;
+        if let Some(PolicyMaker { name, params, make }) = self.policy {
             let host: Arc<dyn Host + Send> = questions;
             let policy = match contained(|| make((*topology).clone(), max_tasks, host.clone())) {
                 Ok(Ok(policy)) => policy,
                 Ok(Err(source)) => return Err(SimError::Params { policy: name, source }),
                 Err(message) => return Err(SimError::PolicyPanicked { policy: name, message }),
             };
+            let instance = Instance { policy: name, params };
+            if let Some(writer) = self.recording {
+                let header = recording::Header {
+                    host: recording::Host::Simulator,
+                    instance: instance.clone(),
+                    max_tasks,
+                    topology: topology.to_words(),
+                    workload: workload.name.clone(),
+                    writer: concat!("ekiden ", env!("CARGO_PKG_VERSION")).into(),
+                    ..recording::Header::default()
+                };
+                recording = Some(Recording::begin(writer, &header));
+            }
+            let policy = recorded::next_instance(policy, Mark::Begin, 0, &host, &instance);
             kernel.calls = policy.calls();
             kernel.engine = Some(Engine::new(policy, host, idle, nr_cpus, max_tasks));
             kernel.in_charge = true;
@@ -330,7 +356,7 @@ impl Simulation {
                 start_ns => kernel.alarms.set(Alarm::Sleep(task), start_ns),
             }
         }
-        Ok(Running { kernel, time_limit_ns: self.time_limit_ns })
+        Ok(Running { kernel, time_limit_ns: self.time_limit_ns, recording })
     }
 
     fn check_injections(&self, workload: &Workload, nr_cpus: u32) -> Result<(), SimError> {
@@ -375,6 +401,7 @@ enum End {
 struct Running {
     kernel: Kernel,
     time_limit_ns: u64,
+    recording: Option<Recording>,
 }
 
 impl Running {
@@ -409,6 +436,9 @@ impl Running {
         }
         let stuck = kernel.stuck();
         let kernel = self.kernel;
+        if let Some(recording) = self.recording {
+            recording.finish(kernel.now_ns)?;
+        }
         let engine = kernel.engine.as_ref();
         let (mistakes, last_mistake) = engine.map_or((0, None), Engine::mistakes);
         let report = SimReport {

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use ekiden::abi::{Event, EventKind, Outcome};
 use ekiden::{Adapter, Env, Host, ParamError, Policy, Scheduler, Topology};
 use ekiden_engine::Fault;
+use ekiden_recording::{Instance, Mark};
 
 use crate::alarm::Alarm;
 use crate::contain::contained;
 use crate::kernel::Kernel;
+use crate::recorded;
 use crate::trace::What;
 
 /// Whether a policy knows of the tasks that its predecessor had.
@@ -21,6 +23,7 @@ enum Knows {
 /// A policy that takes over from another one.
 pub struct Successor {
     name: &'static str,
+    params: String,
     #[allow(clippy::type_complexity, reason = "named nowhere else")]
     make: Box<dyn FnOnce(Box<dyn Policy>, &Env, Arc<dyn Host + Send>) -> (Box<dyn Policy>, Knows)>,
     env: Box<dyn Fn(Topology, u32) -> Result<Env, ParamError>>,
@@ -30,13 +33,13 @@ impl Successor {
     /// `S` with these parameters. From a policy of the same type it takes over the state
     /// ([`reregister_init`](Scheduler::reregister_init)); to others it is a stranger, and their tasks are new to it.
     pub fn of<S: Scheduler>(params: &str) -> Self {
-        let params = params.to_owned();
+        let owned = params.to_owned();
         let make = |old: Box<dyn Policy>, env: &Env, host| match old.into_any().downcast::<Adapter<S>>() {
             Ok(old) => (Box::new(old.hand_over(env)) as Box<dyn Policy>, Knows::All),
             Err(_) => (Box::new(Adapter::<S>::new(env, host)) as Box<dyn Policy>, Knows::Nothing),
         };
-        let env = move |topology, max_tasks| Env::new(topology, max_tasks, S::PARAMS, &params);
-        Self { name: S::NAME, make: Box::new(make), env: Box::new(env) }
+        let env = move |topology, max_tasks| Env::new(topology, max_tasks, S::PARAMS, &owned);
+        Self { name: S::NAME, params: params.to_owned(), make: Box::new(make), env: Box::new(env) }
     }
 
     /// The policy's name.
@@ -71,13 +74,16 @@ impl Kernel {
         let host: Arc<dyn Host + Send> = self.questions.clone();
         let mut outcome = Outcome::default();
         self.note(What::Upgrade, 0, None, 1);
+        let instance = Instance { policy: successor.name.into(), params: successor.params };
         // A panic in either half ends the policy: what it handed over is gone.
+        let now_ns = self.now_ns;
         let done = contained(|| {
             let mut knows = Knows::All;
             engine.replace_policy(|old| {
-                let (policy, known) = (successor.make)(old, &env, host);
+                let (policy, known) = (successor.make)(old, &env, host.clone());
                 knows = known;
-                policy
+                let mark = if knows == Knows::All { Mark::HandOver } else { Mark::Begin };
+                recorded::next_instance(policy, mark, now_ns, &host, &instance)
             });
             if knows == Knows::Nothing {
                 engine.start_over(&mut outcome);

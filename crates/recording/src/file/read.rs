@@ -1,0 +1,357 @@
+//! Reads recordings: the calls of all CPUs in the order of time.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::io::{self, Read};
+use std::string::ToString;
+use std::vec::Vec;
+
+use super::{
+    BLOCK_LEN, BLOCK_RECORDS_MAX, BlockHeader, END, HEADER_MAX, Header, INSTANCE, Instance, MAGIC, PASS, PASS_MAX,
+    PREAMBLE_LEN, RECORDS, RecordingError,
+};
+use crate::{Calls, Entry, RECORD_WORDS, RECORDING_VERSION, Record};
+
+/// Bytes of a record.
+const RECORD_LEN: usize = RECORD_WORDS * 8;
+/// Most CPUs that a recording has streams of.
+const STREAMS_MAX: usize = 1 << 13;
+/// Most instances that a recording tells of.
+const INSTANCES_MAX: usize = 1 << 20;
+
+/// What a recording has of one CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// A call, or a mark.
+    Entry(Entry),
+    /// So many records were lost here.
+    Gap {
+        /// How many.
+        lost: u64,
+    },
+    /// The recording breaks off. Of what follows some CPUs lack calls that others have; then comes the error.
+    Torn,
+}
+
+/// The next thing that a recording tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// Whose stream it is in: the CPU that was busy with it.
+    pub cpu: u32,
+    /// When it began, on the host's clock.
+    pub time_ns: u64,
+    /// What it is.
+    pub item: Item,
+}
+
+/// Reads a recording of any length; it takes as much memory as a pass. An iterator that gives the calls of all CPUs in the
+/// order in which they began, and ends with the recording or after its first error.
+pub struct RecordingReader<R> {
+    source: R,
+    header: Header,
+    instances: BTreeMap<u64, Instance>,
+    at: u64,
+    streams: BTreeMap<u32, Stream>,
+    /// Of each CPU the time of its next entry, or before which it has none.
+    order: BinaryHeap<Reverse<(u64, u32)>>,
+    decompressor: zstd::bulk::Decompressor<'static>,
+    plain: Vec<u8>,
+    pass_ns: u64,
+    /// No more passes can be read. The error is the last thing that is told.
+    is_over: bool,
+    error: Option<RecordingError>,
+    torn: bool,
+}
+
+/// What is known of one CPU.
+#[derive(Default)]
+struct Stream {
+    blocks: VecDeque<Packed>,
+    records: Vec<Record>,
+    next: usize,
+    calls: Calls,
+    ready: VecDeque<Item>,
+    /// That of the last entry.
+    time_ns: u64,
+    /// The number of the next record if none is lost, as far as blocks were looked at and as they were unpacked.
+    end: u64,
+    unpacked: u64,
+}
+
+struct Packed {
+    at: u64,
+    first: u64,
+    count: u32,
+    bytes: Vec<u8>,
+}
+
+impl<R: Read> RecordingReader<R> {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// When it is something else, of another version, or damaged.
+    pub fn new(mut source: R) -> Result<Self, RecordingError> {
+        let mut preamble = [0; PREAMBLE_LEN];
+        let len = fill(&mut source, &mut preamble)?;
+        if !preamble[..len].starts_with(&MAGIC[..len.min(MAGIC.len())]) || len == 0 {
+            return Err(RecordingError::Foreign);
+        }
+        if len < PREAMBLE_LEN {
+            return Err(RecordingError::CutOff { at: len as u64 });
+        }
+        let word = |at: usize| u32::from_le_bytes([preamble[at], preamble[at + 1], preamble[at + 2], preamble[at + 3]]);
+        let (version, header_len, checksum) = (word(8), word(12), word(16));
+        if version != RECORDING_VERSION {
+            return Err(RecordingError::Version { found: version });
+        }
+        let broken = |why: &dyn ToString| RecordingError::Header { why: why.to_string() };
+        if header_len > HEADER_MAX {
+            return Err(broken(&"it would be longer than one ever is"));
+        }
+        let mut json = Vec::new();
+        source.by_ref().take(header_len.into()).read_to_end(&mut json).map_err(RecordingError::Read)?;
+        let at = (PREAMBLE_LEN + json.len()) as u64;
+        if json.len() < header_len as usize {
+            return Err(RecordingError::CutOff { at });
+        }
+        let mut actual = crc32fast::Hasher::new();
+        actual.update(&preamble[MAGIC.len()..16]);
+        actual.update(&json);
+        if actual.finalize() != checksum {
+            return Err(broken(&"its checksum is wrong"));
+        }
+        let header: Header = serde_json::from_slice(&json).map_err(|error| broken(&error))?;
+        header.topology().map_err(|error| broken(&error))?;
+        Ok(Self {
+            source,
+            header,
+            instances: BTreeMap::new(),
+            at,
+            streams: BTreeMap::new(),
+            order: BinaryHeap::new(),
+            decompressor: zstd::bulk::Decompressor::new().map_err(RecordingError::Read)?,
+            plain: Vec::new(),
+            pass_ns: 0,
+            is_over: false,
+            error: None,
+            torn: false,
+        })
+    }
+
+    /// What the recording is of.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// What an instance of a policy is, whose mark has been read: the one of the header if nothing else was said.
+    pub fn instance(&self, number: u64) -> &Instance {
+        self.instances.get(&number).unwrap_or(&self.header.instance)
+    }
+
+    /// How many bytes of the recording were read.
+    pub fn position(&self) -> u64 {
+        self.at
+    }
+
+    /// Reads blocks until a pass is whole. Says whether more may follow.
+    fn read_pass(&mut self) -> Result<bool, RecordingError> {
+        let mut of_pass = 0;
+        loop {
+            let at = self.at;
+            let damaged = |what| Err(RecordingError::Damaged { at, what });
+            let mut bytes = [0; BLOCK_LEN];
+            let len = fill(&mut self.source, &mut bytes)?;
+            if len < BLOCK_LEN {
+                return Err(RecordingError::CutOff { at: at + len as u64 });
+            }
+            let Some(header) = BlockHeader::from_bytes(&bytes) else { return damaged("the checksum of a block's header") };
+            of_pass += u64::from(header.len) + BLOCK_LEN as u64;
+            if of_pass > PASS_MAX {
+                return damaged("a pass without an end");
+            }
+            let mut payload = Vec::new();
+            self.source.by_ref().take(header.len.into()).read_to_end(&mut payload).map_err(RecordingError::Read)?;
+            if payload.len() < header.len as usize {
+                return Err(RecordingError::CutOff { at: at + (BLOCK_LEN + payload.len()) as u64 });
+            }
+            if crc32fast::hash(&payload) != header.checksum {
+                return damaged("the checksum of a block");
+            }
+            self.at += (BLOCK_LEN + payload.len()) as u64;
+            match header.kind {
+                RECORDS => {
+                    if header.count as usize > BLOCK_RECORDS_MAX {
+                        return damaged("more records than a block has");
+                    }
+                    if self.streams.len() == STREAMS_MAX && !self.streams.contains_key(&header.cpu) {
+                        return damaged("more CPUs than a machine has");
+                    }
+                    let stream = self.streams.entry(header.cpu).or_default();
+                    if header.number < stream.end || header.number > u64::MAX / 2 {
+                        return damaged("records that were there before");
+                    }
+                    stream.end = header.number + u64::from(header.count);
+                    stream.blocks.push_back(Packed { at, first: header.number, count: header.count, bytes: payload });
+                }
+                PASS => {
+                    self.pass_ns = self.pass_ns.max(header.number);
+                    return Ok(true);
+                }
+                INSTANCE => {
+                    let Ok(instance) = serde_json::from_slice(&payload) else { return damaged("an instance") };
+                    if self.instances.len() == INSTANCES_MAX {
+                        return damaged("more instances than a recording has");
+                    }
+                    self.instances.insert(header.number, instance);
+                }
+                END => {
+                    return match fill(&mut self.source, &mut bytes[..1])? {
+                        0 => Ok(false),
+                        _ => Err(RecordingError::Damaged { at: self.at, what: "something follows its end" }),
+                    };
+                }
+                _ => return damaged("a block of a kind that is not known"),
+            }
+        }
+    }
+
+    fn next_pass(&mut self) {
+        if !self.is_over {
+            match self.read_pass() {
+                Ok(more) => self.is_over = !more,
+                Err(error) => self.fail(error),
+            }
+        }
+        self.put_in_order();
+    }
+
+    /// Nothing more can be read. What is there is told, then this.
+    fn fail(&mut self, error: RecordingError) {
+        if self.error.is_none() {
+            self.is_over = true;
+            self.torn = true;
+            self.error = Some(error);
+        }
+    }
+
+    fn put_in_order(&mut self) {
+        self.order.clear();
+        let cpus: Vec<u32> = self.streams.keys().copied().collect();
+        for cpu in cpus {
+            self.put_stream_in_order(cpu);
+        }
+    }
+
+    #[inline]
+    fn put_stream_in_order(&mut self, cpu: u32) {
+        let Some(stream) = self.streams.get_mut(&cpu) else { return };
+        if stream.ready.is_empty() {
+            if let Err(error) = stream.advance(&mut self.decompressor, &mut self.plain) {
+                stream.blocks.clear();
+                return self.fail(error);
+            }
+            if self.is_over && stream.ready.is_empty() {
+                match stream.calls.finish() {
+                    Some(entry) => stream.ready.push_back(Item::Entry(entry)),
+                    None => return,
+                }
+            }
+        }
+        self.order.push(Reverse((stream.next_ns(self.pass_ns), cpu)));
+    }
+}
+
+impl Stream {
+    /// Reads records until there is something to tell, or no record is left.
+    fn advance(
+        &mut self,
+        decompressor: &mut zstd::bulk::Decompressor<'static>,
+        plain: &mut Vec<u8>,
+    ) -> Result<(), RecordingError> {
+        while self.ready.is_empty() {
+            if let Some(record) = self.records.get(self.next) {
+                self.next += 1;
+                self.ready.extend(self.calls.push(record).map(Item::Entry));
+                continue;
+            }
+            let Some(block) = self.blocks.pop_front() else { return Ok(()) };
+            let damaged = |what| Err(RecordingError::Damaged { at: block.at, what });
+            plain.clear();
+            plain.reserve(block.count as usize * RECORD_LEN);
+            match decompressor.decompress_to_buffer(&block.bytes, plain) {
+                Ok(len) if len == block.count as usize * RECORD_LEN => {}
+                _ => return damaged("records that cannot be unpacked"),
+            }
+            self.next = 0;
+            self.records.clear();
+            self.records.extend(plain.chunks_exact(RECORD_LEN).map(|bytes| {
+                let mut record = Record::default();
+                for (word, bytes) in record.0.iter_mut().zip(bytes.chunks_exact(8)) {
+                    *word = bytes.try_into().map_or(0, u64::from_le_bytes);
+                }
+                record
+            }));
+            if block.first > self.unpacked {
+                self.ready.extend(self.calls.finish().map(Item::Entry));
+                self.ready.push_back(Item::Gap { lost: block.first - self.unpacked });
+            }
+            self.unpacked = block.first + u64::from(block.count);
+        }
+        Ok(())
+    }
+
+    /// When the next thing of this CPU begins, or before when nothing does.
+    fn next_ns(&mut self, pass_ns: u64) -> u64 {
+        let time_ns = match self.ready.front() {
+            Some(Item::Entry(Entry::Call(call))) => call.time_ns,
+            Some(Item::Entry(Entry::Mark(mark))) => mark.time_ns,
+            Some(_) => self.time_ns,
+            None => self.calls.open_since_ns().unwrap_or(pass_ns),
+        };
+        // Time goes on, whatever the file says.
+        time_ns.max(self.time_ns)
+    }
+}
+
+impl<R: Read> Iterator for RecordingReader<R> {
+    type Item = Result<Recorded, RecordingError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if self.torn {
+                self.torn = false;
+                return Some(Ok(Recorded { cpu: 0, time_ns: self.pass_ns, item: Item::Torn }));
+            }
+            let Some(Reverse((time_ns, cpu))) = self.order.pop() else {
+                if self.is_over {
+                    return self.error.take().map(Err);
+                }
+                self.next_pass();
+                continue;
+            };
+            let stream = self.streams.get_mut(&cpu).expect("whose turn it is has a stream");
+            let Some(item) = stream.ready.pop_front() else {
+                // What it tells next may come before what the others have.
+                self.next_pass();
+                continue;
+            };
+            stream.time_ns = time_ns;
+            self.put_stream_in_order(cpu);
+            return Some(Ok(Recorded { cpu, time_ns, item }));
+        }
+    }
+}
+
+/// Reads until `bytes` is full or the source ends; returns how much there was.
+fn fill(source: &mut impl Read, bytes: &mut [u8]) -> Result<usize, RecordingError> {
+    let mut len = 0;
+    while len < bytes.len() {
+        match source.read(&mut bytes[len..]) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(RecordingError::Read(error)),
+        }
+    }
+    Ok(len)
+}

@@ -1,0 +1,316 @@
+//! Calls that are under way: each CPU is a coroutine, and goes on when the lock that it wants has its turn.
+
+use std::cell::{Cell, RefCell};
+use std::panic::Location;
+use std::ptr;
+use std::rc::Rc;
+
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+use ekiden::abi::{Call, Message, Reply};
+use ekiden::observe::{Answer, Point, observe_locks};
+use ekiden::{Policy, SpinLock};
+use ekiden_recording::tape_of_thread;
+
+use crate::contain::{contained, inside};
+
+/// What a CPU is to do.
+pub(crate) struct Job {
+    pub(crate) policy: Rc<Box<dyn Policy>>,
+    pub(crate) message: Message,
+    /// What the call learnt, the payload of hints first.
+    pub(crate) notes: Vec<u64>,
+    /// Whether locks are taken in their recorded order. If not, the call goes on with what it finds.
+    pub(crate) is_ordered: bool,
+}
+
+/// How a call ended.
+pub(crate) struct Done {
+    pub(crate) job: Job,
+    /// The reply, or the panic.
+    pub(crate) reply: Result<Reply, String>,
+    /// How many notes it took; more than there were if it asked for more.
+    pub(crate) taken: usize,
+}
+
+/// What a call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wait {
+    pub(crate) lock: usize,
+    /// How often the lock will have been taken when it is the call's turn, and how often it has been.
+    pub(crate) turn: u32,
+    pub(crate) taken: u32,
+    /// Where in the policy, if it was not only tried.
+    pub(crate) place: Option<&'static Location<'static>>,
+}
+
+/// A lock that a call holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) lock: usize,
+    pub(crate) cpu: u32,
+    pub(crate) place: Option<&'static Location<'static>>,
+}
+
+enum Pause {
+    Waits(Wait),
+    Done(Box<Done>),
+}
+
+type Inlet<'a> = Yielder<Option<Box<Job>>, Pause>;
+
+/// The call that runs at this moment.
+struct Running<'a> {
+    yielder: &'a Inlet<'a>,
+    cpu: u32,
+    notes: &'a [u64],
+    next: Cell<usize>,
+    is_ordered: bool,
+    wanted_at: Cell<Option<&'static Location<'static>>>,
+}
+
+thread_local! {
+    /// The call that runs at this moment; null outside.
+    static CURRENT: Cell<*const Running<'static>> = const { Cell::new(ptr::null()) };
+    /// The locks that calls hold, and whether one was released since somebody looked.
+    static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
+    static RELEASED: Cell<bool> = const { Cell::new(false) };
+    /// Calls that wait go on, whosever turn it is.
+    static LETS_GO: Cell<bool> = const { Cell::new(false) };
+    static SEEN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Asks the call that runs at this moment, if one does.
+#[inline]
+fn current<T>(ask: impl FnOnce(&Running<'_>) -> T) -> Option<T> {
+    let current = CURRENT.get();
+    if current.is_null() {
+        return None;
+    }
+    // SAFETY: `run` alone sets the pointer, to what lives on the stack of the coroutine that runs, and clears it before it
+    // ends; `suspend` clears it whenever that coroutine stops, and sets it when it goes on. So what it points to is there.
+    Some(ask(unsafe { &*current }))
+}
+
+fn learn(value: u64) -> u64 {
+    current(|running| {
+        let next = running.next.get();
+        running.next.set(next + 1);
+        running.notes.get(next).copied().unwrap_or(value)
+    })
+    .unwrap_or(value)
+}
+
+fn reach(point: Point) -> Answer {
+    SEEN.set(true);
+    current(|running| running.reach(point)).unwrap_or(Answer::GoOn)
+}
+
+impl Running<'_> {
+    #[inline]
+    fn reach(&self, point: Point) -> Answer {
+        match point {
+            Point::Wants(lock, place, taken) => {
+                self.wanted_at.set(Some(place));
+                self.ask(lock, taken, Some(place))
+            }
+            Point::Tries(lock, taken) => {
+                self.wanted_at.set(None);
+                match self.notes.get(self.next.get()) {
+                    Some(0) => Answer::Fail,
+                    _ => self.ask(lock, taken, None),
+                }
+            }
+            Point::Took(lock) => {
+                let held = Held { lock, cpu: self.cpu, place: self.wanted_at.get() };
+                HELD.with_borrow_mut(|all| all.push(held));
+                Answer::GoOn
+            }
+            Point::Released(lock) => {
+                HELD.with_borrow_mut(|all| all.retain(|held| held.lock != lock));
+                RELEASED.set(true);
+                Answer::GoOn
+            }
+            Point::Waits(lock) => {
+                self.suspend(Wait { lock, turn: 0, taken: 0, place: self.wanted_at.get() });
+                Answer::GoOn
+            }
+        }
+    }
+
+    /// Whether it is this call's turn to take the lock.
+    #[inline]
+    fn ask(&self, lock: usize, taken: u32, place: Option<&'static Location<'static>>) -> Answer {
+        let turn = self.notes.get(self.next.get()).map_or(0, |turn| *turn as u32);
+        let is_free = HELD.with_borrow(|all| all.iter().all(|held| held.lock != lock));
+        let is_its_turn = !self.is_ordered || turn == taken.wrapping_add(1) || LETS_GO.get();
+        if is_free && is_its_turn || !is_free && !self.is_ordered && place.is_none() {
+            return Answer::GoOn;
+        }
+        self.suspend(Wait { lock, turn, taken, place });
+        Answer::AskAgain
+    }
+
+    fn suspend(&self, wait: Wait) {
+        // A coroutine that unwinds is not switched away from: the count of panics belongs to the thread.
+        if std::thread::panicking() {
+            return;
+        }
+        let this = CURRENT.replace(ptr::null());
+        self.yielder.suspend(Pause::Waits(wait));
+        CURRENT.set(this);
+    }
+}
+
+/// Runs one call, inside of its coroutine.
+fn run(yielder: &Inlet<'_>, cpu: u32, job: Box<Job>) -> Done {
+    let (payload, begin) = payload(&job.message, &job.notes);
+    let running = Running {
+        yielder,
+        cpu,
+        notes: &job.notes,
+        next: Cell::new(begin),
+        is_ordered: job.is_ordered,
+        wanted_at: Cell::new(None),
+    };
+    CURRENT.set(ptr::from_ref(&running).cast());
+    let reply = contained(|| job.policy.deliver(&job.message, &payload));
+    CURRENT.set(ptr::null());
+    let taken = running.next.get();
+    Done { reply, taken, job: *job }
+}
+
+/// The payload of a call of hints, and where what it learnt begins.
+fn payload(message: &Message, notes: &[u64]) -> (Vec<u8>, usize) {
+    let has_one = message.call == Call::ParseHint as u32 || message.call == Call::EnterQueue as u32;
+    let Some((len, words)) = notes.split_first().filter(|_| has_one) else { return (Vec::new(), 0) };
+    let len = usize::try_from(*len).unwrap_or(usize::MAX).min(words.len() * 8);
+    let words = &words[..len.div_ceil(8)];
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.truncate(len);
+    (bytes, 1 + words.len())
+}
+
+/// A CPU.
+struct Cpu {
+    coroutine: Coroutine<Option<Box<Job>>, Pause, ()>,
+    waits: Option<(Wait, Message)>,
+}
+
+impl Cpu {
+    fn new(cpu: u32) -> Self {
+        let coroutine = Coroutine::new(move |yielder: &Inlet<'_>, first| {
+            let mut job: Option<Box<Job>> = first;
+            while let Some(next) = job {
+                let done = Box::new(run(yielder, cpu, next));
+                job = yielder.suspend(Pause::Done(done));
+            }
+        });
+        Self { coroutine, waits: None }
+    }
+}
+
+/// All CPUs, with the calls that are under way.
+pub(crate) struct Flight {
+    cpus: Vec<Option<Cpu>>,
+    nr_waiting: usize,
+    before: Option<fn(u64) -> u64>,
+}
+
+impl Flight {
+    /// No call is under way. Nothing if another observer of locks is in this program already.
+    pub(crate) fn new() -> Option<Self> {
+        observe_locks(reach);
+        SEEN.set(false);
+        drop(SpinLock::new(()).lock());
+        HELD.with_borrow_mut(Vec::clear);
+        LETS_GO.set(false);
+        SEEN.get().then(|| Self { cpus: Vec::new(), nr_waiting: 0, before: tape_of_thread(Some(learn)) })
+    }
+
+    /// Begins a call on `cpu`, which must have none under way.
+    #[inline]
+    pub(crate) fn begin(&mut self, cpu: u32, job: Job) -> Option<Done> {
+        let index = cpu as usize;
+        if self.cpus.len() <= index {
+            self.cpus.resize_with(index + 1, || None);
+        }
+        self.cpus[index].get_or_insert_with(|| Cpu::new(cpu));
+        let message = job.message;
+        self.resume(cpu, Some(Box::new(job)), message)
+    }
+
+    /// A call that can go on, because a lock was released, and what became of it.
+    #[inline]
+    pub(crate) fn go_on(&mut self) -> Option<(u32, Done)> {
+        while self.nr_waiting > 0 && RELEASED.replace(false) {
+            for cpu in 0..self.cpus.len() as u32 {
+                if let Some((_, message)) = self.waiting(cpu) {
+                    if let Some(done) = self.resume(cpu, None, message) {
+                        // Others may be able to go on too.
+                        RELEASED.set(true);
+                        return Some((cpu, done));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Lets `cpu` go on although it is not its turn.
+    pub(crate) fn force(&mut self, cpu: u32) -> Option<Done> {
+        let (_, message) = self.waiting(cpu)?;
+        LETS_GO.set(true);
+        let done = self.resume(cpu, None, message);
+        LETS_GO.set(false);
+        if done.is_none() {
+            // It waits for what another one holds that does not go on either: it never ends.
+            self.cpus[cpu as usize] = None;
+            self.nr_waiting -= 1;
+            HELD.with_borrow_mut(|all| all.retain(|held| held.cpu != cpu));
+            RELEASED.set(true);
+        }
+        done
+    }
+
+    /// What the call on `cpu` waits for, if one is under way.
+    pub(crate) fn waiting(&self, cpu: u32) -> Option<(Wait, Message)> {
+        self.cpus.get(cpu as usize)?.as_ref()?.waits
+    }
+
+    /// All that wait.
+    pub(crate) fn all_waiting(&self) -> impl Iterator<Item = (u32, Wait, Message)> {
+        (0..self.cpus.len() as u32).filter_map(|cpu| self.waiting(cpu).map(|(wait, message)| (cpu, wait, message)))
+    }
+
+    /// The locks that are held.
+    pub(crate) fn held(&self) -> Vec<Held> {
+        HELD.with_borrow(Vec::clone)
+    }
+
+    #[inline]
+    fn resume(&mut self, index: u32, job: Option<Box<Job>>, message: Message) -> Option<Done> {
+        let cpu = self.cpus[index as usize].as_mut()?;
+        self.nr_waiting -= usize::from(cpu.waits.take().is_some());
+        inside(true);
+        let result = cpu.coroutine.resume(job);
+        inside(false);
+        match result {
+            CoroutineResult::Yield(Pause::Done(done)) => Some(*done),
+            CoroutineResult::Yield(Pause::Waits(wait)) => {
+                cpu.waits = Some((wait, message));
+                self.nr_waiting += 1;
+                None
+            }
+            CoroutineResult::Return(()) => None,
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        inside(true);
+        self.cpus.clear();
+        inside(false);
+        tape_of_thread(self.before.take());
+    }
+}

@@ -1,0 +1,142 @@
+//! Gives a policy the calls of a recording again, in user space, and says where it answers differently.
+//!
+//! A call depends on its message, on what it learnt besides ([`ekiden::tape`]), and on the state of the policy, which only
+//! calls change. What it learnt is in the recording, the order of locks among it. So one thread delivers the calls in the
+//! order in which they began, each CPU as a coroutine; a call that wants a lock whose turn it is not stops, and others go on
+//! until it is.
+//!
+//! Why that always comes to an end: a call got its lock after everybody who had it before, and those had begun by then. What
+//! a call about one task writes is seen by later calls about it, since those began when it had ended.
+//!
+//! ```
+//! use ekiden_policies::Fifo;
+//! use ekiden_replay::Replay;
+//! # use ekiden_sim::{Machine, Simulation};
+//! # let path = std::env::temp_dir().join(format!("ekiden-doc-{}", std::process::id()));
+//! # let load = ekiden_workload::builtin::find("pipe", 2).unwrap().workload;
+//! # Simulation::of::<Fifo>(Machine::flat(2), "").recorded_into(std::fs::File::create(&path)?).run(&load)?;
+//! let outcome = Replay::of::<Fifo>().run(std::fs::File::open(&path)?)?;
+//! assert_eq!(outcome.differences, 0, "{}", outcome.first.unwrap());
+//! # std::fs::remove_file(path)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod contain;
+mod flight;
+mod host;
+mod outcome;
+mod policy;
+mod replay;
+
+use std::io::Read;
+
+use ekiden::{ParamError, Scheduler};
+use ekiden_recording::{RecordingError, RecordingReader};
+
+pub use outcome::{Difference, Exact, Outcome, Past};
+use policy::Maker;
+
+/// How many calls have to agree before a replay counts as exact again.
+pub const AGREEING: u64 = 1_000;
+
+/// Why a recording cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// It cannot be read at all.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+    /// It is of a policy that was not given.
+    #[error("the recording is of the policy `{policy}`; this replays {known}")]
+    OtherPolicy {
+        /// That of the recording.
+        policy: String,
+        /// Those that were given.
+        known: String,
+    },
+    /// The policy has other parameters by now.
+    #[error(
+        "the policy `{policy}` refuses the parameters of the recording: {source}; use the version of it that was recorded"
+    )]
+    Params {
+        /// The policy.
+        policy: String,
+        /// What is wrong.
+        source: ParamError,
+    },
+    /// Something else watches locks.
+    #[error("calls are explored in this program already, and a program either explores or replays: use another one")]
+    Observed,
+}
+
+/// A replay: which policies it knows, and how it goes.
+#[must_use = "a replay does nothing until it is run"]
+pub struct Replay {
+    policies: Vec<Maker>,
+    params: Option<String>,
+    options: Options,
+}
+
+/// How a replay goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) agreeing: u64,
+    pub(crate) stop_on_difference: bool,
+    pub(crate) until: u64,
+    pub(crate) before_call: Option<(u64, fn())>,
+}
+
+impl Replay {
+    /// Of recordings of the policy `S`.
+    pub fn of<S: Scheduler>() -> Self {
+        let options = Options { agreeing: AGREEING, stop_on_difference: false, until: u64::MAX, before_call: None };
+        Self { policies: vec![Maker::of::<S>()], params: None, options }
+    }
+
+    /// And of those in which `S` takes over, or is taken over from.
+    pub fn and<S: Scheduler>(mut self) -> Self {
+        self.policies.push(Maker::of::<S>());
+        self
+    }
+
+    /// Other parameters than the recording says, for all policies in it.
+    pub fn with_params(mut self, params: &str) -> Self {
+        self.params = Some(params.to_owned());
+        self
+    }
+
+    /// So many calls have to agree, one after the other, before the replay counts as exact again; [`AGREEING`] unless this
+    /// is said.
+    pub fn agreeing(mut self, calls: u64) -> Self {
+        self.options.agreeing = calls;
+        self
+    }
+
+    /// Ends at the first difference, after a few more calls.
+    pub fn stop_on_difference(mut self) -> Self {
+        self.options.stop_on_difference = true;
+        self
+    }
+
+    /// Ends after this call.
+    pub fn until(mut self, call: u64) -> Self {
+        self.options.until = call;
+        self
+    }
+
+    /// Calls `stop` right before this call is delivered: a place for a debugger.
+    pub fn before_call(mut self, call: u64, stop: fn()) -> Self {
+        self.options.before_call = Some((call, stop));
+        self
+    }
+
+    /// Replays a recording.
+    ///
+    /// A recording that breaks off is replayed up to there, and the outcome says so.
+    ///
+    /// # Errors
+    /// When nothing can be replayed: it is no recording, or one of other policies or parameters.
+    pub fn run(self, recording: impl Read) -> Result<Outcome, ReplayError> {
+        replay::run(RecordingReader::new(recording)?, &self.policies, self.params.as_deref(), &self.options)
+    }
+}

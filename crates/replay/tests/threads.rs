@@ -1,0 +1,227 @@
+//! Calls that ran at the same time on real threads are replayed without a difference: that the order of locks and what a
+//! call learnt is all that it takes.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use ekiden::abi::{BALANCE_TOO, Call, Message, RawToken, Reply};
+use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Policy, Scheduler, TaskId, Topology};
+use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
+use ekiden_recording::{Header, Instance, Mark, Pen, Place, Record, RecordingWriter, tape_of_thread};
+use ekiden_replay::Replay;
+use ekiden_workload::random::Random;
+
+const CPUS: u32 = 2;
+const TASKS: u32 = 12;
+const RING: usize = 1 << 17;
+
+thread_local! {
+    static RINGS: RefCell<(Place, Vec<Record>)> = RefCell::default();
+}
+
+struct Machine {
+    policy: Box<dyn Policy>,
+    begin: Instant,
+    /// For each task whether it waits, with the token that counts; the lock is that of its run queue.
+    tasks: Vec<Mutex<Task>>,
+    /// Tasks that sleep.
+    asleep: Mutex<VecDeque<u32>>,
+    over: AtomicBool,
+}
+
+#[derive(Default)]
+struct Task {
+    serial: u32,
+    waits: bool,
+    runtime_ns: u64,
+}
+
+/// Answers that another thread would not get the same way.
+struct Answers(AtomicU64);
+
+impl Host for Answers {
+    fn now_ns(&self) -> u64 {
+        self.0.fetch_add(7, SeqCst)
+    }
+    fn may_run(&self, _: TaskId, _: CpuId) -> bool {
+        self.0.fetch_add(1, SeqCst) % 3 != 0
+    }
+    fn allowed_cpus(&self, _: TaskId, cpus: &mut CpuMask) {
+        *cpus = CpuMask::first_n(CPUS);
+    }
+    fn idle_cpus(&self, cpus: &mut CpuMask) {
+        if self.0.fetch_add(1, SeqCst) % 2 == 0 {
+            cpus.set(0);
+        }
+    }
+    fn group(&self, _: TaskId) -> Group {
+        Group::ROOT
+    }
+}
+
+fn id(task: u32) -> TaskId {
+    TaskId { slot: task, generation: 1 }
+}
+
+impl Machine {
+    fn tell(&self, message: &Message) -> Reply {
+        let time_ns = self.begin.elapsed().as_nanos() as u64;
+        RINGS.with_borrow_mut(|(place, ring)| Pen::new(place, ring).begin(time_ns, message, &[]));
+        let reply = self.policy.deliver(message, &[]);
+        RINGS.with_borrow_mut(|(place, ring)| Pen::new(place, ring).end(&reply));
+        reply
+    }
+
+    fn message(&self, call: Call, cpu: u32, task: u32, state: &Task) -> Message {
+        Message {
+            task: id(task),
+            pid: task + 1,
+            runtime_ns: state.runtime_ns,
+            weight: 1024 + 100 * task,
+            ..Message::about_cpu(call, cpu)
+        }
+    }
+
+    /// The task waits from here on.
+    fn enqueue(&self, call: Call, cpu: u32, task: u32) {
+        let mut state = self.tasks[task as usize].lock().unwrap();
+        state.serial += 1;
+        state.waits = true;
+        let token = RawToken { task: id(task), cpu, serial: state.serial };
+        let message = self.message(call, cpu, task, &state).with_token(token);
+        self.tell(&message);
+    }
+
+    /// One CPU: it picks, lets what it picked run, and puts it back or to sleep; wakes others for any CPU meanwhile.
+    fn cpu(&self, cpu: u32, mut random: Random, rounds: u32) {
+        for _ in 0..rounds {
+            if self.over.load(SeqCst) {
+                return;
+            }
+            let mut message = Message::about_cpu(Call::PickNextTask, cpu);
+            message.flags = BALANCE_TOO;
+            let reply = self.tell(&message);
+            if !reply.token.is_none() {
+                let task = reply.token.task.slot;
+                let mut state = self.tasks[task as usize].lock().unwrap();
+                if state.serial != reply.token.serial || !state.waits {
+                    // Moved meanwhile.
+                    continue;
+                }
+                state.waits = false;
+                state.runtime_ns += random.next() % 1_000_000;
+                if random.next() % 4 == 0 {
+                    self.tell(&self.message(Call::TaskTick, cpu, task, &state));
+                }
+                let sleeps = random.next() % 2 == 0;
+                if sleeps {
+                    self.tell(&self.message(Call::TaskBlocked, cpu, task, &state));
+                }
+                drop(state);
+                if sleeps {
+                    self.asleep.lock().unwrap().push_back(task);
+                } else {
+                    self.enqueue(Call::TaskPreempt, cpu, task);
+                }
+            } else if !reply.task.is_none() {
+                let task = reply.task.slot;
+                let mut state = self.tasks[task as usize].lock().unwrap();
+                if state.waits {
+                    state.serial += 1;
+                    let token = RawToken { task: id(task), cpu, serial: state.serial };
+                    self.tell(&self.message(Call::MigrateTaskRq, cpu, task, &state).with_token(token));
+                }
+            }
+            let woken = self.asleep.lock().unwrap().pop_front();
+            if let Some(task) = woken {
+                let to = (random.next() % u64::from(CPUS)) as u32;
+                self.enqueue(Call::TaskWakeup, to, task);
+            }
+        }
+    }
+}
+
+fn record<S: Scheduler>(seed: u64, rounds: u32) -> Vec<u8> {
+    let topology = Topology::flat(CPUS);
+    let env = Env::new(topology.clone(), TASKS, S::PARAMS, "").unwrap();
+    let policy = Box::new(Adapter::<S>::new(&env, Arc::new(Answers(AtomicU64::new(seed)))));
+    let machine = Machine {
+        policy,
+        begin: Instant::now(),
+        tasks: (0..TASKS).map(|_| Mutex::default()).collect(),
+        asleep: Mutex::default(),
+        over: AtomicBool::new(false),
+    };
+    let begin_tape = || {
+        RINGS.set((Place::default(), vec![Record::default(); RING]));
+        tape_of_thread(Some(|value| {
+            RINGS.with_borrow_mut(|(place, ring)| Pen::new(place, ring).note(value));
+            value
+        }));
+        RINGS.with_borrow_mut(|(place, ring)| Pen::new(place, ring).mark(0, Mark::Begin, 1));
+    };
+    let machine = &machine;
+    let rings: Vec<(Place, Vec<Record>)> = std::thread::scope(|scope| {
+        let cpus = (0..CPUS).map(|cpu| {
+            scope.spawn(move || {
+                begin_tape();
+                for task in (cpu..TASKS).step_by(CPUS as usize) {
+                    machine.enqueue(Call::TaskNew, cpu, task);
+                }
+                machine.cpu(cpu, Random::new(seed << 8 | u64::from(cpu)), rounds);
+                machine.over.store(true, SeqCst);
+                tape_of_thread(None);
+                RINGS.take()
+            })
+        });
+        cpus.collect::<Vec<_>>().into_iter().map(|cpu| cpu.join().unwrap()).collect()
+    });
+    let header = Header {
+        instance: Instance { policy: S::NAME.into(), params: String::new() },
+        max_tasks: TASKS,
+        topology: topology.to_words(),
+        ..Header::default()
+    };
+    let mut writer = RecordingWriter::new(Vec::new(), &header).unwrap();
+    for (cpu, (place, ring)) in (0..).zip(rings) {
+        let head = place.head.into_inner() as usize;
+        assert!(head <= RING, "the ring is too small: {head}");
+        writer.block(cpu, 0, &ring[..head]).unwrap();
+    }
+    writer.pass(u64::MAX >> 8).unwrap();
+    writer.finish().unwrap()
+}
+
+fn replays<S: Scheduler>() {
+    for seed in 1..=5 {
+        let recording = record::<S>(seed, 3_000);
+        let outcome = Replay::of::<S>().run(&recording[..]).unwrap();
+        if let Some(first) = &outcome.first {
+            panic!("{}, seed {seed}: {first}", S::NAME);
+        }
+        assert!(outcome.calls > 3_000 && outcome.is_exact(), "{}, seed {seed}: {outcome:?}", S::NAME);
+    }
+}
+
+#[test]
+fn fifo_on_two_threads_replays_exactly() {
+    replays::<Fifo>();
+}
+
+#[test]
+fn wfq_on_two_threads_replays_exactly() {
+    replays::<Wfq>();
+}
+
+#[test]
+fn cfs_on_two_threads_replays_exactly() {
+    replays::<Cfs>();
+}
+
+#[test]
+fn eevdf_on_two_threads_replays_exactly() {
+    replays::<Eevdf>();
+}

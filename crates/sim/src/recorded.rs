@@ -1,0 +1,176 @@
+//! Writes the calls of a simulation down, for replay.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::io::Write;
+use std::sync::Arc;
+
+use ekiden::abi::{Message, Reply};
+use ekiden::{Calls, Host, Policy};
+use ekiden_recording::{
+    Header, Instance, Mark, Pen, Place, Record, RecordingError, RecordingWriter, tape_of_thread,
+};
+
+/// Records that wait to be written to the file.
+const RING: usize = 1 << 14;
+/// How many of them are written at once.
+const BATCH: u64 = 1 << 12;
+/// A simulation has one stream: one thing happens after the other.
+const STREAM: u32 = 0;
+
+thread_local! {
+    static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
+}
+
+struct Recorder {
+    place: Place,
+    ring: Vec<Record>,
+    /// How many records are in the file, or were lost.
+    written: u64,
+    instance: u64,
+    /// The first error is kept, and ends the writing.
+    writer: Result<RecordingWriter<Box<dyn Write>>, RecordingError>,
+}
+
+impl Recorder {
+    fn pen(&mut self) -> Pen<'_> {
+        Pen::new(&mut self.place, &mut self.ring)
+    }
+
+    fn write_if_many(&mut self, now_ns: u64) {
+        if *self.place.head.get_mut() - self.written >= BATCH {
+            self.write(now_ns);
+        }
+    }
+
+    #[cold]
+    fn write(&mut self, now_ns: u64) {
+        let head = *self.place.head.get_mut();
+        // A call that learnt more than there is room for has overwritten its own beginning.
+        let first = self.written.max(head.saturating_sub(RING as u64));
+        self.written = head;
+        let Ok(writer) = &mut self.writer else { return };
+        let (from, to) = (first as usize % RING, head as usize % RING);
+        let (early, late) = match first {
+            _ if first == head => return,
+            _ if from < to => (&self.ring[from..to], &[][..]),
+            _ => (&self.ring[from..], &self.ring[..to]),
+        };
+        let written = writer
+            .block(STREAM, first, early)
+            .and_then(|()| writer.block(STREAM, first + early.len() as u64, late))
+            .and_then(|()| writer.pass(now_ns));
+        if let Err(error) = written {
+            self.writer = Err(error);
+        }
+    }
+}
+
+fn with_recorder(act: impl FnOnce(&mut Recorder)) {
+    RECORDER.with_borrow_mut(|recorder| {
+        if let Some(recorder) = recorder {
+            act(recorder);
+        }
+    });
+}
+
+/// The recording of the simulation that runs on this thread, while this lives.
+pub(crate) struct Recording;
+
+impl Recording {
+    pub(crate) fn begin(to: Box<dyn Write>, header: &Header) -> Self {
+        let recorder = Recorder {
+            place: Place::default(),
+            ring: vec![Record::default(); RING],
+            written: 0,
+            instance: 0,
+            writer: RecordingWriter::new(to, header),
+        };
+        RECORDER.set(Some(recorder));
+        tape_of_thread(Some(|value| {
+            with_recorder(|recorder| recorder.pen().note(value));
+            value
+        }));
+        Self
+    }
+
+    pub(crate) fn finish(self, now_ns: u64) -> Result<(), RecordingError> {
+        let Some(mut recorder) = RECORDER.take() else { return Ok(()) };
+        recorder.write(now_ns);
+        recorder.writer?.finish().map(drop)
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        tape_of_thread(None);
+        RECORDER.set(None);
+    }
+}
+
+/// `policy`, written down from here on if this thread records; at the beginning of an instance, of which `mark` says what
+/// it knows.
+pub(crate) fn next_instance(
+    policy: Box<dyn Policy>,
+    mark: Mark,
+    now_ns: u64,
+    host: &Arc<dyn Host + Send>,
+    instance: &Instance,
+) -> Box<dyn Policy> {
+    let mut records = false;
+    with_recorder(|recorder| {
+        records = true;
+        recorder.instance += 1;
+        let number = recorder.instance;
+        if let (true, Ok(writer)) = (number > 1, &mut recorder.writer) {
+            if let Err(error) = writer.instance(number, instance) {
+                recorder.writer = Err(error);
+            }
+        }
+        recorder.pen().mark(now_ns, mark, number);
+    });
+    if records { Box::new(Recorded { policy, host: host.clone() }) } else { policy }
+}
+
+/// A policy whose calls are written down.
+struct Recorded {
+    policy: Box<dyn Policy>,
+    host: Arc<dyn Host + Send>,
+}
+
+impl Policy for Recorded {
+    fn calls(&self) -> Calls {
+        self.policy.calls()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self.policy.into_any()
+    }
+
+    fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
+        let now_ns = self.host.now_ns();
+        with_recorder(|recorder| recorder.pen().begin(now_ns, message, payload));
+        let unfinished = Unfinished { now_ns };
+        let reply = self.policy.deliver(message, payload);
+        std::mem::forget(unfinished);
+        with_recorder(|recorder| {
+            recorder.pen().end(&reply);
+            recorder.write_if_many(now_ns);
+        });
+        reply
+    }
+}
+
+/// A call that does not end, if it is dropped: the policy has panicked.
+struct Unfinished {
+    now_ns: u64,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        with_recorder(|recorder| {
+            let instance = recorder.instance;
+            recorder.pen().mark(self.now_ns, Mark::Fault, instance);
+        });
+    }
+}
