@@ -171,11 +171,11 @@ impl Run<'_> {
                 stop();
             }
         }
-        let done = self.flight.begin(cpu, job);
-        let mut next = done.map(|done| (cpu, done));
-        while let Some((cpu, done)) = next {
+        if let Some(done) = self.flight.begin(cpu, job) {
             self.ended(cpu, done);
-            next = self.flight.go_on();
+        }
+        while let Some((cpu, done)) = self.flight.go_on() {
+            self.ended(cpu, done);
         }
     }
 
