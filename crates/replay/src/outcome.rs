@@ -82,6 +82,13 @@ pub struct Outcome {
     pub span_ns: u64,
 }
 
+impl Exact {
+    pub(crate) fn at(call: &Past, from_beginning: bool) -> Self {
+        let Past { number, time_ns, .. } = *call;
+        Self { from: number, to: number, from_ns: time_ns, to_ns: time_ns, from_beginning }
+    }
+}
+
 impl Outcome {
     /// Whether all calls were replayed, and none did anything else.
     pub fn is_exact(&self) -> bool {
