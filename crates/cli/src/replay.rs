@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_recording::{Header, RecordingReader};
-use ekiden_replay::{Outcome, Replay};
+use ekiden_replay::Outcome;
 use serde::Serialize;
 
 use crate::{

@@ -17,15 +17,16 @@ use crate::contain::{contained, inside};
 /// In which order calls take locks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// As they did.
+    /// As they did, from the beginning of the instance on.
+    Exact,
+    /// As they did. How often each lock had been taken before is told by the first call that takes it.
     Strict,
-    /// As they did, as far as that can be told: how often each lock was taken before the replay began is not known, and
-    /// calls may be missing.
+    /// The same, and it is believed to be otherwise when that seems so.
     Loose,
 }
 
 /// How many turns of a lock a call waits for at most in a loose order; there may be none.
-const TURNS_MAX: i32 = 64;
+const TURNS_MAX: u32 = 64;
 
 /// What a CPU is to do.
 pub(crate) struct Job {
@@ -90,7 +91,7 @@ thread_local! {
     static RELEASED: Cell<bool> = const { Cell::new(false) };
     /// Calls that wait go on, whosever turn it is.
     static LETS_GO: Cell<bool> = const { Cell::new(false) };
-    static ORDER: Cell<Order> = const { Cell::new(Order::Strict) };
+    static ORDER: Cell<Order> = const { Cell::new(Order::Exact) };
     /// How often locks had been taken when the instance began; nothing of those that had not.
     static TAKEN_BEFORE: RefCell<HashMap<usize, u32>> = RefCell::default();
     static SEEN: Cell<bool> = const { Cell::new(false) };
@@ -138,6 +139,14 @@ impl Running<'_> {
                 }
             }
             Point::Took(lock) => {
+                if !self.is_ordered {
+                    // Nobody has taken it here in the recording.
+                    TAKEN_BEFORE.with_borrow_mut(|all| {
+                        if let Some(before) = all.get_mut(&lock) {
+                            *before = before.wrapping_sub(1);
+                        }
+                    });
+                }
                 let held = Held { lock, cpu: self.cpu, place: self.wanted_at.get() };
                 HELD.with_borrow_mut(|all| all.push(held));
                 Answer::GoOn
@@ -182,19 +191,22 @@ impl Running<'_> {
 /// Whether the one whose turn is number `turn` is to have a lock that was taken so often since the instance began.
 #[inline]
 fn is_turn(lock: usize, taken: u32, turn: Option<u32>) -> bool {
-    let before = TAKEN_BEFORE.with_borrow(|all| if all.is_empty() { 0 } else { all.get(&lock).copied().unwrap_or(0) });
-    let next = before.wrapping_add(taken).wrapping_add(1);
-    if turn == Some(next) {
+    if ORDER.get() == Order::Exact {
+        return turn == Some(taken.wrapping_add(1)) || LETS_GO.get();
+    }
+    let before = TAKEN_BEFORE.with_borrow(|all| all.get(&lock).copied());
+    let next = before.unwrap_or(0).wrapping_add(taken).wrapping_add(1);
+    if before.is_some() && turn == Some(next) {
         return true;
     }
-    if ORDER.get() == Order::Strict {
+    if before.is_some() && ORDER.get() == Order::Strict {
         return LETS_GO.get();
     }
     let Some(turn) = turn else { return true };
-    let turns = turn.wrapping_sub(next) as i32;
-    let has_to_wait = (1..=TURNS_MAX).contains(&turns) && !LETS_GO.get();
+    let turns = turn.wrapping_sub(next);
+    let has_to_wait = before.is_some() && (1..=TURNS_MAX).contains(&turns) && !LETS_GO.get();
     if !has_to_wait {
-        TAKEN_BEFORE.with_borrow_mut(|all| all.insert(lock, before.wrapping_add(turns as u32)));
+        TAKEN_BEFORE.with_borrow_mut(|all| all.insert(lock, before.unwrap_or(0).wrapping_add(turns)));
     }
     !has_to_wait
 }
@@ -271,7 +283,7 @@ impl Flight {
         (0..self.cpus.len() as u32).for_each(|cpu| self.give_up(cpu));
         HELD.with_borrow_mut(Vec::clear);
         TAKEN_BEFORE.with_borrow_mut(HashMap::clear);
-        ORDER.set(Order::Strict);
+        ORDER.set(Order::Exact);
     }
 
     /// In which order calls take locks from here on.

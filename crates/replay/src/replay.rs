@@ -50,6 +50,7 @@ pub(crate) fn run<R: Read>(
         instance: 0,
         of_instance,
         mode: Mode::Lost,
+        made_up: false,
         gaps: BTreeSet::new(),
         pending: Vec::new(),
         history: VecDeque::with_capacity(HISTORY),
@@ -124,6 +125,8 @@ struct Run<'a> {
     instance: u64,
     of_instance: Instance,
     mode: Mode,
+    /// The instance was not there from its beginning: its state is what could be told of it.
+    made_up: bool,
     /// CPUs of which records are missing up to here.
     gaps: BTreeSet<u32>,
     /// The call that is under way on each CPU, or that ended although it did not in the recording.
@@ -210,8 +213,11 @@ impl Run<'_> {
         inside(false);
         if is_fresh {
             self.flight.start_over();
-            self.stop_being_exact();
-            self.mode = Mode::Exact;
+            if self.mode != Mode::Exact {
+                self.exact = None;
+                self.mode = Mode::Exact;
+            }
+            self.made_up = false;
         }
         match made {
             Ok(Some(policy)) => self.policy = Some(Rc::new(policy)),
@@ -231,7 +237,9 @@ impl Run<'_> {
             return;
         }
         let pending = self.pending.get_mut(cpu as usize).and_then(Option::take);
-        let waits = self.flight.waiting(cpu).is_some();
+        // It waited for a lock until it gave up, or did something else that it does not do now.
+        let waits = self.flight.waiting(cpu);
+        let waits = waits.is_some_and(|(wait, _)| self.flight.held().iter().any(|held| held.lock == wait.lock));
         if let Some(Pending { call, .. }) = pending.filter(|_| self.mode == Mode::Exact && !waits) {
             self.differs(call, "the policy was taken out here, and goes on in the replay".into(), None);
         }
@@ -261,18 +269,21 @@ impl Run<'_> {
         let Ok(policy) = made else { return Ok(()) };
         let calls = policy.calls();
         self.policy = Some(Rc::new(policy));
-        self.mode = Mode::Unsure(0);
+        (self.mode, self.made_up, self.after) = (Mode::Unsure(0), true, 0);
         let tasks = ahead.tasks(now);
         self.outcome.remarks.push(format!(
             "before call {} a new instance was given the {} tasks that wait then, as what follows tells",
             self.outcome.calls + 1,
             tasks.waiting.len()
         ));
-        let serial = |token: &RawToken| RawToken { serial: u32::MAX, ..*token };
         for task in tasks.others {
             // It has been there and gone, so that the policy knows of it.
             let message = tasks.first.get(&task).copied().unwrap_or_default();
-            let token = serial(&message.token());
+            // Where it was: if it slept, that is known from before the gap at best.
+            let slept = message.call == Call::TaskWakeup as u32;
+            let before = self.stage.known(task).filter(|_| slept).map(|known| known.message.token_cpu);
+            let cpu = before.unwrap_or(message.cpu);
+            let token = RawToken { task, cpu, serial: u32::MAX };
             let new = Message { call: Call::TaskNew as u32, flags: 0, arg: 0, ..message }.with_token(token);
             if calls.has(Call::TaskDeparted) && self.tell(0, new).is_some() {
                 let gone = Message { call: Call::TaskDeparted as u32, flags: 0, arg: 0, ..message };
@@ -317,7 +328,8 @@ impl Run<'_> {
         self.history.push_back(past.clone());
         if self.after > 0 {
             self.after -= 1;
-            if let Some(first) = &mut self.outcome.first {
+            let first = if self.made_up { &mut self.outcome.first_not_exact } else { &mut self.outcome.first };
+            if let Some(first) = first {
                 first.after.push(past.clone());
             }
         }
@@ -368,8 +380,11 @@ impl Run<'_> {
         let Some((wait, _)) = self.flight.waiting(cpu) else { return };
         let Some(pending) = self.pending[cpu as usize].clone() else { return };
         if pending.call.recorded.is_some() {
-            let at = wait.place.map_or_else(|| "it tries".into(), |at| format!("at {}:{}", at.file(), at.line()));
-            let what = format!("it never gets the lock {at}: {} are to have it before, {} have had it", wait.turn.saturating_sub(1), wait.taken);
+            let at = wait.place.map_or_else(|| "that it tries".into(), |at| format!("at {}:{}", at.file(), at.line()));
+            let what = format!(
+                "it waits for ever for the lock {at}: to be number {} to have it, and {} have had it",
+                wait.turn, wait.taken
+            );
             self.differs(pending.call, what, None);
         }
         self.pending[cpu as usize] = None;
@@ -394,7 +409,7 @@ impl Run<'_> {
             self.stage.picked(recorded.token);
             return self.agrees(&pending.call);
         }
-        if let (Mode::Unsure(_), Ok(reply)) = (self.mode, &reply) {
+        if let (true, Ok(reply)) = (self.made_up || self.mode != Mode::Exact, &reply) {
             let token = reply.token;
             let is_stale = !token.is_none() && token != recorded.token && !self.stage.waits(token);
             if is_stale && job.message.call == Call::PickNextTask as u32 && pending.picks < PICKS_MAX {
@@ -487,17 +502,17 @@ impl Run<'_> {
 
     #[cold]
     fn differs(&mut self, past: Past, what: String, replayed: Option<Reply>) {
-        if self.mode != Mode::Exact {
-            self.outcome.not_exact += 1;
-            self.exact = None;
-            self.mode = Mode::Unsure(0);
-            return;
-        }
-        self.outcome.differences += 1;
+        let was_exact = self.mode == Mode::Exact;
         self.stop_being_exact();
         self.mode = Mode::Unsure(0);
         self.flight.order(Order::Loose);
-        if self.outcome.first.is_some() {
+        let (count, first) = if self.made_up {
+            (&mut self.outcome.not_exact, &self.outcome.first_not_exact)
+        } else {
+            (&mut self.outcome.differences, &self.outcome.first)
+        };
+        *count += 1;
+        if !was_exact || first.is_some() {
             return;
         }
         let earlier = || self.history.iter().rev().filter(|call| call.number < past.number);
@@ -515,7 +530,8 @@ impl Run<'_> {
         let after: Vec<Past> =
             self.history.iter().filter(|call| call.number > past.number).take(SHOWN).cloned().collect();
         self.after = SHOWN - after.len();
-        self.outcome.first = Some(Difference { call: past, what, replayed, before, after, locks, history });
+        let first = if self.made_up { &mut self.outcome.first_not_exact } else { &mut self.outcome.first };
+        *first = Some(Difference { call: past, what, replayed, before, after, locks, history });
     }
 
     fn finish(mut self) -> Outcome {
