@@ -21,6 +21,7 @@ mod parallel;
 mod policies;
 mod progress;
 mod record;
+mod replay;
 mod reproduce;
 mod run;
 mod session;
@@ -72,6 +73,8 @@ enum Command {
     Fidelity(fidelity::Fidelity),
     /// Record every call of the policy that runs, to replay them
     Record(record::Record),
+    /// Give a policy the calls of a recording again, and say where it answers differently
+    Replay(replay::ReplayCommand),
     /// Run a policy's calls in every order that its locks allow, and replay the one that goes wrong
     Explore(explore::Explore),
     /// Run a policy in the kernel of this machine, while a command runs or until Ctrl-C
@@ -117,6 +120,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Check(check) => check.run(),
         Command::Fidelity(fidelity) => fidelity.run(),
         Command::Record(record) => record.run(),
+        Command::Replay(replay) => replay.run(),
         Command::Explore(explore) => explore.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Run(run) => run.run(),

@@ -4,6 +4,7 @@
 use anyhow::Result;
 use ekiden::{Env, Param, ParamError, Scheduler, Topology};
 use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
+use ekiden_replay::Replay;
 use ekiden_sim::{Machine, Simulation, Successor};
 use ekiden_test_policies::Drowsy;
 
@@ -16,6 +17,7 @@ pub(crate) struct Linked {
     simulate: fn(Machine, &str) -> Simulation,
     successor: fn(&str) -> Successor,
     explore: fn(&str) -> Result<ekiden_explore::PolicyMaker, ParamError>,
+    replay: fn(Replay) -> Replay,
 }
 
 const fn linked<S: Scheduler>() -> Linked {
@@ -25,6 +27,7 @@ const fn linked<S: Scheduler>() -> Linked {
         simulate: Simulation::of::<S>,
         successor: Successor::of::<S>,
         explore: ekiden_explore::PolicyMaker::of::<S>,
+        replay: Replay::and::<S>,
     }
 }
 
@@ -46,6 +49,11 @@ pub(crate) fn successor(policy: &str) -> Result<Successor> {
     let unknown =
         || Failure::new(Exit::Usage, format!("there is no policy `{policy}` to take over: choose {}", names()));
     Ok((linked.ok_or_else(unknown)?.successor)(params))
+}
+
+/// A replay that knows all of them.
+pub(crate) fn replay() -> Replay {
+    ALL.iter().fold(Replay::of_none(), |replay, linked| (linked.replay)(replay))
 }
 
 /// What can be explored besides: it has a planted race, to see what a finding looks like.

@@ -39,6 +39,7 @@ Examples:
   ekiden sim mine.json -p fifo --seed 7 --trace out    a load of your own, with the trace in a file
   ekiden sim nas-lu -p cfs --machine bulldozer64       that of papers/002
   ekiden sim churn -p fifo --invariants                whether CPUs idled while tasks waited, and the like
+  ekiden sim churn -p wfq --record out.ekirec          every call, for ekiden replay
   ekiden sim churn -p fifo --upgrade 5=wfq             another policy takes over after 5 ms
   ekiden sim churn -p wfq --report out.html            what happened, as a page for a browser
   ekiden sim make --sweep out.csv --policies wfq,cfs --machines xeon80,laptop --seeds 1-20
@@ -74,6 +75,9 @@ pub(crate) struct Sim {
     /// Write the trace to this file
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Write every call into the policy to this file, for `ekiden replay`
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Check what schedulers promise: see `ekiden check --help`
     #[arg(long, conflicts_with = "trace")]
     invariants: bool,
@@ -150,6 +154,10 @@ impl Sim {
                 simulation = simulation.with_considered();
             }
         }
+        if let Some(path) = &self.record {
+            let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+            simulation = simulation.recorded_into(BufWriter::with_capacity(1 << 20, file));
+        }
         let result = simulation.run(&load);
         if let Some(trace) = trace.filter(|_| matches!(result, Ok(_) | Err(SimError::Unfinished { .. }))) {
             trace.finish()?;
@@ -201,9 +209,10 @@ impl Sim {
             if let Some(violations) = &violations {
                 print!("{}", check::describe(violations));
             }
-            match &self.report {
-                Some(path) => println!("next: open {} in a browser", path.display()),
-                None => println!("next: ekiden vm run {} -- ekiden-load run {}", self.policy, self.load),
+            match (&self.report, &self.record) {
+                (Some(path), _) => println!("next: open {} in a browser", path.display()),
+                (None, Some(path)) => println!("next: ekiden replay {}", path.display()),
+                (None, None) => println!("next: ekiden vm run {} -- ekiden-load run {}", self.policy, self.load),
             }
         }
         Ok(match (&fault, &verdict) {
@@ -249,6 +258,7 @@ impl Sim {
             || self.model.is_some()
             || !self.upgrade.is_empty()
             || self.trace.is_some()
+            || self.record.is_some()
             || self.invariants
             || self.report.is_some()
             || self.json

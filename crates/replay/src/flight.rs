@@ -1,6 +1,7 @@
 //! Calls that are under way: each CPU is a coroutine, and goes on when the lock that it wants has its turn.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::panic::Location;
 use std::ptr;
 use std::rc::Rc;
@@ -12,6 +13,20 @@ use ekiden::{Policy, SpinLock};
 use ekiden_recording::tape_of_thread;
 
 use crate::contain::{contained, inside};
+
+/// In which order calls take locks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// As they did, from the beginning of the instance on.
+    Exact,
+    /// As they did. How often each lock had been taken before is told by the first call that takes it.
+    Strict,
+    /// The same, and it is believed to be otherwise when that seems so.
+    Loose,
+}
+
+/// How many turns of a lock a call waits for at most in a loose order; there may be none.
+const TURNS_MAX: u32 = 64;
 
 /// What a CPU is to do.
 pub(crate) struct Job {
@@ -53,10 +68,10 @@ pub(crate) struct Held {
 
 enum Pause {
     Waits(Wait),
-    Done(Box<Done>),
+    Done(Done),
 }
 
-type Inlet<'a> = Yielder<Option<Box<Job>>, Pause>;
+type Inlet<'a> = Yielder<Option<Job>, Pause>;
 
 /// The call that runs at this moment.
 struct Running<'a> {
@@ -76,6 +91,9 @@ thread_local! {
     static RELEASED: Cell<bool> = const { Cell::new(false) };
     /// Calls that wait go on, whosever turn it is.
     static LETS_GO: Cell<bool> = const { Cell::new(false) };
+    static ORDER: Cell<Order> = const { Cell::new(Order::Exact) };
+    /// How often locks had been taken when the instance began; nothing of those that had not.
+    static TAKEN_BEFORE: RefCell<HashMap<usize, u32>> = RefCell::default();
     static SEEN: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -121,6 +139,14 @@ impl Running<'_> {
                 }
             }
             Point::Took(lock) => {
+                if !self.is_ordered {
+                    // Nobody has taken it here in the recording.
+                    TAKEN_BEFORE.with_borrow_mut(|all| {
+                        if let Some(before) = all.get_mut(&lock) {
+                            *before = before.wrapping_sub(1);
+                        }
+                    });
+                }
                 let held = Held { lock, cpu: self.cpu, place: self.wanted_at.get() };
                 HELD.with_borrow_mut(|all| all.push(held));
                 Answer::GoOn
@@ -140,13 +166,14 @@ impl Running<'_> {
     /// Whether it is this call's turn to take the lock.
     #[inline]
     fn ask(&self, lock: usize, taken: u32, place: Option<&'static Location<'static>>) -> Answer {
-        let turn = self.notes.get(self.next.get()).map_or(0, |turn| *turn as u32);
+        let turn = self.notes.get(self.next.get()).map(|turn| *turn as u32);
         let is_free = HELD.with_borrow(|all| all.iter().all(|held| held.lock != lock));
-        let is_its_turn = !self.is_ordered || turn == taken.wrapping_add(1) || LETS_GO.get();
-        if is_free && is_its_turn || !is_free && !self.is_ordered && place.is_none() {
+        let is_its_turn = !self.is_ordered || is_turn(lock, taken, turn);
+        // Whoever only tries a lock that is taken goes on without it.
+        if is_its_turn && (is_free || place.is_none() && !self.is_ordered) {
             return Answer::GoOn;
         }
-        self.suspend(Wait { lock, turn, taken, place });
+        self.suspend(Wait { lock, turn: turn.unwrap_or(0), taken, place });
         Answer::AskAgain
     }
 
@@ -161,8 +188,31 @@ impl Running<'_> {
     }
 }
 
+/// Whether the one whose turn is number `turn` is to have a lock that was taken so often since the instance began.
+#[inline]
+fn is_turn(lock: usize, taken: u32, turn: Option<u32>) -> bool {
+    if ORDER.get() == Order::Exact {
+        return turn == Some(taken.wrapping_add(1)) || LETS_GO.get();
+    }
+    let before = TAKEN_BEFORE.with_borrow(|all| all.get(&lock).copied());
+    let next = before.unwrap_or(0).wrapping_add(taken).wrapping_add(1);
+    if before.is_some() && turn == Some(next) {
+        return true;
+    }
+    if before.is_some() && ORDER.get() == Order::Strict {
+        return LETS_GO.get();
+    }
+    let Some(turn) = turn else { return true };
+    let turns = turn.wrapping_sub(next);
+    let has_to_wait = before.is_some() && (1..=TURNS_MAX).contains(&turns) && !LETS_GO.get();
+    if !has_to_wait {
+        TAKEN_BEFORE.with_borrow_mut(|all| all.insert(lock, before.unwrap_or(0).wrapping_add(turns)));
+    }
+    !has_to_wait
+}
+
 /// Runs one call, inside of its coroutine.
-fn run(yielder: &Inlet<'_>, cpu: u32, job: Box<Job>) -> Done {
+fn run(yielder: &Inlet<'_>, cpu: u32, job: Job) -> Done {
     let (payload, begin) = payload(&job.message, &job.notes);
     let running = Running {
         yielder,
@@ -176,7 +226,7 @@ fn run(yielder: &Inlet<'_>, cpu: u32, job: Box<Job>) -> Done {
     let reply = contained(|| job.policy.deliver(&job.message, &payload));
     CURRENT.set(ptr::null());
     let taken = running.next.get();
-    Done { reply, taken, job: *job }
+    Done { reply, taken, job }
 }
 
 /// The payload of a call of hints, and where what it learnt begins.
@@ -192,16 +242,16 @@ fn payload(message: &Message, notes: &[u64]) -> (Vec<u8>, usize) {
 
 /// A CPU.
 struct Cpu {
-    coroutine: Coroutine<Option<Box<Job>>, Pause, ()>,
+    coroutine: Coroutine<Option<Job>, Pause, ()>,
     waits: Option<(Wait, Message)>,
 }
 
 impl Cpu {
     fn new(cpu: u32) -> Self {
         let coroutine = Coroutine::new(move |yielder: &Inlet<'_>, first| {
-            let mut job: Option<Box<Job>> = first;
+            let mut job: Option<Job> = first;
             while let Some(next) = job {
-                let done = Box::new(run(yielder, cpu, next));
+                let done = run(yielder, cpu, next);
                 job = yielder.suspend(Pause::Done(done));
             }
         });
@@ -222,9 +272,24 @@ impl Flight {
         observe_locks(reach);
         SEEN.set(false);
         drop(SpinLock::new(()).lock());
-        HELD.with_borrow_mut(Vec::clear);
         LETS_GO.set(false);
-        SEEN.get().then(|| Self { cpus: Vec::new(), nr_waiting: 0, before: tape_of_thread(Some(learn)) })
+        let mut flight =
+            SEEN.get().then(|| Self { cpus: Vec::new(), nr_waiting: 0, before: tape_of_thread(Some(learn)) })?;
+        flight.start_over();
+        Some(flight)
+    }
+
+    /// No call is under way, and no lock has been taken: a new instance begins.
+    pub(crate) fn start_over(&mut self) {
+        (0..self.cpus.len() as u32).for_each(|cpu| self.give_up(cpu));
+        HELD.with_borrow_mut(Vec::clear);
+        TAKEN_BEFORE.with_borrow_mut(HashMap::clear);
+        ORDER.set(Order::Exact);
+    }
+
+    /// In which order calls take locks from here on.
+    pub(crate) fn order(&mut self, order: Order) {
+        ORDER.set(order);
     }
 
     /// Begins a call on `cpu`, which must have none under way.
@@ -236,7 +301,7 @@ impl Flight {
         }
         self.cpus[index].get_or_insert_with(|| Cpu::new(cpu));
         let message = job.message;
-        self.resume(cpu, Some(Box::new(job)), message)
+        self.resume(cpu, Some(job), message)
     }
 
     /// A call that can go on, because a lock was released, and what became of it.
@@ -264,12 +329,28 @@ impl Flight {
         LETS_GO.set(false);
         if done.is_none() {
             // It waits for what another one holds that does not go on either: it never ends.
-            self.cpus[cpu as usize] = None;
-            self.nr_waiting -= 1;
-            HELD.with_borrow_mut(|all| all.retain(|held| held.cpu != cpu));
-            RELEASED.set(true);
+            self.give_up(cpu);
         }
         done
+    }
+
+    /// The call that waits on `cpu`, if one does, never ends.
+    pub(crate) fn give_up(&mut self, cpu: u32) {
+        if self.waiting(cpu).is_none() {
+            return;
+        }
+        inside(true);
+        self.cpus[cpu as usize] = None;
+        inside(false);
+        self.nr_waiting -= 1;
+        HELD.with_borrow_mut(|all| all.retain(|held| held.cpu != cpu));
+        RELEASED.set(true);
+    }
+
+    /// Whether any call waits.
+    #[inline]
+    pub(crate) fn any_waiting(&self) -> bool {
+        self.nr_waiting > 0
     }
 
     /// What the call on `cpu` waits for, if one is under way.
@@ -288,14 +369,14 @@ impl Flight {
     }
 
     #[inline]
-    fn resume(&mut self, index: u32, job: Option<Box<Job>>, message: Message) -> Option<Done> {
+    fn resume(&mut self, index: u32, job: Option<Job>, message: Message) -> Option<Done> {
         let cpu = self.cpus[index as usize].as_mut()?;
         self.nr_waiting -= usize::from(cpu.waits.take().is_some());
         inside(true);
         let result = cpu.coroutine.resume(job);
         inside(false);
         match result {
-            CoroutineResult::Yield(Pause::Done(done)) => Some(*done),
+            CoroutineResult::Yield(Pause::Done(done)) => Some(done),
             CoroutineResult::Yield(Pause::Waits(wait)) => {
                 cpu.waits = Some((wait, message));
                 self.nr_waiting += 1;

@@ -21,12 +21,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod ahead;
 mod contain;
 mod flight;
-mod host;
 mod outcome;
 mod policy;
 mod replay;
+mod stage;
 
 use std::io::Read;
 
@@ -83,17 +84,22 @@ pub(crate) struct Options {
     pub(crate) agreeing: u64,
     pub(crate) stop_on_difference: bool,
     pub(crate) until: u64,
-    pub(crate) before_call: Option<(u64, fn())>,
+    pub(crate) before_call: Option<u64>,
 }
 
 impl Replay {
     /// Of recordings of the policy `S`.
     pub fn of<S: Scheduler>() -> Self {
-        let options = Options { agreeing: AGREEING, stop_on_difference: false, until: u64::MAX, before_call: None };
-        Self { policies: vec![Maker::of::<S>()], params: None, options }
+        Self::of_none().and::<S>()
     }
 
-    /// And of those in which `S` takes over, or is taken over from.
+    /// Of no policy yet.
+    pub fn of_none() -> Self {
+        let options = Options { agreeing: AGREEING, stop_on_difference: false, until: u64::MAX, before_call: None };
+        Self { policies: Vec::new(), params: None, options }
+    }
+
+    /// Of recordings of `S` too, and of those in which it takes over or is taken over from.
     pub fn and<S: Scheduler>(mut self) -> Self {
         self.policies.push(Maker::of::<S>());
         self
@@ -124,9 +130,9 @@ impl Replay {
         self
     }
 
-    /// Calls `stop` right before this call is delivered: a place for a debugger.
-    pub fn before_call(mut self, call: u64, stop: fn()) -> Self {
-        self.options.before_call = Some((call, stop));
+    /// Calls the function `ekiden_replay_stop` right before this call is delivered: a place for a breakpoint.
+    pub fn stop_before(mut self, call: u64) -> Self {
+        self.options.before_call = Some(call);
         self
     }
 
@@ -139,4 +145,13 @@ impl Replay {
     pub fn run(self, recording: impl Read) -> Result<Outcome, ReplayError> {
         replay::run(RecordingReader::new(recording)?, &self.policies, self.params.as_deref(), &self.options)
     }
+}
+
+/// Does nothing. A debugger stops here, and then in the policy, which is called next.
+// SAFETY: there is no other function with this name.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn ekiden_replay_stop() {
+    // So that it is not merged with another function that does nothing.
+    std::hint::black_box(AGREEING);
 }

@@ -66,12 +66,15 @@ pub struct Outcome {
     pub calls: u64,
     /// How many of them were delivered again.
     pub replayed: u64,
-    /// How many did not do what they did before, while the replay was exact.
+    /// How many did not do what they did before. What follows a first difference may be its consequence.
     pub differences: u64,
-    /// How many did not while it was not.
+    /// How many did not, of those after a gap: the state of the policy is not known there, but made up of what the recording
+    /// tells, so that it may be that.
     pub not_exact: u64,
     /// The first difference.
     pub first: Option<Difference>,
+    /// The first one after a gap, when enough calls had agreed.
+    pub first_not_exact: Option<Difference>,
     /// From where to where it was exact.
     pub exact: Vec<Exact>,
     /// Records that are missing in the recording.
@@ -80,6 +83,13 @@ pub struct Outcome {
     pub remarks: Vec<String>,
     /// Time that the recording spans.
     pub span_ns: u64,
+}
+
+impl Exact {
+    pub(crate) fn at(call: &Past, from_beginning: bool) -> Self {
+        let Past { number, time_ns, .. } = *call;
+        Self { from: number, to: number, from_ns: time_ns, to_ns: time_ns, from_beginning }
+    }
 }
 
 impl Outcome {

@@ -1,44 +1,57 @@
 //! The replay itself: what begins when, and what is compared.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::Read;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ekiden::abi::{RawToken, Reply};
-use ekiden::{Env, Policy, Topology};
-use ekiden_recording::{Entry, Instance, Item, Mark, Recorded, RecordedCall, RecordingReader};
+use ekiden::abi::{Call, Message, RawToken, RefusalReason, Reply};
+use ekiden::{Env, Host, Policy, Topology};
+use ekiden_recording::{Entry, Instance, Item, Mark, Recorded, RecordedCall, RecordedMark, RecordingReader};
 
+use crate::ahead::Ahead;
 use crate::contain::{contained, inside};
-use crate::flight::{Done, Flight, Job};
-use crate::host::NoHost;
+use crate::flight::{Done, Flight, Job, Order};
 use crate::outcome::{self, Difference, Exact, Outcome, Past};
 use crate::policy::Maker;
+use crate::stage::{Questions, Stage};
 use crate::{Options, ReplayError};
 
 /// Calls that are kept in mind, for the report of a difference.
 const HISTORY: usize = 4_096;
 /// How many calls a report shows of each kind.
 const SHOWN: usize = 5;
+/// How many stale tokens a policy may pick one after the other.
+const PICKS_MAX: u32 = 64;
+/// How many calls begin before one that waits for its turn goes on without, where turns are not known for sure.
+const PATIENCE: u64 = 64;
 
 pub(crate) fn run<R: Read>(
-    mut reader: RecordingReader<R>,
+    reader: RecordingReader<R>,
     policies: &[Maker],
     params: Option<&str>,
     options: &Options,
 ) -> Result<Outcome, ReplayError> {
     let topology = reader.header().topology().expect("the reader has looked at it");
+    let questions = Arc::new(Questions::new(&topology));
     let max_tasks = reader.header().max_tasks;
+    let of_instance = reader.header().instance.clone();
     let flight = Flight::new().ok_or(ReplayError::Observed)?;
     let makers = Makers { policies, params, topology, max_tasks };
     // Refused before anything is read: most recordings have one policy.
-    makers.find(&reader.header().instance)?;
+    makers.find(&of_instance)?;
     let mut replay = Run {
         makers,
         options,
         flight,
+        questions,
+        stage: Stage::new(max_tasks),
         policy: None,
         instance: 0,
+        of_instance,
+        mode: Mode::Lost,
+        made_up: false,
+        gaps: BTreeSet::new(),
         pending: Vec::new(),
         history: VecDeque::with_capacity(HISTORY),
         outcome: Outcome::default(),
@@ -46,16 +59,11 @@ pub(crate) fn run<R: Read>(
         first_ns: None,
         after: 0,
     };
-    while let Some(recorded) = reader.next() {
+    let mut ahead = Ahead::new(reader);
+    while let Some(recorded) = ahead.next() {
         match recorded {
-            Ok(recorded) => {
-                let instance = match &recorded.item {
-                    Item::Entry(Entry::Mark(mark)) => Some(reader.instance(mark.instance).clone()),
-                    _ => None,
-                };
-                replay.take(recorded, instance.as_ref())?;
-            }
-            Err(error) => replay.remark(error.to_string()),
+            Ok(recorded) => replay.take(recorded, &mut ahead)?,
+            Err(error) => replay.outcome.remarks.push(error.to_string()),
         }
         if replay.is_over() {
             break;
@@ -85,15 +93,44 @@ impl Makers<'_> {
     }
 }
 
+/// How much is known of the policy's state.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Nothing: an instance is made of what can be told, as soon as no CPU lacks records any more.
+    Lost,
+    /// The policy was taken out. Nothing is asked of it until the next instance.
+    TakenOut,
+    /// That it is as it was.
+    Exact,
+    /// So many calls have agreed, one after the other.
+    Unsure(u64),
+}
+
+/// A call that is under way.
+#[derive(Clone)]
+struct Pending {
+    call: Past,
+    /// How often the policy has picked since.
+    picks: u32,
+}
+
 struct Run<'a> {
     makers: Makers<'a>,
     options: &'a Options,
     flight: Flight,
-    /// The instance that answers, with its number.
+    questions: Arc<Questions>,
+    stage: Stage,
     policy: Option<Rc<Box<dyn Policy>>>,
+    /// The number of the instance, and what it is.
     instance: u64,
-    /// The call that is under way on each CPU.
-    pending: Vec<Option<Past>>,
+    of_instance: Instance,
+    mode: Mode,
+    /// The instance was not there from its beginning: its state is what could be told of it.
+    made_up: bool,
+    /// CPUs of which records are missing up to here.
+    gaps: BTreeSet<u32>,
+    /// The call that is under way on each CPU, or that ended although it did not in the recording.
+    pending: Vec<Option<Pending>>,
     history: VecDeque<Past>,
     outcome: Outcome,
     exact: Option<Exact>,
@@ -103,44 +140,181 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn remark(&mut self, remark: String) {
-        self.outcome.remarks.push(remark);
-    }
-
     fn is_over(&self) -> bool {
         let stopped = self.options.stop_on_difference && self.outcome.first.is_some() && self.after == 0;
         stopped || self.outcome.calls >= self.options.until
     }
 
-    fn take(&mut self, recorded: Recorded, instance: Option<&Instance>) -> Result<(), ReplayError> {
-        let Recorded { cpu, time_ns, item } = recorded;
+    fn take<R: Read>(&mut self, recorded: Recorded, ahead: &mut Ahead<R>) -> Result<(), ReplayError> {
+        let Recorded { cpu, time_ns, .. } = recorded;
         let first_ns = *self.first_ns.get_or_insert(time_ns);
         self.outcome.span_ns = time_ns - first_ns.min(time_ns);
-        match (item, instance) {
-            (Item::Entry(Entry::Call(call)), _) => self.call(cpu, time_ns, call),
-            (Item::Entry(Entry::Mark(mark)), Some(instance)) => match mark.mark {
-                Mark::Begin | Mark::HandOver if mark.instance > self.instance => {
-                    self.next_instance(mark.mark, mark.instance, instance)?;
-                }
-                _ => {}
-            },
-            _ => {}
+        match &recorded.item {
+            Item::Gap { lost } => {
+                self.outcome.lost += lost;
+                self.outcome.remarks.push(format!(
+                    "{lost} records of CPU {cpu} are missing before call {} (at {time_ns} ns)",
+                    self.outcome.calls + 1
+                ));
+                self.lose();
+                self.gaps.insert(cpu);
+                return Ok(());
+            }
+            Item::Torn => {
+                self.lose();
+                self.mode = Mode::TakenOut;
+                return Ok(());
+            }
+            Item::Entry(_) if !self.gaps.is_empty() => {
+                self.gaps.remove(&cpu);
+            }
+            Item::Entry(_) => {}
+        }
+        if self.mode == Mode::Lost && self.gaps.is_empty() && matches!(recorded.item, Item::Entry(Entry::Call(_))) {
+            self.make_up(&recorded, ahead)?;
+        }
+        match recorded.item {
+            Item::Entry(Entry::Call(call)) => self.call(cpu, time_ns, call),
+            Item::Entry(Entry::Mark(mark)) => {
+                let instance = ahead.instance(&mark).clone();
+                return self.mark(cpu, mark, instance);
+            }
+            Item::Entry(Entry::Stray(records)) => self.outcome.lost += records,
+            Item::Gap { .. } | Item::Torn => {}
         }
         Ok(())
     }
 
-    fn next_instance(&mut self, mark: Mark, number: u64, instance: &Instance) -> Result<(), ReplayError> {
-        self.instance = number;
-        let (maker, env) = self.makers.find(instance)?;
+    fn mark(&mut self, cpu: u32, mark: RecordedMark, instance: Instance) -> Result<(), ReplayError> {
+        if mark.mark == Mark::Fault {
+            self.fault(cpu);
+            return Ok(());
+        }
+        // It stands in the stream of each CPU.
+        if mark.instance <= self.instance {
+            return Ok(());
+        }
+        self.instance = mark.instance;
+        self.of_instance = instance;
+        let (maker, env) = self.makers.find(&self.of_instance)?;
+        self.end_all();
+        let is_known = matches!(self.mode, Mode::Exact | Mode::Unsure(_));
         let old = self.policy.take().and_then(Rc::into_inner);
+        if !self.gaps.is_empty() || mark.mark == Mark::HandOver && (!is_known || old.is_none()) {
+            self.lose();
+            return Ok(());
+        }
+        let (questions, is_fresh) = (self.questions.clone() as Arc<dyn Host + Send>, mark.mark == Mark::Begin);
         inside(true);
-        let made = contained(|| match (mark, old) {
-            (Mark::HandOver, Some(old)) => maker.hand_over(old, &env),
-            _ => Some(maker.make(&env, Arc::new(NoHost))),
+        let made = contained(|| match old.filter(|_| !is_fresh) {
+            Some(old) => maker.hand_over(old, &env),
+            None => Some(maker.make(&env, questions)),
         });
         inside(false);
-        self.policy = made.ok().flatten().map(Rc::new);
+        if is_fresh {
+            self.flight.start_over();
+            if self.mode != Mode::Exact {
+                self.exact = None;
+                self.mode = Mode::Exact;
+            }
+            self.made_up = false;
+        }
+        match made {
+            Ok(Some(policy)) => self.policy = Some(Rc::new(policy)),
+            Ok(None) => self.lose(),
+            Err(panic) => {
+                self.outcome.remarks.push(format!("instance {} panicked when it was made: {panic}", self.instance));
+                self.lose();
+                self.mode = Mode::TakenOut;
+            }
+        }
         Ok(())
+    }
+
+    /// The policy was taken out on this CPU, in the recording.
+    fn fault(&mut self, cpu: u32) {
+        if self.mode == Mode::TakenOut {
+            return;
+        }
+        let pending = self.pending.get_mut(cpu as usize).and_then(Option::take);
+        // It waited for a lock until it gave up, or did something else that it does not do now.
+        let waits = self.flight.waiting(cpu);
+        let waits = waits.is_some_and(|(wait, _)| self.flight.held().iter().any(|held| held.lock == wait.lock));
+        if let Some(Pending { call, .. }) = pending.filter(|_| self.mode == Mode::Exact && !waits) {
+            self.differs(call, "the policy was taken out here, and goes on in the replay".into(), None);
+        }
+        self.lose();
+        self.mode = Mode::TakenOut;
+    }
+
+    /// From here on the policy's state is not known.
+    fn lose(&mut self) {
+        self.stop_being_exact();
+        self.flight.start_over();
+        self.pending.clear();
+        self.policy = None;
+        self.mode = Mode::Lost;
+    }
+
+    /// Makes an instance that has the tasks that must be waiting before this call.
+    fn make_up<R: Read>(&mut self, now: &Recorded, ahead: &mut Ahead<R>) -> Result<(), ReplayError> {
+        let (maker, env) = self.makers.find(&self.of_instance)?;
+        self.flight.start_over();
+        self.flight.order(Order::Loose);
+        self.questions.set_now_ns(now.time_ns);
+        let questions: Arc<dyn Host + Send> = self.questions.clone();
+        inside(true);
+        let made = contained(|| maker.make(&env, questions));
+        inside(false);
+        let Ok(policy) = made else { return Ok(()) };
+        let calls = policy.calls();
+        self.policy = Some(Rc::new(policy));
+        (self.mode, self.made_up, self.after) = (Mode::Unsure(0), true, 0);
+        let tasks = ahead.tasks(now);
+        self.outcome.remarks.push(format!(
+            "before call {} a new instance was given the {} tasks that wait then, as what follows tells",
+            self.outcome.calls + 1,
+            tasks.waiting.len()
+        ));
+        for task in tasks.others {
+            // It has been there and gone, so that the policy knows of it.
+            let message = tasks.first.get(&task).copied().unwrap_or_default();
+            // Where it was: if it slept, that is known from before the gap at best.
+            let slept = message.call == Call::TaskWakeup as u32;
+            let before = self.stage.known(task).filter(|_| slept).map(|known| known.message.token_cpu);
+            let cpu = before.unwrap_or(message.cpu);
+            let token = RawToken { task, cpu, serial: u32::MAX };
+            let new = Message { call: Call::TaskNew as u32, flags: 0, arg: 0, ..message }.with_token(token);
+            if calls.has(Call::TaskDeparted) && self.tell(0, new).is_some() {
+                let gone = Message { call: Call::TaskDeparted as u32, flags: 0, arg: 0, ..message };
+                self.tell(0, gone.with_token(RawToken::NONE));
+            }
+        }
+        for token in tasks.waiting {
+            let message = tasks.first.get(&token.task).copied();
+            let message = message.unwrap_or(Message { task: token.task, weight: 1024, ..Message::default() });
+            let new = Message { call: Call::TaskNew as u32, cpu: token.cpu, flags: 0, arg: 0, ..message };
+            let new = new.with_token(token);
+            self.stage.begins(now.time_ns, &new);
+            self.tell(0, new);
+        }
+        Ok(())
+    }
+
+    /// Delivers a call that is not in the recording.
+    fn tell(&mut self, cpu: u32, message: Message) -> Option<Reply> {
+        let policy = self.policy.clone()?;
+        if self.flight.waiting(cpu).is_some() {
+            return None;
+        }
+        let done = self.flight.begin(cpu, Job { policy, message, notes: Vec::new(), is_ordered: false });
+        match done {
+            Some(done) => done.reply.ok(),
+            None => {
+                self.flight.give_up(cpu);
+                None
+            }
+        }
     }
 
     fn call(&mut self, cpu: u32, time_ns: u64, call: RecordedCall) {
@@ -154,10 +328,15 @@ impl Run<'_> {
         self.history.push_back(past.clone());
         if self.after > 0 {
             self.after -= 1;
-            if let Some(first) = &mut self.outcome.first {
+            let first = if self.made_up { &mut self.outcome.first_not_exact } else { &mut self.outcome.first };
+            if let Some(first) = first {
                 first.after.push(past.clone());
             }
         }
+        if self.flight.any_waiting() {
+            self.see_to_those_that_wait(cpu, number);
+        }
+        self.stage.begins(time_ns, &message);
         let Some(policy) = &self.policy else { return };
         let job = Job { policy: policy.clone(), message, notes, is_ordered: true };
         let index = cpu as usize;
@@ -165,76 +344,199 @@ impl Run<'_> {
             self.pending.resize(index + 1, None);
         }
         self.outcome.replayed += 1;
-        self.pending[index] = Some(past);
-        if let Some((at, stop)) = self.options.before_call {
-            if at == number {
-                stop();
-            }
+        self.questions.set_now_ns(time_ns);
+        self.pending[index] = Some(Pending { call: past, picks: 0 });
+        if self.options.before_call == Some(number) {
+            crate::ekiden_replay_stop();
         }
         if let Some(done) = self.flight.begin(cpu, job) {
             self.ended(cpu, done);
         }
+        self.go_on();
+    }
+
+    fn go_on(&mut self) {
         while let Some((cpu, done)) = self.flight.go_on() {
             self.ended(cpu, done);
         }
     }
 
+    /// A call begins on `cpu`, so that the one before must have ended.
+    #[cold]
+    fn see_to_those_that_wait(&mut self, cpu: u32, number: u64) {
+        let is_unsure = matches!(self.mode, Mode::Unsure(_));
+        for index in 0..self.pending.len() as u32 {
+            let Some(pending) = &self.pending[index as usize] else { continue };
+            let waits_too_long = is_unsure && pending.call.number + PATIENCE < number;
+            if index == cpu || waits_too_long {
+                self.end(index);
+            }
+        }
+        self.go_on();
+    }
+
+    /// The call that waits on `cpu`, if one does, has to end.
+    fn end(&mut self, cpu: u32) {
+        let Some((wait, _)) = self.flight.waiting(cpu) else { return };
+        let Some(pending) = self.pending[cpu as usize].clone() else { return };
+        if pending.call.recorded.is_some() {
+            let at = wait.place.map_or_else(|| "that it tries".into(), |at| format!("at {}:{}", at.file(), at.line()));
+            let what = format!(
+                "it waits for ever for the lock {at}: to be number {} to have it, and {} have had it",
+                wait.turn, wait.taken
+            );
+            self.differs(pending.call, what, None);
+        }
+        self.pending[cpu as usize] = None;
+        self.flight.force(cpu);
+    }
+
+    /// No call may be under way from here on.
+    fn end_all(&mut self) {
+        if self.flight.any_waiting() {
+            (0..self.pending.len() as u32).for_each(|cpu| self.end(cpu));
+        }
+    }
+
+    #[inline]
     fn ended(&mut self, cpu: u32, done: Done) {
-        let Some(past) = self.pending[cpu as usize].take() else { return };
+        let Some(pending) = self.pending[cpu as usize].take() else { return };
         let Done { job, reply, taken } = done;
-        let same = |reply: &Reply| Some(Reply { dropped: RawToken::NONE, ..*reply }) == past.recorded;
-        if reply.as_ref().is_ok_and(same) && taken == job.notes.len() {
-            self.agrees(&past);
-            return;
+        let Some(recorded) = pending.call.recorded else { return self.ended_unlike_recorded(cpu, pending, reply) };
+        let is_same = |reply: &Reply| Reply { dropped: RawToken::NONE, ..*reply } == recorded;
+        let is_exact = reply.as_ref().is_ok_and(is_same) && (taken == job.notes.len() || pending.picks > 0);
+        if is_exact {
+            self.stage.picked(recorded.token);
+            return self.agrees(&pending.call);
+        }
+        if let (true, Ok(reply)) = (self.made_up || self.mode != Mode::Exact, &reply) {
+            let token = reply.token;
+            let is_stale = !token.is_none() && token != recorded.token && !self.stage.waits(token);
+            if is_stale && job.message.call == Call::PickNextTask as u32 && pending.picks < PICKS_MAX {
+                return self.pick_again(cpu, pending, token);
+            }
         }
         let what = match &reply {
             Err(panic) => format!("the policy panicked: {panic}"),
-            Ok(reply) if !same(reply) => "it answered differently".to_owned(),
+            Ok(reply) if !is_same(reply) => "it answered differently".to_owned(),
             Ok(_) => format!("it learnt {} things, and {taken} in the replay", job.notes.len()),
         };
-        self.differs(past, what, reply.ok());
+        let has_panicked = reply.is_err();
+        let reply = reply.ok();
+        self.differs(pending.call, what, reply);
+        let token = reply.map_or(RawToken::NONE, |reply| reply.token);
+        if !token.is_none() && token != recorded.token && job.message.call == Call::PickNextTask as u32 {
+            // What ran is what ran: the policy has to live with it.
+            self.hand_back(cpu, token);
+        }
+        self.stage.picked(recorded.token);
+        if has_panicked {
+            self.lose();
+        }
     }
 
+    /// In the recording this call has no end.
+    #[cold]
+    fn ended_unlike_recorded(&mut self, cpu: u32, pending: Pending, reply: Result<Reply, String>) {
+        match reply {
+            Err(panic) => {
+                let Past { number, .. } = pending.call;
+                self.outcome.remarks.push(format!("call {number} panics as it did when it was recorded: {panic}"));
+                self.agrees(&pending.call);
+            }
+            // Whether that is right is known when the mark of a fault follows, or does not.
+            Ok(_) => self.pending[cpu as usize] = Some(pending),
+        }
+    }
+
+    fn pick_again(&mut self, cpu: u32, pending: Pending, stale: RawToken) {
+        self.hand_back(cpu, stale);
+        let Some(policy) = self.policy.clone() else { return };
+        let message = pending.call.message;
+        self.pending[cpu as usize] = Some(Pending { picks: pending.picks + 1, ..pending });
+        if let Some(done) = self.flight.begin(cpu, Job { policy, message, notes: Vec::new(), is_ordered: false }) {
+            self.ended(cpu, done);
+        }
+    }
+
+    /// The policy picked what did not run.
+    fn hand_back(&mut self, cpu: u32, token: RawToken) {
+        let reason = if self.stage.waits(token) { RefusalReason::NotAllowed } else { RefusalReason::Stale };
+        let message = self.stage.about(Call::PntErr, cpu, token);
+        self.tell(cpu, Message { flags: reason as u32, ..message });
+    }
+
+    #[inline]
     fn agrees(&mut self, past: &Past) {
-        match &mut self.exact {
-            Some(exact) => (exact.to, exact.to_ns) = (past.number, past.time_ns),
-            None => {
-                let Past { number, time_ns, .. } = *past;
-                self.exact =
-                    Some(Exact { from: number, to: number, from_ns: time_ns, to_ns: time_ns, from_beginning: true });
+        match self.mode {
+            Mode::Exact => {}
+            Mode::Unsure(agreeing) if agreeing + 1 < self.options.agreeing => {
+                self.mode = Mode::Unsure(agreeing + 1);
+                if agreeing > 0 {
+                    return self.goes_on_exactly(past);
+                }
+                self.exact = Some(Exact::at(past, false));
+                return;
+            }
+            _ => {
+                self.mode = Mode::Exact;
+                self.flight.order(Order::Strict);
             }
         }
+        self.goes_on_exactly(past);
+    }
+
+    #[inline]
+    fn goes_on_exactly(&mut self, past: &Past) {
+        match &mut self.exact {
+            Some(exact) => (exact.to, exact.to_ns) = (past.number, past.time_ns),
+            None => self.exact = Some(Exact::at(past, true)),
+        }
+    }
+
+    /// What was exact up to here is noted, if it was for long enough.
+    fn stop_being_exact(&mut self) {
+        let exact = self.exact.take();
+        self.outcome.exact.extend(exact.filter(|_| self.mode == Mode::Exact));
     }
 
     #[cold]
     fn differs(&mut self, past: Past, what: String, replayed: Option<Reply>) {
-        self.outcome.differences += 1;
-        self.outcome.exact.extend(self.exact.take());
-        if self.outcome.first.is_some() {
+        let was_exact = self.mode == Mode::Exact;
+        self.stop_being_exact();
+        self.mode = Mode::Unsure(0);
+        self.flight.order(Order::Loose);
+        let (count, first) = if self.made_up {
+            (&mut self.outcome.not_exact, &self.outcome.first_not_exact)
+        } else {
+            (&mut self.outcome.differences, &self.outcome.first)
+        };
+        *count += 1;
+        if !was_exact || first.is_some() {
             return;
         }
         let earlier = || self.history.iter().rev().filter(|call| call.number < past.number);
         let mut before: Vec<Past> = earlier().take(SHOWN).cloned().collect();
-        let task = if past.message.task.is_none() {
-            past.recorded.map_or(past.message.task, |reply| reply.token.task)
-        } else {
-            past.message.task
-        };
-        let is_about =
-            |call: &&Past| call.message.task == task || call.recorded.is_some_and(|reply| reply.token.task == task);
+        let of_reply = |reply: Option<Reply>| reply.map_or(past.message.task, |reply| reply.token.task);
+        let task = if past.message.task.is_none() { of_reply(past.recorded) } else { past.message.task };
+        let task = if task.is_none() { of_reply(replayed) } else { task };
+        let is_about = |call: &&Past| call.message.task == task || of_reply(call.recorded) == task;
         let mut history: Vec<Past> =
             if task.is_none() { Vec::new() } else { earlier().filter(is_about).take(SHOWN).cloned().collect() };
         before.reverse();
         history.reverse();
         let waiting = self.flight.all_waiting().map(|(cpu, wait, _)| (cpu, wait));
         let locks = outcome::locks(&self.flight.held(), waiting);
-        self.after = SHOWN;
-        let after = self.history.iter().filter(|call| call.number > past.number).take(SHOWN).cloned().collect();
-        self.outcome.first = Some(Difference { call: past, what, replayed, before, after, locks, history });
+        let after: Vec<Past> =
+            self.history.iter().filter(|call| call.number > past.number).take(SHOWN).cloned().collect();
+        self.after = SHOWN - after.len();
+        let first = if self.made_up { &mut self.outcome.first_not_exact } else { &mut self.outcome.first };
+        *first = Some(Difference { call: past, what, replayed, before, after, locks, history });
     }
 
     fn finish(mut self) -> Outcome {
-        self.outcome.exact.extend(self.exact.take());
+        self.end_all();
+        self.stop_being_exact();
         self.outcome
     }
 }

@@ -1,55 +1,103 @@
 //! What the simulator records is replayed without a difference, for every policy of the project.
 
-use std::cell::RefCell;
-use std::io::{self, Write};
-use std::rc::Rc;
+mod common;
 
-use ekiden::Scheduler;
+use common::record;
+use ekiden::{Scheduler, Topology};
 use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
-use ekiden_replay::Replay;
-use ekiden_sim::{Machine, Simulation};
-use ekiden_workload::builtin;
+use ekiden_replay::{Outcome, Replay};
+use ekiden_sim::{Injection, Jitter, Machine, Simulation, Successor};
+use ekiden_test_policies::Drowsy;
+use ekiden_workload::{Workload, builtin, loads};
 
-#[derive(Clone, Default)]
-struct Memory(Rc<RefCell<Vec<u8>>>);
-
-impl Write for Memory {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.borrow_mut().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn replays<S: Scheduler>(load: &str) {
-    let memory = Memory::default();
-    let load = builtin::find(load, 4).unwrap().workload;
-    Simulation::of::<S>(Machine::flat(4), "").recorded_into(memory.clone()).run(&load).unwrap();
-    let outcome = Replay::of::<S>().run(&memory.0.borrow()[..]).unwrap();
+fn is_exact(what: &str, outcome: &Outcome) {
     if let Some(first) = &outcome.first {
-        panic!("{}: {first}", S::NAME);
+        panic!("{what}: {first}");
     }
-    assert!(outcome.calls > 100 && outcome.is_exact(), "{}: {outcome:?}", S::NAME);
+    assert!(outcome.calls > 50 && outcome.is_exact(), "{what}: {outcome:?}");
+    let [exact] = outcome.exact[..] else { panic!("{what}: {:?}", outcome.exact) };
+    assert_eq!((exact.from, exact.to), (1, outcome.calls), "{what}");
 }
 
-#[test]
-fn wfq_replays_exactly() {
-    replays::<Wfq>("churn");
+/// A machine on which placement matters, where things take different times.
+fn machine() -> Machine {
+    let mut machine = Machine::new(Topology::regular(2, 1, 2, 2));
+    machine.model.jitter = Jitter { sleep_ns: 50_000, work_permille: 50 };
+    machine
 }
 
-#[test]
-fn fifo_replays_exactly() {
-    replays::<Fifo>("churn");
+fn load(name: &str) -> Workload {
+    let known = builtin::find(name, 8).map(|case| case.workload);
+    known.unwrap_or_else(|| loads::make(name, 8).unwrap_or_else(|error| panic!("{name}: {error}")))
 }
 
-#[test]
-fn cfs_replays_exactly() {
-    replays::<Cfs>("churn");
+fn every_load_replays_exactly<S: Scheduler>() {
+    for name in ["churn", "sleepers", "hackbench", "hotplug:rounds=3+hogs:count=10", "forks", "schbench:rounds=10"] {
+        let (recording, report) = record(Simulation::of::<S>(machine(), "").seed(3), &load(name));
+        assert_eq!(report.fault, None);
+        is_exact(&format!("{} under {name}", S::NAME), &Replay::of::<S>().run(&recording[..]).unwrap());
+    }
 }
 
-#[test]
-fn eevdf_replays_exactly() {
-    replays::<Eevdf>("churn");
+fn changes_from_outside_replay_exactly<S: Scheduler>() {
+    let load = load("hogs:count=12:ms=20+periodic:rounds=20");
+    let names: Vec<String> = load.instances().map(|(name, _)| name).collect();
+    let mut simulation = Simulation::of::<S>(machine(), "");
+    for (at_ms, task) in (1..).zip(&names) {
+        let at_ns = at_ms * 1_000_000;
+        let cpus = Some(vec![at_ms as u32 % 8, (at_ms as u32 + 3) % 8]);
+        simulation = simulation
+            .inject(at_ns, Injection::Nice { task: task.clone(), nice: at_ms as i32 % 20 - 10 })
+            .inject(at_ns + 300_000, Injection::Affinity { task: task.clone(), cpus })
+            .inject(at_ns + 500_000, Injection::Depart { task: task.clone() })
+            .inject(at_ns + 700_000, Injection::Return { task: task.clone() })
+            .inject(at_ns + 900_000, Injection::Hint { task: Some(task.clone()), bytes: vec![at_ms as u8; 8] });
+    }
+    let hints = Injection::QueueReady { queue: 1, hints: vec![7; 24] };
+    let simulation = simulation
+        .inject(2_000_000, Injection::QueueOpen { queue: 1 })
+        .inject(3_000_000, hints)
+        .inject(3_500_000, Injection::Hint { task: None, bytes: Vec::new() })
+        .inject(4_000_000, Injection::QueueClose { queue: 1 });
+    let (recording, report) = record(simulation, &load);
+    assert_eq!(report.fault, None);
+    is_exact(S::NAME, &Replay::of::<S>().run(&recording[..]).unwrap());
 }
+
+fn upgrades_replay_exactly<S: Scheduler>() {
+    let simulation = Simulation::of::<S>(machine(), "")
+        .upgrade(500_000, Successor::of::<S>(""))
+        .upgrade(1_000_000, Successor::of::<Drowsy>(""))
+        .upgrade(2_000_000, Successor::of::<S>(""))
+        .upgrade(3_000_000, Successor::of::<S>(""));
+    let (recording, report) = record(simulation, &load("churn"));
+    assert_eq!(report.fault, None);
+    is_exact(S::NAME, &Replay::of::<S>().and::<Drowsy>().run(&recording[..]).unwrap());
+    let error = Replay::of::<S>().run(&recording[..]).unwrap_err().to_string();
+    assert!(error.contains("the policy `drowsy`") && error.contains(S::NAME), "{error}");
+}
+
+macro_rules! round_trips {
+    ($($policy:ident $module:ident)*) => {$(
+        mod $module {
+            use super::*;
+
+            #[test]
+            fn every_load_replays_exactly() {
+                super::every_load_replays_exactly::<$policy>();
+            }
+
+            #[test]
+            fn changes_from_outside_replay_exactly() {
+                super::changes_from_outside_replay_exactly::<$policy>();
+            }
+
+            #[test]
+            fn upgrades_replay_exactly() {
+                super::upgrades_replay_exactly::<$policy>();
+            }
+        }
+    )*};
+}
+
+round_trips!(Fifo fifo Wfq wfq Cfs cfs Eevdf eevdf);

@@ -1,7 +1,6 @@
 //! A FIFO with stealing that goes wrong in one chosen call, in one chosen way. It gives up being useful.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use ekiden::{Call, HintRefused, Hints, QueueId, prelude::*};
 
@@ -27,13 +26,13 @@ pub struct Faulty {
     lock: SpinLock<Vec<u64>>,
     call: u64,
     fault: u64,
-    left: AtomicU32,
+    left: Shared<u32>,
 }
 
 impl Faulty {
     /// Whether it is time to go wrong in `call`; in the ways that need nothing of the call, does it.
     fn trips(&self, call: Call) -> bool {
-        if self.call != call as u64 || self.left.load(Relaxed) == 0 || self.left.fetch_sub(1, Relaxed) != 1 {
+        if self.call != call as u64 || self.left.get() == 0 || self.left.fetch_sub(1) != 1 {
             return false;
         }
         if self.fault == Fault::Panic as u64 {
@@ -74,7 +73,7 @@ impl Scheduler for Faulty {
             lock: SpinLock::default(),
             call: env.param("call"),
             fault: env.param("fault"),
-            left: AtomicU32::new(env.param("after") as u32),
+            left: Shared::new(env.param("after") as u32),
         }
     }
 

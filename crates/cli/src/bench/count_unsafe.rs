@@ -19,6 +19,7 @@ pub(crate) const MAY_BE_UNSAFE: &[&str] = &[
     "crates/explore",
     "crates/kernel-tests",
     "crates/loader",
+    "crates/replay",
     "crates/workload",
     "kernel/core",
     "kernel/policy",

@@ -1,0 +1,137 @@
+//! `ekiden replay`: the calls of a recording, given to the policy again.
+
+use std::{
+    fs::File,
+    io::BufReader,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Instant,
+};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use ekiden_recording::{Header, RecordingReader};
+use ekiden_replay::Outcome;
+use serde::Serialize;
+
+use crate::{
+    failure::{Exit, Failure},
+    policies,
+};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ekiden sim churn -p wfq --record out.ekirec     records a simulation
+  ekiden replay out.ekirec                        whether the policy answers as it did
+  ekiden replay out.ekirec --set slice_min_us=50  what another parameter changes first
+  ekiden replay out.ekirec --stop-on-diff         no further than the first difference
+It exits with 118 if the policy answers differently, and with 0 if it does not.")]
+pub(crate) struct ReplayCommand {
+    /// A recording, as `ekiden record` and `ekiden sim --record` write it
+    recording: PathBuf,
+    /// Another value of a parameter than the recording says
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// End a few calls after the first difference
+    #[arg(long)]
+    stop_on_diff: bool,
+    /// End after this call
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    until: Option<u64>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    recording: &'a Header,
+    #[serde(flatten)]
+    outcome: &'a Outcome,
+    /// How long what was replayed took to happen, and to replay.
+    happened_s: f64,
+    replay_s: f64,
+    /// The one divided by the other.
+    replay_per_happened: f64,
+    replay_ns_per_call: f64,
+}
+
+impl ReplayCommand {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let header = RecordingReader::new(open(&self.recording)?).with_context(|| self.context())?.header().clone();
+        let mut replay = policies::replay();
+        if !self.set.is_empty() {
+            let all = format!("{} {}", header.instance.params, self.set.join(" "));
+            policies::check_params(&header.instance.policy, &all)?;
+            replay = replay.with_params(&all);
+        }
+        if self.stop_on_diff {
+            replay = replay.stop_on_difference();
+        }
+        if let Some(call) = self.until {
+            replay = replay.until(call);
+        }
+        let begin = Instant::now();
+        let outcome = replay.run(open(&self.recording)?).map_err(|error| {
+            let exit = match &error {
+                ekiden_replay::ReplayError::OtherPolicy { .. } => Exit::NoPolicy,
+                ekiden_replay::ReplayError::Params { .. } => Exit::BadParameters,
+                _ => Exit::Other,
+            };
+            Failure::new(exit, format!("{}: {error}", self.context()))
+        })?;
+        let replay_s = begin.elapsed().as_secs_f64();
+        let happened_s = outcome.span_ns as f64 / 1e9;
+        let report = Report {
+            recording: &header,
+            outcome: &outcome,
+            happened_s,
+            replay_s,
+            replay_per_happened: replay_s / happened_s,
+            replay_ns_per_call: replay_s * 1e9 / outcome.replayed.max(1) as f64,
+        };
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&report)?);
+        } else {
+            print!("{}", report.to_text());
+        }
+        Ok(if outcome.differences == 0 { ExitCode::SUCCESS } else { Exit::BrokenPromise.into() })
+    }
+
+    fn context(&self) -> String {
+        self.recording.display().to_string()
+    }
+}
+
+fn open(path: &Path) -> Result<BufReader<File>> {
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(BufReader::with_capacity(1 << 20, file))
+}
+
+impl Report<'_> {
+    fn to_text(&self) -> String {
+        let Self { recording, outcome, .. } = self;
+        let mut text = format!(
+            "{} under {}: {} calls in {:.3} s, {} replayed in {:.3} s ({:.0} ns a call)\n",
+            if recording.workload.is_empty() { "a recording" } else { &recording.workload },
+            recording.instance.policy,
+            outcome.calls,
+            self.happened_s,
+            outcome.replayed,
+            self.replay_s,
+            self.replay_ns_per_call,
+        );
+        for exact in &outcome.exact {
+            let how = if exact.from_beginning { "" } else { ", as far as can be told" };
+            text += &format!("exact from call {} to {}{how}\n", exact.from, exact.to);
+        }
+        for remark in &outcome.remarks {
+            text += &format!("{remark}\n");
+        }
+        if let Some(first) = &outcome.first {
+            text += &format!("first difference: {first}");
+        }
+        text + &format!("{} differences\n", outcome.differences)
+    }
+}

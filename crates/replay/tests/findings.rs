@@ -1,0 +1,198 @@
+//! What a replay finds, and what it says of recordings that are not whole.
+
+mod common;
+
+use common::{record, rewritten};
+use ekiden::prelude::*;
+use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
+use ekiden_recording::Record;
+use ekiden_replay::{Outcome, Replay, ReplayError};
+use ekiden_sim::{Machine, Simulation};
+use ekiden_test_policies::Faulty;
+use ekiden_workload::{Workload, loads};
+
+fn load() -> Workload {
+    loads::make("hogs:count=6:ms=200+periodic:tasks=6:rounds=300", 4).unwrap()
+}
+
+fn recording<S: Scheduler>() -> Vec<u8> {
+    record(Simulation::of::<S>(Machine::flat(4), ""), &load()).0
+}
+
+fn replay<S: Scheduler>(recording: &[u8]) -> Outcome {
+    Replay::of::<S>().run(recording).unwrap()
+}
+
+#[test]
+fn a_changed_constant_is_found_and_its_first_effect_is_shown() {
+    let recording = recording::<Wfq>();
+    let outcome = Replay::of::<Wfq>().with_params("slice_min_us=2999 period_us=100").run(&recording[..]).unwrap();
+    let first = outcome.first.unwrap();
+    let shown = first.to_string();
+    assert!(outcome.differences > 0 && outcome.exact[0].to == first.call.number - 1, "{shown}");
+    assert_eq!((first.before.len(), first.after.len()), (5, 5), "{shown}");
+    assert_ne!(first.call.recorded.unwrap().slice_ns, first.replayed.unwrap().slice_ns);
+    assert!(shown.contains("it answered differently") && shown.contains("slice 2999000 ns"), "{shown}");
+    assert!(shown.contains("pick_next_task(cpu") && shown.contains("the last calls about its task:"), "{shown}");
+}
+
+#[test]
+fn it_ends_at_the_first_difference_or_after_a_call_if_told_so() {
+    let recording = recording::<Wfq>();
+    let all = replay::<Wfq>(&recording);
+    let replay = || Replay::of::<Wfq>().with_params("slice_min_us=2999 period_us=100");
+    let outcome = replay().stop_on_difference().run(&recording[..]).unwrap();
+    assert_eq!((outcome.differences, outcome.calls), (1, outcome.first.unwrap().call.number + 5));
+    assert!(outcome.calls < all.calls);
+    let outcome = Replay::of::<Wfq>().until(17).run(&recording[..]).unwrap();
+    assert_eq!((outcome.calls, outcome.replayed, outcome.differences), (17, 17, 0));
+}
+
+#[test]
+fn recordings_of_other_policies_or_with_other_parameters_are_refused() {
+    let recording = recording::<Fifo>();
+    let error = Replay::of::<Wfq>().run(&recording[..]).unwrap_err();
+    assert!(matches!(&error, ReplayError::OtherPolicy { policy, .. } if policy == "fifo"), "{error}");
+    let error = Replay::of::<Fifo>().with_params("colour=3").run(&recording[..]).unwrap_err();
+    assert!(matches!(error, ReplayError::Params { .. }), "{error}");
+}
+
+/// Without so many records from one on.
+fn without(recording: &[u8], from: usize, len: usize) -> Vec<u8> {
+    rewritten(recording, |_, records| {
+        let rest = records[from + len..].to_vec();
+        vec![(0, 0, records[..from].to_vec()), (0, (from + len) as u64, rest)]
+    })
+}
+
+fn goes_on_after_a_gap<S: Scheduler>(at_least: f64) {
+    let whole = recording::<S>();
+    let nr_calls = replay::<S>(&whole).calls;
+    let outcome = Replay::of::<S>().agreeing(100).run(&without(&whole, 2_000, 301)[..]).unwrap();
+    let remarks = outcome.remarks.join("\n");
+    assert!(outcome.lost >= 301 && outcome.calls < nr_calls, "{outcome:?}");
+    assert!(remarks.contains("301 records of CPU 0 are missing before call"), "{remarks}");
+    assert!(remarks.contains("a new instance was given the"), "{remarks}");
+    assert_eq!(outcome.first.as_ref().map(ToString::to_string), None, "{}", S::NAME);
+    let [first, later @ ..] = &outcome.exact[..] else { panic!("{}: {outcome:?}", S::NAME) };
+    let exactly: u64 = later.iter().map(|exact| exact.to - exact.from + 1).sum();
+    assert!(first.from_beginning && later.iter().all(|exact| !exact.from_beginning), "{:?}", outcome.exact);
+    let part = exactly as f64 / (outcome.calls - first.to) as f64;
+    assert!(part > at_least, "{}: {part} after the gap: {:?}", S::NAME, outcome.exact);
+}
+
+#[test]
+fn fifo_goes_on_after_a_gap() {
+    goes_on_after_a_gap::<Fifo>(0.95);
+}
+
+#[test]
+fn wfq_goes_on_after_a_gap() {
+    goes_on_after_a_gap::<Wfq>(0.5);
+}
+
+#[test]
+fn cfs_goes_on_after_a_gap() {
+    goes_on_after_a_gap::<Cfs>(0.0);
+}
+
+#[test]
+fn eevdf_goes_on_after_a_gap() {
+    goes_on_after_a_gap::<Eevdf>(0.0);
+}
+
+#[test]
+fn a_recording_that_begins_in_the_middle_is_replayed_from_there() {
+    let whole = recording::<Fifo>();
+    let middle = rewritten(&whole, |_, records| vec![(0, 0, records[1_501..].to_vec())]);
+    let outcome = Replay::of::<Fifo>().agreeing(100).run(&middle[..]).unwrap();
+    assert!(!outcome.exact[0].from_beginning && outcome.exact[0].to == outcome.calls, "{outcome:?}");
+    assert_eq!(outcome.differences, 0);
+}
+
+fn panics(params: &str) -> Outcome {
+    let (recording, report) = record(Simulation::of::<Faulty>(Machine::flat(4), params), &load());
+    assert!(report.fault.is_some());
+    replay::<Faulty>(&recording)
+}
+
+#[test]
+fn a_policy_that_was_taken_out_panics_again_in_the_same_call() {
+    for params in ["call=3 after=40", "call=0 after=77", "call=6 fault=4 after=9", "call=2 after=3"] {
+        let outcome = panics(params);
+        assert_eq!(outcome.first.as_ref().map(ToString::to_string), None, "{params}");
+        assert_eq!((outcome.differences, outcome.not_exact), (0, 0), "{params}: {outcome:?}");
+        if params.contains("fault=4") {
+            continue;
+        }
+        let remarks = outcome.remarks.join("\n");
+        assert!(remarks.contains("panics as it did when it was recorded: planted in"), "{params}: {remarks}");
+    }
+}
+
+/// First come, first served, as long as nobody has run for too long.
+struct Strict {
+    queues: PerCpu<SpinLock<FifoQueue<Self>>>,
+    ran_ns_max: u64,
+}
+
+#[policy]
+impl Scheduler for Strict {
+    const PARAMS: &'static [Param] = &[Param { name: "ran_ms_max", help: "how long", default: 10, min: 1, max: 1_000 }];
+
+    fn new(env: &Env) -> Self {
+        let ran_ns_max = env.param("ran_ms_max") * 1_000_000;
+        Self { queues: PerCpu::new(env, |_| SpinLock::default()), ran_ns_max }
+    }
+
+    fn enqueue(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
+        assert!(task.runtime_ns < self.ran_ns_max, "task {} has run for too long", task.pid);
+        self.queues[token.cpu()].lock().push_back(token);
+    }
+
+    fn pick_next_task(&self, _: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
+        self.queues[cpu].lock().pop_front()
+    }
+}
+
+#[test]
+fn a_panic_that_was_none_is_a_difference_and_so_is_none_that_was() {
+    let of = |params| record(Simulation::of::<Strict>(Machine::flat(4), params), &load());
+    let (recording, report) = of("ran_ms_max=1000");
+    assert!(report.fault.is_none());
+    let outcome = Replay::of::<Strict>().with_params("ran_ms_max=20").run(&recording[..]).unwrap();
+    let first = outcome.first.unwrap().to_string();
+    assert!(first.starts_with("the policy panicked: task 100") && first.contains("tests/findings.rs:"), "{first}");
+    let (recording, report) = of("ran_ms_max=20");
+    assert!(report.fault.is_some());
+    let outcome = Replay::of::<Strict>().with_params("ran_ms_max=1000").run(&recording[..]).unwrap();
+    let first = outcome.first.unwrap().to_string();
+    assert!(first.starts_with("the policy was taken out here, and goes on in the replay"), "{first}");
+    assert!(first.contains("and did not end"), "{first}");
+}
+
+#[test]
+fn a_recording_that_breaks_off_is_replayed_up_to_there() {
+    let whole = recording::<Wfq>();
+    let outcome = replay::<Wfq>(&whole[..whole.len() - 10]);
+    assert_eq!((outcome.differences, outcome.not_exact), (0, 0));
+    assert!(outcome.remarks.iter().any(|remark| remark.contains("cut off at byte")), "{:?}", outcome.remarks);
+    assert!(outcome.replayed > 500, "{outcome:?}");
+}
+
+#[test]
+fn whatever_the_records_say_a_replay_survives_it() {
+    let whole = recording::<Eevdf>();
+    for seed in 1..=20 {
+        let mut random = ekiden_workload::random::Random::new(seed);
+        let damaged = rewritten(&whole, |_, mut records: Vec<Record>| {
+            for _ in 0..50 {
+                let at = random.next() as usize % records.len();
+                records[at].0[random.next() as usize % 8] ^= 1 << (random.next() % 64);
+            }
+            vec![(0, 0, records)]
+        });
+        let outcome = replay::<Eevdf>(&damaged);
+        assert!(outcome.calls > 500, "{outcome:?}");
+    }
+}
