@@ -44,6 +44,9 @@ pub(crate) struct Run {
     /// Memory for the newest calls of each CPU, which are saved if the policy is taken out; 0 for none
     #[arg(long, value_name = "KIB", default_value_t = 1_024, value_parser = clap::value_parser!(u64).range(0..=262_144))]
     flight_kib: u64,
+    /// Where its last calls are saved if it is taken out
+    #[arg(long, value_name = "DIR", default_value = session::FLIGHTS)]
+    flights: PathBuf,
     /// Record every call to this file, from the first one on; each CPU has at least 16 MiB of memory for that
     #[arg(long, value_name = "FILE", conflicts_with = "flight_kib")]
     record: Option<PathBuf>,
@@ -69,6 +72,7 @@ impl Run {
             attached: self.attached,
             max_tasks: self.max_tasks,
             arena_mib: self.arena_mib,
+            flights: self.flights.clone(),
             flight_kib: if self.record.is_some() { RECORDING_KIB } else { self.flight_kib },
             ..Plan::new(&self.policy, &modules)
         };

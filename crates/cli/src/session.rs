@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const RECORD_BYTES: u64 = 64;
 
 /// Where the last calls of policies are kept that were taken out.
-const FLIGHTS: &str = "/var/tmp/ekiden";
+pub(crate) const FLIGHTS: &str = "/var/tmp/ekiden";
 
 /// Where the reason is kept for which a policy was taken out: the module that knows it is unloaded.
 const LAST_FAULT: &str = "/run/ekiden/last-fault.json";
@@ -40,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) arena_mib: u64,
     /// Memory for the newest calls of each CPU; 0 for no flight recorder.
     pub(crate) flight_kib: u64,
+    /// Where its last calls are saved if it is taken out.
+    pub(crate) flights: PathBuf,
     /// The directory with the modules.
     pub(crate) modules: PathBuf,
 }
@@ -55,6 +57,7 @@ impl Plan {
             max_tasks: config.max_tasks,
             arena_mib: config.arena_bytes >> 20,
             flight_kib: config.tape_records * RECORD_BYTES / 1024,
+            flights: FLIGHTS.into(),
             modules: modules.to_owned(),
         }
     }
@@ -77,7 +80,11 @@ impl Plan {
         let session = Session::start(&config)?;
         let flight = match self.flight_kib {
             0 => None,
-            _ => Some((RefCell::new(Tape::open(session.control())?), header("flight recorder")?.0)),
+            _ => Some(Flight {
+                tape: RefCell::new(Tape::open(session.control())?),
+                header: header("flight recorder")?.0,
+                directory: self.flights.clone(),
+            }),
         };
         Ok(Held { session, policy: self.policy.clone(), flight, _guard: guard })
     }
@@ -88,9 +95,15 @@ pub(crate) struct Held {
     // In this order: the modules can go when the session is over.
     session: Session,
     policy: String,
-    /// What the CPUs have written down stays readable when the policy is gone.
-    flight: Option<(RefCell<Tape>, Header)>,
+    flight: Option<Flight>,
     _guard: Unload,
+}
+
+/// The flight recorder: what the CPUs have written down stays readable when the policy is gone.
+struct Flight {
+    tape: RefCell<Tape>,
+    header: Header,
+    directory: PathBuf,
 }
 
 impl Held {
@@ -109,9 +122,9 @@ impl Held {
 
     /// Saves the newest calls. That it cannot be done is said, and does not stand in the way of anything.
     fn save_flight(&self, fault: &LastFault) -> Option<PathBuf> {
-        let (tape, header) = self.flight.as_ref()?;
-        let path = Path::new(FLIGHTS).join(format!("{}-{}.ekirec", fault.policy, fault.at));
-        let saved = fs::create_dir_all(FLIGHTS)
+        let Flight { tape, header, directory } = self.flight.as_ref()?;
+        let path = directory.join(format!("{}-{}.ekirec", fault.policy, fault.at));
+        let saved = fs::create_dir_all(directory)
             .and_then(|()| File::create(&path))
             .map_err(anyhow::Error::from)
             .and_then(|file| Ok(dump(&mut tape.borrow_mut(), header, file)?));

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    fs::File,
     io::BufWriter,
     path::{Path, PathBuf},
     process::{Command, ExitCode},

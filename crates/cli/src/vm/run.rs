@@ -1,6 +1,10 @@
 //! `ekiden vm run`: a command under a policy, in the machine that was started or in one of its own.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -11,13 +15,19 @@ use crate::{
     machine::{Shape, exit_code, follow, guest_command, install_modules},
     modules, policies,
     progress::Progress,
+    session::FLIGHTS,
 };
+
+/// Where a guest leaves recordings, in the directory that is shared with it, and how it calls the one that was asked for.
+const RECORDINGS: &str = "recordings";
+const WANTED: &str = "wanted.ekirec";
 
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   ekiden vm run wfq -- ekiden-load run fair-share --check
   ekiden vm run wfq --set slice_min_us=1000 --cpus 8 -- ekiden-load messaging
+  ekiden vm run wfq --record out.ekirec -- ekiden-load run messaging; ekiden replay out.ekirec
   ekiden vm run fifo --kernel 7.2.13                   until Ctrl-C
 The exit code is that of the command, or 101 if the policy was taken out (see `ekiden --help`). In a machine that
 `ekiden vm start` has booted, options about the machine do not count.")]
@@ -39,6 +49,9 @@ pub(crate) struct Run {
     /// Take the modules from this directory instead of building them
     #[arg(long, value_name = "DIR", env = modules::DIRECTORY)]
     modules: Option<PathBuf>,
+    /// Record every call to this file, from the first one on
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// If the policy is taken out, let the command go on under the kernel's own scheduler
     #[arg(long)]
     keep_going: bool,
@@ -57,7 +70,7 @@ impl Run {
             Some(booted) => {
                 let kernel = fetch(&Cache::from_env()?, &booted.note.release, &mut progress.sink())?;
                 self.put_modules(&kernel, &booted.note.share, &mut progress)?;
-                self.in_guest(&booted.vm, booted.program("ekiden")?)
+                self.in_guest(&booted.vm, &booted.note.share, booted.program("ekiden")?)
             }
             None => {
                 let kernel = self.shape.fetch(&mut progress)?;
@@ -66,30 +79,54 @@ impl Run {
                 progress.step(format!("booting Linux {}", kernel.release()));
                 let vm = Vm::boot(&kernel, &self.shape.spec(share.path()))?;
                 progress.end_step();
-                let code = self.in_guest(&vm, "ekiden".into())?;
+                let code = self.in_guest(&vm, share.path(), "ekiden".into())?;
                 vm.shutdown()?;
                 Ok(code)
             }
         }
     }
 
-    fn put_modules(&self, kernel: &ekiden_vm::Kernel, share: &std::path::Path, progress: &mut Progress) -> Result<()> {
+    fn put_modules(&self, kernel: &ekiden_vm::Kernel, share: &Path, progress: &mut Progress) -> Result<()> {
         let policies = [self.policy.clone()];
         let directory = modules::for_kernel(self.modules.as_deref(), kernel, &policies, progress)?;
         install_modules(&directory, share)
     }
 
-    fn in_guest(&self, vm: &Vm, ekiden: String) -> Result<ExitCode> {
+    fn in_guest(&self, vm: &Vm, share: &Path, ekiden: String) -> Result<ExitCode> {
+        let recordings = share.join(RECORDINGS);
+        fs::create_dir_all(&recordings).with_context(|| format!("cannot create {}", recordings.display()))?;
         let mut argv = vec![ekiden, "run".to_owned(), self.policy.clone()];
         argv.extend(self.set.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
         argv.extend(self.attached.then(|| "--attached".to_owned()));
         argv.extend(self.keep_going.then(|| "--keep-going".to_owned()));
         argv.extend(self.max_tasks.map(|tasks| format!("--max-tasks={tasks}")));
         argv.extend(self.arena_mib.map(|mib| format!("--arena-mib={mib}")));
+        argv.push(format!("--flights=/host/{RECORDINGS}"));
+        argv.extend(self.record.as_ref().map(|_| format!("--record=/host/{RECORDINGS}/{WANTED}")));
         if !self.command.is_empty() {
             argv.push("--".into());
             argv.extend(self.command.iter().cloned());
         }
-        follow(vm, &guest_command(argv)).map(exit_code)
+        let code = follow(vm, &guest_command(argv)).map(exit_code)?;
+        self.bring_home(&recordings)?;
+        Ok(code)
+    }
+
+    /// What was recorded in the guest goes to where it was wanted, or to where it would be on this machine.
+    fn bring_home(&self, recordings: &Path) -> Result<()> {
+        let entries = fs::read_dir(recordings).with_context(|| format!("cannot read {}", recordings.display()))?;
+        for entry in entries.flatten() {
+            let to = match &self.record {
+                Some(wanted) if entry.file_name() == WANTED => wanted.clone(),
+                _ => Path::new(FLIGHTS).join(entry.file_name()),
+            };
+            if let Some(parent) = to.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+                fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
+            }
+            fs::copy(entry.path(), &to).with_context(|| format!("cannot write {}", to.display()))?;
+            let _ = fs::remove_file(entry.path());
+            eprintln!("next: ekiden replay {}", to.display());
+        }
+        Ok(())
     }
 }
