@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use ekiden_abi::{Call, Kicks, Message, NO_CPU, RawToken, Reply, TaskId};
 
-use crate::record::{CALL, END, MARK, Mark, NOTES, Record, field, unpack};
+use crate::record::{CALL, END, MARK, Mark, NOTES, RECORD_WORDS, Record, field, unpack};
 
 /// Most notes that a call is believed to have.
 const NOTES_MAX: usize = 1 << 20;
@@ -55,6 +55,12 @@ pub struct Calls {
 impl Calls {
     /// Takes the next record. Some entries are complete with it: none, one, or two.
     pub fn push(&mut self, record: &Record) -> impl Iterator<Item = Entry> + use<> {
+        self.take(record).into_iter().chain(self.waiting.take())
+    }
+
+    /// The first entry that is complete with the next record. If there is one, another one may [follow](Self::following).
+    #[inline]
+    pub(crate) fn take(&mut self, record: &Record) -> Option<Entry> {
         let first = record.0[0];
         let entry = match first & 0xff {
             CALL => {
@@ -80,7 +86,13 @@ impl Calls {
             }
             _ => Some(Entry::Stray(1)),
         };
-        entry.into_iter().chain(self.waiting.take())
+        entry.or_else(|| self.waiting.take())
+    }
+
+    /// What was complete with the last record, besides what it [gave](Self::take).
+    #[inline]
+    pub(crate) fn following(&mut self) -> Option<Entry> {
+        self.waiting.take()
     }
 
     /// When the call began that is under way, if one is.
@@ -98,9 +110,15 @@ impl Calls {
         let notes = (first >> 8 & 0xff) as usize;
         let words = record.0.get(1..notes + 1);
         let (Some(call), Some(words)) = (self.open.as_mut(), words) else { return false };
+        if words.is_empty() {
+            return true;
+        }
         let has_room = call.notes.len() < NOTES_MAX;
         if has_room {
-            call.notes.extend(words);
+            if call.notes.capacity() == 0 {
+                call.notes.reserve_exact(RECORD_WORDS);
+            }
+            call.notes.extend_from_slice(words);
         }
         has_room
     }
