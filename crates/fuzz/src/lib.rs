@@ -4,7 +4,11 @@
 
 mod mutate;
 
+use ekiden::Topology;
 use ekiden_check::{Checker, Limits};
+use ekiden_policies::Wfq;
+use ekiden_recording::{Entry, Header, Instance, Item, Record, RecordingReader, RecordingWriter};
+use ekiden_replay::Replay;
 use ekiden_trace::{Cut, CutError, Reader, Trace};
 use ekiden_workload::{Workload, rt_app};
 
@@ -14,7 +18,14 @@ pub use mutate::Mutator;
 pub type Target = fn(&[u8]) -> bool;
 
 /// All targets, by the names of their seeds.
-pub const TARGETS: [(&str, Target); 4] = [("rt_app", rt_app), ("load", load), ("trace", trace), ("machine", machine)];
+pub const TARGETS: [(&str, Target); 6] = [
+    ("rt_app", rt_app),
+    ("load", load),
+    ("trace", trace),
+    ("machine", machine),
+    ("recording", recording),
+    ("records", records),
+];
 
 /// A refusal has to say something.
 fn refused(error: impl std::error::Error) -> bool {
@@ -73,6 +84,46 @@ pub fn trace(bytes: &[u8]) -> bool {
         }
     }
     true
+}
+
+/// Files of recordings: whatever is wrong with one, what comes before it is told. Good is one that tells anything.
+pub fn recording(bytes: &[u8]) -> bool {
+    let reader = match RecordingReader::new(bytes) {
+        Ok(reader) => reader,
+        Err(error) => return refused(error),
+    };
+    let mut told = 0;
+    for recorded in reader {
+        match recorded {
+            Ok(_) => told += 1,
+            Err(error) => drop(refused(error)),
+        }
+    }
+    told > 0
+}
+
+/// What is in such files, where checksums keep a fuzzer from getting to it: a replay lives through any records. Good are
+/// those that are calls and marks.
+pub fn records(bytes: &[u8]) -> bool {
+    let record = |bytes: &[u8]| {
+        let mut words = bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+        Record(std::array::from_fn(|_| words.next().unwrap_or_default()))
+    };
+    let records: Vec<Record> = bytes.chunks(64).map(record).collect();
+    let instance = Instance { policy: "wfq".into(), params: String::new() };
+    let header = Header { instance, max_tasks: 64, topology: Topology::flat(4).to_words(), ..Header::default() };
+    let mut writer = RecordingWriter::new(Vec::new(), &header).expect("memory has room");
+    // On two CPUs, between calls.
+    let half = records.len() / 2;
+    let begins = |record: &Record| record.0[0] & 0xff == 1;
+    let (early, late) = records.split_at(half + records[half..].iter().position(begins).unwrap_or(0));
+    writer.block(0, 0, early).and_then(|()| writer.block(1, 0, late)).expect("memory has room");
+    let file = writer.finish().expect("memory has room");
+    let outcome = Replay::of::<Wfq>().run(&file[..]).expect("the header is good");
+    assert!(outcome.replayed <= outcome.calls && outcome.calls <= records.len() as u64);
+    let is_stray = |item: &Item| matches!(item, Item::Entry(Entry::Stray(_)));
+    let mut told = RecordingReader::new(&file[..]).expect("the header is good").flatten().map(|recorded| recorded.item);
+    !records.is_empty() && told.all(|item| !is_stray(&item))
 }
 
 /// Machines in a few words.

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use ekiden_abi::{Call, Kicks, Message, NO_CPU, Reply, TaskId};
 
-use crate::record::{CALL, END, MARK, MORE, Mark, NOTES, NOTES_MAX, Record, note_at};
+use crate::record::{CALL, END, MARK, MORE, Mark, NOTES, NOTES_MAX, RECORD_WORDS, Record, note_at};
 
 /// Most notes that a call is believed to have.
 const BELIEVED: usize = 1 << 20;
@@ -57,6 +57,12 @@ pub struct Calls {
 impl Calls {
     /// Takes the next record. Some entries are complete with it: none, one, or two.
     pub fn push(&mut self, record: &Record) -> impl Iterator<Item = Entry> + use<> {
+        self.take(record).into_iter().chain(self.waiting.take())
+    }
+
+    /// The first entry that is complete with the next record. If there is one, another one may [follow](Self::following).
+    #[inline]
+    pub(crate) fn take(&mut self, record: &Record) -> Option<Entry> {
         let first = record.0[0];
         let entry = match first & 0xff {
             CALL => {
@@ -86,7 +92,13 @@ impl Calls {
             }
             _ => Some(Entry::Stray(1)),
         };
-        entry.into_iter().chain(self.waiting.take())
+        entry.or_else(|| self.waiting.take())
+    }
+
+    /// What was complete with the last record, besides what it [gave](Self::take).
+    #[inline]
+    pub(crate) fn following(&mut self) -> Option<Entry> {
+        self.waiting.take()
     }
 
     /// When the call began that is under way, if one is.
@@ -110,7 +122,10 @@ impl Calls {
         let notes = (record.0[0] >> 8 & 0xff) as u32;
         let Some(call) = self.open.as_mut() else { return false };
         let is_believed = notes <= NOTES_MAX && call.notes.len() < BELIEVED;
-        if is_believed {
+        if is_believed && notes > 0 {
+            if call.notes.capacity() == 0 {
+                call.notes.reserve_exact(RECORD_WORDS);
+            }
             call.notes.extend((0..notes).map(|number| record.0[note_at(number)]));
         }
         is_believed

@@ -322,10 +322,6 @@ impl Run<'_> {
         let number = self.outcome.calls;
         let RecordedCall { message, notes, reply, .. } = call;
         let past = Past { number, cpu, time_ns, message, recorded: reply };
-        if self.history.len() == HISTORY {
-            self.history.pop_front();
-        }
-        self.history.push_back(past.clone());
         if self.after > 0 {
             self.after -= 1;
             let first = if self.made_up { &mut self.outcome.first_not_exact } else { &mut self.outcome.first };
@@ -337,7 +333,7 @@ impl Run<'_> {
             self.see_to_those_that_wait(cpu, number);
         }
         self.stage.begins(time_ns, &message);
-        let Some(policy) = &self.policy else { return };
+        let Some(policy) = &self.policy else { return self.remember(past) };
         let job = Job { policy: policy.clone(), message, notes, is_ordered: true };
         let index = cpu as usize;
         if self.pending.len() <= index {
@@ -355,6 +351,15 @@ impl Run<'_> {
         self.go_on();
     }
 
+    #[inline]
+    fn remember(&mut self, call: Past) {
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(call);
+    }
+
+    #[inline]
     fn go_on(&mut self) {
         while let Some((cpu, done)) = self.flight.go_on() {
             self.ended(cpu, done);
@@ -407,7 +412,8 @@ impl Run<'_> {
         let is_exact = reply.as_ref().is_ok_and(is_same) && (taken == job.notes.len() || pending.picks > 0);
         if is_exact {
             self.stage.picked(recorded.token);
-            return self.agrees(&pending.call);
+            self.agrees(&pending.call);
+            return self.remember(pending.call);
         }
         if let (true, Ok(reply)) = (self.made_up || self.mode != Mode::Exact, &reply) {
             let token = reply.token;
@@ -502,6 +508,7 @@ impl Run<'_> {
 
     #[cold]
     fn differs(&mut self, past: Past, what: String, replayed: Option<Reply>) {
+        self.remember(past.clone());
         let was_exact = self.mode == Mode::Exact;
         self.stop_being_exact();
         self.mode = Mode::Unsure(0);
@@ -515,7 +522,11 @@ impl Run<'_> {
         if !was_exact || first.is_some() {
             return;
         }
-        let earlier = || self.history.iter().rev().filter(|call| call.number < past.number);
+        // They are remembered as they end.
+        let under_way = self.pending.iter().flatten().map(|pending| &pending.call);
+        let mut known: Vec<&Past> = self.history.iter().chain(under_way).collect();
+        known.sort_by_key(|call| call.number);
+        let earlier = || known.iter().rev().copied().filter(|call| call.number < past.number);
         let mut before: Vec<Past> = earlier().take(SHOWN).cloned().collect();
         let of_reply = |reply: Option<Reply>| reply.map_or(past.message.task, |reply| reply.token.task);
         let task = if past.message.task.is_none() { of_reply(past.recorded) } else { past.message.task };
@@ -527,8 +538,8 @@ impl Run<'_> {
         history.reverse();
         let waiting = self.flight.all_waiting().map(|(cpu, wait, _)| (cpu, wait));
         let locks = outcome::locks(&self.flight.held(), waiting);
-        let after: Vec<Past> =
-            self.history.iter().filter(|call| call.number > past.number).take(SHOWN).cloned().collect();
+        let later = known.iter().copied().filter(|call| call.number > past.number);
+        let after: Vec<Past> = later.take(SHOWN).cloned().collect();
         self.after = SHOWN - after.len();
         let first = if self.made_up { &mut self.outcome.first_not_exact } else { &mut self.outcome.first };
         *first = Some(Difference { call: past, what, replayed, before, after, locks, history });

@@ -1,6 +1,7 @@
 //! Reads recordings: the calls of all CPUs in the order of time.
 
 use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io::{self, Read};
 use std::string::ToString;
@@ -51,9 +52,11 @@ pub struct RecordingReader<R> {
     header: Header,
     instances: BTreeMap<u64, Instance>,
     at: u64,
-    streams: BTreeMap<u32, Stream>,
-    /// Of each CPU the time of its next entry, or before which it has none.
-    order: BinaryHeap<Reverse<(u64, u32)>>,
+    streams: Vec<Stream>,
+    /// Where the stream of each CPU is.
+    index: BTreeMap<u32, usize>,
+    /// Of each stream the time of its next entry, or before which it has none, its CPU, and where it is.
+    order: BinaryHeap<Reverse<(u64, u32, usize)>>,
     decompressor: zstd::bulk::Decompressor<'static>,
     plain: Vec<u8>,
     pass_ns: u64,
@@ -66,11 +69,14 @@ pub struct RecordingReader<R> {
 /// What is known of one CPU.
 #[derive(Default)]
 struct Stream {
+    cpu: u32,
     blocks: VecDeque<Packed>,
     records: Vec<Record>,
     next: usize,
     calls: Calls,
-    ready: VecDeque<Item>,
+    ready: Option<Item>,
+    /// What comes after that.
+    following: VecDeque<Item>,
     /// That of the last entry.
     time_ns: u64,
     /// The number of the next record if none is lost, as far as blocks were looked at and as they were unpacked.
@@ -127,7 +133,8 @@ impl<R: Read> RecordingReader<R> {
             header,
             instances: BTreeMap::new(),
             at,
-            streams: BTreeMap::new(),
+            streams: Vec::new(),
+            index: BTreeMap::new(),
             order: BinaryHeap::new(),
             decompressor: zstd::bulk::Decompressor::new().map_err(RecordingError::Read)?,
             plain: Vec::new(),
@@ -185,10 +192,15 @@ impl<R: Read> RecordingReader<R> {
                     if header.count as usize > BLOCK_RECORDS_MAX {
                         return damaged("more records than a block has");
                     }
-                    if self.streams.len() == STREAMS_MAX && !self.streams.contains_key(&header.cpu) {
+                    let next = self.streams.len();
+                    let index = *self.index.entry(header.cpu).or_insert(next);
+                    if index == STREAMS_MAX {
                         return damaged("more CPUs than a machine has");
                     }
-                    let stream = self.streams.entry(header.cpu).or_default();
+                    if index == next {
+                        self.streams.push(Stream { cpu: header.cpu, ..Stream::default() });
+                    }
+                    let stream = &mut self.streams[index];
                     if header.number < stream.end || header.number > u64::MAX / 2 {
                         return damaged("records that were there before");
                     }
@@ -238,28 +250,29 @@ impl<R: Read> RecordingReader<R> {
 
     fn put_in_order(&mut self) {
         self.order.clear();
-        let cpus: Vec<u32> = self.streams.keys().copied().collect();
-        for cpu in cpus {
-            self.put_stream_in_order(cpu);
+        for index in 0..self.streams.len() {
+            if let Some(time_ns) = self.look(index) {
+                self.order.push(Reverse((time_ns, self.streams[index].cpu, index)));
+            }
         }
     }
 
+    /// When the next thing of a stream begins, or before when nothing does; nothing if it is over.
     #[inline]
-    fn put_stream_in_order(&mut self, cpu: u32) {
-        let Some(stream) = self.streams.get_mut(&cpu) else { return };
-        if stream.ready.is_empty() {
+    fn look(&mut self, index: usize) -> Option<u64> {
+        let stream = &mut self.streams[index];
+        if stream.ready.is_none() {
             if let Err(error) = stream.advance(&mut self.decompressor, &mut self.plain) {
                 stream.blocks.clear();
-                return self.fail(error);
+                self.fail(error);
+                return None;
             }
-            if self.is_over && stream.ready.is_empty() {
-                match stream.calls.finish() {
-                    Some(entry) => stream.ready.push_back(Item::Entry(entry)),
-                    None => return,
-                }
+            if self.is_over && stream.ready.is_none() {
+                stream.ready = stream.calls.finish().map(Item::Entry);
+                stream.ready.as_ref()?;
             }
         }
-        self.order.push(Reverse((stream.next_ns(self.pass_ns), cpu)));
+        Some(stream.next_ns(self.pass_ns))
     }
 }
 
@@ -270,11 +283,17 @@ impl Stream {
         decompressor: &mut zstd::bulk::Decompressor<'static>,
         plain: &mut Vec<u8>,
     ) -> Result<(), RecordingError> {
-        while self.ready.is_empty() {
-            if let Some(record) = self.records.get(self.next) {
+        loop {
+            self.ready = self.following.pop_front();
+            while self.ready.is_none() && self.next < self.records.len() {
+                self.ready = self.calls.take(&self.records[self.next]).map(Item::Entry);
                 self.next += 1;
-                self.ready.extend(self.calls.push(record).map(Item::Entry));
-                continue;
+                if let (Some(_), Some(following)) = (&self.ready, self.calls.following()) {
+                    self.following.push_back(Item::Entry(following));
+                }
+            }
+            if self.ready.is_some() {
+                return Ok(());
             }
             let Some(block) = self.blocks.pop_front() else { return Ok(()) };
             let damaged = |what| Err(RecordingError::Damaged { at: block.at, what });
@@ -294,8 +313,8 @@ impl Stream {
                 record
             }));
             if block.first > self.unpacked {
-                self.ready.extend(self.calls.finish().map(Item::Entry));
-                self.ready.push_back(Item::Gap { lost: block.first - self.unpacked });
+                self.following.extend(self.calls.finish().map(Item::Entry));
+                self.following.push_back(Item::Gap { lost: block.first - self.unpacked });
             }
             self.unpacked = block.first + u64::from(block.count);
         }
@@ -304,7 +323,7 @@ impl Stream {
 
     /// When the next thing of this CPU begins, or before when nothing does.
     fn next_ns(&mut self, pass_ns: u64) -> u64 {
-        let time_ns = match self.ready.front() {
+        let time_ns = match &self.ready {
             Some(Item::Entry(Entry::Call(call))) => call.time_ns,
             Some(Item::Entry(Entry::Mark(mark))) => mark.time_ns,
             Some(_) => self.time_ns,
@@ -324,21 +343,27 @@ impl<R: Read> Iterator for RecordingReader<R> {
                 self.torn = false;
                 return Some(Ok(Recorded { cpu: 0, time_ns: self.pass_ns, item: Item::Torn }));
             }
-            let Some(Reverse((time_ns, cpu))) = self.order.pop() else {
+            let Some(Reverse((time_ns, cpu, index))) = self.order.peek().copied() else {
                 if self.is_over {
                     return self.error.take().map(Err);
                 }
                 self.next_pass();
                 continue;
             };
-            let stream = self.streams.get_mut(&cpu).expect("whose turn it is has a stream");
-            let Some(item) = stream.ready.pop_front() else {
+            let stream = &mut self.streams[index];
+            let Some(item) = stream.ready.take() else {
                 // What it tells next may come before what the others have.
                 self.next_pass();
                 continue;
             };
             stream.time_ns = time_ns;
-            self.put_stream_in_order(cpu);
+            let next_ns = self.look(index);
+            if let Some(mut first) = self.order.peek_mut() {
+                match next_ns {
+                    Some(next_ns) => first.0.0 = next_ns,
+                    None => drop(PeekMut::pop(first)),
+                }
+            }
             return Some(Ok(Recorded { cpu, time_ns, item }));
         }
     }

@@ -1,0 +1,6 @@
+//! Files of recordings, for libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    ekiden_fuzz::recording(bytes);
+});
