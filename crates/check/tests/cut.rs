@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ekiden_check::{Checker, Limits, View, Violation};
 use ekiden_policies::{Fifo, Wfq};
-use ekiden_sim::{Machine, PolicyMaker, Simulation, Successor};
+use ekiden_sim::{Machine, PolicyMaker, Simulation};
 use ekiden_trace::{Cut, CutError, Header, OTHERS, Reader, Record, Trace, TraceError, What};
 use ekiden_workload::{Step, TaskSpec, Workload, loads};
 
@@ -236,16 +236,43 @@ fn wasted_cores_are_found_in_a_piece_too() {
 }
 
 #[test]
-fn a_piece_may_begin_while_a_policy_is_replaced() {
-    let load = loads::make("hogs:count=6", 8).unwrap();
-    let successor = Successor::of::<Fifo>("");
-    let machine = Machine::new(ekiden::Topology::regular(2, 1, 2, 2));
-    let trace = Simulation::of::<Wfq>(machine, "").upgrade(5 * MS, successor).traced().run(&load).unwrap().trace;
-    let upgrades = |trace: &Trace| trace.records().filter(|record| record.what == What::Upgrade).count();
-    assert_eq!(upgrades(&trace), 2);
-    let at_ns = trace.records().filter(|record| record.what == What::Upgrade).last().unwrap().time_ns;
-    let piece = cut(&trace, &Cut { from_ns: at_ns, ..Cut::default() });
-    assert_eq!((upgrades(&piece), checked(&piece)), (2, vec![]));
+fn what_is_under_way_is_told_at_the_beginning() {
+    let record = |time_ns, cpu, what, pid, value| Record { time_ns, cpu, what, pid, value };
+    let mut trace = Trace::new(&Header::of(&ekiden::Topology::flat(3)));
+    for record in [
+        record(0, 2, What::Offline, 0, 0),
+        record(0, 0, What::New, 7, 1),
+        record(0, 0, What::New, 8, 7),
+        record(1, 0, What::Enqueue, 7, 0),
+        record(2, 0, What::Run, 7, 30),
+        record(3, 0, What::Keep, 7, 40),
+        record(3, 0, What::Depart, 8, 0),
+        record(4, 1, What::Lock, 0, 55),
+        record(4, 0, What::Lock, 0, 66),
+        record(4, 0, What::Lock, 0, 77),
+        record(4, 0, What::Unlock, 0, 66),
+        record(5, 0, What::Upgrade, 0, 1),
+        record(6, 0, What::Fault, 0, 0),
+        record(9, 0, What::Tick, 7, 0),
+    ] {
+        trace.push(record);
+    }
+    let piece = cut(&trace, &Cut { from_ns: 8, ..Cut::default() });
+    let online: Vec<bool> = piece.header().unwrap().cpus.iter().map(|cpu| cpu.online).collect();
+    assert_eq!(online, [true, true, false]);
+    let expected = [
+        record(0, 0, What::New, 7, 1),
+        record(0, 0, What::New, 8, 7),
+        record(0, 0, What::Depart, 8, 0),
+        record(0, 0, What::Enqueue, 7, 0),
+        record(0, 0, What::Run, 7, 40),
+        record(0, 0, What::Lock, 0, 77),
+        record(0, 1, What::Lock, 0, 55),
+        record(0, 0, What::Upgrade, 0, 1),
+        record(0, 0, What::Fault, 0, 0),
+        record(1, 0, What::Tick, 7, 0),
+    ];
+    assert_eq!(piece.records().collect::<Vec<_>>(), expected);
 }
 
 #[test]

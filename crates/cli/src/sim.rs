@@ -73,7 +73,7 @@ pub(crate) struct Sim {
     /// Let another policy take over after so many milliseconds, as in 5=wfq or 5=wfq:slice_min_us=500; may be repeated
     #[arg(long, value_name = "MS=POLICY", value_parser = upgrade)]
     upgrade: Vec<(u64, String)>,
-    /// Write the trace to this file
+    /// Write the trace to this file; compressed if its name ends in .zst
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Write every call into the policy to this file, for `ekiden replay`
@@ -85,14 +85,14 @@ pub(crate) struct Sim {
     /// Write a page that shows it all to this file, for any browser: run queues, tasks and violations over time
     #[arg(long, value_name = "FILE", conflicts_with = "trace")]
     report: Option<PathBuf>,
-    #[command(flatten, next_help_heading = "Bounds, with --invariants and --report")]
-    bounds: Bounds,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
     /// Exit with 116 if the load's own check fails, with 101 if the policy was taken out, with 118 if a promise was not kept
     #[arg(long)]
     check: bool,
+    #[command(flatten, next_help_heading = "Bounds, with --invariants and --report")]
+    bounds: Bounds,
     #[command(flatten, next_help_heading = "Many simulations at once")]
     sweep: Sweep,
 }

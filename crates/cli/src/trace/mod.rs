@@ -25,7 +25,7 @@ use crate::{
 
 #[derive(Args)]
 #[command(after_help = "\
-All of these read files of any length with little memory.
+Those that read a trace take little memory, whatever its length.
 Examples:
   ekiden sim churn -p wfq --trace out                makes a trace; out.zst is a compressed one
   sudo ekiden trace record out -- make -j4           makes one of the kernel, under whichever scheduler
