@@ -58,7 +58,7 @@ impl Record {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let control = Control::open()?;
         if self.dump {
-            let kept = dump(&mut Tape::open(&control)?, &header("flight recorder")?.0, create(&self.output)?)?;
+            let kept = dump(&mut Tape::open(&control)?, &header("flight recorder")?.0, create(&self.output)?, false)?;
             self.tell(kept)?;
             return Ok(ExitCode::SUCCESS);
         }

@@ -127,7 +127,7 @@ impl Held {
         let saved = fs::create_dir_all(directory)
             .and_then(|()| File::create(&path))
             .map_err(anyhow::Error::from)
-            .and_then(|file| Ok(dump(&mut tape.borrow_mut(), header, file)?));
+            .and_then(|file| Ok(dump(&mut tape.borrow_mut(), header, file, true)?));
         match saved {
             Ok(_) => {
                 eprintln!("ekiden: its last calls are in {0}; next: ekiden replay {0}", path.display());

@@ -74,9 +74,13 @@ impl Drain {
             let mut last = Instant::now();
             loop {
                 let ends = ends.load(Relaxed);
+                if ends {
+                    // What has happened up to here is certain only after a while.
+                    thread::sleep(Duration::from_nanos(SETTLED_NS));
+                }
                 if ends || tape.fullest() > FULL || last.elapsed() > WAIT_MAX {
                     tell_instances(&mut writer, &mut known);
-                    pass(&mut tape, &mut writer)?;
+                    pass(&mut tape, &mut writer, now_ns().saturating_sub(SETTLED_NS))?;
                     last = Instant::now();
                 }
                 if ends {
@@ -106,13 +110,17 @@ impl Drain {
     }
 }
 
-/// Writes down what the flight recorder has.
+/// Writes down what the flight recorder has. `is_over` says that the policy is asked no more.
 ///
 /// # Errors
 /// When the file cannot be written.
-pub fn dump(tape: &mut Tape, header: &Header, file: File) -> Result<Kept> {
+pub fn dump(tape: &mut Tape, header: &Header, file: File, is_over: bool) -> Result<Kept> {
     let mut writer = RecordingWriter::new(BufWriter::new(file), header).map_err(cannot)?;
-    pass(tape, &mut writer)?;
+    let until_ns = now_ns();
+    if !is_over {
+        thread::sleep(Duration::from_nanos(SETTLED_NS));
+    }
+    pass(tape, &mut writer, until_ns)?;
     finish(writer, tape)
 }
 
@@ -160,11 +168,10 @@ fn tell_instances(writer: &mut RecordingWriter<impl Write>, known: &mut u32) {
     }
 }
 
-/// Whatever there is by now.
-fn pass(tape: &mut Tape, writer: &mut RecordingWriter<impl Write>) -> Result<()> {
-    let settled_ns = now_ns().saturating_sub(SETTLED_NS);
+/// Whatever there is by now, which is everything up to `until_ns`.
+fn pass(tape: &mut Tape, writer: &mut RecordingWriter<impl Write>, until_ns: u64) -> Result<()> {
     tape.drain(|cpu, first, records| writer.block(cpu, first, records)).map_err(cannot)?;
-    writer.pass(settled_ns).map_err(cannot)
+    writer.pass(until_ns).map_err(cannot)
 }
 
 fn finish(writer: RecordingWriter<impl Write>, tape: &Tape) -> Result<Kept> {

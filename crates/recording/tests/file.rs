@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use ekiden::Topology;
-use ekiden_abi::{Call, Message, RawToken, Reply, TaskId};
+use ekiden_abi::{Call, Message, NO_CPU, RawToken, Reply, TaskId};
 use ekiden_recording::{
     Entry, Header, Host, Instance, Item, Mark, Pen, Place, Record, Recorded, RecordingError, RecordingReader,
     RecordingWriter,
@@ -31,7 +31,7 @@ fn records(times: impl IntoIterator<Item = u64>) -> Vec<Record> {
         pen.begin(time_ns, &Message::about_cpu(Call::PickNextTask, 1), &[]);
         pen.note(time_ns * 3);
         let task = TaskId { slot: time_ns as u32 % 50, generation: 1 };
-        pen.end(&Reply { token: RawToken { task, cpu: 1, serial: 7 }, ..Reply::default() });
+        pen.end(&Reply { token: RawToken { task, cpu: 1, serial: 7 }, cpu: NO_CPU, ..Reply::default() });
     }
     ring.truncate(place.head.into_inner() as usize);
     ring

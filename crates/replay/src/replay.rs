@@ -161,6 +161,10 @@ impl Run<'_> {
                 return Ok(());
             }
             Item::Torn => {
+                self.outcome.remarks.push(format!(
+                    "after call {} some CPUs lack calls that others have: these are not replayed",
+                    self.outcome.calls
+                ));
                 self.lose();
                 self.mode = Mode::TakenOut;
                 return Ok(());

@@ -30,7 +30,8 @@ pub enum Item {
         /// How many.
         lost: u64,
     },
-    /// The recording breaks off. Of what follows some CPUs lack calls that others have; then comes the error.
+    /// The recording breaks off, or nearly ends. Of what follows some CPUs lack calls that others have; then comes the
+    /// error, if there is one.
     Torn,
 }
 
@@ -64,6 +65,8 @@ pub struct RecordingReader<R> {
     is_over: bool,
     error: Option<RecordingError>,
     torn: bool,
+    /// What comes from here on was not there on all CPUs when they were read the last time.
+    is_ragged: bool,
 }
 
 /// What is known of one CPU.
@@ -142,6 +145,7 @@ impl<R: Read> RecordingReader<R> {
             is_over: false,
             error: None,
             torn: false,
+            is_ragged: false,
         })
     }
 
@@ -318,7 +322,6 @@ impl Stream {
             }
             self.unpacked = block.first + u64::from(block.count);
         }
-        Ok(())
     }
 
     /// When the next thing of this CPU begins, or before when nothing does.
@@ -350,6 +353,12 @@ impl<R: Read> Iterator for RecordingReader<R> {
                 self.next_pass();
                 continue;
             };
+            if self.is_over && !self.is_ragged && time_ns > self.pass_ns && self.streams.len() > 1 {
+                // CPUs are read one after the other: of the last moments some have more than others.
+                self.is_ragged = true;
+                self.torn = self.error.is_none();
+                continue;
+            }
             let stream = &mut self.streams[index];
             let Some(item) = stream.ready.take() else {
                 // What it tells next may come before what the others have.
