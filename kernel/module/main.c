@@ -716,7 +716,7 @@ static long upgrade(struct ekiden_upgrade_request *request, struct reason *reaso
 	};
 	if (request->moved == EKIDEN_MOVED_BY_POINTER)
 		/* Only to look at the parameters. */
-		wanted.arena_bytes = SZ_1M;
+		wanted.arena_bytes = SZ_64K;
 	next = new_instance(policy, &wanted, old);
 	if (IS_ERR(next))
 		return PTR_ERR(next);

@@ -31,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) arena_mib: u64,
     /// The directory with the modules.
     pub(crate) modules: PathBuf,
+    /// Whether another policy can take over.
+    pub(crate) upgradable: bool,
 }
 
 impl Plan {
@@ -44,6 +46,7 @@ impl Plan {
             max_tasks: config.max_tasks,
             arena_mib: config.arena_bytes >> 20,
             modules: modules.to_owned(),
+            upgradable: true,
         }
     }
 
@@ -56,6 +59,7 @@ impl Plan {
             scope: if self.attached { Scope::Attached } else { Scope::All },
             max_tasks: self.max_tasks,
             arena_bytes: self.arena_mib << 20,
+            upgradable: self.upgradable,
             ..Config::new(&self.policy, modules)
         };
         let session = Session::start(&config)?;

@@ -113,7 +113,9 @@ fn policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost() {
     println!("{report}");
     assert_eq!(report["upgrades"].to_string(), rounds, "{report}");
     assert_eq!(report["still_running"], true, "{report}");
-    assert_eq!(report["mistakes"], 0, "{report}");
+    for nothing in ["mistakes", "surprises"] {
+        assert_eq!(report[nothing], 0, "{report}");
+    }
     let number = |key: &str| report[key].as_u64().unwrap();
     assert!(number("by_pointer") >= number("upgrades") / 2, "{report}");
     assert!(number("round_trips") > number("upgrades"), "the load came to a halt: {report}");

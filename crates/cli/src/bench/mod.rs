@@ -11,6 +11,7 @@ pub(crate) mod messaging;
 pub(crate) mod pipe;
 mod share;
 mod sim;
+mod upgrade;
 
 use std::process::ExitCode;
 
@@ -51,6 +52,8 @@ enum Which {
     Share(share::ShareBench),
     /// What tasks cost in kernel memory beyond the fixed arena
     Memory(memory::MemoryBench),
+    /// What it costs that one policy can take over from another, and how long CPUs wait when one does
+    Upgrade(upgrade::UpgradeBench),
     /// How fast the simulator is
     Sim(sim::SimBench),
     /// How much unsafe code there is, and where
@@ -67,6 +70,7 @@ impl Bench {
             Which::Fairness(bench) => bench.run(),
             Which::Share(bench) => bench.run(),
             Which::Memory(bench) => bench.run(),
+            Which::Upgrade(bench) => bench.run(),
             Which::Sim(bench) => bench.run(),
             Which::CountUnsafe(bench) => bench.run(),
             Which::Edit(bench) => bench.run(),
