@@ -3,7 +3,7 @@
 use ekiden_abi::{Calls, RefusalReason, TaskId};
 use zerocopy::{Immutable, KnownLayout, TryFromBytes};
 
-use crate::{CpuId, Cx, Env, HintRefused, Hints, Param, QueueId, Schedulable};
+use crate::{CpuId, Cx, Env, Fingerprint, HintRefused, Hints, Param, QueueId, Schedulable};
 
 /// A task as a call sees it. A snapshot: it is true for the duration of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,10 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
     const PARAMS: &'static [Param] = &[];
     /// The calls that it implements itself; filled in by `#[policy]`.
     const CALLS: Calls = Calls::ALL;
+
+    /// The fingerprint of [`State`](Self::State); filled in by `#[policy]` if that derives [`Layout`](crate::Layout). Another
+    /// build of the policy takes over the state as it is in memory if it has the same.
+    const LAYOUT: Option<Fingerprint> = None;
 
     /// What applications tell it; `()`, which `#[policy]` fills in, for nothing.
     type Hint: TryFromBytes + KnownLayout + Immutable;

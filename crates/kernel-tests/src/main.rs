@@ -78,6 +78,12 @@ enum Trial {
         #[arg(long)]
         modules: PathBuf,
     },
+    /// Versions of one policy take over from each other.
+    Versions {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
     /// Policies that take over and go wrong.
     Falls {
         /// Where the modules are.
@@ -124,6 +130,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Refusals { modules } => trials::refusals(&modules),
         Trial::Upgrades { modules, rounds } => upgrades::upgrades(&modules, rounds),
         Trial::RefusedUpgrades { modules } => upgrades::refused_upgrades(&modules),
+        Trial::Versions { modules } => upgrades::versions(&modules),
         Trial::Falls { modules } => upgrades::falls(&modules),
         Trial::Attached { modules } => trials::attached(&modules),
         Trial::Hold { modules, policy, command } => trials::hold(&modules, &policy, &command),

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{PipeReader, PipeWriter, Read, Write},
+    mem::offset_of,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -13,7 +14,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use ekiden::Call;
+use ekiden::{
+    Call,
+    abi::{ABI_VERSION, NAME_LEN},
+};
 use ekiden_loader::{
     Config, Control, LoadError, Moved, Session, Status, Succession, load_beside, loaded, sysfs, unload,
 };
@@ -212,6 +216,81 @@ pub(crate) fn refused_upgrades(modules: &Path) -> Result<()> {
     let Err(error) = Control::open()?.upgrade(&plain) else { bail!("nobody was there to take over from") };
     say("nothing runs", &error);
     Ok(())
+}
+
+#[derive(Serialize)]
+struct VersionsReport {
+    /// Of a version whose state has the same layout.
+    same: Moved,
+    same_module: Option<String>,
+    /// Of one whose state has another.
+    other_refused: String,
+    other_starts_over: Moved,
+    policy: Option<String>,
+    mistakes: u64,
+}
+
+/// Versions of WFQ take over from each other; the ones that do not run can be unloaded.
+pub(crate) fn versions(modules: &Path) -> Result<()> {
+    let wfq = modules.join("ekiden_wfq.ko");
+    let workers = ["nap", "yield", "spin"].into_iter().map(Worker::start).collect::<Result<Vec<_>>>()?;
+    let session = Session::start(&small(modules, "wfq"))?;
+    // A note of type NT_GNU_BUILD_ID.
+    let id = b"\x03\0\0\0GNU\0";
+    let upgrade = |name: &str, start_over| {
+        let params = "slice_min_us=1000";
+        let upgrade = Succession { module: Some(name), params, start_over, ..Succession::default() };
+        session.control().upgrade(&upgrade)
+    };
+    let second = load_beside(&altered(&wfq, id, b"\x03\0\0\0GNU\0second")?)?;
+    let same = upgrade(&second, false)?.moved;
+    let same_module = Status::read()?.and_then(|status| status.module);
+    // The state that lives on is in memory that the first module never sees again.
+    unload("ekiden_wfq", Duration::from_secs(5))?;
+    for worker in &workers {
+        worker.must_run()?;
+    }
+    let third = load_beside(&with_another_layout(&altered(&wfq, id, b"\x03\0\0\0GNU\0third")?)?)?;
+    let Err(error) = upgrade(&third, false) else { bail!("a state of another layout was taken over") };
+    let other_refused = error.to_string();
+    let other_starts_over = upgrade(&third, true)?.moved;
+    unload(&second, Duration::from_secs(5))?;
+    for worker in &workers {
+        worker.must_run()?;
+    }
+    session.check()?;
+    let status = Status::read()?.unwrap_or_default();
+    let (policy, mistakes) = (status.policy, status.mistakes);
+    let report = VersionsReport { same, same_module, other_refused, other_starts_over, policy, mistakes };
+    println!("{}", serde_json::to_string(&report)?);
+    session.stop();
+    unload(&third, Duration::from_secs(5))?;
+    Ok(())
+}
+
+/// A copy of a module whose table says that the state has another layout.
+fn with_another_layout(module: &Path) -> Result<PathBuf> {
+    let mut image = fs::read(module)?;
+    let mut head = ABI_VERSION.to_ne_bytes().to_vec();
+    head.extend((size_of::<PolicyTable>() as u32).to_ne_bytes());
+    head.extend(b"wfq\0");
+    let at = image.windows(head.len()).position(|window| window == head).context("the module has no table")?;
+    let layout = at + offset_of!(PolicyTable, layout);
+    image[layout] ^= 1;
+    let path = PathBuf::from("/tmp/layout.ko");
+    fs::write(&path, image)?;
+    Ok(path)
+}
+
+/// As kernel/rt/src/table.rs has it.
+#[repr(C)]
+#[allow(dead_code, reason = "only its layout counts")]
+struct PolicyTable {
+    versions: [u32; 2],
+    name: [u8; NAME_LEN],
+    calls: u64,
+    functions: [u64; 5],
+    layout: u64,
 }
 
 /// A copy of a module in which the bytes at `key` are others.

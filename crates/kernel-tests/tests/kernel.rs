@@ -139,6 +139,17 @@ fn an_upgrade_that_cannot_be_is_refused_and_the_old_policy_goes_on() {
 }
 
 #[test]
+fn a_new_version_takes_over_the_state_if_its_layout_is_the_same() {
+    let report = &newest().trial("versions --modules /lab")[0];
+    assert_eq!(text(report, "same"), "by_pointer", "{report}");
+    assert_eq!(text(report, "same_module"), "ekiden_wfq_2", "{report}");
+    assert!(text(report, "other_refused").contains("another layout"), "{report}");
+    assert_eq!(text(report, "other_starts_over"), "started_over", "{report}");
+    assert_eq!(text(report, "policy"), "wfq", "{report}");
+    assert_eq!(report["mistakes"], 0, "{report}");
+}
+
+#[test]
 fn a_policy_that_takes_over_and_panics_ends_alone() {
     let reports = newest().trial("falls --modules /lab");
     assert_eq!(reports.len(), 3);

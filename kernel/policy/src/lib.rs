@@ -85,7 +85,11 @@ pub const fn table<S: Scheduler>(
         give,
         take,
         check,
-        layout: 0,
+        layout: match S::LAYOUT {
+            // The size of what is passed on stands for what is in it.
+            Some(layout) => layout.number() ^ size_of::<Baggage>() as u64,
+            None => 0,
+        },
     }
 }
 

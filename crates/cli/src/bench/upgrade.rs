@@ -36,13 +36,16 @@ const PLACES: [(&str, &str); 2] = [("one_cpu", "0,0"), ("two_cpus_across", "0,1"
 /// In a guest, where the modules are of which none can take over.
 const FIXED: &str = "fixed";
 
+/// Memory enough for a policy here, and soon zeroed in an emulator.
+const ARENA_BYTES: u64 = 4 << 20;
+
 /// How many CPUs a guest has.
 const GUEST_CPUS: u32 = 4;
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 The machinery is measured against modules that are built without it. Waits are those of every CPU from when the first one stops
-until all may go on, while pipes are busy on all CPUs.
+until all may go on, while two pipes are busy.
 Examples:
   ekiden bench upgrade --vm --check
   ekiden bench upgrade --vm --json
@@ -151,7 +154,7 @@ impl UpgradeBench {
         let _crowd = self.crowd()?;
         let control = Control::open()?;
         let upgrade = |module: Option<&str>| -> Result<f64> {
-            let done = control.upgrade(&Succession { module, ..Succession::default() })?;
+            let done = control.upgrade(&Succession { module, arena_bytes: ARENA_BYTES, ..Succession::default() })?;
             // Away from the last one.
             thread::sleep(Duration::from_millis(1));
             Ok(done.wait_ns as f64)
@@ -167,7 +170,7 @@ impl UpgradeBench {
         Ok(["fifo → fifo", "fifo → wfq", "wfq → fifo"].into_iter().zip(waits).collect())
     }
 
-    /// Tasks that sleep, and pipes that keep all CPUs busy.
+    /// Tasks that sleep, a busy pipe on one CPU, and one across two.
     fn crowd(&self) -> Result<Vec<Group>> {
         let this = std::env::current_exe().context("cannot find this program")?;
         let tasks = self.tasks.to_string();
@@ -175,10 +178,8 @@ impl UpgradeBench {
         let stdout = sleepers.0.stdout.take().context("the sleepers have no output")?;
         BufReader::new(stdout).read_line(&mut String::new()).context("the sleepers say nothing")?;
         let mut crowd = vec![sleepers];
-        let cpus = thread::available_parallelism().map_or(1, |cpus| cpus.get());
-        for cpu in 0..cpus {
-            // Half of them across.
-            let pair = format!("{cpu},{}", if cpu % 2 == 0 { cpu } else { (cpu + 1) % cpus });
+        let last = thread::available_parallelism().map_or(1, |cpus| cpus.get()) - 1;
+        for pair in ["0,0".to_owned(), format!("{},{last}", last.saturating_sub(1))] {
             let args = ["pipe", "--round-trips", "1000000000", "--watchdog", "86400", "--cpus", &pair];
             crowd.push(Group::start(Command::new(load::program()).args(args))?);
         }
