@@ -33,6 +33,8 @@ struct ekiden_policy_table {
 	void (*give)(void);
 	void (*take)(void);
 	bool (*check)(struct ekiden_create *args);
+	void (*save)(void);	/* called from Rust only */
+	bool (*restore)(void *instance, struct ekiden_create *args, const void *saved, size_t len);
 	u64 layout;
 };
 

@@ -23,6 +23,7 @@ mod lock;
 pub mod observe;
 mod per;
 mod queue;
+mod saved;
 mod scheduler;
 mod shared;
 mod tape;
@@ -42,6 +43,7 @@ pub use layout::{Fingerprint, Layout};
 pub use lock::{SPIN_LIMIT, SpinGuard, SpinLock, poison_locks};
 pub use per::{PerCpu, PerTask};
 pub use queue::{FifoQueue, OrderedQueue, TreeQueue};
+pub use saved::Saved;
 pub use scheduler::{Scheduler, Task, WakeFlags};
 pub use shared::{Shared, Word};
 pub use tape::{run_tape, tape};
@@ -55,7 +57,7 @@ pub type CpuId = u32;
 /// What nearly every policy needs.
 pub mod prelude {
     pub use crate::{
-        CpuId, CpuMask, Cx, Env, FifoQueue, Layout, OrderedQueue, Param, PerCpu, PerTask, RefusalReason, Schedulable,
-        Scheduler, Shared, SpinLock, Task, TaskId, Topology, TreeQueue, WakeFlags, policy,
+        CpuId, CpuMask, Cx, Env, FifoQueue, Layout, OrderedQueue, Param, PerCpu, PerTask, RefusalReason, Saved,
+        Schedulable, Scheduler, Shared, SpinLock, Task, TaskId, Topology, TreeQueue, WakeFlags, policy,
     };
 }

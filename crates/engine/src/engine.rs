@@ -76,6 +76,11 @@ impl Engine {
         self.calls
     }
 
+    /// The policy.
+    pub fn policy(&self) -> &dyn Policy {
+        &*self.policy
+    }
+
     /// The task table.
     pub fn tasks(&self) -> &TaskTable {
         &self.tasks

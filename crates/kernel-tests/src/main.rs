@@ -84,6 +84,12 @@ enum Trial {
         #[arg(long)]
         modules: PathBuf,
     },
+    /// A policy goes on with what a version of another layout has saved.
+    Converts {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
     /// Policies that take over and go wrong.
     Falls {
         /// Where the modules are.
@@ -131,6 +137,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Upgrades { modules, rounds } => upgrades::upgrades(&modules, rounds),
         Trial::RefusedUpgrades { modules } => upgrades::refused_upgrades(&modules),
         Trial::Versions { modules } => upgrades::versions(&modules),
+        Trial::Converts { modules } => upgrades::converts(&modules),
         Trial::Falls { modules } => upgrades::falls(&modules),
         Trial::Attached { modules } => trials::attached(&modules),
         Trial::Hold { modules, policy, command } => trials::hold(&modules, &policy, &command),

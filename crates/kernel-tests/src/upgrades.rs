@@ -19,7 +19,7 @@ use ekiden::{
     abi::{ABI_VERSION, NAME_LEN},
 };
 use ekiden_loader::{
-    Config, Control, LoadError, Moved, Session, Status, Succession, load_beside, loaded, sysfs, unload,
+    Config, Control, Hint, LoadError, Moved, Session, Status, Succession, load_beside, loaded, sysfs, unload,
 };
 use serde::Serialize;
 
@@ -235,14 +235,12 @@ pub(crate) fn versions(modules: &Path) -> Result<()> {
     let wfq = modules.join("ekiden_wfq.ko");
     let workers = ["nap", "yield", "spin"].into_iter().map(Worker::start).collect::<Result<Vec<_>>>()?;
     let session = Session::start(&small(modules, "wfq"))?;
-    // A note of type NT_GNU_BUILD_ID.
-    let id = b"\x03\0\0\0GNU\0";
     let upgrade = |name: &str, start_over| {
         let params = "slice_min_us=1000";
         let upgrade = Succession { module: Some(name), params, start_over, ..Succession::default() };
         session.control().upgrade(&upgrade)
     };
-    let second = load_beside(&altered(&wfq, id, b"\x03\0\0\0GNU\0second")?)?;
+    let second = load_beside(&altered(&wfq, BUILD_ID, b"\x03\0\0\0GNU\0second")?)?;
     let same = upgrade(&second, false)?.moved;
     let same_module = Status::read()?.and_then(|status| status.module);
     // The state that lives on is in memory that the first module never sees again.
@@ -250,7 +248,7 @@ pub(crate) fn versions(modules: &Path) -> Result<()> {
     for worker in &workers {
         worker.must_run()?;
     }
-    let third = load_beside(&with_another_layout(&altered(&wfq, id, b"\x03\0\0\0GNU\0third")?)?)?;
+    let third = load_beside(&with_another_layout("wfq", &altered(&wfq, BUILD_ID, b"\x03\0\0\0GNU\0third")?)?)?;
     let Err(error) = upgrade(&third, false) else { bail!("a state of another layout was taken over") };
     let other_refused = error.to_string();
     let other_starts_over = upgrade(&third, true)?.moved;
@@ -268,12 +266,41 @@ pub(crate) fn versions(modules: &Path) -> Result<()> {
     Ok(())
 }
 
+#[derive(Serialize)]
+struct ConvertsReport {
+    moved: Moved,
+    /// Hints that the successor took before it went wrong.
+    hints: u32,
+    fault: Option<String>,
+}
+
+/// A policy that goes wrong at the third hint gets the first; the second one is left to a version of another layout.
+pub(crate) fn converts(modules: &Path) -> Result<()> {
+    let faulty = modules.join("ekiden_faulty.ko");
+    let config = |after: u32| format!("call={} fault=0 after={after}", Call::ParseHint as u32);
+    let session = Session::start(&Config { params: config(3), ..small(modules, "faulty") })?;
+    let hint = || session.control().hint(Hint::Now(&1_u64.to_ne_bytes()));
+    hint()?;
+    let other = load_beside(&with_another_layout("faulty", &altered(&faulty, BUILD_ID, b"\x03\0\0\0GNU\0other")?)?)?;
+    let params = &config(1000);
+    let moved = session.control().upgrade(&Succession { module: Some(&other), params, ..Succession::default() })?.moved;
+    session.check()?;
+    let hints = (0..10).take_while(|_| hint().is_ok()).count() as u32;
+    let fault = Status::read()?.and_then(|status| status.fault);
+    println!("{}", serde_json::to_string(&ConvertsReport { moved, hints, fault })?);
+    session.stop();
+    Ok(())
+}
+
+/// A note of type NT_GNU_BUILD_ID.
+const BUILD_ID: &[u8] = b"\x03\0\0\0GNU\0";
+
 /// A copy of a module whose table says that the state has another layout.
-fn with_another_layout(module: &Path) -> Result<PathBuf> {
+fn with_another_layout(policy: &str, module: &Path) -> Result<PathBuf> {
     let mut image = fs::read(module)?;
     let mut head = ABI_VERSION.to_ne_bytes().to_vec();
     head.extend((size_of::<PolicyTable>() as u32).to_ne_bytes());
-    head.extend(b"wfq\0");
+    head.extend([policy.as_bytes(), b"\0"].concat());
     let at = image.windows(head.len()).position(|window| window == head).context("the module has no table")?;
     let layout = at + offset_of!(PolicyTable, layout);
     image[layout] ^= 1;
@@ -289,7 +316,7 @@ struct PolicyTable {
     versions: [u32; 2],
     name: [u8; NAME_LEN],
     calls: u64,
-    functions: [u64; 5],
+    functions: [u64; 7],
     layout: u64,
 }
 

@@ -150,6 +150,15 @@ fn a_new_version_takes_over_the_state_if_its_layout_is_the_same() {
 }
 
 #[test]
+fn a_version_of_another_layout_goes_on_with_what_was_saved_for_it() {
+    let report = &newest().trial("converts --modules /lab")[0];
+    assert_eq!(text(report, "moved"), "converted", "{report}");
+    // The first went to its predecessor, and the third is the one at which it goes wrong.
+    assert_eq!(report["hints"], 1, "{report}");
+    assert!(text(report, "fault").starts_with("planted in parse_hint"), "{report}");
+}
+
+#[test]
 fn a_policy_that_takes_over_and_panics_ends_alone() {
     let reports = newest().trial("falls --modules /lab");
     assert_eq!(reports.len(), 3);

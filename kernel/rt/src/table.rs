@@ -33,6 +33,13 @@ pub struct PolicyTable {
     /// Whether an instance can be made of these arguments; if not, the reason is in `CreateArgs::error`. Memory for that is
     /// the arena in the arguments, or, if there is none, that of the instance that runs.
     pub check: unsafe extern "C" fn(args: *mut CreateArgs) -> bool,
+    /// Has an instance write down what one of another layout is to go on with. The number of bytes; 0 if it has nothing to say,
+    /// negative if there was no room.
+    pub save: unsafe extern "C" fn(instance: *mut c_void, room: *mut u8, len: usize) -> i64,
+    /// Lets an instance that has just been made go on with what another one saved; if not, the reason is in
+    /// `CreateArgs::error`.
+    pub restore:
+        unsafe extern "C" fn(instance: *mut c_void, args: *mut CreateArgs, saved: *const u8, len: usize) -> bool,
     /// The fingerprint of the state that it hands over; two of the same number may take over from each other. 0 for a state
     /// without one.
     pub layout: u64,
