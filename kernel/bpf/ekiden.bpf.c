@@ -28,6 +28,10 @@ extern int ekiden_fault_text(char *text, u32 text__sz) __ksym;
 /* How long a task runs if the policy does not say. */
 const volatile u64 slice_default_ns = SCX_SLICE_DFL;
 
+/* Whether nobody can take over from the policy, and whether it chooses CPUs; the verifier removes what cannot happen then. */
+const volatile bool is_fixed = false;
+const volatile bool fixed_chooses_cpu = false;
+
 /* Why the kernel let go of us, in its own words, for the loader. */
 char exit_reason[64];
 char exit_message[256];
@@ -110,7 +114,7 @@ OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu, struct task_struct *p, s32 prev_
 	bool is_idle = false;
 	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
 
-	if (ekiden_chooses_cpu()) {
+	if (is_fixed ? fixed_chooses_cpu : ekiden_chooses_cpu()) {
 		struct ekiden_event event = EVENT(EKIDEN_SELECT_CPU, prev_cpu, p);
 		struct ekiden_outcome outcome;
 

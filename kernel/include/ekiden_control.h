@@ -54,6 +54,7 @@ struct ekiden_upgrade_request {
 #define EKIDEN_UPGRADE_START_OVER 1
 
 #define EKIDEN_MOVED_BY_POINTER 1
+#define EKIDEN_MOVED_CONVERTED 2
 #define EKIDEN_MOVED_STARTED_OVER 3
 
 #define EKIDEN_IOC_CREATE _IOW('E', 1, struct ekiden_create_request)

@@ -49,6 +49,8 @@ struct ekiden_policy_table {
 	void (*take)(void);
 	bool (*check)(struct ekiden_create *args);
 	void (*tape)(const struct ekiden_tape *tape, u32 what);
+	void (*save)(void);	/* called from Rust only */
+	bool (*restore)(void *instance, struct ekiden_create *args, const void *saved, size_t len);
 	u64 layout;
 };
 

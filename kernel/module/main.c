@@ -30,6 +30,7 @@ s64 ekiden_rs_create(const struct ekiden_policy_table *table, struct ekiden_crea
 		     u32 nr_cpus);
 s64 ekiden_rs_swap(const struct ekiden_policy_table *table, struct ekiden_create *args, void *successor,
 		   struct ekiden_outcome *outcome);
+s64 ekiden_rs_save(void *room, size_t len);
 s64 ekiden_rs_introduce(u64 first, struct ekiden_outcome *outcome);
 u64 ekiden_rs_task_count(void);
 s64 ekiden_rs_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
@@ -402,6 +403,8 @@ static void free_running(void)
 	preempt_disable();
 	if (running.now)
 		run_tape(running.now, EKIDEN_TAPE_STOP);
+	if (running.fallen)
+		run_tape(running.fallen, EKIDEN_TAPE_STOP);
 	preempt_enable();
 	free_instance(running.now);
 	free_instance(running.fallen);
@@ -662,6 +665,7 @@ static atomic_t upgrading = ATOMIC_INIT(0);
 struct takeover {
 	struct instance *to;
 	void *successor;	/* already made; NULL for one that gets the old one's state */
+	u32 what;		/* what the tape is told */
 	struct ekiden_outcome outcome;
 };
 
@@ -675,7 +679,7 @@ static s64 take_over(void *data)
 	if (running.tape_runs) {
 		run_tape(running.now, EKIDEN_TAPE_STOP);
 		running.tape.instance = ++instances;
-		run_tape(takeover->to, takeover->successor ? EKIDEN_TAPE_BEGIN : EKIDEN_TAPE_HAND_OVER);
+		run_tape(takeover->to, takeover->what);
 	}
 	ret = guarded(ekiden_rs_swap, takeover->to->policy->table, &takeover->to->args, takeover->successor,
 		      &takeover->outcome, 0);
@@ -721,12 +725,47 @@ static const struct policy *find_module_policy(const char *name)
 	return NULL;
 }
 
+/* Room for what a policy saves: so much, and so much for each task. */
+#define SAVED_LEN SZ_64K
+#define SAVED_TASK_LEN 64
+
+/*
+ * `made`, which does not run yet, goes on with what the one that runs saves for it. That one is called as ever meanwhile, so
+ * that no CPU but this one waits.
+ */
+static s64 convert(struct instance *next, void *made, struct reason *reason)
+{
+	static const char nothing[] = "its state has another layout, and the policy that runs saves nothing for such a version";
+	static const char room[] = "its state has another layout, and there is no room for what the policy that runs saves";
+	size_t len = SAVED_LEN + (size_t)next->args.max_tasks * SAVED_TASK_LEN;
+	void *bytes = __vmalloc(len, GFP_KERNEL | __GFP_NOWARN);
+	s64 ret;
+
+	if (!bytes)
+		return -ENOMEM;
+	preempt_disable();
+	local_irq_disable();
+	ret = guarded(ekiden_rs_save, bytes, len, 0, 0, 0);
+	local_irq_enable();
+	if (ret == LEFT) {
+		ret = -EIO;
+	} else if (ret > 0) {
+		ret = guarded(next->policy->table->restore, made, &next->args, bytes, ret, 0);
+		ret = ret == LEFT ? LEFT : (u8)ret ? 0 : -EINVAL;
+	} else {
+		set_reason(reason, ret ? room : nothing, (ret ? sizeof(room) : sizeof(nothing)) - 1);
+		ret = -ENODATA;
+	}
+	preempt_enable();
+	vfree(bytes);
+	return ret;
+}
+
 /* How the tasks come over from the policy that runs; 0 with a reason if they cannot. */
 static u32 way_over(const struct ekiden_policy_table *to, const struct ekiden_upgrade_request *request,
 		    struct reason *reason)
 {
 	static const char same_module[] = "one module runs one instance: load another copy to start over";
-	static const char layout[] = "its state has another layout";
 	const struct ekiden_policy_table *from = running.now->policy->table;
 	bool start_over = request->flags & EKIDEN_UPGRADE_START_OVER;
 
@@ -740,8 +779,7 @@ static u32 way_over(const struct ekiden_policy_table *to, const struct ekiden_up
 		return EKIDEN_MOVED_STARTED_OVER;
 	if (to->layout && to->layout == from->layout)
 		return EKIDEN_MOVED_BY_POINTER;
-	set_reason(reason, layout, sizeof(layout) - 1);
-	return 0;
+	return EKIDEN_MOVED_CONVERTED;
 }
 
 /* Everything that can fail does so before the CPUs are stopped. */
@@ -773,12 +811,12 @@ static long upgrade(struct ekiden_upgrade_request *request, struct reason *reaso
 	};
 	if (request->moved == EKIDEN_MOVED_BY_POINTER)
 		/* Only to look at the parameters. */
-		wanted.arena_bytes = SZ_1M;
+		wanted.arena_bytes = SZ_64K;
 	next = new_instance(policy, &wanted, old);
 	if (IS_ERR(next))
 		return PTR_ERR(next);
 	preempt_disable();
-	if (request->moved == EKIDEN_MOVED_STARTED_OVER) {
+	if (request->moved != EKIDEN_MOVED_BY_POINTER) {
 		takeover.successor = (void *)guarded(policy->table->create, &next->args, 0, 0, 0, 0);
 		ret = (s64)takeover.successor == LEFT ? LEFT : takeover.successor ? 0 : -EINVAL;
 	} else if (policy != old->policy || request->params_len) {
@@ -793,9 +831,13 @@ static long upgrade(struct ekiden_upgrade_request *request, struct reason *reaso
 		ret = 0;
 	}
 	preempt_enable();
-	if (ret) {
+	if (!ret && request->moved == EKIDEN_MOVED_CONVERTED)
+		ret = convert(next, takeover.successor, reason);
+	if (ret == LEFT || ret == -EINVAL) {
 		ret = refused(&next->args, ret);
 		set_reason(reason, next->args.error, next->args.error_len);
+	}
+	if (ret) {
 		free_instance(next);
 		return ret;
 	}
@@ -804,6 +846,10 @@ static long upgrade(struct ekiden_upgrade_request *request, struct reason *reaso
 		next->args.arena_len = old->args.arena_len;
 	}
 	takeover.to = next;
+	/* What a version saves of itself is not on the tape: nobody can replay it from there. */
+	takeover.what = request->moved == EKIDEN_MOVED_BY_POINTER ? EKIDEN_TAPE_HAND_OVER :
+			request->moved == EKIDEN_MOVED_CONVERTED  ? EKIDEN_TAPE_GO_ON :
+								    EKIDEN_TAPE_BEGIN;
 	request->tasks = ekiden_rs_task_count();
 	ret = ekiden_stop_cpus(take_over, &takeover, &swapped, &request->wait_ns);
 	if (ret) {
@@ -828,7 +874,7 @@ static long upgrade(struct ekiden_upgrade_request *request, struct reason *reaso
 	if (request->moved == EKIDEN_MOVED_BY_POINTER)
 		swap(old->arena, next->arena);
 	free_instance(old);
-	return request->moved == EKIDEN_MOVED_STARTED_OVER ? introduce_tasks() : 0;
+	return request->moved == EKIDEN_MOVED_BY_POINTER ? 0 : introduce_tasks();
 }
 
 static long ioctl_upgrade(void __user *arg)

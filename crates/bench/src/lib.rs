@@ -10,6 +10,7 @@ mod memory;
 mod stats;
 mod table;
 mod unsafe_count;
+mod upgrade;
 
 pub use comparison::{Comparison, Figure, Measurements, Row};
 pub use fairness::{Fairness, FairnessRow, Sharing, SharingRow, off_by};
@@ -18,6 +19,7 @@ pub use memory::{KernelMemory, MemoryReport};
 pub use stats::Summary;
 pub use table::{number, table};
 pub use unsafe_count::{Component, CountError, UnsafeCount, UnsafeTable, c_lines, code_lines, count_text, count_tree};
+pub use upgrade::{Machinery, UpgradeReport, UpgradeValues, Wait};
 
 /// The name of the kernel's own scheduler in every report.
 pub const DEFAULT: &str = "default";

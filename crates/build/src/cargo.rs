@@ -15,6 +15,7 @@ pub(crate) struct Cargo<'a> {
     pub(crate) sysroot: &'a Sysroot,
     pub(crate) target_dir: PathBuf,
     pub(crate) rustflags: Vec<String>,
+    pub(crate) features: &'a [&'a str],
 }
 
 impl Cargo<'_> {
@@ -71,6 +72,9 @@ impl Cargo<'_> {
         command.arg("--message-format").arg(colour).arg("--target-dir").arg(&self.target_dir);
         if offline {
             command.arg("--offline");
+        }
+        for feature in self.features {
+            command.args(["--features", feature]);
         }
         command::watched(&mut command, &mut |line| {
             if let Some(what) = line.trim_start().strip_prefix("Compiling ") {

@@ -18,6 +18,7 @@ pub struct Builder {
     checkout: Checkout,
     toolchain: Toolchain,
     linker: Linker,
+    fixed: bool,
 }
 
 /// The modules of a project for one kernel.
@@ -49,7 +50,19 @@ impl Builder {
 
     /// The same with a compiler and a checkout that the caller chose.
     pub fn with(cache: &Cache, checkout: Checkout, toolchain: Toolchain) -> Result<Self> {
-        Ok(Self { cache: cache.clone(), checkout, toolchain, linker: Linker::find()? })
+        Ok(Self { cache: cache.clone(), checkout, toolchain, linker: Linker::find()?, fixed: false })
+    }
+
+    /// Leaves out what lets one policy take over from another, to measure what that costs. What is made then has a directory
+    /// of its own.
+    #[must_use]
+    pub fn fixed(self) -> Self {
+        Self { fixed: true, ..self }
+    }
+
+    /// What the directory under `target` is called.
+    fn place(&self) -> &'static str {
+        if self.fixed { "kernel-fixed" } else { "kernel" }
     }
 
     /// The compiler in use.
@@ -77,9 +90,11 @@ impl Build<'_> {
     /// Makes `ekiden.ko`. It is shared by all projects, and knows none of them.
     fn core(&self, progress: Progress<'_>) -> Result<(PathBuf, bool)> {
         let checkout = &self.builder.checkout;
-        let place = checkout.target_dir().join("kernel");
+        let place = checkout.target_dir().join(self.builder.place());
         let _lock = files::lock(&place)?;
-        let archive = self.cargo(&place, None).build(&checkout.kernel(), "ekiden-core", "the engine", progress)?;
+        let features: &[&str] = if self.builder.fixed { &["fixed"] } else { &[] };
+        let cargo = Cargo { features, ..self.cargo(&place, None) };
+        let archive = cargo.build(&checkout.kernel(), "ekiden-core", "the engine", progress)?;
         let mut sources = self.sources(&["kernel/module", "kernel/include"])?;
         sources.retain(|(_, name)| !name.starts_with("Kbuild") && name != "policy.c");
         sources.push((checkout.kernel().join("module/Kbuild.core"), "Kbuild".into()));
@@ -101,7 +116,7 @@ impl Build<'_> {
         policies: &[Policy],
         progress: Progress<'_>,
     ) -> Result<Modules> {
-        let place = project.target_dir().join("kernel");
+        let place = project.target_dir().join(self.builder.place());
         let _lock = files::lock(&place)?;
         let place_of_kernel = place.join(self.target.release());
         let directory = place_of_kernel.join("modules");
@@ -165,6 +180,7 @@ impl Build<'_> {
             sysroot: &self.sysroot,
             target_dir: place.join("rust").join(name),
             rustflags,
+            features: &[],
         }
     }
 

@@ -67,13 +67,27 @@ pub(crate) fn for_kernel(
     }
 }
 
+/// Modules of which no policy can take over from another, to measure what it costs that one can.
+pub(crate) fn fixed(target: &Target, policies: &[String], progress: &mut Progress) -> Result<PathBuf> {
+    build_with(target, policies, Builder::fixed, progress)
+}
+
 /// Builds what is not up to date.
 fn build(target: &Target, policies: &[String], progress: &mut Progress) -> Result<PathBuf> {
+    build_with(target, policies, |builder| builder, progress)
+}
+
+fn build_with(
+    target: &Target,
+    policies: &[String],
+    how: impl FnOnce(Builder) -> Builder,
+    progress: &mut Progress,
+) -> Result<PathBuf> {
     let project = project_with(policies)?;
     let wanted: Vec<Policy> =
         policies.iter().map(|policy| project.policy(policy).cloned()).collect::<Result<_, ekiden_build::Error>>()?;
     progress.step(format!("building the modules of {} for {}", policies.join(" and "), target.release()));
-    let builder = Builder::new(&Cache::from_env()?, &mut progress.sink())?;
+    let builder = how(Builder::new(&Cache::from_env()?, &mut progress.sink())?);
     let modules = builder.build(target, &project, &wanted, &mut progress.sink())?;
     progress.end_step();
     Ok(modules.directory)

@@ -44,6 +44,8 @@ pub(crate) struct Plan {
     pub(crate) flights: PathBuf,
     /// The directory with the modules.
     pub(crate) modules: PathBuf,
+    /// Whether another policy can take over.
+    pub(crate) upgradable: bool,
 }
 
 impl Plan {
@@ -59,6 +61,7 @@ impl Plan {
             flight_kib: config.tape_records * RECORD_BYTES / 1024,
             flights: FLIGHTS.into(),
             modules: modules.to_owned(),
+            upgradable: true,
         }
     }
 
@@ -75,6 +78,7 @@ impl Plan {
                 0 => 0,
                 kib => (kib * 1024 / RECORD_BYTES).next_power_of_two(),
             },
+            upgradable: self.upgradable,
             ..Config::new(&self.policy, modules)
         };
         let session = Session::start(&config)?;

@@ -17,9 +17,9 @@ Examples:
   ekiden upgrade my-policy                      after a change: the new version of the policy that runs
   ekiden upgrade my-policy ekiden_my_policy.ko  the same with a module that is built already
 
-A new version of the same policy takes over the state as it is in memory if its layout is the same. If not, it is refused,
-unless --start-over makes all tasks new to it, as they are to another policy. Whatever is refused leaves the old policy running,
-and the exit code is 120. Tasks are never under the kernel's own scheduler in between. What sched_ext calls the scheduler stays
+A new version of the same policy takes over the state as it is in memory if its layout is the same, or else what the old one
+saves for it. If it saves nothing, the new one is refused, unless --start-over makes all tasks new to it, as they are to another
+policy. Whatever is refused leaves the old policy running, and the exit code is 120. Tasks are never under the kernel's own scheduler in between. What sched_ext calls the scheduler stays
 the name of the first policy; `ekiden status` says which one runs.")]
 pub(crate) struct Upgrade {
     /// The policy that takes over
@@ -100,6 +100,7 @@ impl std::fmt::Display for Report<'_> {
         let Self { from, to, done: Done { moved, wait_ns, tasks }, .. } = self;
         let how = match moved {
             Moved::ByPointer => "took over the state as it is in memory",
+            Moved::Converted => "goes on with what was saved for it, and was told of all tasks anew",
             Moved::StartedOver => "started over with all tasks",
         };
         writeln!(f, "{to} took over from {from}: {tasks} tasks; it {how}")?;

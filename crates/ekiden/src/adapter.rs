@@ -7,7 +7,7 @@ use ekiden_abi::{BALANCE_TOO, Call, Calls, Message, NO_CPU, RawToken, RefusalRea
 use zerocopy::TryFromBytes;
 
 use crate::{
-    Cx, Env, Host, Schedulable, Scheduler, Task, Topology, WakeFlags,
+    Cx, Env, Host, Saved, Schedulable, Scheduler, Task, Topology, WakeFlags,
     hint::Hints,
     token::{Instance, Tenant},
 };
@@ -76,6 +76,16 @@ impl<S: Scheduler> Adapter<S> {
         let tenant = Tenant(Instance::with_number(left.instance));
         dropped.iter().for_each(|token| tenant.0.note_dropped(*token));
         Self { scheduler: S::reregister_init(env, left.state), topology: env.topology().clone(), host, tenant }
+    }
+
+    /// Has the policy write down what a version with another layout is to go on with.
+    pub fn save(&self, to: &mut Saved<'_>) {
+        self.scheduler.save(to);
+    }
+
+    /// Lets a policy that has just been made go on with what another version saved.
+    pub fn restore(&mut self, saved: &[u8]) -> Result<(), &'static str> {
+        self.scheduler.restore(saved)
     }
 
     /// The policy itself, for tests that look into it.

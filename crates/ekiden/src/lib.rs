@@ -17,11 +17,13 @@ mod cpumask;
 mod cx;
 mod env;
 mod hint;
+pub mod layout;
 mod lock;
 #[cfg(feature = "observe")]
 pub mod observe;
 mod per;
 mod queue;
+mod saved;
 mod scheduler;
 mod shared;
 mod tape;
@@ -34,12 +36,14 @@ pub use cpumask::{CpuListError, CpuMask, MAX_CPUS};
 pub use cx::{Cx, Group, Host};
 pub use ekiden_abi as abi;
 pub use ekiden_abi::{Call, Calls, RefusalReason, TaskId};
-pub use ekiden_macros::policy;
+pub use ekiden_macros::{Layout, policy};
 pub use env::{Env, Param, ParamError};
 pub use hint::{HintRefused, Hints, QueueId};
+pub use layout::{Fingerprint, Layout};
 pub use lock::{SPIN_LIMIT, SpinGuard, SpinLock, poison_locks};
 pub use per::{PerCpu, PerTask};
 pub use queue::{FifoQueue, OrderedQueue, TreeQueue};
+pub use saved::Saved;
 pub use scheduler::{Scheduler, Task, WakeFlags};
 pub use shared::{Shared, Word};
 pub use tape::{run_tape, tape, tape_runs};
@@ -53,7 +57,7 @@ pub type CpuId = u32;
 /// What nearly every policy needs.
 pub mod prelude {
     pub use crate::{
-        CpuId, CpuMask, Cx, Env, FifoQueue, OrderedQueue, Param, PerCpu, PerTask, RefusalReason, Schedulable,
-        Scheduler, Shared, SpinLock, Task, TaskId, Topology, TreeQueue, WakeFlags, policy,
+        CpuId, CpuMask, Cx, Env, FifoQueue, Layout, OrderedQueue, Param, PerCpu, PerTask, RefusalReason, Saved,
+        Schedulable, Scheduler, Shared, SpinLock, Task, TaskId, Topology, TreeQueue, WakeFlags, policy,
     };
 }

@@ -3,7 +3,7 @@
 use ekiden_abi::{Calls, RefusalReason, TaskId};
 use zerocopy::{Immutable, KnownLayout, TryFromBytes};
 
-use crate::{CpuId, Cx, Env, HintRefused, Hints, Param, QueueId, Schedulable};
+use crate::{CpuId, Cx, Env, Fingerprint, HintRefused, Hints, Param, QueueId, Saved, Schedulable};
 
 /// A task as a call sees it. A snapshot: it is true for the duration of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,10 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
     const PARAMS: &'static [Param] = &[];
     /// The calls that it implements itself; filled in by `#[policy]`.
     const CALLS: Calls = Calls::ALL;
+
+    /// The fingerprint of [`State`](Self::State); filled in by `#[policy]` if that derives [`Layout`](crate::Layout). Another
+    /// build of the policy takes over the state as it is in memory if it has the same.
+    const LAYOUT: Option<Fingerprint> = None;
 
     /// What applications tell it; `()`, which `#[policy]` fills in, for nothing.
     type Hint: TryFromBytes + KnownLayout + Immutable;
@@ -192,6 +196,21 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
 
     /// Makes the policy from what its predecessor handed over.
     fn reregister_init(env: &Env, state: Self::State) -> Self;
+
+    /// Writes down what a version whose [`State`](Self::State) has another layout is to go on with, in a form of the policy's
+    /// own; begin with a number for the form. Called before such a version takes over, while other calls come. By default
+    /// nothing is written, and such a version is refused.
+    fn save(&self, to: &mut Saved<'_>) {
+        let _ = to;
+    }
+
+    /// Goes on with what another version [saved](Self::save), after [`new`](Self::new) and before any other call. All tasks
+    /// are new to it all the same: [`task_new`](Self::task_new) follows for each. An error, which is the default, refuses
+    /// this version, and the old one goes on.
+    fn restore(&mut self, saved: &[u8]) -> Result<(), &'static str> {
+        let _ = saved;
+        Err("it does not take over from a version whose state has another layout")
+    }
 
     /// `cpu` found nothing to run.
     fn enter_idle(&self, cx: &Cx<'_>, cpu: CpuId) {

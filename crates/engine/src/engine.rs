@@ -14,7 +14,7 @@ use spin::mutex::SpinMutex;
 use crate::counters::{Counters, Totals};
 use crate::fault::{Fault, MISTAKES_ALLOWED, Mistake, MistakeKind};
 use crate::idle::IdleCpus;
-use crate::state::{Era, Phase, State, Transition};
+use crate::state::{Era, Phase, State, Transition, UPGRADABLE};
 use crate::table::{Slot, TaskTable, token, wanted};
 
 /// How many answers of a policy are tried for one search for work before the CPU is sent round again. A policy that
@@ -74,6 +74,11 @@ impl Engine {
     /// The calls that the policy implements.
     pub fn calls(&self) -> Calls {
         self.calls
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &dyn Policy {
+        &*self.policy
     }
 
     /// The task table.
@@ -352,7 +357,9 @@ impl Engine {
             Phase::New => Call::TaskNew,
             // It has slept in between: see `EventKind::Block`.
             Phase::Running if event.flags & enqueue_flags::WAKEUP != 0 => {
-                self.slept(handling, task, slot);
+                if UPGRADABLE {
+                    self.slept(handling, task, slot);
+                }
                 Call::TaskWakeup
             }
             Phase::Running if seen.is_yielding() => Call::TaskYield,
@@ -450,7 +457,7 @@ impl Engine {
                 self.meet(handling, handling.event.task, slot);
             } else if seen.phase() == Phase::Running {
                 slot.set_state(seen.in_phase(Phase::Blocked));
-                if self.calls.has(Call::TaskBlocked) {
+                if UPGRADABLE && self.calls.has(Call::TaskBlocked) {
                     slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
                     self.slept(handling, handling.event.task, slot);
                 }

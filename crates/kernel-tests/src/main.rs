@@ -3,6 +3,7 @@
 
 mod load;
 mod trials;
+mod upgrades;
 
 use std::path::PathBuf;
 
@@ -62,6 +63,39 @@ enum Trial {
         #[arg(long)]
         modules: PathBuf,
     },
+    /// Lets policies take over from each other under load, again and again.
+    Upgrades {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// How often.
+        #[arg(long, default_value_t = 1000)]
+        rounds: u64,
+    },
+    /// Upgrades that cannot be.
+    RefusedUpgrades {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
+    /// Versions of one policy take over from each other.
+    Versions {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
+    /// A policy goes on with what a version of another layout has saved.
+    Converts {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
+    /// Policies that take over and go wrong.
+    Falls {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
     /// Gives a policy only one task, beside batch work of the default class.
     Attached {
         /// Where the modules are.
@@ -100,6 +134,11 @@ fn main() -> anyhow::Result<()> {
         Trial::Reload { modules, rounds } => trials::reload(&modules, rounds),
         Trial::Storm { modules, policy } => trials::storm(&modules, &policy),
         Trial::Refusals { modules } => trials::refusals(&modules),
+        Trial::Upgrades { modules, rounds } => upgrades::upgrades(&modules, rounds),
+        Trial::RefusedUpgrades { modules } => upgrades::refused_upgrades(&modules),
+        Trial::Versions { modules } => upgrades::versions(&modules),
+        Trial::Converts { modules } => upgrades::converts(&modules),
+        Trial::Falls { modules } => upgrades::falls(&modules),
         Trial::Attached { modules } => trials::attached(&modules),
         Trial::Hold { modules, policy, command } => trials::hold(&modules, &policy, &command),
         Trial::Record => trials::record(),

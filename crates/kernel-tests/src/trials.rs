@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::load::{self, Worker, pause};
 
-fn config(modules: &Path, policy: &str) -> Config {
+pub(crate) fn config(modules: &Path, policy: &str) -> Config {
     let file = format!("ekiden_{}.ko", policy.replace('-', "_"));
     Config::new(policy, vec![modules.join("ekiden.ko"), modules.join(file)])
 }

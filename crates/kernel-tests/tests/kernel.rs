@@ -105,6 +105,68 @@ fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was() {
     assert!(find("second session").contains("runs already"));
 }
 
+/// `EKIDEN_UPGRADE_ROUNDS` does it more or less often.
+#[test]
+fn policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost() {
+    let rounds = std::env::var("EKIDEN_UPGRADE_ROUNDS").unwrap_or_else(|_| "1000".into());
+    let report = &newest().trial(&format!("upgrades --modules /lab --rounds {rounds}"))[0];
+    println!("{report}");
+    assert_eq!(report["upgrades"].to_string(), rounds, "{report}");
+    assert_eq!(report["still_running"], true, "{report}");
+    for nothing in ["mistakes", "surprises"] {
+        assert_eq!(report[nothing], 0, "{report}");
+    }
+    let number = |key: &str| report[key].as_u64().unwrap();
+    assert!(number("by_pointer") >= number("upgrades") / 2, "{report}");
+    assert!(number("round_trips") > number("upgrades"), "the load came to a halt: {report}");
+    assert!(number("tasks_after") < number("tasks_before") + 20, "slots of dead tasks are not freed: {report}");
+}
+
+#[test]
+fn an_upgrade_that_cannot_be_is_refused_and_the_old_policy_goes_on() {
+    let reports = newest().trial("refused-upgrades --modules /lab");
+    let find =
+        |what: &str| text(reports.iter().find(|report| text(report, "what") == what).unwrap(), "error").to_owned();
+    assert!(find("unknown module").contains("nosuch"));
+    assert!(find("parameter out of range").contains("period_us=0"));
+    assert!(find("parameter of a policy without any").contains("period_us"));
+    assert!(find("arena too small").contains("memory"), "{}", find("arena too small"));
+    assert!(find("a second instance in one module").contains("one instance"));
+    assert!(find("module of another kernel").contains("was built for kernel"));
+    assert!(find("module for another interface").contains("interface"));
+    assert!(find("file that is no module").contains("not a kernel module"));
+    assert!(find("nothing runs").contains("no policy runs"));
+}
+
+#[test]
+fn a_new_version_takes_over_the_state_if_its_layout_is_the_same() {
+    let report = &newest().trial("versions --modules /lab")[0];
+    assert_eq!(text(report, "same"), "by_pointer", "{report}");
+    assert_eq!(text(report, "same_module"), "ekiden_wfq_2", "{report}");
+    assert!(text(report, "other_refused").contains("another layout"), "{report}");
+    assert_eq!(text(report, "other_starts_over"), "started_over", "{report}");
+    assert_eq!(text(report, "policy"), "wfq", "{report}");
+    assert_eq!(report["mistakes"], 0, "{report}");
+}
+
+#[test]
+fn a_version_of_another_layout_goes_on_with_what_was_saved_for_it() {
+    let report = &newest().trial("converts --modules /lab")[0];
+    assert_eq!(text(report, "moved"), "converted", "{report}");
+    // The first went to its predecessor, and the third is the one at which it goes wrong.
+    assert_eq!(report["hints"], 1, "{report}");
+    assert!(text(report, "fault").starts_with("planted in parse_hint"), "{report}");
+}
+
+#[test]
+fn a_policy_that_takes_over_and_panics_ends_alone() {
+    let reports = newest().trial("falls --modules /lab");
+    assert_eq!(reports.len(), 3);
+    for report in &reports {
+        assert!(text(report, "fault").starts_with(&format!("planted in {} at ", text(report, "call"))), "{report}");
+    }
+}
+
 #[test]
 fn wfq_and_eevdf_pass_the_tests_of_the_appendix_that_the_simulator_passes() {
     let lab = newest();

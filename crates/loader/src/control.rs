@@ -128,6 +128,8 @@ pub enum Hint<'a> {
 pub enum Moved {
     /// With the whole state, which stays where it is in memory.
     ByPointer,
+    /// All of them are new to the successor, but it goes on with what the old one saved for a version with another layout.
+    Converted,
     /// All of them are new to the successor.
     StartedOver,
 }
@@ -296,7 +298,11 @@ impl Control {
         };
         // SAFETY: the request has the layout that the device expects, and its pointers are good for the call.
         let Err(errno) = (unsafe { ioctl_upgrade(self.file.as_raw_fd(), &raw mut request) }) else {
-            let moved = if request.moved == 1 { Moved::ByPointer } else { Moved::StartedOver };
+            let moved = match request.moved {
+                1 => Moved::ByPointer,
+                2 => Moved::Converted,
+                _ => Moved::StartedOver,
+            };
             return Ok(Upgrade { moved, wait_ns: request.wait_ns, tasks: request.tasks });
         };
         let text = String::from_utf8_lossy(&error);

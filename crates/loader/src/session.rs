@@ -43,6 +43,8 @@ pub struct Config {
     pub arena_bytes: u64,
     /// How many records of its newest calls are kept for each CPU, 64 bytes each: a power of two, or 0 for none.
     pub tape_records: u64,
+    /// Whether another policy can take over. What that costs is measured without it.
+    pub upgradable: bool,
 }
 
 impl Config {
@@ -56,6 +58,7 @@ impl Config {
             max_tasks: 32_768,
             arena_bytes: 32 << 20,
             tape_records: 1 << 14,
+            upgradable: true,
         }
     }
 }
@@ -113,10 +116,7 @@ impl Session {
         )?;
         let mut program = match kept.take() {
             Some(program) if program.policy == config.policy => program,
-            _ => Program {
-                skel: load_program(calls()?, config.scope, &scheduler_name(&config.policy))?,
-                policy: config.policy.clone(),
-            },
+            _ => Program { skel: load_program(calls()?, config)?, policy: config.policy.clone() },
         };
         let timer = program.skel.progs.ekiden_on_timer.attach().map_err(|error| bpf_error("attach", &error))?;
         let link = program.skel.maps.ekiden_ops.attach_struct_ops().map_err(|error| bpf_error("attach", &error))?;
@@ -181,16 +181,17 @@ pub(crate) fn before_loading() -> Result<()> {
     }
 }
 
-fn load_program(calls: Calls, scope: Scope, name: &str) -> Result<EkidenSkel<'static>> {
+fn load_program(calls: Calls, config: &Config) -> Result<EkidenSkel<'static>> {
     // The object lives as long as the program runs, which is as long as the process: it is not worth a self-reference.
     let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
     let mut open = EkidenSkelBuilder::default().open(object).map_err(|error| bpf_error("open", &error))?;
-    choose_operations(&mut open, calls);
+    choose_operations(&mut open, calls, config.upgradable);
+    let name = scheduler_name(&config.policy);
     let ops = open.struct_ops.ekiden_ops_mut();
     for (place, byte) in ops.name.iter_mut().zip(name.bytes().chain([0])) {
         *place = byte as c_char;
     }
-    if scope == Scope::Attached {
+    if config.scope == Scope::Attached {
         ops.flags |= libbpf_flag::SWITCH_PARTIAL;
     }
     open.load().map_err(|error| bpf_error("load", &error))
@@ -203,10 +204,24 @@ mod libbpf_flag {
 
 /// Leaves out `quiescent` for a policy that does not look at it: an operation that is not there costs nothing, and the engine
 /// sees that a task has slept from what follows. The others are rare or cost next to nothing when nobody listens, and a policy
-/// that takes over later may need them.
-fn choose_operations(open: &mut OpenEkidenSkel<'_>, calls: Calls) {
+/// that takes over later may need them; if none can, they are left out too.
+fn choose_operations(open: &mut OpenEkidenSkel<'_>, calls: Calls, upgradable: bool) {
+    let ops = open.struct_ops.ekiden_ops_mut();
     if !calls.has(Call::TaskBlocked) {
-        open.struct_ops.ekiden_ops_mut().quiescent = ptr::null_mut();
+        ops.quiescent = ptr::null_mut();
+    }
+    if upgradable {
+        return;
+    }
+    if !calls.has(Call::TaskTick) {
+        ops.tick = ptr::null_mut();
+    }
+    if !calls.has(Call::TaskAffinityChanged) {
+        ops.set_cpumask = ptr::null_mut();
+    }
+    if let Some(constants) = &mut open.maps.rodata_data {
+        constants.is_fixed = true;
+        constants.fixed_chooses_cpu = calls.has(Call::SelectTaskRq);
     }
 }
 

@@ -52,6 +52,15 @@ pub(crate) fn complete(arguments: TokenStream, item: TokenStream) -> TokenStream
     if !given("CALLS") {
         added.push(calls(&item));
     }
+    if !given("LAYOUT") {
+        added.push(parse_quote! {
+            const LAYOUT: ::core::option::Option<::ekiden::Fingerprint> = {
+                #[allow(unused_imports)]
+                use ::ekiden::layout::Unknown as _;
+                ::ekiden::layout::Of::<<Self as ::ekiden::Scheduler>::State>::FINGERPRINT
+            };
+        });
+    }
     if !given("Hint") {
         added.push(parse_quote! { type Hint = (); });
     }

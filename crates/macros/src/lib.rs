@@ -1,9 +1,10 @@
-//! `#[policy]`, the attribute that completes an implementation of the `Scheduler` trait.
+//! `#[policy]`, the attribute that completes an implementation of the `Scheduler` trait, and `#[derive(Layout)]`.
 //!
-//! Policies use it as `ekiden::policy`. What it generates is tested from there, where the trait is.
+//! Policies use them from `ekiden`. What they generate is tested from there, where the traits are.
 #![forbid(unsafe_code)]
 
 mod complete;
+mod layout;
 mod name;
 
 use proc_macro::TokenStream;
@@ -19,7 +20,14 @@ use proc_macro::TokenStream;
 /// * `const NAME`: the name of the type in lower case, with dashes: `ShortestJob` is `shortest-job`.
 /// * `type Hint = ()`: it takes no hints.
 /// * `type State = Self`, with the two methods that hand the whole policy over in a live upgrade.
+/// * `const LAYOUT`: the fingerprint of the state, if it derives `Layout`.
 #[proc_macro_attribute]
 pub fn policy(arguments: TokenStream, item: TokenStream) -> TokenStream {
     complete::complete(arguments.into(), item.into()).into()
+}
+
+/// Gives a type a fingerprint by which another build knows whether it has the same layout: see `ekiden::Layout`.
+#[proc_macro_derive(Layout)]
+pub fn layout(item: TokenStream) -> TokenStream {
+    layout::derive(item.into()).into()
 }

@@ -13,6 +13,7 @@ use crate::balance::{Balancer, Bugs};
 const LOOKED_AT: usize = 32;
 
 /// The completely fair scheduler.
+#[derive(Layout)]
 pub struct Cfs {
     queues: PerCpu<RunQueue>,
     tasks: PerTask<Account>,
@@ -23,7 +24,7 @@ pub struct Cfs {
 }
 
 /// What waits on one CPU.
-#[derive(Default)]
+#[derive(Default, Layout)]
 struct RunQueue {
     waiting: SpinLock<TreeQueue<Cfs, u64>>,
     /// No task of this CPU has had less virtual time than this; it only grows.
@@ -31,7 +32,7 @@ struct RunQueue {
 }
 
 /// What is known of one task. Changed only in calls about that task, which never overlap.
-#[derive(Default)]
+#[derive(Default, Layout)]
 struct Account {
     charged_ns: AtomicU64,
     /// CPU time divided by weight, on the scale of `cpu`'s `min_vruntime`.

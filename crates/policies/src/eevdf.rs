@@ -19,6 +19,7 @@ const SLICES_NS: RangeInclusive<u64> = 100_000..=100_000_000;
 const LOOKED_AT: usize = 32;
 
 /// Earliest eligible virtual deadline first.
+#[derive(Layout)]
 pub struct Eevdf {
     queues: PerCpu<SpinLock<RunQueue>>,
     /// Locked before queues.
@@ -29,7 +30,7 @@ pub struct Eevdf {
 }
 
 /// What is known of one task. It is locked in calls about that task, which never overlap.
-#[derive(Default)]
+#[derive(Default, Layout)]
 struct Account {
     /// As it stood on `cpu` when it was charged the last time; if it waits, its place in the queue.
     entity: Entity,

@@ -3,6 +3,7 @@
 use ekiden::prelude::*;
 
 /// A queue per CPU.
+#[derive(Layout)]
 pub struct Fifo {
     queues: PerCpu<SpinLock<FifoQueue<Self>>>,
 }

@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use ekiden::{NICE_0_WEIGHT, prelude::*};
 
 /// Weighted fair queueing.
+#[derive(Layout)]
 pub struct Wfq {
     queues: PerCpu<RunQueue>,
     tasks: PerTask<Account>,
@@ -17,7 +18,7 @@ pub struct Wfq {
 }
 
 /// What waits on one CPU.
-#[derive(Default)]
+#[derive(Default, Layout)]
 struct RunQueue {
     waiting: SpinLock<TreeQueue<Wfq, u64>>,
     /// How many wait, for other CPUs to look at without the lock.
@@ -27,7 +28,7 @@ struct RunQueue {
 }
 
 /// What is known of one task. Changed only in calls about that task, which never overlap.
-#[derive(Default)]
+#[derive(Default, Layout)]
 struct Account {
     /// CPU time that is already in `vruntime`, in nanoseconds.
     charged_ns: AtomicU64,

@@ -96,6 +96,7 @@ impl Calls {
     }
 
     /// What was complete with the last record, besides what it [gave](Self::take).
+    #[cfg(feature = "file")]
     #[inline]
     pub(crate) fn following(&mut self) -> Option<Entry> {
         self.waiting.take()

@@ -194,6 +194,12 @@ impl Run<'_> {
             self.fault(cpu);
             return Ok(());
         }
+        if mark.mark == Mark::GoOn {
+            // Of what was before, or of what another version has saved, nothing is known.
+            self.lose();
+            (self.instance, self.of_instance) = (mark.instance.max(self.instance), instance);
+            return Ok(());
+        }
         // It stands in the stream of each CPU.
         if mark.instance <= self.instance {
             return Ok(());

@@ -20,7 +20,11 @@ pub enum Fault {
     Deadlock = 4,
 }
 
+/// Number of the form in which it saves itself.
+const FORM: [u8; 1] = [1];
+
 /// Goes wrong the `after`-th time that `call` comes.
+#[derive(Layout)]
 pub struct Faulty {
     queues: PerCpu<SpinLock<FifoQueue<Self>>>,
     lock: SpinLock<Vec<u64>>,
@@ -193,6 +197,18 @@ impl Scheduler for Faulty {
     fn parse_hint(&self, _: &Cx, _: Option<&Task>, hint: u64) -> Result<(), HintRefused> {
         self.trips(Call::ParseHint);
         if hint % 2 == 0 { Ok(()) } else { Err(HintRefused) }
+    }
+
+    /// How many times are left, so that a version with another layout goes wrong when this one would have.
+    fn save(&self, to: &mut Saved<'_>) {
+        to.push(&FORM);
+        to.push(&self.left.get().to_le_bytes());
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), &'static str> {
+        let left = saved.strip_prefix(&FORM).and_then(|left| left.try_into().ok()).ok_or("that is in another form")?;
+        self.left = Shared::new(u32::from_le_bytes(left));
+        Ok(())
     }
 
     fn reregister_prep(self) -> Self {

@@ -34,6 +34,19 @@ impl ForeignPolicy {
     }
 }
 
+/// Has a foreign policy write down what a version with another layout is to go on with.
+///
+/// # Safety
+///
+/// `policy` is the engine's `ForeignPolicy`, and `room` has space for `len` bytes.
+pub(crate) unsafe fn save(policy: &dyn Policy, room: *mut u8, len: usize) -> i64 {
+    // SAFETY: the caller's promise; the instance comes from this table.
+    unsafe {
+        let policy = &*core::ptr::from_ref(policy).cast::<ForeignPolicy>();
+        (policy.table.save)(policy.instance, room, len)
+    }
+}
+
 /// Puts another instance in the place of a foreign policy: `made`, or one that gets the state of the old one if that is null.
 ///
 /// # Safety

@@ -86,7 +86,7 @@ pub unsafe extern "C" fn ekiden_rs_swap(
     outcome: *mut Outcome,
 ) -> i64 {
     let engine = ENGINE.load(Acquire);
-    if engine.is_null() {
+    if engine.is_null() || cfg!(feature = "fixed") {
         return -19;
     }
     // SAFETY: the caller keeps everyone else out, so this is the only reference; the caller's promise.
@@ -99,6 +99,18 @@ pub unsafe extern "C" fn ekiden_rs_swap(
         engine.start_over(outcome);
     }
     0
+}
+
+/// Has the policy write down what a version with another layout is to go on with. The number of bytes; 0 for nothing, negative
+/// if there was no room.
+///
+/// # Safety
+///
+/// `room` has space for `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_save(room: *mut u8, len: usize) -> i64 {
+    // SAFETY: the caller's promise; the policy is the foreign one, the only kind here.
+    engine().map_or(0, |engine| unsafe { foreign::save(engine.policy(), room, len) })
 }
 
 /// How many slots of the task table are gone through with interrupts off.

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
 use ekiden::abi::{Message, Reply};
-use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Left, Policy, Scheduler, TaskId, Topology};
+use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Left, Policy, Saved, Scheduler, TaskId, Topology};
 pub use ekiden_kernel_rt::{Arena, Baggage, CreateArgs, HostTable, PolicyTable};
 use ekiden_recording::Mark;
 
@@ -91,7 +91,13 @@ pub const fn table<S: Scheduler>(
         take,
         check,
         tape: tape::run,
-        layout: 0,
+        save: save::<S>,
+        restore: restore::<S>,
+        layout: match S::LAYOUT {
+            // The size of what is passed on stands for what is in it.
+            Some(layout) => layout.number() ^ size_of::<Baggage>() as u64,
+            None => 0,
+        },
     }
 }
 
@@ -163,6 +169,32 @@ pub unsafe fn take<S: Scheduler>(args: *mut CreateArgs, baggage: *mut Baggage, a
     let dropped = &baggage.dropped[..baggage.dropped_len as usize];
     let left = Left { state, topology, instance: baggage.instance };
     Box::into_raw(Box::new(Adapter::<S>::take(left, &env, Arc::new(Kernel), dropped))).cast()
+}
+
+/// # Safety
+///
+/// `instance` comes from [`create`] or [`take`], and `room` has space for `len` bytes.
+unsafe extern "C" fn save<S: Scheduler>(instance: *mut c_void, room: *mut u8, len: usize) -> i64 {
+    // SAFETY: the caller's promise. An instance is only shared, and Sync.
+    let (adapter, room) = unsafe { (&*instance.cast::<Adapter<S>>(), slice::from_raw_parts_mut(room, len)) };
+    let mut saved = Saved::new(room);
+    adapter.save(&mut saved);
+    saved.len().map_or(-1, |len| len as i64)
+}
+
+/// # Safety
+///
+/// `instance` comes from [`create`] and nobody else uses it yet; the other pointers are good for the call.
+unsafe extern "C" fn restore<S: Scheduler>(
+    instance: *mut c_void,
+    args: *mut CreateArgs,
+    saved: *const u8,
+    len: usize,
+) -> bool {
+    // SAFETY: the caller's promise.
+    let (adapter, args, saved) =
+        unsafe { (&mut *instance.cast::<Adapter<S>>(), &mut *args, slice::from_raw_parts(saved, len)) };
+    adapter.restore(saved).map_err(|reason| args.refuse(reason)).is_ok()
 }
 
 /// Whether an instance could be made of these arguments.

@@ -35,6 +35,13 @@ pub struct PolicyTable {
     pub check: unsafe extern "C" fn(args: *mut CreateArgs) -> bool,
     /// Stops recording calls (0), or starts with the mark of that number. No call is under way.
     pub tape: unsafe extern "C" fn(tape: *const TapeArgs, what: u32),
+    /// Has an instance write down what one of another layout is to go on with. The number of bytes; 0 if it has nothing to say,
+    /// negative if there was no room.
+    pub save: unsafe extern "C" fn(instance: *mut c_void, room: *mut u8, len: usize) -> i64,
+    /// Lets an instance that has just been made go on with what another one saved; if not, the reason is in
+    /// `CreateArgs::error`.
+    pub restore:
+        unsafe extern "C" fn(instance: *mut c_void, args: *mut CreateArgs, saved: *const u8, len: usize) -> bool,
     /// The fingerprint of the state that it hands over; two of the same number may take over from each other. 0 for a state
     /// without one.
     pub layout: u64,

@@ -15,6 +15,7 @@
 use ekiden::prelude::*;
 
 /// What the policy remembers.
+#[derive(Layout)]
 pub struct MyPolicy {
     /// Who waits, for each CPU: in front whoever has waited longest.
     queues: PerCpu<SpinLock<FifoQueue<Self>>>,

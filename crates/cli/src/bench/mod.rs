@@ -12,6 +12,7 @@ pub(crate) mod pipe;
 mod record;
 mod share;
 mod sim;
+mod upgrade;
 
 use std::process::ExitCode;
 
@@ -54,6 +55,8 @@ enum Which {
     Memory(memory::MemoryBench),
     /// What it costs to write down every call
     Record(record::RecordBench),
+    /// What it costs that one policy can take over from another, and how long CPUs wait when one does
+    Upgrade(upgrade::UpgradeBench),
     /// How fast the simulator is
     Sim(sim::SimBench),
     /// How much unsafe code there is, and where
@@ -71,6 +74,7 @@ impl Bench {
             Which::Share(bench) => bench.run(),
             Which::Memory(bench) => bench.run(),
             Which::Record(bench) => bench.run(),
+            Which::Upgrade(bench) => bench.run(),
             Which::Sim(bench) => bench.run(),
             Which::CountUnsafe(bench) => bench.run(),
             Which::Edit(bench) => bench.run(),

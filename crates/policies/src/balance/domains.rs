@@ -4,14 +4,14 @@ use core::sync::atomic::AtomicU64;
 
 use alloc::vec::Vec;
 
-use ekiden::{CpuId, CpuMask, Topology};
+use ekiden::{CpuId, CpuMask, Layout, Topology};
 
 /// How often a busy CPU balances, for each CPU of the domain: the larger it is, the more the search costs, and the more it
 /// costs a task to move. The kernel's numbers, one millisecond and `busy_factor`.
 const BUSY_INTERVAL_NS: u64 = 32_000_000;
 
 /// One level of the hierarchy, as one CPU sees it.
-#[derive(Debug)]
+#[derive(Debug, Layout)]
 pub(crate) struct Domain {
     /// Whose loads are compared, and among which tasks move. Between nodes that are not all linked to each other they
     /// may overlap.

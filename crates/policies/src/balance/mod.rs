@@ -22,6 +22,7 @@ const FULL: u64 = 1024;
 const GROUPS: u32 = 256;
 
 /// The loads of all CPUs, and who balances with whom.
+#[derive(Layout)]
 pub(crate) struct Balancer {
     cpus: PerCpu<Cpu>,
     tasks: PerTask<Load>,
@@ -40,7 +41,7 @@ pub(crate) struct Balancer {
 }
 
 /// Which of the bugs of papers/002, section 3 there are; by default none.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Layout)]
 pub(crate) struct Bugs {
     pub(crate) group_imbalance: bool,
     pub(crate) group_construction: bool,
@@ -49,7 +50,7 @@ pub(crate) struct Bugs {
 }
 
 /// What is known of one CPU.
-#[derive(Default)]
+#[derive(Default, Layout)]
 struct Cpu {
     /// How many tasks wait.
     len: Shared<u32>,
@@ -70,7 +71,7 @@ impl Cpu {
 }
 
 /// What is known of one task. Changed only in calls about that task, which never overlap; what other calls look at is shared.
-#[derive(Default)]
+#[derive(Default, Layout)]
 struct Load {
     /// What it adds to the load of its CPU: weight × utilisation ÷ threads of its group, as it was when it was queued.
     load: Shared<u64>,

@@ -8,7 +8,7 @@ use super::Eevdf;
 const TICK_NS: u64 = 10_000_000;
 
 /// Where a task stands in the virtual time of its CPU, which is CPU time in nanoseconds at nice 0. In order of deadlines.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Layout)]
 pub(super) struct Entity {
     /// When it should have had its slice.
     pub(super) deadline: i64,
@@ -51,7 +51,7 @@ impl Entity {
 }
 
 /// The tasks of one CPU.
-#[derive(Default)]
+#[derive(Default, Layout)]
 pub(super) struct RunQueue {
     pub(super) waiting: TreeQueue<Eevdf, Entity>,
     pub(super) running: Option<Running>,
@@ -62,6 +62,7 @@ pub(super) struct RunQueue {
     pub(super) weight: i64,
 }
 
+#[derive(Layout)]
 pub(super) struct Running {
     pub(super) task: TaskId,
     /// How it stood at `since_ns`.
