@@ -2,6 +2,7 @@
 //! it, one line of JSON per trial.
 
 mod load;
+mod recordings;
 mod trials;
 mod upgrades;
 
@@ -114,6 +115,36 @@ enum Trial {
         #[arg(last = true)]
         command: Vec<String>,
     },
+    /// Records every call into a policy from the first one on.
+    Recorded {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// Its name.
+        #[arg(long)]
+        policy: String,
+        /// The file to write.
+        #[arg(long)]
+        to: PathBuf,
+    },
+    /// Saves the last calls of a policy that panics.
+    Flown {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The file to write.
+        #[arg(long)]
+        to: PathBuf,
+    },
+    /// Switches recording off and on.
+    Switched {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The file to write.
+        #[arg(long)]
+        to: PathBuf,
+    },
     /// Records a thread that sleeps a hundred times.
     Record,
     /// A child of a load.
@@ -141,6 +172,9 @@ fn main() -> anyhow::Result<()> {
         Trial::Falls { modules } => upgrades::falls(&modules),
         Trial::Attached { modules } => trials::attached(&modules),
         Trial::Hold { modules, policy, command } => trials::hold(&modules, &policy, &command),
+        Trial::Recorded { modules, policy, to } => recordings::recorded(&modules, &policy, &to),
+        Trial::Flown { modules, to } => recordings::flown(&modules, &to),
+        Trial::Switched { modules, to } => recordings::switched(&modules, &to),
         Trial::Record => trials::record(),
         Trial::Child { what } => load::child(&what),
     }

@@ -3,7 +3,12 @@
 
 mod lab;
 
+use std::fs::File;
+
 use ekiden::Call;
+use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
+use ekiden_replay::{Outcome, Replay};
+use ekiden_test_policies::Faulty;
 use lab::newest;
 use serde_json::Value;
 
@@ -120,6 +125,65 @@ fn policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost() {
     assert!(number("by_pointer") >= number("upgrades") / 2, "{report}");
     assert!(number("round_trips") > number("upgrades"), "the load came to a halt: {report}");
     assert!(number("tasks_after") < number("tasks_before") + 20, "slots of dead tasks are not freed: {report}");
+}
+
+/// Has a policy recorded in the kernel, and replays that here.
+fn replayed(trial: &str, replay: Replay) -> (Value, Outcome) {
+    let lab = newest();
+    let report = lab.trial(&format!("{trial} --modules /lab --to /host/out.ekirec"))[0].clone();
+    let outcome = replay.run(File::open(lab.host("out.ekirec")).unwrap()).unwrap();
+    println!("{report} {:?} {:?}", outcome.exact, outcome.remarks);
+    (report, outcome)
+}
+
+#[test]
+fn what_policies_did_in_the_kernel_is_replayed_without_a_difference() {
+    let replays = [
+        ("fifo", Replay::of::<Fifo>()),
+        ("wfq", Replay::of::<Wfq>()),
+        ("cfs", Replay::of::<Cfs>()),
+        ("eevdf", Replay::of::<Eevdf>()),
+    ];
+    for (policy, replay) in replays {
+        let (report, outcome) = replayed(&format!("recorded --policy {policy}"), replay);
+        assert_eq!(
+            (&report["still_running"], &report["mistakes"], &report["lost"]),
+            (&true.into(), &0.into(), &0.into())
+        );
+        if let Some(first) = &outcome.first {
+            panic!("{policy}: {first}");
+        }
+        assert_eq!((outcome.differences, outcome.not_exact, outcome.lost), (0, 0, 0), "{:?}", outcome.remarks);
+        let [exact] = outcome.exact[..] else { panic!("{policy}: {:?}", outcome.exact) };
+        assert!(exact.from_beginning && exact.from == 1 && exact.to == outcome.replayed, "{policy}: {exact:?}");
+        assert!(outcome.replayed > 2_000, "{policy}: {} calls", outcome.replayed);
+    }
+}
+
+#[test]
+fn a_changed_constant_is_found_in_what_the_kernel_recorded() {
+    let changed = Replay::of::<Wfq>().with_params("sleeper_credit_us=3001").stop_on_difference();
+    let (_, outcome) = replayed("recorded --policy wfq", changed);
+    let first = outcome.first.expect("another constant decides otherwise");
+    assert!(first.call.number > 1, "{first}");
+}
+
+#[test]
+fn the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again() {
+    let (report, outcome) = replayed("flown", Replay::of::<Faulty>());
+    assert!(text(&report, "fault").starts_with("planted in task_wakeup"), "{report}");
+    assert!(outcome.remarks.iter().any(|remark| remark.contains("panics as it did")), "{:?}", outcome.remarks);
+    assert_eq!(outcome.differences, 0);
+}
+
+#[test]
+fn recording_is_switched_off_and_on_while_a_policy_runs() {
+    let (report, outcome) = replayed("switched", Replay::of::<Wfq>());
+    assert_eq!((&report["runs_at_first"], &report["runs_when_off"]), (&true.into(), &false.into()), "{report}");
+    assert_eq!(report["grows_when_off"], 0, "{report}");
+    assert!(report["grows_when_on"].as_u64().unwrap() > 50, "{report}");
+    assert!(text(&report, "refused").contains("without a flight recorder"), "{report}");
+    assert_eq!(outcome.differences, 0, "what is not known for certain is no difference");
 }
 
 #[test]

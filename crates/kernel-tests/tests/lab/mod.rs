@@ -18,7 +18,7 @@ use tempfile::TempDir;
 /// A guest with our modules and programs in `/lab`.
 pub(crate) struct Lab {
     vm: Vm,
-    _share: TempDir,
+    share: TempDir,
 }
 
 /// Says something on the terminal; tests that boot take a while.
@@ -55,9 +55,14 @@ impl Lab {
         };
         let vm = Vm::boot(kernel, &spec).unwrap_or_else(|error| panic!("{error}"));
         assert!(vm.problems().is_empty(), "{:?}", vm.problems());
-        let lab = Self { vm, _share: share };
+        let lab = Self { vm, share };
         lab.shell("mkdir /lab && cp /host/*.ko /lab/");
         lab
+    }
+
+    /// Where a file is that the guest has as `/host/NAME`.
+    pub(crate) fn host(&self, name: &str) -> PathBuf {
+        self.share.path().join(name)
     }
 
     /// Runs a trial, and returns what it printed, a JSON value per line.

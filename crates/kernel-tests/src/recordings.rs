@@ -1,0 +1,110 @@
+//! Trials of recording: what policies did is in files afterwards, which the other side replays.
+
+use std::{
+    fs::File,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use ekiden_loader::{Drain, LoadError, Session, Status, Tape, dump, header};
+use serde::Serialize;
+
+use crate::{load, trials::config};
+
+#[derive(Serialize)]
+struct Recorded {
+    records: u64,
+    lost: u64,
+    still_running: bool,
+    mistakes: u64,
+}
+
+/// Records a policy from its first call on while all kinds of things happen, an upgrade among them.
+pub(crate) fn recorded(modules: &Path, policy: &str, to: &Path) -> Result<()> {
+    let mut config = config(modules, policy);
+    config.tape_records = 1 << 16;
+    let session = Session::start(&config)?;
+    let drain = Drain::start(session.control(), File::create(to)?, false, "everything")?;
+    for _ in 0..3 {
+        load::everything(&session)?;
+    }
+    for load in ["churn", "messaging"] {
+        let status = Command::new("ekiden-load").args(["run", load]).output().context("cannot run a load")?.status;
+        ensure!(status.success(), "{load} failed under {policy}");
+    }
+    let kept = drain.stop()?;
+    let status = Status::read()?.unwrap_or_default();
+    let still_running = session.is_running();
+    let report = Recorded { records: kept.records, lost: kept.lost, still_running, mistakes: status.mistakes };
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Flown {
+    fault: Option<String>,
+    records: u64,
+}
+
+/// A policy panics; its last calls are saved when the kernel has let go of it.
+pub(crate) fn flown(modules: &Path, to: &Path) -> Result<()> {
+    let mut config = config(modules, "faulty");
+    config.params = format!("call={} after=200", ekiden::Call::TaskWakeup as u32);
+    let session = Session::start(&config)?;
+    let (mut tape, (header, _)) = (Tape::open(session.control())?, header("flight recorder")?);
+    let start = Instant::now();
+    while session.is_running() && start.elapsed() < Duration::from_secs(20) {
+        load::everything(&session)?;
+    }
+    let fault = Status::read()?.unwrap_or_default().fault;
+    drop(session);
+    let kept = dump(&mut tape, &header, File::create(to)?, true)?;
+    println!("{}", serde_json::to_string(&Flown { fault, records: kept.records })?);
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Switched {
+    runs_at_first: bool,
+    runs_when_off: bool,
+    grows_when_off: u64,
+    grows_when_on: u64,
+    refused: String,
+}
+
+/// Recording is switched off and on while a policy runs, and what was recorded meanwhile goes to a file.
+pub(crate) fn switched(modules: &Path, to: &Path) -> Result<()> {
+    let session = Session::start(&config(modules, "wfq"))?;
+    let control = session.control();
+    let runs = || Ok::<_, LoadError>(Status::read()?.unwrap_or_default().tape_runs);
+    let runs_at_first = runs()?;
+    let drain = Drain::start(control, File::create(to)?, true, "switched")?;
+    let napper = load::Worker::start("nap")?;
+    load::pause(200);
+    let grown = |tape: &mut Tape| -> Result<u64> {
+        tape.skip();
+        load::pause(200);
+        let mut records = 0;
+        tape.drain(|_, _, new| {
+            records += new.len() as u64;
+            Ok::<_, LoadError>(())
+        })?;
+        Ok(records)
+    };
+    let mut tape = Tape::open(control)?;
+    control.run_tape(false)?;
+    let (runs_when_off, grows_when_off) = (runs()?, grown(&mut tape)?);
+    control.run_tape(true)?;
+    let grows_when_on = grown(&mut tape)?;
+    drain.stop()?;
+    drop((napper, session));
+    let mut without = config(modules, "wfq");
+    without.tape_records = 0;
+    let session = Session::start(&without)?;
+    let refused = Tape::open(session.control()).map_or_else(|error| error.to_string(), |_| String::new());
+    let report = Switched { runs_at_first, runs_when_off, grows_when_off, grows_when_on, refused };
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
