@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ekiden_loader::{Control, Drain, Kept, Tape, dump, header};
+use ekiden_loader::{Drain, Kept, Tape, dump, header};
 use serde::Serialize;
 
 use crate::{
@@ -56,13 +56,12 @@ struct Report<'a> {
 
 impl Record {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let control = Control::open()?;
         if self.dump {
-            let kept = dump(&mut Tape::open(&control)?, &header("flight recorder")?.0, create(&self.output)?, false)?;
+            let kept = dump(&mut Tape::open()?, &header("flight recorder")?.0, create(&self.output)?, false)?;
             self.tell(kept)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let recording = ToFile::start(&control, &self.output, true, &self.command)?;
+        let recording = ToFile::start(&self.output, true, &self.command)?;
         let events = Events::listen()?;
         if self.command.is_empty() {
             eprintln!("recording; Ctrl-C ends it");
@@ -92,9 +91,9 @@ pub(crate) struct ToFile {
 
 impl ToFile {
     /// See [`Drain::start`].
-    pub(crate) fn start(control: &Control, path: &Path, from_now: bool, command: &[OsString]) -> Result<Self> {
+    pub(crate) fn start(path: &Path, from_now: bool, command: &[OsString]) -> Result<Self> {
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-        Ok(Self { drain: Drain::start(control, create(path)?, from_now, &words.join(" "))? })
+        Ok(Self { drain: Drain::start(create(path)?, from_now, &words.join(" "))? })
     }
 
     /// An error if it has ended by itself.

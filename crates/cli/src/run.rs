@@ -79,7 +79,7 @@ impl Run {
         let events = Events::listen()?;
         let held = plan.start()?;
         let recording = match &self.record {
-            Some(path) => Some(ToFile::start(held.control(), path, false, &self.command)?),
+            Some(path) => Some(ToFile::start(path, false, &self.command)?),
             None => None,
         };
         let tasks = if self.attached { "the tasks in class SCHED_EXT" } else { "all tasks of this machine" };

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use ekiden_loader::{Config, Control, LoadError, Scope, Session, Tape, dump, header, loaded, sysfs, unload_all};
+use ekiden_loader::{Config, LoadError, Scope, Session, Tape, dump, header, loaded, sysfs, unload_all};
 use ekiden_recording::Header;
 use ekiden_vm::preflight_running;
 use serde::{Deserialize, Serialize};
@@ -85,7 +85,7 @@ impl Plan {
         let flight = match self.flight_kib {
             0 => None,
             _ => Some(Flight {
-                tape: RefCell::new(Tape::open(session.control())?),
+                tape: RefCell::new(Tape::open()?),
                 header: header("flight recorder")?.0,
                 directory: self.flights.clone(),
             }),
@@ -142,11 +142,6 @@ impl Held {
                 None
             }
         }
-    }
-
-    /// The policy's device.
-    pub(crate) fn control(&self) -> &Control {
-        self.session.control()
     }
 
     /// Whether the kernel uses the policy.

@@ -162,7 +162,7 @@ fn what_policies_did_in_the_kernel_is_replayed_without_a_difference() {
 
 #[test]
 fn a_changed_constant_is_found_in_what_the_kernel_recorded() {
-    let changed = Replay::of::<Wfq>().with_params("sleeper_credit_us=3001").stop_on_difference();
+    let changed = Replay::of::<Wfq>().with_params("period_us=24001").stop_on_difference();
     let (_, outcome) = replayed("recorded --policy wfq", changed);
     let first = outcome.first.expect("another constant decides otherwise");
     assert!(first.call.number > 1, "{first}");

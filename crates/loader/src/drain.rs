@@ -18,7 +18,7 @@ use nix::{
 };
 
 use crate::{
-    control::{Control, Status},
+    control::Status,
     error::{LoadError, Result},
     tape::{Tape, now_ns},
 };
@@ -59,8 +59,8 @@ impl Drain {
     ///
     /// # Errors
     /// Without permission, if no policy runs or it has no flight recorder, or if the file cannot be written.
-    pub fn start(control: &Control, file: File, from_now: bool, workload: &str) -> Result<Self> {
-        let mut tape = Tape::open(control)?;
+    pub fn start(file: File, from_now: bool, workload: &str) -> Result<Self> {
+        let mut tape = Tape::open()?;
         if from_now {
             tape.skip();
         }

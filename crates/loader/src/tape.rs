@@ -91,7 +91,9 @@ impl Tape {
     ///
     /// # Errors
     /// Without permission, and if no policy runs or none is recorded.
-    pub fn open(control: &Control) -> Result<Self> {
+    pub fn open() -> Result<Self> {
+        // A descriptor of its own: the map keeps it open, and that of a session has to close when the session ends.
+        let control = Control::open()?;
         let status = Status::read()?.unwrap_or_default();
         if status.tape_records == 0 {
             return Err(LoadError::Other(
