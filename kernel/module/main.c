@@ -873,8 +873,10 @@ static long upgrade(struct ekiden_upgrade_request *request, struct reason *reaso
 		return -EIO;
 	if (request->moved == EKIDEN_MOVED_BY_POINTER)
 		swap(old->arena, next->arena);
+	else
+		ret = introduce_tasks();
 	free_instance(old);
-	return request->moved == EKIDEN_MOVED_BY_POINTER ? 0 : introduce_tasks();
+	return ret;
 }
 
 static long ioctl_upgrade(void __user *arg)

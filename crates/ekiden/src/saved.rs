@@ -26,7 +26,7 @@ impl<'a> Saved<'a> {
     }
 
     /// How many bytes there are; `None` if they did not fit.
-    pub fn len(&self) -> Option<usize> {
+    pub fn written(&self) -> Option<usize> {
         self.fits.then_some(self.len)
     }
 }
@@ -40,10 +40,10 @@ mod tests {
         let mut room = [0; 8];
         let mut saved = Saved::new(&mut room);
         saved.push(&[1; 6]);
-        assert_eq!(saved.len(), Some(6));
+        assert_eq!(saved.written(), Some(6));
         saved.push(&[2; 3]);
         saved.push(&[3; 1]);
-        assert_eq!(saved.len(), None);
+        assert_eq!(saved.written(), None);
         assert_eq!(room, [1, 1, 1, 1, 1, 1, 0, 0]);
     }
 }

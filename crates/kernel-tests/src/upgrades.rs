@@ -1,8 +1,8 @@
 //! Policies that take over from each other while the machine is busy.
 
 use std::{
-    fs,
-    io::{PipeReader, PipeWriter, Read, Write},
+    fs::{self, File},
+    io::{Read, Write},
     mem::offset_of,
     path::{Path, PathBuf},
     sync::{
@@ -42,10 +42,10 @@ struct PingPong {
 
 impl PingPong {
     fn start(stop: &Arc<AtomicBool>) -> Result<Self> {
-        let ((there, mut from_here), (back, mut from_there)) = (std::io::pipe()?, std::io::pipe()?);
+        let ((mut there, mut from_here), (mut back, mut from_there)) = (pipe()?, pipe()?);
         let (sent, received) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let ping = {
-            let (sent, stop, mut back) = (sent.clone(), stop.clone(), back);
+            let (sent, stop) = (sent.clone(), stop.clone());
             thread::spawn(move || {
                 while !stop.load(Relaxed) {
                     from_here.write_all(&sent.fetch_add(1, Relaxed).to_ne_bytes())?;
@@ -55,7 +55,7 @@ impl PingPong {
             })
         };
         let pong = {
-            let (received, mut there) = (received.clone(), there);
+            let received = received.clone();
             thread::spawn(move || {
                 // Until the other end is closed.
                 while let Ok(question) = number(&mut there) {
@@ -79,13 +79,19 @@ impl PingPong {
     }
 }
 
-fn number(from: &mut PipeReader) -> Result<u64> {
+/// A pipe: where one reads, and where one writes.
+fn pipe() -> Result<(File, File)> {
+    let (read, write) = nix::unistd::pipe()?;
+    Ok((read.into(), write.into()))
+}
+
+fn number(from: &mut File) -> Result<u64> {
     let mut bytes = [0; 8];
     from.read_exact(&mut bytes)?;
     Ok(u64::from_ne_bytes(bytes))
 }
 
-fn answer(to: &mut PipeWriter, number: u64) -> Result<()> {
+fn answer(to: &mut File, number: u64) -> Result<()> {
     Ok(to.write_all(&number.to_ne_bytes())?)
 }
 
@@ -316,7 +322,7 @@ struct PolicyTable {
     versions: [u32; 2],
     name: [u8; NAME_LEN],
     calls: u64,
-    functions: [u64; 7],
+    functions: [u64; 8],
     layout: u64,
 }
 

@@ -207,7 +207,7 @@ impl Scheduler for Faulty {
 
     fn restore(&mut self, saved: &[u8]) -> Result<(), &'static str> {
         let left = saved.strip_prefix(&FORM).and_then(|left| left.try_into().ok()).ok_or("that is in another form")?;
-        self.left = Shared::new(u32::from_le_bytes(left));
+        self.left.set(u32::from_le_bytes(left));
         Ok(())
     }
 

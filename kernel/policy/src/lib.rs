@@ -179,7 +179,7 @@ unsafe extern "C" fn save<S: Scheduler>(instance: *mut c_void, room: *mut u8, le
     let (adapter, room) = unsafe { (&*instance.cast::<Adapter<S>>(), slice::from_raw_parts_mut(room, len)) };
     let mut saved = Saved::new(room);
     adapter.save(&mut saved);
-    saved.len().map_or(-1, |len| len as i64)
+    saved.written().map_or(-1, |len| len as i64)
 }
 
 /// # Safety
