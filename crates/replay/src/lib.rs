@@ -28,6 +28,7 @@ mod outcome;
 mod policy;
 mod replay;
 mod stage;
+mod what_if;
 
 use std::io::Read;
 
@@ -36,6 +37,7 @@ use ekiden_recording::{RecordingError, RecordingReader};
 
 pub use outcome::{Difference, Exact, Outcome, Past};
 use policy::Maker;
+pub use what_if::{Agreement, LongestWait, WhatIf};
 
 /// How many calls have to agree before a replay counts as exact again.
 pub const AGREEING: u64 = 1_000;
@@ -51,6 +53,14 @@ pub enum ReplayError {
     #[error("the recording is of the policy `{policy}`; this replays {known}")]
     OtherPolicy {
         /// That of the recording.
+        policy: String,
+        /// Those that were given.
+        known: String,
+    },
+    /// There is no such policy.
+    #[error("there is no policy `{policy}`; choose one of {known}")]
+    NoPolicy {
+        /// The one that was asked for.
         policy: String,
         /// Those that were given.
         known: String,
@@ -144,6 +154,20 @@ impl Replay {
     /// When nothing can be replayed: it is no recording, or one of other policies or parameters.
     pub fn run(self, recording: impl Read) -> Result<Outcome, ReplayError> {
         replay::run(RecordingReader::new(recording)?, &self.policies, self.params.as_deref(), &self.options)
+    }
+
+    /// Gives the calls of a recording to one of the policies, whichever was recorded, and says how its decisions differ. Its
+    /// parameters are those of [`with_params`](Self::with_params), or the defaults.
+    ///
+    /// # Errors
+    /// When nothing can be replayed: it is no recording, the policy is not known, or its parameters are not.
+    pub fn what_if(self, policy: &str, recording: impl Read) -> Result<WhatIf, ReplayError> {
+        let Some(maker) = self.policies.iter().find(|maker| maker.name == policy) else {
+            let known = policy::names(&self.policies);
+            return Err(ReplayError::NoPolicy { policy: policy.into(), known });
+        };
+        let reader = RecordingReader::new(recording)?;
+        what_if::run(reader, maker, self.params.as_deref().unwrap_or_default(), self.options.until)
     }
 }
 

@@ -13,6 +13,11 @@ pub(crate) struct Maker {
     hand_over: fn(Box<dyn Policy>, &Env) -> Option<Box<dyn Policy>>,
 }
 
+/// What they are called.
+pub(crate) fn names(makers: &[Maker]) -> String {
+    makers.iter().map(|maker| maker.name).collect::<Vec<_>>().join(", ")
+}
+
 impl Maker {
     pub(crate) fn of<S: Scheduler>() -> Self {
         Self {

@@ -13,7 +13,7 @@ use crate::ahead::Ahead;
 use crate::contain::{contained, inside};
 use crate::flight::{Done, Flight, Job, Order};
 use crate::outcome::{self, Difference, Exact, Outcome, Past};
-use crate::policy::Maker;
+use crate::policy::{self, Maker};
 use crate::stage::{Questions, Stage};
 use crate::{Options, ReplayError};
 
@@ -83,7 +83,7 @@ struct Makers<'a> {
 impl Makers<'_> {
     fn find(&self, instance: &Instance) -> Result<(Maker, Env), ReplayError> {
         let Some(maker) = self.policies.iter().find(|maker| maker.name == instance.policy) else {
-            let known = self.policies.iter().map(|maker| maker.name).collect::<Vec<_>>().join(", ");
+            let known = policy::names(self.policies);
             return Err(ReplayError::OtherPolicy { policy: instance.policy.clone(), known });
         };
         let params = self.params.unwrap_or(&instance.params);
