@@ -31,6 +31,7 @@ mod stage;
 mod what_if;
 
 use std::io::Read;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use ekiden::{ParamError, Scheduler};
 use ekiden_recording::{RecordingError, RecordingReader};
@@ -140,7 +141,8 @@ impl Replay {
         self
     }
 
-    /// Calls the function `ekiden_replay_stop` right before this call is delivered: a place for a breakpoint.
+    /// Calls the function `ekiden_replay_stop` right before this call is delivered: a place for a breakpoint,
+    /// from where [`EKIDEN_REPLAY_METHODS`] says where the next one goes.
     pub fn stop_before(mut self, call: u64) -> Self {
         self.options.before_call = Some(call);
         self
@@ -171,11 +173,17 @@ impl Replay {
     }
 }
 
+/// Where the code of the policy is that is called next when [`ekiden_replay_stop`] is: its method for the call, and the one
+/// that queues tasks if that may be none of its own.
+// SAFETY: there is nothing else with this name.
+#[unsafe(no_mangle)]
+pub static EKIDEN_REPLAY_METHODS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
 /// Does nothing. A debugger stops here, and then in the policy, which is called next.
-// SAFETY: there is no other function with this name.
+// SAFETY: there is nothing else with this name.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn ekiden_replay_stop() {
     // So that it is not merged with another function that does nothing.
-    std::hint::black_box(AGREEING);
+    std::hint::black_box(EKIDEN_REPLAY_METHODS[0].load(Relaxed));
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::ReplayError;
 use crate::ahead::Ahead;
 use crate::contain::{contained, inside};
-use crate::policy::Maker;
+use crate::policy::{Maker, brings_token};
 use crate::stage::{Questions, Stage, note_idle};
 
 /// How many stale tokens a policy may pick one after the other.
@@ -181,7 +181,7 @@ impl Other<'_> {
     fn tell(&mut self, message: &Message) -> Option<Reply> {
         let policy = self.policy.as_ref()?;
         let call = Call::from_number(message.call)?;
-        if !policy.calls().has(call) && !brings_a_token(call) && call != Call::PickNextTask {
+        if !policy.calls().has(call) && !brings_token(call) && call != Call::PickNextTask {
             return None;
         }
         inside(true);
@@ -264,11 +264,6 @@ impl Other<'_> {
         let Some(known) = self.stage.known(task) else { return LongestWait::default() };
         LongestWait { ns: now_ns.saturating_sub(known.since_ns), pid: known.message.pid, end_ns: now_ns }
     }
-}
-
-fn brings_a_token(call: Call) -> bool {
-    use Call::{MigrateTaskRq, PntErr, TaskNew, TaskPreempt, TaskWakeup, TaskYield};
-    [TaskNew, TaskWakeup, TaskPreempt, TaskYield, PntErr, MigrateTaskRq].contains(&call)
 }
 
 fn keep_longest(longest: &mut LongestWait, wait: LongestWait) {
