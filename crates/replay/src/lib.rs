@@ -28,14 +28,17 @@ mod outcome;
 mod policy;
 mod replay;
 mod stage;
+mod what_if;
 
 use std::io::Read;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use ekiden::{ParamError, Scheduler};
 use ekiden_recording::{RecordingError, RecordingReader};
 
 pub use outcome::{Difference, Exact, Outcome, Past};
 use policy::Maker;
+pub use what_if::{Agreement, LongestWait, WhatIf};
 
 /// How many calls have to agree before a replay counts as exact again.
 pub const AGREEING: u64 = 1_000;
@@ -51,6 +54,14 @@ pub enum ReplayError {
     #[error("the recording is of the policy `{policy}`; this replays {known}")]
     OtherPolicy {
         /// That of the recording.
+        policy: String,
+        /// Those that were given.
+        known: String,
+    },
+    /// There is no such policy.
+    #[error("there is no policy `{policy}`; choose one of {known}")]
+    NoPolicy {
+        /// The one that was asked for.
         policy: String,
         /// Those that were given.
         known: String,
@@ -130,7 +141,8 @@ impl Replay {
         self
     }
 
-    /// Calls the function `ekiden_replay_stop` right before this call is delivered: a place for a breakpoint.
+    /// Calls the function `ekiden_replay_stop` right before this call is delivered: a place for a breakpoint,
+    /// from where [`EKIDEN_REPLAY_METHODS`] says where the next one goes.
     pub fn stop_before(mut self, call: u64) -> Self {
         self.options.before_call = Some(call);
         self
@@ -145,13 +157,33 @@ impl Replay {
     pub fn run(self, recording: impl Read) -> Result<Outcome, ReplayError> {
         replay::run(RecordingReader::new(recording)?, &self.policies, self.params.as_deref(), &self.options)
     }
+
+    /// Gives the calls of a recording to one of the policies, whichever was recorded, and says how its decisions differ. Its
+    /// parameters are those of [`with_params`](Self::with_params), or the defaults.
+    ///
+    /// # Errors
+    /// When nothing can be replayed: it is no recording, the policy is not known, or its parameters are not.
+    pub fn what_if(self, policy: &str, recording: impl Read) -> Result<WhatIf, ReplayError> {
+        let Some(maker) = self.policies.iter().find(|maker| maker.name == policy) else {
+            let known = policy::names(&self.policies);
+            return Err(ReplayError::NoPolicy { policy: policy.into(), known });
+        };
+        let reader = RecordingReader::new(recording)?;
+        what_if::run(reader, maker, self.params.as_deref().unwrap_or_default(), self.options.until)
+    }
 }
 
+/// Where the code of the policy is that is called next when [`ekiden_replay_stop`] is: its method for the call, and the one
+/// that queues tasks if that may be none of its own.
+// SAFETY: there is nothing else with this name.
+#[unsafe(no_mangle)]
+pub static EKIDEN_REPLAY_METHODS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
 /// Does nothing. A debugger stops here, and then in the policy, which is called next.
-// SAFETY: there is no other function with this name.
+// SAFETY: there is nothing else with this name.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn ekiden_replay_stop() {
     // So that it is not merged with another function that does nothing.
-    std::hint::black_box(AGREEING);
+    std::hint::black_box(EKIDEN_REPLAY_METHODS[0].load(Relaxed));
 }

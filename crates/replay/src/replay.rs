@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io::Read;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use ekiden::abi::{Call, Message, RawToken, RefusalReason, Reply};
 use ekiden::{Env, Host, Policy, Topology};
@@ -13,12 +14,12 @@ use crate::ahead::Ahead;
 use crate::contain::{contained, inside};
 use crate::flight::{Done, Flight, Job, Order};
 use crate::outcome::{self, Difference, Exact, Outcome, Past};
-use crate::policy::Maker;
+use crate::policy::{self, Maker};
 use crate::stage::{Questions, Stage};
-use crate::{Options, ReplayError};
+use crate::{EKIDEN_REPLAY_METHODS, Options, ReplayError, ekiden_replay_stop};
 
 /// Calls that are kept in mind, for the report of a difference.
-const HISTORY: usize = 4_096;
+const HISTORY: usize = 512;
 /// How many calls a report shows of each kind.
 const SHOWN: usize = 5;
 /// How many stale tokens a policy may pick one after the other.
@@ -83,7 +84,7 @@ struct Makers<'a> {
 impl Makers<'_> {
     fn find(&self, instance: &Instance) -> Result<(Maker, Env), ReplayError> {
         let Some(maker) = self.policies.iter().find(|maker| maker.name == instance.policy) else {
-            let known = self.policies.iter().map(|maker| maker.name).collect::<Vec<_>>().join(", ");
+            let known = policy::names(self.policies);
             return Err(ReplayError::OtherPolicy { policy: instance.policy.clone(), known });
         };
         let params = self.params.unwrap_or(&instance.params);
@@ -353,12 +354,23 @@ impl Run<'_> {
         self.questions.set_now_ns(time_ns);
         self.pending[index] = Some(Pending { call: past, picks: 0 });
         if self.options.before_call == Some(number) {
-            crate::ekiden_replay_stop();
+            self.stop(&message);
         }
         if let Some(done) = self.flight.begin(cpu, job) {
             self.ended(cpu, done);
         }
         self.go_on();
+    }
+
+    /// Lets a debugger in.
+    fn stop(&self, message: &Message) {
+        let maker = self.makers.find(&self.of_instance).map(|(maker, _)| maker);
+        if let (Ok(maker), Some(call)) = (maker, Call::from_number(message.call)) {
+            for (place, method) in EKIDEN_REPLAY_METHODS.iter().zip(maker.methods(call)) {
+                place.store(method, Relaxed);
+            }
+            ekiden_replay_stop();
+        }
     }
 
     #[inline]

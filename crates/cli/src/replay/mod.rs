@@ -1,8 +1,10 @@
 //! `ekiden replay`: the calls of a recording, given to the policy again.
 
+mod debugger;
+
 use std::{
     fs::File,
-    io::BufReader,
+    io::{BufReader, IsTerminal},
     path::{Path, PathBuf},
     process::ExitCode,
     time::Instant,
@@ -11,7 +13,7 @@ use std::{
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_recording::{Header, RecordingReader};
-use ekiden_replay::Outcome;
+use ekiden_replay::{Outcome, ReplayError};
 use serde::Serialize;
 
 use crate::{
@@ -26,6 +28,8 @@ Examples:
   ekiden replay out.ekirec                        whether the policy answers as it did
   ekiden replay out.ekirec --set slice_min_us=50  what another parameter changes first
   ekiden replay out.ekirec --stop-on-diff         no further than the first difference
+  ekiden replay out.ekirec --stop-at 530          gdb or lldb, in the policy's method for call 530
+  ekiden replay out.ekirec --what-if fifo         what another policy would have decided
 It exits with 118 if the policy answers differently, and with 0 if it does not.")]
 pub(crate) struct ReplayCommand {
     /// A recording, as `ekiden record` and `ekiden sim --record` write it
@@ -33,9 +37,18 @@ pub(crate) struct ReplayCommand {
     /// Another value of a parameter than the recording says
     #[arg(long = "set", value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// End a few calls after the first difference
+    /// End a few calls after the first difference; in a terminal, stop there under gdb, or lldb
     #[arg(long)]
     stop_on_diff: bool,
+    /// Ask another policy what it would have decided, as in fifo or wfq:slice_min_us=500
+    #[arg(long, value_name = "POLICY", conflicts_with_all = ["set", "stop_on_diff"])]
+    what_if: Option<String>,
+    /// Stop under gdb, or lldb, in the policy's method for this call
+    #[arg(long, value_name = "N", conflicts_with_all = ["what_if", "json"], value_parser = clap::value_parser!(u64).range(1..))]
+    stop_at: Option<u64>,
+    /// Says that a debugger runs this program already
+    #[arg(long, hide = true, requires = "stop_at")]
+    debugged: bool,
     /// End after this call
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     until: Option<u64>,
@@ -60,6 +73,12 @@ struct Report<'a> {
 impl ReplayCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let header = RecordingReader::new(open(&self.recording)?).with_context(|| self.context())?.header().clone();
+        if let Some(policy) = &self.what_if {
+            return self.what_if(policy, &header);
+        }
+        if self.stop_at.is_some() && !self.debugged {
+            return debugger::run(&self.recording, self.stop_at.unwrap_or(1), &self.set);
+        }
         let mut replay = policies::replay();
         if !self.set.is_empty() {
             let all = format!("{} {}", header.instance.params, self.set.join(" "));
@@ -69,18 +88,14 @@ impl ReplayCommand {
         if self.stop_on_diff {
             replay = replay.stop_on_difference();
         }
+        if let Some(call) = self.stop_at {
+            replay = replay.stop_before(call);
+        }
         if let Some(call) = self.until {
             replay = replay.until(call);
         }
         let begin = Instant::now();
-        let outcome = replay.run(open(&self.recording)?).map_err(|error| {
-            let exit = match &error {
-                ekiden_replay::ReplayError::OtherPolicy { .. } => Exit::NoPolicy,
-                ekiden_replay::ReplayError::Params { .. } => Exit::BadParameters,
-                _ => Exit::Other,
-            };
-            Failure::new(exit, format!("{}: {error}", self.context()))
-        })?;
+        let outcome = replay.run(open(&self.recording)?).map_err(|error| self.failure(&error))?;
         let replay_s = begin.elapsed().as_secs_f64();
         let happened_s = outcome.span_ns as f64 / 1e9;
         let report = Report {
@@ -95,8 +110,38 @@ impl ReplayCommand {
             println!("{}", serde_json::to_string_pretty(&report)?);
         } else {
             print!("{}", report.to_text());
+            if let Some(first) = outcome.first.as_ref().filter(|_| !self.debugged) {
+                let number = first.call.number;
+                if self.stop_on_diff && std::io::stdin().is_terminal() {
+                    return debugger::run(&self.recording, number, &self.set);
+                }
+                println!("next: ekiden replay {} --stop-at {number}", self.context());
+            }
         }
         Ok(if outcome.differences == 0 { ExitCode::SUCCESS } else { Exit::BrokenPromise.into() })
+    }
+
+    fn what_if(&self, policy: &str, header: &Header) -> Result<ExitCode> {
+        let (policy, params) = policy.split_once(':').unwrap_or((policy, ""));
+        policies::check_params(policy, params)?;
+        let replay = policies::replay().with_params(params).until(self.until.unwrap_or(u64::MAX));
+        let what_if = replay.what_if(policy, open(&self.recording)?).map_err(|error| self.failure(&error))?;
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&what_if)?);
+        } else {
+            println!("{} calls into {}, and what {policy} would have decided:", what_if.calls, header.instance.policy);
+            print!("{what_if}");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn failure(&self, error: &ReplayError) -> Failure {
+        let exit = match error {
+            ReplayError::OtherPolicy { .. } | ReplayError::NoPolicy { .. } => Exit::NoPolicy,
+            ReplayError::Params { .. } => Exit::BadParameters,
+            _ => Exit::Other,
+        };
+        Failure::new(exit, format!("{}: {error}", self.context()))
     }
 
     fn context(&self) -> String {
@@ -131,6 +176,14 @@ impl Report<'_> {
         }
         if let Some(first) = &outcome.first {
             text += &format!("first difference: {first}");
+        }
+        if let (None, Some(first)) = (&outcome.first, &outcome.first_not_exact) {
+            text += &format!(
+                "after a gap, where the policy's state is not known, the first call with another answer: {first}"
+            );
+        }
+        if outcome.not_exact > 0 {
+            text += &format!("{} calls after gaps answered otherwise, maybe because of them\n", outcome.not_exact);
         }
         text + &format!("{} differences\n", outcome.differences)
     }
