@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use ekiden_bench::{code_lines, count_text};
@@ -14,6 +15,9 @@ use crate::bench::MAY_BE_UNSAFE;
 
 /// Directories with nothing that somebody wrote.
 const SKIPPED: &[&str] = &["target", ".git", "node_modules", "dist"];
+
+/// What Debian 13 has.
+const OLDEST_RUST: &str = "1.85";
 
 /// The documents that name paths.
 const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "DEVELOPING.md", "docs/fidelity.md"];
@@ -106,6 +110,38 @@ fn every_package_has_the_license() {
         let text = fs::read_to_string(root().join(workspace)).unwrap();
         assert!(text.contains("license = \"GPL-2.0-only\""), "{workspace}");
     }
+}
+
+#[test]
+fn no_dependency_needs_a_newer_rust_than_ours() {
+    for manifest in ["Cargo.toml", "kernel/Cargo.toml"] {
+        let args = [
+            "metadata",
+            "--format-version=1",
+            "--locked",
+            "--filter-platform=x86_64-unknown-linux-gnu",
+            "--manifest-path",
+        ];
+        let output = Command::new("cargo").args(args).arg(root().join(manifest)).output().unwrap();
+        let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+        let broken: Vec<String> = metadata["packages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|package| Some((package, package["rust_version"].as_str()?)))
+            .filter(|(_, needed)| minor(needed) > minor(OLDEST_RUST))
+            .map(|(package, needed)| format!("{} {} needs {needed}", package["name"], package["version"]))
+            .collect();
+        assert_none(&broken, &format!("{manifest}: everything compiles with Rust {OLDEST_RUST}; lock an older one"));
+    }
+    let text = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    assert!(text.contains(&format!("rust-version = \"{OLDEST_RUST}\"")));
+}
+
+/// The second number of a version of Rust; the first is 1.
+fn minor(version: &str) -> u32 {
+    version.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or_else(|| panic!("{version}"))
 }
 
 #[test]

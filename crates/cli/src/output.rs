@@ -9,13 +9,16 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use ekiden_trace::Reader;
 use tempfile::TempPath;
 use zstd::{Decoder, Encoder};
 
 /// Begins whatever zstd has compressed.
-const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+
+/// Begins recordings.
+const RECORDING_MAGIC: &[u8] = b"EKIRECRD";
 
 /// A file that is being written. It may be cloned, for writers that want to own it.
 #[derive(Clone)]
@@ -106,8 +109,15 @@ pub(crate) fn open_trace(path: &Path) -> Result<Reader<Box<dyn Read>>> {
     let failed = || format!("cannot open the trace {}", path.display());
     let file = File::open(path).with_context(failed)?;
     // The reader reads much at a time by itself.
-    let mut file = BufReader::with_capacity(ZSTD_MAGIC.len(), file);
-    let is_compressed = file.fill_buf().with_context(failed)? == ZSTD_MAGIC;
+    let mut file = BufReader::with_capacity(RECORDING_MAGIC.len(), file);
+    let begin = file.fill_buf().with_context(failed)?;
+    if begin == RECORDING_MAGIC {
+        bail!(
+            "{} is a recording of a policy's calls and no trace: give it to ekiden replay, trace info, cat or export",
+            path.display()
+        );
+    }
+    let is_compressed = begin.starts_with(ZSTD_MAGIC);
     let source: Box<dyn Read> =
         if is_compressed { Box::new(Decoder::new(file).with_context(failed)?) } else { Box::new(file) };
     Reader::new(source).with_context(|| path.display().to_string())

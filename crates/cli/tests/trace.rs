@@ -179,6 +179,45 @@ fn a_compressed_trace_is_read_as_any_other() {
 }
 
 #[test]
+fn a_recording_of_calls_is_read_too() {
+    let traced = Traced::of("churn");
+    traced.good(&["sim", "churn", "-p", "wfq", "--record", "calls"]);
+    let info: Value = serde_json::from_str(&traced.good(&["trace", "info", "calls", "--json"])).unwrap();
+    let of_trace: Value = serde_json::from_str(&traced.good(&["trace", "info", "out", "--json"])).unwrap();
+    assert_eq!((&info["header"]["policy"], &info["lost"]), (&"wfq".into(), &0.into()));
+    assert_eq!(info["tasks"], of_trace["tasks"]);
+    assert_eq!(info["kinds"]["task_new"], of_trace["kinds"]["new"]);
+    assert_eq!(info["kinds"]["task_yield"], of_trace["kinds"]["yield"]);
+    // What is picked runs, or goes on.
+    let text = traced.good(&["trace", "cat", "calls"]);
+    let picks = text.lines().filter(|line| line.contains("pick_next_task") && line.contains("-> pid")).count();
+    let kinds = |name: &str| of_trace["kinds"][name].as_u64().unwrap();
+    assert_eq!(picks as u64, kinds("run") + kinds("keep"));
+    let of_one = traced.good(&["trace", "cat", "calls", "--pid", "1003", "--from", "5ms", "--cpu", "0-2"]);
+    assert!(of_one.lines().count() > 5, "{of_one}");
+    assert!(of_one.lines().all(|line| line.contains("pid 1003") && !line.contains("[  3]")), "{of_one}");
+
+    traced.good(&["trace", "export", "calls", "calls.csv"]);
+    traced.good(&["trace", "export", "calls", "calls.jsonl"]);
+    let rows = csv::Reader::from_path(traced.path().join("calls.csv")).unwrap().into_records().count();
+    let lines = fs::read_to_string(traced.path().join("calls.jsonl")).unwrap();
+    assert_eq!((rows, lines.lines().count()), (text.lines().count(), text.lines().count()));
+    let picked = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["picked_pid"].clone());
+    assert_eq!(picked.filter(|pid| !pid.is_null()).count(), picks);
+
+    for args in [&["trace", "cut", "calls", "-o", "x"][..], &["check", "calls"], &["view", "calls", "--report", "x"]] {
+        let (code, error) = traced.bad(args);
+        assert!(code == 1 && error.contains("recording of a policy's calls"), "{args:?}: {error}");
+    }
+    assert_eq!(traced.bad(&["trace", "export", "calls", "x.pftrace"]).0, 2);
+    let mut bytes = fs::read(traced.path().join("calls")).unwrap();
+    bytes.truncate(bytes.len() - 5);
+    fs::write(traced.path().join("calls"), bytes).unwrap();
+    let (code, error) = traced.bad(&["trace", "info", "calls"]);
+    assert!(code == 1 && error.contains("cut off at byte"), "{error}");
+}
+
+#[test]
 fn a_million_records_take_little_memory() {
     const PAIRS: u32 = 100;
     const RECORDS: u32 = 1_000_000;

@@ -13,7 +13,7 @@ use ekiden_page::perfetto::Exporter;
 use ekiden_trace::{Reader, Record, What};
 use serde::Serialize;
 
-use super::parquet::Table;
+use super::{parquet::Table, recording::Recording};
 use crate::{
     failure::{Exit, Failure},
     output::{Output, open_trace},
@@ -73,6 +73,9 @@ pub(super) fn run(path: &Path, to: &Path, format: Option<Format>) -> Result<()> 
         );
         return Err(Failure::new(Exit::Usage, message).into());
     };
+    if let Some(recording) = Recording::open(path)? {
+        return calls(path, recording, to, format);
+    }
     let trace = open_trace(path)?;
     let output = Output::create(to)?;
     let out = BufWriter::with_capacity(1 << 16, output.clone());
@@ -91,11 +94,7 @@ pub(super) fn run(path: &Path, to: &Path, format: Option<Format>) -> Result<()> 
         }
         Format::Jsonl => {
             let mut out = out;
-            let put = |row: Row<'_>| {
-                serde_json::to_writer(&mut out, &row)?;
-                Ok(out.write_all(b"\n")?)
-            };
-            rows(trace, put).with_context(failed)?.with_context(read)?;
+            rows(trace, |row| line(&mut out, &row)).with_context(failed)?.with_context(read)?;
             out.flush().with_context(failed)?;
         }
         Format::Csv => {
@@ -115,6 +114,33 @@ pub(super) fn run(path: &Path, to: &Path, format: Option<Format>) -> Result<()> 
         _ => eprintln!("next: ekiden check {}", path.display()),
     }
     Ok(())
+}
+
+/// Writes a recording as a table.
+fn calls(path: &Path, recording: Recording, to: &Path, format: Format) -> Result<()> {
+    if !matches!(format, Format::Jsonl | Format::Csv) {
+        let message = format!("{} is a recording of a policy's calls: export it as .jsonl or .csv", path.display());
+        return Err(Failure::new(Exit::Usage, message).into());
+    }
+    let output = Output::create(to)?;
+    let mut out = BufWriter::with_capacity(1 << 16, output.clone());
+    let failed = || format!("cannot write {}", to.display());
+    let mut recording = recording.map(|told| told.with_context(|| path.display().to_string()));
+    if format == Format::Csv {
+        let mut table = csv::Writer::from_writer(out);
+        recording.try_for_each(|told| table.serialize(told?).with_context(failed))?;
+        table.flush().with_context(failed)?;
+    } else {
+        recording.try_for_each(|told| line(&mut out, &told?).with_context(failed))?;
+        out.flush().with_context(failed)?;
+    }
+    output.finish()
+}
+
+/// Writes a JSON object in a line.
+fn line(out: &mut impl Write, row: &impl Serialize) -> Result<()> {
+    serde_json::to_writer(&mut *out, row)?;
+    Ok(out.write_all(b"\n")?)
 }
 
 /// Hands a trace to `put`, a row for each record but those of names, which are told by the column `task`. Takes memory for

@@ -24,13 +24,17 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// Whether it asks for this record.
+    /// Whether it asks for this record. In some the field of the CPU numbers pieces.
     pub(super) fn has(&self, record: &Record) -> bool {
-        let has_cpu = |cpus: &CpuMask| !record.is_piece() && cpus.contains(record.cpu);
-        self.from.is_none_or(|from_ns| from_ns <= record.time_ns)
-            && self.until.is_none_or(|until_ns| record.time_ns < until_ns)
-            && self.cpu.as_ref().is_none_or(has_cpu)
-            && (self.pid.is_empty() || record.task().is_some_and(|pid| self.pid.contains(&pid)))
+        self.has_part(record.time_ns, Some(record.cpu).filter(|_| !record.is_piece()), record.task())
+    }
+
+    /// Whether it asks for what is about this CPU and these tasks.
+    pub(super) fn has_part(&self, time_ns: u64, cpu: Option<u32>, pids: impl IntoIterator<Item = u32>) -> bool {
+        self.from.is_none_or(|from_ns| from_ns <= time_ns)
+            && self.until.is_none_or(|until_ns| time_ns < until_ns)
+            && self.cpu.as_ref().is_none_or(|cpus| cpu.is_some_and(|cpu| cpus.contains(cpu)))
+            && (self.pid.is_empty() || pids.into_iter().any(|pid| self.pid.contains(&pid)))
     }
 
     pub(super) fn pids(&self) -> BTreeSet<u32> {

@@ -4,6 +4,7 @@ mod export;
 mod filter;
 mod parquet;
 mod record;
+mod recording;
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +18,7 @@ use clap::{Args, Subcommand};
 use ekiden_trace::{Cut, Header, What};
 use serde::Serialize;
 
-use self::{export::Format, filter::Filter};
+use self::{export::Format, filter::Filter, recording::Recording};
 use crate::{
     failure::{Exit, Failure},
     output::{Output, open_trace},
@@ -25,7 +26,8 @@ use crate::{
 
 #[derive(Args)]
 #[command(after_help = "\
-Those that read a trace take little memory, whatever its length.
+Those that read a trace take little memory, whatever its length. `info`, `cat` and `export` (as .jsonl or .csv) also read
+recordings of a policy's calls, which `ekiden record` makes.
 Examples:
   ekiden sim churn -p wfq --trace out                makes a trace; out.zst is a compressed one
   sudo ekiden trace record out -- make -j4           makes one of the kernel, under whichever scheduler
@@ -132,6 +134,9 @@ impl TraceCommand {
 }
 
 fn info(path: &Path, json: bool) -> Result<()> {
+    if let Some(recording) = Recording::open(path)? {
+        return recording::info(path, recording, json);
+    }
     let reader = open_trace(path)?;
     let header = reader.header().clone();
     let mut info = Info { header, records: 0, tasks: 0, from_ns: u64::MAX, until_ns: 0, kinds: BTreeMap::new() };
@@ -172,6 +177,9 @@ fn info(path: &Path, json: bool) -> Result<()> {
 
 fn cat(path: &Path, filter: &Filter) -> Result<()> {
     let mut output = BufWriter::new(io::stdout().lock());
+    if let Some(recording) = Recording::open(path)? {
+        return recording::cat(path, recording, filter, output);
+    }
     for record in open_trace(path)? {
         let record = record.with_context(|| path.display().to_string())?;
         if filter.has(&record) {

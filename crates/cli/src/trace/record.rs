@@ -19,7 +19,8 @@ const RING_BYTES: u32 = 64 << 20;
 Examples:
   sudo ekiden trace record out -- make -j4            under the scheduler that there is
   sudo ekiden trace record out                        until Ctrl-C
-  ekiden vm run wfq -- ekiden trace record /host/out -- ekiden-load run messaging
+  ekiden vm start; ekiden vm run wfq -- ekiden trace record /host/out -- ekiden-load run messaging
+                                                      and out is in the directory that `ekiden vm status` shows
   ekiden trace info out; ekiden check out             what is in it, and whether CPUs idled while tasks waited
 Switches, wake-ups, moves and forks of all tasks are recorded, by BPF programs on the kernel's tracepoints.")]
 pub(super) struct Record {
