@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Memory of each CPU for calls that are being recorded.
-const RECORDING_KIB: u64 = 16 << 10;
+pub(crate) const RECORDING_KIB: u64 = 16 << 10;
 
 #[derive(Args)]
 #[command(after_help = "\

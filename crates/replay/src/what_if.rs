@@ -171,7 +171,8 @@ impl Other<'_> {
     fn panicked(&mut self, panic: &str) {
         self.policy = None;
         let remarks = &mut self.outcome.remarks;
-        let remark = format!("before call {} {} panics, and begins anew: {panic}", self.outcome.calls + 1, self.maker.name);
+        let remark =
+            format!("before call {} {} panics, and begins anew: {panic}", self.outcome.calls + 1, self.maker.name);
         // It may go on like this.
         if remarks.len() < 100 {
             remarks.push(remark);
