@@ -24,7 +24,7 @@ Exit codes: that of the command that was run, or
   107 a policy runs already      108 module for another kernel    109 module for another Ekiden
   110 no such policy             111 bad parameters               112 the mirror cannot be reached
   113 the disk is full           114 the virtual machine is down  115 something must be installed
-  116 a limit was missed         117 the policy does not compile  118 a promise was not kept
+  116 a limit was missed         117 the policy does not compile  118 a promise was not kept, a replay differs
   119 no policy runs             120 the old policy goes on
   126, 127 the command cannot be run                              128 + n ended by signal n";
 

@@ -37,6 +37,7 @@ fn every_command_has_help_with_an_example() {
         "sim",
         "check",
         "reproduce",
+        "replay",
         "trace",
         "trace info",
         "trace cat",
@@ -126,6 +127,58 @@ fn a_broken_promise_is_118_and_a_broken_trace_an_error_with_its_place() {
     let error = String::from_utf8_lossy(&checked.stderr);
     assert!(checked.status.code() == Some(1) && error.contains("damaged at byte"), "{error}");
     assert_eq!(ekiden(directory.path(), &["check", "no-such-file"]).status.code(), Some(1));
+}
+
+#[test]
+fn what_is_recorded_is_replayed_and_differences_are_118() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let output = ekiden(directory.path(), args);
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let (code, shown) = run(&["sim", "churn", "-p", "wfq", "--upgrade", "5=wfq", "--record", "out"]);
+    assert!(code == Some(0) && shown.contains("next: ekiden replay out"), "{shown}");
+    let (code, shown) = run(&["replay", "out", "--json"]);
+    let report: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(report["calls"].as_u64() > Some(500) && report["calls"] == report["replayed"], "{report}");
+    assert!(report["happened_s"].as_f64() > Some(0.0) && report["replay_s"].as_f64() > Some(0.0), "{report}");
+    assert_eq!((&report["differences"], &report["recording"]["policy"]), (&0.into(), &"wfq".into()));
+
+    let (code, shown) = run(&["replay", "out", "--set", "slice_min_us=50", "--stop-on-diff"]);
+    assert_eq!(code, Some(118), "{shown}");
+    assert!(shown.contains("first difference: it ") && shown.contains("next: ekiden replay out --stop-at"), "{shown}");
+    assert_eq!(run(&["replay", "out", "--set", "colour=3"]).0, Some(111));
+    let (code, shown) = run(&["replay", "out", "--what-if", "fifo"]);
+    assert!(code == Some(0) && shown.contains("what fifo would have decided"), "{shown}");
+    assert_eq!(run(&["replay", "out", "--what-if", "no-such-policy"]).0, Some(110));
+
+    let mut bytes = fs::read(directory.path().join("out")).unwrap();
+    bytes.truncate(bytes.len() - 5);
+    fs::write(directory.path().join("cut"), &bytes).unwrap();
+    let (code, shown) = run(&["replay", "cut"]);
+    assert!(code == Some(0) && shown.contains("cut off at byte"), "{shown}");
+    fs::write(directory.path().join("foreign"), "nothing").unwrap();
+    let (code, shown) = run(&["replay", "foreign"]);
+    assert!(code == Some(1) && shown.contains("does not begin with EKIRECRD"), "{shown}");
+    assert_eq!(run(&["replay", "no-such-file"]).0, Some(1));
+}
+
+#[test]
+fn a_replay_stops_in_the_policy_under_a_debugger() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = ekiden(directory.path(), &["sim", "churn", "-p", "wfq", "--cpus", "2", "--record", "out"]);
+    assert!(output.status.success());
+    let has_gdb = Command::new("gdb").arg("--version").output().is_ok();
+    let output = ekiden(directory.path(), &["replay", "out", "--stop-at", "3"]);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    if has_gdb {
+        // Without a terminal it ends at the end of its input, which is where it stopped.
+        assert!(shown.contains("ekiden_policies::wfq::") && shown.contains("Temporary breakpoint"), "{shown}");
+    } else {
+        assert_eq!(output.status.code(), Some(115), "{shown}");
+        assert!(shown.contains("apt-get install gdb") && shown.contains("'break ekiden_replay_stop'"), "{shown}");
+    }
 }
 
 #[test]

@@ -71,10 +71,9 @@ impl<R: Read> Ahead<R> {
             if !given.is_none() && known.insert(given.task) {
                 tasks.waiting.push(given);
             }
-            if message.token_serial != 0 && known.insert(message.task) && !gives_back {
-                if message.call != Call::TaskNew as u32 {
-                    tasks.others.push(message.task);
-                }
+            let is_news = message.token_serial != 0 && known.insert(message.task);
+            if is_news && !gives_back && message.call != Call::TaskNew as u32 {
+                tasks.others.push(message.task);
             }
         }
         tasks

@@ -230,7 +230,7 @@ fn run(yielder: &Inlet<'_>, cpu: u32, job: Job) -> Done {
 }
 
 /// The payload of a call of hints, and where what it learnt begins.
-fn payload(message: &Message, notes: &[u64]) -> (Vec<u8>, usize) {
+pub(crate) fn payload(message: &Message, notes: &[u64]) -> (Vec<u8>, usize) {
     let has_one = message.call == Call::ParseHint as u32 || message.call == Call::EnterQueue as u32;
     let Some((len, words)) = notes.split_first().filter(|_| has_one) else { return (Vec::new(), 0) };
     let len = usize::try_from(*len).unwrap_or(usize::MAX).min(words.len() * 8);

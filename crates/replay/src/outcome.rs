@@ -8,6 +8,9 @@ use serde::{Serialize, Serializer};
 
 use crate::flight::{Held, Wait};
 
+/// How much is said of a kind at most: a recording may be of any length, and have any number of gaps.
+const SAID: usize = 1_000;
+
 /// A call as a report shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Past {
@@ -75,11 +78,13 @@ pub struct Outcome {
     pub first: Option<Difference>,
     /// The first one after a gap, when enough calls had agreed.
     pub first_not_exact: Option<Difference>,
-    /// From where to where it was exact.
+    /// How many were replayed exactly, and from where to where; of very many pieces, the first.
+    pub exact_calls: u64,
+    /// See there.
     pub exact: Vec<Exact>,
     /// Records that are missing in the recording.
     pub lost: u64,
-    /// What else there is to say, in order.
+    /// What else there is to say, in order; of very many remarks, the first and the last.
     pub remarks: Vec<String>,
     /// Time that the recording spans.
     pub span_ns: u64,
@@ -96,6 +101,20 @@ impl Outcome {
     /// Whether all calls were replayed, and none did anything else.
     pub fn is_exact(&self) -> bool {
         self.differences == 0 && self.not_exact == 0 && self.replayed == self.calls && self.lost == 0
+    }
+
+    pub(crate) fn was_exact(&mut self, exact: Exact) {
+        self.exact_calls += exact.to - exact.from + 1;
+        if self.exact.len() < SAID {
+            self.exact.push(exact);
+        }
+    }
+
+    pub(crate) fn remark(&mut self, remark: String) {
+        if self.remarks.len() == SAID {
+            self.remarks.pop();
+        }
+        self.remarks.push(remark);
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) struct Maker {
     pub(crate) name: &'static str,
     env: fn(Topology, u32, &str) -> Result<Env, ParamError>,
     make: fn(&Env, Arc<dyn Host + Send>) -> Box<dyn Policy>,
+    #[allow(clippy::type_complexity, reason = "named nowhere else")]
     hand_over: fn(Box<dyn Policy>, &Env) -> Option<Box<dyn Policy>>,
     methods: fn(Call) -> [usize; 2],
 }

@@ -64,7 +64,7 @@ pub(crate) fn run<R: Read>(
     while let Some(recorded) = ahead.next() {
         match recorded {
             Ok(recorded) => replay.take(recorded, &mut ahead)?,
-            Err(error) => replay.outcome.remarks.push(error.to_string()),
+            Err(error) => replay.outcome.remark(error.to_string()),
         }
         if replay.is_over() {
             break;
@@ -153,7 +153,7 @@ impl Run<'_> {
         match &recorded.item {
             Item::Gap { lost } => {
                 self.outcome.lost += lost;
-                self.outcome.remarks.push(format!(
+                self.outcome.remark(format!(
                     "{lost} records of CPU {cpu} are missing before call {} (at {time_ns} ns)",
                     self.outcome.calls + 1
                 ));
@@ -162,7 +162,7 @@ impl Run<'_> {
                 return Ok(());
             }
             Item::Torn => {
-                self.outcome.remarks.push(format!(
+                self.outcome.remark(format!(
                     "after call {} some CPUs lack calls that others have: these are not replayed",
                     self.outcome.calls
                 ));
@@ -234,7 +234,7 @@ impl Run<'_> {
             Ok(Some(policy)) => self.policy = Some(Rc::new(policy)),
             Ok(None) => self.lose(),
             Err(panic) => {
-                self.outcome.remarks.push(format!("instance {} panicked when it was made: {panic}", self.instance));
+                self.outcome.remark(format!("instance {} panicked when it was made: {panic}", self.instance));
                 self.lose();
                 self.mode = Mode::TakenOut;
             }
@@ -282,7 +282,7 @@ impl Run<'_> {
         self.policy = Some(Rc::new(policy));
         (self.mode, self.made_up, self.after) = (Mode::Unsure(0), true, 0);
         let tasks = ahead.tasks(now);
-        self.outcome.remarks.push(format!(
+        self.outcome.remark(format!(
             "before call {} a new instance was given the {} tasks that wait then, as what follows tells",
             self.outcome.calls + 1,
             tasks.waiting.len()
@@ -469,7 +469,7 @@ impl Run<'_> {
         match reply {
             Err(panic) => {
                 let Past { number, .. } = pending.call;
-                self.outcome.remarks.push(format!("call {number} panics as it did when it was recorded: {panic}"));
+                self.outcome.remark(format!("call {number} panics as it did when it was recorded: {panic}"));
                 self.agrees(&pending.call);
             }
             // Whether that is right is known when the mark of a fault follows, or does not.
@@ -525,7 +525,9 @@ impl Run<'_> {
     /// What was exact up to here is noted, if it was for long enough.
     fn stop_being_exact(&mut self) {
         let exact = self.exact.take();
-        self.outcome.exact.extend(exact.filter(|_| self.mode == Mode::Exact));
+        if let Some(exact) = exact.filter(|_| self.mode == Mode::Exact) {
+            self.outcome.was_exact(exact);
+        }
     }
 
     #[cold]

@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::ReplayError;
 use crate::ahead::Ahead;
 use crate::contain::{contained, inside};
+use crate::flight::payload;
 use crate::policy::{Maker, brings_token};
 use crate::stage::{Questions, Stage, note_idle};
 
@@ -147,7 +148,7 @@ impl Other<'_> {
                 for token in ahead.tasks(&recorded).waiting {
                     let new = self.stage.about(Call::TaskNew, token.cpu, token);
                     self.stage.begins(recorded.time_ns, &new);
-                    self.tell(&new);
+                    self.tell(&new, &[]);
                 }
             }
             _ => {}
@@ -179,14 +180,14 @@ impl Other<'_> {
         }
     }
 
-    fn tell(&mut self, message: &Message) -> Option<Reply> {
+    fn tell(&mut self, message: &Message, payload: &[u8]) -> Option<Reply> {
         let policy = self.policy.as_ref()?;
         let call = Call::from_number(message.call)?;
         if !policy.calls().has(call) && !brings_token(call) && call != Call::PickNextTask {
             return None;
         }
         inside(true);
-        let reply = contained(|| policy.deliver(message, &[]));
+        let reply = contained(|| policy.deliver(message, payload));
         inside(false);
         match reply {
             Ok(reply) => Some(reply),
@@ -204,7 +205,8 @@ impl Other<'_> {
         self.stage.begins(time_ns, message);
         let (Some(kind), Some(recorded)) = (Call::from_number(message.call), &call.reply) else { return };
         note_idle(&self.questions, message, recorded);
-        let Some(mut reply) = self.tell(message) else { return };
+        let (payload, _) = payload(message, &call.notes);
+        let Some(mut reply) = self.tell(message, &payload) else { return };
         let mut is_same = reply.kicks == recorded.kicks;
         if kind == Call::PickNextTask {
             for _ in 0..PICKS_MAX {
@@ -212,7 +214,7 @@ impl Other<'_> {
                     break;
                 }
                 self.hand_back(message.cpu, reply.token, RefusalReason::Stale);
-                reply = self.tell(message).unwrap_or_default();
+                reply = self.tell(message, &[]).unwrap_or_default();
             }
             is_same = (reply.token.task, reply.task) == (recorded.token.task, recorded.task);
             self.picks(time_ns, reply.token, recorded.token);
@@ -229,7 +231,7 @@ impl Other<'_> {
 
     fn hand_back(&mut self, cpu: u32, token: RawToken, reason: RefusalReason) {
         let message = self.stage.about(Call::PntErr, cpu, token);
-        self.tell(&Message { flags: reason as u32, ..message });
+        self.tell(&Message { flags: reason as u32, ..message }, &[]);
     }
 
     /// What the other policy picks, and what the recorded one did.

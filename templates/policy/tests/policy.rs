@@ -1,11 +1,13 @@
 //! What the policy promises, checked on a simulated machine. The loads and checks are those that also judge policies in
 //! a real kernel.
 
+use ekiden_replay::Replay;
 use ekiden_sim::{Machine, SimReport, Simulation};
 use ekiden_workload::Workload;
 use ekiden_workload::builtin;
 use ekiden_workload::checks::all_finished;
 use my_policy::MyPolicy;
+use std::fs::File;
 
 /// Runs a load on a machine with `cpus` CPUs. Neither may the policy fail, nor the engine have anything to put right.
 fn run(load: &Workload, cpus: u32, params: &str) -> SimReport {
@@ -46,4 +48,16 @@ fn shorter_turns_mean_more_switches() {
     let (load, _) = builtin::fair_share_test();
     let switches = |params| run(&load, 1, params).stats.switches;
     assert!(switches("slice_us=500") > 2 * switches("slice_us=10000"));
+}
+
+/// A file that `ekiden record` wrote where the policy went wrong makes a test in the same way: keep it beside this one.
+#[test]
+fn what_was_recorded_is_decided_again() {
+    let path = concat!(env!("CARGO_TARGET_TMPDIR"), "/churn.ekirec");
+    let simulation = Simulation::of::<MyPolicy>(Machine::flat(4), "").recorded_into(File::create(path).unwrap());
+    simulation.run(&builtin::find("churn", 4).unwrap().workload).unwrap();
+
+    let outcome = Replay::of::<MyPolicy>().run(File::open(path).unwrap()).unwrap();
+    assert_eq!(outcome.differences, 0, "{}", outcome.first.unwrap());
+    assert!(outcome.replayed > 100);
 }

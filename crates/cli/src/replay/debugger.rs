@@ -58,7 +58,7 @@ pub(super) fn run(recording: &Path, call: u64, set: &[String]) -> Result<ExitCod
         }
     }
     let quoted: Vec<String> = arguments("gdb").iter().map(|word| quoted(word)).collect();
-    let this: Vec<String> = arguments_of_this.iter().map(|word| quoted_os(word)).collect();
+    let this: Vec<String> = arguments_of_this.iter().map(quoted_os).collect();
     let message = format!(
         "there is neither gdb nor lldb; install one (on Debian: apt-get install gdb), or where there is one, give it\n  gdb {} {}",
         quoted.join(" "),

@@ -21,6 +21,9 @@ use crate::{
     policies,
 };
 
+/// How many pieces and remarks are shown; --json has more.
+const SHOWN: usize = 20;
+
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -167,11 +170,20 @@ impl Report<'_> {
             self.replay_s,
             self.replay_ns_per_call,
         );
-        for exact in &outcome.exact {
+        for exact in outcome.exact.iter().take(SHOWN) {
             let how = if exact.from_beginning { "" } else { ", as far as can be told" };
             text += &format!("exact from call {} to {}{how}\n", exact.from, exact.to);
         }
-        for remark in &outcome.remarks {
+        if outcome.exact.len() != 1 {
+            text += &format!(
+                "{} of {} calls exactly, in {} pieces\n",
+                outcome.exact_calls,
+                outcome.calls,
+                outcome.exact.len()
+            );
+        }
+        let (early, late) = outcome.remarks.split_at(outcome.remarks.len().min(SHOWN));
+        for remark in early.iter().chain(late.last()) {
             text += &format!("{remark}\n");
         }
         if let Some(first) = &outcome.first {
