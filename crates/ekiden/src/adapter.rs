@@ -152,7 +152,8 @@ impl<S: Scheduler> Policy for Adapter<S> {
         self
     }
 
-    #[inline]
+    // Always, as the kernel host has two callers, with a tape and without, and each task switch goes through one of them.
+    #[inline(always)]
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
         const PICK: u32 = Call::PickNextTask as u32;
         const WAKEUP: u32 = Call::TaskWakeup as u32;

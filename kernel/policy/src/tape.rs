@@ -86,20 +86,28 @@ fn time() -> u64 {
     unsafe { ((*HOST.load(Relaxed)).now_ns)() }
 }
 
-/// Makes a call, and writes it down if the tape runs.
+/// Where this CPU records, while a call is under way on it.
+#[derive(Clone, Copy)]
+pub(crate) struct Here(NonNull<u8>);
+
+/// Nothing if it does not.
 #[inline]
-pub(crate) fn record(message: &Message, payload: &[u8], call: impl FnOnce() -> Reply) -> Reply {
-    let place = NonNull::new(here::tape());
-    if let Some(place) = place {
+pub(crate) fn here() -> Option<Here> {
+    NonNull::new(here::tape()).map(Here)
+}
+
+impl Here {
+    #[inline]
+    pub(crate) fn begin(self, message: &Message, payload: &[u8]) {
         // SAFETY: it is this CPU's, and calls come with interrupts off.
-        unsafe { pen(place) }.begin(time(), message, payload);
+        unsafe { pen(self.0) }.begin(time(), message, payload);
     }
-    let reply = call();
-    if let Some(place) = place {
+
+    #[inline]
+    pub(crate) fn end(self, reply: &Reply) {
         // SAFETY: as above. The call's own pens are gone.
-        unsafe { pen(place) }.end(&reply);
+        unsafe { pen(self.0) }.end(reply);
     }
-    reply
 }
 
 /// For [`ekiden::tape`].
