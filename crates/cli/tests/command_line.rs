@@ -53,6 +53,8 @@ fn every_command_has_help_with_an_example() {
         "bench count-unsafe",
         "bench sim",
         "bench edit",
+        "bench upgrade",
+        "upgrade",
         "status",
         "doctor",
         "demo",
