@@ -255,3 +255,10 @@ fn status_and_unsafe_code_are_told_as_json() {
     let table: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(table["passed"], true, "{table}");
 }
+
+#[test]
+fn an_upgrade_needs_root_and_a_policy_that_runs() {
+    let (code, _, error) = run(&["upgrade", "wfq"]);
+    let expected = if nix::unistd::geteuid().is_root() { (119, "`ekiden run`") } else { (102, "sudo") };
+    assert!(code == expected.0 && error.contains(expected.1), "{code}: {error}");
+}
