@@ -30,7 +30,7 @@ s64 ekiden_rs_create(const struct ekiden_policy_table *table, struct ekiden_crea
 		     u32 nr_cpus);
 s64 ekiden_rs_swap(const struct ekiden_policy_table *table, struct ekiden_create *args, void *successor,
 		   struct ekiden_outcome *outcome);
-s64 ekiden_rs_save(void *room, size_t len);
+s64 ekiden_rs_save(u32 cpu, void *room, size_t len);
 s64 ekiden_rs_introduce(u64 first, struct ekiden_outcome *outcome);
 u64 ekiden_rs_task_count(void);
 s64 ekiden_rs_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
@@ -745,7 +745,7 @@ static s64 convert(struct instance *next, void *made, struct reason *reason)
 		return -ENOMEM;
 	preempt_disable();
 	local_irq_disable();
-	ret = guarded(ekiden_rs_save, bytes, len, 0, 0, 0);
+	ret = guarded(ekiden_rs_save, smp_processor_id(), bytes, len, 0, 0);
 	local_irq_enable();
 	if (ret == LEFT) {
 		ret = -EIO;
