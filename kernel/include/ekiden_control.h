@@ -39,7 +39,8 @@ struct ekiden_hint_request {
  */
 struct ekiden_upgrade_request {
 	char module[64];	/* the name of the successor's module; nothing for the one that runs */
-	__u64 params;		/* text */
+	char policy[32];	/* the policy that has to be in it; nothing for any */
+	__u64 params;		/* text; if there is none, a successor by pointer has those of the old one */
 	__u64 error;		/* room for the reason of a refusal */
 	__u32 params_len;
 	__u32 error_len;

@@ -30,7 +30,7 @@ s64 ekiden_rs_create(const struct ekiden_policy_table *table, struct ekiden_crea
 		     u32 nr_cpus);
 s64 ekiden_rs_swap(const struct ekiden_policy_table *table, struct ekiden_create *args, void *successor,
 		   struct ekiden_outcome *outcome);
-s64 ekiden_rs_save(void *room, size_t len);
+s64 ekiden_rs_save(u32 cpu, void *room, size_t len);
 s64 ekiden_rs_introduce(u64 first, struct ekiden_outcome *outcome);
 u64 ekiden_rs_task_count(void);
 s64 ekiden_rs_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
@@ -745,7 +745,7 @@ static s64 convert(struct instance *next, void *made, struct reason *reason)
 		return -ENOMEM;
 	preempt_disable();
 	local_irq_disable();
-	ret = guarded(ekiden_rs_save, bytes, len, 0, 0, 0);
+	ret = guarded(ekiden_rs_save, smp_processor_id(), bytes, len, 0, 0);
 	local_irq_enable();
 	if (ret == LEFT) {
 		ret = -EIO;
@@ -785,6 +785,7 @@ static u32 way_over(const struct ekiden_policy_table *to, const struct ekiden_up
 /* Everything that can fail does so before the CPUs are stopped. */
 static long upgrade(struct ekiden_upgrade_request *request, struct reason *reason)
 {
+	static const char another[] = "the module has another policy";
 	struct instance *old = running.now, *next;
 	struct ekiden_create_request wanted;
 	struct takeover takeover = {};
@@ -799,6 +800,10 @@ static long upgrade(struct ekiden_upgrade_request *request, struct reason *reaso
 	policy = request->module[0] ? find_module_policy(request->module) : old->policy;
 	if (!policy)
 		return -ENOENT;
+	if (request->policy[0] && strncmp(request->policy, policy->table->name, EKIDEN_NAME_LEN)) {
+		set_reason(reason, another, sizeof(another) - 1);
+		return -EINVAL;
+	}
 	request->moved = way_over(policy->table, request, reason);
 	if (!request->moved)
 		return -EINVAL;
@@ -815,6 +820,16 @@ static long upgrade(struct ekiden_upgrade_request *request, struct reason *reaso
 	next = new_instance(policy, &wanted, old);
 	if (IS_ERR(next))
 		return PTR_ERR(next);
+	if (request->moved == EKIDEN_MOVED_BY_POINTER && !request->params_len) {
+		kvfree(next->params);
+		next->params = kvmemdup(old->params, old->args.params_len ?: 1, GFP_KERNEL);
+		if (!next->params) {
+			free_instance(next);
+			return -ENOMEM;
+		}
+		next->args.params = next->params;
+		next->args.params_len = old->args.params_len;
+	}
 	preempt_disable();
 	if (request->moved != EKIDEN_MOVED_BY_POINTER) {
 		takeover.successor = (void *)guarded(policy->table->create, &next->args, 0, 0, 0, 0);
@@ -888,6 +903,7 @@ static long ioctl_upgrade(void __user *arg)
 	if (copy_from_user(&request, arg, sizeof(request)))
 		return -EFAULT;
 	request.module[sizeof(request.module) - 1] = 0;
+	request.policy[sizeof(request.policy) - 1] = 0;
 	if (request.params_len > EKIDEN_PARAMS_MAX || request.flags & ~EKIDEN_UPGRADE_START_OVER ||
 	    (request.arena_bytes && (request.arena_bytes < SZ_64K || request.arena_bytes > SZ_2G)))
 		return -EINVAL;

@@ -19,7 +19,8 @@ Examples:
 
 A new version of the same policy takes over the state as it is in memory if its layout is the same, or else what the old one
 saves for it. If it saves nothing, the new one is refused, unless --start-over makes all tasks new to it, as they are to another
-policy. Whatever is refused leaves the old policy running, and the exit code is 120. Tasks are never under the kernel's own scheduler in between. What sched_ext calls the scheduler stays
+policy. With the state it takes over the parameters, unless --set says otherwise and the policy reads them anew. Whatever is refused
+leaves the old policy running, and the exit code is 120. Tasks are never under the kernel's own scheduler in between. What sched_ext calls the scheduler stays
 the name of the first policy; `ekiden status` says which one runs.")]
 pub(crate) struct Upgrade {
     /// The policy that takes over
@@ -74,6 +75,7 @@ impl Upgrade {
         let module = load_beside(&file)?;
         let succession = Succession {
             module: Some(&module),
+            policy: Some(&self.policy),
             params: &params,
             start_over: self.start_over,
             arena_bytes: self.arena_mib.unwrap_or_default() << 20,

@@ -53,6 +53,8 @@ fn every_command_has_help_with_an_example() {
         "bench count-unsafe",
         "bench sim",
         "bench edit",
+        "bench upgrade",
+        "upgrade",
         "status",
         "doctor",
         "demo",
@@ -252,4 +254,11 @@ fn status_and_unsafe_code_are_told_as_json() {
     assert_eq!(code, 0);
     let table: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(table["passed"], true, "{table}");
+}
+
+#[test]
+fn an_upgrade_needs_root_and_a_policy_that_runs() {
+    let (code, _, error) = run(&["upgrade", "wfq"]);
+    let expected = if nix::unistd::geteuid().is_root() { (119, "`ekiden run`") } else { (102, "sudo") };
+    assert!(code == expected.0 && error.contains(expected.1), "{code}: {error}");
 }

@@ -194,7 +194,8 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
     /// over the whole policy unless it says otherwise.
     fn reregister_prep(self) -> Self::State;
 
-    /// Makes the policy from what its predecessor handed over.
+    /// Makes the policy from what its predecessor handed over. `env` has the same parameters unless others were asked for; by
+    /// default they are not looked at.
     fn reregister_init(env: &Env, state: Self::State) -> Self;
 
     /// Writes down what a version whose [`State`](Self::State) has another layout is to go on with, in a form of the policy's

@@ -34,6 +34,8 @@ pub struct Engine {
     faulted: AtomicBool,
     fault: SpinMutex<Option<Fault>>,
     mistakes: AtomicU32,
+    /// How many of them were those of policies before this one.
+    mistakes_before: u32,
     last_mistake: SpinMutex<Option<Mistake>>,
 }
 
@@ -67,6 +69,7 @@ impl Engine {
             faulted: AtomicBool::new(false),
             fault: SpinMutex::new(None),
             mistakes: AtomicU32::new(0),
+            mistakes_before: 0,
             last_mistake: SpinMutex::new(None),
         }
     }
@@ -155,6 +158,7 @@ impl Engine {
     /// Cost: one call for each idle CPU, if the policy asks for that; none for tasks.
     pub fn start_over(&mut self, outcome: &mut Outcome) {
         self.era = self.era.next();
+        self.mistakes_before = self.mistakes.load(Relaxed);
         let event = Event::default();
         let handling = &mut Handling { event: &event, outcome };
         for cpu in (0..self.nr_cpus()).filter(|cpu| self.calls.has(Call::EnterIdle) && self.idle.contains(*cpu)) {
@@ -808,7 +812,7 @@ impl Engine {
     fn mistake(&self, kind: MistakeKind, call: Call, cpu: CpuId, slot: &Slot) {
         let mistake = Mistake { kind, call, cpu, pid: slot.pid.load(Relaxed) };
         *self.last_mistake.lock() = Some(mistake);
-        if self.mistakes.fetch_add(1, Relaxed) + 1 > MISTAKES_ALLOWED {
+        if self.mistakes.fetch_add(1, Relaxed) + 1 - self.mistakes_before > MISTAKES_ALLOWED {
             let message: String = alloc::format!("more than {MISTAKES_ALLOWED} mistakes, the last one: {mistake}");
             self.take_out(Fault { message, cpu });
         }

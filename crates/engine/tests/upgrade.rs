@@ -255,3 +255,44 @@ fn whoever_waits_is_handed_over_and_idle_cpus_look_for_work() {
     kernel.pick(0, false);
     assert_eq!(kernel.running(0), Some(0));
 }
+
+/// Drops every token that it gets.
+struct Careless(Mutex<Vec<RawToken>>);
+
+impl Policy for Careless {
+    fn calls(&self) -> Calls {
+        Calls::NONE
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+
+    fn deliver(&self, message: &Message, _: &[u8]) -> Reply {
+        let mut lost = self.0.lock().unwrap();
+        // Those that it gets in return are kept, so that each mistake stays a single one.
+        let dropped = if message.call == Call::TaskWakeup as u32 { message.token() } else { RawToken::NONE };
+        lost.push(dropped);
+        Reply { dropped, ..Reply::default() }
+    }
+}
+
+#[test]
+fn a_successor_does_not_answer_for_the_mistakes_of_others() {
+    let mut kernel = Kernel::new();
+    for round in 0..2 {
+        kernel.engine.replace_policy(|_| Box::new(Careless(Mutex::default())));
+        kernel.engine.start_over(&mut Outcome::default());
+        kernel.engine.introduce(0, u32::MAX, &mut Outcome::default());
+        let task = kernel.tasks[0].0;
+        let wake = Event { task, flags: enqueue_flags::WAKEUP, ..Event::new(EventKind::Enqueue, 0) };
+        let block = Event { task, ..Event::new(EventKind::Block, 0) };
+        kernel.deliver(&wake);
+        for _ in 0..40 {
+            kernel.deliver(&block);
+            kernel.deliver(&wake);
+        }
+        kernel.deliver(&block);
+        assert_eq!((kernel.engine.mistakes().0, kernel.engine.fault().is_some()), ((round + 1) * 40, false));
+    }
+}

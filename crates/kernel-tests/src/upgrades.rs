@@ -204,6 +204,7 @@ pub(crate) fn refused_upgrades(modules: &Path) -> Result<()> {
     refuse("unknown module", &Succession { module: Some("nosuch"), ..plain })?;
     refuse("parameter out of range", &Succession { params: "period_us=0", ..plain })?;
     refuse("parameter of a policy without any", &Succession { module: None, params: "period_us=5000", ..plain })?;
+    refuse("a module of another policy", &Succession { policy: Some("cfs"), ..plain })?;
     refuse("arena too small", &Succession { arena_bytes: 64 << 10, ..plain })?;
     refuse("a second instance in one module", &Succession { module: None, start_over: true, ..plain })?;
     let load = |what: &str, file: PathBuf| match load_beside(&file) {

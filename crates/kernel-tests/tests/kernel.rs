@@ -195,6 +195,7 @@ fn an_upgrade_that_cannot_be_is_refused_and_the_old_policy_goes_on() {
     assert!(find("parameter out of range").contains("period_us=0"));
     assert!(find("parameter of a policy without any").contains("period_us"));
     assert!(find("arena too small").contains("memory"), "{}", find("arena too small"));
+    assert!(find("a module of another policy").contains("another policy"));
     assert!(find("a second instance in one module").contains("one instance"));
     assert!(find("module of another kernel").contains("was built for kernel"));
     assert!(find("module for another interface").contains("interface"));

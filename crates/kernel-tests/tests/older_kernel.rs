@@ -17,4 +17,6 @@ fn policies_run_on_an_older_kernel_too() {
         lab.trial("faults --modules /lab --calls pick_next_task,task_new,task_blocked,balance,reregister_init");
     assert_eq!(reports.len(), 5);
     lab.trial("reload --modules /lab --rounds 5");
+    let report = &lab.trial("upgrades --modules /lab --rounds 50")[0];
+    assert_eq!((&report["upgrades"], &report["still_running"]), (&50.into(), &true.into()), "{report}");
 }

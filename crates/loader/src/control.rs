@@ -139,6 +139,8 @@ pub enum Moved {
 pub struct Succession<'a> {
     /// The name of its module; the one that runs if there is none.
     pub module: Option<&'a str>,
+    /// The policy that has to be in it; any if there is none.
+    pub policy: Option<&'a str>,
     /// Its parameters, `name=number` separated by blanks.
     pub params: &'a str,
     /// Takes over no state, even if it could.
@@ -190,6 +192,7 @@ struct HintRequest {
 #[repr(C)]
 struct UpgradeRequest {
     module: [u8; 64],
+    policy: [u8; 32],
     params: u64,
     error: u64,
     params_len: u32,
@@ -283,9 +286,14 @@ impl Control {
             return Err(LoadError::NoPolicy(name.into(), known()));
         }
         module[..name.len()].copy_from_slice(name.as_bytes());
+        let mut policy = [0; 32];
+        for (place, byte) in policy.iter_mut().zip(succession.policy.unwrap_or_default().bytes()) {
+            *place = byte;
+        }
         let mut error = [0_u8; 256];
         let mut request = UpgradeRequest {
             module,
+            policy,
             params: succession.params.as_ptr() as u64,
             error: error.as_mut_ptr() as u64,
             params_len: succession.params.len() as u32,

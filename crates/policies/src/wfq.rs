@@ -12,6 +12,12 @@ use ekiden::{NICE_0_WEIGHT, prelude::*};
 pub struct Wfq {
     queues: PerCpu<RunQueue>,
     tasks: PerTask<Account>,
+    times: Times,
+}
+
+/// What can be set.
+#[derive(Layout)]
+struct Times {
     period_ns: u64,
     slice_min_ns: u64,
     sleeper_credit_ns: u64,
@@ -36,6 +42,17 @@ struct Account {
     vruntime: AtomicU64,
     /// The CPU whose scale `vruntime` is on.
     cpu: AtomicU32,
+}
+
+impl Times {
+    fn of(env: &Env) -> Self {
+        let ns = |name| env.param(name) * 1000;
+        Self {
+            period_ns: ns("period_us"),
+            slice_min_ns: ns("slice_min_us"),
+            sleeper_credit_ns: ns("sleeper_credit_us"),
+        }
+    }
 }
 
 impl Wfq {
@@ -111,10 +128,13 @@ impl Scheduler for Wfq {
         Self {
             queues: PerCpu::new(env, |_| RunQueue::default()),
             tasks: PerTask::new(env, Account::default),
-            period_ns: env.param("period_us") * 1000,
-            slice_min_ns: env.param("slice_min_us") * 1000,
-            sleeper_credit_ns: env.param("sleeper_credit_us") * 1000,
+            times: Times::of(env),
         }
+    }
+
+    /// A successor may have been given other parameters.
+    fn reregister_init(env: &Env, state: Self) -> Self {
+        Self { times: Times::of(env), ..state }
     }
 
     /// A new task starts where the others stand, behind those who have waited.
@@ -129,7 +149,7 @@ impl Scheduler for Wfq {
     /// Sleeping earns a small head start, not all the time that was slept.
     fn task_wakeup(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
-        let credit_ns = self.sleeper_credit_ns;
+        let credit_ns = self.times.sleeper_credit_ns;
         self.queue(task.id, token, |queue| queue.min_vruntime.get().saturating_sub(credit_ns));
     }
 
@@ -147,7 +167,7 @@ impl Scheduler for Wfq {
         queue.len.set(left);
         queue.min_vruntime.raise(vruntime);
         if left > 0 {
-            cx.set_slice_ns((self.period_ns / u64::from(left + 1)).max(self.slice_min_ns));
+            cx.set_slice_ns((self.times.period_ns / u64::from(left + 1)).max(self.times.slice_min_ns));
         }
         Some(token)
     }
@@ -163,7 +183,7 @@ impl Scheduler for Wfq {
             cx.resched(idle);
         }
         let first = queue.waiting.lock().first_key().copied();
-        if first.is_some_and(|first| first + self.slice_min_ns < vruntime) {
+        if first.is_some_and(|first| first + self.times.slice_min_ns < vruntime) {
             cx.resched(cx.cpu());
         }
     }

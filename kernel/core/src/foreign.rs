@@ -38,12 +38,12 @@ impl ForeignPolicy {
 ///
 /// # Safety
 ///
-/// `policy` is the engine's `ForeignPolicy`, and `room` has space for `len` bytes.
-pub(crate) unsafe fn save(policy: &dyn Policy, room: *mut u8, len: usize) -> i64 {
+/// `policy` is the engine's `ForeignPolicy`, and `room` has space for `len` bytes. This is `cpu`, with interrupts off.
+pub(crate) unsafe fn save(policy: &dyn Policy, cpu: u32, room: *mut u8, len: usize) -> i64 {
     // SAFETY: the caller's promise; the instance comes from this table.
     unsafe {
         let policy = &*core::ptr::from_ref(policy).cast::<ForeignPolicy>();
-        (policy.table.save)(policy.instance, room, len)
+        (policy.table.save)(policy.instance, cpu, room, len)
     }
 }
 

@@ -106,11 +106,11 @@ pub unsafe extern "C" fn ekiden_rs_swap(
 ///
 /// # Safety
 ///
-/// `room` has space for `len` bytes.
+/// `room` has space for `len` bytes. This is `cpu`, with interrupts off.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ekiden_rs_save(room: *mut u8, len: usize) -> i64 {
+pub unsafe extern "C" fn ekiden_rs_save(cpu: u32, room: *mut u8, len: usize) -> i64 {
     // SAFETY: the caller's promise; the policy is the foreign one, the only kind here.
-    engine().map_or(0, |engine| unsafe { foreign::save(engine.policy(), room, len) })
+    engine().map_or(0, |engine| unsafe { foreign::save(engine.policy(), cpu, room, len) })
 }
 
 /// How many slots of the task table are gone through with interrupts off.

@@ -173,12 +173,12 @@ pub unsafe fn take<S: Scheduler>(args: *mut CreateArgs, baggage: *mut Baggage, a
 
 /// # Safety
 ///
-/// `instance` comes from [`create`] or [`take`], and `room` has space for `len` bytes.
-unsafe extern "C" fn save<S: Scheduler>(instance: *mut c_void, room: *mut u8, len: usize) -> i64 {
+/// `instance` comes from [`create`] or [`take`], and `room` has space for `len` bytes. This is `cpu`, with interrupts off.
+unsafe extern "C" fn save<S: Scheduler>(instance: *mut c_void, cpu: u32, room: *mut u8, len: usize) -> i64 {
     // SAFETY: the caller's promise. An instance is only shared, and Sync.
     let (adapter, room) = unsafe { (&*instance.cast::<Adapter<S>>(), slice::from_raw_parts_mut(room, len)) };
     let mut saved = Saved::new(room);
-    adapter.save(&mut saved);
+    tape::pause(cpu, || adapter.save(&mut saved));
     saved.written().map_or(-1, |len| len as i64)
 }
 

@@ -22,7 +22,7 @@ static INSTANCE: AtomicU32 = AtomicU32::new(0);
 static TICKS: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
-    /// Has a CPU record there. No call is under way.
+    /// Has a CPU record there. No call is under way there.
     safe fn ekiden_tape_place(cpu: u32, place: *mut u8);
 }
 
@@ -51,6 +51,14 @@ pub(crate) unsafe extern "C" fn run(args: *const TapeArgs, what: u32) {
         }
     }
     ekiden::run_tape(mark.is_some());
+}
+
+/// Does something on this CPU, with interrupts off, that is no call: what it learns is not part of any.
+pub(crate) fn pause(cpu: u32, work: impl FnOnce()) {
+    let place = here::tape();
+    ekiden_tape_place(cpu, ptr::null_mut());
+    work();
+    ekiden_tape_place(cpu, place);
 }
 
 /// Where a CPU records; null without a tape.

@@ -37,7 +37,7 @@ pub struct PolicyTable {
     pub tape: unsafe extern "C" fn(tape: *const TapeArgs, what: u32),
     /// Has an instance write down what one of another layout is to go on with. The number of bytes; 0 if it has nothing to say,
     /// negative if there was no room.
-    pub save: unsafe extern "C" fn(instance: *mut c_void, room: *mut u8, len: usize) -> i64,
+    pub save: unsafe extern "C" fn(instance: *mut c_void, cpu: u32, room: *mut u8, len: usize) -> i64,
     /// Lets an instance that has just been made go on with what another one saved; if not, the reason is in
     /// `CreateArgs::error`.
     pub restore:
