@@ -17,6 +17,8 @@ use crate::{Calls, Entry, RECORD_WORDS, RECORDING_VERSION, Record};
 const RECORD_LEN: usize = RECORD_WORDS * 8;
 /// Most CPUs that a recording has streams of.
 const STREAMS_MAX: usize = 1 << 13;
+/// Most tasks that there can be, as in the kernel's `PID_MAX_LIMIT`: policies take memory for all of them.
+const TASKS_MAX: u32 = 1 << 22;
 /// Most instances that a recording tells of.
 const INSTANCES_MAX: usize = 1 << 20;
 
@@ -131,6 +133,9 @@ impl<R: Read> RecordingReader<R> {
         }
         let header: Header = serde_json::from_slice(&json).map_err(|error| broken(&error))?;
         header.topology().map_err(|error| broken(&error))?;
+        if header.max_tasks > TASKS_MAX {
+            return Err(broken(&"it has room for more tasks than Linux has PIDs"));
+        }
         Ok(Self {
             source,
             header,
