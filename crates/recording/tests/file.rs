@@ -206,6 +206,16 @@ fn foreign_files_other_versions_and_what_follows_the_end_are_refused() {
 }
 
 #[test]
+fn headers_that_cannot_be_are_refused() {
+    let read = |header: &Header| read(&RecordingWriter::new(Vec::new(), header).unwrap().finish().unwrap());
+    assert!(read(&header()).is_ok());
+    for wrong in [Header { max_tasks: u32::MAX, ..header() }, Header { topology: vec![1, 2, 3], ..header() }] {
+        let error = read(&wrong).unwrap_err();
+        assert!(matches!(error, RecordingError::Header { .. }), "{error}");
+    }
+}
+
+#[test]
 fn a_full_disk_is_said_and_the_file_is_good_up_to_there() {
     /// A disk with so much room.
     struct Disk(Vec<u8>, usize);

@@ -17,6 +17,8 @@ use crate::{Calls, Entry, RECORD_WORDS, RECORDING_VERSION, Record};
 const RECORD_LEN: usize = RECORD_WORDS * 8;
 /// Most CPUs that a recording has streams of.
 const STREAMS_MAX: usize = 1 << 13;
+/// Most tasks that there can be, as in the kernel's `PID_MAX_LIMIT`: policies take memory for all of them.
+const TASKS_MAX: u32 = 1 << 22;
 /// Most instances that a recording tells of.
 const INSTANCES_MAX: usize = 1 << 20;
 
@@ -59,7 +61,6 @@ pub struct RecordingReader<R> {
     /// Of each stream the time of its next entry, or before which it has none, its CPU, and where it is.
     order: BinaryHeap<Reverse<(u64, u32, usize)>>,
     decompressor: zstd::bulk::Decompressor<'static>,
-    plain: Vec<u8>,
     pass_ns: u64,
     /// No more passes can be read. The error is the last thing that is told.
     is_over: bool,
@@ -74,7 +75,8 @@ pub struct RecordingReader<R> {
 struct Stream {
     cpu: u32,
     blocks: VecDeque<Packed>,
-    records: Vec<Record>,
+    /// The block that is being read, as bytes, and where in it the next record is.
+    plain: Vec<u8>,
     next: usize,
     calls: Calls,
     ready: Option<Item>,
@@ -131,6 +133,9 @@ impl<R: Read> RecordingReader<R> {
         }
         let header: Header = serde_json::from_slice(&json).map_err(|error| broken(&error))?;
         header.topology().map_err(|error| broken(&error))?;
+        if header.max_tasks > TASKS_MAX {
+            return Err(broken(&"it has room for more tasks than Linux has PIDs"));
+        }
         Ok(Self {
             source,
             header,
@@ -140,7 +145,6 @@ impl<R: Read> RecordingReader<R> {
             index: BTreeMap::new(),
             order: BinaryHeap::new(),
             decompressor: zstd::bulk::Decompressor::new().map_err(RecordingError::Read)?,
-            plain: Vec::new(),
             pass_ns: 0,
             is_over: false,
             error: None,
@@ -266,7 +270,7 @@ impl<R: Read> RecordingReader<R> {
     fn look(&mut self, index: usize) -> Option<u64> {
         let stream = &mut self.streams[index];
         if stream.ready.is_none() {
-            if let Err(error) = stream.advance(&mut self.decompressor, &mut self.plain) {
+            if let Err(error) = stream.advance(&mut self.decompressor) {
                 stream.blocks.clear();
                 self.fail(error);
                 return None;
@@ -282,16 +286,13 @@ impl<R: Read> RecordingReader<R> {
 
 impl Stream {
     /// Reads records until there is something to tell, or no record is left.
-    fn advance(
-        &mut self,
-        decompressor: &mut zstd::bulk::Decompressor<'static>,
-        plain: &mut Vec<u8>,
-    ) -> Result<(), RecordingError> {
+    fn advance(&mut self, decompressor: &mut zstd::bulk::Decompressor<'static>) -> Result<(), RecordingError> {
         loop {
             self.ready = self.following.pop_front();
-            while self.ready.is_none() && self.next < self.records.len() {
-                self.ready = self.calls.take(&self.records[self.next]).map(Item::Entry);
-                self.next += 1;
+            while self.ready.is_none() {
+                let Some(bytes) = self.plain.get(self.next..).and_then(<[u8]>::first_chunk) else { break };
+                self.ready = self.calls.take(&record(bytes)).map(Item::Entry);
+                self.next += RECORD_LEN;
                 if let (Some(_), Some(following)) = (&self.ready, self.calls.following()) {
                     self.following.push_back(Item::Entry(following));
                 }
@@ -301,21 +302,16 @@ impl Stream {
             }
             let Some(block) = self.blocks.pop_front() else { return Ok(()) };
             let damaged = |what| Err(RecordingError::Damaged { at: block.at, what });
-            plain.clear();
-            plain.reserve(block.count as usize * RECORD_LEN);
-            match decompressor.decompress_to_buffer(&block.bytes, plain) {
-                Ok(len) if len == block.count as usize * RECORD_LEN => {}
-                _ => return damaged("records that cannot be unpacked"),
-            }
             self.next = 0;
-            self.records.clear();
-            self.records.extend(plain.chunks_exact(RECORD_LEN).map(|bytes| {
-                let mut record = Record::default();
-                for (word, bytes) in record.0.iter_mut().zip(bytes.chunks_exact(8)) {
-                    *word = bytes.try_into().map_or(0, u64::from_le_bytes);
+            self.plain.clear();
+            self.plain.reserve(block.count as usize * RECORD_LEN);
+            match decompressor.decompress_to_buffer(&block.bytes, &mut self.plain) {
+                Ok(len) if len == block.count as usize * RECORD_LEN => {}
+                _ => {
+                    self.plain.clear();
+                    return damaged("records that cannot be unpacked");
                 }
-                record
-            }));
+            }
             if block.first > self.unpacked {
                 self.following.extend(self.calls.finish().map(Item::Entry));
                 self.following.push_back(Item::Gap { lost: block.first - self.unpacked });
@@ -335,6 +331,15 @@ impl Stream {
         // Time goes on, whatever the file says.
         time_ns.max(self.time_ns)
     }
+}
+
+#[inline]
+fn record(bytes: &[u8; RECORD_LEN]) -> Record {
+    let mut record = Record::default();
+    for (word, bytes) in record.0.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = bytes.try_into().map_or(0, u64::from_le_bytes);
+    }
+    record
 }
 
 impl<R: Read> Iterator for RecordingReader<R> {

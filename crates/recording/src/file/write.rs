@@ -6,10 +6,12 @@ use std::io::{self, Write};
 use std::vec::Vec;
 
 use super::{
-    BLOCK_RECORDS_MAX, BlockHeader, END, Header, INSTANCE, Instance, MAGIC, PASS, PASS_MAX, PREAMBLE_LEN, RECORDS,
-    RecordingError,
+    BlockHeader, END, Header, INSTANCE, Instance, MAGIC, PASS, PASS_MAX, PREAMBLE_LEN, RECORDS, RecordingError,
 };
 use crate::{RECORDING_VERSION, Record};
+
+/// Records of a block: as many as a reader keeps in its cache.
+const BLOCK_RECORDS: usize = 1 << 12;
 
 /// How hard zstd tries: little, because the machine that is recorded has other things to do.
 const LEVEL: i32 = 1;
@@ -79,7 +81,7 @@ impl<W: Write> RecordingWriter<W> {
         self.lost += first - *end;
         *end = first + records.len() as u64;
         self.records += records.len() as u64;
-        for (piece, number) in records.chunks(BLOCK_RECORDS_MAX).zip((first..).step_by(BLOCK_RECORDS_MAX)) {
+        for (piece, number) in records.chunks(BLOCK_RECORDS).zip((first..).step_by(BLOCK_RECORDS)) {
             self.plain.clear();
             self.plain.extend(piece.iter().flat_map(|record| record.0).flat_map(u64::to_le_bytes));
             let packed = self.compressor.compress(&self.plain);
