@@ -18,7 +18,7 @@ use super::filter::Filter;
 /// A recording that is being read, with a name for each task.
 pub(super) struct Recording {
     reader: RecordingReader<BufReader<File>>,
-    /// When the first thing in it happened.
+    /// When the first call in it, or mark, was.
     begin_ns: Option<u64>,
     /// By slot: the tasks that had it last, with their PIDs.
     pids: HashMap<u32, (TaskId, u32)>,
@@ -27,7 +27,7 @@ pub(super) struct Recording {
 /// Something in a recording. What it does not have is absent.
 #[derive(Default, Serialize)]
 pub(super) struct Told {
-    /// When it began, in nanoseconds since the first.
+    /// When it began, in nanoseconds since the first call.
     time_ns: u64,
     /// The CPU that a call is about; of something else, that in whose stream it is.
     cpu: u32,
@@ -113,7 +113,11 @@ impl Iterator for Recording {
             Ok(recorded) => recorded,
             Err(error) => return Some(Err(error)),
         };
-        let begin_ns = *self.begin_ns.get_or_insert(recorded.time_ns);
+        // What was lost before the first call has no time.
+        if matches!(recorded.item, Item::Entry(Entry::Call(_) | Entry::Mark(_))) {
+            self.begin_ns.get_or_insert(recorded.time_ns);
+        }
+        let begin_ns = self.begin_ns.unwrap_or(recorded.time_ns);
         let plain = |what, lost| Told { cpu: recorded.cpu, what, lost, ..Told::default() };
         let told = match &recorded.item {
             Item::Entry(Entry::Call(call)) => self.call(call),
