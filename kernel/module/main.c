@@ -765,7 +765,7 @@ static s64 convert(struct instance *next, void *made, struct reason *reason)
 static u32 way_over(const struct ekiden_policy_table *to, const struct ekiden_upgrade_request *request,
 		    struct reason *reason)
 {
-	static const char same_module[] = "one module runs one instance: load another copy to start over";
+	static const char same_module[] = "one module runs one instance, and this one does; load another copy of it";
 	const struct ekiden_policy_table *from = running.now->policy->table;
 	bool start_over = request->flags & EKIDEN_UPGRADE_START_OVER;
 

@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
-use ekiden_loader::{Control, LoadError, Moved, Status, Succession, Upgrade as Done, load_beside, unload};
+use ekiden_loader::{Control, LoadError, Moved, Status, Succession, Upgrade as Done, load_beside, load_copy, unload};
 use serde::Serialize;
 
 use crate::{modules, policies, progress::Progress};
@@ -72,7 +72,8 @@ impl Upgrade {
                 modules::file(&directory, &self.policy)
             }
         };
-        let module = load_beside(&file)?;
+        // One module runs one instance.
+        let module = if self.start_over { load_copy(&file) } else { load_beside(&file) }?;
         let succession = Succession {
             module: Some(&module),
             policy: Some(&self.policy),

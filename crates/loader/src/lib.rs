@@ -19,7 +19,7 @@ pub use baseline::Baseline;
 pub use control::{Control, Hint, Moved, Status, Succession, Upgrade};
 pub use drain::{Drain, Kept, dump, header};
 pub use error::{LoadError, Result};
-pub use modules::{load_beside, loaded, unload, unload_all};
+pub use modules::{load_beside, load_copy, loaded, unload, unload_all};
 pub use record::{Recorder, Recording};
 pub use session::{Config, Program, Scope, Session};
 pub use tape::Tape;

@@ -25,6 +25,15 @@ pub(crate) fn load(path: &Path) -> Result<()> {
 /// Loads the module of a policy beside those that are loaded, and returns its name. One that is loaded under that name and
 /// not in use goes first; if it is in use, and another version than the file, the new one gets a name of its own.
 pub fn load_beside(path: &Path) -> Result<String> {
+    load_under_a_name(path, false)
+}
+
+/// The same, but not even a module of the same build is taken if it is in use: for an instance beside that one's.
+pub fn load_copy(path: &Path) -> Result<String> {
+    load_under_a_name(path, true)
+}
+
+fn load_under_a_name(path: &Path, copy: bool) -> Result<String> {
     let mut image = read(path)?;
     let place = name_in(&image).ok_or_else(|| LoadError::NotAModule(path.to_owned()))?;
     let first = String::from_utf8_lossy(&image[place.clone()]).trim_end_matches('\0').to_owned();
@@ -33,7 +42,7 @@ pub fn load_beside(path: &Path) -> Result<String> {
     names
         .find_map(|name| {
             let notes = fs::read(format!("/sys/module/{name}/notes/.note.gnu.build-id")).unwrap_or_default();
-            if own_id.as_ref().is_some_and(|id| *id == notes) {
+            if !copy && own_id.as_ref().is_some_and(|id| *id == notes) {
                 return Some(Ok(name));
             }
             if loaded().contains(&name) && unload(&name, Duration::ZERO).is_err() {
