@@ -59,11 +59,27 @@ static __noinline int give_up(void)
 	return 0;
 }
 
-/* Four CPUs plus one, 16 bits each; all ones for every CPU. */
+/*
+ * Whether this CPU is on its way out. It still wakes up whoever waits for that, but its interrupts are off for good: a kick
+ * from here would never be carried out, and neither would any irq_work of this CPU when it is back, such as that by which
+ * sched_ext ends a scheduler.
+ */
+static __always_inline bool leaves(void)
+{
+	const struct cpumask *online = scx_bpf_get_online_cpumask();
+	bool is_online = bpf_cpumask_test_cpu(bpf_get_smp_processor_id(), online);
+
+	scx_bpf_put_cpumask(online);
+	return !is_online;
+}
+
+/* Four CPUs plus one, 16 bits each; all ones for every CPU. Those that are kicked look for work at the next tick anyway. */
 static __noinline int kick(u64 kicks)
 {
 	u32 i, count;
 
+	if (leaves())
+		return 0;
 	if (kicks == ~0ULL) {
 		count = scx_bpf_nr_cpu_ids();
 		bpf_for(i, 0, count)

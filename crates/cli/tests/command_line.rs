@@ -257,8 +257,10 @@ fn status_and_unsafe_code_are_told_as_json() {
 }
 
 #[test]
-fn an_upgrade_needs_root_and_a_policy_that_runs() {
-    let (code, _, error) = run(&["upgrade", "wfq"]);
-    let expected = if nix::unistd::geteuid().is_root() { (119, "`ekiden run`") } else { (102, "sudo") };
-    assert!(code == expected.0 && error.contains(expected.1), "{code}: {error}");
+fn an_upgrade_and_a_recording_need_root_and_a_policy_that_runs() {
+    for command in [&["upgrade", "wfq"][..], &["record", "--dump", "-o", "/dev/null"]] {
+        let (code, _, error) = run(command);
+        let expected = if nix::unistd::geteuid().is_root() { (119, "`ekiden run`") } else { (102, "sudo") };
+        assert!(code == expected.0 && error.contains(expected.1), "{command:?} {code}: {error}");
+    }
 }

@@ -72,8 +72,8 @@ pub enum LoadError {
     /// The policy does not take its parameters, or panicked when it was made.
     #[error("the policy refuses to start: {0}")]
     Refused(String),
-    /// There is nothing to take over from.
-    #[error("no policy runs that another one could take over from; start one with `ekiden run`")]
+    /// There is nothing to take over from, or to record.
+    #[error("no policy runs; start one with `ekiden run`")]
     NothingRuns,
     /// Two at once.
     #[error("another upgrade is under way; the policy that runs goes on, try again when that one is done")]

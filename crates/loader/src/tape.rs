@@ -92,14 +92,18 @@ impl Tape {
     /// # Errors
     /// Without permission, and if no policy runs or none is recorded.
     pub fn open() -> Result<Self> {
-        // A descriptor of its own: the map keeps it open, and that of a session has to close when the session ends.
-        let control = Control::open()?;
-        let status = Status::read()?.unwrap_or_default();
+        if !nix::unistd::geteuid().is_root() {
+            return Err(LoadError::NotRoot);
+        }
+        let status = Status::read()?.filter(|status| status.policy.is_some()).ok_or(LoadError::NothingRuns)?;
         if status.tape_records == 0 {
             return Err(LoadError::Other(
-                "no calls are recorded: no policy runs, or it was started without a flight recorder".into(),
+                "no calls are recorded: the policy was started without a flight recorder; start it without --flight-kib 0"
+                    .into(),
             ));
         }
+        // A descriptor of its own: the map keeps it open, and that of a session has to close when the session ends.
+        let control = Control::open()?;
         let len = status.tape_cpus as usize * (PAGE + status.tape_records as usize * size_of::<Record>());
         // SAFETY: the device maps memory of the kernel's, of this size, that is never cut short. It changes under our
         // hands: it is only read through pointers, and what is torn is thrown away.

@@ -21,7 +21,7 @@ use crate::{
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// For https://ui.perfetto.dev, with what the checks find
+    /// For ui.perfetto.dev, with what the checks find
     Perfetto,
     /// A JSON object in each line
     Jsonl,
