@@ -113,8 +113,10 @@ fn a_panic_ends_the_command_with_the_console_and_numa_nodes_are_real() {
     let nodes = vm.run_ok(&GuestCommand::shell("cat /sys/devices/system/node/node*/cpulist")).unwrap();
     assert_eq!(nodes, "0-1\n2-3\n");
     let error = vm.run(&GuestCommand::shell("echo c > /proc/sysrq-trigger")).unwrap_err();
-    assert!(matches!(&error, Error::Gone { .. }) && error.to_string().contains("sysrq"), "{error}");
-    assert!(!vm.console().findings().is_empty());
+    // How much of the panic is among the last lines depends on how deep the stack was.
+    assert!(matches!(&error, Error::Gone { .. }) && error.to_string().contains("Kernel Offset"), "{error}");
+    let findings = vm.console().findings();
+    assert!(findings.iter().any(|finding| finding.contains("sysrq")), "{findings:?}");
 }
 
 #[test]
