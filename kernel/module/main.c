@@ -443,7 +443,7 @@ static const struct policy *find_policy(const char *name)
 
 static size_t tape_len(u64 records)
 {
-	return records ? PAGE_ALIGN(nr_cpu_ids * (EKIDEN_TAPE_PAGE + records * 64)) : 0;
+	return PAGE_ALIGN(nr_cpu_ids * (EKIDEN_TAPE_PAGE + records * 64));
 }
 
 /* How fast the counter goes that the Rust half reads for times; 0 if it is not to be used. */
@@ -565,15 +565,12 @@ static long create(struct file *file, const struct ekiden_create_request *reques
 	if (IS_ERR(instance))
 		return PTR_ERR(instance);
 	running.engine_arena = __vmalloc(engine_len, GFP_KERNEL | __GFP_NOWARN | __GFP_ZERO);
-	running.tape.base = vmalloc_user(tape_len(request->tape_records) ?: PAGE_SIZE);
-	if (!running.engine_arena || !running.tape.base) {
+	if (request->tape_records)
+		running.tape.base = vmalloc_user(tape_len(request->tape_records));
+	if (!running.engine_arena || (request->tape_records && !running.tape.base)) {
 		free_instance(instance);
 		free_running();
 		return -ENOMEM;
-	}
-	if (!request->tape_records) {
-		vfree(running.tape.base);
-		running.tape.base = NULL;
 	}
 	running.tape.records = request->tape_records;
 	running.tape.cpus = nr_cpu_ids;
@@ -676,9 +673,10 @@ static s64 take_over(void *data)
 	s64 ret;
 
 	takeover->to->host.fault = (void (*)(const char *, size_t))fault;
+	/* Counted whether it is recorded or not: what is recorded later is of this one. */
+	running.tape.instance = ++instances;
 	if (running.tape_runs) {
 		run_tape(running.now, EKIDEN_TAPE_STOP);
-		running.tape.instance = ++instances;
 		run_tape(takeover->to, takeover->what);
 	}
 	ret = guarded(ekiden_rs_swap, takeover->to->policy->table, &takeover->to->args, takeover->successor,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* The C half of every policy module: it tells ekiden.ko of the policy in the Rust half. */
+#include <linux/cpumask.h>
 #include <linux/module.h>
 #include <linux/percpu.h>
 #include "ekiden.h"
@@ -12,7 +13,9 @@ DEFINE_PER_CPU(void *, ekiden_tape_here);
 void ekiden_tape_place(u32 cpu, void *place);
 void ekiden_tape_place(u32 cpu, void *place)
 {
-	per_cpu(ekiden_tape_here, cpu) = place;
+	/* The numbers of CPUs may have holes. */
+	if (cpu_possible(cpu))
+		per_cpu(ekiden_tape_here, cpu) = place;
 }
 
 static int __init policy_init(void)

@@ -126,12 +126,14 @@ impl Held {
 
     /// Saves the newest calls. That it cannot be done is said, and does not stand in the way of anything.
     fn save_flight(&self, fault: &LastFault) -> Option<PathBuf> {
-        let Flight { tape, header, directory } = self.flight.as_ref()?;
+        let Flight { tape, header: at_first, directory } = self.flight.as_ref()?;
+        // Another one may have taken over since, and the newest calls are of that one.
+        let newest = header("flight recorder").ok().map(|(header, _)| header);
         let path = directory.join(format!("{}-{}.ekirec", fault.policy, fault.at));
         let saved = fs::create_dir_all(directory)
             .and_then(|()| File::create(&path))
             .map_err(anyhow::Error::from)
-            .and_then(|file| Ok(dump(&mut tape.borrow_mut(), header, file, true)?));
+            .and_then(|file| Ok(dump(&mut tape.borrow_mut(), newest.as_ref().unwrap_or(at_first), file, true)?));
         match saved {
             Ok(_) => {
                 eprintln!("ekiden: its last calls are in {0}; next: ekiden replay {0}", path.display());
