@@ -115,6 +115,12 @@ enum Trial {
         #[arg(last = true)]
         command: Vec<String>,
     },
+    /// Takes a CPU away again and again under a policy that has CPUs look for work at every wake-up, and ends it there.
+    Leaving {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
     /// Records every call into a policy from the first one on.
     Recorded {
         /// Where the modules are.
@@ -172,6 +178,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Falls { modules } => upgrades::falls(&modules),
         Trial::Attached { modules } => trials::attached(&modules),
         Trial::Hold { modules, policy, command } => trials::hold(&modules, &policy, &command),
+        Trial::Leaving { modules } => trials::leaving(&modules),
         Trial::Recorded { modules, policy, to } => recordings::recorded(&modules, &policy, &to),
         Trial::Flown { modules, to } => recordings::flown(&modules, &to),
         Trial::Switched { modules, to } => recordings::switched(&modules, &to),

@@ -320,6 +320,30 @@ pub(crate) fn hold(modules: &Path, policy: &str, command: &[String]) -> Result<(
 }
 
 #[derive(Serialize)]
+struct LeavingReport {
+    still_running: bool,
+    /// Whether sched_ext has let go of the policy in the end.
+    ended: bool,
+}
+
+/// The CPU that leaves wakes up whoever waits for that. What it is asked to do then must not be left undone for good: it is
+/// the CPU on which the policy is ended.
+pub(crate) fn leaving(modules: &Path) -> Result<()> {
+    let mut config = config(modules, "faulty");
+    config.params = "fault=5".into();
+    let session = Session::start(&config)?;
+    for _ in 0..10 {
+        load::hotplug(1)?;
+        pause(20);
+    }
+    let still_running = session.is_running();
+    drop(session);
+    let report = LeavingReport { still_running, ended: sysfs::state().as_deref() == Some("disabled") };
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
+
+#[derive(Serialize)]
 struct RecordReport {
     /// What the recording shows of this process: wake-ups, switches to it, the longest wait.
     wakeups: u64,

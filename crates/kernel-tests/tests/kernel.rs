@@ -110,6 +110,12 @@ fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was() {
     assert!(find("second session").contains("runs already"));
 }
 
+#[test]
+fn a_policy_ends_on_a_cpu_that_was_away_whatever_it_wanted_when_the_cpu_left() {
+    let report = &newest().trial("leaving --modules /lab")[0];
+    assert_eq!((&report["still_running"], &report["ended"]), (&true.into(), &true.into()), "{report}");
+}
+
 /// `EKIDEN_UPGRADE_ROUNDS` does it more or less often.
 #[test]
 fn policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost() {

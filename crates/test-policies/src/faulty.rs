@@ -18,6 +18,8 @@ pub enum Fault {
     WrongCpu = 3,
     /// Takes a lock that it holds.
     Deadlock = 4,
+    /// No fault, but a nuisance: at each wake-up, whoever wakes has the task's CPU look for work.
+    Pester = 5,
 }
 
 /// Number of the form in which it saves itself.
@@ -63,7 +65,7 @@ impl Faulty {
 impl Scheduler for Faulty {
     const PARAMS: &'static [Param] = &[
         Param { name: "call", help: "number of the call that goes wrong; 99 for none", default: 99, min: 0, max: 99 },
-        Param { name: "fault", help: "how it goes wrong: see `Fault`", default: 0, min: 0, max: 4 },
+        Param { name: "fault", help: "how it goes wrong: see `Fault`", default: 0, min: 0, max: 5 },
         Param { name: "after", help: "which occurrence of the call goes wrong", default: 1, min: 1, max: 1_000_000 },
     ];
 
@@ -115,7 +117,10 @@ impl Scheduler for Faulty {
         }
     }
 
-    fn task_wakeup(&self, _: &Cx, _: &Task, token: Schedulable<Self>) {
+    fn task_wakeup(&self, cx: &Cx, _: &Task, token: Schedulable<Self>) {
+        if self.fault == Fault::Pester as u64 {
+            cx.resched(token.cpu());
+        }
         if !self.trips(Call::TaskWakeup) {
             self.queue(token);
         }
