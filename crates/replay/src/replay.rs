@@ -170,6 +170,14 @@ impl Run<'_> {
                 self.mode = Mode::TakenOut;
                 return Ok(());
             }
+            // The rest of a call whose beginning is missing: it may be from long before what the others have.
+            Item::Entry(Entry::Stray(records)) => {
+                self.outcome.lost += records;
+                if self.gaps.insert(cpu) {
+                    self.lose();
+                }
+                return Ok(());
+            }
             Item::Entry(_) if !self.gaps.is_empty() => {
                 self.gaps.remove(&cpu);
             }
@@ -184,8 +192,7 @@ impl Run<'_> {
                 let instance = ahead.instance(&mark).clone();
                 return self.mark(cpu, mark, instance);
             }
-            Item::Entry(Entry::Stray(records)) => self.outcome.lost += records,
-            Item::Gap { .. } | Item::Torn => {}
+            Item::Entry(Entry::Stray(_)) | Item::Gap { .. } | Item::Torn => {}
         }
         Ok(())
     }

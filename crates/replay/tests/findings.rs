@@ -110,6 +110,30 @@ fn a_recording_that_begins_in_the_middle_is_replayed_from_there() {
     assert_eq!(outcome.differences, 0);
 }
 
+/// A ring that was written over begins anywhere, in the middle of a call too, and those of other CPUs may be whole.
+#[test]
+fn the_mark_of_one_cpu_is_no_beginning_while_another_lacks_records() {
+    let whole = recording::<Fifo>();
+    let in_two = rewritten(&whole, |_, records| {
+        let mut streams = [Vec::new(), Vec::new()];
+        let mut nr_calls = 0;
+        for record in records {
+            let kind = record.0[0] & 0xff;
+            nr_calls += usize::from(kind == 1);
+            if kind == 4 {
+                streams[1].push(record);
+            }
+            streams[nr_calls % 2].push(record);
+        }
+        let [torn, other] = streams;
+        let middle = 1_500 + torn[1_500..].iter().position(|record| record.0[0] & 0xff == 3).unwrap();
+        vec![(0, middle as u64, torn[middle..].to_vec()), (1, 0, other)]
+    });
+    let outcome = replay::<Fifo>(&in_two);
+    assert!(outcome.lost > 1_500 && outcome.exact.iter().all(|exact| !exact.from_beginning), "{:?}", outcome.exact);
+    assert_eq!((outcome.differences, outcome.first.is_some()), (0, false), "{outcome:?}");
+}
+
 fn panics(params: &str) -> Outcome {
     let (recording, report) = record(Simulation::of::<Faulty>(Machine::flat(4), params), &load());
     assert!(report.fault.is_some());
