@@ -105,14 +105,15 @@ impl Channel {
         alive: &dyn Fn() -> std::result::Result<(), String>,
     ) -> std::result::Result<(Arc<Self>, Vec<String>), String> {
         let reading = stream.try_clone().map_err(|error| error.to_string())?;
+        // Replies to an earlier user may still be in the channel, and commands of its may end only now: ours are known by this
+        // number and those that follow it.
+        let nonce = RandomState::new().build_hasher().finish();
         let channel = Arc::new(Self {
             stream: Mutex::new(stream),
             commands: Mutex::new(Some(HashMap::new())),
-            next_id: AtomicU64::new(1),
+            next_id: AtomicU64::new(nonce),
             console,
         });
-        // Replies to an earlier user may still be in the channel; ours are known by this number.
-        let nonce = RandomState::new().build_hasher().finish();
         let (hello_to, hello) = std::sync::mpsc::channel();
         let reader = Arc::clone(&channel);
         thread::spawn(move || reader.read_forever(reading, nonce, &hello_to));
