@@ -6,7 +6,7 @@
 #ifndef EKIDEN_ABI_H
 #define EKIDEN_ABI_H
 
-#define EKIDEN_ABI_VERSION 2
+#define EKIDEN_ABI_VERSION 3
 #define EKIDEN_NAME_LEN 32
 
 enum ekiden_event_kind {

@@ -2,7 +2,7 @@
 /*
  * /dev/ekiden: what the loader asks of ekiden.ko. The Rust side is crates/loader/src/control.rs.
  *
- * Reading the device gives the status as JSON, for everybody. The ioctls need a descriptor opened for writing.
+ * Reading the device gives the status as JSON, for everybody. The ioctls need a descriptor opened for writing, but for one.
  */
 #ifndef EKIDEN_CONTROL_H
 #define EKIDEN_CONTROL_H
@@ -10,7 +10,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-/* Makes a policy ready. It lives until the descriptor is closed. */
+/* Makes a policy ready. It lives until the descriptor is closed; then others that run get its tasks. */
 struct ekiden_create_request {
 	char policy[32];
 	__u64 params;		/* text */
@@ -22,7 +22,17 @@ struct ekiden_create_request {
 	__u32 max_tasks;
 	__u64 arena_bytes;	/* memory for the policy itself */
 	__u64 tape_records;	/* room for the newest calls of each CPU: a power of two of records of 64 bytes, or 0 */
+	__u32 flags;
+	__u32 seat;		/* written: where it is */
 };
+
+/* If policies run, it joins them, and gets the tasks that are given to it: tasks and topology are as they are. */
+#define EKIDEN_CREATE_JOIN 1
+/* It gets all tasks for which nobody has chosen; the first policy always does. */
+#define EKIDEN_CREATE_DEFAULT 2
+
+/* Most policies at once. */
+#define EKIDEN_SEATS 8
 
 /* Says something to the policy: a hint, or the opening, filling or closing of a hint queue. */
 struct ekiden_hint_request {
@@ -31,6 +41,8 @@ struct ekiden_hint_request {
 	__u64 bytes;
 	__u32 len;
 	__u32 taken;		/* written: whether a hint was taken */
+	__u32 seat;		/* of the policy, counted from 1; 0 for the default one */
+	__u32 reserved;
 };
 
 /*
@@ -49,7 +61,28 @@ struct ekiden_upgrade_request {
 	__u32 moved;		/* written: how the tasks came over, EKIDEN_MOVED_* */
 	__u64 wait_ns;		/* written: how long a CPU waited at most */
 	__u64 tasks;		/* written: how many tasks there were */
+	__u32 seat;		/* of the one that runs, counted from 1; 0 for the default one */
+	__u32 reserved;
 };
+
+/* Asks policies in this order. */
+struct ekiden_order_request {
+	__u8 seats[EKIDEN_SEATS];
+	__u32 len;
+};
+
+/*
+ * Chooses the policy of a task. For one's own tasks, or with CAP_SYS_NICE, as for sched_setattr(2); the descriptor may be open for
+ * reading only.
+ */
+struct ekiden_choose_request {
+	__s32 tid;		/* 0 for the caller */
+	__u32 seat;		/* counted from 1; 0 for the default one */
+	__u32 flags;
+};
+
+/* The children that it has from now on get the same. */
+#define EKIDEN_CHOOSE_INHERIT 1
 
 /* Does not take over the state of another version: all tasks are new to the successor. */
 #define EKIDEN_UPGRADE_START_OVER 1
@@ -58,17 +91,22 @@ struct ekiden_upgrade_request {
 #define EKIDEN_MOVED_CONVERTED 2
 #define EKIDEN_MOVED_STARTED_OVER 3
 
-#define EKIDEN_IOC_CREATE _IOW('E', 1, struct ekiden_create_request)
+#define EKIDEN_IOC_CREATE _IOWR('E', 1, struct ekiden_create_request)
 #define EKIDEN_IOC_HINT _IOWR('E', 2, struct ekiden_hint_request)
 #define EKIDEN_IOC_UPGRADE _IOWR('E', 4, struct ekiden_upgrade_request)
 
-/* Stops (0) or goes on (1) recording calls. */
+/* Stops (0) or goes on (1) recording the calls of the policy in the seat that stands in the bits above. */
 #define EKIDEN_IOC_TAPE _IO('E', 5)
+
+#define EKIDEN_IOC_ORDER _IOW('E', 6, struct ekiden_order_request)
+#define EKIDEN_IOC_CHOOSE _IOW('E', 7, struct ekiden_choose_request)
 
 /*
  * The calls that were recorded can be mapped for reading through a descriptor that is open for writing: for each possible
- * CPU EKIDEN_TAPE_PAGE bytes, of which the first eight count the records that were written, and then the ring.
+ * CPU EKIDEN_TAPE_PAGE bytes, of which the first eight count the records that were written, and then the ring. Those of the policy in
+ * a seat begin at as many times EKIDEN_TAPE_STRIDE.
  */
+#define EKIDEN_TAPE_STRIDE (1ULL << 40)
 #define EKIDEN_TAPE_PAGE 4096
 #define EKIDEN_TAPE_RECORDS_MAX (1 << 22)
 

@@ -31,7 +31,7 @@ int register_btf_kfunc_id_set(int prog_type, const struct btf_kfunc_id_set *set)
 s64 ekiden_guarded_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome);
 #define LEFT (-1000)
 
-/* main.c */
+/* calls.c, seats.c, main.c */
 extern bool ekiden_asks_for_cpu;
 void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
 void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);

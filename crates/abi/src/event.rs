@@ -6,7 +6,8 @@ use crate::{Kicks, TaskId};
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventKind {
-    /// A task exists from now on. `args[0]` is the host's name for it, `args[1]` its PID. The new id is in `Outcome::task`.
+    /// A task exists from now on. `args[0]` is the host's name for it, `args[1]` its PID, and the event's task its parent, if that
+    /// is known and the task is new. The new id is in `Outcome::task`.
     TaskInit = 1,
     /// The task is under our care from now on. `args[0]` is its nice value as a signed number.
     TaskEnable = 2,
@@ -40,7 +41,8 @@ pub enum EventKind {
     CpuOffline = 15,
     /// The timer that the policy armed on `cpu` went off.
     Timer = 16,
-    /// User space sent `args[1]` bytes at `args[0]` to the policy; synchronous form.
+    /// User space sent `args[1]` bytes at `args[0]` to a policy; synchronous form. This and the next three are for the policy in
+    /// the seat that `flags` names, counted from 1, or, if that is 0, for the one of the event's task, or the default one.
     Hint = 17,
     /// User space opened a hint queue; `args[0]` is its number.
     QueueOpen = 18,

@@ -21,7 +21,7 @@ pub use message::{BALANCE_TOO, Call, Calls, Message, NO_CPU, RefusalReason, Repl
 pub use token::{RawToken, TaskId};
 
 /// Version of everything in this crate. A policy module of another version is refused when it registers.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// Longest name of a policy, in bytes.
 pub const NAME_LEN: usize = 32;

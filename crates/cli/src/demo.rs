@@ -6,6 +6,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use ekiden_bench::{BPF, Comparison, DEFAULT, Fairness, number, table};
 use ekiden_build::{doctor, install_missing};
+use ekiden_loader::Beside;
 use ekiden_vm::{Cache, Kernel, Vm};
 use serde::Serialize;
 
@@ -124,7 +125,7 @@ impl Demo {
         println!("  ./ekiden sim weights -p wfq                              the same in the simulator");
         println!("  ./ekiden new my-policy                                   a policy of your own");
         println!("  ./ekiden bench pipe --vm --check                         figures with their limits");
-        match session::preflight() {
+        match session::preflight(Beside::Nobody) {
             Ok(()) => println!(
                 "  sudo ./ekiden run wfq                                    in the kernel of this machine: it will do"
             ),

@@ -1,19 +1,27 @@
-//! `ekiden exec`: a command in class SCHED_EXT.
+//! `ekiden exec`: a command under one of the policies that run.
 
 use std::{ffi::OsString, io, os::unix::process::CommandExt, process::Command, process::ExitCode};
 
 use anyhow::Result;
 use clap::Args;
+use ekiden_loader::{Status, Who, choose};
 use ekiden_workload::exec::enter_ext_class;
 
 use crate::failure::{Exit, Failure};
 
 #[derive(Args)]
 #[command(after_help = "\
-Example:
+Examples:
   ekiden run wfq --attached &    then, for each program that the policy is to schedule:
-  ekiden exec -- make -j4")]
+  ekiden exec -- make -j4
+  ekiden run fifo --beside &     another policy, and a program that gets it:
+  ekiden exec -p fifo -- make -j4
+
+What the command starts gets the same policy.")]
 pub(crate) struct Exec {
+    /// Which of the policies that run, by its name or number; the one that everybody gets if it is left out
+    #[arg(short, long, value_name = "POLICY")]
+    policy: Option<String>,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -21,7 +29,13 @@ pub(crate) struct Exec {
 
 impl Exec {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        enter_ext_class()?;
+        match &self.policy {
+            None => enter_ext_class()?,
+            Some(name) => {
+                let status = Status::read()?.unwrap_or_default();
+                choose(&Who::Thread(0), Some(status.find(Some(name))?.seat), true)?;
+            }
+        }
         let error = Command::new(&self.command[0]).args(&self.command[1..]).exec();
         let exit = if error.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun };
         let program = self.command[0].to_string_lossy();

@@ -1,6 +1,7 @@
 //! `ekiden`: the command line.
 #![forbid(unsafe_code)]
 
+mod attach;
 mod bench;
 mod build;
 mod check;
@@ -16,6 +17,7 @@ mod house_rules;
 mod machine;
 mod modules;
 mod new;
+mod order;
 mod output;
 mod parallel;
 mod policies;
@@ -83,8 +85,14 @@ enum Command {
     Upgrade(upgrade::Upgrade),
     /// Say what runs, how it fares, and why the last policy was taken out
     Status(status::Status),
-    /// Run a command in class SCHED_EXT, for a policy that was started with --attached
+    /// Run a command under one of the policies that run
     Exec(exec::Exec),
+    /// Give a thread, a program or a control group to one of the policies that run
+    Attach(attach::Attach),
+    /// Give it back to the policy that everybody gets
+    Detach(attach::Detach),
+    /// Say, or change, in which order the policies that run are asked
+    Order(order::Order),
     /// Do the same in a virtual machine of a stock kernel
     Vm(vm::VmCommand),
     /// Fetch a kernel, build the policies, boot, measure, and show one table
@@ -127,6 +135,9 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Upgrade(upgrade) => upgrade.run(),
         Command::Status(status) => status.run(),
         Command::Exec(exec) => exec.run(),
+        Command::Attach(attach) => attach.run(),
+        Command::Detach(detach) => detach.run(),
+        Command::Order(order) => order.run(),
         Command::Demo(demo) => demo.run(),
         Command::Vm(vm) => vm.run(),
         Command::Sleepers(sleepers) => sleepers.run(),

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ekiden_loader::{Drain, Kept, Tape, dump, header};
+use ekiden_loader::{Drain, Kept, Status, Tape, dump, header};
 use serde::Serialize;
 
 use crate::{
@@ -33,6 +33,9 @@ pub(crate) struct Record {
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+    /// Which of the policies that run, by its name or number; the default one if it is left out
+    #[arg(short, long, value_name = "POLICY")]
+    policy: Option<String>,
     /// Save what the flight recorder has now, and end
     #[arg(long, conflicts_with = "command")]
     dump: bool,
@@ -56,12 +59,19 @@ struct Report<'a> {
 
 impl Record {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        let status = Status::read()?.unwrap_or_default();
+        let policy = status.find(self.policy.as_deref())?;
         if self.dump {
-            let kept = dump(&mut Tape::open()?, &header("flight recorder")?.0, create(&self.output)?, false)?;
+            let kept = dump(
+                &mut Tape::open(policy)?,
+                &header(Some(policy.seat), "flight recorder")?.0,
+                create(&self.output)?,
+                false,
+            )?;
             self.tell(kept)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let recording = ToFile::start(&self.output, true, &self.command)?;
+        let recording = ToFile::start(&self.output, Some(policy.seat), true, &self.command)?;
         let events = Events::listen()?;
         if self.command.is_empty() {
             eprintln!("recording; Ctrl-C ends it");
@@ -91,9 +101,9 @@ pub(crate) struct ToFile {
 
 impl ToFile {
     /// See [`Drain::start`].
-    pub(crate) fn start(path: &Path, from_now: bool, command: &[OsString]) -> Result<Self> {
+    pub(crate) fn start(path: &Path, seat: Option<u32>, from_now: bool, command: &[OsString]) -> Result<Self> {
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-        Ok(Self { drain: Drain::start(create(path)?, from_now, &words.join(" "))? })
+        Ok(Self { drain: Drain::start(create(path)?, seat, from_now, &words.join(" "))? })
     }
 
     /// An error if it has ended by itself.

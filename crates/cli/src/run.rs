@@ -5,6 +5,8 @@ use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 use anyhow::{Context, Result};
 use clap::Args;
 
+use ekiden_loader::Beside;
+
 use crate::{
     child::{self, Events},
     modules, policies,
@@ -23,6 +25,7 @@ Examples:
   ekiden run wfq --set slice_min_us=1000 -- make  while a command runs; its exit code is passed on
   ekiden run wfq --record out.ekirec -- make      for ekiden replay
   ekiden run fifo --attached -- stress-ng --cpu 4 only the command and what it starts
+  ekiden run fifo --beside -- make                beside a policy that runs already; only the command
 
 If the policy is taken out, be it for a fault of its own, that is said at once, the command is ended (unless
 --keep-going), and the exit code is 101. `ekiden status` has the reason. See also: ekiden vm run")]
@@ -35,6 +38,13 @@ pub(crate) struct Run {
     /// Schedule only the command (or what `ekiden exec` starts), not the whole machine
     #[arg(long)]
     attached: bool,
+    /// Come beside the policies that run already: this one is asked last, and gets the command, or whatever is given to it with
+    /// `ekiden attach`
+    #[arg(long, conflicts_with = "attached")]
+    beside: bool,
+    /// With --beside: all tasks for which nobody has chosen a policy
+    #[arg(long, requires = "beside")]
+    default: bool,
     /// Room for this many tasks; more wait in sched_ext's own global queue, outside of the policy
     #[arg(long, value_name = "N", default_value_t = 32_768, value_parser = clap::value_parser!(u32).range(16..=4_194_304))]
     max_tasks: u32,
@@ -65,11 +75,17 @@ impl Run {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let params = self.set.join(" ");
         policies::check_params(&self.policy, &params)?;
-        session::preflight()?;
+        let beside = match (self.beside, self.default) {
+            (false, _) => Beside::Nobody,
+            (true, false) => Beside::Others,
+            (true, true) => Beside::OthersAsDefault,
+        };
+        session::preflight(beside)?;
         let modules = modules::for_this_machine(self.modules.as_deref(), &self.policy, &mut Progress::new())?;
         let plan = Plan {
             params,
             attached: self.attached,
+            beside,
             max_tasks: self.max_tasks,
             arena_mib: self.arena_mib,
             flights: self.flights.clone(),
@@ -79,31 +95,43 @@ impl Run {
         let events = Events::listen()?;
         let held = plan.start()?;
         let recording = match &self.record {
-            Some(path) => Some(ToFile::start(path, false, &self.command)?),
+            Some(path) => Some(ToFile::start(path, Some(held.seat()), false, &self.command)?),
             None => None,
         };
-        let tasks = if self.attached { "the tasks in class SCHED_EXT" } else { "all tasks of this machine" };
+        let tasks = match (self.attached, beside) {
+            (true, _) => "the tasks in class SCHED_EXT",
+            (false, Beside::Nobody) => "all tasks of this machine",
+            (false, Beside::Others) => "what `ekiden attach` gives to it",
+            (false, Beside::OthersAsDefault) => "all tasks for which nobody has chosen",
+        };
         if self.command.is_empty() {
             eprintln!("{} schedules {tasks}; Ctrl-C ends it, `ekiden status` shows how it fares", self.policy);
         }
-        let code = child::run(&events, &self.wrapped()?, self.keep_going, || held.check());
+        let code = child::run(&events, &self.wrapped(held.number()?)?, self.keep_going, || held.check());
         if let (Some(recording), Some(path)) = (recording, &self.record) {
             record::tell(path, recording.stop()?);
         }
         let code = code?;
         if self.command.is_empty() {
-            eprintln!("the kernel's own scheduler is back");
+            match beside {
+                Beside::Nobody => eprintln!("the kernel's own scheduler is back"),
+                _ => eprintln!("the other policies have its tasks"),
+            }
         }
         Ok(code)
     }
 
-    /// The command, started through `ekiden exec` if it has to be put into class SCHED_EXT.
-    fn wrapped(&self) -> Result<Vec<OsString>> {
-        if !self.attached || self.command.is_empty() {
+    /// The command, started through `ekiden exec` if the policy does not get it anyway.
+    fn wrapped(&self, number: u32) -> Result<Vec<OsString>> {
+        if !(self.attached || self.beside && !self.default) || self.command.is_empty() {
             return Ok(self.command.clone());
         }
         let this = std::env::current_exe().context("cannot find this program")?;
-        let exec = [this.into_os_string(), "exec".into(), "--".into()];
+        let mut exec = vec![this.into_os_string(), "exec".into()];
+        if self.beside {
+            exec.extend(["-p".into(), number.to_string().into()]);
+        }
+        exec.push("--".into());
         Ok(exec.into_iter().chain(self.command.iter().cloned()).collect())
     }
 }

@@ -9,7 +9,9 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use ekiden_loader::{Config, LoadError, Scope, Session, Tape, dump, header, loaded, sysfs, unload_all};
+use ekiden_loader::{
+    Beside, Config, LoadError, PolicyStatus, Scope, Session, Tape, dump, header, loaded, sysfs, unload, unload_all,
+};
 use ekiden_recording::Header;
 use ekiden_vm::preflight_running;
 use serde::{Deserialize, Serialize};
@@ -46,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) modules: PathBuf,
     /// Whether another policy can take over.
     pub(crate) upgradable: bool,
+    /// What to do if policies run already.
+    pub(crate) beside: Beside,
 }
 
 impl Plan {
@@ -62,13 +66,14 @@ impl Plan {
             flights: FLIGHTS.into(),
             modules: modules.to_owned(),
             upgradable: true,
+            beside: Beside::Nobody,
         }
     }
 
     /// Puts the policy into the kernel. If that fails, everything is as it was.
     pub(crate) fn start(&self) -> Result<Held> {
         let modules = crate::modules::in_directory(&self.modules, &self.policy)?;
-        let guard = Unload::new()?;
+        let guard = Unload::new(self.beside)?;
         let config = Config {
             params: self.params.clone(),
             scope: if self.attached { Scope::Attached } else { Scope::All },
@@ -79,14 +84,15 @@ impl Plan {
                 kib => (kib * 1024 / RECORD_BYTES).next_power_of_two(),
             },
             upgradable: self.upgradable,
+            beside: self.beside,
             ..Config::new(&self.policy, modules)
         };
         let session = Session::start(&config)?;
         let flight = match self.flight_kib {
             0 => None,
             _ => Some(Flight {
-                tape: RefCell::new(Tape::open()?),
-                header: header("flight recorder")?.0,
+                tape: RefCell::new(Tape::open(recorded(session.seat())?.as_ref().ok_or(LoadError::NothingRuns)?)?),
+                header: header(Some(session.seat()), "flight recorder")?.0,
                 directory: self.flights.clone(),
             }),
         };
@@ -114,10 +120,10 @@ impl Held {
     /// An error with the reason, which is also kept for `ekiden status`, if the kernel does not use the policy any more.
     pub(crate) fn check(&self) -> Result<()> {
         let Err(error) = self.session.check() else { return Ok(()) };
-        if let LoadError::ThrownOut(reason) = &error {
+        if let LoadError::ThrownOut(reason) | LoadError::TakenOut(reason) = &error {
             // Another one may have taken over from the policy that was started. The message is the same without it.
-            let status = ekiden_loader::Status::read().ok().flatten().unwrap_or_default();
-            let mut fault = LastFault::now(status.policy.as_ref().unwrap_or(&self.policy), reason);
+            let newest = recorded(self.session.seat()).ok().flatten();
+            let mut fault = LastFault::now(newest.as_ref().map_or(&self.policy, |newest| &newest.policy), reason);
             fault.recording = self.save_flight(&fault);
             let _ = fault.keep();
         }
@@ -128,7 +134,7 @@ impl Held {
     fn save_flight(&self, fault: &LastFault) -> Option<PathBuf> {
         let Flight { tape, header: at_first, directory } = self.flight.as_ref()?;
         // Another one may have taken over since, and the newest calls are of that one.
-        let newest = header("flight recorder").ok().map(|(header, _)| header);
+        let newest = header(Some(self.session.seat()), "flight recorder").ok().map(|(header, _)| header);
         let path = directory.join(format!("{}-{}.ekirec", fault.policy, fault.at));
         let saved = fs::create_dir_all(directory)
             .and_then(|()| File::create(&path))
@@ -146,10 +152,26 @@ impl Held {
         }
     }
 
+    /// Its place among the policies that run.
+    pub(crate) fn seat(&self) -> u32 {
+        self.session.seat()
+    }
+
+    /// The number by which `ekiden status` and others know it.
+    pub(crate) fn number(&self) -> Result<u32> {
+        Ok(recorded(self.seat())?.ok_or(LoadError::NothingRuns)?.instance)
+    }
+
     /// Whether the kernel uses the policy.
     pub(crate) fn is_running(&self) -> bool {
         self.session.is_running()
     }
+}
+
+/// What is known of the policy in a seat.
+fn recorded(seat: u32) -> Result<Option<PolicyStatus>> {
+    let status = ekiden_loader::Status::read()?.unwrap_or_default();
+    Ok(status.policies.into_iter().find(|policy| policy.seat == seat))
 }
 
 /// Unloads our modules when it is dropped.
@@ -157,7 +179,10 @@ struct Unload;
 
 impl Unload {
     /// What a killed session left loaded may be of another build: it goes first.
-    fn new() -> Result<Self> {
+    fn new(beside: Beside) -> Result<Self> {
+        if beside != Beside::Nobody && sysfs::scheduler().is_some() {
+            return Ok(Self);
+        }
         if let Err(error) = unload_all(Duration::from_secs(2)) {
             let names = loaded().join(", ");
             return Err(match sysfs::scheduler() {
@@ -171,14 +196,17 @@ impl Unload {
 
 impl Drop for Unload {
     fn drop(&mut self) {
-        if let Err(error) = unload_all(PATIENCE) {
+        if sysfs::scheduler().is_some() {
+            // Others go on: only what they do not use goes.
+            loaded().iter().for_each(|name| drop(unload(name, Duration::ZERO)));
+        } else if let Err(error) = unload_all(PATIENCE) {
             eprintln!("ekiden: {error}; `rmmod` them when nobody uses them any more");
         }
     }
 }
 
 /// What has to be true of this machine before a policy can run; nothing is changed.
-pub(crate) fn preflight() -> Result<()> {
+pub(crate) fn preflight(beside: Beside) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Err(LoadError::NotRoot.into());
     }
@@ -186,6 +214,7 @@ pub(crate) fn preflight() -> Result<()> {
         return Err(LoadError::NoSchedExt.into());
     }
     match sysfs::scheduler() {
+        Some(name) if name.starts_with("ekiden") && beside != Beside::Nobody => return Ok(()),
         Some(name) if name.starts_with("ekiden") => return Err(LoadError::Busy(name).into()),
         Some(name) => return Err(LoadError::OtherScheduler(name).into()),
         None => {}

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use ekiden_loader::sysfs;
+use ekiden_loader::{PolicyStatus, sysfs};
 use serde::Serialize;
 
 use crate::session::LastFault;
@@ -67,18 +67,14 @@ impl std::fmt::Display for Everything {
             (None, None) => writeln!(f, "scheduler   the kernel's own (this kernel has no sched_ext)")?,
         }
         if let Some(status) = &self.ekiden {
-            let policy = status.policy.as_deref().unwrap_or("none");
-            writeln!(f, "policy      {policy}{}", if status.attached { "" } else { " (not attached)" })?;
-            if status.upgrades > 0 {
-                let longest = status.upgrade_wait_ns_max as f64 / 1000.0;
-                writeln!(f, "upgrades    {}; no CPU waited longer than {longest:.1} µs", status.upgrades)?;
+            if status.policies.is_empty() {
+                writeln!(f, "policy      none")?;
             }
-            writeln!(f, "tasks       {} of {}", status.tasks, status.capacity)?;
-            writeln!(f, "picks       {}; {} times there was nothing to pick", status.picks, status.idles)?;
-            writeln!(f, "migrations  {}", status.migrations)?;
-            writeln!(f, "refusals    {}", status.refusals)?;
-            writeln!(f, "mistakes    {}{}", status.mistakes, in_words(status.last_mistake.as_deref()))?;
-            if let Some(fault) = status.fault.as_ref().or(status.engine_fault.as_ref()) {
+            for policy in &status.policies {
+                policy_in_words(f, policy, status.attached, status.policies.len() > 1)?;
+            }
+            writeln!(f, "tasks       {} of {}", status.counts.tasks, status.capacity)?;
+            if let Some(fault) = &status.fault {
                 writeln!(f, "fault       {fault}")?;
             }
             writeln!(f, "loaded      {}", status.loaded.join(", "))?;
@@ -92,6 +88,40 @@ impl std::fmt::Display for Everything {
             }
         }
         Ok(())
+    }
+}
+
+fn policy_in_words(
+    f: &mut std::fmt::Formatter<'_>,
+    policy: &PolicyStatus,
+    attached: bool,
+    is_one_of_several: bool,
+) -> std::fmt::Result {
+    let PolicyStatus { policy: name, instance, params, counts, .. } = policy;
+    let state = match (policy.alive, attached) {
+        (true, true) => "",
+        (true, false) => " (not attached)",
+        (false, _) => " (taken out)",
+    };
+    let tasks = match (is_one_of_several, policy.default) {
+        (false, _) => "",
+        (true, true) => "; has the tasks for which nobody has chosen",
+        (true, false) => "; has what is given to it",
+    };
+    let blank = if params.is_empty() { "" } else { " " };
+    writeln!(f, "policy      {name}{blank}{params}, number {instance}{state}{tasks}")?;
+    if policy.upgrades > 0 {
+        let longest = policy.upgrade_wait_ns_max as f64 / 1000.0;
+        writeln!(f, "  upgrades    {}; no CPU waited longer than {longest:.1} µs", policy.upgrades)?;
+    }
+    writeln!(f, "  tasks       {}", counts.tasks)?;
+    writeln!(f, "  picks       {}; {} times there was nothing to pick", counts.picks, counts.idles)?;
+    writeln!(f, "  migrations  {}", counts.migrations)?;
+    writeln!(f, "  refusals    {}", counts.refusals)?;
+    writeln!(f, "  mistakes    {}{}", counts.mistakes, in_words(counts.last_mistake.as_deref()))?;
+    match policy.fault.as_ref().or(counts.engine_fault.as_ref()) {
+        Some(fault) => writeln!(f, "  fault       {fault}"),
+        None => Ok(()),
     }
 }
 

@@ -28,6 +28,9 @@ pub(crate) struct Upgrade {
     /// Its module; by default it is built
     #[arg(value_name = "MODULE.ko")]
     module: Option<PathBuf>,
+    /// The policy that it takes over from, by its name or number; the default one if it is left out
+    #[arg(long, value_name = "POLICY")]
+    from: Option<String>,
     /// A parameter of the policy
     #[arg(long = "set", value_name = "NAME=VALUE")]
     set: Vec<String>,
@@ -61,7 +64,7 @@ impl Upgrade {
             return Err(LoadError::NotRoot.into());
         }
         let before = Status::read()?.unwrap_or_default();
-        let (Some(from), true) = (&before.policy, before.attached) else { return Err(LoadError::NothingRuns.into()) };
+        let from = before.find(self.from.as_deref())?;
         let params = self.set.join(" ");
         policies::check_params(&self.policy, &params)?;
         let file = match &self.module {
@@ -75,6 +78,7 @@ impl Upgrade {
         // One module runs one instance.
         let module = if self.start_over { load_copy(&file) } else { load_beside(&file) }?;
         let succession = Succession {
+            seat: Some(from.seat),
             module: Some(&module),
             policy: Some(&self.policy),
             params: &params,
@@ -83,12 +87,11 @@ impl Upgrade {
         };
         let done = Control::open().and_then(|control| control.upgrade(&succession));
         // The module that nobody needs any more: the old one, or the new one if it was refused. Anybody may remove it later.
-        let runs = Status::read()?.and_then(|now| now.module);
-        let unneeded = [before.module.as_ref(), Some(&module)].into_iter().flatten();
-        for name in unneeded.filter(|name| runs.as_ref() != Some(name)) {
+        let runs = Status::read()?.unwrap_or_default().policies;
+        for name in [&from.module, &module].into_iter().filter(|name| runs.iter().all(|now| now.module != **name)) {
             let _ = unload(name, Duration::from_secs(1));
         }
-        let report = Report { from, to: &self.policy, module: &module, done: done? };
+        let report = Report { from: &from.policy, to: &self.policy, module: &module, done: done? };
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report)?);
         } else {

@@ -20,6 +20,9 @@ pub trait Host: Sync {
     fn idle_cpus(&self, cpus: &mut CpuMask);
     /// The group that `task` belongs to; [`Group::ROOT`] where the host knows of none.
     fn group(&self, task: TaskId) -> Group;
+    /// The policy in this seat of the engine was taken out while events are under way: its tasks have to be introduced to
+    /// another one, soon and not from here.
+    fn policy_fell(&self, _seat: u32) {}
 }
 
 /// Tasks whose CPU time is to be shared out together: a control group, or one of the kernel's autogroups.

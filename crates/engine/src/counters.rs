@@ -1,6 +1,8 @@
 //! Counters per CPU, so that counting does not make CPUs meet.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::seats::SEATS;
 
 /// What one CPU has counted.
 #[repr(align(64))]
@@ -42,4 +44,19 @@ impl Counters {
         totals.refusals += self.refusals.load(Relaxed);
         totals.surprises += self.surprises.load(Relaxed);
     }
+}
+
+/// What the engine keeps of one CPU.
+#[derive(Debug, Default)]
+pub(crate) struct Cpu {
+    /// What it has counted, for each policy.
+    pub(crate) counters: [Counters; SEATS],
+    /// When each policy wants to be told that its timer went off; 0 for never. Only if there are several.
+    pub(crate) due_ns: [AtomicU64; SEATS],
+    /// The place in the order of the policy whose task runs; that of nobody if none does.
+    pub(crate) rank: AtomicU32,
+    /// How many ticks it is since policies had their turns.
+    pub(crate) ticks: AtomicU32,
+    /// One more than the seat that is asked before all others next, if there is one.
+    pub(crate) turn: AtomicU32,
 }

@@ -12,12 +12,16 @@ mod counters;
 mod engine;
 mod fault;
 mod idle;
+mod pick;
+mod seats;
 mod state;
 mod table;
 
 pub use counters::{Counters, Totals};
-pub use engine::{Engine, PICK_ATTEMPTS};
+pub use engine::Engine;
 pub use fault::{Fault, MISTAKES_ALLOWED, Mistake, MistakeKind};
 pub use idle::IdleCpus;
+pub use pick::PICK_ATTEMPTS;
+pub use seats::{NotChosen, SEATS, SeatView};
 pub use state::{Phase, State, TRANSITIONS, Transition};
 pub use table::{TaskTable, TaskView};

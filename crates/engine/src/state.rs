@@ -110,17 +110,20 @@ impl Transition {
     }
 }
 
-/// Whether one policy can take over from another. Only what that costs is measured without it.
+/// Whether one policy can take over from another, or share the machine with it. Only what that costs is measured without it.
 pub(crate) const UPGRADABLE: bool = !cfg!(feature = "fixed");
 
-/// A task's state in one word, so that it changes at once: phase, whether it asked to yield, the era of the policy that
-/// has heard of it, CPU, and the serial number of its newest token.
+/// A task's state in one word, so that it changes at once: phase, whether it asked to yield, the policy that has heard of it,
+/// CPU, and the serial number of its newest token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct State(pub(crate) u64);
 
 impl State {
     const YIELDING: u64 = 1 << 8;
+    /// Where it is at home: an era and a seat.
+    const HOME: u64 = Self::ERA | 7 << Self::SEAT_SHIFT;
     const ERA: u64 = 1 << 9;
+    const SEAT_SHIFT: u32 = 10;
 
     /// A state from its parts.
     pub fn new(phase: Phase, cpu: CpuId, serial: u32) -> Self {
@@ -159,36 +162,49 @@ impl State {
     /// The same task in another phase; a wish to give way ends.
     #[inline]
     pub fn in_phase(self, phase: Phase) -> Self {
-        Self(self.0 & !(0xffff & !Self::ERA) | phase as u64)
+        Self(self.0 & !(0xffff & !Self::HOME) | phase as u64)
     }
 
-    /// Whether the policy of this era has heard of the task. Two eras take turns: see
-    /// [`Engine::start_over`](crate::Engine::start_over).
+    /// Which policy has heard of the task.
     #[inline]
-    pub(crate) fn is_of(self, era: Era) -> bool {
-        !UPGRADABLE || self.0 & Self::ERA == era.0
+    pub(crate) fn home(self) -> Home {
+        Home(self.0 & Self::HOME)
     }
 
-    /// The same state, of another era.
-    pub(crate) fn of(self, era: Era) -> Self {
-        Self(self.0 & !Self::ERA | era.0)
+    /// The seat of that policy.
+    #[inline]
+    pub(crate) fn seat(self) -> usize {
+        (self.0 >> Self::SEAT_SHIFT & 7) as usize
+    }
+
+    /// The same state, of another policy.
+    pub(crate) fn at(self, home: Home) -> Self {
+        Self(self.0 & !Self::HOME | home.0)
     }
 
     /// The state after a new token for `cpu` is issued.
     #[inline]
     pub fn issue(self, phase: Phase, cpu: CpuId) -> Self {
         // Serial 0 means "no token", so it is skipped when the count wraps.
-        Self(Self::new(phase, cpu, self.serial().wrapping_add(1).max(1)).0 | self.0 & Self::ERA)
+        Self(Self::new(phase, cpu, self.serial().wrapping_add(1).max(1)).0 | self.0 & Self::HOME)
     }
 }
 
-/// Which of two policies that follow each other has heard of a task. One bit is enough: a policy has heard of all tasks
-/// before the next one takes over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Era(u64);
+/// A seat in the engine, and which of two policies that follow each other there. One bit is enough for that: a policy has heard
+/// of all tasks before the next one takes over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Home(pub(crate) u64);
 
-impl Era {
-    /// The one that follows.
+impl Home {
+    /// Where no task is at home.
+    pub(crate) const NOWHERE: Self = Self(u64::MAX);
+
+    /// The home of the first policy in this seat.
+    pub(crate) fn in_seat(seat: usize) -> Self {
+        Self((seat as u64) << State::SEAT_SHIFT)
+    }
+
+    /// That of the policy that follows in the same seat.
     pub(crate) fn next(self) -> Self {
         Self(self.0 ^ State::ERA)
     }

@@ -27,6 +27,8 @@ pub(crate) struct Slot {
     pub(crate) nice: AtomicI32,
     /// A CPU that wanted to take the task while it was still leaving another one.
     pub(crate) wanted_by: AtomicU32,
+    /// The seat of the policy that it is to have, and whether its children are to have the same.
+    choice: AtomicU32,
 }
 
 impl Slot {
@@ -41,8 +43,34 @@ impl Slot {
             weight: AtomicU32::new(0),
             nice: AtomicI32::new(0),
             wanted_by: AtomicU32::new(NOBODY),
+            choice: AtomicU32::new(0),
         }
     }
+
+    /// The seat of the policy that the task is to have.
+    #[inline]
+    pub(crate) fn choice(&self) -> usize {
+        (self.choice.load(Relaxed) & 7) as usize
+    }
+
+    /// Whether it was chosen, by somebody for this task or for an ancestor.
+    pub(crate) fn is_chosen(&self) -> bool {
+        self.choice.load(Relaxed) & Self::CHOSEN != 0
+    }
+
+    /// What children get; nothing if they are treated like everybody.
+    pub(crate) fn legacy(&self) -> Option<usize> {
+        (self.choice.load(Relaxed) & Self::INHERITED != 0).then(|| self.choice())
+    }
+
+    /// Chooses a policy by its seat, for children too if they inherit it. Takes effect when the task next waits for a CPU.
+    pub(crate) fn choose(&self, seat: usize, is_chosen: bool, inherits: bool) {
+        let flags = if is_chosen { Self::CHOSEN } else { 0 } | if inherits { Self::INHERITED } else { 0 };
+        self.choice.store(seat as u32 | flags, Relaxed);
+    }
+
+    const CHOSEN: u32 = 1 << 8;
+    const INHERITED: u32 = 1 << 9;
 
     #[inline]
     pub(crate) fn state(&self) -> State {

@@ -170,11 +170,11 @@ pub(crate) fn everything(session: &Session) -> Result<()> {
     let mut hints = 2_u64.to_ne_bytes().to_vec();
     hints.extend(3_u64.to_ne_bytes());
     for hint in [Hint::Open(7), Hint::Ready(7, &hints), Hint::Now(&hints[..8]), Hint::Close(7)] {
-        if control.hint(hint).is_err() {
+        if control.hint(Some(session.seat()), hint).is_err() {
             return Ok(());
         }
     }
-    if control.upgrade(&Succession::default()).is_err() {
+    if control.upgrade(&Succession { seat: Some(session.seat()), ..Succession::default() }).is_err() {
         return Ok(());
     }
     drop(hogs);

@@ -27,7 +27,7 @@ pub(crate) fn recorded(modules: &Path, policy: &str, to: &Path) -> Result<()> {
     let mut config = config(modules, policy);
     config.tape_records = 1 << 16;
     let session = Session::start(&config)?;
-    let drain = Drain::start(File::create(to)?, false, "everything")?;
+    let drain = Drain::start(File::create(to)?, None, false, "everything")?;
     for _ in 0..3 {
         load::everything(&session)?;
     }
@@ -36,14 +36,14 @@ pub(crate) fn recorded(modules: &Path, policy: &str, to: &Path) -> Result<()> {
         ensure!(status.success(), "{load} failed under {policy}");
     }
     let kept = drain.stop()?;
-    let status = Status::read()?.unwrap_or_default();
+    let counts = Status::read()?.unwrap_or_default().counts;
     let still_running = session.is_running();
     let report = Recorded {
         records: kept.records,
         lost: kept.lost,
         still_running,
-        mistakes: status.mistakes,
-        last_mistake: status.last_mistake,
+        mistakes: counts.mistakes,
+        last_mistake: counts.last_mistake,
     };
     println!("{}", serde_json::to_string(&report)?);
     Ok(())
@@ -60,7 +60,8 @@ pub(crate) fn flown(modules: &Path, to: &Path) -> Result<()> {
     let mut config = config(modules, "faulty");
     config.params = format!("call={} after=200", ekiden::Call::TaskWakeup as u32);
     let session = Session::start(&config)?;
-    let (mut tape, (header, _)) = (Tape::open()?, header("flight recorder")?);
+    let (mut tape, (header, _)) =
+        (Tape::open(Status::read()?.unwrap_or_default().find(None)?)?, header(None, "flight recorder")?);
     let start = Instant::now();
     while session.is_running() && start.elapsed() < Duration::from_secs(20) {
         load::everything(&session)?;
@@ -85,9 +86,10 @@ struct Switched {
 pub(crate) fn switched(modules: &Path, to: &Path) -> Result<()> {
     let session = Session::start(&config(modules, "wfq"))?;
     let control = session.control();
-    let runs = || Ok::<_, LoadError>(Status::read()?.unwrap_or_default().tape_runs);
+    let runs = || Ok::<_, LoadError>(Status::read()?.unwrap_or_default().find(None)?.tape_runs);
+    let open = || Tape::open(Status::read()?.unwrap_or_default().find(None)?);
     let runs_at_first = runs()?;
-    let drain = Drain::start(File::create(to)?, true, "switched")?;
+    let drain = Drain::start(File::create(to)?, None, true, "switched")?;
     let napper = load::Worker::start("nap")?;
     load::pause(200);
     let grown = |tape: &mut Tape| -> Result<u64> {
@@ -100,17 +102,17 @@ pub(crate) fn switched(modules: &Path, to: &Path) -> Result<()> {
         })?;
         Ok(records)
     };
-    let mut tape = Tape::open()?;
-    control.run_tape(false)?;
+    let mut tape = open()?;
+    control.run_tape(session.seat(), false)?;
     let (runs_when_off, grows_when_off) = (runs()?, grown(&mut tape)?);
-    control.run_tape(true)?;
+    control.run_tape(session.seat(), true)?;
     let grows_when_on = grown(&mut tape)?;
     drain.stop()?;
     drop((napper, session, tape));
     let mut without = config(modules, "wfq");
     without.tape_records = 0;
     let _session = Session::start(&without)?;
-    let refused = Tape::open().map_or_else(|error| error.to_string(), |_| String::new());
+    let refused = open().map_or_else(|error| error.to_string(), |_| String::new());
     let report = Switched { runs_at_first, runs_when_off, grows_when_off, grows_when_on, refused };
     println!("{}", serde_json::to_string(&report)?);
     Ok(())

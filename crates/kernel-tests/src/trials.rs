@@ -70,7 +70,7 @@ fn one_fault(config: &Config, call: Call, program: &mut Option<Program>) -> Resu
                 load::everything(&session)?;
             }
             // The last call of all comes when the tasks are given back.
-            *program = Some(session.stop());
+            *program = session.stop();
         }
         // It may go wrong before `start` returns, because the machine's tasks come at once.
         Err(LoadError::ThrownOut(_) | LoadError::Bpf { .. }) => {}
@@ -103,10 +103,10 @@ pub(crate) fn mistakes(modules: &Path) -> Result<()> {
         config.params = format!("call={} fault={fault} after=3", call as u32);
         let session = Session::start(&config)?;
         let start = Instant::now();
-        let mut status = Status::read()?.unwrap_or_default();
+        let mut status = Status::read()?.unwrap_or_default().counts;
         while status.mistakes == 0 && start.elapsed() < Duration::from_secs(3) {
             load::everything(&session)?;
-            status = Status::read()?.unwrap_or_default();
+            status = Status::read()?.unwrap_or_default().counts;
         }
         let report = MistakeReport {
             kind,
@@ -168,7 +168,7 @@ struct StormReport {
 /// A storm of everything, and at the end the loader is killed without a word.
 pub(crate) fn storm(modules: &Path, policy: &str) -> Result<()> {
     let session = Session::start(&config(modules, policy))?;
-    let tasks_before = Status::read()?.unwrap_or_default().tasks;
+    let tasks_before = Status::read()?.unwrap_or_default().counts.tasks;
     let mut forks = 0;
     {
         let workers: Vec<Worker> =
@@ -198,7 +198,7 @@ pub(crate) fn storm(modules: &Path, policy: &str) -> Result<()> {
         }
     }
     pause(100);
-    let status = Status::read()?.unwrap_or_default();
+    let status = Status::read()?.unwrap_or_default().counts;
     let still_running = session.is_running();
     session.stop();
     println!(
@@ -292,7 +292,7 @@ pub(crate) fn attached(modules: &Path) -> Result<()> {
         "{}",
         serde_json::to_string(&AttachedReport {
             still_running: session.is_running(),
-            attached_tasks: status.tasks,
+            attached_tasks: status.counts.tasks,
             batch_ran_ns: batch.ran_ns(),
             ours_ran_ns: ours.ran_ns(),
         })?

@@ -121,7 +121,7 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64) -> Result<()> {
     for policy in ["wfq", "cfs"] {
         load_beside(&modules.join(format!("ekiden_{policy}.ko")))?;
     }
-    let tasks_before = Status::read()?.unwrap_or_default().tasks;
+    let tasks_before = Status::read()?.unwrap_or_default().counts.tasks;
     let stop = Arc::new(AtomicBool::new(false));
     let pairs = (0..2).map(|_| PingPong::start(&stop)).collect::<Result<Vec<_>>>()?;
     let workers = ["yield", "nap", "nap", "nap"].into_iter().map(Worker::start).collect::<Result<Vec<_>>>()?;
@@ -165,14 +165,14 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64) -> Result<()> {
     waits.sort_unstable();
     let status = Status::read()?.unwrap_or_default();
     let report = UpgradesReport {
-        upgrades: status.upgrades,
+        upgrades: status.find(None)?.upgrades,
         by_pointer,
         round_trips,
         forks,
         tasks_before,
-        tasks_after: status.tasks,
-        surprises: status.surprises,
-        mistakes: status.mistakes,
+        tasks_after: status.counts.tasks,
+        surprises: status.counts.surprises,
+        mistakes: status.counts.mistakes,
         wait_ns_median: waits[waits.len() / 2],
         wait_ns_longest: waits.iter().rev().take(20).copied().collect(),
         still_running: session.is_running(),
@@ -197,7 +197,7 @@ pub(crate) fn refused_upgrades(modules: &Path) -> Result<()> {
         let Err(error) = session.control().upgrade(succession) else { bail!("{what}: this should not have worked") };
         say(what, &error);
         session.check().context(what.to_owned())?;
-        let policy = Status::read()?.and_then(|status| status.policy);
+        let policy = Status::read()?.and_then(|status| Some(status.main()?.policy.clone()));
         ensure!(policy.as_deref() == Some("fifo"), "{what}: {policy:?} runs");
         bystander.must_run()
     };
@@ -249,7 +249,7 @@ pub(crate) fn versions(modules: &Path) -> Result<()> {
     };
     let second = load_beside(&altered(&wfq, BUILD_ID, b"\x03\0\0\0GNU\0second")?)?;
     let same = upgrade(&second, false)?.moved;
-    let same_module = Status::read()?.and_then(|status| status.module);
+    let same_module = Status::read()?.and_then(|status| Some(status.main()?.module.clone()));
     // The state that lives on is in memory that the first module never sees again.
     unload("ekiden_wfq", Duration::from_secs(5))?;
     for worker in &workers {
@@ -265,7 +265,7 @@ pub(crate) fn versions(modules: &Path) -> Result<()> {
     }
     session.check()?;
     let status = Status::read()?.unwrap_or_default();
-    let (policy, mistakes) = (status.policy, status.mistakes);
+    let (policy, mistakes) = (status.main().map(|policy| policy.policy.clone()), status.counts.mistakes);
     let report = VersionsReport { same, same_module, other_refused, other_starts_over, policy, mistakes };
     println!("{}", serde_json::to_string(&report)?);
     session.stop();
@@ -286,7 +286,7 @@ pub(crate) fn converts(modules: &Path) -> Result<()> {
     let faulty = modules.join("ekiden_faulty.ko");
     let config = |after: u32| format!("call={} fault=0 after={after}", Call::ParseHint as u32);
     let session = Session::start(&Config { params: config(3), ..small(modules, "faulty") })?;
-    let hint = || session.control().hint(Hint::Now(&1_u64.to_ne_bytes()));
+    let hint = || session.control().hint(None, Hint::Now(&1_u64.to_ne_bytes()));
     hint()?;
     let other = load_beside(&with_another_layout("faulty", &altered(&faulty, BUILD_ID, b"\x03\0\0\0GNU\0other")?)?)?;
     let params = &config(1000);

@@ -6,7 +6,7 @@ use std::{
     os::fd::AsRawFd,
 };
 
-use ekiden::{Calls, Topology};
+use ekiden::Topology;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, LoadError, Result};
@@ -18,11 +18,39 @@ const DEVICE: &str = "/dev/ekiden";
 pub struct Status {
     /// Version of the interface.
     pub abi: u32,
-    /// The policy that runs.
-    pub policy: Option<String>,
-    /// Whether the kernel calls it.
+    /// Whether the kernel calls the policies.
     #[serde(default)]
     pub attached: bool,
+    /// The policies that run, in the order in which they are asked.
+    #[serde(default)]
+    pub policies: Vec<PolicyStatus>,
+    /// Tasks that there is room for.
+    #[serde(default)]
+    pub capacity: u64,
+    /// What was counted, for all policies together.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Why the last policy that was taken out was, if one was: a panic, with file and line.
+    #[serde(default)]
+    pub fault: Option<String>,
+    /// The policies whose modules are loaded.
+    #[serde(default)]
+    pub loaded: Vec<String>,
+}
+
+/// One of the policies that run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PolicyStatus {
+    /// Its name.
+    pub policy: String,
+    /// Its place in the engine.
+    pub seat: u32,
+    /// Whether it is called; if not, it was taken out.
+    #[serde(default)]
+    pub alive: bool,
+    /// Whether tasks for which nobody has chosen have it.
+    #[serde(default)]
+    pub default: bool,
     /// The calls that it implements.
     #[serde(default)]
     pub calls: u64,
@@ -46,8 +74,8 @@ pub struct Status {
     pub tape_runs: bool,
     /// The module that it is in.
     #[serde(default)]
-    pub module: Option<String>,
-    /// How often a policy has taken over from another one, or from itself, since the kernel was given the first.
+    pub module: String,
+    /// How often a policy has taken over here from another one, or from itself.
     #[serde(default)]
     pub upgrades: u64,
     /// How long a CPU waited at most when the last one did, in nanoseconds.
@@ -56,12 +84,20 @@ pub struct Status {
     /// The longest of these.
     #[serde(default)]
     pub upgrade_wait_ns_max: u64,
-    /// Tasks under its care or about to be.
+    /// What was counted.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Why it was taken out, if it was: a panic, with file and line.
+    #[serde(default)]
+    pub fault: Option<String>,
+}
+
+/// What the engine counts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Counts {
+    /// Tasks under care or about to be.
     #[serde(default)]
     pub tasks: u64,
-    /// Tasks that there is room for.
-    #[serde(default)]
-    pub capacity: u64,
     /// Tasks picked so far.
     #[serde(default)]
     pub picks: u64,
@@ -83,15 +119,9 @@ pub struct Status {
     /// The newest of them.
     #[serde(default)]
     pub last_mistake: Option<String>,
-    /// Why the last policy was taken out, if it was: a panic, with file and line.
-    #[serde(default)]
-    pub fault: Option<String>,
     /// Why the engine took the policy out: too many mistakes.
     #[serde(default)]
     pub engine_fault: Option<String>,
-    /// The policies whose modules are loaded.
-    #[serde(default)]
-    pub loaded: Vec<String>,
 }
 
 impl Status {
@@ -106,6 +136,29 @@ impl Status {
         serde_json::from_str(&text)
             .map(Some)
             .map_err(|error| LoadError::Other(format!("{DEVICE} says something strange ({error}): {text}")))
+    }
+
+    /// The policy that gets the tasks for which nobody has chosen; `None` if none runs.
+    pub fn main(&self) -> Option<&PolicyStatus> {
+        self.policies.iter().find(|policy| policy.default).or(self.policies.first())
+    }
+
+    /// The policy of this name or in the instance of this number, or the [main](Self::main) one if nothing is named.
+    ///
+    /// # Errors
+    /// If there is no such policy.
+    pub fn find(&self, name: Option<&str>) -> Result<&PolicyStatus> {
+        let Some(name) = name else { return self.main().ok_or(LoadError::NothingRuns) };
+        let is_it = |policy: &&PolicyStatus| policy.policy == name || policy.instance.to_string() == name;
+        let known = || self.policies.iter().map(|policy| policy.policy.as_str()).collect::<Vec<_>>().join(", ");
+        self.policies.iter().find(is_it).ok_or_else(|| LoadError::NotRunning(name.to_owned(), known()))
+    }
+
+    /// Why a policy was taken out, in words: this one's reason, or the newest one.
+    pub fn why(&self, seat: u32) -> Option<String> {
+        let own = self.policies.iter().find(|policy| policy.seat == seat);
+        let own = own.and_then(|policy| policy.fault.clone().or(policy.counts.engine_fault.clone()));
+        own.or_else(|| self.fault.clone()).or_else(|| self.counts.engine_fault.clone())
     }
 }
 
@@ -137,6 +190,8 @@ pub enum Moved {
 /// Who is to take over.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Succession<'a> {
+    /// The seat of the one that runs; the one that everybody gets if there is none.
+    pub seat: Option<u32>,
     /// The name of its module; the one that runs if there is none.
     pub module: Option<&'a str>,
     /// The policy that has to be in it; any if there is none.
@@ -160,6 +215,19 @@ pub struct Upgrade {
     pub tasks: u64,
 }
 
+/// What a policy is to be made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) policy: &'a str,
+    pub(crate) params: &'a str,
+    pub(crate) max_tasks: u32,
+    pub(crate) arena_bytes: u64,
+    pub(crate) tape_records: u64,
+    /// It comes to those that run, if any do.
+    pub(crate) joins: bool,
+    pub(crate) is_default: bool,
+}
+
 /// An open `/dev/ekiden`. The policy that it created ends when it is closed.
 #[derive(Debug)]
 pub struct Control {
@@ -178,6 +246,8 @@ struct CreateRequest {
     max_tasks: u32,
     arena_bytes: u64,
     tape_records: u64,
+    flags: u32,
+    seat: u32,
 }
 
 #[repr(C)]
@@ -187,6 +257,8 @@ struct HintRequest {
     bytes: u64,
     len: u32,
     taken: u32,
+    seat: u32,
+    reserved: u32,
 }
 
 #[repr(C)]
@@ -202,12 +274,29 @@ struct UpgradeRequest {
     moved: u32,
     wait_ns: u64,
     tasks: u64,
+    seat: u32,
+    reserved: u32,
 }
 
-nix::ioctl_write_ptr!(ioctl_create, b'E', 1, CreateRequest);
+#[repr(C)]
+struct OrderRequest {
+    seats: [u8; 8],
+    len: u32,
+}
+
+#[repr(C)]
+struct ChooseRequest {
+    tid: i32,
+    seat: u32,
+    flags: u32,
+}
+
+nix::ioctl_readwrite!(ioctl_create, b'E', 1, CreateRequest);
 nix::ioctl_readwrite!(ioctl_hint, b'E', 2, HintRequest);
 nix::ioctl_readwrite!(ioctl_upgrade, b'E', 4, UpgradeRequest);
 nix::ioctl_write_int_bad!(ioctl_tape, nix::request_code_none!(b'E', 5));
+nix::ioctl_write_ptr!(ioctl_order, b'E', 6, OrderRequest);
+nix::ioctl_write_ptr!(ioctl_choose, b'E', 7, ChooseRequest);
 
 impl Control {
     /// Opens the device.
@@ -216,24 +305,17 @@ impl Control {
         Ok(Self { file })
     }
 
-    /// Makes a policy ready.
-    pub fn create(
-        &self,
-        policy: &str,
-        params: &str,
-        topology: &Topology,
-        max_tasks: u32,
-        arena_bytes: u64,
-        tape_records: u64,
-    ) -> Result<()> {
+    /// Makes a policy ready, and says in which seat it is. `max_tasks` and `topology` count for the first one only.
+    pub(crate) fn create(&self, wanted: &Wanted<'_>, topology: &Topology) -> Result<u32> {
         let mut name = [0; 32];
+        let Wanted { policy, params, .. } = *wanted;
         if policy.len() >= name.len() {
             return Err(LoadError::NoPolicy(policy.into(), String::new()));
         }
         name[..policy.len()].copy_from_slice(policy.as_bytes());
         let words = topology.to_words();
         let mut error = [0_u8; 256];
-        let request = CreateRequest {
+        let mut request = CreateRequest {
             policy: name,
             params: params.as_ptr() as u64,
             topology: words.as_ptr() as u64,
@@ -241,15 +323,20 @@ impl Control {
             params_len: params.len() as u32,
             topology_len: words.len() as u32,
             error_len: error.len() as u32,
-            max_tasks,
-            arena_bytes,
-            tape_records,
+            max_tasks: wanted.max_tasks,
+            arena_bytes: wanted.arena_bytes,
+            tape_records: wanted.tape_records,
+            flags: u32::from(wanted.joins) | u32::from(wanted.is_default) << 1,
+            seat: 0,
         };
         // SAFETY: the request has the layout that the device expects, and its pointers are good for the call.
-        match unsafe { ioctl_create(self.file.as_raw_fd(), &raw const request) } {
-            Ok(_) => Ok(()),
+        match unsafe { ioctl_create(self.file.as_raw_fd(), &raw mut request) } {
+            Ok(_) => Ok(request.seat),
             Err(nix::Error::EBUSY) => Err(LoadError::Busy(running())),
             Err(nix::Error::ENOENT) => Err(LoadError::NoPolicy(policy.into(), known())),
+            Err(nix::Error::EUSERS) => Err(LoadError::NoSeat),
+            Err(nix::Error::EALREADY) => Err(LoadError::UpgradeUnderWay),
+            Err(nix::Error::ETIME) => Err(LoadError::NeverQuiet),
             Err(errno) => {
                 let text = String::from_utf8_lossy(&error);
                 let reason = text.trim_end_matches('\0');
@@ -262,15 +349,58 @@ impl Control {
         }
     }
 
-    /// Says something to the policy; true if it took the hint.
-    pub fn hint(&self, hint: Hint<'_>) -> Result<bool> {
+    /// Asks policies in this order; `seats` names each that runs once.
+    pub fn reorder(&self, seats: &[u32]) -> Result<()> {
+        let mut request = OrderRequest { seats: [0; 8], len: seats.len() as u32 };
+        for (place, seat) in request.seats.iter_mut().zip(seats) {
+            *place = *seat as u8;
+        }
+        // SAFETY: the request has the layout that the device expects.
+        match unsafe { ioctl_order(self.file.as_raw_fd(), &raw const request) } {
+            Ok(_) => Ok(()),
+            Err(nix::Error::ENODEV) => Err(LoadError::NothingRuns),
+            Err(nix::Error::EALREADY) => Err(LoadError::UpgradeUnderWay),
+            Err(errno) => Err(io::Error::from(errno)).context("the policies cannot be put in this order"),
+        }
+    }
+
+    /// Opens the device for [`choose`](Self::choose), which needs no privilege for one's own tasks.
+    pub fn open_to_choose() -> Result<Self> {
+        let file = File::open(DEVICE).context(format!("cannot open {DEVICE}"))?;
+        Ok(Self { file })
+    }
+
+    /// Chooses the policy of a thread; `None` for the one that everybody gets, 0 for the calling thread. Takes effect when the
+    /// thread next waits for a CPU. If it `inherits`, so do the children that it has from now on.
+    pub fn choose(&self, tid: i32, seat: Option<u32>, inherits: bool) -> Result<()> {
+        let request = ChooseRequest { tid, seat: seat.map_or(0, |seat| seat + 1), flags: u32::from(inherits) };
+        // SAFETY: the request has the layout that the device expects.
+        match unsafe { ioctl_choose(self.file.as_raw_fd(), &raw const request) } {
+            Ok(_) => Ok(()),
+            Err(nix::Error::ENODEV) => Err(LoadError::NothingRuns),
+            Err(nix::Error::ESRCH) => Err(LoadError::NotATask(tid)),
+            Err(nix::Error::EPERM) => Err(LoadError::NotYours(tid)),
+            Err(errno) => Err(io::Error::from(errno)).context(format!("no policy can be chosen for thread {tid}")),
+        }
+    }
+
+    /// Says something to the policy in a seat, or to the one that everybody gets; true if it took the hint.
+    pub fn hint(&self, seat: Option<u32>, hint: Hint<'_>) -> Result<bool> {
         let (kind, queue, bytes): (u32, u32, &[u8]) = match hint {
             Hint::Now(bytes) => (17, 0, bytes),
             Hint::Open(queue) => (18, queue, &[]),
             Hint::Ready(queue, bytes) => (19, queue, bytes),
             Hint::Close(queue) => (20, queue, &[]),
         };
-        let mut request = HintRequest { kind, queue, bytes: bytes.as_ptr() as u64, len: bytes.len() as u32, taken: 0 };
+        let mut request = HintRequest {
+            kind,
+            queue,
+            bytes: bytes.as_ptr() as u64,
+            len: bytes.len() as u32,
+            taken: 0,
+            seat: seat.map_or(0, |seat| seat + 1),
+            reserved: 0,
+        };
         // SAFETY: as for `create`.
         unsafe { ioctl_hint(self.file.as_raw_fd(), &raw mut request) }
             .map_err(io::Error::from)
@@ -303,6 +433,8 @@ impl Control {
             moved: 0,
             wait_ns: 0,
             tasks: 0,
+            seat: succession.seat.map_or(0, |seat| seat + 1),
+            reserved: 0,
         };
         // SAFETY: the request has the layout that the device expects, and its pointers are good for the call.
         let Err(errno) = (unsafe { ioctl_upgrade(self.file.as_raw_fd(), &raw mut request) }) else {
@@ -328,10 +460,10 @@ impl Control {
 }
 
 impl Control {
-    /// Starts or stops recording the policy's calls.
-    pub fn run_tape(&self, on: bool) -> Result<()> {
+    /// Starts or stops recording the calls of the policy in a seat.
+    pub fn run_tape(&self, seat: u32, on: bool) -> Result<()> {
         // SAFETY: takes a number.
-        unsafe { ioctl_tape(self.file.as_raw_fd(), i32::from(on)) }
+        unsafe { ioctl_tape(self.file.as_raw_fd(), seat as i32 * 2 + i32::from(on)) }
             .map_err(io::Error::from)
             .context("the flight recorder cannot be switched: no policy runs, or it has none")?;
         Ok(())
@@ -345,16 +477,12 @@ impl Control {
 
 fn fault() -> String {
     let status = Status::read().ok().flatten().unwrap_or_default();
-    status.fault.or(status.engine_fault).unwrap_or_else(|| "no reason given".into())
-}
-
-/// The calls that the running policy implements.
-pub(crate) fn calls() -> Result<Calls> {
-    Ok(Calls(Status::read()?.unwrap_or_default().calls))
+    status.fault.or(status.counts.engine_fault).unwrap_or_else(|| "no reason given".into())
 }
 
 fn running() -> String {
-    Status::read().ok().flatten().and_then(|status| status.policy).unwrap_or_else(|| "unknown".into())
+    let status = Status::read().ok().flatten().unwrap_or_default();
+    status.main().map_or_else(|| "unknown".into(), |policy| policy.policy.clone())
 }
 
 fn known() -> String {

@@ -18,7 +18,7 @@ use nix::{
 };
 
 use crate::{
-    control::Status,
+    control::{PolicyStatus, Status},
     error::{LoadError, Result},
     tape::{Tape, now_ns},
 };
@@ -54,17 +54,19 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Begins with the oldest calls that there are, or, if `from_now`, with the next ones. `workload` is what runs, for the
-    /// file's header.
+    /// Records the policy in a seat, or the one that everybody gets. Begins with the oldest calls that there are, or, if
+    /// `from_now`, with the next ones. `workload` is what runs, for the file's header.
     ///
     /// # Errors
     /// Without permission, if no policy runs or it has no flight recorder, or if the file cannot be written.
-    pub fn start(file: File, from_now: bool, workload: &str) -> Result<Self> {
-        let mut tape = Tape::open()?;
+    pub fn start(file: File, seat: Option<u32>, from_now: bool, workload: &str) -> Result<Self> {
+        let policy = recorded(&Status::read()?.unwrap_or_default(), seat)?.clone();
+        let mut tape = Tape::open(&policy)?;
         if from_now {
             tape.skip();
         }
-        let (header, number) = header(workload)?;
+        let (header, number) = header(seat, workload)?;
+        let seat = policy.seat;
         let mut writer = RecordingWriter::new(BufWriter::new(file), &header).map_err(cannot)?;
         let is_over = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&is_over);
@@ -79,7 +81,7 @@ impl Drain {
                     thread::sleep(Duration::from_nanos(SETTLED_NS));
                 }
                 if ends || tape.fullest() > FULL || last.elapsed() > WAIT_MAX {
-                    tell_instances(&mut writer, &mut known);
+                    tell_instances(&mut writer, seat, &mut known);
                     pass(&mut tape, &mut writer, now_ns().saturating_sub(SETTLED_NS))?;
                     last = Instant::now();
                 }
@@ -124,19 +126,27 @@ pub fn dump(tape: &mut Tape, header: &Header, file: File, is_over: bool) -> Resu
     finish(writer, tape)
 }
 
-/// The header of a recording of the policy that runs, and the number of its instance.
+/// The policy in a seat, or the one that everybody gets.
+pub(crate) fn recorded(status: &Status, seat: Option<u32>) -> Result<&PolicyStatus> {
+    match seat {
+        Some(seat) => status.policies.iter().find(|policy| policy.seat == seat).ok_or(LoadError::NothingRuns),
+        None => status.main().ok_or(LoadError::NothingRuns),
+    }
+}
+
+/// The header of a recording of the policy in a seat, or of the one that everybody gets, and the number of its instance.
 ///
 /// # Errors
 /// If no policy runs, or the topology cannot be read.
-pub fn header(workload: &str) -> Result<(Header, u32)> {
+pub fn header(seat: Option<u32>, workload: &str) -> Result<(Header, u32)> {
     let status = Status::read()?.unwrap_or_default();
-    let policy = status.policy.clone().ok_or(LoadError::NothingRuns)?;
+    let policy = recorded(&status, seat)?;
     let topology = ekiden_machine::read_sysfs("/sys".as_ref())
         .map_err(|error| LoadError::Other(format!("cannot read the topology: {error}")))?;
     let kernel = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned());
     let header = Header {
         host: Host::Kernel,
-        instance: Instance { policy, params: status.params.clone() },
+        instance: Instance { policy: policy.policy.clone(), params: policy.params.clone() },
         max_tasks: status.capacity as u32,
         topology: topology.to_words(),
         workload: workload.to_owned(),
@@ -144,7 +154,7 @@ pub fn header(workload: &str) -> Result<(Header, u32)> {
         start_ns: now_ns(),
         writer: format!("ekiden {}", env!("CARGO_PKG_VERSION")),
     };
-    Ok((header, status.instance))
+    Ok((header, policy.instance))
 }
 
 /// Real-time tasks are not the policy's, so that this thread does not watch itself, and comes in time; the last CPU is the one
@@ -161,10 +171,12 @@ fn stay_apart() {
 }
 
 /// Says what the instance is that has taken over since the last time, if one has.
-fn tell_instances(writer: &mut RecordingWriter<impl Write>, known: &mut u32) {
-    let Ok(Some(Status { policy: Some(policy), params, instance, .. })) = Status::read() else { return };
-    if instance != *known && writer.instance(instance.into(), &Instance { policy, params }).is_ok() {
-        *known = instance;
+fn tell_instances(writer: &mut RecordingWriter<impl Write>, seat: u32, known: &mut u32) {
+    let Ok(Some(status)) = Status::read() else { return };
+    let Some(policy) = status.policies.into_iter().find(|policy| policy.seat == seat) else { return };
+    let instance = Instance { policy: policy.policy, params: policy.params };
+    if policy.instance != *known && writer.instance(policy.instance.into(), &instance).is_ok() {
+        *known = policy.instance;
     }
 }
 

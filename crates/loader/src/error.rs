@@ -72,6 +72,27 @@ pub enum LoadError {
     /// The policy does not take its parameters, or panicked when it was made.
     #[error("the policy refuses to start: {0}")]
     Refused(String),
+    /// All seats are taken.
+    #[error("there are as many policies as there can be at once; remove one first (`ekiden status` lists them)")]
+    NoSeat,
+    /// No such policy runs.
+    #[error("no policy {0:?} runs; running are: {1}")]
+    NotRunning(String, String),
+    /// The scheduler that runs is not one that others can join.
+    #[error("the policies that run cannot be joined: {0}")]
+    CannotJoin(String),
+    /// No policy can be chosen for a task that is not there.
+    #[error(
+        "thread {0} is not there, or not scheduled by Ekiden: real-time tasks are not, and beside policies that have only \
+         what is given to them only tasks in class SCHED_EXT are"
+    )]
+    NotATask(i32),
+    /// A choice for no one.
+    #[error("there is no such thread; nothing was changed")]
+    Nobody,
+    /// Somebody else's task.
+    #[error("thread {0} is somebody else's; that takes CAP_SYS_NICE, run it with sudo")]
+    NotYours(i32),
     /// There is nothing to take over from, or to record.
     #[error("no policy runs; start one with `ekiden run`")]
     NothingRuns,
@@ -87,6 +108,9 @@ pub enum LoadError {
     /// The policy was taken out while it ran. The kernel's own scheduler runs everything again.
     #[error("the policy was taken out, and the kernel's own scheduler is back: {0}")]
     ThrownOut(String),
+    /// The policy was taken out while it ran. Others go on, and have its tasks.
+    #[error("the policy was taken out, and the others have its tasks: {0}")]
+    TakenOut(String),
     /// The kernel did not take the BPF program.
     #[error("the kernel does not take the scheduler: {message}{log}")]
     Bpf {

@@ -7,19 +7,21 @@ mod baseline;
 mod control;
 mod drain;
 mod error;
+mod links;
 mod modules;
 mod record;
-
 mod session;
 mod skel;
 pub mod sysfs;
 mod tape;
+mod tasks;
 
 pub use baseline::Baseline;
-pub use control::{Control, Hint, Moved, Status, Succession, Upgrade};
+pub use control::{Control, Counts, Hint, Moved, PolicyStatus, Status, Succession, Upgrade};
 pub use drain::{Drain, Kept, dump, header};
 pub use error::{LoadError, Result};
 pub use modules::{load_beside, load_copy, loaded, unload, unload_all};
 pub use record::{Recorder, Recording};
-pub use session::{Config, Program, Scope, Session};
+pub use session::{Beside, Config, Program, Scope, Session};
 pub use tape::Tape;
+pub use tasks::{Who, choose};

@@ -1,6 +1,6 @@
 //! One policy in the kernel, from loading to leaving.
 
-use std::{ffi::c_char, mem::MaybeUninit, path::PathBuf, ptr};
+use std::{ffi::c_char, mem::MaybeUninit, os::fd::OwnedFd, path::PathBuf, ptr};
 
 use ekiden::{Call, Calls, abi::ABI_VERSION};
 use libbpf_rs::{
@@ -9,9 +9,9 @@ use libbpf_rs::{
 };
 
 use crate::{
-    control::{Control, Status, calls},
+    control::{Control, Status, Wanted},
     error::{LoadError, Result},
-    modules,
+    links, modules,
     skel::ekiden::{EkidenSkel, EkidenSkelBuilder, OpenEkidenSkel},
     sysfs,
 };
@@ -45,6 +45,20 @@ pub struct Config {
     pub tape_records: u64,
     /// Whether another policy can take over. What that costs is measured without it.
     pub upgradable: bool,
+    /// What it does if policies of Ekiden's run already.
+    pub beside: Beside,
+}
+
+/// What to do if policies run already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Beside {
+    /// Nothing: that is an error.
+    #[default]
+    Nobody,
+    /// Come to them, as the last that is asked, and get the tasks for which it is [chosen](Control::choose).
+    Others,
+    /// The same, and get all tasks for which nobody has chosen.
+    OthersAsDefault,
 }
 
 impl Config {
@@ -59,6 +73,7 @@ impl Config {
             arena_bytes: 32 << 20,
             tape_records: 1 << 14,
             upgradable: true,
+            beside: Beside::Nobody,
         }
     }
 }
@@ -70,13 +85,26 @@ pub struct Program {
     policy: String,
 }
 
-/// A policy that runs. Dropping it gives every task back to the kernel's own scheduler.
+/// A policy that runs. Dropping it gives its tasks to the other policies that run, or, if there are none, every task back to the
+/// kernel's own scheduler.
 pub struct Session {
     // In this order: first the kernel lets go of the policy, then the policy ends.
-    link: Option<Link>,
-    _timer: Link,
-    program: Program,
+    link: Option<Held>,
+    _timer: Held,
+    program: Option<Program>,
     control: Control,
+    seat: u32,
+}
+
+/// What keeps the scheduler in the kernel: the last one that lets go of it ends it.
+enum Held {
+    Ours {
+        _link: Link,
+    },
+    /// That of the session which came first.
+    Theirs {
+        _fd: OwnedFd,
+    },
 }
 
 impl Program {
@@ -90,6 +118,11 @@ fn scheduler_name(policy: &str) -> String {
     format!("ekiden_{}", policy.replace('-', "_"))
 }
 
+/// Whether the scheduler in the kernel is of Ekiden.
+fn runs_already() -> bool {
+    sysfs::scheduler().is_some_and(|name| name.starts_with("ekiden_"))
+}
+
 impl Session {
     /// Puts a policy into the kernel. If that fails, the machine is as it was, but for modules that may stay loaded.
     pub fn start(config: &Config) -> Result<Self> {
@@ -99,35 +132,51 @@ impl Session {
     /// The same, with the program of an earlier session of this policy in this scope. If the policy is taken out at
     /// once, the program is in `kept` again.
     pub fn start_with(config: &Config, kept: &mut Option<Program>) -> Result<Self> {
+        if config.beside != Beside::Nobody && runs_already() {
+            return Self::join(config);
+        }
         before_loading()?;
         for module in &config.modules {
             modules::load(module)?;
         }
-        let topology = ekiden_machine::read_sysfs("/sys".as_ref())
-            .map_err(|error| LoadError::Other(format!("cannot read the topology: {error}")))?;
-        let control = Control::open()?;
-        control.create(
-            &config.policy,
-            &config.params,
-            &topology,
-            config.max_tasks,
-            config.arena_bytes,
-            config.tape_records,
-        )?;
+        let (control, seat) = make_ready(config, false)?;
         let mut program = match kept.take() {
             Some(program) if program.policy == config.policy => program,
-            _ => Program { skel: load_program(calls()?, config)?, policy: config.policy.clone() },
+            _ => {
+                let calls = Calls(Status::read()?.unwrap_or_default().main().map_or(0, |policy| policy.calls));
+                Program { skel: load_program(calls, config)?, policy: config.policy.clone() }
+            }
         };
         let timer = program.skel.progs.ekiden_on_timer.attach().map_err(|error| bpf_error("attach", &error))?;
         let link = program.skel.maps.ekiden_ops.attach_struct_ops().map_err(|error| bpf_error("attach", &error))?;
-        let session = Self { link: Some(link), _timer: timer, program, control };
+        let (link, timer) = (Held::Ours { _link: link }, Held::Ours { _link: timer });
+        let session = Self { link: Some(link), _timer: timer, program: Some(program), control, seat };
         match session.check() {
             Ok(()) => Ok(session),
             Err(error) => {
-                *kept = Some(session.stop());
+                *kept = session.stop();
                 Err(error)
             }
         }
+    }
+
+    /// Comes to the policies that run.
+    fn join(config: &Config) -> Result<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err(LoadError::NotRoot);
+        }
+        // First, so that whoever came first can go meanwhile.
+        let (link, timer) = links::of_scheduler()?;
+        let (core, policy) = config.modules.split_first().ok_or_else(|| LoadError::NoModule(PathBuf::new()))?;
+        modules::load(core)?;
+        for module in policy {
+            modules::load_copy(module)?;
+        }
+        let (control, seat) = make_ready(config, true)?;
+        let (link, timer) = (Some(Held::Theirs { _fd: link }), Held::Theirs { _fd: timer });
+        let session = Self { link, _timer: timer, program: None, control, seat };
+        session.check()?;
+        Ok(session)
     }
 
     /// The policy's device, to tell it something.
@@ -135,9 +184,18 @@ impl Session {
         &self.control
     }
 
+    /// Its place among the policies that run.
+    pub fn seat(&self) -> u32 {
+        self.seat
+    }
+
     /// Whether the kernel still uses the policy.
     pub fn is_running(&self) -> bool {
-        sysfs::scheduler() == Some(self.program.name())
+        let ours = self.program.as_ref().map(Program::name);
+        let scheduler = sysfs::scheduler();
+        let is_ours = ours.map_or_else(runs_already, |ours| scheduler == Some(ours));
+        let alive = |status: Status| status.policies.iter().any(|policy| policy.seat == self.seat && policy.alive);
+        is_ours && Status::read().ok().flatten().is_some_and(alive)
     }
 
     /// An error with the reason if the kernel does not use the policy any more.
@@ -146,24 +204,45 @@ impl Session {
             return Ok(());
         }
         let status = Status::read()?.unwrap_or_default();
-        let reason = status.fault.or(status.engine_fault).unwrap_or_else(|| self.exit_reason());
+        let reason = status.why(self.seat).unwrap_or_else(|| self.exit_reason());
+        if status.policies.iter().any(|policy| policy.alive) && runs_already() {
+            return Err(LoadError::TakenOut(reason));
+        }
         Err(LoadError::ThrownOut(reason))
     }
 
     /// Why the kernel let go of the policy, in its own words.
     fn exit_reason(&self) -> String {
-        let Some(bss) = &self.program.skel.maps.bss_data else { return "no reason given".into() };
+        let bss = self.program.as_ref().and_then(|program| program.skel.maps.bss_data.as_ref());
+        let Some(bss) = bss else { return "no reason given".into() };
         let text = |bytes: &[c_char]| -> String {
             bytes.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8 as char).collect()
         };
         format!("{} {}", text(&bss.exit_reason), text(&bss.exit_message)).trim().to_owned()
     }
 
-    /// Gives every task back, and returns when the kernel has done so.
-    pub fn stop(mut self) -> Program {
+    /// Gives every task back, and returns when the kernel has done so; with the program, if it is this session's.
+    pub fn stop(mut self) -> Option<Program> {
         self.link.take();
         self.program
     }
+}
+
+fn make_ready(config: &Config, joins: bool) -> Result<(Control, u32)> {
+    let topology = ekiden_machine::read_sysfs("/sys".as_ref())
+        .map_err(|error| LoadError::Other(format!("cannot read the topology: {error}")))?;
+    let control = Control::open()?;
+    let wanted = Wanted {
+        policy: &config.policy,
+        params: &config.params,
+        max_tasks: config.max_tasks,
+        arena_bytes: config.arena_bytes,
+        tape_records: config.tape_records,
+        joins,
+        is_default: config.beside == Beside::OthersAsDefault,
+    };
+    let seat = control.create(&wanted, &topology)?;
+    Ok((control, seat))
 }
 
 /// What must be true before anything is touched.

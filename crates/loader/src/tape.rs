@@ -12,12 +12,15 @@ use ekiden_recording::Record;
 use memmap2::{Mmap, MmapOptions};
 
 use crate::{
-    control::{Control, Status},
+    control::{Control, PolicyStatus},
     error::{Context, LoadError, Result},
 };
 
 /// Bytes from a CPU's count to its ring: `EKIDEN_TAPE_PAGE`.
 const PAGE: usize = 4096;
+
+/// Where in the device the rings of the next seat begin: `EKIDEN_TAPE_STRIDE`.
+const STRIDE: u64 = 1 << 40;
 
 /// Records beyond the count that a CPU may be writing.
 const UNFINISHED: u64 = 8;
@@ -87,16 +90,15 @@ pub struct Tape {
 }
 
 impl Tape {
-    /// The rings of the policy that runs, from the oldest record that is there.
+    /// The rings of a policy that runs, from the oldest record that is there.
     ///
     /// # Errors
-    /// Without permission, and if no policy runs or none is recorded.
-    pub fn open() -> Result<Self> {
+    /// Without permission, and if the policy is not recorded.
+    pub fn open(policy: &PolicyStatus) -> Result<Self> {
         if !nix::unistd::geteuid().is_root() {
             return Err(LoadError::NotRoot);
         }
-        let status = Status::read()?.filter(|status| status.policy.is_some()).ok_or(LoadError::NothingRuns)?;
-        if status.tape_records == 0 {
+        if policy.tape_records == 0 {
             return Err(LoadError::Other(
                 "no calls are recorded: the policy was started without a flight recorder; start it without --flight-kib 0"
                     .into(),
@@ -104,19 +106,19 @@ impl Tape {
         }
         // A descriptor of its own: the map keeps it open, and that of a session has to close when the session ends.
         let control = Control::open()?;
-        let len = status.tape_cpus as usize * (PAGE + status.tape_records as usize * size_of::<Record>());
+        let len = policy.tape_cpus as usize * (PAGE + policy.tape_records as usize * size_of::<Record>());
         // SAFETY: the device maps memory of the kernel's, of this size, that is never cut short. It changes under our
         // hands: it is only read through pointers, and what is torn is thrown away.
-        let map =
-            unsafe { MmapOptions::new().len(len).map(control.file()) }.context("cannot map the flight recorder")?;
-        let next = vec![0; status.tape_cpus as usize];
+        let map = unsafe { MmapOptions::new().offset(u64::from(policy.seat) * STRIDE).len(len).map(control.file()) }
+            .context("cannot map the flight recorder")?;
+        let next = vec![0; policy.tape_cpus as usize];
         Ok(Self {
             map,
-            records: status.tape_records,
+            records: policy.tape_records,
             next,
             copy: Vec::new(),
             lost: 0,
-            clocks: Clocks::new(status.ticks_khz),
+            clocks: Clocks::new(policy.ticks_khz),
         })
     }
 

@@ -79,14 +79,14 @@ impl Kernel {
         let now_ns = self.now_ns;
         let done = contained(|| {
             let mut knows = Knows::All;
-            engine.replace_policy(|old| {
+            engine.replace_policy(0, |old| {
                 let (policy, known) = (successor.make)(old, &env, host.clone());
                 knows = known;
                 let mark = if knows == Knows::All { Mark::HandOver } else { Mark::Begin };
                 recorded::next_instance(policy, mark, now_ns, &host, &instance)
             });
             if knows == Knows::Nothing {
-                engine.start_over(&mut outcome);
+                engine.start_over(0, &mut outcome);
                 engine.introduce(0, u32::MAX, &mut outcome);
             }
             knows

@@ -8,6 +8,21 @@ use ekiden::abi::{Message, Reply};
 use ekiden::{Calls, Policy};
 use ekiden_kernel_rt::{CreateArgs, PolicyTable};
 
+type Deliver = unsafe extern "C" fn(*mut MaybeUninit<Reply>, *mut c_void, *const Message, *const u8, usize) -> i64;
+
+unsafe extern "C" {
+    #[link_name = "ekiden_guarded"]
+    /// Calls `deliver` with the other arguments, so that a policy that panics comes back from here with another number than 0.
+    fn ekiden_guarded_call(
+        reply: *mut MaybeUninit<Reply>,
+        instance: *mut c_void,
+        message: *const Message,
+        payload: *const u8,
+        payload_len: usize,
+        deliver: Deliver,
+    ) -> i64;
+}
+
 /// A policy in another module.
 pub(crate) struct ForeignPolicy {
     table: &'static PolicyTable,
@@ -31,6 +46,16 @@ impl ForeignPolicy {
         // SAFETY: the caller's promise.
         let instance = unsafe { (table.create)(args) };
         (!instance.is_null()).then_some(Self { table, instance })
+    }
+
+    /// An instance that has been made.
+    ///
+    /// # Safety
+    ///
+    /// `table` outlives the result, and `instance` comes from it and is used by nobody else.
+    pub(crate) unsafe fn made(table: *const PolicyTable, instance: *mut c_void) -> Self {
+        // SAFETY: the caller's promise.
+        Self { table: unsafe { &*table }, instance }
     }
 }
 
@@ -86,7 +111,23 @@ impl Policy for ForeignPolicy {
 
     #[inline]
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
-        // SAFETY: the instance comes from this table, and references are good for it.
-        unsafe { (self.table.deliver)(self.instance, message, payload.as_ptr(), payload.len()) }
+        let mut reply = MaybeUninit::uninit();
+        // SAFETY: the instance comes from this table, and references are good for it. This CPU is kept: engines are only
+        // asked where it is.
+        let left = unsafe {
+            ekiden_guarded_call(
+                &raw mut reply,
+                self.instance,
+                message,
+                payload.as_ptr(),
+                payload.len(),
+                self.table.deliver,
+            )
+        };
+        if left != 0 {
+            return Reply::fallen();
+        }
+        // SAFETY: it has returned, so it has written its reply.
+        unsafe { reply.assume_init() }
     }
 }

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::*};
 
 use ekiden::abi::{Event, Outcome, Status};
 use ekiden::{CpuId, CpuMask, Group, Host, TaskId};
-use ekiden_engine::{Engine, IdleCpus};
+use ekiden_engine::{Engine, IdleCpus, NotChosen, SEATS};
 use ekiden_kernel_rt::{Arena, CreateArgs, PolicyTable};
 
 use foreign::ForeignPolicy;
@@ -31,6 +31,7 @@ unsafe extern "C" {
     /// `host_task` is a task that has not left yet, and the caller is in an RCU read section.
     fn ekiden_c_may_run(host_task: *const c_void, cpu: u32) -> bool;
     fn ekiden_c_allowed_cpus(host_task: *const c_void, words: *mut u64, len: usize);
+    safe fn ekiden_c_policy_fell(seat: u32);
     #[cfg(any(target_os = "none", clippy))]
     fn ekiden_c_fault(text: *const u8, len: usize) -> !;
 }
@@ -71,7 +72,99 @@ pub extern "C" fn ekiden_rs_forget() {
     ENGINE.store(ptr::null_mut(), Release);
 }
 
-/// Lets another instance take over from the one that runs: `made`, which knows no task, or one of `table` that gets the state of
+/// Adds an instance that has been made; its seat, or negative if there is no room.
+///
+/// # Safety
+///
+/// No event is under way on any CPU, and none comes until this returns. `table` outlives the engine's use of the instance, which
+/// comes from it and is used by nobody else. `outcome` is good for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_add(
+    table: *const PolicyTable,
+    made: *mut c_void,
+    is_default: u64,
+    outcome: *mut Outcome,
+) -> i64 {
+    let engine = ENGINE.load(Acquire);
+    if engine.is_null() || cfg!(feature = "fixed") {
+        return -19;
+    }
+    // SAFETY: the caller keeps everyone else out, so this is the only reference; the caller's promise.
+    let (engine, outcome, policy) = unsafe { (&mut *engine, &mut *outcome, ForeignPolicy::made(table, made)) };
+    engine.add(Box::new(policy), is_default != 0, outcome).map_or(-7, |seat| seat as i64)
+}
+
+/// Takes an instance away: it is not called any more, and its memory can go. Its tasks have to be introduced to others.
+///
+/// # Safety
+///
+/// No event is under way on any CPU, and none comes until this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_remove(seat: u64) -> i64 {
+    let engine = ENGINE.load(Acquire);
+    if engine.is_null() || cfg!(feature = "fixed") {
+        return -19;
+    }
+    // SAFETY: the caller keeps everyone else out, so this is the only reference.
+    let engine = unsafe { &mut *engine };
+    drop(engine.remove(seat as usize));
+    0
+}
+
+/// Asks policies in another order.
+///
+/// # Safety
+///
+/// No event is under way on any CPU, and none comes until this returns. There are `len` seats at `order`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_reorder(order: *const u8, len: usize) -> i64 {
+    let engine = ENGINE.load(Acquire);
+    if engine.is_null() || len > SEATS {
+        return -22;
+    }
+    let mut seats = [0; SEATS];
+    // SAFETY: the caller's promises.
+    let (engine, order) = unsafe { (&mut *engine, slice::from_raw_parts(order, len)) };
+    seats.iter_mut().zip(order).for_each(|(to, seat)| *to = usize::from(*seat));
+    if engine.reorder(&seats[..len]) { 0 } else { -22 }
+}
+
+/// Chooses the policy of a task by its seat counted from 1; 0 is for the default one. 0 if that is done.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_choose(task: u64, seat: u64, inherits: u64) -> i64 {
+    let seat = (seat as usize).checked_sub(1);
+    match engine().map(|engine| engine.choose(TaskId::from_bits(task), seat, inherits != 0)) {
+        Some(Ok(())) => 0,
+        Some(Err(NotChosen::NoTask)) => -3,
+        Some(Err(NotChosen::NoPolicy)) | None => -2,
+    }
+}
+
+/// The seats in the order in which their policies are asked, a byte each from the lowest on, counted from 1.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_order() -> u64 {
+    engine().map_or(0, |engine| engine.order().iter().rev().fold(0, |all, seat| all << 8 | (*seat as u64 + 1)))
+}
+
+/// The seat of the policy that gets the tasks for which nobody has chosen.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_default() -> u64 {
+    engine().map_or(0, |engine| engine.default_seat() as u64)
+}
+
+/// Whether any policy is left.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_any_alive() -> bool {
+    engine().is_some_and(|engine| !engine.is_over())
+}
+
+/// The calls that any of the policies implements.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_calls() -> u64 {
+    engine().map_or(0, |engine| engine.calls().0)
+}
+
+/// Lets another instance take over from the one in a seat: `made`, which knows no task, or one of `table` that gets the state of
 /// the old one if that is null.
 ///
 /// # Safety
@@ -80,6 +173,7 @@ pub extern "C" fn ekiden_rs_forget() {
 /// [`foreign::succeed`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_swap(
+    seat: u64,
     table: *const PolicyTable,
     policy_args: *mut CreateArgs,
     made: *mut c_void,
@@ -90,13 +184,13 @@ pub unsafe extern "C" fn ekiden_rs_swap(
         return -19;
     }
     // SAFETY: the caller keeps everyone else out, so this is the only reference; the caller's promise.
-    let (engine, outcome) = unsafe { (&mut *engine, &mut *outcome) };
-    engine.replace_policy(|policy| {
+    let (engine, outcome, seat) = unsafe { (&mut *engine, &mut *outcome, seat as usize) };
+    engine.replace_policy(seat, |policy| {
         // SAFETY: the caller's promise; the policy is the foreign one, the only kind here.
         unsafe { foreign::succeed(policy, table, policy_args, made) }
     });
     if !made.is_null() {
-        engine.start_over(outcome);
+        engine.start_over(seat, outcome);
     }
     0
 }
@@ -108,15 +202,15 @@ pub unsafe extern "C" fn ekiden_rs_swap(
 ///
 /// `room` has space for `len` bytes. This is `cpu`, with interrupts off.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ekiden_rs_save(cpu: u32, room: *mut u8, len: usize) -> i64 {
+pub unsafe extern "C" fn ekiden_rs_save(seat: u64, cpu: u32, room: *mut u8, len: usize) -> i64 {
     // SAFETY: the caller's promise; the policy is the foreign one, the only kind here.
-    engine().map_or(0, |engine| unsafe { foreign::save(engine.policy(), cpu, room, len) })
+    engine().map_or(0, |engine| unsafe { foreign::save(engine.policy(seat as usize), cpu, room, len) })
 }
 
 /// How many slots of the task table are gone through with interrupts off.
 const INTRODUCED_AT_ONCE: u32 = 32;
 
-/// Tells the policy of tasks that are strangers to it, from slot `first` on. Returns the slot to go on with; 0 when it has
+/// Tells policies of tasks that are strangers to theirs, from slot `first` on. Returns the slot to go on with; 0 when they have
 /// heard of all.
 ///
 /// # Safety
@@ -158,7 +252,7 @@ pub unsafe extern "C" fn ekiden_rs_deliver(
     0
 }
 
-/// Stops calling the policy, because it has panicked.
+/// Stops calling policies, because the engine has panicked.
 #[unsafe(no_mangle)]
 pub extern "C" fn ekiden_rs_silence() {
     if let Some(engine) = engine() {
@@ -236,6 +330,10 @@ impl Host for Kernel {
     fn group(&self, _: TaskId) -> Group {
         // Not asked of the kernel yet: to a policy, all tasks are in one.
         Group::ROOT
+    }
+
+    fn policy_fell(&self, seat: u32) {
+        ekiden_c_policy_fell(seat);
     }
 }
 

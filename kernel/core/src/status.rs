@@ -5,23 +5,32 @@ use core::slice;
 
 use crate::engine;
 
-/// Writes the engine's part of the status as JSON members into `buffer`, and returns its length.
+/// Writes what the engine says of itself as JSON members into `buffer`, or, if `seat` is not 0, of the policy in the seat of that
+/// number, counted from 1. Returns the length.
 ///
 /// # Safety
 ///
 /// `buffer` has room for `len` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize) -> i64 {
+pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, seat: u64) -> i64 {
     // SAFETY: the caller's promise.
     let mut writer = Writer { room: unsafe { slice::from_raw_parts_mut(buffer, len) }, used: 0 };
     let Some(engine) = engine() else { return 0 };
-    let totals = engine.totals();
-    let (mistakes, last_mistake) = engine.mistakes();
+    let (tasks, mistakes, last_mistake, fault, totals);
+    if seat == 0 {
+        let table = engine.tasks();
+        (tasks, fault, totals) = (table.len(), engine.fault(), engine.totals());
+        (mistakes, last_mistake) = engine.mistakes();
+        let _ = write!(writer, r#","capacity":{}"#, table.capacity());
+    } else {
+        let Some(view) = engine.seats().find(|view| view.seat as u64 + 1 == seat) else { return 0 };
+        let _ = write!(writer, r#","alive":{},"default":{}"#, view.is_alive, view.is_default);
+        (tasks, mistakes, last_mistake) = (view.tasks, view.mistakes, view.last_mistake);
+        (fault, totals) = (view.fault, view.totals);
+    }
     let _ = write!(
         writer,
-        r#","tasks":{},"capacity":{},"picks":{},"idles":{},"migrations":{},"refusals":{},"surprises":{},"mistakes":{mistakes}"#,
-        engine.tasks().len(),
-        engine.tasks().capacity(),
+        r#","tasks":{tasks},"picks":{},"idles":{},"migrations":{},"refusals":{},"surprises":{},"mistakes":{mistakes}"#,
         totals.picks,
         totals.idles,
         totals.migrations,
@@ -31,7 +40,7 @@ pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize) -> i64 {
     if let Some(mistake) = last_mistake {
         let _ = write!(writer, r#","last_mistake":"{mistake}""#);
     }
-    if let Some(fault) = engine.fault() {
+    if let Some(fault) = fault {
         let _ = write!(writer, r#","engine_fault":"{fault}""#);
     }
     writer.used as i64

@@ -6,6 +6,7 @@ extern crate alloc;
 
 use alloc::{boxed::Box, format, sync::Arc};
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -248,19 +249,21 @@ unsafe fn env<S: Scheduler>(args: &mut CreateArgs) -> Option<Env> {
 ///
 /// `instance` comes from [`create`], and the other pointers are good for the call.
 unsafe extern "C" fn deliver<S: Scheduler>(
+    reply: *mut MaybeUninit<Reply>,
     instance: *mut c_void,
     message: *const Message,
     payload: *const u8,
     payload_len: usize,
-) -> Reply {
+) -> i64 {
     // SAFETY: the caller's promise. An instance is only shared, and Sync.
-    let adapter = unsafe { &*instance.cast::<Adapter<S>>() };
+    let (adapter, reply) = unsafe { (&*instance.cast::<Adapter<S>>(), &mut *reply) };
     // SAFETY: the caller's promise.
     let (message, payload) = unsafe { (&*message, slice::from_raw_parts(payload, payload_len)) };
-    match tape::here() {
+    reply.write(match tape::here() {
         None => adapter.deliver(message, payload),
         Some(place) => recorded(place, adapter, message, payload),
-    }
+    });
+    0
 }
 
 /// The same on tape. By itself, so that a call without a tape has nothing to save and restore for it.

@@ -1,6 +1,6 @@
 //! The C tables through which `ekiden.ko` and a policy module know each other.
 
-use core::ffi::c_void;
+use core::{ffi::c_void, mem::MaybeUninit};
 
 use ekiden_abi::{Message, NAME_LEN, RawToken, Reply};
 
@@ -19,13 +19,15 @@ pub struct PolicyTable {
     pub calls: u64,
     /// Makes an instance; null when it cannot, with the reason in `CreateArgs::error`.
     pub create: unsafe extern "C" fn(args: *mut CreateArgs) -> *mut c_void,
-    /// Delivers one call to an instance.
+    /// Delivers one call to an instance, and writes the reply. Returns 0: it is called through a guard, whose own number
+    /// says that it did not return.
     pub deliver: unsafe extern "C" fn(
+        reply: *mut MaybeUninit<Reply>,
         instance: *mut c_void,
         message: *const Message,
         payload: *const u8,
         payload_len: usize,
-    ) -> Reply,
+    ) -> i64,
     /// Ends an instance; what it hands over is in `baggage` then.
     pub give: unsafe extern "C" fn(instance: *mut c_void, baggage: *mut Baggage),
     /// Makes an instance from what one of the same layout gave, with arguments that have been looked at.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Args;
 use ekiden_bench::{BPF, DEFAULT, Measurements};
-use ekiden_loader::{Baseline, sysfs};
+use ekiden_loader::{Baseline, Beside, sysfs};
 
 use super::load;
 use crate::{
@@ -102,7 +102,7 @@ impl Contest {
 
     /// All schedulers in the order in which they take turns, and the directory with their modules.
     pub(crate) fn prepare(&self, progress: &mut Progress) -> Result<(Vec<Contestant>, PathBuf)> {
-        session::preflight()?;
+        session::preflight(Beside::Nobody)?;
         let mut directory = PathBuf::new();
         for policy in &self.policies {
             policies::check_params(policy, "")?;

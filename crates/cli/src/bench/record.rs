@@ -166,7 +166,7 @@ impl RecordBench {
     ) -> Result<(Option<Values>, bool)> {
         let plan = Plan { flight_kib: RECORDING_KIB, ..Plan::new(policy, modules) };
         under(&plan, || {
-            let recording = ToFile::start(path, false, &["pipe".into()])?;
+            let recording = ToFile::start(path, None, false, &["pipe".into()])?;
             let mut values = pipes(policy, round_trips, places)?;
             let kept = recording.stop()?;
             ensure!(kept.lost == 0, "{} records were lost", kept.lost);

@@ -1,10 +1,13 @@
-//! A stranger takes over while tasks wait, run and sleep: it hears of each task once, before anything else about it, and every
-//! task that waits runs in the end.
+//! Policies come, go, fall and take over while tasks wait, run and sleep, and tasks change from one to another: each policy
+//! hears of a task once, before anything else about it, and every task that waits runs in the end.
 
 use std::{
     any::Any,
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use ekiden::abi::{Event, EventKind, Message, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags};
@@ -14,11 +17,14 @@ use proptest::prelude::*;
 
 const CPUS: u32 = 2;
 const TASKS: u32 = 6;
+const POLICIES: usize = 3;
 
 /// A FIFO that complains about whatever it hears of a task that it does not know.
 struct Listener {
     heard: Mutex<Heard>,
     complaints: Arc<Mutex<Vec<String>>>,
+    /// It does not answer any more.
+    falls: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -29,8 +35,8 @@ struct Heard {
 }
 
 impl Listener {
-    fn new(complaints: &Arc<Mutex<Vec<String>>>) -> Box<Self> {
-        Box::new(Self { heard: Mutex::default(), complaints: complaints.clone() })
+    fn new(complaints: &Arc<Mutex<Vec<String>>>, falls: &Arc<AtomicBool>) -> Box<Self> {
+        Box::new(Self { heard: Mutex::default(), complaints: complaints.clone(), falls: falls.clone() })
     }
 }
 
@@ -44,6 +50,9 @@ impl Policy for Listener {
     }
 
     fn deliver(&self, message: &Message, _: &[u8]) -> Reply {
+        if self.falls.load(Relaxed) {
+            return Reply::fallen();
+        }
         let Heard { known, queues } = &mut *self.heard.lock().unwrap();
         let call = Call::from_number(message.call).unwrap();
         let complain = |what: &str| self.complaints.lock().unwrap().push(format!("{}: {what}", call.name()));
@@ -73,6 +82,12 @@ impl Policy for Listener {
             {
                 complain("never heard of it");
             }
+            Call::TaskDeparted => {
+                if known.remove(&message.task).is_none() {
+                    complain("never heard of it");
+                }
+                queues.iter_mut().for_each(|queue| queue.retain(|token| token.task != message.task));
+            }
             Call::PntErr => complain("a token was not good"),
             Call::PickNextTask => reply.token = queues[message.cpu as usize].pop_front().unwrap_or(RawToken::NONE),
             _ => {}
@@ -81,7 +96,7 @@ impl Policy for Listener {
     }
 }
 
-struct Anywhere(Arc<IdleCpus>);
+struct Anywhere(Arc<IdleCpus>, Arc<AtomicBool>);
 
 impl Host for Anywhere {
     fn now_ns(&self) -> u64 {
@@ -103,6 +118,10 @@ impl Host for Anywhere {
     fn group(&self, _: TaskId) -> Group {
         Group::ROOT
     }
+
+    fn policy_fell(&self, _: u32) {
+        self.1.store(true, Relaxed);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -119,8 +138,15 @@ enum Step {
     Pick(CpuId, bool),
     Tick(CpuId),
     Nice(usize),
-    /// Another policy takes over.
-    Swap,
+    /// Another policy takes over in this seat.
+    Swap(usize),
+    /// Another policy comes, for all tasks or for those that are given to it.
+    Add(bool),
+    Remove(usize),
+    Reorder,
+    /// A policy panics in its next call.
+    Fall(usize),
+    Choose(usize, Option<usize>),
     /// It hears of some more tasks.
     Introduce,
 }
@@ -131,7 +157,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (0..CPUS, any::<bool>()).prop_map(|(cpu, goes_on)| Step::Pick(cpu, goes_on)),
         1 => (0..CPUS).prop_map(Step::Tick),
         1 => (0..TASKS as usize).prop_map(Step::Nice),
-        1 => Just(Step::Swap),
+        1 => (0..POLICIES).prop_map(Step::Swap),
+        1 => any::<bool>().prop_map(Step::Add),
+        1 => (0..POLICIES).prop_map(Step::Remove),
+        1 => Just(Step::Reorder),
+        1 => (0..POLICIES).prop_map(Step::Fall),
+        2 => (0..TASKS as usize, proptest::option::of(0..POLICIES)).prop_map(|(task, seat)| Step::Choose(task, seat)),
         1 => Just(Step::Introduce),
     ];
     proptest::collection::vec(step, 0..60)
@@ -144,15 +175,19 @@ struct Kernel {
     /// Where the policy goes on to hear of tasks.
     next: Option<u32>,
     complaints: Arc<Mutex<Vec<String>>>,
+    /// For each seat, whether its policy is to fall; and whether one fell.
+    falls: [Arc<AtomicBool>; POLICIES],
+    fell: Arc<AtomicBool>,
 }
 
 impl Kernel {
     fn new() -> Self {
         let complaints = Arc::default();
         let idle = Arc::new(IdleCpus::new(CPUS));
-        let host = Arc::new(Anywhere(idle.clone()));
-        let engine = Engine::new(Listener::new(&complaints), host, idle, CPUS, 64);
-        let mut kernel = Self { engine, tasks: Vec::new(), next: None, complaints };
+        let (fell, falls) = (Arc::<AtomicBool>::default(), <[Arc<AtomicBool>; POLICIES]>::default());
+        let host = Arc::new(Anywhere(idle.clone(), fell.clone()));
+        let engine = Engine::new(Listener::new(&complaints, &falls[0]), host, idle, CPUS, 64);
+        let mut kernel = Self { engine, tasks: Vec::new(), next: None, complaints, falls, fell };
         for name in 0..TASKS {
             let init = Event { args: [1 + u64::from(name), 0], ..Event::new(EventKind::TaskInit, 0) };
             let task = kernel.deliver(&init).task;
@@ -172,7 +207,26 @@ impl Kernel {
         self.tasks.iter().position(|(_, stands)| *stands == Stands::Runs(cpu))
     }
 
+    /// The policy in a seat, if one is there that can be called.
+    fn alive(&self, seat: usize) -> bool {
+        self.engine.seats().any(|view| view.seat == seat && view.is_alive)
+    }
+
+    fn nr_alive(&self) -> usize {
+        (0..POLICIES).filter(|seat| self.alive(*seat) && !self.falls[*seat].load(Relaxed)).count()
+    }
+
+    fn introduce_all(&mut self) {
+        while self.fell.swap(false, Relaxed) || self.next.is_some() {
+            self.next = Some(0);
+            self.introduce(u32::MAX);
+        }
+    }
+
     fn introduce(&mut self, most: u32) {
+        if self.fell.swap(false, Relaxed) {
+            self.next = Some(0);
+        }
         if let Some(first) = self.next {
             self.next = self.engine.introduce(first, most, &mut Outcome::default());
         }
@@ -194,12 +248,40 @@ impl Kernel {
             Step::Nice(index) => {
                 self.deliver(&Event { task: self.tasks[index].0, args: [5, 0], ..Event::new(EventKind::Nice, 0) });
             }
-            Step::Swap => {
-                self.introduce(u32::MAX);
-                self.engine.replace_policy(|_| Listener::new(&self.complaints));
-                self.engine.start_over(&mut Outcome::default());
+            Step::Swap(seat) if self.alive(seat) && !self.falls[seat].load(Relaxed) => {
+                self.introduce_all();
+                self.engine.replace_policy(seat, |_| Listener::new(&self.complaints, &self.falls[seat]));
+                self.engine.start_over(seat, &mut Outcome::default());
                 self.next = Some(0);
             }
+            Step::Add(is_default) if self.engine.seats().count() < POLICIES => {
+                self.introduce_all();
+                let seats: Vec<usize> = self.engine.seats().map(|view| view.seat).collect();
+                let free = (0..POLICIES).find(|seat| !seats.contains(seat)).unwrap();
+                self.falls[free].store(false, Relaxed);
+                let policy = Listener::new(&self.complaints, &self.falls[free]);
+                let seat = self.engine.add(policy, is_default, &mut Outcome::default());
+                assert_eq!(seat.ok(), Some(free));
+                self.next = Some(0);
+            }
+            Step::Remove(seat) if self.nr_alive() > usize::from(self.alive(seat)) => {
+                self.introduce_all();
+                if self.engine.remove(seat).is_some() {
+                    self.next = Some(0);
+                }
+            }
+            Step::Reorder => {
+                let mut order: Vec<usize> = self.engine.seats().map(|view| view.seat).collect();
+                order.rotate_left(1);
+                assert!(self.engine.reorder(&order));
+            }
+            // One has to stay.
+            Step::Fall(seat) if self.nr_alive() > 1 => self.falls[seat].store(true, Relaxed),
+            Step::Choose(index, seat) => {
+                let known = seat.is_none_or(|seat| self.alive(seat));
+                assert_eq!(self.engine.choose(self.tasks[index].0, seat, false).is_ok(), known);
+            }
+            Step::Swap(_) | Step::Add(_) | Step::Remove(_) | Step::Fall(_) => {}
             Step::Introduce => self.introduce(2),
             Step::Wake(..) => {}
         }
@@ -226,17 +308,22 @@ impl Kernel {
 
 proptest! {
     #[test]
-    fn a_stranger_hears_of_each_task_once_and_every_task_that_waits_runs(steps in steps()) {
+    fn each_policy_hears_of_a_task_once_and_every_task_that_waits_runs(steps in steps()) {
         let mut kernel = Kernel::new();
         steps.into_iter().for_each(|step| kernel.step(step));
-        kernel.introduce(u32::MAX);
-        for _ in 0..=TASKS {
+        for _ in 0..=TASKS + POLICIES as u32 {
+            kernel.introduce_all();
             (0..CPUS).for_each(|cpu| kernel.pick(cpu, false));
         }
         let left: Vec<_> = kernel.tasks.iter().filter(|(_, stands)| *stands != Stands::Sleeps).collect();
         prop_assert!(left.is_empty(), "{left:?}");
         prop_assert_eq!(&*kernel.complaints.lock().unwrap(), &Vec::<String>::new());
         prop_assert_eq!((kernel.engine.totals().surprises, kernel.engine.mistakes().0), (0, 0));
+        // Everybody is somewhere.
+        kernel.introduce_all();
+        let has: Vec<u32> = kernel.engine.seats().map(|view| view.tasks).collect();
+        prop_assert_eq!(has.iter().sum::<u32>(), TASKS, "{:?}", has);
+        prop_assert!(kernel.engine.seats().all(|view| view.is_alive || view.tasks == 0));
     }
 }
 
@@ -246,7 +333,7 @@ fn whoever_waits_is_handed_over_and_idle_cpus_look_for_work() {
     kernel.step(Step::Pick(1, false));
     kernel.step(Step::Wake(0, 0));
     kernel.step(Step::Wake(1, 1));
-    kernel.step(Step::Swap);
+    kernel.step(Step::Swap(0));
     let mut outcome = Outcome::default();
     assert_eq!(kernel.engine.introduce(0, 2, &mut outcome), Some(2));
     assert_eq!(outcome.kicks.iter().collect::<Vec<_>>(), [1]);
@@ -281,8 +368,8 @@ impl Policy for Careless {
 fn a_successor_does_not_answer_for_the_mistakes_of_others() {
     let mut kernel = Kernel::new();
     for round in 0..2 {
-        kernel.engine.replace_policy(|_| Box::new(Careless(Mutex::default())));
-        kernel.engine.start_over(&mut Outcome::default());
+        kernel.engine.replace_policy(0, |_| Box::new(Careless(Mutex::default())));
+        kernel.engine.start_over(0, &mut Outcome::default());
         kernel.engine.introduce(0, u32::MAX, &mut Outcome::default());
         let task = kernel.tasks[0].0;
         let wake = Event { task, flags: enqueue_flags::WAKEUP, ..Event::new(EventKind::Enqueue, 0) };

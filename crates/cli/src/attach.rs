@@ -1,0 +1,85 @@
+//! `ekiden attach`, `ekiden detach`: which of the policies that run has a thread, a program or a control group (row S3).
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Result;
+use clap::Args;
+use ekiden_loader::{Status, Who, choose};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ekiden run wfq &  ekiden run fifo --beside &     two policies; wfq has everything
+  ekiden attach fifo --pid 4711                    a program with all its threads
+  ekiden attach fifo --comm nginx                  every program of that name
+  ekiden attach fifo --cgroup /sys/fs/cgroup/batch
+  ekiden attach fifo --tid 4712 --no-inherit       one thread, and not the ones that it starts
+
+It takes effect when a thread next waits for a CPU. For one's own threads that needs no privilege, for others CAP_SYS_NICE.
+See also: ekiden exec -p, ekiden status")]
+pub(crate) struct Attach {
+    /// The policy, by its name or the number that `ekiden status` shows
+    policy: String,
+    #[command(flatten)]
+    who: Chosen,
+    /// Children that are started from now on get the policy that everybody gets
+    #[arg(long)]
+    no_inherit: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ekiden detach --pid 4711
+  ekiden detach --comm nginx")]
+pub(crate) struct Detach {
+    #[command(flatten)]
+    who: Chosen,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct Chosen {
+    /// A process with all its threads
+    #[arg(long, value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+    /// One thread
+    #[arg(long, value_parser = clap::value_parser!(i32).range(1..))]
+    tid: Option<i32>,
+    /// Everybody in a control group and those below it, by its directory
+    #[arg(long, value_name = "DIR")]
+    cgroup: Option<PathBuf>,
+    /// Every process of this name
+    #[arg(long, value_name = "NAME")]
+    comm: Option<String>,
+}
+
+impl Chosen {
+    fn who(self) -> Who {
+        let Self { pid, tid, cgroup, comm } = self;
+        // Clap has seen to it that there is exactly one.
+        None.or(pid.map(Who::Process))
+            .or(tid.map(Who::Thread))
+            .or(cgroup.map(Who::Group))
+            .or(comm.map(Who::Named))
+            .unwrap_or(Who::Thread(0))
+    }
+}
+
+impl Attach {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let status = Status::read()?.unwrap_or_default();
+        let policy = status.find(Some(&self.policy))?;
+        let threads = choose(&self.who.who(), Some(policy.seat), !self.no_inherit)?;
+        println!("{} has {threads} threads more; `ekiden status` shows how it fares", policy.policy);
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Detach {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let threads = choose(&self.who.who(), None, false)?;
+        println!("{threads} threads are where everybody is");
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,51 @@
+//! `ekiden order`: which of the policies that run is asked first (row S2).
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use ekiden_loader::{Control, LoadError, Status};
+
+use crate::failure::{Exit, Failure};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ekiden order                 in which order they are asked
+  ekiden order fifo wfq        fifo first; those that are not named follow as they did
+
+A CPU that looks for work asks one after the other, and the first that has a task wins. One that is asked later has its turn ten
+times a second all the same.")]
+pub(crate) struct Order {
+    /// Policies, by their names or the numbers that `ekiden status` shows
+    #[arg(value_name = "POLICY")]
+    policies: Vec<String>,
+}
+
+impl Order {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let status = Status::read()?.unwrap_or_default();
+        if status.policies.is_empty() {
+            return Err(LoadError::NothingRuns.into());
+        }
+        let mut order = Vec::new();
+        for name in &self.policies {
+            let seat = status.find(Some(name))?.seat;
+            if order.contains(&seat) {
+                return Err(Failure::new(Exit::Usage, format!("{name} is named twice")).into());
+            }
+            order.push(seat);
+        }
+        let rest: Vec<u32> =
+            status.policies.iter().map(|policy| policy.seat).filter(|seat| !order.contains(seat)).collect();
+        order.extend(rest);
+        if !self.policies.is_empty() {
+            Control::open()?.reorder(&order)?;
+        }
+        for seat in order {
+            let name = status.policies.iter().find(|policy| policy.seat == seat);
+            println!("{}", name.map_or("?", |policy| &policy.policy));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,367 @@
+//! A CPU looks for work: who is asked, and what becomes of the answer.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use ekiden::abi::{BALANCE_TOO, Message, Outcome, RawToken, Reply, Status, pick_flags};
+use ekiden::{Call, CpuId, RefusalReason, TaskId};
+
+use crate::counters::Counters;
+use crate::engine::{Engine, Handling};
+use crate::fault::MistakeKind;
+use crate::seats::Seat;
+use crate::state::{Phase, State, Transition, UPGRADABLE};
+use crate::table::{Slot, token};
+
+/// How many answers of a policy are tried for one search for work before the CPU is sent round again. A policy that
+/// keeps the tokens of departed tasks gets that many refused at a time.
+pub const PICK_ATTEMPTS: u32 = 64;
+
+/// After how many ticks a policy that is asked later has its turn before one that has work all the time: a tenth of a second
+/// at 250 ticks a second.
+const TURN_TICKS: u32 = 25;
+
+/// The rank of nobody.
+const NO_RANK: u32 = u32::MAX;
+
+/// What became of a search for work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Something,
+    Nothing,
+    /// Only tokens that are worth nothing: the CPU has to come back.
+    TooMuch,
+}
+
+impl Engine {
+    /// A CPU looks for work: first the task that ran so far goes to the policy, then the policy chooses.
+    #[inline]
+    pub(crate) fn pick(&self, handling: &mut Handling<'_>) {
+        let cpu = handling.event.cpu;
+        if cpu >= self.nr_cpus() {
+            handling.outcome.status = Status::Invalid as i32;
+            return;
+        }
+        if handling.event.flags & pick_flags::PREV_RUNNABLE != 0 {
+            self.give_way(handling);
+        } else if let Some(slot) = self.tasks.get(handling.event.task) {
+            let seen = slot.state();
+            if UPGRADABLE && !self.is_home(seen) {
+                self.settle(handling, handling.event.task, slot);
+            } else if seen.phase() == Phase::Running {
+                slot.set_state(seen.in_phase(Phase::Blocked));
+                let seat = self.seat_of(seen);
+                if UPGRADABLE && seat.calls.has(Call::TaskBlocked) {
+                    slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
+                    self.slept(handling, seat, handling.event.task, slot);
+                }
+            }
+        }
+        if UPGRADABLE && self.order.len() > 1 {
+            return self.pick_of_several(handling, cpu);
+        }
+        let seat = &self.seats[self.order[0]];
+        match self.ask(handling, seat, cpu, seat.calls.has(Call::Balance)) {
+            Found::Something => {}
+            Found::Nothing => self.found_nothing(handling, cpu),
+            // Let the kernel do something else, and come back for the rest.
+            Found::TooMuch => handling.outcome.kicks.add(cpu),
+        }
+    }
+
+    /// Each policy is asked in order; the first that has a task wins. If none has, each may bring one from elsewhere
+    /// (papers/001, section III).
+    fn pick_of_several(&self, handling: &mut Handling<'_>, cpu: CpuId) {
+        let here = self.cpu(cpu);
+        let turn = match here.turn.load(Relaxed) {
+            0 => None,
+            seat => {
+                here.turn.store(0, Relaxed);
+                Some(seat as usize - 1)
+            }
+        };
+        let has_tasks = |seat: &&Seat| seat.tasks.load(Relaxed) > 0 && seat.is_taken();
+        let in_order = || self.order.iter().copied();
+        for seat in turn.into_iter().chain(in_order()).map(|seat| &self.seats[seat]).filter(has_tasks) {
+            match self.ask(handling, seat, cpu, false) {
+                Found::Something => return here.rank.store(u32::from(self.rank[seat.index]), Relaxed),
+                Found::Nothing => {}
+                Found::TooMuch => return handling.outcome.kicks.add(cpu),
+            }
+        }
+        for seat in in_order().map(|seat| &self.seats[seat]).filter(has_tasks) {
+            if !seat.calls.has(Call::Balance) {
+                continue;
+            }
+            let wish = self.call(handling, seat, &Message::about_cpu(Call::Balance, cpu), &[]).task;
+            let is_here = !wish.is_none() && self.bring(handling, seat, wish, cpu);
+            if is_here && self.ask(handling, seat, cpu, false) == Found::Something {
+                return here.rank.store(u32::from(self.rank[seat.index]), Relaxed);
+            }
+        }
+        here.rank.store(NO_RANK, Relaxed);
+        self.found_nothing(handling, cpu);
+    }
+
+    /// A task waits for a CPU on which one runs whose policy is asked later: that one has to go.
+    pub(crate) fn overtake(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId) {
+        let running = self.cpu(cpu).rank.load(Relaxed);
+        if running != NO_RANK && u32::from(self.rank[seat.index]) < running {
+            handling.outcome.kicks.add(cpu);
+        }
+    }
+
+    /// From time to time the policies that are asked later have their turns, so that none starves.
+    pub(crate) fn take_turns(&self, handling: &mut Handling<'_>, cpu: CpuId) {
+        let here = self.cpu(cpu);
+        let ticks = here.ticks.load(Relaxed) + 1;
+        here.ticks.store(ticks % TURN_TICKS, Relaxed);
+        if ticks < TURN_TICKS {
+            return;
+        }
+        let after = here.rank.load(Relaxed).saturating_add(1).min(self.order.len() as u32) as usize;
+        let (before, later) = self.order.split_at(after);
+        let has_tasks = |seat: &&usize| self.seats[**seat].tasks.load(Relaxed) > 0;
+        if let Some(seat) = later.iter().chain(&before[..before.len().saturating_sub(1)]).find(has_tasks) {
+            here.turn.store(*seat as u32 + 1, Relaxed);
+            handling.outcome.kicks.add(cpu);
+        }
+    }
+
+    /// Asks one policy.
+    #[inline]
+    fn ask(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, mut balance: bool) -> Found {
+        for _ in 0..PICK_ATTEMPTS {
+            let mut message = Message::about_cpu(Call::PickNextTask, cpu);
+            message.flags = if balance { BALANCE_TOO } else { 0 };
+            let reply = self.call(handling, seat, &message, &[]);
+            if reply.token.is_none() {
+                // A task that was brought here is picked next, once.
+                if balance && !reply.task.is_none() && self.bring(handling, seat, reply.task, cpu) {
+                    balance = false;
+                    continue;
+                }
+                return Found::Nothing;
+            }
+            if self.run(handling, seat, cpu, &reply) {
+                return Found::Something;
+            }
+            if !seat.is_taken() {
+                return Found::Nothing;
+            }
+        }
+        Found::TooMuch
+    }
+
+    /// The task that ran so far could go on. The policy gets its token before it chooses.
+    #[cold]
+    fn give_way(&self, handling: &mut Handling<'_>) {
+        let event = handling.event;
+        let Some(slot) = self.tasks.get(event.task) else { return };
+        slot.runtime_ns.store(event.runtime_ns, Relaxed);
+        if UPGRADABLE && !self.is_home(slot.state()) {
+            self.settle(handling, event.task, slot);
+        }
+        if UPGRADABLE && slot.choice() != slot.state().seat() {
+            self.change_policy(handling, event.task, slot);
+        }
+        let seen = slot.state();
+        self.transit(event.cpu, seen, Transition::GiveWay);
+        let call = match seen.phase() {
+            Phase::Running if seen.is_yielding() => Call::TaskYield,
+            Phase::Running => Call::TaskPreempt,
+            Phase::Blocked => Call::TaskWakeup,
+            Phase::New | Phase::Free => Call::TaskNew,
+            Phase::Ready | Phase::ReadyByTick => {
+                // The kernel bypassed us and ran it; the policy has its token already, for here or elsewhere.
+                if seen.cpu() == event.cpu {
+                    slot.set_state(seen.in_phase(Phase::ReadyByTick));
+                } else {
+                    self.move_to(handling, event.task, slot, seen, event.cpu, Phase::ReadyByTick);
+                }
+                return;
+            }
+        };
+        let state = seen.issue(Phase::ReadyByTick, event.cpu);
+        slot.set_state(state);
+        self.hand_token(handling, call, event.task, slot, state);
+        if UPGRADABLE && !self.is_home(slot.state()) {
+            self.settle(handling, event.task, slot);
+        }
+    }
+
+    /// Checks a token that was picked for `cpu`, and makes its task run if it is good.
+    #[inline]
+    fn run(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, reply: &Reply) -> bool {
+        let raw = reply.token;
+        let Some(slot) = self.tasks.get(raw.task) else {
+            self.refuse(handling, seat, cpu, raw, RefusalReason::Gone, None);
+            return false;
+        };
+        let seen = slot.state();
+        let phase = seen.phase();
+        let is_good = seen.serial() == raw.serial && raw.cpu == cpu && seen.cpu() == cpu && phase.is_waiting();
+        if !is_good || !slot.try_state(seen, seen.in_phase(Phase::Running)) {
+            let reason = if seen.serial() != raw.serial || is_good {
+                RefusalReason::Stale
+            } else if !phase.is_waiting() {
+                RefusalReason::NotReady
+            } else {
+                RefusalReason::WrongCpu
+            };
+            self.refuse(handling, seat, cpu, raw, reason, Some(slot));
+            return false;
+        }
+        let outcome = &mut *handling.outcome;
+        outcome.status = if phase == Phase::ReadyByTick { Status::KeepPrevious } else { Status::Run } as i32;
+        outcome.task = raw.task;
+        outcome.host_task = slot.host_task.load(Relaxed);
+        outcome.slice_ns = reply.slice_ns;
+        Counters::count(&self.counters(cpu, seat).picks);
+        if self.idle.note(cpu, false) {
+            self.tell_all(handling, Call::ExitIdle, cpu);
+        }
+        true
+    }
+
+    fn found_nothing(&self, handling: &mut Handling<'_>, cpu: CpuId) {
+        Counters::count(&self.counters(cpu, &self.seats[self.default_seat()]).idles);
+        if self.idle.note(cpu, true) {
+            self.tell_all(handling, Call::EnterIdle, cpu);
+        }
+    }
+
+    /// Moves the task that the policy wishes here, or another one if that cannot be. True if one was moved.
+    fn bring(&self, handling: &mut Handling<'_>, seat: &Seat, mut wish: TaskId, cpu: CpuId) -> bool {
+        for _ in 0..PICK_ATTEMPTS {
+            let Err(reason) = self.pull(handling, seat, wish, cpu) else { return true };
+            Counters::count(&self.counters(cpu, seat).refusals);
+            if !seat.calls.has(Call::BalanceErr) {
+                return false;
+            }
+            let message = Message { task: wish, flags: reason as u32, ..Message::about_cpu(Call::BalanceErr, cpu) };
+            self.call(handling, seat, &message, &[]);
+            wish = self.call(handling, seat, &Message::about_cpu(Call::Balance, cpu), &[]).task;
+            if wish.is_none() {
+                return false;
+            }
+        }
+        false
+    }
+
+    fn pull(&self, handling: &mut Handling<'_>, seat: &Seat, task: TaskId, cpu: CpuId) -> Result<(), RefusalReason> {
+        let slot = self.tasks.get(task).ok_or(RefusalReason::Gone)?;
+        let seen = slot.state();
+        if seen.seat() != seat.index {
+            // It has another policy by now.
+            return Err(RefusalReason::Gone);
+        }
+        match seen.phase() {
+            Phase::Ready => {}
+            Phase::ReadyByTick => {
+                // Its CPU tells us as soon as the task has left it.
+                slot.wanted_by.store(cpu, Relaxed);
+                return Err(RefusalReason::Busy);
+            }
+            _ => return Err(RefusalReason::NotReady),
+        }
+        if seen.cpu() == cpu {
+            return Err(RefusalReason::WrongCpu);
+        }
+        if !self.host.may_run(task, cpu) {
+            return Err(RefusalReason::NotAllowed);
+        }
+        if self.move_to(handling, task, slot, seen, cpu, Phase::Ready) { Ok(()) } else { Err(RefusalReason::Stale) }
+    }
+
+    /// Exchanges the token of a waiting task for one for `cpu`. False if someone else was faster.
+    pub(crate) fn move_to(
+        &self,
+        handling: &mut Handling<'_>,
+        task: TaskId,
+        slot: &Slot,
+        seen: State,
+        cpu: CpuId,
+        phase: Phase,
+    ) -> bool {
+        let state = seen.issue(phase, cpu);
+        if !slot.try_state(seen, state) {
+            return false;
+        }
+        let seat = self.seat_of(seen);
+        Counters::count(&self.counters(cpu, seat).migrations);
+        let mut message = self.message(handling, Call::MigrateTaskRq, task, slot).with_token(token(task, state));
+        message.cpu = cpu;
+        let old = self.call(handling, seat, &message, &[]).token;
+        if !old.is_none() && old != token(task, seen) {
+            self.mistake(seat, MistakeKind::WrongTokenReturned, Call::MigrateTaskRq, cpu, slot);
+            // What it gave back may be the only token of another task.
+            self.reissue(handling, seat, old, Call::MigrateTaskRq);
+        }
+        true
+    }
+
+    /// The task was woken for an idle CPU: asks the policy right away what that CPU is to run, so that the CPU does not
+    /// have to.
+    pub(crate) fn pick_for_idle(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, woken: TaskId) {
+        let reply = self.call(handling, seat, &Message::about_cpu(Call::PickNextTask, cpu), &[]);
+        if reply.token.is_none() || !self.run(handling, seat, cpu, &reply) || handling.outcome.task == woken {
+            if UPGRADABLE && self.order.len() > 1 {
+                self.cpu(cpu).rank.store(u32::from(self.rank[seat.index]), Relaxed);
+            }
+            return;
+        }
+        // Another task of that CPU comes first. The host can only place the woken one from here, so the other waits
+        // until the CPU asks for it, which it does now.
+        let picked = handling.outcome.task;
+        *handling.outcome = Outcome { kicks: handling.outcome.kicks, ..Outcome::default() };
+        handling.outcome.kicks.add(cpu);
+        if let Some(slot) = self.tasks.get(picked) {
+            self.wait_again(handling, picked, slot, cpu, RefusalReason::Busy);
+        }
+    }
+
+    /// A task that was picked does not run after all, and waits on `cpu` again.
+    pub(crate) fn wait_again(
+        &self,
+        handling: &mut Handling<'_>,
+        task: TaskId,
+        slot: &Slot,
+        cpu: CpuId,
+        reason: RefusalReason,
+    ) {
+        let seen = slot.state();
+        self.transit(cpu, seen, Transition::Refuse);
+        let state = seen.issue(Phase::Ready, cpu);
+        slot.set_state(state);
+        let mut message = self.message(handling, Call::PntErr, task, slot).with_token(token(task, state));
+        message.cpu = cpu;
+        message.flags = reason as u32;
+        self.call(handling, self.seat_of(state), &message, &[]);
+    }
+
+    /// Hands back a token that cannot be honoured.
+    #[cold]
+    fn refuse(
+        &self,
+        handling: &mut Handling<'_>,
+        seat: &Seat,
+        cpu: CpuId,
+        raw: RawToken,
+        reason: RefusalReason,
+        slot: Option<&Slot>,
+    ) {
+        Counters::count(&self.counters(cpu, seat).refusals);
+        if let (RefusalReason::WrongCpu, Some(slot)) = (reason, slot) {
+            // The other reasons arise when a task dies or moves while it waits, which is nobody's mistake.
+            self.mistake(seat, MistakeKind::Refused(reason), Call::PickNextTask, cpu, slot);
+        }
+        let mut message = match slot {
+            Some(slot) => self.message(handling, Call::PntErr, raw.task, slot),
+            None => Message { task: raw.task, ..Message::about_cpu(Call::PntErr, cpu) },
+        };
+        message.cpu = cpu;
+        message = message.with_token(raw);
+        message.flags = reason as u32;
+        self.call(handling, seat, &message, &[]);
+    }
+}

@@ -1,0 +1,438 @@
+//! Several policies at once: each has a seat, in the order in which they are asked; each task is at home with one of them
+//! (papers/001, section III; rows S2 and S3).
+
+use alloc::boxed::Box;
+use core::any::Any;
+use core::sync::atomic::Ordering::{Acquire, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use ekiden::abi::{Event, Kicks, Message, Outcome, Reply};
+use ekiden::{Call, Calls, Policy, TaskId};
+use spin::mutex::SpinMutex;
+
+use crate::counters::Totals;
+use crate::engine::{Engine, Handling};
+use crate::fault::{Fault, Mistake};
+use crate::state::{Home, Phase, State};
+use crate::table::Slot;
+
+/// How many policies there can be at once.
+pub const SEATS: usize = 8;
+
+/// The place of one policy.
+pub(crate) struct Seat {
+    pub(crate) index: usize,
+    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) calls: Calls,
+    /// Tasks of any other home in this seat are strangers to the policy. Nobody is at home where there is no policy (any more).
+    home: AtomicU64,
+    /// That of the policy that was here last.
+    last_home: Home,
+    /// How many tasks are at home here.
+    pub(crate) tasks: AtomicU32,
+    pub(crate) mistakes: AtomicU32,
+    /// How many of them were those of policies before this one.
+    pub(crate) mistakes_before: u32,
+    pub(crate) last_mistake: SpinMutex<Option<Mistake>>,
+    fault: SpinMutex<Option<Fault>>,
+}
+
+/// Nobody.
+struct Gone;
+
+impl Policy for Gone {
+    fn calls(&self) -> Calls {
+        Calls::NONE
+    }
+
+    fn deliver(&self, _: &Message, _: &[u8]) -> Reply {
+        Reply::default()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+impl Seat {
+    pub(crate) fn free(index: usize) -> Self {
+        Self {
+            index,
+            policy: Box::new(Gone),
+            calls: Calls::NONE,
+            home: AtomicU64::new(Home::NOWHERE.0),
+            last_home: Home::in_seat(index),
+            tasks: AtomicU32::new(0),
+            mistakes: AtomicU32::new(0),
+            mistakes_before: 0,
+            last_mistake: SpinMutex::new(None),
+            fault: SpinMutex::new(None),
+        }
+    }
+
+    #[inline]
+    fn home(&self) -> Home {
+        Home(self.home.load(Acquire))
+    }
+
+    /// Whether a policy is here that can be called.
+    #[inline]
+    pub(crate) fn is_taken(&self) -> bool {
+        self.home() != Home::NOWHERE
+    }
+
+    /// Somebody sits down who knows none of the tasks.
+    fn take(&mut self, policy: Box<dyn Policy>) {
+        self.calls = policy.calls();
+        self.policy = policy;
+        self.last_home = self.last_home.next();
+        self.mistakes_before = self.mistakes.load(Relaxed);
+        *self.fault.get_mut() = None;
+        *self.home.get_mut() = self.last_home.0;
+    }
+}
+
+/// A policy as `status` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeatView {
+    /// Its seat.
+    pub seat: usize,
+    /// Whether it is called; if not, it was taken out.
+    pub is_alive: bool,
+    /// Whether tasks for which nobody has chosen have it.
+    pub is_default: bool,
+    /// How many tasks have it.
+    pub tasks: u32,
+    /// How many mistakes of it the engine has put right.
+    pub mistakes: u32,
+    /// The newest of them.
+    pub last_mistake: Option<Mistake>,
+    /// Why the engine has taken it out, if it did.
+    pub fault: Option<Fault>,
+    /// Sums of what the CPUs counted.
+    pub totals: Totals,
+}
+
+/// Why a task does not get the policy that somebody wants for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotChosen {
+    /// There is no such task.
+    NoTask,
+    /// No policy has this seat.
+    NoPolicy,
+}
+
+impl Engine {
+    /// The policies, in the order in which they are asked.
+    pub fn seats(&self) -> impl Iterator<Item = SeatView> {
+        self.order.iter().map(|seat| {
+            let seat = &self.seats[*seat];
+            let mut totals = Totals::default();
+            self.cpus.iter().for_each(|cpu| cpu.counters[seat.index].add_to(&mut totals));
+            SeatView {
+                seat: seat.index,
+                is_alive: seat.is_taken(),
+                is_default: self.default_seat() == seat.index,
+                tasks: seat.tasks.load(Relaxed),
+                mistakes: seat.mistakes.load(Relaxed),
+                last_mistake: *seat.last_mistake.lock(),
+                fault: seat.fault.lock().clone(),
+                totals,
+            }
+        })
+    }
+
+    /// The seats that are taken, in the order in which their policies are asked.
+    pub fn order(&self) -> &[usize] {
+        &self.order
+    }
+
+    /// Whether there is no policy left.
+    pub fn is_over(&self) -> bool {
+        self.faulted.load(Acquire)
+    }
+
+    /// The seat of the policy that gets the tasks for which nobody has chosen.
+    pub fn default_seat(&self) -> usize {
+        self.default_seat.load(Relaxed) as usize % SEATS
+    }
+
+    /// Adds a policy, as the last one that is asked. Returns its seat; the policy comes back if there is no room.
+    /// `is_default` says that it gets all tasks for which nobody has chosen; they have to be [introduced](Self::introduce) to
+    /// it. `outcome` comes in zeroed. No event may be under way; `&mut self` says so.
+    ///
+    /// # Errors
+    /// When all seats are taken.
+    pub fn add(
+        &mut self,
+        policy: Box<dyn Policy>,
+        is_default: bool,
+        outcome: &mut Outcome,
+    ) -> Result<usize, Box<dyn Policy>> {
+        let Some(index) = (0..SEATS).find(|seat| !self.order.contains(seat)) else { return Err(policy) };
+        if self.order.len() == 1 {
+            // From here on timers are told apart; one may be under way.
+            let first = self.order[0];
+            self.cpus.iter_mut().for_each(|cpu| *cpu.due_ns[first].get_mut() = 1);
+        }
+        self.seats[index].take(policy);
+        self.order.push(index);
+        if is_default {
+            self.change_default(index);
+        }
+        self.ranks();
+        self.tell_of_idle_cpus(index, outcome);
+        Ok(index)
+    }
+
+    /// Takes a policy away, and gives it back. Its tasks get the default one, or, if it was that, the first of those that stay;
+    /// they have to be [introduced](Self::introduce). No event may be under way; `&mut self` says so.
+    pub fn remove(&mut self, seat: usize) -> Option<Box<dyn Policy>> {
+        let at = self.order.iter().position(|other| *other == seat)?;
+        self.order.remove(at);
+        self.ranks();
+        *self.seats[seat].home.get_mut() = Home::NOWHERE.0;
+        self.seats[seat].calls = Calls::NONE;
+        self.find_default();
+        Some(core::mem::replace(&mut self.seats[seat].policy, Box::new(Gone)))
+    }
+
+    /// Asks policies in another order; `order` names the seat of each. False if it does not. No event may be under way.
+    pub fn reorder(&mut self, order: &[usize]) -> bool {
+        let is_same = order.len() == self.order.len() && self.order.iter().all(|seat| order.contains(seat));
+        if is_same {
+            self.order.copy_from_slice(order);
+            self.ranks();
+        }
+        is_same
+    }
+
+    /// Chooses the policy of a task, and, if it `inherits`, of the children that it has from now on; `None` for the one that
+    /// everybody gets. Takes effect when the task next waits for a CPU.
+    ///
+    /// # Errors
+    /// If there is no such task or policy.
+    pub fn choose(&self, task: TaskId, seat: Option<usize>, inherits: bool) -> Result<(), NotChosen> {
+        let slot = self.tasks.get(task).ok_or(NotChosen::NoTask)?;
+        match seat {
+            Some(seat) if !self.seats.get(seat).is_some_and(Seat::is_taken) => return Err(NotChosen::NoPolicy),
+            Some(seat) => slot.choose(seat, true, inherits),
+            None => slot.choose(self.default_seat(), false, false),
+        }
+        Ok(())
+    }
+
+    /// Swaps the policy in a seat for its successor. No event may be under way; `&mut self` says so.
+    pub fn replace_policy(&mut self, seat: usize, swap: impl FnOnce(Box<dyn Policy>) -> Box<dyn Policy>) {
+        let seat = &mut self.seats[seat];
+        let old = core::mem::replace(&mut seat.policy, Box::new(Gone));
+        seat.policy = swap(old);
+        seat.calls = seat.policy.calls();
+    }
+
+    /// Makes all tasks of a seat strangers to a policy that has just [replaced](Self::replace_policy) another one, and took
+    /// over no state from it. The policy hears of a task when the next event is about it, or when [`introduce`](Self::introduce)
+    /// comes to it: one that waits is new to it then, any other when it comes to wait for a CPU. So every task has a policy
+    /// all the time.
+    ///
+    /// All tasks have to be introduced before the next policy takes over. `outcome` comes in zeroed, and asks for what the
+    /// policy wants at once. No event may be under way; `&mut self` says so.
+    ///
+    /// Cost: one call for each idle CPU, if the policy asks for that; none for tasks.
+    pub fn start_over(&mut self, seat: usize, outcome: &mut Outcome) {
+        let index = seat;
+        let seat = &mut self.seats[seat];
+        if *seat.home.get_mut() != Home::NOWHERE.0 {
+            seat.last_home = seat.last_home.next();
+            *seat.home.get_mut() = seat.last_home.0;
+        }
+        seat.mistakes_before = seat.mistakes.load(Relaxed);
+        self.tell_of_idle_cpus(index, outcome);
+    }
+
+    fn tell_of_idle_cpus(&self, seat: usize, outcome: &mut Outcome) {
+        let event = Event::default();
+        let handling = &mut Handling { event: &event, outcome };
+        let seat = &self.seats[seat];
+        for cpu in (0..self.nr_cpus()).filter(|cpu| seat.calls.has(Call::EnterIdle) && self.idle.contains(*cpu)) {
+            self.tell_cpu(handling, seat, Call::EnterIdle, cpu);
+        }
+        self.end(handling);
+    }
+
+    /// Tells policies of tasks that are strangers to theirs, in at most `most` slots from `first` on; events may come
+    /// meanwhile. Returns where to go on, or `None` when they have heard of all: every CPU looks for work then, as what runs
+    /// was chosen by somebody else.
+    ///
+    /// Cost: one look for each slot that was ever in use, and one call for each task that waits.
+    pub fn introduce(&self, first: u32, most: u32, outcome: &mut Outcome) -> Option<u32> {
+        let event = Event::default();
+        let handling = &mut Handling { event: &event, outcome };
+        let end = first.saturating_add(most);
+        for view in self.tasks.between(first, end) {
+            let Some(slot) = self.tasks.get(view.id) else { continue };
+            if self.is_home(view.state) && !self.is_to_leave(slot, view.state) {
+                continue;
+            }
+            self.settle(handling, view.id, slot);
+            if self.idle.contains(view.state.cpu()) && !handling.outcome.kicks.is_all() {
+                handling.outcome.kicks.add(view.state.cpu());
+            }
+        }
+        let next = (end < self.tasks.untouched()).then_some(end);
+        if next.is_none() {
+            handling.outcome.kicks = Kicks::ALL;
+        }
+        self.end(handling);
+        next
+    }
+
+    /// Whether the policy of the task has heard of it.
+    #[inline]
+    pub(crate) fn is_home(&self, state: State) -> bool {
+        state.home() == self.seats[state.seat()].home()
+    }
+
+    /// Whether a task for which nobody has chosen is at home where it is not to stay. Its policy is not the default one any more.
+    fn is_to_leave(&self, slot: &Slot, state: State) -> bool {
+        !slot.is_chosen() && state.seat() != self.default_seat() && slot.choice() != self.default_seat()
+    }
+
+    /// Finds the task a policy that has heard of it; a panic there is followed by the next policy.
+    #[cold]
+    pub(crate) fn settle(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+        if self.is_to_leave(slot, slot.state()) {
+            slot.choose(self.default_seat(), false, false);
+        }
+        while !self.is_home(slot.state()) && self.meet(handling, task, slot) {}
+    }
+
+    /// The policy hears of a task that is a stranger to it. False if there is no policy left.
+    fn meet(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
+        let seen = slot.state();
+        if self.is_home(seen) {
+            return true;
+        }
+        let mut seat = &self.seats[slot.choice()];
+        if !seat.is_taken() {
+            seat = &self.seats[self.default_seat()];
+            slot.choose(seat.index, false, false);
+        }
+        let home = seat.home();
+        if home == Home::NOWHERE {
+            return false;
+        }
+        // Events of one task do not overlap, but one may come while the task is being introduced: the faster one does it.
+        let is_waiting = seen.phase().is_waiting();
+        let state = if is_waiting { seen.issue(seen.phase(), seen.cpu()) } else { seen.in_phase(Phase::New) }.at(home);
+        if slot.try_state(seen, state) {
+            self.seats[seen.seat()].tasks.fetch_sub(1, Relaxed);
+            seat.tasks.fetch_add(1, Relaxed);
+            if is_waiting {
+                self.hand_token(handling, Call::TaskNew, task, slot, state);
+            }
+        }
+        true
+    }
+
+    /// The task waits from now on, and somebody has chosen another policy for it since it last did. It leaves the one that it
+    /// has, and is new to the other.
+    #[cold]
+    pub(crate) fn change_policy(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+        let seen = slot.state();
+        let (old, new) = (&self.seats[seen.seat()], &self.seats[slot.choice()]);
+        let home = new.home();
+        if home == Home::NOWHERE {
+            slot.choose(old.index, false, false);
+            return;
+        }
+        // Its token, if there is one, is worthless from here on.
+        slot.set_state(seen.issue(Phase::New, seen.cpu()).at(home));
+        old.tasks.fetch_sub(1, Relaxed);
+        new.tasks.fetch_add(1, Relaxed);
+        if old.is_taken() && seen.phase() != Phase::New {
+            self.take_back(handling, old, task, slot);
+        }
+    }
+
+    /// A new task gets its policy: that of its parent if children inherit it.
+    pub(crate) fn first_choice(&self, handling: &Handling<'_>, slot: &Slot) {
+        let legacy = self.tasks.get(handling.event.task).and_then(Slot::legacy);
+        let legacy = legacy.filter(|seat| self.seats[*seat].is_taken());
+        let seat = legacy.unwrap_or_else(|| self.default_seat());
+        slot.choose(seat, legacy.is_some(), legacy.is_some());
+        let home = self.seats[seat].home();
+        let home = if home == Home::NOWHERE { Home::in_seat(seat) } else { home };
+        slot.set_state(slot.state().at(home));
+        self.seats[seat].tasks.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn leaves(&self, slot: &Slot) {
+        self.seats[slot.state().seat()].tasks.fetch_sub(1, Relaxed);
+    }
+
+    /// Takes the policy in a seat out: it is not called any more, and its tasks are strangers to others. The first reason is
+    /// kept. The host is told, and introduces the tasks; if no policy is left, every later event says so.
+    #[cold]
+    pub(crate) fn take_out_of(&self, seat: &Seat, fault: Option<Fault>) {
+        if Home(seat.home.swap(Home::NOWHERE.0, Release)) == Home::NOWHERE {
+            return;
+        }
+        if let Some(fault) = fault {
+            *seat.fault.lock() = Some(fault);
+        }
+        self.find_default();
+        self.host.policy_fell(seat.index as u32);
+    }
+
+    /// Makes sure that the default policy is one that can be called, and notes if there is none left.
+    fn find_default(&self) {
+        if self.seats[self.default_seat()].is_taken() {
+            return;
+        }
+        match self.order.iter().find(|seat| self.seats[**seat].is_taken()) {
+            Some(seat) => self.default_seat.store(*seat as u32, Relaxed),
+            None => self.faulted.store(true, Release),
+        }
+    }
+
+    fn change_default(&mut self, seat: usize) {
+        *self.default_seat.get_mut() = seat as u32;
+    }
+
+    /// Notes at which place in the order each seat is.
+    fn ranks(&mut self) {
+        self.rank = [u8::MAX; SEATS];
+        for (rank, seat) in self.order.iter().enumerate() {
+            self.rank[*seat] = rank as u8;
+        }
+    }
+
+    /// Why all policies were taken out, if they were: the reason of the first that has one.
+    pub fn fault(&self) -> Option<Fault> {
+        if !self.faulted.load(Acquire) {
+            return None;
+        }
+        self.order.iter().find_map(|seat| self.seats[*seat].fault.lock().clone())
+    }
+
+    /// Takes all policies out: every later event ends with [`Status::Fault`](ekiden::abi::Status::Fault). The first reason is
+    /// kept.
+    #[cold]
+    pub fn take_out(&self, fault: Fault) {
+        for seat in &self.order {
+            let mut first = self.seats[*seat].fault.lock();
+            if first.is_none() {
+                *first = Some(fault.clone());
+            }
+        }
+        self.faulted.store(true, Release);
+    }
+
+    /// Takes all policies out without touching memory that has to be allocated: for a host that cannot know in which state
+    /// things are. The host keeps the reason.
+    #[cold]
+    pub fn silence(&self) {
+        self.faulted.store(true, Release);
+    }
+}

@@ -1,0 +1,37 @@
+//! The links that keep the scheduler in the kernel, found by those who join it.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use libbpf_rs::{
+    libbpf_sys::bpf_link_get_fd_by_id,
+    query::{LinkInfoIter, LinkTypeInfo, MapInfoIter, ProgInfoIter},
+};
+
+use crate::error::{LoadError, Result};
+
+/// The link of the operations, and that of the program for timers. The scheduler stays as long as anybody holds them.
+pub(crate) fn of_scheduler() -> Result<(OwnedFd, OwnedFd)> {
+    let maps: Vec<u32> = MapInfoIter::default().filter(|map| map.name == "ekiden_ops").map(|map| map.id).collect();
+    let programs: Vec<u32> =
+        ProgInfoIter::default().filter(|program| program.name == "ekiden_on_timer").map(|program| program.id).collect();
+    let (mut operations, mut timer) = (None, None);
+    for link in LinkInfoIter::default() {
+        match link.info {
+            LinkTypeInfo::StructOps(info) if maps.contains(&info.map_id) => operations = Some(link.id),
+            LinkTypeInfo::Tracing(_) if programs.contains(&link.prog_id) => timer = Some(link.id),
+            _ => {}
+        }
+    }
+    Ok((hold(operations)?, hold(timer)?))
+}
+
+fn hold(link: Option<u32>) -> Result<OwnedFd> {
+    let gone = || LoadError::CannotJoin("their BPF links are not found; stop them, and start this one first".into());
+    // SAFETY: takes a number.
+    let fd = unsafe { bpf_link_get_fd_by_id(link.ok_or_else(gone)?) };
+    if fd < 0 {
+        return Err(gone());
+    }
+    // SAFETY: a descriptor that has just been opened, for nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What BPF and Rust call: events go in through a guard, faults come out, timers go off, questions are answered.
+ */
+#include <linux/cpu.h>
+#include <linux/cpumask.h>
+#include <linux/hrtimer.h>
+#include <linux/ktime.h>
+#include <linux/percpu.h>
+#include <linux/sched.h>
+#include <linux/workqueue.h>
+#include "host.h"
+
+/* For kfuncs.c. */
+void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
+void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
+void ekiden_do_arm_timer(u32 cpu, u64 delay_ns);
+int ekiden_do_attach(void);
+void ekiden_do_detach(void);
+
+DEFINE_PER_CPU(unsigned long, ekiden_guard_sp);
+
+/* ---- faults ---- */
+
+/* Why a policy on this CPU has just panicked. */
+static DEFINE_PER_CPU(struct text, last_words);
+
+/* The newest reason for which a policy, or the engine, was taken out. */
+static struct text fault_text;
+static atomic_t fault_taken = ATOMIC_INIT(0);
+static bool over;
+
+struct text candidate_text;
+
+bool is_over(void)
+{
+	return smp_load_acquire(&over);
+}
+
+void begin_anew(void)
+{
+	fault_text.len = 0;
+	atomic_set(&fault_taken, 0);
+	over = false;
+}
+
+/* Out of the innermost guarded call. */
+static __noreturn void leave(void)
+{
+	ekiden_leave(LEFT);
+	/* Not reached. objtool cannot know that, and a loop keeps the code after it from being fallen into. */
+	for (;;)
+		cpu_relax();
+}
+
+/* A policy that runs has panicked. Its call ends, and the engine goes on without it. */
+static __noreturn void policy_fault(const char *text, size_t len)
+{
+	set_text(this_cpu_ptr(&last_words), text, len);
+	leave();
+}
+
+/* A policy that does not run yet has panicked. Nobody else comes to harm. */
+static __noreturn void candidate_fault(const char *text, size_t len)
+{
+	set_text(&candidate_text, text, len);
+	leave();
+}
+
+/* The engine itself has panicked. All policies end with it. */
+void ekiden_c_fault(const char *text, size_t len);
+void ekiden_c_fault(const char *text, size_t len)
+{
+	if (!atomic_xchg(&fault_taken, 1))
+		set_text(&fault_text, text, len);
+	smp_store_release(&over, true);
+	ekiden_rs_silence();
+	if (!this_cpu_read(ekiden_guard_sp))
+		panic("ekiden: Rust panicked outside a guarded call: %.*s", (int)len, text);
+	leave();
+}
+
+int ekiden_do_fault_text(char *text, u32 size)
+{
+	size_t len = min_t(size_t, fault_text.len, size - 1);
+
+	memcpy(text, fault_text.bytes, len);
+	text[len] = 0;
+	return len;
+}
+
+/* ---- events ---- */
+
+void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len)
+{
+	unsigned long flags;
+
+	local_irq_save(flags);
+	if (unlikely(guarded(ekiden_rs_deliver, event, outcome, payload, len, 0) == LEFT))
+		outcome->status = EKIDEN_FAULT;
+	local_irq_restore(flags);
+}
+
+void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome)
+{
+	deliver(event, outcome, NULL, 0);
+}
+
+/* What a new task may inherit from: the one that has just made it. */
+static u64 parent_of(const struct task_struct *p)
+{
+	u64 parent = current->scx.dsq_vtime;
+
+	if (READ_ONCE(p->__state) != TASK_NEW || !parent || ekiden_rs_host_task(parent) != current)
+		return 0;
+	return parent;
+}
+
+/* A task comes under our care: first it gets a place in the engine's table, then its nice value. */
+void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome)
+{
+	struct ekiden_event init = { .kind = EKIDEN_TASK_INIT, .task = parent_of(p), .args = { (u64)p, p->pid } };
+
+	deliver(&init, outcome, NULL, 0);
+	event->task = outcome->task;
+	if (outcome->status == EKIDEN_DONE)
+		deliver(event, outcome, NULL, 0);
+	outcome->task = event->task;
+}
+
+int ekiden_do_attach(void)
+{
+	int ret = -ENODEV;
+
+	mutex_lock(&control);
+	if (running.nr && !running.attached) {
+		running.attached = true;
+		ret = 0;
+	}
+	mutex_unlock(&control);
+	return ret;
+}
+
+static void reap_later(struct work_struct *work)
+{
+	reap();
+}
+
+static DECLARE_WORK(reap_work, reap_later);
+
+void ekiden_do_detach(void)
+{
+	WRITE_ONCE(running.attached, false);
+	schedule_work(&reap_work);
+}
+
+void ekiden_calls_ended(void);
+void ekiden_calls_ended(void)
+{
+	flush_work(&reap_work);
+}
+
+/* ---- timers, one per CPU ---- */
+
+struct ekiden_timer {
+	struct hrtimer timer;
+	u32 cpu;
+	u32 tenancy;	/* of whoever armed it */
+};
+
+/* Counts policies that took over from a stranger, whose timers mean nothing to them. */
+static u32 tenancy;
+
+void forget_timers(void)
+{
+	WRITE_ONCE(tenancy, tenancy + 1);
+}
+
+static DEFINE_PER_CPU(struct ekiden_timer, timers);
+
+/* What a call outside of every operation of sched_ext asks for. After a fault, the next operation on any CPU tells the kernel. */
+void carry_out(const struct ekiden_outcome *outcome)
+{
+	if (outcome->status == EKIDEN_FAULT)
+		ekiden_timer_fired(~0ULL);
+	else if (outcome->kicks)
+		ekiden_timer_fired(outcome->kicks);
+}
+
+static enum hrtimer_restart timer_expired(struct hrtimer *timer)
+{
+	struct ekiden_timer *own = container_of(timer, struct ekiden_timer, timer);
+	struct ekiden_event event = { .kind = EKIDEN_TIMER, .cpu = own->cpu };
+	struct ekiden_outcome outcome = {};
+
+	if (own->tenancy != READ_ONCE(tenancy))
+		return HRTIMER_NORESTART;
+	rcu_read_lock();
+	deliver(&event, &outcome, NULL, 0);
+	carry_out(&outcome);
+	rcu_read_unlock();
+	if (outcome.status == EKIDEN_FAULT || !outcome.timer_ns)
+		return HRTIMER_NORESTART;
+	hrtimer_forward_now(timer, ns_to_ktime(outcome.timer_ns));
+	return HRTIMER_RESTART;
+}
+
+/* The timer runs on the CPU that arms it, wherever the call that it was for belongs. */
+void ekiden_do_arm_timer(u32 cpu, u64 delay_ns)
+{
+	if (cpu >= nr_cpu_ids)
+		return;
+	per_cpu_ptr(&timers, cpu)->tenancy = READ_ONCE(tenancy);
+	hrtimer_start(&per_cpu_ptr(&timers, cpu)->timer, ns_to_ktime(delay_ns), HRTIMER_MODE_REL_PINNED_HARD);
+}
+
+/* Tasks whose policy is gone. */
+
+/* How long after a policy fell its tasks go to another one: what CPUs have done up to then is seen by all. */
+#define REHOME_AFTER_NS 200000
+/* And how long it is from some to the next. */
+#define REHOME_AGAIN_NS 20000
+
+static struct {
+	struct hrtimer timer;
+	atomic_t anew;		/* begins with the first task */
+	u64 next;
+} rehome;
+
+/* Some tasks at a time, in an interrupt: whatever else could do it is a task that may have to wait itself. */
+static s64 introduce_some(u64 first)
+{
+	struct ekiden_outcome outcome = {};
+	s64 next = guarded(ekiden_rs_introduce, first, &outcome, 0, 0, 0);
+
+	if (next == LEFT)
+		outcome.status = EKIDEN_FAULT;
+	if (outcome.timer_ns)
+		ekiden_do_arm_timer(smp_processor_id(), outcome.timer_ns);
+	carry_out(&outcome);
+	return outcome.status == EKIDEN_FAULT ? -EIO : next;
+}
+
+static enum hrtimer_restart rehome_some(struct hrtimer *timer)
+{
+	s64 next;
+
+	if (atomic_xchg(&rehome.anew, 0))
+		rehome.next = 0;
+	rcu_read_lock();
+	next = introduce_some(rehome.next);
+	rcu_read_unlock();
+	if (next < 0 || (!next && !atomic_read(&rehome.anew)))
+		return HRTIMER_NORESTART;
+	rehome.next = next;
+	hrtimer_forward_now(timer, ns_to_ktime(REHOME_AGAIN_NS));
+	return HRTIMER_RESTART;
+}
+
+/* Called by the engine, on the CPU on which it happened. */
+void ekiden_c_policy_fell(u32 number);
+void ekiden_c_policy_fell(u32 number)
+{
+	struct text *words = this_cpu_ptr(&last_words);
+	struct seat *seat = &running.seats[number % EKIDEN_SEATS];
+
+	seat->fault = *words;
+	fault_text = *words;
+	words->len = 0;
+	if (!ekiden_rs_any_alive())
+		smp_store_release(&over, true);
+	atomic_set(&rehome.anew, 1);
+	hrtimer_start(&rehome.timer, ns_to_ktime(REHOME_AFTER_NS), HRTIMER_MODE_REL_PINNED_HARD);
+}
+
+int introduce_tasks(void)
+{
+	s64 next = 0;
+
+	do {
+		rcu_read_lock();
+		local_irq_disable();
+		next = introduce_some(next);
+		local_irq_enable();
+		rcu_read_unlock();
+		cond_resched();
+	} while (next > 0);
+	return next;
+}
+
+void set_up_timers(void)
+{
+	int cpu;
+
+	hrtimer_setup(&rehome.timer, rehome_some, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
+	for_each_possible_cpu(cpu) {
+		struct ekiden_timer *own = per_cpu_ptr(&timers, cpu);
+
+		own->cpu = cpu;
+		hrtimer_setup(&own->timer, timer_expired, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
+	}
+}
+
+void cancel_timers(void)
+{
+	int cpu;
+
+	hrtimer_cancel(&rehome.timer);
+	for_each_possible_cpu(cpu)
+		hrtimer_cancel(&per_cpu_ptr(&timers, cpu)->timer);
+}
+
+/* ---- answers to Rust ---- */
+
+u64 ekiden_c_now_ns(void);
+u64 ekiden_c_now_ns(void)
+{
+	return ktime_get_mono_fast_ns();
+}
+
+bool ekiden_c_may_run(const struct task_struct *p, u32 cpu);
+bool ekiden_c_may_run(const struct task_struct *p, u32 cpu)
+{
+	if (cpu >= nr_cpu_ids || !cpu_online(cpu) || !cpumask_test_cpu(cpu, p->cpus_ptr))
+		return false;
+	/* A task that has pinned itself for a moment stays where it is. */
+	return !p->migration_disabled || task_cpu(p) == cpu;
+}
+
+static void copy_mask(const struct cpumask *mask, u64 *words, size_t len)
+{
+	size_t i;
+
+	memset(words, 0, len * sizeof(*words));
+	for (i = 0; i < min_t(size_t, len, BITS_TO_LONGS(nr_cpu_ids)); i++)
+		words[i] = cpumask_bits(mask)[i];
+}
+
+void ekiden_c_allowed_cpus(const struct task_struct *p, u64 *words, size_t len);
+void ekiden_c_allowed_cpus(const struct task_struct *p, u64 *words, size_t len)
+{
+	copy_mask(p->cpus_ptr, words, len);
+}
+
+static bool may_run(u64 task, u32 cpu)
+{
+	const struct task_struct *p = ekiden_rs_host_task(task);
+
+	return p && ekiden_c_may_run(p, cpu);
+}
+
+static void allowed_cpus(u64 task, u64 *words, size_t len)
+{
+	const struct task_struct *p = ekiden_rs_host_task(task);
+
+	copy_mask(p ? p->cpus_ptr : cpu_none_mask, words, len);
+}
+
+const struct ekiden_host_table candidate_host = {
+	.now_ns = ekiden_c_now_ns,
+	.may_run = may_run,
+	.allowed_cpus = allowed_cpus,
+	.idle_cpus = ekiden_rs_idle_cpus,
+	.fault = (void (*)(const char *, size_t))candidate_fault,
+};
+
+const struct ekiden_host_table running_host = {
+	.now_ns = ekiden_c_now_ns,
+	.may_run = may_run,
+	.allowed_cpus = allowed_cpus,
+	.idle_cpus = ekiden_rs_idle_cpus,
+	.fault = (void (*)(const char *, size_t))policy_fault,
+};

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What the C files of ekiden.ko know of each other. */
+#ifndef EKIDEN_HOST_H
+#define EKIDEN_HOST_H
+
+#include <linux/fs.h>
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include "ekiden.h"
+#include "ekiden_control.h"
+
+/* ---- the Rust half ---- */
+
+s64 ekiden_rs_create(const struct ekiden_policy_table *table, struct ekiden_create *args, void *arena, size_t arena_len,
+		     u32 nr_cpus);
+s64 ekiden_rs_add(const struct ekiden_policy_table *table, void *made, u64 is_default, struct ekiden_outcome *outcome);
+s64 ekiden_rs_remove(u64 seat);
+s64 ekiden_rs_reorder(const u8 *order, size_t len);
+s64 ekiden_rs_choose(u64 task, u64 seat, u64 inherits);
+u64 ekiden_rs_order(void);
+u64 ekiden_rs_default(void);
+bool ekiden_rs_any_alive(void);
+u64 ekiden_rs_calls(void);
+s64 ekiden_rs_swap(u64 seat, const struct ekiden_policy_table *table, struct ekiden_create *args, void *successor,
+		   struct ekiden_outcome *outcome);
+s64 ekiden_rs_save(u64 seat, u32 cpu, void *room, size_t len);
+s64 ekiden_rs_introduce(u64 first, struct ekiden_outcome *outcome);
+u64 ekiden_rs_task_count(void);
+s64 ekiden_rs_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
+s64 ekiden_rs_status(char *buffer, size_t len, u64 seat);
+void ekiden_rs_forget(void);
+void ekiden_rs_silence(void);
+const void *ekiden_rs_host_task(u64 task);
+void ekiden_rs_idle_cpus(u64 *words, size_t len);
+
+/* ---- guarded entry, guard_<arch>.S ---- */
+
+typedef s64 (*ekiden_guarded_fn)(u64 a, u64 b, u64 c, u64 d, u64 e);
+asmlinkage s64 ekiden_guarded(u64 a, u64 b, u64 c, u64 d, u64 e, ekiden_guarded_fn fn);
+asmlinkage void ekiden_leave(s64 result);
+
+/* What ekiden_guarded() returns when Rust has left by ekiden_leave(). */
+#define LEFT (-1000)
+
+#define guarded(fn, a, b, c, d, e) \
+	ekiden_guarded((u64)(a), (u64)(b), (u64)(c), (u64)(d), (u64)(e), (ekiden_guarded_fn)(void *)(fn))
+
+/* ---- kfuncs.c ---- */
+
+void ekiden_timer_fired(u64 kicks);
+int ekiden_register_kfuncs(void);
+
+/* ---- calls.c: what BPF and Rust call ---- */
+
+#define TEXT_LEN 256
+
+struct text {
+	u32 len;
+	char bytes[TEXT_LEN];
+};
+
+static inline void set_text(struct text *text, const char *bytes, size_t len)
+{
+	text->len = min(len, sizeof(text->bytes));
+	memcpy(text->bytes, bytes, text->len);
+}
+
+/* For string literals. */
+#define say(text, literal) set_text(text, literal, sizeof(literal) - 1)
+
+/* The host of a policy that runs, and of one that does not yet: what it says when it panics is in `candidate_text` then. */
+extern const struct ekiden_host_table running_host, candidate_host;
+extern struct text candidate_text;
+
+/* Whether any policy chooses CPUs itself, for BPF to look at. */
+extern bool ekiden_asks_for_cpu;
+
+void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
+void carry_out(const struct ekiden_outcome *outcome);
+int introduce_tasks(void);
+void forget_timers(void);
+void set_up_timers(void);
+void cancel_timers(void);
+/* Whether all policies are gone. */
+bool is_over(void);
+/* Before the first of a new engine comes. */
+void begin_anew(void);
+/* The newest reason, copied with a zero at its end. */
+int ekiden_do_fault_text(char *text, u32 size);
+
+/* ---- modules.c: policies that could run ---- */
+
+struct policy {
+	const struct ekiden_policy_table *table;
+	struct module *owner;
+	struct list_head node;
+};
+
+/* A policy with what it was made of. */
+struct instance {
+	const struct policy *policy;
+	void *arena;
+	struct ekiden_create args;
+	struct ekiden_host_table host;
+	u32 *topology;
+	char *params;
+};
+
+/* Orders loading, creating, closing and freeing. Never taken in a scheduling call. */
+extern struct mutex control;
+extern struct list_head policies;
+
+bool runs(const struct policy *policy);
+const struct policy *find_policy(const char *name);
+const struct policy *find_module_policy(const char *name);
+struct instance *new_instance(const struct policy *policy, const struct ekiden_create_request *request,
+			      const struct instance *other);
+void free_instance(struct instance *instance);
+long refused(struct instance *instance, s64 ret, struct text *reason);
+void *copy_in(u64 from, size_t len);
+
+/* ---- seats.c: policies that run; all under `control` ---- */
+
+struct seat {
+	struct instance *now;
+	struct instance *fallen;	/* one that took over and panicked in doing so: its memory may be in use */
+	struct file *controller;	/* open as long as somebody answers for it */
+	struct ekiden_tape tape;
+	bool tape_runs;
+	struct text fault;		/* why it was taken out */
+	u64 upgrades;			/* how often another one has taken over */
+	u64 wait_ns, wait_ns_max;	/* how long a CPU waited the last time, and the longest time */
+};
+
+struct running {
+	u32 nr;				/* seats that are taken */
+	bool attached;			/* between ops.init and ops.exit */
+	void *engine_arena;
+	struct seat seats[EKIDEN_SEATS];
+};
+
+extern struct running running;
+/* One stop of all CPUs at a time: a second one is refused and does not wait. */
+extern atomic_t stopping;
+
+long create(struct file *file, struct ekiden_create_request *request, struct text *reason);
+void let_go(struct file *file);
+void reap(void);
+long reorder(const struct ekiden_order_request *request);
+long run_tape_of(u32 seat, bool on);
+void run_tape(struct seat *seat, const struct instance *instance, u32 what);
+void now_runs(struct seat *seat, struct instance *instance);
+struct seat *seat_of(u32 number);
+u32 default_seat(void);
+u32 next_instance(void);
+
+/* ---- upgrade.c ---- */
+
+long upgrade(struct ekiden_upgrade_request *request, struct text *reason);
+
+#endif

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* Policies that run: they come, get the tasks that are theirs, and go, one without the others. All under `control`. */
+#include <linux/cpu.h>
+#include <linux/cpumask.h>
+#include <linux/log2.h>
+#include <linux/mm.h>
+#include <linux/preempt.h>
+#include <linux/string.h>
+#include <linux/vmalloc.h>
+#include <linux/workqueue.h>
+#ifdef CONFIG_X86_64
+#include <asm/tsc.h>
+#endif
+#include "host.h"
+
+struct running running;
+bool ekiden_asks_for_cpu;
+atomic_t stopping = ATOMIC_INIT(0);
+
+/* How many instances of policies there have been; the newest has this number. */
+u32 next_instance(void)
+{
+	static u32 instances;
+
+	return ++instances;
+}
+
+struct seat *seat_of(u32 number)
+{
+	struct seat *seat = number < EKIDEN_SEATS ? &running.seats[number] : NULL;
+
+	return seat && seat->now ? seat : NULL;
+}
+
+u32 default_seat(void)
+{
+	return ekiden_rs_default();
+}
+
+/* ---- recording ---- */
+
+static size_t tape_len(u64 records)
+{
+	return PAGE_ALIGN(nr_cpu_ids * (EKIDEN_TAPE_PAGE + records * 64));
+}
+
+/* How fast the counter goes that the Rust half reads for times; 0 if it is not to be used. */
+static u32 ticks_khz(void)
+{
+#ifdef CONFIG_X86_64
+	if (!check_tsc_unstable())
+		return tsc_khz;
+#endif
+	return 0;
+}
+
+/* Has the policy record its calls, or stop doing so. No call is under way. */
+void run_tape(struct seat *seat, const struct instance *instance, u32 what)
+{
+	if (seat->tape.base)
+		guarded(instance->policy->table->tape, &seat->tape, what, 0, 0, 0);
+	seat->tape_runs = seat->tape.base && what != EKIDEN_TAPE_STOP;
+}
+
+struct tape_switch {
+	struct seat *seat;
+	bool on;
+};
+
+/* All other CPUs stand still. */
+static s64 switch_tape(void *data)
+{
+	const struct tape_switch *to = data;
+
+	if (to->seat->tape_runs != to->on)
+		run_tape(to->seat, to->seat->now, to->on ? EKIDEN_TAPE_GO_ON : EKIDEN_TAPE_STOP);
+	return 0;
+}
+
+long run_tape_of(u32 number, bool on)
+{
+	struct tape_switch to = { .seat = seat_of(number), .on = on };
+	u64 wait_ns;
+	s64 done;
+
+	if (!to.seat || !to.seat->tape.base || is_over() || to.seat->fault.len)
+		return -ENODEV;
+	return ekiden_stop_cpus(switch_tape, &to, &done, &wait_ns);
+}
+
+/* ---- going ---- */
+
+static void free_seat(struct seat *seat)
+{
+	/* So that the next instance of this module does not write there before it is told where. */
+	preempt_disable();
+	if (seat->now)
+		run_tape(seat, seat->now, EKIDEN_TAPE_STOP);
+	if (seat->fallen)
+		run_tape(seat, seat->fallen, EKIDEN_TAPE_STOP);
+	preempt_enable();
+	if (seat->now)
+		running.nr--;
+	free_instance(seat->now);
+	free_instance(seat->fallen);
+	/* Whoever has it mapped keeps the pages. */
+	vfree(seat->tape.base);
+	memset(seat, 0, sizeof(*seat));
+}
+
+/* The kernel calls none of the policies. */
+static void free_all(void)
+{
+	u32 i;
+
+	cancel_timers();
+	ekiden_rs_forget();
+	for (i = 0; i < EKIDEN_SEATS; i++)
+		free_seat(&running.seats[i]);
+	vfree(running.engine_arena);
+	memset(&running, 0, sizeof(running));
+}
+
+/* All other CPUs stand still. */
+static s64 remove(void *seat)
+{
+	return guarded(ekiden_rs_remove, (struct seat *)seat - running.seats, 0, 0, 0, 0);
+}
+
+static void what_is_asked(void)
+{
+	WRITE_ONCE(ekiden_asks_for_cpu, ekiden_rs_calls() & BIT_ULL(EKIDEN_CALL_SELECT_TASK_RQ));
+}
+
+/* Nobody answers for a policy any more, while others go on: its tasks go to them. */
+static long leave_others(struct seat *seat)
+{
+	u64 wait_ns;
+	s64 removed;
+	int ret = ekiden_stop_cpus(remove, seat, &removed, &wait_ns);
+
+	if (ret)
+		return ret;
+	what_is_asked();
+	/* If that fails all of them are gone, and so is the reason for it. */
+	introduce_tasks();
+	free_seat(seat);
+	return 0;
+}
+
+/* Whatever nobody answers for and the kernel does not call can go. False if something has to be tried again. */
+static bool clear_up(void)
+{
+	bool answered = false, done = true;
+	u32 i;
+
+	for (i = 0; i < EKIDEN_SEATS; i++)
+		answered |= !!running.seats[i].controller;
+	if (!answered) {
+		/* sched_ext may still call us, and says so when it stops. */
+		if (running.nr && !READ_ONCE(running.attached))
+			free_all();
+		return true;
+	}
+	if (!READ_ONCE(running.attached) || is_over())
+		return true;
+	for (i = 0; i < EKIDEN_SEATS; i++)
+		if (running.seats[i].now && !running.seats[i].controller)
+			done &= !leave_others(&running.seats[i]);
+	return done;
+}
+
+static void reap_again(struct work_struct *work)
+{
+	reap();
+}
+
+static DECLARE_DELAYED_WORK(reap_work, reap_again);
+
+void reap(void)
+{
+	bool done;
+
+	/* In this order: sched_ext holds CPUs where they are when it asks us to attach. */
+	cpus_read_lock();
+	mutex_lock(&control);
+	done = clear_up();
+	mutex_unlock(&control);
+	cpus_read_unlock();
+	if (!done)
+		schedule_delayed_work(&reap_work, HZ / 10);
+}
+
+void ekiden_seats_ended(void);
+void ekiden_seats_ended(void)
+{
+	cancel_delayed_work_sync(&reap_work);
+}
+
+/* The loader is gone, by whatever way: without a controller a policy only lives until others have its tasks. */
+void let_go(struct file *file)
+{
+	bool any = false;
+	u32 i;
+
+	mutex_lock(&control);
+	for (i = 0; i < EKIDEN_SEATS; i++) {
+		if (running.seats[i].controller == file) {
+			running.seats[i].controller = NULL;
+			any = true;
+		}
+	}
+	mutex_unlock(&control);
+	if (any)
+		reap();
+}
+
+/* ---- coming ---- */
+
+void now_runs(struct seat *seat, struct instance *instance)
+{
+	instance->host.fault = running_host.fault;
+	seat->now = instance;
+	what_is_asked();
+}
+
+static int set_up_tape(struct seat *seat, u64 records)
+{
+	if (records)
+		seat->tape.base = vmalloc_user(tape_len(records));
+	if (records && !seat->tape.base)
+		return -ENOMEM;
+	seat->tape.records = records;
+	seat->tape.cpus = nr_cpu_ids;
+	seat->tape.ticks_khz = ticks_khz();
+	seat->tape.instance = next_instance();
+	return 0;
+}
+
+/* The engine's own memory: the task table, and a little for everything else. */
+static size_t engine_arena_len(u32 max_tasks)
+{
+	return (size_t)max_tasks * 128 + nr_cpu_ids * 2048 + SZ_1M;
+}
+
+/* The first policy comes together with the engine. */
+static long create_first(struct seat *seat, struct instance *instance, u32 max_tasks, struct text *reason)
+{
+	size_t len = engine_arena_len(max_tasks);
+	s64 ret;
+
+	running.engine_arena = __vmalloc(len, GFP_KERNEL | __GFP_NOWARN | __GFP_ZERO);
+	if (!running.engine_arena)
+		return -ENOMEM;
+	begin_anew();
+	preempt_disable();
+	ret = guarded(ekiden_rs_create, instance->policy->table, &instance->args, running.engine_arena, len, nr_cpu_ids);
+	if (!ret)
+		run_tape(seat, instance, EKIDEN_TAPE_BEGIN);
+	preempt_enable();
+	return ret ? refused(instance, ret, reason) : 0;
+}
+
+struct joining {
+	struct seat *seat;
+	struct instance *instance;
+	void *made;
+	bool is_default;
+	struct ekiden_outcome outcome;
+};
+
+/* All other CPUs stand still. */
+static s64 join(void *data)
+{
+	struct joining *joining = data;
+	const struct instance *instance = joining->instance;
+
+	run_tape(joining->seat, instance, EKIDEN_TAPE_BEGIN);
+	/* From here on it is a policy like the others. */
+	joining->instance->host.fault = running_host.fault;
+	return guarded(ekiden_rs_add, instance->policy->table, joining->made, joining->is_default, &joining->outcome, 0);
+}
+
+/* Another policy comes to those that run. */
+static long create_another(struct seat *seat, struct instance *instance, bool is_default, struct text *reason)
+{
+	struct joining joining = { .seat = seat, .instance = instance, .is_default = is_default };
+	u64 wait_ns;
+	s64 number;
+	long ret;
+
+	preempt_disable();
+	joining.made = (void *)guarded(instance->policy->table->create, &instance->args, 0, 0, 0, 0);
+	preempt_enable();
+	if ((s64)joining.made == LEFT)
+		return refused(instance, LEFT, reason);
+	if (!joining.made)
+		return refused(instance, -EINVAL, reason);
+	ret = ekiden_stop_cpus(join, &joining, &number, &wait_ns);
+	if (ret)
+		return ret;
+	if (number < 0)
+		return number == LEFT ? -EIO : number;
+	/* The engine takes the first seat that is free, and so do we. */
+	WARN_ON_ONCE(&running.seats[number] != seat);
+	rcu_read_lock();
+	preempt_disable();
+	carry_out(&joining.outcome);
+	preempt_enable();
+	rcu_read_unlock();
+	return 0;
+}
+
+static struct seat *free_one(void)
+{
+	u32 i;
+
+	for (i = 0; i < EKIDEN_SEATS; i++)
+		if (!running.seats[i].now)
+			return &running.seats[i];
+	return NULL;
+}
+
+long create(struct file *file, struct ekiden_create_request *request, struct text *reason)
+{
+	const struct instance *other = running.nr ? running.seats[default_seat()].now : NULL;
+	const struct policy *policy = find_policy(request->policy);
+	struct instance *instance;
+	struct seat *seat;
+	long ret;
+
+	if (running.nr && (!(request->flags & EKIDEN_CREATE_JOIN) || !READ_ONCE(running.attached)))
+		return -EBUSY;
+	if (running.nr && is_over())
+		return -EIO;
+	if (!policy)
+		return -ENOENT;
+	seat = free_one();
+	if (!seat)
+		return -EUSERS;
+	if (other) {
+		request->max_tasks = other->args.max_tasks;
+		request->topology_len = other->args.topology_len;
+	}
+	instance = new_instance(policy, request, other);
+	if (IS_ERR(instance))
+		return PTR_ERR(instance);
+	ret = set_up_tape(seat, request->tape_records);
+	if (!ret && other)
+		ret = create_another(seat, instance, request->flags & EKIDEN_CREATE_DEFAULT, reason);
+	else if (!ret)
+		ret = create_first(seat, instance, request->max_tasks, reason);
+	if (ret) {
+		if (!other) {
+			ekiden_rs_forget();
+			vfree(running.engine_arena);
+			running.engine_arena = NULL;
+		}
+		preempt_disable();
+		run_tape(seat, instance, EKIDEN_TAPE_STOP);
+		preempt_enable();
+		free_instance(instance);
+		vfree(seat->tape.base);
+		memset(seat, 0, sizeof(*seat));
+		return ret;
+	}
+	running.nr++;
+	seat->controller = file;
+	now_runs(seat, instance);
+	request->seat = seat - running.seats;
+	if (other && request->flags & EKIDEN_CREATE_DEFAULT)
+		introduce_tasks();
+	return 0;
+}
+
+/* ---- in which order ---- */
+
+/* All other CPUs stand still. */
+static s64 put_in_order(void *data)
+{
+	const struct ekiden_order_request *request = data;
+
+	return guarded(ekiden_rs_reorder, request->seats, request->len, 0, 0, 0);
+}
+
+long reorder(const struct ekiden_order_request *request)
+{
+	u64 wait_ns;
+	s64 done;
+	int ret;
+
+	if (!running.nr || is_over())
+		return -ENODEV;
+	ret = ekiden_stop_cpus(put_in_order, (void *)request, &done, &wait_ns);
+	return ret ?: done == LEFT ? -EIO : done;
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* Another policy takes over from one that runs, while everything goes on. */
+#include <linux/cpumask.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/preempt.h>
+#include <linux/string.h>
+#include <linux/vmalloc.h>
+#include "host.h"
+
+struct takeover {
+	struct seat *seat;
+	struct instance *to;
+	void *successor;	/* already made; NULL for one that gets the old one's state */
+	u32 what;		/* what the tape is told */
+	struct ekiden_outcome outcome;
+};
+
+/* All other CPUs stand still. */
+static s64 take_over(void *data)
+{
+	struct takeover *takeover = data;
+	struct seat *seat = takeover->seat;
+	s64 ret;
+
+	takeover->to->host.fault = running_host.fault;
+	/* Counted whether it is recorded or not: what is recorded later is of this one. */
+	seat->tape.instance = next_instance();
+	if (seat->tape_runs) {
+		run_tape(seat, seat->now, EKIDEN_TAPE_STOP);
+		run_tape(seat, takeover->to, takeover->what);
+	}
+	ret = guarded(ekiden_rs_swap, seat - running.seats, takeover->to->policy->table, &takeover->to->args,
+		      takeover->successor, &takeover->outcome);
+	if (!ret)
+		now_runs(seat, takeover->to);
+	if (takeover->successor)
+		forget_timers();
+	return ret;
+}
+
+/* Room for what a policy saves: so much, and so much for each task. */
+#define SAVED_LEN SZ_64K
+#define SAVED_TASK_LEN 64
+
+/*
+ * `made`, which does not run yet, goes on with what the one that runs saves for it. That one is called as ever meanwhile, so
+ * that no CPU but this one waits.
+ */
+static s64 convert(struct seat *seat, struct instance *next, void *made, struct text *reason)
+{
+	static const char nothing[] = "its state has another layout, and the policy that runs saves nothing for such a version";
+	static const char room[] = "its state has another layout, and there is no room for what the policy that runs saves";
+	size_t len = SAVED_LEN + (size_t)next->args.max_tasks * SAVED_TASK_LEN;
+	void *bytes = __vmalloc(len, GFP_KERNEL | __GFP_NOWARN);
+	s64 ret;
+
+	if (!bytes)
+		return -ENOMEM;
+	preempt_disable();
+	local_irq_disable();
+	ret = guarded(ekiden_rs_save, seat - running.seats, smp_processor_id(), bytes, len, 0);
+	local_irq_enable();
+	if (ret == LEFT) {
+		ret = -EIO;
+	} else if (ret > 0) {
+		ret = guarded(next->policy->table->restore, made, &next->args, bytes, ret, 0);
+		ret = ret == LEFT ? LEFT : (u8)ret ? 0 : -EINVAL;
+	} else {
+		set_text(reason, ret ? room : nothing, (ret ? sizeof(room) : sizeof(nothing)) - 1);
+		ret = -ENODATA;
+	}
+	preempt_enable();
+	vfree(bytes);
+	return ret;
+}
+
+/* How the tasks come over from the policy that runs; 0 with a reason if they cannot. */
+static u32 way_over(const struct ekiden_policy_table *from, const struct ekiden_policy_table *to,
+		    const struct ekiden_upgrade_request *request, struct text *reason)
+{
+	static const char same_module[] = "one module runs one instance, and this one does; load another copy of it";
+	bool start_over = request->flags & EKIDEN_UPGRADE_START_OVER;
+
+	if (to == from && start_over) {
+		set_text(reason, same_module, sizeof(same_module) - 1);
+		return 0;
+	}
+	if (to == from)
+		return EKIDEN_MOVED_BY_POINTER;
+	if (start_over || strncmp(to->name, from->name, EKIDEN_NAME_LEN))
+		return EKIDEN_MOVED_STARTED_OVER;
+	if (to->layout && to->layout == from->layout)
+		return EKIDEN_MOVED_BY_POINTER;
+	return EKIDEN_MOVED_CONVERTED;
+}
+
+/* Everything that can fail does so before the CPUs are stopped. */
+long upgrade(struct ekiden_upgrade_request *request, struct text *reason)
+{
+	static const char another[] = "the module has another policy";
+	struct seat *seat = running.nr ? seat_of(request->seat ? request->seat - 1 : default_seat()) : NULL;
+	struct instance *old = seat ? seat->now : NULL, *next;
+	struct ekiden_create_request wanted;
+	struct takeover takeover = { .seat = seat };
+	const struct policy *policy;
+	s64 ret, swapped = LEFT;
+
+	if (!old || !READ_ONCE(running.attached))
+		return -ENODEV;
+	/* What a dead instance would hand over is worth nothing. */
+	if (is_over() || seat->fault.len)
+		return -EIO;
+	policy = request->module[0] ? find_module_policy(request->module) : old->policy;
+	if (!policy)
+		return -ENOENT;
+	if (policy != old->policy && runs(policy)) {
+		say(reason, "that module runs a policy already; load another copy of it");
+		return -EINVAL;
+	}
+	if (request->policy[0] && strncmp(request->policy, policy->table->name, EKIDEN_NAME_LEN)) {
+		set_text(reason, another, sizeof(another) - 1);
+		return -EINVAL;
+	}
+	request->moved = way_over(old->policy->table, policy->table, request, reason);
+	if (!request->moved)
+		return -EINVAL;
+	wanted = (struct ekiden_create_request) {
+		.params = request->params,
+		.params_len = request->params_len,
+		.topology_len = old->args.topology_len,
+		.max_tasks = old->args.max_tasks,
+		.arena_bytes = request->arena_bytes ?: old->args.arena_len,
+	};
+	if (request->moved == EKIDEN_MOVED_BY_POINTER)
+		/* Only to look at the parameters. */
+		wanted.arena_bytes = SZ_64K;
+	next = new_instance(policy, &wanted, old);
+	if (IS_ERR(next))
+		return PTR_ERR(next);
+	if (request->moved == EKIDEN_MOVED_BY_POINTER && !request->params_len) {
+		kvfree(next->params);
+		next->params = kvmemdup(old->params, old->args.params_len ?: 1, GFP_KERNEL);
+		if (!next->params) {
+			free_instance(next);
+			return -ENOMEM;
+		}
+		next->args.params = next->params;
+		next->args.params_len = old->args.params_len;
+	}
+	preempt_disable();
+	if (request->moved != EKIDEN_MOVED_BY_POINTER) {
+		takeover.successor = (void *)guarded(policy->table->create, &next->args, 0, 0, 0, 0);
+		ret = (s64)takeover.successor == LEFT ? LEFT : takeover.successor ? 0 : -EINVAL;
+	} else if (policy != old->policy || request->params_len) {
+		/* In the module that runs, its own memory serves: nobody else may come in between. */
+		if (policy == old->policy)
+			next->args.arena = NULL;
+		local_irq_disable();
+		ret = guarded(policy->table->check, &next->args, 0, 0, 0, 0);
+		local_irq_enable();
+		ret = ret == LEFT ? LEFT : (u8)ret ? 0 : -EINVAL;
+	} else {
+		ret = 0;
+	}
+	preempt_enable();
+	if (!ret && request->moved == EKIDEN_MOVED_CONVERTED)
+		ret = convert(seat, next, takeover.successor, reason);
+	if (ret == LEFT || ret == -EINVAL) {
+		ret = refused(next, ret, reason);
+	}
+	if (ret) {
+		free_instance(next);
+		return ret;
+	}
+	if (request->moved == EKIDEN_MOVED_BY_POINTER) {
+		next->args.arena = old->args.arena;
+		next->args.arena_len = old->args.arena_len;
+	}
+	takeover.to = next;
+	/* What a version saves of itself is not on the tape: nobody can replay it from there. */
+	takeover.what = request->moved == EKIDEN_MOVED_BY_POINTER ? EKIDEN_TAPE_HAND_OVER :
+			request->moved == EKIDEN_MOVED_CONVERTED  ? EKIDEN_TAPE_GO_ON :
+								    EKIDEN_TAPE_BEGIN;
+	request->tasks = ekiden_rs_task_count();
+	ret = ekiden_stop_cpus(take_over, &takeover, &swapped, &request->wait_ns);
+	if (ret) {
+		free_instance(next);
+		return ret;
+	}
+	seat->upgrades++;
+	seat->wait_ns = request->wait_ns;
+	seat->wait_ns_max = max(seat->wait_ns_max, seat->wait_ns);
+	if (swapped) {
+		/* It panicked on the way: the next operation tells the kernel, and nothing is freed until it has let go. */
+		seat->fallen = next;
+		takeover.outcome.status = EKIDEN_FAULT;
+	}
+	rcu_read_lock();
+	preempt_disable();
+	carry_out(&takeover.outcome);
+	preempt_enable();
+	rcu_read_unlock();
+	if (swapped)
+		return -EIO;
+	if (request->moved == EKIDEN_MOVED_BY_POINTER)
+		swap(old->arena, next->arena);
+	else
+		ret = introduce_tasks();
+	free_instance(old);
+	return ret;
+}
+
