@@ -28,20 +28,25 @@ static DEFINE_PER_CPU(struct text, last_words);
 /* The newest reason for which a policy, or the engine, was taken out. */
 static struct text fault_text;
 static atomic_t fault_taken = ATOMIC_INIT(0);
-static bool over;
+static bool broken;
 
 struct text candidate_text;
 
+bool is_broken(void)
+{
+	return smp_load_acquire(&broken);
+}
+
 bool is_over(void)
 {
-	return smp_load_acquire(&over);
+	return is_broken() || !ekiden_rs_any_alive();
 }
 
 void begin_anew(void)
 {
 	fault_text.len = 0;
 	atomic_set(&fault_taken, 0);
-	over = false;
+	broken = false;
 }
 
 /* Out of the innermost guarded call. */
@@ -73,7 +78,7 @@ void ekiden_c_fault(const char *text, size_t len)
 {
 	if (!atomic_xchg(&fault_taken, 1))
 		set_text(&fault_text, text, len);
-	smp_store_release(&over, true);
+	smp_store_release(&broken, true);
 	ekiden_rs_silence();
 	if (!this_cpu_read(ekiden_guard_sp))
 		panic("ekiden: Rust panicked outside a guarded call: %.*s", (int)len, text);
@@ -267,8 +272,6 @@ void ekiden_c_policy_fell(u32 number)
 	seat->fault = *words;
 	fault_text = *words;
 	words->len = 0;
-	if (!ekiden_rs_any_alive())
-		smp_store_release(&over, true);
 	atomic_set(&rehome.anew, 1);
 	hrtimer_start(&rehome.timer, ns_to_ktime(REHOME_AFTER_NS), HRTIMER_MODE_REL_PINNED_HARD);
 }

@@ -17,8 +17,10 @@ s64 ekiden_rs_add(const struct ekiden_policy_table *table, void *made, u64 is_de
 s64 ekiden_rs_remove(u64 seat);
 s64 ekiden_rs_reorder(const u8 *order, size_t len);
 s64 ekiden_rs_choose(u64 task, u64 seat, u64 inherits);
+s64 ekiden_rs_fell(u64 seat);
 u64 ekiden_rs_order(void);
 u64 ekiden_rs_default(void);
+bool ekiden_rs_is_alive(u64 seat);
 bool ekiden_rs_any_alive(void);
 u64 ekiden_rs_calls(void);
 s64 ekiden_rs_swap(u64 seat, const struct ekiden_policy_table *table, struct ekiden_create *args, void *successor,
@@ -81,7 +83,9 @@ int introduce_tasks(void);
 void forget_timers(void);
 void set_up_timers(void);
 void cancel_timers(void);
-/* Whether all policies are gone. */
+/* Whether the engine has panicked: it is not asked any more. */
+bool is_broken(void);
+/* Whether that is so, or all policies have been taken out. */
 bool is_over(void);
 /* Before the first of a new engine comes. */
 void begin_anew(void);
@@ -151,6 +155,8 @@ long run_tape_of(u32 seat, bool on);
 void run_tape(struct seat *seat, const struct instance *instance, u32 what);
 void now_runs(struct seat *seat, struct instance *instance);
 struct seat *seat_of(u32 number);
+/* Whether its policy is called. */
+bool is_alive(const struct seat *seat);
 u32 default_seat(void);
 u32 next_instance(void);
 

@@ -314,14 +314,14 @@ static int put_seat(char *to, size_t size, u32 number)
 		       min_t(size_t, seat->now->args.params_len, SZ_1K));
 	if (seat->fault.len)
 		at += put_text(to + at, size - at, "fault", seat->fault.bytes, seat->fault.len);
-	if (!is_over())
+	if (!is_broken())
 		at += put_counts(to + at, size - at, number + 1);
 	return at;
 }
 
 static int put_seats(char *to, size_t size)
 {
-	u64 order = is_over() ? 0 : ekiden_rs_order();
+	u64 order = is_broken() ? 0 : ekiden_rs_order();
 	int at = scnprintf(to, size, ",\"policies\":[");
 	const char *comma = "";
 
@@ -349,7 +349,7 @@ static ssize_t control_read(struct file *file, char __user *to, size_t count, lo
 	if (running.nr) {
 		at += scnprintf(text + at, STATUS_LEN - at, ",\"attached\":%s",
 				READ_ONCE(running.attached) ? "true" : "false");
-		if (!is_over())
+		if (!is_broken())
 			at += put_counts(text + at, STATUS_LEN - at, 0);
 		at += put_seats(text + at, STATUS_LEN - at);
 	}

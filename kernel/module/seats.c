@@ -32,6 +32,11 @@ struct seat *seat_of(u32 number)
 	return seat && seat->now ? seat : NULL;
 }
 
+bool is_alive(const struct seat *seat)
+{
+	return !is_broken() && ekiden_rs_is_alive(seat - running.seats);
+}
+
 u32 default_seat(void)
 {
 	return ekiden_rs_default();
@@ -83,7 +88,7 @@ long run_tape_of(u32 number, bool on)
 	u64 wait_ns;
 	s64 done;
 
-	if (!to.seat || !to.seat->tape.base || is_over() || to.seat->fault.len)
+	if (!to.seat || !to.seat->tape.base || !is_alive(to.seat))
 		return -ENODEV;
 	return ekiden_stop_cpus(switch_tape, &to, &done, &wait_ns);
 }

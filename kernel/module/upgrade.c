@@ -32,6 +32,8 @@ static s64 take_over(void *data)
 	}
 	ret = guarded(ekiden_rs_swap, seat - running.seats, takeover->to->policy->table, &takeover->to->args,
 		      takeover->successor, &takeover->outcome);
+	if (ret == LEFT)
+		guarded(ekiden_rs_fell, seat - running.seats, 0, 0, 0, 0);
 	if (!ret)
 		now_runs(seat, takeover->to);
 	if (takeover->successor)
@@ -60,6 +62,8 @@ static s64 convert(struct seat *seat, struct instance *next, void *made, struct 
 	preempt_disable();
 	local_irq_disable();
 	ret = guarded(ekiden_rs_save, seat - running.seats, smp_processor_id(), bytes, len, 0);
+	if (ret == LEFT)
+		guarded(ekiden_rs_fell, seat - running.seats, 0, 0, 0, 0);
 	local_irq_enable();
 	if (ret == LEFT) {
 		ret = -EIO;
@@ -109,7 +113,7 @@ long upgrade(struct ekiden_upgrade_request *request, struct text *reason)
 	if (!old || !READ_ONCE(running.attached))
 		return -ENODEV;
 	/* What a dead instance would hand over is worth nothing. */
-	if (is_over() || seat->fault.len)
+	if (!is_alive(seat))
 		return -EIO;
 	policy = request->module[0] ? find_module_policy(request->module) : old->policy;
 	if (!policy)
@@ -158,6 +162,8 @@ long upgrade(struct ekiden_upgrade_request *request, struct text *reason)
 			next->args.arena = NULL;
 		local_irq_disable();
 		ret = guarded(policy->table->check, &next->args, 0, 0, 0, 0);
+		if (ret == LEFT && policy == old->policy)
+			guarded(ekiden_rs_fell, seat - running.seats, 0, 0, 0, 0);
 		local_irq_enable();
 		ret = ret == LEFT ? LEFT : (u8)ret ? 0 : -EINVAL;
 	} else {

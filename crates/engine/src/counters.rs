@@ -57,6 +57,7 @@ pub(crate) struct Cpu {
     pub(crate) rank: AtomicU32,
     /// How many ticks it is since policies had their turns.
     pub(crate) ticks: AtomicU32,
-    /// One more than the seat that is asked before all others next, if there is one.
+    /// The place in the order of the policy that is asked first next, and of the one that had a turn last.
+    pub(crate) first: AtomicU32,
     pub(crate) turn: AtomicU32,
 }

@@ -16,9 +16,10 @@ use crate::table::{Slot, token};
 /// keeps the tokens of departed tasks gets that many refused at a time.
 pub const PICK_ATTEMPTS: u32 = 64;
 
-/// After how many ticks a policy that is asked later has its turn before one that has work all the time: a tenth of a second
-/// at 250 ticks a second.
-const TURN_TICKS: u32 = 25;
+/// Of so many ticks, a tenth of a second where there are 250 in a second, the first policy in the order leaves some to the others
+/// if it has work all the time: the kernel does the same with its real-time class.
+const ROUND_TICKS: u32 = 25;
+const TURN_TICKS: u32 = 3;
 
 /// The rank of nobody.
 const NO_RANK: u32 = u32::MAX;
@@ -72,16 +73,11 @@ impl Engine {
     /// (papers/001, section III).
     fn pick_of_several(&self, handling: &mut Handling<'_>, cpu: CpuId) {
         let here = self.cpu(cpu);
-        let turn = match here.turn.load(Relaxed) {
-            0 => None,
-            seat => {
-                here.turn.store(0, Relaxed);
-                Some(seat as usize - 1)
-            }
-        };
+        let first = here.first.load(Relaxed);
+        let (later, sooner) = self.order.split_at((first as usize).min(self.order.len()));
         let has_tasks = |seat: &&Seat| seat.tasks.load(Relaxed) > 0 && seat.is_taken();
         let in_order = || self.order.iter().copied();
-        for seat in turn.into_iter().chain(in_order()).map(|seat| &self.seats[seat]).filter(has_tasks) {
+        for seat in sooner.iter().chain(later).map(|seat| &self.seats[*seat]).filter(has_tasks) {
             match self.ask(handling, seat, cpu, false) {
                 Found::Something => return here.rank.store(u32::from(self.rank[seat.index]), Relaxed),
                 Found::Nothing => {}
@@ -104,8 +100,10 @@ impl Engine {
 
     /// A task waits for a CPU on which one runs whose policy is asked later: that one has to go.
     pub(crate) fn overtake(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId) {
-        let running = self.cpu(cpu).rank.load(Relaxed);
-        if running != NO_RANK && u32::from(self.rank[seat.index]) < running {
+        let here = self.cpu(cpu);
+        let running = here.rank.load(Relaxed);
+        let is_turn = here.first.load(Relaxed) != 0;
+        if running != NO_RANK && !is_turn && u32::from(self.rank[seat.index]) < running {
             handling.outcome.kicks.add(cpu);
         }
     }
@@ -113,17 +111,20 @@ impl Engine {
     /// From time to time the policies that are asked later have their turns, so that none starves.
     pub(crate) fn take_turns(&self, handling: &mut Handling<'_>, cpu: CpuId) {
         let here = self.cpu(cpu);
-        let ticks = here.ticks.load(Relaxed) + 1;
-        here.ticks.store(ticks % TURN_TICKS, Relaxed);
-        if ticks < TURN_TICKS {
-            return;
-        }
-        let after = here.rank.load(Relaxed).saturating_add(1).min(self.order.len() as u32) as usize;
-        let (before, later) = self.order.split_at(after);
-        let has_tasks = |seat: &&usize| self.seats[**seat].tasks.load(Relaxed) > 0;
-        if let Some(seat) = later.iter().chain(&before[..before.len().saturating_sub(1)]).find(has_tasks) {
-            here.turn.store(*seat as u32 + 1, Relaxed);
+        let ticks = (here.ticks.load(Relaxed) + 1) % ROUND_TICKS;
+        here.ticks.store(ticks, Relaxed);
+        if ticks == 0 {
+            // One after the other is asked first for a while; the first in the order is so anyway.
+            let next = here.turn.load(Relaxed) + 1;
+            let next = if (next as usize) < self.order.len() { next } else { 1 };
+            here.turn.store(next, Relaxed);
+            here.first.store(next, Relaxed);
             handling.outcome.kicks.add(cpu);
+        } else if ticks == TURN_TICKS {
+            here.first.store(0, Relaxed);
+            if here.rank.load(Relaxed) != 0 {
+                handling.outcome.kicks.add(cpu);
+            }
         }
     }
 

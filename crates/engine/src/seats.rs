@@ -147,6 +147,11 @@ impl Engine {
         &self.order
     }
 
+    /// Whether there is a policy in this seat that is called.
+    pub fn is_alive(&self, seat: usize) -> bool {
+        self.seats.get(seat).is_some_and(Seat::is_taken)
+    }
+
     /// Whether there is no policy left.
     pub fn is_over(&self) -> bool {
         self.faulted.load(Acquire)
@@ -371,6 +376,11 @@ impl Engine {
         self.seats[slot.state().seat()].tasks.fetch_sub(1, Relaxed);
     }
 
+    /// The policy in a seat has panicked outside of a call, such as on its way in or out.
+    pub fn has_fallen(&self, seat: usize) {
+        self.take_out_of(&self.seats[seat], None);
+    }
+
     /// Takes the policy in a seat out: it is not called any more, and its tasks are strangers to others. The first reason is
     /// kept. The host is told, and introduces the tasks; if no policy is left, every later event says so.
     #[cold]
@@ -406,6 +416,8 @@ impl Engine {
         for (rank, seat) in self.order.iter().enumerate() {
             self.rank[*seat] = rank as u8;
         }
+        // Whoever is asked first out of order is not so any more.
+        self.cpus.iter_mut().for_each(|cpu| *cpu.first.get_mut() = 0);
     }
 
     /// Why all policies were taken out, if they were: the reason of the first that has one.

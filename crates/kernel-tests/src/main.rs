@@ -3,6 +3,7 @@
 
 mod load;
 mod recordings;
+mod several;
 mod trials;
 mod upgrades;
 
@@ -97,6 +98,21 @@ enum Trial {
         #[arg(long)]
         modules: PathBuf,
     },
+    /// Policies come beside each other, change places, share tasks out, and go.
+    Several {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
+    /// A policy goes wrong beside another one, in each call.
+    Alone {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// How often.
+        #[arg(long)]
+        rounds: u32,
+    },
     /// Gives a policy only one task, beside batch work of the default class.
     Attached {
         /// Where the modules are.
@@ -176,6 +192,8 @@ fn main() -> anyhow::Result<()> {
         Trial::Versions { modules } => upgrades::versions(&modules),
         Trial::Converts { modules } => upgrades::converts(&modules),
         Trial::Falls { modules } => upgrades::falls(&modules),
+        Trial::Several { modules } => several::several(&modules),
+        Trial::Alone { modules, rounds } => several::alone(&modules, rounds),
         Trial::Attached { modules } => trials::attached(&modules),
         Trial::Hold { modules, policy, command } => trials::hold(&modules, &policy, &command),
         Trial::Leaving { modules } => trials::leaving(&modules),

@@ -72,6 +72,32 @@ fn a_lost_or_wrong_token_is_found_named_and_put_right() {
     }
 }
 
+#[test]
+fn several_policies_share_the_machine_and_come_and_go() {
+    let report = &newest().trial("several --modules /lab")[0];
+    assert_eq!(report["order"], serde_json::json!(["wfq", "fifo"]), "{report}");
+    assert_eq!(report["reordered"], serde_json::json!(["fifo", "wfq"]), "{report}");
+    assert_eq!(report["tasks"], serde_json::json!([0, 2, 0]), "{report}");
+    assert_eq!(report["left"], serde_json::json!([["fifo", "wfq", "cfs"], ["fifo", "cfs"], ["cfs"]]), "{report}");
+    assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+    assert_eq!(report["still_running"], true, "{report}");
+    // Whoever is asked last gets a slice ten times a second.
+    let share = |key: &str| report[key].as_f64().unwrap();
+    assert!((0.02..0.5).contains(&share("share_asked_last")), "{report}");
+    assert!((0.5..0.98).contains(&share("share_asked_first")), "{report}");
+}
+
+#[test]
+fn a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on() {
+    let reports = newest().trial("alone --modules /lab --rounds 1");
+    assert_eq!(reports.len(), Call::ALL.len(), "{reports:#?}");
+    for report in &reports {
+        println!("{report}");
+        assert!(text(report, "fault").contains(&format!("planted in {} at ", text(report, "call"))), "{report}");
+        assert_eq!(report["others"], serde_json::json!(["wfq"]), "{report}");
+    }
+}
+
 /// `EKIDEN_RELOAD_ROUNDS` does it more or less often.
 #[test]
 fn modules_load_run_and_unload_again_and_again() {

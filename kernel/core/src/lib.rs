@@ -152,10 +152,25 @@ pub extern "C" fn ekiden_rs_default() -> u64 {
     engine().map_or(0, |engine| engine.default_seat() as u64)
 }
 
+/// Whether there is a policy in a seat that is called.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_is_alive(seat: u64) -> bool {
+    engine().is_some_and(|engine| engine.is_alive(seat as usize))
+}
+
 /// Whether any policy is left.
 #[unsafe(no_mangle)]
 pub extern "C" fn ekiden_rs_any_alive() -> bool {
     engine().is_some_and(|engine| !engine.is_over())
+}
+
+/// The policy in a seat has panicked outside of a call.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_fell(seat: u64) -> i64 {
+    if let Some(engine) = engine() {
+        engine.has_fallen(seat as usize);
+    }
+    0
 }
 
 /// The calls that any of the policies implements.

@@ -1,0 +1,188 @@
+//! Several policies at once: each has its tasks, and one that goes wrong goes alone.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use ekiden::Call;
+use ekiden_loader::{Beside, Config, LoadError, PolicyStatus, Session, Status, Who, choose};
+use serde::Serialize;
+
+use crate::{
+    load::{self, Worker, pause},
+    trials::config,
+};
+
+fn beside(modules: &Path, policy: &str, beside: Beside) -> Config {
+    Config { beside, arena_bytes: 8 << 20, ..config(modules, policy) }
+}
+
+fn find(name: &str) -> Result<PolicyStatus> {
+    Ok(Status::read()?.unwrap_or_default().find(Some(name))?.clone())
+}
+
+/// The names of the policies, in the order in which they are asked.
+fn order() -> Result<Vec<String>> {
+    let policies = Status::read()?.unwrap_or_default().policies;
+    Ok(policies.into_iter().map(|policy| policy.policy).collect())
+}
+
+#[derive(Serialize)]
+struct BesideReport {
+    order: Vec<String>,
+    reordered: Vec<String>,
+    /// Tasks of the second policy before it has any, with a worker and its child, and after they were given back.
+    tasks: [u64; 3],
+    /// What of CPU 0 a spinning task of the second policy gets beside one of the first, when it is asked last and first.
+    share_asked_last: f64,
+    share_asked_first: f64,
+    /// The policies that are left when each has gone while its tasks ran.
+    left: Vec<Vec<String>>,
+    mistakes: u64,
+    surprises: u64,
+    tasks_in_all: u64,
+    still_running: bool,
+}
+
+/// How much of what two workers run is the first one's.
+fn share(one: &Worker, other: &Worker) -> f64 {
+    let before = (one.ran_ns(), other.ran_ns());
+    pause(1500);
+    let (one, other) = (one.ran_ns() - before.0, other.ran_ns() - before.1);
+    one as f64 / (one + other).max(1) as f64
+}
+
+/// WFQ has the machine; FIFO comes beside it and gets tasks; another WFQ comes and goes; each is put first, and goes.
+pub(crate) fn several(modules: &Path) -> Result<()> {
+    let first = Session::start(&config(modules, "wfq"))?;
+    let second = Session::start(&beside(modules, "fifo", Beside::Others))?;
+    let in_order = order()?;
+    let none = find("fifo")?.counts.tasks;
+    let seat = Some(second.seat());
+    let (ours, theirs) = (Worker::start("spin")?, Worker::start("spin")?);
+    for worker in [&ours, &theirs] {
+        worker.pin(0)?;
+    }
+    choose(&Who::Process(ours.pid().as_raw()), seat, true)?;
+    // What this thread starts from now on is of the second policy, and what its children start.
+    choose(&Who::Thread(0), seat, true)?;
+    let child = Worker::start("nap")?;
+    choose(&Who::Thread(0), None, false)?;
+    pause(50);
+    let given = find("fifo")?.counts.tasks;
+    let share_asked_last = share(&ours, &theirs);
+    second.control().reorder(&[second.seat(), first.seat()])?;
+    let reordered = order()?;
+    let share_asked_first = share(&ours, &theirs);
+    for worker in [&ours, &theirs, &child] {
+        worker.must_run()?;
+    }
+    choose(&Who::Process(ours.pid().as_raw()), None, false)?;
+    choose(&Who::Process(child.pid().as_raw()), None, false)?;
+    pause(200);
+    let taken_back = find("fifo")?.counts.tasks;
+    choose(&Who::Process(ours.pid().as_raw()), seat, true)?;
+    let mut left = Vec::new();
+    // A third one takes what nobody has chosen for.
+    let third = Session::start(&beside(modules, "cfs", Beside::OthersAsDefault))?;
+    load::everything(&third)?;
+    left.push(order()?);
+    // The one that came first goes, and with it the hold on the scheduler that it had.
+    drop(first);
+    third.check()?;
+    left.push(order()?);
+    for worker in [&ours, &theirs, &child] {
+        worker.must_run()?;
+    }
+    load::everything(&third)?;
+    let status = Status::read()?.unwrap_or_default();
+    drop(second);
+    left.push(order()?);
+    for worker in [&ours, &theirs, &child] {
+        worker.must_run()?;
+    }
+    let report = BesideReport {
+        order: in_order,
+        reordered,
+        tasks: [none, given, taken_back],
+        share_asked_last,
+        share_asked_first,
+        left,
+        mistakes: status.counts.mistakes,
+        surprises: status.counts.surprises,
+        tasks_in_all: status.counts.tasks,
+        still_running: third.is_running(),
+    };
+    println!("{}", serde_json::to_string(&report)?);
+    third.stop();
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct AloneReport {
+    call: &'static str,
+    is_default: bool,
+    fault: String,
+    /// From when the fault was seen until every worker had run.
+    all_run_ms: u64,
+    others: Vec<String>,
+}
+
+/// A policy beside WFQ goes wrong in each call. WFQ goes on, and gets its tasks; the policy can come again.
+pub(crate) fn alone(modules: &Path, rounds: u32) -> Result<()> {
+    let host = Session::start(&config(modules, "wfq"))?;
+    let bystander = Worker::start("nap")?;
+    for round in 0..rounds {
+        for call in Call::ALL {
+            let is_default = (round + call as u32) % 2 == 1;
+            let mut config =
+                beside(modules, "faulty", if is_default { Beside::OthersAsDefault } else { Beside::Others });
+            config.params = format!("call={} fault=0 after={}", call as u32, 1 + round % 3);
+            let report = one_alone(&config, call, is_default, &host, &bystander)
+                .with_context(|| format!("round {round}, {}", call.name()))?;
+            println!("{}", serde_json::to_string(&report)?);
+        }
+    }
+    ensure!(host.is_running(), "the other policy is gone too");
+    host.stop();
+    Ok(())
+}
+
+fn one_alone(config: &Config, call: Call, is_default: bool, host: &Session, bystander: &Worker) -> Result<AloneReport> {
+    let start = Instant::now();
+    let mut workers = Vec::new();
+    let fault = match Session::start(config) {
+        Ok(session) => {
+            if !is_default {
+                choose(&Who::Thread(0), Some(session.seat()), true)?;
+            }
+            for what in ["nap", "yield", "spin"] {
+                workers.push(Worker::start(what)?);
+            }
+            while session.is_running() && start.elapsed() < Duration::from_secs(20) {
+                load::everything(&session)?;
+            }
+            match session.check() {
+                Err(LoadError::TakenOut(fault)) => fault,
+                Err(LoadError::ThrownOut(_)) if call == Call::CpuOffline => bail!("everything was thrown out"),
+                other => bail!("it never went wrong: {other:?}"),
+            }
+        }
+        // It may go wrong before `start` returns.
+        Err(LoadError::TakenOut(fault) | LoadError::Refused(fault)) => fault,
+        Err(error) => return Err(error.into()),
+    };
+    let seen = Instant::now();
+    let before: Vec<u64> = workers.iter().map(Worker::ran_ns).collect();
+    while workers.iter().zip(&before).any(|(worker, before)| worker.ran_ns() == *before) {
+        ensure!(seen.elapsed() < Duration::from_secs(5), "a task does not run any more");
+        pause(1);
+    }
+    let all_run_ms = seen.elapsed().as_millis() as u64;
+    bystander.must_run()?;
+    choose(&Who::Thread(0), None, false)?;
+    host.check()?;
+    Ok(AloneReport { call: call.name(), is_default, fault, all_run_ms, others: order()? })
+}
