@@ -98,6 +98,12 @@ struct ekiden_choose_request {
 /* Stops (0) or goes on (1) recording the calls of the policy in the seat that stands in the bits above. */
 #define EKIDEN_IOC_TAPE _IO('E', 5)
 
+/*
+ * What becomes of the policy in the seat that stands in the bits above the lowest two when a task of its changes its state in a way that
+ * nobody expects: nothing (0), it is reported (1), the policy is taken out (2), the machine stops (3).
+ */
+#define EKIDEN_IOC_CHECKS _IO('E', 8)
+
 #define EKIDEN_IOC_ORDER _IOW('E', 6, struct ekiden_order_request)
 #define EKIDEN_IOC_CHOOSE _IOW('E', 7, struct ekiden_choose_request)
 

@@ -18,6 +18,7 @@ s64 ekiden_rs_remove(u64 seat);
 s64 ekiden_rs_reorder(const u8 *order, size_t len);
 s64 ekiden_rs_choose(u64 task, u64 seat, u64 inherits);
 s64 ekiden_rs_fell(u64 seat);
+s64 ekiden_rs_check(u64 seat, u64 checks);
 u64 ekiden_rs_order(void);
 u64 ekiden_rs_default(void);
 bool ekiden_rs_is_alive(u64 seat);

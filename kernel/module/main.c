@@ -145,6 +145,16 @@ static long ioctl_tape(unsigned long arg)
 	return ret;
 }
 
+static long ioctl_checks(unsigned long arg)
+{
+	long ret;
+
+	mutex_lock(&control);
+	ret = running.nr && !is_broken() ? ekiden_rs_check(arg >> 2, arg & 3) : -ENODEV;
+	mutex_unlock(&control);
+	return ret;
+}
+
 static long ioctl_order(void __user *arg)
 {
 	struct ekiden_order_request request;
@@ -241,6 +251,8 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 		return ioctl_upgrade((void __user *)arg);
 	case EKIDEN_IOC_TAPE:
 		return ioctl_tape(arg);
+	case EKIDEN_IOC_CHECKS:
+		return ioctl_checks(arg);
 	case EKIDEN_IOC_ORDER:
 		return ioctl_order((void __user *)arg);
 	}

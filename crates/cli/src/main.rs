@@ -5,6 +5,7 @@ mod attach;
 mod bench;
 mod build;
 mod check;
+mod checks;
 mod child;
 mod demo;
 mod doctor;
@@ -91,6 +92,8 @@ enum Command {
     Attach(attach::Attach),
     /// Give it back to the policy that everybody gets
     Detach(attach::Detach),
+    /// Choose what becomes of a policy when a task changes its state in a way that nobody expects
+    Checks(checks::ChecksCommand),
     /// Say, or change, in which order the policies that run are asked
     Order(order::Order),
     /// Do the same in a virtual machine of a stock kernel
@@ -137,6 +140,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Exec(exec) => exec.run(),
         Command::Attach(attach) => attach.run(),
         Command::Detach(detach) => detach.run(),
+        Command::Checks(checks) => checks.run(),
         Command::Order(order) => order.run(),
         Command::Demo(demo) => demo.run(),
         Command::Vm(vm) => vm.run(),

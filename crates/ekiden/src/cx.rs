@@ -23,6 +23,10 @@ pub trait Host: Sync {
     /// The policy in this seat of the engine was taken out while events are under way: its tasks have to be introduced to
     /// another one, soon and not from here.
     fn policy_fell(&self, _seat: u32) {}
+    /// The machine is to stop, for a debugger, because of this.
+    fn stop(&self, why: &dyn core::fmt::Display) {
+        panic!("stopped: {why}");
+    }
 }
 
 /// Tasks whose CPU time is to be shared out together: a control group, or one of the kernel's autogroups.

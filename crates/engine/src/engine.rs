@@ -7,7 +7,7 @@ use ekiden::abi::{Event, EventKind, Message, NO_CPU, Outcome, RawToken, Reply, S
 use ekiden::{Call, Calls, CpuId, Host, Policy, RefusalReason, TaskId};
 
 use crate::counters::{Counters, Cpu, Totals};
-use crate::fault::{Fault, MISTAKES_ALLOWED, Mistake, MistakeKind};
+use crate::fault::{Checks, Fault, MISTAKES_ALLOWED, Mistake, MistakeKind, Surprise};
 use crate::idle::IdleCpus;
 use crate::seats::{SEATS, Seat};
 use crate::state::{Phase, State, Transition, UPGRADABLE};
@@ -209,13 +209,13 @@ impl Engine {
 
     fn task_enable(&self, handling: &mut Handling<'_>, _task: TaskId, slot: &Slot) {
         self.read_nice(handling.event, slot);
-        self.transit(handling.event.cpu, slot.state(), Transition::Enable);
+        self.transit(handling.event.cpu, slot, slot.state(), Transition::Enable);
         slot.set_state(slot.state().in_phase(Phase::New));
     }
 
     fn task_disable(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         let seen = slot.state();
-        self.transit(handling.event.cpu, seen, Transition::Depart);
+        self.transit(handling.event.cpu, slot, seen, Transition::Depart);
         // Its token, wherever it is, is worthless from here on.
         slot.set_state(seen.issue(Phase::New, seen.cpu()));
         self.take_back(handling, self.seat_of(seen), task, slot);
@@ -224,7 +224,7 @@ impl Engine {
     }
 
     fn task_exit(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        self.transit(handling.event.cpu, slot.state(), Transition::Depart);
+        self.transit(handling.event.cpu, slot, slot.state(), Transition::Depart);
         let seat = self.seat_of(slot.state());
         if seat.calls.has(Call::TaskDead) {
             let message = self.message(handling, Call::TaskDead, task, slot);
@@ -276,7 +276,7 @@ impl Engine {
             Phase::Running => Call::TaskPreempt,
             Phase::Ready | Phase::ReadyByTick => return self.enqueue_again(handling, task, slot, seen),
             Phase::Free => {
-                self.transit(event.cpu, seen, Transition::Enqueue);
+                self.transit(event.cpu, slot, seen, Transition::Enqueue);
                 Call::TaskNew
             }
         };
@@ -325,7 +325,7 @@ impl Engine {
                 self.take_back(handling, self.seat_of(seen), task, slot);
             }
             Phase::New | Phase::Blocked | Phase::Free => {
-                self.transit(event.cpu, seen, Transition::Block);
+                self.transit(event.cpu, slot, seen, Transition::Block);
             }
         }
     }
@@ -550,11 +550,26 @@ impl Engine {
         }
     }
 
-    /// Checks a transition, and counts it as a surprise if it is not in the list.
+    /// Checks a transition. One that is not in the list is counted and kept, and has the consequence that was chosen.
     #[inline]
-    pub(crate) fn transit(&self, cpu: CpuId, seen: State, by: Transition) {
-        if by.from(seen.phase()).is_none() {
-            Counters::count(&self.counters(cpu, self.seat_of(seen)).surprises);
+    pub(crate) fn transit(&self, cpu: CpuId, slot: &Slot, seen: State, by: Transition) {
+        let seat = self.seat_of(seen);
+        if seat.checks() != Checks::Off && by.from(seen.phase()).is_none() {
+            self.surprise(seat, Surprise { by, phase: seen.phase(), pid: slot.pid.load(Relaxed), cpu });
+        }
+    }
+
+    #[cold]
+    fn surprise(&self, seat: &Seat, surprise: Surprise) {
+        Counters::count(&self.counters(surprise.cpu, seat).surprises);
+        *seat.last_surprise.lock() = Some(surprise);
+        match seat.checks() {
+            Checks::Off | Checks::Report => {}
+            Checks::Remove => {
+                let message = alloc::format!("a wrong transition: {surprise}");
+                self.take_out_of(seat, Some(Fault { message, cpu: surprise.cpu }));
+            }
+            Checks::Stop => self.host.stop(&surprise),
         }
     }
 

@@ -5,6 +5,8 @@ use core::fmt;
 
 use ekiden::{Call, CpuId, RefusalReason};
 
+use crate::state::{Phase, Transition};
+
 /// How many mistakes a policy may make before it is taken out. Each is counted and named; so many are no accident.
 pub const MISTAKES_ALLOWED: u32 = 64;
 
@@ -46,6 +48,58 @@ impl fmt::Display for Mistake {
             MistakeKind::BadCpu => write!(f, "{call} named a CPU that the task may not use"),
         }?;
         write!(f, " (PID {}, CPU {})", self.pid, self.cpu)
+    }
+}
+
+/// What becomes of a policy when one of its tasks goes from one state to another in a way that nobody expects.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Checks {
+    /// Nobody looks.
+    Off = 0,
+    /// It is counted, and the newest is kept.
+    #[default]
+    Report = 1,
+    /// The policy is taken out.
+    Remove = 2,
+    /// The machine stops, for a debugger.
+    Stop = 3,
+}
+
+impl Checks {
+    /// The one with this number, if there is one.
+    pub fn from_number(number: u32) -> Option<Self> {
+        [Self::Off, Self::Report, Self::Remove, Self::Stop].into_iter().find(|checks| *checks as u32 == number)
+    }
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Report => "report",
+            Self::Remove => "remove",
+            Self::Stop => "stop",
+        }
+    }
+}
+
+/// A transition that is not in [`TRANSITIONS`](crate::TRANSITIONS) (papers/001, section III; row S5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Surprise {
+    /// What happened.
+    pub by: Transition,
+    /// In which state the task was.
+    pub phase: Phase,
+    /// Which task it was.
+    pub pid: u32,
+    /// The CPU of the event.
+    pub cpu: CpuId,
+}
+
+impl fmt::Display for Surprise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { by, phase, pid, cpu } = self;
+        write!(f, "{} of a task that is {} (PID {pid}, CPU {cpu})", by.name(), phase.name())
     }
 }
 

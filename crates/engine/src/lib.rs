@@ -19,7 +19,7 @@ mod table;
 
 pub use counters::{Counters, Totals};
 pub use engine::Engine;
-pub use fault::{Fault, MISTAKES_ALLOWED, Mistake, MistakeKind};
+pub use fault::{Checks, Fault, MISTAKES_ALLOWED, Mistake, MistakeKind, Surprise};
 pub use idle::IdleCpus;
 pub use pick::PICK_ATTEMPTS;
 pub use seats::{NotChosen, SEATS, SeatView};

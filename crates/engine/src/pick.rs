@@ -166,7 +166,7 @@ impl Engine {
             self.change_policy(handling, event.task, slot);
         }
         let seen = slot.state();
-        self.transit(event.cpu, seen, Transition::GiveWay);
+        self.transit(event.cpu, slot, seen, Transition::GiveWay);
         let call = match seen.phase() {
             Phase::Running if seen.is_yielding() => Call::TaskYield,
             Phase::Running => Call::TaskPreempt,
@@ -331,7 +331,7 @@ impl Engine {
         reason: RefusalReason,
     ) {
         let seen = slot.state();
-        self.transit(cpu, seen, Transition::Refuse);
+        self.transit(cpu, slot, seen, Transition::Refuse);
         let state = seen.issue(Phase::Ready, cpu);
         slot.set_state(state);
         let mut message = self.message(handling, Call::PntErr, task, slot).with_token(token(task, state));

@@ -12,7 +12,7 @@ use spin::mutex::SpinMutex;
 
 use crate::counters::Totals;
 use crate::engine::{Engine, Handling};
-use crate::fault::{Fault, Mistake};
+use crate::fault::{Checks, Fault, Mistake, Surprise};
 use crate::state::{Home, Phase, State};
 use crate::table::Slot;
 
@@ -34,6 +34,9 @@ pub(crate) struct Seat {
     /// How many of them were those of policies before this one.
     pub(crate) mistakes_before: u32,
     pub(crate) last_mistake: SpinMutex<Option<Mistake>>,
+    /// A number of [`Checks`].
+    checks: AtomicU32,
+    pub(crate) last_surprise: SpinMutex<Option<Surprise>>,
     fault: SpinMutex<Option<Fault>>,
 }
 
@@ -66,8 +69,15 @@ impl Seat {
             mistakes: AtomicU32::new(0),
             mistakes_before: 0,
             last_mistake: SpinMutex::new(None),
+            checks: AtomicU32::new(Checks::default() as u32),
+            last_surprise: SpinMutex::new(None),
             fault: SpinMutex::new(None),
         }
+    }
+
+    #[inline]
+    pub(crate) fn checks(&self) -> Checks {
+        Checks::from_number(self.checks.load(Relaxed)).unwrap_or_default()
     }
 
     #[inline]
@@ -88,6 +98,8 @@ impl Seat {
         self.last_home = self.last_home.next();
         self.mistakes_before = self.mistakes.load(Relaxed);
         *self.fault.get_mut() = None;
+        *self.checks.get_mut() = Checks::default() as u32;
+        *self.last_surprise.get_mut() = None;
         *self.home.get_mut() = self.last_home.0;
     }
 }
@@ -107,6 +119,10 @@ pub struct SeatView {
     pub mistakes: u32,
     /// The newest of them.
     pub last_mistake: Option<Mistake>,
+    /// What becomes of it when a task of its changes its state in a way that nobody expects, and the newest such change.
+    pub checks: Checks,
+    /// See there.
+    pub last_surprise: Option<Surprise>,
     /// Why the engine has taken it out, if it did.
     pub fault: Option<Fault>,
     /// Sums of what the CPUs counted.
@@ -136,6 +152,8 @@ impl Engine {
                 tasks: seat.tasks.load(Relaxed),
                 mistakes: seat.mistakes.load(Relaxed),
                 last_mistake: *seat.last_mistake.lock(),
+                checks: seat.checks(),
+                last_surprise: *seat.last_surprise.lock(),
                 fault: seat.fault.lock().clone(),
                 totals,
             }
@@ -374,6 +392,13 @@ impl Engine {
 
     pub(crate) fn leaves(&self, slot: &Slot) {
         self.seats[slot.state().seat()].tasks.fetch_sub(1, Relaxed);
+    }
+
+    /// Chooses what becomes of the policy in a seat when a task of its changes its state in a way that nobody expects. False if
+    /// there is none.
+    pub fn check(&self, seat: usize, checks: Checks) -> bool {
+        let seat = self.seats.get(seat).filter(|seat| seat.is_taken());
+        seat.inspect(|seat| seat.checks.store(checks as u32, Relaxed)).is_some()
     }
 
     /// The policy in a seat has panicked outside of a call, such as on its way in or out.

@@ -36,6 +36,18 @@ impl Phase {
         }
     }
 
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Phase::Free => "free",
+            Phase::New => "new",
+            Phase::Ready => "ready",
+            Phase::ReadyByTick => "ready-by-tick",
+            Phase::Running => "running",
+            Phase::Blocked => "blocked",
+        }
+    }
+
     /// Whether the policy holds a good token of the task.
     pub fn is_waiting(self) -> bool {
         matches!(self, Phase::Ready | Phase::ReadyByTick)
@@ -93,6 +105,19 @@ pub const TRANSITIONS: &[(Phase, Transition, Phase)] = &[
 ];
 
 impl Transition {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Transition::Enable => "enable",
+            Transition::Enqueue => "enqueue",
+            Transition::GiveWay => "give way",
+            Transition::Pick => "pick",
+            Transition::Refuse => "refuse",
+            Transition::Block => "block",
+            Transition::Depart => "depart",
+        }
+    }
+
     /// Where the transition leads from `phase`, or `None` if it is not expected there.
     #[inline]
     pub fn from(self, phase: Phase) -> Option<Phase> {

@@ -7,7 +7,7 @@ use std::sync::{
 
 use ekiden::abi::{Event, EventKind, Outcome, Status, enqueue_flags, pick_flags};
 use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Scheduler, TaskId, Topology};
-use ekiden_engine::{Engine, IdleCpus, MISTAKES_ALLOWED, MistakeKind, Phase, State, TRANSITIONS, Transition};
+use ekiden_engine::{Checks, Engine, IdleCpus, MISTAKES_ALLOWED, MistakeKind, Phase, State, TRANSITIONS, Transition};
 use ekiden_policies::{Fifo, Wfq};
 use expect_test::expect;
 use proptest::prelude::*;
@@ -313,4 +313,76 @@ fn the_id_that_a_slot_will_have_next_names_no_task_yet() {
     assert_eq!(leave(next), Status::Invalid as i32);
     assert!(bench.engine.tasks().is_empty());
     assert_eq!(bench.event(init).task, next);
+}
+
+/// Events that nobody expects of a task in each state, in the words of the reports.
+fn surprised(bench: &Bench) -> Vec<String> {
+    let last = || bench.engine.seats().next().unwrap().last_surprise.map(|surprise| surprise.to_string());
+    let refuse = |task| bench.event(Event { task, args: [4, 0], ..Event::new(EventKind::PickRefused, 0) });
+    let task = bench.task(1);
+    let mut reports = vec![last()];
+    refuse(task);
+    reports.push(last());
+    bench.enqueue(0, task);
+    bench.about(EventKind::TaskEnable, 0, task, 0);
+    reports.push(last());
+    reports.into_iter().flatten().collect()
+}
+
+#[test]
+fn a_transition_that_nobody_expects_is_named_with_event_state_and_task() {
+    let bench = Bench::new::<Fifo>();
+    let reports = surprised(&bench);
+    expect![[r#"
+        refuse of a task that is new (PID 101, CPU 0)
+        enable of a task that is ready (PID 101, CPU 0)"#]]
+    .assert_eq(&reports.join("\n"));
+    assert_eq!(bench.engine.totals().surprises, 2);
+    assert!(bench.engine.fault().is_none());
+}
+
+#[test]
+fn checks_can_be_switched_off_or_take_the_policy_out() {
+    let bench = Bench::new::<Fifo>();
+    assert!(bench.engine.check(0, Checks::Off) && !bench.engine.check(1, Checks::Off));
+    assert_eq!(surprised(&bench), Vec::<String>::new());
+    assert_eq!(bench.engine.totals().surprises, 0);
+    let bench = Bench::new::<Fifo>();
+    bench.engine.check(0, Checks::Remove);
+    surprised(&bench);
+    expect!["a wrong transition: refuse of a task that is new (PID 101, CPU 0) (on CPU 0)"]
+        .assert_eq(&bench.engine.fault().unwrap().to_string());
+}
+
+#[test]
+#[should_panic(expected = "stopped: refuse of a task that is new")]
+fn checks_can_stop_the_machine() {
+    let bench = Bench::new::<Fifo>();
+    bench.engine.check(0, Checks::Stop);
+    surprised(&bench);
+}
+
+/// The table in ARCHITECTURE.md is what the code says.
+#[test]
+fn the_table_of_states_in_the_documents_is_that_of_the_code() {
+    let phases = [Phase::Free, Phase::New, Phase::Ready, Phase::ReadyByTick, Phase::Running, Phase::Blocked];
+    let transitions = [
+        Transition::Enable,
+        Transition::Enqueue,
+        Transition::GiveWay,
+        Transition::Pick,
+        Transition::Refuse,
+        Transition::Block,
+        Transition::Depart,
+    ];
+    let row = |cells: Vec<&str>| format!("| {} |", cells.join(" | "));
+    let head = row(["from"].into_iter().chain(transitions.map(Transition::name)).collect());
+    let rows = phases.map(|phase| {
+        let to = transitions.map(|by| by.from(phase).map_or("–", Phase::name));
+        row([phase.name()].into_iter().chain(to).collect())
+    });
+    let document = include_str!("../../../ARCHITECTURE.md");
+    for line in [head].iter().chain(&rows) {
+        assert!(document.contains(line.as_str()), "ARCHITECTURE.md lacks: {line}");
+    }
 }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use ekiden::Topology;
+use ekiden_engine::Checks;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, LoadError, Result};
@@ -87,6 +88,12 @@ pub struct PolicyStatus {
     /// What was counted.
     #[serde(flatten)]
     pub counts: Counts,
+    /// What becomes of it when a task of its changes its state in a way that nobody expects: `off`, `report`, `remove`, `stop`.
+    #[serde(default)]
+    pub checks: String,
+    /// The newest such change.
+    #[serde(default)]
+    pub last_surprise: Option<String>,
     /// Why it was taken out, if it was: a panic, with file and line.
     #[serde(default)]
     pub fault: Option<String>,
@@ -295,6 +302,7 @@ nix::ioctl_readwrite!(ioctl_create, b'E', 1, CreateRequest);
 nix::ioctl_readwrite!(ioctl_hint, b'E', 2, HintRequest);
 nix::ioctl_readwrite!(ioctl_upgrade, b'E', 4, UpgradeRequest);
 nix::ioctl_write_int_bad!(ioctl_tape, nix::request_code_none!(b'E', 5));
+nix::ioctl_write_int_bad!(ioctl_checks, nix::request_code_none!(b'E', 8));
 nix::ioctl_write_ptr!(ioctl_order, b'E', 6, OrderRequest);
 nix::ioctl_write_ptr!(ioctl_choose, b'E', 7, ChooseRequest);
 
@@ -466,6 +474,15 @@ impl Control {
         unsafe { ioctl_tape(self.file.as_raw_fd(), seat as i32 * 2 + i32::from(on)) }
             .map_err(io::Error::from)
             .context("the flight recorder cannot be switched: no policy runs, or it has none")?;
+        Ok(())
+    }
+
+    /// Chooses what becomes of the policy in a seat when a task of its changes its state in a way that nobody expects.
+    pub fn check(&self, seat: u32, checks: Checks) -> Result<()> {
+        // SAFETY: takes a number.
+        unsafe { ioctl_checks(self.file.as_raw_fd(), seat as i32 * 4 + checks as i32) }
+            .map_err(io::Error::from)
+            .context("the checks of that policy cannot be switched")?;
         Ok(())
     }
 

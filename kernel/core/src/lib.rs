@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::*};
 
 use ekiden::abi::{Event, Outcome, Status};
 use ekiden::{CpuId, CpuMask, Group, Host, TaskId};
-use ekiden_engine::{Engine, IdleCpus, NotChosen, SEATS};
+use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, SEATS};
 use ekiden_kernel_rt::{Arena, CreateArgs, PolicyTable};
 
 use foreign::ForeignPolicy;
@@ -32,6 +32,8 @@ unsafe extern "C" {
     fn ekiden_c_may_run(host_task: *const c_void, cpu: u32) -> bool;
     fn ekiden_c_allowed_cpus(host_task: *const c_void, words: *mut u64, len: usize);
     safe fn ekiden_c_policy_fell(seat: u32);
+    /// `text` has room for `len` bytes. Does not return.
+    fn ekiden_c_stop(text: *const u8, len: usize);
     #[cfg(any(target_os = "none", clippy))]
     fn ekiden_c_fault(text: *const u8, len: usize) -> !;
 }
@@ -162,6 +164,15 @@ pub extern "C" fn ekiden_rs_is_alive(seat: u64) -> bool {
 #[unsafe(no_mangle)]
 pub extern "C" fn ekiden_rs_any_alive() -> bool {
     engine().is_some_and(|engine| !engine.is_over())
+}
+
+/// Chooses what becomes of the policy in a seat when a task of its changes its state in a way that nobody expects. 0 if that is
+/// done.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_check(seat: u64, checks: u64) -> i64 {
+    let checks = Checks::from_number(checks as u32);
+    let done = engine().zip(checks).is_some_and(|(engine, checks)| engine.check(seat as usize, checks));
+    if done { 0 } else { -22 }
 }
 
 /// The policy in a seat has panicked outside of a call.
@@ -349,6 +360,12 @@ impl Host for Kernel {
 
     fn policy_fell(&self, seat: u32) {
         ekiden_c_policy_fell(seat);
+    }
+
+    fn stop(&self, why: &dyn core::fmt::Display) {
+        let text = alloc::format!("{why}");
+        // SAFETY: the text is as long as it says.
+        unsafe { ekiden_c_stop(text.as_ptr(), text.len()) };
     }
 }
 

@@ -24,7 +24,11 @@ pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, seat: u64
         let _ = write!(writer, r#","capacity":{}"#, table.capacity());
     } else {
         let Some(view) = engine.seats().find(|view| view.seat as u64 + 1 == seat) else { return 0 };
-        let _ = write!(writer, r#","alive":{},"default":{}"#, view.is_alive, view.is_default);
+        let (alive, default, checks) = (view.is_alive, view.is_default, view.checks.name());
+        let _ = write!(writer, r#","alive":{alive},"default":{default},"checks":"{checks}""#);
+        if let Some(surprise) = view.last_surprise {
+            let _ = write!(writer, r#","last_surprise":"{surprise}""#);
+        }
         (tasks, mistakes, last_mistake) = (view.tasks, view.mistakes, view.last_mistake);
         (fault, totals) = (view.fault, view.totals);
     }

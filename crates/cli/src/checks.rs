@@ -1,0 +1,59 @@
+//! `ekiden checks`: what becomes of a policy when a task changes its state in a way that nobody expects (row S5).
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use ekiden_engine::Checks;
+use ekiden_loader::{Control, Status};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ekiden checks                  how it is for each policy, and the last such change
+  ekiden checks remove           take the policy that everybody gets out if it happens
+  ekiden checks off -p fifo      do not look
+
+Which changes are expected stands in ARCHITECTURE.md, under States of a task.")]
+pub(crate) struct ChecksCommand {
+    /// What is to become of it
+    mode: Option<Mode>,
+    /// Which of the policies that run, by its name or number; the one that everybody gets if it is left out
+    #[arg(short, long, value_name = "POLICY", requires = "mode")]
+    policy: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Mode {
+    /// Nobody looks
+    Off,
+    /// It is counted, and `ekiden status` shows the newest
+    Report,
+    /// The policy is taken out
+    Remove,
+    /// The machine stops, for a debugger
+    Stop,
+}
+
+impl ChecksCommand {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let status = Status::read()?.unwrap_or_default();
+        let policy = status.find(self.policy.as_deref())?;
+        if let Some(mode) = self.mode {
+            let checks = match mode {
+                Mode::Off => Checks::Off,
+                Mode::Report => Checks::Report,
+                Mode::Remove => Checks::Remove,
+                Mode::Stop => Checks::Stop,
+            };
+            Control::open()?.check(policy.seat, checks)?;
+            println!("{}: {}", policy.policy, checks.name());
+            return Ok(ExitCode::SUCCESS);
+        }
+        for policy in &status.policies {
+            let last = policy.last_surprise.as_deref().unwrap_or("none so far");
+            println!("{}: {}; {last}", policy.policy, policy.checks);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
