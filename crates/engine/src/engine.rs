@@ -29,6 +29,11 @@ pub struct Engine {
     pub(crate) faulted: AtomicBool,
 }
 
+/// Whether a call only asks for work.
+fn is_search(call: u32) -> bool {
+    call == Call::PickNextTask as u32 || call == Call::Balance as u32
+}
+
 /// One event while it is being handled.
 pub(crate) struct Handling<'a> {
     pub(crate) event: &'a Event,
@@ -487,6 +492,10 @@ impl Engine {
     #[inline]
     pub(crate) fn call(&self, handling: &mut Handling<'_>, seat: &Seat, message: &Message, payload: &[u8]) -> Reply {
         let reply = seat.policy.deliver(message, payload);
+        if UPGRADABLE && self.order.len() > 1 && !is_search(message.call) {
+            // After it has heard of it: whoever looks for work meanwhile will look again.
+            seat.has_heard();
+        }
         if !reply.kicks.is_empty() || reply.timer_ns != 0 {
             self.take_over(handling, seat, &reply);
         }

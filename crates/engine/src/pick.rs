@@ -1,6 +1,6 @@
 //! A CPU looks for work: who is asked, and what becomes of the answer.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use ekiden::abi::{BALANCE_TOO, Message, Outcome, RawToken, Reply, Status, pick_flags};
 use ekiden::{Call, CpuId, RefusalReason, TaskId};
@@ -8,7 +8,7 @@ use ekiden::{Call, CpuId, RefusalReason, TaskId};
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
 use crate::fault::MistakeKind;
-use crate::seats::Seat;
+use crate::seats::{SEATS, Seat};
 use crate::state::{Phase, State, Transition, UPGRADABLE};
 use crate::table::{Slot, token};
 
@@ -78,14 +78,19 @@ impl Engine {
         let has_tasks = |seat: &&Seat| seat.tasks.load(Relaxed) > 0 && seat.is_taken();
         let in_order = || self.order.iter().copied();
         for seat in sooner.iter().chain(later).map(|seat| &self.seats[*seat]).filter(has_tasks) {
+            let (heard, nothing) = (seat.heard.load(Acquire), &here.nothing[seat.index % SEATS]);
+            if heard == nothing.load(Relaxed) {
+                continue;
+            }
             match self.ask(handling, seat, cpu, false) {
                 Found::Something => return here.rank.store(u32::from(self.rank[seat.index]), Relaxed),
-                Found::Nothing => {}
+                Found::Nothing => nothing.store(heard, Relaxed),
                 Found::TooMuch => return handling.outcome.kicks.add(cpu),
             }
         }
         for seat in in_order().map(|seat| &self.seats[seat]).filter(has_tasks) {
-            if !seat.calls.has(Call::Balance) {
+            let (heard, nothing) = (seat.heard.load(Acquire), &here.brings_nothing[seat.index % SEATS]);
+            if !seat.calls.has(Call::Balance) || heard == nothing.load(Relaxed) {
                 continue;
             }
             let wish = self.call(handling, seat, &Message::about_cpu(Call::Balance, cpu), &[]).task;
@@ -93,6 +98,7 @@ impl Engine {
             if is_here && self.ask(handling, seat, cpu, false) == Found::Something {
                 return here.rank.store(u32::from(self.rank[seat.index]), Relaxed);
             }
+            nothing.store(heard, Relaxed);
         }
         here.rank.store(NO_RANK, Relaxed);
         self.found_nothing(handling, cpu);

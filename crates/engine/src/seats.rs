@@ -30,6 +30,8 @@ pub(crate) struct Seat {
     last_home: Home,
     /// How many tasks are at home here.
     pub(crate) tasks: AtomicU32,
+    /// Counts the calls that can change what the policy answers to a CPU that looks for work. Only if there are several.
+    pub(crate) heard: AtomicU32,
     pub(crate) mistakes: AtomicU32,
     /// How many of them were those of policies before this one.
     pub(crate) mistakes_before: u32,
@@ -66,6 +68,7 @@ impl Seat {
             home: AtomicU64::new(Home::NOWHERE.0),
             last_home: Home::in_seat(index),
             tasks: AtomicU32::new(0),
+            heard: AtomicU32::new(1),
             mistakes: AtomicU32::new(0),
             mistakes_before: 0,
             last_mistake: SpinMutex::new(None),
@@ -73,6 +76,12 @@ impl Seat {
             last_surprise: SpinMutex::new(None),
             fault: SpinMutex::new(None),
         }
+    }
+
+    /// It may answer otherwise from now on.
+    #[inline]
+    pub(crate) fn has_heard(&self) {
+        self.heard.fetch_add(1, Release);
     }
 
     #[inline]
@@ -101,6 +110,7 @@ impl Seat {
         *self.checks.get_mut() = Checks::default() as u32;
         *self.last_surprise.get_mut() = None;
         *self.home.get_mut() = self.last_home.0;
+        self.has_heard();
     }
 }
 
@@ -441,6 +451,8 @@ impl Engine {
         for (rank, seat) in self.order.iter().enumerate() {
             self.rank[*seat] = rank as u8;
         }
+        // While there was only one, nobody counted.
+        self.seats.iter().for_each(Seat::has_heard);
         // Whoever is asked first out of order is not so any more.
         self.cpus.iter_mut().for_each(|cpu| *cpu.first.get_mut() = 0);
     }

@@ -32,8 +32,8 @@ unsafe extern "C" {
     fn ekiden_c_may_run(host_task: *const c_void, cpu: u32) -> bool;
     fn ekiden_c_allowed_cpus(host_task: *const c_void, words: *mut u64, len: usize);
     safe fn ekiden_c_policy_fell(seat: u32);
-    /// `text` has room for `len` bytes. Does not return.
-    fn ekiden_c_stop(text: *const u8, len: usize);
+    /// There are `len` bytes at `text`.
+    fn ekiden_c_stop(text: *const u8, len: usize) -> !;
     #[cfg(any(target_os = "none", clippy))]
     fn ekiden_c_fault(text: *const u8, len: usize) -> !;
 }

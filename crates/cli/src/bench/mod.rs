@@ -9,6 +9,7 @@ pub(crate) mod load;
 mod memory;
 pub(crate) mod messaging;
 pub(crate) mod pipe;
+mod policies;
 mod record;
 mod share;
 mod sim;
@@ -57,6 +58,8 @@ enum Which {
     Record(record::RecordBench),
     /// What it costs that one policy can take over from another, and how long CPUs wait when one does
     Upgrade(upgrade::UpgradeBench),
+    /// What it costs one policy that others are there too, and that states of tasks are checked
+    Policies(policies::PoliciesBench),
     /// How fast the simulator is
     Sim(sim::SimBench),
     /// How much unsafe code there is, and where
@@ -75,6 +78,7 @@ impl Bench {
             Which::Memory(bench) => bench.run(),
             Which::Record(bench) => bench.run(),
             Which::Upgrade(bench) => bench.run(),
+            Which::Policies(bench) => bench.run(),
             Which::Sim(bench) => bench.run(),
             Which::CountUnsafe(bench) => bench.run(),
             Which::Edit(bench) => bench.run(),

@@ -176,7 +176,8 @@ impl RecordBench {
     }
 }
 
-fn pipes(policy: &str, round_trips: u64, places: &[(&'static str, &str)]) -> Result<Values> {
+/// What a round trip takes in each place.
+pub(super) fn pipes(policy: &str, round_trips: u64, places: &[(&'static str, &str)]) -> Result<Values> {
     let round_trips = round_trips.to_string();
     let time = |(place, cpus): &(&'static str, &str)| {
         let args = ["pipe", "--round-trips", &round_trips, "--cpus", cpus, "--json"];

@@ -1,0 +1,153 @@
+//! `ekiden bench policies`: what it costs one policy that others are there too, and that states of tasks are checked.
+
+use std::{
+    path::Path,
+    process::{Child, Command, ExitCode, Stdio},
+};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use ekiden_bench::{Comparison, Limit, Measurements};
+use ekiden_engine::Checks;
+use ekiden_loader::{Beside, Control, Status, Who, choose};
+
+use super::{
+    Output, Verdict,
+    contest::{Contest, PolicyArgs, Values, under},
+    guest::{Clock, InVm, bench_in},
+    load,
+    record::pipes,
+};
+use crate::{
+    progress::Progress,
+    session::{Held, Plan},
+};
+
+/// Where the two processes are.
+const PLACES: [(&str, &str); 2] = [("one_cpu", "0,0"), ("two_cpus_across", "0,1")];
+
+/// Who is measured, and who is there besides.
+const MEASURED: &str = "wfq";
+const OTHERS: [&str; 2] = ["fifo", "cfs"];
+
+/// What is compared with the policy alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Variant {
+    Alone,
+    /// Two others are loaded, and each has a task that sleeps.
+    OfThree,
+    /// Nobody checks states.
+    Unchecked,
+}
+
+const VARIANTS: [(&str, Variant); 3] =
+    [("wfq", Variant::Alone), ("wfq, of three", Variant::OfThree), ("wfq, checks off", Variant::Unchecked)];
+
+/// What must be reached: limit, variant, place, reference.
+const LIMITS: &[(Limit, &str, &str, &str)] = &[
+    (Limit { name: "one CPU: three policies loaded ÷ one", at_most: 1.03 }, "wfq, of three", "one_cpu", "wfq"),
+    (Limit { name: "across: three policies loaded ÷ one", at_most: 1.03 }, "wfq, of three", "two_cpus_across", "wfq"),
+    (Limit { name: "one CPU: state checks on ÷ off", at_most: 1.03 }, "wfq", "one_cpu", "wfq, checks off"),
+    (Limit { name: "across: state checks on ÷ off", at_most: 1.03 }, "wfq", "two_cpus_across", "wfq, checks off"),
+];
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  ekiden bench policies --vm --check     instructions, in a virtual machine of its own; exits with 116 if a limit is missed
+  ekiden bench policies --vm --json      one JSON object
+  sudo ekiden bench policies             nanoseconds, in the kernel of this machine
+WFQ has the pipe; FIFO and CFS are loaded beside it, and each has a task that sleeps.")]
+pub(crate) struct PoliciesBench {
+    #[command(flatten)]
+    source: PolicyArgs,
+    /// How often each variant gets its turn; one more turn comes before and does not count
+    #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    repeat: u32,
+    /// Round trips that are timed each time
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..))]
+    round_trips: u64,
+    #[command(flatten)]
+    vm: InVm,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl PoliciesBench {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let policies: Vec<String> = [MEASURED].into_iter().chain(OTHERS).map(str::to_owned).collect();
+        let contest = Contest::new(&policies, &self.source);
+        let comparison = if self.vm.vm { self.in_vm(&contest)? } else { self.measure(&contest)? };
+        self.output.show(&comparison, &comparison.to_text(), &Verdict::of_comparison(&comparison))
+    }
+
+    fn in_vm(&self, contest: &Contest) -> Result<Comparison> {
+        let args =
+            ["policies".to_owned(), format!("--repeat={}", self.repeat), format!("--round-trips={}", self.round_trips)];
+        self.vm.with_guest(contest.modules(), contest.policies(), Clock::Exact, |vm, _, counts, progress| {
+            progress.step("measuring policies".to_owned());
+            let plain = Contest::new(&[], &PolicyArgs::default());
+            bench_in(vm, &plain, &args, counts, &mut |line| progress.note(line))
+        })
+    }
+
+    fn measure(&self, contest: &Contest) -> Result<Comparison> {
+        let mut progress = Progress::new();
+        let (_, modules) = contest.prepare(&mut progress)?;
+        progress.step("waiting until the machine has settled");
+        load::settle();
+        let mut measurements = Measurements::default();
+        for turn in 0..=self.repeat {
+            for (name, variant) in VARIANTS {
+                progress.step(format!("turn {turn} of {}: {name}", self.repeat));
+                // Calls are written down in neither.
+                let plan = Plan { flight_kib: 0, ..Plan::new(MEASURED, &modules) };
+                let (values, stayed) = under(&plan, || self.time(variant, &modules))?;
+                measurements.was_still_scheduler(name, stayed);
+                // The first turn warms caches of all kinds.
+                for (place, value) in values.into_iter().flatten().filter(|_| turn > 0) {
+                    measurements.add(name, place, value);
+                }
+            }
+        }
+        let unit = format!("{} per pipe round trip", self.output.unit.name());
+        Ok(Comparison::new("policies", &unit, &load::kernel_release()?, &measurements, LIMITS))
+    }
+
+    fn time(&self, variant: Variant, modules: &Path) -> Result<Values> {
+        if variant == Variant::Unchecked {
+            let status = Status::read()?.unwrap_or_default();
+            Control::open()?.check(status.find(Some(MEASURED))?.seat, Checks::Off)?;
+        }
+        let mut others = Vec::new();
+        for policy in OTHERS.into_iter().filter(|_| variant == Variant::OfThree) {
+            others.push(Other::start(policy, modules)?);
+        }
+        let values = pipes(MEASURED, self.round_trips, &PLACES)?;
+        others.iter().try_for_each(|other| other.held.check())?;
+        Ok(values)
+    }
+}
+
+/// Another policy, with a task that sleeps.
+struct Other {
+    sleeper: Child,
+    held: Held,
+}
+
+impl Other {
+    fn start(policy: &str, modules: &Path) -> Result<Self> {
+        let held = Plan { flight_kib: 0, beside: Beside::Others, ..Plan::new(policy, modules) }.start()?;
+        // It sleeps until its input ends.
+        let sleeper = Command::new("cat").stdin(Stdio::piped()).spawn().context("cannot run cat")?;
+        choose(&Who::Process(sleeper.id() as i32), Some(held.seat()), true)?;
+        Ok(Self { sleeper, held })
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        drop(self.sleeper.stdin.take());
+        let _ = self.sleeper.wait();
+    }
+}
