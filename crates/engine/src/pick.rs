@@ -70,25 +70,32 @@ impl Engine {
     }
 
     /// Each policy is asked in order; the first that has a task wins. If none has, each may bring one from elsewhere
-    /// (papers/001, section III).
+    /// (papers/001, section III). One that has heard nothing since it had nothing is passed over.
     fn pick_of_several(&self, handling: &mut Handling<'_>, cpu: CpuId) {
         let here = self.cpu(cpu);
         let first = here.first.load(Relaxed);
         let (later, sooner) = self.order.split_at((first as usize).min(self.order.len()));
+        let in_turn = || sooner.iter().chain(later).map(|seat| &self.seats[*seat]);
         let has_tasks = |seat: &&Seat| seat.tasks.load(Relaxed) > 0 && seat.is_taken();
-        let in_order = || self.order.iter().copied();
-        for seat in sooner.iter().chain(later).map(|seat| &self.seats[*seat]).filter(has_tasks) {
-            let (heard, nothing) = (seat.heard.load(Acquire), &here.nothing[seat.index % SEATS]);
-            if heard == nothing.load(Relaxed) {
-                continue;
-            }
-            match self.ask(handling, seat, cpu, false) {
-                Found::Something => return here.rank.store(u32::from(self.rank[seat.index]), Relaxed),
-                Found::Nothing => nothing.store(heard, Relaxed),
+        let may_have = |seat: &&Seat| {
+            has_tasks(seat) && seat.heard.load(Acquire) != here.nothing[seat.index % SEATS].load(Relaxed)
+        };
+        // If there is only one to ask, it is asked both at once, as if it were alone.
+        let is_one = in_turn().filter(may_have).nth(1).is_none();
+        for seat in in_turn().filter(may_have) {
+            let (index, heard) = (seat.index % SEATS, seat.heard.load(Acquire));
+            let balance = is_one && seat.calls.has(Call::Balance);
+            match self.ask(handling, seat, cpu, balance) {
+                Found::Something => return here.rank.store(u32::from(self.rank[index]), Relaxed),
+                Found::Nothing if balance => {
+                    here.nothing[index].store(heard, Relaxed);
+                    here.brings_nothing[index].store(heard, Relaxed);
+                }
+                Found::Nothing => here.nothing[index].store(heard, Relaxed),
                 Found::TooMuch => return handling.outcome.kicks.add(cpu),
             }
         }
-        for seat in in_order().map(|seat| &self.seats[seat]).filter(has_tasks) {
+        for seat in self.order.iter().map(|seat| &self.seats[*seat]).filter(has_tasks) {
             let (heard, nothing) = (seat.heard.load(Acquire), &here.brings_nothing[seat.index % SEATS]);
             if !seat.calls.has(Call::Balance) || heard == nothing.load(Relaxed) {
                 continue;
