@@ -4,11 +4,17 @@
  * deliver an event while a slower call is under way, and finishes before that goes on.
  *
  * The caller keeps this CPU: interrupts or preemption are off.
+ *
+ * Every call has its own fuel, which a policy's program takes as it goes round, and the stack below the saved pointer up to a
+ * limit (crates/build/src/fuel.rs).
  */
 #include <linux/linkage.h>
 #include <linux/objtool.h>
 #include <asm/nospec-branch.h>
 #include <asm/percpu.h>
+
+/* Ways round in one call: 25 ms of the shortest loop, some seconds of one that misses the cache every time. */
+#define EKIDEN_FUEL 0x1000000
 
 .macro GUARD_ENTER
 	push	%rbp
@@ -17,12 +23,15 @@
 	push	%r13
 	push	%r14
 	push	%r15
+	pushq	PER_CPU_VAR(ekiden_fuel)
+	movq	$EKIDEN_FUEL, PER_CPU_VAR(ekiden_fuel)
 	pushq	PER_CPU_VAR(ekiden_guard_sp)
 	movq	%rsp, PER_CPU_VAR(ekiden_guard_sp)
 .endm
 
 .macro GUARD_EXIT
 	popq	PER_CPU_VAR(ekiden_guard_sp)
+	popq	PER_CPU_VAR(ekiden_fuel)
 	pop	%r15
 	pop	%r14
 	pop	%r13
