@@ -1,7 +1,6 @@
 //! Puts fuel and a limit of the stack into a policy's program, as assembly text, so that no call into it lasts for ever.
 //!
-//! Every way round takes one unit from a counter of this CPU, which each call finds full: at the target of each jump that
-//! goes back, and where a function begins that can come to call itself, or to jump to itself by way of others. Such a
+//! Every way round takes one unit from a counter of this CPU, which each call finds full: at each jump that goes back, and where a function begins that can come to call itself, or to jump to itself by way of others. Such a
 //! function also looks how much of the stack its call has used. What it and the functions after it need at most, up to the
 //! next one that looks, is known here. So a call that neither loops nor recurses pays nothing.
 //!
@@ -87,11 +86,10 @@ impl<'a> Line<'a> {
         if let Self::Code(name, operands) = self { Some((name, operands)) } else { None }
     }
 
-    /// Where a jump goes, and whether it always does.
-    fn jump(self) -> Option<(&'a str, bool)> {
+    /// Where a jump goes, and its name.
+    fn jump(self) -> Option<(&'a str, &'a str)> {
         let (name, operands) = self.code()?;
-        let always = matches!(name, "jmp" | "jmpq");
-        (name.starts_with('j') || name.starts_with("loop")).then(|| (symbol(operands), always))
+        (name.starts_with('j') || name.starts_with("loop")).then(|| (symbol(operands), name))
     }
 
     /// Where a call or a jump goes.
@@ -450,6 +448,11 @@ impl Writer<'_> {
         label
     }
 
+    /// The label of code that says that the call went round and round in these lines.
+    fn endless(&mut self, lines: Range<usize>, function: &[&str]) -> String {
+        self.end(format!("an endless loop, or nearly, at {}", self.place(lines, function)))
+    }
+
     /// Takes a unit of fuel; without any left, `end` is next.
     fn fuel(&mut self, end: &str, keep_flags: bool) {
         let take = format!("\tdecq\t%gs:ekiden_fuel(%rip)\n\tjs\t{end}\n");
@@ -463,15 +466,6 @@ impl Writer<'_> {
             .enumerate()
             .filter_map(|(at, line)| if let Line::Label(name) = Line::read(line) { Some((name, at)) } else { None })
             .collect();
-        // Where jumps go back to, and the last of those that do.
-        let mut back: BTreeMap<usize, usize> = BTreeMap::new();
-        for (at, line) in lines.iter().enumerate() {
-            if let Some(target) =
-                Line::read(line).jump().and_then(|(to, _)| labels.get(to)).filter(|target| **target <= at)
-            {
-                back.insert(*target, at);
-            }
-        }
         // Before the first loop, should one begin here.
         let is_first = |line: &&str| match Line::read(line) {
             Line::Label(name) => name.starts_with(".LBB"),
@@ -491,20 +485,41 @@ impl Writer<'_> {
             if Some(at) == end {
                 self.put_apart();
             }
-            if Line::read(line).jump().is_some_and(|(to, _)| to.starts_with('*')) {
-                // To a place in a table, which may be an earlier one.
-                let end = self.end(format!("an endless loop, or nearly, at {}", self.place(at..at + 1, lines)));
-                self.fuel(&end, true);
-            }
-            self.line(line);
-            if let Some(last) = back.get(&at) {
-                let end = self.end(format!("an endless loop, or nearly, at {}", self.place(at..last + 1, lines)));
-                self.fuel(&end, !flags_are_free(lines, &labels, at + 1));
+            match Line::read(line).jump() {
+                Some((to, _)) if to.starts_with('*') => {
+                    // To a place in a table, which may be an earlier one.
+                    let end = self.endless(at..at + 1, lines);
+                    self.fuel(&end, true);
+                    self.line(line);
+                }
+                Some((to, name)) if labels.get(to).is_some_and(|target| *target <= at) => {
+                    let end = self.endless(labels[to]..at + 1, lines);
+                    self.back(name, to, &end, !flags_are_free(lines, &labels, labels[to]));
+                }
+                _ => self.line(line),
             }
         }
         if end.is_none() {
             self.put_apart();
         }
+    }
+
+    /// A jump back, which takes fuel; whoever goes on instead pays nothing.
+    fn back(&mut self, name: &str, to: &str, end: &str, keep_flags: bool) {
+        match name {
+            "jmp" | "jmpq" => self.fuel(end, keep_flags),
+            // There is none for the opposite, and nobody knows of a compiler that uses them.
+            "jcxz" | "jecxz" | "jrcxz" | "loop" | "loope" | "loopne" => self.fuel(end, true),
+            _ => {
+                let on = self.label("on");
+                let opposite =
+                    name.strip_prefix("jn").map_or_else(|| format!("jn{}", &name[1..]), |rest| format!("j{rest}"));
+                self.line(&format!("\t{opposite}\t{on}"));
+                self.fuel(end, keep_flags);
+                return self.line(&format!("\tjmp\t{to}\n{on}:"));
+            }
+        }
+        self.line(&format!("\t{name}\t{to}"));
     }
 
     fn put_apart(&mut self) {
@@ -586,19 +601,21 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_takes_fuel_where_it_begins_and_tells_its_line() {
+    fn a_loop_takes_fuel_where_it_jumps_back_and_tells_its_line() {
         check_one(
             "\t.loc\t1 7 0\n\txorl\t%eax, %eax\n.LBB0_1:\n\t.loc\t1 8 5\n\tincq\t%rax\n\tcmpq\t%rdi, %rax\n\tjne\t.LBB0_1\n\tretq\n",
             &expect![[r#"
                 	.loc	1 7 0
                 	xorl	%eax, %eax
                 .LBB0_1:
-                	decq	%gs:ekiden_fuel(%rip)
-                	js	.Lekiden_end_1
                 	.loc	1 8 5
                 	incq	%rax
                 	cmpq	%rdi, %rax
-                	jne	.LBB0_1
+                	je	.Lekiden_on_2
+                	decq	%gs:ekiden_fuel(%rip)
+                	js	.Lekiden_end_1
+                	jmp	.LBB0_1
+                .Lekiden_on_2:
                 	retq
                 .Lekiden_end_1:
                 	movq	$.Lekiden_text_0, %rdi
@@ -610,18 +627,40 @@ mod tests {
     }
 
     #[test]
+    fn every_condition_has_an_opposite_and_a_jump_without_one_goes_back_itself() {
+        let jumps = |name: &str| {
+            let out = limit(&function("f", &format!(".LBB0_1:\n\tretq\n\t{name}\t.LBB0_1\n\tretq\n")));
+            let name = |line: &str| {
+                line.strip_prefix('\t')?
+                    .split('\t')
+                    .next()
+                    .filter(|name| {
+                        *name != "jmp" && *name != "js" && (name.starts_with('j') || name.starts_with("loop"))
+                    })
+                    .map(str::to_owned)
+            };
+            out.lines().filter_map(name).collect::<Vec<_>>()
+        };
+        for (one, other) in [("je", "jne"), ("ja", "jna"), ("jbe", "jnbe"), ("jl", "jnl"), ("jo", "jno"), ("jp", "jnp")]
+        {
+            assert_eq!((jumps(one), jumps(other)), (vec![other.to_owned()], vec![one.to_owned()]));
+        }
+        assert_eq!(jumps("jrcxz"), ["jrcxz"]);
+    }
+
+    #[test]
     fn flags_that_somebody_still_looks_at_are_kept() {
         check_one(
             "\tcmpq\t%rdi, %rax\n.LBB0_1:\n\tmovq\t%rax, %rcx\n\tcmoveq\t%rdx, %rcx\n\tjmp\t.LBB0_1\n",
             &expect![[r#"
                 	cmpq	%rdi, %rax
                 .LBB0_1:
+                	movq	%rax, %rcx
+                	cmoveq	%rdx, %rcx
                 	pushfq
                 	decq	%gs:ekiden_fuel(%rip)
                 	js	.Lekiden_end_1
                 	popfq
-                	movq	%rax, %rcx
-                	cmoveq	%rdx, %rcx
                 	jmp	.LBB0_1
                 .Lekiden_end_1:
                 	movq	$.Lekiden_text_0, %rdi
@@ -777,11 +816,11 @@ mod tests {
                 	testq	%rdi, %rdi
                 	.loc	1 0 0
                 .LBB0_1:
-                	decq	%gs:ekiden_fuel(%rip)
-                	js	.Lekiden_end_1
                 	.loc	2 491 5
                 	#APP
                 	#NO_APP
+                	decq	%gs:ekiden_fuel(%rip)
+                	js	.Lekiden_end_1
                 	jmp	.LBB0_1
                 .Lekiden_end_1:
                 	movq	$.Lekiden_text_0, %rdi
