@@ -30,7 +30,7 @@ struct StuckReport<'a> {
 
 /// The ways, and the calls, another one of which belongs to each in each round: with the run queue locked and without, in the middle of a wake-up and in an interrupt.
 const WAYS: [u64; 4] = [6, 7, 8, 9];
-const CALLS: [Call; 5] = [Call::PickNextTask, Call::TaskWakeup, Call::SelectTaskRq, Call::TaskTick, Call::Timer];
+const CALLS: [Call; 5] = [Call::PickNextTask, Call::TaskWakeup, Call::Timer, Call::TaskTick, Call::SelectTaskRq];
 
 /// The policy must go with the place as its reason, every task must go on, and the policy can be loaded again.
 pub(crate) fn stuck(modules: &Path, rounds: u32) -> Result<()> {
@@ -41,7 +41,9 @@ pub(crate) fn stuck(modules: &Path, rounds: u32) -> Result<()> {
     for (round, way, index) in
         (0..rounds).flat_map(|round| WAYS.iter().enumerate().map(move |(index, way)| (round, *way, index)))
     {
-        let call = CALLS[(round as usize + index) % CALLS.len()];
+        // With one CPU there is none to choose.
+        let calls = if cpus == 1 { &CALLS[..4] } else { &CALLS[..] };
+        let call = calls[(round as usize + index) % calls.len()];
         let (fault, gone_ms) = one(modules, way, call, round)?;
         let start = Instant::now();
         ensure!(sysfs::state().as_deref() == Some("disabled"), "{}: the policy is still there", call.name());
