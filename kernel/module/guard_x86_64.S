@@ -5,8 +5,8 @@
  *
  * The caller keeps this CPU: interrupts or preemption are off.
  *
- * Every call has its own fuel, which a policy's program takes as it goes round, and the stack below the saved pointer up to a
- * limit (crates/build/src/fuel.rs).
+ * Every call into a policy has its own fuel, which the policy's program takes as it goes round, and the stack below the saved
+ * pointer up to a limit (crates/build/src/fuel.rs).
  */
 #include <linux/linkage.h>
 #include <linux/objtool.h>
@@ -14,7 +14,7 @@
 #include <asm/percpu.h>
 
 /* Ways round in one call: 25 ms of the shortest loop, some seconds of one that misses the cache every time. */
-#define EKIDEN_FUEL 0x1000000
+#define EKIDEN_FUEL	(1 << 24)
 
 .macro GUARD_ENTER
 	push	%rbp
@@ -23,15 +23,12 @@
 	push	%r13
 	push	%r14
 	push	%r15
-	pushq	PER_CPU_VAR(ekiden_fuel)
-	movq	$EKIDEN_FUEL, PER_CPU_VAR(ekiden_fuel)
 	pushq	PER_CPU_VAR(ekiden_guard_sp)
 	movq	%rsp, PER_CPU_VAR(ekiden_guard_sp)
 .endm
 
 .macro GUARD_EXIT
 	popq	PER_CPU_VAR(ekiden_guard_sp)
-	popq	PER_CPU_VAR(ekiden_fuel)
 	pop	%r15
 	pop	%r14
 	pop	%r13
@@ -43,16 +40,24 @@
 
 .text
 
-/* s64 ekiden_guarded(u64 a, u64 b, u64 c, u64 d, u64 e, ekiden_guarded_fn fn) */
-SYM_FUNC_START(ekiden_guarded)
+SYM_FUNC_START_LOCAL(guarded)
 	GUARD_ENTER
 	CALL_NOSPEC r9
 	GUARD_EXIT
+SYM_FUNC_END(guarded)
+
+/* s64 ekiden_guarded(u64 a, u64 b, u64 c, u64 d, u64 e, ekiden_guarded_fn fn): every way into a policy */
+SYM_FUNC_START(ekiden_guarded)
+	pushq	PER_CPU_VAR(ekiden_fuel)
+	movq	$EKIDEN_FUEL, PER_CPU_VAR(ekiden_fuel)
+	call	guarded
+	popq	PER_CPU_VAR(ekiden_fuel)
+	RET
 SYM_FUNC_END(ekiden_guarded)
 
 /*
  * s64 ekiden_guarded_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome): the same for the one function
- * that is called at every task switch, without payload and without an indirect call.
+ * that is called at every task switch, the engine's, without payload and without an indirect call.
  */
 SYM_FUNC_START(ekiden_guarded_deliver)
 	GUARD_ENTER

@@ -14,7 +14,7 @@ use std::{
     ops::Range,
 };
 
-/// How much stack a call may use, in bytes, from where it was entered: the engine's part is in it. The least that kernels
+/// How much stack a call may use, in bytes, from where it was entered, sometimes by way of the engine. The least that kernels
 /// have is 16 KiB for everything, and what a policy asks and how it is left comes on top.
 const STACK: usize = 6 * 1024;
 /// What of it a policy may need where it is entered without a look.
