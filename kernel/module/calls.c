@@ -18,7 +18,11 @@ void ekiden_do_arm_timer(u32 cpu, u64 delay_ns);
 int ekiden_do_attach(void);
 void ekiden_do_detach(void);
 
+/* Where the call under way was entered, and its fuel; policy modules look at both (crates/build/src/fuel.rs). */
 DEFINE_PER_CPU(unsigned long, ekiden_guard_sp);
+EXPORT_PER_CPU_SYMBOL_GPL(ekiden_guard_sp);
+DEFINE_PER_CPU(long, ekiden_fuel);
+EXPORT_PER_CPU_SYMBOL_GPL(ekiden_fuel);
 
 /* ---- faults ---- */
 

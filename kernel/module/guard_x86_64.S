@@ -4,11 +4,17 @@
  * deliver an event while a slower call is under way, and finishes before that goes on.
  *
  * The caller keeps this CPU: interrupts or preemption are off.
+ *
+ * Every call into a policy has its own fuel, which the policy's program takes as it goes round, and the stack below the saved
+ * pointer up to a limit (crates/build/src/fuel.rs).
  */
 #include <linux/linkage.h>
 #include <linux/objtool.h>
 #include <asm/nospec-branch.h>
 #include <asm/percpu.h>
+
+/* Ways round in one call: 25 ms of the shortest loop, some seconds of one that misses the cache every time. */
+#define EKIDEN_FUEL	(1 << 24)
 
 .macro GUARD_ENTER
 	push	%rbp
@@ -34,16 +40,24 @@
 
 .text
 
-/* s64 ekiden_guarded(u64 a, u64 b, u64 c, u64 d, u64 e, ekiden_guarded_fn fn) */
-SYM_FUNC_START(ekiden_guarded)
+SYM_FUNC_START_LOCAL(guarded)
 	GUARD_ENTER
 	CALL_NOSPEC r9
 	GUARD_EXIT
+SYM_FUNC_END(guarded)
+
+/* s64 ekiden_guarded(u64 a, u64 b, u64 c, u64 d, u64 e, ekiden_guarded_fn fn): every way into a policy */
+SYM_FUNC_START(ekiden_guarded)
+	pushq	PER_CPU_VAR(ekiden_fuel)
+	movq	$EKIDEN_FUEL, PER_CPU_VAR(ekiden_fuel)
+	call	guarded
+	popq	PER_CPU_VAR(ekiden_fuel)
+	RET
 SYM_FUNC_END(ekiden_guarded)
 
 /*
  * s64 ekiden_guarded_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome): the same for the one function
- * that is called at every task switch, without payload and without an indirect call.
+ * that is called at every task switch, the engine's, without payload and without an indirect call.
  */
 SYM_FUNC_START(ekiden_guarded_deliver)
 	GUARD_ENTER

@@ -16,6 +16,8 @@ pub(crate) struct Cargo<'a> {
     pub(crate) target_dir: PathBuf,
     pub(crate) rustflags: Vec<String>,
     pub(crate) features: &'a [&'a str],
+    /// Where the library's program is to be written as assembly text, too.
+    pub(crate) assembly: Option<PathBuf>,
 }
 
 impl Cargo<'_> {
@@ -68,13 +70,16 @@ impl Cargo<'_> {
         flags.extend(self.rustflags.iter().cloned());
         command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
         let colour = if std::io::stderr().is_terminal() { "json-diagnostic-rendered-ansi" } else { "json" };
-        command.current_dir(directory).args(["build", "--release", "--target", TRIPLE, "--package", package]);
+        command.current_dir(directory).args(["rustc", "--release", "--target", TRIPLE, "--package", package]);
         command.arg("--message-format").arg(colour).arg("--target-dir").arg(&self.target_dir);
         if offline {
             command.arg("--offline");
         }
         for feature in self.features {
             command.args(["--features", feature]);
+        }
+        if let Some(assembly) = &self.assembly {
+            command.arg("--").arg(format!("--emit=asm={}", assembly.display()));
         }
         command::watched(&mut command, &mut |line| {
             if let Some(what) = line.trim_start().strip_prefix("Compiling ") {

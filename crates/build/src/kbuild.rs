@@ -17,6 +17,8 @@ pub(crate) struct Unit<'a> {
     pub(crate) sources: Vec<(PathBuf, String)>,
     /// The Rust half.
     pub(crate) archive: &'a Path,
+    /// What of it has been changed since it was compiled.
+    pub(crate) changed: Option<&'a Path>,
     /// Which of its symbols are called from C.
     pub(crate) keep: &'static str,
     /// Settings for make.
@@ -72,13 +74,14 @@ impl Unit<'_> {
     fn link(&self, linker: &Linker) -> Result<()> {
         let object = self.directory.join(RUST_OBJECT);
         let (linked, of) = (self.directory.join(".rust_linked.new"), self.directory.join(".rust_linked.of"));
-        let archive = files::identity(self.archive);
-        if object.exists() && fs::read_to_string(&of).is_ok_and(|old| old == archive) {
+        let inputs: Vec<String> = self.changed.into_iter().chain([self.archive]).map(files::identity).collect();
+        let inputs = inputs.join("\n");
+        if object.exists() && fs::read_to_string(&of).is_ok_and(|old| old == inputs) {
             return Ok(());
         }
-        linker.link(self.archive, self.keep, &linked)?;
+        linker.link(self.changed, self.archive, self.keep, &linked)?;
         files::copy(&linked, &object)?;
-        files::write(&of, archive.as_bytes()).map(drop)
+        files::write(&of, inputs.as_bytes()).map(drop)
     }
 
     /// Leaves the command line out of what kbuild's failure is told by: nobody could use it.

@@ -13,9 +13,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A policy module is made in four steps: the policy and the crates under it are compiled for a target without an
+//! A policy module is made in five steps: the policy and the crates under it are compiled for a target without an
 //! operating system, against library sources that were compiled with the kernel's own compiler flags ([`Sysroot`]); the
-//! result is linked into one object; and the kernel's own build system makes a module of that object and one page of C.
+//! program gets fuel, so that no call lasts for ever, and a limit of its stack (`fuel.rs`); the result is linked into one
+//! object; and the kernel's own build system makes a module of that object and one page of C.
 #![forbid(unsafe_code)]
 
 mod cargo;
@@ -25,6 +26,7 @@ pub mod doctor;
 mod error;
 mod files;
 mod flags;
+mod fuel;
 mod install;
 mod kbuild;
 mod linker;

@@ -29,14 +29,15 @@ impl Linker {
             .ok_or(Error::NoLinker(NEEDED))
     }
 
-    /// Links `archive` into `object`, with everything that the symbols need whose names begin with `keep`.
-    pub(crate) fn link(&self, archive: &Path, keep: &str, object: &Path) -> Result<()> {
+    /// Links `archive` into `object`, with everything that the symbols need whose names begin with `keep`. What is in `first`
+    /// is taken instead of what the archive has.
+    pub(crate) fn link(&self, first: Option<&Path>, archive: &Path, keep: &str, object: &Path) -> Result<()> {
         let mut linker = Command::new(&self.program);
         linker.args(["-r", "--gc-sections", "--fatal-warnings"]);
         for symbol in symbols(archive)?.iter().filter(|symbol| symbol.starts_with(keep)) {
             linker.arg("-u").arg(symbol);
         }
-        command::output(linker.arg(archive).arg("-o").arg(object)).map(drop)
+        command::output(linker.args(first).arg(archive).arg("-o").arg(object)).map(drop)
     }
 }
 

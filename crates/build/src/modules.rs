@@ -1,8 +1,8 @@
 //! Makes `ekiden.ko` and the modules of policies for a kernel.
 
 use crate::{
-    Checkout, Flags, Linker, Policy, Progress, Project, Result, Sysroot, Target, Toolchain, cargo::Cargo,
-    error::Context, files, kbuild::Unit, sysroot::remap,
+    Checkout, Flags, Linker, Policy, Progress, Project, Result, Sysroot, Target, Toolchain, cargo::Cargo, command,
+    error::Context, files, flags::TRIPLE, fuel, kbuild::Unit, sysroot::remap,
 };
 use ekiden_vm::Cache;
 use std::{
@@ -103,6 +103,7 @@ impl Build<'_> {
             directory: place.join(self.target.release()).join("core"),
             sources,
             archive: &archive,
+            changed: None,
             keep: "ekiden_rs_",
             make_args: Vec::new(),
         };
@@ -130,9 +131,13 @@ impl Build<'_> {
         forget_others(&modules.directory, project)?;
         let glue = place.join("glue");
         self.write_glue(&glue, project)?;
-        let cargo = self.cargo(&place, Some(project));
         for policy in policies {
-            let archive = cargo.build(&glue, &glue_package(policy), &format!("policy `{}`", policy.name), progress)?;
+            let package = glue_package(policy);
+            let mut cargo = self.cargo(&place, Some(project));
+            let assembly = cargo.target_dir.join(format!("{package}.s"));
+            cargo.assembly = Some(assembly.clone());
+            let archive = cargo.build(&glue, &package, &format!("policy `{}`", policy.name), progress)?;
+            let object = self.assemble(&assembly)?;
             let mut sources = self.sources(&["kernel/include"])?;
             for name in ["policy.c", "ekiden.h"] {
                 sources.push((self.builder.checkout.kernel().join("module").join(name), name.into()));
@@ -145,6 +150,7 @@ impl Build<'_> {
                 name: policy.module_name(),
                 sources,
                 archive: &archive,
+                changed: Some(&object),
                 keep: "ekiden_policy_table",
                 make_args: vec![
                     format!("EKIDEN_POLICY={}", policy.symbol()),
@@ -181,7 +187,26 @@ impl Build<'_> {
             target_dir: place.join("rust").join(name),
             rustflags,
             features: &[],
+            assembly: None,
         }
+    }
+
+    /// Puts fuel and limits into a program, and has the compiler assemble it. The object's file.
+    fn assemble(&self, assembly: &Path) -> Result<PathBuf> {
+        let text = fs::read_to_string(assembly).context("read", assembly)?;
+        let (limited, object) = (assembly.with_extension("limited.s"), assembly.with_extension("limited.o"));
+        if !files::write(&limited, fuel::limit(&text).as_bytes())? && object.is_file() {
+            return Ok(object);
+        }
+        let source = assembly.with_extension("limited.rs");
+        let name = limited.file_name().unwrap_or_default().to_string_lossy();
+        let whole = format!("#![no_std]\ncore::arch::global_asm!(include_str!({name:?}), options(att_syntax, raw));\n");
+        files::write(&source, whole.as_bytes())?;
+        let mut rustc = self.builder.toolchain.command();
+        rustc.args(self.flags.as_args()).args(["--target", TRIPLE, "--crate-type", "lib", "--crate-name", "limited"]);
+        rustc.arg("--sysroot").arg(self.sysroot.directory()).arg("--emit=obj").arg("-o").arg(&object).arg(&source);
+        command::output(&mut rustc)?;
+        Ok(object)
     }
 
     /// All files in directories of the checkout.

@@ -19,14 +19,20 @@ use nix::{
 pub(crate) struct Worker(Child);
 
 impl Worker {
+    /// On the first two CPUs.
     pub(crate) fn start(what: &str) -> Result<Self> {
-        let this = env::current_exe()?;
-        let child = Command::new(this).args(["child", what]).stdin(Stdio::null()).spawn().context("cannot fork")?;
-        let worker = Self(child);
+        let worker = Self::anywhere(what)?;
         if what != "exit" {
             worker.unpin()?;
         }
         Ok(worker)
+    }
+
+    /// On any CPU, as many as there are.
+    pub(crate) fn anywhere(what: &str) -> Result<Self> {
+        let this = env::current_exe()?;
+        let child = Command::new(this).args(["child", what]).stdin(Stdio::null()).spawn().context("cannot fork")?;
+        Ok(Self(child))
     }
 
     pub(crate) fn pid(&self) -> Pid {

@@ -4,6 +4,7 @@
 mod load;
 mod recordings;
 mod several;
+mod stuck;
 mod trials;
 mod upgrades;
 
@@ -34,6 +35,15 @@ enum Trial {
         /// Only these calls.
         #[arg(long, value_delimiter = ',')]
         calls: Vec<String>,
+    },
+    /// Has the policy loop or recurse without end, on any number of CPUs, and checks that only the policy goes.
+    Stuck {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// How often it does so in each way.
+        #[arg(long, default_value_t = 1)]
+        rounds: u32,
     },
     /// Has the policy lose a token or give back a wrong one, and checks that the engine puts it right.
     Mistakes {
@@ -178,11 +188,12 @@ enum Trial {
 
 fn main() -> anyhow::Result<()> {
     let trial = Arguments::parse().trial;
-    if !matches!(trial, Trial::Child { .. } | Trial::Hold { .. }) {
+    if !matches!(trial, Trial::Child { .. } | Trial::Hold { .. } | Trial::Stuck { .. }) {
         load::stay_on_cpu_1()?;
     }
     match trial {
         Trial::Faults { modules, rounds, fault, calls } => trials::faults(&modules, rounds, fault, &calls),
+        Trial::Stuck { modules, rounds } => stuck::stuck(&modules, rounds),
         Trial::Mistakes { modules } => trials::mistakes(&modules),
         Trial::Reload { modules, rounds } => trials::reload(&modules, rounds),
         Trial::Storm { modules, policy } => trials::storm(&modules, &policy),

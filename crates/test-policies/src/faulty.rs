@@ -1,6 +1,7 @@
 //! A FIFO with stealing that goes wrong in one chosen call, in one chosen way. It gives up being useful.
 
 use alloc::vec::Vec;
+use core::hint::black_box;
 
 use ekiden::{Call, HintRefused, Hints, QueueId, prelude::*};
 
@@ -20,6 +21,26 @@ pub enum Fault {
     Deadlock = 4,
     /// No fault, but a nuisance: at each wake-up, whoever wakes has the task's CPU look for work.
     Pester = 5,
+    /// Turns in an empty loop.
+    Loop = 6,
+    /// Turns in a loop with every queue locked, so that other CPUs wait for it in calls of theirs.
+    LoopLocked = 7,
+    /// Calls itself without end.
+    Recurse = 8,
+    /// Calls itself twice each time, sixty deep.
+    Branch = 9,
+}
+
+/// Uses stack for as long as there is some.
+fn recurse(depth: u64) -> u64 {
+    let frame = black_box([depth; 16]);
+    if black_box(true) { recurse(depth + 1) ^ frame[3] } else { frame[0] }
+}
+
+/// Takes the age of the universe, and little stack.
+fn branch(depth: u64) -> u64 {
+    let next = black_box(depth).saturating_sub(1);
+    if depth == 0 { 1 } else { branch(next) ^ branch(black_box(next)) }
 }
 
 /// Number of the form in which it saves itself.
@@ -52,6 +73,19 @@ impl Faulty {
             let held = self.lock.lock();
             drop(self.lock.lock());
             drop(held);
+        } else if self.fault == Fault::Loop as u64 {
+            loop {
+                black_box(());
+            }
+        } else if self.fault == Fault::LoopLocked as u64 {
+            let held: Vec<_> = self.queues.iter().map(|(_, queue)| queue.lock()).collect();
+            loop {
+                black_box(&held);
+            }
+        } else if self.fault == Fault::Recurse as u64 {
+            black_box(recurse(0));
+        } else if self.fault == Fault::Branch as u64 {
+            black_box(branch(60));
         }
         true
     }
@@ -65,7 +99,7 @@ impl Faulty {
 impl Scheduler for Faulty {
     const PARAMS: &'static [Param] = &[
         Param { name: "call", help: "number of the call that goes wrong; 99 for none", default: 99, min: 0, max: 99 },
-        Param { name: "fault", help: "how it goes wrong: see `Fault`", default: 0, min: 0, max: 5 },
+        Param { name: "fault", help: "how it goes wrong: see `Fault`", default: 0, min: 0, max: 9 },
         Param { name: "after", help: "which occurrence of the call goes wrong", default: 1, min: 1, max: 1_000_000 },
     ];
 

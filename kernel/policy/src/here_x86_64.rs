@@ -1,4 +1,4 @@
-//! What the processor says of itself in an instruction: the time, and where this CPU records its calls.
+//! What takes an instruction of the processor: the time, where this CPU records its calls, and the fuel of the call.
 
 use core::arch::asm;
 
@@ -17,4 +17,11 @@ pub(crate) fn tape() -> *mut u8 {
     // SAFETY: reads a variable of this CPU's, as the kernel does it on this architecture.
     unsafe { asm!("mov {}, gs:[rip + ekiden_tape_here]", out(reg) place, options(nostack, preserves_flags, readonly)) };
     place
+}
+
+/// Gives the call that is under way all the fuel there can be: it is about to end, and has to come through.
+#[inline]
+pub(crate) fn refuel() {
+    // SAFETY: writes a variable of this CPU's, which nobody but the call's own code looks at until it ends.
+    unsafe { asm!("mov gs:[rip + ekiden_fuel], {}", in(reg) i64::MAX, options(nostack, preserves_flags)) };
 }

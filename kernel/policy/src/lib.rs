@@ -5,7 +5,7 @@
 extern crate alloc;
 
 use alloc::{boxed::Box, format, sync::Arc};
-use core::ffi::c_void;
+use core::ffi::{CStr, c_char, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
 use core::slice;
@@ -278,14 +278,33 @@ fn recorded<S: Scheduler>(place: tape::Here, adapter: &Adapter<S>, message: &Mes
 /// Says why the policy panicked and leaves the call. No destructor runs and locks stay taken: the instance's arena is
 /// thrown away as a whole.
 pub fn leave(info: &core::panic::PanicInfo<'_>) -> ! {
-    ekiden::poison_locks(true);
-    tape::mark_here(Mark::Fault);
+    here::refuel();
     let text = ekiden_kernel_rt::describe_panic(info);
-    // SAFETY: the table outlives every instance, and `fault` leaves this call for the guard that entered it.
-    unsafe { ((*HOST.load(Relaxed)).fault)(text.as_bytes().as_ptr(), text.as_bytes().len()) }
+    leave_with(text.as_bytes());
     loop {
         core::hint::spin_loop();
     }
+}
+
+/// Called where fuel or stack are used up, by code that is put into the policy when its module is made
+/// (crates/build/src/fuel.rs). It does not return, as `fault`.
+///
+/// # Safety
+///
+/// `text` is a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_spent(text: *const c_char) {
+    here::refuel();
+    // SAFETY: the caller's promise.
+    leave_with(unsafe { CStr::from_ptr(text) }.to_bytes());
+}
+
+/// Does not return. Needs little stack: there may be none left but what is kept for this.
+fn leave_with(text: &[u8]) {
+    ekiden::poison_locks(true);
+    tape::mark_here(Mark::Fault);
+    // SAFETY: the table outlives every instance, and `fault` leaves this call for the guard that entered it.
+    unsafe { ((*HOST.load(Relaxed)).fault)(text.as_ptr(), text.len()) }
 }
 
 /// The host that a policy asks, by way of the table.

@@ -29,6 +29,11 @@ fn say(line: &str) {
 impl Lab {
     /// Boots `kernel` with two CPUs.
     pub(crate) fn boot(kernel: &Kernel) -> Self {
+        Self::boot_with(kernel, 2)
+    }
+
+    /// Boots `kernel` with this many CPUs.
+    pub(crate) fn boot_with(kernel: &Kernel, cpus: u32) -> Self {
         let cache = Cache::from_env().unwrap();
         let programs = programs();
         let share = TempDir::new().unwrap();
@@ -46,7 +51,7 @@ impl Lab {
         // Nothing is measured here, so the guest's clock may run ahead of its instructions. Without `nohz=off`, timers
         // of idle CPUs come late when the emulator takes turns.
         let spec = VmSpec {
-            cpus: 2,
+            cpus,
             icount_shift: 3,
             share_dir: Some(share.path().to_owned()),
             programs,
@@ -84,11 +89,7 @@ impl Lab {
 /// A lab of the newest kernel that passes the pre-flight. Two tests run at a time, each in a lab of its own.
 pub(crate) fn newest() -> MutexGuard<'static, Lab> {
     static LABS: [OnceLock<Mutex<Lab>>; 2] = [const { OnceLock::new() }; 2];
-    let boot = || {
-        let cache = Cache::from_env().unwrap();
-        let kernel = ekiden_vm::fetch_newest_passing(&cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
-        Mutex::new(Lab::boot(&kernel))
-    };
+    let boot = || Mutex::new(Lab::boot(&newest_kernel()));
     loop {
         for lab in &LABS {
             match lab.get_or_init(boot).try_lock() {
@@ -100,6 +101,12 @@ pub(crate) fn newest() -> MutexGuard<'static, Lab> {
         }
         thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// The newest kernel that passes the pre-flight.
+pub(crate) fn newest_kernel() -> Kernel {
+    let cache = Cache::from_env().unwrap();
+    ekiden_vm::fetch_newest_passing(&cache, &mut say).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Another kernel that passes the pre-flight, of another version than the newest.
