@@ -14,6 +14,9 @@ use crate::error::{Context, LoadError, Result};
 
 const DEVICE: &str = "/dev/ekiden";
 
+/// The most that it says at once, in bytes; `STATUS_LEN` in `kernel/module/main.c`.
+const STATUS_LEN: usize = 16 << 10;
+
 /// What `ekiden.ko` says when it is asked.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
@@ -134,12 +137,14 @@ pub struct Counts {
 impl Status {
     /// Asks the kernel; `None` if `ekiden.ko` is not loaded.
     pub fn read() -> Result<Option<Self>> {
-        let mut text = String::new();
-        match File::open(DEVICE) {
-            Ok(mut file) => file.read_to_string(&mut text).context(format!("cannot read {DEVICE}"))?,
+        // At once: another read would be answered with what is so by then, from the same place on.
+        let mut text = vec![0; STATUS_LEN];
+        let len = match File::open(DEVICE) {
+            Ok(mut file) => file.read(&mut text).context(format!("cannot read {DEVICE}"))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).context(format!("cannot open {DEVICE}")),
         };
+        let text = String::from_utf8_lossy(&text[..len]);
         serde_json::from_str(&text)
             .map(Some)
             .map_err(|error| LoadError::Other(format!("{DEVICE} says something strange ({error}): {text}")))
