@@ -60,9 +60,10 @@ static __noinline int give_up(void)
 }
 
 /*
- * Whether this CPU is on its way out. It still wakes up whoever waits for that, but its interrupts are off for good: a kick
- * from here would never be carried out, and neither would any irq_work of this CPU when it is back, such as that by which
- * sched_ext ends a scheduler.
+ * Whether this CPU is on its way out. Its stopper and its idle task still wake up whoever waits for that, the task that takes
+ * it away and RCU, when its APIC is off and its irq_work was done for the last time. sched_ext kicks and ends a scheduler by
+ * irq_work: asked from here, it would do neither until this CPU leaves again, and nothing else by irq_work of this CPU
+ * either, because only the first of a list raises an interrupt.
  */
 static __always_inline bool leaves(void)
 {
@@ -73,13 +74,11 @@ static __always_inline bool leaves(void)
 	return !is_online;
 }
 
-/* Four CPUs plus one, 16 bits each; all ones for every CPU. Those that are kicked look for work at the next tick anyway. */
+/* Four CPUs plus one, 16 bits each; all ones for every CPU. */
 static __noinline int kick(u64 kicks)
 {
 	u32 i, count;
 
-	if (leaves())
-		return 0;
 	if (kicks == ~0ULL) {
 		count = scx_bpf_nr_cpu_ids();
 		bpf_for(i, 0, count)
@@ -92,15 +91,28 @@ static __noinline int kick(u64 kicks)
 	return 0;
 }
 
+/*
+ * What sched_ext has to be asked for; not from a CPU that leaves. A kick only has work done sooner, and the next operation
+ * elsewhere hears of the fault too.
+ */
+static __noinline int ask(u64 kicks, bool is_fault)
+{
+	if (leaves())
+		return 0;
+	if (kicks)
+		kick(kicks);
+	if (is_fault)
+		give_up();
+	return 0;
+}
+
 /* What every outcome can ask for. */
 static __always_inline void carry_out(u32 cpu, struct ekiden_outcome *outcome)
 {
 	if (outcome->timer_ns)
 		ekiden_arm_timer(cpu, outcome->timer_ns);
-	if (outcome->kicks)
-		kick(outcome->kicks);
-	if (outcome->status == EKIDEN_FAULT)
-		give_up();
+	if (outcome->kicks || outcome->status == EKIDEN_FAULT)
+		ask(outcome->kicks, outcome->status == EKIDEN_FAULT);
 }
 
 #define EVENT(event_kind, event_cpu, p) \

@@ -1,6 +1,7 @@
 //! The trials.
 
 use std::{
+    fs,
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -322,25 +323,45 @@ pub(crate) fn hold(modules: &Path, policy: &str, command: &[String]) -> Result<(
 #[derive(Serialize)]
 struct LeavingReport {
     still_running: bool,
-    /// Whether sched_ext has let go of the policy in the end.
-    ended: bool,
+    /// The rounds after which the CPU did no irq_work, by which sched_ext ends a policy.
+    deaf: Vec<u32>,
 }
 
-/// The CPU that leaves wakes up whoever waits for that. What it is asked to do then must not be left undone for good: it is
-/// the CPU on which the policy is ended.
+/// The CPU that leaves wakes up whoever waits for that, nearly every time if CPU 0 is busy. What the policy wants then must
+/// not keep that CPU from doing irq_work when it is back; it would until it leaves the next time.
 pub(crate) fn leaving(modules: &Path) -> Result<()> {
     let mut config = config(modules, "faulty");
     config.params = "fault=5".into();
     let session = Session::start(&config)?;
-    for _ in 0..10 {
-        load::hotplug(1)?;
-        pause(20);
+    let workers = ["yield", "nap"].into_iter().map(Worker::start).collect::<Result<Vec<_>>>()?;
+    workers.iter().try_for_each(|worker| worker.pin(0))?;
+    let mut deaf = Vec::new();
+    for round in 0..10 {
+        if !load::hotplug(1).and_then(|()| does_irq_work())? {
+            deaf.push(round);
+        }
     }
-    let still_running = session.is_running();
-    drop(session);
-    let report = LeavingReport { still_running, ended: sysfs::state().as_deref() == Some("disabled") };
+    drop(workers);
+    // A deaf CPU would wait for ever for the end of the policy.
+    while !deaf.is_empty() && !does_irq_work()? {
+        load::hotplug(1)?;
+    }
+    let report = LeavingReport { still_running: session.is_running(), deaf };
     println!("{}", serde_json::to_string(&report)?);
     Ok(())
+}
+
+/// Whether CPU 1, where we are, does irq_work. The policy has it kick itself whenever we wake up.
+fn does_irq_work() -> Result<bool> {
+    let done = || {
+        let interrupts = fs::read_to_string("/proc/interrupts")?;
+        let mut counts = interrupts.lines().filter_map(|line| line.trim_start().strip_prefix("IWI:"));
+        let count = counts.next().and_then(|counts| counts.split_whitespace().nth(1)?.parse::<u64>().ok());
+        count.context("/proc/interrupts does not count irq_work of CPU 1")
+    };
+    let before = done()?;
+    pause(20);
+    Ok(done()? > before)
 }
 
 #[derive(Serialize)]
