@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use ekiden::abi::{Call, Message, RawToken, RefusalReason, Reply};
 use ekiden::{Env, Host, Policy, Topology};
+use ekiden_contain::contained;
 use ekiden_recording::{Entry, Instance, Item, Mark, Recorded, RecordedCall, RecordedMark, RecordingReader};
 
 use crate::ahead::Ahead;
-use crate::contain::{contained, inside};
 use crate::flight::{Done, Flight, Job, Order};
 use crate::outcome::{self, Difference, Exact, Outcome, Past};
 use crate::policy::{self, Maker};
@@ -223,12 +223,10 @@ impl Run<'_> {
             return Ok(());
         }
         let (questions, is_fresh) = (self.questions.clone() as Arc<dyn Host + Send>, mark.mark == Mark::Begin);
-        inside(true);
         let made = contained(|| match old.filter(|_| !is_fresh) {
             Some(old) => maker.hand_over(old, &env),
             None => Some(maker.make(&env, questions)),
         });
-        inside(false);
         if is_fresh {
             self.flight.start_over();
             if self.mode != Mode::Exact {
@@ -281,9 +279,7 @@ impl Run<'_> {
         self.flight.order(Order::Loose);
         self.questions.set_now_ns(now.time_ns);
         let questions: Arc<dyn Host + Send> = self.questions.clone();
-        inside(true);
         let made = contained(|| maker.make(&env, questions));
-        inside(false);
         let Ok(policy) = made else { return Ok(()) };
         let calls = policy.calls();
         self.policy = Some(Rc::new(policy));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ekiden::abi::{Event, EventKind, Outcome, RefusalReason, Status, enqueue_flags, pick_flags};
 use ekiden::{Call, Calls, CpuId, CpuMask, TaskId};
+use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault};
 use ekiden_trace::{masks, names};
 use ekiden_workload::TaskReport;
@@ -14,7 +15,6 @@ use smallvec::SmallVec;
 
 use crate::alarm::{Alarm, Alarms};
 use crate::considered::considered;
-use crate::contain::contained;
 use crate::error::SimError;
 use crate::group::Groups;
 use crate::hardware::Source;

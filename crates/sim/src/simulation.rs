@@ -5,12 +5,12 @@ use std::io::Write;
 use std::sync::Arc;
 
 use ekiden::{Adapter, CpuId, Env, Host, ParamError, Policy, Scheduler, Topology};
+use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, IdleCpus, Mistake, Totals};
 use ekiden_recording::{self as recording, Instance, Mark};
 use ekiden_workload::{Report, TaskReport, Workload};
 
 use crate::alarm::Alarm;
-use crate::contain::contained;
 use crate::error::{SimError, Stuck, Unfinished};
 use crate::group::Groups;
 use crate::hardware::Source;

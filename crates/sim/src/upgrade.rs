@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use ekiden::abi::{Event, EventKind, Outcome};
 use ekiden::{Adapter, Env, Host, ParamError, Policy, Scheduler, Topology};
+use ekiden_contain::contained;
 use ekiden_engine::Fault;
 use ekiden_recording::{Instance, Mark};
 
 use crate::alarm::Alarm;
-use crate::contain::contained;
 use crate::kernel::Kernel;
 use crate::recorded;
 use crate::trace::What;
