@@ -334,8 +334,8 @@ impl Run<'_> {
     fn call(&mut self, cpu: u32, time_ns: u64, call: RecordedCall) {
         self.outcome.calls += 1;
         let number = self.outcome.calls;
-        let RecordedCall { message, notes, reply, .. } = call;
-        let past = Past { number, cpu, time_ns, message, recorded: reply };
+        let RecordedCall { thread, message, notes, reply, .. } = call;
+        let past = Past { number, cpu, time_ns, thread, message, recorded: reply };
         if self.after > 0 {
             self.after -= 1;
             let first = if self.made_up { &mut self.outcome.first_not_exact } else { &mut self.outcome.first };

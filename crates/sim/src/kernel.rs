@@ -234,6 +234,7 @@ impl Kernel {
 
     /// Handles one alarm.
     pub(crate) fn handle(&mut self, alarm: Alarm) {
+        self.questions.set_thread(self.thread(&alarm));
         match alarm {
             Alarm::Work(cpu) => self.work_done(cpu),
             Alarm::Sleep(task) => match self.task(task).state {
@@ -258,6 +259,16 @@ impl Kernel {
             Alarm::Upgrade => self.upgrade_due(),
             Alarm::Stop => {}
         }
+    }
+
+    /// The PID of the task that runs where the alarm goes off: whatever follows happens on its time.
+    fn thread(&self, alarm: &Alarm) -> u32 {
+        let cpu = match *alarm {
+            Alarm::Work(cpu) | Alarm::Resched(cpu) | Alarm::Tick(cpu) | Alarm::Timer(cpu) => cpu,
+            Alarm::Sleep(task) => self.task(task).cpu,
+            _ => return 0,
+        };
+        self.cpu(cpu).running.map_or(0, |task| self.task(task).pid)
     }
 
     /// Every CPU looks for work once, so that those without any are known to be idle.

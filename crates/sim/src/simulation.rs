@@ -291,7 +291,7 @@ impl Simulation {
         let mut kernel = Kernel::new(self.machine, masks, questions.clone(), programs);
         let mut recording = None;
         if let Some(PolicyMaker { name, params, make }) = self.policy {
-            let host: Arc<dyn Host + Send> = questions;
+            let host: Arc<dyn Host + Send> = questions.clone();
             let policy = match contained(|| make((*topology).clone(), max_tasks, host.clone())) {
                 Ok(Ok(policy)) => policy,
                 Ok(Err(source)) => return Err(SimError::Params { policy: name, source }),
@@ -310,7 +310,7 @@ impl Simulation {
                 };
                 recording = Some(Recording::begin(writer, &header));
             }
-            let policy = recorded::next_instance(policy, Mark::Begin, 0, &host, &instance);
+            let policy = recorded::next_instance(policy, Mark::Begin, 0, &questions, &instance);
             kernel.calls = policy.calls();
             kernel.engine = Some(Engine::new(policy, host, idle, nr_cpus, max_tasks));
             kernel.in_charge = true;
