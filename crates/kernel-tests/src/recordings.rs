@@ -131,7 +131,7 @@ struct Woken {
 /// One thread wakes up another again and again, on one CPU, so that no other CPU does it in its place.
 pub(crate) fn woken(modules: &Path, to: &Path) -> Result<()> {
     let session = Session::start(&config(modules, "wfq"))?;
-    let drain = Drain::start(File::create(to)?, true, "woken")?;
+    let drain = Drain::start(File::create(to)?, None, true, "woken")?;
     load::stay_on_cpu_1()?;
     let (mut ours, mut theirs) = UnixStream::pair()?;
     let (tell, told) = mpsc::channel();

@@ -148,13 +148,17 @@ impl Run<'_> {
 
     fn take<R: Read>(&mut self, recorded: Recorded, ahead: &mut Ahead<R>) -> Result<(), ReplayError> {
         let Recorded { cpu, time_ns, .. } = recorded;
-        let first_ns = *self.first_ns.get_or_insert(time_ns);
-        self.outcome.span_ns = time_ns - first_ns.min(time_ns);
+        // What is missing before the first call has no time.
+        if matches!(recorded.item, Item::Entry(Entry::Call(_) | Entry::Mark(_))) {
+            let first_ns = *self.first_ns.get_or_insert(time_ns);
+            self.outcome.span_ns = time_ns - first_ns.min(time_ns);
+        }
         match &recorded.item {
             Item::Gap { lost } => {
                 self.outcome.lost += lost;
+                let at = self.first_ns.map_or_else(String::new, |_| format!(" (at {time_ns} ns)"));
                 self.outcome.remark(format!(
-                    "{lost} records of CPU {cpu} are missing before call {} (at {time_ns} ns)",
+                    "{lost} records of CPU {cpu} are missing before call {}{at}",
                     self.outcome.calls + 1
                 ));
                 self.lose();
