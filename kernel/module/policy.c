@@ -3,6 +3,8 @@
 #include <linux/cpumask.h>
 #include <linux/module.h>
 #include <linux/percpu.h>
+#include <linux/sched.h>
+#include <linux/version.h>
 #include "ekiden.h"
 
 extern const struct ekiden_policy_table ekiden_policy_table;
@@ -18,8 +20,17 @@ void ekiden_tape_place(u32 cpu, void *place)
 		per_cpu(ekiden_tape_here, cpu) = place;
 }
 
+/* For the Rust half too: where each CPU has the task that it runs, as an address in its own part; and where that has its PID. */
+unsigned long ekiden_current_at;
+unsigned long ekiden_pid_at = offsetof(struct task_struct, pid);
+
 static int __init policy_init(void)
 {
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 15, 0)
+	ekiden_current_at = (unsigned long)&current_task;
+#else
+	ekiden_current_at = (unsigned long)&pcpu_hot.current_task;
+#endif
 	return ekiden_register_policy(&ekiden_policy_table, THIS_MODULE);
 }
 

@@ -10,7 +10,10 @@ use ekiden_build::{Builder, Checkout, Policy, Project, Target};
 use ekiden_loader::LoadError;
 use ekiden_vm::{Cache, Kernel};
 
-use crate::progress::Progress;
+use crate::{
+    failure::{Exit, Failure},
+    progress::Progress,
+};
 
 /// The variable that names a directory with modules.
 pub(crate) const DIRECTORY: &str = "EKIDEN_MODULES";
@@ -23,7 +26,9 @@ pub(crate) fn in_directory(directory: &Path, policy: &str) -> Result<Vec<PathBuf
     }
     let module = file(directory, policy);
     if !module.exists() {
-        return Err(LoadError::NoPolicy(policy.to_owned(), policies_in(directory).join(", ")).into());
+        let there = policies_in(directory).join(", ");
+        let message = format!("no module of {policy} is in {}; there are those of {there}", directory.display());
+        return Err(Failure::new(Exit::NoPolicy, message).into());
     }
     Ok(vec![core, module])
 }

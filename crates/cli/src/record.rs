@@ -61,16 +61,14 @@ impl Record {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let status = Status::read()?.unwrap_or_default();
         let policy = status.find(self.policy.as_deref())?;
+        // Before the file: if there is nothing to record, one that is there already stays as it is.
+        let mut tape = Tape::open(policy)?;
         if self.dump {
-            let kept = dump(
-                &mut Tape::open(policy)?,
-                &header(Some(policy.seat), "flight recorder")?.0,
-                create(&self.output)?,
-                false,
-            )?;
-            self.tell(kept)?;
+            let header = header(Some(policy.seat), "flight recorder")?.0;
+            self.tell(dump(&mut tape, &header, create(&self.output)?, false)?)?;
             return Ok(ExitCode::SUCCESS);
         }
+        drop(tape);
         let recording = ToFile::start(&self.output, Some(policy.seat), true, &self.command)?;
         let events = Events::listen()?;
         if self.command.is_empty() {
@@ -135,6 +133,9 @@ pub(crate) fn tell(path: &Path, kept: Kept) {
         eprintln!(
             "{lost} records were overwritten before they were read, and are marked as missing: larger rings help, --flight-kib"
         );
+    }
+    if records == 0 {
+        return eprintln!("the policy was asked for nothing: `ekiden status` says whether it schedules");
     }
     eprintln!("next: ekiden replay {path}");
 }

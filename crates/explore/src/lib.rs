@@ -12,7 +12,6 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod case;
-mod contain;
 mod lock_order;
 mod machine;
 mod run;

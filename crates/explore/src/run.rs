@@ -8,9 +8,9 @@ use std::sync::{Mutex, PoisonError};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use ekiden::observe::{Answer, Point, observe_locks};
+use ekiden_contain::contained;
 use serde::Serialize;
 
-use crate::contain::contained;
 use crate::lock_order::PointOrder;
 use crate::machine::Machine;
 use crate::{Case, PolicyMaker};

@@ -177,6 +177,15 @@ enum Trial {
         #[arg(long)]
         to: PathBuf,
     },
+    /// Records a thread that is woken up by another one.
+    Woken {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The file to write.
+        #[arg(long)]
+        to: PathBuf,
+    },
     /// Records a thread that sleeps a hundred times.
     Record,
     /// A child of a load.
@@ -211,6 +220,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Recorded { modules, policy, to } => recordings::recorded(&modules, &policy, &to),
         Trial::Flown { modules, to } => recordings::flown(&modules, &to),
         Trial::Switched { modules, to } => recordings::switched(&modules, &to),
+        Trial::Woken { modules, to } => recordings::woken(&modules, &to),
         Trial::Record => trials::record(),
         Trial::Child { what } => load::child(&what),
     }

@@ -2,8 +2,12 @@
 
 use std::{
     fs::File,
+    io::{Read, Write},
+    os::unix::net::UnixStream,
     path::Path,
     process::Command,
+    sync::mpsc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -114,6 +118,41 @@ pub(crate) fn switched(modules: &Path, to: &Path) -> Result<()> {
     let _session = Session::start(&without)?;
     let refused = open().map_or_else(|error| error.to_string(), |_| String::new());
     let report = Switched { runs_at_first, runs_when_off, grows_when_off, grows_when_on, refused };
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Woken {
+    waker: i32,
+    sleeper: i32,
+}
+
+/// One thread wakes up another again and again, on one CPU, so that no other CPU does it in its place.
+pub(crate) fn woken(modules: &Path, to: &Path) -> Result<()> {
+    let session = Session::start(&config(modules, "wfq"))?;
+    let drain = Drain::start(File::create(to)?, None, true, "woken")?;
+    load::stay_on_cpu_1()?;
+    let (mut ours, mut theirs) = UnixStream::pair()?;
+    let (tell, told) = mpsc::channel();
+    let sleeper = thread::spawn(move || -> Result<()> {
+        tell.send(nix::unistd::gettid().as_raw())?;
+        let mut byte = [0];
+        while theirs.read(&mut byte)? == 1 {
+            theirs.write_all(&byte)?;
+        }
+        Ok(())
+    });
+    let report = Woken { waker: nix::unistd::gettid().as_raw(), sleeper: told.recv()? };
+    for _ in 0..30 {
+        let mut byte = [1];
+        ours.write_all(&byte)?;
+        ours.read_exact(&mut byte)?;
+    }
+    drop(ours);
+    sleeper.join().expect("it does not panic")?;
+    drain.stop()?;
+    drop(session);
     println!("{}", serde_json::to_string(&report)?);
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::fs::File;
 
 use ekiden::Call;
 use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
+use ekiden_recording::{Entry, Item, RecordedCall, RecordingReader};
 use ekiden_replay::{Outcome, Replay};
 use ekiden_test_policies::Faulty;
 use lab::newest;
@@ -206,6 +207,30 @@ fn the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again() {
     assert!(text(&report, "fault").starts_with("planted in task_wakeup"), "{report}");
     assert!(outcome.remarks.iter().any(|remark| remark.contains("panics as it did")), "{:?}", outcome.remarks);
     assert_eq!(outcome.differences, 0);
+}
+
+#[test]
+fn a_recording_names_the_thread_on_whose_time_each_call_came() {
+    let lab = newest();
+    let report = lab.trial("woken --modules /lab --to /host/out.ekirec")[0].clone();
+    let reader = RecordingReader::new(File::open(lab.host("out.ekirec")).unwrap()).unwrap();
+    let calls: Vec<RecordedCall> = reader
+        .filter_map(|recorded| match recorded.unwrap().item {
+            Item::Entry(Entry::Call(call)) => Some(call),
+            _ => None,
+        })
+        .collect();
+    let of = |kind: Call, pid: &str| {
+        let pid = report[pid].as_u64().unwrap();
+        calls.iter().filter(move |call| call.message.call == kind as u32 && u64::from(call.message.pid) == pid)
+    };
+    for (woken, by) in [("sleeper", "waker"), ("waker", "sleeper")] {
+        let by = report[by].as_u64().unwrap();
+        let told = of(Call::TaskWakeup, woken).filter(|call| u64::from(call.thread) == by).count();
+        assert!(told >= 25, "{told} of 30 wake-ups of the {woken} by {by}: {report}");
+    }
+    let ticks = || calls.iter().filter(|call| call.message.call == Call::TaskTick as u32);
+    assert!(ticks().all(|call| call.thread == call.message.pid), "a tick is about the thread that runs");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //!
 //! The first word of a record says what it is; [`Pen`] has how each kind is laid out. One call is
 //!
-//! 1. a record with the [message](ekiden_abi::Message) and the time,
+//! 1. a record with the [message](ekiden_abi::Message), the time and the thread,
 //! 2. as many records as it takes for what the call learnt besides its message ([`ekiden::tape`]) beyond seven words, and
 //!    for the payload of hints, which comes first,
 //! 3. a record with the rest of that, and with the [reply](ekiden_abi::Reply).
@@ -39,4 +39,4 @@ pub use record::{Mark, RECORD_WORDS, Record};
 pub use thread::{Learn, tape_of_thread};
 
 /// Version of the records and of the file around them.
-pub const RECORDING_VERSION: u32 = 1;
+pub const RECORDING_VERSION: u32 = 2;

@@ -12,12 +12,8 @@ use crate::record::{CALL, END, END_NOTES_MAX, MARK, MORE, Mark, NOTES, NOTES_MAX
 pub struct Place {
     /// How many records there have been: those before are whole. Whoever reads the ring looks here, before and after.
     pub head: AtomicU64,
-    /// The record that is written next.
-    at: u64,
-    /// How many notes it has already.
-    notes: u32,
-    /// Whether a call is under way that is being written.
-    is_open: u32,
+    /// While a call is under way that is being written, one more than the notes that the next record has already; or else 0.
+    open: u64,
 }
 
 /// Writes the calls of one CPU into its ring, one after the other.
@@ -41,98 +37,109 @@ impl<'a> Pen<'a> {
         Self { place, ring }
     }
 
-    /// A pen for the same place, to be handed on by value: a reference to this one would have to live in memory.
-    #[inline]
-    fn again(&mut self) -> Pen<'_> {
-        Pen { place: self.place, ring: self.ring }
-    }
-
     #[inline]
     fn next(&mut self) -> &mut [u64; RECORD_WORDS] {
         let mask = self.ring.len().wrapping_sub(1);
-        &mut self.ring[self.place.at as usize & mask].0
+        &mut self.ring[*self.place.head.get_mut() as usize & mask].0
     }
 
-    /// The record is whole, and so are those before it.
+    /// How many notes the next record has already; more than any has if no call is under way, so that both are one question.
     #[inline]
-    fn turn(&mut self) {
-        self.place.at = self.place.at.wrapping_add(1);
-        self.place.notes = 0;
-        self.place.head.store(self.place.at, Release);
+    fn notes(&self) -> u64 {
+        self.place.open.wrapping_sub(1)
     }
 
-    /// A call begins, at this time. Any call that is still under way on this CPU has no end.
+    /// The record is whole, and so are those before it. Whether a call is under way now.
     #[inline]
-    pub fn begin(&mut self, time: u64, message: &Message, payload: &[u8]) {
+    fn turn(&mut self, is_open: bool) {
+        self.place.open = is_open.into();
+        let head = self.place.head.get_mut().wrapping_add(1);
+        self.place.head.store(head, Release);
+    }
+
+    /// A call begins, at this time, while the thread with this PID runs on this CPU. Any call that is still under way here has
+    /// no end.
+    #[inline]
+    pub fn begin(&mut self, time: u64, thread: u32, message: &Message, payload: &[u8]) {
         let words: &[u64; 7] = zerocopy::transmute_ref!(message);
         let record = self.next();
         record[0] = time << 8 | CALL;
         record[1..].copy_from_slice(words);
-        self.turn();
-        self.place.is_open = 1;
+        // Of the number of a call one byte is in use, and the kernel's PIDs have 22 bits.
+        record[1] |= u64::from(thread << 8);
+        self.turn(true);
         if has_payload(message.call) {
-            self.again().note_bytes(payload);
+            Self::note_bytes(self.place, self.ring, payload);
         }
     }
+
+    // The rare ones take the pen apart: as a whole it would have to live in memory.
 
     /// The payload of hints comes first among the notes: its length, then its bytes, the last word filled up with zeros.
     #[cold]
     #[inline(never)]
-    fn note_bytes(mut self, bytes: &[u8]) {
-        self.note(bytes.len() as u64);
+    fn note_bytes(place: &mut Place, ring: &mut [Record], bytes: &[u8]) {
+        let mut pen = Pen { place, ring };
+        pen.note(bytes.len() as u64);
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
-            self.note(u64::from_le_bytes(word));
+            pen.note(u64::from_le_bytes(word));
         }
     }
 
     /// The call that is under way, if one is, has learnt this.
     #[inline]
     pub fn note(&mut self, word: u64) {
-        if self.place.is_open == 0 {
-            return;
-        }
-        let notes = self.place.notes;
+        let notes = self.notes();
         if notes >= END_NOTES_MAX {
-            return self.again().note_more(word);
+            return Self::note_more(self.place, self.ring, word);
         }
         self.next()[(4 + notes as usize) & (RECORD_WORDS - 1)] = word;
-        self.place.notes = notes.wrapping_add(1);
+        self.place.open = notes.wrapping_add(2);
     }
 
-    /// There are more notes than the end of a call has room for.
+    /// There are more notes than the end of a call has room for, or no call is under way.
     #[cold]
     #[inline(never)]
-    fn note_more(mut self, word: u64) {
-        if self.place.notes >= NOTES_MAX {
-            self.close_notes();
+    fn note_more(place: &mut Place, ring: &mut [Record], word: u64) {
+        let mut pen = Pen { place, ring };
+        if pen.place.open == 0 {
+            return;
         }
-        let notes = self.place.notes;
-        self.next()[note_at(notes) & (RECORD_WORDS - 1)] = word;
-        self.place.notes = notes + 1;
+        if pen.notes() >= NOTES_MAX {
+            pen.close_notes();
+        }
+        let notes = pen.notes();
+        pen.next()[note_at(notes) & (RECORD_WORDS - 1)] = word;
+        pen.place.open += 1;
     }
 
     /// What was noted so far stands in a record of its own.
     fn close_notes(&mut self) {
-        let notes = u64::from(self.place.notes);
+        let notes = self.notes();
         self.next()[0] = NOTES | notes << 8;
-        self.turn();
+        self.turn(true);
     }
 
-    /// What is rarely in a reply, and notes that are too many, stand in records of their own.
+    /// What is rarely in a reply, and notes that are too many, stand in records of their own. Returns whether a call is under
+    /// way.
     #[cold]
     #[inline(never)]
-    fn more(mut self, reply: &Reply) {
-        if self.place.notes > 0 {
-            self.close_notes();
+    fn more(place: &mut Place, ring: &mut [Record], reply: &Reply) -> bool {
+        let mut pen = Pen { place, ring };
+        if pen.place.open == 0 {
+            return false;
         }
-        if is_plain(reply) {
-            return;
+        if pen.notes() > 0 {
+            pen.close_notes();
         }
-        let (task, kicks) = (reply.task.to_bits(), reply.kicks.to_bits());
-        *self.next() = [MORE, task, reply.timer_ns, kicks, u64::from(reply.cpu), 0, 0, 0];
-        self.turn();
+        if !is_plain(reply) {
+            let (task, kicks) = (reply.task.to_bits(), reply.kicks.to_bits());
+            *pen.next() = [MORE, task, reply.timer_ns, kicks, u64::from(reply.cpu), 0, 0, 0];
+            pen.turn(true);
+        }
+        true
     }
 
     /// The call that is under way, if one is, ends with this reply.
@@ -140,34 +147,30 @@ impl<'a> Pen<'a> {
     /// A token that was dropped is not written down: what the engine makes of it are calls, which are.
     #[inline]
     pub fn end(&mut self, reply: &Reply) {
-        if self.place.is_open == 0 {
+        let is_rare = !is_plain(reply) || self.notes() > END_NOTES_MAX;
+        if is_rare && !Self::more(self.place, self.ring, reply) {
             return;
         }
-        if !is_plain(reply) || self.place.notes > END_NOTES_MAX {
-            self.again().more(reply);
-        }
-        let notes = u64::from(self.place.notes);
+        let notes = self.notes();
         let token: [u64; 2] = zerocopy::transmute!(reply.token);
         let record = self.next();
         record[0] = notes << 8 | END;
         record[1] = token[0];
         record[2] = token[1];
         record[3] = reply.slice_ns;
-        self.place.is_open = 0;
-        self.turn();
+        self.turn(false);
     }
 
     /// Something that is no call, at this time. `instance` numbers the instances of the policy from 1.
     #[cold]
     #[inline(never)]
     pub fn mark(&mut self, time: u64, mark: Mark, instance: u64) {
-        if self.place.is_open != 0 && self.place.notes > 0 {
+        if self.place.open > 1 {
             // A call that does not end: what it learnt is worth reading.
             self.close_notes();
         }
         *self.next() = [MARK | time << 8, mark as u64, instance, 0, 0, 0, 0, 0];
-        self.place.is_open = 0;
-        self.turn();
+        self.turn(false);
     }
 }
 

@@ -14,6 +14,8 @@ const BELIEVED: usize = 1 << 20;
 pub struct RecordedCall {
     /// When it began, on the host's clock.
     pub time_ns: u64,
+    /// The PID of the thread that ran on this CPU then, not of the task that the call is about; 0 if the CPU was idle.
+    pub thread: u32,
     /// What was delivered.
     pub message: Message,
     /// What it learnt besides, in order; the payload of hints first: its length in bytes, then its bytes.
@@ -67,10 +69,13 @@ impl Calls {
         let entry = match first & 0xff {
             CALL => {
                 let [_, words @ ..] = record.0;
-                let message: Message = zerocopy::transmute!(words);
+                let mut message: Message = zerocopy::transmute!(words);
+                let thread = message.call >> 8;
+                message.call &= 0xff;
                 let before = self.cut_short();
                 if Call::from_number(message.call).is_some() {
-                    self.open = Some(RecordedCall { time_ns: first >> 8, message, notes: Vec::new(), reply: None });
+                    let (time_ns, notes) = (first >> 8, Vec::new());
+                    self.open = Some(RecordedCall { time_ns, thread, message, notes, reply: None });
                 } else {
                     self.waiting = Some(Entry::Stray(1));
                 }
@@ -120,7 +125,7 @@ impl Calls {
 
     /// Whether the record belongs to a call, and has as many notes as it says.
     fn note(&mut self, record: &Record) -> bool {
-        let notes = (record.0[0] >> 8 & 0xff) as u32;
+        let notes = record.0[0] >> 8 & 0xff;
         let Some(call) = self.open.as_mut() else { return false };
         let is_believed = notes <= NOTES_MAX && call.notes.len() < BELIEVED;
         if is_believed && notes > 0 {

@@ -7,7 +7,7 @@ pub const RECORD_WORDS: usize = 8;
 ///
 /// | first word | others |
 /// | --- | --- |
-/// | 1, time in the upper seven bytes | a call begins: the [message](ekiden_abi::Message) as it is in memory |
+/// | 1, time in the upper seven bytes | a call begins: the [message](ekiden_abi::Message) as it is in memory, but that the number of its call is one byte; the PID of the thread in the three bytes above it |
 /// | 2, number of notes in the second byte | more notes: words 4 to 7, then 1 to 3 |
 /// | 3, number of notes in the second byte | the call ends: token of the reply in 1 and 2, slice in 3, notes in 4 to 7 |
 /// | 4, time in the upper seven bytes | a [`Mark`] in 1, the number of the instance in 2 |
@@ -23,13 +23,13 @@ pub(crate) const MARK: u64 = 4;
 pub(crate) const MORE: u64 = 5;
 
 /// Most notes of a record, and of one that ends a call.
-pub(crate) const NOTES_MAX: u32 = 7;
-pub(crate) const END_NOTES_MAX: u32 = 4;
+pub(crate) const NOTES_MAX: u64 = 7;
+pub(crate) const END_NOTES_MAX: u64 = 4;
 
 /// Where in a record its note of this number stands: the first few where those of an end do, because nobody knows yet
 /// whether there will be more.
 #[inline]
-pub(crate) fn note_at(number: u32) -> usize {
+pub(crate) fn note_at(number: u64) -> usize {
     (if number < END_NOTES_MAX { number + 4 } else { number - 3 }) as usize
 }
 

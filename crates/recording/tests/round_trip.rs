@@ -60,19 +60,19 @@ fn read(place: &Place, ring: &[Record]) -> Vec<Entry> {
 proptest! {
     #[test]
     fn calls_come_back_as_they_were(
-        calls in proptest::collection::vec((0_u64..1 << 56, message(), proptest::collection::vec(any::<u64>(), 0..30), reply()), 0..20),
+        calls in proptest::collection::vec((0_u64..1 << 56, 0_u32..1 << 22, message(), proptest::collection::vec(any::<u64>(), 0..30), reply()), 0..20),
     ) {
         let (mut place, mut ring) = (Place::default(), vec![Record::default(); 256]);
         let mut expected = Vec::new();
-        for (time_ns, message, notes, reply) in calls {
+        for (time_ns, thread, message, notes, reply) in calls {
             let mut pen = Pen::new(&mut place, &mut ring);
-            pen.begin(time_ns, &message, &[]);
+            pen.begin(time_ns, thread, &message, &[]);
             notes.iter().for_each(|note| pen.note(*note));
             pen.end(&reply);
             // A call of hints has a payload, an empty one here.
             let has_payload = [Call::ParseHint as u32, Call::EnterQueue as u32].contains(&message.call);
             let notes = has_payload.then_some(0).into_iter().chain(notes).collect();
-            expected.push(Entry::Call(RecordedCall { time_ns, message, notes, reply: Some(reply) }));
+            expected.push(Entry::Call(RecordedCall { time_ns, thread, message, notes, reply: Some(reply) }));
         }
         prop_assert_eq!(read(&place, &ring), expected);
     }
@@ -94,7 +94,7 @@ fn a_payload_comes_before_what_the_call_learns() {
     let (mut place, mut ring) = (Place::default(), vec![Record::default(); 16]);
     let message = Message::about_cpu(Call::ParseHint, 3);
     let mut pen = Pen::new(&mut place, &mut ring);
-    pen.begin(7, &message, b"nine byte");
+    pen.begin(7, 1, &message, b"nine byte");
     pen.note(5);
     pen.end(&Reply::default());
     let [Entry::Call(call)] = &read(&place, &ring)[..] else { panic!("one call was written") };
@@ -108,10 +108,10 @@ fn a_call_that_faults_has_no_end_but_what_it_learnt() {
     let mut pen = Pen::new(&mut place, &mut ring);
     pen.note(1);
     pen.end(&Reply::default());
-    pen.begin(7, &message, &[]);
+    pen.begin(7, 1, &message, &[]);
     pen.note(42);
     pen.mark(8, Mark::Fault, 2);
-    let call = RecordedCall { time_ns: 7, message, notes: vec![42], reply: None };
+    let call = RecordedCall { time_ns: 7, thread: 1, message, notes: vec![42], reply: None };
     let mark = RecordedMark { time_ns: 8, mark: Mark::Fault, instance: 2 };
     assert_eq!(read(&place, &ring), [Entry::Call(call), Entry::Mark(mark)], "what is outside of a call is not written");
 }
@@ -121,7 +121,7 @@ fn a_ring_that_was_overrun_begins_with_strays() {
     let (mut place, mut ring) = (Place::default(), vec![Record::default(); 4]);
     for time_ns in 0..3 {
         let mut pen = Pen::new(&mut place, &mut ring);
-        pen.begin(time_ns, &Message::about_cpu(Call::Timer, 0), &[]);
+        pen.begin(time_ns, 0, &Message::about_cpu(Call::Timer, 0), &[]);
         (0..8).for_each(|note| pen.note(note));
         pen.end(&Reply { cpu: NO_CPU, ..Reply::default() });
     }

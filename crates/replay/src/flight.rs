@@ -10,9 +10,8 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use ekiden::abi::{Call, Message, Reply};
 use ekiden::observe::{Answer, Point, observe_locks};
 use ekiden::{Policy, SpinLock};
+use ekiden_contain::{contained, inside};
 use ekiden_recording::tape_of_thread;
-
-use crate::contain::{contained, inside};
 
 /// In which order calls take locks.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -339,9 +338,7 @@ impl Flight {
         if self.waiting(cpu).is_none() {
             return;
         }
-        inside(true);
-        self.cpus[cpu as usize] = None;
-        inside(false);
+        inside(|| self.cpus[cpu as usize] = None);
         self.nr_waiting -= 1;
         HELD.with_borrow_mut(|all| all.retain(|held| held.cpu != cpu));
         RELEASED.set(true);
@@ -372,10 +369,7 @@ impl Flight {
     fn resume(&mut self, index: u32, job: Option<Job>, message: Message) -> Option<Done> {
         let cpu = self.cpus[index as usize].as_mut()?;
         self.nr_waiting -= usize::from(cpu.waits.take().is_some());
-        inside(true);
-        let result = cpu.coroutine.resume(job);
-        inside(false);
-        match result {
+        match inside(|| cpu.coroutine.resume(job)) {
             CoroutineResult::Yield(Pause::Done(done)) => Some(done),
             CoroutineResult::Yield(Pause::Waits(wait)) => {
                 cpu.waits = Some((wait, message));
@@ -389,9 +383,7 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        inside(true);
-        self.cpus.clear();
-        inside(false);
+        inside(|| self.cpus.clear());
         tape_of_thread(self.before.take());
     }
 }

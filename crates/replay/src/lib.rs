@@ -22,7 +22,6 @@
 //! ```
 
 mod ahead;
-mod contain;
 mod flight;
 mod outcome;
 mod policy;

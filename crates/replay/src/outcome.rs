@@ -20,6 +20,8 @@ pub struct Past {
     pub cpu: CpuId,
     /// When it began, on the host's clock.
     pub time_ns: u64,
+    /// The PID of the thread that ran on that CPU then; 0 if it was idle.
+    pub thread: u32,
     /// What was delivered.
     pub message: Message,
     /// What was answered when it was recorded, if it ended.
@@ -168,7 +170,8 @@ impl fmt::Display for Past {
         let Message { call, cpu, task, token_cpu, token_serial, runtime_ns, weight, nice, pid, flags, arg } =
             self.message;
         let name = Call::from_number(call).map_or("?", Call::name);
-        write!(f, "#{} at {} ns, CPU {}: {name}(cpu {cpu}", self.number, self.time_ns, self.cpu)?;
+        let Self { number, time_ns, thread, .. } = self;
+        write!(f, "#{number} at {time_ns} ns, CPU {} in PID {thread}: {name}(cpu {cpu}", self.cpu)?;
         if task != TaskId::NONE {
             write!(f, ", {task}, PID {pid}, ran {runtime_ns} ns, weight {weight}, nice {nice}")?;
         }

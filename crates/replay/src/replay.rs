@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use ekiden::abi::{Call, Message, RawToken, RefusalReason, Reply};
 use ekiden::{Env, Host, Policy, Topology};
+use ekiden_contain::contained;
 use ekiden_recording::{Entry, Instance, Item, Mark, Recorded, RecordedCall, RecordedMark, RecordingReader};
 
 use crate::ahead::Ahead;
-use crate::contain::{contained, inside};
 use crate::flight::{Done, Flight, Job, Order};
 use crate::outcome::{self, Difference, Exact, Outcome, Past};
 use crate::policy::{self, Maker};
@@ -148,13 +148,17 @@ impl Run<'_> {
 
     fn take<R: Read>(&mut self, recorded: Recorded, ahead: &mut Ahead<R>) -> Result<(), ReplayError> {
         let Recorded { cpu, time_ns, .. } = recorded;
-        let first_ns = *self.first_ns.get_or_insert(time_ns);
-        self.outcome.span_ns = time_ns - first_ns.min(time_ns);
+        // What is missing before the first call has no time.
+        if matches!(recorded.item, Item::Entry(Entry::Call(_) | Entry::Mark(_))) {
+            let first_ns = *self.first_ns.get_or_insert(time_ns);
+            self.outcome.span_ns = time_ns - first_ns.min(time_ns);
+        }
         match &recorded.item {
             Item::Gap { lost } => {
                 self.outcome.lost += lost;
+                let at = self.first_ns.map_or_else(String::new, |_| format!(" (at {time_ns} ns)"));
                 self.outcome.remark(format!(
-                    "{lost} records of CPU {cpu} are missing before call {} (at {time_ns} ns)",
+                    "{lost} records of CPU {cpu} are missing before call {}{at}",
                     self.outcome.calls + 1
                 ));
                 self.lose();
@@ -223,12 +227,10 @@ impl Run<'_> {
             return Ok(());
         }
         let (questions, is_fresh) = (self.questions.clone() as Arc<dyn Host + Send>, mark.mark == Mark::Begin);
-        inside(true);
         let made = contained(|| match old.filter(|_| !is_fresh) {
             Some(old) => maker.hand_over(old, &env),
             None => Some(maker.make(&env, questions)),
         });
-        inside(false);
         if is_fresh {
             self.flight.start_over();
             if self.mode != Mode::Exact {
@@ -281,9 +283,7 @@ impl Run<'_> {
         self.flight.order(Order::Loose);
         self.questions.set_now_ns(now.time_ns);
         let questions: Arc<dyn Host + Send> = self.questions.clone();
-        inside(true);
         let made = contained(|| maker.make(&env, questions));
-        inside(false);
         let Ok(policy) = made else { return Ok(()) };
         let calls = policy.calls();
         self.policy = Some(Rc::new(policy));
@@ -338,8 +338,8 @@ impl Run<'_> {
     fn call(&mut self, cpu: u32, time_ns: u64, call: RecordedCall) {
         self.outcome.calls += 1;
         let number = self.outcome.calls;
-        let RecordedCall { message, notes, reply, .. } = call;
-        let past = Past { number, cpu, time_ns, message, recorded: reply };
+        let RecordedCall { thread, message, notes, reply, .. } = call;
+        let past = Past { number, cpu, time_ns, thread, message, recorded: reply };
         if self.after > 0 {
             self.after -= 1;
             let first = if self.made_up { &mut self.outcome.first_not_exact } else { &mut self.outcome.first };

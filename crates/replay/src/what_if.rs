@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use ekiden::abi::{Call, Message, RawToken, RefusalReason, Reply};
 use ekiden::{Env, Host, Policy, TaskId};
+use ekiden_contain::contained;
 use ekiden_recording::{Entry, Item, Mark, Recorded, RecordedCall, RecordingReader, tape_of_thread};
 use serde::Serialize;
 
 use crate::ReplayError;
 use crate::ahead::Ahead;
-use crate::contain::{contained, inside};
 use crate::flight::payload;
 use crate::policy::{Maker, brings_token};
 use crate::stage::{Questions, Stage, note_idle};
@@ -160,9 +160,7 @@ impl Other<'_> {
 
     fn begin(&mut self) {
         let questions: Arc<dyn Host + Send> = self.questions.clone();
-        inside(true);
         let made = contained(|| self.maker.make(&self.env, questions));
-        inside(false);
         match made {
             Ok(policy) => self.policy = Some(policy),
             Err(panic) => self.panicked(&panic),
@@ -186,9 +184,7 @@ impl Other<'_> {
         if !policy.calls().has(call) && !brings_token(call) && call != Call::PickNextTask {
             return None;
         }
-        inside(true);
         let reply = contained(|| policy.deliver(message, payload));
-        inside(false);
         match reply {
             Ok(reply) => Some(reply),
             Err(panic) => {

@@ -5,7 +5,7 @@ mod common;
 use common::{record, rewritten};
 use ekiden::prelude::*;
 use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
-use ekiden_recording::Record;
+use ekiden_recording::{Entry, Item, Record, RecordingReader};
 use ekiden_replay::{Outcome, Replay, ReplayError};
 use ekiden_sim::{Machine, Simulation};
 use ekiden_test_policies::Faulty;
@@ -111,6 +111,21 @@ fn a_recording_that_begins_in_the_middle_is_replayed_from_there() {
 }
 
 /// A ring that was written over begins anywhere, in the middle of a call too, and those of other CPUs may be whole.
+#[test]
+fn what_is_missing_before_the_first_call_has_no_time() {
+    let late = rewritten(&recording::<Wfq>(), |_, records| vec![(0, 1_500, records[1_500..].to_vec())]);
+    let outcome = replay::<Wfq>(&late);
+    let times: Vec<u64> = RecordingReader::new(&late[..])
+        .unwrap()
+        .map(Result::unwrap)
+        .filter(|recorded| matches!(recorded.item, Item::Entry(Entry::Call(_))))
+        .map(|recorded| recorded.time_ns)
+        .collect();
+    assert_eq!(outcome.span_ns, times[times.len() - 1] - times[0]);
+    assert!(outcome.remarks[0].starts_with("1500 records of CPU 0 are missing before call 1"), "{:?}", outcome.remarks);
+    assert!(!outcome.remarks[0].contains(" ns"), "{:?}", outcome.remarks);
+}
+
 #[test]
 fn the_mark_of_one_cpu_is_no_beginning_while_another_lacks_records() {
     let whole = recording::<Fifo>();

@@ -69,7 +69,7 @@ fn id(task: u32) -> TaskId {
 impl Machine {
     fn tell(&self, message: &Message) -> Reply {
         let time_ns = self.begin.elapsed().as_nanos() as u64;
-        RINGS.with_borrow_mut(|(place, ring)| Pen::new(place, ring).begin(time_ns, message, &[]));
+        RINGS.with_borrow_mut(|(place, ring)| Pen::new(place, ring).begin(time_ns, 0, message, &[]));
         let reply = self.policy.deliver(message, &[]);
         RINGS.with_borrow_mut(|(place, ring)| Pen::new(place, ring).end(&reply));
         reply

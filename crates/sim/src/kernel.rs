@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ekiden::abi::{Event, EventKind, Outcome, RefusalReason, Status, enqueue_flags, pick_flags};
 use ekiden::{Call, Calls, CpuId, CpuMask, TaskId};
+use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault};
 use ekiden_trace::{masks, names};
 use ekiden_workload::TaskReport;
@@ -14,7 +15,6 @@ use smallvec::SmallVec;
 
 use crate::alarm::{Alarm, Alarms};
 use crate::considered::considered;
-use crate::contain::contained;
 use crate::error::SimError;
 use crate::group::Groups;
 use crate::hardware::Source;
@@ -234,6 +234,7 @@ impl Kernel {
 
     /// Handles one alarm.
     pub(crate) fn handle(&mut self, alarm: Alarm) {
+        self.questions.set_thread(self.thread(&alarm));
         match alarm {
             Alarm::Work(cpu) => self.work_done(cpu),
             Alarm::Sleep(task) => match self.task(task).state {
@@ -258,6 +259,16 @@ impl Kernel {
             Alarm::Upgrade => self.upgrade_due(),
             Alarm::Stop => {}
         }
+    }
+
+    /// The PID of the task that runs where the alarm goes off: whatever follows happens on its time.
+    fn thread(&self, alarm: &Alarm) -> u32 {
+        let cpu = match *alarm {
+            Alarm::Work(cpu) | Alarm::Resched(cpu) | Alarm::Tick(cpu) | Alarm::Timer(cpu) => cpu,
+            Alarm::Sleep(task) => self.task(task).cpu,
+            _ => return 0,
+        };
+        self.cpu(cpu).running.map_or(0, |task| self.task(task).pid)
     }
 
     /// Every CPU looks for work once, so that those without any are known to be idle.

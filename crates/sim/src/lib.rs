@@ -26,7 +26,6 @@ mod alarm;
 mod behave;
 mod change;
 mod considered;
-mod contain;
 mod error;
 mod group;
 mod hardware;

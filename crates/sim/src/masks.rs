@@ -100,6 +100,8 @@ pub(crate) fn first_in_all(a: &CpuMask, b: &CpuMask, c: &CpuMask) -> Option<CpuI
 #[derive(Debug)]
 pub(crate) struct Questions {
     now_ns: AtomicU64,
+    /// The PID of the task on whose time things happen; 0 if it is nobody's.
+    thread: AtomicU32,
     idle: Arc<IdleCpus>,
     /// The set of each task, by the slot in the engine's table.
     of_task: Vec<AtomicU32>,
@@ -113,12 +115,30 @@ impl Questions {
     pub(crate) fn new(masks: Masks, groups: Vec<Group>, idle: Arc<IdleCpus>, max_tasks: u32) -> Self {
         let of_task = (0..max_tasks).map(|_| AtomicU32::new(ANY)).collect();
         let group_of_task = (0..max_tasks).map(|_| AtomicU32::new(0)).collect();
-        Self { now_ns: AtomicU64::new(0), idle, of_task, group_of_task, groups, masks: RwLock::new(masks) }
+        Self {
+            now_ns: AtomicU64::new(0),
+            thread: AtomicU32::new(0),
+            idle,
+            of_task,
+            group_of_task,
+            groups,
+            masks: RwLock::new(masks),
+        }
     }
 
     #[inline]
     pub(crate) fn set_now_ns(&self, now_ns: u64) {
         self.now_ns.store(now_ns, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn set_thread(&self, pid: u32) {
+        self.thread.store(pid, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn thread(&self) -> u32 {
+        self.thread.load(Relaxed)
     }
 
     pub(crate) fn set_mask(&self, task: TaskId, mask: MaskId) {

@@ -9,6 +9,8 @@ use ekiden::abi::{Message, Reply};
 use ekiden::{Calls, Host, Policy};
 use ekiden_recording::{Header, Instance, Mark, Pen, Place, Record, RecordingError, RecordingWriter, tape_of_thread};
 
+use crate::masks::Questions;
+
 /// Records that wait to be written to the file.
 const RING: usize = 1 << 14;
 /// How many of them are written at once.
@@ -112,7 +114,7 @@ pub(crate) fn next_instance(
     policy: Box<dyn Policy>,
     mark: Mark,
     now_ns: u64,
-    host: &Arc<dyn Host + Send>,
+    host: &Arc<Questions>,
     instance: &Instance,
 ) -> Box<dyn Policy> {
     let mut records = false;
@@ -133,7 +135,7 @@ pub(crate) fn next_instance(
 /// A policy whose calls are written down.
 struct Recorded {
     policy: Box<dyn Policy>,
-    host: Arc<dyn Host + Send>,
+    host: Arc<Questions>,
 }
 
 impl Policy for Recorded {
@@ -147,7 +149,7 @@ impl Policy for Recorded {
 
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
         let now_ns = self.host.now_ns();
-        with_recorder(|recorder| recorder.pen().begin(now_ns, message, payload));
+        with_recorder(|recorder| recorder.pen().begin(now_ns, self.host.thread(), message, payload));
         let unfinished = Unfinished { now_ns };
         let reply = self.policy.deliver(message, payload);
         std::mem::forget(unfinished);

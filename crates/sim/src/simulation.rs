@@ -5,12 +5,12 @@ use std::io::Write;
 use std::sync::Arc;
 
 use ekiden::{Adapter, CpuId, Env, Host, ParamError, Policy, Scheduler, Topology};
+use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, IdleCpus, Mistake, Totals};
 use ekiden_recording::{self as recording, Instance, Mark};
 use ekiden_workload::{Report, TaskReport, Workload};
 
 use crate::alarm::Alarm;
-use crate::contain::contained;
 use crate::error::{SimError, Stuck, Unfinished};
 use crate::group::Groups;
 use crate::hardware::Source;
@@ -291,7 +291,7 @@ impl Simulation {
         let mut kernel = Kernel::new(self.machine, masks, questions.clone(), programs);
         let mut recording = None;
         if let Some(PolicyMaker { name, params, make }) = self.policy {
-            let host: Arc<dyn Host + Send> = questions;
+            let host: Arc<dyn Host + Send> = questions.clone();
             let policy = match contained(|| make((*topology).clone(), max_tasks, host.clone())) {
                 Ok(Ok(policy)) => policy,
                 Ok(Err(source)) => return Err(SimError::Params { policy: name, source }),
@@ -310,7 +310,7 @@ impl Simulation {
                 };
                 recording = Some(Recording::begin(writer, &header));
             }
-            let policy = recorded::next_instance(policy, Mark::Begin, 0, &host, &instance);
+            let policy = recorded::next_instance(policy, Mark::Begin, 0, &questions, &instance);
             kernel.calls = policy.calls();
             kernel.engine = Some(Engine::new(policy, host, idle, nr_cpus, max_tasks));
             kernel.in_charge = true;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use ekiden::abi::{Event, EventKind, Outcome};
 use ekiden::{Adapter, Env, Host, ParamError, Policy, Scheduler, Topology};
+use ekiden_contain::contained;
 use ekiden_engine::Fault;
 use ekiden_recording::{Instance, Mark};
 
 use crate::alarm::Alarm;
-use crate::contain::contained;
 use crate::kernel::Kernel;
 use crate::recorded;
 use crate::trace::What;
@@ -71,7 +71,8 @@ impl Kernel {
         let Some(mut engine) = self.engine.take() else { return };
         let topology = (*self.machine.topology).clone();
         let env = (successor.env)(topology, self.max_tasks).expect("its parameters were looked at before the start");
-        let host: Arc<dyn Host + Send> = self.questions.clone();
+        let questions = self.questions.clone();
+        let host: Arc<dyn Host + Send> = questions.clone();
         let mut outcome = Outcome::default();
         self.note(What::Upgrade, 0, None, 1);
         let instance = Instance { policy: successor.name.into(), params: successor.params };
@@ -83,7 +84,7 @@ impl Kernel {
                 let (policy, known) = (successor.make)(old, &env, host.clone());
                 knows = known;
                 let mark = if knows == Knows::All { Mark::HandOver } else { Mark::Begin };
-                recorded::next_instance(policy, mark, now_ns, &host, &instance)
+                recorded::next_instance(policy, mark, now_ns, &questions, &instance)
             });
             if knows == Knows::Nothing {
                 engine.start_over(0, &mut outcome);

@@ -1,4 +1,5 @@
-//! What takes an instruction of the processor: the time, where this CPU records its calls, and the fuel of the call.
+//! What takes an instruction or few on this architecture: the time, where this CPU records its calls, which thread it runs,
+//! and the fuel of the call.
 
 use core::arch::asm;
 
@@ -24,4 +25,22 @@ pub(crate) fn tape() -> *mut u8 {
 pub(crate) fn refuel() {
     // SAFETY: writes a variable of this CPU's, which nobody but the call's own code looks at until it ends.
     unsafe { asm!("mov gs:[rip + ekiden_fuel], {}", in(reg) i64::MAX, options(nostack, preserves_flags)) };
+}
+
+/// The PID of the thread that runs on this CPU, by `ekiden_current_at` and `ekiden_pid_at` in policy.c.
+#[inline]
+pub(crate) fn thread() -> u32 {
+    let pid: u64;
+    // SAFETY: reads a variable of this CPU's, and a field of the task to which it points: the one that runs, which is there.
+    unsafe {
+        asm!(
+            "mov {pid}, [rip + ekiden_current_at]",
+            "mov {pid}, gs:[{pid}]",
+            "add {pid}, [rip + ekiden_pid_at]",
+            "mov {pid:e}, [{pid}]",
+            pid = out(reg) pid,
+            options(nostack, readonly)
+        );
+    }
+    pid as u32
 }

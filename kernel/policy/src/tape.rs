@@ -1,6 +1,7 @@
 //! Where the calls of this module's policy are recorded: a ring for each CPU, in memory that `ekiden.ko` owns and that user
 //! space maps.
 
+use core::hint;
 use core::ptr::{self, NonNull};
 use core::slice;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -78,8 +79,10 @@ fn place_of(cpu: u32) -> *mut u8 {
 #[inline]
 unsafe fn pen<'a>(place: NonNull<u8>) -> Pen<'a> {
     let records = RECORDS.load(Relaxed);
-    // SAFETY: the caller's promise; the tape is laid out so, and aligned to pages. Whoever has it mapped only reads.
+    // SAFETY: the caller's promise; the tape is laid out so, and aligned to pages. Whoever has it mapped only reads. A place is
+    // told to a CPU after the number of records, which is not 0.
     unsafe {
+        hint::assert_unchecked(records > 0);
         let ring = place.as_ptr().add(PAGE).cast::<Record>();
         Pen::new(place.cast::<Place>().as_mut(), slice::from_raw_parts_mut(ring, records))
     }
@@ -108,7 +111,7 @@ impl Here {
     #[inline]
     pub(crate) fn begin(self, message: &Message, payload: &[u8]) {
         // SAFETY: it is this CPU's, and calls come with interrupts off.
-        unsafe { pen(self.0) }.begin(time(), message, payload);
+        unsafe { pen(self.0) }.begin(time(), here::thread(), message, payload);
     }
 
     #[inline]

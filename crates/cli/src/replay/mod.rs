@@ -161,15 +161,18 @@ impl Report<'_> {
     fn to_text(&self) -> String {
         let Self { recording, outcome, .. } = self;
         let mut text = format!(
-            "{} under {}: {} calls in {:.3} s, {} replayed in {:.3} s ({:.0} ns a call)\n",
+            "{} under {}: {} calls in {:.3} s, {} replayed in {:.3} s",
             if recording.workload.is_empty() { "a recording" } else { &recording.workload },
             recording.instance.policy,
             outcome.calls,
             self.happened_s,
             outcome.replayed,
             self.replay_s,
-            self.replay_ns_per_call,
         );
+        if outcome.replayed > 0 {
+            text += &format!(" ({:.0} ns a call)", self.replay_ns_per_call);
+        }
+        text.push('\n');
         for exact in outcome.exact.iter().take(SHOWN) {
             let how = if exact.from_beginning { "" } else { ", as far as can be told" };
             text += &format!("exact from call {} to {}{how}\n", exact.from, exact.to);

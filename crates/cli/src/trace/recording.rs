@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use ekiden::abi::{Call, NO_CPU, TaskId};
-use ekiden_recording::{Entry, Header, Item, Mark, RecordedCall, RecordingError, RecordingReader};
+use ekiden_recording::{Entry, Header, Host, Item, Mark, RecordedCall, RecordingError, RecordingReader};
 use serde::Serialize;
 
 use super::filter::Filter;
@@ -35,6 +35,9 @@ pub(super) struct Told {
     what: &'static str,
     /// The task that the call is about.
     pid: Option<u32>,
+    /// The thread that ran where the call was made, and, in a kernel, on which CPU that was; 0 if it was idle.
+    by_pid: Option<u32>,
+    by_cpu: Option<u32>,
     /// The CPU of the token that goes to the policy.
     token_cpu: Option<u32>,
     /// CPU time of the task so far.
@@ -73,7 +76,7 @@ impl Recording {
         self.pids.get(&task.slot).filter(|(known, _)| *known == task).map(|(_, pid)| *pid)
     }
 
-    fn call(&mut self, call: &RecordedCall) -> Told {
+    fn call(&mut self, cpu: u32, call: &RecordedCall) -> Told {
         let message = call.message;
         let is_about_task = !message.task.is_none();
         if is_about_task {
@@ -83,6 +86,8 @@ impl Recording {
             cpu: message.cpu,
             what: Call::from_number(message.call).map_or("unknown", Call::name),
             pid: is_about_task.then_some(message.pid),
+            by_pid: Some(call.thread),
+            by_cpu: Some(cpu).filter(|_| self.reader.header().host == Host::Kernel),
             token_cpu: (message.token_serial != 0).then_some(message.token_cpu),
             runtime_ns: is_about_task.then_some(message.runtime_ns),
             nice: is_about_task.then_some(message.nice),
@@ -120,7 +125,7 @@ impl Iterator for Recording {
         let begin_ns = self.begin_ns.unwrap_or(recorded.time_ns);
         let plain = |what, lost| Told { cpu: recorded.cpu, what, lost, ..Told::default() };
         let told = match &recorded.item {
-            Item::Entry(Entry::Call(call)) => self.call(call),
+            Item::Entry(Entry::Call(call)) => self.call(recorded.cpu, call),
             Item::Entry(Entry::Mark(mark)) => match mark.mark {
                 Mark::Begin => plain("begin", None),
                 Mark::HandOver => plain("hand_over", None),
@@ -164,7 +169,9 @@ impl fmt::Display for Told {
         if let Some(kicks) = &self.kicks {
             write!(f, ", kicks {kicks}")?;
         }
-        self.timer_ns.map_or(Ok(()), |timer_ns| write!(f, ", timer in {} us", timer_ns / 1_000))
+        self.timer_ns.map_or(Ok(()), |timer_ns| write!(f, ", timer in {} us", timer_ns / 1_000))?;
+        self.by_pid.map_or(Ok(()), |pid| write!(f, ", by pid {pid}"))?;
+        self.by_cpu.map_or(Ok(()), |cpu| write!(f, " on CPU {cpu}"))
     }
 }
 

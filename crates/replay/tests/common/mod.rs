@@ -42,7 +42,7 @@ pub(crate) fn rewritten(
         let mut pen = Pen::new(&mut place, &mut ring);
         match recorded.unwrap().item {
             Item::Entry(Entry::Call(call)) => {
-                pen.begin(call.time_ns, &call.message, &[]);
+                pen.begin(call.time_ns, call.thread, &call.message, &[]);
                 call.notes.iter().for_each(|note| pen.note(*note));
                 if let Some(reply) = &call.reply {
                     pen.end(reply);
