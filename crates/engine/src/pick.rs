@@ -57,11 +57,11 @@ impl Engine {
                 }
             }
         }
-        if UPGRADABLE && self.order.len() > 1 {
+        if self.has_several() {
             return self.pick_of_several(handling, cpu);
         }
-        let seat = &self.seats[self.order[0]];
-        match self.ask(handling, seat, cpu, seat.calls.has(Call::Balance)) {
+        let seat = &self.seats[self.first % SEATS];
+        match self.ask_here(handling, seat, cpu, seat.calls.has(Call::Balance)) {
             Found::Something => {}
             Found::Nothing => self.found_nothing(handling, cpu),
             // Let the kernel do something else, and come back for the rest.
@@ -141,22 +141,28 @@ impl Engine {
         }
     }
 
-    /// Asks one policy.
-    #[inline]
-    fn ask(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, mut balance: bool) -> Found {
+    /// Asks one policy of several.
+    #[inline(never)]
+    fn ask(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, balance: bool) -> Found {
+        self.ask_here(handling, seat, cpu, balance)
+    }
+
+    /// Asks one policy, without a call in between.
+    #[inline(always)]
+    fn ask_here(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, mut balance: bool) -> Found {
         for _ in 0..PICK_ATTEMPTS {
             let mut message = Message::about_cpu(Call::PickNextTask, cpu);
             message.flags = if balance { BALANCE_TOO } else { 0 };
-            let reply = self.call(handling, seat, &message, &[]);
-            if reply.token.is_none() {
+            let Reply { token, task, slice_ns, .. } = self.call(handling, seat, &message, &[]);
+            if token.is_none() {
                 // A task that was brought here is picked next, once.
-                if balance && !reply.task.is_none() && self.bring(handling, seat, reply.task, cpu) {
+                if balance && !task.is_none() && self.bring(handling, seat, task, cpu) {
                     balance = false;
                     continue;
                 }
                 return Found::Nothing;
             }
-            if self.run(handling, seat, cpu, &reply) {
+            if self.run(handling, seat, cpu, token, slice_ns) {
                 return Found::Something;
             }
             if !seat.is_taken() {
@@ -175,7 +181,7 @@ impl Engine {
         if UPGRADABLE && !self.is_home(slot.state()) {
             self.settle(handling, event.task, slot);
         }
-        if UPGRADABLE && slot.choice() != slot.state().seat() {
+        if self.has_several() && slot.choice() != slot.state().seat() {
             self.change_policy(handling, event.task, slot);
         }
         let seen = slot.state();
@@ -197,16 +203,15 @@ impl Engine {
         };
         let state = seen.issue(Phase::ReadyByTick, event.cpu);
         slot.set_state(state);
-        self.hand_token(handling, call, event.task, slot, state);
-        if UPGRADABLE && !self.is_home(slot.state()) {
+        self.hand_token(handling, self.seat_of(state), call, event.task, slot, state);
+        if self.has_several() && !self.is_home(slot.state()) {
             self.settle(handling, event.task, slot);
         }
     }
 
     /// Checks a token that was picked for `cpu`, and makes its task run if it is good.
     #[inline]
-    fn run(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, reply: &Reply) -> bool {
-        let raw = reply.token;
+    fn run(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, raw: RawToken, slice_ns: u64) -> bool {
         let Some(slot) = self.tasks.get(raw.task) else {
             self.refuse(handling, seat, cpu, raw, RefusalReason::Gone, None);
             return false;
@@ -229,7 +234,7 @@ impl Engine {
         outcome.status = if phase == Phase::ReadyByTick { Status::KeepPrevious } else { Status::Run } as i32;
         outcome.task = raw.task;
         outcome.host_task = slot.host_task.load(Relaxed);
-        outcome.slice_ns = reply.slice_ns;
+        outcome.slice_ns = slice_ns;
         Counters::count(&self.counters(cpu, seat).picks);
         if self.idle.note(cpu, false) {
             self.tell_all(handling, Call::ExitIdle, cpu);
@@ -318,8 +323,11 @@ impl Engine {
     /// have to.
     pub(crate) fn pick_for_idle(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, woken: TaskId) {
         let reply = self.call(handling, seat, &Message::about_cpu(Call::PickNextTask, cpu), &[]);
-        if reply.token.is_none() || !self.run(handling, seat, cpu, &reply) || handling.outcome.task == woken {
-            if UPGRADABLE && self.order.len() > 1 {
+        if reply.token.is_none()
+            || !self.run(handling, seat, cpu, reply.token, reply.slice_ns)
+            || handling.outcome.task == woken
+        {
+            if self.has_several() {
                 self.cpu(cpu).rank.store(u32::from(self.rank[seat.index]), Relaxed);
             }
             return;
