@@ -11,6 +11,9 @@ use crate::status::Everything;
 /// Which policy a figure is of.
 const LABELS: &[&str] = &["policy", "number"];
 
+/// A figure of a policy: its name, what it says, and how much it is.
+type Figure = (&'static str, &'static str, fn(&PolicyStatus) -> u64);
+
 /// All figures, as text.
 pub(crate) fn text(everything: &Everything) -> Result<String> {
     let registry = Registry::new();
@@ -35,7 +38,7 @@ pub(crate) fn text(everything: &Everything) -> Result<String> {
     for policy in &status.policies {
         set(&info, &[&policy.policy, &policy.instance.to_string(), &policy.params], 1)?;
     }
-    let gauges: &[(&str, &str, fn(&PolicyStatus) -> u64)] = &[
+    let gauges: &[Figure] = &[
         ("ekiden_policy_alive", "Whether the policy is called; if not, it was taken out.", |policy| {
             policy.alive.into()
         }),
@@ -50,7 +53,7 @@ pub(crate) fn text(everything: &Everything) -> Result<String> {
             set(&gauges, &[&policy.policy, &policy.instance.to_string()], figure(policy) as i64)?;
         }
     }
-    let counters: &[(&str, &str, fn(&PolicyStatus) -> u64)] = &[
+    let counters: &[Figure] = &[
         ("ekiden_picks_total", "Tasks picked.", |policy| policy.counts.picks),
         ("ekiden_idle_searches_total", "Searches for work that found none.", |policy| policy.counts.idles),
         ("ekiden_migrations_total", "Waiting tasks moved to another CPU.", |policy| policy.counts.migrations),
