@@ -158,8 +158,9 @@ fn a_small_terminal_shows_what_it_has_room_for() {
         &busy(),
         with_keys(Sort::Order, false),
         20,
-        1,
+        2,
         expect![[r#"
+            scheduler  ekiden_wf
              q ends   s sorts (n
         "#]],
     );
