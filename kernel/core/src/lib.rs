@@ -62,11 +62,17 @@ pub unsafe extern "C" fn ekiden_rs_create(
     let Some(policy) = (unsafe { ForeignPolicy::create(table, policy_args) }) else { return -22 };
     // SAFETY: the caller's promise.
     let max_tasks = unsafe { (*policy_args).max_tasks };
+    foreign::policies(1);
+    start(policy, nr_cpus, max_tasks);
+    0
+}
+
+/// By itself, because an engine is large and the policy that was made before has to do with the stack that is left.
+#[inline(never)]
+fn start(policy: ForeignPolicy, nr_cpus: u32, max_tasks: u32) {
     let idle = Arc::new(IdleCpus::new(nr_cpus));
     let engine = Engine::new(Box::new(policy), Arc::new(Kernel), idle, nr_cpus, max_tasks);
-    foreign::policies(1);
     ENGINE.store(Box::into_raw(Box::new(engine)), Release);
-    0
 }
 
 /// Forgets the engine. Its memory is the arena, which the C half frees.
