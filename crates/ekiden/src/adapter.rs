@@ -22,6 +22,20 @@ pub trait Policy: Send + Sync {
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 
+impl<P: Policy + ?Sized> Policy for Box<P> {
+    fn calls(&self) -> Calls {
+        (**self).calls()
+    }
+
+    fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
+        (**self).deliver(message, payload)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        (*self).into_any()
+    }
+}
+
 /// A policy with its surroundings.
 pub struct Adapter<S> {
     scheduler: S,

@@ -13,9 +13,10 @@ use crate::seats::{SEATS, Seat};
 use crate::state::{Phase, State, Transition, UPGRADABLE};
 use crate::table::{Slot, TaskTable, token, wanted};
 
-/// The engine: policies, their tasks, and the checks between them and the host.
-pub struct Engine {
-    pub(crate) seats: [Seat; SEATS],
+/// The engine: policies, their tasks, and the checks between them and the host. A host whose policies are all of one type says
+/// which, and calls them by their address.
+pub struct Engine<P = Box<dyn Policy>> {
+    pub(crate) seats: [Seat<P>; SEATS],
     /// The seats that are taken, in the order in which their policies are asked; never empty.
     pub(crate) order: Vec<usize>,
     /// Whether there is more than one, and which is the first: looked at all the time.
@@ -43,18 +44,12 @@ pub(crate) struct Handling<'a> {
     pub(crate) outcome: &'a mut Outcome,
 }
 
-impl Engine {
+impl<P: Policy> Engine<P> {
     /// An engine for `policy` on a machine with `nr_cpus` CPUs and at most `max_tasks` tasks. The policy gets all tasks, and
     /// seat 0.
     ///
     /// `idle` is the set that `host` answers [`Host::idle_cpus`] from; the engine keeps it.
-    pub fn new(
-        policy: Box<dyn Policy>,
-        host: Arc<dyn Host + Send>,
-        idle: Arc<IdleCpus>,
-        nr_cpus: u32,
-        max_tasks: u32,
-    ) -> Self {
+    pub fn new(policy: P, host: Arc<dyn Host + Send>, idle: Arc<IdleCpus>, nr_cpus: u32, max_tasks: u32) -> Self {
         let mut cpus = Vec::new();
         cpus.resize_with(nr_cpus as usize, Cpu::default);
         let mut engine = Self {
@@ -80,9 +75,9 @@ impl Engine {
         Calls(self.order.iter().fold(0, |calls, seat| calls | self.seats[*seat].calls.0))
     }
 
-    /// The policy in a seat.
-    pub fn policy(&self, seat: usize) -> &dyn Policy {
-        &*self.seats[seat].policy
+    /// The policy in a seat, if there is one.
+    pub fn policy(&self, seat: usize) -> Option<&P> {
+        self.seats[seat].policy.as_ref()
     }
 
     /// The task table.
@@ -352,7 +347,7 @@ impl Engine {
 
     /// The task sleeps, by what the host says or by what follows from it.
     #[inline]
-    pub(crate) fn slept(&self, handling: &mut Handling<'_>, seat: &Seat, task: TaskId, slot: &Slot) {
+    pub(crate) fn slept(&self, handling: &mut Handling<'_>, seat: &Seat<P>, task: TaskId, slot: &Slot) {
         if seat.calls.has(Call::TaskBlocked) {
             let message = self.message(handling, Call::TaskBlocked, task, slot);
             self.call(handling, seat, &message, &[]);
@@ -393,7 +388,7 @@ impl Engine {
     }
 
     /// Asks for the token of a task that leaves. Whatever the policy keeps is worthless already.
-    pub(crate) fn take_back(&self, handling: &mut Handling<'_>, seat: &Seat, task: TaskId, slot: &Slot) {
+    pub(crate) fn take_back(&self, handling: &mut Handling<'_>, seat: &Seat<P>, task: TaskId, slot: &Slot) {
         if seat.calls.has(Call::TaskDeparted) {
             let message = self.message(handling, Call::TaskDeparted, task, slot);
             self.call(handling, seat, &message, &[]);
@@ -405,7 +400,7 @@ impl Engine {
     pub(crate) fn hand_token(
         &self,
         handling: &mut Handling<'_>,
-        seat: &Seat,
+        seat: &Seat<P>,
         call: Call,
         task: TaskId,
         slot: &Slot,
@@ -448,7 +443,7 @@ impl Engine {
         handling.outcome.cpu = self.call(handling, seat, &message, payload).cpu as i32;
     }
 
-    pub(crate) fn tell_cpu(&self, handling: &mut Handling<'_>, seat: &Seat, call: Call, cpu: CpuId) {
+    pub(crate) fn tell_cpu(&self, handling: &mut Handling<'_>, seat: &Seat<P>, call: Call, cpu: CpuId) {
         let message = Message::about_cpu(call, cpu);
         self.call(handling, seat, &message, &[]);
     }
@@ -513,8 +508,8 @@ impl Engine {
 
     /// Calls a policy, and takes over what it asks for besides its answer. One that cannot answer is taken out.
     #[inline]
-    pub(crate) fn call(&self, handling: &mut Handling<'_>, seat: &Seat, message: &Message, payload: &[u8]) -> Reply {
-        let mut reply = seat.policy.deliver(message, payload);
+    pub(crate) fn call(&self, handling: &mut Handling<'_>, seat: &Seat<P>, message: &Message, payload: &[u8]) -> Reply {
+        let mut reply = seat.deliver(message, payload);
         if self.has_several() && !is_search(message.call) {
             // After it has heard of it: whoever looks for work meanwhile will look again.
             seat.has_heard();
@@ -530,7 +525,7 @@ impl Engine {
 
     /// Something left the policy's hands besides its answer, or it has not answered at all.
     #[cold]
-    fn dropped(&self, handling: &mut Handling<'_>, seat: &Seat, message: &Message, reply: &mut Reply) {
+    fn dropped(&self, handling: &mut Handling<'_>, seat: &Seat<P>, message: &Message, reply: &mut Reply) {
         if reply.has_fallen() {
             self.take_out_of(seat, None);
             *reply = Reply::default();
@@ -541,7 +536,7 @@ impl Engine {
     }
 
     #[cold]
-    fn take_over(&self, handling: &mut Handling<'_>, seat: &Seat, reply: &Reply) {
+    fn take_over(&self, handling: &mut Handling<'_>, seat: &Seat<P>, reply: &Reply) {
         if reply.timer_ns != 0 && self.order.len() == 1 {
             handling.outcome.timer_ns = reply.timer_ns;
         } else if reply.timer_ns != 0 {
@@ -555,7 +550,7 @@ impl Engine {
     /// A token left the policy's hands outside the rules. If it was good its task would never run again, so the
     /// policy gets a new one, and a mistake on its record.
     #[cold]
-    pub(crate) fn reissue(&self, handling: &mut Handling<'_>, seat: &Seat, mut lost: RawToken, mut call: Call) {
+    pub(crate) fn reissue(&self, handling: &mut Handling<'_>, seat: &Seat<P>, mut lost: RawToken, mut call: Call) {
         // A policy that drops the new one too is told again until it has made too many mistakes.
         while let Some(slot) = self.tasks.get(lost.task) {
             let seen = slot.state();
@@ -570,7 +565,7 @@ impl Engine {
             call = Call::TaskPreempt;
             let mut message = self.message(handling, call, lost.task, slot).with_token(token(lost.task, state));
             message.cpu = state.cpu();
-            let reply = seat.policy.deliver(&message, &[]);
+            let reply = seat.deliver(&message, &[]);
             if reply.has_fallen() {
                 return self.take_out_of(seat, None);
             }
@@ -580,7 +575,7 @@ impl Engine {
     }
 
     #[cold]
-    pub(crate) fn mistake(&self, seat: &Seat, kind: MistakeKind, call: Call, cpu: CpuId, slot: &Slot) {
+    pub(crate) fn mistake(&self, seat: &Seat<P>, kind: MistakeKind, call: Call, cpu: CpuId, slot: &Slot) {
         let mistake = Mistake { kind, call, cpu, pid: slot.pid.load(Relaxed) };
         *seat.last_mistake.lock() = Some(mistake);
         if seat.mistakes.fetch_add(1, Relaxed) + 1 - seat.mistakes_before > MISTAKES_ALLOWED {
@@ -599,7 +594,7 @@ impl Engine {
     }
 
     #[cold]
-    fn surprise(&self, seat: &Seat, surprise: Surprise) {
+    fn surprise(&self, seat: &Seat<P>, surprise: Surprise) {
         Counters::count(&self.counters(surprise.cpu, seat).surprises);
         *seat.last_surprise.lock() = Some(surprise);
         match seat.checks() {
@@ -619,7 +614,7 @@ impl Engine {
     }
 
     #[inline]
-    pub(crate) fn counters(&self, cpu: CpuId, seat: &Seat) -> &Counters {
+    pub(crate) fn counters(&self, cpu: CpuId, seat: &Seat<P>) -> &Counters {
         &self.cpu(cpu).counters[seat.index % SEATS]
     }
 
@@ -631,7 +626,7 @@ impl Engine {
 
     /// The seat of the policy that has heard of a task in this state.
     #[inline]
-    pub(crate) fn seat_of(&self, state: State) -> &Seat {
+    pub(crate) fn seat_of(&self, state: State) -> &Seat<P> {
         &self.seats[state.seat()]
     }
 

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use ekiden::abi::{BALANCE_TOO, Message, Outcome, RawToken, Reply, Status, pick_flags};
-use ekiden::{Call, CpuId, RefusalReason, TaskId};
+use ekiden::{Call, CpuId, Policy, RefusalReason, TaskId};
 
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
@@ -33,7 +33,7 @@ enum Found {
     TooMuch,
 }
 
-impl Engine {
+impl<P: Policy> Engine<P> {
     /// A CPU looks for work: first the task that ran so far goes to the policy, then the policy chooses.
     #[inline]
     pub(crate) fn pick(&self, handling: &mut Handling<'_>) {
@@ -76,8 +76,8 @@ impl Engine {
         let first = here.first.load(Relaxed);
         let (later, sooner) = self.order.split_at((first as usize).min(self.order.len()));
         let in_turn = || sooner.iter().chain(later).map(|seat| &self.seats[*seat]);
-        let has_tasks = |seat: &&Seat| seat.tasks.load(Relaxed) > 0 && seat.is_taken();
-        let may_have = |seat: &&Seat| {
+        let has_tasks = |seat: &&Seat<P>| seat.tasks.load(Relaxed) > 0 && seat.is_taken();
+        let may_have = |seat: &&Seat<P>| {
             has_tasks(seat) && seat.heard.load(Acquire) != here.nothing[seat.index % SEATS].load(Relaxed)
         };
         // If there is only one to ask, it is asked both at once, as if it were alone.
@@ -112,7 +112,7 @@ impl Engine {
     }
 
     /// A task waits for a CPU on which one runs whose policy is asked later: that one has to go.
-    pub(crate) fn overtake(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId) {
+    pub(crate) fn overtake(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId) {
         let here = self.cpu(cpu);
         let running = here.rank.load(Relaxed);
         let is_turn = here.first.load(Relaxed) != 0;
@@ -143,13 +143,13 @@ impl Engine {
 
     /// Asks one policy of several.
     #[inline(never)]
-    fn ask(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, balance: bool) -> Found {
+    fn ask(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId, balance: bool) -> Found {
         self.ask_here(handling, seat, cpu, balance)
     }
 
     /// Asks one policy, without a call in between.
     #[inline(always)]
-    fn ask_here(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, mut balance: bool) -> Found {
+    fn ask_here(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId, mut balance: bool) -> Found {
         for _ in 0..PICK_ATTEMPTS {
             let mut message = Message::about_cpu(Call::PickNextTask, cpu);
             message.flags = if balance { BALANCE_TOO } else { 0 };
@@ -211,7 +211,7 @@ impl Engine {
 
     /// Checks a token that was picked for `cpu`, and makes its task run if it is good.
     #[inline]
-    fn run(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, raw: RawToken, slice_ns: u64) -> bool {
+    fn run(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId, raw: RawToken, slice_ns: u64) -> bool {
         let Some(slot) = self.tasks.get(raw.task) else {
             self.refuse(handling, seat, cpu, raw, RefusalReason::Gone, None);
             return false;
@@ -250,7 +250,7 @@ impl Engine {
     }
 
     /// Moves the task that the policy wishes here, or another one if that cannot be. True if one was moved.
-    fn bring(&self, handling: &mut Handling<'_>, seat: &Seat, mut wish: TaskId, cpu: CpuId) -> bool {
+    fn bring(&self, handling: &mut Handling<'_>, seat: &Seat<P>, mut wish: TaskId, cpu: CpuId) -> bool {
         for _ in 0..PICK_ATTEMPTS {
             let Err(reason) = self.pull(handling, seat, wish, cpu) else { return true };
             Counters::count(&self.counters(cpu, seat).refusals);
@@ -267,7 +267,7 @@ impl Engine {
         false
     }
 
-    fn pull(&self, handling: &mut Handling<'_>, seat: &Seat, task: TaskId, cpu: CpuId) -> Result<(), RefusalReason> {
+    fn pull(&self, handling: &mut Handling<'_>, seat: &Seat<P>, task: TaskId, cpu: CpuId) -> Result<(), RefusalReason> {
         let slot = self.tasks.get(task).ok_or(RefusalReason::Gone)?;
         let seen = slot.state();
         if seen.seat() != seat.index {
@@ -321,7 +321,7 @@ impl Engine {
 
     /// The task was woken for an idle CPU: asks the policy right away what that CPU is to run, so that the CPU does not
     /// have to.
-    pub(crate) fn pick_for_idle(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, woken: TaskId) {
+    pub(crate) fn pick_for_idle(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId, woken: TaskId) {
         let reply = self.call(handling, seat, &Message::about_cpu(Call::PickNextTask, cpu), &[]);
         if reply.token.is_none()
             || !self.run(handling, seat, cpu, reply.token, reply.slice_ns)
@@ -366,7 +366,7 @@ impl Engine {
     fn refuse(
         &self,
         handling: &mut Handling<'_>,
-        seat: &Seat,
+        seat: &Seat<P>,
         cpu: CpuId,
         raw: RawToken,
         reason: RefusalReason,

@@ -58,9 +58,38 @@ impl ForeignPolicy {
         // SAFETY: the caller's promise.
         Self { table: unsafe { &*table }, instance }
     }
-}
 
-impl ForeignPolicy {
+    /// Has the policy write down what a version with another layout is to go on with.
+    ///
+    /// # Safety
+    ///
+    /// `room` has space for `len` bytes. This is `cpu`, with interrupts off.
+    pub(crate) unsafe fn save(&self, cpu: u32, room: *mut u8, len: usize) -> i64 {
+        // SAFETY: the caller's promise; the instance comes from this table.
+        unsafe { (self.table.save)(self.instance, cpu, room, len) }
+    }
+
+    /// What comes in the place of this instance: `made`, or one that gets its state if that is null.
+    ///
+    /// # Safety
+    ///
+    /// `table` and what `args` names outlive the result. An instance that was made is of this table; if none was, the old one's
+    /// table is the same or has the same layout.
+    pub(crate) unsafe fn succeed(self, table: *const PolicyTable, args: *mut CreateArgs, made: *mut c_void) -> Self {
+        // SAFETY: the caller's promise.
+        let table = unsafe { &*table };
+        if !made.is_null() {
+            return Self { table, instance: made };
+        }
+        let mut baggage = MaybeUninit::zeroed();
+        // SAFETY: the caller's promise; `give` fills in what `take` reads.
+        let instance = unsafe {
+            (self.table.give)(self.instance, baggage.as_mut_ptr());
+            (table.take)(args, baggage.as_mut_ptr())
+        };
+        Self { table, instance }
+    }
+
     /// The same for one of several: if it panics, the engine goes on without it. By itself, so that the call of one alone is no
     /// more than a jump.
     #[inline(never)]
@@ -93,47 +122,6 @@ static SEVERAL: AtomicBool = AtomicBool::new(false);
 /// How many policies there are.
 pub(crate) fn policies(number: usize) {
     SEVERAL.store(number > 1, Relaxed);
-}
-
-/// Has a foreign policy write down what a version with another layout is to go on with.
-///
-/// # Safety
-///
-/// `policy` is the engine's `ForeignPolicy`, and `room` has space for `len` bytes. This is `cpu`, with interrupts off.
-pub(crate) unsafe fn save(policy: &dyn Policy, cpu: u32, room: *mut u8, len: usize) -> i64 {
-    // SAFETY: the caller's promise; the instance comes from this table.
-    unsafe {
-        let policy = &*core::ptr::from_ref(policy).cast::<ForeignPolicy>();
-        (policy.table.save)(policy.instance, cpu, room, len)
-    }
-}
-
-/// Puts another instance in the place of a foreign policy: `made`, or one that gets the state of the old one if that is null.
-///
-/// # Safety
-///
-/// `policy` is the engine's `ForeignPolicy`, and nobody else uses it. `table` and what `args` names outlive the result. An
-/// instance that was made is of this table; if none was, the old one's table is the same or has the same layout.
-pub(crate) unsafe fn succeed(
-    policy: Box<dyn Policy>,
-    table: *const PolicyTable,
-    args: *mut CreateArgs,
-    made: *mut c_void,
-) -> Box<dyn Policy> {
-    // SAFETY: the caller's promise.
-    let (mut policy, table) = unsafe { (Box::from_raw(Box::into_raw(policy).cast::<ForeignPolicy>()), &*table) };
-    policy.instance = if made.is_null() {
-        let mut baggage = MaybeUninit::zeroed();
-        // SAFETY: the caller's promise; `give` fills in what `take` reads.
-        unsafe {
-            (policy.table.give)(policy.instance, baggage.as_mut_ptr());
-            (table.take)(args, baggage.as_mut_ptr())
-        }
-    } else {
-        made
-    };
-    policy.table = table;
-    policy
 }
 
 impl Policy for ForeignPolicy {
