@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use ekiden::abi::{BALANCE_TOO, Message, Outcome, RawToken, Reply, Status, pick_flags};
+use ekiden::abi::{BALANCE_TOO, Event, Message, Outcome, RawToken, Reply, Status, pick_flags};
 use ekiden::{Call, CpuId, Policy, RefusalReason, TaskId};
 
 use crate::counters::Counters;
@@ -36,31 +36,31 @@ enum Found {
 impl<P: Policy> Engine<P> {
     /// A CPU looks for work: first the task that ran so far goes to the policy, then the policy chooses.
     #[inline]
-    pub(crate) fn pick(&self, handling: &mut Handling<'_>) {
-        let cpu = handling.event.cpu;
+    pub(crate) fn pick<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>) {
+        let Event { cpu, task, .. } = *handling.event;
         if cpu >= self.nr_cpus() {
             handling.outcome.status = Status::Invalid as i32;
             return;
         }
         if handling.event.flags & pick_flags::PREV_RUNNABLE != 0 {
-            self.give_way(handling);
-        } else if let Some(slot) = self.tasks.get(handling.event.task) {
+            self.give_way(&mut handling.rare());
+        } else if let Some(slot) = self.tasks.get(task) {
             let seen = slot.state();
-            if UPGRADABLE && !self.is_home(seen) {
-                self.settle(handling, handling.event.task, slot);
+            if UPGRADABLE && !self.is_home::<LONE>(seen) {
+                self.settle(&mut handling.rare(), task, slot);
             } else if seen.phase() == Phase::Running {
                 slot.set_state(seen.in_phase(Phase::Blocked));
-                let seat = self.seat_of(seen);
+                let seat = self.seat_of::<LONE>(seen);
                 if UPGRADABLE && seat.calls.has(Call::TaskBlocked) {
                     slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
-                    self.slept(handling, seat, handling.event.task, slot);
+                    self.slept(handling, seat, task, slot);
                 }
             }
         }
-        if self.has_several() {
-            return self.pick_of_several(handling, cpu);
+        if !LONE {
+            return self.pick_of_several(&mut handling.rare(), cpu);
         }
-        let seat = &self.seats[self.first % SEATS];
+        let seat = &self.seats[0];
         match self.ask_here(handling, seat, cpu, seat.calls.has(Call::Balance)) {
             Found::Something => {}
             Found::Nothing => self.found_nothing(handling, cpu),
@@ -149,14 +149,20 @@ impl<P: Policy> Engine<P> {
 
     /// Asks one policy, without a call in between.
     #[inline(always)]
-    fn ask_here(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId, mut balance: bool) -> Found {
+    fn ask_here<const LONE: bool>(
+        &self,
+        handling: &mut Handling<'_, LONE>,
+        seat: &Seat<P>,
+        cpu: CpuId,
+        mut balance: bool,
+    ) -> Found {
         for _ in 0..PICK_ATTEMPTS {
             let mut message = Message::about_cpu(Call::PickNextTask, cpu);
             message.flags = if balance { BALANCE_TOO } else { 0 };
             let Reply { token, task, slice_ns, .. } = self.call(handling, seat, &message, &[]);
             if token.is_none() {
                 // A task that was brought here is picked next, once.
-                if balance && !task.is_none() && self.bring(handling, seat, task, cpu) {
+                if balance && !task.is_none() && self.bring(&mut handling.rare(), seat, task, cpu) {
                     balance = false;
                     continue;
                 }
@@ -178,10 +184,10 @@ impl<P: Policy> Engine<P> {
         let event = handling.event;
         let Some(slot) = self.tasks.get(event.task) else { return };
         slot.runtime_ns.store(event.runtime_ns, Relaxed);
-        if UPGRADABLE && !self.is_home(slot.state()) {
+        if UPGRADABLE && !self.is_home::<false>(slot.state()) {
             self.settle(handling, event.task, slot);
         }
-        if self.has_several() && slot.choice() != slot.state().seat() {
+        if slot.choice() != slot.state().seat() {
             self.change_policy(handling, event.task, slot);
         }
         let seen = slot.state();
@@ -203,17 +209,24 @@ impl<P: Policy> Engine<P> {
         };
         let state = seen.issue(Phase::ReadyByTick, event.cpu);
         slot.set_state(state);
-        self.hand_token(handling, self.seat_of(state), call, event.task, slot, state);
-        if self.has_several() && !self.is_home(slot.state()) {
+        self.hand_token(handling, self.seat_of::<false>(state), call, event.task, slot, state);
+        if UPGRADABLE && !self.is_home::<false>(slot.state()) {
             self.settle(handling, event.task, slot);
         }
     }
 
     /// Checks a token that was picked for `cpu`, and makes its task run if it is good.
     #[inline]
-    fn run(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId, raw: RawToken, slice_ns: u64) -> bool {
+    fn run<const LONE: bool>(
+        &self,
+        handling: &mut Handling<'_, LONE>,
+        seat: &Seat<P>,
+        cpu: CpuId,
+        raw: RawToken,
+        slice_ns: u64,
+    ) -> bool {
         let Some(slot) = self.tasks.get(raw.task) else {
-            self.refuse(handling, seat, cpu, raw, RefusalReason::Gone, None);
+            self.refuse(&mut handling.rare(), seat, cpu, raw, RefusalReason::Gone, None);
             return false;
         };
         let seen = slot.state();
@@ -227,7 +240,7 @@ impl<P: Policy> Engine<P> {
             } else {
                 RefusalReason::WrongCpu
             };
-            self.refuse(handling, seat, cpu, raw, reason, Some(slot));
+            self.refuse(&mut handling.rare(), seat, cpu, raw, reason, Some(slot));
             return false;
         }
         let outcome = &mut *handling.outcome;
@@ -242,7 +255,7 @@ impl<P: Policy> Engine<P> {
         true
     }
 
-    fn found_nothing(&self, handling: &mut Handling<'_>, cpu: CpuId) {
+    fn found_nothing<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, cpu: CpuId) {
         Counters::count(&self.counters(cpu, &self.seats[self.default_seat()]).idles);
         if self.idle.note(cpu, true) {
             self.tell_all(handling, Call::EnterIdle, cpu);
@@ -306,7 +319,7 @@ impl<P: Policy> Engine<P> {
         if !slot.try_state(seen, state) {
             return false;
         }
-        let seat = self.seat_of(seen);
+        let seat = self.seat_of::<false>(seen);
         Counters::count(&self.counters(cpu, seat).migrations);
         let mut message = self.message(handling, Call::MigrateTaskRq, task, slot).with_token(token(task, state));
         message.cpu = cpu;
@@ -321,13 +334,19 @@ impl<P: Policy> Engine<P> {
 
     /// The task was woken for an idle CPU: asks the policy right away what that CPU is to run, so that the CPU does not
     /// have to.
-    pub(crate) fn pick_for_idle(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId, woken: TaskId) {
+    pub(crate) fn pick_for_idle<const LONE: bool>(
+        &self,
+        handling: &mut Handling<'_, LONE>,
+        seat: &Seat<P>,
+        cpu: CpuId,
+        woken: TaskId,
+    ) {
         let reply = self.call(handling, seat, &Message::about_cpu(Call::PickNextTask, cpu), &[]);
         if reply.token.is_none()
             || !self.run(handling, seat, cpu, reply.token, reply.slice_ns)
             || handling.outcome.task == woken
         {
-            if self.has_several() {
+            if !LONE {
                 self.cpu(cpu).rank.store(u32::from(self.rank[seat.index]), Relaxed);
             }
             return;
@@ -338,7 +357,7 @@ impl<P: Policy> Engine<P> {
         *handling.outcome = Outcome { kicks: handling.outcome.kicks, ..Outcome::default() };
         handling.outcome.kicks.add(cpu);
         if let Some(slot) = self.tasks.get(picked) {
-            self.wait_again(handling, picked, slot, cpu, RefusalReason::Busy);
+            self.wait_again(&mut handling.rare(), picked, slot, cpu, RefusalReason::Busy);
         }
     }
 
@@ -358,7 +377,7 @@ impl<P: Policy> Engine<P> {
         let mut message = self.message(handling, Call::PntErr, task, slot).with_token(token(task, state));
         message.cpu = cpu;
         message.flags = reason as u32;
-        self.call(handling, self.seat_of(state), &message, &[]);
+        self.call(handling, self.seat_of::<false>(state), &message, &[]);
     }
 
     /// Hands back a token that cannot be honoured.

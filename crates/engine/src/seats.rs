@@ -186,10 +186,9 @@ impl<P: Policy> Engine<P> {
     /// When all seats are taken.
     pub fn add(&mut self, policy: P, is_default: bool, outcome: &mut Outcome) -> Result<usize, P> {
         let Some(index) = (0..SEATS).find(|seat| !self.order.contains(seat)) else { return Err(policy) };
-        if self.order.len() == 1 {
+        if self.order == [0] {
             // From here on timers are told apart; one may be under way.
-            let first = self.order[0];
-            self.cpus.iter_mut().for_each(|cpu| *cpu.due_ns[first].get_mut() = 1);
+            self.cpus.iter_mut().for_each(|cpu| *cpu.due_ns[0].get_mut() = 1);
         }
         self.seats[index].take(policy);
         self.order.push(index);
@@ -269,7 +268,7 @@ impl<P: Policy> Engine<P> {
 
     fn tell_of_idle_cpus(&self, seat: usize, outcome: &mut Outcome) {
         let event = Event::default();
-        let handling = &mut Handling { event: &event, outcome };
+        let handling = &mut Handling::<false> { event: &event, outcome };
         let seat = &self.seats[seat];
         for cpu in (0..self.nr_cpus()).filter(|cpu| seat.calls.has(Call::EnterIdle) && self.idle.contains(*cpu)) {
             self.tell_cpu(handling, seat, Call::EnterIdle, cpu);
@@ -284,7 +283,7 @@ impl<P: Policy> Engine<P> {
     /// Cost: one look for each slot that was ever in use, and one call for each task that waits.
     pub fn introduce(&self, first: u32, most: u32, outcome: &mut Outcome) -> Option<u32> {
         let event = Event::default();
-        let handling = &mut Handling { event: &event, outcome };
+        let handling = &mut Handling::<false> { event: &event, outcome };
         let end = first.saturating_add(most);
         for view in self.tasks.between(first, end) {
             let Some(slot) = self.tasks.get(view.id) else { continue };
@@ -292,7 +291,7 @@ impl<P: Policy> Engine<P> {
                 // Who comes to that seat later was not meant.
                 slot.choose(self.default_seat(), false, false);
             }
-            if self.is_home(view.state) && !self.is_to_leave(slot, view.state) {
+            if self.is_home::<false>(view.state) && !self.is_to_leave(slot, view.state) {
                 continue;
             }
             self.settle(handling, view.id, slot);
@@ -310,8 +309,8 @@ impl<P: Policy> Engine<P> {
 
     /// Whether the policy of the task has heard of it.
     #[inline]
-    pub(crate) fn is_home(&self, state: State) -> bool {
-        state.home() == self.seats[state.seat()].home()
+    pub(crate) fn is_home<const LONE: bool>(&self, state: State) -> bool {
+        state.home() == self.seat_of::<LONE>(state).home()
     }
 
     /// Whether a task for which nobody has chosen is at home where it is not to stay. Its policy is not the default one any more.
@@ -325,13 +324,13 @@ impl<P: Policy> Engine<P> {
         if self.is_to_leave(slot, slot.state()) {
             slot.choose(self.default_seat(), false, false);
         }
-        while !self.is_home(slot.state()) && self.meet(handling, task, slot) {}
+        while !self.is_home::<false>(slot.state()) && self.meet(handling, task, slot) {}
     }
 
     /// The policy hears of a task that is a stranger to it. False if there is no policy left.
     fn meet(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
         let seen = slot.state();
-        if self.is_home(seen) {
+        if self.is_home::<false>(seen) {
             return true;
         }
         let mut seat = &self.seats[slot.choice()];
@@ -436,7 +435,7 @@ impl<P: Policy> Engine<P> {
 
     /// Notes at which place in the order each seat is.
     fn ranks(&mut self) {
-        (self.several, self.first) = (self.order.len() > 1, self.order.first().copied().unwrap_or(0));
+        self.lone = self.order == [0];
         self.rank = [u8::MAX; SEATS];
         for (rank, seat) in self.order.iter().enumerate() {
             self.rank[*seat] = rank as u8;

@@ -186,7 +186,7 @@ impl Kernel {
         let idle = Arc::new(IdleCpus::new(CPUS));
         let (fell, falls) = (Arc::<AtomicBool>::default(), <[Arc<AtomicBool>; POLICIES]>::default());
         let host = Arc::new(Anywhere(idle.clone(), fell.clone()));
-        let engine = Engine::new(Listener::new(&complaints, &falls[0]), host, idle, CPUS, 64);
+        let engine: Engine = Engine::new(Listener::new(&complaints, &falls[0]), host, idle, CPUS, 64);
         let mut kernel = Self { engine, tasks: Vec::new(), next: None, complaints, falls, fell };
         for name in 0..TASKS {
             let init = Event { args: [1 + u64::from(name), 0], ..Event::new(EventKind::TaskInit, 0) };
