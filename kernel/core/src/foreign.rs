@@ -7,15 +7,13 @@ use core::{ffi::c_void, mem::MaybeUninit};
 
 use ekiden::abi::{Message, Reply};
 use ekiden::{Calls, Policy};
-use ekiden_kernel_rt::{CreateArgs, PolicyTable};
-
-type Deliver = unsafe extern "C" fn(*mut MaybeUninit<Reply>, *mut c_void, *const Message, *const u8, usize) -> i64;
+use ekiden_kernel_rt::{CreateArgs, Deliver, PolicyTable};
 
 unsafe extern "C" {
     #[link_name = "ekiden_guarded"]
     /// Calls `deliver` with the other arguments, so that a policy that panics comes back from here with another number than 0.
     fn ekiden_guarded_call(
-        reply: *mut MaybeUninit<Reply>,
+        reply: &mut MaybeUninit<Reply>,
         instance: *mut c_void,
         message: *const Message,
         payload: *const u8,
@@ -89,30 +87,6 @@ impl ForeignPolicy {
         };
         Self { table, instance }
     }
-
-    /// The same for one of several: if it panics, the engine goes on without it. By itself, so that the call of one alone is no
-    /// more than a jump.
-    #[inline(never)]
-    fn deliver_guarded(&self, message: &Message, payload: &[u8]) -> Reply {
-        let mut reply = MaybeUninit::uninit();
-        // SAFETY: the instance comes from this table, and references are good for it. This CPU is kept: engines are only
-        // asked where it is.
-        let left = unsafe {
-            ekiden_guarded_call(
-                &raw mut reply,
-                self.instance,
-                message,
-                payload.as_ptr(),
-                payload.len(),
-                self.table.deliver_guarded,
-            )
-        };
-        if left != 0 {
-            return Reply::fallen();
-        }
-        // SAFETY: it has returned, so it has written its reply.
-        unsafe { reply.assume_init() }
-    }
 }
 
 /// Whether there are several policies, so that each call has a guard of its own. One alone has that of the engine: what is left
@@ -135,10 +109,21 @@ impl Policy for ForeignPolicy {
 
     #[inline]
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
-        if SEVERAL.load(Relaxed) {
-            return self.deliver_guarded(message, payload);
+        let Self { table, instance } = *self;
+        let (mut reply, bytes, len) = (MaybeUninit::uninit(), payload.as_ptr(), payload.len());
+        // SAFETY: the instance comes from this table, and references are good for it. This CPU is kept: engines are only asked
+        // where it is.
+        let left = unsafe {
+            if SEVERAL.load(Relaxed) {
+                ekiden_guarded_call(&mut reply, instance, message, bytes, len, table.deliver)
+            } else {
+                (table.deliver)(&mut reply, instance, message, bytes, len)
+            }
+        };
+        if left != 0 {
+            return Reply::fallen();
         }
-        // SAFETY: the instance comes from this table, and references are good for it. One that panics does not come back here.
-        unsafe { (self.table.deliver)(self.instance, message, payload.as_ptr(), payload.len()) }
+        // SAFETY: it has returned, so it has written its reply.
+        unsafe { reply.assume_init() }
     }
 }
