@@ -32,10 +32,9 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) faulted: AtomicBool,
 }
 
-/// Whether a call only asks for work.
-fn is_search(call: u32) -> bool {
-    call == Call::PickNextTask as u32 || call == Call::Balance as u32
-}
+/// Calls after which a policy that asks for nothing answers the next search for work as it would have before.
+const NO_NEWS: Calls =
+    Calls::NONE.with(Call::PickNextTask).with(Call::Balance).with(Call::EnterIdle).with(Call::ExitIdle);
 
 /// One event while it is being handled. `LONE` says that there is but one policy, in seat 0, which spares what is frequent all
 /// that is there for several.
@@ -554,32 +553,32 @@ impl<P: Policy> Engine<P> {
         payload: &[u8],
     ) -> Reply {
         let mut reply = seat.deliver(message, payload);
-        if !LONE && !is_search(message.call) {
+        let has_more = reply.has_more();
+        if !LONE && (has_more || NO_NEWS.0 & 1 << message.call == 0) {
             // After it has heard of it: whoever looks for work meanwhile will look again.
             seat.has_heard();
         }
-        if !reply.kicks.is_empty() || reply.timer_ns != 0 {
-            self.take_over(&mut handling.rare(), seat, &reply);
-        }
-        if !reply.dropped.is_none() {
-            self.dropped(&mut handling.rare(), seat, message, &mut reply);
+        if has_more {
+            self.more(&mut handling.rare(), seat, message, &mut reply);
         }
         reply
     }
 
-    /// Something left the policy's hands besides its answer, or it has not answered at all.
+    /// The policy wishes something, something left its hands besides its answer, or it has not answered at all.
     #[cold]
-    fn dropped(&self, handling: &mut Handling<'_>, seat: &Seat<P>, message: &Message, reply: &mut Reply) {
+    fn more(&self, handling: &mut Handling<'_>, seat: &Seat<P>, message: &Message, reply: &mut Reply) {
         if reply.has_fallen() {
             self.take_out_of(seat, None);
             *reply = Reply::default();
             return;
         }
-        let call = Call::from_number(message.call).unwrap_or(Call::PickNextTask);
-        self.reissue(handling, seat, reply.dropped, call);
+        self.take_over(handling, seat, reply);
+        if !reply.dropped.is_none() {
+            let call = Call::from_number(message.call).unwrap_or(Call::PickNextTask);
+            self.reissue(handling, seat, reply.dropped, call);
+        }
     }
 
-    #[cold]
     fn take_over(&self, handling: &mut Handling<'_>, seat: &Seat<P>, reply: &Reply) {
         if reply.timer_ns != 0 && self.is_lone() {
             handling.outcome.timer_ns = reply.timer_ns;
@@ -610,6 +609,7 @@ impl<P: Policy> Engine<P> {
             let mut message = self.message(handling, call, lost.task, slot).with_token(token(lost.task, state));
             message.cpu = state.cpu();
             let reply = seat.deliver(&message, &[]);
+            seat.has_heard();
             if reply.has_fallen() {
                 return self.take_out_of(seat, None);
             }

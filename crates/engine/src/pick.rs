@@ -78,7 +78,7 @@ impl<P: Policy> Engine<P> {
         let in_turn = || sooner.iter().chain(later).map(|seat| &self.seats[*seat]);
         let has_tasks = |seat: &&Seat<P>| seat.tasks.load(Relaxed) > 0 && seat.is_taken();
         let may_have = |seat: &&Seat<P>| {
-            has_tasks(seat) && seat.heard.load(Acquire) != here.nothing[seat.index % SEATS].load(Relaxed)
+            seat.heard.load(Acquire) != here.nothing[seat.index % SEATS].load(Relaxed) && has_tasks(seat)
         };
         // If there is only one to ask, it is asked both at once, as if it were alone.
         let is_one = in_turn().filter(may_have).nth(1).is_none();
@@ -95,9 +95,9 @@ impl<P: Policy> Engine<P> {
                 Found::TooMuch => return handling.outcome.kicks.add(cpu),
             }
         }
-        for seat in self.order.iter().map(|seat| &self.seats[*seat]).filter(has_tasks) {
+        for seat in self.order.iter().map(|seat| &self.seats[*seat]) {
             let (heard, nothing) = (seat.heard.load(Acquire), &here.brings_nothing[seat.index % SEATS]);
-            if !seat.calls.has(Call::Balance) || heard == nothing.load(Relaxed) {
+            if heard == nothing.load(Relaxed) || !seat.calls.has(Call::Balance) || !has_tasks(&seat) {
                 continue;
             }
             let wish = self.call(handling, seat, &Message::about_cpu(Call::Balance, cpu), &[]).task;
