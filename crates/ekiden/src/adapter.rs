@@ -21,6 +21,12 @@ pub trait Policy: Send + Sync {
     fn calls(&self) -> Calls;
     /// Delivers one call. `payload` carries the bytes of hints, and is empty otherwise.
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply;
+    /// The same where no other policy could go on if this one panics: a host that contains panics in each call does not do it in
+    /// this one.
+    #[inline]
+    fn deliver_alone(&self, message: &Message, payload: &[u8]) -> Reply {
+        self.deliver(message, payload)
+    }
     /// The policy as what it is, for a host that knows what it may be.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }

@@ -93,11 +93,13 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
     }
 
     /// A task has slept and waits for a CPU.
+    #[inline]
     fn task_wakeup(&self, cx: &Cx<'_>, task: &Task, token: Schedulable<Self>) {
         self.enqueue(cx, task, token);
     }
 
     /// A running task used up its slice or was made to give way.
+    #[inline]
     fn task_preempt(&self, cx: &Cx<'_>, task: &Task, token: Schedulable<Self>) {
         self.enqueue(cx, task, token);
     }

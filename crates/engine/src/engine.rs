@@ -552,7 +552,7 @@ impl<P: Policy> Engine<P> {
         message: &Message,
         payload: &[u8],
     ) -> Reply {
-        let mut reply = seat.deliver(message, payload);
+        let mut reply = seat.deliver::<LONE>(message, payload);
         let has_more = reply.has_more();
         if !LONE && (has_more || NO_NEWS.0 & 1 << message.call == 0) {
             // After it has heard of it: whoever looks for work meanwhile will look again.
@@ -608,7 +608,7 @@ impl<P: Policy> Engine<P> {
             call = Call::TaskPreempt;
             let mut message = self.message(handling, call, lost.task, slot).with_token(token(lost.task, state));
             message.cpu = state.cpu();
-            let reply = seat.deliver(&message, &[]);
+            let reply = seat.deliver::<false>(&message, &[]);
             seat.has_heard();
             if reply.has_fallen() {
                 return self.take_out_of(seat, None);

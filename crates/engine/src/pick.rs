@@ -76,15 +76,15 @@ impl<P: Policy> Engine<P> {
         let first = here.first.load(Relaxed);
         let (later, sooner) = self.order.split_at((first as usize).min(self.order.len()));
         let in_turn = || sooner.iter().chain(later).map(|seat| &self.seats[*seat]);
-        let has_tasks = |seat: &&Seat<P>| seat.tasks.load(Relaxed) > 0 && seat.is_taken();
-        let may_have = |seat: &&Seat<P>| {
-            seat.heard.load(Acquire) != here.nothing[seat.index % SEATS].load(Relaxed) && has_tasks(seat)
-        };
-        // If there is only one to ask, it is asked both at once, as if it were alone.
-        let is_one = in_turn().filter(may_have).nth(1).is_none();
-        for seat in in_turn().filter(may_have) {
+        let has_tasks = |seat: &Seat<P>| seat.tasks.load(Relaxed) > 0 && seat.is_taken();
+        let may_have = self.order.iter().map(|seat| &self.seats[*seat]).fold(0_u8, |set, seat| {
+            let has_news = seat.heard.load(Acquire) != here.nothing[seat.index % SEATS].load(Relaxed);
+            if has_news && has_tasks(seat) { set | 1 << (seat.index % SEATS) } else { set }
+        });
+        for seat in in_turn().filter(|seat| may_have >> (seat.index % SEATS) & 1 != 0) {
             let (index, heard) = (seat.index % SEATS, seat.heard.load(Acquire));
-            let balance = is_one && seat.calls.has(Call::Balance);
+            // If there is only one to ask, it is asked both at once, as if it were alone.
+            let balance = may_have.is_power_of_two() && seat.calls.has(Call::Balance);
             match self.ask(handling, seat, cpu, balance) {
                 Found::Something => return here.rank.store(u32::from(self.rank[index]), Relaxed),
                 Found::Nothing if balance => {
@@ -97,7 +97,7 @@ impl<P: Policy> Engine<P> {
         }
         for seat in self.order.iter().map(|seat| &self.seats[*seat]) {
             let (heard, nothing) = (seat.heard.load(Acquire), &here.brings_nothing[seat.index % SEATS]);
-            if heard == nothing.load(Relaxed) || !seat.calls.has(Call::Balance) || !has_tasks(&seat) {
+            if heard == nothing.load(Relaxed) || !seat.calls.has(Call::Balance) || !has_tasks(seat) {
                 continue;
             }
             let wish = self.call(handling, seat, &Message::about_cpu(Call::Balance, cpu), &[]).task;
@@ -216,7 +216,7 @@ impl<P: Policy> Engine<P> {
     }
 
     /// Checks a token that was picked for `cpu`, and makes its task run if it is good.
-    #[inline]
+    #[inline(always)]
     fn run<const LONE: bool>(
         &self,
         handling: &mut Handling<'_, LONE>,

@@ -62,8 +62,12 @@ impl<P: Policy> Seat<P> {
 
     /// Nobody answers where nobody is.
     #[inline]
-    pub(crate) fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
-        self.policy.as_ref().map_or_else(Reply::default, |policy| policy.deliver(message, payload))
+    pub(crate) fn deliver<const LONE: bool>(&self, message: &Message, payload: &[u8]) -> Reply {
+        match &self.policy {
+            Some(policy) if LONE => policy.deliver_alone(message, payload),
+            Some(policy) => policy.deliver(message, payload),
+            None => Reply::default(),
+        }
     }
 
     /// It may answer otherwise from now on.

@@ -2,7 +2,6 @@
 
 use alloc::boxed::Box;
 use core::any::Any;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::{ffi::c_void, mem::MaybeUninit};
 
 use ekiden::abi::{Message, Reply};
@@ -89,15 +88,6 @@ impl ForeignPolicy {
     }
 }
 
-/// Whether there are several policies, so that each call has a guard of its own. One alone has that of the engine: what is left
-/// when it has panicked is the engine's to say, and there is nobody to go on. Changes while no event is under way.
-static SEVERAL: AtomicBool = AtomicBool::new(false);
-
-/// How many policies there are.
-pub(crate) fn policies(number: usize) {
-    SEVERAL.store(number > 1, Relaxed);
-}
-
 impl Policy for ForeignPolicy {
     fn calls(&self) -> Calls {
         Calls(self.table.calls)
@@ -107,23 +97,28 @@ impl Policy for ForeignPolicy {
         self
     }
 
+    /// With a guard, so that the engine goes on without a policy that panics.
     #[inline]
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
-        let Self { table, instance } = *self;
         let (mut reply, bytes, len) = (MaybeUninit::uninit(), payload.as_ptr(), payload.len());
         // SAFETY: the instance comes from this table, and references are good for it. This CPU is kept: engines are only asked
         // where it is.
-        let left = unsafe {
-            if SEVERAL.load(Relaxed) {
-                ekiden_guarded_call(&mut reply, instance, message, bytes, len, table.deliver)
-            } else {
-                (table.deliver)(&mut reply, instance, message, bytes, len)
-            }
-        };
+        let left = unsafe { ekiden_guarded_call(&mut reply, self.instance, message, bytes, len, self.table.deliver) };
         if left != 0 {
             return Reply::fallen();
         }
         // SAFETY: it has returned, so it has written its reply.
         unsafe { reply.assume_init() }
+    }
+
+    /// With the engine's guard only: what is left when the policy has panicked is the engine's to say.
+    #[inline]
+    fn deliver_alone(&self, message: &Message, payload: &[u8]) -> Reply {
+        let mut reply = MaybeUninit::uninit();
+        // SAFETY: as above. If it panics it does not come back here.
+        unsafe {
+            (self.table.deliver)(&mut reply, self.instance, message, payload.as_ptr(), payload.len());
+            reply.assume_init()
+        }
     }
 }

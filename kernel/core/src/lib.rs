@@ -62,7 +62,6 @@ pub unsafe extern "C" fn ekiden_rs_create(
     let Some(policy) = (unsafe { ForeignPolicy::create(table, policy_args) }) else { return -22 };
     // SAFETY: the caller's promise.
     let max_tasks = unsafe { (*policy_args).max_tasks };
-    foreign::policies(1);
     start(policy, nr_cpus, max_tasks);
     0
 }
@@ -100,10 +99,7 @@ pub unsafe extern "C" fn ekiden_rs_add(
     }
     // SAFETY: the caller keeps everyone else out, so this is the only reference; the caller's promise.
     let (engine, outcome, policy) = unsafe { (&mut *engine, &mut *outcome, ForeignPolicy::made(table, made)) };
-    foreign::policies(2);
-    let added = engine.add(policy, is_default != 0, outcome);
-    foreign::policies(engine.order().len());
-    added.map_or(-7, |seat| seat as i64)
+    engine.add(policy, is_default != 0, outcome).map_or(-7, |seat| seat as i64)
 }
 
 /// Takes an instance away: it is not called any more, and its memory can go. Its tasks have to be introduced to others.
@@ -120,7 +116,6 @@ pub unsafe extern "C" fn ekiden_rs_remove(seat: u64) -> i64 {
     // SAFETY: the caller keeps everyone else out, so this is the only reference.
     let engine = unsafe { &mut *engine };
     drop(engine.remove(seat as usize));
-    foreign::policies(engine.order().len());
     0
 }
 
@@ -266,7 +261,7 @@ pub unsafe extern "C" fn ekiden_rs_introduce(first: u64, outcome: *mut Outcome) 
 ///
 /// # Safety
 ///
-/// `event` and `outcome` are good for the call, `payload` for `payload_len` bytes.
+/// `event` and `outcome` are good for the call, `payload` for `payload_len` bytes; it is an address in any case.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_deliver(
     event: *const Event,
@@ -275,16 +270,10 @@ pub unsafe extern "C" fn ekiden_rs_deliver(
     payload_len: usize,
 ) -> i64 {
     // SAFETY: the caller's promise.
-    let (event, outcome) = unsafe { (&*event, &mut *outcome) };
+    let (event, outcome, payload) = unsafe { (&*event, &mut *outcome, slice::from_raw_parts(payload, payload_len)) };
     let Some(engine) = engine() else {
         outcome.status = Status::Fault as i32;
         return 0;
-    };
-    let payload = if payload_len == 0 {
-        &[]
-    } else {
-        // SAFETY: the caller's promise.
-        unsafe { slice::from_raw_parts(payload, payload_len) }
     };
     engine.deliver(event, payload, outcome);
     0
