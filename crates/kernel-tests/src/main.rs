@@ -4,6 +4,7 @@
 mod load;
 mod recordings;
 mod several;
+mod storm;
 mod stuck;
 mod trials;
 mod upgrades;
@@ -68,6 +69,18 @@ enum Trial {
         /// The policy.
         #[arg(long)]
         policy: String,
+    },
+    /// Everything that happens to tasks, CPUs and policies, all at once, under stress-ng.
+    AllAtOnce {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// For how long, by the guest's clock.
+        #[arg(long)]
+        seconds: u64,
+        /// What happens when.
+        #[arg(long)]
+        seed: u64,
     },
     /// What this machine answers to things that cannot work.
     Refusals {
@@ -197,7 +210,9 @@ enum Trial {
 
 fn main() -> anyhow::Result<()> {
     let trial = Arguments::parse().trial;
-    if !matches!(trial, Trial::Child { .. } | Trial::Hold { .. } | Trial::Stuck { .. }) {
+    let is_anywhere =
+        matches!(trial, Trial::Child { .. } | Trial::Hold { .. } | Trial::Stuck { .. } | Trial::AllAtOnce { .. });
+    if !is_anywhere {
         load::stay_on_cpu_1()?;
     }
     match trial {
@@ -206,6 +221,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Mistakes { modules } => trials::mistakes(&modules),
         Trial::Reload { modules, rounds } => trials::reload(&modules, rounds),
         Trial::Storm { modules, policy } => trials::storm(&modules, &policy),
+        Trial::AllAtOnce { modules, seconds, seed } => storm::storm_of_all(&modules, seconds, seed),
         Trial::Refusals { modules } => trials::refusals(&modules),
         Trial::Upgrades { modules, rounds } => upgrades::upgrades(&modules, rounds),
         Trial::RefusedUpgrades { modules } => upgrades::refused_upgrades(&modules),
