@@ -127,6 +127,12 @@ enum Trial {
         #[arg(long)]
         modules: PathBuf,
     },
+    /// Policies share CPUs out, by weights and by sets.
+    Shares {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
     /// A policy goes wrong beside another one, in each call.
     Alone {
         /// Where the modules are.
@@ -229,6 +235,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Converts { modules } => upgrades::converts(&modules),
         Trial::Falls { modules } => upgrades::falls(&modules),
         Trial::Several { modules } => several::several(&modules),
+        Trial::Shares { modules } => several::shares(&modules),
         Trial::Alone { modules, rounds } => several::alone(&modules, rounds),
         Trial::Attached { modules } => trials::attached(&modules),
         Trial::Hold { modules, policy, command } => trials::hold(&modules, &policy, &command),
