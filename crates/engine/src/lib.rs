@@ -14,6 +14,7 @@ mod fault;
 mod idle;
 mod pick;
 mod seats;
+mod shares;
 mod state;
 mod table;
 
@@ -23,5 +24,6 @@ pub use fault::{Checks, Fault, MISTAKES_ALLOWED, Mistake, MistakeKind, Surprise}
 pub use idle::IdleCpus;
 pub use pick::PICK_ATTEMPTS;
 pub use seats::{NotChosen, SEATS, SeatView};
+pub use shares::{POLICY_WEIGHT, POLICY_WEIGHTS, Share};
 pub use state::{Phase, State, TRANSITIONS, Transition};
 pub use table::{TaskTable, TaskView};
