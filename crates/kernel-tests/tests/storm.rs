@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use lab::{Lab, newest_kernel};
 
-/// How long it lasts, by the guest's clock: twenty seconds, which is every kind of thing at least once, or as long as `EKIDEN_STORM_MINUTES` says.
+/// How long it lasts, by the guest's clock: twenty seconds, which is every kind of thing at least once, or as long as
+/// `EKIDEN_STORM_MINUTES` says.
 fn seconds() -> u64 {
     std::env::var("EKIDEN_STORM_MINUTES")
         .map_or(20, |minutes| 60 * minutes.parse::<u64>().expect("EKIDEN_STORM_MINUTES is a number"))
