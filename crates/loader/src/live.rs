@@ -1,14 +1,14 @@
 //! Algorithm 2 of papers/002, section 4.1, on the kernel of this machine, under whichever scheduler.
 //!
 //! A look at the run queues costs a few instructions per CPU. Only if a CPU is idle while a task waits that could use it, and
-//! is so still a moment later, is everything recorded that happens in M, and judged by the code that judges traces; and only
-//! if the run queues are still like that afterwards is it a finding. Otherwise nothing hangs on the kernel.
+//! is so still a moment later, is everything recorded that happens in M, and looked through; and only if that did not help, and
+//! the run queues are still like that afterwards, is it a finding. Otherwise nothing hangs on the kernel.
 
 use std::{fmt, time::Duration};
 
 use ekiden::CpuMask;
-use ekiden_check::{Check, Checker, CpuSeen, Limits, TaskName, Waste, invariants::WorkConservation};
-use ekiden_trace::{Header, Record, Trace, What};
+use ekiden_check::{Checker, Limits, TaskName, Waste, Whereabouts};
+use ekiden_trace::{Header, Trace, What};
 use serde::Serialize;
 
 use crate::{Recorder, Result, sysfs};
@@ -21,6 +21,9 @@ const EVIDENCE: Duration = Duration::from_millis(20);
 
 /// Within a recording, the check looks for when it began this often.
 const STEP_NS: u64 = 5_000_000;
+
+/// How much of the time a CPU has to be idle, and another crowded.
+const MOSTLY: f64 = 0.9;
 
 /// Most tasks that a line names.
 const NAMED: usize = 8;
@@ -123,9 +126,7 @@ impl LiveChecker {
             return Ok(false);
         }
         let now = self.recorder.look().cpus()?;
-        let switches = |cpus: &[CpuSeen], cpu: u32| cpus.get(cpu as usize).map_or(0, |cpu| cpu.nr_switches);
-        // Twice when it was this thread that went to sleep there and got up.
-        let is_still_idle = |cpu: u32| switches(&now, cpu) - switches(&before.cpus, cpu) <= 2;
+        let is_still_idle = |cpu: u32| now.get(cpu as usize).is_some_and(|cpu| cpu.is_idle);
         let is_still_crowded = |cpu: u32| now.get(cpu as usize).is_some_and(|cpu| cpu.nr_running > 1);
         Ok(waste.idle.iter().any(is_still_idle) && waste.busy.iter().any(is_still_crowded))
     }
@@ -145,25 +146,35 @@ impl LiveChecker {
         let limits = Limits { every_ns: STEP_NS, persists_ns: persists.as_nanos() as u64, ..Limits::default() };
         let waste = before.waste().zip(after.waste()).filter(|_| is_whole);
         let finding = waste
-            .and_then(|(before, after)| judge(&header, &trace, &limits, &before, &after))
+            .and_then(|(before, after)| judge(&header, &trace, &before, &after))
             .map(|finding| Finding { records_lost: lost, ..finding });
         Ok(finding.map(|finding| Evidence { finding, header, trace, limits }))
     }
 }
 
 /// A finding, if the trace and the run queues at its two ends agree. The trace alone knows no cpusets, limits and
-/// isolated CPUs; the run queues alone do not know what was between.
-fn judge(header: &Header, trace: &Trace, limits: &Limits, before: &Waste, at_end: &Waste) -> Option<Finding> {
-    let check: Box<dyn Check> = Box::new(WorkConservation::new(limits.every_ns, limits.persists_ns));
-    let mut checker = Checker::with(header, vec![check]);
-    let mut counts = [0; 4];
-    let mut last_ns = 0;
+/// isolated CPUs; the run queues alone do not know what was between. A kernel thread that runs for a moment on an idle CPU
+/// changes nothing about its being wasted; a waiting task that moves there does.
+fn judge(header: &Header, trace: &Trace, before: &Waste, at_end: &Waste) -> Option<Finding> {
+    let mut state = Checker::with(header, Vec::new());
+    let (mut counts, mut last_ns) = ([0; 4], 0);
+    let mut idle_ns = vec![0; header.cpus.len()];
+    let mut crowded_ns = idle_ns.clone();
+    let mut helped = CpuMask::new();
     // A CPU on which nobody runs but this thread is idle as soon as it sleeps.
     let this = nix::unistd::gettid().as_raw() as u32;
-    for record in trace.records() {
-        if record.pid != this {
-            checker.record(&record);
+    for record in trace.records().filter(|record| record.pid != this) {
+        let passed_ns = record.time_ns - last_ns;
+        for ((cpu, idle_ns), crowded_ns) in state.view().cpus.iter().zip(&mut idle_ns).zip(&mut crowded_ns) {
+            *idle_ns += if cpu.running.is_none() { passed_ns } else { 0 };
+            *crowded_ns += if cpu.waiting.is_empty() { 0 } else { passed_ns };
         }
+        // Not one that is woken up there: it did not wait.
+        let waited = |pid| state.view().task(pid).is_some_and(|task| matches!(task.whereabouts, Whereabouts::Waiting(_)));
+        if record.what == What::Migrate && waited(record.pid) && before.busy.contains(record.value as u32) {
+            helped.set(record.cpu);
+        }
+        state.record(&record);
         last_ns = record.time_ns;
         let kind = [What::Migrate, What::Wake, What::New, What::Exit].iter().position(|what| *what == record.what);
         // Those that were there are new in the trace at its beginning.
@@ -171,13 +182,14 @@ fn judge(header: &Header, trace: &Trace, limits: &Limits, before: &Waste, at_end
             counts[kind] += 1;
         }
     }
-    // So that the check looks once more where nothing happens any more.
-    let end_ns = last_ns.max(limits.persists_ns + STEP_NS);
-    checker.record(&Record { time_ns: end_ns, cpu: 0, what: What::Timer, pid: 0, value: 0 });
-    let violations = checker.finish();
-    let seen = |cpu: &u32| violations.iter().any(|violation| violation.cpus.contains(cpu));
-    let idle_cpus: Vec<u32> = at_end.idle.iter().filter(seen).collect();
-    let busy_cpus: Vec<u32> = at_end.busy.iter().filter(seen).collect();
+    let mostly = |times_ns: &[u64], cpu: u32| {
+        let time_ns = times_ns.get(cpu as usize).copied().unwrap_or_default();
+        last_ns > 0 && time_ns as f64 >= MOSTLY * last_ns as f64
+    };
+    let is_wasted = |cpu: &u32| before.idle.contains(*cpu) && !helped.contains(*cpu) && mostly(&idle_ns, *cpu);
+    let idle_cpus: Vec<u32> = at_end.idle.iter().filter(is_wasted).collect();
+    let is_crowded = |cpu: &u32| before.busy.contains(*cpu) && mostly(&crowded_ns, *cpu);
+    let busy_cpus: Vec<u32> = at_end.busy.iter().filter(is_crowded).collect();
     if idle_cpus.is_empty() || busy_cpus.is_empty() {
         return None;
     }
@@ -190,7 +202,7 @@ fn judge(header: &Header, trace: &Trace, limits: &Limits, before: &Waste, at_end
         waiting: at_end.waiting.clone(),
         behind_real_time: if is_excused { at_end.behind.clone() } else { Vec::new() },
         is_schedulers_fault: !is_excused,
-        watched_ms: end_ns / 1_000_000,
+        watched_ms: last_ns / 1_000_000,
         records_lost: 0,
         migrations,
         wakeups,

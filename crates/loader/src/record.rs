@@ -14,8 +14,8 @@ use std::{
 use ekiden_check::TaskSeen;
 use ekiden_trace::{Header, Host, RECORD_LEN, Record, Trace, What, masks, names};
 use libbpf_rs::{
-    OpenObject, RingBufferBuilder,
-    skel::{OpenSkel, Skel, SkelBuilder},
+    Link, OpenObject, RingBufferBuilder,
+    skel::{OpenSkel, SkelBuilder},
 };
 
 use crate::{
@@ -32,6 +32,7 @@ const RING_BYTES_MIN: u32 = 1 << 16;
 /// [`Recorder::end`], or once this is dropped.
 pub struct Recorder {
     skel: RecordSkel<'static>,
+    links: Vec<Link>,
     look: Look,
     tidy: Tidy,
     /// How many CPUs there can be, if changes of tasks' sets of them can be seen.
@@ -69,7 +70,7 @@ impl Recorder {
         (constants.nr_cpus, constants.has_affinity) = (look.nr_cpus(), has_affinity);
         let nr_cpus = has_affinity.then(|| look.nr_cpus());
         let skel = open.load().map_err(|error| watch_error("load", &error))?;
-        Ok(Self { skel, look, tidy: Tidy::default(), nr_cpus, begin_ns: 0, lost_before: 0 })
+        Ok(Self { skel, links: Vec::new(), look, tidy: Tidy::default(), nr_cpus, begin_ns: 0, lost_before: 0 })
     }
 
     /// What looks at run queues, for those who want to know whether it is worth while to record.
@@ -94,7 +95,7 @@ impl Recorder {
     /// When the programs cannot be attached.
     pub fn begin(&mut self, sink: &mut dyn FnMut(Record)) -> Result<()> {
         self.lost_before = self.lost_in_all();
-        self.skel.attach().map_err(|error| watch_error("attach", &error))?;
+        self.attach()?;
         self.tidy = Tidy::default();
         self.begin_ns = now_ns()?;
         let tasks = self.look.snapshot(true)?.tasks;
@@ -124,7 +125,7 @@ impl Recorder {
     /// # Errors
     /// When the ring cannot be read.
     pub fn end(&mut self, sink: &mut dyn FnMut(Record)) -> Result<u64> {
-        self.skel.links = Default::default();
+        self.links.clear();
         self.take(sink)?;
         Ok(self.lost_in_all() - self.lost_before)
     }
@@ -132,6 +133,27 @@ impl Recorder {
     /// The time of the monotonic clock at which the trace's times begin.
     pub fn begin_ns(&self) -> u64 {
         self.begin_ns
+    }
+
+    /// One by one: a skeleton attaches its programs only once.
+    fn attach(&mut self) -> Result<()> {
+        let progs = &self.skel.progs;
+        let all = [
+            &progs.on_switch,
+            &progs.on_waking,
+            &progs.on_wakeup,
+            &progs.on_wakeup_new,
+            &progs.on_migrate,
+            &progs.on_fork,
+            &progs.on_rename,
+            &progs.on_nice,
+            &progs.on_affinity,
+        ];
+        let loaded = all.into_iter().filter(|program| program.autoload());
+        self.links = loaded
+            .map(|program| program.attach().map_err(|error| watch_error("attach", &error)))
+            .collect::<Result<_>>()?;
+        Ok(())
     }
 
     fn pass(&mut self, record: Record, sink: &mut dyn FnMut(Record)) {
