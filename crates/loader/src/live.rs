@@ -25,6 +25,9 @@ const STEP_NS: u64 = 5_000_000;
 /// How much of the time a CPU has to be idle, and another crowded.
 const MOSTLY: f64 = 0.9;
 
+/// How often to look at the end.
+const TRIES: u32 = 5;
+
 /// Most tasks that a line names.
 const NAMED: usize = 8;
 
@@ -111,42 +114,50 @@ impl LiveChecker {
             return Ok(None);
         }
         self.counts.suspicions += 1;
-        if !self.is_worth_watching(pause)? {
-            return Ok(None);
-        }
+        let Some(before) = self.worth_watching(pause)? else { return Ok(None) };
         self.counts.watched += 1;
-        self.watch(pause)
+        self.watch(&before, pause)
     }
 
-    /// Whether a CPU stays idle for a tenth of M, and another crowded: most suspicions are over by then.
-    fn is_worth_watching(&mut self, pause: Pause<'_>) -> Result<bool> {
+    /// What is wasted, if a CPU is idle after a tenth of M still, and another crowded: most suspicions are over by then.
+    fn worth_watching(&mut self, pause: Pause<'_>) -> Result<Option<Waste>> {
         let before = self.recorder.look().snapshot(false)?;
-        let Some(waste) = before.waste() else { return Ok(false) };
+        let Some(waste) = before.waste() else { return Ok(None) };
         if !pause(self.persists / 10) {
-            return Ok(false);
+            return Ok(None);
         }
         let now = self.recorder.look().cpus()?;
         let is_still_idle = |cpu: u32| now.get(cpu as usize).is_some_and(|cpu| cpu.is_idle);
         let is_still_crowded = |cpu: u32| now.get(cpu as usize).is_some_and(|cpu| cpu.nr_running > 1);
-        Ok(waste.idle.iter().any(is_still_idle) && waste.busy.iter().any(is_still_crowded))
+        let is_worth_it = waste.idle.iter().any(is_still_idle) && waste.busy.iter().any(is_still_crowded);
+        Ok(is_worth_it.then_some(waste))
     }
 
-    fn watch(&mut self, pause: Pause<'_>) -> Result<Option<Evidence>> {
+    fn watch(&mut self, before: &Waste, pause: Pause<'_>) -> Result<Option<Evidence>> {
         let Self { recorder, persists, .. } = self;
         // The checks ask for a name; without one, they would think that nobody is in charge.
         let header = Header { policy: Some(scheduler()), ..recorder.header("a live machine")? };
         let mut trace = Trace::new(&header);
         let mut keep = |record| trace.push(record);
         recorder.begin(&mut keep)?;
-        let before = recorder.look().snapshot(false)?;
+        // To attach programs keeps kernel threads busy for a moment, just where a CPU was idle.
+        let mut is_whole = pause(*persists / 10);
+        let from_ns = recorder.elapsed_ns()?;
         // In one piece: whoever gets up meanwhile is in the way of what it looks for.
-        let is_whole = pause(*persists + EVIDENCE);
-        let after = recorder.look().snapshot(false)?;
+        is_whole &= pause(*persists + EVIDENCE);
+        let mut after = recorder.look().snapshot(false)?.waste();
+        // Somebody may run on the idle CPU at this very moment; whether it was idle all in all, the trace knows.
+        for _ in 0..TRIES {
+            if after.is_none() && is_whole {
+                is_whole = pause(*persists / 50);
+                after = recorder.look().snapshot(false)?.waste();
+            }
+        }
         let lost = recorder.end(&mut keep)?;
         let limits = Limits { every_ns: STEP_NS, persists_ns: persists.as_nanos() as u64, ..Limits::default() };
-        let waste = before.waste().zip(after.waste()).filter(|_| is_whole);
-        let finding = waste
-            .and_then(|(before, after)| judge(&header, &trace, &before, &after))
+        let finding = after
+            .filter(|_| is_whole)
+            .and_then(|after| judge(&header, &trace, from_ns, before, &after))
             .map(|finding| Finding { records_lost: lost, ..finding });
         Ok(finding.map(|finding| Evidence { finding, header, trace, limits }))
     }
@@ -155,36 +166,36 @@ impl LiveChecker {
 /// A finding, if the trace and the run queues at its two ends agree. The trace alone knows no cpusets, limits and
 /// isolated CPUs; the run queues alone do not know what was between. A kernel thread that runs for a moment on an idle CPU
 /// changes nothing about its being wasted; a waiting task that moves there does.
-fn judge(header: &Header, trace: &Trace, before: &Waste, at_end: &Waste) -> Option<Finding> {
+fn judge(header: &Header, trace: &Trace, from_ns: u64, before: &Waste, at_end: &Waste) -> Option<Finding> {
     let mut state = Checker::with(header, Vec::new());
-    let (mut counts, mut last_ns) = ([0; 4], 0);
+    let (mut counts, mut last_ns) = ([0; 4], from_ns);
     let mut idle_ns = vec![0; header.cpus.len()];
     let mut crowded_ns = idle_ns.clone();
     let mut helped = CpuMask::new();
     // A CPU on which nobody runs but this thread is idle as soon as it sleeps.
     let this = nix::unistd::gettid().as_raw() as u32;
     for record in trace.records().filter(|record| record.pid != this) {
-        let passed_ns = record.time_ns - last_ns;
+        let passed_ns = record.time_ns.saturating_sub(last_ns);
         for ((cpu, idle_ns), crowded_ns) in state.view().cpus.iter().zip(&mut idle_ns).zip(&mut crowded_ns) {
             *idle_ns += if cpu.running.is_none() { passed_ns } else { 0 };
             *crowded_ns += if cpu.waiting.is_empty() { 0 } else { passed_ns };
         }
         // Not one that is woken up there: it did not wait.
-        let waited = |pid| state.view().task(pid).is_some_and(|task| matches!(task.whereabouts, Whereabouts::Waiting(_)));
+        let waited =
+            |pid| state.view().task(pid).is_some_and(|task| matches!(task.whereabouts, Whereabouts::Waiting(_)));
         if record.what == What::Migrate && waited(record.pid) && before.busy.contains(record.value as u32) {
             helped.set(record.cpu);
         }
         state.record(&record);
-        last_ns = record.time_ns;
+        last_ns = last_ns.max(record.time_ns);
         let kind = [What::Migrate, What::Wake, What::New, What::Exit].iter().position(|what| *what == record.what);
-        // Those that were there are new in the trace at its beginning.
-        if let Some(kind) = kind.filter(|_| record.time_ns > 0) {
+        if let Some(kind) = kind.filter(|_| record.time_ns > from_ns) {
             counts[kind] += 1;
         }
     }
     let mostly = |times_ns: &[u64], cpu: u32| {
         let time_ns = times_ns.get(cpu as usize).copied().unwrap_or_default();
-        last_ns > 0 && time_ns as f64 >= MOSTLY * last_ns as f64
+        last_ns > from_ns && time_ns as f64 >= MOSTLY * (last_ns - from_ns) as f64
     };
     let is_wasted = |cpu: &u32| before.idle.contains(*cpu) && !helped.contains(*cpu) && mostly(&idle_ns, *cpu);
     let idle_cpus: Vec<u32> = at_end.idle.iter().filter(is_wasted).collect();
@@ -202,7 +213,7 @@ fn judge(header: &Header, trace: &Trace, before: &Waste, at_end: &Waste) -> Opti
         waiting: at_end.waiting.clone(),
         behind_real_time: if is_excused { at_end.behind.clone() } else { Vec::new() },
         is_schedulers_fault: !is_excused,
-        watched_ms: last_ns / 1_000_000,
+        watched_ms: (last_ns - from_ns) / 1_000_000,
         records_lost: 0,
         migrations,
         wakeups,

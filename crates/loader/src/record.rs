@@ -130,6 +130,14 @@ impl Recorder {
         Ok(self.lost_in_all() - self.lost_before)
     }
 
+    /// The time now, as the trace counts it.
+    ///
+    /// # Errors
+    /// When the clock cannot be read.
+    pub fn elapsed_ns(&self) -> Result<u64> {
+        Ok(now_ns()?.saturating_sub(self.begin_ns))
+    }
+
     /// The time of the monotonic clock at which the trace's times begin.
     pub fn begin_ns(&self) -> u64 {
         self.begin_ns
