@@ -8,7 +8,7 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let sources = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"))
         .join("../../kernel/bpf");
-    for name in ["ekiden", "baseline", "record"] {
+    for name in ["ekiden", "baseline", "record", "look", "runqlat"] {
         let mut builder = SkeletonBuilder::new();
         builder.source(sources.join(format!("{name}.bpf.c"))).clang_args(["-mcpu=v3", "-Wall"]);
         // Nobody reads what it writes, and where rustup has no rustfmt its stand-in for it fails.

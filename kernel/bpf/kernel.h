@@ -44,8 +44,14 @@ struct cpumask {
 
 struct cgroup;
 
+struct cfs_rq {
+	int throttle_count;
+};
+
 struct sched_entity {
 	u64 sum_exec_runtime;
+	unsigned char sched_delayed;
+	struct cfs_rq *cfs_rq;
 };
 
 struct sched_ext_entity {
@@ -61,13 +67,21 @@ struct thread_info {
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
+	/* Unsigned, as they have different sizes in different kernels. */
+	unsigned int on_rq;
+	unsigned int on_cpu;
 	int pid;
+	int tgid;
+	int prio;
 	int static_prio;
 	char comm[16];
 	unsigned int policy;
 	int nr_cpus_allowed;
 	unsigned short migration_disabled;
 	const struct cpumask *cpus_ptr;
+	struct task_struct *real_parent;
+	bool throttled;
+	unsigned long core_cookie;
 	struct sched_entity se;
 	struct sched_ext_entity scx;
 };
@@ -122,7 +136,7 @@ void scx_bpf_dsq_insert(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_fl
 void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
 const struct cpumask *scx_bpf_get_online_cpumask(void) __ksym;
 void scx_bpf_put_cpumask(const struct cpumask *cpumask) __ksym;
-s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
+s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym __weak;
 bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
 void scx_bpf_error_bstr(char *fmt, unsigned long long *data, u32 data__sz) __ksym;
 u32 scx_bpf_nr_cpu_ids(void) __ksym;

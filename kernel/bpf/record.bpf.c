@@ -13,6 +13,8 @@ char _license[] SEC("license") = "GPL";
 #define BPF_RB_NO_WAKEUP 1
 #define NAME_LEN 16
 #define NICE_0_PRIO 120
+/* 8192 CPUs, more than Linux has on any architecture. */
+#define WORDS_MAX 128
 
 /* As crates/trace/src/record.rs numbers them. */
 enum what {
@@ -26,7 +28,9 @@ enum what {
 	IDLE = 10,
 	MIGRATE = 11,
 	NICE = 15,
+	AFFINITY = 16,
 	NAME = 27,
+	ALLOWED = 28,
 };
 
 struct record {
@@ -44,6 +48,10 @@ struct {
 
 /* Records that there was no room for. */
 u64 lost;
+
+const volatile u32 nr_cpus;
+/* Whether changes of a task's set of CPUs can be seen; to tell of some only would be wrong. */
+const volatile bool has_affinity;
 
 static __always_inline void note(enum what what, u32 cpu, u32 pid, u64 value)
 {
@@ -71,6 +79,25 @@ static __always_inline void note_name(u32 pid, const char *name)
 	note(NAME, 1, pid, pieces[1]);
 }
 
+/* Which CPUs a task may use, if not all. */
+static __always_inline void note_affinity(struct task_struct *p, bool even_all)
+{
+	/* A number, since the verifier does not let us step through an array that a pointer of the kernel's leads to. */
+	u64 bits = 0;
+	u32 i;
+
+	if (p->nr_cpus_allowed >= nr_cpus && !even_all)
+		return;
+	note(AFFINITY, 0, p->pid, p->nr_cpus_allowed);
+	bpf_core_read(&bits, sizeof(bits), &p->cpus_ptr);
+	for (i = 0; i < WORDS_MAX && i < (nr_cpus + 63) / 64; i++) {
+		u64 word = 0;
+
+		bpf_probe_read_kernel(&word, sizeof(word), (void *)(bits + i * sizeof(word)));
+		note(ALLOWED, i, p->pid, word);
+	}
+}
+
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
 {
@@ -85,7 +112,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		}
 	}
 	if (next->pid)
-		note(RUN, cpu, next->pid, next->scx.slice);
+		note(RUN, cpu, next->pid, bpf_core_field_exists(next->scx.slice) ? next->scx.slice : 0);
 	else
 		note(IDLE, cpu, 0, 0);
 	return 0;
@@ -129,6 +156,8 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	note_name(child->pid, child->comm);
 	if (child->static_prio != NICE_0_PRIO)
 		note(NICE, 0, child->pid, (s64)child->static_prio - NICE_0_PRIO);
+	if (has_affinity)
+		note_affinity(child, false);
 	return 0;
 }
 
@@ -143,5 +172,15 @@ SEC("fentry/set_user_nice")
 int BPF_PROG(on_nice, struct task_struct *p, long nice)
 {
 	note(NICE, cpu_of(p), p->pid, nice);
+	return 0;
+}
+
+/* Every class calls it; kernels before 6.2 have it with other arguments behind the first. */
+SEC("fexit/set_cpus_allowed_common")
+int BPF_PROG(on_affinity, struct task_struct *p)
+{
+	/* While it may not leave its CPU, the set is that CPU's for a moment. */
+	if (!p->migration_disabled)
+		note_affinity(p, true);
 	return 0;
 }

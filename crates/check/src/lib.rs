@@ -17,6 +17,8 @@
 //! # Ok::<(), ekiden_sim::SimError>(())
 //! ```
 //!
+//! A [`Snapshot`] of a running kernel says whether there is something to watch at all.
+//!
 //! [`Watched`] is the same as a wrapper around a policy, for hosts that write no trace.
 #![forbid(unsafe_code)]
 
@@ -24,6 +26,7 @@ mod checker;
 pub mod invariants;
 mod limits;
 mod lock_order;
+mod snapshot;
 mod view;
 mod violation;
 mod watched;
@@ -31,6 +34,7 @@ mod watched;
 pub use checker::{Check, Checker};
 pub use limits::Limits;
 pub use lock_order::LockOrder;
+pub use snapshot::{CpuSeen, Snapshot, TaskSeen, Waste};
 pub use view::{CpuView, TaskView, View, Whereabouts};
 pub use violation::{TaskName, Violation};
 pub use watched::{Findings, Watched};

@@ -1,13 +1,13 @@
-//! `ekiden check`: whether what happened keeps to what schedulers promise.
+//! `ekiden check`: whether what happened, or happens on this machine, keeps to what schedulers promise.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_check::{Checker, Limits, Violation};
 use serde::Serialize;
 
-use crate::{failure::Exit, output::open_trace};
+use crate::{failure::Exit, live::Live, output::open_trace, trace::time_ns};
 
 /// How many violations are printed for people.
 const SHOWN: usize = 20;
@@ -21,10 +21,25 @@ Examples:
   ekiden sim messaging -p fifo --trace out; ekiden check out
   ekiden check out --every 100 --persists 20      looks ten times a second, and is less patient
   ekiden check out --json
+  sudo ekiden check --live --for 1min --report waste.html
+                                                  this machine, under whichever scheduler: only idle CPUs
+--live looks at the run queues every second, at next to no cost. It records only while a CPU stays idle and a task waits that
+could use it, and reports what stays so. It respects affinities, cpusets, bandwidth limits and isolated CPUs, and says when
+real-time tasks are in the way. It needs root and BTF, and none of our modules.
 It exits with 118 if a promise was not kept. See also: ekiden sim --invariants")]
 pub(crate) struct Check {
     /// A trace, as `ekiden sim --trace` writes it
-    trace: PathBuf,
+    #[arg(required_unless_present = "live", conflicts_with = "live")]
+    trace: Option<PathBuf>,
+    /// Watch the kernel of this machine instead
+    #[arg(long)]
+    live: bool,
+    /// For this long, as in 60s; without it, until Ctrl-C
+    #[arg(long = "for", value_name = "TIME", requires = "live", value_parser = time_ns)]
+    time: Option<u64>,
+    /// Write a page that shows the first CPU that was wasted
+    #[arg(long, value_name = "FILE", requires = "live")]
+    report: Option<PathBuf>,
     #[command(flatten)]
     bounds: Bounds,
     /// Print one JSON object
@@ -81,8 +96,9 @@ struct Report<'a> {
 
 impl Check {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let path = self.trace.display();
-        let reader = open_trace(&self.trace)?;
+        let Some(trace) = &self.trace else { return self.live() };
+        let path = trace.display();
+        let reader = open_trace(trace)?;
         let mut checker = Checker::new(reader.header(), &self.bounds.limits());
         let mut records = 0;
         for record in reader {
@@ -97,6 +113,17 @@ impl Check {
             print!("{records} records: {}", describe(&violations));
         }
         Ok(if violations.is_empty() { ExitCode::SUCCESS } else { Exit::BrokenPromise.into() })
+    }
+
+    fn live(&self) -> Result<ExitCode> {
+        let live = Live {
+            every: Duration::from_millis(self.bounds.every),
+            persists: Duration::from_millis(self.bounds.persists),
+            time: self.time.map(Duration::from_nanos),
+            report: self.report.clone(),
+            json: self.json,
+        };
+        live.run()
     }
 }
 

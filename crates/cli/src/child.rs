@@ -24,6 +24,9 @@ use crate::{
 /// How often what has to be watched is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// The same for those who cannot wait for long.
+const OFTEN: Duration = Duration::from_millis(50);
+
 /// How long a command may take to end when it is asked to.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -51,6 +54,36 @@ impl Events {
     }
 }
 
+/// Runs a command until it ends, a signal comes, or `is_over` says so, which is asked twenty times a second; then the command
+/// is ended too. Without a command, likewise.
+pub(crate) fn until(events: &Events, command: &[OsString], is_over: &mut dyn FnMut() -> bool) -> Result<ExitCode> {
+    let (sender, events) = (events.sender.clone(), &events.receiver);
+    let child = spawn(command, sender)?;
+    loop {
+        match events.recv_timeout(OFTEN) {
+            Ok(Event::Ended(status)) => return Ok(code_of(status.context("cannot wait for the command")?)),
+            Ok(Event::Signal(signal)) => {
+                end(child, signal, events);
+                return Ok(ExitCode::from(128_u8.saturating_add(signal as u8)));
+            }
+            Err(_) if is_over() => {
+                end(child, Signal::SIGTERM as i32, events);
+                return Ok(ExitCode::SUCCESS);
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Starts a command, if there is one; `sender` is told when it ends.
+fn spawn(command: &[OsString], sender: Sender<Event>) -> Result<Option<Pid>> {
+    let [program, args @ ..] = command else { return Ok(None) };
+    let mut child = Command::new(program).args(args).spawn().map_err(|error| cannot_run(program, &error))?;
+    let pid = Pid::from_raw(child.id() as i32);
+    thread::spawn(move || sender.send(Event::Ended(child.wait())));
+    Ok(Some(pid))
+}
+
 /// Runs a command to its end, or without one until a signal comes. `watch` is called every second; an error of its ends
 /// the command too, unless `keep_going`, and is what is returned in the end.
 pub(crate) fn run(
@@ -60,15 +93,7 @@ pub(crate) fn run(
     mut watch: impl FnMut() -> Result<()>,
 ) -> Result<ExitCode> {
     let (sender, events) = (events.sender.clone(), &events.receiver);
-    let child = match command {
-        [] => None,
-        [program, args @ ..] => {
-            let mut child = Command::new(program).args(args).spawn().map_err(|error| cannot_run(program, &error))?;
-            let pid = Pid::from_raw(child.id() as i32);
-            thread::spawn(move || sender.send(Event::Ended(child.wait())));
-            Some(pid)
-        }
-    };
+    let child = spawn(command, sender)?;
     let mut trouble = None;
     let code = loop {
         match events.recv_timeout(LOOK) {

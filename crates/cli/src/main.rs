@@ -15,6 +15,7 @@ mod failure;
 mod fidelity;
 #[cfg(test)]
 mod house_rules;
+mod live;
 mod machine;
 mod modules;
 mod new;
@@ -28,6 +29,7 @@ mod record;
 mod replay;
 mod reproduce;
 mod run;
+mod runqlat;
 mod session;
 mod share;
 mod signals;
@@ -73,7 +75,7 @@ enum Command {
     View(view::View),
     /// Measure again what papers measured, in the simulator
     Reproduce(reproduce::Reproduce),
-    /// Check a trace: idle CPUs while tasks wait, lost tasks, and what else schedulers promise
+    /// Check a trace, or this machine as it runs: idle CPUs while tasks wait, and what else schedulers promise
     Check(check::Check),
     /// Measure how far the simulator is from the real kernel, and what things cost there
     Fidelity(fidelity::Fidelity),
@@ -89,6 +91,8 @@ enum Command {
     Upgrade(upgrade::Upgrade),
     /// Say what runs, how it fares, and why the last policy was taken out
     Status(status::Status),
+    /// Count how long tasks wait for a CPU, under whichever scheduler, or several side by side
+    Runqlat(runqlat::Runqlat),
     /// Show what runs and how it fares, again and again
     Top(top::Top),
     /// Run a command under one of the policies that run
@@ -144,6 +148,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Run(run) => run.run(),
         Command::Upgrade(upgrade) => upgrade.run(),
         Command::Status(status) => status.run(),
+        Command::Runqlat(runqlat) => runqlat.run(),
         Command::Top(top) => top.run(),
         Command::Exec(exec) => exec.run(),
         Command::Attach(attach) => attach.run(),

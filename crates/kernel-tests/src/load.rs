@@ -136,6 +136,10 @@ pub(crate) fn child(what: &str) -> Result<()> {
         "nap" => loop {
             thread::sleep(Duration::from_millis(1));
         },
+        "forks" => loop {
+            drop(Worker::anywhere("exit")?);
+            pause(5);
+        },
         _ => Ok(()),
     }
 }

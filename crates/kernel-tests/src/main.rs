@@ -8,6 +8,7 @@ mod storm;
 mod stuck;
 mod trials;
 mod upgrades;
+mod watches;
 
 use std::path::PathBuf;
 
@@ -207,9 +208,35 @@ enum Trial {
     },
     /// Records a thread that sleeps a hundred times.
     Record,
+    /// Puts two tasks onto CPU 0 that may use CPU 1 too, and watches the run queues.
+    Wasted {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The policy; the kernel's own scheduler without it.
+        #[arg(long)]
+        policy: Option<String>,
+        /// The first of them is a real-time task.
+        #[arg(long)]
+        behind_real_time: bool,
+    },
+    /// Watches the run queues of a busy machine.
+    Busy {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The policy; the kernel's own scheduler without it.
+        #[arg(long)]
+        policy: Option<String>,
+        /// For how long.
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+    },
+    /// Counts how long a thread waits that sleeps a hundred times.
+    Waits,
     /// A child of a load.
     Child {
-        /// What it does: `spin`, `yield`, `nap`.
+        /// What it does: `spin`, `yield`, `nap`, `forks`.
         what: String,
     },
 }
@@ -245,6 +272,11 @@ fn main() -> anyhow::Result<()> {
         Trial::Switched { modules, to } => recordings::switched(&modules, &to),
         Trial::Woken { modules, to } => recordings::woken(&modules, &to),
         Trial::Record => trials::record(),
+        Trial::Wasted { modules, policy, behind_real_time } => {
+            watches::wasted(&modules, policy.as_deref(), behind_real_time)
+        }
+        Trial::Busy { modules, policy, seconds } => watches::busy(&modules, policy.as_deref(), seconds),
+        Trial::Waits => watches::waits(),
         Trial::Child { what } => load::child(&what),
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use ekiden::Call;
-use ekiden_loader::{Config, LoadError, Program, Recorder, Scope, Session, Status, loaded, sysfs, unload_all};
+use ekiden_loader::{Config, LoadError, Program, Scope, Session, ShortRecorder, Status, loaded, sysfs, unload_all};
 use ekiden_trace::Figures;
 use serde::Serialize;
 
@@ -377,13 +377,13 @@ struct RecordReport {
 
 /// Records itself while it sleeps a hundred times, under the kernel's own scheduler.
 pub(crate) fn record() -> Result<()> {
-    let recorder = Recorder::start(1 << 20)?;
+    let recorder = ShortRecorder::start(1 << 20, "a hundred naps")?;
     let before = voluntary_switches()?;
     for _ in 0..100 {
         thread::sleep(Duration::from_micros(500));
     }
     let kernel_switches = voluntary_switches()? - before;
-    let recording = recorder.stop("a hundred naps")?;
+    let recording = recorder.stop()?;
     let figures = Figures::of(recording.trace.records(), Some(&[std::process::id()]), 0..u64::MAX);
     let report = RecordReport {
         wakeups: figures.wakeups,

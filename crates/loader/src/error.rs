@@ -16,6 +16,17 @@ pub enum LoadError {
         "this kernel has no sched_ext; boot one with CONFIG_SCHED_CLASS_EXT (6.16 or newer), or use `ekiden vm run`"
     )]
     NoSchedExt,
+    /// The kernel does not describe its types.
+    #[error("this kernel has no BTF (/sys/kernel/btf/vmlinux); boot one with CONFIG_DEBUG_INFO_BTF")]
+    NoBtf,
+    /// The kernel did not take a program that watches it.
+    #[error("cannot {step} the BPF program that watches the kernel: {message}; `ekiden doctor` says what is missing")]
+    Watch {
+        /// What failed.
+        step: &'static str,
+        /// The kernel's answer.
+        message: String,
+    },
     /// Somebody else's scheduler runs.
     #[error("the sched_ext scheduler {0:?} is loaded already; stop it first")]
     OtherScheduler(String),

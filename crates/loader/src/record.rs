@@ -1,20 +1,26 @@
 //! Records what the kernel's scheduler does, whichever scheduler that is, as a trace.
 //!
 //! BPF programs on tracepoints fill a ring (`kernel/bpf/record.bpf.c`), which somebody has to empty before it is full.
-//! Tracepoints tell some things twice or too early; [`Recorder::stop`] puts that right, so that a trace of the kernel
-//! keeps the same rules as one of the simulator.
+//! What is taken out is a piece of the trace at once, so memory does not grow with its length. Tracepoints tell some
+//! things twice or too early; [`Tidy`] puts that right, so that a trace of the kernel keeps the same rules as one of the
+//! simulator. Needs BTF and root, and no sched_ext.
 
-use std::{collections::HashMap, fs, mem::MaybeUninit, path::Path, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    mem::MaybeUninit,
+    time::Duration,
+};
 
-use ekiden_trace::{Header, Host, RECORD_LEN, Record, Trace, What, names};
+use ekiden_check::TaskSeen;
+use ekiden_trace::{Header, Host, RECORD_LEN, Record, Trace, What, masks, names};
 use libbpf_rs::{
-    OpenObject, RingBufferBuilder,
-    skel::{OpenSkel, Skel, SkelBuilder},
+    Link, OpenObject, RingBufferBuilder,
+    skel::{OpenSkel, SkelBuilder},
 };
 
 use crate::{
     error::{LoadError, Result},
-    session::bpf_error,
+    look::{Look, kernel_has_function, no_section, watch_error},
     skel::record::{RecordSkel, RecordSkelBuilder},
     sysfs,
 };
@@ -22,14 +28,20 @@ use crate::{
 /// The least memory for records that are not taken yet.
 const RING_BYTES_MIN: u32 = 1 << 16;
 
-/// The kernel's scheduler is being recorded, until this is dropped.
+/// Can record what the kernel's scheduler does. Nothing hangs on the kernel before [`Recorder::begin`] and after
+/// [`Recorder::end`], or once this is dropped.
 pub struct Recorder {
     skel: RecordSkel<'static>,
-    begin: Vec<Record>,
-    records: Vec<Record>,
+    links: Vec<Link>,
+    look: Look,
+    tidy: Tidy,
+    /// How many CPUs there can be, if changes of tasks' sets of them can be seen.
+    nr_cpus: Option<u32>,
+    begin_ns: u64,
+    lost_before: u64,
 }
 
-/// What was recorded.
+/// What was recorded in memory.
 #[derive(Debug)]
 pub struct Recording {
     /// What happened.
@@ -41,63 +53,212 @@ pub struct Recording {
 }
 
 impl Recorder {
-    /// Begins to record. `ring_bytes` is the memory for what happens between two calls of [`Recorder::take`], 32 bytes a
+    /// Loads the programs. `ring_bytes` is the memory for what happens between two calls of [`Recorder::take`], 32 bytes a
     /// record, taken as the next power of two.
     ///
     /// # Errors
-    /// Without privilege, and where the kernel does not take the programs.
-    pub fn start(ring_bytes: u32) -> Result<Self> {
-        if !nix::unistd::geteuid().is_root() {
-            return Err(LoadError::NotRoot);
-        }
+    /// Without privilege, without BTF, and where the kernel does not take the programs.
+    pub fn load(ring_bytes: u32) -> Result<Self> {
+        let look = Look::load()?;
         let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = RecordSkelBuilder::default().open(object).map_err(|error| bpf_error("open", &error))?;
+        let mut open = RecordSkelBuilder::default().open(object).map_err(|error| watch_error("open", &error))?;
         let bytes = ring_bytes.clamp(RING_BYTES_MIN, 1 << 30).next_power_of_two();
-        open.maps.records.set_max_entries(bytes).map_err(|error| bpf_error("size", &error))?;
-        let mut skel = open.load().map_err(|error| bpf_error("load", &error))?;
-        let begin_ns = now_ns()?;
-        skel.attach().map_err(|error| bpf_error("attach", &error))?;
-        Ok(Self { skel, begin: present(begin_ns), records: Vec::new() })
+        open.maps.records.set_max_entries(bytes).map_err(|error| watch_error("size", &error))?;
+        let has_affinity = kernel_has_function("set_cpus_allowed_common");
+        open.progs.on_affinity.set_autoload(has_affinity);
+        let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(no_section)?;
+        (constants.nr_cpus, constants.has_affinity) = (look.nr_cpus(), has_affinity);
+        let nr_cpus = has_affinity.then(|| look.nr_cpus());
+        let skel = open.load().map_err(|error| watch_error("load", &error))?;
+        Ok(Self { skel, links: Vec::new(), look, tidy: Tidy::default(), nr_cpus, begin_ns: 0, lost_before: 0 })
     }
 
-    /// Takes what has been recorded since the last time, to make room. Returns how much there is by now.
+    /// What looks at run queues, for those who want to know whether it is worth while to record.
+    pub fn look(&mut self) -> &mut Look {
+        &mut self.look
+    }
+
+    /// The header of a trace of this machine as it is now; `workload` is what runs.
+    ///
+    /// # Errors
+    /// When the machine's topology cannot be read.
+    pub fn header(&self, workload: &str) -> Result<Header> {
+        let topology = ekiden_machine::read_sysfs("/sys".as_ref())
+            .map_err(|error| LoadError::Other(format!("cannot read the topology: {error}")))?;
+        let policy = sysfs::scheduler();
+        Ok(Header { host: Host::Kernel, policy, workload: workload.to_owned(), ..Header::of(&topology) })
+    }
+
+    /// Begins to record. The first records say which tasks there are and where they are.
+    ///
+    /// # Errors
+    /// When the programs cannot be attached.
+    pub fn begin(&mut self, sink: &mut dyn FnMut(Record)) -> Result<()> {
+        self.lost_before = self.lost_in_all();
+        self.attach()?;
+        self.tidy = Tidy::default();
+        self.begin_ns = now_ns()?;
+        let tasks = self.look.snapshot(true)?.tasks;
+        let mut early = Vec::new();
+        self.drain(&mut |record| early.push(record))?;
+        for record in present(&tasks, &early, self.nr_cpus, self.begin_ns) {
+            self.pass(record, sink);
+        }
+        early.into_iter().for_each(|record| self.pass(record, sink));
+        Ok(())
+    }
+
+    /// Takes what has been recorded since the last time, to make room. Returns how many records the kernel made.
     ///
     /// # Errors
     /// When the ring cannot be read.
-    pub fn take(&mut self) -> Result<usize> {
-        let Self { skel, records, .. } = self;
-        let mut builder = RingBufferBuilder::new();
-        let keep = |bytes: &[u8]| {
-            records.extend(bytes.first_chunk::<RECORD_LEN>().and_then(Record::from_bytes));
-            0
-        };
-        builder.add(&skel.maps.records, keep).map_err(|error| bpf_error("read", &error))?;
-        builder.build().and_then(|ring| ring.consume()).map_err(|error| bpf_error("read", &error))?;
-        Ok(self.records.len())
+    pub fn take(&mut self, sink: &mut dyn FnMut(Record)) -> Result<u64> {
+        let begin_ns = self.begin_ns;
+        let mut tidy = std::mem::take(&mut self.tidy);
+        let result = self.drain(&mut |record| tidy.pass(since(record, begin_ns), sink));
+        self.tidy = tidy;
+        result
     }
 
-    /// Ends the recording. `workload` is what ran, for the trace's header.
+    /// Ends the recording, and takes the rest. Returns how many records there was no room for since its beginning.
     ///
     /// # Errors
-    /// When the ring, or the machine's topology, cannot be read.
-    pub fn stop(mut self, workload: &str) -> Result<Recording> {
-        let policy = sysfs::scheduler();
-        self.skel.links = Default::default();
-        self.take()?;
-        let topology = ekiden_machine::read_sysfs("/sys".as_ref())
-            .map_err(|error| LoadError::Other(format!("cannot read the topology: {error}")))?;
-        let header = Header { host: Host::Kernel, policy, workload: workload.to_owned(), ..Header::of(&topology) };
-        let begin_ns = self.begin.first().map_or(0, |first| first.time_ns);
-        let lost = self.skel.maps.bss_data.as_ref().map_or(0, |bss| bss.lost);
-        let mut records = self.records;
-        // Of two CPUs, one may have come later to the ring and earlier to the clock.
-        records.sort_by_key(|record| record.time_ns);
-        let mut trace = Trace::new(&header);
-        for record in tidy(self.begin.into_iter().chain(records)) {
-            trace.push(Record { time_ns: record.time_ns.saturating_sub(begin_ns), ..record });
-        }
-        Ok(Recording { trace, begin_ns, lost })
+    /// When the ring cannot be read.
+    pub fn end(&mut self, sink: &mut dyn FnMut(Record)) -> Result<u64> {
+        self.links.clear();
+        self.take(sink)?;
+        Ok(self.lost_in_all() - self.lost_before)
     }
+
+    /// The time now, as the trace counts it.
+    ///
+    /// # Errors
+    /// When the clock cannot be read.
+    pub fn elapsed_ns(&self) -> Result<u64> {
+        Ok(now_ns()?.saturating_sub(self.begin_ns))
+    }
+
+    /// The time of the monotonic clock at which the trace's times begin.
+    pub fn begin_ns(&self) -> u64 {
+        self.begin_ns
+    }
+
+    /// One by one: a skeleton attaches its programs only once.
+    fn attach(&mut self) -> Result<()> {
+        let progs = &self.skel.progs;
+        let all = [
+            &progs.on_switch,
+            &progs.on_waking,
+            &progs.on_wakeup,
+            &progs.on_wakeup_new,
+            &progs.on_migrate,
+            &progs.on_fork,
+            &progs.on_rename,
+            &progs.on_nice,
+            &progs.on_affinity,
+        ];
+        let loaded = all.into_iter().filter(|program| program.autoload());
+        self.links = loaded
+            .map(|program| program.attach().map_err(|error| watch_error("attach", &error)))
+            .collect::<Result<_>>()?;
+        Ok(())
+    }
+
+    fn pass(&mut self, record: Record, sink: &mut dyn FnMut(Record)) {
+        self.tidy.pass(since(record, self.begin_ns), sink);
+    }
+
+    fn lost_in_all(&self) -> u64 {
+        self.skel.maps.bss_data.as_ref().map_or(0, |bss| bss.lost)
+    }
+
+    fn drain(&self, sink: &mut dyn FnMut(Record)) -> Result<u64> {
+        let mut count = 0;
+        let mut builder = RingBufferBuilder::new();
+        let keep = |bytes: &[u8]| {
+            if let Some(record) = bytes.first_chunk::<RECORD_LEN>().and_then(Record::from_bytes) {
+                count += 1;
+                sink(record);
+            }
+            0
+        };
+        builder.add(&self.skel.maps.records, keep).map_err(|error| watch_error("read", &error))?;
+        builder.build().and_then(|ring| ring.consume()).map_err(|error| watch_error("read", &error))?;
+        Ok(count)
+    }
+}
+
+/// A recording into memory, for what is short.
+pub struct ShortRecorder {
+    recorder: Recorder,
+    trace: Trace,
+}
+
+impl ShortRecorder {
+    /// Begins to record; all of it has to find room in `ring_bytes`. `workload` is what will run, for the trace's header.
+    ///
+    /// # Errors
+    /// As [`Recorder::load`] and [`Recorder::begin`].
+    pub fn start(ring_bytes: u32, workload: &str) -> Result<Self> {
+        let mut recorder = Recorder::load(ring_bytes)?;
+        let mut trace = Trace::new(&recorder.header(workload)?);
+        recorder.begin(&mut |record| trace.push(record))?;
+        Ok(Self { recorder, trace })
+    }
+
+    /// Ends the recording.
+    ///
+    /// # Errors
+    /// When the ring cannot be read.
+    pub fn stop(mut self) -> Result<Recording> {
+        let lost = self.recorder.end(&mut |record| self.trace.push(record))?;
+        Ok(Recording { trace: self.trace, begin_ns: self.recorder.begin_ns, lost })
+    }
+}
+
+fn since(record: Record, begin_ns: u64) -> Record {
+    Record { time_ns: record.time_ns.saturating_sub(begin_ns), ..record }
+}
+
+/// Which tasks there are, and where they were when the recording began. Of one that did something before it was looked
+/// at, records tell where it is. Without `nr_cpus`, their sets of CPUs are not told.
+fn present(tasks: &[TaskSeen], early: &[Record], nr_cpus: Option<u32>, time_ns: u64) -> Vec<Record> {
+    let mut records = Vec::new();
+    let born: HashSet<u32> = early.iter().filter(|record| record.what == What::New).map(|record| record.pid).collect();
+    let mut first: HashMap<u32, u64> = HashMap::new();
+    for record in early {
+        first.entry(record.pid).or_insert(record.time_ns);
+    }
+    for task in tasks.iter().filter(|task| !born.contains(&task.pid)) {
+        let new = Record { time_ns, cpu: 0, what: What::New, pid: task.pid, value: task.parent.into() };
+        records.push(new);
+        records.extend((0..).zip(names(&task.name)).map(|(cpu, value)| Record { cpu, what: What::Name, value, ..new }));
+        if task.nice != 0 {
+            records.push(Record { what: What::Nice, value: i64::from(task.nice) as u64, ..new });
+        }
+        records.extend(nr_cpus.into_iter().flat_map(|nr_cpus| affinity(task, nr_cpus, new)));
+    }
+    for task in tasks.iter().filter(|task| first.get(&task.pid).is_none_or(|first_ns| *first_ns > task.time_ns)) {
+        let waits = Record { time_ns, cpu: task.cpu, what: What::Enqueue, pid: task.pid, value: 0 };
+        if task.is_waiting || task.is_running {
+            records.push(waits);
+        }
+        if task.is_running {
+            records.push(Record { what: What::Run, ..waits });
+        }
+    }
+    records
+}
+
+/// Which CPUs a task may use, if not all.
+fn affinity(task: &TaskSeen, nr_cpus: u32, new: Record) -> Vec<Record> {
+    if task.is_bound || task.allowed.count() >= nr_cpus {
+        return Vec::new();
+    }
+    let count = Record { what: What::Affinity, value: task.allowed.count().into(), ..new };
+    let pieces = (0..).zip(masks(&task.allowed, nr_cpus));
+    let pieces = pieces.map(|(cpu, value)| Record { cpu, what: What::Allowed, value, ..new });
+    [count].into_iter().chain(pieces).collect()
 }
 
 /// Where a task is, as far as records tell.
@@ -111,13 +272,31 @@ enum Place {
 }
 
 /// Leaves out what is told twice or too early, such as the wake-up of a task that has not left its CPU, and puts in what
-/// was before the recording began.
-fn tidy(records: impl Iterator<Item = Record>) -> Vec<Record> {
-    let mut places: HashMap<u32, Place> = HashMap::new();
-    let mut tidied = Vec::new();
-    for record in records {
-        let place = places.entry(record.pid).or_insert(Place::Somewhere);
-        let waits = Record { what: What::Enqueue, value: 0, ..record };
+/// was before the recording began. Records come in the order in which they got their places in the ring, which is that of
+/// what happened, whatever the clocks of two CPUs say; times follow suit.
+#[derive(Default)]
+struct Tidy {
+    places: HashMap<u32, Place>,
+    last_ns: u64,
+}
+
+impl Tidy {
+    fn pass(&mut self, record: Record, sink: &mut dyn FnMut(Record)) {
+        self.last_ns = self.last_ns.max(record.time_ns);
+        let record = Record { time_ns: self.last_ns, ..record };
+        if record.what == What::Exit {
+            // Its PID may be used again.
+            let place = self.places.remove(&record.pid).unwrap_or(Place::Somewhere);
+            put_in_run(place, record, sink);
+            return sink(record);
+        }
+        if !matches!(record.what, What::New | What::Wake | What::Enqueue | What::Run | What::Preempt | What::Block) {
+            if record.what != What::Migrate || u64::from(record.cpu) != record.value {
+                sink(record);
+            }
+            return;
+        }
+        let place = self.places.entry(record.pid).or_insert(Place::Somewhere);
         let is_wanted = match record.what {
             // Those that are present at the beginning may be anywhere.
             What::New => true,
@@ -131,55 +310,30 @@ fn tidy(records: impl Iterator<Item = Record>) -> Vec<Record> {
             }
             What::Run => {
                 if *place != Place::Waiting {
-                    tidied.push(waits);
+                    sink(Record { what: What::Enqueue, value: 0, ..record });
                 }
                 *place = Place::Running;
                 true
             }
-            What::Preempt | What::Block | What::Exit => {
-                if *place != Place::Running {
-                    tidied.extend([waits, Record { what: What::Run, ..waits }]);
-                }
+            _ => {
+                put_in_run(*place, record, sink);
                 *place = Place::Away;
                 true
             }
-            What::Migrate => u64::from(record.cpu) != record.value,
-            _ => true,
         };
         if is_wanted {
-            tidied.push(record);
+            sink(record);
         }
     }
-    tidied
 }
 
-/// The threads that there are.
-fn present(time_ns: u64) -> Vec<Record> {
-    let mut records = Vec::new();
-    let numbered = |path: &Path| -> Vec<u32> {
-        let entries = fs::read_dir(path).into_iter().flatten().flatten();
-        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
-    };
-    for process in numbered("/proc".as_ref()) {
-        let tasks = format!("/proc/{process}/task");
-        for pid in numbered(tasks.as_ref()) {
-            // It may have ended just now.
-            let Ok(stat) = fs::read_to_string(format!("{tasks}/{pid}/stat")) else { continue };
-            let (Some(from), Some(to)) = (stat.find('('), stat.rfind(')')) else { continue };
-            let mut fields = stat[to + 1..].split_ascii_whitespace();
-            let parent = fields.nth(1).and_then(|field| field.parse().ok()).unwrap_or(0);
-            // Nice is field 19, and the next to come is 5.
-            let nice: i64 = fields.nth(19 - 5).and_then(|field| field.parse().ok()).unwrap_or(0);
-            let record = Record { time_ns, cpu: 0, what: What::New, pid, value: parent };
-            records.push(record);
-            let pieces = (0..).zip(names(&stat[from + 1..to]));
-            records.extend(pieces.map(|(cpu, value)| Record { what: What::Name, cpu, value, ..record }));
-            if nice != 0 {
-                records.push(Record { what: What::Nice, value: nice as u64, ..record });
-            }
-        }
+/// Has a task run that leaves its CPU, if that is not known of it.
+fn put_in_run(place: Place, record: Record, sink: &mut dyn FnMut(Record)) {
+    if place != Place::Running {
+        let waits = Record { what: What::Enqueue, value: 0, ..record };
+        sink(waits);
+        sink(Record { what: What::Run, ..waits });
     }
-    records
 }
 
 /// The clock that BPF's times are of.
@@ -195,6 +349,12 @@ mod tests {
 
     fn record(time_ns: u64, what: What) -> Record {
         Record { time_ns, cpu: 0, what, pid: 7, value: 0 }
+    }
+
+    fn tidy(records: impl Iterator<Item = Record>) -> Vec<Record> {
+        let (mut tidy, mut tidied) = (Tidy::default(), Vec::new());
+        records.for_each(|record| tidy.pass(record, &mut |record| tidied.push(record)));
+        tidied
     }
 
     fn tidied(whats: &[What]) -> Vec<What> {
@@ -224,10 +384,32 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_among_those_that_are_present() {
-        let pid = std::process::id();
-        let records = present(5);
-        assert!(records.iter().any(|record| record.pid == pid && record.what == What::New && record.time_ns == 5));
-        assert!(records.iter().any(|record| record.pid == pid && record.what == What::Name));
+    fn times_do_not_go_back_and_a_dead_task_is_forgotten() {
+        let records = [record(5, What::Enqueue), record(3, What::Run), record(9, What::Exit)];
+        let times: Vec<u64> = tidy(records.into_iter()).iter().map(|record| record.time_ns).collect();
+        assert_eq!(times, [5, 5, 9]);
+        let mut tidy = Tidy::default();
+        records.into_iter().for_each(|record| tidy.pass(record, &mut |_| {}));
+        assert!(tidy.places.is_empty());
+    }
+
+    #[test]
+    fn a_task_that_did_something_before_it_was_looked_at_is_where_records_say() {
+        let task = |pid, is_running, is_waiting| TaskSeen {
+            time_ns: 10,
+            pid,
+            is_running,
+            is_waiting,
+            allowed: ekiden::CpuMask::single(1),
+            ..TaskSeen::default()
+        };
+        let tasks = [task(7, true, false), task(8, false, true), task(9, true, false)];
+        let early = [record(9, What::Block), Record { pid: 9, ..record(11, What::Block) }];
+        let records = present(&tasks, &early, Some(2), 1);
+        let of = |pid| records.iter().filter(|record| record.pid == pid).map(|record| record.what).collect::<Vec<_>>();
+        use What::{Affinity, Allowed, Enqueue, New, Run};
+        assert_eq!(of(7), [New, Affinity, Allowed]);
+        assert_eq!(of(8), [New, Affinity, Allowed, Enqueue]);
+        assert_eq!(of(9), [New, Affinity, Allowed, Enqueue, Run]);
     }
 }

@@ -12,3 +12,11 @@ pub(crate) mod baseline {
 pub(crate) mod record {
     include!(concat!(env!("OUT_DIR"), "/record.skel.rs"));
 }
+
+pub(crate) mod look {
+    include!(concat!(env!("OUT_DIR"), "/look.skel.rs"));
+}
+
+pub(crate) mod runqlat {
+    include!(concat!(env!("OUT_DIR"), "/runqlat.skel.rs"));
+}

@@ -43,6 +43,13 @@ pub(crate) struct Contest {
 /// What is measured in one turn: by place.
 pub(crate) type Values = Vec<(&'static str, f64)>;
 
+impl PolicyArgs {
+    /// The directory that modules are taken from, if they are not built.
+    pub(crate) fn modules(&self) -> Option<&Path> {
+        self.modules.as_deref()
+    }
+}
+
 impl Contestant {
     /// As reports call it.
     pub(crate) fn name(&self) -> &str {
@@ -150,7 +157,7 @@ impl Contest {
 
     /// The directory that modules are taken from, if they are not built.
     pub(crate) fn modules(&self) -> Option<&Path> {
-        self.source.modules.as_deref()
+        self.source.modules()
     }
 
     pub(crate) fn policies(&self) -> &[String] {

@@ -14,6 +14,7 @@ mod record;
 mod share;
 mod sim;
 mod upgrade;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -60,6 +61,8 @@ enum Which {
     Upgrade(upgrade::UpgradeBench),
     /// What it costs one policy that others are there too, and that states of tasks are checked
     Policies(policies::PoliciesBench),
+    /// What it costs to watch a kernel and to record what its scheduler does
+    Watch(watch::WatchBench),
     /// How fast the simulator is
     Sim(sim::SimBench),
     /// How much unsafe code there is, and where
@@ -79,6 +82,7 @@ impl Bench {
             Which::Record(bench) => bench.run(),
             Which::Upgrade(bench) => bench.run(),
             Which::Policies(bench) => bench.run(),
+            Which::Watch(bench) => bench.run(),
             Which::Sim(bench) => bench.run(),
             Which::CountUnsafe(bench) => bench.run(),
             Which::Edit(bench) => bench.run(),

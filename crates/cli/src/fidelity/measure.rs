@@ -3,7 +3,7 @@
 use std::{cmp::Ordering, fs, path::Path, thread, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use ekiden_loader::{Recorder, Recording};
+use ekiden_loader::{Recording, ShortRecorder};
 use ekiden_trace::{Figures, Header, Trace};
 use ekiden_workload::{Report, Workload, exec::usable_cpus};
 use serde::{Deserialize, Serialize};
@@ -156,11 +156,11 @@ fn run(contestant: &Contestant, workload: &Workload, speed: &str) -> Result<(Sho
     let file = tempfile::NamedTempFile::with_suffix(".json").context("cannot create a file for a load")?;
     fs::write(file.path(), workload.to_json()).context("cannot write a load")?;
     let path = file.path().display().to_string();
-    let recorder = Recorder::start(RING_BYTES)?;
+    let recorder = ShortRecorder::start(RING_BYTES, &workload.name)?;
     // The kernel still frees what the one before had.
     thread::sleep(QUIET);
     let printed = load::output(&["run", &path, "--json", "--watchdog", "600", "--loops-per-ms", speed])?;
-    let recording = recorder.stop(&workload.name)?;
+    let recording = recorder.stop()?;
     if recording.lost > 0 {
         bail!("{} records of {} were lost; take a smaller load", recording.lost, workload.name);
     }

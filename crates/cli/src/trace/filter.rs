@@ -43,7 +43,7 @@ impl Filter {
 }
 
 /// A time with its unit, in nanoseconds.
-fn time_ns(text: &str) -> Result<u64, String> {
+pub(crate) fn time_ns(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no time: write a number and its unit, as in 12.5ms, 3s, 100us, 40ns or 2min");
     let (number, unit) = text.split_at(text.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(text.len()));
     let unit_ns = match unit {

@@ -18,6 +18,7 @@ use clap::{Args, Subcommand};
 use ekiden_trace::{Cut, Header, What};
 use serde::Serialize;
 
+pub(crate) use self::filter::time_ns;
 use self::{export::Format, filter::Filter, recording::Recording};
 use crate::{
     failure::{Exit, Failure},
@@ -102,7 +103,7 @@ words of sets of CPUs).")]
         format: Option<Format>,
     },
     /// Record what the kernel's scheduler does, whichever it is
-    Record(record::Record),
+    Record(record::RecordTrace),
 }
 
 #[derive(Serialize)]

@@ -1,17 +1,23 @@
 //! `ekiden trace record`: a trace of the kernel of this machine, under whichever scheduler.
 
-use std::{ffi::OsString, io::Write, path::PathBuf, process::ExitCode};
+use std::{
+    ffi::OsString,
+    io::{self, BufWriter, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ekiden_loader::Recorder;
+use ekiden_loader::{Recorder, scheduler};
+use ekiden_trace::{Header, Record};
 
 use crate::{
     child::{self, Events},
     output::Output,
 };
 
-/// Memory for what happens within a second.
+/// Memory for what happens until it is written: enough for half a second of two million records.
 const RING_BYTES: u32 = 64 << 20;
 
 #[derive(Args)]
@@ -22,8 +28,9 @@ Examples:
   ekiden vm start; ekiden vm run wfq -- ekiden trace record /host/out -- ekiden-load run messaging
                                                       and out is in the directory that `ekiden vm status` shows
   ekiden trace info out; ekiden check out             what is in it, and whether CPUs idled while tasks waited
+It is written while it is recorded, in little memory, and needs root and BTF, but no sched_ext and none of our modules.
 Switches, wake-ups, moves and forks of all tasks are recorded, by BPF programs on the kernel's tracepoints.")]
-pub(super) struct Record {
+pub(super) struct RecordTrace {
     /// Where to write the trace
     trace: PathBuf,
     /// The command and its arguments
@@ -31,23 +38,56 @@ pub(super) struct Record {
     command: Vec<OsString>,
 }
 
-impl Record {
+impl RecordTrace {
     pub(super) fn run(self) -> Result<ExitCode> {
         // Before anything runs: to find at the end that it cannot be written would be late.
-        let mut output = Output::create(&self.trace)?;
+        let output = Output::create(&self.trace)?;
         let events = Events::listen()?;
-        let mut recorder = Recorder::start(RING_BYTES)?;
-        let code = child::run(&events, &self.command, true, || Ok(recorder.take().map(drop)?))?;
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
-        let recording = recorder.stop(&words.join(" "))?;
-        output
-            .write_all(recording.trace.as_bytes())
-            .with_context(|| format!("cannot write {}", self.trace.display()))?;
+        let mut recorder = Recorder::load(RING_BYTES)?;
+        let mut file = File::begin(output.clone(), &recorder.header(&words.join(" "))?);
+        recorder.begin(&mut |record| file.put(record))?;
+        if self.command.is_empty() {
+            eprintln!("recording {}; Ctrl-C ends it", scheduler());
+        }
+        let mut trouble = None;
+        let code = child::until(&events, &self.command, &mut || {
+            trouble = recorder.take(&mut |record| file.put(record)).err();
+            trouble.is_some() || file.error.is_some()
+        })?;
+        let lost = recorder.end(&mut |record| file.put(record))?;
+        trouble.map_or(Ok(()), Err)?;
+        file.finish().with_context(|| format!("cannot write {}", self.trace.display()))?;
         output.finish()?;
-        if recording.lost > 0 {
-            bail!("{} records were lost: the trace has holes; record less at a time", recording.lost);
+        if lost > 0 {
+            bail!("{lost} records were lost: the trace has holes; record less at a time");
         }
         eprintln!("next: ekiden trace info {}", self.trace.display());
         Ok(code)
+    }
+}
+
+/// A trace on its way to its file. After an error, nothing more is written.
+struct File {
+    output: BufWriter<Output>,
+    error: Option<io::Error>,
+}
+
+impl File {
+    fn begin(output: Output, header: &Header) -> Self {
+        let mut file = Self { output: BufWriter::with_capacity(1 << 18, output), error: None };
+        file.error = file.output.write_all(&header.to_bytes()).err();
+        file
+    }
+
+    fn put(&mut self, record: Record) {
+        if self.error.is_none() {
+            self.error = self.output.write_all(&record.to_bytes()).err();
+        }
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        self.error.take().map_or(Ok(()), Err)?;
+        self.output.flush()
     }
 }

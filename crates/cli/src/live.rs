@@ -1,0 +1,100 @@
+//! `ekiden check --live`: whether this machine wastes CPUs, under whichever scheduler.
+
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    sync::mpsc::{RecvTimeoutError, channel},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use ekiden_loader::{Evidence, Finding, LiveChecker, LookCounts, scheduler};
+use ekiden_page::Notes;
+use serde::Serialize;
+
+use crate::{failure::Exit, signals, view};
+
+/// What to look for, and for how long.
+pub(crate) struct Live {
+    /// S and M of papers/002.
+    pub(crate) every: Duration,
+    pub(crate) persists: Duration,
+    /// Until Ctrl-C without it.
+    pub(crate) time: Option<Duration>,
+    /// Where to write a page of the first finding.
+    pub(crate) report: Option<PathBuf>,
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Found {
+    /// Since this command began.
+    after_ms: u64,
+    #[serde(flatten)]
+    finding: Finding,
+}
+
+#[derive(Debug, Serialize)]
+struct Summary<'a> {
+    scheduler: String,
+    #[serde(flatten)]
+    counts: LookCounts,
+    findings: &'a [Found],
+}
+
+impl Live {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let (sender, signal) = channel();
+        let _handling =
+            signals::handle(move |_| sender.send(()).unwrap_or_default()).context("cannot handle signals")?;
+        let mut pause = |time| signal.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
+        let mut checker = LiveChecker::load(self.persists)?;
+        let start = Instant::now();
+        let mut findings = Vec::new();
+        if !self.json {
+            eprintln!("watching {}; Ctrl-C ends it", scheduler());
+        }
+        while pause(self.next_look(start)) && self.time.is_none_or(|time| start.elapsed() < time) {
+            let Some(evidence) = checker.look(&mut pause)? else { continue };
+            let after_ms = start.elapsed().as_millis() as u64;
+            if !self.json {
+                println!("{:.1} s: {}", after_ms as f64 / 1e3, evidence.finding);
+            }
+            if findings.is_empty() {
+                self.write_report(&evidence)?;
+            }
+            findings.push(Found { after_ms, finding: evidence.finding });
+        }
+        self.say(&Summary { scheduler: scheduler(), counts: checker.counts, findings: &findings })
+    }
+
+    /// How long until the next look, or the end.
+    fn next_look(&self, start: Instant) -> Duration {
+        let left = self.time.map_or(self.every, |time| time.saturating_sub(start.elapsed()));
+        left.min(self.every)
+    }
+
+    fn write_report(&self, evidence: &Evidence) -> Result<()> {
+        let Some(path) = &self.report else { return Ok(()) };
+        let Evidence { finding, header, trace, limits } = evidence;
+        let notes = Notes { heading: Some(finding.to_string()), ..Notes::default() };
+        view::write_report(path, header, trace.records(), limits, notes)?;
+        eprintln!("next: open {} in a browser", path.display());
+        Ok(())
+    }
+
+    fn say(&self, summary: &Summary<'_>) -> Result<ExitCode> {
+        let faults = summary.findings.iter().filter(|found| found.finding.is_schedulers_fault).count();
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(summary)?);
+        } else {
+            let LookCounts { looks, suspicions, watched } = summary.counts;
+            println!("{looks} looks, {suspicions} with an idle CPU and a waiting task, {watched} of them watched");
+            match summary.findings.len() {
+                0 => println!("no CPU was wasted"),
+                count => println!("{count} times CPUs were wasted, {faults} of them by the scheduler"),
+            }
+        }
+        Ok(if faults > 0 { Exit::BrokenPromise.into() } else { ExitCode::SUCCESS })
+    }
+}

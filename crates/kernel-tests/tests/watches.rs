@@ -1,0 +1,76 @@
+//! What watches a stock kernel: the live checker, under policies and without, and the counter of waits.
+
+mod lab;
+
+use lab::newest;
+use serde_json::Value;
+
+fn numbers(value: &Value) -> Vec<u64> {
+    value.as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
+}
+
+fn pids(tasks: &Value) -> Vec<u64> {
+    tasks.as_array().unwrap().iter().map(|task| task["pid"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks() {
+    let report = &newest().trial("wasted --modules /lab --policy fifo")[0];
+    println!("{report}");
+    let ours = numbers(&report["pids"]);
+    let findings = report["findings"].as_array().unwrap();
+    assert!(!findings.is_empty(), "{report}");
+    for finding in findings {
+        assert_eq!((numbers(&finding["idle_cpus"]), numbers(&finding["busy_cpus"])), (vec![1], vec![0]), "{finding}");
+        assert!(pids(&finding["waiting"]).iter().any(|pid| ours.contains(pid)), "{report}");
+        assert_eq!((&finding["is_schedulers_fault"], &finding["scheduler"]), (&true.into(), &"ekiden_fifo".into()));
+        assert_eq!(finding["records_lost"], 0, "{finding}");
+    }
+    assert_eq!((&report["scheduler"], &report["links_left"]), (&"ekiden_fifo".into(), &0.into()), "{report}");
+}
+
+#[test]
+fn a_real_time_task_in_the_way_is_not_the_schedulers_fault() {
+    let report = &newest().trial("wasted --modules /lab --policy fifo --behind-real-time")[0];
+    println!("{report}");
+    let ours = numbers(&report["pids"]);
+    let findings = report["findings"].as_array().unwrap();
+    assert!(!findings.is_empty(), "{report}");
+    for finding in findings {
+        assert_eq!(finding["is_schedulers_fault"], false, "{finding}");
+        assert_eq!(pids(&finding["behind_real_time"]), [ours[0]], "{finding}");
+        assert!(pids(&finding["waiting"]).contains(&ours[1]), "{finding}");
+    }
+}
+
+/// `EKIDEN_WATCH_SECONDS` does it longer.
+#[test]
+fn schedulers_that_balance_are_not_accused() {
+    let seconds = std::env::var("EKIDEN_WATCH_SECONDS").unwrap_or_else(|_| "6".into());
+    for policy in ["", "--policy wfq", "--policy faulty"] {
+        let lab = newest();
+        for trial in
+            [format!("wasted --modules /lab {policy}"), format!("busy --modules /lab {policy} --seconds {seconds}")]
+        {
+            let report = &lab.trial(&trial)[0];
+            println!("{trial}: {report}");
+            assert_eq!(report["findings"], serde_json::json!([]), "{trial}: {report}");
+            assert!(report["counts"]["looks"].as_u64().unwrap() > 1, "{report}");
+            assert_eq!(
+                (report["scheduler"].is_null(), &report["links_left"]),
+                (policy.is_empty(), &0.into()),
+                "{report}"
+            );
+        }
+    }
+}
+
+#[test]
+fn waits_for_a_cpu_are_counted_once_each_and_only_those_that_are_wanted() {
+    let report = &newest().trial("waits")[0];
+    println!("{report}");
+    let number = |key: &str| report[key].as_u64().unwrap();
+    assert!((number("naps")..number("naps") + 20).contains(&number("waits")), "{report}");
+    assert!(number("max_ns") > 0 && number("sum_ns") >= number("max_ns"), "{report}");
+    assert_eq!(number("of_nobody"), 0, "{report}");
+}

@@ -1,0 +1,256 @@
+//! Algorithm 2 of papers/002, section 4.1, on the kernel of this machine, under whichever scheduler.
+//!
+//! A look at the run queues costs a few instructions per CPU. Only if a CPU is idle while a task waits that could use it, and
+//! is so still a moment later, is everything recorded that happens in M, and looked through; and only if that did not help, and
+//! the run queues are still like that afterwards, is it a finding. Otherwise nothing hangs on the kernel.
+
+use std::{fmt, time::Duration};
+
+use ekiden::CpuMask;
+use ekiden_check::{Checker, Limits, TaskName, Waste, Whereabouts};
+use ekiden_trace::{Header, Trace, What};
+use serde::Serialize;
+
+use crate::{Recorder, Result, sysfs};
+
+/// Memory for what happens while a suspicion is watched.
+const RING_BYTES: u32 = 32 << 20;
+
+/// Evidence beyond the time that makes it one, as in papers/002.
+const EVIDENCE: Duration = Duration::from_millis(20);
+
+/// Within a recording, the check looks for when it began this often.
+const STEP_NS: u64 = 5_000_000;
+
+/// How much of the time a CPU has to be idle, and another crowded.
+const MOSTLY: f64 = 0.9;
+
+/// How often to look at the end.
+const TRIES: u32 = 5;
+
+/// Most tasks that a line names.
+const NAMED: usize = 8;
+
+/// Looks for wasted CPUs.
+pub struct LiveChecker {
+    recorder: Recorder,
+    persists: Duration,
+    /// What was done so far.
+    pub counts: LookCounts,
+}
+
+/// What a [`LiveChecker`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LookCounts {
+    /// Looks at the run queues.
+    pub looks: u64,
+    /// Those that found an idle CPU and a waiting task.
+    pub suspicions: u64,
+    /// Those of them that were worth watching.
+    pub watched: u64,
+}
+
+/// CPUs that were idle while tasks waited that could have used them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Who scheduled.
+    pub scheduler: String,
+    /// The idle CPUs.
+    pub idle_cpus: Vec<u32>,
+    /// The CPUs on which tasks waited.
+    pub busy_cpus: Vec<u32>,
+    /// Those that waited at the end.
+    pub waiting: Vec<TaskName>,
+    /// Real-time tasks behind which all of them waited: then it is not the scheduler's fault.
+    pub behind_real_time: Vec<TaskName>,
+    /// Whether it is.
+    pub is_schedulers_fault: bool,
+    /// How long they were watched.
+    pub watched_ms: u64,
+    /// What was lost of the evidence.
+    pub records_lost: u64,
+    /// How often tasks moved meanwhile, none of which helped.
+    pub migrations: u64,
+    /// How often tasks were woken up.
+    pub wakeups: u64,
+    /// How many tasks came.
+    pub forks: u64,
+    /// How many tasks ended.
+    pub exits: u64,
+}
+
+/// A finding, and what happened meanwhile.
+#[derive(Debug)]
+pub struct Evidence {
+    /// What was found.
+    pub finding: Finding,
+    /// Of the trace.
+    pub header: Header,
+    /// What happened, from right after the suspicion on.
+    pub trace: Trace,
+    /// With these, the checks find it in the trace.
+    pub limits: Limits,
+}
+
+/// Waits; whether to go on. A signal ends the wait.
+pub type Pause<'a> = &'a mut dyn FnMut(Duration) -> bool;
+
+impl LiveChecker {
+    /// Loads the programs. A CPU is wasted if it is idle for `persists`, M of papers/002, while tasks wait.
+    ///
+    /// # Errors
+    /// Without privilege, without BTF, and where the kernel does not take the programs.
+    pub fn load(persists: Duration) -> Result<Self> {
+        Ok(Self { recorder: Recorder::load(RING_BYTES)?, persists, counts: LookCounts::default() })
+    }
+
+    /// Looks once, and watches if there is something to watch; then it takes a bit longer than M.
+    ///
+    /// # Errors
+    /// When the kernel does not run the programs.
+    pub fn look(&mut self, pause: Pause<'_>) -> Result<Option<Evidence>> {
+        self.counts.looks += 1;
+        if !self.recorder.look().is_suspicious()? {
+            return Ok(None);
+        }
+        self.counts.suspicions += 1;
+        let Some(before) = self.worth_watching(pause)? else { return Ok(None) };
+        self.counts.watched += 1;
+        self.watch(&before, pause)
+    }
+
+    /// What is wasted, if a CPU is idle after a tenth of M still, and another crowded: most suspicions are over by then.
+    fn worth_watching(&mut self, pause: Pause<'_>) -> Result<Option<Waste>> {
+        let before = self.recorder.look().snapshot(false)?;
+        let Some(waste) = before.waste() else { return Ok(None) };
+        if !pause(self.persists / 10) {
+            return Ok(None);
+        }
+        let now = self.recorder.look().cpus()?;
+        let is_still_idle = |cpu: u32| now.get(cpu as usize).is_some_and(|cpu| cpu.is_idle);
+        let is_still_crowded = |cpu: u32| now.get(cpu as usize).is_some_and(|cpu| cpu.nr_running > 1);
+        let is_worth_it = waste.idle.iter().any(is_still_idle) && waste.busy.iter().any(is_still_crowded);
+        Ok(is_worth_it.then_some(waste))
+    }
+
+    fn watch(&mut self, before: &Waste, pause: Pause<'_>) -> Result<Option<Evidence>> {
+        let Self { recorder, persists, .. } = self;
+        // The checks ask for a name; without one, they would think that nobody is in charge.
+        let header = Header { policy: Some(scheduler()), ..recorder.header("a live machine")? };
+        let mut trace = Trace::new(&header);
+        let mut keep = |record| trace.push(record);
+        recorder.begin(&mut keep)?;
+        // To attach programs keeps kernel threads busy for a moment, just where a CPU was idle.
+        let mut is_whole = pause(*persists / 10);
+        let from_ns = recorder.elapsed_ns()?;
+        // In one piece: whoever gets up meanwhile is in the way of what it looks for.
+        is_whole &= pause(*persists + EVIDENCE);
+        let mut after = recorder.look().snapshot(false)?.waste();
+        // Somebody may run on the idle CPU at this very moment; whether it was idle all in all, the trace knows.
+        for _ in 0..TRIES {
+            if after.is_none() && is_whole {
+                is_whole = pause(*persists / 50);
+                after = recorder.look().snapshot(false)?.waste();
+            }
+        }
+        let lost = recorder.end(&mut keep)?;
+        let limits = Limits { every_ns: STEP_NS, persists_ns: persists.as_nanos() as u64, ..Limits::default() };
+        let finding = after
+            .filter(|_| is_whole)
+            .and_then(|after| judge(&header, &trace, from_ns, before, &after))
+            .map(|finding| Finding { records_lost: lost, ..finding });
+        Ok(finding.map(|finding| Evidence { finding, header, trace, limits }))
+    }
+}
+
+/// A finding, if the trace and the run queues at its two ends agree. The trace alone knows no cpusets, limits and
+/// isolated CPUs; the run queues alone do not know what was between. A kernel thread that runs for a moment on an idle CPU
+/// changes nothing about its being wasted; a waiting task that moves there does.
+fn judge(header: &Header, trace: &Trace, from_ns: u64, before: &Waste, at_end: &Waste) -> Option<Finding> {
+    let mut state = Checker::with(header, Vec::new());
+    let (mut counts, mut last_ns) = ([0; 4], from_ns);
+    let mut idle_ns = vec![0; header.cpus.len()];
+    let mut crowded_ns = idle_ns.clone();
+    let mut helped = CpuMask::new();
+    // A CPU on which nobody runs but this thread is idle as soon as it sleeps.
+    let this = nix::unistd::gettid().as_raw() as u32;
+    for record in trace.records().filter(|record| record.pid != this) {
+        let passed_ns = record.time_ns.saturating_sub(last_ns);
+        for ((cpu, idle_ns), crowded_ns) in state.view().cpus.iter().zip(&mut idle_ns).zip(&mut crowded_ns) {
+            *idle_ns += if cpu.running.is_none() { passed_ns } else { 0 };
+            *crowded_ns += if cpu.waiting.is_empty() { 0 } else { passed_ns };
+        }
+        // Not one that is woken up there: it did not wait.
+        let waited =
+            |pid| state.view().task(pid).is_some_and(|task| matches!(task.whereabouts, Whereabouts::Waiting(_)));
+        if record.what == What::Migrate && waited(record.pid) && before.busy.contains(record.value as u32) {
+            helped.set(record.cpu);
+        }
+        state.record(&record);
+        last_ns = last_ns.max(record.time_ns);
+        let kind = [What::Migrate, What::Wake, What::New, What::Exit].iter().position(|what| *what == record.what);
+        if let Some(kind) = kind.filter(|_| record.time_ns > from_ns) {
+            counts[kind] += 1;
+        }
+    }
+    let mostly = |times_ns: &[u64], cpu: u32| {
+        let time_ns = times_ns.get(cpu as usize).copied().unwrap_or_default();
+        last_ns > from_ns && time_ns as f64 >= MOSTLY * (last_ns - from_ns) as f64
+    };
+    let is_wasted = |cpu: &u32| before.idle.contains(*cpu) && !helped.contains(*cpu) && mostly(&idle_ns, *cpu);
+    let idle_cpus: Vec<u32> = at_end.idle.iter().filter(is_wasted).collect();
+    let is_crowded = |cpu: &u32| before.busy.contains(*cpu) && mostly(&crowded_ns, *cpu);
+    let busy_cpus: Vec<u32> = at_end.busy.iter().filter(is_crowded).collect();
+    if idle_cpus.is_empty() || busy_cpus.is_empty() {
+        return None;
+    }
+    let is_excused = !before.behind.is_empty() && !at_end.behind.is_empty();
+    let [migrations, wakeups, forks, exits] = counts;
+    Some(Finding {
+        scheduler: header.policy.clone().unwrap_or_default(),
+        idle_cpus,
+        busy_cpus,
+        waiting: at_end.waiting.clone(),
+        behind_real_time: if is_excused { at_end.behind.clone() } else { Vec::new() },
+        is_schedulers_fault: !is_excused,
+        watched_ms: (last_ns - from_ns) / 1_000_000,
+        records_lost: 0,
+        migrations,
+        wakeups,
+        forks,
+        exits,
+    })
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cpus = |cpus: &[u32]| cpus.iter().copied().collect::<CpuMask>().to_string();
+        let tasks = |tasks: &[TaskName]| {
+            let names: Vec<String> = tasks.iter().take(NAMED).map(ToString::to_string).collect();
+            let more = tasks.len().saturating_sub(NAMED);
+            names.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+        };
+        write!(
+            f,
+            "under {} CPUs {} were idle for {} ms while on CPUs {} tasks waited that may run there: {}",
+            self.scheduler,
+            cpus(&self.idle_cpus),
+            self.watched_ms,
+            cpus(&self.busy_cpus),
+            tasks(&self.waiting),
+        )?;
+        if !self.is_schedulers_fault {
+            write!(
+                f,
+                "; not the scheduler's fault: they wait behind real-time tasks: {}",
+                tasks(&self.behind_real_time)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Who schedules, in words.
+pub fn scheduler() -> String {
+    sysfs::scheduler().unwrap_or_else(|| "the kernel's own scheduler".into())
+}
