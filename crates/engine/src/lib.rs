@@ -11,6 +11,7 @@ extern crate alloc;
 mod counters;
 mod engine;
 mod fault;
+pub mod groups;
 mod idle;
 mod pick;
 mod seats;
