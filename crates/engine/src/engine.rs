@@ -8,6 +8,7 @@ use ekiden::{Call, Calls, CpuId, Host, Policy, RefusalReason, TaskId};
 
 use crate::counters::{Counters, Cpu, Totals};
 use crate::fault::{Checks, Fault, MISTAKES_ALLOWED, Mistake, MistakeKind, Surprise};
+use crate::groups::{Groups, MAX_GROUPS};
 use crate::idle::IdleCpus;
 use crate::seats::{SEATS, Seat};
 use crate::state::{Phase, State, Transition, UPGRADABLE};
@@ -23,6 +24,7 @@ pub struct Engine {
     pub(crate) default_seat: AtomicU32,
     pub(crate) host: Arc<dyn Host + Send>,
     pub(crate) tasks: TaskTable,
+    pub(crate) groups: Groups,
     pub(crate) idle: Arc<IdleCpus>,
     pub(crate) cpus: Vec<Cpu>,
     /// No policy is left.
@@ -61,6 +63,7 @@ impl Engine {
             default_seat: AtomicU32::new(0),
             host,
             tasks: TaskTable::new(max_tasks),
+            groups: Groups::new(MAX_GROUPS - 1, max_tasks),
             idle,
             cpus,
             faulted: AtomicBool::new(false),
@@ -83,6 +86,11 @@ impl Engine {
     /// The task table.
     pub fn tasks(&self) -> &TaskTable {
         &self.tasks
+    }
+
+    /// The groups of tasks.
+    pub fn groups(&self) -> &Groups {
+        &self.groups
     }
 
     /// The CPUs that run none of our tasks.
@@ -155,6 +163,8 @@ impl Engine {
         const QUEUE_OPEN: u32 = EventKind::QueueOpen as u32;
         const QUEUE_READY: u32 = EventKind::QueueReady as u32;
         const QUEUE_CLOSE: u32 = EventKind::QueueClose as u32;
+        const MOVE: u32 = EventKind::TaskMove as u32;
+        const REFILL: u32 = EventKind::Refill as u32;
         match handling.event.kind {
             INIT => self.task_init(handling),
             ENABLE => self.with_task(handling, Self::task_enable),
@@ -163,6 +173,9 @@ impl Engine {
             SELECT_CPU => self.with_task(handling, Self::select_cpu),
             REFUSED => self.with_task(handling, Self::pick_refused),
             TICK => self.with_task(handling, |engine, handling, task, slot| {
+                if engine.charge(handling, task, slot) {
+                    handling.outcome.kicks.add(handling.event.cpu);
+                }
                 engine.tell_about(handling, Call::TaskTick, task, slot);
                 if UPGRADABLE && engine.order.len() > 1 {
                     engine.take_turns(handling, handling.event.cpu);
@@ -180,7 +193,9 @@ impl Engine {
             QUEUE_OPEN => self.tell(handling, Call::RegisterQueue, &[]),
             QUEUE_READY => self.tell(handling, Call::EnterQueue, payload),
             QUEUE_CLOSE => self.tell(handling, Call::UnregisterQueue, &[]),
-            _ => handling.outcome.status = Status::Invalid as i32,
+            MOVE => self.with_task(handling, Self::task_moves),
+            REFILL => self.refill(handling),
+            _ => self.group_event(handling),
         }
     }
 
@@ -214,6 +229,8 @@ impl Engine {
 
     fn task_enable(&self, handling: &mut Handling<'_>, _task: TaskId, slot: &Slot) {
         self.read_nice(handling.event, slot);
+        // What it ran before is nobody's business.
+        slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
         self.transit(handling.event.cpu, slot, slot.state(), Transition::Enable);
         slot.set_state(slot.state().in_phase(Phase::New));
     }
@@ -225,6 +242,7 @@ impl Engine {
         slot.set_state(seen.issue(Phase::New, seen.cpu()));
         self.take_back(handling, self.seat_of(seen), task, slot);
         self.leaves(slot);
+        self.leave_groups(task);
         self.tasks.remove(task);
     }
 
@@ -236,6 +254,7 @@ impl Engine {
             self.call(handling, seat, &message, &[]);
         }
         self.leaves(slot);
+        self.leave_groups(task);
         self.tasks.remove(task);
     }
 
@@ -261,7 +280,10 @@ impl Engine {
     #[inline]
     fn enqueue(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         let event = handling.event;
-        slot.runtime_ns.store(event.runtime_ns, Relaxed);
+        self.charge(handling, task, slot);
+        if slot.state().phase().is_parked() && self.stays_parked(slot, event.cpu, Phase::Parked) {
+            return;
+        }
         if UPGRADABLE && slot.choice() != slot.state().seat() {
             self.change_policy(handling, task, slot);
         }
@@ -284,7 +306,12 @@ impl Engine {
                 self.transit(event.cpu, slot, seen, Transition::Enqueue);
                 Call::TaskNew
             }
+            // Just released.
+            Phase::Parked | Phase::ParkedByTick => return,
         };
+        if self.groups.allowance_ns(task.slot).is_none() {
+            return self.park(handling, task, slot, call, Phase::Parked);
+        }
         // The state goes first: another CPU may pick the task as soon as the policy knows of it.
         let state = seen.issue(Phase::Ready, event.cpu);
         slot.set_state(state);
@@ -317,8 +344,11 @@ impl Engine {
     #[inline]
     fn block(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         let event = handling.event;
+        self.charge(handling, task, slot);
+        if slot.state().phase().is_parked() && self.parked_sleeps(task, slot) {
+            return;
+        }
         let seen = slot.state();
-        slot.runtime_ns.store(event.runtime_ns, Relaxed);
         match seen.phase() {
             Phase::Running => {
                 slot.set_state(seen.in_phase(Phase::Blocked));
@@ -328,8 +358,9 @@ impl Engine {
                 // It ran behind our back while the kernel bypassed us, and its token is still with the policy.
                 slot.set_state(seen.issue(Phase::Blocked, seen.cpu()));
                 self.take_back(handling, self.seat_of(seen), task, slot);
+                self.groups.sleep(task.slot);
             }
-            Phase::New | Phase::Blocked | Phase::Free => {
+            Phase::New | Phase::Blocked | Phase::Free | Phase::Parked | Phase::ParkedByTick => {
                 self.transit(event.cpu, slot, seen, Transition::Block);
             }
         }
@@ -342,6 +373,7 @@ impl Engine {
             let message = self.message(handling, Call::TaskBlocked, task, slot);
             self.call(handling, seat, &message, &[]);
         }
+        self.groups.sleep(task.slot);
     }
 
     /// The host could not run what was picked: the task waits again, where the kernel has it.
@@ -370,6 +402,7 @@ impl Engine {
 
     fn nice(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         self.read_nice(handling.event, slot);
+        self.groups.set_task_weight(task.slot, slot.weight.load(Relaxed));
         self.tell_about(handling, Call::TaskPrioChanged, task, slot);
     }
 
@@ -388,16 +421,18 @@ impl Engine {
     /// Delivers a call that moves a token into the policy.
     #[inline]
     pub(crate) fn hand_token(&self, handling: &mut Handling<'_>, call: Call, task: TaskId, slot: &Slot, state: State) {
+        self.groups.wake(task.slot, slot.weight.load(Relaxed));
         let mut message = self.message(handling, call, task, slot).with_token(token(task, state));
         message.cpu = state.cpu();
         self.call(handling, self.seat_of(state), &message, &[]);
     }
 
     fn tell_about(&self, handling: &mut Handling<'_>, call: Call, task: TaskId, slot: &Slot) {
-        slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
+        self.charge(handling, task, slot);
         // Of a task that has not waited for a CPU yet, the policy knows nothing.
-        let seat = self.seat_of(slot.state());
-        if seat.calls.has(call) && slot.state().phase() != Phase::New {
+        let state = slot.state();
+        let seat = self.seat_of(state);
+        if seat.calls.has(call) && state.phase() != Phase::New && !state.is_unheard() {
             let message = self.message(handling, call, task, slot);
             self.call(handling, seat, &message, &[]);
         }
@@ -480,7 +515,7 @@ impl Engine {
             token_cpu: 0,
             token_serial: 0,
             runtime_ns: slot.runtime_ns.load(Relaxed),
-            weight: slot.weight.load(Relaxed),
+            weight: self.groups.weight(task.slot, slot.weight.load(Relaxed)),
             nice: slot.nice.load(Relaxed),
             pid: slot.pid.load(Relaxed),
             flags: 0,

@@ -13,6 +13,7 @@ mod engine;
 mod fault;
 pub mod groups;
 mod idle;
+mod limits;
 mod pick;
 mod seats;
 mod state;

@@ -8,6 +8,7 @@ use ekiden::{Call, CpuId, RefusalReason, TaskId};
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
 use crate::fault::MistakeKind;
+use crate::limits::SLICE_NS_MAX;
 use crate::seats::{SEATS, Seat};
 use crate::state::{Phase, State, Transition, UPGRADABLE};
 use crate::table::{Slot, token};
@@ -49,12 +50,12 @@ impl Engine {
             if UPGRADABLE && !self.is_home(seen) {
                 self.settle(handling, handling.event.task, slot);
             } else if seen.phase() == Phase::Running {
+                let task = handling.event.task;
+                self.charge(handling, task, slot);
                 slot.set_state(seen.in_phase(Phase::Blocked));
-                let seat = self.seat_of(seen);
-                if UPGRADABLE && seat.calls.has(Call::TaskBlocked) {
-                    slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
-                    self.slept(handling, seat, handling.event.task, slot);
-                }
+                self.slept(handling, self.seat_of(seen), task, slot);
+            } else if seen.phase().is_parked() {
+                self.parked_sleeps(handling.event.task, slot);
             }
         }
         if UPGRADABLE && self.order.len() > 1 {
@@ -171,9 +172,12 @@ impl Engine {
     fn give_way(&self, handling: &mut Handling<'_>) {
         let event = handling.event;
         let Some(slot) = self.tasks.get(event.task) else { return };
-        slot.runtime_ns.store(event.runtime_ns, Relaxed);
+        self.charge(handling, event.task, slot);
         if UPGRADABLE && !self.is_home(slot.state()) {
             self.settle(handling, event.task, slot);
+        }
+        if slot.state().phase().is_parked() && self.stays_parked(slot, event.cpu, Phase::ParkedByTick) {
+            return;
         }
         if UPGRADABLE && slot.choice() != slot.state().seat() {
             self.change_policy(handling, event.task, slot);
@@ -194,7 +198,12 @@ impl Engine {
                 }
                 return;
             }
+            // Just released.
+            Phase::Parked | Phase::ParkedByTick => return,
         };
+        if self.groups.allowance_ns(event.task.slot).is_none() {
+            return self.park(handling, event.task, slot, call, Phase::ParkedByTick);
+        }
         let state = seen.issue(Phase::ReadyByTick, event.cpu);
         slot.set_state(state);
         self.hand_token(handling, call, event.task, slot, state);
@@ -214,7 +223,11 @@ impl Engine {
         let seen = slot.state();
         let phase = seen.phase();
         let is_good = seen.serial() == raw.serial && raw.cpu == cpu && seen.cpu() == cpu && phase.is_waiting();
-        if !is_good || !slot.try_state(seen, seen.in_phase(Phase::Running)) {
+        let allowance_ns = self.groups.allowance_ns(raw.task.slot);
+        if is_good && allowance_ns.is_none() && self.park_picked(handling, raw.task, slot, seen) {
+            return false;
+        }
+        if !is_good || allowance_ns.is_none() || !slot.try_state(seen, seen.in_phase(Phase::Running)) {
             let reason = if seen.serial() != raw.serial || is_good {
                 RefusalReason::Stale
             } else if !phase.is_waiting() {
@@ -230,6 +243,9 @@ impl Engine {
         outcome.task = raw.task;
         outcome.host_task = slot.host_task.load(Relaxed);
         outcome.slice_ns = reply.slice_ns;
+        if let Some(allowance_ns) = allowance_ns.filter(|ns| *ns < SLICE_NS_MAX) {
+            self.shorten(handling, cpu, allowance_ns);
+        }
         Counters::count(&self.counters(cpu, seat).picks);
         if self.idle.note(cpu, false) {
             self.tell_all(handling, Call::ExitIdle, cpu);

@@ -178,6 +178,13 @@ impl TaskTable {
         (slot.generation.load(Relaxed) == task.generation && !task.is_none()).then_some(slot)
     }
 
+    /// The task in a slot, if there is one.
+    pub(crate) fn in_slot(&self, index: u32) -> Option<(TaskId, &Slot)> {
+        let slot = self.slots.get(index as usize)?;
+        let task = TaskId { slot: index, generation: slot.generation.load(Relaxed) };
+        (task.generation != 0).then_some((task, slot))
+    }
+
     /// Finds a slot for a new task; `None` when the table is full.
     pub(crate) fn insert(&self, host_task: u64, pid: u32) -> Option<TaskId> {
         let index = self.free.lock().pop()?;

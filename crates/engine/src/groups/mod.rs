@@ -82,12 +82,36 @@ struct Node {
     budget: Budget,
 }
 
-/// What is kept of a task.
+/// What is kept of a task, in one word, because it may be released on one CPU while it moves on another: its group, and what it
+/// has added to the load of that, which is 0 if it does not want to run or is in the root.
 #[derive(Debug, Default)]
-struct Member {
-    group: AtomicU32,
-    /// What it has added to the load of its group: 0 if it does not want to run, or is in the root.
-    counted: AtomicU32,
+struct Member(AtomicU64);
+
+impl Member {
+    #[inline]
+    fn group(&self) -> u32 {
+        (self.0.load(Relaxed) >> 32) as u32
+    }
+
+    /// Puts it into a group, and returns where it was and what it had added there.
+    fn enter(&self, group: u32, counted: u32) -> (u32, u32) {
+        let old = self.0.swap(u64::from(group) << 32 | u64::from(counted), Relaxed);
+        ((old >> 32) as u32, old as u32)
+    }
+
+    /// Has it add `counted` to its group, and returns the group and what it had added before.
+    fn count(&self, counted: impl Fn(u32) -> u32) -> (u32, u32, u32) {
+        let mut old = self.0.load(Relaxed);
+        loop {
+            let (group, before) = ((old >> 32) as u32, old as u32);
+            let now = if group == ROOT { 0 } else { counted(before) };
+            let new = u64::from(group) << 32 | u64::from(now);
+            match self.0.compare_exchange_weak(old, new, Relaxed, Relaxed) {
+                Ok(_) => return (group, before, now),
+                Err(seen) => old = seen,
+            }
+        }
+    }
 }
 
 /// What is looked at when groups come and go.
@@ -293,23 +317,24 @@ impl Groups {
 
     /// The task in `slot` is no more.
     pub fn leave(&self, slot: u32) {
-        if self.members[slot as usize].group.load(Relaxed) != ROOT {
+        if self.group_of(slot) != ROOT {
             self.change_group(&mut self.tree.lock(), slot, ROOT, 0);
         }
     }
 
     fn change_group(&self, tree: &mut Tree, slot: u32, group: u32, counted: u32) {
-        self.sleep(slot);
-        let old = self.members[slot as usize].group.swap(group, Relaxed);
+        let counted = if group == ROOT { 0 } else { counted };
+        let (old, before) = self.members[slot as usize].enter(group, counted);
         tree.entries[group as usize].members += u32::from(group != ROOT);
         tree.entries[old as usize].members -= u32::from(old != ROOT);
-        self.wake(slot, counted);
+        self.add_load(old, -i64::from(before));
+        self.add_load(group, i64::from(counted));
         self.free_if_unused(tree, old);
     }
 
     #[inline]
     fn group_of(&self, slot: u32) -> u32 {
-        self.members[slot as usize].group.load(Relaxed)
+        self.members[slot as usize].group()
     }
 
     // ---- weights ----
@@ -361,7 +386,7 @@ impl Groups {
     #[inline]
     pub fn wake(&self, slot: u32, weight: u32) {
         if self.group_of(slot) != ROOT {
-            self.count_member(slot, weight);
+            self.count_member(slot, |_| weight);
         }
     }
 
@@ -369,27 +394,24 @@ impl Groups {
     #[inline]
     pub fn sleep(&self, slot: u32) {
         if self.group_of(slot) != ROOT {
-            self.count_member(slot, 0);
+            self.count_member(slot, |_| 0);
         }
     }
 
     /// The task in `slot`, which weighs `weight` in its group now, wants to run as much as before.
     pub fn set_task_weight(&self, slot: u32, weight: u32) {
-        if self.members[slot as usize].counted.load(Relaxed) != 0 {
-            self.count_member(slot, weight);
-        }
+        self.count_member(slot, |before| if before == 0 { 0 } else { weight });
     }
 
-    fn count_member(&self, slot: u32, weight: u32) {
-        let member = &self.members[slot as usize];
-        let before = member.counted.load(Relaxed);
-        if before != weight {
-            member.counted.store(weight, Relaxed);
-            self.add_load(member.group.load(Relaxed), i64::from(weight) - i64::from(before));
-        }
+    fn count_member(&self, slot: u32, weight: impl Fn(u32) -> u32) {
+        let (group, before, now) = self.members[slot as usize].count(weight);
+        self.add_load(group, i64::from(now) - i64::from(before));
     }
 
     fn add_load(&self, group: u32, more: i64) {
+        if more == 0 {
+            return;
+        }
         let node = &self.nodes[group as usize];
         let before = node.load.fetch_add(more as u64, AcqRel);
         if node.children.load(Relaxed) != 0 {
