@@ -1,6 +1,7 @@
 //! Runs inside the guest of the kernel tests: puts policies into the kernel, has them go wrong, and says what came of
 //! it, one line of JSON per trial.
 
+mod groups;
 mod load;
 mod recordings;
 mod several;
@@ -186,6 +187,15 @@ enum Trial {
         #[arg(long)]
         to: PathBuf,
     },
+    /// Control groups: shares, limits, cpusets, moves.
+    Groups {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The policy; without one, what the kernel's own scheduler makes of it.
+        #[arg(long)]
+        policy: Option<String>,
+    },
     /// Records a thread that sleeps a hundred times.
     Record,
     /// A child of a load.
@@ -221,6 +231,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Flown { modules, to } => recordings::flown(&modules, &to),
         Trial::Switched { modules, to } => recordings::switched(&modules, &to),
         Trial::Woken { modules, to } => recordings::woken(&modules, &to),
+        Trial::Groups { modules, policy } => groups::groups(&modules, policy.as_deref()),
         Trial::Record => trials::record(),
         Trial::Child { what } => load::child(&what),
     }
