@@ -202,7 +202,9 @@ impl Machine {
 
     /// A task sleeps, if it runs.
     fn sleep(&mut self, task: usize) {
-        if let Some(cpu) = (0..self.running.len()).find(|cpu| self.running[*cpu].is_some_and(|(other, _)| other == task)) {
+        if let Some(cpu) =
+            (0..self.running.len()).find(|cpu| self.running[*cpu].is_some_and(|(other, _)| other == task))
+        {
             self.about(EventKind::Block, cpu, task, 0);
             self.running[cpu] = None;
             self.tasks[task].is_asleep = true;

@@ -119,7 +119,8 @@ pub(crate) fn groups(modules: &Path, policy: Option<&str>) -> Result<()> {
 
     let limited = Group::new(root, "limited")?;
     let hogs = [limited.start("spin")?, limited.start("spin")?, limited.start("spin")?];
-    for (quota, what) in [("50000", "half a CPU"), ("150000", "one and a half CPUs"), ("5000", "a twentieth of a CPU")] {
+    for (quota, what) in [("50000", "half a CPU"), ("150000", "one and a half CPUs"), ("5000", "a twentieth of a CPU")]
+    {
         limited.set("cpu.max", &format!("{quota} 100000"))?;
         pause(300);
         let (ran, whole_ns) = used(&[&hogs[0], &hogs[1], &hogs[2]], TIME);
@@ -181,7 +182,10 @@ pub(crate) fn groups(modules: &Path, policy: Option<&str>) -> Result<()> {
         let still_running = session.is_running();
         session.stop();
         ensure!(still_running, "the policy is gone: {status:?}");
-        println!("{}", json!({ "what": "counts", "mistakes": status.counts.mistakes, "surprises": status.counts.surprises }));
+        println!(
+            "{}",
+            json!({ "what": "counts", "mistakes": status.counts.mistakes, "surprises": status.counts.surprises })
+        );
     }
     Ok(())
 }

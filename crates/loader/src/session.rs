@@ -4,8 +4,8 @@ use std::{ffi::c_char, mem::MaybeUninit, os::fd::OwnedFd, path::PathBuf, ptr};
 
 use ekiden::{Call, Calls, abi::ABI_VERSION};
 use libbpf_rs::{
-    btf::{Btf, types},
     Link, OpenObject,
+    btf::{Btf, types},
     skel::{OpenSkel, SkelBuilder},
 };
 
@@ -310,7 +310,8 @@ fn choose_operations(open: &mut OpenEkidenSkel<'_>, calls: Calls, upgradable: bo
 fn leave_out_what_the_kernel_lacks(open: &mut OpenEkidenSkel<'_>) -> Result<()> {
     let btf = Btf::from_vmlinux().map_err(|error| bpf_error("find the operations of sched_ext for", &error))?;
     let known = btf.type_by_name::<types::Struct<'_>>("sched_ext_ops");
-    let has = |name: &str| known.as_ref().is_some_and(|ops| ops.iter().any(|member| member.name == Some(name.as_ref())));
+    let has =
+        |name: &str| known.as_ref().is_some_and(|ops| ops.iter().any(|member| member.name == Some(name.as_ref())));
     let ops = open.struct_ops.ekiden_ops_mut();
     for (name, operation) in [
         ("cgroup_init", &mut ops.cgroup_init),

@@ -123,9 +123,9 @@ impl Budget {
     /// So many tasks want to have a turn.
     pub(super) fn set_crowd(&self, tasks: u32) {
         let Some(Limit { quota_ns, period_ns, .. }) = *self.limit.lock() else { return };
-        let round_ns = u128::from(quota_ns) * u128::from(ROUND_NS) / u128::from(period_ns);
-        let turn_ns = round_ns / u128::from(tasks.max(1));
-        self.turn_ns.store(turn_ns.min(u128::from(u64::MAX)) as u64, Relaxed);
+        // In microseconds, so that the product fits: the kernel has no wider division.
+        let round_us = (quota_ns / 1000).saturating_mul(ROUND_NS / 1000) / (period_ns / 1000).max(1);
+        self.turn_ns.store((round_us / u64::from(tasks.max(1))).saturating_mul(1000), Relaxed);
     }
 }
 
