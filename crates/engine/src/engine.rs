@@ -309,7 +309,7 @@ impl Engine {
             // Just released.
             Phase::Parked | Phase::ParkedByTick => return,
         };
-        if self.groups.allowance_ns(task.slot).is_none() {
+        if self.allowance_ns(task).is_none() {
             return self.park(handling, task, slot, call, Phase::Parked);
         }
         // The state goes first: another CPU may pick the task as soon as the policy knows of it.

@@ -34,6 +34,12 @@ impl Engine {
         charge.is_used_up
     }
 
+    /// How long a task may run at a time; `None` if it has to be parked.
+    #[inline]
+    pub(crate) fn allowance_ns(&self, task: TaskId) -> Option<u64> {
+        self.groups.allowance_ns(task.slot, || self.host.now_ns())
+    }
+
     /// The task comes to wait for a CPU, which the policy would hear of by `call`, and has no time to run. The caller has found
     /// out that it is not parked yet.
     #[cold]
@@ -45,7 +51,7 @@ impl Engine {
         if has_run {
             self.slept(handling, self.seat_of(seen), task, slot);
         }
-        if !self.groups.park(task.slot, has_run) {
+        if !self.groups.park(task.slot, has_run, self.host.now_ns()) {
             self.release(handling, task.slot);
         }
     }
@@ -58,7 +64,7 @@ impl Engine {
             return false;
         }
         self.slept(handling, self.seat_of(seen), task, slot);
-        if !self.groups.park(task.slot, false) {
+        if !self.groups.park(task.slot, false, self.host.now_ns()) {
             self.release(handling, task.slot);
         }
         true
@@ -109,7 +115,7 @@ impl Engine {
             }
             let seen = slot.state();
             // There may be another limit.
-            if self.groups.allowance_ns(index).is_none() && self.groups.park(index, false) {
+            if self.allowance_ns(task).is_none() && self.groups.park(index, false, self.host.now_ns()) {
                 return;
             }
             let phase = match seen.phase() {

@@ -201,7 +201,7 @@ impl Engine {
             // Just released.
             Phase::Parked | Phase::ParkedByTick => return,
         };
-        if self.groups.allowance_ns(event.task.slot).is_none() {
+        if self.allowance_ns(event.task).is_none() {
             return self.park(handling, event.task, slot, call, Phase::ParkedByTick);
         }
         let state = seen.issue(Phase::ReadyByTick, event.cpu);
@@ -223,7 +223,7 @@ impl Engine {
         let seen = slot.state();
         let phase = seen.phase();
         let is_good = seen.serial() == raw.serial && raw.cpu == cpu && seen.cpu() == cpu && phase.is_waiting();
-        let allowance_ns = self.groups.allowance_ns(raw.task.slot);
+        let allowance_ns = self.allowance_ns(raw.task);
         if is_good && allowance_ns.is_none() && self.park_picked(handling, raw.task, slot, seen) {
             return false;
         }

@@ -263,16 +263,16 @@ fn what_is_used_in_excess_is_missing_in_the_next_period() {
     groups.create(2, Some(ROOT));
     groups.enter(0, 2, NICE_0);
     groups.set_limit(2, limit_ms(10, 100, 0), 0);
-    assert_eq!(groups.allowance_ns(0), Some(10 * MS));
+    assert_eq!(groups.allowance_ns(0, || 0), Some(10 * MS));
     let charge = groups.charge(0, 14 * MS, || 20 * MS);
     assert_eq!((charge.is_used_up, charge.refill_at_ns), (true, Some(100 * MS)));
-    assert_eq!(groups.allowance_ns(0), None);
-    assert!(groups.park(0, true));
+    assert_eq!(groups.allowance_ns(0, || 0), None);
+    assert!(groups.park(0, true, 0));
     // Another CPU finds out, too, and need not see to it again.
     assert_eq!(groups.charge(0, MS, || 21 * MS).refill_at_ns, None);
     assert_eq!(groups.refill(100 * MS), None);
     assert_eq!(groups.next_released(), Some(0));
-    assert_eq!(groups.allowance_ns(0), Some(5 * MS));
+    assert_eq!(groups.allowance_ns(0, || 0), Some(5 * MS));
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_group_that_owes_more_than_a_quota_waits_for_more_than_one_period() {
     groups.enter(0, 2, NICE_0);
     groups.set_limit(2, limit_ms(10, 100, 0), 0);
     assert!(groups.charge(0, 35 * MS, || 40 * MS).is_used_up);
-    assert!(groups.park(0, true));
+    assert!(groups.park(0, true, 0));
     assert_eq!(groups.refill(100 * MS), Some(200 * MS));
     assert_eq!(groups.next_released(), None);
     assert_eq!(groups.refill(200 * MS), Some(300 * MS));
@@ -300,8 +300,8 @@ fn the_limit_of_a_group_above_holds_too() {
     groups.enter(0, 3, NICE_0);
     groups.enter(1, 2, NICE_0);
     assert!(groups.charge(1, 10 * MS, || 10 * MS).is_used_up);
-    assert_eq!(groups.allowance_ns(0), None);
-    assert!(groups.park(0, false));
+    assert_eq!(groups.allowance_ns(0, || 0), None);
+    assert!(groups.park(0, false, 0));
     // The nearer limit is renewed; that is not what it waits for.
     assert_eq!(groups.refill(50 * MS), Some(100 * MS));
     assert_eq!(groups.next_released(), None);
@@ -316,11 +316,11 @@ fn whoever_is_parked_is_released_when_the_limit_goes() {
     groups.enter(0, 2, NICE_0);
     groups.set_limit(2, limit_ms(10, 100, 0), 0);
     assert!(groups.charge(0, 20 * MS, || 20 * MS).is_used_up);
-    assert!(groups.park(0, true));
+    assert!(groups.park(0, true, 0));
     groups.set_limit(2, None, 30 * MS);
     assert_eq!(groups.next_released(), Some(0));
-    assert_eq!((groups.is_limited(0), groups.allowance_ns(0)), (false, Some(u64::MAX)));
-    assert!(!groups.park(0, true));
+    assert_eq!((groups.is_limited(0), groups.allowance_ns(0, || 0)), (false, Some(u64::MAX)));
+    assert!(!groups.park(0, true, 0));
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn a_task_that_dies_while_it_is_parked_is_not_released() {
     groups.enter(0, 2, 0);
     groups.enter(1, 2, 0);
     assert!(groups.charge(0, 20 * MS, || 20 * MS).is_used_up);
-    assert!(groups.park(0, true) && groups.park(1, true));
+    assert!(groups.park(0, true, 0) && groups.park(1, true, 0));
     groups.unpark(0);
     groups.leave(0);
     assert_eq!(groups.refill(300 * MS), None);
@@ -360,7 +360,7 @@ proptest! {
                 left_ms = (left_ms + quota_ms as i64).min((quota_ms + burst_ms) as i64);
             }
             groups.refill(now_ms * MS);
-            if groups.allowance_ns(0).is_some() {
+            if groups.allowance_ns(0, || 0).is_some() {
                 left_ms -= run_ms as i64;
                 let charge = groups.charge(0, run_ms * MS, || now_ms * MS);
                 prop_assert_eq!(charge.is_used_up, left_ms <= 0);
@@ -405,7 +405,7 @@ impl Machine {
 
     fn park(&mut self, task: u32, served: bool) {
         self.groups.sleep(task);
-        if !self.groups.park(task, served) {
+        if !self.groups.park(task, served, self.now_ns) {
             self.groups.wake(task, NICE_0);
             self.queue.push_back(task);
         }
@@ -413,7 +413,7 @@ impl Machine {
 
     fn pick(&mut self, cpu: usize) {
         while let Some(task) = self.queue.pop_front() {
-            let Some(allowance_ns) = self.groups.allowance_ns(task) else {
+            let Some(allowance_ns) = self.groups.allowance_ns(task, || self.now_ns) else {
                 self.park(task, false);
                 continue;
             };
@@ -446,7 +446,7 @@ impl Machine {
             self.refill_at_ns = self.groups.refill(self.now_ns);
             while let Some(task) = self.groups.next_released() {
                 self.groups.wake(task, NICE_0);
-                if self.groups.allowance_ns(task).is_none() {
+                if self.groups.allowance_ns(task, || self.now_ns).is_none() {
                     self.park(task, false);
                 } else {
                     self.queue.push_back(task);
@@ -522,6 +522,25 @@ fn many_tasks_with_little_time_all_have_their_turn() {
     assert!((1_000 * MS).abs_diff(used_ns) <= 60 * MS, "used {} ms instead of 1,000", used_ns / MS);
     assert!(machine.ran_ns.iter().all(|ran_ns| *ran_ns > 0));
     assert!(machine.wait_ns_max < 9_000 * MS, "a task waited for {} ms", machine.wait_ns_max / MS);
+}
+
+#[test]
+fn a_task_that_others_of_its_group_leave_no_time_has_a_turn_all_the_same() {
+    let groups = groups(2);
+    groups.create(2, Some(ROOT));
+    groups.set_limit(2, limit_ms(10, 100, 0), 0);
+    groups.enter(0, 2, 0);
+    groups.enter(1, 2, 0);
+    // One task uses up each period before the other is picked.
+    for period in 0..60 {
+        let now_ns = (1 + period) * 100 * MS;
+        groups.refill(now_ns);
+        while groups.next_released().is_some() {}
+        let _ = groups.charge(0, 10 * MS, || now_ns);
+        let turn = groups.allowance_ns(1, || now_ns);
+        assert_eq!(turn.is_some(), period >= 50, "in period {period}");
+        assert!(groups.park(1, false, now_ns));
+    }
 }
 
 #[test]

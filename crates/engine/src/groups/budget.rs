@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use spin::mutex::SpinMutex;
 
 /// A task whose group has hardly any time left runs that long at least; the excess is missing later.
-const TURN_NS_MIN: u64 = 50_000;
+pub(super) const TURN_NS_MIN: u64 = 50_000;
 
 /// In that time, all tasks that wait for a group's time are to have a turn, however little time that is. sched_ext throws a
 /// scheduler out when a task has waited for more than twice as long.

@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use spin::mutex::SpinMutex;
 
 pub use budget::Limit;
-use budget::{Budget, Spent};
+use budget::{Budget, Spent, TURN_NS_MIN};
 use parking::Parking;
 
 /// How many groups an engine has room for, with that of the root.
@@ -46,6 +46,11 @@ const ROOT: u32 = 0;
 
 /// A share has so many binary places.
 const PLACES: u32 = 16;
+
+/// A task that has been parked for so long without a turn has one although there is no time: others of its group may have
+/// been faster each time, under a policy that has it wait for long. The time is missing later, so that the limit holds.
+/// sched_ext throws a scheduler out when a task has waited for twice as long.
+const OVERDUE_NS: u64 = 5_000_000_000;
 
 /// So many bits of a kept share count the changes.
 const VERSION_BITS: u32 = 31;
@@ -83,9 +88,10 @@ struct Node {
 }
 
 /// What is kept of a task, in one word, because it may be released on one CPU while it moves on another: its group, and what it
-/// has added to the load of that, which is 0 if it does not want to run or is in the root.
+/// has added to the load of that, which is 0 if it does not want to run or is in the root. Besides, since when it has been
+/// parked without having run in between; 0 if it is not, or has.
 #[derive(Debug, Default)]
-struct Member(AtomicU64);
+struct Member(AtomicU64, AtomicU64);
 
 impl Member {
     #[inline]
@@ -327,6 +333,7 @@ impl Groups {
         let (old, before) = self.members[slot as usize].enter(group, counted);
         tree.entries[group as usize].members += u32::from(group != ROOT);
         tree.entries[old as usize].members -= u32::from(old != ROOT);
+        self.members[slot as usize].1.store(0, Relaxed);
         self.add_load(old, -i64::from(before));
         self.add_load(group, i64::from(counted));
         self.free_if_unused(tree, old);
@@ -478,6 +485,7 @@ impl Groups {
     }
 
     fn charge_limited(&self, slot: u32, ran_ns: u64, now_ns: u64) -> Charge {
+        self.members[slot as usize].1.store(0, Relaxed);
         let mut charge = Charge::default();
         for group in self.limiters(slot) {
             let Spent { is_used_up, refill_at_ns } = self.nodes[group as usize].budget.spend(ran_ns, now_ns);
@@ -487,29 +495,43 @@ impl Groups {
         charge
     }
 
-    /// How long the task in `slot` may run at a time; `None` if it has to be parked. `u64::MAX` without a limit.
+    /// How long the task in `slot` may run at a time; `None` if it has to be parked. `u64::MAX` without a limit. The time is
+    /// asked for only if the task has been parked.
     #[inline]
-    pub fn allowance_ns(&self, slot: u32) -> Option<u64> {
+    pub fn allowance_ns(&self, slot: u32, now_ns: impl FnOnce() -> u64) -> Option<u64> {
         if !self.is_limited(slot) {
             return Some(u64::MAX);
         }
         let mut allowance_ns = u64::MAX;
         for group in self.limiters(slot) {
-            allowance_ns = allowance_ns.min(self.nodes[group as usize].budget.allowance_ns()?);
+            match self.nodes[group as usize].budget.allowance_ns() {
+                Some(of_group_ns) => allowance_ns = allowance_ns.min(of_group_ns),
+                None => return self.is_overdue(slot, now_ns).then_some(TURN_NS_MIN),
+            }
         }
         Some(allowance_ns)
+    }
+
+    /// Whether the task in `slot` has been parked for so long that it is to run although there is no time.
+    fn is_overdue(&self, slot: u32, now_ns: impl FnOnce() -> u64) -> bool {
+        let since_ns = self.members[slot as usize].1.load(Relaxed);
+        since_ns != 0 && now_ns().saturating_sub(since_ns) >= OVERDUE_NS
     }
 
     /// Parks the task in `slot` until there is CPU time for it; false if there is some now. Those that are `served`, because
     /// they have run since they were released, come after those that are not, and those behind them stay in order.
     ///
     /// The task must not be [waking](Self::wake): it counts for nothing while it is parked.
-    pub fn park(&self, slot: u32, served: bool) -> bool {
+    pub fn park(&self, slot: u32, served: bool, now_ns: u64) -> bool {
         let mut parking = self.parking.lock();
         // Refills take this lock, too: either it is seen here that there is time, or the refill finds the task.
         let Some(group) = self.limiters(slot).find(|group| self.nodes[*group as usize].budget.is_throttled()) else {
             return false;
         };
+        let since_ns = &self.members[slot as usize].1;
+        if served || since_ns.load(Relaxed) == 0 {
+            since_ns.store(now_ns.max(1), Relaxed);
+        }
         parking.park(slot, group, served);
         true
     }
@@ -533,7 +555,10 @@ impl Groups {
             }
             match budget.refill(now_ns) {
                 None => self.let_go(group),
-                next_ns => again_at_ns = earlier(again_at_ns, next_ns),
+                next_ns => {
+                    self.let_overdue_go(group, now_ns);
+                    again_at_ns = earlier(again_at_ns, next_ns);
+                }
             }
         }
         again_at_ns
@@ -546,6 +571,14 @@ impl Groups {
         budget.unthrottle();
         let released = parking.release(group);
         budget.set_crowd(released);
+    }
+
+    /// Whoever was parked for the time of `group` and is overdue is released.
+    fn let_overdue_go(&self, group: u32, now_ns: u64) {
+        let mut parking = self.parking.lock();
+        while let Some(slot) = parking.first(group).filter(|slot| self.is_overdue(*slot, || now_ns)) {
+            parking.release_one(slot);
+        }
     }
 
     /// The slot of a task that was parked and is not any more, in the order in which they are to have their turns. Its limits

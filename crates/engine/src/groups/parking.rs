@@ -91,6 +91,17 @@ impl Parking {
         count
     }
 
+    /// Who is released next of a group's tasks.
+    pub(super) fn first(&self, group: u32) -> Option<u32> {
+        let firsts = [2 * group, 2 * group + 1].map(|queue| self.queues[queue as usize].first);
+        firsts.into_iter().find(|slot| *slot != NONE)
+    }
+
+    pub(super) fn release_one(&mut self, slot: u32) {
+        self.take_out(slot);
+        self.append(slot, RELEASED);
+    }
+
     pub(super) fn next_released(&mut self) -> Option<u32> {
         self.pop(RELEASED)
     }
