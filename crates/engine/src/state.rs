@@ -120,6 +120,7 @@ pub const TRANSITIONS: &[(Phase, Transition, Phase)] = &[
     (Phase::ReadyByTick, Transition::Depart, Phase::Free),
     (Phase::Running, Transition::Depart, Phase::Free),
     (Phase::Blocked, Transition::Depart, Phase::Free),
+    // By tick, if it has not left its CPU.
     (Phase::New, Transition::Park, Phase::Parked),
     (Phase::Blocked, Transition::Park, Phase::Parked),
     (Phase::Running, Transition::Park, Phase::Parked),

@@ -366,7 +366,8 @@ fn checks_can_stop_the_machine() {
 /// The table in ARCHITECTURE.md is what the code says.
 #[test]
 fn the_table_of_states_in_the_documents_is_that_of_the_code() {
-    let phases = [Phase::Free, Phase::New, Phase::Ready, Phase::ReadyByTick, Phase::Running, Phase::Blocked];
+    use Phase::*;
+    let phases = [Free, New, Ready, ReadyByTick, Running, Blocked, Parked, ParkedByTick];
     let transitions = [
         Transition::Enable,
         Transition::Enqueue,
@@ -375,6 +376,8 @@ fn the_table_of_states_in_the_documents_is_that_of_the_code() {
         Transition::Refuse,
         Transition::Block,
         Transition::Depart,
+        Transition::Park,
+        Transition::Release,
     ];
     let row = |cells: Vec<&str>| format!("| {} |", cells.join(" | "));
     let head = row(["from"].into_iter().chain(transitions.map(Transition::name)).collect());

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use ekiden_loader::{Session, Status};
 use serde_json::json;
 
-use crate::load::{Worker, pause};
+use crate::load::{Worker, pause, pipe_round_trip_ns};
 use crate::trials::config;
 
 /// A control group that is gone when this is; workers in it must be gone before.
@@ -187,5 +187,28 @@ pub(crate) fn groups(modules: &Path, policy: Option<&str>) -> Result<()> {
             json!({ "what": "counts", "mistakes": status.counts.mistakes, "surprises": status.counts.surprises })
         );
     }
+    Ok(())
+}
+
+/// What a round trip through two pipes costs between two tasks in the root, and in two of a hundred groups that all have limits.
+/// Guest nanoseconds are instructions.
+pub(crate) fn group_costs(modules: &Path, policy: Option<&str>) -> Result<()> {
+    let root = Path::new("/sys/fs/cgroup");
+    write(&root.join("cgroup.subtree_control"), "+cpu")?;
+    let session = policy.map(|policy| Session::start(&config(modules, policy))).transpose()?;
+    let mut best_ns = [u64::MAX; 3];
+    for _ in 0..3 {
+        best_ns[0] = best_ns[0].min(pipe_round_trip_ns([root, root])?);
+        let groups = (0..100).map(|number| Group::new(root, &format!("crowd{number}"))).collect::<Result<Vec<_>>>()?;
+        groups.iter().try_for_each(|group| group.set("cpu.max", "190000 100000"))?;
+        best_ns[1] = best_ns[1].min(pipe_round_trip_ns([&groups[10].0, &groups[10].0])?);
+        best_ns[2] = best_ns[2].min(pipe_round_trip_ns([&groups[20].0, &groups[80].0])?);
+    }
+    if let Some(session) = session {
+        session.check()?;
+        session.stop();
+    }
+    let [none_ns, same_ns, two_ns] = best_ns;
+    println!("{}", json!({ "none_ns": none_ns, "one_group_ns": same_ns, "two_groups_ns": two_ns }));
     Ok(())
 }

@@ -196,6 +196,15 @@ enum Trial {
         #[arg(long)]
         policy: Option<String>,
     },
+    /// What a round trip through pipes costs with and without control groups.
+    GroupCosts {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The policy; without one, the kernel's own scheduler.
+        #[arg(long)]
+        policy: Option<String>,
+    },
     /// Records a thread that sleeps a hundred times.
     Record,
     /// A child of a load.
@@ -232,6 +241,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Switched { modules, to } => recordings::switched(&modules, &to),
         Trial::Woken { modules, to } => recordings::woken(&modules, &to),
         Trial::Groups { modules, policy } => groups::groups(&modules, policy.as_deref()),
+        Trial::GroupCosts { modules, policy } => groups::group_costs(&modules, policy.as_deref()),
         Trial::Record => trials::record(),
         Trial::Child { what } => load::child(&what),
     }

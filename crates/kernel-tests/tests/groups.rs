@@ -38,3 +38,13 @@ fn shares_and_limits_of_control_groups_hold_under_a_policy() {
     let counts = find(&reports, "counts");
     assert_eq!((&counts["mistakes"], &counts["surprises"]), (&0.into(), &0.into()), "{counts}");
 }
+
+#[test]
+fn control_groups_with_limits_cost_next_to_nothing() {
+    let report = &newest().trial("group-costs --modules /lab --policy wfq")[0];
+    println!("{report}");
+    let ratio = |key: &str| report[key].as_f64().unwrap() / report["none_ns"].as_f64().unwrap();
+    for key in ["one_group_ns", "two_groups_ns"] {
+        assert!(ratio(key) <= 1.05, "{key}: {} times as much as without: {report}", ratio(key));
+    }
+}
