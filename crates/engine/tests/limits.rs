@@ -297,6 +297,26 @@ fn a_task_that_leaves_its_group_while_it_is_parked_goes_on_at_once() {
 }
 
 #[test]
+fn a_task_that_is_parked_when_its_policy_goes_is_released_to_another() {
+    let mut machine = Machine::new::<Fifo>(1);
+    machine.group(EventKind::GroupCreate, [2, ROOT]);
+    machine.limit(2, 10, 1_000);
+    let task = machine.spawn(2);
+    machine.run_ms(100);
+    let env = Env::new(Topology::flat(1), 64, Wfq::PARAMS, "").unwrap();
+    let policy = Box::new(Adapter::<Wfq>::new(&env, machine.clock.clone()));
+    assert!(machine.engine.add(policy, true, &mut Outcome::default()).is_ok());
+    machine.engine.remove(0);
+    assert_eq!(machine.engine.introduce(0, 64, &mut Outcome::default()), None);
+    assert_eq!(machine.phase(task), Phase::Parked);
+    let before_ms = machine.ran_ms(task);
+    machine.run_ms(1_000);
+    assert!(machine.ran_ms(task) > before_ms);
+    assert_eq!(machine.engine.seats().map(|seat| (seat.seat, seat.tasks)).collect::<Vec<_>>(), [(1, 1)]);
+    machine.check();
+}
+
+#[test]
 fn a_group_that_is_idle_gets_next_to_nothing_beside_another() {
     let mut machine = Machine::new::<Wfq>(1);
     machine.group(EventKind::GroupCreate, [2, ROOT]);
