@@ -270,9 +270,12 @@ fn what_is_used_in_excess_is_missing_in_the_next_period() {
     assert!(groups.park(0, true, 0));
     // Another CPU finds out, too, and need not see to it again.
     assert_eq!(groups.charge(0, MS, || 21 * MS).refill_at_ns, None);
-    assert_eq!(groups.refill(100 * MS), None);
+    assert_eq!(groups.refill(100 * MS), Some(200 * MS));
     assert_eq!(groups.next_released(), Some(0));
     assert_eq!(groups.allowance_ns(0, || 0), Some(5 * MS));
+    // In the next period nothing is used, and after that nobody has to look.
+    assert_eq!((groups.refill(200 * MS), groups.refill(300 * MS)), (None, None));
+    assert_eq!(groups.charge(0, MS, || 340 * MS).refill_at_ns, Some(400 * MS));
 }
 
 #[test]
@@ -286,7 +289,7 @@ fn a_group_that_owes_more_than_a_quota_waits_for_more_than_one_period() {
     assert_eq!(groups.refill(100 * MS), Some(200 * MS));
     assert_eq!(groups.next_released(), None);
     assert_eq!(groups.refill(200 * MS), Some(300 * MS));
-    assert_eq!(groups.refill(300 * MS), None);
+    assert_eq!(groups.refill(300 * MS), Some(400 * MS));
     assert_eq!(groups.next_released(), Some(0));
 }
 
@@ -305,7 +308,7 @@ fn the_limit_of_a_group_above_holds_too() {
     // The nearer limit is renewed; that is not what it waits for.
     assert_eq!(groups.refill(50 * MS), Some(100 * MS));
     assert_eq!(groups.next_released(), None);
-    assert_eq!(groups.refill(100 * MS), None);
+    assert_eq!(groups.refill(100 * MS), Some(200 * MS));
     assert_eq!(groups.next_released(), Some(0));
 }
 
@@ -334,7 +337,7 @@ fn a_task_that_dies_while_it_is_parked_is_not_released() {
     assert!(groups.park(0, true, 0) && groups.park(1, true, 0));
     groups.unpark(0);
     groups.leave(0);
-    assert_eq!(groups.refill(300 * MS), None);
+    assert_eq!(groups.refill(300 * MS), Some(400 * MS));
     assert_eq!((groups.next_released(), groups.next_released()), (Some(1), None));
 }
 

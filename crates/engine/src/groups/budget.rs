@@ -34,6 +34,11 @@ pub(super) struct Budget {
     turn_ns: AtomicU64,
     /// Nothing is left, and tasks are parked until there is. Only cleared with the lock of the parking.
     throttled: AtomicBool,
+    /// Something was used since the last period that nothing was used in: `refill` will be called at the end of this one.
+    /// So nobody who spends has to ask for the time.
+    active: AtomicBool,
+    /// What was left when this period began.
+    begun_ns: AtomicI64,
     /// Taken to change any but the time that is left.
     limit: SpinMutex<Option<Limit>>,
     limited: AtomicBool,
@@ -42,7 +47,7 @@ pub(super) struct Budget {
 /// What follows from spending.
 pub(super) struct Spent {
     pub(super) is_used_up: bool,
-    /// The end of the period, for whoever has used up its time.
+    /// The end of the period, for whoever is the first to spend.
     pub(super) refill_at_ns: Option<u64>,
 }
 
@@ -54,6 +59,7 @@ impl Budget {
         if let Some(Limit { quota_ns, period_ns, .. }) = limit {
             self.left_ns.store(signed(quota_ns), Relaxed);
             self.end_ns.store(now_ns.saturating_add(period_ns), Relaxed);
+            self.begun_ns.store(signed(quota_ns), Relaxed);
             self.turn_ns.store(u64::MAX, Relaxed);
         }
         self.limited.store(limit.is_some(), Release);
@@ -82,20 +88,25 @@ impl Budget {
         let more_ns = signed(quota_ns.saturating_mul(periods));
         let renewed = |left_ns: i64| Some(left_ns.saturating_add(more_ns).min(most_ns));
         // It never gives up; others may spend meanwhile.
-        let _ = self.left_ns.fetch_update(AcqRel, Relaxed, renewed);
+        if let Ok(left_ns) = self.left_ns.fetch_update(AcqRel, Relaxed, renewed) {
+            self.begun_ns.store(left_ns.saturating_add(more_ns).min(most_ns), Relaxed);
+        }
         self.end_ns.store(end_ns.saturating_add(periods.saturating_mul(period_ns)), Release);
     }
 
     #[inline]
-    pub(super) fn spend(&self, ran_ns: u64, now_ns: u64) -> Spent {
-        // Who is throttled gets time by `refill`, which also releases those who wait.
-        if now_ns >= self.end_ns.load(Acquire) && !self.is_throttled() {
-            self.renew(now_ns);
+    pub(super) fn spend(&self, ran_ns: u64, now_ns: impl FnOnce() -> u64) -> Spent {
+        let mut refill_at_ns = None;
+        if !self.active.load(Relaxed) && !self.active.swap(true, AcqRel) {
+            self.renew(now_ns());
+            refill_at_ns = Some(self.end_ns.load(Relaxed));
         }
         let ran_ns = signed(ran_ns);
         let is_used_up = self.left_ns.fetch_sub(ran_ns, AcqRel) <= ran_ns;
-        let is_news = is_used_up && !self.throttled.swap(true, AcqRel);
-        Spent { is_used_up, refill_at_ns: is_news.then(|| self.end_ns.load(Relaxed)) }
+        if is_used_up {
+            self.throttled.store(true, Release);
+        }
+        Spent { is_used_up, refill_at_ns }
     }
 
     /// `None` if nothing is left.
@@ -108,11 +119,25 @@ impl Budget {
         Some(left_ns.min(self.turn_ns.load(Relaxed)).max(TURN_NS_MIN))
     }
 
-    /// When there is time again; `None` if there is now.
-    pub(super) fn refill(&self, now_ns: u64) -> Option<u64> {
+    /// Begins a new period, if it is time. When to do so again, which is never if nothing was used; and whether there is time
+    /// now.
+    pub(super) fn refill(&self, now_ns: u64) -> (Option<u64>, bool) {
+        if !self.is_limited() {
+            self.active.store(false, Release);
+            return (None, true);
+        }
+        let left_ns = self.left_ns.load(Acquire);
+        if now_ns >= self.end_ns.load(Acquire) && left_ns > 0 && left_ns == self.begun_ns.load(Relaxed) {
+            // Whoever spends from here on begins anew.
+            self.active.store(false, Release);
+        }
         self.renew(now_ns);
-        let waits = self.is_limited() && self.left_ns.load(Acquire) <= 0;
-        waits.then(|| self.end_ns.load(Relaxed))
+        (self.is_active().then(|| self.end_ns.load(Relaxed)), self.left_ns.load(Acquire) > 0)
+    }
+
+    #[inline]
+    pub(super) fn is_active(&self) -> bool {
+        self.active.load(Acquire)
     }
 
     /// There is time again. The caller holds the lock of the parking.

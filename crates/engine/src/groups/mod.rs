@@ -14,7 +14,7 @@
 //! All memory is taken at the start. A group for which there is no room counts as part of the group above it.
 //!
 //! What a task in a group costs: a few loads, one division, and an atomic addition when it begins or ceases to want to run;
-//! with a limit also the time, an atomic subtraction for each limit, and a timer per period when the time is used up.
+//! with a limit also an atomic subtraction for each limit, and a timer per period in which it is used.
 
 mod budget;
 mod parking;
@@ -475,20 +475,21 @@ impl Groups {
         })
     }
 
-    /// The task in `slot` has used CPU time. The time is asked for only if that is limited.
+    /// The task in `slot` has used CPU time. The time is asked for only if that is limited, and nothing of it was used lately.
     #[inline]
     pub fn charge(&self, slot: u32, ran_ns: u64, now_ns: impl FnOnce() -> u64) -> Charge {
         if ran_ns == 0 || !self.is_limited(slot) {
             return Charge::default();
         }
-        self.charge_limited(slot, ran_ns, now_ns())
+        self.charge_limited(slot, ran_ns, now_ns)
     }
 
-    fn charge_limited(&self, slot: u32, ran_ns: u64, now_ns: u64) -> Charge {
+    fn charge_limited(&self, slot: u32, ran_ns: u64, now_ns: impl FnOnce() -> u64) -> Charge {
+        let mut now_ns = Clock::NotAsked(now_ns);
         self.members[slot as usize].1.store(0, Relaxed);
         let mut charge = Charge::default();
         for group in self.limiters(slot) {
-            let Spent { is_used_up, refill_at_ns } = self.nodes[group as usize].budget.spend(ran_ns, now_ns);
+            let Spent { is_used_up, refill_at_ns } = self.nodes[group as usize].budget.spend(ran_ns, || now_ns.ask());
             charge.is_used_up |= is_used_up;
             charge.refill_at_ns = earlier(charge.refill_at_ns, refill_at_ns);
         }
@@ -541,8 +542,8 @@ impl Groups {
         self.parking.lock().take_out(slot);
     }
 
-    /// Gives groups that are out of CPU time that of a new period, if it is time. Tasks that waited for that are released:
-    /// see [`next_released`](Self::next_released). Returns when it has to be called again; `None` if no group waits.
+    /// Gives groups that have used CPU time that of a new period, if it is time. Tasks that waited for that are released:
+    /// see [`next_released`](Self::next_released). Returns when it has to be called again; `None` if no group uses any.
     ///
     /// Cost: a look at each group.
     pub fn refill(&self, now_ns: u64) -> Option<u64> {
@@ -550,15 +551,18 @@ impl Groups {
         let mut again_at_ns = None;
         for group in 1..untouched {
             let budget = &self.nodes[group as usize].budget;
+            if !budget.is_active() {
+                continue;
+            }
+            let (next_ns, has_time) = budget.refill(now_ns);
+            again_at_ns = earlier(again_at_ns, next_ns);
             if !budget.is_throttled() {
                 continue;
             }
-            match budget.refill(now_ns) {
-                None => self.let_go(group),
-                next_ns => {
-                    self.let_overdue_go(group, now_ns);
-                    again_at_ns = earlier(again_at_ns, next_ns);
-                }
+            if has_time {
+                self.let_go(group);
+            } else {
+                self.let_overdue_go(group, now_ns);
             }
         }
         again_at_ns
@@ -590,6 +594,24 @@ impl Groups {
     /// How many tasks are parked, or released and not asked for.
     pub fn parked(&self) -> u32 {
         self.parking.lock().len()
+    }
+}
+
+/// The time, asked for at most once.
+enum Clock<F> {
+    NotAsked(F),
+    Asked(u64),
+}
+
+impl<F: FnOnce() -> u64> Clock<F> {
+    fn ask(&mut self) -> u64 {
+        if let Clock::NotAsked(ask) = core::mem::replace(self, Clock::Asked(0)) {
+            *self = Clock::Asked(ask());
+        }
+        match self {
+            Clock::Asked(now_ns) => *now_ns,
+            Clock::NotAsked(_) => 0,
+        }
     }
 }
 
