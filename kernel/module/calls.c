@@ -17,6 +17,7 @@ void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct 
 void ekiden_do_arm_timer(u32 cpu, u64 delay_ns);
 int ekiden_do_attach(void);
 void ekiden_do_detach(void);
+void ekiden_do_left(struct ekiden_outcome *outcome);
 
 /* Where the call under way was entered, and its fuel; policy modules look at both (crates/build/src/fuel.rs). */
 DEFINE_PER_CPU(unsigned long, ekiden_guard_sp);
@@ -62,7 +63,7 @@ static __noreturn void leave(void)
 		cpu_relax();
 }
 
-/* A policy that runs has panicked. Its call ends, and the engine goes on without it. */
+/* A policy that runs has panicked. Its call ends, and the engine goes on without it; or, if there is no other, what it was in. */
 static __noreturn void policy_fault(const char *text, size_t len)
 {
 	set_text(this_cpu_ptr(&last_words), text, len);
@@ -89,6 +90,14 @@ void ekiden_c_fault(const char *text, size_t len)
 	leave();
 }
 
+/* Rust has left a call of the engine: the engine has panicked, or the only policy has, which the engine hears now. */
+void ekiden_do_left(struct ekiden_outcome *outcome)
+{
+	if (this_cpu_ptr(&last_words)->len)
+		guarded(ekiden_rs_fell, ekiden_rs_default(), 0, 0, 0, 0);
+	outcome->status = EKIDEN_FAULT;
+}
+
 int ekiden_do_fault_text(char *text, u32 size)
 {
 	size_t len = min_t(size_t, fault_text.len, size - 1);
@@ -106,7 +115,7 @@ void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const v
 
 	local_irq_save(flags);
 	if (unlikely(guarded(ekiden_rs_deliver, event, outcome, payload, len, 0) == LEFT))
-		outcome->status = EKIDEN_FAULT;
+		ekiden_do_left(outcome);
 	local_irq_restore(flags);
 }
 
@@ -272,7 +281,7 @@ static s64 introduce_some(u64 first)
 	s64 next = guarded(ekiden_rs_introduce, first, &outcome, 0, 0, 0);
 
 	if (next == LEFT)
-		outcome.status = EKIDEN_FAULT;
+		ekiden_do_left(&outcome);
 	if (outcome.timer_ns)
 		ekiden_do_arm_timer(smp_processor_id(), outcome.timer_ns);
 	carry_out(&outcome);
@@ -309,8 +318,10 @@ void ekiden_c_policy_fell(u32 number)
 	struct text *words = this_cpu_ptr(&last_words);
 	struct seat *seat = &running.seats[number % EKIDEN_SEATS];
 
-	seat->fault = *words;
-	fault_text = *words;
+	if (!seat->fault.len) {
+		seat->fault = *words;
+		fault_text = *words;
+	}
 	words->len = 0;
 	atomic_set(&rehome.anew, 1);
 	hrtimer_start(&rehome.timer, ns_to_ktime(REHOME_AFTER_NS), HRTIMER_MODE_REL_PINNED_HARD);

@@ -23,12 +23,15 @@
 	push	%r13
 	push	%r14
 	push	%r15
+	pushq	PER_CPU_VAR(ekiden_fuel)
+	movq	$EKIDEN_FUEL, PER_CPU_VAR(ekiden_fuel)
 	pushq	PER_CPU_VAR(ekiden_guard_sp)
 	movq	%rsp, PER_CPU_VAR(ekiden_guard_sp)
 .endm
 
 .macro GUARD_EXIT
 	popq	PER_CPU_VAR(ekiden_guard_sp)
+	popq	PER_CPU_VAR(ekiden_fuel)
 	pop	%r15
 	pop	%r14
 	pop	%r13
@@ -40,24 +43,17 @@
 
 .text
 
-SYM_FUNC_START_LOCAL(guarded)
+/* s64 ekiden_guarded(u64 a, u64 b, u64 c, u64 d, u64 e, ekiden_guarded_fn fn) */
+SYM_FUNC_START(ekiden_guarded)
 	GUARD_ENTER
 	CALL_NOSPEC r9
 	GUARD_EXIT
-SYM_FUNC_END(guarded)
-
-/* s64 ekiden_guarded(u64 a, u64 b, u64 c, u64 d, u64 e, ekiden_guarded_fn fn): every way into a policy */
-SYM_FUNC_START(ekiden_guarded)
-	pushq	PER_CPU_VAR(ekiden_fuel)
-	movq	$EKIDEN_FUEL, PER_CPU_VAR(ekiden_fuel)
-	call	guarded
-	popq	PER_CPU_VAR(ekiden_fuel)
-	RET
 SYM_FUNC_END(ekiden_guarded)
 
 /*
  * s64 ekiden_guarded_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome): the same for the one function
- * that is called at every task switch, the engine's, without payload and without an indirect call.
+ * that is called at every task switch, without payload and without an indirect call. A policy that is the only one is called
+ * on this guard and this fuel.
  */
 SYM_FUNC_START(ekiden_guarded_deliver)
 	GUARD_ENTER

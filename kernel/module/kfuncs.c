@@ -38,6 +38,7 @@ void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct 
 void ekiden_do_arm_timer(u32 cpu, u64 delay_ns);
 int ekiden_do_attach(void);
 void ekiden_do_detach(void);
+void ekiden_do_left(struct ekiden_outcome *outcome);
 int ekiden_do_fault_text(char *text, u32 size);
 int ekiden_register_kfuncs(void);
 
@@ -48,7 +49,7 @@ int ekiden_register_kfuncs(void);
 static __always_inline void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome)
 {
 	if (unlikely(ekiden_guarded_deliver(event, outcome) == LEFT))
-		outcome->status = EKIDEN_FAULT;
+		ekiden_do_left(outcome);
 }
 
 /* Something happened; the outcome says what to do. It comes in zeroed. */

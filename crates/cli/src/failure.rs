@@ -4,7 +4,7 @@ use std::{io, process::ExitCode};
 
 use anyhow::Error;
 use ekiden_build::Error as BuildError;
-use ekiden_loader::LoadError;
+use ekiden_loader::{LoadError, UserError};
 use ekiden_vm::Error as VmError;
 
 /// What `--help` says at its end.
@@ -108,7 +108,9 @@ impl Exit {
             LoadError::NoPolicy(..) | LoadError::NoModule(_) => Self::NoPolicy,
             LoadError::Refused(_) => Self::BadParameters,
             LoadError::ThrownOut(_) => Self::ThrownOut,
-            LoadError::NothingRuns => Self::NothingRuns,
+            LoadError::NothingRuns | LoadError::User(UserError::NothingRuns | UserError::NotLoaded) => {
+                Self::NothingRuns
+            }
             LoadError::CannotTakeOver(_) | LoadError::UpgradeUnderWay | LoadError::NeverQuiet => Self::OldGoesOn,
             LoadError::Io { source, .. } => return Self::of_io(source),
             _ => return None,

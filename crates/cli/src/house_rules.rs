@@ -196,8 +196,9 @@ fn paths_in(text: &str) -> BTreeSet<String> {
 fn is_path(word: &str) -> bool {
     let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
     let first = Path::new(word).iter().next().unwrap_or_default();
-    let inside =
-        ["crates", "kernel", "page", "scripts", "templates", ".ci"].iter().any(|directory| first == *directory);
+    let inside = ["crates", "include", "kernel", "page", "scripts", "templates", ".ci"]
+        .iter()
+        .any(|directory| first == *directory);
     plain && (inside && word.contains('/') || !word.contains('/') && word.ends_with(".md"))
 }
 

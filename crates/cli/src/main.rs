@@ -23,6 +23,7 @@ mod output;
 mod parallel;
 mod policies;
 mod progress;
+mod prometheus;
 mod record;
 mod replay;
 mod reproduce;
@@ -32,6 +33,7 @@ mod signals;
 mod sim;
 mod status;
 mod sweep;
+mod top;
 mod trace;
 mod upgrade;
 mod view;
@@ -86,6 +88,8 @@ enum Command {
     Upgrade(upgrade::Upgrade),
     /// Say what runs, how it fares, and why the last policy was taken out
     Status(status::Status),
+    /// Show what runs and how it fares, again and again
+    Top(top::Top),
     /// Run a command under one of the policies that run
     Exec(exec::Exec),
     /// Give a thread, a program or a control group to one of the policies that run
@@ -137,6 +141,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Run(run) => run.run(),
         Command::Upgrade(upgrade) => upgrade.run(),
         Command::Status(status) => status.run(),
+        Command::Top(top) => top.run(),
         Command::Exec(exec) => exec.run(),
         Command::Attach(attach) => attach.run(),
         Command::Detach(detach) => detach.run(),

@@ -7,39 +7,59 @@ use clap::Args;
 use ekiden_loader::{PolicyStatus, sysfs};
 use serde::Serialize;
 
-use crate::session::LastFault;
+use crate::{prometheus, session::LastFault};
 
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   ekiden status           for people
-  ekiden status --json    for programs: kernel, policy, counters, last fault")]
+  ekiden status --json    for programs: kernel, policy, counters, last fault
+  ekiden status --prometheus | sponge /var/lib/prometheus/node-exporter/ekiden.prom
+                          for node_exporter, which reads the files there (--collector.textfile.directory)
+
+See also: ekiden top")]
 pub(crate) struct Status {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print what Prometheus reads
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
 }
 
+/// What can be said of the scheduler at one moment.
 #[derive(Serialize)]
-struct Everything {
-    sched_ext: SchedExt,
+pub(crate) struct Everything {
+    pub(crate) sched_ext: SchedExt,
     /// What `ekiden.ko` says; absent while it is not loaded.
-    ekiden: Option<ekiden_loader::Status>,
+    pub(crate) ekiden: Option<ekiden_loader::Status>,
     /// Why the last policy was taken out.
-    last_fault: Option<LastFault>,
+    pub(crate) last_fault: Option<LastFault>,
 }
 
-#[derive(Serialize)]
-struct SchedExt {
-    supported: bool,
-    state: Option<String>,
-    scheduler: Option<String>,
-    enable_seq: Option<u64>,
+/// What the kernel says.
+#[derive(Default, Serialize)]
+pub(crate) struct SchedExt {
+    pub(crate) supported: bool,
+    pub(crate) state: Option<String>,
+    pub(crate) scheduler: Option<String>,
+    pub(crate) enable_seq: Option<u64>,
 }
 
-impl Status {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        let everything = Everything {
+impl SchedExt {
+    /// Which scheduler there is.
+    pub(crate) fn in_words(&self) -> String {
+        match (&self.scheduler, &self.state) {
+            (Some(scheduler), _) => format!("{scheduler} (sched_ext)"),
+            (None, Some(state)) => format!("the kernel's own (sched_ext is {state})"),
+            (None, None) => "the kernel's own (this kernel has no sched_ext)".into(),
+        }
+    }
+}
+
+impl Everything {
+    pub(crate) fn read() -> Result<Self> {
+        Ok(Self {
             sched_ext: SchedExt {
                 supported: sysfs::supported(),
                 state: sysfs::state(),
@@ -48,8 +68,16 @@ impl Status {
             },
             ekiden: ekiden_loader::Status::read()?,
             last_fault: LastFault::read(),
-        };
-        if self.json {
+        })
+    }
+}
+
+impl Status {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let everything = Everything::read()?;
+        if self.prometheus {
+            print!("{}", prometheus::text(&everything)?);
+        } else if self.json {
             println!("{}", serde_json::to_string_pretty(&everything)?);
         } else {
             print!("{everything}");
@@ -60,12 +88,7 @@ impl Status {
 
 impl std::fmt::Display for Everything {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let kernel = &self.sched_ext;
-        match (&kernel.scheduler, &kernel.state) {
-            (Some(scheduler), _) => writeln!(f, "scheduler   {scheduler} (sched_ext)")?,
-            (None, Some(state)) => writeln!(f, "scheduler   the kernel's own (sched_ext is {state})")?,
-            (None, None) => writeln!(f, "scheduler   the kernel's own (this kernel has no sched_ext)")?,
-        }
+        writeln!(f, "scheduler   {}", self.sched_ext.in_words())?;
         if let Some(status) = &self.ekiden {
             if status.policies.is_empty() {
                 writeln!(f, "policy      none")?;

@@ -56,6 +56,7 @@ fn every_command_has_help_with_an_example() {
         "bench upgrade",
         "upgrade",
         "status",
+        "top",
         "doctor",
         "demo",
     ];

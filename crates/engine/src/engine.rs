@@ -19,6 +19,9 @@ pub struct Engine {
     pub(crate) seats: [Seat; SEATS],
     /// The seats that are taken, in the order in which their policies are asked; never empty.
     pub(crate) order: Vec<usize>,
+    /// Whether there is more than one, and which is the first: looked at all the time.
+    pub(crate) several: bool,
+    pub(crate) first: usize,
     /// The place of each seat in it.
     pub(crate) rank: [u8; SEATS],
     pub(crate) default_seat: AtomicU32,
@@ -59,6 +62,8 @@ impl Engine {
         let mut engine = Self {
             seats: core::array::from_fn(Seat::free),
             order: Vec::with_capacity(SEATS),
+            several: false,
+            first: 0,
             rank: [0; SEATS],
             default_seat: AtomicU32::new(0),
             host,
@@ -125,7 +130,7 @@ impl Engine {
         let handling = &mut Handling { event, outcome };
         // The three of a task switch first: they are most of what there is.
         if event.kind == EventKind::Enqueue as u32 {
-            self.with_task(handling, Self::enqueue);
+            self.enqueue(handling);
         } else if event.kind == EventKind::Pick as u32 {
             self.pick(handling);
         } else if event.kind == EventKind::Block as u32 {
@@ -173,11 +178,11 @@ impl Engine {
             SELECT_CPU => self.with_task(handling, Self::select_cpu),
             REFUSED => self.with_task(handling, Self::pick_refused),
             TICK => self.with_task(handling, |engine, handling, task, slot| {
-                if engine.charge(handling, task, slot) {
+                if engine.groups.is_active() && engine.ticks_in_group(handling, task, slot) {
                     handling.outcome.kicks.add(handling.event.cpu);
                 }
                 engine.tell_about(handling, Call::TaskTick, task, slot);
-                if UPGRADABLE && engine.order.len() > 1 {
+                if engine.has_several() {
                     engine.take_turns(handling, handling.event.cpu);
                 }
             }),
@@ -278,16 +283,26 @@ impl Engine {
 
     /// The kernel puts a task on the run queue of the event's CPU.
     #[inline]
-    fn enqueue(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        let event = handling.event;
-        self.charge(handling, task, slot);
-        if slot.state().phase().is_parked() && self.stays_parked(slot, event.cpu, Phase::Parked) {
+    fn enqueue(&self, handling: &mut Handling<'_>) {
+        let (event, task) = (handling.event, handling.event.task);
+        let Some(slot) = self.tasks.get(task) else {
+            handling.outcome.status = Status::Invalid as i32;
+            return;
+        };
+        if self.groups.is_active() && self.waits_in_group(handling, task, slot, Phase::Parked) {
             return;
         }
-        if UPGRADABLE && slot.choice() != slot.state().seat() {
-            self.change_policy(handling, task, slot);
+        slot.runtime_ns.store(event.runtime_ns, Relaxed);
+        // Looked at once: this is the busiest of all.
+        let mut seen = slot.state();
+        if UPGRADABLE && !self.is_home(seen) {
+            self.settle(handling, task, slot);
+            seen = slot.state();
         }
-        let seen = slot.state();
+        if self.has_several() && slot.choice() != seen.seat() {
+            self.change_policy(handling, task, slot);
+            seen = slot.state();
+        }
         let seat = self.seat_of(seen);
         let call = match seen.phase() {
             Phase::Blocked => Call::TaskWakeup,
@@ -309,19 +324,19 @@ impl Engine {
             // Just released.
             Phase::Parked | Phase::ParkedByTick => return,
         };
-        if self.allowance_ns(task).is_none() {
-            return self.park(handling, task, slot, call, Phase::Parked);
+        if self.groups.is_active() && !self.admit(handling, task, slot, call, Phase::Parked) {
+            return;
         }
         // The state goes first: another CPU may pick the task as soon as the policy knows of it.
         let state = seen.issue(Phase::Ready, event.cpu);
         slot.set_state(state);
-        self.hand_token(handling, call, task, slot, state);
-        if UPGRADABLE && !self.is_home(slot.state()) {
+        self.hand_token(handling, seat, call, task, slot, state);
+        if self.has_several() && !self.is_home(slot.state()) {
             return self.settle(handling, task, slot);
         }
         if event.flags & enqueue_flags::MAY_PLACE != 0 && self.idle.contains(event.cpu) {
             self.pick_for_idle(handling, seat, event.cpu, task);
-        } else if UPGRADABLE && self.order.len() > 1 {
+        } else if self.has_several() {
             self.overtake(handling, seat, event.cpu);
         }
     }
@@ -344,11 +359,11 @@ impl Engine {
     #[inline]
     fn block(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         let event = handling.event;
-        self.charge(handling, task, slot);
-        if slot.state().phase().is_parked() && self.parked_sleeps(task, slot) {
+        if self.groups.is_active() && self.sleeps_in_group(handling, task, slot) {
             return;
         }
         let seen = slot.state();
+        slot.runtime_ns.store(event.runtime_ns, Relaxed);
         match seen.phase() {
             Phase::Running => {
                 slot.set_state(seen.in_phase(Phase::Blocked));
@@ -373,7 +388,6 @@ impl Engine {
             let message = self.message(handling, Call::TaskBlocked, task, slot);
             self.call(handling, seat, &message, &[]);
         }
-        self.groups.sleep(task.slot);
     }
 
     /// The host could not run what was picked: the task waits again, where the kernel has it.
@@ -402,7 +416,7 @@ impl Engine {
 
     fn nice(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         self.read_nice(handling.event, slot);
-        self.groups.set_task_weight(task.slot, slot.weight.load(Relaxed));
+        self.reweigh_in_group(task, slot);
         self.tell_about(handling, Call::TaskPrioChanged, task, slot);
     }
 
@@ -420,15 +434,25 @@ impl Engine {
 
     /// Delivers a call that moves a token into the policy.
     #[inline]
-    pub(crate) fn hand_token(&self, handling: &mut Handling<'_>, call: Call, task: TaskId, slot: &Slot, state: State) {
-        self.groups.wake(task.slot, slot.weight.load(Relaxed));
+    pub(crate) fn hand_token(
+        &self,
+        handling: &mut Handling<'_>,
+        seat: &Seat,
+        call: Call,
+        task: TaskId,
+        slot: &Slot,
+        state: State,
+    ) {
         let mut message = self.message(handling, call, task, slot).with_token(token(task, state));
         message.cpu = state.cpu();
-        self.call(handling, self.seat_of(state), &message, &[]);
+        self.call(handling, seat, &message, &[]);
     }
 
     fn tell_about(&self, handling: &mut Handling<'_>, call: Call, task: TaskId, slot: &Slot) {
-        self.charge(handling, task, slot);
+        if self.groups.is_active() {
+            self.charge(handling, task, slot);
+        }
+        slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
         // Of a task that has not waited for a CPU yet, the policy knows nothing.
         let state = slot.state();
         let seat = self.seat_of(state);
@@ -515,7 +539,7 @@ impl Engine {
             token_cpu: 0,
             token_serial: 0,
             runtime_ns: slot.runtime_ns.load(Relaxed),
-            weight: self.groups.weight(task.slot, slot.weight.load(Relaxed)),
+            weight: slot.weight.load(Relaxed),
             nice: slot.nice.load(Relaxed),
             pid: slot.pid.load(Relaxed),
             flags: 0,
@@ -526,8 +550,8 @@ impl Engine {
     /// Calls a policy, and takes over what it asks for besides its answer. One that cannot answer is taken out.
     #[inline]
     pub(crate) fn call(&self, handling: &mut Handling<'_>, seat: &Seat, message: &Message, payload: &[u8]) -> Reply {
-        let reply = seat.policy.deliver(message, payload);
-        if UPGRADABLE && self.order.len() > 1 && !is_search(message.call) {
+        let mut reply = seat.policy.deliver(message, payload);
+        if self.has_several() && !is_search(message.call) {
             // After it has heard of it: whoever looks for work meanwhile will look again.
             seat.has_heard();
         }
@@ -535,14 +559,21 @@ impl Engine {
             self.take_over(handling, seat, &reply);
         }
         if !reply.dropped.is_none() {
-            if reply.has_fallen() {
-                self.take_out_of(seat, None);
-                return Reply::default();
-            }
-            let call = Call::from_number(message.call).unwrap_or(Call::PickNextTask);
-            self.reissue(handling, seat, reply.dropped, call);
+            self.dropped(handling, seat, message, &mut reply);
         }
         reply
+    }
+
+    /// Something left the policy's hands besides its answer, or it has not answered at all.
+    #[cold]
+    fn dropped(&self, handling: &mut Handling<'_>, seat: &Seat, message: &Message, reply: &mut Reply) {
+        if reply.has_fallen() {
+            self.take_out_of(seat, None);
+            *reply = Reply::default();
+            return;
+        }
+        let call = Call::from_number(message.call).unwrap_or(Call::PickNextTask);
+        self.reissue(handling, seat, reply.dropped, call);
     }
 
     #[cold]
@@ -626,6 +657,12 @@ impl Engine {
     #[inline]
     pub(crate) fn counters(&self, cpu: CpuId, seat: &Seat) -> &Counters {
         &self.cpu(cpu).counters[seat.index % SEATS]
+    }
+
+    /// Whether there are several policies.
+    #[inline]
+    pub(crate) fn has_several(&self) -> bool {
+        UPGRADABLE && self.several
     }
 
     /// The seat of the policy that has heard of a task in this state.

@@ -15,7 +15,7 @@ use crate::state::{Phase, State, Transition};
 use crate::table::Slot;
 
 /// No slice is longer than that unless the policy says so.
-pub(crate) const SLICE_NS_MAX: u64 = 20_000_000;
+const SLICE_NS_MAX: u64 = 20_000_000;
 
 /// Hosts end slices at their ticks. One that is so short is ended by a timer instead.
 const SLICE_NS_EXACT: u64 = 4_000_000;
@@ -36,14 +36,97 @@ impl Engine {
 
     /// How long a task may run at a time; `None` if it has to be parked.
     #[inline]
-    pub(crate) fn allowance_ns(&self, task: TaskId) -> Option<u64> {
+    fn allowance_ns(&self, task: TaskId) -> Option<u64> {
         self.groups.allowance_ns(task.slot, || self.host.now_ns())
+    }
+
+    /// Works out anew what the policy is told of the weight of a task.
+    fn reweigh(&self, task: TaskId, slot: &Slot) {
+        slot.weight.store(self.groups.weight(task.slot, slot.own_weight.load(Relaxed)), Relaxed);
+    }
+
+    // ---- what the busiest events have to do if there are groups; the engine looks at `Groups::is_active` and does no more if
+    // there are none ----
+
+    /// The task comes to wait for a CPU. True if it is parked, and stays so as `phase`.
+    #[inline(never)]
+    pub(crate) fn waits_in_group(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, phase: Phase) -> bool {
+        self.charge(handling, task, slot);
+        slot.state().phase().is_parked() && self.stays_parked(slot, handling.event.cpu, phase)
+    }
+
+    /// The task comes to wait for a CPU, which the policy is to hear of by `call`. False if it is parked instead, as `phase`.
+    #[inline(never)]
+    pub(crate) fn admit(
+        &self,
+        handling: &mut Handling<'_>,
+        task: TaskId,
+        slot: &Slot,
+        call: Call,
+        phase: Phase,
+    ) -> bool {
+        if self.allowance_ns(task).is_none() {
+            self.park(handling, task, slot, call, phase);
+            return false;
+        }
+        self.wants_to_run(task, slot);
+        true
+    }
+
+    /// The task counts for its group from now on.
+    pub(crate) fn wants_to_run(&self, task: TaskId, slot: &Slot) {
+        self.groups.wake(task.slot, slot.own_weight.load(Relaxed));
+        self.reweigh(task, slot);
+    }
+
+    /// The task goes to sleep, if it has not done so. True if it was parked until now.
+    #[inline(never)]
+    pub(crate) fn sleeps_in_group(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
+        self.charge(handling, task, slot);
+        let phase = slot.state().phase();
+        if phase == Phase::Running {
+            self.groups.sleep(task.slot);
+        }
+        phase.is_parked() && self.parked_sleeps(task, slot)
+    }
+
+    /// The task runs. True if it has to give way.
+    #[inline(never)]
+    pub(crate) fn ticks_in_group(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
+        self.reweigh(task, slot);
+        self.charge(handling, task, slot)
+    }
+
+    /// How long a task that was picked with a good token is to run, where the policy says `slice_ns`; `None` if it is parked
+    /// instead.
+    #[inline(never)]
+    pub(crate) fn slice_in_group(
+        &self,
+        handling: &mut Handling<'_>,
+        task: TaskId,
+        slot: &Slot,
+        seen: State,
+        slice_ns: u64,
+    ) -> Option<u64> {
+        match self.allowance_ns(task) {
+            Some(allowance_ns) if allowance_ns >= SLICE_NS_MAX => Some(slice_ns),
+            Some(allowance_ns) => Some(self.shorten(handling, slice_ns, allowance_ns)),
+            None if self.park_picked(handling, task, slot, seen) => None,
+            // Its token has become worthless, as the engine finds out.
+            None => Some(slice_ns),
+        }
+    }
+
+    /// Somebody has changed what the task weighs in its group.
+    pub(crate) fn reweigh_in_group(&self, task: TaskId, slot: &Slot) {
+        self.groups.set_task_weight(task.slot, slot.own_weight.load(Relaxed));
+        self.reweigh(task, slot);
     }
 
     /// The task comes to wait for a CPU, which the policy would hear of by `call`, and has no time to run. The caller has found
     /// out that it is not parked yet.
     #[cold]
-    pub(crate) fn park(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, call: Call, phase: Phase) {
+    fn park(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, call: Call, phase: Phase) {
         let seen = slot.state();
         self.transit(handling.event.cpu, slot, seen, Transition::Park);
         slot.set_state(seen.parked(phase, handling.event.cpu, call == Call::TaskNew));
@@ -51,6 +134,7 @@ impl Engine {
         if has_run {
             self.slept(handling, self.seat_of(seen), task, slot);
         }
+        self.groups.sleep(task.slot);
         if !self.groups.park(task.slot, has_run, self.host.now_ns()) {
             self.release(handling, task.slot);
         }
@@ -58,12 +142,13 @@ impl Engine {
 
     /// The policy picked a task that has no time to run. False if its token is not good any more.
     #[cold]
-    pub(crate) fn park_picked(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, seen: State) -> bool {
+    fn park_picked(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, seen: State) -> bool {
         let phase = if seen.phase() == Phase::ReadyByTick { Phase::ParkedByTick } else { Phase::Parked };
         if !slot.try_state(seen, seen.parked(phase, seen.cpu(), false)) {
             return false;
         }
         self.slept(handling, self.seat_of(seen), task, slot);
+        self.groups.sleep(task.slot);
         if !self.groups.park(task.slot, false, self.host.now_ns()) {
             self.release(handling, task.slot);
         }
@@ -72,7 +157,7 @@ impl Engine {
 
     /// The kernel has put a parked task on a run queue, or is about to. False if it is not parked any more.
     #[cold]
-    pub(crate) fn stays_parked(&self, slot: &Slot, cpu: CpuId, phase: Phase) -> bool {
+    fn stays_parked(&self, slot: &Slot, cpu: CpuId, phase: Phase) -> bool {
         loop {
             let seen = slot.state();
             if !seen.phase().is_parked() {
@@ -86,7 +171,7 @@ impl Engine {
 
     /// A parked task ran behind our back while the kernel bypassed us, and sleeps. False if it is not parked any more.
     #[cold]
-    pub(crate) fn parked_sleeps(&self, task: TaskId, slot: &Slot) -> bool {
+    fn parked_sleeps(&self, task: TaskId, slot: &Slot) -> bool {
         self.groups.unpark(task.slot);
         loop {
             let seen = slot.state();
@@ -130,10 +215,11 @@ impl Engine {
             }
         };
         let call = if seen.is_unheard() { Call::TaskNew } else { Call::TaskWakeup };
-        self.hand_token(handling, call, task, slot, state);
+        self.wants_to_run(task, slot);
+        self.hand_token(handling, self.seat_of(state), call, task, slot, state);
         if self.idle.contains(state.cpu()) {
             handling.outcome.kicks.add(state.cpu());
-        } else if self.order.len() > 1 {
+        } else if self.has_several() {
             self.overtake(handling, self.seat_of(state), state.cpu());
         }
     }
@@ -152,16 +238,15 @@ impl Engine {
         }
     }
 
-    /// Has a task that is about to run on `cpu` give way after so long.
+    /// Has a task that is about to run give way after `allowance_ns` at the latest. Returns its slice.
     #[cold]
-    pub(crate) fn shorten(&self, handling: &mut Handling<'_>, cpu: CpuId, allowance_ns: u64) {
-        let slice_ns = &mut handling.outcome.slice_ns;
-        *slice_ns = if *slice_ns == 0 { allowance_ns } else { allowance_ns.min(*slice_ns) };
+    fn shorten(&self, handling: &Handling<'_>, slice_ns: u64, allowance_ns: u64) -> u64 {
         if allowance_ns < SLICE_NS_EXACT && handling.event.kind == EventKind::Pick as u32 {
             let at_ns = self.host.now_ns() + allowance_ns;
-            self.cpu(cpu).cut_ns.store(at_ns, Relaxed);
+            self.cpu(handling.event.cpu).cut_ns.store(at_ns, Relaxed);
             self.host.refill_at(at_ns);
         }
+        if slice_ns == 0 { allowance_ns } else { allowance_ns.min(slice_ns) }
     }
 
     /// The time has come that [`Host::refill_at`](ekiden::Host::refill_at) was called for.
@@ -190,7 +275,8 @@ impl Engine {
         let phase = slot.state().phase();
         let wants = phase.is_waiting() || phase == Phase::Running;
         self.groups.unpark(task.slot);
-        self.groups.enter(task.slot, handling.event.args[0], if wants { slot.weight.load(Relaxed) } else { 0 });
+        self.groups.enter(task.slot, handling.event.args[0], if wants { slot.own_weight.load(Relaxed) } else { 0 });
+        self.reweigh(task, slot);
         if phase.is_parked() {
             self.release(handling, task.slot);
         }

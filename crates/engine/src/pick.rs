@@ -8,7 +8,6 @@ use ekiden::{Call, CpuId, RefusalReason, TaskId};
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
 use crate::fault::MistakeKind;
-use crate::limits::SLICE_NS_MAX;
 use crate::seats::{SEATS, Seat};
 use crate::state::{Phase, State, Transition, UPGRADABLE};
 use crate::table::{Slot, token};
@@ -46,23 +45,26 @@ impl Engine {
         if handling.event.flags & pick_flags::PREV_RUNNABLE != 0 {
             self.give_way(handling);
         } else if let Some(slot) = self.tasks.get(handling.event.task) {
+            if self.groups.is_active() {
+                self.sleeps_in_group(handling, handling.event.task, slot);
+            }
             let seen = slot.state();
             if UPGRADABLE && !self.is_home(seen) {
                 self.settle(handling, handling.event.task, slot);
             } else if seen.phase() == Phase::Running {
-                let task = handling.event.task;
-                self.charge(handling, task, slot);
                 slot.set_state(seen.in_phase(Phase::Blocked));
-                self.slept(handling, self.seat_of(seen), task, slot);
-            } else if seen.phase().is_parked() {
-                self.parked_sleeps(handling.event.task, slot);
+                let seat = self.seat_of(seen);
+                if UPGRADABLE && seat.calls.has(Call::TaskBlocked) {
+                    slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
+                    self.slept(handling, seat, handling.event.task, slot);
+                }
             }
         }
-        if UPGRADABLE && self.order.len() > 1 {
+        if self.has_several() {
             return self.pick_of_several(handling, cpu);
         }
-        let seat = &self.seats[self.order[0]];
-        match self.ask(handling, seat, cpu, seat.calls.has(Call::Balance)) {
+        let seat = &self.seats[self.first % SEATS];
+        match self.ask_here(handling, seat, cpu, seat.calls.has(Call::Balance)) {
             Found::Something => {}
             Found::Nothing => self.found_nothing(handling, cpu),
             // Let the kernel do something else, and come back for the rest.
@@ -142,22 +144,28 @@ impl Engine {
         }
     }
 
-    /// Asks one policy.
-    #[inline]
-    fn ask(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, mut balance: bool) -> Found {
+    /// Asks one policy of several.
+    #[inline(never)]
+    fn ask(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, balance: bool) -> Found {
+        self.ask_here(handling, seat, cpu, balance)
+    }
+
+    /// Asks one policy, without a call in between.
+    #[inline(always)]
+    fn ask_here(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, mut balance: bool) -> Found {
         for _ in 0..PICK_ATTEMPTS {
             let mut message = Message::about_cpu(Call::PickNextTask, cpu);
             message.flags = if balance { BALANCE_TOO } else { 0 };
-            let reply = self.call(handling, seat, &message, &[]);
-            if reply.token.is_none() {
+            let Reply { token, task, slice_ns, .. } = self.call(handling, seat, &message, &[]);
+            if token.is_none() {
                 // A task that was brought here is picked next, once.
-                if balance && !reply.task.is_none() && self.bring(handling, seat, reply.task, cpu) {
+                if balance && !task.is_none() && self.bring(handling, seat, task, cpu) {
                     balance = false;
                     continue;
                 }
                 return Found::Nothing;
             }
-            if self.run(handling, seat, cpu, &reply) {
+            if self.run(handling, seat, cpu, token, slice_ns) {
                 return Found::Something;
             }
             if !seat.is_taken() {
@@ -172,14 +180,14 @@ impl Engine {
     fn give_way(&self, handling: &mut Handling<'_>) {
         let event = handling.event;
         let Some(slot) = self.tasks.get(event.task) else { return };
-        self.charge(handling, event.task, slot);
+        if self.groups.is_active() && self.waits_in_group(handling, event.task, slot, Phase::ParkedByTick) {
+            return;
+        }
+        slot.runtime_ns.store(event.runtime_ns, Relaxed);
         if UPGRADABLE && !self.is_home(slot.state()) {
             self.settle(handling, event.task, slot);
         }
-        if slot.state().phase().is_parked() && self.stays_parked(slot, event.cpu, Phase::ParkedByTick) {
-            return;
-        }
-        if UPGRADABLE && slot.choice() != slot.state().seat() {
+        if self.has_several() && slot.choice() != slot.state().seat() {
             self.change_policy(handling, event.task, slot);
         }
         let seen = slot.state();
@@ -201,21 +209,20 @@ impl Engine {
             // Just released.
             Phase::Parked | Phase::ParkedByTick => return,
         };
-        if self.allowance_ns(event.task).is_none() {
-            return self.park(handling, event.task, slot, call, Phase::ParkedByTick);
+        if self.groups.is_active() && !self.admit(handling, event.task, slot, call, Phase::ParkedByTick) {
+            return;
         }
         let state = seen.issue(Phase::ReadyByTick, event.cpu);
         slot.set_state(state);
-        self.hand_token(handling, call, event.task, slot, state);
-        if UPGRADABLE && !self.is_home(slot.state()) {
+        self.hand_token(handling, self.seat_of(state), call, event.task, slot, state);
+        if self.has_several() && !self.is_home(slot.state()) {
             self.settle(handling, event.task, slot);
         }
     }
 
     /// Checks a token that was picked for `cpu`, and makes its task run if it is good.
     #[inline]
-    fn run(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, reply: &Reply) -> bool {
-        let raw = reply.token;
+    fn run(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, raw: RawToken, slice_ns: u64) -> bool {
         let Some(slot) = self.tasks.get(raw.task) else {
             self.refuse(handling, seat, cpu, raw, RefusalReason::Gone, None);
             return false;
@@ -223,11 +230,14 @@ impl Engine {
         let seen = slot.state();
         let phase = seen.phase();
         let is_good = seen.serial() == raw.serial && raw.cpu == cpu && seen.cpu() == cpu && phase.is_waiting();
-        let allowance_ns = self.allowance_ns(raw.task);
-        if is_good && allowance_ns.is_none() && self.park_picked(handling, raw.task, slot, seen) {
-            return false;
+        let mut slice_ns = slice_ns;
+        if is_good && self.groups.is_active() {
+            match self.slice_in_group(handling, raw.task, slot, seen, slice_ns) {
+                Some(shorter_ns) => slice_ns = shorter_ns,
+                None => return false,
+            }
         }
-        if !is_good || allowance_ns.is_none() || !slot.try_state(seen, seen.in_phase(Phase::Running)) {
+        if !is_good || !slot.try_state(seen, seen.in_phase(Phase::Running)) {
             let reason = if seen.serial() != raw.serial || is_good {
                 RefusalReason::Stale
             } else if !phase.is_waiting() {
@@ -242,10 +252,7 @@ impl Engine {
         outcome.status = if phase == Phase::ReadyByTick { Status::KeepPrevious } else { Status::Run } as i32;
         outcome.task = raw.task;
         outcome.host_task = slot.host_task.load(Relaxed);
-        outcome.slice_ns = reply.slice_ns;
-        if let Some(allowance_ns) = allowance_ns.filter(|ns| *ns < SLICE_NS_MAX) {
-            self.shorten(handling, cpu, allowance_ns);
-        }
+        outcome.slice_ns = slice_ns;
         Counters::count(&self.counters(cpu, seat).picks);
         if self.idle.note(cpu, false) {
             self.tell_all(handling, Call::ExitIdle, cpu);
@@ -334,8 +341,11 @@ impl Engine {
     /// have to.
     pub(crate) fn pick_for_idle(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, woken: TaskId) {
         let reply = self.call(handling, seat, &Message::about_cpu(Call::PickNextTask, cpu), &[]);
-        if reply.token.is_none() || !self.run(handling, seat, cpu, &reply) || handling.outcome.task == woken {
-            if UPGRADABLE && self.order.len() > 1 {
+        if reply.token.is_none()
+            || !self.run(handling, seat, cpu, reply.token, reply.slice_ns)
+            || handling.outcome.task == woken
+        {
+            if self.has_several() {
                 self.cpu(cpu).rank.store(u32::from(self.rank[seat.index]), Relaxed);
             }
             return;

@@ -19,7 +19,8 @@ use crate::table::Slot;
 /// How many policies there can be at once.
 pub const SEATS: usize = 8;
 
-/// The place of one policy.
+/// The place of one policy. Its size is a power of two, so that finding it takes two instructions.
+#[repr(align(256))]
 pub(crate) struct Seat {
     pub(crate) index: usize,
     pub(crate) policy: Box<dyn Policy>,
@@ -304,6 +305,10 @@ impl Engine {
         let end = first.saturating_add(most);
         for view in self.tasks.between(first, end) {
             let Some(slot) = self.tasks.get(view.id) else { continue };
+            if !self.seats[slot.choice()].is_taken() {
+                // Who comes to that seat later was not meant.
+                slot.choose(self.default_seat(), false, false);
+            }
             if self.is_home(view.state) && !self.is_to_leave(slot, view.state) {
                 continue;
             }
@@ -368,7 +373,10 @@ impl Engine {
             self.seats[seen.seat()].tasks.fetch_sub(1, Relaxed);
             seat.tasks.fetch_add(1, Relaxed);
             if is_waiting {
-                self.hand_token(handling, Call::TaskNew, task, slot, state);
+                if self.groups.is_active() {
+                    self.wants_to_run(task, slot);
+                }
+                self.hand_token(handling, seat, Call::TaskNew, task, slot, state);
             }
         }
         true
@@ -435,7 +443,8 @@ impl Engine {
     #[cold]
     pub(crate) fn take_out_of(&self, seat: &Seat, fault: Option<Fault>) {
         if Home(seat.home.swap(Home::NOWHERE.0, Release)) == Home::NOWHERE {
-            return;
+            // On another CPU it has fallen too.
+            return self.host.policy_fell(seat.index as u32);
         }
         if let Some(fault) = fault {
             *seat.fault.lock() = Some(fault);
@@ -461,6 +470,7 @@ impl Engine {
 
     /// Notes at which place in the order each seat is.
     fn ranks(&mut self) {
+        (self.several, self.first) = (self.order.len() > 1, self.order.first().copied().unwrap_or(0));
         self.rank = [u8::MAX; SEATS];
         for (rank, seat) in self.order.iter().enumerate() {
             self.rank[*seat] = rank as u8;

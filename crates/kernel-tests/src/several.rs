@@ -155,8 +155,9 @@ fn one_alone(config: &Config, call: Call, is_default: bool, host: &Session, byst
     let mut workers = Vec::new();
     let fault = match Session::start(config) {
         Ok(session) => {
-            if !is_default {
-                choose(&Who::Thread(0), Some(session.seat()), true)?;
+            // It may be gone by then.
+            if !is_default && choose(&Who::Thread(0), Some(session.seat()), true).is_err() {
+                ensure!(!session.is_running(), "no task can be given to it");
             }
             for what in ["nap", "yield", "spin"] {
                 workers.push(Worker::start(what)?);

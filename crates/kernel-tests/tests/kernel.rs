@@ -129,7 +129,7 @@ fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was() {
     let find =
         |what: &str| text(reports.iter().find(|report| text(report, "what") == what).unwrap(), "error").to_owned();
     assert!(find("unknown policy").contains("nosuch"));
-    assert!(find("parameter out of range").contains("period_us=0"));
+    assert!(find("parameter out of range").contains("period_us=0"), "{reports:?}");
     assert!(find("unknown parameter").contains("nosuch"));
     assert!(find("module that is not there").contains("does not exist"));
     assert!(find("file that is no module").contains("not a kernel module"));

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{self, Read},
+    io,
     os::fd::AsRawFd,
 };
 
@@ -13,9 +13,6 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Context, LoadError, Result};
 
 const DEVICE: &str = "/dev/ekiden";
-
-/// The most that it says at once, in bytes; `STATUS_LEN` in `kernel/module/main.c`.
-const STATUS_LEN: usize = 16 << 10;
 
 /// What `ekiden.ko` says when it is asked.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -137,14 +134,11 @@ pub struct Counts {
 impl Status {
     /// Asks the kernel; `None` if `ekiden.ko` is not loaded.
     pub fn read() -> Result<Option<Self>> {
-        // At once: another read would be answered with what is so by then, from the same place on.
-        let mut text = vec![0; STATUS_LEN];
-        let len = match File::open(DEVICE) {
-            Ok(mut file) => file.read(&mut text).context(format!("cannot read {DEVICE}"))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error).context(format!("cannot open {DEVICE}")),
+        let text = match ekiden_user::status() {
+            Ok(text) => text,
+            Err(ekiden_user::Error::NotLoaded) => return Ok(None),
+            Err(error) => return Err(error.into()),
         };
-        let text = String::from_utf8_lossy(&text[..len]);
         serde_json::from_str(&text)
             .map(Some)
             .map_err(|error| LoadError::Other(format!("{DEVICE} says something strange ({error}): {text}")))
@@ -296,20 +290,12 @@ struct OrderRequest {
     len: u32,
 }
 
-#[repr(C)]
-struct ChooseRequest {
-    tid: i32,
-    seat: u32,
-    flags: u32,
-}
-
 nix::ioctl_readwrite!(ioctl_create, b'E', 1, CreateRequest);
 nix::ioctl_readwrite!(ioctl_hint, b'E', 2, HintRequest);
 nix::ioctl_readwrite!(ioctl_upgrade, b'E', 4, UpgradeRequest);
 nix::ioctl_write_int_bad!(ioctl_tape, nix::request_code_none!(b'E', 5));
 nix::ioctl_write_int_bad!(ioctl_checks, nix::request_code_none!(b'E', 8));
 nix::ioctl_write_ptr!(ioctl_order, b'E', 6, OrderRequest);
-nix::ioctl_write_ptr!(ioctl_choose, b'E', 7, ChooseRequest);
 
 impl Control {
     /// Opens the device.
@@ -374,26 +360,6 @@ impl Control {
             Err(nix::Error::ENODEV) => Err(LoadError::NothingRuns),
             Err(nix::Error::EALREADY) => Err(LoadError::UpgradeUnderWay),
             Err(errno) => Err(io::Error::from(errno)).context("the policies cannot be put in this order"),
-        }
-    }
-
-    /// Opens the device for [`choose`](Self::choose), which needs no privilege for one's own tasks.
-    pub fn open_to_choose() -> Result<Self> {
-        let file = File::open(DEVICE).context(format!("cannot open {DEVICE}"))?;
-        Ok(Self { file })
-    }
-
-    /// Chooses the policy of a thread; `None` for the one that everybody gets, 0 for the calling thread. Takes effect when the
-    /// thread next waits for a CPU. If it `inherits`, so do the children that it has from now on.
-    pub fn choose(&self, tid: i32, seat: Option<u32>, inherits: bool) -> Result<()> {
-        let request = ChooseRequest { tid, seat: seat.map_or(0, |seat| seat + 1), flags: u32::from(inherits) };
-        // SAFETY: the request has the layout that the device expects.
-        match unsafe { ioctl_choose(self.file.as_raw_fd(), &raw const request) } {
-            Ok(_) => Ok(()),
-            Err(nix::Error::ENODEV) => Err(LoadError::NothingRuns),
-            Err(nix::Error::ESRCH) => Err(LoadError::NotATask(tid)),
-            Err(nix::Error::EPERM) => Err(LoadError::NotYours(tid)),
-            Err(errno) => Err(io::Error::from(errno)).context(format!("no policy can be chosen for thread {tid}")),
         }
     }
 

@@ -81,18 +81,12 @@ pub enum LoadError {
     /// The scheduler that runs is not one that others can join.
     #[error("the policies that run cannot be joined: {0}")]
     CannotJoin(String),
-    /// No policy can be chosen for a task that is not there.
-    #[error(
-        "thread {0} is not there, or not scheduled by Ekiden: real-time tasks are not, and beside policies that have only \
-         what is given to them only tasks in class SCHED_EXT are"
-    )]
-    NotATask(i32),
+    /// No policy can be chosen for a thread, or nothing be asked.
+    #[error(transparent)]
+    User(#[from] ekiden_user::Error),
     /// A choice for no one.
     #[error("there is no such thread; nothing was changed")]
     Nobody,
-    /// Somebody else's task.
-    #[error("thread {0} is somebody else's; that takes CAP_SYS_NICE, run it with sudo")]
-    NotYours(i32),
     /// There is nothing to take over from, or to record.
     #[error("no policy runs; start one with `ekiden run`")]
     NothingRuns,

@@ -19,6 +19,7 @@ mod tasks;
 pub use baseline::Baseline;
 pub use control::{Control, Counts, Hint, Moved, PolicyStatus, Status, Succession, Upgrade};
 pub use drain::{Drain, Kept, dump, header};
+pub use ekiden_user::Error as UserError;
 pub use error::{LoadError, Result};
 pub use modules::{load_beside, load_copy, loaded, unload, unload_all};
 pub use record::{Recorder, Recording};

@@ -56,7 +56,7 @@ pub enum Beside {
     /// Nothing: that is an error.
     #[default]
     Nobody,
-    /// Come to them, as the last that is asked, and get the tasks for which it is [chosen](Control::choose).
+    /// Come to them, as the last that is asked, and get the tasks for which it is [chosen](crate::choose).
     Others,
     /// The same, and get all tasks for which nobody has chosen.
     OthersAsDefault,

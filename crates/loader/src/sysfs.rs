@@ -22,11 +22,6 @@ pub fn scheduler() -> Option<String> {
     read("root/ops")
 }
 
-/// Whether the scheduler has all ordinary tasks, not only those in class SCHED_EXT.
-pub fn has_all_tasks() -> bool {
-    read("switch_all").is_some_and(|value| value == "1")
-}
-
 /// How often schedulers were enabled since boot.
 pub fn enable_seq() -> Option<u64> {
     read("enable_seq")?.parse().ok()

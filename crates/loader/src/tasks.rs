@@ -6,11 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{
-    control::Control,
-    error::{Context, LoadError, Result},
-    sysfs,
-};
+use ekiden_user::{Device, Error, Inherit, Thread};
+
+use crate::error::{Context, LoadError, Result};
 
 /// Threads come while others are looked at: it is looked again until there are no new ones, but not for ever.
 const LOOKS: u32 = 20;
@@ -86,8 +84,8 @@ fn threads_of_group(directory: &Path, threads: &mut BTreeSet<i32>) -> io::Result
 /// # Errors
 /// If a thread is somebody else's, cannot be scheduled by Ekiden, or none is found.
 pub fn choose(who: &Who, seat: Option<u32>, inherits: bool) -> Result<usize> {
-    let control = Control::open_to_choose()?;
-    let changes_class = !sysfs::has_all_tasks();
+    let device = Device::open()?;
+    let inherit = if inherits { Inherit::Yes } else { Inherit::No };
     let mut chosen = BTreeSet::new();
     for _ in 0..LOOKS {
         let new: Vec<i32> = who.threads()?.difference(&chosen).copied().collect();
@@ -96,17 +94,8 @@ pub fn choose(who: &Who, seat: Option<u32>, inherits: bool) -> Result<usize> {
         }
         for tid in new {
             chosen.insert(tid);
-            let done = match changes_class {
-                true => set_class(tid, seat.is_some()),
-                false => Ok(()),
-            };
-            // Whoever leaves us for the kernel's own scheduler has no policy of ours.
-            let done = match changes_class && seat.is_none() {
-                true => done,
-                false => done.and_then(|()| control.choose(tid, seat, inherits)),
-            };
-            match done {
-                Err(LoadError::NotATask(_)) if *who != Who::Thread(tid) => drop(chosen.remove(&tid)),
+            match device.choose(Thread::Id(tid), seat, inherit) {
+                Err(Error::NotATask(_)) if *who != Who::Thread(tid) => drop(chosen.remove(&tid)),
                 other => other?,
             }
         }
@@ -115,21 +104,4 @@ pub fn choose(who: &Who, seat: Option<u32>, inherits: bool) -> Result<usize> {
         return Err(LoadError::Nobody);
     }
     Ok(chosen.len())
-}
-
-/// Puts a thread into class SCHED_EXT, or back.
-fn set_class(tid: i32, ext: bool) -> Result<()> {
-    const SCHED_EXT: i32 = 7;
-    let parameters = libc::sched_param { sched_priority: 0 };
-    let class = if ext { SCHED_EXT } else { libc::SCHED_OTHER };
-    // SAFETY: the parameters are good for the call.
-    if unsafe { libc::sched_setscheduler(tid, class, &raw const parameters) } == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    Err(match error.raw_os_error() {
-        Some(libc::ESRCH) => LoadError::NotATask(tid),
-        Some(libc::EPERM) => LoadError::NotYours(tid),
-        _ => return Err(error).context(format!("thread {tid} cannot change its class")),
-    })
 }

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use core::any::Any;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::{ffi::c_void, mem::MaybeUninit};
 
 use ekiden::abi::{Message, Reply};
@@ -59,6 +60,41 @@ impl ForeignPolicy {
     }
 }
 
+impl ForeignPolicy {
+    /// The same for one of several: if it panics, the engine goes on without it. By itself, so that the call of one alone is no
+    /// more than a jump.
+    #[inline(never)]
+    fn deliver_guarded(&self, message: &Message, payload: &[u8]) -> Reply {
+        let mut reply = MaybeUninit::uninit();
+        // SAFETY: the instance comes from this table, and references are good for it. This CPU is kept: engines are only
+        // asked where it is.
+        let left = unsafe {
+            ekiden_guarded_call(
+                &raw mut reply,
+                self.instance,
+                message,
+                payload.as_ptr(),
+                payload.len(),
+                self.table.deliver_guarded,
+            )
+        };
+        if left != 0 {
+            return Reply::fallen();
+        }
+        // SAFETY: it has returned, so it has written its reply.
+        unsafe { reply.assume_init() }
+    }
+}
+
+/// Whether there are several policies, so that each call has a guard of its own. One alone has that of the engine: what is left
+/// when it has panicked is the engine's to say, and there is nobody to go on. Changes while no event is under way.
+static SEVERAL: AtomicBool = AtomicBool::new(false);
+
+/// How many policies there are.
+pub(crate) fn policies(number: usize) {
+    SEVERAL.store(number > 1, Relaxed);
+}
+
 /// Has a foreign policy write down what a version with another layout is to go on with.
 ///
 /// # Safety
@@ -111,23 +147,10 @@ impl Policy for ForeignPolicy {
 
     #[inline]
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
-        let mut reply = MaybeUninit::uninit();
-        // SAFETY: the instance comes from this table, and references are good for it. This CPU is kept: engines are only
-        // asked where it is.
-        let left = unsafe {
-            ekiden_guarded_call(
-                &raw mut reply,
-                self.instance,
-                message,
-                payload.as_ptr(),
-                payload.len(),
-                self.table.deliver,
-            )
-        };
-        if left != 0 {
-            return Reply::fallen();
+        if SEVERAL.load(Relaxed) {
+            return self.deliver_guarded(message, payload);
         }
-        // SAFETY: it has returned, so it has written its reply.
-        unsafe { reply.assume_init() }
+        // SAFETY: the instance comes from this table, and references are good for it. One that panics does not come back here.
+        unsafe { (self.table.deliver)(self.instance, message, payload.as_ptr(), payload.len()) }
     }
 }

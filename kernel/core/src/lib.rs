@@ -63,10 +63,17 @@ pub unsafe extern "C" fn ekiden_rs_create(
     let Some(policy) = (unsafe { ForeignPolicy::create(table, policy_args) }) else { return -22 };
     // SAFETY: the caller's promise.
     let max_tasks = unsafe { (*policy_args).max_tasks };
+    foreign::policies(1);
+    start(policy, nr_cpus, max_tasks);
+    0
+}
+
+/// By itself, because an engine is large and the policy that was made before has to do with the stack that is left.
+#[inline(never)]
+fn start(policy: ForeignPolicy, nr_cpus: u32, max_tasks: u32) {
     let idle = Arc::new(IdleCpus::new(nr_cpus));
     let engine = Engine::new(Box::new(policy), Arc::new(Kernel), idle, nr_cpus, max_tasks);
     ENGINE.store(Box::into_raw(Box::new(engine)), Release);
-    0
 }
 
 /// Forgets the engine. Its memory is the arena, which the C half frees.
@@ -94,7 +101,10 @@ pub unsafe extern "C" fn ekiden_rs_add(
     }
     // SAFETY: the caller keeps everyone else out, so this is the only reference; the caller's promise.
     let (engine, outcome, policy) = unsafe { (&mut *engine, &mut *outcome, ForeignPolicy::made(table, made)) };
-    engine.add(Box::new(policy), is_default != 0, outcome).map_or(-7, |seat| seat as i64)
+    foreign::policies(2);
+    let added = engine.add(Box::new(policy), is_default != 0, outcome);
+    foreign::policies(engine.order().len());
+    added.map_or(-7, |seat| seat as i64)
 }
 
 /// Takes an instance away: it is not called any more, and its memory can go. Its tasks have to be introduced to others.
@@ -111,6 +121,7 @@ pub unsafe extern "C" fn ekiden_rs_remove(seat: u64) -> i64 {
     // SAFETY: the caller keeps everyone else out, so this is the only reference.
     let engine = unsafe { &mut *engine };
     drop(engine.remove(seat as usize));
+    foreign::policies(engine.order().len());
     0
 }
 

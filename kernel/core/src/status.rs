@@ -35,11 +35,7 @@ pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, seat: u64
     let _ = write!(
         writer,
         r#","tasks":{tasks},"picks":{},"idles":{},"migrations":{},"refusals":{},"surprises":{},"mistakes":{mistakes}"#,
-        totals.picks,
-        totals.idles,
-        totals.migrations,
-        totals.refusals,
-        totals.surprises,
+        totals.picks, totals.idles, totals.migrations, totals.refusals, totals.surprises,
     );
     if let Some(mistake) = last_mistake {
         let _ = write!(writer, r#","last_mistake":"{mistake}""#);

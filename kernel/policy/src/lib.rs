@@ -88,6 +88,7 @@ pub const fn table<S: Scheduler>(
         calls: S::CALLS.0,
         create,
         deliver: deliver::<S>,
+        deliver_guarded: deliver_guarded::<S>,
         give,
         take,
         check,
@@ -249,20 +250,33 @@ unsafe fn env<S: Scheduler>(args: &mut CreateArgs) -> Option<Env> {
 ///
 /// `instance` comes from [`create`], and the other pointers are good for the call.
 unsafe extern "C" fn deliver<S: Scheduler>(
+    instance: *mut c_void,
+    message: *const Message,
+    payload: *const u8,
+    payload_len: usize,
+) -> Reply {
+    // SAFETY: the caller's promise. An instance is only shared, and Sync.
+    let adapter = unsafe { &*instance.cast::<Adapter<S>>() };
+    // SAFETY: the caller's promise.
+    let (message, payload) = unsafe { (&*message, slice::from_raw_parts(payload, payload_len)) };
+    match tape::here() {
+        None => adapter.deliver(message, payload),
+        Some(place) => recorded(place, adapter, message, payload),
+    }
+}
+
+/// # Safety
+///
+/// As for [`deliver`]; there is room for the reply.
+unsafe extern "C" fn deliver_guarded<S: Scheduler>(
     reply: *mut MaybeUninit<Reply>,
     instance: *mut c_void,
     message: *const Message,
     payload: *const u8,
     payload_len: usize,
 ) -> i64 {
-    // SAFETY: the caller's promise. An instance is only shared, and Sync.
-    let (adapter, reply) = unsafe { (&*instance.cast::<Adapter<S>>(), &mut *reply) };
-    // SAFETY: the caller's promise.
-    let (message, payload) = unsafe { (&*message, slice::from_raw_parts(payload, payload_len)) };
-    reply.write(match tape::here() {
-        None => adapter.deliver(message, payload),
-        Some(place) => recorded(place, adapter, message, payload),
-    });
+    // SAFETY: the caller's promises.
+    unsafe { (*reply).write(deliver::<S>(instance, message, payload, payload_len)) };
     0
 }
 

@@ -19,9 +19,15 @@ pub struct PolicyTable {
     pub calls: u64,
     /// Makes an instance; null when it cannot, with the reason in `CreateArgs::error`.
     pub create: unsafe extern "C" fn(args: *mut CreateArgs) -> *mut c_void,
-    /// Delivers one call to an instance, and writes the reply. Returns 0: it is called through a guard, whose own number
-    /// says that it did not return.
+    /// Delivers one call to an instance.
     pub deliver: unsafe extern "C" fn(
+        instance: *mut c_void,
+        message: *const Message,
+        payload: *const u8,
+        payload_len: usize,
+    ) -> Reply,
+    /// The same, through a guard of its own: returns 0, where the guard's own number says that it did not return.
+    pub deliver_guarded: unsafe extern "C" fn(
         reply: *mut MaybeUninit<Reply>,
         instance: *mut c_void,
         message: *const Message,

@@ -20,6 +20,7 @@ pub(crate) const MAY_BE_UNSAFE: &[&str] = &[
     "crates/kernel-tests",
     "crates/loader",
     "crates/replay",
+    "crates/user",
     "crates/workload",
     "kernel/core",
     "kernel/policy",

@@ -13,7 +13,7 @@
 //!
 //! All memory is taken at the start. A group for which there is no room counts as part of the group above it.
 //!
-//! What a task in a group costs: a few loads, one division, and an atomic addition when it begins or ceases to want to run;
+//! What groups cost a machine that has none: a look at [`Groups::is_active`] in each event of a task. What a task in a group costs: a few loads, one division, and an atomic addition when it begins or ceases to want to run;
 //! with a limit also an atomic subtraction for each limit, and a timer per period in which it is used.
 
 mod budget;
@@ -21,7 +21,7 @@ mod parking;
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use spin::mutex::SpinMutex;
 
@@ -58,6 +58,8 @@ const VERSION_BITS: u32 = 31;
 /// All groups of a machine, and which task is in which.
 #[derive(Debug)]
 pub struct Groups {
+    /// There is one besides the root.
+    active: AtomicBool,
     nodes: Vec<Node>,
     members: Vec<Member>,
     tree: SpinMutex<Tree>,
@@ -175,6 +177,7 @@ impl Groups {
             untouched: 1,
         };
         Self {
+            active: AtomicBool::new(false),
             nodes,
             members,
             tree: SpinMutex::new(tree),
@@ -192,6 +195,12 @@ impl Groups {
     /// How many groups there are besides the root.
     pub fn len(&self) -> u32 {
         self.nodes.len() as u32 - 1 - self.tree.lock().free.len() as u32
+    }
+
+    /// Whether there is one besides the root: all that groups cost a machine without any is to look at this.
+    #[inline]
+    pub fn is_active(&self) -> bool {
+        self.active.load(Relaxed)
     }
 
     /// Whether there is none besides the root.
@@ -221,6 +230,7 @@ impl Groups {
             tree.names.insert(place, (name, parent));
             return;
         };
+        self.active.store(true, Relaxed);
         tree.names.insert(place, (name, group));
         tree.untouched = tree.untouched.max(group + 1);
         tree.entries[group as usize] = Entry { name, weight: DEFAULT_WEIGHT, ..Entry::default() };
@@ -258,6 +268,7 @@ impl Groups {
             tree.entries[parent as usize].children -= 1;
             self.nodes[parent as usize].children.fetch_sub(1, Relaxed);
             tree.free.push(group);
+            self.active.store(tree.free.len() < self.nodes.len() - 1, Relaxed);
             group = parent;
         }
     }

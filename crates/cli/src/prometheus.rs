@@ -1,0 +1,173 @@
+//! `ekiden status --prometheus`: the same in the text format of Prometheus, for node_exporter's textfile collector.
+
+use ekiden_loader::PolicyStatus;
+use prometheus::{
+    Encoder, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, Result, TextEncoder,
+    core::{Atomic, Collector, GenericCounterVec, GenericGaugeVec},
+};
+
+use crate::status::Everything;
+
+/// Which policy a figure is of.
+const LABELS: &[&str] = &["policy", "number"];
+
+/// A figure of a policy: its name, what it says, and how much it is.
+type Figure = (&'static str, &'static str, fn(&PolicyStatus) -> u64);
+
+/// All figures, as text.
+pub(crate) fn text(everything: &Everything) -> Result<String> {
+    let registry = Registry::new();
+    let nothing = ekiden_loader::Status::default();
+    let status = everything.ekiden.as_ref().unwrap_or(&nothing);
+
+    let gauge = |name, help, labels: &[&str]| registered(&registry, IntGaugeVec::new(Opts::new(name, help), labels)?);
+    let loaded = gauge("ekiden_loaded", "Whether ekiden.ko is loaded.", &[])?;
+    set(&loaded, &[], i64::from(everything.ekiden.is_some()))?;
+    let attached = gauge("ekiden_attached", "Whether the kernel calls the policies.", &[])?;
+    set(&attached, &[], i64::from(status.attached))?;
+    let room = gauge("ekiden_tasks_max", "Tasks that there is room for.", &[])?;
+    set(&room, &[], status.capacity as i64)?;
+    if let Some(fault) = &everything.last_fault {
+        let help = "When the last policy was taken out, in seconds since 1970.";
+        let last = gauge("ekiden_last_fault_timestamp_seconds", help, &["policy"])?;
+        set(&last, &[&fault.policy], fault.at as i64)?;
+    }
+
+    let help = "The policies that run, with their parameters.";
+    let info = gauge("ekiden_policy_info", help, &["policy", "number", "params"])?;
+    for policy in &status.policies {
+        set(&info, &[&policy.policy, &policy.instance.to_string(), &policy.params], 1)?;
+    }
+    let gauges: &[Figure] = &[
+        ("ekiden_policy_alive", "Whether the policy is called; if not, it was taken out.", |policy| {
+            policy.alive.into()
+        }),
+        ("ekiden_policy_default", "Whether it has the tasks for which nobody has chosen.", |policy| {
+            policy.default.into()
+        }),
+        ("ekiden_tasks", "Tasks that it has.", |policy| policy.counts.tasks),
+    ];
+    for (name, help, figure) in gauges {
+        let gauges = gauge(name, help, LABELS)?;
+        for policy in &status.policies {
+            set(&gauges, &[&policy.policy, &policy.instance.to_string()], figure(policy) as i64)?;
+        }
+    }
+    let counters: &[Figure] = &[
+        ("ekiden_picks_total", "Tasks picked.", |policy| policy.counts.picks),
+        ("ekiden_idle_searches_total", "Searches for work that found none.", |policy| policy.counts.idles),
+        ("ekiden_migrations_total", "Waiting tasks moved to another CPU.", |policy| policy.counts.migrations),
+        ("ekiden_refusals_total", "Tokens handed back.", |policy| policy.counts.refusals),
+        ("ekiden_surprises_total", "Unexpected transitions of tasks.", |policy| policy.counts.surprises),
+        ("ekiden_mistakes_total", "Mistakes of the policy that were put right.", |policy| policy.counts.mistakes),
+        ("ekiden_upgrades_total", "How often a policy has taken over here.", |policy| policy.upgrades),
+    ];
+    for (name, help, figure) in counters {
+        let counters = registered(&registry, IntCounterVec::new(Opts::new(*name, *help), LABELS)?)?;
+        for policy in &status.policies {
+            count(&counters, &[&policy.policy, &policy.instance.to_string()], figure(policy))?;
+        }
+    }
+    let help = "How long a CPU waited at most when a policy took over here.";
+    let wait = GaugeVec::new(Opts::new("ekiden_upgrade_wait_seconds_max", help), LABELS)?;
+    let wait = registered(&registry, wait)?;
+    for policy in &status.policies {
+        set(&wait, &[&policy.policy, &policy.instance.to_string()], policy.upgrade_wait_ns_max as f64 / 1e9)?;
+    }
+
+    let mut text = Vec::new();
+    TextEncoder::new().encode(&registry.gather(), &mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+fn registered<T: Collector + Clone + 'static>(registry: &Registry, metric: T) -> Result<T> {
+    registry.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}
+
+fn set<P: Atomic>(gauges: &GenericGaugeVec<P>, labels: &[&str], value: P::T) -> Result<()> {
+    gauges.get_metric_with_label_values(labels).map(|gauge| gauge.set(value))
+}
+
+fn count<P: Atomic>(counters: &GenericCounterVec<P>, labels: &[&str], value: P::T) -> Result<()> {
+    counters.get_metric_with_label_values(labels).map(|counter| counter.inc_by(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use ekiden_loader::{Counts, Status};
+    use prometheus_parse::{Scrape, Value};
+
+    use super::*;
+    use crate::{session::LastFault, status::SchedExt};
+
+    fn policy(name: &str, instance: u32, params: &str) -> PolicyStatus {
+        let counts = Counts { tasks: 7, picks: 1 << 40, migrations: 3, ..Counts::default() };
+        let (policy, params) = (name.to_owned(), params.to_owned());
+        PolicyStatus { policy, instance, params, alive: true, upgrade_wait_ns_max: 1500, counts, ..Default::default() }
+    }
+
+    fn everything(policies: Vec<PolicyStatus>) -> Everything {
+        let ekiden = Some(Status { attached: true, policies, capacity: 100, ..Status::default() });
+        let (policy, reason) = ("lossy".into(), "dropped".into());
+        let last_fault = Some(LastFault { policy, reason, at: 1_700_000_000, recording: None });
+        Everything { sched_ext: SchedExt::default(), ekiden, last_fault }
+    }
+
+    /// Each figure by its name and labels, with whether it is a counter.
+    fn parsed(text: &str) -> BTreeMap<String, (bool, f64)> {
+        let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned()))).unwrap();
+        let figures = scrape.samples.into_iter().map(|sample| {
+            let mut labels: Vec<String> = sample.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            labels.sort();
+            let (is_counter, value) = match sample.value {
+                Value::Counter(value) => (true, value),
+                Value::Gauge(value) => (false, value),
+                other => panic!("{} is {other:?}", sample.metric),
+            };
+            (format!("{} {}", sample.metric, labels.join(" ")), (is_counter, value))
+        });
+        figures.collect()
+    }
+
+    #[test]
+    fn prometheus_reads_the_figures_of_each_policy() {
+        let text = text(&everything(vec![policy("wfq", 3, "slice_min_us=500"), policy("fifo", 12, "")])).unwrap();
+        let figures = parsed(&text);
+        assert_eq!(figures["ekiden_picks_total number=3 policy=wfq"], (true, (1_u64 << 40) as f64));
+        assert_eq!(figures["ekiden_picks_total number=12 policy=fifo"], (true, (1_u64 << 40) as f64));
+        assert_eq!(figures["ekiden_tasks number=12 policy=fifo"], (false, 7.0));
+        // The parser does not take labels with a `=` in them, which are good all the same.
+        assert!(
+            text.contains("ekiden_policy_info{number=\"3\",params=\"slice_min_us=500\",policy=\"wfq\"} 1\n"),
+            "{text}"
+        );
+        assert_eq!(figures["ekiden_upgrade_wait_seconds_max number=3 policy=wfq"], (false, 1.5e-6));
+        assert_eq!(figures["ekiden_last_fault_timestamp_seconds policy=lossy"], (false, 1.7e9));
+        assert_eq!(figures["ekiden_attached "], (false, 1.0));
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().unwrap();
+            for kind in ["HELP", "TYPE"] {
+                assert_eq!(text.matches(&format!("# {kind} {name} ")).count(), 1, "{kind} of {name}:\n{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_others_have_written_cannot_break_the_format() {
+        let text = text(&everything(vec![policy("wfq", 3, "a=\"1\" \\ \n ekiden_evil 1")])).unwrap();
+        let line = text.lines().find(|line| line.starts_with("ekiden_policy_info{")).unwrap();
+        assert!(line.contains(r#"params="a=\"1\" \\ \n ekiden_evil 1""#) && line.ends_with(" 1"), "{line}");
+        assert!(!text.lines().any(|line| line.trim_start().starts_with("ekiden_evil")), "{text}");
+    }
+
+    #[test]
+    fn a_machine_without_ekiden_has_figures_as_well() {
+        let everything = Everything { sched_ext: SchedExt::default(), ekiden: None, last_fault: None };
+        let figures = parsed(&text(&everything).unwrap());
+        assert_eq!(figures["ekiden_loaded "], (false, 0.0));
+        assert!(!figures.keys().any(|name| name.contains("policy=")), "{figures:?}");
+    }
+}

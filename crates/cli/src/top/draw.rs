@@ -1,0 +1,264 @@
+//! How a page looks: the policies in a table, the CPUs below it.
+
+use ratatui::{
+    buffer::Buffer,
+    layout::{Constraint, Rect},
+    style::{Color, Modifier, Style, Stylize},
+    text::{Line, Span, Text},
+    widgets::{Row, Table, Widget},
+};
+
+use super::page::{Cpu, Page, Policy};
+
+/// What each CPU takes, with the gap to the next.
+const CPU_COLUMNS: u16 = 34;
+const BAR: usize = 12;
+
+/// What somebody who looks has chosen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct View {
+    pub(super) sort: Sort,
+    pub(super) is_paused: bool,
+    /// Whether somebody can press keys.
+    pub(super) has_keys: bool,
+}
+
+/// What the policies are sorted by; the greatest come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Sort {
+    /// The order in which they are asked.
+    #[default]
+    Order,
+    Picks,
+    Tasks,
+    Migrations,
+}
+
+impl Sort {
+    pub(super) fn next(self) -> Self {
+        match self {
+            Self::Order => Self::Picks,
+            Self::Picks => Self::Tasks,
+            Self::Tasks => Self::Migrations,
+            Self::Migrations => Self::Order,
+        }
+    }
+
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Order => "order in which they are asked",
+            Self::Picks => "picks",
+            Self::Tasks => "tasks",
+            Self::Migrations => "migrations",
+        }
+    }
+
+    fn sorted(self, policies: &[Policy]) -> Vec<&Policy> {
+        let key = |policy: &&Policy| match self {
+            Self::Order => 0.0,
+            Self::Picks => policy.picks_per_s.unwrap_or(0.0),
+            Self::Tasks => policy.tasks as f64,
+            Self::Migrations => policy.migrations_per_s.unwrap_or(0.0),
+        };
+        let mut sorted: Vec<&Policy> = policies.iter().collect();
+        sorted.sort_by(|a, b| key(b).total_cmp(&key(a)));
+        sorted
+    }
+}
+
+/// Draws a page as far as there is room.
+pub(super) fn draw(page: &Page, view: View, area: Rect, buffer: &mut Buffer) {
+    let keys = u16::from(view.has_keys);
+    let mut room = Rect { height: area.height.saturating_sub(keys), ..area };
+    for line in head(page) {
+        put(&line, &mut room, buffer);
+    }
+    if !page.policies.is_empty() {
+        let height = (page.policies.len() as u16 + 1).min(room.height);
+        table(&view.sort.sorted(&page.policies), room.width).render(Rect { height, ..room }, buffer);
+        skip(&mut room, height);
+    }
+    for line in faults(page) {
+        put(&line, &mut room, buffer);
+    }
+    skip(&mut room, 1);
+    cpus(&page.cpus, room, buffer);
+    if view.has_keys {
+        let mut bottom = Rect { y: area.bottom().saturating_sub(1), height: area.height.min(1), ..area };
+        put(&footer(view), &mut bottom, buffer);
+    }
+}
+
+/// The whole page as text.
+pub(super) fn text(page: &Page, width: u16) -> String {
+    let rows = page.cpus.len().div_ceil(usize::from(columns(width)));
+    let height = head(page).len() + page.policies.len() + 1 + faults(page).len() + 1 + rows + 1;
+    let area = Rect::new(0, 0, width, height.min(usize::from(u16::MAX)) as u16);
+    let mut buffer = Buffer::empty(area);
+    draw(page, View::default(), area, &mut buffer);
+    lines(&buffer).join("\n").trim_end().to_owned() + "\n"
+}
+
+/// The rows of a buffer without the blanks at their ends.
+pub(super) fn lines(buffer: &Buffer) -> Vec<String> {
+    let row = |cells: &[ratatui::buffer::Cell]| -> String { cells.iter().map(ratatui::buffer::Cell::symbol).collect() };
+    let width = usize::from(buffer.area.width).max(1);
+    buffer.content.chunks(width).map(|cells| row(cells).trim_end().to_owned()).collect()
+}
+
+fn put(line: &Line<'_>, room: &mut Rect, buffer: &mut Buffer) {
+    if room.height > 0 {
+        buffer.set_line(room.x, room.y, line, room.width);
+    }
+    skip(room, 1);
+}
+
+fn skip(room: &mut Rect, rows: u16) {
+    let rows = rows.min(room.height);
+    room.y += rows;
+    room.height -= rows;
+}
+
+fn head(page: &Page) -> Vec<Line<'static>> {
+    let mut lines = vec![Line::from(vec!["scheduler  ".bold(), Span::raw(page.scheduler.clone())])];
+    if page.policies.is_empty() {
+        lines.push(Line::raw(
+            "No policy runs. Start one with `sudo ekiden run wfq`, or look at one with `ekiden sim pipe -p wfq`.",
+        ));
+        return lines;
+    }
+    let state = if page.attached { "" } else { "; the kernel does not call them" };
+    let tasks = format!("{} of {}{state}", page.tasks, page.tasks_max);
+    lines.push(Line::from(vec!["tasks      ".bold(), Span::raw(tasks)]));
+    lines.push(Line::default());
+    lines
+}
+
+/// The columns for which there is room. Parameters get what others leave, or nothing.
+fn widths(policies: &[&Policy], room: u16) -> Vec<u16> {
+    let longest = |text: fn(&Policy) -> &str| {
+        policies.iter().map(|policy| text(policy).chars().count()).max().unwrap_or(0).min(usize::from(u16::MAX)) as u16
+    };
+    let mut widths = vec![longest(|policy| &policy.name).clamp(6, 24), 6, 0, 7, 9, 8, 8, 8, 8, 9];
+    let others: u16 = widths.iter().map(|width| width + 1).sum();
+    let left = room.saturating_sub(others);
+    // A few letters of them say nothing.
+    widths[2] = if left < 6 { 0 } else { longest(|policy| &policy.params).clamp(10, 60).min(left) };
+    let mut end = 0;
+    let fits = |width: &u16| {
+        end += width + 1;
+        end <= room + 1
+    };
+    widths.into_iter().take_while(fits).collect()
+}
+
+fn table(policies: &[&Policy], room: u16) -> Table<'static> {
+    let right = |text: String| Text::from(text).right_aligned();
+    let row = |policy: &&Policy| {
+        let (state, style) = match (policy.alive, policy.default) {
+            (false, _) => ("taken out", Style::new().fg(Color::Red)),
+            (true, true) => ("default", Style::new()),
+            (true, false) => ("", Style::new()),
+        };
+        Row::new([
+            Text::from(policy.name.clone()),
+            right(policy.number.to_string()),
+            Text::from(policy.params.clone()),
+            right(policy.tasks.to_string()),
+            right(rate(policy.picks_per_s)),
+            right(rate(policy.idle_searches_per_s)),
+            right(rate(policy.migrations_per_s)),
+            right(policy.refusals.to_string()),
+            right(policy.mistakes.to_string()),
+            Text::from(state),
+        ])
+        .style(style)
+    };
+    let header = Row::new([
+        Text::from("policy"),
+        right("number".into()),
+        Text::from("parameters"),
+        right("tasks".into()),
+        right("picks/s".into()),
+        right("idle/s".into()),
+        right("moves/s".into()),
+        right("refusals".into()),
+        right("mistakes".into()),
+        Text::from("state"),
+    ]);
+    let rows: Vec<Row<'static>> = policies.iter().map(row).collect();
+    let widths = widths(policies, room).into_iter().map(Constraint::Length);
+    Table::new(rows, widths).column_spacing(1).header(header.style(Modifier::BOLD))
+}
+
+fn faults(page: &Page) -> Vec<Line<'static>> {
+    let of_policy = |policy: &Policy| {
+        let fault = policy.fault.as_ref()?;
+        Some(format!("{}, number {}: {fault}", policy.name, policy.number))
+    };
+    let of_policies = page.policies.iter().filter_map(of_policy).map(|fault| ("fault      ", fault));
+    let last = page.last_fault.iter().map(|fault| ("last fault ", fault.clone()));
+    let line = |(what, fault): (&'static str, String)| Line::from(vec![what.bold(), Span::raw(fault).fg(Color::Red)]);
+    of_policies.chain(last).map(line).collect()
+}
+
+fn columns(width: u16) -> u16 {
+    (width / CPU_COLUMNS).max(1)
+}
+
+/// The CPUs, one below the other, in as many columns as there is room for.
+fn cpus(cpus: &[Cpu], room: Rect, buffer: &mut Buffer) {
+    if cpus.is_empty() || room.height < 2 {
+        return;
+    }
+    let columns = usize::from(columns(room.width)).min(cpus.len());
+    let rows = cpus.len().div_ceil(columns);
+    let header = if cpus.iter().any(|cpu| cpu.waiting.is_some()) { "busy waiting" } else { "busy" };
+    let header = Line::from(format!(" cpu {:BAR$}   {header}", "").bold());
+    for (column, cpus) in cpus.chunks(rows).enumerate() {
+        let mut room = room;
+        room.x += column as u16 * CPU_COLUMNS;
+        room.width = room.width.saturating_sub(column as u16 * CPU_COLUMNS);
+        put(&header, &mut room, buffer);
+        let shown = if cpus.len() > usize::from(room.height) { usize::from(room.height) - 1 } else { cpus.len() };
+        for cpu in &cpus[..shown] {
+            put(&line(cpu), &mut room, buffer);
+        }
+        if shown < cpus.len() {
+            put(&Line::raw(format!("     and {} more", cpus.len() - shown)), &mut room, buffer);
+        }
+    }
+}
+
+fn line(cpu: &Cpu) -> Line<'static> {
+    let busy = cpu.busy_percent.unwrap_or(0.0);
+    let full = (busy / 100.0 * BAR as f64).round() as usize;
+    let (full, empty) = ("█".repeat(full), "·".repeat(BAR - full));
+    let percent = cpu.busy_percent.map_or("–".into(), |busy| format!("{busy:.0} %"));
+    let waiting = cpu.waiting.map_or(String::new(), |waiting| format!("{waiting:.1}"));
+    Line::from(vec![
+        Span::raw(format!("{:>4} ", cpu.cpu)),
+        full.fg(Color::Green),
+        empty.dim(),
+        Span::raw(format!(" {percent:>6} {waiting:>7}")),
+    ])
+}
+
+fn footer(view: View) -> Line<'static> {
+    let pause = if view.is_paused { "goes on" } else { "pauses" };
+    let keys = format!(" q ends   s sorts (now by {})   space {pause} ", view.sort.in_words());
+    let mut line = Line::from(vec![Span::raw(keys).reversed()]);
+    if view.is_paused {
+        line.push_span(" PAUSED".bold());
+    }
+    line
+}
+
+/// Per second: what is rare with a decimal.
+fn rate(rate: Option<f64>) -> String {
+    match rate {
+        None => "–".into(),
+        Some(rate) if rate > 0.0 && rate < 10.0 => format!("{rate:.1}"),
+        Some(rate) => format!("{rate:.0}"),
+    }
+}

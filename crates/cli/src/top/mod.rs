@@ -1,0 +1,192 @@
+//! `ekiden top`: a page that lives. What is on it is a pure function of two looks at the machine.
+
+mod draw;
+mod page;
+mod sample;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    io::{self, IsTerminal, Write},
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use ratatui::{
+    DefaultTerminal,
+    crossterm::{
+        event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+        terminal,
+    },
+};
+
+use self::{
+    draw::{View, draw, text},
+    page::Page,
+    sample::Sample,
+};
+use crate::{
+    failure::{Exit, Failure},
+    signals,
+};
+
+/// How long a signal may have to wait.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Of the text, where no terminal says its width.
+const COLUMNS: u16 = 120;
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ekiden top                           policies and CPUs, every second
+  ekiden top --interval 5 --json       for programs: one object every five seconds
+  ekiden top --once --interval 0.5     one page as text
+
+Keys: q ends, s sorts by something else, space pauses.
+`moves/s` are waiting tasks that the policy moved to another CPU; `waiting` is how many tasks waited for a CPU on average, where
+the kernel tells (/proc/schedstat).")]
+pub(crate) struct Top {
+    /// Seconds from one page to the next
+    #[arg(long, default_value = "1", value_name = "SECONDS", value_parser = seconds)]
+    interval: Duration,
+    /// Print one page and end
+    #[arg(long)]
+    once: bool,
+    /// Print each page as a JSON object on a line
+    #[arg(long)]
+    json: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds @ 0.1..=3600.0) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("a number of seconds, 0.1 to 3600".into()),
+    }
+}
+
+impl Top {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        if self.once || self.json {
+            self.print()?;
+        } else if io::stdout().is_terminal() && io::stdin().is_terminal() {
+            self.live()?;
+        } else {
+            let message = "`ekiden top` needs a terminal; elsewhere use --once or --json";
+            return Err(Failure::new(Exit::Usage, message).into());
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn print(&self) -> Result<()> {
+        let first = Instant::now();
+        let mut before = Sample::take(first)?;
+        loop {
+            thread::sleep((before.at + self.interval).saturating_sub(first.elapsed()));
+            let after = Sample::take(first)?;
+            let page = Page::between(&before, &after);
+            let mut stdout = io::stdout().lock();
+            if self.json {
+                writeln!(stdout, "{}", serde_json::to_string(&page)?)?;
+            } else {
+                let width =
+                    if stdout.is_terminal() { terminal::size().map_or(COLUMNS, |(width, _)| width) } else { COLUMNS };
+                write!(stdout, "{}", text(&page, width))?;
+            }
+            stdout.flush()?;
+            if self.once {
+                return Ok(());
+            }
+            before = after;
+        }
+    }
+
+    fn live(&self) -> Result<()> {
+        let ended = Arc::new(AtomicBool::new(false));
+        let told = ended.clone();
+        let _signals = signals::handle(move |_| told.store(true, Relaxed)).context("cannot watch for signals")?;
+        let mut screen = Screen::open()?;
+        let first = Instant::now();
+        let mut before = Sample::take(first)?;
+        let mut page = Page::between(&before, &before);
+        let mut view = View { has_keys: true, ..View::default() };
+        while !ended.load(Relaxed) {
+            screen.0.draw(|frame| draw(&page, view, frame.area(), frame.buffer_mut())).context("cannot draw")?;
+            let next = before.at + self.interval;
+            match wait(next.saturating_sub(first.elapsed()), view.is_paused, &ended)? {
+                Wish::Nothing if view.is_paused => {}
+                Wish::Nothing if first.elapsed() < next => {}
+                Wish::Nothing => {
+                    let after = Sample::take(first)?;
+                    page = Page::between(&before, &after);
+                    before = after;
+                }
+                Wish::End => break,
+                Wish::Sort => view.sort = view.sort.next(),
+                Wish::Pause => view.is_paused = !view.is_paused,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a key, or none, stands for.
+#[derive(Debug, PartialEq, Eq)]
+enum Wish {
+    Nothing,
+    End,
+    Sort,
+    Pause,
+}
+
+/// Waits for a key, until it is time to look again, or until a signal has come.
+fn wait(time: Duration, is_paused: bool, ended: &AtomicBool) -> Result<Wish> {
+    let start = Instant::now();
+    while !ended.load(Relaxed) {
+        let left = time.saturating_sub(start.elapsed());
+        if left.is_zero() && !is_paused {
+            break;
+        }
+        if event::poll(if is_paused { LOOK } else { left.min(LOOK) }).context("cannot read the terminal")? {
+            return Ok(match event::read().context("cannot read the terminal")? {
+                Event::Key(key) => wish(key),
+                // Most others are a terminal of another size, on which everything has to be drawn again.
+                _ => Wish::Nothing,
+            });
+        }
+    }
+    Ok(Wish::Nothing)
+}
+
+fn wish(key: KeyEvent) -> Wish {
+    match (key.kind, key.code, key.modifiers.contains(KeyModifiers::CONTROL)) {
+        (KeyEventKind::Release, ..) => Wish::Nothing,
+        (_, KeyCode::Char('c'), true) | (_, KeyCode::Char('q') | KeyCode::Esc, false) => Wish::End,
+        (_, KeyCode::Char('s'), false) => Wish::Sort,
+        (_, KeyCode::Char(' '), false) => Wish::Pause,
+        _ => Wish::Nothing,
+    }
+}
+
+/// A terminal that is as it was when this is dropped, and in a panic.
+struct Screen(DefaultTerminal);
+
+impl Screen {
+    fn open() -> Result<Self> {
+        // Also sets a hook that gives the terminal back before a panic is reported.
+        ratatui::try_init().map(Self).inspect_err(|_| ratatui::restore()).context("cannot take over the terminal")
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}

@@ -1,0 +1,118 @@
+//! What two looks at a machine say together. `ekiden top --json` prints it as it is.
+
+use std::time::Duration;
+
+use ekiden_loader::{Counts, PolicyStatus};
+use serde::Serialize;
+
+use super::sample::{CpuTimes, Sample};
+
+/// A page. What has to be compared with an earlier look is `None` if there is none.
+#[derive(Debug, Serialize)]
+pub(super) struct Page {
+    /// Which scheduler there is, in words.
+    pub(super) scheduler: String,
+    /// Between the two looks, in seconds.
+    pub(super) interval_s: f64,
+    /// Whether the kernel calls the policies.
+    pub(super) attached: bool,
+    pub(super) tasks: u64,
+    /// Tasks that there is room for.
+    pub(super) tasks_max: u64,
+    /// In the order in which they are asked.
+    pub(super) policies: Vec<Policy>,
+    /// Why the last policy was taken out, if one was.
+    pub(super) last_fault: Option<String>,
+    pub(super) cpus: Vec<Cpu>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Policy {
+    pub(super) name: String,
+    pub(super) number: u32,
+    pub(super) params: String,
+    /// Whether it is called; if not, it was taken out.
+    pub(super) alive: bool,
+    /// Whether it has the tasks for which nobody has chosen.
+    pub(super) default: bool,
+    pub(super) tasks: u64,
+    pub(super) picks_per_s: Option<f64>,
+    /// Searches for work that found none.
+    pub(super) idle_searches_per_s: Option<f64>,
+    pub(super) migrations_per_s: Option<f64>,
+    pub(super) refusals: u64,
+    pub(super) mistakes: u64,
+    pub(super) fault: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Cpu {
+    pub(super) cpu: u32,
+    pub(super) busy_percent: Option<f64>,
+    /// Tasks that waited for it, on average: how long all of them waited over how long it was.
+    pub(super) waiting: Option<f64>,
+}
+
+impl Page {
+    pub(super) fn between(before: &Sample, after: &Sample) -> Self {
+        let interval = after.at.saturating_sub(before.at);
+        let nothing = ekiden_loader::Status::default();
+        let status = after.everything.ekiden.as_ref().unwrap_or(&nothing);
+        let earlier = before.everything.ekiden.as_ref().map_or(&[][..], |status| &status.policies);
+        let policy = |now: &PolicyStatus| {
+            let then = earlier.iter().find(|then| then.instance == now.instance);
+            Policy::between(then.map(|then| &then.counts), now, interval)
+        };
+        let cpu = |now: &CpuTimes| Cpu::between(before.cpus.iter().find(|then| then.cpu == now.cpu), now, interval);
+        let last = after.everything.last_fault.as_ref().map(|fault| format!("{}: {}", fault.policy, fault.reason));
+        Self {
+            scheduler: after.everything.sched_ext.in_words(),
+            interval_s: interval.as_secs_f64(),
+            attached: status.attached,
+            tasks: status.counts.tasks,
+            tasks_max: status.capacity,
+            policies: status.policies.iter().map(policy).collect(),
+            last_fault: last.or_else(|| status.fault.clone()),
+            cpus: after.cpus.iter().map(cpu).collect(),
+        }
+    }
+}
+
+impl Policy {
+    fn between(then: Option<&Counts>, now: &PolicyStatus, interval: Duration) -> Self {
+        let seconds = interval.as_secs_f64();
+        let rate = |count: fn(&Counts) -> u64| match then {
+            Some(then) if seconds > 0.0 => Some(count(&now.counts).saturating_sub(count(then)) as f64 / seconds),
+            _ => None,
+        };
+        Self {
+            name: now.policy.clone(),
+            number: now.instance,
+            params: now.params.clone(),
+            alive: now.alive,
+            default: now.default,
+            tasks: now.counts.tasks,
+            picks_per_s: rate(|counts| counts.picks),
+            idle_searches_per_s: rate(|counts| counts.idles),
+            migrations_per_s: rate(|counts| counts.migrations),
+            refusals: now.counts.refusals,
+            mistakes: now.counts.mistakes,
+            fault: now.fault.clone().or_else(|| now.counts.engine_fault.clone()),
+        }
+    }
+}
+
+impl Cpu {
+    fn between(then: Option<&CpuTimes>, now: &CpuTimes, interval: Duration) -> Self {
+        // The kernel's count of idle time may go back a little.
+        let busy = |then: &CpuTimes| {
+            let total = now.total.checked_sub(then.total).filter(|total| *total > 0)?;
+            Some((now.busy.saturating_sub(then.busy) as f64 / total as f64 * 100.0).min(100.0))
+        };
+        let waiting = |then: &CpuTimes| {
+            let waited = now.waited_ns?.saturating_sub(then.waited_ns?);
+            (!interval.is_zero()).then(|| waited as f64 / interval.as_nanos() as f64)
+        };
+        Self { cpu: now.cpu, busy_percent: then.and_then(busy), waiting: then.and_then(waiting) }
+    }
+}

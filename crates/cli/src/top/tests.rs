@@ -1,0 +1,280 @@
+//! Pages of machines that there are not.
+
+use std::time::Duration;
+
+use ekiden_loader::{Counts, PolicyStatus, Status};
+use expect_test::{Expect, expect};
+use ratatui::{
+    Terminal,
+    backend::TestBackend,
+    crossterm::event::{KeyCode, KeyEvent, KeyModifiers},
+};
+
+use super::{
+    Wish,
+    draw::{Sort, View, draw, lines, text},
+    page::Page,
+    sample::{CpuTimes, Sample},
+    seconds, wish,
+};
+use crate::{
+    session::LastFault,
+    status::{Everything, SchedExt},
+};
+
+fn sample(at_s: u64, ekiden: Option<Status>, cpus: Vec<CpuTimes>) -> Sample {
+    let scheduler = ekiden.as_ref().map(|_| "ekiden_wfq".to_owned());
+    let state = Some(if scheduler.is_some() { "enabled" } else { "disabled" }.to_owned());
+    let sched_ext = SchedExt { supported: true, state, scheduler, enable_seq: None };
+    Sample { at: Duration::from_secs(at_s), everything: Everything { sched_ext, ekiden, last_fault: None }, cpus }
+}
+
+fn policy(policy: &str, instance: u32, params: &str, counts: Counts) -> PolicyStatus {
+    let (policy, params) = (policy.into(), params.into());
+    PolicyStatus { policy, instance, params, alive: true, counts, ..Default::default() }
+}
+
+fn status(policies: Vec<PolicyStatus>) -> Status {
+    let counts = Counts { tasks: 107, ..Counts::default() };
+    Status { attached: true, policies, capacity: 32768, counts, ..Status::default() }
+}
+
+fn counts(tasks: u64, picks: u64, idles: u64, migrations: u64) -> Counts {
+    Counts { tasks, picks, idles, migrations, ..Counts::default() }
+}
+
+/// A CPU that was busy for so many of a thousand ticks, while others waited for so long.
+fn cpu(cpu: u32, busy: u64, waited_ms: u64) -> CpuTimes {
+    CpuTimes { cpu, busy, total: 1000, waited_ns: Some(waited_ms * 1_000_000) }
+}
+
+fn idle(nr: u32) -> Vec<CpuTimes> {
+    (0..nr).map(|cpu| CpuTimes { cpu, busy: 0, total: 0, waited_ns: Some(0) }).collect()
+}
+
+/// Two policies for two seconds.
+fn busy() -> Page {
+    let wfq = |counts| PolicyStatus { default: true, ..policy("wfq", 3, "slice_min_us=500", counts) };
+    let before = vec![wfq(counts(90, 1000, 10, 0)), policy("fifo", 12, "", counts(4, 0, 0, 0))];
+    let refusals = Counts { refusals: 2, mistakes: 1, ..counts(7, 50_000, 3, 800) };
+    let after = vec![wfq(counts(100, 21_000, 11, 6)), policy("fifo", 12, "", refusals)];
+    let cpus = vec![cpu(0, 1000, 4000), cpu(1, 250, 100), cpu(2, 0, 0)];
+    Page::between(&sample(10, Some(status(before)), idle(3)), &sample(12, Some(status(after)), cpus))
+}
+
+fn check(page: &Page, view: View, width: u16, height: u16, expected: Expect) {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(page, view, frame.area(), frame.buffer_mut())).unwrap();
+    expected.assert_eq(&(lines(terminal.backend().buffer()).join("\n") + "\n"));
+}
+
+fn with_keys(sort: Sort, is_paused: bool) -> View {
+    View { sort, is_paused, has_keys: true }
+}
+
+#[test]
+fn a_page_shows_rates_of_each_policy_and_what_each_cpu_does() {
+    check(
+        &busy(),
+        with_keys(Sort::Order, false),
+        110,
+        12,
+        expect![[r#"
+            scheduler  ekiden_wfq (sched_ext)
+            tasks      107 of 32768
+
+            policy number parameters         tasks   picks/s   idle/s  moves/s refusals mistakes state
+            wfq         3 slice_min_us=500     100     10000      0.5      3.0        0        0 default
+            fifo       12                        7     25000      1.5      400        2        1
+
+             cpu                busy waiting   cpu                busy waiting   cpu                busy waiting
+               0 ████████████  100 %     2.0     1 ███·········   25 %     0.1     2 ············    0 %     0.0
+
+
+             q ends   s sorts (now by order in which they are asked)   space pauses
+        "#]],
+    );
+}
+
+#[test]
+fn policies_are_sorted_by_what_is_chosen_and_a_pause_is_shown() {
+    check(
+        &busy(),
+        with_keys(Sort::Picks, true),
+        110,
+        9,
+        expect![[r#"
+            scheduler  ekiden_wfq (sched_ext)
+            tasks      107 of 32768
+
+            policy number parameters         tasks   picks/s   idle/s  moves/s refusals mistakes state
+            fifo       12                        7     25000      1.5      400        2        1
+            wfq         3 slice_min_us=500     100     10000      0.5      3.0        0        0 default
+
+
+             q ends   s sorts (now by picks)   space goes on  PAUSED
+        "#]],
+    );
+}
+
+#[test]
+fn a_small_terminal_shows_what_it_has_room_for() {
+    check(
+        &busy(),
+        with_keys(Sort::Order, false),
+        80,
+        9,
+        expect![[r#"
+        scheduler  ekiden_wfq (sched_ext)
+        tasks      107 of 32768
+
+        policy number    tasks   picks/s   idle/s  moves/s refusals mistakes state
+        wfq         3      100     10000      0.5      3.0        0        0 default
+        fifo       12        7     25000      1.5      400        2        1
+
+
+         q ends   s sorts (now by order in which they are asked)   space pauses
+    "#]],
+    );
+    check(
+        &busy(),
+        with_keys(Sort::Order, false),
+        60,
+        10,
+        expect![[r#"
+            scheduler  ekiden_wfq (sched_ext)
+            tasks      107 of 32768
+
+            policy number    tasks   picks/s   idle/s  moves/s refusals
+            wfq         3      100     10000      0.5      3.0        0
+            fifo       12        7     25000      1.5      400        2
+
+             cpu                busy waiting
+                 and 3 more
+             q ends   s sorts (now by order in which they are asked)   s
+        "#]],
+    );
+    check(
+        &busy(),
+        with_keys(Sort::Order, false),
+        20,
+        2,
+        expect![[r#"
+            scheduler  ekiden_wf
+             q ends   s sorts (n
+        "#]],
+    );
+}
+
+#[test]
+fn without_a_policy_it_says_what_to_do_next() {
+    let page = Page::between(&sample(0, None, idle(2)), &sample(1, None, vec![cpu(0, 30, 0), cpu(1, 500, 2500)]));
+    expect![[r#"
+        scheduler  the kernel's own (sched_ext is disabled)
+        No policy runs. Start one with `sudo ekiden run wfq`, or look at one with `ekiden sim pipe -p wfq`.
+
+         cpu                busy waiting   cpu                busy waiting
+           0 ············    3 %     0.0     1 ██████······   50 %     2.5
+    "#]]
+    .assert_eq(&text(&page, 100));
+}
+
+#[test]
+fn a_policy_that_was_taken_out_stays_with_its_reason() {
+    let dead = PolicyStatus {
+        alive: false,
+        fault: Some("panicked at lossy.rs:12: no".into()),
+        ..policy("lossy", 4, "", Counts::default())
+    };
+    let policies = || vec![policy("wfq", 3, "", Counts::default()), dead.clone()];
+    let mut after = sample(1, Some(status(policies())), idle(1));
+    let (policy, reason) = ("lossy".into(), "panicked at lossy.rs:12: no".into());
+    after.everything.last_fault = Some(LastFault { policy, reason, at: 0, recording: None });
+    let page = Page::between(&sample(0, Some(status(policies())), idle(1)), &after);
+    expect![[r#"
+        scheduler  ekiden_wfq (sched_ext)
+        tasks      107 of 32768
+
+        policy number parameters   tasks   picks/s   idle/s  moves/s refusals mistakes state
+        wfq         3                  0         0        0        0        0        0
+        lossy       4                  0         0        0        0        0        0 taken out
+        fault      lossy, number 4: panicked at lossy.rs:12: no
+        last fault lossy: panicked at lossy.rs:12: no
+
+         cpu                busy waiting
+           0 ············      –     0.0
+    "#]]
+    .assert_eq(&text(&page, 110));
+}
+
+#[test]
+fn what_has_no_earlier_look_has_no_rate() {
+    let old = sample(1, Some(status(vec![policy("wfq", 3, "", counts(1, 500, 0, 0))])), idle(1));
+    // The same seat, but another instance: its counts say nothing about the one before.
+    let new = sample(2, Some(status(vec![policy("wfq", 5, "", counts(1, 700, 0, 0))])), vec![cpu(1, 10, 0)]);
+    for page in [Page::between(&old, &old), Page::between(&old, &new)] {
+        assert_eq!(page.policies[0].picks_per_s, None);
+        assert_eq!((page.cpus[0].busy_percent, page.cpus[0].waiting), (None, None));
+    }
+}
+
+#[test]
+fn counts_that_go_back_are_no_rate_below_zero() {
+    let look = |at, picks, ticks| {
+        let cpus = vec![CpuTimes { cpu: 0, busy: ticks, total: 100 + at, waited_ns: None }];
+        sample(at, Some(status(vec![policy("wfq", 3, "", counts(1, picks, 0, 0))])), cpus)
+    };
+    let page = Page::between(&look(1, 500, 9), &look(2, 400, 8));
+    assert_eq!(page.policies[0].picks_per_s, Some(0.0));
+    assert_eq!((page.cpus[0].busy_percent, page.cpus[0].waiting), (Some(0.0), None));
+}
+
+#[test]
+fn many_cpus_stand_in_columns_and_are_cut_where_the_screen_ends() {
+    let after = sample(1, None, (0..16).map(|number| cpu(number, u64::from(number) * 60, 0)).collect());
+    let page = Page::between(&sample(0, None, idle(16)), &after);
+    check(
+        &page,
+        View::default(),
+        75,
+        8,
+        expect![[r#"
+        scheduler  the kernel's own (sched_ext is disabled)
+        No policy runs. Start one with `sudo ekiden run wfq`, or look at one with `
+
+         cpu                busy waiting   cpu                busy waiting
+           0 ············    0 %     0.0     8 ██████······   48 %     0.0
+           1 █···········    6 %     0.0     9 ██████······   54 %     0.0
+           2 █···········   12 %     0.0    10 ███████·····   60 %     0.0
+             and 5 more                        and 5 more
+    "#]],
+    );
+}
+
+#[test]
+fn programs_get_every_figure() {
+    let page = serde_json::to_value(busy()).unwrap();
+    assert_eq!(page["interval_s"], 2.0);
+    assert_eq!(page["policies"][0]["picks_per_s"], 10_000.0);
+    assert_eq!(page["policies"][1]["migrations_per_s"], 400.0);
+    assert_eq!(page["cpus"][0]["waiting"], 2.0);
+    assert_eq!(page["cpus"][1]["busy_percent"], 25.0);
+}
+
+#[test]
+fn keys_end_sort_and_pause() {
+    let key = |code, modifiers| wish(KeyEvent::new(code, modifiers));
+    assert_eq!(key(KeyCode::Char('q'), KeyModifiers::NONE), Wish::End);
+    assert_eq!(key(KeyCode::Char('c'), KeyModifiers::CONTROL), Wish::End);
+    assert_eq!(key(KeyCode::Char('c'), KeyModifiers::NONE), Wish::Nothing);
+    assert_eq!(key(KeyCode::Char('s'), KeyModifiers::NONE), Wish::Sort);
+    assert_eq!(key(KeyCode::Char(' '), KeyModifiers::NONE), Wish::Pause);
+}
+
+#[test]
+fn intervals_are_neither_nothing_nor_for_ever() {
+    assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+    for wrong in ["0", "-1", "NaN", "inf", "1e9", "often"] {
+        assert!(seconds(wrong).is_err(), "{wrong}");
+    }
+}
