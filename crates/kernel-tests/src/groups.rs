@@ -1,14 +1,15 @@
 //! Control groups under a policy: shares, limits, cpusets, and tasks that move between them.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
-use ekiden_loader::{Session, Status};
+use ekiden_loader::{Drain, Session, Status};
 use serde_json::json;
 
 use crate::load::{Worker, pause, pipe_round_trip_ns};
@@ -187,6 +188,34 @@ pub(crate) fn groups(modules: &Path, policy: Option<&str>) -> Result<()> {
             json!({ "what": "counts", "mistakes": status.counts.mistakes, "surprises": status.counts.surprises })
         );
     }
+    Ok(())
+}
+
+/// Records tasks of groups with weights and limits, which are changed meanwhile.
+pub(crate) fn recorded_groups(modules: &Path, to: &Path) -> Result<()> {
+    let root = Path::new("/sys/fs/cgroup");
+    write(&root.join("cgroup.subtree_control"), "+cpu")?;
+    let mut config = config(modules, "wfq");
+    config.tape_records = 1 << 16;
+    let session = Session::start(&config)?;
+    let drain = Drain::start(File::create(to)?, None, false, "groups")?;
+    let groups = [Group::new(root, "tight")?, Group::new(root, "heavy")?];
+    let mut workers = Vec::new();
+    for group in &groups {
+        workers.extend([group.start("spin")?, group.start("spin")?, group.start("nap")?]);
+    }
+    for round in 0..20 {
+        groups[0].set("cpu.max", if round % 10 == 9 { "max" } else { "8000 40000" })?;
+        groups[1].set("cpu.weight", &(50 + 100 * round).to_string())?;
+        groups[round % 2].take(&workers[0])?;
+        pause(50);
+    }
+    workers.iter().try_for_each(Worker::must_run)?;
+    drop((workers, groups));
+    let kept = drain.stop()?;
+    session.check()?;
+    session.stop();
+    println!("{}", json!({ "records": kept.records, "lost": kept.lost }));
     Ok(())
 }
 

@@ -196,6 +196,15 @@ enum Trial {
         #[arg(long)]
         policy: Option<String>,
     },
+    /// Records a policy while control groups limit its tasks.
+    RecordedGroups {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// Where the recording goes.
+        #[arg(long)]
+        to: PathBuf,
+    },
     /// What a round trip through pipes costs with and without control groups.
     GroupCosts {
         /// Where the modules are.
@@ -241,6 +250,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Switched { modules, to } => recordings::switched(&modules, &to),
         Trial::Woken { modules, to } => recordings::woken(&modules, &to),
         Trial::Groups { modules, policy } => groups::groups(&modules, policy.as_deref()),
+        Trial::RecordedGroups { modules, to } => groups::recorded_groups(&modules, &to),
         Trial::GroupCosts { modules, policy } => groups::group_costs(&modules, policy.as_deref()),
         Trial::Record => trials::record(),
         Trial::Child { what } => load::child(&what),

@@ -3,6 +3,10 @@
 
 mod lab;
 
+use std::fs::File;
+
+use ekiden_policies::Wfq;
+use ekiden_replay::Replay;
 use lab::newest;
 use serde_json::Value;
 
@@ -37,6 +41,20 @@ fn shares_and_limits_of_control_groups_hold_under_a_policy() {
     assert!((85.0..=101.0).contains(&percent("cpuset of one CPU")), "{}", percent("cpuset of one CPU"));
     let counts = find(&reports, "counts");
     assert_eq!((&counts["mistakes"], &counts["surprises"]), (&0.into(), &0.into()), "{counts}");
+}
+
+#[test]
+fn what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference() {
+    let lab = newest();
+    let report = lab.trial("recorded-groups --modules /lab --to /host/groups.ekirec")[0].clone();
+    assert_eq!(report["lost"], 0, "{report}");
+    let outcome = Replay::of::<Wfq>().run(File::open(lab.host("groups.ekirec")).unwrap()).unwrap();
+    println!("{report} {:?} {:?}", outcome.exact, outcome.remarks);
+    if let Some(first) = &outcome.first {
+        panic!("{first}");
+    }
+    assert_eq!((outcome.differences, outcome.not_exact, outcome.lost), (0, 0, 0), "{:?}", outcome.remarks);
+    assert!(outcome.replayed > 2_000, "{} calls", outcome.replayed);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 pub(crate) mod contest;
 mod count_unsafe;
+mod crowd;
 mod edit;
 pub(crate) mod fairness;
 pub(crate) mod guest;
@@ -58,7 +59,7 @@ enum Which {
     Record(record::RecordBench),
     /// What it costs that one policy can take over from another, and how long CPUs wait when one does
     Upgrade(upgrade::UpgradeBench),
-    /// What it costs one policy that others are there too, and that states of tasks are checked
+    /// What it costs one policy that others are there too, that states of tasks are checked, and that control groups have limits
     Policies(policies::PoliciesBench),
     /// How fast the simulator is
     Sim(sim::SimBench),
