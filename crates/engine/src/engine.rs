@@ -191,7 +191,10 @@ impl Engine {
             AFFINITY => self.with_task(handling, |engine, handling, task, slot| {
                 engine.tell_about(handling, Call::TaskAffinityChanged, task, slot);
             }),
-            ONLINE => self.tell_all(handling, Call::CpuOnline, handling.event.cpu),
+            ONLINE => {
+                self.seats.iter().for_each(Seat::has_heard);
+                self.tell_all(handling, Call::CpuOnline, handling.event.cpu);
+            }
             OFFLINE => self.cpu_offline(handling),
             TIMER => self.timer(handling),
             HINT => self.tell(handling, Call::ParseHint, payload),
@@ -345,6 +348,8 @@ impl Engine {
     #[cold]
     fn enqueue_again(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, seen: State) {
         let cpu = handling.event.cpu;
+        // It may be allowed elsewhere by now, or has left the CPU that ran it: CPUs that could not have it are to look again.
+        self.seat_of(seen).has_heard();
         if seen.cpu() != cpu {
             self.move_to(handling, task, slot, seen, cpu, Phase::Ready);
         } else if seen.phase() == Phase::ReadyByTick && !slot.try_state(seen, seen.in_phase(Phase::Ready)) {
@@ -395,6 +400,8 @@ impl Engine {
         Counters::count(&self.counters(handling.event.cpu, self.seat_of(slot.state())).refusals);
         let reason = RefusalReason::from_number(handling.event.args[0] as u32);
         self.wait_again(handling, task, slot, handling.event.cpu, reason);
+        // It is the kernel's idea that the task is there: that CPU may be idle, and the policy thinks that it was asked.
+        handling.outcome.kicks.add(handling.event.cpu);
     }
 
     /// A CPU leaves. The kernel moves what it has there, but a task that `balance` brought may still be elsewhere for
@@ -578,6 +585,10 @@ impl Engine {
 
     #[cold]
     fn take_over(&self, handling: &mut Handling<'_>, seat: &Seat, reply: &Reply) {
+        if self.has_several() {
+            // Whom it sends to look for work is to look there, even if this was a search that found nothing.
+            seat.has_heard();
+        }
         if reply.timer_ns != 0 && self.order.len() == 1 {
             handling.outcome.timer_ns = reply.timer_ns;
         } else if reply.timer_ns != 0 {

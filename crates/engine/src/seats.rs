@@ -31,7 +31,7 @@ pub(crate) struct Seat {
     last_home: Home,
     /// How many tasks are at home here.
     pub(crate) tasks: AtomicU32,
-    /// Counts the calls that can change what the policy answers to a CPU that looks for work. Only if there are several.
+    /// Counts what can change the answer of the policy to a CPU that looks for work. Used only if there are several.
     pub(crate) heard: AtomicU32,
     pub(crate) mistakes: AtomicU32,
     /// How many of them were those of policies before this one.

@@ -19,7 +19,8 @@ const CPUS: u32 = 2;
 const TASKS: u32 = 6;
 const POLICIES: usize = 3;
 
-/// A FIFO that complains about whatever it hears of a task that it does not know.
+/// A FIFO that complains about whatever it hears of a task that it does not know. Now and then it answers a CPU that looks for
+/// work only when that comes again, for which it asks, as one that balances first does.
 struct Listener {
     heard: Mutex<Heard>,
     complaints: Arc<Mutex<Vec<String>>>,
@@ -32,6 +33,7 @@ struct Heard {
     /// Whether the task sleeps.
     known: HashMap<TaskId, bool>,
     queues: [VecDeque<RawToken>; CPUS as usize],
+    searches: u32,
 }
 
 impl Listener {
@@ -53,7 +55,7 @@ impl Policy for Listener {
         if self.falls.load(Relaxed) {
             return Reply::fallen();
         }
-        let Heard { known, queues } = &mut *self.heard.lock().unwrap();
+        let Heard { known, queues, searches } = &mut *self.heard.lock().unwrap();
         let call = Call::from_number(message.call).unwrap();
         let complain = |what: &str| self.complaints.lock().unwrap().push(format!("{}: {what}", call.name()));
         let mut reply = Reply { cpu: message.arg as u32, ..Reply::default() };
@@ -89,7 +91,13 @@ impl Policy for Listener {
                 queues.iter_mut().for_each(|queue| queue.retain(|token| token.task != message.task));
             }
             Call::PntErr => complain("a token was not good"),
-            Call::PickNextTask => reply.token = queues[message.cpu as usize].pop_front().unwrap_or(RawToken::NONE),
+            Call::PickNextTask => {
+                *searches += 1;
+                match *searches % 4 {
+                    0 => reply.kicks.add(message.cpu),
+                    _ => reply.token = queues[message.cpu as usize].pop_front().unwrap_or(RawToken::NONE),
+                }
+            }
             _ => {}
         }
         reply
@@ -311,7 +319,7 @@ proptest! {
     fn each_policy_hears_of_a_task_once_and_every_task_that_waits_runs(steps in steps()) {
         let mut kernel = Kernel::new();
         steps.into_iter().for_each(|step| kernel.step(step));
-        for _ in 0..=TASKS + POLICIES as u32 {
+        for _ in 0..=2 * TASKS + POLICIES as u32 {
             kernel.introduce_all();
             (0..CPUS).for_each(|cpu| kernel.pick(cpu, false));
         }

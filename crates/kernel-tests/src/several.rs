@@ -41,6 +41,7 @@ struct BesideReport {
     /// The policies that are left when each has gone while its tasks ran.
     left: Vec<Vec<String>>,
     mistakes: u64,
+    last_mistake: Option<String>,
     surprises: u64,
     tasks_in_all: u64,
     still_running: bool,
@@ -86,8 +87,14 @@ pub(crate) fn several(modules: &Path) -> Result<()> {
     choose(&Who::Process(ours.pid().as_raw()), seat, true)?;
     let mut left = Vec::new();
     // A third one takes what nobody has chosen for.
-    let third = Session::start(&beside(modules, "cfs", Beside::OthersAsDefault))?;
+    let mut third_config = beside(modules, "cfs", Beside::OthersAsDefault);
+    third_config.tape_records = 1 << 17;
+    let third = Session::start(&third_config)?;
+    let mut tape = ekiden_loader::Tape::open(&find("cfs")?)?;
+    let (header, _) = ekiden_loader::header(Some(third.seat()), "flight recorder")?;
+    eprintln!("ours {} theirs {} child {}", ours.pid(), theirs.pid(), child.pid());
     load::everything(&third)?;
+    third.check()?;
     left.push(order()?);
     // The one that came first goes, and with it the hold on the scheduler that it had.
     drop(first);
@@ -97,6 +104,10 @@ pub(crate) fn several(modules: &Path) -> Result<()> {
         worker.must_run()?;
     }
     load::everything(&third)?;
+    if let Err(error) = third.check() {
+        ekiden_loader::dump(&mut tape, &header, std::fs::File::create("/host/lost.ekirec")?, true)?;
+        return Err(error.into());
+    }
     let status = Status::read()?.unwrap_or_default();
     drop(second);
     left.push(order()?);
@@ -111,6 +122,7 @@ pub(crate) fn several(modules: &Path) -> Result<()> {
         share_asked_first,
         left,
         mistakes: status.counts.mistakes,
+        last_mistake: status.policies.iter().find_map(|policy| policy.counts.last_mistake.clone()),
         surprises: status.counts.surprises,
         tasks_in_all: status.counts.tasks,
         still_running: third.is_running(),
