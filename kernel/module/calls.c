@@ -114,7 +114,8 @@ void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const v
 	unsigned long flags;
 
 	local_irq_save(flags);
-	if (unlikely(guarded(ekiden_rs_deliver, event, outcome, payload, len, 0) == LEFT))
+	/* Rust wants an address of no bytes, too. */
+	if (unlikely(guarded(ekiden_rs_deliver, event, outcome, payload ?: event, len, 0) == LEFT))
 		ekiden_do_left(outcome);
 	local_irq_restore(flags);
 }

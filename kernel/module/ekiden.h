@@ -44,8 +44,7 @@ struct ekiden_policy_table {
 	char name[EKIDEN_NAME_LEN];
 	u64 calls;
 	void *(*create)(struct ekiden_create *args);
-	void (*deliver)(void);	/* called from Rust only, as the next three */
-	void (*deliver_guarded)(void);
+	void (*deliver)(void);	/* called from Rust only, as the next two */
 	void (*give)(void);
 	void (*take)(void);
 	bool (*check)(struct ekiden_create *args);

@@ -57,7 +57,7 @@ SYM_FUNC_END(ekiden_guarded)
  */
 SYM_FUNC_START(ekiden_guarded_deliver)
 	GUARD_ENTER
-	xorl	%edx, %edx
+	movq	%rdi, %rdx	/* any address, of no bytes */
 	xorl	%ecx, %ecx
 	call	ekiden_rs_deliver
 	GUARD_EXIT

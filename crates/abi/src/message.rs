@@ -257,6 +257,12 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// Whether there is more than an answer: a wish, or a token that was dropped. The common case is that all three are 0.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.kicks.to_bits() | self.timer_ns | u64::from(self.dropped.serial) != 0
+    }
+
     /// Instead of an answer: the policy has panicked, or could not be got to answer. Only hosts say so.
     pub fn fallen() -> Self {
         Self { dropped: RawToken { task: TaskId::NONE, cpu: NO_CPU, serial: u32::MAX }, ..Self::default() }

@@ -1,7 +1,10 @@
 //! Turns messages into calls of the trait.
 
 use alloc::{boxed::Box, sync::Arc};
-use core::{any::Any, mem::ManuallyDrop};
+use core::{
+    any::Any,
+    mem::{ManuallyDrop, MaybeUninit},
+};
 
 use ekiden_abi::{BALANCE_TOO, Call, Calls, Message, NO_CPU, RawToken, RefusalReason, Reply, TaskId};
 use zerocopy::TryFromBytes;
@@ -18,8 +21,28 @@ pub trait Policy: Send + Sync {
     fn calls(&self) -> Calls;
     /// Delivers one call. `payload` carries the bytes of hints, and is empty otherwise.
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply;
+    /// The same where no other policy could go on if this one panics: a host that contains panics in each call does not do it in
+    /// this one.
+    #[inline]
+    fn deliver_alone(&self, message: &Message, payload: &[u8]) -> Reply {
+        self.deliver(message, payload)
+    }
     /// The policy as what it is, for a host that knows what it may be.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
+}
+
+impl<P: Policy + ?Sized> Policy for Box<P> {
+    fn calls(&self) -> Calls {
+        (**self).calls()
+    }
+
+    fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
+        (**self).deliver(message, payload)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        (*self).into_any()
+    }
 }
 
 /// A policy with its surroundings.
@@ -98,28 +121,27 @@ impl<S: Scheduler> Adapter<S> {
         Schedulable::from_raw(message.token(), self.tenant.0)
     }
 
-    /// Every call that is not one of the three of a task switch.
+    /// Every call that is not one of those of a task switch.
     #[inline(never)]
-    fn deliver_rare(&self, message: &Message, payload: &[u8], cx: &Cx<'_>, task: &Task) -> Answer {
+    fn answer_rare(&self, message: &Message, payload: &[u8], cx: &Cx<'_>, task: &Task, reply: &mut Reply) {
         let scheduler = &self.scheduler;
         let cpu = message.cpu;
         let reason = || RefusalReason::from_number(message.flags);
-        let mut answer = Answer::NONE;
         match Call::from_number(message.call) {
             Some(Call::PntErr) => scheduler.pnt_err(cx, cpu, task, reason(), self.token(message)),
             Some(Call::TaskNew) => scheduler.task_new(cx, task, self.token(message)),
             Some(Call::TaskYield) => scheduler.task_yield(cx, task, self.token(message)),
             Some(Call::TaskDead) => scheduler.task_dead(cx, task.id),
-            Some(Call::TaskDeparted) => answer.token = raw(scheduler.task_departed(cx, task)),
+            Some(Call::TaskDeparted) => reply.token = raw(scheduler.task_departed(cx, task)),
             Some(Call::TaskTick) => scheduler.task_tick(cx, task),
             Some(Call::TaskAffinityChanged) => scheduler.task_affinity_changed(cx, task),
             Some(Call::TaskPrioChanged) => scheduler.task_prio_changed(cx, task),
             Some(Call::SelectTaskRq) => {
                 let suggested = message.arg as u32;
-                answer.cpu = scheduler.select_task_rq(cx, task, cpu, suggested, WakeFlags(message.flags));
+                reply.cpu = scheduler.select_task_rq(cx, task, cpu, suggested, WakeFlags(message.flags));
             }
-            Some(Call::MigrateTaskRq) => answer.token = raw(scheduler.migrate_task_rq(cx, task, self.token(message))),
-            Some(Call::Balance) => answer.task = scheduler.balance(cx, cpu).unwrap_or(TaskId::NONE),
+            Some(Call::MigrateTaskRq) => reply.token = raw(scheduler.migrate_task_rq(cx, task, self.token(message))),
+            Some(Call::Balance) => reply.task = scheduler.balance(cx, cpu).unwrap_or(TaskId::NONE),
             Some(Call::BalanceErr) => scheduler.balance_err(cx, cpu, task.id, reason()),
             Some(Call::RegisterQueue) => scheduler.register_queue(cx, message.arg as u32),
             Some(Call::EnterQueue) => scheduler.enter_queue(cx, message.arg as u32, Hints::new(payload)),
@@ -128,7 +150,7 @@ impl<S: Scheduler> Adapter<S> {
                 let teller = (!task.id.is_none()).then_some(task);
                 let hint = S::Hint::try_read_from_bytes(payload).ok();
                 let taken = hint.is_some_and(|hint| scheduler.parse_hint(cx, teller, hint).is_ok());
-                answer.cpu = if taken { 0 } else { NO_CPU };
+                reply.cpu = if taken { 0 } else { NO_CPU };
             }
             Some(Call::EnterIdle) => scheduler.enter_idle(cx, cpu),
             Some(Call::ExitIdle) => scheduler.exit_idle(cx, cpu),
@@ -139,33 +161,23 @@ impl<S: Scheduler> Adapter<S> {
             // are in `deliver`.
             _ => {}
         }
-        answer
-    }
-}
-
-impl<S: Scheduler> Policy for Adapter<S> {
-    fn calls(&self) -> Calls {
-        S::CALLS
     }
 
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-
+    /// [`Policy::deliver`] for a host that has room for the reply.
     // Always, as the kernel host has two callers, with a tape and without, and each task switch goes through one of them.
     #[inline(always)]
-    fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
+    pub fn answer<'a>(&self, message: &Message, payload: &[u8], reply: &'a mut MaybeUninit<Reply>) -> &'a Reply {
         const PICK: u32 = Call::PickNextTask as u32;
         const WAKEUP: u32 = Call::TaskWakeup as u32;
         const PREEMPT: u32 = Call::TaskPreempt as u32;
         const BLOCKED: u32 = Call::TaskBlocked as u32;
+        let reply = reply.write(Reply { cpu: NO_CPU, ..Reply::default() });
         let cx = &Cx::new(message.cpu, &self.topology, &*self.host);
-        let mut answer = Answer::NONE;
         // The calls of a task switch first; the compiler makes a search of the rest.
         if message.call == PICK {
-            answer.token = raw(self.scheduler.pick_next_task(cx, message.cpu));
-            if answer.token.is_none() && message.flags & BALANCE_TOO != 0 {
-                answer.task = self.scheduler.balance(cx, message.cpu).unwrap_or(TaskId::NONE);
+            reply.token = raw(self.scheduler.pick_next_task(cx, message.cpu));
+            if reply.token.is_none() && message.flags & BALANCE_TOO != 0 {
+                reply.task = self.scheduler.balance(cx, message.cpu).unwrap_or(TaskId::NONE);
             }
         } else {
             let task = &Task {
@@ -182,31 +194,32 @@ impl<S: Scheduler> Policy for Adapter<S> {
             } else if message.call == BLOCKED {
                 self.scheduler.task_blocked(cx, task);
             } else {
-                answer = self.deliver_rare(message, payload, cx, task);
+                self.answer_rare(message, payload, cx, task, reply);
             }
         }
-        Reply {
-            token: answer.token,
-            dropped: self.tenant.0.take_dropped(),
-            task: answer.task,
-            slice_ns: cx.slice_ns.get(),
-            timer_ns: cx.timer_ns.get(),
-            kicks: cx.kicks.get(),
-            cpu: answer.cpu,
-            reserved: 0,
+        let dropped = self.tenant.0.take_dropped();
+        if !dropped.is_none() {
+            reply.dropped = dropped;
         }
+        reply.slice_ns = cx.slice_ns.get();
+        reply.timer_ns = cx.timer_ns.get();
+        reply.kicks = cx.kicks.get();
+        reply
     }
 }
 
-/// What a call returned.
-struct Answer {
-    token: RawToken,
-    task: TaskId,
-    cpu: u32,
-}
+impl<S: Scheduler> Policy for Adapter<S> {
+    fn calls(&self) -> Calls {
+        S::CALLS
+    }
 
-impl Answer {
-    const NONE: Self = Self { token: RawToken::NONE, task: TaskId::NONE, cpu: NO_CPU };
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+
+    fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
+        *self.answer(message, payload, &mut MaybeUninit::uninit())
+    }
 }
 
 #[inline]

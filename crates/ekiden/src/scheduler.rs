@@ -73,8 +73,8 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
     /// preempted, yielding and moved tasks, unless the policy implements the call for that reason.
     fn enqueue(&self, cx: &Cx<'_>, task: &Task, token: Schedulable<Self>);
 
-    /// `cpu` looks for work. Returns the right to run a task there, or `None` to try [`balance`](Self::balance) and
-    /// then go idle. The task that ran before has been handed over already if it can go on.
+    /// `cpu` looks for work. Returns the right to run a task there, or `None` to try [`balance`](Self::balance) at once and
+    /// then run what another policy has, or go idle. The task that ran before has been handed over already if it can go on.
     fn pick_next_task(&self, cx: &Cx<'_>, cpu: CpuId) -> Option<Schedulable<Self>>;
 
     /// The token that was picked for `cpu` is not honoured, and comes back. By default it is queued again if it is
@@ -93,11 +93,13 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
     }
 
     /// A task has slept and waits for a CPU.
+    #[inline]
     fn task_wakeup(&self, cx: &Cx<'_>, task: &Task, token: Schedulable<Self>) {
         self.enqueue(cx, task, token);
     }
 
     /// A running task used up its slice or was made to give way.
+    #[inline]
     fn task_preempt(&self, cx: &Cx<'_>, task: &Task, token: Schedulable<Self>) {
         self.enqueue(cx, task, token);
     }

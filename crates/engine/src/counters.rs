@@ -53,9 +53,8 @@ pub(crate) struct Cpu {
     pub(crate) counters: [Counters; SEATS],
     /// When each policy wants to be told that its timer went off; 0 for never. Only if there are several.
     pub(crate) due_ns: [AtomicU64; SEATS],
-    /// What each policy had heard when it had nothing for this CPU, and when it brought nothing: it need not be asked again.
+    /// What each policy had heard when it had nothing for this CPU and brought nothing: it need not be asked again.
     pub(crate) nothing: [AtomicU32; SEATS],
-    pub(crate) brings_nothing: [AtomicU32; SEATS],
     /// The place in the order of the policy whose task runs; that of nobody if none does.
     pub(crate) rank: AtomicU32,
     /// How many ticks it is since policies had their turns.

@@ -14,14 +14,14 @@ use crate::seats::{SEATS, Seat};
 use crate::state::{Phase, State, Transition, UPGRADABLE};
 use crate::table::{Slot, TaskTable, token, wanted};
 
-/// The engine: policies, their tasks, and the checks between them and the host.
-pub struct Engine {
-    pub(crate) seats: [Seat; SEATS],
+/// The engine: policies, their tasks, and the checks between them and the host. A host whose policies are all of one type says
+/// which, and calls them by their address.
+pub struct Engine<P = Box<dyn Policy>> {
+    pub(crate) seats: [Seat<P>; SEATS],
     /// The seats that are taken, in the order in which their policies are asked; never empty.
     pub(crate) order: Vec<usize>,
-    /// Whether there is more than one, and which is the first: looked at all the time.
-    pub(crate) several: bool,
-    pub(crate) first: usize,
+    /// Whether seat 0 is the only one: looked at all the time.
+    pub(crate) lone: bool,
     /// The place of each seat in it.
     pub(crate) rank: [u8; SEATS],
     pub(crate) default_seat: AtomicU32,
@@ -34,36 +34,37 @@ pub struct Engine {
     pub(crate) faulted: AtomicBool,
 }
 
-/// Whether a call only asks for work.
-fn is_search(call: u32) -> bool {
-    call == Call::PickNextTask as u32 || call == Call::Balance as u32
-}
+/// Calls after which a policy that asks for nothing answers the next search for work as it would have before.
+const NO_NEWS: Calls =
+    Calls::NONE.with(Call::PickNextTask).with(Call::Balance).with(Call::EnterIdle).with(Call::ExitIdle);
 
-/// One event while it is being handled.
-pub(crate) struct Handling<'a> {
+/// One event while it is being handled. `LONE` says that there is but one policy, in seat 0, which spares what is frequent all
+/// that is there for several.
+pub(crate) struct Handling<'a, const LONE: bool = false> {
     pub(crate) event: &'a Event,
     pub(crate) outcome: &'a mut Outcome,
 }
 
-impl Engine {
+impl<const LONE: bool> Handling<'_, LONE> {
+    /// The same for what is rare, and works for several at its cost.
+    #[inline]
+    pub(crate) fn rare(&mut self) -> Handling<'_> {
+        Handling { event: self.event, outcome: self.outcome }
+    }
+}
+
+impl<P: Policy> Engine<P> {
     /// An engine for `policy` on a machine with `nr_cpus` CPUs and at most `max_tasks` tasks. The policy gets all tasks, and
     /// seat 0.
     ///
     /// `idle` is the set that `host` answers [`Host::idle_cpus`] from; the engine keeps it.
-    pub fn new(
-        policy: Box<dyn Policy>,
-        host: Arc<dyn Host + Send>,
-        idle: Arc<IdleCpus>,
-        nr_cpus: u32,
-        max_tasks: u32,
-    ) -> Self {
+    pub fn new(policy: P, host: Arc<dyn Host + Send>, idle: Arc<IdleCpus>, nr_cpus: u32, max_tasks: u32) -> Self {
         let mut cpus = Vec::new();
         cpus.resize_with(nr_cpus as usize, Cpu::default);
         let mut engine = Self {
             seats: core::array::from_fn(Seat::free),
             order: Vec::with_capacity(SEATS),
-            several: false,
-            first: 0,
+            lone: true,
             rank: [0; SEATS],
             default_seat: AtomicU32::new(0),
             host,
@@ -83,9 +84,9 @@ impl Engine {
         Calls(self.order.iter().fold(0, |calls, seat| calls | self.seats[*seat].calls.0))
     }
 
-    /// The policy in a seat.
-    pub fn policy(&self, seat: usize) -> &dyn Policy {
-        &*self.seats[seat].policy
+    /// The policy in a seat, if there is one.
+    pub fn policy(&self, seat: usize) -> Option<&P> {
+        self.seats[seat].policy.as_ref()
     }
 
     /// The task table.
@@ -127,7 +128,16 @@ impl Engine {
             outcome.status = Status::Fault as i32;
             return;
         }
-        let handling = &mut Handling { event, outcome };
+        if self.is_lone() {
+            self.handle(&mut Handling::<true> { event, outcome }, payload);
+        } else {
+            self.handle(&mut Handling::<false> { event, outcome }, payload);
+        }
+    }
+
+    #[inline(always)]
+    fn handle<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, payload: &[u8]) {
+        let event = handling.event;
         // The three of a task switch first: they are most of what there is.
         if event.kind == EventKind::Enqueue as u32 {
             self.enqueue(handling);
@@ -136,14 +146,14 @@ impl Engine {
         } else if event.kind == EventKind::Block as u32 {
             self.with_task(handling, Self::block);
         } else {
-            self.deliver_rare(handling, payload);
+            self.deliver_rare(&mut handling.rare(), payload);
         }
         self.end(handling);
     }
 
     /// The last of every outcome: whether the policy is still there.
     #[inline]
-    pub(crate) fn end(&self, handling: &mut Handling<'_>) {
+    pub(crate) fn end<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>) {
         if self.faulted.load(Relaxed) {
             handling.outcome.status = Status::Fault as i32;
         }
@@ -182,7 +192,7 @@ impl Engine {
                     handling.outcome.kicks.add(handling.event.cpu);
                 }
                 engine.tell_about(handling, Call::TaskTick, task, slot);
-                if engine.has_several() {
+                if !engine.is_lone() {
                     engine.take_turns(handling, handling.event.cpu);
                 }
             }),
@@ -209,12 +219,16 @@ impl Engine {
 
     /// Runs `handle` with the event's task, or says that there is none.
     #[inline]
-    fn with_task(&self, handling: &mut Handling<'_>, handle: impl FnOnce(&Self, &mut Handling<'_>, TaskId, &Slot)) {
+    fn with_task<const LONE: bool>(
+        &self,
+        handling: &mut Handling<'_, LONE>,
+        handle: impl FnOnce(&Self, &mut Handling<'_, LONE>, TaskId, &Slot),
+    ) {
         let task = handling.event.task;
         match self.tasks.get(task) {
             Some(slot) => {
-                if UPGRADABLE && !self.is_home(slot.state()) {
-                    self.settle(handling, task, slot);
+                if UPGRADABLE && !self.is_home::<LONE>(slot.state()) {
+                    self.settle(&mut handling.rare(), task, slot);
                 }
                 handle(self, handling, task, slot);
             }
@@ -248,7 +262,7 @@ impl Engine {
         self.transit(handling.event.cpu, slot, seen, Transition::Depart);
         // Its token, wherever it is, is worthless from here on.
         slot.set_state(seen.issue(Phase::New, seen.cpu()));
-        self.take_back(handling, self.seat_of(seen), task, slot);
+        self.take_back(handling, self.seat_of::<false>(seen), task, slot);
         self.leaves(slot);
         self.leave_groups(task);
         self.tasks.remove(task);
@@ -256,7 +270,7 @@ impl Engine {
 
     fn task_exit(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         self.transit(handling.event.cpu, slot, slot.state(), Transition::Depart);
-        let seat = self.seat_of(slot.state());
+        let seat = self.seat_of::<false>(slot.state());
         if seat.calls.has(Call::TaskDead) {
             let message = self.message(handling, Call::TaskDead, task, slot);
             self.call(handling, seat, &message, &[]);
@@ -269,7 +283,7 @@ impl Engine {
     fn select_cpu(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         let suggested = handling.event.args[0] as u32;
         handling.outcome.cpu = suggested as i32;
-        let seat = self.seat_of(slot.state());
+        let seat = self.seat_of::<false>(slot.state());
         if !seat.calls.has(Call::SelectTaskRq) {
             return;
         }
@@ -286,27 +300,27 @@ impl Engine {
 
     /// The kernel puts a task on the run queue of the event's CPU.
     #[inline]
-    fn enqueue(&self, handling: &mut Handling<'_>) {
+    fn enqueue<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>) {
         let (event, task) = (handling.event, handling.event.task);
         let Some(slot) = self.tasks.get(task) else {
             handling.outcome.status = Status::Invalid as i32;
             return;
         };
-        if self.groups.is_active() && self.waits_in_group(handling, task, slot, Phase::Parked) {
+        if self.groups.is_active() && self.waits_in_group(&mut handling.rare(), task, slot, Phase::Parked) {
             return;
         }
         slot.runtime_ns.store(event.runtime_ns, Relaxed);
         // Looked at once: this is the busiest of all.
         let mut seen = slot.state();
-        if UPGRADABLE && !self.is_home(seen) {
-            self.settle(handling, task, slot);
+        if UPGRADABLE && !self.is_home::<LONE>(seen) {
+            self.settle(&mut handling.rare(), task, slot);
             seen = slot.state();
         }
-        if self.has_several() && slot.choice() != seen.seat() {
-            self.change_policy(handling, task, slot);
+        if !LONE && slot.choice() != seen.seat() {
+            self.change_policy(&mut handling.rare(), task, slot);
             seen = slot.state();
         }
-        let seat = self.seat_of(seen);
+        let seat = self.seat_of::<LONE>(seen);
         let call = match seen.phase() {
             Phase::Blocked => Call::TaskWakeup,
             Phase::New => Call::TaskNew,
@@ -319,7 +333,7 @@ impl Engine {
             }
             Phase::Running if seen.is_yielding() => Call::TaskYield,
             Phase::Running => Call::TaskPreempt,
-            Phase::Ready | Phase::ReadyByTick => return self.enqueue_again(handling, task, slot, seen),
+            Phase::Ready | Phase::ReadyByTick => return self.enqueue_again(&mut handling.rare(), task, slot, seen),
             Phase::Free => {
                 self.transit(event.cpu, slot, seen, Transition::Enqueue);
                 Call::TaskNew
@@ -327,20 +341,20 @@ impl Engine {
             // Just released.
             Phase::Parked | Phase::ParkedByTick => return,
         };
-        if self.groups.is_active() && !self.admit(handling, task, slot, call, Phase::Parked) {
+        if self.groups.is_active() && !self.admit(&mut handling.rare(), task, slot, call, Phase::Parked) {
             return;
         }
         // The state goes first: another CPU may pick the task as soon as the policy knows of it.
         let state = seen.issue(Phase::Ready, event.cpu);
         slot.set_state(state);
         self.hand_token(handling, seat, call, task, slot, state);
-        if self.has_several() && !self.is_home(slot.state()) {
-            return self.settle(handling, task, slot);
+        if !LONE && !self.is_home::<LONE>(slot.state()) {
+            return self.settle(&mut handling.rare(), task, slot);
         }
         if event.flags & enqueue_flags::MAY_PLACE != 0 && self.idle.contains(event.cpu) {
             self.pick_for_idle(handling, seat, event.cpu, task);
-        } else if self.has_several() {
-            self.overtake(handling, seat, event.cpu);
+        } else if !LONE {
+            self.overtake(&mut handling.rare(), seat, event.cpu);
         }
     }
 
@@ -349,12 +363,12 @@ impl Engine {
     fn enqueue_again(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, seen: State) {
         let cpu = handling.event.cpu;
         // It may be allowed elsewhere by now, or has left the CPU that ran it: CPUs that could not have it are to look again.
-        self.seat_of(seen).has_heard();
+        self.seat_of::<false>(seen).has_heard();
         if seen.cpu() != cpu {
             self.move_to(handling, task, slot, seen, cpu, Phase::Ready);
         } else if seen.phase() == Phase::ReadyByTick && !slot.try_state(seen, seen.in_phase(Phase::Ready)) {
             // Only the CPU that it ran on may change a task in this phase, and that is here.
-            Counters::count(&self.counters(cpu, self.seat_of(seen)).surprises);
+            Counters::count(&self.counters(cpu, self.seat_of::<false>(seen)).surprises);
         }
         if let Some(cpu) = wanted(slot) {
             handling.outcome.kicks.add(cpu);
@@ -362,9 +376,9 @@ impl Engine {
     }
 
     #[inline]
-    fn block(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+    fn block<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, task: TaskId, slot: &Slot) {
         let event = handling.event;
-        if self.groups.is_active() && self.sleeps_in_group(handling, task, slot) {
+        if self.groups.is_active() && self.sleeps_in_group(&mut handling.rare(), task, slot) {
             return;
         }
         let seen = slot.state();
@@ -372,12 +386,12 @@ impl Engine {
         match seen.phase() {
             Phase::Running => {
                 slot.set_state(seen.in_phase(Phase::Blocked));
-                self.slept(handling, self.seat_of(seen), task, slot);
+                self.slept(handling, self.seat_of::<LONE>(seen), task, slot);
             }
             Phase::Ready | Phase::ReadyByTick => {
                 // It ran behind our back while the kernel bypassed us, and its token is still with the policy.
                 slot.set_state(seen.issue(Phase::Blocked, seen.cpu()));
-                self.take_back(handling, self.seat_of(seen), task, slot);
+                self.take_back(&mut handling.rare(), self.seat_of::<LONE>(seen), task, slot);
                 self.groups.sleep(task.slot);
             }
             Phase::New | Phase::Blocked | Phase::Free | Phase::Parked | Phase::ParkedByTick => {
@@ -388,7 +402,13 @@ impl Engine {
 
     /// The task sleeps, by what the host says or by what follows from it.
     #[inline]
-    pub(crate) fn slept(&self, handling: &mut Handling<'_>, seat: &Seat, task: TaskId, slot: &Slot) {
+    pub(crate) fn slept<const LONE: bool>(
+        &self,
+        handling: &mut Handling<'_, LONE>,
+        seat: &Seat<P>,
+        task: TaskId,
+        slot: &Slot,
+    ) {
         if seat.calls.has(Call::TaskBlocked) {
             let message = self.message(handling, Call::TaskBlocked, task, slot);
             self.call(handling, seat, &message, &[]);
@@ -397,7 +417,7 @@ impl Engine {
 
     /// The host could not run what was picked: the task waits again, where the kernel has it.
     fn pick_refused(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        Counters::count(&self.counters(handling.event.cpu, self.seat_of(slot.state())).refusals);
+        Counters::count(&self.counters(handling.event.cpu, self.seat_of::<false>(slot.state())).refusals);
         let reason = RefusalReason::from_number(handling.event.args[0] as u32);
         self.wait_again(handling, task, slot, handling.event.cpu, reason);
         // It is the kernel's idea that the task is there: that CPU may be idle, and the policy thinks that it was asked.
@@ -432,7 +452,7 @@ impl Engine {
     }
 
     /// Asks for the token of a task that leaves. Whatever the policy keeps is worthless already.
-    pub(crate) fn take_back(&self, handling: &mut Handling<'_>, seat: &Seat, task: TaskId, slot: &Slot) {
+    pub(crate) fn take_back(&self, handling: &mut Handling<'_>, seat: &Seat<P>, task: TaskId, slot: &Slot) {
         if seat.calls.has(Call::TaskDeparted) {
             let message = self.message(handling, Call::TaskDeparted, task, slot);
             self.call(handling, seat, &message, &[]);
@@ -441,10 +461,10 @@ impl Engine {
 
     /// Delivers a call that moves a token into the policy.
     #[inline]
-    pub(crate) fn hand_token(
+    pub(crate) fn hand_token<const LONE: bool>(
         &self,
-        handling: &mut Handling<'_>,
-        seat: &Seat,
+        handling: &mut Handling<'_, LONE>,
+        seat: &Seat<P>,
         call: Call,
         task: TaskId,
         slot: &Slot,
@@ -462,7 +482,7 @@ impl Engine {
         slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
         // Of a task that has not waited for a CPU yet, the policy knows nothing.
         let state = slot.state();
-        let seat = self.seat_of(state);
+        let seat = self.seat_of::<false>(state);
         if seat.calls.has(call) && state.phase() != Phase::New && !state.is_unheard() {
             let message = self.message(handling, call, task, slot);
             self.call(handling, seat, &message, &[]);
@@ -491,14 +511,20 @@ impl Engine {
         handling.outcome.cpu = self.call(handling, seat, &message, payload).cpu as i32;
     }
 
-    pub(crate) fn tell_cpu(&self, handling: &mut Handling<'_>, seat: &Seat, call: Call, cpu: CpuId) {
+    pub(crate) fn tell_cpu<const LONE: bool>(
+        &self,
+        handling: &mut Handling<'_, LONE>,
+        seat: &Seat<P>,
+        call: Call,
+        cpu: CpuId,
+    ) {
         let message = Message::about_cpu(call, cpu);
         self.call(handling, seat, &message, &[]);
     }
 
     /// Something about a CPU that every policy may want to know.
     #[inline]
-    pub(crate) fn tell_all(&self, handling: &mut Handling<'_>, call: Call, cpu: CpuId) {
+    pub(crate) fn tell_all<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, call: Call, cpu: CpuId) {
         for seat in self.order.iter().map(|seat| &self.seats[*seat]) {
             if seat.calls.has(call) && seat.is_taken() {
                 self.tell_cpu(handling, seat, call, cpu);
@@ -509,9 +535,9 @@ impl Engine {
     /// The timer of a CPU went off. The host has one for each CPU; several policies share it.
     fn timer(&self, handling: &mut Handling<'_>) {
         let cpu = handling.event.cpu;
-        if let [only] = self.order[..] {
-            if self.seats[only].calls.has(Call::Timer) {
-                self.tell_cpu(handling, &self.seats[only], Call::Timer, cpu);
+        if self.is_lone() {
+            if self.seats[0].calls.has(Call::Timer) {
+                self.tell_cpu(handling, &self.seats[0], Call::Timer, cpu);
             }
             return;
         }
@@ -538,7 +564,13 @@ impl Engine {
     }
 
     #[inline]
-    pub(crate) fn message(&self, handling: &Handling<'_>, call: Call, task: TaskId, slot: &Slot) -> Message {
+    pub(crate) fn message<const LONE: bool>(
+        &self,
+        handling: &Handling<'_, LONE>,
+        call: Call,
+        task: TaskId,
+        slot: &Slot,
+    ) -> Message {
         Message {
             call: call as u32,
             cpu: handling.event.cpu,
@@ -556,40 +588,42 @@ impl Engine {
 
     /// Calls a policy, and takes over what it asks for besides its answer. One that cannot answer is taken out.
     #[inline]
-    pub(crate) fn call(&self, handling: &mut Handling<'_>, seat: &Seat, message: &Message, payload: &[u8]) -> Reply {
-        let mut reply = seat.policy.deliver(message, payload);
-        if self.has_several() && !is_search(message.call) {
+    pub(crate) fn call<const LONE: bool>(
+        &self,
+        handling: &mut Handling<'_, LONE>,
+        seat: &Seat<P>,
+        message: &Message,
+        payload: &[u8],
+    ) -> Reply {
+        let mut reply = seat.deliver::<LONE>(message, payload);
+        let has_more = reply.has_more();
+        if !LONE && (has_more || NO_NEWS.0 & 1 << message.call == 0) {
             // After it has heard of it: whoever looks for work meanwhile will look again.
             seat.has_heard();
         }
-        if !reply.kicks.is_empty() || reply.timer_ns != 0 {
-            self.take_over(handling, seat, &reply);
-        }
-        if !reply.dropped.is_none() {
-            self.dropped(handling, seat, message, &mut reply);
+        if has_more {
+            self.more(&mut handling.rare(), seat, message, &mut reply);
         }
         reply
     }
 
-    /// Something left the policy's hands besides its answer, or it has not answered at all.
+    /// The policy wishes something, something left its hands besides its answer, or it has not answered at all.
     #[cold]
-    fn dropped(&self, handling: &mut Handling<'_>, seat: &Seat, message: &Message, reply: &mut Reply) {
+    fn more(&self, handling: &mut Handling<'_>, seat: &Seat<P>, message: &Message, reply: &mut Reply) {
         if reply.has_fallen() {
             self.take_out_of(seat, None);
             *reply = Reply::default();
             return;
         }
-        let call = Call::from_number(message.call).unwrap_or(Call::PickNextTask);
-        self.reissue(handling, seat, reply.dropped, call);
+        self.take_over(handling, seat, reply);
+        if !reply.dropped.is_none() {
+            let call = Call::from_number(message.call).unwrap_or(Call::PickNextTask);
+            self.reissue(handling, seat, reply.dropped, call);
+        }
     }
 
-    #[cold]
-    fn take_over(&self, handling: &mut Handling<'_>, seat: &Seat, reply: &Reply) {
-        if self.has_several() {
-            // Whom it sends to look for work is to look there, even if this was a search that found nothing.
-            seat.has_heard();
-        }
-        if reply.timer_ns != 0 && self.order.len() == 1 {
+    fn take_over(&self, handling: &mut Handling<'_>, seat: &Seat<P>, reply: &Reply) {
+        if reply.timer_ns != 0 && self.is_lone() {
             handling.outcome.timer_ns = reply.timer_ns;
         } else if reply.timer_ns != 0 {
             let now_ns = self.host.now_ns();
@@ -602,7 +636,7 @@ impl Engine {
     /// A token left the policy's hands outside the rules. If it was good its task would never run again, so the
     /// policy gets a new one, and a mistake on its record.
     #[cold]
-    pub(crate) fn reissue(&self, handling: &mut Handling<'_>, seat: &Seat, mut lost: RawToken, mut call: Call) {
+    pub(crate) fn reissue(&self, handling: &mut Handling<'_>, seat: &Seat<P>, mut lost: RawToken, mut call: Call) {
         // A policy that drops the new one too is told again until it has made too many mistakes.
         while let Some(slot) = self.tasks.get(lost.task) {
             let seen = slot.state();
@@ -617,7 +651,8 @@ impl Engine {
             call = Call::TaskPreempt;
             let mut message = self.message(handling, call, lost.task, slot).with_token(token(lost.task, state));
             message.cpu = state.cpu();
-            let reply = seat.policy.deliver(&message, &[]);
+            let reply = seat.deliver::<false>(&message, &[]);
+            seat.has_heard();
             if reply.has_fallen() {
                 return self.take_out_of(seat, None);
             }
@@ -627,7 +662,7 @@ impl Engine {
     }
 
     #[cold]
-    pub(crate) fn mistake(&self, seat: &Seat, kind: MistakeKind, call: Call, cpu: CpuId, slot: &Slot) {
+    pub(crate) fn mistake(&self, seat: &Seat<P>, kind: MistakeKind, call: Call, cpu: CpuId, slot: &Slot) {
         let mistake = Mistake { kind, call, cpu, pid: slot.pid.load(Relaxed) };
         *seat.last_mistake.lock() = Some(mistake);
         if seat.mistakes.fetch_add(1, Relaxed) + 1 - seat.mistakes_before > MISTAKES_ALLOWED {
@@ -639,14 +674,14 @@ impl Engine {
     /// Checks a transition. One that is not in the list is counted and kept, and has the consequence that was chosen.
     #[inline]
     pub(crate) fn transit(&self, cpu: CpuId, slot: &Slot, seen: State, by: Transition) {
-        let seat = self.seat_of(seen);
+        let seat = self.seat_of::<false>(seen);
         if seat.checks() != Checks::Off && by.from(seen.phase()).is_none() {
             self.surprise(seat, Surprise { by, phase: seen.phase(), pid: slot.pid.load(Relaxed), cpu });
         }
     }
 
     #[cold]
-    fn surprise(&self, seat: &Seat, surprise: Surprise) {
+    fn surprise(&self, seat: &Seat<P>, surprise: Surprise) {
         Counters::count(&self.counters(surprise.cpu, seat).surprises);
         *seat.last_surprise.lock() = Some(surprise);
         match seat.checks() {
@@ -666,20 +701,20 @@ impl Engine {
     }
 
     #[inline]
-    pub(crate) fn counters(&self, cpu: CpuId, seat: &Seat) -> &Counters {
+    pub(crate) fn counters(&self, cpu: CpuId, seat: &Seat<P>) -> &Counters {
         &self.cpu(cpu).counters[seat.index % SEATS]
     }
 
-    /// Whether there are several policies.
+    /// Whether there is but one policy, in seat 0.
     #[inline]
-    pub(crate) fn has_several(&self) -> bool {
-        UPGRADABLE && self.several
+    pub(crate) fn is_lone(&self) -> bool {
+        !UPGRADABLE || self.lone
     }
 
     /// The seat of the policy that has heard of a task in this state.
     #[inline]
-    pub(crate) fn seat_of(&self, state: State) -> &Seat {
-        &self.seats[state.seat()]
+    pub(crate) fn seat_of<const LONE: bool>(&self, state: State) -> &Seat<P> {
+        &self.seats[if LONE { 0 } else { state.seat() }]
     }
 
     pub(crate) fn nr_cpus(&self) -> u32 {

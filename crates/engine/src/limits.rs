@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use ekiden::abi::{EventKind, Status};
-use ekiden::{Call, CpuId, TaskId};
+use ekiden::{Call, CpuId, Policy, TaskId};
 
 use crate::engine::{Engine, Handling};
 use crate::groups::Limit;
@@ -20,7 +20,7 @@ const SLICE_NS_MAX: u64 = 20_000_000;
 /// Hosts end slices at their ticks. One that is so short is ended by a timer instead.
 const SLICE_NS_EXACT: u64 = 4_000_000;
 
-impl Engine {
+impl<P: Policy> Engine<P> {
     /// Notes the CPU time that the event's task has used up to now. True if it has to give way.
     #[inline]
     pub(crate) fn charge(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
@@ -132,7 +132,7 @@ impl Engine {
         slot.set_state(seen.parked(phase, handling.event.cpu, call == Call::TaskNew));
         let has_run = seen.phase() == Phase::Running && call != Call::TaskWakeup;
         if has_run {
-            self.slept(handling, self.seat_of(seen), task, slot);
+            self.slept(handling, self.seat_of::<false>(seen), task, slot);
         }
         self.groups.sleep(task.slot);
         if !self.groups.park(task.slot, has_run, self.host.now_ns()) {
@@ -147,7 +147,7 @@ impl Engine {
         if !slot.try_state(seen, seen.parked(phase, seen.cpu(), false)) {
             return false;
         }
-        self.slept(handling, self.seat_of(seen), task, slot);
+        self.slept(handling, self.seat_of::<false>(seen), task, slot);
         self.groups.sleep(task.slot);
         if !self.groups.park(task.slot, false, self.host.now_ns()) {
             self.release(handling, task.slot);
@@ -192,7 +192,7 @@ impl Engine {
             if !slot.state().phase().is_parked() {
                 return;
             }
-            if !self.is_home(slot.state()) {
+            if !self.is_home::<false>(slot.state()) {
                 self.settle(handling, task, slot);
             }
             if slot.choice() != slot.state().seat() {
@@ -216,11 +216,11 @@ impl Engine {
         };
         let call = if seen.is_unheard() { Call::TaskNew } else { Call::TaskWakeup };
         self.wants_to_run(task, slot);
-        self.hand_token(handling, self.seat_of(state), call, task, slot, state);
+        self.hand_token(handling, self.seat_of::<false>(state), call, task, slot, state);
         if self.idle.contains(state.cpu()) {
             handling.outcome.kicks.add(state.cpu());
-        } else if self.has_several() {
-            self.overtake(handling, self.seat_of(state), state.cpu());
+        } else if !self.is_lone() {
+            self.overtake(handling, self.seat_of::<false>(state), state.cpu());
         }
     }
 

@@ -2,8 +2,8 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use ekiden::abi::{BALANCE_TOO, Message, Outcome, RawToken, Reply, Status, pick_flags};
-use ekiden::{Call, CpuId, RefusalReason, TaskId};
+use ekiden::abi::{BALANCE_TOO, Event, Message, Outcome, RawToken, Reply, Status, pick_flags};
+use ekiden::{Call, CpuId, Policy, RefusalReason, TaskId};
 
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
@@ -33,37 +33,37 @@ enum Found {
     TooMuch,
 }
 
-impl Engine {
+impl<P: Policy> Engine<P> {
     /// A CPU looks for work: first the task that ran so far goes to the policy, then the policy chooses.
     #[inline]
-    pub(crate) fn pick(&self, handling: &mut Handling<'_>) {
-        let cpu = handling.event.cpu;
+    pub(crate) fn pick<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>) {
+        let Event { cpu, task, .. } = *handling.event;
         if cpu >= self.nr_cpus() {
             handling.outcome.status = Status::Invalid as i32;
             return;
         }
         if handling.event.flags & pick_flags::PREV_RUNNABLE != 0 {
-            self.give_way(handling);
-        } else if let Some(slot) = self.tasks.get(handling.event.task) {
+            self.give_way(&mut handling.rare());
+        } else if let Some(slot) = self.tasks.get(task) {
             if self.groups.is_active() {
-                self.sleeps_in_group(handling, handling.event.task, slot);
+                self.sleeps_in_group(&mut handling.rare(), task, slot);
             }
             let seen = slot.state();
-            if UPGRADABLE && !self.is_home(seen) {
-                self.settle(handling, handling.event.task, slot);
+            if UPGRADABLE && !self.is_home::<LONE>(seen) {
+                self.settle(&mut handling.rare(), task, slot);
             } else if seen.phase() == Phase::Running {
                 slot.set_state(seen.in_phase(Phase::Blocked));
-                let seat = self.seat_of(seen);
+                let seat = self.seat_of::<LONE>(seen);
                 if UPGRADABLE && seat.calls.has(Call::TaskBlocked) {
                     slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
-                    self.slept(handling, seat, handling.event.task, slot);
+                    self.slept(handling, seat, task, slot);
                 }
             }
         }
-        if self.has_several() {
-            return self.pick_of_several(handling, cpu);
+        if !LONE {
+            return self.pick_of_several(&mut handling.rare(), cpu);
         }
-        let seat = &self.seats[self.first % SEATS];
+        let seat = &self.seats[0];
         match self.ask_here(handling, seat, cpu, seat.calls.has(Call::Balance)) {
             Found::Something => {}
             Found::Nothing => self.found_nothing(handling, cpu),
@@ -72,50 +72,29 @@ impl Engine {
         }
     }
 
-    /// Each policy is asked in order; the first that has a task wins. If none has, each may bring one from elsewhere
-    /// (papers/001, section III). One that has heard nothing since it had nothing is passed over.
+    /// Each policy is asked in order, for a task that waits here and then for one that it brings, as the kernel asks its classes;
+    /// the first that has one wins (papers/001, section III). One that has heard nothing since it had nothing is passed over.
     fn pick_of_several(&self, handling: &mut Handling<'_>, cpu: CpuId) {
         let here = self.cpu(cpu);
         let first = here.first.load(Relaxed);
         let (later, sooner) = self.order.split_at((first as usize).min(self.order.len()));
-        let in_turn = || sooner.iter().chain(later).map(|seat| &self.seats[*seat]);
-        let has_tasks = |seat: &&Seat| seat.tasks.load(Relaxed) > 0 && seat.is_taken();
-        let may_have = |seat: &&Seat| {
-            has_tasks(seat) && seat.heard.load(Acquire) != here.nothing[seat.index % SEATS].load(Relaxed)
-        };
-        // If there is only one to ask, it is asked both at once, as if it were alone.
-        let is_one = in_turn().filter(may_have).nth(1).is_none();
-        for seat in in_turn().filter(may_have) {
-            let (index, heard) = (seat.index % SEATS, seat.heard.load(Acquire));
-            let balance = is_one && seat.calls.has(Call::Balance);
-            match self.ask(handling, seat, cpu, balance) {
-                Found::Something => return here.rank.store(u32::from(self.rank[index]), Relaxed),
-                Found::Nothing if balance => {
-                    here.nothing[index].store(heard, Relaxed);
-                    here.brings_nothing[index].store(heard, Relaxed);
-                }
-                Found::Nothing => here.nothing[index].store(heard, Relaxed),
-                Found::TooMuch => return handling.outcome.kicks.add(cpu),
-            }
-        }
-        for seat in self.order.iter().map(|seat| &self.seats[*seat]).filter(has_tasks) {
-            let (heard, nothing) = (seat.heard.load(Acquire), &here.brings_nothing[seat.index % SEATS]);
-            if !seat.calls.has(Call::Balance) || heard == nothing.load(Relaxed) {
+        for seat in sooner.iter().chain(later).map(|seat| &self.seats[*seat % SEATS]) {
+            let (heard, nothing) = (seat.heard.load(Acquire), &here.nothing[seat.index % SEATS]);
+            if heard == nothing.load(Relaxed) || seat.tasks.load(Relaxed) == 0 || !seat.is_taken() {
                 continue;
             }
-            let wish = self.call(handling, seat, &Message::about_cpu(Call::Balance, cpu), &[]).task;
-            let is_here = !wish.is_none() && self.bring(handling, seat, wish, cpu);
-            if is_here && self.ask(handling, seat, cpu, false) == Found::Something {
-                return here.rank.store(u32::from(self.rank[seat.index]), Relaxed);
+            match self.ask(handling, seat, cpu, seat.calls.has(Call::Balance)) {
+                Found::Something => return here.rank.store(u32::from(self.rank[seat.index % SEATS]), Relaxed),
+                Found::Nothing => nothing.store(heard, Relaxed),
+                Found::TooMuch => return handling.outcome.kicks.add(cpu),
             }
-            nothing.store(heard, Relaxed);
         }
         here.rank.store(NO_RANK, Relaxed);
         self.found_nothing(handling, cpu);
     }
 
     /// A task waits for a CPU on which one runs whose policy is asked later: that one has to go.
-    pub(crate) fn overtake(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId) {
+    pub(crate) fn overtake(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId) {
         let here = self.cpu(cpu);
         let running = here.rank.load(Relaxed);
         let is_turn = here.first.load(Relaxed) != 0;
@@ -146,20 +125,26 @@ impl Engine {
 
     /// Asks one policy of several.
     #[inline(never)]
-    fn ask(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, balance: bool) -> Found {
+    fn ask(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId, balance: bool) -> Found {
         self.ask_here(handling, seat, cpu, balance)
     }
 
     /// Asks one policy, without a call in between.
     #[inline(always)]
-    fn ask_here(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, mut balance: bool) -> Found {
+    fn ask_here<const LONE: bool>(
+        &self,
+        handling: &mut Handling<'_, LONE>,
+        seat: &Seat<P>,
+        cpu: CpuId,
+        mut balance: bool,
+    ) -> Found {
         for _ in 0..PICK_ATTEMPTS {
             let mut message = Message::about_cpu(Call::PickNextTask, cpu);
             message.flags = if balance { BALANCE_TOO } else { 0 };
             let Reply { token, task, slice_ns, .. } = self.call(handling, seat, &message, &[]);
             if token.is_none() {
                 // A task that was brought here is picked next, once.
-                if balance && !task.is_none() && self.bring(handling, seat, task, cpu) {
+                if balance && !task.is_none() && self.bring(&mut handling.rare(), seat, task, cpu) {
                     balance = false;
                     continue;
                 }
@@ -184,10 +169,10 @@ impl Engine {
             return;
         }
         slot.runtime_ns.store(event.runtime_ns, Relaxed);
-        if UPGRADABLE && !self.is_home(slot.state()) {
+        if UPGRADABLE && !self.is_home::<false>(slot.state()) {
             self.settle(handling, event.task, slot);
         }
-        if self.has_several() && slot.choice() != slot.state().seat() {
+        if slot.choice() != slot.state().seat() {
             self.change_policy(handling, event.task, slot);
         }
         let seen = slot.state();
@@ -214,17 +199,24 @@ impl Engine {
         }
         let state = seen.issue(Phase::ReadyByTick, event.cpu);
         slot.set_state(state);
-        self.hand_token(handling, self.seat_of(state), call, event.task, slot, state);
-        if self.has_several() && !self.is_home(slot.state()) {
+        self.hand_token(handling, self.seat_of::<false>(state), call, event.task, slot, state);
+        if UPGRADABLE && !self.is_home::<false>(slot.state()) {
             self.settle(handling, event.task, slot);
         }
     }
 
     /// Checks a token that was picked for `cpu`, and makes its task run if it is good.
-    #[inline]
-    fn run(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, raw: RawToken, slice_ns: u64) -> bool {
+    #[inline(always)]
+    fn run<const LONE: bool>(
+        &self,
+        handling: &mut Handling<'_, LONE>,
+        seat: &Seat<P>,
+        cpu: CpuId,
+        raw: RawToken,
+        slice_ns: u64,
+    ) -> bool {
         let Some(slot) = self.tasks.get(raw.task) else {
-            self.refuse(handling, seat, cpu, raw, RefusalReason::Gone, None);
+            self.refuse(&mut handling.rare(), seat, cpu, raw, RefusalReason::Gone, None);
             return false;
         };
         let seen = slot.state();
@@ -232,7 +224,7 @@ impl Engine {
         let is_good = seen.serial() == raw.serial && raw.cpu == cpu && seen.cpu() == cpu && phase.is_waiting();
         let mut slice_ns = slice_ns;
         if is_good && self.groups.is_active() {
-            match self.slice_in_group(handling, raw.task, slot, seen, slice_ns) {
+            match self.slice_in_group(&mut handling.rare(), raw.task, slot, seen, slice_ns) {
                 Some(shorter_ns) => slice_ns = shorter_ns,
                 None => return false,
             }
@@ -245,7 +237,7 @@ impl Engine {
             } else {
                 RefusalReason::WrongCpu
             };
-            self.refuse(handling, seat, cpu, raw, reason, Some(slot));
+            self.refuse(&mut handling.rare(), seat, cpu, raw, reason, Some(slot));
             return false;
         }
         let outcome = &mut *handling.outcome;
@@ -260,7 +252,7 @@ impl Engine {
         true
     }
 
-    fn found_nothing(&self, handling: &mut Handling<'_>, cpu: CpuId) {
+    fn found_nothing<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, cpu: CpuId) {
         Counters::count(&self.counters(cpu, &self.seats[self.default_seat()]).idles);
         if self.idle.note(cpu, true) {
             self.tell_all(handling, Call::EnterIdle, cpu);
@@ -268,7 +260,7 @@ impl Engine {
     }
 
     /// Moves the task that the policy wishes here, or another one if that cannot be. True if one was moved.
-    fn bring(&self, handling: &mut Handling<'_>, seat: &Seat, mut wish: TaskId, cpu: CpuId) -> bool {
+    fn bring(&self, handling: &mut Handling<'_>, seat: &Seat<P>, mut wish: TaskId, cpu: CpuId) -> bool {
         for _ in 0..PICK_ATTEMPTS {
             let Err(reason) = self.pull(handling, seat, wish, cpu) else { return true };
             Counters::count(&self.counters(cpu, seat).refusals);
@@ -285,7 +277,7 @@ impl Engine {
         false
     }
 
-    fn pull(&self, handling: &mut Handling<'_>, seat: &Seat, task: TaskId, cpu: CpuId) -> Result<(), RefusalReason> {
+    fn pull(&self, handling: &mut Handling<'_>, seat: &Seat<P>, task: TaskId, cpu: CpuId) -> Result<(), RefusalReason> {
         let slot = self.tasks.get(task).ok_or(RefusalReason::Gone)?;
         let seen = slot.state();
         if seen.seat() != seat.index {
@@ -324,7 +316,7 @@ impl Engine {
         if !slot.try_state(seen, state) {
             return false;
         }
-        let seat = self.seat_of(seen);
+        let seat = self.seat_of::<false>(seen);
         Counters::count(&self.counters(cpu, seat).migrations);
         let mut message = self.message(handling, Call::MigrateTaskRq, task, slot).with_token(token(task, state));
         message.cpu = cpu;
@@ -339,13 +331,19 @@ impl Engine {
 
     /// The task was woken for an idle CPU: asks the policy right away what that CPU is to run, so that the CPU does not
     /// have to.
-    pub(crate) fn pick_for_idle(&self, handling: &mut Handling<'_>, seat: &Seat, cpu: CpuId, woken: TaskId) {
+    pub(crate) fn pick_for_idle<const LONE: bool>(
+        &self,
+        handling: &mut Handling<'_, LONE>,
+        seat: &Seat<P>,
+        cpu: CpuId,
+        woken: TaskId,
+    ) {
         let reply = self.call(handling, seat, &Message::about_cpu(Call::PickNextTask, cpu), &[]);
         if reply.token.is_none()
             || !self.run(handling, seat, cpu, reply.token, reply.slice_ns)
             || handling.outcome.task == woken
         {
-            if self.has_several() {
+            if !LONE {
                 self.cpu(cpu).rank.store(u32::from(self.rank[seat.index]), Relaxed);
             }
             return;
@@ -356,7 +354,7 @@ impl Engine {
         *handling.outcome = Outcome { kicks: handling.outcome.kicks, ..Outcome::default() };
         handling.outcome.kicks.add(cpu);
         if let Some(slot) = self.tasks.get(picked) {
-            self.wait_again(handling, picked, slot, cpu, RefusalReason::Busy);
+            self.wait_again(&mut handling.rare(), picked, slot, cpu, RefusalReason::Busy);
         }
     }
 
@@ -376,7 +374,7 @@ impl Engine {
         let mut message = self.message(handling, Call::PntErr, task, slot).with_token(token(task, state));
         message.cpu = cpu;
         message.flags = reason as u32;
-        self.call(handling, self.seat_of(state), &message, &[]);
+        self.call(handling, self.seat_of::<false>(state), &message, &[]);
     }
 
     /// Hands back a token that cannot be honoured.
@@ -384,7 +382,7 @@ impl Engine {
     fn refuse(
         &self,
         handling: &mut Handling<'_>,
-        seat: &Seat,
+        seat: &Seat<P>,
         cpu: CpuId,
         raw: RawToken,
         reason: RefusalReason,

@@ -1,8 +1,6 @@
 //! Several policies at once: each has a seat, in the order in which they are asked; each task is at home with one of them
 //! (papers/001, section III; rows S2 and S3).
 
-use alloc::boxed::Box;
-use core::any::Any;
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -21,9 +19,9 @@ pub const SEATS: usize = 8;
 
 /// The place of one policy. Its size is a power of two, so that finding it takes two instructions.
 #[repr(align(256))]
-pub(crate) struct Seat {
+pub(crate) struct Seat<P> {
     pub(crate) index: usize,
-    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) policy: Option<P>,
     pub(crate) calls: Calls,
     /// Tasks of any other home in this seat are strangers to the policy. Nobody is at home where there is no policy (any more).
     home: AtomicU64,
@@ -43,28 +41,11 @@ pub(crate) struct Seat {
     fault: SpinMutex<Option<Fault>>,
 }
 
-/// Nobody.
-struct Gone;
-
-impl Policy for Gone {
-    fn calls(&self) -> Calls {
-        Calls::NONE
-    }
-
-    fn deliver(&self, _: &Message, _: &[u8]) -> Reply {
-        Reply::default()
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-}
-
-impl Seat {
+impl<P: Policy> Seat<P> {
     pub(crate) fn free(index: usize) -> Self {
         Self {
             index,
-            policy: Box::new(Gone),
+            policy: None,
             calls: Calls::NONE,
             home: AtomicU64::new(Home::NOWHERE.0),
             last_home: Home::in_seat(index),
@@ -76,6 +57,16 @@ impl Seat {
             checks: AtomicU32::new(Checks::default() as u32),
             last_surprise: SpinMutex::new(None),
             fault: SpinMutex::new(None),
+        }
+    }
+
+    /// Nobody answers where nobody is.
+    #[inline]
+    pub(crate) fn deliver<const LONE: bool>(&self, message: &Message, payload: &[u8]) -> Reply {
+        match &self.policy {
+            Some(policy) if LONE => policy.deliver_alone(message, payload),
+            Some(policy) => policy.deliver(message, payload),
+            None => Reply::default(),
         }
     }
 
@@ -102,9 +93,9 @@ impl Seat {
     }
 
     /// Somebody sits down who knows none of the tasks.
-    fn take(&mut self, policy: Box<dyn Policy>) {
+    fn take(&mut self, policy: P) {
         self.calls = policy.calls();
-        self.policy = policy;
+        self.policy = Some(policy);
         self.last_home = self.last_home.next();
         self.mistakes_before = self.mistakes.load(Relaxed);
         *self.fault.get_mut() = None;
@@ -149,7 +140,7 @@ pub enum NotChosen {
     NoPolicy,
 }
 
-impl Engine {
+impl<P: Policy> Engine<P> {
     /// The policies, in the order in which they are asked.
     pub fn seats(&self) -> impl Iterator<Item = SeatView> {
         self.order.iter().map(|seat| {
@@ -197,17 +188,11 @@ impl Engine {
     ///
     /// # Errors
     /// When all seats are taken.
-    pub fn add(
-        &mut self,
-        policy: Box<dyn Policy>,
-        is_default: bool,
-        outcome: &mut Outcome,
-    ) -> Result<usize, Box<dyn Policy>> {
+    pub fn add(&mut self, policy: P, is_default: bool, outcome: &mut Outcome) -> Result<usize, P> {
         let Some(index) = (0..SEATS).find(|seat| !self.order.contains(seat)) else { return Err(policy) };
-        if self.order.len() == 1 {
+        if self.order == [0] {
             // From here on timers are told apart; one may be under way.
-            let first = self.order[0];
-            self.cpus.iter_mut().for_each(|cpu| *cpu.due_ns[first].get_mut() = 1);
+            self.cpus.iter_mut().for_each(|cpu| *cpu.due_ns[0].get_mut() = 1);
         }
         self.seats[index].take(policy);
         self.order.push(index);
@@ -221,14 +206,14 @@ impl Engine {
 
     /// Takes a policy away, and gives it back. Its tasks get the default one, or, if it was that, the first of those that stay;
     /// they have to be [introduced](Self::introduce). No event may be under way; `&mut self` says so.
-    pub fn remove(&mut self, seat: usize) -> Option<Box<dyn Policy>> {
+    pub fn remove(&mut self, seat: usize) -> Option<P> {
         let at = self.order.iter().position(|other| *other == seat)?;
         self.order.remove(at);
         self.ranks();
         *self.seats[seat].home.get_mut() = Home::NOWHERE.0;
         self.seats[seat].calls = Calls::NONE;
         self.find_default();
-        Some(core::mem::replace(&mut self.seats[seat].policy, Box::new(Gone)))
+        self.seats[seat].policy.take()
     }
 
     /// Asks policies in another order; `order` names the seat of each. False if it does not. No event may be under way.
@@ -257,11 +242,12 @@ impl Engine {
     }
 
     /// Swaps the policy in a seat for its successor. No event may be under way; `&mut self` says so.
-    pub fn replace_policy(&mut self, seat: usize, swap: impl FnOnce(Box<dyn Policy>) -> Box<dyn Policy>) {
+    pub fn replace_policy(&mut self, seat: usize, swap: impl FnOnce(P) -> P) {
         let seat = &mut self.seats[seat];
-        let old = core::mem::replace(&mut seat.policy, Box::new(Gone));
-        seat.policy = swap(old);
-        seat.calls = seat.policy.calls();
+        if let Some(new) = seat.policy.take().map(swap) {
+            seat.calls = new.calls();
+            seat.policy = Some(new);
+        }
     }
 
     /// Makes all tasks of a seat strangers to a policy that has just [replaced](Self::replace_policy) another one, and took
@@ -286,7 +272,7 @@ impl Engine {
 
     fn tell_of_idle_cpus(&self, seat: usize, outcome: &mut Outcome) {
         let event = Event::default();
-        let handling = &mut Handling { event: &event, outcome };
+        let handling = &mut Handling::<false> { event: &event, outcome };
         let seat = &self.seats[seat];
         for cpu in (0..self.nr_cpus()).filter(|cpu| seat.calls.has(Call::EnterIdle) && self.idle.contains(*cpu)) {
             self.tell_cpu(handling, seat, Call::EnterIdle, cpu);
@@ -301,7 +287,7 @@ impl Engine {
     /// Cost: one look for each slot that was ever in use, and one call for each task that waits.
     pub fn introduce(&self, first: u32, most: u32, outcome: &mut Outcome) -> Option<u32> {
         let event = Event::default();
-        let handling = &mut Handling { event: &event, outcome };
+        let handling = &mut Handling::<false> { event: &event, outcome };
         let end = first.saturating_add(most);
         for view in self.tasks.between(first, end) {
             let Some(slot) = self.tasks.get(view.id) else { continue };
@@ -309,7 +295,7 @@ impl Engine {
                 // Who comes to that seat later was not meant.
                 slot.choose(self.default_seat(), false, false);
             }
-            if self.is_home(view.state) && !self.is_to_leave(slot, view.state) {
+            if self.is_home::<false>(view.state) && !self.is_to_leave(slot, view.state) {
                 continue;
             }
             self.settle(handling, view.id, slot);
@@ -327,8 +313,8 @@ impl Engine {
 
     /// Whether the policy of the task has heard of it.
     #[inline]
-    pub(crate) fn is_home(&self, state: State) -> bool {
-        state.home() == self.seats[state.seat()].home()
+    pub(crate) fn is_home<const LONE: bool>(&self, state: State) -> bool {
+        state.home() == self.seat_of::<LONE>(state).home()
     }
 
     /// Whether a task for which nobody has chosen is at home where it is not to stay. Its policy is not the default one any more.
@@ -342,13 +328,13 @@ impl Engine {
         if self.is_to_leave(slot, slot.state()) {
             slot.choose(self.default_seat(), false, false);
         }
-        while !self.is_home(slot.state()) && self.meet(handling, task, slot) {}
+        while !self.is_home::<false>(slot.state()) && self.meet(handling, task, slot) {}
     }
 
     /// The policy hears of a task that is a stranger to it. False if there is no policy left.
     fn meet(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
         let seen = slot.state();
-        if self.is_home(seen) {
+        if self.is_home::<false>(seen) {
             return true;
         }
         let mut seat = &self.seats[slot.choice()];
@@ -441,7 +427,7 @@ impl Engine {
     /// Takes the policy in a seat out: it is not called any more, and its tasks are strangers to others. The first reason is
     /// kept. The host is told, and introduces the tasks; if no policy is left, every later event says so.
     #[cold]
-    pub(crate) fn take_out_of(&self, seat: &Seat, fault: Option<Fault>) {
+    pub(crate) fn take_out_of(&self, seat: &Seat<P>, fault: Option<Fault>) {
         if Home(seat.home.swap(Home::NOWHERE.0, Release)) == Home::NOWHERE {
             // On another CPU it has fallen too.
             return self.host.policy_fell(seat.index as u32);
@@ -470,7 +456,7 @@ impl Engine {
 
     /// Notes at which place in the order each seat is.
     fn ranks(&mut self) {
-        (self.several, self.first) = (self.order.len() > 1, self.order.first().copied().unwrap_or(0));
+        self.lone = self.order == [0];
         self.rank = [u8::MAX; SEATS];
         for (rank, seat) in self.order.iter().enumerate() {
             self.rank[*seat] = rank as u8;

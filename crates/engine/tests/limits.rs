@@ -77,7 +77,7 @@ impl Machine {
             Arc::new(Clock { idle: idle.clone(), now_ns: AtomicU64::new(0), refill_at_ns: Mutex::new(None), cpus });
         let env = Env::new(Topology::flat(cpus), 64, S::PARAMS, "").unwrap();
         let policy = Box::new(Adapter::<S>::new(&env, clock.clone()));
-        let engine = Engine::new(policy, clock.clone(), idle, cpus, 64);
+        let engine: Engine = Engine::new(policy, clock.clone(), idle, cpus, 64);
         let machine = Self { engine, clock, running: vec![None; cpus as usize], tasks: Vec::new(), wait_ns_max: 0 };
         machine.group(EventKind::GroupCreate, [ROOT, 0]);
         machine

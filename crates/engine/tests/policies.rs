@@ -10,7 +10,9 @@ use std::{
     },
 };
 
-use ekiden::abi::{Event, EventKind, Message, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags};
+use ekiden::abi::{
+    BALANCE_TOO, Event, EventKind, Message, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags,
+};
 use ekiden::{Call, Calls, CpuId, CpuMask, Group, Host, Policy, TaskId};
 use ekiden_engine::{Engine, IdleCpus};
 use proptest::prelude::*;
@@ -19,8 +21,8 @@ const CPUS: u32 = 2;
 const TASKS: u32 = 6;
 const POLICIES: usize = 3;
 
-/// A FIFO that complains about whatever it hears of a task that it does not know. Now and then it answers a CPU that looks for
-/// work only when that comes again, for which it asks, as one that balances first does.
+/// A FIFO that complains about whatever it hears of a task that it does not know. Now and then it picks nothing until it is asked
+/// to balance, and then asks the CPU to come again, as one does that balances busy CPUs.
 struct Listener {
     heard: Mutex<Heard>,
     complaints: Arc<Mutex<Vec<String>>>,
@@ -34,6 +36,7 @@ struct Heard {
     known: HashMap<TaskId, bool>,
     queues: [VecDeque<RawToken>; CPUS as usize],
     searches: u32,
+    is_due: bool,
 }
 
 impl Listener {
@@ -55,7 +58,7 @@ impl Policy for Listener {
         if self.falls.load(Relaxed) {
             return Reply::fallen();
         }
-        let Heard { known, queues, searches } = &mut *self.heard.lock().unwrap();
+        let Heard { known, queues, searches, is_due } = &mut *self.heard.lock().unwrap();
         let call = Call::from_number(message.call).unwrap();
         let complain = |what: &str| self.complaints.lock().unwrap().push(format!("{}: {what}", call.name()));
         let mut reply = Reply { cpu: message.arg as u32, ..Reply::default() };
@@ -93,9 +96,12 @@ impl Policy for Listener {
             Call::PntErr => complain("a token was not good"),
             Call::PickNextTask => {
                 *searches += 1;
-                match *searches % 4 {
-                    0 => reply.kicks.add(message.cpu),
-                    _ => reply.token = queues[message.cpu as usize].pop_front().unwrap_or(RawToken::NONE),
+                *is_due |= *searches % 4 == 0;
+                if !*is_due {
+                    reply.token = queues[message.cpu as usize].pop_front().unwrap_or(RawToken::NONE);
+                } else if message.flags & BALANCE_TOO != 0 {
+                    *is_due = false;
+                    reply.kicks.add(message.cpu);
                 }
             }
             _ => {}
@@ -194,7 +200,7 @@ impl Kernel {
         let idle = Arc::new(IdleCpus::new(CPUS));
         let (fell, falls) = (Arc::<AtomicBool>::default(), <[Arc<AtomicBool>; POLICIES]>::default());
         let host = Arc::new(Anywhere(idle.clone(), fell.clone()));
-        let engine = Engine::new(Listener::new(&complaints, &falls[0]), host, idle, CPUS, 64);
+        let engine: Engine = Engine::new(Listener::new(&complaints, &falls[0]), host, idle, CPUS, 64);
         let mut kernel = Self { engine, tasks: Vec::new(), next: None, complaints, falls, fell };
         for name in 0..TASKS {
             let init = Event { args: [1 + u64::from(name), 0], ..Event::new(EventKind::TaskInit, 0) };
@@ -349,6 +355,24 @@ fn whoever_waits_is_handed_over_and_idle_cpus_look_for_work() {
     assert!(outcome.kicks.is_all());
     kernel.pick(0, false);
     assert_eq!(kernel.running(0), Some(0));
+}
+
+#[test]
+fn a_policy_that_balances_before_it_picks_has_its_turns_all_the_same() {
+    let mut kernel = Kernel::new();
+    kernel.step(Step::Add(false));
+    kernel.step(Step::Choose(1, Some(1)));
+    kernel.step(Step::Wake(0, 0));
+    kernel.step(Step::Wake(1, 0));
+    let mut ran = [0; 2];
+    for _ in 0..1000 {
+        kernel.step(Step::Pick(0, true));
+        kernel.step(Step::Tick(0));
+        if let Some(task) = kernel.running(0) {
+            ran[task] += 1;
+        }
+    }
+    assert!(ran[1] >= 50, "{ran:?}");
 }
 
 /// Drops every token that it gets.

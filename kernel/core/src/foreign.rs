@@ -2,20 +2,17 @@
 
 use alloc::boxed::Box;
 use core::any::Any;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::{ffi::c_void, mem::MaybeUninit};
 
 use ekiden::abi::{Message, Reply};
 use ekiden::{Calls, Policy};
-use ekiden_kernel_rt::{CreateArgs, PolicyTable};
-
-type Deliver = unsafe extern "C" fn(*mut MaybeUninit<Reply>, *mut c_void, *const Message, *const u8, usize) -> i64;
+use ekiden_kernel_rt::{CreateArgs, Deliver, PolicyTable};
 
 unsafe extern "C" {
     #[link_name = "ekiden_guarded"]
     /// Calls `deliver` with the other arguments, so that a policy that panics comes back from here with another number than 0.
     fn ekiden_guarded_call(
-        reply: *mut MaybeUninit<Reply>,
+        reply: &mut MaybeUninit<Reply>,
         instance: *mut c_void,
         message: *const Message,
         payload: *const u8,
@@ -58,82 +55,37 @@ impl ForeignPolicy {
         // SAFETY: the caller's promise.
         Self { table: unsafe { &*table }, instance }
     }
-}
 
-impl ForeignPolicy {
-    /// The same for one of several: if it panics, the engine goes on without it. By itself, so that the call of one alone is no
-    /// more than a jump.
-    #[inline(never)]
-    fn deliver_guarded(&self, message: &Message, payload: &[u8]) -> Reply {
-        let mut reply = MaybeUninit::uninit();
-        // SAFETY: the instance comes from this table, and references are good for it. This CPU is kept: engines are only
-        // asked where it is.
-        let left = unsafe {
-            ekiden_guarded_call(
-                &raw mut reply,
-                self.instance,
-                message,
-                payload.as_ptr(),
-                payload.len(),
-                self.table.deliver_guarded,
-            )
-        };
-        if left != 0 {
-            return Reply::fallen();
+    /// Has the policy write down what a version with another layout is to go on with.
+    ///
+    /// # Safety
+    ///
+    /// `room` has space for `len` bytes. This is `cpu`, with interrupts off.
+    pub(crate) unsafe fn save(&self, cpu: u32, room: *mut u8, len: usize) -> i64 {
+        // SAFETY: the caller's promise; the instance comes from this table.
+        unsafe { (self.table.save)(self.instance, cpu, room, len) }
+    }
+
+    /// What comes in the place of this instance: `made`, or one that gets its state if that is null.
+    ///
+    /// # Safety
+    ///
+    /// `table` and what `args` names outlive the result. An instance that was made is of this table; if none was, the old one's
+    /// table is the same or has the same layout.
+    pub(crate) unsafe fn succeed(self, table: *const PolicyTable, args: *mut CreateArgs, made: *mut c_void) -> Self {
+        // SAFETY: the caller's promise.
+        let table = unsafe { &*table };
+        if !made.is_null() {
+            return Self { table, instance: made };
         }
-        // SAFETY: it has returned, so it has written its reply.
-        unsafe { reply.assume_init() }
-    }
-}
-
-/// Whether there are several policies, so that each call has a guard of its own. One alone has that of the engine: what is left
-/// when it has panicked is the engine's to say, and there is nobody to go on. Changes while no event is under way.
-static SEVERAL: AtomicBool = AtomicBool::new(false);
-
-/// How many policies there are.
-pub(crate) fn policies(number: usize) {
-    SEVERAL.store(number > 1, Relaxed);
-}
-
-/// Has a foreign policy write down what a version with another layout is to go on with.
-///
-/// # Safety
-///
-/// `policy` is the engine's `ForeignPolicy`, and `room` has space for `len` bytes. This is `cpu`, with interrupts off.
-pub(crate) unsafe fn save(policy: &dyn Policy, cpu: u32, room: *mut u8, len: usize) -> i64 {
-    // SAFETY: the caller's promise; the instance comes from this table.
-    unsafe {
-        let policy = &*core::ptr::from_ref(policy).cast::<ForeignPolicy>();
-        (policy.table.save)(policy.instance, cpu, room, len)
-    }
-}
-
-/// Puts another instance in the place of a foreign policy: `made`, or one that gets the state of the old one if that is null.
-///
-/// # Safety
-///
-/// `policy` is the engine's `ForeignPolicy`, and nobody else uses it. `table` and what `args` names outlive the result. An
-/// instance that was made is of this table; if none was, the old one's table is the same or has the same layout.
-pub(crate) unsafe fn succeed(
-    policy: Box<dyn Policy>,
-    table: *const PolicyTable,
-    args: *mut CreateArgs,
-    made: *mut c_void,
-) -> Box<dyn Policy> {
-    // SAFETY: the caller's promise.
-    let (mut policy, table) = unsafe { (Box::from_raw(Box::into_raw(policy).cast::<ForeignPolicy>()), &*table) };
-    policy.instance = if made.is_null() {
         let mut baggage = MaybeUninit::zeroed();
         // SAFETY: the caller's promise; `give` fills in what `take` reads.
-        unsafe {
-            (policy.table.give)(policy.instance, baggage.as_mut_ptr());
+        let instance = unsafe {
+            (self.table.give)(self.instance, baggage.as_mut_ptr());
             (table.take)(args, baggage.as_mut_ptr())
-        }
-    } else {
-        made
-    };
-    policy.table = table;
-    policy
+        };
+        Self { table, instance }
+    }
 }
 
 impl Policy for ForeignPolicy {
@@ -145,12 +97,28 @@ impl Policy for ForeignPolicy {
         self
     }
 
+    /// With a guard, so that the engine goes on without a policy that panics.
     #[inline]
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
-        if SEVERAL.load(Relaxed) {
-            return self.deliver_guarded(message, payload);
+        let (mut reply, bytes, len) = (MaybeUninit::uninit(), payload.as_ptr(), payload.len());
+        // SAFETY: the instance comes from this table, and references are good for it. This CPU is kept: engines are only asked
+        // where it is.
+        let left = unsafe { ekiden_guarded_call(&mut reply, self.instance, message, bytes, len, self.table.deliver) };
+        if left != 0 {
+            return Reply::fallen();
         }
-        // SAFETY: the instance comes from this table, and references are good for it. One that panics does not come back here.
-        unsafe { (self.table.deliver)(self.instance, message, payload.as_ptr(), payload.len()) }
+        // SAFETY: it has returned, so it has written its reply.
+        unsafe { reply.assume_init() }
+    }
+
+    /// With the engine's guard only: what is left when the policy has panicked is the engine's to say.
+    #[inline]
+    fn deliver_alone(&self, message: &Message, payload: &[u8]) -> Reply {
+        let mut reply = MaybeUninit::uninit();
+        // SAFETY: as above. If it panics it does not come back here.
+        unsafe {
+            (self.table.deliver)(&mut reply, self.instance, message, payload.as_ptr(), payload.len());
+            reply.assume_init()
+        }
     }
 }

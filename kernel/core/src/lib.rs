@@ -24,7 +24,7 @@ use foreign::ForeignPolicy;
 static ARENA: Arena = Arena::new();
 
 /// The engine that runs, if one does.
-static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(ptr::null_mut());
+static ENGINE: AtomicPtr<Engine<ForeignPolicy>> = AtomicPtr::new(ptr::null_mut());
 
 unsafe extern "C" {
     safe fn ekiden_c_now_ns() -> u64;
@@ -39,7 +39,7 @@ unsafe extern "C" {
     fn ekiden_c_fault(text: *const u8, len: usize) -> !;
 }
 
-fn engine() -> Option<&'static Engine> {
+fn engine() -> Option<&'static Engine<ForeignPolicy>> {
     // SAFETY: null, or an engine that lives until `ekiden_rs_forget`, which the C half calls only after the last event.
     unsafe { ENGINE.load(Acquire).as_ref() }
 }
@@ -63,7 +63,6 @@ pub unsafe extern "C" fn ekiden_rs_create(
     let Some(policy) = (unsafe { ForeignPolicy::create(table, policy_args) }) else { return -22 };
     // SAFETY: the caller's promise.
     let max_tasks = unsafe { (*policy_args).max_tasks };
-    foreign::policies(1);
     start(policy, nr_cpus, max_tasks);
     0
 }
@@ -72,7 +71,7 @@ pub unsafe extern "C" fn ekiden_rs_create(
 #[inline(never)]
 fn start(policy: ForeignPolicy, nr_cpus: u32, max_tasks: u32) {
     let idle = Arc::new(IdleCpus::new(nr_cpus));
-    let engine = Engine::new(Box::new(policy), Arc::new(Kernel), idle, nr_cpus, max_tasks);
+    let engine = Engine::new(policy, Arc::new(Kernel), idle, nr_cpus, max_tasks);
     ENGINE.store(Box::into_raw(Box::new(engine)), Release);
 }
 
@@ -101,10 +100,7 @@ pub unsafe extern "C" fn ekiden_rs_add(
     }
     // SAFETY: the caller keeps everyone else out, so this is the only reference; the caller's promise.
     let (engine, outcome, policy) = unsafe { (&mut *engine, &mut *outcome, ForeignPolicy::made(table, made)) };
-    foreign::policies(2);
-    let added = engine.add(Box::new(policy), is_default != 0, outcome);
-    foreign::policies(engine.order().len());
-    added.map_or(-7, |seat| seat as i64)
+    engine.add(policy, is_default != 0, outcome).map_or(-7, |seat| seat as i64)
 }
 
 /// Takes an instance away: it is not called any more, and its memory can go. Its tasks have to be introduced to others.
@@ -121,7 +117,6 @@ pub unsafe extern "C" fn ekiden_rs_remove(seat: u64) -> i64 {
     // SAFETY: the caller keeps everyone else out, so this is the only reference.
     let engine = unsafe { &mut *engine };
     drop(engine.remove(seat as usize));
-    foreign::policies(engine.order().len());
     0
 }
 
@@ -208,7 +203,7 @@ pub extern "C" fn ekiden_rs_calls() -> u64 {
 /// # Safety
 ///
 /// No event is under way on any CPU, and none comes until this returns. `outcome` is good for the call; for the rest see
-/// [`foreign::succeed`].
+/// [`ForeignPolicy::succeed`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_swap(
     seat: u64,
@@ -224,8 +219,8 @@ pub unsafe extern "C" fn ekiden_rs_swap(
     // SAFETY: the caller keeps everyone else out, so this is the only reference; the caller's promise.
     let (engine, outcome, seat) = unsafe { (&mut *engine, &mut *outcome, seat as usize) };
     engine.replace_policy(seat, |policy| {
-        // SAFETY: the caller's promise; the policy is the foreign one, the only kind here.
-        unsafe { foreign::succeed(policy, table, policy_args, made) }
+        // SAFETY: the caller's promise.
+        unsafe { policy.succeed(table, policy_args, made) }
     });
     if !made.is_null() {
         engine.start_over(seat, outcome);
@@ -241,8 +236,9 @@ pub unsafe extern "C" fn ekiden_rs_swap(
 /// `room` has space for `len` bytes. This is `cpu`, with interrupts off.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_save(seat: u64, cpu: u32, room: *mut u8, len: usize) -> i64 {
-    // SAFETY: the caller's promise; the policy is the foreign one, the only kind here.
-    engine().map_or(0, |engine| unsafe { foreign::save(engine.policy(seat as usize), cpu, room, len) })
+    let policy = engine().and_then(|engine| engine.policy(seat as usize));
+    // SAFETY: the caller's promise.
+    policy.map_or(0, |policy| unsafe { policy.save(cpu, room, len) })
 }
 
 /// How many slots of the task table are gone through with interrupts off.
@@ -266,7 +262,7 @@ pub unsafe extern "C" fn ekiden_rs_introduce(first: u64, outcome: *mut Outcome) 
 ///
 /// # Safety
 ///
-/// `event` and `outcome` are good for the call, `payload` for `payload_len` bytes.
+/// `event` and `outcome` are good for the call, `payload` for `payload_len` bytes; it is an address in any case.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_deliver(
     event: *const Event,
@@ -275,16 +271,10 @@ pub unsafe extern "C" fn ekiden_rs_deliver(
     payload_len: usize,
 ) -> i64 {
     // SAFETY: the caller's promise.
-    let (event, outcome) = unsafe { (&*event, &mut *outcome) };
+    let (event, outcome, payload) = unsafe { (&*event, &mut *outcome, slice::from_raw_parts(payload, payload_len)) };
     let Some(engine) = engine() else {
         outcome.status = Status::Fault as i32;
         return 0;
-    };
-    let payload = if payload_len == 0 {
-        &[]
-    } else {
-        // SAFETY: the caller's promise.
-        unsafe { slice::from_raw_parts(payload, payload_len) }
     };
     engine.deliver(event, payload, outcome);
     0

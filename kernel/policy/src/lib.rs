@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
 use ekiden::abi::{Message, Reply};
-use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Left, Policy, Saved, Scheduler, TaskId, Topology};
+use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Left, Saved, Scheduler, TaskId, Topology};
 pub use ekiden_kernel_rt::{Arena, Baggage, CreateArgs, HostTable, PolicyTable};
 use ekiden_recording::Mark;
 
@@ -88,7 +88,6 @@ pub const fn table<S: Scheduler>(
         calls: S::CALLS.0,
         create,
         deliver: deliver::<S>,
-        deliver_guarded: deliver_guarded::<S>,
         give,
         take,
         check,
@@ -250,43 +249,34 @@ unsafe fn env<S: Scheduler>(args: &mut CreateArgs) -> Option<Env> {
 ///
 /// `instance` comes from [`create`], and the other pointers are good for the call.
 unsafe extern "C" fn deliver<S: Scheduler>(
-    instance: *mut c_void,
-    message: *const Message,
-    payload: *const u8,
-    payload_len: usize,
-) -> Reply {
-    // SAFETY: the caller's promise. An instance is only shared, and Sync.
-    let adapter = unsafe { &*instance.cast::<Adapter<S>>() };
-    // SAFETY: the caller's promise.
-    let (message, payload) = unsafe { (&*message, slice::from_raw_parts(payload, payload_len)) };
-    match tape::here() {
-        None => adapter.deliver(message, payload),
-        Some(place) => recorded(place, adapter, message, payload),
-    }
-}
-
-/// # Safety
-///
-/// As for [`deliver`]; there is room for the reply.
-unsafe extern "C" fn deliver_guarded<S: Scheduler>(
-    reply: *mut MaybeUninit<Reply>,
+    reply: &mut MaybeUninit<Reply>,
     instance: *mut c_void,
     message: *const Message,
     payload: *const u8,
     payload_len: usize,
 ) -> i64 {
-    // SAFETY: the caller's promises.
-    unsafe { (*reply).write(deliver::<S>(instance, message, payload, payload_len)) };
+    // SAFETY: the caller's promise. An instance is only shared, and Sync.
+    let adapter = unsafe { &*instance.cast::<Adapter<S>>() };
+    // SAFETY: the caller's promise.
+    let (message, payload) = unsafe { (&*message, slice::from_raw_parts(payload, payload_len)) };
+    match tape::here() {
+        None => _ = adapter.answer(message, payload, reply),
+        Some(place) => recorded(reply, adapter, message, payload, place),
+    }
     0
 }
 
 /// The same on tape. By itself, so that a call without a tape has nothing to save and restore for it.
 #[inline(never)]
-fn recorded<S: Scheduler>(place: tape::Here, adapter: &Adapter<S>, message: &Message, payload: &[u8]) -> Reply {
+fn recorded<S: Scheduler>(
+    reply: &mut MaybeUninit<Reply>,
+    adapter: &Adapter<S>,
+    message: &Message,
+    payload: &[u8],
+    place: tape::Here,
+) {
     place.begin(message, payload);
-    let reply = adapter.deliver(message, payload);
-    place.end(&reply);
-    reply
+    place.end(adapter.answer(message, payload, reply));
 }
 
 /// Says why the policy panicked and leaves the call. No destructor runs and locks stay taken: the instance's arena is

@@ -6,6 +6,15 @@ use ekiden_abi::{Message, NAME_LEN, RawToken, Reply};
 
 use crate::arena::Blocks;
 
+/// See [`PolicyTable::deliver`].
+pub type Deliver = unsafe extern "C" fn(
+    reply: &mut MaybeUninit<Reply>,
+    instance: *mut c_void,
+    message: *const Message,
+    payload: *const u8,
+    payload_len: usize,
+) -> i64;
+
 /// What a policy module offers. `struct ekiden_policy_table` in C.
 #[repr(C)]
 pub struct PolicyTable {
@@ -19,21 +28,9 @@ pub struct PolicyTable {
     pub calls: u64,
     /// Makes an instance; null when it cannot, with the reason in `CreateArgs::error`.
     pub create: unsafe extern "C" fn(args: *mut CreateArgs) -> *mut c_void,
-    /// Delivers one call to an instance.
-    pub deliver: unsafe extern "C" fn(
-        instance: *mut c_void,
-        message: *const Message,
-        payload: *const u8,
-        payload_len: usize,
-    ) -> Reply,
-    /// The same, through a guard of its own: returns 0, where the guard's own number says that it did not return.
-    pub deliver_guarded: unsafe extern "C" fn(
-        reply: *mut MaybeUninit<Reply>,
-        instance: *mut c_void,
-        message: *const Message,
-        payload: *const u8,
-        payload_len: usize,
-    ) -> i64,
+    /// Delivers one call to an instance, which writes its reply. Returns 0, where a guard's own number says that it did not
+    /// return.
+    pub deliver: Deliver,
     /// Ends an instance; what it hands over is in `baggage` then.
     pub give: unsafe extern "C" fn(instance: *mut c_void, baggage: *mut Baggage),
     /// Makes an instance from what one of the same layout gave, with arguments that have been looked at.
