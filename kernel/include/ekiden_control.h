@@ -104,6 +104,20 @@ struct ekiden_choose_request {
  */
 #define EKIDEN_IOC_CHECKS _IO('E', 8)
 
+/* Gives a policy CPUs and a weight, instead of what it had. */
+struct ekiden_share_request {
+	__u64 cpus;		/* words of a set; none for no set */
+	__u32 cpus_len;		/* in words */
+	__u32 seat;
+	__u32 weight;		/* 0 for none */
+	__u32 flags;
+};
+
+/* No other policy may use its CPUs, and it no others. */
+#define EKIDEN_SHARE_STRICT 1
+#define EKIDEN_SHARE_WORDS_MAX 1024
+
+#define EKIDEN_IOC_SHARE _IOW('E', 9, struct ekiden_share_request)
 #define EKIDEN_IOC_ORDER _IOW('E', 6, struct ekiden_order_request)
 #define EKIDEN_IOC_CHOOSE _IOW('E', 7, struct ekiden_choose_request)
 

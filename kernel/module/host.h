@@ -16,6 +16,7 @@ s64 ekiden_rs_create(const struct ekiden_policy_table *table, struct ekiden_crea
 s64 ekiden_rs_add(const struct ekiden_policy_table *table, void *made, u64 is_default, struct ekiden_outcome *outcome);
 s64 ekiden_rs_remove(u64 seat);
 s64 ekiden_rs_reorder(const u8 *order, size_t len);
+s64 ekiden_rs_share(const struct ekiden_share_request *share, const u64 *cpus, struct ekiden_outcome *outcome);
 s64 ekiden_rs_choose(u64 task, u64 seat, u64 inherits);
 s64 ekiden_rs_fell(u64 seat);
 s64 ekiden_rs_check(u64 seat, u64 checks);
@@ -152,6 +153,7 @@ long create(struct file *file, struct ekiden_create_request *request, struct tex
 void let_go(struct file *file);
 void reap(void);
 long reorder(const struct ekiden_order_request *request);
+long share(const struct ekiden_share_request *request, const u64 *cpus);
 long run_tape_of(u32 seat, bool on);
 void run_tape(struct seat *seat, const struct instance *instance, u32 what);
 void now_runs(struct seat *seat, struct instance *instance);

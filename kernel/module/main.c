@@ -172,6 +172,28 @@ static long ioctl_order(void __user *arg)
 	return ret;
 }
 
+static long ioctl_share(void __user *arg)
+{
+	struct ekiden_share_request request;
+	u64 *cpus;
+	long ret;
+
+	if (copy_from_user(&request, arg, sizeof(request)))
+		return -EFAULT;
+	if (request.cpus_len > EKIDEN_SHARE_WORDS_MAX || request.flags & ~EKIDEN_SHARE_STRICT)
+		return -EINVAL;
+	cpus = vmemdup_user(u64_to_user_ptr(request.cpus), request.cpus_len * sizeof(*cpus));
+	if (IS_ERR(cpus))
+		return PTR_ERR(cpus);
+	ret = begin_stop();
+	if (!ret) {
+		ret = share(&request, cpus);
+		end_stop();
+	}
+	kvfree(cpus);
+	return ret;
+}
+
 /* As for sched_setattr(2): one's own tasks, or whoever may change the priority of others. */
 static bool may_choose_for(struct task_struct *p)
 {
@@ -255,6 +277,8 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 		return ioctl_checks(arg);
 	case EKIDEN_IOC_ORDER:
 		return ioctl_order((void __user *)arg);
+	case EKIDEN_IOC_SHARE:
+		return ioctl_share((void __user *)arg);
 	}
 	return -ENOTTY;
 }

@@ -399,3 +399,42 @@ long reorder(const struct ekiden_order_request *request)
 	ret = ekiden_stop_cpus(put_in_order, (void *)request, &done, &wait_ns);
 	return ret ?: done == LEFT ? -EIO : done;
 }
+
+/* ---- CPUs and weights ---- */
+
+struct sharing {
+	const struct ekiden_share_request *request;
+	const u64 *cpus;
+	struct ekiden_outcome outcome;
+};
+
+/* All other CPUs stand still. */
+static s64 share_out(void *data)
+{
+	struct sharing *sharing = data;
+
+	return guarded(ekiden_rs_share, sharing->request, sharing->cpus, &sharing->outcome, 0, 0);
+}
+
+long share(const struct ekiden_share_request *request, const u64 *cpus)
+{
+	struct sharing sharing = { .request = request, .cpus = cpus };
+	u64 wait_ns;
+	s64 done;
+	int ret;
+
+	if (!running.nr || is_over())
+		return -ENODEV;
+	ret = ekiden_stop_cpus(share_out, &sharing, &done, &wait_ns);
+	if (ret)
+		return ret;
+	if (done)
+		return done == LEFT ? -EIO : done;
+	what_is_asked();
+	rcu_read_lock();
+	preempt_disable();
+	carry_out(&sharing.outcome);
+	preempt_enable();
+	rcu_read_unlock();
+	return 0;
+}

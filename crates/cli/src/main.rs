@@ -29,6 +29,7 @@ mod replay;
 mod reproduce;
 mod run;
 mod session;
+mod share;
 mod signals;
 mod sim;
 mod status;
@@ -100,6 +101,8 @@ enum Command {
     Checks(checks::ChecksCommand),
     /// Say, or change, in which order the policies that run are asked
     Order(order::Order),
+    /// Give a policy CPUs, or a weight beside others, while it runs
+    Share(share::ShareCommand),
     /// Do the same in a virtual machine of a stock kernel
     Vm(vm::VmCommand),
     /// Fetch a kernel, build the policies, boot, measure, and show one table
@@ -147,6 +150,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Detach(detach) => detach.run(),
         Command::Checks(checks) => checks.run(),
         Command::Order(order) => order.run(),
+        Command::Share(share) => share.run(),
         Command::Demo(demo) => demo.run(),
         Command::Vm(vm) => vm.run(),
         Command::Sleepers(sleepers) => sleepers.run(),

@@ -13,6 +13,7 @@ use crate::{
     progress::Progress,
     record::{self, ToFile},
     session::{self, Plan},
+    share::Shares,
 };
 
 /// Memory of each CPU for calls that are being recorded.
@@ -26,6 +27,7 @@ Examples:
   ekiden run wfq --record out.ekirec -- make      for ekiden replay
   ekiden run fifo --attached -- stress-ng --cpu 4 only the command and what it starts
   ekiden run fifo --beside -- make                beside a policy that runs already; only the command
+  ekiden run fifo --beside --cpus 0-1 --strict    on two CPUs that no other policy uses
 
 If the policy is taken out, be it for a fault of its own, that is said at once, the command is ended (unless
 --keep-going), and the exit code is 101. `ekiden status` has the reason. See also: ekiden vm run")]
@@ -45,6 +47,8 @@ pub(crate) struct Run {
     /// With --beside: all tasks for which nobody has chosen a policy
     #[arg(long, requires = "beside")]
     default: bool,
+    #[command(flatten)]
+    share: Shares,
     /// Room for this many tasks; more wait in sched_ext's own global queue, outside of the policy
     #[arg(long, value_name = "N", default_value_t = 32_768, value_parser = clap::value_parser!(u32).range(16..=4_194_304))]
     max_tasks: u32,
@@ -94,6 +98,7 @@ impl Run {
         };
         let events = Events::listen()?;
         let held = plan.start()?;
+        self.share.give(held.seat())?;
         let recording = match &self.record {
             Some(path) => Some(ToFile::start(path, Some(held.seat()), false, &self.command)?),
             None => None,

@@ -137,6 +137,9 @@ fn policy_in_words(
         let longest = policy.upgrade_wait_ns_max as f64 / 1000.0;
         writeln!(f, "  upgrades    {}; no CPU waited longer than {longest:.1} µs", policy.upgrades)?;
     }
+    if let Some(share) = crate::share::in_words(policy) {
+        writeln!(f, "  share       {share}")?;
+    }
     writeln!(f, "  tasks       {}", counts.tasks)?;
     writeln!(f, "  picks       {}; {} times there was nothing to pick", counts.picks, counts.idles)?;
     writeln!(f, "  migrations  {}", counts.migrations)?;

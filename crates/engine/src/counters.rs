@@ -64,4 +64,13 @@ pub(crate) struct Cpu {
     /// The place in the order of the policy that is asked first next, and of the one that had a turn last.
     pub(crate) first: AtomicU32,
     pub(crate) turn: AtomicU32,
+    /// The seats in the order in which their policies are asked here, and the place of each in it.
+    pub(crate) order: [u8; SEATS],
+    pub(crate) ranks: [u8; SEATS],
+    /// The seats whose CPU it is, a bit each.
+    pub(crate) owners: u8,
+    /// What each policy has had of it, divided by its weight, and what the one that had least of those that run had. Only if they
+    /// weigh something.
+    pub(crate) had_ns: [AtomicU64; SEATS],
+    pub(crate) clock_ns: AtomicU64,
 }

@@ -11,6 +11,7 @@ use crate::fault::{Checks, Fault, MISTAKES_ALLOWED, Mistake, MistakeKind, Surpri
 use crate::groups::{Groups, MAX_GROUPS};
 use crate::idle::IdleCpus;
 use crate::seats::{SEATS, Seat};
+use crate::shares::Share;
 use crate::state::{Phase, State, Transition, UPGRADABLE};
 use crate::table::{Slot, TaskTable, token, wanted};
 
@@ -22,8 +23,11 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) order: Vec<usize>,
     /// Whether seat 0 is the only one: looked at all the time.
     pub(crate) lone: bool,
-    /// The place of each seat in it.
-    pub(crate) rank: [u8; SEATS],
+    /// Whether CPUs or weights are shared out among several; who has CPUs for itself, a bit each; whether any weighs something.
+    pub(crate) shared: bool,
+    pub(crate) strict: u8,
+    pub(crate) weighted: bool,
+    pub(crate) shares: [Share; SEATS],
     pub(crate) default_seat: AtomicU32,
     pub(crate) host: Arc<dyn Host + Send>,
     pub(crate) tasks: TaskTable,
@@ -65,7 +69,10 @@ impl<P: Policy> Engine<P> {
             seats: core::array::from_fn(Seat::free),
             order: Vec::with_capacity(SEATS),
             lone: true,
-            rank: [0; SEATS],
+            shared: false,
+            strict: 0,
+            weighted: false,
+            shares: [Share::default(); SEATS],
             default_seat: AtomicU32::new(0),
             host,
             tasks: TaskTable::new(max_tasks),
@@ -81,7 +88,9 @@ impl<P: Policy> Engine<P> {
 
     /// The calls that any of the policies implements.
     pub fn calls(&self) -> Calls {
-        Calls(self.order.iter().fold(0, |calls, seat| calls | self.seats[*seat].calls.0))
+        // A task that may not use all CPUs is kept from the others where one is chosen for it.
+        let own = if self.shared { Calls::NONE.with(Call::SelectTaskRq).0 } else { 0 };
+        Calls(self.order.iter().fold(own, |calls, seat| calls | self.seats[*seat].calls.0))
     }
 
     /// The policy in a seat, if there is one.
@@ -185,7 +194,12 @@ impl<P: Policy> Engine<P> {
             ENABLE => self.with_task(handling, Self::task_enable),
             DISABLE => self.with_task(handling, Self::task_disable),
             EXIT => self.with_task(handling, Self::task_exit),
-            SELECT_CPU => self.with_task(handling, Self::select_cpu),
+            SELECT_CPU => self.with_task(handling, |engine, handling, task, slot| {
+                engine.select_cpu(handling, task, slot);
+                if engine.shared {
+                    engine.keep_in(handling, task, slot);
+                }
+            }),
             REFUSED => self.with_task(handling, Self::pick_refused),
             TICK => self.with_task(handling, |engine, handling, task, slot| {
                 if engine.groups.is_active() && engine.ticks_in_group(handling, task, slot) {
@@ -193,7 +207,7 @@ impl<P: Policy> Engine<P> {
                 }
                 engine.tell_about(handling, Call::TaskTick, task, slot);
                 if !engine.is_lone() {
-                    engine.take_turns(handling, handling.event.cpu);
+                    engine.take_turns(handling, handling.event.cpu, slot);
                 }
             }),
             YIELD => self.with_task(handling, |_, _, _, slot| slot.set_state(slot.state().yielding())),
@@ -348,8 +362,13 @@ impl<P: Policy> Engine<P> {
         let state = seen.issue(Phase::Ready, event.cpu);
         slot.set_state(state);
         self.hand_token(handling, seat, call, task, slot, state);
-        if !LONE && !self.is_home::<LONE>(slot.state()) {
-            return self.settle(&mut handling.rare(), task, slot);
+        if !LONE {
+            if !self.is_home::<LONE>(slot.state()) {
+                return self.settle(&mut handling.rare(), task, slot);
+            }
+            if self.shared && self.send_away(&mut handling.rare(), task, slot) {
+                return;
+            }
         }
         if event.flags & enqueue_flags::MAY_PLACE != 0 && self.idle.contains(event.cpu) {
             self.pick_for_idle(handling, seat, event.cpu, task);
@@ -372,6 +391,9 @@ impl<P: Policy> Engine<P> {
         }
         if let Some(cpu) = wanted(slot) {
             handling.outcome.kicks.add(cpu);
+        }
+        if self.shared {
+            self.send_away(handling, task, slot);
         }
     }
 
@@ -477,7 +499,7 @@ impl<P: Policy> Engine<P> {
 
     fn tell_about(&self, handling: &mut Handling<'_>, call: Call, task: TaskId, slot: &Slot) {
         if self.groups.is_active() {
-            self.charge(handling, task, slot);
+            self.charge_groups(handling, task, slot);
         }
         slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
         // Of a task that has not waited for a CPU yet, the policy knows nothing.

@@ -16,6 +16,7 @@ mod idle;
 mod limits;
 mod pick;
 mod seats;
+mod shares;
 mod state;
 mod table;
 
@@ -25,5 +26,6 @@ pub use fault::{Checks, Fault, MISTAKES_ALLOWED, Mistake, MistakeKind, Surprise}
 pub use idle::IdleCpus;
 pub use pick::PICK_ATTEMPTS;
 pub use seats::{NotChosen, SEATS, SeatView};
+pub use shares::{POLICY_WEIGHT, POLICY_WEIGHTS, Share};
 pub use state::{Phase, State, TRANSITIONS, Transition};
 pub use table::{TaskTable, TaskView};

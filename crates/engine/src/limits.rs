@@ -23,7 +23,7 @@ const SLICE_NS_EXACT: u64 = 4_000_000;
 impl<P: Policy> Engine<P> {
     /// Notes the CPU time that the event's task has used up to now. True if it has to give way.
     #[inline]
-    pub(crate) fn charge(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
+    pub(crate) fn charge_groups(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
         let runtime_ns = handling.event.runtime_ns;
         let ran_ns = runtime_ns.saturating_sub(slot.runtime_ns.load(Relaxed));
         slot.runtime_ns.store(runtime_ns, Relaxed);
@@ -51,7 +51,7 @@ impl<P: Policy> Engine<P> {
     /// The task comes to wait for a CPU. True if it is parked, and stays so as `phase`.
     #[inline(never)]
     pub(crate) fn waits_in_group(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, phase: Phase) -> bool {
-        self.charge(handling, task, slot);
+        self.charge_groups(handling, task, slot);
         slot.state().phase().is_parked() && self.stays_parked(slot, handling.event.cpu, phase)
     }
 
@@ -82,7 +82,7 @@ impl<P: Policy> Engine<P> {
     /// The task goes to sleep, if it has not done so. True if it was parked until now.
     #[inline(never)]
     pub(crate) fn sleeps_in_group(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
-        self.charge(handling, task, slot);
+        self.charge_groups(handling, task, slot);
         let phase = slot.state().phase();
         if phase == Phase::Running {
             self.groups.sleep(task.slot);
@@ -94,7 +94,7 @@ impl<P: Policy> Engine<P> {
     #[inline(never)]
     pub(crate) fn ticks_in_group(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
         self.reweigh(task, slot);
-        self.charge(handling, task, slot)
+        self.charge_groups(handling, task, slot)
     }
 
     /// How long a task that was picked with a good token is to run, where the policy says `slice_ns`; `None` if it is parked
@@ -217,6 +217,9 @@ impl<P: Policy> Engine<P> {
         let call = if seen.is_unheard() { Call::TaskNew } else { Call::TaskWakeup };
         self.wants_to_run(task, slot);
         self.hand_token(handling, self.seat_of::<false>(state), call, task, slot, state);
+        if self.shared && self.send_away(handling, task, slot) {
+            return;
+        }
         if self.idle.contains(state.cpu()) {
             handling.outcome.kicks.add(state.cpu());
         } else if !self.is_lone() {
@@ -271,7 +274,7 @@ impl<P: Policy> Engine<P> {
 
     /// The task is in another group from now on.
     pub(crate) fn task_moves(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        self.charge(handling, task, slot);
+        self.charge_groups(handling, task, slot);
         let phase = slot.state().phase();
         let wants = phase.is_waiting() || phase == Phase::Running;
         self.groups.unpark(task.slot);

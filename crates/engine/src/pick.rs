@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use ekiden::abi::{BALANCE_TOO, Event, Message, Outcome, RawToken, Reply, Status, pick_flags};
 use ekiden::{Call, CpuId, Policy, RefusalReason, TaskId};
 
-use crate::counters::Counters;
+use crate::counters::{Counters, Cpu};
 use crate::engine::{Engine, Handling};
 use crate::fault::MistakeKind;
 use crate::seats::{SEATS, Seat};
@@ -26,7 +26,7 @@ const NO_RANK: u32 = u32::MAX;
 
 /// What became of a search for work.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
+pub(crate) enum Found {
     Something,
     Nothing,
     /// Only tokens that are worth nothing: the CPU has to come back.
@@ -77,14 +77,30 @@ impl<P: Policy> Engine<P> {
     fn pick_of_several(&self, handling: &mut Handling<'_>, cpu: CpuId) {
         let here = self.cpu(cpu);
         let first = here.first.load(Relaxed);
-        let (later, sooner) = self.order.split_at((first as usize).min(self.order.len()));
-        for seat in sooner.iter().chain(later).map(|seat| &self.seats[*seat % SEATS]) {
+        let (mut by_weight, mut leaves) = (here.order, None);
+        if self.shared {
+            leaves = self.has_to_leave(handling);
+            if self.weighted {
+                self.sort_by_weight(handling, here, &mut by_weight[..self.order.len()], first as usize);
+            }
+        }
+        let order = &by_weight[..self.order.len()];
+        let first = if self.weighted { 0 } else { (first as usize).min(order.len()) };
+        let (later, sooner) = order.split_at(first);
+        for seat in sooner.iter().chain(later).map(|seat| &self.seats[usize::from(*seat) % SEATS]) {
             let (heard, nothing) = (seat.heard.load(Acquire), &here.nothing[seat.index % SEATS]);
             if heard == nothing.load(Relaxed) || seat.tasks.load(Relaxed) == 0 || !seat.is_taken() {
                 continue;
             }
-            match self.ask(handling, seat, cpu, seat.calls.has(Call::Balance)) {
-                Found::Something => return here.rank.store(u32::from(self.rank[seat.index % SEATS]), Relaxed),
+            let found = if !self.shared || !self.is_stranger(seat.index, cpu) {
+                self.ask(handling, seat, cpu, seat.calls.has(Call::Balance))
+            } else if leaves != Some(seat.index) {
+                self.ask_stranger(handling, seat, cpu)
+            } else {
+                continue;
+            };
+            match found {
+                Found::Something => return self.has_cpu(cpu, seat.index),
                 Found::Nothing => nothing.store(heard, Relaxed),
                 Found::TooMuch => return handling.outcome.kicks.add(cpu),
             }
@@ -93,25 +109,55 @@ impl<P: Policy> Engine<P> {
         self.found_nothing(handling, cpu);
     }
 
+    /// Whether a policy has heard something since it had nothing for a CPU.
+    #[inline]
+    pub(crate) fn may_have(&self, here: &Cpu, seat: &Seat<P>) -> bool {
+        let has_tasks = seat.tasks.load(Relaxed) > 0 && seat.is_taken();
+        has_tasks && seat.heard.load(Acquire) != here.nothing[seat.index % SEATS].load(Relaxed)
+    }
+
+    /// A task of the policy in a seat runs on a CPU from now on.
+    #[inline]
+    fn has_cpu(&self, cpu: CpuId, seat: usize) {
+        let here = self.cpu(cpu);
+        here.rank.store(u32::from(here.ranks[seat % SEATS]), Relaxed);
+        if self.weighted {
+            self.begins(here, seat);
+        }
+    }
+
     /// A task waits for a CPU on which one runs whose policy is asked later: that one has to go.
     pub(crate) fn overtake(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId) {
         let here = self.cpu(cpu);
         let running = here.rank.load(Relaxed);
         let is_turn = here.first.load(Relaxed) != 0;
-        if running != NO_RANK && !is_turn && u32::from(self.rank[seat.index]) < running {
+        let is_earlier = match here.order.get(running as usize) {
+            Some(other) if self.weighted => {
+                let other = usize::from(*other);
+                self.is_ahead(here, other, seat.index) || self.is_nearer(here, seat.index, other)
+            }
+            _ => u32::from(here.ranks[seat.index % SEATS]) < running,
+        };
+        if running != NO_RANK && !is_turn && is_earlier {
             handling.outcome.kicks.add(cpu);
         }
     }
 
     /// From time to time the policies that are asked later have their turns, so that none starves.
-    pub(crate) fn take_turns(&self, handling: &mut Handling<'_>, cpu: CpuId) {
+    pub(crate) fn take_turns(&self, handling: &mut Handling<'_>, cpu: CpuId, slot: &Slot) {
         let here = self.cpu(cpu);
+        if self.shared && self.weighted {
+            self.tick_by_weight(handling, slot.state().seat(), slot);
+        }
+        if self.shared && !self.has_turns(here) {
+            return;
+        }
         let ticks = (here.ticks.load(Relaxed) + 1) % ROUND_TICKS;
         here.ticks.store(ticks, Relaxed);
         if ticks == 0 {
             // One after the other is asked first for a while; the first in the order is so anyway.
             let next = here.turn.load(Relaxed) + 1;
-            let next = if (next as usize) < self.order.len() { next } else { 1 };
+            let next = if (next as usize) < self.order.len() { next } else { self.first_turn(here) };
             here.turn.store(next, Relaxed);
             here.first.store(next, Relaxed);
             handling.outcome.kicks.add(cpu);
@@ -207,7 +253,7 @@ impl<P: Policy> Engine<P> {
 
     /// Checks a token that was picked for `cpu`, and makes its task run if it is good.
     #[inline(always)]
-    fn run<const LONE: bool>(
+    pub(crate) fn run<const LONE: bool>(
         &self,
         handling: &mut Handling<'_, LONE>,
         seat: &Seat<P>,
@@ -344,7 +390,7 @@ impl<P: Policy> Engine<P> {
             || handling.outcome.task == woken
         {
             if !LONE {
-                self.cpu(cpu).rank.store(u32::from(self.rank[seat.index]), Relaxed);
+                self.has_cpu(cpu, seat.index);
             }
             return;
         }

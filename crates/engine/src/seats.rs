@@ -5,12 +5,13 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use ekiden::abi::{Event, Kicks, Message, Outcome, Reply};
-use ekiden::{Call, Calls, Policy, TaskId};
+use ekiden::{Call, Calls, CpuMask, Policy, TaskId};
 use spin::mutex::SpinMutex;
 
 use crate::counters::Totals;
 use crate::engine::{Engine, Handling};
 use crate::fault::{Checks, Fault, Mistake, Surprise};
+use crate::shares::Share;
 use crate::state::{Home, Phase, State};
 use crate::table::Slot;
 
@@ -129,6 +130,10 @@ pub struct SeatView {
     pub fault: Option<Fault>,
     /// Sums of what the CPUs counted.
     pub totals: Totals,
+    /// Its share of the machine, and the CPUs that are its; none if it has no set.
+    pub share: Share,
+    /// See there.
+    pub cpus: CpuMask,
 }
 
 /// Why a task does not get the policy that somebody wants for it.
@@ -147,6 +152,7 @@ impl<P: Policy> Engine<P> {
             let seat = &self.seats[*seat];
             let mut totals = Totals::default();
             self.cpus.iter().for_each(|cpu| cpu.counters[seat.index].add_to(&mut totals));
+            let (share, cpus) = self.share_of(seat.index);
             SeatView {
                 seat: seat.index,
                 is_alive: seat.is_taken(),
@@ -158,6 +164,8 @@ impl<P: Policy> Engine<P> {
                 last_surprise: *seat.last_surprise.lock(),
                 fault: seat.fault.lock().clone(),
                 totals,
+                share,
+                cpus,
             }
         })
     }
@@ -195,6 +203,7 @@ impl<P: Policy> Engine<P> {
             self.cpus.iter_mut().for_each(|cpu| *cpu.due_ns[0].get_mut() = 1);
         }
         self.seats[index].take(policy);
+        self.share_nothing(index);
         self.order.push(index);
         if is_default {
             self.change_default(index);
@@ -209,6 +218,7 @@ impl<P: Policy> Engine<P> {
     pub fn remove(&mut self, seat: usize) -> Option<P> {
         let at = self.order.iter().position(|other| *other == seat)?;
         self.order.remove(at);
+        self.share_nothing(seat);
         self.ranks();
         *self.seats[seat].home.get_mut() = Home::NOWHERE.0;
         self.seats[seat].calls = Calls::NONE;
@@ -455,12 +465,9 @@ impl<P: Policy> Engine<P> {
     }
 
     /// Notes at which place in the order each seat is.
-    fn ranks(&mut self) {
+    pub(crate) fn ranks(&mut self) {
         self.lone = self.order == [0];
-        self.rank = [u8::MAX; SEATS];
-        for (rank, seat) in self.order.iter().enumerate() {
-            self.rank[*seat] = rank as u8;
-        }
+        self.rank_shares();
         // While there was only one, nobody counted.
         self.seats.iter().for_each(Seat::has_heard);
         // Whoever is asked first out of order is not so any more.

@@ -235,7 +235,7 @@ impl State {
 
     /// The seat of that policy.
     #[inline]
-    pub(crate) fn seat(self) -> usize {
+    pub fn seat(self) -> usize {
         (self.0 >> Self::SEAT_SHIFT & 7) as usize
     }
 

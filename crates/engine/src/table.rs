@@ -32,6 +32,8 @@ pub(crate) struct Slot {
     pub(crate) wanted_by: AtomicU32,
     /// The seat of the policy that it is to have, and whether its children are to have the same.
     choice: AtomicU32,
+    /// How much of its run time was charged to its policy. Only if policies weigh something.
+    pub(crate) charged_ns: AtomicU64,
 }
 
 impl Slot {
@@ -48,6 +50,7 @@ impl Slot {
             nice: AtomicI32::new(0),
             wanted_by: AtomicU32::new(NOBODY),
             choice: AtomicU32::new(0),
+            charged_ns: AtomicU64::new(0),
         }
     }
 
@@ -200,6 +203,7 @@ impl TaskTable {
         slot.host_task.store(host_task, Relaxed);
         slot.pid.store(pid, Relaxed);
         slot.runtime_ns.store(0, Relaxed);
+        slot.charged_ns.store(0, Relaxed);
         slot.wanted_by.store(NOBODY, Relaxed);
         slot.set_nice(0, false);
         // The serial goes on counting: a token of the slot's last task can never pass for one of the new one.

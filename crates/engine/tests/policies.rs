@@ -13,8 +13,8 @@ use std::{
 use ekiden::abi::{
     BALANCE_TOO, Event, EventKind, Message, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags,
 };
-use ekiden::{Call, Calls, CpuId, CpuMask, Group, Host, Policy, TaskId};
-use ekiden_engine::{Engine, IdleCpus};
+use ekiden::{Call, Calls, CpuId, CpuMask, Group, Host, Policy, RefusalReason, TaskId};
+use ekiden_engine::{Engine, IdleCpus, Share};
 use proptest::prelude::*;
 
 const CPUS: u32 = 2;
@@ -93,7 +93,19 @@ impl Policy for Listener {
                 }
                 queues.iter_mut().for_each(|queue| queue.retain(|token| token.task != message.task));
             }
+            // It may not run there, but elsewhere.
+            Call::PntErr if message.flags == RefusalReason::NotAllowed as u32 => {
+                queues[message.token_cpu as usize].push_back(message.token());
+            }
             Call::PntErr => complain("a token was not good"),
+            Call::MigrateTaskRq => {
+                for queue in queues.iter_mut() {
+                    if let Some(at) = queue.iter().position(|token| token.task == message.task) {
+                        reply.token = queue.remove(at).unwrap();
+                    }
+                }
+                queues[message.token_cpu as usize].push_back(message.token());
+            }
             Call::PickNextTask => {
                 *searches += 1;
                 *is_due |= *searches % 4 == 0;
@@ -161,6 +173,8 @@ enum Step {
     /// A policy panics in its next call.
     Fall(usize),
     Choose(usize, Option<usize>),
+    /// It has these CPUs, a bit each, perhaps for itself, and this weight.
+    Share(usize, u64, bool, u32),
     /// It hears of some more tasks.
     Introduce,
 }
@@ -178,6 +192,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..POLICIES).prop_map(Step::Fall),
         2 => (0..TASKS as usize, proptest::option::of(0..POLICIES)).prop_map(|(task, seat)| Step::Choose(task, seat)),
         1 => Just(Step::Introduce),
+        2 => (0..POLICIES, 0..1_u64 << CPUS, any::<bool>(), prop_oneof![Just(0), 1..1000_u32])
+            .prop_map(|(seat, cpus, is_strict, weight)| Step::Share(seat, cpus, is_strict && cpus != 0, weight)),
     ];
     proptest::collection::vec(step, 0..60)
 }
@@ -215,6 +231,15 @@ impl Kernel {
         let mut outcome = Outcome::default();
         self.engine.deliver(event, &[], &mut outcome);
         outcome
+    }
+
+    /// Whether a policy may use a CPU, by what has been shared out.
+    fn may_use(&self, seat: usize, cpu: CpuId) -> bool {
+        let strict = || self.engine.seats().filter(|view| view.is_alive && view.share.is_strict);
+        let own = self.engine.share_of(seat).1.contains(cpu);
+        // One that is alone has all CPUs.
+        let is_alone = self.engine.order().len() == 1;
+        own || is_alone || !strict().any(|view| view.seat == seat || view.cpus.contains(cpu))
     }
 
     fn running(&self, cpu: CpuId) -> Option<usize> {
@@ -295,6 +320,11 @@ impl Kernel {
                 let known = seat.is_none_or(|seat| self.alive(seat));
                 assert_eq!(self.engine.choose(self.tasks[index].0, seat, false).is_ok(), known);
             }
+            Step::Share(seat, cpus, is_strict, weight) => {
+                let share = Share { is_strict, weight };
+                let done = self.engine.share(seat, &CpuMask::from_words(&[cpus]), share, &mut Outcome::default());
+                assert_eq!(done, self.alive(seat));
+            }
             Step::Swap(_) | Step::Add(_) | Step::Remove(_) | Step::Fall(_) => {}
             Step::Introduce => self.introduce(2),
             Step::Wake(..) => {}
@@ -313,6 +343,11 @@ impl Kernel {
         if let Some(entry) = self.tasks.iter_mut().find(|(task, _)| chosen && *task == outcome.task) {
             assert_eq!(entry.1, Stands::Waits, "{:?} runs twice, or in its sleep", entry.0);
             entry.1 = Stands::Runs(cpu);
+            let seat = self.engine.tasks().iter().find(|view| view.id == outcome.task).unwrap().state.seat();
+            // Another one may have fallen in this very call, before or after it was looked at.
+            if !self.fell.load(Relaxed) {
+                assert!(self.may_use(seat, cpu) || !(0..CPUS).any(|cpu| self.may_use(seat, cpu)), "of {seat} on {cpu}");
+            }
         }
         if goes_on && previous.is_some() && outcome.task != task {
             self.deliver(&Event { task, ..Event::new(EventKind::Enqueue, cpu) });
@@ -373,6 +408,43 @@ fn a_policy_that_balances_before_it_picks_has_its_turns_all_the_same() {
         }
     }
     assert!(ran[1] >= 50, "{ran:?}");
+}
+
+#[test]
+fn weights_divide_a_cpu_among_policies_that_have_work_all_the_time() {
+    for weights in [[300, 100], [100, 200], [50, 0]] {
+        let mut kernel = Kernel::new();
+        kernel.step(Step::Add(false));
+        for (seat, weight) in weights.into_iter().enumerate() {
+            kernel.step(Step::Share(seat, 0, false, weight));
+        }
+        kernel.step(Step::Choose(1, Some(1)));
+        kernel.step(Step::Wake(0, 0));
+        kernel.step(Step::Wake(1, 0));
+        let mut ran_ns = [0_u64; 2];
+        let mut previous = TaskId::NONE;
+        // Slices of 4 and 5 ms, each longer than a tick.
+        for _ in 0..4000 {
+            let flags = if previous.is_none() { 0 } else { pick_flags::PREV_RUNNABLE };
+            let ran_of = |ran_ns: [u64; 2], task| ran_ns[usize::from(task == kernel.tasks[1].0)];
+            let runtime_ns = ran_of(ran_ns, previous);
+            let pick = Event { task: previous, flags, runtime_ns, ..Event::new(EventKind::Pick, 0) };
+            let task = kernel.deliver(&pick).task;
+            let which = usize::from(task == kernel.tasks[1].0);
+            if previous != TaskId::NONE && previous != task {
+                let runtime_ns = ran_of(ran_ns, previous);
+                kernel.deliver(&Event { task: previous, runtime_ns, ..Event::new(EventKind::Enqueue, 0) });
+            }
+            previous = task;
+            // Now and then it balances first.
+            if !task.is_none() {
+                ran_ns[which] += 4_000_000 + which as u64 * 1_000_000;
+            }
+        }
+        let [one, other] = weights.map(|weight| f64::from(if weight == 0 { 100 } else { weight }));
+        let (share, expected) = (ran_ns[0] as f64 / (ran_ns[0] + ran_ns[1]) as f64, one / (one + other));
+        assert!((share - expected).abs() < 0.03, "{weights:?}: {share} instead of {expected}");
+    }
 }
 
 /// Drops every token that it gets.

@@ -85,6 +85,14 @@ impl Worker {
         schedstat.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or_default()
     }
 
+    /// The CPU that it runs on, or ran on last.
+    pub(crate) fn cpu(&self) -> Result<u32> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
+        // After its name, which is in brackets, this is the 37th word.
+        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        rest.split_whitespace().nth(36).and_then(|cpu| cpu.parse().ok()).context("no CPU in /proc/PID/stat")
+    }
+
     /// Waits until it makes progress.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ mod groups;
 mod load;
 mod recordings;
 mod several;
+mod storm;
 mod stuck;
 mod trials;
 mod upgrades;
@@ -70,6 +71,18 @@ enum Trial {
         #[arg(long)]
         policy: String,
     },
+    /// Everything that happens to tasks, CPUs and policies, all at once, under stress-ng.
+    AllAtOnce {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// For how long, by the guest's clock.
+        #[arg(long)]
+        seconds: u64,
+        /// What happens when.
+        #[arg(long)]
+        seed: u64,
+    },
     /// What this machine answers to things that cannot work.
     Refusals {
         /// Where the modules are.
@@ -111,6 +124,12 @@ enum Trial {
     },
     /// Policies come beside each other, change places, share tasks out, and go.
     Several {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
+    /// Policies share CPUs out, by weights and by sets.
+    Shares {
         /// Where the modules are.
         #[arg(long)]
         modules: PathBuf,
@@ -225,7 +244,9 @@ enum Trial {
 
 fn main() -> anyhow::Result<()> {
     let trial = Arguments::parse().trial;
-    if !matches!(trial, Trial::Child { .. } | Trial::Hold { .. } | Trial::Stuck { .. }) {
+    let is_anywhere =
+        matches!(trial, Trial::Child { .. } | Trial::Hold { .. } | Trial::Stuck { .. } | Trial::AllAtOnce { .. });
+    if !is_anywhere {
         load::stay_on_cpu_1()?;
     }
     match trial {
@@ -234,6 +255,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Mistakes { modules } => trials::mistakes(&modules),
         Trial::Reload { modules, rounds } => trials::reload(&modules, rounds),
         Trial::Storm { modules, policy } => trials::storm(&modules, &policy),
+        Trial::AllAtOnce { modules, seconds, seed } => storm::storm_of_all(&modules, seconds, seed),
         Trial::Refusals { modules } => trials::refusals(&modules),
         Trial::Upgrades { modules, rounds } => upgrades::upgrades(&modules, rounds),
         Trial::RefusedUpgrades { modules } => upgrades::refused_upgrades(&modules),
@@ -241,6 +263,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Converts { modules } => upgrades::converts(&modules),
         Trial::Falls { modules } => upgrades::falls(&modules),
         Trial::Several { modules } => several::several(&modules),
+        Trial::Shares { modules } => several::shares(&modules),
         Trial::Alone { modules, rounds } => several::alone(&modules, rounds),
         Trial::Attached { modules } => trials::attached(&modules),
         Trial::Hold { modules, policy, command } => trials::hold(&modules, &policy, &command),

@@ -1,13 +1,16 @@
 //! Several policies at once: each has its tasks, and one that goes wrong goes alone.
 
 use std::{
+    collections::BTreeSet,
     path::Path,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use ekiden::Call;
+use ekiden::{Call, CpuMask};
+use ekiden_engine::Share;
 use ekiden_loader::{Beside, Config, LoadError, PolicyStatus, Session, Status, Who, choose};
+use nix::sys::signal::{Signal, kill};
 use serde::Serialize;
 
 use crate::{
@@ -87,12 +90,7 @@ pub(crate) fn several(modules: &Path) -> Result<()> {
     choose(&Who::Process(ours.pid().as_raw()), seat, true)?;
     let mut left = Vec::new();
     // A third one takes what nobody has chosen for.
-    let mut third_config = beside(modules, "cfs", Beside::OthersAsDefault);
-    third_config.tape_records = 1 << 17;
-    let third = Session::start(&third_config)?;
-    let mut tape = ekiden_loader::Tape::open(&find("cfs")?)?;
-    let (header, _) = ekiden_loader::header(Some(third.seat()), "flight recorder")?;
-    eprintln!("ours {} theirs {} child {}", ours.pid(), theirs.pid(), child.pid());
+    let third = Session::start(&beside(modules, "cfs", Beside::OthersAsDefault))?;
     load::everything(&third)?;
     third.check()?;
     left.push(order()?);
@@ -104,10 +102,7 @@ pub(crate) fn several(modules: &Path) -> Result<()> {
         worker.must_run()?;
     }
     load::everything(&third)?;
-    if let Err(error) = third.check() {
-        ekiden_loader::dump(&mut tape, &header, std::fs::File::create("/host/lost.ekirec")?, true)?;
-        return Err(error.into());
-    }
+    third.check()?;
     let status = Status::read()?.unwrap_or_default();
     drop(second);
     left.push(order()?);
@@ -129,6 +124,95 @@ pub(crate) fn several(modules: &Path) -> Result<()> {
     };
     println!("{}", serde_json::to_string(&report)?);
     third.stop();
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct SharesReport {
+    /// What the first of two workers on one CPU gets, by the weights of their policies.
+    weights: Vec<(u32, u32, f64)>,
+    /// What the owner of a CPU gets of it beside another policy that is asked first elsewhere.
+    share_of_owner: f64,
+    /// On which CPUs workers that may run anywhere were seen: one of the policy that has CPU 1 alone, one of the other.
+    seen_of_owner: BTreeSet<u32>,
+    seen_of_other: BTreeSet<u32>,
+    /// How the policy's share looks in the status.
+    cpus: Option<String>,
+    strict: bool,
+    mistakes: u64,
+    surprises: u64,
+    still_running: bool,
+}
+
+/// FIFO comes beside WFQ, and they share CPUs out: by weights, by sets of CPUs, and by sets that are one's alone.
+pub(crate) fn shares(modules: &Path) -> Result<()> {
+    let first = Session::start(&config(modules, "wfq"))?;
+    let second = Session::start(&beside(modules, "fifo", Beside::Others))?;
+    let control = second.control();
+    let (ours, theirs) = (Worker::start("spin")?, Worker::start("spin")?);
+    choose(&Who::Process(ours.pid().as_raw()), Some(second.seat()), true)?;
+    for worker in [&ours, &theirs] {
+        worker.pin(0)?;
+    }
+    let none = CpuMask::new();
+    let mut weights = Vec::new();
+    for (one, other) in [(300, 100), (100, 900), (50, 50)] {
+        for (seat, weight) in [(second.seat(), one), (first.seat(), other)] {
+            control.share(seat, &none, Share { weight, ..Share::default() })?;
+        }
+        pause(200);
+        weights.push((one, other, share(&ours, &theirs)));
+    }
+    control.share(first.seat(), &none, Share::default())?;
+    let refused = control.share(second.seat(), &CpuMask::single(9), Share { is_strict: true, weight: 0 });
+    ensure!(refused.is_err(), "a set of CPUs that are not there was taken");
+    // It is asked last, but for its own CPU, which another one has if it has nothing to run.
+    control.share(second.seat(), &CpuMask::single(0), Share::default())?;
+    pause(200);
+    let share_of_owner = share(&ours, &theirs);
+    kill(ours.pid(), Signal::SIGSTOP)?;
+    theirs.must_run().context("on the CPU of a policy that has nothing to run")?;
+    kill(ours.pid(), Signal::SIGCONT)?;
+    // CPU 1 is its alone, and it has no other.
+    control.share(second.seat(), &CpuMask::single(1), Share { is_strict: true, weight: 0 })?;
+    let found = find("fifo")?;
+    for worker in [&ours, &theirs] {
+        worker.unpin()?;
+    }
+    pause(300);
+    let (mut seen_of_owner, mut seen_of_other) = (BTreeSet::new(), BTreeSet::new());
+    for _ in 0..100 {
+        seen_of_owner.insert(ours.cpu()?);
+        seen_of_other.insert(theirs.cpu()?);
+        pause(7);
+    }
+    // Who may run nowhere else runs where it may.
+    ours.pin(0)?;
+    theirs.pin(1)?;
+    for worker in [&ours, &theirs] {
+        worker.must_run().context("where its policy has no CPU")?;
+    }
+    // What is nobody's any more is everybody's.
+    drop(second);
+    ours.pin(1)?;
+    theirs.pin(1)?;
+    for worker in [&ours, &theirs] {
+        worker.must_run().context("after the owner of the CPU has gone")?;
+    }
+    let status = Status::read()?.unwrap_or_default();
+    let report = SharesReport {
+        weights,
+        share_of_owner,
+        seen_of_owner,
+        seen_of_other,
+        cpus: found.cpus,
+        strict: found.strict,
+        mistakes: status.counts.mistakes,
+        surprises: status.counts.surprises,
+        still_running: first.is_running(),
+    };
+    println!("{}", serde_json::to_string(&report)?);
+    first.stop();
     Ok(())
 }
 

@@ -34,14 +34,14 @@ fn small(modules: &Path, policy: &str) -> Config {
 }
 
 /// Two threads that pass a byte to and fro, and count.
-struct PingPong {
+pub(crate) struct PingPong {
     sent: Arc<AtomicU64>,
     received: Arc<AtomicU64>,
     threads: [JoinHandle<Result<()>>; 2],
 }
 
 impl PingPong {
-    fn start(stop: &Arc<AtomicBool>) -> Result<Self> {
+    pub(crate) fn start(stop: &Arc<AtomicBool>) -> Result<Self> {
         let ((mut there, mut from_here), (mut back, mut from_there)) = (pipe()?, pipe()?);
         let (sent, received) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let ping = {
@@ -69,7 +69,7 @@ impl PingPong {
     }
 
     /// How many bytes went there and back.
-    fn end(self) -> Result<u64> {
+    pub(crate) fn end(self) -> Result<u64> {
         for thread in self.threads {
             thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
         }

@@ -89,6 +89,23 @@ fn several_policies_share_the_machine_and_come_and_go() {
 }
 
 #[test]
+fn policies_get_the_cpus_and_the_shares_that_they_were_given() {
+    let report = &newest().trial("shares --modules /lab")[0];
+    println!("{report}");
+    for entry in report["weights"].as_array().unwrap() {
+        let [one, other, share] = [0, 1, 2].map(|at| entry[at].as_f64().unwrap());
+        let expected = one / (one + other);
+        assert!((share - expected).abs() < 0.05, "{share} instead of {expected}: {report}");
+    }
+    // The other one has 3 ticks of 25.
+    assert!(report["share_of_owner"].as_f64().unwrap() > 0.75, "{report}");
+    assert_eq!((&report["seen_of_owner"], &report["seen_of_other"]), (&[1].into(), &[0].into()), "{report}");
+    assert_eq!((&report["cpus"], &report["strict"]), (&"1".into(), &true.into()), "{report}");
+    assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+    assert_eq!(report["still_running"], true, "{report}");
+}
+
+#[test]
 fn a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on() {
     let reports = newest().trial("alone --modules /lab --rounds 1");
     assert_eq!(reports.len(), Call::ALL.len(), "{reports:#?}");

@@ -6,8 +6,8 @@ use std::{
     os::fd::AsRawFd,
 };
 
-use ekiden::Topology;
-use ekiden_engine::Checks;
+use ekiden::{CpuMask, Topology};
+use ekiden_engine::{Checks, Share};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, LoadError, Result};
@@ -88,6 +88,15 @@ pub struct PolicyStatus {
     /// What was counted.
     #[serde(flatten)]
     pub counts: Counts,
+    /// The CPUs that are its, as a list; nothing if it has no set.
+    #[serde(default)]
+    pub cpus: Option<String>,
+    /// Whether no other policy may use them, and it no others.
+    #[serde(default)]
+    pub strict: bool,
+    /// What it weighs beside others, if anything; 100 is what those weigh that have no weight.
+    #[serde(default)]
+    pub weight: Option<u32>,
     /// What becomes of it when a task of its changes its state in a way that nobody expects: `off`, `report`, `remove`, `stop`.
     #[serde(default)]
     pub checks: String,
@@ -290,12 +299,22 @@ struct OrderRequest {
     len: u32,
 }
 
+#[repr(C)]
+struct ShareRequest {
+    cpus: u64,
+    cpus_len: u32,
+    seat: u32,
+    weight: u32,
+    flags: u32,
+}
+
 nix::ioctl_readwrite!(ioctl_create, b'E', 1, CreateRequest);
 nix::ioctl_readwrite!(ioctl_hint, b'E', 2, HintRequest);
 nix::ioctl_readwrite!(ioctl_upgrade, b'E', 4, UpgradeRequest);
 nix::ioctl_write_int_bad!(ioctl_tape, nix::request_code_none!(b'E', 5));
 nix::ioctl_write_int_bad!(ioctl_checks, nix::request_code_none!(b'E', 8));
 nix::ioctl_write_ptr!(ioctl_order, b'E', 6, OrderRequest);
+nix::ioctl_write_ptr!(ioctl_share, b'E', 9, ShareRequest);
 
 impl Control {
     /// Opens the device.
@@ -360,6 +379,31 @@ impl Control {
             Err(nix::Error::ENODEV) => Err(LoadError::NothingRuns),
             Err(nix::Error::EALREADY) => Err(LoadError::UpgradeUnderWay),
             Err(errno) => Err(io::Error::from(errno)).context("the policies cannot be put in this order"),
+        }
+    }
+
+    /// Gives the policy in a seat CPUs, none for no set, and a weight, instead of what it had.
+    ///
+    /// # Errors
+    /// If no such policy runs, if none of the CPUs exist, or if the weight is not in
+    /// [`POLICY_WEIGHTS`](ekiden_engine::POLICY_WEIGHTS).
+    pub fn share(&self, seat: u32, cpus: &CpuMask, share: Share) -> Result<()> {
+        let words = cpus.as_words();
+        let request = ShareRequest {
+            cpus: words.as_ptr() as u64,
+            cpus_len: if cpus.is_empty() { 0 } else { words.len() as u32 },
+            seat,
+            weight: share.weight,
+            flags: u32::from(share.is_strict),
+        };
+        // SAFETY: the request has the layout that the device expects, and its pointer is good for the call.
+        match unsafe { ioctl_share(self.file.as_raw_fd(), &raw const request) } {
+            Ok(_) => Ok(()),
+            Err(nix::Error::ENODEV) => Err(LoadError::NothingRuns),
+            Err(nix::Error::EALREADY) => Err(LoadError::UpgradeUnderWay),
+            Err(errno) => Err(io::Error::from(errno)).context(
+                "the policy cannot have this share: the set needs a CPU of this machine, and a weight is from 1 to 10000",
+            ),
         }
     }
 

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::*};
 
 use ekiden::abi::{Event, Outcome, Status};
 use ekiden::{CpuId, CpuMask, Group, Host, TaskId};
-use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, SEATS};
+use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, SEATS, Share};
 use ekiden_kernel_rt::{Arena, CreateArgs, PolicyTable};
 
 use foreign::ForeignPolicy;
@@ -136,6 +136,39 @@ pub unsafe extern "C" fn ekiden_rs_reorder(order: *const u8, len: usize) -> i64 
     let (engine, order) = unsafe { (&mut *engine, slice::from_raw_parts(order, len)) };
     seats.iter_mut().zip(order).for_each(|(to, seat)| *to = usize::from(*seat));
     if engine.reorder(&seats[..len]) { 0 } else { -22 }
+}
+
+/// As C has it: see `kernel/include/ekiden_control.h`.
+#[repr(C)]
+pub struct ShareRequest {
+    cpus: u64,
+    cpus_len: u32,
+    seat: u32,
+    weight: u32,
+    flags: u32,
+}
+
+/// Gives a policy CPUs and a weight.
+///
+/// # Safety
+///
+/// No event is under way on any CPU, and none comes until this returns. There are `request.cpus_len` words at `cpus`, and
+/// `outcome` is good for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_share(request: *const ShareRequest, cpus: *const u64, outcome: *mut Outcome) -> i64 {
+    let engine = ENGINE.load(Acquire);
+    if engine.is_null() || cfg!(feature = "fixed") {
+        return -19;
+    }
+    // SAFETY: the caller's promises.
+    let (engine, request, outcome) = unsafe { (&mut *engine, &*request, &mut *outcome) };
+    let cpus = match request.cpus_len {
+        0 => CpuMask::new(),
+        // SAFETY: the caller's promise.
+        len => CpuMask::from_words(unsafe { slice::from_raw_parts(cpus, len as usize) }),
+    };
+    let share = Share { is_strict: request.flags & 1 != 0, weight: request.weight };
+    if engine.share(request.seat as usize, &cpus, share, outcome) { 0 } else { -22 }
 }
 
 /// Chooses the policy of a task by its seat counted from 1; 0 is for the default one. 0 if that is done.

@@ -29,6 +29,12 @@ pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, seat: u64
         if let Some(surprise) = view.last_surprise {
             let _ = write!(writer, r#","last_surprise":"{surprise}""#);
         }
+        if !view.cpus.is_empty() {
+            let _ = write!(writer, r#","cpus":"{}","strict":{}"#, view.cpus, view.share.is_strict);
+        }
+        if view.share.weight != 0 {
+            let _ = write!(writer, r#","weight":{}"#, view.share.weight);
+        }
         (tasks, mistakes, last_mistake) = (view.tasks, view.mistakes, view.last_mistake);
         (fault, totals) = (view.fault, view.totals);
     }

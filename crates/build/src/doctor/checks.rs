@@ -220,6 +220,8 @@ pub(super) fn tests(machine: &Machine, findings: &mut Vec<Finding>) {
     ] {
         findings.push(Check::new(Purpose::Tests, what, page).from(need).program(machine, programs));
     }
+    let storm = "policies go through a storm of it in a virtual machine";
+    findings.push(Check::new(Purpose::Tests, "stress-ng", storm).from(Need::StressNg).program(machine, &["stress-ng"]));
 }
 
 pub(super) fn native(machine: &Machine, findings: &mut Vec<Finding>) {

@@ -48,6 +48,7 @@ pub(crate) enum Need {
     Node,
     Npm,
     Chromium,
+    StressNg,
 }
 
 impl Distribution {
@@ -144,6 +145,7 @@ fn names(need: Need) -> [&'static str; 5] {
         Need::Node => same("nodejs"),
         Need::Npm => ["npm", "npm", "npm", "nodejs-npm", "npm"],
         Need::Chromium => same("chromium"),
+        Need::StressNg => same("stress-ng"),
         Need::Headers => [
             "linux-headers-RELEASE",
             "linux-headers-RELEASE",

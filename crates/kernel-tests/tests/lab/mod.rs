@@ -34,8 +34,13 @@ impl Lab {
 
     /// Boots `kernel` with this many CPUs.
     pub(crate) fn boot_with(kernel: &Kernel, cpus: u32) -> Self {
+        Self::boot_of(kernel, cpus, &[])
+    }
+
+    /// Boots `kernel` with this many CPUs, and with programs of this machine.
+    pub(crate) fn boot_of(kernel: &Kernel, cpus: u32, others: &[PathBuf]) -> Self {
         let cache = Cache::from_env().unwrap();
-        let programs = programs();
+        let programs = [programs(), others.to_vec()].concat();
         let share = TempDir::new().unwrap();
         let builder = Builder::new(&cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
         for crate_name in ["policies", "test-policies"] {

@@ -1,0 +1,286 @@
+//! Sets of CPUs that belong to policies, and weights between policies (row S2).
+//!
+//! A policy is asked first on its CPUs. If they are its alone, no task of another policy runs there, and its own run nowhere else, unless
+//! a task may run nowhere else by its affinity. With weights, who is asked first on a CPU is who has had the least of it, divided by
+//! weight.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use ekiden::abi::{BALANCE_TOO, Kicks, Message, Outcome, Reply};
+use ekiden::{Call, CpuId, CpuMask, Policy, RefusalReason, TaskId};
+
+use crate::counters::Cpu;
+use crate::engine::{Engine, Handling};
+use crate::pick::{Found, PICK_ATTEMPTS};
+use crate::seats::{SEATS, Seat};
+use crate::state::Phase;
+use crate::table::{Slot, token};
+
+/// What one that has no weight of its own weighs beside those that have one.
+pub const POLICY_WEIGHT: u32 = 100;
+
+/// The least and the most that a policy can weigh.
+pub const POLICY_WEIGHTS: core::ops::RangeInclusive<u32> = 1..=10_000;
+
+/// Run time that counts at once: more than a tick, less than what a task has behind it when counting begins.
+const CHARGE_NS_MAX: u64 = 20_000_000;
+
+/// How far ahead of another policy one may be whose task runs.
+const LEAD_NS: u64 = 3_000_000;
+
+/// What a policy may have saved up, so that one which balances before it picks, and is passed over for that, loses nothing.
+const CREDIT_NS: u64 = 10_000_000;
+
+/// What a policy has of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Whether no other policy may use its CPUs, and it no others.
+    pub is_strict: bool,
+    /// Its weight; 0 if it has none.
+    pub weight: u32,
+}
+
+/// The bit of a seat.
+fn bit(seat: usize) -> u8 {
+    1 << (seat % SEATS)
+}
+
+/// The seats in a set.
+fn seats(set: u8) -> impl Iterator<Item = usize> {
+    (0..SEATS).filter(move |seat| set & bit(*seat) != 0)
+}
+
+impl<P: Policy> Engine<P> {
+    /// Gives a policy a set of CPUs, none for no set, and a weight, instead of what it had. False if there is no such policy, or if
+    /// that cannot be. Every CPU looks for work then. No event may be under way; `&mut self` says so.
+    pub fn share(&mut self, seat: usize, cpus: &CpuMask, share: Share, outcome: &mut Outcome) -> bool {
+        let is_weight = share.weight == 0 || POLICY_WEIGHTS.contains(&share.weight);
+        let has_cpus = (0..self.nr_cpus()).any(|cpu| cpus.contains(cpu));
+        if !self.is_alive(seat) || !is_weight || (share.is_strict && !has_cpus) {
+            return false;
+        }
+        self.share_nothing(seat);
+        for number in cpus.iter() {
+            if let Some(cpu) = self.cpus.get_mut(number as usize) {
+                cpu.owners |= bit(seat);
+            }
+        }
+        self.shares[seat] = share;
+        self.ranks();
+        outcome.kicks = Kicks::ALL;
+        true
+    }
+
+    /// Whoever is in this seat has what everybody has.
+    pub(crate) fn share_nothing(&mut self, seat: usize) {
+        self.shares[seat % SEATS] = Share::default();
+        self.cpus.iter_mut().for_each(|cpu| cpu.owners &= !bit(seat));
+    }
+
+    /// What a policy has, and its CPUs; none if it has no set.
+    pub fn share_of(&self, seat: usize) -> (Share, CpuMask) {
+        let own = (0..).zip(&self.cpus).filter(|(_, cpu)| cpu.owners & bit(seat) != 0);
+        (self.shares[seat % SEATS], own.map(|(number, _)| number).collect())
+    }
+
+    /// The order in which policies are asked on each CPU: first those whose it is, last those that may not use it.
+    pub(crate) fn rank_shares(&mut self) {
+        let strict = (0..SEATS).filter(|seat| self.shares[*seat].is_strict).fold(0, |set, seat| set | bit(seat));
+        self.strict = strict;
+        self.weighted = self.shares.iter().any(|share| share.weight != 0);
+        self.shared = self.order.len() > 1 && (self.weighted || self.cpus.iter().any(|cpu| cpu.owners != 0));
+        for cpu in &mut self.cpus {
+            cpu.ranks = [u8::MAX; SEATS];
+            let owners = cpu.owners;
+            let in_tiers =
+                (0..3).flat_map(|wanted| self.order.iter().filter(move |seat| tier(**seat, owners, strict) == wanted));
+            for (rank, seat) in in_tiers.enumerate() {
+                (cpu.order[rank], cpu.ranks[*seat]) = (*seat as u8, rank as u8);
+            }
+        }
+    }
+
+    /// The place of the first policy that has turns on a CPU.
+    pub(crate) fn first_turn(&self, cpu: &Cpu) -> u32 {
+        seats(cpu.owners).count().max(1) as u32
+    }
+
+    /// Whether turns are due on a CPU: weights do without, unless it belongs to somebody.
+    pub(crate) fn has_turns(&self, cpu: &Cpu) -> bool {
+        !self.weighted || (cpu.owners != 0 && self.first_turn(cpu) < self.order.len() as u32)
+    }
+
+    /// Charges the task that ran so far, and sorts those who are asked on a CPU by what they have had of it; owners stay first, and strangers last, but for the one that
+    /// has its turn, by its place in the order.
+    pub(crate) fn sort_by_weight(&self, handling: &Handling<'_>, cpu: &Cpu, order: &mut [u8], turn: usize) {
+        if let Some(slot) = self.tasks.get(handling.event.task) {
+            self.charge(cpu, slot.state().seat(), slot, handling.event.runtime_ns);
+        }
+        let has_turn = order.get(turn).filter(|_| turn != 0).copied();
+        let key = |seat: u8| {
+            let index = usize::from(seat) % SEATS;
+            (has_turn != Some(seat), tier(index, cpu.owners, self.strict), had(cpu, index), cpu.ranks[index])
+        };
+        // There are few of them, and the library's way is long.
+        for end in 1..order.len() {
+            let mut at = end;
+            while at > 0 && key(order[at]) < key(order[at - 1]) {
+                order.swap(at, at - 1);
+                at -= 1;
+            }
+        }
+    }
+
+    /// A policy has the CPU from now on. One that had nothing to run does not catch up.
+    pub(crate) fn begins(&self, cpu: &Cpu, seat: usize) {
+        let had = had(cpu, seat);
+        cpu.had_ns[seat % SEATS].store(had, Relaxed);
+        cpu.clock_ns.fetch_max(had, Relaxed);
+    }
+
+    /// Counts what a task has run since it was last looked at, for its policy.
+    pub(crate) fn charge(&self, cpu: &Cpu, seat: usize, slot: &Slot, runtime_ns: u64) {
+        let before_ns = slot.charged_ns.swap(runtime_ns, Relaxed);
+        let ran_ns = runtime_ns.saturating_sub(before_ns).min(CHARGE_NS_MAX);
+        let weight = match self.shares[seat % SEATS].weight {
+            0 => POLICY_WEIGHT,
+            weight => weight,
+        };
+        let had = &cpu.had_ns[seat % SEATS];
+        had.store(had.load(Relaxed) + ran_ns * u64::from(POLICY_WEIGHT) / u64::from(weight), Relaxed);
+    }
+
+    /// Whether a policy, whose task runs, is so far ahead of another one with work that it has to stop.
+    pub(crate) fn is_ahead(&self, cpu: &Cpu, seat: usize, of: usize) -> bool {
+        let tier = |seat| tier(seat, cpu.owners, self.strict);
+        tier(seat) == tier(of) && cpu.had_ns[seat % SEATS].load(Relaxed) > had(cpu, of) + LEAD_NS
+    }
+
+    /// Whether a CPU belongs to one policy rather than to another.
+    pub(crate) fn is_nearer(&self, cpu: &Cpu, seat: usize, than: usize) -> bool {
+        tier(seat, cpu.owners, self.strict) < tier(than, cpu.owners, self.strict)
+    }
+
+    /// A tick of a task: its policy has had more by now.
+    pub(crate) fn tick_by_weight(&self, handling: &mut Handling<'_>, seat: usize, slot: &Slot) {
+        let cpu = self.cpu(handling.event.cpu);
+        self.charge(cpu, seat, slot, handling.event.runtime_ns);
+        let others = self.order.iter().map(|seat| &self.seats[*seat]);
+        let mut waiting = others.filter(|other| other.index != seat && self.may_have(cpu, other));
+        if waiting.any(|other| self.is_ahead(cpu, seat, other.index)) {
+            handling.outcome.kicks.add(handling.event.cpu);
+        }
+    }
+
+    /// Whether a policy may not use a CPU: it is another's alone, or the policy has others for itself. What has fallen owns nothing.
+    #[inline]
+    pub(crate) fn is_stranger(&self, seat: usize, cpu: CpuId) -> bool {
+        let owners = self.cpu(cpu).owners;
+        owners & bit(seat) == 0 && seats(self.strict & (owners | bit(seat))).any(|owner| self.is_alive(owner))
+    }
+
+    /// Where a task that waits on a CPU that its policy may not use is to go; nothing if it may run nowhere else, or if it is well
+    /// where it is.
+    ///
+    /// Cost: one look for each CPU, if it is not.
+    pub(crate) fn refuge(&self, seat: &Seat<P>, task: TaskId, cpu: CpuId) -> Option<CpuId> {
+        if !self.is_stranger(seat.index, cpu) {
+            return None;
+        }
+        let count = self.nr_cpus();
+        let may_go = |to: &CpuId| !self.is_stranger(seat.index, *to) && self.host.may_run(task, *to);
+        // Each begins to look elsewhere, so that they spread.
+        let from = task.slot % count;
+        let all = || (from..count).chain(0..from).filter(may_go);
+        all().find(|to| self.idle.contains(*to)).or_else(|| all().next())
+    }
+
+    /// The host or the policy has chosen a CPU for a task, which may be one that the policy may not use.
+    pub(crate) fn keep_in(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+        let (seat, chosen) = (self.seat_of::<false>(slot.state()), handling.outcome.cpu as u32);
+        if let Some(cpu) = self.refuge(seat, task, chosen) {
+            handling.outcome.cpu = cpu as i32;
+        }
+    }
+
+    /// A task waits on a CPU from now on. If its policy may not use that one, it goes to another. True if it did.
+    pub(crate) fn send_away(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
+        let seen = slot.state();
+        if seen.phase() != Phase::Ready {
+            return false;
+        }
+        let Some(cpu) = self.refuge(self.seat_of::<false>(seen), task, seen.cpu()) else { return false };
+        let moved = self.move_to(handling, task, slot, seen, cpu, Phase::Ready);
+        handling.outcome.kicks.add(cpu);
+        moved
+    }
+
+    /// Whether the task that ran so far, and could go on, has to leave the CPU: its policy is not asked then.
+    pub(crate) fn has_to_leave(&self, handling: &Handling<'_>) -> Option<usize> {
+        let slot = self.tasks.get(handling.event.task)?;
+        let seen = slot.state();
+        let leaves = seen.phase() == Phase::ReadyByTick
+            && self.refuge(self.seat_of::<false>(seen), handling.event.task, handling.event.cpu).is_some();
+        leaves.then_some(seen.seat())
+    }
+
+    /// Asks a policy on a CPU that it may not use: only for tasks that may run nowhere else. All others go elsewhere.
+    #[inline(never)]
+    pub(crate) fn ask_stranger(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId) -> Found {
+        for _ in 0..PICK_ATTEMPTS {
+            let mut message = Message::about_cpu(Call::PickNextTask, cpu);
+            // It may want to balance before it picks, but brings nothing here.
+            message.flags = if seat.calls.has(Call::Balance) { BALANCE_TOO } else { 0 };
+            let Reply { token: raw, task: wish, slice_ns, .. } = self.call(handling, seat, &message, &[]);
+            if raw.is_none() {
+                if !wish.is_none() && seat.calls.has(Call::BalanceErr) {
+                    let flags = RefusalReason::NotAllowed as u32;
+                    let message = Message { task: wish, flags, ..Message::about_cpu(Call::BalanceErr, cpu) };
+                    self.call(handling, seat, &message, &[]);
+                }
+                return Found::Nothing;
+            }
+            let slot = self.tasks.get(raw.task);
+            let seen = slot.map(Slot::state);
+            let is_good = seen.is_some_and(|seen| {
+                (seen.serial(), seen.cpu(), seen.phase()) == (raw.serial, raw.cpu, Phase::Ready) && raw.cpu == cpu
+            });
+            if let (Some(slot), Some(seen), true) = (slot, seen, is_good) {
+                if let Some(to) = self.refuge(seat, raw.task, cpu) {
+                    let state = seen.issue(Phase::Ready, to);
+                    if slot.try_state(seen, state) {
+                        let mut message =
+                            self.message(handling, Call::PntErr, raw.task, slot).with_token(token(raw.task, state));
+                        (message.cpu, message.flags) = (to, RefusalReason::NotAllowed as u32);
+                        self.call(handling, seat, &message, &[]);
+                        handling.outcome.kicks.add(to);
+                        continue;
+                    }
+                }
+            }
+            if self.run(handling, seat, cpu, raw, slice_ns) {
+                return Found::Something;
+            }
+            if !seat.is_taken() {
+                return Found::Nothing;
+            }
+        }
+        Found::TooMuch
+    }
+}
+
+/// On a CPU with these owners, a policy is at home (0), as good as any other (1), or a stranger (2).
+fn tier(seat: usize, owners: u8, strict: u8) -> u32 {
+    if owners & bit(seat) != 0 {
+        0
+    } else if strict & (owners | bit(seat)) == 0 {
+        1
+    } else {
+        2
+    }
+}
+
+/// What a policy has had of a CPU, by weight. One that had nothing to run for a while begins with the others, or nearly.
+fn had(cpu: &Cpu, seat: usize) -> u64 {
+    cpu.had_ns[seat % SEATS].load(Relaxed).max(cpu.clock_ns.load(Relaxed).saturating_sub(CREDIT_NS))
+}

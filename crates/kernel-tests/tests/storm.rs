@@ -1,0 +1,42 @@
+//! Everything at once in a stock kernel with four CPUs: fork bombs, affinity, nice, groups, hotplug, freezing, policies that come,
+//! go and take over, all under stress-ng.
+
+mod lab;
+
+use std::path::PathBuf;
+
+use lab::{Lab, newest_kernel};
+
+/// How long it lasts, by the guest's clock: twenty seconds, which is every kind of thing at least once, or as long as `EKIDEN_STORM_MINUTES` says.
+fn seconds() -> u64 {
+    std::env::var("EKIDEN_STORM_MINUTES")
+        .map_or(20, |minutes| 60 * minutes.parse::<u64>().expect("EKIDEN_STORM_MINUTES is a number"))
+}
+
+/// What happens in which order.
+fn seed() -> u64 {
+    std::env::var("EKIDEN_STORM_SEED").map_or(1, |seed| seed.parse().expect("EKIDEN_STORM_SEED is a number"))
+}
+
+/// Half of what it takes sched_ext to throw a policy out. Some thirty processes share one CPU at times, and a policy that is asked
+/// later has an eighth of it.
+const WAIT_MS_MAX: u64 = 5_000;
+
+#[test]
+fn policies_live_through_a_storm_of_everything_at_once() {
+    let lab = Lab::boot_of(&newest_kernel(), 4, &[PathBuf::from("/usr/bin/stress-ng")]);
+    let report = &lab.trial(&format!("all-at-once --modules /lab --seconds {} --seed {}", seconds(), seed()))[0];
+    println!("{report}");
+    assert_eq!(report["still_running"], true, "{report}");
+    assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+    let number = |key: &str| report[key].as_u64().unwrap();
+    for wait in ["wait_ms_busy", "wait_ms_sleeper"] {
+        assert!(number(wait) < WAIT_MS_MAX, "{wait}: {report}");
+    }
+    // Kernel threads come and go; thousands of forks must not stay.
+    assert!(number("tasks_after") < number("tasks_before") + 30, "slots of dead tasks are not freed: {report}");
+    assert!(number("processes") > 100 && number("round_trips") > 100, "it was no storm: {report}");
+    // Each kind of thing happened.
+    let happened = report["happened"].as_object().unwrap();
+    assert_eq!(happened.len(), 18, "{report}");
+}
