@@ -276,6 +276,17 @@ OPS(set_cpumask) void BPF_PROG(ekiden_set_cpumask, struct task_struct *p, const 
 	tell(EKIDEN_AFFINITY, p, 0, 0);
 }
 
+/* The control group that has the CPU time of a task; 0 for the root, and for an autogroup. */
+static __always_inline u64 group_of(struct task_struct *p)
+{
+	struct cgroup *cgrp;
+
+	if (!bpf_core_field_exists(p->sched_task_group))
+		return 0;
+	cgrp = p->sched_task_group->css.cgroup;
+	return cgrp && cgrp->self.parent ? cgrp->kn->id : 0;
+}
+
 OPS(enable) void BPF_PROG(ekiden_enable, struct task_struct *p)
 {
 	struct ekiden_event event = EVENT(EKIDEN_TASK_ENABLE, cpu_of(p), p);
@@ -290,6 +301,8 @@ OPS(enable) void BPF_PROG(ekiden_enable, struct task_struct *p)
 	else
 		p->scx.dsq_vtime = outcome.task;
 	carry_out(event.cpu, &outcome);
+	if (outcome.task && group_of(p))
+		tell(EKIDEN_TASK_MOVE, p, group_of(p), 0);
 }
 
 /* The task dies, or leaves for another class, or the whole scheduler ends. Its id ends here in each case. */
@@ -319,6 +332,91 @@ OPS(cpu_offline) void BPF_PROG(ekiden_cpu_offline, s32 cpu)
 }
 
 /*
+ * Control groups. The kernel tells of all of them before it enables the first task, parents first, and these come with
+ * interrupts on; only a move comes with the run-queue lock held, while the task is on no queue.
+ */
+static __always_inline void tell_group(u32 kind, struct cgroup *cgrp, u64 value, u64 flags, u64 runtime_ns)
+{
+	struct ekiden_event event = {
+		.kind = kind,
+		.cpu = bpf_get_smp_processor_id(),
+		.flags = flags,
+		.runtime_ns = runtime_ns,
+		.args = { cgrp->kn->id, value },
+	};
+	struct ekiden_outcome outcome;
+
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	ekiden_cpu_event(&event, &outcome);
+	carry_out(event.cpu, &outcome);
+}
+
+/* No limit is a quota that cannot be. */
+static __always_inline void tell_limit(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us)
+{
+	bool is_limited = quota_us < ~0ULL / 1000;
+
+	tell_group(EKIDEN_GROUP_LIMIT, cgrp, quota_us * 1000, is_limited ? period_us * 1000 : 0, burst_us * 1000);
+}
+
+/* Kernels before 7.3 do not say so when a scheduler begins. */
+static __always_inline bool is_idle_group(struct cgroup *cgrp)
+{
+	struct cgroup_subsys_state *css = NULL;
+	u32 offset = bpf_core_field_offset(struct cgroup, subsys);
+	int idle = 0;
+
+	if (!bpf_core_field_exists(struct task_group, idle))
+		return false;
+	offset += bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id) * sizeof(css);
+	bpf_probe_read_kernel(&css, sizeof(css), (void *)cgrp + offset);
+	if (css)
+		bpf_probe_read_kernel(&idle, sizeof(idle), (void *)css + bpf_core_field_offset(struct task_group, idle));
+	return idle > 0;
+}
+
+OPS(cgroup_init) s32 BPF_PROG(ekiden_cgroup_init, struct cgroup *cgrp, struct scx_cgroup_init_args *args)
+{
+	struct cgroup_subsys_state *parent = cgrp->self.parent;
+
+	tell_group(EKIDEN_GROUP_CREATE, cgrp, parent ? parent->cgroup->kn->id : 0, 0, 0);
+	if (!parent)
+		return 0;
+	tell_group(EKIDEN_GROUP_WEIGHT, cgrp, args->weight, 0, 0);
+	if (is_idle_group(cgrp))
+		tell_group(EKIDEN_GROUP_IDLE, cgrp, true, 0, 0);
+	if (bpf_core_field_exists(args->bw_quota_us))
+		tell_limit(cgrp, args->bw_period_us, args->bw_quota_us, args->bw_burst_us);
+	return 0;
+}
+
+OPS(cgroup_exit) void BPF_PROG(ekiden_cgroup_exit, struct cgroup *cgrp)
+{
+	tell_group(EKIDEN_GROUP_DESTROY, cgrp, 0, 0, 0);
+}
+
+OPS(cgroup_move) void BPF_PROG(ekiden_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
+{
+	tell(EKIDEN_TASK_MOVE, p, to->kn->id, 0);
+}
+
+OPS(cgroup_set_weight) void BPF_PROG(ekiden_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
+{
+	tell_group(EKIDEN_GROUP_WEIGHT, cgrp, weight, 0, 0);
+}
+
+OPS(cgroup_set_bandwidth)
+void BPF_PROG(ekiden_cgroup_set_bandwidth, struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us)
+{
+	tell_limit(cgrp, period_us, quota_us, burst_us);
+}
+
+OPS(cgroup_set_idle) void BPF_PROG(ekiden_cgroup_set_idle, struct cgroup *cgrp, bool idle)
+{
+	tell_group(EKIDEN_GROUP_IDLE, cgrp, idle, 0, 0);
+}
+
+/*
  * A timer went off, a hint came or another policy took over, outside of every operation of sched_ext; this program has what
  * the policy wants carried out.
  */
@@ -341,7 +439,7 @@ OPS(exit) void BPF_PROG(ekiden_exit, struct scx_exit_info *info)
 	ekiden_detach();
 }
 
-/* The loader leaves out `quiescent` if it can, and gives the scheduler its name and flags. */
+/* The loader leaves out `quiescent` if it can, and what the kernel does not have, and gives the scheduler its name and flags. */
 SEC(".struct_ops.link")
 struct sched_ext_ops ekiden_ops = {
 	.select_cpu = (void *)ekiden_select_cpu,
@@ -354,6 +452,12 @@ struct sched_ext_ops ekiden_ops = {
 	.set_cpumask = (void *)ekiden_set_cpumask,
 	.cpu_online = (void *)ekiden_cpu_online,
 	.cpu_offline = (void *)ekiden_cpu_offline,
+	.cgroup_init = (void *)ekiden_cgroup_init,
+	.cgroup_exit = (void *)ekiden_cgroup_exit,
+	.cgroup_move = (void *)ekiden_cgroup_move,
+	.cgroup_set_weight = (void *)ekiden_cgroup_set_weight,
+	.cgroup_set_bandwidth = (void *)ekiden_cgroup_set_bandwidth,
+	.cgroup_set_idle = (void *)ekiden_cgroup_set_idle,
 	.enable = (void *)ekiden_enable,
 	.disable = (void *)ekiden_disable,
 	.init = (void *)ekiden_init,

@@ -42,10 +42,39 @@ struct cpumask {
 	unsigned long bits[1];
 };
 
+struct kernfs_node {
+	u64 id;
+};
+
 struct cgroup;
 
 struct cfs_rq {
 	int throttle_count;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+	struct cgroup_subsys_state *parent;
+};
+
+struct cgroup {
+	struct cgroup_subsys_state self;
+	struct kernfs_node *kn;
+	struct cgroup_subsys_state *subsys[1];
+};
+
+enum cgroup_subsys_id { cpu_cgrp_id = 1 };
+
+struct task_group {
+	struct cgroup_subsys_state css;
+	int idle;
+};
+
+struct scx_cgroup_init_args {
+	u32 weight;
+	u64 bw_period_us;
+	u64 bw_quota_us;
+	u64 bw_burst_us;
 };
 
 struct sched_entity {
@@ -82,6 +111,7 @@ struct task_struct {
 	struct task_struct *real_parent;
 	bool throttled;
 	unsigned long core_cookie;
+	struct task_group *sched_task_group;
 	struct sched_entity se;
 	struct sched_ext_entity scx;
 };
@@ -105,6 +135,12 @@ struct sched_ext_ops {
 	void (*set_cpumask)(struct task_struct *p, const struct cpumask *cpumask);
 	void (*cpu_online)(s32 cpu);
 	void (*cpu_offline)(s32 cpu);
+	s32 (*cgroup_init)(struct cgroup *cgrp, struct scx_cgroup_init_args *args);
+	void (*cgroup_exit)(struct cgroup *cgrp);
+	void (*cgroup_move)(struct task_struct *p, struct cgroup *from, struct cgroup *to);
+	void (*cgroup_set_weight)(struct cgroup *cgrp, u32 weight);
+	void (*cgroup_set_bandwidth)(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us);
+	void (*cgroup_set_idle)(struct cgroup *cgrp, bool idle);
 	void (*enable)(struct task_struct *p);
 	void (*disable)(struct task_struct *p);
 	s32 (*init)(void);

@@ -233,6 +233,35 @@ void ekiden_do_arm_timer(u32 cpu, u64 delay_ns)
 	hrtimer_start(&per_cpu_ptr(&timers, cpu)->timer, ns_to_ktime(delay_ns), HRTIMER_MODE_REL_PINNED_HARD);
 }
 
+/* When groups of tasks get CPU time again, and when a task that runs has used up the last of it: the earliest wish of this CPU. */
+
+static DEFINE_PER_CPU(struct hrtimer, refills);
+
+static enum hrtimer_restart refill(struct hrtimer *timer)
+{
+	struct ekiden_event event = { .kind = EKIDEN_REFILL, .cpu = smp_processor_id() };
+	struct ekiden_outcome outcome = {};
+
+	rcu_read_lock();
+	deliver(&event, &outcome, NULL, 0);
+	if (outcome.timer_ns)
+		ekiden_do_arm_timer(event.cpu, outcome.timer_ns);
+	carry_out(&outcome);
+	rcu_read_unlock();
+	/* The engine has armed it again if need be. */
+	return HRTIMER_NORESTART;
+}
+
+/* Called by the engine with interrupts off. */
+void ekiden_c_refill_at(u64 at_ns);
+void ekiden_c_refill_at(u64 at_ns)
+{
+	struct hrtimer *timer = this_cpu_ptr(&refills);
+
+	if (!hrtimer_is_queued(timer) || ktime_to_ns(hrtimer_get_expires(timer)) > at_ns)
+		hrtimer_start(timer, ns_to_ktime(at_ns), HRTIMER_MODE_ABS_PINNED_HARD);
+}
+
 /* Tasks whose policy is gone. */
 
 /* How long after a policy fell its tasks go to another one: what CPUs have done up to then is seen by all. */
@@ -324,6 +353,7 @@ void set_up_timers(void)
 
 		own->cpu = cpu;
 		hrtimer_setup(&own->timer, timer_expired, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
+		hrtimer_setup(per_cpu_ptr(&refills, cpu), refill, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_PINNED_HARD);
 	}
 }
 
@@ -332,8 +362,10 @@ void cancel_timers(void)
 	int cpu;
 
 	hrtimer_cancel(&rehome.timer);
-	for_each_possible_cpu(cpu)
+	for_each_possible_cpu(cpu) {
 		hrtimer_cancel(&per_cpu_ptr(&timers, cpu)->timer);
+		hrtimer_cancel(per_cpu_ptr(&refills, cpu));
+	}
 }
 
 /* ---- answers to Rust ---- */

@@ -50,6 +50,22 @@ pub enum EventKind {
     QueueReady = 19,
     /// User space closed hint queue `args[0]`.
     QueueClose = 20,
+    /// The task is in the group `args[0]` from now on. A new task is in the root until this comes.
+    TaskMove = 21,
+    /// A group exists from now on: `args[0]` is the host's name for it, `args[1]` that of the group that it is in, or 0 if it is
+    /// the root. It weighs 100 and has no limit.
+    GroupCreate = 22,
+    /// The group `args[0]` is no more.
+    GroupDestroy = 23,
+    /// The group `args[0]` weighs `args[1]` among its siblings, from 1 to 10,000.
+    GroupWeight = 24,
+    /// The group `args[0]` is to run only when its siblings do not want to, if `args[1]` is not 0.
+    GroupIdle = 25,
+    /// The group `args[0]` may use `args[1]` nanoseconds of CPU time in each period of `flags` nanoseconds, and keep up to
+    /// `runtime_ns` of what it does not use. A period of 0 is no limit.
+    GroupLimit = 26,
+    /// The time has come that the engine wanted to be told of on `cpu`.
+    Refill = 27,
 }
 
 /// Bits of `Event::flags` for [`EventKind::Enqueue`].

@@ -27,6 +27,9 @@ pub trait Host: Sync {
     fn stop(&self, why: &dyn core::fmt::Display) {
         panic!("stopped: {why}");
     }
+    /// The engine wants the event *refill* on the CPU that executes this, at a time of [`now_ns`](Self::now_ns) or soon after.
+    /// The earliest of several such wishes is enough; the engine says again what it still wants then.
+    fn refill_at(&self, _at_ns: u64) {}
 }
 
 /// Tasks whose CPU time is to be shared out together: a control group, or one of the kernel's autogroups.

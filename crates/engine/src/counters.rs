@@ -59,6 +59,8 @@ pub(crate) struct Cpu {
     pub(crate) rank: AtomicU32,
     /// How many ticks it is since policies had their turns.
     pub(crate) ticks: AtomicU32,
+    /// When the task that runs has to give way because its group has no more CPU time; 0 for never.
+    pub(crate) cut_ns: AtomicU64,
     /// The place in the order of the policy that is asked first next, and of the one that had a turn last.
     pub(crate) first: AtomicU32,
     pub(crate) turn: AtomicU32,

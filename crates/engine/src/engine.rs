@@ -8,6 +8,7 @@ use ekiden::{Call, Calls, CpuId, Host, Policy, RefusalReason, TaskId};
 
 use crate::counters::{Counters, Cpu, Totals};
 use crate::fault::{Checks, Fault, MISTAKES_ALLOWED, Mistake, MistakeKind, Surprise};
+use crate::groups::{Groups, MAX_GROUPS};
 use crate::idle::IdleCpus;
 use crate::seats::{SEATS, Seat};
 use crate::shares::Share;
@@ -30,6 +31,7 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) default_seat: AtomicU32,
     pub(crate) host: Arc<dyn Host + Send>,
     pub(crate) tasks: TaskTable,
+    pub(crate) groups: Groups,
     pub(crate) idle: Arc<IdleCpus>,
     pub(crate) cpus: Vec<Cpu>,
     /// No policy is left.
@@ -74,6 +76,7 @@ impl<P: Policy> Engine<P> {
             default_seat: AtomicU32::new(0),
             host,
             tasks: TaskTable::new(max_tasks),
+            groups: Groups::new(MAX_GROUPS - 1, max_tasks),
             idle,
             cpus,
             faulted: AtomicBool::new(false),
@@ -98,6 +101,11 @@ impl<P: Policy> Engine<P> {
     /// The task table.
     pub fn tasks(&self) -> &TaskTable {
         &self.tasks
+    }
+
+    /// The groups of tasks.
+    pub fn groups(&self) -> &Groups {
+        &self.groups
     }
 
     /// The CPUs that run none of our tasks.
@@ -179,6 +187,8 @@ impl<P: Policy> Engine<P> {
         const QUEUE_OPEN: u32 = EventKind::QueueOpen as u32;
         const QUEUE_READY: u32 = EventKind::QueueReady as u32;
         const QUEUE_CLOSE: u32 = EventKind::QueueClose as u32;
+        const MOVE: u32 = EventKind::TaskMove as u32;
+        const REFILL: u32 = EventKind::Refill as u32;
         match handling.event.kind {
             INIT => self.task_init(handling),
             ENABLE => self.with_task(handling, Self::task_enable),
@@ -192,6 +202,9 @@ impl<P: Policy> Engine<P> {
             }),
             REFUSED => self.with_task(handling, Self::pick_refused),
             TICK => self.with_task(handling, |engine, handling, task, slot| {
+                if engine.groups.is_active() && engine.ticks_in_group(handling, task, slot) {
+                    handling.outcome.kicks.add(handling.event.cpu);
+                }
                 engine.tell_about(handling, Call::TaskTick, task, slot);
                 if !engine.is_lone() {
                     engine.take_turns(handling, handling.event.cpu, slot);
@@ -212,7 +225,9 @@ impl<P: Policy> Engine<P> {
             QUEUE_OPEN => self.tell(handling, Call::RegisterQueue, &[]),
             QUEUE_READY => self.tell(handling, Call::EnterQueue, payload),
             QUEUE_CLOSE => self.tell(handling, Call::UnregisterQueue, &[]),
-            _ => handling.outcome.status = Status::Invalid as i32,
+            MOVE => self.with_task(handling, Self::task_moves),
+            REFILL => self.refill(handling),
+            _ => self.group_event(handling),
         }
     }
 
@@ -250,6 +265,8 @@ impl<P: Policy> Engine<P> {
 
     fn task_enable(&self, handling: &mut Handling<'_>, _task: TaskId, slot: &Slot) {
         self.read_nice(handling.event, slot);
+        // What it ran before is nobody's business.
+        slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
         self.transit(handling.event.cpu, slot, slot.state(), Transition::Enable);
         slot.set_state(slot.state().in_phase(Phase::New));
     }
@@ -261,6 +278,7 @@ impl<P: Policy> Engine<P> {
         slot.set_state(seen.issue(Phase::New, seen.cpu()));
         self.take_back(handling, self.seat_of::<false>(seen), task, slot);
         self.leaves(slot);
+        self.leave_groups(task);
         self.tasks.remove(task);
     }
 
@@ -272,6 +290,7 @@ impl<P: Policy> Engine<P> {
             self.call(handling, seat, &message, &[]);
         }
         self.leaves(slot);
+        self.leave_groups(task);
         self.tasks.remove(task);
     }
 
@@ -301,6 +320,9 @@ impl<P: Policy> Engine<P> {
             handling.outcome.status = Status::Invalid as i32;
             return;
         };
+        if self.groups.is_active() && self.waits_in_group(&mut handling.rare(), task, slot, Phase::Parked) {
+            return;
+        }
         slot.runtime_ns.store(event.runtime_ns, Relaxed);
         // Looked at once: this is the busiest of all.
         let mut seen = slot.state();
@@ -330,7 +352,12 @@ impl<P: Policy> Engine<P> {
                 self.transit(event.cpu, slot, seen, Transition::Enqueue);
                 Call::TaskNew
             }
+            // Just released.
+            Phase::Parked | Phase::ParkedByTick => return,
         };
+        if self.groups.is_active() && !self.admit(&mut handling.rare(), task, slot, call, Phase::Parked) {
+            return;
+        }
         // The state goes first: another CPU may pick the task as soon as the policy knows of it.
         let state = seen.issue(Phase::Ready, event.cpu);
         slot.set_state(state);
@@ -373,6 +400,9 @@ impl<P: Policy> Engine<P> {
     #[inline]
     fn block<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, task: TaskId, slot: &Slot) {
         let event = handling.event;
+        if self.groups.is_active() && self.sleeps_in_group(&mut handling.rare(), task, slot) {
+            return;
+        }
         let seen = slot.state();
         slot.runtime_ns.store(event.runtime_ns, Relaxed);
         match seen.phase() {
@@ -384,8 +414,9 @@ impl<P: Policy> Engine<P> {
                 // It ran behind our back while the kernel bypassed us, and its token is still with the policy.
                 slot.set_state(seen.issue(Phase::Blocked, seen.cpu()));
                 self.take_back(&mut handling.rare(), self.seat_of::<LONE>(seen), task, slot);
+                self.groups.sleep(task.slot);
             }
-            Phase::New | Phase::Blocked | Phase::Free => {
+            Phase::New | Phase::Blocked | Phase::Free | Phase::Parked | Phase::ParkedByTick => {
                 self.transit(event.cpu, slot, seen, Transition::Block);
             }
         }
@@ -434,6 +465,7 @@ impl<P: Policy> Engine<P> {
 
     fn nice(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         self.read_nice(handling.event, slot);
+        self.reweigh_in_group(task, slot);
         self.tell_about(handling, Call::TaskPrioChanged, task, slot);
     }
 
@@ -466,10 +498,14 @@ impl<P: Policy> Engine<P> {
     }
 
     fn tell_about(&self, handling: &mut Handling<'_>, call: Call, task: TaskId, slot: &Slot) {
+        if self.groups.is_active() {
+            self.charge_groups(handling, task, slot);
+        }
         slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
         // Of a task that has not waited for a CPU yet, the policy knows nothing.
-        let seat = self.seat_of::<false>(slot.state());
-        if seat.calls.has(call) && slot.state().phase() != Phase::New {
+        let state = slot.state();
+        let seat = self.seat_of::<false>(state);
+        if seat.calls.has(call) && state.phase() != Phase::New && !state.is_unheard() {
             let message = self.message(handling, call, task, slot);
             self.call(handling, seat, &message, &[]);
         }

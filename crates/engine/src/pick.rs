@@ -45,6 +45,9 @@ impl<P: Policy> Engine<P> {
         if handling.event.flags & pick_flags::PREV_RUNNABLE != 0 {
             self.give_way(&mut handling.rare());
         } else if let Some(slot) = self.tasks.get(task) {
+            if self.groups.is_active() {
+                self.sleeps_in_group(&mut handling.rare(), task, slot);
+            }
             let seen = slot.state();
             if UPGRADABLE && !self.is_home::<LONE>(seen) {
                 self.settle(&mut handling.rare(), task, slot);
@@ -208,6 +211,9 @@ impl<P: Policy> Engine<P> {
     fn give_way(&self, handling: &mut Handling<'_>) {
         let event = handling.event;
         let Some(slot) = self.tasks.get(event.task) else { return };
+        if self.groups.is_active() && self.waits_in_group(handling, event.task, slot, Phase::ParkedByTick) {
+            return;
+        }
         slot.runtime_ns.store(event.runtime_ns, Relaxed);
         if UPGRADABLE && !self.is_home::<false>(slot.state()) {
             self.settle(handling, event.task, slot);
@@ -231,7 +237,12 @@ impl<P: Policy> Engine<P> {
                 }
                 return;
             }
+            // Just released.
+            Phase::Parked | Phase::ParkedByTick => return,
         };
+        if self.groups.is_active() && !self.admit(handling, event.task, slot, call, Phase::ParkedByTick) {
+            return;
+        }
         let state = seen.issue(Phase::ReadyByTick, event.cpu);
         slot.set_state(state);
         self.hand_token(handling, self.seat_of::<false>(state), call, event.task, slot, state);
@@ -257,6 +268,13 @@ impl<P: Policy> Engine<P> {
         let seen = slot.state();
         let phase = seen.phase();
         let is_good = seen.serial() == raw.serial && raw.cpu == cpu && seen.cpu() == cpu && phase.is_waiting();
+        let mut slice_ns = slice_ns;
+        if is_good && self.groups.is_active() {
+            match self.slice_in_group(&mut handling.rare(), raw.task, slot, seen, slice_ns) {
+                Some(shorter_ns) => slice_ns = shorter_ns,
+                None => return false,
+            }
+        }
         if !is_good || !slot.try_state(seen, seen.in_phase(Phase::Running)) {
             let reason = if seen.serial() != raw.serial || is_good {
                 RefusalReason::Stale

@@ -358,11 +358,20 @@ impl<P: Policy> Engine<P> {
         }
         // Events of one task do not overlap, but one may come while the task is being introduced: the faster one does it.
         let is_waiting = seen.phase().is_waiting();
-        let state = if is_waiting { seen.issue(seen.phase(), seen.cpu()) } else { seen.in_phase(Phase::New) }.at(home);
+        let state = match seen.phase() {
+            phase if phase.is_waiting() => seen.issue(phase, seen.cpu()),
+            // It stays where it is, and is new to the policy when it is released.
+            phase if phase.is_parked() => seen.parked(phase, seen.cpu(), true),
+            _ => seen.in_phase(Phase::New),
+        }
+        .at(home);
         if slot.try_state(seen, state) {
             self.seats[seen.seat()].tasks.fetch_sub(1, Relaxed);
             seat.tasks.fetch_add(1, Relaxed);
             if is_waiting {
+                if self.groups.is_active() {
+                    self.wants_to_run(task, slot);
+                }
                 self.hand_token(handling, seat, Call::TaskNew, task, slot, state);
             }
         }
@@ -381,10 +390,18 @@ impl<P: Policy> Engine<P> {
             return;
         }
         // Its token, if there is one, is worthless from here on.
-        slot.set_state(seen.issue(Phase::New, seen.cpu()).at(home));
+        let state = if seen.phase().is_parked() {
+            seen.parked(seen.phase(), seen.cpu(), true)
+        } else {
+            seen.issue(Phase::New, seen.cpu())
+        };
+        // One that is parked may be released meanwhile.
+        if !slot.try_state(seen, state.at(home)) {
+            return;
+        }
         old.tasks.fetch_sub(1, Relaxed);
         new.tasks.fetch_add(1, Relaxed);
-        if old.is_taken() && seen.phase() != Phase::New {
+        if old.is_taken() && seen.phase() != Phase::New && !seen.is_unheard() {
             self.take_back(handling, old, task, slot);
         }
     }

@@ -21,6 +21,10 @@ pub enum Phase {
     Running = 4,
     /// Sleeps.
     Blocked = 5,
+    /// Waits for a CPU, but its group has no CPU time left; the policy thinks that it sleeps.
+    Parked = 6,
+    /// The same, and the kernel is about to put it on the run queue: see [`ReadyByTick`](Self::ReadyByTick).
+    ParkedByTick = 7,
 }
 
 impl Phase {
@@ -32,6 +36,8 @@ impl Phase {
             3 => Phase::ReadyByTick,
             4 => Phase::Running,
             5 => Phase::Blocked,
+            6 => Phase::Parked,
+            7 => Phase::ParkedByTick,
             _ => Phase::Free,
         }
     }
@@ -45,12 +51,20 @@ impl Phase {
             Phase::ReadyByTick => "ready-by-tick",
             Phase::Running => "running",
             Phase::Blocked => "blocked",
+            Phase::Parked => "parked",
+            Phase::ParkedByTick => "parked-by-tick",
         }
     }
 
     /// Whether the policy holds a good token of the task.
     pub fn is_waiting(self) -> bool {
         matches!(self, Phase::Ready | Phase::ReadyByTick)
+    }
+
+    /// Whether the task waits for its group to have CPU time.
+    #[inline]
+    pub fn is_parked(self) -> bool {
+        matches!(self, Phase::Parked | Phase::ParkedByTick)
     }
 }
 
@@ -71,6 +85,10 @@ pub enum Transition {
     Block,
     /// It leaves our care, or dies.
     Depart,
+    /// Its group has no CPU time left.
+    Park,
+    /// Its group has CPU time again.
+    Release,
 }
 
 /// Every transition that is expected. Whatever is not listed is counted and reported as a surprise.
@@ -102,6 +120,22 @@ pub const TRANSITIONS: &[(Phase, Transition, Phase)] = &[
     (Phase::ReadyByTick, Transition::Depart, Phase::Free),
     (Phase::Running, Transition::Depart, Phase::Free),
     (Phase::Blocked, Transition::Depart, Phase::Free),
+    // By tick, if it has not left its CPU.
+    (Phase::New, Transition::Park, Phase::Parked),
+    (Phase::Blocked, Transition::Park, Phase::Parked),
+    (Phase::Running, Transition::Park, Phase::Parked),
+    (Phase::Ready, Transition::Park, Phase::Parked),
+    (Phase::ReadyByTick, Transition::Park, Phase::ParkedByTick),
+    (Phase::Parked, Transition::Release, Phase::Ready),
+    (Phase::ParkedByTick, Transition::Release, Phase::ReadyByTick),
+    (Phase::Parked, Transition::Enqueue, Phase::Parked),
+    (Phase::ParkedByTick, Transition::Enqueue, Phase::Parked),
+    (Phase::Parked, Transition::GiveWay, Phase::ParkedByTick),
+    (Phase::ParkedByTick, Transition::GiveWay, Phase::ParkedByTick),
+    (Phase::Parked, Transition::Block, Phase::Blocked),
+    (Phase::ParkedByTick, Transition::Block, Phase::Blocked),
+    (Phase::Parked, Transition::Depart, Phase::Free),
+    (Phase::ParkedByTick, Transition::Depart, Phase::Free),
 ];
 
 impl Transition {
@@ -115,14 +149,16 @@ impl Transition {
             Transition::Refuse => "refuse",
             Transition::Block => "block",
             Transition::Depart => "depart",
+            Transition::Park => "park",
+            Transition::Release => "release",
         }
     }
 
     /// Where the transition leads from `phase`, or `None` if it is not expected there.
     #[inline]
     pub fn from(self, phase: Phase) -> Option<Phase> {
-        const NEXT: [[Option<Phase>; 6]; 7] = {
-            let mut next = [[None; 6]; 7];
+        const NEXT: [[Option<Phase>; 8]; 9] = {
+            let mut next = [[None; 8]; 9];
             let mut i = 0;
             while i < TRANSITIONS.len() {
                 let (from, by, to) = TRANSITIONS[i];
@@ -149,6 +185,7 @@ impl State {
     const HOME: u64 = Self::ERA | 7 << Self::SEAT_SHIFT;
     const ERA: u64 = 1 << 9;
     const SEAT_SHIFT: u32 = 10;
+    const UNHEARD: u64 = 1 << 13;
 
     /// A state from its parts.
     pub fn new(phase: Phase, cpu: CpuId, serial: u32) -> Self {
@@ -205,6 +242,17 @@ impl State {
     /// The same state, of another policy.
     pub(crate) fn at(self, home: Home) -> Self {
         Self(self.0 & !Self::HOME | home.0)
+    }
+
+    /// The same task parked on `cpu`; `is_unheard` says that the policy has not heard of it.
+    pub(crate) fn parked(self, phase: Phase, cpu: CpuId, is_unheard: bool) -> Self {
+        let unheard = if is_unheard { Self::UNHEARD } else { 0 };
+        Self(Self::new(phase, cpu, self.serial()).0 | self.0 & Self::HOME | unheard)
+    }
+
+    /// Whether the policy has not heard of the task, which is parked.
+    pub(crate) fn is_unheard(self) -> bool {
+        self.0 & Self::UNHEARD != 0
     }
 
     /// The state after a new token for `cpu` is issued.

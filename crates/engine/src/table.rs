@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 use ekiden::{CpuId, TaskId, abi::RawToken, weight_of_nice};
 use spin::mutex::SpinMutex;
 
+use crate::groups::IDLE_WEIGHT;
 use crate::state::{Phase, State};
 
 /// Nobody waits for the task.
@@ -23,7 +24,9 @@ pub(crate) struct Slot {
     generation: AtomicU32,
     generation_next: AtomicU32,
     pub(crate) pid: AtomicU32,
+    /// What the policy is told of its weight, and what it weighs among the tasks of its group.
     pub(crate) weight: AtomicU32,
+    pub(crate) own_weight: AtomicU32,
     pub(crate) nice: AtomicI32,
     /// A CPU that wanted to take the task while it was still leaving another one.
     pub(crate) wanted_by: AtomicU32,
@@ -43,6 +46,7 @@ impl Slot {
             generation_next: AtomicU32::new(1),
             pid: AtomicU32::new(0),
             weight: AtomicU32::new(0),
+            own_weight: AtomicU32::new(0),
             nice: AtomicI32::new(0),
             wanted_by: AtomicU32::new(NOBODY),
             choice: AtomicU32::new(0),
@@ -94,7 +98,9 @@ impl Slot {
     pub(crate) fn set_nice(&self, nice: i32, idle_class: bool) {
         self.nice.store(nice, Relaxed);
         // SCHED_IDLE weighs less than nice 19: the kernel's WEIGHT_IDLEPRIO.
-        self.weight.store(if idle_class { 3 } else { weight_of_nice(nice) }, Relaxed);
+        let weight = if idle_class { IDLE_WEIGHT } else { weight_of_nice(nice) };
+        self.own_weight.store(weight, Relaxed);
+        self.weight.store(weight, Relaxed);
     }
 }
 
@@ -179,6 +185,13 @@ impl TaskTable {
     pub(crate) fn get(&self, task: TaskId) -> Option<&Slot> {
         let slot = self.slots.get(task.slot as usize)?;
         (slot.generation.load(Relaxed) == task.generation && !task.is_none()).then_some(slot)
+    }
+
+    /// The task in a slot, if there is one.
+    pub(crate) fn in_slot(&self, index: u32) -> Option<(TaskId, &Slot)> {
+        let slot = self.slots.get(index as usize)?;
+        let task = TaskId { slot: index, generation: slot.generation.load(Relaxed) };
+        (task.generation != 0).then_some((task, slot))
     }
 
     /// Finds a slot for a new task; `None` when the table is full.

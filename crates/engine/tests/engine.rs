@@ -279,8 +279,9 @@ fn every_transition_is_in_the_table_once() {
 
 proptest! {
     #[test]
-    fn a_state_keeps_its_parts(cpu in 0_u32..65_536, serial in 1_u32.., phase in 0_usize..6) {
-        let phase = [Phase::Free, Phase::New, Phase::Ready, Phase::ReadyByTick, Phase::Running, Phase::Blocked][phase];
+    fn a_state_keeps_its_parts(cpu in 0_u32..65_536, serial in 1_u32.., phase in 0_usize..8) {
+        use Phase::*;
+        let phase = [Free, New, Ready, ReadyByTick, Running, Blocked, Parked, ParkedByTick][phase];
         let state = State::new(phase, cpu, serial);
         prop_assert_eq!((state.phase(), state.cpu(), state.serial()), (phase, cpu, serial));
         prop_assert!(state.yielding().is_yielding() && !state.yielding().in_phase(Phase::Ready).is_yielding());
@@ -289,7 +290,7 @@ proptest! {
 
     #[test]
     fn any_bytes_from_a_host_are_survived(
-        events in proptest::collection::vec((0_u32..24, 0_u32..4, 0_u32..10, 0_u32..4, 0_u64..8, any::<[u64; 2]>()), 0..200),
+        events in proptest::collection::vec((0_u32..30, 0_u32..4, 0_u32..10, 0_u32..4, 0_u64..8, any::<[u64; 2]>()), 0..200),
     ) {
         let bench = Bench::new::<Wfq>();
         for (kind, cpu, slot, generation, flags, args) in events {
@@ -365,7 +366,8 @@ fn checks_can_stop_the_machine() {
 /// The table in ARCHITECTURE.md is what the code says.
 #[test]
 fn the_table_of_states_in_the_documents_is_that_of_the_code() {
-    let phases = [Phase::Free, Phase::New, Phase::Ready, Phase::ReadyByTick, Phase::Running, Phase::Blocked];
+    use Phase::*;
+    let phases = [Free, New, Ready, ReadyByTick, Running, Blocked, Parked, ParkedByTick];
     let transitions = [
         Transition::Enable,
         Transition::Enqueue,
@@ -374,6 +376,8 @@ fn the_table_of_states_in_the_documents_is_that_of_the_code() {
         Transition::Refuse,
         Transition::Block,
         Transition::Depart,
+        Transition::Park,
+        Transition::Release,
     ];
     let row = |cells: Vec<&str>| format!("| {} |", cells.join(" | "));
     let head = row(["from"].into_iter().chain(transitions.map(Transition::name)).collect());

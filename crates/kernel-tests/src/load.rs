@@ -1,7 +1,9 @@
 //! Real processes that make every call of the trait come.
 
 use std::{
-    env, fs, io,
+    env, fs,
+    io::{self, Read, Write},
+    path::Path,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -140,8 +142,48 @@ pub(crate) fn child(what: &str) -> Result<()> {
             drop(Worker::anywhere("exit")?);
             pause(5);
         },
+        "echo" => {
+            let (mut input, mut output, mut byte) = (io::stdin(), io::stdout(), [0]);
+            while input.read(&mut byte)? == 1 {
+                output.write_all(&byte)?;
+                output.flush()?;
+            }
+            Ok(())
+        }
         _ => Ok(()),
     }
+}
+
+/// A round trip of a byte between this process and a child, each in the control group that is named, both on CPU 0.
+pub(crate) fn pipe_round_trip_ns(groups: [&Path; 2]) -> Result<u64> {
+    const ROUND_TRIPS: u32 = 3_000;
+    let mut child = Command::new(env::current_exe()?)
+        .args(["child", "echo"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let (Some(mut there), Some(mut back)) = (child.stdin.take(), child.stdout.take()) else { bail!("no pipes") };
+    let pids = [std::process::id(), child.id()];
+    for (group, pid) in groups.iter().zip(pids) {
+        fs::write(group.join("cgroup.procs"), pid.to_string()).context("cannot enter a control group")?;
+    }
+    let mut cpu_0 = CpuSet::new();
+    cpu_0.set(0)?;
+    pids.iter().try_for_each(|pid| sched_setaffinity(Pid::from_raw(*pid as i32), &cpu_0))?;
+    let (mut start, mut byte) = (Instant::now(), [0]);
+    for round in 0..ROUND_TRIPS + 500 {
+        if round == 500 {
+            start = Instant::now();
+        }
+        there.write_all(&byte)?;
+        back.read_exact(&mut byte)?;
+    }
+    let took = start.elapsed() / ROUND_TRIPS;
+    drop((there, back));
+    child.wait()?;
+    fs::write("/sys/fs/cgroup/cgroup.procs", std::process::id().to_string())?;
+    stay_on_cpu_1()?;
+    Ok(took.as_nanos() as u64)
 }
 
 pub(crate) fn pause(ms: u64) {

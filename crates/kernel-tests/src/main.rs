@@ -1,6 +1,7 @@
 //! Runs inside the guest of the kernel tests: puts policies into the kernel, has them go wrong, and says what came of
 //! it, one line of JSON per trial.
 
+mod groups;
 mod load;
 mod recordings;
 mod several;
@@ -206,6 +207,33 @@ enum Trial {
         #[arg(long)]
         to: PathBuf,
     },
+    /// Control groups: shares, limits, cpusets, moves.
+    Groups {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The policy; without one, what the kernel's own scheduler makes of it.
+        #[arg(long)]
+        policy: Option<String>,
+    },
+    /// Records a policy while control groups limit its tasks.
+    RecordedGroups {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// Where the recording goes.
+        #[arg(long)]
+        to: PathBuf,
+    },
+    /// What a round trip through pipes costs with and without control groups.
+    GroupCosts {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The policy; without one, the kernel's own scheduler.
+        #[arg(long)]
+        policy: Option<String>,
+    },
     /// Records a thread that sleeps a hundred times.
     Record,
     /// Puts two tasks onto CPU 0 that may use CPU 1 too, and watches the run queues.
@@ -271,6 +299,9 @@ fn main() -> anyhow::Result<()> {
         Trial::Flown { modules, to } => recordings::flown(&modules, &to),
         Trial::Switched { modules, to } => recordings::switched(&modules, &to),
         Trial::Woken { modules, to } => recordings::woken(&modules, &to),
+        Trial::Groups { modules, policy } => groups::groups(&modules, policy.as_deref()),
+        Trial::RecordedGroups { modules, to } => groups::recorded_groups(&modules, &to),
+        Trial::GroupCosts { modules, policy } => groups::group_costs(&modules, policy.as_deref()),
         Trial::Record => trials::record(),
         Trial::Wasted { modules, policy, behind_real_time } => {
             watches::wasted(&modules, policy.as_deref(), behind_real_time)

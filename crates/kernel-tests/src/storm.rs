@@ -189,8 +189,7 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64) -> Result<()
     let first = Session::start(&small(modules, "wfq", Beside::Nobody))?;
     let tasks_before = Status::read()?.unwrap_or_default().counts.tasks;
     let cpus = thread::available_parallelism()?.get() as u32;
-    let cpus =
-        cpus.max(fs::read_dir("/sys/devices/system/cpu")?.flatten().filter(|entry| is_cpu(entry)).count() as u32);
+    let cpus = cpus.max(fs::read_dir("/sys/devices/system/cpu")?.flatten().filter(is_cpu).count() as u32);
     let stop = Arc::new(AtomicBool::new(false));
     let pairs = (0..2).map(|_| PingPong::start(&stop)).collect::<Result<Vec<_>>>()?;
     let busy = Canary::start(&stop, Duration::ZERO);

@@ -68,17 +68,17 @@ impl RunqLat {
     /// # Errors
     /// When the counts cannot be read.
     pub fn waits(&self) -> Result<Waits> {
-        let of_cpus = |map: &dyn Fn(&[u8]) -> libbpf_rs::Result<Option<Vec<Vec<u8>>>>, key: u32| -> Result<Vec<u64>> {
-            let values = map(&key.to_ne_bytes()).map_err(|error| watch_error("read", &error))?.unwrap_or_default();
+        let of_cpus = |map: &dyn MapCore, key: u32| -> Result<Vec<u64>> {
+            let values = map.lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY);
+            let values = values.map_err(|error| watch_error("read", &error))?.unwrap_or_default();
             Ok(values.iter().filter_map(|value| Some(u64::from_ne_bytes(*value.first_chunk()?))).collect())
         };
-        let buckets = |key: &[u8]| self.skel.maps.buckets.lookup_percpu(key, MapFlags::ANY);
-        let extremes = |key: &[u8]| self.skel.maps.extremes.lookup_percpu(key, MapFlags::ANY);
-        let nr_buckets = self.skel.maps.buckets.max_entries();
+        let (buckets, extremes) = (&self.skel.maps.buckets, &self.skel.maps.extremes);
+        let nr_buckets = buckets.max_entries();
         Ok(Waits {
-            buckets: (0..nr_buckets).map(|key| Ok(of_cpus(&buckets, key)?.iter().sum())).collect::<Result<_>>()?,
-            max_ns: of_cpus(&extremes, 0)?.into_iter().max().unwrap_or_default(),
-            sum_ns: of_cpus(&extremes, 1)?.iter().sum(),
+            buckets: (0..nr_buckets).map(|key| Ok(of_cpus(buckets, key)?.iter().sum())).collect::<Result<_>>()?,
+            max_ns: of_cpus(extremes, 0)?.into_iter().max().unwrap_or_default(),
+            sum_ns: of_cpus(extremes, 1)?.iter().sum(),
         })
     }
 }

@@ -5,6 +5,7 @@ use std::{ffi::c_char, mem::MaybeUninit, os::fd::OwnedFd, path::PathBuf, ptr};
 use ekiden::{Call, Calls, abi::ABI_VERSION};
 use libbpf_rs::{
     Link, OpenObject,
+    btf::{Btf, types},
     skel::{OpenSkel, SkelBuilder},
 };
 
@@ -265,6 +266,7 @@ fn load_program(calls: Calls, config: &Config) -> Result<EkidenSkel<'static>> {
     let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
     let mut open = EkidenSkelBuilder::default().open(object).map_err(|error| bpf_error("open", &error))?;
     choose_operations(&mut open, calls, config.upgradable);
+    leave_out_what_the_kernel_lacks(&mut open)?;
     let name = scheduler_name(&config.policy);
     let ops = open.struct_ops.ekiden_ops_mut();
     for (place, byte) in ops.name.iter_mut().zip(name.bytes().chain([0])) {
@@ -302,6 +304,28 @@ fn choose_operations(open: &mut OpenEkidenSkel<'_>, calls: Calls, upgradable: bo
         constants.is_fixed = true;
         constants.fixed_chooses_cpu = calls.has(Call::SelectTaskRq);
     }
+}
+
+/// Operations on control groups came one after the other, and not at all to kernels without control groups for sched_ext.
+fn leave_out_what_the_kernel_lacks(open: &mut OpenEkidenSkel<'_>) -> Result<()> {
+    let btf = Btf::from_vmlinux().map_err(|error| bpf_error("find the operations of sched_ext for", &error))?;
+    let known = btf.type_by_name::<types::Struct<'_>>("sched_ext_ops");
+    let has =
+        |name: &str| known.as_ref().is_some_and(|ops| ops.iter().any(|member| member.name == Some(name.as_ref())));
+    let ops = open.struct_ops.ekiden_ops_mut();
+    for (name, operation) in [
+        ("cgroup_init", &mut ops.cgroup_init),
+        ("cgroup_exit", &mut ops.cgroup_exit),
+        ("cgroup_move", &mut ops.cgroup_move),
+        ("cgroup_set_weight", &mut ops.cgroup_set_weight),
+        ("cgroup_set_bandwidth", &mut ops.cgroup_set_bandwidth),
+        ("cgroup_set_idle", &mut ops.cgroup_set_idle),
+    ] {
+        if !has(name) {
+            *operation = ptr::null_mut();
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn bpf_error(step: &str, error: &libbpf_rs::Error) -> LoadError {

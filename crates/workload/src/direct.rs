@@ -1,8 +1,10 @@
 //! The loads whose time is published: pipe ping-pong and messaging, as plain loops of system calls without an
 //! interpreter in between. Nothing in the timed part allocates or prints.
 
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -34,12 +36,14 @@ pub struct Setting {
 }
 
 /// A byte goes to and fro between two processes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Pipe {
     /// Round trips that are timed. A tenth as many run before.
     pub round_trips: u64,
     /// The CPU of each side, in the numbering of [`crate::spec`]; absent: wherever the scheduler puts them.
     pub cpus: Option<[u32; 2]>,
+    /// The control group of each side, as a directory; absent: that of this process.
+    pub cgroups: Option<[PathBuf; 2]>,
 }
 
 /// As hackbench and `perf bench sched messaging`: in each group every sender writes `loops` messages to every receiver.
@@ -70,9 +74,14 @@ pub fn pipe(pipe: Pipe, setting: Setting) -> Result<Measured, ExecError> {
     if needed > cpus.count() {
         return Err(ExecError::TooFewCpus { needed, have: cpus.count() });
     }
-    let side = |number: usize| match pipe.cpus {
-        Some(chosen) => cpus.confine(Some(&[chosen[number]])),
-        None => Ok(()),
+    let side = |number: usize| -> io::Result<()> {
+        if let Some(groups) = &pipe.cgroups {
+            fs::write(groups[number].join("cgroup.procs"), "0")?;
+        }
+        match pipe.cpus {
+            Some(chosen) => Ok(cpus.confine(Some(&[chosen[number]]))?),
+            None => Ok(()),
+        }
     };
     measure("pipe", setting, || {
         let (to, fro) = (new_pipe()?, new_pipe()?);

@@ -116,6 +116,9 @@ struct PipeArgs {
     /// The CPUs of the two sides, counting those this process may use; by default wherever the scheduler puts them
     #[arg(long, value_name = "A,B", value_parser = two_cpus)]
     cpus: Option<[u32; 2]>,
+    /// The control groups of the two sides, as directories; by default that of this process
+    #[arg(long, value_name = "DIR,DIR", value_parser = two_directories)]
+    cgroups: Option<[PathBuf; 2]>,
     #[command(flatten)]
     repeat: Repeat,
     #[command(flatten)]
@@ -242,10 +245,10 @@ fn run(command: Do) -> Result<()> {
 }
 
 fn time_pipe(args: &PipeArgs) -> Result<()> {
-    let pipe = Pipe { round_trips: args.round_trips, cpus: args.cpus };
+    let pipe = Pipe { round_trips: args.round_trips, cpus: args.cpus, cgroups: args.cgroups.clone() };
     let figures = Figures { load: "pipe", unit: "ns per round trip", cpus: args.cpus, ..Figures::new(&args.common) };
     let per_trip = |measured: &Measured| measured.ns as f64 / args.round_trips as f64;
-    figures.take(&args.common, &args.repeat, per_trip, || Ok(direct::pipe(pipe, args.common.setting())?))
+    figures.take(&args.common, &args.repeat, per_trip, || Ok(direct::pipe(pipe.clone(), args.common.setting())?))
 }
 
 fn time_messaging(args: &MessagingArgs) -> Result<()> {
@@ -383,6 +386,12 @@ fn print(text: &str) -> Result<()> {
 /// How many CPUs this process may use.
 fn cpus() -> u32 {
     exec::usable_cpus().unwrap_or(1)
+}
+
+fn two_directories(text: &str) -> Result<[PathBuf; 2], String> {
+    let wrong = || format!("`{text}` is not two directories; write for example /sys/fs/cgroup/a,/sys/fs/cgroup/b");
+    let (first, second) = text.split_once(',').ok_or_else(wrong)?;
+    Ok([first.into(), second.into()])
 }
 
 fn two_cpus(text: &str) -> Result<[u32; 2], String> {

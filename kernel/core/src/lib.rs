@@ -34,6 +34,7 @@ unsafe extern "C" {
     safe fn ekiden_c_policy_fell(seat: u32);
     /// There are `len` bytes at `text`.
     fn ekiden_c_stop(text: *const u8, len: usize) -> !;
+    safe fn ekiden_c_refill_at(at_ns: u64);
     #[cfg(any(target_os = "none", clippy))]
     fn ekiden_c_fault(text: *const u8, len: usize) -> !;
 }
@@ -115,7 +116,7 @@ pub unsafe extern "C" fn ekiden_rs_remove(seat: u64) -> i64 {
     }
     // SAFETY: the caller keeps everyone else out, so this is the only reference.
     let engine = unsafe { &mut *engine };
-    drop(engine.remove(seat as usize));
+    engine.remove(seat as usize);
     0
 }
 
@@ -400,6 +401,10 @@ impl Host for Kernel {
         let text = alloc::format!("{why}");
         // SAFETY: the text is as long as it says.
         unsafe { ekiden_c_stop(text.as_ptr(), text.len()) };
+    }
+
+    fn refill_at(&self, at_ns: u64) {
+        ekiden_c_refill_at(at_ns);
     }
 }
 

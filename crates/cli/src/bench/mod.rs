@@ -2,6 +2,7 @@
 
 pub(crate) mod contest;
 mod count_unsafe;
+mod crowd;
 mod edit;
 pub(crate) mod fairness;
 pub(crate) mod guest;
@@ -59,7 +60,7 @@ enum Which {
     Record(record::RecordBench),
     /// What it costs that one policy can take over from another, and how long CPUs wait when one does
     Upgrade(upgrade::UpgradeBench),
-    /// What it costs one policy that others are there too, and that states of tasks are checked
+    /// What it costs one policy that others are there too, that states of tasks are checked, and that control groups have limits
     Policies(policies::PoliciesBench),
     /// What it costs to watch a kernel and to record what its scheduler does
     Watch(watch::WatchBench),

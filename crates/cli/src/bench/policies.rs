@@ -1,4 +1,5 @@
-//! `ekiden bench policies`: what it costs one policy that others are there too, and that states of tasks are checked.
+//! `ekiden bench policies`: what it costs one policy that others are there too, that states of tasks are checked, and that
+//! control groups have limits.
 
 use std::{
     path::Path,
@@ -14,9 +15,10 @@ use ekiden_loader::{Beside, Control, Status, Who, choose};
 use super::{
     Output, Verdict,
     contest::{Contest, PolicyArgs, Values, under},
+    crowd::Crowd,
     guest::{Clock, InVm, bench_in},
     load,
-    record::pipes,
+    record::pipes_with,
 };
 use crate::{
     progress::Progress,
@@ -38,10 +40,22 @@ enum Variant {
     OfThree,
     /// Nobody checks states.
     Unchecked,
+    /// Each side of the pipe is in a control group of its own, of a hundred.
+    Grouped,
+    /// And each of them has a limit, which none comes to.
+    Limited,
 }
 
-const VARIANTS: [(&str, Variant); 3] =
-    [("wfq", Variant::Alone), ("wfq, of three", Variant::OfThree), ("wfq, checks off", Variant::Unchecked)];
+const VARIANTS: [(&str, Variant); 5] = [
+    ("wfq", Variant::Alone),
+    ("wfq, of three", Variant::OfThree),
+    ("wfq, checks off", Variant::Unchecked),
+    ("wfq, 100 groups", Variant::Grouped),
+    ("wfq, 100 groups with limits", Variant::Limited),
+];
+
+/// More than the load can use, so that it is kept account of and nobody waits.
+const LIMIT: &str = "190000 100000";
 
 /// What must be reached: limit, variant, place, reference.
 const LIMITS: &[(Limit, &str, &str, &str)] = &[
@@ -49,6 +63,18 @@ const LIMITS: &[(Limit, &str, &str, &str)] = &[
     (Limit { name: "across: three policies loaded ÷ one", at_most: 1.03 }, "wfq, of three", "two_cpus_across", "wfq"),
     (Limit { name: "one CPU: state checks on ÷ off", at_most: 1.03 }, "wfq", "one_cpu", "wfq, checks off"),
     (Limit { name: "across: state checks on ÷ off", at_most: 1.03 }, "wfq", "two_cpus_across", "wfq, checks off"),
+    (
+        Limit { name: "one CPU: 100 groups with limits ÷ without", at_most: 1.05 },
+        "wfq, 100 groups with limits",
+        "one_cpu",
+        "wfq, 100 groups",
+    ),
+    (
+        Limit { name: "across: 100 groups with limits ÷ without", at_most: 1.05 },
+        "wfq, 100 groups with limits",
+        "two_cpus_across",
+        "wfq, 100 groups",
+    ),
 ];
 
 #[derive(Args, Clone, Debug)]
@@ -57,7 +83,8 @@ Examples:
   ekiden bench policies --vm --check     instructions, in a virtual machine of its own; exits with 116 if a limit is missed
   ekiden bench policies --vm --json      one JSON object
   sudo ekiden bench policies             nanoseconds, in the kernel of this machine
-WFQ has the pipe; FIFO and CFS are loaded beside it, and each has a task that sleeps.")]
+WFQ has the pipe; FIFO and CFS are loaded beside it, and each has a task that sleeps. The control groups are made directly
+in the root; what the kernel itself has to do for tasks in groups is in both figures that are compared.")]
 pub(crate) struct PoliciesBench {
     #[command(flatten)]
     source: PolicyArgs,
@@ -123,7 +150,14 @@ impl PoliciesBench {
         for policy in OTHERS.into_iter().filter(|_| variant == Variant::OfThree) {
             others.push(Other::start(policy, modules)?);
         }
-        let values = pipes(MEASURED, self.round_trips, &PLACES)?;
+        let crowd = match variant {
+            Variant::Grouped => Some(Crowd::new(None)?),
+            Variant::Limited => Some(Crowd::new(Some(LIMIT))?),
+            _ => None,
+        };
+        let options = crowd.as_ref().map_or(Vec::new(), |crowd| vec!["--cgroups".to_owned(), crowd.two()]);
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let values = pipes_with(MEASURED, self.round_trips, &PLACES, &options)?;
         others.iter().try_for_each(|other| other.held.check())?;
         Ok(values)
     }

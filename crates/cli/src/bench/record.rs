@@ -178,9 +178,19 @@ impl RecordBench {
 
 /// What a round trip takes in each place.
 pub(super) fn pipes(policy: &str, round_trips: u64, places: &[(&'static str, &str)]) -> Result<Values> {
+    pipes_with(policy, round_trips, places, &[])
+}
+
+/// The same with more options of the load.
+pub(super) fn pipes_with(
+    policy: &str,
+    round_trips: u64,
+    places: &[(&'static str, &str)],
+    options: &[&str],
+) -> Result<Values> {
     let round_trips = round_trips.to_string();
     let time = |(place, cpus): &(&'static str, &str)| {
-        let args = ["pipe", "--round-trips", &round_trips, "--cpus", cpus, "--json"];
+        let args = [&["pipe", "--round-trips", &round_trips, "--cpus", cpus, "--json"], options].concat();
         Ok((*place, load::time(&Contestant::Policy(policy.to_owned()), &args)?))
     };
     places.iter().map(time).collect()

@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader, Read},
-    path::PathBuf,
+    path::Path,
     process::{Child, Command, ExitCode, Stdio},
     thread,
 };
@@ -152,7 +152,7 @@ impl WatchBench {
     }
 
     /// How many records are lost while all CPUs are busy with pipes.
-    fn lost(&self, file: &PathBuf) -> Result<f64> {
+    fn lost(&self, file: &Path) -> Result<f64> {
         let beside = Beside::start(&["trace", "record", &file.to_string_lossy()])?;
         let cpus = thread::available_parallelism().map_or(1, usize::from).min(CPUS as usize);
         thread::scope(|scope| {

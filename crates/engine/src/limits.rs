@@ -1,0 +1,315 @@
+//! Groups in the life of a task: it is charged for what it runs, parked when its group has no time left, and released when it
+//! has; see [`Groups`](crate::groups::Groups).
+//!
+//! To a policy, a task that is parked sleeps: it hears of a sleep if the task ran or was picked, of nothing if it was about to
+//! wake up, and of a wake-up when the task is released.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use ekiden::abi::{EventKind, Status};
+use ekiden::{Call, CpuId, Policy, TaskId};
+
+use crate::engine::{Engine, Handling};
+use crate::groups::Limit;
+use crate::state::{Phase, State, Transition};
+use crate::table::Slot;
+
+/// No slice is longer than that unless the policy says so.
+const SLICE_NS_MAX: u64 = 20_000_000;
+
+/// Hosts end slices at their ticks. One that is so short is ended by a timer instead.
+const SLICE_NS_EXACT: u64 = 4_000_000;
+
+impl<P: Policy> Engine<P> {
+    /// Notes the CPU time that the event's task has used up to now. True if it has to give way.
+    #[inline]
+    pub(crate) fn charge_groups(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
+        let runtime_ns = handling.event.runtime_ns;
+        let ran_ns = runtime_ns.saturating_sub(slot.runtime_ns.load(Relaxed));
+        slot.runtime_ns.store(runtime_ns, Relaxed);
+        let charge = self.groups.charge(task.slot, ran_ns, || self.host.now_ns());
+        if let Some(at_ns) = charge.refill_at_ns {
+            self.host.refill_at(at_ns);
+        }
+        charge.is_used_up
+    }
+
+    /// How long a task may run at a time; `None` if it has to be parked.
+    #[inline]
+    fn allowance_ns(&self, task: TaskId) -> Option<u64> {
+        self.groups.allowance_ns(task.slot, || self.host.now_ns())
+    }
+
+    /// Works out anew what the policy is told of the weight of a task.
+    fn reweigh(&self, task: TaskId, slot: &Slot) {
+        slot.weight.store(self.groups.weight(task.slot, slot.own_weight.load(Relaxed)), Relaxed);
+    }
+
+    // ---- what the busiest events have to do if there are groups; the engine looks at `Groups::is_active` and does no more if
+    // there are none ----
+
+    /// The task comes to wait for a CPU. True if it is parked, and stays so as `phase`.
+    #[inline(never)]
+    pub(crate) fn waits_in_group(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, phase: Phase) -> bool {
+        self.charge_groups(handling, task, slot);
+        slot.state().phase().is_parked() && self.stays_parked(slot, handling.event.cpu, phase)
+    }
+
+    /// The task comes to wait for a CPU, which the policy is to hear of by `call`. False if it is parked instead, as `phase`.
+    #[inline(never)]
+    pub(crate) fn admit(
+        &self,
+        handling: &mut Handling<'_>,
+        task: TaskId,
+        slot: &Slot,
+        call: Call,
+        phase: Phase,
+    ) -> bool {
+        if self.allowance_ns(task).is_none() {
+            self.park(handling, task, slot, call, phase);
+            return false;
+        }
+        self.wants_to_run(task, slot);
+        true
+    }
+
+    /// The task counts for its group from now on.
+    pub(crate) fn wants_to_run(&self, task: TaskId, slot: &Slot) {
+        self.groups.wake(task.slot, slot.own_weight.load(Relaxed));
+        self.reweigh(task, slot);
+    }
+
+    /// The task goes to sleep, if it has not done so. True if it was parked until now.
+    #[inline(never)]
+    pub(crate) fn sleeps_in_group(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
+        self.charge_groups(handling, task, slot);
+        let phase = slot.state().phase();
+        if phase == Phase::Running {
+            self.groups.sleep(task.slot);
+        }
+        phase.is_parked() && self.parked_sleeps(task, slot)
+    }
+
+    /// The task runs. True if it has to give way.
+    #[inline(never)]
+    pub(crate) fn ticks_in_group(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
+        self.reweigh(task, slot);
+        self.charge_groups(handling, task, slot)
+    }
+
+    /// How long a task that was picked with a good token is to run, where the policy says `slice_ns`; `None` if it is parked
+    /// instead.
+    #[inline(never)]
+    pub(crate) fn slice_in_group(
+        &self,
+        handling: &mut Handling<'_>,
+        task: TaskId,
+        slot: &Slot,
+        seen: State,
+        slice_ns: u64,
+    ) -> Option<u64> {
+        match self.allowance_ns(task) {
+            Some(allowance_ns) if allowance_ns >= SLICE_NS_MAX => Some(slice_ns),
+            Some(allowance_ns) => Some(self.shorten(handling, slice_ns, allowance_ns)),
+            None if self.park_picked(handling, task, slot, seen) => None,
+            // Its token has become worthless, as the engine finds out.
+            None => Some(slice_ns),
+        }
+    }
+
+    /// Somebody has changed what the task weighs in its group.
+    pub(crate) fn reweigh_in_group(&self, task: TaskId, slot: &Slot) {
+        self.groups.set_task_weight(task.slot, slot.own_weight.load(Relaxed));
+        self.reweigh(task, slot);
+    }
+
+    /// The task comes to wait for a CPU, which the policy would hear of by `call`, and has no time to run. The caller has found
+    /// out that it is not parked yet.
+    #[cold]
+    fn park(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, call: Call, phase: Phase) {
+        let seen = slot.state();
+        self.transit(handling.event.cpu, slot, seen, Transition::Park);
+        slot.set_state(seen.parked(phase, handling.event.cpu, call == Call::TaskNew));
+        let has_run = seen.phase() == Phase::Running && call != Call::TaskWakeup;
+        if has_run {
+            self.slept(handling, self.seat_of::<false>(seen), task, slot);
+        }
+        self.groups.sleep(task.slot);
+        if !self.groups.park(task.slot, has_run, self.host.now_ns()) {
+            self.release(handling, task.slot);
+        }
+    }
+
+    /// The policy picked a task that has no time to run. False if its token is not good any more.
+    #[cold]
+    fn park_picked(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, seen: State) -> bool {
+        let phase = if seen.phase() == Phase::ReadyByTick { Phase::ParkedByTick } else { Phase::Parked };
+        if !slot.try_state(seen, seen.parked(phase, seen.cpu(), false)) {
+            return false;
+        }
+        self.slept(handling, self.seat_of::<false>(seen), task, slot);
+        self.groups.sleep(task.slot);
+        if !self.groups.park(task.slot, false, self.host.now_ns()) {
+            self.release(handling, task.slot);
+        }
+        true
+    }
+
+    /// The kernel has put a parked task on a run queue, or is about to. False if it is not parked any more.
+    #[cold]
+    fn stays_parked(&self, slot: &Slot, cpu: CpuId, phase: Phase) -> bool {
+        loop {
+            let seen = slot.state();
+            if !seen.phase().is_parked() {
+                return false;
+            }
+            if slot.try_state(seen, seen.parked(phase, cpu, seen.is_unheard())) {
+                return true;
+            }
+        }
+    }
+
+    /// A parked task ran behind our back while the kernel bypassed us, and sleeps. False if it is not parked any more.
+    #[cold]
+    fn parked_sleeps(&self, task: TaskId, slot: &Slot) -> bool {
+        self.groups.unpark(task.slot);
+        loop {
+            let seen = slot.state();
+            if !seen.phase().is_parked() {
+                return false;
+            }
+            let phase = if seen.is_unheard() { Phase::New } else { Phase::Blocked };
+            if slot.try_state(seen, seen.in_phase(phase)) {
+                return true;
+            }
+        }
+    }
+
+    /// A task that is parked, and in no queue of the groups, goes to its policy, if there is time for it.
+    fn release(&self, handling: &mut Handling<'_>, index: u32) {
+        let Some((task, slot)) = self.tasks.in_slot(index) else { return };
+        let (seen, state) = loop {
+            if !slot.state().phase().is_parked() {
+                return;
+            }
+            if !self.is_home::<false>(slot.state()) {
+                self.settle(handling, task, slot);
+            }
+            if slot.choice() != slot.state().seat() {
+                self.change_policy(handling, task, slot);
+            }
+            let seen = slot.state();
+            // There may be another limit.
+            if self.allowance_ns(task).is_none() && self.groups.park(index, false, self.host.now_ns()) {
+                return;
+            }
+            let phase = match seen.phase() {
+                Phase::Parked => Phase::Ready,
+                Phase::ParkedByTick => Phase::ReadyByTick,
+                _ => return,
+            };
+            let cpu = self.host_cpu(task, seen.cpu());
+            let state = seen.issue(phase, cpu);
+            if slot.try_state(seen, state) {
+                break (seen, state);
+            }
+        };
+        let call = if seen.is_unheard() { Call::TaskNew } else { Call::TaskWakeup };
+        self.wants_to_run(task, slot);
+        self.hand_token(handling, self.seat_of::<false>(state), call, task, slot, state);
+        if self.shared && self.send_away(handling, task, slot) {
+            return;
+        }
+        if self.idle.contains(state.cpu()) {
+            handling.outcome.kicks.add(state.cpu());
+        } else if !self.is_lone() {
+            self.overtake(handling, self.seat_of::<false>(state), state.cpu());
+        }
+    }
+
+    /// `cpu`, or another one if the task may not run there any more.
+    fn host_cpu(&self, task: TaskId, cpu: CpuId) -> CpuId {
+        if self.host.may_run(task, cpu) {
+            return cpu;
+        }
+        (0..self.nr_cpus()).find(|other| self.host.may_run(task, *other)).unwrap_or(cpu)
+    }
+
+    fn release_all(&self, handling: &mut Handling<'_>) {
+        while let Some(index) = self.groups.next_released() {
+            self.release(handling, index);
+        }
+    }
+
+    /// Has a task that is about to run give way after `allowance_ns` at the latest. Returns its slice.
+    #[cold]
+    fn shorten(&self, handling: &Handling<'_>, slice_ns: u64, allowance_ns: u64) -> u64 {
+        if allowance_ns < SLICE_NS_EXACT && handling.event.kind == EventKind::Pick as u32 {
+            let at_ns = self.host.now_ns() + allowance_ns;
+            self.cpu(handling.event.cpu).cut_ns.store(at_ns, Relaxed);
+            self.host.refill_at(at_ns);
+        }
+        if slice_ns == 0 { allowance_ns } else { allowance_ns.min(slice_ns) }
+    }
+
+    /// The time has come that [`Host::refill_at`](ekiden::Host::refill_at) was called for.
+    #[cold]
+    pub(crate) fn refill(&self, handling: &mut Handling<'_>) {
+        let now_ns = self.host.now_ns();
+        let again_at_ns = self.groups.refill(now_ns);
+        let cut = &self.cpu(handling.event.cpu).cut_ns;
+        match cut.load(Relaxed) {
+            0 => {}
+            at_ns if at_ns <= now_ns => {
+                cut.store(0, Relaxed);
+                handling.outcome.kicks.add(handling.event.cpu);
+            }
+            at_ns => self.host.refill_at(at_ns),
+        }
+        if let Some(at_ns) = again_at_ns {
+            self.host.refill_at(at_ns);
+        }
+        self.release_all(handling);
+    }
+
+    /// The task is in another group from now on.
+    pub(crate) fn task_moves(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+        self.charge_groups(handling, task, slot);
+        let phase = slot.state().phase();
+        let wants = phase.is_waiting() || phase == Phase::Running;
+        self.groups.unpark(task.slot);
+        self.groups.enter(task.slot, handling.event.args[0], if wants { slot.own_weight.load(Relaxed) } else { 0 });
+        self.reweigh(task, slot);
+        if phase.is_parked() {
+            self.release(handling, task.slot);
+        }
+    }
+
+    pub(crate) fn leave_groups(&self, task: TaskId) {
+        self.groups.unpark(task.slot);
+        self.groups.leave(task.slot);
+    }
+
+    /// Something about groups, or nothing that makes sense.
+    pub(crate) fn group_event(&self, handling: &mut Handling<'_>) {
+        const CREATE: u32 = EventKind::GroupCreate as u32;
+        const DESTROY: u32 = EventKind::GroupDestroy as u32;
+        const WEIGHT: u32 = EventKind::GroupWeight as u32;
+        const IDLE: u32 = EventKind::GroupIdle as u32;
+        const LIMIT: u32 = EventKind::GroupLimit as u32;
+        let event = handling.event;
+        let [name, value] = event.args;
+        match event.kind {
+            CREATE => self.groups.create(name, (value != 0).then_some(value)),
+            DESTROY => self.groups.destroy(name),
+            WEIGHT => self.groups.set_weight(name, value.min(u64::from(u32::MAX)) as u32),
+            IDLE => self.groups.set_idle(name, value != 0),
+            LIMIT => {
+                let limit = Limit { quota_ns: value, period_ns: event.flags, burst_ns: event.runtime_ns };
+                self.groups.set_limit(name, (event.flags != 0).then_some(limit), self.host.now_ns());
+                self.release_all(handling);
+            }
+            _ => handling.outcome.status = Status::Invalid as i32,
+        }
+    }
+}

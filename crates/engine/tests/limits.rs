@@ -1,0 +1,393 @@
+//! The engine with groups of tasks, between real policies and a machine that ticks: shares, limits, and what a policy hears.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use ekiden::abi::{Event, EventKind, Outcome, Status, enqueue_flags, pick_flags};
+use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Scheduler, TaskId, Topology};
+use ekiden_engine::{Engine, IdleCpus, Phase};
+use ekiden_policies::{Fifo, Wfq};
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+const STEP_NS: u64 = 500_000;
+const TICK_NS: u64 = 4 * MS;
+const ROOT: u64 = 1;
+
+/// A clock, and the timer that the engine asks for.
+struct Clock {
+    idle: Arc<IdleCpus>,
+    now_ns: AtomicU64,
+    refill_at_ns: Mutex<Option<u64>>,
+    cpus: u32,
+}
+
+impl Host for Clock {
+    fn now_ns(&self) -> u64 {
+        self.now_ns.load(Relaxed)
+    }
+
+    fn may_run(&self, _: TaskId, _: CpuId) -> bool {
+        true
+    }
+
+    fn allowed_cpus(&self, _: TaskId, cpus: &mut CpuMask) {
+        *cpus = CpuMask::first_n(self.cpus);
+    }
+
+    fn idle_cpus(&self, cpus: &mut CpuMask) {
+        self.idle.copy_to(cpus);
+    }
+
+    fn group(&self, _: TaskId) -> Group {
+        Group::ROOT
+    }
+
+    fn refill_at(&self, at_ns: u64) {
+        let mut refill_at_ns = self.refill_at_ns.lock().unwrap();
+        *refill_at_ns = Some(refill_at_ns.map_or(at_ns, |other| other.min(at_ns)));
+    }
+}
+
+/// What runs on a CPU: a task, and until when.
+type Running = Option<(usize, u64)>;
+
+#[derive(Clone, Copy, Default)]
+struct Task {
+    id: TaskId,
+    ran_ns: u64,
+    last_ran_ns: u64,
+    is_asleep: bool,
+}
+
+struct Machine {
+    engine: Engine,
+    clock: Arc<Clock>,
+    running: Vec<Running>,
+    tasks: Vec<Task>,
+    wait_ns_max: u64,
+}
+
+impl Machine {
+    fn new<S: Scheduler>(cpus: u32) -> Self {
+        let idle = Arc::new(IdleCpus::new(cpus));
+        let clock =
+            Arc::new(Clock { idle: idle.clone(), now_ns: AtomicU64::new(0), refill_at_ns: Mutex::new(None), cpus });
+        let env = Env::new(Topology::flat(cpus), 64, S::PARAMS, "").unwrap();
+        let policy = Box::new(Adapter::<S>::new(&env, clock.clone()));
+        let engine: Engine = Engine::new(policy, clock.clone(), idle, cpus, 64);
+        let machine = Self { engine, clock, running: vec![None; cpus as usize], tasks: Vec::new(), wait_ns_max: 0 };
+        machine.group(EventKind::GroupCreate, [ROOT, 0]);
+        machine
+    }
+
+    fn event(&self, event: Event) -> Outcome {
+        let mut outcome = Outcome::default();
+        self.engine.deliver(&event, &[], &mut outcome);
+        assert!([Status::Done, Status::Run, Status::KeepPrevious].iter().any(|good| *good as i32 == outcome.status));
+        outcome
+    }
+
+    fn about(&self, kind: EventKind, cpu: usize, task: usize, flags: u64) -> Outcome {
+        let Task { id, ran_ns, .. } = self.tasks[task];
+        self.event(Event { task: id, flags, runtime_ns: ran_ns, ..Event::new(kind, cpu as u32) })
+    }
+
+    fn group(&self, kind: EventKind, args: [u64; 2]) {
+        self.event(Event { args, ..Event::new(kind, 0) });
+    }
+
+    fn limit(&self, name: u64, quota_ms: u64, period_ms: u64) {
+        let flags = period_ms * MS;
+        self.event(Event { flags, args: [name, quota_ms * MS], ..Event::new(EventKind::GroupLimit, 0) });
+    }
+
+    fn move_to(&self, task: usize, group: u64) {
+        let Task { id, ran_ns, .. } = self.tasks[task];
+        self.event(Event { task: id, runtime_ns: ran_ns, args: [group, 0], ..Event::new(EventKind::TaskMove, 0) });
+    }
+
+    /// A task that spins, in a group.
+    fn spawn(&mut self, group: u64) -> usize {
+        let task = self.tasks.len();
+        let init = Event { args: [task as u64, task as u64 + 100], ..Event::new(EventKind::TaskInit, 0) };
+        self.tasks.push(Task { id: self.event(init).task, ..Task::default() });
+        self.about(EventKind::TaskEnable, 0, task, 0);
+        self.move_to(task, group);
+        self.about(EventKind::Enqueue, task % self.running.len(), task, 0);
+        task
+    }
+
+    fn phase(&self, task: usize) -> Phase {
+        self.engine.tasks().iter().find(|view| view.id == self.tasks[task].id).unwrap().state.phase()
+    }
+
+    fn ran_ms(&self, task: usize) -> u64 {
+        self.tasks[task].ran_ns / MS
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.clock.now_ns.load(Relaxed)
+    }
+
+    /// The CPU looks for work; what ran there could go on.
+    fn pick(&mut self, cpu: usize) {
+        let previous = self.running[cpu].take().map(|(task, _)| task);
+        let outcome = match previous {
+            Some(task) => self.about(EventKind::Pick, cpu, task, pick_flags::PREV_RUNNABLE),
+            None => self.event(Event::new(EventKind::Pick, cpu as u32)),
+        };
+        let next = match outcome.status {
+            status if status == Status::KeepPrevious as i32 => previous,
+            status if status == Status::Run as i32 => Some(outcome.host_task as usize),
+            _ => None,
+        };
+        if let Some(task) = previous.filter(|task| Some(*task) != next) {
+            self.about(EventKind::Enqueue, cpu, task, 0);
+        }
+        if let Some(task) = next {
+            let slice_ns = if outcome.slice_ns == 0 { 20 * MS } else { outcome.slice_ns };
+            self.wait_ns_max = self.wait_ns_max.max(self.now_ns() - self.tasks[task].last_ran_ns);
+            assert!(self.running.iter().flatten().all(|(other, _)| *other != task), "task {task} runs twice");
+            self.running[cpu] = Some((task, self.now_ns() + slice_ns));
+        }
+        self.carry_out(&outcome);
+    }
+
+    fn carry_out(&mut self, outcome: &Outcome) {
+        for cpu in 0..self.running.len() {
+            if outcome.kicks.is_all() || outcome.kicks.iter().any(|kicked| kicked as usize == cpu) {
+                self.pick(cpu);
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        self.clock.now_ns.fetch_add(STEP_NS, Relaxed);
+        let now_ns = self.now_ns();
+        for cpu in 0..self.running.len() {
+            let Some((task, until_ns)) = self.running[cpu] else { continue };
+            self.tasks[task].ran_ns += STEP_NS;
+            self.tasks[task].last_ran_ns = now_ns;
+            if (now_ns + cpu as u64 * STEP_NS) % TICK_NS == 0 {
+                let outcome = self.about(EventKind::Tick, cpu, task, 0);
+                self.carry_out(&outcome);
+                if now_ns >= until_ns && self.running[cpu] == Some((task, until_ns)) {
+                    self.pick(cpu);
+                }
+            }
+        }
+        let due = self.clock.refill_at_ns.lock().unwrap().take_if(|at_ns| *at_ns <= now_ns).is_some();
+        if due {
+            for cpu in 0..self.running.len() as u32 {
+                let outcome = self.event(Event::new(EventKind::Refill, cpu));
+                self.carry_out(&outcome);
+            }
+        }
+        for cpu in 0..self.running.len() {
+            if self.running[cpu].is_none() {
+                self.pick(cpu);
+            }
+        }
+    }
+
+    fn run_ms(&mut self, ms: u64) {
+        let end_ns = self.now_ns() + ms * MS;
+        while self.now_ns() < end_ns {
+            self.step();
+        }
+    }
+
+    /// A task sleeps, if it runs.
+    fn sleep(&mut self, task: usize) {
+        if let Some(cpu) =
+            (0..self.running.len()).find(|cpu| self.running[*cpu].is_some_and(|(other, _)| other == task))
+        {
+            self.about(EventKind::Block, cpu, task, 0);
+            self.running[cpu] = None;
+            self.tasks[task].is_asleep = true;
+        }
+    }
+
+    fn wake(&mut self, task: usize, cpu: usize) {
+        if std::mem::replace(&mut self.tasks[task].is_asleep, false) {
+            self.tasks[task].last_ran_ns = self.now_ns();
+            let outcome = self.about(EventKind::Enqueue, cpu, task, enqueue_flags::WAKEUP);
+            self.carry_out(&outcome);
+        }
+    }
+
+    /// Nobody is lost: all that does not run or sleep is parked, or with the policy.
+    fn check(&self) {
+        for (task, kept) in self.tasks.iter().enumerate() {
+            let runs = self.running.iter().flatten().any(|(other, _)| *other == task);
+            let phase = self.phase(task);
+            let is_right = match (runs, kept.is_asleep) {
+                (true, _) => phase == Phase::Running,
+                (_, true) => phase == Phase::Blocked,
+                _ => matches!(phase, Phase::Ready | Phase::Parked),
+            };
+            assert!(is_right, "task {task} is {phase:?}");
+        }
+        assert_eq!(self.engine.totals().surprises, 0);
+        assert_eq!(self.engine.mistakes().0, 0);
+    }
+}
+
+#[test]
+fn two_groups_get_what_they_weigh_however_many_tasks_they_have() {
+    let mut machine = Machine::new::<Wfq>(1);
+    for (name, weight) in [(2, 100), (3, 300)] {
+        machine.group(EventKind::GroupCreate, [name, ROOT]);
+        machine.group(EventKind::GroupWeight, [name, weight]);
+    }
+    let tasks = [2, 2, 2, 3].map(|group| machine.spawn(group));
+    machine.run_ms(8_000);
+    let [a, b, c, alone] = tasks.map(|task| machine.ran_ms(task));
+    assert!((1_900..=2_100).contains(&(a + b + c)) && (5_900..=6_100).contains(&alone), "{a} + {b} + {c} to {alone}");
+    machine.check();
+}
+
+#[test]
+fn a_limited_task_runs_for_its_quota_and_another_has_the_rest() {
+    let mut machine = Machine::new::<Fifo>(1);
+    machine.group(EventKind::GroupCreate, [2, ROOT]);
+    machine.limit(2, 30, 100);
+    let (limited, free) = (machine.spawn(2), machine.spawn(ROOT));
+    machine.run_ms(5_000);
+    assert!((1_450..=1_550).contains(&machine.ran_ms(limited)), "{} ms", machine.ran_ms(limited));
+    assert!(machine.ran_ms(limited) + machine.ran_ms(free) >= 4_990);
+    machine.check();
+}
+
+#[test]
+fn a_limit_of_more_than_one_cpu_holds_for_all_cpus_together() {
+    let mut machine = Machine::new::<Wfq>(4);
+    machine.group(EventKind::GroupCreate, [2, ROOT]);
+    machine.limit(2, 150, 100);
+    let tasks = [0; 4].map(|_| machine.spawn(2));
+    machine.run_ms(5_000);
+    let used: u64 = tasks.iter().map(|task| machine.ran_ms(*task)).sum();
+    assert!((7_125..=7_875).contains(&used), "{used} ms");
+    machine.check();
+}
+
+#[test]
+fn a_task_that_leaves_its_group_while_it_is_parked_goes_on_at_once() {
+    let mut machine = Machine::new::<Fifo>(1);
+    machine.group(EventKind::GroupCreate, [2, ROOT]);
+    machine.limit(2, 10, 1_000);
+    let task = machine.spawn(2);
+    machine.run_ms(100);
+    assert_eq!(machine.phase(task), Phase::Parked);
+    machine.move_to(task, ROOT);
+    assert_eq!(machine.phase(task), Phase::Ready);
+    machine.run_ms(100);
+    assert!(machine.ran_ms(task) >= 100);
+    // And back, where the time is used up.
+    machine.move_to(task, 2);
+    machine.run_ms(100);
+    assert_eq!(machine.phase(task), Phase::Parked);
+    machine.limit(2, 0, 0);
+    machine.run_ms(10);
+    assert_eq!(machine.phase(task), Phase::Running);
+    machine.check();
+}
+
+#[test]
+fn a_task_that_is_parked_when_its_policy_goes_is_released_to_another() {
+    let mut machine = Machine::new::<Fifo>(1);
+    machine.group(EventKind::GroupCreate, [2, ROOT]);
+    machine.limit(2, 10, 1_000);
+    let task = machine.spawn(2);
+    machine.run_ms(100);
+    let env = Env::new(Topology::flat(1), 64, Wfq::PARAMS, "").unwrap();
+    let policy = Box::new(Adapter::<Wfq>::new(&env, machine.clock.clone()));
+    assert!(machine.engine.add(policy, true, &mut Outcome::default()).is_ok());
+    machine.engine.remove(0);
+    assert_eq!(machine.engine.introduce(0, 64, &mut Outcome::default()), None);
+    assert_eq!(machine.phase(task), Phase::Parked);
+    let before_ms = machine.ran_ms(task);
+    machine.run_ms(1_000);
+    assert!(machine.ran_ms(task) > before_ms);
+    assert_eq!(machine.engine.seats().map(|seat| (seat.seat, seat.tasks)).collect::<Vec<_>>(), [(1, 1)]);
+    machine.check();
+}
+
+#[test]
+fn a_group_that_is_idle_gets_next_to_nothing_beside_another() {
+    let mut machine = Machine::new::<Wfq>(1);
+    machine.group(EventKind::GroupCreate, [2, ROOT]);
+    machine.group(EventKind::GroupIdle, [2, 1]);
+    let (idle, usual) = (machine.spawn(2), machine.spawn(ROOT));
+    machine.run_ms(8_000);
+    assert!(machine.ran_ms(idle) * 50 < machine.ran_ms(usual), "{} to {}", machine.ran_ms(idle), machine.ran_ms(usual));
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Sleep(usize),
+    Wake(usize, usize),
+    Move(usize, u64),
+    Limit(u64, u64, u64),
+    Weight(u64, u64),
+    Run(u64),
+}
+
+fn change(tasks: usize) -> impl Strategy<Value = Change> {
+    prop_oneof![
+        2 => (0..tasks).prop_map(Change::Sleep),
+        2 => (0..tasks, 0..2_usize).prop_map(|(task, cpu)| Change::Wake(task, cpu)),
+        1 => (0..tasks, 1..6_u64).prop_map(|(task, group)| Change::Move(task, group)),
+        1 => (2..6_u64, 0..30_u64, prop_oneof![Just(0), 10..50_u64]).prop_map(|(group, quota, period)| {
+            Change::Limit(group, quota.max(1), period)
+        }),
+        1 => (2..6_u64, 1..1_000_u64).prop_map(|(group, weight)| Change::Weight(group, weight)),
+        3 => (1..60_u64).prop_map(Change::Run),
+    ]
+}
+
+fn nobody_is_lost<S: Scheduler>(changes: &[Change]) {
+    let mut machine = Machine::new::<S>(2);
+    for (name, parent) in [(2, ROOT), (3, 2), (4, 2), (5, ROOT)] {
+        machine.group(EventKind::GroupCreate, [name, parent]);
+    }
+    for group in [ROOT, 2, 3, 3, 4, 5] {
+        machine.spawn(group);
+    }
+    for change in changes {
+        match *change {
+            Change::Sleep(task) => machine.sleep(task),
+            Change::Wake(task, cpu) => machine.wake(task, cpu),
+            Change::Move(task, group) => machine.move_to(task, group),
+            Change::Limit(group, quota_ms, period_ms) => machine.limit(group, quota_ms, period_ms),
+            Change::Weight(group, weight) => machine.group(EventKind::GroupWeight, [group, weight]),
+            Change::Run(ms) => machine.run_ms(ms),
+        }
+        machine.check();
+    }
+    // Everybody has a turn before long, even if others of its group are always faster.
+    (0..6).for_each(|task| machine.wake(task, task % 2));
+    let before = machine.tasks.clone();
+    machine.run_ms(7_000);
+    machine.check();
+    for (task, before) in before.iter().enumerate() {
+        assert!(machine.tasks[task].ran_ns > before.ran_ns, "task {task} is {:?} for ever", machine.phase(task));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn nobody_is_lost_under_fifo(changes in prop::collection::vec(change(6), 1..40)) {
+        nobody_is_lost::<Fifo>(&changes);
+    }
+
+    #[test]
+    fn nobody_is_lost_under_wfq(changes in prop::collection::vec(change(6), 1..40)) {
+        nobody_is_lost::<Wfq>(&changes);
+    }
+}

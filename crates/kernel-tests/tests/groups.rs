@@ -1,0 +1,71 @@
+//! Control groups under policies on a stock kernel: what `cpu.weight`, `cpu.idle`, `cpu.max` and `cpuset.cpus` promise holds
+//! as under the kernel's own scheduler.
+
+mod lab;
+
+use std::fs::File;
+
+use ekiden_policies::Wfq;
+use ekiden_replay::Replay;
+use lab::newest;
+use serde_json::Value;
+
+/// What each part of the trial is to measure, in percent, and how far off that may be.
+const EXPECTED: &[(&str, f64, f64)] = &[
+    ("300 to 100", 75.0, 3.75),
+    ("half", 50.0, 2.5),
+    ("three quarters of half", 37.5, 1.9),
+    ("half a CPU", 50.0, 2.5),
+    ("one and a half CPUs", 150.0, 7.5),
+    ("a twentieth of a CPU", 5.0, 0.5),
+    ("moves", 100.0, 0.0),
+    ("a hundred groups", 100.0, 0.0),
+];
+
+fn find<'a>(reports: &'a [Value], what: &str) -> &'a Value {
+    reports.iter().find(|report| report["what"] == what).unwrap_or_else(|| panic!("no `{what}` in {reports:#?}"))
+}
+
+#[test]
+fn shares_and_limits_of_control_groups_hold_under_a_policy() {
+    let reports = newest().trial("groups --modules /lab --policy wfq");
+    for report in &reports {
+        println!("{report}");
+    }
+    let percent = |what: &str| find(&reports, what)["percent"].as_f64().unwrap();
+    for (what, expected, slack) in EXPECTED {
+        assert!((percent(what) - expected).abs() <= *slack, "{what}: {} instead of {expected}", percent(what));
+    }
+    assert!(percent("idle") > 98.0, "an idle group has too much: {}", percent("idle"));
+    assert!(percent("no limit") > 170.0, "{}", percent("no limit"));
+    assert!((85.0..=101.0).contains(&percent("cpuset of one CPU")), "{}", percent("cpuset of one CPU"));
+    let counts = find(&reports, "counts");
+    assert_eq!((&counts["mistakes"], &counts["surprises"]), (&0.into(), &0.into()), "{counts}");
+}
+
+#[test]
+fn what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference() {
+    let lab = newest();
+    let report = lab.trial("recorded-groups --modules /lab --to /host/groups.ekirec")[0].clone();
+    assert_eq!(report["lost"], 0, "{report}");
+    let outcome = Replay::of::<Wfq>().run(File::open(lab.host("groups.ekirec")).unwrap()).unwrap();
+    println!("{report} {:?} {:?}", outcome.exact, outcome.remarks);
+    if let Some(first) = &outcome.first {
+        panic!("{first}");
+    }
+    assert_eq!((outcome.differences, outcome.not_exact, outcome.lost), (0, 0, 0), "{:?}", outcome.remarks);
+    assert!(outcome.replayed > 2_000, "{} calls", outcome.replayed);
+}
+
+#[test]
+fn limits_of_a_hundred_groups_cost_next_to_nothing() {
+    let costs = |policy: &str| {
+        let report = newest().trial(&format!("group-costs --modules /lab {policy}"))[0].clone();
+        println!("{policy} {report}");
+        ["root_ns", "groups_ns", "limits_ns"].map(|key| report[key].as_f64().unwrap())
+    };
+    let [_, groups_ns, limits_ns] = costs("--policy wfq");
+    assert!(limits_ns <= 1.05 * groups_ns, "{limits_ns} ns with limits, {groups_ns} ns without");
+    // For comparison.
+    costs("");
+}
