@@ -4,7 +4,7 @@ use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use ekiden::abi::{Event, EventKind, Message, NO_CPU, Outcome, RawToken, Reply, Status, enqueue_flags};
-use ekiden::{Call, Calls, CpuId, Host, Policy, RefusalReason, TaskId};
+use ekiden::{Call, Calls, CpuId, CpuMask, Host, Policy, RefusalReason, TaskId};
 
 use crate::counters::{Counters, Cpu, Totals};
 use crate::fault::{Checks, Fault, MISTAKES_ALLOWED, Mistake, MistakeKind, Surprise};
@@ -307,6 +307,20 @@ impl<P: Policy> Engine<P> {
         let chosen = self.call(handling, seat, &message, &[]).cpu;
         if chosen == suggested || !seat.is_taken() || (chosen < self.nr_cpus() && self.host.may_run(task, chosen)) {
             handling.outcome.cpu = if seat.is_taken() { chosen } else { suggested } as i32;
+        } else {
+            self.chose_badly(handling, seat, task, slot, chosen);
+        }
+    }
+
+    /// A policy named a CPU on which the task cannot run. The host's choice stands.
+    #[cold]
+    #[inline(never)]
+    fn chose_badly(&self, handling: &mut Handling<'_>, seat: &Seat<P>, task: TaskId, slot: &Slot, chosen: CpuId) {
+        let mut allowed = CpuMask::new();
+        self.host.allowed_cpus(task, &mut allowed);
+        if allowed.contains(chosen) {
+            // That CPU has gone offline since the policy looked, or the task has pinned itself for a moment: nobody's mistake.
+            Counters::count(&self.counters(handling.event.cpu, seat).refusals);
         } else {
             self.mistake(seat, MistakeKind::BadCpu, Call::SelectTaskRq, handling.event.cpu, slot);
         }
