@@ -323,7 +323,7 @@ struct PolicyTable {
     versions: [u32; 2],
     name: [u8; NAME_LEN],
     calls: u64,
-    functions: [u64; 9],
+    functions: [u64; 8],
     layout: u64,
 }
 
