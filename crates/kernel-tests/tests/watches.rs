@@ -46,7 +46,6 @@ fn a_real_time_task_in_the_way_is_not_the_schedulers_fault() {
 
 /// `EKIDEN_WATCH_SECONDS` does it longer.
 #[test]
-#[ignore = "a busy guest did not come to an end within minutes: not explained yet"]
 fn schedulers_that_balance_are_not_accused() {
     let seconds = std::env::var("EKIDEN_WATCH_SECONDS").unwrap_or_else(|_| "6".into());
     for policy in ["", "--policy wfq", "--policy faulty"] {
