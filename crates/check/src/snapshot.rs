@@ -122,8 +122,10 @@ impl Snapshot {
         if idle.is_empty() {
             return None;
         }
-        let running: HashMap<u32, &TaskSeen> =
-            self.tasks.iter().filter(|task| task.is_running).map(|task| (task.cpu, task)).collect();
+        // It may be waiting itself, as the kernel leaves the others a part of the time.
+        let is_in_the_way = |task: &&TaskSeen| task.is_real_time() && (task.is_running || task.is_waiting);
+        let in_the_way: HashMap<u32, &TaskSeen> =
+            self.tasks.iter().filter(is_in_the_way).map(|task| (task.cpu, task)).collect();
         let mut waste = Waste::default();
         let mut is_excused = true;
         for task in self.tasks.iter().filter(|task| task.is_waiting) {
@@ -136,7 +138,7 @@ impl Snapshot {
             usable.into_iter().for_each(|cpu| waste.idle.set(cpu));
             waste.busy.set(task.cpu);
             waste.waiting.push(task.task_name());
-            match running.get(&task.cpu).filter(|first| first.is_real_time() && !task.is_real_time()) {
+            match in_the_way.get(&task.cpu).filter(|_| !task.is_real_time()) {
                 Some(first) => waste.behind.push(first.task_name()),
                 None => is_excused = false,
             }
@@ -208,6 +210,12 @@ mod tests {
     fn a_real_time_task_in_the_way_is_named() {
         let waste = with(|machine| machine.tasks[0].prio = 50).unwrap();
         assert_eq!(waste.behind.iter().map(|task| task.pid).collect::<Vec<_>>(), [10]);
+        // So it is while the kernel has taken the CPU from it for a moment, for another that waits otherwise.
+        let waste = with(|machine| {
+            let real_time = TaskSeen { pid: 12, prio: 50, is_waiting: true, ..machine.tasks[0].clone() };
+            machine.tasks.push(TaskSeen { is_running: false, allowed: CpuMask::single(0), ..real_time });
+        });
+        assert_eq!(waste.unwrap().behind.iter().map(|task| task.pid).collect::<Vec<_>>(), [12]);
         // One that has the same rights is no excuse.
         let waste = with(|machine| machine.tasks.iter_mut().for_each(|task| task.prio = 50)).unwrap();
         assert_eq!(waste.behind, []);

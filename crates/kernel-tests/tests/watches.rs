@@ -30,7 +30,6 @@ fn a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks() {
 }
 
 #[test]
-#[ignore = "it does not tell its own tasks from others that wait there, such as a kernel thread"]
 fn a_real_time_task_in_the_way_is_not_the_schedulers_fault() {
     let report = &newest().trial("wasted --modules /lab --policy fifo --behind-real-time")[0];
     println!("{report}");

@@ -59,7 +59,7 @@ pub struct Finding {
     pub idle_cpus: Vec<u32>,
     /// The CPUs on which tasks waited.
     pub busy_cpus: Vec<u32>,
-    /// Those that waited at the end.
+    /// Those that waited when it was suspected, and at the end.
     pub waiting: Vec<TaskName>,
     /// Real-time tasks behind which all of them waited: then it is not the scheduler's fault.
     pub behind_real_time: Vec<TaskName>,
@@ -206,11 +206,14 @@ fn judge(header: &Header, trace: &Trace, from_ns: u64, before: &Waste, at_end: &
     }
     let is_excused = !before.behind.is_empty() && !at_end.behind.is_empty();
     let [migrations, wakeups, forks, exits] = counts;
+    let mut waiting = [&before.waiting[..], &at_end.waiting].concat();
+    waiting.sort();
+    waiting.dedup();
     Some(Finding {
         scheduler: header.policy.clone().unwrap_or_default(),
         idle_cpus,
         busy_cpus,
-        waiting: at_end.waiting.clone(),
+        waiting,
         behind_real_time: if is_excused { at_end.behind.clone() } else { Vec::new() },
         is_schedulers_fault: !is_excused,
         watched_ms: (last_ns - from_ns) / 1_000_000,
