@@ -10,15 +10,41 @@ use libbpf_rs::{
     btf::{Btf, types},
     skel::{OpenSkel, SkelBuilder},
 };
+use zerocopy::{FromBytes, Immutable, KnownLayout, native_endian::U64};
 
 use crate::{
     error::{Context, LoadError, Result},
     skel::look::{LookSkel, LookSkelBuilder},
 };
 
-/// Bytes of `struct cpu_seen` and `struct task_seen`, without the words of the latter.
-const CPU_LEN: usize = 32;
-const TASK_LEN: usize = 64;
+/// `struct cpu_seen` of the program.
+#[derive(FromBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct RawCpu {
+    nr_switches: u64,
+    root_domain: u64,
+    core_cookie: u64,
+    nr_running: u32,
+    flags: u32,
+}
+
+/// `struct task_seen` of the program.
+#[derive(FromBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct RawTask {
+    time_ns: u64,
+    core_cookie: u64,
+    pid: u32,
+    tgid: u32,
+    cpu: u32,
+    flags: u32,
+    prio: i32,
+    static_prio: i32,
+    comm: [u8; 16],
+    /// How many words of the set of CPUs that it may use follow.
+    words: u32,
+    parent: u32,
+}
 
 /// Flags of `enum cpu_flags` and `enum task_flags`.
 const IS_ONLINE: u32 = 1;
@@ -127,75 +153,51 @@ pub(crate) fn no_section() -> LoadError {
     LoadError::Other("the BPF object lacks a section; build Ekiden again".into())
 }
 
-/// Takes numbers off a piece of memory that BPF wrote.
-struct Bytes<'a>(&'a [u8]);
-
-impl<'a> Bytes<'a> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_ne_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_ne_bytes)
-    }
-}
-
 fn parse_cpu(cpu: u32, bytes: &[u8]) -> Option<CpuSeen> {
-    let mut bytes = Bytes(bytes.get(..CPU_LEN)?);
-    let (nr_switches, root_domain, core_cookie) = (bytes.u64()?, bytes.u64()?, bytes.u64()?);
-    let (nr_running, flags) = (bytes.u32()?, bytes.u32()?);
+    let raw = RawCpu::read_from_bytes(bytes).ok()?;
     Some(CpuSeen {
         cpu,
-        nr_switches,
-        root_domain,
-        core_cookie,
-        nr_running,
-        is_online: flags & IS_ONLINE != 0,
-        is_idle: flags & IS_IDLE != 0,
-        is_isolated: flags & IS_ISOLATED != 0,
-        is_forced_idle: flags & IS_FORCED_IDLE != 0,
+        nr_switches: raw.nr_switches,
+        root_domain: raw.root_domain,
+        core_cookie: raw.core_cookie,
+        nr_running: raw.nr_running,
+        is_online: raw.flags & IS_ONLINE != 0,
+        is_idle: raw.flags & IS_IDLE != 0,
+        is_isolated: raw.flags & IS_ISOLATED != 0,
+        is_forced_idle: raw.flags & IS_FORCED_IDLE != 0,
     })
 }
 
-fn parse_tasks(bytes: &[u8]) -> Vec<TaskSeen> {
-    let (mut bytes, mut tasks) = (Bytes(bytes), Vec::new());
-    // A piece of one at the end would be the kernel's mistake.
-    while let Some(task) = parse_task(&mut bytes) {
+/// All whole ones; a piece of one at the end would be the kernel's mistake.
+fn parse_tasks(mut bytes: &[u8]) -> Vec<TaskSeen> {
+    let mut tasks = Vec::new();
+    while let Some((task, rest)) = parse_task(bytes) {
         tasks.push(task);
+        bytes = rest;
     }
     tasks
 }
 
-fn parse_task(bytes: &mut Bytes<'_>) -> Option<TaskSeen> {
-    let mut head = Bytes(bytes.0.get(..TASK_LEN)?);
-    bytes.0 = &bytes.0[TASK_LEN..];
-    let (time_ns, core_cookie) = (head.u64()?, head.u64()?);
-    let (pid, tgid, cpu, flags) = (head.u32()?, head.u32()?, head.u32()?, head.u32()?);
-    let (prio, static_prio) = (head.u32()? as i32, head.u32()? as i32);
-    let comm = head.take::<16>()?;
-    let (words, parent) = (head.u32()?, head.u32()?);
-    let words = (0..words).map(|_| bytes.u64()).collect::<Option<Vec<u64>>>()?;
-    Some(TaskSeen {
-        time_ns,
-        core_cookie,
-        pid,
-        tgid,
-        cpu,
-        is_running: flags & IS_RUNNING != 0,
-        is_waiting: flags & IS_WAITING != 0,
-        is_bound: flags & IS_BOUND != 0,
-        parent,
-        prio,
-        nice: static_prio - 120,
-        name: String::from_utf8_lossy(&comm).trim_end_matches('\0').to_owned(),
+fn parse_task(bytes: &[u8]) -> Option<(TaskSeen, &[u8])> {
+    let (raw, rest) = RawTask::read_from_prefix(bytes).ok()?;
+    let (words, rest) = <[U64]>::ref_from_prefix_with_elems(rest, raw.words as usize).ok()?;
+    let words: Vec<u64> = words.iter().map(|word| word.get()).collect();
+    let task = TaskSeen {
+        time_ns: raw.time_ns,
+        core_cookie: raw.core_cookie,
+        pid: raw.pid,
+        tgid: raw.tgid,
+        cpu: raw.cpu,
+        is_running: raw.flags & IS_RUNNING != 0,
+        is_waiting: raw.flags & IS_WAITING != 0,
+        is_bound: raw.flags & IS_BOUND != 0,
+        parent: raw.parent,
+        prio: raw.prio,
+        nice: raw.static_prio - 120,
+        name: String::from_utf8_lossy(&raw.comm).trim_end_matches('\0').to_owned(),
         allowed: CpuMask::from_words(&words),
-    })
+    };
+    Some((task, rest))
 }
 
 #[cfg(test)]
