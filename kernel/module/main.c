@@ -207,8 +207,58 @@ static bool may_choose_for(struct task_struct *p)
 	return is_own || capable(CAP_SYS_NICE);
 }
 
+/* What can be set for a task is up to the policy in the seat of this number. */
+static long check_settings(struct seat *seat, struct ekiden_settings *settings)
+{
+	const struct ekiden_policy_table *table = seat->now->policy->table;
+	s64 ret;
+
+	if (!table->params_declared && !settings->text_len)
+		return 0;
+	/* It may allocate, which scheduling calls do, too. */
+	preempt_disable();
+	local_irq_disable();
+	ret = guarded(table->settings, settings, 0, 0, 0, 0);
+	if (ret == LEFT)
+		guarded(ekiden_rs_fell, seat - running.seats, 0, 0, 0, 0);
+	local_irq_enable();
+	preempt_enable();
+	return ret == LEFT ? -EIO : (u8)ret ? 0 : -EINVAL;
+}
+
+static void set_params(u64 task, const struct ekiden_task_params *params)
+{
+	struct ekiden_event event = { .kind = EKIDEN_TASK_PARAMS, .task = task };
+	struct ekiden_outcome outcome = {};
+
+	rcu_read_lock();
+	preempt_disable();
+	event.cpu = smp_processor_id();
+	deliver(&event, &outcome, params, sizeof(*params));
+	carry_out(&outcome);
+	preempt_enable();
+	rcu_read_unlock();
+}
+
+static long choose(u64 task, const struct ekiden_choose_request *request, struct ekiden_settings *settings)
+{
+	struct seat *seat = seat_of(request->seat ? request->seat - 1 : default_seat());
+	long ret;
+
+	if (!seat || !is_alive(seat))
+		return -ENOENT;
+	ret = check_settings(seat, settings);
+	if (!ret)
+		ret = ekiden_rs_choose(task, request->seat, request->flags & EKIDEN_CHOOSE_INHERIT);
+	if (!ret && settings->params.declared)
+		set_params(task, &settings->params);
+	return ret;
+}
+
 static long ioctl_choose(void __user *arg)
 {
+	struct ekiden_settings settings = {};
+
 	struct ekiden_choose_request request;
 	struct task_struct *p;
 	struct pid *pid;
@@ -217,13 +267,18 @@ static long ioctl_choose(void __user *arg)
 
 	if (copy_from_user(&request, arg, sizeof(request)))
 		return -EFAULT;
-	if (request.seat > EKIDEN_SEATS || request.flags & ~EKIDEN_CHOOSE_INHERIT)
+	if (request.seat > EKIDEN_SEATS || request.flags & ~EKIDEN_CHOOSE_INHERIT ||
+	    request.params_len > EKIDEN_PARAMS_MAX)
 		return -EINVAL;
+	settings.text = copy_in(request.params, request.params_len);
+	if (IS_ERR(settings.text))
+		return PTR_ERR(settings.text);
+	settings.text_len = request.params_len;
 	pid = request.tid ? find_get_pid(request.tid) : get_pid(task_pid(current));
 	p = get_pid_task(pid, PIDTYPE_PID);
 	put_pid(pid);
 	if (!p)
-		return -ESRCH;
+		goto out;
 	mutex_lock(&control);
 	task = READ_ONCE(p->scx.dsq_vtime);
 	if (!running.nr)
@@ -231,9 +286,14 @@ static long ioctl_choose(void __user *arg)
 	else if (!may_choose_for(p))
 		ret = -EPERM;
 	else if (task && ekiden_rs_host_task(task) == p)
-		ret = ekiden_rs_choose(task, request.seat, request.flags & EKIDEN_CHOOSE_INHERIT);
+		ret = choose(task, &request, &settings);
 	mutex_unlock(&control);
 	put_task_struct(p);
+out:
+	kvfree(settings.text);
+	if (ret == -EINVAL && copy_to_user(u64_to_user_ptr(request.error), settings.error,
+					   min(settings.error_len, request.error_len)))
+		ret = -EFAULT;
 	return ret;
 }
 
