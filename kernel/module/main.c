@@ -11,7 +11,9 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/pid.h>
+#include <linux/proc_fs.h>
 #include <linux/sched.h>
+#include <linux/seq_file.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
 #include "host.h"
@@ -460,6 +462,36 @@ static ssize_t control_read(struct file *file, char __user *to, size_t count, lo
 	return ret;
 }
 
+/* ---- /proc/ekiden: counters for scripts ---- */
+
+static void show_seat(struct seq_file *file, const struct seat *seat)
+{
+	u64 counters[EKIDEN_COUNTERS];
+	u32 cpu;
+	int i;
+
+	for_each_possible_cpu(cpu) {
+		if (!ekiden_rs_counters(seat - running.seats, cpu, counters))
+			continue;
+		seq_printf(file, "%.32s %u %u", seat->now->policy->table->name, seat->tape.instance, cpu);
+		for (i = 0; i < EKIDEN_COUNTERS; i++)
+			seq_printf(file, " %llu", counters[i]);
+		seq_putc(file, '\n');
+	}
+}
+
+static int proc_show(struct seq_file *file, void *unused)
+{
+	u64 order;
+
+	seq_puts(file, "policy number cpu picks idles migrations refusals surprises\n");
+	mutex_lock(&control);
+	for (order = is_broken() ? 0 : ekiden_rs_order(); order; order >>= 8)
+		show_seat(file, &running.seats[(order & 0xff) - 1]);
+	mutex_unlock(&control);
+	return 0;
+}
+
 static const struct file_operations control_fops = {
 	.owner = THIS_MODULE,
 	.read = control_read,
@@ -480,11 +512,17 @@ static int __init ekiden_init(void)
 	int ret = ekiden_register_kfuncs();
 
 	set_up_timers();
-	return ret ?: misc_register(&control_device);
+	ret = ret ?: misc_register(&control_device);
+	if (!ret && !proc_create_single("ekiden", 0444, NULL, proc_show)) {
+		misc_deregister(&control_device);
+		ret = -ENOMEM;
+	}
+	return ret;
 }
 
 static void __exit ekiden_exit(void)
 {
+	remove_proc_entry("ekiden", NULL);
 	misc_deregister(&control_device);
 	ekiden_calls_ended();
 	ekiden_seats_ended();

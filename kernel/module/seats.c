@@ -97,6 +97,7 @@ long run_tape_of(u32 number, bool on)
 
 static void free_seat(struct seat *seat)
 {
+	say_of("removed", seat, NULL);
 	/* So that the next instance of this module does not write there before it is told where. */
 	preempt_disable();
 	if (seat->now)
@@ -372,6 +373,7 @@ long create(struct file *file, struct ekiden_create_request *request, struct tex
 	running.nr++;
 	seat->controller = file;
 	now_runs(seat, instance);
+	say_of("created", seat, NULL);
 	request->seat = seat - running.seats;
 	if (other && request->flags & EKIDEN_CREATE_DEFAULT)
 		introduce_tasks();

@@ -124,6 +124,14 @@ impl<P: Policy> Engine<P> {
         totals
     }
 
+    /// What a CPU has counted for the policy in a seat, if there are both.
+    pub fn counted(&self, seat: usize, cpu: CpuId) -> Option<Totals> {
+        let counters = self.cpus.get(cpu as usize).filter(|_| self.order.contains(&seat))?;
+        let mut totals = Totals::default();
+        counters.counters[seat].add_to(&mut totals);
+        Some(totals)
+    }
+
     /// How many mistakes policies have made, and the newest of the first that has made one.
     pub fn mistakes(&self) -> (u32, Option<Mistake>) {
         let seats = || self.order.iter().map(|seat| &self.seats[*seat]);

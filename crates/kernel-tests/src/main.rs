@@ -4,6 +4,7 @@
 mod groups;
 mod load;
 mod recordings;
+mod seen;
 mod several;
 mod storm;
 mod stuck;
@@ -138,6 +139,12 @@ enum Trial {
     },
     /// Parameters are set for a task.
     Terms {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
+    /// Scripts and tracers see what goes on.
+    Seen {
         /// Where the modules are.
         #[arg(long)]
         modules: PathBuf,
@@ -299,6 +306,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Several { modules } => several::several(&modules),
         Trial::Shares { modules } => several::shares(&modules),
         Trial::Terms { modules } => terms::terms(&modules),
+        Trial::Seen { modules } => seen::seen(&modules),
         Trial::Alone { modules, rounds } => several::alone(&modules, rounds),
         Trial::Attached { modules } => trials::attached(&modules),
         Trial::Hold { modules, policy, command } => trials::hold(&modules, &policy, &command),

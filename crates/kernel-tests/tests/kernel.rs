@@ -120,6 +120,27 @@ fn what_is_set_for_a_task_is_checked_and_has_its_effect() {
 }
 
 #[test]
+fn scripts_and_tracers_see_what_goes_on() {
+    let report = &newest().trial("seen --modules /lab")[0];
+    println!("{report}");
+    assert_eq!(report["header"], "policy number cpu picks idles migrations refusals surprises");
+    assert_eq!(report["lines"], serde_json::json!([["wfq", "0"], ["wfq", "1"]]), "{report}");
+    assert_eq!(report["counts_fit"], true, "{report}");
+    let kinds = report["kinds"].to_string();
+    for kind in ["task_init", "enqueue", "pick", "tick", "task_exit"] {
+        assert!(kinds.contains(&format!("\"{kind}\"")), "no {kind}: {report}");
+    }
+    assert_eq!(report["worker_ran"], true, "{report}");
+    let policies: Vec<&str> =
+        report["policies"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    let expected = ["what=created policy=faulty", "what=taken out policy=faulty", "what=removed policy=faulty"];
+    assert_eq!(policies.len(), expected.len(), "{report}");
+    assert!(policies.iter().zip(expected).all(|(line, expected)| line.starts_with(expected)), "{report}");
+    assert!(policies[1].contains("text=planted in task_wakeup at "), "{report}");
+    assert_eq!(report["still_running"], true, "{report}");
+}
+
+#[test]
 fn a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on() {
     let reports = newest().trial("alone --modules /lab --rounds 1");
     assert_eq!(reports.len(), Call::ALL.len(), "{reports:#?}");
