@@ -158,10 +158,12 @@ fn cases(only: Option<Bug>) -> Vec<Case> {
             most: Some(1.20),
             note: "",
         },
+        // The R have a node of their own, which is not near the one that lu begins on: who shares a node with whom, and with
+        // that whether there is an imbalance, would otherwise be decided by the millisecond in which lu begins.
         Case {
             bug: Bug::GroupImbalance,
             name: "lu beside four R",
-            load: "nas-lu:threads=60:start_ms=20:group=lu+r:count=4:ms=3000".into(),
+            load: "nas-lu:threads=60:start_ms=20:group=lu+r:count=4:ms=3000:on=56-63".into(),
             until: "lu",
             fixed: vec![Bug::GroupImbalance],
             paper: (13.0, 1.0),
@@ -173,7 +175,7 @@ fn cases(only: Option<Bug>) -> Vec<Case> {
     let database = |name, fixed: &[Bug], paper, least, most, note| Case {
         bug: Bug::OverloadOnWakeup,
         name,
-        load: "database:workers=64:containers=3:queries=10:transients=3".into(),
+        load: "database:workers=64:containers=3:queries=10:transients=2".into(),
         until: "worker-",
         fixed: fixed.to_vec(),
         paper,

@@ -45,8 +45,7 @@ impl Cfs {
     fn charge(&self, task: &Task) -> u64 {
         let account = &self.tasks[task.id];
         let ran_ns = task.runtime_ns.saturating_sub(account.charged_ns.swap(task.runtime_ns, Relaxed));
-        let vruntime =
-            account.vruntime.load(Relaxed) + ran_ns * u64::from(NICE_0_WEIGHT) / u64::from(task.weight.max(1));
+        let vruntime = account.vruntime.load(Relaxed) + scaled(ran_ns, task.weight);
         account.vruntime.store(vruntime, Relaxed);
         vruntime
     }
@@ -83,6 +82,11 @@ impl Cfs {
         let mut tasks = waiting.iter().rev().map(|(_, token)| token.task()).take(LOOKED_AT);
         tasks.find(|task| wanted(*task))
     }
+}
+
+/// CPU time at nice 0 that weighs as much as `ns` at `weight`.
+fn scaled(ns: u64, weight: u32) -> u64 {
+    ns * u64::from(NICE_0_WEIGHT) / u64::from(weight.max(1))
 }
 
 /// A switch for one of the bugs.
@@ -131,14 +135,16 @@ impl Scheduler for Cfs {
         }
     }
 
-    /// A new task starts where the others stand.
+    /// A new task starts a slice behind where the others stand: a task that goes on in new ones all the time, each of which
+    /// has had nothing yet, would leave them nothing. The kernel calls it START_DEBIT.
     fn task_new(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         self.balancer.begins(cx, task);
         let account = &self.tasks[task.id];
         account.charged_ns.store(task.runtime_ns, Relaxed);
         account.cpu.store(token.cpu(), Relaxed);
         account.vruntime.store(0, Relaxed);
-        self.queue(cx, task, token, |min_vruntime| min_vruntime);
+        let debit_ns = scaled(self.slice_min_ns, task.weight);
+        self.queue(cx, task, token, |min_vruntime| min_vruntime + debit_ns);
     }
 
     fn task_dead(&self, _: &Cx, task: TaskId) {
@@ -177,13 +183,17 @@ impl Scheduler for Cfs {
         Some(token)
     }
 
-    /// A waiting task that is owed time gets it at the tick.
+    /// A waiting task that is owed time gets it at the tick. A task that runs alone takes the CPU's virtual time along: what it
+    /// has while nobody waits is not held against it when somebody comes.
     fn task_tick(&self, cx: &Cx, task: &Task) {
         let vruntime = self.charge(task);
         self.balancer.tick(cx, |busiest, wanted| self.find(busiest, wanted));
-        let first = self.queues[cx.cpu()].waiting.lock().first_key().copied();
-        if first.is_some_and(|first| first + self.slice_min_ns < vruntime) {
-            cx.resched(cx.cpu());
+        let queue = &self.queues[cx.cpu()];
+        let first = queue.waiting.lock().first_key().copied();
+        match first {
+            None => queue.min_vruntime.raise(vruntime),
+            Some(first) if first + self.slice_min_ns < vruntime => cx.resched(cx.cpu()),
+            Some(_) => {}
         }
     }
 

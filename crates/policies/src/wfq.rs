@@ -137,13 +137,15 @@ impl Scheduler for Wfq {
         Self { times: Times::of(env), ..state }
     }
 
-    /// A new task starts where the others stand, behind those who have waited.
+    /// A new task starts a slice behind where the others stand, as in the kernel before EEVDF: a task that goes on in new ones
+    /// all the time, each of which has had nothing yet, would leave them nothing.
     fn task_new(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
         let account = &self.tasks[task.id];
         account.charged_ns.store(task.runtime_ns, Relaxed);
         account.cpu.store(token.cpu(), Relaxed);
         account.vruntime.store(0, Relaxed);
-        self.queue(task.id, token, |queue| queue.min_vruntime.get());
+        let debit_ns = scaled(self.times.slice_min_ns, task.weight);
+        self.queue(task.id, token, |queue| queue.min_vruntime.get() + debit_ns);
     }
 
     /// Sleeping earns a small head start, not all the time that was slept.
@@ -172,11 +174,13 @@ impl Scheduler for Wfq {
         Some(token)
     }
 
-    /// A waiting task that is owed time gets it at the tick, or another CPU's if that one has nothing to do.
+    /// A waiting task that is owed time gets it at the tick, or another CPU's if that one has nothing to do. A task that runs
+    /// alone takes the CPU's virtual time along: what it has while nobody waits is not held against it when somebody comes.
     fn task_tick(&self, cx: &Cx, task: &Task) {
         let vruntime = self.charge(task);
         let queue = &self.queues[cx.cpu()];
         if queue.len.get() == 0 {
+            queue.min_vruntime.raise(vruntime);
             return;
         }
         if let Some(idle) = cx.idle_cpus().first() {

@@ -1,0 +1,45 @@
+//! Nobody starves under a policy that promises fairness, however little it weighs and however many come after it.
+
+use ekiden::Scheduler;
+use ekiden_policies::{Cfs, Eevdf, Wfq};
+use ekiden_sim::{Machine, Model, Simulation};
+use ekiden_workload::{Step, TaskSpec, Workload};
+
+const MS: u64 = 1_000_000;
+
+fn hog(name: &str) -> TaskSpec {
+    TaskSpec::new(name, vec![Step::forever([Step::Run { ns: MS }])])
+}
+
+/// What the task `name` has of one CPU under each policy, in milliseconds.
+fn cpu_ms(tasks: &[TaskSpec], name: &str, of_ms: u64) -> [u64; 3] {
+    fn run<S: Scheduler>(load: &Workload, name: &str) -> u64 {
+        let result = Simulation::of::<S>(Machine::flat(1).with_model(Model::free()), "").run(load).unwrap();
+        result.report.task(name).unwrap().cpu_ns / MS
+    }
+    let load = Workload::new("load", 1, tasks.to_vec()).lasting(of_ms * MS);
+    [run::<Wfq>(&load, name), run::<Cfs>(&load, name), run::<Eevdf>(&load, name)]
+}
+
+/// A process that goes on in a child, whose child goes on, and so on, 15 times: each is new.
+fn relay(start_ms: u64) -> TaskSpec {
+    let leg = Step::Run { ns: 2 * MS };
+    let program = (0..14).fold(vec![leg.clone()], |next, _| vec![leg.clone(), Step::fork(next)]);
+    TaskSpec { start_ns: start_ms * MS, ..TaskSpec::new(format!("relay{start_ms}"), program) }
+}
+
+#[test]
+fn chains_of_new_processes_leave_others_their_share() {
+    let tasks: Vec<TaskSpec> = (0..300).step_by(30).map(relay).chain([hog("hog")]).collect();
+    let had_ms = cpu_ms(&tasks, "hog", 300);
+    assert!(had_ms.into_iter().all(|ms| ms > 60), "{had_ms:?}");
+}
+
+#[test]
+fn what_a_task_of_little_weight_has_while_it_is_alone_is_not_held_against_it() {
+    // 19 ms at nice 19 are 1.3 s at nice 0, which each of the others would have first.
+    let other = |index| TaskSpec { start_ns: 119 * MS, ..hog(&format!("other{index}")) };
+    let tasks: Vec<TaskSpec> = (0..5).map(other).chain([hog("nice").nice(19)]).collect();
+    let had_ms = cpu_ms(&tasks, "nice", 4000);
+    assert!(had_ms.into_iter().all(|ms| ms > 121), "{had_ms:?}");
+}
