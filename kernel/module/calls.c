@@ -410,18 +410,34 @@ static bool may_run(u64 task, u32 cpu)
 	return p && ekiden_c_may_run(p, cpu);
 }
 
+/* A policy is not shown CPUs that are away: neither a task's own mask nor the engine's of idle CPUs hears of that. */
+static void keep_online(u64 *words, size_t len)
+{
+	size_t i;
+
+	for (i = 0; i < min_t(size_t, len, BITS_TO_LONGS(nr_cpu_ids)); i++)
+		words[i] &= cpumask_bits(cpu_online_mask)[i];
+}
+
 static void allowed_cpus(u64 task, u64 *words, size_t len)
 {
 	const struct task_struct *p = ekiden_rs_host_task(task);
 
 	copy_mask(p ? p->cpus_ptr : cpu_none_mask, words, len);
+	keep_online(words, len);
+}
+
+static void idle_cpus(u64 *words, size_t len)
+{
+	ekiden_rs_idle_cpus(words, len);
+	keep_online(words, len);
 }
 
 const struct ekiden_host_table candidate_host = {
 	.now_ns = ekiden_c_now_ns,
 	.may_run = may_run,
 	.allowed_cpus = allowed_cpus,
-	.idle_cpus = ekiden_rs_idle_cpus,
+	.idle_cpus = idle_cpus,
 	.fault = (void (*)(const char *, size_t))candidate_fault,
 };
 
@@ -429,6 +445,6 @@ const struct ekiden_host_table running_host = {
 	.now_ns = ekiden_c_now_ns,
 	.may_run = may_run,
 	.allowed_cpus = allowed_cpus,
-	.idle_cpus = ekiden_rs_idle_cpus,
+	.idle_cpus = idle_cpus,
 	.fault = (void (*)(const char *, size_t))policy_fault,
 };

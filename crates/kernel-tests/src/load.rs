@@ -254,8 +254,12 @@ pub(crate) fn everything(session: &Session) -> Result<()> {
 
 /// Takes a CPU away and gives it back.
 pub(crate) fn hotplug(cpu: u32) -> Result<()> {
-    let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
-    fs::write(&path, "0").context("cannot take a CPU away")?;
-    fs::write(&path, "1").context("cannot give a CPU back")?;
+    set_online(cpu, false)?;
+    set_online(cpu, true)?;
     stay_on_cpu_1()
+}
+
+pub(crate) fn set_online(cpu: u32, online: bool) -> Result<()> {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
+    fs::write(path, if online { "1" } else { "0" }).with_context(|| format!("CPU {cpu}, online: {online}"))
 }

@@ -182,6 +182,15 @@ enum Trial {
         #[arg(long)]
         modules: PathBuf,
     },
+    /// Has tasks come and go while CPU 1 is away.
+    Away {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// Which policy.
+        #[arg(long)]
+        policy: String,
+    },
     /// Records every call into a policy from the first one on.
     Recorded {
         /// Where the modules are.
@@ -311,6 +320,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Attached { modules } => trials::attached(&modules),
         Trial::Hold { modules, policy, command } => trials::hold(&modules, &policy, &command),
         Trial::Leaving { modules } => trials::leaving(&modules),
+        Trial::Away { modules, policy } => trials::away(&modules, &policy),
         Trial::Recorded { modules, policy, to } => recordings::recorded(&modules, &policy, &to),
         Trial::Flown { modules, to } => recordings::flown(&modules, &to),
         Trial::Switched { modules, to } => recordings::switched(&modules, &to),

@@ -351,6 +351,34 @@ pub(crate) fn leaving(modules: &Path) -> Result<()> {
     Ok(())
 }
 
+#[derive(Serialize)]
+struct AwayReport {
+    still_running: bool,
+    mistakes: u64,
+    /// Choices of the policy that could not be, among others.
+    refusals: u64,
+}
+
+/// CPU 1 leaves while it is idle, and tasks come and go meanwhile: the policy must not be shown it as one for them.
+pub(crate) fn away(modules: &Path, policy: &str) -> Result<()> {
+    let session = Session::start(&config(modules, policy))?;
+    let workers = ["spin", "nap"].into_iter().map(Worker::start).collect::<Result<Vec<_>>>()?;
+    load::set_online(1, false)?;
+    let counts = || Ok::<_, LoadError>(Status::read()?.unwrap_or_default().counts);
+    let before = counts()?;
+    for _ in 0..20 {
+        drop(Worker::start("exit")?);
+        pause(1);
+    }
+    let (after, still_running) = (counts()?, session.is_running());
+    load::set_online(1, true)?;
+    drop(workers);
+    let refusals = after.refusals - before.refusals;
+    let report = AwayReport { still_running, mistakes: after.mistakes, refusals };
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
+
 /// Whether CPU 1, where we are, does irq_work. The policy has it kick itself whenever we wake up.
 fn does_irq_work() -> Result<bool> {
     let done = || {

@@ -195,6 +195,16 @@ fn a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_wanted_when_it_
     assert_eq!((&report["still_running"], &report["deaf"]), (&true.into(), &serde_json::json!([])), "{report}");
 }
 
+#[test]
+fn policies_send_no_task_to_a_cpu_that_is_away() {
+    for policy in ["cfs", "eevdf"] {
+        let report = &newest().trial(&format!("away --modules /lab --policy {policy}"))[0];
+        assert_eq!((&report["still_running"], &report["mistakes"]), (&true.into(), &0.into()), "{report}");
+        // Twenty processes begin meanwhile.
+        assert!(report["refusals"].as_u64().unwrap() < 5, "{report}");
+    }
+}
+
 /// `EKIDEN_UPGRADE_ROUNDS` does it more or less often.
 #[test]
 fn policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost() {
