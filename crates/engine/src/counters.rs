@@ -63,9 +63,8 @@ pub(crate) struct Cpu {
     pub(crate) ticks: AtomicU32,
     /// When the task that runs has to give way because its group has no more CPU time; 0 for never.
     pub(crate) cut_ns: AtomicU64,
-    /// The place in the order of the policy that is asked first next, and of the one that had a turn last.
+    /// The place in the order of the policy that is asked first next.
     pub(crate) first: AtomicU32,
-    pub(crate) turn: AtomicU32,
     /// The seats in the order in which their policies are asked here, and the place of each in it.
     pub(crate) order: [u8; SEATS],
     pub(crate) ranks: [u8; SEATS],

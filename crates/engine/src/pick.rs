@@ -17,8 +17,8 @@ use crate::table::{Slot, token};
 /// keeps the tokens of departed tasks gets that many refused at a time.
 pub const PICK_ATTEMPTS: u32 = 64;
 
-/// Of so many ticks, a tenth of a second where there are 250 in a second, the first policy in the order leaves some to the others
-/// if it has work all the time: the kernel does the same with its real-time class.
+/// Of so many ticks, a tenth of a second where there are 250 in a second, the first policy in the order leaves some to each of the
+/// others if it has work all the time: the kernel does the same with its real-time class. Eight policies have room in it.
 const ROUND_TICKS: u32 = 25;
 const TURN_TICKS: u32 = 3;
 
@@ -185,16 +185,12 @@ impl<P: Policy> Engine<P> {
         }
         let ticks = (here.ticks.load(Relaxed) + 1) % ROUND_TICKS;
         here.ticks.store(ticks, Relaxed);
-        if ticks == 0 {
-            // One after the other is asked first for a while; the first in the order is so anyway.
-            let next = here.turn.load(Relaxed) + 1;
-            let next = if (next as usize) < self.order.len() { next } else { self.first_turn(here) };
-            here.turn.store(next, Relaxed);
-            here.first.store(next, Relaxed);
-            handling.outcome.kicks.add(cpu);
-        } else if ticks == TURN_TICKS {
-            here.first.store(0, Relaxed);
-            if here.rank.load(Relaxed) != 0 {
+        // One after the other is asked first for a while; the first in the order is so the rest of the time.
+        let place = self.first_turn(here) + ticks / TURN_TICKS;
+        let first = if (place as usize) < self.order.len() { place } else { 0 };
+        if first != here.first.load(Relaxed) {
+            here.first.store(first, Relaxed);
+            if here.rank.load(Relaxed) != first {
                 handling.outcome.kicks.add(cpu);
             }
         }

@@ -414,6 +414,25 @@ fn a_policy_that_balances_before_it_picks_has_its_turns_all_the_same() {
 }
 
 #[test]
+fn the_turns_of_a_policy_do_not_become_fewer_with_each_that_comes() {
+    let mut kernel = Kernel::new();
+    for seat in 1..POLICIES {
+        kernel.step(Step::Add(false));
+        kernel.step(Step::Choose(seat, Some(seat)));
+    }
+    (0..POLICIES).for_each(|task| kernel.step(Step::Wake(task, 0)));
+    let mut ran = [0; POLICIES];
+    for _ in 0..1000 {
+        kernel.step(Step::Pick(0, true));
+        kernel.step(Step::Tick(0));
+        if let Some(task) = kernel.running(0) {
+            ran[task] += 1;
+        }
+    }
+    assert!(ran.iter().all(|ticks| *ticks >= 100), "{ran:?}");
+}
+
+#[test]
 fn weights_divide_a_cpu_among_policies_that_have_work_all_the_time() {
     for weights in [[300, 100], [100, 200], [50, 0]] {
         let mut kernel = Kernel::new();
