@@ -34,13 +34,17 @@ const POLICIES: [&str; 4] = ["fifo", "wfq", "cfs", "eevdf"];
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What stress-ng does. None of it executes PAUSE in a loop or programs timers all the time: either takes an emulator for ever.
+/// Some sixty threads in all.
 const STRESSORS: &[&str] = &[
     "--fork 1 --switch 1 --futex 1 --pipe 1 --affinity 1",
-    "--cpu 2 --cpu-method int64 --cpu-load 80 --nanosleep 1 --poll 1 --pthread 1 --sem 1",
+    "--cpu 2 --cpu-method int64 --cpu-load 80 --nanosleep 1 --poll 1 --pthread 1 --pthread-max 16 --sem 1",
 ];
 
-/// Nice values that are given.
-const NICE: Range<i32> = -5..11;
+/// Nice values and weights of groups that are given: not all there are, because what makes tasks wait multiplies. With one CPU left,
+/// all sixty threads may be with a policy that has 12 % of it; there a turn of 4 ms for each takes two seconds, and one of nice 10
+/// has its turn in one round of ten. That is as it should be, and sched_ext throws us out for it all the same.
+const NICE: Range<i32> = -2..3;
+const WEIGHTS: Range<u32> = 1500..3000;
 
 /// Processes that the fork bomb may have at once.
 const BOMB_PROCESSES: u32 = 24;
@@ -204,6 +208,12 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64) -> Result<()
         cpus,
         machine_frozen: 0,
     };
+    for group in &storm.groups {
+        // As much as some twenty tasks outside of groups, because that many are in each.
+        group.set("cpu.weight", &WEIGHTS.start.to_string())?;
+    }
+    // The one kernel thread of nice 19 that has something to do.
+    fs::write("/sys/kernel/mm/transparent_hugepage/enabled", "never").context("huge pages cannot be switched off")?;
     let forks_before = forks()?;
     let mut stressors = Vec::new();
     for (group, stressors_of) in storm.groups.iter().zip(STRESSORS) {
@@ -338,8 +348,6 @@ impl Storm {
         Ok(())
     }
 
-    /// Not over the whole range: at nice 19 a task has a sixth of a thousandth of what one at nice -20 has, and waits for longer than
-    /// sched_ext allows, because the policies here are as fair as they are asked to be.
     fn nice(&mut self) -> Result<()> {
         for pid in self.some() {
             // SAFETY: plain system call.
@@ -370,7 +378,7 @@ impl Storm {
 
     fn group_limits(&mut self) -> Result<()> {
         let group = self.group();
-        self.groups[group].set("cpu.weight", &self.rng.u32(1..1000).to_string())?;
+        self.groups[group].set("cpu.weight", &self.rng.u32(WEIGHTS).to_string())?;
         self.groups[group].set("cpu.max", &format!("{} 50000", self.rng.u32(10_000..100_000)))?;
         pause(100);
         self.groups[group].set("cpu.max", "max")

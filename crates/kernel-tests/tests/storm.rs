@@ -24,7 +24,7 @@ fn seed() -> u64 {
 const WAIT_MS_MAX: u64 = 5_000;
 
 #[test]
-#[ignore = "with some seeds tasks wait for more than ten seconds under wfq and cfs; `cargo test --test storm -- --ignored`"]
+#[ignore = "with some seeds tasks wait too long; `cargo test --test storm -- --ignored`"]
 fn policies_live_through_a_storm_of_everything_at_once() {
     let lab = Lab::boot_of(&newest_kernel(), 4, &[PathBuf::from("/usr/bin/stress-ng")]);
     let report = &lab.trial(&format!("all-at-once --modules /lab --seconds {} --seed {}", seconds(), seed()))[0];
