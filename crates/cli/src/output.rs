@@ -126,7 +126,11 @@ pub(crate) fn open_trace(path: &Path) -> Result<Reader<Box<dyn Read>>> {
     let source: Box<dyn Read> = if is_foreign(begin) {
         Box::new(Foreign::open(file.into_inner()).with_context(|| path.display().to_string())?)
     } else if is_compressed {
-        Box::new(Decoder::new(file).with_context(failed)?)
+        let mut unpacked = BufReader::new(Decoder::new(file).with_context(failed)?);
+        if unpacked.fill_buf().is_ok_and(is_foreign) {
+            bail!("{} is a compressed recording of another program: unpack it first, with unzstd", path.display());
+        }
+        Box::new(unpacked)
     } else {
         Box::new(file)
     };
