@@ -1,8 +1,8 @@
 //! Files of perf: `perf.data`, as `perf record` and `perf sched record` write them.
 //!
 //! The format is described in the kernel's tools/perf/Documentation/perf.data-file-format.txt, the records in
-//! perf_event_open(2). There is a crate for it, linux-perf-data; it takes memory by what a file says and panics on some that
-//! are damaged, and the descriptions of events, which are most of the work, it leaves alone.
+//! perf_event_open(2). There is a crate for it, linux-perf-data; it takes as much memory as a damaged file says, and leaves
+//! the descriptions of events alone, which are most of the work.
 
 use std::{
     cmp::Reverse,
