@@ -63,3 +63,39 @@ impl Unpacker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// A megabyte that is small when it is compressed.
+    fn packed() -> [(Packing, Vec<u8>); 2] {
+        let plain = vec![7; 1 << 20];
+        let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+        zlib.write_all(&plain).unwrap();
+        [(Packing::Zstd, zstd::encode_all(&plain[..], 1).unwrap()), (Packing::Zlib, zlib.finish().unwrap())]
+    }
+
+    #[test]
+    fn nothing_becomes_larger_than_it_is_told_to_be() {
+        for (packing, packed) in packed() {
+            assert!(packed.len() < 10_000);
+            assert_eq!(unpack(packing, &packed, 1 << 20).unwrap(), vec![7; 1 << 20]);
+            assert_eq!(unpack(packing, &packed, 1_000).unwrap(), [7; 1_000]);
+            assert!(unpack(packing, b"something else", 1_000).is_err());
+        }
+    }
+
+    #[test]
+    fn a_stream_is_unpacked_as_it_comes_until_it_is_too_much() {
+        let [(_, packed), _] = packed();
+        let (mut unpacker, mut unpacked) = (Unpacker::new().unwrap(), Vec::new());
+        for piece in packed.chunks(10) {
+            assert!(unpacker.unpack(piece, 1 << 20, &mut unpacked).unwrap());
+        }
+        assert_eq!(unpacked, vec![7; 1 << 20]);
+        assert!(!Unpacker::new().unwrap().unpack(&packed, 1_000, &mut Vec::new()).unwrap());
+    }
+}
