@@ -18,7 +18,7 @@ char _license[] SEC("license") = "GPL";
 extern void ekiden_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern void ekiden_event(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern struct task_struct *ekiden_pick(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
-extern bool ekiden_chooses_cpu(void) __ksym;
+extern bool ekiden_chooses_cpu(u64 task) __ksym;
 extern void ekiden_task_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern void ekiden_arm_timer(u32 cpu, u64 delay_ns) __ksym;
 extern int ekiden_attach(void) __ksym;
@@ -142,7 +142,7 @@ OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu, struct task_struct *p, s32 prev_
 	bool is_idle = false;
 	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
 
-	if (is_fixed ? fixed_chooses_cpu : ekiden_chooses_cpu()) {
+	if (is_fixed ? fixed_chooses_cpu : ekiden_chooses_cpu(p->scx.dsq_vtime)) {
 		struct ekiden_event event = EVENT(EKIDEN_SELECT_CPU, prev_cpu, p);
 		struct ekiden_outcome outcome;
 

@@ -80,8 +80,8 @@ static inline void set_text(struct text *text, const char *bytes, size_t len)
 extern const struct ekiden_host_table running_host, candidate_host;
 extern struct text candidate_text;
 
-/* Whether any policy chooses CPUs itself, for BPF to look at. */
-extern bool ekiden_asks_for_cpu;
+/* Whether policies choose CPUs themselves, for BPF to look at: none (0), the only one (1), perhaps some (2). */
+extern int ekiden_asks_for_cpu;
 
 void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
 void carry_out(const struct ekiden_outcome *outcome);

@@ -33,7 +33,8 @@ s64 ekiden_guarded_deliver(struct ekiden_event *event, struct ekiden_outcome *ou
 #define LEFT (-1000)
 
 /* calls.c, seats.c, main.c */
-extern bool ekiden_asks_for_cpu;
+extern int ekiden_asks_for_cpu;
+bool ekiden_rs_chooses_cpu(u64 task);
 void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
 void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
 void ekiden_do_arm_timer(u32 cpu, u64 delay_ns);
@@ -78,10 +79,12 @@ __bpf_kfunc struct task_struct *ekiden_pick(struct ekiden_event *event, struct e
 	return outcome->status == EKIDEN_RUN ? (struct task_struct *)outcome->host_task : NULL;
 }
 
-/* Whether the policy chooses CPUs itself. */
-__bpf_kfunc bool ekiden_chooses_cpu(void)
+/* Whether the policy of a task chooses CPUs itself: none does, all do, or the engine knows. */
+__bpf_kfunc bool ekiden_chooses_cpu(u64 task)
 {
-	return READ_ONCE(ekiden_asks_for_cpu);
+	int asks = READ_ONCE(ekiden_asks_for_cpu);
+
+	return asks > 1 ? ekiden_rs_chooses_cpu(task) : asks;
 }
 
 /* A task comes under our care; the outcome has its id. */

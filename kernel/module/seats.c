@@ -14,7 +14,7 @@
 #include "host.h"
 
 struct running running;
-bool ekiden_asks_for_cpu;
+int ekiden_asks_for_cpu;
 atomic_t stopping = ATOMIC_INIT(0);
 
 /* How many instances of policies there have been; the newest has this number. */
@@ -135,7 +135,9 @@ static s64 remove(void *seat)
 
 static void what_is_asked(void)
 {
-	WRITE_ONCE(ekiden_asks_for_cpu, ekiden_rs_calls() & BIT_ULL(EKIDEN_CALL_SELECT_TASK_RQ));
+	bool any = ekiden_rs_calls() & BIT_ULL(EKIDEN_CALL_SELECT_TASK_RQ);
+
+	WRITE_ONCE(ekiden_asks_for_cpu, !any ? 0 : running.nr > 1 ? 2 : 1);
 }
 
 /* Nobody answers for a policy any more, while others go on: its tasks go to them. */

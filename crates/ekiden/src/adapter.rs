@@ -21,11 +21,19 @@ pub trait Policy: Send + Sync {
     fn calls(&self) -> Calls;
     /// Delivers one call. `payload` carries the bytes of hints and parameters, and is empty otherwise.
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply;
-    /// The same where no other policy could go on if this one panics: a host that contains panics in each call does not do it in
-    /// this one.
+    /// The same with room for the reply. `ALONE` says that no other policy could go on if this one panics: a host that contains
+    /// panics in each call does not do it in this one.
     #[inline]
-    fn deliver_alone(&self, message: &Message, payload: &[u8]) -> Reply {
-        self.deliver(message, payload)
+    fn deliver_to<'a, const ALONE: bool>(
+        &self,
+        message: &Message,
+        payload: &[u8],
+        reply: &'a mut MaybeUninit<Reply>,
+    ) -> &'a mut Reply
+    where
+        Self: Sized,
+    {
+        reply.write(self.deliver(message, payload))
     }
     /// What settings of a task mean, after all checks; or, for people, what is wrong with them.
     fn task_params(&self, settings: &str) -> Result<RawParams, String> {

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use crate::notices::Told;
 use crate::seats::SEATS;
 
 /// What one CPU has counted.
@@ -51,6 +52,7 @@ impl Counters {
 pub(crate) struct Cpu {
     /// What it has counted, for each policy.
     pub(crate) counters: [Counters; SEATS],
+    pub(crate) told: Told,
     /// When each policy wants to be told that its timer went off; 0 for never. Only if there are several.
     pub(crate) due_ns: [AtomicU64; SEATS],
     /// What each policy had heard when it had nothing for this CPU and brought nothing: it need not be asked again.

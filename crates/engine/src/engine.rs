@@ -1,6 +1,7 @@
 //! One event in, one outcome out.
 
 use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use ekiden::abi::{Event, EventKind, Message, NO_CPU, Outcome, RawToken, Reply, Status, enqueue_flags};
@@ -10,6 +11,7 @@ use crate::counters::{Counters, Cpu, Totals};
 use crate::fault::{Checks, Fault, MISTAKES_ALLOWED, Mistake, MistakeKind, Surprise};
 use crate::groups::{Groups, MAX_GROUPS};
 use crate::idle::IdleCpus;
+use crate::notices::Seats;
 use crate::params::Kept;
 use crate::seats::{SEATS, Seat};
 use crate::shares::Share;
@@ -24,6 +26,8 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) order: Vec<usize>,
     /// Whether seat 0 is the only one: looked at all the time.
     pub(crate) lone: bool,
+    /// Who wants to know of idle CPUs.
+    pub(crate) listeners: Seats,
     /// Whether CPUs or weights are shared out among several; who has CPUs for itself, a bit each; whether any weighs something.
     pub(crate) shared: bool,
     pub(crate) strict: u8,
@@ -72,6 +76,7 @@ impl<P: Policy> Engine<P> {
             seats: core::array::from_fn(Seat::free),
             order: Vec::with_capacity(SEATS),
             lone: true,
+            listeners: 0,
             shared: false,
             strict: 0,
             weighted: false,
@@ -95,6 +100,13 @@ impl<P: Policy> Engine<P> {
         // A task that may not use all CPUs is kept from the others where one is chosen for it.
         let own = if self.shared { Calls::NONE.with(Call::SelectTaskRq).0 } else { 0 };
         Calls(self.order.iter().fold(own, |calls, seat| calls | self.seats[*seat].calls.0))
+    }
+
+    /// Whether [`EventKind::SelectCpu`] has to be delivered for a task: its policy chooses CPUs, or has not all of them.
+    #[inline]
+    pub fn chooses_cpu(&self, task: TaskId) -> bool {
+        let asks = |slot: &Slot| self.seat_of::<false>(slot.state()).calls.has(Call::SelectTaskRq);
+        self.shared || self.tasks.get(task).is_some_and(asks)
     }
 
     /// The policy in a seat, if there is one.
@@ -651,16 +663,20 @@ impl<P: Policy> Engine<P> {
         message: &Message,
         payload: &[u8],
     ) -> Reply {
-        let mut reply = seat.deliver::<LONE>(message, payload);
+        if !LONE && seat.missed.any() && !NO_NEWS.has_number(message.call) {
+            self.tell_missed(&mut handling.rare(), seat);
+        }
+        let mut room = MaybeUninit::uninit();
+        let reply = seat.deliver::<LONE>(message, payload, &mut room);
         let has_more = reply.has_more();
         if !LONE && (has_more || NO_NEWS.0 & 1 << message.call == 0) {
             // After it has heard of it: whoever looks for work meanwhile will look again.
             seat.has_heard();
         }
         if has_more {
-            self.more(&mut handling.rare(), seat, message, &mut reply);
+            self.more(&mut handling.rare(), seat, message, reply);
         }
-        reply
+        *reply
     }
 
     /// The policy wishes something, something left its hands besides its answer, or it has not answered at all.
@@ -707,7 +723,7 @@ impl<P: Policy> Engine<P> {
             call = Call::TaskPreempt;
             let mut message = self.message(handling, call, lost.task, slot).with_token(token(lost.task, state));
             message.cpu = state.cpu();
-            let reply = seat.deliver::<false>(&message, &[]);
+            let reply = *seat.deliver::<false>(&message, &[], &mut MaybeUninit::uninit());
             seat.has_heard();
             if reply.has_fallen() {
                 return self.take_out_of(seat, None);

@@ -8,6 +8,7 @@ use ekiden::{Call, CpuId, Policy, RefusalReason, TaskId};
 use crate::counters::{Counters, Cpu};
 use crate::engine::{Engine, Handling};
 use crate::fault::MistakeKind;
+use crate::notices::Seats;
 use crate::seats::{SEATS, Seat};
 use crate::state::{Phase, State, Transition, UPGRADABLE};
 use crate::table::{Slot, token};
@@ -66,7 +67,7 @@ impl<P: Policy> Engine<P> {
         let seat = &self.seats[0];
         match self.ask_here(handling, seat, cpu, seat.calls.has(Call::Balance)) {
             Found::Something => {}
-            Found::Nothing => self.found_nothing(handling, cpu),
+            Found::Nothing => self.found_nothing(handling, cpu, 1),
             // Let the kernel do something else, and come back for the rest.
             Found::TooMuch => handling.outcome.kicks.add(cpu),
         }
@@ -74,25 +75,52 @@ impl<P: Policy> Engine<P> {
 
     /// Each policy is asked in order, for a task that waits here and then for one that it brings, as the kernel asks its classes;
     /// the first that has one wins (papers/001, section III). One that has heard nothing since it had nothing is passed over.
+    #[inline]
     fn pick_of_several(&self, handling: &mut Handling<'_>, cpu: CpuId) {
-        let here = self.cpu(cpu);
-        let first = here.first.load(Relaxed);
-        let (mut by_weight, mut leaves) = (here.order, None);
         if self.shared {
-            leaves = self.has_to_leave(handling);
-            if self.weighted {
-                self.sort_by_weight(handling, here, &mut by_weight[..self.order.len()], first as usize);
+            return self.pick_of_shared(handling, cpu);
+        }
+        let here = self.cpu(cpu);
+        let (later, sooner) = self.order.split_at((here.first.load(Relaxed) as usize).min(self.order.len()));
+        let mut asked: Seats = 0;
+        for seats in [sooner, later] {
+            for seat in seats.iter().map(|seat| &self.seats[*seat % SEATS]) {
+                if !self.may_have(here, seat) {
+                    continue;
+                }
+                asked |= 1 << (seat.index % SEATS);
+                let heard = seat.heard.load(Acquire);
+                match self.ask_here(handling, seat, cpu, seat.calls.has(Call::Balance)) {
+                    Found::Something => return here.rank.store(u32::from(here.ranks[seat.index % SEATS]), Relaxed),
+                    Found::Nothing => here.nothing[seat.index % SEATS].store(heard, Relaxed),
+                    Found::TooMuch => return handling.outcome.kicks.add(cpu),
+                }
             }
         }
-        let order = &by_weight[..self.order.len()];
-        let first = if self.weighted { 0 } else { (first as usize).min(order.len()) };
-        let (later, sooner) = order.split_at(first);
+        here.rank.store(NO_RANK, Relaxed);
+        self.found_nothing(handling, cpu, asked);
+    }
+
+    /// The same where CPUs or weights are shared out.
+    #[inline(never)]
+    fn pick_of_shared(&self, handling: &mut Handling<'_>, cpu: CpuId) {
+        let here = self.cpu(cpu);
+        let mut first = here.first.load(Relaxed) as usize;
+        let (mut order, leaves) = (here.order, self.has_to_leave(handling));
+        if self.weighted {
+            self.sort_by_weight(handling, here, &mut order[..self.order.len()], first);
+            first = 0;
+        }
+        let order = &order[..self.order.len()];
+        let (later, sooner) = order.split_at(first.min(order.len()));
+        let mut asked: Seats = 0;
         for seat in sooner.iter().chain(later).map(|seat| &self.seats[usize::from(*seat) % SEATS]) {
-            let (heard, nothing) = (seat.heard.load(Acquire), &here.nothing[seat.index % SEATS]);
-            if heard == nothing.load(Relaxed) || seat.tasks.load(Relaxed) == 0 || !seat.is_taken() {
+            if !self.may_have(here, seat) {
                 continue;
             }
-            let found = if !self.shared || !self.is_stranger(seat.index, cpu) {
+            asked |= 1 << (seat.index % SEATS);
+            let heard = seat.heard.load(Acquire);
+            let found = if !self.is_stranger(seat.index, cpu) {
                 self.ask(handling, seat, cpu, seat.calls.has(Call::Balance))
             } else if leaves != Some(seat.index) {
                 self.ask_stranger(handling, seat, cpu)
@@ -101,19 +129,19 @@ impl<P: Policy> Engine<P> {
             };
             match found {
                 Found::Something => return self.has_cpu(cpu, seat.index),
-                Found::Nothing => nothing.store(heard, Relaxed),
+                Found::Nothing => here.nothing[seat.index % SEATS].store(heard, Relaxed),
                 Found::TooMuch => return handling.outcome.kicks.add(cpu),
             }
         }
         here.rank.store(NO_RANK, Relaxed);
-        self.found_nothing(handling, cpu);
+        self.found_nothing(handling, cpu, asked);
     }
 
     /// Whether a policy has heard something since it had nothing for a CPU.
     #[inline]
     pub(crate) fn may_have(&self, here: &Cpu, seat: &Seat<P>) -> bool {
-        let has_tasks = seat.tasks.load(Relaxed) > 0 && seat.is_taken();
-        has_tasks && seat.heard.load(Acquire) != here.nothing[seat.index % SEATS].load(Relaxed)
+        let has_news = seat.heard.load(Acquire) != here.nothing[seat.index % SEATS].load(Relaxed);
+        has_news && seat.tasks.load(Relaxed) > 0 && seat.is_taken()
     }
 
     /// A task of the policy in a seat runs on a CPU from now on.
@@ -127,10 +155,13 @@ impl<P: Policy> Engine<P> {
     }
 
     /// A task waits for a CPU on which one runs whose policy is asked later: that one has to go.
+    #[inline]
     pub(crate) fn overtake(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId) {
         let here = self.cpu(cpu);
         let running = here.rank.load(Relaxed);
-        let is_turn = here.first.load(Relaxed) != 0;
+        if running == u32::from(here.ranks[seat.index % SEATS]) || running == NO_RANK || here.first.load(Relaxed) != 0 {
+            return;
+        }
         let is_earlier = match here.order.get(running as usize) {
             Some(other) if self.weighted => {
                 let other = usize::from(*other);
@@ -138,7 +169,7 @@ impl<P: Policy> Engine<P> {
             }
             _ => u32::from(here.ranks[seat.index % SEATS]) < running,
         };
-        if running != NO_RANK && !is_turn && is_earlier {
+        if is_earlier {
             handling.outcome.kicks.add(cpu);
         }
     }
@@ -293,16 +324,9 @@ impl<P: Policy> Engine<P> {
         outcome.slice_ns = slice_ns;
         Counters::count(&self.counters(cpu, seat).picks);
         if self.idle.note(cpu, false) {
-            self.tell_all(handling, Call::ExitIdle, cpu);
+            self.found_something(&mut handling.rare(), cpu);
         }
         true
-    }
-
-    fn found_nothing<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, cpu: CpuId) {
-        Counters::count(&self.counters(cpu, &self.seats[self.default_seat()]).idles);
-        if self.idle.note(cpu, true) {
-            self.tell_all(handling, Call::EnterIdle, cpu);
-        }
     }
 
     /// Moves the task that the policy wishes here, or another one if that cannot be. True if one was moved.

@@ -1,6 +1,7 @@
 //! Several policies at once: each has a seat, in the order in which they are asked; each task is at home with one of them
 //! (papers/001, section III; rows S2 and S3).
 
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -11,6 +12,7 @@ use spin::mutex::SpinMutex;
 use crate::counters::Totals;
 use crate::engine::{Engine, Handling};
 use crate::fault::{Checks, Fault, Mistake, Surprise};
+use crate::notices::Missed;
 use crate::shares::Share;
 use crate::state::{Home, Phase, State};
 use crate::table::Slot;
@@ -34,6 +36,7 @@ pub(crate) struct Seat<P> {
     pub(crate) tasks: AtomicU32,
     /// Counts what can change the answer of the policy to a CPU that looks for work. Used only if there are several.
     pub(crate) heard: AtomicU32,
+    pub(crate) missed: Missed,
     pub(crate) mistakes: AtomicU32,
     /// How many of them were those of policies before this one.
     pub(crate) mistakes_before: u32,
@@ -55,6 +58,7 @@ impl<P: Policy> Seat<P> {
             last_home: Home::in_seat(index),
             tasks: AtomicU32::new(0),
             heard: AtomicU32::new(1),
+            missed: Missed::default(),
             mistakes: AtomicU32::new(0),
             mistakes_before: 0,
             last_mistake: SpinMutex::new(None),
@@ -66,11 +70,15 @@ impl<P: Policy> Seat<P> {
 
     /// Nobody answers where nobody is.
     #[inline]
-    pub(crate) fn deliver<const LONE: bool>(&self, message: &Message, payload: &[u8]) -> Reply {
+    pub(crate) fn deliver<'a, const LONE: bool>(
+        &self,
+        message: &Message,
+        payload: &[u8],
+        reply: &'a mut MaybeUninit<Reply>,
+    ) -> &'a mut Reply {
         match &self.policy {
-            Some(policy) if LONE => policy.deliver_alone(message, payload),
-            Some(policy) => policy.deliver(message, payload),
-            None => Reply::default(),
+            Some(policy) => policy.deliver_to::<LONE>(message, payload, reply),
+            None => reply.write(Reply::default()),
         }
     }
 
@@ -265,6 +273,7 @@ impl<P: Policy> Engine<P> {
         if let Some(new) = seat.policy.take().map(swap) {
             seat.seat(new);
         }
+        self.note_listeners();
     }
 
     /// Makes all tasks of a seat strangers to a policy that has just [replaced](Self::replace_policy) another one, and took
@@ -287,16 +296,6 @@ impl<P: Policy> Engine<P> {
         self.tell_of_idle_cpus(index, outcome);
     }
 
-    fn tell_of_idle_cpus(&self, seat: usize, outcome: &mut Outcome) {
-        let event = Event::default();
-        let handling = &mut Handling::<false> { event: &event, outcome };
-        let seat = &self.seats[seat];
-        for cpu in (0..self.nr_cpus()).filter(|cpu| seat.calls.has(Call::EnterIdle) && self.idle.contains(*cpu)) {
-            self.tell_cpu(handling, seat, Call::EnterIdle, cpu);
-        }
-        self.end(handling);
-    }
-
     /// Tells policies of tasks that are strangers to theirs, in at most `most` slots from `first` on; events may come
     /// meanwhile. Returns where to go on, or `None` when they have heard of all: every CPU looks for work then, as what runs
     /// was chosen by somebody else.
@@ -306,6 +305,10 @@ impl<P: Policy> Engine<P> {
         let event = Event::default();
         let handling = &mut Handling::<false> { event: &event, outcome };
         let end = first.saturating_add(most);
+        if first == 0 {
+            // Whoever is alone now is told of everything at once from here on.
+            self.tell_all_missed(handling);
+        }
         for view in self.tasks.between(first, end) {
             let Some(slot) = self.tasks.get(view.id) else { continue };
             if !self.seats[slot.choice()].is_taken() {
@@ -476,6 +479,7 @@ impl<P: Policy> Engine<P> {
     /// Notes at which place in the order each seat is.
     pub(crate) fn ranks(&mut self) {
         self.lone = self.order == [0];
+        self.note_listeners();
         self.rank_shares();
         // While there was only one, nobody counted.
         self.seats.iter().for_each(Seat::has_heard);

@@ -3,7 +3,7 @@
 
 use std::{
     any::Any,
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -35,6 +35,7 @@ struct Heard {
     /// Whether the task sleeps.
     known: HashMap<TaskId, bool>,
     queues: [VecDeque<RawToken>; CPUS as usize],
+    idle: HashSet<CpuId>,
     searches: u32,
     is_due: bool,
 }
@@ -58,7 +59,7 @@ impl Policy for Listener {
         if self.falls.load(Relaxed) {
             return Reply::fallen();
         }
-        let Heard { known, queues, searches, is_due } = &mut *self.heard.lock().unwrap();
+        let Heard { known, queues, idle, searches, is_due } = &mut *self.heard.lock().unwrap();
         let call = Call::from_number(message.call).unwrap();
         let complain = |what: &str| self.complaints.lock().unwrap().push(format!("{}: {what}", call.name()));
         let mut reply = Reply { cpu: message.arg as u32, ..Reply::default() };
@@ -98,6 +99,8 @@ impl Policy for Listener {
                 queues[message.token_cpu as usize].push_back(message.token());
             }
             Call::PntErr => complain("a token was not good"),
+            Call::EnterIdle if !idle.insert(message.cpu) => complain("it is idle already"),
+            Call::ExitIdle if !idle.remove(&message.cpu) => complain("it was not idle"),
             Call::MigrateTaskRq => {
                 for queue in queues.iter_mut() {
                     if let Some(at) = queue.iter().position(|token| token.task == message.task) {

@@ -101,28 +101,31 @@ impl Policy for ForeignPolicy {
         self
     }
 
-    /// With a guard, so that the engine goes on without a policy that panics.
-    #[inline]
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
-        let (mut reply, bytes, len) = (MaybeUninit::uninit(), payload.as_ptr(), payload.len());
-        // SAFETY: the instance comes from this table, and references are good for it. This CPU is kept: engines are only asked
-        // where it is.
-        let left = unsafe { ekiden_guarded_call(&mut reply, self.instance, message, bytes, len, self.table.deliver) };
-        if left != 0 {
-            return Reply::fallen();
-        }
-        // SAFETY: it has returned, so it has written its reply.
-        unsafe { reply.assume_init() }
+        *self.deliver_to::<false>(message, payload, &mut MaybeUninit::uninit())
     }
 
-    /// With the engine's guard only: what is left when the policy has panicked is the engine's to say.
+    /// With a guard, so that the engine goes on without a policy that panics; if there is no other, with the engine's guard only, as
+    /// what is left then is the engine's to say.
     #[inline]
-    fn deliver_alone(&self, message: &Message, payload: &[u8]) -> Reply {
-        let mut reply = MaybeUninit::uninit();
-        // SAFETY: as above. If it panics it does not come back here.
-        unsafe {
-            (self.table.deliver)(&mut reply, self.instance, message, payload.as_ptr(), payload.len());
-            reply.assume_init()
+    fn deliver_to<'a, const ALONE: bool>(
+        &self,
+        message: &Message,
+        payload: &[u8],
+        reply: &'a mut MaybeUninit<Reply>,
+    ) -> &'a mut Reply {
+        let (bytes, len) = (payload.as_ptr(), payload.len());
+        if ALONE {
+            // SAFETY: the instance comes from this table, and references are good for it. If it panics it does not come back here.
+            unsafe { (self.table.deliver)(reply, self.instance, message, bytes, len) };
+        } else {
+            // SAFETY: as above. This CPU is kept: engines are only asked where it is.
+            let left = unsafe { ekiden_guarded_call(reply, self.instance, message, bytes, len, self.table.deliver) };
+            if left != 0 {
+                return reply.write(Reply::fallen());
+            }
         }
+        // SAFETY: it has returned, so it has written its reply.
+        unsafe { reply.assume_init_mut() }
     }
 }

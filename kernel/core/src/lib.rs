@@ -224,6 +224,12 @@ pub extern "C" fn ekiden_rs_fell(seat: u64) -> i64 {
     0
 }
 
+/// Whether the policy of a task chooses CPUs itself.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_chooses_cpu(task: u64) -> bool {
+    engine().is_some_and(|engine| engine.chooses_cpu(TaskId::from_bits(task)))
+}
+
 /// The calls that any of the policies implements.
 #[unsafe(no_mangle)]
 pub extern "C" fn ekiden_rs_calls() -> u64 {

@@ -1,0 +1,108 @@
+//! Who knows that a CPU is idle. A policy that is alone is told at once. Of several, one that is not asked for work, since it has had
+//! nothing and heard nothing, is told when it next hears of something: until then it makes no decision.
+
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+
+use ekiden::abi::{Event, Outcome};
+use ekiden::{Call, CpuId, Policy};
+
+use crate::counters::Counters;
+use crate::engine::{Engine, Handling};
+use crate::seats::{SEATS, Seat};
+
+/// Policies, a bit each.
+pub(crate) type Seats = u8;
+
+/// Policies that know of a CPU that it is idle.
+#[derive(Debug, Default)]
+pub(crate) struct Told(AtomicU8);
+
+/// Whether there may be idle CPUs of which a policy has not been told.
+#[derive(Debug, Default)]
+pub(crate) struct Missed(AtomicBool);
+
+impl Missed {
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+}
+
+impl<P: Policy> Engine<P> {
+    /// A CPU has found nothing to run. `asked` are the policies that were asked.
+    pub(crate) fn found_nothing<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, cpu: CpuId, asked: Seats) {
+        Counters::count(&self.counters(cpu, &self.seats[self.default_seat()]).idles);
+        if !self.idle.note(cpu, true) {
+            return;
+        }
+        let mut listeners = self.listeners;
+        while listeners != 0 {
+            let seat = &self.seats[listeners.trailing_zeros() as usize % SEATS];
+            listeners &= listeners - 1;
+            if LONE || asked & bit(seat.index) != 0 {
+                self.tell_idle(&mut handling.rare(), seat, cpu);
+            } else if !seat.missed.any() {
+                seat.missed.0.store(true, Relaxed);
+            }
+        }
+    }
+
+    /// A CPU that has found nothing runs something again.
+    pub(crate) fn found_something(&self, handling: &mut Handling<'_>, cpu: CpuId) {
+        let told = &self.cpu(cpu).told.0;
+        if told.load(Relaxed) == 0 {
+            return;
+        }
+        let told = told.swap(0, Relaxed);
+        for seat in self.order.iter().map(|seat| &self.seats[*seat]) {
+            if told & bit(seat.index) != 0 && seat.calls.has(Call::ExitIdle) && seat.is_taken() {
+                self.tell_cpu(handling, seat, Call::ExitIdle, cpu);
+            }
+        }
+    }
+
+    fn tell_idle(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId) {
+        let told = self.cpu(cpu).told.0.fetch_or(bit(seat.index), Relaxed);
+        if told & bit(seat.index) == 0 && seat.is_taken() {
+            self.tell_cpu(handling, seat, Call::EnterIdle, cpu);
+        }
+    }
+
+    /// The policy is told of the idle CPUs of which it does not know.
+    #[cold]
+    pub(crate) fn tell_missed(&self, handling: &mut Handling<'_>, seat: &Seat<P>) {
+        if seat.missed.0.swap(false, Relaxed) {
+            (0..self.nr_cpus())
+                .filter(|cpu| self.idle.contains(*cpu))
+                .for_each(|cpu| self.tell_idle(handling, seat, cpu));
+        }
+    }
+
+    /// All policies are told what they have missed.
+    pub(crate) fn tell_all_missed(&self, handling: &mut Handling<'_>) {
+        self.order.iter().for_each(|seat| self.tell_missed(handling, &self.seats[*seat]));
+    }
+
+    /// The policy in a seat is new, and knows of no CPU that it is idle.
+    pub(crate) fn tell_of_idle_cpus(&self, seat: usize, outcome: &mut Outcome) {
+        let event = Event::default();
+        let handling = &mut Handling::<false> { event: &event, outcome };
+        self.cpus.iter().for_each(|cpu| _ = cpu.told.0.fetch_and(!bit(seat), Relaxed));
+        let seat = &self.seats[seat];
+        if seat.calls.has(Call::EnterIdle) {
+            seat.missed.0.store(true, Relaxed);
+            self.tell_missed(handling, seat);
+        }
+        self.end(handling);
+    }
+
+    /// Notes who wants to be told.
+    pub(crate) fn note_listeners(&mut self) {
+        let listens = |seat: &&usize| self.seats[**seat].calls.has(Call::EnterIdle);
+        self.listeners = self.order.iter().filter(listens).fold(0, |listeners, seat| listeners | bit(*seat));
+    }
+}
+
+fn bit(seat: usize) -> Seats {
+    1 << (seat % SEATS)
+}
