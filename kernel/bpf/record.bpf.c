@@ -2,7 +2,7 @@
 /*
  * Writes down what the kernel's scheduler does, whichever scheduler that is, in the records of crates/trace. It hangs on
  * tracepoints and changes nothing. The reader puts right what tracepoints tell twice or too early, see
- * crates/loader/src/record.rs.
+ * crates/trace/src/tidy.rs.
  */
 #include "kernel.h"
 

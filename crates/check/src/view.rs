@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use ekiden::CpuMask;
-use ekiden_trace::{Header, Record, What};
+use ekiden_trace::{Header, Host, Record, What};
 
 use crate::TaskName;
 
@@ -71,7 +71,7 @@ pub struct View {
     pub now_ns: u64,
     /// The CPUs, from 0.
     pub cpus: Vec<CpuView>,
-    /// Whether a policy is in charge, and has not been taken out.
+    /// Whether a scheduler is in charge that is to be judged: a policy that has not been taken out, or a kernel's own.
     pub in_charge: bool,
     tasks: HashMap<u32, TaskView>,
 }
@@ -82,7 +82,7 @@ impl View {
         Self {
             now_ns: 0,
             cpus: header.cpus.iter().map(|entry| cpu(entry.online)).collect(),
-            in_charge: header.policy.is_some(),
+            in_charge: header.policy.is_some() || header.host == Host::Kernel,
             tasks: HashMap::new(),
         }
     }

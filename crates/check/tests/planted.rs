@@ -2,7 +2,7 @@
 
 use ekiden::Topology;
 use ekiden_check::{Checker, Limits, Violation};
-use ekiden_trace::{Header, Record, What, names};
+use ekiden_trace::{Header, Host, Record, What, names};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -11,7 +11,11 @@ const SECOND: u64 = 1_000 * MS;
 type Line = (u64, u32, What, u32, u64);
 
 fn check_with(limits: &Limits, lines: &[Line]) -> Vec<Violation> {
-    let header = Header { policy: Some("planted".into()), ..Header::of(&Topology::flat(4)) };
+    check_of(&Header { policy: Some("planted".into()), ..Header::default() }, limits, lines)
+}
+
+fn check_of(of: &Header, limits: &Limits, lines: &[Line]) -> Vec<Violation> {
+    let header = Header { policy: of.policy.clone(), host: of.host, ..Header::of(&Topology::flat(4)) };
     let mut checker = Checker::new(&header, limits);
     for (ms, cpu, what, pid, value) in lines.iter().copied() {
         checker.record(&Record { time_ns: ms * MS, cpu, what, pid, value });
@@ -74,6 +78,15 @@ fn a_cpu_that_idles_while_another_has_two_is_found_with_cpus_tasks_and_times() {
     let text = violation.to_string();
     assert!(text.contains("CPUs 1-3 are idle while on CPUs 0"), "{text}");
     assert!(text.contains("one (PID 1)") || text.contains("two (PID 2)"), "{text}");
+}
+
+#[test]
+fn a_kernel_that_wastes_cpus_is_found_by_whichever_scheduler_it_does() {
+    let lines = [two_on_cpu_0(), turns(20, 1_500)].concat();
+    let of = |host| check_of(&Header { host, ..Header::default() }, &Limits::default(), &lines);
+    only(of(Host::Kernel), "work-conservation");
+    // A simulation without a policy has none that is to be judged.
+    assert!(of(Host::Simulator).is_empty());
 }
 
 #[test]

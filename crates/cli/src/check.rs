@@ -7,7 +7,12 @@ use clap::Args;
 use ekiden_check::{Checker, Limits, Violation};
 use serde::Serialize;
 
-use crate::{failure::Exit, live::Live, output::open_trace, trace::time_ns};
+use crate::{
+    failure::Exit,
+    live::Live,
+    output::open_trace,
+    trace::{self, time_ns},
+};
 
 /// How many violations are printed for people.
 const SHOWN: usize = 20;
@@ -90,6 +95,8 @@ impl Bounds {
 #[derive(Serialize)]
 struct Report<'a> {
     records: u64,
+    /// Records that are missing, at least: what is found there may not have been so.
+    lost: u64,
     limits: Limits,
     violations: &'a [Violation],
 }
@@ -100,14 +107,21 @@ impl Check {
         let path = trace.display();
         let reader = open_trace(trace)?;
         let mut checker = Checker::new(reader.header(), &self.bounds.limits());
-        let mut records = 0;
+        let (mut records, mut lost) = (0, 0_u64);
         for record in reader {
-            checker.record(&record.with_context(|| path.to_string())?);
+            let record = record.with_context(|| path.to_string())?;
+            checker.record(&record);
             records += 1;
+            lost = lost.saturating_add(trace::lost(&record));
+        }
+        if lost > 0 && !self.json {
+            eprintln!(
+                "ekiden: at least {lost} records were lost when it was recorded; what is missing was not checked"
+            );
         }
         let violations = checker.finish();
         if self.json {
-            let report = Report { records, limits: self.bounds.limits(), violations: &violations };
+            let report = Report { records, lost, limits: self.bounds.limits(), violations: &violations };
             println!("{}", serde_json::to_string_pretty(&report)?);
         } else {
             print!("{records} records: {}", describe(&violations));

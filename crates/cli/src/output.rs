@@ -1,5 +1,6 @@
 //! Files that appear when they are whole: until then they have another name, and an error leaves nothing. Traces with names
-//! that end in `.zst` are compressed, and those that are, by whatever name, are read as any other.
+//! that end in `.zst` are compressed, and those that are, by whatever name, are read as any other. So are recordings of
+//! trace-cmd and perf: whatever opens a trace opens them, as a trace that is made while it is read.
 
 use std::{
     fs::{self, File, Permissions},
@@ -10,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use ekiden_foreign::{Foreign, is_foreign};
 use ekiden_trace::Reader;
 use tempfile::TempPath;
 use zstd::{Decoder, Encoder};
@@ -104,21 +106,33 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     output.finish()
 }
 
-/// Opens a trace, compressed or not.
+/// Begins a file that is longer than what tells them apart.
+const BEGIN_LEN: usize = 16;
+
+/// Opens a trace, compressed or not, or a recording of trace-cmd or perf.
 pub(crate) fn open_trace(path: &Path) -> Result<Reader<Box<dyn Read>>> {
     let failed = || format!("cannot open the trace {}", path.display());
     let file = File::open(path).with_context(failed)?;
     // The reader reads much at a time by itself.
-    let mut file = BufReader::with_capacity(RECORDING_MAGIC.len(), file);
+    let mut file = BufReader::with_capacity(BEGIN_LEN, file);
     let begin = file.fill_buf().with_context(failed)?;
-    if begin == RECORDING_MAGIC {
+    if begin.starts_with(RECORDING_MAGIC) {
         bail!(
             "{} is a recording of a policy's calls and no trace: give it to ekiden replay, trace info, cat or export",
             path.display()
         );
     }
     let is_compressed = begin.starts_with(ZSTD_MAGIC);
-    let source: Box<dyn Read> =
-        if is_compressed { Box::new(Decoder::new(file).with_context(failed)?) } else { Box::new(file) };
+    let source: Box<dyn Read> = if is_foreign(begin) {
+        Box::new(Foreign::open(file.into_inner()).with_context(|| path.display().to_string())?)
+    } else if is_compressed {
+        let mut unpacked = BufReader::new(Decoder::new(file).with_context(failed)?);
+        if unpacked.fill_buf().is_ok_and(is_foreign) {
+            bail!("{} is a compressed recording of another program: unpack it first, with unzstd", path.display());
+        }
+        Box::new(unpacked)
+    } else {
+        Box::new(file)
+    };
     Reader::new(source).with_context(|| path.display().to_string())
 }

@@ -279,6 +279,40 @@ fn where_there_is_no_room_nothing_is_left_and_what_was_there_stays() {
 }
 
 #[test]
+fn whatever_opens_a_trace_opens_recordings_of_trace_cmd_and_perf() {
+    let traced = Traced(tempfile::tempdir().unwrap());
+    for name in ["small.dat", "small.data"] {
+        let seed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/foreign").join(name);
+        fs::copy(seed, traced.path().join(name)).unwrap();
+        let info: Value = serde_json::from_str(&traced.good(&["trace", "info", name, "--json"])).unwrap();
+        assert_eq!((&info["header"]["host"], &info["lost"]), (&"kernel".into(), &0.into()));
+        assert!(info["kinds"]["run"].as_u64() > Some(50), "{info}");
+        // As a trace it is the same.
+        traced.good(&["trace", "cut", name, "-o", "out"]);
+        let cut: Value = serde_json::from_str(&traced.good(&["trace", "info", "out", "--json"])).unwrap();
+        assert_eq!(cut["kinds"], info["kinds"]);
+        assert!(traced.good(&["check", name]).contains("every promise was kept"));
+        traced.good(&["view", name, "--report", "out.html"]);
+        traced.good(&["trace", "export", name, "out.pftrace"]);
+        let waits = traced.good(&["runqlat", "--trace", name, "--trace", "out", "--report", "waits.html", "--json"]);
+        let waits: Value = serde_json::from_str(&waits).unwrap();
+        assert!(waits[0]["count"].as_u64() > Some(0) && waits[0]["buckets"] == waits[1]["buckets"], "{waits}");
+        assert_eq!(fs::read_to_string(traced.path().join("waits.html")).unwrap().matches("<figure>").count(), 2);
+    }
+    let bytes = fs::read(traced.path().join("small.dat")).unwrap();
+    fs::write(traced.path().join("short.dat"), &bytes[..bytes.len() / 2]).unwrap();
+    fs::write(traced.path().join("packed"), zstd::encode_all(&bytes[..], 1).unwrap()).unwrap();
+    for (args, why) in [
+        (["check", "short.dat"], "damaged or cut off at byte"),
+        (["view", "short.dat"], "damaged or cut off at byte"),
+        (["check", "packed"], "unpack it first"),
+    ] {
+        let (code, error) = traced.bad(&args);
+        assert!(code == 1 && error.contains(why), "{args:?}: {code} {error}");
+    }
+}
+
+#[test]
 fn what_is_no_trace_or_not_in_it_is_refused_with_a_reason() {
     let traced = Traced::of("churn");
     let mut bytes = fs::read(traced.path().join("out")).unwrap();

@@ -4,8 +4,11 @@
 
 mod mutate;
 
+use std::io::{Cursor, Read};
+
 use ekiden::Topology;
 use ekiden_check::{Checker, Limits};
+use ekiden_foreign::Foreign;
 use ekiden_policies::Wfq;
 use ekiden_recording::{Entry, Header, Instance, Item, Record, RecordingReader, RecordingWriter};
 use ekiden_replay::Replay;
@@ -18,10 +21,11 @@ pub use mutate::Mutator;
 pub type Target = fn(&[u8]) -> bool;
 
 /// All targets, by the names of their seeds.
-pub const TARGETS: [(&str, Target); 6] = [
+pub const TARGETS: [(&str, Target); 7] = [
     ("rt_app", rt_app),
     ("load", load),
     ("trace", trace),
+    ("foreign", foreign),
     ("machine", machine),
     ("recording", recording),
     ("records", records),
@@ -84,6 +88,23 @@ pub fn trace(bytes: &[u8]) -> bool {
         }
     }
     true
+}
+
+/// Recordings of trace-cmd and perf: whatever one says, what is made of it is a trace in which no task runs twice.
+pub fn foreign(bytes: &[u8]) -> bool {
+    let mut recording = match Foreign::open(Cursor::new(bytes)) {
+        Ok(recording) => recording,
+        Err(error) => return refused(error),
+    };
+    let mut made = Vec::new();
+    let end = recording.read_to_end(&mut made);
+    let made = Trace::from_bytes(made).expect("what is made of a recording is a trace");
+    let header = made.header().expect("a trace has a header");
+    let mut checker = Checker::new(&header, &Limits::default());
+    made.records().for_each(|record| checker.record(&record));
+    let twice = checker.finish().into_iter().find(|violation| violation.check == "double-run");
+    assert!(twice.is_none(), "{twice:?}");
+    end.map_or_else(refused, |_| true)
 }
 
 /// Files of recordings: whatever is wrong with one, what comes before it is told. Good is one that tells anything.

@@ -20,7 +20,7 @@ const PIECES: [&[u8]; 12] = [
 ];
 
 /// Longest input that is made of another one.
-const LEN_MAX: usize = 16_384;
+const LEN_MAX: usize = 1 << 17;
 
 /// Makes inputs of seeds.
 pub struct Mutator {

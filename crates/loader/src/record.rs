@@ -12,7 +12,7 @@ use std::{
 };
 
 use ekiden_check::TaskSeen;
-use ekiden_trace::{Header, Host, RECORD_LEN, Record, Trace, What, masks, names};
+use ekiden_trace::{Header, Host, RECORD_LEN, Record, Tidy, Trace, What, masks, names};
 use libbpf_rs::{
     Link, OpenObject, RingBufferBuilder,
     skel::{OpenSkel, SkelBuilder},
@@ -261,81 +261,6 @@ fn affinity(task: &TaskSeen, nr_cpus: u32, new: Record) -> Vec<Record> {
     [count].into_iter().chain(pieces).collect()
 }
 
-/// Where a task is, as far as records tell.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// It exists; nothing else is known.
-    Somewhere,
-    Away,
-    Waiting,
-    Running,
-}
-
-/// Leaves out what is told twice or too early, such as the wake-up of a task that has not left its CPU, and puts in what
-/// was before the recording began. Records come in the order in which they got their places in the ring, which is that of
-/// what happened, whatever the clocks of two CPUs say; times follow suit.
-#[derive(Default)]
-struct Tidy {
-    places: HashMap<u32, Place>,
-    last_ns: u64,
-}
-
-impl Tidy {
-    fn pass(&mut self, record: Record, sink: &mut dyn FnMut(Record)) {
-        self.last_ns = self.last_ns.max(record.time_ns);
-        let record = Record { time_ns: self.last_ns, ..record };
-        if record.what == What::Exit {
-            // Its PID may be used again.
-            let place = self.places.remove(&record.pid).unwrap_or(Place::Somewhere);
-            put_in_run(place, record, sink);
-            return sink(record);
-        }
-        if !matches!(record.what, What::New | What::Wake | What::Enqueue | What::Run | What::Preempt | What::Block) {
-            if record.what != What::Migrate || u64::from(record.cpu) != record.value {
-                sink(record);
-            }
-            return;
-        }
-        let place = self.places.entry(record.pid).or_insert(Place::Somewhere);
-        let is_wanted = match record.what {
-            // Those that are present at the beginning may be anywhere.
-            What::New => true,
-            What::Wake => matches!(place, Place::Away | Place::Somewhere),
-            What::Enqueue => {
-                let comes = !matches!(place, Place::Running | Place::Waiting);
-                if comes {
-                    *place = Place::Waiting;
-                }
-                comes
-            }
-            What::Run => {
-                if *place != Place::Waiting {
-                    sink(Record { what: What::Enqueue, value: 0, ..record });
-                }
-                *place = Place::Running;
-                true
-            }
-            _ => {
-                put_in_run(*place, record, sink);
-                *place = Place::Away;
-                true
-            }
-        };
-        if is_wanted {
-            sink(record);
-        }
-    }
-}
-
-/// Has a task run that leaves its CPU, if that is not known of it.
-fn put_in_run(place: Place, record: Record, sink: &mut dyn FnMut(Record)) {
-    if place != Place::Running {
-        let waits = Record { what: What::Enqueue, value: 0, ..record };
-        sink(waits);
-        sink(Record { what: What::Run, ..waits });
-    }
-}
-
 /// The clock that BPF's times are of.
 fn now_ns() -> Result<u64> {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)
@@ -349,48 +274,6 @@ mod tests {
 
     fn record(time_ns: u64, what: What) -> Record {
         Record { time_ns, cpu: 0, what, pid: 7, value: 0 }
-    }
-
-    fn tidy(records: impl Iterator<Item = Record>) -> Vec<Record> {
-        let (mut tidy, mut tidied) = (Tidy::default(), Vec::new());
-        records.for_each(|record| tidy.pass(record, &mut |record| tidied.push(record)));
-        tidied
-    }
-
-    fn tidied(whats: &[What]) -> Vec<What> {
-        let records = whats.iter().zip(0..).map(|(what, time_ns)| record(time_ns, *what));
-        tidy(records).iter().map(|record| record.what).collect()
-    }
-
-    #[test]
-    fn a_wake_up_of_a_task_that_has_not_left_its_cpu_is_left_out() {
-        use What::{Block, Enqueue, New, Run, Wake};
-        assert_eq!(tidied(&[New, Enqueue, Run, Wake, Enqueue, Block]), [New, Enqueue, Run, Block]);
-        // It comes while the task is on its way out; the task waits from when it is out.
-        assert_eq!(tidied(&[New, Enqueue, Run, Wake, Block, Enqueue, Run]), [New, Enqueue, Run, Block, Enqueue, Run]);
-    }
-
-    #[test]
-    fn what_a_task_did_before_the_recording_is_put_in() {
-        use What::{Block, Enqueue, Preempt, Run};
-        assert_eq!(tidied(&[Run, Block]), [Enqueue, Run, Block]);
-        assert_eq!(tidied(&[Preempt, Enqueue, Run]), [Enqueue, Run, Preempt, Enqueue, Run]);
-    }
-
-    #[test]
-    fn a_move_to_where_a_task_is_already_is_none() {
-        let moves = [record(0, What::Migrate), Record { cpu: 1, ..record(1, What::Migrate) }];
-        assert_eq!(tidy(moves.into_iter()), [Record { cpu: 1, ..record(1, What::Migrate) }]);
-    }
-
-    #[test]
-    fn times_do_not_go_back_and_a_dead_task_is_forgotten() {
-        let records = [record(5, What::Enqueue), record(3, What::Run), record(9, What::Exit)];
-        let times: Vec<u64> = tidy(records.into_iter()).iter().map(|record| record.time_ns).collect();
-        assert_eq!(times, [5, 5, 9]);
-        let mut tidy = Tidy::default();
-        records.into_iter().for_each(|record| tidy.pass(record, &mut |_| {}));
-        assert!(tidy.places.is_empty());
     }
 
     #[test]

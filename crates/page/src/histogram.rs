@@ -18,6 +18,12 @@ pub struct Histogram {
 }
 
 impl Histogram {
+    /// What was counted elsewhere, in the same buckets: one each for 0 to 3 nanoseconds, then four a doubling.
+    pub fn from_counts(counts: Vec<u64>, sum_ns: u128, max_ns: u64) -> Self {
+        let count = counts.iter().sum();
+        Self { counts, count, sum_ns, max_ns }
+    }
+
     /// Counts one.
     pub fn add(&mut self, ns: u64) {
         let bucket = bucket(ns);
@@ -39,6 +45,35 @@ impl Histogram {
         self.count += other.count;
         self.sum_ns += other.sum_ns;
         self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    /// The mean, in nanoseconds; zero of none.
+    pub fn mean_ns(&self) -> u64 {
+        self.sum_ns.checked_div(self.count.into()).unwrap_or_default() as u64
+    }
+
+    /// What this part of all is not longer than, in nanoseconds, rounded up to where its bucket ends: by a quarter at most.
+    pub fn percentile_ns(&self, part: f64) -> u64 {
+        let rank = (self.count as f64 * part).ceil() as u64;
+        let mut before = 0;
+        let bucket = self.counts.iter().position(|count| {
+            before += count;
+            before >= rank
+        });
+        bucket.filter(|_| self.count > 0).map_or(0, |bucket| begin(bucket + 1).min(self.max_ns))
+    }
+
+    /// The same in buckets of a doubling each, as in papers/003: where each begins, where the next does, and its count.
+    pub fn doublings(&self) -> Vec<(u64, u64, u64)> {
+        let mut doublings: Vec<(u64, u64, u64)> = Vec::new();
+        for (from_ns, _, count) in self.buckets() {
+            let from_ns = if from_ns == 0 { 0 } else { 1 << from_ns.ilog2() };
+            match doublings.last_mut().filter(|last| last.0 == from_ns) {
+                Some(last) => last.2 += count,
+                None => doublings.push((from_ns, (from_ns * 2).max(1), count)),
+            }
+        }
+        doublings
     }
 
     /// The buckets that are not empty: where each begins, in nanoseconds, where the next does, and its count.
@@ -97,6 +132,19 @@ mod tests {
             assert!(count == 1 && from <= ns && (ns < to || to == u64::MAX), "{ns} in {from} to {to}");
             assert!(ns < 8 || to == u64::MAX || (to - from) * 4 <= from, "{ns} in {from} to {to}");
         }
+    }
+
+    #[test]
+    fn percentiles_are_the_ends_of_their_buckets_and_not_beyond_the_longest() {
+        // 98 waits of 8 to 9 ns, one of 1024 to 1279, one of 1100 at the longest.
+        let mut counts = vec![0; 256];
+        (counts[8], counts[36]) = (98, 2);
+        let histogram = Histogram::from_counts(counts, 2_980, 1_100);
+        assert_eq!((histogram.count, histogram.mean_ns()), (100, 29));
+        assert_eq!([0.5, 0.9, 0.99].map(|part| histogram.percentile_ns(part)), [10, 10, 1_100]);
+        assert_eq!(histogram.doublings(), [(8, 16, 98), (1_024, 2_048, 2)]);
+        let none = Histogram::default();
+        assert_eq!((none.mean_ns(), none.percentile_ns(0.99), none.doublings()), (0, 0, vec![]));
     }
 
     #[test]

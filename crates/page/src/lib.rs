@@ -6,6 +6,7 @@
 //! and [`Server`] answers for those of a trace of any length.
 #![forbid(unsafe_code)]
 
+mod compare;
 mod histogram;
 mod model;
 pub mod perfetto;
@@ -14,6 +15,7 @@ mod serve;
 mod summary;
 pub mod tile;
 
+pub use compare::{Compared, compare};
 pub use histogram::Histogram;
 pub use model::{Builder, Change, Counters, Decision, Lane, Model, NO_TASK, Run, Task, Waits};
 pub use report::{REPORT_BYTES_MAX, report};

@@ -97,6 +97,8 @@ pub struct Counters {
     pub kicks: u64,
     /// The host could not run what the policy picked.
     pub refusals: u64,
+    /// Records that were lost.
+    pub lost: u64,
     /// CPU time of all tasks, in nanoseconds.
     pub busy_ns: u64,
     /// Calls into the policy, if the trace tells of them.
@@ -247,6 +249,8 @@ impl Builder {
             What::Migrate => self.model.counters.migrations += 1,
             What::Kick => self.model.counters.kicks += 1,
             What::Refuse => self.model.counters.refusals += 1,
+            // Some were, even if nobody counted them.
+            What::Lost => self.model.counters.lost = self.model.counters.lost.saturating_add(value.max(1)),
             What::Nice => {
                 let task = self.task(pid);
                 self.states[task as usize].weight = weight_of_nice((value as i64).clamp(-20, 19) as i32);

@@ -117,6 +117,9 @@ fn counters<'a>(model: &Model, notes: &'a Notes) -> Vec<(&'a str, String)> {
     ];
     let mut all: Vec<_> = own.into_iter().map(|(name, count)| (name, count.to_string())).collect();
     all.push(("CPUs busy", format!("{busy:.1} %")));
+    if counted.lost > 0 {
+        all.push(("records lost, at least", counted.lost.to_string()));
+    }
     if counted.calls > 0 {
         let mean_ns = counted.calls_ns / u128::from(counted.calls);
         all.push(("calls into the policy", counted.calls.to_string()));

@@ -30,6 +30,7 @@ mod memory;
 mod read;
 mod record;
 mod state;
+mod tidy;
 
 pub use cut::{Cut, CutError, OTHERS};
 pub use figures::Figures;
@@ -37,6 +38,7 @@ pub use header::{Header, HeaderCpu, Host};
 pub use memory::Trace;
 pub use read::{Reader, TraceError};
 pub use record::{RECORD_LEN, Record, What, masks, names};
+pub use tidy::Tidy;
 
 /// Version of the format.
 pub const TRACE_VERSION: u32 = 2;

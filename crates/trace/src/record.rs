@@ -119,6 +119,8 @@ what! {
     /// A policy is replaced by another version of itself: value 1 when the old one is asked no more, 0 when the new one is
     /// asked.
     Upgrade = 36,
+    /// Records of this CPU, of about this time, were lost; the value is how many, or 0 if nobody counted them.
+    Lost = 37,
 }
 
 /// One thing that happened.
@@ -180,6 +182,7 @@ impl fmt::Display for Record {
             What::Run | What::Keep => write!(f, " for {} us", self.value / 1_000),
             What::New => write!(f, " parent {}", self.value),
             What::Call => write!(f, " took {} ns", self.value),
+            What::Lost => write!(f, " {} records", self.value),
             What::Group | What::Limit | What::Lock | What::Unlock | What::Upgrade => write!(f, " {}", self.value),
             What::Allowed | What::Considered => write!(f, " {:016x}", self.value),
             What::Name => {

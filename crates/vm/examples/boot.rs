@@ -1,10 +1,11 @@
-//! Boots a stock kernel and runs one command in it: `boot [--release R] [--share DIR] [--cpus N] [--cmdline WORDS] [--icount] [--shift N] COMMAND…`.
+//! Boots a stock kernel and runs one command in it: `boot [--release R] [--share DIR] [--cpus N] [--cmdline WORDS] [--icount] [--shift N] [--timeout SECONDS] COMMAND…`.
 use ekiden_vm::{Cache, GuestCommand, Mode, Stream, Vm, VmSpec, fetch, fetch_newest_passing};
 use std::io::Write;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut spec = VmSpec::default();
     let mut release = None;
+    let mut timeout = std::time::Duration::from_secs(60);
     let mut command: Vec<String> = std::env::args().skip(1).collect();
     while command.first().is_some_and(|word| word.starts_with("--")) {
         match command.remove(0).as_str() {
@@ -13,6 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "--cpus" => spec.cpus = command.remove(0).parse()?,
             "--cmdline" => spec.cmdline = command.remove(0),
             "--shift" => spec.icount_shift = command.remove(0).parse()?,
+            "--timeout" => timeout = std::time::Duration::from_secs(command.remove(0).parse()?),
             "--icount" => spec.mode = Mode::Icount,
             other => return Err(format!("unknown option {other}").into()),
         }
@@ -29,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for problem in vm.problems().iter().chain(&vm.console().findings()) {
         eprintln!("problem: {problem}");
     }
-    let status = vm.spawn(&GuestCommand::new(command))?.stream(&mut |stream, bytes| {
+    let status = vm.spawn(&GuestCommand::new(command).timeout(timeout))?.stream(&mut |stream, bytes| {
         // A closed terminal is no reason to stop.
         let _ = match stream {
             Stream::Stdout => std::io::stdout().write_all(bytes),

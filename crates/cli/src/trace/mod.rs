@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use ekiden_trace::{Cut, Header, What};
+use ekiden_trace::{Cut, Header, Record, What};
 use serde::Serialize;
 
 pub(crate) use self::filter::time_ns;
@@ -27,7 +27,8 @@ use crate::{
 
 #[derive(Args)]
 #[command(after_help = "\
-Those that read a trace take little memory, whatever its length. `info`, `cat` and `export` (as .jsonl or .csv) also read
+Those that read a trace take little memory, whatever its length. They also read files of trace-cmd (trace.dat) and perf
+(perf.data), if sched_switch is in them. `info`, `cat` and `export` (as .jsonl or .csv) also read
 recordings of a policy's calls, which `ekiden record` makes.
 Examples:
   ekiden sim churn -p wfq --trace out                makes a trace; out.zst is a compressed one
@@ -35,6 +36,7 @@ Examples:
   ekiden trace info out                              what it is of, how long, how many records of which kind
   ekiden trace cat out --pid 1000                    what happened to one task
   ekiden trace cut out -o piece --from 1ms --until 2.5ms
+  ekiden trace cut trace.dat -o out                  makes a trace of a recording of trace-cmd
   ekiden trace export out out.pftrace                for https://ui.perfetto.dev; also .jsonl, .csv, .parquet
 See also: ekiden view --help, ekiden check --help")]
 pub(crate) struct TraceCommand {
@@ -114,6 +116,8 @@ struct Info {
     from_ns: u64,
     until_ns: u64,
     kinds: BTreeMap<&'static str, u64>,
+    /// Records that are missing, at least.
+    lost: u64,
 }
 
 impl TraceCommand {
@@ -140,7 +144,8 @@ fn info(path: &Path, json: bool) -> Result<()> {
     }
     let reader = open_trace(path)?;
     let header = reader.header().clone();
-    let mut info = Info { header, records: 0, tasks: 0, from_ns: u64::MAX, until_ns: 0, kinds: BTreeMap::new() };
+    let mut info =
+        Info { header, records: 0, tasks: 0, from_ns: u64::MAX, until_ns: 0, kinds: BTreeMap::new(), lost: 0 };
     let mut kinds: BTreeMap<What, u64> = BTreeMap::new();
     // A bit for each PID.
     let mut tasks: BTreeMap<u32, u64> = BTreeMap::new();
@@ -150,6 +155,7 @@ fn info(path: &Path, json: bool) -> Result<()> {
         info.from_ns = info.from_ns.min(record.time_ns);
         info.until_ns = info.until_ns.max(record.time_ns);
         *kinds.entry(record.what).or_default() += 1;
+        info.lost = info.lost.saturating_add(lost(&record));
         if let Some(pid) = record.task() {
             *tasks.entry(pid / 64).or_default() |= 1 << (pid % 64);
         }
@@ -172,8 +178,16 @@ fn info(path: &Path, json: bool) -> Result<()> {
     for (what, count) in &info.kinds {
         println!("{count:>12} {what}");
     }
+    if info.lost > 0 {
+        println!("at least {} records were lost: the trace has holes, where it says `lost`", info.lost);
+    }
     println!("next: ekiden check {}", path.display());
     Ok(())
+}
+
+/// How many records are missing where it says so: at least one, if nobody counted them.
+pub(crate) fn lost(record: &Record) -> u64 {
+    if record.what == What::Lost { record.value.max(1) } else { 0 }
 }
 
 fn cat(path: &Path, filter: &Filter) -> Result<()> {

@@ -1,22 +1,25 @@
 //! `ekiden runqlat`: how long tasks wait for a CPU, as histograms and percentiles, as in papers/003.
 
+mod recorded;
+
 use std::{
     ffi::OsString,
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ekiden_loader::{RunqLat, Waits, Whom, scheduler};
+use ekiden_loader::{RunqLat, Whom, scheduler};
+use ekiden_page::{Compared, Histogram, compare};
 use serde::Serialize;
 
 use crate::{
     bench::contest::{Contestant, PolicyArgs},
     child::{self, Events},
     failure::{Exit, Failure},
-    modules, policies,
+    modules, output, policies,
     progress::Progress,
     trace::time_ns,
 };
@@ -37,6 +40,8 @@ Examples:
   sudo ekiden runqlat -p 1234 --json             a thread, or all of a process
   sudo ekiden runqlat --compare default,wfq -- ekiden-load messaging
                                                  under one scheduler after another, side by side
+  sudo ekiden runqlat --report waits.html        the same as a page with pictures
+  ekiden runqlat --trace out --trace trace.dat   what was recorded: traces, and files of trace-cmd and perf
 It ends early when the process that -p names is gone.")]
 pub(crate) struct Runqlat {
     /// Only this thread, or all threads of this process
@@ -53,6 +58,12 @@ pub(crate) struct Runqlat {
     compare: Vec<String>,
     #[command(flatten)]
     source: PolicyArgs,
+    /// Count in this trace instead of on this machine; may be given again, to compare them
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["time", "compare", "command"])]
+    trace: Vec<PathBuf>,
+    /// Write a page with the histograms side by side
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -81,28 +92,61 @@ struct Counted {
 
 impl Runqlat {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        let all = if self.trace.is_empty() { self.count_here()? } else { self.count_recorded()? };
+        let counted: Vec<Counted> =
+            all.iter().map(|(compared, stayed)| Counted::of(compared.name.clone(), *stayed, &compared.waits)).collect();
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&counted)?);
+        } else {
+            print!("{}", text(&counted));
+        }
+        if let Some(path) = &self.report {
+            let compared: Vec<Compared> = all.into_iter().map(|(compared, _)| compared).collect();
+            output::write(path, compare(&self.heading(), &compared).as_bytes())?;
+            eprintln!("next: open {} in a browser", path.display());
+        }
+        Ok(if counted.iter().all(|counted| counted.stayed) { ExitCode::SUCCESS } else { Exit::ThrownOut.into() })
+    }
+
+    /// Under which schedulers how long was waited, and whether they were in charge to the end.
+    fn count_here(&self) -> Result<Vec<(Compared, bool)>> {
         if let Some(pid) = self.pid.filter(|pid| !exists(*pid)) {
             return Err(Failure::new(Exit::Usage, format!("there is no process or thread {pid}; see `ps -eL`")).into());
         }
         let events = Events::listen()?;
-        let mut all = Vec::new();
         if self.compare.is_empty() {
-            all.push(Counted::of(scheduler(), true, &self.count(&events)?));
-        } else {
-            for (contestant, modules) in self.contestants()? {
-                if !self.json {
-                    eprintln!("counting under {}", contestant.name());
-                }
-                let (waits, stayed) = contestant.run(&modules, || self.count(&events))?;
-                all.push(Counted::of(contestant.name().to_owned(), stayed, &waits.unwrap_or_default()));
+            let waits = self.count(&events)?;
+            return Ok(vec![(Compared { name: scheduler(), note: None, waits }, true)]);
+        }
+        let mut all = Vec::new();
+        for (contestant, modules) in self.contestants()? {
+            if !self.json {
+                eprintln!("counting under {}", contestant.name());
             }
+            let (waits, stayed) = contestant.run(&modules, || self.count(&events))?;
+            let note = (!stayed).then(|| "was thrown out".to_owned());
+            all.push((Compared { name: contestant.name().to_owned(), note, waits: waits.unwrap_or_default() }, stayed));
         }
-        if self.json {
-            println!("{}", serde_json::to_string_pretty(&all)?);
-        } else {
-            print!("{}", text(&all));
-        }
-        Ok(if all.iter().all(|counted| counted.stayed) { ExitCode::SUCCESS } else { Exit::ThrownOut.into() })
+        Ok(all)
+    }
+
+    fn count_recorded(&self) -> Result<Vec<(Compared, bool)>> {
+        let whom = Whom { pid: self.pid, name: self.comm.clone() };
+        let count =
+            |path: &PathBuf| recorded::count(path, &whom, self.trace.len() > 1).map(|compared| (compared, true));
+        self.trace.iter().map(count).collect()
+    }
+
+    /// What stands above the page.
+    fn heading(&self) -> String {
+        let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
+        let whom = match (&self.comm, self.pid) {
+            (Some(name), _) => format!("tasks called {name} wait"),
+            (None, Some(pid)) => format!("PID {pid} waits"),
+            (None, None) => "tasks wait".into(),
+        };
+        let meanwhile = if words.is_empty() { String::new() } else { format!(", while {} runs", words.join(" ")) };
+        format!("How long {whom} for a CPU{meanwhile}")
     }
 
     /// Whom to compare, each with the directory of its modules.
@@ -120,7 +164,7 @@ impl Runqlat {
         self.compare.iter().map(contestant).collect()
     }
 
-    fn count(&self, events: &Events) -> Result<Waits> {
+    fn count(&self, events: &Events) -> Result<Histogram> {
         let counting = RunqLat::start(&Whom { pid: self.pid, name: self.comm.clone() })?;
         let default_ns = if self.command.is_empty() { 10_000_000_000 } else { u64::MAX };
         let time = Duration::from_nanos(self.time.unwrap_or(default_ns));
@@ -132,7 +176,8 @@ impl Runqlat {
             }
             gone || start.elapsed() >= time
         })?;
-        counting.waits().context("cannot read the counts")
+        let waits = counting.waits().context("cannot read the counts")?;
+        Ok(Histogram::from_counts(waits.buckets, waits.sum_ns.into(), waits.max_ns))
     }
 }
 
@@ -142,45 +187,20 @@ fn exists(pid: u32) -> bool {
 }
 
 impl Counted {
-    fn of(scheduler: String, stayed: bool, waits: &Waits) -> Self {
-        let count: u64 = waits.buckets.iter().sum();
-        let percentile = |part: f64| {
-            let rank = (count as f64 * part).ceil() as u64;
-            let mut before = 0;
-            let bucket = waits.buckets.iter().position(|bucket| {
-                before += bucket;
-                before >= rank
-            });
-            bucket.filter(|_| count > 0).map_or(0, |bucket| begin_ns(bucket + 1).min(waits.max_ns))
-        };
-        let mut buckets: Vec<(u64, u64, u64)> = Vec::new();
-        for (bucket, in_it) in waits.buckets.iter().enumerate().filter(|(_, in_it)| **in_it > 0) {
-            let from_ns = begin_ns(bucket);
-            let from_ns = if from_ns == 0 { 0 } else { 1 << from_ns.ilog2() };
-            match buckets.last_mut().filter(|last| last.0 == from_ns) {
-                Some(last) => last.2 += in_it,
-                None => buckets.push((from_ns, (from_ns * 2).max(1), *in_it)),
-            }
-        }
+    fn of(scheduler: String, stayed: bool, waits: &Histogram) -> Self {
         Self {
             scheduler,
             stayed,
-            count,
-            mean_ns: waits.sum_ns.checked_div(count).unwrap_or_default(),
-            p50_ns: percentile(0.5),
-            p90_ns: percentile(0.9),
-            p99_ns: percentile(0.99),
-            p99_9_ns: percentile(0.999),
+            count: waits.count,
+            mean_ns: waits.mean_ns(),
+            p50_ns: waits.percentile_ns(0.5),
+            p90_ns: waits.percentile_ns(0.9),
+            p99_ns: waits.percentile_ns(0.99),
+            p99_9_ns: waits.percentile_ns(0.999),
             max_ns: waits.max_ns,
-            buckets,
+            buckets: waits.doublings(),
         }
     }
-}
-
-/// Where a bucket begins, of four a doubling.
-fn begin_ns(bucket: usize) -> u64 {
-    let bucket = bucket as u64;
-    if bucket < 4 { bucket } else { (4 + bucket % 4).checked_shl((bucket / 4 - 1) as u32).unwrap_or(u64::MAX) }
 }
 
 fn text(all: &[Counted]) -> String {
@@ -212,26 +232,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_the_ends_of_their_buckets_and_not_beyond_the_longest() {
-        // 98 waits of 8 to 9 ns, one of 1024 to 1279, one of 1100 at the longest.
-        let mut buckets = vec![0; 256];
-        (buckets[8], buckets[36]) = (98, 2);
-        let counted = Counted::of("x".into(), true, &Waits { buckets, max_ns: 1_100, sum_ns: 2_980 });
-        assert_eq!((counted.count, counted.mean_ns), (100, 29));
-        assert_eq!((counted.p50_ns, counted.p90_ns, counted.p99_ns), (10, 10, 1_100));
-        assert_eq!(counted.buckets, [(8, 16, 98), (1_024, 2_048, 2)]);
-    }
-
-    #[test]
     fn nothing_counted_is_nothing_shown() {
-        let counted = Counted::of("x".into(), true, &Waits::default());
+        let counted = Counted::of("x".into(), true, &Histogram::default());
         assert_eq!((counted.count, counted.p99_ns, counted.max_ns), (0, 0, 0));
         assert!(text(&[counted]).contains("x "));
-    }
-
-    #[test]
-    fn buckets_begin_where_the_kernels_program_counts_them() {
-        assert_eq!((0..10).map(begin_ns).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 10]);
-        assert_eq!(begin_ns(36), 1_024);
     }
 }
