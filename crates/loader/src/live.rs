@@ -7,14 +7,14 @@
 use std::{fmt, time::Duration};
 
 use ekiden::CpuMask;
-use ekiden_check::{Checker, Limits, TaskName, Waste, Whereabouts};
+use ekiden_check::{Checker, CpuSeen, Limits, TaskName, Waste, Whereabouts};
 use ekiden_trace::{Header, Trace, What};
 use serde::Serialize;
 
 use crate::{Recorder, Result, sysfs};
 
-/// Memory for what happens while a suspicion is watched.
-const RING_BYTES: u32 = 32 << 20;
+/// Memory of each CPU for what happens while a suspicion is watched: a million records a second.
+const RING_BYTES: u32 = 4 << 20;
 
 /// Evidence beyond the time that makes it one, as in papers/002.
 const EVIDENCE: Duration = Duration::from_millis(20);
@@ -119,18 +119,26 @@ impl LiveChecker {
         self.watch(&before, pause)
     }
 
-    /// What is wasted, if a CPU is idle after a tenth of M still, and another crowded: most suspicions are over by then.
+    /// What is wasted, if a CPU is idle after a tenth of M still, and another crowded: most suspicions are over by then, and
+    /// cost nothing but looks at CPUs.
     fn worth_watching(&mut self, pause: Pause<'_>) -> Result<Option<Waste>> {
-        let before = self.recorder.look().snapshot(false)?;
-        let Some(waste) = before.waste() else { return Ok(None) };
+        let look = self.recorder.look();
+        let before = look.cpus()?;
         if !pause(self.persists / 10) {
             return Ok(None);
         }
-        let now = self.recorder.look().cpus()?;
-        let is_still_idle = |cpu: u32| now.get(cpu as usize).is_some_and(|cpu| cpu.is_idle);
-        let is_still_crowded = |cpu: u32| now.get(cpu as usize).is_some_and(|cpu| cpu.nr_running > 1);
-        let is_worth_it = waste.idle.iter().any(is_still_idle) && waste.busy.iter().any(is_still_crowded);
-        Ok(is_worth_it.then_some(waste))
+        let now = look.cpus()?;
+        let both = |is: fn(&CpuSeen) -> bool| -> CpuMask {
+            before.iter().zip(&now).filter(|(then, now)| is(then) && is(now)).map(|(_, now)| now.cpu).collect()
+        };
+        let (idle, crowded) = (both(|cpu| cpu.is_idle), both(|cpu| cpu.nr_running > 1));
+        if idle.count() == 0 || crowded.count() == 0 {
+            return Ok(None);
+        }
+        let waste = look.snapshot(false)?.waste();
+        Ok(waste.filter(|waste| {
+            waste.idle.iter().any(|cpu| idle.contains(cpu)) && waste.busy.iter().any(|cpu| crowded.contains(cpu))
+        }))
     }
 
     fn watch(&mut self, before: &Waste, pause: Pause<'_>) -> Result<Option<Evidence>> {
@@ -142,7 +150,7 @@ impl LiveChecker {
         recorder.begin(&mut keep)?;
         // To attach programs keeps kernel threads busy for a moment, just where a CPU was idle.
         let mut is_whole = pause(*persists / 10);
-        let from_ns = recorder.elapsed_ns()?;
+        let from_ns = recorder.elapsed_ns();
         // In one piece: whoever gets up meanwhile is in the way of what it looks for.
         is_whole &= pause(*persists + EVIDENCE);
         let mut after = recorder.look().snapshot(false)?.waste();
@@ -153,7 +161,7 @@ impl LiveChecker {
                 after = recorder.look().snapshot(false)?.waste();
             }
         }
-        let lost = recorder.end(&mut keep)?;
+        let lost = recorder.end(&mut keep);
         let limits = Limits { every_ns: STEP_NS, persists_ns: persists.as_nanos() as u64, ..Limits::default() };
         let finding = after
             .filter(|_| is_whole)

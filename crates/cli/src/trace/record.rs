@@ -17,8 +17,8 @@ use crate::{
     output::Output,
 };
 
-/// Memory for what happens until it is written: enough for half a second of two million records.
-const RING_BYTES: u32 = 64 << 20;
+/// Memory of each CPU for what happens until it is written: enough for a tenth of a second of a million switches.
+const RING_BYTES: u32 = 4 << 20;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -50,13 +50,11 @@ impl RecordTrace {
         if self.command.is_empty() {
             eprintln!("recording {}; Ctrl-C ends it", scheduler());
         }
-        let mut trouble = None;
         let code = child::until(&events, &self.command, &mut || {
-            trouble = recorder.take(&mut |record| file.put(record)).err();
-            trouble.is_some() || file.error.is_some()
+            recorder.take(&mut |record| file.put(record));
+            file.error.is_some()
         })?;
-        let lost = recorder.end(&mut |record| file.put(record))?;
-        trouble.map_or(Ok(()), Err)?;
+        let lost = recorder.end(&mut |record| file.put(record));
         file.finish().with_context(|| format!("cannot write {}", self.trace.display()))?;
         output.finish()?;
         if lost > 0 {
