@@ -6,6 +6,7 @@
 #include <linux/fs.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
+#include <linux/tracepoint-defs.h>
 #include "ekiden.h"
 #include "ekiden_control.h"
 
@@ -32,6 +33,9 @@ s64 ekiden_rs_introduce(u64 first, struct ekiden_outcome *outcome);
 u64 ekiden_rs_task_count(void);
 s64 ekiden_rs_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
 s64 ekiden_rs_status(char *buffer, size_t len, u64 seat);
+/* As in Totals of crates/engine/src/counters.rs, in this order; false if there is no such policy or CPU. */
+#define EKIDEN_COUNTERS 5
+bool ekiden_rs_counters(u64 seat, u32 cpu, u64 counters[EKIDEN_COUNTERS]);
 void ekiden_rs_forget(void);
 void ekiden_rs_silence(void);
 const void *ekiden_rs_host_task(u64 task);
@@ -162,6 +166,14 @@ struct seat *seat_of(u32 number);
 bool is_alive(const struct seat *seat);
 u32 default_seat(void);
 u32 next_instance(void);
+
+/* ---- trace.c ---- */
+
+DECLARE_TRACEPOINT(ekiden_event);
+/* Only if that is enabled. */
+void ekiden_do_trace(const struct ekiden_event *event, const struct ekiden_outcome *outcome);
+/* For tracepoints: something becomes of the policy in a seat, perhaps for a reason. */
+void say_of(const char *what, const struct seat *seat, const struct text *text);
 
 /* ---- upgrade.c ---- */
 

@@ -4,9 +4,11 @@
 mod groups;
 mod load;
 mod recordings;
+mod seen;
 mod several;
 mod storm;
 mod stuck;
+mod terms;
 mod trials;
 mod upgrades;
 mod watches;
@@ -131,6 +133,18 @@ enum Trial {
     },
     /// Policies share CPUs out, by weights and by sets.
     Shares {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
+    /// Parameters are set for a task.
+    Terms {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
+    /// Scripts and tracers see what goes on.
+    Seen {
         /// Where the modules are.
         #[arg(long)]
         modules: PathBuf,
@@ -291,6 +305,8 @@ fn main() -> anyhow::Result<()> {
         Trial::Falls { modules } => upgrades::falls(&modules),
         Trial::Several { modules } => several::several(&modules),
         Trial::Shares { modules } => several::shares(&modules),
+        Trial::Terms { modules } => terms::terms(&modules),
+        Trial::Seen { modules } => seen::seen(&modules),
         Trial::Alone { modules, rounds } => several::alone(&modules, rounds),
         Trial::Attached { modules } => trials::attached(&modules),
         Trial::Hold { modules, policy, command } => trials::hold(&modules, &policy, &command),

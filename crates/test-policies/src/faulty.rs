@@ -103,6 +103,8 @@ impl Scheduler for Faulty {
         Param { name: "after", help: "which occurrence of the call goes wrong", default: 1, min: 1, max: 1_000_000 },
     ];
 
+    const TASK_PARAMS: &'static [Param] = &[Param { name: "rank", help: "any number", default: 0, min: 0, max: 9 }];
+
     type Hint = u64;
 
     type State = Self;
@@ -230,6 +232,10 @@ impl Scheduler for Faulty {
 
     fn unregister_queue(&self, _: &Cx, _: QueueId) {
         self.trips(Call::UnregisterQueue);
+    }
+
+    fn task_params(&self, _: &Cx, _: &Task, _: &TaskParams) {
+        self.trips(Call::TaskParams);
     }
 
     /// Takes even numbers.
