@@ -93,6 +93,10 @@ struct thread_info {
 	u32 cpu;
 };
 
+struct sched_domain {
+	unsigned long span[1];
+};
+
 struct sched_info {
 	u64 run_delay;
 	u64 last_queued;

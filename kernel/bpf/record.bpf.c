@@ -23,10 +23,12 @@ enum what {
 	WAKE = 2,
 	ENQUEUE = 3,
 	MIGRATE = 11,
+	KICK = 13,
 	NICE = 15,
 	AFFINITY = 16,
 	NAME = 27,
 	ALLOWED = 28,
+	CONSIDERED = 29,
 	/* A wake-up and the task's waiting for the same CPU that follows. */
 	WAKE_ENQUEUE = 256,
 	/* The task runs next; the value is the PID of the one before, and in its upper half the slice, in nanoseconds. The
@@ -92,10 +94,9 @@ static __always_inline struct ring *this_ring(void)
 }
 
 /* An interrupt may write into the same ring at any point: it gets a place of its own behind this one. */
-static __always_inline void note(enum what what, u32 cpu, u32 pid, u64 value)
+static __always_inline void note_at(u64 time_ns, enum what what, u32 cpu, u32 pid, u64 value)
 {
 	struct ring *ring = this_ring();
-	u64 time_ns = bpf_ktime_get_ns();
 	struct record *record;
 
 	if (!ring)
@@ -110,6 +111,11 @@ static __always_inline void note(enum what what, u32 cpu, u32 pid, u64 value)
 	record->pid = pid;
 	/* Orders all of it, so that the reader sees it whole. */
 	__sync_lock_test_and_set(&record->what, word_of(what, cpu));
+}
+
+static __always_inline void note(enum what what, u32 cpu, u32 pid, u64 value)
+{
+	note_at(bpf_ktime_get_ns(), what, cpu, pid, value);
 }
 
 /* Inline, so that reading the name is not done for nothing where there is no room. */
@@ -227,5 +233,43 @@ int BPF_PROG(on_affinity, struct task_struct *p)
 	/* While it may not leave its CPU, the set is that CPU's for a moment. */
 	if (!p->migration_disabled)
 		note_affinity(p, true);
+	return 0;
+}
+
+/* The CPUs of a domain, before the CPU that looks for tasks of others there. All at one time, so that nothing comes between. */
+static __always_inline void note_domain(u32 cpu, u64 domain)
+{
+	u64 time_ns = bpf_ktime_get_ns();
+	u32 i;
+
+	domain += bpf_core_field_offset(struct sched_domain, span);
+	for (i = 0; i < WORDS_MAX && i < (nr_cpus + 63) / 64; i++) {
+		u64 word = 0;
+
+		bpf_probe_read_kernel(&word, sizeof(word), (void *)(domain + i * sizeof(word)));
+		note_at(time_ns, CONSIDERED, i, 0, word);
+	}
+	note_at(time_ns, KICK, cpu, 0, cpu);
+}
+
+/* What balances in the kernel's own scheduler, by its name since 6.10. */
+SEC("fentry/sched_balance_rq")
+int BPF_PROG(on_balance, int cpu)
+{
+	u64 domain = 0;
+
+	/* As a number, see note_affinity. */
+	bpf_get_func_arg(ctx, 2, &domain);
+	note_domain(cpu, domain);
+	return 0;
+}
+
+SEC("fentry/load_balance")
+int BPF_PROG(on_load_balance, int cpu)
+{
+	u64 domain = 0;
+
+	bpf_get_func_arg(ctx, 2, &domain);
+	note_domain(cpu, domain);
 	return 0;
 }

@@ -25,6 +25,9 @@ const STEP_NS: u64 = 5_000_000;
 /// How much of the time a CPU has to be idle, and another crowded.
 const MOSTLY: f64 = 0.9;
 
+/// How often to look at CPUs before it is worth while to watch.
+const LOOKS: u32 = 10;
+
 /// How often to look at the end.
 const TRIES: u32 = 5;
 
@@ -119,25 +122,30 @@ impl LiveChecker {
         self.watch(&before, pause)
     }
 
-    /// What is wasted, if a CPU is idle after a tenth of M still, and another crowded: most suspicions are over by then, and
-    /// cost nothing but looks at CPUs.
+    /// What is wasted, if a CPU is idle during half of M, as far as looks at CPUs tell, and another crowded: most suspicions
+    /// are over soon, and cost nothing else.
     fn worth_watching(&mut self, pause: Pause<'_>) -> Result<Option<Waste>> {
         let look = self.recorder.look();
-        let before = look.cpus()?;
-        if !pause(self.persists / 10) {
-            return Ok(None);
+        let (mut idle, mut crowded) = (Vec::new(), Vec::new());
+        for times in 0..LOOKS {
+            if times > 0 && !pause(self.persists / (2 * LOOKS)) {
+                return Ok(None);
+            }
+            let cpus = look.cpus()?;
+            let is_possible = |was: &mut Vec<u32>, is: fn(&CpuSeen) -> bool| {
+                was.resize(cpus.len(), 0);
+                was.iter_mut().zip(&cpus).for_each(|(was, cpu)| *was += u32::from(is(cpu)));
+                // Once it may have been something that had to be done.
+                was.iter().any(|was| *was >= times)
+            };
+            if !(is_possible(&mut idle, |cpu| cpu.is_idle) && is_possible(&mut crowded, |cpu| cpu.nr_running > 1)) {
+                return Ok(None);
+            }
         }
-        let now = look.cpus()?;
-        let both = |is: fn(&CpuSeen) -> bool| -> CpuMask {
-            before.iter().zip(&now).filter(|(then, now)| is(then) && is(now)).map(|(_, now)| now.cpu).collect()
-        };
-        let (idle, crowded) = (both(|cpu| cpu.is_idle), both(|cpu| cpu.nr_running > 1));
-        if idle.count() == 0 || crowded.count() == 0 {
-            return Ok(None);
-        }
+        let mostly = |was: &[u32], cpu: u32| was.get(cpu as usize).is_some_and(|was| *was >= LOOKS - 1);
         let waste = look.snapshot(false)?.waste();
         Ok(waste.filter(|waste| {
-            waste.idle.iter().any(|cpu| idle.contains(cpu)) && waste.busy.iter().any(|cpu| crowded.contains(cpu))
+            waste.idle.iter().any(|cpu| mostly(&idle, cpu)) && waste.busy.iter().any(|cpu| mostly(&crowded, cpu))
         }))
     }
 

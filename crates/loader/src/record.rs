@@ -86,6 +86,8 @@ impl Recorder {
         open.maps.rings.set_value_size(stride as u32).map_err(size)?;
         let has_affinity = kernel_has_function("set_cpus_allowed_common");
         open.progs.on_affinity.set_autoload(has_affinity);
+        open.progs.on_balance.set_autoload(kernel_has_function("sched_balance_rq"));
+        open.progs.on_load_balance.set_autoload(kernel_has_function("load_balance"));
         let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(no_section)?;
         (constants.nr_cpus, constants.has_affinity, constants.ring_mask) = (nr_cpus, has_affinity, records - 1);
         let skel = open.load().map_err(|error| watch_error("load", &error))?;
@@ -171,6 +173,8 @@ impl Recorder {
             &progs.on_rename,
             &progs.on_nice,
             &progs.on_affinity,
+            &progs.on_balance,
+            &progs.on_load_balance,
         ];
         let loaded = all.into_iter().filter(|program| program.autoload());
         self.links = loaded

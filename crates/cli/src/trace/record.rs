@@ -5,6 +5,7 @@ use std::{
     io::{self, BufWriter, Write},
     path::PathBuf,
     process::ExitCode,
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
@@ -17,8 +18,10 @@ use crate::{
     output::Output,
 };
 
-/// Memory of each CPU for what happens until it is written: enough for a tenth of a second of a million switches.
-const RING_BYTES: u32 = 4 << 20;
+/// Memory of each CPU for what happens until it is taken, and how often it is: enough for two million records a second. To
+/// get up more often would be in the way of what is recorded.
+const RING_BYTES: u32 = 8 << 20;
+const EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -50,7 +53,7 @@ impl RecordTrace {
         if self.command.is_empty() {
             eprintln!("recording {}; Ctrl-C ends it", scheduler());
         }
-        let code = child::until(&events, &self.command, &mut || {
+        let code = child::until(&events, &self.command, EVERY, &mut || {
             recorder.take(&mut |record| file.put(record));
             file.error.is_some()
         })?;
