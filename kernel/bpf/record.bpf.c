@@ -242,7 +242,11 @@ static __always_inline void note_domain(u32 cpu, u64 domain)
 	u64 time_ns = bpf_ktime_get_ns();
 	u32 i;
 
-	domain += bpf_core_field_offset(struct sched_domain, span);
+	/* Newer kernels have it behind all fields. */
+	if (bpf_core_field_exists(struct sched_domain, span))
+		domain += bpf_core_field_offset(struct sched_domain, span);
+	else
+		domain += bpf_core_type_size(struct sched_domain);
 	for (i = 0; i < WORDS_MAX && i < (nr_cpus + 63) / 64; i++) {
 		u64 word = 0;
 
