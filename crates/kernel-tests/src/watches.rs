@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
-use ekiden_loader::{Config, Finding, LiveChecker, Look, LookCounts, RunqLat, Session, Whom, sysfs};
+use anyhow::Result;
+use ekiden_loader::{Config, Finding, LiveChecker, LookCounts, RunqLat, Session, Whom, sysfs};
 use serde::Serialize;
 
 use crate::{
@@ -102,8 +102,6 @@ struct WaitsReport {
     max_ns: u64,
     sum_ns: u64,
     of_nobody: u64,
-    /// The same sum, as a look at the tasks has it.
-    looked_ns: u64,
 }
 
 /// Counts the waits of this thread, which naps a hundred times.
@@ -111,12 +109,6 @@ pub(crate) fn waits() -> Result<()> {
     let naps = 100;
     let ours = RunqLat::start(&Whom { pid: Some(std::process::id()), name: Some("ekiden-trial".into()) })?;
     let nobodys = RunqLat::start(&Whom { pid: None, name: Some("nobody".into()) })?;
-    let mut look = Look::load()?;
-    let mut waited_ns = || -> Result<u64> {
-        let tasks = look.snapshot(true)?.tasks;
-        tasks.iter().find(|task| task.pid == std::process::id()).map(|task| task.waited_ns).context("not there")
-    };
-    let before_ns = waited_ns()?;
     for _ in 0..naps {
         thread::sleep(Duration::from_micros(500));
     }
@@ -127,7 +119,6 @@ pub(crate) fn waits() -> Result<()> {
         max_ns: waits.max_ns,
         sum_ns: waits.sum_ns,
         of_nobody: nobodys.waits()?.buckets.iter().sum(),
-        looked_ns: waited_ns()? - before_ns,
     };
     println!("{}", serde_json::to_string(&report)?);
     Ok(())

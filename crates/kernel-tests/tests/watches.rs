@@ -73,6 +73,4 @@ fn waits_for_a_cpu_are_counted_once_each_and_only_those_that_are_wanted() {
     assert!((number("naps")..number("naps") + 20).contains(&number("waits")), "{report}");
     assert!(number("max_ns") > 0 && number("sum_ns") >= number("max_ns"), "{report}");
     assert_eq!(number("of_nobody"), 0, "{report}");
-    // A look takes longer than a nap, and may have to wait once.
-    assert!((number("sum_ns") / 2..number("sum_ns") * 2).contains(&number("looked_ns")), "{report}");
 }

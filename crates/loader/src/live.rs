@@ -7,7 +7,7 @@
 use std::{fmt, time::Duration};
 
 use ekiden::CpuMask;
-use ekiden_check::{Checker, CpuSeen, Limits, TaskName, Waste, Whereabouts};
+use ekiden_check::{Checker, Limits, TaskName, Waste, Whereabouts};
 use ekiden_trace::{Header, Trace, What};
 use serde::Serialize;
 
@@ -24,9 +24,6 @@ const STEP_NS: u64 = 5_000_000;
 
 /// How much of the time a CPU has to be idle, and another crowded.
 const MOSTLY: f64 = 0.9;
-
-/// How often to look at CPUs before it is worth while to watch.
-const LOOKS: u32 = 10;
 
 /// How often to look at the end.
 const TRIES: u32 = 5;
@@ -122,31 +119,18 @@ impl LiveChecker {
         self.watch(&before, pause)
     }
 
-    /// What is wasted, if a CPU is idle during half of M, as far as looks at CPUs tell, and another crowded: most suspicions
-    /// are over soon, and cost nothing else.
+    /// What is wasted, if a CPU is idle after a tenth of M still, and another crowded: most suspicions are over by then.
     fn worth_watching(&mut self, pause: Pause<'_>) -> Result<Option<Waste>> {
-        let look = self.recorder.look();
-        let (mut idle, mut crowded) = (Vec::new(), Vec::new());
-        for times in 0..LOOKS {
-            if times > 0 && !pause(self.persists / (2 * LOOKS)) {
-                return Ok(None);
-            }
-            let cpus = look.cpus()?;
-            let is_possible = |was: &mut Vec<u32>, is: fn(&CpuSeen) -> bool| {
-                was.resize(cpus.len(), 0);
-                was.iter_mut().zip(&cpus).for_each(|(was, cpu)| *was += u32::from(is(cpu)));
-                // Once it may have been something that had to be done.
-                was.iter().any(|was| *was >= times)
-            };
-            if !(is_possible(&mut idle, |cpu| cpu.is_idle) && is_possible(&mut crowded, |cpu| cpu.nr_running > 1)) {
-                return Ok(None);
-            }
+        let before = self.recorder.look().snapshot(false)?;
+        let Some(waste) = before.waste() else { return Ok(None) };
+        if !pause(self.persists / 10) {
+            return Ok(None);
         }
-        let mostly = |was: &[u32], cpu: u32| was.get(cpu as usize).is_some_and(|was| *was >= LOOKS - 1);
-        let waste = look.snapshot(false)?.waste();
-        Ok(waste.filter(|waste| {
-            waste.idle.iter().any(|cpu| mostly(&idle, cpu)) && waste.busy.iter().any(|cpu| mostly(&crowded, cpu))
-        }))
+        let now = self.recorder.look().cpus()?;
+        let is_still_idle = |cpu: u32| now.get(cpu as usize).is_some_and(|cpu| cpu.is_idle);
+        let is_still_crowded = |cpu: u32| now.get(cpu as usize).is_some_and(|cpu| cpu.nr_running > 1);
+        let is_worth_it = waste.idle.iter().any(is_still_idle) && waste.busy.iter().any(is_still_crowded);
+        Ok(is_worth_it.then_some(waste))
     }
 
     fn watch(&mut self, before: &Waste, pause: Pause<'_>) -> Result<Option<Evidence>> {
