@@ -93,8 +93,18 @@ struct thread_info {
 	u32 cpu;
 };
 
+struct sched_domain {
+	unsigned long span[1];
+};
+
+struct sched_info {
+	u64 run_delay;
+	u64 last_queued;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
+	struct sched_info sched_info;
 	unsigned int __state;
 	/* Unsigned, as they have different sizes in different kernels. */
 	unsigned int on_rq;

@@ -16,6 +16,7 @@ char _license[] SEC("license") = "GPL";
 struct rq {
 	unsigned int nr_running;
 	u64 nr_switches;
+	u64 clock;
 	struct task_struct *curr;
 	struct task_struct *idle;
 	void *sd;
@@ -69,6 +70,9 @@ enum task_flags {
 struct task_seen {
 	u64 time_ns;
 	u64 core_cookie;
+	/* For a CPU since it was made, and of that in the wait that goes on. */
+	u64 waited_ns;
+	u64 waits_ns;
 	u32 pid;
 	u32 tgid;
 	u32 cpu;
@@ -151,6 +155,22 @@ static __always_inline u32 flags_of(struct task_struct *p)
 	return p->on_rq == 1 && !is_throttled ? IS_WAITING : 0;
 }
 
+/* By the clock of its run queue, which may be a tick behind. */
+static __always_inline void note_waits(struct task_struct *p, struct task_seen *seen)
+{
+	const struct rq *rq = bpf_per_cpu_ptr(&runqueues, seen->cpu);
+	u64 since_ns;
+
+	if (!bpf_core_field_exists(p->sched_info.run_delay))
+		return;
+	seen->waited_ns = p->sched_info.run_delay;
+	since_ns = p->sched_info.last_queued;
+	if (rq && since_ns && rq->clock > since_ns) {
+		seen->waits_ns = rq->clock - since_ns;
+		seen->waited_ns += seen->waits_ns;
+	}
+}
+
 SEC("iter/task")
 int tasks(struct bpf_iter__task *ctx)
 {
@@ -174,6 +194,7 @@ int tasks(struct bpf_iter__task *ctx)
 	seen.pid = p->pid;
 	seen.tgid = p->tgid;
 	seen.cpu = cpu_of(p);
+	note_waits(p, &seen);
 	seen.prio = p->prio;
 	seen.static_prio = p->static_prio;
 	bpf_probe_read_kernel_str(seen.comm, sizeof(seen.comm), p->comm);

@@ -1,72 +1,121 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Writes down what the kernel's scheduler does, whichever scheduler that is, in the records of crates/trace. It hangs on
- * tracepoints and changes nothing. The reader puts right what tracepoints tell twice or too early, see
- * crates/trace/src/tidy.rs.
+ * Writes down what the kernel's scheduler does, whichever scheduler that is. It hangs on tracepoints and changes nothing.
+ * Each CPU has a ring of its own that the reader has mapped, so writing takes no lock and reading no call. The reader makes
+ * records of crates/trace of it, and puts right what tracepoints tell twice or too early: see crates/loader/src/record.rs
+ * and rings.rs.
  */
 #include "kernel.h"
 
 char _license[] SEC("license") = "GPL";
 
-#define BPF_MAP_TYPE_RINGBUF 27
-/* The reader looks by itself: to wake it would be part of what is recorded. */
-#define BPF_RB_NO_WAKEUP 1
+#define BPF_F_MMAPABLE (1U << 10)
 #define NAME_LEN 16
 #define NICE_0_PRIO 120
 /* 8192 CPUs, more than Linux has on any architecture. */
 #define WORDS_MAX 128
+/* Records that interrupts may write while one is being written. */
+#define SLACK 16
 
-/* As crates/trace/src/record.rs numbers them. */
+/* As crates/trace/src/record.rs numbers them, and what only the reader knows. */
 enum what {
 	NEW = 1,
 	WAKE = 2,
 	ENQUEUE = 3,
-	RUN = 4,
-	PREEMPT = 6,
-	BLOCK = 7,
-	EXIT = 9,
-	IDLE = 10,
 	MIGRATE = 11,
+	KICK = 13,
 	NICE = 15,
 	AFFINITY = 16,
 	NAME = 27,
 	ALLOWED = 28,
+	CONSIDERED = 29,
+	/* A wake-up and the task's waiting for the same CPU that follows. */
+	WAKE_ENQUEUE = 256,
+	/* The task runs next; the value is the PID of the one before, and in its upper half the slice, in nanoseconds. The
+	   field of the CPU says why that one left: see enum left. */
+	SWITCH = 257,
+};
+
+enum left {
+	PREEMPTED,
+	BLOCKED,
+	EXITED,
 };
 
 struct record {
 	u64 time_ns;
-	u32 pid;
-	u16 cpu;
-	u16 what;
 	u64 value;
+	u32 pid;
+	/* What it is, 0 as long as it is not all there, and in the upper half a CPU. The reader puts the 0 back. */
+	u32 what;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 26);
-} records SEC(".maps");
+struct ring {
+	/* Records that were begun. */
+	u64 head;
+	u64 lost;
+	u64 pad1[6];
+	/* Records that the reader has taken. */
+	u64 tail;
+	u64 pad2[7];
+	struct record records[];
+};
 
-/* Records that there was no room for. */
-u64 lost;
+/* A ring for each CPU that there can be; the loader says how long they are. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct ring) + sizeof(struct record));
+} rings SEC(".maps");
 
 const volatile u32 nr_cpus;
+/* Records of a ring, a power of two, less one. */
+const volatile u64 ring_mask;
 /* Whether changes of a task's set of CPUs can be seen; to tell of some only would be wrong. */
 const volatile bool has_affinity;
 
-static __always_inline void note(enum what what, u32 cpu, u32 pid, u64 value)
+static __always_inline u32 word_of(enum what what, u32 cpu)
 {
-	struct record *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
+	return what | cpu << 16;
+}
 
-	if (!record) {
-		__sync_fetch_and_add(&lost, 1);
+static __always_inline struct record *at(struct ring *ring, u64 number)
+{
+	return (void *)ring + sizeof(*ring) + (number & ring_mask) * sizeof(struct record);
+}
+
+static __always_inline struct ring *this_ring(void)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+
+	return bpf_map_lookup_elem(&rings, &cpu);
+}
+
+/* An interrupt may write into the same ring at any point: it gets a place of its own behind this one. */
+static __always_inline void note_at(u64 time_ns, enum what what, u32 cpu, u32 pid, u64 value)
+{
+	struct ring *ring = this_ring();
+	struct record *record;
+
+	if (!ring)
+		return;
+	if (ring->head - ring->tail + SLACK > ring_mask) {
+		__sync_fetch_and_add(&ring->lost, 1);
 		return;
 	}
-	record->time_ns = bpf_ktime_get_ns();
-	record->pid = pid;
-	record->cpu = cpu;
-	record->what = what;
+	record = at(ring, __sync_fetch_and_add(&ring->head, 1));
+	record->time_ns = time_ns;
 	record->value = value;
-	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	record->pid = pid;
+	/* Orders all of it, so that the reader sees it whole. */
+	__sync_lock_test_and_set(&record->what, word_of(what, cpu));
+}
+
+static __always_inline void note(enum what what, u32 cpu, u32 pid, u64 value)
+{
+	note_at(bpf_ktime_get_ns(), what, cpu, pid, value);
 }
 
 /* Inline, so that reading the name is not done for nothing where there is no room. */
@@ -101,20 +150,12 @@ static __always_inline void note_affinity(struct task_struct *p, bool even_all)
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
 {
-	u32 cpu = bpf_get_smp_processor_id();
+	enum left left = preempt || !prev_state ? PREEMPTED : prev_state & TASK_DEAD ? EXITED : BLOCKED;
+	u64 slice_ns = bpf_core_field_exists(next->scx.slice) ? next->scx.slice : 0;
 
-	if (prev->pid) {
-		if (preempt || !prev_state) {
-			note(PREEMPT, cpu, prev->pid, 0);
-			note(ENQUEUE, cpu, prev->pid, 0);
-		} else {
-			note(prev_state & TASK_DEAD ? EXIT : BLOCK, cpu, prev->pid, 0);
-		}
-	}
-	if (next->pid)
-		note(RUN, cpu, next->pid, bpf_core_field_exists(next->scx.slice) ? next->scx.slice : 0);
-	else
-		note(IDLE, cpu, 0, 0);
+	if (slice_ns > (u32)-1)
+		slice_ns = (u32)-1;
+	note(SWITCH, left, next->pid, (u32)prev->pid | slice_ns << 32);
 	return 0;
 }
 
@@ -131,7 +172,17 @@ int BPF_PROG(on_waking, struct task_struct *p)
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(on_wakeup, struct task_struct *p)
 {
-	note(ENQUEUE, cpu_of(p), p->pid, SCX_ENQ_WAKEUP);
+	u32 cpu = cpu_of(p), wake = word_of(WAKE, cpu), both = word_of(WAKE_ENQUEUE, cpu);
+	struct ring *ring = this_ring();
+	struct record *last;
+
+	/* Most wake-ups come right after their beginning: then one record will do, if the reader has not taken it yet. */
+	if (ring) {
+		last = at(ring, ring->head - 1);
+		if (last->pid == p->pid && __sync_val_compare_and_swap(&last->what, wake, both) == wake)
+			return 0;
+	}
+	note(ENQUEUE, cpu, p->pid, SCX_ENQ_WAKEUP);
 	return 0;
 }
 
@@ -182,5 +233,47 @@ int BPF_PROG(on_affinity, struct task_struct *p)
 	/* While it may not leave its CPU, the set is that CPU's for a moment. */
 	if (!p->migration_disabled)
 		note_affinity(p, true);
+	return 0;
+}
+
+/* The CPUs of a domain, before the CPU that looks for tasks of others there. All at one time, so that nothing comes between. */
+static __always_inline void note_domain(u32 cpu, u64 domain)
+{
+	u64 time_ns = bpf_ktime_get_ns();
+	u32 i;
+
+	/* Newer kernels have it behind all fields. */
+	if (bpf_core_field_exists(struct sched_domain, span))
+		domain += bpf_core_field_offset(struct sched_domain, span);
+	else
+		domain += bpf_core_type_size(struct sched_domain);
+	for (i = 0; i < WORDS_MAX && i < (nr_cpus + 63) / 64; i++) {
+		u64 word = 0;
+
+		bpf_probe_read_kernel(&word, sizeof(word), (void *)(domain + i * sizeof(word)));
+		note_at(time_ns, CONSIDERED, i, 0, word);
+	}
+	note_at(time_ns, KICK, cpu, 0, cpu);
+}
+
+/* What balances in the kernel's own scheduler, by its name since 6.10. */
+SEC("fentry/sched_balance_rq")
+int BPF_PROG(on_balance, int cpu)
+{
+	u64 domain = 0;
+
+	/* As a number, see note_affinity. */
+	bpf_get_func_arg(ctx, 2, &domain);
+	note_domain(cpu, domain);
+	return 0;
+}
+
+SEC("fentry/load_balance")
+int BPF_PROG(on_load_balance, int cpu)
+{
+	u64 domain = 0;
+
+	bpf_get_func_arg(ctx, 2, &domain);
+	note_domain(cpu, domain);
 	return 0;
 }

@@ -68,6 +68,10 @@ pub struct TaskSeen {
     pub name: String,
     /// The CPUs that it may use now.
     pub allowed: CpuMask,
+    /// How long it has waited for a CPU since it was made, in nanoseconds.
+    pub waited_ns: u64,
+    /// How long of that was the wait that goes on; 0 if it does not wait.
+    pub waits_ns: u64,
 }
 
 /// A machine at one moment.

@@ -24,9 +24,6 @@ use crate::{
 /// How often what has to be watched is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The same for those who cannot wait for long.
-const OFTEN: Duration = Duration::from_millis(50);
-
 /// How long a command may take to end when it is asked to.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -54,13 +51,18 @@ impl Events {
     }
 }
 
-/// Runs a command until it ends, a signal comes, or `is_over` says so, which is asked twenty times a second; then the command
-/// is ended too. Without a command, likewise.
-pub(crate) fn until(events: &Events, command: &[OsString], is_over: &mut dyn FnMut() -> bool) -> Result<ExitCode> {
+/// Runs a command until it ends, a signal comes, or `is_over` says so, which is asked once per `every`; then the command is
+/// ended too. Without a command, likewise.
+pub(crate) fn until(
+    events: &Events,
+    command: &[OsString],
+    every: Duration,
+    is_over: &mut dyn FnMut() -> bool,
+) -> Result<ExitCode> {
     let (sender, events) = (events.sender.clone(), &events.receiver);
     let child = spawn(command, sender)?;
     loop {
-        match events.recv_timeout(OFTEN) {
+        match events.recv_timeout(every) {
             Ok(Event::Ended(status)) => return Ok(code_of(status.context("cannot wait for the command")?)),
             Ok(Event::Signal(signal)) => {
                 end(child, signal, events);

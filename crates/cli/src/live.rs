@@ -12,7 +12,7 @@ use ekiden_loader::{Evidence, Finding, LiveChecker, LookCounts, scheduler};
 use ekiden_page::Notes;
 use serde::Serialize;
 
-use crate::{failure::Exit, signals, view};
+use crate::{failure::Exit, output::Output, signals, view};
 
 /// What to look for, and for how long.
 pub(crate) struct Live {
@@ -47,14 +47,23 @@ impl Live {
         let (sender, signal) = channel();
         let _handling =
             signals::handle(move |_| sender.send(()).unwrap_or_default()).context("cannot handle signals")?;
-        let mut pause = |time| signal.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
+        // A signal that comes during a look ends more than the look.
+        let mut has_ended = false;
+        let mut pause = |time| {
+            has_ended |= signal.recv_timeout(time) != Err(RecvTimeoutError::Timeout);
+            !has_ended
+        };
+        // To find only with the evidence in hand that it cannot be written would be late.
+        self.report.as_deref().map_or(Ok(()), |path| Output::create(path).map(drop))?;
         let mut checker = LiveChecker::load(self.persists)?;
         let start = Instant::now();
         let mut findings = Vec::new();
         if !self.json {
             eprintln!("watching {}; Ctrl-C ends it", scheduler());
         }
-        while pause(self.next_look(start)) && self.time.is_none_or(|time| start.elapsed() < time) {
+        let is_over = || self.time.is_some_and(|time| start.elapsed() >= time);
+        // The last look is at the end.
+        while !is_over() && pause(self.next_look(start)) {
             let Some(evidence) = checker.look(&mut pause)? else { continue };
             let after_ms = start.elapsed().as_millis() as u64;
             if !self.json {

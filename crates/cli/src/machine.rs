@@ -40,6 +40,9 @@ pub(crate) struct Shape {
     /// Memory
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(256..))]
     pub(crate) memory: u32,
+    /// NUMA nodes, among which processors and memory are shared evenly
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) nodes: u32,
     /// Its kernel's release, or the beginning of one, as in 7.2.13; by default the newest that works
     #[arg(long, value_name = "RELEASE")]
     pub(crate) kernel: Option<String>,
@@ -84,6 +87,7 @@ impl Shape {
         VmSpec {
             cpus: self.cpus,
             memory_mib: self.memory,
+            numa_nodes: self.nodes,
             mode,
             icount_shift: self.shift.unwrap_or(shift),
             share_dir: Some(share.to_owned()),

@@ -411,7 +411,7 @@ pub(crate) fn record() -> Result<()> {
         thread::sleep(Duration::from_micros(500));
     }
     let kernel_switches = voluntary_switches()? - before;
-    let recording = recorder.stop()?;
+    let recording = recorder.stop();
     let figures = Figures::of(recording.trace.records(), Some(&[std::process::id()]), 0..u64::MAX);
     let report = RecordReport {
         wakeups: figures.wakeups,

@@ -12,6 +12,7 @@ mod live;
 mod look;
 mod modules;
 mod record;
+mod rings;
 mod runqlat;
 mod session;
 mod skel;

@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use crate::{Recorder, Result, sysfs};
 
-/// Memory for what happens while a suspicion is watched.
-const RING_BYTES: u32 = 32 << 20;
+/// Memory of each CPU for what happens while a suspicion is watched: a million records a second.
+const RING_BYTES: u32 = 4 << 20;
 
 /// Evidence beyond the time that makes it one, as in papers/002.
 const EVIDENCE: Duration = Duration::from_millis(20);
@@ -142,7 +142,7 @@ impl LiveChecker {
         recorder.begin(&mut keep)?;
         // To attach programs keeps kernel threads busy for a moment, just where a CPU was idle.
         let mut is_whole = pause(*persists / 10);
-        let from_ns = recorder.elapsed_ns()?;
+        let from_ns = recorder.elapsed_ns();
         // In one piece: whoever gets up meanwhile is in the way of what it looks for.
         is_whole &= pause(*persists + EVIDENCE);
         let mut after = recorder.look().snapshot(false)?.waste();
@@ -153,7 +153,7 @@ impl LiveChecker {
                 after = recorder.look().snapshot(false)?.waste();
             }
         }
-        let lost = recorder.end(&mut keep)?;
+        let lost = recorder.end(&mut keep);
         let limits = Limits { every_ns: STEP_NS, persists_ns: persists.as_nanos() as u64, ..Limits::default() };
         let finding = after
             .filter(|_| is_whole)

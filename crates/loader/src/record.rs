@@ -1,37 +1,54 @@
 //! Records what the kernel's scheduler does, whichever scheduler that is, as a trace.
 //!
-//! BPF programs on tracepoints fill a ring (`kernel/bpf/record.bpf.c`), which somebody has to empty before it is full.
-//! What is taken out is a piece of the trace at once, so memory does not grow with its length. Tracepoints tell some
+//! BPF programs on tracepoints fill a ring for each CPU (`kernel/bpf/record.bpf.c`), which somebody has to empty before it is
+//! full. What is taken out is a piece of the trace at once, so memory does not grow with its length. Tracepoints tell some
 //! things twice or too early; [`Tidy`] puts that right, so that a trace of the kernel keeps the same rules as one of the
 //! simulator. Needs BTF and root, and no sched_ext.
 
 use std::{
     collections::{HashMap, HashSet},
     mem::MaybeUninit,
-    time::Duration,
 };
 
 use ekiden_check::TaskSeen;
-use ekiden_trace::{Header, Host, RECORD_LEN, Record, Tidy, Trace, What, masks, names};
+use ekiden_trace::{Header, Host, Record, Tidy, Trace, What, masks, names};
 use libbpf_rs::{
-    Link, OpenObject, RingBufferBuilder,
+    Link, OpenObject,
     skel::{OpenSkel, SkelBuilder},
 };
 
 use crate::{
     error::{LoadError, Result},
     look::{Look, kernel_has_function, no_section, watch_error},
+    rings::{self, Raw, Rings},
     skel::record::{RecordSkel, RecordSkelBuilder},
     sysfs,
+    tape::now_ns,
 };
 
-/// The least memory for records that are not taken yet.
-const RING_BYTES_MIN: u32 = 1 << 16;
+/// The most memory for the rings of all CPUs together.
+const ALL_BYTES_MAX: usize = 1 << 29;
+
+/// How old a record is at least when those of all CPUs before it can be read: to take the time and to write it down are a few
+/// instructions apart, but whatever the processor belongs to may come between.
+const SETTLED_NS: u64 = 1_000_000;
+
+/// What records of the BPF program can be besides a [`What`]: `enum what` there.
+const WAKE_ENQUEUE: u16 = 256;
+const SWITCH: u16 = 257;
+
+/// Why a task left its CPU: `enum left` there.
+const PREEMPTED: u32 = 0;
+const BLOCKED: u32 = 1;
+
+/// The flag of an event that says that a task was woken up.
+const WAKEUP: u64 = 1;
 
 /// Can record what the kernel's scheduler does. Nothing hangs on the kernel before [`Recorder::begin`] and after
 /// [`Recorder::end`], or once this is dropped.
 pub struct Recorder {
     skel: RecordSkel<'static>,
+    rings: Rings,
     links: Vec<Link>,
     look: Look,
     tidy: Tidy,
@@ -53,8 +70,8 @@ pub struct Recording {
 }
 
 impl Recorder {
-    /// Loads the programs. `ring_bytes` is the memory for what happens between two calls of [`Recorder::take`], 32 bytes a
-    /// record, taken as the next power of two.
+    /// Loads the programs. `ring_bytes` is the memory that each CPU has for what happens between two calls of
+    /// [`Recorder::take`]; a switch takes 24 of them, a wake-up 24 or 48.
     ///
     /// # Errors
     /// Without privilege, without BTF, and where the kernel does not take the programs.
@@ -62,15 +79,21 @@ impl Recorder {
         let look = Look::load()?;
         let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = RecordSkelBuilder::default().open(object).map_err(|error| watch_error("open", &error))?;
-        let bytes = ring_bytes.clamp(RING_BYTES_MIN, 1 << 30).next_power_of_two();
-        open.maps.records.set_max_entries(bytes).map_err(|error| watch_error("size", &error))?;
+        let nr_cpus = look.nr_cpus();
+        let (records, stride) = rings::size((ring_bytes as usize).min(ALL_BYTES_MAX / nr_cpus as usize));
+        let size = |error| watch_error("size", &error);
+        open.maps.rings.set_max_entries(nr_cpus).map_err(size)?;
+        open.maps.rings.set_value_size(stride as u32).map_err(size)?;
         let has_affinity = kernel_has_function("set_cpus_allowed_common");
         open.progs.on_affinity.set_autoload(has_affinity);
+        open.progs.on_balance.set_autoload(kernel_has_function("sched_balance_rq"));
+        open.progs.on_load_balance.set_autoload(kernel_has_function("load_balance"));
         let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(no_section)?;
-        (constants.nr_cpus, constants.has_affinity) = (look.nr_cpus(), has_affinity);
-        let nr_cpus = has_affinity.then(|| look.nr_cpus());
+        (constants.nr_cpus, constants.has_affinity, constants.ring_mask) = (nr_cpus, has_affinity, records - 1);
         let skel = open.load().map_err(|error| watch_error("load", &error))?;
-        Ok(Self { skel, links: Vec::new(), look, tidy: Tidy::default(), nr_cpus, begin_ns: 0, lost_before: 0 })
+        let rings = Rings::map(&skel.maps.rings, nr_cpus, records, stride)?;
+        let nr_cpus = has_affinity.then_some(nr_cpus);
+        Ok(Self { skel, rings, links: Vec::new(), look, tidy: Tidy::default(), nr_cpus, begin_ns: 0, lost_before: 0 })
     }
 
     /// What looks at run queues, for those who want to know whether it is worth while to record.
@@ -93,49 +116,43 @@ impl Recorder {
     ///
     /// # Errors
     /// When the programs cannot be attached.
-    pub fn begin(&mut self, sink: &mut dyn FnMut(Record)) -> Result<()> {
-        self.lost_before = self.lost_in_all();
+    pub fn begin(&mut self, sink: &mut impl FnMut(Record)) -> Result<()> {
+        // What a program wrote that was still running when the last recording ended.
+        self.rings.take(u64::MAX, &mut |_, _| {});
+        self.lost_before = self.rings.lost();
         self.attach()?;
         self.tidy = Tidy::default();
-        self.begin_ns = now_ns()?;
+        self.begin_ns = now_ns();
         let tasks = self.look.snapshot(true)?.tasks;
         let mut early = Vec::new();
-        self.drain(&mut |record| early.push(record))?;
-        for record in present(&tasks, &early, self.nr_cpus, self.begin_ns) {
-            self.pass(record, sink);
+        self.rings.take(now_ns(), &mut |cpu, raw| expand(cpu, raw, &mut |record| early.push(record)));
+        for record in present(&tasks, &early, self.nr_cpus, self.begin_ns).into_iter().chain(early) {
+            self.tidy.pass(since(record, self.begin_ns), sink);
         }
-        early.into_iter().for_each(|record| self.pass(record, sink));
         Ok(())
     }
 
-    /// Takes what has been recorded since the last time, to make room. Returns how many records the kernel made.
-    ///
-    /// # Errors
-    /// When the ring cannot be read.
-    pub fn take(&mut self, sink: &mut dyn FnMut(Record)) -> Result<u64> {
-        let begin_ns = self.begin_ns;
-        let mut tidy = std::mem::take(&mut self.tidy);
-        let result = self.drain(&mut |record| tidy.pass(since(record, begin_ns), sink));
-        self.tidy = tidy;
-        result
+    /// Takes what has been recorded since the last time, to make room.
+    pub fn take(&mut self, sink: &mut impl FnMut(Record)) {
+        self.take_until(now_ns().saturating_sub(SETTLED_NS), sink);
     }
 
     /// Ends the recording, and takes the rest. Returns how many records there was no room for since its beginning.
-    ///
-    /// # Errors
-    /// When the ring cannot be read.
-    pub fn end(&mut self, sink: &mut dyn FnMut(Record)) -> Result<u64> {
+    pub fn end(&mut self, sink: &mut impl FnMut(Record)) -> u64 {
         self.links.clear();
-        self.take(sink)?;
-        Ok(self.lost_in_all() - self.lost_before)
+        self.take_until(u64::MAX, sink);
+        self.rings.lost() - self.lost_before
+    }
+
+    fn take_until(&mut self, until_ns: u64, sink: &mut impl FnMut(Record)) {
+        let Self { rings, tidy, begin_ns, .. } = self;
+        let mut pass = |record| tidy.pass(since(record, *begin_ns), sink);
+        rings.take(until_ns, &mut |cpu, raw| expand(cpu, raw, &mut pass));
     }
 
     /// The time now, as the trace counts it.
-    ///
-    /// # Errors
-    /// When the clock cannot be read.
-    pub fn elapsed_ns(&self) -> Result<u64> {
-        Ok(now_ns()?.saturating_sub(self.begin_ns))
+    pub fn elapsed_ns(&self) -> u64 {
+        now_ns().saturating_sub(self.begin_ns)
     }
 
     /// The time of the monotonic clock at which the trace's times begin.
@@ -156,6 +173,8 @@ impl Recorder {
             &progs.on_rename,
             &progs.on_nice,
             &progs.on_affinity,
+            &progs.on_balance,
+            &progs.on_load_balance,
         ];
         let loaded = all.into_iter().filter(|program| program.autoload());
         self.links = loaded
@@ -163,28 +182,38 @@ impl Recorder {
             .collect::<Result<_>>()?;
         Ok(())
     }
+}
 
-    fn pass(&mut self, record: Record, sink: &mut dyn FnMut(Record)) {
-        self.tidy.pass(since(record, self.begin_ns), sink);
-    }
-
-    fn lost_in_all(&self) -> u64 {
-        self.skel.maps.bss_data.as_ref().map_or(0, |bss| bss.lost)
-    }
-
-    fn drain(&self, sink: &mut dyn FnMut(Record)) -> Result<u64> {
-        let mut count = 0;
-        let mut builder = RingBufferBuilder::new();
-        let keep = |bytes: &[u8]| {
-            if let Some(record) = bytes.first_chunk::<RECORD_LEN>().and_then(Record::from_bytes) {
-                count += 1;
-                sink(record);
+/// What the kernel wrote down, as the records that it stands for.
+#[inline]
+fn expand(on: u32, raw: Raw, sink: &mut impl FnMut(Record)) {
+    let Raw { time_ns, value, pid, what } = raw;
+    let (number, cpu) = (what as u16, what >> 16);
+    match number {
+        SWITCH => {
+            let record = Record { time_ns, cpu: on, what: What::Run, pid, value: value >> 32 };
+            let prev = Record { pid: value as u32, value: 0, ..record };
+            match cpu {
+                _ if prev.pid == 0 => {}
+                PREEMPTED => {
+                    sink(Record { what: What::Preempt, ..prev });
+                    sink(Record { what: What::Enqueue, ..prev });
+                }
+                BLOCKED => sink(Record { what: What::Block, ..prev }),
+                _ => sink(Record { what: What::Exit, ..prev }),
             }
-            0
-        };
-        builder.add(&self.skel.maps.records, keep).map_err(|error| watch_error("read", &error))?;
-        builder.build().and_then(|ring| ring.consume()).map_err(|error| watch_error("read", &error))?;
-        Ok(count)
+            sink(if pid == 0 { Record { what: What::Idle, value: 0, ..record } } else { record });
+        }
+        WAKE_ENQUEUE => {
+            let wake = Record { time_ns, cpu, what: What::Wake, pid, value };
+            sink(wake);
+            sink(Record { what: What::Enqueue, value: WAKEUP, ..wake });
+        }
+        _ => {
+            if let Some(what) = What::from_number(number) {
+                sink(Record { time_ns, cpu, what, pid, value });
+            }
+        }
     }
 }
 
@@ -195,7 +224,7 @@ pub struct ShortRecorder {
 }
 
 impl ShortRecorder {
-    /// Begins to record; all of it has to find room in `ring_bytes`. `workload` is what will run, for the trace's header.
+    /// Begins to record; all of it has to find room in `ring_bytes` for each CPU. `workload` is what will run, for the trace's header.
     ///
     /// # Errors
     /// As [`Recorder::load`] and [`Recorder::begin`].
@@ -207,12 +236,9 @@ impl ShortRecorder {
     }
 
     /// Ends the recording.
-    ///
-    /// # Errors
-    /// When the ring cannot be read.
-    pub fn stop(mut self) -> Result<Recording> {
-        let lost = self.recorder.end(&mut |record| self.trace.push(record))?;
-        Ok(Recording { trace: self.trace, begin_ns: self.recorder.begin_ns, lost })
+    pub fn stop(mut self) -> Recording {
+        let lost = self.recorder.end(&mut |record| self.trace.push(record));
+        Recording { trace: self.trace, begin_ns: self.recorder.begin_ns, lost }
     }
 }
 
@@ -259,13 +285,6 @@ fn affinity(task: &TaskSeen, nr_cpus: u32, new: Record) -> Vec<Record> {
     let pieces = (0..).zip(masks(&task.allowed, nr_cpus));
     let pieces = pieces.map(|(cpu, value)| Record { cpu, what: What::Allowed, value, ..new });
     [count].into_iter().chain(pieces).collect()
-}
-
-/// The clock that BPF's times are of.
-fn now_ns() -> Result<u64> {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)
-        .map_err(|error| LoadError::Other(format!("cannot read the monotonic clock: {error}")))?;
-    Ok(Duration::from(now).as_nanos() as u64)
 }
 
 #[cfg(test)]

@@ -28,7 +28,9 @@ macro_rules! what {
                 &NAMES[self as usize - 1]
             }
 
-            fn from_number(number: u16) -> Option<Self> {
+            /// What a number in a record stands for.
+            #[inline]
+            pub fn from_number(number: u16) -> Option<Self> {
                 match number {
                     $($number => Some(Self::$name),)*
                     _ => None,

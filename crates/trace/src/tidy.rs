@@ -1,6 +1,6 @@
 //! Makes of what a kernel's tracepoints tell a trace that keeps the same rules as one of the simulator.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use crate::{Record, What};
 
@@ -19,10 +19,10 @@ enum Place {
 /// whatever the clocks of two CPUs say; times follow suit.
 #[derive(Default)]
 pub struct Tidy {
-    places: HashMap<u32, Place>,
+    places: FxHashMap<u32, Place>,
     last_ns: u64,
     /// By CPU, what runs there; only if holes are to be mended.
-    running: Option<HashMap<u32, u32>>,
+    running: Option<FxHashMap<u32, u32>>,
 }
 
 impl Tidy {
@@ -30,7 +30,7 @@ impl Tidy {
     /// in the way is taken away, so that no two tasks run on a CPU and none runs twice. After [`What::Lost`] it is not
     /// known any more what ran on that CPU, and who waited anywhere.
     pub fn healing() -> Self {
-        Self { running: Some(HashMap::new()), ..Self::default() }
+        Self { running: Some(FxHashMap::default()), ..Self::default() }
     }
 
     /// Takes what was told next, and gives what is to be told.

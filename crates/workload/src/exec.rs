@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Resource, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::actor::{Actor, Stage};
@@ -314,12 +314,16 @@ pub(crate) fn check_one_thread() -> Result<(), ExecError> {
     }
 }
 
+/// What Linux allows root at most if nobody has changed it (`fs.nr_open`).
+const OPEN_FILES_MAX: u64 = 1 << 20;
+
 /// Allows as many open files as the system lets this user have: big loads need more than the usual 1,024.
 pub(crate) fn raise_open_files() {
+    let most = Rlimit { current: Some(OPEN_FILES_MAX), maximum: Some(OPEN_FILES_MAX) };
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // A load that does not fit all the same says so when it makes its pipes.
-    let _ = setrlimit(Resource::Nofile, limit);
+    let _ = setrlimit(Resource::Nofile, most).or_else(|_| setrlimit(Resource::Nofile, limit));
 }
 
 /// The CPUs that loads may use, numbered from 0 for them.

@@ -55,8 +55,10 @@ impl InVm {
         let mut progress = Progress::new();
         let kernel = self.shape.fetch(&mut progress)?;
         let share = tempfile::tempdir().context("cannot create a directory to share with the guest")?;
-        let directory = modules::for_kernel(modules, &kernel, policies, &mut progress)?;
-        install_modules(&directory, share.path())?;
+        if !policies.is_empty() {
+            let directory = modules::for_kernel(modules, &kernel, policies, &mut progress)?;
+            install_modules(&directory, share.path())?;
+        }
         progress.step(format!("booting Linux {}", kernel.release()));
         let mut shape = self.shape.clone();
         // To count is what a measurement in a guest is for; the processor itself is used if somebody asks for it.

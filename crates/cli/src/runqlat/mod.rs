@@ -27,6 +27,9 @@ use crate::{
 /// The name of the kernel's own scheduler among those to compare.
 const OWN: &str = "default";
 
+/// How often to look whether it is over.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// How wide the bar of a full bucket is.
 const BAR: usize = 40;
 
@@ -169,7 +172,7 @@ impl Runqlat {
         let default_ns = if self.command.is_empty() { 10_000_000_000 } else { u64::MAX };
         let time = Duration::from_nanos(self.time.unwrap_or(default_ns));
         let start = Instant::now();
-        child::until(events, &self.command, &mut || {
+        child::until(events, &self.command, LOOK, &mut || {
             let gone = self.pid.is_some_and(|pid| !exists(pid));
             if gone {
                 eprintln!("ekiden: {} is gone; what follows is of the time before", self.pid.unwrap_or_default());

@@ -8,10 +8,11 @@ use ratatui::{
     widgets::{Row, Table, Widget},
 };
 
-use super::page::{Cpu, Page, Policy};
+use super::page::{Cpu, Page, Policy, Wait};
 
-/// What each CPU takes, with the gap to the next.
+/// What each CPU takes, with the gap to the next, and what more if it is known what is wasted.
 const CPU_COLUMNS: u16 = 34;
+const WASTED_COLUMNS: u16 = 7;
 const BAR: usize = 12;
 
 /// What somebody who looks has chosen.
@@ -81,6 +82,9 @@ pub(super) fn draw(page: &Page, view: View, area: Rect, buffer: &mut Buffer) {
     for line in faults(page) {
         put(&line, &mut room, buffer);
     }
+    for line in waits(page) {
+        put(&line, &mut room, buffer);
+    }
     skip(&mut room, 1);
     cpus(&page.cpus, room, buffer);
     if view.has_keys {
@@ -91,8 +95,8 @@ pub(super) fn draw(page: &Page, view: View, area: Rect, buffer: &mut Buffer) {
 
 /// The whole page as text.
 pub(super) fn text(page: &Page, width: u16) -> String {
-    let rows = page.cpus.len().div_ceil(usize::from(columns(width)));
-    let height = head(page).len() + page.policies.len() + 1 + faults(page).len() + 1 + rows + 1;
+    let rows = page.cpus.len().div_ceil(usize::from(width / cpu_columns(&page.cpus)).max(1));
+    let height = head(page).len() + page.policies.len() + 1 + faults(page).len() + waits(page).len() + 1 + rows + 1;
     let area = Rect::new(0, 0, width, height.min(usize::from(u16::MAX)) as u16);
     let mut buffer = Buffer::empty(area);
     draw(page, View::default(), area, &mut buffer);
@@ -202,8 +206,34 @@ fn faults(page: &Page) -> Vec<Line<'static>> {
     of_policies.chain(last).map(line).collect()
 }
 
-fn columns(width: u16) -> u16 {
-    (width / CPU_COLUMNS).max(1)
+fn waits(page: &Page) -> Vec<Line<'static>> {
+    let mut lines = Vec::new();
+    if let Some(wasted) = page.wasted_cpus {
+        let text = format!("{wasted:.2} CPUs, idle while tasks waited that could use them");
+        lines
+            .push(Line::from(vec!["wasted     ".bold(), if wasted > 0.0 { text.fg(Color::Red) } else { text.into() }]));
+    }
+    for (number, wait) in page.waits.iter().enumerate() {
+        let now = wait.waits_ms.map_or(String::new(), |waits_ms| format!(", now for {waits_ms:.1} ms"));
+        let Wait { pid, name, cpu, waited_ms, .. } = wait;
+        let head = if number == 0 { "waited     " } else { "           " };
+        lines.push(Line::from(vec![
+            head.bold(),
+            Span::raw(format!("{waited_ms:>7.1} ms  {name} {pid} on CPU {cpu}{now}")),
+        ]));
+    }
+    if let Some(trouble) = &page.watch_trouble {
+        lines.push(Line::from(vec!["waits      ".bold(), Span::raw(format!("not known: {trouble}"))]));
+    }
+    lines
+}
+
+fn has_wasted(cpus: &[Cpu]) -> bool {
+    cpus.iter().any(|cpu| cpu.wasted_percent.is_some())
+}
+
+fn cpu_columns(cpus: &[Cpu]) -> u16 {
+    CPU_COLUMNS + if has_wasted(cpus) { WASTED_COLUMNS } else { 0 }
 }
 
 /// The CPUs, one below the other, in as many columns as there is room for.
@@ -211,14 +241,19 @@ fn cpus(cpus: &[Cpu], room: Rect, buffer: &mut Buffer) {
     if cpus.is_empty() || room.height < 2 {
         return;
     }
-    let columns = usize::from(columns(room.width)).min(cpus.len());
+    let width = cpu_columns(cpus);
+    let columns = usize::from(room.width / width).clamp(1, cpus.len());
     let rows = cpus.len().div_ceil(columns);
-    let header = if cpus.iter().any(|cpu| cpu.waiting.is_some()) { "busy waiting" } else { "busy" };
+    let header = match (cpus.iter().any(|cpu| cpu.waiting.is_some()), has_wasted(cpus)) {
+        (_, true) => "busy waiting wasted",
+        (true, _) => "busy waiting",
+        _ => "busy",
+    };
     let header = Line::from(format!(" cpu {:BAR$}   {header}", "").bold());
     for (column, cpus) in cpus.chunks(rows).enumerate() {
         let mut room = room;
-        room.x += column as u16 * CPU_COLUMNS;
-        room.width = room.width.saturating_sub(column as u16 * CPU_COLUMNS);
+        room.x += column as u16 * width;
+        room.width = room.width.saturating_sub(column as u16 * width);
         put(&header, &mut room, buffer);
         let shown = if cpus.len() > usize::from(room.height) { usize::from(room.height) - 1 } else { cpus.len() };
         for cpu in &cpus[..shown] {
@@ -236,11 +271,13 @@ fn line(cpu: &Cpu) -> Line<'static> {
     let (full, empty) = ("█".repeat(full), "·".repeat(BAR - full));
     let percent = cpu.busy_percent.map_or("–".into(), |busy| format!("{busy:.0} %"));
     let waiting = cpu.waiting.map_or(String::new(), |waiting| format!("{waiting:.1}"));
+    let wasted = cpu.wasted_percent.map_or(String::new(), |wasted| format!(" {:>6}", format!("{wasted:.0} %")));
     Line::from(vec![
         Span::raw(format!("{:>4} ", cpu.cpu)),
         full.fg(Color::Green),
         empty.dim(),
         Span::raw(format!(" {percent:>6} {waiting:>7}")),
+        if cpu.wasted_percent > Some(0.0) { wasted.fg(Color::Red) } else { wasted.into() },
     ])
 }
 

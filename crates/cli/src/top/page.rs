@@ -5,7 +5,10 @@ use std::time::Duration;
 use ekiden_loader::{Counts, PolicyStatus};
 use serde::Serialize;
 
-use super::sample::{CpuTimes, Sample};
+use super::{
+    sample::{CpuTimes, Sample},
+    watch::{CpuLooks, Seen},
+};
 
 /// A page. What has to be compared with an earlier look is `None` if there is none.
 #[derive(Debug, Serialize)]
@@ -24,6 +27,24 @@ pub(super) struct Page {
     /// Why the last policy was taken out, if one was.
     pub(super) last_fault: Option<String>,
     pub(super) cpus: Vec<Cpu>,
+    /// CPUs that were idle while tasks waited that could use them, on average.
+    pub(super) wasted_cpus: Option<f64>,
+    /// Those who waited the longest between the two looks, the longest first.
+    pub(super) waits: Vec<Wait>,
+    /// Why nothing is known of what is wasted and of who waits.
+    pub(super) watch_trouble: Option<String>,
+}
+
+/// A task that waited for a CPU.
+#[derive(Debug, Serialize)]
+pub(super) struct Wait {
+    pub(super) pid: u32,
+    pub(super) name: String,
+    pub(super) cpu: u32,
+    /// How long in all, between the two looks.
+    pub(super) waited_ms: f64,
+    /// How long it has been waiting, if it waits now.
+    pub(super) waits_ms: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -51,7 +72,12 @@ pub(super) struct Cpu {
     pub(super) busy_percent: Option<f64>,
     /// Tasks that waited for it, on average: how long all of them waited over how long it was.
     pub(super) waiting: Option<f64>,
+    /// How much of the time it was idle while tasks waited that could use it.
+    pub(super) wasted_percent: Option<f64>,
 }
+
+/// Those who waited that a page names.
+const WAITS: usize = 5;
 
 impl Page {
     pub(super) fn between(before: &Sample, after: &Sample) -> Self {
@@ -63,7 +89,18 @@ impl Page {
             let then = earlier.iter().find(|then| then.instance == now.instance);
             Policy::between(then.map(|then| &then.counts), now, interval)
         };
-        let cpu = |now: &CpuTimes| Cpu::between(before.cpus.iter().find(|then| then.cpu == now.cpu), now, interval);
+        let seen = before.seen.as_ref().ok().zip(after.seen.as_ref().ok());
+        let looks = seen.map(|(then, now)| now.looks - then.looks).filter(|looks| *looks > 0);
+        let per_look = |count: fn(&Seen) -> u64| Some((count(seen?.1) - count(seen?.0)) as f64 / looks? as f64);
+        let cpu = |now: &CpuTimes| {
+            let of_cpu = |count: fn(&CpuLooks) -> u64| {
+                let of = |seen: &Seen| seen.cpus.iter().find(|looks| looks.cpu == now.cpu).map_or(0, count);
+                Some((of(seen?.1) - of(seen?.0)) as f64 / looks? as f64)
+            };
+            let cpu = Cpu::between(before.cpus.iter().find(|then| then.cpu == now.cpu), now, interval);
+            let waiting = cpu.waiting.or(of_cpu(|looks| looks.waiting));
+            Cpu { waiting, wasted_percent: of_cpu(|looks| looks.wasted).map(|part| part * 100.0), ..cpu }
+        };
         let last = after.everything.last_fault.as_ref().map(|fault| format!("{}: {}", fault.policy, fault.reason));
         Self {
             scheduler: after.everything.sched_ext.in_words(),
@@ -74,8 +111,27 @@ impl Page {
             policies: status.policies.iter().map(policy).collect(),
             last_fault: last.or_else(|| status.fault.clone()),
             cpus: after.cpus.iter().map(cpu).collect(),
+            wasted_cpus: per_look(|seen| seen.wasted),
+            waits: seen.map(|(then, now)| waits(then, now)).unwrap_or_default(),
+            watch_trouble: after.seen.as_ref().err().cloned(),
         }
     }
+}
+
+/// Who waited between two looks.
+fn waits(then: &Seen, now: &Seen) -> Vec<Wait> {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let waited = now.tasks.values().filter_map(|task| {
+        let before_ns = then.tasks.get(&task.pid).map_or(0, |task| task.waited_ns);
+        let waited_ns = task.waited_ns.saturating_sub(before_ns);
+        let waits_ms = (task.waits_ns > 0).then(|| ms(task.waits_ns));
+        let (pid, name, cpu) = (task.pid, task.name.clone(), task.cpu);
+        (waited_ns > 0).then(|| Wait { pid, name, cpu, waited_ms: ms(waited_ns), waits_ms })
+    });
+    let mut waits: Vec<Wait> = waited.collect();
+    waits.sort_by(|a, b| b.waited_ms.total_cmp(&a.waited_ms));
+    waits.truncate(WAITS);
+    waits
 }
 
 impl Policy {
@@ -113,6 +169,7 @@ impl Cpu {
             let waited = now.waited_ns?.saturating_sub(then.waited_ns?);
             (!interval.is_zero()).then(|| waited as f64 / interval.as_nanos() as f64)
         };
-        Self { cpu: now.cpu, busy_percent: then.and_then(busy), waiting: then.and_then(waiting) }
+        let (busy_percent, waiting) = (then.and_then(busy), then.and_then(waiting));
+        Self { cpu: now.cpu, busy_percent, waiting, wasted_percent: None }
     }
 }

@@ -5,8 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::Context;
 
+use super::watch::{Seen, Watch};
 use crate::status::Everything;
 
 const STAT: &str = "/proc/stat";
@@ -19,6 +20,8 @@ pub(super) struct Sample {
     pub(super) at: Duration,
     pub(super) everything: Everything,
     pub(super) cpus: Vec<CpuTimes>,
+    /// What was seen of the run queues; otherwise, why not.
+    pub(super) seen: Result<Seen, String>,
 }
 
 /// What a CPU has done so far.
@@ -34,11 +37,11 @@ pub(super) struct CpuTimes {
 }
 
 impl Sample {
-    pub(super) fn take(first: Instant) -> Result<Self> {
+    pub(super) fn take(first: Instant, watch: &mut Watch) -> anyhow::Result<Self> {
         let stat = fs::read_to_string(STAT).with_context(|| format!("cannot read {STAT}"))?;
         let schedstat = fs::read_to_string(SCHEDSTAT).unwrap_or_default();
         let everything = Everything::read()?;
-        Ok(Self { at: first.elapsed(), everything, cpus: cpu_times(&stat, &schedstat) })
+        Ok(Self { at: first.elapsed(), everything, cpus: cpu_times(&stat, &schedstat), seen: watch.seen() })
     }
 }
 

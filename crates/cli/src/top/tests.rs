@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use ekiden::CpuMask;
+use ekiden_check::{CpuSeen, Snapshot, TaskSeen};
 use ekiden_loader::{Counts, PolicyStatus, Status};
 use expect_test::{Expect, expect};
 use ratatui::{
@@ -15,7 +17,9 @@ use super::{
     draw::{Sort, View, draw, lines, text},
     page::Page,
     sample::{CpuTimes, Sample},
-    seconds, wish,
+    seconds,
+    watch::Seen,
+    wish,
 };
 use crate::{
     session::LastFault,
@@ -26,7 +30,8 @@ fn sample(at_s: u64, ekiden: Option<Status>, cpus: Vec<CpuTimes>) -> Sample {
     let scheduler = ekiden.as_ref().map(|_| "ekiden_wfq".to_owned());
     let state = Some(if scheduler.is_some() { "enabled" } else { "disabled" }.to_owned());
     let sched_ext = SchedExt { supported: true, state, scheduler, enable_seq: None };
-    Sample { at: Duration::from_secs(at_s), everything: Everything { sched_ext, ekiden, last_fault: None }, cpus }
+    let everything = Everything { sched_ext, ekiden, last_fault: None };
+    Sample { at: Duration::from_secs(at_s), everything, cpus, seen: Ok(Seen::default()) }
 }
 
 fn policy(policy: &str, instance: u32, params: &str, counts: Counts) -> PolicyStatus {
@@ -94,6 +99,58 @@ fn a_page_shows_rates_of_each_policy_and_what_each_cpu_does() {
              q ends   s sorts (now by order in which they are asked)   space pauses
         "#]],
     );
+}
+
+/// Two CPUs, of which the second is idle while a task waits on the first.
+fn wasteful() -> Snapshot {
+    let cpu =
+        |cpu, nr_running| CpuSeen { cpu, nr_running, is_online: true, is_idle: nr_running == 0, ..CpuSeen::default() };
+    let task = |pid, name: &str, waited_ms: u64, waits_ms: u64| TaskSeen {
+        pid,
+        name: name.into(),
+        is_running: waits_ms == 0,
+        is_waiting: waits_ms > 0,
+        allowed: CpuMask::from_words(&[3]),
+        waited_ns: waited_ms * 1_000_000,
+        waits_ns: waits_ms * 1_000_000,
+        ..TaskSeen::default()
+    };
+    Snapshot { cpus: vec![cpu(0, 2), cpu(1, 0)], tasks: vec![task(7, "make", 5, 0), task(8, "cc1", 950, 900)] }
+}
+
+#[test]
+fn wasted_cpus_and_those_who_wait_are_shown_under_any_scheduler() {
+    let (before, mut after) = (sample(1, None, idle(2)), sample(2, None, vec![cpu(0, 900, 1_000), cpu(1, 0, 0)]));
+    let snapshot = wasteful();
+    let mut seen = Seen::default();
+    for snapshot in [&snapshot, &Snapshot { tasks: Vec::new(), ..snapshot.clone() }] {
+        seen.add(snapshot);
+    }
+    seen.tasks = snapshot.tasks.into_iter().map(|task| (task.pid, task)).collect();
+    after.seen = Ok(seen);
+    let page = Page::between(&before, &after);
+    expect![[r#"
+        scheduler  the kernel's own (sched_ext is disabled)
+        No policy runs. Start one with `sudo ekiden run wfq`, or look at one with `ekiden sim pipe -p wfq`.
+        wasted     0.50 CPUs, idle while tasks waited that could use them
+        waited       950.0 ms  cc1 8 on CPU 0, now for 900.0 ms
+                       5.0 ms  make 7 on CPU 0
+
+         cpu                busy waiting wasted   cpu                busy waiting wasted
+           0 ███████████·   90 %     1.0    0 %     1 ············    0 %     0.0   50 %
+    "#]]
+    .assert_eq(&text(&page, 100));
+    assert_eq!((page.wasted_cpus, page.cpus[1].wasted_percent), (Some(0.5), Some(50.0)));
+    after.seen = Err("this needs root".into());
+    expect![[r#"
+        scheduler  the kernel's own (sched_ext is disabled)
+        No policy runs. Start one with `sudo ekiden run wfq`, or look at one with `ekiden sim pipe -p wfq`.
+        waits      not known: this needs root
+
+         cpu                busy waiting   cpu                busy waiting
+           0 ███████████·   90 %     1.0     1 ············    0 %     0.0
+    "#]]
+    .assert_eq(&text(&Page::between(&before, &after), 100));
 }
 
 #[test]

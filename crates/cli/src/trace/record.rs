@@ -5,6 +5,7 @@ use std::{
     io::{self, BufWriter, Write},
     path::PathBuf,
     process::ExitCode,
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
@@ -17,8 +18,10 @@ use crate::{
     output::Output,
 };
 
-/// Memory for what happens until it is written: enough for half a second of two million records.
-const RING_BYTES: u32 = 64 << 20;
+/// Memory of each CPU for what happens until it is taken, and how often it is: enough for two million records a second. To
+/// get up more often would be in the way of what is recorded.
+const RING_BYTES: u32 = 8 << 20;
+const EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -50,13 +53,11 @@ impl RecordTrace {
         if self.command.is_empty() {
             eprintln!("recording {}; Ctrl-C ends it", scheduler());
         }
-        let mut trouble = None;
-        let code = child::until(&events, &self.command, &mut || {
-            trouble = recorder.take(&mut |record| file.put(record)).err();
-            trouble.is_some() || file.error.is_some()
+        let code = child::until(&events, &self.command, EVERY, &mut || {
+            recorder.take(&mut |record| file.put(record));
+            file.error.is_some()
         })?;
-        let lost = recorder.end(&mut |record| file.put(record))?;
-        trouble.map_or(Ok(()), Err)?;
+        let lost = recorder.end(&mut |record| file.put(record));
         file.finish().with_context(|| format!("cannot write {}", self.trace.display()))?;
         output.finish()?;
         if lost > 0 {
