@@ -119,6 +119,7 @@ static void free_all(void)
 	u32 i;
 
 	cancel_timers();
+	watch_no_tasks();
 	ekiden_rs_forget();
 	for (i = 0; i < EKIDEN_SEATS; i++)
 		free_seat(&running.seats[i]);
@@ -263,6 +264,8 @@ static long create_first(struct seat *seat, struct instance *instance, u32 max_t
 	if (!ret)
 		run_tape(seat, instance, EKIDEN_TAPE_BEGIN);
 	preempt_enable();
+	if (!ret)
+		watch_tasks();
 	return ret ? refused(instance, ret, reason) : 0;
 }
 

@@ -2,20 +2,27 @@
 
 use core::{
     ops::{Deref, DerefMut},
-    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
 };
 
-use crate::tape::learn;
+use crate::order::{self, Class, Nested};
+use crate::tape::{learn, tape_runs};
 
 /// How often a waiter looks at a lock before it takes the holder for lost and panics, which ends the policy and not
-/// the machine. At one look per few instructions this is some hundred milliseconds.
-pub const SPIN_LIMIT: u32 = 10_000_000;
+/// the machine. This is some ten milliseconds, and less than a call in the kernel may go round.
+pub const SPIN_LIMIT: u32 = 250_000;
+/// So many looks it is from one to the next at who waits for whom.
+const LOOKS_APART: u32 = 64;
 
 /// Set when a policy of this program has panicked: its locks may never be released.
 static POISONED: AtomicBool = AtomicBool::new(false);
 
-/// Makes every waiter give up. The kernel host calls it from its panic handler, before anything else.
+/// Makes every waiter give up. The kernel host calls it from its panic handler, before anything else; and takes it back for the
+/// next policy, of whose locks nothing is known.
 pub fn poison_locks(poisoned: bool) {
+    if !poisoned {
+        order::forget();
+    }
     POISONED.store(poisoned, Ordering::Release);
 }
 
@@ -24,11 +31,19 @@ pub fn poison_locks(poisoned: bool) {
 ///
 /// Who takes a lock after whom is an input of a call, and is recorded: each lock counts how often it was taken.
 ///
-/// Uncontended cost: one atomic exchange to take it, one addition to count, one store to release it.
-#[derive(Default, Debug)]
+/// What is wrong with locks ends the policy: a call that takes one twice, two calls that wait for each other, a holder that does
+/// not let go; and, while calls are recorded, locks that are taken in one order here and in another one there, before that
+/// becomes a deadlock. Locks are of one class if they were made at one place in the source; those are to be taken in the order
+/// of their addresses, which in a [`PerCpu`](crate::PerCpu) is that of the CPUs.
+///
+/// Uncontended cost: one atomic exchange to take it, one addition to count, three stores to release it and to say who has it.
+#[derive(Debug)]
 pub struct SpinLock<T: ?Sized> {
     /// How often it was taken. Written by the holder.
     taken: AtomicU32,
+    class: Class,
+    /// Where the stack of the call is that has it; 0 if none does. Written by the holder.
+    holder: AtomicUsize,
     inner: spin::mutex::SpinMutex<T>,
 }
 
@@ -45,8 +60,21 @@ impl Drop for Released {
 
 impl<T> SpinLock<T> {
     /// An unlocked lock around `value`.
+    #[track_caller]
     pub const fn new(value: T) -> Self {
-        Self { taken: AtomicU32::new(0), inner: spin::mutex::SpinMutex::new(value) }
+        Self {
+            taken: AtomicU32::new(0),
+            class: Class::of_caller(),
+            holder: AtomicUsize::new(0),
+            inner: spin::mutex::SpinMutex::new(value),
+        }
+    }
+}
+
+impl<T: Default> Default for SpinLock<T> {
+    #[track_caller]
+    fn default() -> Self {
+        Self::new(T::default())
     }
 }
 
@@ -82,7 +110,8 @@ impl<T: ?Sized> SpinLock<T> {
         if guard.is_none() {
             learn(0);
         }
-        guard.map(|guard| self.held(guard))
+        // Who does not wait cannot deadlock.
+        guard.map(|guard| self.has(guard, None))
     }
 
     /// Whether an observer lets the call go on.
@@ -97,19 +126,28 @@ impl<T: ?Sized> SpinLock<T> {
         }
     }
 
-    #[cfg(feature = "observe")]
     fn address(&self) -> usize {
         core::ptr::from_ref(&self.inner).cast::<()>().addr()
     }
 
     #[inline]
+    #[track_caller]
     fn held<'a>(&'a self, guard: spin::mutex::SpinMutexGuard<'a, T>) -> SpinGuard<'a, T> {
+        let nested = if tape_runs() { Some(order::take(self.class, self.address())) } else { None };
+        self.has(guard, nested)
+    }
+
+    #[inline]
+    fn has<'a>(&'a self, guard: spin::mutex::SpinMutexGuard<'a, T>, nested: Option<Nested>) -> SpinGuard<'a, T> {
+        self.holder.store(order::stack(), Ordering::Relaxed);
         let taken = self.taken.load(Ordering::Relaxed).wrapping_add(1);
         self.taken.store(taken, Ordering::Relaxed);
         #[cfg(feature = "observe")]
         crate::observe::reach(crate::observe::Point::Took(self.address()));
         learn(u64::from(taken));
         SpinGuard {
+            holder: &self.holder,
+            nested,
             guard,
             _released: Released(
                 #[cfg(feature = "observe")]
@@ -121,7 +159,8 @@ impl<T: ?Sized> SpinLock<T> {
     #[cold]
     #[track_caller]
     fn wait(&self, looks: u32) -> SpinGuard<'_, T> {
-        for _ in 0..looks {
+        let mut waiting = order::Waiting::begin();
+        for look in 0..looks {
             // Looking first keeps the cache line shared while the holder works.
             if !self.inner.is_locked() {
                 if let Some(guard) = self.inner.try_lock() {
@@ -130,19 +169,35 @@ impl<T: ?Sized> SpinLock<T> {
             }
             #[cfg(feature = "observe")]
             crate::observe::reach(crate::observe::Point::Waits(self.address()));
+            if look % LOOKS_APART == 0 {
+                waiting.look(self.holder.load(Ordering::Relaxed));
+            }
             assert!(!POISONED.load(Ordering::Relaxed), "another CPU panicked while this one waited for a lock");
             core::hint::spin_loop();
         }
-        panic!("deadlock: a lock was not released for {looks} looks");
+        panic!("a lock was not released for {looks} looks: deadlock, or held for too long");
     }
 }
 
 /// Holds a [`SpinLock`] until it is dropped.
 #[derive(Debug)]
 pub struct SpinGuard<'a, T: ?Sized> {
+    holder: &'a AtomicUsize,
+    nested: Option<Nested>,
     guard: spin::mutex::SpinMutexGuard<'a, T>,
     // After the guard, so that the lock is free by the time anybody hears of it.
     _released: Released,
+}
+
+impl<T: ?Sized> Drop for SpinGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(nested) = self.nested.take() {
+            order::release(nested);
+        }
+        // While it can be read, it is true: before the lock is free.
+        self.holder.store(0, Ordering::Relaxed);
+    }
 }
 
 impl<T: ?Sized> Deref for SpinGuard<'_, T> {
@@ -168,12 +223,41 @@ mod tests {
     use super::*;
 
     #[test]
-    #[should_panic(expected = "deadlock: a lock was not released for 1000 looks")]
+    #[should_panic(expected = "deadlock: this call has the lock already")]
     fn a_lock_taken_twice_panics() {
         let lock = SpinLock::new(());
         let _held = lock.lock();
+        drop(lock.lock());
+    }
+
+    #[test]
+    #[should_panic(expected = "a lock was not released for 1000 looks")]
+    fn a_lock_that_is_never_released_panics() {
+        let lock = Arc::new(SpinLock::new(()));
+        let holder = lock.clone();
+        thread::spawn(move || core::mem::forget(holder.lock())).join().unwrap();
         // What `lock` does when it finds the lock taken, with less patience.
         lock.wait(1000);
+    }
+
+    #[test]
+    fn two_calls_that_wait_for_each_other_panic() {
+        let locks = Arc::new([SpinLock::new(()), SpinLock::new(())]);
+        let both = Arc::new(std::sync::Barrier::new(2));
+        let threads = [0, 1].map(|own| {
+            let (locks, both) = (locks.clone(), both.clone());
+            thread::spawn(move || {
+                let held = locks[own].lock();
+                both.wait();
+                drop(locks[1 - own].lock());
+                drop(held);
+            })
+        });
+        let ends = threads.map(thread::JoinHandle::join);
+        let text = |panic: &std::boxed::Box<dyn core::any::Any + Send>| *panic.downcast_ref::<&str>().unwrap_or(&"");
+        // The first one that finds out lets go of its lock, so that the other one may go on.
+        let found: std::vec::Vec<_> = ends.iter().filter_map(|end| end.as_ref().err().map(text)).collect();
+        assert!(!found.is_empty() && found.iter().all(|text| text.contains("deadlock: two calls")), "{found:?}");
     }
 
     #[test]

@@ -21,6 +21,9 @@ pub const PICK_ATTEMPTS: u32 = 64;
 const ROUND_TICKS: u32 = 25;
 const TURN_TICKS: u32 = 3;
 
+/// The longest slice that a policy may give, in nanoseconds. Nothing would end one that lasts for ever, whoever waits.
+pub const SLICE_NS_MAX: u64 = 1_000_000_000;
+
 /// The rank of nobody.
 const NO_RANK: u32 = u32::MAX;
 
@@ -286,6 +289,7 @@ impl<P: Policy> Engine<P> {
             self.refuse(&mut handling.rare(), seat, cpu, raw, reason, Some(slot));
             return false;
         }
+        let slice_ns = if slice_ns > SLICE_NS_MAX { self.absurd(seat, cpu, slot) } else { slice_ns };
         let outcome = &mut *handling.outcome;
         outcome.status = if phase == Phase::ReadyByTick { Status::KeepPrevious } else { Status::Run } as i32;
         outcome.task = raw.task;
@@ -296,6 +300,13 @@ impl<P: Policy> Engine<P> {
             self.tell_all(handling, Call::ExitIdle, cpu);
         }
         true
+    }
+
+    /// The host's default instead of a slice that is too long.
+    #[cold]
+    fn absurd(&self, seat: &Seat<P>, cpu: CpuId, slot: &Slot) -> u64 {
+        self.mistake(seat, MistakeKind::AbsurdSlice, Call::PickNextTask, cpu, slot);
+        0
     }
 
     fn found_nothing<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, cpu: CpuId) {

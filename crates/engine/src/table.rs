@@ -30,6 +30,8 @@ pub(crate) struct Slot {
     pub(crate) nice: AtomicI32,
     /// A CPU that wanted to take the task while it was still leaving another one.
     pub(crate) wanted_by: AtomicU32,
+    /// What [`crate::starved`] knows of it.
+    pub(crate) watched: AtomicU64,
     /// The seat of the policy that it is to have, and whether its children are to have the same.
     choice: AtomicU32,
     /// How much of its run time was charged to its policy. Only if policies weigh something.
@@ -49,6 +51,7 @@ impl Slot {
             own_weight: AtomicU32::new(0),
             nice: AtomicI32::new(0),
             wanted_by: AtomicU32::new(NOBODY),
+            watched: AtomicU64::new(0),
             choice: AtomicU32::new(0),
             charged_ns: AtomicU64::new(0),
         }

@@ -1,0 +1,206 @@
+//! Threads that note all the time that they run, so that nothing which keeps them from it goes unseen.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicI32, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use nix::{
+    sched::{CpuSet, sched_setaffinity, sched_yield},
+    unistd::{Pid, gettid},
+};
+
+/// How long they rest, if they do.
+const REST: Duration = Duration::from_millis(2);
+
+/// What one thread notes.
+struct Track {
+    what: &'static str,
+    tid: AtomicI32,
+    beats: AtomicU64,
+    last_ns: AtomicU64,
+    gap_ns: AtomicU64,
+}
+
+/// For each CPU one thread that keeps it busy, one that rests, and one that stays there and is woken up from elsewhere; one that
+/// wakes up these; one that gives way; and one more that rests.
+pub(crate) struct Pulse {
+    tracks: Vec<Arc<Track>>,
+    start: Instant,
+    over: Arc<AtomicBool>,
+    /// While it is not, those that keep CPUs busy rest too: it would take an emulator long to get anything else done.
+    counts: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Track {
+    fn beat(&self, start: Instant) {
+        let now_ns = start.elapsed().as_nanos() as u64;
+        let gap_ns = now_ns - self.last_ns.swap(now_ns, Relaxed);
+        self.gap_ns.fetch_max(gap_ns, Relaxed);
+        self.beats.fetch_add(1, Release);
+    }
+}
+
+impl Pulse {
+    /// Starts them.
+    pub(crate) fn start(cpus: usize) -> Result<Self> {
+        let flag = || Arc::new(AtomicBool::new(false));
+        let mut pulse =
+            Self { tracks: Vec::new(), start: Instant::now(), over: flag(), counts: flag(), threads: Vec::new() };
+        for _ in 0..cpus {
+            let counts = pulse.counts.clone();
+            pulse.add("spin", move |beat| if counts.load(Relaxed) { beat() } else { rest(beat) })?;
+            pulse.add("rest", rest)?;
+        }
+        let mut woken = Vec::new();
+        for cpu in 0..cpus {
+            let mut here = CpuSet::new();
+            here.set(cpu)?;
+            let tid = pulse.add("woken", |beat| {
+                thread::park();
+                beat();
+            })?;
+            sched_setaffinity(Pid::from_raw(tid), &here).context("cannot keep a thread on a CPU")?;
+            woken.extend(pulse.threads.last().map(|thread| thread.thread().clone()));
+        }
+        pulse.add("wake", move |beat| {
+            rest(beat);
+            woken.iter().for_each(thread::Thread::unpark);
+        })?;
+        let counts = pulse.counts.clone();
+        pulse.add("yield", move |beat| {
+            if counts.load(Relaxed) {
+                beat();
+                // It cannot fail.
+                let _ = sched_yield();
+            } else {
+                rest(beat);
+            }
+        })?;
+        pulse.add("others'", rest)?;
+        pulse.all_run()?;
+        Ok(pulse)
+    }
+
+    /// Adds a thread that does something again and again, and returns its id.
+    fn add(&mut self, what: &'static str, step: impl Fn(&dyn Fn()) + Send + 'static) -> Result<i32> {
+        let (start, over) = (self.start, self.over.clone());
+        let zero = || AtomicU64::new(0);
+        let track = Arc::new(Track { what, tid: AtomicI32::new(0), beats: zero(), last_ns: zero(), gap_ns: zero() });
+        let own = track.clone();
+        self.threads.push(thread::Builder::new().name(what.into()).spawn(move || {
+            own.last_ns.store(start.elapsed().as_nanos() as u64, Relaxed);
+            own.tid.store(gettid().as_raw(), Release);
+            while !over.load(Relaxed) {
+                step(&|| own.beat(start));
+            }
+        })?);
+        while track.tid.load(Acquire) == 0 {
+            thread::sleep(REST);
+        }
+        let tid = track.tid.load(Acquire);
+        self.tracks.push(track);
+        Ok(tid)
+    }
+
+    /// The thread that another policy may have.
+    pub(crate) fn of_others(&self) -> i32 {
+        self.tracks.last().map_or(0, |track| track.tid.load(Acquire))
+    }
+
+    /// From here on gaps count, and there is something to do for all CPUs.
+    ///
+    /// # Errors
+    /// If one of them does not run even so.
+    pub(crate) fn begin(&self) -> Result<()> {
+        self.counts.store(true, Relaxed);
+        thread::sleep(20 * REST);
+        self.all_run()?;
+        self.tracks.iter().for_each(|track| track.gap_ns.store(0, Relaxed));
+        Ok(())
+    }
+
+    /// Puts all that can be anywhere on one CPU, and lets them go again: the others take what waits there.
+    ///
+    /// # Errors
+    /// If a thread cannot be put anywhere.
+    pub(crate) fn crowd(&self) -> Result<()> {
+        let (mut first, mut all) = (CpuSet::new(), CpuSet::new());
+        first.set(0)?;
+        (0..thread::available_parallelism()?.get()).try_for_each(|cpu| all.set(cpu))?;
+        for cpus in [first, all] {
+            for track in self.tracks.iter().filter(|track| matches!(track.what, "spin" | "yield")) {
+                sched_setaffinity(Pid::from_raw(track.tid.load(Acquire)), &cpus).context("cannot move a thread")?;
+            }
+            thread::sleep(REST);
+        }
+        Ok(())
+    }
+
+    /// They have time until the next one.
+    pub(crate) fn end(&self) {
+        self.counts.store(false, Relaxed);
+    }
+
+    /// The longest time that one of them did not run, of those that are over.
+    pub(crate) fn gap_ms(&self) -> f64 {
+        self.longest().map_or(0.0, |track| track.gap_ns.load(Relaxed) as f64 / 1e6)
+    }
+
+    /// What the one does that did not run for that long.
+    pub(crate) fn who(&self) -> &'static str {
+        self.longest().map_or("", |track| track.what)
+    }
+
+    fn longest(&self) -> Option<&Track> {
+        self.tracks.iter().map(Arc::as_ref).max_by_key(|track| track.gap_ns.load(Relaxed))
+    }
+
+    /// Waits until each of them has run once more, and returns how long that took.
+    ///
+    /// # Errors
+    /// One of them does not within five seconds.
+    pub(crate) fn all_run(&self) -> Result<f64> {
+        let beats = |track: &Arc<Track>| track.beats.load(Acquire);
+        let (before, start) = (self.tracks.iter().map(beats).collect::<Vec<_>>(), Instant::now());
+        for (track, before) in self.tracks.iter().zip(before) {
+            // Twice: the first time may have begun before.
+            while beats(track) < before + 2 {
+                if start.elapsed() > Duration::from_secs(5) {
+                    let tid = track.tid.load(Acquire);
+                    let of = |file: &str| {
+                        std::fs::read_to_string(format!("/proc/self/task/{tid}/{file}")).unwrap_or_default()
+                    };
+                    bail!("a task ({}) does not run any more: {}{}", track.what, of("sched"), of("status"));
+                }
+                thread::sleep(REST / 4);
+            }
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e3)
+    }
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        self.over.store(true, Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn rest(beat: &dyn Fn()) {
+    thread::sleep(REST);
+    beat();
+}
