@@ -243,10 +243,10 @@ static int set_up_tape(struct seat *seat, u64 records)
 	return 0;
 }
 
-/* The engine's own memory: the task table, and a little for everything else. */
+/* The engine's own memory, in blocks of powers of two: the task table, and a little for CPUs and groups. */
 static size_t engine_arena_len(u32 max_tasks)
 {
-	return (size_t)max_tasks * 128 + nr_cpu_ids * 2048 + SZ_1M;
+	return roundup_pow_of_two(max_tasks) * 128 + nr_cpu_ids * 2048 + SZ_1M;
 }
 
 /* The first policy comes together with the engine. */

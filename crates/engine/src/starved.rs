@@ -1,13 +1,12 @@
 //! Finds tasks that wait for a CPU for longer than any may, whatever their policy has done with them.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ekiden::Policy;
 use ekiden::abi::{Event, Outcome};
 
 use crate::engine::{Engine, Handling};
 use crate::fault::Fault;
-use crate::table::Slot;
 
 /// One look at all tasks. The host takes one every so often, and counts them: while a machine stands still, nobody starves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,17 +19,17 @@ pub struct Walk {
     pub apart_ms: u32,
 }
 
-impl Slot {
-    /// How many walks ago the task was first seen waiting with the CPU time that it still has: it has not run since. The lower
-    /// half of that time stands beside the number of that walk.
-    fn waits_for(&self, is_waiting: bool, walk: Walk) -> u32 {
-        let runtime = self.runtime_ns.load(Relaxed) as u32;
-        let seen = self.watched.load(Relaxed);
+impl Walk {
+    /// How many walks ago a task was first seen waiting with the CPU time that it still has: it has not run since. `watched`
+    /// keeps the lower half of that time beside the number of that walk.
+    fn waits_for(self, watched: &AtomicU64, runtime_ns: u64, is_waiting: bool) -> u32 {
+        let runtime = runtime_ns as u32;
+        let seen = watched.load(Relaxed);
         if is_waiting && seen as u32 != 0 && (seen >> 32) as u32 == runtime {
-            return walk.number.wrapping_sub(seen as u32);
+            return self.number.wrapping_sub(seen as u32);
         }
-        let seen = if is_waiting { u64::from(runtime) << 32 | u64::from(walk.number) } else { 0 };
-        self.watched.store(seen, Relaxed);
+        let seen = if is_waiting { u64::from(runtime) << 32 | u64::from(self.number) } else { 0 };
+        watched.store(seen, Relaxed);
         0
     }
 }
@@ -45,8 +44,8 @@ impl<P: Policy> Engine<P> {
         let handling = &mut Handling::<false> { event: &event, outcome };
         let end = first.saturating_add(most);
         for view in self.tasks.between(first, end) {
-            let Some(slot) = self.tasks.get(view.id) else { continue };
-            let waits = slot.waits_for(view.state.phase().is_waiting(), walk);
+            let is_waiting = view.state.phase().is_waiting();
+            let waits = walk.waits_for(self.tasks.watched(view.id), view.runtime_ns, is_waiting);
             let seat = self.seat_of::<false>(view.state);
             if waits >= walk.most && self.is_home::<false>(view.state) && seat.is_taken() {
                 let (ms, pid, cpu) = (u64::from(waits) * u64::from(walk.apart_ms), view.pid, view.state.cpu());
