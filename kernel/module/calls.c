@@ -273,7 +273,8 @@ void ekiden_c_refill_at(u64 at_ns)
 static struct {
 	struct hrtimer timer;
 	atomic_t anew;		/* begins with the first task */
-	s64 next;
+	u64 next;
+	s64 ret;		/* of the last pass */
 	struct completion done;
 } rehome;
 
@@ -300,7 +301,9 @@ static enum hrtimer_restart rehome_some(struct hrtimer *timer)
 	rcu_read_lock();
 	next = introduce_some(rehome.next);
 	rcu_read_unlock();
-	rehome.next = next;
+	/* Started on another CPU meanwhile, it may come again although nothing is anew: from the beginning then. */
+	rehome.next = max_t(s64, next, 0);
+	rehome.ret = min_t(s64, next, 0);
 	if (next < 0 || (!next && !atomic_read(&rehome.anew))) {
 		complete_all(&rehome.done);
 		return HRTIMER_NORESTART;
@@ -339,7 +342,7 @@ int introduce_tasks(void)
 	atomic_set(&rehome.anew, 1);
 	hrtimer_start(&rehome.timer, 0, HRTIMER_MODE_REL_PINNED_HARD);
 	wait_for_completion(&rehome.done);
-	return min_t(s64, rehome.next, 0);
+	return rehome.ret;
 }
 
 void set_up_timers(void)

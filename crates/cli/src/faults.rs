@@ -68,6 +68,8 @@ struct Seen {
     contained: bool,
     gap_ms: f64,
     who: String,
+    until_ms: f64,
+    cpu_ms: f64,
     after_ms: f64,
     reported: String,
 }

@@ -2,17 +2,17 @@
 
 use core::{
     ops::{Deref, DerefMut},
-    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
-use crate::order::{self, Class, Nested};
+use crate::order::{self, Holder};
 use crate::tape::{learn, tape_runs};
 
 /// How often a waiter looks at a lock before it takes the holder for lost and panics, which ends the policy and not
 /// the machine. This is some ten milliseconds, and less than a call in the kernel may go round.
 pub const SPIN_LIMIT: u32 = 250_000;
 /// So many looks it is from one to the next at who waits for whom.
-const LOOKS_APART: u32 = 64;
+const LOOKS_APART: u32 = 16;
 
 /// Set when a policy of this program has panicked: its locks may never be released.
 static POISONED: AtomicBool = AtomicBool::new(false);
@@ -36,14 +36,11 @@ pub fn poison_locks(poisoned: bool) {
 /// becomes a deadlock. Locks are of one class if they were made at one place in the source; those are to be taken in the order
 /// of their addresses, which in a [`PerCpu`](crate::PerCpu) is that of the CPUs.
 ///
-/// Uncontended cost: one atomic exchange to take it, one addition to count, three stores to release it and to say who has it.
+/// Uncontended cost: one atomic exchange to take it, one addition to count, three stores to release it and to say who has it, and seldom
+/// what it takes to look at the order.
 #[derive(Debug)]
 pub struct SpinLock<T: ?Sized> {
-    /// How often it was taken. Written by the holder.
-    taken: AtomicU32,
-    class: Class,
-    /// Where the stack of the call is that has it; 0 if none does. Written by the holder.
-    holder: AtomicUsize,
+    holder: Holder,
     inner: spin::mutex::SpinMutex<T>,
 }
 
@@ -62,12 +59,7 @@ impl<T> SpinLock<T> {
     /// An unlocked lock around `value`.
     #[track_caller]
     pub const fn new(value: T) -> Self {
-        Self {
-            taken: AtomicU32::new(0),
-            class: Class::of_caller(),
-            holder: AtomicUsize::new(0),
-            inner: spin::mutex::SpinMutex::new(value),
-        }
+        Self { holder: Holder::none(), inner: spin::mutex::SpinMutex::new(value) }
     }
 }
 
@@ -92,10 +84,11 @@ impl<T: ?Sized> SpinLock<T> {
         let here = core::panic::Location::caller();
         #[cfg(feature = "observe")]
         self.ask(|lock, taken| crate::observe::Point::Wants(lock, here, taken));
-        match self.inner.try_lock() {
-            Some(guard) => self.held(guard),
+        let guard = match self.inner.try_lock() {
+            Some(guard) => guard,
             None => self.wait(SPIN_LIMIT),
-        }
+        };
+        self.has(guard, true)
     }
 
     /// Takes the lock if it is free right now.
@@ -111,14 +104,14 @@ impl<T: ?Sized> SpinLock<T> {
             learn(0);
         }
         // Who does not wait cannot deadlock.
-        guard.map(|guard| self.has(guard, None))
+        guard.map(|guard| self.has(guard, false))
     }
 
     /// Whether an observer lets the call go on.
     #[cfg(feature = "observe")]
     fn ask(&self, point: impl Fn(usize, u32) -> crate::observe::Point) -> bool {
         loop {
-            match crate::observe::reach(point(self.address(), self.taken.load(Ordering::Relaxed))) {
+            match crate::observe::reach(point(self.address(), self.holder.taken())) {
                 crate::observe::Answer::GoOn => return true,
                 crate::observe::Answer::Fail => return false,
                 crate::observe::Answer::AskAgain => {}
@@ -126,51 +119,49 @@ impl<T: ?Sized> SpinLock<T> {
         }
     }
 
+    #[cfg(feature = "observe")]
     fn address(&self) -> usize {
         core::ptr::from_ref(&self.inner).cast::<()>().addr()
     }
 
+    /// This call has it, after it has `waited`, or would have.
     #[inline]
     #[track_caller]
-    fn held<'a>(&'a self, guard: spin::mutex::SpinMutexGuard<'a, T>) -> SpinGuard<'a, T> {
-        let nested = if tape_runs() { Some(order::take(self.class, self.address())) } else { None };
-        self.has(guard, nested)
-    }
-
-    #[inline]
-    fn has<'a>(&'a self, guard: spin::mutex::SpinMutexGuard<'a, T>, nested: Option<Nested>) -> SpinGuard<'a, T> {
-        self.holder.store(order::stack(), Ordering::Relaxed);
-        let taken = self.taken.load(Ordering::Relaxed).wrapping_add(1);
-        self.taken.store(taken, Ordering::Relaxed);
+    fn has<'a>(&'a self, guard: spin::mutex::SpinMutexGuard<'a, T>, waited: bool) -> SpinGuard<'a, T> {
+        self.holder.begin();
         #[cfg(feature = "observe")]
         crate::observe::reach(crate::observe::Point::Took(self.address()));
-        learn(u64::from(taken));
-        SpinGuard {
+        let guard = SpinGuard {
             holder: &self.holder,
-            nested,
             guard,
             _released: Released(
                 #[cfg(feature = "observe")]
                 self.address(),
             ),
+        };
+        if !waited {
+            self.holder.begun_at_once();
+        } else if tape_runs() {
+            self.holder.begun_on_tape();
         }
+        guard
     }
 
     #[cold]
     #[track_caller]
-    fn wait(&self, looks: u32) -> SpinGuard<'_, T> {
+    fn wait(&self, looks: u32) -> spin::mutex::SpinMutexGuard<'_, T> {
         let mut waiting = order::Waiting::begin();
         for look in 0..looks {
             // Looking first keeps the cache line shared while the holder works.
             if !self.inner.is_locked() {
                 if let Some(guard) = self.inner.try_lock() {
-                    return self.held(guard);
+                    return guard;
                 }
             }
             #[cfg(feature = "observe")]
             crate::observe::reach(crate::observe::Point::Waits(self.address()));
             if look % LOOKS_APART == 0 {
-                waiting.look(self.holder.load(Ordering::Relaxed));
+                waiting.look(self.holder.stack());
             }
             assert!(!POISONED.load(Ordering::Relaxed), "another CPU panicked while this one waited for a lock");
             core::hint::spin_loop();
@@ -182,8 +173,7 @@ impl<T: ?Sized> SpinLock<T> {
 /// Holds a [`SpinLock`] until it is dropped.
 #[derive(Debug)]
 pub struct SpinGuard<'a, T: ?Sized> {
-    holder: &'a AtomicUsize,
-    nested: Option<Nested>,
+    holder: &'a Holder,
     guard: spin::mutex::SpinMutexGuard<'a, T>,
     // After the guard, so that the lock is free by the time anybody hears of it.
     _released: Released,
@@ -192,11 +182,7 @@ pub struct SpinGuard<'a, T: ?Sized> {
 impl<T: ?Sized> Drop for SpinGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(nested) = self.nested.take() {
-            order::release(nested);
-        }
-        // While it can be read, it is true: before the lock is free.
-        self.holder.store(0, Ordering::Relaxed);
+        self.holder.end();
     }
 }
 

@@ -9,6 +9,8 @@ use core::{
     },
 };
 
+use crate::tape::{learn, learn_on_tape};
+
 /// Where this call's stack is.
 #[inline]
 pub(crate) fn stack() -> usize {
@@ -58,13 +60,133 @@ const fn pack(block: u64, depth: u64, class: u64) -> u64 {
     block << 32 | depth << 28 | class & UNKNOWN
 }
 
-/// What a guard puts back.
+/// How many locks are held of which note was taken.
+static NOTED: AtomicU32 = AtomicU32::new(0);
+
+/// Note is taken of two times in a row out of 64 that a lock is taken, the first among them, and of every lock inside of such a
+/// one: an order is wrong again and again, and to look each time costs one per cent of a round trip through a pipe.
+const SELDOM: u32 = 62;
+
+/// What a lock knows of itself and of the call that has it. Written by that call.
 #[derive(Debug)]
-pub(crate) struct Nested {
-    place: usize,
-    own: u64,
-    before: u64,
-    before_at: usize,
+pub(crate) struct Holder {
+    /// How often it was taken.
+    taken: AtomicU32,
+    class: Class,
+    /// Where the stack of the call is; 0 if no call has it.
+    stack: AtomicUsize,
+    /// What stands in [`HELD`] for this lock; 0 if no note was taken.
+    noted: AtomicU64,
+    /// What stood there before.
+    before: AtomicU64,
+    before_at: AtomicUsize,
+}
+
+impl Holder {
+    #[track_caller]
+    pub(crate) const fn none() -> Self {
+        Self {
+            taken: AtomicU32::new(0),
+            class: Class::of_caller(),
+            stack: AtomicUsize::new(0),
+            noted: AtomicU64::new(0),
+            before: AtomicU64::new(0),
+            before_at: AtomicUsize::new(0),
+        }
+    }
+
+    /// Where the stack of the call is that has the lock; 0 for nobody.
+    #[inline]
+    pub(crate) fn stack(&self) -> usize {
+        self.stack.load(Relaxed)
+    }
+
+    /// How often it was taken.
+    #[cfg(feature = "observe")]
+    pub(crate) fn taken(&self) -> u32 {
+        self.taken.load(Relaxed)
+    }
+
+    /// This call has it.
+    #[inline]
+    pub(crate) fn begin(&self) {
+        self.stack.store(stack(), Relaxed);
+        self.taken.store(self.taken.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+
+    /// The same, on tape. By itself, so that what takes a lock is small enough to be part of what it is called by.
+    #[inline(never)]
+    #[track_caller]
+    pub(crate) fn begun_on_tape(&self) {
+        let taken = self.taken.load(Relaxed);
+        if taken & SELDOM == 0 || NOTED.load(Relaxed) != 0 {
+            self.note();
+        }
+        learn_on_tape(taken.into());
+    }
+
+    /// The same for a call that did not wait for it, and would not have.
+    #[inline]
+    pub(crate) fn begun_at_once(&self) {
+        learn(self.taken.load(Relaxed).into());
+    }
+
+    /// It lets go of it. While the stack can be read it is true, so this is before the lock is free.
+    #[inline]
+    pub(crate) fn end(&self) {
+        if self.noted.load(Relaxed) != 0 {
+            self.forget();
+        }
+        self.stack.store(0, Relaxed);
+    }
+
+    /// Takes note that this call has taken a lock.
+    ///
+    /// # Panics
+    /// If it has another one that is taken after this one elsewhere.
+    #[cold]
+    #[track_caller]
+    fn note(&self) {
+        let (class, at) = (self.class, core::ptr::from_ref(self).addr());
+        let block = block_of(self.stack());
+        let place = block as usize % HELD.len();
+        let (before, before_at) = (HELD[place].load(Relaxed), HELD_AT[place].load(Relaxed));
+        // That of another stack is not ours to put back; whoever has it loses sight of it, and that is all.
+        let before = if before >> 32 == block { before } else { 0 };
+        let (depth, outer) = (before >> 28 & 0xf, before & UNKNOWN);
+        if depth > 0 && outer != UNKNOWN {
+            check(outer as u32, before_at, class, at);
+        }
+        let own = if depth > 0 && outer == UNKNOWN { UNKNOWN } else { class.0.into() };
+        // Never 0: the depth is not.
+        let own = pack(block, (depth + 1).min(0xf), own);
+        self.noted.store(own, Relaxed);
+        self.before.store(before, Relaxed);
+        self.before_at.store(before_at, Relaxed);
+        HELD[place].store(own, Relaxed);
+        HELD_AT[place].store(at, Relaxed);
+        NOTED.fetch_add(1, Relaxed);
+    }
+
+    #[cold]
+    fn forget(&self) {
+        let own = self.noted.swap(0, Relaxed);
+        let place = (own >> 32) as usize % HELD.len();
+        let now = HELD[place].load(Relaxed);
+        if now == own {
+            HELD[place].store(self.before.load(Relaxed), Relaxed);
+            HELD_AT[place].store(self.before_at.load(Relaxed), Relaxed);
+        } else if now >> 32 == own >> 32 {
+            let depth = (now >> 28 & 0xf).saturating_sub(1);
+            HELD[place].store(if depth == 0 { 0 } else { pack(now >> 32, depth, UNKNOWN) }, Relaxed);
+        }
+        NOTED.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Which stack that is: they are as large as this, and aligned to it.
+fn block_of(stack: usize) -> u64 {
+    (stack >> 14) as u64 & 0xffff_ffff
 }
 
 /// Nothing is known any more, and nobody waits.
@@ -72,42 +194,7 @@ pub(crate) fn forget() {
     KNOWN.iter().for_each(|class| class.store(0, Relaxed));
     AFTER.iter().chain(&HELD).for_each(|word| word.store(0, Relaxed));
     WAITING.iter().for_each(|waiter| waiter.stack.store(0, Relaxed));
-}
-
-/// This call has taken a lock.
-///
-/// # Panics
-/// If it has another one that is taken after this one elsewhere.
-#[inline(never)]
-#[track_caller]
-pub(crate) fn take(class: Class, at: usize) -> Nested {
-    let block = (stack() >> 14) as u64 & 0xffff_ffff;
-    let place = block as usize % HELD.len();
-    let (before, before_at) = (HELD[place].load(Relaxed), HELD_AT[place].load(Relaxed));
-    // That of another stack is not ours to put back; whoever has it loses sight of it, and that is all.
-    let before = if before >> 32 == block { before } else { 0 };
-    let (depth, outer) = (before >> 28 & 0xf, before & UNKNOWN);
-    if depth > 0 && outer != UNKNOWN {
-        check(outer as u32, before_at, class, at);
-    }
-    let own = pack(block, (depth + 1).min(0xf), if depth > 0 && outer == UNKNOWN { UNKNOWN } else { class.0.into() });
-    HELD[place].store(own, Relaxed);
-    HELD_AT[place].store(at, Relaxed);
-    Nested { place, own, before, before_at }
-}
-
-/// It lets go of it.
-#[inline(never)]
-pub(crate) fn release(nested: Nested) {
-    let Nested { place, own, before, before_at } = nested;
-    let now = HELD[place].load(Relaxed);
-    if now == own {
-        HELD[place].store(before, Relaxed);
-        HELD_AT[place].store(before_at, Relaxed);
-    } else if now >> 32 == own >> 32 {
-        let depth = (now >> 28 & 0xf).saturating_sub(1);
-        HELD[place].store(if depth == 0 { 0 } else { pack(now >> 32, depth, UNKNOWN) }, Relaxed);
-    }
+    NOTED.store(0, Relaxed);
 }
 
 #[cold]

@@ -666,7 +666,7 @@ impl<P: Policy> Engine<P> {
             self.cpu(handling.event.cpu).due_ns[seat.index].store(now_ns + reply.timer_ns, Relaxed);
             self.arm_timer(handling, now_ns);
         }
-        if reply.kicks.iter().all(|cpu| cpu < self.nr_cpus()) {
+        if reply.kicks.are_below(self.nr_cpus()) {
             return handling.outcome.kicks.add_all(reply.kicks);
         }
         reply.kicks.iter().filter(|cpu| *cpu < self.nr_cpus()).for_each(|cpu| handling.outcome.kicks.add(cpu));

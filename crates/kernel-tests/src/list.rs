@@ -80,8 +80,10 @@ const PLANTED: &[Planted] = &[
     planted("absurd slices", Fault::Slices, PICK, End::Mistake("slice")),
 ];
 
-/// What somebody else does.
-const OTHERS: [(&str, fn(&mut Trial) -> Result<Outcome>); 4] = [
+/// What somebody else does; and first nothing at all, as tasks have to wait for each other and for the machine in any case.
+const OTHERS: &[(&str, Run)] = &[
+    ("nothing, without the policy", Trial::nothing),
+    ("nothing", Trial::nothing_wrong),
     ("hint flood", Trial::hint_flood),
     ("loader killed", Trial::loader_killed),
     ("module removed by force", Trial::removed_by_force),
@@ -106,6 +108,10 @@ struct Report {
     gap_ms: f64,
     /// What that one does: spins, rests, is woken up.
     who: &'static str,
+    /// When it was over, in the kernel's milliseconds.
+    until_ms: f64,
+    /// For so long a CPU itself stood still, so that not even real-time tasks ran.
+    cpu_ms: f64,
     /// From when the fault was known until every task had run.
     after_ms: f64,
     reported: String,
@@ -130,6 +136,8 @@ impl Drop for Bound {
         let _ = fs::write(Self::FILE, &self.0);
     }
 }
+
+type Run = fn(&mut Trial) -> Result<Outcome>;
 
 /// What came of a fault.
 struct Outcome {
@@ -173,17 +181,29 @@ impl Trial {
     /// Has a fault happen, and reports. Only what makes it useless to go on is an error.
     fn one(&mut self, fault: &'static str, run: impl FnOnce(&mut Self) -> Result<Outcome>) -> Result<()> {
         let outcome = run(self).and_then(|outcome| self.all_is_well().map(|()| outcome));
-        let who = self.pulse.who();
+        let (gap, cpu) = (self.pulse.gap(), self.pulse.cpu_gap());
         self.pulse.end();
         let contained = outcome.is_ok();
         let outcome = outcome.unwrap_or_else(|error| Outcome {
-            gap_ms: self.pulse.gap_ms(),
+            gap_ms: gap.ms,
             after_ms: 0.0,
             reported: format!("NOT CONTAINED: {error:#}"),
         });
         let Outcome { gap_ms, after_ms, reported } = outcome;
         let (beside, round, cpus) = (self.host.is_some(), self.round, self.cpus);
-        let report = Report { fault, beside, round, cpus, contained, gap_ms, who, after_ms, reported };
+        let report = Report {
+            fault,
+            beside,
+            round,
+            cpus,
+            contained,
+            gap_ms,
+            who: gap.who,
+            until_ms: gap.until_ms,
+            cpu_ms: cpu.ms,
+            after_ms,
+            reported,
+        };
         println!("{}", serde_json::to_string(&report)?);
         if !contained && beside && self.host.as_ref().is_none_or(|host| !host.is_running()) {
             self.host = None;
@@ -263,11 +283,30 @@ impl Trial {
         };
         let after_ms = self.pulse.all_run()?;
         // What waited for the whole bound is what was found.
-        let gap_ms = if planted.fault == Fault::Starve { after_ms } else { self.pulse.gap_ms() };
+        let gap_ms = if planted.fault == Fault::Starve { after_ms } else { self.pulse.gap().ms };
         if !matches!(planted.end, End::TakenOut(_)) {
             session.check().context("the policy is gone")?;
         }
         Ok(Outcome { gap_ms, after_ms, reported })
+    }
+
+    /// Nothing happens, and the policy that goes wrong is not even there.
+    fn nothing(&mut self) -> Result<Outcome> {
+        self.pulse.begin()?;
+        pause(200);
+        let after_ms = self.pulse.all_run()?;
+        Ok(Outcome { gap_ms: self.pulse.gap().ms, after_ms, reported: "nothing happened".into() })
+    }
+
+    /// The policy that goes wrong does not.
+    fn nothing_wrong(&mut self) -> Result<Outcome> {
+        let session = self.start("after=0".into())?;
+        pause(200);
+        let after_ms = self.pulse.all_run()?;
+        let gap_ms = self.pulse.gap().ms;
+        session.check()?;
+        self.stop(session);
+        Ok(Outcome { gap_ms, after_ms, reported: "nothing happened".into() })
     }
 
     /// Everybody who may says something all the time.
@@ -294,7 +333,7 @@ impl Trial {
         let floods: Vec<_> = (0..=self.cpus).map(flood).collect();
         pause(200);
         let after_ms = self.pulse.all_run()?;
-        let gap_ms = self.pulse.gap_ms();
+        let gap_ms = self.pulse.gap().ms;
         over.store(true, Relaxed);
         let mut answers = [0; 2];
         for flood in floods {
@@ -322,7 +361,7 @@ impl Trial {
         holder.wait()?;
         wait("the policy goes on", || !is_there())?;
         let after_ms = self.pulse.all_run()?;
-        Ok(Outcome { gap_ms: self.pulse.gap_ms(), after_ms, reported: "the policy left with it".into() })
+        Ok(Outcome { gap_ms: self.pulse.gap().ms, after_ms, reported: "the policy left with it".into() })
     }
 
     /// Where the kernel allows it, the module goes as soon as the policy does; it is refused otherwise.
@@ -336,7 +375,7 @@ impl Trial {
         pause(50);
         session.check()?;
         let after_ms = self.pulse.all_run()?;
-        let gap_ms = self.pulse.gap_ms();
+        let gap_ms = self.pulse.gap().ms;
         let refused = forced.is_finished();
         self.stop(session);
         let reported = match forced.join().map_err(|_| anyhow!("a thread has panicked"))? {
@@ -360,7 +399,7 @@ impl Trial {
             }
         }
         let after_ms = self.pulse.all_run()?;
-        Ok(Outcome { gap_ms: self.pulse.gap_ms(), after_ms, reported })
+        Ok(Outcome { gap_ms: self.pulse.gap().ms, after_ms, reported })
     }
 }
 

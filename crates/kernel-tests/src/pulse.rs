@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{
             AtomicBool, AtomicI32, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
@@ -15,11 +15,16 @@ use std::{
 use anyhow::{Context, Result, bail};
 use nix::{
     sched::{CpuSet, sched_setaffinity, sched_yield},
+    time::{ClockId, clock_gettime},
     unistd::{Pid, gettid},
 };
 
+use crate::load::class_of;
+
 /// How long they rest, if they do.
 const REST: Duration = Duration::from_millis(2);
+/// What a thread does that no policy has.
+const CPU: &str = "real time";
 
 /// What one thread notes.
 struct Track {
@@ -27,14 +32,24 @@ struct Track {
     tid: AtomicI32,
     beats: AtomicU64,
     last_ns: AtomicU64,
-    gap_ns: AtomicU64,
+    gap: Mutex<Gap>,
+}
+
+/// The longest time that a thread did not run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Gap {
+    /// What the thread does.
+    pub(crate) who: &'static str,
+    pub(crate) ms: f64,
+    /// When it was over, in milliseconds of the kernel's clock.
+    pub(crate) until_ms: f64,
 }
 
 /// For each CPU one thread that keeps it busy, one that rests, and one that stays there and is woken up from elsewhere; one that
-/// wakes up these; one that gives way; and one more that rests.
+/// gives way; and one more that rests. Besides one for each CPU that no policy has, which wakes up another one's: before it goes
+/// nothing that policies have, so what keeps it from running is not that they chose others.
 pub(crate) struct Pulse {
     tracks: Vec<Arc<Track>>,
-    start: Instant,
     over: Arc<AtomicBool>,
     /// While it is not, those that keep CPUs busy rest too: it would take an emulator long to get anything else done.
     counts: Arc<AtomicBool>,
@@ -42,11 +57,19 @@ pub(crate) struct Pulse {
 }
 
 impl Track {
-    fn beat(&self, start: Instant) {
-        let now_ns = start.elapsed().as_nanos() as u64;
-        let gap_ns = now_ns - self.last_ns.swap(now_ns, Relaxed);
-        self.gap_ns.fetch_max(gap_ns, Relaxed);
+    fn beat(&self) {
+        let now_ns = now_ns();
+        let ms = now_ns.saturating_sub(self.last_ns.swap(now_ns, Relaxed)) as f64 / 1e6;
+        let mut gap = self.gap.lock().unwrap_or_else(PoisonError::into_inner);
+        if ms > gap.ms {
+            *gap = Gap { who: self.what, ms, until_ms: now_ns as f64 / 1e6 };
+        }
+        drop(gap);
         self.beats.fetch_add(1, Release);
+    }
+
+    fn gap(&self) -> Gap {
+        *self.gap.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -54,28 +77,27 @@ impl Pulse {
     /// Starts them.
     pub(crate) fn start(cpus: usize) -> Result<Self> {
         let flag = || Arc::new(AtomicBool::new(false));
-        let mut pulse =
-            Self { tracks: Vec::new(), start: Instant::now(), over: flag(), counts: flag(), threads: Vec::new() };
+        let mut pulse = Self { tracks: Vec::new(), over: flag(), counts: flag(), threads: Vec::new() };
         for _ in 0..cpus {
             let counts = pulse.counts.clone();
             pulse.add("spin", move |beat| if counts.load(Relaxed) { beat() } else { rest(beat) })?;
             pulse.add("rest", rest)?;
         }
-        let mut woken = Vec::new();
         for cpu in 0..cpus {
-            let mut here = CpuSet::new();
-            here.set(cpu)?;
             let tid = pulse.add("woken", |beat| {
                 thread::park();
                 beat();
             })?;
-            sched_setaffinity(Pid::from_raw(tid), &here).context("cannot keep a thread on a CPU")?;
-            woken.extend(pulse.threads.last().map(|thread| thread.thread().clone()));
+            sched_setaffinity(Pid::from_raw(tid), &only(cpu)?).context("cannot keep a thread on a CPU")?;
+            let woken = pulse.threads.last().map(|thread| thread.thread().clone());
+            let tid = pulse.add(CPU, move |beat| {
+                rest(beat);
+                woken.iter().for_each(thread::Thread::unpark);
+            })?;
+            // Wakes it up from elsewhere, if there is another CPU.
+            sched_setaffinity(Pid::from_raw(tid), &only((cpu + 1) % cpus)?).context("cannot keep a thread on a CPU")?;
+            class_of(tid, libc::SCHED_FIFO)?;
         }
-        pulse.add("wake", move |beat| {
-            rest(beat);
-            woken.iter().for_each(thread::Thread::unpark);
-        })?;
         let counts = pulse.counts.clone();
         pulse.add("yield", move |beat| {
             if counts.load(Relaxed) {
@@ -93,15 +115,15 @@ impl Pulse {
 
     /// Adds a thread that does something again and again, and returns its id.
     fn add(&mut self, what: &'static str, step: impl Fn(&dyn Fn()) + Send + 'static) -> Result<i32> {
-        let (start, over) = (self.start, self.over.clone());
-        let zero = || AtomicU64::new(0);
-        let track = Arc::new(Track { what, tid: AtomicI32::new(0), beats: zero(), last_ns: zero(), gap_ns: zero() });
+        let (over, zero) = (self.over.clone(), || AtomicU64::new(0));
+        let gap = Mutex::default();
+        let track = Arc::new(Track { what, tid: AtomicI32::new(0), beats: zero(), last_ns: zero(), gap });
         let own = track.clone();
         self.threads.push(thread::Builder::new().name(what.into()).spawn(move || {
-            own.last_ns.store(start.elapsed().as_nanos() as u64, Relaxed);
+            own.last_ns.store(now_ns(), Relaxed);
             own.tid.store(gettid().as_raw(), Release);
             while !over.load(Relaxed) {
-                step(&|| own.beat(start));
+                step(&|| own.beat());
             }
         })?);
         while track.tid.load(Acquire) == 0 {
@@ -125,7 +147,9 @@ impl Pulse {
         self.counts.store(true, Relaxed);
         thread::sleep(20 * REST);
         self.all_run()?;
-        self.tracks.iter().for_each(|track| track.gap_ns.store(0, Relaxed));
+        for track in &self.tracks {
+            *track.gap.lock().unwrap_or_else(PoisonError::into_inner) = Gap::default();
+        }
         Ok(())
     }
 
@@ -134,8 +158,7 @@ impl Pulse {
     /// # Errors
     /// If a thread cannot be put anywhere.
     pub(crate) fn crowd(&self) -> Result<()> {
-        let (mut first, mut all) = (CpuSet::new(), CpuSet::new());
-        first.set(0)?;
+        let (first, mut all) = (only(0)?, CpuSet::new());
         (0..thread::available_parallelism()?.get()).try_for_each(|cpu| all.set(cpu))?;
         for cpus in [first, all] {
             for track in self.tracks.iter().filter(|track| matches!(track.what, "spin" | "yield")) {
@@ -152,17 +175,18 @@ impl Pulse {
     }
 
     /// The longest time that one of them did not run, of those that are over.
-    pub(crate) fn gap_ms(&self) -> f64 {
-        self.longest().map_or(0.0, |track| track.gap_ns.load(Relaxed) as f64 / 1e6)
+    pub(crate) fn gap(&self) -> Gap {
+        self.longest(|track| track.what != CPU)
     }
 
-    /// What the one does that did not run for that long.
-    pub(crate) fn who(&self) -> &'static str {
-        self.longest().map_or("", |track| track.what)
+    /// The same of those that no policy has: for so long a CPU itself stood still.
+    pub(crate) fn cpu_gap(&self) -> Gap {
+        self.longest(|track| track.what == CPU)
     }
 
-    fn longest(&self) -> Option<&Track> {
-        self.tracks.iter().map(Arc::as_ref).max_by_key(|track| track.gap_ns.load(Relaxed))
+    fn longest(&self, of: impl Fn(&Track) -> bool) -> Gap {
+        let gaps = self.tracks.iter().filter(|track| of(track)).map(|track| track.gap());
+        gaps.max_by(|one, other| one.ms.total_cmp(&other.ms)).unwrap_or_default()
     }
 
     /// Waits until each of them has run once more, and returns how long that took.
@@ -200,7 +224,19 @@ impl Drop for Pulse {
     }
 }
 
+fn only(cpu: usize) -> Result<CpuSet> {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu)?;
+    Ok(cpus)
+}
+
 fn rest(beat: &dyn Fn()) {
     thread::sleep(REST);
     beat();
+}
+
+/// The clock that the kernel's own messages go by, nearly.
+pub(crate) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
+    now.as_nanos() as u64
 }

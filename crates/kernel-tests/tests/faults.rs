@@ -24,15 +24,15 @@ fn all_are_contained(cpus: u32, faults: usize) {
 
 #[test]
 fn every_fault_of_the_list_is_contained_on_one_cpu() {
-    all_are_contained(1, 17);
+    all_are_contained(1, 19);
 }
 
 #[test]
 fn every_fault_of_the_list_is_contained_on_two_cpus() {
-    all_are_contained(2, 21);
+    all_are_contained(2, 23);
 }
 
 #[test]
 fn every_fault_of_the_list_is_contained_on_four_cpus() {
-    all_are_contained(4, 21);
+    all_are_contained(4, 23);
 }

@@ -118,10 +118,13 @@ impl Faulty {
         } else if is(Fault::Branch) {
             black_box(branch(60));
         } else if is(Fault::Disorder) {
-            let (first, second) = (self.lock.lock(), self.other.lock());
-            drop((first, second));
-            let (second, first) = (self.other.lock(), self.lock.lock());
-            drop((first, second));
+            // As a policy would which does it all the time: nobody looks each time.
+            for _ in 0..64 {
+                let (first, second) = (self.lock.lock(), self.other.lock());
+                drop((first, second));
+                let (second, first) = (self.other.lock(), self.lock.lock());
+                drop((first, second));
+            }
         } else if is(Fault::Hold) {
             self.hold();
         } else if is(Fault::Embrace) {
