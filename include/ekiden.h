@@ -14,6 +14,7 @@
  *	ENXIO	other policies run, but not this one
  *	ESRCH	there is no such thread, or it is not scheduled by Ekiden (real-time threads are not)
  *	EPERM	the thread is somebody else's, and the caller lacks CAP_SYS_NICE
+ *	EINVAL	the policy refuses what is to be set for the thread (ekiden_choose_with)
  */
 #ifndef EKIDEN_H
 #define EKIDEN_H
@@ -21,6 +22,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -36,12 +38,25 @@ struct ekiden_choice {
 	int tid;
 	unsigned int seat;	/* counted from 1; 0 for the policy that everybody gets */
 	unsigned int flags;	/* 1: children inherit it */
+	unsigned int params_len;
+	uint64_t params;	/* text */
+	uint64_t error;		/* room for the reason of a refusal */
+	unsigned int error_len;
+	unsigned int reserved;
 };
 
 #define EKIDEN_CHOOSE _IOW('E', 7, struct ekiden_choice)
 
 /* More than there is to say: the status is of one moment only if it is read at once. */
 #define EKIDEN_STATUS_LEN 65536
+
+static inline struct ekiden_choice ekiden_nothing_(void)
+{
+	struct ekiden_choice choice;
+
+	memset(&choice, 0, sizeof(choice));
+	return choice;
+}
 
 static inline int ekiden_open_(const char *path)
 {
@@ -153,19 +168,35 @@ static inline int ekiden_number(const char *name)
  */
 static inline int ekiden_choose(pid_t tid, int number, int inherit)
 {
-	struct ekiden_choice choice = { 0, 0, 0 };
+	struct ekiden_choice choice = ekiden_nothing_();
 
 	if (number && ekiden_find_(NULL, number, &choice) < 0)
 		return -1;
 	return ekiden_give_(tid, choice, inherit);
 }
 
-/* The same with a name. */
+/*
+ * The same with a name, and with what is set for the thread, of what the policy has for a task: "name=number", separated by blanks or
+ * commas. What is not in it is as by default. With EINVAL, the reason is in `reason`, a text of less than `reason_len` bytes.
+ */
+static inline int ekiden_choose_with(pid_t tid, const char *name, int inherit, const char *params, char *reason, size_t reason_len)
+{
+	struct ekiden_choice choice = ekiden_nothing_();
+
+	choice.params = (uint64_t)(uintptr_t)params;
+	choice.params_len = (unsigned int)strlen(params);
+	if (reason_len) {
+		memset(reason, 0, reason_len);
+		choice.error = (uint64_t)(uintptr_t)reason;
+		choice.error_len = (unsigned int)reason_len - 1;
+	}
+	return ekiden_find_(name, 0, &choice) < 0 ? -1 : ekiden_give_(tid, choice, inherit);
+}
+
+/* The same with a name only. */
 static inline int ekiden_choose_named(pid_t tid, const char *name, int inherit)
 {
-	struct ekiden_choice choice = { 0, 0, 0 };
-
-	return ekiden_find_(name, 0, &choice) < 0 ? -1 : ekiden_give_(tid, choice, inherit);
+	return ekiden_choose_with(tid, name, inherit, "", NULL, 0);
 }
 
 #endif

@@ -6,8 +6,9 @@
 #ifndef EKIDEN_ABI_H
 #define EKIDEN_ABI_H
 
-#define EKIDEN_ABI_VERSION 3
+#define EKIDEN_ABI_VERSION 4
 #define EKIDEN_NAME_LEN 32
+#define EKIDEN_TASK_PARAMS_MAX 4
 
 enum ekiden_event_kind {
 	EKIDEN_TASK_INIT = 1,
@@ -37,6 +38,7 @@ enum ekiden_event_kind {
 	EKIDEN_GROUP_IDLE = 25,
 	EKIDEN_GROUP_LIMIT = 26,
 	EKIDEN_REFILL = 27,
+	EKIDEN_TASK_PARAMS = 28,
 };
 
 enum ekiden_status {
@@ -62,6 +64,11 @@ struct ekiden_event {
 	__u64 flags;
 	__u64 runtime_ns;
 	__u64 args[2];
+};
+
+struct ekiden_task_params {
+	__u64 declared;
+	__u64 values[EKIDEN_TASK_PARAMS_MAX];
 };
 
 struct ekiden_outcome {

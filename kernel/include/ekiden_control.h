@@ -79,6 +79,11 @@ struct ekiden_choose_request {
 	__s32 tid;		/* 0 for the caller */
 	__u32 seat;		/* counted from 1; 0 for the default one */
 	__u32 flags;
+	__u32 params_len;
+	__u64 params;		/* text: what is set for the task; as by default what is not in it */
+	__u64 error;		/* room for the reason of a refusal */
+	__u32 error_len;
+	__u32 reserved;
 };
 
 /* The children that it has from now on get the same. */

@@ -118,6 +118,8 @@ void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const v
 	/* Rust wants an address of no bytes, too. */
 	if (unlikely(guarded(ekiden_rs_deliver, event, outcome, payload ?: event, len, 0) == LEFT))
 		ekiden_do_left(outcome);
+	if (tracepoint_enabled(ekiden_event))
+		ekiden_do_trace(event, outcome);
 	local_irq_restore(flags);
 }
 
@@ -330,6 +332,7 @@ void ekiden_c_policy_fell(u32 number)
 		seat->fault = *words;
 		fault_text = *words;
 	}
+	say_of("taken out", seat, &seat->fault);
 	words->len = 0;
 	atomic_set(&rehome.anew, 1);
 	hrtimer_start(&rehome.timer, ns_to_ktime(REHOME_AFTER_NS), HRTIMER_MODE_REL_PINNED_HARD);

@@ -24,6 +24,15 @@ struct ekiden_create {
 	char error[256];
 };
 
+/* Parameters of a task as somebody writes them, and what they mean. */
+struct ekiden_settings {
+	const char *text;
+	size_t text_len;
+	struct ekiden_task_params params;
+	u32 error_len;
+	char error[256];
+};
+
 /* Where calls are recorded. */
 struct ekiden_tape {
 	void *base;		/* for each CPU EKIDEN_TAPE_PAGE bytes, then its ring; NULL for nowhere */
@@ -52,7 +61,9 @@ struct ekiden_policy_table {
 	void (*tape)(const struct ekiden_tape *tape, u32 what);
 	void (*save)(void);	/* called from Rust only */
 	bool (*restore)(void *instance, struct ekiden_create *args, const void *saved, size_t len);
+	bool (*settings)(struct ekiden_settings *settings);
 	u64 layout;
+	u64 params_declared;
 };
 
 struct ekiden_host_table {

@@ -6,6 +6,7 @@
 #include <linux/fs.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
+#include <linux/tracepoint-defs.h>
 #include "ekiden.h"
 #include "ekiden_control.h"
 
@@ -33,6 +34,9 @@ s64 ekiden_rs_find_starved(u64 number, u64 most, u64 apart_ms, u64 first, struct
 u64 ekiden_rs_task_count(void);
 s64 ekiden_rs_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
 s64 ekiden_rs_status(char *buffer, size_t len, u64 seat);
+/* As in Totals of crates/engine/src/counters.rs, in this order; false if there is no such policy or CPU. */
+#define EKIDEN_COUNTERS 5
+bool ekiden_rs_counters(u64 seat, u32 cpu, u64 counters[EKIDEN_COUNTERS]);
 void ekiden_rs_forget(void);
 void ekiden_rs_silence(void);
 const void *ekiden_rs_host_task(u64 task);
@@ -169,6 +173,14 @@ u32 next_instance(void);
 /* From when there is an engine until just before there is none. */
 void watch_tasks(void);
 void watch_no_tasks(void);
+
+/* ---- trace.c ---- */
+
+DECLARE_TRACEPOINT(ekiden_event);
+/* Only if that is enabled. */
+void ekiden_do_trace(const struct ekiden_event *event, const struct ekiden_outcome *outcome);
+/* For tracepoints: something becomes of the policy in a seat, perhaps for a reason. */
+void say_of(const char *what, const struct seat *seat, const struct text *text);
 
 /* ---- upgrade.c ---- */
 

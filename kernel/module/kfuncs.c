@@ -6,6 +6,7 @@
  */
 #include <linux/btf_ids.h>
 #include <linux/compiler.h>
+#include <linux/tracepoint-defs.h>
 #include <linux/types.h>
 #include "ekiden_abi.h"
 
@@ -42,6 +43,10 @@ void ekiden_do_left(struct ekiden_outcome *outcome);
 int ekiden_do_fault_text(char *text, u32 size);
 int ekiden_register_kfuncs(void);
 
+/* trace.c */
+DECLARE_TRACEPOINT(ekiden_event);
+void ekiden_do_trace(const struct ekiden_event *event, const struct ekiden_outcome *outcome);
+
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 #pragma GCC diagnostic ignored "-Wmissing-declarations"
 
@@ -50,6 +55,8 @@ static __always_inline void deliver(struct ekiden_event *event, struct ekiden_ou
 {
 	if (unlikely(ekiden_guarded_deliver(event, outcome) == LEFT))
 		ekiden_do_left(outcome);
+	if (tracepoint_enabled(ekiden_event))
+		ekiden_do_trace(event, outcome);
 }
 
 /* Something happened; the outcome says what to do. It comes in zeroed. */

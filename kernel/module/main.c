@@ -11,7 +11,9 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/pid.h>
+#include <linux/proc_fs.h>
 #include <linux/sched.h>
+#include <linux/seq_file.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
 #include "host.h"
@@ -207,8 +209,58 @@ static bool may_choose_for(struct task_struct *p)
 	return is_own || capable(CAP_SYS_NICE);
 }
 
+/* What can be set for a task is up to the policy in the seat of this number. */
+static long check_settings(struct seat *seat, struct ekiden_settings *settings)
+{
+	const struct ekiden_policy_table *table = seat->now->policy->table;
+	s64 ret;
+
+	if (!table->params_declared && !settings->text_len)
+		return 0;
+	/* It may allocate, which scheduling calls do, too. */
+	preempt_disable();
+	local_irq_disable();
+	ret = guarded(table->settings, settings, 0, 0, 0, 0);
+	if (ret == LEFT)
+		guarded(ekiden_rs_fell, seat - running.seats, 0, 0, 0, 0);
+	local_irq_enable();
+	preempt_enable();
+	return ret == LEFT ? -EIO : (u8)ret ? 0 : -EINVAL;
+}
+
+static void set_params(u64 task, const struct ekiden_task_params *params)
+{
+	struct ekiden_event event = { .kind = EKIDEN_TASK_PARAMS, .task = task };
+	struct ekiden_outcome outcome = {};
+
+	rcu_read_lock();
+	preempt_disable();
+	event.cpu = smp_processor_id();
+	deliver(&event, &outcome, params, sizeof(*params));
+	carry_out(&outcome);
+	preempt_enable();
+	rcu_read_unlock();
+}
+
+static long choose(u64 task, const struct ekiden_choose_request *request, struct ekiden_settings *settings)
+{
+	struct seat *seat = seat_of(request->seat ? request->seat - 1 : default_seat());
+	long ret;
+
+	if (!seat || !is_alive(seat))
+		return -ENOENT;
+	ret = check_settings(seat, settings);
+	if (!ret)
+		ret = ekiden_rs_choose(task, request->seat, request->flags & EKIDEN_CHOOSE_INHERIT);
+	if (!ret && settings->params.declared)
+		set_params(task, &settings->params);
+	return ret;
+}
+
 static long ioctl_choose(void __user *arg)
 {
+	struct ekiden_settings settings = {};
+
 	struct ekiden_choose_request request;
 	struct task_struct *p;
 	struct pid *pid;
@@ -217,13 +269,18 @@ static long ioctl_choose(void __user *arg)
 
 	if (copy_from_user(&request, arg, sizeof(request)))
 		return -EFAULT;
-	if (request.seat > EKIDEN_SEATS || request.flags & ~EKIDEN_CHOOSE_INHERIT)
+	if (request.seat > EKIDEN_SEATS || request.flags & ~EKIDEN_CHOOSE_INHERIT ||
+	    request.params_len > EKIDEN_PARAMS_MAX)
 		return -EINVAL;
+	settings.text = copy_in(request.params, request.params_len);
+	if (IS_ERR(settings.text))
+		return PTR_ERR(settings.text);
+	settings.text_len = request.params_len;
 	pid = request.tid ? find_get_pid(request.tid) : get_pid(task_pid(current));
 	p = get_pid_task(pid, PIDTYPE_PID);
 	put_pid(pid);
 	if (!p)
-		return -ESRCH;
+		goto out;
 	mutex_lock(&control);
 	task = READ_ONCE(p->scx.dsq_vtime);
 	if (!running.nr)
@@ -231,9 +288,14 @@ static long ioctl_choose(void __user *arg)
 	else if (!may_choose_for(p))
 		ret = -EPERM;
 	else if (task && ekiden_rs_host_task(task) == p)
-		ret = ekiden_rs_choose(task, request.seat, request.flags & EKIDEN_CHOOSE_INHERIT);
+		ret = choose(task, &request, &settings);
 	mutex_unlock(&control);
 	put_task_struct(p);
+out:
+	kvfree(settings.text);
+	if (ret == -EINVAL && copy_to_user(u64_to_user_ptr(request.error), settings.error,
+					   min(settings.error_len, request.error_len)))
+		ret = -EFAULT;
 	return ret;
 }
 
@@ -400,6 +462,36 @@ static ssize_t control_read(struct file *file, char __user *to, size_t count, lo
 	return ret;
 }
 
+/* ---- /proc/ekiden: counters for scripts ---- */
+
+static void show_seat(struct seq_file *file, const struct seat *seat)
+{
+	u64 counters[EKIDEN_COUNTERS];
+	u32 cpu;
+	int i;
+
+	for_each_possible_cpu(cpu) {
+		if (!ekiden_rs_counters(seat - running.seats, cpu, counters))
+			continue;
+		seq_printf(file, "%.32s %u %u", seat->now->policy->table->name, seat->tape.instance, cpu);
+		for (i = 0; i < EKIDEN_COUNTERS; i++)
+			seq_printf(file, " %llu", counters[i]);
+		seq_putc(file, '\n');
+	}
+}
+
+static int proc_show(struct seq_file *file, void *unused)
+{
+	u64 order;
+
+	seq_puts(file, "policy number cpu picks idles migrations refusals surprises\n");
+	mutex_lock(&control);
+	for (order = is_broken() ? 0 : ekiden_rs_order(); order; order >>= 8)
+		show_seat(file, &running.seats[(order & 0xff) - 1]);
+	mutex_unlock(&control);
+	return 0;
+}
+
 static const struct file_operations control_fops = {
 	.owner = THIS_MODULE,
 	.read = control_read,
@@ -420,12 +512,18 @@ static int __init ekiden_init(void)
 	int ret = ekiden_register_kfuncs();
 
 	set_up_timers();
-	return ret ?: misc_register(&control_device);
+	ret = ret ?: misc_register(&control_device);
+	if (!ret && !proc_create_single("ekiden", 0444, NULL, proc_show)) {
+		misc_deregister(&control_device);
+		ret = -ENOMEM;
+	}
+	return ret;
 }
 
 static void __exit ekiden_exit(void)
 {
 	ekiden_wait_until_unused(THIS_MODULE);
+	remove_proc_entry("ekiden", NULL);
 	misc_deregister(&control_device);
 	ekiden_calls_ended();
 	ekiden_seats_ended();

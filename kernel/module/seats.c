@@ -97,6 +97,7 @@ long run_tape_of(u32 number, bool on)
 
 static void free_seat(struct seat *seat)
 {
+	say_of("removed", seat, NULL);
 	/* So that the next instance of this module does not write there before it is told where. */
 	preempt_disable();
 	if (seat->now)
@@ -243,10 +244,10 @@ static int set_up_tape(struct seat *seat, u64 records)
 	return 0;
 }
 
-/* The engine's own memory, in blocks of powers of two: the task table, and a little for CPUs and groups. */
+/* The engine's own memory, in blocks of powers of two: what is kept of each task, and a little for CPUs and groups. */
 static size_t engine_arena_len(u32 max_tasks)
 {
-	return roundup_pow_of_two(max_tasks) * 128 + nr_cpu_ids * 2048 + SZ_1M;
+	return roundup_pow_of_two(max_tasks) * 192 + nr_cpu_ids * 2048 + SZ_1M;
 }
 
 /* The first policy comes together with the engine. */
@@ -375,6 +376,7 @@ long create(struct file *file, struct ekiden_create_request *request, struct tex
 	running.nr++;
 	seat->controller = file;
 	now_runs(seat, instance);
+	say_of("created", seat, NULL);
 	request->seat = seat - running.seats;
 	if (other && request->flags & EKIDEN_CREATE_DEFAULT)
 		introduce_tasks();

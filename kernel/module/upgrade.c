@@ -195,6 +195,7 @@ long upgrade(struct ekiden_upgrade_request *request, struct text *reason)
 		return ret;
 	}
 	seat->upgrades++;
+	say_of("upgraded", seat, NULL);
 	seat->wait_ns = request->wait_ns;
 	seat->wait_ns_max = max(seat->wait_ns_max, seat->wait_ns);
 	if (swapped) {

@@ -66,6 +66,9 @@ pub enum EventKind {
     GroupLimit = 26,
     /// The time has come that the engine wanted to be told of on `cpu`.
     Refill = 27,
+    /// Somebody has set parameters of `task`, in the payload ([`crate::RawParams`]). Other events of the task may be under
+    /// way.
+    TaskParams = 28,
 }
 
 /// Bits of `Event::flags` for [`EventKind::Enqueue`].

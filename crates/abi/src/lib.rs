@@ -13,15 +13,17 @@
 mod event;
 mod kicks;
 mod message;
+mod params;
 mod token;
 
 pub use event::{Event, EventKind, Outcome, Status, enqueue_flags, pick_flags};
 pub use kicks::Kicks;
 pub use message::{BALANCE_TOO, Call, Calls, Message, NO_CPU, RefusalReason, Reply};
+pub use params::{RawParams, TASK_PARAMS_MAX};
 pub use token::{RawToken, TaskId};
 
 /// Version of everything in this crate. A policy module of another version is refused when it registers.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// Longest name of a policy, in bytes.
 pub const NAME_LEN: usize = 32;

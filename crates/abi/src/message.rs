@@ -36,11 +36,12 @@ pub enum Call {
     CpuOnline = 24,
     CpuOffline = 25,
     Timer = 26,
+    TaskParams = 27,
 }
 
 impl Call {
     /// Every call, in the order of their numbers.
-    pub const ALL: [Call; 27] = [
+    pub const ALL: [Call; 28] = [
         Call::PickNextTask,
         Call::PntErr,
         Call::TaskNew,
@@ -68,6 +69,7 @@ impl Call {
         Call::CpuOnline,
         Call::CpuOffline,
         Call::Timer,
+        Call::TaskParams,
     ];
 
     /// The call with this number, if there is one.
@@ -105,6 +107,7 @@ impl Call {
             Call::CpuOnline => "cpu_online",
             Call::CpuOffline => "cpu_offline",
             Call::Timer => "timer",
+            Call::TaskParams => "task_params",
         }
     }
 }
@@ -120,6 +123,8 @@ impl Calls {
     pub const ALL: Self = Self(u64::MAX);
     /// No call.
     pub const NONE: Self = Self(0);
+    /// Those that bytes come with, be it none.
+    pub const WITH_PAYLOAD: Self = Self::NONE.with(Call::ParseHint).with(Call::EnterQueue).with(Call::TaskParams);
 
     /// The set with `call` added.
     pub const fn with(self, call: Call) -> Self {
@@ -128,7 +133,13 @@ impl Calls {
 
     /// Whether `call` is in the set.
     pub const fn has(self, call: Call) -> bool {
-        self.0 & 1 << call as u32 != 0
+        self.has_number(call as u32)
+    }
+
+    /// Whether the call with this number is in the set.
+    #[inline]
+    pub const fn has_number(self, call: u32) -> bool {
+        call < 64 && self.0 >> call & 1 != 0
     }
 }
 

@@ -3,7 +3,8 @@
 use std::{env, fmt::Write, fs, mem::offset_of, path::Path, process::Command};
 
 use ekiden_abi::{
-    ABI_VERSION, Call, Event, EventKind, NAME_LEN, Outcome, RefusalReason, Status, enqueue_flags, pick_flags,
+    ABI_VERSION, Call, Event, EventKind, NAME_LEN, Outcome, RawParams, RefusalReason, Status, TASK_PARAMS_MAX,
+    enqueue_flags, pick_flags,
 };
 
 /// What C calls it, and what Rust says it is.
@@ -11,6 +12,7 @@ fn expected() -> Vec<(&'static str, i64)> {
     vec![
         ("EKIDEN_ABI_VERSION", ABI_VERSION.into()),
         ("EKIDEN_NAME_LEN", NAME_LEN as i64),
+        ("EKIDEN_TASK_PARAMS_MAX", TASK_PARAMS_MAX as i64),
         ("EKIDEN_TASK_INIT", EventKind::TaskInit as i64),
         ("EKIDEN_TASK_ENABLE", EventKind::TaskEnable as i64),
         ("EKIDEN_TASK_DISABLE", EventKind::TaskDisable as i64),
@@ -38,6 +40,7 @@ fn expected() -> Vec<(&'static str, i64)> {
         ("EKIDEN_GROUP_IDLE", EventKind::GroupIdle as i64),
         ("EKIDEN_GROUP_LIMIT", EventKind::GroupLimit as i64),
         ("EKIDEN_REFILL", EventKind::Refill as i64),
+        ("EKIDEN_TASK_PARAMS", EventKind::TaskParams as i64),
         ("EKIDEN_DONE", Status::Done as i64),
         ("EKIDEN_RUN", Status::Run as i64),
         ("EKIDEN_KEEP_PREVIOUS", Status::KeepPrevious as i64),
@@ -51,6 +54,8 @@ fn expected() -> Vec<(&'static str, i64)> {
         ("EKIDEN_REFUSED_NOT_ALLOWED", RefusalReason::NotAllowed as i64),
         ("EKIDEN_CALL_SELECT_TASK_RQ", Call::SelectTaskRq as i64),
         ("sizeof(struct ekiden_event)", size_of::<Event>() as i64),
+        ("sizeof(struct ekiden_task_params)", size_of::<RawParams>() as i64),
+        ("offsetof(struct ekiden_task_params, values)", offset_of!(RawParams, values) as i64),
         ("offsetof(struct ekiden_event, kind)", offset_of!(Event, kind) as i64),
         ("offsetof(struct ekiden_event, cpu)", offset_of!(Event, cpu) as i64),
         ("offsetof(struct ekiden_event, task)", offset_of!(Event, task) as i64),

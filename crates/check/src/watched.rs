@@ -82,6 +82,14 @@ impl Policy for Watched {
         NEEDED.into_iter().fold(self.policy.calls(), Calls::with)
     }
 
+    fn task_params(&self, settings: &str) -> Result<ekiden::abi::RawParams, String> {
+        self.policy.task_params(settings)
+    }
+
+    fn params_declared(&self) -> u64 {
+        self.policy.params_declared()
+    }
+
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self.policy.into_any()
     }

@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::Args;
-use ekiden_loader::{Status, Who, choose};
+use ekiden_loader::{Inherit, Status, Terms, Who, choose};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -14,6 +14,7 @@ Examples:
   ekiden attach fifo --comm nginx                  every program of that name
   ekiden attach fifo --cgroup /sys/fs/cgroup/batch
   ekiden attach fifo --tid 4712 --no-inherit       one thread, and not the ones that it starts
+  ekiden attach eevdf --pid 4711 --set slice_us=500
 
 It takes effect when a thread next waits for a CPU. For one's own threads that needs no privilege, for others CAP_SYS_NICE.
 See also: ekiden exec -p, ekiden status")]
@@ -25,6 +26,9 @@ pub(crate) struct Attach {
     /// Children that are started from now on get the policy that everybody gets
     #[arg(long)]
     no_inherit: bool,
+    /// Something that the policy has for a task; may be given several times
+    #[arg(long, value_name = "NAME=NUMBER")]
+    set: Vec<String>,
 }
 
 #[derive(Args)]
@@ -70,7 +74,9 @@ impl Attach {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let status = Status::read()?.unwrap_or_default();
         let policy = status.find(Some(&self.policy))?;
-        let threads = choose(&self.who.who(), Some(policy.seat), !self.no_inherit)?;
+        let inherit = if self.no_inherit { Inherit::No } else { Inherit::Yes };
+        let terms = Terms { inherit, params: &self.set.join(" ") };
+        let threads = choose(&self.who.who(), Some(policy.seat), terms)?;
         println!("{} has {threads} threads more; `ekiden status` shows how it fares", policy.policy);
         Ok(ExitCode::SUCCESS)
     }
@@ -78,7 +84,7 @@ impl Attach {
 
 impl Detach {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let threads = choose(&self.who.who(), None, false)?;
+        let threads = choose(&self.who.who(), None, Inherit::No)?;
         println!("{threads} threads are where everybody is");
         Ok(ExitCode::SUCCESS)
     }

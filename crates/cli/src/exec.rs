@@ -4,7 +4,7 @@ use std::{ffi::OsString, io, os::unix::process::CommandExt, process::Command, pr
 
 use anyhow::Result;
 use clap::Args;
-use ekiden_loader::{Status, Who, choose};
+use ekiden_loader::{Inherit, Status, Terms, Who, choose};
 use ekiden_workload::exec::enter_ext_class;
 
 use crate::failure::{Exit, Failure};
@@ -16,12 +16,16 @@ Examples:
   ekiden exec -- make -j4
   ekiden run fifo --beside &     another policy, and a program that gets it:
   ekiden exec -p fifo -- make -j4
+  ekiden exec -p eevdf --set slice_us=500 -- mpv film.mkv
 
 What the command starts gets the same policy.")]
 pub(crate) struct Exec {
     /// Which of the policies that run, by its name or number; the one that everybody gets if it is left out
     #[arg(short, long, value_name = "POLICY")]
     policy: Option<String>,
+    /// Something that the policy has for a task; may be given several times
+    #[arg(long, value_name = "NAME=NUMBER", requires = "policy")]
+    set: Vec<String>,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -33,7 +37,8 @@ impl Exec {
             None => enter_ext_class()?,
             Some(name) => {
                 let status = Status::read()?.unwrap_or_default();
-                choose(&Who::Thread(0), Some(status.find(Some(name))?.seat), true)?;
+                let terms = Terms { inherit: Inherit::Yes, params: &self.set.join(" ") };
+                choose(&Who::Thread(0), Some(status.find(Some(name))?.seat), terms)?;
             }
         }
         let error = Command::new(&self.command[0]).args(&self.command[1..]).exec();

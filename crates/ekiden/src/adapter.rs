@@ -1,16 +1,16 @@
 //! Turns messages into calls of the trait.
 
-use alloc::{boxed::Box, sync::Arc};
+use alloc::{boxed::Box, string::String, sync::Arc};
 use core::{
     any::Any,
     mem::{ManuallyDrop, MaybeUninit},
 };
 
-use ekiden_abi::{BALANCE_TOO, Call, Calls, Message, NO_CPU, RawToken, RefusalReason, Reply, TaskId};
-use zerocopy::TryFromBytes;
+use ekiden_abi::{BALANCE_TOO, Call, Calls, Message, NO_CPU, RawParams, RawToken, RefusalReason, Reply, TaskId};
+use zerocopy::{FromBytes, TryFromBytes};
 
 use crate::{
-    Cx, Env, Host, Saved, Schedulable, Scheduler, Task, Topology, WakeFlags,
+    Cx, Env, Host, Saved, Schedulable, Scheduler, Task, TaskParams, Topology, WakeFlags,
     hint::Hints,
     token::{Instance, Tenant},
 };
@@ -19,13 +19,25 @@ use crate::{
 pub trait Policy: Send + Sync {
     /// The calls that are worth delivering; the others would do nothing.
     fn calls(&self) -> Calls;
-    /// Delivers one call. `payload` carries the bytes of hints, and is empty otherwise.
+    /// Delivers one call. `payload` carries the bytes of hints and parameters, and is empty otherwise.
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply;
     /// The same where no other policy could go on if this one panics: a host that contains panics in each call does not do it in
     /// this one.
     #[inline]
     fn deliver_alone(&self, message: &Message, payload: &[u8]) -> Reply {
         self.deliver(message, payload)
+    }
+    /// What settings of a task mean, after all checks; or, for people, what is wrong with them.
+    fn task_params(&self, settings: &str) -> Result<RawParams, String> {
+        if settings.is_empty() {
+            Ok(RawParams::default())
+        } else {
+            Err("this policy has nothing to set for a task".into())
+        }
+    }
+    /// The fingerprint of what it declares for tasks; 0 for nothing.
+    fn params_declared(&self) -> u64 {
+        0
     }
     /// The policy as what it is, for a host that knows what it may be.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
@@ -38,6 +50,14 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
         (**self).deliver(message, payload)
+    }
+
+    fn task_params(&self, settings: &str) -> Result<RawParams, String> {
+        (**self).task_params(settings)
+    }
+
+    fn params_declared(&self) -> u64 {
+        (**self).params_declared()
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
@@ -157,6 +177,12 @@ impl<S: Scheduler> Adapter<S> {
             Some(Call::CpuOnline) => scheduler.cpu_online(cx, cpu),
             Some(Call::CpuOffline) => scheduler.cpu_offline(cx, cpu),
             Some(Call::Timer) => scheduler.timer(cx, cpu),
+            Some(Call::TaskParams) => {
+                let raw = RawParams::read_from_bytes(payload).ok();
+                if let Some(params) = raw.and_then(|raw| TaskParams::from_raw::<S>(&raw)) {
+                    scheduler.task_params(cx, task, &params);
+                }
+            }
             // The last two replace the policy, so they are not calls into a living one: see `hand_over`. The others
             // are in `deliver`.
             _ => {}
@@ -211,6 +237,14 @@ impl<S: Scheduler> Adapter<S> {
 impl<S: Scheduler> Policy for Adapter<S> {
     fn calls(&self) -> Calls {
         S::CALLS
+    }
+
+    fn task_params(&self, settings: &str) -> Result<RawParams, String> {
+        TaskParams::parse::<S>(settings).map(TaskParams::to_raw::<S>)
+    }
+
+    fn params_declared(&self) -> u64 {
+        TaskParams::fingerprint::<S>()
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {

@@ -50,6 +50,26 @@ impl fmt::Display for ParamError {
 
 impl core::error::Error for ParamError {}
 
+/// Reads settings (`name=number`, separated by blanks or commas) of what is declared, and hands on the place of each and its value.
+pub(crate) fn each_setting(
+    declared: &[Param],
+    settings: &str,
+    mut set: impl FnMut(usize, u64),
+) -> Result<(), ParamError> {
+    for text in settings.split([' ', ',', '\n']).filter(|text| !text.is_empty()) {
+        let parsed = text.split_once('=').and_then(|(name, value)| Some((name, value.parse::<u64>().ok()?)));
+        let (name, value) = parsed.ok_or_else(|| ParamError::Malformed(text.into()))?;
+        let index = declared.iter().position(|param| param.name == name);
+        let index = index.ok_or_else(|| ParamError::Unknown(name.into()))?;
+        let param = declared[index];
+        if !(param.min..=param.max).contains(&value) {
+            return Err(ParamError::OutOfRange { param, value });
+        }
+        set(index, value);
+    }
+    Ok(())
+}
+
 /// The machine and the parameters that a policy is created for.
 #[derive(Clone, Debug)]
 pub struct Env {
@@ -68,16 +88,7 @@ impl Env {
         params: &str,
     ) -> Result<Self, ParamError> {
         let mut values: BTreeMap<_, _> = declared.iter().map(|param| (param.name, param.default)).collect();
-        for text in params.split([' ', ',', '\n']).filter(|text| !text.is_empty()) {
-            let parsed = text.split_once('=').and_then(|(name, value)| Some((name, value.parse::<u64>().ok()?)));
-            let (name, value) = parsed.ok_or_else(|| ParamError::Malformed(text.into()))?;
-            let param =
-                *declared.iter().find(|param| param.name == name).ok_or_else(|| ParamError::Unknown(name.into()))?;
-            if !(param.min..=param.max).contains(&value) {
-                return Err(ParamError::OutOfRange { param, value });
-            }
-            values.insert(param.name, value);
-        }
+        each_setting(declared, params, |index, value| _ = values.insert(declared[index].name, value))?;
         Ok(Self { topology: topology.into(), max_tasks, params: values })
     }
 

@@ -30,6 +30,9 @@ pub trait Layout {
 pub struct Fingerprint(u64);
 
 impl Fingerprint {
+    /// Of nothing; FNV-1a begins so.
+    pub(crate) const EMPTY: Self = Self(0xcbf2_9ce4_8422_2325);
+
     /// As a number, never 0.
     pub const fn number(self) -> u64 {
         if self.0 == 0 { 1 } else { self.0 }
@@ -38,8 +41,7 @@ impl Fingerprint {
     /// Of a type of this name, with the layout of the framework and no fields yet. For `#[derive(Layout)]`.
     #[doc(hidden)]
     pub const fn of<T>(name: &str) -> Self {
-        // FNV-1a.
-        Self(0xcbf2_9ce4_8422_2325).text(env!("EKIDEN_FRAMEWORK")).text(name).word(size_of::<T>()).word(align_of::<T>())
+        Self::EMPTY.text(env!("EKIDEN_FRAMEWORK")).text(name).word(size_of::<T>()).word(align_of::<T>())
     }
 
     /// With one more field. For `#[derive(Layout)]`.
@@ -53,7 +55,7 @@ impl Fingerprint {
         self.word(layout.0 as usize)
     }
 
-    const fn text(self, text: &str) -> Self {
+    pub(crate) const fn text(self, text: &str) -> Self {
         let (mut hash, bytes) = (self, text.as_bytes());
         let mut i = 0;
         while i < bytes.len() {
@@ -64,7 +66,7 @@ impl Fingerprint {
         hash.word(bytes.len())
     }
 
-    const fn word(self, word: usize) -> Self {
+    pub(crate) const fn word(self, word: usize) -> Self {
         let (mut hash, bytes) = (self, (word as u64).to_le_bytes());
         let mut i = 0;
         while i < bytes.len() {

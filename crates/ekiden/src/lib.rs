@@ -28,6 +28,7 @@ mod saved;
 mod scheduler;
 mod shared;
 mod tape;
+mod task_params;
 mod token;
 mod topology;
 mod weight;
@@ -48,6 +49,7 @@ pub use saved::Saved;
 pub use scheduler::{Scheduler, Task, WakeFlags};
 pub use shared::{Shared, Word};
 pub use tape::{run_tape, tape, tape_runs};
+pub use task_params::TaskParams;
 pub use token::{Schedulable, forget_dropped};
 pub use topology::{Cpu, FULL_CAPACITY, Topology, TopologyError};
 pub use weight::{NICE_0_WEIGHT, weight_of_nice};
@@ -59,6 +61,6 @@ pub type CpuId = u32;
 pub mod prelude {
     pub use crate::{
         CpuId, CpuMask, Cx, Env, FifoQueue, Layout, OrderedQueue, Param, PerCpu, PerTask, RefusalReason, Saved,
-        Schedulable, Scheduler, Shared, SpinLock, Task, TaskId, Topology, TreeQueue, WakeFlags, policy,
+        Schedulable, Scheduler, Shared, SpinLock, Task, TaskId, TaskParams, Topology, TreeQueue, WakeFlags, policy,
     };
 }

@@ -3,7 +3,7 @@
 use ekiden_abi::{Calls, RefusalReason, TaskId};
 use zerocopy::{Immutable, KnownLayout, TryFromBytes};
 
-use crate::{CpuId, Cx, Env, Fingerprint, HintRefused, Hints, Param, QueueId, Saved, Schedulable};
+use crate::{CpuId, Cx, Env, Fingerprint, HintRefused, Hints, Param, QueueId, Saved, Schedulable, TaskParams};
 
 /// A task as a call sees it. A snapshot: it is true for the duration of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,8 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
     const NAME: &'static str;
     /// The parameters that it takes.
     const PARAMS: &'static [Param] = &[];
+    /// What can be set for each task, as with `ekiden exec --set`; four at most.
+    const TASK_PARAMS: &'static [Param] = &[];
     /// The calls that it implements itself; filled in by `#[policy]`.
     const CALLS: Calls = Calls::ALL;
 
@@ -223,6 +225,19 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
     /// `cpu` runs a task of ours again after it found none.
     fn exit_idle(&self, cx: &Cx<'_>, cpu: CpuId) {
         let _ = (cx, cpu);
+    }
+
+    /// Looks at what somebody wants to set for a task, before the task gets it; each value is in its range. An error is the reason
+    /// that they are told. (The `checkparam_attr` of papers/001, table I.)
+    fn check_task_params(params: &TaskParams) -> Result<(), &'static str> {
+        let _ = params;
+        Ok(())
+    }
+
+    /// Somebody has set parameters of a task of ours: comes after [`task_new`](Self::task_new) for a task that has some, and when
+    /// they are set anew. As with hints, other calls about the task may be under way.
+    fn task_params(&self, cx: &Cx<'_>, task: &Task, params: &TaskParams) {
+        let _ = (cx, task, params);
     }
 
     /// `cpu` joins the machine.

@@ -10,10 +10,10 @@ use std::{
 
 use ekiden::{
     Adapter, Call, Calls, Group, HintRefused, Hints, Host, MAX_CPUS, Policy, QueueId,
-    abi::{Kicks, Message, NO_CPU, RawToken, Reply},
+    abi::{Kicks, Message, NO_CPU, RawParams, RawToken, Reply},
     prelude::*,
 };
-use zerocopy::{Immutable, KnownLayout, TryFromBytes};
+use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// A host whose clock goes on by one with each look at it.
 #[derive(Default)]
@@ -122,6 +122,10 @@ impl Recorder {
 
 #[policy]
 impl Scheduler for Recorder {
+    const TASK_PARAMS: &'static [Param] = &[
+        Param { name: "soft_us", help: "when it should be done", default: 10, min: 1, max: 50 },
+        Param { name: "hard_us", help: "when it must be done", default: 100, min: 1, max: 200 },
+    ];
     type Hint = Mood;
 
     fn new(_: &Env) -> Self {
@@ -239,6 +243,14 @@ impl Scheduler for Recorder {
     fn timer(&self, _: &Cx<'_>, cpu: CpuId) {
         self.note("timer", cpu);
     }
+
+    fn check_task_params(params: &TaskParams) -> Result<(), &'static str> {
+        if params.get("soft_us") <= params.get("hard_us") { Ok(()) } else { Err("soft comes after hard") }
+    }
+
+    fn task_params(&self, _: &Cx<'_>, task: &Task, params: &TaskParams) {
+        self.note("task_params", (task.pid, params.get("soft_us"), params.get("hard_us")));
+    }
 }
 
 /// What [`Recorder`] writes down for [`message`] of each call. The two calls of an upgrade replace the policy, and are
@@ -271,6 +283,7 @@ fn expected(call: Call) -> Option<&'static str> {
         Call::CpuOnline => "cpu_online 3",
         Call::CpuOffline => "cpu_offline 3",
         Call::Timer => "timer 3",
+        Call::TaskParams => "task_params (77, 5, 100)",
     })
 }
 
@@ -278,7 +291,9 @@ fn expected(call: Call) -> Option<&'static str> {
 fn each_call_reaches_the_method_of_its_name_once_with_what_the_message_says() {
     let policy = adapter::<Recorder>();
     for call in Call::ALL {
-        deliver(&policy, &message(call), &[Mood::Interactive as u8]);
+        let params = policy.task_params("soft_us=5").unwrap();
+        let payload = if call == Call::TaskParams { params.as_bytes() } else { &[Mood::Interactive as u8] };
+        deliver(&policy, &message(call), payload);
         let expected: Vec<_> = expected(call).into_iter().collect();
         assert_eq!(policy.scheduler().logged(), expected, "{call:?}");
         assert!(expected.iter().all(|text| text.split(' ').next() == Some(call.name())));
@@ -363,6 +378,31 @@ fn bytes_that_are_no_hint_never_reach_the_policy() {
         assert_eq!(reply.cpu, NO_CPU, "{payload:?}");
     }
     assert!(policy.scheduler().logged().is_empty());
+}
+
+#[test]
+fn what_is_set_for_a_task_is_checked_first() {
+    let policy = adapter::<Recorder>();
+    let why = |settings: &str| policy.task_params(settings).unwrap_err();
+    let known = "for a task there is soft_us (1 to 50), hard_us (1 to 200)";
+    assert_eq!(why("soft_us=51"), format!("soft_us=51 is outside 1..=50; {known}"));
+    assert_eq!(why("firm_us=5"), format!("the policy has no parameter \"firm_us\"; {known}"));
+    assert_eq!(why("soft_us"), format!("\"soft_us\" is not of the form name=number; {known}"));
+    assert_eq!(why("soft_us=20,hard_us=10"), "soft comes after hard");
+    assert_eq!(policy.task_params("").unwrap().values, [10, 100, 0, 0]);
+    assert!(policy.scheduler().logged().is_empty());
+}
+
+#[test]
+fn parameters_for_what_another_policy_declares_do_not_arrive() {
+    let policy = adapter::<Recorder>();
+    let params = policy.task_params("").unwrap();
+    let foreign = RawParams { declared: params.declared + 1, ..params };
+    for payload in [foreign.as_bytes(), &params.as_bytes()[1..], &[]] {
+        deliver(&policy, &message(Call::TaskParams), payload);
+    }
+    assert!(policy.scheduler().logged().is_empty());
+    assert_eq!(policy.params_declared(), params.declared);
 }
 
 #[test]

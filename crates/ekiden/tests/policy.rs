@@ -146,6 +146,7 @@ fn every_call_can_be_implemented() {
         fn cpu_online(&self, _: &Cx<'_>, _: CpuId) {}
         fn cpu_offline(&self, _: &Cx<'_>, _: CpuId) {}
         fn timer(&self, _: &Cx<'_>, _: CpuId) {}
+        fn task_params(&self, _: &Cx<'_>, _: &Task, _: &TaskParams) {}
     });
     assert_eq!(Everything::CALLS, Call::ALL.into_iter().fold(Calls::NONE, Calls::with));
 }

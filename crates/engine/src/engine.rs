@@ -10,6 +10,7 @@ use crate::counters::{Counters, Cpu, Totals};
 use crate::fault::{Checks, Fault, MISTAKES_ALLOWED, Mistake, MistakeKind, Surprise};
 use crate::groups::{Groups, MAX_GROUPS};
 use crate::idle::IdleCpus;
+use crate::params::Kept;
 use crate::seats::{SEATS, Seat};
 use crate::shares::Share;
 use crate::state::{Phase, State, Transition, UPGRADABLE};
@@ -32,6 +33,8 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) host: Arc<dyn Host + Send>,
     pub(crate) tasks: TaskTable,
     pub(crate) groups: Groups,
+    /// What is set for tasks, by their slots.
+    pub(crate) params: Vec<Kept>,
     pub(crate) idle: Arc<IdleCpus>,
     pub(crate) cpus: Vec<Cpu>,
     /// No policy is left.
@@ -77,6 +80,7 @@ impl<P: Policy> Engine<P> {
             host,
             tasks: TaskTable::new(max_tasks),
             groups: Groups::new(MAX_GROUPS - 1, max_tasks),
+            params: Kept::for_tasks(max_tasks),
             idle,
             cpus,
             faulted: AtomicBool::new(false),
@@ -120,6 +124,14 @@ impl<P: Policy> Engine<P> {
         totals
     }
 
+    /// What a CPU has counted for the policy in a seat, if there are both.
+    pub fn counted(&self, seat: usize, cpu: CpuId) -> Option<Totals> {
+        let counters = self.cpus.get(cpu as usize).filter(|_| self.order.contains(&seat))?;
+        let mut totals = Totals::default();
+        counters.counters[seat].add_to(&mut totals);
+        Some(totals)
+    }
+
     /// How many mistakes policies have made, and the newest of the first that has made one.
     pub fn mistakes(&self) -> (u32, Option<Mistake>) {
         let seats = || self.order.iter().map(|seat| &self.seats[*seat]);
@@ -127,7 +139,8 @@ impl<P: Policy> Engine<P> {
         (seats().map(|seat| seat.mistakes.load(Relaxed)).sum(), last)
     }
 
-    /// Handles one event. `outcome` comes in zeroed. `payload` holds the bytes of hints, and is empty for every other kind.
+    /// Handles one event. `outcome` comes in zeroed. `payload` holds the bytes of hints and parameters, and is empty for every
+    /// other kind.
     ///
     /// The host keeps events of one task in order, and those that make one task wait, run or block apart in time (in
     /// the kernel the run-queue lock does that). Events of different tasks and CPUs may come at the same time.
@@ -189,6 +202,7 @@ impl<P: Policy> Engine<P> {
         const QUEUE_CLOSE: u32 = EventKind::QueueClose as u32;
         const MOVE: u32 = EventKind::TaskMove as u32;
         const REFILL: u32 = EventKind::Refill as u32;
+        const PARAMS: u32 = EventKind::TaskParams as u32;
         match handling.event.kind {
             INIT => self.task_init(handling),
             ENABLE => self.with_task(handling, Self::task_enable),
@@ -227,6 +241,9 @@ impl<P: Policy> Engine<P> {
             QUEUE_CLOSE => self.tell(handling, Call::UnregisterQueue, &[]),
             MOVE => self.with_task(handling, Self::task_moves),
             REFILL => self.refill(handling),
+            PARAMS => self.with_task(handling, |engine, handling, task, slot| {
+                engine.set_params(handling, task, slot, payload);
+            }),
             _ => self.group_event(handling),
         }
     }
@@ -255,7 +272,7 @@ impl<P: Policy> Engine<P> {
         match self.tasks.insert(host_task, pid as u32) {
             Some(task) => {
                 if let Some(slot) = self.tasks.get(task) {
-                    self.first_choice(handling, slot);
+                    self.first_choice(handling, task, slot);
                 }
                 handling.outcome.task = task;
             }
@@ -509,6 +526,9 @@ impl<P: Policy> Engine<P> {
         let mut message = self.message(handling, call, task, slot).with_token(token(task, state));
         message.cpu = state.cpu();
         self.call(handling, seat, &message, &[]);
+        if call == Call::TaskNew {
+            self.params_of_new(&mut handling.rare(), task, slot);
+        }
     }
 
     fn tell_about(&self, handling: &mut Handling<'_>, call: Call, task: TaskId, slot: &Slot) {

@@ -14,6 +14,7 @@ mod fault;
 pub mod groups;
 mod idle;
 mod limits;
+mod params;
 mod pick;
 mod seats;
 mod shares;

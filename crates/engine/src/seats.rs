@@ -24,6 +24,8 @@ pub(crate) struct Seat<P> {
     pub(crate) index: usize,
     pub(crate) policy: Option<P>,
     pub(crate) calls: Calls,
+    /// What its policy declares for tasks, by its fingerprint.
+    pub(crate) params_declared: u64,
     /// Tasks of any other home in this seat are strangers to the policy. Nobody is at home where there is no policy (any more).
     home: AtomicU64,
     /// That of the policy that was here last.
@@ -48,6 +50,7 @@ impl<P: Policy> Seat<P> {
             index,
             policy: None,
             calls: Calls::NONE,
+            params_declared: 0,
             home: AtomicU64::new(Home::NOWHERE.0),
             last_home: Home::in_seat(index),
             tasks: AtomicU32::new(0),
@@ -93,10 +96,15 @@ impl<P: Policy> Seat<P> {
         self.home() != Home::NOWHERE
     }
 
+    fn seat(&mut self, policy: P) {
+        self.calls = policy.calls();
+        self.params_declared = policy.params_declared();
+        self.policy = Some(policy);
+    }
+
     /// Somebody sits down who knows none of the tasks.
     fn take(&mut self, policy: P) {
-        self.calls = policy.calls();
-        self.policy = Some(policy);
+        self.seat(policy);
         self.last_home = self.last_home.next();
         self.mistakes_before = self.mistakes.load(Relaxed);
         *self.fault.get_mut() = None;
@@ -255,8 +263,7 @@ impl<P: Policy> Engine<P> {
     pub fn replace_policy(&mut self, seat: usize, swap: impl FnOnce(P) -> P) {
         let seat = &mut self.seats[seat];
         if let Some(new) = seat.policy.take().map(swap) {
-            seat.calls = new.calls();
-            seat.policy = Some(new);
+            seat.seat(new);
         }
     }
 
@@ -407,9 +414,11 @@ impl<P: Policy> Engine<P> {
     }
 
     /// A new task gets its policy: that of its parent if children inherit it.
-    pub(crate) fn first_choice(&self, handling: &Handling<'_>, slot: &Slot) {
-        let legacy = self.tasks.get(handling.event.task).and_then(Slot::legacy);
+    pub(crate) fn first_choice(&self, handling: &Handling<'_>, task: TaskId, slot: &Slot) {
+        let parent = handling.event.task;
+        let legacy = self.tasks.get(parent).and_then(Slot::legacy);
         let legacy = legacy.filter(|seat| self.seats[*seat].is_taken());
+        self.first_params(task, legacy.map(|_| parent));
         let seat = legacy.unwrap_or_else(|| self.default_seat());
         slot.choose(seat, legacy.is_some(), legacy.is_some());
         let home = self.seats[seat].home();

@@ -6,8 +6,10 @@ mod list;
 mod load;
 mod pulse;
 mod recordings;
+mod seen;
 mod several;
 mod storm;
+mod terms;
 mod trials;
 mod upgrades;
 mod watches;
@@ -126,6 +128,18 @@ enum Trial {
     },
     /// Policies share CPUs out, by weights and by sets.
     Shares {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
+    /// Parameters are set for a task.
+    Terms {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
+    /// Scripts and tracers see what goes on.
+    Seen {
         /// Where the modules are.
         #[arg(long)]
         modules: PathBuf,
@@ -288,6 +302,8 @@ fn main() -> anyhow::Result<()> {
         Trial::Falls { modules } => upgrades::falls(&modules),
         Trial::Several { modules } => several::several(&modules),
         Trial::Shares { modules } => several::shares(&modules),
+        Trial::Terms { modules } => terms::terms(&modules),
+        Trial::Seen { modules } => seen::seen(&modules),
         Trial::Alone { modules, rounds } => several::alone(&modules, rounds),
         Trial::Attached { modules } => trials::attached(&modules),
         Trial::Hold { modules, policy, beside, command } => trials::hold(&modules, &policy, beside, &command),

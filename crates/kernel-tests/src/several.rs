@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use ekiden::{Call, CpuMask};
 use ekiden_engine::Share;
-use ekiden_loader::{Beside, Config, LoadError, PolicyStatus, Session, Status, Who, choose};
+use ekiden_loader::{Beside, Config, Inherit, LoadError, PolicyStatus, Session, Status, Who, choose};
 use nix::sys::signal::{Signal, kill};
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ use crate::{
     trials::config,
 };
 
-fn beside(modules: &Path, policy: &str, beside: Beside) -> Config {
+pub(crate) fn beside(modules: &Path, policy: &str, beside: Beside) -> Config {
     Config { beside, arena_bytes: 8 << 20, ..config(modules, policy) }
 }
 
@@ -69,11 +69,11 @@ pub(crate) fn several(modules: &Path) -> Result<()> {
     for worker in [&ours, &theirs] {
         worker.pin(0)?;
     }
-    choose(&Who::Process(ours.pid().as_raw()), seat, true)?;
+    choose(&Who::Process(ours.pid().as_raw()), seat, Inherit::Yes)?;
     // What this thread starts from now on is of the second policy, and what its children start.
-    choose(&Who::Thread(0), seat, true)?;
+    choose(&Who::Thread(0), seat, Inherit::Yes)?;
     let child = Worker::start("nap")?;
-    choose(&Who::Thread(0), None, false)?;
+    choose(&Who::Thread(0), None, Inherit::No)?;
     pause(50);
     let given = find("fifo")?.counts.tasks;
     let share_asked_last = share(&ours, &theirs);
@@ -83,11 +83,11 @@ pub(crate) fn several(modules: &Path) -> Result<()> {
     for worker in [&ours, &theirs, &child] {
         worker.must_run()?;
     }
-    choose(&Who::Process(ours.pid().as_raw()), None, false)?;
-    choose(&Who::Process(child.pid().as_raw()), None, false)?;
+    choose(&Who::Process(ours.pid().as_raw()), None, Inherit::No)?;
+    choose(&Who::Process(child.pid().as_raw()), None, Inherit::No)?;
     pause(200);
     let taken_back = find("fifo")?.counts.tasks;
-    choose(&Who::Process(ours.pid().as_raw()), seat, true)?;
+    choose(&Who::Process(ours.pid().as_raw()), seat, Inherit::Yes)?;
     let mut left = Vec::new();
     // A third one takes what nobody has chosen for.
     let third = Session::start(&beside(modules, "cfs", Beside::OthersAsDefault))?;
@@ -150,7 +150,7 @@ pub(crate) fn shares(modules: &Path) -> Result<()> {
     let second = Session::start(&beside(modules, "fifo", Beside::Others))?;
     let control = second.control();
     let (ours, theirs) = (Worker::start("spin")?, Worker::start("spin")?);
-    choose(&Who::Process(ours.pid().as_raw()), Some(second.seat()), true)?;
+    choose(&Who::Process(ours.pid().as_raw()), Some(second.seat()), Inherit::Yes)?;
     for worker in [&ours, &theirs] {
         worker.pin(0)?;
     }
@@ -252,7 +252,7 @@ fn one_alone(config: &Config, call: Call, is_default: bool, host: &Session, byst
     let fault = match Session::start(config) {
         Ok(session) => {
             // It may be gone by then.
-            if !is_default && choose(&Who::Thread(0), Some(session.seat()), true).is_err() {
+            if !is_default && choose(&Who::Thread(0), Some(session.seat()), Inherit::Yes).is_err() {
                 ensure!(!session.is_running(), "no task can be given to it");
             }
             for what in ["nap", "yield", "spin"] {
@@ -279,7 +279,7 @@ fn one_alone(config: &Config, call: Call, is_default: bool, host: &Session, byst
     }
     let all_run_ms = seen.elapsed().as_millis() as u64;
     bystander.must_run()?;
-    choose(&Who::Thread(0), None, false)?;
+    choose(&Who::Thread(0), None, Inherit::No)?;
     host.check()?;
     Ok(AloneReport { call: call.name(), is_default, fault, all_run_ms, others: order()? })
 }

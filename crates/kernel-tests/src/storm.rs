@@ -16,7 +16,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use ekiden_loader::{Beside, Config, LoadError, Session, Status, Succession, Who, choose, load_copy, loaded, unload};
+use ekiden_loader::{
+    Beside, Config, Inherit, LoadError, Session, Status, Succession, Who, choose, load_copy, loaded, unload,
+};
 use nix::{
     sched::{CpuSet, sched_setaffinity},
     sys::signal::{Signal, kill},
@@ -468,7 +470,11 @@ impl Storm {
         let (session, inherits) = (self.session(), self.rng.bool());
         let seat = self.sessions[session].seat();
         for pid in self.some() {
-            match choose(&Who::Process(pid), self.rng.bool().then_some(seat), inherits) {
+            match choose(
+                &Who::Process(pid),
+                self.rng.bool().then_some(seat),
+                if inherits { Inherit::Yes } else { Inherit::No },
+            ) {
                 // Processes end while one looks at them.
                 Ok(_) | Err(LoadError::Nobody | LoadError::User(_)) => {}
                 Err(error) => return Err(error.into()),

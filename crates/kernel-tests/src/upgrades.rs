@@ -323,8 +323,9 @@ struct PolicyTable {
     versions: [u32; 2],
     name: [u8; NAME_LEN],
     calls: u64,
-    functions: [u64; 8],
+    functions: [u64; 9],
     layout: u64,
+    params_declared: u64,
 }
 
 /// A copy of a module in which the bytes at `key` are others.

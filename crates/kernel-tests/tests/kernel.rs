@@ -76,6 +76,41 @@ fn policies_get_the_cpus_and_the_shares_that_they_were_given() {
 }
 
 #[test]
+fn what_is_set_for_a_task_is_checked_and_has_its_effect() {
+    let report = &newest().trial("terms --modules /lab")[0];
+    println!("{report}");
+    let refusals: Vec<&str> =
+        report["refusals"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    assert!(refusals[0].ends_with("a slice has at least 100 us; or 0, for that of everybody"), "{report}");
+    assert!(refusals[1].contains("no parameter \"colour\"; for a task there is slice_us (0 to 100000)"), "{report}");
+    assert!(refusals[2].ends_with("this policy has none for a task"), "{report}");
+    let [short, long, usual] = [0, 1, 2].map(|at| report["turns"][at].as_u64().unwrap());
+    assert!(short > 4 * long && usual > 4 * long, "{report}");
+    assert_eq!((&report["mistakes"], &report["still_running"]), (&0.into(), &true.into()), "{report}");
+}
+
+#[test]
+fn scripts_and_tracers_see_what_goes_on() {
+    let report = &newest().trial("seen --modules /lab")[0];
+    println!("{report}");
+    assert_eq!(report["header"], "policy number cpu picks idles migrations refusals surprises");
+    assert_eq!(report["lines"], serde_json::json!([["wfq", "0"], ["wfq", "1"]]), "{report}");
+    assert_eq!(report["counts_fit"], true, "{report}");
+    let kinds = report["kinds"].to_string();
+    for kind in ["task_init", "enqueue", "pick", "tick", "task_exit"] {
+        assert!(kinds.contains(&format!("\"{kind}\"")), "no {kind}: {report}");
+    }
+    assert_eq!(report["worker_ran"], true, "{report}");
+    let policies: Vec<&str> =
+        report["policies"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    let expected = ["what=created policy=faulty", "what=taken out policy=faulty", "what=removed policy=faulty"];
+    assert_eq!(policies.len(), expected.len(), "{report}");
+    assert!(policies.iter().zip(expected).all(|(line, expected)| line.starts_with(expected)), "{report}");
+    assert!(policies[1].contains("text=planted in task_wakeup at "), "{report}");
+    assert_eq!(report["still_running"], true, "{report}");
+}
+
+#[test]
 fn a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on() {
     let reports = newest().trial("alone --modules /lab --rounds 1");
     assert_eq!(reports.len(), Call::ALL.len(), "{reports:#?}");

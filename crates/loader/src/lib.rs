@@ -23,6 +23,7 @@ pub use baseline::Baseline;
 pub use control::{Control, Counts, Hint, Moved, PolicyStatus, Status, Succession, Upgrade};
 pub use drain::{Drain, Kept, dump, header};
 pub use ekiden_user::Error as UserError;
+pub use ekiden_user::{Inherit, Terms};
 pub use error::{LoadError, Result};
 pub use live::{Evidence, Finding, LiveChecker, LookCounts, Pause, scheduler};
 pub use look::Look;

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ekiden_user::{Device, Error, Inherit, Thread};
+use ekiden_user::{Device, Error, Terms, Thread};
 
 use crate::error::{Context, LoadError, Result};
 
@@ -82,10 +82,10 @@ fn threads_of_group(directory: &Path, threads: &mut BTreeSet<i32>) -> io::Result
 /// many threads. A program that ends meanwhile is no error; nobody at all is one.
 ///
 /// # Errors
-/// If a thread is somebody else's, cannot be scheduled by Ekiden, or none is found.
-pub fn choose(who: &Who, seat: Option<u32>, inherits: bool) -> Result<usize> {
+/// If a thread is somebody else's, cannot be scheduled by Ekiden, or none is found; or if the policy refuses what is to be set.
+pub fn choose<'a>(who: &Who, seat: Option<u32>, terms: impl Into<Terms<'a>>) -> Result<usize> {
     let device = Device::open()?;
-    let inherit = if inherits { Inherit::Yes } else { Inherit::No };
+    let terms = terms.into();
     let mut chosen = BTreeSet::new();
     for _ in 0..LOOKS {
         let new: Vec<i32> = who.threads()?.difference(&chosen).copied().collect();
@@ -94,7 +94,7 @@ pub fn choose(who: &Who, seat: Option<u32>, inherits: bool) -> Result<usize> {
         }
         for tid in new {
             chosen.insert(tid);
-            match device.choose(Thread::Id(tid), seat, inherit) {
+            match device.choose(Thread::Id(tid), seat, terms) {
                 Err(Error::NotATask(_)) if *who != Who::Thread(tid) => drop(chosen.remove(&tid)),
                 other => other?,
             }

@@ -127,6 +127,14 @@ impl Scheduler for Eevdf {
         },
     ];
 
+    const TASK_PARAMS: &'static [Param] = &[Param {
+        name: "slice_us",
+        help: "slice; shorter ones come sooner, and not more often; 0 for that of everybody",
+        default: 0,
+        min: 0,
+        max: 100_000,
+    }];
+
     /// The slice that the task asks for, in nanoseconds: shorter ones come sooner, and not more often. What is
     /// `sched_runtime` of the system call `sched_setattr` in the kernel.
     type Hint = u64;
@@ -255,6 +263,19 @@ impl Scheduler for Eevdf {
         let old = self.take_off(cx, task.id, account);
         self.place(cx, task, account, account.entity.ahead(), new);
         old
+    }
+
+    fn check_task_params(params: &TaskParams) -> Result<(), &'static str> {
+        match params.get("slice_us") {
+            1..100 => Err("a slice has at least 100 us; or 0, for that of everybody"),
+            _ => Ok(()),
+        }
+    }
+
+    /// It counts from the next time that the task wakes up, like a hint.
+    fn task_params(&self, _: &Cx, task: &Task, params: &TaskParams) {
+        let slice_ns = params.get("slice_us") * 1000;
+        self.tasks[task.id].lock().slice_ns = if slice_ns == 0 { self.slice_ns } else { slice_ns };
     }
 
     /// It counts from the next time that the task wakes up.

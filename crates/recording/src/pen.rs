@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Release};
 
-use ekiden_abi::{Call, Message, NO_CPU, Reply};
+use ekiden_abi::{Calls, Message, NO_CPU, Reply};
 
 use crate::record::{CALL, END, END_NOTES_MAX, MARK, MORE, Mark, NOTES, NOTES_MAX, RECORD_WORDS, Record, note_at};
 
@@ -21,12 +21,6 @@ pub struct Place {
 pub struct Pen<'a> {
     place: &'a mut Place,
     ring: &'a mut [Record],
-}
-
-/// Whether a payload belongs to a call with this number, be it empty.
-#[inline]
-pub(crate) fn has_payload(call: u32) -> bool {
-    call == Call::ParseHint as u32 || call == Call::EnterQueue as u32
 }
 
 impl<'a> Pen<'a> {
@@ -68,7 +62,7 @@ impl<'a> Pen<'a> {
         // Of the number of a call one byte is in use, and the kernel's PIDs have 22 bits.
         record[1] |= u64::from(thread << 8);
         self.turn(true);
-        if has_payload(message.call) {
+        if Calls::WITH_PAYLOAD.has_number(message.call) {
             Self::note_bytes(self.place, self.ring, payload);
         }
     }

@@ -70,7 +70,7 @@ proptest! {
             notes.iter().for_each(|note| pen.note(*note));
             pen.end(&reply);
             // A call of hints has a payload, an empty one here.
-            let has_payload = [Call::ParseHint as u32, Call::EnterQueue as u32].contains(&message.call);
+            let has_payload = ekiden_abi::Calls::WITH_PAYLOAD.has_number(message.call);
             let notes = has_payload.then_some(0).into_iter().chain(notes).collect();
             expected.push(Entry::Call(RecordedCall { time_ns, thread, message, notes, reply: Some(reply) }));
         }

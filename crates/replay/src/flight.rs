@@ -7,8 +7,11 @@ use std::ptr;
 use std::rc::Rc;
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use ekiden::abi::{Call, Message, Reply};
 use ekiden::observe::{Answer, Point, observe_locks};
+use ekiden::{
+    Calls,
+    abi::{Message, Reply},
+};
 use ekiden::{Policy, SpinLock};
 use ekiden_contain::{contained, inside};
 use ekiden_recording::tape_of_thread;
@@ -230,7 +233,7 @@ fn run(yielder: &Inlet<'_>, cpu: u32, job: Job) -> Done {
 
 /// The payload of a call of hints, and where what it learnt begins.
 pub(crate) fn payload(message: &Message, notes: &[u64]) -> (Vec<u8>, usize) {
-    let has_one = message.call == Call::ParseHint as u32 || message.call == Call::EnterQueue as u32;
+    let has_one = Calls::WITH_PAYLOAD.has_number(message.call);
     let Some((len, words)) = notes.split_first().filter(|_| has_one) else { return (Vec::new(), 0) };
     let len = usize::try_from(*len).unwrap_or(usize::MAX).min(words.len() * 8);
     let words = &words[..len.div_ceil(8)];

@@ -82,6 +82,7 @@ fn methods<S: Scheduler>(call: Call) -> [usize; 2] {
         Call::CpuOnline => S::cpu_online as *const (),
         Call::CpuOffline => S::cpu_offline as *const (),
         Call::Timer => S::timer as *const (),
+        Call::TaskParams => S::task_params as *const (),
     };
     let queues = brings_token(call).then_some(S::enqueue as *const ());
     [method.addr(), queues.unwrap_or(method).addr()]

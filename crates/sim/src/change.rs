@@ -2,6 +2,7 @@
 
 use ekiden::abi::{Event, EventKind};
 use ekiden::{Call, CpuId};
+use zerocopy::IntoBytes;
 
 use crate::alarm::Alarm;
 use crate::error::SimError;
@@ -151,9 +152,25 @@ impl Kernel {
                 let taken = outcome.is_some_and(|outcome| outcome.cpu >= 0);
                 self.note(What::Hint, event.cpu, teller, taken.into());
             }
+            Injection::Params { task, settings } => {
+                if let Some(task) = self.living(&task).filter(|task| self.is_ours(*task)) {
+                    self.set_params(task, &settings);
+                }
+            }
             Injection::QueueOpen { queue } => self.tell_queue(EventKind::QueueOpen, queue, &[], 1),
             Injection::QueueReady { queue, hints } => self.tell_queue(EventKind::QueueReady, queue, &hints, 2),
             Injection::QueueClose { queue } => self.tell_queue(EventKind::QueueClose, queue, &[], 3),
+        }
+    }
+
+    fn set_params(&mut self, task: TaskIndex, settings: &str) {
+        let cpu = self.task(task).cpu;
+        let policy = self.engine.as_ref().and_then(|engine| engine.policy(engine.default_seat()));
+        let params = policy.and_then(|policy| policy.task_params(settings).ok());
+        self.note(What::Hint, cpu, Some(task), params.is_some().into());
+        if let Some(params) = params {
+            let event = self.event(EventKind::TaskParams, cpu, task);
+            self.deliver(&event, params.as_bytes());
         }
     }
 

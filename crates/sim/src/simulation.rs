@@ -74,6 +74,13 @@ pub enum Injection {
         /// What it tells.
         bytes: Vec<u8>,
     },
+    /// Somebody sets parameters of a task for its policy, which may refuse them; the trace says so as of a hint.
+    Params {
+        /// Name of the task.
+        task: String,
+        /// `name=number`, separated by blanks or commas.
+        settings: String,
+    },
     /// User space opens a queue for hints.
     QueueOpen {
         /// Its number.
@@ -364,7 +371,9 @@ impl Simulation {
             let fail = |why: String| Err(SimError::Injection { at_ns: *at_ns, why });
             let (task, cpus) = match injection {
                 Injection::Hint { task, .. } => (task.as_ref(), &[] as &[CpuId]),
-                Injection::Depart { task } | Injection::Return { task } => (Some(task), &[] as &[CpuId]),
+                Injection::Depart { task } | Injection::Return { task } | Injection::Params { task, .. } => {
+                    (Some(task), &[] as &[CpuId])
+                }
                 Injection::CpuOffline { cpu } | Injection::CpuOnline { cpu } => (None, std::slice::from_ref(cpu)),
                 Injection::Nice { task, nice } => {
                     if !(-20..=19).contains(nice) {

@@ -35,8 +35,8 @@ fn every_call_reaches_the_policy() {
 fn hints_are_answered() {
     let result = run("");
     let taken: Vec<_> = result.trace.records().filter(|record| record.what == What::Hint).collect();
-    // One of a task that is ours, and one of nobody.
-    assert_eq!(taken.iter().map(|record| record.value).collect::<Vec<_>>(), [1, 0]);
+    // One of a task that is ours, and one of nobody; then parameters of which the second are out of their range.
+    assert_eq!(taken.iter().map(|record| record.value).collect::<Vec<_>>(), [1, 0, 1, 0]);
     assert_ne!(taken[0].pid, 0);
     assert_eq!(taken[1].pid, 0);
 }

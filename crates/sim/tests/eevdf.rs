@@ -96,11 +96,19 @@ fn who_asks_for_a_short_slice_waits_less_and_gets_no_more() {
     let tasks =
         || (0..3).map(|index| hog(&format!("hog{index}"))).chain([sleeper("waker", 300 * US, 2 * MS)]).collect();
     let hint = Injection::Hint { task: Some("waker".into()), bytes: (300 * US).to_ne_bytes().to_vec() };
-    let (without, with) = (run::<Eevdf>(tasks(), "", &[]), run::<Eevdf>(tasks(), "", &[hint]));
-    let (long, short) = (wait_us(&without, "waker"), wait_us(&with, "waker"));
-    assert!(short < long / 2.0, "{short} beside {long}");
-    assert!(share(&with, "waker") < 0.25);
-    assert!(short < wait_us(&run::<Fifo>(tasks(), "", &[]), "waker") / 50.0);
+    let set = |settings: &str| Injection::Params { task: "waker".into(), settings: settings.into() };
+    let without = run::<Eevdf>(tasks(), "", &[]);
+    let long = wait_us(&without, "waker");
+    for asked in [hint, set("slice_us=300")] {
+        let with = run::<Eevdf>(tasks(), "", &[asked]);
+        let short = wait_us(&with, "waker");
+        assert!(short < long / 2.0, "{short} beside {long}");
+        assert!(share(&with, "waker") < 0.25);
+        assert!(short < wait_us(&run::<Fifo>(tasks(), "", &[]), "waker") / 50.0);
+    }
+    // The slice of everybody, and one that is too short to be taken.
+    let settings = [set("slice_us=300"), set("slice_us=0"), set("slice_us=99")];
+    assert_eq!(wait_us(&run::<Eevdf>(tasks(), "", &settings), "waker"), long);
 }
 
 #[test]

@@ -190,6 +190,8 @@ impl Scheduler for Faulty {
         },
     ];
 
+    const TASK_PARAMS: &'static [Param] = &[Param { name: "rank", help: "any number", default: 0, min: 0, max: 9 }];
+
     type Hint = u64;
 
     type State = Self;
@@ -339,6 +341,10 @@ impl Scheduler for Faulty {
 
     fn unregister_queue(&self, _: &Cx, _: QueueId) {
         self.trips(Call::UnregisterQueue);
+    }
+
+    fn task_params(&self, _: &Cx, _: &Task, _: &TaskParams) {
+        self.trips(Call::TaskParams);
     }
 
     /// Takes even numbers, and when it goes wrong.

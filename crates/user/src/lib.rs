@@ -66,6 +66,22 @@ pub enum Inherit {
     Yes,
 }
 
+/// How a thread is to be scheduled by its policy, besides the policy's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms<'a> {
+    /// Whether its children get the same.
+    pub inherit: Inherit,
+    /// What is set for it, as `name=number` separated by blanks or commas, of what the policy has for a task; the rest is as by
+    /// default.
+    pub params: &'a str,
+}
+
+impl From<Inherit> for Terms<'_> {
+    fn from(inherit: Inherit) -> Self {
+        Self { inherit, params: "" }
+    }
+}
+
 /// Why nothing was chosen. The thread is scheduled as before.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -87,6 +103,9 @@ pub enum Error {
     /// Somebody else's thread.
     #[error("thread {0} is somebody else's; that takes CAP_SYS_NICE, run it with sudo")]
     NotYours(i32),
+    /// The policy does not take what is to be set for the thread.
+    #[error("the policy refuses it: {0}")]
+    Refused(String),
     /// Something else that the kernel says.
     #[error("{what}: {source}")]
     Io {
@@ -103,10 +122,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Chooses the policy of a thread. To do so for many, keep a [`Device`].
 ///
 /// # Errors
-/// If there is no such policy, or the thread is somebody else's or cannot be scheduled by Ekiden.
-pub fn choose(thread: Thread, policy: Policy<'_>, inherit: Inherit) -> Result<()> {
+/// If there is no such policy, it refuses what is to be set, or the thread is somebody else's or cannot be scheduled by Ekiden.
+pub fn choose<'a>(thread: Thread, policy: Policy<'_>, terms: impl Into<Terms<'a>>) -> Result<()> {
     let device = Device::open()?;
-    device.choose(thread, find(policy)?, inherit)
+    device.choose(thread, find(policy)?, terms)
 }
 
 /// Where a policy is; `None` for the one that everybody gets. Good for as long as the policy runs: another one may be there later.
@@ -197,8 +216,9 @@ impl Device {
     /// into SCHED_OTHER when it leaves.
     ///
     /// # Errors
-    /// If the thread is somebody else's, or cannot be scheduled by Ekiden.
-    pub fn choose(&self, thread: Thread, seat: Option<Seat>, inherit: Inherit) -> Result<()> {
+    /// If the thread is somebody else's, cannot be scheduled by Ekiden, or the policy refuses what is to be set.
+    pub fn choose<'a>(&self, thread: Thread, seat: Option<Seat>, terms: impl Into<Terms<'a>>) -> Result<()> {
+        let Terms { inherit, params } = terms.into();
         let tid = match thread {
             Thread::Current => 0,
             Thread::Id(tid) => tid,
@@ -210,12 +230,25 @@ impl Device {
                 return Ok(());
             }
         }
-        let flags = u32::from(inherit == Inherit::Yes);
-        let request = request::Request { tid, seat: seat.map_or(0, |seat| seat + 1), flags };
-        // SAFETY: the request has the layout that the device expects.
-        unsafe { request::choose(self.file.as_raw_fd(), &raw const request) }
-            .map(drop)
-            .map_err(|errno| explain(errno.into(), tid))
+        let mut reason = [0_u8; 256];
+        let request = request::Request {
+            tid,
+            seat: seat.map_or(0, |seat| seat + 1),
+            flags: u32::from(inherit == Inherit::Yes),
+            params_len: params.len() as u32,
+            params: params.as_ptr() as u64,
+            error: reason.as_mut_ptr() as u64,
+            error_len: reason.len() as u32,
+            reserved: 0,
+        };
+        // SAFETY: the request has the layout that the device expects, and names memory of these lengths.
+        match unsafe { request::choose(self.file.as_raw_fd(), &raw const request) } {
+            Ok(_) => Ok(()),
+            Err(_) if reason[0] != 0 => {
+                Err(Error::Refused(String::from_utf8_lossy(&reason).trim_end_matches('\0').to_owned()))
+            }
+            Err(errno) => Err(explain(errno.into(), tid)),
+        }
     }
 }
 
@@ -229,6 +262,13 @@ mod request {
         pub(crate) seat: u32,
         /// 1: children inherit it.
         pub(crate) flags: u32,
+        pub(crate) params_len: u32,
+        /// Text.
+        pub(crate) params: u64,
+        /// Room for the reason of a refusal.
+        pub(crate) error: u64,
+        pub(crate) error_len: u32,
+        pub(crate) reserved: u32,
     }
 
     nix::ioctl_write_ptr!(choose, b'E', 7, Request);

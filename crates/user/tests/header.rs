@@ -16,6 +16,10 @@ _Static_assert(sizeof(struct ekiden_choice) == sizeof(struct ekiden_choose_reque
 _Static_assert(offsetof(struct ekiden_choice, tid) == offsetof(struct ekiden_choose_request, tid), "tid");
 _Static_assert(offsetof(struct ekiden_choice, seat) == offsetof(struct ekiden_choose_request, seat), "seat");
 _Static_assert(offsetof(struct ekiden_choice, flags) == offsetof(struct ekiden_choose_request, flags), "flags");
+_Static_assert(offsetof(struct ekiden_choice, params_len) == offsetof(struct ekiden_choose_request, params_len), "length");
+_Static_assert(offsetof(struct ekiden_choice, params) == offsetof(struct ekiden_choose_request, params), "params");
+_Static_assert(offsetof(struct ekiden_choice, error) == offsetof(struct ekiden_choose_request, error), "error");
+_Static_assert(offsetof(struct ekiden_choice, error_len) == offsetof(struct ekiden_choose_request, error_len), "room");
 _Static_assert(EKIDEN_CHOOSE_INHERIT == 1, "inherit");
 
 static void say(const char *what, int result)
@@ -26,6 +30,7 @@ static void say(const char *what, int result)
 int main(void)
 {
 	struct ekiden_choice choice;
+	char reason[16];
 
 	say("wfq", ekiden_number("wfq"));
 	say("fifo", ekiden_number("fifo"));
@@ -36,6 +41,7 @@ int main(void)
 	say("seat of 12", (int)choice.seat);
 	say("choose 9", ekiden_choose(0, 9, 1));
 	say("choose evil", ekiden_choose_named(0, "evil", 1));
+	say("evil with", ekiden_choose_with(0, "evil", 1, "slice_us=1", reason, sizeof(reason)));
 	return 0;
 }
 "#;
@@ -74,7 +80,7 @@ fn expected() -> String {
     let no = libc::ENXIO;
     format!(
         "wfq 3 0\nfifo 12 0\nfif -1 {no}\nevil -1 {no}\n -1 {no}\nnumber 12 12 0\nseat of 12 3 0\nchoose 9 -1 {no}\n\
-         choose evil -1 {no}\n"
+         choose evil -1 {no}\nevil with -1 {no}\n"
     )
 }
 

@@ -93,6 +93,10 @@ impl Policy for ForeignPolicy {
         Calls(self.table.calls)
     }
 
+    fn params_declared(&self) -> u64 {
+        self.table.params_declared
+    }
+
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self
     }

@@ -3,6 +3,9 @@
 use core::fmt::Write;
 use core::slice;
 
+use ekiden::CpuId;
+use ekiden_engine::Totals;
+
 use crate::engine;
 
 /// Writes what the engine says of itself as JSON members into `buffer`, or, if `seat` is not 0, of the policy in the seat of that
@@ -50,6 +53,21 @@ pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, seat: u64
         let _ = write!(writer, r#","engine_fault":"{fault}""#);
     }
     writer.used as i64
+}
+
+/// Fills in what a CPU has counted for the policy in a seat. False if there is no such policy or CPU.
+///
+/// # Safety
+///
+/// `counters` has room for five.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_counters(seat: u64, cpu: CpuId, counters: *mut u64) -> bool {
+    // SAFETY: the caller's promise.
+    let counters = unsafe { &mut *counters.cast::<[u64; 5]>() };
+    let Some(totals) = engine().and_then(|engine| engine.counted(seat as usize, cpu)) else { return false };
+    let Totals { picks, idles, migrations, refusals, surprises } = totals;
+    *counters = [picks, idles, migrations, refusals, surprises];
+    true
 }
 
 /// Writes to a buffer and cuts what does not fit.

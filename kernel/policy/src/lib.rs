@@ -13,8 +13,8 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
 use ekiden::abi::{Message, Reply};
-use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Left, Saved, Scheduler, TaskId, Topology};
-pub use ekiden_kernel_rt::{Arena, Baggage, CreateArgs, HostTable, PolicyTable};
+use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Left, Saved, Scheduler, TaskId, TaskParams, Topology};
+pub use ekiden_kernel_rt::{Arena, Baggage, CreateArgs, HostTable, PolicyTable, Settings};
 use ekiden_recording::Mark;
 
 #[cfg_attr(target_arch = "x86_64", path = "here_x86_64.rs")]
@@ -102,6 +102,8 @@ pub const fn table<S: Scheduler>(
             Some(layout) => layout.number() ^ size_of::<Baggage>() as u64,
             None => 0,
         },
+        settings: settings::<S>,
+        params_declared: TaskParams::fingerprint::<S>(),
     }
 }
 
@@ -223,6 +225,25 @@ pub unsafe fn check<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> bool 
     }
     // SAFETY: the caller's promise.
     unsafe { env::<S>(args) }.is_some()
+}
+
+/// # Safety
+///
+/// `settings` and its pointer are good for the call, with interrupts off. An instance of this module runs.
+unsafe extern "C" fn settings<S: Scheduler>(settings: *mut Settings) -> bool {
+    // SAFETY: the caller's promise.
+    let settings = unsafe { &mut *settings };
+    // SAFETY: as above.
+    let text = core::str::from_utf8(unsafe { slice::from_raw_parts(settings.text, settings.text_len) });
+    let text = text.map_err(|_| "the parameters are not UTF-8".into());
+    match text.and_then(TaskParams::parse::<S>) {
+        Ok(params) => settings.params = params.to_raw::<S>(),
+        Err(reason) => {
+            settings.refuse(&reason);
+            return false;
+        }
+    }
+    true
 }
 
 /// # Safety

@@ -7,7 +7,7 @@ mod table;
 mod text;
 
 pub use arena::{Arena, Blocks};
-pub use table::{Baggage, CreateArgs, Deliver, HostTable, PolicyTable, TapeArgs};
+pub use table::{Baggage, CreateArgs, Deliver, HostTable, PolicyTable, Settings, TapeArgs};
 pub use text::Text;
 
 use core::panic::PanicInfo;

@@ -2,7 +2,7 @@
 
 use core::{ffi::c_void, mem::MaybeUninit};
 
-use ekiden_abi::{Message, NAME_LEN, RawToken, Reply};
+use ekiden_abi::{Message, NAME_LEN, RawParams, RawToken, Reply};
 
 use crate::arena::Blocks;
 
@@ -47,9 +47,28 @@ pub struct PolicyTable {
     /// `CreateArgs::error`.
     pub restore:
         unsafe extern "C" fn(instance: *mut c_void, args: *mut CreateArgs, saved: *const u8, len: usize) -> bool,
+    /// Checks what somebody wants to set for a task.
+    pub settings: unsafe extern "C" fn(settings: *mut Settings) -> bool,
     /// The fingerprint of the state that it hands over; two of the same number may take over from each other. 0 for a state
     /// without one.
     pub layout: u64,
+    /// The fingerprint of what it declares for tasks; 0 for nothing.
+    pub params_declared: u64,
+}
+
+/// Parameters of a task as somebody writes them, and what they mean. `struct ekiden_settings` in C.
+#[repr(C)]
+pub struct Settings {
+    /// As text.
+    pub text: *const u8,
+    /// Its length in bytes.
+    pub text_len: usize,
+    /// Written if they are good.
+    pub params: RawParams,
+    /// Written if not: how much of `error` is used.
+    pub error_len: u32,
+    /// Room for the reason.
+    pub error: [u8; 256],
 }
 
 /// Where calls are recorded. `struct ekiden_tape` in C.
@@ -129,8 +148,20 @@ pub struct HostTable {
 impl CreateArgs {
     /// Notes why an instance cannot be made.
     pub fn refuse(&mut self, reason: &str) {
-        let len = reason.len().min(self.error.len());
-        self.error[..len].copy_from_slice(&reason.as_bytes()[..len]);
-        self.error_len = len as u32;
+        self.error_len = note(reason, &mut self.error);
     }
+}
+
+impl Settings {
+    /// Notes why they cannot be set.
+    pub fn refuse(&mut self, reason: &str) {
+        self.error_len = note(reason, &mut self.error);
+    }
+}
+
+/// As much as there is room for, and how much that is.
+fn note(reason: &str, room: &mut [u8]) -> u32 {
+    let len = reason.len().min(room.len());
+    room[..len].copy_from_slice(&reason.as_bytes()[..len]);
+    len as u32
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_bench::{Comparison, Limit, Measurements};
 use ekiden_engine::Checks;
-use ekiden_loader::{Beside, Control, Status, Who, choose};
+use ekiden_loader::{Beside, Control, Inherit, Status, Who, choose};
 
 use super::{
     Output, Verdict,
@@ -174,7 +174,7 @@ impl Other {
         let held = Plan { flight_kib: 0, beside: Beside::Others, ..Plan::new(policy, modules) }.start()?;
         // It sleeps until its input ends.
         let sleeper = Command::new("cat").stdin(Stdio::piped()).spawn().context("cannot run cat")?;
-        choose(&Who::Process(sleeper.id() as i32), Some(held.seat()), true)?;
+        choose(&Who::Process(sleeper.id() as i32), Some(held.seat()), Inherit::Yes)?;
         Ok(Self { sleeper, held })
     }
 }

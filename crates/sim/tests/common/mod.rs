@@ -49,6 +49,7 @@ impl Probe {
 impl Scheduler for Probe {
     const PARAMS: &'static [Param] =
         &[Param { name: "panic_in", help: "number of the call to panic in", default: NEVER, min: 0, max: NEVER }];
+    const TASK_PARAMS: &'static [Param] = &[Param { name: "rank", help: "any number", default: 0, min: 0, max: 9 }];
     type Hint = u32;
 
     fn new(env: &Env) -> Self {
@@ -186,6 +187,11 @@ impl Scheduler for Probe {
     fn timer(&self, _: &Cx, _: CpuId) {
         self.note(Call::Timer);
     }
+
+    fn task_params(&self, _: &Cx, _: &Task, params: &TaskParams) {
+        self.note(Call::TaskParams);
+        assert_eq!(params.get("rank"), 4);
+    }
 }
 
 /// A load in which everything happens that a policy can be told.
@@ -229,5 +235,7 @@ pub fn probed(params: &str) -> Simulation {
         .inject(50 * MS, Injection::CpuOnline { cpu: 3 })
         .inject(40 * MS, Injection::Depart { task: "hog.1".into() })
         .inject(45 * MS, Injection::Return { task: "hog.1".into() })
+        .inject(6 * MS, Injection::Params { task: "hog.0".into(), settings: "rank=4".into() })
+        .inject(7 * MS, Injection::Params { task: "hog.0".into(), settings: "rank=10".into() })
         .inject(60 * MS, Injection::Nice { task: "pinned.1".into(), nice: 3 })
 }

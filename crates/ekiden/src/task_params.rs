@@ -1,0 +1,88 @@
+//! Parameters of one task: declared by its policy, set by whoever may, checked before the task gets them (row S3).
+
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use ekiden_abi::{RawParams, TASK_PARAMS_MAX};
+
+use crate::{Fingerprint, Param, Scheduler, env::each_setting};
+
+/// The parameters of one task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskParams {
+    declared: &'static [Param],
+    values: [u64; TASK_PARAMS_MAX],
+}
+
+impl TaskParams {
+    /// What tasks have for which nobody has set anything.
+    pub fn defaults<S: Scheduler>() -> Self {
+        const { assert!(S::TASK_PARAMS.len() <= TASK_PARAMS_MAX, "a task cannot have so many parameters") };
+        let mut values = [0; TASK_PARAMS_MAX];
+        values.iter_mut().zip(S::TASK_PARAMS).for_each(|(value, param)| *value = param.default);
+        Self { declared: S::TASK_PARAMS, values }
+    }
+
+    /// Those that are set by `settings` (`name=number`, separated by blanks or commas); the others are as by default. An error is
+    /// for people, and says what could be set.
+    pub fn parse<S: Scheduler>(settings: &str) -> Result<Self, String> {
+        let mut params = Self::defaults::<S>();
+        each_setting(S::TASK_PARAMS, settings, |index, value| params.values[index] = value)
+            .map_err(|error| format!("{error}; {}", known(S::TASK_PARAMS)))?;
+        S::check_task_params(&params).map_err(ToString::to_string)?;
+        Ok(params)
+    }
+
+    /// The value of a declared parameter.
+    ///
+    /// # Panics
+    ///
+    /// If the policy did not declare it in `TASK_PARAMS`.
+    pub fn get(&self, name: &str) -> u64 {
+        match self.declared.iter().position(|param| param.name == name) {
+            Some(index) => self.values[index],
+            None => panic!("parameter {name} is not in the policy's TASK_PARAMS"),
+        }
+    }
+
+    /// A number for what the policy declares, so that values are not taken for those of something else; 0 for nothing.
+    pub const fn fingerprint<S: Scheduler>() -> u64 {
+        fingerprint(S::TASK_PARAMS)
+    }
+
+    /// As they travel.
+    pub fn to_raw<S: Scheduler>(self) -> RawParams {
+        RawParams { declared: Self::fingerprint::<S>(), values: self.values }
+    }
+
+    /// As they arrive; `None` if they were checked for another declaration.
+    pub(crate) fn from_raw<S: Scheduler>(raw: &RawParams) -> Option<Self> {
+        let is_ours = raw.declared == Self::fingerprint::<S>();
+        is_ours.then_some(Self { declared: S::TASK_PARAMS, values: raw.values })
+    }
+}
+
+fn known(declared: &[Param]) -> String {
+    if declared.is_empty() {
+        return "this policy has none for a task".into();
+    }
+    let known = declared.iter().map(|Param { name, min, max, .. }| format!("{name} ({min} to {max})"));
+    format!("for a task there is {}", known.collect::<Vec<_>>().join(", "))
+}
+
+const fn fingerprint(declared: &[Param]) -> u64 {
+    if declared.is_empty() {
+        return 0;
+    }
+    let mut hash = Fingerprint::EMPTY;
+    let mut i = 0;
+    while i < declared.len() {
+        let param = &declared[i];
+        hash = hash.text(param.name).word(param.min as usize).word(param.max as usize);
+        i += 1;
+    }
+    hash.number()
+}

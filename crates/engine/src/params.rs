@@ -1,0 +1,81 @@
+//! Parameters that somebody has set for a task: kept here, as the policy that they are for may not know of the task yet, or may
+//! have a successor to which the task is new.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
+
+use ekiden::abi::{RawParams, Status, TASK_PARAMS_MAX};
+use ekiden::{Call, Policy, TaskId};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::engine::{Engine, Handling};
+use crate::state::Phase;
+use crate::table::Slot;
+
+/// Those of one task. All zeros for none.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    declared: AtomicU64,
+    values: [AtomicU64; TASK_PARAMS_MAX],
+}
+
+impl Kept {
+    pub(crate) fn for_tasks(max_tasks: u32) -> Vec<Self> {
+        let mut kept = Vec::new();
+        kept.resize_with(max_tasks as usize, Self::default);
+        kept
+    }
+
+    fn get(&self) -> RawParams {
+        let values = core::array::from_fn(|i| self.values[i].load(Relaxed));
+        RawParams { declared: self.declared.load(Relaxed), values }
+    }
+
+    fn set(&self, params: &RawParams) {
+        self.declared.store(params.declared, Relaxed);
+        self.values.iter().zip(params.values).for_each(|(kept, value)| kept.store(value, Relaxed));
+    }
+}
+
+impl<P: Policy> Engine<P> {
+    /// A new task has the parameters of the one that it inherits its policy from, and else none.
+    pub(crate) fn first_params(&self, task: TaskId, from: Option<TaskId>) {
+        let params = from.map_or_else(RawParams::default, |from| self.params[from.slot as usize].get());
+        self.params[task.slot as usize].set(&params);
+    }
+
+    /// Somebody sets parameters for a task. Its policy hears of it at once if it knows of the task, and else when it does.
+    pub(crate) fn set_params(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, payload: &[u8]) {
+        let Ok(params) = RawParams::read_from_bytes(payload) else {
+            handling.outcome.status = Status::Invalid as i32;
+            return;
+        };
+        self.params[task.slot as usize].set(&params);
+        // Either the one who tells of a new task sees the parameters, or it is seen here that it has told.
+        fence(Ordering::SeqCst);
+        let state = slot.state();
+        let knows = state.phase() != Phase::New && !state.is_unheard();
+        if knows && slot.choice() == state.seat() {
+            self.tell_params(handling, task, slot);
+        }
+    }
+
+    /// A policy has just heard of the task.
+    #[cold]
+    pub(crate) fn params_of_new(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+        fence(Ordering::SeqCst);
+        if self.params[task.slot as usize].declared.load(Relaxed) != 0 {
+            self.tell_params(handling, task, slot);
+        }
+    }
+
+    fn tell_params(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+        let seat = self.seat_of::<false>(slot.state());
+        let params = self.params[task.slot as usize].get();
+        // They may be for another policy, which the task is to have later, or had before.
+        if seat.calls.has(Call::TaskParams) && seat.params_declared == params.declared {
+            let message = self.message(handling, Call::TaskParams, task, slot);
+            self.call(handling, seat, &message, params.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What is set for a task reaches the policy that it is for, when that knows of the task, and no other.
+
+use std::sync::{Arc, Mutex};
+
+use ekiden::abi::{Event, EventKind, Message, Outcome, RawParams, Reply};
+use ekiden::{Call, Calls, CpuId, CpuMask, Group, Host, Policy, TaskId};
+use ekiden_engine::{Engine, IdleCpus};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// What a policy has heard: the call, the task, and the first of the parameters.
+type Heard = Arc<Mutex<Vec<(Call, u32, u64)>>>;
+
+struct Listener {
+    declares: u64,
+    heard: Heard,
+}
+
+impl Policy for Listener {
+    fn calls(&self) -> Calls {
+        Calls::ALL
+    }
+
+    fn params_declared(&self) -> u64 {
+        self.declares
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn std::any::Any> {
+        self
+    }
+
+    fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
+        let call = Call::from_number(message.call).unwrap();
+        let params = RawParams::read_from_bytes(payload).map_or(0, |params| params.values[0]);
+        if [Call::TaskNew, Call::TaskDeparted, Call::TaskParams].contains(&call) {
+            self.heard.lock().unwrap().push((call, message.task.slot, params));
+        }
+        Reply::default()
+    }
+}
+
+struct Anywhere(Arc<IdleCpus>);
+
+impl Host for Anywhere {
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
+    fn may_run(&self, _: TaskId, _: CpuId) -> bool {
+        true
+    }
+
+    fn allowed_cpus(&self, _: TaskId, cpus: &mut CpuMask) {
+        cpus.set(0);
+    }
+
+    fn idle_cpus(&self, cpus: &mut CpuMask) {
+        self.0.copy_to(cpus);
+    }
+
+    fn group(&self, _: TaskId) -> Group {
+        Group::ROOT
+    }
+}
+
+/// What the policies of [`kernel`] declare.
+const DECLARED: [u64; 2] = [1, 2];
+
+struct Kernel {
+    engine: Engine,
+    heard: [Heard; 2],
+}
+
+fn kernel() -> Kernel {
+    let heard = [Heard::default(), Heard::default()];
+    let policy = |which: usize| Box::new(Listener { declares: DECLARED[which], heard: heard[which].clone() });
+    let idle = Arc::new(IdleCpus::new(1));
+    let mut engine: Engine = Engine::new(policy(0), Arc::new(Anywhere(idle.clone())), idle, 1, 8);
+    assert!(engine.add(policy(1), false, &mut Outcome::default()).is_ok());
+    Kernel { engine, heard }
+}
+
+impl Kernel {
+    fn deliver(&self, event: &Event, payload: &[u8]) -> Outcome {
+        let mut outcome = Outcome::default();
+        self.engine.deliver(event, payload, &mut outcome);
+        assert_eq!(outcome.status, 0);
+        outcome
+    }
+
+    fn born(&self, parent: TaskId) -> TaskId {
+        let init = Event { task: parent, args: [7, 7], ..Event::new(EventKind::TaskInit, 0) };
+        let task = self.deliver(&init, &[]).task;
+        self.deliver(&Event { task, ..Event::new(EventKind::TaskEnable, 0) }, &[]);
+        task
+    }
+
+    fn waits(&self, task: TaskId) {
+        self.deliver(&Event { task, ..Event::new(EventKind::Enqueue, 0) }, &[]);
+    }
+
+    /// As somebody chooses a policy and sets a parameter.
+    fn choose(&self, task: TaskId, seat: usize, value: u64) {
+        self.engine.choose(task, Some(seat), true).unwrap();
+        let params = RawParams { declared: DECLARED[seat], values: [value, 0, 0, 0] };
+        self.deliver(&Event { task, ..Event::new(EventKind::TaskParams, 0) }, params.as_bytes());
+    }
+
+    fn heard(&self, seat: usize) -> Vec<(Call, u32, u64)> {
+        std::mem::take(&mut self.heard[seat].lock().unwrap())
+    }
+}
+
+#[test]
+fn a_policy_hears_of_parameters_after_it_has_heard_of_the_task() {
+    let kernel = kernel();
+    let task = kernel.born(TaskId::NONE);
+    kernel.choose(task, 1, 5);
+    assert_eq!((kernel.heard(0), kernel.heard(1)), (vec![], vec![]));
+    kernel.waits(task);
+    assert_eq!(kernel.heard(0), []);
+    assert_eq!(kernel.heard(1), [(Call::TaskNew, task.slot, 0), (Call::TaskParams, task.slot, 5)]);
+    // Whoever knows the task hears at once.
+    kernel.choose(task, 1, 6);
+    assert_eq!(kernel.heard(1), [(Call::TaskParams, task.slot, 6)]);
+}
+
+#[test]
+fn parameters_wait_until_the_task_changes_its_policy() {
+    let kernel = kernel();
+    let task = kernel.born(TaskId::NONE);
+    kernel.choose(task, 0, 3);
+    kernel.waits(task);
+    assert_eq!(kernel.heard(0), [(Call::TaskNew, task.slot, 0), (Call::TaskParams, task.slot, 3)]);
+    kernel.choose(task, 1, 4);
+    assert_eq!((kernel.heard(0), kernel.heard(1)), (vec![], vec![]));
+    kernel.waits(task);
+    assert_eq!(kernel.heard(0), [(Call::TaskDeparted, task.slot, 0)]);
+    assert_eq!(kernel.heard(1), [(Call::TaskNew, task.slot, 0), (Call::TaskParams, task.slot, 4)]);
+}
+
+#[test]
+fn children_have_the_parameters_of_their_parent_and_strangers_have_none() {
+    let kernel = kernel();
+    let parent = kernel.born(TaskId::NONE);
+    kernel.choose(parent, 1, 9);
+    let (child, stranger) = (kernel.born(parent), kernel.born(TaskId::NONE));
+    kernel.waits(child);
+    kernel.waits(stranger);
+    assert_eq!(kernel.heard(1), [(Call::TaskNew, child.slot, 0), (Call::TaskParams, child.slot, 9)]);
+    assert_eq!(kernel.heard(0), [(Call::TaskNew, stranger.slot, 0)]);
+}
+
+#[test]
+fn a_successor_that_starts_over_is_told_again_if_it_declares_the_same() {
+    for (declares, told) in [(DECLARED[0], true), (DECLARED[1], false)] {
+        let mut kernel = kernel();
+        let task = kernel.born(TaskId::NONE);
+        kernel.choose(task, 0, 2);
+        kernel.waits(task);
+        kernel.heard(0);
+        let heard = kernel.heard[0].clone();
+        kernel.engine.replace_policy(0, |_| Box::new(Listener { declares, heard }));
+        kernel.engine.start_over(0, &mut Outcome::default());
+        kernel.engine.introduce(0, u32::MAX, &mut Outcome::default());
+        let mut expected = vec![(Call::TaskNew, task.slot, 0)];
+        expected.extend(told.then_some((Call::TaskParams, task.slot, 2)));
+        assert_eq!(kernel.heard(0), expected);
+    }
+}
+
+#[test]
+fn bytes_that_are_no_parameters_change_nothing() {
+    let kernel = kernel();
+    let task = kernel.born(TaskId::NONE);
+    kernel.waits(task);
+    kernel.heard(0);
+    let mut outcome = Outcome::default();
+    kernel.engine.deliver(&Event { task, ..Event::new(EventKind::TaskParams, 0) }, &[0; 39], &mut outcome);
+    assert_eq!((outcome.status, kernel.heard(0)), (ekiden::abi::Status::Invalid as i32, vec![]));
+}

@@ -1,0 +1,80 @@
+//! What scripts and tracers see: `/proc/ekiden` and the tracepoints.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use anyhow::{Context, Result};
+use ekiden::Call;
+use ekiden_loader::{Beside, Session, Status};
+use serde::Serialize;
+
+use crate::{
+    load::{Worker, pause},
+    several::beside,
+    trials::config,
+};
+
+const TRACING: &str = "/sys/kernel/tracing";
+
+#[derive(Serialize)]
+struct SeenReport {
+    header: String,
+    /// The names and CPUs of `/proc/ekiden`.
+    lines: BTreeSet<(String, String)>,
+    /// Whether the tasks picked there are as many as the status says at about the same time.
+    counts_fit: bool,
+    /// The kinds of events that were traced, and whether one says that a worker is to run.
+    kinds: BTreeSet<String>,
+    worker_ran: bool,
+    /// What became of policies.
+    policies: Vec<String>,
+    still_running: bool,
+}
+
+fn trace(file: &str, text: &str) -> Result<()> {
+    fs::write(format!("{TRACING}/{file}"), text).with_context(|| format!("cannot write {text} to {file}"))
+}
+
+/// What stands behind `key=` in a line of the trace.
+fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    line.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// WFQ runs, and a policy comes beside it and panics.
+pub(crate) fn seen(modules: &Path) -> Result<()> {
+    let session = Session::start(&config(modules, "wfq"))?;
+    let worker = Worker::start("nap")?;
+    trace("events/ekiden/enable", "1")?;
+    drop(Worker::start("nap")?);
+    let mut faulty = beside(modules, "faulty", Beside::OthersAsDefault);
+    faulty.params = format!("call={}", Call::TaskWakeup as u32);
+    let fallen = Session::start(&faulty);
+    pause(300);
+    drop(fallen);
+    pause(100);
+    trace("events/ekiden/enable", "0")?;
+    let trace = fs::read_to_string(format!("{TRACING}/trace"))?;
+    let events = || trace.lines().filter(|line| line.contains(" ekiden_event: "));
+    let pid = worker.pid().to_string();
+    let picked = |proc: &str| -> u64 {
+        proc.lines().skip(1).filter_map(|line| line.split(' ').nth(3)?.parse::<u64>().ok()).sum()
+    };
+    let before = picked(&fs::read_to_string("/proc/ekiden")?);
+    let counted = Status::read()?.unwrap_or_default().find(None)?.counts.picks;
+    let proc = fs::read_to_string("/proc/ekiden")?;
+    let words = |line: &str| {
+        let mut words = line.split(' ').map(str::to_owned);
+        Some((words.next()?, words.nth(1)?))
+    };
+    let report = SeenReport {
+        header: proc.lines().next().unwrap_or_default().into(),
+        lines: proc.lines().skip(1).filter_map(words).collect(),
+        counts_fit: (before..=picked(&proc)).contains(&counted),
+        kinds: events().filter_map(|line| value(line, "kind")).map(str::to_owned).collect(),
+        worker_ran: events().any(|line| value(line, "next_pid") == Some(&pid)),
+        policies: trace.lines().filter_map(|line| Some(line.split_once(" ekiden_policy: ")?.1.to_owned())).collect(),
+        still_running: session.is_running(),
+    };
+    println!("{}", serde_json::to_string(&report)?);
+    session.stop();
+    Ok(())
+}
