@@ -16,7 +16,8 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use ekiden::Call;
 use ekiden_loader::{
-    Beside, Config, Control, Counts, Hint, LoadError, PolicyStatus, Program, Session, Status, Who, choose, sysfs,
+    Beside, Config, Control, Counts, Hint, Inherit, LoadError, PolicyStatus, Program, Session, Status, Who, choose,
+    sysfs,
 };
 use ekiden_test_policies::{ARM, Fault};
 use nix::{
@@ -230,7 +231,7 @@ impl Trial {
     fn start(&mut self, params: String) -> Result<Session> {
         let session = Session::start_with(&self.faulty(params), &mut self.program).context("it cannot be loaded")?;
         if let Some(host) = &self.host {
-            choose(&Who::Thread(self.pulse.of_others()), Some(host.seat()), false)?;
+            choose(&Who::Thread(self.pulse.of_others()), Some(host.seat()), Inherit::No)?;
         }
         self.pulse.begin()?;
         session.check()?;
