@@ -2,6 +2,7 @@
 /*
  * What BPF and Rust call: events go in through a guard, faults come out, timers go off, questions are answered.
  */
+#include <linux/completion.h>
 #include <linux/cpu.h>
 #include <linux/cpumask.h>
 #include <linux/hrtimer.h>
@@ -275,6 +276,8 @@ static struct {
 	struct hrtimer timer;
 	atomic_t anew;		/* begins with the first task */
 	u64 next;
+	s64 ret;		/* of the last pass */
+	struct completion done;
 } rehome;
 
 /* Some tasks at a time, in an interrupt: whatever else could do it is a task that may have to wait itself. */
@@ -300,9 +303,13 @@ static enum hrtimer_restart rehome_some(struct hrtimer *timer)
 	rcu_read_lock();
 	next = introduce_some(rehome.next);
 	rcu_read_unlock();
-	if (next < 0 || (!next && !atomic_read(&rehome.anew)))
+	/* Started on another CPU meanwhile, it may come again although nothing is anew: from the beginning then. */
+	rehome.next = max_t(s64, next, 0);
+	rehome.ret = min_t(s64, next, 0);
+	if (next < 0 || (!next && !atomic_read(&rehome.anew))) {
+		complete_all(&rehome.done);
 		return HRTIMER_NORESTART;
-	rehome.next = next;
+	}
 	hrtimer_forward_now(timer, ns_to_ktime(REHOME_AGAIN_NS));
 	return HRTIMER_RESTART;
 }
@@ -331,25 +338,21 @@ void ekiden_c_policy_fell(u32 number)
 	hrtimer_start(&rehome.timer, ns_to_ktime(REHOME_AFTER_NS), HRTIMER_MODE_REL_PINNED_HARD);
 }
 
+/* Not in this task: as long as it waits for its turn among others, they would wait for it. */
 int introduce_tasks(void)
 {
-	s64 next = 0;
-
-	do {
-		rcu_read_lock();
-		local_irq_disable();
-		next = introduce_some(next);
-		local_irq_enable();
-		rcu_read_unlock();
-		cond_resched();
-	} while (next > 0);
-	return next;
+	reinit_completion(&rehome.done);
+	atomic_set(&rehome.anew, 1);
+	hrtimer_start(&rehome.timer, 0, HRTIMER_MODE_REL_PINNED_HARD);
+	wait_for_completion(&rehome.done);
+	return rehome.ret;
 }
 
 void set_up_timers(void)
 {
 	int cpu;
 
+	init_completion(&rehome.done);
 	hrtimer_setup(&rehome.timer, rehome_some, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
 	for_each_possible_cpu(cpu) {
 		struct ekiden_timer *own = per_cpu_ptr(&timers, cpu);

@@ -3,10 +3,11 @@
 #ifndef EKIDEN_H
 #define EKIDEN_H
 
+#include <linux/delay.h>
+#include <linux/module.h>
 #include <linux/types.h>
 #include "ekiden_abi.h"
 
-struct module;
 struct ekiden_host_table;
 
 /* Mirrors of kernel/rt/src/table.rs. */
@@ -80,5 +81,12 @@ void ekiden_stop_ended(void);
 /* For policy modules. */
 int ekiden_register_policy(const struct ekiden_policy_table *table, struct module *owner);
 void ekiden_unregister_policy(const struct ekiden_policy_table *table);
+
+/* Where kernels let a module be removed that is in use, it waits here until it is not. */
+static inline void ekiden_wait_until_unused(struct module *module)
+{
+	while (module_refcount(module) > 0)
+		msleep(20);
+}
 
 #endif

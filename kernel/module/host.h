@@ -30,6 +30,7 @@ s64 ekiden_rs_swap(u64 seat, const struct ekiden_policy_table *table, struct eki
 		   struct ekiden_outcome *outcome);
 s64 ekiden_rs_save(u64 seat, u32 cpu, void *room, size_t len);
 s64 ekiden_rs_introduce(u64 first, struct ekiden_outcome *outcome);
+s64 ekiden_rs_find_starved(u64 number, u64 most, u64 apart_ms, u64 first, struct ekiden_outcome *outcome);
 u64 ekiden_rs_task_count(void);
 s64 ekiden_rs_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
 s64 ekiden_rs_status(char *buffer, size_t len, u64 seat);
@@ -166,6 +167,12 @@ struct seat *seat_of(u32 number);
 bool is_alive(const struct seat *seat);
 u32 default_seat(void);
 u32 next_instance(void);
+
+/* ---- starved.c ---- */
+
+/* From when there is an engine until just before there is none. */
+void watch_tasks(void);
+void watch_no_tasks(void);
 
 /* ---- trace.c ---- */
 

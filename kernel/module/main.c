@@ -522,6 +522,7 @@ static int __init ekiden_init(void)
 
 static void __exit ekiden_exit(void)
 {
+	ekiden_wait_until_unused(THIS_MODULE);
 	remove_proc_entry("ekiden", NULL);
 	misc_deregister(&control_device);
 	ekiden_calls_ended();

@@ -131,7 +131,10 @@ struct instance *new_instance(const struct policy *policy, const struct ekiden_c
 		instance->topology = NULL;
 		goto out;
 	}
-	instance->arena = __vmalloc(request->arena_bytes, GFP_KERNEL | __GFP_NOWARN | __GFP_ZERO);
+	/* Nobody is killed to make room for it. */
+	if ((long)(request->arena_bytes >> PAGE_SHIFT) < si_mem_available())
+		instance->arena = __vmalloc(request->arena_bytes,
+					    GFP_KERNEL | __GFP_RETRY_MAYFAIL | __GFP_NOWARN | __GFP_ZERO);
 	if (!instance->arena)
 		goto out;
 	instance->args = (struct ekiden_create) {

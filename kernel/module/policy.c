@@ -36,6 +36,7 @@ static int __init policy_init(void)
 
 static void __exit policy_exit(void)
 {
+	ekiden_wait_until_unused(THIS_MODULE);
 	ekiden_unregister_policy(&ekiden_policy_table);
 }
 

@@ -120,6 +120,7 @@ static void free_all(void)
 	u32 i;
 
 	cancel_timers();
+	watch_no_tasks();
 	ekiden_rs_forget();
 	for (i = 0; i < EKIDEN_SEATS; i++)
 		free_seat(&running.seats[i]);
@@ -245,10 +246,10 @@ static int set_up_tape(struct seat *seat, u64 records)
 	return 0;
 }
 
-/* The engine's own memory: 144 bytes for each task (its slot, its group, what is set for it), and a little for everything else. */
+/* The engine's own memory, in blocks of powers of two: what is kept of each task, and a little for CPUs and groups. */
 static size_t engine_arena_len(u32 max_tasks)
 {
-	return (size_t)max_tasks * 160 + nr_cpu_ids * 2048 + SZ_1M;
+	return roundup_pow_of_two(max_tasks) * 192 + nr_cpu_ids * 2048 + SZ_1M;
 }
 
 /* The first policy comes together with the engine. */
@@ -266,6 +267,8 @@ static long create_first(struct seat *seat, struct instance *instance, u32 max_t
 	if (!ret)
 		run_tape(seat, instance, EKIDEN_TAPE_BEGIN);
 	preempt_enable();
+	if (!ret)
+		watch_tasks();
 	return ret ? refused(instance, ret, reason) : 0;
 }
 

@@ -38,6 +38,13 @@ impl Kicks {
         self.0 == u64::MAX
     }
 
+    /// Whether none of them is `nr_cpus` or above. Cheap for one, or none.
+    #[inline]
+    pub fn are_below(self, nr_cpus: u32) -> bool {
+        // The first one stands below all others, and one more than it is.
+        self.0 <= u64::from(nr_cpus) || self.iter().all(|cpu| cpu < nr_cpus)
+    }
+
     /// Adds a CPU. Adding one twice is the same as once; a fifth one means all.
     pub fn add(&mut self, cpu: u32) {
         let code = u64::from(cpu as u16).wrapping_add(1) & 0xffff;

@@ -12,6 +12,7 @@ mod doctor;
 mod exec;
 mod explore;
 mod failure;
+mod faults;
 mod fidelity;
 #[cfg(test)]
 mod house_rules;
@@ -115,6 +116,8 @@ enum Command {
     Bench(bench::Bench),
     #[command(hide = true)]
     Sleepers(bench::Sleepers),
+    /// Have a policy go wrong in every way there is, and say what came of it
+    Faults(faults::Faults),
     /// Say what this machine lacks, and how to get it
     Doctor(doctor::Doctor),
 }
@@ -160,5 +163,6 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Vm(vm) => vm.run(),
         Command::Sleepers(sleepers) => sleepers.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Faults(faults) => faults.run(),
     }
 }

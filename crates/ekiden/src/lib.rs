@@ -21,6 +21,7 @@ pub mod layout;
 mod lock;
 #[cfg(feature = "observe")]
 pub mod observe;
+mod order;
 mod per;
 mod queue;
 mod saved;

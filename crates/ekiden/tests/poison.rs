@@ -1,5 +1,11 @@
 //! Locks after a panic. Alone in its program, because poisoning reaches every lock there is.
 
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Barrier,
+    thread,
+};
+
 use ekiden::{SpinLock, poison_locks};
 
 #[test]
@@ -8,11 +14,20 @@ fn waiters_give_up_after_a_panic_elsewhere_and_free_locks_still_work() {
     poison_locks(true);
     assert_eq!(*lock.lock(), 5, "no one waits for a free lock");
 
-    let held = lock.lock();
-    let waiter = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(lock.lock())));
-    let message = *waiter.unwrap_err().downcast::<&str>().unwrap();
-    assert_eq!(message, "another CPU panicked while this one waited for a lock");
-    drop(held);
+    // By another thread: who has a lock does not wait for it.
+    let (held, over) = (Barrier::new(2), Barrier::new(2));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _guard = lock.lock();
+            held.wait();
+            over.wait();
+        });
+        held.wait();
+        let waiter = catch_unwind(AssertUnwindSafe(|| drop(lock.lock())));
+        over.wait();
+        let message = *waiter.unwrap_err().downcast::<&str>().unwrap();
+        assert_eq!(message, "another CPU panicked while this one waited for a lock");
+    });
     poison_locks(false);
     assert_eq!(*lock.lock(), 5);
 }

@@ -687,14 +687,14 @@ impl<P: Policy> Engine<P> {
             *reply = Reply::default();
             return;
         }
-        self.take_over(handling, seat, reply);
+        self.take_over(handling, seat, message.call, reply);
         if !reply.dropped.is_none() {
             let call = Call::from_number(message.call).unwrap_or(Call::PickNextTask);
             self.reissue(handling, seat, reply.dropped, call);
         }
     }
 
-    fn take_over(&self, handling: &mut Handling<'_>, seat: &Seat<P>, reply: &Reply) {
+    fn take_over(&self, handling: &mut Handling<'_>, seat: &Seat<P>, call: u32, reply: &Reply) {
         if reply.timer_ns != 0 && self.is_lone() {
             handling.outcome.timer_ns = reply.timer_ns;
         } else if reply.timer_ns != 0 {
@@ -702,7 +702,12 @@ impl<P: Policy> Engine<P> {
             self.cpu(handling.event.cpu).due_ns[seat.index].store(now_ns + reply.timer_ns, Relaxed);
             self.arm_timer(handling, now_ns);
         }
-        handling.outcome.kicks.add_all(reply.kicks);
+        if reply.kicks.are_below(self.nr_cpus()) {
+            return handling.outcome.kicks.add_all(reply.kicks);
+        }
+        reply.kicks.iter().filter(|cpu| *cpu < self.nr_cpus()).for_each(|cpu| handling.outcome.kicks.add(cpu));
+        let call = Call::from_number(call).unwrap_or(Call::PickNextTask);
+        self.mistake_about(seat, MistakeKind::BadCpu, call, handling.event.cpu, 0);
     }
 
     /// A token left the policy's hands outside the rules. If it was good its task would never run again, so the
@@ -728,14 +733,18 @@ impl<P: Policy> Engine<P> {
             if reply.has_fallen() {
                 return self.take_out_of(seat, None);
             }
-            self.take_over(handling, seat, &reply);
+            self.take_over(handling, seat, message.call, &reply);
             lost = reply.dropped;
         }
     }
 
     #[cold]
     pub(crate) fn mistake(&self, seat: &Seat<P>, kind: MistakeKind, call: Call, cpu: CpuId, slot: &Slot) {
-        let mistake = Mistake { kind, call, cpu, pid: slot.pid.load(Relaxed) };
+        self.mistake_about(seat, kind, call, cpu, slot.pid.load(Relaxed));
+    }
+
+    fn mistake_about(&self, seat: &Seat<P>, kind: MistakeKind, call: Call, cpu: CpuId, pid: u32) {
+        let mistake = Mistake { kind, call, cpu, pid };
         *seat.last_mistake.lock() = Some(mistake);
         if seat.mistakes.fetch_add(1, Relaxed) + 1 - seat.mistakes_before > MISTAKES_ALLOWED {
             let message: String = alloc::format!("more than {MISTAKES_ALLOWED} mistakes, the last one: {mistake}");

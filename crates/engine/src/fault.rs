@@ -19,8 +19,10 @@ pub enum MistakeKind {
     TokenLost,
     /// `migrate_task_rq` gave back another token than the one for the old CPU.
     WrongTokenReturned,
-    /// `select_task_rq` named a CPU that does not exist or that the task may not use.
+    /// A CPU was named that does not exist, or that the task may not use.
     BadCpu,
+    /// A task was to run for longer than any may; it gets the host's default.
+    AbsurdSlice,
 }
 
 /// One mistake, with where it was made.
@@ -45,7 +47,8 @@ impl fmt::Display for Mistake {
             }
             MistakeKind::TokenLost => write!(f, "{call} lost a token; a new one was issued"),
             MistakeKind::WrongTokenReturned => write!(f, "{call} gave back the token of another task or CPU"),
-            MistakeKind::BadCpu => write!(f, "{call} named a CPU that the task may not use"),
+            MistakeKind::BadCpu => write!(f, "{call} named a CPU that does not exist, or that the task may not use"),
+            MistakeKind::AbsurdSlice => write!(f, "{call} gave a task a slice that is too long; it gets the usual one"),
         }?;
         write!(f, " (PID {}, CPU {})", self.pid, self.cpu)
     }

@@ -19,6 +19,7 @@ mod params;
 mod pick;
 mod seats;
 mod shares;
+mod starved;
 mod state;
 mod table;
 
@@ -26,8 +27,9 @@ pub use counters::{Counters, Totals};
 pub use engine::Engine;
 pub use fault::{Checks, Fault, MISTAKES_ALLOWED, Mistake, MistakeKind, Surprise};
 pub use idle::IdleCpus;
-pub use pick::PICK_ATTEMPTS;
+pub use pick::{PICK_ATTEMPTS, SLICE_NS_MAX};
 pub use seats::{NotChosen, SEATS, SeatView};
 pub use shares::{POLICY_WEIGHT, POLICY_WEIGHTS, Share};
+pub use starved::Walk;
 pub use state::{Phase, State, TRANSITIONS, Transition};
 pub use table::{TaskTable, TaskView};

@@ -22,6 +22,9 @@ pub const PICK_ATTEMPTS: u32 = 64;
 const ROUND_TICKS: u32 = 25;
 const TURN_TICKS: u32 = 3;
 
+/// The longest slice that a policy may give, in nanoseconds. Nothing would end one that lasts for ever, whoever waits.
+pub const SLICE_NS_MAX: u64 = 1_000_000_000;
+
 /// The rank of nobody.
 const NO_RANK: u32 = u32::MAX;
 
@@ -313,6 +316,7 @@ impl<P: Policy> Engine<P> {
             self.refuse(&mut handling.rare(), seat, cpu, raw, reason, Some(slot));
             return false;
         }
+        let slice_ns = if slice_ns > SLICE_NS_MAX { self.absurd(seat, cpu, slot) } else { slice_ns };
         let outcome = &mut *handling.outcome;
         outcome.status = if phase == Phase::ReadyByTick { Status::KeepPrevious } else { Status::Run } as i32;
         outcome.task = raw.task;
@@ -323,6 +327,13 @@ impl<P: Policy> Engine<P> {
             self.found_something(&mut handling.rare(), cpu);
         }
         true
+    }
+
+    /// The host's default instead of a slice that is too long.
+    #[cold]
+    fn absurd(&self, seat: &Seat<P>, cpu: CpuId, slot: &Slot) -> u64 {
+        self.mistake(seat, MistakeKind::AbsurdSlice, Call::PickNextTask, cpu, slot);
+        0
     }
 
     /// Moves the task that the policy wishes here, or another one if that cannot be. True if one was moved.

@@ -457,8 +457,9 @@ impl<P: Policy> Engine<P> {
         if let Some(fault) = fault {
             *seat.fault.lock() = Some(fault);
         }
-        self.find_default();
+        // First the reason: whoever hears that no policy is left asks for it.
         self.host.policy_fell(seat.index as u32);
+        self.find_default();
     }
 
     /// Makes sure that the default policy is one that can be called, and notes if there is none left.

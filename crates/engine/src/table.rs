@@ -36,6 +36,8 @@ pub(crate) struct Slot {
     pub(crate) charged_ns: AtomicU64,
 }
 
+const _: () = assert!(size_of::<Slot>() == 64, "a slot takes more than a cache line");
+
 impl Slot {
     fn new() -> Self {
         Self {
@@ -109,6 +111,8 @@ impl Slot {
 pub struct TaskTable {
     slots: Vec<Slot>,
     free: SpinMutex<Vec<u32>>,
+    /// What [`crate::starved`] knows of the task in each slot. Apart, as nothing else looks at it.
+    watched: Vec<AtomicU64>,
     /// No slot from here on was ever used.
     untouched: AtomicU32,
 }
@@ -127,11 +131,18 @@ pub struct TaskView {
 }
 
 impl TaskTable {
-    /// A table for `capacity` tasks at once. Takes 64 bytes per task.
+    /// A table for `capacity` tasks at once. Takes 76 bytes per task.
     pub fn new(capacity: u32) -> Self {
         let mut slots = Vec::with_capacity(capacity as usize);
         slots.resize_with(capacity as usize, Slot::new);
-        Self { slots, free: SpinMutex::new((0..capacity).rev().collect()), untouched: AtomicU32::new(0) }
+        let free = SpinMutex::new((0..capacity).rev().collect());
+        let watched = (0..capacity).map(|_| AtomicU64::new(0)).collect();
+        Self { slots, free, watched, untouched: AtomicU32::new(0) }
+    }
+
+    /// What the walks that look for tasks that wait too long know of this one.
+    pub(crate) fn watched(&self, task: TaskId) -> &AtomicU64 {
+        &self.watched[task.slot as usize]
     }
 
     /// How many tasks there is room for.

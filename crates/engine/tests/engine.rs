@@ -7,7 +7,9 @@ use std::sync::{
 
 use ekiden::abi::{Event, EventKind, Outcome, Status, enqueue_flags, pick_flags};
 use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Scheduler, TaskId, Topology};
-use ekiden_engine::{Checks, Engine, IdleCpus, MISTAKES_ALLOWED, MistakeKind, Phase, State, TRANSITIONS, Transition};
+use ekiden_engine::{
+    Checks, Engine, IdleCpus, MISTAKES_ALLOWED, MistakeKind, Phase, State, TRANSITIONS, Transition, Walk,
+};
 use ekiden_policies::{Fifo, Wfq};
 use expect_test::expect;
 use proptest::prelude::*;
@@ -235,6 +237,70 @@ fn nonsense_from_a_host_changes_nothing() {
     }
     assert_eq!(bench.pick(1_000_000).status, Status::Invalid as i32);
     assert!(bench.engine.fault().is_none());
+}
+
+/// Wants slices without end, and a CPU that does not exist beside one that does.
+struct Boundless(ekiden::SpinLock<ekiden::FifoQueue<Self>>);
+
+#[ekiden::policy]
+impl Scheduler for Boundless {
+    fn new(_: &Env) -> Self {
+        Self(ekiden::SpinLock::default())
+    }
+
+    fn enqueue(&self, cx: &ekiden::Cx<'_>, _: &ekiden::Task, token: ekiden::Schedulable<Self>) {
+        cx.resched(1);
+        cx.resched(CPUS);
+        self.0.lock().push_back(token);
+    }
+
+    fn pick_next_task(&self, cx: &ekiden::Cx<'_>, _: CpuId) -> Option<ekiden::Schedulable<Self>> {
+        cx.set_slice_ns(u64::MAX);
+        self.0.lock().pop_front()
+    }
+}
+
+#[test]
+fn a_slice_without_end_is_the_usual_one_and_a_cpu_that_does_not_exist_is_left_out() {
+    let bench = Bench::new::<Boundless>();
+    let task = bench.task(5);
+    assert_eq!(bench.enqueue(0, task).kicks.iter().collect::<Vec<_>>(), [1]);
+    assert_eq!(bench.engine.mistakes().1.unwrap().kind, MistakeKind::BadCpu);
+    let outcome = bench.pick(0);
+    assert_eq!((outcome.status, outcome.slice_ns), (Status::Run as i32, 0));
+    let (mistakes, last) = bench.engine.mistakes();
+    assert_eq!((mistakes, last.unwrap().kind), (2, MistakeKind::AbsurdSlice));
+}
+
+#[test]
+fn a_task_that_waits_in_too_many_walks_without_running_ends_its_policy() {
+    let bench = Bench::new::<Fifo>();
+    let (first, second) = (bench.task(1), bench.task(2));
+    bench.enqueue(0, first);
+    bench.enqueue(1, second);
+    let walk = |number| {
+        let mut outcome = Outcome::default();
+        let walk = Walk { number, most: 3, apart_ms: 100 };
+        assert_eq!(bench.engine.find_starved(walk, 0, TASKS, &mut outcome), None);
+        outcome.status
+    };
+    for number in 1..20 {
+        // The first one runs, and waits again with more CPU time; the second one sleeps once, which ends its wait too.
+        bench.pick(0);
+        bench.event(Event { task: first, runtime_ns: u64::from(number) * 1000, ..Event::new(EventKind::Enqueue, 0) });
+        if number == 3 {
+            bench.pick(1);
+            bench.about(EventKind::Block, 1, second, 0);
+            assert_eq!(walk(number), Status::Done as i32);
+            bench.enqueue(1, second);
+            continue;
+        }
+        let status = walk(number);
+        // Seen first in walk 4.
+        assert_eq!(status == Status::Fault as i32, number >= 7, "walk {number}");
+    }
+    let fault = bench.engine.fault().unwrap().to_string();
+    assert_eq!(fault, "a task has waited for 300 ms without running (PID 102) (on CPU 1)");
 }
 
 /// Drops every token.

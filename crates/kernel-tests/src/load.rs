@@ -63,12 +63,7 @@ impl Worker {
 
     /// Moves the child to a class: `SCHED_FIFO` takes it away from the policy, `SCHED_OTHER` gives it back.
     pub(crate) fn class(&self, policy: i32) -> Result<()> {
-        let param = libc::sched_param { sched_priority: i32::from(policy == libc::SCHED_FIFO) };
-        // SAFETY: plain system call on a child of ours, with a parameter on the stack.
-        match unsafe { libc::sched_setscheduler(self.pid().as_raw(), policy, &raw const param) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()).context("cannot set the class of a child"),
-        }
+        class_of(self.pid().as_raw(), policy)
     }
 
     /// Leaves the policy for the real-time class and comes back. On CPU 0, because a busy real-time task leaves others
@@ -262,4 +257,14 @@ pub(crate) fn hotplug(cpu: u32) -> Result<()> {
 pub(crate) fn set_online(cpu: u32, online: bool) -> Result<()> {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
     fs::write(path, if online { "1" } else { "0" }).with_context(|| format!("CPU {cpu}, online: {online}"))
+}
+
+/// Moves a thread to a class.
+pub(crate) fn class_of(tid: i32, policy: i32) -> Result<()> {
+    let param = libc::sched_param { sched_priority: i32::from(policy == libc::SCHED_FIFO) };
+    // SAFETY: plain system call, with a parameter on the stack.
+    match unsafe { libc::sched_setscheduler(tid, policy, &raw const param) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()).context("cannot set the class of a task"),
+    }
 }

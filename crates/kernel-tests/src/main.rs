@@ -2,12 +2,13 @@
 //! it, one line of JSON per trial.
 
 mod groups;
+mod list;
 mod load;
+mod pulse;
 mod recordings;
 mod seen;
 mod several;
 mod storm;
-mod stuck;
 mod terms;
 mod trials;
 mod upgrades;
@@ -26,7 +27,19 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Trial {
-    /// Plants a fault in each call of the trait, and checks that only the policy goes.
+    /// Goes through all faults that have to be contained, beside another policy and alone.
+    List {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// How often.
+        #[arg(long, default_value_t = 1)]
+        rounds: u32,
+        /// Only those whose names contain one of these.
+        #[arg(long, value_delimiter = ',')]
+        only: Vec<String>,
+    },
+    /// Plants a panic in each call of the trait, and checks that only the policy goes.
     Faults {
         /// Where the modules are.
         #[arg(long)]
@@ -34,27 +47,9 @@ enum Trial {
         /// How often each call goes wrong.
         #[arg(long, default_value_t = 1)]
         rounds: u32,
-        /// Value of parameter `fault`: 0 panics, 1 uses up the arena, 4 deadlocks.
-        #[arg(long, default_value_t = 0)]
-        fault: u64,
         /// Only these calls.
         #[arg(long, value_delimiter = ',')]
         calls: Vec<String>,
-    },
-    /// Has the policy loop or recurse without end, on any number of CPUs, and checks that only the policy goes.
-    Stuck {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// How often it does so in each way.
-        #[arg(long, default_value_t = 1)]
-        rounds: u32,
-    },
-    /// Has the policy lose a token or give back a wrong one, and checks that the engine puts it right.
-    Mistakes {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
     },
     /// Loads modules, runs a policy under load and unloads everything, again and again.
     Reload {
@@ -172,6 +167,9 @@ enum Trial {
         /// The policy.
         #[arg(long)]
         policy: String,
+        /// Comes beside those that run, and gets their tasks.
+        #[arg(long)]
+        beside: bool,
         /// The command.
         #[arg(last = true)]
         command: Vec<String>,
@@ -295,14 +293,13 @@ enum Trial {
 fn main() -> anyhow::Result<()> {
     let trial = Arguments::parse().trial;
     let is_anywhere =
-        matches!(trial, Trial::Child { .. } | Trial::Hold { .. } | Trial::Stuck { .. } | Trial::AllAtOnce { .. });
+        matches!(trial, Trial::Child { .. } | Trial::Hold { .. } | Trial::List { .. } | Trial::AllAtOnce { .. });
     if !is_anywhere {
         load::stay_on_cpu_1()?;
     }
     match trial {
-        Trial::Faults { modules, rounds, fault, calls } => trials::faults(&modules, rounds, fault, &calls),
-        Trial::Stuck { modules, rounds } => stuck::stuck(&modules, rounds),
-        Trial::Mistakes { modules } => trials::mistakes(&modules),
+        Trial::List { modules, rounds, only } => list::list(&modules, rounds, &only),
+        Trial::Faults { modules, rounds, calls } => trials::faults(&modules, rounds, &calls),
         Trial::Reload { modules, rounds } => trials::reload(&modules, rounds),
         Trial::Storm { modules, policy } => trials::storm(&modules, &policy),
         Trial::AllAtOnce { modules, seconds, seed } => storm::storm_of_all(&modules, seconds, seed),
@@ -318,7 +315,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Seen { modules } => seen::seen(&modules),
         Trial::Alone { modules, rounds } => several::alone(&modules, rounds),
         Trial::Attached { modules } => trials::attached(&modules),
-        Trial::Hold { modules, policy, command } => trials::hold(&modules, &policy, &command),
+        Trial::Hold { modules, policy, beside, command } => trials::hold(&modules, &policy, beside, &command),
         Trial::Leaving { modules } => trials::leaving(&modules),
         Trial::Away { modules, policy } => trials::away(&modules, &policy),
         Trial::Recorded { modules, policy, to } => recordings::recorded(&modules, &policy, &to),

@@ -9,7 +9,9 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use ekiden::Call;
-use ekiden_loader::{Config, LoadError, Program, Scope, Session, ShortRecorder, Status, loaded, sysfs, unload_all};
+use ekiden_loader::{
+    Beside, Config, LoadError, Program, Scope, Session, ShortRecorder, Status, loaded, sysfs, unload_all,
+};
 use ekiden_trace::Figures;
 use serde::Serialize;
 
@@ -31,9 +33,9 @@ struct FaultReport<'a> {
     back_in_ms: u64,
 }
 
-/// Plants a fault in each call. The policy must go with its reason, the kernel's own scheduler must be back, and a task
+/// Plants a panic in each call. The policy must go with its reason, the kernel's own scheduler must be back, and a task
 /// that ran before must go on.
-pub(crate) fn faults(modules: &Path, rounds: u32, fault: u64, only: &[String]) -> Result<()> {
+pub(crate) fn faults(modules: &Path, rounds: u32, only: &[String]) -> Result<()> {
     let bystander = Worker::start("spin")?;
     let mut program = None;
     for round in 0..rounds {
@@ -42,7 +44,7 @@ pub(crate) fn faults(modules: &Path, rounds: u32, fault: u64, only: &[String]) -
                 continue;
             }
             let mut config = config(modules, "faulty");
-            config.params = format!("call={} fault={fault} after={}", call as u32, 1 + round % 3);
+            config.params = format!("call={} after={}", call as u32, 1 + round % 3);
             config.arena_bytes = 4 << 20;
             let (fault, start_ms, gone_ms) = one_fault(&config, call, &mut program)?;
             let start = Instant::now();
@@ -82,42 +84,6 @@ fn one_fault(config: &Config, call: Call, program: &mut Option<Program>) -> Resu
         Some(fault) => Ok((fault, start_ms, ms())),
         None => bail!("{} never went wrong: {status:?}", call.name()),
     }
-}
-
-#[derive(Serialize)]
-struct MistakeReport {
-    kind: &'static str,
-    mistakes: u64,
-    last_mistake: Option<String>,
-    still_running: bool,
-}
-
-/// A lost token and a wrong one: found, named, put right, and the policy goes on.
-pub(crate) fn mistakes(modules: &Path) -> Result<()> {
-    for (kind, call, fault) in [
-        ("lost on wake-up", Call::TaskWakeup, 2),
-        ("lost when new", Call::TaskNew, 2),
-        ("lost on preemption", Call::TaskPreempt, 2),
-        ("picked for another CPU", Call::PickNextTask, 3),
-    ] {
-        let mut config = config(modules, "faulty");
-        config.params = format!("call={} fault={fault} after=3", call as u32);
-        let session = Session::start(&config)?;
-        let start = Instant::now();
-        let mut status = Status::read()?.unwrap_or_default().counts;
-        while status.mistakes == 0 && start.elapsed() < Duration::from_secs(3) {
-            load::everything(&session)?;
-            status = Status::read()?.unwrap_or_default().counts;
-        }
-        let report = MistakeReport {
-            kind,
-            mistakes: status.mistakes,
-            last_mistake: status.last_mistake,
-            still_running: session.is_running(),
-        };
-        println!("{}", serde_json::to_string(&report)?);
-    }
-    Ok(())
 }
 
 #[derive(Serialize)]
@@ -306,8 +272,9 @@ pub(crate) fn attached(modules: &Path) -> Result<()> {
 const SCHED_EXT: i32 = 7;
 
 /// Holds a policy while a command runs, which must succeed under it, or until it is killed.
-pub(crate) fn hold(modules: &Path, policy: &str, command: &[String]) -> Result<()> {
-    let session = Session::start(&config(modules, policy))?;
+pub(crate) fn hold(modules: &Path, policy: &str, beside: bool, command: &[String]) -> Result<()> {
+    let beside = if beside { Beside::OthersAsDefault } else { Beside::Nobody };
+    let session = Session::start(&Config { beside, ..config(modules, policy) })?;
     let Some((program, arguments)) = command.split_first() else {
         loop {
             thread::sleep(Duration::from_secs(60));

@@ -44,36 +44,6 @@ fn a_panic_in_the_busiest_call_is_contained_twenty_times_in_one_boot() {
 }
 
 #[test]
-fn an_exhausted_arena_ends_only_the_policy() {
-    let reports = newest().trial("faults --modules /lab --fault 1 --calls pick_next_task,task_wakeup,task_new");
-    assert_eq!(reports.len(), 3);
-    for report in &reports {
-        assert!(text(report, "fault").contains("memory"), "{report}");
-    }
-}
-
-#[test]
-fn a_lock_that_is_taken_twice_ends_only_the_policy() {
-    let reports = newest().trial("faults --modules /lab --fault 4 --calls task_wakeup,task_tick");
-    assert_eq!(reports.len(), 2);
-    for report in &reports {
-        assert!(text(report, "fault").contains("deadlock"), "{report}");
-        assert!(text(report, "fault").contains("faulty.rs:"), "the place is missing: {report}");
-    }
-}
-
-#[test]
-fn a_lost_or_wrong_token_is_found_named_and_put_right() {
-    let reports = newest().trial("mistakes --modules /lab");
-    assert_eq!(reports.len(), 4);
-    for (report, expected) in reports.iter().zip(["lost a token", "lost a token", "lost a token", "for another CPU"]) {
-        assert_eq!(report["still_running"], true, "{report}");
-        assert_eq!(report["mistakes"], 1, "{report}");
-        assert!(text(report, "last_mistake").contains(expected), "{report}");
-    }
-}
-
-#[test]
 fn several_policies_share_the_machine_and_come_and_go() {
     let report = &newest().trial("several --modules /lab")[0];
     assert_eq!(report["order"], serde_json::json!(["wfq", "fifo"]), "{report}");

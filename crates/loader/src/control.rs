@@ -353,6 +353,7 @@ impl Control {
             Err(nix::Error::EBUSY) => Err(LoadError::Busy(running())),
             Err(nix::Error::ENOENT) => Err(LoadError::NoPolicy(policy.into(), known())),
             Err(nix::Error::EUSERS) => Err(LoadError::NoSeat),
+            Err(nix::Error::ENOMEM) => Err(LoadError::NoMemory { mib: wanted.arena_bytes >> 20 }),
             Err(nix::Error::EALREADY) => Err(LoadError::UpgradeUnderWay),
             Err(nix::Error::ETIME) => Err(LoadError::NeverQuiet),
             Err(errno) => {

@@ -86,6 +86,12 @@ pub enum LoadError {
     /// All seats are taken.
     #[error("there are as many policies as there can be at once; remove one first (`ekiden status` lists them)")]
     NoSeat,
+    /// The arena does not fit.
+    #[error("there is no memory for an arena of {mib} MiB; ask for a smaller one with --arena-mib")]
+    NoMemory {
+        /// How much was asked for.
+        mib: u64,
+    },
     /// No such policy runs.
     #[error("no policy {0:?} runs; running are: {1}")]
     NotRunning(String, String),

@@ -14,7 +14,6 @@ impl Scheduler for Fifo {
         Self { queues: PerCpu::new(env, |_| SpinLock::default()) }
     }
 
-    #[inline]
     fn enqueue(&self, _: &Cx, _: &Task, token: Schedulable<Self>) {
         self.queues[token.cpu()].lock().push_back(token);
     }

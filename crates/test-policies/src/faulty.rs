@@ -29,7 +29,30 @@ pub enum Fault {
     Recurse = 8,
     /// Calls itself twice each time, sixty deep.
     Branch = 9,
+    /// Takes two locks in one order and then in the other, which only waits to become a deadlock.
+    Disorder = 10,
+    /// Fills memory with a lock held, which the next call wants.
+    Hold = 11,
+    /// Waits with one lock for another one, whose holder waits for the first.
+    Embrace = 12,
+    /// Keeps the old token of a task that has moved, beside the new one.
+    KeepOld = 13,
+    /// Never picks one task again.
+    Starve = 14,
+    /// Names CPUs that the task may not use, or that do not exist, and has them look for work.
+    BadCpu = 15,
+    /// Lets a task run for ever.
+    Slices = 16,
 }
+
+/// A hint from here on says when it goes wrong: so many occurrences of the call later.
+pub const ARM: u64 = 1 << 32;
+
+/// How often a call looks whether another one has come that far, before it gives up for this time.
+const PATIENCE: u32 = 5_000;
+
+/// Nobody has so many.
+const NO_SUCH_CPU: CpuId = 5_000;
 
 /// Uses stack for as long as there is some.
 fn recurse(depth: u64) -> u64 {
@@ -54,40 +77,98 @@ pub struct Faulty {
     call: u64,
     fault: u64,
     left: Shared<u32>,
+    other: SpinLock<()>,
+    hidden: SpinLock<FifoQueue<Self>>,
+    /// 1 while a call holds a lock and hopes that another one comes into its way, 2 when it has.
+    meeting: Shared<u32>,
 }
 
 impl Faulty {
     /// Whether it is time to go wrong in `call`; in the ways that need nothing of the call, does it.
     fn trips(&self, call: Call) -> bool {
+        if self.meeting.get() == 1 {
+            self.meet();
+        }
         if self.call != call as u64 || self.left.get() == 0 || self.left.fetch_sub(1) != 1 {
             return false;
         }
-        if self.fault == Fault::Panic as u64 {
+        let is = |fault: Fault| self.fault == fault as u64;
+        if is(Fault::Panic) {
             panic!("planted in {}", call.name());
-        } else if self.fault == Fault::Exhaust as u64 {
+        } else if is(Fault::Exhaust) {
             let mut hoard = self.lock.lock();
             loop {
                 hoard.push(0);
             }
-        } else if self.fault == Fault::Deadlock as u64 {
+        } else if is(Fault::Deadlock) {
             let held = self.lock.lock();
             drop(self.lock.lock());
             drop(held);
-        } else if self.fault == Fault::Loop as u64 {
+        } else if is(Fault::Loop) {
             loop {
                 black_box(());
             }
-        } else if self.fault == Fault::LoopLocked as u64 {
+        } else if is(Fault::LoopLocked) {
             let held: Vec<_> = self.queues.iter().map(|(_, queue)| queue.lock()).collect();
             loop {
                 black_box(&held);
             }
-        } else if self.fault == Fault::Recurse as u64 {
+        } else if is(Fault::Recurse) {
             black_box(recurse(0));
-        } else if self.fault == Fault::Branch as u64 {
+        } else if is(Fault::Branch) {
             black_box(branch(60));
+        } else if is(Fault::Disorder) {
+            // As a policy would which does it all the time: nobody looks each time.
+            for _ in 0..64 {
+                let (first, second) = (self.lock.lock(), self.other.lock());
+                drop((first, second));
+                let (second, first) = (self.other.lock(), self.lock.lock());
+                drop((first, second));
+            }
+        } else if is(Fault::Hold) {
+            self.hold();
+        } else if is(Fault::Embrace) {
+            self.embrace();
         }
         true
+    }
+
+    /// Memory that takes long to fill, with a lock held.
+    fn hold(&self) {
+        let mut held = self.lock.lock();
+        held.resize(8 << 10, 0);
+        self.meeting.set(1);
+        for turn in 0..1 << 20 {
+            held.fill(black_box(turn));
+        }
+    }
+
+    /// Waits with a lock until another call holds the other one, and for that. If none comes, the next call tries again.
+    fn embrace(&self) {
+        let held = self.lock.lock();
+        self.meeting.set(1);
+        for _ in 0..PATIENCE {
+            if self.meeting.get() == 2 {
+                drop(self.other.lock());
+            }
+            core::hint::spin_loop();
+        }
+        self.meeting.set(0);
+        self.left.set(1);
+        drop(held);
+    }
+
+    /// Comes into the way of a call that hopes for it.
+    #[cold]
+    fn meet(&self) {
+        if self.fault == Fault::Hold as u64 {
+            drop(self.lock.lock());
+            return;
+        }
+        let held = self.other.lock();
+        self.meeting.set(2);
+        drop(self.lock.lock());
+        drop(held);
     }
 
     fn queue(&self, token: Schedulable<Self>) {
@@ -99,8 +180,14 @@ impl Faulty {
 impl Scheduler for Faulty {
     const PARAMS: &'static [Param] = &[
         Param { name: "call", help: "number of the call that goes wrong; 99 for none", default: 99, min: 0, max: 99 },
-        Param { name: "fault", help: "how it goes wrong: see `Fault`", default: 0, min: 0, max: 9 },
-        Param { name: "after", help: "which occurrence of the call goes wrong", default: 1, min: 1, max: 1_000_000 },
+        Param { name: "fault", help: "how it goes wrong: see `Fault`", default: 0, min: 0, max: 16 },
+        Param {
+            name: "after",
+            help: "which occurrence of the call goes wrong; 0 for none before a hint says so",
+            default: 1,
+            min: 0,
+            max: 1_000_000,
+        },
     ];
 
     const TASK_PARAMS: &'static [Param] = &[Param { name: "rank", help: "any number", default: 0, min: 0, max: 9 }];
@@ -116,6 +203,9 @@ impl Scheduler for Faulty {
             call: env.param("call"),
             fault: env.param("fault"),
             left: Shared::new(env.param("after") as u32),
+            other: SpinLock::default(),
+            hidden: SpinLock::default(),
+            meeting: Shared::new(0),
         }
     }
 
@@ -123,7 +213,9 @@ impl Scheduler for Faulty {
         self.queue(token);
     }
 
-    fn pick_next_task(&self, _: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
+    fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
+        // Short, so that no task waits for long because others run.
+        cx.set_slice_ns(2_000_000);
         if self.fault == Fault::WrongCpu as u64 {
             let wrong =
                 self.queues.iter().filter(|(other, _)| *other != cpu).find_map(|(_, queue)| queue.lock().pop_front());
@@ -132,10 +224,14 @@ impl Scheduler for Faulty {
                 Some(token) => self.queues[token.cpu()].lock().push_front(token),
                 None => {}
             }
-        } else {
+        } else if self.fault != Fault::Slices as u64 {
             self.trips(Call::PickNextTask);
         }
-        self.queues[cpu].lock().pop_front()
+        let token = self.queues[cpu].lock().pop_front();
+        if self.fault == Fault::Slices as u64 && token.is_some() && self.trips(Call::PickNextTask) {
+            cx.set_slice_ns(u64::MAX);
+        }
+        token
     }
 
     fn pnt_err(&self, _: &Cx, _: CpuId, _: &Task, reason: RefusalReason, token: Schedulable<Self>) {
@@ -157,8 +253,14 @@ impl Scheduler for Faulty {
         if self.fault == Fault::Pester as u64 {
             cx.resched(token.cpu());
         }
-        if !self.trips(Call::TaskWakeup) {
-            self.queue(token);
+        match self.trips(Call::TaskWakeup) {
+            true if self.fault == Fault::Starve as u64 => self.hidden.lock().push_back(token),
+            true if self.fault == Fault::BadCpu as u64 => {
+                cx.resched(NO_SUCH_CPU);
+                self.queue(token);
+            }
+            true => drop(token),
+            false => self.queue(token),
         }
     }
 
@@ -199,13 +301,20 @@ impl Scheduler for Faulty {
         self.trips(Call::TaskPrioChanged);
     }
 
-    fn select_task_rq(&self, _: &Cx, _: &Task, _: CpuId, suggested: CpuId, _: WakeFlags) -> CpuId {
+    fn select_task_rq(&self, cx: &Cx, task: &Task, _: CpuId, suggested: CpuId, _: WakeFlags) -> CpuId {
         self.trips(Call::SelectTaskRq);
+        if self.left.get() == 1 && self.fault == Fault::BadCpu as u64 {
+            let may_not = (0..cx.topology().nr_cpus()).find(|cpu| !cx.may_run(task.id, *cpu));
+            return may_not.unwrap_or(NO_SUCH_CPU);
+        }
         suggested
     }
 
     fn migrate_task_rq(&self, _: &Cx, task: &Task, new: Schedulable<Self>) -> Option<Schedulable<Self>> {
-        self.trips(Call::MigrateTaskRq);
+        if self.trips(Call::MigrateTaskRq) && self.fault == Fault::KeepOld as u64 {
+            self.queue(new);
+            return None;
+        }
         let old = self.queues.iter().find_map(|(_, queue)| queue.lock().remove(task.id));
         self.queue(new);
         old
@@ -238,8 +347,12 @@ impl Scheduler for Faulty {
         self.trips(Call::TaskParams);
     }
 
-    /// Takes even numbers.
+    /// Takes even numbers, and when it goes wrong.
     fn parse_hint(&self, _: &Cx, _: Option<&Task>, hint: u64) -> Result<(), HintRefused> {
+        if hint >= ARM {
+            self.left.set((hint - ARM) as u32);
+            return Ok(());
+        }
         self.trips(Call::ParseHint);
         if hint % 2 == 0 { Ok(()) } else { Err(HintRefused) }
     }

@@ -8,4 +8,4 @@ mod drowsy;
 mod faulty;
 
 pub use drowsy::Drowsy;
-pub use faulty::{Fault, Faulty};
+pub use faulty::{ARM, Fault, Faulty};

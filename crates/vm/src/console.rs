@@ -31,6 +31,7 @@ const BAD_NEWS: &[&str] = &[
     "list_del corruption",
     "refcount_t:",
     "segfault at",
+    "Out of memory:",
 ];
 
 /// The console log of one guest.

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::*};
 
 use ekiden::abi::{Event, Outcome, Status};
 use ekiden::{CpuId, CpuMask, Group, Host, TaskId};
-use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, SEATS, Share};
+use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, SEATS, Share, Walk};
 use ekiden_kernel_rt::{Arena, CreateArgs, PolicyTable};
 
 use foreign::ForeignPolicy;
@@ -282,6 +282,8 @@ pub unsafe extern "C" fn ekiden_rs_save(seat: u64, cpu: u32, room: *mut u8, len:
 
 /// How many slots of the task table are gone through with interrupts off.
 const INTRODUCED_AT_ONCE: u32 = 32;
+/// The same, if nobody is called.
+const LOOKED_AT_AT_ONCE: u32 = 256;
 
 /// Tells policies of tasks that are strangers to theirs, from slot `first` on. Returns the slot to go on with; 0 when they have
 /// heard of all.
@@ -294,6 +296,27 @@ pub unsafe extern "C" fn ekiden_rs_introduce(first: u64, outcome: *mut Outcome) 
     // SAFETY: the caller's promise.
     let outcome = unsafe { &mut *outcome };
     let next = engine().and_then(|engine| engine.introduce(first as u32, INTRODUCED_AT_ONCE, outcome));
+    i64::from(next.unwrap_or(0))
+}
+
+/// Takes out policies of which a task has waited in `most` walks over the task table, this one being `number` and some time apart
+/// from the last. Looks at some slots from `first` on, and returns the slot to go on with; 0 at the end.
+///
+/// # Safety
+///
+/// `outcome` is good for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_find_starved(
+    number: u64,
+    most: u64,
+    apart_ms: u64,
+    first: u64,
+    outcome: *mut Outcome,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let outcome = unsafe { &mut *outcome };
+    let walk = Walk { number: number as u32, most: most as u32, apart_ms: apart_ms as u32 };
+    let next = engine().and_then(|engine| engine.find_starved(walk, first as u32, LOOKED_AT_AT_ONCE, outcome));
     i64::from(next.unwrap_or(0))
 }
 

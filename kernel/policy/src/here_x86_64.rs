@@ -20,11 +20,11 @@ pub(crate) fn tape() -> *mut u8 {
     place
 }
 
-/// Gives the call that is under way all the fuel there can be: it is about to end, and has to come through.
+/// Gives the call that is under way more fuel: for so many ways round.
 #[inline]
-pub(crate) fn refuel() {
+pub(crate) fn refuel(turns: i64) {
     // SAFETY: writes a variable of this CPU's, which nobody but the call's own code looks at until it ends.
-    unsafe { asm!("mov gs:[rip + ekiden_fuel], {}", in(reg) i64::MAX, options(nostack, preserves_flags)) };
+    unsafe { asm!("mov gs:[rip + ekiden_fuel], {}", in(reg) turns, options(nostack, preserves_flags)) };
 }
 
 /// The PID of the thread that runs on this CPU, by `ekiden_current_at` and `ekiden_pid_at` in policy.c.

@@ -63,6 +63,9 @@ macro_rules! module {
     };
 }
 
+/// Ways round for what is done once, perhaps for each of millions of tasks, when a policy comes or goes.
+const MUCH_FUEL: i64 = 1 << 24;
+
 /// The instance's way back to `ekiden.ko`. One per module: a module runs one instance at a time.
 static HOST: AtomicPtr<HostTable> = AtomicPtr::new(ptr::null_mut());
 
@@ -112,6 +115,7 @@ pub const fn table<S: Scheduler>(
 pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut c_void {
     // SAFETY: the caller's promise.
     let args = unsafe { &mut *args };
+    here::refuel(MUCH_FUEL);
     HOST.store(args.host.cast_mut(), Relaxed);
     // SAFETY: the caller's promise; the last instance is gone with its arena.
     unsafe { arena.reset(args.arena, args.arena_len) };
@@ -133,6 +137,7 @@ pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut
 pub unsafe fn give<S: Scheduler>(instance: *mut c_void, baggage: *mut Baggage, arena: &Arena) {
     // SAFETY: `instance` is a box that was given away; the caller's promise.
     let (old, baggage) = unsafe { (Box::from_raw(instance.cast::<Adapter<S>>()), &mut *baggage) };
+    here::refuel(MUCH_FUEL);
     let left = old.give();
     baggage.dropped_len = 0;
     while let Some(token) = left.take_dropped() {
@@ -155,6 +160,7 @@ pub unsafe fn give<S: Scheduler>(instance: *mut c_void, baggage: *mut Baggage, a
 pub unsafe fn take<S: Scheduler>(args: *mut CreateArgs, baggage: *mut Baggage, arena: &Arena) -> *mut c_void {
     // SAFETY: the caller's promise.
     let (args, baggage) = unsafe { (&mut *args, &*baggage) };
+    here::refuel(MUCH_FUEL);
     HOST.store(args.host.cast_mut(), Relaxed);
     // SAFETY: the giver has stopped using it.
     unsafe { arena.adopt(baggage.blocks) };
@@ -180,6 +186,7 @@ pub unsafe fn take<S: Scheduler>(args: *mut CreateArgs, baggage: *mut Baggage, a
 unsafe extern "C" fn save<S: Scheduler>(instance: *mut c_void, cpu: u32, room: *mut u8, len: usize) -> i64 {
     // SAFETY: the caller's promise. An instance is only shared, and Sync.
     let (adapter, room) = unsafe { (&*instance.cast::<Adapter<S>>(), slice::from_raw_parts_mut(room, len)) };
+    here::refuel(MUCH_FUEL);
     let mut saved = Saved::new(room);
     tape::pause(cpu, || adapter.save(&mut saved));
     saved.written().map_or(-1, |len| len as i64)
@@ -197,6 +204,7 @@ unsafe extern "C" fn restore<S: Scheduler>(
     // SAFETY: the caller's promise.
     let (adapter, args, saved) =
         unsafe { (&mut *instance.cast::<Adapter<S>>(), &mut *args, slice::from_raw_parts(saved, len)) };
+    here::refuel(MUCH_FUEL);
     adapter.restore(saved).map_err(|reason| args.refuse(reason)).is_ok()
 }
 
@@ -303,7 +311,8 @@ fn recorded<S: Scheduler>(
 /// Says why the policy panicked and leaves the call. No destructor runs and locks stay taken: the instance's arena is
 /// thrown away as a whole.
 pub fn leave(info: &core::panic::PanicInfo<'_>) -> ! {
-    here::refuel();
+    // It is about to end, and has to come through.
+    here::refuel(i64::MAX);
     let text = ekiden_kernel_rt::describe_panic(info);
     leave_with(text.as_bytes());
     loop {
@@ -319,7 +328,8 @@ pub fn leave(info: &core::panic::PanicInfo<'_>) -> ! {
 /// `text` is a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_spent(text: *const c_char) {
-    here::refuel();
+    // It is about to end, and has to come through.
+    here::refuel(i64::MAX);
     // SAFETY: the caller's promise.
     leave_with(unsafe { CStr::from_ptr(text) }.to_bytes());
 }

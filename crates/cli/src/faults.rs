@@ -1,0 +1,242 @@
+//! `ekiden faults`: has a policy go wrong in every way there is, in virtual machines, and says what came of it.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use ekiden_bench::table;
+use ekiden_build::{Builder, Checkout, Project, Target};
+use ekiden_vm::{Cache, Kernel, Status, Stream, Vm};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    failure::{Exit, Failure},
+    machine::{GUEST_MODULES, Shape, follow_with, guest_command, install_modules},
+    progress::Progress,
+};
+
+/// The policy that goes wrong, and the one beside it, with the projects that they are of.
+const POLICIES: [(&str, &str); 2] = [("policies", "wfq"), ("test-policies", "faulty")];
+/// The program that does it in the guest.
+const TRIAL: &str = "ekiden-trial";
+/// No task may stand still for longer, in milliseconds.
+const GAP_MS_MAX: f64 = 50.0;
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ekiden faults --vm                              the whole list, on 1, 2 and 4 CPUs
+  ekiden faults --vm --cpus 2 --only loop,lock    those whose names have one of these words
+  ekiden faults --vm --rounds 20 --json           one JSON object; takes hours under emulation
+Each fault happens beside another policy, which has to go on, and to a policy that is alone, whose tasks the kernel's own
+scheduler takes over. The figures are the longest time, in the guest's milliseconds, that any of some threads which are
+always runnable or about to be stood still. Exits with 118 if a fault was not contained, and with 116 if that took longer
+than 50 ms.")]
+pub(crate) struct Faults {
+    /// In virtual machines; nowhere else, as what is tried here may end in the loss of a machine
+    #[arg(long, required = true)]
+    vm: bool,
+    /// With how many processors, one machine after the other
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [1, 2, 4], value_parser = clap::value_parser!(u32).range(1..=64))]
+    cpus: Vec<u32>,
+    /// How often each fault happens, in another call of the policy each time
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
+    /// Only faults whose names have one of these in them
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// The kernel's release, or the beginning of one; by default the newest that works
+    #[arg(long, value_name = "RELEASE")]
+    kernel: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the trial says of one fault.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Seen {
+    fault: String,
+    beside: bool,
+    round: u32,
+    cpus: u32,
+    contained: bool,
+    gap_ms: f64,
+    who: String,
+    until_ms: f64,
+    cpu_ms: f64,
+    after_ms: f64,
+    reported: String,
+}
+
+#[derive(Serialize)]
+struct Table {
+    kernel: String,
+    gap_ms_max: f64,
+    all_contained: bool,
+    all_in_time: bool,
+    faults: Vec<Seen>,
+}
+
+impl Faults {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let mut progress = Progress::new();
+        let shape = |cpus| Shape {
+            cpus,
+            nodes: 1,
+            memory: 1024,
+            kernel: self.kernel.clone(),
+            kvm: false,
+            icount: true,
+            shift: None,
+        };
+        let kernel = shape(1).fetch(&mut progress)?;
+        let share = tempfile::tempdir().context("cannot create a directory to share with the guest")?;
+        modules(&kernel, share.path(), &mut progress)?;
+        let trial = trial()?;
+        let mut seen: Vec<Seen> = Vec::new();
+        for cpus in &self.cpus {
+            progress.step(format!("booting Linux {} on {cpus} CPUs", kernel.release()));
+            let mut spec = shape(*cpus).exact_spec(share.path());
+            // Nothing else is needed there, and all of it has to be unpacked.
+            spec.programs = vec![trial.clone()];
+            // Timers of idle CPUs come late otherwise when the emulator takes turns.
+            spec.cmdline = "nohz=off".into();
+            let vm = Vm::boot(&kernel, &spec)?;
+            self.in_guest(&vm, *cpus, &mut seen, &mut progress)?;
+            vm.shutdown()?;
+        }
+        progress.end_step();
+        let result = Table {
+            kernel: kernel.release().to_owned(),
+            gap_ms_max: GAP_MS_MAX,
+            all_contained: seen.iter().all(|seen| seen.contained),
+            all_in_time: seen.iter().all(|seen| seen.gap_ms <= GAP_MS_MAX),
+            faults: seen,
+        };
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&result)?);
+        } else {
+            println!("{}", self.text(&result));
+        }
+        Ok(match &result {
+            Table { all_contained: false, .. } => Exit::BrokenPromise.into(),
+            Table { all_in_time: false, .. } => Exit::LimitMissed.into(),
+            _ => ExitCode::SUCCESS,
+        })
+    }
+
+    /// Goes through the list in a guest. What the kernel complains of counts against the last fault.
+    fn in_guest(&self, vm: &Vm, cpus: u32, seen: &mut Vec<Seen>, progress: &mut Progress) -> Result<()> {
+        let mut argv: Vec<String> = [TRIAL, "list", "--modules", GUEST_MODULES].map(str::to_owned).to_vec();
+        argv.extend(["--rounds".to_owned(), self.rounds.to_string()]);
+        argv.extend((!self.only.is_empty()).then(|| format!("--only={}", self.only.join(","))));
+        let (mut printed, mut said) = (Vec::new(), String::new());
+        let status = follow_with(vm, &guest_command(argv), &mut |stream, bytes| match stream {
+            Stream::Stderr => said.push_str(&String::from_utf8_lossy(bytes)),
+            Stream::Stdout => {
+                printed.extend_from_slice(bytes);
+                while let Some(end) = printed.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = printed.drain(..=end).collect();
+                    let Ok(mut one) = serde_json::from_slice::<Seen>(&line) else { continue };
+                    if let (true, Some(finding)) = (one.contained, vm.console().findings().first()) {
+                        (one.contained, one.reported) = (false, format!("the kernel says: {finding}"));
+                    }
+                    progress.step(format!("{cpus} CPUs, round {}: {} {}", one.round, one.fault, place(one.beside)));
+                    if !one.contained {
+                        progress.note(&format!("{} on {cpus} CPUs: {}", one.fault, one.reported));
+                    }
+                    seen.push(one);
+                }
+            }
+        })?;
+        if status != Status::Code(0) {
+            let message =
+                format!("the trial ended with {status}: {said}; the guest's console:\n{}", vm.console().tail(40));
+            return Err(Failure::new(Exit::BrokenPromise, message).into());
+        }
+        Ok(())
+    }
+
+    /// A row for each fault: the longest gap for each number of CPUs, and what was reported at last.
+    fn text(&self, result: &Table) -> String {
+        let mut order = Vec::new();
+        let mut rows: BTreeMap<(&str, bool), Vec<&Seen>> = BTreeMap::new();
+        for seen in &result.faults {
+            let row = rows.entry((&seen.fault, seen.beside)).or_default();
+            if row.is_empty() {
+                order.push((seen.fault.as_str(), seen.beside));
+            }
+            row.push(seen);
+        }
+        let counts: Vec<String> = self.cpus.iter().map(|cpus| format!("{cpus} CPUs")).collect();
+        let heading: Vec<&str> =
+            ["fault", "policy"].into_iter().chain(counts.iter().map(String::as_str)).chain(["reported"]).collect();
+        let mut lines = Vec::new();
+        for (fault, beside) in order {
+            let row = &rows[&(fault, beside)];
+            let mut line = vec![fault.to_owned(), place(beside).to_owned()];
+            line.extend(self.cpus.iter().map(|cpus| cell(row.iter().filter(|seen| seen.cpus == *cpus))));
+            let worst = row.iter().find(|seen| !seen.contained).or(row.last());
+            line.push(worst.map_or_else(String::new, |seen| seen.reported.clone()));
+            lines.push(line);
+        }
+        let sum = |what: bool, good: &str, bad: &str| if what { good.to_owned() } else { bad.to_owned() };
+        format!(
+            "Linux {}: longest gap of any task, in ms of the guest's time; – where a fault cannot be\n\n{}\n{}; {}",
+            result.kernel,
+            table(&heading, lines),
+            sum(result.all_contained, "all are contained", "NOT ALL ARE CONTAINED"),
+            sum(result.all_in_time, "none took longer than 50 ms", "some took longer than 50 ms"),
+        )
+    }
+}
+
+fn place(beside: bool) -> &'static str {
+    if beside { "beside another" } else { "alone" }
+}
+
+fn cell<'a>(seen: impl Iterator<Item = &'a &'a Seen>) -> String {
+    let (mut gap_ms, mut any, mut contained) = (0_f64, false, true);
+    for seen in seen {
+        (any, contained, gap_ms) = (true, contained && seen.contained, gap_ms.max(seen.gap_ms));
+    }
+    match (any, contained) {
+        (false, _) => "–".into(),
+        (true, true) => format!("{gap_ms:.0}"),
+        (true, false) => "LOST".into(),
+    }
+}
+
+/// Builds the modules that are needed.
+fn modules(kernel: &Kernel, share: &Path, progress: &mut Progress) -> Result<()> {
+    progress.step(format!("building the modules of policies that go wrong for {}", kernel.release()));
+    let (checkout, all) = (Checkout::find()?, share.join("all"));
+    fs::create_dir_all(&all).context("cannot make a directory for modules")?;
+    let builder = Builder::new(&Cache::from_env()?, &mut progress.sink())?;
+    for (project, policy) in POLICIES {
+        let project = Project::open(&checkout.root().join("crates").join(project))?;
+        let wanted = [project.policy(policy)?.clone()];
+        let modules = builder.build(&Target::fetched(kernel), &project, &wanted, &mut progress.sink())?;
+        for entry in fs::read_dir(&modules.directory).context("cannot look for modules")? {
+            let path = entry.context("cannot look for modules")?.path();
+            fs::copy(&path, all.join(path.file_name().unwrap_or_default())).context("cannot copy a module")?;
+        }
+    }
+    install_modules(&all, share)
+}
+
+/// The program that goes through the list, beside this one.
+fn trial() -> Result<PathBuf> {
+    let beside = std::env::current_exe().context("cannot find this program")?.with_file_name(TRIAL);
+    if !beside.exists() {
+        let message = format!("{} does not exist; build it with: cargo build -p ekiden-kernel-tests", beside.display());
+        return Err(Failure::new(Exit::Missing, message).into());
+    }
+    Ok(beside)
+}

@@ -1,0 +1,318 @@
+//! In which order locks are taken, and who waits for whom. Calls are told apart by where their stacks are, which costs an
+//! instruction and needs no help of a host.
+
+use core::{
+    panic::Location,
+    sync::atomic::{
+        AtomicU32, AtomicU64, AtomicUsize,
+        Ordering::{Relaxed, SeqCst},
+    },
+};
+
+use crate::tape::{learn, learn_on_tape};
+
+/// Where this call's stack is.
+#[inline]
+pub(crate) fn stack() -> usize {
+    let here = 0_u8;
+    core::ptr::from_ref(&here).addr()
+}
+
+/// Whether two places are on the stack of one call, which has less than this (6 KiB in the kernel).
+fn is_same(one: usize, other: usize) -> bool {
+    one.abs_diff(other) < 8 << 10
+}
+
+/// Where locks were made: their line, and something of column and file. Plain data, so that it outlives the program that made
+/// them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Class(u32);
+
+impl Class {
+    #[track_caller]
+    pub(crate) const fn of_caller() -> Self {
+        let place = Location::caller();
+        let file = place.file().as_bytes();
+        let last = if file.len() > 3 { file[file.len() - 4] as u32 } else { 0 };
+        Self(place.line() << 12 | ((place.column() * 31) ^ (file.len() as u32 * 7) ^ last) & 0xfff)
+    }
+
+    fn line(self) -> u32 {
+        self.0 >> 12
+    }
+}
+
+/// How many kinds of locks a policy may have before some are not looked at.
+const CLASSES: usize = 64;
+static KNOWN: [AtomicU32; CLASSES] = [const { AtomicU32::new(0) }; CLASSES];
+/// For each class those that were taken while one of it was held.
+static AFTER: [AtomicU64; CLASSES] = [const { AtomicU64::new(0) }; CLASSES];
+
+/// The innermost lock that is held, for each stack that falls here: part of where the stack is (32 bits), how many are held (4),
+/// and the class (28, which all are but for lines beyond 65,535).
+static HELD: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+static HELD_AT: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
+
+/// The class of a lock after others were released in another order than that in which they were taken.
+const UNKNOWN: u64 = (1 << 28) - 1;
+
+const fn pack(block: u64, depth: u64, class: u64) -> u64 {
+    block << 32 | depth << 28 | class & UNKNOWN
+}
+
+/// How many locks are held of which note was taken.
+static NOTED: AtomicU32 = AtomicU32::new(0);
+
+/// Note is taken of two times in a row out of 64 that a lock is taken, the first among them, and of every lock inside of such a
+/// one: an order is wrong again and again, and to look each time costs one per cent of a round trip through a pipe.
+const SELDOM: u32 = 62;
+
+/// What a lock knows of itself and of the call that has it. Written by that call.
+#[derive(Debug)]
+pub(crate) struct Holder {
+    /// How often it was taken.
+    taken: AtomicU32,
+    class: Class,
+    /// Where the stack of the call is; 0 if no call has it.
+    stack: AtomicUsize,
+    /// What stands in [`HELD`] for this lock; 0 if no note was taken.
+    noted: AtomicU64,
+    /// What stood there before.
+    before: AtomicU64,
+    before_at: AtomicUsize,
+}
+
+impl Holder {
+    #[track_caller]
+    pub(crate) const fn none() -> Self {
+        Self {
+            taken: AtomicU32::new(0),
+            class: Class::of_caller(),
+            stack: AtomicUsize::new(0),
+            noted: AtomicU64::new(0),
+            before: AtomicU64::new(0),
+            before_at: AtomicUsize::new(0),
+        }
+    }
+
+    /// Where the stack of the call is that has the lock; 0 for nobody.
+    #[inline]
+    pub(crate) fn stack(&self) -> usize {
+        self.stack.load(Relaxed)
+    }
+
+    /// How often it was taken.
+    #[cfg(feature = "observe")]
+    pub(crate) fn taken(&self) -> u32 {
+        self.taken.load(Relaxed)
+    }
+
+    /// This call has it.
+    #[inline]
+    pub(crate) fn begin(&self) {
+        self.stack.store(stack(), Relaxed);
+        self.taken.store(self.taken.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+
+    /// The same, on tape. By itself, so that what takes a lock is small enough to be part of what it is called by.
+    #[inline(never)]
+    #[track_caller]
+    pub(crate) fn begun_on_tape(&self) {
+        let taken = self.taken.load(Relaxed);
+        if taken & SELDOM == 0 || NOTED.load(Relaxed) != 0 {
+            self.note();
+        }
+        learn_on_tape(taken.into());
+    }
+
+    /// The same for a call that did not wait for it, and would not have.
+    #[inline]
+    pub(crate) fn begun_at_once(&self) {
+        learn(self.taken.load(Relaxed).into());
+    }
+
+    /// It lets go of it. While the stack can be read it is true, so this is before the lock is free.
+    #[inline]
+    pub(crate) fn end(&self) {
+        if self.noted.load(Relaxed) != 0 {
+            self.forget();
+        }
+        self.stack.store(0, Relaxed);
+    }
+
+    /// Takes note that this call has taken a lock.
+    ///
+    /// # Panics
+    /// If it has another one that is taken after this one elsewhere.
+    #[cold]
+    #[track_caller]
+    fn note(&self) {
+        let (class, at) = (self.class, core::ptr::from_ref(self).addr());
+        let block = block_of(self.stack());
+        let place = block as usize % HELD.len();
+        let (before, before_at) = (HELD[place].load(Relaxed), HELD_AT[place].load(Relaxed));
+        // That of another stack is not ours to put back; whoever has it loses sight of it, and that is all.
+        let before = if before >> 32 == block { before } else { 0 };
+        let (depth, outer) = (before >> 28 & 0xf, before & UNKNOWN);
+        if depth > 0 && outer != UNKNOWN {
+            check(outer as u32, before_at, class, at);
+        }
+        let own = if depth > 0 && outer == UNKNOWN { UNKNOWN } else { class.0.into() };
+        // Never 0: the depth is not.
+        let own = pack(block, (depth + 1).min(0xf), own);
+        self.noted.store(own, Relaxed);
+        self.before.store(before, Relaxed);
+        self.before_at.store(before_at, Relaxed);
+        HELD[place].store(own, Relaxed);
+        HELD_AT[place].store(at, Relaxed);
+        NOTED.fetch_add(1, Relaxed);
+    }
+
+    #[cold]
+    fn forget(&self) {
+        let own = self.noted.swap(0, Relaxed);
+        let place = (own >> 32) as usize % HELD.len();
+        let now = HELD[place].load(Relaxed);
+        if now == own {
+            HELD[place].store(self.before.load(Relaxed), Relaxed);
+            HELD_AT[place].store(self.before_at.load(Relaxed), Relaxed);
+        } else if now >> 32 == own >> 32 {
+            let depth = (now >> 28 & 0xf).saturating_sub(1);
+            HELD[place].store(if depth == 0 { 0 } else { pack(now >> 32, depth, UNKNOWN) }, Relaxed);
+        }
+        NOTED.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Which stack that is: they are as large as this, and aligned to it.
+fn block_of(stack: usize) -> u64 {
+    (stack >> 14) as u64 & 0xffff_ffff
+}
+
+/// Nothing is known any more, and nobody waits.
+pub(crate) fn forget() {
+    KNOWN.iter().for_each(|class| class.store(0, Relaxed));
+    AFTER.iter().chain(&HELD).for_each(|word| word.store(0, Relaxed));
+    WAITING.iter().for_each(|waiter| waiter.stack.store(0, Relaxed));
+    NOTED.store(0, Relaxed);
+}
+
+#[cold]
+#[track_caller]
+fn check(outer: u32, outer_at: usize, class: Class, at: usize) {
+    let outer = Class(outer);
+    if outer == class {
+        assert!(
+            outer_at < at,
+            "lock order: two locks that were made at line {} are taken in the reverse order of their addresses",
+            class.line(),
+        );
+        return;
+    }
+    let (Some(first), Some(second)) = (known(outer), known(class)) else { return };
+    if AFTER[first].load(Relaxed) >> second & 1 != 0 {
+        return;
+    }
+    assert!(
+        !leads_to(second, first),
+        "lock order: a lock that was made at line {} is taken while one of line {} is held, elsewhere the other way round",
+        class.line(),
+        outer.line(),
+    );
+    AFTER[first].fetch_or(1 << second, Relaxed);
+}
+
+/// The number of a class; none if there are too many.
+fn known(class: Class) -> Option<usize> {
+    let is_it = |known: &AtomicU32| {
+        let seen = known.compare_exchange(0, class.0, Relaxed, Relaxed);
+        seen.map_or_else(|there| there == class.0, |_| true)
+    };
+    KNOWN.iter().position(is_it)
+}
+
+/// Whether locks of one class are taken, by whatever detours, before those of another.
+fn leads_to(from: usize, to: usize) -> bool {
+    let mut seen = 1_u64 << from;
+    for _ in 0..CLASSES {
+        let next = |all: u64, class: usize| all | if seen >> class & 1 != 0 { AFTER[class].load(Relaxed) } else { 0 };
+        let reached = (0..CLASSES).fold(seen, next);
+        if reached == seen {
+            break;
+        }
+        seen = reached;
+    }
+    seen >> to & 1 != 0
+}
+
+/// Calls that wait for a lock.
+static WAITING: [Waiter; 64] = [const { Waiter::new() }; 64];
+
+struct Waiter {
+    /// Where its stack is; 0 for nobody.
+    stack: AtomicUsize,
+    /// That of the call which has the lock, as it was at the last look.
+    holder: AtomicUsize,
+    looks: AtomicU32,
+}
+
+impl Waiter {
+    const fn new() -> Self {
+        Self { stack: AtomicUsize::new(0), holder: AtomicUsize::new(0), looks: AtomicU32::new(0) }
+    }
+}
+
+/// A call that waits for a lock.
+pub(crate) struct Waiting {
+    stack: usize,
+    /// Its place, if there was room.
+    own: Option<&'static Waiter>,
+    /// Who waits for it, and how often that one had looked when that was first seen.
+    other: Option<(&'static Waiter, u32)>,
+}
+
+impl Waiting {
+    pub(crate) fn begin() -> Self {
+        let stack = stack();
+        let own = WAITING.iter().find(|place| place.stack.compare_exchange(0, stack, SeqCst, Relaxed).is_ok());
+        own.inspect(|own| own.holder.store(0, SeqCst));
+        Self { stack, own, other: None }
+    }
+
+    /// It looks once more; the call with the stack `holder` has the lock, or none of which it is known.
+    ///
+    /// # Panics
+    /// If the holder is this call, or waits for this call.
+    #[track_caller]
+    pub(crate) fn look(&mut self, holder: usize) {
+        if holder == 0 {
+            self.other = None;
+            return;
+        }
+        assert!(!is_same(holder, self.stack), "deadlock: this call has the lock already");
+        if let Some(own) = self.own {
+            own.holder.store(holder, SeqCst);
+            own.looks.fetch_add(1, SeqCst);
+        }
+        let waits = |waiter: &&Waiter| {
+            let stack = waiter.stack.load(SeqCst);
+            stack != 0 && is_same(stack, holder) && is_same(waiter.holder.load(SeqCst), self.stack)
+        };
+        let other = WAITING.iter().find(waits).map(|other| (other, other.looks.load(SeqCst)));
+        match (self.other, other) {
+            // It has looked since this call waits, which lets go of nothing meanwhile.
+            (Some((one, before)), Some((same, now))) if core::ptr::eq(one, same) => {
+                assert!(now.wrapping_sub(before) < 2, "deadlock: two calls wait for each other's locks");
+            }
+            (_, other) => self.other = other,
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(own) = self.own {
+            own.stack.store(0, SeqCst);
+        }
+    }
+}

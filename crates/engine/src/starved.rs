@@ -1,0 +1,59 @@
+//! Finds tasks that wait for a CPU for longer than any may, whatever their policy has done with them.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use ekiden::Policy;
+use ekiden::abi::{Event, Outcome};
+
+use crate::engine::{Engine, Handling};
+use crate::fault::Fault;
+
+/// One look at all tasks. The host takes one every so often, and counts them: while a machine stands still, nobody starves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Walk {
+    /// Which one it is, from 1 on.
+    pub number: u32,
+    /// How many must have seen a task wait for it to have waited too long.
+    pub most: u32,
+    /// The time between two, in milliseconds.
+    pub apart_ms: u32,
+}
+
+impl Walk {
+    /// How many walks ago a task was first seen waiting with the CPU time that it still has: it has not run since. `watched`
+    /// keeps the lower half of that time beside the number of that walk.
+    fn waits_for(self, watched: &AtomicU64, runtime_ns: u64, is_waiting: bool) -> u32 {
+        let runtime = runtime_ns as u32;
+        let seen = watched.load(Relaxed);
+        if is_waiting && seen as u32 != 0 && (seen >> 32) as u32 == runtime {
+            return self.number.wrapping_sub(seen as u32);
+        }
+        let seen = if is_waiting { u64::from(runtime) << 32 | u64::from(self.number) } else { 0 };
+        watched.store(seen, Relaxed);
+        0
+    }
+}
+
+impl<P: Policy> Engine<P> {
+    /// Looks at the tasks in `most` slots from `first` on. A policy of which one has waited for too long is taken out; its tasks
+    /// go to others. Returns where the walk goes on, or `None` at its end. `outcome` comes in zeroed; events may come meanwhile.
+    ///
+    /// Cost: one look for each slot that was ever in use. Nothing where tasks wait and run.
+    pub fn find_starved(&self, walk: Walk, first: u32, most: u32, outcome: &mut Outcome) -> Option<u32> {
+        let event = Event::default();
+        let handling = &mut Handling::<false> { event: &event, outcome };
+        let end = first.saturating_add(most);
+        for view in self.tasks.between(first, end) {
+            let is_waiting = view.state.phase().is_waiting();
+            let waits = walk.waits_for(self.tasks.watched(view.id), view.runtime_ns, is_waiting);
+            let seat = self.seat_of::<false>(view.state);
+            if waits >= walk.most && self.is_home::<false>(view.state) && seat.is_taken() {
+                let (ms, pid, cpu) = (u64::from(waits) * u64::from(walk.apart_ms), view.pid, view.state.cpu());
+                let message = alloc::format!("a task has waited for {ms} ms without running (PID {pid})");
+                self.take_out_of(seat, Some(Fault { message, cpu }));
+            }
+        }
+        self.end(handling);
+        (end < self.tasks.untouched()).then_some(end)
+    }
+}

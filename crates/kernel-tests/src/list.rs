@@ -1,0 +1,426 @@
+//! Every fault that is to be contained, one after the other: beside another policy, and of one that is alone. Says for each
+//! whether it was, how long any task had to stand still, and what was reported.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use ekiden::Call;
+use ekiden_loader::{
+    Beside, Config, Control, Counts, Hint, Inherit, LoadError, PolicyStatus, Program, Session, Status, Who, choose,
+    sysfs,
+};
+use ekiden_test_policies::{ARM, Fault};
+use nix::{
+    errno::Errno,
+    kmod::{DeleteModuleFlags, delete_module},
+};
+use serde::Serialize;
+
+use crate::{load::pause, pulse::Pulse, trials::config};
+
+/// How it has to end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The policy is gone; the report has one of these words.
+    TakenOut(&'static [&'static str]),
+    /// A mistake is counted, its report has these words, and the policy goes on.
+    Mistake(&'static str),
+    /// A token is handed back, and the policy goes on.
+    Refused,
+}
+
+/// Something that a policy can do wrong by itself.
+struct Planted {
+    name: &'static str,
+    fault: Fault,
+    /// Where: another one in each round.
+    calls: &'static [Call],
+    end: End,
+    cpus_min: usize,
+}
+
+const fn planted(name: &'static str, fault: Fault, calls: &'static [Call], end: End) -> Planted {
+    Planted { name, fault, calls, end, cpus_min: 1 }
+}
+
+const PICK: &[Call] = &[Call::PickNextTask];
+const WAKEUP: &[Call] = &[Call::TaskWakeup];
+const MANY: &[Call] = &[Call::PickNextTask, Call::TaskWakeup, Call::Timer, Call::TaskTick];
+
+/// The list. The run queue is locked in each of these calls but `timer`; other CPUs want it to wake up a task there.
+const PLANTED: &[Planted] = &[
+    planted("panic", Fault::Panic, MANY, End::TakenOut(&["planted in "])),
+    planted("arena exhausted", Fault::Exhaust, MANY, End::TakenOut(&["memory"])),
+    planted("lock order violation", Fault::Disorder, MANY, End::TakenOut(&["order"])),
+    Planted { cpus_min: 2, ..planted("lock held too long", Fault::Hold, WAKEUP, End::TakenOut(&["lock", "endless"])) },
+    planted("self-deadlock", Fault::Deadlock, MANY, End::TakenOut(&["deadlock"])),
+    Planted { cpus_min: 2, ..planted("deadlock of two CPUs", Fault::Embrace, WAKEUP, End::TakenOut(&["deadlock"])) },
+    planted("endless loop", Fault::Loop, MANY, End::TakenOut(&["an endless loop"])),
+    planted("endless loop with a lock held", Fault::LoopLocked, MANY, End::TakenOut(&["an endless loop"])),
+    planted("endless loop, run queue locked", Fault::Loop, PICK, End::TakenOut(&["an endless loop"])),
+    planted("stack overflow", Fault::Recurse, MANY, End::TakenOut(&["the stack is used up"])),
+    planted("recursion without end", Fault::Branch, MANY, End::TakenOut(&["a recursion without end"])),
+    planted("token lost", Fault::LoseToken, WAKEUP, End::Mistake("lost a token")),
+    Planted {
+        cpus_min: 2,
+        ..planted("token doubled, one stale", Fault::KeepOld, &[Call::MigrateTaskRq], End::Refused)
+    },
+    Planted { cpus_min: 2, ..planted("token for another CPU", Fault::WrongCpu, PICK, End::Mistake("for another CPU")) },
+    planted("task starved", Fault::Starve, WAKEUP, End::TakenOut(&["has waited"])),
+    planted("CPU that the task may not use", Fault::BadCpu, WAKEUP, End::Mistake("CPU")),
+    planted("absurd slices", Fault::Slices, PICK, End::Mistake("slice")),
+];
+
+/// What somebody else does; and first nothing at all, as tasks have to wait for each other and for the machine in any case.
+const OTHERS: &[(&str, Run)] = &[
+    ("nothing, without the policy", Trial::nothing),
+    ("nothing", Trial::nothing_wrong),
+    ("hint flood", Trial::hint_flood),
+    ("loader killed", Trial::loader_killed),
+    ("module removed by force", Trial::removed_by_force),
+    ("out of memory while loading", Trial::out_of_memory),
+];
+
+/// The policy that it must not hurt.
+const HOST: &str = "wfq";
+/// How long tasks may wait before their policy is taken out, here.
+const STARVED_AFTER_MS: u64 = 300;
+/// How long anything is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Serialize)]
+struct Report {
+    fault: &'static str,
+    beside: bool,
+    round: u32,
+    cpus: usize,
+    contained: bool,
+    /// The longest that any task stood still from before the fault until all ran again.
+    gap_ms: f64,
+    /// What that one does: spins, rests, is woken up.
+    who: &'static str,
+    /// When it was over, in the kernel's milliseconds.
+    until_ms: f64,
+    /// For so long a CPU itself stood still, so that not even real-time tasks ran.
+    cpu_ms: f64,
+    /// From when the fault was known until every task had run.
+    after_ms: f64,
+    reported: String,
+}
+
+/// How long tasks may wait, until this is dropped.
+struct Bound(String);
+
+impl Bound {
+    const FILE: &str = "/sys/module/ekiden/parameters/starved_after_ms";
+
+    fn of_ms(ms: u64) -> Result<Self> {
+        let before = fs::read_to_string(Self::FILE).context("cannot read how long a task may wait")?;
+        fs::write(Self::FILE, ms.to_string()).context("cannot say how long a task may wait")?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // It has worked before.
+        let _ = fs::write(Self::FILE, &self.0);
+    }
+}
+
+type Run = fn(&mut Trial) -> Result<Outcome>;
+
+/// What came of a fault.
+struct Outcome {
+    gap_ms: f64,
+    after_ms: f64,
+    reported: String,
+}
+
+struct Trial {
+    modules: PathBuf,
+    cpus: usize,
+    round: u32,
+    pulse: Pulse,
+    /// The policy beside which it happens; none if it happens to one that is alone.
+    host: Option<Session>,
+    program: Option<Program>,
+}
+
+/// Goes through the list.
+pub(crate) fn list(modules: &Path, rounds: u32, only: &[String]) -> Result<()> {
+    let cpus = thread::available_parallelism()?.get();
+    let is_wanted = |name: &str| only.is_empty() || only.iter().any(|only| name.contains(only.as_str()));
+    let mut trial =
+        Trial { modules: modules.to_owned(), cpus, round: 0, pulse: Pulse::start(cpus)?, host: None, program: None };
+    for round in 0..rounds {
+        trial.round = round;
+        for beside in [true, false] {
+            trial.host = if beside { Some(Session::start(&config(modules, HOST))?) } else { None };
+            for planted in PLANTED.iter().filter(|planted| is_wanted(planted.name) && planted.cpus_min <= cpus) {
+                trial.one(planted.name, |trial| trial.planted(planted))?;
+            }
+            for (name, run) in OTHERS.iter().filter(|(name, _)| is_wanted(name)) {
+                trial.one(name, run)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Trial {
+    /// Has a fault happen, and reports. Only what makes it useless to go on is an error.
+    fn one(&mut self, fault: &'static str, run: impl FnOnce(&mut Self) -> Result<Outcome>) -> Result<()> {
+        let outcome = run(self).and_then(|outcome| self.all_is_well().map(|()| outcome));
+        let (gap, cpu) = (self.pulse.gap(), self.pulse.cpu_gap());
+        self.pulse.end();
+        let contained = outcome.is_ok();
+        let outcome = outcome.unwrap_or_else(|error| Outcome {
+            gap_ms: gap.ms,
+            after_ms: 0.0,
+            reported: format!("NOT CONTAINED: {error:#}"),
+        });
+        let Outcome { gap_ms, after_ms, reported } = outcome;
+        let (beside, round, cpus) = (self.host.is_some(), self.round, self.cpus);
+        let report = Report {
+            fault,
+            beside,
+            round,
+            cpus,
+            contained,
+            gap_ms,
+            who: gap.who,
+            until_ms: gap.until_ms,
+            cpu_ms: cpu.ms,
+            after_ms,
+            reported,
+        };
+        println!("{}", serde_json::to_string(&report)?);
+        if !contained && beside && self.host.as_ref().is_none_or(|host| !host.is_running()) {
+            self.host = None;
+            self.host = Some(Session::start(&config(&self.modules, HOST))?);
+        }
+        Ok(())
+    }
+
+    /// The other policy goes on, or the kernel's own scheduler has everything, and every task runs.
+    fn all_is_well(&self) -> Result<()> {
+        match &self.host {
+            Some(host) => host.check().context("the other policy is gone")?,
+            None => wait("sched_ext holds on to the policy", || sysfs::state().as_deref() == Some("disabled"))?,
+        }
+        self.pulse.all_run().map(drop)
+    }
+
+    fn faulty(&self, params: String) -> Config {
+        let beside = if self.host.is_some() { Beside::OthersAsDefault } else { Beside::Nobody };
+        Config { params, beside, arena_bytes: 4 << 20, ..config(&self.modules, "faulty") }
+    }
+
+    /// A policy that is about to go wrong, after a moment in which tasks have got used to it.
+    fn start(&mut self, params: String) -> Result<Session> {
+        let session = Session::start_with(&self.faulty(params), &mut self.program).context("it cannot be loaded")?;
+        if let Some(host) = &self.host {
+            choose(&Who::Thread(self.pulse.of_others()), Some(host.seat()), Inherit::No)?;
+        }
+        self.pulse.begin()?;
+        session.check()?;
+        Ok(session)
+    }
+
+    fn stop(&mut self, session: Session) {
+        let program = session.stop();
+        self.program = program.or(self.program.take());
+    }
+
+    fn planted(&mut self, planted: &Planted) -> Result<Outcome> {
+        let call = planted.calls[self.round as usize % planted.calls.len()];
+        let fault = planted.fault as u64;
+        let session = self.start(format!("call={} fault={fault} after=0", call as u32))?;
+        // The other one has to live with it for this long.
+        let bound = (planted.fault == Fault::Starve).then(|| Bound::of_ms(STARVED_AFTER_MS)).transpose()?;
+        let (before, after) = (of(&session)?.counts, 1 + u64::from(self.round % 3));
+        // It may go wrong in this very call.
+        let armed = session.control().hint(Some(session.seat()), Hint::Now(&(ARM + after).to_ne_bytes()));
+        let outcome = self.ends(planted, &session, &before);
+        drop(bound);
+        self.stop(session);
+        outcome.with_context(|| format!("in {}, armed: {:?}", call.name(), armed.map_err(|error| error.to_string())))
+    }
+
+    fn ends(&self, planted: &Planted, session: &Session, before: &Counts) -> Result<Outcome> {
+        let reported = match planted.end {
+            End::TakenOut(words) => {
+                wait("it was not found", || !session.is_running())?;
+                let reported = match session.check() {
+                    Err(LoadError::TakenOut(reported) | LoadError::ThrownOut(reported)) => reported,
+                    other => bail!("it is neither here nor gone: {other:?}"),
+                };
+                ensure!(words.iter().any(|word| reported.contains(word)), "the report is wrong: {reported}");
+                reported
+            }
+            End::Mistake(word) => {
+                wait("it was not found", || of(session).is_ok_and(|status| status.counts.mistakes > before.mistakes))?;
+                let reported = of(session)?.counts.last_mistake.unwrap_or_default();
+                ensure!(reported.contains(word), "the report is wrong: {reported}");
+                format!("put right: {reported}")
+            }
+            End::Refused => {
+                let found = || of(session).is_ok_and(|status| status.counts.refusals > before.refusals);
+                wait("it was not found", || self.pulse.crowd().is_ok() && found())?;
+                ensure!(of(session)?.counts.mistakes == before.mistakes, "it counts as a mistake");
+                "the old one was handed back".into()
+            }
+        };
+        let after_ms = self.pulse.all_run()?;
+        // What waited for the whole bound is what was found.
+        let gap_ms = if planted.fault == Fault::Starve { after_ms } else { self.pulse.gap().ms };
+        if !matches!(planted.end, End::TakenOut(_)) {
+            session.check().context("the policy is gone")?;
+        }
+        Ok(Outcome { gap_ms, after_ms, reported })
+    }
+
+    /// Nothing happens, and the policy that goes wrong is not even there.
+    fn nothing(&mut self) -> Result<Outcome> {
+        self.pulse.begin()?;
+        pause(200);
+        let after_ms = self.pulse.all_run()?;
+        Ok(Outcome { gap_ms: self.pulse.gap().ms, after_ms, reported: "nothing happened".into() })
+    }
+
+    /// The policy that goes wrong does not.
+    fn nothing_wrong(&mut self) -> Result<Outcome> {
+        let session = self.start("after=0".into())?;
+        pause(200);
+        let after_ms = self.pulse.all_run()?;
+        let gap_ms = self.pulse.gap().ms;
+        session.check()?;
+        self.stop(session);
+        Ok(Outcome { gap_ms, after_ms, reported: "nothing happened".into() })
+    }
+
+    /// Everybody who may says something all the time.
+    fn hint_flood(&mut self) -> Result<Outcome> {
+        let session = self.start("after=0".into())?;
+        let (seat, over) = (session.seat(), Arc::new(AtomicBool::new(false)));
+        let flood = |_| {
+            let over = over.clone();
+            thread::spawn(move || -> Result<[u64; 2]> {
+                let control = Control::open()?;
+                let mut answers = [0; 2];
+                // Every third is no hint at all.
+                for number in 0_u64.. {
+                    let bytes = number.to_ne_bytes();
+                    let taken = control.hint(Some(seat), Hint::Now(&bytes[..if number % 3 == 2 { 5 } else { 8 }]))?;
+                    answers[usize::from(taken)] += 1;
+                    if over.load(Relaxed) {
+                        break;
+                    }
+                }
+                Ok(answers)
+            })
+        };
+        let floods: Vec<_> = (0..=self.cpus).map(flood).collect();
+        pause(200);
+        let after_ms = self.pulse.all_run()?;
+        let gap_ms = self.pulse.gap().ms;
+        over.store(true, Relaxed);
+        let mut answers = [0; 2];
+        for flood in floods {
+            let some = flood.join().map_err(|_| anyhow!("a thread has panicked"))??;
+            answers = [answers[0] + some[0], answers[1] + some[1]];
+        }
+        session.check()?;
+        self.stop(session);
+        let [refused, taken] = answers;
+        ensure!(taken > 0 && refused > taken, "a third of the hints is good: {taken} taken, {refused} refused");
+        Ok(Outcome { gap_ms, after_ms, reported: format!("{taken} hints taken, {refused} refused") })
+    }
+
+    /// Who loaded the policy dies without a word.
+    fn loader_killed(&mut self) -> Result<Outcome> {
+        let mut holder = Command::new(std::env::current_exe()?);
+        holder.args(["hold", "--policy", "faulty", "--modules"]).arg(&self.modules);
+        holder.args(self.host.is_some().then_some("--beside"));
+        let mut holder = holder.spawn()?;
+        let runs = || Ok::<_, LoadError>(Status::read()?.unwrap_or_default().find(Some("faulty"))?.alive);
+        let is_there = || runs().unwrap_or(false) && sysfs::state().as_deref() == Some("enabled");
+        wait("the policy did not start", is_there)?;
+        self.pulse.begin()?;
+        holder.kill()?;
+        holder.wait()?;
+        wait("the policy goes on", || !is_there())?;
+        let after_ms = self.pulse.all_run()?;
+        Ok(Outcome { gap_ms: self.pulse.gap().ms, after_ms, reported: "the policy left with it".into() })
+    }
+
+    /// Where the kernel allows it, the module goes as soon as the policy does; it is refused otherwise.
+    fn removed_by_force(&mut self) -> Result<Outcome> {
+        let session = self.start("after=0".into())?;
+        let force = || delete_module(c"ekiden_faulty", DeleteModuleFlags::O_NONBLOCK | DeleteModuleFlags::O_TRUNC);
+        let forced = thread::spawn(force);
+        // Other modules need this one.
+        let core = delete_module(c"ekiden", DeleteModuleFlags::O_NONBLOCK | DeleteModuleFlags::O_TRUNC);
+        ensure!(core == Err(Errno::EAGAIN), "ekiden.ko under a policy: {core:?}");
+        pause(50);
+        session.check()?;
+        let after_ms = self.pulse.all_run()?;
+        let gap_ms = self.pulse.gap().ms;
+        let refused = forced.is_finished();
+        self.stop(session);
+        let reported = match forced.join().map_err(|_| anyhow!("a thread has panicked"))? {
+            Ok(()) if !refused => "the module went when the policy did".into(),
+            Err(errno) if refused => format!("refused: {errno}"),
+            other => bail!("the module was removed under the policy: {other:?}"),
+        };
+        Ok(Outcome { gap_ms, after_ms, reported })
+    }
+
+    /// An arena that does not fit, by little and by far.
+    fn out_of_memory(&mut self) -> Result<Outcome> {
+        self.pulse.begin()?;
+        let mut reported = String::new();
+        for arena_bytes in [memory_bytes("MemTotal")? / 100 * 97, 2 << 30] {
+            let config = Config { arena_bytes, ..self.faulty("after=0".into()) };
+            match Session::start_with(&config, &mut self.program) {
+                Err(error @ LoadError::NoMemory { .. }) => reported = error.to_string(),
+                Err(other) => bail!("the report is wrong: {other}"),
+                Ok(_) => bail!("an arena of {arena_bytes} bytes was made"),
+            }
+        }
+        let after_ms = self.pulse.all_run()?;
+        Ok(Outcome { gap_ms: self.pulse.gap().ms, after_ms, reported })
+    }
+}
+
+fn of(session: &Session) -> Result<PolicyStatus> {
+    let status = Status::read()?.unwrap_or_default();
+    status.policies.into_iter().find(|policy| policy.seat == session.seat()).context("it is not in the list")
+}
+
+fn wait(otherwise: &str, done: impl Fn() -> bool) -> Result<()> {
+    let start = Instant::now();
+    while !done() {
+        ensure!(start.elapsed() < PATIENCE, "{otherwise}");
+        pause(1);
+    }
+    Ok(())
+}
+
+fn memory_bytes(what: &str) -> Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
+    let kib: Option<u64> = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
+    Ok(kib.with_context(|| format!("/proc/meminfo says nothing of {what}"))? << 10)
+}

@@ -1,0 +1,38 @@
+//! Everything that a policy can do wrong in a stock kernel, on one, two and four CPUs. `ekiden faults --vm` does the same.
+
+mod lab;
+
+use lab::{Lab, newest_kernel};
+
+/// How often each fault happens, in another call each time.
+fn rounds() -> usize {
+    std::env::var("EKIDEN_FAULT_LIST_ROUNDS").map_or(1, |rounds| rounds.parse().expect("it is a number"))
+}
+
+/// `faults` of the list can happen on so many CPUs.
+fn all_are_contained(cpus: u32, faults: usize) {
+    let lab = Lab::boot_with(&newest_kernel(), cpus);
+    let reports = lab.trial(&format!("list --modules /lab --rounds {}", rounds()));
+    for report in &reports {
+        println!("{report}");
+    }
+    let wrong: Vec<_> = reports.iter().filter(|report| report["contained"] != true).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    // Beside another policy, and alone.
+    assert_eq!(reports.len(), 2 * faults * rounds());
+}
+
+#[test]
+fn every_fault_of_the_list_is_contained_on_one_cpu() {
+    all_are_contained(1, 19);
+}
+
+#[test]
+fn every_fault_of_the_list_is_contained_on_two_cpus() {
+    all_are_contained(2, 23);
+}
+
+#[test]
+fn every_fault_of_the_list_is_contained_on_four_cpus() {
+    all_are_contained(4, 23);
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A policy that lets a task wait for too long ends alone, before sched_ext ends them all. An interrupt looks, so that it depends
+ * neither on a CPU that is busy nor on a task that may starve itself.
+ */
+#include <linux/hrtimer.h>
+#include <linux/ktime.h>
+#include <linux/moduleparam.h>
+#include <linux/rcupdate.h>
+#include "host.h"
+
+/* Less than sched_ext's own ten seconds, by more than the time between two walks. */
+static unsigned int starved_after_ms = 8000;
+module_param(starved_after_ms, uint, 0644);
+MODULE_PARM_DESC(starved_after_ms, "how long a task may wait for a CPU before its policy is taken out; 0 for ever");
+
+/* So many walks over the task table see a task that has waited for that long. */
+#define WALKS 8
+/* How long it is from some slots to the next. */
+#define GO_ON_AFTER_NS 50000
+
+static struct {
+	struct hrtimer timer;
+	u32 number;
+	u64 next;
+} walk;
+
+static u32 apart_ms(void)
+{
+	u32 after_ms = READ_ONCE(starved_after_ms);
+
+	/* If it is switched on again, that is seen in time. */
+	return after_ms ? max(after_ms / WALKS, 1U) : 1000;
+}
+
+/* Whether it has come to the end. */
+static bool walk_on(void)
+{
+	struct ekiden_outcome outcome = {};
+	s64 next;
+
+	if (!READ_ONCE(starved_after_ms) || !READ_ONCE(running.attached))
+		return true;
+	if (!walk.next && !++walk.number)
+		walk.number = 1;
+	next = guarded(ekiden_rs_find_starved, walk.number, WALKS, apart_ms(), walk.next, &outcome);
+	/* The engine has panicked; whatever comes next hears of it. */
+	walk.next = next > 0 ? next : 0;
+	carry_out(&outcome);
+	return !walk.next;
+}
+
+static enum hrtimer_restart look(struct hrtimer *timer)
+{
+	bool at_end;
+
+	rcu_read_lock();
+	at_end = walk_on();
+	rcu_read_unlock();
+	hrtimer_forward_now(timer, at_end ? ms_to_ktime(apart_ms()) : ns_to_ktime(GO_ON_AFTER_NS));
+	return HRTIMER_RESTART;
+}
+
+void watch_tasks(void)
+{
+	hrtimer_setup(&walk.timer, look, CLOCK_MONOTONIC, HRTIMER_MODE_REL_HARD);
+	walk.next = 0;
+	hrtimer_start(&walk.timer, ms_to_ktime(apart_ms()), HRTIMER_MODE_REL_HARD);
+}
+
+void watch_no_tasks(void)
+{
+	hrtimer_cancel(&walk.timer);
+}
