@@ -216,6 +216,8 @@ impl TaskTable {
         slot.runtime_ns.store(0, Relaxed);
         slot.charged_ns.store(0, Relaxed);
         slot.wanted_by.store(NOBODY, Relaxed);
+        // A new task has run as little as the one before had when it was new: it has not waited since then.
+        self.watched[index as usize].store(0, Relaxed);
         slot.set_nice(0, false);
         // The serial goes on counting: a token of the slot's last task can never pass for one of the new one.
         slot.set_state(slot.state().in_phase(Phase::New));

@@ -303,6 +303,25 @@ fn a_task_that_waits_in_too_many_walks_without_running_ends_its_policy() {
     assert_eq!(fault, "a task has waited for 300 ms without running (PID 102) (on CPU 1)");
 }
 
+#[test]
+fn tasks_that_come_one_after_the_other_have_not_waited_together() {
+    let bench = Bench::new::<Fifo>();
+    let mut last = None;
+    for number in 1..20 {
+        // It is new, waits in one walk, runs and is gone.
+        let task = bench.task(1);
+        assert!(last.is_none_or(|last: TaskId| last.slot == task.slot), "it is not in the same slot");
+        last = Some(task);
+        bench.enqueue(0, task);
+        let (walk, mut outcome) = (Walk { number, most: 3, apart_ms: 100 }, Outcome::default());
+        bench.engine.find_starved(walk, 0, TASKS, &mut outcome);
+        assert_eq!(outcome.status, Status::Done as i32, "walk {number}");
+        bench.pick(0);
+        bench.about(EventKind::Block, 0, task, 0);
+        bench.about(EventKind::TaskExit, 0, task, 0);
+    }
+}
+
 /// Drops every token.
 struct Careless;
 
