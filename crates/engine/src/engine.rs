@@ -663,13 +663,14 @@ impl<P: Policy> Engine<P> {
         message: &Message,
         payload: &[u8],
     ) -> Reply {
-        if !LONE && seat.missed.any() && !NO_NEWS.has_number(message.call) {
+        let is_news = !LONE && !NO_NEWS.has_number(message.call);
+        if is_news && seat.missed.any() {
             self.tell_missed(&mut handling.rare(), seat);
         }
         let mut room = MaybeUninit::uninit();
         let reply = seat.deliver::<LONE>(message, payload, &mut room);
         let has_more = reply.has_more();
-        if !LONE && (has_more || NO_NEWS.0 & 1 << message.call == 0) {
+        if is_news || (!LONE && has_more) {
             // After it has heard of it: whoever looks for work meanwhile will look again.
             seat.has_heard();
         }
