@@ -20,6 +20,9 @@ int ekiden_do_attach(void);
 void ekiden_do_detach(void);
 void ekiden_do_left(struct ekiden_outcome *outcome);
 
+/* For Rust. */
+u64 ekiden_c_now_ns(void);
+
 /* Where the call under way was entered, and its fuel; policy modules look at both (crates/build/src/fuel.rs). */
 DEFINE_PER_CPU(unsigned long, ekiden_guard_sp);
 EXPORT_PER_CPU_SYMBOL_GPL(ekiden_guard_sp);
@@ -332,6 +335,8 @@ void ekiden_c_policy_fell(u32 number)
 		seat->fault = *words;
 		fault_text = *words;
 	}
+	if (!seat->fell_ns)
+		seat->fell_ns = ekiden_c_now_ns();
 	say_of("taken out", seat, &seat->fault);
 	words->len = 0;
 	atomic_set(&rehome.anew, 1);
@@ -376,7 +381,6 @@ void cancel_timers(void)
 
 /* ---- answers to Rust ---- */
 
-u64 ekiden_c_now_ns(void);
 u64 ekiden_c_now_ns(void)
 {
 	return ktime_get_mono_fast_ns();

@@ -139,6 +139,7 @@ struct seat {
 	struct ekiden_tape tape;
 	bool tape_runs;
 	struct text fault;		/* why it was taken out */
+	u64 fell_ns;			/* and when, by the monotonic clock */
 	u64 upgrades;			/* how often another one has taken over */
 	u64 wait_ns, wait_ns_max;	/* how long a CPU waited the last time, and the longest time */
 };

@@ -410,6 +410,8 @@ static int put_seat(char *to, size_t size, u32 number)
 			seat->tape_runs ? "true" : "false");
 	at += put_text(to + at, size - at, "params", seat->now->params,
 		       min_t(size_t, seat->now->args.params_len, SZ_1K));
+	if (seat->fell_ns)
+		at += scnprintf(to + at, size - at, ",\"fell_ns\":%llu", seat->fell_ns);
 	if (seat->fault.len)
 		at += put_text(to + at, size - at, "fault", seat->fault.bytes, seat->fault.len);
 	if (!is_broken())

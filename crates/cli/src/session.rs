@@ -249,6 +249,10 @@ impl LastFault {
         Self { policy: policy.to_owned(), reason: reason.to_owned(), at, recording: None }
     }
 
+    pub(crate) fn ago(&self) -> Option<Duration> {
+        SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_secs(self.at)).ok()
+    }
+
     fn keep(&self) -> Result<()> {
         let path = Path::new(LAST_FAULT);
         fs::create_dir_all(path.parent().unwrap_or(path)).context("cannot create the directory for the last fault")?;

@@ -1,10 +1,11 @@
 //! `ekiden status`: what runs and how it fares.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
 use ekiden_loader::{PolicyStatus, sysfs};
+use indicatif::HumanDuration;
 use serde::Serialize;
 
 use crate::{prometheus, session::LastFault};
@@ -105,7 +106,8 @@ impl std::fmt::Display for Everything {
             writeln!(f, "ekiden.ko   not loaded; `ekiden run POLICY` loads it")?;
         }
         if let Some(LastFault { policy, reason, recording, .. }) = &self.last_fault {
-            writeln!(f, "last fault  {policy}: {reason}")?;
+            let ago = ago(self.last_fault.as_ref().and_then(LastFault::ago));
+            writeln!(f, "last fault  {policy}: {reason}{ago}")?;
             if let Some(recording) = recording {
                 writeln!(f, "            its last calls: ekiden replay {}", recording.display())?;
             }
@@ -146,9 +148,13 @@ fn policy_in_words(
     writeln!(f, "  refusals    {}", counts.refusals)?;
     writeln!(f, "  mistakes    {}{}", counts.mistakes, in_words(counts.last_mistake.as_deref()))?;
     match policy.fault.as_ref().or(counts.engine_fault.as_ref()) {
-        Some(fault) => writeln!(f, "  fault       {fault}"),
+        Some(fault) => writeln!(f, "  fault       {fault}{}", ago(policy.fell_ago())),
         None => Ok(()),
     }
+}
+
+fn ago(time: Option<Duration>) -> String {
+    time.map_or(String::new(), |time| format!("; {} ago", HumanDuration(time)))
 }
 
 fn in_words(last: Option<&str>) -> String {

@@ -260,16 +260,18 @@ impl Trial {
         let (before, after) = (of(&session)?.counts, 1 + u64::from(self.round % 3));
         // It may go wrong in this very call.
         let armed = session.control().hint(Some(session.seat()), Hint::Now(&(ARM + after).to_ne_bytes()));
-        let outcome = self.ends(planted, &session, &before);
+        let outcome = self.ends(planted, call, &session, &before);
         drop(bound);
         self.stop(session);
         outcome.with_context(|| format!("in {}, armed: {:?}", call.name(), armed.map_err(|error| error.to_string())))
     }
 
-    fn ends(&self, planted: &Planted, session: &Session, before: &Counts) -> Result<Outcome> {
+    fn ends(&self, planted: &Planted, call: Call, session: &Session, before: &Counts) -> Result<Outcome> {
         let reported = match planted.end {
             End::TakenOut(words) => {
-                wait("it was not found", || !session.is_running())?;
+                // New tasks set the timer.
+                let sets_timer = || call != Call::Timer || thread::spawn(|| ()).join().is_ok();
+                wait("it was not found", || sets_timer() && !session.is_running())?;
                 let reported = match session.check() {
                     Err(LoadError::TakenOut(reported) | LoadError::ThrownOut(reported)) => reported,
                     other => bail!("it is neither here nor gone: {other:?}"),
@@ -278,6 +280,10 @@ impl Trial {
                 // Who runs out of memory is in the allocator, and who lets others starve is nowhere.
                 let has_place = !matches!(planted.fault, Fault::Exhaust | Fault::Starve);
                 ensure!(!has_place || reported.contains("faulty.rs:"), "the place is missing: {reported}");
+                if self.host.is_some() {
+                    let ago = of(session)?.fell_ago();
+                    ensure!(ago.is_some_and(|ago| ago < Duration::from_secs(5)), "it was taken out {ago:?} ago");
+                }
                 reported
             }
             End::Mistake(word) => {

@@ -4,13 +4,17 @@ use std::{
     fs::{File, OpenOptions},
     io,
     os::fd::AsRawFd,
+    time::Duration,
 };
 
 use ekiden::{CpuMask, Topology};
 use ekiden_engine::{Checks, Share};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Context, LoadError, Result};
+use crate::{
+    error::{Context, LoadError, Result},
+    tape::now_ns,
+};
 
 const DEVICE: &str = "/dev/ekiden";
 
@@ -106,6 +110,16 @@ pub struct PolicyStatus {
     /// Why it was taken out, if it was: a panic, with file and line.
     #[serde(default)]
     pub fault: Option<String>,
+    /// And when, in nanoseconds of the monotonic clock; the times of the kernel's log are nearly the same.
+    #[serde(default)]
+    pub fell_ns: Option<u64>,
+}
+
+impl PolicyStatus {
+    /// How long ago it was taken out, if it was.
+    pub fn fell_ago(&self) -> Option<Duration> {
+        self.fell_ns.map(|fell_ns| Duration::from_nanos(now_ns().saturating_sub(fell_ns)))
+    }
 }
 
 /// What the engine counts.
