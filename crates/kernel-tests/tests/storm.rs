@@ -3,7 +3,11 @@
 
 mod lab;
 
-use std::path::PathBuf;
+use std::{
+    panic::{self, AssertUnwindSafe},
+    path::PathBuf,
+    time::Duration,
+};
 
 use lab::{Lab, newest_kernel};
 
@@ -27,7 +31,14 @@ const WAIT_MS_MAX: u64 = 5_000;
 #[ignore = "with some seeds tasks wait too long; `cargo test --test storm -- --ignored`"]
 fn policies_live_through_a_storm_of_everything_at_once() {
     let lab = Lab::boot_of(&newest_kernel(), 4, &[PathBuf::from("/usr/bin/stress-ng")]);
-    let report = &lab.trial(&format!("all-at-once --modules /lab --seconds {} --seed {}", seconds(), seed()))[0];
+    let (seconds, seed) = (seconds(), seed());
+    let trial = format!("all-at-once --modules /lab --seconds {seconds} --seed {seed} --wait-ms-max {WAIT_MS_MAX}");
+    // An emulator may take its time.
+    let most = Duration::from_secs(600 + 30 * seconds);
+    let report = &panic::catch_unwind(AssertUnwindSafe(|| lab.trial_within(&trial, most))).unwrap_or_else(|reason| {
+        eprintln!("what policies were asked last, and the console: {}", lab.keep(&format!("storm-{seed}")).display());
+        panic::resume_unwind(reason)
+    })[0];
     println!("{report}");
     assert_eq!(report["still_running"], true, "{report}");
     assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
