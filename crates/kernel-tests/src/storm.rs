@@ -6,6 +6,7 @@ use std::{
     fs::{self, File},
     io,
     ops::Range,
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -60,8 +61,6 @@ struct StormReport {
     cpus: u32,
     /// What happened how often.
     happened: BTreeMap<&'static str, u32>,
-    /// Whether the whole machine could be frozen, as for a suspend.
-    machine_frozen: u32,
     processes: u64,
     round_trips: u64,
     /// The longest time for which somebody who wanted a CPU had none, of those who look at the clock all the time and of those
@@ -71,6 +70,7 @@ struct StormReport {
     tasks_before: u64,
     tasks_after: u64,
     mistakes: u64,
+    last_mistake: Option<String>,
     surprises: u64,
     last_surprise: Option<String>,
     still_running: bool,
@@ -186,7 +186,6 @@ struct Storm {
     groups: [Group; 2],
     cpus: u32,
     wait_ms_max: u64,
-    machine_frozen: u32,
 }
 
 type Step = fn(&mut Storm) -> Result<()>;
@@ -232,7 +231,6 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
         groups: [Group::make("storm-1")?, Group::make("storm-2")?],
         cpus,
         wait_ms_max,
-        machine_frozen: 0,
     };
     storm.join(first)?;
     for group in &storm.groups {
@@ -260,7 +258,7 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
         ensure!(status == Some(0), "stress-ng found something wrong: {status:?}");
     }
     let processes = forks()? - forks_before;
-    let Storm { sessions, groups, machine_frozen, canaries, .. } = storm;
+    let Storm { sessions, groups, canaries, .. } = storm;
     groups.into_iter().try_for_each(Group::end)?;
     stop.store(true, Relaxed);
     let round_trips = pairs.into_iter().map(PingPong::end).sum::<Result<u64>>()?;
@@ -272,7 +270,6 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
         seconds,
         cpus,
         happened,
-        machine_frozen,
         processes,
         round_trips,
         wait_ms_busy: busy?,
@@ -280,6 +277,7 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
         tasks_before,
         tasks_after: status.counts.tasks,
         mistakes: status.counts.mistakes,
+        last_mistake: status.counts.last_mistake,
         surprises: status.counts.surprises,
         last_surprise: status.policies.iter().find_map(|policy| policy.last_surprise.clone()),
         still_running: sessions.iter().all(Session::is_running),
@@ -335,7 +333,7 @@ fn wait(child: &mut Child) -> Result<Option<i32>> {
 fn gone_or<T>(_: nix::Result<T>) {}
 
 impl Storm {
-    /// Lets one thing happen after the other, each round in another order. How often each of them did.
+    /// Lets one thing happen after the other, each round in another order, and everything at least once. How often each did.
     fn blow(&mut self, seconds: u64) -> Result<BTreeMap<&'static str, u32>> {
         let mut happened = BTreeMap::new();
         let end = Instant::now() + Duration::from_secs(seconds);
@@ -343,7 +341,7 @@ impl Storm {
             let mut steps = STEPS.to_vec();
             self.rng.shuffle(&mut steps);
             for (name, step) in steps {
-                if Instant::now() > end {
+                if Instant::now() > end && happened.len() == STEPS.len() {
                     return Ok(happened);
                 }
                 // So that the console tells what happened when.
@@ -488,18 +486,19 @@ impl Storm {
         Ok(())
     }
 
-    /// As for a suspend: all processes freeze, and sched_ext bypasses policies. What then becomes of devices is not our concern:
-    /// one that cannot be suspended ends it, and an alarm clock does otherwise.
+    /// As for a suspend: sched_ext bypasses policies, and all processes but us freeze. Devices go on, because the port through
+    /// which our results go does not always come back from where the kernel's driver puts it.
     fn freeze_machine(&mut self) -> Result<()> {
-        const ALARM: &str = "/sys/class/rtc/rtc0/wakealarm";
-        // None was set.
-        let _ = fs::write(ALARM, "0");
-        if fs::write(ALARM, "+2").is_ok() {
-            // It may be refused, as said.
-            let _ = fs::write("/sys/power/state", "freeze");
-            self.machine_frozen += 1;
-        }
-        Ok(())
+        // What the kernel calls SNAPSHOT_FREEZE and SNAPSHOT_UNFREEZE; closing the file ends it all too.
+        let snapshot = File::open("/dev/snapshot").context("cannot prepare for a suspend")?;
+        // SAFETY: plain system call without a parameter.
+        let ask = |request: libc::c_ulong| match unsafe { libc::ioctl(snapshot.as_raw_fd(), request) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        };
+        ask(0x3301).context("some process does not freeze")?;
+        pause(self.rng.u64(0..100));
+        ask(0x3302).context("processes stay frozen")
     }
 
     /// Processes that make more of themselves, as many as may be, until all are killed.
