@@ -38,10 +38,11 @@ const POLICIES: [&str; 4] = ["fifo", "wfq", "cfs", "eevdf"];
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What stress-ng does. None of it executes PAUSE in a loop or programs timers all the time: either takes an emulator for ever.
-/// Some fifty threads in all. No more than ten of a group want a CPU at a time: those of `affinity` sleep 20 ms after each change.
+/// Not `pthread`, whose last thread may outlive what it reads. Some fifty threads in all. No more than ten of a group want a CPU at a
+/// time: those of `affinity` sleep 20 ms after each change.
 const STRESSORS: &[&str] = &[
     "--fork 1 --switch 1 --futex 1 --pipe 1 --affinity 1 --affinity-sleep 20000000",
-    "--cpu 2 --cpu-method int64 --cpu-load 80 --nanosleep 1 --nanosleep-threads 2 --poll 1 --pthread 1 --pthread-max 4 --sem 1",
+    "--cpu 2 --cpu-method int64 --cpu-load 80 --nanosleep 1 --nanosleep-threads 2 --poll 1 --sem 1",
 ];
 
 /// Nice values and weights of groups that are given: not all there are, because what makes tasks wait multiplies. While one CPU is
