@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Not `pthread`, whose last thread may outlive what it reads. Some fifty threads in all. No more than ten of a group want a CPU at a
 /// time: those of `affinity` sleep 20 ms after each change.
 const STRESSORS: &[&str] = &[
-    "--fork 1 --switch 1 --futex 1 --pipe 1 --affinity 1 --affinity-sleep 20000000",
+    "--fork 2 --switch 1 --futex 1 --pipe 1 --affinity 1 --affinity-sleep 20000000",
     "--cpu 2 --cpu-method int64 --cpu-load 80 --nanosleep 1 --nanosleep-threads 2 --poll 1 --sem 1",
 ];
 

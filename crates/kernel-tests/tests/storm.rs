@@ -47,7 +47,8 @@ fn policies_live_through_a_storm_of_everything_at_once() {
     }
     // Kernel threads come and go; thousands of forks must not stay.
     assert!(number("tasks_after") < number("tasks_before") + 30, "slots of dead tasks are not freed: {report}");
-    assert!(number("processes") > 100 && number("round_trips") > 100, "it was no storm: {report}");
+    // Two fork bombs at least, and what stress-ng forks.
+    assert!(number("processes") > 50 && number("round_trips") > 100, "it was no storm: {report}");
     // Each kind of thing happened.
     let happened = report["happened"].as_object().unwrap();
     assert_eq!(happened.len(), 18, "{report}");
