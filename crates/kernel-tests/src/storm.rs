@@ -38,7 +38,7 @@ const POLICIES: [&str; 4] = ["fifo", "wfq", "cfs", "eevdf"];
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What stress-ng does. None of it executes PAUSE in a loop or programs timers all the time: either takes an emulator for ever.
-/// Not `pthread`, whose last thread may outlive what it reads. Some fifty threads in all. No more than ten of a group want a CPU at a
+/// Not `pthread`, whose last thread may outlive what it reads. Some forty threads in all. No more than ten of a group want a CPU at a
 /// time: those of `affinity` sleep 20 ms after each change.
 const STRESSORS: &[&str] = &[
     "--fork 2 --switch 1 --futex 1 --pipe 1 --affinity 1 --affinity-sleep 20000000",

@@ -23,7 +23,7 @@ fn seed() -> u64 {
     std::env::var("EKIDEN_STORM_SEED").map_or(1, |seed| seed.parse().expect("EKIDEN_STORM_SEED is a number"))
 }
 
-/// Half of what it takes sched_ext to throw a policy out. Some fifty threads share one CPU at times, and a policy that is asked later
+/// Half of what it takes sched_ext to throw a policy out. Some forty threads share one CPU at times, and a policy that is asked later
 /// has an eighth of it. The guest's clock counts instructions: how busy this machine is makes no difference.
 const WAIT_MS_MAX: u64 = 5_000;
 
