@@ -81,6 +81,8 @@ impl Lab {
     /// Keeps recordings that the guest has left in `/host`, and what its kernel said, in a directory of this name. Returns it.
     pub(crate) fn keep(&self, name: &str) -> PathBuf {
         let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        // That of the last time, if there is one.
+        let _ = fs::remove_dir_all(&to);
         fs::create_dir_all(&to).unwrap();
         fs::write(to.join("console.log"), self.vm.console().text()).unwrap();
         for path in fs::read_dir(self.share.path()).unwrap().map(|entry| entry.unwrap().path()) {
