@@ -392,7 +392,13 @@ bool ekiden_c_may_run(const struct task_struct *p, u32 cpu)
 	if (cpu >= nr_cpu_ids || !cpu_online(cpu) || !cpumask_test_cpu(cpu, p->cpus_ptr))
 		return false;
 	/* A task that has pinned itself for a moment stays where it is. */
-	return !p->migration_disabled || task_cpu(p) == cpu;
+	if (p->migration_disabled)
+		return task_cpu(p) == cpu;
+	/*
+	 * Long before a CPU is offline it is not active any more: the kernel pushes every task away that comes there, or has it
+	 * run anywhere, before all those that wait for us.
+	 */
+	return cpu_active(cpu) || p->nr_cpus_allowed == 1;
 }
 
 static void copy_mask(const struct cpumask *mask, u64 *words, size_t len)
@@ -417,13 +423,13 @@ static bool may_run(u64 task, u32 cpu)
 	return p && ekiden_c_may_run(p, cpu);
 }
 
-/* A policy is not shown CPUs that are away: neither a task's own mask nor the engine's of idle CPUs hears of that. */
-static void keep_online(u64 *words, size_t len)
+/* A policy is not shown CPUs that are away, or about to: neither a task's own mask nor the engine's of idle CPUs hears of that. */
+static void keep(const struct cpumask *mask, u64 *words, size_t len)
 {
 	size_t i;
 
 	for (i = 0; i < min_t(size_t, len, BITS_TO_LONGS(nr_cpu_ids)); i++)
-		words[i] &= cpumask_bits(cpu_online_mask)[i];
+		words[i] &= cpumask_bits(mask)[i];
 }
 
 static void allowed_cpus(u64 task, u64 *words, size_t len)
@@ -431,13 +437,13 @@ static void allowed_cpus(u64 task, u64 *words, size_t len)
 	const struct task_struct *p = ekiden_rs_host_task(task);
 
 	copy_mask(p ? p->cpus_ptr : cpu_none_mask, words, len);
-	keep_online(words, len);
+	keep(p && p->nr_cpus_allowed == 1 ? cpu_online_mask : cpu_active_mask, words, len);
 }
 
 static void idle_cpus(u64 *words, size_t len)
 {
 	ekiden_rs_idle_cpus(words, len);
-	keep_online(words, len);
+	keep(cpu_active_mask, words, len);
 }
 
 const struct ekiden_host_table candidate_host = {

@@ -80,6 +80,9 @@ enum Trial {
         /// What happens when.
         #[arg(long)]
         seed: u64,
+        /// How long a thread may have no CPU that wants one, in milliseconds.
+        #[arg(long)]
+        wait_ms_max: u64,
     },
     /// What this machine answers to things that cannot work.
     Refusals {
@@ -302,7 +305,9 @@ fn main() -> anyhow::Result<()> {
         Trial::Faults { modules, rounds, calls } => trials::faults(&modules, rounds, &calls),
         Trial::Reload { modules, rounds } => trials::reload(&modules, rounds),
         Trial::Storm { modules, policy } => trials::storm(&modules, &policy),
-        Trial::AllAtOnce { modules, seconds, seed } => storm::storm_of_all(&modules, seconds, seed),
+        Trial::AllAtOnce { modules, seconds, seed, wait_ms_max } => {
+            storm::storm_of_all(&modules, seconds, seed, wait_ms_max)
+        }
         Trial::Refusals { modules } => trials::refusals(&modules),
         Trial::Upgrades { modules, rounds } => upgrades::upgrades(&modules, rounds),
         Trial::RefusedUpgrades { modules } => upgrades::refused_upgrades(&modules),

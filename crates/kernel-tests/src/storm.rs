@@ -3,8 +3,10 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fs::{self, File},
+    io,
     ops::Range,
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -17,8 +19,10 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use ekiden_loader::{
-    Beside, Config, Inherit, LoadError, Session, Status, Succession, Who, choose, load_copy, loaded, unload,
+    Beside, Config, Inherit, LoadError, Session, Status, Succession, Tape, Who, choose, dump, header, load_copy,
+    loaded, unload,
 };
+use ekiden_recording::Header;
 use nix::{
     sched::{CpuSet, sched_setaffinity},
     sys::signal::{Signal, kill},
@@ -34,17 +38,19 @@ const POLICIES: [&str; 4] = ["fifo", "wfq", "cfs", "eevdf"];
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What stress-ng does. None of it executes PAUSE in a loop or programs timers all the time: either takes an emulator for ever.
-/// Some sixty threads in all.
+/// Not `pthread`, whose last thread may outlive what it reads. Some forty threads in all. No more than ten of a group want a CPU at a
+/// time: those of `affinity` sleep 20 ms after each change.
 const STRESSORS: &[&str] = &[
-    "--fork 1 --switch 1 --futex 1 --pipe 1 --affinity 1",
-    "--cpu 2 --cpu-method int64 --cpu-load 80 --nanosleep 1 --poll 1 --pthread 1 --pthread-max 16 --sem 1",
+    "--fork 2 --switch 1 --futex 1 --pipe 1 --affinity 1 --affinity-sleep 20000000",
+    "--cpu 2 --cpu-method int64 --cpu-load 80 --nanosleep 1 --nanosleep-threads 2 --poll 1 --sem 1",
 ];
 
-/// Nice values and weights of groups that are given: not all there are, because what makes tasks wait multiplies. With one CPU left,
-/// all sixty threads may be with a policy that has 12 % of it; there a turn of 4 ms for each takes two seconds, and one of nice 10
-/// has its turn in one round of ten. That is as it should be, and sched_ext throws us out for it all the same.
+/// Nice values and weights of groups that are given: not all there are, because what makes tasks wait multiplies. While one CPU is
+/// left, a policy that is asked later has 12 % of it. A task that has had a tick of 4 ms there waits until all others have had as
+/// much for their weight: two seconds if sixty tasks of nice 0 are owed as much as it, and five if it has half of their weight. That is as it
+/// should be, and sched_ext throws us out after ten. So a group weighs as much as the tasks in it that want a CPU.
 const NICE: Range<i32> = -2..3;
-const WEIGHTS: Range<u32> = 1500..3000;
+const WEIGHTS: Range<u32> = 500..1000;
 
 /// Processes that the fork bomb may have at once.
 const BOMB_PROCESSES: u32 = 24;
@@ -56,8 +62,6 @@ struct StormReport {
     cpus: u32,
     /// What happened how often.
     happened: BTreeMap<&'static str, u32>,
-    /// Whether the whole machine could be frozen, as for a suspend.
-    machine_frozen: u32,
     processes: u64,
     round_trips: u64,
     /// The longest time for which somebody who wanted a CPU had none, of those who look at the clock all the time and of those
@@ -67,36 +71,54 @@ struct StormReport {
     tasks_before: u64,
     tasks_after: u64,
     mistakes: u64,
+    last_mistake: Option<String>,
     surprises: u64,
     last_surprise: Option<String>,
     still_running: bool,
 }
 
-/// Threads that want a CPU and note how long they had none.
+/// A thread that wants a CPU, and notes how long it had none.
 struct Canary {
-    worst_ns: Arc<AtomicU64>,
+    begin: Instant,
+    notes: Arc<Notes>,
     thread: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Notes {
+    worst_ns: AtomicU64,
+    /// When it wanted one, since it began.
+    since_ns: AtomicU64,
 }
 
 impl Canary {
     fn start(stop: &Arc<AtomicBool>, nap: Duration) -> Self {
-        let worst_ns = Arc::new(AtomicU64::new(0));
-        let (worst, stop) = (worst_ns.clone(), stop.clone());
+        let (begin, notes) = (Instant::now(), Arc::new(Notes::default()));
+        let (noted, stop) = (notes.clone(), stop.clone());
         let thread = thread::spawn(move || {
             while !stop.load(Relaxed) {
-                let before = Instant::now();
+                let since = begin.elapsed() + nap;
+                noted.since_ns.store(since.as_nanos() as u64, Relaxed);
                 if !nap.is_zero() {
                     thread::sleep(nap);
                 }
-                worst.fetch_max((before.elapsed().saturating_sub(nap)).as_nanos() as u64, Relaxed);
+                noted.worst_ns.fetch_max(begin.elapsed().saturating_sub(since).as_nanos() as u64, Relaxed);
             }
         });
-        Self { worst_ns, thread }
+        Self { begin, notes, thread }
+    }
+
+    /// Up to now, even if it still waits.
+    fn worst_ms(&self) -> u64 {
+        let now_ns = self.begin.elapsed().as_nanos() as u64;
+        let waits_ns = now_ns.saturating_sub(self.notes.since_ns.load(Relaxed));
+        self.notes.worst_ns.load(Relaxed).max(waits_ns) / 1_000_000
     }
 
     fn end(self) -> Result<u64> {
+        let worst_ms = self.worst_ms();
         self.thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?;
-        Ok(self.worst_ns.load(Relaxed) / 1_000_000)
+        Ok(worst_ms)
     }
 }
 
@@ -159,9 +181,12 @@ struct Storm {
     modules: PathBuf,
     rng: fastrand::Rng,
     sessions: Vec<Session>,
+    /// What the policies in these seats were asked lately.
+    tapes: BTreeMap<u32, (Tape, Header)>,
+    canaries: [Canary; 3],
     groups: [Group; 2],
     cpus: u32,
-    machine_frozen: u32,
+    wait_ms_max: u64,
 }
 
 type Step = fn(&mut Storm) -> Result<()>;
@@ -188,7 +213,7 @@ const STEPS: &[(&str, Step)] = &[
 ];
 
 /// Runs the storm for so many seconds of the guest's time. The same seed does the same in the same order.
-pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64) -> Result<()> {
+pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max: u64) -> Result<()> {
     ensure!(fs::exists("/bin/stress-ng")?, "there is no stress-ng in this guest");
     be_real_time()?;
     fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +cpuset +pids").context("the groups lack controllers")?;
@@ -198,18 +223,18 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64) -> Result<()
     let cpus = cpus.max(fs::read_dir("/sys/devices/system/cpu")?.flatten().filter(is_cpu).count() as u32);
     let stop = Arc::new(AtomicBool::new(false));
     let pairs = (0..2).map(|_| PingPong::start(&stop)).collect::<Result<Vec<_>>>()?;
-    let busy = Canary::start(&stop, Duration::ZERO);
-    let sleepers = [1, 10].map(|ms| Canary::start(&stop, Duration::from_millis(ms)));
     let mut storm = Storm {
         modules: modules.to_owned(),
         rng: fastrand::Rng::with_seed(seed),
-        sessions: vec![first],
+        sessions: Vec::new(),
+        tapes: BTreeMap::new(),
+        canaries: [0, 1, 10].map(|ms| Canary::start(&stop, Duration::from_millis(ms))),
         groups: [Group::make("storm-1")?, Group::make("storm-2")?],
         cpus,
-        machine_frozen: 0,
+        wait_ms_max,
     };
+    storm.join(first)?;
     for group in &storm.groups {
-        // As much as some twenty tasks outside of groups, because that many are in each.
         group.set("cpu.weight", &WEIGHTS.start.to_string())?;
     }
     // The one kernel thread of nice 19 that has something to do.
@@ -222,36 +247,23 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64) -> Result<()
         arguments.extend(["--quiet", "--oomable", "--timeout", &time]);
         stressors.push(start_in(group, "stress-ng", &arguments)?);
     }
-    let mut happened = BTreeMap::<_, u32>::new();
-    let end = Instant::now() + Duration::from_secs(seconds);
-    'rounds: loop {
-        let mut steps = STEPS.to_vec();
-        storm.rng.shuffle(&mut steps);
-        for (name, step) in steps {
-            if Instant::now() > end {
-                break 'rounds;
-            }
-            // So that the console tells what happened when.
-            fs::write("/dev/kmsg", format!("storm: {name}\n"))?;
-            step(&mut storm).with_context(|| format!("{name}, seed {seed}, after {happened:?}"))?;
-            *happened.entry(name).or_default() += 1;
-            for session in &storm.sessions {
-                session.check().with_context(|| format!("{name}, seed {seed}, after {happened:?}"))?;
-            }
-            pause(20);
+    let happened = match storm.blow(seconds) {
+        Ok(happened) => happened,
+        Err(error) => {
+            storm.save_tapes()?;
+            return Err(error.context(format!("seed {seed}")));
         }
-    }
+    };
     for mut child in stressors {
         let status = wait(&mut child)?;
         ensure!(status == Some(0), "stress-ng found something wrong: {status:?}");
     }
     let processes = forks()? - forks_before;
-    let Storm { sessions, groups, machine_frozen, .. } = storm;
+    let Storm { sessions, groups, canaries, .. } = storm;
     groups.into_iter().try_for_each(Group::end)?;
     stop.store(true, Relaxed);
     let round_trips = pairs.into_iter().map(PingPong::end).sum::<Result<u64>>()?;
-    let wait_ms_busy = busy.end()?;
-    let wait_ms_sleeper = sleepers.into_iter().map(Canary::end).collect::<Result<Vec<_>>>()?.into_iter().max();
+    let [busy, sleeper, late_sleeper] = canaries.map(Canary::end);
     pause(200);
     let status = Status::read()?.unwrap_or_default();
     let report = StormReport {
@@ -259,14 +271,14 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64) -> Result<()
         seconds,
         cpus,
         happened,
-        machine_frozen,
         processes,
         round_trips,
-        wait_ms_busy,
-        wait_ms_sleeper: wait_ms_sleeper.unwrap_or_default(),
+        wait_ms_busy: busy?,
+        wait_ms_sleeper: sleeper?.max(late_sleeper?),
         tasks_before,
         tasks_after: status.counts.tasks,
         mistakes: status.counts.mistakes,
+        last_mistake: status.counts.last_mistake,
         surprises: status.counts.surprises,
         last_surprise: status.policies.iter().find_map(|policy| policy.last_surprise.clone()),
         still_running: sessions.iter().all(Session::is_running),
@@ -282,7 +294,7 @@ fn is_cpu(entry: &fs::DirEntry) -> bool {
 }
 
 fn small(modules: &Path, policy: &str, beside: Beside) -> Config {
-    Config { beside, max_tasks: 4096, arena_bytes: 8 << 20, tape_records: 1 << 10, ..config(modules, policy) }
+    Config { beside, max_tasks: 4096, arena_bytes: 8 << 20, tape_records: 1 << 16, ..config(modules, policy) }
 }
 
 /// We make the weather, whatever the policies do to us; our children do not.
@@ -322,6 +334,54 @@ fn wait(child: &mut Child) -> Result<Option<i32>> {
 fn gone_or<T>(_: nix::Result<T>) {}
 
 impl Storm {
+    /// Lets one thing happen after the other, each round in another order, and everything at least once. How often each did.
+    fn blow(&mut self, seconds: u64) -> Result<BTreeMap<&'static str, u32>> {
+        let mut happened = BTreeMap::new();
+        let end = Instant::now() + Duration::from_secs(seconds);
+        loop {
+            let mut steps = STEPS.to_vec();
+            self.rng.shuffle(&mut steps);
+            for (name, step) in steps {
+                if Instant::now() > end && happened.len() == STEPS.len() {
+                    return Ok(happened);
+                }
+                // So that the console tells what happened when.
+                fs::write("/dev/kmsg", format!("storm: {name}\n"))?;
+                step(self).and_then(|()| self.all_is_well()).with_context(|| format!("{name}, after {happened:?}"))?;
+                *happened.entry(name).or_default() += 1;
+                pause(20);
+            }
+        }
+    }
+
+    fn all_is_well(&self) -> Result<()> {
+        self.sessions.iter().try_for_each(Session::check)?;
+        for policy in Status::read()?.unwrap_or_default().policies {
+            let wrong = policy.counts.last_mistake.or(policy.last_surprise);
+            ensure!(wrong.is_none(), "{} in seat {}: {}", policy.policy, policy.seat, wrong.unwrap_or_default());
+        }
+        let worst_ms = self.canaries.iter().map(Canary::worst_ms).max().unwrap_or_default();
+        ensure!(worst_ms <= self.wait_ms_max, "a thread of ours had no CPU for {worst_ms} ms");
+        Ok(())
+    }
+
+    /// A policy has come.
+    fn join(&mut self, session: Session) -> Result<()> {
+        let (seat, status) = (session.seat(), Status::read()?.unwrap_or_default());
+        let policy = status.policies.iter().find(|policy| policy.seat == seat).context("a policy came and went")?;
+        self.tapes.insert(seat, (Tape::open(policy)?, header(Some(seat), "a storm")?.0));
+        self.sessions.push(session);
+        Ok(())
+    }
+
+    /// For whoever wants to know what went wrong.
+    fn save_tapes(&mut self) -> Result<()> {
+        for (seat, (tape, header)) in &mut self.tapes {
+            dump(tape, header, File::create(format!("/host/seat-{seat}.ekirec"))?, true)?;
+        }
+        Ok(())
+    }
+
     fn group(&mut self) -> usize {
         self.rng.usize(0..2)
     }
@@ -427,24 +487,26 @@ impl Storm {
         Ok(())
     }
 
-    /// As for a suspend: all processes freeze, and sched_ext bypasses policies. What then becomes of devices is not our concern:
-    /// one that cannot be suspended ends it, and an alarm clock does otherwise.
+    /// As for a suspend: sched_ext bypasses policies, and all processes but us freeze. Devices go on, because the port through
+    /// which our results go does not always come back from where the kernel's driver puts it.
     fn freeze_machine(&mut self) -> Result<()> {
-        const ALARM: &str = "/sys/class/rtc/rtc0/wakealarm";
-        // None was set.
-        let _ = fs::write(ALARM, "0");
-        if fs::write(ALARM, "+2").is_ok() {
-            // It may be refused, as said.
-            let _ = fs::write("/sys/power/state", "freeze");
-            self.machine_frozen += 1;
-        }
-        Ok(())
+        // What the kernel calls SNAPSHOT_FREEZE and SNAPSHOT_UNFREEZE; closing the file ends it all too.
+        let snapshot = File::open("/dev/snapshot").context("cannot prepare for a suspend")?;
+        // SAFETY: plain system call without a parameter.
+        let ask = |request: libc::c_ulong| match unsafe { libc::ioctl(snapshot.as_raw_fd(), request) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        };
+        ask(0x3301).context("some process does not freeze")?;
+        pause(self.rng.u64(0..100));
+        ask(0x3302).context("processes stay frozen")
     }
 
     /// Processes that make more of themselves, as many as may be, until all are killed.
     fn fork_bomb(&mut self) -> Result<()> {
         let bomb = Group::make("bomb")?;
         bomb.set("pids.max", &BOMB_PROCESSES.to_string())?;
+        bomb.set("cpu.weight", &WEIGHTS.start.to_string())?;
         let mut first = start_in(&bomb, "sh", &["-c", "b() { b & b & wait; }; b 2>/dev/null"])?;
         bomb.must_say("populated 1")?;
         pause(150);
@@ -460,7 +522,7 @@ impl Storm {
         if self.sessions.len() < 3 {
             let beside = if self.rng.bool() { Beside::Others } else { Beside::OthersAsDefault };
             let policy = self.policy();
-            self.sessions.push(Session::start(&small(&self.modules, policy, beside))?);
+            self.join(Session::start(&small(&self.modules, policy, beside))?)?;
         }
         Ok(())
     }
@@ -469,7 +531,9 @@ impl Storm {
     fn go(&mut self) -> Result<()> {
         if self.sessions.len() > 1 {
             let gone = self.session();
-            drop(self.sessions.swap_remove(gone));
+            let gone = self.sessions.swap_remove(gone);
+            self.tapes.remove(&gone.seat());
+            drop(gone);
         }
         unload_unused()
     }

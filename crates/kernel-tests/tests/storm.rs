@@ -3,11 +3,15 @@
 
 mod lab;
 
-use std::path::PathBuf;
+use std::{
+    panic::{self, AssertUnwindSafe},
+    path::PathBuf,
+    time::Duration,
+};
 
 use lab::{Lab, newest_kernel};
 
-/// How long it lasts, by the guest's clock: twenty seconds, which is every kind of thing at least once, or as long as
+/// How long it lasts, by the guest's clock: twenty seconds, which is every kind of thing twice, or as long as
 /// `EKIDEN_STORM_MINUTES` says.
 fn seconds() -> u64 {
     std::env::var("EKIDEN_STORM_MINUTES")
@@ -19,15 +23,21 @@ fn seed() -> u64 {
     std::env::var("EKIDEN_STORM_SEED").map_or(1, |seed| seed.parse().expect("EKIDEN_STORM_SEED is a number"))
 }
 
-/// Half of what it takes sched_ext to throw a policy out. Some thirty processes share one CPU at times, and a policy that is asked
-/// later has an eighth of it.
+/// Half of what it takes sched_ext to throw a policy out. Some forty threads share one CPU at times, and a policy that is asked later
+/// has an eighth of it. The guest's clock counts instructions: how busy this machine is makes no difference.
 const WAIT_MS_MAX: u64 = 5_000;
 
 #[test]
-#[ignore = "with some seeds tasks wait too long; `cargo test --test storm -- --ignored`"]
 fn policies_live_through_a_storm_of_everything_at_once() {
     let lab = Lab::boot_of(&newest_kernel(), 4, &[PathBuf::from("/usr/bin/stress-ng")]);
-    let report = &lab.trial(&format!("all-at-once --modules /lab --seconds {} --seed {}", seconds(), seed()))[0];
+    let (seconds, seed) = (seconds(), seed());
+    let trial = format!("all-at-once --modules /lab --seconds {seconds} --seed {seed} --wait-ms-max {WAIT_MS_MAX}");
+    // An emulator may take its time.
+    let most = Duration::from_secs(600 + 30 * seconds);
+    let report = &panic::catch_unwind(AssertUnwindSafe(|| lab.trial_within(&trial, most))).unwrap_or_else(|reason| {
+        eprintln!("what policies were asked last, and the console: {}", lab.keep(&format!("storm-{seed}")).display());
+        panic::resume_unwind(reason)
+    })[0];
     println!("{report}");
     assert_eq!(report["still_running"], true, "{report}");
     assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
@@ -37,7 +47,8 @@ fn policies_live_through_a_storm_of_everything_at_once() {
     }
     // Kernel threads come and go; thousands of forks must not stay.
     assert!(number("tasks_after") < number("tasks_before") + 30, "slots of dead tasks are not freed: {report}");
-    assert!(number("processes") > 100 && number("round_trips") > 100, "it was no storm: {report}");
+    // Two fork bombs at least, and what stress-ng forks.
+    assert!(number("processes") > 50 && number("round_trips") > 100, "it was no storm: {report}");
     // Each kind of thing happened.
     let happened = report["happened"].as_object().unwrap();
     assert_eq!(happened.len(), 18, "{report}");

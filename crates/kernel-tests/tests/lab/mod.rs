@@ -21,6 +21,9 @@ pub(crate) struct Lab {
     share: TempDir,
 }
 
+/// How long a trial may take, by the clock of this machine.
+const PATIENCE: Duration = Duration::from_secs(1500);
+
 /// Says something on the terminal; tests that boot take a while.
 fn say(line: &str) {
     eprintln!("{line}");
@@ -75,15 +78,39 @@ impl Lab {
         self.share.path().join(name)
     }
 
+    /// Keeps recordings that the guest has left in `/host`, and what its kernel said, in a directory of this name. Returns it.
+    pub(crate) fn keep(&self, name: &str) -> PathBuf {
+        let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        // That of the last time, if there is one.
+        let _ = fs::remove_dir_all(&to);
+        fs::create_dir_all(&to).unwrap();
+        fs::write(to.join("console.log"), self.vm.console().text()).unwrap();
+        for path in fs::read_dir(self.share.path()).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.extension().is_some_and(|extension| extension == "ekirec") {
+                fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+            }
+        }
+        to
+    }
+
     /// Runs a trial, and returns what it printed, a JSON value per line.
     pub(crate) fn trial(&self, arguments: &str) -> Vec<Value> {
-        let output = self.shell(&format!("ekiden-trial {arguments}"));
+        self.trial_within(arguments, PATIENCE)
+    }
+
+    /// The same for one that may take so long.
+    pub(crate) fn trial_within(&self, arguments: &str, most: Duration) -> Vec<Value> {
+        let output = self.shell_within(&format!("ekiden-trial {arguments}"), most);
         output.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{output}"))).collect()
     }
 
     /// Runs a shell line in the guest; it must succeed, and the kernel must have nothing to complain about.
     pub(crate) fn shell(&self, line: &str) -> String {
-        let command = GuestCommand::shell(line).timeout(Duration::from_secs(1500));
+        self.shell_within(line, PATIENCE)
+    }
+
+    fn shell_within(&self, line: &str, most: Duration) -> String {
+        let command = GuestCommand::shell(line).timeout(most);
         let output = self.vm.run_ok(&command).unwrap_or_else(|error| panic!("{error}"));
         let findings = self.vm.console().findings();
         assert!(findings.is_empty(), "after `{line}` the kernel says:\n{}", findings.join("\n"));
