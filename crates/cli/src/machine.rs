@@ -95,6 +95,8 @@ impl Shape {
             icount_shift: self.shift.unwrap_or(shift),
             share_dir: Some(share.to_owned()),
             programs: [programs(), self.others.clone()].concat(),
+            // Emulated CPUs boot one after the other.
+            boot_timeout: Duration::from_secs(120 + 15 * u64::from(self.cpus)),
             ..VmSpec::default()
         }
     }
