@@ -94,6 +94,7 @@ impl Faults {
             kvm: false,
             icount: true,
             shift: None,
+            others: Vec::new(),
         };
         let kernel = shape(1).fetch(&mut progress)?;
         let share = tempfile::tempdir().context("cannot create a directory to share with the guest")?;

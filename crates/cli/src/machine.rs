@@ -55,6 +55,9 @@ pub(crate) struct Shape {
     /// With --icount, an instruction takes 2 to the power of this many nanoseconds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10))]
     pub(crate) shift: Option<u32>,
+    /// Programs of this machine that the guest has besides ours.
+    #[arg(skip)]
+    pub(crate) others: Vec<PathBuf>,
 }
 
 impl Shape {
@@ -91,7 +94,9 @@ impl Shape {
             mode,
             icount_shift: self.shift.unwrap_or(shift),
             share_dir: Some(share.to_owned()),
-            programs: programs(),
+            programs: [programs(), self.others.clone()].concat(),
+            // Emulated CPUs boot one after the other.
+            boot_timeout: Duration::from_secs(120 + 15 * u64::from(self.cpus)),
             ..VmSpec::default()
         }
     }

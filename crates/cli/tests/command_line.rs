@@ -37,6 +37,8 @@ fn every_command_has_help_with_an_example() {
         "sim",
         "check",
         "reproduce",
+        "reproduce missing-domains",
+        "reproduce nginx",
         "replay",
         "trace",
         "trace info",

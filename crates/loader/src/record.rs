@@ -148,8 +148,10 @@ impl Recorder {
 
     /// Ends the recording, and takes the rest. Returns how many records there was no room for since its beginning.
     pub fn end(&mut self, sink: &mut impl FnMut(Record)) -> u64 {
+        // Programs go one by one: what happens meanwhile is told by those that are left only, as wake-ups without a switch.
+        let end_ns = now_ns();
         self.links.clear();
-        self.take_until(u64::MAX, sink);
+        self.take_until(end_ns, sink);
         self.rings.lost() - self.lost_before
     }
 

@@ -44,6 +44,8 @@ pub mod spin;
 #[cfg(all(target_os = "linux", feature = "exec"))]
 mod sys;
 #[cfg(all(target_os = "linux", feature = "exec"))]
+pub mod threads;
+#[cfg(all(target_os = "linux", feature = "exec"))]
 mod wait;
 
 pub use report::{Report, TaskReport};

@@ -13,7 +13,7 @@ use ekiden_workload::builtin::{self, Case};
 use ekiden_workload::direct::{self, Measured, Messaging, Pipe, Setting};
 use ekiden_workload::exec::{self, Class, Options};
 use ekiden_workload::spin::Spin;
-use ekiden_workload::{Report, Step, TaskSpec, Workload, loads, rt_app};
+use ekiden_workload::{Report, Step, TaskSpec, Workload, loads, rt_app, threads};
 use serde::Serialize;
 
 #[derive(Parser)]
@@ -67,6 +67,9 @@ enum Do {
     /// Keep CPUs busy for a while and print who had how much
     #[command(after_help = "Example: ekiden-load spin --tasks 5 --cpu 0 --seconds 2")]
     Spin(SpinArgs),
+    /// Start threads that each use so much CPU time, and print how long that took
+    #[command(after_help = "Example: ekiden-load threads --count 16 --cpu-ms 40")]
+    Threads(ThreadsArgs),
     /// Measure the work loop, for --loops-per-ms
     Calibrate(Json),
 }
@@ -183,6 +186,16 @@ struct SpinArgs {
     common: Common,
 }
 
+#[derive(Args)]
+struct ThreadsArgs {
+    /// How many threads
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    count: u32,
+    /// CPU time of each
+    #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
+    cpu_ms: u64,
+}
+
 /// Figures of a load that was timed several times.
 #[derive(Serialize)]
 struct Figures {
@@ -234,6 +247,10 @@ fn run(command: Do) -> Result<()> {
                 .with_context(|| format!("could not run `{}`; is it installed?", Path::new(&command[0]).display()))
         }
         Do::Spin(args) => spin(&args),
+        Do::Threads(ThreadsArgs { count, cpu_ms }) => {
+            let took_ns = threads::run(count, cpu_ms * 1_000_000).context("cannot start a thread; take fewer")?;
+            print(&format!("{:.1} ms", took_ns as f64 / 1e6))
+        }
         Do::Calibrate(Json { json }) => {
             let loops_per_ms = Spin::calibrate().loops_per_ms;
             if json {

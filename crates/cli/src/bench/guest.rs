@@ -1,6 +1,6 @@
 //! `--vm`: the same bench in a virtual machine of its own, where nothing has run before.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -35,6 +35,12 @@ pub(crate) enum Clock {
 }
 
 impl InVm {
+    /// A machine whose shape is no option, with programs of this one besides ours.
+    pub(crate) fn of(cpus: u32, nodes: u32, memory: u32, kernel: Option<String>, others: Vec<PathBuf>) -> Self {
+        let shape = Shape { cpus, memory, nodes, kernel, kvm: false, icount: false, shift: None, others };
+        Self { vm: true, shape }
+    }
+
     /// Runs `ekiden bench ARGS --json` in a guest and returns what it printed.
     pub(crate) fn bench<T: DeserializeOwned>(&self, contest: &Contest, args: &[String], clock: Clock) -> Result<T> {
         self.with_guest(contest.modules(), contest.policies(), clock, |vm, _, counts, progress| {

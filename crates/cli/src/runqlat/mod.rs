@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_loader::{RunqLat, Whom, scheduler};
 use ekiden_page::{Compared, Histogram, compare};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     bench::contest::{Contestant, PolicyArgs},
@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The name of the kernel's own scheduler among those to compare.
-const OWN: &str = "default";
+pub(crate) const OWN: &str = "default";
 
 /// How often to look whether it is over.
 const LOOK: Duration = Duration::from_millis(50);
@@ -76,11 +76,11 @@ pub(crate) struct Runqlat {
 }
 
 /// Waits under one scheduler. All times in nanoseconds.
-#[derive(Debug, Serialize)]
-struct Counted {
-    scheduler: String,
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Counted {
+    pub(crate) scheduler: String,
     /// Whether it was still in charge at the end.
-    stayed: bool,
+    pub(crate) stayed: bool,
     count: u64,
     mean_ns: u64,
     /// The end of the bucket that the percentile falls into: at most a quarter more than what it is.
@@ -206,7 +206,8 @@ impl Counted {
     }
 }
 
-fn text(all: &[Counted]) -> String {
+/// For people: percentiles, and a histogram of each.
+pub(crate) fn text(all: &[Counted]) -> String {
     let mut text = format!(
         "{:<28} {:>9} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n",
         "scheduler, microseconds", "waits", "mean", "50 %", "90 %", "99 %", "99.9 %", "longest"

@@ -1,4 +1,4 @@
-//! `ekiden reproduce`: what papers measured, measured again in the simulator, side by side.
+//! `ekiden reproduce wasted-cores`: what papers/002 measured of its four bugs, measured again in the simulator, side by side.
 
 use std::{
     fs,
@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use ekiden_bench::table;
 use ekiden_check::{Checker, Limits};
 use ekiden_page::Notes;
@@ -27,28 +27,7 @@ fn limits(bug: Bug) -> Limits {
 }
 
 #[derive(Args)]
-#[command(after_help = "\
-Examples:
-  ekiden reproduce wasted-cores                        tables 1, 2, 3 and section 3.1 of papers/002
-  ekiden reproduce wasted-cores missing-domains        one of its bugs
-  ekiden reproduce wasted-cores --json --check
-  ekiden reproduce wasted-cores --report pages         and a page of each run, as in figures 2, 3 and 5
-Look at one of the runs yourself:
-  ekiden sim nas-lu:threads=16:on=8-23 -p cfs --machine bulldozer64 --set group_construction=1 --invariants \\
-      --every 50 --persists 20")]
-pub(crate) struct Reproduce {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(Subcommand)]
-enum What {
-    /// The four bugs of the kernel's scheduler, with and without each (papers/002, section 3)
-    WastedCores(WastedCores),
-}
-
-#[derive(Args)]
-struct WastedCores {
+pub(super) struct WastedCores {
     /// One of the bugs; all if absent
     bug: Option<Bug>,
     /// What decides what is left to chance
@@ -272,16 +251,8 @@ struct Report {
     rows: Vec<Row>,
 }
 
-impl Reproduce {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        match self.what {
-            What::WastedCores(wasted_cores) => wasted_cores.run(),
-        }
-    }
-}
-
 impl WastedCores {
-    fn run(&self) -> Result<ExitCode> {
+    pub(super) fn run(&self) -> Result<ExitCode> {
         let cases = cases(self.bug);
         if let Some(directory) = &self.report {
             fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;

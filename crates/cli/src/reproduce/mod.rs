@@ -1,0 +1,47 @@
+//! `ekiden reproduce`: what papers measured, measured again, side by side.
+
+mod missing_domains;
+mod nginx;
+mod wasted_cores;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ekiden reproduce wasted-cores                        tables 1, 2, 3 and section 3.1 of papers/002
+  ekiden reproduce wasted-cores missing-domains        one of its bugs
+  ekiden reproduce wasted-cores --json --check
+  ekiden reproduce wasted-cores --report pages         and a page of each run, as in figures 2, 3 and 5
+  ekiden reproduce missing-domains --report pages      figure 5 again, in a stock kernel
+  ekiden reproduce nginx --report nginx.html           the histograms of papers/003, in a stock kernel
+Look at one of the simulated runs yourself:
+  ekiden sim nas-lu:threads=16:on=8-23 -p cfs --machine bulldozer64 --set group_construction=1 --invariants \\
+      --every 50 --persists 20")]
+pub(crate) struct Reproduce {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// The four bugs of the kernel's scheduler, with and without each, simulated (papers/002, section 3)
+    WastedCores(wasted_cores::WastedCores),
+    /// One of them in a stock kernel: 16 threads on 8 nodes that do not balance (papers/002, figure 5)
+    MissingDomains(missing_domains::MissingDomains),
+    /// How long wrk waits for a CPU under one scheduler and another, in a stock kernel (papers/003)
+    Nginx(nginx::Nginx),
+}
+
+impl Reproduce {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self.what {
+            What::WastedCores(wasted_cores) => wasted_cores.run(),
+            What::MissingDomains(missing_domains) => missing_domains.run(),
+            What::Nginx(nginx) => nginx.run(),
+        }
+    }
+}
