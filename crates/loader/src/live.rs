@@ -7,7 +7,7 @@
 use std::{fmt, time::Duration};
 
 use ekiden::CpuMask;
-use ekiden_check::{Checker, Limits, TaskName, Waste, Whereabouts};
+use ekiden_check::{Checker, CpuSeen, Limits, TaskName, Waste, Whereabouts};
 use ekiden_trace::{Header, Trace, What};
 use serde::Serialize;
 
@@ -19,13 +19,19 @@ const RING_BYTES: u32 = 4 << 20;
 /// Evidence beyond the time that makes it one, as in papers/002.
 const EVIDENCE: Duration = Duration::from_millis(20);
 
+/// How often to look at a suspicion before it is watched.
+const LOOKS: u32 = 10;
+
+/// In how many of these looks a CPU may be otherwise: whoever looks gets others up, just where a CPU is idle.
+const SLIPS: u32 = 3;
+
 /// Within a recording, the check looks for when it began this often.
 const STEP_NS: u64 = 5_000_000;
 
 /// How much of the time a CPU has to be idle, and another crowded.
 const MOSTLY: f64 = 0.9;
 
-/// How often to look at the end.
+/// How often to look for a moment at which it is worth while to look at all tasks.
 const TRIES: u32 = 5;
 
 /// Most tasks that a line names.
@@ -119,47 +125,93 @@ impl LiveChecker {
         self.watch(&before, pause)
     }
 
-    /// What is wasted, if a CPU is idle after a tenth of M still, and another crowded: most suspicions are over by then.
+    /// What is wasted, if it lasts for M in most looks at CPUs, which cost next to nothing: who runs and waits where takes a look
+    /// at every task, and to watch costs far more.
     fn worth_watching(&mut self, pause: Pause<'_>) -> Result<Option<Waste>> {
-        let before = self.recorder.look().snapshot(false)?;
-        let Some(waste) = before.waste() else { return Ok(None) };
-        if !pause(self.persists / 10) {
-            return Ok(None);
+        let mut lasting = Lasting::default();
+        for look in 0..LOOKS {
+            if look > 0 && !pause(self.persists / LOOKS) {
+                return Ok(None);
+            }
+            lasting.see(&self.recorder.look().cpus()?);
+            if lasting.idle().next().is_none() || lasting.crowded().next().is_none() {
+                return Ok(None);
+            }
         }
-        let now = self.recorder.look().cpus()?;
-        let is_still_idle = |cpu: u32| now.get(cpu as usize).is_some_and(|cpu| cpu.is_idle);
-        let is_still_crowded = |cpu: u32| now.get(cpu as usize).is_some_and(|cpu| cpu.nr_running > 1);
-        let is_worth_it = waste.idle.iter().any(is_still_idle) && waste.busy.iter().any(is_still_crowded);
-        Ok(is_worth_it.then_some(waste))
+        let is_it = |waste: &Waste| {
+            lasting.idle().any(|cpu| waste.idle.contains(cpu)) && lasting.crowded().any(|cpu| waste.busy.contains(cpu))
+        };
+        self.waste(pause).map(|waste| waste.filter(is_it))
+    }
+
+    /// What is wasted now, or in a moment: somebody may just run on an idle CPU.
+    fn waste(&mut self, pause: Pause<'_>) -> Result<Option<Waste>> {
+        for _ in 0..TRIES {
+            if self.recorder.look().is_suspicious()? {
+                return self.recorder.look().snapshot(false).map(|now| now.waste());
+            }
+            if !pause(self.persists / 50) {
+                break;
+            }
+        }
+        Ok(None)
     }
 
     fn watch(&mut self, before: &Waste, pause: Pause<'_>) -> Result<Option<Evidence>> {
-        let Self { recorder, persists, .. } = self;
+        let persists = self.persists;
         // The checks ask for a name; without one, they would think that nobody is in charge.
-        let header = Header { policy: Some(scheduler()), ..recorder.header("a live machine")? };
+        let header = Header { policy: Some(scheduler()), ..self.recorder.header("a live machine")? };
         let mut trace = Trace::new(&header);
         let mut keep = |record| trace.push(record);
-        recorder.begin(&mut keep)?;
+        self.recorder.begin(&mut keep)?;
         // To attach programs keeps kernel threads busy for a moment, just where a CPU was idle.
-        let mut is_whole = pause(*persists / 10);
-        let from_ns = recorder.elapsed_ns();
+        let mut is_whole = pause(persists / 10);
+        let from_ns = self.recorder.elapsed_ns();
         // In one piece: whoever gets up meanwhile is in the way of what it looks for.
-        is_whole &= pause(*persists + EVIDENCE);
-        let mut after = recorder.look().snapshot(false)?.waste();
-        // Somebody may run on the idle CPU at this very moment; whether it was idle all in all, the trace knows.
-        for _ in 0..TRIES {
-            if after.is_none() && is_whole {
-                is_whole = pause(*persists / 50);
-                after = recorder.look().snapshot(false)?.waste();
-            }
-        }
-        let lost = recorder.end(&mut keep);
+        is_whole &= pause(persists + EVIDENCE);
+        // Whether the CPU was idle all in all, the trace knows.
+        let after = if is_whole { self.waste(pause)? } else { None };
+        let lost = self.recorder.end(&mut keep);
         let limits = Limits { every_ns: STEP_NS, persists_ns: persists.as_nanos() as u64, ..Limits::default() };
         let finding = after
-            .filter(|_| is_whole)
             .and_then(|after| judge(&header, &trace, from_ns, before, &after))
             .map(|finding| Finding { records_lost: lost, ..finding });
         Ok(finding.map(|finding| Evidence { finding, header, trace, limits }))
+    }
+}
+
+/// How often each CPU was idle, and how often crowded, in the looks so far.
+#[derive(Debug, Default)]
+struct Lasting {
+    looks: u32,
+    idle: Vec<u32>,
+    crowded: Vec<u32>,
+}
+
+impl Lasting {
+    fn see(&mut self, cpus: &[CpuSeen]) {
+        self.looks += 1;
+        self.idle.resize(cpus.len(), 0);
+        self.crowded.resize(cpus.len(), 0);
+        for ((cpu, idle), crowded) in cpus.iter().zip(&mut self.idle).zip(&mut self.crowded) {
+            *idle += u32::from(cpu.is_usable() && cpu.is_idle);
+            *crowded += u32::from(cpu.is_usable() && !cpu.is_idle && cpu.nr_running > 1);
+        }
+    }
+
+    /// The CPUs that were idle all in all.
+    fn idle(&self) -> impl Iterator<Item = u32> {
+        self.most(&self.idle)
+    }
+
+    /// Those that were crowded.
+    fn crowded(&self) -> impl Iterator<Item = u32> {
+        self.most(&self.crowded)
+    }
+
+    fn most<'a>(&self, counts: &'a [u32]) -> impl Iterator<Item = u32> + 'a {
+        let looks = self.looks;
+        (0..).zip(counts).filter(move |(_, count)| **count + SLIPS >= looks).map(|(cpu, _)| cpu)
     }
 }
 
