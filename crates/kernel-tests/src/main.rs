@@ -268,6 +268,9 @@ enum Trial {
         /// The first of them is a real-time task.
         #[arg(long)]
         behind_real_time: bool,
+        /// For how long.
+        #[arg(long, default_value_t = 4)]
+        seconds: u64,
     },
     /// Watches the run queues of a busy machine.
     Busy {
@@ -355,8 +358,8 @@ fn main() -> anyhow::Result<()> {
         Trial::RecordedGroups { modules, to } => groups::recorded_groups(&modules, &to),
         Trial::GroupCosts { modules, policy } => groups::group_costs(&modules, policy.as_deref()),
         Trial::Record => trials::record(),
-        Trial::Wasted { modules, policy, behind_real_time } => {
-            watches::wasted(&modules, policy.as_deref(), behind_real_time)
+        Trial::Wasted { modules, policy, behind_real_time, seconds } => {
+            watches::wasted(&modules, policy.as_deref(), behind_real_time, seconds)
         }
         Trial::Found { modules, policy, ekiden, report } => watches::found(&modules, &policy, &ekiden, &report),
         Trial::Beside { modules, policy, command } => watches::beside(&modules, policy.as_deref(), &command),

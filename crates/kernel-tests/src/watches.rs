@@ -41,10 +41,8 @@ fn links() -> usize {
 /// Runs `load` in front of a live checker, under a policy (with `params`) or under the kernel's own scheduler.
 fn watch(config: Option<&Config>, seconds: u64, load: impl FnOnce() -> Result<Vec<Worker>>) -> Result<()> {
     watch_while(config, || {
-        // From the first look on: to load the checker takes a while.
-        let mut start = None;
-        let goes_on = move || Ok(start.get_or_insert_with(Instant::now).elapsed() < Duration::from_secs(seconds));
-        Ok((load()?, goes_on))
+        let (workers, start) = (load()?, Instant::now());
+        Ok((workers, move || Ok(start.elapsed() < Duration::from_secs(seconds))))
     })
 }
 
@@ -55,8 +53,8 @@ fn watch_while<G: FnMut() -> Result<bool>>(
 ) -> Result<()> {
     let session = config.map(Session::start).transpose()?;
     let links_before = links();
-    let (workers, mut goes_on) = load()?;
     let mut checker = LiveChecker::load(PERSISTS)?;
+    let (workers, mut goes_on) = load()?;
     let mut findings = Vec::new();
     let mut sleep = |time| {
         thread::sleep(time);
@@ -81,9 +79,9 @@ fn watch_while<G: FnMut() -> Result<bool>>(
 }
 
 /// Two that turn on CPU 0 and may use CPU 1, which stays idle if nobody steals.
-pub(crate) fn wasted(modules: &Path, policy: Option<&str>, behind_real_time: bool) -> Result<()> {
+pub(crate) fn wasted(modules: &Path, policy: Option<&str>, behind_real_time: bool, seconds: u64) -> Result<()> {
     let config = policy.map(|policy| config(modules, policy));
-    watch(config.as_ref(), 4, || two_on_cpu_0(behind_real_time))
+    watch(config.as_ref(), seconds, || two_on_cpu_0(behind_real_time))
 }
 
 fn two_on_cpu_0(behind_real_time: bool) -> Result<Vec<Worker>> {
@@ -118,7 +116,7 @@ pub(crate) fn found(modules: &Path, policy: &str, ekiden: &Path, report: &Path) 
     let workers = two_on_cpu_0(false)?;
     let mut command = Command::new(ekiden);
     command.env("LD_LIBRARY_PATH", ekiden.parent().context("no directory")?);
-    command.args(["check", "--live", "--every=200", "--for=4s", "--json", "--report"]).arg(report);
+    command.args(["check", "--live", "--every=200", "--for=8s", "--json", "--report"]).arg(report);
     let output = command.output().with_context(|| format!("cannot run {}", ekiden.display()))?;
     let report = FoundReport {
         pids: workers.iter().map(|worker| worker.pid().as_raw()).collect(),
