@@ -256,23 +256,13 @@ static __always_inline void note_domain(u32 cpu, u64 domain)
 	note_at(time_ns, KICK, cpu, 0, cpu);
 }
 
-/* What balances in the kernel's own scheduler, by its name since 6.10. */
-SEC("fentry/sched_balance_rq")
+/* What balances in the kernel's own scheduler: a function that the loader names, since its name differs. */
+SEC("fentry")
 int BPF_PROG(on_balance, int cpu)
 {
 	u64 domain = 0;
 
 	/* As a number, see note_affinity. */
-	bpf_get_func_arg(ctx, 2, &domain);
-	note_domain(cpu, domain);
-	return 0;
-}
-
-SEC("fentry/load_balance")
-int BPF_PROG(on_load_balance, int cpu)
-{
-	u64 domain = 0;
-
 	bpf_get_func_arg(ctx, 2, &domain);
 	note_domain(cpu, domain);
 	return 0;

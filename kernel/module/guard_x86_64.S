@@ -12,6 +12,7 @@
 #include <linux/objtool.h>
 #include <asm/nospec-branch.h>
 #include <asm/percpu.h>
+#include <asm/unwind_hints.h>
 
 /* Ways round in one call: 1 ms of the shortest loop, 50 ms of one that misses the cache every time. */
 #define EKIDEN_FUEL	(1 << 19)
@@ -29,7 +30,18 @@
 	movq	%rsp, PER_CPU_VAR(ekiden_guard_sp)
 .endm
 
+/* What returns has kept the caller's registers itself. */
 .macro GUARD_EXIT
+	popq	PER_CPU_VAR(ekiden_guard_sp)
+	popq	PER_CPU_VAR(ekiden_fuel)
+	addq	$(6 * 8), %rsp
+	UNWIND_HINT_FUNC
+	RET
+.endm
+
+/* What leaves from the middle has not. */
+.macro GUARD_LEAVE
+	movq	PER_CPU_VAR(ekiden_guard_sp), %rsp
 	popq	PER_CPU_VAR(ekiden_guard_sp)
 	popq	PER_CPU_VAR(ekiden_fuel)
 	pop	%r15
@@ -68,7 +80,6 @@ SYM_FUNC_END(ekiden_guarded_deliver)
 /* void ekiden_leave(s64 result): returns `result` from this CPU's innermost guarded call */
 SYM_FUNC_START(ekiden_leave)
 	movq	%rdi, %rax
-	movq	PER_CPU_VAR(ekiden_guard_sp), %rsp
-	GUARD_EXIT
+	GUARD_LEAVE
 SYM_FUNC_END(ekiden_leave)
 STACK_FRAME_NON_STANDARD ekiden_leave

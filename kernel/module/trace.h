@@ -12,25 +12,38 @@
 #include <linux/tracepoint.h>
 #include "ekiden_abi.h"
 
-#define EKIDEN_KIND_NAMES									\
-	{ EKIDEN_TASK_INIT, "task_init" }, { EKIDEN_TASK_ENABLE, "task_enable" },		\
-	{ EKIDEN_TASK_DISABLE, "task_disable" }, { EKIDEN_TASK_EXIT, "task_exit" },		\
-	{ EKIDEN_SELECT_CPU, "select_cpu" }, { EKIDEN_ENQUEUE, "enqueue" },			\
-	{ EKIDEN_BLOCK, "block" }, { EKIDEN_PICK, "pick" },					\
-	{ EKIDEN_PICK_REFUSED, "pick_refused" }, { EKIDEN_TICK, "tick" },			\
-	{ EKIDEN_YIELD, "yield" }, { EKIDEN_NICE, "nice" }, { EKIDEN_AFFINITY, "affinity" },	\
-	{ EKIDEN_CPU_ONLINE, "cpu_online" }, { EKIDEN_CPU_OFFLINE, "cpu_offline" },		\
-	{ EKIDEN_TIMER, "timer" }, { EKIDEN_HINT, "hint" },					\
-	{ EKIDEN_QUEUE_OPEN, "queue_open" }, { EKIDEN_QUEUE_READY, "queue_ready" },		\
-	{ EKIDEN_QUEUE_CLOSE, "queue_close" }, { EKIDEN_TASK_MOVE, "task_move" },		\
-	{ EKIDEN_GROUP_CREATE, "group_create" }, { EKIDEN_GROUP_DESTROY, "group_destroy" },	\
-	{ EKIDEN_GROUP_WEIGHT, "group_weight" }, { EKIDEN_GROUP_IDLE, "group_idle" },		\
-	{ EKIDEN_GROUP_LIMIT, "group_limit" }, { EKIDEN_REFILL, "refill" },			\
-	{ EKIDEN_TASK_PARAMS, "task_params" }
+#define EKIDEN_KINDS \
+	EKIDEN_NAMED(TASK_INIT, "task_init") EKIDEN_NAMED(TASK_ENABLE, "task_enable") \
+	EKIDEN_NAMED(TASK_DISABLE, "task_disable") EKIDEN_NAMED(TASK_EXIT, "task_exit") \
+	EKIDEN_NAMED(SELECT_CPU, "select_cpu") EKIDEN_NAMED(ENQUEUE, "enqueue") \
+	EKIDEN_NAMED(BLOCK, "block") EKIDEN_NAMED(PICK, "pick") \
+	EKIDEN_NAMED(PICK_REFUSED, "pick_refused") EKIDEN_NAMED(TICK, "tick") \
+	EKIDEN_NAMED(YIELD, "yield") EKIDEN_NAMED(NICE, "nice") EKIDEN_NAMED(AFFINITY, "affinity") \
+	EKIDEN_NAMED(CPU_ONLINE, "cpu_online") EKIDEN_NAMED(CPU_OFFLINE, "cpu_offline") \
+	EKIDEN_NAMED(TIMER, "timer") EKIDEN_NAMED(HINT, "hint") \
+	EKIDEN_NAMED(QUEUE_OPEN, "queue_open") EKIDEN_NAMED(QUEUE_READY, "queue_ready") \
+	EKIDEN_NAMED(QUEUE_CLOSE, "queue_close") EKIDEN_NAMED(TASK_MOVE, "task_move") \
+	EKIDEN_NAMED(GROUP_CREATE, "group_create") EKIDEN_NAMED(GROUP_DESTROY, "group_destroy") \
+	EKIDEN_NAMED(GROUP_WEIGHT, "group_weight") EKIDEN_NAMED(GROUP_IDLE, "group_idle") \
+	EKIDEN_NAMED(GROUP_LIMIT, "group_limit") EKIDEN_NAMED(REFILL, "refill") \
+	EKIDEN_NAMED_LAST(TASK_PARAMS, "task_params")
 
-#define EKIDEN_STATUS_NAMES									\
-	{ EKIDEN_DONE, "done" }, { EKIDEN_RUN, "run" }, { EKIDEN_KEEP_PREVIOUS, "keep_previous" }, \
-	{ EKIDEN_FAULT, "fault" }, { EKIDEN_INVALID, "invalid" }, { EKIDEN_FULL, "full" }
+#define EKIDEN_STATUSES \
+	EKIDEN_NAMED(DONE, "done") EKIDEN_NAMED(RUN, "run") \
+	EKIDEN_NAMED(KEEP_PREVIOUS, "keep_previous") EKIDEN_NAMED(FAULT, "fault") \
+	EKIDEN_NAMED(INVALID, "invalid") EKIDEN_NAMED_LAST(FULL, "full")
+
+/* Programs that read the events do not know our names: the kernel is to put numbers there. */
+#undef EKIDEN_NAMED
+#undef EKIDEN_NAMED_LAST
+#define EKIDEN_NAMED(name, text) TRACE_DEFINE_ENUM(EKIDEN_##name);
+#define EKIDEN_NAMED_LAST(name, text) TRACE_DEFINE_ENUM(EKIDEN_##name);
+EKIDEN_KINDS
+EKIDEN_STATUSES
+#undef EKIDEN_NAMED
+#undef EKIDEN_NAMED_LAST
+#define EKIDEN_NAMED(name, text) { EKIDEN_##name, text },
+#define EKIDEN_NAMED_LAST(name, text) { EKIDEN_##name, text }
 
 /* An event and its outcome. `pid` is of the task that the event is about, `next_pid` of the one that is to run; 0 for none. */
 TRACE_EVENT(ekiden_event,
@@ -61,8 +74,8 @@ TRACE_EVENT(ekiden_event,
 		__entry->kicks = outcome->kicks;
 	),
 	TP_printk("kind=%s cpu=%u pid=%u flags=%llx runtime_ns=%llu status=%s chosen_cpu=%d next_pid=%u slice_ns=%llu kicks=%llx",
-		  __print_symbolic(__entry->kind, EKIDEN_KIND_NAMES), __entry->cpu, __entry->pid, __entry->flags,
-		  __entry->runtime_ns, __print_symbolic(__entry->status, EKIDEN_STATUS_NAMES), __entry->chosen_cpu,
+		  __print_symbolic(__entry->kind, EKIDEN_KINDS), __entry->cpu, __entry->pid, __entry->flags,
+		  __entry->runtime_ns, __print_symbolic(__entry->status, EKIDEN_STATUSES), __entry->chosen_cpu,
 		  __entry->next_pid, __entry->slice_ns, __entry->kicks)
 );
 

@@ -76,16 +76,20 @@ impl Attach {
         let policy = status.find(Some(&self.policy))?;
         let inherit = if self.no_inherit { Inherit::No } else { Inherit::Yes };
         let terms = Terms { inherit, params: &self.set.join(" ") };
-        let threads = choose(&self.who.who(), Some(policy.seat), terms)?;
-        println!("{} has {threads} threads more; `ekiden status` shows how it fares", policy.policy);
+        let threads = of_them(choose(&self.who.who(), Some(policy.seat), terms)?);
+        println!("{} has {threads} more; `ekiden status` shows how it fares", policy.policy);
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl Detach {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let threads = choose(&self.who.who(), None, Inherit::No)?;
-        println!("{threads} threads are where everybody is");
+        let threads = of_them(choose(&self.who.who(), None, Inherit::No)?);
+        println!("now with the policy that everybody has: {threads}");
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn of_them(threads: usize) -> String {
+    if threads == 1 { "1 thread".into() } else { format!("{threads} threads") }
 }

@@ -75,8 +75,8 @@ impl<T: ?Sized> SpinLock<T> {
     ///
     /// # Panics
     ///
-    /// When the holder does not let go for [`SPIN_LIMIT`] looks (taking the same lock twice does that), or when the
-    /// policy has panicked elsewhere while this CPU waits.
+    /// When the holder is this call, or waits for this call; when it does not let go for [`SPIN_LIMIT`] looks; when the policy
+    /// has panicked elsewhere while this CPU waits; and, while calls are recorded, when locks are taken in another order elsewhere.
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> SpinGuard<'_, T> {

@@ -2,10 +2,15 @@
 
 use alloc::string::String;
 use core::fmt;
+use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::{Call, CpuId, RefusalReason};
+use ekiden::{Call, CpuId, Policy, RefusalReason};
 
-use crate::state::{Phase, Transition};
+use crate::counters::Counters;
+use crate::engine::Engine;
+use crate::seats::Seat;
+use crate::state::{Phase, State, Transition};
+use crate::table::Slot;
 
 /// How many mistakes a policy may make before it is taken out. Each is counted and named; so many are no accident.
 pub const MISTAKES_ALLOWED: u32 = 64;
@@ -118,5 +123,44 @@ pub struct Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (on CPU {})", self.message, self.cpu)
+    }
+}
+
+impl<P: Policy> Engine<P> {
+    #[cold]
+    pub(crate) fn mistake(&self, seat: &Seat<P>, kind: MistakeKind, call: Call, cpu: CpuId, slot: &Slot) {
+        self.mistake_about(seat, kind, call, cpu, slot.pid.load(Relaxed));
+    }
+
+    pub(crate) fn mistake_about(&self, seat: &Seat<P>, kind: MistakeKind, call: Call, cpu: CpuId, pid: u32) {
+        let mistake = Mistake { kind, call, cpu, pid };
+        *seat.last_mistake.lock() = Some(mistake);
+        if seat.mistakes.fetch_add(1, Relaxed) + 1 - seat.mistakes_before > MISTAKES_ALLOWED {
+            let message: String = alloc::format!("more than {MISTAKES_ALLOWED} mistakes, the last one: {mistake}");
+            self.take_out_of(seat, Some(Fault { message, cpu }));
+        }
+    }
+
+    /// Checks a transition. One that is not in the list is counted and kept, and has the consequence that was chosen.
+    #[inline]
+    pub(crate) fn transit(&self, cpu: CpuId, slot: &Slot, seen: State, by: Transition) {
+        let seat = self.seat_of::<false>(seen);
+        if seat.checks() != Checks::Off && by.from(seen.phase()).is_none() {
+            self.surprise(seat, Surprise { by, phase: seen.phase(), pid: slot.pid.load(Relaxed), cpu });
+        }
+    }
+
+    #[cold]
+    fn surprise(&self, seat: &Seat<P>, surprise: Surprise) {
+        Counters::count(&self.counters(surprise.cpu, seat).surprises);
+        *seat.last_surprise.lock() = Some(surprise);
+        match seat.checks() {
+            Checks::Off | Checks::Report => {}
+            Checks::Remove => {
+                let message = alloc::format!("a wrong transition: {surprise}");
+                self.take_out_of(seat, Some(Fault { message, cpu: surprise.cpu }));
+            }
+            Checks::Stop => self.host.stop(&surprise),
+        }
     }
 }

@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+mod calls;
 mod counters;
 mod engine;
 mod fault;

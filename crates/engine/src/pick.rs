@@ -84,20 +84,23 @@ impl<P: Policy> Engine<P> {
             return self.pick_of_shared(handling, cpu);
         }
         let here = self.cpu(cpu);
-        let (later, sooner) = self.order.split_at((here.first.load(Relaxed) as usize).min(self.order.len()));
+        let mut order = here.order;
+        let order = &mut order[..self.order.len().min(SEATS)];
+        match here.first.load(Relaxed) as usize {
+            0 => {}
+            first => order.rotate_left(first.min(order.len())),
+        }
         let mut asked: Seats = 0;
-        for seats in [sooner, later] {
-            for seat in seats.iter().map(|seat| &self.seats[*seat % SEATS]) {
-                if !self.may_have(here, seat) {
-                    continue;
-                }
-                asked |= 1 << (seat.index % SEATS);
-                let heard = seat.heard.load(Acquire);
-                match self.ask_here(handling, seat, cpu, seat.calls.has(Call::Balance)) {
-                    Found::Something => return here.rank.store(u32::from(here.ranks[seat.index % SEATS]), Relaxed),
-                    Found::Nothing => here.nothing[seat.index % SEATS].store(heard, Relaxed),
-                    Found::TooMuch => return handling.outcome.kicks.add(cpu),
-                }
+        for seat in order.iter().map(|seat| &self.seats[usize::from(*seat) % SEATS]) {
+            if !self.may_have(here, seat) {
+                continue;
+            }
+            asked |= 1 << (seat.index % SEATS);
+            let heard = seat.heard.load(Acquire);
+            match self.ask_here(handling, seat, cpu, seat.calls.has(Call::Balance)) {
+                Found::Something => return here.rank.store(u32::from(here.ranks[seat.index % SEATS]), Relaxed),
+                Found::Nothing => here.nothing[seat.index % SEATS].store(heard, Relaxed),
+                Found::TooMuch => return handling.outcome.kicks.add(cpu),
             }
         }
         here.rank.store(NO_RANK, Relaxed);

@@ -104,7 +104,8 @@ impl<P: Policy> Seat<P> {
         self.home() != Home::NOWHERE
     }
 
-    fn seat(&mut self, policy: P) {
+    /// It is called from here on.
+    fn put(&mut self, policy: P) {
         self.calls = policy.calls();
         self.params_declared = policy.params_declared();
         self.policy = Some(policy);
@@ -112,7 +113,7 @@ impl<P: Policy> Seat<P> {
 
     /// Somebody sits down who knows none of the tasks.
     fn take(&mut self, policy: P) {
-        self.seat(policy);
+        self.put(policy);
         self.last_home = self.last_home.next();
         self.mistakes_before = self.mistakes.load(Relaxed);
         *self.fault.get_mut() = None;
@@ -271,7 +272,7 @@ impl<P: Policy> Engine<P> {
     pub fn replace_policy(&mut self, seat: usize, swap: impl FnOnce(P) -> P) {
         let seat = &mut self.seats[seat];
         if let Some(new) = seat.policy.take().map(swap) {
-            seat.seat(new);
+            seat.put(new);
         }
         self.note_listeners();
     }

@@ -43,7 +43,7 @@ enum End {
 struct Planted {
     name: &'static str,
     fault: Fault,
-    /// Where: another one in each round.
+    /// Where: another one each time.
     calls: &'static [Call],
     end: End,
     cpus_min: usize,
@@ -71,6 +71,8 @@ const PLANTED: &[Planted] = &[
     planted("stack overflow", Fault::Recurse, MANY, End::TakenOut(&["the stack is used up"])),
     planted("recursion without end", Fault::Branch, MANY, End::TakenOut(&["a recursion without end"])),
     planted("token lost", Fault::LoseToken, WAKEUP, End::Mistake("lost a token")),
+    planted("token of a new task lost", Fault::LoseToken, &[Call::TaskNew], End::Mistake("lost a token")),
+    planted("token of a preempted task lost", Fault::LoseToken, &[Call::TaskPreempt], End::Mistake("lost a token")),
     Planted {
         cpus_min: 2,
         ..planted("token doubled, one stale", Fault::KeepOld, &[Call::MigrateTaskRq], End::Refused)
@@ -243,8 +245,14 @@ impl Trial {
         self.program = program.or(self.program.take());
     }
 
+    /// Another number for each round, for each of the two ways to be loaded, for each number of CPUs, and for each of the list.
+    fn turn(&self, planted: &Planted) -> usize {
+        let place = PLANTED.iter().position(|other| other.name == planted.name).unwrap_or_default();
+        2 * self.round as usize + usize::from(self.host.is_some()) + self.cpus.ilog2() as usize + place
+    }
+
     fn planted(&mut self, planted: &Planted) -> Result<Outcome> {
-        let call = planted.calls[self.round as usize % planted.calls.len()];
+        let call = planted.calls[self.turn(planted) % planted.calls.len()];
         let fault = planted.fault as u64;
         let session = self.start(format!("call={} fault={fault} after=0", call as u32))?;
         // The other one has to live with it for this long.
@@ -267,11 +275,20 @@ impl Trial {
                     other => bail!("it is neither here nor gone: {other:?}"),
                 };
                 ensure!(words.iter().any(|word| reported.contains(word)), "the report is wrong: {reported}");
+                // Who runs out of memory is in the allocator, and who lets others starve is nowhere.
+                let has_place = !matches!(planted.fault, Fault::Exhaust | Fault::Starve);
+                ensure!(!has_place || reported.contains("faulty.rs:"), "the place is missing: {reported}");
                 reported
             }
             End::Mistake(word) => {
-                wait("it was not found", || of(session).is_ok_and(|status| status.counts.mistakes > before.mistakes))?;
-                let reported = of(session)?.counts.last_mistake.unwrap_or_default();
+                let found = || of(session).is_ok_and(|status| status.counts.mistakes > before.mistakes);
+                // There are new tasks, too.
+                wait("it was not found", || thread::spawn(|| ()).join().is_ok() && found())?;
+                let Counts { mistakes, last_mistake, .. } = of(session)?.counts;
+                if matches!(planted.fault, Fault::LoseToken | Fault::WrongCpu) {
+                    ensure!(mistakes == before.mistakes + 1, "one mistake counts as {}", mistakes - before.mistakes);
+                }
+                let reported = last_mistake.unwrap_or_default();
                 ensure!(reported.contains(word), "the report is wrong: {reported}");
                 format!("put right: {reported}")
             }

@@ -25,6 +25,8 @@ struct SeenReport {
     /// The kinds of events that were traced, and whether one says that a worker is to run.
     kinds: BTreeSet<String>,
     worker_ran: bool,
+    /// How an event is printed, for programs that do it themselves.
+    format: String,
     /// What became of policies.
     policies: Vec<String>,
     still_running: bool,
@@ -53,6 +55,7 @@ pub(crate) fn seen(modules: &Path) -> Result<()> {
     pause(100);
     trace("events/ekiden/enable", "0")?;
     let trace = fs::read_to_string(format!("{TRACING}/trace"))?;
+    let format = fs::read_to_string(format!("{TRACING}/events/ekiden/ekiden_event/format"))?;
     let events = || trace.lines().filter(|line| line.contains(" ekiden_event: "));
     let pid = worker.pid().to_string();
     let picked = |proc: &str| -> u64 {
@@ -71,6 +74,7 @@ pub(crate) fn seen(modules: &Path) -> Result<()> {
         counts_fit: (before..=picked(&proc)).contains(&counted),
         kinds: events().filter_map(|line| value(line, "kind")).map(str::to_owned).collect(),
         worker_ran: events().any(|line| value(line, "next_pid") == Some(&pid)),
+        format,
         policies: trace.lines().filter_map(|line| Some(line.split_once(" ekiden_policy: ")?.1.to_owned())).collect(),
         still_running: session.is_running(),
     };

@@ -24,15 +24,15 @@ fn all_are_contained(cpus: u32, faults: usize) {
 
 #[test]
 fn every_fault_of_the_list_is_contained_on_one_cpu() {
-    all_are_contained(1, 19);
+    all_are_contained(1, 21);
 }
 
 #[test]
 fn every_fault_of_the_list_is_contained_on_two_cpus() {
-    all_are_contained(2, 23);
+    all_are_contained(2, 25);
 }
 
 #[test]
 fn every_fault_of_the_list_is_contained_on_four_cpus() {
-    all_are_contained(4, 23);
+    all_are_contained(4, 25);
 }

@@ -101,6 +101,9 @@ fn scripts_and_tracers_see_what_goes_on() {
         assert!(kinds.contains(&format!("\"{kind}\"")), "no {kind}: {report}");
     }
     assert_eq!(report["worker_ran"], true, "{report}");
+    // perf and trace-cmd print events themselves, and do not know our enumerations.
+    let format = report["format"].as_str().unwrap();
+    assert!(format.contains(r#"{ 1, "task_init" }"#) && !format.contains("EKIDEN_"), "{format}");
     let policies: Vec<&str> =
         report["policies"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
     let expected = ["what=created policy=faulty", "what=taken out policy=faulty", "what=removed policy=faulty"];

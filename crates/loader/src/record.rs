@@ -41,6 +41,9 @@ const SWITCH: u16 = 257;
 const PREEMPTED: u32 = 0;
 const BLOCKED: u32 = 1;
 
+/// What balances in the kernel's own scheduler, by its name since 6.10 and before.
+const BALANCES: [&str; 2] = ["sched_balance_rq", "load_balance"];
+
 /// The flag of an event that says that a task was woken up.
 const WAKEUP: u64 = 1;
 
@@ -86,8 +89,14 @@ impl Recorder {
         open.maps.rings.set_value_size(stride as u32).map_err(size)?;
         let has_affinity = kernel_has_function("set_cpus_allowed_common");
         open.progs.on_affinity.set_autoload(has_affinity);
-        open.progs.on_balance.set_autoload(kernel_has_function("sched_balance_rq"));
-        open.progs.on_load_balance.set_autoload(kernel_has_function("load_balance"));
+        match BALANCES.into_iter().find(|name| kernel_has_function(name)) {
+            Some(name) => open
+                .progs
+                .on_balance
+                .set_attach_target(0, Some(name.to_owned()))
+                .map_err(|error| watch_error("aim", &error))?,
+            None => open.progs.on_balance.set_autoload(false),
+        }
         let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(no_section)?;
         (constants.nr_cpus, constants.has_affinity, constants.ring_mask) = (nr_cpus, has_affinity, records - 1);
         let skel = open.load().map_err(|error| watch_error("load", &error))?;
@@ -174,7 +183,6 @@ impl Recorder {
             &progs.on_nice,
             &progs.on_affinity,
             &progs.on_balance,
-            &progs.on_load_balance,
         ];
         let loaded = all.into_iter().filter(|program| program.autoload());
         self.links = loaded
