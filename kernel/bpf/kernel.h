@@ -50,6 +50,9 @@ struct cgroup;
 
 struct cfs_rq {
 	int throttle_count;
+	unsigned int h_nr_queued;
+	unsigned int h_nr_runnable;
+	unsigned int h_nr_delayed;
 };
 
 struct cgroup_subsys_state {

@@ -17,6 +17,7 @@ struct rq {
 	unsigned int nr_running;
 	u64 nr_switches;
 	u64 clock;
+	struct cfs_rq cfs;
 	struct task_struct *curr;
 	struct task_struct *idle;
 	void *sd;
@@ -100,18 +101,31 @@ bool of_all_tasks;
 /* How many CPUs were idle, and on how many somebody waited, in the last look. */
 u32 idle, crowded;
 
+/* Tasks that are asleep already, but leave the run queue only when it is their turn. */
+static __always_inline u32 nr_asleep(const struct rq *rq)
+{
+	if (bpf_core_field_exists(rq->cfs.h_nr_runnable) && bpf_core_field_exists(rq->cfs.h_nr_queued))
+		return rq->cfs.h_nr_queued - rq->cfs.h_nr_runnable;
+	if (bpf_core_field_exists(rq->cfs.h_nr_delayed))
+		return rq->cfs.h_nr_delayed;
+	return 0;
+}
+
 static long look_at(u32 cpu, void *unused)
 {
 	struct cpu_seen *seen = bpf_map_lookup_elem(&cpus, &cpu);
 	const struct rq *rq = bpf_per_cpu_ptr(&runqueues, cpu);
 	/* As if nobody looked. */
-	u32 nr_running, is_running;
+	u32 nr_running, asleep, is_running;
 	bool is_idle, is_this, is_forced = false;
 
 	if (!rq || !seen)
 		return 1;
 	is_this = rq->curr->pid == (u32)bpf_get_current_pid_tgid();
+	asleep = nr_asleep(rq);
 	nr_running = rq->nr_running - is_this;
+	/* They were not read at the same moment. */
+	nr_running = nr_running > asleep ? nr_running - asleep : 0;
 	is_running = rq->curr != rq->idle;
 	is_idle = !is_running || (is_this && !nr_running);
 	seen->nr_switches = rq->nr_switches;

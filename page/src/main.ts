@@ -366,8 +366,8 @@ function title(summary: Summary): void {
   document.title = `${summary.workload} under ${policy} – Ekiden`;
   document.querySelector("h1")!.textContent = `${summary.workload || "a trace"} under ${policy}`;
   get("heading").textContent = summary.heading ?? "";
-  const host = summary.host === "simulator" ? "simulated" : `recorded on a ${summary.host}`;
-  const parts = [summary.params, summary.machine, `seed ${summary.seed}`, host, duration(summary.end_ns)];
+  const host = summary.host === "simulator" ? [`seed ${summary.seed}`, "simulated"] : [`recorded on a ${summary.host}`];
+  const parts = [summary.params, summary.machine, ...host, duration(summary.end_ns)];
   get("about").textContent = parts.filter(Boolean).join(" · ");
   get("partial").hidden = !window.ekidenPartial;
   get("partial").textContent =

@@ -6,52 +6,17 @@ import { request } from "node:http";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { launch, settled, view } from "./chromium.mjs";
+import { launch, opener, settled, spot, text, view } from "./chromium.mjs";
 
 const here = dirname(dirname(fileURLToPath(import.meta.url)));
 const [ekiden, pictures] = process.argv.slice(2);
 const directory = mkdtempSync(join(tmpdir(), "ekiden-page-"));
 const run = (...args) => execFileSync(ekiden, args, { encoding: "utf8", cwd: directory, maxBuffer: 1 << 28 });
 const browser = await launch();
-
-/** A page that may ask nobody but its own server, and must not complain. */
-async function open(url, options = {}) {
-  const context = await browser.newContext({ viewport: { width: 1500, height: 1000 }, colorScheme: "light", ...options });
-  const page = await context.newPage();
-  const wrong = [];
-  page.on("pageerror", (error) => wrong.push(String(error)));
-  page.on("console", (message) => {
-    // Only this test reads canvases back.
-    if (["error", "warning"].includes(message.type()) && !message.text().includes("getImageData")) wrong.push(message.text());
-  });
-  page.on("request", (asked) => {
-    const own = url.startsWith("file:") ? asked.url() === url : asked.url().startsWith(new URL(url).origin);
-    if (!own && !asked.url().startsWith("data:")) wrong.push(`asks ${asked.url()}`);
-  });
-  await page.goto(url);
-  await settled(page);
-  return { page, close: async () => (assert.deepEqual(wrong, []), context.close()) };
-}
+const open = opener(browser);
 
 const shoot = async (page, name) => pictures && page.screenshot({ path: join(pictures, `${name}.png`) });
-const text = (page, selector) => page.locator(selector).innerText();
 const span = (page) => page.evaluate(() => [window.ekiden.state.from, window.ekiden.state.until]);
-/** Where a moment of a CPU is drawn in a panel: in the canvas, and in the window. */
-const spot = (page, panel, cpu, time) =>
-  page.evaluate(
-    ([panel, cpu, time]) => {
-      const { state, summary } = window.ekiden;
-      const canvas = document.querySelector(`#panel-${panel} canvas`);
-      const node = summary.cpus[cpu][0];
-      const rect = canvas.getBoundingClientRect();
-      const x = 92 + ((time - state.from) / (state.until - state.from)) * (rect.width - 92);
-      const y = (cpu + 0.5) * state.rowHeight + node * 4;
-      const [r, g, b] = canvas.getContext("2d").getImageData(Math.round(x), Math.round(y - 0.5), 1, 1).data;
-      return { x: rect.left + x, y: rect.top + y, color: `${r},${g},${b}` };
-    },
-    [panel, cpu, time],
-  );
-
 const tests = {
   async "the page that is compiled in is what its sources build"() {
     const [major, minor] = process.versions.node.split(".").map(Number);

@@ -96,6 +96,13 @@ pub struct Waste {
     pub behind: Vec<TaskName>,
 }
 
+impl CpuSeen {
+    /// Whether schedulers move tasks to it and from it.
+    pub fn is_usable(&self) -> bool {
+        self.is_online && !self.is_isolated
+    }
+}
+
 impl TaskSeen {
     /// As people call it.
     pub fn task_name(&self) -> TaskName {
@@ -121,8 +128,7 @@ impl TaskSeen {
 impl Snapshot {
     /// What is wasted now, if anything is.
     pub fn waste(&self) -> Option<Waste> {
-        let idle: Vec<&CpuSeen> =
-            self.cpus.iter().filter(|cpu| cpu.is_online && cpu.is_idle && !cpu.is_isolated).collect();
+        let idle: Vec<&CpuSeen> = self.cpus.iter().filter(|cpu| cpu.is_usable() && cpu.is_idle).collect();
         if idle.is_empty() {
             return None;
         }

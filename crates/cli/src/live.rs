@@ -3,13 +3,14 @@
 use std::{
     path::PathBuf,
     process::ExitCode,
+    slice,
     sync::mpsc::{RecvTimeoutError, channel},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
 use ekiden_loader::{Evidence, Finding, LiveChecker, LookCounts, scheduler};
-use ekiden_page::Notes;
+use ekiden_page::{Builder, Notes};
 use serde::Serialize;
 
 use crate::{failure::Exit, output::Output, signals, view};
@@ -85,9 +86,11 @@ impl Live {
 
     fn write_report(&self, evidence: &Evidence) -> Result<()> {
         let Some(path) = &self.report else { return Ok(()) };
-        let Evidence { finding, header, trace, limits } = evidence;
+        let Evidence { finding, violation, header, trace } = evidence;
         let notes = Notes { heading: Some(finding.to_string()), ..Notes::default() };
-        view::write_report(path, header, trace.records(), limits, notes)?;
+        let mut builder = Builder::new(header);
+        trace.records().for_each(|record| builder.record(&record));
+        view::write_page(path, header, &builder.finish(), slice::from_ref(violation), notes)?;
         eprintln!("next: open {} in a browser", path.display());
         Ok(())
     }

@@ -121,16 +121,27 @@ pub(crate) fn write_report(
     limits: &Limits,
     notes: Notes,
 ) -> Result<Vec<Violation>> {
-    let notes = Notes { machine: notes.machine.or_else(|| machine_name(header)), ..notes };
-    let (mut builder, mut checker) = (Builder::new(header), Checker::new(header, limits));
+    let mut checker = Checker::new(header, limits);
+    let mut builder = Builder::new(header);
     for record in records {
         builder.record(&record);
         checker.record(&record);
     }
     let violations = checker.finish();
-    let text = report(header, &builder.finish(), &violations, &notes, REPORT_BYTES_MAX)?;
-    output::write(path, text.as_bytes())?;
+    write_page(path, header, &builder.finish(), &violations, notes)?;
     Ok(violations)
+}
+
+/// The same with what was found otherwise.
+pub(crate) fn write_page(
+    path: &Path,
+    header: &Header,
+    model: &Model,
+    violations: &[Violation],
+    notes: Notes,
+) -> Result<()> {
+    let notes = Notes { machine: notes.machine.or_else(|| machine_name(header)), ..notes };
+    output::write(path, report(header, model, violations, &notes, REPORT_BYTES_MAX)?.as_bytes())
 }
 
 /// Without a desktop there is none, and the address has been printed.

@@ -14,7 +14,7 @@ mod trials;
 mod upgrades;
 mod watches;
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Parser, Subcommand};
 
@@ -271,6 +271,9 @@ enum Trial {
         /// The first of them is a real-time task.
         #[arg(long)]
         behind_real_time: bool,
+        /// For how long.
+        #[arg(long, default_value_t = 4)]
+        seconds: u64,
     },
     /// Watches the run queues of a busy machine.
     Busy {
@@ -284,6 +287,33 @@ enum Trial {
         #[arg(long, default_value_t = 10)]
         seconds: u64,
     },
+    /// Has `ekiden check --live` find the same, and write a page of it.
+    Found {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The policy.
+        #[arg(long)]
+        policy: String,
+        /// `ekiden`.
+        #[arg(long)]
+        ekiden: PathBuf,
+        /// The page.
+        #[arg(long)]
+        report: PathBuf,
+    },
+    /// Watches the run queues while a command runs.
+    Beside {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The policy; the kernel's own scheduler without it.
+        #[arg(long)]
+        policy: Option<String>,
+        /// The command.
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
     /// Counts how long a thread waits that sleeps a hundred times.
     Waits,
     /// A child of a load.
@@ -295,8 +325,10 @@ enum Trial {
 
 fn main() -> anyhow::Result<()> {
     let trial = Arguments::parse().trial;
-    let is_anywhere =
-        matches!(trial, Trial::Child { .. } | Trial::Hold { .. } | Trial::List { .. } | Trial::AllAtOnce { .. });
+    let is_anywhere = matches!(
+        trial,
+        Trial::Child { .. } | Trial::Hold { .. } | Trial::List { .. } | Trial::AllAtOnce { .. } | Trial::Beside { .. }
+    );
     if !is_anywhere {
         load::stay_on_cpu_1()?;
     }
@@ -331,9 +363,11 @@ fn main() -> anyhow::Result<()> {
         Trial::RecordedGroups { modules, to } => groups::recorded_groups(&modules, &to),
         Trial::GroupCosts { modules, policy } => groups::group_costs(&modules, policy.as_deref()),
         Trial::Record => trials::record(),
-        Trial::Wasted { modules, policy, behind_real_time } => {
-            watches::wasted(&modules, policy.as_deref(), behind_real_time)
+        Trial::Wasted { modules, policy, behind_real_time, seconds } => {
+            watches::wasted(&modules, policy.as_deref(), behind_real_time, seconds)
         }
+        Trial::Found { modules, policy, ekiden, report } => watches::found(&modules, &policy, &ekiden, &report),
+        Trial::Beside { modules, policy, command } => watches::beside(&modules, policy.as_deref(), &command),
         Trial::Busy { modules, policy, seconds } => watches::busy(&modules, policy.as_deref(), seconds),
         Trial::Waits => watches::waits(),
         Trial::Child { what } => load::child(&what),

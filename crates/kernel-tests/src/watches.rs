@@ -1,14 +1,17 @@
 //! Trials of what watches the kernel: the live checker and the counter of waits, under policies and without.
 
 use std::{
+    ffi::OsString,
     path::Path,
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use ekiden_loader::{Config, Finding, LiveChecker, LookCounts, RunqLat, Session, Whom, sysfs};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::{
     load::{Worker, pause},
@@ -37,16 +40,27 @@ fn links() -> usize {
 
 /// Runs `load` in front of a live checker, under a policy (with `params`) or under the kernel's own scheduler.
 fn watch(config: Option<&Config>, seconds: u64, load: impl FnOnce() -> Result<Vec<Worker>>) -> Result<()> {
+    watch_while(config, || {
+        let (workers, start) = (load()?, Instant::now());
+        Ok((workers, move || Ok(start.elapsed() < Duration::from_secs(seconds))))
+    })
+}
+
+/// The same as long as the load goes on, which `load` says how to ask.
+fn watch_while<G: FnMut() -> Result<bool>>(
+    config: Option<&Config>,
+    load: impl FnOnce() -> Result<(Vec<Worker>, G)>,
+) -> Result<()> {
     let session = config.map(Session::start).transpose()?;
     let links_before = links();
-    let workers = load()?;
     let mut checker = LiveChecker::load(PERSISTS)?;
-    let (mut findings, start) = (Vec::new(), Instant::now());
+    let (workers, mut goes_on) = load()?;
+    let mut findings = Vec::new();
     let mut sleep = |time| {
         thread::sleep(time);
         true
     };
-    while start.elapsed() < Duration::from_secs(seconds) {
+    while goes_on()? {
         thread::sleep(EVERY);
         findings.extend(checker.look(&mut sleep)?.map(|evidence| evidence.finding));
     }
@@ -65,31 +79,75 @@ fn watch(config: Option<&Config>, seconds: u64, load: impl FnOnce() -> Result<Ve
 }
 
 /// Two that turn on CPU 0 and may use CPU 1, which stays idle if nobody steals.
-pub(crate) fn wasted(modules: &Path, policy: Option<&str>, behind_real_time: bool) -> Result<()> {
+pub(crate) fn wasted(modules: &Path, policy: Option<&str>, behind_real_time: bool, seconds: u64) -> Result<()> {
     let config = policy.map(|policy| config(modules, policy));
-    watch(config.as_ref(), 4, || {
-        let workers = vec![Worker::start("spin")?, Worker::start("spin")?];
-        for worker in &workers {
-            worker.pin(0)?;
-        }
-        pause(50);
-        if behind_real_time {
-            // It stays where it is, and so does whoever waits there under a policy that does not steal.
-            workers[0].class(libc::SCHED_FIFO)?;
-            workers[1].unpin()?;
-        } else {
-            workers.iter().try_for_each(Worker::unpin)?;
-        }
-        Ok(workers)
+    watch(config.as_ref(), seconds, || two_on_cpu_0(behind_real_time))
+}
+
+fn two_on_cpu_0(behind_real_time: bool) -> Result<Vec<Worker>> {
+    let workers = vec![Worker::start("spin")?, Worker::start("spin")?];
+    for worker in &workers {
+        worker.pin(0)?;
+    }
+    pause(50);
+    if behind_real_time {
+        // It stays where it is, and so does whoever waits there under a policy that does not steal.
+        workers[0].class(libc::SCHED_FIFO)?;
+        workers[1].unpin()?;
+    } else {
+        workers.iter().try_for_each(Worker::unpin)?;
+    }
+    Ok(workers)
+}
+
+#[derive(Serialize)]
+struct FoundReport {
+    /// The tasks that were put onto CPU 0 and may use CPU 1 too.
+    pids: Vec<i32>,
+    /// How the command ended, and what it printed and said.
+    code: Option<i32>,
+    printed: Value,
+    said: String,
+}
+
+/// What `ekiden check --live` says and writes of such a machine.
+pub(crate) fn found(modules: &Path, policy: &str, ekiden: &Path, report: &Path) -> Result<()> {
+    let session = Session::start(&config(modules, policy))?;
+    let workers = two_on_cpu_0(false)?;
+    let mut command = Command::new(ekiden);
+    command.env("LD_LIBRARY_PATH", ekiden.parent().context("no directory")?);
+    command.args(["check", "--live", "--every=200", "--for=8s", "--json", "--report"]).arg(report);
+    let output = command.output().with_context(|| format!("cannot run {}", ekiden.display()))?;
+    let report = FoundReport {
+        pids: workers.iter().map(|worker| worker.pid().as_raw()).collect(),
+        code: output.status.code(),
+        printed: serde_json::from_slice(&output.stdout).unwrap_or_default(),
+        said: String::from_utf8_lossy(&output.stderr).into(),
+    };
+    println!("{}", serde_json::to_string(&report)?);
+    drop(workers);
+    Ok(session.check()?)
+}
+
+/// A FIFO with stealing is the policy that goes wrong, without a call in which it does.
+fn balancing(modules: &Path, policy: &str) -> Config {
+    Config { params: if policy == "faulty" { "call=99".into() } else { String::new() }, ..config(modules, policy) }
+}
+
+/// Any load, as long as it lasts.
+pub(crate) fn beside(modules: &Path, policy: Option<&str>, command: &[OsString]) -> Result<()> {
+    let config = policy.map(|policy| balancing(modules, policy));
+    watch_while(config.as_ref(), || {
+        let [program, arguments @ ..] = command else { bail!("no command") };
+        let mut child = Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let goes_on = move || Ok(child.try_wait()?.is_none());
+        Ok((Vec::new(), goes_on))
     })
 }
 
 /// Tasks of all kinds, more than there are CPUs.
 pub(crate) fn busy(modules: &Path, policy: Option<&str>, seconds: u64) -> Result<()> {
-    let config = policy.map(|policy| {
-        // Without a call that goes wrong it is a FIFO with stealing.
-        Config { params: if policy == "faulty" { "call=99".into() } else { String::new() }, ..config(modules, policy) }
-    });
+    let config = policy.map(|policy| balancing(modules, policy));
     watch(config.as_ref(), seconds, || {
         ["spin", "nap", "yield", "nap", "forks", "spin"].into_iter().map(Worker::start).collect()
     })

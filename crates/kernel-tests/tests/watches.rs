@@ -2,6 +2,8 @@
 
 mod lab;
 
+use std::{path::Path, process::Command};
+
 use lab::newest;
 use serde_json::Value;
 
@@ -15,7 +17,7 @@ fn pids(tasks: &Value) -> Vec<u64> {
 
 #[test]
 fn a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks() {
-    let report = &newest().trial("wasted --modules /lab --policy fifo")[0];
+    let report = &newest().trial("wasted --modules /lab --policy fifo --seconds 8")[0];
     println!("{report}");
     let ours = numbers(&report["pids"]);
     let findings = report["findings"].as_array().unwrap();
@@ -29,9 +31,31 @@ fn a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks() {
     assert_eq!((&report["scheduler"], &report["links_left"]), (&"ekiden_fifo".into(), &0.into()), "{report}");
 }
 
+/// Needs Node.js, npm and Chromium, as `crates/cli/tests/page.rs` does.
+#[test]
+fn the_page_of_a_finding_shows_who_waited_where_and_which_cpu_was_idle() {
+    let lab = newest();
+    lab.bring("ekiden-cli", "ekiden");
+    let report = &lab.trial("found --modules /lab --policy fifo --ekiden /host/ekiden --report /host/finding.html")[0];
+    assert_eq!(report["code"], 118, "{report}");
+    assert_ne!(report["printed"]["findings"], serde_json::json!([]), "{report}");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../page");
+    let run = |command: &mut Command| {
+        let output =
+            command.current_dir(&page).output().unwrap_or_else(|error| panic!("{error}: scripts/prepare tests"));
+        assert!(output.status.success(), "{report}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    run(Command::new("npm").args(["ci", "--no-fund", "--no-audit", "--prefer-offline"]));
+    let kept = |name| Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::copy(lab.host("finding.html"), kept("finding.html")).unwrap();
+    let pids: Vec<String> = numbers(&report["pids"]).iter().map(u64::to_string).collect();
+    let files = [kept("finding.html"), kept("finding.png")];
+    run(Command::new("node").arg("test/finding.mjs").args(files).args(["1", "0", &pids.join(",")]));
+}
+
 #[test]
 fn a_real_time_task_in_the_way_is_not_the_schedulers_fault() {
-    let report = &newest().trial("wasted --modules /lab --policy fifo --behind-real-time")[0];
+    let report = &newest().trial("wasted --modules /lab --policy fifo --behind-real-time --seconds 8")[0];
     println!("{report}");
     let ours = numbers(&report["pids"]);
     let findings = report["findings"].as_array().unwrap();

@@ -4,10 +4,10 @@
 //! is so still a moment later, is everything recorded that happens in M, and looked through; and only if that did not help, and
 //! the run queues are still like that afterwards, is it a finding. Otherwise nothing hangs on the kernel.
 
-use std::{fmt, time::Duration};
+use std::{fmt, ops::Range, time::Duration};
 
 use ekiden::CpuMask;
-use ekiden_check::{Checker, Limits, TaskName, Waste, Whereabouts};
+use ekiden_check::{Checker, CpuSeen, TaskName, Violation, Waste, Whereabouts};
 use ekiden_trace::{Header, Trace, What};
 use serde::Serialize;
 
@@ -19,13 +19,16 @@ const RING_BYTES: u32 = 4 << 20;
 /// Evidence beyond the time that makes it one, as in papers/002.
 const EVIDENCE: Duration = Duration::from_millis(20);
 
-/// Within a recording, the check looks for when it began this often.
-const STEP_NS: u64 = 5_000_000;
+/// How often to look at a suspicion before it is watched.
+const LOOKS: u32 = 10;
+
+/// In how many of these looks a CPU may be otherwise: whoever looks gets others up, just where a CPU is idle.
+const SLIPS: u32 = 3;
 
 /// How much of the time a CPU has to be idle, and another crowded.
 const MOSTLY: f64 = 0.9;
 
-/// How often to look at the end.
+/// How often to look for a moment at which it is worth while to look at all tasks.
 const TRIES: u32 = 5;
 
 /// Most tasks that a line names.
@@ -88,8 +91,8 @@ pub struct Evidence {
     pub header: Header,
     /// What happened, from right after the suspicion on.
     pub trace: Trace,
-    /// With these, the checks find it in the trace.
-    pub limits: Limits,
+    /// What was found, in times of the trace.
+    pub violation: Violation,
 }
 
 /// Waits; whether to go on. A signal ends the wait.
@@ -119,67 +122,136 @@ impl LiveChecker {
         self.watch(&before, pause)
     }
 
-    /// What is wasted, if a CPU is idle after a tenth of M still, and another crowded: most suspicions are over by then.
+    /// What is wasted, if it lasts for M in most looks at CPUs, which cost next to nothing: who runs and waits where takes a look
+    /// at every task, and to watch costs far more.
     fn worth_watching(&mut self, pause: Pause<'_>) -> Result<Option<Waste>> {
-        let before = self.recorder.look().snapshot(false)?;
-        let Some(waste) = before.waste() else { return Ok(None) };
-        if !pause(self.persists / 10) {
-            return Ok(None);
+        let mut lasting = Lasting::default();
+        for look in 0..LOOKS {
+            if look > 0 && !pause(self.persists / LOOKS) {
+                return Ok(None);
+            }
+            lasting.see(&self.recorder.look().cpus()?);
+            if lasting.idle().next().is_none() || lasting.crowded().next().is_none() {
+                return Ok(None);
+            }
         }
-        let now = self.recorder.look().cpus()?;
-        let is_still_idle = |cpu: u32| now.get(cpu as usize).is_some_and(|cpu| cpu.is_idle);
-        let is_still_crowded = |cpu: u32| now.get(cpu as usize).is_some_and(|cpu| cpu.nr_running > 1);
-        let is_worth_it = waste.idle.iter().any(is_still_idle) && waste.busy.iter().any(is_still_crowded);
-        Ok(is_worth_it.then_some(waste))
+        let is_it = |waste: &Waste| {
+            lasting.idle().any(|cpu| waste.idle.contains(cpu)) && lasting.crowded().any(|cpu| waste.busy.contains(cpu))
+        };
+        self.waste(pause).map(|waste| waste.filter(is_it))
+    }
+
+    /// What is wasted now, or in a moment: somebody may just run on an idle CPU.
+    fn waste(&mut self, pause: Pause<'_>) -> Result<Option<Waste>> {
+        for _ in 0..TRIES {
+            if self.recorder.look().is_suspicious()? {
+                return self.recorder.look().snapshot(false).map(|now| now.waste());
+            }
+            if !pause(self.persists / 50) {
+                break;
+            }
+        }
+        Ok(None)
     }
 
     fn watch(&mut self, before: &Waste, pause: Pause<'_>) -> Result<Option<Evidence>> {
-        let Self { recorder, persists, .. } = self;
+        let persists = self.persists;
         // The checks ask for a name; without one, they would think that nobody is in charge.
-        let header = Header { policy: Some(scheduler()), ..recorder.header("a live machine")? };
+        let header = Header { policy: Some(scheduler()), ..self.recorder.header("a live machine")? };
         let mut trace = Trace::new(&header);
-        let mut keep = |record| trace.push(record);
-        recorder.begin(&mut keep)?;
+        self.recorder.begin(&mut |record| trace.push(record))?;
         // To attach programs keeps kernel threads busy for a moment, just where a CPU was idle.
-        let mut is_whole = pause(*persists / 10);
-        let from_ns = recorder.elapsed_ns();
+        let mut is_whole = pause(persists / 10);
+        let from_ns = self.recorder.elapsed_ns();
         // In one piece: whoever gets up meanwhile is in the way of what it looks for.
-        is_whole &= pause(*persists + EVIDENCE);
-        let mut after = recorder.look().snapshot(false)?.waste();
-        // Somebody may run on the idle CPU at this very moment; whether it was idle all in all, the trace knows.
-        for _ in 0..TRIES {
-            if after.is_none() && is_whole {
-                is_whole = pause(*persists / 50);
-                after = recorder.look().snapshot(false)?.waste();
+        is_whole &= pause(persists + EVIDENCE);
+        // What this thread does from now on, where a CPU was idle, is no evidence.
+        let until_ns = self.recorder.elapsed_ns();
+        // Whether the CPU was idle all in all, the trace knows.
+        let after = if is_whole { self.waste(pause)? } else { None };
+        let lost = self.recorder.end(&mut |record| {
+            if record.time_ns <= until_ns {
+                trace.push(record);
             }
+        });
+        let finding = after.and_then(|after| judge(&header, &trace, from_ns..until_ns, before, &after));
+        Ok(finding.map(|finding| {
+            let finding = Finding { records_lost: lost, ..finding };
+            Evidence { violation: finding.violation(from_ns), finding, header, trace }
+        }))
+    }
+}
+
+impl Finding {
+    /// The same as the checks of a trace say it. They themselves would not find it if somebody ran on the idle CPU for a moment.
+    fn violation(&self, since_ns: u64) -> Violation {
+        Violation {
+            check: "work-conservation",
+            since_ns,
+            at_ns: since_ns + self.watched_ms * 1_000_000,
+            cpus: self.idle_cpus.clone(),
+            tasks: self.waiting.clone(),
+            message: self.to_string(),
         }
-        let lost = recorder.end(&mut keep);
-        let limits = Limits { every_ns: STEP_NS, persists_ns: persists.as_nanos() as u64, ..Limits::default() };
-        let finding = after
-            .filter(|_| is_whole)
-            .and_then(|after| judge(&header, &trace, from_ns, before, &after))
-            .map(|finding| Finding { records_lost: lost, ..finding });
-        Ok(finding.map(|finding| Evidence { finding, header, trace, limits }))
+    }
+}
+
+/// How often each CPU was idle, and how often crowded, in the looks so far.
+#[derive(Debug, Default)]
+struct Lasting {
+    looks: u32,
+    idle: Vec<u32>,
+    crowded: Vec<u32>,
+}
+
+impl Lasting {
+    fn see(&mut self, cpus: &[CpuSeen]) {
+        self.looks += 1;
+        self.idle.resize(cpus.len(), 0);
+        self.crowded.resize(cpus.len(), 0);
+        for ((cpu, idle), crowded) in cpus.iter().zip(&mut self.idle).zip(&mut self.crowded) {
+            *idle += u32::from(cpu.is_usable() && cpu.is_idle);
+            *crowded += u32::from(cpu.is_usable() && !cpu.is_idle && cpu.nr_running > 1);
+        }
+    }
+
+    /// The CPUs that were idle all in all.
+    fn idle(&self) -> impl Iterator<Item = u32> {
+        self.most(&self.idle)
+    }
+
+    /// Those that were crowded.
+    fn crowded(&self) -> impl Iterator<Item = u32> {
+        self.most(&self.crowded)
+    }
+
+    fn most<'a>(&self, counts: &'a [u32]) -> impl Iterator<Item = u32> + 'a {
+        let looks = self.looks;
+        (0..).zip(counts).filter(move |(_, count)| **count + SLIPS >= looks).map(|(cpu, _)| cpu)
     }
 }
 
 /// A finding, if the trace and the run queues at its two ends agree. The trace alone knows no cpusets, limits and
 /// isolated CPUs; the run queues alone do not know what was between. A kernel thread that runs for a moment on an idle CPU
 /// changes nothing about its being wasted; a waiting task that moves there does.
-fn judge(header: &Header, trace: &Trace, from_ns: u64, before: &Waste, at_end: &Waste) -> Option<Finding> {
+fn judge(header: &Header, trace: &Trace, during: Range<u64>, before: &Waste, at_end: &Waste) -> Option<Finding> {
     let mut state = Checker::with(header, Vec::new());
-    let (mut counts, mut last_ns) = ([0; 4], from_ns);
+    let (mut counts, mut last_ns) = ([0; 4], during.start);
     let mut idle_ns = vec![0; header.cpus.len()];
     let mut crowded_ns = idle_ns.clone();
-    let mut helped = CpuMask::new();
-    // A CPU on which nobody runs but this thread is idle as soon as it sleeps.
-    let this = nix::unistd::gettid().as_raw() as u32;
-    for record in trace.records().filter(|record| record.pid != this) {
-        let passed_ns = record.time_ns.saturating_sub(last_ns);
+    let mut pass = |state: &Checker, time_ns: u64| {
+        let passed_ns = time_ns.saturating_sub(last_ns);
         for ((cpu, idle_ns), crowded_ns) in state.view().cpus.iter().zip(&mut idle_ns).zip(&mut crowded_ns) {
             *idle_ns += if cpu.running.is_none() { passed_ns } else { 0 };
             *crowded_ns += if cpu.waiting.is_empty() { 0 } else { passed_ns };
         }
+        last_ns = last_ns.max(time_ns);
+    };
+    let mut helped = CpuMask::new();
+    // A CPU on which nobody runs but this thread is idle as soon as it sleeps.
+    let this = nix::unistd::gettid().as_raw() as u32;
+    for record in trace.records().filter(|record| record.pid != this) {
+        pass(&state, record.time_ns);
         // Not one that is woken up there: it did not wait.
         let waited =
             |pid| state.view().task(pid).is_some_and(|task| matches!(task.whereabouts, Whereabouts::Waiting(_)));
@@ -187,15 +259,16 @@ fn judge(header: &Header, trace: &Trace, from_ns: u64, before: &Waste, at_end: &
             helped.set(record.cpu);
         }
         state.record(&record);
-        last_ns = last_ns.max(record.time_ns);
         let kind = [What::Migrate, What::Wake, What::New, What::Exit].iter().position(|what| *what == record.what);
-        if let Some(kind) = kind.filter(|_| record.time_ns > from_ns) {
+        if let Some(kind) = kind.filter(|_| during.contains(&record.time_ns)) {
             counts[kind] += 1;
         }
     }
+    pass(&state, during.end);
+    let all_ns = during.end.saturating_sub(during.start);
     let mostly = |times_ns: &[u64], cpu: u32| {
         let time_ns = times_ns.get(cpu as usize).copied().unwrap_or_default();
-        last_ns > from_ns && time_ns as f64 >= MOSTLY * (last_ns - from_ns) as f64
+        all_ns > 0 && time_ns as f64 >= MOSTLY * all_ns as f64
     };
     let is_wasted = |cpu: &u32| before.idle.contains(*cpu) && !helped.contains(*cpu) && mostly(&idle_ns, *cpu);
     let idle_cpus: Vec<u32> = at_end.idle.iter().filter(is_wasted).collect();
@@ -216,7 +289,7 @@ fn judge(header: &Header, trace: &Trace, from_ns: u64, before: &Waste, at_end: &
         waiting,
         behind_real_time: if is_excused { at_end.behind.clone() } else { Vec::new() },
         is_schedulers_fault: !is_excused,
-        watched_ms: (last_ns - from_ns) / 1_000_000,
+        watched_ms: all_ns / 1_000_000,
         records_lost: 0,
         migrations,
         wakeups,

@@ -93,6 +93,16 @@ impl Lab {
         to
     }
 
+    /// Has a program of ours, which is too large for the guest's memory, as `/host/NAME`, and its libraries beside it.
+    pub(crate) fn bring(&self, package: &str, name: &str) {
+        let program = build(&[package]).join(name);
+        let listing = String::from_utf8(Command::new("ldd").arg(&program).output().unwrap().stdout).unwrap();
+        let libraries = listing.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+        for file in libraries.map(Path::new).chain([program.as_path()]) {
+            fs::copy(file, self.share.path().join(file.file_name().unwrap())).unwrap();
+        }
+    }
+
     /// Runs a trial, and returns what it printed, a JSON value per line.
     pub(crate) fn trial(&self, arguments: &str) -> Vec<Value> {
         self.trial_within(arguments, PATIENCE)
@@ -154,15 +164,17 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// What runs in the guest. They belong to other packages, so cargo does not build them for this test by itself.
+/// What runs in the guest.
 fn programs() -> Vec<PathBuf> {
-    let trial = PathBuf::from(env!("CARGO_BIN_EXE_ekiden-trial"));
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "ekiden-guest", "--package", "ekiden-workload"])
-        .current_dir(root())
-        .status()
-        .unwrap();
+    let directory = build(&["ekiden-guest", "ekiden-workload"]);
+    vec![directory.join("ekiden-load"), directory.join("ekiden-trial")]
+}
+
+/// Builds programs that belong to other packages, which cargo does not do for this test by itself. Returns where they are.
+fn build(packages: &[&str]) -> PathBuf {
+    let packages = packages.iter().flat_map(|package| ["--package", package]);
+    let status =
+        Command::new(env!("CARGO")).args(["build", "--quiet"]).args(packages).current_dir(root()).status().unwrap();
     assert!(status.success(), "cannot build the guest's programs");
-    let directory = trial.parent().unwrap();
-    vec![directory.join("ekiden-load"), trial]
+    Path::new(env!("CARGO_BIN_EXE_ekiden-trial")).parent().unwrap().to_owned()
 }

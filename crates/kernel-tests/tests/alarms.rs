@@ -1,0 +1,85 @@
+//! What takes long of the live checker: no false alarm, however long it watches any load of the kernel's own scheduler and of
+//! policies that balance.
+//!
+//! `EKIDEN_WATCH_MINUTES=10 cargo test -p ekiden-kernel-tests --test alarms -- --ignored --nocapture` watches each load that long
+//! under each scheduler; `EKIDEN_WATCH_ONLY=fork,build` only these.
+
+mod lab;
+
+use std::{env, path::PathBuf, process::Command};
+
+use lab::{Lab, newest_kernel};
+
+/// stress-ng's scheduler stressors (`stress-ng --class 'scheduler?'`), without `softlockup`, which keeps all CPUs from everybody,
+/// so that the kernel reports lockups, `mmapfork` and `vforkmany`, which run until the guest is out of memory, and `exec`, which does
+/// not run as root.
+const STRESSORS: &str = "\
+    affinity clone close cyclic daemon dnotify eventfd exit-group fanotify fault fifo fork forkheavy futex \
+    hrtimers inotify kill loadavg mq msg mutex nanosleep netlink-proc netlink-task nice poll pthread race-sched \
+    resched schedpolicy sem sem-sysv session sleep spawn switch tee vfork wait yield zombie";
+
+/// Of the guest's clock.
+fn seconds() -> u64 {
+    let minutes = env::var("EKIDEN_WATCH_MINUTES")
+        .map_or(1.0, |minutes| minutes.parse().expect("EKIDEN_WATCH_MINUTES is a number"));
+    (60.0_f64 * minutes).round() as u64
+}
+
+/// The loads: a name, and a line for the guest's shell. More tasks than CPUs, so that there is something to balance.
+fn loads(seconds: u64) -> Vec<(String, String)> {
+    let stress = |name: &str| {
+        // Those that the guest's memory is too small for by default.
+        let most = match name {
+            "clone" => "--clone-max 64",
+            "forkheavy" => "--forkheavy-procs 64",
+            "zombie" => "--zombie-max 64",
+            "pthread" => "--pthread-max 64",
+            _ => "",
+        };
+        (name.to_owned(), format!("exec stress-ng --{name} 6 {most} --timeout {seconds} --quiet"))
+    };
+    let until = |work: &str| {
+        format!("end=$(($(date +%s)+{seconds})); while [ $(date +%s) -lt $end ]; do {work} || exit 1; done")
+    };
+    // A C compiler without headers: a file of sixty functions, again and again.
+    let function = "int fN(int x) { for (int i = 0; i < N; i++) x += (x * i) ^ (x >> 3) ^ N; return x; }";
+    let source = format!("for n in $(seq 60); do echo '{function}' | sed s/N/$n/g; done > /tmp/source.c");
+    let objects = "%.o: /tmp/source.c ; @gcc -B/bin/ -O2 -c $< -o $@";
+    let build = format!(
+        "{source}; echo '{objects}' > /tmp/rules; cd /tmp; {}",
+        until("make -s -B -j6 -f rules $(for n in $(seq 24); do echo $n.o; done)")
+    );
+    let hackbench = until("ekiden-load messaging --groups 5 --loops 20 --threads");
+    let others = [("hackbench".to_owned(), hackbench), ("build".to_owned(), build)];
+    others.into_iter().chain(STRESSORS.split(' ').map(stress)).collect()
+}
+
+/// What the guest needs of this machine.
+fn programs() -> Vec<PathBuf> {
+    let compiler = Command::new("gcc").arg("-print-prog-name=cc1").output().expect("there is a gcc");
+    let compiler = String::from_utf8(compiler.stdout).expect("gcc prints a path");
+    ["/usr/bin/stress-ng", "/usr/bin/make", "/usr/bin/gcc", "/usr/bin/as", compiler.trim()].map(PathBuf::from).into()
+}
+
+#[test]
+#[ignore = "hours; `cargo test --test alarms -- --ignored`"]
+fn schedulers_that_balance_are_not_accused_under_any_load() {
+    let only = env::var("EKIDEN_WATCH_ONLY").unwrap_or_default();
+    let is_wanted = |name: &str| only.is_empty() || only.split(',').any(|wanted| wanted == name);
+    let lab = Lab::boot_of(&newest_kernel(), 4, &programs());
+    let mut wrong = Vec::new();
+    for (name, load) in loads(seconds()).into_iter().filter(|(name, _)| is_wanted(name)) {
+        std::fs::write(lab.host("load"), &load).unwrap();
+        for policy in ["", "--policy faulty", "--policy wfq"] {
+            let report = &lab.trial(&format!("beside --modules /lab {policy} -- sh /host/load"))[0];
+            println!("{name} {policy}: {report}");
+            // Less often than once a second only if the load ended early, or while it watched.
+            let was_watched = report["counts"]["looks"].as_u64().unwrap() > seconds();
+            let was_scheduler = report["scheduler"].is_null() == policy.is_empty();
+            if report["findings"] != serde_json::json!([]) || !was_watched || !was_scheduler {
+                wrong.push(format!("{name} {policy}: {report}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
