@@ -1,8 +1,6 @@
 //! Everything that a policy can do wrong in a stock kernel, on one, two and four CPUs. `ekiden faults --vm` does the same.
 
-mod lab;
-
-use lab::{Lab, newest_kernel};
+use crate::lab::{Lab, newest_kernel};
 
 /// How often each fault happens, in another call each time.
 fn rounds() -> usize {
