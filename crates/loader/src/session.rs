@@ -113,6 +113,13 @@ impl Program {
     fn name(&self) -> String {
         scheduler_name(&self.policy)
     }
+
+    /// Why the kernel let go of it the last time is not why it may do so the next.
+    fn forget_end(&mut self) {
+        if let Some(bss) = &mut self.skel.maps.bss_data {
+            (bss.exit_reason, bss.exit_message) = ([0; 64], [0; 256]);
+        }
+    }
 }
 
 fn scheduler_name(policy: &str) -> String {
@@ -142,7 +149,10 @@ impl Session {
         }
         let (control, seat) = make_ready(config, false)?;
         let mut program = match kept.take() {
-            Some(program) if program.policy == config.policy => program,
+            Some(mut program) if program.policy == config.policy => {
+                program.forget_end();
+                program
+            }
             _ => {
                 let calls = Calls(Status::read()?.unwrap_or_default().main().map_or(0, |policy| policy.calls));
                 Program { skel: load_program(calls, config)?, policy: config.policy.clone() }
