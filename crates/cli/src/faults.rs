@@ -124,7 +124,8 @@ impl Faults {
                     one.gap_ms
                 ));
                 if !one.contained {
-                    progress.note(&format!("{} on {cpus} CPUs: {}", one.fault, one.reported));
+                    let (fault, reported, console) = (&one.fault, &one.reported, vm.console().tail(40));
+                    progress.note(&format!("{fault} on {cpus} CPUs: {reported}; the guest's console:\n{console}"));
                 }
                 if let Some(file) = &mut saved {
                     writeln!(file, "{}", serde_json::to_string(&one)?).context("cannot save a result")?;
@@ -170,7 +171,9 @@ impl Faults {
                     if let (true, Some(finding)) = (one.contained, vm.console().findings().first()) {
                         (one.contained, one.reported) = (false, format!("the kernel says: {finding}"));
                     }
-                    reported = std::mem::replace(&mut reported, Ok(())).and_then(|()| report(one));
+                    if reported.is_ok() {
+                        reported = report(one);
+                    }
                 }
             }
         })?;

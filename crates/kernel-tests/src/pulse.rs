@@ -145,7 +145,7 @@ impl Pulse {
     /// If one of them does not run even so.
     pub(crate) fn begin(&self) -> Result<()> {
         self.counts.store(true, Relaxed);
-        thread::sleep(10 * REST);
+        thread::sleep(20 * REST);
         self.all_run()?;
         for track in &self.tracks {
             *track.gap.lock().unwrap_or_else(PoisonError::into_inner) = Gap::default();

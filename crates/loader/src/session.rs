@@ -225,7 +225,7 @@ impl Session {
     /// Why the kernel let go of the policy, in its own words.
     fn exit_reason(&self) -> String {
         let bss = self.program.as_ref().and_then(|program| program.skel.maps.bss_data.as_ref());
-        let Some(bss) = bss else { return "no reason given".into() };
+        let Some(bss) = bss.filter(|bss| bss.exit_reason[0] != 0) else { return "no reason given".into() };
         let text = |bytes: &[c_char]| -> String {
             bytes.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8 as char).collect()
         };
