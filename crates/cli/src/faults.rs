@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, File},
+    io::Write,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -32,7 +33,7 @@ const GAP_MS_MAX: f64 = 50.0;
 Examples:
   ekiden faults --vm                              the whole list, on 1, 2 and 4 CPUs
   ekiden faults --vm --cpus 2 --only loop,lock    those whose names have one of these words
-  ekiden faults --vm --rounds 20 --json           one JSON object; takes hours under emulation
+  ekiden faults --vm --rounds 20 --save out.json  takes an hour or two; what is known so far is in the file
 Each fault happens beside another policy, which has to go on, and to a policy that is alone, whose tasks the kernel's own
 scheduler takes over. The figures are the longest time, in the guest's milliseconds, that any of some threads which are
 always runnable or about to be stood still. Exits with 118 if a fault was not contained, and with 116 if that took longer
@@ -56,6 +57,9 @@ pub(crate) struct Faults {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Write each result to this file as soon as it is known, a line of JSON each
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
 }
 
 /// What the trial says of one fault.
@@ -86,6 +90,8 @@ struct Table {
 impl Faults {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let mut progress = Progress::new();
+        let create = |path: &PathBuf| File::create(path).with_context(|| format!("cannot write {}", path.display()));
+        let mut saved = self.save.as_ref().map(create).transpose()?;
         let shape = |cpus| Shape {
             cpus,
             nodes: 1,
@@ -109,7 +115,24 @@ impl Faults {
             // Timers of idle CPUs come late otherwise when the emulator takes turns.
             spec.cmdline = "nohz=off".into();
             let vm = Vm::boot(&kernel, &spec)?;
-            self.in_guest(&vm, *cpus, &mut seen, &mut progress)?;
+            self.in_guest(&vm, &mut |one| {
+                progress.step(format!(
+                    "{cpus} CPUs, round {}: {} {}: {:.0} ms",
+                    one.round,
+                    one.fault,
+                    place(one.beside),
+                    one.gap_ms
+                ));
+                if !one.contained {
+                    let (fault, reported, console) = (&one.fault, &one.reported, vm.console().tail(40));
+                    progress.note(&format!("{fault} on {cpus} CPUs: {reported}; the guest's console:\n{console}"));
+                }
+                if let Some(file) = &mut saved {
+                    writeln!(file, "{}", serde_json::to_string(&one)?).context("cannot save a result")?;
+                }
+                seen.push(one);
+                Ok(())
+            })?;
             vm.shutdown()?;
         }
         progress.end_step();
@@ -133,11 +156,11 @@ impl Faults {
     }
 
     /// Goes through the list in a guest. What the kernel complains of counts against the last fault.
-    fn in_guest(&self, vm: &Vm, cpus: u32, seen: &mut Vec<Seen>, progress: &mut Progress) -> Result<()> {
+    fn in_guest(&self, vm: &Vm, report: &mut dyn FnMut(Seen) -> Result<()>) -> Result<()> {
         let mut argv: Vec<String> = [TRIAL, "list", "--modules", GUEST_MODULES].map(str::to_owned).to_vec();
         argv.extend(["--rounds".to_owned(), self.rounds.to_string()]);
         argv.extend((!self.only.is_empty()).then(|| format!("--only={}", self.only.join(","))));
-        let (mut printed, mut said) = (Vec::new(), String::new());
+        let (mut printed, mut said, mut reported) = (Vec::new(), String::new(), Ok(()));
         let status = follow_with(vm, &guest_command(argv), &mut |stream, bytes| match stream {
             Stream::Stderr => said.push_str(&String::from_utf8_lossy(bytes)),
             Stream::Stdout => {
@@ -148,14 +171,13 @@ impl Faults {
                     if let (true, Some(finding)) = (one.contained, vm.console().findings().first()) {
                         (one.contained, one.reported) = (false, format!("the kernel says: {finding}"));
                     }
-                    progress.step(format!("{cpus} CPUs, round {}: {} {}", one.round, one.fault, place(one.beside)));
-                    if !one.contained {
-                        progress.note(&format!("{} on {cpus} CPUs: {}", one.fault, one.reported));
+                    if reported.is_ok() {
+                        reported = report(one);
                     }
-                    seen.push(one);
                 }
             }
         })?;
+        reported?;
         if status != Status::Code(0) {
             let message =
                 format!("the trial ended with {status}: {said}; the guest's console:\n{}", vm.console().tail(40));

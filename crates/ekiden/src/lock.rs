@@ -11,8 +11,9 @@ use crate::tape::{learn, tape_runs};
 /// How often a waiter looks at a lock before it takes the holder for lost and panics, which ends the policy and not
 /// the machine. This is some ten milliseconds, and less than a call in the kernel may go round.
 pub const SPIN_LIMIT: u32 = 250_000;
-/// So many looks it is from one to the next at who waits for whom.
-const LOOKS_APART: u32 = 16;
+/// So many looks it is from one to the next at who waits for whom. Both calls keep their CPUs until they have been found, and an
+/// emulator lets others run at each look.
+const LOOKS_APART: u32 = 4;
 
 /// Set when a policy of this program has panicked: its locks may never be released.
 static POISONED: AtomicBool = AtomicBool::new(false);

@@ -50,18 +50,16 @@ impl<P: Policy> Engine<P> {
         payload: &[u8],
     ) -> Reply {
         let is_news = !LONE && !NO_NEWS.has_number(message.call);
-        if is_news && seat.missed.any() {
+        if is_news && self.missed.any(seat.index) {
             self.tell_missed(&mut handling.rare(), seat);
         }
         let mut room = MaybeUninit::uninit();
         let reply = seat.deliver::<LONE>(message, payload, &mut room);
-        let has_more = reply.has_more();
-        if is_news || (!LONE && has_more) {
+        if reply.has_more() {
+            self.more(&mut handling.rare(), seat, message, reply);
+        } else if is_news {
             // After it has heard of it: whoever looks for work meanwhile will look again.
             seat.has_heard();
-        }
-        if has_more {
-            self.more(&mut handling.rare(), seat, message, reply);
         }
         *reply
     }
@@ -69,6 +67,7 @@ impl<P: Policy> Engine<P> {
     /// The policy wishes something, something left its hands besides its answer, or it has not answered at all.
     #[cold]
     fn more(&self, handling: &mut Handling<'_>, seat: &Seat<P>, message: &Message, reply: &mut Reply) {
+        seat.has_heard();
         if reply.has_fallen() {
             self.take_out_of(seat, None);
             *reply = Reply::default();
@@ -126,7 +125,7 @@ impl<P: Policy> Engine<P> {
     }
 
     /// Delivers a call that moves a token into the policy.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hand_token<const LONE: bool>(
         &self,
         handling: &mut Handling<'_, LONE>,

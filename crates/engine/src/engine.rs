@@ -10,7 +10,7 @@ use crate::counters::{Counters, Cpu, Totals};
 use crate::fault::{Mistake, MistakeKind};
 use crate::groups::{Groups, MAX_GROUPS};
 use crate::idle::IdleCpus;
-use crate::notices::Seats;
+use crate::notices::{Missed, Seats};
 use crate::params::Kept;
 use crate::seats::{SEATS, Seat};
 use crate::shares::Share;
@@ -27,6 +27,7 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) lone: bool,
     /// Who wants to know of idle CPUs.
     pub(crate) listeners: Seats,
+    pub(crate) missed: Missed,
     /// Whether CPUs or weights are shared out among several; who has CPUs for itself, a bit each; whether any weighs something.
     pub(crate) shared: bool,
     pub(crate) strict: u8,
@@ -72,6 +73,7 @@ impl<P: Policy> Engine<P> {
             order: Vec::with_capacity(SEATS),
             lone: true,
             listeners: 0,
+            missed: Missed::default(),
             shared: false,
             strict: 0,
             weighted: false,
@@ -401,7 +403,8 @@ impl<P: Policy> Engine<P> {
         slot.set_state(state);
         self.hand_token(handling, seat, call, task, slot, state);
         if !LONE {
-            if !self.is_home::<LONE>(slot.state()) {
+            // It has fallen, here or elsewhere.
+            if state.home() != seat.home() {
                 return self.settle(&mut handling.rare(), task, slot);
             }
             if self.shared && self.send_away(&mut handling.rare(), task, slot) {
@@ -411,7 +414,7 @@ impl<P: Policy> Engine<P> {
         if event.flags & enqueue_flags::MAY_PLACE != 0 && self.idle.contains(event.cpu) {
             self.pick_for_idle(handling, seat, event.cpu, task);
         } else if !LONE {
-            self.overtake(&mut handling.rare(), seat, event.cpu);
+            self.overtake(handling, seat, event.cpu);
         }
     }
 

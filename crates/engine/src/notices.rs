@@ -1,7 +1,7 @@
 //! Who knows that a CPU is idle. A policy that is alone is told at once. Of several, one that is not asked for work, since it has had
 //! nothing and heard nothing, is told when it next hears of something: until then it makes no decision.
 
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use ekiden::abi::{Event, Outcome};
 use ekiden::{Call, CpuId, Policy};
@@ -17,34 +17,39 @@ pub(crate) type Seats = u8;
 #[derive(Debug, Default)]
 pub(crate) struct Told(AtomicU8);
 
-/// Whether there may be idle CPUs of which a policy has not been told.
+/// Policies that may not have been told of an idle CPU. Apart from what is only read.
+#[repr(align(64))]
 #[derive(Debug, Default)]
-pub(crate) struct Missed(AtomicBool);
+pub(crate) struct Missed(AtomicU8);
 
 impl Missed {
     #[inline]
-    pub(crate) fn any(&self) -> bool {
-        self.0.load(Relaxed)
+    pub(crate) fn any(&self, seat: usize) -> bool {
+        self.0.load(Relaxed) & bit(seat) != 0
     }
 }
 
 impl<P: Policy> Engine<P> {
     /// A CPU has found nothing to run. `asked` are the policies that were asked.
+    #[inline]
     pub(crate) fn found_nothing<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, cpu: CpuId, asked: Seats) {
         Counters::count(&self.counters(cpu, &self.seats[self.default_seat()]).idles);
         if !self.idle.note(cpu, true) {
             return;
         }
-        let mut listeners = self.listeners;
-        while listeners != 0 {
-            let seat = &self.seats[listeners.trailing_zeros() as usize % SEATS];
-            listeners &= listeners - 1;
-            if LONE || asked & bit(seat.index) != 0 {
-                self.tell_idle(&mut handling.rare(), seat, cpu);
-            } else if !seat.missed.any() {
-                seat.missed.0.store(true, Relaxed);
-            }
+        let (told, passed_over) = (self.listeners & asked, self.listeners & !asked);
+        if !LONE && passed_over & !self.missed.0.load(Relaxed) != 0 {
+            self.missed.0.fetch_or(passed_over, Relaxed);
         }
+        if told != 0 {
+            self.tell_those(&mut handling.rare(), cpu, told);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_those(&self, handling: &mut Handling<'_>, cpu: CpuId, seats: Seats) {
+        let listens = |seat: &&Seat<P>| seats & bit(seat.index) != 0;
+        self.seats.iter().filter(listens).for_each(|seat| self.tell_idle(handling, seat, cpu));
     }
 
     /// A CPU that has found nothing runs something again.
@@ -71,7 +76,7 @@ impl<P: Policy> Engine<P> {
     /// The policy is told of the idle CPUs of which it does not know.
     #[cold]
     pub(crate) fn tell_missed(&self, handling: &mut Handling<'_>, seat: &Seat<P>) {
-        if seat.missed.0.swap(false, Relaxed) {
+        if self.missed.0.fetch_and(!bit(seat.index), Relaxed) & bit(seat.index) != 0 {
             (0..self.nr_cpus())
                 .filter(|cpu| self.idle.contains(*cpu))
                 .for_each(|cpu| self.tell_idle(handling, seat, cpu));
@@ -90,7 +95,7 @@ impl<P: Policy> Engine<P> {
         self.cpus.iter().for_each(|cpu| _ = cpu.told.0.fetch_and(!bit(seat), Relaxed));
         let seat = &self.seats[seat];
         if seat.calls.has(Call::EnterIdle) {
-            seat.missed.0.store(true, Relaxed);
+            self.missed.0.fetch_or(bit(seat.index), Relaxed);
             self.tell_missed(handling, seat);
         }
         self.end(handling);

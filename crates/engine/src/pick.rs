@@ -161,13 +161,19 @@ impl<P: Policy> Engine<P> {
     }
 
     /// A task waits for a CPU on which one runs whose policy is asked later: that one has to go.
-    #[inline]
-    pub(crate) fn overtake(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId) {
+    #[inline(always)]
+    pub(crate) fn overtake<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, seat: &Seat<P>, cpu: CpuId) {
         let here = self.cpu(cpu);
         let running = here.rank.load(Relaxed);
-        if running == u32::from(here.ranks[seat.index % SEATS]) || running == NO_RANK || here.first.load(Relaxed) != 0 {
-            return;
+        let is_another = running != u32::from(here.ranks[seat.index % SEATS]) && running != NO_RANK;
+        if is_another && here.first.load(Relaxed) == 0 {
+            self.overtake_another(&mut handling.rare(), seat, cpu, running);
         }
+    }
+
+    #[inline(never)]
+    fn overtake_another(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId, running: u32) {
+        let here = self.cpu(cpu);
         let is_earlier = match here.order.get(running as usize) {
             Some(other) if self.weighted => {
                 let other = usize::from(*other);

@@ -12,7 +12,6 @@ use spin::mutex::SpinMutex;
 use crate::counters::Totals;
 use crate::engine::{Engine, Handling};
 use crate::fault::{Checks, Fault, Mistake, Surprise};
-use crate::notices::Missed;
 use crate::shares::Share;
 use crate::state::{Home, Phase, State};
 use crate::table::Slot;
@@ -36,7 +35,6 @@ pub(crate) struct Seat<P> {
     pub(crate) tasks: AtomicU32,
     /// Counts what can change the answer of the policy to a CPU that looks for work. Used only if there are several.
     pub(crate) heard: AtomicU32,
-    pub(crate) missed: Missed,
     pub(crate) mistakes: AtomicU32,
     /// How many of them were those of policies before this one.
     pub(crate) mistakes_before: u32,
@@ -58,7 +56,6 @@ impl<P: Policy> Seat<P> {
             last_home: Home::in_seat(index),
             tasks: AtomicU32::new(0),
             heard: AtomicU32::new(1),
-            missed: Missed::default(),
             mistakes: AtomicU32::new(0),
             mistakes_before: 0,
             last_mistake: SpinMutex::new(None),
@@ -94,7 +91,7 @@ impl<P: Policy> Seat<P> {
     }
 
     #[inline]
-    fn home(&self) -> Home {
+    pub(crate) fn home(&self) -> Home {
         Home(self.home.load(Acquire))
     }
 

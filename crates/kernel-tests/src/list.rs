@@ -26,7 +26,11 @@ use nix::{
 };
 use serde::Serialize;
 
-use crate::{load::pause, pulse::Pulse, trials::config};
+use crate::{
+    load::pause,
+    pulse::{Gap, Pulse},
+    trials,
+};
 
 /// How it has to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -142,10 +146,16 @@ impl Drop for Bound {
 
 type Run = fn(&mut Trial) -> Result<Outcome>;
 
+/// How long tasks stood still, and CPUs; and how long it took at last until each task had run.
+struct Waits {
+    gap: Gap,
+    cpu: Gap,
+    after_ms: f64,
+}
+
 /// What came of a fault.
 struct Outcome {
-    gap_ms: f64,
-    after_ms: f64,
+    waits: Waits,
     reported: String,
 }
 
@@ -156,19 +166,22 @@ struct Trial {
     pulse: Pulse,
     /// The policy beside which it happens; none if it happens to one that is alone.
     host: Option<Session>,
+    /// What the kernel has accepted of either once.
     program: Option<Program>,
+    host_program: Option<Program>,
 }
 
 /// Goes through the list.
 pub(crate) fn list(modules: &Path, rounds: u32, only: &[String]) -> Result<()> {
     let cpus = thread::available_parallelism()?.get();
     let is_wanted = |name: &str| only.is_empty() || only.iter().any(|only| name.contains(only.as_str()));
-    let mut trial =
-        Trial { modules: modules.to_owned(), cpus, round: 0, pulse: Pulse::start(cpus)?, host: None, program: None };
+    let pulse = Pulse::start(cpus)?;
+    let modules = modules.to_owned();
+    let mut trial = Trial { modules, cpus, round: 0, pulse, host: None, program: None, host_program: None };
     for round in 0..rounds {
         trial.round = round;
         for beside in [true, false] {
-            trial.host = if beside { Some(Session::start(&config(modules, HOST))?) } else { None };
+            trial.host_anew(beside)?;
             for planted in PLANTED.iter().filter(|planted| is_wanted(planted.name) && planted.cpus_min <= cpus) {
                 trial.one(planted.name, |trial| trial.planted(planted))?;
             }
@@ -184,15 +197,10 @@ impl Trial {
     /// Has a fault happen, and reports. Only what makes it useless to go on is an error.
     fn one(&mut self, fault: &'static str, run: impl FnOnce(&mut Self) -> Result<Outcome>) -> Result<()> {
         let outcome = run(self).and_then(|outcome| self.all_is_well().map(|()| outcome));
-        let (gap, cpu) = (self.pulse.gap(), self.pulse.cpu_gap());
-        self.pulse.end();
         let contained = outcome.is_ok();
-        let outcome = outcome.unwrap_or_else(|error| Outcome {
-            gap_ms: gap.ms,
-            after_ms: 0.0,
-            reported: format!("NOT CONTAINED: {error:#}"),
-        });
-        let Outcome { gap_ms, after_ms, reported } = outcome;
+        let outcome = outcome
+            .unwrap_or_else(|error| Outcome { waits: self.waits(0.0), reported: format!("NOT CONTAINED: {error:#}") });
+        let Outcome { waits: Waits { gap, cpu, after_ms }, reported } = outcome;
         let (beside, round, cpus) = (self.host.is_some(), self.round, self.cpus);
         let report = Report {
             fault,
@@ -200,7 +208,7 @@ impl Trial {
             round,
             cpus,
             contained,
-            gap_ms,
+            gap_ms: gap.ms,
             who: gap.who,
             until_ms: gap.until_ms,
             cpu_ms: cpu.ms,
@@ -209,10 +217,32 @@ impl Trial {
         };
         println!("{}", serde_json::to_string(&report)?);
         if !contained && beside && self.host.as_ref().is_none_or(|host| !host.is_running()) {
-            self.host = None;
-            self.host = Some(Session::start(&config(&self.modules, HOST))?);
+            self.host_anew(true)?;
         }
         Ok(())
+    }
+
+    /// Ends the other policy, and starts it again if there is to be one.
+    fn host_anew(&mut self, beside: bool) -> Result<()> {
+        if let Some(program) = self.host.take().and_then(Session::stop) {
+            self.host_program = Some(program);
+        }
+        if beside {
+            self.host = Some(Session::start_with(&config(&self.modules, HOST), &mut self.host_program)?);
+        }
+        Ok(())
+    }
+
+    /// Waits until every task has run, and says how long tasks waited until then. What comes after is not the point.
+    fn all_run(&self) -> Result<Waits> {
+        let after_ms = self.pulse.all_run()?;
+        Ok(self.waits(after_ms))
+    }
+
+    fn waits(&self, after_ms: f64) -> Waits {
+        let (gap, cpu) = (self.pulse.gap(), self.pulse.cpu_gap());
+        self.pulse.end();
+        Waits { gap, cpu, after_ms }
     }
 
     /// The other policy goes on, or the kernel's own scheduler has everything, and every task runs.
@@ -226,7 +256,7 @@ impl Trial {
 
     fn faulty(&self, params: String) -> Config {
         let beside = if self.host.is_some() { Beside::OthersAsDefault } else { Beside::Nobody };
-        Config { params, beside, arena_bytes: 4 << 20, ..config(&self.modules, "faulty") }
+        Config { params, beside, ..config(&self.modules, "faulty") }
     }
 
     /// A policy that is about to go wrong, after a moment in which tasks have got used to it.
@@ -305,32 +335,32 @@ impl Trial {
                 "the old one was handed back".into()
             }
         };
-        let after_ms = self.pulse.all_run()?;
-        // What waited for the whole bound is what was found.
-        let gap_ms = if planted.fault == Fault::Starve { after_ms } else { self.pulse.gap().ms };
+        let mut waits = self.all_run()?;
+        if planted.fault == Fault::Starve {
+            // What waited for the whole bound is what was found.
+            waits.gap.ms = waits.after_ms;
+        }
         if !matches!(planted.end, End::TakenOut(_)) {
             session.check().context("the policy is gone")?;
         }
-        Ok(Outcome { gap_ms, after_ms, reported })
+        Ok(Outcome { waits, reported })
     }
 
     /// Nothing happens, and the policy that goes wrong is not even there.
     fn nothing(&mut self) -> Result<Outcome> {
         self.pulse.begin()?;
-        pause(200);
-        let after_ms = self.pulse.all_run()?;
-        Ok(Outcome { gap_ms: self.pulse.gap().ms, after_ms, reported: "nothing happened".into() })
+        pause(100);
+        Ok(Outcome { waits: self.all_run()?, reported: "nothing happened".into() })
     }
 
     /// The policy that goes wrong does not.
     fn nothing_wrong(&mut self) -> Result<Outcome> {
         let session = self.start("after=0".into())?;
-        pause(200);
-        let after_ms = self.pulse.all_run()?;
-        let gap_ms = self.pulse.gap().ms;
+        pause(100);
+        let waits = self.all_run()?;
         session.check()?;
         self.stop(session);
-        Ok(Outcome { gap_ms, after_ms, reported: "nothing happened".into() })
+        Ok(Outcome { waits, reported: "nothing happened".into() })
     }
 
     /// Everybody who may says something all the time.
@@ -355,9 +385,8 @@ impl Trial {
             })
         };
         let floods: Vec<_> = (0..=self.cpus).map(flood).collect();
-        pause(200);
-        let after_ms = self.pulse.all_run()?;
-        let gap_ms = self.pulse.gap().ms;
+        pause(100);
+        let waits = self.all_run()?;
         over.store(true, Relaxed);
         let mut answers = [0; 2];
         for flood in floods {
@@ -368,7 +397,7 @@ impl Trial {
         self.stop(session);
         let [refused, taken] = answers;
         ensure!(taken > 0 && refused > taken, "a third of the hints is good: {taken} taken, {refused} refused");
-        Ok(Outcome { gap_ms, after_ms, reported: format!("{taken} hints taken, {refused} refused") })
+        Ok(Outcome { waits, reported: format!("{taken} hints taken, {refused} refused") })
     }
 
     /// Who loaded the policy dies without a word.
@@ -384,8 +413,7 @@ impl Trial {
         holder.kill()?;
         holder.wait()?;
         wait("the policy goes on", || !is_there())?;
-        let after_ms = self.pulse.all_run()?;
-        Ok(Outcome { gap_ms: self.pulse.gap().ms, after_ms, reported: "the policy left with it".into() })
+        Ok(Outcome { waits: self.all_run()?, reported: "the policy left with it".into() })
     }
 
     /// Where the kernel allows it, the module goes as soon as the policy does; it is refused otherwise.
@@ -398,8 +426,7 @@ impl Trial {
         ensure!(core == Err(Errno::EAGAIN), "ekiden.ko under a policy: {core:?}");
         pause(50);
         session.check()?;
-        let after_ms = self.pulse.all_run()?;
-        let gap_ms = self.pulse.gap().ms;
+        let waits = self.all_run()?;
         let refused = forced.is_finished();
         self.stop(session);
         let reported = match forced.join().map_err(|_| anyhow!("a thread has panicked"))? {
@@ -407,7 +434,7 @@ impl Trial {
             Err(errno) if refused => format!("refused: {errno}"),
             other => bail!("the module was removed under the policy: {other:?}"),
         };
-        Ok(Outcome { gap_ms, after_ms, reported })
+        Ok(Outcome { waits, reported })
     }
 
     /// An arena that does not fit, by little and by far.
@@ -422,9 +449,13 @@ impl Trial {
                 Ok(_) => bail!("an arena of {arena_bytes} bytes was made"),
             }
         }
-        let after_ms = self.pulse.all_run()?;
-        Ok(Outcome { gap_ms: self.pulse.gap().ms, after_ms, reported })
+        Ok(Outcome { waits: self.all_run()?, reported })
     }
+}
+
+/// With less memory than a machine in use would have: all of it is cleared at every start.
+fn config(modules: &Path, policy: &str) -> Config {
+    Config { max_tasks: 1 << 12, arena_bytes: 4 << 20, tape_records: 1 << 10, ..trials::config(modules, policy) }
 }
 
 fn of(session: &Session) -> Result<PolicyStatus> {

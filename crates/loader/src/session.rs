@@ -113,6 +113,13 @@ impl Program {
     fn name(&self) -> String {
         scheduler_name(&self.policy)
     }
+
+    /// Why the kernel let go of it the last time is not why it may do so the next.
+    fn forget_end(&mut self) {
+        if let Some(bss) = &mut self.skel.maps.bss_data {
+            (bss.exit_reason, bss.exit_message) = ([0; 64], [0; 256]);
+        }
+    }
 }
 
 fn scheduler_name(policy: &str) -> String {
@@ -142,7 +149,10 @@ impl Session {
         }
         let (control, seat) = make_ready(config, false)?;
         let mut program = match kept.take() {
-            Some(program) if program.policy == config.policy => program,
+            Some(mut program) if program.policy == config.policy => {
+                program.forget_end();
+                program
+            }
             _ => {
                 let calls = Calls(Status::read()?.unwrap_or_default().main().map_or(0, |policy| policy.calls));
                 Program { skel: load_program(calls, config)?, policy: config.policy.clone() }
@@ -215,7 +225,7 @@ impl Session {
     /// Why the kernel let go of the policy, in its own words.
     fn exit_reason(&self) -> String {
         let bss = self.program.as_ref().and_then(|program| program.skel.maps.bss_data.as_ref());
-        let Some(bss) = bss else { return "no reason given".into() };
+        let Some(bss) = bss.filter(|bss| bss.exit_reason[0] != 0) else { return "no reason given".into() };
         let text = |bytes: &[c_char]| -> String {
             bytes.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8 as char).collect()
         };

@@ -48,8 +48,9 @@ pub enum Fault {
 /// A hint from here on says when it goes wrong: so many occurrences of the call later.
 pub const ARM: u64 = 1 << 32;
 
-/// How often a call looks whether another one has come that far, before it gives up for this time.
-const PATIENCE: u32 = 5_000;
+/// How often a call looks whether another one has come that far, before it gives up for this time. Few: each look lets an emulator
+/// run another CPU for a while, and the run queue is locked meanwhile.
+const PATIENCE: u32 = 100;
 
 /// Nobody has so many.
 const NO_SUCH_CPU: CpuId = 5_000;
