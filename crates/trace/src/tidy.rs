@@ -61,7 +61,8 @@ impl Tidy {
                 *place = Place::Waiting;
             }
             What::Run => {
-                if self.put(pid, Place::Running(cpu)) != Place::Waiting {
+                let before = self.put(pid, Place::Running(cpu));
+                if before != Place::Waiting {
                     sink(Record { what: What::Enqueue, value: 0, ..record });
                 }
             }
