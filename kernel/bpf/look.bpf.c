@@ -159,6 +159,8 @@ static __always_inline u32 flags_of(struct task_struct *p)
 
 	if (p->on_cpu)
 		return IS_RUNNING;
+	if (p->on_rq != 1)
+		return 0;
 	if (bpf_core_field_exists(p->throttled))
 		is_throttled = p->throttled;
 	if (bpf_core_field_exists(p->se.cfs_rq) && bpf_core_field_exists(p->se.cfs_rq->throttle_count) && p->se.cfs_rq)
@@ -166,7 +168,7 @@ static __always_inline u32 flags_of(struct task_struct *p)
 	/* Its sleep is known to its class only later. */
 	if (bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed)
 		return 0;
-	return p->on_rq == 1 && !is_throttled ? IS_WAITING : 0;
+	return is_throttled ? 0 : IS_WAITING;
 }
 
 /* By the clock of its run queue, which may be a tick behind. */

@@ -31,15 +31,11 @@ enum what {
 	CONSIDERED = 29,
 	/* A wake-up and the task's waiting for the same CPU that follows. */
 	WAKE_ENQUEUE = 256,
-	/* The task runs next; the value is the PID of the one before, and in its upper half the slice, in nanoseconds. The
-	   field of the CPU says why that one left: see enum left. */
-	SWITCH = 257,
-};
-
-enum left {
-	PREEMPTED,
-	BLOCKED,
-	EXITED,
+	/* The task runs next; the value is the PID of the one before, and in its upper half the slice, in nanoseconds. Which
+	   of these it is says why that one left. */
+	SWITCH_PREEMPTED = 257,
+	SWITCH_BLOCKED = 258,
+	SWITCH_EXITED = 259,
 };
 
 struct record {
@@ -86,17 +82,15 @@ static __always_inline struct record *at(struct ring *ring, u64 number)
 	return (void *)ring + sizeof(*ring) + (number & ring_mask) * sizeof(struct record);
 }
 
-static __always_inline struct ring *this_ring(void)
+static __always_inline struct ring *ring_of(u32 this_cpu)
 {
-	u32 cpu = bpf_get_smp_processor_id();
-
-	return bpf_map_lookup_elem(&rings, &cpu);
+	return bpf_map_lookup_elem(&rings, &this_cpu);
 }
 
 /* An interrupt may write into the same ring at any point: it gets a place of its own behind this one. */
-static __always_inline void note_at(u64 time_ns, enum what what, u32 cpu, u32 pid, u64 value)
+static __always_inline void note_on(u32 this_cpu, u64 time_ns, enum what what, u32 cpu, u32 pid, u64 value)
 {
-	struct ring *ring = this_ring();
+	struct ring *ring = ring_of(this_cpu);
 	struct record *record;
 
 	if (!ring)
@@ -111,6 +105,11 @@ static __always_inline void note_at(u64 time_ns, enum what what, u32 cpu, u32 pi
 	record->pid = pid;
 	/* Orders all of it, so that the reader sees it whole. */
 	__sync_lock_test_and_set(&record->what, word_of(what, cpu));
+}
+
+static __always_inline void note_at(u64 time_ns, enum what what, u32 cpu, u32 pid, u64 value)
+{
+	note_on(bpf_get_smp_processor_id(), time_ns, what, cpu, pid, value);
 }
 
 static __always_inline void note(enum what what, u32 cpu, u32 pid, u64 value)
@@ -150,12 +149,15 @@ static __always_inline void note_affinity(struct task_struct *p, bool even_all)
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
 {
-	enum left left = preempt || !prev_state ? PREEMPTED : prev_state & TASK_DEAD ? EXITED : BLOCKED;
+	enum what what = preempt || !prev_state	? SWITCH_PREEMPTED :
+			 prev_state & TASK_DEAD ? SWITCH_EXITED :
+						  SWITCH_BLOCKED;
+	u32 cpu = bpf_get_smp_processor_id();
 	u64 slice_ns = bpf_core_field_exists(next->scx.slice) ? next->scx.slice : 0;
 
 	if (slice_ns > (u32)-1)
 		slice_ns = (u32)-1;
-	note(SWITCH, left, next->pid, (u32)prev->pid | slice_ns << 32);
+	note_on(cpu, bpf_ktime_get_ns(), what, cpu, next->pid, (u32)prev->pid | slice_ns << 32);
 	return 0;
 }
 
@@ -163,9 +165,10 @@ SEC("tp_btf/sched_waking")
 int BPF_PROG(on_waking, struct task_struct *p)
 {
 	struct task_struct *waker = bpf_get_current_task_btf();
+	u32 cpu = bpf_get_smp_processor_id();
 
 	/* What runs when a CPU is idle is an interrupt, and that is mostly the timer's. */
-	note(WAKE, cpu_of(p), p->pid, waker->pid ? bpf_get_smp_processor_id() + 1 : 0);
+	note_on(cpu, bpf_ktime_get_ns(), WAKE, cpu_of(p), p->pid, waker->pid ? cpu + 1 : 0);
 	return 0;
 }
 
@@ -173,7 +176,7 @@ SEC("tp_btf/sched_wakeup")
 int BPF_PROG(on_wakeup, struct task_struct *p)
 {
 	u32 cpu = cpu_of(p), wake = word_of(WAKE, cpu), both = word_of(WAKE_ENQUEUE, cpu);
-	struct ring *ring = this_ring();
+	struct ring *ring = ring_of(bpf_get_smp_processor_id());
 	struct record *last;
 
 	/* Most wake-ups come right after their beginning: then one record will do, if the reader has not taken it yet. */

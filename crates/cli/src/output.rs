@@ -70,6 +70,14 @@ impl Output {
         Ok(Self(Arc::new(Mutex::new(Inner { stream, draft, path }))))
     }
 
+    /// A file without a name on the same disk, for what has to be worked over before it can be written.
+    pub(crate) fn scratch(&self) -> Result<File> {
+        let inner = self.lock();
+        let directory = inner.draft.as_deref().and_then(Path::parent);
+        let file = directory.map_or_else(tempfile::tempfile, tempfile::tempfile_in);
+        file.with_context(|| format!("cannot put anything beside {}", inner.path.display()))
+    }
+
     /// Gives it its name. Whoever buffers what goes into it has to flush before.
     pub(crate) fn finish(self) -> Result<()> {
         let inner = &mut *self.lock();

@@ -30,6 +30,7 @@ pub use live::{Evidence, Finding, LiveChecker, LookCounts, Pause, scheduler};
 pub use look::Look;
 pub use modules::{load_beside, load_copy, loaded, unload, unload_all};
 pub use record::{Recorder, Recording, ShortRecorder};
+pub use rings::Raw;
 pub use runqlat::{RunqLat, Waits, Whom};
 pub use session::{Beside, Config, Program, Scope, Session};
 pub use tape::Tape;

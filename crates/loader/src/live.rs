@@ -159,7 +159,7 @@ impl LiveChecker {
         // The checks ask for a name; without one, they would think that nobody is in charge.
         let header = Header { policy: Some(scheduler()), ..self.recorder.header("a live machine")? };
         let mut trace = Trace::new(&header);
-        self.recorder.begin(&mut |record| trace.push(record))?;
+        self.recorder.begin_small(&mut |record| trace.push(record))?;
         // To attach programs keeps kernel threads busy for a moment, just where a CPU was idle.
         let mut is_whole = pause(persists / 10);
         let from_ns = self.recorder.elapsed_ns();
@@ -175,10 +175,10 @@ impl LiveChecker {
             }
         });
         let finding = after.and_then(|after| judge(&header, &trace, from_ns..until_ns, before, &after));
-        Ok(finding.map(|finding| {
-            let finding = Finding { records_lost: lost, ..finding };
-            Evidence { violation: finding.violation(from_ns), finding, header, trace }
-        }))
+        let Some(finding) = finding else { return Ok(None) };
+        let finding = Finding { records_lost: lost, ..finding };
+        let trace = self.recorder.with_sleepers(&header, &trace)?;
+        Ok(Some(Evidence { violation: finding.violation(from_ns), finding, header, trace }))
     }
 }
 

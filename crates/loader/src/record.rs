@@ -35,11 +35,9 @@ const SETTLED_NS: u64 = 1_000_000;
 
 /// What records of the BPF program can be besides a [`What`]: `enum what` there.
 const WAKE_ENQUEUE: u16 = 256;
-const SWITCH: u16 = 257;
-
-/// Why a task left its CPU: `enum left` there.
-const PREEMPTED: u32 = 0;
-const BLOCKED: u32 = 1;
+const SWITCH_PREEMPTED: u16 = 257;
+const SWITCH_BLOCKED: u16 = 258;
+const SWITCH_EXITED: u16 = 259;
 
 /// What balances in the kernel's own scheduler, by its name since 6.10 and before.
 const BALANCES: [&str; 2] = ["sched_balance_rq", "load_balance"];
@@ -126,15 +124,40 @@ impl Recorder {
     /// # Errors
     /// When the programs cannot be attached.
     pub fn begin(&mut self, sink: &mut impl FnMut(Record)) -> Result<()> {
+        self.begin_with(true, sink)
+    }
+
+    /// The same for much less: tasks that sleep are not told of, which among thousands are nearly all, and functions of the
+    /// kernel are left alone, for which it would go through all that it has. So changes of nice values and affinities,
+    /// and what balancing looks at, are not recorded.
+    pub(crate) fn begin_small(&mut self, sink: &mut impl FnMut(Record)) -> Result<()> {
+        self.begin_with(false, sink)
+    }
+
+    /// What [`Recorder::begin_small`] left out, in front of what was recorded since.
+    pub(crate) fn with_sleepers(&mut self, header: &Header, recorded: &Trace) -> Result<Trace> {
+        let told: HashSet<u32> =
+            recorded.records().filter(|record| record.what == What::New).map(|record| record.pid).collect();
+        let mut sleepers = self.look.snapshot(true)?.tasks;
+        sleepers.retain(|task| !told.contains(&task.pid));
+        // Where they are now is of no interest.
+        sleepers.iter_mut().for_each(|task| (task.is_running, task.is_waiting) = (false, false));
+        let mut trace = Trace::new(header);
+        let present = present(&sleepers, &[], self.nr_cpus, 0);
+        present.into_iter().chain(recorded.records()).for_each(|record| trace.push(record));
+        Ok(trace)
+    }
+
+    fn begin_with(&mut self, all: bool, sink: &mut impl FnMut(Record)) -> Result<()> {
         // What a program wrote that was still running when the last recording ended.
-        self.rings.take(u64::MAX, &mut |_, _| {});
+        self.rings.take(u64::MAX, &mut |_| {});
         self.lost_before = self.rings.lost();
-        self.attach()?;
+        self.attach(all)?;
         self.tidy = Tidy::default();
         self.begin_ns = now_ns();
-        let tasks = self.look.snapshot(true)?.tasks;
+        let tasks = self.look.snapshot(all)?.tasks;
         let mut early = Vec::new();
-        self.rings.take(now_ns(), &mut |cpu, raw| expand(cpu, raw, &mut |record| early.push(record)));
+        self.rings.take(now_ns(), &mut |raw| expand(raw, &mut |record| early.push(record)));
         for record in present(&tasks, &early, self.nr_cpus, self.begin_ns).into_iter().chain(early) {
             self.tidy.pass(since(record, self.begin_ns), sink);
         }
@@ -146,19 +169,44 @@ impl Recorder {
         self.take_until(now_ns().saturating_sub(SETTLED_NS), sink);
     }
 
+    /// The same, to be told later: see [`Recorder::tell`].
+    pub fn take_raw(&mut self, sink: &mut impl FnMut(Raw)) {
+        self.rings.take(now_ns().saturating_sub(SETTLED_NS), sink);
+    }
+
     /// Ends the recording, and takes the rest. Returns how many records there was no room for since its beginning.
     pub fn end(&mut self, sink: &mut impl FnMut(Record)) -> u64 {
-        // Programs go one by one: what happens meanwhile is told by those that are left only, as wake-ups without a switch.
-        let end_ns = now_ns();
-        self.links.clear();
+        let end_ns = self.detach();
         self.take_until(end_ns, sink);
         self.rings.lost() - self.lost_before
+    }
+
+    /// The same, to be told later.
+    pub fn end_raw(&mut self, sink: &mut impl FnMut(Raw)) -> u64 {
+        let end_ns = self.detach();
+        self.rings.take(end_ns, sink);
+        self.rings.lost() - self.lost_before
+    }
+
+    /// What was taken raw, as the records that it stands for; in the order in which it was taken.
+    #[inline]
+    pub fn tell(&mut self, raw: Raw, sink: &mut impl FnMut(Record)) {
+        let Self { tidy, begin_ns, .. } = self;
+        expand(raw, &mut |record| tidy.pass(since(record, *begin_ns), sink));
     }
 
     fn take_until(&mut self, until_ns: u64, sink: &mut impl FnMut(Record)) {
         let Self { rings, tidy, begin_ns, .. } = self;
         let mut pass = |record| tidy.pass(since(record, *begin_ns), sink);
-        rings.take(until_ns, &mut |cpu, raw| expand(cpu, raw, &mut pass));
+        rings.take(until_ns, &mut |raw| expand(raw, &mut pass));
+    }
+
+    /// Returns until when all is recorded: programs go one by one, and what happens meanwhile is told by those that are left
+    /// only, as wake-ups without a switch.
+    fn detach(&mut self) -> u64 {
+        let end_ns = now_ns();
+        self.links.clear();
+        end_ns
     }
 
     /// The time now, as the trace counts it.
@@ -171,10 +219,10 @@ impl Recorder {
         self.begin_ns
     }
 
-    /// One by one: a skeleton attaches its programs only once.
-    fn attach(&mut self) -> Result<()> {
+    /// One by one: a skeleton attaches its programs only once. Those on functions only if `all`.
+    fn attach(&mut self, all: bool) -> Result<()> {
         let progs = &self.skel.progs;
-        let all = [
+        let on_tracepoints = [
             &progs.on_switch,
             &progs.on_waking,
             &progs.on_wakeup,
@@ -182,12 +230,11 @@ impl Recorder {
             &progs.on_migrate,
             &progs.on_fork,
             &progs.on_rename,
-            &progs.on_nice,
-            &progs.on_affinity,
-            &progs.on_balance,
         ];
-        let loaded = all.into_iter().filter(|program| program.autoload());
-        self.links = loaded
+        let on_functions = [&progs.on_nice, &progs.on_affinity, &progs.on_balance];
+        let wanted = on_tracepoints.into_iter().chain(on_functions.into_iter().filter(|_| all));
+        self.links = wanted
+            .filter(|program| program.autoload())
             .map(|program| program.attach().map_err(|error| watch_error("attach", &error)))
             .collect::<Result<_>>()?;
         Ok(())
@@ -196,20 +243,20 @@ impl Recorder {
 
 /// What the kernel wrote down, as the records that it stands for.
 #[inline]
-fn expand(on: u32, raw: Raw, sink: &mut impl FnMut(Record)) {
+fn expand(raw: Raw, sink: &mut impl FnMut(Record)) {
     let Raw { time_ns, value, pid, what } = raw;
     let (number, cpu) = (what as u16, what >> 16);
     match number {
-        SWITCH => {
-            let record = Record { time_ns, cpu: on, what: What::Run, pid, value: value >> 32 };
+        SWITCH_PREEMPTED | SWITCH_BLOCKED | SWITCH_EXITED => {
+            let record = Record { time_ns, cpu, what: What::Run, pid, value: value >> 32 };
             let prev = Record { pid: value as u32, value: 0, ..record };
-            match cpu {
+            match number {
                 _ if prev.pid == 0 => {}
-                PREEMPTED => {
+                SWITCH_PREEMPTED => {
                     sink(Record { what: What::Preempt, ..prev });
                     sink(Record { what: What::Enqueue, ..prev });
                 }
-                BLOCKED => sink(Record { what: What::Block, ..prev }),
+                SWITCH_BLOCKED => sink(Record { what: What::Block, ..prev }),
                 _ => sink(Record { what: What::Exit, ..prev }),
             }
             sink(if pid == 0 { Record { what: What::Idle, value: 0, ..record } } else { record });

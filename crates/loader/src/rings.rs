@@ -10,18 +10,37 @@ use std::{
 
 use libbpf_rs::MapCore;
 use memmap2::{MmapOptions, MmapRaw};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
 
 use crate::error::{Context, Result};
 
-/// `struct record` there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// `struct record` there: what the kernel wrote down, which stands for some records of a trace. To put it away for later takes
+/// far less than to tell what it stands for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
-pub(crate) struct Raw {
+pub struct Raw {
     pub(crate) time_ns: u64,
     pub(crate) value: u64,
     pub(crate) pid: u32,
     /// A number of `enum what`, and in the upper half a CPU; 0 if there is nothing, or not all of it yet.
     pub(crate) what: u32,
+}
+
+impl Raw {
+    /// Bytes that it takes.
+    pub const LEN: usize = size_of::<Self>();
+
+    /// As it lies in memory.
+    #[inline]
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        transmute!(self)
+    }
+
+    /// What [`Raw::to_bytes`] made bytes of.
+    #[inline]
+    pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
+        transmute!(bytes)
+    }
 }
 
 /// `struct ring` there without its records: the fields that count, each at the beginning of a line of the cache.
@@ -66,44 +85,35 @@ impl Rings {
     }
 
     /// Takes what was written before `until_ns`, all CPUs together in the order of its times.
-    pub(crate) fn take(&mut self, until_ns: u64, sink: &mut impl FnMut(u32, Raw)) {
+    pub(crate) fn take(&mut self, until_ns: u64, sink: &mut impl FnMut(Raw)) {
         let cpus = 0..self.next.len();
         let mut first: BinaryHeap<Reverse<(u64, usize)>> =
-            cpus.filter_map(|cpu| Some(Reverse((self.time_ns(cpu, until_ns)?, cpu)))).collect();
+            cpus.filter_map(|cpu| Some(Reverse((self.next(cpu, until_ns)?.0, cpu)))).collect();
         while let Some(Reverse((_, cpu))) = first.pop() {
             // As long as nobody else was earlier.
             let limit_ns = first.peek().map_or(until_ns, |Reverse((time_ns, _))| *time_ns);
-            while let Some(time_ns) = self.time_ns(cpu, until_ns) {
+            while let Some((time_ns, place)) = self.next(cpu, until_ns) {
                 if time_ns > limit_ns {
                     first.push(Reverse((time_ns, cpu)));
                     break;
                 }
-                sink(cpu as u32, self.take_one(cpu));
+                self.next[cpu] += 1;
+                sink(take_out(place));
             }
             self.ring(cpu).tail.store(self.next[cpu], Ordering::Release);
         }
     }
 
-    /// When the next record of a CPU was written, if there is one and it was before `until_ns`.
+    /// The next record of a CPU, if there is one and it was before `until_ns`: when it was written, and where.
     #[inline]
-    fn time_ns(&self, cpu: usize, until_ns: u64) -> Option<u64> {
+    fn next(&self, cpu: usize, until_ns: u64) -> Option<(u64, *mut Raw)> {
         let place = self.place(cpu);
         if what(place).load(Ordering::Acquire) == 0 {
             return None;
         }
         // SAFETY: within the map, see `place`, and whole, as its last field says; the kernel does not change it any more.
         let time_ns = unsafe { ptr::read_volatile(&raw const (*place).time_ns) };
-        (time_ns < until_ns).then_some(time_ns)
-    }
-
-    #[inline]
-    fn take_one(&mut self, cpu: usize) -> Raw {
-        let place = self.place(cpu);
-        self.next[cpu] += 1;
-        // The kernel may still make another one of it in a single step.
-        let what = what(place).swap(0, Ordering::AcqRel);
-        // SAFETY: as in `time_ns`; the place is not written again before `tail` says that it was taken.
-        Raw { what, ..unsafe { ptr::read_volatile(place) } }
+        (time_ns < until_ns).then_some((time_ns, place))
     }
 
     /// Where the next record of a CPU is, or will be.
@@ -126,6 +136,15 @@ fn what<'a>(place: *mut Raw) -> &'a AtomicU32 {
     unsafe { &*(&raw mut (*place).what).cast() }
 }
 
+/// Takes a record from where [`Rings::next`] found it.
+#[inline]
+fn take_out(place: *mut Raw) -> Raw {
+    // The kernel may still make another one of it in a single step.
+    let what = what(place).swap(0, Ordering::AcqRel);
+    // SAFETY: as in `next`; the place is not written again before `tail` says that it was taken.
+    Raw { what, ..unsafe { ptr::read_volatile(place) } }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,6 +158,7 @@ mod tests {
 
     /// As the kernel writes.
     fn write(rings: &Rings, cpu: usize, time_ns: u64, what: u32) {
+        let what = if what == 0 { 0 } else { what | (cpu as u32) << 16 };
         let ring = rings.ring(cpu);
         let number = ring.head.fetch_add(1, Ordering::Relaxed);
         let at = size_of::<Ring>() + (number % rings.records) as usize * size_of::<Raw>();
@@ -155,7 +175,7 @@ mod tests {
 
     fn taken(rings: &mut Rings, until_ns: u64) -> Vec<(u64, u32)> {
         let mut taken = Vec::new();
-        rings.take(until_ns, &mut |cpu, raw| taken.push((raw.time_ns, cpu)));
+        rings.take(until_ns, &mut |raw| taken.push((raw.time_ns, raw.what >> 16)));
         taken
     }
 

@@ -1,5 +1,7 @@
 //! Makes of what a kernel's tracepoints tell a trace that keeps the same rules as one of the simulator.
 
+use std::mem;
+
 use rustc_hash::FxHashMap;
 
 use crate::{Record, What};
@@ -34,46 +36,50 @@ impl Tidy {
     }
 
     /// Takes what was told next, and gives what is to be told.
-    pub fn pass(&mut self, record: Record, sink: &mut dyn FnMut(Record)) {
+    #[inline]
+    pub fn pass(&mut self, record: Record, sink: &mut (impl FnMut(Record) + ?Sized)) {
         self.last_ns = self.last_ns.max(record.time_ns);
         let record = Record { time_ns: self.last_ns, ..record };
+        if self.running.is_some() {
+            self.mend(&record, sink);
+        }
         let Record { cpu, what, pid, value, .. } = record;
-        self.mend(&record, sink);
-        let place = self.places.get(&pid).copied().unwrap_or(Place::Somewhere);
         match what {
-            What::New => self.put(pid, Place::Somewhere),
+            What::New => {
+                self.put(pid, Place::Somewhere);
+            }
             What::Wake => {
-                if matches!(place, Place::Running(_) | Place::Waiting) {
+                if matches!(self.places.get(&pid), Some(Place::Running(_) | Place::Waiting)) {
                     return;
                 }
             }
             What::Enqueue => {
+                let place = self.places.entry(pid).or_insert(Place::Somewhere);
                 if matches!(place, Place::Running(_) | Place::Waiting) {
                     return;
                 }
-                self.put(pid, Place::Waiting);
+                *place = Place::Waiting;
             }
             What::Run => {
-                if place != Place::Waiting {
+                let before = self.put(pid, Place::Running(cpu));
+                if before != Place::Waiting {
                     sink(Record { what: What::Enqueue, value: 0, ..record });
                 }
-                self.put(pid, Place::Running(cpu));
             }
             What::Preempt | What::Block | What::Exit => {
-                if !matches!(place, Place::Running(_)) {
+                if !matches!(self.put(pid, Place::Away), Place::Running(_)) {
                     // It ran already when the recording began.
                     let waits = Record { what: What::Enqueue, value: 0, ..record };
                     sink(waits);
                     sink(Record { what: What::Run, ..waits });
                 }
-                self.put(pid, Place::Away);
                 if what == What::Exit {
                     // Its PID may be used again.
                     self.places.remove(&pid);
                 }
             }
             What::Migrate if u64::from(cpu) == value => return,
-            What::Migrate if place == Place::Waiting => {
+            What::Migrate if self.places.get(&pid) == Some(&Place::Waiting) => {
                 sink(record);
                 return sink(Record { what: What::Enqueue, value: 0, ..record });
             }
@@ -82,19 +88,23 @@ impl Tidy {
         sink(record);
     }
 
-    fn put(&mut self, pid: u32, place: Place) {
-        let before = self.places.insert(pid, place);
-        let Some(running) = &mut self.running else { return };
-        if let Some(Place::Running(cpu)) = before {
-            running.remove(&cpu);
+    /// Puts a task somewhere, and says where it was.
+    #[inline]
+    fn put(&mut self, pid: u32, place: Place) -> Place {
+        let before = mem::replace(self.places.entry(pid).or_insert(Place::Somewhere), place);
+        if let Some(running) = &mut self.running {
+            if let Place::Running(cpu) = before {
+                running.remove(&cpu);
+            }
+            if let Place::Running(cpu) = place {
+                running.insert(cpu, pid);
+            }
         }
-        if let Place::Running(cpu) = place {
-            running.insert(cpu, pid);
-        }
+        before
     }
 
     /// Takes away what cannot be where it was if this is so.
-    fn mend(&mut self, record: &Record, sink: &mut dyn FnMut(Record)) {
+    fn mend(&mut self, record: &Record, sink: &mut (impl FnMut(Record) + ?Sized)) {
         let Record { cpu, what, pid, .. } = *record;
         let Some(running) = &self.running else { return };
         let mut gone = Vec::new();

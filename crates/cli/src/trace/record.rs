@@ -2,7 +2,8 @@
 
 use std::{
     ffi::OsString,
-    io::{self, BufWriter, Write},
+    fs::File,
+    io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write},
     path::PathBuf,
     process::ExitCode,
     time::Duration,
@@ -10,8 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ekiden_loader::{Recorder, scheduler};
-use ekiden_trace::{Header, Record};
+use ekiden_loader::{Raw, Recorder, scheduler};
 
 use crate::{
     child::{self, Events},
@@ -23,6 +23,9 @@ use crate::{
 const RING_BYTES: u32 = 8 << 20;
 const EVERY: Duration = Duration::from_millis(100);
 
+/// How much is written to a file, or read, at a time.
+const BUFFER: usize = 1 << 18;
+
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +34,8 @@ Examples:
   ekiden vm start; ekiden vm run wfq -- ekiden trace record /host/out -- ekiden-load run messaging
                                                       and out is in the directory that `ekiden vm status` shows
   ekiden trace info out; ekiden check out             what is in it, and whether CPUs idled while tasks waited
-It is written while it is recorded, in little memory, and needs root and BTF, but no sched_ext and none of our modules.
+It takes little memory, as what the kernel writes is put beside the trace as it is, and made the trace of at the end. It needs
+root and BTF, but no sched_ext and none of our modules.
 Switches, wake-ups, moves and forks of all tasks are recorded, by BPF programs on the kernel's tracepoints.")]
 pub(super) struct RecordTrace {
     /// Where to write the trace
@@ -48,17 +52,21 @@ impl RecordTrace {
         let events = Events::listen()?;
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         let mut recorder = Recorder::load(RING_BYTES)?;
-        let mut file = File::begin(output.clone(), &recorder.header(&words.join(" "))?);
-        recorder.begin(&mut |record| file.put(record))?;
+        let mut trace = Pen::new(output.clone());
+        trace.put(&recorder.header(&words.join(" "))?.to_bytes());
+        // To make records of the trace of it takes several times as long, and would be in the way of what is recorded.
+        let mut raw = Pen::new(output.scratch()?);
+        recorder.begin(&mut |record| trace.put(&record.to_bytes()))?;
         if self.command.is_empty() {
             eprintln!("recording {}; Ctrl-C ends it", scheduler());
         }
         let code = child::until(&events, &self.command, EVERY, &mut || {
-            recorder.take(&mut |record| file.put(record));
-            file.error.is_some()
+            recorder.take_raw(&mut |record| raw.put(&record.to_bytes()));
+            raw.error.is_some()
         })?;
-        let lost = recorder.end(&mut |record| file.put(record));
-        file.finish().with_context(|| format!("cannot write {}", self.trace.display()))?;
+        let lost = recorder.end_raw(&mut |record| raw.put(&record.to_bytes()));
+        let told = raw.finish().and_then(|raw| tell(&mut recorder, raw, &mut trace));
+        told.and_then(|()| trace.finish()).with_context(|| format!("cannot write {}", self.trace.display()))?;
         output.finish()?;
         if lost > 0 {
             bail!("{lost} records were lost: the trace has holes; record less at a time");
@@ -68,27 +76,38 @@ impl RecordTrace {
     }
 }
 
-/// A trace on its way to its file. After an error, nothing more is written.
-struct File {
-    output: BufWriter<Output>,
+/// Makes the trace of what was taken raw.
+fn tell(recorder: &mut Recorder, mut raw: File, trace: &mut Pen<Output>) -> io::Result<()> {
+    raw.rewind()?;
+    let mut raw = BufReader::with_capacity(BUFFER, raw);
+    let mut bytes = [0; Raw::LEN];
+    while trace.error.is_none() && !raw.fill_buf()?.is_empty() {
+        raw.read_exact(&mut bytes)?;
+        recorder.tell(Raw::from_bytes(bytes), &mut |record| trace.put(&record.to_bytes()));
+    }
+    Ok(())
+}
+
+/// Writes a file. After an error, nothing more is written.
+struct Pen<W: Write> {
+    output: BufWriter<W>,
     error: Option<io::Error>,
 }
 
-impl File {
-    fn begin(output: Output, header: &Header) -> Self {
-        let mut file = Self { output: BufWriter::with_capacity(1 << 18, output), error: None };
-        file.error = file.output.write_all(&header.to_bytes()).err();
-        file
+impl<W: Write> Pen<W> {
+    fn new(output: W) -> Self {
+        Self { output: BufWriter::with_capacity(BUFFER, output), error: None }
     }
 
-    fn put(&mut self, record: Record) {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
         if self.error.is_none() {
-            self.error = self.output.write_all(&record.to_bytes()).err();
+            self.error = self.output.write_all(bytes).err();
         }
     }
 
-    fn finish(mut self) -> io::Result<()> {
-        self.error.take().map_or(Ok(()), Err)?;
-        self.output.flush()
+    fn finish(self) -> io::Result<W> {
+        self.error.map_or(Ok(()), Err)?;
+        self.output.into_inner().map_err(io::IntoInnerError::into_error)
     }
 }
