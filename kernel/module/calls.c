@@ -212,6 +212,12 @@ void carry_out(const struct ekiden_outcome *outcome)
 		ekiden_timer_fired(outcome->kicks);
 }
 
+/* From its own callback. Another CPU may have started it meanwhile, and the kernel warns of those that are forwarded then. */
+static void start_anew(struct hrtimer *timer, u64 delay_ns)
+{
+	hrtimer_start(timer, ns_to_ktime(delay_ns), HRTIMER_MODE_REL_PINNED_HARD);
+}
+
 static enum hrtimer_restart timer_expired(struct hrtimer *timer)
 {
 	struct ekiden_timer *own = container_of(timer, struct ekiden_timer, timer);
@@ -226,8 +232,8 @@ static enum hrtimer_restart timer_expired(struct hrtimer *timer)
 	rcu_read_unlock();
 	if (outcome.status == EKIDEN_FAULT || !outcome.timer_ns)
 		return HRTIMER_NORESTART;
-	hrtimer_forward_now(timer, ns_to_ktime(outcome.timer_ns));
-	return HRTIMER_RESTART;
+	start_anew(timer, outcome.timer_ns);
+	return HRTIMER_NORESTART;
 }
 
 /* The timer runs on the CPU that arms it, wherever the call that it was for belongs. */
@@ -313,8 +319,8 @@ static enum hrtimer_restart rehome_some(struct hrtimer *timer)
 		complete_all(&rehome.done);
 		return HRTIMER_NORESTART;
 	}
-	hrtimer_forward_now(timer, ns_to_ktime(REHOME_AGAIN_NS));
-	return HRTIMER_RESTART;
+	start_anew(timer, REHOME_AGAIN_NS);
+	return HRTIMER_NORESTART;
 }
 
 /* Somebody wants to look at the machine as it is when a task changes its state in a way that nobody expects. */
