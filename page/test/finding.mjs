@@ -33,6 +33,12 @@ const none = spots.find(({ color }) => color === "255,255,255");
 assert.ok(none, `an idle CPU is white: ${spots.map(({ color }) => color)}`);
 await page.mouse.move(none.x, none.y);
 assert.match(await text(page, "#tip"), new RegExp(`CPU ${idle}[\\s\\S]*nothing runs`));
+
+// Behind it, the evidence: what balancing looked at, in 20 ms or more.
+const { counters, end_ns } = await page.evaluate(() => window.ekiden.summary);
+assert.ok(end_ns >= violation.at_ns + 20e6, `the trace ends at ${end_ns} ns, the finding at ${violation.at_ns}`);
+const [, considered] = counters.find(([name]) => name === "decisions with CPUs considered");
+assert.ok(Number(considered) > 0, "nothing is seen of balancing");
 await close();
 await browser.close();
-console.log("ok: the page shows who waited where, and which CPU was idle");
+console.log("ok: the page shows who waited where, which CPU was idle, and what balancing looked at");

@@ -1,14 +1,15 @@
 //! Algorithm 2 of papers/002, section 4.1, on the kernel of this machine, under whichever scheduler.
 //!
 //! A look at the run queues costs a few instructions per CPU. Only if a CPU is idle while a task waits that could use it, and
-//! is so still a moment later, is everything recorded that happens in M, and looked through; and only if that did not help, and
-//! the run queues are still like that afterwards, is it a finding. Otherwise nothing hangs on the kernel.
+//! is so still a moment later, is everything recorded that tracepoints tell in M, and looked through; and only if that did not
+//! help, and the run queues are still like that afterwards, is it a finding. Then some evidence is recorded, with what balancing
+//! looks at, which costs far more. Otherwise nothing hangs on the kernel.
 
 use std::{fmt, ops::Range, time::Duration};
 
 use ekiden::CpuMask;
 use ekiden_check::{Checker, CpuSeen, TaskName, Violation, Waste, Whereabouts};
-use ekiden_trace::{Header, Trace, What};
+use ekiden_trace::{Header, Record, Trace, What};
 use serde::Serialize;
 
 use crate::{Recorder, Result, sysfs};
@@ -16,7 +17,7 @@ use crate::{Recorder, Result, sysfs};
 /// Memory of each CPU for what happens while a suspicion is watched: a million records a second.
 const RING_BYTES: u32 = 4 << 20;
 
-/// Evidence beyond the time that makes it one, as in papers/002.
+/// Evidence once it is a finding, as in papers/002.
 const EVIDENCE: Duration = Duration::from_millis(20);
 
 /// How often to look at a suspicion before it is watched.
@@ -89,7 +90,7 @@ pub struct Evidence {
     pub finding: Finding,
     /// Of the trace.
     pub header: Header,
-    /// What happened, from right after the suspicion on.
+    /// What happened, from right after the suspicion on, but for what the thread that looked did itself.
     pub trace: Trace,
     /// What was found, in times of the trace.
     pub violation: Violation,
@@ -107,7 +108,7 @@ impl LiveChecker {
         Ok(Self { recorder: Recorder::load(RING_BYTES)?, persists, counts: LookCounts::default() })
     }
 
-    /// Looks once, and watches if there is something to watch; then it takes a bit longer than M.
+    /// Looks once, and watches if there is something to watch; then it takes longer than M.
     ///
     /// # Errors
     /// When the kernel does not run the programs.
@@ -155,30 +156,63 @@ impl LiveChecker {
     }
 
     fn watch(&mut self, before: &Waste, pause: Pause<'_>) -> Result<Option<Evidence>> {
-        let persists = self.persists;
         // The checks ask for a name; without one, they would think that nobody is in charge.
         let header = Header { policy: Some(scheduler()), ..self.recorder.header("a live machine")? };
         let mut trace = Trace::new(&header);
-        self.recorder.begin_small(&mut |record| trace.push(record))?;
-        // To attach programs keeps kernel threads busy for a moment, just where a CPU was idle.
-        let mut is_whole = pause(persists / 10);
-        let from_ns = self.recorder.elapsed_ns();
-        // In one piece: whoever gets up meanwhile is in the way of what it looks for.
-        is_whole &= pause(persists + EVIDENCE);
-        // What this thread does from now on, where a CPU was idle, is no evidence.
-        let until_ns = self.recorder.elapsed_ns();
-        // Whether the CPU was idle all in all, the trace knows.
-        let after = if is_whole { self.waste(pause)? } else { None };
-        let lost = self.recorder.end(&mut |record| {
-            if record.time_ns <= until_ns {
-                trace.push(record);
-            }
-        });
-        let finding = after.and_then(|after| judge(&header, &trace, from_ns..until_ns, before, &after));
-        let Some(finding) = finding else { return Ok(None) };
-        let finding = Finding { records_lost: lost, ..finding };
+        self.recorder.begin_small(&mut by_others(&mut trace))?;
+        let found = self.find(&header, &mut trace, before, pause);
+        let gathered = if let Ok(Some(_)) = found { self.gather(&mut trace, pause) } else { Ok(()) };
+        let records_lost = self.recorder.end(&mut by_others(&mut trace));
+        gathered?;
+        let Some((from_ns, finding)) = found? else { return Ok(None) };
+        let finding = Finding { records_lost, ..finding };
         let trace = self.recorder.with_sleepers(&header, &trace)?;
         Ok(Some(Evidence { violation: finding.violation(from_ns), finding, header, trace }))
+    }
+
+    /// A finding, and since when it is one, if it was so for M and still is.
+    fn find(
+        &mut self,
+        header: &Header,
+        trace: &mut Trace,
+        before: &Waste,
+        pause: Pause<'_>,
+    ) -> Result<Option<(u64, Finding)>> {
+        // To attach programs keeps kernel threads busy for a moment, just where a CPU was idle.
+        if !pause(self.persists / 10) {
+            return Ok(None);
+        }
+        let from_ns = self.recorder.elapsed_ns();
+        // In one piece: whoever gets up meanwhile is in the way of what it looks for.
+        if !pause(self.persists) {
+            return Ok(None);
+        }
+        let until_ns = self.recorder.elapsed_ns();
+        // Whether the CPU was idle all in all, the trace knows.
+        let Some(after) = self.waste(pause)? else { return Ok(None) };
+        self.recorder.take_all(&mut by_others(trace));
+        Ok(judge(header, trace, from_ns..until_ns, before, &after).map(|finding| (from_ns, finding)))
+    }
+
+    /// Evidence, with what programs on functions tell: to attach them costs several times as much as the rest of a watch.
+    fn gather(&mut self, trace: &mut Trace, pause: Pause<'_>) -> Result<()> {
+        self.recorder.attach_functions()?;
+        // Makes room for the rest.
+        self.recorder.take(&mut by_others(trace));
+        // What there is by then is enough if a signal ends this.
+        pause(EVIDENCE);
+        Ok(())
+    }
+}
+
+/// Takes down what others do than this thread: a CPU on which nobody runs but this one is idle as soon as it sleeps, and what it
+/// looks at and attaches is no evidence.
+fn by_others(trace: &mut Trace) -> impl FnMut(Record) {
+    let this = nix::unistd::gettid().as_raw() as u32;
+    move |record| {
+        if record.pid != this {
+            trace.push(record);
+        }
     }
 }
 
@@ -248,9 +282,7 @@ fn judge(header: &Header, trace: &Trace, during: Range<u64>, before: &Waste, at_
         last_ns = last_ns.max(time_ns);
     };
     let mut helped = CpuMask::new();
-    // A CPU on which nobody runs but this thread is idle as soon as it sleeps.
-    let this = nix::unistd::gettid().as_raw() as u32;
-    for record in trace.records().filter(|record| record.pid != this) {
+    for record in trace.records().filter(|record| record.time_ns <= during.end) {
         pass(&state, record.time_ns);
         // Not one that is woken up there: it did not wait.
         let waited =
