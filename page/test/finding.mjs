@@ -34,11 +34,10 @@ assert.ok(none, `an idle CPU is white: ${spots.map(({ color }) => color)}`);
 await page.mouse.move(none.x, none.y);
 assert.match(await text(page, "#tip"), new RegExp(`CPU ${idle}[\\s\\S]*nothing runs`));
 
-// Behind it, the evidence: what balancing looked at, in 20 ms or more.
-const { counters, end_ns } = await page.evaluate(() => window.ekiden.summary);
-assert.ok(end_ns >= violation.at_ns + 20e6, `the trace ends at ${end_ns} ns, the finding at ${violation.at_ns}`);
-const [, considered] = counters.find(([name]) => name === "decisions with CPUs considered");
-assert.ok(Number(considered) > 0, "nothing is seen of balancing");
+// Behind it, 20 ms of evidence, and nothing else.
+const ends = await page.evaluate(() => window.ekiden.summary.end_ns);
+const evidence_ms = (ends - violation.at_ns) / 1e6;
+assert.ok(evidence_ms > 18 && evidence_ms < 100, `${evidence_ms} ms of evidence`);
 await close();
 await browser.close();
-console.log("ok: the page shows who waited where, which CPU was idle, and what balancing looked at");
+console.log("ok: the page shows who waited where, and which CPU was idle");

@@ -9,13 +9,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ekiden_loader::{Config, Finding, LiveChecker, LookCounts, RunqLat, Scope, Session, Whom, sysfs};
+use ekiden_loader::{Config, Finding, LiveChecker, LookCounts, RunqLat, Session, Whom, sysfs};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
     load::{Worker, pause},
-    trials::{SCHED_EXT, config},
+    trials::config,
 };
 
 /// M, and how often to look.
@@ -88,8 +88,6 @@ fn two_on_cpu_0(behind_real_time: bool) -> Result<Vec<Worker>> {
     let workers = vec![Worker::start("spin")?, Worker::start("spin")?];
     for worker in &workers {
         worker.pin(0)?;
-        // The policy's, even where it gets only those that ask for it.
-        worker.class(SCHED_EXT)?;
     }
     pause(50);
     if behind_real_time {
@@ -114,8 +112,7 @@ struct FoundReport {
 
 /// What `ekiden check --live` says and writes of such a machine.
 pub(crate) fn found(modules: &Path, policy: &str, ekiden: &Path, report: &Path) -> Result<()> {
-    // Where the kernel still balances its own tasks, which is evidence.
-    let session = Session::start(&Config { scope: Scope::Attached, ..config(modules, policy) })?;
+    let session = Session::start(&config(modules, policy))?;
     let workers = two_on_cpu_0(false)?;
     let mut command = Command::new(ekiden);
     command.env("LD_LIBRARY_PATH", ekiden.parent().context("no directory")?);

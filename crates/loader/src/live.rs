@@ -90,7 +90,8 @@ pub struct Evidence {
     pub finding: Finding,
     /// Of the trace.
     pub header: Header,
-    /// What happened, from right after the suspicion on, but for what the thread that looked did itself.
+    /// What happened while it was watched, and in the time of the evidence right behind that. What was between the two is
+    /// at one moment, and what the thread that looked did itself is left out.
     pub trace: Trace,
     /// What was found, in times of the trace.
     pub violation: Violation,
@@ -161,23 +162,26 @@ impl LiveChecker {
         let mut trace = Trace::new(&header);
         self.recorder.begin_small(&mut by_others(&mut trace))?;
         let found = self.find(&header, &mut trace, before, pause);
-        let gathered = if let Ok(Some(_)) = found { self.gather(&mut trace, pause) } else { Ok(()) };
+        let gathered = if let Ok(Some(_)) = found { self.gather(&mut trace, pause) } else { Ok(0) };
         let records_lost = self.recorder.end(&mut by_others(&mut trace));
-        gathered?;
-        let Some((from_ns, finding)) = found? else { return Ok(None) };
+        let resumed_ns = gathered?;
+        let Some((during, finding)) = found? else { return Ok(None) };
         let finding = Finding { records_lost, ..finding };
-        let trace = self.recorder.with_sleepers(&header, &trace)?;
-        Ok(Some(Evidence { violation: finding.violation(from_ns), finding, header, trace }))
+        // The clock stands still while this thread is awake, and others are on this CPU only because of it.
+        let clock =
+            |time_ns: u64| time_ns.clamp(during.start, during.end) - during.start + time_ns.saturating_sub(resumed_ns);
+        let trace = self.recorder.with_sleepers(&header, &trace, clock)?;
+        Ok(Some(Evidence { violation: finding.violation(), finding, header, trace }))
     }
 
-    /// A finding, and since when it is one, if it was so for M and still is.
+    /// A finding, and of which time, if it was so for M and still is.
     fn find(
         &mut self,
         header: &Header,
         trace: &mut Trace,
         before: &Waste,
         pause: Pause<'_>,
-    ) -> Result<Option<(u64, Finding)>> {
+    ) -> Result<Option<(Range<u64>, Finding)>> {
         // To attach programs keeps kernel threads busy for a moment, just where a CPU was idle.
         if !pause(self.persists / 10) {
             return Ok(None);
@@ -187,21 +191,24 @@ impl LiveChecker {
         if !pause(self.persists) {
             return Ok(None);
         }
-        let until_ns = self.recorder.elapsed_ns();
+        let during = from_ns..self.recorder.elapsed_ns();
         // Whether the CPU was idle all in all, the trace knows.
         let Some(after) = self.waste(pause)? else { return Ok(None) };
         self.recorder.take_all(&mut by_others(trace));
-        Ok(judge(header, trace, from_ns..until_ns, before, &after).map(|finding| (from_ns, finding)))
+        Ok(judge(header, trace, during.clone(), before, &after).map(|finding| (during, finding)))
     }
 
-    /// Evidence, with what programs on functions tell: to attach them costs several times as much as the rest of a watch.
-    fn gather(&mut self, trace: &mut Trace, pause: Pause<'_>) -> Result<()> {
+    /// Evidence, with what programs on functions tell: to attach them costs several times as much as the rest of a watch. Returns
+    /// when it begins.
+    fn gather(&mut self, trace: &mut Trace, pause: Pause<'_>) -> Result<u64> {
         self.recorder.attach_functions()?;
         // Makes room for the rest.
         self.recorder.take(&mut by_others(trace));
-        // What there is by then is enough if a signal ends this.
+        // As before M. What there is by then is enough if a signal ends this.
+        pause(self.persists / 10);
+        let from_ns = self.recorder.elapsed_ns();
         pause(EVIDENCE);
-        Ok(())
+        Ok(from_ns)
     }
 }
 
@@ -218,11 +225,11 @@ fn by_others(trace: &mut Trace) -> impl FnMut(Record) {
 
 impl Finding {
     /// The same as the checks of a trace say it. They themselves would not find it if somebody ran on the idle CPU for a moment.
-    fn violation(&self, since_ns: u64) -> Violation {
+    fn violation(&self) -> Violation {
         Violation {
             check: "work-conservation",
-            since_ns,
-            at_ns: since_ns + self.watched_ms * 1_000_000,
+            since_ns: 0,
+            at_ns: self.watched_ms * 1_000_000,
             cpus: self.idle_cpus.clone(),
             tasks: self.waiting.clone(),
             message: self.to_string(),

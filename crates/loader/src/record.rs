@@ -136,8 +136,14 @@ impl Recorder {
         self.begin_with(false, sink)
     }
 
-    /// The sleeping tasks that [`Recorder::begin_small`] left out, in front of what was recorded since.
-    pub(crate) fn with_sleepers(&mut self, header: &Header, recorded: &Trace) -> Result<Trace> {
+    /// The sleeping tasks that [`Recorder::begin_small`] left out, in front of what was recorded since, by another
+    /// clock.
+    pub(crate) fn with_sleepers(
+        &mut self,
+        header: &Header,
+        recorded: &Trace,
+        clock: impl Fn(u64) -> u64,
+    ) -> Result<Trace> {
         let told: HashSet<u32> =
             recorded.records().filter(|record| record.what == What::New).map(|record| record.pid).collect();
         let mut sleepers = self.look.snapshot(true)?.tasks;
@@ -146,7 +152,8 @@ impl Recorder {
         sleepers.iter_mut().for_each(|task| (task.is_running, task.is_waiting) = (false, false));
         let mut trace = Trace::new(header);
         let present = present(&sleepers, &[], self.nr_cpus, 0);
-        present.into_iter().chain(recorded.records()).for_each(|record| trace.push(record));
+        let recorded = recorded.records().map(|record| Record { time_ns: clock(record.time_ns), ..record });
+        present.into_iter().chain(recorded).for_each(|record| trace.push(record));
         Ok(trace)
     }
 
