@@ -33,6 +33,11 @@ const none = spots.find(({ color }) => color === "255,255,255");
 assert.ok(none, `an idle CPU is white: ${spots.map(({ color }) => color)}`);
 await page.mouse.move(none.x, none.y);
 assert.match(await text(page, "#tip"), new RegExp(`CPU ${idle}[\\s\\S]*nothing runs`));
+
+// Behind it, 20 ms of evidence, and nothing else.
+const ends = await page.evaluate(() => window.ekiden.summary.end_ns);
+const evidence_ms = (ends - violation.at_ns) / 1e6;
+assert.ok(evidence_ms > 18 && evidence_ms < 100, `${evidence_ms} ms of evidence`);
 await close();
 await browser.close();
 console.log("ok: the page shows who waited where, and which CPU was idle");

@@ -1,14 +1,15 @@
 //! Algorithm 2 of papers/002, section 4.1, on the kernel of this machine, under whichever scheduler.
 //!
 //! A look at the run queues costs a few instructions per CPU. Only if a CPU is idle while a task waits that could use it, and
-//! is so still a moment later, is everything recorded that happens in M, and looked through; and only if that did not help, and
-//! the run queues are still like that afterwards, is it a finding. Otherwise nothing hangs on the kernel.
+//! is so still a moment later, is everything recorded that tracepoints tell in M, and looked through; and only if that did not
+//! help, and the run queues are still like that afterwards, is it a finding. Then some evidence is recorded, with what balancing
+//! looks at, which costs far more. Otherwise nothing hangs on the kernel.
 
 use std::{fmt, ops::Range, time::Duration};
 
 use ekiden::CpuMask;
 use ekiden_check::{Checker, CpuSeen, TaskName, Violation, Waste, Whereabouts};
-use ekiden_trace::{Header, Trace, What};
+use ekiden_trace::{Header, Record, Trace, What};
 use serde::Serialize;
 
 use crate::{Recorder, Result, sysfs};
@@ -16,7 +17,7 @@ use crate::{Recorder, Result, sysfs};
 /// Memory of each CPU for what happens while a suspicion is watched: a million records a second.
 const RING_BYTES: u32 = 4 << 20;
 
-/// Evidence beyond the time that makes it one, as in papers/002.
+/// Evidence once it is a finding, as in papers/002.
 const EVIDENCE: Duration = Duration::from_millis(20);
 
 /// How often to look at a suspicion before it is watched.
@@ -89,7 +90,8 @@ pub struct Evidence {
     pub finding: Finding,
     /// Of the trace.
     pub header: Header,
-    /// What happened, from right after the suspicion on.
+    /// What happened while it was watched, and in the time of the evidence right behind that. What was between the two is
+    /// at one moment, and what the thread that looked did itself is left out.
     pub trace: Trace,
     /// What was found, in times of the trace.
     pub violation: Violation,
@@ -107,7 +109,7 @@ impl LiveChecker {
         Ok(Self { recorder: Recorder::load(RING_BYTES)?, persists, counts: LookCounts::default() })
     }
 
-    /// Looks once, and watches if there is something to watch; then it takes a bit longer than M.
+    /// Looks once, and watches if there is something to watch; then it takes longer than M.
     ///
     /// # Errors
     /// When the kernel does not run the programs.
@@ -155,40 +157,79 @@ impl LiveChecker {
     }
 
     fn watch(&mut self, before: &Waste, pause: Pause<'_>) -> Result<Option<Evidence>> {
-        let persists = self.persists;
         // The checks ask for a name; without one, they would think that nobody is in charge.
         let header = Header { policy: Some(scheduler()), ..self.recorder.header("a live machine")? };
         let mut trace = Trace::new(&header);
-        self.recorder.begin_small(&mut |record| trace.push(record))?;
+        self.recorder.begin_small(&mut by_others(&mut trace))?;
+        let found = self.find(&header, &mut trace, before, pause);
+        let gathered = if let Ok(Some(_)) = found { self.gather(&mut trace, pause) } else { Ok(0) };
+        let records_lost = self.recorder.end(&mut by_others(&mut trace));
+        let resumed_ns = gathered?;
+        let Some((during, finding)) = found? else { return Ok(None) };
+        let finding = Finding { records_lost, ..finding };
+        // The clock stands still while this thread is awake, and others are on this CPU only because of it.
+        let clock =
+            |time_ns: u64| time_ns.clamp(during.start, during.end) - during.start + time_ns.saturating_sub(resumed_ns);
+        let trace = self.recorder.with_sleepers(&header, &trace, clock)?;
+        Ok(Some(Evidence { violation: finding.violation(), finding, header, trace }))
+    }
+
+    /// A finding, and of which time, if it was so for M and still is.
+    fn find(
+        &mut self,
+        header: &Header,
+        trace: &mut Trace,
+        before: &Waste,
+        pause: Pause<'_>,
+    ) -> Result<Option<(Range<u64>, Finding)>> {
         // To attach programs keeps kernel threads busy for a moment, just where a CPU was idle.
-        let mut is_whole = pause(persists / 10);
+        if !pause(self.persists / 10) {
+            return Ok(None);
+        }
         let from_ns = self.recorder.elapsed_ns();
         // In one piece: whoever gets up meanwhile is in the way of what it looks for.
-        is_whole &= pause(persists + EVIDENCE);
-        // What this thread does from now on, where a CPU was idle, is no evidence.
-        let until_ns = self.recorder.elapsed_ns();
+        if !pause(self.persists) {
+            return Ok(None);
+        }
+        let during = from_ns..self.recorder.elapsed_ns();
         // Whether the CPU was idle all in all, the trace knows.
-        let after = if is_whole { self.waste(pause)? } else { None };
-        let lost = self.recorder.end(&mut |record| {
-            if record.time_ns <= until_ns {
-                trace.push(record);
-            }
-        });
-        let finding = after.and_then(|after| judge(&header, &trace, from_ns..until_ns, before, &after));
-        let Some(finding) = finding else { return Ok(None) };
-        let finding = Finding { records_lost: lost, ..finding };
-        let trace = self.recorder.with_sleepers(&header, &trace)?;
-        Ok(Some(Evidence { violation: finding.violation(from_ns), finding, header, trace }))
+        let Some(after) = self.waste(pause)? else { return Ok(None) };
+        self.recorder.take_all(&mut by_others(trace));
+        Ok(judge(header, trace, during.clone(), before, &after).map(|finding| (during, finding)))
+    }
+
+    /// Evidence, with what programs on functions tell: to attach them costs several times as much as the rest of a watch. Returns
+    /// when it begins.
+    fn gather(&mut self, trace: &mut Trace, pause: Pause<'_>) -> Result<u64> {
+        self.recorder.attach_functions()?;
+        // Makes room for the rest.
+        self.recorder.take(&mut by_others(trace));
+        // As before M. What there is by then is enough if a signal ends this.
+        pause(self.persists / 10);
+        let from_ns = self.recorder.elapsed_ns();
+        pause(EVIDENCE);
+        Ok(from_ns)
+    }
+}
+
+/// Takes down what others do than this thread: a CPU on which nobody runs but this one is idle as soon as it sleeps, and what it
+/// looks at and attaches is no evidence.
+fn by_others(trace: &mut Trace) -> impl FnMut(Record) {
+    let this = nix::unistd::gettid().as_raw() as u32;
+    move |record| {
+        if record.pid != this {
+            trace.push(record);
+        }
     }
 }
 
 impl Finding {
     /// The same as the checks of a trace say it. They themselves would not find it if somebody ran on the idle CPU for a moment.
-    fn violation(&self, since_ns: u64) -> Violation {
+    fn violation(&self) -> Violation {
         Violation {
             check: "work-conservation",
-            since_ns,
-            at_ns: since_ns + self.watched_ms * 1_000_000,
+            since_ns: 0,
+            at_ns: self.watched_ms * 1_000_000,
             cpus: self.idle_cpus.clone(),
             tasks: self.waiting.clone(),
             message: self.to_string(),
@@ -248,9 +289,7 @@ fn judge(header: &Header, trace: &Trace, during: Range<u64>, before: &Waste, at_
         last_ns = last_ns.max(time_ns);
     };
     let mut helped = CpuMask::new();
-    // A CPU on which nobody runs but this thread is idle as soon as it sleeps.
-    let this = nix::unistd::gettid().as_raw() as u32;
-    for record in trace.records().filter(|record| record.pid != this) {
+    for record in trace.records().filter(|record| record.time_ns <= during.end) {
         pass(&state, record.time_ns);
         // Not one that is woken up there: it did not wait.
         let waited =

@@ -8,12 +8,14 @@
 use std::{
     collections::{HashMap, HashSet},
     mem::MaybeUninit,
+    thread,
+    time::Duration,
 };
 
 use ekiden_check::TaskSeen;
 use ekiden_trace::{Header, Host, Record, Tidy, Trace, What, masks, names};
 use libbpf_rs::{
-    Link, OpenObject,
+    Link, OpenObject, ProgramMut,
     skel::{OpenSkel, SkelBuilder},
 };
 
@@ -129,13 +131,19 @@ impl Recorder {
 
     /// The same for much less: tasks that sleep are not told of, which among thousands are nearly all, and functions of the
     /// kernel are left alone, for which it would go through all that it has. So changes of nice values and affinities,
-    /// and what balancing looks at, are not recorded.
+    /// and what balancing looks at, are not recorded before [`Recorder::attach_functions`].
     pub(crate) fn begin_small(&mut self, sink: &mut impl FnMut(Record)) -> Result<()> {
         self.begin_with(false, sink)
     }
 
-    /// What [`Recorder::begin_small`] left out, in front of what was recorded since.
-    pub(crate) fn with_sleepers(&mut self, header: &Header, recorded: &Trace) -> Result<Trace> {
+    /// The sleeping tasks that [`Recorder::begin_small`] left out, in front of what was recorded since, by another
+    /// clock.
+    pub(crate) fn with_sleepers(
+        &mut self,
+        header: &Header,
+        recorded: &Trace,
+        clock: impl Fn(u64) -> u64,
+    ) -> Result<Trace> {
         let told: HashSet<u32> =
             recorded.records().filter(|record| record.what == What::New).map(|record| record.pid).collect();
         let mut sleepers = self.look.snapshot(true)?.tasks;
@@ -144,7 +152,8 @@ impl Recorder {
         sleepers.iter_mut().for_each(|task| (task.is_running, task.is_waiting) = (false, false));
         let mut trace = Trace::new(header);
         let present = present(&sleepers, &[], self.nr_cpus, 0);
-        present.into_iter().chain(recorded.records()).for_each(|record| trace.push(record));
+        let recorded = recorded.records().map(|record| Record { time_ns: clock(record.time_ns), ..record });
+        present.into_iter().chain(recorded).for_each(|record| trace.push(record));
         Ok(trace)
     }
 
@@ -152,7 +161,10 @@ impl Recorder {
         // What a program wrote that was still running when the last recording ended.
         self.rings.take(u64::MAX, &mut |_| {});
         self.lost_before = self.rings.lost();
-        self.attach(all)?;
+        self.attach_tracepoints()?;
+        if all {
+            self.attach_functions()?;
+        }
         self.tidy = Tidy::default();
         self.begin_ns = now_ns();
         let tasks = self.look.snapshot(all)?.tasks;
@@ -169,7 +181,14 @@ impl Recorder {
         self.take_until(now_ns().saturating_sub(SETTLED_NS), sink);
     }
 
-    /// The same, to be told later: see [`Recorder::tell`].
+    /// The same up to now, which takes a moment.
+    pub(crate) fn take_all(&mut self, sink: &mut impl FnMut(Record)) {
+        let until_ns = now_ns();
+        thread::sleep(Duration::from_nanos(SETTLED_NS));
+        self.take_until(until_ns, sink);
+    }
+
+    /// As [`Recorder::take`], to be told later: see [`Recorder::tell`].
     pub fn take_raw(&mut self, sink: &mut impl FnMut(Raw)) {
         self.rings.take(now_ns().saturating_sub(SETTLED_NS), sink);
     }
@@ -219,10 +238,9 @@ impl Recorder {
         self.begin_ns
     }
 
-    /// One by one: a skeleton attaches its programs only once. Those on functions only if `all`.
-    fn attach(&mut self, all: bool) -> Result<()> {
+    fn attach_tracepoints(&mut self) -> Result<()> {
         let progs = &self.skel.progs;
-        let on_tracepoints = [
+        self.links = attach(&[
             &progs.on_switch,
             &progs.on_waking,
             &progs.on_wakeup,
@@ -230,15 +248,22 @@ impl Recorder {
             &progs.on_migrate,
             &progs.on_fork,
             &progs.on_rename,
-        ];
-        let on_functions = [&progs.on_nice, &progs.on_affinity, &progs.on_balance];
-        let wanted = on_tracepoints.into_iter().chain(on_functions.into_iter().filter(|_| all));
-        self.links = wanted
-            .filter(|program| program.autoload())
-            .map(|program| program.attach().map_err(|error| watch_error("attach", &error)))
-            .collect::<Result<_>>()?;
+        ])?;
         Ok(())
     }
+
+    /// Has functions of the kernel tell, too.
+    pub(crate) fn attach_functions(&mut self) -> Result<()> {
+        let progs = &self.skel.progs;
+        self.links.extend(attach(&[&progs.on_nice, &progs.on_affinity, &progs.on_balance])?);
+        Ok(())
+    }
+}
+
+/// One by one: a skeleton attaches its programs only once.
+fn attach(programs: &[&ProgramMut<'_>]) -> Result<Vec<Link>> {
+    let loaded = programs.iter().filter(|program| program.autoload());
+    loaded.map(|program| program.attach().map_err(|error| watch_error("attach", &error))).collect()
 }
 
 /// What the kernel wrote down, as the records that it stands for.
