@@ -331,7 +331,8 @@ impl Trial {
             End::Refused => {
                 let found = || of(session).is_ok_and(|status| status.counts.refusals > before.refusals);
                 wait("it was not found", || self.pulse.crowd().is_ok() && found())?;
-                ensure!(of(session)?.counts.mistakes == before.mistakes, "it counts as a mistake");
+                let Counts { mistakes, last_mistake, .. } = of(session)?.counts;
+                ensure!(mistakes == before.mistakes, "it counts as a mistake: {last_mistake:?}");
                 "the old one was handed back".into()
             }
         };

@@ -122,10 +122,11 @@ pub(crate) fn stay_on_cpu_1() -> Result<()> {
 /// What a child does.
 pub(crate) fn child(what: &str) -> Result<()> {
     match what {
-        // Without `spin_loop`: an emulator takes its instruction for a request to run another CPU, at a thousand times the
-        // cost of any other.
+        // With `spin_loop` now and then: an emulator takes its instruction for a request to run another CPU, at a thousand times
+        // the cost of any other. See `pulse.rs` for what happens without.
         "spin" => loop {
-            std::hint::black_box(());
+            (0..100_000).for_each(|pass| _ = std::hint::black_box(pass));
+            std::hint::spin_loop();
         },
         "yield" => loop {
             sched_yield()?;

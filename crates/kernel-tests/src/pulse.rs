@@ -1,6 +1,7 @@
 //! Threads that note all the time that they run, so that nothing which keeps them from it goes unseen.
 
 use std::{
+    hint::spin_loop,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{
@@ -23,6 +24,9 @@ use crate::load::class_of;
 
 /// How long they rest, if they do.
 const REST: Duration = Duration::from_millis(2);
+/// Emulators that run all CPUs in turn on one thread go on to the next one at this hint. Without it, a turn ends where the kernel programs
+/// its timer, with a lock held: a CPU that spins for that lock looks at it only then, for seconds, and all who wait for that CPU with it.
+const BEATS_PER_HINT: usize = 256;
 /// What a thread does that no policy has.
 const CPU: &str = "real time";
 
@@ -80,7 +84,14 @@ impl Pulse {
         let mut pulse = Self { tracks: Vec::new(), over: flag(), counts: flag(), threads: Vec::new() };
         for _ in 0..cpus {
             let counts = pulse.counts.clone();
-            pulse.add("spin", move |beat| if counts.load(Relaxed) { beat() } else { rest(beat) })?;
+            pulse.add("spin", move |beat| {
+                if counts.load(Relaxed) {
+                    (0..BEATS_PER_HINT).for_each(|_| beat());
+                    spin_loop();
+                } else {
+                    rest(beat);
+                }
+            })?;
             pulse.add("rest", rest)?;
         }
         for cpu in 0..cpus {

@@ -185,9 +185,13 @@ impl Status {
 
     /// Why a policy was taken out, in words: this one's reason, or the newest one.
     pub fn why(&self, seat: u32) -> Option<String> {
-        let own = self.policies.iter().find(|policy| policy.seat == seat);
-        let own = own.and_then(|policy| policy.fault.clone().or(policy.counts.engine_fault.clone()));
-        own.or_else(|| self.fault.clone()).or_else(|| self.counts.engine_fault.clone())
+        self.own_reason(seat).or_else(|| self.fault.clone()).or_else(|| self.counts.engine_fault.clone())
+    }
+
+    /// Why this very policy was taken out.
+    pub(crate) fn own_reason(&self, seat: u32) -> Option<String> {
+        let own = self.policies.iter().find(|policy| policy.seat == seat)?;
+        own.fault.clone().or(own.counts.engine_fault.clone())
     }
 }
 

@@ -1,6 +1,14 @@
 //! One policy in the kernel, from loading to leaving.
 
-use std::{ffi::c_char, mem::MaybeUninit, os::fd::OwnedFd, path::PathBuf, ptr};
+use std::{
+    ffi::c_char,
+    hint::black_box,
+    mem::MaybeUninit,
+    os::fd::OwnedFd,
+    path::PathBuf,
+    ptr, thread,
+    time::{Duration, Instant},
+};
 
 use ekiden::{Call, Calls, abi::ABI_VERSION};
 use libbpf_rs::{
@@ -16,6 +24,10 @@ use crate::{
     skel::ekiden::{EkidenSkel, EkidenSkelBuilder, OpenEkidenSkel},
     sysfs,
 };
+
+/// How long the kernel may take to say why it let go of a policy.
+const EXIT_TAKES: Duration = Duration::from_secs(1);
+const NO_REASON: &str = "no reason given";
 
 /// Which tasks the policy gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -215,21 +227,28 @@ impl Session {
             return Ok(());
         }
         let status = Status::read()?.unwrap_or_default();
-        let reason = status.why(self.seat).unwrap_or_else(|| self.exit_reason());
         if status.policies.iter().any(|policy| policy.alive) && runs_already() {
-            return Err(LoadError::TakenOut(reason));
+            return Err(LoadError::TakenOut(status.why(self.seat).unwrap_or_else(|| NO_REASON.into())));
         }
-        Err(LoadError::ThrownOut(reason))
+        // The newest reason of ours may be that of a policy which fell long ago.
+        let reason = status.own_reason(self.seat).or_else(|| self.exit_reason()).or_else(|| status.why(self.seat));
+        Err(LoadError::ThrownOut(reason.unwrap_or_else(|| NO_REASON.into())))
     }
 
-    /// Why the kernel let go of the policy, in its own words.
-    fn exit_reason(&self) -> String {
-        let bss = self.program.as_ref().and_then(|program| program.skel.maps.bss_data.as_ref());
-        let Some(bss) = bss.filter(|bss| bss.exit_reason[0] != 0) else { return "no reason given".into() };
+    /// Why the kernel let go of the policy, in its own words, if this session has its program. The kernel says so last of all.
+    fn exit_reason(&self) -> Option<String> {
+        let bss = self.program.as_ref()?.skel.maps.bss_data.as_ref()?;
+        let start = Instant::now();
+        while black_box(bss).exit_reason[0] == 0 {
+            if start.elapsed() > EXIT_TAKES {
+                return None;
+            }
+            thread::sleep(EXIT_TAKES / 100);
+        }
         let text = |bytes: &[c_char]| -> String {
             bytes.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8 as char).collect()
         };
-        format!("{} {}", text(&bss.exit_reason), text(&bss.exit_message)).trim().to_owned()
+        Some(format!("{} {}", text(&bss.exit_reason), text(&bss.exit_message)).trim().to_owned())
     }
 
     /// Gives every task back, and returns when the kernel has done so; with the program, if it is this session's.
