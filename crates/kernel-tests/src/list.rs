@@ -332,7 +332,9 @@ impl Trial {
                 let found = || of(session).is_ok_and(|status| status.counts.refusals > before.refusals);
                 wait("it was not found", || self.pulse.crowd().is_ok() && found())?;
                 let Counts { mistakes, last_mistake, .. } = of(session)?.counts;
-                ensure!(mistakes == before.mistakes, "it counts as a mistake: {last_mistake:?}");
+                // If the task moves once more first, its oldest token may be given back for the last.
+                let is_of_it = last_mistake.as_ref().is_some_and(|text| text.contains("another task or CPU"));
+                ensure!(mistakes == before.mistakes || is_of_it, "another mistake: {last_mistake:?}");
                 "the old one was handed back".into()
             }
         };
