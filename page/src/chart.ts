@@ -456,7 +456,8 @@ export class Chart {
       lines.push("nothing runs");
     }
     const near = (this.state.until - this.state.from) / this.plotWidth;
-    const decision = tile.decisions.find((one) => Math.abs(one.time - time) <= 2 * near && (one.cpu === cpu || one.considered.includes(cpu)));
+    const around = tile.decisions.filter((one) => Math.abs(one.time - time) <= 2 * near && (one.cpu === cpu || one.considered.includes(cpu)));
+    const decision = around.find((one) => one.cpu === cpu) ?? around[0];
     if (decision) {
       const what = WHAT[decision.what] ?? "decision";
       lines.push(`${what} of CPU ${decision.cpu} at ${moment(decision.time)} considered ${ranges(decision.considered)}`);

@@ -34,10 +34,19 @@ assert.ok(none, `an idle CPU is white: ${spots.map(({ color }) => color)}`);
 await page.mouse.move(none.x, none.y);
 assert.match(await text(page, "#tip"), new RegExp(`CPU ${idle}[\\s\\S]*nothing runs`));
 
-// Behind it, 20 ms of evidence, and nothing else.
+// Behind it, evidence up to the last thing that happened in 20 ms, with the CPUs that the idle one looked at.
 const ends = await page.evaluate(() => window.ekiden.summary.end_ns);
 const evidence_ms = (ends - violation.at_ns) / 1e6;
-assert.ok(evidence_ms > 18 && evidence_ms < 100, `${evidence_ms} ms of evidence`);
+assert.ok(evidence_ms > 5 && evidence_ms < 100, `${evidence_ms} ms of evidence`);
+await page.evaluate(([from, until]) => window.ekiden.show(from, until), [violation.at_ns, ends]);
+await settled(page);
+const seen = new Set();
+for (let part = 0; part < 1; part += 0.004) {
+  const { x, y } = await spot(page, "considered", idle, violation.at_ns + part * (ends - violation.at_ns));
+  await page.mouse.move(x, y);
+  for (const [, cpu, cpus] of (await text(page, "#tip")).matchAll(/of CPU (\d+) at .* considered (.*)/g)) seen.add(`${cpu}: ${cpus}`);
+}
+assert.ok(seen.has(`${idle}: ${Math.min(idle, busy)}–${Math.max(idle, busy)}`), `what balancing of the idle CPU looked at: ${[...seen]}`);
 await close();
 await browser.close();
 console.log("ok: the page shows who waited where, and which CPU was idle");

@@ -269,7 +269,7 @@ pub(crate) fn attached(modules: &Path) -> Result<()> {
 }
 
 /// The class of tasks that ask for a sched_ext scheduler.
-const SCHED_EXT: i32 = 7;
+pub(crate) const SCHED_EXT: i32 = 7;
 
 /// Holds a policy while a command runs, which must succeed under it, or until it is killed.
 pub(crate) fn hold(modules: &Path, policy: &str, beside: bool, command: &[String]) -> Result<()> {

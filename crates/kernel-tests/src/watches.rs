@@ -9,13 +9,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ekiden_loader::{Config, Finding, LiveChecker, LookCounts, RunqLat, Session, Whom, sysfs};
+use ekiden_loader::{Config, Finding, LiveChecker, LookCounts, RunqLat, Scope, Session, Whom, sysfs};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
     load::{Worker, pause},
-    trials::config,
+    trials::{SCHED_EXT, config},
 };
 
 /// M, and how often to look.
@@ -81,21 +81,25 @@ fn watch_while<G: FnMut() -> Result<bool>>(
 /// Two that turn on CPU 0 and may use CPU 1, which stays idle if nobody steals.
 pub(crate) fn wasted(modules: &Path, policy: Option<&str>, behind_real_time: bool, seconds: u64) -> Result<()> {
     let config = policy.map(|policy| config(modules, policy));
-    watch(config.as_ref(), seconds, || two_on_cpu_0(behind_real_time))
+    let first = if behind_real_time { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
+    watch(config.as_ref(), seconds, || two_on_cpu_0([first, libc::SCHED_OTHER]))
 }
 
-fn two_on_cpu_0(behind_real_time: bool) -> Result<Vec<Worker>> {
+/// Two tasks of these classes.
+fn two_on_cpu_0(classes: [i32; 2]) -> Result<Vec<Worker>> {
     let workers = vec![Worker::start("spin")?, Worker::start("spin")?];
     for worker in &workers {
         worker.pin(0)?;
     }
     pause(50);
-    if behind_real_time {
-        // It stays where it is, and so does whoever waits there under a policy that does not steal.
-        workers[0].class(libc::SCHED_FIFO)?;
-        workers[1].unpin()?;
-    } else {
-        workers.iter().try_for_each(Worker::unpin)?;
+    for (worker, class) in workers.iter().zip(classes) {
+        worker.class(class)?;
+    }
+    for (worker, class) in workers.iter().zip(classes) {
+        // A real-time task stays where it is, and so does whoever waits there under a policy that does not steal.
+        if class != libc::SCHED_FIFO {
+            worker.unpin()?;
+        }
     }
     Ok(workers)
 }
@@ -110,10 +114,11 @@ struct FoundReport {
     said: String,
 }
 
-/// What `ekiden check --live` says and writes of such a machine.
+/// What `ekiden check --live` says and writes of such a machine if the policy has these two tasks and no others, so that the
+/// kernel's own scheduler goes on balancing and leaves them.
 pub(crate) fn found(modules: &Path, policy: &str, ekiden: &Path, report: &Path) -> Result<()> {
-    let session = Session::start(&config(modules, policy))?;
-    let workers = two_on_cpu_0(false)?;
+    let session = Session::start(&Config { scope: Scope::Attached, ..config(modules, policy) })?;
+    let workers = two_on_cpu_0([SCHED_EXT; 2])?;
     let mut command = Command::new(ekiden);
     command.env("LD_LIBRARY_PATH", ekiden.parent().context("no directory")?);
     command.args(["check", "--live", "--every=200", "--for=8s", "--json", "--report"]).arg(report);
