@@ -45,6 +45,7 @@ fn every_command_has_help_with_an_example() {
         "trace cat",
         "trace cut",
         "trace export",
+        "trace considered",
         "trace record",
         "view",
         "bench pipe",

@@ -1,12 +1,13 @@
 //! `ekiden trace` as people use it: pieces and other formats, little memory, and no file that is half.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     path::Path,
     process::{Command, Output},
 };
 
-use ekiden_trace::{Header, Record, Trace, What, names};
+use ekiden_trace::{Header, Host, Reader, Record, Trace, What, names};
 use parquet::{
     file::{reader::FileReader, serialized_reader::SerializedFileReader},
     record::RowAccessor,
@@ -218,6 +219,45 @@ fn a_recording_of_calls_is_read_too() {
 }
 
 #[test]
+fn a_recording_of_calls_tells_which_cpus_were_considered() {
+    let traced = Traced::of("churn");
+    traced.good(&["sim", "churn", "-p", "wfq", "--record", "calls"]);
+    let all = |name: &str| {
+        let reader = Reader::new(File::open(traced.path().join(name)).unwrap()).unwrap();
+        (reader.header().clone(), reader.map(Result::unwrap).collect::<Vec<Record>>())
+    };
+    let (header, records) = all("out");
+    let considered = |records: &[Record]| {
+        let sets = records.iter().filter(|record| record.what == What::Considered);
+        sets.fold(BTreeMap::<u64, u64>::new(), |mut all, set| {
+            *all.entry(set.time_ns).or_default() |= set.value;
+            all
+        })
+    };
+    let (of_sets, others): (Vec<Record>, Vec<Record>) =
+        records.into_iter().partition(|record| record.what == What::Considered);
+    assert!(of_sets.len() > 10, "{}", of_sets.len());
+    let write = |name: &str, header: &Header| {
+        let mut trace = Trace::new(header);
+        others.iter().for_each(|record| trace.push(*record));
+        fs::write(traced.path().join(name), trace.as_bytes()).unwrap();
+    };
+    write("without", &header);
+    traced.good(&["trace", "considered", "without", "calls", "-o", "both"]);
+    let (_, both) = all("both");
+    assert_eq!(considered(&both), considered(&of_sets));
+
+    // What is not of the same time, or might not be.
+    write("kernel", &Header { host: Host::Kernel, ..header.clone() });
+    write("small", &Header { cpus: header.cpus[..2].to_vec(), ..header });
+    for (trace, why) in [("kernel", "one of the two is of a kernel"), ("small", "another number of CPUs")] {
+        let (code, error) = traced.bad(&["trace", "considered", trace, "calls", "-o", "x"]);
+        assert!(code == 1 && error.contains(why), "{error}");
+    }
+    assert!(!traced.files().contains(&"x".to_owned()));
+}
+
+#[test]
 fn a_million_records_take_little_memory() {
     const PAIRS: u32 = 100;
     const RECORDS: u32 = 1_000_000;
@@ -329,6 +369,8 @@ fn what_is_no_trace_or_not_in_it_is_refused_with_a_reason() {
         (&["trace", "cut", "out", "-o", "x", "--from", "2"], 2, "as in 12.5ms"),
         (&["trace", "cut", "out", "-o", "x", "--cpu", "77"], 2, "some of 0-3"),
         (&["trace", "export", "out", "x.xls"], 2, ".parquet"),
+        (&["trace", "considered", "out", "text", "-o", "x"], 1, "text"),
+        (&["trace", "considered", "text", "out", "-o", "x"], 1, "does not begin with EKITRACE"),
         (&["trace", "export", "out", "-"], 2, "--format"),
         (&["trace", "export", "out", "no/such/directory.csv"], 1, "cannot write"),
     ] {

@@ -1,12 +1,16 @@
-//! Keeps a panic of a policy from ending the program that runs it, and from being printed: what is found again and again
-//! would be printed again and again.
+//! What programs put around a policy. A panic does not end the program that runs it, and is not printed: what is found again and
+//! again would be printed again and again. The CPUs that a decision looked at can be known.
 //!
 //! Only for programs. In the kernel a guard does this, `kernel/module/guard_x86_64.S`.
 #![forbid(unsafe_code)]
 
+mod considered;
+
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind, set_hook, take_hook};
 use std::sync::Once;
+
+pub use considered::considered;
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };

@@ -27,6 +27,8 @@ const REST: Duration = Duration::from_millis(2);
 /// Emulators that run all CPUs in turn on one thread go on to the next one at this hint. Without it, a turn ends where the kernel programs
 /// its timer, with a lock held: a CPU that spins for that lock looks at it only then, for seconds, and all who wait for that CPU with it.
 const BEATS_PER_HINT: usize = 256;
+/// The same for what takes as long as a system call.
+const YIELDS_PER_HINT: usize = 16;
 /// What a thread does that no policy has.
 const CPU: &str = "real time";
 
@@ -112,9 +114,12 @@ impl Pulse {
         let counts = pulse.counts.clone();
         pulse.add("yield", move |beat| {
             if counts.load(Relaxed) {
-                beat();
-                // It cannot fail.
-                let _ = sched_yield();
+                for _ in 0..YIELDS_PER_HINT {
+                    beat();
+                    // It cannot fail.
+                    let _ = sched_yield();
+                }
+                spin_loop();
             } else {
                 rest(beat);
             }

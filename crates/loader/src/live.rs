@@ -158,7 +158,7 @@ impl LiveChecker {
 
     fn watch(&mut self, before: &Waste, pause: Pause<'_>) -> Result<Option<Evidence>> {
         // The checks ask for a name; without one, they would think that nobody is in charge.
-        let header = Header { policy: Some(scheduler()), ..self.recorder.header("a live machine")? };
+        let header = Header { policy: Some(scheduler()), clock_ns: 0, ..self.recorder.header("a live machine")? };
         let mut trace = Trace::new(&header);
         self.recorder.begin_small(&mut by_others(&mut trace))?;
         let found = self.find(&header, &mut trace, before, pause);

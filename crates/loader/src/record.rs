@@ -118,7 +118,8 @@ impl Recorder {
         let topology = ekiden_machine::read_sysfs("/sys".as_ref())
             .map_err(|error| LoadError::Other(format!("cannot read the topology: {error}")))?;
         let policy = sysfs::scheduler();
-        Ok(Header { host: Host::Kernel, policy, workload: workload.to_owned(), ..Header::of(&topology) })
+        let workload = workload.to_owned();
+        Ok(Header { host: Host::Kernel, policy, workload, clock_ns: self.begin_ns, ..Header::of(&topology) })
     }
 
     /// Begins to record. The first records say which tasks there are and where they are.

@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::panic::Location;
-use std::ptr;
 use std::rc::Rc;
+use std::{mem, ptr};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use ekiden::observe::{Answer, Point, observe_locks};
@@ -12,8 +12,8 @@ use ekiden::{
     Calls,
     abi::{Message, Reply},
 };
-use ekiden::{Policy, SpinLock};
-use ekiden_contain::{contained, inside};
+use ekiden::{CpuMask, Policy, SpinLock};
+use ekiden_contain::{considered, contained, inside};
 use ekiden_recording::tape_of_thread;
 
 /// In which order calls take locks.
@@ -47,6 +47,8 @@ pub(crate) struct Done {
     pub(crate) reply: Result<Reply, String>,
     /// How many notes it took; more than there were if it asked for more.
     pub(crate) taken: usize,
+    /// The CPUs that it looked at, if that is wanted.
+    pub(crate) considered: CpuMask,
 }
 
 /// What a call waits for.
@@ -228,7 +230,7 @@ fn run(yielder: &Inlet<'_>, cpu: u32, job: Job) -> Done {
     let reply = contained(|| job.policy.deliver(&job.message, &payload));
     CURRENT.set(ptr::null());
     let taken = running.next.get();
-    Done { reply, taken, job }
+    Done { reply, taken, job, considered: CpuMask::new() }
 }
 
 /// The payload of a call of hints, and where what it learnt begins.
@@ -246,6 +248,8 @@ pub(crate) fn payload(message: &Message, notes: &[u64]) -> (Vec<u8>, usize) {
 struct Cpu {
     coroutine: Coroutine<Option<Job>, Pause, ()>,
     waits: Option<(Wait, Message)>,
+    /// What the call that is under way has looked at.
+    considered: CpuMask,
 }
 
 impl Cpu {
@@ -257,7 +261,7 @@ impl Cpu {
                 job = yielder.suspend(Pause::Done(done));
             }
         });
-        Self { coroutine, waits: None }
+        Self { coroutine, waits: None, considered: CpuMask::new() }
     }
 }
 
@@ -265,18 +269,23 @@ impl Cpu {
 pub(crate) struct Flight {
     cpus: Vec<Option<Cpu>>,
     nr_waiting: usize,
+    notes_considered: bool,
     before: Option<fn(u64) -> u64>,
 }
 
 impl Flight {
     /// No call is under way. Nothing if another observer of locks is in this program already.
-    pub(crate) fn new() -> Option<Self> {
+    pub(crate) fn new(notes_considered: bool) -> Option<Self> {
         observe_locks(reach);
         SEEN.set(false);
         drop(SpinLock::new(()).lock());
         LETS_GO.set(false);
-        let mut flight =
-            SEEN.get().then(|| Self { cpus: Vec::new(), nr_waiting: 0, before: tape_of_thread(Some(learn)) })?;
+        let mut flight = SEEN.get().then(|| Self {
+            cpus: Vec::new(),
+            nr_waiting: 0,
+            notes_considered,
+            before: tape_of_thread(Some(learn)),
+        })?;
         flight.start_over();
         Some(flight)
     }
@@ -372,8 +381,18 @@ impl Flight {
     fn resume(&mut self, index: u32, job: Option<Job>, message: Message) -> Option<Done> {
         let cpu = self.cpus[index as usize].as_mut()?;
         self.nr_waiting -= usize::from(cpu.waits.take().is_some());
-        match inside(|| cpu.coroutine.resume(job)) {
-            CoroutineResult::Yield(Pause::Done(done)) => Some(done),
+        let resume = || inside(|| cpu.coroutine.resume(job));
+        let result = if self.notes_considered {
+            let (result, seen) = considered(resume);
+            seen.iter().for_each(|cpu_seen| cpu.considered.set(cpu_seen));
+            result
+        } else {
+            resume()
+        };
+        match result {
+            CoroutineResult::Yield(Pause::Done(done)) => {
+                Some(Done { considered: mem::take(&mut cpu.considered), ..done })
+            }
             CoroutineResult::Yield(Pause::Waits(wait)) => {
                 cpu.waits = Some((wait, message));
                 self.nr_waiting += 1;

@@ -32,7 +32,7 @@ mod what_if;
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use ekiden::{ParamError, Scheduler};
+use ekiden::{CpuMask, ParamError, Scheduler};
 use ekiden_recording::{RecordingError, RecordingReader};
 
 pub use outcome::{Difference, Exact, Outcome, Past};
@@ -78,6 +78,15 @@ pub enum ReplayError {
     /// Something else watches locks.
     #[error("calls are explored in this program already, and a program either explores or replays: use another one")]
     Observed,
+}
+
+/// The CPUs that a policy looked at in one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Considered {
+    /// The call.
+    pub call: Past,
+    /// Those CPUs.
+    pub cpus: CpuMask,
 }
 
 /// A replay: which policies it knows, and how it goes.
@@ -154,7 +163,18 @@ impl Replay {
     /// # Errors
     /// When nothing can be replayed: it is no recording, or one of other policies or parameters.
     pub fn run(self, recording: impl Read) -> Result<Outcome, ReplayError> {
-        replay::run(RecordingReader::new(recording)?, &self.policies, self.params.as_deref(), &self.options)
+        replay::run(RecordingReader::new(recording)?, &self.policies, self.params.as_deref(), &self.options, None)
+    }
+
+    /// The same, and tells which CPUs the policy looked at beside its own, whenever it placed a task, balanced or picked one. Only of
+    /// calls that are as they were, in the order in which they ended. An observer of one's own
+    /// ([`ekiden::observe::observe_looks`]) keeps it from seeing anything.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn considered(self, recording: impl Read, mut tell: impl FnMut(Considered)) -> Result<Outcome, ReplayError> {
+        let reader = RecordingReader::new(recording)?;
+        replay::run(reader, &self.policies, self.params.as_deref(), &self.options, Some(&mut tell))
     }
 
     /// Gives the calls of a recording to one of the policies, whichever was recorded, and says how its decisions differ. Its

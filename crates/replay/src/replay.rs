@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use ekiden::abi::{Call, Message, RawToken, RefusalReason, Reply};
-use ekiden::{Env, Host, Policy, Topology};
+use ekiden::{Calls, CpuMask, Env, Host, Policy, Topology};
 use ekiden_contain::contained;
 use ekiden_recording::{Entry, Instance, Item, Mark, Recorded, RecordedCall, RecordedMark, RecordingReader};
 
@@ -16,7 +16,7 @@ use crate::flight::{Done, Flight, Job, Order};
 use crate::outcome::{self, Difference, Exact, Outcome, Past};
 use crate::policy::{self, Maker};
 use crate::stage::{Questions, Stage};
-use crate::{EKIDEN_REPLAY_METHODS, Options, ReplayError, ekiden_replay_stop};
+use crate::{Considered, EKIDEN_REPLAY_METHODS, Options, ReplayError, ekiden_replay_stop};
 
 /// Calls that are kept in mind, for the report of a difference.
 const HISTORY: usize = 512;
@@ -27,23 +27,25 @@ const PICKS_MAX: u32 = 64;
 /// How many calls begin before one that waits for its turn goes on without, where turns are not known for sure.
 const PATIENCE: u64 = 64;
 
-pub(crate) fn run<R: Read>(
+pub(crate) fn run<'a, R: Read>(
     reader: RecordingReader<R>,
-    policies: &[Maker],
-    params: Option<&str>,
-    options: &Options,
+    policies: &'a [Maker],
+    params: Option<&'a str>,
+    options: &'a Options,
+    considered: Option<&'a mut dyn FnMut(Considered)>,
 ) -> Result<Outcome, ReplayError> {
     let topology = reader.header().topology().expect("the reader has looked at it");
     let questions = Arc::new(Questions::new(&topology));
     let max_tasks = reader.header().max_tasks;
     let of_instance = reader.header().instance.clone();
-    let flight = Flight::new().ok_or(ReplayError::Observed)?;
+    let flight = Flight::new(considered.is_some()).ok_or(ReplayError::Observed)?;
     let makers = Makers { policies, params, topology, max_tasks };
     // Refused before anything is read: most recordings have one policy.
     makers.find(&of_instance)?;
     let mut replay = Run {
         makers,
         options,
+        considered,
         flight,
         questions,
         stage: Stage::new(max_tasks),
@@ -118,6 +120,8 @@ struct Pending {
 struct Run<'a> {
     makers: Makers<'a>,
     options: &'a Options,
+    /// Whoever wants to know what decisions looked at.
+    considered: Option<&'a mut dyn FnMut(Considered)>,
     flight: Flight,
     questions: Arc<Questions>,
     stage: Stage,
@@ -435,13 +439,14 @@ impl Run<'_> {
     #[inline]
     fn ended(&mut self, cpu: u32, done: Done) {
         let Some(pending) = self.pending[cpu as usize].take() else { return };
-        let Done { job, reply, taken } = done;
+        let Done { job, reply, taken, considered } = done;
         let Some(recorded) = pending.call.recorded else { return self.ended_unlike_recorded(cpu, pending, reply) };
         let is_same = |reply: &Reply| Reply { dropped: RawToken::NONE, ..*reply } == recorded;
         let is_exact = reply.as_ref().is_ok_and(is_same) && (taken == job.notes.len() || pending.picks > 0);
         if is_exact {
             self.stage.picked(recorded.token);
             self.agrees(&pending.call);
+            self.tell_considered(&pending.call, considered);
             return self.remember(pending.call);
         }
         if let (true, Ok(reply)) = (self.made_up || self.mode != Mode::Exact, &reply) {
@@ -467,6 +472,15 @@ impl Run<'_> {
         self.stage.picked(recorded.token);
         if has_panicked {
             self.lose();
+        }
+    }
+
+    #[inline]
+    fn tell_considered(&mut self, call: &Past, cpus: CpuMask) {
+        const DECISIONS: Calls = Calls::NONE.with(Call::SelectTaskRq).with(Call::Balance).with(Call::PickNextTask);
+        let Some(tell) = &mut self.considered else { return };
+        if DECISIONS.has_number(call.message.call) && cpus.iter().any(|cpu| cpu != call.message.cpu) {
+            tell(Considered { call: call.clone(), cpus });
         }
     }
 

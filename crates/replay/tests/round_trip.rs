@@ -2,12 +2,15 @@
 
 mod common;
 
-use common::record;
+use std::collections::BTreeMap;
+
+use common::{Memory, record};
 use ekiden::{Scheduler, Topology};
 use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
 use ekiden_replay::{Outcome, Replay};
 use ekiden_sim::{Injection, Jitter, Machine, Simulation, Successor};
 use ekiden_test_policies::Drowsy;
+use ekiden_trace::{Reader, What};
 use ekiden_workload::{Workload, builtin, loads};
 
 fn is_exact(what: &str, outcome: &Outcome) {
@@ -37,6 +40,33 @@ fn every_load_replays_exactly<S: Scheduler>() {
         assert_eq!(report.fault, None);
         is_exact(&format!("{} under {name}", S::NAME), &Replay::of::<S>().run(&recording[..]).unwrap());
     }
+}
+
+/// What a simulation notes and what a replay tells of the same calls: the CPUs, by moment.
+fn the_same_cpus_are_considered<S: Scheduler>() {
+    let mut trace = Memory::default();
+    let simulation = Simulation::of::<S>(machine(), "").seed(3).trace_into(trace.clone()).with_considered();
+    let (recording, _) = record(simulation, &load("churn"));
+    let (mut noted, mut told) = (BTreeMap::<u64, u64>::new(), BTreeMap::<u64, u64>::new());
+    for record in Reader::new(&trace.take()[..]).unwrap().map(Result::unwrap) {
+        if record.what == What::Considered {
+            *noted.entry(record.time_ns).or_default() |= record.value;
+        }
+    }
+    let outcome = Replay::of::<S>().considered(&recording[..], |decision| {
+        *told.entry(decision.call.time_ns).or_default() |= decision.cpus.as_words()[0];
+    });
+    is_exact(S::NAME, &outcome.unwrap());
+    assert_eq!(told, noted, "{}", S::NAME);
+    assert_eq!(told.is_empty(), S::NAME == "fifo", "{}", S::NAME);
+}
+
+#[test]
+fn a_replay_knows_what_decisions_looked_at() {
+    the_same_cpus_are_considered::<Fifo>();
+    the_same_cpus_are_considered::<Wfq>();
+    the_same_cpus_are_considered::<Cfs>();
+    the_same_cpus_are_considered::<Eevdf>();
 }
 
 fn changes_from_outside_replay_exactly<S: Scheduler>() {

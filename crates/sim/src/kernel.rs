@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ekiden::abi::{Event, EventKind, Outcome, RefusalReason, Status, enqueue_flags, pick_flags};
 use ekiden::{Call, Calls, CpuId, CpuMask, TaskId};
-use ekiden_contain::contained;
+use ekiden_contain::{considered, contained};
 use ekiden_engine::{Engine, Fault};
 use ekiden_trace::{masks, names};
 use ekiden_workload::TaskReport;
@@ -14,7 +14,6 @@ use ekiden_workload::random::Random;
 use smallvec::SmallVec;
 
 use crate::alarm::{Alarm, Alarms};
-use crate::considered::considered;
 use crate::error::SimError;
 use crate::group::Groups;
 use crate::hardware::Source;

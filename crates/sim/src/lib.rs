@@ -25,7 +25,6 @@
 mod alarm;
 mod behave;
 mod change;
-mod considered;
 mod error;
 mod group;
 mod hardware;

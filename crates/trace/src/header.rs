@@ -36,6 +36,10 @@ pub struct Header {
     /// Where it began in the trace that it was cut out of, in nanoseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub begins_ns: u64,
+    /// When it began by the clock that recordings of calls are of, in nanoseconds, if that is another one than the trace's. Of one
+    /// that was cut out, that is when the whole began.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub clock_ns: u64,
     /// The CPUs, from 0.
     pub cpus: Vec<HeaderCpu>,
     /// Distances between NUMA nodes, row by row, as the firmware gives them: 10 is a node itself.

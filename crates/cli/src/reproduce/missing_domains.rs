@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_bench::table;
-use ekiden_check::{Checker, Limits};
+use ekiden_check::{Checker, Limits, Violation};
 use ekiden_page::Notes;
 use ekiden_trace::{Header, Record, What};
 use ekiden_vm::{Status, Vm};
@@ -27,8 +27,9 @@ use crate::{
     },
     failure::{Exit, Failure},
     machine::{follow_with, guest_command},
-    output::open_trace,
+    output::{Output, open_trace},
     progress::Progress,
+    trace::considered,
     view,
 };
 
@@ -45,9 +46,14 @@ const LEAST: f64 = 4.0;
 /// A node had work if its CPUs were busy with threads of the load for so much of the time of one CPU.
 const BUSY: f64 = 0.1;
 
-/// The shell of the guest: a CPU leaves and comes back, then the threads are started, and recorded.
+/// The shell of the guest: a CPU leaves and comes back, then the threads are started, and recorded; the calls too, from the start of
+/// the policy on, so that a replay tells at which CPUs it looked.
 const SCRIPT: &str = "set -e; cpu=/sys/devices/system/cpu/cpu3/online; echo 0 > $cpu; echo 1 > $cpu; \
-    exec ekiden trace record \"$0\" -- ekiden-load threads --count \"$1\" --cpu-ms \"$2\"";
+    ekiden trace record \"$0.zst\" -- ekiden-load threads --count \"$1\" --cpu-ms \"$2\"; \
+    exec ekiden record --dump -o \"$0.ekirec\"";
+
+/// Room for all calls of a CPU.
+const FLIGHT_KIB: u32 = 4_096;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -90,6 +96,9 @@ struct Run {
     nodes: u32,
     /// How often the check for wasted cores fired.
     wasted: usize,
+    /// In how many decisions the policy looked at other CPUs than the one that decided, and at how many nodes at most in one.
+    decisions: usize,
+    nodes_considered: usize,
 }
 
 #[derive(Serialize)]
@@ -121,8 +130,7 @@ impl MissingDomains {
         let kernel = machine.with_guest(self.source.modules(), &policies, Clock::Quick, |vm, share, _, progress| {
             for has_bug in [true, false] {
                 self.record(vm, has_bug, progress)?;
-                let to = trace_of(directory, has_bug);
-                fs::copy(trace_of(share, has_bug), &to).with_context(|| format!("cannot write {}", to.display()))?;
+                put_considered(share, directory, has_bug)?;
             }
             Ok(vm.release().to_owned())
         })?;
@@ -130,7 +138,8 @@ impl MissingDomains {
         let (with_bug, without) = (with_bug?, without?);
         let ratio = with_bug.ms / without.ms;
         let is_seen = with_bug.wasted > 0 && without.wasted == 0 && with_bug.nodes < without.nodes;
-        let (threads, cpu_ms, met) = (self.threads, self.cpu_ms, ratio >= LEAST && is_seen);
+        let is_why = with_bug.nodes_considered == 1 && without.nodes_considered == NODES as usize;
+        let (threads, cpu_ms, met) = (self.threads, self.cpu_ms, ratio >= LEAST && is_seen && is_why);
         let report = Report {
             kernel,
             cpus: CPUS,
@@ -160,10 +169,11 @@ impl MissingDomains {
         progress.step(format!("{} threads, {}", self.threads, title(has_bug)));
         // With the paper's kernel, threads that wake up stay near the waker: else they would leave the node by that.
         let params = [format!("missing_domains={}", u8::from(has_bug)), "overload_on_wakeup=1".into()];
-        let mut argv = ["ekiden", "run", POLICY, "--flight-kib=0"].map(str::to_owned).to_vec();
+        let mut argv = ["ekiden", "run", POLICY].map(str::to_owned).to_vec();
+        argv.push(format!("--flight-kib={FLIGHT_KIB}"));
         argv.extend(params.into_iter().flat_map(|param| ["--set".to_owned(), param]));
         argv.extend(["--", "sh", "-c", SCRIPT].map(str::to_owned));
-        argv.push(trace_of(Path::new("/host"), has_bug).display().to_string());
+        argv.push(stem(Path::new("/host"), has_bug).display().to_string());
         argv.extend([self.threads.to_string(), self.cpu_ms.to_string()]);
         let mut said = String::new();
         let status = follow_with(vm, &guest_command(argv), &mut |_, bytes| {
@@ -200,8 +210,12 @@ impl MissingDomains {
                 checker.finish()
             }
         };
-        let wasted = violations.iter().filter(|violation| violation.check == "work-conservation").count();
-        Ok(Run { ms: hogs.took_ns() as f64 / 1e6, nodes: hogs.nodes(&header), wasted })
+        // What was so before the threads were there is not theirs.
+        let is_theirs = |violation: &&Violation| violation.since_ns >= hogs.begin_ns();
+        let wasted = violations.iter().filter(is_theirs).filter(|found| found.check == "work-conservation").count();
+        let (decisions, nodes_considered) = considered_in(&header, &records);
+        let (ms, nodes) = (hogs.took_ns() as f64 / 1e6, hogs.nodes(&header));
+        Ok(Run { ms, nodes, wasted, decisions, nodes_considered })
     }
 }
 
@@ -243,8 +257,12 @@ impl Hogs {
         self.ran().map(|(.., end_ns)| *end_ns).max().unwrap_or(0)
     }
 
+    fn begin_ns(&self) -> u64 {
+        self.ran().map(|(.., since_ns, _)| *since_ns).min().unwrap_or(0)
+    }
+
     fn took_ns(&self) -> u64 {
-        self.end_ns() - self.ran().map(|(.., since_ns, _)| *since_ns).min().unwrap_or(0)
+        self.end_ns() - self.begin_ns()
     }
 
     fn nodes(&self, header: &Header) -> u32 {
@@ -259,32 +277,55 @@ impl Hogs {
     }
 }
 
+/// Puts the CPUs at which the policy looked into the trace.
+fn put_considered(from: &Path, to: &Path, has_bug: bool) -> Result<()> {
+    let recording = stem(from, has_bug).with_extension("ekirec");
+    let output = Output::create(&trace_of(to, has_bug))?;
+    let (_, differences) = considered::put(&trace_of(from, has_bug), &recording, output.clone())?;
+    output.finish()?;
+    anyhow::ensure!(differences == 0, "{differences} calls were answered differently in the replay");
+    Ok(())
+}
+
+/// How many decisions looked at other CPUs, and at how many nodes the widest of them did.
+fn considered_in(header: &Header, records: &[Record]) -> (usize, usize) {
+    let sets = records.iter().filter(|record| record.what == What::Considered);
+    let nodes = |word: u64| {
+        let cpus = header.cpus.iter().enumerate().filter(|(cpu, _)| word >> cpu & 1 == 1);
+        cpus.map(|(_, cpu)| cpu.node).collect::<HashSet<_>>().len()
+    };
+    // One piece each, on so few CPUs.
+    sets.fold((0, 0), |(count, most), set| (count + 1, nodes(set.value).max(most)))
+}
+
 fn title(has_bug: bool) -> &'static str {
     if has_bug { "with the bug" } else { "fixed" }
 }
 
-fn file(directory: &Path, has_bug: bool, extension: &str) -> PathBuf {
-    directory.join(format!("missing-domains-{}.{extension}", if has_bug { "bug" } else { "fixed" }))
+/// The name of its files, without the extension.
+fn stem(directory: &Path, has_bug: bool) -> PathBuf {
+    directory.join(if has_bug { "missing-domains-bug" } else { "missing-domains-fixed" })
 }
 
 fn trace_of(directory: &Path, has_bug: bool) -> PathBuf {
-    file(directory, has_bug, "zst")
+    stem(directory, has_bug).with_extension("zst")
 }
 
 fn page_of(directory: &Path, has_bug: bool) -> PathBuf {
-    file(directory, has_bug, "html")
+    stem(directory, has_bug).with_extension("html")
 }
 
 fn describe(report: &Report) -> String {
     let Report { kernel, cpus, nodes, threads, cpu_ms, ratio, at_least, met, .. } = report;
-    let row = |has_bug, Run { ms, nodes, wasted }: &Run| {
-        [title(has_bug).to_owned(), format!("{ms:.0} ms"), nodes.to_string(), wasted.to_string()]
+    let row = |has_bug, Run { ms, nodes, wasted, decisions, nodes_considered }: &Run| {
+        let numbers = [*nodes as usize, *wasted, *decisions, *nodes_considered].map(|number| number.to_string());
+        [title(has_bug).to_owned(), format!("{ms:.0} ms")].into_iter().chain(numbers).collect::<Vec<_>>()
     };
     let rows = [row(true, &report.with_bug), row(false, &report.without)];
     format!(
         "CFS in Linux {kernel} on {cpus} CPUs in {nodes} nodes: {threads} threads that use {cpu_ms} ms each, after CPU 3 was off \
          and on\n\n{}\nratio {ratio:.2}, wanted at least {at_least:.0}, and waste found only with the bug: {}\n",
-        table(&["", "took", "nodes with work", "wasted cores found"], rows),
+        table(&["", "took", "nodes with work", "wasted cores found", "decisions", "nodes considered, most"], rows),
         if *met { "ok" } else { "MISSED" }
     )
 }

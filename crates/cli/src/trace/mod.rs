@@ -1,5 +1,6 @@
 //! `ekiden trace`: records traces of the kernel, says what is in traces, cuts them, and writes them in other formats.
 
+pub(crate) mod considered;
 mod export;
 mod filter;
 mod parquet;
@@ -104,6 +105,8 @@ words of sets of CPUs).")]
         #[arg(long)]
         format: Option<Format>,
     },
+    /// Put the CPUs at which a policy looked into a trace, as a replay of its calls tells them
+    Considered(considered::ConsideredCommand),
     /// Record what the kernel's scheduler does, whichever it is
     Record(record::RecordTrace),
 }
@@ -124,6 +127,7 @@ impl TraceCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let done = match self.what {
             Tool::Record(record) => return record.run(),
+            Tool::Considered(considered) => considered.run(),
             Tool::Info { trace, json } => info(&trace, json),
             Tool::Cat { trace, filter } => cat(&trace, &filter),
             Tool::Cut { trace, output, filter, task } => cut(&trace, &output, filter, task),

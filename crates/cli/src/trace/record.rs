@@ -53,10 +53,13 @@ impl RecordTrace {
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         let mut recorder = Recorder::load(RING_BYTES)?;
         let mut trace = Pen::new(output.clone());
-        trace.put(&recorder.header(&words.join(" "))?.to_bytes());
         // To make records of the trace of it takes several times as long, and would be in the way of what is recorded.
         let mut raw = Pen::new(output.scratch()?);
-        recorder.begin(&mut |record| trace.put(&record.to_bytes()))?;
+        let mut present = Vec::new();
+        recorder.begin(&mut |record| present.extend(record.to_bytes()))?;
+        // It says when the recording began.
+        trace.put(&recorder.header(&words.join(" "))?.to_bytes());
+        trace.put(&present);
         if self.command.is_empty() {
             eprintln!("recording {}; Ctrl-C ends it", scheduler());
         }

@@ -13,6 +13,12 @@ use ekiden_workload::Workload;
 #[derive(Clone, Default)]
 pub(crate) struct Memory(Rc<RefCell<Vec<u8>>>);
 
+impl Memory {
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        self.0.take()
+    }
+}
+
 impl Write for Memory {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.borrow_mut().write(bytes)

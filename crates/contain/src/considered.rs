@@ -9,8 +9,9 @@ thread_local! {
     static LOOKED_AT: RefCell<CpuMask> = RefCell::new(CpuMask::new());
 }
 
-/// Runs `call`, and says at which CPUs it looked.
-pub(crate) fn considered<R>(call: impl FnOnce() -> R) -> (R, CpuMask) {
+/// Runs `call`, and says at which CPUs it looked ([`observe_looks`]). It may be a part of a coroutine: what that looked at until it
+/// was switched away from.
+pub fn considered<R>(call: impl FnOnce() -> R) -> (R, CpuMask) {
     observe_looks(|cpu: CpuId| {
         if WATCHES.get() {
             LOOKED_AT.with_borrow_mut(|cpus| cpus.set(cpu));
