@@ -76,7 +76,7 @@ impl<P: Policy> Engine<P> {
         self.take_over(handling, seat, message.call, reply);
         if !reply.dropped.is_none() {
             let call = Call::from_number(message.call).unwrap_or(Call::PickNextTask);
-            self.reissue(handling, seat, reply.dropped, call);
+            self.reissue(handling, seat, reply.dropped, Some(call));
         }
     }
 
@@ -97,9 +97,15 @@ impl<P: Policy> Engine<P> {
     }
 
     /// A token left the policy's hands outside the rules. If it was good its task would never run again, so the
-    /// policy gets a new one, and a mistake on its record.
+    /// policy gets a new one, and a mistake on its record: in this call, if it is one.
     #[cold]
-    pub(crate) fn reissue(&self, handling: &mut Handling<'_>, seat: &Seat<P>, mut lost: RawToken, mut call: Call) {
+    pub(crate) fn reissue(
+        &self,
+        handling: &mut Handling<'_>,
+        seat: &Seat<P>,
+        mut lost: RawToken,
+        mut mistake_in: Option<Call>,
+    ) {
         // A policy that drops the new one too is told again until it has made too many mistakes.
         while let Some(slot) = self.tasks.get(lost.task) {
             let seen = slot.state();
@@ -107,11 +113,14 @@ impl<P: Policy> Engine<P> {
             if seen.serial() != lost.serial || !seen.phase().is_waiting() || !slot.try_state(seen, state) {
                 return;
             }
-            self.mistake(seat, MistakeKind::TokenLost, call, seen.cpu(), slot);
+            if let Some(call) = mistake_in {
+                self.mistake(seat, MistakeKind::TokenLost, call, seen.cpu(), slot);
+            }
             if !seat.is_taken() {
                 return;
             }
-            call = Call::TaskPreempt;
+            let call = Call::TaskPreempt;
+            mistake_in = Some(call);
             let mut message = self.message(handling, call, lost.task, slot).with_token(token(lost.task, state));
             message.cpu = state.cpu();
             let reply = *seat.deliver::<false>(&message, &[], &mut MaybeUninit::uninit());

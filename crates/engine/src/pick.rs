@@ -382,6 +382,10 @@ impl<P: Policy> Engine<P> {
         if seen.cpu() == cpu {
             return Err(RefusalReason::WrongCpu);
         }
+        if seen.is_moving() {
+            // To whoever was faster. The policy would hear of the two moves in any order.
+            return Err(RefusalReason::Stale);
+        }
         if !self.host.may_run(task, cpu) {
             return Err(RefusalReason::NotAllowed);
         }
@@ -389,6 +393,9 @@ impl<P: Policy> Engine<P> {
     }
 
     /// Exchanges the token of a waiting task for one for `cpu`. False if someone else was faster.
+    ///
+    /// Nothing keeps the kernel from doing something with the task while the policy is told of this, and a CPU may stand still for long
+    /// where it is emulated. Then the policy hears of it in the other order, which is no mistake of its own.
     pub(crate) fn move_to(
         &self,
         handling: &mut Handling<'_>,
@@ -399,7 +406,7 @@ impl<P: Policy> Engine<P> {
         phase: Phase,
     ) -> bool {
         let state = seen.issue(phase, cpu);
-        if !slot.try_state(seen, state) {
+        if !slot.try_state(seen, state.moving()) {
             return false;
         }
         let seat = self.seat_of::<false>(seen);
@@ -407,11 +414,16 @@ impl<P: Policy> Engine<P> {
         let mut message = self.message(handling, Call::MigrateTaskRq, task, slot).with_token(token(task, state));
         message.cpu = cpu;
         let old = self.call(handling, seat, &message, &[]).token;
-        if !old.is_none() && old != token(task, seen) {
-            self.mistake(seat, MistakeKind::WrongTokenReturned, Call::MigrateTaskRq, cpu, slot);
-            // What it gave back may be the only token of another task.
-            self.reissue(handling, seat, old, Call::MigrateTaskRq);
+        let is_alone = slot.try_state(state.moving(), state) && !seen.is_moving();
+        if old.is_none() || old == token(task, seen) {
+            return true;
         }
+        let is_crossed = !is_alone && old.task == task;
+        if !is_crossed {
+            self.mistake(seat, MistakeKind::WrongTokenReturned, Call::MigrateTaskRq, cpu, slot);
+        }
+        // What it gave back may be the only token of another task.
+        self.reissue(handling, seat, old, (!is_crossed).then_some(Call::MigrateTaskRq));
         true
     }
 

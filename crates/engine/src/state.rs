@@ -175,7 +175,7 @@ impl Transition {
 pub(crate) const UPGRADABLE: bool = !cfg!(feature = "fixed");
 
 /// A task's state in one word, so that it changes at once: phase, whether it asked to yield, the policy that has heard of it,
-/// CPU, and the serial number of its newest token.
+/// whether it is just being told of a move, CPU, and the serial number of its newest token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct State(pub(crate) u64);
 
@@ -186,6 +186,7 @@ impl State {
     const ERA: u64 = 1 << 9;
     const SEAT_SHIFT: u32 = 10;
     const UNHEARD: u64 = 1 << 13;
+    const MOVING: u64 = 1 << 14;
 
     /// A state from its parts.
     pub fn new(phase: Phase, cpu: CpuId, serial: u32) -> Self {
@@ -241,7 +242,7 @@ impl State {
 
     /// The same state, of another policy.
     pub(crate) fn at(self, home: Home) -> Self {
-        Self(self.0 & !Self::HOME | home.0)
+        Self(self.0 & !(Self::HOME | Self::MOVING) | home.0)
     }
 
     /// The same task parked on `cpu`; `is_unheard` says that the policy has not heard of it.
@@ -253,6 +254,17 @@ impl State {
     /// Whether the policy has not heard of the task, which is parked.
     pub(crate) fn is_unheard(self) -> bool {
         self.0 & Self::UNHEARD != 0
+    }
+
+    /// Whether the policy is just being told that the task has moved.
+    #[inline]
+    pub(crate) fn is_moving(self) -> bool {
+        self.0 & Self::MOVING != 0
+    }
+
+    /// The same state, until it has been told.
+    pub(crate) fn moving(self) -> Self {
+        Self(self.0 | Self::MOVING)
     }
 
     /// The state after a new token for `cpu` is issued.

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
 use ekiden::abi::{Event, EventKind, Outcome, Status, enqueue_flags, pick_flags};
@@ -350,6 +350,70 @@ fn a_policy_that_drops_every_token_is_taken_out_with_the_reason() {
     expect!["more than 64 mistakes, the last one: task_preempt lost a token; a new one was issued (PID 105, CPU 0) (on CPU 0)"]
         .assert_eq(&bench.engine.fault().unwrap().to_string());
     assert_eq!(bench.pick(0).status, Status::Fault as i32, "it is not called again");
+}
+
+/// Has one task, and is slow to hear of its first move.
+struct Tardy(ekiden::SpinLock<Option<ekiden::Schedulable<Self>>>);
+
+static HAS_ARRIVED: AtomicBool = AtomicBool::new(false);
+static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
+
+#[ekiden::policy]
+impl Scheduler for Tardy {
+    fn new(_: &Env) -> Self {
+        Self(ekiden::SpinLock::new(None))
+    }
+
+    fn enqueue(&self, _: &ekiden::Cx<'_>, _: &ekiden::Task, token: ekiden::Schedulable<Self>) {
+        *self.0.lock() = Some(token);
+    }
+
+    fn pick_next_task(&self, _: &ekiden::Cx<'_>, cpu: CpuId) -> Option<ekiden::Schedulable<Self>> {
+        self.0.lock().take_if(|token| token.cpu() == cpu)
+    }
+
+    fn balance(&self, _: &ekiden::Cx<'_>, cpu: CpuId) -> Option<TaskId> {
+        self.0.lock().as_ref().filter(|token| token.cpu() != cpu).map(ekiden::Schedulable::task)
+    }
+
+    fn migrate_task_rq(
+        &self,
+        _: &ekiden::Cx<'_>,
+        _: &ekiden::Task,
+        new: ekiden::Schedulable<Self>,
+    ) -> Option<ekiden::Schedulable<Self>> {
+        if !HAS_ARRIVED.swap(true, Relaxed) {
+            while !MAY_GO_ON.load(Relaxed) {
+                std::hint::spin_loop();
+            }
+        }
+        self.0.lock().replace(new)
+    }
+}
+
+#[test]
+fn moves_of_a_task_that_cross_are_nobodys_mistake() {
+    // While the policy is told that the task goes from CPU 0 to CPU 1, CPU 0 wants it back, or the kernel puts it there.
+    type Crossing = fn(&Bench, TaskId) -> Outcome;
+    let crossings: [(bool, Crossing); 2] =
+        [(false, |bench, _| bench.pick(0)), (true, |bench, task| bench.about(EventKind::Enqueue, 0, task, 0))];
+    for (is_back, crossing) in crossings {
+        let bench = Bench::new::<Tardy>();
+        let task = bench.task(1);
+        bench.enqueue(0, task);
+        [&HAS_ARRIVED, &MAY_GO_ON].into_iter().for_each(|flag| flag.store(false, Relaxed));
+        let brought = std::thread::scope(|scope| {
+            let slow = scope.spawn(|| bench.pick(1));
+            while !HAS_ARRIVED.load(Relaxed) {
+                std::hint::spin_loop();
+            }
+            crossing(&bench, task);
+            MAY_GO_ON.store(true, Relaxed);
+            slow.join().unwrap().task
+        });
+        assert_eq!(if is_back { bench.pick(0).task } else { brought }, task);
+        assert_eq!((bench.engine.mistakes(), bench.engine.totals().surprises), ((0, None), 0));
+    }
 }
 
 #[test]

@@ -44,10 +44,10 @@ fn loads(seconds: u64) -> Vec<(String, String)> {
     // A C compiler without headers: a file of sixty functions, again and again.
     let function = "int fN(int x) { for (int i = 0; i < N; i++) x += (x * i) ^ (x >> 3) ^ N; return x; }";
     let source = format!("for n in $(seq 60); do echo '{function}' | sed s/N/$n/g; done > /tmp/source.c");
-    let objects = "%.o: /tmp/source.c ; @gcc -B/bin/ -O2 -c $< -o $@";
+    let objects = "%.o: /tmp/source.c ; @gcc -B/bin/ -ffreestanding -O2 -c $< -o $@";
     let build = format!(
         "{source}; echo '{objects}' > /tmp/rules; cd /tmp; {}",
-        until("make -s -B -j6 -f rules $(for n in $(seq 24); do echo $n.o; done)")
+        until("make -r -s -B -j6 -f rules $(for n in $(seq 24); do echo $n.o; done)")
     );
     let hackbench = until("ekiden-load messaging --groups 5 --loops 20 --threads");
     let others = [("hackbench".to_owned(), hackbench), ("build".to_owned(), build)];
