@@ -68,9 +68,17 @@ struct cgroup {
 
 enum cgroup_subsys_id { cpu_cgrp_id = 1 };
 
+/* Without a limit, the quota is all ones. */
+struct cfs_bandwidth {
+	s64 period;
+	u64 quota;
+};
+
 struct task_group {
 	struct cgroup_subsys_state css;
 	int idle;
+	struct task_group *parent;
+	struct cfs_bandwidth cfs_bandwidth;
 };
 
 struct scx_cgroup_init_args {

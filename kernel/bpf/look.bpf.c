@@ -71,6 +71,10 @@ enum task_flags {
 struct task_seen {
 	u64 time_ns;
 	u64 core_cookie;
+	/* The control group that leaves it the least of a CPU, and its limit; a period of 0 if there is none. */
+	u64 group;
+	u64 quota_ns;
+	u64 period_ns;
 	/* For a CPU since it was made, and of that in the wait that goes on. */
 	u64 waited_ns;
 	u64 waits_ns;
@@ -187,6 +191,31 @@ static __always_inline void note_waits(struct task_struct *p, struct task_seen *
 	}
 }
 
+/* The kernel allows more, but nobody has them. */
+#define DEPTH_MAX 16
+
+/* Whether its group has used that up, only its scheduler knows, unless it is the kernel's own. */
+static __always_inline void note_limit(struct task_struct *p, struct task_seen *seen)
+{
+	struct task_group *group;
+	u32 i;
+
+	if (!bpf_core_field_exists(p->sched_task_group) || !bpf_core_field_exists(group->cfs_bandwidth))
+		return;
+	group = p->sched_task_group;
+	for (i = 0; i < DEPTH_MAX && group; i++, group = group->parent) {
+		u64 quota_ns = group->cfs_bandwidth.quota, period_ns = group->cfs_bandwidth.period;
+
+		if (quota_ns == ~0ULL || !period_ns)
+			continue;
+		if (seen->period_ns && quota_ns / (period_ns >> 10 ?: 1) >= seen->quota_ns / (seen->period_ns >> 10 ?: 1))
+			continue;
+		seen->group = (u64)group;
+		seen->quota_ns = quota_ns;
+		seen->period_ns = period_ns;
+	}
+}
+
 SEC("iter/task")
 int tasks(struct bpf_iter__task *ctx)
 {
@@ -211,6 +240,7 @@ int tasks(struct bpf_iter__task *ctx)
 	seen.tgid = p->tgid;
 	seen.cpu = cpu_of(p);
 	note_waits(p, &seen);
+	note_limit(p, &seen);
 	seen.prio = p->prio;
 	seen.static_prio = p->static_prio;
 	bpf_probe_read_kernel_str(seen.comm, sizeof(seen.comm), p->comm);

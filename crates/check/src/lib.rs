@@ -34,7 +34,7 @@ mod watched;
 pub use checker::{Check, Checker};
 pub use limits::Limits;
 pub use lock_order::LockOrder;
-pub use snapshot::{CpuSeen, Snapshot, TaskSeen, Waste};
+pub use snapshot::{CpuLimit, CpuSeen, Snapshot, TaskSeen, Waste};
 pub use view::{CpuView, TaskView, View, Whereabouts};
 pub use violation::{TaskName, Violation};
 pub use watched::{Findings, Watched};

@@ -7,7 +7,7 @@
 //! has used up its CPU time; CPUs that are isolated, offline, in another root domain, or kept idle by core scheduling.
 //! A task that waits behind a real-time task is told apart, as it is not for its own scheduler to move that one away.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ekiden::CpuMask;
 
@@ -39,6 +39,17 @@ pub struct CpuSeen {
     pub is_forced_idle: bool,
 }
 
+/// How much CPU time a control group may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuLimit {
+    /// Which group; a number that no other one has.
+    pub group: u64,
+    /// So much, in nanoseconds,
+    pub quota_ns: u64,
+    /// in so long a time.
+    pub period_ns: u64,
+}
+
 /// A task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskSeen {
@@ -68,6 +79,8 @@ pub struct TaskSeen {
     pub name: String,
     /// The CPUs that it may use now.
     pub allowed: CpuMask,
+    /// The tightest limit of CPU time that its groups have.
+    pub limit: Option<CpuLimit>,
     /// How long it has waited for a CPU since it was made, in nanoseconds.
     pub waited_ns: u64,
     /// How long of that was the wait that goes on; 0 if it does not wait.
@@ -126,6 +139,13 @@ impl TaskSeen {
 }
 
 impl Snapshot {
+    /// The same, if the tasks of these groups have to wait because the groups have used up their CPU time.
+    pub fn without(mut self, groups: &HashSet<u64>) -> Self {
+        let has_to_wait = |task: &TaskSeen| task.limit.is_some_and(|limit| groups.contains(&limit.group));
+        self.tasks.iter_mut().filter(|task| has_to_wait(task)).for_each(|task| task.is_waiting = false);
+        self
+    }
+
     /// What is wasted now, if anything is.
     pub fn waste(&self) -> Option<Waste> {
         let idle: Vec<&CpuSeen> = self.cpus.iter().filter(|cpu| cpu.is_usable() && cpu.is_idle).collect();
@@ -214,6 +234,14 @@ mod tests {
             machine.cpus[1].core_cookie = 7;
         };
         assert_eq!(with(forced), None);
+    }
+
+    #[test]
+    fn whoever_has_no_cpu_time_left_does_not_wait() {
+        let mut machine = machine();
+        machine.tasks[1].limit = Some(CpuLimit { group: 3, quota_ns: 1, period_ns: 2 });
+        assert!(machine.clone().without(&HashSet::from([4])).waste().is_some());
+        assert_eq!(machine.without(&HashSet::from([3])).waste(), None);
     }
 
     #[test]

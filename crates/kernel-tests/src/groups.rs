@@ -16,21 +16,28 @@ use crate::load::{Worker, pause, pipe_round_trip_ns};
 use crate::trials::config;
 
 /// A control group that is gone when this is; workers in it must be gone before.
-struct Group(PathBuf);
+pub(crate) struct Group(PathBuf);
 
 impl Group {
+    /// One below the root, for CPUs and their time.
+    pub(crate) fn top(name: &str) -> Result<Self> {
+        let root = Path::new("/sys/fs/cgroup");
+        write(&root.join("cgroup.subtree_control"), "+cpu +cpuset")?;
+        Self::new(root, name)
+    }
+
     fn new(parent: &Path, name: &str) -> Result<Self> {
         let path = parent.join(name);
         fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self(path))
     }
 
-    fn set(&self, file: &str, value: &str) -> Result<()> {
+    pub(crate) fn set(&self, file: &str, value: &str) -> Result<()> {
         write(&self.0.join(file), value)
     }
 
     /// Starts a worker in it.
-    fn start(&self, what: &str) -> Result<Worker> {
+    pub(crate) fn start(&self, what: &str) -> Result<Worker> {
         let worker = Worker::start(what)?;
         self.take(&worker)?;
         Ok(worker)

@@ -275,6 +275,18 @@ enum Trial {
         #[arg(long, default_value_t = 4)]
         seconds: u64,
     },
+    /// The same with one task that may run, and two that may not because their group has used up its CPU time.
+    Limited {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The policy; the kernel's own scheduler without it.
+        #[arg(long)]
+        policy: Option<String>,
+        /// For how long.
+        #[arg(long, default_value_t = 6)]
+        seconds: u64,
+    },
     /// Watches the run queues of a busy machine.
     Busy {
         /// Where the modules are.
@@ -366,6 +378,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Wasted { modules, policy, behind_real_time, seconds } => {
             watches::wasted(&modules, policy.as_deref(), behind_real_time, seconds)
         }
+        Trial::Limited { modules, policy, seconds } => watches::limited(&modules, policy.as_deref(), seconds),
         Trial::Found { modules, policy, ekiden, report } => watches::found(&modules, &policy, &ekiden, &report),
         Trial::Beside { modules, policy, command } => watches::beside(&modules, policy.as_deref(), &command),
         Trial::Busy { modules, policy, seconds } => watches::busy(&modules, policy.as_deref(), seconds),

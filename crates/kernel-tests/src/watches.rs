@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
+    groups::Group,
     load::{Worker, pause},
     trials::{SCHED_EXT, config},
 };
@@ -102,6 +103,20 @@ fn two_on_cpu_0(classes: [i32; 2]) -> Result<Vec<Worker>> {
         }
     }
     Ok(workers)
+}
+
+/// One that may use any CPU, and two that may but have used up what their group may use, most of the time.
+pub(crate) fn limited(modules: &Path, policy: Option<&str>, seconds: u64) -> Result<()> {
+    let config = policy.map(|policy| config(modules, policy));
+    let group = Group::top("limited")?;
+    group.set("cpu.max", "20000 1000000")?;
+    watch(config.as_ref(), seconds, || {
+        let workers = vec![Worker::start("spin")?, group.start("spin")?, group.start("spin")?];
+        workers.iter().try_for_each(|worker| worker.pin(0))?;
+        pause(50);
+        workers.iter().try_for_each(Worker::unpin)?;
+        Ok(workers)
+    })
 }
 
 #[derive(Serialize)]

@@ -67,6 +67,17 @@ fn a_real_time_task_in_the_way_is_not_the_schedulers_fault() {
     }
 }
 
+#[test]
+fn tasks_whose_group_has_used_up_its_cpu_time_do_not_wait() {
+    let lab = newest();
+    for policy in ["", "--policy wfq"] {
+        let report = &lab.trial(&format!("limited --modules /lab {policy}"))[0];
+        println!("{policy}: {report}");
+        assert_eq!((&report["findings"], &report["links_left"]), (&serde_json::json!([]), &0.into()), "{report}");
+        assert_eq!(report["scheduler"].is_null(), policy.is_empty(), "{report}");
+    }
+}
+
 /// `EKIDEN_WATCH_SECONDS` does it longer.
 #[test]
 fn schedulers_that_balance_are_not_accused() {

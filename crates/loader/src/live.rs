@@ -5,10 +5,15 @@
 //! help, and the run queues are still like that afterwards, is it a finding. Then some evidence is recorded, with what balancing
 //! looks at, which costs far more. Otherwise nothing hangs on the kernel.
 
-use std::{fmt, ops::Range, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    ops::Range,
+    time::Duration,
+};
 
 use ekiden::CpuMask;
-use ekiden_check::{Checker, CpuSeen, TaskName, Violation, Waste, Whereabouts};
+use ekiden_check::{Checker, CpuLimit, CpuSeen, Snapshot, TaskName, Violation, Waste, Whereabouts};
 use ekiden_trace::{Header, Record, Trace, What};
 use serde::Serialize;
 
@@ -28,6 +33,9 @@ const SLIPS: u32 = 3;
 
 /// How much of the time a CPU has to be idle, and another crowded.
 const MOSTLY: f64 = 0.9;
+
+/// So much of what a group may use is all of it: it is counted from when a task began to run, and in whole periods.
+const USED_UP: f64 = 0.8;
 
 /// How often to look for a moment at which it is worth while to look at all tasks.
 const TRIES: u32 = 5;
@@ -121,12 +129,12 @@ impl LiveChecker {
         self.counts.suspicions += 1;
         let Some(before) = self.worth_watching(pause)? else { return Ok(None) };
         self.counts.watched += 1;
-        self.watch(&before, pause)
+        self.watch(before, pause)
     }
 
     /// What is wasted, if it lasts for M in most looks at CPUs, which cost next to nothing: who runs and waits where takes a look
     /// at every task, and to watch costs far more.
-    fn worth_watching(&mut self, pause: Pause<'_>) -> Result<Option<Waste>> {
+    fn worth_watching(&mut self, pause: Pause<'_>) -> Result<Option<Snapshot>> {
         let mut lasting = Lasting::default();
         for look in 0..LOOKS {
             if look > 0 && !pause(self.persists / LOOKS) {
@@ -137,17 +145,19 @@ impl LiveChecker {
                 return Ok(None);
             }
         }
-        let is_it = |waste: &Waste| {
+        let is_it = |now: &Snapshot| {
+            let Some(waste) = now.waste() else { return false };
             lasting.idle().any(|cpu| waste.idle.contains(cpu)) && lasting.crowded().any(|cpu| waste.busy.contains(cpu))
         };
-        self.waste(pause).map(|waste| waste.filter(is_it))
+        self.wasteful(pause).map(|now| now.filter(is_it))
     }
 
     /// What is wasted now, or in a moment: somebody may just run on an idle CPU.
-    fn waste(&mut self, pause: Pause<'_>) -> Result<Option<Waste>> {
+    fn wasteful(&mut self, pause: Pause<'_>) -> Result<Option<Snapshot>> {
         for _ in 0..TRIES {
             if self.recorder.look().is_suspicious()? {
-                return self.recorder.look().snapshot(false).map(|now| now.waste());
+                let now = self.recorder.look().snapshot(false)?;
+                return Ok(now.waste().is_some().then_some(now));
             }
             if !pause(self.persists / 50) {
                 break;
@@ -156,7 +166,7 @@ impl LiveChecker {
         Ok(None)
     }
 
-    fn watch(&mut self, before: &Waste, pause: Pause<'_>) -> Result<Option<Evidence>> {
+    fn watch(&mut self, before: Snapshot, pause: Pause<'_>) -> Result<Option<Evidence>> {
         // The checks ask for a name; without one, they would think that nobody is in charge.
         let header = Header { policy: Some(scheduler()), clock_ns: 0, ..self.recorder.header("a live machine")? };
         let mut trace = Trace::new(&header);
@@ -179,7 +189,7 @@ impl LiveChecker {
         &mut self,
         header: &Header,
         trace: &mut Trace,
-        before: &Waste,
+        before: Snapshot,
         pause: Pause<'_>,
     ) -> Result<Option<(Range<u64>, Finding)>> {
         // To attach programs keeps kernel threads busy for a moment, just where a CPU was idle.
@@ -193,9 +203,34 @@ impl LiveChecker {
         }
         let during = from_ns..self.recorder.elapsed_ns();
         // Whether the CPU was idle all in all, the trace knows.
-        let Some(after) = self.waste(pause)? else { return Ok(None) };
+        let Some(after) = self.wasteful(pause)? else { return Ok(None) };
         self.recorder.take_all(&mut by_others(trace));
-        Ok(judge(header, trace, during.clone(), before, &after).map(|finding| (during, finding)))
+        let used_up = self.used_up(trace, &during, &after)?;
+        let [Some(before), Some(after)] = [before, after].map(|then| then.without(&used_up).waste()) else {
+            return Ok(None);
+        };
+        Ok(judge(header, trace, during.clone(), &before, &after).map(|finding| (during, finding)))
+    }
+
+    /// The groups that have used up the CPU time that they may use, of those whose tasks wait. Under the kernel's own scheduler such
+    /// tasks do not wait; what a sched_ext scheduler does with limits, it does for itself.
+    fn used_up(&mut self, trace: &Trace, during: &Range<u64>, now: &Snapshot) -> Result<HashSet<u64>> {
+        let limits: Vec<_> = now.tasks.iter().filter(|task| task.is_waiting).filter_map(|task| task.limit).collect();
+        if limits.is_empty() || sysfs::scheduler().is_none() {
+            return Ok(HashSet::new());
+        }
+        // Whoever ran meanwhile may sleep by now.
+        let tasks = self.recorder.look().snapshot(true)?.tasks;
+        let groups = tasks.iter().filter_map(|task| Some((task.pid, task.limit?.group))).collect();
+        let used_ns = used_by_groups(trace, during, groups);
+        let window_ns = during.end.saturating_sub(during.start);
+        let is_used_up = |limit: &CpuLimit| {
+            let used_ns = used_ns.get(&limit.group).copied().unwrap_or_default();
+            let may_ns = limit.quota_ns as f64 / limit.period_ns as f64 * window_ns as f64;
+            // What it used in a longer period, nobody has seen.
+            limit.period_ns > window_ns || used_ns as f64 >= USED_UP * may_ns
+        };
+        Ok(limits.into_iter().filter(is_used_up).map(|limit| limit.group).collect())
     }
 
     /// Evidence, with what programs on functions tell: to attach them costs several times as much as the rest of a watch. Returns
@@ -210,6 +245,37 @@ impl LiveChecker {
         pause(EVIDENCE);
         Ok(from_ns)
     }
+}
+
+/// How much CPU time each group used, in nanoseconds, by the tasks that it has now and those that they made.
+fn used_by_groups(trace: &Trace, during: &Range<u64>, mut groups: HashMap<u32, u64>) -> HashMap<u64, u64> {
+    let (mut used_ns, mut runs_since) = (HashMap::new(), HashMap::new());
+    for record in trace.records().filter(|record| record.time_ns <= during.end) {
+        let Record { time_ns, what, pid, value, .. } = record;
+        match what {
+            What::New => {
+                if let Some(group) = groups.get(&(value as u32)).copied() {
+                    groups.entry(pid).or_insert(group);
+                }
+            }
+            What::Run => {
+                runs_since.insert(pid, time_ns.max(during.start));
+            }
+            What::Preempt | What::Block | What::Exit => {
+                let group = groups.get(&pid).copied();
+                if let (Some(group), Some(since_ns)) = (group, runs_since.remove(&pid)) {
+                    *used_ns.entry(group).or_default() += time_ns.saturating_sub(since_ns);
+                }
+            }
+            _ => {}
+        }
+    }
+    for (pid, since_ns) in runs_since {
+        if let Some(group) = groups.get(&pid) {
+            *used_ns.entry(*group).or_default() += during.end.saturating_sub(since_ns);
+        }
+    }
+    used_ns
 }
 
 /// Takes down what others do than this thread: a CPU on which nobody runs but this one is idle as soon as it sleeps, and what it
@@ -368,4 +434,29 @@ impl fmt::Display for Finding {
 /// Who schedules, in words.
 pub fn scheduler() -> String {
     sysfs::scheduler().unwrap_or_else(|| "the kernel's own scheduler".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_uses_what_its_tasks_and_their_children_use() {
+        let mut trace = Trace::new(&Header::default());
+        for (time_ns, what, pid, value) in [
+            (5, What::Run, 1, 0),
+            (30, What::Preempt, 1, 0),
+            (30, What::New, 3, 1),
+            (30, What::Run, 3, 0),
+            (35, What::Exit, 3, 0),
+            (40, What::Run, 2, 0),
+            (90, What::Run, 1, 0),
+            (120, What::Block, 1, 0),
+        ] {
+            trace.push(Record { time_ns, cpu: 0, what, pid, value });
+        }
+        // Of 10 until 100: 20 and 10 of the first, 5 of its child.
+        let used_ns = used_by_groups(&trace, &(10..100), HashMap::from([(1, 7), (2, 8)]));
+        assert_eq!(used_ns, HashMap::from([(7, 35), (8, 60)]));
+    }
 }

@@ -4,7 +4,7 @@
 use std::{io::Read, mem::MaybeUninit, path::Path};
 
 use ekiden::CpuMask;
-use ekiden_check::{CpuSeen, Snapshot, TaskSeen};
+use ekiden_check::{CpuLimit, CpuSeen, Snapshot, TaskSeen};
 use libbpf_rs::{
     Iter, Link, MapCore, MapFlags, OpenObject, ProgramInput,
     btf::{Btf, types},
@@ -34,6 +34,9 @@ struct RawCpu {
 struct RawTask {
     time_ns: u64,
     core_cookie: u64,
+    group: u64,
+    quota_ns: u64,
+    period_ns: u64,
     waited_ns: u64,
     waits_ns: u64,
     pid: u32,
@@ -198,6 +201,11 @@ fn parse_task(bytes: &[u8]) -> Option<(TaskSeen, &[u8])> {
         nice: raw.static_prio - 120,
         name: String::from_utf8_lossy(&raw.comm).trim_end_matches('\0').to_owned(),
         allowed: CpuMask::from_words(&words),
+        limit: (raw.period_ns > 0).then_some(CpuLimit {
+            group: raw.group,
+            quota_ns: raw.quota_ns,
+            period_ns: raw.period_ns,
+        }),
         waited_ns: raw.waited_ns,
         waits_ns: raw.waits_ns,
     };
@@ -211,7 +219,7 @@ mod tests {
     fn task(pid: u32, flags: u32, words: &[u64]) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend(7_u64.to_ne_bytes());
-        [0_u64, 30, 20].iter().for_each(|number| bytes.extend(number.to_ne_bytes()));
+        [0_u64, 11, 50, 100, 30, 20].iter().for_each(|number| bytes.extend(number.to_ne_bytes()));
         for number in [pid, pid, 3, flags, 120, 115] {
             bytes.extend(number.to_ne_bytes());
         }
@@ -230,6 +238,7 @@ mod tests {
         assert_eq!(tasks.len(), 2);
         let first = &tasks[0];
         assert_eq!((first.waited_ns, first.waits_ns), (30, 20));
+        assert_eq!(first.limit, Some(CpuLimit { group: 11, quota_ns: 50, period_ns: 100 }));
         assert_eq!((first.pid, first.cpu, first.name.as_str(), first.nice), (5, 3, "name", -5));
         assert_eq!(first.allowed.iter().collect::<Vec<_>>(), [0, 3, 64]);
         assert!(first.is_waiting && !first.is_running && tasks[1].is_running);
