@@ -7,7 +7,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fmt,
+    fmt, mem,
     ops::Range,
     time::Duration,
 };
@@ -30,6 +30,10 @@ const LOOKS: u32 = 10;
 
 /// In how many of these looks a CPU may be otherwise: whoever looks gets others up, just where a CPU is idle.
 const SLIPS: u32 = 3;
+
+/// How often a CPU may have switched from one such look to the next and still have been idle: beside many threads that sleep and wake up
+/// all the time, one is seen idle in most looks and has run thousands of them in between.
+const SWITCHES: u64 = 40;
 
 /// How much of the time a CPU has to be idle, and another crowded.
 const MOSTLY: f64 = 0.9;
@@ -309,6 +313,7 @@ struct Lasting {
     looks: u32,
     idle: Vec<u32>,
     crowded: Vec<u32>,
+    nr_switches: Vec<u64>,
 }
 
 impl Lasting {
@@ -316,9 +321,11 @@ impl Lasting {
         self.looks += 1;
         self.idle.resize(cpus.len(), 0);
         self.crowded.resize(cpus.len(), 0);
-        for ((cpu, idle), crowded) in cpus.iter().zip(&mut self.idle).zip(&mut self.crowded) {
-            *idle += u32::from(cpu.is_usable() && cpu.is_idle);
-            *crowded += u32::from(cpu.is_usable() && !cpu.is_idle && cpu.nr_running > 1);
+        let before = mem::replace(&mut self.nr_switches, cpus.iter().map(|cpu| cpu.nr_switches).collect());
+        for (index, cpu) in cpus.iter().enumerate().filter(|(_, cpu)| cpu.is_usable()) {
+            let switched = before.get(index).map_or(0, |before| cpu.nr_switches.wrapping_sub(*before));
+            self.idle[index] += u32::from(cpu.is_idle && switched <= SWITCHES);
+            self.crowded[index] += u32::from(!cpu.is_idle && cpu.nr_running > 1);
         }
     }
 
@@ -439,6 +446,14 @@ pub fn scheduler() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cpu_that_is_idle_at_each_look_and_busy_in_between_is_not_idle() {
+        let cpu = |cpu, nr_switches| CpuSeen { cpu, nr_switches, is_online: true, is_idle: true, ..CpuSeen::default() };
+        let mut lasting = Lasting::default();
+        (0..10).for_each(|look| lasting.see(&[cpu(0, 1_000 + 2 * look), cpu(1, 1_000 * look)]));
+        assert_eq!(lasting.idle().collect::<Vec<_>>(), [0]);
+    }
 
     #[test]
     fn a_group_uses_what_its_tasks_and_their_children_use() {
