@@ -307,6 +307,9 @@ enum Trial {
         /// The policy.
         #[arg(long)]
         policy: String,
+        /// The policy has only these tasks.
+        #[arg(long)]
+        attached: bool,
         /// `ekiden`.
         #[arg(long)]
         ekiden: PathBuf,
@@ -379,7 +382,9 @@ fn main() -> anyhow::Result<()> {
             watches::wasted(&modules, policy.as_deref(), behind_real_time, seconds)
         }
         Trial::Limited { modules, policy, seconds } => watches::limited(&modules, policy.as_deref(), seconds),
-        Trial::Found { modules, policy, ekiden, report } => watches::found(&modules, &policy, &ekiden, &report),
+        Trial::Found { modules, policy, attached, ekiden, report } => {
+            watches::found(&modules, &policy, attached, &ekiden, &report)
+        }
         Trial::Beside { modules, policy, command } => watches::beside(&modules, policy.as_deref(), &command),
         Trial::Busy { modules, policy, seconds } => watches::busy(&modules, policy.as_deref(), seconds),
         Trial::Waits => watches::waits(),

@@ -129,11 +129,12 @@ struct FoundReport {
     said: String,
 }
 
-/// What `ekiden check --live` says and writes of such a machine if the policy has these two tasks and no others, so that the
-/// kernel's own scheduler goes on balancing and leaves them.
-pub(crate) fn found(modules: &Path, policy: &str, ekiden: &Path, report: &Path) -> Result<()> {
-    let session = Session::start(&Config { scope: Scope::Attached, ..config(modules, policy) })?;
-    let workers = two_on_cpu_0([SCHED_EXT; 2])?;
+/// What `ekiden check --live` says and writes of such a machine. The policy has all tasks, or these two only: then the kernel's own
+/// scheduler goes on balancing, and leaves them.
+pub(crate) fn found(modules: &Path, policy: &str, attached: bool, ekiden: &Path, report: &Path) -> Result<()> {
+    let (scope, class) = if attached { (Scope::Attached, SCHED_EXT) } else { (Scope::All, libc::SCHED_OTHER) };
+    let session = Session::start(&Config { scope, ..config(modules, policy) })?;
+    let workers = two_on_cpu_0([class; 2])?;
     let mut command = Command::new(ekiden);
     command.env("LD_LIBRARY_PATH", ekiden.parent().context("no directory")?);
     command.args(["check", "--live", "--every=200", "--for=8s", "--json", "--report"]).arg(report);

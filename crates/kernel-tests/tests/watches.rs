@@ -36,21 +36,27 @@ fn a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks() {
 fn the_page_of_a_finding_shows_who_waited_where_and_which_cpu_was_idle() {
     let lab = newest();
     lab.bring("ekiden-cli", "ekiden");
-    let report = &lab.trial("found --modules /lab --policy fifo --ekiden /host/ekiden --report /host/finding.html")[0];
-    assert_eq!(report["code"], 118, "{report}");
-    assert_ne!(report["printed"]["findings"], serde_json::json!([]), "{report}");
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../page");
     let run = |command: &mut Command| {
         let output =
             command.current_dir(&page).output().unwrap_or_else(|error| panic!("{error}: scripts/prepare tests"));
-        assert!(output.status.success(), "{report}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     };
     run(Command::new("npm").args(["ci", "--no-fund", "--no-audit", "--prefer-offline"]));
-    let kept = |name| Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::copy(lab.host("finding.html"), kept("finding.html")).unwrap();
-    let pids: Vec<String> = numbers(&report["pids"]).iter().map(u64::to_string).collect();
-    let files = [kept("finding.html"), kept("finding.png")];
-    run(Command::new("node").arg("test/finding.mjs").args(files).args(["1", "0", &pids.join(",")]));
+    let kept = |name: String| Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    // If the policy has only these tasks, the kernel goes on balancing.
+    for (scope, has_balancing) in [("", false), ("--attached", true)] {
+        let report = &lab.trial(&format!(
+            "found --modules /lab --policy fifo {scope} --ekiden /host/ekiden --report /host/finding.html"
+        ))[0];
+        assert_eq!(report["code"], 118, "{report}");
+        assert_ne!(report["printed"]["findings"], serde_json::json!([]), "{report}");
+        let files = ["html", "png"].map(|extension| kept(format!("finding{scope}.{extension}")));
+        std::fs::copy(lab.host("finding.html"), &files[0]).unwrap();
+        let pids: Vec<String> = numbers(&report["pids"]).iter().map(u64::to_string).collect();
+        let more = [pids.join(","), if has_balancing { "balancing" } else { "evidence" }.into()];
+        run(Command::new("node").arg("test/finding.mjs").args(files).args(["1", "0"]).args(more));
+    }
 }
 
 #[test]
