@@ -194,17 +194,20 @@ impl Recorder {
         self.rings.take(now_ns().saturating_sub(SETTLED_NS), sink);
     }
 
-    /// Ends the recording, and takes the rest. Returns how many records there was no room for since its beginning.
+    /// Ends the recording, and takes the rest; the last record is [`What::End`]. Returns how many records there was no room for
+    /// since its beginning.
     pub fn end(&mut self, sink: &mut impl FnMut(Record)) -> u64 {
-        let end_ns = self.detach();
-        self.take_until(end_ns, sink);
-        self.rings.lost() - self.lost_before
+        let mut rest = Vec::new();
+        let lost = self.end_raw(&mut |raw| rest.push(raw));
+        rest.into_iter().for_each(|raw| self.tell(raw, sink));
+        lost
     }
 
     /// The same, to be told later.
     pub fn end_raw(&mut self, sink: &mut impl FnMut(Raw)) -> u64 {
         let end_ns = self.detach();
         self.rings.take(end_ns, sink);
+        sink(Raw { time_ns: end_ns, value: 0, pid: 0, what: What::End as u32 });
         self.rings.lost() - self.lost_before
     }
 

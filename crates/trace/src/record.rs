@@ -123,6 +123,9 @@ what! {
     Upgrade = 36,
     /// Records of this CPU, of about this time, were lost; the value is how many, or 0 if nobody counted them.
     Lost = 37,
+    /// The recording ends: what happened until here is recorded, even if nothing did since the record before. It is about no CPU
+    /// and no task.
+    End = 38,
 }
 
 /// One thing that happened.
