@@ -463,6 +463,6 @@ struct sched_ext_ops ekiden_ops = {
 	.init = (void *)ekiden_init,
 	.exit = (void *)ekiden_exit,
 	.flags = SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_EXITING | SCX_OPS_ENQ_MIGRATION_DISABLED,
-	.timeout_ms = 10000,
+	.timeout_ms = 30000,
 	.name = "ekiden",
 };

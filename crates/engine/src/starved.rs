@@ -2,18 +2,22 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ekiden::Policy;
 use ekiden::abi::{Event, Outcome};
+use ekiden::{NICE_0_WEIGHT, Policy};
 
 use crate::engine::{Engine, Handling};
 use crate::fault::Fault;
+
+/// How many times as long a light task may wait, at most: sched_ext gives no task more than thirty seconds.
+const LIGHTEST: u32 = 3;
 
 /// One look at all tasks. The host takes one every so often, and counts them: while a machine stands still, nobody starves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
     /// Which one it is, from 1 on.
     pub number: u32,
-    /// How many must have seen a task wait for it to have waited too long.
+    /// How many must have seen a task of nice 0 wait for it to have waited too long. One of a smaller weight has up to three times that:
+    /// where shares go by weight, it waits that much longer for what it ran.
     pub most: u32,
     /// The time between two, in milliseconds.
     pub apart_ms: u32,
@@ -32,6 +36,11 @@ impl Walk {
         watched.store(seen, Relaxed);
         0
     }
+
+    /// How many must have seen a task of this weight wait.
+    fn most_of(self, weight: u32) -> u32 {
+        self.most.saturating_mul((NICE_0_WEIGHT / weight.max(1)).clamp(1, LIGHTEST))
+    }
 }
 
 impl<P: Policy> Engine<P> {
@@ -47,7 +56,7 @@ impl<P: Policy> Engine<P> {
             let is_waiting = view.state.phase().is_waiting();
             let waits = walk.waits_for(self.tasks.watched(view.id), view.runtime_ns, is_waiting);
             let seat = self.seat_of::<false>(view.state);
-            if waits >= walk.most && self.is_home::<false>(view.state) && seat.is_taken() {
+            if waits >= walk.most_of(view.weight) && self.is_home::<false>(view.state) && seat.is_taken() {
                 let (ms, pid, cpu) = (u64::from(waits) * u64::from(walk.apart_ms), view.pid, view.state.cpu());
                 let message = alloc::format!("a task has waited for {ms} ms without running (PID {pid})");
                 self.take_out_of(seat, Some(Fault { message, cpu }));

@@ -128,6 +128,8 @@ pub struct TaskView {
     pub state: State,
     /// CPU time used in its life, as of its last event.
     pub runtime_ns: u64,
+    /// What its policy is told of its weight.
+    pub weight: u32,
 }
 
 impl TaskTable {
@@ -187,6 +189,7 @@ impl TaskTable {
                 pid: slot.pid.load(Relaxed),
                 state,
                 runtime_ns: slot.runtime_ns.load(Relaxed),
+                weight: slot.weight.load(Relaxed),
             })
         })
     }

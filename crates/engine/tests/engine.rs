@@ -304,6 +304,23 @@ fn a_task_that_waits_in_too_many_walks_without_running_ends_its_policy() {
 }
 
 #[test]
+fn a_task_of_little_weight_may_wait_up_to_three_times_as_long() {
+    // Of weights 1024, 655, 335 and 15.
+    for (nice, most) in [(0, 3), (2, 3), (5, 9), (19, 9)] {
+        let bench = Bench::new::<Fifo>();
+        let task = bench.task(1);
+        bench.event(Event { task, args: [nice, 0], ..Event::new(EventKind::Nice, 0) });
+        bench.enqueue(0, task);
+        let starved = |number| {
+            let (walk, mut outcome) = (Walk { number, most: 3, apart_ms: 100 }, Outcome::default());
+            bench.engine.find_starved(walk, 0, TASKS, &mut outcome);
+            outcome.status == Status::Fault as i32
+        };
+        assert_eq!((1..20).find(|number| starved(*number)), Some(1 + most), "nice {nice}");
+    }
+}
+
+#[test]
 fn tasks_that_come_one_after_the_other_have_not_waited_together() {
     let bench = Bench::new::<Fifo>();
     let mut last = None;

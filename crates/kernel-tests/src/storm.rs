@@ -48,7 +48,7 @@ const STRESSORS: &[&str] = &[
 /// Nice values and weights of groups that are given: not all there are, because what makes tasks wait multiplies. While one CPU is
 /// left, a policy that is asked later has 12 % of it. A task that has had a tick of 4 ms there waits until all others have had as
 /// much for their weight: two seconds if sixty tasks of nice 0 are owed as much as it, and five if it has half of their weight. That is as it
-/// should be, and sched_ext throws us out after ten. So a group weighs as much as the tasks in it that want a CPU.
+/// should be, and a policy is taken out after eight. So a group weighs as much as the tasks in it that want a CPU.
 const NICE: Range<i32> = -2..3;
 const WEIGHTS: Range<u32> = 500..1000;
 

@@ -8,8 +8,8 @@ use spin::mutex::SpinMutex;
 /// A task whose group has hardly any time left runs that long at least; the excess is missing later.
 pub(super) const TURN_NS_MIN: u64 = 50_000;
 
-/// In that time, all tasks that wait for a group's time are to have a turn, however little time that is. sched_ext throws a
-/// scheduler out when a task has waited for more than twice as long.
+/// In that time, all tasks that wait for a group's time are to have a turn, however little time that is. A policy is
+/// taken out when a task has waited for twice as long.
 const ROUND_NS: u64 = 4_000_000_000;
 
 /// How much CPU time a group may use: `cpu.max` and `cpu.max.burst`.

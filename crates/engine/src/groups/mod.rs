@@ -49,7 +49,7 @@ const PLACES: u32 = 16;
 
 /// A task that has been parked for so long without a turn has one although there is no time: others of its group may have
 /// been faster each time, under a policy that has it wait for long. The time is missing later, so that the limit holds.
-/// sched_ext throws a scheduler out when a task has waited for twice as long.
+/// A policy is taken out when a task has waited for eight seconds.
 const OVERDUE_NS: u64 = 5_000_000_000;
 
 /// So many bits of a kept share count the changes.
