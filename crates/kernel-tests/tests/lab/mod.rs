@@ -21,6 +21,9 @@ pub(crate) struct Lab {
     share: TempDir,
 }
 
+/// An instruction takes 8 ns of a guest's clock, unless a test has it otherwise: nothing is measured here.
+pub(crate) const ICOUNT_SHIFT: u32 = 3;
+
 /// How long a trial may take, by the clock of this machine.
 const PATIENCE: Duration = Duration::from_secs(1500);
 
@@ -37,11 +40,11 @@ impl Lab {
 
     /// Boots `kernel` with this many CPUs.
     pub(crate) fn boot_with(kernel: &Kernel, cpus: u32) -> Self {
-        Self::boot_of(kernel, cpus, &[])
+        Self::boot_of(kernel, cpus, ICOUNT_SHIFT, &[])
     }
 
-    /// Boots `kernel` with this many CPUs, and with programs of this machine.
-    pub(crate) fn boot_of(kernel: &Kernel, cpus: u32, others: &[PathBuf]) -> Self {
+    /// Boots `kernel` with this many CPUs, whose instructions take 2^`icount_shift` ns, and with programs of this machine.
+    pub(crate) fn boot_of(kernel: &Kernel, cpus: u32, icount_shift: u32, others: &[PathBuf]) -> Self {
         let cache = Cache::from_env().unwrap();
         let programs = [programs(), others.to_vec()].concat();
         let share = TempDir::new().unwrap();
@@ -56,11 +59,10 @@ impl Lab {
                 fs::copy(&path, share.path().join(path.file_name().unwrap())).unwrap();
             }
         }
-        // Nothing is measured here, so the guest's clock may run ahead of its instructions. Without `nohz=off`, timers
-        // of idle CPUs come late when the emulator takes turns.
+        // Without `nohz=off`, timers of idle CPUs come late when the emulator takes turns.
         let spec = VmSpec {
             cpus,
-            icount_shift: 3,
+            icount_shift,
             share_dir: Some(share.path().to_owned()),
             programs,
             cmdline: "nohz=off".into(),

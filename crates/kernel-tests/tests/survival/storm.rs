@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::lab::{Lab, newest_kernel};
+use crate::lab::{ICOUNT_SHIFT, Lab, newest_kernel};
 
 /// How long it lasts, by the guest's clock: five minutes, which is every kind of thing some thirty times, or as long as
 /// `EKIDEN_STORM_MINUTES` says.
@@ -21,13 +21,13 @@ fn seed() -> u64 {
     std::env::var("EKIDEN_STORM_SEED").map_or(1, |seed| seed.parse().expect("EKIDEN_STORM_SEED is a number"))
 }
 
-/// Half of what it takes sched_ext to throw a policy out. Some forty threads share one CPU at times, and a policy that is asked later
+/// Less than it takes for a policy to be taken out. Some forty threads share one CPU at times, and a policy that is asked later
 /// has an eighth of it. The guest's clock counts instructions: how busy this machine is makes no difference.
 const WAIT_MS_MAX: u64 = 5_000;
 
 #[test]
 fn policies_live_through_a_storm_of_everything_at_once() {
-    let lab = Lab::boot_of(&newest_kernel(), 4, &[PathBuf::from("/usr/bin/stress-ng")]);
+    let lab = Lab::boot_of(&newest_kernel(), 4, ICOUNT_SHIFT, &[PathBuf::from("/usr/bin/stress-ng")]);
     let (seconds, seed) = (seconds(), seed());
     let trial = format!("all-at-once --modules /lab --seconds {seconds} --seed {seed} --wait-ms-max {WAIT_MS_MAX}");
     // An emulator may take its time.
