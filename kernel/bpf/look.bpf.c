@@ -71,7 +71,7 @@ enum task_flags {
 struct task_seen {
 	u64 time_ns;
 	u64 core_cookie;
-	/* The control group that leaves it the least of a CPU, and its limit; a period of 0 if there is none. */
+	/* The inode of the control group that leaves it the least of a CPU, and its limit; a period of 0 if there is none. */
 	u64 group;
 	u64 quota_ns;
 	u64 period_ns;
@@ -210,7 +210,7 @@ static __always_inline void note_limit(struct task_struct *p, struct task_seen *
 			continue;
 		if (seen->period_ns && quota_ns / (period_ns >> 10 ?: 1) >= seen->quota_ns / (seen->period_ns >> 10 ?: 1))
 			continue;
-		seen->group = (u64)group;
+		seen->group = group->css.cgroup->kn->id;
 		seen->quota_ns = quota_ns;
 		seen->period_ns = period_ns;
 	}

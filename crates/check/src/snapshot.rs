@@ -42,7 +42,7 @@ pub struct CpuSeen {
 /// How much CPU time a control group may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuLimit {
-    /// Which group; a number that no other one has.
+    /// Which group: the inode of its directory.
     pub group: u64,
     /// So much, in nanoseconds,
     pub quota_ns: u64,

@@ -283,6 +283,9 @@ enum Trial {
         /// The policy; the kernel's own scheduler without it.
         #[arg(long)]
         policy: Option<String>,
+        /// How much CPU time the group may use in a second.
+        #[arg(long, default_value_t = 20_000)]
+        quota_us: u64,
         /// For how long.
         #[arg(long, default_value_t = 6)]
         seconds: u64,
@@ -381,7 +384,9 @@ fn main() -> anyhow::Result<()> {
         Trial::Wasted { modules, policy, behind_real_time, seconds } => {
             watches::wasted(&modules, policy.as_deref(), behind_real_time, seconds)
         }
-        Trial::Limited { modules, policy, seconds } => watches::limited(&modules, policy.as_deref(), seconds),
+        Trial::Limited { modules, policy, quota_us, seconds } => {
+            watches::limited(&modules, policy.as_deref(), quota_us, seconds)
+        }
         Trial::Found { modules, policy, attached, ekiden, report } => {
             watches::found(&modules, &policy, attached, &ekiden, &report)
         }

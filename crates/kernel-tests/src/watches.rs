@@ -105,11 +105,11 @@ fn two_on_cpu_0(classes: [i32; 2]) -> Result<Vec<Worker>> {
     Ok(workers)
 }
 
-/// One that may use any CPU, and two that may but have used up what their group may use, most of the time.
-pub(crate) fn limited(modules: &Path, policy: Option<&str>, seconds: u64) -> Result<()> {
+/// One that may use any CPU, and two that may but have, most of the time, used up what their group may use; if it is little.
+pub(crate) fn limited(modules: &Path, policy: Option<&str>, quota_us: u64, seconds: u64) -> Result<()> {
     let config = policy.map(|policy| config(modules, policy));
     let group = Group::top("limited")?;
-    group.set("cpu.max", "20000 1000000")?;
+    group.set("cpu.max", &format!("{quota_us} 1000000"))?;
     watch(config.as_ref(), seconds, || {
         let workers = vec![Worker::start("spin")?, group.start("spin")?, group.start("spin")?];
         workers.iter().try_for_each(|worker| worker.pin(0))?;

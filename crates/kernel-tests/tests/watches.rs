@@ -82,6 +82,13 @@ fn tasks_whose_group_has_used_up_its_cpu_time_do_not_wait() {
         assert_eq!((&report["findings"], &report["links_left"]), (&serde_json::json!([]), &0.into()), "{report}");
         assert_eq!(report["scheduler"].is_null(), policy.is_empty(), "{report}");
     }
+    // Of two CPUs, all of their time; but the policy leaves them on one.
+    let report = &lab.trial("limited --modules /lab --policy fifo --quota-us 2000000")[0];
+    println!("{report}");
+    let limited = &numbers(&report["pids"])[1..];
+    let findings = report["findings"].as_array().unwrap();
+    let waits = |finding: &Value| pids(&finding["waiting"]).iter().any(|pid| limited.contains(pid));
+    assert!(findings.iter().any(waits), "{report}");
 }
 
 /// `EKIDEN_WATCH_SECONDS` does it longer.

@@ -4,6 +4,7 @@
 //! the death of this process by whatever way, gives every task back to the kernel's own scheduler.
 
 mod baseline;
+mod budgets;
 mod control;
 mod drain;
 mod error;
@@ -21,6 +22,7 @@ mod tape;
 mod tasks;
 
 pub use baseline::Baseline;
+pub use budgets::Budgets;
 pub use control::{Control, Counts, Hint, Moved, PolicyStatus, Status, Succession, Upgrade};
 pub use drain::{Drain, Kept, dump, header};
 pub use ekiden_user::Error as UserError;

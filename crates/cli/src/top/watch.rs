@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use ekiden_check::{Snapshot, TaskSeen};
-use ekiden_loader::Look;
+use ekiden_loader::{Budgets, Look};
 
 /// Looks again and again, if that is allowed.
 pub(super) struct Watch {
     look: Option<Look>,
+    budgets: Budgets,
     seen: Seen,
     trouble: Option<String>,
 }
@@ -40,7 +41,7 @@ impl Watch {
             Ok(look) => (Some(look), None),
             Err(error) => (None, Some(error.to_string())),
         };
-        Self { look, seen: Seen::default(), trouble }
+        Self { look, budgets: Budgets::default(), seen: Seen::default(), trouble }
     }
 
     /// Looks once: some instructions per CPU, and more only if one is idle while somebody waits.
@@ -51,7 +52,10 @@ impl Watch {
             if is_suspicious { look.snapshot(false) } else { Ok(Snapshot { cpus, tasks: Vec::new() }) }
         });
         match looked {
-            Ok(snapshot) => self.seen.add(&snapshot),
+            Ok(snapshot) => {
+                let used_up = self.budgets.used_up(&snapshot);
+                self.seen.add(&snapshot.without(&used_up));
+            }
             Err(error) => self.end(&error),
         }
     }
