@@ -5,25 +5,23 @@
 //! help, and the run queues are still like that afterwards, is it a finding. Then some evidence is recorded, with what balancing
 //! looks at, which costs far more. Otherwise nothing hangs on the kernel.
 
-use std::{
-    collections::{HashMap, HashSet},
-    fmt, mem,
-    ops::Range,
-    time::Duration,
-};
+use std::{fmt, mem, ops::Range, time::Duration};
 
 use ekiden::CpuMask;
-use ekiden_check::{Checker, CpuLimit, CpuSeen, Snapshot, TaskName, Violation, Waste, Whereabouts};
+use ekiden_check::{Checker, CpuSeen, Snapshot, TaskName, Violation, Waste, Whereabouts};
 use ekiden_trace::{Header, Record, Trace, What};
 use serde::Serialize;
 
-use crate::{Recorder, Result, sysfs};
+use crate::{Budgets, Recorder, Result, sysfs};
 
 /// Memory of each CPU for what happens while a suspicion is watched: a million records a second.
 const RING_BYTES: u32 = 4 << 20;
 
 /// Evidence once it is a finding, as in papers/002.
 const EVIDENCE: Duration = Duration::from_millis(20);
+
+/// So many times that, at most, until an idle CPU has balanced: the kernel leaves up to 100 ms for each CPU between two times.
+const EVIDENCES: u32 = 12;
 
 /// How often to look at a suspicion before it is watched.
 const LOOKS: u32 = 10;
@@ -38,9 +36,6 @@ const SWITCHES: u64 = 40;
 /// How much of the time a CPU has to be idle, and another crowded.
 const MOSTLY: f64 = 0.9;
 
-/// So much of what a group may use is all of it: it is counted from when a task began to run, and in whole periods.
-const USED_UP: f64 = 0.8;
-
 /// How often to look for a moment at which it is worth while to look at all tasks.
 const TRIES: u32 = 5;
 
@@ -50,6 +45,7 @@ const NAMED: usize = 8;
 /// Looks for wasted CPUs.
 pub struct LiveChecker {
     recorder: Recorder,
+    budgets: Budgets,
     persists: Duration,
     /// What was done so far.
     pub counts: LookCounts,
@@ -118,7 +114,8 @@ impl LiveChecker {
     /// # Errors
     /// Without privilege, without BTF, and where the kernel does not take the programs.
     pub fn load(persists: Duration) -> Result<Self> {
-        Ok(Self { recorder: Recorder::load(RING_BYTES)?, persists, counts: LookCounts::default() })
+        let (recorder, budgets) = (Recorder::load(RING_BYTES)?, Budgets::default());
+        Ok(Self { recorder, budgets, persists, counts: LookCounts::default() })
     }
 
     /// Looks once, and watches if there is something to watch; then it takes longer than M.
@@ -176,7 +173,11 @@ impl LiveChecker {
         let mut trace = Trace::new(&header);
         self.recorder.begin_small(&mut by_others(&mut trace))?;
         let found = self.find(&header, &mut trace, before, pause);
-        let gathered = if let Ok(Some(_)) = found { self.gather(&mut trace, pause) } else { Ok(0) };
+        let gathered = if let Ok(Some((_, finding))) = &found {
+            self.gather(&mut trace, &finding.idle_cpus, pause)
+        } else {
+            Ok(0)
+        };
         let records_lost = self.recorder.end(&mut by_others(&mut trace));
         let resumed_ns = gathered?;
         let Some((during, finding)) = found? else { return Ok(None) };
@@ -200,6 +201,8 @@ impl LiveChecker {
         if !pause(self.persists / 10) {
             return Ok(None);
         }
+        // From here on it is counted what groups use.
+        self.budgets.used_up(&before);
         let from_ns = self.recorder.elapsed_ns();
         // In one piece: whoever gets up meanwhile is in the way of what it looks for.
         if !pause(self.persists) {
@@ -209,77 +212,36 @@ impl LiveChecker {
         // Whether the CPU was idle all in all, the trace knows.
         let Some(after) = self.wasteful(pause)? else { return Ok(None) };
         self.recorder.take_all(&mut by_others(trace));
-        let used_up = self.used_up(trace, &during, &after)?;
+        let used_up = self.budgets.used_up(&after);
         let [Some(before), Some(after)] = [before, after].map(|then| then.without(&used_up).waste()) else {
             return Ok(None);
         };
         Ok(judge(header, trace, during.clone(), &before, &after).map(|finding| (during, finding)))
     }
 
-    /// The groups that have used up the CPU time that they may use, of those whose tasks wait. Under the kernel's own scheduler such
-    /// tasks do not wait; what a sched_ext scheduler does with limits, it does for itself.
-    fn used_up(&mut self, trace: &Trace, during: &Range<u64>, now: &Snapshot) -> Result<HashSet<u64>> {
-        let limits: Vec<_> = now.tasks.iter().filter(|task| task.is_waiting).filter_map(|task| task.limit).collect();
-        if limits.is_empty() || sysfs::scheduler().is_none() {
-            return Ok(HashSet::new());
-        }
-        // Whoever ran meanwhile may sleep by now.
-        let tasks = self.recorder.look().snapshot(true)?.tasks;
-        let groups = tasks.iter().filter_map(|task| Some((task.pid, task.limit?.group))).collect();
-        let used_ns = used_by_groups(trace, during, groups);
-        let window_ns = during.end.saturating_sub(during.start);
-        let is_used_up = |limit: &CpuLimit| {
-            let used_ns = used_ns.get(&limit.group).copied().unwrap_or_default();
-            let may_ns = limit.quota_ns as f64 / limit.period_ns as f64 * window_ns as f64;
-            // What it used in a longer period, nobody has seen.
-            limit.period_ns > window_ns || used_ns as f64 >= USED_UP * may_ns
-        };
-        Ok(limits.into_iter().filter(is_used_up).map(|limit| limit.group).collect())
-    }
-
     /// Evidence, with what programs on functions tell: to attach them costs several times as much as the rest of a watch. Returns
-    /// when it begins.
-    fn gather(&mut self, trace: &mut Trace, pause: Pause<'_>) -> Result<u64> {
+    /// when it begins. If the kernel balances, it lasts until one of the idle CPUs has looked for work.
+    fn gather(&mut self, trace: &mut Trace, idle: &[u32], pause: Pause<'_>) -> Result<u64> {
         self.recorder.attach_functions()?;
         // Makes room for the rest.
         self.recorder.take(&mut by_others(trace));
         // As before M. What there is by then is enough if a signal ends this.
         pause(self.persists / 10);
         let from_ns = self.recorder.elapsed_ns();
-        pause(EVIDENCE);
+        let mut has_looked = !sysfs::kernel_balances();
+        for _ in 0..EVIDENCES {
+            let goes_on = pause(EVIDENCE);
+            let mut take = by_others(trace);
+            self.recorder.take(&mut |record| {
+                has_looked |= record.what == What::Kick && record.time_ns >= from_ns && idle.contains(&record.cpu);
+                take(record);
+            });
+            if has_looked || !goes_on {
+                break;
+            }
+        }
         Ok(from_ns)
     }
-}
-
-/// How much CPU time each group used, in nanoseconds, by the tasks that it has now and those that they made.
-fn used_by_groups(trace: &Trace, during: &Range<u64>, mut groups: HashMap<u32, u64>) -> HashMap<u64, u64> {
-    let (mut used_ns, mut runs_since) = (HashMap::new(), HashMap::new());
-    for record in trace.records().filter(|record| record.time_ns <= during.end) {
-        let Record { time_ns, what, pid, value, .. } = record;
-        match what {
-            What::New => {
-                if let Some(group) = groups.get(&(value as u32)).copied() {
-                    groups.entry(pid).or_insert(group);
-                }
-            }
-            What::Run => {
-                runs_since.insert(pid, time_ns.max(during.start));
-            }
-            What::Preempt | What::Block | What::Exit => {
-                let group = groups.get(&pid).copied();
-                if let (Some(group), Some(since_ns)) = (group, runs_since.remove(&pid)) {
-                    *used_ns.entry(group).or_default() += time_ns.saturating_sub(since_ns);
-                }
-            }
-            _ => {}
-        }
-    }
-    for (pid, since_ns) in runs_since {
-        if let Some(group) = groups.get(&pid) {
-            *used_ns.entry(*group).or_default() += during.end.saturating_sub(since_ns);
-        }
-    }
-    used_ns
 }
 
 /// Takes down what others do than this thread: a CPU on which nobody runs but this one is idle as soon as it sleeps, and what it
@@ -453,25 +415,5 @@ mod tests {
         let mut lasting = Lasting::default();
         (0..10).for_each(|look| lasting.see(&[cpu(0, 1_000 + 2 * look), cpu(1, 1_000 * look)]));
         assert_eq!(lasting.idle().collect::<Vec<_>>(), [0]);
-    }
-
-    #[test]
-    fn a_group_uses_what_its_tasks_and_their_children_use() {
-        let mut trace = Trace::new(&Header::default());
-        for (time_ns, what, pid, value) in [
-            (5, What::Run, 1, 0),
-            (30, What::Preempt, 1, 0),
-            (30, What::New, 3, 1),
-            (30, What::Run, 3, 0),
-            (35, What::Exit, 3, 0),
-            (40, What::Run, 2, 0),
-            (90, What::Run, 1, 0),
-            (120, What::Block, 1, 0),
-        ] {
-            trace.push(Record { time_ns, cpu: 0, what, pid, value });
-        }
-        // Of 10 until 100: 20 and 10 of the first, 5 of its child.
-        let used_ns = used_by_groups(&trace, &(10..100), HashMap::from([(1, 7), (2, 8)]));
-        assert_eq!(used_ns, HashMap::from([(7, 35), (8, 60)]));
     }
 }

@@ -22,6 +22,11 @@ pub fn scheduler() -> Option<String> {
     read("root/ops")
 }
 
+/// Whether the kernel's own scheduler has ordinary tasks and moves them about: not if a sched_ext scheduler has all of them.
+pub fn kernel_balances() -> bool {
+    scheduler().is_none() || read("switch_all").as_deref() == Some("0")
+}
+
 /// How often schedulers were enabled since boot.
 pub fn enable_seq() -> Option<u64> {
     read("enable_seq")?.parse().ok()
