@@ -8,6 +8,7 @@ mod lab;
 
 use std::{env, path::PathBuf, process::Command, time::Duration};
 
+use ekiden_vm::VmSpec;
 use lab::{Lab, newest_kernel};
 
 /// stress-ng's scheduler stressors (`stress-ng --class 'scheduler?'`), without `softlockup`, which keeps all CPUs from everybody,
@@ -17,9 +18,6 @@ const STRESSORS: &str = "\
     affinity clone close cyclic daemon dnotify eventfd exit-group fanotify fault fifo fork forkheavy futex \
     hrtimers inotify kill loadavg mq msg mutex nanosleep netlink-proc netlink-task nice poll pthread race-sched \
     resched schedpolicy sem sem-sysv session sleep spawn switch tee vfork wait yield zombie";
-
-/// A slow machine: ten minutes of its clock take a minute or two.
-const ICOUNT_SHIFT: u32 = 5;
 
 /// Of the guest's clock.
 fn seconds() -> u64 {
@@ -64,12 +62,17 @@ fn programs() -> Vec<PathBuf> {
     ["/usr/bin/stress-ng", "/usr/bin/make", "/usr/bin/gcc", "/usr/bin/as", compiler.trim()].map(PathBuf::from).into()
 }
 
+/// A slow one: ten minutes of its clock take a few of ours. With less memory, some of the loads are killed.
+fn machine() -> VmSpec {
+    VmSpec { cpus: 4, memory_mib: 4096, icount_shift: 5, programs: programs(), ..lab::spec() }
+}
+
 #[test]
 #[ignore = "hours; `cargo test --test alarms -- --ignored`"]
 fn schedulers_that_balance_are_not_accused_under_any_load() {
     let only = env::var("EKIDEN_WATCH_ONLY").unwrap_or_default();
     let is_wanted = |name: &str| only.is_empty() || only.split(',').any(|wanted| wanted == name);
-    let lab = Lab::boot_of(&newest_kernel(), 4, ICOUNT_SHIFT, &programs());
+    let lab = Lab::boot_of(&newest_kernel(), machine());
     let mut wrong = Vec::new();
     for (name, load) in loads(seconds()).into_iter().filter(|(name, _)| is_wanted(name)) {
         std::fs::write(lab.host("load"), &load).unwrap();

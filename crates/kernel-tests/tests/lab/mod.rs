@@ -21,8 +21,11 @@ pub(crate) struct Lab {
     share: TempDir,
 }
 
-/// An instruction takes 8 ns of a guest's clock, unless a test has it otherwise: nothing is measured here.
-pub(crate) const ICOUNT_SHIFT: u32 = 3;
+/// The usual machine. Nothing is measured here, so the guest's clock may run ahead of its instructions. Without `nohz=off`, timers of
+/// idle CPUs come late when the emulator takes turns.
+pub(crate) fn spec() -> VmSpec {
+    VmSpec { icount_shift: 3, cmdline: "nohz=off".into(), ..VmSpec::default() }
+}
 
 /// How long a trial may take, by the clock of this machine.
 const PATIENCE: Duration = Duration::from_secs(1500);
@@ -40,13 +43,12 @@ impl Lab {
 
     /// Boots `kernel` with this many CPUs.
     pub(crate) fn boot_with(kernel: &Kernel, cpus: u32) -> Self {
-        Self::boot_of(kernel, cpus, ICOUNT_SHIFT, &[])
+        Self::boot_of(kernel, VmSpec { cpus, ..spec() })
     }
 
-    /// Boots `kernel` with this many CPUs, whose instructions take 2^`icount_shift` ns, and with programs of this machine.
-    pub(crate) fn boot_of(kernel: &Kernel, cpus: u32, icount_shift: u32, others: &[PathBuf]) -> Self {
+    /// Boots `kernel` in such a machine, with our programs besides those of `spec`.
+    pub(crate) fn boot_of(kernel: &Kernel, spec: VmSpec) -> Self {
         let cache = Cache::from_env().unwrap();
-        let programs = [programs(), others.to_vec()].concat();
         let share = TempDir::new().unwrap();
         let builder = Builder::new(&cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
         for crate_name in ["policies", "test-policies"] {
@@ -59,15 +61,8 @@ impl Lab {
                 fs::copy(&path, share.path().join(path.file_name().unwrap())).unwrap();
             }
         }
-        // Without `nohz=off`, timers of idle CPUs come late when the emulator takes turns.
-        let spec = VmSpec {
-            cpus,
-            icount_shift,
-            share_dir: Some(share.path().to_owned()),
-            programs,
-            cmdline: "nohz=off".into(),
-            ..VmSpec::default()
-        };
+        let programs = [programs(), spec.programs].concat();
+        let spec = VmSpec { share_dir: Some(share.path().to_owned()), programs, ..spec };
         let vm = Vm::boot(kernel, &spec).unwrap_or_else(|error| panic!("{error}"));
         assert!(vm.problems().is_empty(), "{:?}", vm.problems());
         let lab = Self { vm, share };

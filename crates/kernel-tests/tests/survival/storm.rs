@@ -7,7 +7,9 @@ use std::{
     time::Duration,
 };
 
-use crate::lab::{ICOUNT_SHIFT, Lab, newest_kernel};
+use ekiden_vm::VmSpec;
+
+use crate::lab::{self, Lab, newest_kernel};
 
 /// How long it lasts, by the guest's clock: five minutes, which is every kind of thing some thirty times, or as long as
 /// `EKIDEN_STORM_MINUTES` says.
@@ -27,7 +29,8 @@ const WAIT_MS_MAX: u64 = 5_000;
 
 #[test]
 fn policies_live_through_a_storm_of_everything_at_once() {
-    let lab = Lab::boot_of(&newest_kernel(), 4, ICOUNT_SHIFT, &[PathBuf::from("/usr/bin/stress-ng")]);
+    let spec = VmSpec { cpus: 4, programs: vec![PathBuf::from("/usr/bin/stress-ng")], ..lab::spec() };
+    let lab = Lab::boot_of(&newest_kernel(), spec);
     let (seconds, seed) = (seconds(), seed());
     let trial = format!("all-at-once --modules /lab --seconds {seconds} --seed {seed} --wait-ms-max {WAIT_MS_MAX}");
     // An emulator may take its time.
