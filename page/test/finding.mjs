@@ -36,10 +36,11 @@ assert.ok(none, `an idle CPU is white: ${spots.map(({ color }) => color)}`);
 await page.mouse.move(none.x, none.y);
 assert.match(await text(page, "#tip"), new RegExp(`CPU ${idle}[\\s\\S]*nothing runs`));
 
-// Behind it, 20 ms of evidence, and nothing else.
+// Behind it, 20 ms of evidence, and nothing else; or more, until balancing has looked.
 const ends = await page.evaluate(() => window.ekiden.summary.end_ns);
 const evidence_ms = (ends - violation.at_ns) / 1e6;
-if (what === "evidence") assert.ok(evidence_ms >= 20 && evidence_ms < 100, `${evidence_ms} ms of evidence`);
+assert.ok(evidence_ms >= 20, `${evidence_ms} ms of evidence`);
+if (what === "evidence") assert.ok(evidence_ms < 100, `${evidence_ms} ms of evidence`);
 if (what === "balancing") {
   await page.evaluate(([from, until]) => window.ekiden.show(from, until), [violation.at_ns, ends]);
   await settled(page);
