@@ -302,7 +302,7 @@ enum Trial {
         #[arg(long, default_value_t = 10)]
         seconds: u64,
     },
-    /// Has `ekiden check --live` find the same, and write a page of it.
+    /// Has `ekiden check --live` find the same, and write a page of it, and `ekiden top` show it.
     Found {
         /// Where the modules are.
         #[arg(long)]

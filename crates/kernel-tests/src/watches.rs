@@ -127,23 +127,31 @@ struct FoundReport {
     code: Option<i32>,
     printed: Value,
     said: String,
+    /// What `ekiden top` shows of the same.
+    top: Value,
 }
 
-/// What `ekiden check --live` says and writes of such a machine. The policy has all tasks, or these two only: then the kernel's own
+/// What `ekiden check --live` says and writes of such a machine, and what `ekiden top` shows. The policy has all tasks, or these two only: then the kernel's own
 /// scheduler goes on balancing, and leaves them.
 pub(crate) fn found(modules: &Path, policy: &str, attached: bool, ekiden: &Path, report: &Path) -> Result<()> {
     let (scope, class) = if attached { (Scope::Attached, SCHED_EXT) } else { (Scope::All, libc::SCHED_OTHER) };
     let session = Session::start(&Config { scope, ..config(modules, policy) })?;
     let workers = two_on_cpu_0([class; 2])?;
-    let mut command = Command::new(ekiden);
-    command.env("LD_LIBRARY_PATH", ekiden.parent().context("no directory")?);
-    command.args(["check", "--live", "--every=200", "--for=8s", "--json", "--report"]).arg(report);
-    let output = command.output().with_context(|| format!("cannot run {}", ekiden.display()))?;
+    let libraries = ekiden.parent().context("no directory")?;
+    let ekiden = |arguments: &[&str]| {
+        let mut command = Command::new(ekiden);
+        command.env("LD_LIBRARY_PATH", libraries).args(arguments);
+        command.output().with_context(|| format!("cannot run {}", ekiden.display()))
+    };
+    let path = report.to_str().context("a path that is no text")?;
+    let output = ekiden(&["check", "--live", "--every=200", "--for=8s", "--json", "--report", path])?;
+    let top = ekiden(&["top", "--once", "--json"])?;
     let report = FoundReport {
         pids: workers.iter().map(|worker| worker.pid().as_raw()).collect(),
         code: output.status.code(),
         printed: serde_json::from_slice(&output.stdout).unwrap_or_default(),
         said: String::from_utf8_lossy(&output.stderr).into(),
+        top: serde_json::from_slice(&top.stdout).unwrap_or_default(),
     };
     println!("{}", serde_json::to_string(&report)?);
     drop(workers);

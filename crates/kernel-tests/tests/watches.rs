@@ -2,7 +2,7 @@
 
 mod lab;
 
-use std::{path::Path, process::Command};
+use std::{collections::BTreeSet, path::Path, process::Command};
 
 use lab::newest;
 use serde_json::Value;
@@ -33,7 +33,7 @@ fn a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks() {
 
 /// Needs Node.js, npm and Chromium, as `crates/cli/tests/page.rs` does.
 #[test]
-fn the_page_of_a_finding_shows_who_waited_where_and_which_cpu_was_idle() {
+fn the_page_of_a_finding_and_top_show_who_waited_where_and_which_cpu_was_idle() {
     let lab = newest();
     lab.bring("ekiden-cli", "ekiden");
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../page");
@@ -51,6 +51,12 @@ fn the_page_of_a_finding_shows_who_waited_where_and_which_cpu_was_idle() {
         ))[0];
         assert_eq!(report["code"], 118, "{report}");
         assert_ne!(report["printed"]["findings"], serde_json::json!([]), "{report}");
+        // CPU 1 is idle all the time, but for what the page itself needs; the two take turns.
+        let top = &report["top"];
+        let wasted = [&top["wasted_cpus"], &top["cpus"][0]["wasted_percent"], &top["cpus"][1]["wasted_percent"]];
+        assert!(wasted[0].as_f64() > Some(0.5) && wasted[1] == 0.0 && wasted[2].as_f64() > Some(50.0), "{top}");
+        let longest: BTreeSet<u64> = pids(&top["waits"]).into_iter().take(2).collect();
+        assert_eq!(longest, numbers(&report["pids"]).into_iter().collect(), "{top}");
         let files = ["html", "png"].map(|extension| kept(format!("finding{scope}.{extension}")));
         std::fs::copy(lab.host("finding.html"), &files[0]).unwrap();
         let pids: Vec<String> = numbers(&report["pids"]).iter().map(u64::to_string).collect();
