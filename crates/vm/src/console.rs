@@ -56,6 +56,11 @@ impl Console {
     pub fn findings(&self) -> Vec<String> {
         console_findings(&self.text())
     }
+
+    /// The first of them with what follows, which says who and where: `count` lines at most, or none.
+    pub fn first_finding(&self, count: usize) -> String {
+        first_finding(&self.text(), count)
+    }
 }
 
 /// The lines of a kernel log that tell of an oops, a BUG, a WARNING, a stall or a lockup.
@@ -64,6 +69,11 @@ pub fn console_findings(text: &str) -> Vec<String> {
         .filter(|line| BAD_NEWS.iter().any(|bad| line.contains(bad)))
         .map(|line| line.trim_end().to_owned())
         .collect()
+}
+
+fn first_finding(text: &str, count: usize) -> String {
+    let lines = text.lines().map(str::trim_end).skip_while(|line| console_findings(line).is_empty());
+    lines.take(count).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -96,5 +106,11 @@ mod tests {
             ]
         "#]]
         .assert_debug_eq(&times);
+    }
+
+    #[test]
+    fn what_follows_the_first_bad_news_is_kept_with_it() {
+        let log = "fine\r\nBUG: bad\r\nRIP: here\r\nmore\r\n";
+        assert_eq!((first_finding(log, 2).as_str(), first_finding("fine", 2).as_str()), ("BUG: bad\nRIP: here", ""));
     }
 }

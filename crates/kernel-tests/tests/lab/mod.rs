@@ -119,8 +119,8 @@ impl Lab {
     fn shell_within(&self, line: &str, most: Duration) -> String {
         let command = GuestCommand::shell(line).timeout(most);
         let output = self.vm.run_ok(&command).unwrap_or_else(|error| panic!("{error}"));
-        let findings = self.vm.console().findings();
-        assert!(findings.is_empty(), "after `{line}` the kernel says:\n{}", findings.join("\n"));
+        let finding = self.vm.console().first_finding(200);
+        assert!(finding.is_empty(), "after `{line}` the kernel says:\n{finding}");
         output
     }
 }
