@@ -12,10 +12,9 @@ use ekiden_vm::VmSpec;
 use lab::{Lab, newest_kernel};
 
 /// stress-ng's scheduler stressors (`stress-ng --class 'scheduler?'`), without `softlockup`, which keeps all CPUs from everybody,
-/// so that the kernel reports lockups, `mmapfork` and `vforkmany`, which run until the guest is out of memory, and `exec`, which does
-/// not run as root.
+/// so that the kernel reports lockups, and `mmapfork` and `vforkmany`, which run until the guest is out of memory.
 const STRESSORS: &str = "\
-    affinity clone close cyclic daemon dnotify eventfd exit-group fanotify fault fifo fork forkheavy futex \
+    affinity clone close cyclic daemon dnotify eventfd exec exit-group fanotify fault fifo fork forkheavy futex \
     hrtimers inotify kill loadavg mq msg mutex nanosleep netlink-proc netlink-task nice poll pthread race-sched \
     resched schedpolicy sem sem-sysv session sleep spawn switch tee vfork wait yield zombie";
 
@@ -37,7 +36,14 @@ fn loads(seconds: u64) -> Vec<(String, String)> {
             "pthread" => "--pthread-max 64",
             _ => "",
         };
-        (name.to_owned(), format!("exec stress-ng --{name} 6 {most} --timeout {seconds} --quiet"))
+        // Those that refuse to run as root.
+        let program = match name {
+            "exec" | "spawn" => {
+                "chmod a+rwx /tmp; cd /tmp; exec start-stop-daemon -S -c 65534:65534 -x /bin/stress-ng --"
+            }
+            _ => "exec stress-ng",
+        };
+        (name.to_owned(), format!("{program} --{name} 6 {most} --timeout {seconds} --quiet"))
     };
     let until = |work: &str| {
         format!("end=$(($(date +%s)+{seconds})); while [ $(date +%s) -lt $end ]; do {work} || exit 1; done")
