@@ -2,7 +2,7 @@
 //! policies that balance.
 //!
 //! `EKIDEN_WATCH_MINUTES=10 cargo test -p ekiden-kernel-tests --test alarms -- --ignored --nocapture` watches each load that long
-//! under each scheduler; `EKIDEN_WATCH_ONLY=fork,build` only these.
+//! under each scheduler; `EKIDEN_WATCH_ONLY=fork,build` only these, `EKIDEN_WATCH_ONLY=fork+build` the two at a time.
 
 mod lab;
 
@@ -61,6 +61,17 @@ fn loads(seconds: u64) -> Vec<(String, String)> {
     others.into_iter().chain(STRESSORS.split(' ').map(stress)).collect()
 }
 
+/// Those that are asked for.
+fn wanted() -> Vec<(String, String)> {
+    let all = loads(seconds());
+    let Ok(only) = env::var("EKIDEN_WATCH_ONLY") else { return all };
+    let line = |name: &str| {
+        let load = all.iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("there is no load {name}"));
+        format!("({}) & ", load.1)
+    };
+    only.split(',').map(|names| (names.to_owned(), names.split('+').map(line).collect::<String>() + "wait")).collect()
+}
+
 /// What the guest needs of this machine.
 fn programs() -> Vec<PathBuf> {
     let compiler = Command::new("gcc").arg("-print-prog-name=cc1").output().expect("there is a gcc");
@@ -76,11 +87,9 @@ fn machine() -> VmSpec {
 #[test]
 #[ignore = "hours; `cargo test --test alarms -- --ignored`"]
 fn schedulers_that_balance_are_not_accused_under_any_load() {
-    let only = env::var("EKIDEN_WATCH_ONLY").unwrap_or_default();
-    let is_wanted = |name: &str| only.is_empty() || only.split(',').any(|wanted| wanted == name);
     let lab = Lab::boot_of(&newest_kernel(), machine());
     let mut wrong = Vec::new();
-    for (name, load) in loads(seconds()).into_iter().filter(|(name, _)| is_wanted(name)) {
+    for (name, load) in wanted() {
         std::fs::write(lab.host("load"), &load).unwrap();
         for policy in ["", "--policy faulty", "--policy wfq"] {
             let trial = format!("beside --modules /lab {policy} -- sh /host/load");
