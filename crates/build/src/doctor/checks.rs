@@ -12,6 +12,9 @@ const CLANG: u32 = 16;
 /// The first glibc that the build programs in Debian's kernel packages run with.
 const GLIBC: (u32, u32) = (2, 38);
 
+/// The first QEMU that shares the instructions of a turn out among emulated CPUs.
+const FAIR_QEMU: (u32, u32) = (8, 1);
+
 /// Space for a kernel with its headers, a Debian root, and Rust's library.
 const SPACE_GIB: f64 = 4.0;
 
@@ -121,6 +124,21 @@ pub(super) fn vm(machine: &Machine, findings: &mut Vec<Finding>) {
 
     findings
         .push(check("QEMU", "it is the virtual machine").from(Need::Qemu).program(machine, &["qemu-system-x86_64"]));
+    if let Some(text) = machine.program(&["qemu-system-x86_64"]).and_then(|qemu| machine.output(&qemu, "--version")) {
+        let line = text.lines().next().unwrap_or_default().trim().to_owned();
+        let is_fair = version(&line).is_some_and(|version| version >= FAIR_QEMU);
+        findings.push(
+            check(
+                "QEMU 8.1 or newer",
+                "before, a busy emulated CPU keeps others waiting, and the longest waits are its own",
+            )
+            .result(machine, if is_fair { Ok(line) } else { Err(line) })
+            .optional()
+            .fix(
+                "a newer distribution, or put a newer QEMU first in PATH; only waits on several emulated CPUs need it",
+            ),
+        );
+    }
     let elsewhere = ["usr/libexec/virtiofsd", "usr/lib/qemu/virtiofsd"].into_iter().find(|path| machine.has(path));
     let virtiofsd = check("virtiofsd", "it shares a directory with the virtual machine").from(Need::Virtiofsd);
     findings.push(match elsewhere {

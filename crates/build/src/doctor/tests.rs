@@ -136,6 +136,16 @@ fn what_only_makes_things_slower_is_no_obstacle() {
 }
 
 #[test]
+fn an_emulator_that_is_not_fair_is_named() {
+    let bare = Bare::new(DEBIAN_12);
+    bare.program("qemu-system-x86_64", "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)");
+    let seen = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)";
+    bare.check("QEMU 8.1 or newer", State::Note, seen);
+    bare.program("qemu-system-x86_64", "QEMU emulator version 10.0.2");
+    bare.check("QEMU 8.1 or newer", State::Ok, "QEMU emulator version 10.0.2");
+}
+
+#[test]
 fn a_full_disk_is_found() {
     let mut bare = Bare::new(DEBIAN_12);
     bare.check("disk space", State::Ok, "10.0 GiB free in the cache");
