@@ -28,12 +28,13 @@ fn seconds() -> u64 {
 /// The loads: a name, and a line for the guest's shell. More tasks than CPUs, so that there is something to balance.
 fn loads(seconds: u64) -> Vec<(String, String)> {
     let stress = |name: &str| {
-        // Those that the guest's memory is too small for by default.
+        // Those that the guest's memory is too small for by default, or its CPUs.
         let most = match name {
             "clone" => "--clone-max 64",
             "forkheavy" => "--forkheavy-procs 64",
             "zombie" => "--zombie-max 64",
             "pthread" => "--pthread-max 64",
+            "loadavg" => "--loadavg-max 64",
             _ => "",
         };
         // Real-time threads, which would leave this slow machine nothing for others.
