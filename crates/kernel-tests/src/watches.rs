@@ -131,8 +131,8 @@ struct FoundReport {
     top: Value,
 }
 
-/// What `ekiden check --live` says and writes of such a machine, and what `ekiden top` shows. The policy has all tasks, or these two only: then the kernel's own
-/// scheduler goes on balancing, and leaves them.
+/// What `ekiden check --live` says and writes of such a machine, and what `ekiden top` shows. The policy has all tasks, or these two
+/// only: then the kernel's own scheduler goes on balancing, and leaves them.
 pub(crate) fn found(modules: &Path, policy: &str, attached: bool, ekiden: &Path, report: &Path) -> Result<()> {
     let (scope, class) = if attached { (Scope::Attached, SCHED_EXT) } else { (Scope::All, libc::SCHED_OTHER) };
     let session = Session::start(&Config { scope, ..config(modules, policy) })?;

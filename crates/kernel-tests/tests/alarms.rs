@@ -85,7 +85,8 @@ fn programs() -> Vec<PathBuf> {
 
 /// A slow one: ten minutes of its clock take a few of ours. With less memory, some of the loads are killed. Where a CPU does eight
 /// million instructions a second, what makes huge pages is preempted as a reader of RCU, with nice 19, for more than a minute, and RCU's
-/// own thread waits for seconds behind the real-time threads of a load: the kernel is told to wait for longer before it calls that a stall.
+/// own thread waits for seconds behind the real-time threads of a load: so there are no huge pages, and the kernel waits for longer before
+/// it calls that a stall.
 fn machine() -> VmSpec {
     let spec = lab::spec();
     let cmdline = spec.cmdline + " transparent_hugepage=never rcupdate.rcu_cpu_stall_timeout=300";
