@@ -145,7 +145,7 @@ pub(crate) fn found(modules: &Path, policy: &str, attached: bool, ekiden: &Path,
     };
     let path = report.to_str().context("a path that is no text")?;
     let output = ekiden(&["check", "--live", "--every=200", "--for=8s", "--json", "--report", path])?;
-    let top = ekiden(&["top", "--once", "--json"])?;
+    let top = ekiden(&["top", "--once", "--interval=3", "--json"])?;
     let report = FoundReport {
         pids: workers.iter().map(|worker| worker.pid().as_raw()).collect(),
         code: output.status.code(),
