@@ -35,7 +35,7 @@ fn loads(seconds: u64) -> Vec<(String, String)> {
             "zombie" => "--zombie-max 64",
             "pthread" => "--pthread-max 64",
             "loadavg" => "--loadavg-max 64",
-            "sleep" => "--sleep-max 64",
+            "sleep" => "--sleep-max 16",
             _ => "",
         };
         // Real-time threads, which would leave this slow machine nothing for others.

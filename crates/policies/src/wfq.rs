@@ -7,6 +7,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use ekiden::{NICE_0_WEIGHT, prelude::*};
 
+/// For about so long a task may have to wait for what it has had. At nice 19, four milliseconds are a quarter of a second that each
+/// of the others has first: beside a hundred of them, the share of its weight is one turn in half a minute.
+const LONGEST_DEBT_NS: u64 = 2_000_000_000;
+
 /// Weighted fair queueing.
 #[derive(Layout)]
 pub struct Wfq {
@@ -79,10 +83,15 @@ impl Wfq {
         vruntime
     }
 
-    /// Queues the task with at least `floor` of virtual time.
+    /// Queues the task with at least `floor` of virtual time, and no more than others may have before it.
     fn queue(&self, task: TaskId, token: Schedulable<Self>, floor: impl Fn(&RunQueue) -> u64) {
         let queue = &self.queues[token.cpu()];
-        let vruntime = self.rescale(task, token.cpu()).max(floor(queue));
+        let mut vruntime = self.rescale(task, token.cpu()).max(floor(queue));
+        let min = queue.min_vruntime.get();
+        let turns = u64::from(queue.len.get()) + 1;
+        if vruntime.saturating_sub(min).saturating_mul(turns) > LONGEST_DEBT_NS {
+            vruntime = min + LONGEST_DEBT_NS / turns;
+        }
         self.tasks[task].vruntime.store(vruntime, Relaxed);
         let mut waiting = queue.waiting.lock();
         waiting.insert(vruntime, token);

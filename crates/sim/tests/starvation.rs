@@ -43,3 +43,11 @@ fn what_a_task_of_little_weight_has_while_it_is_alone_is_not_held_against_it() {
     let had_ms = cpu_ms(&tasks, "nice", 4000);
     assert!(had_ms.into_iter().all(|ms| ms > 121), "{had_ms:?}");
 }
+
+/// The kernel's own schedulers, and so CFS and EEVDF here, give it its share, which is a turn in sixteen seconds.
+#[test]
+fn a_task_of_little_weight_beside_many_waits_for_seconds_at_most_under_wfq() {
+    let tasks: Vec<TaskSpec> = (0..60).map(|index| hog(&format!("hog{index}"))).chain([hog("nice").nice(19)]).collect();
+    let [wfq_ms, ..] = cpu_ms(&tasks, "nice", 20_000);
+    assert!((30..60).contains(&wfq_ms), "{wfq_ms} ms");
+}
