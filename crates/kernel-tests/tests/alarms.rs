@@ -105,8 +105,8 @@ fn schedulers_that_balance_are_not_accused_under_any_load() {
             // Timers that are programmed all the time take an emulator long.
             let report = &lab.trial_within(&trial, Duration::from_secs(600 + 10 * seconds()))[0];
             println!("{name} {policy}: {report}");
-            // Less often than once a second only if the load ended early, or while it watched.
-            let was_watched = report["counts"]["looks"].as_u64().unwrap() > seconds();
+            // Less often than every two seconds only if the load ended early, or while it watched.
+            let was_watched = report["counts"]["looks"].as_u64().unwrap() > seconds() / 2;
             let was_scheduler = report["scheduler"].is_null() == policy.is_empty();
             if report["findings"] != serde_json::json!([]) || !was_watched || !was_scheduler {
                 wrong.push(format!("{name} {policy}: {report}"));
