@@ -11,6 +11,9 @@ use ekiden::{NICE_0_WEIGHT, prelude::*};
 /// of the others has first: beside a hundred of them, the share of its weight is one turn in half a minute.
 const LONGEST_DEBT_NS: u64 = 2_000_000_000;
 
+/// So little may be owed to however many others.
+const SMALL_DEBT_NS: u64 = 1_000_000;
+
 /// Weighted fair queueing.
 #[derive(Layout)]
 pub struct Wfq {
@@ -83,14 +86,13 @@ impl Wfq {
         vruntime
     }
 
-    /// Queues the task with at least `floor` of virtual time, and no more than others may have before it.
-    fn queue(&self, task: TaskId, token: Schedulable<Self>, floor: impl Fn(&RunQueue) -> u64) {
+    /// Queues the task with at least `floor` of virtual time, given the least there, and with no more debt than is bearable.
+    fn queue(&self, task: TaskId, token: Schedulable<Self>, floor: impl Fn(u64) -> u64) {
         let queue = &self.queues[token.cpu()];
-        let mut vruntime = self.rescale(task, token.cpu()).max(floor(queue));
         let min = queue.min_vruntime.get();
-        let turns = u64::from(queue.len.get()) + 1;
-        if vruntime.saturating_sub(min).saturating_mul(turns) > LONGEST_DEBT_NS {
-            vruntime = min + LONGEST_DEBT_NS / turns;
+        let mut vruntime = self.rescale(task, token.cpu()).max(floor(min));
+        if vruntime > min + SMALL_DEBT_NS {
+            vruntime = vruntime.min(min + LONGEST_DEBT_NS / u64::from(queue.len.get() + 1));
         }
         self.tasks[task].vruntime.store(vruntime, Relaxed);
         let mut waiting = queue.waiting.lock();
@@ -154,14 +156,14 @@ impl Scheduler for Wfq {
         account.cpu.store(token.cpu(), Relaxed);
         account.vruntime.store(0, Relaxed);
         let debit_ns = scaled(self.times.slice_min_ns, task.weight);
-        self.queue(task.id, token, |queue| queue.min_vruntime.get() + debit_ns);
+        self.queue(task.id, token, |min| min + debit_ns);
     }
 
     /// Sleeping earns a small head start, not all the time that was slept.
     fn task_wakeup(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
         let credit_ns = self.times.sleeper_credit_ns;
-        self.queue(task.id, token, |queue| queue.min_vruntime.get().saturating_sub(credit_ns));
+        self.queue(task.id, token, |min| min.saturating_sub(credit_ns));
     }
 
     /// Preempted, yielding and handed back tasks stand where their virtual time puts them.
