@@ -1,7 +1,12 @@
 //! What a booted machine promises. These tests boot stock kernels; they need `cargo build -p ekiden-guest` first.
 
 use ekiden_vm::{Cache, Error, GuestCommand, Kernel, Status, Vm, VmSpec, fetch_newest_passing};
-use std::{fs, sync::OnceLock, time::Duration};
+use nix::libc;
+use std::{
+    fs,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 use tempfile::TempDir;
 
 fn kernel() -> Kernel {
@@ -14,21 +19,31 @@ fn spec() -> VmSpec {
     VmSpec { icount_shift: 3, ..VmSpec::default() }
 }
 
-/// One machine for all tests that leave it as it was. It ends with this process.
-fn shared() -> &'static (Vm, TempDir) {
-    static VM: OnceLock<(Vm, TempDir)> = OnceLock::new();
-    VM.get_or_init(|| {
+/// One machine for all tests that leave it as it was.
+static SHARED: Mutex<Option<Arc<(Vm, TempDir)>>> = Mutex::new(None);
+
+fn shared() -> Arc<(Vm, TempDir)> {
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    let boot = || {
         let share = TempDir::new().unwrap();
         let spec = VmSpec { share_dir: Some(share.path().to_owned()), ..spec() };
         let vm = Vm::boot(&kernel(), &spec).unwrap_or_else(|error| panic!("{error}"));
         assert!(vm.problems().is_empty(), "{:?}", vm.problems());
-        (vm, share)
-    })
+        // SAFETY: the function may be called at any time, and does not unwind: it would abort.
+        assert_eq!(unsafe { libc::atexit(end_shared) }, 0);
+        Arc::new((vm, share))
+    };
+    shared.get_or_insert_with(boot).clone()
+}
+
+/// Statics are not dropped, and the machine has files.
+extern "C" fn end_shared() {
+    drop(SHARED.lock().unwrap_or_else(PoisonError::into_inner).take());
 }
 
 #[test]
 fn output_and_exit_status_come_back() {
-    let (vm, _) = shared();
+    let (vm, _) = &*shared();
     let output =
         vm.run(&GuestCommand::shell("echo out; echo $X >&2; pwd; exit 3").env("X", "err").cwd("/tmp")).unwrap();
     assert_eq!(output.status, Status::Code(3));
@@ -39,7 +54,7 @@ fn output_and_exit_status_come_back() {
 
 #[test]
 fn long_output_arrives_whole() {
-    let (vm, _) = shared();
+    let (vm, _) = &*shared();
     let output = vm.run(&GuestCommand::new(["seq", "1", "60000"])).unwrap();
     let expected: String = (1..=60_000).map(|number| format!("{number}\n")).collect();
     assert!(output.stdout == expected, "{} bytes", output.stdout.len());
@@ -47,7 +62,7 @@ fn long_output_arrives_whole() {
 
 #[test]
 fn a_background_process_that_keeps_the_output_open_does_not_delay_the_end() {
-    let (vm, _) = shared();
+    let (vm, _) = &*shared();
     let output = vm.run(&GuestCommand::shell("sleep 1000000000 & echo done $!")).unwrap();
     let pid = output.stdout.trim().strip_prefix("done ").unwrap();
     vm.run_ok(&GuestCommand::new(["kill", pid])).unwrap();
@@ -55,14 +70,14 @@ fn a_background_process_that_keeps_the_output_open_does_not_delay_the_end() {
 
 #[test]
 fn a_missing_program_is_an_error_that_names_it() {
-    let (vm, _) = shared();
+    let (vm, _) = &*shared();
     let error = vm.run(&GuestCommand::new(["no-such-program"])).unwrap_err();
     assert!(matches!(&error, Error::Guest { .. }) && error.to_string().contains("no-such-program"), "{error}");
 }
 
 #[test]
 fn commands_run_side_by_side_and_are_killed_with_their_children() {
-    let (vm, _) = shared();
+    let (vm, _) = &*shared();
     // An idle guest's clock jumps from timer to timer, so a long sleep has to be very long.
     let mut waiting = vm.spawn(&GuestCommand::shell("echo up; sleep 1000000000 & sleep 1000000000")).unwrap();
     waiting.wait_for("up").unwrap();
@@ -77,7 +92,7 @@ fn commands_run_side_by_side_and_are_killed_with_their_children() {
 
 #[test]
 fn a_command_that_takes_too_long_is_killed_and_its_output_shown() {
-    let (vm, _) = shared();
+    let (vm, _) = &*shared();
     let command = GuestCommand::shell("echo begun; while :; do :; done").timeout(Duration::from_secs(3));
     let error = vm.run(&command).unwrap_err();
     assert!(matches!(&error, Error::Timeout { .. }) && error.to_string().contains("begun"), "{error}");
@@ -86,7 +101,7 @@ fn a_command_that_takes_too_long_is_killed_and_its_output_shown() {
 
 #[test]
 fn the_share_is_written_from_both_sides() {
-    let (vm, share) = shared();
+    let (vm, share) = &*shared();
     for round in 0..3 {
         fs::write(share.path().join("to"), format!("host {round}")).unwrap();
         let guest =
@@ -98,7 +113,7 @@ fn the_share_is_written_from_both_sides() {
 
 #[test]
 fn the_guest_has_what_schedulers_need() {
-    let (vm, _) = shared();
+    let (vm, _) = &*shared();
     let script = "set -e; ls /sys/fs/bpf /sys/kernel/debug/sched /sys/kernel/tracing/events/sched > /dev/null; \
                   cat /sys/kernel/sched_ext/state; grep -c CONFIG_SCHED_CLASS_EXT=y /boot/config-$(uname -r); \
                   ls /sys/fs/cgroup/cgroup.procs /sys/kernel/btf/vmlinux > /dev/null; nproc";
@@ -123,7 +138,10 @@ fn a_panic_ends_the_command_with_the_console_and_numa_nodes_are_real() {
 fn a_kernel_that_does_not_come_up_shows_its_console() {
     let spec = VmSpec { cmdline: "rdinit=/no-such-init".into(), ..spec() };
     let error = Vm::boot(&kernel(), &spec).unwrap_err();
-    assert!(matches!(&error, Error::Boot { .. }) && error.to_string().contains("/no-such-init"), "{error}");
+    let Error::Boot { log, .. } = &error else { panic!("{error}") };
+    assert!(error.to_string().contains("/no-such-init"), "{error}");
+    // The machine's files are kept for whoever reads the error.
+    fs::remove_dir_all(log.parent().unwrap()).unwrap();
 }
 
 #[test]

@@ -3,9 +3,10 @@
 
 use std::{
     fs,
+    ops::Deref,
     path::{Path, PathBuf},
     process::Command,
-    sync::{Mutex, MutexGuard, OnceLock, TryLockError},
+    sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError},
     thread,
     time::Duration,
 };
@@ -125,20 +126,56 @@ impl Lab {
     }
 }
 
-/// A lab of the newest kernel that passes the pre-flight. Two tests run at a time, each in a lab of its own.
-pub(crate) fn newest() -> MutexGuard<'static, Lab> {
-    static LABS: [OnceLock<Mutex<Lab>>; 2] = [const { OnceLock::new() }; 2];
-    let boot = || Mutex::new(Lab::boot(&newest_kernel()));
+/// Two tests run at a time, each in a lab of its own.
+static LABS: [Mutex<Option<Lab>>; 2] = [const { Mutex::new(None) }; 2];
+
+/// One of the two labs, for one test.
+pub(crate) struct Borrowed(MutexGuard<'static, Option<Lab>>);
+
+impl Deref for Borrowed {
+    type Target = Lab;
+
+    fn deref(&self) -> &Lab {
+        self.0.as_ref().expect("it was booted when it was borrowed")
+    }
+}
+
+/// A lab of the newest kernel that passes the pre-flight.
+pub(crate) fn newest() -> Borrowed {
+    static FIRST: Once = Once::new();
+    // SAFETY: the function may be called at any time, and does not unwind: it would abort.
+    FIRST.call_once(|| assert_eq!(unsafe { libc::atexit(end_labs) }, 0));
     loop {
         for lab in &LABS {
-            match lab.get_or_init(boot).try_lock() {
-                Ok(lab) => return lab,
-                // A test that failed has said so; the guest is still there for the next one.
-                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => {}
+            if let Some(mut lab) = free(lab) {
+                lab.get_or_insert_with(boot_newest);
+                return Borrowed(lab);
             }
         }
         thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A lab that no test has now. A test that failed has said so; the guest is still there for the next one.
+fn free(lab: &'static Mutex<Option<Lab>>) -> Option<MutexGuard<'static, Option<Lab>>> {
+    match lab.try_lock() {
+        Ok(lab) => Some(lab),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// One after the other, as both use the modules that are built for it.
+fn boot_newest() -> Lab {
+    static BOOTING: Mutex<()> = Mutex::new(());
+    let _turn = BOOTING.lock().unwrap_or_else(PoisonError::into_inner);
+    Lab::boot(&newest_kernel())
+}
+
+/// Statics are not dropped, and every lab has files.
+extern "C" fn end_labs() {
+    for lab in &LABS {
+        drop(free(lab).and_then(|mut lab| lab.take()));
     }
 }
 
