@@ -1,5 +1,10 @@
 # What people do first. Everything else: ./ekiden --help
 
+# Where everything is built once, nothing need be kept for the next time.
+ifdef CI
+export CARGO_INCREMENTAL = 0
+endif
+
 .PHONY: help demo test prepare build check clean
 
 help:
