@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
+    hint::spin_loop,
     io,
     ops::Range,
     os::fd::AsRawFd,
@@ -77,6 +78,10 @@ struct StormReport {
     still_running: bool,
 }
 
+/// See `BEATS_PER_HINT` in `pulse.rs`: without the hint one who looks at the clock all the time kept an emulator's other CPUs waiting for
+/// the lock of its CPU's timers for 21 s, one of them with its run queue locked, until RCU complained of a stall.
+const LOOKS_PER_HINT: u64 = 256;
+
 /// A thread that wants a CPU, and notes how long it had none.
 struct Canary {
     begin: Instant,
@@ -96,11 +101,13 @@ impl Canary {
         let (begin, notes) = (Instant::now(), Arc::new(Notes::default()));
         let (noted, stop) = (notes.clone(), stop.clone());
         let thread = thread::spawn(move || {
-            while !stop.load(Relaxed) {
+            for look in (1_u64..).take_while(|_| !stop.load(Relaxed)) {
                 let since = begin.elapsed() + nap;
                 noted.since_ns.store(since.as_nanos() as u64, Relaxed);
                 if !nap.is_zero() {
                     thread::sleep(nap);
+                } else if look % LOOKS_PER_HINT == 0 {
+                    spin_loop();
                 }
                 noted.worst_ns.fetch_max(begin.elapsed().saturating_sub(since).as_nanos() as u64, Relaxed);
             }

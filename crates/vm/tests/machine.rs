@@ -1,10 +1,9 @@
 //! What a booted machine promises. These tests boot stock kernels; they need `cargo build -p ekiden-guest` first.
 
 use ekiden_vm::{Cache, Error, GuestCommand, Kernel, Status, Vm, VmSpec, fetch_newest_passing};
-use nix::libc;
 use std::{
     fs,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 use tempfile::TempDir;
@@ -19,26 +18,20 @@ fn spec() -> VmSpec {
     VmSpec { icount_shift: 3, ..VmSpec::default() }
 }
 
-/// One machine for all tests that leave it as it was.
-static SHARED: Mutex<Option<Arc<(Vm, TempDir)>>> = Mutex::new(None);
-
+/// One machine for all tests that leave it as it was. It ends with the last of those that run at a time, not with the process: statics
+/// are not dropped, and the machine has files.
 fn shared() -> Arc<(Vm, TempDir)> {
+    static SHARED: Mutex<Weak<(Vm, TempDir)>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-    let boot = || {
+    shared.upgrade().unwrap_or_else(|| {
         let share = TempDir::new().unwrap();
         let spec = VmSpec { share_dir: Some(share.path().to_owned()), ..spec() };
         let vm = Vm::boot(&kernel(), &spec).unwrap_or_else(|error| panic!("{error}"));
         assert!(vm.problems().is_empty(), "{:?}", vm.problems());
-        // SAFETY: the function may be called at any time, and does not unwind: it would abort.
-        assert_eq!(unsafe { libc::atexit(end_shared) }, 0);
-        Arc::new((vm, share))
-    };
-    shared.get_or_insert_with(boot).clone()
-}
-
-/// Statics are not dropped, and the machine has files.
-extern "C" fn end_shared() {
-    drop(SHARED.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let booted = Arc::new((vm, share));
+        *shared = Arc::downgrade(&booted);
+        booted
+    })
 }
 
 #[test]
