@@ -122,14 +122,18 @@ pub(crate) fn stay_on_cpu_1() -> Result<()> {
 /// What a child does.
 pub(crate) fn child(what: &str) -> Result<()> {
     match what {
-        // With `spin_loop` now and then: an emulator takes its instruction for a request to run another CPU, at a thousand times
-        // the cost of any other. See `pulse.rs` for what happens without.
+        // With `spin_loop` now and then, as an emulator takes its instruction for a request to run another CPU, and several times
+        // between two ticks: it lets a CPU run until the next timer, and if the tick of the other comes just behind its own, that
+        // one has no turn but for its ticks.
         "spin" => loop {
-            (0..100_000).for_each(|pass| _ = std::hint::black_box(pass));
+            (0..1_000).for_each(|pass| _ = std::hint::black_box(pass));
             std::hint::spin_loop();
         },
         "yield" => loop {
-            sched_yield()?;
+            for _ in 0..16 {
+                sched_yield()?;
+            }
+            std::hint::spin_loop();
         },
         "nap" => loop {
             thread::sleep(Duration::from_millis(1));
