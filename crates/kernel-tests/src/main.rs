@@ -332,6 +332,12 @@ enum Trial {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+    /// Runs a command, and says how it ended and what it left in the kernel.
+    Tried {
+        /// The command.
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
     /// Counts how long a thread waits that sleeps a hundred times.
     Waits,
     /// A child of a load.
@@ -392,6 +398,7 @@ fn main() -> anyhow::Result<()> {
         }
         Trial::Beside { modules, policy, command } => watches::beside(&modules, policy.as_deref(), &command),
         Trial::Busy { modules, policy, seconds } => watches::busy(&modules, policy.as_deref(), seconds),
+        Trial::Tried { command } => watches::tried(&command),
         Trial::Waits => watches::waits(),
         Trial::Child { what } => load::child(&what),
     }

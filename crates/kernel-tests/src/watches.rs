@@ -183,6 +183,36 @@ pub(crate) fn busy(modules: &Path, policy: Option<&str>, seconds: u64) -> Result
 }
 
 #[derive(Serialize)]
+struct TriedReport {
+    /// How the command ended, and what it printed and said.
+    code: Option<i32>,
+    printed: String,
+    said: String,
+    links_left: usize,
+}
+
+/// Runs a command that may not be able to do what it should, and looks at what it leaves in the kernel.
+pub(crate) fn tried(command: &[OsString]) -> Result<()> {
+    let [program, arguments @ ..] = command else { bail!("no command") };
+    let links_before = links();
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output()?;
+    let links_left = || links().saturating_sub(links_before);
+    // The kernel takes its time to take down what a killed process had.
+    let start = Instant::now();
+    while links_left() > 0 && start.elapsed() < Duration::from_secs(2) {
+        pause(50);
+    }
+    let report = TriedReport {
+        code: output.status.code(),
+        printed: String::from_utf8_lossy(&output.stdout).into(),
+        said: String::from_utf8_lossy(&output.stderr).into(),
+        links_left: links_left(),
+    };
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
+
+#[derive(Serialize)]
 struct WaitsReport {
     naps: u64,
     waits: u64,

@@ -127,6 +127,55 @@ fn schedulers_that_balance_are_not_accused() {
 }
 
 #[test]
+fn what_watches_says_what_is_wrong_and_leaves_nothing_in_the_kernel() {
+    let lab = newest();
+    lab.bring("ekiden-cli", "ekiden");
+    // Programs in /host for nobody, too, and a small disk.
+    lab.shell("chmod a+rx /host; mkdir -p -m 777 /tmp/all /tmp/small; mount -t tmpfs -o size=64k none /tmp/small");
+    let ekiden = "/host/ekiden";
+    let nobody = format!("start-stop-daemon -S -c 65534:65534 -x {ekiden} --");
+    // Of this command alone.
+    let without = |what: &str| format!("unshare -m sh -c 'mount -t tmpfs none {what}; exec \"$@\"' - {ekiden}");
+    let no_btf = without("/sys/kernel/btf");
+    let tries = [
+        (format!("{nobody} check --live --for 1s"), 102, "needs root"),
+        (format!("{nobody} trace record /tmp/all/trace -- true"), 102, "needs root"),
+        (format!("{nobody} runqlat --for 1s"), 102, "needs root"),
+        (format!("{no_btf} check --live --for 1s"), 1, "no BTF"),
+        (format!("{no_btf} trace record /tmp/all/trace -- true"), 1, "no BTF"),
+        (format!("{no_btf} runqlat --for 1s"), 1, "no BTF"),
+        (format!("{} check --live --for 1s", without("/sys/kernel/tracing")), 0, ""),
+        (format!("{ekiden} runqlat -p 4000000"), 2, "no process or thread 4000000"),
+        (format!("sleep 1 & {ekiden} runqlat -p $! --for 60s"), 0, "is gone"),
+        (format!("{ekiden} trace record /tmp/small/trace -- ekiden-load run messaging"), 113, "No space left"),
+        (
+            format!("yes > /tmp/small/all 2> /dev/null; {ekiden} runqlat --for 1s --report /tmp/small/waits.html"),
+            113,
+            "No space left",
+        ),
+        (format!("timeout -s INT 3 {ekiden} trace record /tmp/all/ended; ls /tmp/all/ended"), 0, "next:"),
+        (format!("timeout -s KILL 3 {ekiden} check --live; true"), 0, ""),
+        (format!("timeout -s KILL 3 {ekiden} trace record /tmp/all/killed; true"), 0, ""),
+        (format!("timeout -s KILL 3 {ekiden} runqlat; true"), 0, ""),
+        (format!("timeout -s TERM 3 {ekiden} top --once --interval 60; exit $?"), 143, ""),
+    ];
+    let mut wrong = Vec::new();
+    for (line, code, word) in tries {
+        let line = line.replace('\'', r"'\''");
+        let report = &lab.trial(&format!("tried -- env LD_LIBRARY_PATH=/host sh -c '{line}'"))[0];
+        println!("{line}: {report}");
+        let has_word = report["said"].as_str().unwrap().contains(word);
+        if (&report["code"], &report["links_left"]) != (&code.into(), &0.into()) || !has_word {
+            wrong.push(format!("{line}: {report}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // What is half is not there, but for the name that a killed one had for it.
+    assert_eq!(lab.shell("ls -A /tmp/small /tmp/all | grep -v partial").trim(), "/tmp/all:\nended\n\n/tmp/small:\nall");
+    lab.shell("umount /tmp/small");
+}
+
+#[test]
 fn waits_for_a_cpu_are_counted_once_each_and_only_those_that_are_wanted() {
     let report = &newest().trial("waits")[0];
     println!("{report}");

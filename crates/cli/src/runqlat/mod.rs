@@ -4,6 +4,7 @@ mod recorded;
 
 use std::{
     ffi::OsString,
+    fs,
     path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
@@ -113,7 +114,7 @@ impl Runqlat {
 
     /// Under which schedulers how long was waited, and whether they were in charge to the end.
     fn count_here(&self) -> Result<Vec<(Compared, bool)>> {
-        if let Some(pid) = self.pid.filter(|pid| !exists(*pid)) {
+        if let Some(pid) = self.pid.filter(|pid| !is_alive(*pid)) {
             return Err(Failure::new(Exit::Usage, format!("there is no process or thread {pid}; see `ps -eL`")).into());
         }
         let events = Events::listen()?;
@@ -173,7 +174,7 @@ impl Runqlat {
         let time = Duration::from_nanos(self.time.unwrap_or(default_ns));
         let start = Instant::now();
         child::until(events, &self.command, LOOK, &mut || {
-            let gone = self.pid.is_some_and(|pid| !exists(pid));
+            let gone = self.pid.is_some_and(|pid| !is_alive(pid));
             if gone {
                 eprintln!("ekiden: {} is gone; what follows is of the time before", self.pid.unwrap_or_default());
             }
@@ -184,9 +185,13 @@ impl Runqlat {
     }
 }
 
-/// Threads have no entry in the list of /proc, but a directory.
-fn exists(pid: u32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
+/// Threads have no entry in the list of /proc, but a directory. A process that has ended, and that nobody has waited for, still has one.
+fn is_alive(pid: u32) -> bool {
+    let directory = Path::new("/proc").join(pid.to_string());
+    let Ok(stat) = fs::read_to_string(directory.join("stat")) else { return false };
+    let is_zombie = stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']));
+    // The first thread may have ended before the others.
+    !is_zombie || fs::read_dir(directory.join("task")).is_ok_and(|threads| threads.count() > 1)
 }
 
 impl Counted {
@@ -233,7 +238,22 @@ pub(crate) fn text(all: &[Counted]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+
+    #[test]
+    fn a_process_that_nobody_has_waited_for_is_gone() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(is_alive(child.id()));
+        child.kill().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while is_alive(child.id()) {
+            assert!(Instant::now() < deadline, "{} is still there", child.id());
+        }
+        child.wait().unwrap();
+        assert!(!is_alive(child.id()));
+    }
 
     #[test]
     fn nothing_counted_is_nothing_shown() {
