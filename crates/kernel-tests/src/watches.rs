@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    os::unix::process::CommandExt,
     path::Path,
     process::{Command, Stdio},
     thread,
@@ -168,7 +169,10 @@ pub(crate) fn beside(modules: &Path, policy: Option<&str>, command: &[OsString])
     let config = policy.map(|policy| balancing(modules, policy));
     watch_while(config.as_ref(), || {
         let [program, arguments @ ..] = command else { bail!("no command") };
-        let mut child = Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let mut load = Command::new(program);
+        // A load that stops tasks of its own and ends has the kernel hang up on all of its process group.
+        load.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+        let mut child = load.spawn()?;
         let goes_on = move || Ok(child.try_wait()?.is_none());
         Ok((Vec::new(), goes_on))
     })
