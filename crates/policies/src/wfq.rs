@@ -7,9 +7,13 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use ekiden::{NICE_0_WEIGHT, prelude::*};
 
-/// For about so long a task may have to wait for what it has had. At nice 19, four milliseconds are a quarter of a second that each
-/// of the others has first: beside a hundred of them, the share of its weight is one turn in half a minute.
+/// For about so long a task may have to wait for what it has had, if no others come meanwhile. At nice 19, four milliseconds are a
+/// quarter of a second that each of the others has first: beside a hundred of them, the share of its weight is one turn in half a
+/// minute.
 const LONGEST_DEBT_NS: u64 = 2_000_000_000;
+
+/// Where a second has a hundred ticks. So long a task runs that has used up its slice.
+const LONGEST_TICK_NS: u64 = 10_000_000;
 
 /// So little may be owed to however many others.
 const SMALL_DEBT_NS: u64 = 1_000_000;
@@ -87,17 +91,26 @@ impl Wfq {
     }
 
     /// Queues the task with at least `floor` of virtual time, given the least there, and with no more debt than is bearable.
-    fn queue(&self, task: TaskId, token: Schedulable<Self>, floor: impl Fn(u64) -> u64) {
+    fn queue(&self, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64) -> u64) {
         let queue = &self.queues[token.cpu()];
         let min = queue.min_vruntime.get();
-        let mut vruntime = self.rescale(task, token.cpu()).max(floor(min));
+        let mut vruntime = self.rescale(task.id, token.cpu()).max(floor(min));
         if vruntime > min + SMALL_DEBT_NS {
-            vruntime = vruntime.min(min + LONGEST_DEBT_NS / u64::from(queue.len.get() + 1));
+            vruntime = vruntime.min(min + self.bearable_debt_ns(task.weight, queue.len.get()));
         }
-        self.tasks[task].vruntime.store(vruntime, Relaxed);
+        self.tasks[task.id].vruntime.store(vruntime, Relaxed);
         let mut waiting = queue.waiting.lock();
         waiting.insert(vruntime, token);
         queue.len.set(waiting.len() as u32);
+    }
+
+    /// How much virtual time a task may owe where `others` wait. No policy can end a long stretch in the kernel that is not preempted:
+    /// what it takes beyond two slices, or a tick, is forgiven, as under EEVDF, for each task that comes later would have as much first.
+    fn bearable_debt_ns(&self, weight: u32, others: u32) -> u64 {
+        let two_slices_ns = self.times.period_ns.max(2 * self.times.slice_min_ns);
+        scaled(two_slices_ns.max(LONGEST_TICK_NS), weight)
+            .min(LONGEST_DEBT_NS / u64::from(others + 1))
+            .max(SMALL_DEBT_NS)
     }
 
     fn unqueue(&self, task: TaskId) -> Option<Schedulable<Self>> {
@@ -156,20 +169,20 @@ impl Scheduler for Wfq {
         account.cpu.store(token.cpu(), Relaxed);
         account.vruntime.store(0, Relaxed);
         let debit_ns = scaled(self.times.slice_min_ns, task.weight);
-        self.queue(task.id, token, |min| min + debit_ns);
+        self.queue(task, token, |min| min + debit_ns);
     }
 
     /// Sleeping earns a small head start, not all the time that was slept.
     fn task_wakeup(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
         let credit_ns = self.times.sleeper_credit_ns;
-        self.queue(task.id, token, |min| min.saturating_sub(credit_ns));
+        self.queue(task, token, |min| min.saturating_sub(credit_ns));
     }
 
     /// Preempted, yielding and handed back tasks stand where their virtual time puts them.
     fn enqueue(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
-        self.queue(task.id, token, |_| 0);
+        self.queue(task, token, |_| 0);
     }
 
     fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
@@ -185,8 +198,9 @@ impl Scheduler for Wfq {
         Some(token)
     }
 
-    /// A waiting task that is owed time gets it at the tick, or another CPU's if that one has nothing to do. A task that runs
-    /// alone takes the CPU's virtual time along: what it has while nobody waits is not held against it when somebody comes.
+    /// A waiting task that is owed time gets it at the tick, or another CPU's if that one has nothing to do. The CPU's virtual time
+    /// goes on with the task that runs, up to the first that waits. So what it has while nobody waits is not held against it when
+    /// somebody comes, and who wakes up is not placed where the others have long been.
     fn task_tick(&self, cx: &Cx, task: &Task) {
         let vruntime = self.charge(task);
         let queue = &self.queues[cx.cpu()];
@@ -197,8 +211,9 @@ impl Scheduler for Wfq {
         if let Some(idle) = cx.idle_cpus().first() {
             cx.resched(idle);
         }
-        let first = queue.waiting.lock().first_key().copied();
-        if first.is_some_and(|first| first + self.times.slice_min_ns < vruntime) {
+        let Some(first) = queue.waiting.lock().first_key().copied() else { return };
+        queue.min_vruntime.raise(vruntime.min(first));
+        if first + self.times.slice_min_ns < vruntime {
             cx.resched(cx.cpu());
         }
     }
@@ -209,7 +224,7 @@ impl Scheduler for Wfq {
 
     fn migrate_task_rq(&self, _: &Cx, task: &Task, new: Schedulable<Self>) -> Option<Schedulable<Self>> {
         let old = self.unqueue(task.id);
-        self.queue(task.id, new, |_| 0);
+        self.queue(task, new, |_| 0);
         old
     }
 

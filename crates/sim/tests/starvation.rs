@@ -51,3 +51,32 @@ fn a_task_of_little_weight_beside_many_waits_for_seconds_at_most_under_wfq() {
     let [wfq_ms, ..] = cpu_ms(&tasks, "nice", 20_000);
     assert!((30..60).contains(&wfq_ms), "{wfq_ms} ms");
 }
+
+#[test]
+fn under_wfq_those_who_come_later_have_no_long_stretch_in_the_kernel_each_before_the_one_who_had_it() {
+    // A machine without ticks for so long is like a kernel that is not preempted.
+    let model = Model { tick_ns: 100 * MS, ..Model::free() };
+    let short = |index| {
+        let turns = Step::forever([Step::Run { ns: 4 * MS }, Step::Sleep { ns: MS }]);
+        TaskSpec { start_ns: 301 * MS, ..TaskSpec::new(format!("short{index}"), vec![turns]) }
+    };
+    let tasks: Vec<TaskSpec> = (0..100).map(short).chain([hog("hog"), hog("other")]).collect();
+    let load = Workload::new("load", 1, tasks).lasting(10_000 * MS);
+    let result = Simulation::of::<Wfq>(Machine::flat(1).with_model(model), "").run(&load).unwrap();
+    let had_ms = result.report.task("hog").unwrap().cpu_ns / MS;
+    assert!(had_ms > 400, "{had_ms} ms");
+}
+
+#[test]
+fn under_wfq_a_new_task_stands_where_the_one_that_runs_has_come_to() {
+    let load = vec![
+        hog("nice").nice(19),
+        TaskSpec { start_ns: MS, ..hog("long") },
+        TaskSpec { start_ns: 201 * MS, ..hog("new") },
+    ];
+    let load = Workload::new("load", 1, load).lasting(400 * MS);
+    let machine = Machine::flat(1).with_model(Model::free());
+    let report = Simulation::of::<Wfq>(machine, "period_us=1000000").run(&load).unwrap().report;
+    let cpu_ms = |name| report.task(name).unwrap().cpu_ns / MS;
+    assert!(cpu_ms("long") > 280, "{} and {} ms", cpu_ms("long"), cpu_ms("new"));
+}
