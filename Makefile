@@ -5,32 +5,40 @@ ifdef CI
 export CARGO_INCREMENTAL = 0
 endif
 
-.PHONY: help demo test prepare build check clean
+.PHONY: help demo test quick nightly test-fresh prepare prepare-tests build check clean
 
 help:
 	@echo "make demo     installs what is missing, fetches a stock kernel, boots it, measures policies in it: one table"
-	@echo "make test     formatting, lints, documentation, house rules, and all tests, those in a kernel included"
+	@echo "make quick    formatting, lints, documentation, and all tests that need no kernel"
+	@echo "make test     the same and all tests that boot kernels: what has to pass before a change lands"
+	@echo "make nightly  what takes hours; may be interrupted and goes on where it was; one report"
+	@echo "make test-fresh  the first command and make quick in bare roots of Debian 12 and 13"
 	@echo "make prepare  installs what is missing (Debian, Ubuntu), after saying what"
 	@echo "make build    builds the command line, ./ekiden"
-	@echo "make check    what 'make test' checks before it runs tests"
+	@echo "make check    formatting, lints and documentation"
 	@echo "make clean    removes what was built; kernels stay in the cache (ekiden doctor shows where)"
 
 demo: prepare
 	@./ekiden demo
 
-test:
-	@scripts/prepare tests
-	@$(MAKE) --no-print-directory check
-	cargo build --workspace --all-targets
-	cargo test --workspace --no-fail-fast
+# What runs the parts, says every two seconds what it does, and names the slowest parts at the end.
+SUITE = scripts/with-progress "building what runs the tests" \
+	cargo build --quiet -p ekiden-suite && $${CARGO_TARGET_DIR:-target}/debug/ekiden-suite
 
-# Formatting, lints and documentation; the kernel's Rust is a workspace of its own.
+test quick: prepare-tests
+	@$(SUITE) $@
+
+nightly: prepare-tests
+	@$(SUITE) nightly
+
 check:
-	cargo fmt --all --check
-	cargo fmt --all --check --manifest-path kernel/Cargo.toml
-	cargo clippy --workspace --all-targets --quiet -- -D warnings
-	RUSTFLAGS="-C panic=abort" cargo clippy --manifest-path kernel/Cargo.toml --target-dir target/kernel-check --quiet -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+	@$(SUITE) check
+
+prepare-tests:
+	@scripts/prepare tests
+
+test-fresh:
+	@scripts/test-fresh
 
 prepare:
 	@scripts/prepare

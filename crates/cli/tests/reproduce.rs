@@ -4,11 +4,19 @@ use std::{path::Path, process::Command};
 
 use serde_json::Value;
 
-/// Runs a script of this project and returns the JSON that it prints. `ekiden` is built for release, as programs that are not optimised
-/// take CPU time from the threads that are measured.
-fn json(script: &str, args: &[&str]) -> Value {
+/// The command line that is tested.
+const EKIDEN: &str = env!("CARGO_BIN_EXE_ekiden");
+
+/// Runs a program and returns the JSON that it prints.
+fn json(program: &Path, args: &[&str]) -> Value {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let output = Command::new(root.join(script)).args(args).arg("--json").output().unwrap();
+    // What runs in the guest is beside it.
+    let mut cargo = Command::new(env!("CARGO"));
+    let built =
+        cargo.args(["build", "--quiet", "-p", "ekiden-guest", "-p", "ekiden-workload"]).current_dir(&root).status();
+    assert!(built.unwrap().success(), "cannot build the guest's programs");
+    let output = Command::new(program).args(args).arg("--json").env("EKIDEN", EKIDEN).output().unwrap();
+    let script = program.display();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script} failed:\n{said}{}", String::from_utf8_lossy(&output.stdout));
     serde_json::from_slice(&output.stdout).unwrap()
@@ -16,7 +24,7 @@ fn json(script: &str, args: &[&str]) -> Value {
 
 #[test]
 fn threads_stay_on_one_of_eight_nodes_with_the_bug_and_nowhere_else_is_waste_found() {
-    let report = json("ekiden", &["reproduce", "missing-domains", "--check"]);
+    let report = json(Path::new(EKIDEN), &["reproduce", "missing-domains", "--check"]);
     println!("{report}");
     assert_eq!((&report["met"], &report["with_bug"]["nodes"]), (&true.into(), &1.into()), "{report}");
     assert!(report["with_bug"]["wasted"].as_u64().unwrap() > 5, "{report}");
@@ -27,7 +35,7 @@ fn threads_stay_on_one_of_eight_nodes_with_the_bug_and_nowhere_else_is_waste_fou
 
 #[test]
 fn waits_of_wrk_are_counted_under_the_kernels_own_scheduler_and_under_wfq() {
-    let report = json("scripts/nginx-wrk", &["--seconds=1"]);
+    let report = json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/nginx-wrk"), &["--seconds=1"]);
     println!("{report}");
     let waits = report["waits"].as_array().unwrap();
     let names: Vec<&Value> = waits.iter().map(|waits| &waits["scheduler"]).collect();

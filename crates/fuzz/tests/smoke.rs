@@ -1,6 +1,8 @@
-//! Each target for about a second, from its seeds; and the canary, which shows that this finds something.
+//! Each target for about a second, from its seeds; and the canary, which shows that this finds something. `EKIDEN_FUZZ_MINUTES=60`
+//! fuzzes for that long, all targets in turn, from another seed each time.
 
 use std::panic::catch_unwind;
+use std::time::{Duration, Instant};
 use std::{fs, path::Path};
 
 use ekiden_fuzz::{Mutator, TARGETS, Target, canary};
@@ -17,8 +19,8 @@ fn seeds(name: &str) -> Vec<Vec<u8>> {
 }
 
 /// The first input that makes the target panic.
-fn fuzz(name: &str, target: Target) -> Option<Vec<u8>> {
-    let mut mutator = Mutator::new(seeds(name), 1);
+fn fuzz(name: &str, target: Target, seed: u64) -> Option<Vec<u8>> {
+    let mut mutator = Mutator::new(seeds(name), seed);
     (0..INPUTS).map(|_| mutator.next_input()).find(|input| catch_unwind(|| target(input)).is_err())
 }
 
@@ -34,9 +36,17 @@ fn every_seed_is_good() {
 
 #[test]
 fn no_reader_panics_on_what_is_made_of_its_seeds() {
-    for (name, target) in TARGETS {
-        if let Some(input) = fuzz(name, target) {
-            panic!("{name} panics on {:?}", input.escape_ascii().to_string());
+    let minutes: u64 =
+        std::env::var("EKIDEN_FUZZ_MINUTES").map_or(0, |minutes| minutes.parse().expect("it is a number"));
+    let (start, most) = (Instant::now(), Duration::from_secs(60 * minutes));
+    for seed in 1.. {
+        for (name, target) in TARGETS {
+            if let Some(input) = fuzz(name, target, seed) {
+                panic!("{name} panics on {:?}, made from seed {seed}", input.escape_ascii().to_string());
+            }
+        }
+        if start.elapsed() >= most {
+            break;
         }
     }
 }
@@ -55,5 +65,5 @@ fn some_of_what_is_made_is_good_and_some_is_not() {
 
 #[test]
 fn the_canary_is_found() {
-    assert!(fuzz("canary", canary).is_some(), "{INPUTS} inputs do not find a bug that is one byte away");
+    assert!(fuzz("canary", canary, 1).is_some(), "{INPUTS} inputs do not find a bug that is one byte away");
 }

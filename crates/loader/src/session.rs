@@ -1,12 +1,14 @@
 //! One policy in the kernel, from loading to leaving.
 
 use std::{
-    ffi::c_char,
+    ffi::{OsString, c_char},
     hint::black_box,
     mem::MaybeUninit,
     os::fd::OwnedFd,
     path::PathBuf,
-    ptr, thread,
+    ptr,
+    sync::OnceLock,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -337,10 +339,7 @@ fn choose_operations(open: &mut OpenEkidenSkel<'_>, calls: Calls, upgradable: bo
 
 /// Operations on control groups came one after the other, and not at all to kernels without control groups for sched_ext.
 fn leave_out_what_the_kernel_lacks(open: &mut OpenEkidenSkel<'_>) -> Result<()> {
-    let btf = Btf::from_vmlinux().map_err(|error| bpf_error("find the operations of sched_ext for", &error))?;
-    let known = btf.type_by_name::<types::Struct<'_>>("sched_ext_ops");
-    let has =
-        |name: &str| known.as_ref().is_some_and(|ops| ops.iter().any(|member| member.name == Some(name.as_ref())));
+    let known = operations_of_the_kernel()?;
     let ops = open.struct_ops.ekiden_ops_mut();
     for (name, operation) in [
         ("cgroup_init", &mut ops.cgroup_init),
@@ -350,11 +349,23 @@ fn leave_out_what_the_kernel_lacks(open: &mut OpenEkidenSkel<'_>) -> Result<()> 
         ("cgroup_set_bandwidth", &mut ops.cgroup_set_bandwidth),
         ("cgroup_set_idle", &mut ops.cgroup_set_idle),
     ] {
-        if !has(name) {
+        if !known.iter().any(|known| known == name) {
             *operation = ptr::null_mut();
         }
     }
     Ok(())
+}
+
+/// The names of what sched_ext can call in this kernel, read once: the kernel's type information is megabytes.
+fn operations_of_the_kernel() -> Result<&'static [OsString]> {
+    static KNOWN: OnceLock<Vec<OsString>> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(known);
+    }
+    let btf = Btf::from_vmlinux().map_err(|error| bpf_error("find the operations of sched_ext for", &error))?;
+    let ops = btf.type_by_name::<types::Struct<'_>>("sched_ext_ops");
+    let names = ops.iter().flat_map(|ops| ops.iter()).filter_map(|member| member.name.map(OsString::from));
+    Ok(KNOWN.get_or_init(|| names.collect()))
 }
 
 pub(crate) fn bpf_error(step: &str, error: &libbpf_rs::Error) -> LoadError {

@@ -3,7 +3,7 @@
 use crate::{Result, error::Context, process};
 use nix::{
     sys::signal::{Signal, kill},
-    unistd::Pid,
+    unistd::{Pid, SysconfVar, sysconf},
 };
 use std::{
     ffi::OsStr,
@@ -97,22 +97,39 @@ impl Daemon {
         true
     }
 
+    /// The time that it has had on processors, in seconds; 0 if it has ended.
+    pub(crate) fn processor_seconds(&self) -> f64 {
+        let ticks = |at| field(self.pid, at).unwrap_or_default() as f64;
+        let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
+        (ticks(USER_TIME) + ticks(SYSTEM_TIME)) / per_second as f64
+    }
+
     /// The end of what it printed.
     pub(crate) fn last_words(&self) -> String {
         process::last_lines(&fs::read_to_string(&self.log).unwrap_or_default(), 10)
     }
 }
 
+/// Where fields are in a process's stat file, counted from its state on.
+const USER_TIME: usize = 11;
+const SYSTEM_TIME: usize = 12;
+const START_TIME: usize = 19;
+
 /// When a process started, in clock ticks after boot; none if there is no such process or it is a zombie.
 fn start_time(pid: i32) -> Option<u64> {
+    field(pid, START_TIME)
+}
+
+/// A number in a process's stat file; none if there is no such process or it is a zombie.
+fn field(pid: i32, at: usize) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, in parentheses, may contain anything.
     let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_whitespace();
-    if fields.next()? == "Z" {
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    if fields.first() == Some(&"Z") {
         return None;
     }
-    fields.nth(18)?.parse().ok()
+    fields.get(at)?.parse().ok()
 }
 
 #[cfg(test)]

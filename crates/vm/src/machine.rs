@@ -194,6 +194,11 @@ impl Vm {
         self.qmp("cont")
     }
 
+    /// The time that the emulator has had on this machine's processors, in seconds.
+    pub fn processor_seconds(&self) -> f64 {
+        self.qemu.processor_seconds()
+    }
+
     fn qmp(&self, command: &str) -> Result<()> {
         let socket = self.console.log.with_file_name("qmp.sock");
         qmp::execute(&socket, command).context("speak to QEMU through", socket)

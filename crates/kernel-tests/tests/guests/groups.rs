@@ -1,14 +1,23 @@
 //! Control groups under policies on a stock kernel: what `cpu.weight`, `cpu.idle`, `cpu.max` and `cpuset.cpus` promise holds
 //! as under the kernel's own scheduler.
 
-mod lab;
-
 use std::fs::File;
 
+use crate::{
+    lab::{Lab, Machine},
+    pool::tests,
+};
 use ekiden_policies::Wfq;
 use ekiden_replay::Replay;
-use lab::newest;
 use serde_json::Value;
+
+tests! {
+    Machine::Newest(2) => {
+        13 shares_and_limits_of_control_groups_hold_under_a_policy,
+        4 what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference,
+        16 limits_of_a_hundred_groups_cost_next_to_nothing,
+    }
+}
 
 /// What each part of the trial is to measure, in percent, and how far off that may be.
 const EXPECTED: &[(&str, f64, f64)] = &[
@@ -26,9 +35,8 @@ fn find<'a>(reports: &'a [Value], what: &str) -> &'a Value {
     reports.iter().find(|report| report["what"] == what).unwrap_or_else(|| panic!("no `{what}` in {reports:#?}"))
 }
 
-#[test]
-fn shares_and_limits_of_control_groups_hold_under_a_policy() {
-    let reports = newest().trial("groups --modules /lab --policy wfq");
+fn shares_and_limits_of_control_groups_hold_under_a_policy(lab: &Lab) {
+    let reports = lab.trial("groups --modules /lab --policy wfq");
     for report in &reports {
         println!("{report}");
     }
@@ -43,9 +51,7 @@ fn shares_and_limits_of_control_groups_hold_under_a_policy() {
     assert_eq!((&counts["mistakes"], &counts["surprises"]), (&0.into(), &0.into()), "{counts}");
 }
 
-#[test]
-fn what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference() {
-    let lab = newest();
+fn what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference(lab: &Lab) {
     let report = lab.trial("recorded-groups --modules /lab --to /host/groups.ekirec")[0].clone();
     assert_eq!(report["lost"], 0, "{report}");
     let outcome = Replay::of::<Wfq>().run(File::open(lab.host("groups.ekirec")).unwrap()).unwrap();
@@ -57,10 +63,9 @@ fn what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_differen
     assert!(outcome.replayed > 2_000, "{} calls", outcome.replayed);
 }
 
-#[test]
-fn limits_of_a_hundred_groups_cost_next_to_nothing() {
+fn limits_of_a_hundred_groups_cost_next_to_nothing(lab: &Lab) {
     let costs = |policy: &str| {
-        let report = newest().trial(&format!("group-costs --modules /lab {policy}"))[0].clone();
+        let report = lab.trial(&format!("group-costs --modules /lab {policy}"))[0].clone();
         println!("{policy} {report}");
         ["root_ns", "groups_ns", "limits_ns"].map(|key| report[key].as_f64().unwrap())
     };

@@ -1,17 +1,47 @@
-//! What policies do in a stock kernel, and what the kernel does when they go wrong. Two boots serve all tests of this
-//! file, side by side; a failing guest shows its console.
-
-mod lab;
+//! What policies do in a stock kernel, and what the kernel does when they go wrong.
 
 use std::fs::File;
 
+use crate::{
+    lab::{Lab, Machine},
+    pool::tests,
+};
 use ekiden::Call;
 use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
 use ekiden_recording::{Entry, Item, RecordedCall, RecordingReader};
 use ekiden_replay::{Outcome, Replay};
 use ekiden_test_policies::Faulty;
-use lab::newest;
 use serde_json::Value;
+
+tests! {
+    Machine::Newest(2) => {
+        138 a_panic_in_each_call_of_the_trait_ends_only_the_policy,
+        8 a_panic_in_the_busiest_call_is_contained_twenty_times_in_one_boot,
+        6 several_policies_share_the_machine_and_come_and_go,
+        7 policies_get_the_cpus_and_the_shares_that_they_were_given,
+        4 what_is_set_for_a_task_is_checked_and_has_its_effect,
+        2 scripts_and_tracers_see_what_goes_on,
+        31 a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on,
+        244 modules_load_run_and_unload_again_and_again,
+        36 policies_live_through_a_storm_and_no_task_is_lost,
+        3 what_cannot_work_is_refused_and_leaves_the_machine_as_it_was,
+        2 a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_wanted_when_it_left,
+        5 policies_send_no_task_to_a_cpu_that_is_away,
+        41 policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost,
+        41 what_policies_did_in_the_kernel_is_replayed_without_a_difference,
+        11 a_changed_constant_is_found_in_what_the_kernel_recorded,
+        5 the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again,
+        2 a_recording_names_the_thread_on_whose_time_each_call_came,
+        4 recording_is_switched_off_and_on_while_a_policy_runs,
+        2 an_upgrade_that_cannot_be_is_refused_and_the_old_policy_goes_on,
+        7 a_new_version_takes_over_the_state_if_its_layout_is_the_same,
+        2 a_version_of_another_layout_goes_on_with_what_was_saved_for_it,
+        6 a_policy_that_takes_over_and_panics_ends_alone,
+        36 wfq_and_eevdf_pass_the_tests_of_the_appendix_that_the_simulator_passes,
+        2 a_policy_for_attached_tasks_leaves_the_others_alone,
+        1 a_recording_counts_the_sleeps_of_a_task_as_the_kernel_does,
+    }
+}
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
@@ -23,10 +53,9 @@ fn rounds() -> usize {
     std::env::var("EKIDEN_FAULT_ROUNDS").map_or(5, |rounds| rounds.parse().expect("EKIDEN_FAULT_ROUNDS is a number"))
 }
 
-#[test]
-fn a_panic_in_each_call_of_the_trait_ends_only_the_policy() {
+fn a_panic_in_each_call_of_the_trait_ends_only_the_policy(lab: &Lab) {
     let rounds = rounds();
-    let reports = newest().trial(&format!("faults --modules /lab --rounds {rounds}"));
+    let reports = lab.trial(&format!("faults --modules /lab --rounds {rounds}"));
     assert_eq!(reports.len(), rounds * Call::ALL.len(), "{reports:#?}");
     for report in &reports {
         println!("{report}");
@@ -36,16 +65,14 @@ fn a_panic_in_each_call_of_the_trait_ends_only_the_policy() {
     }
 }
 
-#[test]
-fn a_panic_in_the_busiest_call_is_contained_twenty_times_in_one_boot() {
-    let reports = newest().trial("faults --modules /lab --rounds 20 --calls pick_next_task");
+fn a_panic_in_the_busiest_call_is_contained_twenty_times_in_one_boot(lab: &Lab) {
+    let reports = lab.trial("faults --modules /lab --rounds 20 --calls pick_next_task");
     assert_eq!(reports.len(), 20);
     assert!(reports.iter().all(|report| text(report, "fault").starts_with("planted in ")), "{reports:#?}");
 }
 
-#[test]
-fn several_policies_share_the_machine_and_come_and_go() {
-    let report = &newest().trial("several --modules /lab")[0];
+fn several_policies_share_the_machine_and_come_and_go(lab: &Lab) {
+    let report = &lab.trial("several --modules /lab")[0];
     assert_eq!(report["order"], serde_json::json!(["wfq", "fifo"]), "{report}");
     assert_eq!(report["reordered"], serde_json::json!(["fifo", "wfq"]), "{report}");
     assert_eq!(report["tasks"], serde_json::json!([0, 2, 0]), "{report}");
@@ -58,9 +85,8 @@ fn several_policies_share_the_machine_and_come_and_go() {
     assert!((0.5..0.98).contains(&share("share_asked_first")), "{report}");
 }
 
-#[test]
-fn policies_get_the_cpus_and_the_shares_that_they_were_given() {
-    let report = &newest().trial("shares --modules /lab")[0];
+fn policies_get_the_cpus_and_the_shares_that_they_were_given(lab: &Lab) {
+    let report = &lab.trial("shares --modules /lab")[0];
     println!("{report}");
     for entry in report["weights"].as_array().unwrap() {
         let [one, other, share] = [0, 1, 2].map(|at| entry[at].as_f64().unwrap());
@@ -75,9 +101,8 @@ fn policies_get_the_cpus_and_the_shares_that_they_were_given() {
     assert_eq!(report["still_running"], true, "{report}");
 }
 
-#[test]
-fn what_is_set_for_a_task_is_checked_and_has_its_effect() {
-    let report = &newest().trial("terms --modules /lab")[0];
+fn what_is_set_for_a_task_is_checked_and_has_its_effect(lab: &Lab) {
+    let report = &lab.trial("terms --modules /lab")[0];
     println!("{report}");
     let refusals: Vec<&str> =
         report["refusals"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
@@ -89,9 +114,8 @@ fn what_is_set_for_a_task_is_checked_and_has_its_effect() {
     assert_eq!((&report["mistakes"], &report["still_running"]), (&0.into(), &true.into()), "{report}");
 }
 
-#[test]
-fn scripts_and_tracers_see_what_goes_on() {
-    let report = &newest().trial("seen --modules /lab")[0];
+fn scripts_and_tracers_see_what_goes_on(lab: &Lab) {
+    let report = &lab.trial("seen --modules /lab")[0];
     println!("{report}");
     assert_eq!(report["header"], "policy number cpu picks idles migrations refusals surprises");
     assert_eq!(report["lines"], serde_json::json!([["wfq", "0"], ["wfq", "1"]]), "{report}");
@@ -113,9 +137,8 @@ fn scripts_and_tracers_see_what_goes_on() {
     assert_eq!(report["still_running"], true, "{report}");
 }
 
-#[test]
-fn a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on() {
-    let reports = newest().trial("alone --modules /lab --rounds 1");
+fn a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on(lab: &Lab) {
+    let reports = lab.trial("alone --modules /lab --rounds 1");
     assert_eq!(reports.len(), Call::ALL.len(), "{reports:#?}");
     for report in &reports {
         println!("{report}");
@@ -125,20 +148,18 @@ fn a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on() {
 }
 
 /// `EKIDEN_RELOAD_ROUNDS` does it more or less often.
-#[test]
-fn modules_load_run_and_unload_again_and_again() {
+fn modules_load_run_and_unload_again_and_again(lab: &Lab) {
     let rounds = std::env::var("EKIDEN_RELOAD_ROUNDS").unwrap_or_else(|_| "100".into());
-    let reports = newest().trial(&format!("reload --modules /lab --rounds {rounds}"));
+    let reports = lab.trial(&format!("reload --modules /lab --rounds {rounds}"));
     for report in &reports {
         println!("{report}");
     }
     assert_eq!(reports.len().to_string(), rounds);
 }
 
-#[test]
-fn policies_live_through_a_storm_and_no_task_is_lost() {
+fn policies_live_through_a_storm_and_no_task_is_lost(lab: &Lab) {
     for policy in ["fifo", "wfq", "eevdf"] {
-        let report = &newest().trial(&format!("storm --modules /lab --policy {policy}"))[0];
+        let report = &lab.trial(&format!("storm --modules /lab --policy {policy}"))[0];
         assert_eq!(report["still_running"], true, "{report}");
         assert_eq!(report["mistakes"], 0, "{report}");
         assert_eq!(report["back_after_kill"], true, "{report}");
@@ -148,9 +169,8 @@ fn policies_live_through_a_storm_and_no_task_is_lost() {
     }
 }
 
-#[test]
-fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was() {
-    let reports = newest().trial("refusals --modules /lab");
+fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was(lab: &Lab) {
+    let reports = lab.trial("refusals --modules /lab");
     let find =
         |what: &str| text(reports.iter().find(|report| text(report, "what") == what).unwrap(), "error").to_owned();
     assert!(find("unknown policy").contains("nosuch"));
@@ -162,16 +182,14 @@ fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was() {
     assert!(find("second session").contains("runs already"));
 }
 
-#[test]
-fn a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_wanted_when_it_left() {
-    let report = &newest().trial("leaving --modules /lab")[0];
+fn a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_wanted_when_it_left(lab: &Lab) {
+    let report = &lab.trial("leaving --modules /lab")[0];
     assert_eq!((&report["still_running"], &report["deaf"]), (&true.into(), &serde_json::json!([])), "{report}");
 }
 
-#[test]
-fn policies_send_no_task_to_a_cpu_that_is_away() {
+fn policies_send_no_task_to_a_cpu_that_is_away(lab: &Lab) {
     for policy in ["cfs", "eevdf"] {
-        let report = &newest().trial(&format!("away --modules /lab --policy {policy}"))[0];
+        let report = &lab.trial(&format!("away --modules /lab --policy {policy}"))[0];
         assert_eq!((&report["still_running"], &report["mistakes"]), (&true.into(), &0.into()), "{report}");
         // Twenty processes begin meanwhile.
         assert!(report["refusals"].as_u64().unwrap() < 5, "{report}");
@@ -179,10 +197,9 @@ fn policies_send_no_task_to_a_cpu_that_is_away() {
 }
 
 /// `EKIDEN_UPGRADE_ROUNDS` does it more or less often.
-#[test]
-fn policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost() {
+fn policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost(lab: &Lab) {
     let rounds = std::env::var("EKIDEN_UPGRADE_ROUNDS").unwrap_or_else(|_| "1000".into());
-    let report = &newest().trial(&format!("upgrades --modules /lab --rounds {rounds}"))[0];
+    let report = &lab.trial(&format!("upgrades --modules /lab --rounds {rounds}"))[0];
     println!("{report}");
     assert_eq!(report["upgrades"].to_string(), rounds, "{report}");
     assert_eq!(report["still_running"], true, "{report}");
@@ -196,16 +213,14 @@ fn policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost() {
 }
 
 /// Has a policy recorded in the kernel, and replays that here.
-fn replayed(trial: &str, replay: Replay) -> (Value, Outcome) {
-    let lab = newest();
+fn replayed(lab: &Lab, trial: &str, replay: Replay) -> (Value, Outcome) {
     let report = lab.trial(&format!("{trial} --modules /lab --to /host/out.ekirec"))[0].clone();
     let outcome = replay.run(File::open(lab.host("out.ekirec")).unwrap()).unwrap();
     println!("{report} {:?} {:?}", outcome.exact, outcome.remarks);
     (report, outcome)
 }
 
-#[test]
-fn what_policies_did_in_the_kernel_is_replayed_without_a_difference() {
+fn what_policies_did_in_the_kernel_is_replayed_without_a_difference(lab: &Lab) {
     let replays = [
         ("fifo", Replay::of::<Fifo>()),
         ("wfq", Replay::of::<Wfq>()),
@@ -213,7 +228,7 @@ fn what_policies_did_in_the_kernel_is_replayed_without_a_difference() {
         ("eevdf", Replay::of::<Eevdf>()),
     ];
     for (policy, replay) in replays {
-        let (report, outcome) = replayed(&format!("recorded --policy {policy}"), replay);
+        let (report, outcome) = replayed(lab, &format!("recorded --policy {policy}"), replay);
         assert_eq!(
             (&report["still_running"], &report["mistakes"], &report["lost"]),
             (&true.into(), &0.into(), &0.into())
@@ -228,25 +243,21 @@ fn what_policies_did_in_the_kernel_is_replayed_without_a_difference() {
     }
 }
 
-#[test]
-fn a_changed_constant_is_found_in_what_the_kernel_recorded() {
+fn a_changed_constant_is_found_in_what_the_kernel_recorded(lab: &Lab) {
     let changed = Replay::of::<Wfq>().with_params("period_us=24001").stop_on_difference();
-    let (_, outcome) = replayed("recorded --policy wfq", changed);
+    let (_, outcome) = replayed(lab, "recorded --policy wfq", changed);
     let first = outcome.first.expect("another constant decides otherwise");
     assert!(first.call.number > 1, "{first}");
 }
 
-#[test]
-fn the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again() {
-    let (report, outcome) = replayed("flown", Replay::of::<Faulty>());
+fn the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again(lab: &Lab) {
+    let (report, outcome) = replayed(lab, "flown", Replay::of::<Faulty>());
     assert!(text(&report, "fault").starts_with("planted in task_wakeup"), "{report}");
     assert!(outcome.remarks.iter().any(|remark| remark.contains("panics as it did")), "{:?}", outcome.remarks);
     assert_eq!(outcome.differences, 0);
 }
 
-#[test]
-fn a_recording_names_the_thread_on_whose_time_each_call_came() {
-    let lab = newest();
+fn a_recording_names_the_thread_on_whose_time_each_call_came(lab: &Lab) {
     let report = lab.trial("woken --modules /lab --to /host/out.ekirec")[0].clone();
     let reader = RecordingReader::new(File::open(lab.host("out.ekirec")).unwrap()).unwrap();
     let calls: Vec<RecordedCall> = reader
@@ -268,9 +279,8 @@ fn a_recording_names_the_thread_on_whose_time_each_call_came() {
     assert!(ticks().all(|call| call.thread == call.message.pid), "a tick is about the thread that runs");
 }
 
-#[test]
-fn recording_is_switched_off_and_on_while_a_policy_runs() {
-    let (report, outcome) = replayed("switched", Replay::of::<Wfq>());
+fn recording_is_switched_off_and_on_while_a_policy_runs(lab: &Lab) {
+    let (report, outcome) = replayed(lab, "switched", Replay::of::<Wfq>());
     assert_eq!((&report["runs_at_first"], &report["runs_when_off"]), (&true.into(), &false.into()), "{report}");
     assert_eq!(report["grows_when_off"], 0, "{report}");
     assert!(report["grows_when_on"].as_u64().unwrap() > 50, "{report}");
@@ -278,9 +288,8 @@ fn recording_is_switched_off_and_on_while_a_policy_runs() {
     assert_eq!(outcome.differences, 0, "what is not known for certain is no difference");
 }
 
-#[test]
-fn an_upgrade_that_cannot_be_is_refused_and_the_old_policy_goes_on() {
-    let reports = newest().trial("refused-upgrades --modules /lab");
+fn an_upgrade_that_cannot_be_is_refused_and_the_old_policy_goes_on(lab: &Lab) {
+    let reports = lab.trial("refused-upgrades --modules /lab");
     let find =
         |what: &str| text(reports.iter().find(|report| text(report, "what") == what).unwrap(), "error").to_owned();
     assert!(find("unknown module").contains("nosuch"));
@@ -295,9 +304,8 @@ fn an_upgrade_that_cannot_be_is_refused_and_the_old_policy_goes_on() {
     assert!(find("nothing runs").contains("no policy runs"));
 }
 
-#[test]
-fn a_new_version_takes_over_the_state_if_its_layout_is_the_same() {
-    let report = &newest().trial("versions --modules /lab")[0];
+fn a_new_version_takes_over_the_state_if_its_layout_is_the_same(lab: &Lab) {
+    let report = &lab.trial("versions --modules /lab")[0];
     assert_eq!(text(report, "same"), "by_pointer", "{report}");
     assert_eq!(text(report, "same_module"), "ekiden_wfq_2", "{report}");
     assert!(text(report, "other_refused").contains("another layout"), "{report}");
@@ -306,27 +314,23 @@ fn a_new_version_takes_over_the_state_if_its_layout_is_the_same() {
     assert_eq!(report["mistakes"], 0, "{report}");
 }
 
-#[test]
-fn a_version_of_another_layout_goes_on_with_what_was_saved_for_it() {
-    let report = &newest().trial("converts --modules /lab")[0];
+fn a_version_of_another_layout_goes_on_with_what_was_saved_for_it(lab: &Lab) {
+    let report = &lab.trial("converts --modules /lab")[0];
     assert_eq!(text(report, "moved"), "converted", "{report}");
     // The first went to its predecessor, and the third is the one at which it goes wrong.
     assert_eq!(report["hints"], 1, "{report}");
     assert!(text(report, "fault").starts_with("planted in parse_hint"), "{report}");
 }
 
-#[test]
-fn a_policy_that_takes_over_and_panics_ends_alone() {
-    let reports = newest().trial("falls --modules /lab");
+fn a_policy_that_takes_over_and_panics_ends_alone(lab: &Lab) {
+    let reports = lab.trial("falls --modules /lab");
     assert_eq!(reports.len(), 3);
     for report in &reports {
         assert!(text(report, "fault").starts_with(&format!("planted in {} at ", text(report, "call"))), "{report}");
     }
 }
 
-#[test]
-fn wfq_and_eevdf_pass_the_tests_of_the_appendix_that_the_simulator_passes() {
-    let lab = newest();
+fn wfq_and_eevdf_pass_the_tests_of_the_appendix_that_the_simulator_passes(lab: &Lab) {
     // The guest's own start-up work is over by then; before, it takes CPU time from the tasks that are judged.
     lab.shell("sleep 12");
     for policy in ["wfq", "eevdf"] {
@@ -337,17 +341,15 @@ fn wfq_and_eevdf_pass_the_tests_of_the_appendix_that_the_simulator_passes() {
     }
 }
 
-#[test]
-fn a_policy_for_attached_tasks_leaves_the_others_alone() {
-    let report = &newest().trial("attached --modules /lab")[0];
+fn a_policy_for_attached_tasks_leaves_the_others_alone(lab: &Lab) {
+    let report = &lab.trial("attached --modules /lab")[0];
     assert_eq!(report["still_running"], true, "{report}");
     assert!(report["attached_tasks"].as_u64().unwrap() < 5, "it took more than was given: {report}");
     assert!(report["batch_ran_ns"].as_u64().unwrap() > 0, "batch work got nothing: {report}");
 }
 
-#[test]
-fn a_recording_counts_the_sleeps_of_a_task_as_the_kernel_does() {
-    let reports = newest().trial("record");
+fn a_recording_counts_the_sleeps_of_a_task_as_the_kernel_does(lab: &Lab) {
+    let reports = lab.trial("record");
     let number = |key: &str| reports[0][key].as_u64().unwrap();
     assert_eq!(number("lost"), 0);
     assert!(number("kernel_switches") >= 100, "{reports:#?}");

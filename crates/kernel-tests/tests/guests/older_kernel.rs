@@ -1,12 +1,17 @@
 //! The same modules' sources on another stock kernel: features are found in its BTF, not by its number.
 
-mod lab;
+use crate::{
+    lab::{Lab, Machine},
+    pool::tests,
+};
 
-use lab::{Lab, older_kernel};
+tests! {
+    Machine::Older => {
+        52 policies_run_on_an_older_kernel_too,
+    }
+}
 
-#[test]
-fn policies_run_on_an_older_kernel_too() {
-    let lab = Lab::boot(&older_kernel());
+fn policies_run_on_an_older_kernel_too(lab: &Lab) {
     for policy in ["fifo", "wfq"] {
         let report = &lab.trial(&format!("storm --modules /lab --policy {policy}"))[0];
         assert_eq!(report["still_running"], true, "{report}");

@@ -3,13 +3,19 @@
 
 use std::{
     panic::{self, AssertUnwindSafe},
-    path::PathBuf,
     time::Duration,
 };
 
-use ekiden_vm::VmSpec;
+use crate::{
+    lab::{Lab, Machine},
+    pool::tests,
+};
 
-use crate::lab::{self, Lab, newest_kernel};
+tests! {
+    Machine::Storm => {
+        241 policies_live_through_a_storm_of_everything_at_once,
+    }
+}
 
 /// How long it lasts, by the guest's clock: five minutes, which is every kind of thing some thirty times, or as long as
 /// `EKIDEN_STORM_MINUTES` says.
@@ -27,10 +33,7 @@ fn seed() -> u64 {
 /// has an eighth of it. The guest's clock counts instructions: how busy this machine is makes no difference.
 const WAIT_MS_MAX: u64 = 5_000;
 
-#[test]
-fn policies_live_through_a_storm_of_everything_at_once() {
-    let spec = VmSpec { cpus: 4, programs: vec![PathBuf::from("/usr/bin/stress-ng")], ..lab::spec() };
-    let lab = Lab::boot_of(&newest_kernel(), spec);
+fn policies_live_through_a_storm_of_everything_at_once(lab: &Lab) {
     let (seconds, seed) = (seconds(), seed());
     let trial = format!("all-at-once --modules /lab --seconds {seconds} --seed {seed} --wait-ms-max {WAIT_MS_MAX}");
     // An emulator may take its time.

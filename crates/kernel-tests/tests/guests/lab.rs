@@ -1,13 +1,10 @@
-//! A booted stock kernel with our modules, shared by the tests of one file.
-#![allow(dead_code, reason = "each file of tests uses a part of it")]
+//! A booted stock kernel with our modules.
 
 use std::{
     fs,
-    ops::Deref,
     path::{Path, PathBuf},
     process::Command,
-    sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError},
-    thread,
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -20,6 +17,38 @@ use tempfile::TempDir;
 pub(crate) struct Lab {
     vm: Vm,
     share: TempDir,
+}
+
+/// A machine that tests name: its kernel, its CPUs, and what it has besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Machine {
+    /// The newest kernel that passes the pre-flight, with so many CPUs.
+    Newest(u32),
+    /// The same with two CPUs, for tests that judge who waits and for how long: what other tests leave to the kernel's workers, such as
+    /// hundreds of control groups that have ended, would wait with them.
+    Calm,
+    /// The same with four CPUs and stress-ng.
+    Storm,
+    /// Another kernel that passes the pre-flight, of another version than the newest.
+    Older,
+    /// For the long run of alarms.
+    Alarms,
+}
+
+impl Machine {
+    /// Boots one.
+    pub(crate) fn boot(self) -> Lab {
+        match self {
+            Self::Newest(cpus) => Lab::boot(&newest_kernel(), VmSpec { cpus, ..spec() }),
+            Self::Calm => Lab::boot(&newest_kernel(), spec()),
+            Self::Storm => Lab::boot(
+                &newest_kernel(),
+                VmSpec { cpus: 4, programs: vec![PathBuf::from("/usr/bin/stress-ng")], ..spec() },
+            ),
+            Self::Older => Lab::boot(&older_kernel(), spec()),
+            Self::Alarms => Lab::boot(&newest_kernel(), crate::alarms::machine()),
+        }
+    }
 }
 
 /// The usual machine. Nothing is measured here, so the guest's clock may run ahead of its instructions. Without `nohz=off`, timers of
@@ -37,20 +66,13 @@ fn say(line: &str) {
 }
 
 impl Lab {
-    /// Boots `kernel` with two CPUs.
-    pub(crate) fn boot(kernel: &Kernel) -> Self {
-        Self::boot_with(kernel, 2)
-    }
-
-    /// Boots `kernel` with this many CPUs.
-    pub(crate) fn boot_with(kernel: &Kernel, cpus: u32) -> Self {
-        Self::boot_of(kernel, VmSpec { cpus, ..spec() })
-    }
-
     /// Boots `kernel` in such a machine, with our programs besides those of `spec`.
-    pub(crate) fn boot_of(kernel: &Kernel, spec: VmSpec) -> Self {
+    fn boot(kernel: &Kernel, spec: VmSpec) -> Self {
         let cache = Cache::from_env().unwrap();
         let share = TempDir::new().unwrap();
+        // One after the other: the second finds the modules built.
+        static BUILDING: Mutex<()> = Mutex::new(());
+        let turn = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
         let builder = Builder::new(&cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
         for crate_name in ["policies", "test-policies"] {
             let project = Project::open(&root().join("crates").join(crate_name)).unwrap();
@@ -63,12 +85,28 @@ impl Lab {
             }
         }
         let programs = [programs(), spec.programs].concat();
+        drop(turn);
         let spec = VmSpec { share_dir: Some(share.path().to_owned()), programs, ..spec };
         let vm = Vm::boot(kernel, &spec).unwrap_or_else(|error| panic!("{error}"));
         assert!(vm.problems().is_empty(), "{:?}", vm.problems());
         let lab = Self { vm, share };
         lab.shell("mkdir /lab && cp /host/*.ko /lab/");
         lab
+    }
+
+    /// Stops its time, so that it costs no processor.
+    pub(crate) fn pause(&self) {
+        self.vm.pause().unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Lets its time go on after [`Lab::pause`].
+    pub(crate) fn resume(&self) {
+        self.vm.resume().unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// The time that its emulator has had on this machine's processors, however busy they are.
+    pub(crate) fn processor_seconds(&self) -> f64 {
+        self.vm.processor_seconds()
     }
 
     /// Where a file is that the guest has as `/host/NAME`.
@@ -123,59 +161,6 @@ impl Lab {
         let finding = self.vm.console().first_finding(200);
         assert!(finding.is_empty(), "after `{line}` the kernel says:\n{finding}");
         output
-    }
-}
-
-/// Two tests run at a time, each in a lab of its own.
-static LABS: [Mutex<Option<Lab>>; 2] = [const { Mutex::new(None) }; 2];
-
-/// One of the two labs, for one test.
-pub(crate) struct Borrowed(MutexGuard<'static, Option<Lab>>);
-
-impl Deref for Borrowed {
-    type Target = Lab;
-
-    fn deref(&self) -> &Lab {
-        self.0.as_ref().expect("it was booted when it was borrowed")
-    }
-}
-
-/// A lab of the newest kernel that passes the pre-flight.
-pub(crate) fn newest() -> Borrowed {
-    static FIRST: Once = Once::new();
-    // SAFETY: the function may be called at any time, and does not unwind: it would abort.
-    FIRST.call_once(|| assert_eq!(unsafe { libc::atexit(end_labs) }, 0));
-    loop {
-        for lab in &LABS {
-            if let Some(mut lab) = free(lab) {
-                lab.get_or_insert_with(boot_newest);
-                return Borrowed(lab);
-            }
-        }
-        thread::sleep(Duration::from_millis(100));
-    }
-}
-
-/// A lab that no test has now. A test that failed has said so; the guest is still there for the next one.
-fn free(lab: &'static Mutex<Option<Lab>>) -> Option<MutexGuard<'static, Option<Lab>>> {
-    match lab.try_lock() {
-        Ok(lab) => Some(lab),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
-}
-
-/// One after the other, as both use the modules that are built for it.
-fn boot_newest() -> Lab {
-    static BOOTING: Mutex<()> = Mutex::new(());
-    let _turn = BOOTING.lock().unwrap_or_else(PoisonError::into_inner);
-    Lab::boot(&newest_kernel())
-}
-
-/// Statics are not dropped, and every lab has files.
-extern "C" fn end_labs() {
-    for lab in &LABS {
-        drop(free(lab).and_then(|mut lab| lab.take()));
     }
 }
 

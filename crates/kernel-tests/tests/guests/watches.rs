@@ -1,11 +1,24 @@
 //! What watches a stock kernel: the live checker, under policies and without, and the counter of waits.
 
-mod lab;
-
 use std::{path::Path, process::Command};
 
-use lab::newest;
+use crate::{
+    lab::{Lab, Machine},
+    pool::tests,
+};
 use serde_json::Value;
+
+tests! {
+    Machine::Calm => {
+        7 a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks,
+        142 the_page_of_a_finding_and_top_show_who_waited_where_and_which_cpu_was_idle,
+        6 a_real_time_task_in_the_way_is_not_the_schedulers_fault,
+        16 tasks_whose_group_has_used_up_its_cpu_time_do_not_wait,
+        25 schedulers_that_balance_are_not_accused,
+        60 what_watches_says_what_is_wrong_and_leaves_nothing_in_the_kernel,
+        5 waits_for_a_cpu_are_counted_once_each_and_only_those_that_are_wanted,
+    }
+}
 
 fn numbers(value: &Value) -> Vec<u64> {
     value.as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
@@ -15,9 +28,8 @@ fn pids(tasks: &Value) -> Vec<u64> {
     tasks.as_array().unwrap().iter().map(|task| task["pid"].as_u64().unwrap()).collect()
 }
 
-#[test]
-fn a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks() {
-    let report = &newest().trial("wasted --modules /lab --policy fifo --seconds 8")[0];
+fn a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks(lab: &Lab) {
+    let report = &lab.trial("wasted --modules /lab --policy fifo --seconds 8")[0];
     println!("{report}");
     let ours = numbers(&report["pids"]);
     let findings = report["findings"].as_array().unwrap();
@@ -32,9 +44,7 @@ fn a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks() {
 }
 
 /// Needs Node.js, npm and Chromium, as `crates/cli/tests/page.rs` does.
-#[test]
-fn the_page_of_a_finding_and_top_show_who_waited_where_and_which_cpu_was_idle() {
-    let lab = newest();
+fn the_page_of_a_finding_and_top_show_who_waited_where_and_which_cpu_was_idle(lab: &Lab) {
     lab.bring("ekiden-cli", "ekiden");
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../page");
     let run = |command: &mut Command| {
@@ -72,9 +82,8 @@ fn the_page_of_a_finding_and_top_show_who_waited_where_and_which_cpu_was_idle() 
     }
 }
 
-#[test]
-fn a_real_time_task_in_the_way_is_not_the_schedulers_fault() {
-    let report = &newest().trial("wasted --modules /lab --policy fifo --behind-real-time --seconds 8")[0];
+fn a_real_time_task_in_the_way_is_not_the_schedulers_fault(lab: &Lab) {
+    let report = &lab.trial("wasted --modules /lab --policy fifo --behind-real-time --seconds 8")[0];
     println!("{report}");
     let ours = numbers(&report["pids"]);
     let findings = report["findings"].as_array().unwrap();
@@ -86,9 +95,7 @@ fn a_real_time_task_in_the_way_is_not_the_schedulers_fault() {
     }
 }
 
-#[test]
-fn tasks_whose_group_has_used_up_its_cpu_time_do_not_wait() {
-    let lab = newest();
+fn tasks_whose_group_has_used_up_its_cpu_time_do_not_wait(lab: &Lab) {
     for policy in ["", "--policy wfq"] {
         let report = &lab.trial(&format!("limited --modules /lab {policy}"))[0];
         println!("{policy}: {report}");
@@ -105,11 +112,9 @@ fn tasks_whose_group_has_used_up_its_cpu_time_do_not_wait() {
 }
 
 /// `EKIDEN_WATCH_SECONDS` does it longer.
-#[test]
-fn schedulers_that_balance_are_not_accused() {
+fn schedulers_that_balance_are_not_accused(lab: &Lab) {
     let seconds = std::env::var("EKIDEN_WATCH_SECONDS").unwrap_or_else(|_| "6".into());
     for policy in ["", "--policy wfq", "--policy faulty"] {
-        let lab = newest();
         for trial in
             [format!("wasted --modules /lab {policy}"), format!("busy --modules /lab {policy} --seconds {seconds}")]
         {
@@ -126,9 +131,7 @@ fn schedulers_that_balance_are_not_accused() {
     }
 }
 
-#[test]
-fn what_watches_says_what_is_wrong_and_leaves_nothing_in_the_kernel() {
-    let lab = newest();
+fn what_watches_says_what_is_wrong_and_leaves_nothing_in_the_kernel(lab: &Lab) {
     lab.bring("ekiden-cli", "ekiden");
     // Programs in /host for nobody, too, and a small disk.
     lab.shell("chmod a+rx /host; mkdir -p -m 777 /tmp/all /tmp/small; mount -t tmpfs -o size=64k none /tmp/small");
@@ -175,9 +178,8 @@ fn what_watches_says_what_is_wrong_and_leaves_nothing_in_the_kernel() {
     lab.shell("umount /tmp/small");
 }
 
-#[test]
-fn waits_for_a_cpu_are_counted_once_each_and_only_those_that_are_wanted() {
-    let report = &newest().trial("waits")[0];
+fn waits_for_a_cpu_are_counted_once_each_and_only_those_that_are_wanted(lab: &Lab) {
+    let report = &lab.trial("waits")[0];
     println!("{report}");
     let number = |key: &str| report[key].as_u64().unwrap();
     assert!((number("naps")..number("naps") + 20).contains(&number("waits")), "{report}");

@@ -1,6 +1,21 @@
 //! Everything that a policy can do wrong in a stock kernel, on one, two and four CPUs. `ekiden faults --vm` does the same.
 
-use crate::lab::{Lab, newest_kernel};
+use crate::{
+    lab::{Lab, Machine},
+    pool::tests,
+};
+
+tests! {
+    Machine::Newest(1) => {
+        31 every_fault_of_the_list_is_contained_on_one_cpu,
+    }
+    Machine::Newest(2) => {
+        43 every_fault_of_the_list_is_contained_on_two_cpus,
+    }
+    Machine::Newest(4) => {
+        105 every_fault_of_the_list_is_contained_on_four_cpus,
+    }
+}
 
 /// How often each fault happens, in another call each time.
 fn rounds() -> usize {
@@ -8,8 +23,7 @@ fn rounds() -> usize {
 }
 
 /// `faults` of the list can happen on so many CPUs.
-fn all_are_contained(cpus: u32, faults: usize) {
-    let lab = Lab::boot_with(&newest_kernel(), cpus);
+fn all_are_contained(lab: &Lab, faults: usize) {
     let reports = lab.trial(&format!("list --modules /lab --rounds {}", rounds()));
     for report in &reports {
         println!("{report}");
@@ -20,17 +34,14 @@ fn all_are_contained(cpus: u32, faults: usize) {
     assert_eq!(reports.len(), 2 * faults * rounds());
 }
 
-#[test]
-fn every_fault_of_the_list_is_contained_on_one_cpu() {
-    all_are_contained(1, 21);
+fn every_fault_of_the_list_is_contained_on_one_cpu(lab: &Lab) {
+    all_are_contained(lab, 21);
 }
 
-#[test]
-fn every_fault_of_the_list_is_contained_on_two_cpus() {
-    all_are_contained(2, 25);
+fn every_fault_of_the_list_is_contained_on_two_cpus(lab: &Lab) {
+    all_are_contained(lab, 25);
 }
 
-#[test]
-fn every_fault_of_the_list_is_contained_on_four_cpus() {
-    all_are_contained(4, 25);
+fn every_fault_of_the_list_is_contained_on_four_cpus(lab: &Lab) {
+    all_are_contained(lab, 25);
 }

@@ -1,16 +1,29 @@
 //! What takes long of the live checker: no false alarm, however long it watches any load of the kernel's own scheduler and of
 //! policies that balance.
 //!
-//! `EKIDEN_WATCH_MINUTES=10 cargo test -p ekiden-kernel-tests --test alarms -- --ignored --nocapture` watches each load that long
-//! under each scheduler; `EKIDEN_WATCH_ONLY=fork,build` only these, `EKIDEN_WATCH_ONLY=fork+build` the two at a time, and
+//! `EKIDEN_WATCH_MINUTES=10 cargo test -p ekiden-kernel-tests --test guests no_false_alarm -- --ignored` watches each load that long
+//! under each scheduler; `no_false_alarm_beside_fork` only that load, `EKIDEN_WATCH_ONLY=fork+build` the two at a time, and
 //! `EKIDEN_WATCH_UNDER=default,wfq` only under these schedulers.
-
-mod lab;
 
 use std::{env, path::PathBuf, process::Command, time::Duration};
 
+use crate::{
+    lab::{self, Lab, Machine},
+    pool::Test,
+};
 use ekiden_vm::VmSpec;
-use lab::{Lab, newest_kernel};
+
+/// A test for each load.
+pub(crate) fn tests() -> Vec<Test> {
+    let test = |(name, load): (String, String)| Test {
+        name: format!("no_false_alarm_beside_{}", name.replace(['-', '+'], "_")).leak(),
+        machine: Machine::Alarms,
+        seconds: 600,
+        is_ignored: true,
+        run: Box::leak(Box::new(move |lab: &Lab| has_no_false_alarm(lab, &name, &load))),
+    };
+    wanted().into_iter().map(test).collect()
+}
 
 /// stress-ng's scheduler stressors (`stress-ng --class 'scheduler?'`), without `softlockup`, which keeps all CPUs from everybody,
 /// so that the kernel reports lockups, and `mmapfork` and `vforkmany`, which run until the guest is out of memory.
@@ -94,32 +107,27 @@ fn programs() -> Vec<PathBuf> {
 /// million instructions a second, what makes huge pages is preempted as a reader of RCU, with nice 19, for more than a minute, and RCU's
 /// own thread waits for seconds behind the real-time threads of a load: so there are no huge pages, and the kernel waits for longer before
 /// it calls that a stall.
-fn machine() -> VmSpec {
+pub(crate) fn machine() -> VmSpec {
     let spec = lab::spec();
     let cmdline = spec.cmdline + " transparent_hugepage=never rcupdate.rcu_cpu_stall_timeout=300";
     VmSpec { cpus: 4, memory_mib: 4096, icount_shift: 5, programs: programs(), cmdline, ..spec }
 }
 
-#[test]
-#[ignore = "hours; `cargo test --test alarms -- --ignored`"]
-fn schedulers_that_balance_are_not_accused_under_any_load() {
-    let lab = Lab::boot_of(&newest_kernel(), machine());
+fn has_no_false_alarm(lab: &Lab, name: &str, load: &str) {
+    std::fs::write(lab.host("load"), load).unwrap();
     let mut wrong = Vec::new();
-    for (name, load) in wanted() {
-        std::fs::write(lab.host("load"), &load).unwrap();
-        for scheduler in schedulers() {
-            let is_default = scheduler == "default";
-            let policy = if is_default { String::new() } else { format!("--policy {scheduler}") };
-            let trial = format!("beside --modules /lab {policy} -- sh /host/load");
-            // Timers that are programmed all the time take an emulator long.
-            let report = &lab.trial_within(&trial, Duration::from_secs(600 + 10 * seconds()))[0];
-            println!("{name} under {scheduler}: {report}");
-            // Less often than every two seconds only if the load ended early, or while it watched.
-            let was_watched = report["counts"]["looks"].as_u64().unwrap() > seconds() / 2;
-            let was_scheduler = report["scheduler"].is_null() == is_default;
-            if report["findings"] != serde_json::json!([]) || !was_watched || !was_scheduler {
-                wrong.push(format!("{name} under {scheduler}: {report}"));
-            }
+    for scheduler in schedulers() {
+        let is_default = scheduler == "default";
+        let policy = if is_default { String::new() } else { format!("--policy {scheduler}") };
+        let trial = format!("beside --modules /lab {policy} -- sh /host/load");
+        // Timers that are programmed all the time take an emulator long.
+        let report = &lab.trial_within(&trial, Duration::from_secs(600 + 10 * seconds()))[0];
+        println!("{name} under {scheduler}: {report}");
+        // Less often than every two seconds only if the load ended early, or while it watched.
+        let was_watched = report["counts"]["looks"].as_u64().unwrap() > seconds() / 2;
+        let was_scheduler = report["scheduler"].is_null() == is_default;
+        if report["findings"] != serde_json::json!([]) || !was_watched || !was_scheduler {
+            wrong.push(format!("{name} under {scheduler}: {report}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -1,0 +1,36 @@
+//! Every test that needs a stock kernel. Two of them run at a time, the longest first; each borrows a booted guest of the machine
+//! that it names, and the next test that names the same machine gets the same guest. `cargo test -p ekiden-kernel-tests --test guests
+//! storm` runs those with "storm" in their names; `--ignored` runs what takes hours.
+
+mod alarms;
+mod faults;
+mod groups;
+mod kernel;
+mod lab;
+mod older_kernel;
+mod pool;
+mod storm;
+mod watches;
+
+use std::{process::ExitCode, sync::Arc};
+
+use libtest_mimic::{Arguments, Trial};
+use pool::{Pool, Test};
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // More guests than processors make each of them slower, and more than two of them need more memory than a laptop has.
+    arguments.test_threads.get_or_insert(2);
+    let pool = Arc::new(Pool::default());
+    let files = [kernel::TESTS, older_kernel::TESTS, groups::TESTS, watches::TESTS, faults::TESTS, storm::TESTS];
+    let by_hand: &[Test] = alarms::tests().leak();
+    let mut tests: Vec<&Test> = files.into_iter().flatten().chain(by_hand).collect();
+    tests.sort_by_key(|test| std::cmp::Reverse(test.seconds));
+    let trials = tests.into_iter().map(|test| {
+        let pool = Arc::clone(&pool);
+        Trial::test(test.name, move || pool.run(test).map_err(Into::into)).with_ignored_flag(test.is_ignored)
+    });
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    pool.end();
+    conclusion.exit_code()
+}

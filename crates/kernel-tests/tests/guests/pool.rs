@@ -1,0 +1,93 @@
+//! Guests for tests: booted when they are first needed, stopped while no test uses them, ended with the program.
+
+use std::{
+    any::Any,
+    panic::{self, AssertUnwindSafe},
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
+
+use crate::lab::{Lab, Machine};
+
+/// A test and what is known of it beforehand.
+pub(crate) struct Test {
+    pub(crate) name: &'static str,
+    /// The guest that it runs in.
+    pub(crate) machine: Machine,
+    /// About how long it takes: the longest begin first.
+    pub(crate) seconds: u32,
+    pub(crate) is_ignored: bool,
+    pub(crate) run: &'static (dyn Fn(&Lab) + Sync),
+}
+
+/// The tests of a file: the machine, then each function with the seconds that it takes.
+macro_rules! tests {
+    ($($machine:expr => { $($seconds:literal $test:ident),+ $(,)? })+) => {
+        pub(crate) const TESTS: &[crate::pool::Test] = &[$($(crate::pool::Test {
+            name: stringify!($test),
+            machine: $machine,
+            seconds: $seconds,
+            is_ignored: false,
+            run: &$test,
+        }),+),+];
+    };
+}
+pub(crate) use tests;
+
+/// The guests that no test uses at the moment; they are paused.
+#[derive(Default)]
+pub(crate) struct Pool(Mutex<Vec<(Machine, Lab)>>);
+
+impl Pool {
+    /// Runs a test in a guest of its machine. The guest of a test that fails is ended: what its kernel said belongs to that test.
+    pub(crate) fn run(&self, test: &Test) -> Result<(), String> {
+        let start = Instant::now();
+        let lab = panic::catch_unwind(|| self.take(test.machine)).map_err(words)?;
+        let booted = start.elapsed();
+        let before = lab.processor_seconds();
+        let result = panic::catch_unwind(AssertUnwindSafe(|| (test.run)(&lab))).map_err(words);
+        println!(
+            "time: {} {:.1} s, {:.1} s of a processor, {:.1} s until its guest was there",
+            test.name,
+            start.elapsed().as_secs_f64(),
+            lab.processor_seconds() - before,
+            booted.as_secs_f64()
+        );
+        if result.is_ok() {
+            lab.pause();
+            self.idle().push((test.machine, lab));
+        }
+        result
+    }
+
+    /// Ends all guests.
+    pub(crate) fn end(&self) {
+        self.idle().clear();
+    }
+
+    fn take(&self, machine: Machine) -> Lab {
+        let lab = {
+            let mut idle = self.idle();
+            idle.iter().position(|(of, _)| *of == machine).map(|at| idle.swap_remove(at).1)
+        };
+        match lab {
+            Some(lab) => {
+                lab.resume();
+                lab
+            }
+            None => machine.boot(),
+        }
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Machine, Lab)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a panic said. The default hook has printed it with its place.
+fn words(panic: Box<dyn Any + Send>) -> String {
+    match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => panic.downcast_ref::<&str>().map_or_else(|| "it panicked".to_owned(), |text| (*text).to_owned()),
+    }
+}

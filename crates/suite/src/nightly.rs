@@ -1,0 +1,178 @@
+//! What takes a night: long runs, each by itself, with what has passed kept for the commit, so that an interrupted night goes on where
+//! it was. Ends with one report.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::{Arguments, leftovers::Before, parts::Part, runner::Runner};
+
+/// What is known of a part.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Outcome {
+    passed: bool,
+    seconds: f64,
+}
+
+/// What is known of a commit.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct State {
+    commit: String,
+    parts: BTreeMap<String, Outcome>,
+    left_behind: Vec<String>,
+}
+
+/// The long runs. What `make test` does once or for minutes, these do many times or for an hour.
+fn parts(root: &Path) -> Result<Vec<Part>> {
+    let guests = |name: &str, test: &str| {
+        let command = format!("cargo test --quiet -p ekiden-kernel-tests --test guests -- --exact {test}");
+        Part::new(root, name, &command)
+    };
+    let mut parts = vec![
+        Part::new(root, "everything that make test checks", "make test"),
+        Part::new(root, "bare roots of Debian", "scripts/test-fresh"),
+    ];
+    for cpus in [1, 2, 4] {
+        let name = format!("every fault twenty times on {cpus} CPUs");
+        let command =
+            format!("./ekiden faults --vm --rounds 20 --cpus {cpus} --save target/nightly/faults-{cpus}.json");
+        parts.push(Part::new(root, &name, &command));
+    }
+    parts.push(
+        guests("a panic in each call twenty times", "a_panic_in_each_call_of_the_trait_ends_only_the_policy")
+            .with("EKIDEN_FAULT_ROUNDS", "20"),
+    );
+    for seed in [1, 7] {
+        parts.push(
+            guests(&format!("an hour of storm, seed {seed}"), "policies_live_through_a_storm_of_everything_at_once")
+                .with("EKIDEN_STORM_MINUTES", "60")
+                .with("EKIDEN_STORM_SEED", &seed.to_string()),
+        );
+    }
+    parts.push(
+        Part::new(root, "readers fuzzed for an hour", "cargo test --release --quiet -p ekiden-fuzz --test smoke")
+            .with("EKIDEN_FUZZ_MINUTES", "60"),
+    );
+    parts.push(Part::new(
+        root,
+        "every bit of a foreign recording",
+        "cargo test --release --quiet -p ekiden-foreign --test recordings -- --ignored",
+    ));
+    for test in ignored_guest_tests(root)? {
+        let command = format!("cargo test --quiet -p ekiden-kernel-tests --test guests -- --ignored --exact {test}");
+        parts.push(Part::new(root, &test.replace('_', " "), &command).with("EKIDEN_WATCH_MINUTES", "10"));
+    }
+    Ok(parts)
+}
+
+/// The tests in guests that `make test` leaves out as they take long.
+fn ignored_guest_tests(root: &Path) -> Result<Vec<String>> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["test", "--quiet", "-p", "ekiden-kernel-tests", "--test", "guests", "--", "--list", "--ignored"]);
+    let output = cargo.current_dir(root).output().context("cannot start cargo")?;
+    if !output.status.success() {
+        bail!("cannot list the tests in guests:\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+}
+
+pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<bool> {
+    let directory = root.join("target/nightly");
+    fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    let file = directory.join("state.json");
+    let commit = commit(root)?;
+    let mut state: State = fs::read_to_string(&file)
+        .ok()
+        .and_then(|text| serde_json::from_str(&text).ok())
+        .filter(|state: &State| state.commit == commit && !arguments.again)
+        .unwrap_or_default();
+    state.commit = commit;
+    let mut all = parts(root)?;
+    if let Some(word) = &arguments.only {
+        all.retain(|part| part.name.contains(word.as_str()));
+    }
+    let names: Vec<String> = all.iter().map(|part| part.name.clone()).collect();
+    if arguments.list {
+        println!("{}", report(&state, &names));
+        return Ok(true);
+    }
+    for part in all {
+        let name = part.name.clone();
+        if state.parts.get(&name).is_some_and(|outcome| outcome.passed) {
+            eprintln!("passed before, for this commit: {name}");
+            continue;
+        }
+        let start = Instant::now();
+        let mut runner = Runner::new(root, start)?;
+        let before = Before::now(root, runner.temporary())?;
+        let passed = runner.run_one(part);
+        state.left_behind.extend(before.compare().into_iter().map(|thing| format!("{name}: {thing}")));
+        state.parts.insert(name, Outcome { passed, seconds: start.elapsed().as_secs_f64() });
+        keep(&file, &serde_json::to_string_pretty(&state)?)?;
+        keep(&directory.join("report.md"), &report(&state, &names))?;
+    }
+    println!(
+        "{}\nThis report is target/nightly/report.md, and state.json beside it is for programs.",
+        report(&state, &names)
+    );
+    let is_good = |name: &String| state.parts.get(name).is_some_and(|outcome| outcome.passed);
+    Ok(names.iter().all(is_good) && state.left_behind.is_empty())
+}
+
+/// The commit, and a mark if the checkout differs from it: what was tried then says nothing of the commit.
+fn commit(root: &Path) -> Result<String> {
+    let git = |args: &[&str]| -> Result<String> {
+        let output = Command::new("git").args(args).current_dir(root).output().context("cannot start git")?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let head = git(&["rev-parse", "HEAD"])?;
+    let changes = git(&["status", "--porcelain"])?;
+    Ok(if changes.is_empty() { head } else { format!("{head} with changes") })
+}
+
+/// Writes a file in one step.
+fn keep(file: &Path, text: &str) -> Result<()> {
+    let draft: PathBuf = file.with_extension("partial");
+    fs::write(&draft, text).with_context(|| format!("cannot write {}", draft.display()))?;
+    fs::rename(&draft, file).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn report(state: &State, names: &[String]) -> String {
+    let mut text = format!("# Nightly run of {}\n\n| part | result | minutes |\n| --- | --- | --- |\n", state.commit);
+    for name in names {
+        let (result, minutes) = match state.parts.get(name) {
+            Some(outcome) if outcome.passed => ("passed", format!("{:.1}", outcome.seconds / 60.0)),
+            Some(outcome) => ("FAILED", format!("{:.1}", outcome.seconds / 60.0)),
+            None => ("not run yet", String::new()),
+        };
+        text.push_str(&format!("| {name} | {result} | {minutes} |\n"));
+    }
+    for thing in &state.left_behind {
+        text.push_str(&format!("\nLeft behind by {thing}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_has_a_row_for_each_part() {
+        let mut state = State { commit: "abc".into(), ..State::default() };
+        state.parts.insert("one".into(), Outcome { passed: true, seconds: 90.0 });
+        state.parts.insert("two".into(), Outcome { passed: false, seconds: 30.0 });
+        let text = report(&state, &["one".into(), "two".into(), "three".into()]);
+        for row in ["| one | passed | 1.5 |", "| two | FAILED | 0.5 |", "| three | not run yet |  |"] {
+            assert!(text.contains(row), "{text}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The parts of a run: each is a command with a name.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// One part.
+pub(crate) struct Part {
+    pub(crate) name: String,
+    pub(crate) command: Vec<String>,
+    pub(crate) directory: PathBuf,
+    pub(crate) environment: Vec<(String, String)>,
+    /// Nothing else runs meanwhile: it keeps all processors busy by itself, or judges times.
+    pub(crate) is_alone: bool,
+    /// It boots kernels.
+    pub(crate) boots: bool,
+}
+
+/// Test programs that boot kernels.
+const BOOT: [&str; 4] = ["kernel-tests guests", "vm machine", "build modules", "cli reproduce"];
+
+/// Test programs that keep two processors busy by themselves, and those that judge how long real processes take.
+const ALONE: [&str; 2] = ["kernel-tests guests", "workload kernel"];
+
+impl Part {
+    pub(crate) fn new(root: &Path, name: &str, command: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            command: command.split_whitespace().map(str::to_owned).collect(),
+            directory: root.to_owned(),
+            environment: Vec::new(),
+            is_alone: false,
+            boots: false,
+        }
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    fn alone(self) -> Self {
+        Self { is_alone: true, ..self }
+    }
+}
+
+/// Formatting, lints and documentation. The kernel's Rust is a workspace of its own. Cargo has locks: those that use one directory
+/// come one after the other, so each is alone.
+pub(crate) fn checks(root: &Path) -> Vec<Part> {
+    let part = |name: &str, command: &str| Part::new(root, name, command).alone();
+    vec![
+        part("format", "cargo fmt --all --check"),
+        part("format of the kernel's Rust", "cargo fmt --all --check --manifest-path kernel/Cargo.toml"),
+        part("lints", "cargo clippy --workspace --all-targets -- -D warnings"),
+        part(
+            "lints of the kernel's Rust",
+            "cargo clippy --manifest-path kernel/Cargo.toml --target-dir target/kernel-check -- -D warnings",
+        )
+        .with("RUSTFLAGS", "-C panic=abort"),
+        part("documentation", "cargo doc --workspace --no-deps").with("RUSTDOCFLAGS", "-D warnings"),
+    ]
+}
+
+/// Everything is built once, with all test programs.
+pub(crate) fn build(root: &Path) -> Part {
+    Part::new(root, "build", "cargo build --workspace --all-targets").alone()
+}
+
+/// The test programs, and the tests in the documentation.
+pub(crate) fn tests(root: &Path) -> Result<Vec<Part>> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["test", "--workspace", "--no-run", "--message-format=json", "--quiet"]).current_dir(root);
+    let output = cargo.output().context("cannot start cargo")?;
+    if !output.status.success() {
+        bail!("the tests do not build:\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let mut parts: Vec<Part> =
+        String::from_utf8_lossy(&output.stdout).lines().filter_map(|line| program(root, line)).collect();
+    if parts.is_empty() {
+        bail!("cargo names no test program");
+    }
+    parts.push(Part::new(root, "documentation tests", "cargo test --workspace --doc --quiet"));
+    Ok(parts)
+}
+
+/// A test program, from a line that cargo prints.
+fn program(root: &Path, line: &str) -> Option<Part> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    let executable = message["executable"].as_str()?;
+    if message["profile"]["test"] != true {
+        return None;
+    }
+    let manifest = Path::new(message["manifest_path"].as_str()?);
+    let package = manifest.parent()?;
+    let target = &message["target"];
+    // As cargo calls it: a library's own tests have no name but that of the package.
+    let kind = target["kind"][0].as_str()?;
+    let of = match kind {
+        "lib" | "proc-macro" => "lib",
+        _ => target["name"].as_str()?,
+    };
+    let name = format!("{} {of}", package.file_name()?.to_str()?);
+    let mut part = Part::new(root, &name, "")
+        .with("CARGO_MANIFEST_DIR", package.to_str()?)
+        .with("CARGO", &std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
+    part.command = vec![executable.to_owned()];
+    part.directory = package.to_owned();
+    part.is_alone = ALONE.contains(&name.as_str());
+    part.boots = BOOT.contains(&name.as_str());
+    Some(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_program_is_called_after_its_package_and_target() {
+        let line = r#"{"reason":"compiler-artifact","manifest_path":"/p/crates/kernel-tests/Cargo.toml","executable":"/t/guests-1",
+            "target":{"kind":["test"],"name":"guests"},"profile":{"test":true}}"#
+            .replace('\n', " ");
+        let part = program(Path::new("/p"), &line).unwrap();
+        assert_eq!((part.name.as_str(), part.is_alone, part.boots), ("kernel-tests guests", true, true));
+        assert_eq!((part.command, part.directory), (vec!["/t/guests-1".to_owned()], "/p/crates/kernel-tests".into()));
+        assert!(program(Path::new("/p"), &line.replace("\"test\":true", "\"test\":false")).is_none());
+    }
+
+    #[test]
+    fn each_program_with_a_rule_of_its_own_exists() {
+        let crates = super::super::root().unwrap().join("crates");
+        for name in BOOT.iter().chain(&ALONE) {
+            let (package, target) = name.split_once(' ').unwrap();
+            let tests = crates.join(package).join("tests");
+            let exists = tests.join(target).join("main.rs").is_file() || tests.join(format!("{target}.rs")).is_file();
+            assert!(exists, "there is no test program {name}");
+        }
+    }
+}
