@@ -3,11 +3,14 @@
 use crate::{Error, Progress, Result, Sysroot, Toolchain, command, flags::TRIPLE};
 use cargo_metadata::{Message, TargetKind, diagnostic::DiagnosticLevel};
 use std::{
-    ffi::OsString,
     io::{Cursor, IsTerminal},
     path::{Path, PathBuf},
     process::{Command, Output},
+    time::Duration,
 };
+
+/// How long cargo may take for one package, with those under it and the time to fetch them.
+const LIMIT: Duration = Duration::from_secs(3600);
 
 /// What a build needs to know besides what to build.
 pub(crate) struct Cargo<'a> {
@@ -56,8 +59,7 @@ impl Cargo<'_> {
     }
 
     fn run(&self, directory: &Path, package: &str, offline: bool, progress: Progress<'_>) -> Result<Output> {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-        let mut command = Command::new(cargo);
+        let mut command = Command::new(self.toolchain.cargo());
         // Settings for other builds, which this one may be part of.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("CARGO_PROFILE_") {
@@ -81,11 +83,11 @@ impl Cargo<'_> {
         if let Some(assembly) = &self.assembly {
             command.arg("--").arg(format!("--emit=asm={}", assembly.display()));
         }
-        command::watched(&mut command, &mut |line| {
-            if let Some(what) = line.trim_start().strip_prefix("Compiling ") {
-                // Without the version and the place.
-                progress(&format!("compiling {} for the kernel", what.split(' ').next().unwrap_or(what)));
-            }
+        let what = format!("compiling {package} for the kernel");
+        command::watched(&mut command, &what, LIMIT, progress, &|line| {
+            let what = line.trim_start().strip_prefix("Compiling ")?;
+            // Without the version and the place.
+            Some(format!("compiling {} for the kernel", what.split(' ').next().unwrap_or(what)))
         })
     }
 }

@@ -1,17 +1,37 @@
 //! Runs programs of this machine and turns their failure into an [`Error`].
 
-use crate::{Error, Result};
+use crate::{Error, Progress, Result};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use std::{
     io::{BufRead, BufReader, Read},
     path::PathBuf,
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
+    sync::{
+        Mutex, PoisonError,
+        mpsc::{self, RecvTimeoutError},
+    },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use wait_timeout::ChildExt;
 
 /// Lines of a program's output that are worth showing.
 const SHOWN_LINES: usize = 60;
+
+/// How the lines begin that only say that something is not over yet. What shows them may replace one by the next.
+pub const STILL: &str = "still ";
+
+/// For how long nothing may be said of a program that runs; with [`LOOK`] it stays below two seconds.
+const SILENCE: Duration = Duration::from_millis(1800);
+
+/// How often a program is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long a program that was told to end may take for it.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// Where programs may be that only root has in `PATH`.
 const SYSTEM_PATHS: [&str; 2] = ["/usr/sbin", "/sbin"];
@@ -36,60 +56,142 @@ pub(crate) fn stdout(command: &mut Command) -> Result<String> {
     output(command).map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs until the end or the limit, at which the program is stopped.
-pub(crate) fn stdout_within(command: &mut Command, limit: Duration) -> Result<String> {
+/// Runs until the end, or until the limit, at which the program is stopped. `what` says what it does in words ("compiling
+/// …"), and `progress` is told of it all the time. `told` makes of a line that the program prints what `progress` is to be
+/// told at once. A program that fails is no error here.
+pub(crate) fn watched(
+    command: &mut Command,
+    what: &str,
+    limit: Duration,
+    progress: Progress<'_>,
+    told: &dyn Fn(&str) -> Option<String>,
+) -> Result<Output> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| cannot_start(command, &error))?;
-    let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
-    let status = child.wait_timeout(limit).map_err(|error| cannot_start(command, &error))?;
-    let Some(status) = status else {
-        // It may have ended by itself meanwhile; either way it is over.
-        let _ = child.kill();
-        let _ = child.wait();
-        return Err(Error::TimedOut { command: line(command), limit });
-    };
-    let output =
-        Output { status, stdout: stdout.join().unwrap_or_default(), stderr: stderr.join().unwrap_or_default() };
-    if !status.success() {
-        return Err(failed(command, &output));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// Runs to the end, with the outputs captured, and tells of each line of the standard error as it comes.
-pub(crate) fn watched(command: &mut Command, told: &mut dyn FnMut(&str)) -> Result<Output> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| cannot_start(command, &error))?;
-    let stdout = collect(child.stdout.take());
-    let mut stderr = Vec::new();
-    for line in
-        child.stderr.take().into_iter().flat_map(|pipe| BufReader::new(pipe).split(b'\n')).map_while(|line| line.ok())
-    {
-        told(&String::from_utf8_lossy(&line));
-        stderr.extend(line);
-        stderr.push(b'\n');
+    let _running = Registered::new(&child, what, command);
+    let (sender, lines) = mpsc::channel();
+    send_lines(child.stdout.take(), sender.clone(), false);
+    send_lines(child.stderr.take(), sender, true);
+    let start = Instant::now();
+    let mut last_said = start;
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let mut ended = None;
+    let mut is_over = false;
+    while !is_over {
+        match lines.recv_timeout(LOOK) {
+            Ok((is_error, line)) => {
+                if let Some(text) = told(String::from_utf8_lossy(&line).trim_end()) {
+                    progress(&text);
+                    last_said = Instant::now();
+                }
+                if is_error { &mut stderr } else { &mut stdout }.extend(line);
+            }
+            // What the program has left behind may keep the pipes open for as long as it likes.
+            Err(RecvTimeoutError::Timeout) => is_over = ended.is_some(),
+            Err(RecvTimeoutError::Disconnected) => {
+                is_over = child.wait_timeout(LOOK).map_err(|error| cannot_start(command, &error))?.is_some();
+            }
+        }
+        if ended.is_none() {
+            ended = child.try_wait().map_err(|error| cannot_start(command, &error))?;
+        }
+        if last_said.elapsed() >= SILENCE {
+            progress(&format!("{STILL}{what}, {} s", start.elapsed().as_secs()));
+            last_said = Instant::now();
+        }
+        if ended.is_none() && start.elapsed() >= limit {
+            stop(&mut child);
+            let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+            return Err(Error::TimedOut {
+                doing: what.to_owned(),
+                command: line(command),
+                limit,
+                output: last_lines(&text, 5),
+            });
+        }
     }
     let status = child.wait().map_err(|error| cannot_start(command, &error))?;
-    Ok(Output { status, stdout: stdout.join().unwrap_or_default(), stderr })
+    Ok(Output { status, stdout, stderr })
 }
 
-fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
+/// The same, telling only that it is still at it; a program that fails is an error.
+pub(crate) fn patient(command: &mut Command, what: &str, limit: Duration, progress: Progress<'_>) -> Result<Output> {
+    let output = watched(command, what, limit, progress, &|_| None)?;
+    if output.status.success() { Ok(output) } else { Err(failed(command, &output)) }
+}
+
+/// Ends a program: politely, as apt must not be interrupted in the middle of a package, then otherwise.
+fn stop(child: &mut Child) {
+    // Whatever fails here, the program has ended by itself or is root's, which only root can end.
+    if let Ok(pid) = i32::try_from(child.id()) {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    }
+    if !matches!(child.wait_timeout(GRACE), Ok(Some(_))) && child.kill().is_ok() {
+        let _ = child.wait();
+    }
+}
+
+fn send_lines(pipe: Option<impl Read + Send + 'static>, to: mpsc::Sender<(bool, Vec<u8>)>, is_error: bool) {
+    let Some(pipe) = pipe else { return };
     thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut pipe) = pipe {
-            // What could be read is kept.
-            let _ = pipe.read_to_end(&mut bytes);
+        let mut pipe = BufReader::new(pipe);
+        let mut line = Vec::new();
+        while pipe.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+            if to.send((is_error, std::mem::take(&mut line))).is_err() {
+                return;
+            }
         }
-        bytes
-    })
+    });
+}
+
+/// A program that runs for us and takes its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// Its process.
+    pub pid: u32,
+    /// What it does, in words.
+    pub doing: String,
+    /// The command line.
+    pub command: String,
+}
+
+static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
+
+/// The programs that run for us now and may take long. What is ended by a signal says with it what it was doing.
+pub fn running() -> Vec<Running> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Asks them to end, as nothing waits for them any more, and says which they were.
+pub fn end_running() -> Vec<Running> {
+    let running = running();
+    for program in &running {
+        if let Ok(pid) = i32::try_from(program.pid) {
+            // One that has ended meanwhile, or is root's, cannot be asked.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+    }
+    running
+}
+
+struct Registered(u32);
+
+impl Registered {
+    fn new(child: &Child, doing: &str, command: &Command) -> Self {
+        let running = Running { pid: child.id(), doing: doing.to_owned(), command: line(command) };
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).push(running);
+        Self(child.id())
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).retain(|running| running.pid != self.0);
+    }
 }
 
 pub(crate) fn cannot_start(command: &Command, error: &std::io::Error) -> Error {
@@ -122,11 +224,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_hangs_is_stopped() {
-        let start = std::time::Instant::now();
-        let error = stdout_within(Command::new("sleep").arg("60"), Duration::from_millis(50)).unwrap_err();
+    fn a_program_that_hangs_is_stopped_and_named_with_what_it_was_doing() {
+        let start = Instant::now();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo began; sleep 60"]);
+        let error = patient(&mut command, "resting", Duration::from_millis(500), &mut |_| ()).unwrap_err();
         assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+        let message = error.to_string();
+        assert!(["resting", "500ms", "sh -c", "began"].iter().all(|word| message.contains(word)), "{message}");
         assert!(start.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_program_that_says_nothing_is_spoken_of_within_two_seconds() {
+        let mut said = vec![Instant::now()];
+        let mut doing = None;
+        patient(Command::new("sleep").arg("5"), "resting", Duration::from_secs(60), &mut |text| {
+            assert!(text.starts_with("still resting, "), "{text}");
+            doing = running().into_iter().find(|running| running.command == "sleep 5");
+            said.push(Instant::now());
+        })
+        .unwrap();
+        said.push(Instant::now());
+        assert!(said.windows(2).all(|pair| pair[1] - pair[0] < Duration::from_secs(3)), "{said:?}");
+        assert_eq!((said.len(), doing.unwrap().doing), (4, "resting".to_owned()));
+        assert!(running().iter().all(|running| running.command != "sleep 5"));
+    }
+
+    #[test]
+    fn what_a_program_leaves_behind_does_not_keep_its_end_from_being_seen() {
+        let start = Instant::now();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 20 & echo out"]);
+        let output = patient(&mut command, "leaving", Duration::from_secs(15), &mut |_| ()).unwrap();
+        assert_eq!(output.stdout, b"out\n");
+        assert!(start.elapsed() < Duration::from_secs(15));
     }
 
     #[test]
@@ -139,12 +271,16 @@ mod tests {
     }
 
     #[test]
-    fn somebody_who_watches_is_told_every_line() {
+    fn what_is_worth_telling_of_a_programs_lines_is_told() {
         let mut lines = Vec::new();
         let mut command = Command::new("sh");
         command.args(["-c", "echo one >&2; echo out; echo two >&2; exit 3"]);
-        let output = watched(&mut command, &mut |line| lines.push(line.to_owned())).unwrap();
-        assert_eq!((lines, output.status.code()), (vec!["one".to_owned(), "two".to_owned()], Some(3)));
+        let told = |line: &str| line.contains('o').then(|| line.to_uppercase());
+        let output =
+            watched(&mut command, "counting", Duration::from_secs(60), &mut |line| lines.push(line.to_owned()), &told);
+        let output = output.unwrap();
+        lines.sort();
+        assert_eq!((lines.join(" "), output.status.code()), ("ONE OUT TWO".to_owned(), Some(3)));
         assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"out\n"[..], &b"one\ntwo\n"[..]));
     }
 

@@ -33,12 +33,45 @@ pub enum Error {
         output: String,
     },
     /// A program was stopped because it took too long.
-    #[error("`{command}` was stopped after {limit:?}; check the network, or run it by hand")]
+    #[error(
+        "{doing} took longer than {limit:?} and was stopped; check the network and what else keeps the machine busy, or \
+         run it by hand: `{command}`; the end of what it printed:\n{output}"
+    )]
     TimedOut {
+        /// What it was to do, in words.
+        doing: String,
         /// The command line.
         command: String,
         /// The time it had.
         limit: Duration,
+        /// The end of what it printed.
+        output: String,
+    },
+    /// The compiler is older than what this project is written in.
+    #[error("{} is Rust {release}, older than {oldest}; with rustup run: rustup update stable", rustc.display())]
+    OldRust {
+        /// The compiler.
+        rustc: PathBuf,
+        /// Its release.
+        release: String,
+        /// The oldest that would do.
+        oldest: &'static str,
+    },
+    /// Library sources that belong to another compiler.
+    #[error(
+        "the sources of Rust's library in {} are those of {sources}, but {} is {release}: they have to be of one version; \
+         with rustup run: rustup component add rust-src; with packages `make prepare` installs both",
+        library.display(), rustc.display()
+    )]
+    OtherLibrary {
+        /// Where the sources are.
+        library: PathBuf,
+        /// Whose they are.
+        sources: String,
+        /// The compiler.
+        rustc: PathBuf,
+        /// Its release.
+        release: String,
     },
     /// There are no library sources for any rustc that is installed.
     #[error(

@@ -2,12 +2,18 @@
 
 use crate::{
     Error, Progress, Result, Toolchain, command,
-    doctor::{self, Purpose, State},
+    doctor::{self, Diagnosis, Distribution, Purpose},
 };
-use std::{
-    io::{BufRead, BufReader},
-    process::{Command, Stdio},
-};
+use std::{process::Command, time::Duration};
+
+/// How long `rustup` may take to fetch components.
+const RUSTUP_LIMIT: Duration = Duration::from_secs(300);
+
+/// How long apt may take for one command: a gigabyte on a slow line, and the wait for another apt.
+const APT_LIMIT: Duration = Duration::from_secs(3600);
+
+/// How long apt waits for another one, in seconds.
+const LOCK: &str = "DPkg::Lock::Timeout=300";
 
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,12 +32,17 @@ pub fn install_missing(purpose: Purpose, progress: Progress<'_>) -> Result<Insta
     }
     if doctor::examine().missing(purpose).any(|finding| finding.fix.as_deref() == Some(doctor::RUSTUP_COMPONENTS)) {
         progress(doctor::RUSTUP_COMPONENTS);
-        let _ = command::output(Command::new("sh").args(["-c", doctor::RUSTUP_COMPONENTS]));
+        let mut rustup = Command::new("sh");
+        rustup.args(["-c", doctor::RUSTUP_COMPONENTS]);
+        if let Err(error) = command::patient(&mut rustup, "fetching what tests need by rustup", RUSTUP_LIMIT, progress)
+        {
+            progress(&format!("rustup cannot fetch them: {error}"));
+        }
     }
     let diagnosis = doctor::examine();
     let packages = diagnosis.packages(purpose);
     if packages.is_empty() {
-        return Ok(Installed { packages });
+        return complete(&diagnosis, purpose, Vec::new());
     }
     let command = diagnosis.install_command(purpose).unwrap_or_else(|| packages.join(" "));
     if !diagnosis.family.has_apt() {
@@ -47,20 +58,29 @@ pub fn install_missing(purpose: Purpose, progress: Progress<'_>) -> Result<Insta
     for finding in diagnosis.missing(purpose).filter(|finding| !finding.packages.is_empty()) {
         progress(&format!("  {:<28} {} ({})", finding.packages.join(" "), finding.why, finding.seen));
     }
-    apt.install(&packages, progress)?;
-    let after = doctor::examine();
+    apt.install(diagnosis.family, &packages, progress)?;
+    complete(&doctor::examine(), purpose, packages)
+}
+
+/// What packages bring has to be there now, whoever has installed it.
+fn complete(after: &Diagnosis, purpose: Purpose, packages: Vec<String>) -> Result<Installed> {
     let left: Vec<String> = after
         .missing(purpose)
-        .filter(|finding| finding.state == State::Missing && !finding.packages.is_empty())
-        .map(|finding| format!("{} ({})", finding.what, finding.seen))
+        .filter(|finding| finding.is_installable)
+        .map(|finding| {
+            let fix = finding.fix.as_deref().unwrap_or("see `ekiden doctor`");
+            format!("{} ({}): {fix}", finding.what, finding.seen)
+        })
         .collect();
     if left.is_empty() {
         return Ok(Installed { packages });
     }
-    Err(Error::Install(format!(
-        "{command} succeeded, but still missing: {}; this distribution's packages are too old: see `ekiden doctor`",
-        left.join(", ")
-    )))
+    let done = if packages.is_empty() {
+        "no package was installed".into()
+    } else {
+        format!("installed: {}", packages.join(" "))
+    };
+    Err(Error::Install(format!("{done}; still missing:\n{}", left.join("\n"))))
 }
 
 /// Apt, as root.
@@ -94,63 +114,72 @@ impl Apt {
         command
     }
 
-    fn install(&self, packages: &[String], progress: Progress<'_>) -> Result<()> {
+    fn install(&self, family: Distribution, packages: &[String], progress: Progress<'_>) -> Result<()> {
         if packages.iter().any(|package| !is_known(package)) {
             progress("fetching apt's package lists");
-            self.update()?;
+            self.update(progress)?;
         }
+        may_be_installed(family, packages, progress)?;
         if self.try_install(packages, progress).is_ok() {
             return Ok(());
         }
         // Either an earlier run was interrupted, or the mirror has moved on since the lists were fetched.
         progress("once more, after finishing what was interrupted and fetching new package lists");
-        command::output(self.command("dpkg").args(["--configure", "-a", "--force-confold"]))?;
-        self.update()?;
+        let mut dpkg = self.command("dpkg");
+        dpkg.args(["--configure", "-a", "--force-confold"]);
+        command::patient(&mut dpkg, "finishing what was interrupted", APT_LIMIT, progress)?;
+        self.update(progress)?;
+        may_be_installed(family, packages, progress)?;
         self.try_install(packages, progress)
     }
 
-    fn update(&self) -> Result<()> {
-        command::output(self.command("apt-get").args(["-o", "Acquire::Retries=3", "update"])).map(drop)
+    fn update(&self, progress: Progress<'_>) -> Result<()> {
+        let mut apt = self.command("apt-get");
+        apt.args(["-o", "Acquire::Retries=3", "-o", LOCK, "update"]);
+        command::patient(&mut apt, "fetching apt's package lists", APT_LIMIT, progress).map(drop)
     }
 
     fn try_install(&self, packages: &[String], progress: Progress<'_>) -> Result<()> {
         let mut apt = self.command("apt-get");
-        apt.args(["-y", "--no-install-recommends", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300"]);
+        apt.args(["-y", "--no-install-recommends", "-o", "Acquire::Retries=3", "-o", LOCK]);
         // What has been configured by hand stays as it is.
         apt.args(["-o", "Dpkg::Options::=--force-confold", "install"]).args(packages);
-        let log = tempfile::NamedTempFile::new().map_err(|error| command::cannot_start(&apt, &error))?;
-        let stderr = log.reopen().map_err(|error| command::cannot_start(&apt, &error))?;
-        let mut child = apt
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(stderr)
-            .spawn()
-            .map_err(|error| command::cannot_start(&apt, &error))?;
-        let mut printed = String::new();
-        for line in child
-            .stdout
-            .take()
-            .into_iter()
-            .flat_map(|stdout| BufReader::new(stdout).lines())
-            .map_while(|line| line.ok())
-        {
-            if ["Need to get", "Get:", "Setting up"].iter().any(|start| line.starts_with(start)) {
-                progress(&format!("  {line}"));
-            }
-            printed.push_str(&line);
-            printed.push('\n');
-        }
-        let status = child.wait().map_err(|error| command::cannot_start(&apt, &error))?;
-        if status.success() {
-            return Ok(());
-        }
-        printed.push_str(&std::fs::read_to_string(log.path()).unwrap_or_default());
-        Err(Error::Program {
-            command: command::line(&apt),
-            status: status.to_string(),
-            output: command::last_lines(&printed, 20),
-        })
+        let output = command::watched(&mut apt, "installing packages", APT_LIMIT, progress, &|line| {
+            // Another apt may be at work: it says which process holds the lock.
+            let lines = ["Need to get", "Get:", "Setting up", "Waiting for cache lock"];
+            lines.iter().any(|start| line.starts_with(start)).then(|| format!("  {line}"))
+        })?;
+        if output.status.success() { Ok(()) } else { Err(command::failed(&apt, &output)) }
     }
+}
+
+/// Asks apt what an installation would remove: nothing that is needed.
+fn may_be_installed(family: Distribution, packages: &[String], progress: Progress<'_>) -> Result<()> {
+    let mut apt = Command::new("apt-get");
+    apt.args(["-s", "-y", "--no-install-recommends", "install"]).args(packages).env("LC_ALL", "C");
+    let what = "asking apt what an installation would change";
+    let plan = command::patient(&mut apt, what, Duration::from_secs(300), progress)?;
+    let removed = removed_in(&String::from_utf8_lossy(&plan.stdout));
+    let needed = doctor::needed_among(family, &removed, packages);
+    if !needed.is_empty() {
+        return Err(Error::Install(format!(
+            "apt would remove {}, which is needed, to install {}; nothing was changed; look for held packages and foreign \
+             sources with: apt-get -s install {}",
+            needed.join(" "),
+            packages.join(" "),
+            packages.join(" ")
+        )));
+    }
+    if !removed.is_empty() {
+        progress(&format!("  apt removes for them: {}", removed.join(" ")));
+    }
+    Ok(())
+}
+
+/// The packages that a simulation of apt removes.
+fn removed_in(plan: &str) -> Vec<String> {
+    let names = plan.lines().filter_map(|line| line.strip_prefix("Remv ")?.split(' ').next());
+    names.map(str::to_owned).collect()
 }
 
 /// Whether apt's lists, as they are, have a package.
@@ -167,6 +196,12 @@ fn has_candidate(policy: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_apt_would_remove_is_read_from_its_simulation() {
+        let plan = "Inst clang (1:19.0-63 Debian:13/stable [amd64])\nRemv cargo-web [1.96.0]\nConf clang (1:19.0-63)\n";
+        assert_eq!(removed_in(plan), ["cargo-web"]);
+    }
 
     #[test]
     fn a_package_that_apt_could_install_is_told_from_one_that_it_only_heard_of() {

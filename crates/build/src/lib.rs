@@ -38,6 +38,7 @@ mod target;
 mod toolchain;
 
 pub use checkout::Checkout;
+pub use command::{Running, STILL, end_running, running};
 pub use error::{Error, Result};
 pub use flags::Flags;
 pub use install::{Installed, install_missing};

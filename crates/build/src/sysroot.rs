@@ -6,6 +6,7 @@ use std::{
     fs,
     hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
+    time::Duration,
 };
 use tempfile::TempDir;
 
@@ -41,7 +42,7 @@ impl Sysroot {
         progress(&format!("compiling Rust's library {} for the kernel (half a minute, once)", toolchain.release()));
         remove_partial(&parent);
         let partial = TempDir::with_prefix_in(PARTIAL, &parent).context("create a directory in", &parent)?;
-        compile(toolchain, flags, &builtins, partial.path())?;
+        compile(toolchain, flags, &builtins, partial.path(), progress)?;
         // In one step, so that an interruption leaves nothing that looks finished.
         fs::rename(partial.path(), &sysroot.directory).context("create", &sysroot.directory)?;
         // Nothing is left under the old name for the guard to remove.
@@ -54,6 +55,9 @@ impl Sysroot {
         &self.directory
     }
 }
+
+/// How long the compiler may take for one crate of the library: the largest takes twenty seconds of a processor of 2020.
+const LIMIT: Duration = Duration::from_secs(1200);
 
 /// How directories are called that are not finished.
 const PARTIAL: &str = ".partial-";
@@ -68,7 +72,13 @@ fn remove_partial(parent: &Path) {
     }
 }
 
-fn compile(toolchain: &Toolchain, flags: &Flags, builtins: &Path, sysroot: &Path) -> Result<()> {
+fn compile(
+    toolchain: &Toolchain,
+    flags: &Flags,
+    builtins: &Path,
+    sysroot: &Path,
+    progress: Progress<'_>,
+) -> Result<()> {
     let libraries = sysroot.join("lib/rustlib").join(TRIPLE).join("lib");
     fs::create_dir_all(&libraries).context("create", &libraries)?;
     let source = |name: &str| toolchain.library().join(name).join("src/lib.rs");
@@ -83,7 +93,8 @@ fn compile(toolchain: &Toolchain, flags: &Flags, builtins: &Path, sysroot: &Path
         rustc.args(["--cap-lints", "allow"]);
         rustc.arg(remap(toolchain.library(), "library"));
         rustc.arg("--sysroot").arg(sysroot).arg("--out-dir").arg(&libraries).arg(source);
-        command::output(&mut rustc)?;
+        let what = format!("compiling Rust's library {} ({name}) for the kernel", toolchain.release());
+        command::patient(&mut rustc, &what, LIMIT, progress)?;
     }
     Ok(())
 }

@@ -6,7 +6,11 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
+
+/// How long the kernel's build system may take for one module.
+const LIMIT: Duration = Duration::from_secs(1200);
 
 /// A kernel with its headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +66,7 @@ impl Target {
         let mut make = Command::new("make");
         make.arg("-C").arg(&self.headers).arg(format!("M={}", module_dir.display()));
         make.args(compiler_args(&self.config()?)).args(make_args).arg("modules").env("LC_ALL", "C");
-        let output = command::output(&mut make)?;
+        let output = command::patient(&mut make, "building the module", LIMIT, progress)?;
         Ok(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
     }
 }

@@ -1,10 +1,12 @@
 //! The single checks.
 
-use super::{Finding, Purpose, State, distribution::Distribution, distribution::Need, machine::Machine};
+use super::{
+    Finding, Purpose, State,
+    distribution::{Distribution, Need, rust_roles},
+    machine::Machine,
+};
+use crate::toolchain::OLDEST;
 use std::path::Path;
-
-/// The oldest Rust that this project compiles with.
-const RUST: (u32, u32) = (1, 85);
 
 /// The oldest clang that compiles the BPF programs.
 const CLANG: u32 = 16;
@@ -42,16 +44,20 @@ impl Check {
             Ok(seen) => (State::Ok, seen),
             Err(seen) => (State::Missing, seen),
         };
-        let release = machine.release();
-        Finding {
+        let mut finding = Finding {
             purpose: self.purpose,
             what: self.what.into(),
             why: self.why.into(),
             state,
             seen,
             fix: None,
-            packages: self.need.map(|need| family.packages(need, &release)).unwrap_or_default(),
+            packages: self.need.map(|need| family.packages(need, &machine.release())).unwrap_or_default(),
+            is_installable: self.need.is_some(),
+        };
+        if finding.state == State::Missing && family.has_apt() && self.need.and_then(rust_roles).is_some() {
+            rust(machine, &mut finding);
         }
+        finding
     }
 
     /// One of some programs is there.
@@ -73,6 +79,12 @@ impl Finding {
         self
     }
 
+    /// The same where packages would be of no use.
+    fn by_hand(mut self, fix: &str) -> Self {
+        self.packages.clear();
+        self.fix(fix)
+    }
+
     /// Things go on without it.
     fn optional(mut self) -> Self {
         if self.state == State::Missing {
@@ -82,15 +94,37 @@ impl Finding {
     }
 }
 
+/// Which packages bring a part of Rust that is missing: those of one set, all that lack of it.
+fn rust(machine: &Machine, finding: &mut Finding) {
+    let Some(set) = (machine.rust_set)(finding.purpose == Purpose::Tests) else { return };
+    finding.packages.clear();
+    match set {
+        Ok(set) if set.install.is_empty() => {
+            finding.fix = Some(format!(
+                "the packages of Rust {} ({}) are installed, but another Rust comes first: look at PATH, RUSTC and \
+                 EKIDEN_RUST_LIBRARY",
+                set.version, set.name
+            ));
+        }
+        Ok(set) => finding.packages = set.install,
+        Err(error) => finding.fix = Some(error.to_string()),
+    }
+}
+
 pub(super) fn simulator(machine: &Machine, findings: &mut Vec<Finding>) {
     let check = |what, why| Check::new(Purpose::Simulator, what, why);
     let seen = match machine.program(&["cargo"]).and_then(|cargo| machine.output(&cargo, "--version")) {
-        Some(text) if version(&text).is_some_and(|version| version >= RUST) => Ok(text.trim().to_owned()),
-        Some(text) => Err(format!("{}, older than {}.{}", text.trim(), RUST.0, RUST.1)),
+        Some(text) if version(&text) >= version(OLDEST) => Ok(text.trim().to_owned()),
+        Some(text) => Err(format!("{}, older than {OLDEST}", text.trim())),
         None => Err("no cargo".into()),
     };
-    findings
-        .push(check("Rust 1.85 or newer", "everything here is built by cargo").from(Need::Rust).result(machine, seen));
+    let has_cargo = machine.program(&["cargo"]).is_some();
+    let rust = check("Rust 1.85 or newer", "everything here is built by cargo").from(Need::Rust).result(machine, seen);
+    findings.push(match machine.program(&["rustup"]) {
+        // A package would come after it in PATH, or be refused.
+        Some(_) if has_cargo => rust.by_hand("rustup update stable"),
+        _ => rust,
+    });
     // Linking needs what comes with the headers of the C library.
     let seen = match machine.program(&["gcc", "cc"]) {
         Some(path) if machine.has("usr/include/stdio.h") => Ok(path.display().to_string()),
@@ -104,7 +138,7 @@ pub(super) fn vm(machine: &Machine, findings: &mut Vec<Finding>) {
     let check = |what, why| Check::new(Purpose::Vm, what, why);
     let library = check(super::RUST_LIBRARY, "the parts of it that policies use are compiled for the kernel")
         .from(Need::RustLibrary)
-        .result(machine, machine.library.clone().ok_or_else(|| "for no rustc that is installed".into()));
+        .result(machine, machine.library.clone());
     findings.push(match machine.program(&["rustup"]) {
         Some(_) => library.fix("rustup component add rust-src"),
         None => library,
@@ -226,7 +260,7 @@ pub(super) fn tests(machine: &Machine, findings: &mut Vec<Finding>) {
         let seen = works.map(|version| version.trim().to_owned()).ok_or_else(|| format!("{program} does not run"));
         let finding = Check::new(Purpose::Tests, what, why).from(need).result(machine, seen);
         findings.push(match machine.program(&["rustup"]) {
-            Some(_) => finding.fix(super::RUSTUP_COMPONENTS),
+            Some(_) => finding.by_hand(super::RUSTUP_COMPONENTS),
             None => finding,
         });
     }

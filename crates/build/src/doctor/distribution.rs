@@ -1,5 +1,6 @@
 //! Which packages bring what, for each distribution.
 
+use super::rust_set::{self, Role};
 use serde::Serialize;
 
 /// A distribution with its own names for packages.
@@ -51,6 +52,38 @@ pub(crate) enum Need {
     StressNg,
 }
 
+impl Need {
+    /// All that packages bring.
+    pub(crate) const ALL: [Self; 26] = [
+        Self::Rust,
+        Self::RustLibrary,
+        Self::Gcc,
+        Self::Make,
+        Self::PkgConfig,
+        Self::Clang,
+        Self::Lld,
+        Self::LibElf,
+        Self::Zlib,
+        Self::Qemu,
+        Self::Virtiofsd,
+        Self::Busybox,
+        Self::Mmdebstrap,
+        Self::Keyring,
+        Self::Apt,
+        Self::Pahole,
+        Self::Xz,
+        Self::Zstd,
+        Self::UtilLinux,
+        Self::Headers,
+        Self::Rustfmt,
+        Self::Clippy,
+        Self::Node,
+        Self::Npm,
+        Self::Chromium,
+        Self::StressNg,
+    ];
+}
+
 impl Distribution {
     /// Which one an `os-release` file speaks of, and what it calls itself.
     pub(crate) fn of(os_release: &str) -> (Self, String) {
@@ -93,8 +126,13 @@ impl Distribution {
         Some(format!("{start} {}", packages.join(" ")))
     }
 
-    /// The packages that bring something. `release` is that of the running kernel.
+    /// The packages that bring something. Those of Rust are what a distribution usually has: apt itself knows better, see
+    /// `rust_set.rs`. `release` is that of the running kernel.
     pub(crate) fn packages(self, need: Need, release: &str) -> Vec<String> {
+        if let (true, Some(roles)) = (self.has_apt(), rust_roles(need)) {
+            let usual = if self == Self::Debian12 { "web" } else { "plain" };
+            return rust_set::packages(usual, roles);
+        }
         let [debian12, debian, ubuntu, fedora, arch] = names(need);
         let names = match self {
             Self::Debian12 => debian12,
@@ -108,12 +146,26 @@ impl Distribution {
     }
 }
 
+/// Which parts of a toolchain something takes; nothing if it is no part of Rust.
+pub(crate) fn rust_roles(need: Need) -> Option<&'static [Role]> {
+    match need {
+        Need::Rust => Some(&[Role::Cargo, Role::Rustc]),
+        Need::RustLibrary => Some(&[Role::Rustc, Role::Library]),
+        Need::Rustfmt => Some(&[Role::Rustfmt]),
+        Need::Clippy => Some(&[Role::Clippy]),
+        _ => None,
+    }
+}
+
 /// In the order Debian 12, Debian 13 and newer, Ubuntu, Fedora, Arch.
 fn names(need: Need) -> [&'static str; 5] {
     let same = |name| [name; 5];
     match need {
-        Need::Rust => ["cargo-web rustc-web", "cargo rustc", "cargo rustc", "cargo rust", "rust"],
-        Need::RustLibrary => ["rustc-web rust-web-src", "rustc rust-src", "rustc rust-src", "rust-src", "rust-src"],
+        // Where there is apt, the table of scripts/rust-packages has these four.
+        Need::Rust => ["", "", "", "cargo rust", "rust"],
+        Need::RustLibrary => ["", "", "", "rust-src", "rust-src"],
+        Need::Rustfmt => ["", "", "", "rustfmt", "rust"],
+        Need::Clippy => ["", "", "", "clippy", "rust"],
         Need::Gcc => ["gcc libc6-dev", "gcc libc6-dev", "gcc libc6-dev", "gcc glibc-devel", "gcc"],
         Need::Make => same("make"),
         Need::PkgConfig => ["pkg-config", "pkg-config", "pkg-config", "pkgconf-pkg-config", "pkgconf"],
@@ -140,8 +192,6 @@ fn names(need: Need) -> [&'static str; 5] {
         Need::Xz => ["xz-utils", "xz-utils", "xz-utils", "xz", "xz"],
         Need::Zstd => same("zstd"),
         Need::UtilLinux => same("util-linux"),
-        Need::Rustfmt => ["rustfmt-web", "rustfmt", "rustfmt", "rustfmt", "rust"],
-        Need::Clippy => ["rust-web-clippy", "rust-clippy", "rust-clippy", "clippy", "rust"],
         Need::Node => same("nodejs"),
         Need::Npm => ["npm", "npm", "npm", "nodejs-npm", "npm"],
         Need::Chromium => same("chromium"),

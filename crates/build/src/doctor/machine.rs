@@ -1,5 +1,6 @@
 //! What the checks look at. Tests point it at a directory of their own.
 
+use super::rust_set::RustSet;
 use crate::{Linker, Toolchain, command};
 use ekiden_vm::Cache;
 use std::{
@@ -14,8 +15,10 @@ pub(crate) struct Machine {
     pub(crate) root: PathBuf,
     /// Where its programs are.
     pub(crate) path: Vec<PathBuf>,
-    /// The release of the compiler whose library sources are there.
-    pub(crate) library: Option<String>,
+    /// The release of the compiler whose library sources are there, or why there is none.
+    pub(crate) library: Result<String, String>,
+    /// Which packages bring Rust, with what tests need or without; nothing where apt is not to be asked.
+    pub(crate) rust_set: fn(bool) -> Option<crate::Result<RustSet>>,
     /// Whether a linker was found.
     pub(crate) linker: bool,
     /// Why the running kernel will not do; nothing if it will.
@@ -37,7 +40,10 @@ impl Machine {
         Self {
             root: "/".into(),
             path: std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).collect(),
-            library: Toolchain::installed().map(|toolchain| toolchain.release().to_owned()),
+            library: Toolchain::look()
+                .map(|toolchain| toolchain.release().to_owned())
+                .map_err(|error| error.to_string()),
+            rust_set: |tests| command::find("apt-cache").map(|_| RustSet::choose(tests, None)),
             linker: Linker::find().is_ok(),
             preflight: match ekiden_vm::preflight_running() {
                 Ok(verdict) if verdict.passes() => Ok(()),

@@ -3,9 +3,11 @@
 mod checks;
 mod distribution;
 mod machine;
+pub(crate) mod rust_set;
 
 pub use distribution::Distribution;
 
+use distribution::Need;
 use machine::Machine;
 use serde::Serialize;
 use std::fmt;
@@ -80,6 +82,9 @@ pub struct Finding {
     pub fix: Option<String>,
     /// Packages of this distribution that bring it; none if no package can, or none are known.
     pub packages: Vec<String>,
+    /// Whether packages bring it somewhere: then it has to be there after an installation.
+    #[serde(skip)]
+    pub(crate) is_installable: bool,
 }
 
 /// All that was looked at.
@@ -91,6 +96,18 @@ pub struct Diagnosis {
     pub family: Distribution,
     /// One by one.
     pub findings: Vec<Finding>,
+}
+
+/// Which of the packages that an installation would remove are needed, or are the Rust that is in use.
+pub(crate) fn needed_among(family: Distribution, removed: &[String], installed: &[String]) -> Vec<String> {
+    let of_rust = |package: &String| rust_set::is_in_table(package);
+    let brings_rust = installed.iter().any(of_rust);
+    let needs: Vec<String> = Need::ALL.iter().flat_map(|&need| family.packages(need, "")).collect();
+    let is_needed = |package: &&String| {
+        // The set that is being installed replaces another one.
+        if of_rust(package) { !brings_rust } else { needs.contains(package) }
+    };
+    removed.iter().filter(is_needed).cloned().collect()
 }
 
 /// Looks at this machine. Changes nothing and asks no network.
@@ -180,5 +197,7 @@ impl fmt::Display for Diagnosis {
     }
 }
 
+#[cfg(test)]
+mod lists;
 #[cfg(test)]
 mod tests;

@@ -22,7 +22,8 @@ impl Bare {
         let machine = Machine {
             root: directory.path().into(),
             path: vec![directory.path().join("bin")],
-            library: None,
+            library: Err("for no rustc that is installed".into()),
+            rust_set: |_| None,
             linker: false,
             preflight: Ok(()),
             is_root: false,
@@ -113,6 +114,41 @@ fn with_rustup_its_own_component_is_proposed_for_the_library() {
     assert_eq!(bare.finding(RUST_LIBRARY).fix.unwrap(), "sudo apt-get install rustc rust-src");
     bare.program("rustup", "");
     assert_eq!(bare.finding(RUST_LIBRARY).fix.unwrap(), "rustup component add rust-src");
+}
+
+#[test]
+fn what_apt_offers_of_rust_is_named_as_one_set() {
+    let mut bare = Bare::new(DEBIAN_13);
+    bare.machine.rust_set = |tests| {
+        let install = if tests { "cargo-web rustc-web rust-web-src rustfmt-web" } else { "cargo-web rust-web-src" };
+        let install = install.split(' ').map(str::to_owned).collect();
+        Some(Ok(rust_set::RustSet { name: "web".into(), version: "1.96.0".into(), install }))
+    };
+    assert_eq!(bare.finding("Rust 1.85 or newer").packages, ["cargo-web", "rust-web-src"]);
+    assert_eq!(bare.finding(RUST_LIBRARY).packages, ["cargo-web", "rust-web-src"]);
+    assert_eq!(bare.finding("clippy").packages.len(), 4);
+    // With rustup the components are its own; packages are for a machine that cannot ask it.
+    bare.program("rustup", "");
+    bare.program("cargo", "cargo 1.80.0");
+    assert_eq!(bare.finding("clippy").packages, [""; 0]);
+    assert_eq!(bare.finding("Rust 1.85 or newer").fix.unwrap(), "rustup update stable");
+}
+
+#[test]
+fn where_no_set_of_packages_will_do_the_reason_is_said() {
+    let mut bare = Bare::new(DEBIAN_13);
+    bare.machine.rust_set = |_| Some(Err(crate::Error::Install("web 1.96.0 would remove rustup".into())));
+    let finding = bare.finding(RUST_LIBRARY);
+    assert_eq!((finding.fix.unwrap().as_str(), finding.packages.len()), ("web 1.96.0 would remove rustup", 0));
+}
+
+#[test]
+fn a_package_that_is_needed_must_not_be_removed() {
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let needed = |removed, installed| needed_among(Distribution::Debian, &words(removed), &words(installed)).join(" ");
+    assert_eq!(needed("cargo-web rustc-web vim", "rustc rust-src"), "");
+    assert_eq!(needed("cargo-web rustc-web vim", "clang"), "cargo-web rustc-web");
+    assert_eq!(needed("lld pahole vim", "rustc clang"), "lld pahole");
 }
 
 #[test]
