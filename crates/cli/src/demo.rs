@@ -7,7 +7,7 @@ use clap::Args;
 use ekiden_bench::{BPF, Comparison, DEFAULT, Fairness, number, table};
 use ekiden_build::{doctor, install_missing};
 use ekiden_loader::Beside;
-use ekiden_vm::{Cache, Kernel, Vm};
+use ekiden_vm::{Cache, Kernel, Scratch, Vm};
 use serde::Serialize;
 
 use crate::{
@@ -51,6 +51,7 @@ struct Results {
 
 impl Demo {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        InVm { vm: true, shape: self.shape.clone() }.refuse_parallel()?;
         let mut progress = Progress::new();
         let cache = Cache::from_env()?;
         prepare(&mut progress)?;
@@ -73,7 +74,7 @@ impl Demo {
 
     /// Costs in one machine, whose clock counts instructions; shares in another, whose clock is quicker.
     fn measure(&self, kernel: &Kernel, modules: &Path, contest: &Contest, progress: &mut Progress) -> Result<Results> {
-        let share = tempfile::tempdir().context("cannot create a directory to share with the guests")?;
+        let share = Scratch::new()?;
         install_modules(modules, share.path())?;
         let vm = InVm { vm: true, shape: self.shape.clone() };
         let boot = |clock| -> Result<(Vm, bool)> {

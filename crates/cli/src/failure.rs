@@ -119,12 +119,12 @@ impl Exit {
 
     fn of_vm(error: &VmError) -> Option<Self> {
         Some(match error {
-            VmError::MissingProgram { .. } | VmError::NoGuest { .. } => Self::Missing,
+            VmError::MissingProgram { .. } | VmError::NoGuest { .. } | VmError::Qemu { .. } => Self::Missing,
             VmError::Fetch { .. } | VmError::NoMirror => Self::Network,
             VmError::NoKernel { .. } => Self::BrokenKernel,
             VmError::Boot { .. } | VmError::Gone { .. } => Self::NoMachine,
             VmError::NeedRoot(_) => Self::NotRoot,
-            VmError::Busy(_) => Self::Busy,
+            VmError::Busy { .. } | VmError::Runs(_) => Self::Busy,
             VmError::File { source, .. } => return Self::of_io(source),
             _ => return None,
         })

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_bench::table;
 use ekiden_build::{Builder, Checkout, Project, Target};
-use ekiden_vm::{Cache, Kernel, Status, Stream, Vm};
+use ekiden_vm::{Cache, Kernel, Scratch, Status, Stream, Vm};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -99,11 +99,12 @@ impl Faults {
             kernel: self.kernel.clone(),
             kvm: false,
             icount: true,
+            parallel: false,
             shift: None,
             others: Vec::new(),
         };
         let kernel = shape(1).fetch(&mut progress)?;
-        let share = tempfile::tempdir().context("cannot create a directory to share with the guest")?;
+        let share = Scratch::new()?;
         modules(&kernel, share.path(), &mut progress)?;
         let trial = trial()?;
         let mut seen: Vec<Seen> = Vec::new();

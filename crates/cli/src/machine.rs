@@ -5,14 +5,17 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::mpsc::channel,
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
     thread,
     time::Duration,
 };
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ekiden_vm::{Cache, GuestCommand, Kernel, Mode, Status, Stream, Vm, VmSpec, fetch, fetch_newest_passing};
+use ekiden_vm::{
+    Cache, GuestCommand, Kernel, Mode, Qemu, Signaller, Status, Stream, Vm, VmSpec, fetch, fetch_newest_passing,
+};
+use signal_hook::consts::SIGKILL;
 
 use crate::{
     failure::Exit,
@@ -27,6 +30,10 @@ pub(crate) const GUEST_MODULES: &str = "/host/modules";
 
 /// A command may take as long as it takes.
 pub(crate) const NO_LIMIT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// How long a command in a guest may take to end when it is asked to, and how long the guest may take to say that it was killed.
+const TIME_TO_END: Duration = Duration::from_secs(30);
+const TIME_TO_DIE: Duration = Duration::from_secs(10);
 
 /// A shift that lets a second of an emulated guest take an eighth of the work.
 const QUICK_SHIFT: u32 = 3;
@@ -52,6 +59,9 @@ pub(crate) struct Shape {
     /// Emulate, with a clock that counts instructions: the same everywhere
     #[arg(long)]
     pub(crate) icount: bool,
+    /// Emulate, each CPU in a thread of its own: CPUs really run at once. For correctness; what things cost there says nothing
+    #[arg(long, conflicts_with_all = ["kvm", "icount", "shift"])]
+    pub(crate) parallel: bool,
     /// With --icount, an instruction takes 2 to the power of this many nanoseconds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10))]
     pub(crate) shift: Option<u32>,
@@ -61,9 +71,11 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The kernel, fetched if it has to be.
+    /// The kernel, fetched if it has to be; likewise the emulator.
     pub(crate) fn fetch(&self, progress: &mut Progress) -> Result<Kernel> {
         let cache = Cache::from_env()?;
+        progress.step("finding the emulator");
+        Qemu::prepare(&cache, self.mode(), &mut progress.sink())?;
         progress.step("finding the kernel");
         Ok(match &self.kernel {
             Some(release) => fetch(&cache, release, &mut progress.sink())?,
@@ -81,17 +93,21 @@ impl Shape {
         self.spec_with(share, 0)
     }
 
-    fn spec_with(&self, share: &Path, shift: u32) -> VmSpec {
-        let mode = match (self.kvm, self.icount) {
-            (true, _) => Mode::Kvm,
-            (_, true) => Mode::Icount,
+    fn mode(&self) -> Mode {
+        match (self.kvm, self.icount, self.parallel) {
+            (true, ..) => Mode::Kvm,
+            (_, true, _) => Mode::Icount,
+            (.., true) => Mode::Parallel,
             _ => Mode::Auto,
-        };
+        }
+    }
+
+    fn spec_with(&self, share: &Path, shift: u32) -> VmSpec {
         VmSpec {
             cpus: self.cpus,
             memory_mib: self.memory,
             numa_nodes: self.nodes,
-            mode,
+            mode: self.mode(),
             icount_shift: self.shift.unwrap_or(shift),
             share_dir: Some(share.to_owned()),
             programs: [programs(), self.others.clone()].concat(),
@@ -154,7 +170,7 @@ pub(crate) fn guest_command<S: Into<String>>(argv: impl IntoIterator<Item = S>) 
     GuestCommand::new(argv).env(modules::DIRECTORY, GUEST_MODULES).env(PLAIN, "1").env(JUDGED, "1").timeout(NO_LIMIT)
 }
 
-/// Runs a command with its output on ours; Ctrl-C goes to the command.
+/// Runs a command with its output on ours; Ctrl-C and SIGTERM go to the command.
 pub(crate) fn follow(vm: &Vm, command: &GuestCommand) -> Result<Status> {
     follow_with(vm, command, &mut |stream, bytes| {
         // A reader that has gone away is no reason to stop.
@@ -167,25 +183,34 @@ pub(crate) fn follow(vm: &Vm, command: &GuestCommand) -> Result<Status> {
 
 /// The same with the output handed over.
 pub(crate) fn follow_with(vm: &Vm, command: &GuestCommand, sink: &mut dyn FnMut(Stream, &[u8])) -> Result<Status> {
-    let mut running = vm.spawn(command)?;
-    let group = format!("-{}", running.pid()?);
+    let running = vm.spawn(command)?;
+    let command = running.signaller();
     let (sender, signals) = channel();
     let told = sender.clone();
     let handling = signals::handle(move |signal| told.send(Some(signal)).unwrap_or_default())
         .context("cannot watch for signals")?;
     thread::scope(|scope| {
-        scope.spawn(move || {
-            while let Ok(Some(signal)) = signals.recv() {
-                // The command may have ended just now.
-                let _ = vm.run(&GuestCommand::new(["kill", &format!("-{signal}"), "--", &group]));
-            }
-        });
+        scope.spawn(move || pass_on(&command, &signals));
         let status = running.stream(sink);
         drop(handling);
         // The thread waits for this, unless it has given up.
         let _ = sender.send(None);
         Ok(status?)
     })
+}
+
+/// Passes the first signal on to a command in a guest, kills it at the second or when it has had time enough, and gives up a guest that does
+/// not even say that the command is dead.
+fn pass_on(command: &Signaller, signals: &Receiver<Option<i32>>) {
+    let Ok(Some(signal)) = signals.recv() else { return };
+    for (signal, patience) in [(signal, TIME_TO_END), (SIGKILL, TIME_TO_DIE)] {
+        // The command may have ended just now.
+        let _ = command.signal(signal);
+        if let Ok(None) | Err(RecvTimeoutError::Disconnected) = signals.recv_timeout(patience) {
+            return;
+        }
+    }
+    command.abandon();
 }
 
 /// A guest's exit code as ours.

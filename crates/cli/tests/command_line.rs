@@ -34,6 +34,7 @@ fn every_command_has_help_with_an_example() {
         "vm exec",
         "vm stop",
         "vm status",
+        "vm list",
         "sim",
         "check",
         "reproduce",
@@ -267,4 +268,22 @@ fn an_upgrade_and_a_recording_need_root_and_a_policy_that_runs() {
         let expected = if nix::unistd::geteuid().is_root() { (119, "`ekiden run`") } else { (102, "sudo") };
         assert!(code == expected.0 && error.contains(expected.1), "{command:?} {code}: {error}");
     }
+}
+
+#[test]
+fn a_bench_refuses_cpus_that_run_in_parallel_before_it_fetches_anything() {
+    for bench in [&["bench", "pipe", "--vm"][..], &["bench", "edit"], &["bench", "upgrade"], &["demo"]] {
+        let (code, _, error) = run(&[bench, &["--parallel"]].concat());
+        assert!(code == 2 && error.contains("what something costs says nothing"), "{bench:?}: {code} {error}");
+    }
+}
+
+#[test]
+fn a_machine_that_was_not_started_is_called_by_its_name() {
+    let (code, out, _) = run(&["vm", "stop", "--name", "races"]);
+    assert_eq!((code, out.as_str()), (0, "there is no machine races\n"));
+    let (code, _, error) = run(&["vm", "exec", "--name", "races", "--", "true"]);
+    assert!(code == 114 && error.contains("no machine races"), "{code} {error}");
+    assert_eq!(run(&["vm", "list", "--json"]).1, "[]\n");
+    assert_eq!(run(&["vm", "start", "--name", "../races"]).0, 2);
 }

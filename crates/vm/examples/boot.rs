@@ -1,4 +1,4 @@
-//! Boots a stock kernel and runs one command in it: `boot [--release R] [--share DIR] [--cpus N] [--cmdline WORDS] [--icount] [--shift N] [--timeout SECONDS] COMMAND…`.
+//! Boots a stock kernel and runs one command in it: `boot [--release R] [--share DIR] [--cpus N] [--cmdline WORDS] [--icount] [--parallel] [--shift N] [--timeout SECONDS] COMMAND…`.
 use ekiden_vm::{Cache, GuestCommand, Mode, Stream, Vm, VmSpec, fetch, fetch_newest_passing};
 use std::io::Write;
 
@@ -16,6 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "--shift" => spec.icount_shift = command.remove(0).parse()?,
             "--timeout" => timeout = std::time::Duration::from_secs(command.remove(0).parse()?),
             "--icount" => spec.mode = Mode::Icount,
+            "--parallel" => spec.mode = Mode::Parallel,
             other => return Err(format!("unknown option {other}").into()),
         }
     }

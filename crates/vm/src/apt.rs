@@ -1,6 +1,6 @@
 //! Asks a Debian mirror by means of apt, with state, lists and cache of our own: the machine's apt is left as it was.
 
-use crate::{Cache, Error, Result, error::Context, process};
+use crate::{Cache, Error, Result, error::Context, lock::Lock, process};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -8,8 +8,23 @@ use std::{
     time::Duration,
 };
 
-/// Suites in which kernels are looked for, the preferred one first.
-pub(crate) const SUITES: &[&str] = &["trixie-backports", "sid"];
+/// Which suites are asked for what.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// The directory in the cache; also the name of the lock on it.
+    name: &'static str,
+    /// The preferred one first.
+    pub(crate) suites: &'static [&'static str],
+    /// Packages with such names are in every list of them.
+    sample: &'static str,
+}
+
+/// Where kernels are looked for.
+pub(crate) const KERNELS: Source =
+    Source { name: "apt", suites: &["trixie-backports", "sid"], sample: "^linux-headers-[0-9].*" };
+
+/// Where a newer QEMU is taken from. By itself: apt takes the newest version of all suites, with what that needs.
+pub(crate) const STABLE: Source = Source { name: "apt-stable", suites: &["trixie"], sample: "^qemu-system-x86$" };
 
 /// How old the package lists may be before they are fetched again.
 const FRESH: Duration = Duration::from_secs(24 * 3600);
@@ -30,16 +45,17 @@ pub(crate) struct Package {
 
 /// Apt with a configuration of its own.
 pub(crate) struct Apt {
+    source: &'static Source,
     directory: PathBuf,
     config: PathBuf,
     mirror: String,
 }
 
 impl Apt {
-    pub(crate) fn new(cache: &Cache) -> Result<Self> {
-        let directory = cache.directory("apt")?;
-        for name in ["state", "lists", "cache"] {
-            cache.directory(&format!("apt/{name}"))?;
+    pub(crate) fn new(cache: &Cache, source: &'static Source) -> Result<Self> {
+        let directory = cache.directory(source.name)?;
+        for name in ["state", "lists", "cache", "tmp"] {
+            cache.directory(&format!("{}/{name}", source.name))?;
         }
         let mirror = mirror()?;
         if !Path::new(KEYRING).exists() {
@@ -54,25 +70,32 @@ impl Apt {
             Ok(path)
         };
         write("state/status", String::new())?;
-        let sources = SUITES
+        let sources = source
+            .suites
             .iter()
             // Nothing but the lists of packages: no descriptions for software centres.
             .map(|suite| format!("deb [signed-by={KEYRING} target=Packages] {mirror} {suite} main\n"))
             .collect();
         let sources = write("sources.list", sources)?;
         let config = write("apt.conf", config(&directory, &sources))?;
-        Ok(Self { directory, config, mirror })
+        Ok(Self { source, directory, config, mirror })
     }
 
     fn command(&self, program: &str) -> Result<Command> {
         let mut command = process::mortal(program)?;
-        command.arg("-c").arg(&self.config);
+        // Its own temporary files stay in the cache, too, if it is killed.
+        command.arg("-c").arg(&self.config).env("TMPDIR", self.directory.join("tmp"));
         Ok(command)
+    }
+
+    /// One process at a time uses it.
+    pub(crate) fn lock(&self, cache: &Cache, progress: Progress<'_>) -> Result<Lock> {
+        cache.lock(self.source.name, progress)
     }
 
     /// Fetches the package lists unless they are fresh.
     pub(crate) fn update(&self, cache: &Cache, progress: Progress<'_>) -> Result<()> {
-        let _lock = cache.lock("apt")?;
+        let _lock = self.lock(cache, progress)?;
         let stamp = self.directory.join("updated");
         let source = fs::metadata(&stamp).and_then(|metadata| metadata.modified()).ok();
         let same_mirror = fs::read_to_string(&stamp).is_ok_and(|mirror| mirror == self.mirror);
@@ -83,7 +106,7 @@ impl Apt {
         match process::stdout(self.command("apt-get")?.args(["-o", "APT::Update::Error-Mode=any", "update"])) {
             // A mirror that stands still: the other suite, or what was fetched earlier, may do. Nothing is noted, so that
             // the next time asks again.
-            Err(Error::Program { output, .. }) if output.contains("is expired") && self.has_kernels() => {
+            Err(Error::Program { output, .. }) if output.contains("is expired") && self.has_lists() => {
                 progress(&format!("going on without what is out of date: {}", output.trim()));
                 return Ok(());
             }
@@ -102,8 +125,8 @@ impl Apt {
         process::stdout(self.command("apt-cache")?.arg("madison").args(names)).map(|table| parse_madison(&table))
     }
 
-    fn has_kernels(&self) -> bool {
-        self.packages("^linux-headers-[0-9].*").is_ok_and(|packages| !packages.is_empty())
+    fn has_lists(&self) -> bool {
+        self.packages(self.source.sample).is_ok_and(|packages| !packages.is_empty())
     }
 
     /// Downloads packages (`name=version`) into a directory, going on where an earlier try was interrupted; apt checks
@@ -113,6 +136,16 @@ impl Apt {
         process::output(self.command("apt-get")?.arg("download").args(packages).current_dir(into))
             .map(drop)
             .map_err(|error| self.network(error))
+    }
+
+    /// Downloads a package and all that it depends on, as for a machine on which nothing is installed.
+    pub(crate) fn download_whole(&self, package: &str, into: &Path) -> Result<()> {
+        let partial = into.join("partial");
+        fs::create_dir_all(&partial).context("create", &partial)?;
+        let mut command = self.command("apt-get")?;
+        command.args(["-y", "--no-install-recommends", "--download-only", "-o"]);
+        command.arg(format!("Dir::Cache::archives={}", into.display())).args(["install", package]);
+        process::output(&mut command).map(drop).map_err(|error| self.network(error))
     }
 
     fn network(&self, error: Error) -> Error {
@@ -142,6 +175,7 @@ APT::Architectures "amd64";
 APT::Sandbox::User "root";
 Acquire::Languages "none";
 Acquire::Retries "3";
+#clear APT::Default-Release;
 #clear APT::Update::Pre-Invoke;
 #clear APT::Update::Post-Invoke;
 #clear APT::Update::Post-Invoke-Success;

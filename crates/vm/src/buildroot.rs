@@ -38,7 +38,7 @@ impl BuildRoot {
             return Ok(Self::Native);
         }
         let root = cache.path().join("roots").join(SUITE);
-        cache.complete(&root, |partial| {
+        cache.complete(&root, progress, |partial, progress| {
             progress("making a Debian root to build kernel modules in, as this machine's C library is too old for kbuild (about a minute)");
             need_root("make a Debian root")?;
             let mut make = process::contained("mmdebstrap")?;

@@ -1,9 +1,8 @@
 //! The directory that keeps what took time to fetch or make. Everything in it may be deleted at any time.
 
-use crate::{Result, error::Context};
-use nix::fcntl::{Flock, FlockArg};
+use crate::{Result, apt::Progress, error::Context, lock::Lock};
 use std::{
-    fs::{self, File},
+    fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -46,20 +45,23 @@ impl Cache {
         Ok(path)
     }
 
-    /// A lock that other processes wait for. It goes away with its holder, however that ends.
-    pub(crate) fn lock(&self, name: &str) -> Result<Flock<File>> {
-        let path = self.root.join(format!(".{name}.lock"));
-        let file = File::create(&path).context("create", &path)?;
-        Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno).context("lock", path)
+    /// A lock that other processes wait for, who are told which process holds it. It goes away with its holder, however that ends.
+    pub(crate) fn lock(&self, name: &str, progress: Progress<'_>) -> Result<Lock> {
+        Lock::wait(&self.root.join(format!(".{name}.lock")), progress)
     }
 
     /// Makes `target` with `make`, which fills an empty directory; renamed into place only when complete, so that an
     /// interruption leaves nothing that looks finished. What an earlier interruption left is removed first.
-    pub(crate) fn complete(&self, target: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    pub(crate) fn complete(
+        &self,
+        target: &Path,
+        progress: Progress<'_>,
+        make: impl FnOnce(&Path, Progress<'_>) -> Result<()>,
+    ) -> Result<()> {
         let (parent, name) =
             (target.parent().unwrap_or(&self.root), target.file_name().unwrap_or_default().to_string_lossy());
         fs::create_dir_all(parent).context("create", parent)?;
-        let _lock = self.lock(&format!("making-{name}"))?;
+        let _lock = self.lock(&format!("making-{name}"), progress)?;
         if target.exists() {
             return Ok(());
         }
@@ -73,7 +75,7 @@ impl Cache {
         let partial = TempDir::with_prefix_in(prefix, parent).context("create", parent)?;
         // Temporary directories are private, what is kept is not.
         fs::set_permissions(partial.path(), fs::Permissions::from_mode(0o755)).context("prepare", partial.path())?;
-        make(partial.path())?;
+        make(partial.path(), progress)?;
         fs::rename(partial.path(), target).context("create", target)?;
         // Nothing is left under the old name for the guard to remove.
         let _ = partial.keep();
@@ -90,12 +92,14 @@ mod tests {
         let directory = TempDir::new().unwrap();
         let cache = Cache::at(directory.path()).unwrap();
         let target = cache.path().join("kernels/a");
-        let failed = cache.complete(&target, |partial| {
+        let failed = cache.complete(&target, &mut |_| {}, |partial, _| {
             fs::write(partial.join("half"), "").context("write", partial)?;
             Err(crate::Error::Spec("interrupted".into()))
         });
         assert!(failed.is_err() && !target.exists());
-        cache.complete(&target, |partial| fs::write(partial.join("whole"), "").context("write", partial)).unwrap();
+        cache
+            .complete(&target, &mut |_| {}, |partial, _| fs::write(partial.join("whole"), "").context("write", partial))
+            .unwrap();
         assert!(target.join("whole").exists() && !target.join("half").exists());
         assert_eq!(fs::read_dir(target.parent().unwrap()).unwrap().count(), 1);
     }
@@ -105,7 +109,7 @@ mod tests {
         let directory = TempDir::new().unwrap();
         let cache = Cache::at(directory.path()).unwrap();
         fs::create_dir_all(cache.path().join("kernels/.a.partial-dead")).unwrap();
-        cache.complete(&cache.path().join("kernels/a"), |_| Ok(())).unwrap();
+        cache.complete(&cache.path().join("kernels/a"), &mut |_| {}, |_, _| Ok(())).unwrap();
         assert!(!cache.path().join("kernels/.a.partial-dead").exists());
     }
 
@@ -114,7 +118,7 @@ mod tests {
         let directory = TempDir::new().unwrap();
         let cache = Cache::at(directory.path()).unwrap();
         let target = cache.path().join("kernels/a");
-        cache.complete(&target, |_| Ok(())).unwrap();
-        cache.complete(&target, |_| panic!("made twice")).unwrap();
+        cache.complete(&target, &mut |_| {}, |_, _| Ok(())).unwrap();
+        cache.complete(&target, &mut |_| {}, |_, _| panic!("made twice")).unwrap();
     }
 }

@@ -318,7 +318,12 @@ impl Running {
 
     /// Sends a signal to the command and all its children.
     pub fn signal(&self, signal: i32) -> Result<()> {
-        self.channel.send(&Request::Kill { id: self.id, signal }).map_err(|error| self.channel.gone(&error.to_string()))
+        self.signaller().signal(signal)
+    }
+
+    /// Sends signals to the command, also while another thread waits for it.
+    pub fn signaller(&self) -> Signaller {
+        Signaller { id: self.id, channel: Arc::clone(&self.channel) }
     }
 
     fn text(&self) -> String {
@@ -342,6 +347,25 @@ impl Running {
             output: self.text(),
             console: self.channel.console.tail(SHOWN_LINES),
         })
+    }
+}
+
+/// Sends signals to one command.
+#[derive(Clone, Debug)]
+pub struct Signaller {
+    id: u64,
+    channel: Arc<Channel>,
+}
+
+impl Signaller {
+    /// Sends a signal to the command and all its children.
+    pub fn signal(&self, signal: i32) -> Result<()> {
+        self.channel.send(&Request::Kill { id: self.id, signal }).map_err(|error| self.channel.gone(&error.to_string()))
+    }
+
+    /// Gives the command up, and the connection to its machine: whoever waits for it is told that the machine is gone.
+    pub fn abandon(&self) {
+        self.channel.close();
     }
 }
 

@@ -8,7 +8,10 @@ use nix::{
 use std::{
     ffi::OsStr,
     fs::{self, File},
-    os::unix::process::CommandExt,
+    os::{
+        fd::AsRawFd,
+        unix::{net::UnixStream, process::CommandExt},
+    },
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::mpsc::channel,
@@ -27,7 +30,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a program. Unless it is to outlive this process, the kernel kills it when this process ends, however that happens.
+    /// Starts a program in its log's directory. Unless it is to outlive this process, the kernel kills it when this process ends, however that happens.
     pub(crate) fn start(program: &Path, args: &[impl AsRef<OsStr>], log: &Path, outlives: bool) -> Result<Self> {
         let output = File::create(log).context("create", log)?;
         let mut command = if outlives {
@@ -40,6 +43,8 @@ impl Daemon {
         command
             .arg(program)
             .args(args)
+            // The paths of sockets may not be long, and relative ones are short.
+            .current_dir(log.parent().unwrap_or(Path::new("/")))
             .stdin(Stdio::null())
             .stdout(output.try_clone().context("open", log)?)
             .stderr(output);
@@ -71,6 +76,10 @@ impl Daemon {
         let mut next = || numbers.next().and_then(std::result::Result::ok);
         let (pid, started) = (next().unwrap_or_default(), next().unwrap_or_default());
         Ok(Self { pid: i32::try_from(pid).unwrap_or_default(), started, log: log.to_owned() })
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
     }
 
     pub(crate) fn is_running(&self) -> bool {
@@ -108,6 +117,13 @@ impl Daemon {
     pub(crate) fn last_words(&self) -> String {
         process::last_lines(&fs::read_to_string(&self.log).unwrap_or_default(), 10)
     }
+}
+
+/// Connects to a socket, however long its directory's path is.
+pub(crate) fn connect_to(socket: &Path) -> std::io::Result<UnixStream> {
+    let directory = File::open(socket.parent().unwrap_or(Path::new("/")))?;
+    let name = socket.file_name().unwrap_or_default();
+    UnixStream::connect(Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name))
 }
 
 /// Where fields are in a process's stat file, counted from its state on.

@@ -1,5 +1,6 @@
 //! Everything that can go wrong here, each with what to do next.
 
+use crate::Holder;
 use std::{io, path::PathBuf, time::Duration};
 
 /// Short for a result with this crate's [`Error`].
@@ -133,9 +134,25 @@ pub enum Error {
     /// Only root may do this.
     #[error("only root can {0}; run the same command with sudo")]
     NeedRoot(&'static str),
-    /// Somebody else uses the machine or the cache.
-    #[error("{} is in use by another process; wait for it to end, or stop it", .0.display())]
-    Busy(PathBuf),
+    /// Another process uses the machine.
+    #[error("{what} is used by {}; wait for it to end, or stop it", .holder.as_ref().map_or("another process".to_owned(), ToString::to_string))]
+    Busy {
+        /// What is used.
+        what: String,
+        /// Who uses it, if that is known.
+        holder: Option<Holder>,
+    },
+    /// A machine of this name is there already.
+    #[error("{0} runs already; use it, or switch it off first (`ekiden vm stop`)")]
+    Runs(String),
+    /// No QEMU that will do.
+    #[error("{found}; {needed}")]
+    Qemu {
+        /// What was found.
+        found: String,
+        /// What is needed, why, and how to get it.
+        needed: String,
+    },
 }
 
 /// Attaches what was attempted to an I/O error.

@@ -1,8 +1,8 @@
 //! Finds stock Debian kernels on the mirror or in the cache, and fetches them.
 
 use crate::{
-    Cache, Error, Kernel, Result, Verdict, Version,
-    apt::{Apt, Package, Progress, SUITES},
+    Cache, Error, Kernel, Result, Scratch, Verdict, Version,
+    apt::{Apt, KERNELS, Package, Progress},
     error::Context,
     preflight, process,
 };
@@ -37,7 +37,7 @@ fn is_release(release: &str, wanted: &str) -> bool {
 
 /// All kernels that the mirror has with their headers: those of the preferred suite first, in each the newest first.
 pub fn candidates(cache: &Cache, progress: Progress<'_>) -> Result<Vec<Candidate>> {
-    let apt = Apt::new(cache)?;
+    let apt = Apt::new(cache, &KERNELS)?;
     apt.update(cache, progress)?;
     let pattern = "^linux-(base|headers|kbuild|binary|binary-unsigned|image|modules)-[0-9].*";
     Ok(assemble(&apt.packages(pattern)?))
@@ -50,7 +50,7 @@ fn assemble(packages: &[Package]) -> Vec<Candidate> {
         .map(|package| ((package.suite.as_str(), package.name.as_str()), package.version.as_str()))
         .collect();
     let mut candidates = Vec::new();
-    for &suite in SUITES {
+    for &suite in KERNELS.suites {
         let find = |name: String| {
             let version = versions.get(&(suite, name.as_str()))?;
             Some(format!("{name}={version}"))
@@ -162,40 +162,32 @@ pub fn judge(cache: &Cache, candidate: &Candidate, progress: Progress<'_>) -> Re
     progress(&format!("checking {} of {}", candidate.release, candidate.suite));
     let packages = cache.path().join("packages").join(&candidate.release);
     let headers = candidate.headers.get(..1).unwrap_or_default();
-    download(cache, headers, &packages)?;
-    let unpacked = tempfile::TempDir::new_in(cache.path()).context("create", cache.path())?;
+    download(cache, headers, &packages, progress)?;
+    let unpacked = Scratch::new_in(cache)?;
     let directory = unpacked.path().join(&candidate.release);
-    unpack_packages(&packages, &directory)?;
+    process::unpack(&packages, &directory)?;
     preflight(&Kernel::unpacked_in(&directory))
 }
 
 fn unpack(cache: &Cache, candidate: &Candidate, progress: Progress<'_>) -> Result<Kernel> {
     let target = cache.path().join("kernels").join(&candidate.release);
     let packages = cache.path().join("packages").join(&candidate.release);
-    cache.complete(&target, |partial| {
+    cache.complete(&target, progress, |partial, progress| {
         progress(&format!("downloading {} from {}: image, modules and headers", candidate.release, candidate.suite));
         let names: Vec<String> = candidate.headers.iter().chain(&candidate.image).cloned().collect();
-        download(cache, &names, &packages)?;
+        download(cache, &names, &packages, progress)?;
         progress(&format!("unpacking {}", candidate.release));
-        unpack_packages(&packages, partial)
+        process::unpack(&packages, partial)
     })?;
     // They have served their purpose; a failure to remove them harms nobody.
     let _ = fs::remove_dir_all(packages);
     Ok(Kernel::unpacked_in(&target))
 }
 
-fn download(cache: &Cache, names: &[String], into: &Path) -> Result<()> {
-    let _lock = cache.lock("apt")?;
-    Apt::new(cache)?.download(names, into)
-}
-
-fn unpack_packages(packages: &Path, into: &Path) -> Result<()> {
-    for entry in fs::read_dir(packages).context("list", packages)?.flatten() {
-        if entry.path().extension().is_some_and(|extension| extension == "deb") {
-            process::output(process::mortal("dpkg-deb")?.arg("-x").arg(entry.path()).arg(into))?;
-        }
-    }
-    Ok(())
+fn download(cache: &Cache, names: &[String], into: &Path, progress: Progress<'_>) -> Result<()> {
+    let apt = Apt::new(cache, &KERNELS)?;
+    let _lock = apt.lock(cache, progress)?;
+    apt.download(names, into)
 }
 
 #[cfg(test)]

@@ -1,30 +1,32 @@
 //! A running virtual machine: booted, used, shut down.
 
 use crate::{
-    Cache, Console, Error, GuestCommand, Kernel, Mode, Output, Result, Running, VmSpec,
+    Cache, Console, Error, GuestCommand, Holder, Kernel, Mode, Output, Qemu, Result, Running, Scratch, VmSpec,
     channel::{Channel, SHOWN_LINES},
-    daemon::Daemon,
+    daemon::{Daemon, connect_to},
     error::Context,
     initramfs::Initramfs,
+    lock::Lock,
     process, qmp,
 };
 use ekiden_guest::{PORT_NAME, Request, SHARE_TAG};
-use nix::fcntl::{Flock, FlockArg};
 use std::{
+    ffi::OsString,
     fs::{self, File},
-    os::unix::net::UnixStream,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
-use tempfile::TempDir;
 
 /// How long init may take to answer when the machine is already up.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a guest may take to switch itself off.
 const POWEROFF_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a guest may take to answer when it is to be switched off.
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long a guest may take to come up with KVM before it is taken for unusable.
 const KVM_PROBE_TIMEOUT: Duration = Duration::from_secs(8);
@@ -38,15 +40,24 @@ pub struct Vm {
     release: String,
     problems: Vec<String>,
     /// Its files, if nobody else needs them.
-    files: Option<TempDir>,
+    files: Option<Scratch>,
     /// Keeps other processes from using a machine that stays.
-    lock: Option<Flock<File>>,
+    lock: Option<Lock>,
+}
+
+/// How a machine was ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// It switched itself off.
+    Obeyed,
+    /// It was killed, for this reason.
+    Forced(String),
 }
 
 impl Vm {
     /// Boots a kernel and waits until commands can be run.
     pub fn boot(kernel: &Kernel, spec: &VmSpec) -> Result<Self> {
-        let files = TempDir::with_prefix("ekiden-vm-").context("create", std::env::temp_dir())?;
+        let files = Scratch::new()?;
         let booted = Self::boot_in(files.path(), kernel, spec, false);
         match booted {
             Ok(mut vm) => {
@@ -54,22 +65,23 @@ impl Vm {
                 Ok(vm)
             }
             Err(error) => {
-                // The error names the console's file.
-                let _ = files.keep();
+                if matches!(error, Error::Boot { .. }) {
+                    // The error names the console's file.
+                    files.keep();
+                }
                 Err(error)
             }
         }
     }
 
-    /// Boots a kernel in a machine that outlives this process. [`Vm::attach`] finds it by the directory, which must
-    /// hold nothing else; dropping the `Vm` disconnects and pauses the machine, [`Vm::shutdown`] ends it.
+    /// Boots a kernel in a machine that outlives this process. [`Vm::attach`] finds it by the directory, whose name is the machine's;
+    /// dropping the `Vm` disconnects and pauses the machine, [`Vm::shutdown`] ends it.
     pub fn boot_detached(directory: &Path, kernel: &Kernel, spec: &VmSpec) -> Result<Self> {
         fs::create_dir_all(directory).context("create", directory)?;
+        let directory = &directory.canonicalize().context("find", directory)?;
         let lock = lock(directory)?;
-        if let Ok(running) = Daemon::load(&directory.join("qemu.pid"), &directory.join("qemu.log")) {
-            if running.is_running() {
-                return Err(Error::Busy(directory.to_owned()));
-            }
+        if Self::look(directory).is_some() {
+            return Err(Error::Runs(what(directory)));
         }
         let mut vm = Self::boot_in(directory, kernel, spec, true)?;
         vm.lock = Some(lock);
@@ -78,14 +90,17 @@ impl Vm {
 
     /// Connects to a machine that [`Vm::boot_detached`] left running.
     pub fn attach(directory: &Path) -> Result<Self> {
-        let lock = lock(directory)?;
-        let qemu = Daemon::load(&directory.join("qemu.pid"), &directory.join("qemu.log"))?;
+        Self::attach_within(directory, lock(directory)?, ATTACH_TIMEOUT)
+    }
+
+    fn attach_within(directory: &Path, lock: Lock, timeout: Duration) -> Result<Self> {
+        let qemu = daemon(directory, "qemu")?;
         let console = Console { log: directory.join("console.log") };
         let release_file = directory.join("release");
         let release = fs::read_to_string(&release_file).context("read", release_file)?;
         let socket = directory.join("qmp.sock");
         let connected = match qmp::execute(&socket, "cont") {
-            Ok(()) => connect(directory, &qemu, &console, ATTACH_TIMEOUT),
+            Ok(()) => connect(directory, &qemu, &console, timeout),
             Err(error) => Err(format!("no machine runs in {}: {error}", directory.display())),
         };
         let (channel, problems) = connected.map_err(|reason| Error::Gone {
@@ -96,26 +111,66 @@ impl Vm {
         Ok(Self { channel, console, qemu, release, problems, files: None, lock: Some(lock) })
     }
 
+    /// The process id of the QEMU of a machine that [`Vm::boot_detached`] left, if it runs, and who uses the machine. Disturbs neither.
+    pub fn look(directory: &Path) -> Option<(i32, Option<Holder>)> {
+        let qemu = daemon(directory, "qemu").ok().filter(Daemon::is_running)?;
+        Some((qemu.pid(), Holder::now(&directory.join("lock"))))
+    }
+
+    /// Ends a machine that [`Vm::boot_detached`] left: it is switched off, or killed if it does not obey. One that is used is left alone
+    /// unless `though_used`, then it is killed. None if it does not run.
+    pub fn stop(directory: &Path, though_used: bool) -> Result<Option<Stopped>> {
+        if Self::look(directory).is_none() {
+            return Ok(None);
+        }
+        let reason = match (Lock::try_take(&directory.join("lock"))?, though_used) {
+            (Err(holder), false) => return Err(Error::Busy { what: what(directory), holder }),
+            (Err(holder), true) => {
+                format!("it was used by {}", holder.map_or("another process".to_owned(), |holder| holder.to_string()))
+            }
+            (Ok(lock), _) => match Self::attach_within(directory, lock, STOP_TIMEOUT) {
+                Ok(vm) if vm.power_off() => return Ok(Some(Stopped::Obeyed)),
+                Ok(_) => format!("it did not switch itself off within {} s", POWEROFF_TIMEOUT.as_secs()),
+                Err(_) => "it did not answer".to_owned(),
+            },
+        };
+        for name in ["qemu", "share"] {
+            // There need not be a share.
+            if let Ok(daemon) = daemon(directory, name) {
+                daemon.kill();
+            }
+        }
+        Ok(Some(Stopped::Forced(reason)))
+    }
+
     fn boot_in(directory: &Path, kernel: &Kernel, spec: &VmSpec, outlives: bool) -> Result<Self> {
         spec.check()?;
         let mode = spec.mode.resolve(kernel)?;
         let path = |name: &str| directory.join(name);
-        for stale in ["channel.sock", "qmp.sock", "share.sock", "console.log", "qemu.pid"] {
+        for stale in ["channel.sock", "qmp.sock", "share.sock", "console.log", "qemu.pid", "share.pid"] {
             // Usually there is none.
             let _ = fs::remove_file(path(stale));
         }
-        let program = process::find("qemu-system-x86_64", &[])?;
+        let emulator = Qemu::prepare(&Cache::from_env()?, mode, &mut |_| {})?.command();
         let initramfs = path("initramfs.cpio");
         Initramfs::new(kernel, &spec.programs)?.write(&initramfs)?;
         let share = match &spec.share_dir {
-            Some(share_dir) => Some(start_share_server(share_dir, directory, outlives)?),
+            Some(share_dir) => {
+                let server = start_share_server(share_dir, directory, outlives)?;
+                server.save(&path("share.pid"))?;
+                Some(server)
+            }
             None => None,
         };
         let console = Console { log: path("console.log") };
         let failed =
             |reason: String| Error::Boot { reason, console: console.tail(SHOWN_LINES), log: console.log.clone() };
-        let args = qemu_args(directory, kernel, spec, mode);
-        let qemu = Daemon::start(&program, &args, &path("qemu.log"), outlives)?;
+        let args: Vec<OsString> = emulator
+            .get_args()
+            .map(ToOwned::to_owned)
+            .chain(qemu_args(kernel, spec, mode).into_iter().map(OsString::from))
+            .collect();
+        let qemu = Daemon::start(Path::new(emulator.get_program()), &args, &path("qemu.log"), outlives)?;
         qemu.save(&path("qemu.pid"))?;
         fs::write(path("release"), kernel.release()).context("write", path("release"))?;
         let connected = connect(directory, &qemu, &console, spec.boot_timeout);
@@ -206,10 +261,20 @@ impl Vm {
 
     /// Switches the machine off, by force if it does not obey.
     pub fn shutdown(self) -> Result<()> {
-        if self.channel.send(&Request::Poweroff).is_err() || !self.qemu.wait(POWEROFF_TIMEOUT) {
+        if !self.power_off() {
             self.qemu.kill();
         }
         Ok(())
+    }
+
+    /// Whether it has switched itself off, as it was asked to.
+    fn power_off(&self) -> bool {
+        self.channel.send(&Request::Poweroff).is_ok() && self.qemu.wait(POWEROFF_TIMEOUT)
+    }
+
+    /// The process id of its QEMU.
+    pub fn qemu_pid(&self) -> i32 {
+        self.qemu.pid()
     }
 }
 
@@ -249,7 +314,7 @@ impl Mode {
                     boot_timeout: KVM_PROBE_TIMEOUT,
                     ..VmSpec::default()
                 };
-                let files = TempDir::with_prefix("ekiden-kvm-").context("create", std::env::temp_dir())?;
+                let files = Scratch::new()?;
                 let usable = match Vm::boot_in(files.path(), kernel, &probe, false) {
                     Ok(vm) => vm.shutdown().is_ok(),
                     Err(Error::Boot { .. }) => false,
@@ -283,7 +348,7 @@ fn connect(
     let deadline = Instant::now() + timeout;
     let socket = directory.join("channel.sock");
     let stream = loop {
-        match UnixStream::connect(&socket) {
+        match connect_to(&socket) {
             Ok(stream) => break stream,
             Err(error) => {
                 alive()?;
@@ -298,25 +363,24 @@ fn connect(
     Channel::open(stream, console.clone(), left, &alive)
 }
 
-/// Everything that QEMU is started with.
-fn qemu_args(directory: &Path, kernel: &Kernel, spec: &VmSpec, mode: Mode) -> Vec<String> {
-    let path = |name: &str| directory.join(name).display().to_string();
+/// Everything that QEMU is started with, in the directory of the machine's files.
+fn qemu_args(kernel: &Kernel, spec: &VmSpec, mode: Mode) -> Vec<String> {
     let mut args = spec.machine_args(mode);
     args.extend("-nodefaults -no-user-config -display none -no-reboot".split(' ').map(str::to_owned));
     let mut pair = |name: &str, value: String| args.extend([name.to_owned(), value]);
     let image = kernel.unpacked_image().unwrap_or_else(|| kernel.image());
     pair("-kernel", image.display().to_string());
-    pair("-initrd", path("initramfs.cpio"));
+    pair("-initrd", "initramfs.cpio".into());
     pair("-append", spec.kernel_args());
-    pair("-chardev", format!("file,id=console,path={}", path("console.log")));
+    pair("-chardev", "file,id=console,path=console.log".into());
     pair("-serial", "chardev:console".into());
-    pair("-chardev", format!("socket,id=channel,path={},server=on,wait=off", path("channel.sock")));
-    pair("-chardev", format!("socket,id=qmp,path={},server=on,wait=off", path("qmp.sock")));
+    pair("-chardev", "socket,id=channel,path=channel.sock,server=on,wait=off".into());
+    pair("-chardev", "socket,id=qmp,path=qmp.sock,server=on,wait=off".into());
     pair("-mon", "chardev=qmp,mode=control".into());
     pair("-device", "virtio-serial-pci".into());
     pair("-device", format!("virtserialport,chardev=channel,name={PORT_NAME}"));
     if spec.share_dir.is_some() {
-        pair("-chardev", format!("socket,id=share,path={}", path("share.sock")));
+        pair("-chardev", "socket,id=share,path=share.sock".into());
         pair("-device", format!("vhost-user-fs-pci,chardev=share,tag={SHARE_TAG}"));
     }
     args
@@ -327,7 +391,7 @@ fn start_share_server(share_dir: &Path, directory: &Path, outlives: bool) -> Res
     let program = process::find("virtiofsd", &["/usr/libexec", "/usr/lib/qemu"])?;
     let share_dir = share_dir.canonicalize().context("find", share_dir)?.display().to_string();
     let socket = directory.join("share.sock");
-    let socket_arg = format!("--socket-path={}", socket.display());
+    let socket_arg = "--socket-path=share.sock".to_owned();
     // Nothing is cached in the guest: a file replaced here must be the new one there at once.
     // QEMU's own server, written in C, and its successor differ in their options.
     let is_c = process::output(std::process::Command::new(&program).arg("--version")).map(|output| {
@@ -356,8 +420,16 @@ fn start_share_server(share_dir: &Path, directory: &Path, outlives: bool) -> Res
 }
 
 /// Makes sure that one process at a time uses a machine that stays.
-fn lock(directory: &Path) -> Result<Flock<File>> {
-    let path: PathBuf = directory.join("lock");
-    let file = File::create(&path).context("create", &path)?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| Error::Busy(directory.to_owned()))
+fn lock(directory: &Path) -> Result<Lock> {
+    Lock::try_take(&directory.join("lock"))?.map_err(|holder| Error::Busy { what: what(directory), holder })
+}
+
+/// A machine by its name.
+fn what(directory: &Path) -> String {
+    format!("machine {}", directory.file_name().unwrap_or_default().to_string_lossy())
+}
+
+/// One of the programs of a machine that stays.
+fn daemon(directory: &Path, name: &str) -> Result<Daemon> {
+    Daemon::load(&directory.join(format!("{name}.pid")), &directory.join(format!("{name}.log")))
 }

@@ -1,7 +1,11 @@
 //! Runs programs of this machine and turns their failure into an [`Error`].
 
-use crate::{Error, Result};
-use std::process::{Command, Output};
+use crate::{Error, Result, error::Context};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
 
 /// Which Debian package brings which program.
 const PACKAGES: &[(&str, &str)] = &[
@@ -15,6 +19,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("mmdebstrap", "mmdebstrap"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("setpriv", "util-linux"),
+    ("timeout", "coreutils"),
     ("unshare", "util-linux"),
     ("virtiofsd", "virtiofsd (Debian 12 has it in qemu-system-common)"),
     ("xz", "xz-utils"),
@@ -90,6 +95,16 @@ fn line(command: &Command) -> String {
 pub(crate) fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+/// Unpacks all Debian packages of a directory into another.
+pub(crate) fn unpack(packages: &Path, into: &Path) -> Result<()> {
+    for entry in fs::read_dir(packages).context("list", packages)?.flatten() {
+        if entry.path().extension().is_some_and(|extension| extension == "deb") {
+            output(mortal("dpkg-deb")?.arg("-x").arg(entry.path()).arg(into))?;
+        }
+    }
+    Ok(())
 }
 
 /// Where a program is: in `PATH`, or in one of `elsewhere`.

@@ -1,8 +1,8 @@
 //! Two commands to QEMU itself: stop the machine's time and let it go on.
 
+use crate::daemon::connect_to;
 use std::{
     io::{BufRead, BufReader, Error, Write},
-    os::unix::net::UnixStream,
     path::Path,
     time::Duration,
 };
@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Gives one command without arguments and waits until it has been carried out.
 pub(crate) fn execute(socket: &Path, command: &str) -> std::io::Result<()> {
-    let stream = UnixStream::connect(socket)?;
+    let stream = connect_to(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     // The protocol begins with a greeting and wants it answered.

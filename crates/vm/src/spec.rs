@@ -3,6 +3,9 @@
 use crate::{Error, Result};
 use std::path::PathBuf;
 
+/// With [`Mode::Parallel`], so many CPUs may share a processor of this machine.
+const PARALLEL_CPUS: u32 = 8;
+
 /// Description of a virtual machine.
 #[derive(Clone, Debug)]
 pub struct VmSpec {
@@ -53,8 +56,9 @@ pub enum Mode {
     Kvm,
     /// Emulated, the guest's clock counts instructions: exact, the same on every machine.
     Icount,
-    /// Emulated, the guest's clock follows the host's.
-    Tcg,
+    /// Emulated, each CPU in a thread of its own, the guest's clock follows the host's: CPUs really run at once, as long as this machine has
+    /// processors for them. For correctness; what things cost there says nothing. Needs QEMU 10.0 or newer, see [`crate::Qemu`].
+    Parallel,
 }
 
 impl VmSpec {
@@ -68,6 +72,13 @@ impl VmSpec {
             format!(
                 "{} MiB in {} NUMA nodes: each needs the same whole number of MiB, 128 at least",
                 self.memory_mib, self.numa_nodes
+            )
+        } else if self.mode == Mode::Parallel && self.cpus > parallel_cpus() {
+            format!(
+                "{} emulated CPUs at once are too many for this machine, on which at most {} make sense: CPUs that wait for each other \
+                 would stand still; take fewer, or --icount, where they take turns",
+                self.cpus,
+                parallel_cpus()
             )
         } else if self.icount_shift > 10 {
             "icount_shift must be 0 to 10".to_owned()
@@ -85,8 +96,7 @@ impl VmSpec {
         let mut args = vec!["-machine q35".to_owned()];
         args.push(match mode {
             Mode::Kvm => "-accel kvm -cpu host".to_owned(),
-            // Several threads race in QEMU 7.2 when the guest patches its own code.
-            Mode::Tcg => "-accel tcg,thread=single -cpu max".to_owned(),
+            Mode::Parallel => "-accel tcg,thread=multi -cpu max".to_owned(),
             Mode::Auto | Mode::Icount => {
                 format!("-accel tcg,thread=single -icount shift={},sleep=off -cpu max", self.icount_shift)
             }
@@ -118,6 +128,12 @@ impl VmSpec {
         }
         line
     }
+}
+
+/// How many CPUs a guest in [`Mode::Parallel`] may have here. With more, one that spins for another spins for many of the host's turns.
+fn parallel_cpus() -> u32 {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(PARALLEL_CPUS)
 }
 
 #[cfg(test)]
@@ -168,6 +184,36 @@ mod tests {
                 console=ttyS0 panic=-1 loglevel=7 rdinit=/init no_timer_check cryptomgr.notests=1 nokaslr
             "#]],
         );
+    }
+
+    #[test]
+    fn parallel_cpus_have_threads_of_their_own_and_no_counted_clock() {
+        check(
+            &VmSpec { cpus: 4, icount_shift: 3, ..VmSpec::default() },
+            Mode::Parallel,
+            expect![[r#"
+                -machine q35
+                -accel tcg,thread=multi
+                -cpu max
+                -smp 4,sockets=1,cores=4,threads=1
+                -m 1024M
+                -object memory-backend-memfd,id=mem0,size=1024M,share=on
+                -numa node,nodeid=0,memdev=mem0,cpus=0-3
+                console=ttyS0 panic=-1 loglevel=7 rdinit=/init no_timer_check cryptomgr.notests=1
+            "#]],
+        );
+    }
+
+    #[test]
+    fn more_parallel_cpus_than_this_machine_can_run_are_refused() {
+        let spec = |cpus, mode| VmSpec { cpus, mode, ..VmSpec::default() };
+        let most = parallel_cpus().min(254);
+        spec(most, Mode::Parallel).check().unwrap();
+        spec(most + 1, Mode::Icount).check().unwrap();
+        if most < 254 {
+            let error = spec(most + 1, Mode::Parallel).check().unwrap_err().to_string();
+            assert!(error.contains(&format!("at most {most} make sense")), "{error}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! What a booted machine promises. These tests boot stock kernels; they need `cargo build -p ekiden-guest` first.
 
-use ekiden_vm::{Cache, Error, GuestCommand, Kernel, Status, Vm, VmSpec, fetch_newest_passing};
+use ekiden_vm::{
+    Cache, Error, GuestCommand, Kernel, Mode, Qemu, Scratch, Status, Stopped, Vm, VmSpec, fetch_newest_passing,
+};
 use std::{
     fs,
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -148,7 +150,7 @@ fn a_machine_that_stays_serves_one_user_after_the_other() {
         let left = vm.spawn(&GuestCommand::new(["sleep", "1000000000"])).unwrap();
         std::mem::forget(left);
         let busy = Vm::attach(directory.path()).unwrap_err();
-        assert!(matches!(busy, Error::Busy(_)), "{busy}");
+        assert!(matches!(busy, Error::Busy { .. }), "{busy}");
         drop(vm);
         vm = Vm::attach(directory.path()).unwrap_or_else(|error| panic!("{error}"));
         // What the last user left is killed, and its end is not taken for that of a command of this one.
@@ -159,4 +161,110 @@ fn a_machine_that_stays_serves_one_user_after_the_other() {
     assert_eq!(vm.run_ok(&GuestCommand::new(["cat", "/tmp/file"])).unwrap(), "kept\n");
     vm.shutdown().unwrap();
     assert!(Vm::attach(directory.path()).is_err());
+}
+
+/// Processor time of each thread of a process, in clock ticks.
+fn threads(pid: i32) -> Vec<(String, u64)> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let ticks = |stat: &str| -> Option<u64> {
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+    };
+    entries
+        .filter_map(|entry| {
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            Some((entry.file_name().to_string_lossy().into_owned(), ticks(&stat)?))
+        })
+        .collect()
+}
+
+#[test]
+fn parallel_cpus_run_at_once_each_in_a_thread_of_the_emulator() {
+    let mut say = |line: &str| eprintln!("{line}");
+    let cache = Cache::from_env().unwrap();
+    let qemu = Qemu::prepare(&cache, Mode::Parallel, &mut say).unwrap_or_else(|error| panic!("{error}"));
+    assert!(qemu.has_threads(), "{qemu:?}");
+    let spec = VmSpec { cpus: 4, mode: Mode::Parallel, ..VmSpec::default() };
+    let vm = Vm::boot(&kernel(), &spec).unwrap_or_else(|error| panic!("{error}"));
+    let before = threads(vm.qemu_pid());
+    // Each counts on a CPU of its own until all four have counted enough.
+    let loops = "for cpu in 0 1 2 3; do taskset -c $cpu sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; \
+                 echo done; while [ ! -e /tmp/over ]; do :; done' & done | \
+                 { for n in 1 2 3 4; do read -r line; echo $line; done; touch /tmp/over; }; nproc";
+    assert_eq!(vm.run_ok(&GuestCommand::shell(loops)).unwrap(), "done\ndone\ndone\ndone\n4\n");
+    let after = threads(vm.qemu_pid());
+    let ticks = |thread: &str| before.iter().find(|(name, _)| name == thread).map_or(0, |(_, ticks)| *ticks);
+    let busy = after.iter().filter(|(thread, now)| now - ticks(thread) >= 5).count();
+    assert!(busy >= 4, "{busy} threads were busy: {before:?}, {after:?}");
+    assert_eq!(vm.console().findings(), Vec::<String>::new());
+    vm.shutdown().unwrap();
+}
+
+#[test]
+fn a_hung_machine_is_stopped_by_force() {
+    let directory = TempDir::new().unwrap();
+    let vm = Vm::boot_detached(directory.path(), &kernel(), &spec()).unwrap_or_else(|error| panic!("{error}"));
+    let pid = vm.qemu_pid();
+    let busy = Vm::stop(directory.path(), false).unwrap_err().to_string();
+    assert!(busy.contains(&format!("(PID {}, since ", std::process::id())), "{busy}");
+    drop(vm);
+    assert_eq!(Vm::look(directory.path()).unwrap(), (pid, None));
+    // An emulator that does nothing answers nobody.
+    signal("STOP", pid);
+    let stopped = Vm::stop(directory.path(), false).unwrap();
+    assert_eq!(stopped, Some(Stopped::Forced("it did not answer".into())));
+    assert!(!runs(pid), "QEMU is left");
+    assert_eq!(Vm::stop(directory.path(), false).unwrap(), None);
+}
+
+#[test]
+fn a_killed_owner_leaves_no_process_and_no_file_behind() {
+    let share = TempDir::new().unwrap();
+    let example = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples/boot");
+    let mut owner = std::process::Command::new(example)
+        .args(["--share", share.path().to_str().unwrap(), "sleep", "1000"])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let place = Cache::from_env().unwrap().path().join("guests");
+    let holder = format!("\"pid\":{},", owner.id());
+    let directory = || {
+        let mut locks = fs::read_dir(&place).ok()?.flatten().map(|entry| entry.path());
+        let lock = locks.find(|path| fs::read_to_string(path).is_ok_and(|text| text.contains(&holder)))?;
+        Some(lock.with_extension(""))
+    };
+    let directory = within(60, || directory().filter(|directory| directory.join("qemu.pid").exists()));
+    let pid = |name: &str| {
+        let text = fs::read_to_string(directory.join(name)).ok()?;
+        text.split_whitespace().next()?.parse::<i32>().ok()
+    };
+    let pids = ["qemu.pid", "share.pid"].map(|name| within(10, || pid(name)));
+    assert!(pids.iter().all(|pid| runs(*pid)));
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    within(10, || pids.iter().all(|pid| !runs(*pid)).then_some(()));
+    // The next one tidies up after it.
+    drop(Scratch::new().unwrap());
+    assert!(!directory.exists() && !directory.with_extension("lock").exists());
+}
+
+fn within<T>(seconds: u64, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = std::time::Instant::now() + Duration::from_secs(seconds);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(std::time::Instant::now() < deadline, "not within {seconds} s");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn runs(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+fn signal(name: &str, pid: i32) {
+    let status = std::process::Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap();
+    assert!(status.success());
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use ekiden_bench::{Judged, Limit, table};
 use ekiden_build::{Builder, Project, Target, new_project};
-use ekiden_vm::{Cache, Kernel, Status, Stream, Vm, fetch};
+use ekiden_vm::{Cache, Kernel, Scratch, Status, Stream, Vm, fetch};
 use serde::Serialize;
 
 use super::{
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     machine::{follow_with, guest_command, install_modules},
     progress::Progress,
-    vm::Booted,
+    vm::{Booted, Name},
 };
 
 /// The policy that is changed: a project as `ekiden new` makes it.
@@ -57,9 +57,10 @@ struct Edited {
 
 impl EditBench {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        self.vm.refuse_parallel()?;
         let mut progress = Progress::new();
         let cache = Cache::from_env()?;
-        let edited = match Booted::find()? {
+        let edited = match Booted::find(&Name::of_checkout())? {
             Some(booted) => {
                 let kernel = fetch(&cache, &booted.note.release, &mut progress.sink())?;
                 let ekiden = booted.program("ekiden")?;
@@ -67,7 +68,7 @@ impl EditBench {
             }
             None => {
                 let kernel = self.vm.shape.fetch(&mut progress)?;
-                let share = tempfile::tempdir().context("cannot create a directory to share with the guest")?;
+                let share = Scratch::new()?;
                 progress.step(format!("booting Linux {}", kernel.release()));
                 let vm = Vm::boot(&kernel, &self.vm.spec(&kernel, share.path(), Clock::Quick)?)?;
                 let edited = measure(&cache, &kernel, &vm, share.path(), "ekiden", &mut progress)?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ekiden_vm::{Mode, Status, Stream, Vm, VmSpec};
+use ekiden_vm::{Mode, Scratch, Status, Stream, Vm, VmSpec};
 use serde::de::DeserializeOwned;
 
 use super::contest::Contest;
@@ -37,7 +37,8 @@ pub(crate) enum Clock {
 impl InVm {
     /// A machine whose shape is no option, with programs of this one besides ours.
     pub(crate) fn of(cpus: u32, nodes: u32, memory: u32, kernel: Option<String>, others: Vec<PathBuf>) -> Self {
-        let shape = Shape { cpus, memory, nodes, kernel, kvm: false, icount: false, shift: None, others };
+        let shape =
+            Shape { cpus, memory, nodes, kernel, kvm: false, icount: false, parallel: false, shift: None, others };
         Self { vm: true, shape }
     }
 
@@ -58,9 +59,10 @@ impl InVm {
         clock: Clock,
         work: impl FnOnce(&Vm, &Path, bool, &mut Progress) -> Result<T>,
     ) -> Result<T> {
+        self.refuse_parallel()?;
         let mut progress = Progress::new();
         let kernel = self.shape.fetch(&mut progress)?;
-        let share = tempfile::tempdir().context("cannot create a directory to share with the guest")?;
+        let share = Scratch::new()?;
         if !policies.is_empty() {
             let directory = modules::for_kernel(modules, &kernel, policies, &mut progress)?;
             install_modules(&directory, share.path())?;
@@ -76,7 +78,18 @@ impl InVm {
         Ok(result)
     }
 
+    /// Before anything is fetched or built for it.
+    pub(crate) fn refuse_parallel(&self) -> Result<()> {
+        if self.shape.parallel {
+            let message = "with --parallel, what something costs says nothing: emulated CPUs run at once, by this machine's clock. \
+                           Measure without it, or with --kvm; look for races with `ekiden vm run --parallel`";
+            return Err(Failure::new(Exit::Usage, message).into());
+        }
+        Ok(())
+    }
+
     pub(crate) fn spec(&self, kernel: &ekiden_vm::Kernel, share: &Path, clock: Clock) -> Result<VmSpec> {
+        self.refuse_parallel()?;
         let mut spec = match clock {
             Clock::Exact => self.shape.exact_spec(share),
             Clock::Quick => self.shape.spec(share),

@@ -85,6 +85,7 @@ impl UpgradeBench {
 
     fn in_vm(&mut self, contest: &Contest) -> Result<UpgradeReport> {
         self.vm.shape.cpus = self.vm.shape.cpus.max(GUEST_CPUS);
+        self.vm.refuse_parallel()?;
         let kernel = self.vm.shape.fetch(&mut Progress::new())?;
         let fixed = modules::fixed(&Target::fetched(&kernel), contest.policies(), &mut Progress::new())?;
         let args = [

@@ -16,7 +16,7 @@ use ekiden_bench::table;
 use ekiden_check::{Checker, Limits, Violation};
 use ekiden_page::Notes;
 use ekiden_trace::{Header, Record, What};
-use ekiden_vm::{Status, Vm};
+use ekiden_vm::{Scratch, Status, Vm};
 use ekiden_workload::threads;
 use serde::Serialize;
 
@@ -122,7 +122,7 @@ impl MissingDomains {
                 fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
                 None
             }
-            None => Some(tempfile::tempdir().context("cannot create a directory for traces")?),
+            None => Some(Scratch::new()?),
         };
         let directory = self.report.as_deref().or(kept.as_ref().map(|kept| kept.path())).unwrap_or(Path::new("."));
         let machine = InVm::of(CPUS, NODES, MEMORY_MIB, self.kernel.clone(), Vec::new());

@@ -2,6 +2,7 @@
 
 mod booted;
 mod exec;
+mod list;
 mod run;
 mod start;
 mod status;
@@ -12,14 +13,15 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-pub(crate) use booted::Booted;
+pub(crate) use booted::{Booted, Name};
 
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   ekiden vm run wfq -- ekiden-load run fair-share --check    boot, run under a policy, switch off
   ekiden vm start; ekiden vm run fifo -- dmesg; ekiden vm stop    the same in a machine that stays
-The guest has busybox, ekiden and ekiden-load, and a directory in common with this machine at /host (see vm status).")]
+The guest has busybox, ekiden and ekiden-load, and a directory in common with this machine at /host (see vm status).
+Each checkout has a machine of its own; with --name there can be more, and `vm list` shows all.")]
 pub(crate) struct VmCommand {
     #[command(subcommand)]
     which: Which,
@@ -37,6 +39,8 @@ enum Which {
     Stop(stop::Stop),
     /// Say whether there is a machine, and what it is like
     Status(status::Status),
+    /// Show all machines, and who uses them
+    List(list::List),
 }
 
 impl VmCommand {
@@ -47,6 +51,7 @@ impl VmCommand {
             Which::Exec(exec) => exec.run(),
             Which::Stop(stop) => stop.run(),
             Which::Status(status) => status.run(),
+            Which::List(list) => list.run(),
         }
     }
 }

@@ -8,9 +8,9 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ekiden_vm::{Cache, Vm, fetch};
+use ekiden_vm::{Cache, Scratch, Vm, fetch};
 
-use super::Booted;
+use super::{Booted, Name};
 use crate::{
     machine::{Shape, exit_code, follow, guest_command, install_modules},
     modules, policies,
@@ -32,6 +32,8 @@ Examples:
 The exit code is that of the command, or 101 if the policy was taken out (see `ekiden --help`). In a machine that
 `ekiden vm start` has booted, options about the machine do not count.")]
 pub(crate) struct Run {
+    #[command(flatten)]
+    name: Name,
     /// The policy: one that comes with Ekiden (fifo, wfq), or of the project in the current directory
     policy: String,
     /// A parameter of the policy
@@ -66,7 +68,7 @@ impl Run {
     pub(crate) fn run(self) -> Result<ExitCode> {
         policies::check_params(&self.policy, &self.set.join(" "))?;
         let mut progress = Progress::new();
-        match Booted::find()? {
+        match Booted::find(&self.name)? {
             Some(booted) => {
                 let kernel = fetch(&Cache::from_env()?, &booted.note.release, &mut progress.sink())?;
                 self.put_modules(&kernel, &booted.note.share, &mut progress)?;
@@ -74,7 +76,7 @@ impl Run {
             }
             None => {
                 let kernel = self.shape.fetch(&mut progress)?;
-                let share = tempfile::tempdir().context("cannot create a directory to share with the guest")?;
+                let share = Scratch::new()?;
                 self.put_modules(&kernel, share.path(), &mut progress)?;
                 progress.step(format!("booting Linux {}", kernel.release()));
                 let vm = Vm::boot(&kernel, &self.shape.spec(share.path()))?;

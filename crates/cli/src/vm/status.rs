@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 
-use super::booted::{Booted, Note};
+use super::{Name, booted::Seen};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -13,6 +13,8 @@ Examples:
   ekiden vm status
   ekiden vm status --json")]
 pub(crate) struct Status {
+    #[command(flatten)]
+    name: Name,
     /// Print JSON; null without a machine
     #[arg(long)]
     json: bool,
@@ -20,24 +22,25 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        // One that is in use is there, though nobody else can connect to it.
-        let note = match Booted::find() {
-            Ok(booted) => booted.map(|booted| booted.note.clone()),
-            Err(_) => Note::of_booted()?,
-        };
+        let seen = Seen::of(&self.name)?;
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&note)?);
+            println!("{}", serde_json::to_string_pretty(&seen)?);
             return Ok(ExitCode::SUCCESS);
         }
-        match note {
-            Some(note) => {
+        match seen {
+            Some(Seen { note, pid, used_by }) => {
+                println!("name    {}", note.name);
                 println!("kernel  Linux {}", note.release);
                 println!("cpus    {}", note.cpus);
                 println!("memory  {} MiB", note.memory_mib);
                 println!("clock   {}", note.clock);
                 println!("/host   {}", note.share.display());
+                println!("qemu    PID {pid}, for {}", note.age());
+                if let Some(holder) = used_by {
+                    println!("used by {holder}");
+                }
             }
-            None => println!("there is no machine; `ekiden vm start` boots one"),
+            None => println!("there is no machine {}; `ekiden vm start` boots one", self.name.get()),
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -1,0 +1,290 @@
+//! Which QEMU a guest runs in: the one that is named, the one that is installed, or a newer one in the cache.
+//!
+//! The newer one is Debian's, with all libraries that it needs, unpacked beside each other and started by its own loader: it needs neither root
+//! nor anything of this machine's but the kernel.
+
+use crate::{
+    Cache, Error, Mode, Result,
+    apt::{Apt, Progress, STABLE},
+    error::Context,
+    process,
+};
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// The program, as distributions call it.
+const PROGRAM: &str = "qemu-system-x86_64";
+
+/// Names the QEMU to use, or is [`NEWER`].
+const VARIABLE: &str = "EKIDEN_QEMU";
+
+/// Asks for the one in the cache, whatever is installed.
+const NEWER: &str = "newer";
+
+/// The oldest QEMU whose emulated CPUs run in threads of their own here. 7.2 lets them race when the guest patches its own code; those
+/// between have not been tried.
+const THREADS: (u32, u32) = (10, 0);
+
+/// What nobody reads there.
+const DROPPED: [&str; 6] = ["doc", "man", "locale", "info", "lintian", "bug"];
+
+/// How long, in seconds, the first start of a new QEMU may take; it takes one where nothing else runs.
+const TRIAL_S: &str = "120";
+
+/// The program in the first sector of a floppy disk: writes 0x10 to port 0xf4 and waits.
+const BOOT_SECTOR: [u8; 7] = [0xb0, 0x10, 0xe6, 0xf4, 0xf4, 0xeb, 0xfd];
+
+/// What QEMU's debug-exit device makes of 0x10.
+const BOOTED: i32 = 0x10 << 1 | 1;
+
+/// Where a QEMU is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// `EKIDEN_QEMU` names it.
+    Named,
+    /// It is in `PATH`.
+    Installed,
+    /// It was fetched into the cache.
+    Cache,
+}
+
+/// A QEMU that runs here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Qemu {
+    origin: Origin,
+    program: PathBuf,
+    /// What its words come after, if it is in a root of its own: the root's loader and libraries.
+    loader: Option<PathBuf>,
+    version: (u32, u32),
+    line: String,
+}
+
+impl Qemu {
+    /// The QEMU for guests of a mode. If none that is here will do, a newer one is fetched into the cache, once.
+    ///
+    /// One of CPUs that take turns is the installed one, however old: QEMU 10 takes half as long again, or more, to boot it.
+    pub fn prepare(cache: &Cache, mode: Mode, progress: Progress<'_>) -> Result<Self> {
+        match Self::choose(mode)? {
+            Choice::Here(qemu) => Ok(qemu),
+            Choice::Newer(why) => Self::fetch(cache, progress).map_err(|error| match why {
+                None => error,
+                Some(found) => Error::Qemu { found, needed: format!("{}. Fetching one failed: {error}", needed()) },
+            }),
+        }
+    }
+
+    /// The QEMU that [`Qemu::prepare`] would give, as far as it is here already. Changes nothing.
+    pub fn find(cache: &Cache, mode: Mode) -> Result<Option<Self>> {
+        match Self::choose(mode)? {
+            Choice::Here(qemu) => Ok(Some(qemu)),
+            Choice::Newer(_) => Ok(Self::fetched(&root(cache)).ok()),
+        }
+    }
+
+    fn choose(mode: Mode) -> Result<Choice> {
+        let named = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
+        if let Some(name) = named {
+            return if name == NEWER { Ok(Choice::Newer(None)) } else { Self::named(&name, mode).map(Choice::Here) };
+        }
+        let Ok(program) = process::find(PROGRAM, &[]) else { return Ok(Choice::Newer(None)) };
+        let qemu = Self::of(Origin::Installed, program, None)?;
+        Ok(match qemu.refusal(mode) {
+            None => Choice::Here(qemu),
+            Some(found) => Choice::Newer(Some(found)),
+        })
+    }
+
+    fn named(name: &OsString, mode: Mode) -> Result<Self> {
+        let path = Path::new(name);
+        let program = if path.components().count() > 1 {
+            std::path::absolute(path).context("find", path)?
+        } else {
+            process::find(&name.to_string_lossy(), &[])?
+        };
+        let qemu = Self::of(Origin::Named, program, None).map_err(|error| Error::Qemu {
+            found: format!("{VARIABLE} names {}, which does not run: {error}", path.display()),
+            needed: format!("name another, or unset {VARIABLE}"),
+        })?;
+        match qemu.refusal(mode) {
+            None => Ok(qemu),
+            Some(found) => Err(Error::Qemu { found, needed: needed() }),
+        }
+    }
+
+    /// Asks a program for its version.
+    fn of(origin: Origin, program: PathBuf, loader: Option<PathBuf>) -> Result<Self> {
+        let mut qemu = Self { origin, program, loader, version: (0, 0), line: String::new() };
+        let text = process::stdout(qemu.command().arg("--version"))?;
+        qemu.line = text.lines().next().unwrap_or_default().trim().to_owned();
+        qemu.version = version(&qemu.line).ok_or_else(|| Error::Qemu {
+            found: format!("{} says {:?} when it is asked for its version", qemu.program.display(), qemu.line),
+            needed: format!("name another QEMU in {VARIABLE}"),
+        })?;
+        Ok(qemu)
+    }
+
+    /// What was found, if it is too old for a mode.
+    fn refusal(&self, mode: Mode) -> Option<String> {
+        (mode == Mode::Parallel && !self.has_threads())
+            .then(|| format!("{} is QEMU {}.{}", self.program.display(), self.version.0, self.version.1))
+    }
+
+    fn fetched(root: &Path) -> Result<Self> {
+        let program = root.join("usr/bin").join(PROGRAM);
+        Self::of(Origin::Cache, program, Some(root.to_owned()))
+    }
+
+    fn fetch(cache: &Cache, progress: Progress<'_>) -> Result<Self> {
+        let root = root(cache);
+        let packages = cache.path().join("packages/qemu");
+        cache.complete(&root, progress, |partial, progress| {
+            progress("fetching a newer QEMU from Debian, once: about 50 MB");
+            let apt = Apt::new(cache, &STABLE)?;
+            apt.update(cache, progress)?;
+            progress("downloading QEMU and its libraries");
+            apt.download_whole("qemu-system-x86", &packages)?;
+            progress("unpacking QEMU");
+            process::unpack(&packages, partial)?;
+            for name in DROPPED {
+                // It need not be there.
+                let _ = fs::remove_dir_all(partial.join("usr/share").join(name));
+            }
+            progress("trying QEMU");
+            Self::fetched(partial)?.try_out(partial)
+        })?;
+        // They have served their purpose; a failure to remove them harms nobody.
+        let _ = fs::remove_dir_all(packages);
+        Self::fetched(&root)
+    }
+
+    /// Boots two CPUs, in threads of their own, from a floppy disk that does nothing but say so.
+    fn try_out(&self, directory: &Path) -> Result<()> {
+        let disk = directory.join("trial.img");
+        let mut sector = [0; 512];
+        sector[..BOOT_SECTOR.len()].copy_from_slice(&BOOT_SECTOR);
+        sector[510..].copy_from_slice(&[0x55, 0xaa]);
+        fs::write(&disk, sector).context("write", &disk)?;
+        let own = self.command();
+        let mut trial = process::mortal("timeout")?;
+        trial.arg(TRIAL_S).arg(own.get_program()).args(own.get_args()).current_dir(directory);
+        trial
+            .args("-machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m 64M -nodefaults -no-user-config".split(' '));
+        trial.args("-display none -no-reboot -device virtio-serial-pci".split(' '));
+        trial.args("-device isa-debug-exit,iobase=0xf4,iosize=1 -drive file=trial.img,format=raw,if=floppy".split(' '));
+        let output = trial.output().map_err(|error| process::cannot_start(&trial, &error))?;
+        fs::remove_file(&disk).context("remove", disk)?;
+        if output.status.code() == Some(BOOTED) {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(Error::Qemu {
+            found: format!("{} from Debian does not boot here ({}): {}", self.line, output.status, said.trim()),
+            needed: format!("name another QEMU in {VARIABLE}"),
+        })
+    }
+
+    /// How it is started.
+    pub(crate) fn command(&self) -> Command {
+        let Some(root) = &self.loader else { return Command::new(&self.program) };
+        let mut command = Command::new(root.join("usr/lib64/ld-linux-x86-64.so.2"));
+        command.arg("--library-path").arg(root.join("usr/lib/x86_64-linux-gnu")).arg(&self.program);
+        for data in ["qemu", "seabios"] {
+            command.arg("-L").arg(root.join("usr/share").join(data));
+        }
+        command
+    }
+
+    /// Where it is from.
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// The program's file.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Major and minor number.
+    pub fn version(&self) -> (u32, u32) {
+        self.version
+    }
+
+    /// What it says when it is asked for its version.
+    pub fn line(&self) -> &str {
+        &self.line
+    }
+
+    /// Whether its emulated CPUs may run in threads of their own, as [`Mode::Parallel`] wants.
+    pub fn has_threads(&self) -> bool {
+        self.version >= THREADS
+    }
+}
+
+/// What [`Qemu::choose`] finds.
+enum Choice {
+    Here(Qemu),
+    /// The one of the cache, and what the installed one was, if it was too old.
+    Newer(Option<String>),
+}
+
+fn root(cache: &Cache) -> PathBuf {
+    cache.path().join("roots/qemu")
+}
+
+fn needed() -> String {
+    let (major, minor) = THREADS;
+    format!(
+        "emulated CPUs run in parallel in QEMU {major}.{minor} or newer; install one, name it in {VARIABLE}, or set \
+         {VARIABLE}={NEWER} to have Debian's fetched"
+    )
+}
+
+/// As in `QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)`.
+fn version(line: &str) -> Option<(u32, u32)> {
+    let mut numbers = line.split_once(" version ")?.1.split(['.', ' ']);
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn says(line: &str) -> (tempfile::TempDir, OsString) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("qemu");
+        fs::write(&path, format!("#!/bin/sh\necho '{line}'\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        (directory, path.into())
+    }
+
+    #[test]
+    fn the_version_is_read_from_what_qemu_prints() {
+        assert_eq!(version("QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)"), Some((10, 0)));
+        assert_eq!(version("QEMU emulator version 8.1"), Some((8, 1)));
+        assert_eq!(version("something else"), None);
+    }
+
+    #[test]
+    fn a_qemu_without_safe_threads_is_refused_for_parallel_guests_only() {
+        let (_directory, old) = says("QEMU emulator version 7.2.22 (Debian)");
+        assert_eq!(Qemu::named(&old, Mode::Icount).unwrap().version(), (7, 2));
+        let error = Qemu::named(&old, Mode::Parallel).unwrap_err().to_string();
+        assert!(error.contains("is QEMU 7.2; ") && error.contains("EKIDEN_QEMU=newer"), "{error}");
+        let (_directory, new) = says("QEMU emulator version 10.0.2");
+        assert_eq!(Qemu::named(&new, Mode::Parallel).unwrap().origin(), Origin::Named);
+    }
+
+    #[test]
+    fn a_named_program_that_is_no_qemu_is_refused() {
+        let (_directory, other) = says("GNU sed 4.9");
+        let error = Qemu::named(&other, Mode::Icount).unwrap_err().to_string();
+        assert!(error.contains("EKIDEN_QEMU names") && error.contains("GNU sed"), "{error}");
+        let error = Qemu::named(&"/no/such/qemu".into(), Mode::Icount).unwrap_err().to_string();
+        assert!(error.contains("/no/such/qemu, which does not run"), "{error}");
+    }
+}
