@@ -42,7 +42,7 @@ impl Pool {
     /// Runs a test in a guest of its machine. The guest of a test that fails is ended: what its kernel said belongs to that test.
     pub(crate) fn run(&self, test: &Test) -> Result<(), String> {
         let start = Instant::now();
-        let lab = panic::catch_unwind(|| self.take(test.machine)).map_err(words)?;
+        let lab = panic::catch_unwind(AssertUnwindSafe(|| self.take(test.machine))).map_err(words)?;
         let booted = start.elapsed();
         let before = lab.processor_seconds();
         let result = panic::catch_unwind(AssertUnwindSafe(|| (test.run)(&lab))).map_err(words);
