@@ -45,19 +45,26 @@ pub(crate) struct Package {
 
 /// Apt with a configuration of its own.
 pub(crate) struct Apt {
-    source: &'static Source,
+    name: String,
+    sample: &'static str,
     directory: PathBuf,
     config: PathBuf,
     mirror: String,
 }
 
 impl Apt {
-    pub(crate) fn new(cache: &Cache, source: &'static Source) -> Result<Self> {
-        let directory = cache.directory(source.name)?;
-        for name in ["state", "lists", "cache", "tmp"] {
-            cache.directory(&format!("{}/{name}", source.name))?;
-        }
+    pub(crate) fn new(cache: &Cache, from: &'static Source) -> Result<Self> {
         let mirror = mirror()?;
+        let sources: String = from.suites.iter().map(|suite| source(&mirror, suite)).collect();
+        Self::with(cache, from.name, from.sample, mirror, sources)
+    }
+
+    /// In a directory of the cache, which is also the name of the lock on it.
+    fn with(cache: &Cache, name: &str, sample: &'static str, mirror: String, sources: String) -> Result<Self> {
+        let directory = cache.directory(name)?;
+        for part in ["state", "lists", "cache", "tmp"] {
+            cache.directory(&format!("{name}/{part}"))?;
+        }
         if !Path::new(KEYRING).exists() {
             return Err(process::missing("debian-archive-keyring"));
         }
@@ -70,15 +77,9 @@ impl Apt {
             Ok(path)
         };
         write("state/status", String::new())?;
-        let sources = source
-            .suites
-            .iter()
-            // Nothing but the lists of packages: no descriptions for software centres.
-            .map(|suite| format!("deb [signed-by={KEYRING} target=Packages] {mirror} {suite} main\n"))
-            .collect();
         let sources = write("sources.list", sources)?;
         let config = write("apt.conf", config(&directory, &sources))?;
-        Ok(Self { source, directory, config, mirror })
+        Ok(Self { name: name.to_owned(), sample, directory, config, mirror })
     }
 
     fn command(&self, program: &str) -> Result<Command> {
@@ -90,7 +91,7 @@ impl Apt {
 
     /// One process at a time uses it.
     pub(crate) fn lock(&self, cache: &Cache, progress: Progress<'_>) -> Result<Lock> {
-        cache.lock(self.source.name, progress)
+        cache.lock(&self.name, progress)
     }
 
     /// Fetches the package lists unless they are fresh.
@@ -126,7 +127,7 @@ impl Apt {
     }
 
     fn has_lists(&self) -> bool {
-        self.packages(self.source.sample).is_ok_and(|packages| !packages.is_empty())
+        self.packages(self.sample).is_ok_and(|packages| !packages.is_empty())
     }
 
     /// Downloads packages (`name=version`) into a directory, going on where an earlier try was interrupted; apt checks
@@ -156,6 +157,28 @@ impl Apt {
     }
 }
 
+/// Nothing but the lists of packages: no descriptions for software centres.
+fn source(mirror: &str, suite: &str) -> String {
+    format!("deb [signed-by={KEYRING} target=Packages] {mirror} {suite} main\n")
+}
+
+/// A configuration for apt (`-c`) with the package lists of a release of Debian, a day old at most, on a machine that has no
+/// package at all: what would be installed there can be asked with `apt-get -s`. Its directory is the cache's.
+pub fn package_lists(cache: &Cache, release: &str, progress: Progress<'_>) -> Result<PathBuf> {
+    let mirror = mirror()?;
+    let mut sources = source(&mirror, release);
+    if release != "sid" {
+        sources.push_str(&source(&mirror, &format!("{release}-updates")));
+        // On Debian's own servers the two archives are side by side; a mirror may have the main one only.
+        if let Some(security) = words_of_sources().iter().find(|word| is_archive(word, &["debian-security"])) {
+            sources.push_str(&source(security, &format!("{release}-security")));
+        }
+    }
+    let apt = Apt::with(cache, &format!("apt-of-{release}"), "^cargo$", mirror, sources)?;
+    apt.update(cache, progress)?;
+    Ok(apt.config)
+}
+
 /// Read after the machine's own configuration, whose proxies and the like stay in force.
 fn config(directory: &Path, sources: &Path) -> String {
     let directory = directory.display();
@@ -170,6 +193,7 @@ Dir::State::lists "{directory}/lists";
 Dir::State::status "{directory}/state/status";
 Dir::Cache "{directory}/cache";
 Dir::Cache::pkgcache "pkgcache.bin";
+Dir::Cache::srcpkgcache "srcpkgcache.bin";
 APT::Architecture "amd64";
 APT::Architectures "amd64";
 APT::Sandbox::User "root";
@@ -188,30 +212,33 @@ pub(crate) fn mirror() -> Result<String> {
     if let Ok(mirror) = std::env::var("EKIDEN_DEBIAN_MIRROR") {
         return Ok(mirror);
     }
+    words_of_sources().into_iter().find(|word| is_archive(word, &["debian", "debian.list"])).ok_or(Error::NoMirror)
+}
+
+/// The words of this machine's lists of sources, in the order of their files.
+fn words_of_sources() -> Vec<String> {
     let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
     if let Ok(entries) = fs::read_dir("/etc/apt/sources.list.d") {
         files.extend(entries.flatten().map(|entry| entry.path()));
     }
     files.sort();
-    files
-        .iter()
-        .filter_map(|file| fs::read_to_string(file).ok())
-        .find_map(|sources| mirror_in(&sources))
-        .ok_or(Error::NoMirror)
+    files.iter().filter_map(|file| fs::read_to_string(file).ok()).flat_map(|text| words_in(&text)).collect()
 }
 
-/// The first address in a sources file that is a mirror of Debian's main archive. Both the one-line and the paragraph form have it
-/// as a word.
-fn mirror_in(sources: &str) -> Option<String> {
+/// Both the one-line and the paragraph form have an archive's address as a word.
+fn words_in(sources: &str) -> Vec<String> {
     sources
         .lines()
         .filter(|line| line.starts_with("deb ") || line.starts_with("URIs:") || line.starts_with(' '))
         .flat_map(str::split_whitespace)
-        .find(|word| {
-            let last = word.trim_end_matches('/').rsplit('/').next();
-            word.contains(":/") && matches!(last, Some("debian" | "debian.list"))
-        })
         .map(str::to_owned)
+        .collect()
+}
+
+/// Whether a word is the address of an archive that is called so.
+fn is_archive(word: &str, names: &[&str]) -> bool {
+    let last = word.trim_end_matches('/').rsplit('/').next();
+    word.contains(":/") && last.is_some_and(|last| names.contains(&last))
 }
 
 /// Reads the table of `apt-cache madison`: name | version | address suite/component architecture Packages.
@@ -263,7 +290,10 @@ N: some remark
 
     #[test]
     fn the_main_archive_is_told_from_other_sources() {
-        let find = |sources| mirror_in(sources).unwrap_or_default();
+        let find = |sources| {
+            let found = words_in(sources).into_iter().find(|word| is_archive(word, &["debian", "debian.list"]));
+            found.unwrap_or_default()
+        };
         let lines = "# deb http://old.example/debian sid main\n\
                      deb http://s.example/debian-security bookworm-security main\n\
                      deb [arch=amd64] http://m.example/debian bookworm main\n";

@@ -33,6 +33,7 @@ mod scratch;
 mod spec;
 mod version;
 
+pub use apt::package_lists;
 pub use buildroot::BuildRoot;
 pub use cache::Cache;
 pub use channel::{GuestCommand, Output, Running, Signaller};
