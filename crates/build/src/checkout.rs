@@ -3,7 +3,6 @@
 use crate::{Error, Result, error::Context};
 use std::{
     fs,
-    hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
 };
 
@@ -41,17 +40,9 @@ impl Checkout {
     /// Where cargo puts what it makes of this checkout.
     pub(crate) fn target_dir(&self) -> PathBuf {
         match std::env::var_os("CARGO_TARGET_DIR").filter(|target| !target.is_empty()) {
-            // Checkouts that share one would take each other's crates for their own, which have the same names.
-            Some(target) => std::path::absolute(&target).unwrap_or_else(|_| target.into()).join(self.identity()),
+            Some(target) => std::path::absolute(&target).unwrap_or_else(|_| target.into()),
             None => self.root.join("target"),
         }
-    }
-
-    /// A directory name that no other checkout on this machine has.
-    fn identity(&self) -> String {
-        let mut hasher = DefaultHasher::new();
-        self.root.hash(&mut hasher);
-        format!("ekiden-{:016x}", hasher.finish())
     }
 
     /// The profile that everything in the kernel is compiled with, as it stands in `kernel/Cargo.toml`.

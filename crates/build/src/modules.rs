@@ -4,7 +4,7 @@ use crate::{
     Checkout, Flags, Linker, Policy, Progress, Project, Result, Sysroot, Target, Toolchain, cargo::Cargo, command,
     error::Context, files, flags::TRIPLE, fuel, kbuild::Unit, sysroot::remap,
 };
-use ekiden_vm::Cache;
+use ekiden_vm::{Cache, Lock};
 use std::{
     fs,
     hash::{DefaultHasher, Hash, Hasher},
@@ -60,9 +60,16 @@ impl Builder {
         Self { fixed: true, ..self }
     }
 
-    /// What the directory under `target` is called.
-    fn place(&self) -> &'static str {
-        if self.fixed { "kernel-fixed" } else { "kernel" }
+    /// The directory under `target` for what is made of the workspace in `root`. In a `target` that several share (CARGO_TARGET_DIR), each has
+    /// one of its own: crates of two checkouts have the same names, and would be taken for each other.
+    fn place(&self, target: &Path, root: &Path) -> PathBuf {
+        let place = target.join(if self.fixed { "kernel-fixed" } else { "kernel" });
+        if target.starts_with(root) {
+            return place;
+        }
+        let mut hasher = DefaultHasher::new();
+        (root, self.checkout.root()).hash(&mut hasher);
+        place.join(format!("{:016x}", hasher.finish()))
     }
 
     /// The compiler in use.
@@ -90,8 +97,8 @@ impl Build<'_> {
     /// Makes `ekiden.ko`. It is shared by all projects, and knows none of them.
     fn core(&self, progress: Progress<'_>) -> Result<(PathBuf, bool)> {
         let checkout = &self.builder.checkout;
-        let place = checkout.target_dir().join(self.builder.place());
-        let _lock = files::lock(&place)?;
+        let place = self.builder.place(&checkout.target_dir(), checkout.root());
+        let _lock = lock(&place, progress)?;
         let features: &[&str] = if self.builder.fixed { &["fixed"] } else { &[] };
         let cargo = Cargo { features, ..self.cargo(&place, None) };
         let archive = cargo.build(&checkout.kernel(), "ekiden-core", "the engine", progress)?;
@@ -117,8 +124,8 @@ impl Build<'_> {
         policies: &[Policy],
         progress: Progress<'_>,
     ) -> Result<Modules> {
-        let place = project.target_dir().join(self.builder.place());
-        let _lock = files::lock(&place)?;
+        let place = self.builder.place(project.target_dir(), project.root());
+        let _lock = lock(&place, progress)?;
         let place_of_kernel = place.join(self.target.release());
         let directory = place_of_kernel.join("modules");
         let mut modules = Modules {
@@ -273,6 +280,12 @@ ekiden-kernel-policy = {{ path = "{checkout}/kernel/policy" }}
     }
 }
 
+/// One process at a time makes something in a directory; the others say which one they wait for.
+fn lock(place: &Path, progress: Progress<'_>) -> Result<Lock> {
+    fs::create_dir_all(place).context("create", place)?;
+    Ok(Lock::wait(&place.join(".lock"), progress)?)
+}
+
 /// Removes the modules of policies that the project no longer has.
 fn forget_others(directory: &Path, project: &Project) -> Result<()> {
     let known: Vec<String> = project.policies().iter().map(|policy| format!("{}.ko", policy.module_name())).collect();
@@ -315,4 +328,19 @@ const fn same(a: &[u8], b: &[u8]) -> bool {{
 }}
 "#
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkouts_that_share_a_target_directory_do_not_share_what_is_made_in_it() {
+        let cache = Cache::at(tempfile::tempdir().unwrap().path()).unwrap();
+        let Ok(builder) = Builder::new(&cache, &mut |_| {}) else { panic!("compiler or linker is missing") };
+        let place = |root: &str| builder.place(Path::new("/shared"), Path::new(root));
+        assert_ne!(place("/a/ekiden"), place("/b/ekiden"));
+        assert_eq!(place("/a/ekiden"), place("/a/ekiden"));
+        assert_eq!(builder.place(Path::new("/a/target"), Path::new("/a")), Path::new("/a/target/kernel"));
+    }
 }

@@ -272,7 +272,7 @@ fn an_upgrade_and_a_recording_need_root_and_a_policy_that_runs() {
 
 #[test]
 fn a_bench_refuses_cpus_that_run_in_parallel_before_it_fetches_anything() {
-    for bench in [&["bench", "pipe", "--vm"][..], &["bench", "edit"], &["bench", "upgrade"], &["demo"]] {
+    for bench in [&["bench", "pipe", "--vm"][..], &["bench", "edit"], &["bench", "upgrade", "--vm"], &["demo"]] {
         let (code, _, error) = run(&[bench, &["--parallel"]].concat());
         assert!(code == 2 && error.contains("what something costs says nothing"), "{bench:?}: {code} {error}");
     }

@@ -42,7 +42,7 @@ pub use ekiden_guest::{Status, Stream};
 pub use error::{Error, Result};
 pub use kernel::Kernel;
 pub use kernels::{Candidate, cached, candidates, fetch, fetch_newest_passing, fetch_newest_passing_of, judge};
-pub use lock::Holder;
+pub use lock::{Holder, Lock};
 pub use machine::{Stopped, Vm};
 pub use preflight::{Reason, Verdict, preflight, preflight_file, preflight_running};
 pub use qemu::{Origin, Qemu};

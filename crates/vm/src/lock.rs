@@ -72,7 +72,7 @@ fn seconds_since_1970() -> u64 {
 
 /// A lock that this process holds.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub struct Lock {
     file: Flock<File>,
 }
 
@@ -97,7 +97,7 @@ impl Lock {
     }
 
     /// Waits for the lock. If another process has it, `progress` is told which.
-    pub(crate) fn wait(path: &Path, progress: &mut dyn FnMut(&str)) -> Result<Self> {
+    pub fn wait(path: &Path, progress: &mut dyn FnMut(&str)) -> Result<Self> {
         match Self::try_take(path)? {
             Ok(lock) => return Ok(lock),
             Err(Some(holder)) => progress(&format!("waiting for {holder}, which holds {}", path.display())),

@@ -19,17 +19,10 @@ use std::{
 /// The program, as distributions call it.
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// Names the QEMU to use, or is [`NEWER`].
-const VARIABLE: &str = "EKIDEN_QEMU";
-
 /// Asks for the one in the cache, whatever is installed.
 const NEWER: &str = "newer";
 
-/// The oldest QEMU whose emulated CPUs run in threads of their own here. 7.2 lets them race when the guest patches its own code; those
-/// between have not been tried.
-const THREADS: (u32, u32) = (10, 0);
-
-/// What nobody reads there.
+/// Files of the packages that a guest has no use for.
 const DROPPED: [&str; 6] = ["doc", "man", "locale", "info", "lintian", "bug"];
 
 /// How long, in seconds, the first start of a new QEMU may take; it takes one where nothing else runs.
@@ -64,6 +57,13 @@ pub struct Qemu {
 }
 
 impl Qemu {
+    /// The variable that names the QEMU to use, by its path, or asks for one in the cache with `newer`.
+    pub const VARIABLE: &str = "EKIDEN_QEMU";
+
+    /// The oldest QEMU whose emulated CPUs run in threads of their own here. 7.2 lets them race when the guest patches its own code;
+    /// those between have not been tried.
+    pub const THREADS: (u32, u32) = (10, 0);
+
     /// The QEMU for guests of a mode. If none that is here will do, a newer one is fetched into the cache, once.
     ///
     /// One of CPUs that take turns is the installed one, however old: QEMU 10 takes half as long again, or more, to boot it.
@@ -81,12 +81,12 @@ impl Qemu {
     pub fn find(cache: &Cache, mode: Mode) -> Result<Option<Self>> {
         match Self::choose(mode)? {
             Choice::Here(qemu) => Ok(Some(qemu)),
-            Choice::Newer(_) => Ok(Self::fetched(&root(cache)).ok()),
+            Choice::Newer(_) => Ok(Self::fetched_in(cache)),
         }
     }
 
     fn choose(mode: Mode) -> Result<Choice> {
-        let named = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
+        let named = std::env::var_os(Self::VARIABLE).filter(|name| !name.is_empty());
         if let Some(name) = named {
             return if name == NEWER { Ok(Choice::Newer(None)) } else { Self::named(&name, mode).map(Choice::Here) };
         }
@@ -106,8 +106,8 @@ impl Qemu {
             process::find(&name.to_string_lossy(), &[])?
         };
         let qemu = Self::of(Origin::Named, program, None).map_err(|error| Error::Qemu {
-            found: format!("{VARIABLE} names {}, which does not run: {error}", path.display()),
-            needed: format!("name another, or unset {VARIABLE}"),
+            found: format!("EKIDEN_QEMU names {}, which does not run: {error}", path.display()),
+            needed: "name another, or unset EKIDEN_QEMU".into(),
         })?;
         match qemu.refusal(mode) {
             None => Ok(qemu),
@@ -122,7 +122,7 @@ impl Qemu {
         qemu.line = text.lines().next().unwrap_or_default().trim().to_owned();
         qemu.version = version(&qemu.line).ok_or_else(|| Error::Qemu {
             found: format!("{} says {:?} when it is asked for its version", qemu.program.display(), qemu.line),
-            needed: format!("name another QEMU in {VARIABLE}"),
+            needed: "name another QEMU in EKIDEN_QEMU".into(),
         })?;
         Ok(qemu)
     }
@@ -136,6 +136,11 @@ impl Qemu {
     fn fetched(root: &Path) -> Result<Self> {
         let program = root.join("usr/bin").join(PROGRAM);
         Self::of(Origin::Cache, program, Some(root.to_owned()))
+    }
+
+    /// The one in the cache, if it is there.
+    pub fn fetched_in(cache: &Cache) -> Option<Self> {
+        Self::fetched(&root(cache)).ok()
     }
 
     fn fetch(cache: &Cache, progress: Progress<'_>) -> Result<Self> {
@@ -183,7 +188,7 @@ impl Qemu {
         let said = String::from_utf8_lossy(&output.stderr);
         Err(Error::Qemu {
             found: format!("{} from Debian does not boot here ({}): {}", self.line, output.status, said.trim()),
-            needed: format!("name another QEMU in {VARIABLE}"),
+            needed: "name another QEMU in EKIDEN_QEMU".into(),
         })
     }
 
@@ -220,7 +225,7 @@ impl Qemu {
 
     /// Whether its emulated CPUs may run in threads of their own, as [`Mode::Parallel`] wants.
     pub fn has_threads(&self) -> bool {
-        self.version >= THREADS
+        self.version >= Self::THREADS
     }
 }
 
@@ -236,10 +241,11 @@ fn root(cache: &Cache) -> PathBuf {
 }
 
 fn needed() -> String {
-    let (major, minor) = THREADS;
+    let (major, minor) = Qemu::THREADS;
+    let variable = Qemu::VARIABLE;
     format!(
-        "emulated CPUs run in parallel in QEMU {major}.{minor} or newer; install one, name it in {VARIABLE}, or set \
-         {VARIABLE}={NEWER} to have Debian's fetched"
+        "emulated CPUs run in parallel in QEMU {major}.{minor} or newer; install one, name it in {variable}, or set \
+         {variable}={NEWER} to have Debian's fetched"
     )
 }
 

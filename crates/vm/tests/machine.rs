@@ -203,7 +203,8 @@ fn parallel_cpus_run_at_once_each_in_a_thread_of_the_emulator() {
 #[test]
 fn a_hung_machine_is_stopped_by_force() {
     let directory = TempDir::new().unwrap();
-    let vm = Vm::boot_detached(directory.path(), &kernel(), &spec()).unwrap_or_else(|error| panic!("{error}"));
+    let spec = VmSpec { mode: Mode::Parallel, ..VmSpec::default() };
+    let vm = Vm::boot_detached(directory.path(), &kernel(), &spec).unwrap_or_else(|error| panic!("{error}"));
     let pid = vm.qemu_pid();
     let busy = Vm::stop(directory.path(), false).unwrap_err().to_string();
     assert!(busy.contains(&format!("(PID {}, since ", std::process::id())), "{busy}");

@@ -6,6 +6,7 @@ use super::{
     machine::Machine,
 };
 use crate::toolchain::OLDEST;
+use ekiden_vm::Qemu;
 use std::path::Path;
 
 /// The oldest clang that compiles the BPF programs.
@@ -16,6 +17,9 @@ const GLIBC: (u32, u32) = (2, 38);
 
 /// The first QEMU that shares the instructions of a turn out among emulated CPUs.
 const FAIR_QEMU: (u32, u32) = (8, 1);
+
+/// The first QEMU whose emulated CPUs run in threads of their own here.
+const PARALLEL_QEMU: (u32, u32) = Qemu::THREADS;
 
 /// Space for a kernel with its headers, a Debian root, and Rust's library.
 const SPACE_GIB: f64 = 4.0;
@@ -156,23 +160,7 @@ pub(super) fn vm(machine: &Machine, findings: &mut Vec<Finding>) {
     findings.push(check("libelf", libbpf).from(Need::LibElf).file(machine, "usr/include/libelf.h"));
     findings.push(check("zlib", libbpf).from(Need::Zlib).file(machine, "usr/include/zlib.h"));
 
-    findings
-        .push(check("QEMU", "it is the virtual machine").from(Need::Qemu).program(machine, &["qemu-system-x86_64"]));
-    if let Some(text) = machine.program(&["qemu-system-x86_64"]).and_then(|qemu| machine.output(&qemu, "--version")) {
-        let line = text.lines().next().unwrap_or_default().trim().to_owned();
-        let is_fair = version(&line).is_some_and(|version| version >= FAIR_QEMU);
-        findings.push(
-            check(
-                "QEMU 8.1 or newer",
-                "before, a busy emulated CPU keeps others waiting, and the longest waits are its own",
-            )
-            .result(machine, if is_fair { Ok(line) } else { Err(line) })
-            .optional()
-            .fix(
-                "a newer distribution, or put a newer QEMU first in PATH; only waits on several emulated CPUs need it",
-            ),
-        );
-    }
+    qemu(machine, findings);
     let elsewhere = ["usr/libexec/virtiofsd", "usr/lib/qemu/virtiofsd"].into_iter().find(|path| machine.has(path));
     let virtiofsd = check("virtiofsd", "it shares a directory with the virtual machine").from(Need::Virtiofsd);
     findings.push(match elsewhere {
@@ -224,6 +212,53 @@ pub(super) fn vm(machine: &Machine, findings: &mut Vec<Finding>) {
                 .fix("make room, or name a directory with more in EKIDEN_CACHE"),
         );
     }
+}
+
+/// Which QEMU guests run in, where it is from, and what it cannot do.
+fn qemu(machine: &Machine, findings: &mut Vec<Finding>) {
+    let check = |what, why| Check::new(Purpose::Vm, what, why);
+    let installed = machine.program(&["qemu-system-x86_64"]);
+    let asked = installed.as_ref().and_then(|qemu| machine.output(qemu, "--version"));
+    let installed_line = asked.and_then(|text| text.lines().next().map(|line| line.trim().to_owned()));
+    let qemu = check("QEMU", "it is the virtual machine");
+    findings.push(match &machine.named_qemu {
+        None => qemu.from(Need::Qemu).program(machine, &["qemu-system-x86_64"]),
+        Some((name, Ok(line))) => qemu.result(machine, Ok(format!("{line}, as EKIDEN_QEMU={name} says"))),
+        Some((name, Err(error))) => {
+            let fix = "name another, or unset EKIDEN_QEMU";
+            qemu.result(machine, Err(format!("EKIDEN_QEMU={name}: {error}"))).fix(fix)
+        }
+    });
+    let is_at_least = |line: &str, least| version(line).is_some_and(|version| version >= least);
+    let named_line = machine.named_qemu.as_ref().and_then(|(_, line)| line.clone().ok());
+    if let Some(line) = named_line.clone().or_else(|| installed_line.clone()) {
+        findings.push(
+            check(
+                "QEMU 8.1 or newer",
+                "before, a busy emulated CPU keeps others waiting, and the longest waits are its own",
+            )
+            .result(machine, if is_at_least(&line, FAIR_QEMU) { Ok(line) } else { Err(line) })
+            .optional()
+            .fix("only for waits on several emulated CPUs: set EKIDEN_QEMU=newer, which fetches one (50 MB) and boots slower"),
+        );
+    }
+    let parallel = check("QEMU for --parallel", "emulated CPUs run at once, each in a thread, in QEMU 10.0 or newer");
+    let place = installed.unwrap_or_default().display().to_string();
+    findings.push(match (named_line, installed_line, &machine.fetched_qemu) {
+        (Some(line), ..) if is_at_least(&line, PARALLEL_QEMU) => parallel.result(machine, Ok(line)),
+        (Some(line), ..) => {
+            parallel.result(machine, Err(format!("{line}, too old"))).fix("name another, or unset EKIDEN_QEMU")
+        }
+        (_, Some(line), _) if is_at_least(&line, PARALLEL_QEMU) => {
+            parallel.result(machine, Ok(format!("{line}, {place}")))
+        }
+        (_, _, Some(line)) => parallel.result(machine, Ok(format!("{line}, in the cache"))),
+        (_, line, None) => {
+            let seen = line.map_or_else(|| "no qemu-system-x86_64".into(), |line| format!("{line}, too old"));
+            let fix = "nothing: the first `ekiden vm start --parallel` fetches Debian's into the cache (50 MB)";
+            parallel.result(machine, Err(seen)).optional().fix(fix)
+        }
+    });
 }
 
 /// Modules are built on the machine itself, or in a Debian root where its C library is too old for that.

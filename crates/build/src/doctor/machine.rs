@@ -2,7 +2,7 @@
 
 use super::rust_set::RustSet;
 use crate::{Linker, Toolchain, command};
-use ekiden_vm::Cache;
+use ekiden_vm::{Cache, Mode, Qemu};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -27,6 +27,10 @@ pub(crate) struct Machine {
     pub(crate) is_root: bool,
     /// Why virtual machines cannot use the processor's own; nothing if they can.
     pub(crate) kvm: Result<(), String>,
+    /// The QEMU that was fetched into the cache, as it calls itself.
+    pub(crate) fetched_qemu: Option<String>,
+    /// What `EKIDEN_QEMU` says, and which QEMU that is or why it will not do.
+    pub(crate) named_qemu: Option<(String, Result<String, String>)>,
     /// Free space for the cache, in bytes; nothing if it cannot be told.
     pub(crate) free_bytes: Option<u64>,
 }
@@ -52,6 +56,8 @@ impl Machine {
             },
             is_root: nix::unistd::geteuid().is_root(),
             kvm: kvm(cache.as_ref()),
+            fetched_qemu: cache.as_ref().and_then(|cache| Some(Qemu::fetched_in(cache)?.line().to_owned())),
+            named_qemu: named_qemu(cache.as_ref()),
             free_bytes: free.map(|free| free.blocks_available() * free.fragment_size()),
         }
     }
@@ -80,6 +86,17 @@ impl Machine {
     pub(crate) fn release(&self) -> String {
         self.read("proc/sys/kernel/osrelease").unwrap_or_default()
     }
+}
+
+/// A QEMU that is named instead of the installed one.
+fn named_qemu(cache: Option<&Cache>) -> Option<(String, Result<String, String>)> {
+    let name = std::env::var(Qemu::VARIABLE).ok().filter(|name| !name.is_empty())?;
+    let seen = match Qemu::find(cache?, Mode::Icount) {
+        Ok(Some(qemu)) => Ok(qemu.line().to_owned()),
+        Ok(None) => Ok("the one that will be fetched at first use".into()),
+        Err(error) => Err(error.to_string()),
+    };
+    Some((name, seen))
 }
 
 /// Whether the device may be used, and a virtual machine has not been seen to fail with it since the machine was booted.

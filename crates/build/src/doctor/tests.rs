@@ -28,6 +28,8 @@ impl Bare {
             preflight: Ok(()),
             is_root: false,
             kvm: Err("no /dev/kvm".into()),
+            fetched_qemu: None,
+            named_qemu: None,
             free_bytes: Some(10 << 30),
         };
         let bare = Self { directory, machine };
@@ -179,6 +181,26 @@ fn an_emulator_that_is_not_fair_is_named() {
     bare.check("QEMU 8.1 or newer", State::Note, seen);
     bare.program("qemu-system-x86_64", "QEMU emulator version 10.0.2");
     bare.check("QEMU 8.1 or newer", State::Ok, "QEMU emulator version 10.0.2");
+}
+
+#[test]
+fn the_emulator_in_use_is_told_with_where_it_is_from() {
+    let mut bare = Bare::new(DEBIAN_12);
+    bare.check("QEMU", State::Missing, "no qemu-system-x86_64");
+    bare.check("QEMU for --parallel", State::Note, "no qemu-system-x86_64");
+    bare.program("qemu-system-x86_64", "QEMU emulator version 7.2.22");
+    let path = bare.directory.path().join("bin/qemu-system-x86_64").display().to_string();
+    bare.check("QEMU", State::Ok, &path);
+    bare.check("QEMU for --parallel", State::Note, "QEMU emulator version 7.2.22, too old");
+    bare.machine.fetched_qemu = Some("QEMU emulator version 10.0.13".into());
+    bare.check("QEMU for --parallel", State::Ok, "QEMU emulator version 10.0.13, in the cache");
+    bare.program("qemu-system-x86_64", "QEMU emulator version 10.1.0");
+    bare.check("QEMU for --parallel", State::Ok, &format!("QEMU emulator version 10.1.0, {path}"));
+    bare.machine.named_qemu = Some(("/opt/qemu".into(), Ok("QEMU emulator version 9.2.0".into())));
+    bare.check("QEMU", State::Ok, "QEMU emulator version 9.2.0, as EKIDEN_QEMU=/opt/qemu says");
+    bare.check("QEMU for --parallel", State::Missing, "QEMU emulator version 9.2.0, too old");
+    bare.machine.named_qemu = Some(("/opt/qemu".into(), Err("it does not run".into())));
+    bare.check("QEMU", State::Missing, "EKIDEN_QEMU=/opt/qemu: it does not run");
 }
 
 #[test]

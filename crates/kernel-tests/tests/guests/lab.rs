@@ -9,14 +9,13 @@ use std::{
 };
 
 use ekiden_build::{Builder, Project, Target};
-use ekiden_vm::{Cache, GuestCommand, Kernel, Vm, VmSpec};
+use ekiden_vm::{Cache, GuestCommand, Kernel, Scratch, Vm, VmSpec};
 use serde_json::Value;
-use tempfile::TempDir;
 
 /// A guest with our modules and programs in `/lab`.
 pub(crate) struct Lab {
     vm: Vm,
-    share: TempDir,
+    share: Scratch,
 }
 
 /// A machine that tests name: its kernel, its CPUs, and what it has besides.
@@ -69,7 +68,7 @@ impl Lab {
     /// Boots `kernel` in such a machine, with our programs besides those of `spec`.
     fn boot(kernel: &Kernel, spec: VmSpec) -> Self {
         let cache = Cache::from_env().unwrap();
-        let share = TempDir::new().unwrap();
+        let share = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
         // One after the other: the second finds the modules built.
         static BUILDING: Mutex<()> = Mutex::new(());
         let turn = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
