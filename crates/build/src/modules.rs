@@ -60,8 +60,9 @@ impl Builder {
         Self { fixed: true, ..self }
     }
 
-    /// The directory under `target` for what is made of the workspace in `root`. In a `target` that several share (CARGO_TARGET_DIR), each has
-    /// one of its own: crates of two checkouts have the same names, and would be taken for each other.
+    /// The directory under `target` for what is made of the workspace in `root`. In a `target` that several share
+    /// (CARGO_TARGET_DIR), each has one of its own: crates of two checkouts have the same names, and would be taken
+    /// for each other.
     fn place(&self, target: &Path, root: &Path) -> PathBuf {
         let place = target.join(if self.fixed { "kernel-fixed" } else { "kernel" });
         if target.starts_with(root) {

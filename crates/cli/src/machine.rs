@@ -31,7 +31,8 @@ pub(crate) const GUEST_MODULES: &str = "/host/modules";
 /// A command may take as long as it takes.
 pub(crate) const NO_LIMIT: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// How long a command in a guest may take to end when it is asked to, and how long the guest may take to say that it was killed.
+/// How long a command in a guest may take to end when it is asked to, and how long the guest may take to say that it
+/// was killed.
 const TIME_TO_END: Duration = Duration::from_secs(30);
 const TIME_TO_DIE: Duration = Duration::from_secs(10);
 
@@ -59,7 +60,8 @@ pub(crate) struct Shape {
     /// Emulate, with a clock that counts instructions: the same everywhere
     #[arg(long)]
     pub(crate) icount: bool,
-    /// Emulate, each CPU in a thread of its own: CPUs really run at once. For correctness; what things cost there says nothing
+    /// Emulate, each CPU in a thread of its own: CPUs really run at once. For correctness; what things cost there says
+    /// nothing
     #[arg(long, conflicts_with_all = ["kvm", "icount", "shift"])]
     pub(crate) parallel: bool,
     /// With --icount, an instruction takes 2 to the power of this many nanoseconds
@@ -199,8 +201,8 @@ pub(crate) fn follow_with(vm: &Vm, command: &GuestCommand, sink: &mut dyn FnMut(
     })
 }
 
-/// Passes the first signal on to a command in a guest, kills it at the second or when it has had time enough, and gives up a guest that does
-/// not even say that the command is dead.
+/// Passes the first signal on to a command in a guest, kills it at the second or when it has had time enough, and
+/// gives up a guest that does not even say that the command is dead.
 fn pass_on(command: &Signaller, signals: &Receiver<Option<i32>>) {
     let Ok(Some(signal)) = signals.recv() else { return };
     for (signal, patience) in [(signal, TIME_TO_END), (SIGKILL, TIME_TO_DIE)] {

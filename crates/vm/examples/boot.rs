@@ -1,4 +1,5 @@
-//! Boots a stock kernel and runs one command in it: `boot [--release R] [--share DIR] [--cpus N] [--cmdline WORDS] [--icount] [--parallel] [--shift N] [--timeout SECONDS] COMMAND…`.
+//! Boots a stock kernel and runs one command in it: `boot [--release R] [--share DIR] [--cpus N] [--cmdline WORDS]
+//! [--icount] [--parallel] [--shift N] [--timeout SECONDS] COMMAND…`.
 use ekiden_vm::{Cache, GuestCommand, Mode, Stream, Vm, VmSpec, fetch, fetch_newest_passing};
 use std::io::Write;
 

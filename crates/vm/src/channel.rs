@@ -363,7 +363,8 @@ impl Signaller {
         self.channel.send(&Request::Kill { id: self.id, signal }).map_err(|error| self.channel.gone(&error.to_string()))
     }
 
-    /// Gives the command up, and the connection to its machine: whoever waits for it is told that the machine is gone.
+    /// Gives the command up, and the connection to its machine: a thread that waits for it is told that the machine is
+    /// gone.
     pub fn abandon(&self) {
         self.channel.close();
     }

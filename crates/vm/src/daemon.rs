@@ -30,7 +30,8 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a program in its log's directory. Unless it is to outlive this process, the kernel kills it when this process ends, however that happens.
+    /// Starts a program in its log's directory. Unless it is to outlive this process, the kernel kills it when this
+    /// process ends, however that happens.
     pub(crate) fn start(program: &Path, args: &[impl AsRef<OsStr>], log: &Path, outlives: bool) -> Result<Self> {
         let output = File::create(log).context("create", log)?;
         let mut command = if outlives {

@@ -135,7 +135,10 @@ pub enum Error {
     #[error("only root can {0}; run the same command with sudo")]
     NeedRoot(&'static str),
     /// Another process uses the machine.
-    #[error("{what} is used by {}; wait for it to end, or stop it", .holder.as_ref().map_or("another process".to_owned(), ToString::to_string))]
+    #[error(
+        "{what} is used by {}; wait for it to end, or stop it",
+        .holder.as_ref().map_or("another process".to_owned(), ToString::to_string)
+    )]
     Busy {
         /// What is used.
         what: String,

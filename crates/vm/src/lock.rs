@@ -47,7 +47,7 @@ impl Holder {
         serde_json::from_slice(&fs::read(path).ok()?).ok()
     }
 
-    /// Who holds a lock now, told from its file and without touching the lock: one that looks disturbs nobody.
+    /// Who holds a lock now, told from its file and without touching the lock: to look disturbs no holder.
     pub(crate) fn now(path: &Path) -> Option<Self> {
         let holder = Self::read(path)?;
         // A holder that was killed has left its name.
@@ -78,7 +78,8 @@ pub struct Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Its name is no longer true; if it stays, it is only looked at while another holds the lock or its process lives.
+        // Its name is no longer true; if it stays, it is only looked at while another holds the lock or its process
+        // lives.
         let _ = self.file.set_len(0);
     }
 }

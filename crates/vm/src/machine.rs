@@ -74,8 +74,8 @@ impl Vm {
         }
     }
 
-    /// Boots a kernel in a machine that outlives this process. [`Vm::attach`] finds it by the directory, whose name is the machine's;
-    /// dropping the `Vm` disconnects and pauses the machine, [`Vm::shutdown`] ends it.
+    /// Boots a kernel in a machine that outlives this process. [`Vm::attach`] finds it by the directory, whose name is
+    /// the machine's; dropping the `Vm` disconnects and pauses the machine, [`Vm::shutdown`] ends it.
     pub fn boot_detached(directory: &Path, kernel: &Kernel, spec: &VmSpec) -> Result<Self> {
         fs::create_dir_all(directory).context("create", directory)?;
         let directory = &directory.canonicalize().context("find", directory)?;
@@ -111,14 +111,15 @@ impl Vm {
         Ok(Self { channel, console, qemu, release, problems, files: None, lock: Some(lock) })
     }
 
-    /// The process id of the QEMU of a machine that [`Vm::boot_detached`] left, if it runs, and who uses the machine. Disturbs neither.
+    /// The process id of the QEMU of a machine that [`Vm::boot_detached`] left, if it runs, and who uses the machine.
+    /// Disturbs neither.
     pub fn look(directory: &Path) -> Option<(i32, Option<Holder>)> {
         let qemu = daemon(directory, "qemu").ok().filter(Daemon::is_running)?;
         Some((qemu.pid(), Holder::now(&directory.join("lock"))))
     }
 
-    /// Ends a machine that [`Vm::boot_detached`] left: it is switched off, or killed if it does not obey. One that is used is left alone
-    /// unless `though_used`, then it is killed. None if it does not run.
+    /// Ends a machine that [`Vm::boot_detached`] left: it is switched off, or killed if it does not obey. One that is
+    /// used is left alone unless `though_used`, then it is killed. None if it does not run.
     pub fn stop(directory: &Path, though_used: bool) -> Result<Option<Stopped>> {
         if Self::look(directory).is_none() {
             return Ok(None);

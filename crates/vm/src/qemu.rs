@@ -1,7 +1,7 @@
 //! Which QEMU a guest runs in: the one that is named, the one that is installed, or a newer one in the cache.
 //!
-//! The newer one is Debian's, with all libraries that it needs, unpacked beside each other and started by its own loader: it needs neither root
-//! nor anything of this machine's but the kernel.
+//! The newer one is Debian's, with all libraries that it needs, unpacked beside each other and started by its own
+//! loader: it needs neither root nor anything of this machine's but the kernel.
 
 use crate::{
     Cache, Error, Mode, Result,
@@ -60,13 +60,14 @@ impl Qemu {
     /// The variable that names the QEMU to use, by its path, or asks for one in the cache with `newer`.
     pub const VARIABLE: &str = "EKIDEN_QEMU";
 
-    /// The oldest QEMU whose emulated CPUs run in threads of their own here. 7.2 lets them race when the guest patches its own code;
-    /// those between have not been tried.
+    /// The oldest QEMU whose emulated CPUs run in threads of their own here. 7.2 lets them race when the guest patches
+    /// its own code; those between have not been tried.
     pub const THREADS: (u32, u32) = (10, 0);
 
     /// The QEMU for guests of a mode. If none that is here will do, a newer one is fetched into the cache, once.
     ///
-    /// One of CPUs that take turns is the installed one, however old: QEMU 10 takes half as long again, or more, to boot it.
+    /// One of CPUs that take turns is the installed one, however old: QEMU 10 takes half as long again, or more, to
+    /// boot it.
     pub fn prepare(cache: &Cache, mode: Mode, progress: Progress<'_>) -> Result<Self> {
         match Self::choose(mode)? {
             Choice::Here(qemu) => Ok(qemu),
@@ -161,7 +162,7 @@ impl Qemu {
             progress("trying QEMU");
             Self::fetched(partial)?.try_out(partial)
         })?;
-        // They have served their purpose; a failure to remove them harms nobody.
+        // They have served their purpose; a failure to remove them does no harm.
         let _ = fs::remove_dir_all(packages);
         Self::fetched(&root)
     }

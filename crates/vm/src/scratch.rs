@@ -14,8 +14,8 @@ const PLACE: &str = "guests";
 /// How long the files of a guest that did not come up are kept: an error has named them.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// A directory in the cache that is removed when this is dropped. If the process is killed, the next one that makes such a directory
-/// removes it.
+/// A directory in the cache that is removed when this is dropped. If the process is killed, the next one that makes
+/// such a directory removes it.
 #[derive(Debug)]
 pub struct Scratch {
     directory: TempDir,

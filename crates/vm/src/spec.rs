@@ -56,8 +56,9 @@ pub enum Mode {
     Kvm,
     /// Emulated, the guest's clock counts instructions: exact, the same on every machine.
     Icount,
-    /// Emulated, each CPU in a thread of its own, the guest's clock follows the host's: CPUs really run at once, as long as this machine has
-    /// processors for them. For correctness; what things cost there says nothing. Needs QEMU 10.0 or newer, see [`crate::Qemu`].
+    /// Emulated, each CPU in a thread of its own, the guest's clock follows the host's: CPUs really run at once, as
+    /// long as this machine has processors for them. For correctness; what things cost there says nothing. Needs QEMU
+    /// 10.0 or newer, see [`crate::Qemu`].
     Parallel,
 }
 
@@ -130,7 +131,8 @@ impl VmSpec {
     }
 }
 
-/// How many CPUs a guest in [`Mode::Parallel`] may have here. With more, one that spins for another spins for many of the host's turns.
+/// How many CPUs a guest in [`Mode::Parallel`] may have here. With more, one that spins for another spins for many of
+/// the host's turns.
 fn parallel_cpus() -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(PARALLEL_CPUS)

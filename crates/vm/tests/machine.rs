@@ -210,7 +210,7 @@ fn a_hung_machine_is_stopped_by_force() {
     assert!(busy.contains(&format!("(PID {}, since ", std::process::id())), "{busy}");
     drop(vm);
     assert_eq!(Vm::look(directory.path()).unwrap(), (pid, None));
-    // An emulator that does nothing answers nobody.
+    // An emulator that does nothing does not answer.
     signal("STOP", pid);
     let stopped = Vm::stop(directory.path(), false).unwrap();
     assert_eq!(stopped, Some(Stopped::Forced("it did not answer".into())));

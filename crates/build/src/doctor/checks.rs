@@ -239,7 +239,10 @@ fn qemu(machine: &Machine, findings: &mut Vec<Finding>) {
             )
             .result(machine, if is_at_least(&line, FAIR_QEMU) { Ok(line) } else { Err(line) })
             .optional()
-            .fix("only for waits on several emulated CPUs: set EKIDEN_QEMU=newer, which fetches one (50 MB) and boots slower"),
+            .fix(
+                "only for waits on several emulated CPUs: set EKIDEN_QEMU=newer, which fetches one (50 MB), and boots \
+                 slower",
+            ),
         );
     }
     let parallel = check("QEMU for --parallel", "emulated CPUs run at once, each in a thread, in QEMU 10.0 or newer");

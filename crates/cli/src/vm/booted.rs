@@ -175,7 +175,8 @@ impl Booted {
         Ok(format!("/host/bin/{name}"))
     }
 
-    /// Switches it off; says how, if there was one. What is in the directory that it shares stays.
+    /// Switches it off; says how, if there was one. What is in the directory that it shares stays, and the console of
+    /// one that was ended by force.
     pub(crate) fn stop(name: &Name, though_used: bool) -> Result<Option<Stopped>> {
         let files = Files::of(name)?;
         let stopped = Vm::stop(&files.machine, though_used).map_err(|error| match error {
@@ -190,10 +191,15 @@ impl Booted {
         })?;
         match fs::remove_file(&files.note) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("cannot remove {}", files.note.display()))
+                return Err(error).with_context(|| format!("cannot remove {}", files.note.display()));
             }
-            _ => Ok(stopped),
+            _ => {}
         }
+        if stopped == Some(Stopped::Obeyed) && fs::remove_dir(files.machine.join("share")).is_ok() {
+            // Nothing in it is worth keeping. What resists is found by the next machine of that name.
+            let _ = fs::remove_dir_all(&files.machine);
+        }
+        Ok(stopped)
     }
 }
 

@@ -29,7 +29,7 @@ impl List {
         } else {
             let headings = ["machine", "Linux", "CPUs", "clock", "PID", "for", "used by"];
             let rows = all.iter().map(|seen| {
-                let used_by = seen.used_by.as_ref().map_or_else(|| "nobody".into(), ToString::to_string);
+                let used_by = seen.used_by.as_ref().map_or_else(|| "none".into(), ToString::to_string);
                 let Seen { note, pid, .. } = seen;
                 [
                     note.name.clone(),
