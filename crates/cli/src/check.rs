@@ -11,6 +11,7 @@ use crate::{
     failure::Exit,
     live::Live,
     output::open_trace,
+    progress::Progress,
     trace::{self, time_ns},
 };
 
@@ -106,6 +107,7 @@ impl Check {
         let Some(trace) = &self.trace else { return self.live() };
         let path = trace.display();
         let reader = open_trace(trace)?;
+        let busy = Progress::brief(format!("checking {path}"));
         let mut checker = Checker::new(reader.header(), &self.bounds.limits());
         let (mut records, mut lost) = (0, 0_u64);
         for record in reader {
@@ -114,12 +116,13 @@ impl Check {
             records += 1;
             lost = lost.saturating_add(trace::lost(&record));
         }
+        let violations = checker.finish();
+        drop(busy);
         if lost > 0 && !self.json {
             eprintln!(
                 "ekiden: at least {lost} records were lost when it was recorded; what is missing was not checked"
             );
         }
-        let violations = checker.finish();
         if self.json {
             let report = Report { records, lost, limits: self.bounds.limits(), violations: &violations };
             println!("{}", serde_json::to_string_pretty(&report)?);

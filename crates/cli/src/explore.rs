@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::failure::{Exit, Failure};
 use crate::policies;
+use crate::progress::Progress;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -66,7 +67,9 @@ impl Explore {
         let policy = self.maker()?;
         let mut reports = Vec::new();
         for case in self.cases()? {
+            let busy = Progress::brief(format!("exploring {} under {}", case.name, self.policy));
             let report = self.try_case(case, &policy);
+            drop(busy);
             if !self.json {
                 self.show(&report);
             }

@@ -1,7 +1,10 @@
-//! Says what goes on: a spinner with the time on a terminal, a line for each step elsewhere.
+//! Says what goes on: a spinner with the time on a terminal; elsewhere a line for each step, and one a second as long as
+//! nothing else is said.
 
 use std::{
     io::IsTerminal,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -9,6 +12,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// The variable that leaves the time out: somebody else shows it already.
 pub(crate) const PLAIN: &str = "EKIDEN_PLAIN_PROGRESS";
+
+/// How often a spinner turns.
+const TICK: Duration = Duration::from_millis(120);
+
+/// After so much silence a step is said again. Two seconds is what people should have to wait at most.
+const BEAT: Duration = Duration::from_secs(1);
 
 /// Steps are shown on standard error, so that results can be piped.
 pub(crate) struct Progress {
@@ -20,6 +29,9 @@ struct Step {
     text: String,
     start: Instant,
     spinner: Option<ProgressBar>,
+    /// Nothing is shown if it takes no time.
+    is_brief: bool,
+    heart: Heart,
 }
 
 impl Progress {
@@ -27,29 +39,55 @@ impl Progress {
         Self { start: Instant::now(), step: None }
     }
 
+    /// A step that is shown only if it takes a while: most often it does not. It ends when this is dropped.
+    pub(crate) fn brief(text: impl Into<String>) -> Self {
+        let mut progress = Self::new();
+        progress.begin(text.into(), true);
+        progress
+    }
+
     /// Begins a step; the one before has ended.
     pub(crate) fn step(&mut self, text: impl Into<String>) {
+        self.begin(text.into(), false);
+    }
+
+    fn begin(&mut self, text: String, is_brief: bool) {
         self.end_step();
-        let text = text.into();
         let spinner = std::io::stderr().is_terminal().then(|| {
             let spinner = ProgressBar::new_spinner().with_message(text.clone());
             spinner.set_style(
                 ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}").expect("the template is well-formed"),
             );
-            spinner.enable_steady_tick(Duration::from_millis(120));
             spinner
         });
-        if spinner.is_none() {
+        if spinner.is_none() && !is_brief {
             self.line(&text);
         }
-        self.step = Some(Step { text, start: Instant::now(), spinner });
+        let start = Instant::now();
+        let heart = match spinner.clone() {
+            Some(spinner) if is_brief => Heart::start(BEAT, move || spinner.enable_steady_tick(TICK)),
+            Some(spinner) => {
+                spinner.enable_steady_tick(TICK);
+                Heart::default()
+            }
+            // Whoever shows what this program says has a heart too.
+            None if std::env::var_os(PLAIN).is_some() => Heart::default(),
+            None => {
+                let text = text.clone();
+                Heart::start(BEAT, move || eprintln!("{text}, {} s", start.elapsed().as_secs()))
+            }
+        };
+        self.step = Some(Step { text, start, spinner, is_brief, heart });
     }
 
     /// Says something within a step.
     pub(crate) fn note(&mut self, text: &str) {
         match self.step.as_ref().and_then(|step| Some((step, step.spinner.as_ref()?))) {
             Some((step, spinner)) => spinner.set_message(format!("{}: {text}", step.text)),
-            None => self.line(&format!("  {text}")),
+            None => {
+                self.line(&format!("  {text}"));
+                self.step.iter().for_each(|step| step.heart.rest());
+            }
         }
     }
 
@@ -69,8 +107,13 @@ impl Progress {
     /// Ends the last step. Something else may be printed after that.
     pub(crate) fn end_step(&mut self) {
         let Some(step) = self.step.take() else { return };
+        // What is said after this must come after it.
+        drop(step.heart);
         if let Some(spinner) = step.spinner {
             spinner.finish_and_clear();
+            if step.is_brief {
+                return;
+            }
             eprintln!("{:>8.1} s  {}", step.start.elapsed().as_secs_f64(), step.text);
         }
     }
@@ -84,5 +127,97 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.end_step();
+    }
+}
+
+/// Does something again and again, from a thread, until it is dropped.
+#[derive(Default)]
+struct Heart {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    is_over: bool,
+    rested: u64,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Heart {
+    fn start(every: Duration, mut beat: impl FnMut() + Send + 'static) -> Self {
+        let shared = Arc::<Shared>::default();
+        let seen = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            let mut state = seen.lock();
+            while !state.is_over {
+                let before = state.rested;
+                let (next, timeout) = seen
+                    .changed
+                    .wait_timeout_while(state, every, |state| !state.is_over && state.rested == before)
+                    .unwrap_or_else(PoisonError::into_inner);
+                state = next;
+                if timeout.timed_out() {
+                    beat();
+                }
+            }
+        });
+        Self { shared, thread: Some(thread) }
+    }
+
+    /// Something was said: the next beat comes the whole time after this.
+    fn rest(&self) {
+        self.shared.lock().rested += 1;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Drop for Heart {
+    fn drop(&mut self) {
+        self.shared.lock().is_over = true;
+        self.shared.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A beat that panics has been told of.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    const EVERY: Duration = Duration::from_millis(200);
+
+    #[test]
+    fn a_silent_step_is_said_again_and_again_until_it_ends() {
+        let (sender, beats) = channel();
+        let heart = Heart::start(EVERY, move || sender.send(()).unwrap());
+        assert!((0..3).all(|_| beats.recv_timeout(EVERY * 20).is_ok()));
+        drop(heart);
+        beats.try_iter().for_each(drop);
+        assert!(beats.recv().is_err(), "it beats after its end");
+    }
+
+    #[test]
+    fn what_is_said_meanwhile_puts_the_beat_off() {
+        let (sender, beats) = channel();
+        let heart = Heart::start(Duration::from_secs(60), move || sender.send(()).unwrap());
+        heart.rest();
+        drop(heart);
+        assert!(beats.recv().is_err());
     }
 }

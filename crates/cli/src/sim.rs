@@ -3,9 +3,9 @@
 use std::{
     fs,
     fs::File,
-    io::BufWriter,
+    io::{self, BufRead, BufReader, BufWriter, Write},
     path::{Path, PathBuf},
-    process::{Command, ExitCode},
+    process::{Command, ExitCode, Stdio},
 };
 
 use anyhow::{Context, Result};
@@ -24,12 +24,17 @@ use crate::{
     fidelity::Models,
     output::Output,
     policies,
+    progress::Progress,
     sweep::Sweep,
     view,
 };
 
 /// What varies where a seed is given: the kernel's timer slack, and a twentieth of the work.
 pub(crate) const JITTER: Jitter = Jitter { sleep_ns: 50_000, work_permille: 50 };
+
+/// What cargo says while it works.
+const CARGO_STEPS: [&str; 7] =
+    ["Compiling ", "Downloading ", "Downloaded ", "Updating ", "Locking ", "Adding ", "Blocking "];
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -159,6 +164,7 @@ impl Sim {
             let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
             simulation = simulation.recorded_into(BufWriter::with_capacity(1 << 20, file));
         }
+        let busy = Progress::brief(format!("simulating {} under {}", self.load, self.policy));
         let result = simulation.run(&load);
         if let Some(trace) = trace.filter(|_| matches!(result, Ok(_) | Err(SimError::Unfinished { .. }))) {
             trace.finish()?;
@@ -167,6 +173,7 @@ impl Sim {
             Ok(result) => result,
             // What is known up to there says more than that it did not finish.
             Err(SimError::Unfinished { at_ns, why, stuck, so_far }) => {
+                drop(busy);
                 eprintln!("{}", so_far.report);
                 return Err(SimError::Unfinished { at_ns, why, stuck, so_far }.into());
             }
@@ -175,12 +182,18 @@ impl Sim {
         if let Some(path) = &self.report {
             self.write_report(path, &result)?;
         }
-        self.show(&result, check(&result.report))
+        let violations = self.invariants.then(|| self.violations(&result));
+        drop(busy);
+        self.show(&result, check(&result.report), violations)
     }
 
-    fn show(&self, result: &SimReport, verdict: checks::Verdict) -> Result<ExitCode> {
+    fn show(
+        &self,
+        result: &SimReport,
+        verdict: checks::Verdict,
+        violations: Option<Vec<Violation>>,
+    ) -> Result<ExitCode> {
         let fault = result.fault.as_ref().map(ToString::to_string);
-        let violations = self.invariants.then(|| self.violations(result));
         if self.json {
             let all = Summary {
                 report: &result.report,
@@ -269,13 +282,40 @@ impl Sim {
                            more, see the documentation of ekiden-sim";
             return Err(Failure::new(Exit::Usage, message).into());
         }
-        let status = Command::new("cargo")
-            .args(["run", "--quiet", "--release", "--example", "sim", "--"])
-            .args([&self.load, &self.cpus.to_string(), params])
-            .current_dir(project.root())
-            .status()
-            .context("cannot run cargo; `ekiden doctor` says which package has it")?;
-        Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(Exit::Other.into(), ExitCode::from))
+        let no_cargo = "cannot run cargo; `ekiden doctor` says which package has it";
+        let cargo = |command: &str| {
+            let mut cargo = Command::new("cargo");
+            cargo.args([command, "--release", "--example", "sim"]).current_dir(project.root());
+            cargo
+        };
+        let mut build = cargo("build").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().context(no_cargo)?;
+        let mut busy = Progress::brief(format!("building {}", self.policy));
+        let mut said = String::new();
+        let lines = build.stderr.take().map(|pipe| BufReader::new(pipe).lines().map_while(Result::ok));
+        for line in lines.into_iter().flatten() {
+            if CARGO_STEPS.iter().any(|step| line.trim_start().starts_with(step)) {
+                busy.note(line.trim_start());
+            } else if !line.trim_start().starts_with("Finished ") {
+                said += &line;
+                said.push('\n');
+            }
+        }
+        let built = build.wait().context(no_cargo)?;
+        drop(busy);
+        eprint!("{said}");
+        if !built.success() {
+            return Ok(Exit::Other.into());
+        }
+        // Its output waits for the end, so that it does not get among what is said meanwhile.
+        let busy = Progress::brief(format!("simulating {} under {}", self.load, self.policy));
+        let output = cargo("run")
+            .args(["--quiet", "--", &self.load, &self.cpus.to_string(), params])
+            .output()
+            .context(no_cargo)?;
+        drop(busy);
+        io::stderr().write_all(&output.stderr)?;
+        io::stdout().write_all(&output.stdout)?;
+        Ok(output.status.code().and_then(|code| u8::try_from(code).ok()).map_or(Exit::Other.into(), ExitCode::from))
     }
 }
 

@@ -17,6 +17,7 @@ use ekiden_trace::{Header, Reader, Record};
 use crate::{
     check::Bounds,
     output::{self, open_trace},
+    progress::Progress,
     signals,
 };
 
@@ -52,10 +53,12 @@ impl View {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let reader = open_trace(&self.trace)?;
         if let Some(path) = &self.report {
+            let busy = Progress::brief(format!("making the page of {}", self.trace.display()));
             let (header, model, notes) = self.read(reader)?;
             let violations = self.check().join().expect("checks do not panic")?;
             let text = report(&header, &model, &violations, &notes, self.report_kb as usize * 1_000)?;
             output::write(path, text.as_bytes())?;
+            drop(busy);
             println!("next: open {} in a browser", path.display());
             return Ok(ExitCode::SUCCESS);
         }
@@ -69,7 +72,9 @@ impl View {
             start_browser(&server.url());
         }
         let stopped = Arc::clone(&server);
+        let busy = Progress::brief(format!("reading {}", self.trace.display()));
         let (header, model, notes) = self.read(reader)?;
+        drop(busy);
         server.show(header, model, notes);
         let _handling = signals::handle(move |_| stopped.stop()).context("cannot handle signals")?;
         let (checks, told) = (self.check(), server);

@@ -19,6 +19,7 @@ use serde::Serialize;
 use crate::{
     failure::{Exit, Failure},
     policies,
+    progress::Progress,
 };
 
 /// How many pieces and remarks are shown; --json has more.
@@ -97,9 +98,12 @@ impl ReplayCommand {
         if let Some(call) = self.until {
             replay = replay.until(call);
         }
+        // Under a debugger the terminal is the debugger's.
+        let busy = (!self.debugged).then(|| Progress::brief(format!("replaying {}", self.context())));
         let begin = Instant::now();
         let outcome = replay.run(open(&self.recording)?).map_err(|error| self.failure(&error))?;
         let replay_s = begin.elapsed().as_secs_f64();
+        drop(busy);
         let happened_s = outcome.span_ns as f64 / 1e9;
         let report = Report {
             recording: &header,
@@ -128,7 +132,9 @@ impl ReplayCommand {
         let (policy, params) = policy.split_once(':').unwrap_or((policy, ""));
         policies::check_params(policy, params)?;
         let replay = policies::replay().with_params(params).until(self.until.unwrap_or(u64::MAX));
+        let busy = Progress::brief(format!("asking {policy} about {}", self.context()));
         let what_if = replay.what_if(policy, open(&self.recording)?).map_err(|error| self.failure(&error))?;
+        drop(busy);
         if self.json {
             println!("{}", serde_json::to_string_pretty(&what_if)?);
         } else {

@@ -17,6 +17,7 @@ use crate::{
     failure::{Exit, Failure},
     output::{Output, open_trace},
     policies,
+    progress::Progress,
 };
 
 #[derive(Args)]
@@ -41,8 +42,10 @@ pub(super) struct ConsideredCommand {
 impl ConsideredCommand {
     pub(super) fn run(&self) -> Result<()> {
         let output = Output::create(&self.output)?;
+        let busy = Progress::brief(format!("replaying {}", self.recording.display()));
         let (decisions, differences) = put(&self.trace, &self.recording, output.clone())?;
         output.finish()?;
+        drop(busy);
         if differences > 0 {
             eprintln!(
                 "{differences} calls were answered differently in the replay; they and what followed are left out"

@@ -17,6 +17,7 @@ use super::{parquet::Table, recording::Recording};
 use crate::{
     failure::{Exit, Failure},
     output::{Output, open_trace},
+    progress::Progress,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -73,6 +74,8 @@ pub(super) fn run(path: &Path, to: &Path, format: Option<Format>) -> Result<()> 
         );
         return Err(Failure::new(Exit::Usage, message).into());
     };
+    // To a pipe or standard output as well: this is on standard error.
+    let busy = Progress::brief(format!("exporting {}", path.display()));
     if let Some(recording) = Recording::open(path)? {
         return calls(path, recording, to, format);
     }
@@ -109,6 +112,7 @@ pub(super) fn run(path: &Path, to: &Path, format: Option<Format>) -> Result<()> 
         }
     }
     output.finish()?;
+    drop(busy);
     match format {
         Format::Perfetto => eprintln!("next: open {} at https://ui.perfetto.dev", to.display()),
         _ => eprintln!("next: ekiden check {}", path.display()),

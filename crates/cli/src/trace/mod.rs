@@ -24,6 +24,7 @@ use self::{export::Format, filter::Filter, recording::Recording};
 use crate::{
     failure::{Exit, Failure},
     output::{Output, open_trace},
+    progress::Progress,
 };
 
 #[derive(Args)]
@@ -147,6 +148,7 @@ fn info(path: &Path, json: bool) -> Result<()> {
         return recording::info(path, recording, json);
     }
     let reader = open_trace(path)?;
+    let busy = Progress::brief(format!("reading {}", path.display()));
     let header = reader.header().clone();
     let mut info =
         Info { header, records: 0, tasks: 0, from_ns: u64::MAX, until_ns: 0, kinds: BTreeMap::new(), lost: 0 };
@@ -164,6 +166,7 @@ fn info(path: &Path, json: bool) -> Result<()> {
             *tasks.entry(pid / 64).or_default() |= 1 << (pid % 64);
         }
     }
+    drop(busy);
     info.tasks = tasks.values().map(|word| word.count_ones()).sum();
     info.from_ns = info.from_ns.min(info.until_ns);
     info.kinds = kinds.iter().map(|(what, count)| (what.name(), *count)).collect();
@@ -228,8 +231,10 @@ fn cut(path: &Path, to: &Path, filter: Filter, names: Vec<String>) -> Result<()>
         return Err(Failure::new(Exit::Usage, message).into());
     }
     let output = Output::create(to)?;
+    let busy = Progress::brief(format!("cutting {}", path.display()));
     cut.run(trace, BufWriter::with_capacity(1 << 16, output.clone())).with_context(|| path.display().to_string())?;
     output.finish()?;
+    drop(busy);
     eprintln!("next: ekiden view {}", to.display());
     Ok(())
 }
