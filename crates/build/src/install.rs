@@ -62,7 +62,7 @@ pub fn install_missing(purpose: Purpose, progress: Progress<'_>) -> Result<Insta
     complete(&doctor::examine(), purpose, packages)
 }
 
-/// What packages bring has to be there now, whoever has installed it.
+/// What packages bring has to be there now.
 fn complete(after: &Diagnosis, purpose: Purpose, packages: Vec<String>) -> Result<Installed> {
     let left: Vec<String> = after
         .missing(purpose)
