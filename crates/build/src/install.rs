@@ -94,7 +94,7 @@ impl Apt {
         if nix::unistd::geteuid().is_root() {
             return Ok(Self { sudo: false });
         }
-        if command::find("sudo").is_some() && command::output(Command::new("sudo").args(["-n", "true"])).is_ok() {
+        if ekiden_vm::sudo_works() {
             return Ok(Self { sudo: true });
         }
         Err(Error::Install(format!(

@@ -139,13 +139,13 @@ impl Apt {
             .map_err(|error| self.network(error))
     }
 
-    /// Downloads a package and all that it depends on, as for a machine on which nothing is installed.
-    pub(crate) fn download_whole(&self, package: &str, into: &Path) -> Result<()> {
+    /// Downloads packages and all that they depend on, as for a machine on which nothing is installed.
+    pub(crate) fn download_whole(&self, packages: &[&str], into: &Path) -> Result<()> {
         let partial = into.join("partial");
         fs::create_dir_all(&partial).context("create", &partial)?;
         let mut command = self.command("apt-get")?;
         command.args(["-y", "--no-install-recommends", "--download-only", "-o"]);
-        command.arg(format!("Dir::Cache::archives={}", into.display())).args(["install", package]);
+        command.arg(format!("Dir::Cache::archives={}", into.display())).arg("install").args(packages);
         process::output(&mut command).map(drop).map_err(|error| self.network(error))
     }
 

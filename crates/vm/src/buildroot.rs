@@ -6,6 +6,7 @@ use crate::{
     error::Context,
     process,
 };
+use nix::unistd::{getgid, getuid};
 use std::{
     ffi::OsString,
     fs,
@@ -40,8 +41,7 @@ impl BuildRoot {
         let root = cache.path().join("roots").join(SUITE);
         cache.complete(&root, progress, |partial, progress| {
             progress("making a Debian root to build kernel modules in, as this machine's C library is too old for kbuild (about a minute)");
-            need_root("make a Debian root")?;
-            let mut make = process::contained("mmdebstrap")?;
+            let mut make = as_root("mmdebstrap", "make a Debian root")?;
             make.args(["--variant=apt", "--mode=root", &format!("--include={PACKAGES}"), SUITE])
                 .arg(partial)
                 .arg(apt::mirror()?);
@@ -74,18 +74,17 @@ impl BuildRoot {
                 command.arg(format!("CC={}", if found { &compiler } else { "gcc" }));
             }
             Self::Root(root) => {
-                need_root("enter the Debian root")?;
                 let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
                 let mounts = [
                     (kernel.directory().join("usr/src"), root.join("usr/src")),
                     (tools.clone(), root.join("usr/lib").join(tools_name)),
                     (module_dir.clone(), inside(&module_dir)),
                 ];
-                command = process::contained("sh")?;
-                command.args(["-ec", IN_ROOT, "sh"]);
-                command.arg(root);
+                command = as_root("sh", "enter the Debian root")?;
+                command.args(["-ec", IN_ROOT, "sh"]).arg(root);
+                // Whose module it is builds it.
+                command.arg(format!("{}:{}", getuid(), getgid()));
                 for (from, to) in &mounts {
-                    fs::create_dir_all(to).context("create", to)?;
                     command.arg(from).arg(to);
                 }
                 command.args(["make", "-C"]).arg(format!("/usr/src/linux-headers-{}", kernel.release()));
@@ -103,11 +102,11 @@ impl BuildRoot {
     }
 }
 
-/// Arguments: root, three pairs of what to mount where, the command to run in the root.
-const IN_ROOT: &str = r#"root=$1; shift
+/// Arguments: root, the user and the group that run the command, three pairs of what to mount where, the command to run in the root.
+const IN_ROOT: &str = r#"root=$1 user=$2; shift 2
 mount -t proc proc "$root/proc"
-for _ in 1 2 3; do mount --bind "$1" "$2"; shift 2; done
-exec chroot "$root" "$@""#;
+for _ in 1 2 3; do mkdir -p "$2"; mount --bind "$1" "$2"; shift 2; done
+exec env LC_ALL=C chroot --userspec="$user" "$root" "$@""#;
 
 /// The compiler that the kernel was built with, as in `gcc-14`.
 fn wanted_compiler(kernel: &Kernel) -> Result<String> {
@@ -121,11 +120,18 @@ fn compiler_in(variables: &str) -> Option<&str> {
     line.rsplit_once("$(CROSS_COMPILE)").map(|(_, compiler)| compiler.trim())
 }
 
-fn need_root(what: &'static str) -> Result<()> {
+/// A command that root runs in namespaces of its own: through sudo, if this is another user whom sudo asks for no password.
+fn as_root(program: &str, what: &'static str) -> Result<Command> {
     if nix::unistd::geteuid().is_root() {
-        return Ok(());
+        return process::contained(program);
     }
-    Err(Error::NeedRoot(what))
+    if !crate::sudo_works() {
+        return Err(Error::NeedRoot(what));
+    }
+    let mut command = Command::new("sudo");
+    command.args(["-n", "--", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    command.arg(process::find(program, process::SYSTEM_PATHS)?);
+    Ok(command)
 }
 
 /// Whether kbuild's programs from Debian's packages run here, and all that they call is installed.

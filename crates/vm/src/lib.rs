@@ -45,6 +45,7 @@ pub use kernels::{Candidate, cached, candidates, fetch, fetch_newest_passing, fe
 pub use lock::{Holder, Lock};
 pub use machine::{Stopped, Vm};
 pub use preflight::{Reason, Verdict, preflight, preflight_file, preflight_running};
+pub use process::sudo_works;
 pub use qemu::{Origin, Qemu};
 pub use scratch::Scratch;
 pub use spec::{Mode, VmSpec};

@@ -11,9 +11,10 @@ use crate::{
 };
 use ekiden_guest::{PORT_NAME, Request, SHARE_TAG};
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs::{self, File},
     path::Path,
+    process::Command,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -389,22 +390,30 @@ fn qemu_args(kernel: &Kernel, spec: &VmSpec, mode: Mode) -> Vec<String> {
 
 /// Starts the program that serves the shared directory; it ends when QEMU disconnects.
 fn start_share_server(share_dir: &Path, directory: &Path, outlives: bool) -> Result<Daemon> {
-    let program = process::find("virtiofsd", &["/usr/libexec", "/usr/lib/qemu"])?;
+    let installed = process::find("virtiofsd", &["/usr/libexec", "/usr/lib/qemu"])?;
     let share_dir = share_dir.canonicalize().context("find", share_dir)?.display().to_string();
     let socket = directory.join("share.sock");
     let socket_arg = "--socket-path=share.sock".to_owned();
     // Nothing is cached in the guest: a file replaced here must be the new one there at once.
     // QEMU's own server, written in C, and its successor differ in their options.
-    let is_c = process::output(std::process::Command::new(&program).arg("--version")).map(|output| {
+    let is_c = process::output(Command::new(&installed).arg("--version")).map(|output| {
         String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).contains("FUSE kernel interface")
     })?;
-    let args = if is_c {
-        vec![socket_arg, format!("-osource={share_dir}"), "-ocache=none".into(), "-osandbox=chroot".into()]
-    } else {
-        let sandbox = if nix::unistd::geteuid().is_root() { "chroot" } else { "none" };
-        vec![socket_arg, format!("--shared-dir={share_dir}"), "--cache=never".into(), format!("--sandbox={sandbox}")]
+    let is_root = nix::unistd::geteuid().is_root();
+    let mut server = match is_c {
+        // Only root may run it.
+        true if !is_root => Qemu::fetched_share_server(&Cache::from_env()?, &mut |_| {})?,
+        _ => Command::new(&installed),
     };
-    let server = Daemon::start(&program, &args, &directory.join("share.log"), outlives)?;
+    if is_c && is_root {
+        server.args([socket_arg, format!("-osource={share_dir}"), "-ocache=none".into(), "-osandbox=chroot".into()]);
+    } else {
+        let sandbox = if is_root { "chroot" } else { "none" };
+        server.args([socket_arg, format!("--shared-dir={share_dir}"), "--cache=never".into()]);
+        server.arg(format!("--sandbox={sandbox}"));
+    }
+    let args: Vec<&OsStr> = server.get_args().collect();
+    let server = Daemon::start(Path::new(server.get_program()), &args, &directory.join("share.log"), outlives)?;
     let deadline = Instant::now() + Duration::from_secs(5);
     while !socket.exists() {
         if !server.is_running() || Instant::now() > deadline {

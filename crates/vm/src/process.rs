@@ -26,7 +26,7 @@ const PACKAGES: &[(&str, &str)] = &[
 ];
 
 /// Where programs may be that only root has in `PATH`.
-const SYSTEM_PATHS: &[&str] = &["/usr/sbin", "/sbin"];
+pub(crate) const SYSTEM_PATHS: &[&str] = &["/usr/sbin", "/sbin"];
 
 /// Lines of a program's output that are worth showing.
 const SHOWN_LINES: usize = 40;
@@ -46,6 +46,11 @@ pub(crate) fn contained(program: &str) -> Result<Command> {
     let mut command = mortal("unshare")?;
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(program);
     Ok(command)
+}
+
+/// Whether sudo is there and lets this user do anything without a password.
+pub fn sudo_works() -> bool {
+    find("sudo", &[]).is_ok() && output(Command::new("sudo").args(["-n", "true"])).is_ok()
 }
 
 /// Runs to the end, with the outputs captured.

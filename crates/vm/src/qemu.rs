@@ -152,7 +152,7 @@ impl Qemu {
             let apt = Apt::new(cache, &STABLE)?;
             apt.update(cache, progress)?;
             progress("downloading QEMU and its libraries");
-            apt.download_whole("qemu-system-x86", &packages)?;
+            apt.download_whole(&["qemu-system-x86", "virtiofsd"], &packages)?;
             progress("unpacking QEMU");
             process::unpack(&packages, partial)?;
             for name in DROPPED {
@@ -196,12 +196,18 @@ impl Qemu {
     /// How it is started.
     pub(crate) fn command(&self) -> Command {
         let Some(root) = &self.loader else { return Command::new(&self.program) };
-        let mut command = Command::new(root.join("usr/lib64/ld-linux-x86-64.so.2"));
-        command.arg("--library-path").arg(root.join("usr/lib/x86_64-linux-gnu")).arg(&self.program);
+        let mut command = loaded(root, &self.program);
         for data in ["qemu", "seabios"] {
             command.arg("-L").arg(root.join("usr/share").join(data));
         }
         command
+    }
+
+    /// How the server of shared directories is started that came with a fetched QEMU. Fetches both if they are not there.
+    pub(crate) fn fetched_share_server(cache: &Cache, progress: Progress<'_>) -> Result<Command> {
+        Self::fetch(cache, progress)?;
+        let root = root(cache);
+        Ok(loaded(&root, &root.join("usr/libexec/virtiofsd")))
     }
 
     /// Where it is from.
@@ -237,8 +243,15 @@ enum Choice {
     Newer(Option<String>),
 }
 
+/// A program of a root, with the root's own loader and libraries.
+fn loaded(root: &Path, program: &Path) -> Command {
+    let mut command = Command::new(root.join("usr/lib64/ld-linux-x86-64.so.2"));
+    command.arg("--library-path").arg(root.join("usr/lib/x86_64-linux-gnu")).arg(program);
+    command
+}
+
 fn root(cache: &Cache) -> PathBuf {
-    cache.path().join("roots/qemu")
+    cache.path().join("roots/emulator")
 }
 
 fn needed() -> String {

@@ -9,6 +9,10 @@ use crate::toolchain::OLDEST;
 use ekiden_vm::Qemu;
 use std::path::Path;
 
+/// Where distributions keep the certificates that programs trust.
+const CERTIFICATES: [&str; 3] =
+    ["etc/ssl/certs/ca-certificates.crt", "etc/pki/tls/certs/ca-bundle.crt", "etc/ssl/cert.pem"];
+
 /// The oldest clang that compiles the BPF programs.
 const CLANG: u32 = 16;
 
@@ -136,6 +140,12 @@ pub(super) fn simulator(machine: &Machine, findings: &mut Vec<Finding>) {
         None => Err("no gcc, no cc".into()),
     };
     findings.push(check("C compiler", "cargo links programs with it").from(Need::Gcc).result(machine, seen));
+    let seen = CERTIFICATES.into_iter().find(|path| machine.has(path));
+    findings.push(
+        check("certificates", "cargo fetches crates over TLS")
+            .from(Need::Certificates)
+            .result(machine, seen.map(|path| format!("/{path}")).ok_or_else(|| "no bundle of them".into())),
+    );
 }
 
 pub(super) fn vm(machine: &Machine, findings: &mut Vec<Finding>) {
@@ -285,7 +295,14 @@ fn build_root(machine: &Machine, findings: &mut Vec<Finding>) {
     let why = "the C library is older than 2.38, so modules are built in a small Debian root made with it";
     findings.push(check("mmdebstrap", why).from(Need::Mmdebstrap).program(machine, &["mmdebstrap"]));
     let why = "the Debian root that modules are built in is entered with chroot";
-    findings.push(root(machine, check("root", why)));
+    let seen = if machine.is_root {
+        Ok("you are root".into())
+    } else if machine.has_sudo {
+        Ok("sudo asks for no password".into())
+    } else {
+        Err("you are not root, and sudo asks for a password".into())
+    };
+    findings.push(check("root", why).result(machine, seen).fix("run `sudo -v` or the same command with sudo"));
 }
 
 pub(super) fn tests(machine: &Machine, findings: &mut Vec<Finding>) {

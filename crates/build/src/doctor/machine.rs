@@ -25,6 +25,8 @@ pub(crate) struct Machine {
     pub(crate) preflight: Result<(), String>,
     /// Whether whoever asks is root.
     pub(crate) is_root: bool,
+    /// Whether sudo lets this user do anything without a password.
+    pub(crate) has_sudo: bool,
     /// Why virtual machines cannot use the processor's own; nothing if they can.
     pub(crate) kvm: Result<(), String>,
     /// The QEMU that was fetched into the cache, as it calls itself.
@@ -55,6 +57,7 @@ impl Machine {
                 Err(error) => Err(error.to_string()),
             },
             is_root: nix::unistd::geteuid().is_root(),
+            has_sudo: ekiden_vm::sudo_works(),
             kvm: kvm(cache.as_ref()),
             fetched_qemu: cache.as_ref().and_then(|cache| Some(Qemu::fetched_in(cache)?.line().to_owned())),
             named_qemu: named_qemu(cache.as_ref()),

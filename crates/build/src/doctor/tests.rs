@@ -27,6 +27,7 @@ impl Bare {
             linker: false,
             preflight: Ok(()),
             is_root: false,
+            has_sudo: false,
             kvm: Err("no /dev/kvm".into()),
             fetched_qemu: None,
             named_qemu: None,
@@ -89,6 +90,8 @@ fn the_simulator_needs_rust_and_a_linker_only() {
     bare.program("gcc", "");
     assert_eq!(bare.finding("C compiler").packages, ["gcc", "libc6-dev"]);
     bare.file("usr/include/stdio.h", "");
+    assert_eq!(bare.finding("certificates").packages, ["ca-certificates"]);
+    bare.file("etc/ssl/certs/ca-certificates.crt", "");
     bare.program("cargo", "cargo 1.84.1 (66221abde 2024-11-19)");
     bare.check("Rust 1.85 or newer", State::Missing, "cargo 1.84.1 (66221abde 2024-11-19), older than 1.85");
     bare.program("cargo", "cargo 1.85.0 (d73d2caf9 2024-12-31)");
@@ -158,6 +161,9 @@ fn an_old_c_library_needs_a_debian_root_and_a_new_one_pahole() {
     let mut bare = Bare::new(DEBIAN_12);
     bare.program("getconf", "glibc 2.36");
     assert_eq!(bare.finding("mmdebstrap").state, State::Missing);
+    assert!(bare.finding("root").state == State::Missing);
+    bare.machine.has_sudo = true;
+    bare.check("root", State::Ok, "sudo asks for no password");
     bare.machine.is_root = true;
     let roots = examine_machine(&bare.machine).findings;
     assert!(roots.iter().filter(|finding| finding.what == "root").all(|finding| finding.state == State::Ok));
