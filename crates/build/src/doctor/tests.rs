@@ -68,11 +68,11 @@ impl Bare {
 fn a_bare_machine_is_told_its_distributions_packages() {
     let command = |os_release| examine_machine(&Bare::new(os_release).machine).install_command(Purpose::Vm).unwrap();
     expect_test::expect![[r#"
-        sudo apt-get install apt busybox-static cargo-web clang-19 debian-archive-keyring dpkg gcc libc6-dev libelf-dev lld-19 make mmdebstrap pkg-config qemu-system-common qemu-system-x86 rust-web-src rustc-web util-linux xz-utils zlib1g-dev
-        sudo apt-get install apt busybox-static cargo clang debian-archive-keyring dpkg gcc libc6-dev libelf-dev lld make mmdebstrap pkg-config qemu-system-x86 rust-src rustc util-linux virtiofsd xz-utils zlib1g-dev
-        sudo apt-get install apt busybox-static cargo clang debian-archive-keyring dpkg gcc libc6-dev libelf-dev lld make mmdebstrap pkg-config qemu-system-x86 rust-src rustc util-linux virtiofsd xz-utils zlib1g-dev
-        sudo dnf install apt busybox cargo clang debian-keyring dpkg elfutils-libelf-devel gcc glibc-devel lld make mmdebstrap pkgconf-pkg-config qemu-system-x86-core rust rust-src util-linux virtiofsd xz zlib-devel
-        sudo pacman -S --needed apt busybox clang debian-archive-keyring dpkg gcc libelf lld make mmdebstrap pkgconf qemu-system-x86 rust rust-src util-linux virtiofsd xz zlib
+        sudo apt-get install apt busybox-static ca-certificates cargo-web clang-19 debian-archive-keyring dpkg gcc libc6-dev libelf-dev lld-19 make mmdebstrap pkg-config qemu-system-common qemu-system-x86 rust-web-src rustc-web util-linux xz-utils zlib1g-dev
+        sudo apt-get install apt busybox-static ca-certificates cargo clang debian-archive-keyring dpkg gcc libc6-dev libelf-dev lld make mmdebstrap pkg-config qemu-system-x86 rust-src rustc util-linux virtiofsd xz-utils zlib1g-dev
+        sudo apt-get install apt busybox-static ca-certificates cargo clang debian-archive-keyring dpkg gcc libc6-dev libelf-dev lld make mmdebstrap pkg-config qemu-system-x86 rust-src rustc util-linux virtiofsd xz-utils zlib1g-dev
+        sudo dnf install apt busybox ca-certificates cargo clang debian-keyring dpkg elfutils-libelf-devel gcc glibc-devel lld make mmdebstrap pkgconf-pkg-config qemu-system-x86-core rust rust-src util-linux virtiofsd xz zlib-devel
+        sudo pacman -S --needed apt busybox ca-certificates clang debian-archive-keyring dpkg gcc libelf lld make mmdebstrap pkgconf qemu-system-x86 rust rust-src util-linux virtiofsd xz zlib
     "#]]
     .assert_eq(&([DEBIAN_12, DEBIAN_13, UBUNTU, FEDORA, ARCH].map(command).join("\n") + "\n"));
 }
