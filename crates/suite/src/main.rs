@@ -2,6 +2,8 @@
 //! night (`make nightly`). A part is a command. Two parts run at a time, those that take longest first, and at the end the slowest
 //! parts are listed, and whatever the run has left behind on the machine.
 
+#![forbid(unsafe_code)]
+
 mod leftovers;
 mod nightly;
 mod parts;

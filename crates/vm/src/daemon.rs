@@ -10,7 +10,10 @@ use std::{
     fs::{self, File},
     os::{
         fd::AsRawFd,
-        unix::{net::UnixStream, process::CommandExt},
+        unix::{
+            net::{UnixListener, UnixStream},
+            process::CommandExt,
+        },
     },
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -32,7 +35,13 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Starts a program in its log's directory. Unless it is to outlive this process, the kernel kills it when this
     /// process ends, however that happens.
-    pub(crate) fn start(program: &Path, args: &[impl AsRef<OsStr>], log: &Path, outlives: bool) -> Result<Self> {
+    pub(crate) fn start(
+        program: &Path,
+        args: &[impl AsRef<OsStr>],
+        stdin: Stdio,
+        log: &Path,
+        outlives: bool,
+    ) -> Result<Self> {
         let output = File::create(log).context("create", log)?;
         let mut command = if outlives {
             Command::new("setsid")
@@ -46,7 +55,7 @@ impl Daemon {
             .args(args)
             // The paths of sockets may not be long, and relative ones are short.
             .current_dir(log.parent().unwrap_or(Path::new("/")))
-            .stdin(Stdio::null())
+            .stdin(stdin)
             .stdout(output.try_clone().context("open", log)?)
             .stderr(output);
         let (sender, receiver) = channel();
@@ -122,9 +131,22 @@ impl Daemon {
 
 /// Connects to a socket, however long its directory's path is.
 pub(crate) fn connect_to(socket: &Path) -> std::io::Result<UnixStream> {
+    let (_directory, short) = short(socket)?;
+    UnixStream::connect(short)
+}
+
+/// Makes a socket that can be connected to, however long its directory's path is.
+pub(crate) fn listen_at(socket: &Path) -> std::io::Result<UnixListener> {
+    let (_directory, short) = short(socket)?;
+    UnixListener::bind(short)
+}
+
+/// A socket's short path, which is good while the directory is open.
+fn short(socket: &Path) -> std::io::Result<(File, PathBuf)> {
     let directory = File::open(socket.parent().unwrap_or(Path::new("/")))?;
     let name = socket.file_name().unwrap_or_default();
-    UnixStream::connect(Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name))
+    let short = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
+    Ok((directory, short))
 }
 
 /// Where fields are in a process's stat file, counted from its state on.
@@ -157,7 +179,7 @@ mod tests {
     fn a_daemon_is_found_again_and_killed() {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");
-        let daemon = Daemon::start(Path::new("sleep"), &["60"], &log, false).unwrap();
+        let daemon = Daemon::start(Path::new("sleep"), &["60"], Stdio::null(), &log, false).unwrap();
         let file = directory.path().join("pid");
         daemon.save(&file).unwrap();
         let found = Daemon::load(&file, &log).unwrap();

@@ -3,7 +3,7 @@
 use crate::{
     Cache, Console, Error, GuestCommand, Holder, Kernel, Mode, Output, Qemu, Result, Running, Scratch, VmSpec,
     channel::{Channel, SHOWN_LINES},
-    daemon::{Daemon, connect_to},
+    daemon::{Daemon, connect_to, listen_at},
     error::Context,
     initramfs::Initramfs,
     lock::Lock,
@@ -13,8 +13,9 @@ use ekiden_guest::{PORT_NAME, Request, SHARE_TAG};
 use std::{
     ffi::{OsStr, OsString},
     fs::{self, File},
+    os::fd::OwnedFd,
     path::Path,
-    process::Command,
+    process::{Command, Stdio},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -22,6 +23,9 @@ use std::{
 
 /// How long init may take to answer when the machine is already up.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long the share's server may take to find that it cannot start.
+const SHARE_STARTS: Duration = Duration::from_millis(100);
 
 /// How long a guest may take to switch itself off.
 const POWEROFF_TIMEOUT: Duration = Duration::from_secs(30);
@@ -172,7 +176,7 @@ impl Vm {
             .map(ToOwned::to_owned)
             .chain(qemu_args(kernel, spec, mode).into_iter().map(OsString::from))
             .collect();
-        let qemu = Daemon::start(Path::new(emulator.get_program()), &args, &path("qemu.log"), outlives)?;
+        let qemu = Daemon::start(Path::new(emulator.get_program()), &args, Stdio::null(), &path("qemu.log"), outlives)?;
         qemu.save(&path("qemu.pid"))?;
         fs::write(path("release"), kernel.release()).context("write", path("release"))?;
         let connected = connect(directory, &qemu, &console, spec.boot_timeout);
@@ -393,7 +397,9 @@ fn start_share_server(share_dir: &Path, directory: &Path, outlives: bool) -> Res
     let installed = process::find("virtiofsd", &["/usr/libexec", "/usr/lib/qemu"])?;
     let share_dir = share_dir.canonicalize().context("find", share_dir)?.display().to_string();
     let socket = directory.join("share.sock");
-    let socket_arg = "--socket-path=share.sock".to_owned();
+    // It is handed the socket: by a path, the one written in C keeps a file of its own elsewhere, which two of the same path fight for.
+    let listener = listen_at(&socket).context("create", &socket)?;
+    let socket_arg = "--fd=0".to_owned();
     // Nothing is cached in the guest: a file replaced here must be the new one there at once.
     // QEMU's own server, written in C, and its successor differ in their options.
     let is_c = process::output(Command::new(&installed).arg("--version")).map(|output| {
@@ -413,18 +419,17 @@ fn start_share_server(share_dir: &Path, directory: &Path, outlives: bool) -> Res
         server.arg(format!("--sandbox={sandbox}"));
     }
     let args: Vec<&OsStr> = server.get_args().collect();
-    let server = Daemon::start(Path::new(server.get_program()), &args, &directory.join("share.log"), outlives)?;
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while !socket.exists() {
-        if !server.is_running() || Instant::now() > deadline {
-            server.kill();
-            return Err(Error::Boot {
-                reason: format!("the share's server did not start: {}", server.last_words()),
-                console: String::new(),
-                log: server.log,
-            });
-        }
-        thread::sleep(Duration::from_millis(5));
+    let stdin = OwnedFd::from(listener).into();
+    let log = directory.join("share.log");
+    let server = Daemon::start(Path::new(server.get_program()), &args, stdin, &log, outlives)?;
+    // It ends at once if it does not like what it is told.
+    thread::sleep(SHARE_STARTS);
+    if !server.is_running() {
+        return Err(Error::Boot {
+            reason: format!("the share's server did not start: {}", server.last_words()),
+            console: String::new(),
+            log: server.log,
+        });
     }
     Ok(server)
 }
