@@ -3,7 +3,6 @@
  * What BPF and Rust call: events go in through a guard, faults come out, timers go off, questions are answered.
  */
 #include <linux/completion.h>
-#include <linux/cpu.h>
 #include <linux/cpumask.h>
 #include <linux/hrtimer.h>
 #include <linux/ktime.h>
@@ -31,15 +30,14 @@ EXPORT_PER_CPU_SYMBOL_GPL(ekiden_fuel);
 
 /* ---- faults ---- */
 
-/* Why a policy on this CPU has just panicked. */
-static DEFINE_PER_CPU(struct text, last_words);
+/* The policy that has just panicked on this CPU, until the engine hears of it. */
+static DEFINE_PER_CPU(const struct instance *, fallen);
 
-/* The newest reason for which a policy, or the engine, was taken out. */
-static struct text fault_text;
-static atomic_t fault_taken = ATOMIC_INIT(0);
+/* The newest reason for which a policy was taken out; and that of the engine, for which each CPU has room. */
+static const struct text *newest_reason;
+static const struct text *engine_reason;
+static DEFINE_PER_CPU(struct text, engine_words);
 static bool broken;
-
-struct text candidate_text;
 
 bool is_broken(void)
 {
@@ -53,9 +51,41 @@ bool is_over(void)
 
 void begin_anew(void)
 {
-	fault_text.len = 0;
-	atomic_set(&fault_taken, 0);
+	newest_reason = NULL;
+	engine_reason = NULL;
 	broken = false;
+}
+
+void keep_reason(const struct text *text)
+{
+	static struct text kept;
+
+	if (text && newest_reason == text) {
+		kept = *text;
+		newest_reason = &kept;
+	}
+}
+
+/* The first reason stays. It is complete when others see it, so nobody waits for whoever is about to write one. */
+static void give_first(const struct text **reason, struct text *words, const char *text, size_t len)
+{
+	if (READ_ONCE(*reason))
+		return;
+	set_text(words, text, len);
+	cmpxchg(reason, NULL, words);
+}
+
+static struct instance *instance_of(const struct ekiden_host_table *host)
+{
+	return container_of((struct ekiden_host_table *)host, struct instance, host);
+}
+
+/* Before any other CPU can see that the policy has panicked. */
+static void keep_first(const struct ekiden_host_table *host, const char *text, size_t len)
+{
+	struct instance *instance = instance_of(host);
+
+	give_first(&instance->reason, this_cpu_ptr(instance->words), text, len);
 }
 
 /* Out of the innermost guarded call. */
@@ -68,16 +98,15 @@ static __noreturn void leave(void)
 }
 
 /* A policy that runs has panicked. Its call ends, and the engine goes on without it; or, if there is no other, what it was in. */
-static __noreturn void policy_fault(const char *text, size_t len)
+static __noreturn void policy_fault(const struct ekiden_host_table *host)
 {
-	set_text(this_cpu_ptr(&last_words), text, len);
+	this_cpu_write(fallen, instance_of(host));
 	leave();
 }
 
-/* A policy that does not run yet has panicked. Nobody else comes to harm. */
-static __noreturn void candidate_fault(const char *text, size_t len)
+/* A policy that does not run yet has panicked. No other one comes to harm. */
+static __noreturn void candidate_fault(const struct ekiden_host_table *host)
 {
-	set_text(&candidate_text, text, len);
 	leave();
 }
 
@@ -85,8 +114,7 @@ static __noreturn void candidate_fault(const char *text, size_t len)
 void ekiden_c_fault(const char *text, size_t len);
 void ekiden_c_fault(const char *text, size_t len)
 {
-	if (!atomic_xchg(&fault_taken, 1))
-		set_text(&fault_text, text, len);
+	give_first(&engine_reason, this_cpu_ptr(&engine_words), text, len);
 	smp_store_release(&broken, true);
 	ekiden_rs_silence();
 	if (!this_cpu_read(ekiden_guard_sp))
@@ -97,16 +125,18 @@ void ekiden_c_fault(const char *text, size_t len)
 /* Rust has left a call of the engine: the engine has panicked, or the only policy has, which the engine hears now. */
 void ekiden_do_left(struct ekiden_outcome *outcome)
 {
-	if (this_cpu_ptr(&last_words)->len)
+	if (this_cpu_read(fallen))
 		guarded(ekiden_rs_fell, ekiden_rs_default(), 0, 0, 0, 0);
 	outcome->status = EKIDEN_FAULT;
 }
 
 int ekiden_do_fault_text(char *text, u32 size)
 {
-	size_t len = min_t(size_t, fault_text.len, size - 1);
+	const struct text *reason = READ_ONCE(engine_reason) ?: READ_ONCE(newest_reason);
+	size_t len = reason ? min_t(size_t, reason->len, size - 1) : 0;
 
-	memcpy(text, fault_text.bytes, len);
+	if (len)
+		memcpy(text, reason->bytes, len);
 	text[len] = 0;
 	return len;
 }
@@ -153,17 +183,12 @@ void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct 
 	outcome->task = event->task;
 }
 
+/* Without `control`: sched_ext keeps CPUs from coming and going here, which whoever has that may wait for. */
 int ekiden_do_attach(void)
 {
-	int ret = -ENODEV;
-
-	mutex_lock(&control);
-	if (running.nr && !running.attached) {
-		running.attached = true;
-		ret = 0;
-	}
-	mutex_unlock(&control);
-	return ret;
+	if (!smp_load_acquire(&running.nr))
+		return -ENODEV;
+	return cmpxchg(&running.attached, EKIDEN_DETACHED, EKIDEN_ATTACHED) == EKIDEN_DETACHED ? 0 : -ENODEV;
 }
 
 static void reap_later(struct work_struct *work)
@@ -175,7 +200,7 @@ static DECLARE_WORK(reap_work, reap_later);
 
 void ekiden_do_detach(void)
 {
-	WRITE_ONCE(running.attached, false);
+	WRITE_ONCE(running.attached, EKIDEN_DETACHED);
 	schedule_work(&reap_work);
 }
 
@@ -334,17 +359,16 @@ void ekiden_c_stop(const char *text, size_t len)
 void ekiden_c_policy_fell(u32 number);
 void ekiden_c_policy_fell(u32 number)
 {
-	struct text *words = this_cpu_ptr(&last_words);
+	const struct instance *instance = this_cpu_xchg(fallen, NULL);
+	const struct text *reason = instance ? READ_ONCE(instance->reason) : NULL;
 	struct seat *seat = &running.seats[number % EKIDEN_SEATS];
 
-	if (!seat->fault.len) {
-		seat->fault = *words;
-		fault_text = *words;
-	}
+	/* Whichever CPU comes first, this is the first reason. */
+	if (reason && !cmpxchg(&seat->fault, NULL, reason))
+		WRITE_ONCE(newest_reason, reason);
 	if (!seat->fell_ns)
 		seat->fell_ns = ekiden_c_now_ns();
-	say_of("taken out", seat, &seat->fault);
-	words->len = 0;
+	say_of("taken out", seat, seat->fault);
 	atomic_set(&rehome.anew, 1);
 	hrtimer_start(&rehome.timer, ns_to_ktime(REHOME_AFTER_NS), HRTIMER_MODE_REL_PINNED_HARD);
 }
@@ -457,7 +481,8 @@ const struct ekiden_host_table candidate_host = {
 	.may_run = may_run,
 	.allowed_cpus = allowed_cpus,
 	.idle_cpus = idle_cpus,
-	.fault = (void (*)(const char *, size_t))candidate_fault,
+	.reason = keep_first,
+	.fault = (void (*)(const struct ekiden_host_table *))candidate_fault,
 };
 
 const struct ekiden_host_table running_host = {
@@ -465,5 +490,6 @@ const struct ekiden_host_table running_host = {
 	.may_run = may_run,
 	.allowed_cpus = allowed_cpus,
 	.idle_cpus = idle_cpus,
-	.fault = (void (*)(const char *, size_t))policy_fault,
+	.reason = keep_first,
+	.fault = (void (*)(const struct ekiden_host_table *))policy_fault,
 };

@@ -71,10 +71,22 @@ struct ekiden_host_table {
 	bool (*may_run)(u64 task, u32 cpu);
 	void (*allowed_cpus)(u64 task, u64 *words, size_t len);
 	void (*idle_cpus)(u64 *words, size_t len);
-	void (*fault)(const char *text, size_t len);
+	void (*reason)(const struct ekiden_host_table *host, const char *text, size_t len);
+	void (*fault)(const struct ekiden_host_table *host);
 };
 
 /* stop.c */
+struct ekiden_stops {
+	u64 quick;	/* meetings in an interrupt */
+	u64 slow;	/* by stop_machine(), as a CPU did not come in time */
+	u64 wait_ns;	/* how long CPUs stood still at most, the last time */
+	u64 wait_ns_max;
+	u64 took_ns;	/* how long it took from the wish until it was done, the last time */
+	u64 took_ns_max;
+	int late_cpu;	/* for which CPU a meeting was given up last; -1 if none was */
+};
+
+extern struct ekiden_stops ekiden_stops;
 int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns);
 void ekiden_stop_ended(void);
 

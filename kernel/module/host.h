@@ -77,9 +77,9 @@ static inline void set_text(struct text *text, const char *bytes, size_t len)
 /* For string literals. */
 #define say(text, literal) set_text(text, literal, sizeof(literal) - 1)
 
-/* The host of a policy that runs, and of one that does not yet: what it says when it panics is in `candidate_text` then. */
+/* The host of a policy that runs, and of one that does not yet. */
 extern const struct ekiden_host_table running_host, candidate_host;
-extern struct text candidate_text;
+DECLARE_PER_CPU(long, ekiden_fuel);
 
 /* Whether policies choose CPUs themselves, for BPF to look at: none (0), the only one (1), perhaps some (2). */
 extern int ekiden_asks_for_cpu;
@@ -98,6 +98,8 @@ bool is_over(void);
 void begin_anew(void);
 /* The newest reason, copied with a zero at its end. */
 int ekiden_do_fault_text(char *text, u32 size);
+/* This text is about to go: if it is the newest reason, a copy is. Serialised by the caller. */
+void keep_reason(const struct text *text);
 
 /* ---- modules.c: policies that could run ---- */
 
@@ -115,6 +117,9 @@ struct instance {
 	struct ekiden_host_table host;
 	u32 *topology;
 	char *params;
+	/* Why it panicked: the first reason, complete before anyone sees it. It is in one of `words`, in which each CPU has room. */
+	const struct text *reason;
+	struct text __percpu *words;
 };
 
 /* Orders loading, creating, closing and freeing. Never taken in a scheduling call. */
@@ -138,15 +143,20 @@ struct seat {
 	struct file *controller;	/* open as long as somebody answers for it */
 	struct ekiden_tape tape;
 	bool tape_runs;
-	struct text fault;		/* why it was taken out */
+	const struct text *fault;	/* why it was taken out, if it panicked; a reason of its instance */
 	u64 fell_ns;			/* and when, by the monotonic clock */
 	u64 upgrades;			/* how often another one has taken over */
 	u64 wait_ns, wait_ns_max;	/* how long a CPU waited the last time, and the longest time */
 };
 
+/* The kernel calls us between ops.init and ops.exit; and cannot begin to while what it would call is freed. */
+#define EKIDEN_DETACHED 0
+#define EKIDEN_ATTACHED 1
+#define EKIDEN_LEAVING 2
+
 struct running {
 	u32 nr;				/* seats that are taken */
-	bool attached;			/* between ops.init and ops.exit */
+	u32 attached;			/* one of these */
 	void *engine_arena;
 	struct seat seats[EKIDEN_SEATS];
 };

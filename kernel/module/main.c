@@ -3,7 +3,6 @@
  * ekiden.ko: the engine (Rust) behind /dev/ekiden and a handful of kfuncs. The C half owns what only C can: memory, module
  * references, the device, the guarded entry. It takes no scheduling decision. This file is the device.
  */
-#include <linux/cpu.h>
 #include <linux/cred.h>
 #include <linux/fs.h>
 #include <linux/log2.h>
@@ -31,8 +30,6 @@ static int begin_stop(void)
 {
 	if (atomic_xchg(&stopping, 1))
 		return -EALREADY;
-	/* In this order: sched_ext holds CPUs where they are when it asks us to attach. */
-	cpus_read_lock();
 	mutex_lock(&control);
 	return 0;
 }
@@ -40,7 +37,6 @@ static int begin_stop(void)
 static void end_stop(void)
 {
 	mutex_unlock(&control);
-	cpus_read_unlock();
 	atomic_set(&stopping, 0);
 }
 
@@ -389,9 +385,10 @@ static int put_counts(char *to, size_t size, u32 seat)
 
 	if (size < SZ_1K)
 		return 0;
-	preempt_disable();
+	/* It takes locks that calls in an interrupt may want. */
+	local_irq_disable();
 	len = guarded(ekiden_rs_status, to, size, seat, 0, 0);
-	preempt_enable();
+	local_irq_enable();
 	return len > 0 ? len : 0;
 }
 
@@ -412,11 +409,23 @@ static int put_seat(char *to, size_t size, u32 number)
 		       min_t(size_t, seat->now->args.params_len, SZ_1K));
 	if (seat->fell_ns)
 		at += scnprintf(to + at, size - at, ",\"fell_ns\":%llu", seat->fell_ns);
-	if (seat->fault.len)
-		at += put_text(to + at, size - at, "fault", seat->fault.bytes, seat->fault.len);
+	if (seat->fault)
+		at += put_text(to + at, size - at, "fault", seat->fault->bytes, seat->fault->len);
 	if (!is_broken())
 		at += put_counts(to + at, size - at, number + 1);
 	return at;
+}
+
+/* How CPUs were brought to stand still, and for which one that took long. */
+static int put_stops(char *to, size_t size)
+{
+	const struct ekiden_stops *stops = &ekiden_stops;
+
+	return scnprintf(to, size,
+			 ",\"stops\":{\"quick\":%llu,\"slow\":%llu,\"wait_ns\":%llu,\"wait_ns_max\":%llu,"
+			 "\"took_ns\":%llu,\"took_ns_max\":%llu,\"late_cpu\":%d}",
+			 stops->quick, stops->slow, stops->wait_ns, stops->wait_ns_max, stops->took_ns, stops->took_ns_max,
+			 stops->late_cpu);
 }
 
 static int put_seats(char *to, size_t size)
@@ -452,6 +461,7 @@ static ssize_t control_read(struct file *file, char __user *to, size_t count, lo
 		if (!is_broken())
 			at += put_counts(text + at, STATUS_LEN - at, 0);
 		at += put_seats(text + at, STATUS_LEN - at);
+		at += put_stops(text + at, STATUS_LEN - at);
 	}
 	len = ekiden_do_fault_text(fault, sizeof(fault));
 	if (len)

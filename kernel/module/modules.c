@@ -3,6 +3,7 @@
 #include <linux/cpumask.h>
 #include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/percpu.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
 #include "host.h"
@@ -84,6 +85,8 @@ void free_instance(struct instance *instance)
 {
 	if (!instance)
 		return;
+	keep_reason(instance->reason);
+	free_percpu(instance->words);
 	vfree(instance->arena);
 	kvfree(instance->topology);
 	kvfree(instance->params);
@@ -116,6 +119,9 @@ struct instance *new_instance(const struct policy *policy, const struct ekiden_c
 	}
 	instance->policy = policy;
 	instance->host = candidate_host;
+	instance->words = alloc_percpu(struct text);
+	if (!instance->words)
+		goto out;
 	instance->params = copy_in(request->params, request->params_len);
 	if (IS_ERR(instance->params)) {
 		ret = PTR_ERR(instance->params);
@@ -147,7 +153,6 @@ struct instance *new_instance(const struct policy *policy, const struct ekiden_c
 		.max_tasks = request->max_tasks,
 		.host = &instance->host,
 	};
-	candidate_text.len = 0;
 	return instance;
 out:
 	free_instance(instance);
@@ -157,8 +162,8 @@ out:
 /* The reason of a policy that could not be made or looked at. */
 long refused(struct instance *instance, s64 ret, struct text *reason)
 {
-	if (ret == LEFT && candidate_text.len)
-		*reason = candidate_text;
+	if (ret == LEFT && instance->reason)
+		*reason = *instance->reason;
 	else if (ret == LEFT)
 		/* It was the engine. */
 		reason->len = ekiden_do_fault_text(reason->bytes, sizeof(reason->bytes));

@@ -4,6 +4,7 @@
 #include <linux/module.h>
 #include <linux/percpu.h>
 #include <linux/sched.h>
+#include <linux/uaccess.h>
 #include <linux/version.h>
 #include "ekiden.h"
 
@@ -18,6 +19,25 @@ void ekiden_tape_place(u32 cpu, void *place)
 	/* The numbers of CPUs may have holes. */
 	if (cpu_possible(cpu))
 		per_cpu(ekiden_tape_here, cpu) = place;
+}
+
+/* The exclusive or of the addresses of all locks that the call on this CPU has (crates/lock/src/held_<arch>.rs). */
+DEFINE_PER_CPU(unsigned long, ekiden_held);
+
+void ekiden_forget_locks(void);
+void ekiden_forget_locks(void)
+{
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		per_cpu(ekiden_held, cpu) = 0;
+}
+
+/* What is at an address that may be that of nothing. */
+bool ekiden_peek(void *to, const void *from, size_t len);
+bool ekiden_peek(void *to, const void *from, size_t len)
+{
+	return !copy_from_kernel_nofault(to, from, len);
 }
 
 /* For the Rust half too: where each CPU has the task that it runs, as an address in its own part; and where that has its PID. */

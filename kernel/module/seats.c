@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* Policies that run: they come, get the tasks that are theirs, and go, one without the others. All under `control`. */
-#include <linux/cpu.h>
 #include <linux/cpumask.h>
 #include <linux/log2.h>
 #include <linux/mm.h>
@@ -114,11 +113,14 @@ static void free_seat(struct seat *seat)
 	memset(seat, 0, sizeof(*seat));
 }
 
-/* The kernel calls none of the policies. */
+/* The kernel calls none of the policies, and cannot begin to. */
 static void free_all(void)
 {
 	u32 i;
 
+	/* It may just have attached; it says when it stops. */
+	if (cmpxchg(&running.attached, EKIDEN_DETACHED, EKIDEN_LEAVING) != EKIDEN_DETACHED)
+		return;
 	cancel_timers();
 	watch_no_tasks();
 	ekiden_rs_forget();
@@ -190,12 +192,9 @@ void reap(void)
 {
 	bool done;
 
-	/* In this order: sched_ext holds CPUs where they are when it asks us to attach. */
-	cpus_read_lock();
 	mutex_lock(&control);
 	done = clear_up();
 	mutex_unlock(&control);
-	cpus_read_unlock();
 	if (!done)
 		schedule_delayed_work(&reap_work, HZ / 10);
 }
@@ -375,7 +374,9 @@ long create(struct file *file, struct ekiden_create_request *request, struct tex
 		memset(seat, 0, sizeof(*seat));
 		return ret;
 	}
-	running.nr++;
+	seat->now = instance;
+	/* From here on the kernel may attach. */
+	smp_store_release(&running.nr, running.nr + 1);
 	seat->controller = file;
 	now_runs(seat, instance);
 	say_of("created", seat, NULL);

@@ -1,33 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Every CPU stands still for a moment, so that no call into Rust is under way: an interrupt asks each, and each waits in it.
+ * Every CPU stands still for a moment, so that no call into Rust is under way: an interrupt asks each, and each waits in it. That takes
+ * microseconds where all CPUs run. A CPU may have lost its processor to a hypervisor: after a few meetings to which one does not
+ * come, the kernel's stop_machine() does it, which waits for it. Nothing is refused because a CPU is late.
  *
- * stop_machine() has every CPU switch to a thread of its own first, which takes as long as the busiest one likes. And no CPU
- * may wait where a call begins: it may hold a run-queue lock there, for which another one spins with interrupts off, which
- * then neither answers nor comes to a call. In an interrupt, a CPU holds no lock that others want with interrupts off.
+ * stop_machine() has every CPU switch to a thread of its own first, which takes as long as the busiest one likes: so it comes
+ * second. And no CPU may wait where a call begins: it may hold a run-queue lock there, for which another one spins with
+ * interrupts off, which then neither answers nor comes to a call. In an interrupt, a CPU holds no lock that others want with
+ * interrupts off.
  */
+#include <linux/cpu.h>
 #include <linux/cpumask.h>
 #include <linux/delay.h>
 #include <linux/irqflags.h>
 #include <linux/percpu.h>
 #include <linux/rcupdate.h>
 #include <linux/smp.h>
+#include <linux/stop_machine.h>
 #include <linux/timekeeping.h>
 #include "ekiden.h"
 
 /* How long all wait for the last one before they go on and meet again later. */
 #define PATIENCE_NS 1000000
-/* How often. A CPU that comes to none of these meetings hangs, or nearly. */
-#define TRIES 100
+/* How often, before the kernel's own way. */
+#define TRIES 8
+
+struct ekiden_stops ekiden_stops = { .late_cpu = -1 };
 
 static struct {
 	atomic_t arrived;
 	atomic_t inside;	/* asked, and has not left yet */
+	u32 number;
 	bool go;
 } meeting;
 
+/* The last meeting to which this CPU came. */
+static DEFINE_PER_CPU(u32, came_to);
+
+/* Ends when the one who asked has done its work, which it does with interrupts off, or has waited for PATIENCE_NS. */
 static void stand_still(void *unused)
 {
+	__this_cpu_write(came_to, READ_ONCE(meeting.number));
 	/* What this CPU did before is seen by whoever sees that it is here. */
 	smp_mb__before_atomic();
 	atomic_inc(&meeting.arrived);
@@ -57,6 +70,15 @@ static int ask_others(void)
 	return others;
 }
 
+static void note_late(void)
+{
+	int cpu;
+
+	for_each_online_cpu(cpu)
+		if (cpu != smp_processor_id() && READ_ONCE(per_cpu(came_to, cpu)) != meeting.number)
+			ekiden_stops.late_cpu = cpu;
+}
+
 /* Those who wait leave in their own time: whoever needs it looks whether they have. */
 static int meet(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
 {
@@ -64,47 +86,90 @@ static int meet(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
 	u64 start;
 
 	atomic_set(&meeting.arrived, 0);
+	meeting.number++;
 	WRITE_ONCE(meeting.go, false);
 	local_irq_disable();
 	start = ktime_get_mono_fast_ns();
 	others = ask_others();
-	while (others >= 0 && ktime_get_mono_fast_ns() - start < PATIENCE_NS) {
+	while (others >= 0) {
 		if (atomic_read_acquire(&meeting.arrived) == others) {
 			*result = work(data);
 			ret = 0;
 			break;
 		}
+		/* After the look: it may be this processor that was away. */
+		if (ktime_get_mono_fast_ns() - start >= PATIENCE_NS)
+			break;
 		cpu_relax();
 	}
 	*wait_ns = ktime_get_mono_fast_ns() - start;
+	if (ret)
+		note_late();
 	smp_store_release(&meeting.go, true);
 	local_irq_enable();
 	return others < 0 ? others : ret;
 }
 
-/* Whether everyone has left. */
+/* Whether everyone has left, after a few milliseconds at most. */
 static bool is_over(void)
 {
 	unsigned int looks;
 
-	for (looks = 0; looks < 1000 && atomic_read(&meeting.inside); looks++)
+	for (looks = 0; looks < 20 && atomic_read(&meeting.inside); looks++)
 		usleep_range(100, 200);
 	return !atomic_read(&meeting.inside);
 }
 
+struct slow_stop {
+	s64 (*work)(void *);
+	void *data;
+	s64 result;
+};
+
+static int work_slowly(void *data)
+{
+	struct slow_stop *stop = data;
+
+	stop->result = stop->work(stop->data);
+	return 0;
+}
+
+static void took(u64 *last, u64 *most, u64 ns)
+{
+	WRITE_ONCE(*last, ns);
+	WRITE_ONCE(*most, max(*most, ns));
+}
+
 /*
  * Runs `work` while all other CPUs stand still, with interrupts off. `wait_ns` is the time from when the first one stopped until
- * all may go on: none waits longer. Serialised by the caller, who keeps CPUs from coming and going.
+ * all may go on: none waits longer. Serialised by the caller, who does not keep CPUs from coming and going.
  */
 int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
 {
+	struct slow_stop slow = { .work = work, .data = data };
+	u64 start = ktime_get_mono_fast_ns();
 	int tries, ret = -ETIME;
 
-	for (tries = 0; tries < TRIES && ret && is_over(); tries++) {
+	for (tries = 0; tries < TRIES && ret; tries++) {
 		if (tries)
 			usleep_range(500, 2000);
+		if (!is_over())
+			continue;
+		cpus_read_lock();
 		ret = meet(work, data, result, wait_ns);
+		cpus_read_unlock();
 	}
+	if (!ret) {
+		ekiden_stops.quick++;
+	} else {
+		ekiden_stops.slow++;
+		*wait_ns = ktime_get_mono_fast_ns();
+		ret = stop_machine(work_slowly, &slow, NULL);
+		*wait_ns = ktime_get_mono_fast_ns() - *wait_ns;
+		*result = slow.result;
+	}
+	took(&ekiden_stops.wait_ns, &ekiden_stops.wait_ns_max, *wait_ns);
+	took(&ekiden_stops.took_ns, &ekiden_stops.took_ns_max, ktime_get_mono_fast_ns() - start);
 	return ret;
 }
 

@@ -31,6 +31,7 @@ mod tape;
 mod task_params;
 mod token;
 mod topology;
+mod wait;
 mod weight;
 
 pub use adapter::{Adapter, Left, Policy};
@@ -42,7 +43,8 @@ pub use ekiden_macros::{Layout, policy};
 pub use env::{Env, Param, ParamError};
 pub use hint::{HintRefused, Hints, QueueId};
 pub use layout::{Fingerprint, Layout};
-pub use lock::{SPIN_LIMIT, SpinGuard, SpinLock, poison_locks};
+pub use lock::{SpinGuard, SpinLock};
+pub use order::is_of_this_call;
 pub use per::{PerCpu, PerTask};
 pub use queue::{FifoQueue, OrderedQueue, TreeQueue};
 pub use saved::Saved;
@@ -52,6 +54,7 @@ pub use tape::{run_tape, tape, tape_runs};
 pub use task_params::TaskParams;
 pub use token::{Schedulable, forget_dropped};
 pub use topology::{Cpu, FULL_CAPACITY, Topology, TopologyError};
+pub use wait::{Patience, Since, Waits, locks_are_poisoned, poison_locks, wait_for, wait_so};
 pub use weight::{NICE_0_WEIGHT, weight_of_nice};
 
 /// A CPU's number, as Linux counts them.

@@ -2,47 +2,34 @@
 
 use core::{
     ops::{Deref, DerefMut},
-    sync::atomic::{AtomicBool, Ordering},
+    panic::Location,
 };
 
-use crate::order::{self, Holder};
+use ekiden_lock::{Guard, Lock};
+
+use crate::order::{self, Holder, stack};
 use crate::tape::{learn, tape_runs};
+use crate::wait::Wait;
 
-/// How often a waiter looks at a lock before it takes the holder for lost and panics, which ends the policy and not
-/// the machine. This is some ten milliseconds, and less than a call in the kernel may go round.
-pub const SPIN_LIMIT: u32 = 250_000;
-/// So many looks it is from one to the next at who waits for whom. Both calls keep their CPUs until they have been found, and an
-/// emulator lets others run at each look.
+/// So many looks it is from one to the next at who waits for whom.
 const LOOKS_APART: u32 = 4;
-
-/// Set when a policy of this program has panicked: its locks may never be released.
-static POISONED: AtomicBool = AtomicBool::new(false);
-
-/// Makes every waiter give up. The kernel host calls it from its panic handler, before anything else; and takes it back for the
-/// next policy, of whose locks nothing is known.
-pub fn poison_locks(poisoned: bool) {
-    if !poisoned {
-        order::forget();
-    }
-    POISONED.store(poisoned, Ordering::Release);
-}
 
 /// Mutual exclusion by spinning. Scheduling calls run with interrupts off, so a holder is never preempted, and there
 /// is nothing to sleep on.
 ///
 /// Who takes a lock after whom is an input of a call, and is recorded: each lock counts how often it was taken.
 ///
-/// What is wrong with locks ends the policy: a call that takes one twice, two calls that wait for each other, a holder that does
-/// not let go; and, while calls are recorded, locks that are taken in one order here and in another one there, before that
+/// A call that waits burns no fuel. What it waits for is the end of another call, so what is wrong with locks ends the policy as
+/// soon as that is known: a call that takes one twice, calls that wait for each other, one that ends and has not let go; and, while calls are recorded, locks that are taken in one order here and in another one there, before that
 /// becomes a deadlock. Locks are of one class if they were made at one place in the source; those are to be taken in the order
 /// of their addresses, which in a [`PerCpu`](crate::PerCpu) is that of the CPUs.
 ///
-/// Uncontended cost: one atomic exchange to take it, one addition to count, three stores to release it and to say who has it, and seldom
-/// what it takes to look at the order.
+/// Uncontended cost: one atomic exchange to take it, one store to release it, what a call has at each of them, and one look at whether
+/// calls are recorded; then an addition to count, and seldom what it takes to look at the order.
 #[derive(Debug)]
 pub struct SpinLock<T: ?Sized> {
     holder: Holder,
-    inner: spin::mutex::SpinMutex<T>,
+    inner: Lock<T>,
 }
 
 /// Tells an explorer that a lock is free again. Nothing, and no code, without one.
@@ -60,7 +47,7 @@ impl<T> SpinLock<T> {
     /// An unlocked lock around `value`.
     #[track_caller]
     pub const fn new(value: T) -> Self {
-        Self { holder: Holder::none(), inner: spin::mutex::SpinMutex::new(value) }
+        Self { holder: Holder::none(), inner: Lock::new(value) }
     }
 }
 
@@ -76,8 +63,9 @@ impl<T: ?Sized> SpinLock<T> {
     ///
     /// # Panics
     ///
-    /// When the holder is this call, or waits for this call; when it does not let go for [`SPIN_LIMIT`] looks; when the policy
-    /// has panicked elsewhere while this CPU waits; and, while calls are recorded, when locks are taken in another order elsewhere.
+    /// When the holder is this call, or waits for this call, by itself or by way of others; when the policy has panicked elsewhere
+    /// while this CPU waits; when the host's patience is at an end ([`Patience`](crate::Patience)); and, while calls are recorded,
+    /// when locks are taken in another order elsewhere.
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> SpinGuard<'_, T> {
@@ -85,9 +73,9 @@ impl<T: ?Sized> SpinLock<T> {
         let here = core::panic::Location::caller();
         #[cfg(feature = "observe")]
         self.ask(|lock, taken| crate::observe::Point::Wants(lock, here, taken));
-        let guard = match self.inner.try_lock() {
+        let guard = match self.inner.try_lock(stack()) {
             Some(guard) => guard,
-            None => self.wait(SPIN_LIMIT),
+            None => self.wait(),
         };
         self.has(guard, true)
     }
@@ -100,7 +88,7 @@ impl<T: ?Sized> SpinLock<T> {
             learn(0);
             return None;
         }
-        let guard = self.inner.try_lock();
+        let guard = self.inner.try_lock(stack());
         if guard.is_none() {
             learn(0);
         }
@@ -122,16 +110,22 @@ impl<T: ?Sized> SpinLock<T> {
 
     #[cfg(feature = "observe")]
     fn address(&self) -> usize {
-        core::ptr::from_ref(&self.inner).cast::<()>().addr()
+        self.inner.address()
     }
 
     /// This call has it, after it has `waited`, or would have.
     #[inline]
     #[track_caller]
-    fn has<'a>(&'a self, guard: spin::mutex::SpinMutexGuard<'a, T>, waited: bool) -> SpinGuard<'a, T> {
-        self.holder.begin();
+    fn has<'a>(&'a self, guard: Guard<'a, T>, waited: bool) -> SpinGuard<'a, T> {
         #[cfg(feature = "observe")]
         crate::observe::reach(crate::observe::Point::Took(self.address()));
+        let on_tape = tape_runs();
+        if on_tape || cfg!(feature = "observe") {
+            self.holder.count();
+        }
+        if on_tape {
+            guard.taken_at(Location::caller());
+        }
         let guard = SpinGuard {
             holder: &self.holder,
             guard,
@@ -140,34 +134,40 @@ impl<T: ?Sized> SpinLock<T> {
                 self.address(),
             ),
         };
-        if !waited {
-            self.holder.begun_at_once();
-        } else if tape_runs() {
+        if on_tape && waited {
             self.holder.begun_on_tape();
+        } else if on_tape {
+            self.holder.begun_at_once();
         }
         guard
     }
 
     #[cold]
+    #[inline(never)]
     #[track_caller]
-    fn wait(&self, looks: u32) -> spin::mutex::SpinMutexGuard<'_, T> {
+    fn wait(&self) -> Guard<'_, T> {
+        let mut wait = Wait::begin();
         let mut waiting = order::Waiting::begin();
-        for look in 0..looks {
+        for look in 0_u32.. {
             // Looking first keeps the cache line shared while the holder works.
-            if !self.inner.is_locked() {
-                if let Some(guard) = self.inner.try_lock() {
+            if self.inner.holder() == 0 {
+                if let Some(guard) = self.inner.try_lock(stack()) {
                     return guard;
                 }
             }
             #[cfg(feature = "observe")]
             crate::observe::reach(crate::observe::Point::Waits(self.address()));
             if look % LOOKS_APART == 0 {
-                waiting.look(self.holder.stack());
+                waiting.look(|| self.inner.holder());
             }
-            assert!(!POISONED.load(Ordering::Relaxed), "another CPU panicked while this one waited for a lock");
-            core::hint::spin_loop();
+            if !wait.goes_on() {
+                break;
+            }
         }
-        panic!("a lock was not released for {looks} looks: deadlock, or held for too long");
+        match self.inner.place() {
+            Some(place) => panic!("a lock was not released in time, which was taken at {}:{}", place.file(), place.line()),
+            None => panic!("a lock was not released in time; while calls are recorded, this says where it was taken"),
+        }
     }
 }
 
@@ -175,7 +175,7 @@ impl<T: ?Sized> SpinLock<T> {
 #[derive(Debug)]
 pub struct SpinGuard<'a, T: ?Sized> {
     holder: &'a Holder,
-    guard: spin::mutex::SpinMutexGuard<'a, T>,
+    guard: Guard<'a, T>,
     // After the guard, so that the lock is free by the time anybody hears of it.
     _released: Released,
 }
@@ -218,16 +218,6 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a lock was not released for 1000 looks")]
-    fn a_lock_that_is_never_released_panics() {
-        let lock = Arc::new(SpinLock::new(()));
-        let holder = lock.clone();
-        thread::spawn(move || core::mem::forget(holder.lock())).join().unwrap();
-        // What `lock` does when it finds the lock taken, with less patience.
-        lock.wait(1000);
-    }
-
-    #[test]
     fn two_calls_that_wait_for_each_other_panic() {
         let locks = Arc::new([SpinLock::new(()), SpinLock::new(())]);
         let both = Arc::new(std::sync::Barrier::new(2));
@@ -240,11 +230,51 @@ mod tests {
                 drop(held);
             })
         });
-        let ends = threads.map(thread::JoinHandle::join);
-        let text = |panic: &std::boxed::Box<dyn core::any::Any + Send>| *panic.downcast_ref::<&str>().unwrap_or(&"");
         // The first one that finds out lets go of its lock, so that the other one may go on.
-        let found: std::vec::Vec<_> = ends.iter().filter_map(|end| end.as_ref().err().map(text)).collect();
+        let found = panics(threads);
         assert!(!found.is_empty() && found.iter().all(|text| text.contains("deadlock: two calls")), "{found:?}");
+    }
+
+    fn panics<const N: usize>(threads: [thread::JoinHandle<()>; N]) -> std::vec::Vec<std::string::String> {
+        let text = |panic: std::boxed::Box<dyn core::any::Any + Send>| match panic.downcast::<std::string::String>() {
+            Ok(text) => *text,
+            Err(panic) => std::string::String::from(*panic.downcast_ref::<&str>().unwrap_or(&"")),
+        };
+        threads.into_iter().filter_map(|thread| thread.join().err().map(text)).collect()
+    }
+
+    #[test]
+    fn calls_that_wait_for_each_other_in_a_ring_panic() {
+        let locks = Arc::new([(); 4].map(SpinLock::new));
+        let all = Arc::new(std::sync::Barrier::new(4));
+        let threads = [0, 1, 2, 3].map(|own| {
+            let (locks, all) = (locks.clone(), all.clone());
+            thread::spawn(move || {
+                let held = locks[own].lock();
+                all.wait();
+                drop(locks[(own + 1) % 4].lock());
+                drop(held);
+            })
+        });
+        let found = panics(threads);
+        assert!(!found.is_empty() && found.iter().all(|text| text.contains("deadlock: 4 calls")), "{found:?}");
+    }
+
+    #[test]
+    fn a_holder_that_takes_its_time_is_waited_for() {
+        let lock = SpinLock::new(0);
+        let held = std::sync::Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut guard = lock.lock();
+                held.wait();
+                // Far more than the quarter of a million looks that were the limit once.
+                thread::sleep(core::time::Duration::from_millis(300));
+                *guard = 1;
+            });
+            held.wait();
+            assert_eq!(*lock.lock(), 1);
+        });
     }
 
     #[test]

@@ -23,6 +23,11 @@ fn is_same(one: usize, other: usize) -> bool {
     one.abs_diff(other) < 8 << 10
 }
 
+/// Whether a lock is held by the call that asks, by the number that is in the lock. For hosts.
+pub fn is_of_this_call(holder: usize) -> bool {
+    is_same(holder, stack())
+}
+
 /// Where locks were made: their line, and something of column and file. Plain data, so that it outlives the program that made
 /// them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,8 +78,6 @@ pub(crate) struct Holder {
     /// How often it was taken.
     taken: AtomicU32,
     class: Class,
-    /// Where the stack of the call is; 0 if no call has it.
-    stack: AtomicUsize,
     /// What stands in [`HELD`] for this lock; 0 if no note was taken.
     noted: AtomicU64,
     /// What stood there before.
@@ -88,17 +91,10 @@ impl Holder {
         Self {
             taken: AtomicU32::new(0),
             class: Class::of_caller(),
-            stack: AtomicUsize::new(0),
             noted: AtomicU64::new(0),
             before: AtomicU64::new(0),
             before_at: AtomicUsize::new(0),
         }
-    }
-
-    /// Where the stack of the call is that has the lock; 0 for nobody.
-    #[inline]
-    pub(crate) fn stack(&self) -> usize {
-        self.stack.load(Relaxed)
     }
 
     /// How often it was taken.
@@ -107,14 +103,13 @@ impl Holder {
         self.taken.load(Relaxed)
     }
 
-    /// This call has it.
+    /// It is taken once more. By the call that has it.
     #[inline]
-    pub(crate) fn begin(&self) {
-        self.stack.store(stack(), Relaxed);
+    pub(crate) fn count(&self) {
         self.taken.store(self.taken.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// The same, on tape. By itself, so that what takes a lock is small enough to be part of what it is called by.
+    /// This call has it, and is on tape. By itself, so that what takes a lock is small enough to be part of what it is called by.
     #[inline(never)]
     #[track_caller]
     pub(crate) fn begun_on_tape(&self) {
@@ -131,13 +126,12 @@ impl Holder {
         learn(self.taken.load(Relaxed).into());
     }
 
-    /// It lets go of it. While the stack can be read it is true, so this is before the lock is free.
+    /// It is about to let go of it.
     #[inline]
     pub(crate) fn end(&self) {
         if self.noted.load(Relaxed) != 0 {
             self.forget();
         }
-        self.stack.store(0, Relaxed);
     }
 
     /// Takes note that this call has taken a lock.
@@ -148,7 +142,7 @@ impl Holder {
     #[track_caller]
     fn note(&self) {
         let (class, at) = (self.class, core::ptr::from_ref(self).addr());
-        let block = block_of(self.stack());
+        let block = block_of(stack());
         let place = block as usize % HELD.len();
         let (before, before_at) = (HELD[place].load(Relaxed), HELD_AT[place].load(Relaxed));
         // That of another stack is not ours to put back; whoever has it loses sight of it, and that is all.
@@ -193,7 +187,7 @@ fn block_of(stack: usize) -> u64 {
 pub(crate) fn forget() {
     KNOWN.iter().for_each(|class| class.store(0, Relaxed));
     AFTER.iter().chain(&HELD).for_each(|word| word.store(0, Relaxed));
-    WAITING.iter().for_each(|waiter| waiter.stack.store(0, Relaxed));
+    WAITING.iter().for_each(|waiter| waiter.since.store(0, Relaxed));
     NOTED.store(0, Relaxed);
 }
 
@@ -245,74 +239,129 @@ fn leads_to(from: usize, to: usize) -> bool {
     seen >> to & 1 != 0
 }
 
-/// Calls that wait for a lock.
-static WAITING: [Waiter; 64] = [const { Waiter::new() }; 64];
+/// Calls that wait for a lock, more of them at once than most machines have CPUs. One that finds no place is not seen by others.
+static WAITING: [Waiter; 256] = [const { Waiter::new() }; 256];
+/// How many of these places have ever been taken.
+static PLACES: AtomicUsize = AtomicUsize::new(0);
+/// Counts what happens among them: that a call begins to wait, and that one looks.
+static MOMENT: AtomicU64 = AtomicU64::new(1);
 
+fn moment() -> u64 {
+    MOMENT.fetch_add(1, SeqCst)
+}
+
+/// A call that waits lets go of nothing until it has what it waits for. So if one waits for another that was seen to have the lock
+/// *after* that one began to wait, it does so still.
 struct Waiter {
-    /// Where its stack is; 0 for nobody.
+    /// When it began to wait; 0 if there is none. No two have the same.
+    since: AtomicU64,
+    /// Where its stack is.
     stack: AtomicUsize,
     /// That of the call which has the lock, as it was at the last look.
     holder: AtomicUsize,
-    looks: AtomicU32,
+    /// When that was.
+    looked: AtomicU64,
+}
+
+/// The same at one moment.
+#[derive(Clone, Copy)]
+struct Seen {
+    since: u64,
+    stack: usize,
+    holder: usize,
+    looked: u64,
 }
 
 impl Waiter {
     const fn new() -> Self {
-        Self { stack: AtomicUsize::new(0), holder: AtomicUsize::new(0), looks: AtomicU32::new(0) }
+        Self {
+            since: AtomicU64::new(0),
+            stack: AtomicUsize::new(0),
+            holder: AtomicUsize::new(0),
+            looked: AtomicU64::new(0),
+        }
+    }
+
+    /// Nothing if it changes meanwhile.
+    fn see(&self) -> Option<Seen> {
+        let since = self.since.load(SeqCst);
+        // In this order: the holder is at least as new as the moment of the look.
+        let (stack, looked) = (self.stack.load(SeqCst), self.looked.load(SeqCst));
+        let seen = Seen { since, stack, holder: self.holder.load(SeqCst), looked };
+        (since > BEGINS && self.since.load(SeqCst) == since).then_some(seen)
     }
 }
+
+/// Stands for the moment while a place is being taken.
+const BEGINS: u64 = 1;
 
 /// A call that waits for a lock.
 pub(crate) struct Waiting {
     stack: usize,
+    since: u64,
     /// Its place, if there was room.
     own: Option<&'static Waiter>,
-    /// Who waits for it, and how often that one had looked when that was first seen.
-    other: Option<(&'static Waiter, u32)>,
 }
 
 impl Waiting {
     pub(crate) fn begin() -> Self {
-        let stack = stack();
-        let own = WAITING.iter().find(|place| place.stack.compare_exchange(0, stack, SeqCst, Relaxed).is_ok());
-        own.inspect(|own| own.holder.store(0, SeqCst));
-        Self { stack, own, other: None }
+        let (stack, since) = (stack(), moment() + BEGINS);
+        let is_free = |place: &&Waiter| place.since.compare_exchange(0, BEGINS, SeqCst, Relaxed).is_ok();
+        let own = WAITING.iter().enumerate().find(|(_, place)| is_free(place)).map(|(at, place)| {
+            PLACES.fetch_max(at + 1, SeqCst);
+            place.stack.store(stack, SeqCst);
+            place.holder.store(0, SeqCst);
+            place.looked.store(0, SeqCst);
+            place.since.store(since, SeqCst);
+            place
+        });
+        Self { stack, since, own }
     }
 
-    /// It looks once more; the call with the stack `holder` has the lock, or none of which it is known.
+    /// It looks once more who has the lock: the call with this stack, or 0 if there is none.
     ///
     /// # Panics
     /// If the holder is this call, or waits for this call.
     #[track_caller]
-    pub(crate) fn look(&mut self, holder: usize) {
-        if holder == 0 {
-            self.other = None;
-            return;
+    pub(crate) fn look(&mut self, holder: impl FnOnce() -> usize) {
+        let looked = moment() + BEGINS;
+        let holder = holder();
+        assert!(holder == 0 || !is_same(holder, self.stack), "deadlock: this call has the lock already");
+        let Some(own) = self.own else { return };
+        own.holder.store(holder, SeqCst);
+        own.looked.store(looked, SeqCst);
+        let ring = self.ring(holder, looked);
+        assert!(ring != Some(2), "deadlock: two calls wait for each other's locks");
+        if let Some(calls) = ring {
+            panic!("deadlock: {calls} calls wait for each other's locks");
         }
-        assert!(!is_same(holder, self.stack), "deadlock: this call has the lock already");
-        if let Some(own) = self.own {
-            own.holder.store(holder, SeqCst);
-            own.looks.fetch_add(1, SeqCst);
-        }
-        let waits = |waiter: &&Waiter| {
-            let stack = waiter.stack.load(SeqCst);
-            stack != 0 && is_same(stack, holder) && is_same(waiter.holder.load(SeqCst), self.stack)
-        };
-        let other = WAITING.iter().find(waits).map(|other| (other, other.looks.load(SeqCst)));
-        match (self.other, other) {
-            // It has looked since this call waits, which lets go of nothing meanwhile.
-            (Some((one, before)), Some((same, now))) if core::ptr::eq(one, same) => {
-                assert!(now.wrapping_sub(before) < 2, "deadlock: two calls wait for each other's locks");
+    }
+
+    /// How many calls wait for each other, this one among them, if that is sure.
+    fn ring(&self, mut holder: usize, mut looked: u64) -> Option<usize> {
+        let places = &WAITING[..PLACES.load(SeqCst).min(WAITING.len())];
+        for calls in 2..=places.len() {
+            if holder == 0 {
+                return None;
             }
-            (_, other) => self.other = other,
+            let next = places.iter().filter_map(Waiter::see).find(|seen| is_same(seen.stack, holder))?;
+            // Before it began to wait it may have let go of the lock.
+            if looked <= next.since {
+                return None;
+            }
+            if next.holder != 0 && is_same(next.holder, self.stack) {
+                return (next.looked > self.since).then_some(calls);
+            }
+            (holder, looked) = (next.holder, next.looked);
         }
+        None
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(own) = self.own {
-            own.stack.store(0, SeqCst);
+            own.since.store(0, SeqCst);
         }
     }
 }

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use core::{fmt, marker::PhantomData, mem};
 
 use ekiden_abi::{RawToken, TaskId};
-use spin::mutex::SpinMutex;
+use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use crate::CpuId;
 
@@ -85,6 +85,11 @@ struct Dropped {
 
 /// Not a lock of policies, whose order is recorded: it is shared by all of them.
 static DROPPED: SpinMutex<Dropped> = SpinMutex::new(Dropped { len: 0, tokens: [(Instance(0), RawToken::NONE); 64] });
+
+fn lock_dropped() -> SpinMutexGuard<'static, Dropped> {
+    DROPPED.try_lock().unwrap_or_else(|| crate::wait_for(|| DROPPED.try_lock()))
+}
+
 /// The same length, where it can be read without the lock.
 static DROPPED_LEN: AtomicUsize = AtomicUsize::new(0);
 
@@ -104,7 +109,7 @@ impl Instance {
 
     #[cold]
     pub(crate) fn note_dropped(self, raw: RawToken) {
-        let mut dropped = DROPPED.lock();
+        let mut dropped = lock_dropped();
         let len = dropped.len;
         if let Some(place) = dropped.tokens.get_mut(len) {
             *place = (self, raw);
@@ -124,7 +129,7 @@ impl Instance {
 
     #[cold]
     fn take_dropped_slow(self) -> Option<RawToken> {
-        let mut dropped = DROPPED.lock();
+        let mut dropped = lock_dropped();
         let len = dropped.len;
         let index = dropped.tokens[..len].iter().position(|(instance, _)| *instance == self)?;
         let (_, raw) = dropped.tokens[index];
@@ -147,6 +152,6 @@ impl Drop for Tenant {
 
 /// Forgets every dropped token. For a host that starts over with fresh memory.
 pub fn forget_dropped() {
-    DROPPED.lock().len = 0;
+    lock_dropped().len = 0;
     DROPPED_LEN.store(0, Ordering::Release);
 }

@@ -15,6 +15,7 @@ mod fault;
 pub mod groups;
 mod idle;
 mod limits;
+mod lock;
 mod notices;
 mod params;
 mod pick;

@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use ekiden::abi::{Event, Kicks, Message, Outcome, Reply};
 use ekiden::{Call, Calls, CpuMask, Policy, TaskId};
-use spin::mutex::SpinMutex;
 
+use crate::lock::Lock;
 use crate::counters::Totals;
 use crate::engine::{Engine, Handling};
 use crate::fault::{Checks, Fault, Mistake, Surprise};
@@ -38,11 +38,11 @@ pub(crate) struct Seat<P> {
     pub(crate) mistakes: AtomicU32,
     /// How many of them were those of policies before this one.
     pub(crate) mistakes_before: u32,
-    pub(crate) last_mistake: SpinMutex<Option<Mistake>>,
+    pub(crate) last_mistake: Lock<Option<Mistake>>,
     /// A number of [`Checks`].
     checks: AtomicU32,
-    pub(crate) last_surprise: SpinMutex<Option<Surprise>>,
-    fault: SpinMutex<Option<Fault>>,
+    pub(crate) last_surprise: Lock<Option<Surprise>>,
+    fault: Lock<Option<Fault>>,
 }
 
 impl<P: Policy> Seat<P> {
@@ -58,10 +58,10 @@ impl<P: Policy> Seat<P> {
             heard: AtomicU32::new(1),
             mistakes: AtomicU32::new(0),
             mistakes_before: 0,
-            last_mistake: SpinMutex::new(None),
+            last_mistake: Lock::new(None),
             checks: AtomicU32::new(Checks::default() as u32),
-            last_surprise: SpinMutex::new(None),
-            fault: SpinMutex::new(None),
+            last_surprise: Lock::new(None),
+            fault: Lock::new(None),
         }
     }
 

@@ -5,8 +5,8 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use ekiden::{CpuId, TaskId, abi::RawToken, weight_of_nice};
-use spin::mutex::SpinMutex;
 
+use crate::lock::Lock;
 use crate::groups::IDLE_WEIGHT;
 use crate::state::{Phase, State};
 
@@ -110,7 +110,7 @@ impl Slot {
 #[derive(Debug)]
 pub struct TaskTable {
     slots: Vec<Slot>,
-    free: SpinMutex<Vec<u32>>,
+    free: Lock<Vec<u32>>,
     /// What [`crate::starved`] knows of the task in each slot. Apart, as nothing else looks at it.
     watched: Vec<AtomicU64>,
     /// No slot from here on was ever used.
@@ -137,7 +137,7 @@ impl TaskTable {
     pub fn new(capacity: u32) -> Self {
         let mut slots = Vec::with_capacity(capacity as usize);
         slots.resize_with(capacity as usize, Slot::new);
-        let free = SpinMutex::new((0..capacity).rev().collect());
+        let free = Lock::new((0..capacity).rev().collect());
         let watched = (0..capacity).map(|_| AtomicU64::new(0)).collect();
         Self { slots, free, watched, untouched: AtomicU32::new(0) }
     }

@@ -69,6 +69,7 @@ const PLANTED: &[Planted] = &[
     Planted { cpus_min: 2, ..planted("lock held too long", Fault::Hold, WAKEUP, End::TakenOut(&["lock", "endless"])) },
     planted("self-deadlock", Fault::Deadlock, MANY, End::TakenOut(&["deadlock"])),
     Planted { cpus_min: 2, ..planted("deadlock of two CPUs", Fault::Embrace, WAKEUP, End::TakenOut(&["deadlock"])) },
+    planted("lock kept past the call", Fault::KeepLock, MANY, End::TakenOut(&["a call ended with a lock"])),
     planted("endless loop", Fault::Loop, MANY, End::TakenOut(&["an endless loop"])),
     planted("endless loop with a lock held", Fault::LoopLocked, MANY, End::TakenOut(&["an endless loop"])),
     planted("endless loop, run queue locked", Fault::Loop, PICK, End::TakenOut(&["an endless loop"])),

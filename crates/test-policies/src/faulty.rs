@@ -43,12 +43,14 @@ pub enum Fault {
     BadCpu = 15,
     /// Lets a task run for ever.
     Slices = 16,
+    /// Ends a call with a lock taken.
+    KeepLock = 17,
 }
 
 /// A hint from here on says when it goes wrong: so many occurrences of the call later.
 pub const ARM: u64 = 1 << 32;
 
-/// How often a call looks whether another one has come that far, before it gives up for this time. Few: each look lets an emulator
+/// How often a call looks whether another one has come that far, before it gives up for this time. Few: each look may let an emulator
 /// run another CPU for a while, and the run queue is locked meanwhile.
 const PATIENCE: u32 = 100;
 
@@ -130,6 +132,13 @@ impl Faulty {
             self.hold();
         } else if is(Fault::Embrace) {
             self.embrace();
+            // Nothing went wrong this time, and nothing is to.
+            return false;
+        } else if is(Fault::KeepLock) {
+            let held = self.lock.lock();
+            // One that was let go of later is not the one.
+            drop(self.other.lock());
+            core::mem::forget(held);
         }
         true
     }
@@ -181,7 +190,7 @@ impl Faulty {
 impl Scheduler for Faulty {
     const PARAMS: &'static [Param] = &[
         Param { name: "call", help: "number of the call that goes wrong; 99 for none", default: 99, min: 0, max: 99 },
-        Param { name: "fault", help: "how it goes wrong: see `Fault`", default: 0, min: 0, max: 16 },
+        Param { name: "fault", help: "how it goes wrong: see `Fault`", default: 0, min: 0, max: 17 },
         Param {
             name: "after",
             help: "which occurrence of the call goes wrong; 0 for none before a hint says so",

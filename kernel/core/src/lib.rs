@@ -16,7 +16,8 @@ use core::sync::atomic::{AtomicPtr, Ordering::*};
 use ekiden::abi::{Event, Outcome, Status};
 use ekiden::{CpuId, CpuMask, Group, Host, TaskId};
 use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, SEATS, Share, Walk};
-use ekiden_kernel_rt::{Arena, CreateArgs, PolicyTable};
+use ekiden::{Patience, Since, Waits};
+use ekiden_kernel_rt::{Arena, CreateArgs, GO_ON, PolicyTable, TOO_LONG, Wait};
 
 use foreign::ForeignPolicy;
 
@@ -59,12 +60,29 @@ pub unsafe extern "C" fn ekiden_rs_create(
 ) -> i64 {
     // SAFETY: the caller's promise.
     unsafe { ARENA.reset(arena, arena_len) };
+    ekiden::wait_so(Waits {
+        begin: || Since(Wait::begin().0),
+        look,
+        end: |since| Wait(since.0).end(),
+    });
     // SAFETY: the caller's promise.
     let Some(policy) = (unsafe { ForeignPolicy::create(table, policy_args) }) else { return -22 };
     // SAFETY: the caller's promise.
     let max_tasks = unsafe { (*policy_args).max_tasks };
     start(policy, nr_cpus, max_tasks);
     0
+}
+
+/// The engine waits for its own locks only.
+fn look(since: &mut Since) -> Patience {
+    let mut wait = Wait(since.0);
+    let patience = match wait.look() {
+        GO_ON => Patience::GoOn,
+        TOO_LONG => Patience::TooLong,
+        _ => panic!("the engine has panicked on another CPU"),
+    };
+    since.0 = wait.0;
+    patience
 }
 
 /// By itself, because an engine is large and the policy that was made before has to do with the stack that is left.

@@ -14,7 +14,10 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
 use ekiden::abi::{Message, Reply};
 use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Left, Saved, Scheduler, TaskId, TaskParams, Topology};
+use ekiden::{Patience, Since, Waits};
 pub use ekiden_kernel_rt::{Arena, Baggage, CreateArgs, HostTable, PolicyTable, Settings};
+use ekiden_kernel_rt::{FAULT_TEXT_LEN, GO_ON, TOO_LONG, Text, Wait};
+use ekiden_lock::Word;
 use ekiden_recording::Mark;
 
 #[cfg_attr(target_arch = "x86_64", path = "here_x86_64.rs")]
@@ -65,6 +68,13 @@ macro_rules! module {
 
 /// Ways round for what is done once, perhaps for each of millions of tasks, when a policy comes or goes.
 const MUCH_FUEL: i64 = 1 << 24;
+
+unsafe extern "C" {
+    /// Forgets which locks calls have, on all CPUs. None is under way.
+    safe fn ekiden_forget_locks();
+    /// Copies what is at an address that may be that of nothing; false if it is.
+    fn ekiden_peek(to: *mut Word, from: usize, len: usize) -> bool;
+}
 
 /// The instance's way back to `ekiden.ko`. One per module: a module runs one instance at a time.
 static HOST: AtomicPtr<HostTable> = AtomicPtr::new(ptr::null_mut());
@@ -119,13 +129,24 @@ pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut
     HOST.store(args.host.cast_mut(), Relaxed);
     // SAFETY: the caller's promise; the last instance is gone with its arena.
     unsafe { arena.reset(args.arena, args.arena_len) };
-    ekiden::poison_locks(false);
+    begin_anew();
     ekiden::forget_dropped();
     // SAFETY: the caller's promise.
     match unsafe { env::<S>(args) } {
-        Some(env) => Box::into_raw(Box::new(Adapter::<S>::new(&env, Arc::new(Kernel)))).cast(),
+        Some(env) => {
+            let instance = Box::new(Adapter::<S>::new(&env, Arc::new(Kernel)));
+            has_no_lock();
+            Box::into_raw(instance).cast()
+        }
         None => ptr::null_mut(),
     }
+}
+
+/// Of locks, nothing is known of what was here before.
+fn begin_anew() {
+    wait_as_the_host_does();
+    ekiden::poison_locks(false);
+    ekiden_forget_locks();
 }
 
 /// Ends an instance. What it hands over stays where it is, in the arena.
@@ -139,6 +160,7 @@ pub unsafe fn give<S: Scheduler>(instance: *mut c_void, baggage: *mut Baggage, a
     let (old, baggage) = unsafe { (Box::from_raw(instance.cast::<Adapter<S>>()), &mut *baggage) };
     here::refuel(MUCH_FUEL);
     let left = old.give();
+    has_no_lock();
     baggage.dropped_len = 0;
     while let Some(token) = left.take_dropped() {
         baggage.dropped[baggage.dropped_len as usize] = token;
@@ -164,7 +186,7 @@ pub unsafe fn take<S: Scheduler>(args: *mut CreateArgs, baggage: *mut Baggage, a
     HOST.store(args.host.cast_mut(), Relaxed);
     // SAFETY: the giver has stopped using it.
     unsafe { arena.adopt(baggage.blocks) };
-    ekiden::poison_locks(false);
+    begin_anew();
     // SAFETY: both were made by `give`, where the types had the same layout, and the arena is the same.
     let (state, topology) = unsafe {
         (*Box::from_raw(baggage.state.cast::<S::State>()), Arc::from_raw(baggage.topology.cast::<Topology>()))
@@ -177,7 +199,9 @@ pub unsafe fn take<S: Scheduler>(args: *mut CreateArgs, baggage: *mut Baggage, a
         .expect("the parameters were looked at before");
     let dropped = &baggage.dropped[..baggage.dropped_len as usize];
     let left = Left { state, topology, instance: baggage.instance };
-    Box::into_raw(Box::new(Adapter::<S>::take(left, &env, Arc::new(Kernel), dropped))).cast()
+    let instance = Box::new(Adapter::<S>::take(left, &env, Arc::new(Kernel), dropped));
+    has_no_lock();
+    Box::into_raw(instance).cast()
 }
 
 /// # Safety
@@ -189,6 +213,7 @@ unsafe extern "C" fn save<S: Scheduler>(instance: *mut c_void, cpu: u32, room: *
     here::refuel(MUCH_FUEL);
     let mut saved = Saved::new(room);
     tape::pause(cpu, || adapter.save(&mut saved));
+    has_no_lock();
     saved.written().map_or(-1, |len| len as i64)
 }
 
@@ -205,7 +230,9 @@ unsafe extern "C" fn restore<S: Scheduler>(
     let (adapter, args, saved) =
         unsafe { (&mut *instance.cast::<Adapter<S>>(), &mut *args, slice::from_raw_parts(saved, len)) };
     here::refuel(MUCH_FUEL);
-    adapter.restore(saved).map_err(|reason| args.refuse(reason)).is_ok()
+    let is_restored = adapter.restore(saved).map_err(|reason| args.refuse(reason)).is_ok();
+    has_no_lock();
+    is_restored
 }
 
 /// Whether an instance could be made of these arguments.
@@ -220,7 +247,7 @@ pub unsafe fn check<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> bool 
         HOST.store(args.host.cast_mut(), Relaxed);
         // SAFETY: the caller's promise; nothing made here outlives this call.
         unsafe { arena.reset(args.arena, args.arena_len) };
-        ekiden::poison_locks(false);
+        begin_anew();
         ekiden::forget_dropped();
     }
     // SAFETY: the caller's promise.
@@ -292,6 +319,7 @@ unsafe extern "C" fn deliver<S: Scheduler>(
         None => _ = adapter.answer(message, payload, reply),
         Some(place) => recorded(reply, adapter, message, payload, place),
     }
+    has_no_lock();
     0
 }
 
@@ -306,6 +334,36 @@ fn recorded<S: Scheduler>(
 ) {
     place.begin(message, payload);
     place.end(adapter.answer(message, payload, reply));
+}
+
+/// Whoever calls has let go of all locks that it took, or is at fault here.
+#[inline]
+fn has_no_lock() {
+    if ekiden_lock::held() != 0 {
+        ended_with_lock();
+    }
+}
+
+/// The policy is at fault where that is certain, and not where others wait for the lock.
+#[cold]
+#[inline(never)]
+fn ended_with_lock() {
+    use core::fmt::Write;
+    here::refuel(MUCH_FUEL);
+    let (mut word, held) = (Word::default(), ekiden_lock::held());
+    // SAFETY: there is room for it.
+    let is_there = unsafe { ekiden_peek(&mut word, held, size_of::<Word>()) };
+    // If there are several, this is the address of nothing.
+    let is_ours = is_there && ekiden::is_of_this_call(word.holder);
+    // SAFETY: this call has a lock there.
+    let place = if is_ours { unsafe { word.location() } } else { None };
+    let mut text = Text::<FAULT_TEXT_LEN>::new();
+    // A text that does not fit is cut; writing to it never fails.
+    let _ = match place {
+        Some(place) => write!(text, "a call ended with a lock that was taken at {}:{}", place.file(), place.line()),
+        None => write!(text, "a call ended with a lock; where it was taken is known of one lock, while calls are recorded"),
+    };
+    leave_with(text.as_bytes());
 }
 
 /// Says why the policy panicked and leaves the call. No destructor runs and locks stay taken: the instance's arena is
@@ -336,10 +394,34 @@ pub unsafe extern "C" fn ekiden_spent(text: *const c_char) {
 
 /// Does not return. Needs little stack: there may be none left but what is kept for this.
 fn leave_with(text: &[u8]) {
-    ekiden::poison_locks(true);
+    let host = HOST.load(Relaxed);
+    if !ekiden::locks_are_poisoned() {
+        // The reason first: whoever sees that the locks are poisoned ends as a consequence, and says nothing.
+        // SAFETY: the table outlives every instance.
+        unsafe { ((*host).reason)(host, text.as_ptr(), text.len()) };
+        ekiden::poison_locks(true);
+    }
     tape::mark_here(Mark::Fault);
-    // SAFETY: the table outlives every instance, and `fault` leaves this call for the guard that entered it.
-    unsafe { ((*HOST.load(Relaxed)).fault)(text.as_ptr(), text.len()) }
+    // SAFETY: as above, and `fault` leaves this call for the guard that entered it.
+    unsafe { ((*host).fault)(host) }
+}
+
+/// The framework's way of waiting, by `ekiden.ko`.
+fn wait_as_the_host_does() {
+    ekiden::wait_so(Waits {
+        begin: || Since(Wait::begin().0),
+        look: |since| {
+            let mut wait = Wait(since.0);
+            let patience = match wait.look() {
+                GO_ON => Patience::GoOn,
+                TOO_LONG => Patience::TooLong,
+                _ => Patience::Over,
+            };
+            since.0 = wait.0;
+            patience
+        },
+        end: |since| Wait(since.0).end(),
+    });
 }
 
 /// The host that a policy asks, by way of the table.

@@ -7,7 +7,9 @@
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
 
-use spin::mutex::SpinMutex;
+use spin::mutex::{SpinMutex, SpinMutexGuard};
+
+use crate::wait::{GO_ON, Wait};
 
 /// Smallest block, in bytes: room for the link of its free list.
 const SMALLEST: usize = 16;
@@ -35,6 +37,26 @@ impl Arena {
         Self { state: SpinMutex::new(Blocks { next: 0, end: 0, used: 0, free: [0; CLASSES] }) }
     }
 
+    #[inline]
+    fn lock(&self) -> SpinMutexGuard<'_, Blocks> {
+        self.state.try_lock().unwrap_or_else(|| self.wait())
+    }
+
+    /// Whoever has it needs but a few instructions, if its CPU runs.
+    #[cold]
+    #[inline(never)]
+    fn wait(&self) -> SpinMutexGuard<'_, Blocks> {
+        let mut wait = Wait::begin();
+        while wait.look() == GO_ON {
+            if let Some(guard) = self.state.try_lock() {
+                wait.end();
+                return guard;
+            }
+            core::hint::spin_loop();
+        }
+        panic!("the lock of the arena was not released in time: its holder hangs");
+    }
+
     /// Starts over with the `len` bytes at `base`. Whatever was allocated before is forgotten. Also frees the
     /// arena's own lock, which a panic may have left taken.
     ///
@@ -51,7 +73,7 @@ impl Arena {
 
     /// Everything that was allocated and what is left, for another arena to go on with.
     pub fn blocks(&self) -> Blocks {
-        *self.state.lock()
+        *self.lock()
     }
 
     /// Goes on where another arena stopped. Whatever was allocated here before is forgotten.
@@ -62,12 +84,12 @@ impl Arena {
     pub unsafe fn adopt(&self, blocks: Blocks) {
         // SAFETY: nobody allocates meanwhile, so nobody relies on the lock that is broken open here.
         unsafe { self.state.force_unlock() };
-        *self.state.lock() = blocks;
+        *self.lock() = blocks;
     }
 
     /// Bytes in blocks that are in use.
     pub fn used(&self) -> usize {
-        self.state.lock().used
+        self.lock().used
     }
 }
 
@@ -90,7 +112,7 @@ unsafe impl GlobalAlloc for Arena {
         if class >= CLASSES {
             return null_mut();
         }
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let block = match state.free[class] {
             0 => {
                 // Blocks above a page need not be aligned to their whole size.
@@ -114,7 +136,7 @@ unsafe impl GlobalAlloc for Arena {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let (size, class) = class(layout);
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         // SAFETY: the caller gives back a block of this class, which has room for a link.
         unsafe { *(block as *mut usize) = state.free[class] };
         state.free[class] = block as usize;

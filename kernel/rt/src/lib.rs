@@ -5,10 +5,12 @@
 mod arena;
 mod table;
 mod text;
+mod wait;
 
 pub use arena::{Arena, Blocks};
 pub use table::{Baggage, CreateArgs, Deliver, HostTable, PolicyTable, Settings, TapeArgs};
 pub use text::Text;
+pub use wait::{GO_ON, TOO_LONG, Wait};
 
 use core::panic::PanicInfo;
 

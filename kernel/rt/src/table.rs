@@ -140,9 +140,11 @@ pub struct HostTable {
     pub allowed_cpus: unsafe extern "C" fn(task: u64, words: *mut u64, len: usize),
     /// Fills `words` with the idle CPUs.
     pub idle_cpus: unsafe extern "C" fn(words: *mut u64, len: usize),
+    /// Keeps the reason for which the instance ends, unless there is one already.
+    pub reason: unsafe extern "C" fn(host: *const HostTable, text: *const u8, len: usize),
     /// Ends the policy and leaves the call that is under way. It does not return, which is not in its type because
     /// objtool wants code after every call.
-    pub fault: unsafe extern "C" fn(text: *const u8, len: usize),
+    pub fault: unsafe extern "C" fn(host: *const HostTable),
 }
 
 impl CreateArgs {

@@ -13,12 +13,13 @@ use ekiden_build::Checkout;
 
 use super::{Output, Verdict};
 
-/// Where unsafe Rust may be: in the hosts and in the layout of what is on the wire.
+/// Where unsafe Rust may be: in the hosts, in the layout of what is on the wire, and in the lock under `SpinLock`.
 pub(crate) const MAY_BE_UNSAFE: &[&str] = &[
     "crates/abi",
     "crates/explore",
     "crates/kernel-tests",
     "crates/loader",
+    "crates/lock",
     "crates/replay",
     "crates/user",
     "crates/workload",

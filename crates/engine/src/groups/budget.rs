@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use spin::mutex::SpinMutex;
+use crate::lock::Lock;
 
 /// A task whose group has hardly any time left runs that long at least; the excess is missing later.
 pub(super) const TURN_NS_MIN: u64 = 50_000;
@@ -40,7 +40,7 @@ pub(super) struct Budget {
     /// What was left when this period began.
     begun_ns: AtomicI64,
     /// Taken to change any but the time that is left.
-    limit: SpinMutex<Option<Limit>>,
+    limit: Lock<Option<Limit>>,
     limited: AtomicBool,
 }
 

@@ -23,11 +23,11 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use spin::mutex::SpinMutex;
-
 pub use budget::Limit;
 use budget::{Budget, Spent, TURN_NS_MIN};
 use parking::Parking;
+
+use crate::lock::Lock;
 
 /// How many groups an engine has room for, with that of the root.
 pub const MAX_GROUPS: u32 = 2048;
@@ -62,8 +62,8 @@ pub struct Groups {
     active: AtomicBool,
     nodes: Vec<Node>,
     members: Vec<Member>,
-    tree: SpinMutex<Tree>,
-    parking: SpinMutex<Parking>,
+    tree: Lock<Tree>,
+    parking: Lock<Parking>,
     /// Counts what changes the shares of groups inside of others.
     version: AtomicU64,
     overflows: AtomicU64,
@@ -85,7 +85,7 @@ struct Node {
     /// What it weighs in the whole, times 2^[`PLACES`], and the version for which that was worked out.
     share: AtomicU64,
     /// What it has added to the load of its parent.
-    counted: SpinMutex<u32>,
+    counted: Lock<u32>,
     budget: Budget,
 }
 
@@ -180,8 +180,8 @@ impl Groups {
             active: AtomicBool::new(false),
             nodes,
             members,
-            tree: SpinMutex::new(tree),
-            parking: SpinMutex::new(Parking::new(max_groups + 1, max_tasks)),
+            tree: Lock::new(tree),
+            parking: Lock::new(Parking::new(max_groups + 1, max_tasks)),
             version: AtomicU64::new(1),
             overflows: AtomicU64::new(0),
         }

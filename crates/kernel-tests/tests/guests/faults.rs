@@ -35,13 +35,13 @@ fn all_are_contained(lab: &Lab, faults: usize) {
 }
 
 fn every_fault_of_the_list_is_contained_on_one_cpu(lab: &Lab) {
-    all_are_contained(lab, 21);
+    all_are_contained(lab, 22);
 }
 
 fn every_fault_of_the_list_is_contained_on_two_cpus(lab: &Lab) {
-    all_are_contained(lab, 25);
+    all_are_contained(lab, 26);
 }
 
 fn every_fault_of_the_list_is_contained_on_four_cpus(lab: &Lab) {
-    all_are_contained(lab, 25);
+    all_are_contained(lab, 26);
 }

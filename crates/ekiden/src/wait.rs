@@ -1,0 +1,120 @@
+//! How a call waits for another one to let go of a lock. Waiting is not looping: it burns no fuel, and has no limit of turns.
+//! It ends when the other call does, by whatever way; a host says when there is nothing left to wait for.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// What a host keeps for a call that waits: its own numbers.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Since(pub [u64; 4]);
+
+/// What a host says to a call that waits and has looked once more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Patience {
+    /// It waits on.
+    GoOn,
+    /// This is the last resort: it has waited for longer than any call takes.
+    TooLong,
+    /// Nothing is left of the policy, and the reason for that is known.
+    Over,
+}
+
+/// How a host has calls wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Waits {
+    /// A call begins to wait.
+    pub begin: fn() -> Since,
+    /// It has looked once more.
+    pub look: fn(&mut Since) -> Patience,
+    /// It need not wait any more.
+    pub end: fn(&Since),
+}
+
+/// Without a host that knows better, a call looks so often: some ten seconds. A host without a clock has few calls at once.
+const LOOKS_MAX: u64 = 1 << 28;
+
+static WAITS: spin::Once<Waits> = spin::Once::new();
+
+const BY_LOOKS: Waits = Waits {
+    begin: || Since([0; 4]),
+    look: |since| {
+        since.0[0] += 1;
+        if since.0[0] < LOOKS_MAX { Patience::GoOn } else { Patience::TooLong }
+    },
+    end: |_| (),
+};
+
+/// From here on calls in this program wait in this way. The first one stays.
+pub fn wait_so(waits: Waits) {
+    WAITS.call_once(|| waits);
+}
+
+/// Set when a policy of this program has panicked: its locks may never be released.
+static POISONED: AtomicBool = AtomicBool::new(false);
+
+/// Makes every waiter give up. The kernel host calls it when a call of the policy has panicked, after it has kept the reason; and
+/// takes it back for the next policy, of whose locks nothing is known.
+pub fn poison_locks(poisoned: bool) {
+    if !poisoned {
+        crate::order::forget();
+    }
+    POISONED.store(poisoned, Ordering::Release);
+}
+
+/// Whether that is so. What a call does from here on, a panic included, is a consequence and no reason.
+pub fn locks_are_poisoned() -> bool {
+    POISONED.load(Ordering::Acquire)
+}
+
+/// A call that waits.
+pub(crate) struct Wait {
+    waits: &'static Waits,
+    since: Since,
+}
+
+impl Wait {
+    #[cold]
+    pub(crate) fn begin() -> Self {
+        let waits = WAITS.get().unwrap_or(&BY_LOOKS);
+        Self { waits, since: (waits.begin)() }
+    }
+
+    /// It has looked once more, and waits on unless this is false.
+    ///
+    /// # Panics
+    /// When the policy has fallen elsewhere.
+    #[track_caller]
+    pub(crate) fn goes_on(&mut self) -> bool {
+        let patience = (self.waits.look)(&mut self.since);
+        if patience == Patience::Over {
+            // The host has its reason.
+            poison_locks(true);
+        }
+        assert!(!locks_are_poisoned(), "another CPU panicked while this one waited for a lock");
+        core::hint::spin_loop();
+        patience == Patience::GoOn
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        (self.waits.end)(&self.since);
+    }
+}
+
+/// Tries until there is something: for locks that are no policy's, whose holders do nothing but go on to the end.
+///
+/// # Panics
+/// When that takes longer than any call does, or all is over meanwhile.
+#[cold]
+#[inline(never)]
+#[track_caller]
+pub fn wait_for<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    let mut wait = Wait::begin();
+    loop {
+        if let Some(done) = attempt() {
+            return done;
+        }
+        assert!(wait.goes_on(), "a lock of the framework was not released in time: its holder hangs");
+    }
+}

@@ -1,0 +1,167 @@
+//! The lock under `SpinLock`. Its word says which call has it, and a call that ends can tell in one instruction whether it has
+//! let go of all locks: that takes unsafe code, which the author's crate forbids. How to wait is said there.
+#![no_std]
+
+use core::{
+    cell::UnsafeCell,
+    ops::{Deref, DerefMut},
+    panic::Location,
+    ptr,
+    sync::atomic::{
+        AtomicPtr, AtomicUsize,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
+
+#[cfg_attr(all(target_os = "none", target_arch = "x86_64"), path = "held_x86_64.rs")]
+mod held;
+
+pub use held::held;
+
+/// A value that one call at a time can get at.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Lock<T: ?Sized> {
+    /// Which call has it; 0 for none.
+    holder: AtomicUsize,
+    /// Where it took the lock; null if no note was taken.
+    place: AtomicPtr<Location<'static>>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is given to one call at a time.
+unsafe impl<T: ?Sized + Send> Send for Lock<T> {}
+// SAFETY: as above.
+unsafe impl<T: ?Sized + Send> Sync for Lock<T> {}
+
+impl<T> Lock<T> {
+    /// One that no call has.
+    pub const fn new(value: T) -> Self {
+        Self {
+            holder: AtomicUsize::new(0),
+            place: AtomicPtr::new(ptr::null_mut()),
+            value: UnsafeCell::new(value),
+        }
+    }
+}
+
+impl<T: ?Sized> Lock<T> {
+    /// The call `holder`, a number other than 0, takes the lock if it is free.
+    #[inline]
+    pub fn try_lock(&self, holder: usize) -> Option<Guard<'_, T>> {
+        self.holder.compare_exchange(0, holder, Acquire, Relaxed).ok()?;
+        held::change(self.address());
+        Some(Guard { lock: self })
+    }
+
+    /// The call that has it; 0 if none does.
+    #[inline]
+    pub fn holder(&self) -> usize {
+        self.holder.load(Acquire)
+    }
+
+    /// Where it was taken, if note was taken of that.
+    pub fn place(&self) -> Option<&'static Location<'static>> {
+        // SAFETY: null, or made of a reference that is good for as long as the program is there.
+        unsafe { self.place.load(Relaxed).as_ref() }
+    }
+
+    /// Names the lock.
+    #[inline]
+    pub fn address(&self) -> usize {
+        ptr::from_ref(&self.holder).addr()
+    }
+}
+
+/// What is in memory where a lock is: for a call that has ended with one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Word {
+    /// Which call has it.
+    pub holder: usize,
+    /// The address of a [`Location`].
+    pub place: usize,
+}
+
+impl Word {
+    /// Where the lock was taken.
+    ///
+    /// # Safety
+    /// It was read where there is a [`Lock`].
+    pub unsafe fn location(self) -> Option<&'static Location<'static>> {
+        // SAFETY: the caller's promise, and see `Lock::place`.
+        unsafe { ptr::with_exposed_provenance::<Location<'static>>(self.place).as_ref() }
+    }
+}
+
+/// Holds a [`Lock`] until it is dropped.
+#[derive(Debug)]
+pub struct Guard<'a, T: ?Sized> {
+    lock: &'a Lock<T>,
+}
+
+impl<T: ?Sized> Guard<'_, T> {
+    /// Takes note of the place where the lock was taken.
+    #[inline]
+    pub fn taken_at(&self, place: &'static Location<'static>) {
+        self.lock.place.store(ptr::from_ref(place).cast_mut(), Relaxed);
+    }
+}
+
+impl<T: ?Sized> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        held::change(self.lock.address());
+        self.lock.holder.store(0, Release);
+    }
+}
+
+impl<T: ?Sized> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: no other call gets at the value while this one has the lock.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T: ?Sized> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and the guard is borrowed for as long.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_given_to_one_call_and_says_to_which() {
+        let lock = Lock::new(5);
+        let mut guard = lock.try_lock(7).unwrap();
+        *guard += 1;
+        assert_eq!((lock.holder(), *guard), (7, 6));
+        assert!(lock.try_lock(8).is_none());
+        assert!(lock.place().is_none());
+        guard.taken_at(Location::caller());
+        assert_eq!(lock.place().unwrap().file(), file!());
+        drop(guard);
+        assert_eq!(lock.holder(), 0);
+        assert_eq!(*lock.try_lock(8).unwrap(), 6);
+    }
+
+    #[test]
+    fn what_lies_where_a_lock_is_tells_who_has_it_and_where_it_was_taken() {
+        let lock = Lock::new(());
+        let guard = lock.try_lock(7).unwrap();
+        guard.taken_at(Location::caller());
+        // SAFETY: a lock begins with these two words.
+        let word = unsafe { ptr::with_exposed_provenance::<Word>(lock.address()).read() };
+        assert_eq!(word.holder, 7);
+        // SAFETY: it is a lock's.
+        assert_eq!(unsafe { word.location() }, lock.place());
+    }
+}
