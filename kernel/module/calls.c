@@ -360,12 +360,14 @@ void ekiden_c_policy_fell(u32 number);
 void ekiden_c_policy_fell(u32 number)
 {
 	const struct instance *instance = this_cpu_xchg(fallen, NULL);
-	const struct text *reason = instance ? READ_ONCE(instance->reason) : NULL;
+	/* If it has not panicked, the engine has the reason. */
+	static const struct text none;
+	const struct text *reason = instance ? READ_ONCE(instance->reason) : &none;
 	struct seat *seat = &running.seats[number % EKIDEN_SEATS];
 
-	/* Whichever CPU comes first, this is the first reason. */
-	if (reason && !cmpxchg(&seat->fault, NULL, reason))
-		WRITE_ONCE(newest_reason, reason);
+	/* Whichever CPU comes here first, it is the first reason; and any of them may be the first that says it to the kernel. */
+	cmpxchg(&seat->fault, NULL, reason);
+	WRITE_ONCE(newest_reason, READ_ONCE(seat->fault));
 	if (!seat->fell_ns)
 		seat->fell_ns = ekiden_c_now_ns();
 	say_of("taken out", seat, seat->fault);

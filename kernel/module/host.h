@@ -143,7 +143,7 @@ struct seat {
 	struct file *controller;	/* open as long as somebody answers for it */
 	struct ekiden_tape tape;
 	bool tape_runs;
-	const struct text *fault;	/* why it was taken out, if it panicked; a reason of its instance */
+	const struct text *fault;	/* why it was taken out: a reason of its instance, or no text */
 	u64 fell_ns;			/* and when, by the monotonic clock */
 	u64 upgrades;			/* how often another one has taken over */
 	u64 wait_ns, wait_ns_max;	/* how long a CPU waited the last time, and the longest time */

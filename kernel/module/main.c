@@ -409,7 +409,7 @@ static int put_seat(char *to, size_t size, u32 number)
 		       min_t(size_t, seat->now->args.params_len, SZ_1K));
 	if (seat->fell_ns)
 		at += scnprintf(to + at, size - at, ",\"fell_ns\":%llu", seat->fell_ns);
-	if (seat->fault)
+	if (seat->fault && seat->fault->len)
 		at += put_text(to + at, size - at, "fault", seat->fault->bytes, seat->fault->len);
 	if (!is_broken())
 		at += put_counts(to + at, size - at, number + 1);

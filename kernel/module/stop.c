@@ -13,6 +13,8 @@
 #include <linux/cpumask.h>
 #include <linux/delay.h>
 #include <linux/irqflags.h>
+#include <linux/minmax.h>
+#include <linux/moduleparam.h>
 #include <linux/percpu.h>
 #include <linux/rcupdate.h>
 #include <linux/smp.h>
@@ -21,7 +23,12 @@
 #include "ekiden.h"
 
 /* How long all wait for the last one before they go on and meet again later. */
-#define PATIENCE_NS 1000000
+static unsigned int meet_patience_us = 1000;
+module_param(meet_patience_us, uint, 0644);
+MODULE_PARM_DESC(meet_patience_us, "how long CPUs wait in an interrupt for the last one, when all are to stand still; 0: stop_machine() does it at once");
+
+/* What is given here stops CPUs for as long. */
+#define MEET_PATIENCE_US_MAX 10000
 /* How often, before the kernel's own way. */
 #define TRIES 8
 
@@ -37,7 +44,7 @@ static struct {
 /* The last meeting to which this CPU came. */
 static DEFINE_PER_CPU(u32, came_to);
 
-/* Ends when the one who asked has done its work, which it does with interrupts off, or has waited for PATIENCE_NS. */
+/* Ends when the one who asked has done its work, which it does with interrupts off, or does not wait any longer. */
 static void stand_still(void *unused)
 {
 	__this_cpu_write(came_to, READ_ONCE(meeting.number));
@@ -80,7 +87,7 @@ static void note_late(void)
 }
 
 /* Those who wait leave in their own time: whoever needs it looks whether they have. */
-static int meet(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
+static int meet(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns, u64 patience_ns)
 {
 	int others, ret = -ETIME;
 	u64 start;
@@ -98,7 +105,7 @@ static int meet(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
 			break;
 		}
 		/* After the look: it may be this processor that was away. */
-		if (ktime_get_mono_fast_ns() - start >= PATIENCE_NS)
+		if (ktime_get_mono_fast_ns() - start >= patience_ns)
 			break;
 		cpu_relax();
 	}
@@ -148,15 +155,16 @@ int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
 {
 	struct slow_stop slow = { .work = work, .data = data };
 	u64 start = ktime_get_mono_fast_ns();
+	u64 patience_ns = min(READ_ONCE(meet_patience_us), MEET_PATIENCE_US_MAX) * (u64)NSEC_PER_USEC;
 	int tries, ret = -ETIME;
 
-	for (tries = 0; tries < TRIES && ret; tries++) {
+	for (tries = 0; tries < TRIES && ret && patience_ns; tries++) {
 		if (tries)
 			usleep_range(500, 2000);
 		if (!is_over())
 			continue;
 		cpus_read_lock();
-		ret = meet(work, data, result, wait_ns);
+		ret = meet(work, data, result, wait_ns, patience_ns);
 		cpus_read_unlock();
 	}
 	if (!ret) {

@@ -98,6 +98,14 @@ impl std::fmt::Display for Everything {
                 policy_in_words(f, policy, status.attached, status.policies.len() > 1)?;
             }
             writeln!(f, "tasks       {} of {}", status.counts.tasks, status.capacity)?;
+            if status.stops.slow > 0 {
+                let (slow, cpu) = (status.stops.slow, status.stops.late_cpu);
+                let ms = status.stops.took_ns_max as f64 / 1e6;
+                writeln!(
+                    f,
+                    "late CPUs   {slow} times all CPUs had to wait for one, the last time for CPU {cpu}; {ms:.1} ms at most"
+                )?;
+            }
             if let Some(fault) = &status.fault {
                 writeln!(f, "fault       {fault}")?;
             }

@@ -165,7 +165,9 @@ impl<T: ?Sized> SpinLock<T> {
             }
         }
         match self.inner.place() {
-            Some(place) => panic!("a lock was not released in time, which was taken at {}:{}", place.file(), place.line()),
+            Some(place) => {
+                panic!("a lock was not released in time, which was taken at {}:{}", place.file(), place.line())
+            }
             None => panic!("a lock was not released in time; while calls are recorded, this says where it was taken"),
         }
     }

@@ -8,10 +8,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use ekiden::abi::{Event, Kicks, Message, Outcome, Reply};
 use ekiden::{Call, Calls, CpuMask, Policy, TaskId};
 
-use crate::lock::Lock;
 use crate::counters::Totals;
 use crate::engine::{Engine, Handling};
 use crate::fault::{Checks, Fault, Mistake, Surprise};
+use crate::lock::Lock;
 use crate::shares::Share;
 use crate::state::{Home, Phase, State};
 use crate::table::Slot;

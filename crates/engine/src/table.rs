@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use ekiden::{CpuId, TaskId, abi::RawToken, weight_of_nice};
 
-use crate::lock::Lock;
 use crate::groups::IDLE_WEIGHT;
+use crate::lock::Lock;
 use crate::state::{Phase, State};
 
 /// Nobody waits for the task.

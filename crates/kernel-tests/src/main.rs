@@ -98,6 +98,9 @@ enum Trial {
         /// How often.
         #[arg(long, default_value_t = 1000)]
         rounds: u64,
+        /// How long CPUs wait for the last one when all are to stand still, in microseconds.
+        #[arg(long)]
+        patience_us: Option<u32>,
     },
     /// Upgrades that cannot be.
     RefusedUpgrades {
@@ -365,7 +368,7 @@ fn main() -> anyhow::Result<()> {
             storm::storm_of_all(&modules, seconds, seed, wait_ms_max)
         }
         Trial::Refusals { modules } => trials::refusals(&modules),
-        Trial::Upgrades { modules, rounds } => upgrades::upgrades(&modules, rounds),
+        Trial::Upgrades { modules, rounds, patience_us } => upgrades::upgrades(&modules, rounds, patience_us),
         Trial::RefusedUpgrades { modules } => upgrades::refused_upgrades(&modules),
         Trial::Versions { modules } => upgrades::versions(&modules),
         Trial::Converts { modules } => upgrades::converts(&modules),

@@ -19,7 +19,7 @@ use ekiden::{
     abi::{ABI_VERSION, NAME_LEN},
 };
 use ekiden_loader::{
-    Config, Control, Hint, LoadError, Moved, Session, Status, Succession, load_beside, loaded, sysfs, unload,
+    Config, Control, Hint, LoadError, Moved, Session, Status, Stops, Succession, load_beside, loaded, sysfs, unload,
 };
 use serde::Serialize;
 
@@ -110,14 +110,19 @@ struct UpgradesReport {
     wait_ns_median: u64,
     wait_ns_longest: Vec<u64>,
     still_running: bool,
+    /// How CPUs were brought to stand still.
+    stops: Stops,
     ms: u128,
 }
 
 /// FIFO, WFQ and CFS take over from each other, and from themselves, while tasks talk, nap, spin, yield, fork, change their
-/// nice value and move.
-pub(crate) fn upgrades(modules: &Path, rounds: u64) -> Result<()> {
+/// nice value and move. CPUs wait for the last one for so long before the kernel's own way of stopping them is taken; 0 is at once.
+pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>) -> Result<()> {
     let start = Instant::now();
     let session = Session::start(&small(modules, "fifo"))?;
+    if let Some(patience_us) = patience_us {
+        fs::write("/sys/module/ekiden/parameters/meet_patience_us", patience_us.to_string())?;
+    }
     for policy in ["wfq", "cfs"] {
         load_beside(&modules.join(format!("ekiden_{policy}.ko")))?;
     }
@@ -176,6 +181,7 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64) -> Result<()> {
         wait_ns_median: waits[waits.len() / 2],
         wait_ns_longest: waits.iter().rev().take(20).copied().collect(),
         still_running: session.is_running(),
+        stops: status.stops,
         ms: start.elapsed().as_millis(),
     };
     println!("{}", serde_json::to_string(&report)?);

@@ -38,9 +38,31 @@ pub struct Status {
     /// Why the last policy that was taken out was, if one was: a panic, with file and line.
     #[serde(default)]
     pub fault: Option<String>,
+    /// How all CPUs were brought to stand still, where that was needed.
+    #[serde(default)]
+    pub stops: Stops,
     /// The policies whose modules are loaded.
     #[serde(default)]
     pub loaded: Vec<String>,
+}
+
+/// How all CPUs were brought to stand still, since `ekiden.ko` was loaded.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+pub struct Stops {
+    /// How often by a meeting in an interrupt.
+    pub quick: u64,
+    /// How often by the kernel's `stop_machine`, as a CPU did not come in time.
+    pub slow: u64,
+    /// How long a CPU stood still at most, the last time and the longest time, in nanoseconds.
+    pub wait_ns: u64,
+    /// See there.
+    pub wait_ns_max: u64,
+    /// How long it took from the wish until it was done, the last time and the longest time, in nanoseconds.
+    pub took_ns: u64,
+    /// See there.
+    pub took_ns_max: u64,
+    /// For which CPU a meeting was given up last; negative if none was.
+    pub late_cpu: i32,
 }
 
 /// One of the policies that run.

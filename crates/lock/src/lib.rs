@@ -37,11 +37,7 @@ unsafe impl<T: ?Sized + Send> Sync for Lock<T> {}
 impl<T> Lock<T> {
     /// One that no call has.
     pub const fn new(value: T) -> Self {
-        Self {
-            holder: AtomicUsize::new(0),
-            place: AtomicPtr::new(ptr::null_mut()),
-            value: UnsafeCell::new(value),
-        }
+        Self { holder: AtomicUsize::new(0), place: AtomicPtr::new(ptr::null_mut()), value: UnsafeCell::new(value) }
     }
 }
 

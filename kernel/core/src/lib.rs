@@ -15,8 +15,8 @@ use core::sync::atomic::{AtomicPtr, Ordering::*};
 
 use ekiden::abi::{Event, Outcome, Status};
 use ekiden::{CpuId, CpuMask, Group, Host, TaskId};
-use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, SEATS, Share, Walk};
 use ekiden::{Patience, Since, Waits};
+use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, SEATS, Share, Walk};
 use ekiden_kernel_rt::{Arena, CreateArgs, GO_ON, PolicyTable, TOO_LONG, Wait};
 
 use foreign::ForeignPolicy;
@@ -60,11 +60,7 @@ pub unsafe extern "C" fn ekiden_rs_create(
 ) -> i64 {
     // SAFETY: the caller's promise.
     unsafe { ARENA.reset(arena, arena_len) };
-    ekiden::wait_so(Waits {
-        begin: || Since(Wait::begin().0),
-        look,
-        end: |since| Wait(since.0).end(),
-    });
+    ekiden::wait_so(Waits { begin: || Since(Wait::begin().0), look, end: |since| Wait(since.0).end() });
     // SAFETY: the caller's promise.
     let Some(policy) = (unsafe { ForeignPolicy::create(table, policy_args) }) else { return -22 };
     // SAFETY: the caller's promise.

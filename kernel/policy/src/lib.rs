@@ -361,7 +361,9 @@ fn ended_with_lock() {
     // A text that does not fit is cut; writing to it never fails.
     let _ = match place {
         Some(place) => write!(text, "a call ended with a lock that was taken at {}:{}", place.file(), place.line()),
-        None => write!(text, "a call ended with a lock; where it was taken is known of one lock, while calls are recorded"),
+        None => {
+            write!(text, "a call ended with a lock; where it was taken is known of one lock, while calls are recorded")
+        }
     };
     leave_with(text.as_bytes());
 }

@@ -212,6 +212,17 @@ fn policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost(lab: 
     assert!(number("tasks_after") < number("tasks_before") + 20, "slots of dead tasks are not freed: {report}");
 }
 
+#[test]
+fn a_cpu_that_does_not_come_in_time_is_waited_for_and_nothing_is_refused() {
+    let report = &newest().trial("upgrades --modules /lab --rounds 60 --patience-us 0")[0];
+    println!("{report}");
+    assert_eq!((&report["upgrades"], &report["still_running"]), (&60.into(), &true.into()), "{report}");
+    assert_eq!((&report["stops"]["quick"], &report["stops"]["slow"]), (&0.into(), &60.into()), "{report}");
+    for nothing in ["mistakes", "surprises"] {
+        assert_eq!(report[nothing], 0, "{report}");
+    }
+}
+
 /// Has a policy recorded in the kernel, and replays that here.
 fn replayed(lab: &Lab, trial: &str, replay: Replay) -> (Value, Outcome) {
     let report = lab.trial(&format!("{trial} --modules /lab --to /host/out.ekirec"))[0].clone();
