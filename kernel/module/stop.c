@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Every CPU stands still for a moment, so that no call into Rust is under way: an interrupt asks each, and each waits in it. That takes
- * microseconds where all CPUs run. A CPU may have lost its processor to a hypervisor: after a few meetings to which one does not
- * come, the kernel's stop_machine() does it, which waits for it. Nothing is refused because a CPU is late.
+ * microseconds where all CPUs run. A CPU may have lost its processor to a hypervisor: all go on then and meet again, for as long as
+ * a processor may be away, and with more patience each time. Nothing is refused because a CPU is late.
  *
- * stop_machine() has every CPU switch to a thread of its own first, which takes as long as the busiest one likes: so it comes
- * second. And no CPU may wait where a call begins: it may hold a run-queue lock there, for which another one spins with
- * interrupts off, which then neither answers nor comes to a call. In an interrupt, a CPU holds no lock that others want with
- * interrupts off.
+ * stop_machine() has every CPU switch to a thread of its own first, which takes as long as the busiest one likes; and it has the
+ * one who asks sleep in the middle, as a task of the policy that is replaced meanwhile. And no CPU may wait where a call begins:
+ * it may hold a run-queue lock there, for which another one spins with interrupts off, which then neither answers nor comes to a
+ * call. In an interrupt, a CPU holds no lock that others want with interrupts off.
  */
 #include <linux/cpu.h>
 #include <linux/cpumask.h>
@@ -18,19 +18,20 @@
 #include <linux/percpu.h>
 #include <linux/rcupdate.h>
 #include <linux/smp.h>
-#include <linux/stop_machine.h>
 #include <linux/timekeeping.h>
 #include "ekiden.h"
 
 /* How long all wait for the last one before they go on and meet again later. */
 static unsigned int meet_patience_us = 1000;
 module_param(meet_patience_us, uint, 0644);
-MODULE_PARM_DESC(meet_patience_us, "how long CPUs wait in an interrupt for the last one, when all are to stand still; 0: stop_machine() does it at once");
+MODULE_PARM_DESC(meet_patience_us, "how long CPUs wait in an interrupt for the last one, when all are to stand still, before they go on and meet again");
 
-/* What is given here stops CPUs for as long. */
-#define MEET_PATIENCE_US_MAX 10000
-/* How often, before the kernel's own way. */
+/* What is given here stops CPUs for as long; so does what it grows to. */
+#define MEET_PATIENCE_US_MAX 4000
+/* So often before their patience doubles. */
 #define TRIES 8
+/* A processor that is away for longer is gone. */
+#define GIVE_UP_NS (60ULL * NSEC_PER_SEC)
 
 struct ekiden_stops ekiden_stops = { .late_cpu = -1 };
 
@@ -127,20 +128,6 @@ static bool is_over(void)
 	return !atomic_read(&meeting.inside);
 }
 
-struct slow_stop {
-	s64 (*work)(void *);
-	void *data;
-	s64 result;
-};
-
-static int work_slowly(void *data)
-{
-	struct slow_stop *stop = data;
-
-	stop->result = stop->work(stop->data);
-	return 0;
-}
-
 static void took(u64 *last, u64 *most, u64 ns)
 {
 	WRITE_ONCE(*last, ns);
@@ -153,32 +140,30 @@ static void took(u64 *last, u64 *most, u64 ns)
  */
 int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
 {
-	struct slow_stop slow = { .work = work, .data = data };
 	u64 start = ktime_get_mono_fast_ns();
-	u64 patience_ns = min(READ_ONCE(meet_patience_us), MEET_PATIENCE_US_MAX) * (u64)NSEC_PER_USEC;
+	u64 patience_us = clamp(READ_ONCE(meet_patience_us), 1, MEET_PATIENCE_US_MAX);
 	int tries, ret = -ETIME;
 
-	for (tries = 0; tries < TRIES && ret && patience_ns; tries++) {
+	for (tries = 0; ret && (!tries || ktime_get_mono_fast_ns() - start < GIVE_UP_NS); tries++) {
 		if (tries)
 			usleep_range(500, 2000);
+		if (tries && !(tries % TRIES))
+			patience_us = min(2 * patience_us, MEET_PATIENCE_US_MAX);
 		if (!is_over())
 			continue;
 		cpus_read_lock();
-		ret = meet(work, data, result, wait_ns, patience_ns);
+		ret = meet(work, data, result, wait_ns, patience_us * NSEC_PER_USEC);
 		cpus_read_unlock();
 	}
-	if (!ret) {
+	if (ret)
+		return ret;
+	if (tries <= TRIES)
 		ekiden_stops.quick++;
-	} else {
+	else
 		ekiden_stops.slow++;
-		*wait_ns = ktime_get_mono_fast_ns();
-		ret = stop_machine(work_slowly, &slow, NULL);
-		*wait_ns = ktime_get_mono_fast_ns() - *wait_ns;
-		*result = slow.result;
-	}
 	took(&ekiden_stops.wait_ns, &ekiden_stops.wait_ns_max, *wait_ns);
 	took(&ekiden_stops.took_ns, &ekiden_stops.took_ns_max, ktime_get_mono_fast_ns() - start);
-	return ret;
+	return 0;
 }
 
 /* Before the code goes away. */

@@ -116,7 +116,7 @@ struct UpgradesReport {
 }
 
 /// FIFO, WFQ and CFS take over from each other, and from themselves, while tasks talk, nap, spin, yield, fork, change their
-/// nice value and move. CPUs wait for the last one for so long before the kernel's own way of stopping them is taken; 0 is at once.
+/// nice value and move. CPUs wait for the last one for so long at first.
 pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>) -> Result<()> {
     let start = Instant::now();
     let session = Session::start(&small(modules, "fifo"))?;

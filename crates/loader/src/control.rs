@@ -49,9 +49,9 @@ pub struct Status {
 /// How all CPUs were brought to stand still, since `ekiden.ko` was loaded.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 pub struct Stops {
-    /// How often by a meeting in an interrupt.
+    /// How often after a few meetings in an interrupt at most.
     pub quick: u64,
-    /// How often by the kernel's `stop_machine`, as a CPU did not come in time.
+    /// How often after more, as a CPU did not come in time.
     pub slow: u64,
     /// How long a CPU stood still at most, the last time and the longest time, in nanoseconds.
     pub wait_ns: u64,

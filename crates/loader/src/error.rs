@@ -110,8 +110,8 @@ pub enum LoadError {
     /// Two at once.
     #[error("another upgrade is under way; the policy that runs goes on, try again when that one is done")]
     UpgradeUnderWay,
-    /// The CPUs could not be stopped, which the kernel gives no reason for.
-    #[error("the kernel could not stop the CPUs; the old policy goes on, try again")]
+    /// A CPU did not answer for a minute.
+    #[error("a CPU did not answer for a minute; the old policy goes on, look at the kernel's log and try again")]
     NeverQuiet,
     /// The successor cannot be made, or cannot take over the state.
     #[error("it cannot take over: {0}; the old policy goes on")]
