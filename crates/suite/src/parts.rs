@@ -78,8 +78,14 @@ pub(crate) fn tests(root: &Path) -> Result<Vec<Part>> {
     if !output.status.success() {
         bail!("the tests do not build:\n{}", String::from_utf8_lossy(&output.stderr));
     }
-    let mut parts: Vec<Part> =
-        String::from_utf8_lossy(&output.stdout).lines().filter_map(|line| program(root, line)).collect();
+    // The tests of procedural macros are linked with the compiler's library, which cargo lets them find.
+    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().context("cannot start rustc")?;
+    let libraries = format!("{}/lib", String::from_utf8_lossy(&sysroot.stdout).trim());
+    let mut parts: Vec<Part> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| program(root, line))
+        .map(|part| part.with("LD_LIBRARY_PATH", &libraries))
+        .collect();
     if parts.is_empty() {
         bail!("cargo names no test program");
     }

@@ -28,6 +28,7 @@ tests! {
         2 a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_wanted_when_it_left,
         5 policies_send_no_task_to_a_cpu_that_is_away,
         41 policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost,
+        5 a_cpu_that_does_not_come_in_time_is_waited_for_and_nothing_is_refused,
         41 what_policies_did_in_the_kernel_is_replayed_without_a_difference,
         11 a_changed_constant_is_found_in_what_the_kernel_recorded,
         5 the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again,
@@ -212,9 +213,8 @@ fn policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost(lab: 
     assert!(number("tasks_after") < number("tasks_before") + 20, "slots of dead tasks are not freed: {report}");
 }
 
-#[test]
-fn a_cpu_that_does_not_come_in_time_is_waited_for_and_nothing_is_refused() {
-    let report = &newest().trial("upgrades --modules /lab --rounds 60 --patience-us 1")[0];
+fn a_cpu_that_does_not_come_in_time_is_waited_for_and_nothing_is_refused(lab: &Lab) {
+    let report = &lab.trial("upgrades --modules /lab --rounds 60 --patience-us 1")[0];
     println!("{report}");
     assert_eq!((&report["upgrades"], &report["still_running"]), (&60.into(), &true.into()), "{report}");
     let stops = |key: &str| report["stops"][key].as_u64().unwrap();
