@@ -11,7 +11,7 @@ help:
 	@echo "make demo     installs what is missing, fetches a stock kernel, boots it, measures policies in it: one table"
 	@echo "make quick    formatting, lints, documentation, and all tests that need no kernel"
 	@echo "make test     the same and all tests that boot kernels: what has to pass before a change lands"
-	@echo "make nightly  what takes hours; may be interrupted and goes on where it was; one report"
+	@echo "make nightly  what takes hours; resumes where it was interrupted; one report"
 	@echo "make test-fresh  the first command and make quick in bare roots of Debian 12 and 13"
 	@echo "make prepare  installs what is missing (Debian, Ubuntu), after saying what"
 	@echo "make build    builds the command line, ./ekiden"

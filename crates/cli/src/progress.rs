@@ -70,7 +70,7 @@ impl Progress {
                 spinner.enable_steady_tick(TICK);
                 Heart::default()
             }
-            // Whoever shows what this program says has a heart too.
+            // The program that shows these lines has a heartbeat of its own.
             None if std::env::var_os(PLAIN).is_some() => Heart::default(),
             None => {
                 let text = text.clone();

@@ -1,4 +1,4 @@
-//! The engine's own lock. Its holder does nothing but go on to the end, so whoever waits for it waits for that, as the host has
+//! The engine's own lock. Its holder does nothing but go on to the end, so a wait for it ends with that, as the host has
 //! calls wait, and for no longer than the engine lives.
 
 use ekiden::wait_for;

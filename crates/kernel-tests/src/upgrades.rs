@@ -115,14 +115,19 @@ struct UpgradesReport {
     ms: u128,
 }
 
+/// For how long CPUs wait for the last one at first, in microseconds.
+const PATIENCE: &str = "/sys/module/ekiden/parameters/meet_patience_us";
+
 /// FIFO, WFQ and CFS take over from each other, and from themselves, while tasks talk, nap, spin, yield, fork, change their
 /// nice value and move. CPUs wait for the last one for so long at first.
 pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>) -> Result<()> {
     let start = Instant::now();
     let session = Session::start(&small(modules, "fifo"))?;
+    let usual_patience = fs::read_to_string(PATIENCE)?;
     if let Some(patience_us) = patience_us {
-        fs::write("/sys/module/ekiden/parameters/meet_patience_us", patience_us.to_string())?;
+        fs::write(PATIENCE, patience_us.to_string())?;
     }
+    let stops_before = Status::read()?.unwrap_or_default().stops;
     for policy in ["wfq", "cfs"] {
         load_beside(&modules.join(format!("ekiden_{policy}.ko")))?;
     }
@@ -168,7 +173,14 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>) ->
     let round_trips = pairs.into_iter().map(PingPong::end).sum::<Result<u64>>()?;
     pause(50);
     waits.sort_unstable();
+    fs::write(PATIENCE, usual_patience.trim())?;
     let status = Status::read()?.unwrap_or_default();
+    // The module counts since it was loaded, perhaps for an earlier trial.
+    let stops = Stops {
+        quick: status.stops.quick - stops_before.quick,
+        slow: status.stops.slow - stops_before.slow,
+        ..status.stops
+    };
     let report = UpgradesReport {
         upgrades: status.find(None)?.upgrades,
         by_pointer,
@@ -181,7 +193,7 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>) ->
         wait_ns_median: waits[waits.len() / 2],
         wait_ns_longest: waits.iter().rev().take(20).copied().collect(),
         still_running: session.is_running(),
-        stops: status.stops,
+        stops,
         ms: start.elapsed().as_millis(),
     };
     println!("{}", serde_json::to_string(&report)?);

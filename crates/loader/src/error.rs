@@ -111,7 +111,7 @@ pub enum LoadError {
     #[error("another upgrade is under way; the policy that runs goes on, try again when that one is done")]
     UpgradeUnderWay,
     /// A CPU did not answer for a minute.
-    #[error("a CPU did not answer for a minute; the old policy goes on, look at the kernel's log and try again")]
+    #[error("a CPU did not answer for a minute; the old policy still runs: look at the kernel's log and try again")]
     NeverQuiet,
     /// The successor cannot be made, or cannot take over the state.
     #[error("it cannot take over: {0}; the old policy goes on")]

@@ -9,7 +9,11 @@ mod nightly;
 mod parts;
 mod runner;
 
-use std::{path::PathBuf, process::ExitCode, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Instant,
+};
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
@@ -26,7 +30,7 @@ enum Which {
     Quick,
     /// All that, and the tests that boot kernels
     Test,
-    /// What takes hours; may be interrupted and goes on where it was
+    /// What takes hours; resumes where it was interrupted
     Nightly,
 }
 
@@ -66,10 +70,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// The project's directory.
+/// The checkout that this is run in. Two that share a target directory share this program.
 fn root() -> Result<PathBuf> {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    root.canonicalize().with_context(|| format!("cannot find {}: was the project moved?", root.display()))
+    let here = std::env::current_dir().context("cannot tell the current directory")?;
+    let root = here.ancestors().find(|directory| directory.join("crates/suite").is_dir());
+    root.map(Path::to_owned)
+        .with_context(|| format!("{} is in no checkout of Ekiden; run `make test` in one", here.display()))
 }
 
 fn run(arguments: &Arguments) -> Result<bool> {

@@ -1,5 +1,5 @@
-//! What takes a night: long runs, each by itself, with what has passed kept for the commit, so that an interrupted night goes on where
-//! it was. Ends with one report.
+//! What takes a night: long runs, each by itself, with what has passed kept for the commit, so that an interrupted night resumes
+//! there. Ends with one report.
 
 use std::{
     collections::BTreeMap,

@@ -192,7 +192,7 @@ impl Runner {
         // On a terminal, what runs is rewritten.
         let is_passing = std::io::stderr().is_terminal() && line.starts_with("running: ");
         let mut stderr = std::io::stderr().lock();
-        // There is nothing to do if nobody can read it.
+        // Without a reader there is nothing to do.
         let _ = if is_passing {
             let short: String = line.chars().take(110).collect();
             write!(stderr, "\r\x1b[K[{:02}:{:02}] {short}", since / 60, since % 60)
