@@ -79,8 +79,8 @@ pub(crate) fn tests(root: &Path) -> Result<Vec<Part>> {
         bail!("the tests do not build:\n{}", String::from_utf8_lossy(&output.stderr));
     }
     // The tests of procedural macros are linked with the compiler's library, which cargo lets them find.
-    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().context("cannot start rustc")?;
-    let libraries = format!("{}/lib", String::from_utf8_lossy(&sysroot.stdout).trim());
+    let libraries = Command::new("rustc").args(["--print", "target-libdir"]).output().context("cannot start rustc")?;
+    let libraries = String::from_utf8_lossy(&libraries.stdout).trim().to_owned();
     let mut parts: Vec<Part> = String::from_utf8_lossy(&output.stdout)
         .lines()
         .filter_map(|line| program(root, line))
