@@ -19,6 +19,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 
 use leftovers::Before;
+use parts::Part;
 use runner::Runner;
 
 /// Which parts are run.
@@ -86,24 +87,23 @@ fn run(arguments: &Arguments) -> Result<bool> {
     let wanted = |name: &str| arguments.only.as_ref().is_none_or(|word| name.contains(word.as_str()));
     let start = Instant::now();
     let mut runner = Runner::new(&root, start)?;
-    let checks: Vec<_> = parts::checks(&root).into_iter().filter(|part| wanted(&part.name)).collect();
+    let of = |parts: Vec<Part>| -> Vec<Part> { parts.into_iter().filter(|part| wanted(&part.name)).collect() };
+    let (formats, lints) = (of(parts::formats(&root)), of(parts::lints(&root)));
     if arguments.list {
-        checks.iter().for_each(|part| println!("{}", part.name));
+        formats.iter().chain(&lints).for_each(|part| println!("{}", part.name));
         if arguments.which != Which::Check {
             println!("and, when they are built, the programs of `cargo test --workspace --no-run`");
         }
         return Ok(true);
     }
     let before = Before::now(&root, runner.temporary())?;
-    runner.run(checks);
+    runner.run(formats);
+    let mut parts = lints;
     if arguments.which != Which::Check && runner.run_one(parts::build(&root)) {
         let needs_kernel = arguments.which == Which::Test;
-        let tests: Vec<_> = parts::tests(&root)?
-            .into_iter()
-            .filter(|part| (needs_kernel || !part.boots) && wanted(&part.name))
-            .collect();
-        runner.run(tests);
+        parts.extend(of(parts::tests(&root)?).into_iter().filter(|part| needs_kernel || !part.boots));
     }
+    runner.run(parts);
     runner.keep_seconds();
     let left = before.compare();
     println!("\n{}", runner.slowest(10));

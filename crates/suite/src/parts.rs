@@ -20,11 +20,14 @@ pub(crate) struct Part {
     pub(crate) boots: bool,
 }
 
+/// All tests in guests.
+const GUESTS: &str = "kernel-tests guests";
+
 /// Test programs that boot kernels.
-const BOOT: [&str; 4] = ["kernel-tests guests", "vm machine", "build modules", "cli reproduce"];
+const BOOT: [&str; 4] = [GUESTS, "vm machine", "build modules", "cli reproduce"];
 
 /// Test programs that keep two processors busy by themselves, and those that judge how long real processes take.
-const ALONE: [&str; 2] = ["kernel-tests guests", "workload kernel"];
+const ALONE: [&str; 2] = [GUESTS, "workload kernel"];
 
 impl Part {
     pub(crate) fn new(root: &Path, name: &str, command: &str) -> Self {
@@ -48,13 +51,19 @@ impl Part {
     }
 }
 
-/// Formatting, lints and documentation. The kernel's Rust is a workspace of its own. Cargo has locks: those that use one directory
-/// come one after the other, so each is alone.
-pub(crate) fn checks(root: &Path) -> Vec<Part> {
-    let part = |name: &str, command: &str| Part::new(root, name, command).alone();
+/// Formatting. The kernel's Rust is a workspace of its own.
+pub(crate) fn formats(root: &Path) -> Vec<Part> {
+    let part = |name: &str, command: &str| Part::new(root, name, command);
     vec![
         part("format", "cargo fmt --all --check"),
         part("format of the kernel's Rust", "cargo fmt --all --check --manifest-path kernel/Cargo.toml"),
+    ]
+}
+
+/// Lints and documentation. They run beside tests, once everything is built: by itself, cargo leaves processors idle.
+pub(crate) fn lints(root: &Path) -> Vec<Part> {
+    let part = |name: &str, command: &str| Part::new(root, name, command);
+    vec![
         part("lints", "cargo clippy --workspace --all-targets -- -D warnings"),
         part(
             "lints of the kernel's Rust",
@@ -89,6 +98,15 @@ pub(crate) fn tests(root: &Path) -> Result<Vec<Part>> {
     if parts.is_empty() {
         bail!("cargo names no test program");
     }
+    let modules = parts.iter().find(|part| part.name == GUESTS).map(|guests| Part {
+        name: "modules for guests".into(),
+        command: [guests.command.clone(), vec!["--prepare".into()]].concat(),
+        directory: guests.directory.clone(),
+        environment: guests.environment.clone(),
+        is_alone: false,
+        boots: true,
+    });
+    parts.extend(modules);
     parts.push(Part::new(root, "documentation tests", "cargo test --workspace --doc --quiet"));
     Ok(parts)
 }

@@ -72,13 +72,8 @@ impl Lab {
         // One after the other: the second finds the modules built.
         static BUILDING: Mutex<()> = Mutex::new(());
         let turn = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
-        let builder = Builder::new(&cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
-        for crate_name in ["policies", "test-policies"] {
-            let project = Project::open(&root().join("crates").join(crate_name)).unwrap();
-            let modules = builder
-                .build(&Target::fetched(kernel), &project, project.policies(), &mut say)
-                .unwrap_or_else(|error| panic!("{error}"));
-            for entry in fs::read_dir(&modules.directory).unwrap() {
+        for directory in modules(&cache, kernel) {
+            for entry in fs::read_dir(&directory).unwrap() {
                 let path = entry.unwrap().path();
                 fs::copy(&path, share.path().join(path.file_name().unwrap())).unwrap();
             }
@@ -161,6 +156,26 @@ impl Lab {
         assert!(finding.is_empty(), "after `{line}` the kernel says:\n{finding}");
         output
     }
+}
+
+/// Builds what guests need, without booting any.
+pub(crate) fn prepare() {
+    let cache = Cache::from_env().unwrap();
+    for kernel in [newest_kernel(), older_kernel()] {
+        modules(&cache, &kernel);
+    }
+    programs();
+}
+
+/// Builds our modules for a kernel. Returns where they are.
+fn modules(cache: &Cache, kernel: &Kernel) -> Vec<PathBuf> {
+    let builder = Builder::new(cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
+    let build = |crate_name| {
+        let project = Project::open(&root().join("crates").join(crate_name)).unwrap();
+        let modules = builder.build(&Target::fetched(kernel), &project, project.policies(), &mut say);
+        modules.unwrap_or_else(|error| panic!("{error}")).directory
+    };
+    ["policies", "test-policies"].map(build).into()
 }
 
 /// The newest kernel that passes the pre-flight.

@@ -1,6 +1,6 @@
 //! Every test that needs a stock kernel. Two of them run at a time, the longest first; each borrows a booted guest of the machine
 //! that it names, and the next test that names the same machine gets the same guest. `cargo test -p ekiden-kernel-tests --test guests
-//! storm` runs those with "storm" in their names; `--ignored` runs what takes hours.
+//! storm` runs those with "storm" in their names; `--ignored` runs what takes hours; `--prepare` only builds what guests need.
 
 mod alarms;
 mod faults;
@@ -18,6 +18,10 @@ use libtest_mimic::{Arguments, Trial};
 use pool::{Pool, Test};
 
 fn main() -> ExitCode {
+    if std::env::args().any(|argument| argument == "--prepare") {
+        lab::prepare();
+        return ExitCode::SUCCESS;
+    }
     let mut arguments = Arguments::from_args();
     // More guests than processors make each of them slower, and more than two of them need more memory than a laptop has.
     arguments.test_threads.get_or_insert(2);
