@@ -15,7 +15,8 @@ use crate::params::Kept;
 use crate::seats::{SEATS, Seat};
 use crate::shares::Share;
 use crate::state::{Phase, State, Transition, UPGRADABLE};
-use crate::table::{Slot, TaskTable, wanted};
+use crate::table::{Slot, TaskTable};
+use crate::wakeups::Handed;
 
 /// The engine: policies, their tasks, and the checks between them and the host. A host whose policies are all of one type says
 /// which, and calls them by their address.
@@ -40,6 +41,7 @@ pub struct Engine<P = Box<dyn Policy>> {
     /// What is set for tasks, by their slots.
     pub(crate) params: Vec<Kept>,
     pub(crate) idle: Arc<IdleCpus>,
+    pub(crate) handed: Handed,
     pub(crate) cpus: Vec<Cpu>,
     /// No policy is left.
     pub(crate) faulted: AtomicBool,
@@ -84,6 +86,7 @@ impl<P: Policy> Engine<P> {
             groups: Groups::new(MAX_GROUPS - 1, max_tasks),
             params: Kept::for_tasks(max_tasks),
             idle,
+            handed: Handed { count: AtomicU32::new(0) },
             cpus,
             faulted: AtomicBool::new(false),
         };
@@ -430,7 +433,7 @@ impl<P: Policy> Engine<P> {
             // Only the CPU that it ran on may change a task in this phase, and that is here.
             Counters::count(&self.counters(cpu, self.seat_of::<false>(seen)).surprises);
         }
-        if let Some(cpu) = wanted(slot) {
+        if let Some(cpu) = slot.wish.take() {
             handling.outcome.kicks.add(cpu);
         }
         if self.shared {

@@ -24,6 +24,12 @@ mod shares;
 mod starved;
 mod state;
 mod table;
+mod wakeups;
+
+/// What synchronises; a model of it is made of other ones.
+mod atomics {
+    pub(crate) use core::sync::atomic::{AtomicU32, Ordering, fence};
+}
 
 pub use counters::{Counters, Totals};
 pub use engine::Engine;

@@ -220,7 +220,7 @@ impl<P: Policy> Engine<P> {
         if self.shared && self.send_away(handling, task, slot) {
             return;
         }
-        if self.idle.contains(state.cpu()) {
+        if self.handed.hand(|| self.idle.contains(state.cpu())) {
             handling.outcome.kicks.add(state.cpu());
         } else if !self.is_lone() {
             self.overtake(handling, self.seat_of::<false>(state), state.cpu());

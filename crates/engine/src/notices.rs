@@ -37,6 +37,9 @@ impl<P: Policy> Engine<P> {
         if !self.idle.note(cpu, true) {
             return;
         }
+        if self.handed.came_meanwhile(&self.cpu(cpu).handed_seen) {
+            handling.outcome.kicks.add(cpu);
+        }
         let (told, passed_over) = (self.listeners & asked, self.listeners & !asked);
         if !LONE && passed_over & !self.missed.0.load(Relaxed) != 0 {
             self.missed.0.fetch_or(passed_over, Relaxed);

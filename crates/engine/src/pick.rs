@@ -365,19 +365,21 @@ impl<P: Policy> Engine<P> {
 
     fn pull(&self, handling: &mut Handling<'_>, seat: &Seat<P>, task: TaskId, cpu: CpuId) -> Result<(), RefusalReason> {
         let slot = self.tasks.get(task).ok_or(RefusalReason::Gone)?;
-        let seen = slot.state();
+        let mut seen = slot.state();
+        let is_leaving = || slot.state().phase() == Phase::ReadyByTick;
+        if seen.phase() == Phase::ReadyByTick && seen.seat() == seat.index {
+            // Its CPU kicks this one as soon as the task has left it, unless it has just done so.
+            if slot.wish.wish(cpu, is_leaving) {
+                return Err(RefusalReason::Busy);
+            }
+            seen = slot.state();
+        }
         if seen.seat() != seat.index {
             // It has another policy by now.
             return Err(RefusalReason::Gone);
         }
-        match seen.phase() {
-            Phase::Ready => {}
-            Phase::ReadyByTick => {
-                // Its CPU tells us as soon as the task has left it.
-                slot.wanted_by.store(cpu, Relaxed);
-                return Err(RefusalReason::Busy);
-            }
-            _ => return Err(RefusalReason::NotReady),
+        if seen.phase() != Phase::Ready {
+            return Err(RefusalReason::NotReady);
         }
         if seen.cpu() == cpu {
             return Err(RefusalReason::WrongCpu);

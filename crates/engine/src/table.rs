@@ -4,14 +4,12 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use ekiden::{CpuId, TaskId, abi::RawToken, weight_of_nice};
+use ekiden::{TaskId, abi::RawToken, weight_of_nice};
 
 use crate::groups::IDLE_WEIGHT;
 use crate::lock::Lock;
 use crate::state::{Phase, State};
-
-/// Nobody waits for the task.
-pub(crate) const NOBODY: u32 = u32::MAX;
+use crate::wakeups::Wish;
 
 /// One task. A cache line, so that two CPUs that handle two tasks do not meet.
 #[repr(align(64))]
@@ -28,8 +26,7 @@ pub(crate) struct Slot {
     pub(crate) weight: AtomicU32,
     pub(crate) own_weight: AtomicU32,
     pub(crate) nice: AtomicI32,
-    /// A CPU that wanted to take the task while it was still leaving another one.
-    pub(crate) wanted_by: AtomicU32,
+    pub(crate) wish: Wish,
     /// The seat of the policy that it is to have, and whether its children are to have the same.
     choice: AtomicU32,
     /// How much of its run time was charged to its policy. Only if policies weigh something.
@@ -50,7 +47,7 @@ impl Slot {
             weight: AtomicU32::new(0),
             own_weight: AtomicU32::new(0),
             nice: AtomicI32::new(0),
-            wanted_by: AtomicU32::new(NOBODY),
+            wish: Wish { cpu: AtomicU32::new(Wish::NONE) },
             choice: AtomicU32::new(0),
             charged_ns: AtomicU64::new(0),
         }
@@ -218,7 +215,7 @@ impl TaskTable {
         slot.pid.store(pid, Relaxed);
         slot.runtime_ns.store(0, Relaxed);
         slot.charged_ns.store(0, Relaxed);
-        slot.wanted_by.store(NOBODY, Relaxed);
+        slot.wish.cpu.store(Wish::NONE, Relaxed);
         // A new task has run as little as the one before had when it was new: it has not waited since then.
         self.watched[index as usize].store(0, Relaxed);
         slot.set_nice(0, false);
@@ -244,13 +241,4 @@ impl TaskTable {
 #[inline]
 pub(crate) fn token(task: TaskId, state: State) -> RawToken {
     RawToken { task, cpu: state.cpu(), serial: state.serial() }
-}
-
-/// A CPU as one word of [`Slot::wanted_by`].
-pub(crate) fn wanted(slot: &Slot) -> Option<CpuId> {
-    if slot.wanted_by.load(Relaxed) == NOBODY {
-        return None;
-    }
-    let cpu = slot.wanted_by.swap(NOBODY, Relaxed);
-    (cpu != NOBODY).then_some(cpu)
 }

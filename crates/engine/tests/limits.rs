@@ -5,8 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use ekiden::abi::{Event, EventKind, Outcome, Status, enqueue_flags, pick_flags};
-use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Scheduler, TaskId, Topology};
+use ekiden::abi::{Event, EventKind, Message, Outcome, Reply, Status, enqueue_flags, pick_flags};
+use ekiden::{Adapter, Call, Calls, CpuId, CpuMask, Env, Group, Host, Policy, Scheduler, TaskId, Topology};
 use ekiden_engine::{Engine, IdleCpus, Phase};
 use ekiden_policies::{Fifo, Wfq};
 use proptest::prelude::*;
@@ -72,11 +72,15 @@ struct Machine {
 
 impl Machine {
     fn new<S: Scheduler>(cpus: u32) -> Self {
+        Self::with::<S>(cpus, |policy| policy)
+    }
+
+    fn with<S: Scheduler>(cpus: u32, around: impl FnOnce(Box<dyn Policy>) -> Box<dyn Policy>) -> Self {
         let idle = Arc::new(IdleCpus::new(cpus));
         let clock =
             Arc::new(Clock { idle: idle.clone(), now_ns: AtomicU64::new(0), refill_at_ns: Mutex::new(None), cpus });
         let env = Env::new(Topology::flat(cpus), 64, S::PARAMS, "").unwrap();
-        let policy = Box::new(Adapter::<S>::new(&env, clock.clone()));
+        let policy = around(Box::new(Adapter::<S>::new(&env, clock.clone())));
         let engine: Engine = Engine::new(policy, clock.clone(), idle, cpus, 64);
         let machine = Self { engine, clock, running: vec![None; cpus as usize], tasks: Vec::new(), wait_ns_max: 0 };
         machine.group(EventKind::GroupCreate, [ROOT, 0]);
@@ -234,6 +238,56 @@ impl Machine {
         assert_eq!(self.engine.totals().surprises, 0);
         assert_eq!(self.engine.mistakes().0, 0);
     }
+}
+
+/// What happens on another CPU, once, after a policy has said that it has nothing.
+type Meanwhile = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
+struct Between(Box<dyn Policy>, Meanwhile);
+
+impl Policy for Between {
+    fn calls(&self) -> Calls {
+        self.0.calls()
+    }
+
+    fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
+        let reply = self.0.deliver(message, payload);
+        if message.call == Call::PickNextTask as u32 && reply.token.is_none() {
+            let meanwhile = self.1.lock().unwrap().take();
+            meanwhile.into_iter().for_each(|happens| happens());
+        }
+        reply
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn std::any::Any> {
+        self
+    }
+}
+
+#[test]
+fn a_task_released_while_its_cpu_begins_to_idle_is_not_forgotten() {
+    let meanwhile = Meanwhile::default();
+    let mut machine = Machine::with::<Fifo>(2, |policy| Box::new(Between(policy, meanwhile.clone())));
+    machine.group(EventKind::GroupCreate, [2, ROOT]);
+    machine.limit(2, 10, 100);
+    let (limited, _elsewhere, free) = (machine.spawn(2), machine.spawn(ROOT), machine.spawn(ROOT));
+    machine.run_ms(50);
+    assert_eq!((machine.phase(limited), machine.phase(free)), (Phase::Parked, Phase::Running));
+    machine.sleep(free);
+    let machine: &'static Machine = Box::leak(Box::new(machine));
+    let kicks = Arc::new(Mutex::new(Vec::new()));
+    *meanwhile.lock().unwrap() = Some(Box::new({
+        let kicks = kicks.clone();
+        move || {
+            machine.clock.now_ns.fetch_add(100 * MS, Relaxed);
+            let outcome = machine.event(Event::new(EventKind::Refill, 1));
+            kicks.lock().unwrap().extend(outcome.kicks.iter());
+        }
+    }));
+    let outcome = machine.event(Event::new(EventKind::Pick, 0));
+    assert_eq!(machine.phase(limited), Phase::Ready);
+    let kicked = kicks.lock().unwrap().contains(&0) || outcome.kicks.iter().any(|cpu| cpu == 0);
+    assert!(kicked, "CPU 0 idles, and a task waits for it");
 }
 
 #[test]
