@@ -37,9 +37,6 @@ impl<P: Policy> Engine<P> {
         if !self.idle.note(cpu, true) {
             return;
         }
-        if self.groups.is_active() {
-            self.look_again(&mut handling.rare(), cpu);
-        }
         let (told, passed_over) = (self.listeners & asked, self.listeners & !asked);
         if !LONE && passed_over & !self.missed.0.load(Relaxed) != 0 {
             self.missed.0.fetch_or(passed_over, Relaxed);
@@ -47,9 +44,14 @@ impl<P: Policy> Engine<P> {
         if told != 0 {
             self.tell_those(&mut handling.rare(), cpu, told);
         }
+        // Last, so that nothing has to be kept meanwhile where there are none.
+        if self.groups.is_active() {
+            self.look_again(&mut handling.rare(), cpu);
+        }
     }
 
     /// Tasks of groups that have time again are handed over by whichever CPU finds that out. This one may have asked just before.
+    #[cold]
     #[inline(never)]
     fn look_again(&self, handling: &mut Handling<'_>, cpu: CpuId) {
         if self.handed.came_meanwhile(&self.cpu(cpu).handed_seen) {
