@@ -26,10 +26,13 @@ static unsigned int meet_patience_us = 1000;
 module_param(meet_patience_us, uint, 0644);
 MODULE_PARM_DESC(meet_patience_us, "how long CPUs wait in an interrupt for the last one, when all are to stand still, before they go on and meet again");
 
-/* What is given here stops CPUs for as long; so does what it grows to. */
-#define MEET_PATIENCE_US_MAX 4000
+/*
+ * CPUs stand still for as long at most. Where a processor is shared by three that want it, each is away for two slices of the
+ * hypervisor's scheduler, which are three to eight milliseconds.
+ */
+#define MEET_PATIENCE_US_MAX 20000
 /* So often before their patience doubles. */
-#define TRIES 8
+#define TRIES 2
 /* A processor that is away for longer is gone. */
 #define GIVE_UP_NS (60ULL * NSEC_PER_SEC)
 
