@@ -189,6 +189,7 @@ pub(crate) fn forget() {
     AFTER.iter().chain(&HELD).for_each(|word| word.store(0, Relaxed));
     WAITING.iter().for_each(|waiter| waiter.since.store(0, Relaxed));
     NOTED.store(0, Relaxed);
+    ekiden_lock::forget_waiters();
 }
 
 #[cold]
@@ -306,7 +307,9 @@ pub(crate) struct Waiting {
 impl Waiting {
     pub(crate) fn begin() -> Self {
         let (stack, since) = (stack(), moment() + BEGINS);
-        let is_free = |place: &&Waiter| place.since.compare_exchange(0, BEGINS, SeqCst, Relaxed).is_ok();
+        let is_free = |place: &Waiter| {
+            place.since.load(Relaxed) == 0 && place.since.compare_exchange(0, BEGINS, SeqCst, Relaxed).is_ok()
+        };
         let own = WAITING.iter().enumerate().find(|(_, place)| is_free(place)).map(|(at, place)| {
             PLACES.fetch_max(at + 1, SeqCst);
             place.stack.store(stack, SeqCst);

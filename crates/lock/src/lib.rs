@@ -1,5 +1,6 @@
 //! The lock under `SpinLock`. Its word says which call has it, and a call that ends can tell in one instruction whether it has
-//! let go of all locks: that takes unsafe code, which the author's crate forbids. How to wait is said there.
+//! let go of all locks: that takes unsafe code, which the author's crate forbids. Calls that wait get it in the order in
+//! which they came (`clh.rs`); for how long they wait is said there.
 #![no_std]
 
 use core::{
@@ -8,15 +9,32 @@ use core::{
     panic::Location,
     ptr,
     sync::atomic::{
-        AtomicPtr, AtomicUsize,
+        AtomicPtr, AtomicU32, AtomicUsize,
         Ordering::{Acquire, Relaxed, Release},
     },
 };
 
+mod clh;
 #[cfg_attr(all(target_os = "none", target_arch = "x86_64"), path = "held_x86_64.rs")]
 mod held;
 
+/// What the queue is made of; a model of it is made of other ones.
+mod atomics {
+    pub(crate) use core::sync::atomic::{AtomicU32, Ordering};
+}
+
+pub use clh::Turn;
 pub use held::held;
+
+use clh::{Place, Queue};
+
+/// For calls that wait, and places that the call behind has not let go of: more than most machines have CPUs.
+static PLACES: [Place; 256] = [const { Place { state: AtomicU32::new(clh::FREE), before: AtomicU32::new(0) } }; 256];
+
+/// No call waits any more: some have ended while they did.
+pub fn forget_waiters() {
+    PLACES.iter().for_each(|place| place.state.store(clh::FREE, Relaxed));
+}
 
 /// A value that one call at a time can get at.
 #[repr(C)]
@@ -26,6 +44,7 @@ pub struct Lock<T: ?Sized> {
     holder: AtomicUsize,
     /// Where it took the lock; null if no note was taken.
     place: AtomicPtr<Location<'static>>,
+    queue: Queue,
     value: UnsafeCell<T>,
 }
 
@@ -37,11 +56,29 @@ unsafe impl<T: ?Sized + Send> Sync for Lock<T> {}
 impl<T> Lock<T> {
     /// One that no call has.
     pub const fn new(value: T) -> Self {
-        Self { holder: AtomicUsize::new(0), place: AtomicPtr::new(ptr::null_mut()), value: UnsafeCell::new(value) }
+        Self {
+            holder: AtomicUsize::new(0),
+            place: AtomicPtr::new(ptr::null_mut()),
+            queue: Queue { last: AtomicU32::new(0) },
+            value: UnsafeCell::new(value),
+        }
     }
 }
 
 impl<T: ?Sized> Lock<T> {
+    /// The call `holder`, a number other than 0, takes the lock if it is free and no other call waits for it.
+    #[inline]
+    pub fn lock_at_once(&self, holder: usize) -> Option<Guard<'_, T>> {
+        if self.queue.is_empty() { self.try_lock(holder) } else { None }
+    }
+
+    /// A call waits behind those that wait already. It takes the lock by [`try_lock`](Self::try_lock) when it is first. `hint` is
+    /// a number that other calls seldom have.
+    #[cold]
+    pub fn join(&self, hint: usize) -> Turn<'_> {
+        self.queue.join(&PLACES, hint)
+    }
+
     /// The call `holder`, a number other than 0, takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self, holder: usize) -> Option<Guard<'_, T>> {
@@ -132,6 +169,8 @@ impl<T: ?Sized> DerefMut for Guard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
 
     #[test]
@@ -147,6 +186,38 @@ mod tests {
         drop(guard);
         assert_eq!(lock.holder(), 0);
         assert_eq!(*lock.try_lock(8).unwrap(), 6);
+    }
+
+    #[test]
+    fn calls_get_a_lock_in_the_order_in_which_they_came() {
+        const CALLS: usize = 64;
+        const TIMES: usize = 100;
+        let (lock, taken) = (Lock::new(()), AtomicUsize::new(0));
+        let most = std::thread::scope(|scope| {
+            let call = |number: usize| {
+                let mut most = 0;
+                for _ in 0..TIMES {
+                    let mut turn = lock.join(number);
+                    let before = taken.load(Relaxed);
+                    while !turn.is_first() {
+                        std::thread::yield_now();
+                    }
+                    let guard = loop {
+                        match lock.try_lock(number + 1) {
+                            Some(guard) => break guard,
+                            None => std::thread::yield_now(),
+                        }
+                    };
+                    most = most.max(taken.fetch_add(1, Relaxed) - before);
+                    drop((turn, guard));
+                }
+                most
+            };
+            let calls: std::vec::Vec<_> = (0..CALLS).map(|number| scope.spawn(move || call(number))).collect();
+            calls.into_iter().map(|call| call.join().unwrap()).max().unwrap()
+        });
+        assert!(most < CALLS, "{most} others came before a call that waited");
+        assert!(lock.lock_at_once(1).is_some(), "the queue is empty at the end");
     }
 
     #[test]
