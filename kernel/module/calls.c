@@ -146,11 +146,15 @@ int ekiden_do_fault_text(char *text, u32 size)
 void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len)
 {
 	unsigned long flags;
+	u32 kind = event->kind;
+	u64 start_ns;
 
 	local_irq_save(flags);
+	start_ns = times_begin();
 	/* Rust wants an address of no bytes, too. */
 	if (unlikely(guarded(ekiden_rs_deliver, event, outcome, payload ?: event, len, 0) == LEFT))
 		ekiden_do_left(outcome);
+	times_end(kind, start_ns);
 	if (tracepoint_enabled(ekiden_event))
 		ekiden_do_trace(event, outcome);
 	local_irq_restore(flags);
@@ -318,8 +322,10 @@ static struct {
 static s64 introduce_some(u64 first)
 {
 	struct ekiden_outcome outcome = {};
+	u64 start_ns = times_begin();
 	s64 next = guarded(ekiden_rs_introduce, first, &outcome, 0, 0, 0);
 
+	times_end(EKIDEN_TIME_INTRODUCE, start_ns);
 	if (next == LEFT)
 		ekiden_do_left(&outcome);
 	if (outcome.timer_ns)

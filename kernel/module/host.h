@@ -4,8 +4,10 @@
 #define EKIDEN_HOST_H
 
 #include <linux/fs.h>
+#include <linux/jump_label.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
+#include <linux/timekeeping.h>
 #include <linux/tracepoint-defs.h>
 #include "ekiden.h"
 #include "ekiden_control.h"
@@ -53,6 +55,26 @@ asmlinkage void ekiden_leave(s64 result);
 
 #define guarded(fn, a, b, c, d, e) \
 	ekiden_guarded((u64)(a), (u64)(b), (u64)(c), (u64)(d), (u64)(e), (ekiden_guarded_fn)(void *)(fn))
+
+/* ---- times.c ---- */
+
+/* What takes time besides events, numbered after them. */
+enum {
+	EKIDEN_TIME_INTRODUCE = EKIDEN_TASK_PARAMS + 1,	/* tasks are introduced to a policy */
+	EKIDEN_TIME_WALK,	/* the look for tasks that wait too long */
+	EKIDEN_TIME_KINDS,
+};
+
+DECLARE_STATIC_KEY_FALSE(ekiden_times);
+
+/* 0 if nothing is measured. With interrupts off. */
+static __always_inline u64 times_begin(void)
+{
+	return static_branch_unlikely(&ekiden_times) ? ktime_get_mono_fast_ns() : 0;
+}
+
+void times_end(u32 kind, u64 start_ns);
+int put_times(char *to, size_t size);
 
 /* ---- kfuncs.c ---- */
 

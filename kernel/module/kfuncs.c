@@ -6,7 +6,7 @@
  */
 #include <linux/btf_ids.h>
 #include <linux/compiler.h>
-#include <linux/tracepoint-defs.h>
+#include <linux/jump_label.h>
 #include <linux/types.h>
 #include "ekiden_abi.h"
 
@@ -44,9 +44,9 @@ void ekiden_do_left(struct ekiden_outcome *outcome);
 int ekiden_do_fault_text(char *text, u32 size);
 int ekiden_register_kfuncs(void);
 
-/* trace.c */
-DECLARE_TRACEPOINT(ekiden_event);
-void ekiden_do_trace(const struct ekiden_event *event, const struct ekiden_outcome *outcome);
+/* times.c */
+DECLARE_STATIC_KEY_FALSE(ekiden_watched);
+void ekiden_do_watched(struct ekiden_event *event, struct ekiden_outcome *outcome);
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 #pragma GCC diagnostic ignored "-Wmissing-declarations"
@@ -54,10 +54,10 @@ void ekiden_do_trace(const struct ekiden_event *event, const struct ekiden_outco
 /* sched_ext calls nearly all operations with interrupts off, so that the guard keeps its CPU. */
 static __always_inline void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome)
 {
-	if (unlikely(ekiden_guarded_deliver(event, outcome) == LEFT))
+	if (static_branch_unlikely(&ekiden_watched))
+		ekiden_do_watched(event, outcome);
+	else if (unlikely(ekiden_guarded_deliver(event, outcome) == LEFT))
 		ekiden_do_left(outcome);
-	if (tracepoint_enabled(ekiden_event))
-		ekiden_do_trace(event, outcome);
 }
 
 /* Something happened; the outcome says what to do. It comes in zeroed. */

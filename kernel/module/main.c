@@ -462,6 +462,7 @@ static ssize_t control_read(struct file *file, char __user *to, size_t count, lo
 			at += put_counts(text + at, STATUS_LEN - at, 0);
 		at += put_seats(text + at, STATUS_LEN - at);
 		at += put_stops(text + at, STATUS_LEN - at);
+		at += put_times(text + at, STATUS_LEN - at);
 	}
 	len = ekiden_do_fault_text(fault, sizeof(fault));
 	if (len)

@@ -37,13 +37,16 @@ static u32 apart_ms(void)
 static bool walk_on(void)
 {
 	struct ekiden_outcome outcome = {};
+	u64 start_ns;
 	s64 next;
 
 	if (!READ_ONCE(starved_after_ms) || !READ_ONCE(running.attached))
 		return true;
 	if (!walk.next && !++walk.number)
 		walk.number = 1;
+	start_ns = times_begin();
 	next = guarded(ekiden_rs_find_starved, walk.number, WALKS, apart_ms(), walk.next, &outcome);
+	times_end(EKIDEN_TIME_WALK, start_ns);
 	/* The engine has panicked; whatever comes next hears of it. */
 	walk.next = next > 0 ? next : 0;
 	carry_out(&outcome);

@@ -12,6 +12,10 @@
 #include <linux/tracepoint.h>
 #include "ekiden_abi.h"
 
+/* times.c: somebody begins to listen, or listens no more. */
+int watch_events(void);
+void watch_events_no_more(void);
+
 #define EKIDEN_KINDS \
 	EKIDEN_NAMED(TASK_INIT, "task_init") EKIDEN_NAMED(TASK_ENABLE, "task_enable") \
 	EKIDEN_NAMED(TASK_DISABLE, "task_disable") EKIDEN_NAMED(TASK_EXIT, "task_exit") \
@@ -46,7 +50,7 @@ EKIDEN_STATUSES
 #define EKIDEN_NAMED_LAST(name, text) { EKIDEN_##name, text }
 
 /* An event and its outcome. `pid` is of the task that the event is about, `next_pid` of the one that is to run; 0 for none. */
-TRACE_EVENT(ekiden_event,
+TRACE_EVENT_FN(ekiden_event,
 	TP_PROTO(const struct ekiden_event *event, const struct ekiden_outcome *outcome, u32 pid, u32 next_pid),
 	TP_ARGS(event, outcome, pid, next_pid),
 	TP_STRUCT__entry(
@@ -76,7 +80,8 @@ TRACE_EVENT(ekiden_event,
 	TP_printk("kind=%s cpu=%u pid=%u flags=%llx runtime_ns=%llu status=%s chosen_cpu=%d next_pid=%u slice_ns=%llu kicks=%llx",
 		  __print_symbolic(__entry->kind, EKIDEN_KINDS), __entry->cpu, __entry->pid, __entry->flags,
 		  __entry->runtime_ns, __print_symbolic(__entry->status, EKIDEN_STATUSES), __entry->chosen_cpu,
-		  __entry->next_pid, __entry->slice_ns, __entry->kicks)
+		  __entry->next_pid, __entry->slice_ns, __entry->kicks),
+	watch_events, watch_events_no_more
 );
 
 /* Something becomes of a policy: "created", "upgraded", "removed", or "taken out" for a reason. */

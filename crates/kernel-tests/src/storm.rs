@@ -75,6 +75,8 @@ struct StormReport {
     last_mistake: Option<String>,
     surprises: u64,
     last_surprise: Option<String>,
+    /// For how long interrupts were off at most, per kind of event, and because all CPUs stood still.
+    off_ns_max: BTreeMap<String, u64>,
     still_running: bool,
 }
 
@@ -219,12 +221,24 @@ const STEPS: &[(&str, Step)] = &[
     ("go", Storm::go),
 ];
 
+/// From here on `ekiden.ko` measures for how long interrupts are off because of it.
+pub(crate) fn measure_off_times() -> Result<()> {
+    fs::write("/sys/module/ekiden/parameters/times", "1").context("cannot have times measured")
+}
+
+/// What it has measured, with the time for which all CPUs stood still.
+pub(crate) fn off_times(status: &Status) -> BTreeMap<String, u64> {
+    let stop = (status.stops.wait_ns_max > 0).then(|| ("stop".to_owned(), status.stops.wait_ns_max));
+    status.off_ns_max.clone().into_iter().chain(stop).collect()
+}
+
 /// Runs the storm for so many seconds of the guest's time. The same seed does the same in the same order.
 pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max: u64) -> Result<()> {
     ensure!(fs::exists("/bin/stress-ng")?, "there is no stress-ng in this guest");
     be_real_time()?;
     fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +cpuset +pids").context("the groups lack controllers")?;
     let first = Session::start(&small(modules, "wfq", Beside::Nobody))?;
+    measure_off_times()?;
     let tasks_before = Status::read()?.unwrap_or_default().counts.tasks;
     let cpus = thread::available_parallelism()?.get() as u32;
     let cpus = cpus.max(fs::read_dir("/sys/devices/system/cpu")?.flatten().filter(is_cpu).count() as u32);
@@ -273,6 +287,7 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
     let [busy, sleeper, late_sleeper] = canaries.map(Canary::end);
     pause(200);
     let status = Status::read()?.unwrap_or_default();
+    let off_ns_max = off_times(&status);
     let report = StormReport {
         seed,
         seconds,
@@ -288,6 +303,7 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
         last_mistake: status.counts.last_mistake,
         surprises: status.counts.surprises,
         last_surprise: status.policies.iter().find_map(|policy| policy.last_surprise.clone()),
+        off_ns_max,
         still_running: sessions.iter().all(Session::is_running),
     };
     println!("{}", serde_json::to_string(&report)?);

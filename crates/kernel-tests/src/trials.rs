@@ -1,6 +1,7 @@
 //! The trials.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::Path,
     thread,
@@ -15,7 +16,10 @@ use ekiden_loader::{
 use ekiden_trace::Figures;
 use serde::Serialize;
 
-use crate::load::{self, Worker, pause};
+use crate::{
+    load::{self, Worker, pause},
+    storm::{measure_off_times, off_times},
+};
 
 pub(crate) fn config(modules: &Path, policy: &str) -> Config {
     let file = format!("ekiden_{}.ko", policy.replace('-', "_"));
@@ -129,12 +133,14 @@ struct StormReport {
     still_running: bool,
     surprises: u64,
     mistakes: u64,
+    off_ns_max: BTreeMap<String, u64>,
     back_after_kill: bool,
 }
 
 /// A storm of everything, and at the end the loader is killed without a word.
 pub(crate) fn storm(modules: &Path, policy: &str) -> Result<()> {
     let session = Session::start(&config(modules, policy))?;
+    measure_off_times()?;
     let tasks_before = Status::read()?.unwrap_or_default().counts.tasks;
     let mut forks = 0;
     {
@@ -165,7 +171,8 @@ pub(crate) fn storm(modules: &Path, policy: &str) -> Result<()> {
         }
     }
     pause(100);
-    let status = Status::read()?.unwrap_or_default().counts;
+    let status = Status::read()?.unwrap_or_default();
+    let (off_ns_max, status) = (off_times(&status), status.counts);
     let still_running = session.is_running();
     session.stop();
     println!(
@@ -177,6 +184,7 @@ pub(crate) fn storm(modules: &Path, policy: &str) -> Result<()> {
             still_running,
             surprises: status.surprises,
             mistakes: status.mistakes,
+            off_ns_max,
             back_after_kill: killed_loader_gives_everything_back(modules, policy)?,
         })?
     );

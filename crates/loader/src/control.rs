@@ -1,6 +1,7 @@
 //! `/dev/ekiden`: what is asked of `ekiden.ko`. The C side is `kernel/include/ekiden_control.h`.
 
 use std::{
+    collections::BTreeMap,
     fs::{File, OpenOptions},
     io,
     os::fd::AsRawFd,
@@ -41,6 +42,10 @@ pub struct Status {
     /// How all CPUs were brought to stand still, where that was needed.
     #[serde(default)]
     pub stops: Stops,
+    /// For how many nanoseconds interrupts were off at most because of each kind of event, if the parameter `times` of `ekiden.ko`
+    /// is set. On a machine that loses its processors, that includes what they were away.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub off_ns_max: BTreeMap<String, u64>,
     /// The policies whose modules are loaded.
     #[serde(default)]
     pub loaded: Vec<String>,

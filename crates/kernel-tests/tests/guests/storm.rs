@@ -33,6 +33,9 @@ fn seed() -> u64 {
 /// has an eighth of it. The guest's clock counts instructions: how busy this machine is makes no difference.
 const WAIT_MS_MAX: u64 = 5_000;
 
+/// For so long interrupts may be off because of one event, in milliseconds: CPUs of one stream of instructions have turns of up to 30.
+const OFF_MS_MAX: u64 = 50;
+
 fn policies_live_through_a_storm_of_everything_at_once(lab: &Lab) {
     let (seconds, seed) = (seconds(), seed());
     let trial = format!("all-at-once --modules /lab --seconds {seconds} --seed {seed} --wait-ms-max {WAIT_MS_MAX}");
@@ -49,6 +52,9 @@ fn policies_live_through_a_storm_of_everything_at_once(lab: &Lab) {
     for wait in ["wait_ms_busy", "wait_ms_sleeper"] {
         assert!(number(wait) < WAIT_MS_MAX, "{wait}: {report}");
     }
+    let off = report["off_ns_max"].as_object().unwrap();
+    assert!(off.contains_key("pick") && off.contains_key("stop"), "nothing was measured: {report}");
+    assert!(off.values().all(|ns| ns.as_u64().unwrap() < OFF_MS_MAX * 1_000_000), "{report}");
     // Kernel threads come and go; thousands of forks must not stay.
     assert!(number("tasks_after") < number("tasks_before") + 30, "slots of dead tasks are not freed: {report}");
     // Two fork bombs at least, and what stress-ng forks.

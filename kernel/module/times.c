@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * For how long interrupts are off because of us, per kind of event. Only if that is asked for: it takes two looks at the clock for
+ * each event. While nobody measures or listens to the tracepoint, an event costs one instruction that does nothing.
+ */
+#include <linux/kernel.h>
+#include <linux/minmax.h>
+#include <linux/moduleparam.h>
+#include <linux/percpu.h>
+#include "host.h"
+#include "trace.h"
+
+/* guard_<arch>.S, calls.c */
+s64 ekiden_guarded_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome);
+void ekiden_do_left(struct ekiden_outcome *outcome);
+
+/* For kfuncs.c. */
+void ekiden_do_watched(struct ekiden_event *event, struct ekiden_outcome *outcome);
+
+DEFINE_STATIC_KEY_FALSE(ekiden_times);
+/* So many listen to the tracepoint, and measure. */
+DEFINE_STATIC_KEY_FALSE(ekiden_watched);
+
+int watch_events(void)
+{
+	static_branch_inc(&ekiden_watched);
+	return 0;
+}
+
+void watch_events_no_more(void)
+{
+	static_branch_dec(&ekiden_watched);
+}
+
+/* What takes time in an interrupt besides events comes after them. */
+static const struct {
+	u32 kind;
+	const char *name;
+} kinds[] = {
+	EKIDEN_KINDS,
+	{ EKIDEN_TIME_INTRODUCE, "introduce" },
+	{ EKIDEN_TIME_WALK, "walk" },
+};
+
+static DEFINE_PER_CPU(u64, longest_ns[EKIDEN_TIME_KINDS]);
+
+static int set_times(const char *text, const struct kernel_param *param)
+{
+	bool on;
+	int ret = kstrtobool(text, &on);
+
+	if (ret)
+		return ret;
+	/* Parameters are set one at a time. */
+	if (on == static_key_enabled(&ekiden_times))
+		return 0;
+	if (on) {
+		static_branch_enable(&ekiden_times);
+		static_branch_inc(&ekiden_watched);
+	} else {
+		static_branch_dec(&ekiden_watched);
+		static_branch_disable(&ekiden_times);
+	}
+	return 0;
+}
+
+static int get_times(char *text, const struct kernel_param *param)
+{
+	return sprintf(text, "%c\n", static_key_enabled(&ekiden_times) ? 'Y' : 'N');
+}
+
+static const struct kernel_param_ops times_ops = { .set = set_times, .get = get_times };
+module_param_cb(times, &times_ops, NULL, 0644);
+MODULE_PARM_DESC(times, "measure for how long interrupts are off because of each kind of event");
+
+/* With interrupts off. */
+void times_end(u32 kind, u64 start_ns)
+{
+	u64 *longest;
+
+	if (!start_ns || kind >= EKIDEN_TIME_KINDS)
+		return;
+	longest = this_cpu_ptr(&longest_ns[kind]);
+	WRITE_ONCE(*longest, max(*longest, ktime_get_mono_fast_ns() - start_ns));
+}
+
+/* What kfuncs.c does by itself when nobody measures or listens. */
+void ekiden_do_watched(struct ekiden_event *event, struct ekiden_outcome *outcome)
+{
+	u64 start_ns = times_begin();
+	u32 kind = event->kind;
+
+	if (unlikely(ekiden_guarded_deliver(event, outcome) == LEFT))
+		ekiden_do_left(outcome);
+	times_end(kind, start_ns);
+	if (tracepoint_enabled(ekiden_event))
+		ekiden_do_trace(event, outcome);
+}
+
+int put_times(char *to, size_t size)
+{
+	const char *comma = "";
+	int at, cpu;
+	size_t i;
+
+	if (!static_key_enabled(&ekiden_times))
+		return 0;
+	at = scnprintf(to, size, ",\"off_ns_max\":{");
+	for (i = 0; i < ARRAY_SIZE(kinds); i++) {
+		u64 ns = 0;
+
+		for_each_possible_cpu(cpu)
+			ns = max(ns, READ_ONCE(per_cpu(longest_ns[kinds[i].kind], cpu)));
+		if (!ns)
+			continue;
+		at += scnprintf(to + at, size - at, "%s\"%s\":%llu", comma, kinds[i].name, ns);
+		comma = ",";
+	}
+	return at + scnprintf(to + at, size - at, "}");
+}
