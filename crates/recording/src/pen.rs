@@ -1,6 +1,6 @@
 //! Writes calls as records. This is on the path of every call of a policy, so instructions count.
 
-use core::sync::atomic::{AtomicU64, Ordering::Release};
+use core::sync::atomic::{AtomicU64, Ordering::Release, fence};
 
 use ekiden_abi::{Calls, Message, NO_CPU, Reply};
 
@@ -49,6 +49,9 @@ impl<'a> Pen<'a> {
         self.place.open = is_open.into();
         let head = self.place.head.get_mut().wrapping_add(1);
         self.place.head.store(head, Release);
+        // Whoever reads something of the next record sees this head as well, and throws away what that record overwrites. No
+        // instruction where stores are seen in their order.
+        fence(Release);
     }
 
     /// A call begins, at this time, while the thread with this PID runs on this CPU. Any call that is still under way here has
