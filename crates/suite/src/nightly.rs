@@ -49,6 +49,15 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
         guests("a panic in each call twenty times", "a_panic_in_each_call_of_the_trait_ends_only_the_policy")
             .with("EKIDEN_FAULT_ROUNDS", "20"),
     );
+    parts.push(
+        Part::new(
+            root,
+            "tests on CPUs that run at once, ten times",
+            "cargo test --quiet -p ekiden-kernel-tests --test guests -- in_parallel",
+        )
+        .with("EKIDEN_PARALLEL_TIMES", "10")
+        .with("EKIDEN_FAULT_LIST_ROUNDS", "20"),
+    );
     for seed in [1, 7] {
         parts.push(
             guests(&format!("an hour of storm, seed {seed}"), "policies_live_through_a_storm_of_everything_at_once")

@@ -23,7 +23,7 @@ fn rounds() -> usize {
 }
 
 /// `faults` of the list can happen on so many CPUs.
-fn all_are_contained(lab: &Lab, faults: usize) {
+pub(crate) fn all_are_contained(lab: &Lab, faults: usize) {
     let reports = lab.trial(&format!("list --modules /lab --rounds {}", rounds()));
     for report in &reports {
         println!("{report}");

@@ -51,7 +51,7 @@ fn shares_and_limits_of_control_groups_hold_under_a_policy(lab: &Lab) {
     assert_eq!((&counts["mistakes"], &counts["surprises"]), (&0.into(), &0.into()), "{counts}");
 }
 
-fn what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference(lab: &Lab) {
+pub(crate) fn what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference(lab: &Lab) {
     let report = lab.trial("recorded-groups --modules /lab --to /host/groups.ekirec")[0].clone();
     assert_eq!(report["lost"], 0, "{report}");
     let outcome = Replay::of::<Wfq>().run(File::open(lab.host("groups.ekirec")).unwrap()).unwrap();

@@ -55,7 +55,10 @@ fn rounds() -> usize {
 }
 
 fn a_panic_in_each_call_of_the_trait_ends_only_the_policy(lab: &Lab) {
-    let rounds = rounds();
+    each_call_panics(lab, rounds());
+}
+
+pub(crate) fn each_call_panics(lab: &Lab, rounds: usize) {
     let reports = lab.trial(&format!("faults --modules /lab --rounds {rounds}"));
     assert_eq!(reports.len(), rounds * Call::ALL.len(), "{reports:#?}");
     for report in &reports {
@@ -72,7 +75,7 @@ fn a_panic_in_the_busiest_call_is_contained_twenty_times_in_one_boot(lab: &Lab) 
     assert!(reports.iter().all(|report| text(report, "fault").starts_with("planted in ")), "{reports:#?}");
 }
 
-fn several_policies_share_the_machine_and_come_and_go(lab: &Lab) {
+pub(crate) fn several_policies_share_the_machine_and_come_and_go(lab: &Lab) {
     let report = &lab.trial("several --modules /lab")[0];
     assert_eq!(report["order"], serde_json::json!(["wfq", "fifo"]), "{report}");
     assert_eq!(report["reordered"], serde_json::json!(["fifo", "wfq"]), "{report}");
@@ -138,7 +141,7 @@ fn scripts_and_tracers_see_what_goes_on(lab: &Lab) {
     assert_eq!(report["still_running"], true, "{report}");
 }
 
-fn a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on(lab: &Lab) {
+pub(crate) fn a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on(lab: &Lab) {
     let reports = lab.trial("alone --modules /lab --rounds 1");
     assert_eq!(reports.len(), Call::ALL.len(), "{reports:#?}");
     for report in &reports {
@@ -150,17 +153,26 @@ fn a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on(lab: &Lab)
 
 /// `EKIDEN_RELOAD_ROUNDS` does it more or less often.
 fn modules_load_run_and_unload_again_and_again(lab: &Lab) {
-    let rounds = std::env::var("EKIDEN_RELOAD_ROUNDS").unwrap_or_else(|_| "100".into());
+    reload(lab, std::env::var("EKIDEN_RELOAD_ROUNDS").map_or(100, |rounds| rounds.parse().expect("it is a number")));
+}
+
+pub(crate) fn reload(lab: &Lab, rounds: usize) {
     let reports = lab.trial(&format!("reload --modules /lab --rounds {rounds}"));
     for report in &reports {
         println!("{report}");
     }
-    assert_eq!(reports.len().to_string(), rounds);
+    assert_eq!(reports.len(), rounds);
 }
 
 fn policies_live_through_a_storm_and_no_task_is_lost(lab: &Lab) {
-    for policy in ["fifo", "wfq", "eevdf"] {
+    storm(lab, &["fifo", "wfq", "eevdf"]);
+}
+
+pub(crate) fn storm(lab: &Lab, policies: &[&str]) {
+    for policy in policies {
         let report = &lab.trial(&format!("storm --modules /lab --policy {policy}"))[0];
+        println!("{policy} {report}");
+        assert!(report["off_ns_max"]["pick"].as_u64() > Some(0), "nothing was measured: {report}");
         assert_eq!(report["still_running"], true, "{report}");
         assert_eq!(report["mistakes"], 0, "{report}");
         assert_eq!(report["back_after_kill"], true, "{report}");
@@ -183,12 +195,12 @@ fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was(lab: &Lab) {
     assert!(find("second session").contains("runs already"));
 }
 
-fn a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_wanted_when_it_left(lab: &Lab) {
+pub(crate) fn a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_wanted_when_it_left(lab: &Lab) {
     let report = &lab.trial("leaving --modules /lab")[0];
     assert_eq!((&report["still_running"], &report["deaf"]), (&true.into(), &serde_json::json!([])), "{report}");
 }
 
-fn policies_send_no_task_to_a_cpu_that_is_away(lab: &Lab) {
+pub(crate) fn policies_send_no_task_to_a_cpu_that_is_away(lab: &Lab) {
     for policy in ["cfs", "eevdf"] {
         let report = &lab.trial(&format!("away --modules /lab --policy {policy}"))[0];
         assert_eq!((&report["still_running"], &report["mistakes"]), (&true.into(), &0.into()), "{report}");
@@ -199,10 +211,13 @@ fn policies_send_no_task_to_a_cpu_that_is_away(lab: &Lab) {
 
 /// `EKIDEN_UPGRADE_ROUNDS` does it more or less often.
 fn policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost(lab: &Lab) {
-    let rounds = std::env::var("EKIDEN_UPGRADE_ROUNDS").unwrap_or_else(|_| "1000".into());
+    upgrade(lab, std::env::var("EKIDEN_UPGRADE_ROUNDS").map_or(1000, |rounds| rounds.parse().expect("it is a number")));
+}
+
+pub(crate) fn upgrade(lab: &Lab, rounds: u64) {
     let report = &lab.trial(&format!("upgrades --modules /lab --rounds {rounds}"))[0];
     println!("{report}");
-    assert_eq!(report["upgrades"].to_string(), rounds, "{report}");
+    assert_eq!(report["upgrades"], rounds, "{report}");
     assert_eq!(report["still_running"], true, "{report}");
     for nothing in ["mistakes", "surprises"] {
         assert_eq!(report[nothing], 0, "{report}");
@@ -233,7 +248,7 @@ fn replayed(lab: &Lab, trial: &str, replay: Replay) -> (Value, Outcome) {
     (report, outcome)
 }
 
-fn what_policies_did_in_the_kernel_is_replayed_without_a_difference(lab: &Lab) {
+pub(crate) fn what_policies_did_in_the_kernel_is_replayed_without_a_difference(lab: &Lab) {
     let replays = [
         ("fifo", Replay::of::<Fifo>()),
         ("wfq", Replay::of::<Wfq>()),
@@ -263,7 +278,7 @@ fn a_changed_constant_is_found_in_what_the_kernel_recorded(lab: &Lab) {
     assert!(first.call.number > 1, "{first}");
 }
 
-fn the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again(lab: &Lab) {
+pub(crate) fn the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again(lab: &Lab) {
     let (report, outcome) = replayed(lab, "flown", Replay::of::<Faulty>());
     assert!(text(&report, "fault").starts_with("planted in task_wakeup"), "{report}");
     assert!(outcome.remarks.iter().any(|remark| remark.contains("panics as it did")), "{:?}", outcome.remarks);
@@ -292,7 +307,7 @@ fn a_recording_names_the_thread_on_whose_time_each_call_came(lab: &Lab) {
     assert!(ticks().all(|call| call.thread == call.message.pid), "a tick is about the thread that runs");
 }
 
-fn recording_is_switched_off_and_on_while_a_policy_runs(lab: &Lab) {
+pub(crate) fn recording_is_switched_off_and_on_while_a_policy_runs(lab: &Lab) {
     let (report, outcome) = replayed(lab, "switched", Replay::of::<Wfq>());
     assert_eq!((&report["runs_at_first"], &report["runs_when_off"]), (&true.into(), &false.into()), "{report}");
     assert_eq!(report["grows_when_off"], 0, "{report}");
@@ -317,7 +332,7 @@ fn an_upgrade_that_cannot_be_is_refused_and_the_old_policy_goes_on(lab: &Lab) {
     assert!(find("nothing runs").contains("no policy runs"));
 }
 
-fn a_new_version_takes_over_the_state_if_its_layout_is_the_same(lab: &Lab) {
+pub(crate) fn a_new_version_takes_over_the_state_if_its_layout_is_the_same(lab: &Lab) {
     let report = &lab.trial("versions --modules /lab")[0];
     assert_eq!(text(report, "same"), "by_pointer", "{report}");
     assert_eq!(text(report, "same_module"), "ekiden_wfq_2", "{report}");
@@ -327,7 +342,7 @@ fn a_new_version_takes_over_the_state_if_its_layout_is_the_same(lab: &Lab) {
     assert_eq!(report["mistakes"], 0, "{report}");
 }
 
-fn a_version_of_another_layout_goes_on_with_what_was_saved_for_it(lab: &Lab) {
+pub(crate) fn a_version_of_another_layout_goes_on_with_what_was_saved_for_it(lab: &Lab) {
     let report = &lab.trial("converts --modules /lab")[0];
     assert_eq!(text(report, "moved"), "converted", "{report}");
     // The first went to its predecessor, and the third is the one at which it goes wrong.
@@ -335,7 +350,7 @@ fn a_version_of_another_layout_goes_on_with_what_was_saved_for_it(lab: &Lab) {
     assert!(text(report, "fault").starts_with("planted in parse_hint"), "{report}");
 }
 
-fn a_policy_that_takes_over_and_panics_ends_alone(lab: &Lab) {
+pub(crate) fn a_policy_that_takes_over_and_panics_ends_alone(lab: &Lab) {
     let reports = lab.trial("falls --modules /lab");
     assert_eq!(reports.len(), 3);
     for report in &reports {

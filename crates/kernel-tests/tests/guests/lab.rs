@@ -9,7 +9,7 @@ use std::{
 };
 
 use ekiden_build::{Builder, Project, Target};
-use ekiden_vm::{Cache, GuestCommand, Kernel, Scratch, Vm, VmSpec};
+use ekiden_vm::{Cache, GuestCommand, Kernel, Mode, Scratch, Vm, VmSpec};
 use serde_json::Value;
 
 /// A guest with our modules and programs in `/lab`.
@@ -26,7 +26,10 @@ pub(crate) enum Machine {
     /// The same with two CPUs, for tests that judge who waits and for how long: what other tests leave to the kernel's workers, such as
     /// hundreds of control groups that have ended, would wait with them.
     Calm,
-    /// The same with four CPUs and stress-ng.
+    /// The same with so many CPUs that run at once, each in a thread of the emulator: more than this machine has processors, which
+    /// are taken from them again and again.
+    Parallel(u32),
+    /// The newest kernel with four CPUs and stress-ng.
     Storm,
     /// Another kernel that passes the pre-flight, of another version than the newest.
     Older,
@@ -40,6 +43,9 @@ impl Machine {
         match self {
             Self::Newest(cpus) => Lab::boot(&newest_kernel(), VmSpec { cpus, ..spec() }),
             Self::Calm => Lab::boot(&newest_kernel(), spec()),
+            Self::Parallel(cpus) => {
+                Lab::boot(&newest_kernel(), VmSpec { cpus, mode: Mode::Parallel, ..VmSpec::default() })
+            }
             Self::Storm => Lab::boot(
                 &newest_kernel(),
                 VmSpec { cpus: 4, programs: vec![PathBuf::from("/usr/bin/stress-ng")], ..spec() },

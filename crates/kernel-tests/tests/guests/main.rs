@@ -8,6 +8,7 @@ mod groups;
 mod kernel;
 mod lab;
 mod older_kernel;
+mod parallel;
 mod pool;
 mod storm;
 mod watches;
@@ -26,7 +27,15 @@ fn main() -> ExitCode {
     // More guests than processors make each of them slower, and more than two of them need more memory than a laptop has.
     arguments.test_threads.get_or_insert(2);
     let pool = Arc::new(Pool::default());
-    let files = [kernel::TESTS, older_kernel::TESTS, groups::TESTS, watches::TESTS, faults::TESTS, storm::TESTS];
+    let files = [
+        kernel::TESTS,
+        older_kernel::TESTS,
+        groups::TESTS,
+        watches::TESTS,
+        faults::TESTS,
+        storm::TESTS,
+        parallel::TESTS,
+    ];
     let by_hand: &[Test] = alarms::tests().leak();
     let mut tests: Vec<&Test> = files.into_iter().flatten().chain(by_hand).collect();
     tests.sort_by_key(|test| std::cmp::Reverse(test.seconds));

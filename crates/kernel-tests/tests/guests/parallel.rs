@@ -1,0 +1,86 @@
+//! What judges whether things are right is judged on CPUs that run at once, too: twice as many as there are processors, so that each
+//! loses its processor at any moment and for milliseconds. Where one stream of instructions does something a thousand times, this
+//! does it less often; `EKIDEN_PARALLEL_TIMES=10` does all of it ten times as often.
+
+use crate::{
+    faults, groups, kernel,
+    lab::{Lab, Machine},
+    pool::tests,
+};
+
+tests! {
+    Machine::Parallel(4) => {
+        90 in_parallel_every_fault_of_the_list_is_contained,
+        30 in_parallel_a_panic_in_each_call_ends_only_the_policy,
+        30 in_parallel_policies_take_over_from_each_other,
+        20 in_parallel_modules_load_run_and_unload,
+        20 in_parallel_policies_live_through_a_storm,
+        20 in_parallel_what_policies_did_is_replayed,
+        10 in_parallel_a_policy_that_panics_goes_alone,
+        10 in_parallel_several_policies_come_and_go,
+        5 in_parallel_no_task_is_sent_to_a_cpu_that_is_away,
+        5 in_parallel_groups_are_replayed,
+        5 in_parallel_versions_take_over,
+        5 in_parallel_the_flight_recorder_is_saved,
+    }
+}
+
+fn times() -> usize {
+    std::env::var("EKIDEN_PARALLEL_TIMES").map_or(1, |times| times.parse().expect("it is a number"))
+}
+
+fn in_parallel_every_fault_of_the_list_is_contained(lab: &Lab) {
+    faults::all_are_contained(lab, 26);
+}
+
+fn in_parallel_a_panic_in_each_call_ends_only_the_policy(lab: &Lab) {
+    kernel::each_call_panics(lab, times());
+}
+
+fn in_parallel_policies_take_over_from_each_other(lab: &Lab) {
+    kernel::upgrade(lab, 100 * times() as u64);
+}
+
+fn in_parallel_modules_load_run_and_unload(lab: &Lab) {
+    kernel::reload(lab, 10 * times());
+}
+
+fn in_parallel_policies_live_through_a_storm(lab: &Lab) {
+    for _ in 0..times() {
+        kernel::storm(lab, &["fifo", "wfq", "eevdf", "cfs"]);
+    }
+}
+
+fn in_parallel_what_policies_did_is_replayed(lab: &Lab) {
+    for _ in 0..times() {
+        kernel::what_policies_did_in_the_kernel_is_replayed_without_a_difference(lab);
+    }
+}
+
+fn in_parallel_a_policy_that_panics_goes_alone(lab: &Lab) {
+    kernel::a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on(lab);
+}
+
+fn in_parallel_several_policies_come_and_go(lab: &Lab) {
+    kernel::several_policies_share_the_machine_and_come_and_go(lab);
+}
+
+fn in_parallel_no_task_is_sent_to_a_cpu_that_is_away(lab: &Lab) {
+    kernel::a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_wanted_when_it_left(lab);
+    kernel::policies_send_no_task_to_a_cpu_that_is_away(lab);
+}
+
+fn in_parallel_groups_are_replayed(lab: &Lab) {
+    groups::what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference(lab);
+}
+
+fn in_parallel_versions_take_over(lab: &Lab) {
+    kernel::a_new_version_takes_over_the_state_if_its_layout_is_the_same(lab);
+    kernel::a_version_of_another_layout_goes_on_with_what_was_saved_for_it(lab);
+    kernel::a_policy_that_takes_over_and_panics_ends_alone(lab);
+}
+
+fn in_parallel_the_flight_recorder_is_saved(lab: &Lab) {
+    kernel::the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again(lab);
+    kernel::recording_is_switched_off_and_on_while_a_policy_runs(lab);
+}
