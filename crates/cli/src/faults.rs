@@ -1,30 +1,22 @@
 //! `ekiden faults`: has a policy go wrong in every way there is, in virtual machines, and says what came of it.
 
-use std::{
-    collections::BTreeMap,
-    fs::{self, File},
-    io::Write,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{collections::BTreeMap, fs::File, io::Write, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_bench::table;
-use ekiden_build::{Builder, Checkout, Project, Target};
-use ekiden_vm::{Cache, Kernel, Scratch, Status, Stream, Vm};
+use ekiden_vm::{Scratch, Status, Stream, Vm};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     failure::{Exit, Failure},
-    machine::{GUEST_MODULES, Shape, follow_with, guest_command, install_modules},
+    machine::{GUEST_MODULES, Shape, follow_with, guest_command},
     progress::Progress,
+    trial::{TRIAL, install, program},
 };
 
 /// The policy that goes wrong, and the one beside it, with the projects that they are of.
 const POLICIES: [(&str, &str); 2] = [("policies", "wfq"), ("test-policies", "faulty")];
-/// The program that does it in the guest.
-const TRIAL: &str = "ekiden-trial";
 /// No task may stand still for longer, in milliseconds.
 const GAP_MS_MAX: f64 = 50.0;
 
@@ -105,8 +97,8 @@ impl Faults {
         };
         let kernel = shape(1).fetch(&mut progress)?;
         let share = Scratch::new()?;
-        modules(&kernel, share.path(), &mut progress)?;
-        let trial = trial()?;
+        install(&POLICIES, &kernel, share.path(), &mut progress)?;
+        let trial = program()?;
         let mut seen: Vec<Seen> = Vec::new();
         for cpus in &self.cpus {
             progress.step(format!("booting Linux {} on {cpus} CPUs", kernel.release()));
@@ -235,32 +227,4 @@ fn cell<'a>(seen: impl Iterator<Item = &'a &'a Seen>) -> String {
         (true, true) => format!("{gap_ms:.0}"),
         (true, false) => "LOST".into(),
     }
-}
-
-/// Builds the modules that are needed.
-fn modules(kernel: &Kernel, share: &Path, progress: &mut Progress) -> Result<()> {
-    progress.step(format!("building the modules of policies that go wrong for {}", kernel.release()));
-    let (checkout, all) = (Checkout::find()?, share.join("all"));
-    fs::create_dir_all(&all).context("cannot make a directory for modules")?;
-    let builder = Builder::new(&Cache::from_env()?, &mut progress.sink())?;
-    for (project, policy) in POLICIES {
-        let project = Project::open(&checkout.root().join("crates").join(project))?;
-        let wanted = [project.policy(policy)?.clone()];
-        let modules = builder.build(&Target::fetched(kernel), &project, &wanted, &mut progress.sink())?;
-        for entry in fs::read_dir(&modules.directory).context("cannot look for modules")? {
-            let path = entry.context("cannot look for modules")?.path();
-            fs::copy(&path, all.join(path.file_name().unwrap_or_default())).context("cannot copy a module")?;
-        }
-    }
-    install_modules(&all, share)
-}
-
-/// The program that goes through the list, beside this one.
-fn trial() -> Result<PathBuf> {
-    let beside = std::env::current_exe().context("cannot find this program")?.with_file_name(TRIAL);
-    if !beside.exists() {
-        let message = format!("{} does not exist; build it with: cargo build -p ekiden-kernel-tests", beside.display());
-        return Err(Failure::new(Exit::Missing, message).into());
-    }
-    Ok(beside)
 }

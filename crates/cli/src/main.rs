@@ -35,10 +35,12 @@ mod session;
 mod share;
 mod signals;
 mod sim;
+mod soak;
 mod status;
 mod sweep;
 mod top;
 mod trace;
+mod trial;
 mod upgrade;
 mod view;
 mod vm;
@@ -118,6 +120,8 @@ enum Command {
     Sleepers(bench::Sleepers),
     /// Have a policy go wrong in every way there is, and say what came of it
     Faults(faults::Faults),
+    /// Put policies through everything at once for as long as one likes, and say what was found
+    Soak(soak::Soak),
     /// Say what this machine lacks, and how to get it
     Doctor(doctor::Doctor),
 }
@@ -164,5 +168,6 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Sleepers(sleepers) => sleepers.run(),
         Command::Bench(bench) => bench.run(),
         Command::Faults(faults) => faults.run(),
+        Command::Soak(soak) => soak.run(),
     }
 }

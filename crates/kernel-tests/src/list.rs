@@ -194,6 +194,26 @@ pub(crate) fn list(modules: &Path, rounds: u32, only: &[String]) -> Result<()> {
     Ok(())
 }
 
+#[derive(Serialize)]
+struct StillReport {
+    gap_ms: f64,
+    who: &'static str,
+    cpu_ms: f64,
+    still_running: bool,
+}
+
+/// How long tasks stand still when nothing goes wrong.
+pub(crate) fn still(modules: &Path, seconds: u64) -> Result<()> {
+    let session = Session::start(&config(modules, HOST))?;
+    let pulse = Pulse::start(thread::available_parallelism()?.get())?;
+    pulse.begin()?;
+    pause(1000 * seconds);
+    let (gap, cpu) = (pulse.gap(), pulse.cpu_gap());
+    let report = StillReport { gap_ms: gap.ms, who: gap.who, cpu_ms: cpu.ms, still_running: session.is_running() };
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
+
 impl Trial {
     /// Has a fault happen, and reports. Only what makes it useless to go on is an error.
     fn one(&mut self, fault: &'static str, run: impl FnOnce(&mut Self) -> Result<Outcome>) -> Result<()> {

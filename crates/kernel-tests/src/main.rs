@@ -39,6 +39,15 @@ enum Trial {
         #[arg(long, value_delimiter = ',')]
         only: Vec<String>,
     },
+    /// Lets the same tasks run while nothing goes wrong: for how long does one stand still?
+    Still {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// For how long.
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+    },
     /// Plants a panic in each call of the trait, and checks that only the policy goes.
     Faults {
         /// Where the modules are.
@@ -403,6 +412,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Busy { modules, policy, seconds } => watches::busy(&modules, policy.as_deref(), seconds),
         Trial::Tried { command } => watches::tried(&command),
         Trial::Waits => watches::waits(),
+        Trial::Still { modules, seconds } => list::still(&modules, seconds),
         Trial::Child { what } => load::child(&what),
     }
 }

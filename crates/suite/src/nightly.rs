@@ -45,6 +45,11 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
             format!("./ekiden faults --vm --rounds 20 --cpus {cpus} --save target/nightly/faults-{cpus}.json");
         parts.push(Part::new(root, &name, &command));
     }
+    parts.push(Part::new(
+        root,
+        "an hour of everything on CPUs that run at once",
+        "./ekiden soak --vm --parallel --minutes 60 --check --save target/nightly/soak.json",
+    ));
     parts.push(
         guests("a panic in each call twenty times", "a_panic_in_each_call_of_the_trait_ends_only_the_policy")
             .with("EKIDEN_FAULT_ROUNDS", "20"),
