@@ -149,8 +149,9 @@ impl Tape {
         &mut self,
         mut take: impl FnMut(u32, u64, &[Record]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        for cpu in 0..self.next.len() {
-            let head = self.head(cpu);
+        // All at once, as nearly as can be: a call that waited for another CPU's is best not there without it.
+        let heads: Vec<u64> = (0..self.next.len()).map(|cpu| self.head(cpu)).collect();
+        for (cpu, head) in heads.into_iter().enumerate() {
             // The beginning of the ring's life is not overwritten by what is being written.
             let first = self.next[cpu].max(self.oldest(head));
             self.copy_out(cpu, first, head);

@@ -92,6 +92,19 @@ fn a_call_that_ends_in_a_later_pass_keeps_its_place() {
 }
 
 #[test]
+fn from_a_call_on_that_has_not_ended_a_recording_is_torn() {
+    let mut writer = RecordingWriter::new(Vec::new(), &header()).unwrap();
+    // A processor may be away in the middle of a call for longer than a reader waits, with locks that others had after it.
+    writer.block(0, 0, &records([1, 5])[..3]).unwrap();
+    writer.block(1, 0, &records([2, 6, 7])).unwrap();
+    writer.pass(8).unwrap();
+    let (all, error) = read(&writer.finish().unwrap()).unwrap();
+    assert!(error.is_none());
+    let torn = all.iter().position(|recorded| recorded.item == Item::Torn).expect("it says so");
+    assert_eq!((calls(&all[..torn]), calls(&all[torn..])), (vec![(1, 0), (2, 1)], vec![(5, 0), (6, 1), (7, 1)]));
+}
+
+#[test]
 fn instances_are_known_when_their_marks_are_read() {
     let mut writer = RecordingWriter::new(Vec::new(), &header()).unwrap();
     let (mut place, mut ring) = (Place::default(), [Record::default(); 8]);

@@ -4,13 +4,13 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Instant;
 
 use ekiden::abi::{BALANCE_TOO, Call, Message, RawToken, Reply};
 use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Policy, Scheduler, TaskId, Topology};
 use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
-use ekiden_recording::{Header, Instance, Mark, Pen, Place, Record, RecordingWriter, tape_of_thread};
+use ekiden_recording::{Calls, Header, Instance, Mark, Pen, Place, Record, RecordingWriter, tape_of_thread};
 use ekiden_replay::Replay;
 use ekiden_workload::random::Random;
 
@@ -30,6 +30,8 @@ struct Machine {
     /// Tasks that sleep.
     asleep: Mutex<VecDeque<u32>>,
     over: AtomicBool,
+    /// All CPUs begin at once.
+    start: Barrier,
 }
 
 #[derive(Default)]
@@ -144,9 +146,10 @@ impl Machine {
     }
 }
 
-fn record<S: Scheduler>(seed: u64, rounds: u32) -> Vec<u8> {
+/// What each CPU has written down.
+fn record<S: Scheduler>(seed: u64, rounds: u32) -> Vec<Vec<Record>> {
     let topology = Topology::flat(CPUS);
-    let env = Env::new(topology.clone(), TASKS, S::PARAMS, "").unwrap();
+    let env = Env::new(topology, TASKS, S::PARAMS, "").unwrap();
     let policy = Box::new(Adapter::<S>::new(&env, Arc::new(Answers(AtomicU64::new(seed)))));
     let machine = Machine {
         policy,
@@ -154,6 +157,7 @@ fn record<S: Scheduler>(seed: u64, rounds: u32) -> Vec<u8> {
         tasks: (0..TASKS).map(|_| Mutex::default()).collect(),
         asleep: Mutex::default(),
         over: AtomicBool::new(false),
+        start: Barrier::new(CPUS as usize),
     };
     let begin_tape = || {
         RINGS.set((Place::default(), vec![Record::default(); RING]));
@@ -168,6 +172,7 @@ fn record<S: Scheduler>(seed: u64, rounds: u32) -> Vec<u8> {
         let cpus = (0..CPUS).map(|cpu| {
             scope.spawn(move || {
                 begin_tape();
+                machine.start.wait();
                 for task in (cpu..TASKS).step_by(CPUS as usize) {
                     machine.enqueue(Call::TaskNew, cpu, task);
                 }
@@ -179,17 +184,25 @@ fn record<S: Scheduler>(seed: u64, rounds: u32) -> Vec<u8> {
         });
         cpus.collect::<Vec<_>>().into_iter().map(|cpu| cpu.join().unwrap()).collect()
     });
+    let whole = |(place, mut ring): (Place, Vec<Record>)| {
+        let head = place.head.into_inner() as usize;
+        assert!(head <= RING, "the ring is too small: {head}");
+        ring.truncate(head);
+        ring
+    };
+    rings.into_iter().map(whole).collect()
+}
+
+fn file<S: Scheduler>(rings: &[Vec<Record>]) -> Vec<u8> {
     let header = Header {
         instance: Instance { policy: S::NAME.into(), params: String::new() },
         max_tasks: TASKS,
-        topology: topology.to_words(),
+        topology: Topology::flat(CPUS).to_words(),
         ..Header::default()
     };
     let mut writer = RecordingWriter::new(Vec::new(), &header).unwrap();
-    for (cpu, (place, ring)) in (0..).zip(rings) {
-        let head = place.head.into_inner() as usize;
-        assert!(head <= RING, "the ring is too small: {head}");
-        writer.block(cpu, 0, &ring[..head]).unwrap();
+    for (cpu, ring) in (0..).zip(rings) {
+        writer.block(cpu, 0, ring).unwrap();
     }
     writer.pass(u64::MAX >> 8).unwrap();
     writer.finish().unwrap()
@@ -197,7 +210,7 @@ fn record<S: Scheduler>(seed: u64, rounds: u32) -> Vec<u8> {
 
 fn replays<S: Scheduler>() {
     for seed in 1..=5 {
-        let recording = record::<S>(seed, 3_000);
+        let recording = file::<S>(&record::<S>(seed, 3_000));
         let outcome = Replay::of::<S>().run(&recording[..]).unwrap();
         if let Some(first) = &outcome.first {
             panic!("{}, seed {seed}: {first}", S::NAME);
@@ -224,4 +237,25 @@ fn cfs_on_two_threads_replays_exactly() {
 #[test]
 fn eevdf_on_two_threads_replays_exactly() {
     replays::<Eevdf>();
+}
+
+#[test]
+fn a_recording_that_ends_while_one_cpu_is_in_a_call_that_others_waited_for_replays_without_a_difference() {
+    for seed in 1..=5 {
+        let mut rings = record::<Wfq>(seed, 1_000);
+        // Its processor is away from here on; the other one goes on with the locks that it has let go.
+        while rings[0].len() > 20 {
+            let less = rings[0].len() * 19 / 20;
+            rings[0].truncate(less);
+            let mut calls = Calls::default();
+            rings[0].iter().for_each(|record| drop(calls.push(record)));
+            if calls.open_since_ns().is_none() {
+                continue;
+            }
+            let outcome = Replay::of::<Wfq>().run(&file::<Wfq>(&rings)[..]).unwrap();
+            if let Some(first) = &outcome.first {
+                panic!("seed {seed}, {} records: {first}", rings[0].len());
+            }
+        }
+    }
 }

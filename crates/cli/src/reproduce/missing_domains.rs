@@ -82,7 +82,7 @@ pub(super) struct MissingDomains {
     /// Exit with 116 if the bug does not show, or shows without it
     #[arg(long)]
     check: bool,
-    /// Write the two traces and a page of each to this directory
+    /// Write the two traces, the calls of the policy and a page of each run to this directory
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
 }
@@ -130,6 +130,10 @@ impl MissingDomains {
         let kernel = machine.with_guest(self.source.modules(), &policies, Clock::Quick, |vm, share, _, progress| {
             for has_bug in [true, false] {
                 self.record(vm, has_bug, progress)?;
+                if self.report.is_some() {
+                    let [from, to] = [share, directory].map(|at| stem(at, has_bug).with_extension("ekirec"));
+                    fs::copy(&from, &to).with_context(|| format!("cannot write {}", to.display()))?;
+                }
                 put_considered(share, directory, has_bug)?;
             }
             Ok(vm.release().to_owned())
@@ -281,9 +285,14 @@ impl Hogs {
 fn put_considered(from: &Path, to: &Path, has_bug: bool) -> Result<()> {
     let recording = stem(from, has_bug).with_extension("ekirec");
     let output = Output::create(&trace_of(to, has_bug))?;
-    let (_, differences) = considered::put(&trace_of(from, has_bug), &recording, output.clone())?;
+    let (_, outcome) = considered::put(&trace_of(from, has_bug), &recording, output.clone())?;
     output.finish()?;
-    anyhow::ensure!(differences == 0, "{differences} calls were answered differently in the replay");
+    let first = outcome.first.map(|first| first.to_string()).unwrap_or_default();
+    anyhow::ensure!(
+        outcome.differences == 0,
+        "{} calls were answered differently in the replay; the first: {first}",
+        outcome.differences
+    );
     Ok(())
 }
 

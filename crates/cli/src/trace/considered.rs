@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_recording::RecordingReader;
-use ekiden_replay::Considered;
+use ekiden_replay::{Considered, Outcome};
 use ekiden_trace::{Record, What, masks};
 
 use crate::{
@@ -43,12 +43,13 @@ impl ConsideredCommand {
     pub(super) fn run(&self) -> Result<()> {
         let output = Output::create(&self.output)?;
         let busy = Progress::brief(format!("replaying {}", self.recording.display()));
-        let (decisions, differences) = put(&self.trace, &self.recording, output.clone())?;
+        let (decisions, outcome) = put(&self.trace, &self.recording, output.clone())?;
         output.finish()?;
         drop(busy);
-        if differences > 0 {
+        if outcome.differences > 0 {
             eprintln!(
-                "{differences} calls were answered differently in the replay; they and what followed are left out"
+                "{} calls were answered differently in the replay; they and what followed are left out",
+                outcome.differences
             );
         }
         eprintln!("{decisions} decisions that looked at other CPUs\nnext: ekiden view {}", self.output.display());
@@ -56,8 +57,8 @@ impl ConsideredCommand {
     }
 }
 
-/// Writes the trace with the CPUs that the policy considered. Returns in how many decisions, and how many calls differed.
-pub(crate) fn put(trace: &Path, recording: &Path, output: impl Write) -> Result<(u64, u64)> {
+/// Writes the trace with the CPUs that the policy considered. Returns in how many decisions, and what the replay found.
+pub(crate) fn put(trace: &Path, recording: &Path, output: impl Write) -> Result<(u64, Outcome)> {
     let reader = open_trace(trace)?;
     let header = reader.header().clone();
     let open = || {
@@ -94,7 +95,7 @@ pub(crate) fn put(trace: &Path, recording: &Path, output: impl Write) -> Result<
         output.write_all(&record.to_bytes()).with_context(failed)?;
     }
     output.flush().with_context(failed)?;
-    Ok((count, outcome.differences))
+    Ok((count, outcome))
 }
 
 /// Why a trace and a recording cannot be of the same time.

@@ -32,8 +32,8 @@ pub enum Item {
         /// How many.
         lost: u64,
     },
-    /// The recording breaks off, or nearly ends. Of what follows some CPUs lack calls that others have; then comes the
-    /// error, if there is one.
+    /// The recording breaks off, or nearly ends. Of what follows some CPUs lack calls that others have, or the end of one;
+    /// then comes the error, if there is one.
     Torn,
 }
 
@@ -276,6 +276,9 @@ impl<R: Read> RecordingReader<R> {
                 return None;
             }
             if self.is_over && stream.ready.is_none() {
+                // Calls of other CPUs may have learnt of this one what its end would have told.
+                let since_ns = stream.calls.open_since_ns().unwrap_or(u64::MAX);
+                self.pass_ns = self.pass_ns.min(since_ns.saturating_sub(1));
                 stream.ready = stream.calls.finish().map(Item::Entry);
                 stream.ready.as_ref()?;
             }
