@@ -2,78 +2,43 @@
 //! simulator runs them.
 
 use anyhow::Result;
-use ekiden::{Env, Param, ParamError, Scheduler, Topology};
-use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
-use ekiden_replay::Replay;
+use ekiden::{Env, ParamError, Topology};
+pub(crate) use ekiden_linked::{ALL, replay};
+use ekiden_linked::{PLANTED, find};
 use ekiden_sim::{Machine, Simulation, Successor};
-use ekiden_test_policies::Drowsy;
 
 use crate::failure::{Exit, Failure};
 
-/// A policy that is linked in.
-pub(crate) struct Linked {
-    pub(crate) name: &'static str,
-    pub(crate) params: &'static [Param],
-    simulate: fn(Machine, &str) -> Simulation,
-    successor: fn(&str) -> Successor,
-    explore: fn(&str) -> Result<ekiden_explore::PolicyMaker, ParamError>,
-    replay: fn(Replay) -> Replay,
-}
-
-const fn linked<S: Scheduler>() -> Linked {
-    Linked {
-        name: S::NAME,
-        params: S::PARAMS,
-        simulate: Simulation::of::<S>,
-        successor: Successor::of::<S>,
-        explore: ekiden_explore::PolicyMaker::of::<S>,
-        replay: Replay::and::<S>,
-    }
-}
-
-/// All of them.
-pub(crate) const ALL: &[Linked] = &[linked::<Fifo>(), linked::<Wfq>(), linked::<Cfs>(), linked::<Eevdf>()];
-
 /// A simulation of a policy, if it is linked in.
 pub(crate) fn simulate(policy: &str, machine: Machine, params: &str) -> Option<Simulation> {
-    let linked = ALL.iter().find(|linked| linked.name == policy)?;
-    Some((linked.simulate)(machine, params))
+    find(policy).map(|linked| (linked.simulate)(machine, params))
 }
 
 /// A policy that takes over from another one in a simulation. The parameters stand behind a colon.
 pub(crate) fn successor(policy: &str) -> Result<Successor> {
     let (policy, params) = policy.split_once(':').unwrap_or((policy, ""));
     check_params(policy, params)?;
-    let linked = ALL.iter().find(|linked| linked.name == policy);
     let names = || ALL.iter().map(|linked| linked.name).collect::<Vec<_>>().join(", ");
     let unknown =
         || Failure::new(Exit::Usage, format!("there is no policy `{policy}` to take over: choose {}", names()));
-    Ok((linked.ok_or_else(unknown)?.successor)(params))
+    Ok((find(policy).ok_or_else(unknown)?.successor)(params))
 }
-
-/// A replay that knows all of them.
-pub(crate) fn replay() -> Replay {
-    ALL.iter().fold(Replay::of_none(), |replay, linked| (linked.replay)(replay))
-}
-
-/// What can be explored besides: it has a planted race, to see what a finding looks like.
-const PLANTED: Linked = linked::<Drowsy>();
 
 /// The makers of policies that can be explored, for this one, and the names of all of them.
 pub(crate) fn explorable(
     policy: &str,
     params: &str,
 ) -> Result<Result<ekiden_explore::PolicyMaker, ParamError>, String> {
-    let mut all = ALL.iter().chain([&PLANTED]);
-    match all.clone().find(|linked| linked.name == policy) {
+    let all = || ALL.iter().chain([&PLANTED]);
+    match all().find(|linked| linked.name == policy) {
         Some(linked) => Ok((linked.explore)(params)),
-        None => Err(all.by_ref().map(|linked| linked.name).collect::<Vec<_>>().join(", ")),
+        None => Err(all().map(|linked| linked.name).collect::<Vec<_>>().join(", ")),
     }
 }
 
 /// Refuses parameters that the policy would refuse. Those of a policy that is not linked in are left to itself.
 pub(crate) fn check_params(policy: &str, params: &str) -> Result<()> {
-    let Some(linked) = ALL.iter().find(|linked| linked.name == policy) else { return Ok(()) };
+    let Some(linked) = find(policy) else { return Ok(()) };
     let Err(error) = Env::new(Topology::flat(1), 1, linked.params, params) else { return Ok(()) };
     let known: Vec<String> = linked
         .params

@@ -1,0 +1,55 @@
+//! The policies that come with Ekiden, each with the hosts of user space: what `ekiden sim`, `ekiden replay` and `ekiden explore`
+//! run without building anything.
+//!
+//! A crate of its own because this is where the code of hosts and policies meets, which has to be fast; the command line
+//! does not.
+#![forbid(unsafe_code)]
+
+use ekiden::{Param, ParamError, Scheduler};
+use ekiden_explore::PolicyMaker;
+use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
+use ekiden_replay::Replay;
+use ekiden_sim::{Machine, Simulation, Successor};
+use ekiden_test_policies::Drowsy;
+
+/// A policy that is linked in.
+pub struct Linked {
+    /// As its source calls it.
+    pub name: &'static str,
+    /// What it may be told.
+    pub params: &'static [Param],
+    /// A simulation of it, with these parameters.
+    pub simulate: fn(Machine, &str) -> Simulation,
+    /// It takes over from another one in a simulation.
+    pub successor: fn(&str) -> Successor,
+    /// Makes it again and again, to be explored.
+    pub explore: fn(&str) -> Result<PolicyMaker, ParamError>,
+    replay: fn(Replay) -> Replay,
+}
+
+const fn linked<S: Scheduler>() -> Linked {
+    Linked {
+        name: S::NAME,
+        params: S::PARAMS,
+        simulate: Simulation::of::<S>,
+        successor: Successor::of::<S>,
+        explore: PolicyMaker::of::<S>,
+        replay: Replay::and::<S>,
+    }
+}
+
+/// All of them.
+pub static ALL: [Linked; 4] = [linked::<Fifo>(), linked::<Wfq>(), linked::<Cfs>(), linked::<Eevdf>()];
+
+/// What can be explored besides: it has a planted race, to see what a finding looks like.
+pub static PLANTED: Linked = linked::<Drowsy>();
+
+/// The one of this name.
+pub fn find(policy: &str) -> Option<&'static Linked> {
+    ALL.iter().find(|linked| linked.name == policy)
+}
+
+/// A replay that knows all of them.
+pub fn replay() -> Replay {
+    ALL.iter().fold(Replay::of_none(), |replay, linked| (linked.replay)(replay))
+}
