@@ -162,6 +162,8 @@ struct Outcome {
     /// How often modules were loaded, and changes of all kinds refused.
     loads: u64,
     refused: u64,
+    /// How often a guest fell over a fault of QEMU's own and what was going on began anew.
+    emulator_faults: u64,
     calls_replayed: u64,
     differences: u64,
     /// For how long interrupts were off at most, per kind of event, in nanoseconds.
@@ -226,6 +228,13 @@ struct Guest<'a> {
     vm: Option<Vm>,
 }
 
+/// What a trial came to.
+struct Ran {
+    reports: Vec<Value>,
+    status: Status,
+    wrong: Option<String>,
+}
+
 impl Guest<'_> {
     fn vm(&mut self, progress: &mut Progress) -> Result<&Vm> {
         if self.vm.is_none() {
@@ -237,8 +246,8 @@ impl Guest<'_> {
         self.vm.as_ref().context("there is no guest")
     }
 
-    /// Runs a trial. Returns what it reported, how it ended, and what must not be.
-    fn run(&mut self, argv: &[String], progress: &mut Progress) -> Result<(Vec<Value>, Status, Option<String>)> {
+    /// Runs a trial. Returns what it reported, how it ended, and what must not be; none if the guest fell over its emulator.
+    fn run(&mut self, argv: &[String], progress: &mut Progress) -> Result<Option<Ran>> {
         let vm = self.vm(progress)?;
         let mut all = vec![TRIAL.to_owned()];
         all.extend_from_slice(argv);
@@ -248,6 +257,10 @@ impl Guest<'_> {
             Stream::Stderr => said.push_str(&String::from_utf8_lossy(bytes)),
             Stream::Stdout => printed.extend_from_slice(bytes),
         });
+        if vm.console().has_emulator_fault() {
+            self.vm = None;
+            return Ok(None);
+        }
         let complaint = vm.console().findings().first().map(|finding| format!("the kernel says: {finding}"));
         let tail = || format!("; the guest's console:\n{}", vm.console().tail(40));
         let wrong = match (&status, complaint) {
@@ -263,7 +276,7 @@ impl Guest<'_> {
         if wrong.is_some() {
             self.vm = None;
         }
-        Ok((reports, status.unwrap_or(Status::Code(1)), wrong))
+        Ok(Some(Ran { reports, status: status.unwrap_or(Status::Code(1)), wrong }))
     }
 }
 
@@ -337,7 +350,12 @@ impl Soak {
                 found => format!("{found} found"),
             };
             progress.step(format!("{number}: {}; {so_far}", next.name));
-            let (reports, status, wrong) = guest.run(&next.argv, &mut progress)?;
+            let Some(Ran { reports, status, wrong }) = guest.run(&next.argv, &mut progress)? else {
+                outcome.emulator_faults += 1;
+                progress.note(&format!("{}: the guest fell over a fault of QEMU's own; in another one", next.name));
+                left.push(next);
+                continue;
+            };
             *outcome.steps.entry(next.name.clone()).or_default() += 1;
             let mut found: Vec<String> = wrong.into_iter().collect();
             for report in &reports {
@@ -415,6 +433,7 @@ fn text(outcome: &Outcome) -> String {
             figure("upgrades", outcome.upgrades.to_string(), ""),
             figure("modules loaded anew", outcome.loads.to_string(), ""),
             figure("trials that could not be gone through", outcome.refused.to_string(), "0"),
+            figure("guests lost by a fault of QEMU's own", outcome.emulator_faults.to_string(), ""),
             figure("calls replayed", outcome.calls_replayed.to_string(), ""),
             figure("replayed with a difference", outcome.differences.to_string(), "0"),
             figure("longest gap when nothing happens, ms", format!("{:.0}", outcome.quiet_gap_ms), ""),

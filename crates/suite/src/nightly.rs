@@ -79,6 +79,11 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
         "every bit of a foreign recording",
         "cargo test --release --quiet -p ekiden-foreign --test recordings -- --ignored",
     ));
+    parts.push(Part::new(
+        root,
+        "a fault of the emulator",
+        "cargo test --quiet -p ekiden-vm --test machine -- --ignored",
+    ));
     for test in ignored_guest_tests(root)? {
         let command = format!("cargo test --quiet -p ekiden-kernel-tests --test guests -- --ignored --exact {test}");
         parts.push(Part::new(root, &test.replace('_', " "), &command).with("EKIDEN_WATCH_MINUTES", "10"));

@@ -203,7 +203,7 @@ impl Channel {
 
     fn gone(&self, reason: &str) -> Error {
         Error::Gone {
-            reason: reason.to_owned(),
+            reason: self.console.with_emulator_fault(reason),
             console: self.console.tail(SHOWN_LINES),
             log: self.console.log.clone(),
         }

@@ -33,6 +33,10 @@ const POWEROFF_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a guest may take to answer when it is to be switched off.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// How often a machine whose CPUs run at once is booted anew, which has nothing of ours in its kernel yet: of some dozen boots, one ends
+/// by a fault of the emulator ([`Console::has_emulator_fault`]), or with QEMU itself by an assertion.
+const PARALLEL_RETRIES: usize = 2;
+
 /// How long a guest may take to come up with KVM before it is taken for unusable.
 const KVM_PROBE_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -152,6 +156,17 @@ impl Vm {
     fn boot_in(directory: &Path, kernel: &Kernel, spec: &VmSpec, outlives: bool) -> Result<Self> {
         spec.check()?;
         let mode = spec.mode.resolve(kernel)?;
+        let mut left = if mode == Mode::Parallel { PARALLEL_RETRIES } else { 0 };
+        loop {
+            let start = Instant::now();
+            match Self::try_boot_in(directory, kernel, spec, mode, outlives) {
+                Err(Error::Boot { .. }) if left > 0 && start.elapsed() < spec.boot_timeout => left -= 1,
+                result => return result,
+            }
+        }
+    }
+
+    fn try_boot_in(directory: &Path, kernel: &Kernel, spec: &VmSpec, mode: Mode, outlives: bool) -> Result<Self> {
         let path = |name: &str| directory.join(name);
         for stale in ["channel.sock", "qmp.sock", "share.sock", "console.log", "qemu.pid", "share.pid"] {
             // Usually there is none.
@@ -169,8 +184,11 @@ impl Vm {
             None => None,
         };
         let console = Console { log: path("console.log") };
-        let failed =
-            |reason: String| Error::Boot { reason, console: console.tail(SHOWN_LINES), log: console.log.clone() };
+        let failed = |reason: String| Error::Boot {
+            reason: console.with_emulator_fault(&reason),
+            console: console.tail(SHOWN_LINES),
+            log: console.log.clone(),
+        };
         let args: Vec<OsString> = emulator
             .get_args()
             .map(ToOwned::to_owned)

@@ -272,13 +272,13 @@ fn version(line: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     fn says(line: &str) -> (tempfile::TempDir, OsString) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("qemu");
-        fs::write(&path, format!("#!/bin/sh\necho '{line}'\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        // Written by another process: if this one had it open for writing while another test forks, it could not be executed then.
+        let write = format!("printf '#!/bin/sh\necho \"{line}\"\n' >{0}; chmod 755 {0}", path.display());
+        assert!(Command::new("sh").args(["-c", &write]).status().unwrap().success());
         (directory, path.into())
     }
 

@@ -269,3 +269,23 @@ fn signal(name: &str, pid: i32) {
     let status = std::process::Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap();
     assert!(status.success());
 }
+
+/// What `docs/virtual-machines.md` says of QEMU, without any module: how often it happens is luck, and one day it may be mended.
+#[test]
+#[ignore = "it loses guests for minutes"]
+fn a_fault_of_the_emulator_is_told_from_others() {
+    let vm = Vm::boot(&kernel(), &VmSpec { cpus: 4, mode: Mode::Parallel, ..VmSpec::default() }).unwrap();
+    // With a pause, so that what the kernel prints of the place is not its next change.
+    let toggle = "for i in 1 2 3 4 5 6 7 8; do (while :; do usleep 200; done) & done; \
+                  while :; do for on in 1 0; do echo $on >/proc/sys/kernel/sched_schedstats; usleep 10000; done; done";
+    let end = vm.run(&GuestCommand::shell(toggle).timeout(Duration::from_secs(600)));
+    match end {
+        Err(error @ Error::Gone { .. }) => {
+            assert!(vm.console().has_emulator_fault(), "{}", vm.console().text());
+            assert!(error.to_string().contains("fault of QEMU's own"), "{error}");
+        }
+        // Tasks of the guest can die of it, too.
+        Err(_) if vm.console().has_emulator_fault() => {}
+        end => assert!(matches!(end, Err(Error::Timeout { .. })) && vm.console().findings().is_empty(), "{end:?}"),
+    }
+}

@@ -104,6 +104,11 @@ impl Lab {
         self.vm.resume().unwrap_or_else(|error| panic!("{error}"));
     }
 
+    /// Whether it fell over a fault of its emulator, which is nobody's fault here.
+    pub(crate) fn has_emulator_fault(&self) -> bool {
+        self.vm.console().has_emulator_fault()
+    }
+
     /// The time that its emulator has had on this machine's processors, however busy they are.
     pub(crate) fn processor_seconds(&self) -> f64 {
         self.vm.processor_seconds()

@@ -9,6 +9,9 @@ use std::{
 
 use crate::lab::{Lab, Machine};
 
+/// How often a test may run again because of its emulator.
+const EMULATOR_FAULTS_MAX: usize = 2;
+
 /// A test and what is known of it beforehand.
 pub(crate) struct Test {
     pub(crate) name: &'static str,
@@ -39,8 +42,22 @@ pub(crate) use tests;
 pub(crate) struct Pool(Mutex<Vec<(Machine, Lab)>>);
 
 impl Pool {
-    /// Runs a test in a guest of its machine. The guest of a test that fails is ended: what its kernel said belongs to that test.
+    /// Runs a test in a guest of its machine. It runs again in another guest if that one fell over a fault of its emulator.
     pub(crate) fn run(&self, test: &Test) -> Result<(), String> {
+        let mut left = EMULATOR_FAULTS_MAX;
+        loop {
+            let mut is_emulator_fault = false;
+            let result = self.try_to_run(test, &mut is_emulator_fault);
+            if !is_emulator_fault || left == 0 {
+                return result;
+            }
+            left -= 1;
+            println!("again: {} in another guest, as the last one fell over a fault of QEMU's own", test.name);
+        }
+    }
+
+    /// The guest of a test that fails is ended: what its kernel said belongs to that test.
+    fn try_to_run(&self, test: &Test, is_emulator_fault: &mut bool) -> Result<(), String> {
         let start = Instant::now();
         let lab = panic::catch_unwind(AssertUnwindSafe(|| self.take(test.machine))).map_err(words)?;
         let booted = start.elapsed();
@@ -56,6 +73,8 @@ impl Pool {
         if result.is_ok() {
             lab.pause();
             self.idle().push((test.machine, lab));
+        } else {
+            *is_emulator_fault = lab.has_emulator_fault();
         }
         result
     }
