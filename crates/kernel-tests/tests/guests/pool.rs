@@ -10,7 +10,7 @@ use std::{
 use crate::lab::{Lab, Machine};
 
 /// How often a test may run again because of its emulator.
-const EMULATOR_FAULTS_MAX: usize = 2;
+const EMULATOR_FAULTS_MAX: usize = 5;
 
 /// A test and what is known of it beforehand.
 pub(crate) struct Test {
