@@ -18,6 +18,7 @@ use nix::{
 
 use crate::{
     failure::{Exit, Failure},
+    progress::Progress,
     signals::{self, Handling},
 };
 
@@ -56,11 +57,13 @@ impl Events {
 pub(crate) fn until(
     events: &Events,
     command: &[OsString],
+    what: &str,
     every: Duration,
     is_over: &mut dyn FnMut() -> bool,
 ) -> Result<ExitCode> {
     let (sender, events) = (events.sender.clone(), &events.receiver);
     let child = spawn(command, sender)?;
+    let _waiting = waiting(command, what);
     loop {
         match events.recv_timeout(every) {
             Ok(Event::Ended(status)) => return Ok(code_of(status.context("cannot wait for the command")?)),
@@ -77,6 +80,11 @@ pub(crate) fn until(
     }
 }
 
+/// Says what goes on until Ctrl-C. A command speaks for itself.
+fn waiting(command: &[OsString], what: &str) -> Option<Progress> {
+    command.is_empty().then(|| Progress::open(what))
+}
+
 /// Starts a command, if there is one; `sender` is told when it ends.
 fn spawn(command: &[OsString], sender: Sender<Event>) -> Result<Option<Pid>> {
     let [program, args @ ..] = command else { return Ok(None) };
@@ -91,11 +99,13 @@ fn spawn(command: &[OsString], sender: Sender<Event>) -> Result<Option<Pid>> {
 pub(crate) fn run(
     events: &Events,
     command: &[OsString],
+    what: &str,
     keep_going: bool,
     mut watch: impl FnMut() -> Result<()>,
 ) -> Result<ExitCode> {
     let (sender, events) = (events.sender.clone(), &events.receiver);
     let child = spawn(command, sender)?;
+    let waiting = waiting(command, what);
     let mut trouble = None;
     let code = loop {
         match events.recv_timeout(LOOK) {
@@ -122,6 +132,7 @@ pub(crate) fn run(
             trouble = Some(taken_out("the command ended without the policy; `ekiden status` shows the reason again"));
         }
     };
+    drop(waiting);
     // It may have happened since the last look.
     match trouble {
         Some(trouble) => Err(trouble.into()),

@@ -13,7 +13,7 @@ use ekiden_loader::{Evidence, Finding, LiveChecker, LookCounts, scheduler};
 use ekiden_page::{Builder, Notes};
 use serde::Serialize;
 
-use crate::{failure::Exit, output::Output, signals, view};
+use crate::{failure::Exit, output::Output, progress::Progress, signals, view};
 
 /// What to look for, and for how long.
 pub(crate) struct Live {
@@ -59,22 +59,21 @@ impl Live {
         let mut checker = LiveChecker::load(self.persists)?;
         let start = Instant::now();
         let mut findings = Vec::new();
-        if !self.json {
-            eprintln!("watching {}; Ctrl-C ends it", scheduler());
-        }
+        let watching = Progress::open(format!("watching {}; Ctrl-C ends it", scheduler()));
         let is_over = || self.time.is_some_and(|time| start.elapsed() >= time);
         // The last look is at the end.
         while !is_over() && pause(self.next_look(start)) {
             let Some(evidence) = checker.look(&mut pause)? else { continue };
             let after_ms = start.elapsed().as_millis() as u64;
             if !self.json {
-                println!("{:.1} s: {}", after_ms as f64 / 1e3, evidence.finding);
+                watching.aside(|| println!("{:.1} s: {}", after_ms as f64 / 1e3, evidence.finding));
             }
             if findings.is_empty() {
-                self.write_report(&evidence)?;
+                watching.aside(|| self.write_report(&evidence))?;
             }
             findings.push(Found { after_ms, finding: evidence.finding });
         }
+        drop(watching);
         self.say(&Summary { scheduler: scheduler(), counts: checker.counts, findings: &findings })
     }
 

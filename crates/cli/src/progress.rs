@@ -29,9 +29,18 @@ struct Step {
     text: String,
     start: Instant,
     spinner: Option<ProgressBar>,
-    /// Nothing is shown if it takes no time.
-    is_brief: bool,
+    kind: Kind,
     heart: Heart,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    /// Said when it begins, and how long it took.
+    Plain,
+    /// Nothing is shown if it takes no time.
+    Brief,
+    /// Lasts until somebody ends it: a log need not say so each second.
+    Open,
 }
 
 impl Progress {
@@ -42,16 +51,23 @@ impl Progress {
     /// A step that is shown only if it takes a while: most often it does not. It ends when this is dropped.
     pub(crate) fn brief(text: impl Into<String>) -> Self {
         let mut progress = Self::new();
-        progress.begin(text.into(), true);
+        progress.begin(text.into(), Kind::Brief);
+        progress
+    }
+
+    /// What goes on until Ctrl-C. It ends when this is dropped.
+    pub(crate) fn open(text: impl Into<String>) -> Self {
+        let mut progress = Self::new();
+        progress.begin(text.into(), Kind::Open);
         progress
     }
 
     /// Begins a step; the one before has ended.
     pub(crate) fn step(&mut self, text: impl Into<String>) {
-        self.begin(text.into(), false);
+        self.begin(text.into(), Kind::Plain);
     }
 
-    fn begin(&mut self, text: String, is_brief: bool) {
+    fn begin(&mut self, text: String, kind: Kind) {
         self.end_step();
         let spinner = std::io::stderr().is_terminal().then(|| {
             let spinner = ProgressBar::new_spinner().with_message(text.clone());
@@ -60,24 +76,34 @@ impl Progress {
             );
             spinner
         });
-        if spinner.is_none() && !is_brief {
-            self.line(&text);
+        match kind {
+            Kind::Plain if spinner.is_none() => self.line(&text),
+            Kind::Open if spinner.is_none() => eprintln!("{text}"),
+            _ => {}
         }
         let start = Instant::now();
         let heart = match spinner.clone() {
-            Some(spinner) if is_brief => Heart::start(BEAT, move || spinner.enable_steady_tick(TICK)),
+            Some(spinner) if kind == Kind::Brief => Heart::start(BEAT, move || spinner.enable_steady_tick(TICK)),
             Some(spinner) => {
                 spinner.enable_steady_tick(TICK);
                 Heart::default()
             }
             // The program that shows these lines has a heartbeat of its own.
-            None if std::env::var_os(PLAIN).is_some() => Heart::default(),
+            None if kind == Kind::Open || std::env::var_os(PLAIN).is_some() => Heart::default(),
             None => {
                 let text = text.clone();
                 Heart::start(BEAT, move || eprintln!("{text}, {} s", start.elapsed().as_secs()))
             }
         };
-        self.step = Some(Step { text, start, spinner, is_brief, heart });
+        self.step = Some(Step { text, start, spinner, kind, heart });
+    }
+
+    /// Prints something that is no progress, past the spinner.
+    pub(crate) fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
+        match self.step.as_ref().and_then(|step| step.spinner.as_ref()) {
+            Some(spinner) => spinner.suspend(print),
+            None => print(),
+        }
     }
 
     /// Says something within a step.
@@ -111,7 +137,7 @@ impl Progress {
         drop(step.heart);
         if let Some(spinner) = step.spinner {
             spinner.finish_and_clear();
-            if step.is_brief {
+            if step.kind != Kind::Plain {
                 return;
             }
             eprintln!("{:>8.1} s  {}", step.start.elapsed().as_secs_f64(), step.text);

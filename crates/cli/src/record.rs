@@ -71,10 +71,7 @@ impl Record {
         drop(tape);
         let recording = ToFile::start(&self.output, Some(policy.seat), true, &self.command)?;
         let events = Events::listen()?;
-        if self.command.is_empty() {
-            eprintln!("recording; Ctrl-C ends it");
-        }
-        let code = child::run(&events, &self.command, true, || recording.check());
+        let code = child::run(&events, &self.command, "recording; Ctrl-C ends it", true, || recording.check());
         let kept = recording.stop()?;
         self.tell(kept)?;
         code

@@ -109,10 +109,8 @@ impl Run {
             (false, Beside::Others) => "what `ekiden attach` gives to it",
             (false, Beside::OthersAsDefault) => "all tasks for which nobody has chosen",
         };
-        if self.command.is_empty() {
-            eprintln!("{} schedules {tasks}; Ctrl-C ends it, `ekiden status` shows how it fares", self.policy);
-        }
-        let code = child::run(&events, &self.wrapped(held.number()?)?, self.keep_going, || held.check());
+        let what = format!("{} schedules {tasks}; Ctrl-C ends it, `ekiden status` shows how it fares", self.policy);
+        let code = child::run(&events, &self.wrapped(held.number()?)?, &what, self.keep_going, || held.check());
         if let (Some(recording), Some(path)) = (recording, &self.record) {
             record::tell(path, recording.stop()?);
         }

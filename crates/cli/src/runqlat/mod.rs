@@ -173,7 +173,8 @@ impl Runqlat {
         let default_ns = if self.command.is_empty() { 10_000_000_000 } else { u64::MAX };
         let time = Duration::from_nanos(self.time.unwrap_or(default_ns));
         let start = Instant::now();
-        child::until(events, &self.command, LOOK, &mut || {
+        let what = format!("counting how long tasks wait under {}", scheduler());
+        child::until(events, &self.command, &what, LOOK, &mut || {
             let gone = self.pid.is_some_and(|pid| !is_alive(pid));
             if gone {
                 eprintln!("ekiden: {} is gone; what follows is of the time before", self.pid.unwrap_or_default());

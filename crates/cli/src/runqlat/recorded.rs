@@ -7,13 +7,14 @@ use ekiden_loader::Whom;
 use ekiden_page::{Compared, Histogram};
 use ekiden_trace::{Host, Record, What};
 
-use crate::{output::open_trace, trace::lost};
+use crate::{output::open_trace, progress::Progress, trace::lost};
 
 /// The kernel keeps so many bytes of a name.
 const NAME_LEN: usize = 15;
 
 /// How long tasks waited there. Memory grows with the tasks that live.
 pub(super) fn count(path: &Path, whom: &Whom, is_one_of_many: bool) -> Result<Compared> {
+    let _busy = Progress::brief(format!("reading {}", path.display()));
     let trace = open_trace(path)?;
     let policy = trace.header().policy.clone().unwrap_or_else(|| "the host's own scheduler".into());
     let name = if is_one_of_many { format!("{} ({policy})", path.display()) } else { policy };

@@ -36,6 +36,7 @@ use self::{
 };
 use crate::{
     failure::{Exit, Failure},
+    progress::Progress,
     signals,
 };
 
@@ -93,12 +94,15 @@ impl Top {
         let first = Instant::now();
         let mut before = Sample::take(first, &mut watch)?;
         loop {
+            // Who reads the pages as they come needs no word between them.
+            let watching = self.once.then(|| Progress::brief("watching what runs"));
             let next = before.at + self.interval;
             while first.elapsed() < next {
                 thread::sleep(next.saturating_sub(first.elapsed()).min(LOOK));
                 watch.look();
             }
             let after = Sample::take(first, &mut watch)?;
+            drop(watching);
             let page = Page::between(&before, &after);
             let mut stdout = io::stdout().lock();
             if self.json {

@@ -16,6 +16,7 @@ use ekiden_loader::{Raw, Recorder, scheduler};
 use crate::{
     child::{self, Events},
     output::Output,
+    progress::Progress,
 };
 
 /// Memory of each CPU for what happens until it is taken, and how often it is: enough for two million records a second. To
@@ -60,17 +61,17 @@ impl RecordTrace {
         // It says when the recording began.
         trace.put(&recorder.header(&words.join(" "))?.to_bytes());
         trace.put(&present);
-        if self.command.is_empty() {
-            eprintln!("recording {}; Ctrl-C ends it", scheduler());
-        }
-        let code = child::until(&events, &self.command, EVERY, &mut || {
+        let what = format!("recording {}; Ctrl-C ends it", scheduler());
+        let code = child::until(&events, &self.command, &what, EVERY, &mut || {
             recorder.take_raw(&mut |record| raw.put(&record.to_bytes()));
             raw.error.is_some()
         })?;
         let lost = recorder.end_raw(&mut |record| raw.put(&record.to_bytes()));
+        let telling = Progress::brief("making the trace of what was recorded");
         let told = raw.finish().and_then(|raw| tell(&mut recorder, raw, &mut trace));
         told.and_then(|()| trace.finish()).with_context(|| format!("cannot write {}", self.trace.display()))?;
         output.finish()?;
+        drop(telling);
         if lost > 0 {
             bail!("{lost} records were lost: the trace has holes; record less at a time");
         }

@@ -140,6 +140,14 @@ fn what_watches_says_what_is_wrong_and_leaves_nothing_in_the_kernel(lab: &Lab) {
     // Of this command alone.
     let without = |what: &str| format!("unshare -m sh -c 'mount -t tmpfs none {what}; exec \"$@\"' - {ekiden}");
     let no_btf = without("/sys/kernel/btf");
+    // Ended, or what it looks at is, as soon as it says what it does.
+    let until = |what: &str, says: &str, kill: &str| {
+        format!(
+            "rm -f /tmp/said; sleep 600 & pid=$!; {ekiden} {what} 2> /tmp/said & \
+             until grep -qs {says} /tmp/said; do sleep 0.1; done; \
+             kill {kill}; wait $!; code=$?; kill $pid; cat /tmp/said >&2; exit $code"
+        )
+    };
     let tries = [
         (format!("{nobody} check --live --for 1s"), 102, "needs root"),
         (format!("{nobody} trace record /tmp/all/trace -- true"), 102, "needs root"),
@@ -149,18 +157,18 @@ fn what_watches_says_what_is_wrong_and_leaves_nothing_in_the_kernel(lab: &Lab) {
         (format!("{no_btf} runqlat --for 1s"), 1, "no BTF"),
         (format!("{} check --live --for 1s", without("/sys/kernel/tracing")), 0, ""),
         (format!("{ekiden} runqlat -p 4000000"), 2, "no process or thread 4000000"),
-        (format!("sleep 1 & {ekiden} runqlat -p $! --for 60s"), 0, "is gone"),
+        (until("runqlat -p $pid --for 600s", "counting", "$pid"), 0, "is gone"),
         (format!("{ekiden} trace record /tmp/small/trace -- ekiden-load run messaging"), 113, "No space left"),
         (
             format!("yes > /tmp/small/all 2> /dev/null; {ekiden} runqlat --for 1s --report /tmp/small/waits.html"),
             113,
             "No space left",
         ),
-        (format!("timeout -s INT 3 {ekiden} trace record /tmp/all/ended; ls /tmp/all/ended"), 0, "next:"),
-        (format!("timeout -s KILL 3 {ekiden} check --live; true"), 0, ""),
-        (format!("timeout -s KILL 3 {ekiden} trace record /tmp/all/killed; true"), 0, ""),
-        (format!("timeout -s KILL 3 {ekiden} runqlat; true"), 0, ""),
-        (format!("timeout -s TERM 3 {ekiden} top --once --interval 60; exit $?"), 143, ""),
+        (until("trace record /tmp/all/ended", "recording", "-INT $!"), 130, "next:"),
+        (until("check --live", "watching", "-KILL $!"), 137, ""),
+        (until("trace record /tmp/all/killed", "recording", "-KILL $!"), 137, ""),
+        (until("runqlat", "counting", "-KILL $!"), 137, ""),
+        (until("top --once --interval 60", "watching", "-TERM $!"), 143, ""),
     ];
     let mut wrong = Vec::new();
     for (line, code, word) in tries {
