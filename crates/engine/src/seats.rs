@@ -2,8 +2,8 @@
 //! (papers/001, section III; rows S2 and S3).
 
 use core::mem::MaybeUninit;
-use core::sync::atomic::Ordering::{Acquire, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use ekiden::abi::{Event, Kicks, Message, Outcome, Reply};
 use ekiden::{Call, Calls, CpuMask, Policy, TaskId};
@@ -457,6 +457,8 @@ impl<P: Policy> Engine<P> {
         }
         // First the reason: whoever hears that no policy is left asks for it.
         self.host.policy_fell(seat.index as u32);
+        // Of two that fall at once, on two CPUs, one at least sees that the other has.
+        fence(SeqCst);
         self.find_default();
     }
 

@@ -1,0 +1,97 @@
+//! Policies that fall on several CPUs at once, in every order that memory allows (loom): the steps of `take_out_of` and
+//! `find_default` in `src/seats.rs`.
+
+use loom::{
+    sync::{
+        Arc, Mutex,
+        atomic::{
+            AtomicU32,
+            Ordering::{Acquire, Relaxed, Release, SeqCst},
+            fence,
+        },
+    },
+    thread,
+};
+
+const NOWHERE: u32 = 0;
+
+struct Model {
+    homes: [AtomicU32; 2],
+    reasons: [Mutex<Option<usize>>; 2],
+    default: AtomicU32,
+    faulted: AtomicU32,
+}
+
+impl Model {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            homes: [1, 2].map(AtomicU32::new),
+            reasons: [None, None].map(Mutex::new),
+            default: AtomicU32::new(0),
+            faulted: AtomicU32::new(0),
+        })
+    }
+
+    fn is_taken(&self, seat: usize) -> bool {
+        self.homes[seat].load(Acquire) != NOWHERE
+    }
+
+    /// On this CPU a policy falls.
+    fn take_out(&self, seat: usize, cpu: usize, is_fenced: bool) {
+        if self.homes[seat].swap(NOWHERE, Release) == NOWHERE {
+            return;
+        }
+        *self.reasons[seat].lock().unwrap() = Some(cpu);
+        if is_fenced {
+            fence(SeqCst);
+        }
+        if self.is_taken(self.default.load(Relaxed) as usize) {
+            return;
+        }
+        match (0..2).find(|seat| self.is_taken(*seat)) {
+            Some(seat) => self.default.store(seat as u32, Relaxed),
+            None => self.faulted.store(1, Release),
+        }
+    }
+}
+
+fn two_policies_fall(is_fenced: bool) {
+    loom::model(move || {
+        let model = Model::new();
+        let other = thread::spawn({
+            let model = model.clone();
+            move || model.take_out(1, 1, is_fenced)
+        });
+        model.take_out(0, 0, is_fenced);
+        other.join().unwrap();
+        assert_eq!(model.faulted.load(Acquire), 1, "no policy is left, and nobody has noticed");
+    });
+}
+
+#[test]
+fn the_last_two_policies_fall_at_once() {
+    two_policies_fall(true);
+}
+
+/// The model sees what it is there for.
+#[test]
+#[should_panic(expected = "nobody has noticed")]
+fn without_the_fence_each_believes_in_the_other() {
+    two_policies_fall(false);
+}
+
+#[test]
+fn one_policy_falls_on_two_cpus() {
+    loom::model(|| {
+        let model = Model::new();
+        let other = thread::spawn({
+            let model = model.clone();
+            move || model.take_out(0, 1, true)
+        });
+        model.take_out(0, 0, true);
+        other.join().unwrap();
+        assert!(model.reasons[0].lock().unwrap().is_some());
+        assert!(model.is_taken(model.default.load(Relaxed) as usize), "the default policy has fallen");
+        assert_eq!(model.faulted.load(Acquire), 0);
+    });
+}
