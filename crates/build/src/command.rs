@@ -118,7 +118,25 @@ pub(crate) fn watched(
     Ok(Output { status, stdout, stderr })
 }
 
-/// The same, telling only that it is still at it; a program that fails is an error.
+/// Does something that is no single program, and tells `progress` of it all the time.
+pub(crate) fn while_telling<T: Send>(what: &str, progress: Progress<'_>, work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let (sender, done) = mpsc::channel();
+        let start = Instant::now();
+        let worker = scope.spawn(move || {
+            let result = work();
+            // Nobody listens any more if this panics.
+            let _ = sender.send(());
+            result
+        });
+        while done.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
+            progress(&format!("{STILL}{what}, {} s", start.elapsed().as_secs()));
+        }
+        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The same as [`watched`], telling only that it is still at it; a program that fails is an error.
 pub(crate) fn patient(command: &mut Command, what: &str, limit: Duration, progress: Progress<'_>) -> Result<Output> {
     let output = watched(command, what, limit, progress, &|_| None)?;
     if output.status.success() { Ok(output) } else { Err(failed(command, &output)) }

@@ -25,12 +25,14 @@ pub struct Installed {
 /// Installs what is missing for a purpose, and for those that it builds upon. Needs root, or sudo without a password. Tells
 /// `progress` what it installs and why before it does.
 pub fn install_missing(purpose: Purpose, progress: Progress<'_>) -> Result<Installed> {
+    let mut diagnosis = examine(progress);
     // Rustup can fetch the sources for the Rust that is in use; then no second Rust is needed.
-    if doctor::examine().missing(purpose).any(|finding| finding.what == doctor::RUST_LIBRARY) {
-        // Where this fails, packages help; the diagnosis below names them.
+    if diagnosis.missing(purpose).any(|finding| finding.what == doctor::RUST_LIBRARY) {
+        // Where this fails, packages help; the diagnosis names them.
         let _ = Toolchain::find(progress);
+        diagnosis = examine(progress);
     }
-    if doctor::examine().missing(purpose).any(|finding| finding.fix.as_deref() == Some(doctor::RUSTUP_COMPONENTS)) {
+    if diagnosis.missing(purpose).any(|finding| finding.fix.as_deref() == Some(doctor::RUSTUP_COMPONENTS)) {
         progress(doctor::RUSTUP_COMPONENTS);
         let mut rustup = Command::new("sh");
         rustup.args(["-c", doctor::RUSTUP_COMPONENTS]);
@@ -38,8 +40,8 @@ pub fn install_missing(purpose: Purpose, progress: Progress<'_>) -> Result<Insta
         {
             progress(&format!("rustup cannot fetch them: {error}"));
         }
+        diagnosis = examine(progress);
     }
-    let diagnosis = doctor::examine();
     let packages = diagnosis.packages(purpose);
     if packages.is_empty() {
         return complete(&diagnosis, purpose, Vec::new());
@@ -59,7 +61,11 @@ pub fn install_missing(purpose: Purpose, progress: Progress<'_>) -> Result<Insta
         progress(&format!("  {:<28} {} ({})", finding.packages.join(" "), finding.why, finding.seen));
     }
     apt.install(diagnosis.family, &packages, progress)?;
-    complete(&doctor::examine(), purpose, packages)
+    complete(&examine(progress), purpose, packages)
+}
+
+fn examine(progress: Progress<'_>) -> Diagnosis {
+    command::while_telling("looking for what is missing", progress, doctor::examine)
 }
 
 /// What packages bring has to be there now.

@@ -187,6 +187,10 @@ impl Scheduler for Wfq {
 
     fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
         let queue = &self.queues[cpu];
+        // Whoever queues a task after this look has the CPU look again.
+        if queue.len.get() == 0 {
+            return None;
+        }
         let mut waiting = queue.waiting.lock();
         let (vruntime, token) = waiting.pop_first()?;
         let left = waiting.len() as u32;
