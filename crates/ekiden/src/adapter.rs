@@ -82,6 +82,13 @@ pub struct Adapter<S> {
     tenant: Tenant,
 }
 
+/// What a call returns, in the reply. What it wishes besides, [`Cx`] puts there.
+struct Answer<'a> {
+    token: &'a mut RawToken,
+    task: &'a mut TaskId,
+    cpu: &'a mut u32,
+}
+
 /// What an instance leaves to its successor.
 pub struct Left<T> {
     /// What the policy handed over.
@@ -151,7 +158,7 @@ impl<S: Scheduler> Adapter<S> {
 
     /// Every call that is not one of those of a task switch.
     #[inline(never)]
-    fn answer_rare(&self, message: &Message, payload: &[u8], cx: &Cx<'_>, task: &Task, reply: &mut Reply) {
+    fn answer_rare(&self, message: &Message, payload: &[u8], cx: &Cx<'_>, task: &Task, answer: &mut Answer<'_>) {
         let scheduler = &self.scheduler;
         let cpu = message.cpu;
         let reason = || RefusalReason::from_number(message.flags);
@@ -160,16 +167,16 @@ impl<S: Scheduler> Adapter<S> {
             Some(Call::TaskNew) => scheduler.task_new(cx, task, self.token(message)),
             Some(Call::TaskYield) => scheduler.task_yield(cx, task, self.token(message)),
             Some(Call::TaskDead) => scheduler.task_dead(cx, task.id),
-            Some(Call::TaskDeparted) => reply.token = raw(scheduler.task_departed(cx, task)),
+            Some(Call::TaskDeparted) => *answer.token = raw(scheduler.task_departed(cx, task)),
             Some(Call::TaskTick) => scheduler.task_tick(cx, task),
             Some(Call::TaskAffinityChanged) => scheduler.task_affinity_changed(cx, task),
             Some(Call::TaskPrioChanged) => scheduler.task_prio_changed(cx, task),
             Some(Call::SelectTaskRq) => {
                 let suggested = message.arg as u32;
-                reply.cpu = scheduler.select_task_rq(cx, task, cpu, suggested, WakeFlags(message.flags));
+                *answer.cpu = scheduler.select_task_rq(cx, task, cpu, suggested, WakeFlags(message.flags));
             }
-            Some(Call::MigrateTaskRq) => reply.token = raw(scheduler.migrate_task_rq(cx, task, self.token(message))),
-            Some(Call::Balance) => reply.task = scheduler.balance(cx, cpu).unwrap_or(TaskId::NONE),
+            Some(Call::MigrateTaskRq) => *answer.token = raw(scheduler.migrate_task_rq(cx, task, self.token(message))),
+            Some(Call::Balance) => *answer.task = scheduler.balance(cx, cpu).unwrap_or(TaskId::NONE),
             Some(Call::BalanceErr) => scheduler.balance_err(cx, cpu, task.id, reason()),
             Some(Call::RegisterQueue) => scheduler.register_queue(cx, message.arg as u32),
             Some(Call::EnterQueue) => scheduler.enter_queue(cx, message.arg as u32, Hints::new(payload)),
@@ -178,7 +185,7 @@ impl<S: Scheduler> Adapter<S> {
                 let teller = (!task.id.is_none()).then_some(task);
                 let hint = S::Hint::try_read_from_bytes(payload).ok();
                 let taken = hint.is_some_and(|hint| scheduler.parse_hint(cx, teller, hint).is_ok());
-                reply.cpu = if taken { 0 } else { NO_CPU };
+                *answer.cpu = if taken { 0 } else { NO_CPU };
             }
             Some(Call::EnterIdle) => scheduler.enter_idle(cx, cpu),
             Some(Call::ExitIdle) => scheduler.exit_idle(cx, cpu),
@@ -206,12 +213,13 @@ impl<S: Scheduler> Adapter<S> {
         const PREEMPT: u32 = Call::TaskPreempt as u32;
         const BLOCKED: u32 = Call::TaskBlocked as u32;
         let reply = reply.write(Reply { cpu: NO_CPU, ..Reply::default() });
-        let cx = &Cx::new(message.cpu, &self.topology, &*self.host);
+        let Reply { token, task: wish, slice_ns, timer_ns, kicks, cpu, .. } = &mut *reply;
+        let cx = &Cx::new(message.cpu, &self.topology, &self.host, slice_ns, timer_ns, kicks);
         // The calls of a task switch first; the compiler makes a search of the rest.
         if message.call == PICK {
-            reply.token = raw(self.scheduler.pick_next_task(cx, message.cpu));
-            if reply.token.is_none() && message.flags & BALANCE_TOO != 0 {
-                reply.task = self.scheduler.balance(cx, message.cpu).unwrap_or(TaskId::NONE);
+            *token = raw(self.scheduler.pick_next_task(cx, message.cpu));
+            if token.is_none() && message.flags & BALANCE_TOO != 0 {
+                *wish = self.scheduler.balance(cx, message.cpu).unwrap_or(TaskId::NONE);
             }
         } else {
             let task = &Task {
@@ -228,16 +236,13 @@ impl<S: Scheduler> Adapter<S> {
             } else if message.call == BLOCKED {
                 self.scheduler.task_blocked(cx, task);
             } else {
-                self.answer_rare(message, payload, cx, task, reply);
+                self.answer_rare(message, payload, cx, task, &mut Answer { token, task: wish, cpu });
             }
         }
         let dropped = self.tenant.0.take_dropped();
         if !dropped.is_none() {
             reply.dropped = dropped;
         }
-        reply.slice_ns = cx.slice_ns.get();
-        reply.timer_ns = cx.timer_ns.get();
-        reply.kicks = cx.kicks.get();
         reply
     }
 }

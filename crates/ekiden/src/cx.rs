@@ -1,5 +1,6 @@
 //! What a call may do besides returning.
 
+use alloc::sync::Arc;
 use core::cell::Cell;
 
 use ekiden_abi::Kicks;
@@ -49,26 +50,28 @@ impl Group {
 /// The surroundings of one call. Effects are collected here and carried out by the host after the call returns.
 pub struct Cx<'a> {
     cpu: CpuId,
-    topology: &'a Topology,
-    host: &'a dyn Host,
+    topology: &'a Arc<Topology>,
+    // What is behind the pointers is looked for when it is wanted.
+    host: &'a Arc<dyn Host + Send>,
     now_ns: Cell<Option<u64>>,
-    pub(crate) slice_ns: Cell<u64>,
-    pub(crate) timer_ns: Cell<u64>,
-    pub(crate) kicks: Cell<Kicks>,
+    // Of the reply.
+    slice_ns: &'a Cell<u64>,
+    timer_ns: &'a Cell<u64>,
+    kicks: &'a Cell<Kicks>,
 }
 
 impl<'a> Cx<'a> {
     #[inline]
-    pub(crate) fn new(cpu: CpuId, topology: &'a Topology, host: &'a dyn Host) -> Self {
-        Self {
-            cpu,
-            topology,
-            host,
-            now_ns: Cell::new(None),
-            slice_ns: Cell::new(0),
-            timer_ns: Cell::new(0),
-            kicks: Cell::new(Kicks::NONE),
-        }
+    pub(crate) fn new(
+        cpu: CpuId,
+        topology: &'a Arc<Topology>,
+        host: &'a Arc<dyn Host + Send>,
+        slice_ns: &'a mut u64,
+        timer_ns: &'a mut u64,
+        kicks: &'a mut Kicks,
+    ) -> Self {
+        let [slice_ns, timer_ns] = [slice_ns, timer_ns].map(Cell::from_mut);
+        Self { cpu, topology, host, now_ns: Cell::new(None), slice_ns, timer_ns, kicks: Cell::from_mut(kicks) }
     }
 
     /// The CPU that the call is about. Not always the one that executes it: a wake-up is handled where the waker is.

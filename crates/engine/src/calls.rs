@@ -49,19 +49,31 @@ impl<P: Policy> Engine<P> {
         message: &Message,
         payload: &[u8],
     ) -> Reply {
+        *self.call_into(handling, seat, message, payload, &mut MaybeUninit::uninit())
+    }
+
+    /// The same with room for the reply, which is not copied then.
+    #[inline]
+    pub(crate) fn call_into<'a, const LONE: bool>(
+        &self,
+        handling: &mut Handling<'_, LONE>,
+        seat: &Seat<P>,
+        message: &Message,
+        payload: &[u8],
+        room: &'a mut MaybeUninit<Reply>,
+    ) -> &'a Reply {
         let is_news = !LONE && !NO_NEWS.has_number(message.call);
         if is_news && self.missed.any(seat.index) {
             self.tell_missed(&mut handling.rare(), seat);
         }
-        let mut room = MaybeUninit::uninit();
-        let reply = seat.deliver::<LONE>(message, payload, &mut room);
+        let reply = seat.deliver::<LONE>(message, payload, room);
         if reply.has_more() {
             self.more(&mut handling.rare(), seat, message, reply);
         } else if is_news {
             // After it has heard of it: whoever looks for work meanwhile will look again.
             seat.has_heard();
         }
-        *reply
+        reply
     }
 
     /// The policy wishes something, something left its hands besides its answer, or it has not answered at all.

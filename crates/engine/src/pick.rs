@@ -1,5 +1,6 @@
 //! A CPU looks for work: who is asked, and what becomes of the answer.
 
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use ekiden::abi::{BALANCE_TOO, Event, Message, Outcome, RawToken, Reply, Status, pick_flags};
@@ -221,28 +222,52 @@ impl<P: Policy> Engine<P> {
         handling: &mut Handling<'_, LONE>,
         seat: &Seat<P>,
         cpu: CpuId,
-        mut balance: bool,
+        balance: bool,
     ) -> Found {
-        for _ in 0..PICK_ATTEMPTS {
-            let mut message = Message::about_cpu(Call::PickNextTask, cpu);
-            message.flags = if balance { BALANCE_TOO } else { 0 };
-            let Reply { token, task, slice_ns, .. } = self.call(handling, seat, &message, &[]);
-            if token.is_none() {
-                // A task that was brought here is picked next, once.
-                if balance && !task.is_none() && self.bring(&mut handling.rare(), seat, task, cpu) {
-                    balance = false;
-                    continue;
-                }
-                return Found::Nothing;
-            }
-            if self.run(handling, seat, cpu, token, slice_ns) {
-                return Found::Something;
-            }
-            if !seat.is_taken() {
-                return Found::Nothing;
+        let mut may_bring = balance;
+        match self.ask_once(handling, seat, cpu, &mut may_bring) {
+            Some(found) => found,
+            None => self.ask_again(&mut handling.rare(), seat, cpu, may_bring),
+        }
+    }
+
+    /// Its first answer was no good, or it has brought a task that it is to pick now.
+    #[cold]
+    #[inline(never)]
+    fn ask_again(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId, mut may_bring: bool) -> Found {
+        for _ in 1..PICK_ATTEMPTS {
+            if let Some(found) = self.ask_once(handling, seat, cpu, &mut may_bring) {
+                return found;
             }
         }
         Found::TooMuch
+    }
+
+    /// Nothing if it is to be asked again.
+    #[inline(always)]
+    fn ask_once<const LONE: bool>(
+        &self,
+        handling: &mut Handling<'_, LONE>,
+        seat: &Seat<P>,
+        cpu: CpuId,
+        may_bring: &mut bool,
+    ) -> Option<Found> {
+        let mut message = Message::about_cpu(Call::PickNextTask, cpu);
+        message.flags = if *may_bring { BALANCE_TOO } else { 0 };
+        let mut room = MaybeUninit::uninit();
+        let Reply { token, task, slice_ns, .. } = self.call_into(handling, seat, &message, &[], &mut room);
+        if token.is_none() {
+            // A task that was brought here is picked next, once.
+            if *may_bring && !task.is_none() && self.bring(&mut handling.rare(), seat, *task, cpu) {
+                *may_bring = false;
+                return None;
+            }
+            return Some(Found::Nothing);
+        }
+        if self.run(handling, seat, cpu, *token, *slice_ns) {
+            return Some(Found::Something);
+        }
+        (!seat.is_taken()).then_some(Found::Nothing)
     }
 
     /// The task that ran so far could go on. The policy gets its token before it chooses.
