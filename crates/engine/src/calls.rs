@@ -12,6 +12,9 @@ use crate::seats::{SEATS, Seat};
 use crate::state::{Phase, State};
 use crate::table::{Slot, token};
 
+/// The longest time until a timer, in nanoseconds: a century. The kernel's own times have a sign.
+const TIMER_NS_MAX: u64 = 100 * 365 * 86_400 * 1_000_000_000;
+
 /// Calls after which a policy that asks for nothing answers the next search for work as it would have before.
 const NO_NEWS: Calls =
     Calls::NONE.with(Call::PickNextTask).with(Call::Balance).with(Call::EnterIdle).with(Call::ExitIdle);
@@ -93,11 +96,12 @@ impl<P: Policy> Engine<P> {
     }
 
     fn take_over(&self, handling: &mut Handling<'_>, seat: &Seat<P>, call: u32, reply: &Reply) {
-        if reply.timer_ns != 0 && self.is_lone() {
-            handling.outcome.timer_ns = reply.timer_ns;
-        } else if reply.timer_ns != 0 {
+        let timer_ns = reply.timer_ns.min(TIMER_NS_MAX);
+        if timer_ns != 0 && self.is_lone() {
+            handling.outcome.timer_ns = timer_ns;
+        } else if timer_ns != 0 {
             let now_ns = self.host.now_ns();
-            self.cpu(handling.event.cpu).due_ns[seat.index].store(now_ns + reply.timer_ns, Relaxed);
+            self.cpu(handling.event.cpu).due_ns[seat.index].store(now_ns.saturating_add(timer_ns), Relaxed);
             self.arm_timer(handling, now_ns);
         }
         if reply.kicks.are_below(self.nr_cpus()) {

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod mutate;
+mod replies;
 
 use std::io::{Cursor, Read};
 
@@ -16,12 +17,13 @@ use ekiden_trace::{Cut, CutError, Reader, Trace};
 use ekiden_workload::{Workload, rt_app};
 
 pub use mutate::Mutator;
+pub use replies::replies;
 
 /// Takes bytes; whether they were good.
 pub type Target = fn(&[u8]) -> bool;
 
 /// All targets, by the names of their seeds.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("rt_app", rt_app),
     ("load", load),
     ("trace", trace),
@@ -29,6 +31,7 @@ pub const TARGETS: [(&str, Target); 7] = [
     ("machine", machine),
     ("recording", recording),
     ("records", records),
+    ("replies", replies),
 ];
 
 /// A refusal has to say something.
