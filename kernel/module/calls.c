@@ -88,8 +88,11 @@ static void keep_first(const struct ekiden_host_table *host, const char *text, s
 	give_first(&instance->reason, this_cpu_ptr(instance->words), text, len);
 }
 
-/* Out of the innermost guarded call. */
-static __noreturn void leave(void)
+/*
+ * Out of the innermost guarded call. These never return, which the function graph tracer, that puts its own return address on the stack
+ * and counts on it, has to be spared: it would take the next return for theirs.
+ */
+static notrace __noreturn void leave(void)
 {
 	ekiden_leave(LEFT);
 	/* Not reached. objtool cannot know that, and a loop keeps the code after it from being fallen into. */
@@ -98,21 +101,21 @@ static __noreturn void leave(void)
 }
 
 /* A policy that runs has panicked. Its call ends, and the engine goes on without it; or, if there is no other, what it was in. */
-static __noreturn void policy_fault(const struct ekiden_host_table *host)
+static notrace __noreturn void policy_fault(const struct ekiden_host_table *host)
 {
 	this_cpu_write(fallen, instance_of(host));
 	leave();
 }
 
 /* A policy that does not run yet has panicked. No other one comes to harm. */
-static __noreturn void candidate_fault(const struct ekiden_host_table *host)
+static notrace __noreturn void candidate_fault(const struct ekiden_host_table *host)
 {
 	leave();
 }
 
 /* The engine itself has panicked. All policies end with it. */
 void ekiden_c_fault(const char *text, size_t len);
-void ekiden_c_fault(const char *text, size_t len)
+notrace void ekiden_c_fault(const char *text, size_t len)
 {
 	give_first(&engine_reason, this_cpu_ptr(&engine_words), text, len);
 	smp_store_release(&broken, true);
@@ -133,8 +136,10 @@ void ekiden_do_left(struct ekiden_outcome *outcome)
 int ekiden_do_fault_text(char *text, u32 size)
 {
 	const struct text *reason = READ_ONCE(engine_reason) ?: READ_ONCE(newest_reason);
-	size_t len = reason ? min_t(size_t, reason->len, size - 1) : 0;
+	size_t len = reason && size ? min_t(size_t, reason->len, size - 1) : 0;
 
+	if (!size)
+		return 0;
 	if (len)
 		memcpy(text, reason->bytes, len);
 	text[len] = 0;

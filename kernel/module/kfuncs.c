@@ -12,6 +12,7 @@
 
 struct task_struct;
 struct module;
+struct bpf_prog;
 struct ekiden_event;
 extern struct module __this_module;
 
@@ -43,6 +44,9 @@ void ekiden_do_detach(void);
 void ekiden_do_left(struct ekiden_outcome *outcome);
 int ekiden_do_fault_text(char *text, u32 size);
 int ekiden_register_kfuncs(void);
+
+/* kfuncs_check.c */
+int ekiden_is_refused(const struct bpf_prog *prog, u32 kfunc);
 
 /* times.c */
 DECLARE_STATIC_KEY_FALSE(ekiden_watched);
@@ -140,6 +144,7 @@ BTF_KFUNCS_END(ekiden_kfunc_ids)
 static const struct btf_kfunc_id_set ekiden_kfunc_set = {
 	.owner = &__this_module,
 	.set = &ekiden_kfunc_ids,
+	.filter = ekiden_is_refused,
 };
 
 int ekiden_register_kfuncs(void)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Compares what kfuncs.c had to write down with the kernel's own headers. */
+/* Compares what kfuncs.c had to write down with the kernel's own headers, and says which programs may call what is there. */
 #include <linux/bpf.h>
 #include <linux/btf.h>
 
@@ -10,3 +10,13 @@ static_assert(BPF_PROG_TYPE_STRUCT_OPS == 27);
 static_assert(offsetof(struct btf_kfunc_id_set, owner) == 0);
 static_assert(offsetof(struct btf_kfunc_id_set, set) == sizeof(void *));
 static_assert(offsetof(struct btf_kfunc_id_set, filter) == 2 * sizeof(void *));
+
+/*
+ * Other operations that are programs of BPF, of a congestion control or a queue, say, are loaded by those who may do less than a
+ * scheduler may, and run where the guard must not be entered. The verifier asks once before it knows the operations.
+ */
+int ekiden_is_refused(const struct bpf_prog *prog, u32 kfunc);
+int ekiden_is_refused(const struct bpf_prog *prog, u32 kfunc)
+{
+	return prog->aux->st_ops && strcmp(prog->aux->st_ops->name, "sched_ext_ops") ? -EACCES : 0;
+}

@@ -295,6 +295,12 @@ out:
 	return ret;
 }
 
+/* A container may have been given the device, and its root may open it for writing: that is not to be root here. */
+static bool may_control(const struct file *file)
+{
+	return file->f_mode & FMODE_WRITE && capable(CAP_SYS_ADMIN);
+}
+
 static int control_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	unsigned long pages = EKIDEN_TAPE_STRIDE >> PAGE_SHIFT;
@@ -302,7 +308,7 @@ static int control_mmap(struct file *file, struct vm_area_struct *vma)
 	int ret = -ENODEV;
 
 	/* What tasks do is not for everybody, and nobody but the policy writes. */
-	if (!(file->f_mode & FMODE_WRITE))
+	if (!may_control(file))
 		return -EPERM;
 	if (vma->vm_flags & VM_WRITE)
 		return -EACCES;
@@ -320,7 +326,7 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 	/* For one's own tasks; it looks at permissions itself. */
 	if (command == EKIDEN_IOC_CHOOSE)
 		return ioctl_choose((void __user *)arg);
-	if (!(file->f_mode & FMODE_WRITE))
+	if (!may_control(file))
 		return -EPERM;
 	switch (command) {
 	case EKIDEN_IOC_CREATE:

@@ -2,6 +2,7 @@
 //! it, one line of JSON per trial.
 
 mod groups;
+mod intruder;
 mod list;
 mod load;
 mod pulse;
@@ -350,6 +351,12 @@ enum Trial {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+    /// Root of a container tries what is the machine's root's.
+    Intruder {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
     /// Counts how long a thread waits that sleeps a hundred times.
     Waits,
     /// A child of a load.
@@ -411,6 +418,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Beside { modules, policy, command } => watches::beside(&modules, policy.as_deref(), &command),
         Trial::Busy { modules, policy, seconds } => watches::busy(&modules, policy.as_deref(), seconds),
         Trial::Tried { command } => watches::tried(&command),
+        Trial::Intruder { modules } => intruder::intruder(&modules),
         Trial::Waits => watches::waits(),
         Trial::Still { modules, seconds } => list::still(&modules, seconds),
         Trial::Child { what } => load::child(&what),

@@ -10,6 +10,7 @@ mod lab;
 mod older_kernel;
 mod parallel;
 mod pool;
+mod privileges;
 mod storm;
 mod watches;
 
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         faults::TESTS,
         storm::TESTS,
         parallel::TESTS,
+        privileges::TESTS,
     ];
     let by_hand: &[Test] = alarms::tests().leak();
     let mut tests: Vec<&Test> = files.into_iter().flatten().chain(by_hand).collect();

@@ -1,0 +1,35 @@
+//! Who may do what, and what somebody else in the kernel may meet.
+
+use crate::{
+    lab::{Lab, Machine},
+    pool::tests,
+};
+
+tests! {
+    Machine::Newest(2) => {
+        2 root_of_a_container_that_has_the_device_controls_nothing,
+        20 a_policy_that_panics_ends_alone_while_every_return_is_traced,
+    }
+}
+
+fn root_of_a_container_that_has_the_device_controls_nothing(lab: &Lab) {
+    let report = &lab.trial("intruder --modules /lab")[0];
+    println!("{report}");
+    let errors: Vec<_> = report["errors"].as_array().unwrap().iter().map(|error| error.as_i64().unwrap()).collect();
+    assert!(errors.len() > 100 && errors.iter().all(|error| *error == i64::from(libc::EPERM)), "{report}");
+    assert_eq!(report["still_running"], true, "{report}");
+}
+
+/// The function graph tracer puts its own return addresses on the stack, and keeps the right ones in order.
+fn a_policy_that_panics_ends_alone_while_every_return_is_traced(lab: &Lab) {
+    lab.shell(
+        "cd /sys/kernel/tracing; echo do_nanosleep > set_ftrace_filter; echo ':mod:ekiden' >> set_ftrace_filter; \
+         echo function_graph > current_tracer",
+    );
+    let reports = lab.trial("list --modules /lab --rounds 1 --only panic");
+    let traced =
+        lab.shell("cd /sys/kernel/tracing; grep -c ekiden trace; echo nop > current_tracer; echo > set_ftrace_filter");
+    println!("{reports:?}, {} lines", traced.trim());
+    assert!(reports.len() >= 2 && reports.iter().all(|report| report["contained"] == true), "{reports:?}");
+    assert!(traced.trim().parse::<u32>().unwrap() > 100, "{traced}");
+}
