@@ -12,11 +12,11 @@ static_assert(offsetof(struct btf_kfunc_id_set, set) == sizeof(void *));
 static_assert(offsetof(struct btf_kfunc_id_set, filter) == 2 * sizeof(void *));
 
 /*
- * Other operations that are programs of BPF, of a congestion control or a queue, say, are loaded by those who may do less than a
- * scheduler may, and run where the guard must not be entered. The verifier asks once before it knows the operations.
+ * Other struct_ops, such as a congestion control or a qdisc, need fewer capabilities than a scheduler, and are called where the guard must
+ * not be entered.
  */
 int ekiden_is_refused(const struct bpf_prog *prog, u32 kfunc);
 int ekiden_is_refused(const struct bpf_prog *prog, u32 kfunc)
 {
-	return prog->aux->st_ops && strcmp(prog->aux->st_ops->name, "sched_ext_ops") ? -EACCES : 0;
+	return !prog->aux->st_ops || strcmp(prog->aux->st_ops->name, "sched_ext_ops") ? -EACCES : 0;
 }

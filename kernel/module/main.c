@@ -295,7 +295,7 @@ out:
 	return ret;
 }
 
-/* A container may have been given the device, and its root may open it for writing: that is not to be root here. */
+/* The root user of a container that was given the device may open it for writing, without CAP_SYS_ADMIN on this machine. */
 static bool may_control(const struct file *file)
 {
 	return file->f_mode & FMODE_WRITE && capable(CAP_SYS_ADMIN);

@@ -57,7 +57,8 @@ static void stand_still(void *unused)
 	atomic_inc(&meeting.arrived);
 	while (!smp_load_acquire(&meeting.go))
 		cpu_relax();
-	atomic_dec(&meeting.inside);
+	/* Last: the one who asks sets the rest anew when all have left. */
+	atomic_dec_return_release(&meeting.inside);
 }
 
 static DEFINE_PER_CPU(call_single_data_t, calls) = CSD_INIT(stand_still, NULL);
@@ -126,9 +127,9 @@ static bool is_over(void)
 {
 	unsigned int looks;
 
-	for (looks = 0; looks < 20 && atomic_read(&meeting.inside); looks++)
+	for (looks = 0; looks < 20 && atomic_read_acquire(&meeting.inside); looks++)
 		usleep_range(100, 200);
-	return !atomic_read(&meeting.inside);
+	return !atomic_read_acquire(&meeting.inside);
 }
 
 static void took(u64 *last, u64 *most, u64 ns)

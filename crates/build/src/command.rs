@@ -125,7 +125,7 @@ pub(crate) fn while_telling<T: Send>(what: &str, progress: Progress<'_>, work: i
         let start = Instant::now();
         let worker = scope.spawn(move || {
             let result = work();
-            // Nobody listens any more if this panics.
+            // The receiver is gone if `progress` has panicked.
             let _ = sender.send(());
             result
         });

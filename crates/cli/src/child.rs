@@ -80,7 +80,7 @@ pub(crate) fn until(
     }
 }
 
-/// Says what goes on until Ctrl-C. A command speaks for itself.
+/// Shows what is done until Ctrl-C. A command has output of its own.
 fn waiting(command: &[OsString], what: &str) -> Option<Progress> {
     command.is_empty().then(|| Progress::open(what))
 }

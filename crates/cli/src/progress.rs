@@ -39,7 +39,7 @@ enum Kind {
     Plain,
     /// Nothing is shown if it takes no time.
     Brief,
-    /// Lasts until somebody ends it: a log need not say so each second.
+    /// Lasts until Ctrl-C: a log has one line of it, not one each second.
     Open,
 }
 
@@ -55,7 +55,7 @@ impl Progress {
         progress
     }
 
-    /// What goes on until Ctrl-C. It ends when this is dropped.
+    /// A step that lasts until Ctrl-C. It ends when this is dropped.
     pub(crate) fn open(text: impl Into<String>) -> Self {
         let mut progress = Self::new();
         progress.begin(text.into(), Kind::Open);

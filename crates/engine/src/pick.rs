@@ -243,7 +243,7 @@ impl<P: Policy> Engine<P> {
         Found::TooMuch
     }
 
-    /// Nothing if it is to be asked again.
+    /// `None` if the policy is to be asked again.
     #[inline(always)]
     fn ask_once<const LONE: bool>(
         &self,

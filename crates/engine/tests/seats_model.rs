@@ -64,7 +64,7 @@ fn two_policies_fall(is_fenced: bool) {
         });
         model.take_out(0, 0, is_fenced);
         other.join().unwrap();
-        assert_eq!(model.faulted.load(Acquire), 1, "no policy is left, and nobody has noticed");
+        assert_eq!(model.faulted.load(Acquire), 1, "no policy is left, and the engine does not know it");
     });
 }
 
@@ -75,7 +75,7 @@ fn the_last_two_policies_fall_at_once() {
 
 /// The model sees what it is there for.
 #[test]
-#[should_panic(expected = "nobody has noticed")]
+#[should_panic(expected = "the engine does not know it")]
 fn without_the_fence_each_believes_in_the_other() {
     two_policies_fall(false);
 }

@@ -1,4 +1,4 @@
-//! Somebody who may open `/dev/ekiden`, but may not do what they try there.
+//! A process that may open `/dev/ekiden` for writing, without CAP_SYS_ADMIN.
 
 use std::{fs::OpenOptions, io, os::fd::AsRawFd, path::Path, ptr, thread};
 
@@ -68,7 +68,7 @@ fn intrude() -> Result<Vec<i32>> {
             }
         }
     }
-    // SAFETY: a new map, which nobody looks at.
+    // SAFETY: a new map, which is never read.
     let map = unsafe { libc::mmap(ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, device.as_raw_fd(), 0) };
     errors.push(error_of(map == libc::MAP_FAILED));
     Ok(errors)

@@ -1,5 +1,5 @@
 //! A meeting of all CPUs, in every order that memory and CPUs allow (loom): the steps of `kernel/module/stop.c`. The work is done
-//! while nobody else calls, whoever comes late to a meeting that was given up.
+//! while no other CPU is in a call, also if a CPU comes late to a meeting that was given up.
 
 use loom::{
     cell::UnsafeCell,
@@ -65,11 +65,10 @@ impl Model {
                 }
             }
         }
-        // A value that is returned is ordered, in the kernel, and `inside` is looked at by who returns none.
         self.inside.fetch_sub(1, Release);
     }
 
-    /// Whether the work was done, by somebody who looks so often.
+    /// Looks at most so often whether all have come. Whether the work was done.
     fn meet(&self, others: &[Other], looks: usize) -> bool {
         while self.inside.load(Acquire) != 0 {
             thread::yield_now();

@@ -187,7 +187,7 @@ impl Scheduler for Wfq {
 
     fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
         let queue = &self.queues[cpu];
-        // Whoever queues a task after this look has the CPU look again.
+        // A task that is queued after this look has the CPU look again.
         if queue.len.get() == 0 {
             return None;
         }

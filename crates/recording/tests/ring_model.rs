@@ -1,4 +1,4 @@
-//! What is drained from a ring while its CPU goes on writing is whole, in every order that memory allows (loom): the steps of
+//! What is drained from a ring while its CPU writes is whole, in every order that memory allows (loom): the steps of
 //! `Pen::turn` in `src/pen.rs`, and of `Tape::drain` in `crates/loader/src/tape.rs`.
 
 use loom::{

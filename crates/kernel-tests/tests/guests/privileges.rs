@@ -1,4 +1,4 @@
-//! Who may do what, and what somebody else in the kernel may meet.
+//! Privileges, and other users of the kernel beside a policy: tracers.
 
 use crate::{
     lab::{Lab, Machine},
