@@ -51,7 +51,9 @@ pub struct Difference {
 /// Calls that were replayed exactly: each answered as it did before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Exact {
-    /// The first and the last call.
+    /// How many: of calls that are under way at once, one may differ and the others not.
+    pub calls: u64,
+    /// The first and the last one.
     pub from: u64,
     /// See there.
     pub to: u64,
@@ -95,7 +97,15 @@ pub struct Outcome {
 impl Exact {
     pub(crate) fn at(call: &Past, from_beginning: bool) -> Self {
         let Past { number, time_ns, .. } = *call;
-        Self { from: number, to: number, from_ns: time_ns, to_ns: time_ns, from_beginning }
+        Self { calls: 1, from: number, to: number, from_ns: time_ns, to_ns: time_ns, from_beginning }
+    }
+
+    /// A call that began before others may end after them.
+    pub(crate) fn goes_on(&mut self, call: &Past) {
+        let Past { number, time_ns, .. } = *call;
+        self.calls += 1;
+        (self.from, self.to) = (self.from.min(number), self.to.max(number));
+        (self.from_ns, self.to_ns) = (self.from_ns.min(time_ns), self.to_ns.max(time_ns));
     }
 }
 
@@ -106,7 +116,7 @@ impl Outcome {
     }
 
     pub(crate) fn was_exact(&mut self, exact: Exact) {
-        self.exact_calls += exact.to - exact.from + 1;
+        self.exact_calls += exact.calls;
         if self.exact.len() < SAID {
             self.exact.push(exact);
         }

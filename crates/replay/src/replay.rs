@@ -538,7 +538,7 @@ impl Run<'_> {
     #[inline]
     fn goes_on_exactly(&mut self, past: &Past) {
         match &mut self.exact {
-            Some(exact) => (exact.to, exact.to_ns) = (past.number, past.time_ns),
+            Some(exact) => exact.goes_on(past),
             None => self.exact = Some(Exact::at(past, true)),
         }
     }

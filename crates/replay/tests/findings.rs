@@ -75,7 +75,7 @@ fn goes_on_after_a_gap<S: Scheduler>(at_least: f64) {
     assert!(remarks.contains("a new instance was given the"), "{remarks}");
     assert_eq!(outcome.first.as_ref().map(ToString::to_string), None, "{}", S::NAME);
     let [first, later @ ..] = &outcome.exact[..] else { panic!("{}: {outcome:?}", S::NAME) };
-    let exactly: u64 = later.iter().map(|exact| exact.to - exact.from + 1).sum();
+    let exactly: u64 = later.iter().map(|exact| exact.calls).sum();
     assert!(first.from_beginning && later.iter().all(|exact| !exact.from_beginning), "{:?}", outcome.exact);
     let part = exactly as f64 / (outcome.calls - first.to) as f64;
     assert!(part > at_least, "{}: {part} after the gap: {:?}", S::NAME, outcome.exact);

@@ -216,6 +216,8 @@ fn replays<S: Scheduler>() {
             panic!("{}, seed {seed}: {first}", S::NAME);
         }
         assert!(outcome.calls > 3_000 && outcome.is_exact(), "{}, seed {seed}: {outcome:?}", S::NAME);
+        let [exact] = outcome.exact[..] else { panic!("{}, seed {seed}: {:?}", S::NAME, outcome.exact) };
+        assert_eq!((exact.from, exact.to), (1, outcome.calls), "{}, seed {seed}", S::NAME);
     }
 }
 
