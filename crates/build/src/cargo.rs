@@ -18,6 +18,8 @@ pub(crate) struct Cargo<'a> {
     pub(crate) sysroot: &'a Sysroot,
     pub(crate) target_dir: PathBuf,
     pub(crate) rustflags: Vec<String>,
+    /// The profile, as settings: whoever builds a policy may have other ones for it, in files that cargo finds by itself.
+    pub(crate) settings: Vec<String>,
     pub(crate) features: &'a [&'a str],
     /// Where the library's program is to be written as assembly text, too.
     pub(crate) assembly: Option<PathBuf>,
@@ -74,6 +76,9 @@ impl Cargo<'_> {
         let colour = if std::io::stderr().is_terminal() { "json-diagnostic-rendered-ansi" } else { "json" };
         command.current_dir(directory).args(["rustc", "--release", "--target", TRIPLE, "--package", package]);
         command.arg("--message-format").arg(colour).arg("--target-dir").arg(&self.target_dir);
+        for setting in &self.settings {
+            command.arg("--config").arg(setting);
+        }
         if offline {
             command.arg("--offline");
         }

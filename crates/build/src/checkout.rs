@@ -51,6 +51,13 @@ impl Checkout {
         let text = fs::read_to_string(&manifest).context("read", &manifest)?;
         Ok(table(&text, "[profile.release]"))
     }
+
+    /// The same as settings of cargo's command line, which come before any file of settings and any variable.
+    pub(crate) fn kernel_settings(&self) -> Result<Vec<String>> {
+        let profile = self.kernel_profile()?;
+        let settings = profile.lines().filter(|line| line.contains('='));
+        Ok(settings.map(|setting| format!("profile.release.{setting}")).collect())
+    }
 }
 
 /// One table of a TOML document, with its heading; empty if it has none of that name.
@@ -68,6 +75,8 @@ mod tests {
     fn the_profile_of_the_kernel_says_that_panics_do_not_unwind() {
         let profile = Checkout::find().unwrap().kernel_profile().unwrap();
         assert!(profile.starts_with("[profile.release]\n") && profile.contains("panic = \"abort\"\n"), "{profile}");
+        let settings = Checkout::find().unwrap().kernel_settings().unwrap();
+        assert!(settings.contains(&"profile.release.lto = \"fat\"".to_owned()), "{settings:?}");
     }
 
     #[test]

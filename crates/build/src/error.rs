@@ -109,6 +109,18 @@ pub enum Error {
         /// What to do.
         advice: &'static str,
     },
+    /// The compiler's assembly has something that may be a loop without fuel.
+    #[error(
+        "the assembly of the policy cannot be given fuel: {source} ({}); no module was made. Assembly of a dependency's own may be the cause: \
+         policies and what they use have none; else report it, with the compiler's version",
+        assembly.display()
+    )]
+    Fuel {
+        /// The assembly's file.
+        assembly: PathBuf,
+        /// What it was.
+        source: crate::fuel::NotUnderstood,
+    },
     /// The kernel's build system failed.
     #[error("building {module} failed:\n{output}\ncorrect the cause and run the same command again")]
     Kbuild {

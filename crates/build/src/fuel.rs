@@ -28,12 +28,28 @@ const SLACK: usize = 32;
 const TABLE: &str = "ekiden_policy_table";
 /// How the name of the function ends that every panic comes to.
 const PANIC: &str = "rust_begin_unwind";
+/// Functions of the kernel's whose third argument says how many bytes they go through. They take fuel for them.
+const BY_LENGTH: [&str; 5] = ["memcpy", "memmove", "memset", "memcmp", "bcmp"];
+/// So many bytes, as a power of two, for one unit.
+const BYTES_PER_UNIT: u32 = 5;
 /// Who is called at the end.
 const SPENT: &str = "ekiden_spent";
 
+const OUTSIDE: &str = "an instruction outside of functions";
+
+/// Assembly that is not understood: it may hold a way round that takes no fuel.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("line {line} of it, `{text}`: {why}")]
+pub struct NotUnderstood {
+    line: usize,
+    text: String,
+    why: &'static str,
+}
+
 /// What the compiler printed, with fuel and limits in it.
-pub(crate) fn limit(assembly: &str) -> String {
+pub(crate) fn limit(assembly: &str) -> Result<String, NotUnderstood> {
     let program = Program::read(assembly);
+    program.check()?;
     let looks = program.looks();
     let mut writer =
         Writer { files: &program.files, texts: BTreeMap::new(), labels: 0, out: String::new(), apart: String::new() };
@@ -48,7 +64,7 @@ pub(crate) fn limit(assembly: &str) -> String {
     for line in &program.lines[next..] {
         writer.line(line);
     }
-    writer.finish()
+    Ok(writer.finish())
 }
 
 /// A line, without its comment.
@@ -76,7 +92,7 @@ impl<'a> Line<'a> {
         }
         let (mut name, mut rest) = word(text);
         // A prefix belongs to the instruction after it, which some of them share a word with.
-        while let "lock" | "rep" | "repe" | "repne" | "repz" | "repnz" | "notrack" = name {
+        while let "lock" | "rep" | "repe" | "repne" | "repz" | "repnz" | "notrack" | "bnd" = name {
             (name, rest) = word(rest);
         }
         Self::Code(name.rsplit(';').next().unwrap_or(name), rest)
@@ -121,6 +137,37 @@ fn is_indirect(to: &str) -> bool {
     to.starts_with('*') || to.starts_with("__x86_indirect_thunk")
 }
 
+/// Whether it may be the name of a function: neither a label of the compiler's, nor a number, nor a sum.
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '$'))
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$'))
+}
+
+/// Whether there is nothing in a line besides a label, a directive or an instruction. A prefix may come before a semicolon.
+fn stands_alone(text: &str) -> bool {
+    match Line::read(text) {
+        Line::Code(name, operands) => {
+            let text = text.split('#').next().unwrap_or_default().trim();
+            let rest = text.strip_prefix("rep;").or(text.strip_prefix("lock;")).unwrap_or(text);
+            !rest.contains(';') && !name.contains(':') && !operands.contains(": ")
+        }
+        Line::Directive(_, rest) => !rest.contains(';') || rest.contains('"'),
+        Line::Label(name) => !name.contains([';', ':']),
+        Line::Nothing => true,
+    }
+}
+
+/// The size of what an instruction goes through again and again, as a power of two; none if it is another one.
+fn repeats(line: &str) -> Option<u32> {
+    let line = line.trim_start();
+    let begins =
+        ["rep;", "rep\t", "rep ", "repe", "repz", "repne", "repnz"].iter().any(|prefix| line.starts_with(prefix));
+    let (name, _) = Line::read(line).code().filter(|_| begins)?;
+    // Others have the prefix for another reason: `rep bsfq` counts zeros.
+    let size = ["movs", "stos", "cmps", "scas", "lods"].iter().find_map(|string| name.strip_prefix(string))?;
+    ["b", "w", "l", "q"].iter().position(|known| *known == size).map(|size| size as u32)
+}
+
 /// The parts of a text that may be names.
 fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$')))
@@ -132,6 +179,9 @@ struct Program<'a> {
     functions: Vec<Function<'a>>,
     /// The names of source files, by their numbers.
     files: HashMap<u32, String>,
+    /// The names that are said to be functions, and those that stand for another one.
+    types: HashSet<&'a str>,
+    aliases: HashMap<&'a str, &'a str>,
     /// Functions that the table names, and those whose address is anywhere else.
     entries: HashSet<&'a str>,
     taken: HashSet<&'a str>,
@@ -183,12 +233,65 @@ impl<'a> Program<'a> {
             }
             at += 1;
         }
-        let mut program = Self { lines, functions, files, entries: HashSet::new(), taken: HashSet::new() };
-        program.find_taken(&types, &aliases);
+        let (entries, taken) = (HashSet::new(), HashSet::new());
+        let mut program = Self { lines, functions, files, types, aliases, entries, taken };
+        program.find_taken();
         program
     }
 
-    fn find_taken(&mut self, types: &HashSet<&'a str>, aliases: &HashMap<&'a str, &'a str>) {
+    /// Whether all of it is understood: code stands in functions only, one instruction in each line, and a jump goes to a label of its own
+    /// function, or to the beginning of another one.
+    fn check(&self) -> Result<(), NotUnderstood> {
+        let wrong = |at: usize, why| {
+            Err(NotUnderstood { line: at + 1, text: self.lines.get(at).unwrap_or(&"").trim().to_owned(), why })
+        };
+        if self.functions.is_empty() {
+            return wrong(0, "there is no function");
+        }
+        let labels = |lines: Range<usize>| {
+            let label = |line: &&'a str| if let Line::Label(name) = Line::read(line) { Some(name) } else { None };
+            self.lines[lines].iter().filter_map(label).collect::<HashSet<_>>()
+        };
+        let everywhere = labels(0..self.lines.len());
+        // From outside, or a function of this program.
+        let begins_function = |to: &str| {
+            let to = self.aliases.get(to).copied().unwrap_or(to);
+            is_name(to) && (self.types.contains(to) || !everywhere.contains(to))
+        };
+        // Kernels have room before each function.
+        let is_outside = |at: &usize| Line::read(self.lines[*at]).code().is_some_and(|(name, _)| name != "nop");
+        let mut next = 0;
+        for function in &self.functions {
+            if let Some(at) = (next..function.begin).find(is_outside) {
+                return wrong(at, OUTSIDE);
+            }
+            if function.end == self.lines.len() {
+                return wrong(function.begin, "a function whose end is not said");
+            }
+            let own = labels(function.begin..function.end);
+            for at in function.begin..function.end {
+                let line = Line::read(self.lines[at]);
+                if let Line::Directive("byte" | "short" | "long" | "quad" | "ascii" | "asciz" | "zero" | "section", _) =
+                    line
+                {
+                    return wrong(at, "data, or another section, in a function");
+                }
+                if !stands_alone(self.lines[at]) {
+                    return wrong(at, "more than one instruction in a line");
+                }
+                let Some(to) = line.goes().filter(|to| !is_indirect(to)) else { continue };
+                let is_known = begins_function(to) || line.jump().is_some() && own.contains(to);
+                if !is_known {
+                    return wrong(at, "nothing is known of where it goes");
+                }
+            }
+            next = function.end;
+        }
+        (next..self.lines.len()).find(is_outside).map_or(Ok(()), |at| wrong(at, OUTSIDE))
+    }
+
+    fn find_taken(&mut self) {
+        let (types, aliases) = (&self.types, &self.aliases);
         let mut object = "";
         for line in &self.lines {
             let line = Line::read(line);
@@ -485,6 +588,7 @@ impl Writer<'_> {
             if Some(at) == end {
                 self.put_apart();
             }
+            self.charge(at, lines);
             match Line::read(line).jump() {
                 Some((to, _)) if to.starts_with('*') => {
                     // To a place in a table, which may be an earlier one.
@@ -502,6 +606,28 @@ impl Writer<'_> {
         if end.is_none() {
             self.put_apart();
         }
+    }
+
+    /// Takes fuel for what one instruction does by itself as often as a register says.
+    fn charge(&mut self, at: usize, lines: &[&str]) {
+        let line = Line::read(lines[at]);
+        let (by_length, repeats) = (line.goes().is_some_and(|to| BY_LENGTH.contains(&to)), repeats(lines[at]));
+        if !by_length && repeats.is_none() {
+            return;
+        }
+        let end = self.end(format!("far too much is copied, filled or compared at {}", self.place(at..at + 1, lines)));
+        let _ = match repeats {
+            // Nothing is passed in r11, and a call leaves no flags to anybody.
+            None => writeln!(
+                self.out,
+                "\tmovq\t%rdx, %r11\n\tshrq\t${BYTES_PER_UNIT}, %r11\n\tsubq\t%r11, %gs:ekiden_fuel(%rip)\n\tjs\t{end}"
+            ),
+            Some(size) => writeln!(
+                self.out,
+                "\tpushfq\n\tpushq\t%rcx\n\tshrq\t${}, %rcx\n\tsubq\t%rcx, %gs:ekiden_fuel(%rip)\n\tpopq\t%rcx\n\tjs\t{end}\n\tpopfq",
+                BYTES_PER_UNIT - size
+            ),
+        };
     }
 
     /// A jump back, which takes fuel; whoever goes on instead pays nothing.
@@ -588,7 +714,7 @@ mod tests {
 
     /// What becomes of a function in a program, between its label and its end, and the texts.
     fn check(program: &str, name: &str, expected: &Expect) {
-        let out = limit(&format!("{FILES}{program}"));
+        let out = limit(&format!("{FILES}{program}")).unwrap();
         let (_, function) = out.split_once(&format!("\n{name}:\n")).unwrap();
         let (function, rest) = function.split_once(&format!(".Lfunc_end_{name}:")).unwrap();
         let texts: String =
@@ -629,7 +755,7 @@ mod tests {
     #[test]
     fn every_condition_has_an_opposite_and_a_jump_without_one_goes_back_itself() {
         let jumps = |name: &str| {
-            let out = limit(&function("f", &format!(".LBB0_1:\n\tretq\n\t{name}\t.LBB0_1\n\tretq\n")));
+            let out = limit(&function("f", &format!(".LBB0_1:\n\tretq\n\t{name}\t.LBB0_1\n\tretq\n"))).unwrap();
             let name = |line: &str| {
                 line.strip_prefix('\t')?
                     .split('\t')
@@ -757,6 +883,7 @@ mod tests {
                 .LBB0_1:
                 	popq	%rax
                 	jmp	g
+                	.asciz	"far too much is copied, filled or compared at a place that the compiler does not tell"
             "#]],
         );
     }
@@ -794,7 +921,10 @@ mod tests {
         // Its pages are touched one after the other, as the compiler does it for large frames.
         let touched = "\tleaq\t-12288(%rsp), %r11\n.LBB0_1:\n\tsubq\t$4096, %rsp\n\tmovq\t$0, (%rsp)\n\tcmpq\t%r11, %rsp\n\tjne\t.LBB0_1\n\tretq\n";
         assert_eq!(looks(&function("f", touched)), ["f 16424"]);
-        assert!(limit(&function("f", touched)).contains("cmpq\t$0, %r11\n\tja\t"), "it can never have as much");
+        assert!(
+            limit(&function("f", touched)).unwrap().contains("cmpq\t$0, %r11\n\tja\t"),
+            "it can never have as much"
+        );
     }
 
     #[test]
@@ -828,6 +958,81 @@ mod tests {
                 	jmp	.Lekiden_end_1
                 	.asciz	"an endless loop, or nearly, at crates/mine/src/lib.rs:7"
             "#]],
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_with_its_line() {
+        let why = |program: &str| limit(program).unwrap_err().to_string();
+        let in_f = |body: &str| why(&function("f", body));
+        for (body, line) in [
+            ("\tpause\n\tjmp\t1b\n", "`jmp\t1b`"),
+            ("1:\n\tpause; jmp\t1b\n", "`pause; jmp\t1b`"),
+            (".Lx: jmp\t.Lx\n", "`.Lx: jmp\t.Lx`"),
+            ("\tjmp\t.\n", "`jmp\t.`"),
+            ("\tjmp\tf+4\n", "`jmp\tf+4`"),
+            ("\tjne\t.Lelsewhere\n", "`jne\t.Lelsewhere`"),
+            ("\tcallq\t.Lbelow\n.Lbelow:\n", "`callq\t.Lbelow`"),
+            ("\t.byte\t0xeb, 0xfe\n", "`.byte\t0xeb, 0xfe`"),
+            ("\t.section\t.text.more\n\tnop\n", "`.section\t.text.more`"),
+        ] {
+            assert!(in_f(body).contains(line), "{}", in_f(body));
+        }
+        let f = function("f", "\tretq\n");
+        let g = "g:\n.L2:\n\tjmp\t.L2\n\t.size\tg, 2\n";
+        for kind in ["", "\t.type\tg,%function\n", "\t.type\tg,STT_FUNC\n"] {
+            assert!(why(&format!("{f}{kind}{g}")).contains("outside of functions"), "{kind}");
+            assert!(why(&format!("{kind}{g}{f}")).contains("outside of functions"), "{kind}");
+        }
+        // Into the middle of another one, and a function without an end.
+        assert!(why(&(function("f", "inner:\n\tretq\n") + &function("g", "\tjmp\tinner\n"))).contains("where it goes"));
+        assert!(why("\t.type\tf,@function\nf:\n\tretq\n").contains("end is not said"));
+        assert!(why("").contains("there is no function"));
+    }
+
+    #[test]
+    fn what_goes_through_memory_takes_fuel_for_its_length() {
+        check_one(
+            "\t.loc\t1 4 0\n\tcallq\tmemmove@PLT\n\trep;movsq\t(%rsi), %es:(%rdi)\n\tjmp\tmemset\n",
+            &expect![[r#"
+                	.loc	1 4 0
+                	movq	%rdx, %r11
+                	shrq	$5, %r11
+                	subq	%r11, %gs:ekiden_fuel(%rip)
+                	js	.Lekiden_end_1
+                	callq	memmove@PLT
+                	pushfq
+                	pushq	%rcx
+                	shrq	$2, %rcx
+                	subq	%rcx, %gs:ekiden_fuel(%rip)
+                	popq	%rcx
+                	js	.Lekiden_end_2
+                	popfq
+                	rep;movsq	(%rsi), %es:(%rdi)
+                	movq	%rdx, %r11
+                	shrq	$5, %r11
+                	subq	%r11, %gs:ekiden_fuel(%rip)
+                	js	.Lekiden_end_3
+                	jmp	memset
+                .Lekiden_end_1:
+                	movq	$.Lekiden_text_0, %rdi
+                	callq	ekiden_spent@PLT
+                	jmp	.Lekiden_end_1
+                .Lekiden_end_2:
+                	movq	$.Lekiden_text_0, %rdi
+                	callq	ekiden_spent@PLT
+                	jmp	.Lekiden_end_2
+                .Lekiden_end_3:
+                	movq	$.Lekiden_text_0, %rdi
+                	callq	ekiden_spent@PLT
+                	jmp	.Lekiden_end_3
+                	.asciz	"far too much is copied, filled or compared at crates/mine/src/lib.rs:4"
+            "#]],
+        );
+        assert_eq!(["rep stosb", "rep;movsw", "\trepne\tscasl\t%eax"].map(repeats), [Some(0), Some(1), Some(2)]);
+        assert_eq!(
+            ["retq", "report", "\tlock\txaddq\t%rax, (%rdi)", "\trep\tbsfq\t%rax, %rcx"].map(repeats),
+            [None; 4]
         );
     }
 }

@@ -41,6 +41,7 @@ pub use checkout::Checkout;
 pub use command::{Running, STILL, end_running, running};
 pub use error::{Error, Result};
 pub use flags::Flags;
+pub use fuel::NotUnderstood;
 pub use install::{Installed, install_missing};
 pub use linker::Linker;
 pub use modules::{Builder, Modules};

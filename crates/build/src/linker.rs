@@ -29,15 +29,15 @@ impl Linker {
             .ok_or(Error::NoLinker(NEEDED))
     }
 
-    /// Links `archive` into `object`, with everything that the symbols need whose names begin with `keep`. What is in `first`
-    /// is taken instead of what the archive has.
-    pub(crate) fn link(&self, first: Option<&Path>, archive: &Path, keep: &str, object: &Path) -> Result<()> {
+    /// Links `archive` into `object`, with everything that the symbols need whose names begin with `keep`. If the archive's whole program
+    /// was changed, `changed` is taken instead: what it lacks stays undefined, which kbuild refuses, and nothing comes in as it was before.
+    pub(crate) fn link(&self, changed: Option<&Path>, archive: &Path, keep: &str, object: &Path) -> Result<()> {
         let mut linker = Command::new(&self.program);
         linker.args(["-r", "--gc-sections", "--fatal-warnings"]);
         for symbol in symbols(archive)?.iter().filter(|symbol| symbol.starts_with(keep)) {
             linker.arg("-u").arg(symbol);
         }
-        command::output(linker.args(first).arg(archive).arg("-o").arg(object)).map(drop)
+        command::output(linker.arg(changed.unwrap_or(archive)).arg("-o").arg(object)).map(drop)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Makes `ekiden.ko` and the modules of policies for a kernel.
 
 use crate::{
-    Checkout, Flags, Linker, Policy, Progress, Project, Result, Sysroot, Target, Toolchain, cargo::Cargo, command,
-    error::Context, files, flags::TRIPLE, fuel, kbuild::Unit, sysroot::remap,
+    Checkout, Error, Flags, Linker, Policy, Progress, Project, Result, Sysroot, Target, Toolchain, cargo::Cargo,
+    command, error::Context, files, flags::TRIPLE, fuel, kbuild::Unit, sysroot::remap,
 };
 use ekiden_vm::{Cache, Lock};
 use std::{
@@ -101,7 +101,7 @@ impl Build<'_> {
         let place = self.builder.place(&checkout.target_dir(), checkout.root());
         let _lock = lock(&place, progress)?;
         let features: &[&str] = if self.builder.fixed { &["fixed"] } else { &[] };
-        let cargo = Cargo { features, ..self.cargo(&place, None) };
+        let cargo = Cargo { features, ..self.cargo(&place, None)? };
         let archive = cargo.build(&checkout.kernel(), "ekiden-core", "the engine", progress)?;
         let mut sources = self.sources(&["kernel/module", "kernel/include"])?;
         sources.retain(|(_, name)| !name.starts_with("Kbuild") && name != "policy.c");
@@ -141,7 +141,7 @@ impl Build<'_> {
         self.write_glue(&glue, project)?;
         for policy in policies {
             let package = glue_package(policy);
-            let mut cargo = self.cargo(&place, Some(project));
+            let mut cargo = self.cargo(&place, Some(project))?;
             let assembly = cargo.target_dir.join(format!("{package}.s"));
             cargo.assembly = Some(assembly.clone());
             let archive = cargo.build(&glue, &package, &format!("policy `{}`", policy.name), progress)?;
@@ -177,7 +177,7 @@ impl Build<'_> {
         Ok(modules)
     }
 
-    fn cargo(&self, place: &Path, project: Option<&Project>) -> Cargo<'_> {
+    fn cargo(&self, place: &Path, project: Option<&Project>) -> Result<Cargo<'_>> {
         // The last that fits counts, and a project may be inside the checkout.
         let mut rustflags = self.flags.as_args().to_vec();
         rustflags.push(remap(self.builder.checkout.root(), ""));
@@ -189,21 +189,23 @@ impl Build<'_> {
         let mut hasher = DefaultHasher::new();
         (self.sysroot.directory(), &rustflags).hash(&mut hasher);
         let name = format!("{}-{:016x}", self.builder.toolchain.release(), hasher.finish());
-        Cargo {
+        Ok(Cargo {
             toolchain: &self.builder.toolchain,
             sysroot: &self.sysroot,
             target_dir: place.join("rust").join(name),
             rustflags,
+            settings: self.builder.checkout.kernel_settings()?,
             features: &[],
             assembly: None,
-        }
+        })
     }
 
     /// Puts fuel and limits into a program, and has the compiler assemble it. The object's file.
     fn assemble(&self, assembly: &Path) -> Result<PathBuf> {
         let text = fs::read_to_string(assembly).context("read", assembly)?;
         let (limited, object) = (assembly.with_extension("limited.s"), assembly.with_extension("limited.o"));
-        if !files::write(&limited, fuel::limit(&text).as_bytes())? && object.is_file() {
+        let with_fuel = fuel::limit(&text).map_err(|source| Error::Fuel { assembly: assembly.to_owned(), source })?;
+        if !files::write(&limited, with_fuel.as_bytes())? && object.is_file() {
             return Ok(object);
         }
         let source = assembly.with_extension("limited.rs");

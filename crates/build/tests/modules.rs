@@ -49,6 +49,12 @@ fn a_new_project_becomes_a_module_and_only_what_changed_is_made_again() {
     fs::write(&source, text.replace("push_back", "push_front")).unwrap();
     assert_eq!(build().unwrap().rebuilt, ["ekiden_round_trip"]);
 
+    // Settings of one's own do not reach the kernel: without link-time optimisation no function of the policy would have fuel.
+    fs::create_dir(directory.join(".cargo")).unwrap();
+    fs::write(directory.join(".cargo/config.toml"), "[profile.release]\nlto = false\noverflow-checks = false\n")
+        .unwrap();
+    assert_eq!(build().unwrap().rebuilt, [""; 0]);
+
     fs::write(&source, text.replace("pop_front", "pop_fornt")).unwrap();
     let error = build().unwrap_err();
     assert!(matches!(error, Error::Compile { .. }) && error.to_string().contains("src/lib.rs"), "{error}");

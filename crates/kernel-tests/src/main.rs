@@ -10,6 +10,7 @@ mod recordings;
 mod seen;
 mod several;
 mod storm;
+mod stranger;
 mod terms;
 mod trials;
 mod upgrades;
@@ -357,6 +358,12 @@ enum Trial {
         #[arg(long)]
         modules: PathBuf,
     },
+    /// A BPF program that is no scheduler calls a kfunc of the module's.
+    Stranger {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
     /// Counts how long a thread waits that sleeps a hundred times.
     Waits,
     /// A child of a load.
@@ -419,6 +426,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Busy { modules, policy, seconds } => watches::busy(&modules, policy.as_deref(), seconds),
         Trial::Tried { command } => watches::tried(&command),
         Trial::Intruder { modules } => intruder::intruder(&modules),
+        Trial::Stranger { modules } => stranger::stranger(&modules),
         Trial::Waits => watches::waits(),
         Trial::Still { modules, seconds } => list::still(&modules, seconds),
         Trial::Child { what } => load::child(&what),

@@ -1,7 +1,7 @@
 //! A FIFO with stealing that goes wrong in one chosen call, in one chosen way. It gives up being useful.
 
 use alloc::vec::Vec;
-use core::hint::black_box;
+use core::{fmt, hint::black_box};
 
 use ekiden::{Call, HintRefused, Hints, QueueId, prelude::*};
 
@@ -45,6 +45,28 @@ pub enum Fault {
     Slices = 16,
     /// Ends a call with a lock taken.
     KeepLock = 17,
+    /// Panics with something that never comes to an end of describing itself.
+    LoopInText = 18,
+    /// Panics with a text without end.
+    EndlessText = 19,
+    /// Moves half a MiB to and fro without end.
+    Copy = 20,
+}
+
+/// Describes itself for ever, without a word or with many.
+struct Endless {
+    says: bool,
+}
+
+impl fmt::Display for Endless {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        loop {
+            if black_box(self.says) {
+                // It does not care whether anybody still listens.
+                let _ = to.write_str("and so on ");
+            }
+        }
+    }
 }
 
 /// A hint from here on says when it goes wrong: so many occurrences of the call later.
@@ -128,6 +150,14 @@ impl Faulty {
                 let (second, first) = (self.other.lock(), self.lock.lock());
                 drop((first, second));
             }
+        } else if is(Fault::LoopInText) || is(Fault::EndlessText) {
+            panic!("{}", Endless { says: is(Fault::EndlessText) });
+        } else if is(Fault::Copy) {
+            let mut bytes = alloc::vec![0_u8; 512 << 10];
+            loop {
+                bytes.copy_within(1.., 0);
+                black_box(&mut bytes);
+            }
         } else if is(Fault::Hold) {
             self.hold();
         } else if is(Fault::Embrace) {
@@ -190,7 +220,7 @@ impl Faulty {
 impl Scheduler for Faulty {
     const PARAMS: &'static [Param] = &[
         Param { name: "call", help: "number of the call that goes wrong; 99 for none", default: 99, min: 0, max: 99 },
-        Param { name: "fault", help: "how it goes wrong: see `Fault`", default: 0, min: 0, max: 17 },
+        Param { name: "fault", help: "how it goes wrong: see `Fault`", default: 0, min: 0, max: 20 },
         Param {
             name: "after",
             help: "which occurrence of the call goes wrong; 0 for none before a hint says so",

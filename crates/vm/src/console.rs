@@ -15,6 +15,9 @@ const BAD_NEWS: &[&str] = &[
     "rcu_preempt self-detected stall",
     "detected stalls on CPUs",
     "detected expedited stalls",
+    "kthread starved for",
+    "wakeup didn't happen for",
+    "processes failed after",
     "soft lockup",
     "hard LOCKUP",
     "blocked for more than",
@@ -34,6 +37,9 @@ const BAD_NEWS: &[&str] = &[
     "Out of memory:",
 ];
 
+/// So many lines follow from the first bad news: a stall's report names every CPU, and the registers and the stack of one.
+const FINDING_LINES: usize = 80;
+
 /// What is said of a machine that was lost in this way.
 const EMULATOR_FAULT: &str = "by a fault of QEMU's own: its kernel met a breakpoint that it had removed, which happens where emulated CPUs run in \
                               threads (see docs/virtual-machines.md). Run the same command again";
@@ -51,9 +57,9 @@ impl Console {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// The last `count` lines.
+    /// The last `count` lines; before them the first bad news with what follows it, if they do not show it.
     pub fn tail(&self, count: usize) -> String {
-        last_lines(&self.text(), count)
+        tail(&self.text(), count)
     }
 
     /// Lines that tell of an oops, a warning, a stall or a lockup.
@@ -91,6 +97,14 @@ pub fn console_findings(text: &str) -> Vec<String> {
         .filter(|line| BAD_NEWS.iter().any(|bad| line.contains(bad)))
         .map(|line| line.trim_end().to_owned())
         .collect()
+}
+
+fn tail(text: &str, count: usize) -> String {
+    let (found, last) = (first_finding(text, FINDING_LINES), last_lines(text, count));
+    match found.lines().next() {
+        Some(first) if !last.contains(first) => format!("{found}\n[…]\n{last}"),
+        _ => last,
+    }
 }
 
 fn first_finding(text: &str, count: usize) -> String {
@@ -140,6 +154,13 @@ mod tests {
             ]
         "#]]
         .assert_debug_eq(&times);
+    }
+
+    #[test]
+    fn a_tail_begins_with_the_bad_news_that_it_would_not_show() {
+        let log = "fine\r\nBUG: bad\r\nRIP: here\r\nmore\r\n";
+        assert_eq!(tail(log, 1), "BUG: bad\nRIP: here\nmore\n[…]\nmore");
+        assert_eq!((tail(log, 3).as_str(), tail("fine\nwell\n", 1).as_str()), ("BUG: bad\nRIP: here\nmore", "well"));
     }
 
     #[test]

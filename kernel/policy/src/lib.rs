@@ -69,6 +69,9 @@ macro_rules! module {
 /// Ways round for what is done once, perhaps for each of millions of tasks, when a policy comes or goes.
 const MUCH_FUEL: i64 = 1 << 24;
 
+/// Ways round for what describes a panic.
+const TEXT_FUEL: i64 = 1 << 16;
+
 unsafe extern "C" {
     /// Forgets which locks calls have, on all CPUs. None is under way.
     safe fn ekiden_forget_locks();
@@ -371,9 +374,11 @@ fn ended_with_lock() {
 /// Says why the policy panicked and leaves the call. No destructor runs and locks stay taken: the instance's arena is
 /// thrown away as a whole.
 pub fn leave(info: &core::panic::PanicInfo<'_>) -> ! {
+    // What formats the text may be the policy's own. Should it take too long, that is the reason: see `ekiden_spent`.
+    here::refuel(TEXT_FUEL);
+    let text = ekiden_kernel_rt::describe_panic(info);
     // It is about to end, and has to come through.
     here::refuel(i64::MAX);
-    let text = ekiden_kernel_rt::describe_panic(info);
     leave_with(text.as_bytes());
     loop {
         core::hint::spin_loop();

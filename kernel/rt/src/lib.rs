@@ -21,7 +21,7 @@ pub const FAULT_TEXT_LEN: usize = 256;
 pub fn describe_panic(info: &PanicInfo<'_>) -> Text<FAULT_TEXT_LEN> {
     use core::fmt::Write;
     let mut text = Text::new();
-    // A text that does not fit is cut; writing to it never fails.
+    // A text that does not fit is cut, and what formats it stops there.
     let _ = match info.location() {
         Some(place) => write!(text, "{} at {}:{}", info.message(), place.file(), place.line()),
         None => write!(text, "{}", info.message()),

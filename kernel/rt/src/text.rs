@@ -33,6 +33,7 @@ impl<const N: usize> fmt::Write for Text<N> {
         let taken = text.len().min(room);
         self.bytes[self.len..self.len + taken].copy_from_slice(&text.as_bytes()[..taken]);
         self.len += taken;
-        Ok(())
+        // What formats stops there.
+        if taken < text.len() { Err(fmt::Error) } else { Ok(()) }
     }
 }

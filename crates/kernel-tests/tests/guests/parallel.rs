@@ -30,7 +30,7 @@ fn times() -> usize {
 }
 
 fn in_parallel_every_fault_of_the_list_is_contained(lab: &Lab) {
-    faults::all_are_contained(lab, 26);
+    faults::all_are_contained(lab, 29);
 }
 
 fn in_parallel_a_panic_in_each_call_ends_only_the_policy(lab: &Lab) {

@@ -1,5 +1,7 @@
 //! Privileges, and other users of the kernel beside a policy: tracers.
 
+use serde_json::Value;
+
 use crate::{
     lab::{Lab, Machine},
     pool::tests,
@@ -8,6 +10,7 @@ use crate::{
 tests! {
     Machine::Newest(2) => {
         2 root_of_a_container_that_has_the_device_controls_nothing,
+        2 the_verifier_refuses_a_program_that_is_no_scheduler_and_calls_a_policy,
         20 a_policy_that_panics_ends_alone_while_every_return_is_traced,
     }
 }
@@ -18,6 +21,15 @@ fn root_of_a_container_that_has_the_device_controls_nothing(lab: &Lab) {
     let errors: Vec<_> = report["errors"].as_array().unwrap().iter().map(|error| error.as_i64().unwrap()).collect();
     assert!(errors.len() > 100 && errors.iter().all(|error| *error == i64::from(libc::EPERM)), "{report}");
     assert_eq!(report["still_running"], true, "{report}");
+}
+
+/// A congestion control needs fewer capabilities than a scheduler, and is called where a policy must not be.
+fn the_verifier_refuses_a_program_that_is_no_scheduler_and_calls_a_policy(lab: &Lab) {
+    let report = &lab.trial("stranger --modules /lab")[0];
+    println!("{report}");
+    let refused = report["refused"].as_str().unwrap();
+    assert!(refused.contains("calling kernel function ekiden_chooses_cpu is not allowed"), "{refused}");
+    assert_eq!((&report["ordinary_refused"], &report["still_running"]), (&Value::Null, &true.into()), "{report}");
 }
 
 /// The function graph tracer puts its own return addresses on the stack, and keeps the right ones in order.
