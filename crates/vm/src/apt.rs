@@ -143,10 +143,21 @@ impl Apt {
     pub(crate) fn download_whole(&self, packages: &[&str], into: &Path) -> Result<()> {
         let partial = into.join("partial");
         fs::create_dir_all(&partial).context("create", &partial)?;
+        let place = format!("Dir::Cache::archives={}", into.display());
+        // What an earlier try has left of versions that the mirror does not have any more.
+        process::output(self.command("apt-get")?.args(["-o", &place, "autoclean"]))?;
         let mut command = self.command("apt-get")?;
-        command.args(["-y", "--no-install-recommends", "--download-only", "-o"]);
-        command.arg(format!("Dir::Cache::archives={}", into.display())).arg("install").args(packages);
+        command.args(["-y", "--no-install-recommends", "--download-only", "-o", &place, "install"]).args(packages);
         process::output(&mut command).map(drop).map_err(|error| self.network(error))
+    }
+
+    /// Whether a file is one of these packages (`name=version`), as apt names what it downloads.
+    pub(crate) fn is_one_of(file: &str, packages: &[String]) -> bool {
+        packages.iter().filter_map(|package| package.split_once('=')).any(|(name, version)| {
+            let rest = file.strip_prefix(name).and_then(|rest| rest.strip_prefix('_'));
+            let rest = rest.and_then(|rest| rest.strip_prefix(version.replace(':', "%3a").as_str()));
+            rest.is_some_and(|rest| rest.starts_with('_') && rest.ends_with(".deb"))
+        })
     }
 
     fn network(&self, error: Error) -> Error {
@@ -179,7 +190,8 @@ pub fn package_lists(cache: &Cache, release: &str, progress: Progress<'_>) -> Re
     Ok(apt.config)
 }
 
-/// Read after the machine's own configuration, whose proxies and the like stay in force.
+/// Read after the machine's own configuration, whose proxies and the like stay in force, but not that it takes packages which nobody has
+/// signed.
 fn config(directory: &Path, sources: &Path) -> String {
     let directory = directory.display();
     let sources = sources.display();
@@ -199,6 +211,10 @@ APT::Architectures "amd64";
 APT::Sandbox::User "root";
 Acquire::Languages "none";
 Acquire::Retries "3";
+Acquire::AllowInsecureRepositories "false";
+Acquire::AllowWeakRepositories "false";
+Acquire::AllowDowngradeToInsecureRepositories "false";
+APT::Get::AllowUnauthenticated "false";
 #clear APT::Default-Release;
 #clear APT::Update::Pre-Invoke;
 #clear APT::Update::Post-Invoke;
@@ -286,6 +302,37 @@ N: some remark
             ]
         "#]]
         .assert_debug_eq(&parse_madison(table));
+    }
+
+    #[test]
+    fn only_the_version_that_was_asked_for_is_unpacked() {
+        let packages = ["linux-kbuild-7.3=7.3.4-1~bpo13+1".to_owned(), "qemu=1:10.0-1".to_owned()];
+        for (file, is_one) in [
+            ("linux-kbuild-7.3_7.3.4-1~bpo13+1_amd64.deb", true),
+            ("qemu_1%3a10.0-1_amd64.deb", true),
+            ("linux-kbuild-7.3_7.3.3-1~bpo13+1_amd64.deb", false),
+            ("linux-kbuild-7.3_7.3.4-1~bpo13+10_amd64.deb", false),
+            ("linux-kbuild-7.3_7.3.4-1~bpo13+1_amd64.deb.partial", false),
+        ] {
+            assert_eq!(Apt::is_one_of(file, &packages), is_one, "{file}");
+        }
+    }
+
+    /// `-c` comes after everything that the machine's administrator has set.
+    #[test]
+    fn a_machine_that_takes_unsigned_packages_gets_none_from_us() {
+        let place = tempfile::tempdir().unwrap();
+        let names =
+            ["Acquire::AllowInsecureRepositories", "Acquire::AllowWeakRepositories", "APT::Get::AllowUnauthenticated"];
+        let careless = names.map(|name| format!("{name} \"true\";\n")).concat();
+        let [of_machine, ours] = ["machine.conf", "ours.conf"].map(|name| place.path().join(name));
+        fs::write(&of_machine, careless).unwrap();
+        fs::write(&ours, config(place.path(), &place.path().join("sources.list"))).unwrap();
+        let mut dump = process::mortal("apt-config").unwrap();
+        let dumped = process::stdout(dump.env("APT_CONFIG", &of_machine).arg("-c").arg(&ours).arg("dump")).unwrap();
+        for name in names {
+            assert!(dumped.contains(&format!("{name} \"false\";")), "{name} in {dumped}");
+        }
     }
 
     #[test]

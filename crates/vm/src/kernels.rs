@@ -165,7 +165,7 @@ pub fn judge(cache: &Cache, candidate: &Candidate, progress: Progress<'_>) -> Re
     download(cache, headers, &packages, progress)?;
     let unpacked = Scratch::new_in(cache)?;
     let directory = unpacked.path().join(&candidate.release);
-    process::unpack(&packages, &directory)?;
+    process::unpack(&packages, &directory, |file| Apt::is_one_of(file, headers))?;
     preflight(&Kernel::unpacked_in(&directory))
 }
 
@@ -177,7 +177,7 @@ fn unpack(cache: &Cache, candidate: &Candidate, progress: Progress<'_>) -> Resul
         let names: Vec<String> = candidate.headers.iter().chain(&candidate.image).cloned().collect();
         download(cache, &names, &packages, progress)?;
         progress(&format!("unpacking {}", candidate.release));
-        process::unpack(&packages, partial)
+        process::unpack(&packages, partial, |file| Apt::is_one_of(file, &names))
     })?;
     // They have served their purpose; a failure to remove them harms nobody.
     let _ = fs::remove_dir_all(packages);

@@ -102,10 +102,10 @@ pub(crate) fn last_lines(text: &str, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
-/// Unpacks all Debian packages of a directory into another.
-pub(crate) fn unpack(packages: &Path, into: &Path) -> Result<()> {
+/// Unpacks the Debian packages of a directory whose names are wanted into another.
+pub(crate) fn unpack(packages: &Path, into: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<()> {
     for entry in fs::read_dir(packages).context("list", packages)?.flatten() {
-        if entry.path().extension().is_some_and(|extension| extension == "deb") {
+        if is_wanted(&entry.file_name().to_string_lossy()) {
             output(mortal("dpkg-deb")?.arg("-x").arg(entry.path()).arg(into))?;
         }
     }

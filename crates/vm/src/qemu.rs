@@ -154,7 +154,7 @@ impl Qemu {
             progress("downloading QEMU and its libraries");
             apt.download_whole(&["qemu-system-x86", "virtiofsd"], &packages)?;
             progress("unpacking QEMU");
-            process::unpack(&packages, partial)?;
+            process::unpack(&packages, partial, |name| name.ends_with(".deb"))?;
             for name in DROPPED {
                 // It need not be there.
                 let _ = fs::remove_dir_all(partial.join("usr/share").join(name));
