@@ -151,8 +151,12 @@ OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu, struct task_struct *p, s32 prev_
 		__builtin_memset(&outcome, 0, sizeof(outcome));
 		ekiden_event(&event, &outcome);
 		carry_out(event.cpu, &outcome);
-		if (outcome.status == EKIDEN_DONE && outcome.cpu != cpu)
+		if (outcome.status == EKIDEN_DONE && outcome.cpu != cpu) {
+			/* It is idle and was claimed, and counts as idle again only when it has passed through the scheduler. */
+			if (is_idle && !leaves())
+				scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 			return outcome.cpu;
+		}
 	}
 	if (is_idle)
 		place_on_idle(p, cpu);
@@ -208,11 +212,15 @@ OPS(dispatch) void BPF_PROG(ekiden_dispatch, s32 cpu, struct task_struct *prev)
 	__builtin_memset(&outcome, 0, sizeof(outcome));
 	p = ekiden_pick(&event, &outcome);
 	if (p) {
+		/*
+		 * What changes where the task may run puts it on its queue anew, and the kernel ignores what was inserted before
+		 * that. So it is looked at after it was inserted: what changed before is seen, and what changes later is ignored.
+		 */
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, outcome.slice_ns ?: slice_default_ns, 0);
 		if (cpu_of(p) != cpu && (p->migration_disabled || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))) {
+			scx_bpf_dispatch_cancel();
 			refuse(p);
 			scx_bpf_kick_cpu(cpu, 0);
-		} else {
-			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, outcome.slice_ns ?: slice_default_ns, 0);
 		}
 	} else if (outcome.status == EKIDEN_KEEP_PREVIOUS && prev) {
 		set_slice(prev, outcome.slice_ns ?: slice_default_ns);
@@ -276,15 +284,47 @@ OPS(set_cpumask) void BPF_PROG(ekiden_set_cpumask, struct task_struct *p, const 
 	tell(EKIDEN_AFFINITY, p, 0, 0);
 }
 
-/* The control group that has the CPU time of a task; 0 for the root, and for an autogroup. */
-static __always_inline u64 group_of(struct task_struct *p)
+/* The control group that has the CPU time of a task; none for the root, and for an autogroup. */
+static __always_inline struct cgroup *group_of(struct task_struct *p)
 {
 	struct cgroup *cgrp;
 
 	if (!bpf_core_field_exists(p->sched_task_group))
-		return 0;
+		return NULL;
 	cgrp = p->sched_task_group->css.cgroup;
-	return cgrp && cgrp->self.parent ? cgrp->kn->id : 0;
+	return cgrp && cgrp->self.parent ? cgrp : NULL;
+}
+
+/* So deep a group can be in others that the engine has no room for. */
+#define ABOVE_MOST 64
+
+/* The group that the other one is in. */
+static __always_inline struct cgroup *above(struct cgroup *cgrp)
+{
+	struct cgroup_subsys_state *parent = cgrp->self.parent;
+
+	return parent ? parent->cgroup : NULL;
+}
+
+/* The task is in a group, or counts for the nearest one above it that the engine knows. */
+static __noinline int tell_move(struct task_struct *p, struct cgroup *cgrp)
+{
+	struct ekiden_event event = EVENT(EKIDEN_TASK_MOVE, cpu_of(p), p);
+	struct ekiden_outcome outcome;
+	u32 i;
+
+	bpf_for(i, 0, ABOVE_MOST) {
+		if (!cgrp)
+			break;
+		event.args[0] = cgrp->kn->id;
+		__builtin_memset(&outcome, 0, sizeof(outcome));
+		ekiden_event(&event, &outcome);
+		carry_out(event.cpu, &outcome);
+		if (outcome.status != EKIDEN_INVALID)
+			break;
+		cgrp = above(cgrp);
+	}
+	return 0;
 }
 
 OPS(enable) void BPF_PROG(ekiden_enable, struct task_struct *p)
@@ -301,8 +341,8 @@ OPS(enable) void BPF_PROG(ekiden_enable, struct task_struct *p)
 	else
 		p->scx.dsq_vtime = outcome.task;
 	carry_out(event.cpu, &outcome);
-	if (outcome.task && group_of(p))
-		tell(EKIDEN_TASK_MOVE, p, group_of(p), 0);
+	if (outcome.task)
+		tell_move(p, group_of(p));
 }
 
 /* The task dies, or leaves for another class, or the whole scheduler ends. Its id ends here in each case. */
@@ -335,7 +375,7 @@ OPS(cpu_offline) void BPF_PROG(ekiden_cpu_offline, s32 cpu)
  * Control groups. The kernel tells of all of them before it enables the first task, parents first, and these come with
  * interrupts on; only a move comes with the run-queue lock held, while the task is on no queue.
  */
-static __always_inline void tell_group(u32 kind, struct cgroup *cgrp, u64 value, u64 flags, u64 runtime_ns)
+static __always_inline s32 tell_group(u32 kind, struct cgroup *cgrp, u64 value, u64 flags, u64 runtime_ns)
 {
 	struct ekiden_event event = {
 		.kind = kind,
@@ -349,6 +389,7 @@ static __always_inline void tell_group(u32 kind, struct cgroup *cgrp, u64 value,
 	__builtin_memset(&outcome, 0, sizeof(outcome));
 	ekiden_cpu_event(&event, &outcome);
 	carry_out(event.cpu, &outcome);
+	return outcome.status;
 }
 
 /* No limit is a quota that cannot be. */
@@ -377,11 +418,22 @@ static __always_inline bool is_idle_group(struct cgroup *cgrp)
 
 OPS(cgroup_init) s32 BPF_PROG(ekiden_cgroup_init, struct cgroup *cgrp, struct scx_cgroup_init_args *args)
 {
-	struct cgroup_subsys_state *parent = cgrp->self.parent;
+	struct cgroup *parent = above(cgrp);
+	struct kernfs_iattrs *attributes;
+	bool is_delegated;
+	u32 i;
 
-	tell_group(EKIDEN_GROUP_CREATE, cgrp, parent ? parent->cgroup->kn->id : 0, 0, 0);
-	if (!parent)
+	if (!parent) {
+		tell_group(EKIDEN_GROUP_CREATE, cgrp, 0, 0, 0);
 		return 0;
+	}
+	attributes = parent->kn->iattr;
+	is_delegated = attributes && attributes->ia_uid.val;
+	bpf_for(i, 0, ABOVE_MOST) {
+		if (!parent || tell_group(EKIDEN_GROUP_CREATE, cgrp, parent->kn->id, is_delegated, 0) != EKIDEN_INVALID)
+			break;
+		parent = above(parent);
+	}
 	tell_group(EKIDEN_GROUP_WEIGHT, cgrp, args->weight, 0, 0);
 	if (is_idle_group(cgrp))
 		tell_group(EKIDEN_GROUP_IDLE, cgrp, true, 0, 0);
@@ -397,7 +449,7 @@ OPS(cgroup_exit) void BPF_PROG(ekiden_cgroup_exit, struct cgroup *cgrp)
 
 OPS(cgroup_move) void BPF_PROG(ekiden_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
 {
-	tell(EKIDEN_TASK_MOVE, p, to->kn->id, 0);
+	tell_move(p, to);
 }
 
 OPS(cgroup_set_weight) void BPF_PROG(ekiden_cgroup_set_weight, struct cgroup *cgrp, u32 weight)

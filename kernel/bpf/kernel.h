@@ -42,8 +42,18 @@ struct cpumask {
 	unsigned long bits[1];
 };
 
+typedef struct {
+	u32 val;
+} kuid_t;
+
+/* What differs from a usual directory of root. */
+struct kernfs_iattrs {
+	kuid_t ia_uid;
+};
+
 struct kernfs_node {
 	u64 id;
+	struct kernfs_iattrs *iattr;
 };
 
 struct cgroup;
@@ -190,6 +200,7 @@ struct sched_ext_ops {
 
 s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle) __ksym;
 void scx_bpf_dsq_insert(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags) __ksym;
+void scx_bpf_dispatch_cancel(void) __ksym;
 void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
 const struct cpumask *scx_bpf_get_online_cpumask(void) __ksym;
 void scx_bpf_put_cpumask(const struct cpumask *cpumask) __ksym;

@@ -24,12 +24,20 @@ struct ekiden_create_request {
 	__u64 tape_records;	/* room for the newest calls of each CPU: a power of two of records of 64 bytes, or 0 */
 	__u32 flags;
 	__u32 seat;		/* written: where it is */
+	__u32 group;		/* with EKIDEN_CREATE_GROUP */
+	__u32 reserved;
 };
 
 /* If policies run, it joins them, and gets the tasks that are given to it: tasks and topology are as they are. */
 #define EKIDEN_CREATE_JOIN 1
 /* It gets all tasks for which nobody has chosen; the first policy always does. */
 #define EKIDEN_CREATE_DEFAULT 2
+/*
+ * Everybody, or the members of one group of users, may choose it for their tasks. Otherwise only who has CAP_SYS_NICE may, unless
+ * everybody gets it anyway: it may be asked before others, or have CPUs or a share of its own.
+ */
+#define EKIDEN_CREATE_OPEN 4
+#define EKIDEN_CREATE_GROUP 8
 
 /* Most policies at once. */
 #define EKIDEN_SEATS 8
@@ -72,8 +80,8 @@ struct ekiden_order_request {
 };
 
 /*
- * Chooses the policy of a task. For one's own tasks, or with CAP_SYS_NICE, as for sched_setattr(2); the descriptor may be open for
- * reading only.
+ * Chooses the policy of a task. For one's own tasks, or with CAP_SYS_NICE, as for sched_setattr(2); EACCES if the policy is not open to the
+ * caller, or somebody with CAP_SYS_NICE has chosen for the task. The descriptor may be open for reading only.
  */
 struct ekiden_choose_request {
 	__s32 tid;		/* 0 for the caller */

@@ -7,8 +7,12 @@
 #include <linux/hrtimer.h>
 #include <linux/ktime.h>
 #include <linux/percpu.h>
+#include <linux/ptrace.h>
 #include <linux/sched.h>
+#include <linux/user-return-notifier.h>
 #include <linux/workqueue.h>
+#include <asm/irq_regs.h>
+#include <asm/syscall.h>
 #include "host.h"
 
 /* For kfuncs.c. */
@@ -283,9 +287,16 @@ void ekiden_do_arm_timer(u32 cpu, u64 delay_ns)
 
 static DEFINE_PER_CPU(struct hrtimer, refills);
 
+/* A task has returned to user mode on this CPU, where that was to be looked at. */
+static DEFINE_PER_CPU(bool, has_returned);
+
 static enum hrtimer_restart refill(struct hrtimer *timer)
 {
-	struct ekiden_event event = { .kind = EKIDEN_REFILL, .cpu = smp_processor_id() };
+	struct ekiden_event event = {
+		.kind = EKIDEN_REFILL,
+		.cpu = smp_processor_id(),
+		.flags = this_cpu_xchg(has_returned, false) ? EKIDEN_REFILL_RETURNED : 0,
+	};
 	struct ekiden_outcome outcome = {};
 
 	rcu_read_lock();
@@ -306,6 +317,126 @@ void ekiden_c_refill_at(u64 at_ns)
 
 	if (!hrtimer_is_queued(timer) || ktime_to_ns(hrtimer_get_expires(timer)) > at_ns)
 		hrtimer_start(timer, ns_to_ktime(at_ns), HRTIMER_MODE_ABS_PINNED_HARD);
+}
+
+#ifdef CONFIG_USER_RETURN_NOTIFIER
+
+/* Fires once, when this CPU next goes to user mode, whatever it runs by then; in the list of this CPU if `waits`. */
+static DEFINE_PER_CPU(struct returning {
+	struct user_return_notifier notifier;
+	bool waits;
+}, returning);
+
+/* The last thing before user mode, with interrupts off: the timer goes off with the first instruction there. */
+static void on_user_return(struct user_return_notifier *notifier)
+{
+	struct returning *own = container_of(notifier, struct returning, notifier);
+	unsigned long flags;
+
+	local_irq_save(flags);
+	if (own->waits) {
+		own->waits = false;
+		user_return_notifier_unregister(notifier);
+		this_cpu_write(has_returned, true);
+		ekiden_c_refill_at(ekiden_c_now_ns());
+	}
+	local_irq_restore(flags);
+}
+
+/* Called by the engine with interrupts off. */
+bool ekiden_c_look_at_return(void);
+bool ekiden_c_look_at_return(void)
+{
+	struct returning *own = this_cpu_ptr(&returning);
+
+	if (!own->waits) {
+		own->notifier.on_user_return = on_user_return;
+		own->waits = true;
+		user_return_notifier_register(&own->notifier);
+	}
+	return true;
+}
+
+static void forget_return(void *unused)
+{
+	struct returning *own = this_cpu_ptr(&returning);
+
+	if (own->waits)
+		user_return_notifier_unregister(&own->notifier);
+	own->waits = false;
+}
+
+/* A CPU that is away goes nowhere, and what is in its list stays there. */
+static void forget_returns(void)
+{
+	int cpu;
+
+	cpus_read_lock();
+	on_each_cpu(forget_return, NULL, true);
+	for_each_possible_cpu(cpu) {
+		struct returning *own = per_cpu_ptr(&returning, cpu);
+
+		if (own->waits)
+			hlist_del(&own->notifier.link);
+		own->waits = false;
+	}
+	cpus_read_unlock();
+}
+
+#else
+
+bool ekiden_c_look_at_return(void);
+bool ekiden_c_look_at_return(void)
+{
+	return false;
+}
+
+static void forget_returns(void)
+{
+}
+
+#endif
+
+/*
+ * Where an interrupt has found the task that this CPU runs in user mode. If it gives way there and then, it has no lock of the kernel's,
+ * and is in no RCU read section. A moment later it may be in a system call or a page fault.
+ */
+static DEFINE_PER_CPU(struct user_place {
+	const struct task_struct *task;
+	unsigned long ip;
+	u64 at_ns;
+}, user_place);
+
+/* From the interrupt up to the call of the scheduler on the way out of the one that it has asked for; an emulator is slow. */
+#define FRESH_NS NSEC_PER_MSEC
+
+/* Called by the engine in an interrupt: 0 if it has found another task, 1 if this one in the kernel, 2 if in user mode. */
+u32 ekiden_c_interrupted(const struct task_struct *p);
+u32 ekiden_c_interrupted(const struct task_struct *p)
+{
+	struct pt_regs *regs = get_irq_regs();
+	struct user_place *place = this_cpu_ptr(&user_place);
+
+	place->task = NULL;
+	if (current != p)
+		return 0;
+	if (!in_hardirq() || !regs || !user_mode(regs))
+		return 1;
+	*place = (struct user_place){ .task = p, .ip = instruction_pointer(regs), .at_ns = ekiden_c_now_ns() };
+	return 2;
+}
+
+bool ekiden_c_is_at_user(const struct task_struct *p);
+bool ekiden_c_is_at_user(const struct task_struct *p)
+{
+	const struct user_place *place = this_cpu_ptr(&user_place);
+	struct pt_regs *regs;
+
+	if (!p || current != p || place->task != p)
+		return false;
+	regs = task_pt_regs(p);
+	return instruction_pointer(regs) == place->ip && syscall_get_nr(current, regs) == -1 &&
+	       ekiden_c_now_ns() - place->at_ns < FRESH_NS;
 }
 
 /* Tasks whose policy is gone. */
@@ -411,14 +542,18 @@ void set_up_timers(void)
 	}
 }
 
+/* No event comes any more; but what a timer does may start others: a policy that falls in one has its tasks go elsewhere. */
 void cancel_timers(void)
 {
-	int cpu;
+	int cpu, pass;
 
-	hrtimer_cancel(&rehome.timer);
-	for_each_possible_cpu(cpu) {
-		hrtimer_cancel(&per_cpu_ptr(&timers, cpu)->timer);
-		hrtimer_cancel(per_cpu_ptr(&refills, cpu));
+	forget_returns();
+	for (pass = 0; pass < 2; pass++) {
+		for_each_possible_cpu(cpu) {
+			hrtimer_cancel(&per_cpu_ptr(&timers, cpu)->timer);
+			hrtimer_cancel(per_cpu_ptr(&refills, cpu));
+		}
+		hrtimer_cancel(&rehome.timer);
 	}
 }
 

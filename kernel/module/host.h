@@ -20,7 +20,7 @@ s64 ekiden_rs_add(const struct ekiden_policy_table *table, void *made, u64 is_de
 s64 ekiden_rs_remove(u64 seat);
 s64 ekiden_rs_reorder(const u8 *order, size_t len);
 s64 ekiden_rs_share(const struct ekiden_share_request *share, const u64 *cpus, struct ekiden_outcome *outcome);
-s64 ekiden_rs_choose(u64 task, u64 seat, u64 inherits);
+s64 ekiden_rs_choose(u64 task, u64 seat, u64 inherits, u64 by_root);
 s64 ekiden_rs_fell(u64 seat);
 s64 ekiden_rs_check(u64 seat, u64 checks);
 u64 ekiden_rs_order(void);
@@ -163,6 +163,8 @@ struct seat {
 	struct instance *now;
 	struct instance *fallen;	/* one that took over and panicked in doing so: its memory may be in use */
 	struct file *controller;	/* open as long as somebody answers for it */
+	u32 access;			/* EKIDEN_CREATE_OPEN, EKIDEN_CREATE_GROUP, or root only */
+	kgid_t group;
 	struct ekiden_tape tape;
 	bool tape_runs;
 	const struct text *fault;	/* why it was taken out: a reason of its instance, or no text */
@@ -198,6 +200,7 @@ void now_runs(struct seat *seat, struct instance *instance);
 struct seat *seat_of(u32 number);
 /* Whether its policy is called. */
 bool is_alive(const struct seat *seat);
+bool is_default(const struct seat *seat);
 u32 default_seat(void);
 u32 next_instance(void);
 

@@ -52,7 +52,8 @@ static long ioctl_create(struct file *file, void __user *arg)
 	if (request.params_len > EKIDEN_PARAMS_MAX || !request.topology_len ||
 	    request.topology_len > EKIDEN_TOPOLOGY_MAX || !request.max_tasks || request.max_tasks > SZ_4M ||
 	    request.arena_bytes < SZ_64K || request.arena_bytes > SZ_2G ||
-	    request.flags & ~(EKIDEN_CREATE_JOIN | EKIDEN_CREATE_DEFAULT) ||
+	    request.flags & ~(EKIDEN_CREATE_JOIN | EKIDEN_CREATE_DEFAULT | EKIDEN_CREATE_OPEN | EKIDEN_CREATE_GROUP) ||
+	    (request.flags & EKIDEN_CREATE_GROUP && !gid_valid(make_kgid(current_user_ns(), request.group))) ||
 	    request.tape_records > EKIDEN_TAPE_RECORDS_MAX ||
 	    (request.tape_records && !is_power_of_2(request.tape_records)))
 		return -EINVAL;
@@ -192,6 +193,8 @@ static long ioctl_share(void __user *arg)
 	return ret;
 }
 
+/* ---- who may do what: SECURITY.md has the table ---- */
+
 /* As for sched_setattr(2): one's own tasks, or whoever may change the priority of others. */
 static bool may_choose_for(struct task_struct *p)
 {
@@ -204,6 +207,21 @@ static bool may_choose_for(struct task_struct *p)
 	rcu_read_unlock();
 	return is_own || capable(CAP_SYS_NICE);
 }
+
+/* A policy may be asked before others, or have CPUs or a share of its own: that raises the priority of those that are in it. */
+static bool may_enter(const struct seat *seat)
+{
+	return is_default(seat) || seat->access == EKIDEN_CREATE_OPEN ||
+	       (seat->access == EKIDEN_CREATE_GROUP && in_egroup_p(seat->group)) || capable(CAP_SYS_NICE);
+}
+
+/* The root user of a container that was given the device may open it for writing, without CAP_SYS_ADMIN on this machine. */
+static bool may_control(const struct file *file)
+{
+	return file->f_mode & FMODE_WRITE && capable(CAP_SYS_ADMIN);
+}
+
+/* ---- requests for one's own tasks ---- */
 
 /* What can be set for a task is up to the policy in the seat of this number. */
 static long check_settings(struct seat *seat, struct ekiden_settings *settings)
@@ -245,9 +263,12 @@ static long choose(u64 task, const struct ekiden_choose_request *request, struct
 
 	if (!seat || !is_alive(seat))
 		return -ENOENT;
+	if (!may_enter(seat))
+		return -EACCES;
 	ret = check_settings(seat, settings);
 	if (!ret)
-		ret = ekiden_rs_choose(task, request->seat, request->flags & EKIDEN_CHOOSE_INHERIT);
+		ret = ekiden_rs_choose(task, request->seat, request->flags & EKIDEN_CHOOSE_INHERIT,
+				       ns_capable_noaudit(&init_user_ns, CAP_SYS_NICE));
 	if (!ret && settings->params.declared)
 		set_params(task, &settings->params);
 	return ret;
@@ -293,12 +314,6 @@ out:
 					   min(settings.error_len, request.error_len)))
 		ret = -EFAULT;
 	return ret;
-}
-
-/* The root user of a container that was given the device may open it for writing, without CAP_SYS_ADMIN on this machine. */
-static bool may_control(const struct file *file)
-{
-	return file->f_mode & FMODE_WRITE && capable(CAP_SYS_ADMIN);
 }
 
 static int control_mmap(struct file *file, struct vm_area_struct *vma)
@@ -411,6 +426,10 @@ static int put_seat(char *to, size_t size, u32 number)
 			",\"instance\":%u,\"ticks_khz\":%u,\"tape_records\":%zu,\"tape_cpus\":%u,\"tape_runs\":%s",
 			seat->tape.instance, seat->tape.ticks_khz, seat->tape.records, seat->tape.cpus,
 			seat->tape_runs ? "true" : "false");
+	if (seat->access == EKIDEN_CREATE_GROUP)
+		at += scnprintf(to + at, size - at, ",\"open_to_group\":%u", from_kgid_munged(&init_user_ns, seat->group));
+	at += scnprintf(to + at, size - at, ",\"open\":%s",
+			seat->access == EKIDEN_CREATE_OPEN || is_default(seat) ? "true" : "false");
 	at += put_text(to + at, size - at, "params", seat->now->params,
 		       min_t(size_t, seat->now->args.params_len, SZ_1K));
 	if (seat->fell_ns)

@@ -41,6 +41,11 @@ u32 default_seat(void)
 	return ekiden_rs_default();
 }
 
+bool is_default(const struct seat *seat)
+{
+	return seat - running.seats == default_seat();
+}
+
 /* ---- recording ---- */
 
 static size_t tape_len(u64 records)
@@ -121,8 +126,8 @@ static void free_all(void)
 	/* It may just have attached; it says when it stops. */
 	if (cmpxchg(&running.attached, EKIDEN_DETACHED, EKIDEN_LEAVING) != EKIDEN_DETACHED)
 		return;
-	cancel_timers();
 	watch_no_tasks();
+	cancel_timers();
 	ekiden_rs_forget();
 	for (i = 0; i < EKIDEN_SEATS; i++)
 		free_seat(&running.seats[i]);
@@ -375,6 +380,8 @@ long create(struct file *file, struct ekiden_create_request *request, struct tex
 		return ret;
 	}
 	seat->now = instance;
+	seat->access = request->flags & (EKIDEN_CREATE_OPEN | EKIDEN_CREATE_GROUP);
+	seat->group = make_kgid(current_user_ns(), request->group);
 	/* From here on the kernel may attach. */
 	smp_store_release(&running.nr, running.nr + 1);
 	seat->controller = file;

@@ -50,10 +50,12 @@ pub enum EventKind {
     QueueReady = 19,
     /// User space closed hint queue `args[0]`.
     QueueClose = 20,
-    /// The task is in the group `args[0]` from now on. A new task is in the root until this comes.
+    /// The task is in the group `args[0]` from now on. A new task is in the root until this comes. [`Status::Invalid`] if that group is
+    /// unknown: there was no room for it, and the task counts for the one above it, which the host names next.
     TaskMove = 21,
     /// A group exists from now on: `args[0]` is the host's name for it, `args[1]` that of the group that it is in, or 0 if it is
-    /// the root. It weighs 100 and has no limit.
+    /// the root. It weighs 100 and has no limit. `flags` is not 0 if the group that it is in belongs to somebody else than root.
+    /// [`Status::Invalid`] if that is unknown: the host names the next one above it.
     GroupCreate = 22,
     /// The group `args[0]` is no more.
     GroupDestroy = 23,
@@ -64,11 +66,18 @@ pub enum EventKind {
     /// The group `args[0]` may use `args[1]` nanoseconds of CPU time in each period of `flags` nanoseconds, and keep up to
     /// `runtime_ns` of what it does not use. A period of 0 is no limit.
     GroupLimit = 26,
-    /// The time has come that the engine wanted to be told of on `cpu`.
+    /// The time has come that the engine wanted to be told of on `cpu`, or a task has returned to user mode there:
+    /// [`refill_flags`].
     Refill = 27,
     /// Somebody has set parameters of `task`, in the payload ([`crate::RawParams`]). Other events of the task may be under
     /// way.
     TaskParams = 28,
+}
+
+/// Bits of `Event::flags` for [`EventKind::Refill`].
+pub mod refill_flags {
+    /// The CPU has just gone from the kernel to user mode.
+    pub const RETURNED: u64 = 1;
 }
 
 /// Bits of `Event::flags` for [`EventKind::Enqueue`].

@@ -9,7 +9,7 @@ use ekiden_loader::{Inherit, Status, Terms, Who, choose};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden run wfq &  ekiden run fifo --beside &     two policies; wfq has everything
+  ekiden run wfq &  ekiden run fifo --beside --open &     two policies; wfq has everything
   ekiden attach fifo --pid 4711                    a program with all its threads
   ekiden attach fifo --comm nginx                  every program of that name
   ekiden attach fifo --cgroup /sys/fs/cgroup/batch

@@ -20,7 +20,7 @@ const SKIPPED: &[&str] = &["target", ".git", "node_modules", "dist"];
 const OLDEST_RUST: &str = "1.85";
 
 /// The documents that name paths.
-const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "DEVELOPING.md", "docs/fidelity.md"];
+const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "DEVELOPING.md", "SECURITY.md", "docs/fidelity.md"];
 
 fn root() -> PathBuf {
     Checkout::find().unwrap().root().to_owned()

@@ -14,6 +14,7 @@ mod explore;
 mod failure;
 mod faults;
 mod fidelity;
+mod flights;
 #[cfg(test)]
 mod house_rules;
 mod live;

@@ -5,11 +5,11 @@ use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 use anyhow::{Context, Result};
 use clap::Args;
 
-use ekiden_loader::Beside;
+use ekiden_loader::{Access, Beside};
 
 use crate::{
     child::{self, Events},
-    modules, policies,
+    flights, modules, policies,
     progress::Progress,
     record::{self, ToFile},
     session::{self, Plan},
@@ -28,6 +28,7 @@ Examples:
   ekiden run fifo --attached -- stress-ng --cpu 4 only the command and what it starts
   ekiden run fifo --beside -- make                beside a policy that runs already; only the command
   ekiden run fifo --beside --cpus 0-1 --strict    on two CPUs that no other policy uses
+  ekiden run fifo --beside --group audio          members of that group may choose it: ekiden exec -p fifo -- CMD
 
 If the policy is taken out, be it for a fault of its own, that is said at once, the command is ended (unless
 --keep-going), and the exit code is 101. `ekiden status` has the reason. See also: ekiden vm run")]
@@ -47,6 +48,15 @@ pub(crate) struct Run {
     /// With --beside: all tasks for which nobody has chosen a policy
     #[arg(long, requires = "beside")]
     default: bool,
+    /// Everybody may choose it for their tasks; by default only root may, unless everybody gets it anyway
+    #[arg(long)]
+    open: bool,
+    /// The members of this group of users may, by its name or number
+    #[arg(long, value_name = "GROUP", conflicts_with = "open", value_parser = group_of_users)]
+    group: Option<u32>,
+    /// Nobody but root may; so it is by default
+    #[arg(long, conflicts_with_all = ["open", "group"])]
+    root_only: bool,
     #[command(flatten)]
     share: Shares,
     /// Room for this many tasks; more wait in sched_ext's own global queue, outside of the policy
@@ -59,7 +69,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "KIB", default_value_t = 1_024, value_parser = clap::value_parser!(u64).range(0..=262_144))]
     flight_kib: u64,
     /// Where its last calls are saved if it is taken out
-    #[arg(long, value_name = "DIR", default_value = session::FLIGHTS)]
+    #[arg(long, value_name = "DIR", default_value_os_t = flights::usual())]
     flights: PathBuf,
     /// Record every call to this file, from the first one on; each CPU has at least 16 MiB of memory for that
     #[arg(long, value_name = "FILE", conflicts_with = "flight_kib")]
@@ -93,6 +103,11 @@ impl Run {
             max_tasks: self.max_tasks,
             arena_mib: self.arena_mib,
             flights: self.flights.clone(),
+            access: match self.group {
+                Some(group) => Access::Group(group),
+                None if self.open => Access::Open,
+                None => Access::Root,
+            },
             flight_kib: if self.record.is_some() { RECORDING_KIB } else { self.flight_kib },
             ..Plan::new(&self.policy, &modules)
         };
@@ -136,5 +151,17 @@ impl Run {
         }
         exec.push("--".into());
         Ok(exec.into_iter().chain(self.command.iter().cloned()).collect())
+    }
+}
+
+/// A group of users, by its name or number.
+fn group_of_users(text: &str) -> Result<u32, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    match nix::unistd::Group::from_name(text) {
+        Ok(Some(group)) => Ok(group.gid.as_raw()),
+        Ok(None) => Err("there is no such group of users; `getent group` lists them".to_owned()),
+        Err(error) => Err(format!("groups of users cannot be read: {error}")),
     }
 }

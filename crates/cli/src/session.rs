@@ -2,30 +2,30 @@
 
 use std::{
     cell::RefCell,
-    env,
-    fs::{self, File},
+    env, fs,
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context, Result};
 use ekiden_loader::{
-    Beside, Config, LoadError, PolicyStatus, Scope, Session, Tape, dump, header, loaded, sysfs, unload, unload_all,
+    Access, Beside, Config, LoadError, PolicyStatus, Scope, Session, Tape, dump, header, loaded, sysfs, unload,
+    unload_all,
 };
 use ekiden_recording::Header;
 use ekiden_vm::preflight_running;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Exit, Failure};
+use crate::{
+    failure::{Exit, Failure},
+    flights,
+};
 
 /// How long the kernel may take to let go of a module.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Of a record of a call.
 const RECORD_BYTES: u64 = 64;
-
-/// Where the last calls of policies are kept that were taken out.
-pub(crate) const FLIGHTS: &str = "/var/tmp/ekiden";
 
 /// Where the reason is kept for which a policy was taken out: the module that knows it is unloaded.
 const LAST_FAULT: &str = "/run/ekiden/last-fault.json";
@@ -50,6 +50,8 @@ pub(crate) struct Plan {
     pub(crate) upgradable: bool,
     /// What to do if policies run already.
     pub(crate) beside: Beside,
+    /// Who may choose it for their tasks.
+    pub(crate) access: Access,
 }
 
 impl Plan {
@@ -63,10 +65,11 @@ impl Plan {
             max_tasks: config.max_tasks,
             arena_mib: config.arena_bytes >> 20,
             flight_kib: config.tape_records * RECORD_BYTES / 1024,
-            flights: FLIGHTS.into(),
+            flights: flights::usual(),
             modules: modules.to_owned(),
             upgradable: true,
             beside: Beside::Nobody,
+            access: Access::Root,
         }
     }
 
@@ -85,6 +88,7 @@ impl Plan {
             },
             upgradable: self.upgradable,
             beside: self.beside,
+            access: self.access,
             ..Config::new(&self.policy, modules)
         };
         let session = Session::start(&config)?;
@@ -135,18 +139,18 @@ impl Held {
         let Flight { tape, header: at_first, directory } = self.flight.as_ref()?;
         // Another one may have taken over since, and the newest calls are of that one.
         let newest = header(Some(self.session.seat()), "flight recorder").ok().map(|(header, _)| header);
-        let path = directory.join(format!("{}-{}.ekirec", fault.policy, fault.at));
-        let saved = fs::create_dir_all(directory)
-            .and_then(|()| File::create(&path))
-            .map_err(anyhow::Error::from)
-            .and_then(|file| Ok(dump(&mut tape.borrow_mut(), newest.as_ref().unwrap_or(at_first), file, true)?));
+        let saved =
+            flights::create(directory, &format!("{}-{}.ekirec", fault.policy, fault.at)).and_then(|(file, path)| {
+                dump(&mut tape.borrow_mut(), newest.as_ref().unwrap_or(at_first), file, true)?;
+                Ok(path)
+            });
         match saved {
-            Ok(_) => {
+            Ok(path) => {
                 eprintln!("ekiden: its last calls are in {0}; next: ekiden replay {0}", path.display());
                 Some(path)
             }
             Err(error) => {
-                eprintln!("ekiden: its last calls could not be saved to {}: {error:#}", path.display());
+                eprintln!("ekiden: its last calls could not be saved to {}: {error:#}", directory.display());
                 None
             }
         }

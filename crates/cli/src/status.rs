@@ -98,6 +98,13 @@ impl std::fmt::Display for Everything {
                 policy_in_words(f, policy, status.attached, status.policies.len() > 1)?;
             }
             writeln!(f, "tasks       {} of {}", status.counts.tasks, status.capacity)?;
+            if status.groups_without_room > 0 {
+                let (groups, without_room) = (status.groups, status.groups_without_room);
+                writeln!(
+                    f,
+                    "groups      {groups}; for {without_room} there was no room: they share the time of the group above them"
+                )?;
+            }
             if status.stops.slow > 0 {
                 let (slow, cpu) = (status.stops.slow, status.stops.late_cpu);
                 let ms = status.stops.took_ns_max as f64 / 1e6;
@@ -149,6 +156,14 @@ fn policy_in_words(
     }
     if let Some(share) = crate::share::in_words(policy) {
         writeln!(f, "  share       {share}")?;
+    }
+    if is_one_of_several && !policy.default {
+        let who = match policy.open_to_group {
+            Some(group) => format!("root and the members of group {group} may choose it"),
+            None if policy.open => "everybody may choose it for their tasks".to_owned(),
+            None => "only root may choose it".to_owned(),
+        };
+        writeln!(f, "  access      {who}")?;
     }
     writeln!(f, "  tasks       {}", counts.tasks)?;
     writeln!(f, "  picks       {}; {} times there was nothing to pick", counts.picks, counts.idles)?;

@@ -1,10 +1,9 @@
 //! The scheduling token.
 
-use core::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::{fmt, marker::PhantomData, mem};
 
 use ekiden_abi::{RawToken, TaskId};
-use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use crate::CpuId;
 
@@ -75,22 +74,35 @@ impl<P: ?Sized> Drop for Schedulable<P> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Instance(u16);
 
+/// Room for a token that was dropped and is not reported yet. No lock: whoever panics while it is here holds up nobody.
+struct Place {
+    state: AtomicU32,
+    /// The task's number, and the serial and the CPU.
+    words: [AtomicU64; 2],
+}
+
+impl Place {
+    const FREE: u32 = 0;
+    /// Somebody writes or reads it.
+    const TAKEN: u32 = 1;
+    /// It has a token of the instance whose number is in the upper half.
+    const FULL: u32 = 2;
+
+    const fn new() -> Self {
+        Self { state: AtomicU32::new(Self::FREE), words: [const { AtomicU64::new(0) }; 2] }
+    }
+
+    fn take(&self, from: u32) -> bool {
+        self.state.compare_exchange(from, Self::TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+}
+
 /// Tokens that were dropped and not yet reported. Only ever touched when something was dropped. Of a fixed size,
 /// because a token may be dropped when memory has run out; what does not fit is not reported, and such a policy has
 /// been judged by then.
-struct Dropped {
-    len: usize,
-    tokens: [(Instance, RawToken); 64],
-}
+static DROPPED: [Place; 64] = [const { Place::new() }; 64];
 
-/// Not a lock of policies, whose order is recorded: it is shared by all of them.
-static DROPPED: SpinMutex<Dropped> = SpinMutex::new(Dropped { len: 0, tokens: [(Instance(0), RawToken::NONE); 64] });
-
-fn lock_dropped() -> SpinMutexGuard<'static, Dropped> {
-    DROPPED.try_lock().unwrap_or_else(|| crate::wait_for(|| DROPPED.try_lock()))
-}
-
-/// The same length, where it can be read without the lock.
+/// How many there are, at least.
 static DROPPED_LEN: AtomicUsize = AtomicUsize::new(0);
 
 impl Instance {
@@ -109,13 +121,11 @@ impl Instance {
 
     #[cold]
     pub(crate) fn note_dropped(self, raw: RawToken) {
-        let mut dropped = lock_dropped();
-        let len = dropped.len;
-        if let Some(place) = dropped.tokens.get_mut(len) {
-            *place = (self, raw);
-            dropped.len += 1;
-        }
-        DROPPED_LEN.store(dropped.len, Ordering::Release);
+        let Some(place) = DROPPED.iter().find(|place| place.take(Place::FREE)) else { return };
+        place.words[0].store(raw.task.to_bits(), Ordering::Relaxed);
+        place.words[1].store(u64::from(raw.serial) << 32 | u64::from(raw.cpu), Ordering::Relaxed);
+        DROPPED_LEN.fetch_add(1, Ordering::Release);
+        place.state.store(Place::FULL | u32::from(self.0) << 16, Ordering::Release);
     }
 
     /// A token of this instance that was dropped since the last time. Costs one load when there is none.
@@ -129,14 +139,11 @@ impl Instance {
 
     #[cold]
     fn take_dropped_slow(self) -> Option<RawToken> {
-        let mut dropped = lock_dropped();
-        let len = dropped.len;
-        let index = dropped.tokens[..len].iter().position(|(instance, _)| *instance == self)?;
-        let (_, raw) = dropped.tokens[index];
-        dropped.tokens[index] = dropped.tokens[len - 1];
-        dropped.len -= 1;
-        DROPPED_LEN.store(dropped.len, Ordering::Release);
-        Some(raw)
+        let place = DROPPED.iter().find(|place| place.take(Place::FULL | u32::from(self.0) << 16))?;
+        let [task, rest] = [0, 1].map(|word: usize| place.words[word].load(Ordering::Relaxed));
+        DROPPED_LEN.fetch_sub(1, Ordering::Release);
+        place.state.store(Place::FREE, Ordering::Release);
+        Some(RawToken { task: TaskId::from_bits(task), cpu: rest as u32, serial: (rest >> 32) as u32 })
     }
 }
 
@@ -152,6 +159,6 @@ impl Drop for Tenant {
 
 /// Forgets every dropped token. For a host that starts over with fresh memory.
 pub fn forget_dropped() {
-    lock_dropped().len = 0;
+    DROPPED.iter().for_each(|place| place.state.store(Place::FREE, Ordering::Relaxed));
     DROPPED_LEN.store(0, Ordering::Release);
 }

@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::notices::Told;
 use crate::seats::SEATS;
+use crate::starved::Crowd;
 
 /// What one CPU has counted.
 #[repr(align(64))]
@@ -63,8 +64,10 @@ pub(crate) struct Cpu {
     pub(crate) rank: AtomicU32,
     /// How many ticks it is since policies had their turns.
     pub(crate) ticks: AtomicU32,
-    /// When the task that runs has to give way because its group has no more CPU time; 0 for never.
+    /// When the task in a slot that runs has to give way because its group has no more CPU time; 0 for never.
     pub(crate) cut_ns: AtomicU64,
+    /// That slot.
+    pub(crate) cut_slot: AtomicU32,
     /// The place in the order of the policy that is asked first next.
     pub(crate) first: AtomicU32,
     /// The seats in the order in which their policies are asked here, and the place of each in it.
@@ -76,4 +79,6 @@ pub(crate) struct Cpu {
     /// weigh something.
     pub(crate) had_ns: [AtomicU64; SEATS],
     pub(crate) clock_ns: AtomicU64,
+    /// How many tasks wait for it.
+    pub(crate) crowd: Crowd,
 }

@@ -307,7 +307,7 @@ impl<P: Policy> Engine<P> {
         slot.set_state(seen.issue(Phase::New, seen.cpu()));
         self.take_back(handling, self.seat_of::<false>(seen), task, slot);
         self.leaves(slot);
-        self.leave_groups(task);
+        self.leave_groups(handling, task, slot);
         self.tasks.remove(task);
     }
 
@@ -319,7 +319,7 @@ impl<P: Policy> Engine<P> {
             self.call(handling, seat, &message, &[]);
         }
         self.leaves(slot);
-        self.leave_groups(task);
+        self.leave_groups(handling, task, slot);
         self.tasks.remove(task);
     }
 

@@ -1,16 +1,18 @@
 //! Groups in the life of a task: it is charged for what it runs, parked when its group has no time left, and released when it
 //! has; see [`Groups`](crate::groups::Groups).
 //!
-//! To a policy, a task that is parked sleeps: it hears of a sleep if the task ran or was picked, of nothing if it was about to
-//! wake up, and of a wake-up when the task is released.
+//! To a policy, a task that is parked sleeps: it hears of a sleep when the task is parked, and of a wake-up when it is released.
+//!
+//! A task is parked where it has nothing that others wait for: on its way to user mode, found there by an interrupt. One that wakes
+//! up, or gives way in the kernel, runs on although there is no time, until that happens; the time is missing later.
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::abi::{EventKind, Status};
-use ekiden::{Call, CpuId, Policy, TaskId};
+use ekiden::abi::{EventKind, Status, refill_flags};
+use ekiden::{Call, CpuId, Interrupted, Policy, TaskId};
 
 use crate::engine::{Engine, Handling};
-use crate::groups::Limit;
+use crate::groups::{GO_ON_AFTER_NS, Limit};
 use crate::state::{Phase, State, Transition};
 use crate::table::Slot;
 
@@ -19,6 +21,17 @@ const SLICE_NS_MAX: u64 = 20_000_000;
 
 /// Hosts end slices at their ticks. One that is so short is ended by a timer instead.
 const SLICE_NS_EXACT: u64 = 4_000_000;
+
+/// So soon after a task without time left begins to run it is looked whether it has come to user mode, and so often again.
+const LOOK_NS: u64 = 10_000;
+const LOOK_AGAIN_NS: u64 = 50_000;
+
+const PICK: u32 = EventKind::Pick as u32;
+const TICK: u32 = EventKind::Tick as u32;
+const REFILL: u32 = EventKind::Refill as u32;
+
+/// So many tasks are released at a time.
+const RELEASE_MOST: u32 = 32;
 
 impl<P: Policy> Engine<P> {
     /// Notes the CPU time that the event's task has used up to now. True if it has to give way.
@@ -51,8 +64,21 @@ impl<P: Policy> Engine<P> {
     /// The task comes to wait for a CPU. True if it is parked, and stays so as `phase`.
     #[inline(never)]
     pub(crate) fn waits_in_group(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, phase: Phase) -> bool {
+        let has_run = handling.event.runtime_ns > slot.runtime_ns.load(Relaxed);
         self.charge_groups(handling, task, slot);
-        slot.state().phase().is_parked() && self.stays_parked(slot, handling.event.cpu, phase)
+        // While the kernel bypassed us: somewhere in it, perhaps.
+        let is_elsewhere = has_run && !slot.state().phase().is_running() && !self.host.is_at_user(task);
+        if is_elsewhere {
+            self.groups.note_at_user(task.slot, false);
+        }
+        if !slot.state().phase().is_parked() || !self.stays_parked(slot, handling.event.cpu, phase) {
+            return false;
+        }
+        if is_elsewhere {
+            self.groups.unpark(task.slot);
+            self.release(handling, task.slot);
+        }
+        true
     }
 
     /// The task comes to wait for a CPU, which the policy is to hear of by `call`. False if it is parked instead, as `phase`.
@@ -65,9 +91,15 @@ impl<P: Policy> Engine<P> {
         call: Call,
         phase: Phase,
     ) -> bool {
-        if self.allowance_ns(task).is_none() {
-            self.park(handling, task, slot, call, phase);
-            return false;
+        if self.groups.is_limited(task.slot) {
+            // A task that wakes up does so in the kernel.
+            let gives_way = matches!(call, Call::TaskPreempt | Call::TaskYield);
+            let is_at_user = gives_way && self.host.is_at_user(task);
+            self.groups.note_at_user(task.slot, is_at_user);
+            if is_at_user && self.allowance_ns(task).is_none() {
+                self.park(handling, task, slot, phase);
+                return false;
+            }
         }
         self.wants_to_run(task, slot);
         true
@@ -94,7 +126,14 @@ impl<P: Policy> Engine<P> {
     #[inline(never)]
     pub(crate) fn ticks_in_group(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
         self.reweigh(task, slot);
-        self.charge_groups(handling, task, slot)
+        if !self.charge_groups(handling, task, slot) {
+            return false;
+        }
+        let is_in_user = self.host.interrupted(task) == Interrupted::InUser;
+        if !is_in_user {
+            self.cut_in_user(handling, task, LOOK_AGAIN_NS);
+        }
+        is_in_user
     }
 
     /// How long a task that was picked with a good token is to run, where the policy says `slice_ns`; `None` if it is parked
@@ -110,7 +149,12 @@ impl<P: Policy> Engine<P> {
     ) -> Option<u64> {
         match self.allowance_ns(task) {
             Some(allowance_ns) if allowance_ns >= SLICE_NS_MAX => Some(slice_ns),
-            Some(allowance_ns) => Some(self.shorten(handling, slice_ns, allowance_ns)),
+            Some(allowance_ns) => Some(self.shorten(handling, task, slice_ns, allowance_ns)),
+            // It has to come to user mode first.
+            None if !self.groups.is_at_user(task.slot) => {
+                self.cut_in_user(handling, task, LOOK_NS);
+                Some(slice_ns)
+            }
             None if self.park_picked(handling, task, slot, seen) => None,
             // Its token has become worthless, as the engine finds out.
             None => Some(slice_ns),
@@ -123,19 +167,15 @@ impl<P: Policy> Engine<P> {
         self.reweigh(task, slot);
     }
 
-    /// The task comes to wait for a CPU, which the policy would hear of by `call`, and has no time to run. The caller has found
-    /// out that it is not parked yet.
+    /// The task gives way on its way to user mode, and has no time to run. The caller has found out that it is not parked yet.
     #[cold]
-    fn park(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, call: Call, phase: Phase) {
+    fn park(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, phase: Phase) {
         let seen = slot.state();
         self.transit(handling.event.cpu, slot, seen, Transition::Park);
-        slot.set_state(seen.parked(phase, handling.event.cpu, call == Call::TaskNew));
-        let has_run = seen.phase() == Phase::Running && call != Call::TaskWakeup;
-        if has_run {
-            self.slept(handling, self.seat_of::<false>(seen), task, slot);
-        }
+        slot.set_state(seen.parked(phase, handling.event.cpu, false));
+        self.slept(handling, self.seat_of::<false>(seen), task, slot);
         self.groups.sleep(task.slot);
-        if !self.groups.park(task.slot, has_run, self.host.now_ns()) {
+        if !self.groups.park(task.slot, true, self.host.now_ns()) {
             self.release(handling, task.slot);
         }
     }
@@ -200,7 +240,8 @@ impl<P: Policy> Engine<P> {
             }
             let seen = slot.state();
             // There may be another limit.
-            if self.allowance_ns(task).is_none() && self.groups.park(index, false, self.host.now_ns()) {
+            let may_park = self.groups.is_at_user(index) && self.allowance_ns(task).is_none();
+            if may_park && self.groups.park(index, false, self.host.now_ns()) {
                 return;
             }
             let phase = match seen.phase() {
@@ -235,21 +276,69 @@ impl<P: Policy> Engine<P> {
         (0..self.nr_cpus()).find(|other| self.host.may_run(task, *other)).unwrap_or(cpu)
     }
 
-    fn release_all(&self, handling: &mut Handling<'_>) {
-        while let Some(index) = self.groups.next_released() {
+    /// Tasks whose groups have time go to their policies: some now, perhaps in an interrupt, and the others soon.
+    fn release_some(&self, handling: &mut Handling<'_>) {
+        for _ in 0..RELEASE_MOST {
+            let Some(index) = self.groups.next_released() else { return };
             self.release(handling, index);
+        }
+        if self.groups.releases() {
+            self.host.refill_at(self.host.now_ns() + GO_ON_AFTER_NS);
         }
     }
 
     /// Has a task that is about to run give way after `allowance_ns` at the latest. Returns its slice.
     #[cold]
-    fn shorten(&self, handling: &Handling<'_>, slice_ns: u64, allowance_ns: u64) -> u64 {
-        if allowance_ns < SLICE_NS_EXACT && handling.event.kind == EventKind::Pick as u32 {
-            let at_ns = self.host.now_ns() + allowance_ns;
-            self.cpu(handling.event.cpu).cut_ns.store(at_ns, Relaxed);
-            self.host.refill_at(at_ns);
+    fn shorten(&self, handling: &Handling<'_>, task: TaskId, slice_ns: u64, allowance_ns: u64) -> u64 {
+        if allowance_ns < SLICE_NS_EXACT && handling.event.kind == PICK {
+            self.cut(handling, task, allowance_ns);
         }
         if slice_ns == 0 { allowance_ns } else { allowance_ns.min(slice_ns) }
+    }
+
+    /// Has the task that the event's CPU runs, or is about to, looked at in `after_ns`.
+    #[cold]
+    fn cut(&self, handling: &Handling<'_>, task: TaskId, after_ns: u64) {
+        let at_ns = self.host.now_ns() + after_ns;
+        let here = self.cpu(handling.event.cpu);
+        here.cut_slot.store(task.slot, Relaxed);
+        here.cut_ns.store(at_ns, Relaxed);
+        self.host.refill_at(at_ns);
+    }
+
+    /// Has the task that the event's CPU runs, or is about to, looked at when it returns to user mode, or, if the host cannot tell, in
+    /// `after_ns`.
+    #[cold]
+    fn cut_in_user(&self, handling: &Handling<'_>, task: TaskId, after_ns: u64) {
+        // A task that is put on another CPU is looked at by the tick there.
+        let is_here = matches!(handling.event.kind, PICK | TICK | REFILL);
+        if !is_here {
+            return;
+        }
+        if !self.host.look_at_return() {
+            return self.cut(handling, task, after_ns);
+        }
+        let here = self.cpu(handling.event.cpu);
+        here.cut_slot.store(task.slot, Relaxed);
+        here.cut_ns.store(u64::MAX, Relaxed);
+    }
+
+    /// Has the task whose time is used up give way if it is in user mode, and looks again soon if it is in the kernel.
+    fn look_at_cut(&self, handling: &mut Handling<'_>, now_ns: u64) {
+        let here = self.cpu(handling.event.cpu);
+        let has_returned = handling.event.flags & refill_flags::RETURNED != 0;
+        match here.cut_ns.load(Relaxed) {
+            0 => return,
+            u64::MAX if !has_returned => return,
+            at_ns if at_ns > now_ns && !has_returned => return self.host.refill_at(at_ns),
+            _ => here.cut_ns.store(0, Relaxed),
+        }
+        let Some((task, _)) = self.tasks.in_slot(here.cut_slot.load(Relaxed)) else { return };
+        match self.host.interrupted(task) {
+            Interrupted::Another => {}
+            Interrupted::InKernel => self.cut_in_user(handling, task, LOOK_AGAIN_NS),
+            Interrupted::InUser => handling.outcome.kicks.add(handling.event.cpu),
+        }
     }
 
     /// The time has come that [`Host::refill_at`](ekiden::Host::refill_at) was called for.
@@ -257,19 +346,11 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn refill(&self, handling: &mut Handling<'_>) {
         let now_ns = self.host.now_ns();
         let again_at_ns = self.groups.refill(now_ns);
-        let cut = &self.cpu(handling.event.cpu).cut_ns;
-        match cut.load(Relaxed) {
-            0 => {}
-            at_ns if at_ns <= now_ns => {
-                cut.store(0, Relaxed);
-                handling.outcome.kicks.add(handling.event.cpu);
-            }
-            at_ns => self.host.refill_at(at_ns),
-        }
+        self.look_at_cut(handling, now_ns);
         if let Some(at_ns) = again_at_ns {
             self.host.refill_at(at_ns);
         }
-        self.release_all(handling);
+        self.release_some(handling);
     }
 
     /// The task is in another group from now on.
@@ -277,15 +358,22 @@ impl<P: Policy> Engine<P> {
         self.charge_groups(handling, task, slot);
         let phase = slot.state().phase();
         let wants = phase.is_waiting() || phase == Phase::Running;
-        self.groups.unpark(task.slot);
-        self.groups.enter(task.slot, handling.event.args[0], if wants { slot.own_weight.load(Relaxed) } else { 0 });
+        let counted = if wants { slot.own_weight.load(Relaxed) } else { 0 };
+        if !self.groups.enter(task.slot, handling.event.args[0], counted) {
+            handling.outcome.status = Status::Invalid as i32;
+            return;
+        }
         self.reweigh(task, slot);
         if phase.is_parked() {
             self.release(handling, task.slot);
         }
     }
 
-    pub(crate) fn leave_groups(&self, task: TaskId) {
+    /// The task leaves. What it has run since its last event is its group's.
+    pub(crate) fn leave_groups(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+        if self.groups.is_active() {
+            self.charge_groups(handling, task, slot);
+        }
         self.groups.unpark(task.slot);
         self.groups.leave(task.slot);
     }
@@ -300,14 +388,18 @@ impl<P: Policy> Engine<P> {
         let event = handling.event;
         let [name, value] = event.args;
         match event.kind {
-            CREATE => self.groups.create(name, (value != 0).then_some(value)),
+            CREATE => {
+                if !self.groups.create(name, (value != 0).then_some(value), event.flags != 0) {
+                    handling.outcome.status = Status::Invalid as i32;
+                }
+            }
             DESTROY => self.groups.destroy(name),
             WEIGHT => self.groups.set_weight(name, value.min(u64::from(u32::MAX)) as u32),
             IDLE => self.groups.set_idle(name, value != 0),
             LIMIT => {
                 let limit = Limit { quota_ns: value, period_ns: event.flags, burst_ns: event.runtime_ns };
                 self.groups.set_limit(name, (event.flags != 0).then_some(limit), self.host.now_ns());
-                self.release_all(handling);
+                self.release_some(handling);
             }
             _ => handling.outcome.status = Status::Invalid as i32,
         }

@@ -51,6 +51,12 @@ impl<P: Policy> Engine<P> {
             return;
         };
         self.params[task.slot as usize].set(&params);
+        // The task may have died meanwhile, and whoever has its slot now is not meant.
+        if self.tasks.get(task).is_none() {
+            self.params[task.slot as usize].set(&RawParams::default());
+            handling.outcome.status = Status::Invalid as i32;
+            return;
+        }
         // Either the one who tells of a new task sees the parameters, or it is seen here that it has told.
         fence(Ordering::SeqCst);
         let state = slot.state();

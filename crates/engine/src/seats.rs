@@ -14,7 +14,7 @@ use crate::fault::{Checks, Fault, Mistake, Surprise};
 use crate::lock::Lock;
 use crate::shares::Share;
 use crate::state::{Home, Phase, State};
-use crate::table::Slot;
+use crate::table::{How, Slot};
 
 /// How many policies there can be at once.
 pub const SEATS: usize = 8;
@@ -157,6 +157,8 @@ pub enum NotChosen {
     NoTask,
     /// No policy has this seat.
     NoPolicy,
+    /// Somebody who may change the priority of any task has chosen for it.
+    ByRoot,
 }
 
 impl<P: Policy> Engine<P> {
@@ -251,18 +253,22 @@ impl<P: Policy> Engine<P> {
     }
 
     /// Chooses the policy of a task, and, if it `inherits`, of the children that it has from now on; `None` for the one that
-    /// everybody gets. Takes effect when the task next waits for a CPU.
+    /// everybody gets. Takes effect when the task next waits for a CPU. What was chosen `by_root`, who may change the priority of any
+    /// task, only root changes.
     ///
     /// # Errors
-    /// If there is no such task or policy.
-    pub fn choose(&self, task: TaskId, seat: Option<usize>, inherits: bool) -> Result<(), NotChosen> {
+    /// If there is no such task or policy, or root has chosen.
+    pub fn choose(&self, task: TaskId, seat: Option<usize>, inherits: bool, by_root: bool) -> Result<(), NotChosen> {
         let slot = self.tasks.get(task).ok_or(NotChosen::NoTask)?;
+        let may = |how: How| by_root || !how.has(How::BY_ROOT);
         match seat {
-            Some(seat) if !self.seats.get(seat).is_some_and(Seat::is_taken) => return Err(NotChosen::NoPolicy),
-            Some(seat) => slot.choose(seat, true, inherits),
-            None => slot.choose(self.default_seat(), false, false),
+            Some(seat) if !self.seats.get(seat).is_some_and(Seat::is_taken) => Err(NotChosen::NoPolicy),
+            Some(seat) => {
+                let how = How::CHOSEN.with(How::INHERITED, inherits).with(How::BY_ROOT, by_root);
+                slot.choose(task, seat, how, may)
+            }
+            None => slot.choose(task, self.default_seat(), How::NOT, may),
         }
-        Ok(())
     }
 
     /// Swaps the policy in a seat for its successor. No event may be under way; `&mut self` says so.
@@ -311,7 +317,7 @@ impl<P: Policy> Engine<P> {
             let Some(slot) = self.tasks.get(view.id) else { continue };
             if !self.seats[slot.choice()].is_taken() {
                 // Who comes to that seat later was not meant.
-                slot.choose(self.default_seat(), false, false);
+                slot.choose_for_all(view.id, self.default_seat());
             }
             if self.is_home::<false>(view.state) && !self.is_to_leave(slot, view.state) {
                 continue;
@@ -344,7 +350,7 @@ impl<P: Policy> Engine<P> {
     #[cold]
     pub(crate) fn settle(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         if self.is_to_leave(slot, slot.state()) {
-            slot.choose(self.default_seat(), false, false);
+            slot.choose_for_all(task, self.default_seat());
         }
         while !self.is_home::<false>(slot.state()) && self.meet(handling, task, slot) {}
     }
@@ -358,7 +364,7 @@ impl<P: Policy> Engine<P> {
         let mut seat = &self.seats[slot.choice()];
         if !seat.is_taken() {
             seat = &self.seats[self.default_seat()];
-            slot.choose(seat.index, false, false);
+            slot.choose_for_all(task, seat.index);
         }
         let home = seat.home();
         if home == Home::NOWHERE {
@@ -394,7 +400,7 @@ impl<P: Policy> Engine<P> {
         let (old, new) = (&self.seats[seen.seat()], &self.seats[slot.choice()]);
         let home = new.home();
         if home == Home::NOWHERE {
-            slot.choose(old.index, false, false);
+            slot.choose_for_all(task, old.index);
             return;
         }
         // Its token, if there is one, is worthless from here on.
@@ -418,10 +424,11 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn first_choice(&self, handling: &Handling<'_>, task: TaskId, slot: &Slot) {
         let parent = handling.event.task;
         let legacy = self.tasks.get(parent).and_then(Slot::legacy);
-        let legacy = legacy.filter(|seat| self.seats[*seat].is_taken());
+        let legacy = legacy.filter(|(seat, _)| self.seats[*seat].is_taken());
         self.first_params(task, legacy.map(|_| parent));
-        let seat = legacy.unwrap_or_else(|| self.default_seat());
-        slot.choose(seat, legacy.is_some(), legacy.is_some());
+        let (seat, how) = legacy.unwrap_or_else(|| (self.default_seat(), How::NOT));
+        // Nobody else knows the task yet.
+        let _ = slot.choose(task, seat, how, |_| true);
         let home = self.seats[seat].home();
         let home = if home == Home::NOWHERE { Home::in_seat(seat) } else { home };
         slot.set_state(slot.state().at(home));

@@ -1,6 +1,6 @@
 //! Finds tasks that wait for a CPU for longer than any may, whatever their policy has done with them.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use ekiden::abi::{Event, Outcome};
 use ekiden::{NICE_0_WEIGHT, Policy};
@@ -10,6 +10,12 @@ use crate::fault::Fault;
 
 /// How many times as long a light task may wait, at most: sched_ext gives no task more than thirty seconds.
 const LIGHTEST: u32 = 3;
+
+/// Where many wait for one CPU, each may have a turn of that long before the last one is due, in milliseconds.
+const TURN_MS: u32 = 25;
+
+/// However many they are, sched_ext would end all policies a little later.
+const CROWD_MS_MAX: u32 = 25_000;
 
 /// One look at all tasks. The host takes one every so often, and counts them: while a machine stands still, nobody starves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +43,33 @@ impl Walk {
         0
     }
 
-    /// How many must have seen a task of this weight wait.
-    fn most_of(self, weight: u32) -> u32 {
-        self.most.saturating_mul((NICE_0_WEIGHT / weight.max(1)).clamp(1, LIGHTEST))
+    /// How many must have seen a task of this weight wait, where so many wait for its CPU: whoever has very many tasks wait for one
+    /// CPU cannot have the policy of all others taken out.
+    fn most_of(self, weight: u32, crowd: u32) -> u32 {
+        let usual = self.most.saturating_mul((NICE_0_WEIGHT / weight.max(1)).clamp(1, LIGHTEST));
+        usual.max(crowd.saturating_mul(TURN_MS).min(CROWD_MS_MAX) / self.apart_ms.max(1))
+    }
+}
+
+/// How many tasks wait for a CPU, as one walk after another counts them: the number of the walk, what it has counted up to now, and
+/// what the one before had.
+#[derive(Debug, Default)]
+pub(crate) struct Crowd([AtomicU32; 3]);
+
+impl Crowd {
+    /// Only one walk is under way at a time.
+    fn count(&self, walk: u32) {
+        let [of_walk, count, last] = &self.0;
+        if of_walk.swap(walk, Relaxed) != walk {
+            last.store(count.swap(0, Relaxed), Relaxed);
+        }
+        count.fetch_add(1, Relaxed);
+    }
+
+    /// As many as the walk before has counted, or this one up to now if that is more.
+    fn last(&self, walk: u32) -> u32 {
+        let [of_walk, count, last] = &self.0;
+        if of_walk.load(Relaxed) == walk { last.load(Relaxed).max(count.load(Relaxed)) } else { 0 }
     }
 }
 
@@ -56,7 +86,14 @@ impl<P: Policy> Engine<P> {
             let is_waiting = view.state.phase().is_waiting();
             let waits = walk.waits_for(self.tasks.watched(view.id), view.runtime_ns, is_waiting);
             let seat = self.seat_of::<false>(view.state);
-            if waits >= walk.most_of(view.weight) && self.is_home::<false>(view.state) && seat.is_taken() {
+            let crowd = &self.cpu(view.state.cpu()).crowd;
+            if is_waiting {
+                crowd.count(walk.number);
+            }
+            if waits >= walk.most_of(view.weight, crowd.last(walk.number))
+                && self.is_home::<false>(view.state)
+                && seat.is_taken()
+            {
                 let (ms, pid, cpu) = (u64::from(waits) * u64::from(walk.apart_ms), view.pid, view.state.cpu());
                 let message = alloc::format!("a task has waited for {ms} ms without running (PID {pid})");
                 self.take_out_of(seat, Some(Fault { message, cpu }));

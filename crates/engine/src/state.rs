@@ -61,6 +61,12 @@ impl Phase {
         matches!(self, Phase::Ready | Phase::ReadyByTick)
     }
 
+    /// Whether it was picked, and nothing that it did since is known.
+    #[inline]
+    pub fn is_running(self) -> bool {
+        self == Phase::Running
+    }
+
     /// Whether the task waits for its group to have CPU time.
     #[inline]
     pub fn is_parked(self) -> bool {

@@ -8,6 +8,7 @@ use ekiden::{TaskId, abi::RawToken, weight_of_nice};
 
 use crate::groups::IDLE_WEIGHT;
 use crate::lock::Lock;
+use crate::seats::NotChosen;
 use crate::state::{Phase, State};
 use crate::wakeups::Wish;
 
@@ -27,10 +28,34 @@ pub(crate) struct Slot {
     pub(crate) own_weight: AtomicU32,
     pub(crate) nice: AtomicI32,
     pub(crate) wish: Wish,
-    /// The seat of the policy that it is to have, and whether its children are to have the same.
+    /// The seat of the policy that it is to have, whether its children are to have the same, and the lower half of the generation.
     choice: AtomicU32,
     /// How much of its run time was charged to its policy. Only if policies weigh something.
     pub(crate) charged_ns: AtomicU64,
+}
+
+/// How a policy was chosen for a task: a set of these.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct How(u32);
+
+impl How {
+    /// Nobody has chosen.
+    pub(crate) const NOT: Self = Self(0);
+    /// Somebody has, for this task or for an ancestor.
+    pub(crate) const CHOSEN: Self = Self(1 << 8);
+    /// Its children are to have the same.
+    pub(crate) const INHERITED: Self = Self(1 << 9);
+    /// Who has chosen may change the priority of any task: only such may choose again.
+    pub(crate) const BY_ROOT: Self = Self(1 << 10);
+    const ALL: u32 = Self::CHOSEN.0 | Self::INHERITED.0 | Self::BY_ROOT.0;
+
+    pub(crate) fn with(self, other: Self, is_so: bool) -> Self {
+        if is_so { Self(self.0 | other.0) } else { self }
+    }
+
+    pub(crate) fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
 }
 
 const _: () = assert!(size_of::<Slot>() == 64, "a slot takes more than a cache line");
@@ -61,22 +86,38 @@ impl Slot {
 
     /// Whether it was chosen, by somebody for this task or for an ancestor.
     pub(crate) fn is_chosen(&self) -> bool {
-        self.choice.load(Relaxed) & Self::CHOSEN != 0
+        self.choice.load(Relaxed) & How::CHOSEN.0 != 0
     }
 
-    /// What children get; nothing if they are treated like everybody.
-    pub(crate) fn legacy(&self) -> Option<usize> {
-        (self.choice.load(Relaxed) & Self::INHERITED != 0).then(|| self.choice())
+    /// What children get, a seat and how it was chosen; nothing if they are treated like everybody.
+    pub(crate) fn legacy(&self) -> Option<(usize, How)> {
+        let choice = self.choice.load(Relaxed);
+        (choice & How::INHERITED.0 != 0).then(|| (self.choice(), How(choice & How::ALL)))
     }
 
-    /// Chooses a policy by its seat, for children too if they inherit it. Takes effect when the task next waits for a CPU.
-    pub(crate) fn choose(&self, seat: usize, is_chosen: bool, inherits: bool) {
-        let flags = if is_chosen { Self::CHOSEN } else { 0 } | if inherits { Self::INHERITED } else { 0 };
-        self.choice.store(seat as u32 | flags, Relaxed);
+    /// Chooses a policy by its seat. Takes effect when the task next waits for a CPU.
+    ///
+    /// # Errors
+    /// If the slot has another task than `task` by now, or if `may` says no to how it was chosen up to now.
+    pub(crate) fn choose(
+        &self,
+        task: TaskId,
+        seat: usize,
+        how: How,
+        may: impl Fn(How) -> bool,
+    ) -> Result<(), NotChosen> {
+        let choice = seat as u32 | how.0 | task.generation << 16;
+        let is_same = |old: u32| old >> 16 == choice >> 16;
+        let chosen = |old: u32| (is_same(old) && may(How(old))).then_some(choice);
+        let refused = |old: u32| if is_same(old) { NotChosen::ByRoot } else { NotChosen::NoTask };
+        self.choice.fetch_update(Relaxed, Relaxed, chosen).map(drop).map_err(refused)
     }
 
-    const CHOSEN: u32 = 1 << 8;
-    const INHERITED: u32 = 1 << 9;
+    /// Like everybody.
+    pub(crate) fn choose_for_all(&self, task: TaskId, seat: usize) {
+        // A task that is gone needs none.
+        let _ = self.choose(task, seat, How::NOT, |_| true);
+    }
 
     #[inline]
     pub(crate) fn state(&self) -> State {
@@ -216,6 +257,7 @@ impl TaskTable {
         slot.runtime_ns.store(0, Relaxed);
         slot.charged_ns.store(0, Relaxed);
         slot.wish.cpu.store(Wish::NONE, Relaxed);
+        slot.choice.store(generation << 16, Relaxed);
         // A new task has run as little as the one before had when it was new: it has not waited since then.
         self.watched[index as usize].store(0, Relaxed);
         slot.set_nice(0, false);

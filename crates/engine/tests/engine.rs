@@ -320,6 +320,28 @@ fn a_task_of_little_weight_may_wait_up_to_three_times_as_long() {
     }
 }
 
+/// A user who has very many tasks wait for one CPU would otherwise have the policy of all others taken out, when he likes.
+#[test]
+fn a_task_in_a_crowd_may_wait_until_each_could_have_had_a_turn() {
+    const CROWD: u64 = 6;
+    let first_starved = |bench: &Bench| {
+        (1..40).find(|number| {
+            let (walk, mut outcome) = (Walk { number: *number, most: 3, apart_ms: 10 }, Outcome::default());
+            bench.engine.find_starved(walk, 0, TASKS, &mut outcome);
+            outcome.status == Status::Fault as i32
+        })
+    };
+    let bench = Bench::new::<Fifo>();
+    (0..CROWD).for_each(|task| _ = bench.enqueue(0, bench.task(task)));
+    // Six turns of 25 ms are fifteen walks.
+    assert_eq!(first_starved(&bench), Some(1 + 15));
+    // One that waits alone for its CPU has nobody before it.
+    let bench = Bench::new::<Fifo>();
+    (0..CROWD).for_each(|task| _ = bench.enqueue(0, bench.task(task)));
+    bench.enqueue(1, bench.task(CROWD));
+    assert_eq!(first_starved(&bench), Some(1 + 3));
+}
+
 #[test]
 fn tasks_that_come_one_after_the_other_have_not_waited_together() {
     let bench = Bench::new::<Fifo>();

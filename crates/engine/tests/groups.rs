@@ -1,7 +1,7 @@
 //! Groups of tasks against models that are as simple as can be: shares of a tree of groups, and limits on a machine that does
 //! nothing but run tasks in turn.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Instant};
 
 use ekiden_engine::groups::{Groups, Limit};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ const ROOT: u64 = 1;
 
 fn groups(max_tasks: u32) -> Groups {
     let groups = Groups::new(16, max_tasks);
-    groups.create(ROOT, None);
+    assert!(groups.create(ROOT, None, false));
     groups
 }
 
@@ -27,23 +27,23 @@ fn limit_ms(quota_ms: u64, period_ms: u64, burst_ms: u64) -> Option<Limit> {
 #[test]
 fn a_task_in_the_root_keeps_its_weight_whatever_groups_there_are() {
     let groups = groups(4);
-    groups.enter(0, ROOT, 0);
+    assert!(groups.enter(0, ROOT, 0));
     groups.wake(0, 335);
     assert_eq!(groups.weight(0, 335), 335);
-    groups.create(2, Some(ROOT));
-    groups.enter(1, 2, NICE_0);
+    assert!(groups.create(2, Some(ROOT), false));
+    assert!(groups.enter(1, 2, NICE_0));
     assert_eq!(groups.weight(0, 335), 335);
 }
 
 #[test]
 fn a_group_weighs_as_much_as_a_task_and_its_tasks_share_that() {
     let groups = groups(4);
-    groups.create(2, Some(ROOT));
-    groups.create(3, Some(ROOT));
+    assert!(groups.create(2, Some(ROOT), false));
+    assert!(groups.create(3, Some(ROOT), false));
     groups.set_weight(3, 300);
-    groups.enter(0, 2, NICE_0);
-    groups.enter(1, 3, NICE_0);
-    groups.enter(2, 3, NICE_0);
+    assert!(groups.enter(0, 2, NICE_0));
+    assert!(groups.enter(1, 3, NICE_0));
+    assert!(groups.enter(2, 3, NICE_0));
     assert_eq!([0, 1, 2].map(|slot| groups.weight(slot, NICE_0)), [1024, 1536, 1536]);
     groups.sleep(2);
     assert_eq!(groups.weight(1, NICE_0), 3072);
@@ -56,11 +56,11 @@ fn a_group_weighs_as_much_as_a_task_and_its_tasks_share_that() {
 #[test]
 fn a_group_that_nothing_in_it_wants_to_run_leaves_its_share_to_its_siblings() {
     let groups = groups(4);
-    groups.create(2, Some(ROOT));
-    groups.create(20, Some(2));
-    groups.create(21, Some(2));
-    groups.enter(0, 20, NICE_0);
-    groups.enter(1, 21, NICE_0);
+    assert!(groups.create(2, Some(ROOT), false));
+    assert!(groups.create(20, Some(2), false));
+    assert!(groups.create(21, Some(2), false));
+    assert!(groups.enter(0, 20, NICE_0));
+    assert!(groups.enter(1, 21, NICE_0));
     assert_eq!(groups.weight(0, NICE_0), 512);
     groups.sleep(1);
     assert_eq!(groups.weight(0, NICE_0), 1024);
@@ -71,23 +71,58 @@ fn a_group_that_nothing_in_it_wants_to_run_leaves_its_share_to_its_siblings() {
 #[test]
 fn a_group_without_room_is_part_of_the_one_above() {
     let groups = Groups::new(1, 4);
-    groups.create(ROOT, None);
-    groups.create(2, Some(ROOT));
-    groups.create(3, Some(2));
+    assert!(groups.create(ROOT, None, false));
+    assert!(groups.create(2, Some(ROOT), false));
+    assert!(groups.create(3, Some(2), false));
     assert_eq!((groups.len(), groups.overflows()), (1, 1));
     groups.set_weight(3, 10_000);
-    groups.enter(0, 3, NICE_0);
-    groups.enter(1, 2, NICE_0);
+    // The host asks for the group above then.
+    assert!(!groups.enter(0, 3, NICE_0) && groups.enter(0, 2, NICE_0));
+    assert!(groups.enter(1, 2, NICE_0));
     assert_eq!(groups.weight(0, NICE_0), 512);
-    // Its place is free once both are gone, and the last task has left.
+    // And for a group in one that is not known.
+    assert!(!groups.create(4, Some(3), false) && groups.create(4, Some(2), false));
+    // The place is free once the group is gone, and the last task has left.
     groups.destroy(3);
     groups.destroy(2);
     groups.leave(0);
     assert_eq!(groups.len(), 1);
     groups.leave(1);
     assert_eq!(groups.len(), 0);
-    groups.create(4, Some(ROOT));
+    assert!(groups.create(4, Some(ROOT), false));
     assert_eq!(groups.len(), 1);
+}
+
+/// However many groups there were: names have no room of their own.
+#[test]
+fn no_number_of_groups_takes_a_task_out_of_the_limit_above() {
+    let groups = Groups::new(4, 1);
+    assert!(groups.create(ROOT, None, false) && groups.create(2, Some(ROOT), false));
+    groups.set_limit(2, limit_ms(10, 100, 0), 0);
+    for name in 3..100 {
+        assert!(groups.create(name, Some(2), true));
+    }
+    assert!(!groups.enter(0, 99, NICE_0));
+    assert!(groups.enter(0, 2, NICE_0) && groups.is_limited(0));
+}
+
+#[test]
+fn somebody_who_makes_groups_without_end_leaves_room_for_others() {
+    let groups = Groups::new(64, 1);
+    assert!(groups.create(ROOT, None, false));
+    assert!(groups.create(2, Some(ROOT), false) && groups.create(3, Some(ROOT), false));
+    for name in 100..200 {
+        assert!(groups.create(name, Some(if name % 2 == 0 { 2 } else { name - 1 }), true) || name % 2 == 1);
+    }
+    assert!((10..=16).contains(&groups.len()), "{} groups", groups.len());
+    // Another user, and root.
+    assert!(groups.create(300, Some(3), true) && groups.enter(0, 300, 0));
+    assert!(groups.create(301, Some(ROOT), false) && groups.enter(0, 301, 0));
+    // Whoever destroys some may make others.
+    let full = groups.len();
+    (100..200).for_each(|name| groups.destroy(name));
+    assert!(groups.len() < full);
+    assert!(groups.create(400, Some(2), true) && groups.enter(0, 400, 0));
 }
 
 /// Groups 2..=8 by name, the parent of each, and its weight; who wants to run, in which group, with which weight.
@@ -168,7 +203,7 @@ proptest! {
             tasks: vec![(ROOT, NICE_0, false); TREE_TASKS],
         };
         for (group, parent) in (2..).zip(&tree.parents) {
-            groups.create(group, Some(*parent));
+            assert!(groups.create(group, Some(*parent), false));
         }
         for change in changes {
             match change {
@@ -187,7 +222,7 @@ proptest! {
                 Change::Move(task, group) => {
                     let (own, weight, wants) = &mut tree.tasks[task as usize];
                     *own = group;
-                    groups.enter(task, group, if *wants { *weight } else { 0 });
+                    assert!(groups.enter(task, group, if *wants { *weight } else { 0 }));
                 }
                 Change::Reweigh(group, weight) => {
                     tree.weights[group as usize - 2] = weight;
@@ -223,11 +258,11 @@ proptest! {
         let mut tree = Tree { parents: vec![ROOT, ROOT, 2, 2, 3], weights, tasks: homes.map(|home| (home, NICE_0, false)).into() };
         let groups = groups(6);
         for (group, parent) in (2..).zip(&tree.parents) {
-            groups.create(group, Some(*parent));
+            assert!(groups.create(group, Some(*parent), false));
             groups.set_weight(group, tree.weights[group as usize - 2]);
         }
         for (task, home) in (0..).zip(homes) {
-            groups.enter(task, home, 0);
+            assert!(groups.enter(task, home, 0));
         }
         const SLICES: u32 = 4000;
         for wanting in phases {
@@ -260,8 +295,8 @@ proptest! {
 #[test]
 fn what_is_used_in_excess_is_missing_in_the_next_period() {
     let groups = groups(1);
-    groups.create(2, Some(ROOT));
-    groups.enter(0, 2, NICE_0);
+    assert!(groups.create(2, Some(ROOT), false));
+    assert!(groups.enter(0, 2, NICE_0));
     groups.set_limit(2, limit_ms(10, 100, 0), 0);
     assert_eq!(groups.allowance_ns(0, || 0), Some(10 * MS));
     let charge = groups.charge(0, 14 * MS, || 20 * MS);
@@ -281,8 +316,8 @@ fn what_is_used_in_excess_is_missing_in_the_next_period() {
 #[test]
 fn a_group_that_owes_more_than_a_quota_waits_for_more_than_one_period() {
     let groups = groups(1);
-    groups.create(2, Some(ROOT));
-    groups.enter(0, 2, NICE_0);
+    assert!(groups.create(2, Some(ROOT), false));
+    assert!(groups.enter(0, 2, NICE_0));
     groups.set_limit(2, limit_ms(10, 100, 0), 0);
     assert!(groups.charge(0, 35 * MS, || 40 * MS).is_used_up);
     assert!(groups.park(0, true, 0));
@@ -296,12 +331,12 @@ fn a_group_that_owes_more_than_a_quota_waits_for_more_than_one_period() {
 #[test]
 fn the_limit_of_a_group_above_holds_too() {
     let groups = groups(2);
-    groups.create(2, Some(ROOT));
-    groups.create(3, Some(2));
+    assert!(groups.create(2, Some(ROOT), false));
+    assert!(groups.create(3, Some(2), false));
     groups.set_limit(2, limit_ms(10, 100, 0), 0);
     groups.set_limit(3, limit_ms(10, 50, 0), 0);
-    groups.enter(0, 3, NICE_0);
-    groups.enter(1, 2, NICE_0);
+    assert!(groups.enter(0, 3, NICE_0));
+    assert!(groups.enter(1, 2, NICE_0));
     assert!(groups.charge(1, 10 * MS, || 10 * MS).is_used_up);
     assert_eq!(groups.allowance_ns(0, || 0), None);
     assert!(groups.park(0, false, 0));
@@ -312,11 +347,78 @@ fn the_limit_of_a_group_above_holds_too() {
     assert_eq!(groups.next_released(), Some(0));
 }
 
+/// A group inside of many others is not dearer: writing `cpu.max` had every group look for its limit all the way up.
+#[test]
+fn a_limit_is_set_in_time_proportional_to_the_groups() {
+    const GROUPS: u32 = 2_000;
+    let made = |parent: fn(u64) -> u64| {
+        let groups = Groups::new(GROUPS, 1);
+        assert!(groups.create(ROOT, None, false));
+        (2..2 + u64::from(GROUPS)).for_each(|name| assert!(groups.create(name, Some(parent(name)), false)));
+        assert!(groups.enter(0, 1 + u64::from(GROUPS), 0));
+        groups
+    };
+    let (beside, inside) = (made(|_| ROOT), made(|name| name - 1));
+    let set = |groups: &Groups| {
+        let begun = Instant::now();
+        for ms in 1..=50 {
+            groups.set_limit(2, limit_ms(ms, 100, 0), 0);
+        }
+        begun.elapsed()
+    };
+    let (beside_took, inside_took) = (set(&beside), set(&inside));
+    assert!(inside_took < 50 * beside_took, "{inside_took:?}, and {beside_took:?} where none is in another");
+    assert!((beside.is_limited(0), inside.is_limited(0)) == (false, true));
+    inside.set_limit(2, None, 0);
+    assert!(!inside.is_limited(0));
+}
+
+#[test]
+fn a_refill_gives_time_to_so_many_groups_and_the_next_one_to_others() {
+    const GROUPS: u32 = 200;
+    let groups = Groups::new(GROUPS, GROUPS);
+    assert!(groups.create(ROOT, None, false));
+    for (slot, name) in (0..GROUPS).zip(2..) {
+        assert!(groups.create(name, Some(ROOT), false));
+        groups.set_limit(name, limit_ms(10, 100, 0), 0);
+        assert!(groups.enter(slot, name, 0));
+        assert!(groups.charge(slot, 10 * MS, || MS).is_used_up && groups.park(slot, true, MS));
+    }
+    let (mut now_ns, mut released) = (100 * MS, 0);
+    for _ in 0..GROUPS / 32 + 1 {
+        let again_at_ns = groups.refill(now_ns).unwrap();
+        let some = std::iter::from_fn(|| groups.next_released()).count();
+        assert!(some <= 32, "{some} at once");
+        released += some;
+        assert!(again_at_ns <= now_ns + 100_000 || released == GROUPS as usize);
+        now_ns = again_at_ns;
+    }
+    assert_eq!(released, GROUPS as usize);
+}
+
+#[test]
+fn what_was_not_asked_for_while_there_was_time_stays_in_its_place() {
+    let groups = groups(4);
+    assert!(groups.create(2, Some(ROOT), false));
+    groups.set_limit(2, limit_ms(10, 100, 0), 0);
+    (0..4).for_each(|slot| assert!(groups.enter(slot, 2, 0)));
+    assert!(groups.charge(0, 10 * MS, || MS).is_used_up);
+    (0..4).for_each(|slot| assert!(groups.park(slot, true, MS)));
+    assert_eq!(groups.refill(100 * MS), Some(200 * MS));
+    assert_eq!((groups.next_released(), groups.next_released()), (Some(0), Some(1)));
+    assert!(groups.charge(0, 10 * MS, || 101 * MS).is_used_up);
+    assert_eq!((groups.next_released(), groups.releases()), (None, false));
+    assert!(groups.park(0, true, 101 * MS) && groups.park(1, false, 101 * MS));
+    assert_eq!(groups.refill(200 * MS), Some(300 * MS));
+    let order: Vec<_> = std::iter::from_fn(|| groups.next_released()).collect();
+    assert_eq!(order, [1, 2, 3, 0]);
+}
+
 #[test]
 fn whoever_is_parked_is_released_when_the_limit_goes() {
     let groups = groups(1);
-    groups.create(2, Some(ROOT));
-    groups.enter(0, 2, NICE_0);
+    assert!(groups.create(2, Some(ROOT), false));
+    assert!(groups.enter(0, 2, NICE_0));
     groups.set_limit(2, limit_ms(10, 100, 0), 0);
     assert!(groups.charge(0, 20 * MS, || 20 * MS).is_used_up);
     assert!(groups.park(0, true, 0));
@@ -329,10 +431,10 @@ fn whoever_is_parked_is_released_when_the_limit_goes() {
 #[test]
 fn a_task_that_dies_while_it_is_parked_is_not_released() {
     let groups = groups(2);
-    groups.create(2, Some(ROOT));
+    assert!(groups.create(2, Some(ROOT), false));
     groups.set_limit(2, limit_ms(10, 100, 0), 0);
-    groups.enter(0, 2, 0);
-    groups.enter(1, 2, 0);
+    assert!(groups.enter(0, 2, 0));
+    assert!(groups.enter(1, 2, 0));
     assert!(groups.charge(0, 20 * MS, || 20 * MS).is_used_up);
     assert!(groups.park(0, true, 0) && groups.park(1, true, 0));
     groups.unpark(0);
@@ -351,8 +453,8 @@ proptest! {
         steps in prop::collection::vec((1u64..200, 1u64..60), 1..100),
     ) {
         let groups = groups(1);
-        groups.create(2, Some(ROOT));
-        groups.enter(0, 2, NICE_0);
+        assert!(groups.create(2, Some(ROOT), false));
+        assert!(groups.enter(0, 2, NICE_0));
         groups.set_limit(2, limit_ms(quota_ms, period_ms, burst_ms), 0);
         let (mut now_ms, mut periods, mut left_ms) = (0, 0, quota_ms as i64);
         for (later_ms, run_ms) in steps {
@@ -485,11 +587,11 @@ proptest! {
         let groups = groups(tasks);
         let mut homes = Vec::new();
         for (name, (percent, periods, tasks)) in (2..).zip(&shapes) {
-            groups.create(name, Some(ROOT));
+            assert!(groups.create(name, Some(ROOT), false));
             let period_ms = periods * 10;
             groups.set_limit(name, Some(Limit { quota_ns: period_ms * MS * percent / 100, period_ns: period_ms * MS, burst_ns: 0 }), 0);
             for _ in 0..*tasks {
-                groups.enter(homes.len() as u32, name, 0);
+                assert!(groups.enter(homes.len() as u32, name, 0));
                 homes.push(name);
             }
         }
@@ -513,12 +615,12 @@ proptest! {
 #[test]
 fn many_tasks_with_little_time_all_have_their_turn() {
     let groups = Groups::new(4, 200);
-    groups.create(ROOT, None);
-    groups.create(2, Some(ROOT));
-    groups.create(3, Some(2));
+    assert!(groups.create(ROOT, None, false));
+    assert!(groups.create(2, Some(ROOT), false));
+    assert!(groups.create(3, Some(2), false));
     groups.set_limit(2, limit_ms(5, 100, 0), 0);
     groups.set_limit(3, limit_ms(10, 100, 0), 0);
-    (0..200).for_each(|task| groups.enter(task, if task % 2 == 0 { 2 } else { 3 }, 0));
+    (0..200).for_each(|task| assert!(groups.enter(task, if task % 2 == 0 { 2 } else { 3 }, 0)));
     let mut machine = Machine::new(groups, 2, 200);
     machine.run(20_000 * MS);
     let used_ns: u64 = machine.ran_ns.iter().sum();
@@ -530,10 +632,10 @@ fn many_tasks_with_little_time_all_have_their_turn() {
 #[test]
 fn a_task_that_others_of_its_group_leave_no_time_has_a_turn_all_the_same() {
     let groups = groups(2);
-    groups.create(2, Some(ROOT));
+    assert!(groups.create(2, Some(ROOT), false));
     groups.set_limit(2, limit_ms(10, 100, 0), 0);
-    groups.enter(0, 2, 0);
-    groups.enter(1, 2, 0);
+    assert!(groups.enter(0, 2, 0));
+    assert!(groups.enter(1, 2, 0));
     // One task uses up each period before the other is picked.
     for period in 0..60 {
         let now_ns = (1 + period) * 100 * MS;
@@ -550,10 +652,10 @@ fn a_task_that_others_of_its_group_leave_no_time_has_a_turn_all_the_same() {
 fn one_group_takes_nothing_from_another_with_the_same_limit() {
     let groups = groups(6);
     for name in [2, 3] {
-        groups.create(name, Some(ROOT));
+        assert!(groups.create(name, Some(ROOT), false));
         groups.set_limit(name, limit_ms(50, 100, 0), 0);
     }
-    (0..6).for_each(|task| groups.enter(task, if task == 0 { 2 } else { 3 }, 0));
+    (0..6).for_each(|task| assert!(groups.enter(task, if task == 0 { 2 } else { 3 }, 0)));
     let mut machine = Machine::new(groups, 2, 6);
     machine.run(5_000 * MS);
     let alone_ms = machine.ran_ns[0] / MS;

@@ -6,7 +6,9 @@ use std::sync::{
 };
 
 use ekiden::abi::{Event, EventKind, Message, Outcome, Reply, Status, enqueue_flags, pick_flags};
-use ekiden::{Adapter, Call, Calls, CpuId, CpuMask, Env, Group, Host, Policy, Scheduler, TaskId, Topology};
+use ekiden::{
+    Adapter, Call, Calls, CpuId, CpuMask, Env, Group, Host, Interrupted, Policy, Scheduler, TaskId, Topology,
+};
 use ekiden_engine::{Engine, IdleCpus, Phase};
 use ekiden_policies::{Fifo, Wfq};
 use proptest::prelude::*;
@@ -22,6 +24,8 @@ struct Clock {
     now_ns: AtomicU64,
     refill_at_ns: Mutex<Option<u64>>,
     cpus: u32,
+    /// The task in this slot is in a system call.
+    in_kernel: AtomicU64,
 }
 
 impl Host for Clock {
@@ -48,6 +52,14 @@ impl Host for Clock {
     fn refill_at(&self, at_ns: u64) {
         let mut refill_at_ns = self.refill_at_ns.lock().unwrap();
         *refill_at_ns = Some(refill_at_ns.map_or(at_ns, |other| other.min(at_ns)));
+    }
+
+    fn interrupted(&self, task: TaskId) -> Interrupted {
+        if self.is_at_user(task) { Interrupted::InUser } else { Interrupted::InKernel }
+    }
+
+    fn is_at_user(&self, task: TaskId) -> bool {
+        self.in_kernel.load(Relaxed) != u64::from(task.slot)
     }
 }
 
@@ -77,8 +89,13 @@ impl Machine {
 
     fn with<S: Scheduler>(cpus: u32, around: impl FnOnce(Box<dyn Policy>) -> Box<dyn Policy>) -> Self {
         let idle = Arc::new(IdleCpus::new(cpus));
-        let clock =
-            Arc::new(Clock { idle: idle.clone(), now_ns: AtomicU64::new(0), refill_at_ns: Mutex::new(None), cpus });
+        let clock = Arc::new(Clock {
+            idle: idle.clone(),
+            now_ns: AtomicU64::new(0),
+            refill_at_ns: Mutex::new(None),
+            cpus,
+            in_kernel: AtomicU64::new(u64::MAX),
+        });
         let env = Env::new(Topology::flat(cpus), 64, S::PARAMS, "").unwrap();
         let policy = around(Box::new(Adapter::<S>::new(&env, clock.clone())));
         let engine: Engine = Engine::new(policy, clock.clone(), idle, cpus, 64);
@@ -368,6 +385,108 @@ fn a_task_that_is_parked_when_its_policy_goes_is_released_to_another() {
     assert!(machine.ran_ms(task) > before_ms);
     assert_eq!(machine.engine.seats().map(|seat| (seat.seat, seat.tasks)).collect::<Vec<_>>(), [(1, 1)]);
     machine.check();
+}
+
+#[test]
+fn an_interrupt_releases_so_many_tasks_and_the_next_one_others() {
+    const TASKS: usize = 60;
+    let mut machine = Machine::new::<Fifo>(1);
+    machine.group(EventKind::GroupCreate, [2, ROOT]);
+    machine.limit(2, 1, 1_000);
+    for _ in 0..TASKS {
+        machine.spawn(2);
+    }
+    machine.run_ms(100);
+    let parked = |machine: &Machine| (0..TASKS).filter(|task| machine.phase(*task) == Phase::Parked).count();
+    assert!(parked(&machine) >= TASKS - 1, "{}", parked(&machine));
+    machine.limit(2, 1_000, 1_000);
+    let left = parked(&machine);
+    assert!((1..TASKS).contains(&left), "{left} are left");
+    machine.run_ms(2);
+    assert_eq!(parked(&machine), 0);
+    machine.check();
+}
+
+/// Others may wait for what it holds there.
+#[test]
+fn a_task_in_the_kernel_runs_on_until_it_leaves_that_and_owes_the_time() {
+    let mut machine = Machine::new::<Fifo>(1);
+    machine.group(EventKind::GroupCreate, [2, ROOT]);
+    machine.limit(2, 10, 100);
+    let (limited, free) = (machine.spawn(2), machine.spawn(ROOT));
+    machine.clock.in_kernel.store(u64::from(machine.tasks[limited].id.slot), Relaxed);
+    machine.run_ms(200);
+    assert!((90..=110).contains(&machine.ran_ms(limited)), "{} ms", machine.ran_ms(limited));
+    machine.clock.in_kernel.store(u64::MAX, Relaxed);
+    machine.run_ms(30);
+    assert_eq!(machine.phase(limited), Phase::Parked);
+    machine.run_ms(3_000);
+    assert!((315..=345).contains(&machine.ran_ms(limited)), "{} ms", machine.ran_ms(limited));
+    assert!(machine.ran_ms(limited) + machine.ran_ms(free) >= 3_220);
+    machine.check();
+}
+
+#[test]
+fn a_task_that_wakes_up_without_time_comes_to_user_mode_first() {
+    let mut machine = Machine::new::<Fifo>(1);
+    machine.group(EventKind::GroupCreate, [2, ROOT]);
+    machine.limit(2, 10, 1_000);
+    let (first, second) = (machine.spawn(2), machine.spawn(2));
+    machine.run_ms(2);
+    machine.sleep(first);
+    machine.run_ms(50);
+    assert_eq!(machine.phase(second), Phase::Parked);
+    let ran_ms = machine.ran_ms(first);
+    machine.wake(first, 0);
+    assert_eq!(machine.phase(first), Phase::Ready);
+    machine.run_ms(20);
+    assert_eq!(machine.phase(first), Phase::Parked);
+    assert!(machine.ran_ms(first) <= ran_ms + 1, "{} ms", machine.ran_ms(first) - ran_ms);
+    machine.check();
+}
+
+/// As while the machine suspends.
+#[test]
+fn a_parked_task_that_the_kernel_ran_behind_our_back_goes_on() {
+    let mut machine = Machine::new::<Fifo>(1);
+    machine.group(EventKind::GroupCreate, [2, ROOT]);
+    machine.limit(2, 10, 10_000);
+    let task = machine.spawn(2);
+    machine.run_ms(50);
+    assert_eq!(machine.phase(task), Phase::Parked);
+    // Put on a run queue again without having run, it stays.
+    machine.about(EventKind::Enqueue, 0, task, 0);
+    assert_eq!(machine.phase(task), Phase::Parked);
+    machine.tasks[task].ran_ns += MS;
+    machine.clock.in_kernel.store(u64::from(machine.tasks[task].id.slot), Relaxed);
+    machine.about(EventKind::Enqueue, 0, task, 0);
+    assert_eq!(machine.phase(task), Phase::Ready);
+    machine.run_ms(100);
+    assert_eq!(machine.phase(task), Phase::Running);
+    machine.clock.in_kernel.store(u64::MAX, Relaxed);
+    machine.run_ms(10);
+    assert_eq!(machine.phase(task), Phase::Parked);
+    machine.check();
+}
+
+#[test]
+fn what_a_task_ran_before_it_left_is_charged_to_its_group() {
+    for kind in [EventKind::TaskExit, EventKind::TaskDisable] {
+        let mut machine = Machine::new::<Fifo>(2);
+        machine.group(EventKind::GroupCreate, [2, ROOT]);
+        machine.limit(2, 30, 1_000);
+        let (first, second) = (machine.spawn(2), machine.spawn(2));
+        machine.run_ms(1);
+        machine.tasks[first].ran_ns += 29 * MS;
+        machine
+            .running
+            .iter_mut()
+            .filter(|running| running.is_some_and(|(task, _)| task == first))
+            .for_each(|cpu| *cpu = None);
+        machine.about(kind, 0, first, 0);
+        machine.run_ms(50);
+        assert!(machine.ran_ms(second) <= 5, "{} ms after {kind:?}", machine.ran_ms(second));
+    }
 }
 
 #[test]

@@ -100,7 +100,7 @@ impl Kernel {
 
     /// As somebody chooses a policy and sets a parameter.
     fn choose(&self, task: TaskId, seat: usize, value: u64) {
-        self.engine.choose(task, Some(seat), true).unwrap();
+        self.engine.choose(task, Some(seat), true, false).unwrap();
         let params = RawParams { declared: DECLARED[seat], values: [value, 0, 0, 0] };
         self.deliver(&Event { task, ..Event::new(EventKind::TaskParams, 0) }, params.as_bytes());
     }

@@ -321,7 +321,7 @@ impl Kernel {
             Step::Fall(seat) if self.nr_alive() > 1 => self.falls[seat].store(true, Relaxed),
             Step::Choose(index, seat) => {
                 let known = seat.is_none_or(|seat| self.alive(seat));
-                assert_eq!(self.engine.choose(self.tasks[index].0, seat, false).is_ok(), known);
+                assert_eq!(self.engine.choose(self.tasks[index].0, seat, false, false).is_ok(), known);
             }
             Step::Share(seat, cpus, is_strict, weight) => {
                 let share = Share { is_strict, weight };

@@ -164,7 +164,7 @@ impl Kernel {
             let task = kernel.deliver(&init).task;
             kernel.deliver(&Event { task, ..Event::new(EventKind::TaskEnable, 0) });
             if name % 2 == 1 {
-                kernel.engine.choose(task, Some(SOUND), false).expect("both are there");
+                kernel.engine.choose(task, Some(SOUND), false, false).expect("both are there");
             }
             kernel.tasks.push((task, Stands::Sleeps));
         }

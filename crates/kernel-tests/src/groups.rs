@@ -1,18 +1,22 @@
 //! Control groups under a policy: shares, limits, cpusets, and tasks that move between them.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io,
+    os::unix::fs::{FileExt, chown},
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
-use ekiden_loader::{Drain, Session, Status};
+use anyhow::{Context, Result, anyhow, ensure};
+use ekiden_loader::{Config, Drain, Session, Status};
+use serde::Serialize;
 use serde_json::json;
 
 use crate::load::{Worker, pause, pipe_round_trip_ns};
+use crate::storm::{measure_off_times, off_times};
 use crate::trials::config;
 
 /// A control group that is gone when this is; workers in it must be gone before.
@@ -41,6 +45,18 @@ impl Group {
         let worker = Worker::start(what)?;
         self.take(&worker)?;
         Ok(worker)
+    }
+
+    /// What all in it use of a CPU for that time, in percent.
+    fn percent_used(&self, time: Duration) -> Result<f64> {
+        let used_us = || -> Result<u64> {
+            let stat = fs::read_to_string(self.0.join("cpu.stat")).context("cannot read cpu.stat")?;
+            let usage = stat.lines().find_map(|line| line.strip_prefix("usage_usec ")).context("no usage")?;
+            Ok(usage.parse()?)
+        };
+        let (before_us, start) = (used_us()?, Instant::now());
+        thread::sleep(time);
+        Ok(percent((used_us()? - before_us) * 1_000, start.elapsed().as_nanos() as u64))
     }
 
     fn take(&self, worker: &Worker) -> Result<()> {
@@ -165,6 +181,12 @@ pub(crate) fn groups(modules: &Path, policy: Option<&str>) -> Result<()> {
             tight.set("cpu.max", if round % 20 == 0 { "max" } else { "2000 50000" })?;
         }
         pause(7);
+        // The one that naps must not keep all the time of its group from those that spin.
+        if round % 25 == 24 {
+            hogs.iter()
+                .try_for_each(Worker::must_run)
+                .with_context(|| format!("after {round} moves between groups"))?;
+        }
     }
     hogs.iter().chain([&napper]).try_for_each(Worker::must_run).context("after moves between groups")?;
     still_runs()?;
@@ -246,5 +268,130 @@ pub(crate) fn group_costs(modules: &Path, policy: Option<&str>) -> Result<()> {
     }
     let [root_ns, groups_ns, limits_ns] = best_ns;
     println!("{}", json!({ "root_ns": root_ns, "groups_ns": groups_ns, "limits_ns": limits_ns }));
+    Ok(())
+}
+
+/// What [`crowd`] found.
+#[derive(Serialize)]
+struct CrowdReport {
+    /// Of `tasks`, so many were parked at once.
+    parked: u64,
+    /// The CPU time that all of them used, in percent of one CPU; they may use a tenth.
+    tasks_percent: f64,
+    /// How long interrupts were off at most, in nanoseconds of the guest, by the kind of event.
+    off_ns_max: BTreeMap<String, u64>,
+    /// A user has made so many groups below a limit of a tenth of a CPU. In the last of them, a task used so much.
+    groups_percent: f64,
+    /// And a task in a group of root's that came after those, with the same limit.
+    other_percent: f64,
+    groups: u64,
+    groups_without_room: u64,
+    still_running: bool,
+}
+
+/// The owner of files that this thread makes.
+fn act_as(uid: u32) {
+    // SAFETY: plain system call.
+    unsafe { libc::syscall(libc::SYS_setfsuid, uid) };
+}
+
+/// More tasks than a limit can have in mind, and more groups than there is room for.
+pub(crate) fn crowd(modules: &Path, tasks: u32, groups: u32) -> Result<()> {
+    const USER: u32 = 1000;
+    let root = Path::new("/sys/fs/cgroup");
+    write(&root.join("cgroup.subtree_control"), "+cpu")?;
+    let session = Session::start(&Config { max_tasks: 32_768, ..config(modules, "wfq") })?;
+    measure_off_times()?;
+
+    let limited = Group::new(root, "limited")?;
+    let hogs = Worker::crowd(tasks)?;
+    limited.take(&hogs)?;
+    limited.set("cpu.max", "1000 10000")?;
+    hogs.release()?;
+    // Each comes to user mode first, and owes that; and then they are all overdue at once.
+    let tasks_percent = limited.percent_used(4 * TIME)?;
+    let parked = Status::read()?.context("no status")?.parked;
+    let off_ns_max = off_times(&Status::read()?.context("no status")?);
+    session.check()?;
+    drop((hogs, limited));
+
+    let delegated = Group::new(root, "delegated")?;
+    delegated.set("cpu.max", "10000 100000")?;
+    for path in [&delegated.0, &delegated.0.join("cgroup.subtree_control"), &delegated.0.join("cgroup.procs")] {
+        chown(path, Some(USER), None).context("cannot give a group away")?;
+    }
+    act_as(USER);
+    delegated.set("cgroup.subtree_control", "+cpu")?;
+    let many = (0..groups).map(|number| Group::new(&delegated.0, &number.to_string())).collect::<Result<Vec<_>>>();
+    act_as(0);
+    let many = many?;
+    let of_percent = |group: &Group| -> Result<f64> {
+        let _hog = group.start("spin")?;
+        pause(300);
+        group.percent_used(TIME)
+    };
+    let groups_percent = of_percent(many.last().context("no group")?)?;
+    let other = Group::new(root, "other")?;
+    other.set("cpu.max", "10000 100000")?;
+    let other_percent = of_percent(&other)?;
+    let status = Status::read()?.context("no status")?;
+    let still_running = session.is_running();
+    session.stop();
+    let (groups, groups_without_room) = (status.groups, status.groups_without_room);
+    println!(
+        "{}",
+        serde_json::to_string(&CrowdReport {
+            parked,
+            tasks_percent,
+            off_ns_max,
+            groups_percent,
+            other_percent,
+            groups,
+            groups_without_room,
+            still_running,
+        })?
+    );
+    Ok(())
+}
+
+/// What [`holder`] found.
+#[derive(Serialize)]
+struct HolderReport {
+    /// How long a task without a limit waited for a lock of the kernel's at most, in milliseconds of the guest.
+    wait_ms_max: u64,
+    waits: u64,
+    /// And what its neighbour with a limit of a fiftieth of a CPU used, in percent.
+    percent: f64,
+    still_running: bool,
+}
+
+/// A task whose group hardly has any CPU time is in a system call nearly always, with a lock that another one wants.
+pub(crate) fn holder(modules: &Path) -> Result<()> {
+    let root = Path::new("/sys/fs/cgroup");
+    write(&root.join("cgroup.subtree_control"), "+cpu")?;
+    let session = Session::start(&config(modules, "wfq"))?;
+    let limited = Group::new(root, "limited")?;
+    limited.set("cpu.max", "20000 1000000")?;
+    let file = File::create("/tmp/locked").context("cannot make a file")?;
+    let _writer = limited.start("write")?;
+    let begun = Instant::now();
+    let (mut wait_ns_max, mut waits) = (0, 0);
+    let other = thread::scope(|scope| -> Result<f64> {
+        let used = scope.spawn(|| limited.percent_used(2 * TIME));
+        while begun.elapsed() < 2 * TIME {
+            let start = Instant::now();
+            // Both take the lock of the inode.
+            file.write_at(&[0], 0).context("cannot write")?;
+            wait_ns_max = start.elapsed().as_nanos().max(wait_ns_max);
+            waits += 1;
+            pause(1);
+        }
+        used.join().map_err(|_| anyhow!("cannot measure"))?
+    });
+    let percent = other?;
+    let still_running = session.is_running();
+    session.stop();
+    let wait_ms_max = (wait_ns_max / 1_000_000) as u64;
+    println!("{}", serde_json::to_string(&HolderReport { wait_ms_max, waits, percent, still_running })?);
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! A process that may open `/dev/ekiden` for writing, without CAP_SYS_ADMIN.
 
-use std::{fs::OpenOptions, io, os::fd::AsRawFd, path::Path, ptr, thread};
+use std::{collections::BTreeMap, fs::OpenOptions, io, os::fd::AsRawFd, path::Path, ptr, thread};
 
 use anyhow::{Context, Result};
-use ekiden_loader::Session;
+use ekiden_loader::{Access, Beside, Config, Inherit, Session, Who, choose};
 use serde::Serialize;
 
 use crate::trials::config;
@@ -79,5 +79,69 @@ pub(crate) fn intruder(modules: &Path) -> Result<()> {
     // Rights are a thread's own.
     let errors = thread::spawn(intrude).join().ok().context("the intruder panicked")??;
     println!("{}", serde_json::to_string(&IntruderReport { errors, still_running: session.is_running() })?);
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct ChooserReport {
+    /// What came of each try of an ordinary user, in words: `chosen`, or why not.
+    tries: BTreeMap<&'static str, String>,
+    still_running: bool,
+}
+
+/// From here on this thread is an ordinary user's.
+fn be_user(uid: u32) -> Result<()> {
+    // SAFETY: plain system calls; libc's own functions would change all threads.
+    let changed = unsafe {
+        libc::syscall(libc::SYS_setresgid, uid, uid, uid) == 0
+            && libc::syscall(libc::SYS_setgroups, 0, ptr::null::<u32>()) == 0
+            && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
+    };
+    if changed { Ok(()) } else { Err(io::Error::last_os_error()).context("cannot become an ordinary user") }
+}
+
+/// What an ordinary user's thread, for which `before` was done, gets when it chooses the policy in a seat.
+fn tries(seat: Option<u32>, before: impl FnOnce(i32) -> Result<()> + Send) -> Result<String> {
+    const USER: u32 = 1000;
+    thread::scope(|scope| {
+        let tried = scope.spawn(|| -> Result<String> {
+            before(nix::unistd::gettid().as_raw())?;
+            be_user(USER)?;
+            Ok(choose(&Who::Thread(0), seat, Inherit::Yes)
+                .map_or_else(|error| error.to_string(), |_| "chosen".to_owned()))
+        });
+        tried.join().ok().context("the user panicked")?
+    })
+}
+
+/// Who may have which policy for their tasks.
+pub(crate) fn chooser(modules: &Path) -> Result<()> {
+    let nothing = |_| Ok(());
+    let first = Session::start(&config(modules, "wfq"))?;
+    let beside = |access| Session::start(&Config { beside: Beside::Others, access, ..config(modules, "fifo") });
+    let mut report = BTreeMap::new();
+    report.insert("the default one", tries(Some(first.seat()), nothing)?);
+    {
+        let of_root = beside(Access::Root)?;
+        let seat = of_root.seat();
+        report.insert("root's", tries(Some(seat), nothing)?);
+        let given = |tid| choose(&Who::Thread(tid), Some(seat), Inherit::Yes).map(drop).map_err(Into::into);
+        report.insert("away from what root has chosen", tries(None, given)?);
+        let own = |tid| -> Result<()> {
+            given(tid)?;
+            choose(&Who::Thread(tid), None, Inherit::No)?;
+            Ok(())
+        };
+        report.insert("after root has taken its choice back", tries(None, own)?);
+    }
+    report.insert("of another group", tries(Some(beside(Access::Group(1001))?.seat()), nothing)?);
+    {
+        let of_group = beside(Access::Group(1000))?;
+        report.insert("of the own group", tries(Some(of_group.seat()), nothing)?);
+    }
+    let open = beside(Access::Open)?;
+    report.insert("open", tries(Some(open.seat()), nothing)?);
+    let still_running = first.is_running() && open.is_running();
+    println!("{}", serde_json::to_string(&ChooserReport { tries: report, still_running })?);
     Ok(())
 }

@@ -1,10 +1,13 @@
 //! Real processes that make every call of the trait come.
 
 use std::{
-    env, fs,
+    env,
+    fs::{self, File},
     io::{self, Read, Write},
+    os::unix::fs::FileExt,
     path::Path,
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
@@ -35,6 +38,24 @@ impl Worker {
         let this = env::current_exe()?;
         let child = Command::new(this).args(["child", what]).stdin(Stdio::null()).spawn().context("cannot fork")?;
         Ok(Self(child))
+    }
+
+    /// A process with so many threads that sleep until it is [released](Self::release), and then spin.
+    pub(crate) fn crowd(threads: u32) -> Result<Self> {
+        let mut child = Command::new(env::current_exe()?)
+            .args(["child", &format!("crowd {threads}")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot fork")?;
+        let mut byte = [0];
+        child.stdout.take().context("no pipe")?.read_exact(&mut byte).context("there cannot be so many threads")?;
+        Ok(Self(child))
+    }
+
+    /// Has the threads of a crowd begin.
+    pub(crate) fn release(&self) -> Result<()> {
+        self.0.stdin.as_ref().context("no pipe")?.write_all(&[0]).context("the crowd is gone")
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -119,8 +140,33 @@ pub(crate) fn stay_on_cpu_1() -> Result<()> {
     sched_setaffinity(Pid::from_raw(0), &cpus).context("cannot set our own affinity")
 }
 
+/// So many threads spin once something can be read.
+fn crowd(threads: u32) -> Result<()> {
+    static BEGUN: AtomicU32 = AtomicU32::new(0);
+    // SAFETY: plain system calls on a static.
+    let futex =
+        |operation: i32, value: u32| unsafe { libc::syscall(libc::SYS_futex, &raw const BEGUN, operation, value, 0) };
+    for _ in 0..threads {
+        thread::Builder::new().stack_size(16 << 10).spawn(move || {
+            while BEGUN.load(Relaxed) == 0 {
+                futex(libc::FUTEX_WAIT, 0);
+            }
+            child("spin")
+        })?;
+    }
+    io::stdout().write_all(&[0])?;
+    io::stdout().flush()?;
+    io::stdin().read_exact(&mut [0])?;
+    BEGUN.store(1, Relaxed);
+    futex(libc::FUTEX_WAKE, i32::MAX as u32);
+    child("spin")
+}
+
 /// What a child does.
 pub(crate) fn child(what: &str) -> Result<()> {
+    if let Some(threads) = what.strip_prefix("crowd ") {
+        return crowd(threads.parse()?);
+    }
     match what {
         // With `spin_loop` now and then, as an emulator takes its instruction for a request to run another CPU, and several times
         // between two ticks: it lets a CPU run until the next timer, and if the tick of the other comes just behind its own, that
@@ -135,6 +181,14 @@ pub(crate) fn child(what: &str) -> Result<()> {
             }
             std::hint::spin_loop();
         },
+        // With the lock of the file for as long as it takes to copy this.
+        "write" => {
+            let (file, bytes) = (File::create("/tmp/locked")?, vec![0; 1 << 20]);
+            loop {
+                file.write_all_at(&bytes, 0)?;
+                std::hint::spin_loop();
+            }
+        }
         "nap" => loop {
             thread::sleep(Duration::from_millis(1));
         },

@@ -263,6 +263,24 @@ enum Trial {
         #[arg(long)]
         to: PathBuf,
     },
+    /// More tasks than a limit can have in mind, and more control groups than there is room for.
+    Crowd {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// So many tasks in one group with a limit.
+        #[arg(long)]
+        tasks: u32,
+        /// So many groups of a user in one with a limit.
+        #[arg(long)]
+        groups: u32,
+    },
+    /// A task whose group has used up its CPU time has a lock of the kernel's.
+    Holder {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
     /// What a round trip through pipes costs with and without control groups.
     GroupCosts {
         /// Where the modules are.
@@ -358,6 +376,12 @@ enum Trial {
         #[arg(long)]
         modules: PathBuf,
     },
+    /// Ordinary users choose policies that are open to them, and others.
+    Chooser {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
     /// A BPF program that is no scheduler calls a kfunc of the module's.
     Stranger {
         /// Where the modules are.
@@ -411,6 +435,8 @@ fn main() -> anyhow::Result<()> {
         Trial::Woken { modules, to } => recordings::woken(&modules, &to),
         Trial::Groups { modules, policy } => groups::groups(&modules, policy.as_deref()),
         Trial::RecordedGroups { modules, to } => groups::recorded_groups(&modules, &to),
+        Trial::Crowd { modules, tasks, groups } => groups::crowd(&modules, tasks, groups),
+        Trial::Holder { modules } => groups::holder(&modules),
         Trial::GroupCosts { modules, policy } => groups::group_costs(&modules, policy.as_deref()),
         Trial::Record => trials::record(),
         Trial::Wasted { modules, policy, behind_real_time, seconds } => {
@@ -425,6 +451,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Beside { modules, policy, command } => watches::beside(&modules, policy.as_deref(), &command),
         Trial::Busy { modules, policy, seconds } => watches::busy(&modules, policy.as_deref(), seconds),
         Trial::Tried { command } => watches::tried(&command),
+        Trial::Chooser { modules } => intruder::chooser(&modules),
         Trial::Intruder { modules } => intruder::intruder(&modules),
         Trial::Stranger { modules } => stranger::stranger(&modules),
         Trial::Waits => watches::waits(),

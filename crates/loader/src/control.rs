@@ -33,6 +33,15 @@ pub struct Status {
     /// Tasks that there is room for.
     #[serde(default)]
     pub capacity: u64,
+    /// Tasks that wait for their control groups to have CPU time again.
+    #[serde(default)]
+    pub parked: u64,
+    /// Control groups that share CPU time by themselves.
+    #[serde(default)]
+    pub groups: u64,
+    /// How often there was no room for another one. It counts as part of the one above it.
+    #[serde(default)]
+    pub groups_without_room: u64,
     /// What was counted, for all policies together.
     #[serde(flatten)]
     pub counts: Counts,
@@ -83,6 +92,12 @@ pub struct PolicyStatus {
     /// Whether tasks for which nobody has chosen have it.
     #[serde(default)]
     pub default: bool,
+    /// Whether everybody may choose it for their tasks; otherwise only root may, and the members of one group of users, if there is one.
+    #[serde(default)]
+    pub open: bool,
+    /// That group.
+    #[serde(default)]
+    pub open_to_group: Option<u32>,
     /// The calls that it implements.
     #[serde(default)]
     pub calls: u64,
@@ -286,6 +301,19 @@ pub(crate) struct Wanted<'a> {
     /// It comes to those that run, if any do.
     pub(crate) joins: bool,
     pub(crate) is_default: bool,
+    pub(crate) access: Access,
+}
+
+/// Who may choose a policy for their tasks, besides whoever may change the priority of any. One that everybody gets is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Access {
+    /// Nobody else.
+    #[default]
+    Root,
+    /// The members of a group of users, by its number.
+    Group(u32),
+    /// Everybody.
+    Open,
 }
 
 /// An open `/dev/ekiden`. The policy that it created ends when it is closed.
@@ -308,6 +336,8 @@ struct CreateRequest {
     tape_records: u64,
     flags: u32,
     seat: u32,
+    group: u32,
+    reserved: u32,
 }
 
 #[repr(C)]
@@ -378,6 +408,11 @@ impl Control {
         name[..policy.len()].copy_from_slice(policy.as_bytes());
         let words = topology.to_words();
         let mut error = [0_u8; 256];
+        let (access, group) = match wanted.access {
+            Access::Root => (0, 0),
+            Access::Open => (4, 0),
+            Access::Group(group) => (8, group),
+        };
         let mut request = CreateRequest {
             policy: name,
             params: params.as_ptr() as u64,
@@ -389,8 +424,10 @@ impl Control {
             max_tasks: wanted.max_tasks,
             arena_bytes: wanted.arena_bytes,
             tape_records: wanted.tape_records,
-            flags: u32::from(wanted.joins) | u32::from(wanted.is_default) << 1,
+            flags: u32::from(wanted.joins) | u32::from(wanted.is_default) << 1 | access,
             seat: 0,
+            group,
+            reserved: 0,
         };
         // SAFETY: the request has the layout that the device expects, and its pointers are good for the call.
         match unsafe { ioctl_create(self.file.as_raw_fd(), &raw mut request) } {

@@ -20,7 +20,7 @@ use libbpf_rs::{
 };
 
 use crate::{
-    control::{Control, Status, Wanted},
+    control::{Access, Control, Status, Wanted},
     error::{LoadError, Result},
     links, modules,
     skel::ekiden::{EkidenSkel, EkidenSkelBuilder, OpenEkidenSkel},
@@ -62,6 +62,8 @@ pub struct Config {
     pub upgradable: bool,
     /// What it does if policies of Ekiden's run already.
     pub beside: Beside,
+    /// Who may choose it for their tasks.
+    pub access: Access,
 }
 
 /// What to do if policies run already.
@@ -89,6 +91,7 @@ impl Config {
             tape_records: 1 << 14,
             upgradable: true,
             beside: Beside::Nobody,
+            access: Access::Root,
         }
     }
 }
@@ -272,6 +275,7 @@ fn make_ready(config: &Config, joins: bool) -> Result<(Control, u32)> {
         tape_records: config.tape_records,
         joins,
         is_default: config.beside == Beside::OthersAsDefault,
+        access: config.access,
     };
     let seat = control.create(&wanted, &topology)?;
     Ok((control, seat))

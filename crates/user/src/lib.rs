@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A choice takes effect when the thread next waits for a CPU. It needs no privilege for one's own threads, and CAP_SYS_NICE for those
-//! of others. If the policy ends, the thread goes on with the one that everybody gets.
+//! of others, or for a policy that root has not opened. If the policy ends, the thread goes on with the one that everybody gets.
 
 use std::{
     fmt,
@@ -103,6 +103,12 @@ pub enum Error {
     /// Somebody else's thread.
     #[error("thread {0} is somebody else's; that takes CAP_SYS_NICE, run it with sudo")]
     NotYours(i32),
+    /// The policy is for root, or for a group of users; or root has chosen for this thread.
+    #[error(
+        "not for you: the policy is not open to everybody, or root has chosen one for thread {0}; `ekiden status` shows who may choose it, and \
+         root opens one with `ekiden run --beside --open` or `--group`"
+    )]
+    NotOpen(i32),
     /// The policy does not take what is to be set for the thread.
     #[error("the policy refuses it: {0}")]
     Refused(String),
@@ -291,6 +297,7 @@ fn explain(error: io::Error, tid: i32) -> Error {
         Some(libc::ENODEV) => Error::NothingRuns,
         Some(libc::ESRCH) => Error::NotATask(tid),
         Some(libc::EPERM) => Error::NotYours(tid),
+        Some(libc::EACCES) => Error::NotOpen(tid),
         _ => Error::Io { what: format!("no policy can be chosen for thread {tid}"), source: error },
     }
 }

@@ -14,7 +14,7 @@ use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
 use ekiden::abi::{Event, Outcome, Status};
-use ekiden::{CpuId, CpuMask, Group, Host, TaskId};
+use ekiden::{CpuId, CpuMask, Group, Host, Interrupted, MAX_CPUS, TaskId};
 use ekiden::{Patience, Since, Waits};
 use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, SEATS, Share, Walk};
 use ekiden_kernel_rt::{Arena, CreateArgs, GO_ON, PolicyTable, TOO_LONG, Wait};
@@ -36,6 +36,10 @@ unsafe extern "C" {
     /// There are `len` bytes at `text`.
     fn ekiden_c_stop(text: *const u8, len: usize) -> !;
     safe fn ekiden_c_refill_at(at_ns: u64);
+    /// 0 for another task, 1 for the kernel, 2 for user mode.
+    safe fn ekiden_c_interrupted(host_task: *const c_void) -> u32;
+    safe fn ekiden_c_is_at_user(host_task: *const c_void) -> bool;
+    safe fn ekiden_c_look_at_return() -> bool;
     #[cfg(any(target_os = "none", clippy))]
     fn ekiden_c_fault(text: *const u8, len: usize) -> !;
 }
@@ -187,12 +191,13 @@ pub unsafe extern "C" fn ekiden_rs_share(request: *const ShareRequest, cpus: *co
 
 /// Chooses the policy of a task by its seat counted from 1; 0 is for the default one. 0 if that is done.
 #[unsafe(no_mangle)]
-pub extern "C" fn ekiden_rs_choose(task: u64, seat: u64, inherits: u64) -> i64 {
+pub extern "C" fn ekiden_rs_choose(task: u64, seat: u64, inherits: u64, by_root: u64) -> i64 {
     let seat = (seat as usize).checked_sub(1);
-    match engine().map(|engine| engine.choose(TaskId::from_bits(task), seat, inherits != 0)) {
+    match engine().map(|engine| engine.choose(TaskId::from_bits(task), seat, inherits != 0, by_root != 0)) {
         Some(Ok(())) => 0,
         Some(Err(NotChosen::NoTask)) => -3,
         Some(Err(NotChosen::NoPolicy)) | None => -2,
+        Some(Err(NotChosen::ByRoot)) => -13,
     }
 }
 
@@ -417,7 +422,7 @@ impl Host for Kernel {
 
     fn allowed_cpus(&self, task: TaskId, cpus: &mut CpuMask) {
         let host_task = ekiden_rs_host_task(task.to_bits());
-        let mut words = [0; 64];
+        let mut words = [0; (MAX_CPUS / u64::BITS) as usize];
         if !host_task.is_null() {
             // SAFETY: as above, and the room is as long as it says.
             unsafe { ekiden_c_allowed_cpus(host_task, words.as_mut_ptr(), words.len()) };
@@ -448,6 +453,22 @@ impl Host for Kernel {
 
     fn refill_at(&self, at_ns: u64) {
         ekiden_c_refill_at(at_ns);
+    }
+
+    fn interrupted(&self, task: TaskId) -> Interrupted {
+        match ekiden_c_interrupted(ekiden_rs_host_task(task.to_bits())) {
+            0 => Interrupted::Another,
+            1 => Interrupted::InKernel,
+            _ => Interrupted::InUser,
+        }
+    }
+
+    fn look_at_return(&self) -> bool {
+        ekiden_c_look_at_return()
+    }
+
+    fn is_at_user(&self, task: TaskId) -> bool {
+        ekiden_c_is_at_user(ekiden_rs_host_task(task.to_bits()))
     }
 }
 

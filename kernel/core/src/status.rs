@@ -24,7 +24,9 @@ pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, seat: u64
         let table = engine.tasks();
         (tasks, fault, totals) = (table.len(), engine.fault(), engine.totals());
         (mistakes, last_mistake) = engine.mistakes();
-        let _ = write!(writer, r#","capacity":{}"#, table.capacity());
+        let groups = engine.groups();
+        let _ = write!(writer, r#","capacity":{},"parked":{}"#, table.capacity(), groups.parked());
+        let _ = write!(writer, r#","groups":{},"groups_without_room":{}"#, groups.len(), groups.overflows());
     } else {
         let Some(view) = engine.seats().find(|view| view.seat as u64 + 1 == seat) else { return 0 };
         let (alive, default, checks) = (view.is_alive, view.is_default, view.checks.name());

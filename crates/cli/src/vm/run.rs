@@ -1,7 +1,8 @@
 //! `ekiden vm run`: a command under a policy, in the machine that was started or in one of its own.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -12,10 +13,10 @@ use ekiden_vm::{Cache, Scratch, Vm, fetch};
 
 use super::{Booted, Name};
 use crate::{
+    flights,
     machine::{Shape, exit_code, follow, guest_command, install_modules},
     modules, policies,
     progress::Progress,
-    session::FLIGHTS,
 };
 
 /// Where a guest leaves recordings, in the directory that is shared with it, and how it calls the one that was asked for.
@@ -119,13 +120,20 @@ impl Run {
         let entries = fs::read_dir(recordings).with_context(|| format!("cannot read {}", recordings.display()))?;
         for entry in entries.flatten() {
             let to = match &self.record {
-                Some(wanted) if entry.file_name() == WANTED => wanted.clone(),
-                _ => Path::new(FLIGHTS).join(entry.file_name()),
+                Some(wanted) if entry.file_name() == WANTED => {
+                    if let Some(parent) = wanted.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+                        fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
+                    }
+                    fs::copy(entry.path(), wanted).with_context(|| format!("cannot write {}", wanted.display()))?;
+                    wanted.clone()
+                }
+                _ => {
+                    let (mut file, to) = flights::create(&flights::usual(), &entry.file_name().to_string_lossy())?;
+                    let copied = File::open(entry.path()).and_then(|mut from| io::copy(&mut from, &mut file));
+                    copied.with_context(|| format!("cannot write {}", to.display()))?;
+                    to
+                }
             };
-            if let Some(parent) = to.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-                fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
-            }
-            fs::copy(entry.path(), &to).with_context(|| format!("cannot write {}", to.display()))?;
             let _ = fs::remove_file(entry.path());
             eprintln!("next: ekiden replay {}", to.display());
         }

@@ -6,11 +6,11 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use crate::lock::Lock;
 
 /// A task whose group has hardly any time left runs that long at least; the excess is missing later.
-pub(super) const TURN_NS_MIN: u64 = 50_000;
+const TURN_NS_MIN: u64 = 50_000;
 
-/// In that time, all tasks that wait for a group's time are to have a turn, however little time that is. A policy is
-/// taken out when a task has waited for twice as long.
-const ROUND_NS: u64 = 4_000_000_000;
+/// In that time, all tasks that wait for a group's time are to have a turn, however little time that is. They take longer than that
+/// by what it costs to end a turn, and are overdue after five seconds.
+const ROUND_NS: u64 = 3_000_000_000;
 
 /// How much CPU time a group may use: `cpu.max` and `cpu.max.burst`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,12 @@ impl Budget {
         }
         let left_ns = self.left_ns.load(Relaxed).max(0) as u64;
         Some(left_ns.min(self.turn_ns.load(Relaxed)).max(TURN_NS_MIN))
+    }
+
+    /// When the period ends, if anything was used lately.
+    #[inline]
+    pub(super) fn ends_ns(&self) -> Option<u64> {
+        self.is_active().then(|| self.end_ns.load(Acquire))
     }
 
     /// Begins a new period, if it is time. When to do so again, which is never if nothing was used; and whether there is time

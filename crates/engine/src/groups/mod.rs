@@ -8,7 +8,8 @@
 //!   the share that its group has of the group above, and so on up to the root. Shares are those among groups that have tasks
 //!   that want to run. What is directly in the root keeps its weight, bit for bit.
 //! - **Limits** hold a task back once its group, or one above, has used up the CPU time of the period: the task is *parked*,
-//!   which to the policy looks as if it slept, until there is new time. What was used in excess is missing in the next
+//!   which to the policy looks as if it slept, until there is new time. As under the kernel's own scheduler, that is done on its way
+//!   to user mode, where it has no lock that others wait for. What was used in excess is missing in the next
 //!   period; what was not used is lost, but for the burst that is allowed.
 //!
 //! All memory is taken at the start. A group for which there is no room counts as part of the group above it.
@@ -24,7 +25,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub use budget::Limit;
-use budget::{Budget, Spent, TURN_NS_MIN};
+use budget::{Budget, Spent};
 use parking::Parking;
 
 use crate::lock::Lock;
@@ -51,6 +52,16 @@ const PLACES: u32 = 16;
 /// been faster each time, under a policy that has it wait for long. The time is missing later, so that the limit holds.
 /// A policy is taken out when a task has waited for eight seconds.
 const OVERDUE_NS: u64 = 5_000_000_000;
+
+/// Such a turn, in nanoseconds: sched_ext only wants to see the task run. Ten thousand tasks use a fiftieth of a CPU so, which a smaller
+/// limit does not hold.
+const OVERDUE_TURN_NS: u64 = 10_000;
+
+/// A refill begins the periods of so many groups, and releases so many tasks that are overdue: it may be in an interrupt.
+const REFILL_MOST: u32 = 32;
+
+/// When the rest has its turn, in nanoseconds.
+pub(crate) const GO_ON_AFTER_NS: u64 = 100_000;
 
 /// So many bits of a kept share count the changes.
 const VERSION_BITS: u32 = 31;
@@ -91,9 +102,9 @@ struct Node {
 
 /// What is kept of a task, in one word, because it may be released on one CPU while it moves on another: its group, and what it
 /// has added to the load of that, which is 0 if it does not want to run or is in the root. Besides, since when it has been
-/// parked without having run in between; 0 if it is not, or has.
+/// parked without having run in between, 0 if it is not, or has; and whether it waits on its way to user mode, where it may be parked.
 #[derive(Debug, Default)]
-struct Member(AtomicU64, AtomicU64);
+struct Member(AtomicU64, AtomicU64, AtomicBool);
 
 impl Member {
     #[inline]
@@ -131,18 +142,25 @@ struct Tree {
     entries: Vec<Entry>,
     /// No group from here on was ever used.
     untouched: u32,
+    /// Counts passes of [`Groups::find_limiters`].
+    pass: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
-    name: u64,
     members: u32,
     children: u32,
+    /// The highest group on the way up in which somebody else than root may make groups.
+    delegation: u32,
+    /// How many groups are somewhere in this one, if it is that.
+    inside: u32,
     /// As control groups count.
     weight: u32,
     is_idle: bool,
     /// The host has destroyed it. It stays until its last task is gone.
     is_gone: bool,
+    /// The pass in which its nearest limit was found.
+    pass: u32,
 }
 
 impl Tree {
@@ -170,11 +188,11 @@ impl Groups {
         let mut members = Vec::with_capacity(max_tasks as usize);
         members.resize_with(max_tasks as usize, Member::default);
         let tree = Tree {
-            // Those that share the group above need a name, too.
-            names: Vec::with_capacity(2 * count),
+            names: Vec::with_capacity(count),
             free: (1..=max_groups).rev().collect(),
             entries: alloc::vec![Entry::default(); count],
             untouched: 1,
+            pass: 0,
         };
         Self {
             active: AtomicBool::new(false),
@@ -187,7 +205,7 @@ impl Groups {
         }
     }
 
-    /// How many groups there was no room for since the start.
+    /// How many groups there was no room for since the start. They count as part of the one above them.
     pub fn overflows(&self) -> u64 {
         self.overflows.load(Relaxed)
     }
@@ -210,31 +228,36 @@ impl Groups {
 
     // ---- groups come, change and go ----
 
-    /// A group exists from now on, in the group `parent`. One whose parent is unknown is in the root, and one without is the
-    /// root itself.
-    pub fn create(&self, name: u64, parent: Option<u64>) {
+    /// A group exists from now on, in the group `parent`; one without is the root itself. False if the parent is unknown: the
+    /// caller asks again with the one above that. Groups below a parent that `is_delegated`, which somebody else than root may
+    /// make, get no more than a quarter of the room that is left.
+    ///
+    /// One for which there is no room stays unknown, so that its tasks and the groups in it count for the one above it.
+    #[must_use]
+    pub fn create(&self, name: u64, parent: Option<u64>, is_delegated: bool) -> bool {
         let tree = &mut *self.tree.lock();
-        let Err(place) = tree.names.binary_search_by_key(&name, |(name, _)| *name) else { return };
-        if tree.names.len() == tree.names.capacity() {
-            // Not even for the name: whoever is in it is in the root.
-            self.overflows.fetch_add(1, Relaxed);
-            return;
-        }
+        let Err(place) = tree.names.binary_search_by_key(&name, |(name, _)| *name) else { return true };
         let Some(parent) = parent else {
             tree.names.insert(place, (name, ROOT));
-            return;
+            return true;
         };
-        let parent = tree.find(parent).unwrap_or(ROOT);
-        let Some(group) = tree.free.pop() else {
+        let Some(parent) = tree.find(parent) else { return false };
+        let delegation = match tree.entries[parent as usize].delegation {
+            ROOT if is_delegated => parent,
+            known => known,
+        };
+        let is_greedy = delegation != ROOT && 4 * tree.entries[delegation as usize].inside >= tree.free.len() as u32;
+        let room = if is_greedy { None } else { tree.free.pop() };
+        let Some(group) = room else {
             self.overflows.fetch_add(1, Relaxed);
-            tree.names.insert(place, (name, parent));
-            return;
+            return true;
         };
         self.active.store(true, Relaxed);
         tree.names.insert(place, (name, group));
         tree.untouched = tree.untouched.max(group + 1);
-        tree.entries[group as usize] = Entry { name, weight: DEFAULT_WEIGHT, ..Entry::default() };
+        tree.entries[group as usize] = Entry { weight: DEFAULT_WEIGHT, delegation, ..Entry::default() };
         tree.entries[parent as usize].children += 1;
+        tree.entries[delegation as usize].inside += 1;
         let node = &self.nodes[group as usize];
         node.parent.store(parent, Relaxed);
         node.weight.store(USUAL as u32, Relaxed);
@@ -242,6 +265,7 @@ impl Groups {
         node.budget.set(None, 0);
         self.nodes[parent as usize].children.fetch_add(1, Relaxed);
         self.version.fetch_add(1, Release);
+        true
     }
 
     /// A group is no more. Tasks that are still in it count as before until they leave.
@@ -249,7 +273,7 @@ impl Groups {
         let tree = &mut *self.tree.lock();
         let Ok(place) = tree.names.binary_search_by_key(&name, |(name, _)| *name) else { return };
         let (_, group) = tree.names.remove(place);
-        if group != ROOT && tree.entries[group as usize].name == name {
+        if group != ROOT {
             tree.entries[group as usize].is_gone = true;
             self.free_if_unused(tree, group);
         }
@@ -264,6 +288,7 @@ impl Groups {
             }
             let node = &self.nodes[group as usize];
             let parent = node.parent.load(Relaxed);
+            tree.entries[entry.delegation as usize].inside -= 1;
             tree.entries[group as usize] = Entry::default();
             tree.entries[parent as usize].children -= 1;
             self.nodes[parent as usize].children.fetch_sub(1, Relaxed);
@@ -285,12 +310,9 @@ impl Groups {
 
     fn reweigh(&self, name: u64, change: impl FnOnce(&mut Entry)) {
         let tree = &mut *self.tree.lock();
-        let Some(group) = tree.find(name) else { return };
+        // The root weighs nothing.
+        let Some(group) = tree.find(name).filter(|group| *group != ROOT) else { return };
         let entry = &mut tree.entries[group as usize];
-        // The root weighs nothing, and a group that shares the one above has no say in it.
-        if group == ROOT || entry.name != name {
-            return;
-        }
         change(entry);
         let scaled = (u64::from(entry.weight) * USUAL + u64::from(DEFAULT_WEIGHT) / 2) / u64::from(DEFAULT_WEIGHT);
         let weight = if entry.is_idle { IDLE_WEIGHT } else { scaled.clamp(1, 100 * USUAL) as u32 };
@@ -303,33 +325,49 @@ impl Groups {
     /// tasks that were parked for the old one are released: see [`next_released`](Self::next_released).
     pub fn set_limit(&self, name: u64, limit: Option<Limit>, now_ns: u64) {
         let tree = &mut *self.tree.lock();
-        let Some(group) = tree.find(name) else { return };
-        if group == ROOT || tree.entries[group as usize].name != name {
-            return;
-        }
+        let Some(group) = tree.find(name).filter(|group| *group != ROOT) else { return };
         self.nodes[group as usize].budget.set(limit, now_ns);
-        for index in 1..tree.untouched {
-            let limiter = self.nearest_limited(index);
-            self.nodes[index as usize].limiter.store(limiter, Relaxed);
-        }
+        self.find_limiters(tree);
         self.let_go(group);
     }
 
-    fn nearest_limited(&self, mut group: u32) -> u32 {
-        while group != ROOT && !self.nodes[group as usize].budget.is_limited() {
-            group = self.nodes[group as usize].parent.load(Relaxed);
+    /// Works out anew which limit is the nearest of each group.
+    ///
+    /// Cost: two steps for each group, however deep they are inside of each other.
+    fn find_limiters(&self, tree: &mut Tree) {
+        tree.pass = tree.pass.wrapping_add(1);
+        for index in 1..tree.untouched {
+            let is_found = |group: u32| group == ROOT || tree.entries[group as usize].pass == tree.pass;
+            let above = |group: u32| self.nodes[group as usize].parent.load(Relaxed);
+            let mut end = index;
+            while !is_found(end) && !self.nodes[end as usize].budget.is_limited() {
+                end = above(end);
+            }
+            // The root is limited by itself: by nothing.
+            let limiter = if is_found(end) { self.nodes[end as usize].limiter.load(Relaxed) } else { end };
+            let mut group = index;
+            while !(group == ROOT || tree.entries[group as usize].pass == tree.pass) {
+                tree.entries[group as usize].pass = tree.pass;
+                self.nodes[group as usize].limiter.store(limiter, Relaxed);
+                if group == end {
+                    break;
+                }
+                group = above(group);
+            }
         }
-        group
     }
 
     // ---- tasks come, move and go ----
 
-    /// The task in `slot` is from now on in the group that the host calls `name`, or in the root if there is none such.
-    /// `counted` is its weight if it wants to run, and else 0. A parked task has to be [taken out](Self::unpark) first.
-    pub fn enter(&self, slot: u32, name: u64, counted: u32) {
+    /// The task in `slot` is from now on in the group that the host calls `name`. False if there is none such: the caller asks
+    /// again with the group above that. `counted` is its weight if it wants to run, and else 0. A task that was parked is not any more.
+    #[must_use]
+    pub fn enter(&self, slot: u32, name: u64, counted: u32) -> bool {
         let tree = &mut *self.tree.lock();
-        let group = tree.find(name).unwrap_or(ROOT);
+        let Some(group) = tree.find(name) else { return false };
+        self.unpark(slot);
         self.change_group(tree, slot, group, counted);
+        true
     }
 
     /// The task in `slot` is no more.
@@ -345,6 +383,7 @@ impl Groups {
         tree.entries[group as usize].members += u32::from(group != ROOT);
         tree.entries[old as usize].members -= u32::from(old != ROOT);
         self.members[slot as usize].1.store(0, Relaxed);
+        self.members[slot as usize].2.store(false, Relaxed);
         self.add_load(old, -i64::from(before));
         self.add_load(group, i64::from(counted));
         self.free_if_unused(tree, old);
@@ -518,7 +557,7 @@ impl Groups {
         for group in self.limiters(slot) {
             match self.nodes[group as usize].budget.allowance_ns() {
                 Some(of_group_ns) => allowance_ns = allowance_ns.min(of_group_ns),
-                None => return self.is_overdue(slot, now_ns).then_some(TURN_NS_MIN),
+                None => return self.is_overdue(slot, now_ns).then_some(OVERDUE_TURN_NS),
             }
         }
         Some(allowance_ns)
@@ -528,6 +567,16 @@ impl Groups {
     fn is_overdue(&self, slot: u32, now_ns: impl FnOnce() -> u64) -> bool {
         let since_ns = self.members[slot as usize].1.load(Relaxed);
         since_ns != 0 && now_ns().saturating_sub(since_ns) >= OVERDUE_NS
+    }
+
+    /// Notes whether the task in `slot`, which waits for a CPU, may be parked: it has nothing of the kernel's that others wait for.
+    pub fn note_at_user(&self, slot: u32, is_at_user: bool) {
+        self.members[slot as usize].2.store(is_at_user, Relaxed);
+    }
+
+    /// What was noted last.
+    pub fn is_at_user(&self, slot: u32) -> bool {
+        self.members[slot as usize].2.load(Relaxed)
     }
 
     /// Parks the task in `slot` until there is CPU time for it; false if there is some now. Those that are `served`, because
@@ -556,15 +605,21 @@ impl Groups {
     /// Gives groups that have used CPU time that of a new period, if it is time. Tasks that waited for that are released:
     /// see [`next_released`](Self::next_released). Returns when it has to be called again; `None` if no group uses any.
     ///
-    /// Cost: a look at each group.
+    /// Cost: a look at each group, and a bounded number of them are given time; others are when it is called again, soon.
     pub fn refill(&self, now_ns: u64) -> Option<u64> {
         let untouched = self.tree.lock().untouched;
         let mut again_at_ns = None;
+        let mut left = REFILL_MOST;
         for group in 1..untouched {
             let budget = &self.nodes[group as usize].budget;
-            if !budget.is_active() {
+            let Some(ends_ns) = budget.ends_ns() else { continue };
+            let is_due = now_ns >= ends_ns;
+            if left == 0 {
+                again_at_ns = earlier(again_at_ns, Some(if is_due { now_ns + GO_ON_AFTER_NS } else { ends_ns }));
                 continue;
             }
+            left -= u32::from(is_due);
+            // One that has lost its limit is due too.
             let (next_ns, has_time) = budget.refill(now_ns);
             again_at_ns = earlier(again_at_ns, next_ns);
             if !budget.is_throttled() {
@@ -572,8 +627,8 @@ impl Groups {
             }
             if has_time {
                 self.let_go(group);
-            } else {
-                self.let_overdue_go(group, now_ns);
+            } else if !self.let_overdue_go(group, now_ns, &mut left) {
+                again_at_ns = earlier(again_at_ns, Some(now_ns + GO_ON_AFTER_NS));
             }
         }
         again_at_ns
@@ -588,18 +643,28 @@ impl Groups {
         budget.set_crowd(released);
     }
 
-    /// Whoever was parked for the time of `group` and is overdue is released.
-    fn let_overdue_go(&self, group: u32, now_ns: u64) {
+    /// Whoever was parked for the time of `group` and is overdue is released, but for no more than are `left`. False if some stay.
+    fn let_overdue_go(&self, group: u32, now_ns: u64, left: &mut u32) -> bool {
         let mut parking = self.parking.lock();
         while let Some(slot) = parking.first(group).filter(|slot| self.is_overdue(*slot, || now_ns)) {
+            if *left == 0 {
+                return false;
+            }
+            *left -= 1;
             parking.release_one(slot);
         }
+        true
     }
 
     /// The slot of a task that was parked and is not any more, in the order in which they are to have their turns. Its limits
-    /// may keep it from running all the same: there can be several.
+    /// may keep it from running all the same: there can be several. When its group has no time left again, the rest stay.
     pub fn next_released(&self) -> Option<u32> {
-        self.parking.lock().next_released()
+        self.parking.lock().next_released(|group| self.nodes[group as usize].budget.is_throttled())
+    }
+
+    /// Whether [`next_released`](Self::next_released) may have another one.
+    pub fn releases(&self) -> bool {
+        self.parking.lock().releases()
     }
 
     /// How many tasks are parked, or released and not asked for.

@@ -1,8 +1,11 @@
-//! Tasks whose groups have used up their CPU time: two queues a group, and one of those that are released.
+//! Tasks whose groups have used up their CPU time: two queues a group, one of groups that have time again, and one of tasks
+//! that are released although theirs have none.
 //!
 //! Who was released but did not have a turn before the time was used up again goes before those who had one. Otherwise one
-//! task that spins could use up every period, under a policy that serves first who came first.
+//! task that spins could use up every period, under a policy that serves first who came first. For the same reason a task
+//! that nobody asked for while there was time keeps its place.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 /// No task, or no queue.
@@ -17,6 +20,9 @@ pub(super) struct Parking {
     links: Vec<Link>,
     /// Of each group: those who did not have a turn, and those who had.
     queues: Vec<Queue>,
+    /// Groups whose tasks are released, one of each in turn. Has room for all, and each is in it once at most.
+    due: VecDeque<u32>,
+    is_due: Vec<bool>,
     len: u32,
 }
 
@@ -31,13 +37,16 @@ struct Link {
 struct Queue {
     first: u32,
     last: u32,
+    len: u32,
 }
 
 impl Parking {
     pub(super) fn new(groups: u32, tasks: u32) -> Self {
         Self {
             links: alloc::vec![Link { next: NONE, previous: NONE, queue: NONE }; tasks as usize],
-            queues: alloc::vec![Queue { first: NONE, last: NONE }; 2 * groups as usize],
+            queues: alloc::vec![Queue { first: NONE, last: NONE, len: 0 }; 2 * groups as usize],
+            due: VecDeque::with_capacity(groups as usize),
+            is_due: alloc::vec![false; groups as usize],
             len: 0,
         }
     }
@@ -55,6 +64,7 @@ impl Parking {
         let last = self.queues[queue as usize].last;
         self.links[slot as usize] = Link { next: NONE, previous: last, queue };
         self.queues[queue as usize].last = slot;
+        self.queues[queue as usize].len += 1;
         match last {
             NONE => self.queues[queue as usize].first = slot,
             last => self.links[last as usize].next = slot,
@@ -76,19 +86,16 @@ impl Parking {
             next => self.links[next as usize].previous = previous,
         }
         self.links[slot as usize].queue = NONE;
+        self.queues[queue as usize].len -= 1;
         self.len -= 1;
     }
 
-    /// Releases all tasks of a group, and says how many they are.
+    /// The tasks of a group are released from now on, as they are asked for. Says how many they are.
     pub(super) fn release(&mut self, group: u32) -> u32 {
-        let mut count = 0;
-        for queue in [2 * group, 2 * group + 1] {
-            while let Some(slot) = self.pop(queue) {
-                self.append(slot, RELEASED);
-                count += 1;
-            }
+        if !core::mem::replace(&mut self.is_due[group as usize], true) {
+            self.due.push_back(group);
         }
-        count
+        self.queues[2 * group as usize].len + self.queues[2 * group as usize + 1].len
     }
 
     /// Who is released next of a group's tasks.
@@ -102,8 +109,26 @@ impl Parking {
         self.append(slot, RELEASED);
     }
 
-    pub(super) fn next_released(&mut self) -> Option<u32> {
-        self.pop(RELEASED)
+    /// The next task that is released. Those of a group that `has_no_time`, again, stay until it is released anew.
+    pub(super) fn next_released(&mut self, has_no_time: impl Fn(u32) -> bool) -> Option<u32> {
+        if let Some(slot) = self.pop(RELEASED) {
+            return Some(slot);
+        }
+        while let Some(group) = self.due.pop_front() {
+            let next = if has_no_time(group) { None } else { self.first(group) };
+            if let Some(slot) = next {
+                self.due.push_back(group);
+                self.take_out(slot);
+                return Some(slot);
+            }
+            self.is_due[group as usize] = false;
+        }
+        None
+    }
+
+    /// Whether there may be another one.
+    pub(super) fn releases(&self) -> bool {
+        self.queues[RELEASED as usize].first != NONE || !self.due.is_empty()
     }
 
     fn pop(&mut self, queue: u32) -> Option<u32> {

@@ -16,6 +16,8 @@ tests! {
         13 shares_and_limits_of_control_groups_hold_under_a_policy,
         4 what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference,
         16 limits_of_a_hundred_groups_cost_next_to_nothing,
+        10 limits_hold_for_crowds_of_tasks_and_of_groups,
+        4 no_task_waits_for_a_lock_of_a_task_that_has_used_up_its_time,
     }
 }
 
@@ -73,4 +75,32 @@ fn limits_of_a_hundred_groups_cost_next_to_nothing(lab: &Lab) {
     assert!(limits_ns <= 1.05 * groups_ns, "{limits_ns} ns with limits, {groups_ns} ns without");
     // For comparison.
     costs("");
+}
+
+/// A user who may make groups and threads has all others wait neither for interrupts nor for CPU time.
+fn limits_hold_for_crowds_of_tasks_and_of_groups(lab: &Lab) {
+    let tasks = std::env::var("EKIDEN_CROWD").map_or(1_000, |tasks| tasks.parse().expect("EKIDEN_CROWD is a number"));
+    let report = &lab.trial(&format!("crowd --modules /lab --tasks {tasks} --groups 4200"))[0];
+    println!("{report}");
+    let percent = |what: &str| report[what].as_f64().unwrap();
+    for what in ["tasks_percent", "groups_percent", "other_percent"] {
+        assert!((9.5..=10.5).contains(&percent(what)), "{what}: {report}");
+    }
+    // An instruction takes eight nanoseconds here.
+    let instructions = report["off_ns_max"]["refill"].as_u64().unwrap() / 8;
+    assert!(instructions <= 100_000, "{instructions} instructions in one interrupt: {report}");
+    assert!(report["groups_without_room"].as_u64().unwrap() > 3_000 && report["still_running"] == true, "{report}");
+}
+
+/// A task is held back on its way to user mode. In the middle of a system call it would hold back others, for the rest of the second.
+fn no_task_waits_for_a_lock_of_a_task_that_has_used_up_its_time(lab: &Lab) {
+    waits_for_a_lock(lab, 100);
+}
+
+/// The same where a CPU may lose its processor, with the lock.
+pub(crate) fn waits_for_a_lock(lab: &Lab, ms_max: u64) {
+    let report = &lab.trial("holder --modules /lab")[0];
+    println!("{report}");
+    assert!(report["wait_ms_max"].as_u64().unwrap() < ms_max && report["waits"].as_u64().unwrap() > 1_000, "{report}");
+    assert!((1.5..=2.5).contains(&report["percent"].as_f64().unwrap()) && report["still_running"] == true, "{report}");
 }

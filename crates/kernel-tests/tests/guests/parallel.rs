@@ -20,6 +20,7 @@ tests! {
         10 in_parallel_several_policies_come_and_go,
         5 in_parallel_no_task_is_sent_to_a_cpu_that_is_away,
         5 in_parallel_groups_are_replayed,
+        9 in_parallel_no_task_waits_for_one_without_time,
         5 in_parallel_versions_take_over,
         5 in_parallel_the_flight_recorder_is_saved,
     }
@@ -68,6 +69,11 @@ fn in_parallel_several_policies_come_and_go(lab: &Lab) {
 fn in_parallel_no_task_is_sent_to_a_cpu_that_is_away(lab: &Lab) {
     kernel::a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_wanted_when_it_left(lab);
     kernel::policies_send_no_task_to_a_cpu_that_is_away(lab);
+}
+
+/// Without what is tested, for nearly a second.
+fn in_parallel_no_task_waits_for_one_without_time(lab: &Lab) {
+    groups::waits_for_a_lock(lab, 300);
 }
 
 fn in_parallel_groups_are_replayed(lab: &Lab) {

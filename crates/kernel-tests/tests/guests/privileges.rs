@@ -10,6 +10,7 @@ use crate::{
 tests! {
     Machine::Newest(2) => {
         2 root_of_a_container_that_has_the_device_controls_nothing,
+        3 who_may_choose_a_policy_is_up_to_root,
         2 the_verifier_refuses_a_program_that_is_no_scheduler_and_calls_a_policy,
         20 a_policy_that_panics_ends_alone_while_every_return_is_traced,
     }
@@ -20,6 +21,26 @@ fn root_of_a_container_that_has_the_device_controls_nothing(lab: &Lab) {
     println!("{report}");
     let errors: Vec<_> = report["errors"].as_array().unwrap().iter().map(|error| error.as_i64().unwrap()).collect();
     assert!(errors.len() > 100 && errors.iter().all(|error| *error == i64::from(libc::EPERM)), "{report}");
+    assert_eq!(report["still_running"], true, "{report}");
+}
+
+/// A policy that is asked first, or has CPUs of its own, is priority for whoever may choose it.
+fn who_may_choose_a_policy_is_up_to_root(lab: &Lab) {
+    let report = &lab.trial("chooser --modules /lab")[0];
+    println!("{report}");
+    for (what, is_allowed) in [
+        ("the default one", true),
+        ("root's", false),
+        ("away from what root has chosen", false),
+        ("after root has taken its choice back", true),
+        ("of another group", false),
+        ("of the own group", true),
+        ("open", true),
+    ] {
+        let came = report["tries"][what].as_str().unwrap();
+        assert_eq!(came == "chosen", is_allowed, "{what}: {came}");
+        assert!(is_allowed || came.starts_with("not for you: "), "{what}: {came}");
+    }
     assert_eq!(report["still_running"], true, "{report}");
 }
 
