@@ -33,8 +33,8 @@ struct ekiden_create_request {
 /* It gets all tasks for which nobody has chosen; the first policy always does. */
 #define EKIDEN_CREATE_DEFAULT 2
 /*
- * Everybody, or the members of one group of users, may choose it for their tasks. Otherwise only who has CAP_SYS_NICE may, unless
- * everybody gets it anyway: it may be asked before others, or have CPUs or a share of its own.
+ * Every user, or the members of one group of users, may choose it for their tasks. Otherwise only processes with CAP_SYS_NICE may, unless
+ * it is the default policy: it may be asked before others, or have CPUs or a share of its own.
  */
 #define EKIDEN_CREATE_OPEN 4
 #define EKIDEN_CREATE_GROUP 8
@@ -81,7 +81,7 @@ struct ekiden_order_request {
 
 /*
  * Chooses the policy of a task. For one's own tasks, or with CAP_SYS_NICE, as for sched_setattr(2); EACCES if the policy is not open to the
- * caller, or somebody with CAP_SYS_NICE has chosen for the task. The descriptor may be open for reading only.
+ * caller, or a process with CAP_SYS_NICE has chosen for the task. The descriptor may be open for reading only.
  */
 struct ekiden_choose_request {
 	__s32 tid;		/* 0 for the caller */

@@ -54,7 +54,7 @@ pub enum EventKind {
     /// unknown: there was no room for it, and the task counts for the one above it, which the host names next.
     TaskMove = 21,
     /// A group exists from now on: `args[0]` is the host's name for it, `args[1]` that of the group that it is in, or 0 if it is
-    /// the root. It weighs 100 and has no limit. `flags` is not 0 if the group that it is in belongs to somebody else than root.
+    /// the root. It weighs 100 and has no limit. `flags` is not 0 if the group that it is in belongs to a user other than root.
     /// [`Status::Invalid`] if that is unknown: the host names the next one above it.
     GroupCreate = 22,
     /// The group `args[0]` is no more.

@@ -18,7 +18,7 @@ pub(crate) struct Cargo<'a> {
     pub(crate) sysroot: &'a Sysroot,
     pub(crate) target_dir: PathBuf,
     pub(crate) rustflags: Vec<String>,
-    /// The profile, as settings: whoever builds a policy may have other ones for it, in files that cargo finds by itself.
+    /// The profile, as settings: the user's own files of settings, which cargo finds, may have other ones.
     pub(crate) settings: Vec<String>,
     pub(crate) features: &'a [&'a str],
     /// Where the library's program is to be written as assembly text, too.

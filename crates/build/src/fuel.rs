@@ -617,7 +617,7 @@ impl Writer<'_> {
         }
         let end = self.end(format!("far too much is copied, filled or compared at {}", self.place(at..at + 1, lines)));
         let _ = match repeats {
-            // Nothing is passed in r11, and a call leaves no flags to anybody.
+            // Nothing is passed in r11, and the flags are dead across a call.
             None => writeln!(
                 self.out,
                 "\tmovq\t%rdx, %r11\n\tshrq\t${BYTES_PER_UNIT}, %r11\n\tsubq\t%r11, %gs:ekiden_fuel(%rip)\n\tjs\t{end}"

@@ -1,5 +1,5 @@
-//! Where the last calls of policies are kept that were taken out. They tell what every task of the machine did, and root writes them: nobody
-//! else has a say in that directory.
+//! Where the last calls of policies are kept that were taken out. They tell what every task of the machine did, and root writes them: no other
+//! user may write to that directory.
 
 use std::{
     env,
@@ -18,7 +18,7 @@ const OF_ROOT: &str = "/var/lib/ekiden";
 /// So many recordings of one policy may be of one second.
 const MOST: u32 = 100;
 
-/// Where they go if nobody says otherwise: root's place, or one of the user's own.
+/// Where they go by default: root's place, or one of the user's own.
 pub(crate) fn usual() -> PathBuf {
     let of = |variable| env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     if geteuid().is_root() {
@@ -39,7 +39,7 @@ pub(crate) fn create(directory: &Path, name: &str) -> Result<(File, PathBuf)> {
     new_file(directory, name).with_context(|| format!("cannot write to {}", directory.display()))
 }
 
-/// Refuses a directory in which somebody else may have put something.
+/// Refuses a directory that another user may have written to.
 fn must_be_of(directory: &Path, uid: u32) -> Result<()> {
     let metadata =
         fs::symlink_metadata(directory).with_context(|| format!("cannot look at {}", directory.display()))?;

@@ -48,13 +48,13 @@ pub(crate) struct Run {
     /// With --beside: all tasks for which nobody has chosen a policy
     #[arg(long, requires = "beside")]
     default: bool,
-    /// Everybody may choose it for their tasks; by default only root may, unless everybody gets it anyway
+    /// Every user may choose it for their tasks; by default only root may, unless it is the default policy
     #[arg(long)]
     open: bool,
     /// The members of this group of users may, by its name or number
     #[arg(long, value_name = "GROUP", conflicts_with = "open", value_parser = group_of_users)]
     group: Option<u32>,
-    /// Nobody but root may; so it is by default
+    /// Only root may; this is the default
     #[arg(long, conflicts_with_all = ["open", "group"])]
     root_only: bool,
     #[command(flatten)]

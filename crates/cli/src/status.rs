@@ -160,7 +160,7 @@ fn policy_in_words(
     if is_one_of_several && !policy.default {
         let who = match policy.open_to_group {
             Some(group) => format!("root and the members of group {group} may choose it"),
-            None if policy.open => "everybody may choose it for their tasks".to_owned(),
+            None if policy.open => "every user may choose it for their tasks".to_owned(),
             None => "only root may choose it".to_owned(),
         };
         writeln!(f, "  access      {who}")?;

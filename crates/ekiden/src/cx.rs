@@ -36,7 +36,7 @@ pub trait Host: Sync {
     fn interrupted(&self, _task: TaskId) -> Interrupted {
         Interrupted::InUser
     }
-    /// The engine wants the event *refill* on the CPU that executes this, with [`returned`](abi::refill_flags::RETURNED), as soon as a task
+    /// The engine wants the event *refill* on the CPU that executes this, with [`RETURNED`](crate::abi::refill_flags::RETURNED), as soon as a task
     /// has returned to user mode there. False if the host cannot tell.
     fn look_at_return(&self) -> bool {
         false

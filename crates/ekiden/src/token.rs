@@ -74,7 +74,7 @@ impl<P: ?Sized> Drop for Schedulable<P> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Instance(u16);
 
-/// Room for a token that was dropped and is not reported yet. No lock: whoever panics while it is here holds up nobody.
+/// Room for a token that was dropped and is not reported yet. No lock, so a panic in between leaves none taken.
 struct Place {
     state: AtomicU32,
     /// The task's number, and the serial and the CPU.
@@ -83,7 +83,7 @@ struct Place {
 
 impl Place {
     const FREE: u32 = 0;
-    /// Somebody writes or reads it.
+    /// It is being written or read.
     const TAKEN: u32 = 1;
     /// It has a token of the instance whose number is in the upper half.
     const FULL: u32 = 2;

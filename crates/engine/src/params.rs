@@ -51,7 +51,7 @@ impl<P: Policy> Engine<P> {
             return;
         };
         self.params[task.slot as usize].set(&params);
-        // The task may have died meanwhile, and whoever has its slot now is not meant.
+        // The task may have died meanwhile, and another one may have its slot now.
         if self.tasks.get(task).is_none() {
             self.params[task.slot as usize].set(&RawParams::default());
             handling.outcome.status = Status::Invalid as i32;

@@ -157,7 +157,7 @@ pub enum NotChosen {
     NoTask,
     /// No policy has this seat.
     NoPolicy,
-    /// Somebody who may change the priority of any task has chosen for it.
+    /// A process with CAP_SYS_NICE has chosen for it.
     ByRoot,
 }
 
@@ -427,7 +427,7 @@ impl<P: Policy> Engine<P> {
         let legacy = legacy.filter(|(seat, _)| self.seats[*seat].is_taken());
         self.first_params(task, legacy.map(|_| parent));
         let (seat, how) = legacy.unwrap_or_else(|| (self.default_seat(), How::NOT));
-        // Nobody else knows the task yet.
+        // The task is not known outside yet.
         let _ = slot.choose(task, seat, how, |_| true);
         let home = self.seats[seat].home();
         let home = if home == Home::NOWHERE { Home::in_seat(seat) } else { home };

@@ -43,7 +43,7 @@ impl Walk {
         0
     }
 
-    /// How many must have seen a task of this weight wait, where so many wait for its CPU: whoever has very many tasks wait for one
+    /// How many must have seen a task of this weight wait, where so many wait for its CPU: a user with very many tasks on one
     /// CPU cannot have the policy of all others taken out.
     fn most_of(self, weight: u32, crowd: u32) -> u32 {
         let usual = self.most.saturating_mul((NICE_0_WEIGHT / weight.max(1)).clamp(1, LIGHTEST));

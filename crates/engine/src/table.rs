@@ -39,9 +39,9 @@ pub(crate) struct Slot {
 pub(crate) struct How(u32);
 
 impl How {
-    /// Nobody has chosen.
+    /// It was not chosen.
     pub(crate) const NOT: Self = Self(0);
-    /// Somebody has, for this task or for an ancestor.
+    /// It was, for this task or for an ancestor.
     pub(crate) const CHOSEN: Self = Self(1 << 8);
     /// Its children are to have the same.
     pub(crate) const INHERITED: Self = Self(1 << 9);
@@ -89,7 +89,7 @@ impl Slot {
         self.choice.load(Relaxed) & How::CHOSEN.0 != 0
     }
 
-    /// What children get, a seat and how it was chosen; nothing if they are treated like everybody.
+    /// What children get, a seat and how it was chosen; nothing if they get the default policy.
     pub(crate) fn legacy(&self) -> Option<(usize, How)> {
         let choice = self.choice.load(Relaxed);
         (choice & How::INHERITED.0 != 0).then(|| (self.choice(), How(choice & How::ALL)))
@@ -113,7 +113,7 @@ impl Slot {
         self.choice.fetch_update(Relaxed, Relaxed, chosen).map(drop).map_err(refused)
     }
 
-    /// Like everybody.
+    /// By default, not by choice.
     pub(crate) fn choose_for_all(&self, task: TaskId, seat: usize) {
         // A task that is gone needs none.
         let _ = self.choose(task, seat, How::NOT, |_| true);

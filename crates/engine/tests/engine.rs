@@ -335,7 +335,7 @@ fn a_task_in_a_crowd_may_wait_until_each_could_have_had_a_turn() {
     (0..CROWD).for_each(|task| _ = bench.enqueue(0, bench.task(task)));
     // Six turns of 25 ms are fifteen walks.
     assert_eq!(first_starved(&bench), Some(1 + 15));
-    // One that waits alone for its CPU has nobody before it.
+    // One that waits alone for its CPU has no task before it.
     let bench = Bench::new::<Fifo>();
     (0..CROWD).for_each(|task| _ = bench.enqueue(0, bench.task(task)));
     bench.enqueue(1, bench.task(CROWD));

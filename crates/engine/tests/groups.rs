@@ -118,7 +118,7 @@ fn somebody_who_makes_groups_without_end_leaves_room_for_others() {
     // Another user, and root.
     assert!(groups.create(300, Some(3), true) && groups.enter(0, 300, 0));
     assert!(groups.create(301, Some(ROOT), false) && groups.enter(0, 301, 0));
-    // Whoever destroys some may make others.
+    // A user who destroys some may make others.
     let full = groups.len();
     (100..200).for_each(|name| groups.destroy(name));
     assert!(groups.len() < full);

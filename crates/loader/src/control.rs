@@ -92,7 +92,7 @@ pub struct PolicyStatus {
     /// Whether tasks for which nobody has chosen have it.
     #[serde(default)]
     pub default: bool,
-    /// Whether everybody may choose it for their tasks; otherwise only root may, and the members of one group of users, if there is one.
+    /// Whether every user may choose it for their tasks; otherwise only root may, and the members of one group of users, if there is one.
     #[serde(default)]
     pub open: bool,
     /// That group.
@@ -304,15 +304,15 @@ pub(crate) struct Wanted<'a> {
     pub(crate) access: Access,
 }
 
-/// Who may choose a policy for their tasks, besides whoever may change the priority of any. One that everybody gets is open.
+/// Who may choose a policy for their tasks, besides processes with CAP_SYS_NICE. The default policy is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Access {
-    /// Nobody else.
+    /// No other user.
     #[default]
     Root,
     /// The members of a group of users, by its number.
     Group(u32),
-    /// Everybody.
+    /// Every user.
     Open,
 }
 

@@ -105,7 +105,7 @@ pub enum Error {
     NotYours(i32),
     /// The policy is for root, or for a group of users; or root has chosen for this thread.
     #[error(
-        "not for you: the policy is not open to everybody, or root has chosen one for thread {0}; `ekiden status` shows who may choose it, and \
+        "not for you: the policy is not open to every user, or root has chosen one for thread {0}; `ekiden status` shows who may choose it, and \
          root opens one with `ekiden run --beside --open` or `--group`"
     )]
     NotOpen(i32),

@@ -190,8 +190,8 @@ pub fn package_lists(cache: &Cache, release: &str, progress: Progress<'_>) -> Re
     Ok(apt.config)
 }
 
-/// Read after the machine's own configuration, whose proxies and the like stay in force, but not that it takes packages which nobody has
-/// signed.
+/// Read after the machine's own configuration, whose proxies and the like stay in force, but not that it takes unsigned
+/// packages.
 fn config(directory: &Path, sources: &Path) -> String {
     let directory = directory.display();
     let sources = sources.display();

@@ -150,7 +150,7 @@ struct Tree {
 struct Entry {
     members: u32,
     children: u32,
-    /// The highest group on the way up in which somebody else than root may make groups.
+    /// The highest group on the way up in which an ordinary user may make groups.
     delegation: u32,
     /// How many groups are somewhere in this one, if it is that.
     inside: u32,
@@ -229,7 +229,7 @@ impl Groups {
     // ---- groups come, change and go ----
 
     /// A group exists from now on, in the group `parent`; one without is the root itself. False if the parent is unknown: the
-    /// caller asks again with the one above that. Groups below a parent that `is_delegated`, which somebody else than root may
+    /// caller asks again with the one above that. Groups below a parent that `is_delegated`, which an ordinary user may
     /// make, get no more than a quarter of the room that is left.
     ///
     /// One for which there is no room stays unknown, so that its tasks and the groups in it count for the one above it.
@@ -643,7 +643,7 @@ impl Groups {
         budget.set_crowd(released);
     }
 
-    /// Whoever was parked for the time of `group` and is overdue is released, but for no more than are `left`. False if some stay.
+    /// Releases tasks that were parked for the time of `group` and are overdue, no more than `left`. False if some stay.
     fn let_overdue_go(&self, group: u32, now_ns: u64, left: &mut u32) -> bool {
         let mut parking = self.parking.lock();
         while let Some(slot) = parking.first(group).filter(|slot| self.is_overdue(*slot, || now_ns)) {

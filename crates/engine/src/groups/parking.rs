@@ -3,7 +3,7 @@
 //!
 //! Who was released but did not have a turn before the time was used up again goes before those who had one. Otherwise one
 //! task that spins could use up every period, under a policy that serves first who came first. For the same reason a task
-//! that nobody asked for while there was time keeps its place.
+//! that was not released while there was time keeps its place.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -24,7 +24,7 @@ fn root_of_a_container_that_has_the_device_controls_nothing(lab: &Lab) {
     assert_eq!(report["still_running"], true, "{report}");
 }
 
-/// A policy that is asked first, or has CPUs of its own, is priority for whoever may choose it.
+/// A policy that is asked first, or has CPUs of its own, is priority for all users who may choose it.
 fn who_may_choose_a_policy_is_up_to_root(lab: &Lab) {
     let report = &lab.trial("chooser --modules /lab")[0];
     println!("{report}");
