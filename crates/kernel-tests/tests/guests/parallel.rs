@@ -73,7 +73,7 @@ fn in_parallel_no_task_is_sent_to_a_cpu_that_is_away(lab: &Lab) {
 
 /// Without what is tested, for nearly a second.
 fn in_parallel_no_task_waits_for_one_without_time(lab: &Lab) {
-    groups::waits_for_a_lock(lab, 300);
+    let _ = groups::waits_for_a_lock(lab, 300);
 }
 
 fn in_parallel_groups_are_replayed(lab: &Lab) {
