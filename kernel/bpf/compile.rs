@@ -22,7 +22,7 @@ pub(crate) fn skeleton(source: &Path) {
     let name = source.file_name().expect("a file").to_string_lossy().replace(".bpf.c", "");
     let mut builder = SkeletonBuilder::new();
     builder.source(source).clang_args(["-mcpu=v3", "-Wall"]);
-    // Nobody reads what it writes, and where rustup has no rustfmt its stand-in for it fails.
+    // What it writes is not read by people, and where rustup has no rustfmt its stand-in for it fails.
     builder.rustfmt(out("no-rustfmt"));
     if let Some(clang) = clang() {
         builder.clang(clang);

@@ -295,8 +295,14 @@ static __always_inline struct cgroup *group_of(struct task_struct *p)
 	return cgrp && cgrp->self.parent ? cgrp : NULL;
 }
 
-/* So deep a group can be in others that the engine has no room for. */
-#define ABOVE_MOST 64
+/*
+ * The engine is asked for so many groups, from one up, until it knows one. Where a user has made more than that inside of each other, those
+ * between the nearest and the highest levels are left out; the root is always known.
+ */
+#define ABOVE_NEAR 64
+#define ABOVE_LEVELS 32
+#define ABOVE_MOST (ABOVE_NEAR + ABOVE_LEVELS + 1)
+#define DEPTH_MOST (1 << 16)
 
 /* The group that the other one is in. */
 static __always_inline struct cgroup *above(struct cgroup *cgrp)
@@ -304,6 +310,22 @@ static __always_inline struct cgroup *above(struct cgroup *cgrp)
 	struct cgroup_subsys_state *parent = cgrp->self.parent;
 
 	return parent ? parent->cgroup : NULL;
+}
+
+/* The one that the engine is asked for next, as number `i`. */
+static __always_inline struct cgroup *next_above(struct cgroup *cgrp, u32 i)
+{
+	u32 step;
+
+	cgrp = above(cgrp);
+	if (i != ABOVE_NEAR)
+		return cgrp;
+	bpf_for(step, 0, DEPTH_MOST) {
+		if (!cgrp || cgrp->level <= ABOVE_LEVELS)
+			break;
+		cgrp = above(cgrp);
+	}
+	return cgrp;
 }
 
 /* The task is in a group, or counts for the nearest one above it that the engine knows. */
@@ -322,7 +344,7 @@ static __noinline int tell_move(struct task_struct *p, struct cgroup *cgrp)
 		carry_out(event.cpu, &outcome);
 		if (outcome.status != EKIDEN_INVALID)
 			break;
-		cgrp = above(cgrp);
+		cgrp = next_above(cgrp, i + 1);
 	}
 	return 0;
 }
@@ -432,7 +454,7 @@ OPS(cgroup_init) s32 BPF_PROG(ekiden_cgroup_init, struct cgroup *cgrp, struct sc
 	bpf_for(i, 0, ABOVE_MOST) {
 		if (!parent || tell_group(EKIDEN_GROUP_CREATE, cgrp, parent->kn->id, is_delegated, 0) != EKIDEN_INVALID)
 			break;
-		parent = above(parent);
+		parent = next_above(parent, i + 1);
 	}
 	tell_group(EKIDEN_GROUP_WEIGHT, cgrp, args->weight, 0, 0);
 	if (is_idle_group(cgrp))

@@ -73,6 +73,7 @@ struct cgroup_subsys_state {
 struct cgroup {
 	struct cgroup_subsys_state self;
 	struct kernfs_node *kn;
+	int level;
 	struct cgroup_subsys_state *subsys[1];
 };
 

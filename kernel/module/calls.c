@@ -547,8 +547,8 @@ void cancel_timers(void)
 {
 	int cpu, pass;
 
-	forget_returns();
 	for (pass = 0; pass < 2; pass++) {
+		forget_returns();
 		for_each_possible_cpu(cpu) {
 			hrtimer_cancel(&per_cpu_ptr(&timers, cpu)->timer);
 			hrtimer_cancel(per_cpu_ptr(&refills, cpu));

@@ -282,6 +282,8 @@ struct CrowdReport {
     off_ns_max: BTreeMap<String, u64>,
     /// A user has made so many groups below a limit of a tenth of a CPU. In the last of them, a task used so much.
     groups_percent: f64,
+    /// And in the last of many inside of that one.
+    nested_percent: f64,
     /// And a task in a group of root's that came after those, with the same limit.
     other_percent: f64,
     groups: u64,
@@ -323,13 +325,24 @@ pub(crate) fn crowd(modules: &Path, tasks: u32, groups: u32) -> Result<()> {
     act_as(USER);
     delegated.set("cgroup.subtree_control", "+cpu")?;
     let many = (0..groups).map(|number| Group::new(&delegated.0, &number.to_string())).collect::<Result<Vec<_>>>();
-    act_as(0);
     let many = many?;
+    // And more inside of each other than are looked at one by one.
+    let mut nested: Vec<Group> = Vec::new();
+    for _ in 0..150 {
+        let inside_of = nested.last().or(many.last()).context("no group")?;
+        inside_of.set("cgroup.subtree_control", "+cpu")?;
+        let group = Group::new(&inside_of.0, "inside")?;
+        nested.push(group);
+    }
+    act_as(0);
     let of_percent = |group: &Group| -> Result<f64> {
         let _hog = group.start("spin")?;
         pause(300);
         group.percent_used(TIME)
     };
+    let nested_percent = of_percent(nested.last().context("no group")?)?;
+    nested.into_iter().rev().for_each(drop);
+    many.last().context("no group")?.set("cgroup.subtree_control", "-cpu")?;
     let groups_percent = of_percent(many.last().context("no group")?)?;
     let other = Group::new(root, "other")?;
     other.set("cpu.max", "10000 100000")?;
@@ -345,6 +358,7 @@ pub(crate) fn crowd(modules: &Path, tasks: u32, groups: u32) -> Result<()> {
             tasks_percent,
             off_ns_max,
             groups_percent,
+            nested_percent,
             other_percent,
             groups,
             groups_without_room,

@@ -53,7 +53,7 @@ pub enum Fault {
     Copy = 20,
 }
 
-/// Describes itself for ever, without a word or with many.
+/// Its `Display` does not end: it loops, or writes without end.
 struct Endless {
     says: bool,
 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A choice takes effect when the thread next waits for a CPU. It needs no privilege for one's own threads, and CAP_SYS_NICE for those
-//! of others, or for a policy that root has not opened. If the policy ends, the thread goes on with the one that everybody gets.
+//! of others, or for a policy that root has not opened. If the policy ends, the thread gets the default one.
 
 use std::{
     fmt,

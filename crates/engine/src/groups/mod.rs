@@ -60,7 +60,7 @@ const OVERDUE_TURN_NS: u64 = 10_000;
 /// A refill begins the periods of so many groups, and releases so many tasks that are overdue: it may be in an interrupt.
 const REFILL_MOST: u32 = 32;
 
-/// When the rest has its turn, in nanoseconds.
+/// How long after that the next refill comes, in nanoseconds.
 pub(crate) const GO_ON_AFTER_NS: u64 = 100_000;
 
 /// So many bits of a kept share count the changes.
@@ -104,28 +104,32 @@ struct Node {
 /// has added to the load of that, which is 0 if it does not want to run or is in the root. Besides, since when it has been
 /// parked without having run in between, 0 if it is not, or has; and whether it waits on its way to user mode, where it may be parked.
 #[derive(Debug, Default)]
-struct Member(AtomicU64, AtomicU64, AtomicBool);
+struct Member {
+    group: AtomicU64,
+    parked_ns: AtomicU64,
+    is_at_user: AtomicBool,
+}
 
 impl Member {
     #[inline]
     fn group(&self) -> u32 {
-        (self.0.load(Relaxed) >> 32) as u32
+        (self.group.load(Relaxed) >> 32) as u32
     }
 
     /// Puts it into a group, and returns where it was and what it had added there.
     fn enter(&self, group: u32, counted: u32) -> (u32, u32) {
-        let old = self.0.swap(u64::from(group) << 32 | u64::from(counted), Relaxed);
+        let old = self.group.swap(u64::from(group) << 32 | u64::from(counted), Relaxed);
         ((old >> 32) as u32, old as u32)
     }
 
     /// Has it add `counted` to its group, and returns the group and what it had added before.
     fn count(&self, counted: impl Fn(u32) -> u32) -> (u32, u32, u32) {
-        let mut old = self.0.load(Relaxed);
+        let mut old = self.group.load(Relaxed);
         loop {
             let (group, before) = ((old >> 32) as u32, old as u32);
             let now = if group == ROOT { 0 } else { counted(before) };
             let new = u64::from(group) << 32 | u64::from(now);
-            match self.0.compare_exchange_weak(old, new, Relaxed, Relaxed) {
+            match self.group.compare_exchange_weak(old, new, Relaxed, Relaxed) {
                 Ok(_) => return (group, before, now),
                 Err(seen) => old = seen,
             }
@@ -382,8 +386,8 @@ impl Groups {
         let (old, before) = self.members[slot as usize].enter(group, counted);
         tree.entries[group as usize].members += u32::from(group != ROOT);
         tree.entries[old as usize].members -= u32::from(old != ROOT);
-        self.members[slot as usize].1.store(0, Relaxed);
-        self.members[slot as usize].2.store(false, Relaxed);
+        self.members[slot as usize].parked_ns.store(0, Relaxed);
+        self.members[slot as usize].is_at_user.store(false, Relaxed);
         self.add_load(old, -i64::from(before));
         self.add_load(group, i64::from(counted));
         self.free_if_unused(tree, old);
@@ -536,7 +540,7 @@ impl Groups {
 
     fn charge_limited(&self, slot: u32, ran_ns: u64, now_ns: impl FnOnce() -> u64) -> Charge {
         let mut now_ns = Clock::NotAsked(now_ns);
-        self.members[slot as usize].1.store(0, Relaxed);
+        self.members[slot as usize].parked_ns.store(0, Relaxed);
         let mut charge = Charge::default();
         for group in self.limiters(slot) {
             let Spent { is_used_up, refill_at_ns } = self.nodes[group as usize].budget.spend(ran_ns, || now_ns.ask());
@@ -565,18 +569,18 @@ impl Groups {
 
     /// Whether the task in `slot` has been parked for so long that it is to run although there is no time.
     fn is_overdue(&self, slot: u32, now_ns: impl FnOnce() -> u64) -> bool {
-        let since_ns = self.members[slot as usize].1.load(Relaxed);
+        let since_ns = self.members[slot as usize].parked_ns.load(Relaxed);
         since_ns != 0 && now_ns().saturating_sub(since_ns) >= OVERDUE_NS
     }
 
     /// Notes whether the task in `slot`, which waits for a CPU, may be parked: it has nothing of the kernel's that others wait for.
     pub fn note_at_user(&self, slot: u32, is_at_user: bool) {
-        self.members[slot as usize].2.store(is_at_user, Relaxed);
+        self.members[slot as usize].is_at_user.store(is_at_user, Relaxed);
     }
 
     /// What was noted last.
     pub fn is_at_user(&self, slot: u32) -> bool {
-        self.members[slot as usize].2.load(Relaxed)
+        self.members[slot as usize].is_at_user.load(Relaxed)
     }
 
     /// Parks the task in `slot` until there is CPU time for it; false if there is some now. Those that are `served`, because
@@ -589,7 +593,7 @@ impl Groups {
         let Some(group) = self.limiters(slot).find(|group| self.nodes[*group as usize].budget.is_throttled()) else {
             return false;
         };
-        let since_ns = &self.members[slot as usize].1;
+        let since_ns = &self.members[slot as usize].parked_ns;
         if served || since_ns.load(Relaxed) == 0 {
             since_ns.store(now_ns.max(1), Relaxed);
         }
