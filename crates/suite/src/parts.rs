@@ -18,6 +18,8 @@ pub(crate) struct Part {
     pub(crate) is_alone: bool,
     /// It boots kernels.
     pub(crate) boots: bool,
+    /// It is cargo at work in `target`, whose lock keeps out every other cargo: beside one of these it would only wait.
+    pub(crate) is_cargo: bool,
 }
 
 /// All tests in guests.
@@ -29,6 +31,10 @@ const BOOT: [&str; 4] = [GUESTS, "vm machine", "build modules", "cli reproduce"]
 /// Test programs that keep two processors busy by themselves, and those that judge how long real processes take.
 const ALONE: [&str; 2] = [GUESTS, "workload kernel"];
 
+/// The longest of those that boot nothing, for a checkout in which nothing has been timed yet. They begin first.
+pub(crate) const LONGEST: [&str; 6] =
+    ["documentation", "lints", "build lib", "build new_project", "cli machines", "cli silence"];
+
 impl Part {
     pub(crate) fn new(root: &Path, name: &str, command: &str) -> Self {
         Self {
@@ -38,6 +44,7 @@ impl Part {
             environment: Vec::new(),
             is_alone: false,
             boots: false,
+            is_cargo: false,
         }
     }
 
@@ -48,6 +55,10 @@ impl Part {
 
     fn alone(self) -> Self {
         Self { is_alone: true, ..self }
+    }
+
+    fn cargo(self) -> Self {
+        Self { is_cargo: true, ..self }
     }
 }
 
@@ -64,13 +75,13 @@ pub(crate) fn formats(root: &Path) -> Vec<Part> {
 pub(crate) fn lints(root: &Path) -> Vec<Part> {
     let part = |name: &str, command: &str| Part::new(root, name, command);
     vec![
-        part("lints", "cargo clippy --workspace --all-targets -- -D warnings"),
+        part("lints", "cargo clippy --workspace --all-targets -- -D warnings").cargo(),
         part(
             "lints of the kernel's Rust",
             "cargo clippy --manifest-path kernel/Cargo.toml --target-dir target/kernel-check -- -D warnings",
         )
         .with("RUSTFLAGS", "-C panic=abort"),
-        part("documentation", "cargo doc --workspace --no-deps").with("RUSTDOCFLAGS", "-D warnings"),
+        part("documentation", "cargo doc --workspace --no-deps").with("RUSTDOCFLAGS", "-D warnings").cargo(),
     ]
 }
 
@@ -105,9 +116,10 @@ pub(crate) fn tests(root: &Path) -> Result<Vec<Part>> {
         environment: guests.environment.clone(),
         is_alone: false,
         boots: true,
+        is_cargo: false,
     });
     parts.extend(modules);
-    parts.push(Part::new(root, "documentation tests", "cargo test --workspace --doc --quiet"));
+    parts.push(Part::new(root, "documentation tests", "cargo test --workspace --doc --quiet").cargo());
     Ok(parts)
 }
 

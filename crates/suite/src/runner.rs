@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::parts::Part;
+use crate::parts::{LONGEST, Part};
 
 /// How many parts run at a time.
 const SLOTS: usize = 2;
@@ -91,12 +91,9 @@ impl Runner {
         let mut waiting: VecDeque<Part> = shared.into_iter().chain(alone).collect();
         let mut running: Vec<Running> = Vec::new();
         while !waiting.is_empty() || !running.is_empty() {
-            let is_free = |next: &Part| match running.first() {
-                None => true,
-                Some(first) => running.len() < SLOTS && !first.part.is_alone && !next.is_alone,
-            };
-            if waiting.front().is_some_and(is_free) {
-                let part = waiting.pop_front().expect("there is one");
+            if let Some(at) = next_to_start(&waiting, &running.iter().map(|running| &running.part).collect::<Vec<_>>())
+            {
+                let part = waiting.remove(at).expect("it is there");
                 match self.start(part) {
                     Ok(started) => running.push(started),
                     Err((name, error)) => {
@@ -129,9 +126,15 @@ impl Runner {
     }
 
     fn expected(&self, part: &Part) -> f64 {
+        if let Some(seconds) = self.known.get(&part.name) {
+            return *seconds;
+        }
         // What has not been run here yet: guests take longest.
-        let unknown = if part.boots { 1000.0 } else { 1.0 };
-        self.known.get(&part.name).copied().unwrap_or(unknown)
+        match LONGEST.iter().rev().position(|name| *name == part.name) {
+            _ if part.boots => 1000.0,
+            Some(place) => 100.0 + place as f64,
+            None => 1.0,
+        }
     }
 
     fn start(&mut self, part: Part) -> Result<Running, (String, anyhow::Error)> {
@@ -229,6 +232,18 @@ impl Runner {
     }
 }
 
+/// Which of those that wait can start beside those that run. What is alone is last, and waits until nothing runs.
+fn next_to_start(waiting: &VecDeque<Part>, running: &[&Part]) -> Option<usize> {
+    if running.is_empty() {
+        return (!waiting.is_empty()).then_some(0);
+    }
+    if running.len() == SLOTS || running.iter().any(|part| part.is_alone) {
+        return None;
+    }
+    let is_cargo_busy = running.iter().any(|part| part.is_cargo);
+    waiting.iter().position(|part| !part.is_alone && !(part.is_cargo && is_cargo_busy))
+}
+
 /// What the file is called that keeps what a part prints.
 pub(crate) fn file_name(part: &str) -> String {
     let words: String = part.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
@@ -289,6 +304,22 @@ mod tests {
             vec![alone, shell(root.path(), "one", &meet("one", "two")), shell(root.path(), "two", &meet("two", "one"))];
         runner.run(parts);
         assert_eq!(runner.totals().failed_parts, [""; 0]);
+    }
+
+    #[test]
+    fn beside_a_cargo_something_else_runs_and_no_second_cargo() {
+        let parts = |names: &[&str]| -> VecDeque<Part> {
+            let part =
+                |name: &&str| Part { is_cargo: name.starts_with("cargo"), ..Part::new(Path::new("/"), name, "") };
+            names.iter().map(part).collect()
+        };
+        let (running, mut waiting) = (parts(&["cargo 1"]), parts(&["cargo 2", "test", "alone"]));
+        waiting[2].is_alone = true;
+        assert_eq!(next_to_start(&waiting, &[]), Some(0));
+        assert_eq!(next_to_start(&waiting, &[&running[0]]), Some(1));
+        waiting.remove(1);
+        assert_eq!(next_to_start(&waiting, &[&running[0]]), None);
+        assert_eq!(next_to_start(&waiting, &[&running[0], &running[0]]), None);
     }
 
     #[test]
