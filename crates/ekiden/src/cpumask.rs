@@ -62,6 +62,13 @@ impl CpuMask {
         mask
     }
 
+    /// The set that `fill` writes into words of zeros, lowest CPUs first: as many as there may be CPUs.
+    pub fn filled(fill: impl FnOnce(&mut [u64])) -> Self {
+        let mut words = [0; (MAX_CPUS / WORD_BITS) as usize];
+        fill(&mut words);
+        Self::from_words(&words)
+    }
+
     /// The bits, lowest CPUs first. The last word is not zero.
     pub fn as_words(&self) -> &[u64] {
         &self.words
@@ -473,6 +480,13 @@ mod tests {
     fn up_to_256_cpus_need_no_memory_of_their_own() {
         assert!(!CpuMask::first_n(256).words.spilled());
         assert!(CpuMask::first_n(257).words.spilled());
+    }
+
+    #[test]
+    fn what_a_host_fills_in_may_name_the_last_cpu_there_may_be() {
+        let mask = CpuMask::filled(|words| *words.last_mut().unwrap() = 1 << 63);
+        assert_eq!(mask, CpuMask::single(MAX_CPUS - 1));
+        assert_eq!(CpuMask::filled(|_| ()), CpuMask::new());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use core::cell::Cell;
 use ekiden_abi::Kicks;
 
 use crate::tape::{learn, tape_runs};
-use crate::{CpuId, CpuMask, MAX_CPUS, TaskId, Topology};
+use crate::{CpuId, CpuMask, TaskId, Topology};
 
 /// Questions that a policy may ask its host in the middle of a call. The answers are inputs like the message itself:
 /// a recorder writes them down, a replayer gives the same ones again.
@@ -176,10 +176,10 @@ impl<'a> Cx<'a> {
     #[inline(never)]
     fn learn_words(&self, cpus: &CpuMask) -> CpuMask {
         let len = self.topology.nr_cpus().div_ceil(64) as usize;
-        let mut words = [0; (MAX_CPUS / 64) as usize];
-        for (index, word) in words[..len].iter_mut().enumerate() {
-            *word = learn(cpus.as_words().get(index).copied().unwrap_or_default());
-        }
-        CpuMask::from_words(&words[..len])
+        CpuMask::filled(|words| {
+            for (index, word) in words[..len].iter_mut().enumerate() {
+                *word = learn(cpus.as_words().get(index).copied().unwrap_or_default());
+            }
+        })
     }
 }

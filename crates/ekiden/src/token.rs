@@ -100,10 +100,40 @@ impl Place {
 /// Tokens that were dropped and not yet reported. Only ever touched when something was dropped. Of a fixed size,
 /// because a token may be dropped when memory has run out; what does not fit is not reported, and such a policy has
 /// been judged by then.
-static DROPPED: [Place; 64] = [const { Place::new() }; 64];
+struct Dropped {
+    places: [Place; 64],
+    /// How many there are, at least.
+    len: AtomicUsize,
+}
 
-/// How many there are, at least.
-static DROPPED_LEN: AtomicUsize = AtomicUsize::new(0);
+static DROPPED: Dropped = Dropped::new();
+
+impl Dropped {
+    const fn new() -> Self {
+        Self { places: [const { Place::new() }; 64], len: AtomicUsize::new(0) }
+    }
+
+    fn note(&self, instance: Instance, raw: RawToken) {
+        let Some(place) = self.places.iter().find(|place| place.take(Place::FREE)) else { return };
+        place.words[0].store(raw.task.to_bits(), Ordering::Relaxed);
+        place.words[1].store(u64::from(raw.serial) << 32 | u64::from(raw.cpu), Ordering::Relaxed);
+        self.len.fetch_add(1, Ordering::Release);
+        place.state.store(Place::FULL | u32::from(instance.0) << 16, Ordering::Release);
+    }
+
+    fn take(&self, instance: Instance) -> Option<RawToken> {
+        let place = self.places.iter().find(|place| place.take(Place::FULL | u32::from(instance.0) << 16))?;
+        let [task, rest] = [0, 1].map(|word: usize| place.words[word].load(Ordering::Relaxed));
+        self.len.fetch_sub(1, Ordering::Release);
+        place.state.store(Place::FREE, Ordering::Release);
+        Some(RawToken { task: TaskId::from_bits(task), cpu: rest as u32, serial: (rest >> 32) as u32 })
+    }
+
+    fn forget(&self) {
+        self.places.iter().for_each(|place| place.state.store(Place::FREE, Ordering::Relaxed));
+        self.len.store(0, Ordering::Release);
+    }
+}
 
 impl Instance {
     pub(crate) fn next() -> Self {
@@ -121,17 +151,13 @@ impl Instance {
 
     #[cold]
     pub(crate) fn note_dropped(self, raw: RawToken) {
-        let Some(place) = DROPPED.iter().find(|place| place.take(Place::FREE)) else { return };
-        place.words[0].store(raw.task.to_bits(), Ordering::Relaxed);
-        place.words[1].store(u64::from(raw.serial) << 32 | u64::from(raw.cpu), Ordering::Relaxed);
-        DROPPED_LEN.fetch_add(1, Ordering::Release);
-        place.state.store(Place::FULL | u32::from(self.0) << 16, Ordering::Release);
+        DROPPED.note(self, raw);
     }
 
     /// A token of this instance that was dropped since the last time. Costs one load when there is none.
     #[inline]
     pub(crate) fn take_dropped(self) -> RawToken {
-        if DROPPED_LEN.load(Ordering::Acquire) == 0 {
+        if DROPPED.len.load(Ordering::Acquire) == 0 {
             return RawToken::NONE;
         }
         self.take_dropped_slow().unwrap_or(RawToken::NONE)
@@ -139,11 +165,7 @@ impl Instance {
 
     #[cold]
     fn take_dropped_slow(self) -> Option<RawToken> {
-        let place = DROPPED.iter().find(|place| place.take(Place::FULL | u32::from(self.0) << 16))?;
-        let [task, rest] = [0, 1].map(|word: usize| place.words[word].load(Ordering::Relaxed));
-        DROPPED_LEN.fetch_sub(1, Ordering::Release);
-        place.state.store(Place::FREE, Ordering::Release);
-        Some(RawToken { task: TaskId::from_bits(task), cpu: rest as u32, serial: (rest >> 32) as u32 })
+        DROPPED.take(self)
     }
 }
 
@@ -159,6 +181,23 @@ impl Drop for Tenant {
 
 /// Forgets every dropped token. For a host that starts over with fresh memory.
 pub fn forget_dropped() {
-    DROPPED.iter().for_each(|place| place.state.store(Place::FREE, Ordering::Relaxed));
-    DROPPED_LEN.store(0, Ordering::Release);
+    DROPPED.forget();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A call that ends in the middle leaves what it had taken, and a module may be used again.
+    #[test]
+    fn calls_that_never_returned_leave_no_place_taken_when_all_starts_over() {
+        let (dropped, instance) = (Dropped::new(), Instance::with_number(3));
+        let raw = RawToken { task: TaskId { slot: 1, generation: 2 }, cpu: 4, serial: 5 };
+        assert!(dropped.places.iter().all(|place| place.take(Place::FREE)));
+        dropped.note(instance, raw);
+        assert_eq!(dropped.take(instance), None);
+        dropped.forget();
+        dropped.note(instance, raw);
+        assert_eq!((dropped.take(Instance::with_number(7)), dropped.take(instance)), (None, Some(raw)));
+    }
 }

@@ -85,3 +85,60 @@ impl<P: Policy> Engine<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::{boxed::Box, sync::Arc};
+
+    use ekiden::abi::{Event, EventKind, Outcome};
+    use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Topology};
+    use ekiden_policies::Fifo;
+
+    use super::*;
+    use crate::IdleCpus;
+
+    struct Anywhere;
+
+    impl Host for Anywhere {
+        fn now_ns(&self) -> u64 {
+            0
+        }
+
+        fn may_run(&self, _: TaskId, _: CpuId) -> bool {
+            true
+        }
+
+        fn allowed_cpus(&self, _: TaskId, cpus: &mut CpuMask) {
+            *cpus = CpuMask::first_n(1);
+        }
+
+        fn idle_cpus(&self, _: &mut CpuMask) {}
+
+        fn group(&self, _: TaskId) -> Group {
+            Group::ROOT
+        }
+    }
+
+    /// Whoever sets them has found the slot before the task died.
+    #[test]
+    fn parameters_for_a_task_that_has_died_do_not_fall_to_the_next_one_in_its_slot() {
+        let env = Env::new(Topology::flat(1), 2, &[], "").unwrap();
+        let (host, idle) = (Arc::new(Anywhere), Arc::new(IdleCpus::new(1)));
+        let engine: Engine = Engine::new(Box::new(Adapter::<Fifo>::new(&env, host.clone())), host, idle, 1, 2);
+        let deliver = |event: &Event| {
+            let mut outcome = Outcome::default();
+            engine.deliver(event, &[], &mut outcome);
+            outcome.task
+        };
+        let come = || deliver(&Event { args: [7, 7], ..Event::new(EventKind::TaskInit, 0) });
+        let old = come();
+        let slot = engine.tasks.get(old).unwrap();
+        deliver(&Event { task: old, ..Event::new(EventKind::TaskExit, 0) });
+        let new = come();
+        assert_eq!(new.slot, old.slot);
+        let (event, mut outcome) = (Event::default(), Outcome::default());
+        let params = RawParams { declared: 1, values: [3; TASK_PARAMS_MAX] };
+        engine.set_params(&mut Handling { event: &event, outcome: &mut outcome }, old, slot, params.as_bytes());
+        assert_eq!((outcome.status, engine.params[new.slot as usize].get().declared), (Status::Invalid as i32, 0));
+    }
+}

@@ -284,3 +284,23 @@ impl TaskTable {
 pub(crate) fn token(task: TaskId, state: State) -> RawToken {
     RawToken { task, cpu: state.cpu(), serial: state.serial() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever chooses has found the slot before the task died, and the newest slot that is free is the next one in use.
+    #[test]
+    fn a_choice_for_a_task_that_has_died_does_not_fall_to_the_next_one_in_its_slot() {
+        let table = TaskTable::new(2);
+        let old = table.insert(1, 1).unwrap();
+        let slot = table.get(old).unwrap();
+        table.remove(old);
+        let new = table.insert(2, 2).unwrap();
+        assert_eq!(new.slot, old.slot);
+        let before = slot.choice.load(Relaxed);
+        let chosen = slot.choose(old, 1, How::CHOSEN.with(How::BY_ROOT, true), |_| true);
+        assert_eq!((chosen, slot.choice.load(Relaxed)), (Err(NotChosen::NoTask), before));
+        assert_eq!(slot.choose(new, 1, How::CHOSEN, |_| true), Ok(()));
+    }
+}

@@ -14,7 +14,7 @@ use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
 use ekiden::abi::{Event, Outcome, Status};
-use ekiden::{CpuId, CpuMask, Group, Host, Interrupted, MAX_CPUS, TaskId};
+use ekiden::{CpuId, CpuMask, Group, Host, Interrupted, TaskId};
 use ekiden::{Patience, Since, Waits};
 use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, SEATS, Share, Walk};
 use ekiden_kernel_rt::{Arena, CreateArgs, GO_ON, PolicyTable, TOO_LONG, Wait};
@@ -422,12 +422,12 @@ impl Host for Kernel {
 
     fn allowed_cpus(&self, task: TaskId, cpus: &mut CpuMask) {
         let host_task = ekiden_rs_host_task(task.to_bits());
-        let mut words = [0; (MAX_CPUS / u64::BITS) as usize];
-        if !host_task.is_null() {
-            // SAFETY: as above, and the room is as long as it says.
-            unsafe { ekiden_c_allowed_cpus(host_task, words.as_mut_ptr(), words.len()) };
-        }
-        *cpus = CpuMask::from_words(&words);
+        *cpus = CpuMask::filled(|words| {
+            if !host_task.is_null() {
+                // SAFETY: as above, and the room is as long as it says.
+                unsafe { ekiden_c_allowed_cpus(host_task, words.as_mut_ptr(), words.len()) };
+            }
+        });
     }
 
     fn idle_cpus(&self, cpus: &mut CpuMask) {

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
 use ekiden::abi::{Message, Reply};
 use ekiden::{
-    Adapter, CpuId, CpuMask, Env, Group, Host, Left, MAX_CPUS, Saved, Scheduler, TaskId, TaskParams, Topology,
+    Adapter, CpuId, CpuMask, Env, Group, Host, Left, Saved, Scheduler, TaskId, TaskParams, Topology,
 };
 use ekiden::{Patience, Since, Waits};
 pub use ekiden_kernel_rt::{Arena, Baggage, CreateArgs, HostTable, PolicyTable, Settings};
@@ -443,9 +443,7 @@ impl Kernel {
     }
 
     fn read(&self, cpus: &mut CpuMask, fill: impl FnOnce(*mut u64, usize)) {
-        let mut words = [0; (MAX_CPUS / u64::BITS) as usize];
-        fill(words.as_mut_ptr(), words.len());
-        *cpus = CpuMask::from_words(&words);
+        *cpus = CpuMask::filled(|words| fill(words.as_mut_ptr(), words.len()));
     }
 }
 
