@@ -18,7 +18,9 @@ pub use limit::{Judged, Limit};
 pub use memory::{KernelMemory, MemoryReport};
 pub use stats::Summary;
 pub use table::{number, table};
-pub use unsafe_count::{Component, CountError, UnsafeCount, UnsafeTable, c_lines, code_lines, count_text, count_tree};
+pub use unsafe_count::{
+    Component, CountError, UnsafeCount, UnsafeTable, c_lines, code_lines, count_text, count_tree, find_unsafe,
+};
 pub use upgrade::{Machinery, UpgradeReport, UpgradeValues, Wait};
 
 /// The name of the kernel's own scheduler in every report.

@@ -54,6 +54,13 @@ pub struct UnsafeCount {
     pub attributes: usize,
 }
 
+impl UnsafeCount {
+    /// How many places there are that are unsafe.
+    pub fn places(&self) -> usize {
+        self.blocks + self.functions + self.items + self.attributes
+    }
+}
+
 impl AddAssign for UnsafeCount {
     fn add_assign(&mut self, other: Self) {
         self.lines += other.lines;
@@ -104,10 +111,15 @@ fn test_modules(path: &Path, text: &str) -> Vec<PathBuf> {
 
 /// Counts in the text of a file. Unit tests (`#[cfg(test)]` modules) are left out.
 pub fn count_text(text: &str) -> Result<UnsafeCount, LexError> {
+    find_unsafe(text).map(|(count, _)| count)
+}
+
+/// The same, with the line of the first place.
+pub fn find_unsafe(text: &str) -> Result<(UnsafeCount, Option<usize>), LexError> {
     let mut counter = Counter::default();
     counter.walk(text.parse()?);
     let unsafe_lines = counter.unsafe_lines.intersection(&counter.lines).count();
-    Ok(UnsafeCount { lines: counter.lines.len(), unsafe_lines, ..counter.count })
+    Ok((UnsafeCount { lines: counter.lines.len(), unsafe_lines, ..counter.count }, counter.first))
 }
 
 #[derive(Default)]
@@ -115,7 +127,11 @@ struct Counter {
     lines: BTreeSet<usize>,
     unsafe_lines: BTreeSet<usize>,
     count: UnsafeCount,
+    first: Option<usize>,
 }
+
+/// Attributes that are unsafe, without saying so before the edition of 2024.
+const UNSAFE_ATTRIBUTES: [&str; 3] = ["no_mangle", "export_name", "link_section"];
 
 impl Counter {
     fn walk(&mut self, tokens: TokenStream) {
@@ -129,6 +145,12 @@ impl Counter {
             }
             if is(&rest[0], "unsafe") {
                 self.found(rest);
+            } else if is_unsafe_attribute(rest) {
+                self.count.attributes += 1;
+                self.note(rest);
+            } else if is(&rest[0], "global_asm") && rest.get(1).is_some_and(|token| is_punct(token, '!')) {
+                self.count.items += 1;
+                self.note(rest);
             }
             let span = rest[0].span();
             match &rest[0] {
@@ -140,6 +162,10 @@ impl Counter {
             }
             at += 1;
         }
+    }
+
+    fn note(&mut self, tokens: &[TokenTree]) {
+        self.first = self.first.or(Some(tokens[0].span().start().line));
     }
 
     /// `tokens` begin with the word `unsafe`: what is it that is unsafe?
@@ -163,6 +189,7 @@ impl Counter {
             _ => return,
         };
         *kind += 1;
+        self.note(tokens);
         let end = tokens.iter().find(|token| brace(token).is_some() || is_punct(token, ';')).unwrap_or(&tokens[0]);
         let end = brace(end).map_or(end.span(), Group::span_close);
         // An attribute makes nothing unsafe but itself.
@@ -170,6 +197,13 @@ impl Counter {
             self.unsafe_lines.extend(tokens[0].span().start().line..=end.end().line);
         }
     }
+}
+
+/// Whether an attribute begins here that is unsafe, and does not say so.
+fn is_unsafe_attribute(tokens: &[TokenTree]) -> bool {
+    let [sign, TokenTree::Group(group), ..] = tokens else { return false };
+    let first = group.stream().into_iter().next();
+    is_punct(sign, '#') && first.is_some_and(|token| UNSAFE_ATTRIBUTES.iter().any(|word| is(&token, word)))
 }
 
 /// How many tokens at the beginning are documentation or a module of unit tests.
@@ -265,11 +299,10 @@ impl UnsafeTable {
 
     /// Judges.
     pub fn new(components: Vec<Component>) -> Self {
-        let places = |count: &UnsafeCount| count.blocks + count.functions + count.items + count.attributes;
         let strays = components
             .iter()
             .filter(|component| !component.may_be_unsafe)
-            .map(|part| places(&part.count))
+            .map(|part| part.count.places())
             .sum::<usize>();
         let judged = Self::LIMIT.judge((!components.is_empty()).then_some(strays as f64));
         Self { bench: "count-unsafe".into(), components, passed: judged.met, limits: vec![judged] }
@@ -347,6 +380,14 @@ mod tests {
     fn the_type_of_an_unsafe_function_is_not_unsafe() {
         assert_eq!(count("struct S { f: unsafe extern \"C\" fn(u32) }").functions, 0);
         assert_eq!(count("unsafe extern \"C\" fn f() {}").functions, 1);
+    }
+
+    #[test]
+    fn what_is_unsafe_without_the_word_counts_and_the_first_line_is_told() {
+        let text = "fn f() {}\n#[no_mangle]\npub fn g() {}\ncore::arch::global_asm!(\"cli\");\nfn h() { unsafe {} }\n";
+        let (found, first) = find_unsafe(text).unwrap();
+        assert_eq!((found.blocks, found.items, found.attributes, first), (1, 1, 1, Some(2)));
+        assert_eq!(find_unsafe("#[must_use]\nfn f() {}\n").unwrap().1, None);
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Runs cargo for the target that the kernel is.
 
-use crate::{Error, Progress, Result, Sysroot, Toolchain, command, flags::TRIPLE};
-use cargo_metadata::{Message, TargetKind, diagnostic::DiagnosticLevel};
+use crate::{Error, Progress, Result, Sysroot, Toolchain, command, flags::TRIPLE, review::Artifact};
+use cargo_metadata::{
+    CompilerMessage, Message, Metadata, MetadataCommand, TargetKind,
+    diagnostic::{Diagnostic, DiagnosticLevel},
+};
 use std::{
     io::{Cursor, IsTerminal},
     path::{Path, PathBuf},
@@ -23,27 +26,43 @@ pub(crate) struct Cargo<'a> {
     pub(crate) features: &'a [&'a str],
     /// Where the library's program is to be written as assembly text, too.
     pub(crate) assembly: Option<PathBuf>,
+    /// What is run instead of the compiler, with the compiler as its first argument.
+    pub(crate) wrapper: Option<PathBuf>,
+    /// Where cargo runs, and looks for settings: they can name programs, which it starts.
+    pub(crate) runs_in: PathBuf,
+}
+
+/// What cargo has made.
+pub(crate) struct Made {
+    /// The static library.
+    pub(crate) library: PathBuf,
+    /// The libraries that it is made of, or by.
+    pub(crate) parts: Vec<Artifact>,
 }
 
 impl Cargo<'_> {
-    /// Builds one package, a static library, of the workspace in `directory`. Where the library is. `what` is what people
-    /// call it.
-    pub(crate) fn build(&self, directory: &Path, package: &str, what: &str, progress: Progress<'_>) -> Result<PathBuf> {
+    /// Builds one package, a static library, of the workspace in `directory`. `what` is what people call it.
+    pub(crate) fn build(&self, directory: &Path, package: &str, what: &str, progress: Progress<'_>) -> Result<Made> {
         let mut output = self.run(directory, package, true, progress)?;
-        if !output.status.success() && String::from_utf8_lossy(&output.stderr).contains("--offline") {
-            // Something is not here yet; then the network has to be asked.
+        if !output.status.success() && needs_network(&output) {
             output = self.run(directory, package, false, progress)?;
         }
         let mut library = None;
+        let mut parts = Vec::new();
         let mut errors = String::new();
+        let mut told = None;
         for message in Message::parse_stream(Cursor::new(&output.stdout)).flatten() {
             match message {
                 Message::CompilerArtifact(artifact) if artifact.target.kind.contains(&TargetKind::StaticLib) => {
                     library = artifact.filenames.into_iter().find(|file| file.extension() == Some("a"));
                 }
+                Message::CompilerArtifact(artifact) if !artifact.target.kind.contains(&TargetKind::CustomBuild) => {
+                    parts.push(Artifact { package: artifact.package_id, files: artifact.filenames });
+                }
                 Message::CompilerMessage(message)
                     if matches!(message.message.level, DiagnosticLevel::Error | DiagnosticLevel::Ice) =>
                 {
+                    told = told.or_else(|| explain(&message));
                     errors.push_str(message.message.rendered.as_deref().unwrap_or(&message.message.message));
                 }
                 _ => {}
@@ -51,16 +70,40 @@ impl Cargo<'_> {
         }
         if output.status.success() {
             if let Some(library) = library {
-                return Ok(library.into_std_path_buf());
+                return Ok(Made { library: library.into_std_path_buf(), parts });
             }
         }
         if errors.is_empty() {
             errors = command::last_lines(&String::from_utf8_lossy(&output.stderr), 80);
         }
-        Err(Error::Compile { what: what.to_owned(), advice: advice(&errors), output: errors })
+        let advice = told.unwrap_or_else(|| advice(&errors).to_owned());
+        Err(Error::Compile { what: what.to_owned(), advice, output: errors })
     }
 
-    fn run(&self, directory: &Path, package: &str, offline: bool, progress: Progress<'_>) -> Result<Output> {
+    /// What cargo knows of the workspace in `directory`: its packages, and which of them are used for the kernel.
+    pub(crate) fn metadata(&self, directory: &Path, what: &str, progress: Progress<'_>) -> Result<Metadata> {
+        let run = |offline: bool, progress: Progress<'_>| {
+            let mut command = self.command("metadata", directory);
+            command.args(["--format-version", "1", "--filter-platform", TRIPLE]);
+            command.args(offline.then_some("--offline"));
+            command::watched(&mut command, "reading what the policy depends on", LIMIT, progress, &|_| None)
+        };
+        let mut output = run(true, progress)?;
+        if !output.status.success() && needs_network(&output) {
+            output = run(false, progress)?;
+        }
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        match text.lines().find(|line| line.starts_with('{')).map(MetadataCommand::parse) {
+            Some(Ok(metadata)) if output.status.success() => Ok(metadata),
+            _ => {
+                let output = command::last_lines(&String::from_utf8_lossy(&output.stderr), 80);
+                Err(Error::Compile { what: what.to_owned(), advice: advice(&output).to_owned(), output })
+            }
+        }
+    }
+
+    /// A command of cargo's on the workspace in `directory`.
+    fn command(&self, what: &str, directory: &Path) -> Command {
         let mut command = Command::new(self.toolchain.cargo());
         // Settings for other builds, which this one may be part of.
         for (name, _) in std::env::vars_os() {
@@ -68,13 +111,24 @@ impl Cargo<'_> {
                 command.env_remove(name);
             }
         }
-        command.env_remove("RUSTC_WORKSPACE_WRAPPER");
+        // None, whatever the settings say.
+        command.env("RUSTC_WORKSPACE_WRAPPER", "");
+        match &self.wrapper {
+            Some(wrapper) => command.env("RUSTC_WRAPPER", wrapper),
+            None => command.env("RUSTC_WRAPPER", ""),
+        };
         command.env("RUSTC", self.toolchain.rustc()).env("RUSTC_BOOTSTRAP", "1");
         let mut flags = vec![format!("--sysroot={}", self.sysroot.directory().display())];
         flags.extend(self.rustflags.iter().cloned());
         command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+        command.current_dir(&self.runs_in).arg(what).arg("--manifest-path").arg(directory.join("Cargo.toml"));
+        command
+    }
+
+    fn run(&self, directory: &Path, package: &str, offline: bool, progress: Progress<'_>) -> Result<Output> {
+        let mut command = self.command("rustc", directory);
         let colour = if std::io::stderr().is_terminal() { "json-diagnostic-rendered-ansi" } else { "json" };
-        command.current_dir(directory).args(["rustc", "--release", "--target", TRIPLE, "--package", package]);
+        command.args(["--release", "--target", TRIPLE, "--package", package]);
         command.arg("--message-format").arg(colour).arg("--target-dir").arg(&self.target_dir);
         for setting in &self.settings {
             command.arg("--config").arg(setting);
@@ -97,12 +151,56 @@ impl Cargo<'_> {
     }
 }
 
-/// What to do about a compiler error.
+/// Whether something is not here yet; then the network has to be asked.
+fn needs_network(output: &Output) -> bool {
+    String::from_utf8_lossy(&output.stderr).contains("--offline")
+}
+
+/// What an error of the compiler means for a policy, with its place, where the compiler cannot know.
+fn explain(message: &CompilerMessage) -> Option<String> {
+    let Diagnostic { message: text, code, spans, .. } = &message.message;
+    let place = spans
+        .iter()
+        .find(|span| span.is_primary)
+        .map_or_else(|| message.target.src_path.to_string(), |span| format!("{}:{}", span.file_name, span.line_start));
+    meaning(text, code.as_ref().map_or("", |code| &code.code), &place, &message.target.name)
+}
+
+/// The same of the text and the code of an error in a crate.
+fn meaning(text: &str, code: &str, place: &str, in_crate: &str) -> Option<String> {
+    const PRINTS: [&str; 5] = ["`println`", "`print`", "`eprintln`", "`eprint`", "`dbg`"];
+    let is_macro =
+        |names: &[&str]| text.starts_with("cannot find macro") && names.iter().any(|name| text.contains(name));
+    Some(match code {
+        "E0463" if text.contains("`std`") => format!(
+            "there is no `std` in the kernel, and `{in_crate}` uses it ({place}): begin the policy's src/lib.rs with #![no_std], use `core` and `alloc`, \
+             and turn off the `std` feature of the crates that it uses (default-features = false)"
+        ),
+        "E0432" | "E0433" if text.contains("`std`") => format!(
+            "there is no `std` in the kernel: use `core`, or `alloc` after `extern crate alloc;`, or do without, at {place}"
+        ),
+        "unsafe_code" | "E0453" if code == "unsafe_code" || text.contains("unsafe_code") => format!(
+            "a policy and the crates beside it are compiled without unsafe code, whatever their source says: do without it in `{in_crate}` at \
+             {place}. What cannot be written otherwise can be a crate of its own; one that you trust is allowed by its name: \
+             --allow-unsafe {in_crate}, which never counts for the policy itself"
+        ),
+        "E0725" => format!(
+            "unstable features of Rust are not for policies, as they go round what is safe: do without it at {place}"
+        ),
+        _ if is_macro(&PRINTS) => format!(
+            "nothing can be printed in the kernel: remove it at {place}. The simulator shows what a policy does, and `ekiden record` keeps every call"
+        ),
+        _ if is_macro(&["`vec`", "`format`"]) => {
+            format!(
+                "policies have no `std`: write `extern crate alloc;` and `alloc::vec!` or `alloc::format!` at {place}"
+            )
+        }
+        _ => return None,
+    })
+}
+
+/// What to do about any other failure.
 fn advice(errors: &str) -> &'static str {
-    if errors.contains("can't find crate for `std`") {
-        return "there is no `std` in the kernel: begin the policy's src/lib.rs with #![no_std], and turn off the `std` \
-                feature of the crates that it uses (default-features = false)";
-    }
     if errors.contains("--offline") || errors.contains("failed to download") || errors.contains("failed to get") {
         return "a crate has to be downloaded: check the network, then run the same command again";
     }
@@ -114,8 +212,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn somebody_who_uses_std_is_told_of_no_std() {
-        assert!(advice("error[E0463]: can't find crate for `std`").contains("#![no_std]"));
+    fn what_policies_do_not_have_is_told_with_its_line() {
+        let told = |text: &str, code: &str| meaning(text, code, "src/lib.rs:7", "mine").unwrap_or_default();
+        assert!(told("can't find crate for `std`", "E0463").contains("src/lib.rs with #![no_std]"));
+        assert!(told("cannot find module or crate `std` in this scope", "E0433").contains("`core`, or `alloc`"));
+        assert!(told("unresolved import `std`", "E0432").contains("at src/lib.rs:7"));
+        assert!(told("usage of an `unsafe` block", "unsafe_code").contains("in `mine` at src/lib.rs:7. What"));
+        assert!(told("allow(unsafe_code) incompatible with previous forbid", "E0453").contains("--allow-unsafe mine"));
+        assert!(told("cannot find macro `println` in this scope", "").contains("nothing can be printed"));
+        assert_eq!(told("mismatched types", "E0308"), "");
+    }
+
+    #[test]
+    fn other_failures_have_an_advice_too() {
         assert!(advice("error: failed to download `x`").contains("network"));
         assert!(advice("error[E0308]: mismatched types").starts_with("correct it"));
     }

@@ -107,7 +107,38 @@ pub enum Error {
         /// The compiler's word.
         output: String,
         /// What to do.
-        advice: &'static str,
+        advice: String,
+    },
+    /// The policy needs what the kernel does not have.
+    #[error("the policy `{policy}` {unfit}")]
+    Unfit {
+        /// The policy.
+        policy: String,
+        /// What, where, and what to do.
+        unfit: crate::fuel::Unfit,
+    },
+    /// The policy brings unsafe code along.
+    #[error(
+        "the policy `{policy}` depends on unsafe code, which can stop the kernel whatever Ekiden checks:\n{}\nuse other crates, or allow \
+         those that you have read or trust",
+        list(crates)
+    )]
+    Unsafe {
+        /// The policy.
+        policy: String,
+        /// The crates that have it.
+        crates: Vec<crate::review::UnsafeCrate>,
+    },
+    /// Code that is not Ekiden's would run as root.
+    #[error(
+        "to build the policy `{policy}` is to run {runs}, and this is root: build it as an ordinary user and take the modules from there \
+         (`ekiden build`, then `--modules DIR`), start this with sudo from such a user, or say --as-root if you have read what it runs"
+    )]
+    RunsAsRoot {
+        /// The policy.
+        policy: String,
+        /// What runs.
+        runs: String,
     },
     /// The compiler's assembly has something that may be a loop without fuel.
     #[error(
@@ -178,6 +209,10 @@ pub enum Error {
     /// Fetching or building in a kernel's surroundings failed.
     #[error(transparent)]
     Vm(#[from] ekiden_vm::Error),
+}
+
+fn list(crates: &[crate::review::UnsafeCrate]) -> String {
+    crates.iter().map(|one| format!("  {one}")).collect::<Vec<_>>().join("\n")
 }
 
 /// Attaches what was attempted to an I/O error.

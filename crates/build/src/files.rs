@@ -11,6 +11,15 @@ use tempfile::NamedTempFile;
 
 /// Makes `path` a file with this content, in one step. Whether it had to be changed.
 pub(crate) fn write(path: &Path, content: &[u8]) -> Result<bool> {
+    write_as(path, content, 0o644)
+}
+
+/// The same of a program.
+pub(crate) fn write_program(path: &Path, content: &[u8]) -> Result<bool> {
+    write_as(path, content, 0o755)
+}
+
+fn write_as(path: &Path, content: &[u8], mode: u32) -> Result<bool> {
     if fs::read(path).is_ok_and(|old| old == content) {
         return Ok(false);
     }
@@ -20,7 +29,7 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> Result<bool> {
     file.write_all(content).context("write", path)?;
     // Temporary files are private.
     let mut permissions = file.as_file().metadata().context("examine", path)?.permissions();
-    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o644);
+    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, mode);
     file.as_file().set_permissions(permissions).context("prepare", path)?;
     file.persist(path).context("write", path)?;
     Ok(true)

@@ -8,6 +8,11 @@
 //! place (kernel/policy/src/lib.rs). It is the compiler's output for the whole program that is changed, its library
 //! included: with `lto = "fat"` that is one file.
 
+mod unfit;
+
+pub use unfit::Unfit;
+pub(crate) use unfit::unfit;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fmt::Write,
@@ -666,24 +671,28 @@ impl Writer<'_> {
         self.fuel(&end, false);
     }
 
-    /// The place of the source that some lines of a function are of: in the author's own files if possible, be it a place
-    /// before them, rather than in what they use.
     fn place(&self, lines: Range<usize>, function: &[&str]) -> String {
-        let sources = |lines: Range<usize>| function[lines].iter().filter_map(|line| self.source(line));
-        let inside = sources(lines.clone()).min_by_key(|(file, _)| foreign(file));
-        let before = || sources(0..lines.start).rev().find(|(file, _)| foreign(file) == 0);
-        let place = inside.filter(|(file, _)| foreign(file) == 0).or_else(before).or(inside);
-        let place = place.or_else(|| sources(0..function.len()).min_by_key(|(file, _)| foreign(file)));
-        place.map_or("a place that the compiler does not tell".to_owned(), |(file, line)| format!("{file}:{line}"))
+        place(self.files, lines, function)
     }
+}
 
-    /// File and line, of a line that tells them.
-    fn source(&self, line: &str) -> Option<(&str, u32)> {
-        let Line::Directive("loc", rest) = Line::read(line) else { return None };
-        let mut numbers = rest.split_whitespace().map_while(|number| number.parse().ok());
-        let (file, line) = (numbers.next()?, numbers.next()?);
-        self.files.get(&file).filter(|_| line > 0).map(|file| (file.as_str(), line))
-    }
+/// The place of the source that some lines of a function are of: in the author's own files if possible, be it a place
+/// before them, rather than in what they use.
+fn place(files: &HashMap<u32, String>, lines: Range<usize>, function: &[&str]) -> String {
+    let sources = |lines: Range<usize>| function[lines].iter().filter_map(|line| source(files, line));
+    let inside = sources(lines.clone()).min_by_key(|(file, _)| foreign(file));
+    let before = || sources(0..lines.start).rev().find(|(file, _)| foreign(file) == 0);
+    let place = inside.filter(|(file, _)| foreign(file) == 0).or_else(before).or(inside);
+    let place = place.or_else(|| sources(0..function.len()).min_by_key(|(file, _)| foreign(file)));
+    place.map_or("a place that the compiler does not tell".to_owned(), |(file, line)| format!("{file}:{line}"))
+}
+
+/// File and line, of a line that tells them.
+fn source<'f>(files: &'f HashMap<u32, String>, line: &str) -> Option<(&'f str, u32)> {
+    let Line::Directive("loc", rest) = Line::read(line) else { return None };
+    let mut numbers = rest.split_whitespace().map_while(|number| number.parse().ok());
+    let (file, line) = (numbers.next()?, numbers.next()?);
+    files.get(&file).filter(|_| line > 0).map(|file| (file.as_str(), line))
 }
 
 /// How far from a policy's author a source file is.

@@ -1,8 +1,8 @@
 //! Makes `ekiden.ko` and the modules of policies for a kernel.
 
 use crate::{
-    Checkout, Error, Flags, Linker, Policy, Progress, Project, Result, Sysroot, Target, Toolchain, cargo::Cargo,
-    command, error::Context, files, flags::TRIPLE, fuel, kbuild::Unit, sysroot::remap,
+    Checkout, Error, Flags, Linker, Policy, Progress, Project, Result, Sysroot, Target, Toolchain, Trust, cargo::Cargo,
+    command, error::Context, files, flags::TRIPLE, fuel, kbuild::Unit, review::Review, sysroot::remap, wrapper,
 };
 use ekiden_vm::{Cache, Lock};
 use std::{
@@ -19,6 +19,7 @@ pub struct Builder {
     toolchain: Toolchain,
     linker: Linker,
     fixed: bool,
+    trust: Trust,
 }
 
 /// The modules of a project for one kernel.
@@ -50,7 +51,14 @@ impl Builder {
 
     /// The same with a compiler and a checkout that the caller chose.
     pub fn with(cache: &Cache, checkout: Checkout, toolchain: Toolchain) -> Result<Self> {
-        Ok(Self { cache: cache.clone(), checkout, toolchain, linker: Linker::find()?, fixed: false })
+        Ok(Self {
+            cache: cache.clone(),
+            checkout,
+            toolchain,
+            linker: Linker::find()?,
+            fixed: false,
+            trust: Trust::default(),
+        })
     }
 
     /// Leaves out what lets one policy take over from another, to measure what that costs. What is made then has a directory
@@ -58,6 +66,12 @@ impl Builder {
     #[must_use]
     pub fn fixed(self) -> Self {
         Self { fixed: true, ..self }
+    }
+
+    /// Allows what is refused otherwise.
+    #[must_use]
+    pub fn trusting(self, trust: Trust) -> Self {
+        Self { trust, ..self }
     }
 
     /// The directory under `target` for what is made of the workspace in `root`. In a `target` that several share
@@ -102,7 +116,7 @@ impl Build<'_> {
         let _lock = lock(&place, progress)?;
         let features: &[&str] = if self.builder.fixed { &["fixed"] } else { &[] };
         let cargo = Cargo { features, ..self.cargo(&place, None)? };
-        let archive = cargo.build(&checkout.kernel(), "ekiden-core", "the engine", progress)?;
+        let archive = cargo.build(&checkout.kernel(), "ekiden-core", "the engine", progress)?.library;
         let mut sources = self.sources(&["kernel/module", "kernel/include"])?;
         sources.retain(|(_, name)| !name.starts_with("Kbuild") && name != "policy.c");
         sources.push((checkout.kernel().join("module/Kbuild.core"), "Kbuild".into()));
@@ -140,12 +154,19 @@ impl Build<'_> {
         let glue = place.join("glue");
         self.write_glue(&glue, project)?;
         for policy in policies {
-            let package = glue_package(policy);
+            let (package, what) = (glue_package(policy), format!("policy `{}`", policy.name));
             let mut cargo = self.cargo(&place, Some(project))?;
+            let review = Review::of(&cargo.metadata(&glue, &what, progress)?, &package, policy);
+            let trust = &self.builder.trust;
+            review.may_run(policy, trust, is_root() && !self.is_own(project))?;
+            let script = wrapper::without_unsafe(&glue, &review.framework, &trust.names_besides(policy));
+            cargo = cargo.wrapped(&place, &script)?;
             let assembly = cargo.target_dir.join(format!("{package}.s"));
             cargo.assembly = Some(assembly.clone());
-            let archive = cargo.build(&glue, &package, &format!("policy `{}`", policy.name), progress)?;
-            let object = self.assemble(&assembly)?;
+            let made = cargo.build(&glue, &package, &what, progress)?;
+            review.is_safe(policy, &made.parts, trust)?;
+            let archive = made.library;
+            let object = self.assemble(&assembly, policy)?;
             let mut sources = self.sources(&["kernel/include"])?;
             for name in ["policy.c", "ekiden.h"] {
                 sources.push((self.builder.checkout.kernel().join("module").join(name), name.into()));
@@ -197,12 +218,26 @@ impl Build<'_> {
             settings: self.builder.checkout.kernel_settings()?,
             features: &[],
             assembly: None,
+            wrapper: None,
+            // As root, not where settings of another user may name programs.
+            runs_in: match project.filter(|project| !is_root() || self.is_own(project)) {
+                Some(_) => place.to_owned(),
+                None => self.builder.checkout.kernel(),
+            },
         })
     }
 
+    /// Whether it is Ekiden's.
+    fn is_own(&self, project: &Project) -> bool {
+        project.root() == self.builder.checkout.root()
+    }
+
     /// Puts fuel and limits into a program, and has the compiler assemble it. The object's file.
-    fn assemble(&self, assembly: &Path) -> Result<PathBuf> {
+    fn assemble(&self, assembly: &Path, policy: &Policy) -> Result<PathBuf> {
         let text = fs::read_to_string(assembly).context("read", assembly)?;
+        if let Some(unfit) = fuel::unfit(&text) {
+            return Err(Error::Unfit { policy: policy.name.clone(), unfit });
+        }
         let (limited, object) = (assembly.with_extension("limited.s"), assembly.with_extension("limited.o"));
         let with_fuel = fuel::limit(&text).map_err(|source| Error::Fuel { assembly: assembly.to_owned(), source })?;
         if !files::write(&limited, with_fuel.as_bytes())? && object.is_file() {
@@ -299,6 +334,10 @@ fn forget_others(directory: &Path, project: &Project) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
 }
 
 /// Where cargo keeps crates.

@@ -63,8 +63,7 @@ impl Project {
         if !directory.is_dir() {
             return Err(no_project("there is no such directory".into()));
         }
-        let metadata = MetadataCommand::new()
-            .current_dir(directory)
+        let metadata = about(directory)
             .no_deps()
             .other_options(["--offline".to_owned()])
             .exec()
@@ -104,6 +103,18 @@ impl Project {
             known: self.policies.iter().map(|policy| policy.name.as_str()).collect::<Vec<_>>().join(", "),
         })
     }
+}
+
+/// A question to cargo about the project that a directory belongs to. Root's is not asked there: files in that place may say which program
+/// answers.
+fn about(directory: &Path) -> MetadataCommand {
+    let mut command = MetadataCommand::new();
+    let manifests = || directory.ancestors().map(|parent| parent.join("Cargo.toml"));
+    match manifests().find(|manifest| nix::unistd::geteuid().is_root() && manifest.is_file()) {
+        Some(manifest) => command.current_dir("/").manifest_path(manifest),
+        None => command.current_dir(directory),
+    };
+    command
 }
 
 fn policies(metadata: &Metadata) -> std::result::Result<Vec<Policy>, String> {

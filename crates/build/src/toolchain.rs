@@ -70,7 +70,7 @@ impl Toolchain {
 
     /// A compiler with library sources, after a look at both: they have to be of one version.
     pub fn new(rustc: &Path, library: &Path) -> Result<Self> {
-        let version = command::stdout(Command::new(rustc).arg("-vV"))?;
+        let version = command::stdout(asked(rustc).arg("-vV"))?;
         let release = release_in(&version).unwrap_or("unknown").to_owned();
         if numbers(&release) < numbers(OLDEST) {
             return Err(Error::OldRust { rustc: rustc.to_owned(), release, oldest: OLDEST });
@@ -96,7 +96,7 @@ impl Toolchain {
     /// The compiler and the sources of Debian's packages, whose directory is called after the version.
     fn of_distribution() -> Result<Self> {
         let rustc = Path::new(DISTRIBUTION).join("rustc");
-        let version = command::stdout(Command::new(&rustc).arg("-vV"))?;
+        let version = command::stdout(asked(&rustc).arg("-vV"))?;
         let release = release_in(&version).unwrap_or("unknown");
         Self::new(&rustc, &Path::new("/usr/src").join(format!("rustc-{release}")).join("library"))
     }
@@ -149,12 +149,21 @@ impl Toolchain {
     }
 }
 
+/// A question to a compiler. Root's is not asked in the directory at hand, which may say which program answers.
+fn asked(rustc: &Path) -> Command {
+    let mut command = Command::new(rustc);
+    if nix::unistd::geteuid().is_root() {
+        command.current_dir("/");
+    }
+    command
+}
+
 fn active_rustc() -> PathBuf {
     std::env::var_os("RUSTC").filter(|rustc| !rustc.is_empty()).unwrap_or_else(|| "rustc".into()).into()
 }
 
 fn sysroot_of(rustc: &Path) -> Result<PathBuf> {
-    let sysroot = command::stdout(Command::new(rustc).args(["--print", "sysroot"]))?;
+    let sysroot = command::stdout(asked(rustc).args(["--print", "sysroot"]))?;
     Ok(sysroot.trim().into())
 }
 
@@ -215,7 +224,7 @@ fn numbers(version: &str) -> [u32; 3] {
 
 fn tried() -> String {
     let release = |rustc: &Path| {
-        let version = command::stdout(Command::new(rustc).arg("-vV")).ok()?;
+        let version = command::stdout(asked(rustc).arg("-vV")).ok()?;
         Some(format!("{} {}", rustc.display(), release_in(&version)?))
     };
     let mut tried: Vec<String> =

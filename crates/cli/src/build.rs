@@ -8,7 +8,11 @@ use ekiden_build::{Builder, Policy, Project, Target};
 use ekiden_vm::{Cache, fetch, fetch_newest_passing};
 use serde::Serialize;
 
-use crate::{modules, progress::Progress};
+use crate::{
+    invoker::Invoker,
+    modules::{self, Allowed},
+    progress::Progress,
+};
 
 /// The package with policies that go wrong on purpose.
 const FOR_TESTS: &str = "ekiden-test-policies";
@@ -20,6 +24,7 @@ Examples:
   ekiden build --kernel 7.2.13        for another
   ekiden build --native               for the kernel of this machine
   ekiden build --dir ~/my-policy --policy my-policy --json
+  ekiden build --allow-unsafe bitvec  a dependency that has unsafe code, and that you trust
 `ekiden run` and `ekiden vm run` build what they need by themselves. See also: ekiden bench edit")]
 pub(crate) struct Build {
     /// A policy to build; by default all of the project
@@ -34,6 +39,8 @@ pub(crate) struct Build {
     /// Build for the kernel of this machine
     #[arg(long)]
     native: bool,
+    #[command(flatten)]
+    allowed: Allowed,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -50,6 +57,9 @@ struct Built {
 
 impl Build {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        if let Some(invoker) = Invoker::find() {
+            return invoker.again();
+        }
         let mut progress = Progress::new();
         let cache = Cache::from_env()?;
         let project = match &self.dir {
@@ -71,7 +81,7 @@ impl Build {
             Target::fetched(&kernel)
         };
         progress.step(format!("building for {}", target.release()));
-        let builder = Builder::new(&cache, &mut progress.sink())?;
+        let builder = Builder::new(&cache, &mut progress.sink())?.trusting(self.allowed.trust());
         let modules = builder.build(&target, &project, &wanted, &mut progress.sink())?;
         progress.end_step();
         let built = Built {

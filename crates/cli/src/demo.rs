@@ -20,7 +20,7 @@ use crate::{
     },
     failure::{Exit, Failure},
     machine::{Shape, install_modules},
-    modules,
+    modules::{self, Allowed},
     progress::Progress,
     session,
 };
@@ -57,7 +57,7 @@ impl Demo {
         prepare(&mut progress)?;
         let kernel = self.shape.fetch(&mut progress)?;
         let contest = Contest::new(&["fifo".to_owned(), "wfq".to_owned()], &PolicyArgs::default());
-        let modules = modules::for_kernel(None, &kernel, contest.policies(), &mut progress)?;
+        let modules = modules::for_kernel(None, &kernel, contest.policies(), &Allowed::default(), &mut progress)?;
         let results = self.measure(&kernel, &modules, &contest, &mut progress)?;
         progress.end_step();
         println!("\n{}", results.table());

@@ -139,7 +139,13 @@ impl Exit {
             | BuildError::NoCheckout(_)
             | BuildError::Install(_) => Self::Missing,
             BuildError::NoPolicy { .. } | BuildError::NoProject { .. } => Self::NoPolicy,
-            BuildError::Compile { .. } | BuildError::Warnings { .. } | BuildError::Kbuild { .. } => Self::NoCompile,
+            BuildError::Compile { .. }
+            | BuildError::Unfit { .. }
+            | BuildError::Unsafe { .. }
+            | BuildError::RunsAsRoot { .. }
+            | BuildError::Fuel { .. }
+            | BuildError::Warnings { .. }
+            | BuildError::Kbuild { .. } => Self::NoCompile,
             BuildError::Vm(error) => return Self::of_vm(error),
             BuildError::File { source, .. } => return Self::of_io(source),
             _ => return None,

@@ -26,6 +26,7 @@ Examples:
   ekiden faults --vm                              the whole list, on 1, 2 and 4 CPUs
   ekiden faults --vm --cpus 2 --only loop,lock    those whose names have one of these words
   ekiden faults --vm --rounds 20 --save out.json  takes an hour or two; what is known so far is in the file
+  ekiden faults --vm --generated 1000 --seed 7 --cpus 4     policies of a generator instead of the list
 Each fault happens beside another policy, which has to go on, and to a policy that is alone, whose tasks the kernel's own
 scheduler takes over. The figures are the longest time, in the guest's milliseconds, that any of some threads which are
 always runnable or about to be stood still. Exits with 118 if a fault was not contained, and with 116 if that took longer
@@ -36,19 +37,28 @@ pub(crate) struct Faults {
     vm: bool,
     /// With how many processors, one machine after the other
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [1, 2, 4], value_parser = clap::value_parser!(u32).range(1..=64))]
-    cpus: Vec<u32>,
+    pub(crate) cpus: Vec<u32>,
     /// How often each fault happens, in another call of the policy each time
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
     /// Only faults whose names have one of these in them
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
+    /// So many policies that a generator writes, instead of the list: each ends with a reason or does no harm, and a good one loads after it
+    #[arg(long, value_name = "N", conflicts_with_all = ["rounds", "only"], value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    generated: Option<u64>,
+    /// Which policies these are
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "generated")]
+    pub(crate) seed: u64,
+    /// On CPUs that run at once, each in a thread of the emulator
+    #[arg(long, requires = "generated")]
+    pub(crate) parallel: bool,
     /// The kernel's release, or the beginning of one; by default the newest that works
     #[arg(long, value_name = "RELEASE")]
     kernel: Option<String>,
     /// Print one JSON object
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     /// Write each result to this file as soon as it is known, a line of JSON each
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -79,30 +89,39 @@ struct Table {
     faults: Vec<Seen>,
 }
 
+/// The file for results, if there is one.
+pub(crate) struct Saved(Option<File>);
+
+impl Saved {
+    fn new(path: Option<&PathBuf>) -> Result<Self> {
+        let create = |path: &PathBuf| File::create(path).with_context(|| format!("cannot write {}", path.display()));
+        path.map(create).transpose().map(Self)
+    }
+
+    /// Writes a result.
+    pub(crate) fn line(&mut self, result: &impl Serialize) -> Result<()> {
+        match &mut self.0 {
+            Some(file) => writeln!(file, "{}", serde_json::to_string(result)?).context("cannot save a result"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Faults {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let mut progress = Progress::new();
-        let create = |path: &PathBuf| File::create(path).with_context(|| format!("cannot write {}", path.display()));
-        let mut saved = self.save.as_ref().map(create).transpose()?;
-        let shape = |cpus| Shape {
-            cpus,
-            nodes: 1,
-            memory: 1024,
-            kernel: self.kernel.clone(),
-            kvm: false,
-            icount: true,
-            parallel: false,
-            shift: None,
-            others: Vec::new(),
-        };
-        let kernel = shape(1).fetch(&mut progress)?;
+        let mut saved = Saved::new(self.save.as_ref())?;
+        if let Some(policies) = self.generated {
+            return self.generated(policies, &mut saved);
+        }
+        let kernel = self.shape(1).fetch(&mut progress)?;
         let share = Scratch::new()?;
         install(&POLICIES, &kernel, share.path(), &mut progress)?;
         let trial = program()?;
         let mut seen: Vec<Seen> = Vec::new();
         for cpus in &self.cpus {
             progress.step(format!("booting Linux {} on {cpus} CPUs", kernel.release()));
-            let mut spec = shape(*cpus).exact_spec(share.path());
+            let mut spec = self.shape(*cpus).exact_spec(share.path());
             // Nothing else is needed there, and all of it has to be unpacked.
             spec.programs = vec![trial.clone()];
             // Timers of idle CPUs come late otherwise when the emulator takes turns.
@@ -120,9 +139,7 @@ impl Faults {
                     let (fault, reported, console) = (&one.fault, &one.reported, vm.console().tail(40));
                     progress.note(&format!("{fault} on {cpus} CPUs: {reported}; the guest's console:\n{console}"));
                 }
-                if let Some(file) = &mut saved {
-                    writeln!(file, "{}", serde_json::to_string(&one)?).context("cannot save a result")?;
-                }
+                saved.line(&one)?;
                 seen.push(one);
                 Ok(())
             })?;
@@ -146,6 +163,21 @@ impl Faults {
             Table { all_in_time: false, .. } => Exit::LimitMissed.into(),
             _ => ExitCode::SUCCESS,
         })
+    }
+
+    /// A machine with so many CPUs.
+    pub(crate) fn shape(&self, cpus: u32) -> Shape {
+        Shape {
+            cpus,
+            nodes: 1,
+            memory: 1024,
+            kernel: self.kernel.clone(),
+            kvm: false,
+            icount: !self.parallel,
+            parallel: self.parallel,
+            shift: None,
+            others: Vec::new(),
+        }
     }
 
     /// Goes through the list in a guest. What the kernel complains of counts against the last fault.

@@ -15,8 +15,10 @@ mod failure;
 mod faults;
 mod fidelity;
 mod flights;
+mod generated;
 #[cfg(test)]
 mod house_rules;
+mod invoker;
 mod live;
 mod machine;
 mod modules;

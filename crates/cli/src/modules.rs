@@ -6,17 +6,42 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use ekiden_build::{Builder, Checkout, Policy, Project, Target};
+use clap::Args;
+use ekiden_build::{Builder, Checkout, Policy, Project, Target, Trust};
 use ekiden_loader::LoadError;
 use ekiden_vm::{Cache, Kernel};
 
 use crate::{
     failure::{Exit, Failure},
+    invoker::Invoker,
     progress::Progress,
 };
 
 /// The variable that names a directory with modules.
 pub(crate) const DIRECTORY: &str = "EKIDEN_MODULES";
+
+/// What is allowed to a policy that is built.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Allowed {
+    /// A crate that the policy depends on may have unsafe code
+    #[arg(long, value_name = "NAME")]
+    allow_unsafe: Vec<String>,
+    /// Root without sudo runs what a policy's author has run while it is built: build scripts and procedural macros
+    #[arg(long)]
+    as_root: bool,
+}
+
+impl Allowed {
+    /// The same for the builder.
+    pub(crate) fn trust(&self) -> Trust {
+        Trust { allow_unsafe: self.allow_unsafe.clone(), as_root: self.as_root }
+    }
+
+    /// The options that say so.
+    pub(crate) fn as_args(&self) -> Vec<String> {
+        self.allow_unsafe.iter().map(|name| format!("--allow-unsafe={name}")).collect()
+    }
+}
 
 /// `ekiden.ko` and the module of a policy, in the order to load them.
 pub(crate) fn in_directory(directory: &Path, policy: &str) -> Result<Vec<PathBuf>> {
@@ -49,10 +74,15 @@ pub(crate) fn policies_in(directory: &Path) -> Vec<String> {
 }
 
 /// The directory with the modules of a policy for the kernel of this machine: `given`, or one in which they are built.
-pub(crate) fn for_this_machine(given: Option<&Path>, policy: &str, progress: &mut Progress) -> Result<PathBuf> {
+pub(crate) fn for_this_machine(
+    given: Option<&Path>,
+    policy: &str,
+    allowed: &Allowed,
+    progress: &mut Progress,
+) -> Result<PathBuf> {
     match given {
         Some(directory) => in_directory(directory, policy).map(|_| directory.to_owned()),
-        None => build(&Target::running()?, &[policy.to_owned()], progress),
+        None => build(&Target::running()?, &[policy.to_owned()], allowed, "--native", progress),
     }
 }
 
@@ -61,6 +91,7 @@ pub(crate) fn for_kernel(
     given: Option<&Path>,
     kernel: &Kernel,
     policies: &[String],
+    allowed: &Allowed,
     progress: &mut Progress,
 ) -> Result<PathBuf> {
     match given {
@@ -68,32 +99,50 @@ pub(crate) fn for_kernel(
             policies.iter().try_for_each(|policy| in_directory(directory, policy).map(drop))?;
             Ok(directory.to_owned())
         }
-        None => build(&Target::fetched(kernel), policies, progress),
+        None => {
+            let release = format!("--kernel={}", kernel.release());
+            build(&Target::fetched(kernel), policies, allowed, &release, progress)
+        }
     }
 }
 
 /// Modules of which no policy can take over from another, to measure what it costs that one can.
 pub(crate) fn fixed(target: &Target, policies: &[String], progress: &mut Progress) -> Result<PathBuf> {
-    build_with(target, policies, Builder::fixed, progress)
+    build_with(target, &project_with(policies)?, policies, Builder::fixed, progress)
 }
 
-/// Builds what is not up to date.
-fn build(target: &Target, policies: &[String], progress: &mut Progress) -> Result<PathBuf> {
-    build_with(target, policies, |builder| builder, progress)
+/// Builds what is not up to date; as the user who has called sudo, if this is root by it. `kernel` is the option of `ekiden build` that names
+/// the target.
+fn build(
+    target: &Target,
+    policies: &[String],
+    allowed: &Allowed,
+    kernel: &str,
+    progress: &mut Progress,
+) -> Result<PathBuf> {
+    if let Some(invoker) = Invoker::find() {
+        // The project is read as that user, too: it says which compiler is run.
+        let mut options = vec![kernel.to_owned()];
+        options.extend(policies.iter().map(|policy| format!("--policy={policy}")));
+        options.extend(allowed.as_args());
+        return invoker.build(&options, progress);
+    }
+    let project = project_with(policies)?;
+    build_with(target, &project, policies, |builder| builder.trusting(allowed.trust()), progress)
 }
 
 fn build_with(
     target: &Target,
+    project: &Project,
     policies: &[String],
     how: impl FnOnce(Builder) -> Builder,
     progress: &mut Progress,
 ) -> Result<PathBuf> {
-    let project = project_with(policies)?;
     let wanted: Vec<Policy> =
         policies.iter().map(|policy| project.policy(policy).cloned()).collect::<Result<_, ekiden_build::Error>>()?;
     progress.step(format!("building the modules of {} for {}", policies.join(" and "), target.release()));
     let builder = how(Builder::new(&Cache::from_env()?, &mut progress.sink())?);
-    let modules = builder.build(target, &project, &wanted, &mut progress.sink())?;
+    let modules = builder.build(target, project, &wanted, &mut progress.sink())?;
     progress.end_step();
     Ok(modules.directory)
 }

@@ -9,7 +9,9 @@ use ekiden_loader::{Access, Beside};
 
 use crate::{
     child::{self, Events},
-    flights, modules, policies,
+    flights,
+    modules::{self, Allowed},
+    policies,
     progress::Progress,
     record::{self, ToFile},
     session::{self, Plan},
@@ -77,6 +79,8 @@ pub(crate) struct Run {
     /// Take the modules from this directory instead of building them
     #[arg(long, value_name = "DIR", env = modules::DIRECTORY)]
     modules: Option<PathBuf>,
+    #[command(flatten)]
+    allowed: Allowed,
     /// If the policy is taken out, let the command go on under the kernel's own scheduler
     #[arg(long)]
     keep_going: bool,
@@ -95,7 +99,8 @@ impl Run {
             (true, true) => Beside::OthersAsDefault,
         };
         session::preflight(beside)?;
-        let modules = modules::for_this_machine(self.modules.as_deref(), &self.policy, &mut Progress::new())?;
+        let modules =
+            modules::for_this_machine(self.modules.as_deref(), &self.policy, &self.allowed, &mut Progress::new())?;
         let plan = Plan {
             params,
             attached: self.attached,

@@ -7,7 +7,11 @@ use clap::Args;
 use ekiden_loader::{Control, LoadError, Moved, Status, Succession, Upgrade as Done, load_beside, load_copy, unload};
 use serde::Serialize;
 
-use crate::{modules, policies, progress::Progress};
+use crate::{
+    modules::{self, Allowed},
+    policies,
+    progress::Progress,
+};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -43,6 +47,8 @@ pub(crate) struct Upgrade {
     /// Take the modules from this directory instead of building them
     #[arg(long, value_name = "DIR", env = modules::DIRECTORY)]
     modules: Option<PathBuf>,
+    #[command(flatten)]
+    allowed: Allowed,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -71,7 +77,7 @@ impl Upgrade {
             Some(file) => file.clone(),
             None => {
                 let given = self.modules.as_deref();
-                let directory = modules::for_this_machine(given, &self.policy, &mut Progress::new())?;
+                let directory = modules::for_this_machine(given, &self.policy, &self.allowed, &mut Progress::new())?;
                 modules::file(&directory, &self.policy)
             }
         };

@@ -104,7 +104,7 @@ const OTHERS: &[(&str, Run)] = &[
 /// The policy that it must not hurt.
 const HOST: &str = "wfq";
 /// How long tasks may wait before their policy is taken out, here. CPUs that share a processor are away for hundreds of milliseconds.
-const STARVED_AFTER_MS: u64 = 1000;
+pub(crate) const STARVED_AFTER_MS: u64 = 1000;
 /// How long anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -129,12 +129,12 @@ struct Report {
 }
 
 /// How long tasks may wait, until this is dropped.
-struct Bound(String);
+pub(crate) struct Bound(String);
 
 impl Bound {
     const FILE: &str = "/sys/module/ekiden/parameters/starved_after_ms";
 
-    fn of_ms(ms: u64) -> Result<Self> {
+    pub(crate) fn of_ms(ms: u64) -> Result<Self> {
         let before = fs::read_to_string(Self::FILE).context("cannot read how long a task may wait")?;
         fs::write(Self::FILE, ms.to_string()).context("cannot say how long a task may wait")?;
         Ok(Self(before))
@@ -481,7 +481,7 @@ impl Trial {
 }
 
 /// With less memory than a machine in use would have: all of it is cleared at every start.
-fn config(modules: &Path, policy: &str) -> Config {
+pub(crate) fn config(modules: &Path, policy: &str) -> Config {
     Config { max_tasks: 1 << 12, arena_bytes: 4 << 20, tape_records: 1 << 10, ..trials::config(modules, policy) }
 }
 

@@ -1,6 +1,7 @@
 //! Runs inside the guest of the kernel tests: puts policies into the kernel, has them go wrong, and says what came of
 //! it, one line of JSON per trial.
 
+mod generated;
 mod groups;
 mod intruder;
 mod list;
@@ -40,6 +41,21 @@ enum Trial {
         /// Only those whose names contain one of these.
         #[arg(long, value_delimiter = ',')]
         only: Vec<String>,
+    },
+    /// Goes through policies of the generator.
+    Generated {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The number of the first in the module.
+        #[arg(long)]
+        first: u64,
+        /// The number of the one to begin with.
+        #[arg(long)]
+        from: u64,
+        /// How many are in the module.
+        #[arg(long)]
+        count: u64,
     },
     /// Lets the same tasks run while nothing goes wrong: for how long does one stand still?
     Still {
@@ -401,13 +417,19 @@ fn main() -> anyhow::Result<()> {
     let trial = Arguments::parse().trial;
     let is_anywhere = matches!(
         trial,
-        Trial::Child { .. } | Trial::Hold { .. } | Trial::List { .. } | Trial::AllAtOnce { .. } | Trial::Beside { .. }
+        Trial::Child { .. }
+            | Trial::Hold { .. }
+            | Trial::List { .. }
+            | Trial::Generated { .. }
+            | Trial::AllAtOnce { .. }
+            | Trial::Beside { .. }
     );
     if !is_anywhere {
         load::stay_on_cpu_1()?;
     }
     match trial {
         Trial::List { modules, rounds, only } => list::list(&modules, rounds, &only),
+        Trial::Generated { modules, first, from, count } => generated::generated(&modules, first, from, count),
         Trial::Faults { modules, rounds, calls } => trials::faults(&modules, rounds, &calls),
         Trial::Reload { modules, rounds } => trials::reload(&modules, rounds),
         Trial::Storm { modules, policy } => trials::storm(&modules, &policy),

@@ -45,6 +45,13 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
             format!("./ekiden faults --vm --rounds 20 --cpus {cpus} --save target/nightly/faults-{cpus}.json");
         parts.push(Part::new(root, &name, &command));
     }
+    for (cpus, how) in [(1, ""), (4, ""), (4, " --parallel")] {
+        let name =
+            format!("a thousand generated policies on {cpus} CPUs{}", how.replace(" --parallel", " that run at once"));
+        let save = format!("--save target/nightly/generated-{cpus}{}.json", how.replace(" --", "-"));
+        let command = format!("./ekiden faults --vm --generated 1000 --seed 1 --cpus {cpus}{how} {save}");
+        parts.push(Part::new(root, &name, &command));
+    }
     parts.push(Part::new(
         root,
         "an hour of everything on CPUs that run at once",

@@ -9,7 +9,9 @@ use ekiden_loader::{Baseline, Beside, sysfs};
 
 use super::load;
 use crate::{
-    failure, modules, policies,
+    failure,
+    modules::{self, Allowed},
+    policies,
     progress::Progress,
     session::{self, Plan},
 };
@@ -113,7 +115,7 @@ impl Contest {
         let mut directory = PathBuf::new();
         for policy in &self.policies {
             policies::check_params(policy, "")?;
-            directory = modules::for_this_machine(self.modules(), policy, progress)?;
+            directory = modules::for_this_machine(self.modules(), policy, &Allowed::default(), progress)?;
             modules::in_directory(&directory, policy)?;
         }
         let policies = self.policies.iter().cloned().map(Contestant::Policy);

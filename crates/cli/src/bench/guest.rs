@@ -11,7 +11,7 @@ use super::contest::Contest;
 use crate::{
     failure::{Exit, Failure},
     machine::{Shape, follow_with, guest_command, install_modules},
-    modules,
+    modules::{self, Allowed},
     progress::Progress,
 };
 
@@ -64,7 +64,7 @@ impl InVm {
         let kernel = self.shape.fetch(&mut progress)?;
         let share = Scratch::new()?;
         if !policies.is_empty() {
-            let directory = modules::for_kernel(modules, &kernel, policies, &mut progress)?;
+            let directory = modules::for_kernel(modules, &kernel, policies, &Allowed::default(), &mut progress)?;
             install_modules(&directory, share.path())?;
         }
         progress.step(format!("booting Linux {}", kernel.release()));

@@ -20,7 +20,8 @@ use crate::{
     bench::contest::{Contestant, PolicyArgs},
     child::{self, Events},
     failure::{Exit, Failure},
-    modules, output, policies,
+    modules::{self, Allowed},
+    output, policies,
     progress::Progress,
     trace::time_ns,
 };
@@ -161,7 +162,7 @@ impl Runqlat {
                 return Ok((Contestant::Default, Default::default()));
             }
             policies::check_params(name, "")?;
-            let directory = modules::for_this_machine(self.source.modules(), name, &mut progress)?;
+            let directory = modules::for_this_machine(self.source.modules(), name, &Allowed::default(), &mut progress)?;
             modules::in_directory(&directory, name)?;
             Ok((Contestant::Policy(name.clone()), directory))
         };

@@ -15,7 +15,8 @@ use super::{Booted, Name};
 use crate::{
     flights,
     machine::{Shape, exit_code, follow, guest_command, install_modules},
-    modules, policies,
+    modules::{self, Allowed},
+    policies,
     progress::Progress,
 };
 
@@ -52,6 +53,8 @@ pub(crate) struct Run {
     /// Take the modules from this directory instead of building them
     #[arg(long, value_name = "DIR", env = modules::DIRECTORY)]
     modules: Option<PathBuf>,
+    #[command(flatten)]
+    allowed: Allowed,
     /// Record every call to this file, from the first one on
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
@@ -91,7 +94,7 @@ impl Run {
 
     fn put_modules(&self, kernel: &ekiden_vm::Kernel, share: &Path, progress: &mut Progress) -> Result<()> {
         let policies = [self.policy.clone()];
-        let directory = modules::for_kernel(self.modules.as_deref(), kernel, &policies, progress)?;
+        let directory = modules::for_kernel(self.modules.as_deref(), kernel, &policies, &self.allowed, progress)?;
         install_modules(&directory, share)
     }
 

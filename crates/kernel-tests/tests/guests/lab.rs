@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    ops::Range,
     path::{Path, PathBuf},
     process::Command,
     sync::{Mutex, PoisonError},
@@ -9,6 +10,7 @@ use std::{
 };
 
 use ekiden_build::{Builder, Project, Target};
+use ekiden_hostile::{BODIES_MAX, Host};
 use ekiden_vm::{Cache, GuestCommand, Kernel, Mode, Scratch, Vm, VmSpec};
 use serde_json::Value;
 
@@ -144,6 +146,14 @@ impl Lab {
         }
     }
 
+    /// Has the module of generated policies among the others.
+    pub(crate) fn bring_generated(&self, seed: u64, bodies: Range<u64>) {
+        let cache = Cache::from_env().unwrap();
+        let module = generated(&cache, &newest_kernel(), seed, bodies);
+        fs::write(self.share.path().join("ekiden_hostile.ko"), module).unwrap();
+        self.shell("cp /host/ekiden_hostile.ko /lab/");
+    }
+
     /// Runs a trial, and returns what it printed, a JSON value per line.
     pub(crate) fn trial(&self, arguments: &str) -> Vec<Value> {
         self.trial_within(arguments, PATIENCE)
@@ -175,7 +185,21 @@ pub(crate) fn prepare() {
     for kernel in [newest_kernel(), older_kernel()] {
         modules(&cache, &kernel);
     }
+    generated(&cache, &newest_kernel(), crate::generated::seed(), 0..crate::generated::count().min(BODIES_MAX));
     programs();
+}
+
+/// Builds the module of generated policies for a kernel. Returns what is in its file.
+fn generated(cache: &Cache, kernel: &Kernel, seed: u64, bodies: Range<u64>) -> Vec<u8> {
+    // The next one may write others.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hostile");
+    ekiden_hostile::write(&directory, &root(), seed, bodies, Host::Kernel).unwrap();
+    let project = Project::open(&directory).unwrap();
+    let builder = Builder::new(cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
+    let modules = builder.build(&Target::fetched(kernel), &project, project.policies(), &mut say);
+    fs::read(&modules.unwrap_or_else(|error| panic!("{error}")).policies[0].1).unwrap()
 }
 
 /// Builds our modules for a kernel. Returns where they are.

@@ -4,6 +4,7 @@
 
 mod alarms;
 mod faults;
+mod generated;
 mod groups;
 mod kernel;
 mod lab;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         groups::TESTS,
         watches::TESTS,
         faults::TESTS,
+        generated::TESTS,
         storm::TESTS,
         parallel::TESTS,
         privileges::TESTS,

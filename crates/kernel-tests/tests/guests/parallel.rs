@@ -3,7 +3,7 @@
 //! does it less often; `EKIDEN_PARALLEL_TIMES=10` does all of it ten times as often.
 
 use crate::{
-    faults, groups, kernel,
+    faults, generated, groups, kernel,
     lab::{Lab, Machine},
     pool::tests,
 };
@@ -11,6 +11,7 @@ use crate::{
 tests! {
     Machine::Parallel(4) => {
         90 in_parallel_every_fault_of_the_list_is_contained,
+        70 in_parallel_generated_policies_end_with_a_reason_or_do_no_harm,
         30 in_parallel_a_panic_in_each_call_ends_only_the_policy,
         30 in_parallel_policies_take_over_from_each_other,
         20 in_parallel_modules_load_run_and_unload,
@@ -32,6 +33,10 @@ fn times() -> usize {
 
 fn in_parallel_every_fault_of_the_list_is_contained(lab: &Lab) {
     faults::all_are_contained(lab, 29);
+}
+
+fn in_parallel_generated_policies_end_with_a_reason_or_do_no_harm(lab: &Lab) {
+    generated::end_or_do_no_harm(lab);
 }
 
 fn in_parallel_a_panic_in_each_call_ends_only_the_policy(lab: &Lab) {

@@ -1,0 +1,20 @@
+//! Runs every body on a simulated machine, and says what became of each: a line each. What is generated for the simulator always comes to an end.
+
+use ekiden_sim::{Machine, Simulation};
+use ekiden_workload::builtin;
+use hostile::Hostile;
+
+fn main() {
+    let load = builtin::churn(2, 4, 30, 1);
+    for body in 0..hostile::BODIES_LEN {
+        let simulation = Simulation::of::<Hostile>(Machine::flat(2), &format!("body={body}")).time_limit_ns(2_000_000_000);
+        let said = match simulation.run(&load) {
+            Ok(report) => match report.fault {
+                Some(fault) => format!("ended: {fault:?}"),
+                None => format!("harmless: {} mistakes", report.mistakes),
+            },
+            Err(error) => format!("ended: {error}"),
+        };
+        println!("{body} {}", said.lines().next().unwrap_or_default());
+    }
+}

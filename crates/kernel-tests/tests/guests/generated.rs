@@ -1,0 +1,59 @@
+//! Policies that a generator writes, in a stock kernel: each ends with a reason or lets all tasks run, and a good one loads after it.
+//! `ekiden faults --vm --generated N` does the same with more of them.
+
+use ekiden_hostile::BODIES_MAX;
+
+use crate::{
+    lab::{Lab, Machine},
+    pool::tests,
+};
+
+tests! {
+    Machine::Newest(1) => {
+        60 generated_policies_end_with_a_reason_or_do_no_harm_on_one_cpu,
+    }
+    Machine::Newest(4) => {
+        90 generated_policies_end_with_a_reason_or_do_no_harm_on_four_cpus,
+    }
+}
+
+fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).map_or(usual, |number| number.parse().expect("it is a number"))
+}
+
+/// Of which seed they are: this one has a loop of pauses, which once took 22 seconds.
+pub(crate) fn seed() -> u64 {
+    number("EKIDEN_GENERATED_SEED", 7)
+}
+
+/// How many are tried.
+pub(crate) fn count() -> u64 {
+    number("EKIDEN_GENERATED", 40)
+}
+
+pub(crate) fn end_or_do_no_harm(lab: &Lab) {
+    let mut reports = Vec::new();
+    for first in (0..count()).step_by(BODIES_MAX as usize) {
+        let bodies = first..count().min(first + BODIES_MAX);
+        lab.bring_generated(seed(), bodies.clone());
+        let number = bodies.end - bodies.start;
+        reports.extend(lab.trial(&format!("generated --modules /lab --first {first} --from {first} --count {number}")));
+    }
+    for report in &reports {
+        println!("{report}");
+    }
+    let wrong: Vec<_> = reports.iter().filter(|report| !report["problem"].is_null()).collect();
+    assert!(wrong.is_empty(), "of seed {}: {wrong:#?}", seed());
+    assert_eq!(reports.len() as u64, count());
+    for outcome in ["ended", "harmless"] {
+        assert!(reports.iter().any(|report| report["outcome"] == outcome), "none was {outcome}");
+    }
+}
+
+fn generated_policies_end_with_a_reason_or_do_no_harm_on_one_cpu(lab: &Lab) {
+    end_or_do_no_harm(lab);
+}
+
+fn generated_policies_end_with_a_reason_or_do_no_harm_on_four_cpus(lab: &Lab) {
+    end_or_do_no_harm(lab);
+}
