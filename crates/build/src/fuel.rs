@@ -37,6 +37,9 @@ const PANIC: &str = "rust_begin_unwind";
 const BY_LENGTH: [&str; 5] = ["memcpy", "memmove", "memset", "memcmp", "bcmp"];
 /// So many bytes, as a power of two, for one unit.
 const BYTES_PER_UNIT: u32 = 5;
+/// What an instruction takes that has a CPU wait for a moment, of 40 to 140 cycles, as turns of a loop. Emulators let other CPUs run meanwhile,
+/// for milliseconds.
+const PAUSE: u32 = 64;
 /// Who is called at the end.
 const SPENT: &str = "ekiden_spent";
 
@@ -593,7 +596,7 @@ impl Writer<'_> {
             if Some(at) == end {
                 self.put_apart();
             }
-            self.charge(at, lines);
+            self.charge(at, lines, &labels);
             match Line::read(line).jump() {
                 Some((to, _)) if to.starts_with('*') => {
                     // To a place in a table, which may be an earlier one.
@@ -613,9 +616,16 @@ impl Writer<'_> {
         }
     }
 
-    /// Takes fuel for what one instruction does by itself as often as a register says.
-    fn charge(&mut self, at: usize, lines: &[&str]) {
+    /// Takes fuel for what one instruction does by itself for long, or as often as a register says.
+    fn charge(&mut self, at: usize, lines: &[&str], labels: &HashMap<&str, usize>) {
         let line = Line::read(lines[at]);
+        if line.code().is_some_and(|(name, _)| name == "pause") {
+            let end = self.endless(at..at + 1, lines);
+            let take = format!("\tsubq\t${PAUSE}, %gs:ekiden_fuel(%rip)\n\tjs\t{end}\n");
+            let is_free = flags_are_free(lines, labels, at);
+            self.out.push_str(&if is_free { take } else { format!("\tpushfq\n{take}\tpopfq\n") });
+            return;
+        }
         let (by_length, repeats) = (line.goes().is_some_and(|to| BY_LENGTH.contains(&to)), repeats(lines[at]));
         if !by_length && repeats.is_none() {
             return;
@@ -757,6 +767,32 @@ mod tests {
                 	callq	ekiden_spent@PLT
                 	jmp	.Lekiden_end_1
                 	.asciz	"an endless loop, or nearly, at crates/mine/src/lib.rs:8"
+            "#]],
+        );
+    }
+
+    #[test]
+    fn an_instruction_that_waits_takes_as_much_as_many_turns() {
+        check_one(
+            "\t.loc\t1 7 0\n.LBB0_1:\n\tpause\n\tjmp\t.LBB0_1\n",
+            &expect![[r#"
+                	.loc	1 7 0
+                .LBB0_1:
+                	subq	$64, %gs:ekiden_fuel(%rip)
+                	js	.Lekiden_end_1
+                	pause
+                	decq	%gs:ekiden_fuel(%rip)
+                	js	.Lekiden_end_2
+                	jmp	.LBB0_1
+                .Lekiden_end_1:
+                	movq	$.Lekiden_text_0, %rdi
+                	callq	ekiden_spent@PLT
+                	jmp	.Lekiden_end_1
+                .Lekiden_end_2:
+                	movq	$.Lekiden_text_0, %rdi
+                	callq	ekiden_spent@PLT
+                	jmp	.Lekiden_end_2
+                	.asciz	"an endless loop, or nearly, at crates/mine/src/lib.rs:7"
             "#]],
         );
     }
