@@ -85,6 +85,7 @@ impl Trial<'_> {
         let session = match Session::start_with(&config, &mut self.program) {
             Ok(session) => session,
             Err(LoadError::Refused(reason)) => return named("refused", reason, 0),
+            Err(LoadError::ThrownOut(reason) | LoadError::TakenOut(reason)) => return named("ended", reason, 0),
             // All tasks of the machine come to it at once.
             Err(error) => {
                 let reason = Status::read()?.unwrap_or_default().fault;

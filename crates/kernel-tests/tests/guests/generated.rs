@@ -28,7 +28,7 @@ pub(crate) fn seed() -> u64 {
 
 /// How many are tried.
 pub(crate) fn count() -> u64 {
-    number("EKIDEN_GENERATED", 40)
+    number("EKIDEN_GENERATED", 30)
 }
 
 pub(crate) fn end_or_do_no_harm(lab: &Lab) {

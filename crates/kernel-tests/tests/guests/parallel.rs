@@ -11,7 +11,7 @@ use crate::{
 tests! {
     Machine::Parallel(4) => {
         90 in_parallel_every_fault_of_the_list_is_contained,
-        70 in_parallel_generated_policies_end_with_a_reason_or_do_no_harm,
+        100 in_parallel_generated_policies_end_with_a_reason_or_do_no_harm,
         30 in_parallel_a_panic_in_each_call_ends_only_the_policy,
         30 in_parallel_policies_take_over_from_each_other,
         20 in_parallel_modules_load_run_and_unload,
