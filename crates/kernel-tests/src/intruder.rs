@@ -90,12 +90,13 @@ struct ChooserReport {
 }
 
 /// From here on this thread is an ordinary user's.
-fn be_user(uid: u32) -> Result<()> {
-    // SAFETY: plain system calls; libc's own functions would change all threads.
+pub(crate) fn be_user(uid: u32) -> Result<()> {
+    // SAFETY: plain system calls; libc's own functions would change all threads. What is in /proc for it would stay root's.
     let changed = unsafe {
         libc::syscall(libc::SYS_setresgid, uid, uid, uid) == 0
             && libc::syscall(libc::SYS_setgroups, 0, ptr::null::<u32>()) == 0
             && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
+            && libc::prctl(libc::PR_SET_DUMPABLE, 1) == 0
     };
     if changed { Ok(()) } else { Err(io::Error::last_os_error()).context("cannot become an ordinary user") }
 }

@@ -140,6 +140,13 @@ pub(crate) fn stay_on_cpu_1() -> Result<()> {
     sched_setaffinity(Pid::from_raw(0), &cpus).context("cannot set our own affinity")
 }
 
+/// From here on this process, and what it starts, is on any CPU.
+pub(crate) fn be_anywhere() -> Result<()> {
+    let mut cpus = CpuSet::new();
+    (0..CpuSet::count().min(64)).try_for_each(|cpu| cpus.set(cpu))?;
+    sched_setaffinity(Pid::from_raw(0), &cpus).context("cannot set our own affinity")
+}
+
 /// So many threads spin once something can be read.
 fn crowd(threads: u32) -> Result<()> {
     static BEGUN: AtomicU32 = AtomicU32::new(0);

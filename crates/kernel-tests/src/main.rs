@@ -1,13 +1,17 @@
 //! Runs inside the guest of the kernel tests: puts policies into the kernel, has them go wrong, and says what came of
 //! it, one line of JSON per trial.
 
+mod board;
+mod device;
 mod generated;
 mod groups;
 mod intruder;
 mod list;
 mod load;
+mod neighbour;
 mod pulse;
 mod recordings;
+mod requests;
 mod seen;
 mod several;
 mod storm;
@@ -15,6 +19,7 @@ mod stranger;
 mod terms;
 mod trials;
 mod upgrades;
+mod victim;
 mod watches;
 
 use std::{ffi::OsString, path::PathBuf};
@@ -95,6 +100,66 @@ enum Trial {
         /// The policy.
         #[arg(long)]
         policy: String,
+        /// Beside a hostile neighbour, who does this.
+        #[arg(long, value_name = "SEED")]
+        neighbour: Option<u64>,
+    },
+    /// What a user's programs come to beside a hostile neighbour, under the kernel's own scheduler and under policies.
+    Victim {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The policies.
+        #[arg(long, value_delimiter = ',')]
+        policies: Vec<String>,
+        /// How often each scheduler has a turn.
+        #[arg(long, default_value_t = 2)]
+        rounds: u32,
+        /// How long each kind of program counts in it, by the guest's clock.
+        #[arg(long, default_value_t = 1.0)]
+        seconds: f64,
+        /// What the neighbour does in the first round.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Has `/dev/ekiden` asked for anything by root and by others, while policies come, go and take over.
+    Device {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// For how long, by the guest's clock.
+        #[arg(long, default_value_t = 30)]
+        seconds: u64,
+        /// What is asked.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// One of those who ask.
+    DeviceAsks {
+        /// For what.
+        #[arg(long)]
+        seed: u64,
+        /// Which of them it is.
+        #[arg(long)]
+        number: usize,
+        /// Whose.
+        #[arg(long)]
+        user: u32,
+    },
+    /// The programs of that user.
+    VictimWorks {
+        /// Its control group.
+        #[arg(long)]
+        group: PathBuf,
+    },
+    /// That neighbour.
+    NeighbourLives {
+        /// What it does.
+        #[arg(long)]
+        seed: u64,
+        /// Its control group.
+        #[arg(long)]
+        group: PathBuf,
     },
     /// Everything that happens to tasks, CPUs and policies, all at once, under stress-ng.
     AllAtOnce {
@@ -155,6 +220,12 @@ enum Trial {
     },
     /// Policies come beside each other, change places, share tasks out, and go.
     Several {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
+    /// A policy sends tasks elsewhere than to the idle CPU that the kernel found for them.
+    Claimed {
         /// Where the modules are.
         #[arg(long)]
         modules: PathBuf,
@@ -423,6 +494,11 @@ fn main() -> anyhow::Result<()> {
             | Trial::Generated { .. }
             | Trial::AllAtOnce { .. }
             | Trial::Beside { .. }
+            | Trial::Victim { .. }
+            | Trial::VictimWorks { .. }
+            | Trial::NeighbourLives { .. }
+            | Trial::Device { .. }
+            | Trial::DeviceAsks { .. }
     );
     if !is_anywhere {
         load::stay_on_cpu_1()?;
@@ -432,7 +508,14 @@ fn main() -> anyhow::Result<()> {
         Trial::Generated { modules, first, from, count } => generated::generated(&modules, first, from, count),
         Trial::Faults { modules, rounds, calls } => trials::faults(&modules, rounds, &calls),
         Trial::Reload { modules, rounds } => trials::reload(&modules, rounds),
-        Trial::Storm { modules, policy } => trials::storm(&modules, &policy),
+        Trial::Storm { modules, policy, neighbour } => trials::storm(&modules, &policy, neighbour),
+        Trial::Victim { modules, policies, rounds, seconds, seed } => {
+            victim::beside(&modules, &policies, rounds, seconds, seed)
+        }
+        Trial::Device { modules, seconds, seed } => device::device(&modules, seconds, seed),
+        Trial::DeviceAsks { seed, number, user } => requests::asks(seed, number, user),
+        Trial::VictimWorks { group } => victim::works(&group),
+        Trial::NeighbourLives { seed, group } => neighbour::lives(seed, &group),
         Trial::AllAtOnce { modules, seconds, seed, wait_ms_max } => {
             storm::storm_of_all(&modules, seconds, seed, wait_ms_max)
         }
@@ -443,6 +526,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Converts { modules } => upgrades::converts(&modules),
         Trial::Falls { modules } => upgrades::falls(&modules),
         Trial::Several { modules } => several::several(&modules),
+        Trial::Claimed { modules } => several::claimed(&modules),
         Trial::Shares { modules } => several::shares(&modules),
         Trial::Terms { modules } => terms::terms(&modules),
         Trial::Seen { modules } => seen::seen(&modules),

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    fs,
     path::Path,
     time::{Duration, Instant},
 };
@@ -282,4 +283,38 @@ fn one_alone(config: &Config, call: Call, is_default: bool, host: &Session, byst
     choose(&Who::Thread(0), None, Inherit::No)?;
     host.check()?;
     Ok(AloneReport { call: call.name(), is_default, fault, all_run_ms, others: order()? })
+}
+
+#[derive(Serialize)]
+struct ClaimedReport {
+    /// How often a task that sleeps for a millisecond each time did so, while CPU 1 was idle and CPU 0 busy.
+    naps: u64,
+    still_running: bool,
+}
+
+/// The kernel finds CPU 1 idle for tasks whose policy then sends them to CPU 0. It has to count as idle for others all the same.
+pub(crate) fn claimed(modules: &Path) -> Result<()> {
+    let first = Session::start(&config(modules, "fifo"))?;
+    let huddles = Config { params: "fault=30".into(), ..beside(modules, "faulty", Beside::Others) };
+    let second = Session::start(&huddles)?;
+    let hog = Worker::start("spin")?;
+    hog.pin(0)?;
+    let huddled = Worker::start("nap")?;
+    choose(&Who::Process(huddled.pid().as_raw()), Some(second.seat()), Inherit::Yes)?;
+    let other = Worker::start("nap")?;
+    pause(200);
+    let before = naps(&other)?;
+    // Meanwhile nothing happens on CPU 1, where we are.
+    pause(2_000);
+    let naps = naps(&other)? - before;
+    let still_running = first.is_running() && second.is_running();
+    println!("{}", serde_json::to_string(&ClaimedReport { naps, still_running })?);
+    Ok(())
+}
+
+/// How often a worker has slept.
+fn naps(worker: &Worker) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", worker.pid()))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok()).context("no count of switches")
 }

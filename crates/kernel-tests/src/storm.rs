@@ -321,7 +321,7 @@ fn small(modules: &Path, policy: &str, beside: Beside) -> Config {
 }
 
 /// We make the weather, whatever the policies do to us; our children do not.
-fn be_real_time() -> Result<()> {
+pub(crate) fn be_real_time() -> Result<()> {
     set_class(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1).context("cannot become real-time")
 }
 
@@ -596,7 +596,7 @@ impl Storm {
 }
 
 /// The modules of policies that do not run.
-fn unload_unused() -> Result<()> {
+pub(crate) fn unload_unused() -> Result<()> {
     let policies = Status::read()?.unwrap_or_default().policies;
     let is_used = |name: &String| name == "ekiden" || policies.iter().any(|policy| policy.module == *name);
     for name in loaded().into_iter().filter(|name| !is_used(name)) {

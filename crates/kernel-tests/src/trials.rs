@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::{
     load::{self, Worker, pause},
+    neighbour::Neighbour,
     storm::{measure_off_times, off_times},
 };
 
@@ -134,13 +135,17 @@ struct StormReport {
     surprises: u64,
     mistakes: u64,
     off_ns_max: BTreeMap<String, u64>,
+    /// What a hostile neighbour did, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deeds: Option<BTreeMap<&'static str, u64>>,
     back_after_kill: bool,
 }
 
 /// A storm of everything, and at the end the loader is killed without a word.
-pub(crate) fn storm(modules: &Path, policy: &str) -> Result<()> {
+pub(crate) fn storm(modules: &Path, policy: &str, neighbour: Option<u64>) -> Result<()> {
     let session = Session::start(&config(modules, policy))?;
     measure_off_times()?;
+    let neighbour = neighbour.map(Neighbour::start).transpose()?;
     let tasks_before = Status::read()?.unwrap_or_default().counts.tasks;
     let mut forks = 0;
     {
@@ -170,6 +175,7 @@ pub(crate) fn storm(modules: &Path, policy: &str) -> Result<()> {
             worker.must_run()?;
         }
     }
+    let deeds = neighbour.map(Neighbour::end).transpose()?;
     pause(100);
     let status = Status::read()?.unwrap_or_default();
     let (off_ns_max, status) = (off_times(&status), status.counts);
@@ -185,6 +191,7 @@ pub(crate) fn storm(modules: &Path, policy: &str) -> Result<()> {
             surprises: status.surprises,
             mistakes: status.mistakes,
             off_ns_max,
+            deeds,
             back_after_kill: killed_loader_gives_everything_back(modules, policy)?,
         })?
     );

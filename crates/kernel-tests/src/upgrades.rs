@@ -80,7 +80,7 @@ impl PingPong {
 }
 
 /// A pipe: where one reads, and where one writes.
-fn pipe() -> Result<(File, File)> {
+pub(crate) fn pipe() -> nix::Result<(File, File)> {
     let (read, write) = nix::unistd::pipe()?;
     Ok((read.into(), write.into()))
 }

@@ -51,6 +51,8 @@ pub enum Fault {
     EndlessText = 19,
     /// Moves half a MiB to and fro without end.
     Copy = 20,
+    /// No fault, but a nuisance: sends every task that wakes up to CPU 0, whichever CPU was found idle for it.
+    Huddle = 30,
 }
 
 /// Its `Display` does not end: it loops, or writes without end.
@@ -220,7 +222,7 @@ impl Faulty {
 impl Scheduler for Faulty {
     const PARAMS: &'static [Param] = &[
         Param { name: "call", help: "number of the call that goes wrong; 99 for none", default: 99, min: 0, max: 99 },
-        Param { name: "fault", help: "how it goes wrong: see `Fault`", default: 0, min: 0, max: 20 },
+        Param { name: "fault", help: "how it goes wrong: see `Fault`", default: 0, min: 0, max: 30 },
         Param {
             name: "after",
             help: "which occurrence of the call goes wrong; 0 for none before a hint says so",
@@ -346,6 +348,9 @@ impl Scheduler for Faulty {
         if self.left.get() == 1 && self.fault == Fault::BadCpu as u64 {
             let may_not = (0..cx.topology().nr_cpus()).find(|cpu| !cx.may_run(task.id, *cpu));
             return may_not.unwrap_or(NO_SUCH_CPU);
+        }
+        if self.fault == Fault::Huddle as u64 {
+            return 0;
         }
         suggested
     }

@@ -6,6 +6,8 @@ use std::{fs, path::PathBuf};
 /// Parts of console lines that a healthy kernel never prints.
 const BAD_NEWS: &[&str] = &[
     "BUG:",
+    // What slab debugging finds: the name of the cache follows.
+    "] BUG ",
     "Oops:",
     "Oops ",
     "WARNING:",
@@ -140,6 +142,7 @@ mod tests {
 [    9.000000] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [hog:77]\r
 [    9.500000] rcu: INFO: rcu_preempt self-detected stall on CPU\r
 [   10.000000] INFO: task kworker/0:1:9 blocked for more than 120 seconds.\r
+[   11.000000] BUG kmalloc-64 (Tainted: G           OE      ): Poison overwritten\r
 ";
         let found = console_findings(log);
         let times: Vec<&str> = found.iter().map(|line| &line[1..13]).map(str::trim).collect();
@@ -151,6 +154,7 @@ mod tests {
                 "9.000000",
                 "9.500000",
                 "10.000000",
+                "11.000000",
             ]
         "#]]
         .assert_debug_eq(&times);

@@ -18,6 +18,7 @@ tests! {
         138 a_panic_in_each_call_of_the_trait_ends_only_the_policy,
         8 a_panic_in_the_busiest_call_is_contained_twenty_times_in_one_boot,
         6 several_policies_share_the_machine_and_come_and_go,
+        4 an_idle_cpu_that_a_policy_does_not_want_is_idle_for_the_tasks_of_others,
         7 policies_get_the_cpus_and_the_shares_that_they_were_given,
         4 what_is_set_for_a_task_is_checked_and_has_its_effect,
         2 scripts_and_tracers_see_what_goes_on,
@@ -166,6 +167,13 @@ pub(crate) fn reload(lab: &Lab, rounds: usize) {
 
 fn policies_live_through_a_storm_and_no_task_is_lost(lab: &Lab) {
     storm(lab, &["fifo", "wfq", "eevdf"]);
+}
+
+/// Behind the task that keeps CPU 0 busy, one that is woken up there would wait for 20 ms each time.
+fn an_idle_cpu_that_a_policy_does_not_want_is_idle_for_the_tasks_of_others(lab: &Lab) {
+    let report = &lab.trial("claimed --modules /lab")[0];
+    println!("{report}");
+    assert!(report["naps"].as_u64().unwrap() > 500 && report["still_running"] == true, "{report}");
 }
 
 pub(crate) fn storm(lab: &Lab, policies: &[&str]) {

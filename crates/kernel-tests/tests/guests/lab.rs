@@ -35,6 +35,8 @@ pub(crate) enum Machine {
     Storm,
     /// Another kernel that passes the pre-flight, of another version than the newest.
     Older,
+    /// The newest kernel with four CPUs, which checks what it allocates: slabs are poisoned and have room around objects that is watched.
+    Checked,
     /// For the long run of alarms.
     Alarms,
 }
@@ -52,6 +54,10 @@ impl Machine {
                 &newest_kernel(),
                 VmSpec { cpus: 4, programs: vec![PathBuf::from("/usr/bin/stress-ng")], ..spec() },
             ),
+            Self::Checked => {
+                let cmdline = format!("{} slub_debug=FZPU", spec().cmdline);
+                Lab::boot(&newest_kernel(), VmSpec { cpus: 4, cmdline, ..spec() })
+            }
             Self::Older => Lab::boot(&older_kernel(), spec()),
             Self::Alarms => Lab::boot(&newest_kernel(), crate::alarms::machine()),
         }

@@ -6,6 +6,7 @@ mod alarms;
 mod faults;
 mod generated;
 mod groups;
+mod hostile;
 mod kernel;
 mod lab;
 mod older_kernel;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         storm::TESTS,
         parallel::TESTS,
         privileges::TESTS,
+        hostile::TESTS,
     ];
     let by_hand: &[Test] = alarms::tests().leak();
     let mut tests: Vec<&Test> = files.into_iter().flatten().chain(by_hand).collect();

@@ -1,7 +1,8 @@
 //! `ekiden soak`: everything that policies have to live through, in an order that a seed says, for as long as one likes.
 
+mod outcome;
+
 use std::{
-    collections::BTreeMap,
     fs::{self, File},
     io::Write,
     path::{Path, PathBuf},
@@ -13,9 +14,8 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ekiden_bench::table;
 use ekiden_vm::{Kernel, Scratch, Status, Stream, Vm};
-use serde::Serialize;
+use outcome::{Finding, GAP_MS_MAX, Outcome, SHARE_MIN, text};
 use serde_json::Value;
 
 use crate::{
@@ -36,8 +36,8 @@ const MODULES: [(&str, &str); 5] = [
     ("policies", "eevdf"),
     ("test-policies", "faulty"),
 ];
-/// For so much longer than when nothing happens a task may stand still because of a fault, in milliseconds.
-const GAP_MS_MAX: f64 = 50.0;
+/// Stands for a number that is another one each time.
+const SEED: &str = "SEED";
 /// Where the guest and this side both see a recording.
 const RECORDING: &str = "soak.ekirec";
 
@@ -47,6 +47,8 @@ Examples:
   ekiden soak --vm --parallel --minutes 60            four CPUs that run at once, beside a busy process
   ekiden soak --vm --parallel --minutes 60 --seed 7   the same in another order
   ekiden soak --vm --icount --minutes 5 --json        on CPUs that take turns in one stream of instructions
+  ekiden soak --vm --neighbour --minutes 60 --check   beside a hostile user: do others get 0.9 of what they get elsewhere?
+  ekiden soak --vm --device --parallel --minutes 60   random requests for /dev/ekiden, while policies come and go
 It goes through what follows again and again, each time in another order: churn and messaging under each policy, recorded and replayed;
 a storm under each; policies that replace each other, that come and go beside others, and whose modules are loaded anew; every fault
 there is, beside another policy and alone. The same seed takes the same order. Ctrl-C ends it with what was found so far.
@@ -70,6 +72,12 @@ pub(crate) struct Soak {
     /// CPUs that take turns in one stream of instructions; the default
     #[arg(long, conflicts_with = "parallel")]
     icount: bool,
+    /// Only storms beside a hostile neighbour, and what other users get beside it under each policy and under the kernel's own scheduler
+    #[arg(long)]
+    neighbour: bool,
+    /// Only requests of any kind for /dev/ekiden, by root and by others, in a kernel that checks what it allocates
+    #[arg(long)]
+    device: bool,
     /// How many threads of this program do nothing but use processors meanwhile; by default one with --parallel
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
     busy: Option<u32>,
@@ -82,7 +90,7 @@ pub(crate) struct Soak {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Exit with 116 if tasks stood still for too long after a fault
+    /// Exit with 116 if tasks stood still for too long after a fault, or others got too little beside a neighbour
     #[arg(long)]
     check: bool,
     /// Write what each trial said to this file as soon as it is known, a line of JSON each
@@ -110,7 +118,24 @@ fn step(name: impl Into<String>, argv: &str) -> Step {
     Step { name: name.into(), argv: argv.split(' ').map(str::to_owned).collect(), records: false }
 }
 
-/// All of them.
+/// Those beside a hostile neighbour. Each time, it does something else.
+fn beside_neighbour() -> Vec<Step> {
+    let storm = |policy: &&str| {
+        step(
+            format!("storm under {policy}, beside a neighbour"),
+            &format!("storm --policy {policy} --neighbour {SEED}"),
+        )
+    };
+    let victim = format!("victim --policies {} --rounds 1 --seconds 2 --seed {SEED}", POLICIES.join(","));
+    POLICIES.iter().map(storm).chain([step("what others get beside a neighbour", &victim)]).collect()
+}
+
+/// Those that ask `/dev/ekiden` for anything.
+fn of_device() -> Vec<Step> {
+    vec![step("the device asked for anything", &format!("device --seconds 60 --seed {SEED}"))]
+}
+
+/// All others.
 fn steps() -> Vec<Step> {
     let mut steps = vec![
         step("policies replace each other", "upgrades --rounds 100"),
@@ -126,92 +151,6 @@ fn steps() -> Vec<Step> {
         steps.push(step(format!("storm under {policy}"), &format!("storm --policy {policy}")));
     }
     steps
-}
-
-/// Something that must not be.
-#[derive(Clone, Debug, Serialize)]
-struct Finding {
-    step: String,
-    /// Which step it was, counted from 1.
-    number: u64,
-    what: String,
-}
-
-#[derive(Default, Serialize)]
-struct Outcome {
-    kernel: String,
-    seed: u64,
-    cpus: u32,
-    parallel: bool,
-    minutes: f64,
-    interrupted: bool,
-    /// How often each was gone through.
-    steps: BTreeMap<String, u64>,
-    /// Of policies that did nothing wrong.
-    taken_out: u64,
-    faults: u64,
-    faults_not_contained: u64,
-    /// How long a task stood still at most when nothing happened, and because of a fault.
-    quiet_gap_ms: f64,
-    fault_gap_ms: f64,
-    gap_ms_over: f64,
-    gap_ms_over_max: f64,
-    /// Which fault it was.
-    fault_gap_of: String,
-    /// The longest of all beyond what a CPU itself stood still in the same trial, as a real-time task saw it: what no host takes.
-    gap_ms_of_ours: f64,
-    upgrades: u64,
-    /// How often modules were loaded, and changes of all kinds refused.
-    loads: u64,
-    refused: u64,
-    /// How often a guest fell over a fault of QEMU's own and what was going on began anew.
-    emulator_faults: u64,
-    calls_replayed: u64,
-    differences: u64,
-    /// For how long interrupts were off at most, per kind of event, in nanoseconds.
-    off_ns_max: BTreeMap<String, u64>,
-    findings: Vec<Finding>,
-}
-
-impl Outcome {
-    /// Takes account of what a trial said. Returns what must not be.
-    fn read(&mut self, report: &Value) -> Vec<String> {
-        let is = |key: &str, value: bool| report[key].as_bool() == Some(value);
-        let number = |key: &str| report[key].as_u64().unwrap_or_default();
-        let mut wrong = Vec::new();
-        if let Some(fault) = report["fault"].as_str().filter(|_| report["contained"].is_boolean()) {
-            self.faults += 1;
-            if is("contained", false) {
-                self.faults_not_contained += 1;
-                wrong.push(format!("{fault}: {}", report["reported"].as_str().unwrap_or_default()));
-            }
-            let gap_ms = report["gap_ms"].as_f64().unwrap_or_default();
-            if gap_ms > self.fault_gap_ms {
-                (self.fault_gap_ms, self.fault_gap_of) = (gap_ms, fault.to_owned());
-            }
-            let cpu_ms = report["cpu_ms"].as_f64().unwrap_or_default();
-            self.gap_ms_of_ours = self.gap_ms_of_ours.max(gap_ms - cpu_ms);
-        }
-        if is("still_running", false) {
-            self.taken_out += 1;
-            wrong.push(format!("the policy was taken out: {report}"));
-        }
-        if is("back_after_kill", false) {
-            wrong.push("tasks were not given back when the loader was killed".into());
-        }
-        for what in ["mistakes", "surprises", "lost"] {
-            if number(what) > 0 {
-                wrong.push(format!("{} {what}: {report}", number(what)));
-            }
-        }
-        self.upgrades += number("upgrades");
-        self.loads += u64::from(report["unload_ms"].is_u64());
-        for (kind, ns) in report["off_ns_max"].as_object().into_iter().flatten() {
-            let longest = self.off_ns_max.entry(kind.clone()).or_default();
-            *longest = (*longest).max(ns.as_u64().unwrap_or_default());
-        }
-        wrong
-    }
 }
 
 /// Threads that use processors, until this is dropped.
@@ -245,6 +184,10 @@ impl Guest<'_> {
             progress.step(format!("booting Linux {} on {} CPUs", self.kernel.release(), self.soak.cpus));
             let mut spec = self.soak.shape().spec(self.share);
             spec.programs.push(self.trial.to_owned());
+            if self.soak.device {
+                // The kernel checks every object that it allocates.
+                spec.cmdline = "slub_debug=FZPU".into();
+            }
             self.vm = Some(Vm::boot(self.kernel, &spec)?);
         }
         self.vm.as_ref().context("there is no guest")
@@ -315,9 +258,15 @@ impl Soak {
     }
 
     fn go(&self) -> Result<ExitCode> {
-        let steps: Vec<Step> = steps().into_iter().filter(|step| self.wants(&step.name)).collect();
+        let mut all = match (self.neighbour, self.device) {
+            (false, false) => steps(),
+            _ => Vec::new(),
+        };
+        all.extend(self.neighbour.then(beside_neighbour).into_iter().flatten());
+        all.extend(self.device.then(of_device).into_iter().flatten());
+        let steps: Vec<Step> = all.iter().filter(|step| self.wants(&step.name)).cloned().collect();
         if steps.is_empty() {
-            let names = self::steps().into_iter().map(|step| step.name).collect::<Vec<_>>().join("; ");
+            let names = all.into_iter().map(|step| step.name).collect::<Vec<_>>().join("; ");
             return Err(Failure::new(Exit::Usage, format!("nothing is called like that: {names}")).into());
         }
         let mut progress = Progress::new();
@@ -334,6 +283,7 @@ impl Soak {
             cpus: self.cpus,
             parallel: self.parallel,
             gap_ms_over_max: GAP_MS_MAX,
+            beside_neighbour_min: SHARE_MIN,
             ..Outcome::default()
         };
         guest.vm(&mut progress)?;
@@ -348,13 +298,18 @@ impl Soak {
                 left.push(step("nothing", "still --seconds 10"));
             }
             let Some(next) = left.pop() else { break };
+            let argv: Vec<String> = next
+                .argv
+                .iter()
+                .map(|word| if word == SEED { order.u32(..).to_string() } else { word.clone() })
+                .collect();
             number += 1;
             let so_far = match outcome.findings.len() {
                 0 => "nothing found".to_owned(),
                 found => format!("{found} found"),
             };
             progress.step(format!("{number}: {}; {so_far}", next.name));
-            let Some(Ran { reports, status, wrong }) = guest.run(&next.argv, &mut progress)? else {
+            let Some(Ran { reports, status, wrong }) = guest.run(&argv, &mut progress)? else {
                 outcome.emulator_faults += 1;
                 progress.note(&format!("{}: the guest fell over a fault of QEMU's own; in another one", next.name));
                 left.push(next);
@@ -389,7 +344,7 @@ impl Soak {
         }
         progress.end_step();
         outcome.minutes = start.elapsed().as_secs_f64() / 60.0;
-        outcome.gap_ms_over = (outcome.fault_gap_ms - outcome.quiet_gap_ms).max(0.0);
+        outcome.conclude();
         if let Some(vm) = guest.vm.take() {
             vm.shutdown()?;
         }
@@ -400,7 +355,7 @@ impl Soak {
         }
         Ok(match &outcome {
             outcome if !outcome.findings.is_empty() => Exit::BrokenPromise.into(),
-            outcome if self.check && outcome.gap_ms_over > GAP_MS_MAX => Exit::LimitMissed.into(),
+            outcome if self.check && !outcome.is_within_limits() => Exit::LimitMissed.into(),
             Outcome { interrupted: true, .. } => ExitCode::from(130),
             _ => ExitCode::SUCCESS,
         })
@@ -422,95 +377,9 @@ fn replay(recording: &Path, outcome: &mut Outcome, progress: &mut Progress) -> R
     Ok(replayed.first.map(|first| format!("{} differences in a replay; the first: {first}", replayed.differences)))
 }
 
-fn text(outcome: &Outcome) -> String {
-    let Outcome { kernel, seed, cpus, minutes, .. } = outcome;
-    let how = if outcome.parallel { "that run at once" } else { "that take turns" };
-    let steps =
-        table(&["what", "times"], outcome.steps.iter().map(|(name, times)| vec![name.clone(), times.to_string()]));
-    let figure = |name: &str, figure: String, at_most: &str| vec![name.to_owned(), figure, at_most.to_owned()];
-    let figures = table(
-        &["figure", "reached", "at most"],
-        [
-            figure("policies taken out that did nothing wrong", outcome.taken_out.to_string(), "0"),
-            figure("faults", outcome.faults.to_string(), ""),
-            figure("faults not contained", outcome.faults_not_contained.to_string(), "0"),
-            figure("upgrades", outcome.upgrades.to_string(), ""),
-            figure("modules loaded anew", outcome.loads.to_string(), ""),
-            figure("trials that could not be gone through", outcome.refused.to_string(), "0"),
-            figure("guests lost by a fault of QEMU's own", outcome.emulator_faults.to_string(), ""),
-            figure("calls replayed", outcome.calls_replayed.to_string(), ""),
-            figure("replayed with a difference", outcome.differences.to_string(), "0"),
-            figure("longest gap when nothing happens, ms", format!("{:.0}", outcome.quiet_gap_ms), ""),
-            figure(
-                &format!("beyond that after a fault ({}), ms", outcome.fault_gap_of),
-                format!("{:.0}", outcome.gap_ms_over),
-                &format!("{GAP_MS_MAX:.0}"),
-            ),
-            figure("beyond what the CPU itself stood still, ms", format!("{:.0}", outcome.gap_ms_of_ours), ""),
-        ],
-    );
-    let findings: Vec<String> = outcome
-        .findings
-        .iter()
-        .map(|finding| format!("step {}, {}: {}", finding.number, finding.step, finding.what))
-        .collect();
-    let end = match (findings.as_slice(), outcome.interrupted) {
-        ([], false) => "nothing was found".to_owned(),
-        ([], true) => "nothing was found until it was interrupted".to_owned(),
-        (findings, _) => format!("FOUND:\n{}", findings.join("\n")),
-    };
-    format!("Linux {kernel}, {cpus} CPUs {how}, {minutes:.1} minutes, seed {seed}\n\n{steps}\n\n{figures}\n\n{end}")
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    fn read(report: Value) -> (Outcome, Vec<String>) {
-        let mut outcome = Outcome::default();
-        let wrong = outcome.read(&report);
-        (outcome, wrong)
-    }
-
-    #[test]
-    fn a_fault_that_is_contained_is_no_finding_and_its_gap_counts() {
-        let (outcome, wrong) =
-            read(json!({ "fault": "loop", "contained": true, "gap_ms": 12.5, "reported": "an endless loop" }));
-        assert!(wrong.is_empty());
-        assert_eq!((outcome.faults, outcome.faults_not_contained), (1, 0));
-        assert_eq!((outcome.fault_gap_ms, outcome.fault_gap_of.as_str()), (12.5, "loop"));
-    }
-
-    #[test]
-    fn what_a_cpu_itself_stood_still_is_not_ours() {
-        let mut outcome = Outcome::default();
-        for (gap_ms, cpu_ms) in [(700.0, 690.0), (40.0, 5.0), (3.0, 8.0)] {
-            outcome.read(&json!({ "fault": "loop", "contained": true, "gap_ms": gap_ms, "cpu_ms": cpu_ms }));
-        }
-        assert_eq!((outcome.fault_gap_ms, outcome.gap_ms_of_ours), (700.0, 35.0));
-    }
-
-    #[test]
-    fn what_must_not_be_is_found_in_what_a_trial_says() {
-        let (outcome, wrong) =
-            read(json!({ "fault": "loop", "contained": false, "gap_ms": 1.0, "reported": "nobody saw it" }));
-        assert_eq!((outcome.faults_not_contained, wrong), (1, vec!["loop: nobody saw it".to_owned()]));
-        let (outcome, wrong) = read(json!({ "still_running": false, "mistakes": 2 }));
-        assert_eq!((outcome.taken_out, wrong.len()), (1, 2));
-        assert_eq!(read(json!({ "lost": 3 })).1.len(), 1);
-        assert_eq!(read(json!({ "back_after_kill": false })).1.len(), 1);
-    }
-
-    #[test]
-    fn the_longest_times_are_kept() {
-        let mut outcome = Outcome::default();
-        for ns in [5, 9, 7] {
-            assert!(outcome.read(&json!({ "still_running": true, "off_ns_max": { "pick": ns } })).is_empty());
-        }
-        assert_eq!(outcome.off_ns_max["pick"], 9);
-    }
 
     #[test]
     fn every_policy_that_is_linked_in_is_among_them() {

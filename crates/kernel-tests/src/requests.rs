@@ -1,0 +1,525 @@
+//! A process that asks `/dev/ekiden` for anything: requests that are good, nearly good and random, with pointers to anywhere, by descriptors
+//! that are copied, inherited, sent to others and closed meanwhile.
+
+use std::{
+    collections::BTreeMap,
+    hint::spin_loop,
+    io, mem,
+    os::{
+        fd::{AsRawFd, RawFd},
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixDatagram},
+    },
+    ptr, thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+
+use crate::{
+    board::Board,
+    intruder::be_user,
+    load::be_anywhere,
+    neighbour::{fork, reap, request},
+};
+
+/// Where the board counts what an ordinary user got that is root's.
+pub(crate) const CONTROL_GAINED: usize = 100;
+const PAGE: usize = 4096;
+/// Most descriptors, and most maps, that one has at a time.
+const MOST: usize = 24;
+/// How many ask; see `crate::device`.
+const ASKERS: usize = 5;
+
+struct Asker {
+    rng: fastrand::Rng,
+    board: Board,
+    is_root: bool,
+    number: usize,
+    devices: Vec<RawFd>,
+    maps: Vec<(usize, usize)>,
+    /// Two pages that can be written to, one that can be read, and one that is not there.
+    area: usize,
+    socket: UnixDatagram,
+}
+
+type Step = fn(&mut Asker);
+
+/// What it does, with weights.
+const STEPS: &[(&str, u32, Step)] = &[
+    ("opens", 6, Asker::opens),
+    ("closes", 3, Asker::closes),
+    ("copies", 2, Asker::copies),
+    ("reads", 6, Asker::reads),
+    ("seeks", 2, Asker::seeks),
+    ("polls", 1, Asker::polls),
+    ("creates", 6, Asker::creates),
+    ("hints", 10, Asker::hints),
+    ("upgrades", 4, Asker::upgrades),
+    ("tapes", 2, Asker::tapes),
+    ("checks", 2, Asker::checks),
+    ("orders", 3, Asker::orders),
+    ("shares", 3, Asker::shares),
+    ("chooses", 10, Asker::chooses),
+    ("anything", 8, Asker::anything),
+    ("maps", 6, Asker::maps),
+    ("protects", 3, Asker::protects),
+    ("unmaps", 3, Asker::unmaps),
+    ("forks", 2, Asker::forks),
+    ("sends", 3, Asker::sends),
+    ("receives", 3, Asker::receives),
+];
+
+/// How often what was done.
+pub(crate) fn done(board: Board) -> BTreeMap<&'static str, u64> {
+    STEPS.iter().enumerate().map(|(place, (name, ..))| (*name, board.get(place))).collect()
+}
+
+/// The process that `crate::device` starts and kills.
+pub(crate) fn asks(seed: u64, number: usize, user: u32) -> Result<()> {
+    be_anywhere()?;
+    let board = Board::of(&io::stdin()).context("no shared memory")?;
+    if user != 0 {
+        be_user(user)?;
+    }
+    let address = address(number)?;
+    // Children of the one before may still have its socket.
+    let socket = loop {
+        match UnixDatagram::bind_addr(&address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => thread::sleep(Duration::from_millis(10)),
+            socket => break socket.context("no socket")?,
+        }
+    };
+    socket.set_nonblocking(true)?;
+    let mut asker = Asker {
+        rng: fastrand::Rng::with_seed(seed),
+        board,
+        is_root: user == 0,
+        number,
+        devices: Vec::new(),
+        maps: Vec::new(),
+        area: area().context("no memory")?,
+        socket,
+    };
+    // What is asked changes while it is read.
+    let (area, mut rng) = (asker.area, fastrand::Rng::with_seed(!seed));
+    thread::spawn(move || {
+        loop {
+            for _ in 0..64 {
+                let at = area + rng.usize(0..2 * PAGE / 4) * 4;
+                // SAFETY: these two pages are always there, and all who use them know that they change.
+                unsafe { ptr::write_volatile(at as *mut u32, rng.u32(0..16)) };
+                spin_loop();
+            }
+            thread::sleep(Duration::from_micros(rng.u64(50..500)));
+        }
+    });
+    let all: u32 = STEPS.iter().map(|(_, weight, _)| weight).sum();
+    loop {
+        let mut left = asker.rng.u32(0..all);
+        let chosen = STEPS.iter().position(|(_, weight, _)| {
+            let is_it = left < *weight;
+            left = left.saturating_sub(*weight);
+            is_it
+        });
+        let place = chosen.unwrap_or_default();
+        STEPS[place].2(&mut asker);
+        asker.board.add(place, 1);
+        spin_loop();
+    }
+}
+
+fn address(number: usize) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("ekiden-asks-{number}"))
+}
+
+/// Four pages as [`Asker::area`] has them.
+fn area() -> io::Result<usize> {
+    // SAFETY: new pages of no other's, which nothing in Rust refers to.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let pages = libc::mmap(ptr::null_mut(), 4 * PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        if pages == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        libc::mprotect(pages.byte_add(2 * PAGE), PAGE, libc::PROT_READ);
+        libc::mprotect(pages.byte_add(3 * PAGE), PAGE, libc::PROT_NONE);
+        Ok(pages as usize)
+    }
+}
+
+/// A request, field by field.
+#[derive(Default)]
+struct Bytes(Vec<u8>);
+
+impl Bytes {
+    fn name(mut self, name: &str, len: usize) -> Self {
+        let end = self.0.len() + len;
+        self.0.extend(name.bytes().take(len));
+        self.0.resize(end, 0);
+        self
+    }
+
+    fn word(mut self, value: u32) -> Self {
+        self.0.extend(value.to_ne_bytes());
+        self
+    }
+
+    fn long(mut self, value: u64) -> Self {
+        self.0.extend(value.to_ne_bytes());
+        self
+    }
+}
+
+impl Asker {
+    fn device(&mut self) -> RawFd {
+        match self.devices.len() {
+            0 => -1,
+            count => self.devices[self.rng.usize(0..count)],
+        }
+    }
+
+    fn one_of<T: Copy + Default>(&mut self, of: &[T]) -> T {
+        self.rng.choice(of).copied().unwrap_or_default()
+    }
+
+    /// Where something of that length is: mostly in memory that is there, also across the end of it, and anywhere.
+    fn pointer(&mut self, len: usize) -> usize {
+        let room = 2 * PAGE - len.min(PAGE);
+        match self.rng.u32(0..16) {
+            0..9 => self.area + self.rng.usize(0..room),
+            // Begins where it can be written to, and ends where it cannot.
+            9 => self.area + 2 * PAGE - self.rng.usize(0..=len.min(PAGE)),
+            // Begins where it can be read, and ends where nothing is.
+            10 => self.area + 3 * PAGE - self.rng.usize(0..=len.min(PAGE)),
+            11 => self.area + 3 * PAGE,
+            12 if !self.maps.is_empty() => self.maps[self.rng.usize(0..self.maps.len())].0,
+            13 => self.one_of(&[0, 1, usize::MAX, usize::MAX - 7, 0x7fff_ffff_f000, 0x8000_0000_0000_0000]),
+            14 => self.one_of(&[
+                0xffff_8880_0000_0000,
+                0xffff_ffff_8100_0000,
+                0xffff_ffff_ff60_0000,
+                0xffff_c900_0000_0000,
+            ]),
+            _ => self.rng.usize(..),
+        }
+    }
+
+    /// Text in memory that can be read; its place and length. Or what only looks like that.
+    fn text(&mut self, text: &str) -> (u64, u32) {
+        if self.rng.u32(0..8) == 0 {
+            return (self.pointer(64) as u64, self.one_of(&[0, 1, 64, 4096, 4097, u32::MAX]));
+        }
+        let at = self.area + self.rng.usize(0..PAGE);
+        // SAFETY: it fits into the pages that can be written to.
+        unsafe { ptr::copy_nonoverlapping(text.as_ptr(), at as *mut u8, text.len().min(PAGE)) };
+        (at as u64, text.len() as u32)
+    }
+
+    fn number(&mut self) -> u32 {
+        match self.rng.u32(0..4) {
+            0..2 => self.rng.u32(0..9),
+            2 => self.one_of(&[0, 1, 255, 4095, 4096, 4097, 1 << 20, 1 << 31, u32::MAX]),
+            _ => self.rng.u32(..),
+        }
+    }
+
+    /// Changes some of it, now and then.
+    fn mutate(&mut self, mut bytes: Bytes) -> Bytes {
+        while self.rng.u32(0..4) == 0 {
+            let at = self.rng.usize(0..bytes.0.len() / 4) * 4;
+            let value = self.number();
+            bytes.0[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// Asks for it, from somewhere in memory. An ordinary user may only choose.
+    fn ask(&mut self, direction: u32, number: u32, bytes: Bytes) {
+        let bytes = self.mutate(bytes);
+        let len = bytes.0.len();
+        let at = self.pointer(len);
+        if at >= self.area && at.saturating_add(len) <= self.area + 2 * PAGE {
+            // SAFETY: that can be written to.
+            unsafe { ptr::copy_nonoverlapping(bytes.0.as_ptr(), at as *mut u8, len) };
+        }
+        self.ioctl(request(direction, number, len), at);
+    }
+
+    fn ioctl(&mut self, number: libc::c_ulong, argument: usize) {
+        // That a machine stops is what root has asked for then.
+        if number & 0xffff == u64::from(b'E') << 8 | 8 && argument & 3 == 3 {
+            return;
+        }
+        let device = self.device();
+        // SAFETY: the kernel writes where something can be written to, and nothing in Rust refers to that.
+        let done = unsafe { libc::ioctl(device, number, argument) };
+        if done == 0 && !self.is_root && number & 0xff != 7 {
+            self.board.add(CONTROL_GAINED, 1);
+        }
+    }
+
+    fn opens(&mut self) {
+        let flags =
+            self.one_of(&[libc::O_RDWR, libc::O_RDWR, libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR | libc::O_NONBLOCK]);
+        let path = if self.rng.u32(0..8) == 0 { c"/proc/ekiden" } else { c"/dev/ekiden" };
+        // SAFETY: plain system call with a name that ends.
+        let device = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) };
+        self.keep(device);
+    }
+
+    fn keep(&mut self, device: RawFd) {
+        if device < 0 {
+            return;
+        }
+        self.devices.push(device);
+        while self.devices.len() > MOST {
+            self.closes();
+        }
+    }
+
+    fn closes(&mut self) {
+        if !self.devices.is_empty() {
+            let device = self.devices.swap_remove(self.rng.usize(0..self.devices.len()));
+            // SAFETY: it is of the device, and nothing else in this process uses it.
+            unsafe { libc::close(device) };
+        }
+    }
+
+    fn copies(&mut self) {
+        // SAFETY: plain system call.
+        let copy = unsafe { libc::fcntl(self.device(), libc::F_DUPFD_CLOEXEC, 3) };
+        self.keep(copy);
+    }
+
+    fn reads(&mut self) {
+        let len = self.one_of(&[0, 1, 100, PAGE, 2 * PAGE, 1 << 20, usize::MAX >> 1]);
+        let (at, device) = (self.pointer(len), self.device());
+        let offset = if self.rng.bool() { 0 } else { self.rng.i64(..) };
+        // SAFETY: the kernel writes where something can be written to.
+        unsafe {
+            if self.rng.bool() {
+                libc::pread(device, at as *mut _, len, offset)
+            } else {
+                libc::read(device, at as *mut _, len)
+            }
+        };
+    }
+
+    fn seeks(&mut self) {
+        let (to, whence, device) = (self.rng.i64(..), self.rng.i32(-1..6), self.device());
+        // SAFETY: plain system call.
+        unsafe { libc::lseek(device, to, whence) };
+    }
+
+    fn polls(&mut self) {
+        let mut polled = libc::pollfd { fd: self.device(), events: self.rng.i16(..), revents: 0 };
+        // SAFETY: one entry.
+        unsafe { libc::poll(&mut polled, 1, 0) };
+    }
+
+    fn creates(&mut self) {
+        let policy = self.one_of(&["fifo", "wfq", "cfs", "eevdf", "faulty", "nosuch", ""]);
+        let params = self.one_of(&["", "", "", "period_us=6000", "call=99 fault=3", "=", "nosuch=1"]);
+        let (params, params_len) = self.text(params);
+        let error = self.pointer(256);
+        let arena = self.one_of(&[1 << 20, 1 << 20, 4 << 20, 1 << 16, 0, 1 << 31, u64::MAX]);
+        let records = self.one_of(&[0, 1 << 8, 1 << 10, 3, 1 << 40]);
+        // Joins; is everyone's; is open; is a group's.
+        let flags = self.one_of(&[1, 1, 1, 3, 5, 9, 0, 13, 16]);
+        let (cpus, group) = (self.pointer(64), self.number());
+        let bytes = Bytes::default().name(policy, 32).long(params).long(cpus as u64).long(error as u64);
+        let bytes = bytes.word(params_len).word(1).word(256).word(4096).long(arena).long(records);
+        self.ask(3, 1, bytes.word(flags).word(0).word(group).word(0));
+    }
+
+    fn hints(&mut self) {
+        let values = [self.rng.u64(..), self.rng.u64(0..8)];
+        let at = self.area + self.rng.usize(0..PAGE);
+        // SAFETY: it is in the pages that can be written to.
+        unsafe { ptr::write_unaligned(at as *mut [u64; 2], values) };
+        let at = if self.rng.u32(0..4) == 0 { self.pointer(16) } else { at };
+        let kind = if self.rng.u32(0..8) == 0 { self.number() } else { self.rng.u32(17..21) };
+        let queue = self.number();
+        let (len, seat) = (self.one_of(&[0, 8, 8, 16, 7, 4096, 4097]), self.rng.u32(0..10));
+        self.ask(3, 2, Bytes::default().word(kind).word(queue).long(at as u64).word(len).word(0).word(seat).word(0));
+    }
+
+    fn upgrades(&mut self) {
+        let module = self.one_of(&["", "", "ekiden_fifo", "ekiden_wfq", "ekiden_cfs", "ekiden_eevdf", "nosuch"]);
+        let policy = self.one_of(&["", "", "", "wfq", "nosuch"]);
+        let params = self.one_of(&["", "", "period_us=6000", "nosuch=1"]);
+        let (params, params_len) = self.text(params);
+        let (error, flags, seat) = (self.pointer(256), self.rng.u32(0..3), self.rng.u32(0..10));
+        let arena = self.one_of(&[0, 0, 1 << 20, 1 << 16, 1]);
+        let bytes = Bytes::default().name(module, 64).name(policy, 32).long(params).long(error as u64).word(params_len);
+        let bytes = bytes.word(256).long(arena).word(flags).word(0).long(0).long(0).word(seat).word(0);
+        self.ask(3, 4, bytes);
+    }
+
+    fn tapes(&mut self) {
+        let argument = self.number() as usize;
+        self.ioctl(request(0, 5, 0), argument);
+    }
+
+    fn checks(&mut self) {
+        let argument = self.number() as usize;
+        self.ioctl(request(0, 8, 0), argument);
+    }
+
+    fn orders(&mut self) {
+        let mut seats: Vec<u32> = (0..4).collect();
+        self.rng.shuffle(&mut seats);
+        let (len, seats) = (self.rng.u32(0..10), seats.into_iter().fold(0, |all, seat| all << 8 | seat));
+        self.ask(1, 6, Bytes::default().word(seats).word(0).word(len));
+    }
+
+    fn shares(&mut self) {
+        let at = self.area + self.rng.usize(0..PAGE);
+        // SAFETY: it is in the pages that can be written to.
+        unsafe { ptr::write_unaligned(at as *mut u64, self.rng.u64(0..16)) };
+        let at = if self.rng.u32(0..4) == 0 { self.pointer(8) } else { at };
+        let (len, seat, flags) = (self.one_of(&[0, 1, 1, 2, 1024, 1025]), self.rng.u32(0..9), self.rng.u32(0..3));
+        let weight = self.one_of(&[0, 0, 1, 100, 10_000, 10_001]);
+        self.ask(1, 9, Bytes::default().long(at as u64).word(len).word(seat).word(weight).word(flags));
+    }
+
+    fn chooses(&mut self) {
+        let params = self.one_of(&["", "", "rank=3", "rank=10", "nosuch=1", "=\0"]);
+        let (params, params_len) = self.text(params);
+        let (tid, seat, flags) = (self.one_of(&[0, 0, 1, 2, -1, 100_000]), self.rng.u32(0..10), self.rng.u32(0..3));
+        let error = self.pointer(256);
+        let bytes = Bytes::default().word(tid as u32).word(seat).word(flags).word(params_len).long(params);
+        self.ask(1, 7, bytes.long(error as u64).word(256).word(0));
+    }
+
+    /// Any number, any size, any content.
+    fn anything(&mut self) {
+        let (direction, number, size) = (self.rng.u32(0..4), self.rng.u32(0..12), self.rng.usize(0..1 << 14));
+        let size = if self.rng.bool() { size } else { self.one_of(&[0, 4, 8, 16, 24, 32, 40, 104, 168]) };
+        let at = self.pointer(size);
+        self.ioctl(request(direction, number, size), at);
+    }
+
+    fn maps(&mut self) {
+        // Where the tape of a seat begins, or near that, or anywhere.
+        let near = i64::from(self.one_of(&[0, 0, 1, 2, 16, 17, 18, 1 << 20])) * PAGE as i64;
+        let offset = if self.rng.u32(0..8) == 0 { self.rng.i64(..) & !0xfff } else { self.rng.i64(0..9) << 40 | near };
+        let len = self.one_of(&[1, 1, 2, 17, 68, 1 << 10]) * PAGE;
+        let access =
+            self.one_of(&[libc::PROT_READ, libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE, libc::PROT_NONE, 7]);
+        let flags = self.one_of(&[libc::MAP_SHARED, libc::MAP_SHARED, libc::MAP_PRIVATE]);
+        let device = self.device();
+        // SAFETY: a new map.
+        let map = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, device, offset) };
+        if map == libc::MAP_FAILED {
+            return;
+        }
+        if !self.is_root {
+            self.board.add(CONTROL_GAINED, 1);
+        }
+        if access & libc::PROT_READ != 0 && flags == libc::MAP_SHARED {
+            for page in 0..len / PAGE {
+                // SAFETY: the kernel has mapped all of it, or else this process dies, which is a finding.
+                unsafe { ptr::read_volatile(map.byte_add(page * PAGE).cast::<u64>()) };
+            }
+        }
+        self.maps.push((map as usize, len));
+        if self.maps.len() > MOST {
+            self.unmaps();
+        }
+    }
+
+    fn protects(&mut self) {
+        if self.maps.is_empty() {
+            return;
+        }
+        let place = self.rng.usize(0..self.maps.len());
+        let (map, len) = self.maps[place];
+        let advice = self.one_of(&[libc::MADV_DONTNEED, libc::MADV_DONTFORK, libc::MADV_WILLNEED]);
+        let (way, access) = (self.rng.u32(0..4), self.rng.i32(0..8));
+        // SAFETY: it is one of the maps, and nothing in Rust refers to it.
+        unsafe {
+            match way {
+                0 => _ = libc::madvise(map as *mut _, len, advice),
+                1 if len > PAGE && libc::munmap((map + len - PAGE) as *mut _, PAGE) == 0 => {
+                    self.maps[place].1 -= PAGE;
+                }
+                2 if libc::mremap(map as *mut _, len, len + PAGE, 0) != libc::MAP_FAILED => {
+                    self.maps[place].1 += PAGE;
+                }
+                _ => _ = libc::mprotect(map as *mut _, len, access),
+            }
+        }
+    }
+
+    fn unmaps(&mut self) {
+        if !self.maps.is_empty() {
+            let (map, len) = self.maps.swap_remove(self.rng.usize(0..self.maps.len()));
+            // SAFETY: as above.
+            unsafe { libc::munmap(map as *mut _, len) };
+        }
+    }
+
+    /// A child that has the same descriptors, asks a little, and dies.
+    fn forks(&mut self) {
+        let steps = self.rng.u32(0..20);
+        let _ = fork(|| {
+            for _ in 0..steps {
+                let step = self.one_of(&[6, 7, 8, 10, 11, 12, 13, 14, 15]);
+                STEPS[step].2(self);
+            }
+            if self.rng.bool() {
+                // SAFETY: plain system call.
+                unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            }
+        });
+        while reap(false).is_some() {}
+    }
+
+    fn sends(&mut self) {
+        let (to, device) = (self.rng.usize(0..ASKERS), self.device());
+        if device < 0 || to == self.number {
+            return;
+        }
+        let Ok(()) = address(to).and_then(|to| self.socket.connect_addr(&to)) else { return };
+        // The other one may be dead, or have no room.
+        with_descriptor(|message, room| {
+            *room = device;
+            // SAFETY: the message is whole.
+            unsafe { libc::sendmsg(self.socket.as_raw_fd(), message, libc::MSG_DONTWAIT) };
+        });
+    }
+
+    fn receives(&mut self) {
+        let mut got = -1;
+        with_descriptor(|message, room| {
+            *room = -1;
+            // SAFETY: the message has room for one descriptor.
+            if unsafe { libc::recvmsg(self.socket.as_raw_fd(), message, libc::MSG_DONTWAIT) } > 0 {
+                got = *room;
+            }
+        });
+        self.keep(got);
+    }
+}
+
+/// Sends or receives a message of a byte and a descriptor.
+fn with_descriptor(carry_out: impl FnOnce(&mut libc::msghdr, &mut RawFd)) {
+    const LEN: u32 = size_of::<RawFd>() as u32;
+    let (mut byte, mut room) = ([0_u8], [0_u64; 4]);
+    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    // SAFETY: a message of zeros is a good one; the room is large enough for a header and a descriptor, and aligned for both.
+    unsafe {
+        let mut message: libc::msghdr = mem::zeroed();
+        (message.msg_iov, message.msg_iovlen) = (&mut part, 1);
+        message.msg_control = room.as_mut_ptr().cast();
+        message.msg_controllen = libc::CMSG_SPACE(LEN) as usize;
+        let header = libc::CMSG_FIRSTHDR(&message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(LEN) as usize;
+        let descriptor = libc::CMSG_DATA(header).cast::<RawFd>();
+        carry_out(&mut message, &mut *descriptor);
+    }
+}

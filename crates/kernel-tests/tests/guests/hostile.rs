@@ -1,0 +1,34 @@
+//! Users who mean harm: processes that ask `/dev/ekiden` for anything.
+
+use std::time::Duration;
+
+use crate::{
+    lab::{Lab, Machine},
+    pool::tests,
+};
+
+tests! {
+    Machine::Checked => {
+        40 the_device_lives_through_whatever_it_is_asked,
+    }
+}
+
+/// What was tried by whom: a number that a variable of the environment may give.
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |number| number.parse().unwrap_or_else(|_| panic!("{variable}: {number}")))
+}
+
+/// For a while, or `EKIDEN_DEVICE_MINUTES`, with what `EKIDEN_DEVICE_SEED` says.
+fn the_device_lives_through_whatever_it_is_asked(lab: &Lab) {
+    let (minutes, seed) = (number("EKIDEN_DEVICE_MINUTES", 0), number("EKIDEN_DEVICE_SEED", 1));
+    let seconds = if minutes == 0 { 20 } else { 60 * minutes };
+    let most = Duration::from_secs(600 + 30 * seconds);
+    let report = &lab.trial_within(&format!("device --modules /lab --seconds {seconds} --seed {seed}"), most)[0];
+    println!("{report}");
+    assert_eq!(report["slab_debug"], true, "the kernel does not check what it allocates: {report}");
+    assert_eq!((&report["still_running"], &report["loads_again"]), (&true.into(), &true.into()), "{report}");
+    assert_eq!((&report["control_gained"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+    let steps = report["steps"].as_object().unwrap();
+    assert!(steps.values().all(|count| count.as_u64().unwrap() > 20), "{report}");
+    assert!(report["deaths"].as_u64() > Some(3) && report["upgrades"].as_u64() > Some(0), "{report}");
+}
