@@ -62,11 +62,12 @@ impl CpuMask {
         mask
     }
 
-    /// The set that `fill` writes into words of zeros, lowest CPUs first: as many as there may be CPUs.
-    pub fn filled(fill: impl FnOnce(&mut [u64])) -> Self {
-        let mut words = [0; (MAX_CPUS / WORD_BITS) as usize];
-        fill(&mut words);
-        Self::from_words(&words)
+    /// The set whose bits `fill` writes into so many words, which are zero before that. It needs no memory for CPUs up to number 255.
+    pub fn filled(words: usize, fill: impl FnOnce(&mut [u64])) -> Self {
+        let mut mask = Self { words: SmallVec::from_elem(0, words.min((MAX_CPUS / WORD_BITS) as usize)) };
+        fill(&mut mask.words);
+        mask.trim();
+        mask
     }
 
     /// The bits, lowest CPUs first. The last word is not zero.
@@ -412,6 +413,7 @@ mod tests {
             let mask = mask(&cpus);
             let mut words = mask.as_words().to_vec();
             words.resize(words.len() + zeros, 0);
+            prop_assert_eq!(CpuMask::filled(words.len(), |room| room.copy_from_slice(&words)), mask.clone());
             prop_assert_eq!(CpuMask::from_words(&words), mask);
         }
 
@@ -484,9 +486,9 @@ mod tests {
 
     #[test]
     fn what_a_host_fills_in_may_name_the_last_cpu_there_may_be() {
-        let mask = CpuMask::filled(|words| *words.last_mut().unwrap() = 1 << 63);
+        let mask = CpuMask::filled(usize::MAX, |words| *words.last_mut().unwrap() = 1 << 63);
         assert_eq!(mask, CpuMask::single(MAX_CPUS - 1));
-        assert_eq!(CpuMask::filled(|_| ()), CpuMask::new());
+        assert_eq!(CpuMask::filled(usize::MAX, |_| ()), CpuMask::new());
     }
 
     #[test]

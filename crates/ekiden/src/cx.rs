@@ -176,8 +176,8 @@ impl<'a> Cx<'a> {
     #[inline(never)]
     fn learn_words(&self, cpus: &CpuMask) -> CpuMask {
         let len = self.topology.nr_cpus().div_ceil(64) as usize;
-        CpuMask::filled(|words| {
-            for (index, word) in words[..len].iter_mut().enumerate() {
+        CpuMask::filled(len, |words| {
+            for (index, word) in words.iter_mut().enumerate() {
                 *word = learn(cpus.as_words().get(index).copied().unwrap_or_default());
             }
         })

@@ -571,7 +571,9 @@ impl<P: Policy> Engine<P> {
         &self.seats[if LONE { 0 } else { state.seat() }]
     }
 
-    pub(crate) fn nr_cpus(&self) -> u32 {
+    /// How many CPUs the machine has.
+    #[inline]
+    pub fn nr_cpus(&self) -> u32 {
         self.cpus.len() as u32
     }
 }

@@ -422,7 +422,8 @@ impl Host for Kernel {
 
     fn allowed_cpus(&self, task: TaskId, cpus: &mut CpuMask) {
         let host_task = ekiden_rs_host_task(task.to_bits());
-        *cpus = CpuMask::filled(|words| {
+        let nr_cpus = engine().map_or(0, Engine::nr_cpus);
+        *cpus = CpuMask::filled(nr_cpus.div_ceil(u64::BITS) as usize, |words| {
             if !host_task.is_null() {
                 // SAFETY: as above, and the room is as long as it says.
                 unsafe { ekiden_c_allowed_cpus(host_task, words.as_mut_ptr(), words.len()) };

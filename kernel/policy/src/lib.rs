@@ -9,7 +9,7 @@ use core::ffi::{CStr, c_char, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
 use core::slice;
-use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
 
 pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
 use ekiden::abi::{Message, Reply};
@@ -83,6 +83,9 @@ unsafe extern "C" {
 
 /// The instance's way back to `ekiden.ko`. One per module: a module runs one instance at a time.
 static HOST: AtomicPtr<HostTable> = AtomicPtr::new(ptr::null_mut());
+
+/// How many words a set of this machine's CPUs has: what is not there costs nothing to ask for.
+static MASK_WORDS: AtomicUsize = AtomicUsize::new(0);
 
 /// The table of a policy.
 pub const fn table<S: Scheduler>(
@@ -287,7 +290,10 @@ unsafe fn env<S: Scheduler>(args: &mut CreateArgs) -> Option<Env> {
         (slice::from_raw_parts(args.topology, args.topology_len), slice::from_raw_parts(args.params, args.params_len))
     };
     let topology = match Topology::from_words(words) {
-        Ok(topology) => topology,
+        Ok(topology) => {
+            MASK_WORDS.store(topology.nr_cpus().div_ceil(u64::BITS) as usize, Relaxed);
+            topology
+        }
         Err(error) => {
             args.refuse(&format!("the topology is broken: {error}"));
             return None;
@@ -443,7 +449,7 @@ impl Kernel {
     }
 
     fn read(&self, cpus: &mut CpuMask, fill: impl FnOnce(*mut u64, usize)) {
-        *cpus = CpuMask::filled(|words| fill(words.as_mut_ptr(), words.len()));
+        *cpus = CpuMask::filled(MASK_WORDS.load(Relaxed), |words| fill(words.as_mut_ptr(), words.len()));
     }
 }
 
