@@ -241,7 +241,7 @@ fn next_to_start(waiting: &VecDeque<Part>, running: &[&Part]) -> Option<usize> {
         return None;
     }
     let is_cargo_busy = running.iter().any(|part| part.is_cargo);
-    waiting.iter().position(|part| !part.is_alone && !(part.is_cargo && is_cargo_busy))
+    waiting.iter().position(|part| !(part.is_alone || part.is_cargo && is_cargo_busy))
 }
 
 /// What the file is called that keeps what a part prints.
