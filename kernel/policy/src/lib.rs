@@ -13,9 +13,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
 
 pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
 use ekiden::abi::{Message, Reply};
-use ekiden::{
-    Adapter, CpuId, CpuMask, Env, Group, Host, Left, Saved, Scheduler, TaskId, TaskParams, Topology,
-};
+use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Left, Saved, Scheduler, TaskId, TaskParams, Topology};
 use ekiden::{Patience, Since, Waits};
 pub use ekiden_kernel_rt::{Arena, Baggage, CreateArgs, HostTable, PolicyTable, Settings};
 use ekiden_kernel_rt::{FAULT_TEXT_LEN, GO_ON, TOO_LONG, Text, Wait};
