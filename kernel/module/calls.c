@@ -111,7 +111,7 @@ static notrace __noreturn void policy_fault(const struct ekiden_host_table *host
 	leave();
 }
 
-/* A policy that does not run yet has panicked. No other one comes to harm. */
+/* A policy that does not run yet has panicked, or one that was asked about settings of a task. None that runs comes to harm. */
 static notrace __noreturn void candidate_fault(const struct ekiden_host_table *host)
 {
 	leave();
@@ -631,6 +631,7 @@ const struct ekiden_host_table candidate_host = {
 	.idle_cpus = idle_cpus,
 	.reason = keep_first,
 	.fault = (void (*)(const struct ekiden_host_table *))candidate_fault,
+	.leave = (void (*)(const struct ekiden_host_table *))candidate_fault,
 };
 
 const struct ekiden_host_table running_host = {
@@ -640,4 +641,5 @@ const struct ekiden_host_table running_host = {
 	.idle_cpus = idle_cpus,
 	.reason = keep_first,
 	.fault = (void (*)(const struct ekiden_host_table *))policy_fault,
+	.leave = (void (*)(const struct ekiden_host_table *))candidate_fault,
 };

@@ -73,6 +73,7 @@ struct ekiden_host_table {
 	void (*idle_cpus)(u64 *words, size_t len);
 	void (*reason)(const struct ekiden_host_table *host, const char *text, size_t len);
 	void (*fault)(const struct ekiden_host_table *host);
+	void (*leave)(const struct ekiden_host_table *host);
 };
 
 /* stop.c */

@@ -5,7 +5,7 @@
  *
  * The caller keeps this CPU: interrupts or preemption are off.
  *
- * Every call into a policy has its own fuel, which the policy's program takes as it goes round, and the stack below the saved
+ * Every event has its own fuel, which the programs of policies take as they go round, and every call the stack below the saved
  * pointer up to a limit (crates/build/src/fuel.rs).
  */
 #include <linux/linkage.h>
@@ -16,6 +16,8 @@
 
 /* Ways round in one call: 1 ms of the shortest loop, 50 ms of one that misses the cache every time. */
 #define EKIDEN_FUEL	(1 << 19)
+/* What a call of an event has if those before it have left less: nobody pays for what another policy has done. */
+#define EKIDEN_FUEL_LEAST	(1 << 16)
 
 .macro GUARD_ENTER
 	push	%rbp
@@ -63,6 +65,40 @@ SYM_FUNC_START(ekiden_guarded)
 	call	*%r9
 	GUARD_EXIT
 SYM_FUNC_END(ekiden_guarded)
+
+/*
+ * The same for a policy that is called in an event, by the engine: it has what is left of the event's fuel, and so have those that are
+ * called after it. What it was given to come through its own end does not count.
+ */
+SYM_FUNC_START(ekiden_guarded_policy)
+	push	%rbp
+	push	%rbx
+	push	%r12
+	push	%r13
+	push	%r14
+	push	%r15
+	movq	PER_CPU_VAR(ekiden_fuel), %rax
+	push	%rax
+	cmpq	$EKIDEN_FUEL_LEAST, %rax
+	jge	1f
+	movq	$EKIDEN_FUEL_LEAST, PER_CPU_VAR(ekiden_fuel)
+1:	pushq	PER_CPU_VAR(ekiden_guard_sp)
+	movq	%rsp, PER_CPU_VAR(ekiden_guard_sp)
+	ANNOTATE_RETPOLINE_SAFE
+	call	*%r9
+	popq	PER_CPU_VAR(ekiden_guard_sp)
+	addq	$(7 * 8), %rsp
+	UNWIND_HINT_FUNC
+	RET
+SYM_FUNC_END(ekiden_guarded_policy)
+
+/* bool ekiden_is_spent(void): whether calls of the event under way have used up its fuel, but for the least */
+SYM_FUNC_START(ekiden_is_spent)
+	xorl	%eax, %eax
+	cmpq	$EKIDEN_FUEL_LEAST, PER_CPU_VAR(ekiden_fuel)
+	setl	%al
+	RET
+SYM_FUNC_END(ekiden_is_spent)
 
 /*
  * s64 ekiden_guarded_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome): the same for the one function

@@ -37,7 +37,7 @@ u64 ekiden_rs_task_count(void);
 s64 ekiden_rs_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
 s64 ekiden_rs_status(char *buffer, size_t len, u64 seat);
 /* As in Totals of crates/engine/src/counters.rs, in this order; false if there is no such policy or CPU. */
-#define EKIDEN_COUNTERS 5
+#define EKIDEN_COUNTERS 6
 bool ekiden_rs_counters(u64 seat, u32 cpu, u64 counters[EKIDEN_COUNTERS]);
 void ekiden_rs_forget(void);
 void ekiden_rs_silence(void);

@@ -235,7 +235,10 @@ static long check_settings(struct seat *seat, struct ekiden_settings *settings)
 	preempt_disable();
 	local_irq_disable();
 	ret = guarded(table->settings, settings, 0, 0, 0, 0);
-	if (ret == LEFT)
+	/* With a reason in the settings, a panic is a refusal. */
+	if (ret == LEFT && settings->error_len)
+		ret = false;
+	else if (ret == LEFT)
 		guarded(ekiden_rs_fell, seat - running.seats, 0, 0, 0, 0);
 	local_irq_enable();
 	preempt_enable();
@@ -522,7 +525,7 @@ static int proc_show(struct seq_file *file, void *unused)
 {
 	u64 order;
 
-	seq_puts(file, "policy number cpu picks idles migrations refusals surprises\n");
+	seq_puts(file, "policy number cpu picks idles migrations refusals surprises slowed\n");
 	mutex_lock(&control);
 	for (order = is_broken() ? 0 : ekiden_rs_order(); order; order >>= 8)
 		show_seat(file, &running.seats[(order & 0xff) - 1]);

@@ -169,6 +169,9 @@ fn policy_in_words(
     writeln!(f, "  picks       {}; {} times there was nothing to pick", counts.picks, counts.idles)?;
     writeln!(f, "  migrations  {}", counts.migrations)?;
     writeln!(f, "  refusals    {}", counts.refusals)?;
+    if counts.slowed > 0 {
+        writeln!(f, "  slowed      {} times it wanted more kicks, timers or picks than it may have", counts.slowed)?;
+    }
     writeln!(f, "  mistakes    {}{}", counts.mistakes, in_words(counts.last_mistake.as_deref()))?;
     match policy.fault.as_ref().or(counts.engine_fault.as_ref()) {
         Some(fault) => writeln!(f, "  fault       {fault}{}", ago(policy.fell_ago())),

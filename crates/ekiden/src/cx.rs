@@ -8,6 +8,9 @@ use ekiden_abi::Kicks;
 use crate::tape::{learn, tape_runs};
 use crate::{CpuId, CpuMask, TaskId, Topology};
 
+/// The shortest slice, in nanoseconds. A task that gets less hardly does more than come and go.
+pub const SLICE_NS_MIN: u64 = 10_000;
+
 /// Questions that a policy may ask its host in the middle of a call. The answers are inputs like the message itself:
 /// a recorder writes them down, a replayer gives the same ones again.
 pub trait Host: Sync {
@@ -39,6 +42,10 @@ pub trait Host: Sync {
     /// The engine wants the event *refill* on the CPU that executes this, with [`RETURNED`](crate::abi::refill_flags::RETURNED), as soon as a task
     /// has returned to user mode there. False if the host cannot tell.
     fn look_at_return(&self) -> bool {
+        false
+    }
+    /// Whether the calls of the event under way have taken so long that what is not urgent has to wait for another event.
+    fn is_spent(&self) -> bool {
         false
     }
     /// Whether `task`, which gives way, was just [interrupted](Self::interrupted) in user mode and has done nothing since: it has no lock
@@ -117,6 +124,10 @@ impl<'a> Cx<'a> {
     }
 
     /// Makes `cpu` look for work again at once: it wakes up if it is idle, and the task that it runs gives way.
+    ///
+    /// As often as there are wake-ups, ticks and timers, for one CPU each time. Kicks of more CPUs at once, and those in a search for
+    /// work, which is what a kick leads to, are bounded in number: beyond some in a millisecond they come at its end, and a policy that asks for
+    /// more all the time is taken out.
     pub fn resched(&self, cpu: CpuId) {
         let mut kicks = self.kicks.get();
         kicks.add(cpu);
@@ -124,13 +135,14 @@ impl<'a> Cx<'a> {
     }
 
     /// How long the task that this call picks may run, in nanoseconds. Without it the host's default counts (20 ms).
-    /// Rounded up to the kernel's tick unless a timer is armed too.
+    /// Rounded up to the kernel's tick unless a timer is armed too, and to [`SLICE_NS_MIN`] in any case; 0 is as without it.
+    #[inline]
     pub fn set_slice_ns(&self, slice_ns: u64) {
-        self.slice_ns.set(slice_ns);
+        self.slice_ns.set(if slice_ns == 0 { 0 } else { slice_ns.max(SLICE_NS_MIN) });
     }
 
-    /// Calls [`timer`](crate::Scheduler::timer) on this CPU after `delay_ns`. One timer per CPU; arming it again
-    /// replaces the first.
+    /// Calls [`timer`](crate::Scheduler::timer) on this CPU after `delay_ns`, or after 10 µs if that is less. One timer per CPU;
+    /// arming it again replaces the first.
     pub fn arm_timer(&self, delay_ns: u64) {
         self.timer_ns.set(delay_ns.max(1));
     }

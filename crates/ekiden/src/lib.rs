@@ -36,7 +36,7 @@ mod weight;
 
 pub use adapter::{Adapter, Left, Policy};
 pub use cpumask::{CpuListError, CpuMask, MAX_CPUS};
-pub use cx::{Cx, Group, Host, Interrupted};
+pub use cx::{Cx, Group, Host, Interrupted, SLICE_NS_MIN};
 pub use ekiden_abi as abi;
 pub use ekiden_abi::{Call, Calls, RefusalReason, TaskId};
 pub use ekiden_macros::{Layout, policy};

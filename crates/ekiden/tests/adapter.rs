@@ -9,7 +9,7 @@ use std::{
 };
 
 use ekiden::{
-    Adapter, Call, Calls, Group, HintRefused, Hints, Host, MAX_CPUS, Policy, QueueId,
+    Adapter, Call, Calls, Group, HintRefused, Hints, Host, MAX_CPUS, Policy, QueueId, SLICE_NS_MIN,
     abi::{Kicks, Message, NO_CPU, RawParams, RawToken, Reply},
     prelude::*,
 };
@@ -571,11 +571,19 @@ fn reply_to(cpu: CpuId, script: Script) -> Reply {
 #[test]
 fn a_slice_and_a_timer_are_in_the_reply() {
     let reply = reply_to(10, |cx| {
-        cx.set_slice_ns(5_000);
+        cx.set_slice_ns(50_000);
         cx.arm_timer(100);
         cx.arm_timer(200);
     });
-    assert_eq!((reply.slice_ns, reply.timer_ns), (5_000, 200));
+    assert_eq!((reply.slice_ns, reply.timer_ns), (50_000, 200));
+}
+
+#[test]
+fn a_slice_is_as_long_as_the_shortest_or_left_to_the_host() {
+    let slice_ns = |script| reply_to(17, script).slice_ns;
+    assert_eq!(slice_ns(|cx| cx.set_slice_ns(1)), SLICE_NS_MIN);
+    assert_eq!(slice_ns(|cx| cx.set_slice_ns(u64::MAX)), u64::MAX, "the engine says what is wrong with it");
+    assert_eq!(slice_ns(|cx| cx.set_slice_ns(0)), 0);
 }
 
 #[test]
@@ -638,10 +646,10 @@ fn the_clock_is_read_once_in_a_call_that_asks_and_never_in_one_that_does_not() {
     assert_eq!(reads(), 0);
     let twice: Script = |cx| {
         assert_eq!(cx.now_ns(), cx.now_ns());
-        cx.set_slice_ns(cx.now_ns());
+        cx.set_slice_ns(cx.now_ns() * SLICE_NS_MIN);
     };
     assert_eq!(pick(twice), 0);
-    assert_eq!(pick(twice), 1, "the next call has a time of its own");
+    assert_eq!(pick(twice), SLICE_NS_MIN, "the next call has a time of its own");
     assert_eq!(reads(), 2);
 }
 

@@ -3,7 +3,7 @@
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::abi::{Message, NO_CPU, RawToken, Reply};
+use ekiden::abi::{Kicks, Message, NO_CPU, RawToken, Reply};
 use ekiden::{Call, Calls, CpuId, Policy, TaskId};
 
 use crate::engine::{Engine, Handling};
@@ -11,9 +11,6 @@ use crate::fault::MistakeKind;
 use crate::seats::{SEATS, Seat};
 use crate::state::{Phase, State};
 use crate::table::{Slot, token};
-
-/// The longest time until a timer, in nanoseconds: a century. The kernel's own times have a sign.
-const TIMER_NS_MAX: u64 = 100 * 365 * 86_400 * 1_000_000_000;
 
 /// Calls after which a policy that asks for nothing answers the next search for work as it would have before.
 const NO_NEWS: Calls =
@@ -96,19 +93,24 @@ impl<P: Policy> Engine<P> {
     }
 
     fn take_over(&self, handling: &mut Handling<'_>, seat: &Seat<P>, call: u32, reply: &Reply) {
-        let timer_ns = reply.timer_ns.min(TIMER_NS_MAX);
-        if timer_ns != 0 && self.is_lone() {
-            handling.outcome.timer_ns = timer_ns;
-        } else if timer_ns != 0 {
+        if reply.timer_ns != 0 && self.is_lone() {
+            handling.outcome.timer_ns = self.wants_timer(handling, seat, reply);
+        } else if reply.timer_ns != 0 {
+            let timer_ns = self.wants_timer(handling, seat, reply);
             let now_ns = self.host.now_ns();
             self.cpu(handling.event.cpu).due_ns[seat.index].store(now_ns.saturating_add(timer_ns), Relaxed);
             self.arm_timer(handling, now_ns);
         }
-        if reply.kicks.are_below(self.nr_cpus()) {
-            return handling.outcome.kicks.add_all(reply.kicks);
+        if reply.kicks.is_empty() {
+            return;
         }
-        reply.kicks.iter().filter(|cpu| *cpu < self.nr_cpus()).for_each(|cpu| handling.outcome.kicks.add(cpu));
         let call = Call::from_number(call).unwrap_or(Call::PickNextTask);
+        if reply.kicks.are_below(self.nr_cpus()) {
+            return self.wants_kicks(handling, seat, call, reply.kicks);
+        }
+        let mut kicks = Kicks::NONE;
+        reply.kicks.iter().filter(|cpu| *cpu < self.nr_cpus()).for_each(|cpu| kicks.add(cpu));
+        self.wants_kicks(handling, seat, call, kicks);
         self.mistake_about(seat, MistakeKind::BadCpu, call, handling.event.cpu, 0);
     }
 

@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::notices::Told;
+use crate::pace::Pace;
 use crate::seats::SEATS;
 use crate::starved::Crowd;
 
@@ -15,6 +16,7 @@ pub struct Counters {
     pub(crate) migrations: AtomicU64,
     pub(crate) refusals: AtomicU64,
     pub(crate) surprises: AtomicU64,
+    pub(crate) slowed: AtomicU64,
 }
 
 /// The sum over all CPUs.
@@ -30,6 +32,8 @@ pub struct Totals {
     pub refusals: u64,
     /// Transitions that are not in [`TRANSITIONS`](crate::TRANSITIONS).
     pub surprises: u64,
+    /// Wishes beyond what a policy may have in a time, which came later or were counted against it.
+    pub slowed: u64,
 }
 
 impl Counters {
@@ -45,6 +49,7 @@ impl Counters {
         totals.migrations += self.migrations.load(Relaxed);
         totals.refusals += self.refusals.load(Relaxed);
         totals.surprises += self.surprises.load(Relaxed);
+        totals.slowed += self.slowed.load(Relaxed);
     }
 }
 
@@ -79,6 +84,8 @@ pub(crate) struct Cpu {
     /// weigh something.
     pub(crate) had_ns: [AtomicU64; SEATS],
     pub(crate) clock_ns: AtomicU64,
+    /// What each policy has asked for.
+    pub(crate) pace: [Pace; SEATS],
     /// How many tasks wait for it.
     pub(crate) crowd: Crowd,
 }

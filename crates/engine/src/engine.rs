@@ -11,6 +11,7 @@ use crate::fault::{Mistake, MistakeKind};
 use crate::groups::{Groups, MAX_GROUPS};
 use crate::idle::IdleCpus;
 use crate::notices::{Missed, Seats};
+use crate::pace::Late;
 use crate::params::Kept;
 use crate::seats::{SEATS, Seat};
 use crate::shares::Share;
@@ -42,6 +43,7 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) params: Vec<Kept>,
     pub(crate) idle: Arc<IdleCpus>,
     pub(crate) handed: Handed,
+    pub(crate) late: Late,
     pub(crate) cpus: Vec<Cpu>,
     /// No policy is left.
     pub(crate) faulted: AtomicBool,
@@ -87,6 +89,7 @@ impl<P: Policy> Engine<P> {
             params: Kept::for_tasks(max_tasks),
             idle,
             handed: Handed { count: AtomicU32::new(0) },
+            late: Late::default(),
             cpus,
             faulted: AtomicBool::new(false),
         };

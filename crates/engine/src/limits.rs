@@ -279,6 +279,9 @@ impl<P: Policy> Engine<P> {
     /// Tasks whose groups have time go to their policies: some now, perhaps in an interrupt, and the others soon.
     fn release_some(&self, handling: &mut Handling<'_>) {
         for _ in 0..RELEASE_MOST {
+            if self.host.is_spent() {
+                break;
+            }
             let Some(index) = self.groups.next_released() else { return };
             self.release(handling, index);
         }
@@ -345,6 +348,7 @@ impl<P: Policy> Engine<P> {
     #[cold]
     pub(crate) fn refill(&self, handling: &mut Handling<'_>) {
         let now_ns = self.host.now_ns();
+        self.carry_out_late(handling, now_ns);
         let again_at_ns = self.groups.refill(now_ns);
         self.look_at_cut(handling, now_ns);
         if let Some(at_ns) = again_at_ns {

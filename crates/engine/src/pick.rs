@@ -236,10 +236,14 @@ impl<P: Policy> Engine<P> {
     #[inline(never)]
     fn ask_again(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId, mut may_bring: bool) -> Found {
         for _ in 1..PICK_ATTEMPTS {
+            if self.host.is_spent() {
+                break;
+            }
             if let Some(found) = self.ask_once(handling, seat, cpu, &mut may_bring) {
                 return found;
             }
         }
+        self.searched_in_vain(seat, cpu);
         Found::TooMuch
     }
 
@@ -381,7 +385,7 @@ impl<P: Policy> Engine<P> {
             let message = Message { task: wish, flags: reason as u32, ..Message::about_cpu(Call::BalanceErr, cpu) };
             self.call(handling, seat, &message, &[]);
             wish = self.call(handling, seat, &Message::about_cpu(Call::Balance, cpu), &[]).task;
-            if wish.is_none() {
+            if wish.is_none() || self.host.is_spent() {
                 return false;
             }
         }

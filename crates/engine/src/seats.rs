@@ -219,6 +219,7 @@ impl<P: Policy> Engine<P> {
             self.cpus.iter_mut().for_each(|cpu| *cpu.due_ns[0].get_mut() = 1);
         }
         self.seats[index].take(policy);
+        self.begins_pace(index);
         self.share_nothing(index);
         self.order.push(index);
         if is_default {
@@ -273,6 +274,7 @@ impl<P: Policy> Engine<P> {
 
     /// Swaps the policy in a seat for its successor. No event may be under way; `&mut self` says so.
     pub fn replace_policy(&mut self, seat: usize, swap: impl FnOnce(P) -> P) {
+        self.begins_pace(seat);
         let seat = &mut self.seats[seat];
         if let Some(new) = seat.policy.take().map(swap) {
             seat.put(new);
@@ -308,7 +310,7 @@ impl<P: Policy> Engine<P> {
     pub fn introduce(&self, first: u32, most: u32, outcome: &mut Outcome) -> Option<u32> {
         let event = Event::default();
         let handling = &mut Handling::<false> { event: &event, outcome };
-        let end = first.saturating_add(most);
+        let mut end = first.saturating_add(most);
         if first == 0 {
             // Whoever is alone now is told of everything at once from here on.
             self.tell_all_missed(handling);
@@ -325,6 +327,10 @@ impl<P: Policy> Engine<P> {
             self.settle(handling, view.id, slot);
             if self.idle.contains(view.state.cpu()) && !handling.outcome.kicks.is_all() {
                 handling.outcome.kicks.add(view.state.cpu());
+            }
+            if self.host.is_spent() {
+                end = end.min(view.id.slot + 1);
+                break;
             }
         }
         let next = (end < self.tasks.untouched()).then_some(end);

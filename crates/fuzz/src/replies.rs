@@ -3,27 +3,34 @@
 use std::{
     any::Any,
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
-use ekiden::abi::{Event, EventKind, Message, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags};
+use ekiden::abi::{Event, EventKind, Kicks, Message, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags};
 use ekiden::{Call, Calls, CpuId, CpuMask, Group, Host, Policy, TaskId};
-use ekiden_engine::{Engine, IdleCpus, SLICE_NS_MAX};
+use ekiden_engine::{Engine, IdleCpus, SLICE_NS_MAX, TIMER_NS_MIN};
 
 const CPUS: u32 = 3;
 const TASKS: u64 = 6;
 /// The seat of the one that does as it should.
 const SOUND: usize = 1;
 const ROUNDS: u32 = 24;
+const MS: u64 = 1_000_000;
 
 /// What bytes say that a policy answers; when they are at an end, it is a FIFO.
 struct Puppet {
     state: Mutex<State>,
+    host: Arc<Machine>,
 }
 
 #[derive(Default)]
 struct State {
     script: VecDeque<u8>,
+    /// What it asks for in each reply besides: nothing, a kick of the CPU, one of all, or the shortest timer.
+    habit: u8,
     /// All tokens that it was ever given, and those that it still has.
     seen: Vec<RawToken>,
     queue: VecDeque<RawToken>,
@@ -77,6 +84,24 @@ impl State {
         }
         reply
     }
+
+    fn answer(&mut self, message: &Message) -> Reply {
+        let mut reply = if self.script.is_empty() { self.as_a_fifo(message) } else { self.reply() };
+        match self.habit {
+            0 => {}
+            1 => reply.kicks.add(message.cpu),
+            2 => reply.kicks = Kicks::ALL,
+            _ => reply.timer_ns = 1,
+        }
+        reply
+    }
+
+    fn as_a_fifo(&mut self, message: &Message) -> Reply {
+        let at = self.queue.iter().position(|token| token.cpu == message.cpu);
+        let is_pick = message.call == Call::PickNextTask as u32;
+        let picked = at.filter(|_| is_pick).and_then(|at| self.queue.remove(at));
+        Reply { token: picked.unwrap_or(RawToken::NONE), cpu: message.arg as u32, ..Reply::default() }
+    }
 }
 
 impl Policy for Puppet {
@@ -99,21 +124,47 @@ impl Policy for Puppet {
                 state.queue.push_back(token);
             }
         }
-        if !state.script.is_empty() {
-            return state.reply();
-        }
-        let at = state.queue.iter().position(|token| token.cpu == message.cpu);
-        let is_pick = message.call == Call::PickNextTask as u32;
-        let picked = at.filter(|_| is_pick).and_then(|at| state.queue.remove(at));
-        Reply { token: picked.unwrap_or(RawToken::NONE), cpu: message.arg as u32, ..Reply::default() }
+        let reply = state.answer(message);
+        self.host.owes(reply.kicks);
+        reply
     }
 }
 
-struct Machine(Arc<IdleCpus>);
+struct Machine {
+    idle: Arc<IdleCpus>,
+    now_ns: AtomicU64,
+    /// When the engine wants to go on with something; 0 for not at all.
+    refill_ns: AtomicU64,
+    /// CPUs that were to look for work and have not been told, a bit each.
+    owed: AtomicU64,
+}
+
+impl Machine {
+    fn new(idle: Arc<IdleCpus>) -> Self {
+        Self { idle, now_ns: AtomicU64::new(1_000 * MS), refill_ns: AtomicU64::new(0), owed: AtomicU64::new(0) }
+    }
+
+    fn bits(kicks: Kicks) -> u64 {
+        let all = (1 << CPUS) - 1;
+        let named = kicks.iter().filter(|cpu| *cpu < CPUS).fold(0, |bits, cpu| bits | 1 << cpu);
+        if kicks.is_all() { all } else { named }
+    }
+
+    fn owes(&self, kicks: Kicks) {
+        self.owed.fetch_or(Self::bits(kicks), Relaxed);
+    }
+}
 
 impl Host for Machine {
     fn now_ns(&self) -> u64 {
-        1_000_000_000
+        self.now_ns.fetch_add(1, Relaxed)
+    }
+
+    fn refill_at(&self, at_ns: u64) {
+        let before_ns = self.refill_ns.load(Relaxed);
+        if before_ns == 0 || at_ns < before_ns {
+            self.refill_ns.store(at_ns, Relaxed);
+        }
     }
 
     fn may_run(&self, _: TaskId, _: CpuId) -> bool {
@@ -125,7 +176,7 @@ impl Host for Machine {
     }
 
     fn idle_cpus(&self, cpus: &mut CpuMask) {
-        self.0.copy_to(cpus);
+        self.idle.copy_to(cpus);
     }
 
     fn group(&self, _: TaskId) -> Group {
@@ -145,20 +196,22 @@ enum Stands {
 
 struct Kernel {
     engine: Engine,
+    host: Arc<Machine>,
     tasks: Vec<(TaskId, Stands)>,
 }
 
 impl Kernel {
-    fn new(script: &[u8]) -> Self {
+    fn new(habit: u8, script: &[u8]) -> Self {
         let idle = Arc::new(IdleCpus::new(CPUS));
-        let puppet = |script: &[u8]| -> Box<dyn Policy> {
-            let state = State { script: script.iter().copied().collect(), ..State::default() };
-            Box::new(Puppet { state: Mutex::new(state) })
+        let host = Arc::new(Machine::new(idle.clone()));
+        let puppet = |habit, script: &[u8]| -> Box<dyn Policy> {
+            let state = State { habit, script: script.iter().copied().collect(), ..State::default() };
+            Box::new(Puppet { state: Mutex::new(state), host: host.clone() })
         };
-        let mut engine: Engine = Engine::new(puppet(script), Arc::new(Machine(idle.clone())), idle, CPUS, 16);
-        let seat = engine.add(puppet(&[]), false, &mut Outcome::default());
+        let mut engine: Engine = Engine::new(puppet(habit, script), host.clone(), idle, CPUS, 16);
+        let seat = engine.add(puppet(0, &[]), false, &mut Outcome::default());
         assert_eq!(seat.ok(), Some(SOUND));
-        let mut kernel = Self { engine, tasks: Vec::new() };
+        let mut kernel = Self { engine, host: host.clone(), tasks: Vec::new() };
         for name in 0..TASKS {
             let init = Event { args: [1 + name, 0], ..Event::new(EventKind::TaskInit, 0) };
             let task = kernel.deliver(&init).task;
@@ -172,10 +225,52 @@ impl Kernel {
     }
 
     fn deliver(&self, event: &Event) -> Outcome {
+        let outcome = self.deliver_now(event);
+        let at_ns = self.host.refill_ns.load(Relaxed);
+        if at_ns != 0 && at_ns <= self.host.now_ns.load(Relaxed) {
+            self.host.refill_ns.store(0, Relaxed);
+            self.deliver_now(&Event::new(EventKind::Refill, event.cpu));
+        }
+        outcome
+    }
+
+    fn deliver_now(&self, event: &Event) -> Outcome {
         let mut outcome = Outcome::default();
         self.engine.deliver(event, &[], &mut outcome);
         assert!(i64::try_from(outcome.timer_ns).is_ok() && outcome.slice_ns <= SLICE_NS_MAX, "{outcome:?}");
+        assert!(outcome.kicks.is_all() || outcome.kicks.iter().all(|cpu| cpu < CPUS), "{outcome:?}");
+        // What is left of one that is under way may be less.
+        let is_new = outcome.timer_ns != 0 && event.kind != EventKind::Timer as u32;
+        assert!(!is_new || self.engine.order().len() > 1 || outcome.timer_ns >= TIMER_NS_MIN, "{outcome:?}");
+        let owed = self.host.owed.fetch_and(!Machine::bits(outcome.kicks), Relaxed) & !Machine::bits(outcome.kicks);
+        assert!(owed == 0 || self.host.refill_ns.load(Relaxed) != 0, "kicks are lost: {owed:b}");
         outcome
+    }
+
+    /// One of the things that happen on a machine, as a byte says.
+    fn happens(&mut self, byte: u8) {
+        let (kind, which) = (byte % 8, usize::from(byte / 8));
+        let (cpu, index) = (which as u32 % CPUS, which % self.tasks.len());
+        let (task, stands) = self.tasks[index];
+        match (kind, stands) {
+            (0, _) => self.pick(cpu, which % 2 == 1),
+            (1, Stands::Sleeps) => {
+                self.tasks[index].1 = Stands::Waits;
+                let flags = enqueue_flags::WAKEUP;
+                self.deliver(&Event { task, flags, ..Event::new(EventKind::Enqueue, cpu) });
+            }
+            (2, Stands::Runs(cpu)) => self.about(EventKind::Tick, index, cpu),
+            (2, Stands::Sleeps) => self.about(EventKind::SelectCpu, index, cpu),
+            (3, _) => _ = self.deliver(&Event::new(EventKind::Timer, cpu)),
+            // Some microseconds, or windows of a millisecond.
+            (4, _) => _ = self.host.now_ns.fetch_add(which as u64 * MS / 16, Relaxed),
+            (5, _) => {
+                let flags = which as u64 % 3;
+                self.deliver(&Event { task, flags, ..Event::new(EventKind::Hint, cpu) });
+            }
+            (6, _) => self.about(EventKind::Nice, index, cpu),
+            _ => self.introduce(),
+        }
     }
 
     fn about(&self, kind: EventKind, index: usize, cpu: CpuId) {
@@ -201,13 +296,16 @@ impl Kernel {
     }
 
     fn introduce(&self) {
-        let mut next = Some(0);
+        let (owed, mut next) = (self.host.owed.load(Relaxed), Some(0));
         while let Some(first) = next {
             next = self.engine.introduce(first, 4, &mut Outcome::default());
         }
+        // All CPUs look at the end of that. But this is of what came before.
+        self.host.owed.store(owed, Relaxed);
     }
 
     fn round(&mut self, round: u32) {
+        self.host.now_ns.fetch_add(MS / 16, Relaxed);
         for index in 0..self.tasks.len() {
             let cpu = (round + index as u32) % CPUS;
             if self.tasks[index].1 == Stands::Sleeps {
@@ -237,11 +335,21 @@ impl Kernel {
     }
 }
 
-/// Replies of a policy: whatever it answers, the engine lives, no task runs twice, and the policy beside it has its tasks
-/// run. Good is one that makes no mistake.
+/// What happens on a machine, as the first byte says for how many, and replies of a policy, with what it always wants: whatever it answers, the engine lives, no task
+/// runs twice, no kick is lost, and the policy beside it has its tasks run. Good is one that makes no mistake.
 pub fn replies(bytes: &[u8]) -> bool {
-    let mut kernel = Kernel::new(bytes);
+    let (first, rest) = bytes.split_first().unwrap_or((&0, &[]));
+    let (events, script) = rest.split_at(usize::from(*first % 64).min(rest.len()));
+    let mut kernel = Kernel::new(*first / 64, script);
+    events.iter().for_each(|event| kernel.happens(*event));
     (0..ROUNDS).for_each(|round| kernel.round(round));
+    // What was to come later has come.
+    for _ in 0..2 {
+        kernel.host.now_ns.fetch_add(2 * MS, Relaxed);
+        kernel.deliver(&Event::new(EventKind::Refill, 0));
+    }
+    let owed = kernel.host.owed.load(Relaxed);
+    assert!(owed == 0, "kicks are lost: {owed:b}");
     let sound = kernel.engine.seats().find(|view| view.seat == SOUND).expect("it is there");
     assert!(sound.is_alive && sound.mistakes == 0 && sound.fault.is_none(), "the other policy pays for it: {sound:?}");
     for _ in 0..4 * TASKS {

@@ -16,8 +16,8 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use ekiden::Call;
 use ekiden_loader::{
-    Beside, Config, Control, Counts, Hint, Inherit, LoadError, PolicyStatus, Program, Session, Status, Who, choose,
-    sysfs,
+    Beside, Config, Control, Counts, Hint, Inherit, LoadError, PolicyStatus, Program, Session, Status, Terms, Who,
+    choose, sysfs,
 };
 use ekiden_test_policies::{ARM, Fault};
 use nix::{
@@ -41,6 +41,10 @@ enum End {
     Mistake(&'static str),
     /// A token is handed back, and the policy goes on.
     Refused,
+    /// It is slowed down, and goes on.
+    Slowed,
+    /// Nothing comes of it.
+    Stays,
 }
 
 /// Something that a policy can do wrong by itself.
@@ -59,6 +63,7 @@ const fn planted(name: &'static str, fault: Fault, calls: &'static [Call], end: 
 
 const PICK: &[Call] = &[Call::PickNextTask];
 const WAKEUP: &[Call] = &[Call::TaskWakeup];
+const MIGRATE: &[Call] = &[Call::MigrateTaskRq];
 const MANY: &[Call] = &[Call::PickNextTask, Call::TaskWakeup, Call::Timer, Call::TaskTick];
 
 /// The list. The run queue is locked in each of these calls but `timer`; other CPUs want it to wake up a task there.
@@ -89,6 +94,18 @@ const PLANTED: &[Planted] = &[
     planted("task starved", Fault::Starve, WAKEUP, End::TakenOut(&["has waited"])),
     planted("CPU that the task may not use", Fault::BadCpu, WAKEUP, End::Mistake("CPU")),
     planted("absurd slices", Fault::Slices, PICK, End::Mistake("slice")),
+    planted("slices of 1 ns", Fault::ShortSlices, MANY, End::Stays),
+    planted("timers of 1 ns", Fault::Timers, MANY, End::Slowed),
+    planted("kicks of all CPUs in every call", Fault::KickAll, MANY, End::TakenOut(&["too many kicks: "])),
+    planted("search for work without end", Fault::Livelock, MANY, End::TakenOut(&["too many kicks: "])),
+    Planted {
+        cpus_min: 2,
+        ..planted("the same worthless token each time", Fault::Vain, MIGRATE, End::TakenOut(&["too many refusals: "]))
+    },
+    Planted {
+        cpus_min: 2,
+        ..planted("attempts that nearly take too long", Fault::Slow, MIGRATE, End::TakenOut(&["an endless loop"]))
+    },
 ];
 
 /// What somebody else does; and first nothing at all, as tasks have to wait for each other and for the machine in any case.
@@ -96,6 +113,7 @@ const OTHERS: &[(&str, Run)] = &[
     ("nothing, without the policy", Trial::nothing),
     ("nothing", Trial::nothing_wrong),
     ("hint flood", Trial::hint_flood),
+    ("panic in check_task_params", Trial::bad_check),
     ("loader killed", Trial::loader_killed),
     ("module removed by force", Trial::removed_by_force),
     ("out of memory while loading", Trial::out_of_memory),
@@ -323,16 +341,23 @@ impl Trial {
     fn ends(&self, planted: &Planted, call: Call, session: &Session, before: &Counts) -> Result<Outcome> {
         let reported = match planted.end {
             End::TakenOut(words) => {
-                // New tasks set the timer.
-                let sets_timer = || call != Call::Timer || thread::spawn(|| ()).join().is_ok();
-                wait("it was not found", || sets_timer() && !session.is_running())?;
+                // New tasks set the timer, and a crowd is moved.
+                let stirs = || match call {
+                    Call::Timer => thread::spawn(|| ()).join().is_ok(),
+                    Call::MigrateTaskRq => self.pulse.crowd().is_ok(),
+                    _ => true,
+                };
+                wait("it was not found", || stirs() && !session.is_running())?;
                 let reported = match session.check() {
                     Err(LoadError::TakenOut(reported) | LoadError::ThrownOut(reported)) => reported,
                     other => bail!("it is neither here nor gone: {other:?}"),
                 };
                 ensure!(words.iter().any(|word| reported.contains(word)), "the report is wrong: {reported}");
                 // Who runs out of memory is in the allocator, and who lets others starve is nowhere.
-                let has_place = !matches!(planted.fault, Fault::Exhaust | Fault::Starve);
+                let has_place = !matches!(
+                    planted.fault,
+                    Fault::Exhaust | Fault::Starve | Fault::KickAll | Fault::Livelock | Fault::Vain
+                );
                 ensure!(!has_place || reported.contains("faulty.rs:"), "the place is missing: {reported}");
                 if self.host.is_some() {
                     let ago = of(session)?.fell_ago();
@@ -360,6 +385,16 @@ impl Trial {
                 let is_of_it = last_mistake.as_ref().is_some_and(|text| text.contains("another task or CPU"));
                 ensure!(mistakes == before.mistakes || is_of_it, "another mistake: {last_mistake:?}");
                 "the old one was handed back".into()
+            }
+            End::Slowed => {
+                let found = || of(session).is_ok_and(|status| status.counts.slowed > before.slowed + 1_000);
+                wait("it was not found", || thread::spawn(|| ()).join().is_ok() && found())?;
+                pause(1_000);
+                format!("slowed down {} times", of(session)?.counts.slowed - before.slowed)
+            }
+            End::Stays => {
+                pause(1_000);
+                "nothing came of it".into()
             }
         };
         let mut waits = self.all_run()?;
@@ -425,6 +460,41 @@ impl Trial {
         let [refused, taken] = answers;
         ensure!(taken > 0 && refused > taken, "a third of the hints is good: {taken} taken, {refused} refused");
         Ok(Outcome { waits, reported: format!("{taken} hints taken, {refused} refused") })
+    }
+
+    /// A policy that panics over what somebody wants for a task refuses that; if it has a lock then, it ends.
+    fn bad_check(&mut self) -> Result<Outcome> {
+        let session = self.start("after=0".into())?;
+        let (who, seat) = (Who::Thread(self.pulse.of_others()), Some(session.seat()));
+        let set =
+            |params| choose(&who, seat, Terms { inherit: Inherit::No, params }).map_err(|error| error.to_string());
+        let refused = |params, words: &str| match set(params) {
+            Err(error) if error.contains(words) => Ok(error),
+            other => Err(anyhow!("{params}: {other:?}")),
+        };
+        ensure!(set("rank=3").is_ok(), "rank 3 is refused");
+        let reported = refused("rank=9", "planted in check_task_params")?;
+        refused("rank=7", "nobody has rank 7")?;
+        ensure!(set("rank=3").is_ok(), "rank 3 is refused after a panic");
+        session.check()?;
+        refused("rank=8", "")?;
+        wait("it was not found", || !session.is_running())?;
+        match session.check() {
+            Err(LoadError::TakenOut(why) | LoadError::ThrownOut(why)) if why.contains("with a lock") => {}
+            other => bail!("it is neither here nor gone: {other:?}"),
+        }
+        self.all_run()?;
+        self.stop(session);
+        // Another one has its memory to lose again.
+        let session = self.start("after=0".into())?;
+        for _ in 0..64 {
+            refused("rank=9", "planted in check_task_params")?;
+        }
+        refused("rank=3", "is not asked any more")?;
+        session.check()?;
+        let waits = self.all_run()?;
+        self.stop(session);
+        Ok(Outcome { waits, reported: format!("refused: {reported}") })
     }
 
     /// Who loaded the policy dies without a word.

@@ -185,6 +185,9 @@ pub struct Counts {
     /// Unexpected transitions of tasks.
     #[serde(default)]
     pub surprises: u64,
+    /// Wishes of the policy beyond what it may have in a time: kicks that came later, timers that were too short, searches in vain.
+    #[serde(default)]
+    pub slowed: u64,
     /// Mistakes that were put right.
     #[serde(default)]
     pub mistakes: u64,

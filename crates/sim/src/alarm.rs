@@ -14,6 +14,8 @@ pub(crate) enum Alarm {
     Inject,
     /// A group of tasks gets new CPU time.
     Refill,
+    /// The engine has kept something for later.
+    Late,
     /// A policy takes over from the one that runs.
     Upgrade,
     /// A device interrupts.
@@ -31,7 +33,7 @@ pub(crate) enum Alarm {
 }
 
 const PER_CPU: u32 = 4;
-const FIRST_INTERRUPT: u32 = 4;
+const FIRST_INTERRUPT: u32 = 5;
 const FIRST_CPU: u32 = FIRST_INTERRUPT + MAX_INTERRUPTS as u32;
 
 /// A digit of a time: six bits, because a word has 64.
@@ -192,6 +194,7 @@ impl Alarms {
             Alarm::Inject => 1,
             Alarm::Refill => 2,
             Alarm::Upgrade => 3,
+            Alarm::Late => 4,
             Alarm::Interrupt(source) => FIRST_INTERRUPT + source,
             Alarm::Work(cpu) => of_cpu(cpu, 0),
             Alarm::Tick(cpu) => of_cpu(cpu, 1),
@@ -207,6 +210,7 @@ impl Alarms {
             1 => return Alarm::Inject,
             2 => return Alarm::Refill,
             3 => return Alarm::Upgrade,
+            4 => return Alarm::Late,
             FIRST_INTERRUPT..FIRST_CPU => return Alarm::Interrupt(number - FIRST_INTERRUPT),
             _ => {}
         }
@@ -239,6 +243,7 @@ mod tests {
             Alarm::Inject,
             Alarm::Refill,
             Alarm::Upgrade,
+            Alarm::Late,
             Alarm::Interrupt(0),
             Alarm::Interrupt(MAX_INTERRUPTS as u32 - 1),
             Alarm::Work(0),

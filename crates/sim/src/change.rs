@@ -11,6 +11,7 @@ use crate::masks::{ANY, MaskId};
 use crate::simulation::Injection;
 use crate::task::{State, Task, TaskIndex};
 use crate::trace::What;
+use ekiden_contain::contained;
 
 impl Kernel {
     /// The task may use these CPUs from now on. If it runs where it may not, it is taken off. As in the kernel, nothing
@@ -166,7 +167,7 @@ impl Kernel {
     fn set_params(&mut self, task: TaskIndex, settings: &str) {
         let cpu = self.task(task).cpu;
         let policy = self.engine.as_ref().and_then(|engine| engine.policy(engine.default_seat()));
-        let params = policy.and_then(|policy| policy.task_params(settings).ok());
+        let params = policy.and_then(|policy| contained(|| policy.task_params(settings)).ok()?.ok());
         self.note(What::Hint, cpu, Some(task), params.is_some().into());
         if let Some(params) = params {
             let event = self.event(EventKind::TaskParams, cpu, task);

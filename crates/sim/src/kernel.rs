@@ -254,6 +254,7 @@ impl Kernel {
             }
             Alarm::Inject => self.inject_due(),
             Alarm::Refill => self.refill(),
+            Alarm::Late => _ = self.deliver(&Event::new(EventKind::Refill, 0), &[]),
             Alarm::Interrupt(source) => self.interrupted(source),
             Alarm::Upgrade => self.upgrade_due(),
             Alarm::Stop => {}
@@ -314,6 +315,9 @@ impl Kernel {
         if let Err(message) = contained(|| engine.deliver(event, payload, &mut outcome)) {
             engine.take_out(Fault { message, cpu: event.cpu });
             outcome.status = Status::Fault as i32;
+        }
+        if let Some(at_ns) = self.questions.take_late_ns() {
+            self.alarms.set_if_earlier(Alarm::Late, at_ns);
         }
         assert_ne!(outcome.status, Status::Invalid as i32, "the simulator and the engine disagree about {event:?}");
         if outcome.status == Status::Fault as i32 {

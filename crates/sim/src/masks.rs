@@ -100,6 +100,8 @@ pub(crate) fn first_in_all(a: &CpuMask, b: &CpuMask, c: &CpuMask) -> Option<CpuI
 #[derive(Debug)]
 pub(crate) struct Questions {
     now_ns: AtomicU64,
+    /// When the engine wants to go on with something; [`NEVER`] for not at all.
+    late_ns: AtomicU64,
     /// The PID of the task on whose time things happen; 0 if it is nobody's.
     thread: AtomicU32,
     idle: Arc<IdleCpus>,
@@ -117,6 +119,7 @@ impl Questions {
         let group_of_task = (0..max_tasks).map(|_| AtomicU32::new(0)).collect();
         Self {
             now_ns: AtomicU64::new(0),
+            late_ns: AtomicU64::new(NEVER),
             thread: AtomicU32::new(0),
             idle,
             of_task,
@@ -129,6 +132,15 @@ impl Questions {
     #[inline]
     pub(crate) fn set_now_ns(&self, now_ns: u64) {
         self.now_ns.store(now_ns, Relaxed);
+    }
+
+    /// When the engine wants to go on with something that it has kept, if it has said so since the last time.
+    #[inline]
+    pub(crate) fn take_late_ns(&self) -> Option<u64> {
+        if self.late_ns.load(Relaxed) == NEVER {
+            return None;
+        }
+        Some(self.late_ns.swap(NEVER, Relaxed))
     }
 
     #[inline]
@@ -159,12 +171,18 @@ impl Questions {
     }
 }
 
+const NEVER: u64 = u64::MAX;
+
 /// A simulation runs in one thread, and no lock is held across foreign code.
 const UNSHARED: &str = "nobody panics with this lock held";
 
 impl Host for Questions {
     fn now_ns(&self) -> u64 {
         self.now_ns.load(Relaxed)
+    }
+
+    fn refill_at(&self, at_ns: u64) {
+        self.late_ns.fetch_min(at_ns, Relaxed);
     }
 
     fn may_run(&self, task: TaskId, cpu: CpuId) -> bool {

@@ -51,6 +51,18 @@ pub enum Fault {
     EndlessText = 19,
     /// Moves half a MiB to and fro without end.
     Copy = 20,
+    /// Has all CPUs look for work, in every call from then on.
+    KickAll = 21,
+    /// Arms a timer of 1 ns in every call from then on, the timer's own among them.
+    Timers = 22,
+    /// Gives slices of 1 ns from then on.
+    ShortSlices = 23,
+    /// Picks nothing from then on, wishes for a task that is not there, and looks again when it hears of that.
+    Livelock = 24,
+    /// Gives the same worthless token each time it is asked from then on.
+    Vain = 25,
+    /// The same after a time that is nearly too long.
+    Slow = 26,
     /// No fault, but a nuisance: sends every task that wakes up to CPU 0, whichever CPU was found idle for it.
     Huddle = 30,
 }
@@ -93,6 +105,19 @@ fn branch(depth: u64) -> u64 {
     if depth == 0 { 1 } else { branch(next) ^ branch(black_box(next)) }
 }
 
+/// The rank at which the check of settings panics, and the one at which it does so with a lock taken.
+const BAD_RANK: u64 = 9;
+const BAD_RANK_LOCKED: u64 = 8;
+
+/// One that is no instance's own.
+static CHECKS: SpinLock<()> = SpinLock::new(());
+
+/// No task has it.
+const NO_SUCH_TASK: TaskId = TaskId { slot: u32::MAX, generation: 1 };
+
+/// Half of the turns that an event may take, and more.
+const TURNS: u32 = 300_000;
+
 /// Number of the form in which it saves itself.
 const FORM: [u8; 1] = [1];
 
@@ -108,6 +133,8 @@ pub struct Faulty {
     hidden: SpinLock<FifoQueue<Self>>,
     /// 1 while a call holds a lock and hopes that another one comes into its way, 2 when it has.
     meeting: Shared<u32>,
+    /// 1 as soon as it goes wrong in every call.
+    always: Shared<u32>,
 }
 
 impl Faulty {
@@ -166,6 +193,10 @@ impl Faulty {
             self.embrace();
             // Nothing went wrong this time, and nothing is to.
             return false;
+        } else if (Fault::KickAll as u64..=Fault::Slow as u64).contains(&self.fault) {
+            self.always.set(1);
+            // The call itself does as it should.
+            return matches!(call, Call::MigrateTaskRq);
         } else if is(Fault::KeepLock) {
             let held = self.lock.lock();
             // One that was let go of later is not the one.
@@ -213,6 +244,30 @@ impl Faulty {
         drop(held);
     }
 
+    fn is_always(&self, fault: Fault) -> bool {
+        self.always.get() == 1 && self.fault == fault as u64
+    }
+
+    /// What it does in every call once it has begun to go wrong.
+    fn pester(&self, cx: &Cx) {
+        if self.is_always(Fault::KickAll) {
+            // More than four are all.
+            (0..5).for_each(|number| cx.resched(number % cx.topology().nr_cpus()));
+        } else if self.is_always(Fault::Timers) {
+            cx.arm_timer(1);
+        }
+    }
+
+    /// The token that is worth nothing, on the CPU that it was for.
+    fn worthless(&self, cpu: CpuId) -> Option<Schedulable<Self>> {
+        let mut hidden = self.hidden.lock();
+        let token = if hidden.front()?.cpu() == cpu { hidden.pop_front() } else { None };
+        if token.is_some() && self.is_always(Fault::Slow) {
+            (0..TURNS).for_each(|turn| _ = black_box(turn));
+        }
+        token
+    }
+
     fn queue(&self, token: Schedulable<Self>) {
         self.queues[token.cpu()].lock().push_back(token);
     }
@@ -248,6 +303,7 @@ impl Scheduler for Faulty {
             other: SpinLock::default(),
             hidden: SpinLock::default(),
             meeting: Shared::new(0),
+            always: Shared::new(0),
         }
     }
 
@@ -257,7 +313,16 @@ impl Scheduler for Faulty {
 
     fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
         // Short, so that no task waits for long because others run.
-        cx.set_slice_ns(2_000_000);
+        cx.set_slice_ns(if self.is_always(Fault::ShortSlices) { 1 } else { 2_000_000 });
+        self.pester(cx);
+        if self.is_always(Fault::Livelock) {
+            return None;
+        }
+        if self.is_always(Fault::Vain) || self.is_always(Fault::Slow) {
+            if let Some(token) = self.worthless(cpu) {
+                return Some(token);
+            }
+        }
         if self.fault == Fault::WrongCpu as u64 {
             let wrong =
                 self.queues.iter().filter(|(other, _)| *other != cpu).find_map(|(_, queue)| queue.lock().pop_front());
@@ -279,6 +344,7 @@ impl Scheduler for Faulty {
     fn pnt_err(&self, _: &Cx, _: CpuId, _: &Task, reason: RefusalReason, token: Schedulable<Self>) {
         self.trips(Call::PntErr);
         match reason {
+            RefusalReason::Stale | RefusalReason::Gone if self.always.get() == 1 => self.hidden.lock().push_back(token),
             RefusalReason::Stale | RefusalReason::Gone | RefusalReason::NotReady => drop(token),
             _ => self.queue(token),
         }
@@ -292,6 +358,7 @@ impl Scheduler for Faulty {
     }
 
     fn task_wakeup(&self, cx: &Cx, _: &Task, token: Schedulable<Self>) {
+        self.pester(cx);
         if self.fault == Fault::Pester as u64 {
             cx.resched(token.cpu());
         }
@@ -306,7 +373,8 @@ impl Scheduler for Faulty {
         }
     }
 
-    fn task_preempt(&self, _: &Cx, _: &Task, token: Schedulable<Self>) {
+    fn task_preempt(&self, cx: &Cx, _: &Task, token: Schedulable<Self>) {
+        self.pester(cx);
         if !self.trips(Call::TaskPreempt) {
             self.queue(token);
         }
@@ -331,7 +399,8 @@ impl Scheduler for Faulty {
         None
     }
 
-    fn task_tick(&self, _: &Cx, _: &Task) {
+    fn task_tick(&self, cx: &Cx, _: &Task) {
+        self.pester(cx);
         self.trips(Call::TaskTick);
     }
 
@@ -356,23 +425,38 @@ impl Scheduler for Faulty {
     }
 
     fn migrate_task_rq(&self, _: &Cx, task: &Task, new: Schedulable<Self>) -> Option<Schedulable<Self>> {
-        if self.trips(Call::MigrateTaskRq) && self.fault == Fault::KeepOld as u64 {
+        let trips = self.trips(Call::MigrateTaskRq);
+        if trips && self.fault == Fault::KeepOld as u64 {
             self.queue(new);
             return None;
         }
         let old = self.queues.iter().find_map(|(_, queue)| queue.lock().remove(task.id));
+        if trips {
+            if let Some(old) = old {
+                self.hidden.lock().push_back(old);
+            }
+            self.queue(new);
+            return None;
+        }
         self.queue(new);
         old
     }
 
-    fn balance(&self, _: &Cx, cpu: CpuId) -> Option<TaskId> {
+    fn balance(&self, cx: &Cx, cpu: CpuId) -> Option<TaskId> {
         self.trips(Call::Balance);
+        self.pester(cx);
+        if self.is_always(Fault::Livelock) {
+            return Some(NO_SUCH_TASK);
+        }
         let others = self.queues.iter().filter(|(other, _)| *other != cpu);
         others.filter_map(|(_, queue)| Some(queue.lock().front()?.task())).next()
     }
 
-    fn balance_err(&self, _: &Cx, _: CpuId, _: TaskId, _: RefusalReason) {
+    fn balance_err(&self, cx: &Cx, cpu: CpuId, _: TaskId, _: RefusalReason) {
         self.trips(Call::BalanceErr);
+        if self.is_always(Fault::Livelock) {
+            cx.resched(cpu);
+        }
     }
 
     fn register_queue(&self, _: &Cx, _: QueueId) {
@@ -386,6 +470,20 @@ impl Scheduler for Faulty {
 
     fn unregister_queue(&self, _: &Cx, _: QueueId) {
         self.trips(Call::UnregisterQueue);
+    }
+
+    fn check_task_params(params: &TaskParams) -> Result<(), &'static str> {
+        // Memory that is lost when it panics.
+        let ranks = alloc::vec![params.get("rank"); 8];
+        match ranks[7] {
+            BAD_RANK => panic!("planted in check_task_params"),
+            BAD_RANK_LOCKED => {
+                let _held = CHECKS.lock();
+                panic!("planted in check_task_params, with a lock");
+            }
+            7 => Err("nobody has rank 7"),
+            _ => Ok(()),
+        }
     }
 
     fn task_params(&self, _: &Cx, _: &Task, _: &TaskParams) {
@@ -440,7 +538,8 @@ impl Scheduler for Faulty {
         self.trips(Call::CpuOffline);
     }
 
-    fn timer(&self, _: &Cx, _: CpuId) {
+    fn timer(&self, cx: &Cx, _: CpuId) {
+        self.pester(cx);
         self.trips(Call::Timer);
     }
 }

@@ -9,7 +9,7 @@ use ekiden::{Calls, Policy};
 use ekiden_kernel_rt::{CreateArgs, Deliver, PolicyTable};
 
 unsafe extern "C" {
-    #[link_name = "ekiden_guarded"]
+    #[link_name = "ekiden_guarded_policy"]
     /// Calls `deliver` with the other arguments, so that a policy that panics comes back from here with another number than 0.
     fn ekiden_guarded_call(
         reply: &mut MaybeUninit<Reply>,
@@ -105,7 +105,7 @@ impl Policy for ForeignPolicy {
         *self.deliver_to::<false>(message, payload, &mut MaybeUninit::uninit())
     }
 
-    /// With a guard, so that the engine goes on without a policy that panics; if there is no other, with the engine's guard only, as
+    /// With a guard and what is left of the event's fuel, so that the engine goes on without a policy that panics; if there is no other, with the engine's guard only, as
     /// what is left then is the engine's to say.
     #[inline]
     fn deliver_to<'a, const ALONE: bool>(

@@ -40,6 +40,7 @@ unsafe extern "C" {
     safe fn ekiden_c_interrupted(host_task: *const c_void) -> u32;
     safe fn ekiden_c_is_at_user(host_task: *const c_void) -> bool;
     safe fn ekiden_c_look_at_return() -> bool;
+    safe fn ekiden_is_spent() -> bool;
     #[cfg(any(target_os = "none", clippy))]
     fn ekiden_c_fault(text: *const u8, len: usize) -> !;
 }
@@ -466,6 +467,10 @@ impl Host for Kernel {
 
     fn look_at_return(&self) -> bool {
         ekiden_c_look_at_return()
+    }
+
+    fn is_spent(&self) -> bool {
+        ekiden_is_spent()
     }
 
     fn is_at_user(&self, task: TaskId) -> bool {

@@ -45,8 +45,8 @@ pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, seat: u64
     }
     let _ = write!(
         writer,
-        r#","tasks":{tasks},"picks":{},"idles":{},"migrations":{},"refusals":{},"surprises":{},"mistakes":{mistakes}"#,
-        totals.picks, totals.idles, totals.migrations, totals.refusals, totals.surprises,
+        r#","tasks":{tasks},"picks":{},"idles":{},"migrations":{},"refusals":{},"surprises":{},"slowed":{},"mistakes":{mistakes}"#,
+        totals.picks, totals.idles, totals.migrations, totals.refusals, totals.surprises, totals.slowed,
     );
     if let Some(mistake) = last_mistake {
         let _ = write!(writer, r#","last_mistake":"{mistake}""#);
@@ -61,14 +61,14 @@ pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, seat: u64
 ///
 /// # Safety
 ///
-/// `counters` has room for five.
+/// `counters` has room for six.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_counters(seat: u64, cpu: CpuId, counters: *mut u64) -> bool {
     // SAFETY: the caller's promise.
-    let counters = unsafe { &mut *counters.cast::<[u64; 5]>() };
+    let counters = unsafe { &mut *counters.cast::<[u64; 6]>() };
     let Some(totals) = engine().and_then(|engine| engine.counted(seat as usize, cpu)) else { return false };
-    let Totals { picks, idles, migrations, refusals, surprises } = totals;
-    *counters = [picks, idles, migrations, refusals, surprises];
+    let Totals { picks, idles, migrations, refusals, surprises, slowed } = totals;
+    *counters = [picks, idles, migrations, refusals, surprises, slowed];
     true
 }
 

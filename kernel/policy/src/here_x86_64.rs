@@ -27,6 +27,15 @@ pub(crate) fn refuel(turns: i64) {
     unsafe { asm!("mov gs:[rip + ekiden_fuel], {}", in(reg) turns, options(nostack, preserves_flags)) };
 }
 
+/// Where the call under way was entered: an address on the stack that this CPU uses, so no other CPU has the same.
+#[inline]
+pub(crate) fn guard() -> usize {
+    let place;
+    // SAFETY: reads a variable of this CPU's.
+    unsafe { asm!("mov {}, gs:[rip + ekiden_guard_sp]", out(reg) place, options(nostack, preserves_flags, readonly)) };
+    place
+}
+
 /// The PID of the thread that runs on this CPU, by `ekiden_current_at` and `ekiden_pid_at` in policy.c.
 #[inline]
 pub(crate) fn thread() -> u32 {

@@ -9,7 +9,7 @@ use core::ffi::{CStr, c_char, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
 use core::slice;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
 use ekiden::abi::{Message, Reply};
@@ -72,6 +72,9 @@ const MUCH_FUEL: i64 = 1 << 24;
 /// Ways round for what describes a panic.
 const TEXT_FUEL: i64 = 1 << 16;
 
+/// So many panics in `check_task_params`, whose memory is lost each time, and it is not asked any more.
+const CHECK_PANICS_MOST: u32 = 64;
+
 unsafe extern "C" {
     /// Forgets which locks calls have, on all CPUs. None is under way.
     safe fn ekiden_forget_locks();
@@ -84,6 +87,12 @@ static HOST: AtomicPtr<HostTable> = AtomicPtr::new(ptr::null_mut());
 
 /// How many words a set of this machine's CPUs has: what is not there costs nothing to ask for.
 static MASK_WORDS: AtomicUsize = AtomicUsize::new(0);
+
+/// The settings of a task that are being checked, one at a time, and where the call that does it was entered; 0 for none.
+static CHECKED: AtomicPtr<Settings> = AtomicPtr::new(ptr::null_mut());
+static CHECKED_FROM: AtomicUsize = AtomicUsize::new(0);
+/// How often that has panicked.
+static CHECK_PANICS: AtomicU32 = AtomicU32::new(0);
 
 /// The table of a policy.
 pub const fn table<S: Scheduler>(
@@ -153,6 +162,7 @@ fn begin_anew() {
     wait_as_the_host_does();
     ekiden::poison_locks(false);
     ekiden_forget_locks();
+    CHECK_PANICS.store(0, Relaxed);
 }
 
 /// Ends an instance. What it hands over stays where it is, in the arena.
@@ -262,14 +272,24 @@ pub unsafe fn check<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> bool 
 
 /// # Safety
 ///
-/// `settings` and its pointer are good for the call, with interrupts off. An instance of this module runs.
+/// `settings` and its pointer are good for the call, with interrupts off, and one at a time. An instance of this module runs.
 unsafe extern "C" fn settings<S: Scheduler>(settings: *mut Settings) -> bool {
+    let at = settings;
     // SAFETY: the caller's promise.
     let settings = unsafe { &mut *settings };
+    if CHECK_PANICS.load(Relaxed) >= CHECK_PANICS_MOST {
+        settings.refuse("check_task_params has panicked too often, and is not asked any more");
+        return false;
+    }
     // SAFETY: as above.
     let text = core::str::from_utf8(unsafe { slice::from_raw_parts(settings.text, settings.text_len) });
     let text = text.map_err(|_| "the parameters are not UTF-8".into());
-    match text.and_then(TaskParams::parse::<S>) {
+    CHECKED.store(at, Relaxed);
+    CHECKED_FROM.store(here::guard(), Relaxed);
+    let parsed = text.and_then(TaskParams::parse::<S>);
+    CHECKED_FROM.store(0, Relaxed);
+    has_no_lock();
+    match parsed {
         Ok(params) => settings.params = params.to_raw::<S>(),
         Err(reason) => {
             settings.refuse(&reason);
@@ -408,6 +428,16 @@ pub unsafe extern "C" fn ekiden_spent(text: *const c_char) {
 /// Does not return. Needs little stack: there may be none left but what is kept for this.
 fn leave_with(text: &[u8]) {
     let host = HOST.load(Relaxed);
+    // The check of what somebody wants for a task changes nothing that calls look at but by way of locks. If it has none, its end is not
+    // that of the policy.
+    if CHECKED_FROM.load(Relaxed) == here::guard() && ekiden_lock::held() == 0 {
+        CHECKED_FROM.store(0, Relaxed);
+        CHECK_PANICS.fetch_add(1, Relaxed);
+        // SAFETY: this is the call that looks at them; it is left here and looks no more.
+        unsafe { (*CHECKED.load(Relaxed)).refuse_bytes(text) };
+        // SAFETY: the table outlives every instance.
+        unsafe { ((*host).leave)(host) }
+    }
     if !ekiden::locks_are_poisoned() {
         // The reason first: whoever sees that the locks are poisoned ends as a consequence, and says nothing.
         // SAFETY: the table outlives every instance.

@@ -145,25 +145,32 @@ pub struct HostTable {
     /// Ends the policy and leaves the call that is under way. It does not return, which is not in its type because
     /// objtool wants code after every call.
     pub fault: unsafe extern "C" fn(host: *const HostTable),
+    /// Leaves the call that is under way, which is in nobody's way. It does not return either.
+    pub leave: unsafe extern "C" fn(host: *const HostTable),
 }
 
 impl CreateArgs {
     /// Notes why an instance cannot be made.
     pub fn refuse(&mut self, reason: &str) {
-        self.error_len = note(reason, &mut self.error);
+        self.error_len = note(reason.as_bytes(), &mut self.error);
     }
 }
 
 impl Settings {
     /// Notes why they cannot be set.
     pub fn refuse(&mut self, reason: &str) {
+        self.refuse_bytes(reason.as_bytes());
+    }
+
+    /// The same with a text that may be cut in the middle of a character.
+    pub fn refuse_bytes(&mut self, reason: &[u8]) {
         self.error_len = note(reason, &mut self.error);
     }
 }
 
 /// As much as there is room for, and how much that is.
-fn note(reason: &str, room: &mut [u8]) -> u32 {
+fn note(reason: &[u8], room: &mut [u8]) -> u32 {
     let len = reason.len().min(room.len());
-    room[..len].copy_from_slice(&reason.as_bytes()[..len]);
+    room[..len].copy_from_slice(&reason[..len]);
     len as u32
 }

@@ -35,13 +35,13 @@ pub(crate) fn all_are_contained(lab: &Lab, faults: usize) {
 }
 
 fn every_fault_of_the_list_is_contained_on_one_cpu(lab: &Lab) {
-    all_are_contained(lab, 25);
+    all_are_contained(lab, 30);
 }
 
 fn every_fault_of_the_list_is_contained_on_two_cpus(lab: &Lab) {
-    all_are_contained(lab, 29);
+    all_are_contained(lab, 36);
 }
 
 fn every_fault_of_the_list_is_contained_on_four_cpus(lab: &Lab) {
-    all_are_contained(lab, 29);
+    all_are_contained(lab, 36);
 }

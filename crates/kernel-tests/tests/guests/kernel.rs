@@ -122,7 +122,7 @@ fn what_is_set_for_a_task_is_checked_and_has_its_effect(lab: &Lab) {
 fn scripts_and_tracers_see_what_goes_on(lab: &Lab) {
     let report = &lab.trial("seen --modules /lab")[0];
     println!("{report}");
-    assert_eq!(report["header"], "policy number cpu picks idles migrations refusals surprises");
+    assert_eq!(report["header"], "policy number cpu picks idles migrations refusals surprises slowed");
     assert_eq!(report["lines"], serde_json::json!([["wfq", "0"], ["wfq", "1"]]), "{report}");
     assert_eq!(report["counts_fit"], true, "{report}");
     let kinds = report["kinds"].to_string();

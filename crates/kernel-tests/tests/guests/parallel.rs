@@ -32,7 +32,7 @@ fn times() -> usize {
 }
 
 fn in_parallel_every_fault_of_the_list_is_contained(lab: &Lab) {
-    faults::all_are_contained(lab, 29);
+    faults::all_are_contained(lab, 36);
 }
 
 fn in_parallel_generated_policies_end_with_a_reason_or_do_no_harm(lab: &Lab) {

@@ -1,0 +1,350 @@
+//! How much a policy may ask for in a time: kicks, timers, and searches for work that come to nothing.
+//!
+//! A kick costs its CPU a search for work, some microseconds. What tasks, ticks and timers give rise to is bounded by them: a call about
+//! such an event may kick one CPU for nothing, as often as it comes, which is what preemption at wake-ups and at timers of 10 µs takes.
+//! Kicks of more CPUs at once are paid for, and so is every kick in a search for work, as that is what a kick leads to: it would
+//! never end. A policy that looks around for idle CPUs there needs a few of those in a tick.
+//!
+//! A policy has so much for each CPU and window of a millisecond. What it asks for beyond that is put together and carried out when the
+//! window ends, so no task is lost by it. That slows it down, and leaves most of the CPU to tasks. One that does it window
+//! after window is taken out.
+
+use core::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use ekiden::abi::{EventKind, Kicks, Reply};
+use ekiden::{Call, CpuId, Policy};
+
+use crate::counters::Counters;
+use crate::engine::{Engine, Handling};
+use crate::fault::Fault;
+use crate::pick::PICK_ATTEMPTS;
+use crate::seats::{SEATS, Seat};
+
+/// The shortest time until a timer, in nanoseconds: preemption at 10 µs is worth its cost for some (Shinjuku, NSDI 2019), and nothing is
+/// worth it more often.
+pub const TIMER_NS_MIN: u64 = 10_000;
+
+/// The longest time until a timer, in nanoseconds: a century. The kernel's own times have a sign.
+const TIMER_NS_MAX: u64 = 100 * 365 * 86_400 * 1_000_000_000;
+
+/// The window, in nanoseconds. What is held back waits for no longer.
+const WINDOW_NS: u64 = 1_000_000;
+
+/// What a policy has for a CPU and window: a unit for each CPU that is kicked beside the first.
+const UNITS: u32 = 100;
+
+/// What a kick in a search for work costs of it: 20 in a window are a fifth of the CPU, or less.
+const UNITS_IN_PICK: u32 = 5;
+
+/// So many windows one after the other in which a policy wanted more than it has, and it is taken out.
+pub const WINDOWS_OVER_MOST: u32 = 200;
+
+/// So many quiet windows make up for one of those. A CPU that loses its processor now and then has quiet ones, too.
+const QUIET_FOR_ONE: u64 = 4;
+
+/// Searches in which all tokens are refused, one after the other without one that is good: for so long, and so many, a policy may have them. Tokens
+/// of tasks that are gone come to an end sooner: each is refused once.
+const VAIN_NS: u64 = 500_000_000;
+const VAIN_SEARCHES: u32 = 256;
+
+/// What a policy has spent for one CPU. Several CPUs may write it, if events are about that one: then it is a little off.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    window: Window,
+    vain: Vain,
+}
+
+#[derive(Debug, Default)]
+struct Window {
+    spent: AtomicU32,
+    began_ns: AtomicU64,
+    /// Whether more was wanted in this one.
+    is_over: AtomicU32,
+    /// In how many that was so.
+    over: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct Vain {
+    searches: AtomicU32,
+    began_ns: AtomicU64,
+    picks: AtomicU64,
+}
+
+/// What becomes of a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Granted,
+    /// At the end of the window.
+    Late,
+    /// It is one too many.
+    Ends,
+}
+
+impl Window {
+    /// Whoever has something left may spend more than that, so that each window has room for one wish of any size. The clock is read by
+    /// those that have nothing left.
+    fn spend(&self, units: u32, now_ns: impl FnOnce() -> u64) -> Verdict {
+        let spent = self.spent.load(Relaxed);
+        if spent < UNITS {
+            self.spent.store(spent.saturating_add(units), Relaxed);
+            return Verdict::Granted;
+        }
+        let now_ns = now_ns();
+        let windows = now_ns.saturating_sub(self.began_ns.load(Relaxed)) / WINDOW_NS;
+        if windows > 0 {
+            let quiet = windows - u64::from(self.is_over.swap(0, Relaxed).min(1));
+            let made_up = (quiet / QUIET_FOR_ONE).min(u64::from(u32::MAX)) as u32;
+            self.over.store(self.over.load(Relaxed).saturating_sub(made_up), Relaxed);
+            self.began_ns.store(now_ns, Relaxed);
+            self.spent.store(units, Relaxed);
+            return Verdict::Granted;
+        }
+        let is_first = self.is_over.swap(1, Relaxed) == 0;
+        let over = self.over.load(Relaxed) + u32::from(is_first);
+        self.over.store(over, Relaxed);
+        if over > WINDOWS_OVER_MOST { Verdict::Ends } else { Verdict::Late }
+    }
+}
+
+impl Vain {
+    /// One more search in which all was refused; `picks` tasks were picked until then. How many there are in a row if they are too many.
+    fn add(&self, picks: u64, now_ns: u64) -> Option<u32> {
+        let searches = self.searches.load(Relaxed);
+        if searches == 0 || self.picks.swap(picks, Relaxed) != picks {
+            self.picks.store(picks, Relaxed);
+            self.began_ns.store(now_ns, Relaxed);
+            self.searches.store(1, Relaxed);
+            return None;
+        }
+        self.searches.store(searches.saturating_add(1), Relaxed);
+        let lasts_ns = now_ns.saturating_sub(self.began_ns.load(Relaxed));
+        (searches >= VAIN_SEARCHES && lasts_ns >= VAIN_NS).then_some(searches)
+    }
+}
+
+/// Kicks that wait for the end of a window, of all policies and CPUs.
+#[derive(Debug, Default)]
+pub(crate) struct Late {
+    kicks: AtomicU64,
+    /// When the next may be carried out.
+    next_ns: AtomicU64,
+}
+
+impl Late {
+    fn add(&self, kicks: Kicks) {
+        let put_together = |bits| {
+            let mut all = Kicks::from_bits(bits);
+            all.add_all(kicks);
+            Some(all.to_bits())
+        };
+        // It cannot fail.
+        let _ = self.kicks.fetch_update(Release, Relaxed, put_together);
+    }
+
+    #[inline]
+    fn any(&self) -> bool {
+        self.kicks.load(Relaxed) != 0
+    }
+
+    /// Those that wait, or when they may come.
+    fn take(&self, now_ns: u64) -> Result<Kicks, u64> {
+        let next_ns = self.next_ns.load(Relaxed);
+        if now_ns < next_ns {
+            return Err(next_ns);
+        }
+        self.next_ns.store(now_ns.saturating_add(WINDOW_NS), Relaxed);
+        Ok(Kicks::from_bits(self.kicks.swap(0, Acquire)))
+    }
+}
+
+/// What kicks of so many CPUs cost in an event of this kind.
+fn cost_of(kicked: u32, kind: u32) -> u32 {
+    if kind == EventKind::Pick as u32 || kind == EventKind::PickRefused as u32 {
+        kicked.saturating_mul(UNITS_IN_PICK)
+    } else {
+        kicked.saturating_sub(1)
+    }
+}
+
+impl<P: Policy> Engine<P> {
+    /// A policy wants CPUs to look for work. They exist.
+    pub(crate) fn wants_kicks(&self, handling: &mut Handling<'_>, seat: &Seat<P>, call: Call, kicks: Kicks) {
+        let kicked = if kicks.is_all() { self.nr_cpus() } else { kicks.iter().count() as u32 };
+        let (cpu, units) = (handling.event.cpu, cost_of(kicked, handling.event.kind));
+        let window = &self.cpu(cpu).pace[seat.index % SEATS].window;
+        let verdict = if units == 0 { Verdict::Granted } else { window.spend(units, || self.host.now_ns()) };
+        if verdict == Verdict::Granted {
+            return handling.outcome.kicks.add_all(kicks);
+        }
+        Counters::count(&self.counters(cpu, seat).slowed);
+        // A CPU for which a task waits has to look, whatever becomes of the policy.
+        self.late.add(kicks);
+        self.host.refill_at(self.host.now_ns().saturating_add(WINDOW_NS));
+        if verdict == Verdict::Ends {
+            let (call, ms) = (call.name(), u64::from(WINDOWS_OVER_MOST) * WINDOW_NS / 1_000_000);
+            let message = alloc::format!("too many kicks: {call} has asked for more than it may for {ms} ms");
+            self.take_out_of(seat, Some(Fault { message, cpu }));
+        }
+    }
+
+    /// A window is over.
+    pub(crate) fn carry_out_late(&self, handling: &mut Handling<'_>, now_ns: u64) {
+        if !self.late.any() {
+            return;
+        }
+        match self.late.take(now_ns) {
+            Ok(kicks) => handling.outcome.kicks.add_all(kicks),
+            Err(at_ns) => self.host.refill_at(at_ns),
+        }
+    }
+
+    /// A policy wants a timer. When it goes off, in nanoseconds from now.
+    pub(crate) fn wants_timer(&self, handling: &Handling<'_>, seat: &Seat<P>, reply: &Reply) -> u64 {
+        if reply.timer_ns < TIMER_NS_MIN {
+            Counters::count(&self.counters(handling.event.cpu, seat).slowed);
+        }
+        reply.timer_ns.clamp(TIMER_NS_MIN, TIMER_NS_MAX)
+    }
+
+    /// A policy was asked for a task as often as may be, and each of its tokens was refused.
+    #[cold]
+    pub(crate) fn searched_in_vain(&self, seat: &Seat<P>, cpu: CpuId) {
+        let counters = self.counters(cpu, seat);
+        Counters::count(&counters.slowed);
+        let vain = &self.cpu(cpu).pace[seat.index % SEATS].vain;
+        if let Some(searches) = vain.add(counters.picks.load(Relaxed), self.host.now_ns()) {
+            let tokens = u64::from(searches) * u64::from(PICK_ATTEMPTS);
+            let message =
+                alloc::format!("too many refusals: pick_next_task has given {tokens} tokens, and none was good");
+            self.take_out_of(seat, Some(Fault { message, cpu }));
+        }
+    }
+
+    /// The policy in a seat is another one.
+    pub(crate) fn begins_pace(&mut self, seat: usize) {
+        self.cpus.iter_mut().for_each(|cpu| cpu.pace[seat % SEATS] = Pace::default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::{collections::BTreeMap, vec::Vec};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PICK: u32 = EventKind::Pick as u32;
+    const MS: u64 = 1_000_000;
+
+    /// How many windows pass until a policy that spends `units` every `every_ns` is taken out, and what it was granted until then.
+    fn until_it_ends(units: u32, every_ns: u64, windows_most: u64) -> (Option<u64>, u64) {
+        let (window, mut granted) = (Window::default(), 0);
+        for time in 0..windows_most * WINDOW_NS / every_ns {
+            let now_ns = time * every_ns;
+            match window.spend(units, || now_ns) {
+                Verdict::Granted => granted += u64::from(units),
+                Verdict::Late => {}
+                Verdict::Ends => return (Some(now_ns / WINDOW_NS), granted),
+            }
+        }
+        (None, granted)
+    }
+
+    #[test]
+    fn one_kick_for_each_wakeup_tick_or_timer_is_free() {
+        for kind in [EventKind::Enqueue, EventKind::Tick, EventKind::Timer, EventKind::SelectCpu] {
+            assert_eq!(cost_of(1, kind as u32), 0);
+            assert_eq!(cost_of(4, kind as u32), 3);
+        }
+        assert_eq!(cost_of(1, PICK), UNITS_IN_PICK);
+    }
+
+    #[test]
+    fn a_kick_in_every_search_for_work_ends_within_a_second() {
+        // A search takes 2 µs on a fast machine, and 30 in an emulator.
+        for every_ns in [2_000, 10_000, 30_000] {
+            let (ends, granted) = until_it_ends(cost_of(1, PICK), every_ns, 2_000);
+            let ends = ends.expect("it does not end");
+            assert!((100..1_000).contains(&ends), "{ends} windows");
+            assert!(granted <= (ends + 1) * u64::from(UNITS), "it is hardly slowed down: {granted}");
+        }
+    }
+
+    #[test]
+    fn a_few_kicks_in_searches_at_each_tick_never_end() {
+        // A thousand ticks in a second, and four kicks with each.
+        assert_eq!(until_it_ends(4 * cost_of(1, PICK), MS, 10_000).0, None);
+    }
+
+    #[test]
+    fn all_cpus_may_be_kicked_in_each_window_whatever_their_number() {
+        assert_eq!(until_it_ends(8_191, MS, 1_000), (None, 1_000 * 8_191));
+    }
+
+    #[test]
+    fn a_burst_now_and_then_never_ends() {
+        let window = Window::default();
+        for second in 0..1_000 {
+            // Twenty windows in which all kick all, and eighty in which nothing happens.
+            for time in 0..2_000_u64 {
+                let now_ns = (second * 100 + time / 100) * WINDOW_NS + time % 100;
+                assert_ne!(window.spend(63, || now_ns), Verdict::Ends, "after {second} bursts");
+            }
+        }
+    }
+
+    #[test]
+    fn a_cpu_that_loses_its_processor_now_and_then_ends_all_the_same() {
+        let window = Window::default();
+        // 4 ms here and 4 ms away, as under a hypervisor.
+        let ends = (0..1_000_000_u64).map(|time| 10_000 * time).filter(|now_ns| now_ns / (4 * MS) % 2 == 0);
+        let mut ends = ends.skip_while(|now_ns| window.spend(UNITS_IN_PICK, || *now_ns) != Verdict::Ends);
+        assert!(ends.next().is_some_and(|now_ns| now_ns < 1_000 * MS));
+    }
+
+    #[test]
+    fn refusals_end_if_none_of_many_is_good_for_half_a_second() {
+        let vain = Vain::default();
+        // As many as a table of a million tasks can have, each refused once, in 300 ms.
+        assert!((0..16_384).all(|search| vain.add(7, search * 18_000).is_none()));
+        // One was good.
+        assert!((0..100_000).all(|search| vain.add(search, search * 100_000).is_none()));
+        let vain = Vain::default();
+        let ends = (0..100_000).map(|search| search * 100_000).find(|now_ns| vain.add(7, *now_ns).is_some());
+        assert_eq!(ends, Some(VAIN_NS));
+    }
+
+    proptest! {
+        /// Whatever is asked for and when: what comes late is not lost, and what is granted in a window is bounded.
+        #[test]
+        fn kicks_are_put_together_and_never_lost(wishes in prop::collection::vec((0_u32..8, 1_u32..64, 0_u64..300_000), 1..400)) {
+            let (window, late) = (Window::default(), Late::default());
+            let (mut now_ns, mut owed) = (0, Vec::new());
+            let mut granted = BTreeMap::<u64, u32>::new();
+            for (cpu, units, later_ns) in wishes {
+                now_ns += later_ns;
+                let mut kicks = Kicks::NONE;
+                kicks.add(cpu);
+                match window.spend(units, || now_ns) {
+                    Verdict::Granted => *granted.entry(window.began_ns.load(Relaxed)).or_default() += units,
+                    _ => {
+                        late.add(kicks);
+                        owed.push(cpu);
+                    }
+                }
+                prop_assert_eq!(late.any(), !owed.is_empty());
+                if let Ok(taken) = late.take(now_ns) {
+                    let has = |cpu: &u32| taken.is_all() || taken.iter().any(|other| other == *cpu);
+                    prop_assert!(owed.iter().all(has), "{:?} of {:?}", taken, owed);
+                    owed.clear();
+                }
+            }
+            prop_assert!(granted.values().all(|units| *units < UNITS + 64), "{:?}", granted);
+        }
+    }
+}

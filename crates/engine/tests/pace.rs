@@ -1,0 +1,191 @@
+//! What a policy gets of what it asks for, and that an event does not go on for ever.
+
+use std::{
+    any::Any,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use ekiden::abi::{Event, EventKind, Kicks, Message, Outcome, RawToken, Reply, Status};
+use ekiden::{Call, Calls, CpuId, CpuMask, Group, Host, Policy, TaskId};
+use ekiden_engine::{Engine, IdleCpus, PICK_ATTEMPTS, TIMER_NS_MIN, WINDOWS_OVER_MOST};
+
+const CPUS: u32 = 2;
+const MS: u64 = 1_000_000;
+
+#[derive(Default)]
+struct Clock {
+    now_ns: AtomicU64,
+    refill_ns: AtomicU64,
+    is_spent: AtomicBool,
+}
+
+impl Host for Clock {
+    fn now_ns(&self) -> u64 {
+        self.now_ns.load(Relaxed)
+    }
+
+    fn may_run(&self, _: TaskId, _: CpuId) -> bool {
+        true
+    }
+
+    fn allowed_cpus(&self, _: TaskId, cpus: &mut CpuMask) {
+        *cpus = CpuMask::first_n(CPUS);
+    }
+
+    fn idle_cpus(&self, _: &mut CpuMask) {}
+
+    fn group(&self, _: TaskId) -> Group {
+        Group::ROOT
+    }
+
+    fn refill_at(&self, at_ns: u64) {
+        self.refill_ns.store(at_ns, Relaxed);
+    }
+
+    fn is_spent(&self) -> bool {
+        self.is_spent.load(Relaxed)
+    }
+}
+
+/// Always says the same, and counts how often it is asked for a task.
+struct Parrot {
+    reply: Reply,
+    asked: Arc<AtomicU32>,
+}
+
+impl Policy for Parrot {
+    fn calls(&self) -> Calls {
+        Calls::ALL
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+
+    fn deliver(&self, message: &Message, _: &[u8]) -> Reply {
+        self.asked.fetch_add(u32::from(message.call == Call::PickNextTask as u32), Relaxed);
+        self.reply
+    }
+}
+
+struct Bench {
+    engine: Engine,
+    host: Arc<Clock>,
+    asked: Arc<AtomicU32>,
+}
+
+impl Bench {
+    fn new(reply: Reply) -> Self {
+        let (host, asked) = (Arc::new(Clock::default()), Arc::new(AtomicU32::new(0)));
+        host.now_ns.store(1_000 * MS, Relaxed);
+        let policy: Box<dyn Policy> = Box::new(Parrot { reply, asked: asked.clone() });
+        let engine = Engine::new(policy, host.clone(), Arc::new(IdleCpus::new(CPUS)), CPUS, 64);
+        Self { engine, host, asked }
+    }
+
+    fn event(&self, kind: EventKind) -> Outcome {
+        let mut outcome = Outcome::default();
+        self.engine.deliver(&Event::new(kind, 0), &[], &mut outcome);
+        outcome
+    }
+
+    fn slowed(&self) -> u64 {
+        self.engine.totals().slowed
+    }
+}
+
+fn kicks(cpus: &[CpuId]) -> Reply {
+    let mut kicks = Kicks::NONE;
+    cpus.iter().for_each(|cpu| kicks.add(*cpu));
+    Reply { kicks, ..Reply::default() }
+}
+
+#[test]
+fn a_kick_that_is_one_too_many_comes_when_the_millisecond_is_over() {
+    let bench = Bench::new(kicks(&[1]));
+    let first = (0..1_000).find(|_| bench.event(EventKind::Pick).kicks.is_empty()).expect("there are no bounds");
+    assert!(first < 100, "after {first} kicks");
+    assert_eq!(bench.slowed(), 1);
+    let at_ns = bench.host.refill_ns.load(Relaxed);
+    assert!(at_ns <= 1_001 * MS, "in {at_ns} ns");
+    bench.host.now_ns.store(at_ns, Relaxed);
+    assert_eq!(bench.event(EventKind::Refill).kicks, kicks(&[1]).kicks);
+    assert!(bench.event(EventKind::Refill).kicks.is_empty(), "it comes twice");
+}
+
+#[test]
+fn a_kick_at_a_timer_always_comes() {
+    let bench = Bench::new(kicks(&[1]));
+    assert!((0..100_000).all(|_| bench.event(EventKind::Timer).kicks == kicks(&[1]).kicks));
+    assert_eq!(bench.slowed(), 0);
+}
+
+#[test]
+fn who_is_slowed_down_again_and_again_is_taken_out_and_the_call_is_named() {
+    let bench = Bench::new(kicks(&[0]));
+    for ms in 0_u64.. {
+        bench.host.now_ns.store((1_000 + ms) * MS, Relaxed);
+        if (0..100).any(|_| bench.event(EventKind::Pick).status == Status::Fault as i32) {
+            assert!((u64::from(WINDOWS_OVER_MOST)..1_000).contains(&ms), "after {ms} ms");
+            break;
+        }
+        assert!(ms < 1_000, "it is still there");
+    }
+    let fault = bench.engine.fault().unwrap();
+    assert_eq!(fault.message, "too many kicks: pick_next_task has asked for more than it may for 200 ms");
+}
+
+#[test]
+fn timers_are_of_10_us_or_more() {
+    for (asked_ns, given_ns) in [(1, TIMER_NS_MIN), (TIMER_NS_MIN, TIMER_NS_MIN), (MS, MS)] {
+        let bench = Bench::new(Reply { timer_ns: asked_ns, ..Reply::default() });
+        assert_eq!(bench.event(EventKind::Timer).timer_ns, given_ns);
+        assert_eq!(bench.slowed(), u64::from(asked_ns < given_ns));
+    }
+}
+
+fn worthless() -> Reply {
+    let task = TaskId { slot: 5, generation: 5 };
+    Reply { token: RawToken { task, cpu: 0, serial: 1 }, ..Reply::default() }
+}
+
+#[test]
+fn a_search_is_given_up_when_the_event_has_taken_too_long() {
+    let bench = Bench::new(worthless());
+    assert!(!bench.event(EventKind::Pick).kicks.is_empty(), "the CPU does not come back");
+    assert_eq!(bench.asked.swap(0, Relaxed), PICK_ATTEMPTS);
+    bench.host.is_spent.store(true, Relaxed);
+    assert!(!bench.event(EventKind::Pick).kicks.is_empty(), "the CPU does not come back");
+    assert_eq!(bench.asked.load(Relaxed), 1);
+}
+
+#[test]
+fn searches_in_vain_end_the_policy() {
+    let bench = Bench::new(worthless());
+    for search in 0..6_000 {
+        bench.host.now_ns.fetch_add(MS / 10, Relaxed);
+        if bench.event(EventKind::Pick).status == Status::Fault as i32 {
+            assert!(search >= 4_999, "after {search} searches");
+            break;
+        }
+    }
+    assert!(bench.engine.fault().unwrap().message.starts_with("too many refusals: pick_next_task "));
+}
+
+#[test]
+fn tasks_are_introduced_later_when_the_event_has_taken_too_long() {
+    let mut bench = Bench::new(Reply::default());
+    for name in 1..9 {
+        let mut outcome = Outcome::default();
+        let init = Event { args: [name, 0], ..Event::new(EventKind::TaskInit, 0) };
+        bench.engine.deliver(&init, &[], &mut outcome);
+    }
+    bench.engine.start_over(0, &mut Outcome::default());
+    bench.host.is_spent.store(true, Relaxed);
+    assert_eq!(bench.engine.introduce(0, 32, &mut Outcome::default()), Some(1));
+    bench.host.is_spent.store(false, Relaxed);
+    assert_eq!(bench.engine.introduce(1, 32, &mut Outcome::default()), None);
+}
