@@ -4,6 +4,10 @@
 mod compile;
 
 fn main() {
-    compile::skeleton(&compile::source("bpf/stranger.bpf.c"));
-    println!("cargo:rerun-if-changed={}", compile::source("../../kernel/bpf/kernel.h").display());
+    for name in ["stranger", "impostor"] {
+        compile::skeleton(&compile::source(&format!("bpf/{name}.bpf.c")));
+    }
+    for header in ["bpf/kernel.h", "include/ekiden_abi.h"] {
+        println!("cargo:rerun-if-changed={}", compile::source("../../kernel").join(header).display());
+    }
 }

@@ -4,13 +4,12 @@
  * the outcome. Nothing here decides anything.
  *
  * The engine's id of a task is kept in p->scx.dsq_vtime, which the kernel leaves alone as long as no queue is ordered by
- * it: finding a task costs one load. A task that the engine has no room for has id 0 and is left to the kernel's global
- * queue.
+ * it: finding a task costs one load. A task that the engine has no room for has id 0: see beyond.h.
  *
  * ops.dequeue is not used: kernels since 7.1 call it for every dispatch. What it would tell follows from ops.quiescent
  * and from the next ops.enqueue.
  */
-#include "kernel.h"
+#include "beyond.h"
 #include "../include/ekiden_abi.h"
 
 char _license[] SEC("license") = "GPL";
@@ -118,170 +117,9 @@ static __always_inline void carry_out(u32 cpu, struct ekiden_outcome *outcome)
 #define EVENT(event_kind, event_cpu, p) \
 	{ .kind = (event_kind), .cpu = (event_cpu), .task = (p)->scx.dsq_vtime, .runtime_ns = (p)->se.sum_exec_runtime }
 
-/*
- * The task goes to a CPU that is idle and was claimed for it: everything that this CPU would have to ask is settled here.
- * If the policy has it run something else, the task takes the usual way through ops.enqueue.
- */
-static __always_inline void place_on_idle(struct task_struct *p, s32 cpu)
-{
-	struct ekiden_event event = EVENT(EKIDEN_ENQUEUE, cpu, p);
-	struct ekiden_outcome outcome;
-
-	if (!event.task)
-		return;
-	event.flags = EKIDEN_ENQUEUE_WAKEUP | EKIDEN_ENQUEUE_MAY_PLACE;
-	__builtin_memset(&outcome, 0, sizeof(outcome));
-	ekiden_event(&event, &outcome);
-	if (outcome.status == EKIDEN_RUN)
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, outcome.slice_ns ?: slice_default_ns, 0);
-	carry_out(event.cpu, &outcome);
-}
-
-OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
-{
-	bool is_idle = false;
-	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
-
-	if (is_fixed ? fixed_chooses_cpu : ekiden_chooses_cpu(p->scx.dsq_vtime)) {
-		struct ekiden_event event = EVENT(EKIDEN_SELECT_CPU, prev_cpu, p);
-		struct ekiden_outcome outcome;
-
-		event.flags = (wake_flags & 0xffff) | (u64)(bpf_get_smp_processor_id() + 1) << 16;
-		event.args[0] = cpu;
-		__builtin_memset(&outcome, 0, sizeof(outcome));
-		ekiden_event(&event, &outcome);
-		carry_out(event.cpu, &outcome);
-		if (outcome.status == EKIDEN_DONE && outcome.cpu != cpu) {
-			/* It is idle and was claimed, and counts as idle again only when it has passed through the scheduler. */
-			if (is_idle && !leaves())
-				scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
-			return outcome.cpu;
-		}
-	}
-	if (is_idle)
-		place_on_idle(p, cpu);
-	return cpu;
-}
-
-OPS(enqueue) void BPF_PROG(ekiden_enqueue, struct task_struct *p, u64 enq_flags)
-{
-	struct ekiden_event event = EVENT(EKIDEN_ENQUEUE, cpu_of(p), p);
-	struct ekiden_outcome outcome;
-
-	if (!event.task) {
-		scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SCX_SLICE_DFL, enq_flags);
-		return;
-	}
-	/*
-	 * A task that may go anywhere is not put behind a real-time task: there it could not be taken elsewhere. And a CPU
-	 * that is on its way to idle because the policy wanted it so is not stopped.
-	 */
-	event.flags = (enq_flags & SCX_ENQ_WAKEUP ? EKIDEN_ENQUEUE_WAKEUP : 0) |
-		      (enq_flags & SCX_ENQ_LAST ? EKIDEN_ENQUEUE_LAST : 0) |
-		      (p->nr_cpus_allowed == 1 && !(enq_flags & SCX_ENQ_LAST) ? EKIDEN_ENQUEUE_MAY_PLACE : 0);
-	__builtin_memset(&outcome, 0, sizeof(outcome));
-	ekiden_event(&event, &outcome);
-	if (outcome.status == EKIDEN_RUN)
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, outcome.slice_ns ?: slice_default_ns, enq_flags);
-	carry_out(event.cpu, &outcome);
-}
-
-/* The task that was picked cannot run on this CPU: it changed since the engine looked. */
-static __always_inline void refuse(struct task_struct *p)
-{
-	struct ekiden_event event = EVENT(EKIDEN_PICK_REFUSED, cpu_of(p), p);
-	struct ekiden_outcome outcome;
-
-	event.args[0] = EKIDEN_REFUSED_NOT_ALLOWED;
-	__builtin_memset(&outcome, 0, sizeof(outcome));
-	ekiden_event(&event, &outcome);
-	carry_out(event.cpu, &outcome);
-}
-
-OPS(dispatch) void BPF_PROG(ekiden_dispatch, s32 cpu, struct task_struct *prev)
-{
-	struct ekiden_event event = { .kind = EKIDEN_PICK, .cpu = cpu };
-	struct ekiden_outcome outcome;
-	struct task_struct *p;
-
-	if (prev) {
-		event.task = prev->scx.dsq_vtime;
-		event.flags = prev->scx.flags & SCX_TASK_QUEUED ? EKIDEN_PICK_PREV_RUNNABLE : 0;
-		event.runtime_ns = prev->se.sum_exec_runtime;
-	}
-	__builtin_memset(&outcome, 0, sizeof(outcome));
-	p = ekiden_pick(&event, &outcome);
-	if (p) {
-		/*
-		 * What changes where the task may run puts it on its queue anew, and the kernel ignores what was inserted before
-		 * that. So it is looked at after it was inserted: what changed before is seen, and what changes later is ignored.
-		 */
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, outcome.slice_ns ?: slice_default_ns, 0);
-		if (cpu_of(p) != cpu && (p->migration_disabled || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))) {
-			scx_bpf_dispatch_cancel();
-			refuse(p);
-			scx_bpf_kick_cpu(cpu, 0);
-		}
-	} else if (outcome.status == EKIDEN_KEEP_PREVIOUS && prev) {
-		set_slice(prev, outcome.slice_ns ?: slice_default_ns);
-	}
-	carry_out(event.cpu, &outcome);
-}
-
-OPS(quiescent) void BPF_PROG(ekiden_quiescent, struct task_struct *p, u64 deq_flags)
-{
-	struct ekiden_event event = EVENT(EKIDEN_BLOCK, cpu_of(p), p);
-	struct ekiden_outcome outcome;
-
-	/* Everything else comes back at once, through enqueue, or leaves through disable. */
-	if (!(deq_flags & SCX_DEQ_SLEEP))
-		return;
-	__builtin_memset(&outcome, 0, sizeof(outcome));
-	ekiden_event(&event, &outcome);
-	carry_out(event.cpu, &outcome);
-}
-
-/* An event about a task with nothing to return. */
-static __always_inline void tell(u32 kind, struct task_struct *p, u64 arg0, u64 arg1)
-{
-	struct ekiden_event event = EVENT(kind, cpu_of(p), p);
-	struct ekiden_outcome outcome;
-
-	event.args[0] = arg0;
-	event.args[1] = arg1;
-	__builtin_memset(&outcome, 0, sizeof(outcome));
-	ekiden_event(&event, &outcome);
-	carry_out(event.cpu, &outcome);
-}
-
-OPS(tick) void BPF_PROG(ekiden_tick, struct task_struct *p)
-{
-	tell(EKIDEN_TICK, p, 0, 0);
-}
-
-OPS(yield) bool BPF_PROG(ekiden_yield, struct task_struct *from, struct task_struct *to)
-{
-	/* A yield to somebody in particular is not supported, and says so. */
-	if (to)
-		return false;
-	tell(EKIDEN_YIELD, from, 0, 0);
-	set_slice(from, 0);
-	return false;
-}
-
 static __always_inline u64 nice_of(struct task_struct *p)
 {
 	return (s64)p->static_prio - 120;
-}
-
-OPS(set_weight) void BPF_PROG(ekiden_set_weight, struct task_struct *p, u32 weight)
-{
-	tell(EKIDEN_NICE, p, nice_of(p), p->policy == SCHED_IDLE_POLICY);
-}
-
-OPS(set_cpumask) void BPF_PROG(ekiden_set_cpumask, struct task_struct *p, const struct cpumask *cpumask)
-{
-	tell(EKIDEN_AFFINITY, p, 0, 0);
 }
 
 /* The control group that has the CPU time of a task; none for the root, and for an autogroup. */
@@ -349,11 +187,13 @@ static __noinline int tell_move(struct task_struct *p, struct cgroup *cgrp)
 	return 0;
 }
 
-OPS(enable) void BPF_PROG(ekiden_enable, struct task_struct *p)
+/* The task gets an id, or 0 if there is no room for it. One that has waited for room before says so by `flags`. */
+static __noinline u64 enable(struct task_struct *p, u64 flags)
 {
 	struct ekiden_event event = EVENT(EKIDEN_TASK_ENABLE, cpu_of(p), p);
 	struct ekiden_outcome outcome;
 
+	event.flags = flags;
 	event.args[0] = nice_of(p);
 	event.args[1] = p->policy == SCHED_IDLE_POLICY;
 	__builtin_memset(&outcome, 0, sizeof(outcome));
@@ -365,6 +205,206 @@ OPS(enable) void BPF_PROG(ekiden_enable, struct task_struct *p)
 	carry_out(event.cpu, &outcome);
 	if (outcome.task)
 		tell_move(p, group_of(p));
+	return outcome.task;
+}
+
+/*
+ * The task goes to a CPU that is idle and was claimed for it: everything that this CPU would have to ask is settled here.
+ * If the policy has it run something else, the task takes the usual way through ops.enqueue.
+ */
+static __always_inline void place_on_idle(struct task_struct *p, s32 cpu)
+{
+	struct ekiden_event event = EVENT(EKIDEN_ENQUEUE, cpu, p);
+	struct ekiden_outcome outcome;
+
+	if (!event.task)
+		return;
+	event.flags = EKIDEN_ENQUEUE_WAKEUP | EKIDEN_ENQUEUE_MAY_PLACE;
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	ekiden_event(&event, &outcome);
+	if (outcome.status == EKIDEN_RUN)
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, outcome.slice_ns ?: slice_default_ns, 0);
+	carry_out(event.cpu, &outcome);
+}
+
+OPS(select_cpu) s32 BPF_PROG(ekiden_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	bool is_idle = false;
+	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
+
+	if (is_fixed ? fixed_chooses_cpu : ekiden_chooses_cpu(p->scx.dsq_vtime)) {
+		struct ekiden_event event = EVENT(EKIDEN_SELECT_CPU, prev_cpu, p);
+		struct ekiden_outcome outcome;
+
+		event.flags = (wake_flags & 0xffff) | (u64)(bpf_get_smp_processor_id() + 1) << 16;
+		event.args[0] = cpu;
+		__builtin_memset(&outcome, 0, sizeof(outcome));
+		ekiden_event(&event, &outcome);
+		carry_out(event.cpu, &outcome);
+		if (outcome.status == EKIDEN_DONE && outcome.cpu != cpu) {
+			/* It is idle and was claimed, and counts as idle again only when it has passed through the scheduler. */
+			if (is_idle && !leaves())
+				scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+			return outcome.cpu;
+		}
+	}
+	if (is_idle)
+		place_on_idle(p, cpu);
+	return cpu;
+}
+
+OPS(enqueue) void BPF_PROG(ekiden_enqueue, struct task_struct *p, u64 enq_flags)
+{
+	struct ekiden_event event = EVENT(EKIDEN_ENQUEUE, cpu_of(p), p);
+	struct ekiden_outcome outcome;
+
+	if (!event.task) {
+		/* There may be room by now. */
+		event.task = enable(p, EKIDEN_INIT_AGAIN);
+		if (!event.task) {
+			wait_beyond(p, enq_flags, !leaves());
+			return;
+		}
+	}
+	/*
+	 * A task that may go anywhere is not put behind a real-time task: there it could not be taken elsewhere. And a CPU
+	 * that is on its way to idle because the policy wanted it so is not stopped.
+	 */
+	event.flags = (enq_flags & SCX_ENQ_WAKEUP ? EKIDEN_ENQUEUE_WAKEUP : 0) |
+		      (enq_flags & SCX_ENQ_LAST ? EKIDEN_ENQUEUE_LAST : 0) |
+		      (p->nr_cpus_allowed == 1 && !(enq_flags & SCX_ENQ_LAST) ? EKIDEN_ENQUEUE_MAY_PLACE : 0);
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	ekiden_event(&event, &outcome);
+	if (outcome.status == EKIDEN_RUN)
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, outcome.slice_ns ?: slice_default_ns, enq_flags);
+	carry_out(event.cpu, &outcome);
+}
+
+/* The task that was picked cannot run on this CPU: it changed since the engine looked. */
+static __always_inline void refuse(struct task_struct *p)
+{
+	struct ekiden_event event = EVENT(EKIDEN_PICK_REFUSED, cpu_of(p), p);
+	struct ekiden_outcome outcome;
+
+	event.args[0] = EKIDEN_REFUSED_NOT_ALLOWED;
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	ekiden_event(&event, &outcome);
+	carry_out(event.cpu, &outcome);
+}
+
+/* Has a CPU run what was picked, if something was. */
+static __always_inline bool run_picked(s32 cpu, struct task_struct *prev, struct task_struct *p, struct ekiden_outcome *outcome)
+{
+	if (p) {
+		/*
+		 * What changes where the task may run puts it on its queue anew, and the kernel ignores what was inserted before
+		 * that. So it is looked at after it was inserted: what changed before is seen, and what changes later is ignored.
+		 */
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, outcome->slice_ns ?: slice_default_ns, 0);
+		if (cpu_of(p) != cpu && (p->migration_disabled || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))) {
+			scx_bpf_dispatch_cancel();
+			refuse(p);
+			scx_bpf_kick_cpu(cpu, 0);
+		}
+	} else if (outcome->status == EKIDEN_KEEP_PREVIOUS && prev) {
+		set_slice(prev, outcome->slice_ns ?: slice_default_ns);
+	} else {
+		return outcome->status != EKIDEN_BEYOND;
+	}
+	return true;
+}
+
+/* It is the turn of tasks beyond the table, or policies have nothing. If there are none, and policies were not asked, they are. */
+static __noinline int look_beyond(s32 cpu, struct task_struct *prev, struct ekiden_outcome *outcome)
+{
+	struct ekiden_event event = { .kind = EKIDEN_PICK, .cpu = cpu, .flags = EKIDEN_PICK_POLICIES };
+
+	if (run_beyond(cpu))
+		return 0;
+	if (prev && prev->scx.flags & SCX_TASK_QUEUED && !prev->scx.dsq_vtime) {
+		set_slice(prev, BEYOND_SLICE_NS);
+		return 0;
+	}
+	if (outcome->cpu)
+		return 0;
+	carry_out(cpu, outcome);
+	__builtin_memset(outcome, 0, sizeof(*outcome));
+	run_picked(cpu, prev, ekiden_pick(&event, outcome), outcome);
+	return 0;
+}
+
+OPS(dispatch) void BPF_PROG(ekiden_dispatch, s32 cpu, struct task_struct *prev)
+{
+	struct ekiden_event event = { .kind = EKIDEN_PICK, .cpu = cpu };
+	struct ekiden_outcome outcome;
+	struct task_struct *p;
+
+	if (prev) {
+		event.task = prev->scx.dsq_vtime;
+		event.flags = prev->scx.flags & SCX_TASK_QUEUED ? EKIDEN_PICK_PREV_RUNNABLE : 0;
+		event.runtime_ns = prev->se.sum_exec_runtime;
+	}
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	p = ekiden_pick(&event, &outcome);
+	if (!run_picked(cpu, prev, p, &outcome))
+		look_beyond(cpu, prev, &outcome);
+	carry_out(event.cpu, &outcome);
+}
+
+OPS(quiescent) void BPF_PROG(ekiden_quiescent, struct task_struct *p, u64 deq_flags)
+{
+	struct ekiden_event event = EVENT(EKIDEN_BLOCK, cpu_of(p), p);
+	struct ekiden_outcome outcome;
+
+	/* Everything else comes back at once, through enqueue, or leaves through disable. */
+	if (!(deq_flags & SCX_DEQ_SLEEP))
+		return;
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	ekiden_event(&event, &outcome);
+	carry_out(event.cpu, &outcome);
+}
+
+/* An event about a task with nothing to return. */
+static __always_inline void tell(u32 kind, struct task_struct *p, u64 arg0, u64 arg1)
+{
+	struct ekiden_event event = EVENT(kind, cpu_of(p), p);
+	struct ekiden_outcome outcome;
+
+	event.args[0] = arg0;
+	event.args[1] = arg1;
+	__builtin_memset(&outcome, 0, sizeof(outcome));
+	ekiden_event(&event, &outcome);
+	carry_out(event.cpu, &outcome);
+}
+
+OPS(tick) void BPF_PROG(ekiden_tick, struct task_struct *p)
+{
+	tell(EKIDEN_TICK, p, beyond_waiting(cpu_of(p)), 0);
+}
+
+OPS(yield) bool BPF_PROG(ekiden_yield, struct task_struct *from, struct task_struct *to)
+{
+	/* A yield to somebody in particular is not supported, and says so. */
+	if (to)
+		return false;
+	tell(EKIDEN_YIELD, from, 0, 0);
+	set_slice(from, 0);
+	return false;
+}
+
+OPS(set_weight) void BPF_PROG(ekiden_set_weight, struct task_struct *p, u32 weight)
+{
+	tell(EKIDEN_NICE, p, nice_of(p), p->policy == SCHED_IDLE_POLICY);
+}
+
+OPS(set_cpumask) void BPF_PROG(ekiden_set_cpumask, struct task_struct *p, const struct cpumask *cpumask)
+{
+	tell(EKIDEN_AFFINITY, p, 0, 0);
+}
+
+OPS(enable) void BPF_PROG(ekiden_enable, struct task_struct *p)
+{
+	enable(p, 0);
 }
 
 /* The task dies, or leaves for another class, or the whole scheduler ends. Its id ends here in each case. */
@@ -503,7 +543,7 @@ SEC("fentry/ekiden_timer_fired") int BPF_PROG(ekiden_on_timer, u64 kicks)
 
 OPS_SLEEPABLE(init) s32 BPF_PROG(ekiden_init)
 {
-	return ekiden_attach();
+	return make_beyond_queues() ?: ekiden_attach();
 }
 
 OPS(exit) void BPF_PROG(ekiden_exit, struct scx_exit_info *info)

@@ -32,6 +32,10 @@ struct bpf_iter_num {
 	__u64 opaque[1];
 } __attribute__((aligned(8)));
 
+struct bpf_iter_scx_dsq {
+	__u64 opaque[6];
+} __attribute__((aligned(8)));
+
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
@@ -109,6 +113,8 @@ struct sched_ext_entity {
 	u32 flags;
 	u64 slice;
 	u64 dsq_vtime;
+	/* In ticks: since when it waits. */
+	unsigned long runnable_at;
 };
 
 struct thread_info {
@@ -185,6 +191,7 @@ struct sched_ext_ops {
 /* Numbers of sched_ext's interface, the same on every kernel from 6.16 to 7.3. */
 #define SCX_DSQ_GLOBAL 0x8000000000000001ULL
 #define SCX_DSQ_LOCAL 0x8000000000000002ULL
+#define SCX_DSQ_LOCAL_ON 0xc000000000000000ULL
 #define SCX_ENQ_WAKEUP 1ULL
 #define SCX_ENQ_LAST (1ULL << 41)
 #define SCX_DEQ_SLEEP 1ULL
@@ -202,11 +209,20 @@ struct sched_ext_ops {
 s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle) __ksym;
 void scx_bpf_dsq_insert(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags) __ksym;
 void scx_bpf_dispatch_cancel(void) __ksym;
+s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __ksym;
+s32 scx_bpf_dsq_nr_queued(u64 dsq_id) __ksym;
+bool scx_bpf_dsq_move_to_local(u64 dsq_id) __ksym;
+int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq_id, u64 flags) __ksym __weak;
+struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym __weak;
+void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym __weak;
+s32 scx_bpf_pick_idle_cpu(const struct cpumask *cpus_allowed, u64 flags) __ksym;
 void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
 const struct cpumask *scx_bpf_get_online_cpumask(void) __ksym;
 void scx_bpf_put_cpumask(const struct cpumask *cpumask) __ksym;
 s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym __weak;
 bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
+bool bpf_cpumask_subset(const struct cpumask *part, const struct cpumask *whole) __ksym;
+u32 bpf_cpumask_weight(const struct cpumask *cpumask) __ksym;
 void scx_bpf_error_bstr(char *fmt, unsigned long long *data, u32 data__sz) __ksym;
 u32 scx_bpf_nr_cpu_ids(void) __ksym;
 /* Newer kernels want these two instead of a plain store. */

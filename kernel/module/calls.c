@@ -184,12 +184,20 @@ static u64 parent_of(const struct task_struct *p)
 	return parent;
 }
 
-/* A task comes under our care: first it gets a place in the engine's table, then its nice value. */
+/*
+ * A task comes under our care: first it gets a place in the engine's table, then its nice value. This alone makes tasks, as the
+ * verifier knows that `p` is one: its address goes with the event, not in it.
+ */
 void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome)
 {
-	struct ekiden_event init = { .kind = EKIDEN_TASK_INIT, .task = parent_of(p), .args = { (u64)p, p->pid } };
+	struct ekiden_event init = {
+		.kind = EKIDEN_TASK_INIT,
+		.task = parent_of(p),
+		.flags = event->flags,
+		.args = { 0, p->pid },
+	};
 
-	deliver(&init, outcome, NULL, 0);
+	deliver(&init, outcome, &p, sizeof(p));
 	event->task = outcome->task;
 	if (outcome->status == EKIDEN_DONE)
 		deliver(event, outcome, NULL, 0);

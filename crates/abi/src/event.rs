@@ -6,8 +6,12 @@ use crate::{Kicks, TaskId};
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventKind {
-    /// A task exists from now on. `args[0]` is the host's name for it, `args[1]` its PID, and the event's task its parent, if that
-    /// is known and the task is new. The new id is in `Outcome::task`.
+    /// A task exists from now on. The payload is the host's name for it, eight bytes, `args[1]` its PID, and the event's task its
+    /// parent, if that is known and the task is new. The new id is in `Outcome::task`. If there is no room, the task is beyond the table:
+    /// the host keeps it in a queue of its own, asks again when it next waits ([`init_flags::AGAIN`]), and says with
+    /// [`TaskDisable`](Self::TaskDisable) or [`TaskExit`](Self::TaskExit) without a task that one has left.
+    ///
+    /// The name is no argument, so that whoever can only send events (BPF) cannot make up tasks.
     TaskInit = 1,
     /// The task is under our care from now on. `args[0]` is its nice value as a signed number.
     TaskEnable = 2,
@@ -27,7 +31,8 @@ pub enum EventKind {
     Pick = 8,
     /// The host could not run what was picked for `cpu`. `args[0]` is a [`crate::RefusalReason`].
     PickRefused = 9,
-    /// The periodic tick found `task` running on `cpu`.
+    /// The periodic tick found `task` running on `cpu`, or, without a task, one beyond the table. `args[0]` is how many of those wait
+    /// for this CPU, of those that wait for any a part.
     Tick = 10,
     /// `task` gives way, on `cpu`.
     Yield = 11,
@@ -74,6 +79,12 @@ pub enum EventKind {
     TaskParams = 28,
 }
 
+/// Bits of `Event::flags` for [`EventKind::TaskInit`].
+pub mod init_flags {
+    /// There was no room for the task before.
+    pub const AGAIN: u64 = 1;
+}
+
 /// Bits of `Event::flags` for [`EventKind::Refill`].
 pub mod refill_flags {
     /// The CPU has just gone from the kernel to user mode.
@@ -98,6 +109,8 @@ pub mod enqueue_flags {
 pub mod pick_flags {
     /// `Event::task` could go on running, and its slice is used up.
     pub const PREV_RUNNABLE: u64 = 1;
+    /// The policies are asked in any case: no task beyond the table waits after all. `Event::task` has been dealt with.
+    pub const POLICIES: u64 = 2;
 }
 
 /// One thing that happened on the machine.
@@ -137,11 +150,14 @@ pub enum Status {
     Run = 1,
     /// The task that ran so far goes on, with a fresh slice.
     KeepPrevious = 2,
+    /// For a pick: a task beyond the table is to run, if one waits. `Outcome::cpu` is 0 if policies were not asked, which they are next if
+    /// none waits ([`pick_flags::POLICIES`]), and 1 if they have nothing.
+    Beyond = 3,
     /// The policy is gone; the host hands all tasks back to the kernel's own scheduler.
     Fault = -1,
     /// The event made no sense: an unknown kind or a task that does not exist. Nothing changed.
     Invalid = -2,
-    /// The task table is full. The task is left to the host's default treatment.
+    /// The task table is full. The task is beyond it: see [`EventKind::TaskInit`].
     Full = -3,
 }
 
@@ -151,7 +167,7 @@ pub enum Status {
 pub struct Outcome {
     /// A [`Status`].
     pub status: i32,
-    /// The CPU chosen by `SelectCpu`. For hints: 0 if it was taken, negative if not.
+    /// The CPU chosen by `SelectCpu`. For hints: 0 if it was taken, negative if not. For [`Status::Beyond`] see there.
     pub cpu: i32,
     /// The host's name for the task to run, as given with `TaskInit`.
     pub host_task: u64,

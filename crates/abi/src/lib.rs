@@ -16,7 +16,7 @@ mod message;
 mod params;
 mod token;
 
-pub use event::{Event, EventKind, Outcome, Status, enqueue_flags, pick_flags, refill_flags};
+pub use event::{Event, EventKind, Outcome, Status, enqueue_flags, init_flags, pick_flags, refill_flags};
 pub use kicks::Kicks;
 pub use message::{BALANCE_TOO, Call, Calls, Message, NO_CPU, RefusalReason, Reply};
 pub use params::{RawParams, TASK_PARAMS_MAX};

@@ -4,7 +4,7 @@ use std::{env, fmt::Write, fs, mem::offset_of, path::Path, process::Command};
 
 use ekiden_abi::{
     ABI_VERSION, Call, Event, EventKind, NAME_LEN, Outcome, RawParams, RefusalReason, Status, TASK_PARAMS_MAX,
-    enqueue_flags, pick_flags, refill_flags,
+    enqueue_flags, init_flags, pick_flags, refill_flags,
 };
 
 /// What C calls it, and what Rust says it is.
@@ -44,13 +44,16 @@ fn expected() -> Vec<(&'static str, i64)> {
         ("EKIDEN_DONE", Status::Done as i64),
         ("EKIDEN_RUN", Status::Run as i64),
         ("EKIDEN_KEEP_PREVIOUS", Status::KeepPrevious as i64),
+        ("EKIDEN_BEYOND", Status::Beyond as i64),
         ("EKIDEN_FAULT", Status::Fault as i64),
         ("EKIDEN_INVALID", Status::Invalid as i64),
         ("EKIDEN_FULL", Status::Full as i64),
+        ("EKIDEN_INIT_AGAIN", init_flags::AGAIN as i64),
         ("EKIDEN_ENQUEUE_WAKEUP", enqueue_flags::WAKEUP as i64),
         ("EKIDEN_ENQUEUE_LAST", enqueue_flags::LAST as i64),
         ("EKIDEN_ENQUEUE_MAY_PLACE", enqueue_flags::MAY_PLACE as i64),
         ("EKIDEN_PICK_PREV_RUNNABLE", pick_flags::PREV_RUNNABLE as i64),
+        ("EKIDEN_PICK_POLICIES", pick_flags::POLICIES as i64),
         ("EKIDEN_REFILL_RETURNED", refill_flags::RETURNED as i64),
         ("EKIDEN_REFUSED_NOT_ALLOWED", RefusalReason::NotAllowed as i64),
         ("EKIDEN_CALL_SELECT_TASK_RQ", Call::SelectTaskRq as i64),

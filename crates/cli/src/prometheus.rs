@@ -27,6 +27,8 @@ pub(crate) fn text(everything: &Everything) -> Result<String> {
     set(&attached, &[], i64::from(status.attached))?;
     let room = gauge("ekiden_tasks_max", "Tasks that there is room for.", &[])?;
     set(&room, &[], status.capacity as i64)?;
+    let beyond = gauge("ekiden_tasks_beyond", "Tasks that there is no room for, which no policy has.", &[])?;
+    set(&beyond, &[], status.beyond as i64)?;
     if let Some(fault) = &everything.last_fault {
         let help = "When the last policy was taken out, in seconds since 1970.";
         let last = gauge("ekiden_last_fault_timestamp_seconds", help, &["policy"])?;

@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 use anyhow::{Context, Result};
 use clap::Args;
 
-use ekiden_loader::{Access, Beside};
+use ekiden_loader::{Access, Beside, arena_bytes_for, room_for_all};
 
 use crate::{
     child::{self, Events},
@@ -61,12 +61,13 @@ pub(crate) struct Run {
     root_only: bool,
     #[command(flatten)]
     share: Shares,
-    /// Room for this many tasks; more wait in sched_ext's own global queue, outside of the policy
-    #[arg(long, value_name = "N", default_value_t = 32_768, value_parser = clap::value_parser!(u32).range(16..=4_194_304))]
-    max_tasks: u32,
-    /// Memory for the policy itself
-    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=16_384))]
-    arena_mib: u64,
+    /// Room for this many tasks, 192 bytes each; by default as many as kernel.threads-max and kernel.pid_max allow, up to a million.
+    /// If there are more, those share a part of each CPU, and no policy has them, until there is room
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=4_194_304))]
+    max_tasks: Option<u32>,
+    /// Memory for the policy itself; by default 256 bytes per task that there is room for, and 32 MiB at least
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=16_384))]
+    arena_mib: Option<u64>,
     /// Memory for the newest calls of each CPU, which are saved if the policy is taken out; 0 for none
     #[arg(long, value_name = "KIB", default_value_t = 1_024, value_parser = clap::value_parser!(u64).range(0..=262_144))]
     flight_kib: u64,
@@ -101,12 +102,13 @@ impl Run {
         session::preflight(beside)?;
         let modules =
             modules::for_this_machine(self.modules.as_deref(), &self.policy, &self.allowed, &mut Progress::new())?;
+        let max_tasks = self.max_tasks.unwrap_or_else(room_for_all);
         let plan = Plan {
             params,
             attached: self.attached,
             beside,
-            max_tasks: self.max_tasks,
-            arena_mib: self.arena_mib,
+            max_tasks,
+            arena_mib: self.arena_mib.unwrap_or_else(|| arena_bytes_for(max_tasks) >> 20),
             flights: self.flights.clone(),
             access: match self.group {
                 Some(group) => Access::Group(group),

@@ -98,6 +98,13 @@ impl std::fmt::Display for Everything {
                 policy_in_words(f, policy, status.attached, status.policies.len() > 1)?;
             }
             writeln!(f, "tasks       {} of {}", status.counts.tasks, status.capacity)?;
+            if status.beyond > 0 {
+                writeln!(
+                    f,
+                    "beyond      {}: no policy has these tasks, and no cpu.max holds them, until there is room; more: --max-tasks",
+                    status.beyond
+                )?;
+            }
             if status.groups_without_room > 0 {
                 let (groups, without_room) = (status.groups, status.groups_without_room);
                 writeln!(

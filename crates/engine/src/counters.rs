@@ -1,6 +1,6 @@
 //! Counters per CPU, so that counting does not make CPUs meet.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::notices::Told;
 use crate::pace::Pace;
@@ -88,4 +88,7 @@ pub(crate) struct Cpu {
     pub(crate) pace: [Pace; SEATS],
     /// How many tasks wait for it.
     pub(crate) crowd: Crowd,
+    /// How much of a turn tasks beyond the table have saved up, and whether they have one.
+    pub(crate) beyond_credit: AtomicU32,
+    pub(crate) beyond_turn: AtomicBool,
 }

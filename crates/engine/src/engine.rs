@@ -6,6 +6,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use ekiden::abi::{Event, EventKind, Outcome, Status, enqueue_flags};
 use ekiden::{Call, Calls, CpuId, CpuMask, Host, Policy, RefusalReason, TaskId};
 
+use zerocopy::FromBytes;
+
 use crate::counters::{Counters, Cpu, Totals};
 use crate::fault::{Mistake, MistakeKind};
 use crate::groups::{Groups, MAX_GROUPS};
@@ -45,6 +47,9 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) handed: Handed,
     pub(crate) late: Late,
     pub(crate) cpus: Vec<Cpu>,
+    /// How many tasks there is no room for, and which walk has counted those that wait.
+    pub(crate) beyond: AtomicU32,
+    pub(crate) walk: AtomicU32,
     /// No policy is left.
     pub(crate) faulted: AtomicBool,
 }
@@ -91,6 +96,8 @@ impl<P: Policy> Engine<P> {
             handed: Handed { count: AtomicU32::new(0) },
             late: Late::default(),
             cpus,
+            beyond: AtomicU32::new(0),
+            walk: AtomicU32::new(0),
             faulted: AtomicBool::new(false),
         };
         // An engine without policies has room for one, and nobody is idle yet.
@@ -219,7 +226,8 @@ impl<P: Policy> Engine<P> {
         const REFILL: u32 = EventKind::Refill as u32;
         const PARAMS: u32 = EventKind::TaskParams as u32;
         match handling.event.kind {
-            INIT => self.task_init(handling),
+            INIT => self.task_init(handling, payload),
+            DISABLE | EXIT | TICK if handling.event.task.is_none() => self.about_one_beyond(handling),
             ENABLE => self.with_task(handling, Self::task_enable),
             DISABLE => self.with_task(handling, Self::task_disable),
             EXIT => self.with_task(handling, Self::task_exit),
@@ -231,6 +239,7 @@ impl<P: Policy> Engine<P> {
             }),
             REFUSED => self.with_task(handling, Self::pick_refused),
             TICK => self.with_task(handling, |engine, handling, task, slot| {
+                engine.tick_beyond(handling);
                 if engine.groups.is_active() && engine.ticks_in_group(handling, task, slot) {
                     handling.outcome.kicks.add(handling.event.cpu);
                 }
@@ -282,9 +291,14 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    fn task_init(&self, handling: &mut Handling<'_>) {
-        let [host_task, pid] = handling.event.args;
-        match self.tasks.insert(host_task, pid as u32) {
+    fn task_init(&self, handling: &mut Handling<'_>, payload: &[u8]) {
+        let Ok(host_task) = u64::read_from_bytes(payload) else {
+            handling.outcome.status = Status::Invalid as i32;
+            return;
+        };
+        let task = self.tasks.insert(host_task, handling.event.args[1] as u32);
+        self.note_beyond(handling.event, task.is_some());
+        match task {
             Some(task) => {
                 if let Some(slot) = self.tasks.get(task) {
                     self.first_choice(handling, task, slot);

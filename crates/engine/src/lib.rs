@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+mod beyond;
 mod calls;
 mod counters;
 mod engine;

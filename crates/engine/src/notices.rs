@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use ekiden::abi::{Event, Outcome};
+use ekiden::abi::{Event, Outcome, Status};
 use ekiden::{Call, CpuId, Policy};
 
 use crate::counters::Counters;
@@ -34,6 +34,10 @@ impl<P: Policy> Engine<P> {
     #[inline]
     pub(crate) fn found_nothing<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, cpu: CpuId, asked: Seats) {
         Counters::count(&self.counters(cpu, &self.seats[self.default_seat()]).idles);
+        if self.any_beyond() {
+            handling.outcome.status = Status::Beyond as i32;
+            handling.outcome.cpu = 1;
+        }
         if !self.idle.note(cpu, true) {
             return;
         }

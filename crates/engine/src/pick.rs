@@ -20,14 +20,14 @@ pub const PICK_ATTEMPTS: u32 = 64;
 
 /// Of so many ticks, a tenth of a second where there are 250 in a second, the first policy in the order leaves some to each of the
 /// others if it has work all the time: the kernel does the same with its real-time class. Eight policies have room in it.
-const ROUND_TICKS: u32 = 25;
-const TURN_TICKS: u32 = 3;
+pub(crate) const ROUND_TICKS: u32 = 25;
+pub(crate) const TURN_TICKS: u32 = 3;
 
 /// The longest slice that a policy may give, in nanoseconds. Nothing would end one that lasts for ever, whoever waits.
 pub const SLICE_NS_MAX: u64 = 1_000_000_000;
 
 /// The rank of nobody.
-const NO_RANK: u32 = u32::MAX;
+pub(crate) const NO_RANK: u32 = u32::MAX;
 
 /// What became of a search for work.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,6 +49,9 @@ impl<P: Policy> Engine<P> {
         }
         if handling.event.flags & pick_flags::PREV_RUNNABLE != 0 {
             self.give_way(&mut handling.rare());
+            if self.is_turn_beyond(handling.event) {
+                return self.runs_beyond(&mut handling.rare());
+            }
         } else if let Some(slot) = self.tasks.get(task) {
             if self.groups.is_active() {
                 self.sleeps_in_group(&mut handling.rare(), task, slot);
@@ -64,6 +67,8 @@ impl<P: Policy> Engine<P> {
                     self.slept(handling, seat, task, slot);
                 }
             }
+        } else if self.is_turn_beyond(handling.event) {
+            return self.runs_beyond(&mut handling.rare());
         }
         if !LONE {
             return self.pick_of_several(&mut handling.rare(), cpu);

@@ -71,6 +71,12 @@ impl Crowd {
         let [of_walk, count, last] = &self.0;
         if of_walk.load(Relaxed) == walk { last.load(Relaxed).max(count.load(Relaxed)) } else { 0 }
     }
+
+    /// The same while that walk may not have come here yet.
+    pub(crate) fn about(&self, walk: u32) -> u32 {
+        let of_walk = self.0[0].load(Relaxed);
+        if walk.wrapping_sub(of_walk) <= 1 { self.last(of_walk) } else { 0 }
+    }
 }
 
 impl<P: Policy> Engine<P> {
@@ -82,6 +88,7 @@ impl<P: Policy> Engine<P> {
         let event = Event::default();
         let handling = &mut Handling::<false> { event: &event, outcome };
         let end = first.saturating_add(most);
+        self.walk.store(walk.number, Relaxed);
         for view in self.tasks.between(first, end) {
             let is_waiting = view.state.phase().is_waiting();
             let waits = walk.waits_for(self.tasks.watched(view.id), view.runtime_ns, is_waiting);

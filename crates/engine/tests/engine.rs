@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
-use ekiden::abi::{Event, EventKind, Outcome, Status, enqueue_flags, pick_flags};
+use ekiden::abi::{Event, EventKind, Outcome, Status, enqueue_flags, init_flags, pick_flags};
 use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Scheduler, TaskId, Topology};
 use ekiden_engine::{
     Checks, Engine, IdleCpus, MISTAKES_ALLOWED, MistakeKind, Phase, State, TRANSITIONS, Transition, Walk,
@@ -61,7 +61,8 @@ impl Bench {
 
     fn event(&self, event: Event) -> Outcome {
         let mut outcome = Outcome::default();
-        self.engine.deliver(&event, &[], &mut outcome);
+        // The name of a new task.
+        self.engine.deliver(&event, &event.args[0].to_ne_bytes(), &mut outcome);
         outcome
     }
 
@@ -226,6 +227,95 @@ fn a_full_table_refuses_and_goes_on() {
     assert_eq!(bench.event(init).status, Status::Full as i32);
     bench.about(EventKind::TaskExit, 0, tasks[3], 0);
     assert_eq!(bench.event(init).status, Status::Done as i32);
+}
+
+#[test]
+fn a_task_is_made_by_its_name_which_only_a_host_has() {
+    let bench = Bench::new::<Fifo>();
+    let init = Event { args: [1, 101], ..Event::new(EventKind::TaskInit, 0) };
+    let mut outcome = Outcome::default();
+    bench.engine.deliver(&init, &[], &mut outcome);
+    assert_eq!((outcome.status, outcome.task), (Status::Invalid as i32, TaskId::NONE));
+    assert!(bench.engine.tasks().is_empty());
+}
+
+/// A tick of CPU 0, which runs `task`, while so many tasks beyond the table wait for it.
+fn tick(bench: &Bench, task: TaskId, beyond: u64) -> Outcome {
+    bench.event(Event { task, args: [beyond, 0], ..Event::new(EventKind::Tick, 0) })
+}
+
+#[test]
+fn tasks_beyond_the_table_are_counted_until_they_have_room_or_leave() {
+    let bench = Bench::new::<Fifo>();
+    let tasks: Vec<TaskId> = (0..u64::from(TASKS)).map(|name| bench.task(name)).collect();
+    let init = |flags| bench.event(Event { flags, args: [99, 99], ..Event::new(EventKind::TaskInit, 0) }).status;
+    for _ in 0..3 {
+        assert_eq!(init(0), Status::Full as i32);
+    }
+    assert_eq!(init(init_flags::AGAIN), Status::Full as i32);
+    assert_eq!(bench.engine.beyond(), 3);
+    bench.about(EventKind::TaskExit, 0, TaskId::NONE, 0);
+    assert_eq!(bench.engine.beyond(), 2);
+    bench.about(EventKind::TaskExit, 0, tasks[3], 0);
+    assert_eq!((init(init_flags::AGAIN), bench.engine.beyond()), (Status::Done as i32, 1));
+    for _ in 0..3 {
+        bench.about(EventKind::TaskDisable, 0, TaskId::NONE, 0);
+    }
+    assert_eq!(bench.engine.beyond(), 0);
+}
+
+#[test]
+fn tasks_beyond_the_table_have_a_cpu_as_often_as_they_are_many() {
+    for (beyond, waiting, turns) in [(1, 0, 12), (3, 5, 8), (1, 7, 3), (100, 1, 22)] {
+        let bench = Bench::new::<Fifo>();
+        let tasks: Vec<TaskId> = (0..=waiting).map(|name| bench.task(name)).collect();
+        tasks.iter().for_each(|task| _ = bench.enqueue(0, *task));
+        let runs = bench.pick(0).task;
+        let walk = Walk { number: 1, most: 8, apart_ms: 1000 };
+        assert_eq!(bench.engine.find_starved(walk, 0, TASKS, &mut Outcome::default()), None);
+        let mut had = 0;
+        for _ in 0..25 {
+            let kicks = tick(&bench, runs, beyond).kicks;
+            let gives_way = |flags| bench.about(EventKind::Pick, 0, TaskId::NONE, flags);
+            if !kicks.iter().any(|cpu| cpu == 0) {
+                continue;
+            }
+            had += 1;
+            let outcome = gives_way(0);
+            assert_eq!((outcome.status, outcome.cpu), (Status::Beyond as i32, 0));
+        }
+        assert_eq!(had, turns, "{beyond} beyond the table, {waiting} that wait");
+        // None of them waits after all.
+        let outcome = bench.about(EventKind::Pick, 0, TaskId::NONE, pick_flags::POLICIES);
+        assert_eq!(outcome.status == Status::Run as i32, waiting > 0);
+        // And there are none any more.
+        assert!(tick(&bench, runs, 0).kicks.is_empty());
+        assert_ne!(bench.pick(0).status, Status::Beyond as i32);
+    }
+}
+
+#[test]
+fn a_task_that_gives_way_for_one_beyond_the_table_waits_with_its_policy() {
+    let bench = Bench::new::<Fifo>();
+    let task = bench.task(1);
+    bench.enqueue(0, task);
+    assert_eq!(bench.pick(0).task, task);
+    while !tick(&bench, task, 5).kicks.iter().any(|cpu| cpu == 0) {}
+    let outcome = bench.about(EventKind::Pick, 0, task, pick_flags::PREV_RUNNABLE);
+    assert_eq!((outcome.status, outcome.cpu), (Status::Beyond as i32, 0));
+    assert_eq!(bench.phase(task), Some(Phase::ReadyByTick));
+    let outcome = bench.about(EventKind::Pick, 0, TaskId::NONE, pick_flags::POLICIES);
+    assert_eq!((outcome.status, outcome.task), (Status::KeepPrevious as i32, task));
+}
+
+#[test]
+fn a_cpu_without_work_looks_for_tasks_beyond_the_table() {
+    let bench = Bench::new::<Fifo>();
+    assert_eq!(bench.pick(0).status, Status::Done as i32);
+    (0..=u64::from(TASKS))
+        .for_each(|name| _ = bench.event(Event { args: [name, 1], ..Event::new(EventKind::TaskInit, 0) }));
+    let outcome = bench.pick(0);
+    assert_eq!((outcome.status, outcome.cpu), (Status::Beyond as i32, 1));
 }
 
 #[test]

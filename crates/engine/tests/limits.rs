@@ -106,7 +106,8 @@ impl Machine {
 
     fn event(&self, event: Event) -> Outcome {
         let mut outcome = Outcome::default();
-        self.engine.deliver(&event, &[], &mut outcome);
+        // The name of a new task.
+        self.engine.deliver(&event, &event.args[0].to_ne_bytes(), &mut outcome);
         assert!([Status::Done, Status::Run, Status::KeepPrevious].iter().any(|good| *good as i32 == outcome.status));
         outcome
     }

@@ -88,8 +88,8 @@ impl Kernel {
     }
 
     fn born(&self, parent: TaskId) -> TaskId {
-        let init = Event { task: parent, args: [7, 7], ..Event::new(EventKind::TaskInit, 0) };
-        let task = self.deliver(&init, &[]).task;
+        let init = Event { task: parent, args: [0, 7], ..Event::new(EventKind::TaskInit, 0) };
+        let task = self.deliver(&init, &7_u64.to_ne_bytes()).task;
         self.deliver(&Event { task, ..Event::new(EventKind::TaskEnable, 0) }, &[]);
         task
     }

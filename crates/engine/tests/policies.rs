@@ -232,7 +232,8 @@ impl Kernel {
 
     fn deliver(&self, event: &Event) -> Outcome {
         let mut outcome = Outcome::default();
-        self.engine.deliver(event, &[], &mut outcome);
+        // The name of a new task.
+        self.engine.deliver(event, &event.args[0].to_ne_bytes(), &mut outcome);
         outcome
     }
 

@@ -179,7 +179,8 @@ impl Machine {
     /// Tells the engine, and keeps its kicks in mind.
     fn tell(&self, event: &Event) -> Outcome {
         let mut outcome = Outcome::default();
-        self.engine.deliver(event, &[], &mut outcome);
+        // The name of a new task.
+        self.engine.deliver(event, &event.args[0].to_ne_bytes(), &mut outcome);
         let mut books = self.books();
         if outcome.kicks.is_all() {
             (0..self.run_queues.len() as CpuId).for_each(|cpu| books.kicked.set(cpu));

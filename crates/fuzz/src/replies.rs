@@ -236,7 +236,8 @@ impl Kernel {
 
     fn deliver_now(&self, event: &Event) -> Outcome {
         let mut outcome = Outcome::default();
-        self.engine.deliver(event, &[], &mut outcome);
+        // The name of a new task.
+        self.engine.deliver(event, &event.args[0].to_ne_bytes(), &mut outcome);
         assert!(i64::try_from(outcome.timer_ns).is_ok() && outcome.slice_ns <= SLICE_NS_MAX, "{outcome:?}");
         assert!(outcome.kicks.is_all() || outcome.kicks.iter().all(|cpu| cpu < CPUS), "{outcome:?}");
         // What is left of one that is under way may be less.

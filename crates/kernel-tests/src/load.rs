@@ -4,7 +4,7 @@ use std::{
     env,
     fs::{self, File},
     io::{self, Read, Write},
-    os::unix::fs::FileExt,
+    os::unix::{fs::FileExt, process::CommandExt},
     path::Path,
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
@@ -40,17 +40,33 @@ impl Worker {
         Ok(Self(child))
     }
 
-    /// A process with so many threads that sleep until it is [released](Self::release), and then spin.
-    pub(crate) fn crowd(threads: u32) -> Result<Self> {
+    /// A process of a user with so many threads that sleep until it is [released](Self::release), and then spin.
+    pub(crate) fn crowd_of(user: u32, threads: u32) -> Result<Self> {
         let mut child = Command::new(env::current_exe()?)
             .args(["child", &format!("crowd {threads}")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .uid(user)
             .spawn()
             .context("cannot fork")?;
         let mut byte = [0];
         child.stdout.take().context("no pipe")?.read_exact(&mut byte).context("there cannot be so many threads")?;
         Ok(Self(child))
+    }
+
+    /// The same of root.
+    pub(crate) fn crowd(threads: u32) -> Result<Self> {
+        Self::crowd_of(0, threads)
+    }
+
+    /// On the first two CPUs, a user's.
+    pub(crate) fn of(user: u32, what: &str) -> Result<Self> {
+        let this = env::current_exe()?;
+        let mut child = Command::new(this);
+        let child = child.args(["child", what]).stdin(Stdio::null()).uid(user).spawn().context("cannot fork")?;
+        let worker = Self(child);
+        worker.unpin()?;
+        Ok(worker)
     }
 
     /// Has the threads of a crowd begin.
@@ -173,6 +189,9 @@ fn crowd(threads: u32) -> Result<()> {
 pub(crate) fn child(what: &str) -> Result<()> {
     if let Some(threads) = what.strip_prefix("crowd ") {
         return crowd(threads.parse()?);
+    }
+    if let Some(herd) = what.strip_prefix("herd ") {
+        return crate::beyond::run_herd(herd);
     }
     match what {
         // With `spin_loop` now and then, as an emulator takes its instruction for a request to run another CPU, and several times

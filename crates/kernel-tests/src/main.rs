@@ -1,10 +1,12 @@
 //! Runs inside the guest of the kernel tests: puts policies into the kernel, has them go wrong, and says what came of
 //! it, one line of JSON per trial.
 
+mod beyond;
 mod board;
 mod device;
 mod generated;
 mod groups;
+mod impostor;
 mod intruder;
 mod list;
 mod load;
@@ -469,6 +471,39 @@ enum Trial {
         #[arg(long)]
         modules: PathBuf,
     },
+    /// A user has more tasks than the table has room for, beside another one.
+    Beyond {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The policy.
+        #[arg(long)]
+        policy: String,
+    },
+    /// How long any of very many tasks waits that work a little and sleep a little.
+    Herd {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The policy; without one, the kernel's own scheduler.
+        #[arg(long)]
+        policy: Option<String>,
+        /// So many tasks.
+        #[arg(long)]
+        tasks: u32,
+        /// How many of those the table has no room for.
+        #[arg(long)]
+        beyond: u32,
+        /// For how long.
+        #[arg(long)]
+        seconds: u64,
+    },
+    /// A scheduler that is not Ekiden's makes up a task.
+    Impostor {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
     /// A BPF program that is no scheduler calls a kfunc of the module's.
     Stranger {
         /// Where the modules are.
@@ -559,6 +594,11 @@ fn main() -> anyhow::Result<()> {
         Trial::Tried { command } => watches::tried(&command),
         Trial::Chooser { modules } => intruder::chooser(&modules),
         Trial::Intruder { modules } => intruder::intruder(&modules),
+        Trial::Beyond { modules, policy } => beyond::beyond(&modules, &policy),
+        Trial::Herd { modules, policy, tasks, beyond, seconds } => {
+            beyond::herd(&modules, policy.as_deref(), tasks, beyond, seconds)
+        }
+        Trial::Impostor { modules } => impostor::impostor(&modules),
         Trial::Stranger { modules } => stranger::stranger(&modules),
         Trial::Waits => watches::waits(),
         Trial::Still { modules, seconds } => list::still(&modules, seconds),

@@ -33,6 +33,9 @@ pub struct Status {
     /// Tasks that there is room for.
     #[serde(default)]
     pub capacity: u64,
+    /// Tasks for which there was no room when they last waited: no policy has them, and they share a part of each CPU.
+    #[serde(default)]
+    pub beyond: u64,
     /// Tasks that wait for their control groups to have CPU time again.
     #[serde(default)]
     pub parked: u64,

@@ -34,6 +34,6 @@ pub use modules::{load_beside, load_copy, loaded, unload, unload_all};
 pub use record::{Recorder, Recording, ShortRecorder};
 pub use rings::Raw;
 pub use runqlat::{RunqLat, Waits, Whom};
-pub use session::{Beside, Config, Program, Scope, Session};
+pub use session::{Beside, Config, Program, Scope, Session, arena_bytes_for, room_for_all};
 pub use tape::Tape;
 pub use tasks::{Who, choose};

@@ -2,6 +2,7 @@
 
 use std::{
     ffi::{OsString, c_char},
+    fs,
     hint::black_box,
     mem::MaybeUninit,
     os::fd::OwnedFd,
@@ -52,7 +53,7 @@ pub struct Config {
     pub scope: Scope,
     /// `ekiden.ko` and the policy's module, in this order; those that are loaded already are passed over.
     pub modules: Vec<PathBuf>,
-    /// How many tasks there can be at once. More run outside the policy's care.
+    /// How many tasks there can be at once. More share a part of each CPU, and no policy has them.
     pub max_tasks: u32,
     /// Memory for the policy, in bytes.
     pub arena_bytes: u64,
@@ -79,15 +80,17 @@ pub enum Beside {
 }
 
 impl Config {
-    /// The defaults: all tasks, room for 32,768, 32 MiB, and 1 MiB of calls for each CPU.
+    /// The defaults: all tasks, [room](room_for_all) for as many as the machine may have, [memory](arena_bytes_for) for those, and 1 MiB
+    /// of calls for each CPU.
     pub fn new(policy: &str, modules: Vec<PathBuf>) -> Self {
+        let max_tasks = room_for_all();
         Self {
             policy: policy.to_owned(),
             params: String::new(),
             scope: Scope::All,
             modules,
-            max_tasks: 32_768,
-            arena_bytes: 32 << 20,
+            max_tasks,
+            arena_bytes: arena_bytes_for(max_tasks),
             tape_records: 1 << 14,
             upgradable: true,
             beside: Beside::Nobody,
@@ -101,6 +104,25 @@ impl Config {
 pub struct Program {
     skel: EkidenSkel<'static>,
     policy: String,
+}
+
+/// Room for all tasks that this machine may have, by `kernel.threads-max` and `kernel.pid_max`: a power of two, as memory is taken in these,
+/// and a million at most. It takes 192 bytes for each, less than half a per cent of the memory of which the kernel would have one task more.
+pub fn room_for_all() -> u32 {
+    const LEAST: u32 = 1 << 12;
+    const MOST: u32 = 1 << 20;
+    let limit = |name: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
+        text.trim().parse::<u32>().ok()
+    };
+    let tasks = limit("threads-max").into_iter().chain(limit("pid_max")).min().unwrap_or(1 << 15);
+    tasks.clamp(LEAST, MOST).next_power_of_two()
+}
+
+/// Memory for a policy that is to have so many tasks: 256 bytes for each, twice what any policy of Ekiden's keeps of one, and 32 MiB at
+/// least.
+pub fn arena_bytes_for(max_tasks: u32) -> u64 {
+    (u64::from(max_tasks) * 256).max(32 << 20)
 }
 
 /// A policy that runs. Dropping it gives its tasks to the other policies that run, or, if there are none, every task back to the
@@ -186,6 +208,15 @@ impl Session {
                 Err(error)
             }
         }
+    }
+
+    /// Loads the modules and makes a policy ready, but does not have the kernel call it. It is gone when the device is closed.
+    pub fn ready_only(config: &Config) -> Result<Control> {
+        before_loading()?;
+        for module in &config.modules {
+            modules::load(module)?;
+        }
+        Ok(make_ready(config, false)?.0)
     }
 
     /// Comes to the policies that run.

@@ -478,8 +478,8 @@ impl Kernel {
     /// Makes the task the policy's, if there is one and it has room.
     pub(crate) fn introduce(&mut self, task: TaskIndex) {
         let Task { pid, cpu, .. } = *self.task(task);
-        let event = Event { args: [task.into(), pid.into()], ..Event::new(EventKind::TaskInit, cpu) };
-        let Some(outcome) = self.deliver(&event, &[]) else { return };
+        let event = Event { args: [0, pid.into()], ..Event::new(EventKind::TaskInit, cpu) };
+        let Some(outcome) = self.deliver(&event, &u64::from(task).to_ne_bytes()) else { return };
         if outcome.status == Status::Full as i32 {
             self.stats.left_out += 1;
             return;

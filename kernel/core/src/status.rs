@@ -26,6 +26,7 @@ pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, seat: u64
         (mistakes, last_mistake) = engine.mistakes();
         let groups = engine.groups();
         let _ = write!(writer, r#","capacity":{},"parked":{}"#, table.capacity(), groups.parked());
+        let _ = write!(writer, r#","beyond":{}"#, engine.beyond());
         let _ = write!(writer, r#","groups":{},"groups_without_room":{}"#, groups.len(), groups.overflows());
     } else {
         let Some(view) = engine.seats().find(|view| view.seat as u64 + 1 == seat) else { return 0 };

@@ -37,6 +37,8 @@ pub(crate) enum Machine {
     Older,
     /// The newest kernel with four CPUs, which checks what it allocates: slabs are poisoned and have room around objects that is watched.
     Checked,
+    /// The newest kernel with two CPUs and memory for tens of thousands of tasks.
+    Roomy,
     /// For the long run of alarms.
     Alarms,
 }
@@ -58,6 +60,7 @@ impl Machine {
                 let cmdline = format!("{} slub_debug=FZPU", spec().cmdline);
                 Lab::boot(&newest_kernel(), VmSpec { cpus: 4, cmdline, ..spec() })
             }
+            Self::Roomy => Lab::boot(&newest_kernel(), VmSpec { memory_mib: 3_072, ..spec() }),
             Self::Older => Lab::boot(&older_kernel(), spec()),
             Self::Alarms => Lab::boot(&newest_kernel(), crate::alarms::machine()),
         }

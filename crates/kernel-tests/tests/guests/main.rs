@@ -3,6 +3,7 @@
 //! storm` runs those with "storm" in their names; `--ignored` runs what takes hours; `--prepare` only builds what guests need.
 
 mod alarms;
+mod beyond;
 mod faults;
 mod generated;
 mod groups;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         kernel::TESTS,
         older_kernel::TESTS,
         groups::TESTS,
+        beyond::TESTS,
         watches::TESTS,
         faults::TESTS,
         generated::TESTS,

@@ -3,7 +3,7 @@
 //! does it less often; `EKIDEN_PARALLEL_TIMES=10` does all of it ten times as often.
 
 use crate::{
-    faults, generated, groups, kernel,
+    beyond, faults, generated, groups, kernel,
     lab::{Lab, Machine},
     pool::tests,
 };
@@ -22,6 +22,7 @@ tests! {
         5 in_parallel_no_task_is_sent_to_a_cpu_that_is_away,
         5 in_parallel_groups_are_replayed,
         9 in_parallel_no_task_waits_for_one_without_time,
+        10 in_parallel_a_full_task_table_starves_nobody,
         5 in_parallel_versions_take_over,
         5 in_parallel_the_flight_recorder_is_saved,
     }
@@ -79,6 +80,12 @@ fn in_parallel_no_task_is_sent_to_a_cpu_that_is_away(lab: &Lab) {
 /// Without what is tested, for nearly a second.
 fn in_parallel_no_task_waits_for_one_without_time(lab: &Lab) {
     let _ = groups::waits_for_a_lock(lab, 300);
+}
+
+fn in_parallel_a_full_task_table_starves_nobody(lab: &Lab) {
+    for policy in ["wfq", "fifo"] {
+        beyond::fills_the_table(lab, policy, 4, 4_000.0);
+    }
 }
 
 fn in_parallel_groups_are_replayed(lab: &Lab) {

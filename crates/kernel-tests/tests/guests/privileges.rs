@@ -12,6 +12,7 @@ tests! {
         2 root_of_a_container_that_has_the_device_controls_nothing,
         3 who_may_choose_a_policy_is_up_to_root,
         2 the_verifier_refuses_a_program_that_is_no_scheduler_and_calls_a_policy,
+        2 a_scheduler_that_makes_up_a_task_gets_none,
         20 a_policy_that_panics_ends_alone_while_every_return_is_traced,
     }
 }
@@ -51,6 +52,16 @@ fn the_verifier_refuses_a_program_that_is_no_scheduler_and_calls_a_policy(lab: &
     let refused = report["refused"].as_str().unwrap();
     assert!(refused.contains("calling kernel function ekiden_chooses_cpu is not allowed"), "{refused}");
     assert_eq!((&report["ordinary_refused"], &report["still_running"]), (&Value::Null, &true.into()), "{report}");
+}
+
+/// An address that is none would be handed to whoever asks which task to run.
+fn a_scheduler_that_makes_up_a_task_gets_none(lab: &Lab) {
+    let report = &lab.trial("impostor --modules /lab")[0];
+    println!("{report}");
+    let invalid = -2;
+    assert_eq!(report["statuses"], serde_json::json!([invalid, invalid, 0]), "{report}");
+    assert_eq!((&report["tasks"][0], &report["tasks"][1]), (&0.into(), &0.into()), "{report}");
+    assert_ne!(report["tasks"][2], 0, "{report}");
 }
 
 /// The function graph tracer puts its own return addresses on the stack, and keeps the right ones in order.

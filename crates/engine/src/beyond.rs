@@ -1,0 +1,101 @@
+//! Tasks beyond the table: those for which it has no room. Policies do not know of them. The host keeps them in queues of its own and asks
+//! for room again whenever one comes to wait; here is when they have a CPU.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use ekiden::Policy;
+use ekiden::abi::{Event, EventKind, Status, init_flags, pick_flags};
+
+use crate::engine::{Engine, Handling};
+use crate::pick::{NO_RANK, ROUND_TICKS, TURN_TICKS};
+
+/// Of [`ROUND_TICKS`] ticks of a CPU so many are theirs: as many as they are of all that want it, but neither they nor the tasks
+/// of the policies have less than a policy has that is asked late.
+fn ticks_of(beyond: u32, others: u32) -> u32 {
+    let (beyond, others) = (u64::from(beyond), u64::from(others));
+    let part = u64::from(ROUND_TICKS) * beyond / (beyond + others).max(1);
+    (part as u32).clamp(TURN_TICKS, ROUND_TICKS - TURN_TICKS)
+}
+
+impl<P: Policy> Engine<P> {
+    /// How many tasks there are that the table has no room for.
+    pub fn beyond(&self) -> u32 {
+        self.beyond.load(Relaxed)
+    }
+
+    /// Whether there are any.
+    #[inline]
+    pub(crate) fn any_beyond(&self) -> bool {
+        self.beyond() != 0
+    }
+
+    /// There was room for a task, or not.
+    pub(crate) fn note_beyond(&self, init: &Event, is_in: bool) {
+        match (init.flags & init_flags::AGAIN != 0, is_in) {
+            (true, true) => self.one_less(),
+            (false, false) => _ = self.beyond.fetch_add(1, Relaxed),
+            _ => {}
+        }
+    }
+
+    fn one_less(&self) {
+        // A host that says it too often is wrong, and not worth a panic.
+        let _ = self.beyond.fetch_update(Relaxed, Relaxed, |tasks| tasks.checked_sub(1));
+    }
+
+    /// Something happened to one of them.
+    pub(crate) fn about_one_beyond(&self, handling: &mut Handling<'_>) {
+        if handling.event.kind == EventKind::Tick as u32 {
+            self.tick_beyond(handling);
+        } else {
+            self.one_less();
+        }
+    }
+
+    /// Whether it is their turn on the CPU that looks for work.
+    #[inline]
+    pub(crate) fn is_turn_beyond(&self, pick: &Event) -> bool {
+        self.cpu(pick.cpu).beyond_turn.load(Relaxed) && pick.flags & pick_flags::POLICIES == 0
+    }
+
+    /// The host runs one of them instead of asking policies.
+    #[cold]
+    pub(crate) fn runs_beyond(&self, handling: &mut Handling<'_>) {
+        handling.outcome.status = Status::Beyond as i32;
+        // No policy has the CPU, so none overtakes.
+        self.cpu(handling.event.cpu).rank.store(NO_RANK, Relaxed);
+    }
+
+    /// Every tick is theirs, or the policies': the turns of either are spread evenly. Theirs end a slice of a policy, and their own slices
+    /// end with every tick.
+    pub(crate) fn tick_beyond(&self, handling: &mut Handling<'_>) {
+        let (cpu, runs) = (handling.event.cpu, handling.event.task.is_none());
+        let here = self.cpu(cpu);
+        let waiting = handling.event.args[0].min(u32::MAX.into()) as u32;
+        let beyond = waiting.saturating_add(runs.into());
+        if beyond == 0 {
+            return here.beyond_turn.store(false, Relaxed);
+        }
+        let others = here.crowd.about(self.walk.load(Relaxed)).saturating_add((!runs).into());
+        let credit = here.beyond_credit.load(Relaxed) + ticks_of(beyond, others);
+        let is_turn = credit >= ROUND_TICKS;
+        here.beyond_credit.store(if is_turn { credit - ROUND_TICKS } else { credit }, Relaxed);
+        here.beyond_turn.store(is_turn, Relaxed);
+        if is_turn && !runs {
+            handling.outcome.kicks.add(cpu);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_that_of_the_number_but_nobody_has_none() {
+        for (beyond, others, ticks) in [(1, 1, 12), (7, 33, 4), (1, 10_000, 3), (10_000, 1, 22), (1, 0, 22)] {
+            assert_eq!(ticks_of(beyond, others), ticks, "{beyond} to {others}");
+        }
+        assert_eq!(ticks_of(u32::MAX, u32::MAX), 12);
+    }
+}

@@ -1,0 +1,68 @@
+//! More tasks than the task table has room for: nobody starves, and nobody has more than others.
+
+use serde_json::Value;
+
+use crate::{
+    lab::{Lab, Machine},
+    pool::tests,
+};
+
+tests! {
+    Machine::Calm => {
+        12 a_user_who_fills_the_task_table_takes_no_cpu_from_others,
+    }
+    Machine::Roomy => {
+        45 no_task_of_a_crowd_waits_longer_because_the_table_has_no_room,
+    }
+}
+
+fn a_user_who_fills_the_task_table_takes_no_cpu_from_others(lab: &Lab) {
+    for policy in ["wfq", "fifo"] {
+        fills_the_table(lab, policy, 2, 500.0);
+    }
+}
+
+/// On so many CPUs, no task may wait longer than that.
+pub(crate) fn fills_the_table(lab: &Lab, policy: &str, cpus: u64, longest_ms: f64) {
+    let report = &lab.trial(&format!("beyond --modules /lab --policy {policy}"))[0];
+    println!("{report}");
+    let without_room = |when: &str| report[when].as_u64().unwrap();
+    assert!(without_room("without_room_before") >= 100, "{report}");
+    // Something may have ended meanwhile and made room for one of them.
+    assert!(without_room("without_room") > without_room("without_room_before") + 2 * cpus, "{report}");
+    let ran = |herd: &str| report[herd]["ran_ms"].as_f64().unwrap();
+    let all = 6_000.0 * cpus as f64;
+    // A third and two thirds, but for the one that is pinned, which has half of what the others have of CPU 0 at most.
+    assert!(ran("busy") >= 0.22 * all && ran("beyond") >= 0.4 * all, "{report}");
+    assert!(report["pinned_ran_ms"].as_u64().unwrap() > 300, "{report}");
+    for herd in ["busy", "sleeper", "beyond"] {
+        assert!(report[herd]["longest_ms"].as_f64().unwrap() <= longest_ms, "{herd}: {report}");
+    }
+    assert!(report["sleeper"]["turns"].as_u64().unwrap() > 100, "{report}");
+    assert_eq!(report["without_room_after"], 0, "{report}");
+    assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+    assert_eq!(report["still_running"], true, "{report}");
+}
+
+/// As many as `EKIDEN_CROWD` says. Of 40,000 tasks, 7,000 would have no room.
+fn no_task_of_a_crowd_waits_longer_because_the_table_has_no_room(lab: &Lab) {
+    let tasks: u32 =
+        std::env::var("EKIDEN_CROWD").map_or(4_000, |tasks| tasks.parse().expect("EKIDEN_CROWD is a number"));
+    let beyond = tasks * 7 / 40;
+    let herd = |policy: &str| -> Value {
+        let most = std::time::Duration::from_secs(1500 + u64::from(tasks) / 10);
+        let trial =
+            format!("herd --modules /lab {policy} --tasks {tasks} --beyond {beyond} --seconds {}", 8 + tasks / 800);
+        let report = lab.trial_within(&trial, most)[0].clone();
+        println!("{policy} {report}");
+        assert_eq!(report["still_running"], true, "{report}");
+        report
+    };
+    let own = herd("");
+    for policy in ["--policy wfq", "--policy fifo"] {
+        let ours = herd(policy);
+        assert!(ours["without_room"].as_u64().unwrap() >= u64::from(beyond * 9 / 10), "{ours}");
+        let longest_ms = |report: &Value| report["herd"]["longest_ms"].as_f64().unwrap();
+        assert!(longest_ms(&ours) <= 2.0 * longest_ms(&own), "{ours} instead of {own}");
+    }
+}
