@@ -12,7 +12,7 @@
  *	ENOENT	Ekiden is not loaded: `ekiden run` does that
  *	ENODEV	no policy runs
  *	ENXIO	other policies run, but not this one
- *	ESRCH	there is no such thread, or it is not scheduled by Ekiden (real-time threads are not)
+ *	ESRCH	there is no such thread, or no policy has it (real-time threads, and those without room)
  *	EPERM	the thread is somebody else's, and the caller lacks CAP_SYS_NICE
  *	EACCES	the policy is not open to every user, or root has chosen for the thread
  *	EINVAL	the policy refuses what is to be set for the thread (ekiden_choose_with)

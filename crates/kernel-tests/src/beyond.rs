@@ -22,7 +22,7 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::load::{Worker, pause};
+use crate::load::{Worker, hotplug, pause};
 use crate::trials::config;
 
 /// An ordinary user.
@@ -35,6 +35,8 @@ struct HerdReport {
     /// The longest time that one of them had no CPU although it wanted one, in milliseconds, in the second half of the time: at first all
     /// want one at once, and touch their memory for the first time.
     longest_ms: f64,
+    /// The same of those that came last.
+    longest_of_last_ms: f64,
     /// How often they have worked, and how often the one that did so least.
     turns: u64,
     turns_least: u64,
@@ -50,9 +52,10 @@ struct Herd {
 }
 
 impl Herd {
-    /// Each works for so long and then sleeps for so long, again and again, or only works if that is no time. They have not begun.
-    fn of(user: u32, tasks: u32, work_us: u64, sleep_us: u64, seconds: u64) -> Result<Self> {
-        let what = format!("herd {tasks} {work_us} {sleep_us} {seconds}");
+    /// Each works for so long and then sleeps for so long, again and again, or only works if that is no time. They have not begun. The
+    /// `last` that come are looked at by themselves, too.
+    fn of(user: u32, [tasks, last]: [u32; 2], work_us: u64, sleep_us: u64, seconds: u64) -> Result<Self> {
+        let what = format!("herd {tasks} {last} {work_us} {sleep_us} {seconds}");
         let mut command = Command::new(env::current_exe()?);
         let command = command.args(["child", &what]).stdin(Stdio::piped()).stdout(Stdio::piped()).uid(user);
         let mut child = command.spawn().context("cannot fork")?;
@@ -83,7 +86,8 @@ static BEGAN_NS: AtomicU64 = AtomicU64::new(0);
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 /// Waits that began earlier do not count.
 static FROM_NS: AtomicU64 = AtomicU64::new(0);
-static LONGEST_NS: AtomicU64 = AtomicU64::new(0);
+/// Of all, and of those that came last.
+static LONGEST_NS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 static TURNS: AtomicU64 = AtomicU64::new(0);
 static TURNS_LEAST: AtomicU64 = AtomicU64::new(u64::MAX);
 static ENDED: AtomicU32 = AtomicU32::new(0);
@@ -110,7 +114,7 @@ fn futex(word: &AtomicU32, operation: i32, value: u32) {
 }
 
 /// Works for that much CPU time; returns when it ended. A look at the clock that comes late was waiting.
-fn work(work_ns: u64, mut before_ns: u64) -> u64 {
+fn work(work_ns: u64, mut before_ns: u64, is_last: bool) -> u64 {
     const STEP_NS: u64 = 200_000;
     let mut left_ns = work_ns;
     loop {
@@ -119,7 +123,10 @@ fn work(work_ns: u64, mut before_ns: u64) -> u64 {
         let now = now_ns();
         let passed_ns = now - before_ns;
         if passed_ns > STEP_NS && before_ns >= FROM_NS.load(Relaxed) {
-            LONGEST_NS.fetch_max(passed_ns, Relaxed);
+            LONGEST_NS
+                .iter()
+                .take(1 + usize::from(is_last))
+                .for_each(|longest| _ = longest.fetch_max(passed_ns, Relaxed));
         }
         left_ns = left_ns.saturating_sub(passed_ns.min(STEP_NS));
         before_ns = now;
@@ -129,14 +136,16 @@ fn work(work_ns: u64, mut before_ns: u64) -> u64 {
     }
 }
 
-fn member(work_ns: u64, sleep_ns: u64, time_ns: u64) {
+fn member(is_last: bool, work_ns: u64, sleep_ns: u64, time_ns: u64) {
     while BEGUN.load(Acquire) == 0 {
         futex(&BEGUN, libc::FUTEX_WAIT, 0);
     }
+    // Were it one that woke up all, that one would have to wait for its turn among thousands in the middle of it.
+    futex(&BEGUN, libc::FUTEX_WAKE, 2);
     let began_ns = BEGAN_NS.load(Relaxed);
     let (mut due_ns, mut turns) = (began_ns, 0);
     loop {
-        let ended_ns = work(work_ns, due_ns);
+        let ended_ns = work(work_ns, due_ns, is_last);
         turns += 1;
         if ended_ns - began_ns >= time_ns {
             break;
@@ -161,12 +170,13 @@ fn nr_cpus() -> usize {
 /// The process of a herd.
 pub(crate) fn run_herd(what: &str) -> Result<()> {
     let numbers = what.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
-    let [tasks, work_us, sleep_us, seconds] = numbers[..] else { anyhow::bail!("not four numbers: {what}") };
+    let [tasks, last, work_us, sleep_us, seconds] = numbers[..] else { anyhow::bail!("not five numbers: {what}") };
     let mut cpus = CpuSet::new();
     (0..nr_cpus()).try_for_each(|cpu| cpus.set(cpu))?;
     sched_setaffinity(Pid::from_raw(0), &cpus)?;
-    for _ in 0..tasks {
-        let member = move || member(work_us * 1_000, sleep_us * 1_000, seconds * 1_000_000_000);
+    for number in 0..tasks {
+        let is_last = number + last >= tasks;
+        let member = move || member(is_last, work_us * 1_000, sleep_us * 1_000, seconds * 1_000_000_000);
         thread::Builder::new().stack_size(16 << 10).spawn(member)?;
     }
     println!("ready");
@@ -175,7 +185,7 @@ pub(crate) fn run_herd(what: &str) -> Result<()> {
     BEGAN_NS.store(began_ns, Relaxed);
     FROM_NS.store(began_ns + seconds * 500_000_000, Relaxed);
     BEGUN.store(1, Release);
-    futex(&BEGUN, libc::FUTEX_WAKE, i32::MAX as u32);
+    futex(&BEGUN, libc::FUTEX_WAKE, 2);
     loop {
         let ended = ENDED.load(Acquire);
         if u64::from(ended) == tasks {
@@ -190,9 +200,11 @@ pub(crate) fn run_herd(what: &str) -> Result<()> {
         usage.assume_init()
     };
     let ms = |time: libc::timeval| time.tv_sec as u64 * 1_000 + time.tv_usec as u64 / 1_000;
+    let longest_ms = |of: usize| LONGEST_NS[of].load(Relaxed) as f64 / 1e6;
     let report = HerdReport {
         tasks: tasks as u32,
-        longest_ms: LONGEST_NS.load(Relaxed) as f64 / 1e6,
+        longest_ms: longest_ms(0),
+        longest_of_last_ms: longest_ms(1),
         turns: TURNS.load(Relaxed),
         turns_least: TURNS_LEAST.load(Relaxed),
         ran_ms: ms(usage.ru_utime) + ms(usage.ru_stime),
@@ -254,12 +266,12 @@ pub(crate) fn beyond(modules: &Path, policy: &str) -> Result<()> {
     let room = tasks_now()? + 400;
     allow(room)?;
     let session = Session::start(&Config { max_tasks: room, ..config(modules, policy) })?;
-    let mut busy = Herd::of(0, cpus, 1_000, 0, SECONDS)?;
-    let mut sleeper = Herd::of(USER + 1, 1, 100, 5_000, SECONDS)?;
+    let mut busy = Herd::of(0, [cpus, 0], 1_000, 0, SECONDS)?;
+    let mut sleeper = Herd::of(USER + 1, [1, 0], 100, 5_000, SECONDS)?;
     let crowd = Worker::crowd_of(USER, room - tasks_now()? + WITHOUT_ROOM)?;
     let without_room_now = || -> Result<u64> { Ok(Status::read()?.context("no status")?.beyond) };
     let without_room_before = without_room_now()?;
-    let mut beyond = Herd::of(USER, 2 * cpus, 1_000, 0, SECONDS)?;
+    let mut beyond = Herd::of(USER, [2 * cpus, 0], 1_000, 0, SECONDS)?;
     let pinned = Worker::of(USER, "spin")?;
     pinned.pin(0)?;
     for herd in [&mut busy, &mut sleeper, &mut beyond] {
@@ -269,7 +281,14 @@ pub(crate) fn beyond(modules: &Path, policy: &str) -> Result<()> {
     let without_room = without_room_now()?;
     let (busy, sleeper, beyond) = (busy.end()?, sleeper.end()?, beyond.end()?);
     let pinned_ran_ms = pinned.ran_ns() / 1_000_000;
-    drop(crowd);
+    // Whom a CPU has on its own queue has to get away.
+    let bound = [Worker::of(USER, "spin")?, Worker::of(USER, "spin")?];
+    for _ in 0..3 {
+        hotplug(1)?;
+        bound.iter().chain([&pinned]).try_for_each(Worker::must_run).context("after a CPU was away")?;
+    }
+    session.check()?;
+    drop((crowd, bound));
     let start = Instant::now();
     let after = loop {
         let status = Status::read()?.context("no status")?;
@@ -324,7 +343,7 @@ pub(crate) fn herd(modules: &Path, policy: Option<&str>, tasks: u32, beyond: u32
     let room = tasks_now()? + tasks - beyond;
     let start = |policy| Session::start(&Config { max_tasks: room, ..config(modules, policy) });
     let session = policy.map(start).transpose()?;
-    let mut herd = Herd::of(USER, tasks, 50, 50_000, seconds)?;
+    let mut herd = Herd::of(USER, [tasks, beyond], 50, 50_000, seconds)?;
     let memory_mib = memory_mib()?;
     herd.begin()?;
     pause(seconds * 500);

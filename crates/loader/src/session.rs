@@ -360,9 +360,6 @@ fn choose_operations(open: &mut OpenEkidenSkel<'_>, calls: Calls, upgradable: bo
     if upgradable {
         return;
     }
-    if !calls.has(Call::TaskTick) {
-        ops.tick = ptr::null_mut();
-    }
     if !calls.has(Call::TaskAffinityChanged) {
         ops.set_cpumask = ptr::null_mut();
     }

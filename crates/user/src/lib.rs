@@ -96,8 +96,9 @@ pub enum Error {
     NotRunning(String, String),
     /// There is no such thread, or it is none of ours.
     #[error(
-        "thread {0} is not there, or not scheduled by Ekiden: real-time tasks are not, and beside policies that have only \
-         what is given to them only tasks in class SCHED_EXT are"
+        "thread {0} is not there, or not scheduled by a policy: real-time tasks are not, nor is a task for which there is no \
+         room (`ekiden status` says how many), and beside policies that have only what is given to them only tasks in class \
+         SCHED_EXT are"
     )]
     NotATask(i32),
     /// Somebody else's thread.

@@ -52,7 +52,7 @@ fn no_task_of_a_crowd_waits_longer_because_the_table_has_no_room(lab: &Lab) {
     let herd = |policy: &str| -> Value {
         let most = std::time::Duration::from_secs(1500 + u64::from(tasks) / 10);
         let trial =
-            format!("herd --modules /lab {policy} --tasks {tasks} --beyond {beyond} --seconds {}", 8 + tasks / 800);
+            format!("herd --modules /lab {policy} --tasks {tasks} --beyond {beyond} --seconds {}", 8 + tasks / 1500);
         let report = lab.trial_within(&trial, most)[0].clone();
         println!("{policy} {report}");
         assert_eq!(report["still_running"], true, "{report}");

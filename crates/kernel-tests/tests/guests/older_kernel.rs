@@ -1,6 +1,7 @@
 //! The same modules' sources on another stock kernel: features are found in its BTF, not by its number.
 
 use crate::{
+    beyond,
     lab::{Lab, Machine},
     pool::tests,
 };
@@ -8,7 +9,12 @@ use crate::{
 tests! {
     Machine::Older => {
         52 policies_run_on_an_older_kernel_too,
+        10 a_full_task_table_starves_nobody_on_an_older_kernel,
     }
+}
+
+fn a_full_task_table_starves_nobody_on_an_older_kernel(lab: &Lab) {
+    beyond::fills_the_table(lab, "wfq", 2, 500.0);
 }
 
 fn policies_run_on_an_older_kernel_too(lab: &Lab) {
