@@ -127,7 +127,8 @@ mod tests {
         let engine: Engine = Engine::new(Box::new(Adapter::<Fifo>::new(&env, host.clone())), host, idle, 1, 2);
         let deliver = |event: &Event| {
             let mut outcome = Outcome::default();
-            engine.deliver(event, &[], &mut outcome);
+            // The name of a new task.
+            engine.deliver(event, &event.args[0].to_ne_bytes(), &mut outcome);
             outcome.task
         };
         let come = || deliver(&Event { args: [7, 7], ..Event::new(EventKind::TaskInit, 0) });
