@@ -730,7 +730,8 @@ impl Kernel {
             let next = self.cpu_mut(cpu).queue.pop_front();
             return (next.or(before.map(|task| (task, DEFAULT_SLICE_NS))), None);
         };
-        if outcome.status == Status::Done as i32 {
+        // The queue of tasks beyond the table was looked at above: unlike in the kernel, it is served first.
+        if outcome.status == Status::Done as i32 || outcome.status == Status::Beyond as i32 {
             return (None, Some(outcome));
         }
         let task = outcome.host_task as TaskIndex;
