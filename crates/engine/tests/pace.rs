@@ -181,7 +181,7 @@ fn tasks_are_introduced_later_when_the_event_has_taken_too_long() {
     for name in 1..9 {
         let mut outcome = Outcome::default();
         let init = Event { args: [name, 0], ..Event::new(EventKind::TaskInit, 0) };
-        bench.engine.deliver(&init, &[], &mut outcome);
+        bench.engine.deliver(&init, &name.to_ne_bytes(), &mut outcome);
     }
     bench.engine.start_over(0, &mut Outcome::default());
     bench.host.is_spent.store(true, Relaxed);
