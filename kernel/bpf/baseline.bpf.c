@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A per-CPU FIFO in plain BPF, with the kernel's own queues: what one would write without Ekiden, for comparison. Tasks
- * are placed as under Ekiden's FIFO: the kernel chooses the CPU, each CPU serves its own queue.
+ * FIFOs in plain BPF, with the kernel's own queues: what one would write without Ekiden, for comparison. Tasks are placed as
+ * under Ekiden's: the kernel chooses the CPU. Then each CPU serves its own queue, as under `fifo`; or all serve one, as under
+ * `global-fifo`, and what is woken for an idle CPU goes there at once, as in the kernel's own example scx_simple.
  */
 #include "kernel.h"
 
@@ -10,21 +11,27 @@ char _license[] SEC("license") = "GPL";
 s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __ksym;
 bool scx_bpf_dsq_move_to_local(u64 dsq_id) __ksym;
 
+/* Whether there is one queue for all CPUs. The verifier removes what is not wanted. */
+const volatile bool is_shared = false;
+
 OPS(select_cpu) s32 BPF_PROG(baseline_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
 	bool is_idle = false;
+	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
 
-	return scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
+	if (is_shared && is_idle)
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, SCX_SLICE_DFL, 0);
+	return cpu;
 }
 
 OPS(enqueue) void BPF_PROG(baseline_enqueue, struct task_struct *p, u64 enq_flags)
 {
-	scx_bpf_dsq_insert(p, scx_bpf_task_cpu(p), SCX_SLICE_DFL, enq_flags);
+	scx_bpf_dsq_insert(p, is_shared ? 0 : scx_bpf_task_cpu(p), SCX_SLICE_DFL, enq_flags);
 }
 
 OPS(dispatch) void BPF_PROG(baseline_dispatch, s32 cpu, struct task_struct *prev)
 {
-	scx_bpf_dsq_move_to_local(cpu);
+	scx_bpf_dsq_move_to_local(is_shared ? 0 : cpu);
 }
 
 OPS(cpu_online) void BPF_PROG(baseline_cpu_online, s32 cpu)

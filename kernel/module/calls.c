@@ -9,7 +9,9 @@
 #include <linux/percpu.h>
 #include <linux/ptrace.h>
 #include <linux/sched.h>
+#include <linux/sched/clock.h>
 #include <linux/user-return-notifier.h>
+#include <linux/version.h>
 #include <linux/workqueue.h>
 #include <asm/irq_regs.h>
 #include <asm/syscall.h>
@@ -632,11 +634,64 @@ static void idle_cpus(u64 *words, size_t len)
 	keep(cpu_active_mask, words, len);
 }
 
+static u32 claim(u64 task, u32 serial, u32 cpu)
+{
+	return ekiden_rs_claim(task, serial, cpu);
+}
+
+/* A task that has pinned itself for a moment stays where it is, and its CPU comes to it by itself. */
+static u32 take_idle(u64 task, const u64 *among, size_t len)
+{
+	const struct task_struct *p = ekiden_rs_host_task(task);
+	const u64 *allowed;
+
+	if (!p || p->migration_disabled)
+		return 0;
+	BUILD_BUG_ON(sizeof(*allowed) != sizeof(unsigned long));
+	allowed = (const u64 *)cpumask_bits(p->cpus_ptr);
+	return ekiden_rs_take_idle(task, allowed, BITS_TO_LONGS(nr_cpu_ids), among, len);
+}
+
+/* Since when the task has its CPU, by the monotonic clock; 0 where the kernel does not keep that. */
+static u64 on_cpu_since(const struct task_struct *p)
+{
+#ifdef CONFIG_SCHED_INFO
+	u64 arrival = READ_ONCE(p->sched_info.last_arrival), now = local_clock();
+
+	return arrival && arrival <= now ? ekiden_c_now_ns() - (now - arrival) : 0;
+#else
+	return 0;
+#endif
+}
+
+static u64 running_on(u32 cpu, u32 *weight, u64 *since_ns)
+{
+	const struct task_struct *p;
+	u64 task;
+
+	if (cpu >= nr_cpu_ids || !cpu_possible(cpu))
+		return 0;
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 15, 0)
+	p = READ_ONCE(per_cpu(current_task, cpu));
+#else
+	p = READ_ONCE(per_cpu(pcpu_hot.current_task, cpu));
+#endif
+	task = p ? READ_ONCE(p->scx.dsq_vtime) : 0;
+	*weight = task ? ekiden_rs_weight_of_running(task, cpu) : 0;
+	if (!*weight)
+		return 0;
+	*since_ns = on_cpu_since(p);
+	return task;
+}
+
 const struct ekiden_host_table candidate_host = {
 	.now_ns = ekiden_c_now_ns,
 	.may_run = may_run,
 	.allowed_cpus = allowed_cpus,
 	.idle_cpus = idle_cpus,
+	.claim = claim,
+	.take_idle = take_idle,
+	.running = running_on,
 	.reason = keep_first,
 	.fault = (void (*)(const struct ekiden_host_table *))candidate_fault,
 	.leave = (void (*)(const struct ekiden_host_table *))candidate_fault,
@@ -647,6 +702,9 @@ const struct ekiden_host_table running_host = {
 	.may_run = may_run,
 	.allowed_cpus = allowed_cpus,
 	.idle_cpus = idle_cpus,
+	.claim = claim,
+	.take_idle = take_idle,
+	.running = running_on,
 	.reason = keep_first,
 	.fault = (void (*)(const struct ekiden_host_table *))policy_fault,
 	.leave = (void (*)(const struct ekiden_host_table *))candidate_fault,

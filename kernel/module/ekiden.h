@@ -71,6 +71,9 @@ struct ekiden_host_table {
 	bool (*may_run)(u64 task, u32 cpu);
 	void (*allowed_cpus)(u64 task, u64 *words, size_t len);
 	void (*idle_cpus)(u64 *words, size_t len);
+	u32 (*claim)(u64 task, u32 serial, u32 cpu);
+	u32 (*take_idle)(u64 task, const u64 *words, size_t len);
+	u64 (*running)(u32 cpu, u32 *weight, u64 *since_ns);
 	void (*reason)(const struct ekiden_host_table *host, const char *text, size_t len);
 	void (*fault)(const struct ekiden_host_table *host);
 	void (*leave)(const struct ekiden_host_table *host);

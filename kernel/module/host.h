@@ -43,6 +43,10 @@ void ekiden_rs_forget(void);
 void ekiden_rs_silence(void);
 const void *ekiden_rs_host_task(u64 task);
 void ekiden_rs_idle_cpus(u64 *words, size_t len);
+u32 ekiden_rs_claim(u64 task, u32 serial, u32 cpu);
+/* Of the CPUs in both sets, of which the second may be missing. */
+u32 ekiden_rs_take_idle(u64 task, const u64 *allowed, size_t allowed_len, const u64 *among, size_t among_len);
+u32 ekiden_rs_weight_of_running(u64 task, u32 cpu);
 
 /* ---- guarded entry, guard_<arch>.S ---- */
 

@@ -18,7 +18,7 @@ mod token;
 
 pub use event::{Event, EventKind, Outcome, Status, enqueue_flags, init_flags, pick_flags, refill_flags};
 pub use kicks::Kicks;
-pub use message::{BALANCE_TOO, Call, Calls, Message, NO_CPU, RefusalReason, Reply};
+pub use message::{BALANCE_TOO, Call, Calls, FOR_IDLE, Message, NO_CLAIMS, NO_CPU, RefusalReason, Reply};
 pub use params::{RawParams, TASK_PARAMS_MAX};
 pub use token::{RawToken, TaskId};
 

@@ -150,6 +150,13 @@ pub const NO_CPU: u32 = u32::MAX;
 /// its wish is in [`Reply::task`]. A CPU that goes idle would otherwise take two messages every time.
 pub const BALANCE_TOO: u32 = 1;
 
+/// In the same place: only tokens for the CPU of the call are good, none can be claimed for it.
+pub const NO_CLAIMS: u32 = 2;
+
+/// In [`Message::flags`] of a call that brings a token: the task was woken for an idle CPU, which is asked next. No other one needs to
+/// be kicked for it.
+pub const FOR_IDLE: u32 = 1 << 31;
+
 /// Why a token that came back from a policy was not honoured.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -181,10 +188,15 @@ impl RefusalReason {
         }
     }
 
+    /// Whether the token is as good as before: its task still waits, and the policy has to keep it.
+    pub const fn token_is_good(self) -> bool {
+        matches!(self, Self::WrongCpu | Self::NotAllowed | Self::Busy)
+    }
+
     /// The reason in words.
     pub const fn describe(self) -> &'static str {
         match self {
-            Self::WrongCpu => "the token is for another CPU",
+            Self::WrongCpu => "the token is for another CPU; claim it for this one before it is picked",
             Self::Stale => "a newer token was issued since",
             Self::Gone => "the task is gone",
             Self::NotAllowed => "the task may not run there",
@@ -216,8 +228,8 @@ pub struct Message {
     pub nice: i32,
     /// The PID of the task, for people; it is not an index into anything.
     pub pid: u32,
-    /// A [`RefusalReason`] for `pnt_err` and `balance_err`, wake-up flags for `select_task_rq`, [`BALANCE_TOO`] for
-    /// `pick_next_task`.
+    /// A [`RefusalReason`] for `pnt_err` and `balance_err`, wake-up flags for `select_task_rq`, [`BALANCE_TOO`] and
+    /// [`NO_CLAIMS`] for `pick_next_task`, [`FOR_IDLE`].
     pub flags: u32,
     /// Depends on the call: the host's own choice for `select_task_rq`; a queue's number.
     pub arg: u64,

@@ -28,3 +28,6 @@ pub const DEFAULT: &str = "default";
 
 /// The name of the plain BPF FIFO in every report.
 pub const BPF: &str = "bpf-fifo";
+
+/// The name of the plain BPF FIFO with one queue for all CPUs.
+pub const BPF_SHARED: &str = "bpf-shared";

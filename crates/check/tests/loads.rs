@@ -1,7 +1,7 @@
 //! No false alarm on a policy that keeps its promises, over every load; and the right alarm on one that does not.
 
 use ekiden_check::{Checker, Limits, Violation};
-use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
+use ekiden_policies::{Cfs, Eevdf, Fifo, GlobalFifo, LlcFifo, Wfq};
 use ekiden_sim::{Machine, PolicyMaker, Simulation};
 use ekiden_test_policies::Drowsy;
 use ekiden_workload::{Step, TaskSpec, Workload, builtin};
@@ -38,6 +38,12 @@ fn wfq_keeps_its_promises_under_every_load() {
 #[test]
 fn eevdf_keeps_its_promises_under_every_load() {
     keeps_its_promises_under_every_load(|| PolicyMaker::of::<Eevdf>(""));
+}
+
+#[test]
+fn fifos_that_cpus_share_keep_their_promises_under_every_load() {
+    keeps_its_promises_under_every_load(|| PolicyMaker::of::<GlobalFifo>(""));
+    keeps_its_promises_under_every_load(|| PolicyMaker::of::<LlcFifo>(""));
 }
 
 #[test]

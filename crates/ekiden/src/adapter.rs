@@ -214,7 +214,7 @@ impl<S: Scheduler> Adapter<S> {
         const BLOCKED: u32 = Call::TaskBlocked as u32;
         let reply = reply.write(Reply { cpu: NO_CPU, ..Reply::default() });
         let Reply { token, task: wish, slice_ns, timer_ns, kicks, cpu, .. } = &mut *reply;
-        let cx = &Cx::new(message.cpu, &self.topology, &self.host, slice_ns, timer_ns, kicks);
+        let cx = &Cx::new(message, &self.topology, &self.host, slice_ns, timer_ns, kicks);
         // The calls of a task switch first; the compiler makes a search of the rest.
         if message.call == PICK {
             *token = raw(self.scheduler.pick_next_task(cx, message.cpu));

@@ -128,15 +128,7 @@ impl CpuMask {
 
     /// The members, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = CpuId> {
-        self.words.iter().zip((0..).step_by(WORD_BITS as usize)).flat_map(|(word, base)| {
-            let mut left = *word;
-            iter::from_fn(move || {
-                let bit = left.trailing_zeros();
-                // Removes the lowest bit; there is none if the word was zero.
-                left &= left.checked_sub(1)?;
-                Some(base + bit)
-            })
-        })
+        members(self.words.iter().copied())
     }
 
     /// The next member after `cpu`, from the lowest again after the highest. `cpu` itself comes last.
@@ -158,6 +150,17 @@ impl CpuMask {
     /// Whether the two sets have a member in common.
     pub fn intersects(&self, other: &Self) -> bool {
         iter::zip(&self.words, &other.words).any(|(mine, theirs)| mine & theirs != 0)
+    }
+
+    /// The members that are also in `other`, in ascending order, without making a set of them.
+    pub fn both<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = CpuId> + 'a {
+        members(iter::zip(&self.words, &other.words).map(|(mine, theirs)| mine & theirs))
+    }
+
+    /// The lowest member that is also in `other`.
+    #[inline]
+    pub fn first_in(&self, other: &Self) -> Option<CpuId> {
+        self.both(other).next()
     }
 
     /// Whether all members are also in `other`.
@@ -186,6 +189,19 @@ impl CpuMask {
             self.words.pop();
         }
     }
+}
+
+/// The CPUs whose bits are in these words, in ascending order.
+fn members(words: impl Iterator<Item = u64>) -> impl Iterator<Item = CpuId> {
+    words.zip((0..).step_by(WORD_BITS as usize)).flat_map(|(word, base)| {
+        let mut left = word;
+        iter::from_fn(move || {
+            let bit = left.trailing_zeros();
+            // Removes the lowest bit; there is none if the word was zero.
+            left &= left.checked_sub(1)?;
+            Some(base + bit)
+        })
+    })
 }
 
 /// The word of `cpu`, and its bit there.
@@ -380,6 +396,8 @@ mod tests {
             prop_assert_eq!(set(&(&x & &y)), &a & &b);
             prop_assert_eq!(set(&(&x | &y)), &a | &b);
             prop_assert_eq!(set(&(&x - &y)), &a - &b);
+            prop_assert_eq!(x.both(&y).collect::<BTreeSet<_>>(), &a & &b);
+            prop_assert_eq!(x.first_in(&y), a.intersection(&b).next().copied());
             prop_assert_eq!(x.intersects(&y), !a.is_disjoint(&b));
             prop_assert_eq!(x.is_subset(&y), a.is_subset(&b));
             prop_assert!((&x & &y).is_subset(&x));

@@ -3,10 +3,10 @@
 use alloc::sync::Arc;
 use core::cell::Cell;
 
-use ekiden_abi::Kicks;
+use ekiden_abi::{Call, FOR_IDLE, Kicks, Message, NO_CLAIMS, RawToken, RefusalReason};
 
 use crate::tape::{learn, tape_runs};
-use crate::{CpuId, CpuMask, TaskId, Topology};
+use crate::{CpuId, CpuMask, Refused, Schedulable, TaskId, Topology};
 
 /// The shortest slice, in nanoseconds. A task that gets less hardly does more than come and go.
 pub const SLICE_NS_MIN: u64 = 10_000;
@@ -22,6 +22,22 @@ pub trait Host: Sync {
     fn allowed_cpus(&self, task: TaskId, cpus: &mut CpuMask);
     /// Puts the CPUs that run none of our tasks into `cpus`.
     fn idle_cpus(&self, cpus: &mut CpuMask);
+    /// Moves the task of `token`, which waits for another CPU, to `cpu`; see [`Cx::claim`]. The token's serial stays good.
+    ///
+    /// # Errors
+    /// Why it does not go there.
+    fn claim(&self, _token: RawToken, _cpu: CpuId) -> Result<(), RefusalReason> {
+        Err(RefusalReason::NotAllowed)
+    }
+    /// Finds an idle CPU of `among`, or of all, on which `task` may run and that nobody has been told to kick; see
+    /// [`Cx::kick_idle`]. From here on somebody has.
+    fn take_idle(&self, _task: TaskId, _among: Option<&CpuMask>) -> Option<CpuId> {
+        None
+    }
+    /// Which of our tasks runs on `cpu`, if any does and the host can tell.
+    fn running(&self, _cpu: CpuId) -> Option<Running> {
+        None
+    }
     /// The group that `task` belongs to; [`Group::ROOT`] where the host knows of none.
     fn group(&self, task: TaskId) -> Group;
     /// The policy in this seat of the engine was taken out while events are under way: its tasks have to be introduced to
@@ -55,6 +71,17 @@ pub trait Host: Sync {
     }
 }
 
+/// A task that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// Which.
+    pub task: TaskId,
+    /// Its weight, as its policy was told it; 1024 is nice 0.
+    pub weight: u32,
+    /// Since when it has the CPU, by [`Cx::now_ns`]; 0 where the host cannot tell.
+    pub since_ns: u64,
+}
+
 /// What an interrupt has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interrupted {
@@ -82,7 +109,7 @@ impl Group {
 
 /// The surroundings of one call. Effects are collected here and carried out by the host after the call returns.
 pub struct Cx<'a> {
-    cpu: CpuId,
+    message: &'a Message,
     topology: &'a Arc<Topology>,
     // What is behind the pointers is looked for when it is wanted.
     host: &'a Arc<dyn Host + Send>,
@@ -96,7 +123,7 @@ pub struct Cx<'a> {
 impl<'a> Cx<'a> {
     #[inline]
     pub(crate) fn new(
-        cpu: CpuId,
+        message: &'a Message,
         topology: &'a Arc<Topology>,
         host: &'a Arc<dyn Host + Send>,
         slice_ns: &'a mut u64,
@@ -104,12 +131,83 @@ impl<'a> Cx<'a> {
         kicks: &'a mut Kicks,
     ) -> Self {
         let [slice_ns, timer_ns] = [slice_ns, timer_ns].map(Cell::from_mut);
-        Self { cpu, topology, host, now_ns: Cell::new(None), slice_ns, timer_ns, kicks: Cell::from_mut(kicks) }
+        Self { message, topology, host, now_ns: Cell::new(None), slice_ns, timer_ns, kicks: Cell::from_mut(kicks) }
     }
 
     /// The CPU that the call is about. Not always the one that executes it: a wake-up is handled where the waker is.
+    #[inline]
     pub fn cpu(&self) -> CpuId {
-        self.cpu
+        self.message.cpu
+    }
+
+    /// Exchanges a token for one for the CPU of the call, to be returned from
+    /// [`pick_next_task`](crate::Scheduler::pick_next_task): so CPUs share a queue. The task moves at once, no
+    /// [`migrate_task_rq`](crate::Scheduler::migrate_task_rq) follows, and the policy may hold a lock. A token that is for
+    /// this CPU already comes back as it is, at no cost; whether it is still good, the engine sees when it is picked.
+    ///
+    /// Queues do this for all their tokens: [`FifoQueue::claim_first`](crate::FifoQueue::claim_first) and its like.
+    ///
+    /// # Errors
+    /// The token comes back with the reason. `NotAllowed`: the task may not run here, or the call is not `pick_next_task`.
+    /// `Busy`: it is still leaving the CPU that it ran on; if this CPU finds nothing else, it is told to look again when the
+    /// task has left. Otherwise the token is worthless and can be dropped.
+    #[inline]
+    pub fn claim<P>(&self, token: Schedulable<P>) -> Result<Schedulable<P>, Refused<P>> {
+        let cpu = self.cpu();
+        if token.cpu() == cpu {
+            return Ok(token);
+        }
+        match self.ask_for(token.raw()) {
+            0 => Ok(token.on(cpu)),
+            reason => Err(Refused { token, reason: RefusalReason::from_number(reason) }),
+        }
+    }
+
+    /// 0, or the number of a reason.
+    #[inline(never)]
+    fn ask_for(&self, token: RawToken) -> u32 {
+        let Message { call, flags, cpu, .. } = *self.message;
+        if call != Call::PickNextTask as u32 || flags & NO_CLAIMS != 0 {
+            return RefusalReason::NotAllowed as u32;
+        }
+        let refused = self.host.claim(token, cpu).err();
+        learn(refused.map_or(0, |reason| reason as u64)) as u32
+    }
+
+    /// Has an idle CPU look for work, if there is one on which `task` may run. For whoever puts a token into a queue that
+    /// CPUs share, after that: sched_ext wakes up the CPU for which a task was woken, and knows of no other that could
+    /// have it. No wake-up is lost: a CPU that found the queue empty before, and is idle only after this, looks once more. No CPU is
+    /// named twice before it has looked. None is kicked while the task is just being placed on an idle CPU anyway.
+    pub fn kick_idle(&self, task: TaskId) -> Option<CpuId> {
+        self.kick_one_idle(task, None)
+    }
+
+    /// The same, among these CPUs.
+    pub fn kick_idle_in(&self, task: TaskId, among: &CpuMask) -> Option<CpuId> {
+        self.kick_one_idle(task, Some(among))
+    }
+
+    #[inline(never)]
+    fn kick_one_idle(&self, task: TaskId, among: Option<&CpuMask>) -> Option<CpuId> {
+        if self.message.flags & FOR_IDLE != 0 {
+            return None;
+        }
+        let found = self.host.take_idle(task, among).map_or(0, |cpu| u64::from(cpu) + 1);
+        let cpu = (learn(found) as u32).checked_sub(1)?;
+        self.resched(cpu);
+        Some(cpu)
+    }
+
+    /// Which of our tasks `cpu` runs at this moment, its weight, and since when; `None` if it runs none. Recorded as one word if it
+    /// runs none, and as three if it does.
+    pub fn running(&self, cpu: CpuId) -> Option<Running> {
+        let running = self.host.running(cpu);
+        let task = TaskId::from_bits(learn(running.map_or(0, |running| running.task.to_bits())));
+        if task.is_none() {
+            return None;
+        }
+        let Running { weight, since_ns, .. } = running.unwrap_or(Running { task, weight: 0, since_ns: 0 });
+        Some(Running { task, weight: learn(weight.into()) as u32, since_ns: learn(since_ns) })
     }
 
     /// Time since some fixed moment, in nanoseconds. The same for the whole call; read only when asked for, because

@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU16, 
 use ekiden_abi::TaskId;
 
 use crate::{
-    Cpu, CpuMask, FifoQueue, Group, OrderedQueue, PerCpu, PerTask, Schedulable, Shared, SpinLock, Topology, TreeQueue,
-    Word,
+    Cpu, CpuMask, FifoQueue, Group, OrderedQueue, PerCpu, PerLlc, PerNode, PerTask, Schedulable, Shared, SpinLock,
+    Topology, TreeQueue, Word,
 };
 
 /// A type whose values mean the same to every build that gives it the same fingerprint, and may stay where they are when
@@ -121,7 +121,7 @@ macro_rules! containers {
     )*};
 }
 
-containers! { Option Vec VecDeque Box Arc PerCpu PerTask SpinLock }
+containers! { Option Vec VecDeque Box Arc PerCpu PerLlc PerNode PerTask SpinLock }
 
 impl<T: Word + Layout> Layout for Shared<T> {
     const FINGERPRINT: Fingerprint = Fingerprint::of::<Self>("Shared").with(T::FINGERPRINT);

@@ -5,6 +5,54 @@
 //! into one call of the trait (papers/000, section 3.1).
 //!
 //! Start with [`Scheduler`] and [`Schedulable`]; everything else here serves them.
+//!
+//! A queue that all CPUs of a last-level cache share: a token that is for another of them is *claimed* in the pick, and an idle
+//! one is told of a task that comes.
+//!
+//! ```
+//! use ekiden::prelude::*;
+//!
+//! pub struct Shared {
+//!     queues: PerLlc<SpinLock<FifoQueue<Self>>>,
+//! }
+//!
+//! #[policy]
+//! impl Scheduler for Shared {
+//!     fn new(env: &Env) -> Self {
+//!         Self { queues: PerLlc::new(env, |_| SpinLock::default()) }
+//!     }
+//!
+//!     fn enqueue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
+//!         let cpu = token.cpu();
+//!         self.queues[cpu].lock().push_back(token);
+//!         cx.kick_idle_in(task.id, cx.topology().llc(cpu));
+//!     }
+//!
+//!     fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
+//!         self.queues[cpu].lock().claim_first(cx)
+//!     }
+//! }
+//!
+//! use ekiden::{Call, Group, Host, Policy, RefusalReason, abi::{Message, RawToken}};
+//! # struct Idle;
+//! # impl Host for Idle {
+//! #     fn now_ns(&self) -> u64 { 0 }
+//! #     fn may_run(&self, _: TaskId, _: CpuId) -> bool { true }
+//! #     fn allowed_cpus(&self, _: TaskId, _: &mut CpuMask) {}
+//! #     fn idle_cpus(&self, _: &mut CpuMask) {}
+//! #     fn group(&self, _: TaskId) -> Group { Group::ROOT }
+//! #     fn claim(&self, _: RawToken, _: CpuId) -> Result<(), RefusalReason> { Ok(()) }
+//! #     fn take_idle(&self, _: TaskId, among: Option<&CpuMask>) -> Option<CpuId> { among?.next_after(0) }
+//! # }
+//! // Two caches of two CPUs. A task waits for CPU 0: CPU 1 is idle, is told, and may have it; CPU 2 knows of nothing.
+//! let env = Env::new(Topology::regular(1, 2, 2, 1), 8, &[], "").unwrap();
+//! let policy = ekiden::Adapter::<Shared>::new(&env, std::sync::Arc::new(Idle));
+//! let token = RawToken { task: TaskId { slot: 3, generation: 1 }, cpu: 0, serial: 1 };
+//! let wakeup = Message { task: token.task, ..Message::about_cpu(Call::TaskWakeup, 0) }.with_token(token);
+//! assert!(policy.deliver(&wakeup, &[]).kicks.iter().eq([1]));
+//! assert!(policy.deliver(&Message::about_cpu(Call::PickNextTask, 2), &[]).token.is_none());
+//! assert_eq!(policy.deliver(&Message::about_cpu(Call::PickNextTask, 1), &[]).token, RawToken { cpu: 1, ..token });
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -36,7 +84,7 @@ mod weight;
 
 pub use adapter::{Adapter, Left, Policy};
 pub use cpumask::{CpuListError, CpuMask, MAX_CPUS};
-pub use cx::{Cx, Group, Host, Interrupted, SLICE_NS_MIN};
+pub use cx::{Cx, Group, Host, Interrupted, Running, SLICE_NS_MIN};
 pub use ekiden_abi as abi;
 pub use ekiden_abi::{Call, Calls, RefusalReason, TaskId};
 pub use ekiden_macros::{Layout, policy};
@@ -45,14 +93,14 @@ pub use hint::{HintRefused, Hints, QueueId};
 pub use layout::{Fingerprint, Layout};
 pub use lock::{SpinGuard, SpinLock};
 pub use order::is_of_this_call;
-pub use per::{PerCpu, PerTask};
+pub use per::{PerCpu, PerLlc, PerNode, PerTask};
 pub use queue::{FifoQueue, OrderedQueue, TreeQueue};
 pub use saved::Saved;
 pub use scheduler::{Scheduler, Task, WakeFlags};
 pub use shared::{Shared, Word};
 pub use tape::{run_tape, tape, tape_runs};
 pub use task_params::TaskParams;
-pub use token::{Schedulable, forget_dropped};
+pub use token::{Refused, Schedulable, forget_dropped};
 pub use topology::{Cpu, FULL_CAPACITY, Topology, TopologyError};
 pub use wait::{Patience, Since, Waits, locks_are_poisoned, poison_locks, wait_for, wait_so};
 pub use weight::{NICE_0_WEIGHT, weight_of_nice};
@@ -63,7 +111,8 @@ pub type CpuId = u32;
 /// What nearly every policy needs.
 pub mod prelude {
     pub use crate::{
-        CpuId, CpuMask, Cx, Env, FifoQueue, Layout, OrderedQueue, Param, PerCpu, PerTask, RefusalReason, Saved,
-        Schedulable, Scheduler, Shared, SpinLock, Task, TaskId, TaskParams, Topology, TreeQueue, WakeFlags, policy,
+        CpuId, CpuMask, Cx, Env, FifoQueue, Layout, OrderedQueue, Param, PerCpu, PerLlc, PerNode, PerTask,
+        RefusalReason, Saved, Schedulable, Scheduler, Shared, SpinLock, Task, TaskId, TaskParams, Topology, TreeQueue,
+        WakeFlags, policy,
     };
 }

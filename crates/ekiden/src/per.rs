@@ -1,9 +1,9 @@
-//! State per CPU and per task, without hashing.
+//! State per CPU, per last-level cache, per node and per task, without hashing.
 
 use alloc::vec::Vec;
 use core::ops::Index;
 
-use crate::{CpuId, Env, TaskId};
+use crate::{Cpu, CpuId, Env, TaskId};
 
 /// One `T` per CPU, each on cache lines of its own.
 #[derive(Debug)]
@@ -38,6 +38,72 @@ impl<T> Index<CpuId> for PerCpu<T> {
     }
 }
 
+/// One `T` for all CPUs of a group, each on cache lines of its own.
+#[derive(Debug)]
+struct Grouped<T> {
+    slots: Vec<CacheLine<T>>,
+    of_cpu: Vec<u32>,
+}
+
+impl<T> Grouped<T> {
+    fn new(env: &Env, len: usize, of: impl Fn(&Cpu) -> u32, make: impl FnMut(u32) -> T) -> Self {
+        Self {
+            slots: (0..len as u32).map(make).map(CacheLine).collect(),
+            of_cpu: env.topology().cpus().iter().map(of).collect(),
+        }
+    }
+
+    #[inline]
+    fn of(&self, cpu: CpuId) -> &T {
+        &self.slots[self.of_cpu[cpu as usize] as usize].0
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..).zip(self.slots.iter().map(|slot| &slot.0))
+    }
+}
+
+macro_rules! grouped {
+    ($(#[$doc:meta])* $name:ident, $groups:ident, $of:ident) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name<T>(Grouped<T>);
+
+        impl<T> $name<T> {
+            /// Makes each `T` by calling `make` with the number of what it is for.
+            pub fn new(env: &Env, make: impl FnMut(u32) -> T) -> Self {
+                Self(Grouped::new(env, env.topology().$groups().len(), |cpu| cpu.$of, make))
+            }
+
+            /// All of them, by number.
+            pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+                self.0.iter()
+            }
+        }
+
+        impl<T> Index<CpuId> for $name<T> {
+            type Output = T;
+
+            #[inline]
+            fn index(&self, cpu: CpuId) -> &T {
+                self.0.of(cpu)
+            }
+        }
+    };
+}
+
+grouped! {
+    /// One `T` per last-level cache, found by any CPU that shares it; [`Topology::llc`](crate::Topology::llc) names the others. For a queue
+    /// that they share. One queue for the whole machine needs no container: a [`SpinLock`](crate::SpinLock) around it.
+    PerLlc, llcs, llc
+}
+
+grouped! {
+    /// One `T` per NUMA node, found by any CPU of it; [`Topology::node`](crate::Topology::node) names the others. A node without CPUs has one
+    /// too.
+    PerNode, nodes, node
+}
+
 /// One `T` per task, found by the task's slot. A slot is used again when its task is gone: reset what must not be
 /// inherited in [`task_new`](crate::Scheduler::task_new).
 #[derive(Debug)]
@@ -60,5 +126,23 @@ impl<T> Index<TaskId> for PerTask<T> {
     #[inline]
     fn index(&self, task: TaskId) -> &T {
         &self.slots[task.slot as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Topology;
+
+    #[test]
+    fn cpus_of_one_group_find_the_same_and_those_of_others_another() {
+        let topology = Topology::regular(2, 2, 2, 2);
+        let env = Env::new(topology.clone(), 1, &[], "").unwrap();
+        let (llcs, nodes) = (PerLlc::new(&env, |llc| llc), PerNode::new(&env, |node| node));
+        for cpu in topology.cpus() {
+            assert_eq!((llcs[cpu.id], nodes[cpu.id]), (cpu.llc, cpu.node));
+        }
+        assert!(llcs.iter().eq([(0, &0), (1, &1), (2, &2), (3, &3)]));
+        assert!(nodes.iter().eq([(0, &0), (1, &1)]));
     }
 }

@@ -72,20 +72,23 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
     fn new(env: &Env) -> Self;
 
     /// A task waits for the CPU of `token`. The right to run it moves into the policy. Called for new, woken,
-    /// preempted, yielding and moved tasks, unless the policy implements the call for that reason.
+    /// preempted, yielding and moved tasks, unless the policy implements the call for that reason. That CPU looks for work by
+    /// itself; where others may have the task too, one that is idle has to be told, by [`Cx::kick_idle`].
     fn enqueue(&self, cx: &Cx<'_>, task: &Task, token: Schedulable<Self>);
 
     /// `cpu` looks for work. Returns the right to run a task there, or `None` to try [`balance`](Self::balance) at once and
     /// then run what another policy has, or go idle. The task that ran before has been handed over already if it can go on.
+    ///
+    /// The token has to be for `cpu`. One for another CPU is exchanged by [`Cx::claim`] in this call, or by the `claim_first` of a
+    /// queue; [`balance`](Self::balance) is for a policy that wants to hear of the move in [`migrate_task_rq`](Self::migrate_task_rq).
     fn pick_next_task(&self, cx: &Cx<'_>, cpu: CpuId) -> Option<Schedulable<Self>>;
 
     /// The token that was picked for `cpu` is not honoured, and comes back. By default it is queued again if it is
-    /// still good, and dropped if it is not.
+    /// still good ([`RefusalReason::token_is_good`]), and dropped if it is not.
     fn pnt_err(&self, cx: &Cx<'_>, cpu: CpuId, task: &Task, reason: RefusalReason, token: Schedulable<Self>) {
         let _ = cpu;
-        match reason {
-            RefusalReason::Stale | RefusalReason::Gone | RefusalReason::NotReady => drop(token),
-            RefusalReason::WrongCpu | RefusalReason::NotAllowed | RefusalReason::Busy => self.enqueue(cx, task, token),
+        if reason.token_is_good() {
+            self.enqueue(cx, task, token);
         }
     }
 

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::{fmt, marker::PhantomData, mem};
 
-use ekiden_abi::{RawToken, TaskId};
+use ekiden_abi::{RawToken, RefusalReason, TaskId};
 
 use crate::CpuId;
 
@@ -29,7 +29,7 @@ pub struct Schedulable<P: ?Sized> {
 }
 
 impl<P: ?Sized> Schedulable<P> {
-    /// The CPU that the task may run on.
+    /// The CPU that the task may run on. [`Cx::claim`](crate::Cx::claim) exchanges the token for one for another CPU.
     pub fn cpu(&self) -> CpuId {
         CpuId::from(self.cpu)
     }
@@ -52,7 +52,13 @@ impl<P: ?Sized> Schedulable<P> {
         raw
     }
 
-    fn raw(&self) -> RawToken {
+    /// The same token for another CPU: the engine has moved the task there.
+    pub(crate) fn on(mut self, cpu: CpuId) -> Self {
+        self.cpu = cpu as u16;
+        self
+    }
+
+    pub(crate) fn raw(&self) -> RawToken {
         RawToken { task: self.task, cpu: u32::from(self.cpu), serial: self.serial }
     }
 }
@@ -66,6 +72,21 @@ impl<P: ?Sized> fmt::Debug for Schedulable<P> {
 impl<P: ?Sized> Drop for Schedulable<P> {
     fn drop(&mut self) {
         self.instance.note_dropped(self.raw());
+    }
+}
+
+/// A token that could not be [claimed](crate::Cx::claim).
+#[must_use = "dropping the token loses the task if the token is still good"]
+pub struct Refused<P: ?Sized> {
+    /// As it was. Still good if the reason [says so](RefusalReason::token_is_good); otherwise it can be dropped.
+    pub token: Schedulable<P>,
+    /// Why.
+    pub reason: RefusalReason,
+}
+
+impl<P: ?Sized> fmt::Debug for Refused<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}, refused: {}", self.token, self.reason.describe())
     }
 }
 

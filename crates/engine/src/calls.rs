@@ -161,9 +161,11 @@ impl<P: Policy> Engine<P> {
         task: TaskId,
         slot: &Slot,
         state: State,
+        flags: u32,
     ) {
         let mut message = self.message(handling, call, task, slot).with_token(token(task, state));
         message.cpu = state.cpu();
+        message.flags = flags;
         self.call(handling, seat, &message, &[]);
         if call == Call::TaskNew {
             self.params_of_new(&mut handling.rare(), task, slot);

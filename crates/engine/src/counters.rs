@@ -59,8 +59,6 @@ pub(crate) struct Cpu {
     /// What it has counted, for each policy.
     pub(crate) counters: [Counters; SEATS],
     pub(crate) told: Told,
-    /// How many tasks had been handed over when it last idled: see [`Handed`](crate::wakeups::Handed).
-    pub(crate) handed_seen: AtomicU32,
     /// When each policy wants to be told that its timer went off; 0 for never. Only if there are several.
     pub(crate) due_ns: [AtomicU64; SEATS],
     /// What each policy had heard when it had nothing for this CPU and brought nothing: it need not be asked again.

@@ -3,7 +3,7 @@
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use ekiden::abi::{Event, EventKind, Outcome, Status, enqueue_flags};
+use ekiden::abi::{Event, EventKind, FOR_IDLE, Outcome, Status, enqueue_flags};
 use ekiden::{Call, Calls, CpuId, CpuMask, Host, Policy, RefusalReason, TaskId};
 
 use zerocopy::FromBytes;
@@ -19,7 +19,6 @@ use crate::seats::{SEATS, Seat};
 use crate::shares::Share;
 use crate::state::{Phase, State, Transition, UPGRADABLE};
 use crate::table::{Slot, TaskTable};
-use crate::wakeups::Handed;
 
 /// The engine: policies, their tasks, and the checks between them and the host. A host whose policies are all of one type says
 /// which, and calls them by their address.
@@ -44,7 +43,6 @@ pub struct Engine<P = Box<dyn Policy>> {
     /// What is set for tasks, by their slots.
     pub(crate) params: Vec<Kept>,
     pub(crate) idle: Arc<IdleCpus>,
-    pub(crate) handed: Handed,
     pub(crate) late: Late,
     pub(crate) cpus: Vec<Cpu>,
     /// How many tasks there is no room for, and which walk has counted those that wait.
@@ -93,7 +91,6 @@ impl<P: Policy> Engine<P> {
             groups: Groups::new(MAX_GROUPS - 1, max_tasks),
             params: Kept::for_tasks(max_tasks),
             idle,
-            handed: Handed { count: AtomicU32::new(0) },
             late: Late::default(),
             cpus,
             beyond: AtomicU32::new(0),
@@ -421,7 +418,8 @@ impl<P: Policy> Engine<P> {
         // The state goes first: another CPU may pick the task as soon as the policy knows of it.
         let state = seen.issue(Phase::Ready, event.cpu);
         slot.set_state(state);
-        self.hand_token(handling, seat, call, task, slot, state);
+        let for_idle = event.flags & enqueue_flags::MAY_PLACE != 0 && self.idle.contains(event.cpu);
+        self.hand_token(handling, seat, call, task, slot, state, if for_idle { FOR_IDLE } else { 0 });
         if !LONE {
             // It has fallen, here or elsewhere.
             if state.home() != seat.home() {
@@ -431,8 +429,10 @@ impl<P: Policy> Engine<P> {
                 return;
             }
         }
-        if event.flags & enqueue_flags::MAY_PLACE != 0 && self.idle.contains(event.cpu) {
-            self.pick_for_idle(handling, seat, event.cpu, task);
+        if for_idle {
+            if !self.idle.contains(event.cpu) || !self.pick_for_idle(handling, seat, event.cpu, task) {
+                self.kick_another(&mut handling.rare(), task);
+            }
         } else if !LONE {
             self.overtake(handling, seat, event.cpu);
         }
@@ -451,7 +451,10 @@ impl<P: Policy> Engine<P> {
             Counters::count(&self.counters(cpu, self.seat_of::<false>(seen)).surprises);
         }
         if let Some(cpu) = slot.wish.take() {
-            handling.outcome.kicks.add(cpu);
+            // A CPU that has found something else looks again by itself; but what it runs may be of a policy that is asked later.
+            if self.idle.handed.hand(|| self.idle.contains(cpu)) || !self.is_lone() {
+                handling.outcome.kicks.add(cpu);
+            }
         }
         if self.shared {
             self.send_away(handling, task, slot);

@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+mod answers;
 mod beyond;
 mod calls;
 mod counters;
@@ -30,9 +31,10 @@ mod wakeups;
 
 /// What synchronises; a model of it is made of other ones.
 mod atomics {
-    pub(crate) use core::sync::atomic::{AtomicU32, Ordering, fence};
+    pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
 
+pub use answers::Answers;
 pub use counters::{Counters, Totals};
 pub use engine::Engine;
 pub use fault::{Checks, Fault, MISTAKES_ALLOWED, Mistake, MistakeKind, Surprise};

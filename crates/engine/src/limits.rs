@@ -257,11 +257,11 @@ impl<P: Policy> Engine<P> {
         };
         let call = if seen.is_unheard() { Call::TaskNew } else { Call::TaskWakeup };
         self.wants_to_run(task, slot);
-        self.hand_token(handling, self.seat_of::<false>(state), call, task, slot, state);
+        self.hand_token(handling, self.seat_of::<false>(state), call, task, slot, state, 0);
         if self.shared && self.send_away(handling, task, slot) {
             return;
         }
-        if self.handed.hand(|| self.idle.contains(state.cpu())) {
+        if self.idle.handed.hand(|| self.idle.contains(state.cpu())) {
             handling.outcome.kicks.add(state.cpu());
         } else if !self.is_lone() {
             self.overtake(handling, self.seat_of::<false>(state), state.cpu());

@@ -30,15 +30,25 @@ impl Missed {
 }
 
 impl<P: Policy> Engine<P> {
-    /// A CPU has found nothing to run. `asked` are the policies that were asked.
+    /// A CPU has found nothing to run. `asked` are the policies that were asked, and `before` how many tasks had been handed over
+    /// when it began to ask.
     #[inline]
-    pub(crate) fn found_nothing<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, cpu: CpuId, asked: Seats) {
+    pub(crate) fn found_nothing<const LONE: bool>(
+        &self,
+        handling: &mut Handling<'_, LONE>,
+        cpu: CpuId,
+        asked: Seats,
+        before: u32,
+    ) {
         Counters::count(&self.counters(cpu, &self.seats[self.default_seat()]).idles);
         if self.any_beyond() {
             handling.outcome.status = Status::Beyond as i32;
             handling.outcome.cpu = 1;
         }
         if !self.idle.note(cpu, true) {
+            if self.idle.can_be_taken(cpu) {
+                self.look_again(&mut handling.rare(), cpu, before);
+            }
             return;
         }
         let (told, passed_over) = (self.listeners & asked, self.listeners & !asked);
@@ -48,17 +58,14 @@ impl<P: Policy> Engine<P> {
         if told != 0 {
             self.tell_those(&mut handling.rare(), cpu, told);
         }
-        // Last, so that nothing has to be kept meanwhile where there are none.
-        if self.groups.is_active() {
-            self.look_again(&mut handling.rare(), cpu);
-        }
+        self.look_again(handling, cpu, before);
     }
 
-    /// Tasks of groups that have time again are handed over by whichever CPU finds that out. This one may have asked just before.
-    #[cold]
-    #[inline(never)]
-    fn look_again(&self, handling: &mut Handling<'_>, cpu: CpuId) {
-        if self.handed.came_meanwhile(&self.cpu(cpu).handed_seen) {
+    /// Tasks in queues that CPUs share, and those of groups that have time again, are handed over by whichever CPU it happens on. This one
+    /// may have asked just before.
+    #[inline]
+    fn look_again<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, cpu: CpuId, before: u32) {
+        if self.idle.handed.came_since(before) {
             handling.outcome.kicks.add(cpu);
         }
     }

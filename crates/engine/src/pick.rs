@@ -47,6 +47,7 @@ impl<P: Policy> Engine<P> {
             handling.outcome.status = Status::Invalid as i32;
             return;
         }
+        let before = self.idle.handed.count();
         if handling.event.flags & pick_flags::PREV_RUNNABLE != 0 {
             self.give_way(&mut handling.rare());
             if self.is_turn_beyond(handling.event) {
@@ -71,12 +72,12 @@ impl<P: Policy> Engine<P> {
             return self.runs_beyond(&mut handling.rare());
         }
         if !LONE {
-            return self.pick_of_several(&mut handling.rare(), cpu);
+            return self.pick_of_several(&mut handling.rare(), cpu, before);
         }
         let seat = &self.seats[0];
         match self.ask_here(handling, seat, cpu, seat.calls.has(Call::Balance)) {
             Found::Something => {}
-            Found::Nothing => self.found_nothing(handling, cpu, 1),
+            Found::Nothing => self.found_nothing(handling, cpu, 1, before),
             // Let the kernel do something else, and come back for the rest.
             Found::TooMuch => handling.outcome.kicks.add(cpu),
         }
@@ -85,9 +86,9 @@ impl<P: Policy> Engine<P> {
     /// Each policy is asked in order, for a task that waits here and then for one that it brings, as the kernel asks its classes;
     /// the first that has one wins (papers/001, section III). One that has heard nothing since it had nothing is passed over.
     #[inline]
-    fn pick_of_several(&self, handling: &mut Handling<'_>, cpu: CpuId) {
+    fn pick_of_several(&self, handling: &mut Handling<'_>, cpu: CpuId, before: u32) {
         if self.shared {
-            return self.pick_of_shared(handling, cpu);
+            return self.pick_of_shared(handling, cpu, before);
         }
         let here = self.cpu(cpu);
         let mut order = here.order;
@@ -110,12 +111,12 @@ impl<P: Policy> Engine<P> {
             }
         }
         here.rank.store(NO_RANK, Relaxed);
-        self.found_nothing(handling, cpu, asked);
+        self.found_nothing(handling, cpu, asked, before);
     }
 
     /// The same where CPUs or weights are shared out.
     #[inline(never)]
-    fn pick_of_shared(&self, handling: &mut Handling<'_>, cpu: CpuId) {
+    fn pick_of_shared(&self, handling: &mut Handling<'_>, cpu: CpuId, before: u32) {
         let here = self.cpu(cpu);
         let mut first = here.first.load(Relaxed) as usize;
         let (mut order, leaves) = (here.order, self.has_to_leave(handling));
@@ -146,7 +147,7 @@ impl<P: Policy> Engine<P> {
             }
         }
         here.rank.store(NO_RANK, Relaxed);
-        self.found_nothing(handling, cpu, asked);
+        self.found_nothing(handling, cpu, asked, before);
     }
 
     /// Whether a policy has heard something since it had nothing for a CPU.
@@ -318,7 +319,7 @@ impl<P: Policy> Engine<P> {
         }
         let state = seen.issue(Phase::ReadyByTick, event.cpu);
         slot.set_state(state);
-        self.hand_token(handling, self.seat_of::<false>(state), call, event.task, slot, state);
+        self.hand_token(handling, self.seat_of::<false>(state), call, event.task, slot, state, 0);
         if UPGRADABLE && !self.is_home::<false>(slot.state()) {
             self.settle(handling, event.task, slot);
         }
@@ -366,6 +367,9 @@ impl<P: Policy> Engine<P> {
         outcome.host_task = slot.host_task.load(Relaxed);
         outcome.slice_ns = slice_ns;
         Counters::count(&self.counters(cpu, seat).picks);
+        if seen.is_claimed() {
+            Counters::count(&self.counters(cpu, seat).migrations);
+        }
         if self.idle.note(cpu, false) {
             self.found_something(&mut handling.rare(), cpu);
         }
@@ -464,23 +468,21 @@ impl<P: Policy> Engine<P> {
     }
 
     /// The task was woken for an idle CPU: asks the policy right away what that CPU is to run, so that the CPU does not
-    /// have to.
+    /// have to. Whether it runs the task.
     pub(crate) fn pick_for_idle<const LONE: bool>(
         &self,
         handling: &mut Handling<'_, LONE>,
         seat: &Seat<P>,
         cpu: CpuId,
         woken: TaskId,
-    ) {
+    ) -> bool {
         let reply = self.call(handling, seat, &Message::about_cpu(Call::PickNextTask, cpu), &[]);
-        if reply.token.is_none()
-            || !self.run(handling, seat, cpu, reply.token, reply.slice_ns)
-            || handling.outcome.task == woken
-        {
+        let runs = !reply.token.is_none() && self.run(handling, seat, cpu, reply.token, reply.slice_ns);
+        if !runs || handling.outcome.task == woken {
             if !LONE {
                 self.has_cpu(cpu, seat.index);
             }
-            return;
+            return runs;
         }
         // Another task of that CPU comes first. The host can only place the woken one from here, so the other waits
         // until the CPU asks for it, which it does now.
@@ -489,6 +491,16 @@ impl<P: Policy> Engine<P> {
         handling.outcome.kicks.add(cpu);
         if let Some(slot) = self.tasks.get(picked) {
             self.wait_again(&mut handling.rare(), picked, slot, cpu, RefusalReason::Busy);
+        }
+        false
+    }
+
+    /// The task was woken for an idle CPU that does not run it after all: another one may look for it.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn kick_another(&self, handling: &mut Handling<'_>, task: TaskId) {
+        if let Some(idle) = self.idle.take(&[], |cpu| self.host.may_run(task, cpu)) {
+            handling.outcome.kicks.add(idle);
         }
     }
 

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::abi::{BALANCE_TOO, Kicks, Message, Outcome, Reply};
+use ekiden::abi::{BALANCE_TOO, Kicks, Message, NO_CLAIMS, Outcome, Reply};
 use ekiden::{Call, CpuId, CpuMask, Policy, RefusalReason, TaskId};
 
 use crate::counters::Cpu;
@@ -230,7 +230,7 @@ impl<P: Policy> Engine<P> {
         for _ in 0..PICK_ATTEMPTS {
             let mut message = Message::about_cpu(Call::PickNextTask, cpu);
             // It may want to balance before it picks, but brings nothing here.
-            message.flags = if seat.calls.has(Call::Balance) { BALANCE_TOO } else { 0 };
+            message.flags = NO_CLAIMS | if seat.calls.has(Call::Balance) { BALANCE_TOO } else { 0 };
             let Reply { token: raw, task: wish, slice_ns, .. } = self.call(handling, seat, &message, &[]);
             if raw.is_none() {
                 if !wish.is_none() && seat.calls.has(Call::BalanceErr) {

@@ -181,7 +181,7 @@ impl Transition {
 pub(crate) const UPGRADABLE: bool = !cfg!(feature = "fixed");
 
 /// A task's state in one word, so that it changes at once: phase, whether it asked to yield, the policy that has heard of it,
-/// whether it is just being told of a move, CPU, and the serial number of its newest token.
+/// whether it is just being told of a move, whether a CPU has claimed it, CPU, and the serial number of its newest token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct State(pub(crate) u64);
 
@@ -193,6 +193,7 @@ impl State {
     const SEAT_SHIFT: u32 = 10;
     const UNHEARD: u64 = 1 << 13;
     const MOVING: u64 = 1 << 14;
+    const CLAIMED: u64 = 1 << 15;
 
     /// A state from its parts.
     pub fn new(phase: Phase, cpu: CpuId, serial: u32) -> Self {
@@ -271,6 +272,17 @@ impl State {
     /// The same state, until it has been told.
     pub(crate) fn moving(self) -> Self {
         Self(self.0 | Self::MOVING)
+    }
+
+    /// The same waiting task on `cpu`, which has claimed its token.
+    pub(crate) fn claimed(self, cpu: CpuId) -> Self {
+        Self(Self::new(Phase::Ready, cpu, self.serial()).0 | self.0 & Self::HOME | Self::CLAIMED)
+    }
+
+    /// Whether the task came to its CPU so.
+    #[inline]
+    pub(crate) fn is_claimed(self) -> bool {
+        self.0 & Self::CLAIMED != 0
     }
 
     /// The state after a new token for `cpu` is issued.

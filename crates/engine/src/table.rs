@@ -1,6 +1,6 @@
 //! The task table: one slot per task, found without hashing.
 
-use alloc::vec::Vec;
+use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -147,7 +147,7 @@ impl Slot {
 /// All tasks that the host has told of.
 #[derive(Debug)]
 pub struct TaskTable {
-    slots: Vec<Slot>,
+    pub(crate) slots: Arc<[Slot]>,
     free: Lock<Vec<u32>>,
     /// What [`crate::starved`] knows of the task in each slot. Apart, as nothing else looks at it.
     watched: Vec<AtomicU64>,
@@ -173,8 +173,7 @@ pub struct TaskView {
 impl TaskTable {
     /// A table for `capacity` tasks at once. Takes 76 bytes per task.
     pub fn new(capacity: u32) -> Self {
-        let mut slots = Vec::with_capacity(capacity as usize);
-        slots.resize_with(capacity as usize, Slot::new);
+        let slots = (0..capacity).map(|_| Slot::new()).collect();
         let free = Lock::new((0..capacity).rev().collect());
         let watched = (0..capacity).map(|_| AtomicU64::new(0)).collect();
         Self { slots, free, watched, untouched: AtomicU32::new(0) }
@@ -235,8 +234,7 @@ impl TaskTable {
     /// The slot of a task that exists.
     #[inline]
     pub(crate) fn get(&self, task: TaskId) -> Option<&Slot> {
-        let slot = self.slots.get(task.slot as usize)?;
-        (slot.generation.load(Relaxed) == task.generation && !task.is_none()).then_some(slot)
+        find(&self.slots, task)
     }
 
     /// The task in a slot, if there is one.
@@ -277,6 +275,13 @@ impl TaskTable {
             self.free.lock().push(task.slot);
         }
     }
+}
+
+/// The slot of a task that exists.
+#[inline]
+pub(crate) fn find(slots: &[Slot], task: TaskId) -> Option<&Slot> {
+    let slot = slots.get(task.slot as usize)?;
+    (slot.generation.load(Relaxed) == task.generation && !task.is_none()).then_some(slot)
 }
 
 /// A token that goes with `state`.

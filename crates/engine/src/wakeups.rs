@@ -3,30 +3,39 @@
 
 use super::atomics::{
     AtomicU32,
-    Ordering::{Relaxed, SeqCst},
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
     fence,
 };
 
-/// Counts tasks that were handed to a policy while nothing kept their CPU from looking for work at the same time.
+/// Counts tasks that were handed to a policy while nothing kept CPUs that could have them from looking for work at the same time.
 #[derive(Debug)]
 pub(crate) struct Handed {
-    pub(crate) count: AtomicU32,
+    count: AtomicU32,
 }
 
 impl Handed {
-    /// The policy has got a task for a CPU. Whether that CPU has to be kicked, which is so if it `is_idle`.
-    pub(crate) fn hand(&self, is_idle: impl FnOnce() -> bool) -> bool {
-        self.count.fetch_add(1, Relaxed);
-        fence(SeqCst);
-        is_idle()
+    pub(crate) fn new() -> Self {
+        Self { count: AtomicU32::new(0) }
     }
 
-    /// A CPU has found nothing, and has noted that it is idle. Whether it has to look again: tasks were handed over since it was last
-    /// here, which `seen` keeps.
-    pub(crate) fn came_meanwhile(&self, seen: &AtomicU32) -> bool {
+    /// The policy has got a task. Looks for the idle CPU that has to be kicked.
+    pub(crate) fn hand<T>(&self, find_idle: impl FnOnce() -> T) -> T {
+        self.count.fetch_add(1, Release);
         fence(SeqCst);
-        let count = self.count.load(Relaxed);
-        seen.swap(count, Relaxed) != count
+        find_idle()
+    }
+
+    /// How many there have been, for a CPU that is about to look for work.
+    #[inline]
+    pub(crate) fn count(&self) -> u32 {
+        self.count.load(Acquire)
+    }
+
+    /// The CPU has found nothing, and has noted that it is idle. Whether it has to look again: tasks were handed over since it began.
+    #[inline]
+    pub(crate) fn came_since(&self, before: u32) -> bool {
+        fence(SeqCst);
+        self.count.load(Relaxed) != before
     }
 }
 

@@ -1,11 +1,11 @@
 //! The machine of a case: it tells the engine what happens, as sched_ext would, and keeps in mind who runs where.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
-use ekiden::abi::{Event, EventKind, Outcome, Status, enqueue_flags};
-use ekiden::{CpuId, CpuMask, Group, Host, SpinLock, TaskId};
-use ekiden_engine::{Engine, IdleCpus};
+use ekiden::abi::{Event, EventKind, Outcome, RawToken, Status, enqueue_flags};
+use ekiden::{CpuId, CpuMask, Group, Host, RefusalReason, SpinLock, TaskId};
+use ekiden_engine::{Answers, Engine, IdleCpus};
 
 use crate::{Case, MAX_TASKS, PolicyMaker, Step};
 
@@ -18,6 +18,7 @@ const STEP_NS: u64 = 1_000;
 /// Answers what policies ask.
 struct Questions {
     idle: Arc<IdleCpus>,
+    engine: OnceLock<Answers>,
     now_ns: AtomicU64,
     nr_cpus: u32,
 }
@@ -37,6 +38,18 @@ impl Host for Questions {
 
     fn idle_cpus(&self, cpus: &mut CpuMask) {
         self.idle.copy_to(cpus);
+    }
+
+    fn claim(&self, token: RawToken, cpu: CpuId) -> Result<(), RefusalReason> {
+        let answers = self.engine.get().ok_or(RefusalReason::Gone)?;
+        answers.claim(token, cpu, |task, cpu| self.may_run(task, cpu))
+    }
+
+    fn take_idle(&self, _: TaskId, among: Option<&CpuMask>) -> Option<CpuId> {
+        match among {
+            Some(among) => self.idle.take(&[among.as_words()], |_| true),
+            None => self.idle.take(&[], |_| true),
+        }
     }
 
     fn group(&self, _: TaskId) -> Group {
@@ -80,8 +93,14 @@ impl Machine {
     pub(crate) fn new(case: &Case, policy: &PolicyMaker) -> Self {
         let nr_cpus = case.cpus.len() as u32;
         let idle = Arc::new(IdleCpus::new(nr_cpus));
-        let host = Arc::new(Questions { idle: idle.clone(), now_ns: AtomicU64::new(STEP_NS), nr_cpus });
-        let engine = Engine::new(policy.make(nr_cpus, host.clone()), host, idle, nr_cpus, MAX_TASKS);
+        let host = Arc::new(Questions {
+            idle: idle.clone(),
+            engine: OnceLock::new(),
+            now_ns: AtomicU64::new(STEP_NS),
+            nr_cpus,
+        });
+        let engine = Engine::new(policy.make(nr_cpus, host.clone()), host.clone(), idle, nr_cpus, MAX_TASKS);
+        let _ = host.engine.set(engine.answers());
         let books =
             Books { running: vec![None; nr_cpus as usize], ran: vec![true; case.tasks.len()], ..Books::default() };
         let machine = Self {

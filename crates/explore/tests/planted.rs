@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use ekiden_explore::{CASES, Case, Mode, PolicyMaker, Schedule, Strategy, explore, replay};
-use ekiden_policies::{Cfs, Eevdf, Fifo};
+use ekiden_policies::{Cfs, Eevdf, Fifo, GlobalFifo, LlcFifo};
 use ekiden_test_policies::Drowsy;
 
 const MODES: [Mode; 3] = [Mode::Random, Mode::Pct, Mode::Exhaustive];
@@ -56,6 +56,12 @@ fn the_same_policy_without_the_race_is_left_alone() {
 fn the_fair_policies_are_left_alone() {
     assert_left_alone(&PolicyMaker::of::<Eevdf>("").unwrap(), "eevdf", 50);
     assert_left_alone(&PolicyMaker::of::<Cfs>("").unwrap(), "cfs", 50);
+}
+
+#[test]
+fn no_order_of_locks_loses_a_wake_up_where_cpus_share_a_queue() {
+    assert_left_alone(&PolicyMaker::of::<GlobalFifo>("").unwrap(), "global-fifo", 500);
+    assert_left_alone(&PolicyMaker::of::<LlcFifo>("").unwrap(), "llc-fifo", 500);
 }
 
 fn assert_left_alone(policy: &PolicyMaker, name: &str, runs: u64) {

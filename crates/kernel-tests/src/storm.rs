@@ -33,7 +33,7 @@ use serde::Serialize;
 
 use crate::{load::pause, trials::config, upgrades::PingPong};
 
-const POLICIES: [&str; 4] = ["fifo", "wfq", "cfs", "eevdf"];
+const POLICIES: [&str; 6] = ["fifo", "wfq", "cfs", "eevdf", "global-fifo", "llc-fifo"];
 
 /// How long a process may take to stop, to freeze or to die when it is told so.
 const PATIENCE: Duration = Duration::from_secs(20);

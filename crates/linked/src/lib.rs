@@ -7,7 +7,7 @@
 
 use ekiden::{Param, ParamError, Scheduler};
 use ekiden_explore::PolicyMaker;
-use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
+use ekiden_policies::{Cfs, Eevdf, Fifo, GlobalFifo, LlcFifo, Wfq};
 use ekiden_replay::Replay;
 use ekiden_sim::{Machine, Simulation, Successor};
 use ekiden_test_policies::Drowsy;
@@ -39,7 +39,14 @@ const fn linked<S: Scheduler>() -> Linked {
 }
 
 /// All of them.
-pub static ALL: [Linked; 4] = [linked::<Fifo>(), linked::<Wfq>(), linked::<Cfs>(), linked::<Eevdf>()];
+pub static ALL: [Linked; 6] = [
+    linked::<Fifo>(),
+    linked::<Wfq>(),
+    linked::<Cfs>(),
+    linked::<Eevdf>(),
+    linked::<GlobalFifo>(),
+    linked::<LlcFifo>(),
+];
 
 /// What can be explored besides: it has a planted race, to see what a finding looks like.
 pub static PLANTED: Linked = linked::<Drowsy>();

@@ -11,7 +11,7 @@ fn main() {
             run();
         }
         "bpf" => {
-            let b = Baseline::start().unwrap();
+            let b = Baseline::start(ekiden_loader::Queues::PerCpu).unwrap();
             run();
             println!("still {}", b.is_running());
         }

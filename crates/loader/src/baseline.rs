@@ -1,4 +1,4 @@
-//! The plain BPF FIFO, to compare with.
+//! The plain BPF FIFOs, to compare with.
 
 use std::mem::MaybeUninit;
 
@@ -14,28 +14,52 @@ use crate::{
     sysfs,
 };
 
-/// The plain BPF FIFO in the kernel, until it is dropped.
+/// A plain BPF FIFO in the kernel, until it is dropped.
 pub struct Baseline {
+    queues: Queues,
     _link: Link,
     _skel: BaselineSkel<'static>,
 }
 
-impl Baseline {
-    /// The name under which the kernel knows it.
-    pub const NAME: &'static str = "ekiden_bpf_fifo";
+/// How many queues it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queues {
+    /// One per CPU.
+    PerCpu,
+    /// One for all CPUs.
+    Shared,
+}
 
+impl Queues {
+    /// The name under which the kernel knows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PerCpu => "ekiden_bpf_fifo",
+            Self::Shared => "ekiden_bpf_shared",
+        }
+    }
+}
+
+impl Baseline {
     /// Puts it into the kernel.
-    pub fn start() -> Result<Self> {
+    pub fn start(queues: Queues) -> Result<Self> {
         before_loading()?;
         let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let open = BaselineSkelBuilder::default().open(object).map_err(|error| bpf_error("open", &error))?;
+        let mut open = BaselineSkelBuilder::default().open(object).map_err(|error| bpf_error("open", &error))?;
+        if let Some(constants) = &mut open.maps.rodata_data {
+            constants.is_shared = queues == Queues::Shared;
+        }
+        let ops = open.struct_ops.baseline_ops_mut();
+        for (place, byte) in ops.name.iter_mut().zip(queues.name().bytes().chain([0])) {
+            *place = byte as _;
+        }
         let mut skel = open.load().map_err(|error| bpf_error("load", &error))?;
         let link = skel.maps.baseline_ops.attach_struct_ops().map_err(|error| bpf_error("attach", &error))?;
-        Ok(Self { _link: link, _skel: skel })
+        Ok(Self { queues, _link: link, _skel: skel })
     }
 
     /// Whether the kernel still uses it.
     pub fn is_running(&self) -> bool {
-        sysfs::scheduler().as_deref() == Some(Self::NAME)
+        sysfs::scheduler().as_deref() == Some(self.queues.name())
     }
 }

@@ -21,7 +21,7 @@ pub mod sysfs;
 mod tape;
 mod tasks;
 
-pub use baseline::Baseline;
+pub use baseline::{Baseline, Queues};
 pub use budgets::Budgets;
 pub use control::{Access, Control, Counts, Hint, Moved, PolicyStatus, Status, Stops, Succession, Upgrade};
 pub use drain::{Drain, Kept, dump, header};

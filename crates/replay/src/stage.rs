@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ekiden::abi::{Call, Message, RawToken, Reply};
-use ekiden::{CpuId, CpuMask, Group, Host, TaskId, Topology};
+use ekiden::{CpuId, CpuMask, Group, Host, RefusalReason, TaskId, Topology};
 
 /// Answers as well as can be told from the recording: affinity is not in it, and groups are not.
 pub(crate) struct Questions {
@@ -29,6 +29,20 @@ impl Host for Questions {
     fn idle_cpus(&self, cpus: &mut CpuMask) {
         let is_idle = |cpu: &u32| self.idle[(cpu / 64) as usize].load(Relaxed) & 1 << (cpu % 64) != 0;
         (0..self.nr_cpus).filter(is_idle).for_each(|cpu| cpus.set(cpu));
+    }
+
+    /// As with affinity: wherever it is wished.
+    fn claim(&self, _: RawToken, cpu: CpuId) -> Result<(), RefusalReason> {
+        if cpu < self.nr_cpus { Ok(()) } else { Err(RefusalReason::NotAllowed) }
+    }
+
+    fn take_idle(&self, _: TaskId, among: Option<&CpuMask>) -> Option<CpuId> {
+        let mut idle = CpuMask::new();
+        self.idle_cpus(&mut idle);
+        match among {
+            Some(among) => idle.first_in(among),
+            None => idle.first(),
+        }
     }
 
     fn group(&self, _: TaskId) -> Group {

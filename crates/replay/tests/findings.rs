@@ -4,7 +4,7 @@ mod common;
 
 use common::{record, rewritten};
 use ekiden::prelude::*;
-use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
+use ekiden_policies::{Cfs, Eevdf, Fifo, GlobalFifo, Wfq};
 use ekiden_recording::{Entry, Item, Record, RecordingReader};
 use ekiden_replay::{Outcome, Replay, ReplayError};
 use ekiden_sim::{Machine, Simulation};
@@ -65,10 +65,11 @@ fn without(recording: &[u8], from: usize, len: usize) -> Vec<u8> {
     })
 }
 
-fn goes_on_after_a_gap<S: Scheduler>(at_least: f64) {
+/// From so many records of CPU 0 on, some are missing.
+fn goes_on_after_a_gap<S: Scheduler>(from: usize, at_least: f64) {
     let whole = recording::<S>();
     let nr_calls = replay::<S>(&whole).calls;
-    let outcome = Replay::of::<S>().agreeing(100).run(&without(&whole, 2_000, 301)[..]).unwrap();
+    let outcome = Replay::of::<S>().agreeing(100).run(&without(&whole, from, 301)[..]).unwrap();
     let remarks = outcome.remarks.join("\n");
     assert!(outcome.lost >= 301 && outcome.calls < nr_calls, "{outcome:?}");
     assert!(remarks.contains("301 records of CPU 0 are missing before call"), "{remarks}");
@@ -83,22 +84,27 @@ fn goes_on_after_a_gap<S: Scheduler>(at_least: f64) {
 
 #[test]
 fn fifo_goes_on_after_a_gap() {
-    goes_on_after_a_gap::<Fifo>(0.95);
+    goes_on_after_a_gap::<Fifo>(2_000, 0.95);
+}
+
+#[test]
+fn a_global_fifo_goes_on_after_a_gap() {
+    goes_on_after_a_gap::<GlobalFifo>(400, 0.5);
 }
 
 #[test]
 fn wfq_goes_on_after_a_gap() {
-    goes_on_after_a_gap::<Wfq>(0.5);
+    goes_on_after_a_gap::<Wfq>(2_000, 0.5);
 }
 
 #[test]
 fn cfs_goes_on_after_a_gap() {
-    goes_on_after_a_gap::<Cfs>(0.0);
+    goes_on_after_a_gap::<Cfs>(2_000, 0.0);
 }
 
 #[test]
 fn eevdf_goes_on_after_a_gap() {
-    goes_on_after_a_gap::<Eevdf>(0.0);
+    goes_on_after_a_gap::<Eevdf>(2_000, 0.0);
 }
 
 #[test]

@@ -5,8 +5,8 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{Memory, record};
-use ekiden::{Scheduler, Topology};
-use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
+use ekiden::prelude::*;
+use ekiden_policies::{Cfs, Eevdf, Fifo, GlobalFifo, LlcFifo, Wfq};
 use ekiden_replay::{Outcome, Replay};
 use ekiden_sim::{Injection, Jitter, Machine, Simulation, Successor};
 use ekiden_test_policies::Drowsy;
@@ -130,4 +130,42 @@ macro_rules! round_trips {
     )*};
 }
 
-round_trips!(Fifo fifo Wfq wfq Cfs cfs Eevdf eevdf);
+round_trips!(Fifo fifo GlobalFifo global_fifo LlcFifo llc_fifo Wfq wfq Cfs cfs Eevdf eevdf);
+
+/// Looks at what other CPUs run, since when and at what weight, and lets all of that have its effect.
+struct Onlooker {
+    queue: SpinLock<FifoQueue<Self>>,
+}
+
+#[policy]
+impl Scheduler for Onlooker {
+    fn new(_: &Env) -> Self {
+        Self { queue: SpinLock::default() }
+    }
+
+    fn enqueue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
+        self.queue.lock().push_back(token);
+        if cx.kick_idle(task.id).is_none() {
+            let (cpus, now_ns) = (cx.topology().nr_cpus(), cx.now_ns());
+            let since = |cpu| cx.running(cpu).map(|running| now_ns - running.since_ns);
+            let longest = (0..cpus).filter_map(|cpu| Some((since(cpu)?, cpu))).max();
+            longest.filter(|(ran_ns, _)| *ran_ns > 1_000_000).into_iter().for_each(|(_, cpu)| cx.resched(cpu));
+        }
+    }
+
+    fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
+        let others = (0..cx.topology().nr_cpus()).filter(|other| *other != cpu);
+        let weight: u64 = others.filter_map(|other| cx.running(other)).map(|running| u64::from(running.weight)).sum();
+        cx.set_slice_ns(500_000 + weight);
+        self.queue.lock().claim_first(cx)
+    }
+}
+
+#[test]
+fn what_runs_elsewhere_is_known_and_replays_exactly() {
+    every_load_replays_exactly::<Onlooker>();
+    // It does preempt what has run for more than a millisecond: nobody runs for much longer while others wait.
+    let load = load("hogs:count=12:ms=20");
+    let (_, report) = record(Simulation::of::<Onlooker>(machine(), ""), &load);
+    assert!(report.stats.switches > 100, "{:?}", report.stats);
+}

@@ -8,8 +8,8 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Instant;
 
 use ekiden::abi::{BALANCE_TOO, Call, Message, RawToken, Reply};
-use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Policy, Scheduler, TaskId, Topology};
-use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
+use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Policy, RefusalReason, Scheduler, TaskId, Topology};
+use ekiden_policies::{Cfs, Eevdf, Fifo, GlobalFifo, LlcFifo, Wfq};
 use ekiden_recording::{Calls, Header, Instance, Mark, Pen, Place, Record, RecordingWriter, tape_of_thread};
 use ekiden_replay::Replay;
 use ekiden_workload::random::Random;
@@ -58,6 +58,12 @@ impl Host for Answers {
         if self.0.fetch_add(1, SeqCst) % 2 == 0 {
             cpus.set(0);
         }
+    }
+    fn claim(&self, _: RawToken, _: CpuId) -> Result<(), RefusalReason> {
+        if self.0.fetch_add(1, SeqCst) % 3 != 0 { Ok(()) } else { Err(RefusalReason::NotAllowed) }
+    }
+    fn take_idle(&self, _: TaskId, _: Option<&CpuMask>) -> Option<CpuId> {
+        (self.0.fetch_add(1, SeqCst) % 2 == 0).then_some(0)
     }
     fn group(&self, _: TaskId) -> Group {
         Group::ROOT
@@ -224,6 +230,12 @@ fn replays<S: Scheduler>() {
 #[test]
 fn fifo_on_two_threads_replays_exactly() {
     replays::<Fifo>();
+}
+
+#[test]
+fn fifos_that_cpus_share_replay_exactly_on_two_threads() {
+    replays::<GlobalFifo>();
+    replays::<LlcFifo>();
 }
 
 #[test]

@@ -792,6 +792,7 @@ impl Kernel {
         let entry = self.cpu_mut(cpu);
         (entry.running, entry.since_ns, entry.slice_ns) = (Some(task), now_ns, slice_ns);
         entry.last = Some(task);
+        self.questions.set_running(cpu, self.task(task).id, now_ns);
         self.note(What::Run, cpu, Some(task), slice_ns);
         self.expect_work(cpu);
         if self.alarms.at_ns(Alarm::Tick(cpu)).is_none() {

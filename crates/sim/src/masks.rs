@@ -2,11 +2,12 @@
 
 use std::iter::zip;
 use std::sync::Arc;
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{OnceLock, RwLock};
 
-use ekiden::{CpuId, CpuMask, Group, Host, TaskId};
-use ekiden_engine::IdleCpus;
+use ekiden::abi::RawToken;
+use ekiden::{CpuId, CpuMask, Group, Host, RefusalReason, Running, TaskId};
+use ekiden_engine::{Answers, IdleCpus};
 
 /// Number of a set in [`Masks`].
 pub(crate) type MaskId = u32;
@@ -105,6 +106,9 @@ pub(crate) struct Questions {
     /// The PID of the task on whose time things happen; 0 if it is nobody's.
     thread: AtomicU32,
     idle: Arc<IdleCpus>,
+    engine: OnceLock<Answers>,
+    /// What each CPU switched to last, and when.
+    ran: Vec<(AtomicU64, AtomicU64)>,
     /// The set of each task, by the slot in the engine's table.
     of_task: Vec<AtomicU32>,
     /// The group of each task, likewise.
@@ -122,6 +126,8 @@ impl Questions {
             late_ns: AtomicU64::new(NEVER),
             thread: AtomicU32::new(0),
             idle,
+            engine: OnceLock::new(),
+            ran: masks.named(ANY).iter().map(|_| (AtomicU64::new(0), AtomicU64::new(0))).collect(),
             of_task,
             group_of_task,
             groups,
@@ -141,6 +147,19 @@ impl Questions {
             return None;
         }
         Some(self.late_ns.swap(NEVER, Relaxed))
+    }
+
+    /// There is an engine now.
+    pub(crate) fn set_engine(&self, answers: Answers) {
+        // There is one in a simulation.
+        let _ = self.engine.set(answers);
+    }
+
+    #[inline]
+    pub(crate) fn set_running(&self, cpu: CpuId, task: TaskId, since_ns: u64) {
+        let (runs, since) = &self.ran[cpu as usize];
+        runs.store(task.to_bits(), Relaxed);
+        since.store(since_ns, Relaxed);
     }
 
     #[inline]
@@ -193,6 +212,26 @@ impl Host for Questions {
         if let Some(allowed) = self.with_cpus(task, CpuMask::clone) {
             *cpus = allowed;
         }
+    }
+
+    fn claim(&self, token: RawToken, cpu: CpuId) -> Result<(), RefusalReason> {
+        let answers = self.engine.get().ok_or(RefusalReason::Gone)?;
+        answers.claim(token, cpu, |task, cpu| self.may_run(task, cpu))
+    }
+
+    fn take_idle(&self, task: TaskId, among: Option<&CpuMask>) -> Option<CpuId> {
+        self.with_cpus(task, |allowed| match among {
+            Some(among) => self.idle.take(&[allowed.as_words(), among.as_words()], |_| true),
+            None => self.idle.take(&[allowed.as_words()], |_| true),
+        })
+        .flatten()
+    }
+
+    fn running(&self, cpu: CpuId) -> Option<Running> {
+        let (runs, since) = self.ran.get(cpu as usize)?;
+        let task = TaskId::from_bits(runs.load(Relaxed));
+        let weight = self.engine.get()?.weight_of_running(task, cpu)?;
+        Some(Running { task, weight, since_ns: since.load(Relaxed) })
     }
 
     fn group(&self, task: TaskId) -> Group {

@@ -319,7 +319,9 @@ impl Simulation {
             }
             let policy = recorded::next_instance(policy, Mark::Begin, 0, &questions, &instance);
             kernel.calls = policy.calls();
-            kernel.engine = Some(Engine::new(policy, host, idle, nr_cpus, max_tasks));
+            let engine = Engine::new(policy, host, idle, nr_cpus, max_tasks);
+            questions.set_engine(engine.answers());
+            kernel.engine = Some(engine);
             kernel.in_charge = true;
         }
         kernel.seed = self.seed;

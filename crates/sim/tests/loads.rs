@@ -1,7 +1,7 @@
 //! The loads that also run on real kernels, judged by the same checks.
 
 use ekiden_engine::Totals;
-use ekiden_policies::{Eevdf, Fifo, Wfq};
+use ekiden_policies::{Eevdf, Fifo, GlobalFifo, LlcFifo, Wfq};
 use ekiden_sim::{Machine, PolicyMaker, SimReport, Simulation};
 use ekiden_workload::builtin::{self, Case};
 use ekiden_workload::checks::all_finished;
@@ -40,8 +40,10 @@ fn eevdf_passes_what_every_load_checks() {
 #[test]
 fn fifo_finishes_every_load_that_ends() {
     for case in builtin::all(4).into_iter().filter(|case| case.workload.duration_ns.is_none()) {
-        let result = run(&case, 4, PolicyMaker::of::<Fifo>(""));
-        assert_eq!(all_finished(&result.report), Ok(()), "{}", case.workload.name);
+        for policy in [PolicyMaker::of::<Fifo>(""), PolicyMaker::of::<GlobalFifo>(""), PolicyMaker::of::<LlcFifo>("")] {
+            let result = run(&case, 4, policy);
+            assert_eq!(all_finished(&result.report), Ok(()), "{}", case.workload.name);
+        }
     }
 }
 
@@ -64,7 +66,13 @@ fn fifo_fails_where_nice_values_count() {
 #[test]
 fn every_kind_of_load_finishes_under_every_policy() {
     for kind in loads::ALL {
-        for policy in [PolicyMaker::of::<Eevdf>(""), PolicyMaker::of::<Wfq>(""), PolicyMaker::of::<Fifo>("")] {
+        for policy in [
+            PolicyMaker::of::<Eevdf>(""),
+            PolicyMaker::of::<Wfq>(""),
+            PolicyMaker::of::<Fifo>(""),
+            PolicyMaker::of::<GlobalFifo>(""),
+            PolicyMaker::of::<LlcFifo>(""),
+        ] {
             let case = builtin::find(kind.name, 4).unwrap();
             let result = run(&case, 4, policy);
             assert_eq!((case.check)(&result.report), Ok(()), "{}", kind.name);

@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::HashMap;
 
-use ekiden_policies::{Eevdf, Fifo, Wfq};
+use ekiden_policies::{Eevdf, Fifo, GlobalFifo, LlcFifo, Wfq};
 use ekiden_sim::{Injection, Jitter, Machine, Model, PolicyMaker, SimReport, Simulation, Trace, What};
 use ekiden_workload::checks::all_finished;
 use ekiden_workload::{Device, Group, Limit, Step, TaskSpec, WaitMode, Workload};
@@ -179,6 +179,16 @@ proptest! {
     #[test]
     fn no_task_is_lost_under_eevdf(load in load(), seed: u64, trouble in trouble()) {
         check(&run(PolicyMaker::of::<Eevdf>(""), &load, seed, trouble))?;
+    }
+
+    #[test]
+    fn no_task_is_lost_under_a_global_fifo(load in load(), seed: u64, trouble in trouble()) {
+        check(&run(PolicyMaker::of::<GlobalFifo>(""), &load, seed, trouble))?;
+    }
+
+    #[test]
+    fn no_task_is_lost_under_a_fifo_per_cache(load in load(), seed: u64, trouble in trouble()) {
+        check(&run(PolicyMaker::of::<LlcFifo>(""), &load, seed, trouble))?;
     }
 
     #[test]

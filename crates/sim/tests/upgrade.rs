@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ekiden::{Call, Scheduler};
-use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq};
+use ekiden_policies::{Cfs, Eevdf, Fifo, GlobalFifo, LlcFifo, Wfq};
 use ekiden_sim::{Machine, SimError, SimReport, Simulation, Successor, What};
 use ekiden_test_policies::Faulty;
 use ekiden_workload::builtin::{Case, churn, find};
@@ -55,6 +55,8 @@ fn a_policy_may_take_over_at_any_moment() {
     at_every_moment::<Wfq, Wfq>();
     at_every_moment::<Eevdf, Cfs>();
     at_every_moment::<Cfs, Eevdf>();
+    at_every_moment::<Wfq, GlobalFifo>();
+    at_every_moment::<GlobalFifo, LlcFifo>();
 }
 
 #[test]

@@ -13,7 +13,7 @@ use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
-use ekiden::abi::{Event, Outcome, Status};
+use ekiden::abi::{Event, Outcome, RawToken, Status};
 use ekiden::{CpuId, CpuMask, Group, Host, Interrupted, TaskId};
 use ekiden::{Patience, Since, Waits};
 use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, SEATS, Share, Walk};
@@ -405,6 +405,46 @@ pub unsafe extern "C" fn ekiden_rs_idle_cpus(words: *mut u64, len: usize) {
     for (index, word) in words.iter_mut().enumerate() {
         *word = cpus.as_words().get(index).copied().unwrap_or(0);
     }
+}
+
+/// Moves a task that waits to a CPU, for its token; 0 if that is done, and otherwise the number of a reason.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_claim(task: u64, serial: u32, cpu: u32) -> u32 {
+    let Some(engine) = engine() else { return ekiden::RefusalReason::Gone as u32 };
+    let token = RawToken { task: TaskId::from_bits(task), serial, cpu };
+    engine.claim(token, cpu).map_or_else(|reason| reason as u32, |()| 0)
+}
+
+/// Takes an idle CPU for a task: one more than its number, 0 for none.
+///
+/// # Safety
+///
+/// There are as many words as is said; `among` may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_take_idle(
+    task: u64,
+    allowed: *const u64,
+    allowed_len: usize,
+    among: *const u64,
+    among_len: usize,
+) -> u32 {
+    let Some(engine) = engine() else { return 0 };
+    // SAFETY: the caller's promise.
+    let allowed = unsafe { slice::from_raw_parts(allowed, allowed_len) };
+    let may = |cpu| Kernel.may_run(TaskId::from_bits(task), cpu);
+    let found = if among.is_null() {
+        engine.idle().take(&[allowed], may)
+    } else {
+        // SAFETY: the caller's promise.
+        engine.idle().take(&[allowed, unsafe { slice::from_raw_parts(among, among_len) }], may)
+    };
+    found.map_or(0, |cpu| cpu + 1)
+}
+
+/// The weight of a task if it runs on a CPU; 0 if it does not.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_weight_of_running(task: u64, cpu: u32) -> u32 {
+    engine().and_then(|engine| engine.weight_of_running(TaskId::from_bits(task), cpu)).unwrap_or(0)
 }
 
 /// The engine's own questions to the kernel.

@@ -12,8 +12,10 @@ use core::slice;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
-use ekiden::abi::{Message, Reply};
-use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Left, Saved, Scheduler, TaskId, TaskParams, Topology};
+use ekiden::abi::{Message, RawToken, RefusalReason, Reply};
+use ekiden::{
+    Adapter, CpuId, CpuMask, Env, Group, Host, Left, Running, Saved, Scheduler, TaskId, TaskParams, Topology,
+};
 use ekiden::{Patience, Since, Waits};
 pub use ekiden_kernel_rt::{Arena, Baggage, CreateArgs, HostTable, PolicyTable, Settings};
 use ekiden_kernel_rt::{FAULT_TEXT_LEN, GO_ON, TOO_LONG, Text, Wait};
@@ -500,6 +502,28 @@ impl Host for Kernel {
     fn idle_cpus(&self, cpus: &mut CpuMask) {
         // SAFETY: writes at most `len` words.
         self.read(cpus, |words, len| unsafe { (self.table().idle_cpus)(words, len) });
+    }
+
+    fn claim(&self, token: RawToken, cpu: CpuId) -> Result<(), RefusalReason> {
+        // SAFETY: checks the task against the engine's table first.
+        match unsafe { (self.table().claim)(token.task.to_bits(), token.serial, cpu) } {
+            0 => Ok(()),
+            reason => Err(RefusalReason::from_number(reason)),
+        }
+    }
+
+    fn take_idle(&self, task: TaskId, among: Option<&CpuMask>) -> Option<CpuId> {
+        let words = among.map(CpuMask::as_words);
+        let (first, len) = words.map_or((ptr::null(), 0), |words| (words.as_ptr(), words.len()));
+        // SAFETY: reads at most `len` words.
+        unsafe { (self.table().take_idle)(task.to_bits(), first, len) }.checked_sub(1)
+    }
+
+    fn running(&self, cpu: CpuId) -> Option<Running> {
+        let (mut weight, mut since_ns) = (0, 0);
+        // SAFETY: both are there for the call.
+        let task = TaskId::from_bits(unsafe { (self.table().running)(cpu, &mut weight, &mut since_ns) });
+        (!task.is_none()).then_some(Running { task, weight, since_ns })
     }
 
     fn group(&self, _: TaskId) -> Group {

@@ -140,6 +140,12 @@ pub struct HostTable {
     pub allowed_cpus: unsafe extern "C" fn(task: u64, words: *mut u64, len: usize),
     /// Fills `words` with the idle CPUs.
     pub idle_cpus: unsafe extern "C" fn(words: *mut u64, len: usize),
+    /// Moves the task of a token, which waits, to a CPU; 0 if that is done, and otherwise the number of a reason.
+    pub claim: unsafe extern "C" fn(task: u64, serial: u32, cpu: u32) -> u32,
+    /// Takes an idle CPU for a task, of those in `words` or, if there are none, of all; one more than its number, 0 for none.
+    pub take_idle: unsafe extern "C" fn(task: u64, words: *const u64, len: usize) -> u32,
+    /// The task that runs on a CPU, 0 for none, its weight, and since when.
+    pub running: unsafe extern "C" fn(cpu: u32, weight: *mut u32, since_ns: *mut u64) -> u64,
     /// Keeps the reason for which the instance ends, unless there is one already.
     pub reason: unsafe extern "C" fn(host: *const HostTable, text: *const u8, len: usize),
     /// Ends the policy and leaves the call that is under way. It does not return, which is not in its type because

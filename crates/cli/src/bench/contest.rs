@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use ekiden_bench::{BPF, DEFAULT, Measurements};
-use ekiden_loader::{Baseline, Beside, sysfs};
+use ekiden_bench::{BPF, BPF_SHARED, DEFAULT, Measurements};
+use ekiden_loader::{Baseline, Beside, Queues, sysfs};
 
 use super::load;
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Contestant {
     Default,
-    Bpf,
+    Bpf(Queues),
     Policy(String),
 }
 
@@ -36,11 +36,14 @@ pub(crate) struct PolicyArgs {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Contest {
     /// The policies to compare
-    #[arg(long = "policy", value_name = "POLICY", default_values = ["fifo", "wfq"])]
+    #[arg(long = "policy", value_name = "POLICY", default_values = ["fifo", "wfq", SHARED])]
     policies: Vec<String>,
     #[command(flatten)]
     source: PolicyArgs,
 }
+
+/// The policy that is compared with plain BPF of one queue.
+pub(crate) const SHARED: &str = "global-fifo";
 
 /// What is measured in one turn: by place.
 pub(crate) type Values = Vec<(&'static str, f64)>;
@@ -57,7 +60,8 @@ impl Contestant {
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Default => DEFAULT,
-            Self::Bpf => BPF,
+            Self::Bpf(Queues::PerCpu) => BPF,
+            Self::Bpf(Queues::Shared) => BPF_SHARED,
             Self::Policy(name) => name,
         }
     }
@@ -66,7 +70,7 @@ impl Contestant {
     pub(crate) fn kernel_name(&self) -> Option<String> {
         match self {
             Self::Default => None,
-            Self::Bpf => Some(Baseline::NAME.to_owned()),
+            Self::Bpf(queues) => Some(queues.name().to_owned()),
             Self::Policy(name) => Some(format!("ekiden_{}", name.replace('-', "_"))),
         }
     }
@@ -75,8 +79,8 @@ impl Contestant {
     pub(crate) fn run<T>(&self, modules: &Path, work: impl FnOnce() -> Result<T>) -> Result<(Option<T>, bool)> {
         match self {
             Self::Default => work().map(|result| (Some(result), sysfs::scheduler().is_none())),
-            Self::Bpf => {
-                let baseline = Baseline::start()?;
+            Self::Bpf(queues) => {
+                let baseline = Baseline::start(*queues)?;
                 let result = work();
                 settle(result, baseline.is_running())
             }
@@ -119,7 +123,9 @@ impl Contest {
             modules::in_directory(&directory, policy)?;
         }
         let policies = self.policies.iter().cloned().map(Contestant::Policy);
-        Ok(([Contestant::Default, Contestant::Bpf].into_iter().chain(policies).collect(), directory))
+        let bpf = [Queues::PerCpu].into_iter().chain(self.has(SHARED).then_some(Queues::Shared));
+        let others = [Contestant::Default].into_iter().chain(bpf.map(Contestant::Bpf));
+        Ok((others.chain(policies).collect(), directory))
     }
 
     /// Lets every scheduler have its turn `repeat` times, one after the other, and once before for nothing.

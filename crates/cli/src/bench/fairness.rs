@@ -64,7 +64,7 @@ fn measure(contest: &Contest) -> Result<Fairness> {
     let mut all_stayed = true;
     for case in cases.iter().filter(|case| is_about_fairness(&case.workload.name)) {
         let mut reference: Option<Report> = None;
-        for contestant in contestants.iter().filter(|contestant| **contestant != Contestant::Bpf) {
+        for contestant in contestants.iter().filter(|contestant| !matches!(contestant, Contestant::Bpf(_))) {
             let load = &case.workload.name;
             progress.step(format!("{load} under {}", contestant.name()));
             let (report, stayed) = contestant.run(&modules, || run(contestant, load, &loops_per_ms))?;

@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use ekiden_bench::{BPF, Comparison, DEFAULT, Limit, Measurements};
+use ekiden_bench::{BPF, BPF_SHARED, Comparison, DEFAULT, Limit, Measurements};
 
 use super::{
     Output, Verdict,
-    contest::{Contest, Contestant},
+    contest::{Contest, Contestant, SHARED},
     guest::{Clock, InVm},
     load,
 };
@@ -21,6 +21,7 @@ const LIMITS: &[(Limit, &str, &str, &str)] = &[
     (Limit { name: "fifo, one CPU ÷ the kernel's own", at_most: 0.98 }, "fifo", "one_cpu", DEFAULT),
     (Limit { name: "fifo, one CPU ÷ plain BPF", at_most: 1.03 }, "fifo", "one_cpu", BPF),
     (Limit { name: "fifo, two CPUs across ÷ plain BPF", at_most: 1.03 }, "fifo", "two_cpus_across", BPF),
+    (Limit { name: "global-fifo, one CPU ÷ plain BPF of one queue", at_most: 1.05 }, SHARED, "one_cpu", BPF_SHARED),
     (Limit { name: "wfq, one CPU ÷ the kernel's own", at_most: 1.05 }, "wfq", "one_cpu", DEFAULT),
     (Limit { name: "wfq, two CPUs across ÷ the kernel's own", at_most: 1.12 }, "wfq", "two_cpus_across", DEFAULT),
 ];

@@ -27,13 +27,15 @@ use crate::{
 };
 
 /// The policies that have to live through it.
-const POLICIES: [&str; 4] = ["fifo", "wfq", "cfs", "eevdf"];
+const POLICIES: [&str; 6] = ["fifo", "wfq", "cfs", "eevdf", "global-fifo", "llc-fifo"];
 /// All whose modules are needed, with the projects that they are of.
-const MODULES: [(&str, &str); 5] = [
+const MODULES: [(&str, &str); 7] = [
     ("policies", "fifo"),
     ("policies", "wfq"),
     ("policies", "cfs"),
     ("policies", "eevdf"),
+    ("policies", "global-fifo"),
+    ("policies", "llc-fifo"),
     ("test-policies", "faulty"),
 ];
 /// Stands for a number that is another one each time.

@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use core::fmt;
 
 use super::INITIAL_CAPACITY;
-use crate::{Schedulable, TaskId};
+use crate::{Cx, Schedulable, TaskId};
 
 /// Tokens in order of arrival.
 pub struct FifoQueue<P> {
@@ -33,6 +33,34 @@ impl<P> FifoQueue<P> {
     #[inline]
     pub fn pop_front(&mut self) -> Option<Schedulable<P>> {
         self.tokens.pop_front()
+    }
+
+    /// Takes out the first token that can be [claimed](Cx::claim) for the CPU of the call. Those before it keep their places;
+    /// what is worthless among them is dropped. O(1) if it is the first, and otherwise one question for each of those before it.
+    #[inline]
+    pub fn claim_first(&mut self, cx: &Cx<'_>) -> Option<Schedulable<P>> {
+        let first = self.tokens.pop_front()?;
+        if first.cpu() == cx.cpu() {
+            return Some(first);
+        }
+        self.tokens.push_front(first);
+        self.claim_after(cx)
+    }
+
+    #[inline(never)]
+    fn claim_after(&mut self, cx: &Cx<'_>) -> Option<Schedulable<P>> {
+        let mut index = 0;
+        while let Some(token) = self.tokens.remove(index) {
+            match cx.claim(token) {
+                Ok(token) => return Some(token),
+                Err(refused) if refused.reason.token_is_good() => {
+                    self.tokens.insert(index, refused.token);
+                    index += 1;
+                }
+                Err(_) => {}
+            }
+        }
+        None
     }
 
     /// Takes the last token out, which is the one to give to another CPU. O(1).

@@ -11,6 +11,8 @@
 //! | [`OrderedQueue`] | O(n), near O(1) for keys that mostly grow | O(1) | O(n) | short queues |
 //! | [`TreeQueue`] | O(log n) | O(log n) | O(n), O(log n) with the key | long queues |
 //!
+//! Each can be shared by CPUs: `claim_first` takes out the first token whose task may run on the CPU that asks.
+//!
 //! None of them locks: put it into a [`SpinLock`](crate::SpinLock). A queue that is dropped drops its tokens, which
 //! loses their tasks.
 
@@ -30,13 +32,13 @@ const INITIAL_CAPACITY: usize = 16;
 mod tests {
     //! The queues against the plainest model of each.
 
-    use alloc::{format, vec::Vec};
+    use alloc::{format, sync::Arc, vec::Vec};
 
-    use ekiden_abi::RawToken;
+    use ekiden_abi::{Call, Message, RawToken, RefusalReason};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Schedulable, TaskId, token::Instance};
+    use crate::{CpuId, CpuMask, Cx, Group, Host, Schedulable, TaskId, Topology, token::Instance};
 
     /// Stands where the type of a policy goes.
     struct Nobody;
@@ -207,6 +209,88 @@ mod tests {
                 prop_assert_eq!(queue.last_key().copied(), all.last().map(|(key, _)| *key));
                 prop_assert_eq!((queue.len(), queue.is_empty()), (all.len(), all.is_empty()));
             }
+        }
+    }
+
+    /// Says what becomes of the task in each slot that is claimed.
+    struct Claims([Result<(), RefusalReason>; 8]);
+
+    impl Host for Claims {
+        fn now_ns(&self) -> u64 {
+            0
+        }
+        fn may_run(&self, _: TaskId, _: CpuId) -> bool {
+            true
+        }
+        fn allowed_cpus(&self, _: TaskId, _: &mut CpuMask) {}
+        fn idle_cpus(&self, _: &mut CpuMask) {}
+        fn claim(&self, token: RawToken, cpu: CpuId) -> Result<(), RefusalReason> {
+            assert_eq!(cpu, 1);
+            self.0[token.task.slot as usize]
+        }
+        fn group(&self, _: TaskId) -> Group {
+            Group::ROOT
+        }
+    }
+
+    fn answers() -> impl Strategy<Value = [Result<(), RefusalReason>; 8]> {
+        use RefusalReason::*;
+        prop::array::uniform8(prop::sample::select(&[
+            Ok(()),
+            Err(NotAllowed),
+            Err(Busy),
+            Err(Stale),
+            Err(NotReady),
+            Err(Gone),
+        ]))
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_that_may_run_here_is_claimed_and_the_others_stay(
+            here in prop::array::uniform8(any::<bool>()),
+            keys in prop::array::uniform8(0..3u8),
+            answers in answers(),
+        ) {
+            let instance = Instance::next();
+            let token = |slot: u32| {
+                let cpu = u32::from(here[slot as usize]);
+                Token::from_raw(RawToken { task: task(slot), cpu, serial: 1 }, instance)
+            };
+            let (mut fifo, mut ordered, mut tree) = (FifoQueue::new(), OrderedQueue::new(), TreeQueue::new());
+            for slot in 0..8 {
+                fifo.push_back(token(slot));
+                ordered.insert(keys[slot as usize], token(slot));
+                tree.insert(keys[slot as usize], token(slot));
+            }
+            let topology = Topology::flat(2).into();
+            let host: Arc<dyn Host + Send> = Arc::new(Claims(answers));
+            let message = Message::about_cpu(Call::PickNextTask, 1);
+            let (mut slice_ns, mut timer_ns, mut kicks) = Default::default();
+            let cx = Cx::new(&message, &topology, &host, &mut slice_ns, &mut timer_ns, &mut kicks);
+            let is_good = |slot: &u32| here[*slot as usize] || answers[*slot as usize].is_ok();
+            let stays = |slot: &u32| answers[*slot as usize].is_err_and(|reason| reason.token_is_good());
+            // Of those before the one that is taken, those whose tokens are good; and all after it.
+            let left = |order: &[u32]| {
+                let taken = order.iter().position(is_good);
+                let (before, after) = order.split_at(taken.unwrap_or(order.len()));
+                let left: Vec<u32> = before.iter().filter(|slot| stays(slot)).chain(after.iter().skip(1)).copied().collect();
+                (taken.map(|at| order[at]), left)
+            };
+            let by_age: Vec<u32> = (0..8).collect();
+            let mut by_key = by_age.clone();
+            by_key.sort_by_key(|slot| keys[*slot as usize]);
+            let checked = |token: Token| {
+                assert_eq!(token.cpu(), 1);
+                slot(token)
+            };
+            let slots = |token: &Token| token.task().slot;
+            let taken = fifo.claim_first(&cx).map(checked);
+            prop_assert_eq!((taken, fifo.iter().map(slots).collect()), left(&by_age));
+            let taken = ordered.claim_first(&cx).map(|(_, token)| checked(token));
+            prop_assert_eq!((taken, ordered.iter().map(|(_, token)| slots(token)).collect()), left(&by_key));
+            let taken = tree.claim_first(&cx).map(|(_, token)| checked(token));
+            prop_assert_eq!((taken, tree.iter().map(|(_, token)| slots(token)).collect()), left(&by_key));
         }
     }
 

@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use core::fmt;
 
 use super::INITIAL_CAPACITY;
-use crate::{Schedulable, TaskId};
+use crate::{Cx, Schedulable, TaskId};
 
 /// Tokens in the order of their keys, smallest first, as one list without gaps. Faster than a
 /// [`TreeQueue`](crate::TreeQueue) while a queue holds up to some dozens of tokens, and never allocates once it has
@@ -34,6 +34,23 @@ impl<P, K: Ord> OrderedQueue<P, K> {
     #[inline]
     pub fn pop_front(&mut self) -> Option<(K, Schedulable<P>)> {
         self.entries.pop_front()
+    }
+
+    /// Takes out the token with the smallest key of those that can be [claimed](Cx::claim) for the CPU of the call. The others keep
+    /// their places; what is worthless of those before it is dropped. One question for each of them that is for another CPU.
+    pub fn claim_first(&mut self, cx: &Cx<'_>) -> Option<(K, Schedulable<P>)> {
+        let mut index = 0;
+        while let Some((key, token)) = self.entries.remove(index) {
+            match cx.claim(token) {
+                Ok(token) => return Some((key, token)),
+                Err(refused) if refused.reason.token_is_good() => {
+                    self.entries.insert(index, (key, refused.token));
+                    index += 1;
+                }
+                Err(_) => {}
+            }
+        }
+        None
     }
 
     /// The token with the smallest key, and the key. O(1).

@@ -1,9 +1,9 @@
 //! The balanced tree.
 
-use alloc::collections::BTreeMap;
+use alloc::{collections::BTreeMap, vec::Vec};
 use core::fmt;
 
-use crate::{Schedulable, TaskId};
+use crate::{Cx, Schedulable, TaskId};
 
 /// Tokens in the order of their keys, smallest first, in a balanced tree.
 ///
@@ -54,6 +54,30 @@ impl<P, K: Ord> TreeQueue<P, K> {
             self.first = self.rest.pop_first();
         }
         Some((key, token))
+    }
+
+    /// Takes out the token with the smallest key of those that can be [claimed](Cx::claim) for the CPU of the call. The others keep
+    /// their places; what is worthless of those before it is dropped. O(log n), and a question, for each that is for another CPU.
+    pub fn claim_first(&mut self, cx: &Cx<'_>) -> Option<(K, Schedulable<P>)> {
+        let mut passed = Vec::new();
+        let mut claimed = None;
+        while let Some((place, token)) = self.first.take() {
+            self.first = if self.rest.is_empty() { None } else { self.rest.pop_first() };
+            match cx.claim(token) {
+                Ok(token) => {
+                    claimed = Some((place.0, token));
+                    break;
+                }
+                Err(refused) if refused.reason.token_is_good() => passed.push((place, refused.token)),
+                Err(_) => {}
+            }
+        }
+        // None of them was after what is the first now.
+        if !passed.is_empty() {
+            self.rest.extend(passed.into_iter().chain(self.first.take()));
+            self.first = self.rest.pop_first();
+        }
+        claimed
     }
 
     /// The smallest key. O(1).

@@ -54,7 +54,7 @@ fn in_parallel_modules_load_run_and_unload(lab: &Lab) {
 
 fn in_parallel_policies_live_through_a_storm(lab: &Lab) {
     for _ in 0..times() {
-        kernel::storm(lab, &["fifo", "wfq", "eevdf", "cfs"]);
+        kernel::storm(lab, &["fifo", "wfq", "eevdf", "cfs", "global-fifo", "llc-fifo"]);
     }
 }
 

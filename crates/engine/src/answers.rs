@@ -1,0 +1,94 @@
+//! What a host needs of the engine to answer a policy in the middle of a call.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering::Relaxed;
+
+use ekiden::{CpuId, Policy, RefusalReason, TaskId, abi::RawToken};
+
+use crate::engine::Engine;
+use crate::state::Phase;
+use crate::table::{Slot, find};
+
+impl<P: Policy> Engine<P> {
+    /// The answer to [`Host::claim`](ekiden::Host::claim): see [`Answers::claim`].
+    ///
+    /// # Errors
+    /// Why the task stays where it is.
+    pub fn claim(&self, token: RawToken, cpu: CpuId) -> Result<(), RefusalReason> {
+        claim(&self.tasks.slots, token, cpu, |task, cpu| self.host.may_run(task, cpu))
+    }
+
+    /// The weight of a task, as its policy was told it, if it runs on `cpu`.
+    pub fn weight_of_running(&self, task: TaskId, cpu: CpuId) -> Option<u32> {
+        weight_of_running(&self.tasks.slots, task, cpu)
+    }
+
+    /// The same two for a host that does not have the engine at hand. Good from the beginning to the end of the engine.
+    pub fn answers(&self) -> Answers {
+        Answers(self.tasks.slots.clone())
+    }
+}
+
+/// The tasks, for [`Host::claim`](ekiden::Host::claim) and [`Host::running`](ekiden::Host::running); see [`Engine::answers`].
+#[derive(Clone, Debug)]
+pub struct Answers(Arc<[Slot]>);
+
+impl Answers {
+    /// Moves the task of `token`, which waits for another CPU, to `cpu`, if it `may_run` there. Its token has the same serial number for
+    /// the new CPU, which is good because there is no other with that number: the policy has given it for this.
+    ///
+    /// # Errors
+    /// Why it stays where it is.
+    pub fn claim(
+        &self,
+        token: RawToken,
+        cpu: CpuId,
+        may_run: impl Fn(TaskId, CpuId) -> bool,
+    ) -> Result<(), RefusalReason> {
+        claim(&self.0, token, cpu, may_run)
+    }
+
+    /// The weight of a task, as its policy was told it, if it runs on `cpu`.
+    pub fn weight_of_running(&self, task: TaskId, cpu: CpuId) -> Option<u32> {
+        weight_of_running(&self.0, task, cpu)
+    }
+}
+
+fn claim(
+    slots: &[Slot],
+    token: RawToken,
+    cpu: CpuId,
+    may_run: impl Fn(TaskId, CpuId) -> bool,
+) -> Result<(), RefusalReason> {
+    let slot = find(slots, token.task).ok_or(RefusalReason::Gone)?;
+    // Each further round is one in which the kernel has done something with the task.
+    loop {
+        let mut seen = slot.state();
+        if seen.phase() == Phase::ReadyByTick && seen.serial() == token.serial {
+            // The CPU that it leaves kicks this one when that is done, unless it has just done so.
+            if slot.wish.wish(cpu, || slot.state().phase() == Phase::ReadyByTick) {
+                return Err(RefusalReason::Busy);
+            }
+            seen = slot.state();
+        }
+        if seen.serial() != token.serial {
+            return Err(RefusalReason::Stale);
+        }
+        if seen.phase() != Phase::Ready {
+            return Err(RefusalReason::NotReady);
+        }
+        if !may_run(token.task, cpu) {
+            return Err(RefusalReason::NotAllowed);
+        }
+        if slot.try_state(seen, seen.claimed(cpu)) {
+            return Ok(());
+        }
+    }
+}
+
+fn weight_of_running(slots: &[Slot], task: TaskId, cpu: CpuId) -> Option<u32> {
+    let slot = find(slots, task)?;
+    let seen = slot.state();
+    let runs = seen.phase() == Phase::Running && seen.cpu() == cpu;
+    runs.then(|| slot.weight.load(Relaxed))
+}
