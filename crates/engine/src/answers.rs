@@ -1,6 +1,6 @@
 //! What a host needs of the engine to answer a policy in the middle of a call.
 
-use alloc::sync::Arc;
+use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::Ordering::Relaxed;
 
 use ekiden::{CpuId, Policy, RefusalReason, TaskId, abi::RawToken};
@@ -31,7 +31,7 @@ impl<P: Policy> Engine<P> {
 
 /// The tasks, for [`Host::claim`](ekiden::Host::claim) and [`Host::running`](ekiden::Host::running); see [`Engine::answers`].
 #[derive(Clone, Debug)]
-pub struct Answers(Arc<[Slot]>);
+pub struct Answers(Arc<Vec<Slot>>);
 
 impl Answers {
     /// Moves the task of `token`, which waits for another CPU, to `cpu`, if it `may_run` there. Its token has the same serial number for

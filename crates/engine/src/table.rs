@@ -147,7 +147,8 @@ impl Slot {
 /// All tasks that the host has told of.
 #[derive(Debug)]
 pub struct TaskTable {
-    pub(crate) slots: Arc<[Slot]>,
+    /// Shared with hosts. Not in one block with the count of those: blocks of the kernel's arena are powers of two.
+    pub(crate) slots: Arc<Vec<Slot>>,
     free: Lock<Vec<u32>>,
     /// What [`crate::starved`] knows of the task in each slot. Apart, as nothing else looks at it.
     watched: Vec<AtomicU64>,
@@ -173,7 +174,7 @@ pub struct TaskView {
 impl TaskTable {
     /// A table for `capacity` tasks at once. Takes 76 bytes per task.
     pub fn new(capacity: u32) -> Self {
-        let slots = (0..capacity).map(|_| Slot::new()).collect();
+        let slots = Arc::new((0..capacity).map(|_| Slot::new()).collect());
         let free = Lock::new((0..capacity).rev().collect());
         let watched = (0..capacity).map(|_| AtomicU64::new(0)).collect();
         Self { slots, free, watched, untouched: AtomicU32::new(0) }

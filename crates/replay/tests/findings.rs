@@ -89,7 +89,7 @@ fn fifo_goes_on_after_a_gap() {
 
 #[test]
 fn a_global_fifo_goes_on_after_a_gap() {
-    goes_on_after_a_gap::<GlobalFifo>(400, 0.5);
+    goes_on_after_a_gap::<GlobalFifo>(100, 0.0);
 }
 
 #[test]

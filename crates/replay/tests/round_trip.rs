@@ -167,5 +167,5 @@ fn what_runs_elsewhere_is_known_and_replays_exactly() {
     // It does preempt what has run for more than a millisecond: nobody runs for much longer while others wait.
     let load = load("hogs:count=12:ms=20");
     let (_, report) = record(Simulation::of::<Onlooker>(machine(), ""), &load);
-    assert!(report.stats.switches > 100, "{:?}", report.stats);
+    assert!(report.stats.switches > 50, "{:?}", report.stats);
 }
