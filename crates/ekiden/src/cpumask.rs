@@ -127,8 +127,8 @@ impl CpuMask {
     }
 
     /// The members, in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = CpuId> {
-        members(self.words.iter().copied())
+    pub fn iter(&self) -> Members<'_> {
+        Members { mine: &self.words, theirs: &self.words, next: 0, left: 0 }
     }
 
     /// The next member after `cpu`, from the lowest again after the highest. `cpu` itself comes last.
@@ -153,8 +153,8 @@ impl CpuMask {
     }
 
     /// The members that are also in `other`, in ascending order, without making a set of them.
-    pub fn both<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = CpuId> + 'a {
-        members(iter::zip(&self.words, &other.words).map(|(mine, theirs)| mine & theirs))
+    pub fn both<'a>(&'a self, other: &'a Self) -> Members<'a> {
+        Members { mine: &self.words, theirs: &other.words, next: 0, left: 0 }
     }
 
     /// The lowest member that is also in `other`.
@@ -191,17 +191,32 @@ impl CpuMask {
     }
 }
 
-/// The CPUs whose bits are in these words, in ascending order.
-fn members(words: impl Iterator<Item = u64>) -> impl Iterator<Item = CpuId> {
-    words.zip((0..).step_by(WORD_BITS as usize)).flat_map(|(word, base)| {
-        let mut left = word;
-        iter::from_fn(move || {
-            let bit = left.trailing_zeros();
-            // Removes the lowest bit; there is none if the word was zero.
-            left &= left.checked_sub(1)?;
-            Some(base + bit)
-        })
-    })
+/// The CPUs that are in two sets, in ascending order. A type with a name, as those of nested adapters become symbols that are too long
+/// for the kernel's tools.
+#[derive(Clone, Debug)]
+pub struct Members<'a> {
+    mine: &'a [u64],
+    theirs: &'a [u64],
+    /// The word that is looked at next.
+    next: usize,
+    /// What is left of the one before it.
+    left: u64,
+}
+
+impl Iterator for Members<'_> {
+    type Item = CpuId;
+
+    #[inline]
+    fn next(&mut self) -> Option<CpuId> {
+        while self.left == 0 {
+            self.left = self.mine.get(self.next)? & self.theirs.get(self.next)?;
+            self.next += 1;
+        }
+        let bit = self.left.trailing_zeros();
+        // Removes the lowest bit.
+        self.left &= self.left - 1;
+        Some((self.next as u32 - 1) * WORD_BITS + bit)
+    }
 }
 
 /// The word of `cpu`, and its bit there.

@@ -83,7 +83,7 @@ mod wait;
 mod weight;
 
 pub use adapter::{Adapter, Left, Policy};
-pub use cpumask::{CpuListError, CpuMask, MAX_CPUS};
+pub use cpumask::{CpuListError, CpuMask, MAX_CPUS, Members};
 pub use cx::{Cx, Group, Host, Interrupted, Running, SLICE_NS_MIN};
 pub use ekiden_abi as abi;
 pub use ekiden_abi::{Call, Calls, RefusalReason, TaskId};
