@@ -156,13 +156,13 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn hand_token<const LONE: bool>(
         &self,
         handling: &mut Handling<'_, LONE>,
-        seat: &Seat<P>,
         call: Call,
         task: TaskId,
         slot: &Slot,
         state: State,
         flags: u32,
     ) {
+        let seat = self.seat_of::<LONE>(state);
         let mut message = self.message(handling, call, task, slot).with_token(token(task, state));
         message.cpu = state.cpu();
         message.flags = flags;

@@ -419,7 +419,7 @@ impl<P: Policy> Engine<P> {
         let state = seen.issue(Phase::Ready, event.cpu);
         slot.set_state(state);
         let for_idle = event.flags & enqueue_flags::MAY_PLACE != 0 && self.idle.contains(event.cpu);
-        self.hand_token(handling, seat, call, task, slot, state, if for_idle { FOR_IDLE } else { 0 });
+        self.hand_token(handling, call, task, slot, state, if for_idle { FOR_IDLE } else { 0 });
         if !LONE {
             // It has fallen, here or elsewhere.
             if state.home() != seat.home() {

@@ -257,7 +257,7 @@ impl<P: Policy> Engine<P> {
         };
         let call = if seen.is_unheard() { Call::TaskNew } else { Call::TaskWakeup };
         self.wants_to_run(task, slot);
-        self.hand_token(handling, self.seat_of::<false>(state), call, task, slot, state, 0);
+        self.hand_token(handling, call, task, slot, state, 0);
         if self.shared && self.send_away(handling, task, slot) {
             return;
         }

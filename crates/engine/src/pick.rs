@@ -319,7 +319,7 @@ impl<P: Policy> Engine<P> {
         }
         let state = seen.issue(Phase::ReadyByTick, event.cpu);
         slot.set_state(state);
-        self.hand_token(handling, self.seat_of::<false>(state), call, event.task, slot, state, 0);
+        self.hand_token(handling, call, event.task, slot, state, 0);
         if UPGRADABLE && !self.is_home::<false>(slot.state()) {
             self.settle(handling, event.task, slot);
         }

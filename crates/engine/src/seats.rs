@@ -392,7 +392,7 @@ impl<P: Policy> Engine<P> {
                 if self.groups.is_active() {
                     self.wants_to_run(task, slot);
                 }
-                self.hand_token(handling, seat, Call::TaskNew, task, slot, state, 0);
+                self.hand_token(handling, Call::TaskNew, task, slot, state, 0);
             }
         }
         true

@@ -96,7 +96,8 @@ impl Bench {
     fn task(&self, name: u64) -> TaskId {
         let mut outcome = Outcome::default();
         let init = Event { args: [name, 100 + name], ..Event::new(EventKind::TaskInit, 0) };
-        self.engine.deliver(&init, &[], &mut outcome);
+        // The name of a new task is the payload.
+        self.engine.deliver(&init, &name.to_ne_bytes(), &mut outcome);
         self.event(EventKind::TaskEnable, 0, outcome.task, 0);
         outcome.task
     }

@@ -21,7 +21,7 @@ use crate::{
     load::{Worker, pause},
     requests::{CONTROL_GAINED, done},
     storm::unload_unused,
-    trials::config,
+    trials::{config, module_of},
 };
 
 /// Who asks: ordinary users and root.
@@ -88,7 +88,7 @@ pub(crate) fn device(modules: &Path, seconds: u64, seed: u64) -> Result<()> {
     let is_checked = |flag: &&str| {
         fs::read_to_string(format!("/sys/kernel/slab/kmalloc-64/{flag}")).is_ok_and(|value| value.trim() == "1")
     };
-    let slab_debug = SLAB_FLAGS.iter().all(|flag| is_checked(flag));
+    let slab_debug = SLAB_FLAGS.iter().all(is_checked);
     let first = Session::start(&small(modules, "wfq", Beside::Nobody))?;
     let (board, file) = Board::new().context("cannot make shared memory")?;
     let mut askers =
@@ -113,7 +113,7 @@ pub(crate) fn device(modules: &Path, seconds: u64, seed: u64) -> Result<()> {
             3 | 4 => undo_shares(&first)?,
             5 => {
                 let policy = rng.choice(POLICIES).unwrap_or("wfq");
-                let module = load_copy(&modules.join(format!("ekiden_{policy}.ko")))?;
+                let module = load_copy(&module_of(modules, policy))?;
                 let succession =
                     Succession { seat: Some(first.seat()), module: Some(&module), ..Succession::default() };
                 // Others may be at it, or have the module.

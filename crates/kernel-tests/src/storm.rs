@@ -31,7 +31,11 @@ use nix::{
 };
 use serde::Serialize;
 
-use crate::{load::pause, trials::config, upgrades::PingPong};
+use crate::{
+    load::pause,
+    trials::{config, module_of},
+    upgrades::PingPong,
+};
 
 const POLICIES: [&str; 6] = ["fifo", "wfq", "cfs", "eevdf", "global-fifo", "llc-fifo"];
 
@@ -581,7 +585,7 @@ impl Storm {
     /// A policy, another one or a copy of the same, takes over.
     fn take_over(&mut self) -> Result<()> {
         let (policy, session) = (self.policy(), self.session());
-        let module = load_copy(&self.modules.join(format!("ekiden_{policy}.ko")))?;
+        let module = load_copy(&module_of(&self.modules, policy))?;
         let session = &self.sessions[session];
         let succession = Succession { seat: Some(session.seat()), module: Some(&module), ..Succession::default() };
         session.control().upgrade(&succession)?;

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -23,8 +23,12 @@ use crate::{
 };
 
 pub(crate) fn config(modules: &Path, policy: &str) -> Config {
-    let file = format!("ekiden_{}.ko", policy.replace('-', "_"));
-    Config::new(policy, vec![modules.join("ekiden.ko"), modules.join(file)])
+    Config::new(policy, vec![modules.join("ekiden.ko"), module_of(modules, policy)])
+}
+
+/// Where the module of a policy is.
+pub(crate) fn module_of(modules: &Path, policy: &str) -> PathBuf {
+    modules.join(format!("ekiden_{}.ko", policy.replace('-', "_")))
 }
 
 #[derive(Serialize)]

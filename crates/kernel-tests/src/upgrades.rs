@@ -25,7 +25,7 @@ use serde::Serialize;
 
 use crate::{
     load::{Worker, pause},
-    trials::config,
+    trials::{config, module_of},
 };
 
 /// Memory enough for the tasks of a test, and quickly zeroed.
@@ -129,7 +129,7 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>) ->
     }
     let stops_before = Status::read()?.unwrap_or_default().stops;
     for policy in ["wfq", "cfs"] {
-        load_beside(&modules.join(format!("ekiden_{policy}.ko")))?;
+        load_beside(&module_of(modules, policy))?;
     }
     let tasks_before = Status::read()?.unwrap_or_default().counts.tasks;
     let stop = Arc::new(AtomicBool::new(false));
