@@ -347,7 +347,11 @@ impl Trial {
                     Call::MigrateTaskRq => self.pulse.crowd().is_ok(),
                     _ => true,
                 };
-                wait("it was not found", || stirs() && !session.is_running())?;
+                let found = wait("it was not found", || stirs() && !session.is_running());
+                if found.is_err() && planted.fault == Fault::KickAll {
+                    return self.is_held_back(session, before);
+                }
+                found?;
                 let reported = match session.check() {
                     Err(LoadError::TakenOut(reported) | LoadError::ThrownOut(reported)) => reported,
                     other => bail!("it is neither here nor gone: {other:?}"),
@@ -406,6 +410,15 @@ impl Trial {
             session.check().context("the policy is gone")?;
         }
         Ok(Outcome { waits, reported })
+    }
+
+    /// A CPU that loses its processor again and again may have too many quiet milliseconds for a policy that asks for too much in the
+    /// others to be taken out. What is beyond its budget is held back then, and all tasks run.
+    fn is_held_back(&self, session: &Session, before: &Counts) -> Result<Outcome> {
+        session.check()?;
+        let slowed = of(session)?.counts.slowed - before.slowed;
+        ensure!(slowed > 0, "it was neither found nor held back");
+        Ok(Outcome { waits: self.all_run()?, reported: format!("held back {slowed} times") })
     }
 
     /// Nothing happens, and the policy that goes wrong is not even there.
@@ -505,7 +518,13 @@ impl Trial {
         let mut holder = holder.spawn()?;
         let runs = || Ok::<_, LoadError>(Status::read()?.unwrap_or_default().find(Some("faulty"))?.alive);
         let is_there = || runs().unwrap_or(false) && sysfs::state().as_deref() == Some("enabled");
-        wait("the policy did not start", is_there)?;
+        let start = Instant::now();
+        while !is_there() {
+            // How long it takes depends on what the host leaves to this guest.
+            ensure!(holder.try_wait()?.is_none(), "the program that starts the policy has ended");
+            ensure!(start.elapsed() < Duration::from_secs(120), "the policy has not started after two minutes");
+            pause(1);
+        }
         self.pulse.begin()?;
         holder.kill()?;
         holder.wait()?;
