@@ -100,7 +100,8 @@ fn in_parallel_no_task_waits_for_one_without_time(lab: &Lab) {
 
 fn in_parallel_a_full_task_table_starves_nobody(lab: &Lab) {
     for policy in ["wfq", "fifo"] {
-        beyond::fills_the_table(lab, policy, 4, 4_000.0);
+        // Shares go by ticks, of which a processor that is away has none: exact ones are judged where CPUs have turns.
+        beyond::fills_the_table(lab, policy, 4, 0.22, 4_000.0);
     }
 }
 
