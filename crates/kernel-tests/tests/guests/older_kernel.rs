@@ -14,7 +14,7 @@ tests! {
 }
 
 fn a_full_task_table_starves_nobody_on_an_older_kernel(lab: &Lab) {
-    beyond::fills_the_table(lab, "wfq", 2, 500.0);
+    beyond::fills_the_table(lab, "wfq", 2, 0.4, 500.0);
 }
 
 fn policies_run_on_an_older_kernel_too(lab: &Lab) {
