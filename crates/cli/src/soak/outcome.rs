@@ -244,7 +244,9 @@ mod tests {
     #[test]
     fn what_others_get_beside_a_neighbour_is_compared_with_the_kernels_own_scheduler() {
         let mut outcome = Outcome::default();
-        for (scheduler, count) in [("kernel", 10.0), ("wfq", 9.0), ("fifo", 9.0), ("kernel", 10.0), ("wfq", 10.0)] {
+        for (scheduler, count) in
+            [("kernel", 10.0), ("wfq", 9.0), ("fifo", 9.0), ("kernel", 10.0), ("wfq", 10.0), ("fifo", 10.0)]
+        {
             assert!(outcome.read(&json!({ "scheduler": scheduler, "work": { "wakeups": count } })).is_empty());
         }
         outcome.conclude();
