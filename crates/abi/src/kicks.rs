@@ -72,6 +72,11 @@ impl Kicks {
         }
     }
 
+    /// Whether a CPU is one of them.
+    pub fn contains(self, cpu: u32) -> bool {
+        self.is_all() || self.iter().any(|other| other == cpu)
+    }
+
     /// The CPUs, if they are not all.
     pub fn iter(self) -> impl Iterator<Item = u32> {
         let word = if self.is_all() { 0 } else { self.0 };

@@ -3,7 +3,9 @@
 //! A kick costs its CPU a search for work, some microseconds. What tasks, ticks and timers give rise to is bounded by them: a call about
 //! such an event may kick one CPU for nothing, as often as it comes, which is what preemption at wake-ups and at timers of 10 µs takes.
 //! Kicks of more CPUs at once are paid for, and so is every kick in a search for work, as that is what a kick leads to: it would
-//! never end. A policy that looks around for idle CPUs there needs a few of those in a tick.
+//! never end. A policy that looks around for idle CPUs there needs a few of those in a tick. Where a search takes as long as what it may
+//! cost, or a CPU loses its processor, too few fit into a window to show that: a CPU that looks for work, finds none and kicks itself for
+//! half a second has found the same.
 //!
 //! A policy has so much for each CPU and window of a millisecond. What it asks for beyond that is put together and carried out when the
 //! window ends, so no task is lost by it. That slows it down, and leaves most of the CPU to tasks. One that does it window
@@ -45,8 +47,8 @@ pub const WINDOWS_OVER_MOST: u32 = 200;
 /// So many quiet windows make up for one of those. A CPU that loses its processor now and then has quiet ones, too.
 const QUIET_FOR_ONE: u64 = 4;
 
-/// Searches in which all tokens are refused, one after the other without one that is good: for so long, and so many, a policy may have them. Tokens
-/// of tasks that are gone come to an end sooner: each is refused once.
+/// Searches in which all tokens are refused or in which a CPU kicks itself, one after the other, and no task is picked: for so long, and so
+/// many, a policy may have them. Tokens of tasks that are gone come to an end sooner: each is refused once.
 const VAIN_NS: u64 = 500_000_000;
 const VAIN_SEARCHES: u32 = 256;
 
@@ -111,7 +113,7 @@ impl Window {
 }
 
 impl Vain {
-    /// One more search in which all was refused; `picks` tasks were picked until then. How many there are in a row if they are too many.
+    /// One more such search; `picks` tasks were picked until then. How many there are in a row if they are too many.
     fn add(&self, picks: u64, now_ns: u64) -> Option<u32> {
         let searches = self.searches.load(Relaxed);
         if searches == 0 || self.picks.swap(picks, Relaxed) != picks {
@@ -175,6 +177,9 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn wants_kicks(&self, handling: &mut Handling<'_>, seat: &Seat<P>, call: Call, kicks: Kicks) {
         let kicked = if kicks.is_all() { self.nr_cpus() } else { kicks.iter().count() as u32 };
         let (cpu, units) = (handling.event.cpu, cost_of(kicked, handling.event.kind));
+        if handling.event.kind == EventKind::Pick as u32 && kicks.contains(cpu) {
+            self.looks_again(seat, cpu);
+        }
         let window = &self.cpu(cpu).pace[seat.index % SEATS].window;
         let verdict = if units == 0 { Verdict::Granted } else { window.spend(units, || self.host.now_ns()) };
         if verdict == Verdict::Granted {
@@ -213,15 +218,28 @@ impl<P: Policy> Engine<P> {
     /// A policy was asked for a task as often as may be, and each of its tokens was refused.
     #[cold]
     pub(crate) fn searched_in_vain(&self, seat: &Seat<P>, cpu: CpuId) {
-        let counters = self.counters(cpu, seat);
-        Counters::count(&counters.slowed);
-        let vain = &self.cpu(cpu).pace[seat.index % SEATS].vain;
-        if let Some(searches) = vain.add(counters.picks.load(Relaxed), self.host.now_ns()) {
+        Counters::count(&self.counters(cpu, seat).slowed);
+        if let Some(searches) = self.in_vain(seat, cpu) {
             let tokens = u64::from(searches) * u64::from(PICK_ATTEMPTS);
             let message =
                 alloc::format!("too many refusals: pick_next_task has given {tokens} tokens, and none was good");
             self.take_out_of(seat, Some(Fault { message, cpu }));
         }
+    }
+
+    /// A policy has a CPU that looks for work look again.
+    fn looks_again(&self, seat: &Seat<P>, cpu: CpuId) {
+        if let Some(searches) = self.in_vain(seat, cpu) {
+            let message = alloc::format!(
+                "too many kicks: a CPU has kicked itself in {searches} searches for work, and has found none"
+            );
+            self.take_out_of(seat, Some(Fault { message, cpu }));
+        }
+    }
+
+    fn in_vain(&self, seat: &Seat<P>, cpu: CpuId) -> Option<u32> {
+        let picks = self.counters(cpu, seat).picks.load(Relaxed);
+        self.cpu(cpu).pace[seat.index % SEATS].vain.add(picks, self.host.now_ns())
     }
 
     /// The policy in a seat is another one.
@@ -339,8 +357,7 @@ mod tests {
                 }
                 prop_assert_eq!(late.any(), !owed.is_empty());
                 if let Ok(taken) = late.take(now_ns) {
-                    let has = |cpu: &u32| taken.is_all() || taken.iter().any(|other| other == *cpu);
-                    prop_assert!(owed.iter().all(has), "{:?} of {:?}", taken, owed);
+                    prop_assert!(owed.iter().all(|cpu| taken.contains(*cpu)), "{:?} of {:?}", taken, owed);
                     owed.clear();
                 }
             }

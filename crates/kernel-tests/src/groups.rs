@@ -49,14 +49,27 @@ impl Group {
 
     /// What all in it use of a CPU for that time, in percent.
     fn percent_used(&self, time: Duration) -> Result<f64> {
-        let used_us = || -> Result<u64> {
-            let stat = fs::read_to_string(self.0.join("cpu.stat")).context("cannot read cpu.stat")?;
-            let usage = stat.lines().find_map(|line| line.strip_prefix("usage_usec ")).context("no usage")?;
-            Ok(usage.parse()?)
-        };
-        let (before_us, start) = (used_us()?, Instant::now());
+        let (before_us, start) = (self.used_us()?, Instant::now());
         thread::sleep(time);
-        Ok(percent((used_us()? - before_us) * 1_000, start.elapsed().as_nanos() as u64))
+        Ok(percent((self.used_us()? - before_us) * 1_000, start.elapsed().as_nanos() as u64))
+    }
+
+    /// The same for that time and until they run again after it. What a CPU was away for counts as used; it is owed, and paid then.
+    fn percent_used_and_paid(&self, time: Duration) -> Result<f64> {
+        let (before_us, start) = (self.used_us()?, Instant::now());
+        thread::sleep(time);
+        let used_us = self.used_us()?;
+        while self.used_us()? == used_us {
+            ensure!(start.elapsed() < 10 * time, "it does not run again");
+            pause(1);
+        }
+        Ok(percent((used_us - before_us) * 1_000, start.elapsed().as_nanos() as u64))
+    }
+
+    fn used_us(&self) -> Result<u64> {
+        let stat = fs::read_to_string(self.0.join("cpu.stat")).context("cannot read cpu.stat")?;
+        let usage = stat.lines().find_map(|line| line.strip_prefix("usage_usec ")).context("no usage")?;
+        Ok(usage.parse()?)
     }
 
     fn take(&self, worker: &Worker) -> Result<()> {
@@ -391,7 +404,7 @@ pub(crate) fn holder(modules: &Path) -> Result<()> {
     let begun = Instant::now();
     let (mut wait_ns_max, mut waits) = (0, 0);
     let other = thread::scope(|scope| -> Result<f64> {
-        let used = scope.spawn(|| limited.percent_used(2 * TIME));
+        let used = scope.spawn(|| limited.percent_used_and_paid(2 * TIME));
         while begun.elapsed() < 2 * TIME {
             let start = Instant::now();
             // Both take the lock of the inode.

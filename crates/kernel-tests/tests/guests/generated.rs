@@ -51,7 +51,8 @@ pub(crate) fn those_end_or_do_no_harm(lab: &Lab, which: Range<u64>) -> Vec<Value
             continue;
         }
         lab.bring_generated(seed(), bodies);
-        let (from, number) = (wanted.start, wanted.end - wanted.start);
+        // Counted from the module's first.
+        let (from, number) = (wanted.start, wanted.end - first);
         reports.extend(lab.trial(&format!("generated --modules /lab --first {first} --from {from} --count {number}")));
     }
     for report in &reports {

@@ -94,17 +94,14 @@ fn limits_hold_for_crowds_of_tasks_and_of_groups(lab: &Lab) {
 
 /// A task is held back on its way to user mode. In the middle of a system call it would hold back others, for the rest of the second.
 fn no_task_waits_for_a_lock_of_a_task_that_has_used_up_its_time(lab: &Lab) {
-    let percent = waits_for_a_lock(lab, 100);
-    assert!(percent >= 1.5, "{percent} % instead of two");
+    waits_for_a_lock(lab, 100);
 }
 
-/// The same where a CPU may lose its processor, with the lock. Returns what the task with the limit has used, in percent: there, what its
-/// CPU was away for counts as used, and is owed for seconds.
-pub(crate) fn waits_for_a_lock(lab: &Lab, ms_max: u64) -> f64 {
+/// The same where a CPU may lose its processor, with the lock.
+pub(crate) fn waits_for_a_lock(lab: &Lab, ms_max: u64) {
     let report = &lab.trial("holder --modules /lab")[0];
     println!("{report}");
     assert!(report["wait_ms_max"].as_u64().unwrap() < ms_max && report["waits"].as_u64().unwrap() > 1_000, "{report}");
     let percent = report["percent"].as_f64().unwrap();
-    assert!(percent <= 2.5 && report["still_running"] == true, "{report}");
-    percent
+    assert!((1.5..=2.5).contains(&percent) && report["still_running"] == true, "{percent} % instead of two: {report}");
 }
