@@ -1,11 +1,12 @@
 //! A booted stock kernel with our modules.
 
 use std::{
+    collections::BTreeMap,
     fs,
     ops::Range,
     path::{Path, PathBuf},
     process::Command,
-    sync::{Mutex, PoisonError},
+    sync::{LazyLock, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -86,9 +87,6 @@ impl Lab {
     fn boot(kernel: &Kernel, spec: VmSpec) -> Self {
         let cache = Cache::from_env().unwrap();
         let share = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
-        // One after the other: the second finds the modules built.
-        static BUILDING: Mutex<()> = Mutex::new(());
-        let turn = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
         for directory in modules(&cache, kernel) {
             for entry in fs::read_dir(&directory).unwrap() {
                 let path = entry.unwrap().path();
@@ -96,7 +94,6 @@ impl Lab {
             }
         }
         let programs = [programs(), spec.programs].concat();
-        drop(turn);
         let spec = VmSpec { share_dir: Some(share.path().to_owned()), programs, ..spec };
         let vm = Vm::boot(kernel, &spec).unwrap_or_else(|error| panic!("{error}"));
         assert!(vm.problems().is_empty(), "{:?}", vm.problems());
@@ -211,8 +208,14 @@ fn generated(cache: &Cache, kernel: &Kernel, seed: u64, bodies: Range<u64>) -> V
     fs::read(&modules.unwrap_or_else(|error| panic!("{error}")).policies[0].1).unwrap()
 }
 
-/// Builds our modules for a kernel. Returns where they are.
+/// Builds our modules for a kernel, once: to see that nothing has changed takes half a minute. Returns where they are.
 fn modules(cache: &Cache, kernel: &Kernel) -> Vec<PathBuf> {
+    static BUILT: Mutex<BTreeMap<String, Vec<PathBuf>>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    built.entry(kernel.release().to_owned()).or_insert_with(|| build_modules(cache, kernel)).clone()
+}
+
+fn build_modules(cache: &Cache, kernel: &Kernel) -> Vec<PathBuf> {
     let builder = Builder::new(cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
     let build = |crate_name| {
         let project = Project::open(&root().join("crates").join(crate_name)).unwrap();
@@ -241,10 +244,10 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// What runs in the guest.
+/// What runs in the guest, built once.
 fn programs() -> Vec<PathBuf> {
-    let directory = build(&["ekiden-guest", "ekiden-workload"]);
-    vec![directory.join("ekiden-load"), directory.join("ekiden-trial")]
+    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| build(&["ekiden-guest", "ekiden-workload"]));
+    vec![BUILT.join("ekiden-load"), BUILT.join("ekiden-trial")]
 }
 
 /// Builds programs that belong to other packages, which cargo does not do for this test by itself. Returns where they are.
