@@ -310,6 +310,7 @@ impl Soak {
                 0 => "nothing found".to_owned(),
                 found => format!("{found} found"),
             };
+            guest.vm(&mut progress)?;
             progress.step(format!("{number}: {}; {so_far}", next.name));
             let Some(Ran { reports, status, wrong }) = guest.run(&argv, &mut progress)? else {
                 outcome.emulator_faults += 1;
