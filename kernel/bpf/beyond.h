@@ -88,7 +88,7 @@ static __always_inline u64 waits_since(u64 queue)
 	return since;
 }
 
-/* Has a CPU run whoever of both its queues has waited longer. False if nobody waits that may run there. */
+/* Has a CPU run the task of both its queues that has waited longer. False if none waits that may run there. */
 static __noinline bool run_beyond(s32 cpu)
 {
 	s32 own = scx_bpf_dsq_nr_queued(cpu), all = scx_bpf_dsq_nr_queued(BEYOND_ALL);

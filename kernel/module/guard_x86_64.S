@@ -16,7 +16,7 @@
 
 /* Ways round in one call: 1 ms of the shortest loop, 50 ms of one that misses the cache every time. */
 #define EKIDEN_FUEL	(1 << 19)
-/* What a call of an event has if those before it have left less: nobody pays for what another policy has done. */
+/* What a call of an event has if those before it have left less: no policy pays for what another one has done. */
 #define EKIDEN_FUEL_LEAST	(1 << 16)
 
 .macro GUARD_ENTER

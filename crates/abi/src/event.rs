@@ -11,7 +11,7 @@ pub enum EventKind {
     /// the host keeps it in a queue of its own, asks again when it next waits ([`init_flags::AGAIN`]), and says with
     /// [`TaskDisable`](Self::TaskDisable) or [`TaskExit`](Self::TaskExit) without a task that one has left.
     ///
-    /// The name is no argument, so that whoever can only send events (BPF) cannot make up tasks.
+    /// The name is no argument, so that a program that can only send events (BPF) cannot make up tasks.
     TaskInit = 1,
     /// The task is under our care from now on. `args[0]` is its nice value as a signed number.
     TaskEnable = 2,

@@ -29,8 +29,8 @@ pub trait Host: Sync {
     fn claim(&self, _token: RawToken, _cpu: CpuId) -> Result<(), RefusalReason> {
         Err(RefusalReason::NotAllowed)
     }
-    /// Finds an idle CPU of `among`, or of all, on which `task` may run and that nobody has been told to kick; see
-    /// [`Cx::kick_idle`]. From here on somebody has.
+    /// Finds an idle CPU of `among`, or of all, on which `task` may run and that no other call was given to kick; see
+    /// [`Cx::kick_idle`]. From here on this one has it.
     fn take_idle(&self, _task: TaskId, _among: Option<&CpuMask>) -> Option<CpuId> {
         None
     }
@@ -174,7 +174,7 @@ impl<'a> Cx<'a> {
         learn(refused.map_or(0, |reason| reason as u64)) as u32
     }
 
-    /// Has an idle CPU look for work, if there is one on which `task` may run. For whoever puts a token into a queue that
+    /// Has an idle CPU look for work, if there is one on which `task` may run. For a call that puts a token into a queue that
     /// CPUs share, after that: sched_ext wakes up the CPU for which a task was woken, and knows of no other that could
     /// have it. No wake-up is lost: a CPU that found the queue empty before, and is idle only after this, looks once more. No CPU is
     /// named twice before it has looked. None is kicked while the task is just being placed on an idle CPU anyway.

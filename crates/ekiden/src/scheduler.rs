@@ -231,7 +231,7 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
     }
 
     /// Looks at what somebody wants to set for a task, before the task gets it; each value is in its range. An error is the reason
-    /// that they are told, and so is a panic: the policy goes on. Not so if it has a lock then, which it need not take, as it has no
+    /// that they are told, and so is a panic: the policy stays. Not so if it has a lock then, which it need not take, as it has no
     /// state of the policy's. (The `checkparam_attr` of papers/001, table I.)
     fn check_task_params(params: &TaskParams) -> Result<(), &'static str> {
         let _ = params;

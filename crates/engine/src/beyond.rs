@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_that_of_the_number_but_nobody_has_none() {
+    fn a_share_is_that_of_the_number_and_never_nothing() {
         for (beyond, others, ticks) in [(1, 1, 12), (7, 33, 4), (1, 10_000, 3), (10_000, 1, 22), (1, 0, 22)] {
             assert_eq!(ticks_of(beyond, others), ticks, "{beyond} to {others}");
         }

@@ -15,7 +15,7 @@ pub struct IdleCpus {
     pub(crate) handed: Handed,
 }
 
-/// CPUs that are idle, and those of them that are going to look for work because they were taken: nobody else is to kick them.
+/// CPUs that are idle, and those of them that are going to look for work because they were taken: no other CPU is to kick them.
 #[derive(Debug)]
 struct Word {
     idle: AtomicU64,
@@ -44,8 +44,8 @@ impl IdleCpus {
         }
     }
 
-    /// Takes an idle CPU that is in all these sets and that `may` be used, for whoever kicks it now; nobody else gets it before it has
-    /// looked for work. Whoever asks has put a task where CPUs look for it.
+    /// Takes an idle CPU that is in all these sets and that `may` be used, for the caller to kick now; no other call gets it before it has
+    /// looked for work. The caller has put a task where CPUs look for it.
     pub fn take(&self, among: &[&[u64]], may: impl Fn(CpuId) -> bool) -> Option<CpuId> {
         self.handed.hand(|| {
             self.words.iter().enumerate().find_map(|(index, word)| {

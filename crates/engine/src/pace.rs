@@ -87,7 +87,7 @@ enum Verdict {
 }
 
 impl Window {
-    /// Whoever has something left may spend more than that, so that each window has room for one wish of any size. The clock is read by
+    /// A policy that has something left may spend more than that, so that each window has room for one wish of any size. The clock is read by
     /// those that have nothing left.
     fn spend(&self, units: u32, now_ns: impl FnOnce() -> u64) -> Verdict {
         let spent = self.spent.load(Relaxed);

@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    /// Whoever sets them has found the slot before the task died.
+    /// The caller has found the slot before the task died.
     #[test]
     fn parameters_for_a_task_that_has_died_do_not_fall_to_the_next_one_in_its_slot() {
         let env = Env::new(Topology::flat(1), 2, &[], "").unwrap();

@@ -295,7 +295,7 @@ pub(crate) fn token(task: TaskId, state: State) -> RawToken {
 mod tests {
     use super::*;
 
-    /// Whoever chooses has found the slot before the task died, and the newest slot that is free is the next one in use.
+    /// The caller has found the slot before the task died, and the newest slot that is free is the next one in use.
     #[test]
     fn a_choice_for_a_task_that_has_died_does_not_fall_to_the_next_one_in_its_slot() {
         let table = TaskTable::new(2);

@@ -140,7 +140,7 @@ fn a_cpu_takes_a_task_that_waits_elsewhere_in_one_event() {
 }
 
 #[test]
-fn who_may_not_run_here_keeps_its_place_and_nobody_waits_behind_it() {
+fn a_task_that_may_not_run_here_keeps_its_place_and_delays_no_other() {
     let bench = Bench::new::<GlobalFifo>();
     let [first, second, third] = [1, 2, 3].map(|name| bench.task(name));
     [first, second, third].into_iter().for_each(|task| drop(bench.enqueue(0, task)));
@@ -311,7 +311,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => cpu.clone().prop_map(Step::Look),
         2 => cpu.clone().prop_map(Step::Sleep),
         2 => cpu.clone().prop_map(Step::Yield),
-        // CPU 0 is there for everybody.
+        // CPU 0 is there for all.
         1 => (task, 1..CPUS, any::<bool>()).prop_map(|(task, cpu, is)| Step::Forbid(task, cpu, is)),
     ];
     prop::collection::vec(step, 0..120)

@@ -1,4 +1,4 @@
-//! What a policy gets of what it asks for, and that an event does not go on for ever.
+//! What a policy gets of what it asks for, and that an event ends.
 
 use std::{
     any::Any,

@@ -77,7 +77,7 @@ fn a_cpu_that_was_kicked_for_one_task_finds_the_next() {
         let queue = Queue::new();
         queue.look(0);
         assert_eq!(queue.hand(), Some(0));
-        // Somebody else takes that task.
+        // Another CPU takes that task.
         queue.tasks.fetch_sub(1, AcqRel);
         let other = thread::spawn({
             let queue = queue.clone();

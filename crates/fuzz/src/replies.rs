@@ -133,7 +133,7 @@ impl Policy for Puppet {
 struct Machine {
     idle: Arc<IdleCpus>,
     now_ns: AtomicU64,
-    /// When the engine wants to go on with something; 0 for not at all.
+    /// When the engine wants to be called again; 0 for not at all.
     refill_ns: AtomicU64,
     /// CPUs that were to look for work and have not been told, a bit each.
     owed: AtomicU64,

@@ -1,4 +1,4 @@
-//! A scheduler of somebody else's that makes up a task.
+//! A scheduler that is not ours and makes up a task.
 
 use std::{mem::MaybeUninit, path::Path};
 

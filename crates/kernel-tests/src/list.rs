@@ -41,7 +41,7 @@ enum End {
     Mistake(&'static str),
     /// A token is handed back, and the policy goes on.
     Refused,
-    /// It is slowed down, and goes on.
+    /// It is slowed down, and stays.
     Slowed,
     /// Nothing comes of it.
     Stays,
@@ -475,7 +475,7 @@ impl Trial {
         Ok(Outcome { waits, reported: format!("{taken} hints taken, {refused} refused") })
     }
 
-    /// A policy that panics over what somebody wants for a task refuses that; if it has a lock then, it ends.
+    /// A policy that panics over the parameters of a task refuses them; if it has a lock then, it ends.
     fn bad_check(&mut self) -> Result<Outcome> {
         let session = self.start("after=0".into())?;
         let (who, seat) = (Who::Thread(self.pulse.of_others()), Some(session.seat()));
@@ -487,7 +487,7 @@ impl Trial {
         };
         ensure!(set("rank=3").is_ok(), "rank 3 is refused");
         let reported = refused("rank=9", "planted in check_task_params")?;
-        refused("rank=7", "nobody has rank 7")?;
+        refused("rank=7", "no task has rank 7")?;
         ensure!(set("rank=3").is_ok(), "rank 3 is refused after a panic");
         session.check()?;
         refused("rank=8", "")?;

@@ -152,7 +152,7 @@ struct Turn<'a> {
 
 /// Schedulers have their turns in each round, the kernel's own among them; in a round, the neighbour does the same under all.
 pub(crate) fn beside(modules: &Path, policies: &[String], rounds: u32, seconds: f64, seed: u64) -> Result<()> {
-    // Whoever measures has a CPU at once.
+    // The thread that measures has a CPU at once.
     be_real_time()?;
     fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +memory +pids").context("the groups lack controllers")?;
     // What is there under a policy is there without one, too: the neighbour reads it.

@@ -164,7 +164,7 @@ impl Scheduler for Onlooker {
 #[test]
 fn what_runs_elsewhere_is_known_and_replays_exactly() {
     every_load_replays_exactly::<Onlooker>();
-    // It does preempt what has run for more than a millisecond: nobody runs for much longer while others wait.
+    // It does preempt what has run for more than a millisecond: no task runs for much longer while others wait.
     let load = load("hogs:count=12:ms=20");
     let (_, report) = record(Simulation::of::<Onlooker>(machine(), ""), &load);
     assert!(report.stats.switches > 50, "{:?}", report.stats);

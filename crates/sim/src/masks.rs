@@ -101,7 +101,7 @@ pub(crate) fn first_in_all(a: &CpuMask, b: &CpuMask, c: &CpuMask) -> Option<CpuI
 #[derive(Debug)]
 pub(crate) struct Questions {
     now_ns: AtomicU64,
-    /// When the engine wants to go on with something; [`NEVER`] for not at all.
+    /// When the engine wants to be called again; [`NEVER`] for not at all.
     late_ns: AtomicU64,
     /// The PID of the task on whose time things happen; 0 if it is nobody's.
     thread: AtomicU32,
@@ -140,7 +140,7 @@ impl Questions {
         self.now_ns.store(now_ns, Relaxed);
     }
 
-    /// When the engine wants to go on with something that it has kept, if it has said so since the last time.
+    /// When the engine wants to be called again about what it has kept, if it has said so since the last time.
     #[inline]
     pub(crate) fn take_late_ns(&self) -> Option<u64> {
         if self.late_ns.load(Relaxed) == NEVER {

@@ -481,7 +481,7 @@ impl Scheduler for Faulty {
                 let _held = CHECKS.lock();
                 panic!("planted in check_task_params, with a lock");
             }
-            7 => Err("nobody has rank 7"),
+            7 => Err("no task has rank 7"),
             _ => Ok(()),
         }
     }

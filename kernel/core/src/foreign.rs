@@ -105,7 +105,7 @@ impl Policy for ForeignPolicy {
         *self.deliver_to::<false>(message, payload, &mut MaybeUninit::uninit())
     }
 
-    /// With a guard and what is left of the event's fuel, so that the engine goes on without a policy that panics; if there is no other, with the engine's guard only, as
+    /// With a guard and what is left of the event's fuel, so that the engine loses only a policy that panics; if there is no other, with the engine's guard only, as
     /// what is left then is the engine's to say.
     #[inline]
     fn deliver_to<'a, const ALONE: bool>(

@@ -430,7 +430,7 @@ pub unsafe extern "C" fn ekiden_spent(text: *const c_char) {
 /// Does not return. Needs little stack: there may be none left but what is kept for this.
 fn leave_with(text: &[u8]) {
     let host = HOST.load(Relaxed);
-    // The check of what somebody wants for a task changes nothing that calls look at but by way of locks. If it has none, its end is not
+    // The check of a task's parameters changes nothing that calls look at but by way of locks. If it has none, its end is not
     // that of the policy.
     if CHECKED_FROM.load(Relaxed) == here::guard() && ekiden_lock::held() == 0 {
         CHECKED_FROM.store(0, Relaxed);

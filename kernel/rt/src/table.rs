@@ -151,7 +151,7 @@ pub struct HostTable {
     /// Ends the policy and leaves the call that is under way. It does not return, which is not in its type because
     /// objtool wants code after every call.
     pub fault: unsafe extern "C" fn(host: *const HostTable),
-    /// Leaves the call that is under way, which is in nobody's way. It does not return either.
+    /// Leaves the call that is under way, which is in no other's way. It does not return either.
     pub leave: unsafe extern "C" fn(host: *const HostTable),
 }
 

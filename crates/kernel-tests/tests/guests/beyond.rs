@@ -1,4 +1,4 @@
-//! More tasks than the task table has room for: nobody starves, and nobody has more than others.
+//! More tasks than the task table has room for: none starves, and none has more than others.
 
 use serde_json::Value;
 

@@ -9,11 +9,11 @@ use crate::{
 tests! {
     Machine::Older => {
         52 policies_run_on_an_older_kernel_too,
-        10 a_full_task_table_starves_nobody_on_an_older_kernel,
+        10 a_full_task_table_starves_no_task_on_an_older_kernel,
     }
 }
 
-fn a_full_task_table_starves_nobody_on_an_older_kernel(lab: &Lab) {
+fn a_full_task_table_starves_no_task_on_an_older_kernel(lab: &Lab) {
     beyond::fills_the_table(lab, "wfq", 2, 0.4, 500.0);
 }
 

@@ -24,7 +24,7 @@ tests! {
         5 in_parallel_no_task_is_sent_to_a_cpu_that_is_away,
         5 in_parallel_groups_are_replayed,
         9 in_parallel_no_task_waits_for_one_without_time,
-        10 in_parallel_a_full_task_table_starves_nobody,
+        10 in_parallel_a_full_task_table_starves_no_task,
         5 in_parallel_versions_take_over,
         5 in_parallel_the_flight_recorder_is_saved,
     }
@@ -98,7 +98,7 @@ fn in_parallel_no_task_waits_for_one_without_time(lab: &Lab) {
     groups::waits_for_a_lock(lab, 300);
 }
 
-fn in_parallel_a_full_task_table_starves_nobody(lab: &Lab) {
+fn in_parallel_a_full_task_table_starves_no_task(lab: &Lab) {
     for policy in ["wfq", "fifo"] {
         // Shares go by ticks, of which a processor that is away has none: exact ones are judged where CPUs have turns.
         beyond::fills_the_table(lab, policy, 4, 0.22, 4_000.0);

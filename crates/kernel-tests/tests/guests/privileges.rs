@@ -54,7 +54,7 @@ fn the_verifier_refuses_a_program_that_is_no_scheduler_and_calls_a_policy(lab: &
     assert_eq!((&report["ordinary_refused"], &report["still_running"]), (&Value::Null, &true.into()), "{report}");
 }
 
-/// An address that is none would be handed to whoever asks which task to run.
+/// An address that is none would be handed to the CPU that asks which task to run.
 fn a_scheduler_that_makes_up_a_task_gets_none(lab: &Lab) {
     let report = &lab.trial("impostor --modules /lab")[0];
     println!("{report}");
