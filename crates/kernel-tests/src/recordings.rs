@@ -5,7 +5,7 @@ use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
     path::Path,
-    process::Command,
+    process::{Command, Output},
     sync::mpsc,
     thread,
     time::{Duration, Instant},
@@ -36,8 +36,10 @@ pub(crate) fn recorded(modules: &Path, policy: &str, to: &Path) -> Result<()> {
         load::everything(&session)?;
     }
     for load in ["churn", "messaging"] {
-        let status = Command::new("ekiden-load").args(["run", load]).output().context("cannot run a load")?.status;
-        ensure!(status.success(), "{load} failed under {policy}");
+        let Output { status, stderr, .. } =
+            Command::new("ekiden-load").args(["run", load]).output().context("cannot run a load")?;
+        let said = String::from_utf8_lossy(&stderr);
+        ensure!(status.success(), "{load} failed under {policy}: {status}: {said}");
     }
     let kept = drain.stop()?;
     let counts = Status::read()?.unwrap_or_default().counts;
