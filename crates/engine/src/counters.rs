@@ -37,10 +37,10 @@ pub struct Totals {
 }
 
 impl Counters {
-    /// Adds one. Only one CPU writes a set of counters at a time, so no atomic addition is needed.
+    /// Adds one. Only one CPU writes a set of counters at a time, so no atomic addition is needed, and none lives to see it overflow.
     #[inline]
     pub(crate) fn count(counter: &AtomicU64) {
-        counter.store(counter.load(Relaxed) + 1, Relaxed);
+        counter.store(counter.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
     pub(crate) fn add_to(&self, totals: &mut Totals) {

@@ -163,7 +163,8 @@ impl<P: Policy> Engine<P> {
     ///
     /// The host keeps events of one task in order, and those that make one task wait, run or block apart in time (in
     /// the kernel the run-queue lock does that). Events of different tasks and CPUs may come at the same time.
-    #[inline]
+    // The kernel has one call of it, on the hottest path, which the compiler takes for too long to be made part of its caller.
+    #[inline(always)]
     pub fn deliver(&self, event: &Event, payload: &[u8], outcome: &mut Outcome) {
         if self.faulted.load(Relaxed) {
             outcome.status = Status::Fault as i32;
