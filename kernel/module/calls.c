@@ -639,13 +639,16 @@ static u32 claim(u64 task, u32 serial, u32 cpu)
 	return ekiden_rs_claim(task, serial, cpu);
 }
 
-/* A task that has pinned itself for a moment stays where it is, and its CPU comes to it by itself. */
+/*
+ * A task that has pinned itself for a moment stays where it is, and its CPU comes to it by itself. A CPU that leaves can kick no other: one
+ * that it takes would count as kicked until it looks for work for another reason.
+ */
 static u32 take_idle(u64 task, const u64 *among, size_t len)
 {
 	const struct task_struct *p = ekiden_rs_host_task(task);
 	const u64 *allowed;
 
-	if (!p || p->migration_disabled)
+	if (!p || p->migration_disabled || !cpu_online(raw_smp_processor_id()))
 		return 0;
 	BUILD_BUG_ON(sizeof(*allowed) != sizeof(unsigned long));
 	allowed = (const u64 *)cpumask_bits(p->cpus_ptr);
