@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ekiden_loader::{Drain, Kept, Status, Tape, dump, header};
+use ekiden_loader::{Drain, Kept, Status, Tape, dump, header, needs_root};
 use serde::Serialize;
 
 use crate::{
@@ -59,6 +59,7 @@ struct Report<'a> {
 
 impl Record {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        needs_root()?;
         let status = Status::read()?.unwrap_or_default();
         let policy = status.find(self.policy.as_deref())?;
         // Before the file: if there is nothing to record, one that is there already stays as it is.

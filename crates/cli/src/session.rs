@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Context, Result};
 use ekiden_loader::{
-    Access, Beside, Config, LoadError, PolicyStatus, Scope, Session, Tape, dump, header, loaded, sysfs, unload,
-    unload_all,
+    Access, Beside, Config, LoadError, PolicyStatus, Scope, Session, Tape, dump, header, loaded, needs_root, sysfs,
+    unload, unload_all,
 };
 use ekiden_recording::Header;
 use ekiden_vm::preflight_running;
@@ -211,9 +211,7 @@ impl Drop for Unload {
 
 /// What has to be true of this machine before a policy can run; nothing is changed.
 pub(crate) fn preflight(beside: Beside) -> Result<()> {
-    if !nix::unistd::geteuid().is_root() {
-        return Err(LoadError::NotRoot.into());
-    }
+    needs_root()?;
     if !sysfs::supported() {
         return Err(LoadError::NoSchedExt.into());
     }

@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
-use ekiden_loader::{Control, LoadError, Moved, Status, Succession, Upgrade as Done, load_beside, load_copy, unload};
+use ekiden_loader::{Control, Moved, Status, Succession, Upgrade as Done, load_beside, load_copy, needs_root, unload};
 use serde::Serialize;
 
 use crate::{
@@ -66,9 +66,7 @@ struct Report<'a> {
 
 impl Upgrade {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        if !nix::unistd::geteuid().is_root() {
-            return Err(LoadError::NotRoot.into());
-        }
+        needs_root()?;
         let before = Status::read()?.unwrap_or_default();
         let from = before.find(self.from.as_deref())?;
         let params = self.set.join(" ");

@@ -5,6 +5,14 @@ use std::{io, path::PathBuf};
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, LoadError>;
 
+/// What changes or records schedulers is for root.
+///
+/// # Errors
+/// [`LoadError::NotRoot`] for any other user.
+pub fn needs_root() -> Result<()> {
+    if nix::unistd::geteuid().is_root() { Ok(()) } else { Err(LoadError::NotRoot) }
+}
+
 /// Why a policy is not in the kernel. The machine is as it was before.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {

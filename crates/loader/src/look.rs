@@ -13,7 +13,7 @@ use libbpf_rs::{
 use zerocopy::{FromBytes, Immutable, KnownLayout, native_endian::U64};
 
 use crate::{
-    error::{Context, LoadError, Result},
+    error::{Context, LoadError, Result, needs_root},
     skel::look::{LookSkel, LookSkelBuilder},
 };
 
@@ -69,9 +69,7 @@ pub struct Look {
 
 /// What must be there for anything that watches the kernel.
 pub(crate) fn preflight() -> Result<()> {
-    if !nix::unistd::geteuid().is_root() {
-        return Err(LoadError::NotRoot);
-    }
+    needs_root()?;
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Err(LoadError::NoBtf);
     }

@@ -22,7 +22,7 @@ use libbpf_rs::{
 
 use crate::{
     control::{Access, Control, Status, Wanted},
-    error::{LoadError, Result},
+    error::{LoadError, Result, needs_root},
     links, modules,
     skel::ekiden::{EkidenSkel, EkidenSkelBuilder, OpenEkidenSkel},
     sysfs,
@@ -221,9 +221,7 @@ impl Session {
 
     /// Comes to the policies that run.
     fn join(config: &Config) -> Result<Self> {
-        if !nix::unistd::geteuid().is_root() {
-            return Err(LoadError::NotRoot);
-        }
+        needs_root()?;
         // First, so that whoever came first can go meanwhile.
         let (link, timer) = links::of_scheduler()?;
         let (core, policy) = config.modules.split_first().ok_or_else(|| LoadError::NoModule(PathBuf::new()))?;
@@ -314,9 +312,7 @@ fn make_ready(config: &Config, joins: bool) -> Result<(Control, u32)> {
 
 /// What must be true before anything is touched.
 pub(crate) fn before_loading() -> Result<()> {
-    if !nix::unistd::geteuid().is_root() {
-        return Err(LoadError::NotRoot);
-    }
+    needs_root()?;
     if !sysfs::supported() {
         return Err(LoadError::NoSchedExt);
     }

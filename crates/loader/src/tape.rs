@@ -13,7 +13,7 @@ use memmap2::{Mmap, MmapOptions};
 
 use crate::{
     control::{Control, PolicyStatus},
-    error::{Context, LoadError, Result},
+    error::{Context, LoadError, Result, needs_root},
 };
 
 /// Bytes from a CPU's count to its ring: `EKIDEN_TAPE_PAGE`.
@@ -95,9 +95,7 @@ impl Tape {
     /// # Errors
     /// Without permission, and if the policy is not recorded.
     pub fn open(policy: &PolicyStatus) -> Result<Self> {
-        if !nix::unistd::geteuid().is_root() {
-            return Err(LoadError::NotRoot);
-        }
+        needs_root()?;
         if policy.tape_records == 0 {
             return Err(LoadError::Other(
                 "no calls are recorded: the policy was started without a flight recorder; start it without --flight-kib 0"
