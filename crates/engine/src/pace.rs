@@ -47,16 +47,19 @@ pub const WINDOWS_OVER_MOST: u32 = 200;
 /// So many quiet windows make up for one of those. A CPU that loses its processor now and then has quiet ones, too.
 const QUIET_FOR_ONE: u64 = 4;
 
-/// Searches in which all tokens are refused or in which a CPU kicks itself, one after the other, and no task is picked: for so long, and so
-/// many, a policy may have them. Tokens of tasks that are gone come to an end sooner: each is refused once.
+/// For so long a policy may search in vain on a CPU, that is without a task that is picked there, as often as that: searches in which all tokens are
+/// refused, and kicks of that CPU by itself in searches. Tokens of tasks that are gone come to an end sooner: each is refused once. A CPU that
+/// is idle for long and looks in vain now and then has fewer in any such time.
 const VAIN_NS: u64 = 500_000_000;
-const VAIN_SEARCHES: u32 = 256;
+const VAIN_REFUSALS: u32 = 256;
+const VAIN_KICKS: u32 = 1_024;
 
 /// What a policy has spent for one CPU. Several CPUs may write it, if events are about that one: then it is a little off.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     window: Window,
-    vain: Vain,
+    refused: Vain,
+    kicked: Vain,
 }
 
 #[derive(Debug, Default)]
@@ -69,9 +72,10 @@ struct Window {
     over: AtomicU32,
 }
 
+/// What came to nothing since the last task was picked.
 #[derive(Debug, Default)]
 struct Vain {
-    searches: AtomicU32,
+    times: AtomicU32,
     began_ns: AtomicU64,
     picks: AtomicU64,
 }
@@ -113,18 +117,21 @@ impl Window {
 }
 
 impl Vain {
-    /// One more such search; `picks` tasks were picked until then. How many there are in a row if they are too many.
-    fn add(&self, picks: u64, now_ns: u64) -> Option<u32> {
-        let searches = self.searches.load(Relaxed);
-        if searches == 0 || self.picks.swap(picks, Relaxed) != picks {
+    /// Once more; `picks` tasks were picked until then. How often it was if that is too often.
+    fn add(&self, picks: u64, now_ns: u64, most: u32) -> Option<u32> {
+        let times = self.times.load(Relaxed);
+        let lasts_ns = now_ns.saturating_sub(self.began_ns.load(Relaxed));
+        if lasts_ns >= VAIN_NS && lasts_ns <= 2 * VAIN_NS && times >= most && self.picks.load(Relaxed) == picks {
+            return Some(times);
+        }
+        if times == 0 || lasts_ns >= VAIN_NS || self.picks.load(Relaxed) != picks {
             self.picks.store(picks, Relaxed);
             self.began_ns.store(now_ns, Relaxed);
-            self.searches.store(1, Relaxed);
-            return None;
+            self.times.store(1, Relaxed);
+        } else {
+            self.times.store(times.saturating_add(1), Relaxed);
         }
-        self.searches.store(searches.saturating_add(1), Relaxed);
-        let lasts_ns = now_ns.saturating_sub(self.began_ns.load(Relaxed));
-        (searches >= VAIN_SEARCHES && lasts_ns >= VAIN_NS).then_some(searches)
+        None
     }
 }
 
@@ -219,7 +226,8 @@ impl<P: Policy> Engine<P> {
     #[cold]
     pub(crate) fn searched_in_vain(&self, seat: &Seat<P>, cpu: CpuId) {
         Counters::count(&self.counters(cpu, seat).slowed);
-        if let Some(searches) = self.in_vain(seat, cpu) {
+        let refused = &self.cpu(cpu).pace[seat.index % SEATS].refused;
+        if let Some(searches) = refused.add(self.picks(seat, cpu), self.host.now_ns(), VAIN_REFUSALS) {
             let tokens = u64::from(searches) * u64::from(PICK_ATTEMPTS);
             let message =
                 alloc::format!("too many refusals: pick_next_task has given {tokens} tokens, and none was good");
@@ -229,17 +237,17 @@ impl<P: Policy> Engine<P> {
 
     /// A policy has a CPU that looks for work look again.
     fn looks_again(&self, seat: &Seat<P>, cpu: CpuId) {
-        if let Some(searches) = self.in_vain(seat, cpu) {
+        let kicked = &self.cpu(cpu).pace[seat.index % SEATS].kicked;
+        if let Some(times) = kicked.add(self.picks(seat, cpu), self.host.now_ns(), VAIN_KICKS) {
             let message = alloc::format!(
-                "too many kicks: a CPU has kicked itself in {searches} searches for work, and has found none"
+                "too many kicks: a CPU has kicked itself {times} times in searches for work, and has found none"
             );
             self.take_out_of(seat, Some(Fault { message, cpu }));
         }
     }
 
-    fn in_vain(&self, seat: &Seat<P>, cpu: CpuId) -> Option<u32> {
-        let picks = self.counters(cpu, seat).picks.load(Relaxed);
-        self.cpu(cpu).pace[seat.index % SEATS].vain.add(picks, self.host.now_ns())
+    fn picks(&self, seat: &Seat<P>, cpu: CpuId) -> u64 {
+        self.counters(cpu, seat).picks.load(Relaxed)
     }
 
     /// The policy in a seat is another one.
@@ -327,14 +335,29 @@ mod tests {
 
     #[test]
     fn refusals_end_if_none_of_many_is_good_for_half_a_second() {
+        let refused = |vain: &Vain, picks, now_ns| vain.add(picks, now_ns, VAIN_REFUSALS).is_some();
         let vain = Vain::default();
         // As many as a table of a million tasks can have, each refused once, in 300 ms.
-        assert!((0..16_384).all(|search| vain.add(7, search * 18_000).is_none()));
+        assert!((0..16_384).all(|search| !refused(&vain, 7, search * 18_000)));
         // One was good.
-        assert!((0..100_000).all(|search| vain.add(search, search * 100_000).is_none()));
+        assert!((0..100_000).all(|search| !refused(&vain, search, search * 100_000)));
         let vain = Vain::default();
-        let ends = (0..100_000).map(|search| search * 100_000).find(|now_ns| vain.add(7, *now_ns).is_some());
+        let ends = (0..100_000).map(|search| search * 100_000).find(|now_ns| refused(&vain, 7, *now_ns));
         assert_eq!(ends, Some(VAIN_NS));
+    }
+
+    #[test]
+    fn what_is_in_vain_now_and_then_never_ends_a_policy() {
+        // On a CPU that has nothing to do for hours: at each tick; and a burst of just too few once in a while.
+        for (often, every_ns, most) in [(1, 4 * MS, VAIN_REFUSALS), (1_000, 20_000 * MS, VAIN_KICKS)] {
+            let vain = Vain::default();
+            let times = (0..10_000_u64).flat_map(|time| (0..often).map(move |_| time * every_ns));
+            assert_eq!(
+                times.filter_map(|now_ns| vain.add(7, now_ns, most)).next(),
+                None,
+                "{often} every {every_ns} ns"
+            );
+        }
     }
 
     proptest! {
