@@ -19,6 +19,8 @@ use crate::{
 const POLICIES: [(&str, &str); 2] = [("policies", "wfq"), ("test-policies", "faulty")];
 /// No task may stand still for longer, in milliseconds.
 const GAP_MS_MAX: f64 = 50.0;
+/// So many lines of what the kernel complains about are shown: its first warning with the calls that led to it.
+const FINDING_LINES: usize = 40;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -193,8 +195,9 @@ impl Faults {
                 while let Some(end) = printed.iter().position(|byte| *byte == b'\n') {
                     let line: Vec<u8> = printed.drain(..=end).collect();
                     let Ok(mut one) = serde_json::from_slice::<Seen>(&line) else { continue };
-                    if let (true, Some(finding)) = (one.contained, vm.console().findings().first()) {
-                        (one.contained, one.reported) = (false, format!("the kernel says: {finding}"));
+                    let finding = vm.console().first_finding(FINDING_LINES);
+                    if one.contained && !finding.is_empty() {
+                        (one.contained, one.reported) = (false, format!("the kernel says:\n{finding}"));
                     }
                     if reported.is_ok() {
                         reported = report(one);

@@ -47,12 +47,12 @@ pub const WINDOWS_OVER_MOST: u32 = 200;
 /// So many quiet windows make up for one of those. A CPU that loses its processor now and then has quiet ones, too.
 const QUIET_FOR_ONE: u64 = 4;
 
-/// For so long a policy may search in vain on a CPU, that is without a task that is picked there, as often as that: searches in which all tokens are
-/// refused, and kicks of that CPU by itself in searches. Tokens of tasks that are gone come to an end sooner: each is refused once. A CPU that
-/// is idle for long and looks in vain now and then has fewer in any such time.
+/// For so long a policy may search in vain on a CPU, that is without a task that is picked there, and for up to twice as long as often as that:
+/// searches in which all tokens are refused, and kicks of that CPU by itself in searches. Tokens of tasks that are gone come to an end sooner:
+/// each is refused once. A CPU that is idle for long and looks in vain now and then has fewer in any second.
 const VAIN_NS: u64 = 500_000_000;
 const VAIN_REFUSALS: u32 = 256;
-const VAIN_KICKS: u32 = 1_024;
+const VAIN_KICKS: u32 = 512;
 
 /// What a policy has spent for one CPU. Several CPUs may write it, if events are about that one: then it is a little off.
 #[derive(Debug, Default)]
@@ -121,17 +121,14 @@ impl Vain {
     fn add(&self, picks: u64, now_ns: u64, most: u32) -> Option<u32> {
         let times = self.times.load(Relaxed);
         let lasts_ns = now_ns.saturating_sub(self.began_ns.load(Relaxed));
-        if lasts_ns >= VAIN_NS && lasts_ns <= 2 * VAIN_NS && times >= most && self.picks.load(Relaxed) == picks {
-            return Some(times);
-        }
-        if times == 0 || lasts_ns >= VAIN_NS || self.picks.load(Relaxed) != picks {
+        if times == 0 || lasts_ns > 2 * VAIN_NS || self.picks.load(Relaxed) != picks {
             self.picks.store(picks, Relaxed);
             self.began_ns.store(now_ns, Relaxed);
             self.times.store(1, Relaxed);
-        } else {
-            self.times.store(times.saturating_add(1), Relaxed);
+            return None;
         }
-        None
+        self.times.store(times.saturating_add(1), Relaxed);
+        (times >= most && lasts_ns >= VAIN_NS).then_some(times)
     }
 }
 
@@ -349,7 +346,9 @@ mod tests {
     #[test]
     fn what_is_in_vain_now_and_then_never_ends_a_policy() {
         // On a CPU that has nothing to do for hours: at each tick; and a burst of just too few once in a while.
-        for (often, every_ns, most) in [(1, 4 * MS, VAIN_REFUSALS), (1_000, 20_000 * MS, VAIN_KICKS)] {
+        for (often, every_ns, most) in
+            [(1, 4 * MS, VAIN_REFUSALS), (1, 2 * MS, VAIN_KICKS), (500, 20_000 * MS, VAIN_KICKS)]
+        {
             let vain = Vain::default();
             let times = (0..10_000_u64).flat_map(|time| (0..often).map(move |_| time * every_ns));
             assert_eq!(

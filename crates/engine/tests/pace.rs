@@ -159,7 +159,7 @@ fn kicks_in_searches_now_and_then_never_end_the_policy() {
     for kicked in [1, 0] {
         let bench = Bench::new(kicks(&[kicked]));
         for _ in 0..10_000 {
-            bench.host.now_ns.fetch_add(MS, Relaxed);
+            bench.host.now_ns.fetch_add(4 * MS, Relaxed);
             assert_ne!(bench.event(EventKind::Pick).status, Status::Fault as i32, "CPU {kicked}");
         }
     }
