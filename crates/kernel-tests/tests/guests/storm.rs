@@ -51,7 +51,8 @@ fn policies_live_through_a_storm_of_everything_at_once(lab: &Lab) {
     assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
     let number = |key: &str| report[key].as_u64().unwrap();
     for wait in ["wait_ms_busy", "wait_ms_sleeper"] {
-        assert!(number(wait) < WAIT_MS_MAX, "{wait}: {report}");
+        // While policies are bypassed, it is the kernel that lets a task wait.
+        assert!(number(wait) < WAIT_MS_MAX + number("bypassed_ms"), "{wait}: {report}");
     }
     let off = report["off_ns_max"].as_object().unwrap();
     assert!(off.contains_key("pick") && off.contains_key("stop"), "nothing was measured: {report}");
