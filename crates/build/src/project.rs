@@ -1,6 +1,12 @@
 //! A cargo project with policies in it.
 //!
-//! The crate that has them says so in its `Cargo.toml`, by the names of their types:
+//! The crate that has them says so at the root of its `src/lib.rs`, by `ekiden::policies!`:
+//!
+//! ```text
+//! ekiden::policies![Fifo, Wfq];
+//! ```
+//!
+//! or in its `Cargo.toml`, by the names of their types:
 //!
 //! ```toml
 //! [package.metadata.ekiden]
@@ -8,10 +14,18 @@
 //! ```
 
 use crate::{Error, Result};
-use cargo_metadata::{Metadata, MetadataCommand, Package, TargetKind};
+use cargo_metadata::{Metadata, MetadataCommand, Package, Target as CargoTarget, TargetKind};
 use heck::ToKebabCase;
 use serde::Deserialize;
-use std::path::{Path, PathBuf};
+use std::{
+    fs::{self, File},
+    io::Read,
+    path::{Path, PathBuf},
+};
+use syn::{Item, Token, parse::Parser, punctuated::Punctuated};
+
+/// A longer `src/lib.rs` is not looked into.
+const SOURCE_BYTES_MAX: u64 = 4 << 20;
 
 /// A policy, as its crate's manifest tells of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +85,9 @@ impl Project {
         let policies = policies(&metadata).map_err(no_project)?;
         if policies.is_empty() {
             return Err(no_project(
-                "none of its crates has `policies = [\"…\"]` under [package.metadata.ekiden] in its Cargo.toml".into(),
+                "none of its crates has `ekiden::policies![…];` in its src/lib.rs, nor `policies = [\"…\"]` under \
+                 [package.metadata.ekiden] in its Cargo.toml"
+                    .into(),
             ));
         }
         Ok(Self {
@@ -133,19 +149,54 @@ fn policies(metadata: &Metadata) -> std::result::Result<Vec<Policy>, String> {
 
 /// The types that a package says are policies.
 fn idents(package: &Package) -> std::result::Result<Vec<String>, String> {
+    let mut idents = idents_of_manifest(package)?;
+    if let Some(library) = library(package) {
+        idents.extend(idents_of_source(library.src_path.as_std_path())?);
+    }
+    Ok(idents)
+}
+
+/// Those that `policies!` names in this file.
+fn idents_of_source(path: &Path) -> std::result::Result<Vec<String>, String> {
+    let broken = |why: &dyn std::fmt::Display| format!("cannot look for policies! in {}: {why}", path.display());
+    // A pipe in its place would never end.
+    if !fs::metadata(path).map_err(|error| broken(&error))?.is_file() {
+        return Err(broken(&"it is no file"));
+    }
+    let mut text = String::new();
+    let file = File::open(path).map_err(|error| broken(&error))?;
+    file.take(SOURCE_BYTES_MAX).read_to_string(&mut text).map_err(|error| broken(&error))?;
+    // The compiler says better what is wrong with a file that is no Rust, and does so when the policy is built.
+    if !text.contains("policies!") {
+        return Ok(Vec::new());
+    }
+    let mut idents = Vec::new();
+    for item in syn::parse_file(&text).map_err(|error| broken(&error))?.items {
+        let Item::Macro(call) = item else { continue };
+        if call.mac.path.segments.last().is_some_and(|last| last.ident == "policies") {
+            let list = Punctuated::<syn::Path, Token![,]>::parse_terminated.parse2(call.mac.tokens);
+            let list = list.map_err(|error| broken(&error))?;
+            idents.extend(list.iter().filter_map(|path| path.segments.last()).map(|last| last.ident.to_string()));
+        }
+    }
+    Ok(idents)
+}
+
+fn library(package: &Package) -> Option<&CargoTarget> {
+    package.targets.iter().find(|target| target.kind.contains(&TargetKind::Lib))
+}
+
+fn idents_of_manifest(package: &Package) -> std::result::Result<Vec<String>, String> {
     let metadata: Option<PackageMetadata> = serde_json::from_value(package.metadata.clone())
         .map_err(|error| format!("[package.metadata.ekiden] of {} is broken: {error}", package.name))?;
     Ok(metadata.and_then(|metadata| metadata.ekiden).map(|ekiden| ekiden.policies).unwrap_or_default())
 }
 
 fn policy(package: &Package, ident: &str) -> std::result::Result<Policy, String> {
-    let library = package
-        .targets
-        .iter()
-        .find(|target| target.kind.contains(&TargetKind::Lib))
-        .ok_or_else(|| format!("{} has policies but no library (src/lib.rs)", package.name))?;
+    let library =
+        library(package).ok_or_else(|| format!("{} has policies but no library (src/lib.rs)", package.name))?;
     if !is_path(ident) {
-        return Err(format!("`{ident}` in the manifest of {} is not the name of a type", package.name));
+        return Err(format!("`{ident}`, which {} says is a policy, is not the name of a type", package.name));
     }
     let name = ident.rsplit("::").next().unwrap_or(ident).to_kebab_case();
     Ok(Policy {
@@ -181,11 +232,15 @@ mod tests {
     use std::fs;
 
     fn project(metadata: &str) -> Result<Project> {
+        project_of(metadata, "")
+    }
+
+    fn project_of(metadata: &str, source: &str) -> Result<Project> {
         let directory = tempfile::tempdir().unwrap();
         let manifest = format!("[package]\nname = \"my-crate\"\nversion = \"0.1.0\"\nedition = \"2024\"\n{metadata}");
         fs::write(directory.path().join("Cargo.toml"), manifest).unwrap();
         fs::create_dir(directory.path().join("src")).unwrap();
-        fs::write(directory.path().join("src/lib.rs"), "").unwrap();
+        fs::write(directory.path().join("src/lib.rs"), source).unwrap();
         Project::open(directory.path())
     }
 
@@ -207,6 +262,22 @@ mod tests {
     }
 
     #[test]
+    fn policies_are_those_that_the_source_declares() {
+        let declared = "// policies![No]\nekiden::policies! { shortest_job::ShortestJob, b::LongestJob, }";
+        let project = project_of("", declared).unwrap();
+        let names: Vec<_> = project.policies().iter().map(|policy| (&policy.name[..], &policy.path[..])).collect();
+        assert_eq!(names, [("shortest-job", "my_crate::ShortestJob"), ("longest-job", "my_crate::LongestJob")]);
+        for (source, reason) in [
+            ("policies![A, A];", "both called `a`"),
+            ("policies![A B];", "expected `,`"),
+            ("policies![A;", "cannot look for policies!"),
+        ] {
+            let message = project_of("", source).unwrap_err().to_string();
+            assert!(message.contains(reason), "{message}");
+        }
+    }
+
+    #[test]
     fn an_unknown_policy_is_answered_with_the_known_ones() {
         let project = project("[package.metadata.ekiden]\npolicies = [\"A\", \"B\"]\n").unwrap();
         let message = project.policy("c").unwrap_err().to_string();
@@ -216,7 +287,7 @@ mod tests {
     #[test]
     fn what_is_no_policy_project_is_refused_with_a_reason() {
         for (metadata, reason) in [
-            ("", "[package.metadata.ekiden]"),
+            ("", "ekiden::policies![…]"),
             ("[package.metadata.ekiden]\npolicies = \"A\"\n", "invalid type"),
             ("[package.metadata.ekiden]\npolicy = [\"A\"]\n", "unknown field"),
             ("[package.metadata.ekiden]\npolicies = [\"A; fn\"]\n", "not the name of a type"),

@@ -1,7 +1,7 @@
 //! No false alarm on a policy that keeps its promises, over every load; and the right alarm on one that does not.
 
 use ekiden_check::{Checker, Limits, Violation};
-use ekiden_policies::{Cfs, Eevdf, Fifo, GlobalFifo, LlcFifo, Wfq};
+use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq, for_each_policy};
 use ekiden_sim::{Machine, PolicyMaker, Simulation};
 use ekiden_test_policies::Drowsy;
 use ekiden_workload::{Step, TaskSpec, Workload, builtin};
@@ -21,30 +21,38 @@ fn strict() -> Limits {
     Limits { every_ns: 15 * MS, persists_ns: 10 * MS, wait_ns: 2_000 * MS, kick_ns: MS / 4, ..Limits::default() }
 }
 
+/// What policies give up, as the head of their files says: by their name, with the check that finds it.
+const GIVEN_UP: &[(&str, &str)] = &[("fifo", "work-conservation")];
+
 fn keeps_its_promises_under_every_load(policy: fn() -> PolicyMaker) {
+    let name = policy().name().to_owned();
+    let mut given_up: Vec<&str> = GIVEN_UP.iter().filter(|entry| entry.0 == name).map(|entry| entry.1).collect();
+    let may_be_found = given_up.clone();
     for cpus in [2, 4, 7] {
         for case in builtin::all(cpus) {
-            let found = check(policy(), cpus, &case.workload, &strict());
-            assert_eq!(found, [], "{} on {cpus} CPUs", case.workload.name);
+            let mut found = check(policy(), cpus, &case.workload, &strict());
+            given_up.retain(|check| found.iter().all(|violation| violation.check != *check));
+            found.retain(|violation| !may_be_found.contains(&violation.check));
+            assert_eq!(found, [], "{} on {cpus} CPUs under {name}", case.workload.name);
         }
     }
+    assert!(given_up.is_empty(), "no load shows that {name} gives up {given_up:?}");
 }
 
-#[test]
-fn wfq_keeps_its_promises_under_every_load() {
-    keeps_its_promises_under_every_load(|| PolicyMaker::of::<Wfq>(""));
+macro_rules! every_policy {
+    ($($module:ident $policy:ident)*) => {$(
+        mod $module {
+            use ekiden_sim::PolicyMaker;
+
+            #[test]
+            fn keeps_its_promises_under_every_load() {
+                super::keeps_its_promises_under_every_load(|| PolicyMaker::of::<ekiden_policies::$policy>(""));
+            }
+        }
+    )*};
 }
 
-#[test]
-fn eevdf_keeps_its_promises_under_every_load() {
-    keeps_its_promises_under_every_load(|| PolicyMaker::of::<Eevdf>(""));
-}
-
-#[test]
-fn fifos_that_cpus_share_keep_their_promises_under_every_load() {
-    keeps_its_promises_under_every_load(|| PolicyMaker::of::<GlobalFifo>(""));
-    keeps_its_promises_under_every_load(|| PolicyMaker::of::<LlcFifo>(""));
-}
+for_each_policy!(every_policy);
 
 #[test]
 fn a_fifo_that_steals_keeps_its_promises_under_every_load() {

@@ -63,6 +63,7 @@ extern crate self as ekiden;
 mod adapter;
 mod cpumask;
 mod cx;
+mod declare;
 mod env;
 mod hint;
 pub mod layout;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use ekiden_explore::{CASES, Case, Mode, PolicyMaker, Schedule, Strategy, explore, replay};
-use ekiden_policies::{Cfs, Eevdf, Fifo, GlobalFifo, LlcFifo};
+use ekiden_policies::{Fifo, GlobalFifo, LlcFifo, for_each_policy};
 use ekiden_test_policies::Drowsy;
 
 const MODES: [Mode; 3] = [Mode::Random, Mode::Pct, Mode::Exhaustive];
@@ -52,11 +52,19 @@ fn the_same_policy_without_the_race_is_left_alone() {
     assert_left_alone(&PolicyMaker::of::<Drowsy>("careful=1").unwrap(), "drowsy, careful", 500);
 }
 
-#[test]
-fn the_fair_policies_are_left_alone() {
-    assert_left_alone(&PolicyMaker::of::<Eevdf>("").unwrap(), "eevdf", 50);
-    assert_left_alone(&PolicyMaker::of::<Cfs>("").unwrap(), "cfs", 50);
+macro_rules! every_policy {
+    ($($module:ident $policy:ident)*) => {$(
+        mod $module {
+            #[test]
+            fn loses_no_wake_up_in_any_order_of_locks() {
+                let policy = ekiden_explore::PolicyMaker::of::<ekiden_policies::$policy>("").unwrap();
+                super::assert_left_alone(&policy, stringify!($module), 50);
+            }
+        }
+    )*};
 }
+
+for_each_policy!(every_policy);
 
 #[test]
 fn no_order_of_locks_loses_a_wake_up_where_cpus_share_a_queue() {

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use ekiden::CpuMask;
 use ekiden_engine::{Checks, Share};
 use ekiden_loader::{Beside, Config, Session, Status, Succession, load_copy, unload_all};
+use ekiden_policies::NAMES;
 use serde::Serialize;
 use serde_json::json;
 
@@ -26,7 +27,6 @@ use crate::{
 
 /// Who asks: ordinary users and root.
 const USERS: [u32; 5] = [0, 0, 0, 1000, 1001];
-const POLICIES: [&str; 4] = ["fifo", "wfq", "cfs", "eevdf"];
 /// What the kernel has to keep of every small object: that it is what it was, with room around it that is not written to.
 const SLAB_FLAGS: [&str; 4] = ["sanity_checks", "red_zone", "poison", "store_user"];
 
@@ -112,7 +112,7 @@ pub(crate) fn device(modules: &Path, seconds: u64, seed: u64) -> Result<()> {
             // Root may have said that it is asked never: that is undone before it starves.
             3 | 4 => undo_shares(&first)?,
             5 => {
-                let policy = rng.choice(POLICIES).unwrap_or("wfq");
+                let policy = rng.choice(NAMES).copied().unwrap_or("wfq");
                 let module = load_copy(&module_of(modules, policy))?;
                 let succession =
                     Succession { seat: Some(first.seat()), module: Some(&module), ..Succession::default() };

@@ -23,6 +23,7 @@ use ekiden_loader::{
     Beside, Config, Inherit, LoadError, Session, Status, Succession, Tape, Who, choose, dump, header, load_copy,
     loaded, unload,
 };
+use ekiden_policies::NAMES as POLICIES;
 use ekiden_recording::Header;
 use nix::{
     sched::{CpuSet, sched_setaffinity},
@@ -36,8 +37,6 @@ use crate::{
     trials::{config, module_of},
     upgrades::PingPong,
 };
-
-const POLICIES: [&str; 6] = ["fifo", "wfq", "cfs", "eevdf", "global-fifo", "llc-fifo"];
 
 /// How long a process may take to stop, to freeze or to die when it is told so.
 const PATIENCE: Duration = Duration::from_secs(20);

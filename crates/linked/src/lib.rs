@@ -7,7 +7,6 @@
 
 use ekiden::{Param, ParamError, Scheduler};
 use ekiden_explore::PolicyMaker;
-use ekiden_policies::{Cfs, Eevdf, Fifo, GlobalFifo, LlcFifo, Wfq};
 use ekiden_replay::Replay;
 use ekiden_sim::{Machine, Simulation, Successor};
 use ekiden_test_policies::Drowsy;
@@ -38,15 +37,12 @@ const fn linked<S: Scheduler>() -> Linked {
     }
 }
 
+macro_rules! all {
+    ($($module:ident $policy:ident)*) => { &[$(linked::<ekiden_policies::$policy>()),*] };
+}
+
 /// All of them.
-pub static ALL: [Linked; 6] = [
-    linked::<Fifo>(),
-    linked::<Wfq>(),
-    linked::<Cfs>(),
-    linked::<Eevdf>(),
-    linked::<GlobalFifo>(),
-    linked::<LlcFifo>(),
-];
+pub static ALL: &[Linked] = ekiden_policies::for_each_policy!(all);
 
 /// What can be explored besides: it has a planted race, to see what a finding looks like.
 pub static PLANTED: Linked = linked::<Drowsy>();

@@ -5,19 +5,23 @@
 extern crate alloc;
 
 mod balance;
-mod cfs;
-mod eevdf;
-mod fifo;
-mod global_fifo;
-mod llc_fifo;
-mod wfq;
 
-pub use cfs::Cfs;
-pub use eevdf::Eevdf;
-pub use fifo::Fifo;
-pub use global_fifo::GlobalFifo;
-pub use llc_fifo::LlcFifo;
-pub use wfq::Wfq;
+// A new policy is a file in this directory and a line here: hosts, command line and tests go by it.
+ekiden::policies! {
+    fifo::Fifo,
+    wfq::Wfq,
+    cfs::Cfs,
+    eevdf::Eevdf,
+    global_fifo::GlobalFifo,
+    llc_fifo::LlcFifo,
+}
+
+macro_rules! names {
+    ($($module:ident $policy:ident)*) => { &[$(<$policy as ekiden::Scheduler>::NAME),*] };
+}
+
+/// What people call them.
+pub const NAMES: &[&str] = for_each_policy!(names);
 
 /// What the tutorial shows compiles.
 #[cfg(doctest)]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use common::{Memory, record};
 use ekiden::prelude::*;
-use ekiden_policies::{Cfs, Eevdf, Fifo, GlobalFifo, LlcFifo, Wfq};
+use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq, for_each_policy};
 use ekiden_replay::{Outcome, Replay};
 use ekiden_sim::{Injection, Jitter, Machine, Simulation, Successor};
 use ekiden_test_policies::Drowsy;
@@ -108,9 +108,9 @@ fn upgrades_replay_exactly<S: Scheduler>() {
 }
 
 macro_rules! round_trips {
-    ($($policy:ident $module:ident)*) => {$(
+    ($($module:ident $policy:ident)*) => {$(
         mod $module {
-            use super::*;
+            use ekiden_policies::$policy;
 
             #[test]
             fn every_load_replays_exactly() {
@@ -130,7 +130,7 @@ macro_rules! round_trips {
     )*};
 }
 
-round_trips!(Fifo fifo GlobalFifo global_fifo LlcFifo llc_fifo Wfq wfq Cfs cfs Eevdf eevdf);
+for_each_policy!(round_trips);
 
 /// Looks at what other CPUs run, since when and at what weight, and lets all of that have its effect.
 struct Onlooker {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ekiden::abi::{BALANCE_TOO, Call, Message, RawToken, Reply};
 use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Policy, RefusalReason, Scheduler, TaskId, Topology};
-use ekiden_policies::{Cfs, Eevdf, Fifo, GlobalFifo, LlcFifo, Wfq};
+use ekiden_policies::{Wfq, for_each_policy};
 use ekiden_recording::{Calls, Header, Instance, Mark, Pen, Place, Record, RecordingWriter, tape_of_thread};
 use ekiden_replay::Replay;
 use ekiden_workload::random::Random;
@@ -227,31 +227,18 @@ fn replays<S: Scheduler>() {
     }
 }
 
-#[test]
-fn fifo_on_two_threads_replays_exactly() {
-    replays::<Fifo>();
+macro_rules! every_policy {
+    ($($module:ident $policy:ident)*) => {$(
+        mod $module {
+            #[test]
+            fn on_two_threads_replays_exactly() {
+                super::replays::<ekiden_policies::$policy>();
+            }
+        }
+    )*};
 }
 
-#[test]
-fn fifos_that_cpus_share_replay_exactly_on_two_threads() {
-    replays::<GlobalFifo>();
-    replays::<LlcFifo>();
-}
-
-#[test]
-fn wfq_on_two_threads_replays_exactly() {
-    replays::<Wfq>();
-}
-
-#[test]
-fn cfs_on_two_threads_replays_exactly() {
-    replays::<Cfs>();
-}
-
-#[test]
-fn eevdf_on_two_threads_replays_exactly() {
-    replays::<Eevdf>();
-}
+for_each_policy!(every_policy);
 
 #[test]
 fn a_recording_that_ends_while_one_cpu_is_in_a_call_that_others_waited_for_replays_without_a_difference() {

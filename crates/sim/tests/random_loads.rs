@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::HashMap;
 
-use ekiden_policies::{Eevdf, Fifo, GlobalFifo, LlcFifo, Wfq};
+use ekiden_policies::for_each_policy;
 use ekiden_sim::{Injection, Jitter, Machine, Model, PolicyMaker, SimReport, Simulation, Trace, What};
 use ekiden_workload::checks::all_finished;
 use ekiden_workload::{Device, Group, Limit, Step, TaskSpec, WaitMode, Workload};
@@ -165,32 +165,24 @@ fn check(result: &SimReport) -> Result<(), TestCaseError> {
     check_trace(&result.trace)
 }
 
+macro_rules! every_policy {
+    ($($module:ident $policy:ident)*) => {$(
+        mod $module {
+            use super::*;
+
+            proptest! {
+                #[test]
+                fn loses_no_task(load in load(), seed: u64, trouble in trouble()) {
+                    check(&run(PolicyMaker::of::<ekiden_policies::$policy>(""), &load, seed, trouble))?;
+                }
+            }
+        }
+    )*};
+}
+
+for_each_policy!(every_policy);
+
 proptest! {
-    #[test]
-    fn no_task_is_lost_under_fifo(load in load(), seed: u64, trouble in trouble()) {
-        check(&run(PolicyMaker::of::<Fifo>(""), &load, seed, trouble))?;
-    }
-
-    #[test]
-    fn no_task_is_lost_under_wfq(load in load(), seed: u64, trouble in trouble()) {
-        check(&run(PolicyMaker::of::<Wfq>(""), &load, seed, trouble))?;
-    }
-
-    #[test]
-    fn no_task_is_lost_under_eevdf(load in load(), seed: u64, trouble in trouble()) {
-        check(&run(PolicyMaker::of::<Eevdf>(""), &load, seed, trouble))?;
-    }
-
-    #[test]
-    fn no_task_is_lost_under_a_global_fifo(load in load(), seed: u64, trouble in trouble()) {
-        check(&run(PolicyMaker::of::<GlobalFifo>(""), &load, seed, trouble))?;
-    }
-
-    #[test]
-    fn no_task_is_lost_under_a_fifo_per_cache(load in load(), seed: u64, trouble in trouble()) {
-        check(&run(PolicyMaker::of::<LlcFifo>(""), &load, seed, trouble))?;
-    }
-
     #[test]
     fn no_task_is_lost_when_tokens_come_back_late(load in load(), seed: u64, trouble in trouble()) {
         check(&run(PolicyMaker::of::<Probe>(""), &load, seed, trouble))?;

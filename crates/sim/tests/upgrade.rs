@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ekiden::{Call, Scheduler};
-use ekiden_policies::{Cfs, Eevdf, Fifo, GlobalFifo, LlcFifo, Wfq};
+use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq, for_each_policy};
 use ekiden_sim::{Machine, SimError, SimReport, Simulation, Successor, What};
 use ekiden_test_policies::Faulty;
 use ekiden_workload::builtin::{Case, churn, find};
@@ -49,28 +49,48 @@ fn at_every_moment<From: Scheduler, To: Scheduler>() {
 }
 
 #[test]
-fn a_policy_may_take_over_at_any_moment() {
-    at_every_moment::<Fifo, Wfq>();
-    at_every_moment::<Wfq, Fifo>();
-    at_every_moment::<Wfq, Wfq>();
+fn policies_that_balance_may_take_over_from_each_other() {
     at_every_moment::<Eevdf, Cfs>();
     at_every_moment::<Cfs, Eevdf>();
-    at_every_moment::<Wfq, GlobalFifo>();
-    at_every_moment::<GlobalFifo, LlcFifo>();
+}
+
+macro_rules! every_policy {
+    ($($module:ident $policy:ident)*) => {$(
+        mod $module {
+            use ekiden_policies::{$policy as This, Fifo as Before, Wfq as After};
+
+            #[test]
+            fn takes_over_at_any_moment() {
+                super::at_every_moment::<Before, This>();
+            }
+
+            #[test]
+            fn takes_over_from_itself_at_any_moment() {
+                super::at_every_moment::<This, This>();
+            }
+
+            #[test]
+            fn gives_way_at_any_moment() {
+                super::at_every_moment::<This, After>();
+            }
+        }
+    )*};
+}
+
+for_each_policy!(every_policy);
+
+macro_rules! successors {
+    ($($module:ident $policy:ident)*) => { [$(|| Successor::of::<ekiden_policies::$policy>("")),*] };
 }
 
 #[test]
 fn a_thousand_upgrades_in_one_run_lose_nothing() {
     let load = churn(4, 8, 100, 1);
     let mut simulation = simulation::<Fifo>();
-    for number in 0..1_000 {
-        let successor = match number % 4 {
-            0 => Successor::of::<Wfq>(""),
-            1 => Successor::of::<Wfq>("slice_min_us=500"),
-            2 => Successor::of::<Eevdf>(""),
-            _ => Successor::of::<Fifo>(""),
-        };
-        simulation = simulation.upgrade(number * MS / 20, successor);
+    let mut successors: Vec<fn() -> Successor> = for_each_policy!(successors).to_vec();
+    successors.push(|| Successor::of::<Wfq>("slice_min_us=500"));
+    for (number, successor) in (0..1_000).zip(successors.iter().cycle()) {
+        simulation = simulation.upgrade(number * MS / 20, successor());
     }
     assert_good(&simulation.run(&load).unwrap(), "a thousand upgrades");
 }

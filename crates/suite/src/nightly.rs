@@ -68,6 +68,7 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
             "cargo test --quiet -p ekiden-kernel-tests --test guests -- in_parallel",
         )
         .with("EKIDEN_PARALLEL_TIMES", "10")
+        .with("EKIDEN_POLICIES", "all")
         .with("EKIDEN_FAULT_LIST_ROUNDS", "20"),
     );
     for seed in [1, 7] {

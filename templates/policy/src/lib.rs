@@ -14,6 +14,9 @@
 
 use ekiden::prelude::*;
 
+// The types that are policies. `MyPolicy` is called my-policy on the command line.
+ekiden::policies![MyPolicy];
+
 /// What the policy remembers.
 #[derive(Layout)]
 pub struct MyPolicy {

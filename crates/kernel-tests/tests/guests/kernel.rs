@@ -5,9 +5,10 @@ use std::fs::File;
 use crate::{
     lab::{Lab, Machine},
     pool::tests,
+    turns::some_policies,
 };
 use ekiden::Call;
-use ekiden_policies::{Cfs, Eevdf, Fifo, GlobalFifo, LlcFifo, Wfq};
+use ekiden_policies::Wfq;
 use ekiden_recording::{Entry, Item, RecordedCall, RecordingReader};
 use ekiden_replay::{Outcome, Replay};
 use ekiden_test_policies::Faulty;
@@ -166,7 +167,7 @@ pub(crate) fn reload(lab: &Lab, rounds: usize) {
 }
 
 fn policies_live_through_a_storm_and_no_task_is_lost(lab: &Lab) {
-    storm(lab, &["fifo", "wfq", "eevdf", "global-fifo"]);
+    storm(lab, &some_policies(4));
 }
 
 /// Behind the task that keeps CPU 0 busy, one that is woken up there would wait for 20 ms each time.
@@ -209,7 +210,7 @@ pub(crate) fn a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_want
 }
 
 pub(crate) fn policies_send_no_task_to_a_cpu_that_is_away(lab: &Lab) {
-    for policy in ["cfs", "eevdf", "llc-fifo"] {
+    for policy in some_policies(3) {
         let report = &lab.trial(&format!("away --modules /lab --policy {policy}"))[0];
         assert_eq!((&report["still_running"], &report["mistakes"]), (&true.into(), &0.into()), "{report}");
         // Twenty processes begin meanwhile.
@@ -257,16 +258,8 @@ fn replayed(lab: &Lab, trial: &str, replay: Replay) -> (Value, Outcome) {
 }
 
 pub(crate) fn what_policies_did_in_the_kernel_is_replayed_without_a_difference(lab: &Lab) {
-    let replays = [
-        ("fifo", Replay::of::<Fifo>()),
-        ("wfq", Replay::of::<Wfq>()),
-        ("cfs", Replay::of::<Cfs>()),
-        ("eevdf", Replay::of::<Eevdf>()),
-        ("global-fifo", Replay::of::<GlobalFifo>()),
-        ("llc-fifo", Replay::of::<LlcFifo>()),
-    ];
-    for (policy, replay) in replays {
-        let (report, outcome) = replayed(lab, &format!("recorded --policy {policy}"), replay);
+    for policy in some_policies(6) {
+        let (report, outcome) = replayed(lab, &format!("recorded --policy {policy}"), ekiden_linked::replay());
         assert_eq!(
             (&report["still_running"], &report["mistakes"], &report["lost"]),
             (&true.into(), &0.into(), &0.into())

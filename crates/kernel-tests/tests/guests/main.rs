@@ -15,6 +15,7 @@ mod parallel;
 mod pool;
 mod privileges;
 mod storm;
+mod turns;
 mod watches;
 
 use std::{process::ExitCode, sync::Arc};

@@ -6,6 +6,7 @@ use crate::{
     beyond, faults, generated, groups, kernel,
     lab::{Lab, Machine},
     pool::tests,
+    turns::some_policies,
 };
 
 tests! {
@@ -70,7 +71,7 @@ fn in_parallel_modules_load_run_and_unload(lab: &Lab) {
 
 fn in_parallel_policies_live_through_a_storm(lab: &Lab) {
     for _ in 0..times() {
-        kernel::storm(lab, &["fifo", "wfq", "eevdf", "cfs", "global-fifo", "llc-fifo"]);
+        kernel::storm(lab, &some_policies(6));
     }
 }
 
