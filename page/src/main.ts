@@ -7,7 +7,7 @@ import type { Shown } from "./raster";
 import { duration } from "./format";
 import { Overview } from "./overview";
 import { WaitCharts, markViolation, showCounters, showViolations } from "./side";
-import type { Summary, Violation } from "./summary";
+import type { Summary, Violation, Waste } from "./summary";
 import { taskName } from "./summary";
 import { Inside, Server, Tiles } from "./tiles";
 import type { Source } from "./tiles";
@@ -345,14 +345,14 @@ async function open(source: Source): Promise<void> {
     redraw();
   });
 
-  const found = (violations: Violation[] | null) => {
-    summary.violations = violations;
+  const found = (violations: Violation[] | null, waste: Waste | null) => {
+    [summary.violations, summary.waste] = [violations, waste];
     get("violations-title").textContent = violations?.length ? `Violations: ${violations.length}` : "Violations";
     showViolations(get("violations"), violations, jump);
     redraw();
   };
-  found(summary.violations);
-  if (summary.violations === null) void source.violations().then(found);
+  found(summary.violations, summary.waste);
+  if (summary.violations === null) void source.verdict().then(({ violations, waste }) => found(violations, waste));
 
   fitRows();
   const [from, until] = location.hash.slice(1).split("-").map(Number);

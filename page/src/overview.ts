@@ -1,4 +1,5 @@
-// The whole trace in a strip: how many CPUs are idle, how many tasks wait, where violations are, and what is shown below.
+// The whole trace in a strip: how many CPUs are idle, and how many of these a waiting task could have used, how many tasks wait,
+// where violations are, and what is shown below.
 
 import { GUTTER } from "./chart";
 import type { State } from "./chart";
@@ -6,7 +7,7 @@ import { Raster } from "./raster";
 import type { Summary } from "./summary";
 import type { Tiles } from "./tiles";
 
-const HEIGHT = 54;
+const HEIGHT = 60;
 
 export class Overview {
   private drawn = "";
@@ -19,7 +20,7 @@ export class Overview {
     const [w, h] = [Math.round((GUTTER + width) * dpr), Math.round(HEIGHT * dpr)];
     const pieces = tiles.pieces(0, this.summary.end_ns, this.summary.end_ns / width);
     const theme = document.documentElement.dataset.theme;
-    const key = `${w} ${theme} ${this.summary.violations?.length} ${pieces.map(({ tile, from }) => `${tile.begin}/${from}/${tile.kind === "bins" ? tile.binNs : 0}`)}`;
+    const key = `${w} ${theme} ${this.summary.violations?.length} ${this.summary.waste?.wasted_ns.length} ${pieces.map(({ tile, from }) => `${tile.begin}/${from}/${tile.kind === "bins" ? tile.binNs : 0}`)}`;
     // What is below the window changes only as tiles arrive.
     if (key !== this.drawn) {
       this.drawn = key;
@@ -71,6 +72,9 @@ export class Overview {
       ctx.fillStyle = color("idle");
       ctx.fillRect(GUTTER + x, half, 1, (idle[x] / nrCpus) * (half - 2));
     }
+    const waste = wasted(this.summary, width);
+    ctx.fillStyle = color("mark");
+    for (let x = 0; x < width; x++) ctx.fillRect(GUTTER + x, half, 1, (waste[x] / nrCpus) * (half - 2));
     ctx.fillStyle = color("faint");
     ctx.fillRect(GUTTER, half, width, 0.5);
     ctx.fillStyle = color("mark");
@@ -84,6 +88,24 @@ export class Overview {
     ctx.fillStyle = color("faint");
     ctx.fillText(`max ${Math.round(most)}`, 8, half + 4);
     ctx.fillStyle = color("idleText");
-    ctx.fillText("idle CPUs ↓", 8, half + 18);
+    ctx.fillText("idle CPUs ↓", 8, half + 14);
+    ctx.fillStyle = color("mark");
+    ctx.fillText("wasted ↓", 8, half + 26);
   }
+}
+
+/** How many CPUs are wasted, on average, in each of `width` parts of the whole. */
+export function wasted(summary: Summary, width: number): Float64Array {
+  const parts = new Float64Array(width);
+  const { bin_ns, wasted_ns } = summary.waste ?? { bin_ns: 1, wasted_ns: [] };
+  const part = Math.max(1, summary.end_ns) / width;
+  wasted_ns.forEach((ns, bin) => {
+    // The last piece may reach beyond the end, where nothing is wasted.
+    const [from, until] = [bin * bin_ns, Math.min((bin + 1) * bin_ns, summary.end_ns)];
+    for (let x = Math.floor(from / part); x < width && x * part < until; x++) {
+      const common = Math.min(until, (x + 1) * part) - Math.max(from, x * part);
+      if (common > 0) parts[x] += ((ns / (until - from)) * common) / part;
+    }
+  });
+  return parts;
 }

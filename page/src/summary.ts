@@ -17,6 +17,18 @@ export interface Violation {
   message: string;
 }
 
+/** CPU time wasted over time, in pieces of equal length from 0 on. */
+export interface Waste {
+  bin_ns: number;
+  wasted_ns: number[];
+}
+
+/** What the checks say. */
+export interface Verdict {
+  violations: Violation[];
+  waste: Waste;
+}
+
 export interface Summary {
   heading: string | null;
   host: string;
@@ -39,6 +51,7 @@ export interface Summary {
   waits: [string, { wake: Waits; queue: Waits }][];
   /** Absent while the checks are still at work. */
   violations: Violation[] | null;
+  waste: Waste | null;
 }
 
 /** A task as people call it. */

@@ -1,6 +1,6 @@
 // Tiles: what they hold, and where they come from. The format is told in crates/page/src/tile.rs.
 
-import type { Summary, Violation } from "./summary";
+import type { Summary, Verdict } from "./summary";
 
 export const NO_TASK = 0xffffffff;
 
@@ -150,8 +150,8 @@ function decodeEvents(buffer: ArrayBuffer, begin: number, nrCpus: number): Event
 /** Where tiles come from. */
 export interface Source {
   summary(): Promise<Summary>;
-  /** What the checks have found, as soon as they have. */
-  violations(): Promise<Violation[]>;
+  /** What the checks say, as soon as they do. */
+  verdict(): Promise<Verdict>;
   /** Whether it can have such a tile. */
   has(name: string): boolean;
   fetch(name: string): Promise<ArrayBuffer>;
@@ -163,8 +163,9 @@ export class Inside implements Source {
     return JSON.parse(new TextDecoder().decode(await this.fetch("summary")));
   }
 
-  async violations(): Promise<Violation[]> {
-    return (await this.summary()).violations ?? [];
+  async verdict(): Promise<Verdict> {
+    const { violations, waste } = await this.summary();
+    return { violations: violations ?? [], waste: waste ?? { bin_ns: 1, wasted_ns: [] } };
   }
 
   has(name: string): boolean {
@@ -185,8 +186,8 @@ export class Server implements Source {
     return this.await("summary", 30);
   }
 
-  violations(): Promise<Violation[]> {
-    return this.await("violations", 300);
+  verdict(): Promise<Verdict> {
+    return this.await("verdict", 300);
   }
 
   /** Asks until there is an answer: the server is there before it has read the trace. */

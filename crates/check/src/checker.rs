@@ -2,7 +2,9 @@
 
 use ekiden_trace::{Header, Record};
 
-use crate::{Limits, View, Violation, invariants};
+use serde::Serialize;
+
+use crate::{Limits, View, Violation, WasteCurve, invariants};
 
 /// Most violations that are kept of one check: whoever has these has seen enough.
 const KEPT: usize = 1_000;
@@ -19,6 +21,20 @@ pub trait Check: Send {
     fn finish(&mut self, view: &View, found: &mut Vec<Violation>) {
         let _ = (view, found);
     }
+
+    /// What was wasted over time, if that is what it is about.
+    fn waste(&self) -> Option<WasteCurve> {
+        None
+    }
+}
+
+/// What checks say of a trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// What was found, in the order of time; a check that found very much stops looking.
+    pub violations: Vec<Violation>,
+    /// What was wasted over time.
+    pub waste: WasteCurve,
 }
 
 /// All checks, over one trace. Memory grows with the tasks, not with the records.
@@ -55,12 +71,18 @@ impl Checker {
     }
 
     /// Nothing more happens. Returns what was found, in the order of time; a check that found very much stops looking.
-    pub fn finish(mut self) -> Vec<Violation> {
+    pub fn finish(self) -> Vec<Violation> {
+        self.verdict().violations
+    }
+
+    /// The same, with what was wasted over time.
+    pub fn verdict(mut self) -> Verdict {
         for (check, found) in &mut self.checks {
             check.finish(&self.view, found);
         }
+        let waste = self.checks.iter().find_map(|(check, _)| check.waste()).unwrap_or_default();
         let mut all: Vec<Violation> = self.checks.into_iter().flat_map(|(_, found)| found).collect();
         all.sort_by_key(|violation| violation.at_ns);
-        all
+        Verdict { violations: all, waste }
     }
 }

@@ -29,12 +29,14 @@ mod lock_order;
 mod snapshot;
 mod view;
 mod violation;
+mod waste;
 mod watched;
 
-pub use checker::{Check, Checker};
+pub use checker::{Check, Checker, Verdict};
 pub use limits::Limits;
 pub use lock_order::LockOrder;
 pub use snapshot::{CpuLimit, CpuSeen, Snapshot, TaskSeen, Waste};
 pub use view::{CpuView, TaskView, View, Whereabouts};
 pub use violation::{TaskName, Violation};
+pub use waste::{WasteCurve, WasteWindows, wasted_cpus};
 pub use watched::{Findings, Watched};

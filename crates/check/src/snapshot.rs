@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 
 use ekiden::CpuMask;
 
-use crate::TaskName;
+use crate::{TaskName, wasted_cpus};
 
 /// Real-time and deadline tasks have lower ones.
 const MAX_RT_PRIO: i32 = 100;
@@ -146,6 +146,20 @@ impl Snapshot {
         self
     }
 
+    /// How many idle CPUs could each run a task of its own that waits for another CPU, and has done so for `patience_ns` as far as the kernel
+    /// tells; nothing where all of them wait behind real-time tasks. The same count as [`View::wasted_cpus`](crate::View::wasted_cpus).
+    pub fn wasted_cpus(&self, patience_ns: u64) -> u32 {
+        let Some(waste) = self.waste().filter(|waste| waste.behind.is_empty()) else { return 0 };
+        let is_patient = |task: &&TaskSeen| task.is_waiting && (task.waits_ns >= patience_ns || task.waited_ns == 0);
+        let usable = |task: &TaskSeen| -> Option<CpuMask> {
+            let from = self.cpus.get(task.cpu as usize)?;
+            let could_use = |cpu: &u32| task.could_use(&self.cpus[*cpu as usize], from);
+            (!from.is_idle && from.nr_running >= 2).then(|| waste.idle.iter().filter(could_use).collect())
+        };
+        let waiting: Vec<CpuMask> = self.tasks.iter().filter(is_patient).filter_map(usable).collect();
+        wasted_cpus(&waste.idle, 0, &waiting)
+    }
+
     /// What is wasted now, if anything is.
     pub fn waste(&self) -> Option<Waste> {
         let idle: Vec<&CpuSeen> = self.cpus.iter().filter(|cpu| cpu.is_usable() && cpu.is_idle).collect();
@@ -234,6 +248,20 @@ mod tests {
             machine.cpus[1].core_cookie = 7;
         };
         assert_eq!(with(forced), None);
+    }
+
+    #[test]
+    fn as_many_cpus_are_wasted_as_there_are_tasks_that_have_waited_for_long() {
+        let mut machine = machine();
+        assert_eq!(machine.wasted_cpus(0), 1);
+        machine.cpus.push(CpuSeen { cpu: 2, ..machine.cpus[1].clone() });
+        assert_eq!(machine.wasted_cpus(0), 1, "one task can use one of them");
+        machine.tasks.push(TaskSeen { pid: 12, allowed: CpuMask::first_n(3), ..machine.tasks[1].clone() });
+        assert_eq!(machine.wasted_cpus(0), 2);
+        machine.tasks.iter_mut().for_each(|task| (task.waited_ns, task.waits_ns) = (5_000, 900));
+        assert_eq!((machine.wasted_cpus(900), machine.wasted_cpus(901)), (2, 0));
+        machine.tasks[0].prio = 50;
+        assert_eq!(machine.wasted_cpus(0), 0, "a real-time task is in the way");
     }
 
     #[test]

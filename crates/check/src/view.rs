@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use ekiden::CpuMask;
 use ekiden_trace::{Header, Host, Record, What};
 
-use crate::TaskName;
+use crate::{TaskName, wasted_cpus};
 
 /// Where a task is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +62,8 @@ pub struct CpuView {
     pub idle_since_ns: Option<u64>,
     /// Whether it is part of the machine.
     pub online: bool,
+    /// What it adds to [`View::spare`] and [`View::left_waiting`].
+    counted: (bool, usize),
 }
 
 /// What is known of the machine.
@@ -73,18 +75,26 @@ pub struct View {
     pub cpus: Vec<CpuView>,
     /// Whether a scheduler is in charge that is to be judged: a policy that has not been taken out, or a kernel's own.
     pub in_charge: bool,
+    /// CPUs that could run a task: they are online, run nothing, and nothing waits for them.
+    pub spare: CpuMask,
+    /// How many tasks wait, without the one that each idle CPU is about to run.
+    nr_left: usize,
     tasks: HashMap<u32, TaskView>,
 }
 
 impl View {
     pub(crate) fn new(header: &Header) -> Self {
         let cpu = |online| CpuView { online, idle_since_ns: Some(0), ..CpuView::default() };
-        Self {
+        let mut view = Self {
             now_ns: 0,
             cpus: header.cpus.iter().map(|entry| cpu(entry.online)).collect(),
             in_charge: header.policy.is_some() || header.host == Host::Kernel,
+            spare: CpuMask::new(),
+            nr_left: 0,
             tasks: HashMap::new(),
-        }
+        };
+        (0..header.cpus.len() as u32).for_each(|cpu| view.count(cpu));
+        view
     }
 
     /// What is known of a task; nothing if it was never seen.
@@ -151,8 +161,10 @@ impl View {
                 }
                 allowed.push(value);
             }
-            What::Online => self.cpus[cpu as usize].online = true,
-            What::Offline => self.cpus[cpu as usize].online = false,
+            What::Online | What::Offline => {
+                self.cpus[cpu as usize].online = what == What::Online;
+                self.count(cpu);
+            }
             What::Fault => self.in_charge = false,
             _ => {}
         }
@@ -195,6 +207,66 @@ impl View {
             }
             Whereabouts::Away | Whereabouts::Gone => {}
         }
+        for place in [from, to] {
+            if let Whereabouts::Waiting(cpu) | Whereabouts::Running(cpu) = place {
+                self.count(cpu);
+            }
+        }
+    }
+
+    /// Counts a CPU anew that may have changed.
+    fn count(&mut self, number: u32) {
+        let cpu = &mut self.cpus[number as usize];
+        let is_idle = cpu.online && cpu.running.is_none();
+        let is_spare = is_idle && cpu.waiting.is_empty();
+        let left = cpu.waiting.len().saturating_sub(usize::from(is_idle));
+        let (was_spare, was_left) = std::mem::replace(&mut cpu.counted, (is_spare, left));
+        self.nr_left = self.nr_left + left - was_left;
+        match (was_spare, is_spare) {
+            (false, true) => self.spare.set(number),
+            (true, false) => self.spare.clear(number),
+            _ => {}
+        }
+    }
+
+    /// How many spare CPUs could each run a task of its own that has waited for another CPU since `since_ns` or longer.
+    pub fn wasted_cpus(&self, since_ns: u64) -> u32 {
+        if !self.may_waste() {
+            return 0;
+        }
+        let (mut anywhere, mut choosy) = (0, Vec::new());
+        for task in self.left_waiting(since_ns).filter_map(|pid| self.task(pid)) {
+            match task.allowed.as_slice() {
+                [] => anywhere += 1,
+                words => choosy.push(CpuMask::from_words(words)),
+            }
+        }
+        wasted_cpus(&self.spare, anywhere, &choosy)
+    }
+
+    /// Whether any CPU could run a task that waits for another, as far as affinities allow it.
+    pub(crate) fn may_waste(&self) -> bool {
+        !self.spare.is_empty() && self.nr_left > 0
+    }
+
+    /// When the first of those tasks began to wait that did so after `since_ns`; the first of all without that.
+    pub(crate) fn next_since_ns(&self, since_ns: Option<u64>) -> Option<u64> {
+        let waiting = self.cpus.iter().filter(|cpu| cpu.counted.1 > 0).flat_map(|cpu| &cpu.waiting);
+        waiting
+            .filter_map(|pid| self.task(*pid))
+            .map(|task| task.since_ns)
+            .filter(|at_ns| Some(*at_ns) > since_ns)
+            .min()
+    }
+
+    /// The tasks that have waited since `since_ns` or longer, without the one that each idle CPU is about to run.
+    pub fn left_waiting(&self, since_ns: u64) -> impl Iterator<Item = u32> + '_ {
+        let waits = move |pid: &u32| self.task(*pid).is_some_and(|task| !task.departed && task.since_ns <= since_ns);
+        let of_cpu = move |cpu: &CpuView| {
+            let (_, left) = cpu.counted;
+            cpu.waiting.iter().copied().filter(waits).take(left).collect::<Vec<u32>>()
+        };
+        self.cpus.iter().filter(|cpu| cpu.counted.1 > 0).flat_map(of_cpu)
     }
 
     /// The CPUs for which something holds.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 /// A task, as people call it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct TaskName {
     /// Its PID.
     pub pid: u32,

@@ -1,7 +1,7 @@
 //! No false alarm on a policy that keeps its promises, over every load; and the right alarm on one that does not.
 
 use ekiden_check::{Checker, Limits, Violation};
-use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq, for_each_policy};
+use ekiden_policies::{Cfs, Eevdf, Fifo, GlobalFifo, LlcFifo, Wfq, for_each_policy};
 use ekiden_sim::{Machine, PolicyMaker, Simulation};
 use ekiden_test_policies::Drowsy;
 use ekiden_workload::{Step, TaskSpec, Workload, builtin};
@@ -16,13 +16,14 @@ fn check(policy: PolicyMaker, cpus: u32, load: &Workload, limits: &Limits) -> Ve
     checker.finish()
 }
 
-/// S and M so short that every load has many windows.
+/// S, M and windows so short that every load has many of them.
 fn strict() -> Limits {
-    Limits { every_ns: 15 * MS, persists_ns: 10 * MS, wait_ns: 2_000 * MS, kick_ns: MS / 4, ..Limits::default() }
+    let sum = Limits { window_ns: 100 * MS, patience_ns: MS / 2, ..Limits::default() };
+    Limits { every_ns: 15 * MS, persists_ns: 10 * MS, wait_ns: 2_000 * MS, kick_ns: MS / 4, ..sum }
 }
 
 /// What policies give up, as the head of their files says: by their name, with the check that finds it.
-const GIVEN_UP: &[(&str, &str)] = &[("fifo", "work-conservation")];
+const GIVEN_UP: &[(&str, &str)] = &[("fifo", "work-conservation"), ("fifo", "wasted-time")];
 
 fn keeps_its_promises_under_every_load(policy: fn() -> PolicyMaker) {
     let name = policy().name().to_owned();
@@ -88,6 +89,43 @@ fn a_policy_that_never_steals_is_found_with_its_cpus_and_tasks() {
     assert!(violation.tasks.len() == 3 && violation.tasks[0].name.starts_with("crowd."), "{violation}");
     assert_eq!((violation.since_ns, violation.at_ns), (200 * MS, 300 * MS));
     assert_eq!(check(PolicyMaker::of::<Wfq>(""), 4, &crowd(), &limits), [], "WFQ steals");
+}
+
+/// Make and two R on the machine of papers/002, each started from another node.
+fn make_beside_two_r(policy: PolicyMaker) -> Vec<Violation> {
+    let load = "make:jobs=64:files=40:ms=20:start_ms=20:from=0+r:count=2:ms=1500:from=20/44";
+    let load = ekiden_workload::loads::make(load, 64).unwrap();
+    let machine = Machine::new(ekiden_machine::preset("bulldozer64").unwrap());
+    let result = Simulation::with_policy(machine, policy).traced().run(&load).unwrap();
+    let mut checker = Checker::new(&result.trace.header().unwrap(), &Limits::default());
+    result.trace.records().for_each(|record| checker.record(&record));
+    checker.finish()
+}
+
+#[test]
+fn group_imbalance_wastes_in_turn_what_no_single_look_sees() {
+    let found = make_beside_two_r(PolicyMaker::of::<Cfs>("group_imbalance=1 overload_on_wakeup=1"));
+    assert!(!found.is_empty() && found.iter().all(|violation| violation.check == "wasted-time"), "{found:#?}");
+    // The nodes of the two R, which have too much load to be helped, and to help.
+    for node in [16..24, 40..48] {
+        assert!(found[0].cpus.iter().any(|cpu| node.contains(cpu)), "{found:#?}");
+    }
+    assert!(found[0].tasks.iter().all(|task| task.name.starts_with("make")), "{found:#?}");
+}
+
+#[test]
+fn make_beside_two_r_wastes_little_without_the_bug() {
+    for policy in [
+        PolicyMaker::of::<Cfs>(""),
+        PolicyMaker::of::<Cfs>("overload_on_wakeup=1"),
+        PolicyMaker::of::<Eevdf>(""),
+        PolicyMaker::of::<Wfq>(""),
+        PolicyMaker::of::<GlobalFifo>(""),
+        PolicyMaker::of::<LlcFifo>(""),
+    ] {
+        let name = policy.name().to_owned();
+        assert_eq!(make_beside_two_r(policy), [], "{name}");
+    }
 }
 
 #[test]

@@ -27,8 +27,13 @@ fn check_of(of: &Header, limits: &Limits, lines: &[Line]) -> Vec<Violation> {
     checker.finish()
 }
 
+/// All but the sum of what is wasted, which most of these traces waste much of.
+fn others() -> Limits {
+    Limits { waste_permille: 1_000, ..Limits::default() }
+}
+
 fn check(lines: &[Line]) -> Vec<Violation> {
-    check_with(&Limits::default(), lines)
+    check_with(&others(), lines)
 }
 
 /// The one violation that there is to be.
@@ -83,7 +88,7 @@ fn a_cpu_that_idles_while_another_has_two_is_found_with_cpus_tasks_and_times() {
 #[test]
 fn a_kernel_that_wastes_cpus_is_found_by_whichever_scheduler_it_does() {
     let lines = [two_on_cpu_0(), turns(20, 1_500)].concat();
-    let of = |host| check_of(&Header { host, ..Header::default() }, &Limits::default(), &lines);
+    let of = |host| check_of(&Header { host, ..Header::default() }, &others(), &lines);
     only(of(Host::Kernel), "work-conservation");
     // A simulation without a policy has none that is to be judged.
     assert!(of(Host::Simulator).is_empty());
@@ -112,6 +117,87 @@ fn a_task_that_may_not_run_on_the_idle_cpu_wastes_nothing() {
 fn cpus_that_are_offline_are_not_wasted() {
     let offline = (1..4).map(|cpu| (0, cpu, What::Offline, 0, 0)).collect();
     assert_eq!(check(&[two_on_cpu_0(), offline, turns(20, 1_500)].concat()), []);
+}
+
+/// Of three tasks on four CPUs, two share one that is another one every 10 ms: no CPU is idle for more than 20 ms, and no task waits for
+/// more than 10.
+fn waste_in_turn(until_ms: u64) -> Vec<Line> {
+    let mut lines: Vec<Line> = (1..=3).flat_map(|pid| [(0, 0, What::New, pid, 0)]).collect();
+    let mut running = Vec::new();
+    for (step, ms) in (0..).zip((0..until_ms).step_by(10)) {
+        lines.extend(running.drain(..).map(|(cpu, pid)| (ms, cpu, What::Preempt, pid, 0)));
+        let [crowded, other] = [step % 4, (step + 1) % 4];
+        let [runs, waits, alone] = [0, 1, 2].map(|place| 1 + (step + place) % 3);
+        for (cpu, pid) in [(crowded, runs), (other, alone)] {
+            lines.extend([(ms, cpu, What::Enqueue, pid, 0), (ms, cpu, What::Run, pid, 0)]);
+            running.push((cpu, pid));
+        }
+        lines.push((ms, crowded, What::Enqueue, waits, 0));
+    }
+    lines.extend((1..=3).map(|pid| (until_ms, 0, What::Exit, pid, 0)));
+    lines
+}
+
+#[test]
+fn waste_that_takes_turns_is_found_by_its_sum() {
+    let violation = only(check_with(&Limits::default(), &waste_in_turn(1_000)), "wasted-time");
+    assert_eq!((violation.since_ns, violation.at_ns), (0, SECOND));
+    assert_eq!((violation.cpus.as_slice(), pids(&violation).len()), (&[0, 1, 2, 3][..], 3));
+    // Nine of each 10 ms: the first millisecond of each wait does not count.
+    assert!(violation.message.starts_with("0.900 CPU-seconds of 4.000 were wasted, 22.5 %"), "{violation}");
+    assert_eq!(check_with(&others(), &waste_in_turn(1_000)), [], "each piece of it is short");
+    let found = check_with(&Limits::default(), &waste_in_turn(2_500));
+    let windows: Vec<u64> = found.iter().map(|violation| violation.since_ns / SECOND).collect();
+    assert_eq!(windows, [0, 1, 2], "the last one is over the bound before it is over");
+}
+
+#[test]
+fn waste_up_to_the_bound_is_none() {
+    let limits = |waste_permille| Limits { waste_permille, ..Limits::default() };
+    assert_eq!(check_with(&limits(225), &waste_in_turn(1_000)), []);
+    only(check_with(&limits(224), &waste_in_turn(1_000)), "wasted-time");
+    // 8 × 9 ms of the 80 that may be wasted, then 9 × 9.
+    assert_eq!(check_with(&Limits::default(), &waste_in_turn(80)), []);
+    only(check_with(&Limits::default(), &waste_in_turn(90)), "wasted-time");
+}
+
+#[test]
+fn a_wait_that_is_over_before_balancing_could_happen_wastes_nothing() {
+    let limits = |ms| Limits { patience_ns: ms * MS, waste_permille: 1, ..Limits::default() };
+    assert_eq!(check_with(&limits(10), &waste_in_turn(1_000)), []);
+    let violation = only(check_with(&limits(9), &waste_in_turn(1_000)), "wasted-time");
+    assert!(violation.message.starts_with("0.100 CPU-seconds"), "{violation}");
+}
+
+#[test]
+fn nothing_is_wasted_in_turn_that_no_waiting_task_may_use() {
+    let mut lines = waste_in_turn(1_000);
+    let offline: Vec<Line> = lines.drain(..3).chain((0..4).map(|cpu| (0, cpu, What::Offline, 0, 0))).collect();
+    let found = check_with(&Limits::default(), &[offline, lines.clone()].concat());
+    assert!(found.iter().all(|violation| violation.check != "wasted-time"), "{found:#?}");
+    // A task that may run on one CPU only wastes none of the others.
+    let mut bound = two_on_cpu_0();
+    bound.extend([(0, 0, What::Affinity, 1, 1), (0, 0, What::Allowed, 1, 1)]);
+    bound.extend([(0, 0, What::Affinity, 2, 1), (0, 0, What::Allowed, 2, 1)]);
+    assert_eq!(check_with(&Limits::default(), &[bound, turns(20, 1_500)].concat()), []);
+    // One that other classes have.
+    let departed = [two_on_cpu_0(), vec![(0, 0, What::Depart, 1, 0), (0, 0, What::Depart, 2, 0)]].concat();
+    assert_eq!(check_with(&Limits::default(), &[departed, turns(20, 1_500)].concat()), []);
+}
+
+#[test]
+fn an_idle_cpu_that_its_own_task_waits_for_is_not_wasted() {
+    // CPU 1 takes 5 ms to begin with its task, which the check of kicks is about.
+    let mut lines: Vec<Line> = (1..=2).flat_map(|pid| [(0, 0, What::New, pid, 0)]).collect();
+    for ms in (0..1_000).step_by(10) {
+        lines.extend([(ms, 1, What::Enqueue, 1, 0), (ms + 5, 1, What::Run, 1, 0), (ms + 9, 1, What::Block, 1, 0)]);
+    }
+    let limits = Limits { kick_ns: 10 * MS, waste_permille: 1, ..Limits::default() };
+    assert_eq!(check_with(&limits, &lines), []);
+    // A second one there could run elsewhere meanwhile.
+    lines.insert(2, (0, 1, What::Enqueue, 2, 0));
+    lines.push((1_000, 1, What::Exit, 2, 0));
+    assert!(check_with(&limits, &lines).iter().any(|violation| violation.check == "wasted-time"));
 }
 
 #[test]
@@ -143,7 +229,7 @@ fn a_task_on_a_cpu_that_it_may_not_use_is_found() {
 
 #[test]
 fn a_task_that_waits_too_long_is_found_once_and_when_it_still_waits_at_the_end() {
-    let limits = Limits { every_ns: 100 * SECOND, ..Limits::default() };
+    let limits = Limits { every_ns: 100 * SECOND, ..others() };
     let ticks = (1..80).map(|tick| (tick * 100, 0, What::Tick, 1, 0)).collect::<Vec<Line>>();
     let late = [&two_on_cpu_0()[..], &ticks].concat();
     let violation = only(check_with(&limits, &late), "wait-bound");
@@ -182,7 +268,7 @@ fn a_kick_that_comes_late_is_found() {
 
 #[test]
 fn a_task_that_gets_less_than_its_share_is_found() {
-    let limits = Limits { every_ns: 100 * SECOND, lag_ns: Some(50 * MS), ..Limits::default() };
+    let limits = Limits { every_ns: 100 * SECOND, lag_ns: Some(50 * MS), ..others() };
     // Of each 40 ms, 1 gets 30.
     let mut lines = two_on_cpu_0();
     for ms in (0..2_400).step_by(40) {
@@ -278,7 +364,7 @@ fn upgraded(then: &[Line]) -> Vec<Line> {
 
 #[test]
 fn a_task_that_an_upgrade_forgets_is_found() {
-    let limits = Limits { every_ns: 100 * SECOND, ..Limits::default() };
+    let limits = Limits { every_ns: 100 * SECOND, ..others() };
     let ticks = |until| (1..until).map(|tick| (tick * 100, 0, What::Tick, 1, 0)).collect::<Vec<Line>>();
     let violation = only(check_with(&limits, &upgraded(&ticks(15))), "upgrade");
     assert_eq!((violation.since_ns, pids(&violation), violation.cpus.as_slice()), (10 * MS, vec![2], &[0][..]));
@@ -306,7 +392,7 @@ fn a_clock_that_jumps_by_centuries_does_not_take_as_long() {
 
 #[test]
 fn two_that_run_for_centuries_on_one_cpu_are_no_reason_to_panic() {
-    let limits = Limits { lag_ns: Some(50 * MS), ..Limits::default() };
+    let limits = Limits { lag_ns: Some(50 * MS), ..others() };
     // The second runs elsewhere, and still counts where it waited.
     let lines = [two_on_cpu_0(), vec![(0, 1, What::Run, 2, 0), (18_000_000_000_000, 0, What::Tick, 1, 0)]].concat();
     assert_eq!(check_with(&limits, &lines), []);

@@ -5,6 +5,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_check::{Checker, Limits, Violation};
+use ekiden_loader::Sum;
 use serde::Serialize;
 
 use crate::{
@@ -15,13 +16,17 @@ use crate::{
     trace::{self, time_ns},
 };
 
+/// How much of the CPU time of a window may be wasted on a live machine, in thousandths: looks see moments only, and a busy one is
+/// crowded for a moment now and then under any scheduler.
+const LIVE_WASTE: u32 = 100;
+
 /// How many violations are printed for people.
 const SHOWN: usize = 20;
 
 #[derive(Args)]
 #[command(after_help = "\
-It looks for CPUs that idle while tasks wait elsewhere (papers/002, section 4.1), tasks that run twice, are lost, wait
-too long, or run where they may not, kicks that come late, groups that get more than their limit, calls that take too
+It looks for CPUs that idle while tasks wait elsewhere (papers/002, section 4.1), for CPU time wasted in pieces too short for that,
+added up, tasks that run twice, are lost, wait too long, or run where they may not, kicks that come late, groups that get more than their limit, calls that take too
 long, locks taken in two orders, and tasks lost when a policy is replaced; with --lag also for unfairness.
 Examples:
   ekiden sim messaging -p fifo --trace out; ekiden check out
@@ -30,7 +35,7 @@ Examples:
   sudo ekiden check --live --for 1min --report waste.html
                                                   this machine, under whichever scheduler: only idle CPUs
 --live looks at the run queues every second, at next to no cost. It records only while a CPU stays idle and a task waits that
-could use it, and reports what stays so. It respects affinities, cpusets, bandwidth limits and isolated CPUs, and says when
+could use it, and reports what stays so; where none stays idle, it looks for a window every 20 ms and adds up what is wasted in turn. It respects affinities, cpusets, bandwidth limits and isolated CPUs, and says when
 real-time tasks are in the way. It needs root and BTF, and none of our modules.
 It exits with 118 if a promise was not kept. See also: ekiden sim --invariants")]
 pub(crate) struct Check {
@@ -62,6 +67,15 @@ pub(crate) struct Bounds {
     /// How long a CPU must be idle while tasks wait elsewhere (M of papers/002)
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     persists: u64,
+    /// Over how long CPU time is added up that is wasted, in pieces too short for --persists
+    #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    window: u64,
+    /// How much of the CPU time of a window may be wasted, in thousandths; 20 if absent, and 100 with --live
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    waste: Option<u32>,
+    /// How long a task has to wait before that counts as waste
+    #[arg(long, value_name = "US", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(0..=3_600_000))]
+    patience: u64,
     /// How long a task may wait for a CPU
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     wait: u64,
@@ -84,6 +98,9 @@ impl Bounds {
         Limits {
             every_ns: self.every * 1_000_000,
             persists_ns: self.persists * 1_000_000,
+            window_ns: self.window * 1_000_000,
+            waste_permille: self.waste.unwrap_or(Limits::default().waste_permille),
+            patience_ns: self.patience * 1_000,
             wait_ns: self.wait * 1_000_000,
             kick_ns: self.kick * 1_000,
             lag_ns: self.lag.map(|ms| ms * 1_000_000),
@@ -136,6 +153,11 @@ impl Check {
         let live = Live {
             every: Duration::from_millis(self.bounds.every),
             persists: Duration::from_millis(self.bounds.persists),
+            sum: Sum {
+                window: Duration::from_millis(self.bounds.window),
+                permille: self.bounds.waste.unwrap_or(LIVE_WASTE),
+                patience: Duration::from_micros(self.bounds.patience),
+            },
             time: self.time.map(Duration::from_nanos),
             report: self.report.clone(),
             json: self.json,

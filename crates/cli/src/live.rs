@@ -3,13 +3,13 @@
 use std::{
     path::PathBuf,
     process::ExitCode,
-    slice,
     sync::mpsc::{RecvTimeoutError, channel},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
-use ekiden_loader::{Evidence, Finding, LiveChecker, LookCounts, scheduler};
+use ekiden_check::{Checker, Limits, Verdict};
+use ekiden_loader::{Evidence, Finding, LiveChecker, LookCounts, Sum, scheduler};
 use ekiden_page::{Builder, Notes};
 use serde::Serialize;
 
@@ -20,6 +20,7 @@ pub(crate) struct Live {
     /// S and M of papers/002.
     pub(crate) every: Duration,
     pub(crate) persists: Duration,
+    pub(crate) sum: Sum,
     /// Until Ctrl-C without it.
     pub(crate) time: Option<Duration>,
     /// Where to write a page of the first finding.
@@ -56,7 +57,7 @@ impl Live {
         };
         // To find only with the evidence in hand that it cannot be written would be late.
         self.report.as_deref().map_or(Ok(()), |path| Output::create(path).map(drop))?;
-        let mut checker = LiveChecker::load(self.persists)?;
+        let mut checker = LiveChecker::load(self.persists)?.adding_up(self.sum);
         let start = Instant::now();
         let mut findings = Vec::new();
         let watching = Progress::open(format!("watching {}; Ctrl-C ends it", scheduler()));
@@ -88,8 +89,14 @@ impl Live {
         let Evidence { finding, violation, header, trace } = evidence;
         let notes = Notes { heading: Some(finding.to_string()), ..Notes::default() };
         let mut builder = Builder::new(header);
-        trace.records().for_each(|record| builder.record(&record));
-        view::write_page(path, header, &builder.finish(), slice::from_ref(violation), notes)?;
+        let mut checker = Checker::new(header, &Limits::default());
+        trace.records().for_each(|record| {
+            builder.record(&record);
+            checker.record(&record);
+        });
+        // Only what was found: the trace knows no cpusets and limits. What was wasted over time is shown as it knows it.
+        let verdict = Verdict { violations: vec![violation.clone()], ..checker.verdict() };
+        view::write_page(path, header, &builder.finish(), &verdict, notes)?;
         eprintln!("next: open {} in a browser", path.display());
         Ok(())
     }
@@ -99,8 +106,10 @@ impl Live {
         if self.json {
             println!("{}", serde_json::to_string_pretty(summary)?);
         } else {
-            let LookCounts { looks, suspicions, watched } = summary.counts;
-            println!("{looks} looks, {suspicions} with an idle CPU and a waiting task, {watched} of them watched");
+            let LookCounts { looks, suspicions, watched, added_up } = summary.counts;
+            println!(
+                "{looks} looks, {suspicions} with an idle CPU and a waiting task, {watched} of them watched, {added_up} added up"
+            );
             match summary.findings.len() {
                 0 => println!("no CPU was wasted"),
                 count => println!("{count} times CPUs were wasted, {faults} of them by the scheduler"),

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ekiden_check::{Checker, Limits, Violation};
+use ekiden_check::{Checker, Limits, Verdict};
 use ekiden_page::{Builder, Model, Notes, REPORT_BYTES_MAX, Server, report};
 use ekiden_trace::{Header, Reader, Record};
 
@@ -55,8 +55,8 @@ impl View {
         if let Some(path) = &self.report {
             let busy = Progress::brief(format!("making the page of {}", self.trace.display()));
             let (header, model, notes) = self.read(reader)?;
-            let violations = self.check().join().expect("checks do not panic")?;
-            let text = report(&header, &model, &violations, &notes, self.report_kb as usize * 1_000)?;
+            let verdict = self.check().join().expect("checks do not panic")?;
+            let text = report(&header, &model, &verdict, &notes, self.report_kb as usize * 1_000)?;
             output::write(path, text.as_bytes())?;
             drop(busy);
             println!("next: open {} in a browser", path.display());
@@ -79,7 +79,7 @@ impl View {
         let _handling = signals::handle(move |_| stopped.stop()).context("cannot handle signals")?;
         let (checks, told) = (self.check(), server);
         thread::spawn(move || match checks.join().expect("checks do not panic") {
-            Ok(violations) => told.found(violations),
+            Ok(verdict) => told.found(verdict),
             Err(error) => eprintln!("ekiden: {error:#}"),
         });
         running.join().expect("the server does not panic");
@@ -97,7 +97,7 @@ impl View {
     }
 
     /// The checks take longer than the rest, so that they read the trace on their own, while the page is there already.
-    fn check(&self) -> thread::JoinHandle<Result<Vec<Violation>>> {
+    fn check(&self) -> thread::JoinHandle<Result<Verdict>> {
         let (path, limits) = (self.trace.clone(), self.bounds.limits());
         thread::spawn(move || {
             let reader = open_trace(&path)?;
@@ -105,7 +105,7 @@ impl View {
             for record in reader {
                 checker.record(&record.with_context(|| path.display().to_string())?);
             }
-            Ok(checker.finish())
+            Ok(checker.verdict())
         })
     }
 }
@@ -125,28 +125,22 @@ pub(crate) fn write_report(
     records: impl Iterator<Item = Record>,
     limits: &Limits,
     notes: Notes,
-) -> Result<Vec<Violation>> {
+) -> Result<Verdict> {
     let mut checker = Checker::new(header, limits);
     let mut builder = Builder::new(header);
     for record in records {
         builder.record(&record);
         checker.record(&record);
     }
-    let violations = checker.finish();
-    write_page(path, header, &builder.finish(), &violations, notes)?;
-    Ok(violations)
+    let verdict = checker.verdict();
+    write_page(path, header, &builder.finish(), &verdict, notes)?;
+    Ok(verdict)
 }
 
 /// The same with what was found otherwise.
-pub(crate) fn write_page(
-    path: &Path,
-    header: &Header,
-    model: &Model,
-    violations: &[Violation],
-    notes: Notes,
-) -> Result<()> {
+pub(crate) fn write_page(path: &Path, header: &Header, model: &Model, verdict: &Verdict, notes: Notes) -> Result<()> {
     let notes = Notes { machine: notes.machine.or_else(|| machine_name(header)), ..notes };
-    output::write(path, report(header, model, violations, &notes, REPORT_BYTES_MAX)?.as_bytes())
+    output::write(path, report(header, model, verdict, &notes, REPORT_BYTES_MAX)?.as_bytes())
 }
 
 /// Without a desktop there is none, and the address has been printed.

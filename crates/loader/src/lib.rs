@@ -28,7 +28,7 @@ pub use drain::{Drain, Kept, dump, header};
 pub use ekiden_user::Error as UserError;
 pub use ekiden_user::{Inherit, Terms};
 pub use error::{LoadError, Result, needs_root};
-pub use live::{Evidence, Finding, LiveChecker, LookCounts, Pause, scheduler};
+pub use live::{Evidence, Finding, LiveChecker, LookCounts, Pause, SAMPLE, Sum, scheduler};
 pub use look::Look;
 pub use modules::{load_beside, load_copy, loaded, unload, unload_all};
 pub use record::{Recorder, Recording, ShortRecorder};

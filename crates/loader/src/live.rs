@@ -5,10 +5,10 @@
 //! help, and the run queues are still like that afterwards, is it a finding. Then some evidence is recorded, with what balancing
 //! looks at, which costs far more. Otherwise nothing hangs on the kernel.
 
-use std::{fmt, mem, ops::Range, time::Duration};
+use std::{collections::HashMap, fmt, mem, ops::Range, time::Duration};
 
 use ekiden::CpuMask;
-use ekiden_check::{Checker, CpuSeen, Snapshot, TaskName, Violation, Waste, Whereabouts};
+use ekiden_check::{Checker, CpuSeen, Snapshot, TaskName, Violation, Waste, WasteWindows, Whereabouts};
 use ekiden_trace::{Header, Record, Trace, What};
 use serde::Serialize;
 
@@ -36,6 +36,12 @@ const SWITCHES: u64 = 40;
 /// How much of the time a CPU has to be idle, and another crowded.
 const MOSTLY: f64 = 0.9;
 
+/// How often to look while it is added up what is wasted.
+pub const SAMPLE: Duration = Duration::from_millis(20);
+
+/// In how many such looks something has to be wasted, at least: a few see by chance what is over at once.
+const WASTED_LOOKS: u64 = 5;
+
 /// How often to look for a moment at which it is worth while to look at all tasks.
 const TRIES: u32 = 5;
 
@@ -47,8 +53,20 @@ pub struct LiveChecker {
     recorder: Recorder,
     budgets: Budgets,
     persists: Duration,
+    sum: Option<Sum>,
     /// What was done so far.
     pub counts: LookCounts,
+}
+
+/// How much CPU time may be wasted in pieces that are too short to be found one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sum {
+    /// Over how long it is added up.
+    pub window: Duration,
+    /// How much of the CPU time of that, in thousandths.
+    pub permille: u32,
+    /// How long a task has waited before it counts.
+    pub patience: Duration,
 }
 
 /// What a [`LiveChecker`] did.
@@ -60,6 +78,8 @@ pub struct LookCounts {
     pub suspicions: u64,
     /// Those of them that were worth watching.
     pub watched: u64,
+    /// Those of them after which it was added up what is wasted.
+    pub added_up: u64,
 }
 
 /// CPUs that were idle while tasks waited that could have used them.
@@ -79,6 +99,8 @@ pub struct Finding {
     pub is_schedulers_fault: bool,
     /// How long they were watched.
     pub watched_ms: u64,
+    /// CPU time wasted meanwhile, if it was added up: then the CPUs were idle, and tasks waited, in turn.
+    pub wasted_cpu_ms: Option<u64>,
     /// What was lost of the evidence.
     pub records_lost: u64,
     /// How often tasks moved meanwhile, none of which helped.
@@ -115,7 +137,14 @@ impl LiveChecker {
     /// Without privilege, without BTF, and where the kernel does not take the programs.
     pub fn load(persists: Duration) -> Result<Self> {
         let (recorder, budgets) = (Recorder::load(RING_BYTES)?, Budgets::default());
-        Ok(Self { recorder, budgets, persists, counts: LookCounts::default() })
+        Ok(Self { recorder, budgets, persists, sum: None, counts: LookCounts::default() })
+    }
+
+    /// Has what is wasted added up, too, when a look is suspicious and no CPU stays idle: that takes a look at the run queues every
+    /// [`SAMPLE`] for the length of a window, and one at the tasks that run or wait where a CPU is idle.
+    #[must_use]
+    pub fn adding_up(self, sum: Sum) -> Self {
+        Self { sum: Some(sum), ..self }
     }
 
     /// Looks once, and watches if there is something to watch; then it takes longer than M.
@@ -128,9 +157,47 @@ impl LiveChecker {
             return Ok(None);
         }
         self.counts.suspicions += 1;
-        let Some(before) = self.worth_watching(pause)? else { return Ok(None) };
-        self.counts.watched += 1;
-        self.watch(before, pause)
+        if let Some(before) = self.worth_watching(pause)? {
+            self.counts.watched += 1;
+            if let Some(evidence) = self.watch(before, pause)? {
+                return Ok(Some(evidence));
+            }
+        }
+        match self.sum {
+            Some(sum) => self.add_up(sum, pause),
+            None => Ok(None),
+        }
+    }
+
+    /// Looks again and again for the length of a window, and adds up what is wasted.
+    fn add_up(&mut self, sum: Sum, pause: Pause<'_>) -> Result<Option<Evidence>> {
+        self.counts.added_up += 1;
+        let begin_ns = self.recorder.elapsed_ns();
+        let mut seen = Wasted::new(sum);
+        self.budgets.used_up(&self.recorder.look().snapshot(false)?);
+        while !seen.is_full() {
+            if !pause(SAMPLE) {
+                return Ok(None);
+            }
+            let at_ns = self.recorder.elapsed_ns().saturating_sub(begin_ns);
+            let now = if self.recorder.look().is_suspicious()? {
+                self.recorder.look().snapshot(false)?
+            } else {
+                Snapshot { cpus: self.recorder.look().cpus()?, tasks: Vec::new() }
+            };
+            let used_up = self.budgets.used_up(&now);
+            seen.see(at_ns, &now.without(&used_up));
+        }
+        let Some(finding) = seen.finding() else { return Ok(None) };
+        // What it looks like from here on: it goes on, or it would not have been so much.
+        let header = Header { policy: Some(scheduler()), clock_ns: 0, ..self.recorder.header("a live machine")? };
+        let mut trace = Trace::new(&header);
+        self.recorder.begin_small(&mut by_others(&mut trace))?;
+        pause(self.persists);
+        let records_lost = self.recorder.end(&mut by_others(&mut trace));
+        let trace = self.recorder.with_sleepers(&header, &trace, |time_ns| time_ns)?;
+        let finding = Finding { records_lost, ..finding };
+        Ok(Some(Evidence { violation: finding.violation(), finding, header, trace }))
     }
 
     /// What is wasted, if it lasts for M in most looks at CPUs, which cost next to nothing: who runs and waits where takes a look
@@ -259,13 +326,93 @@ impl Finding {
     /// The same as the checks of a trace say it. They themselves would not find it if somebody ran on the idle CPU for a moment.
     fn violation(&self) -> Violation {
         Violation {
-            check: "work-conservation",
+            check: if self.wasted_cpu_ms.is_some() { "wasted-time" } else { "work-conservation" },
             since_ns: 0,
             at_ns: self.watched_ms * 1_000_000,
             cpus: self.idle_cpus.clone(),
             tasks: self.waiting.clone(),
             message: self.to_string(),
         }
+    }
+}
+
+/// What was wasted in the looks of a window.
+#[derive(Debug)]
+struct Wasted {
+    sum: Sum,
+    windows: WasteWindows,
+    before_ns: u64,
+    /// Looks in which something was.
+    looks: u64,
+    full_ns: Option<u64>,
+    online: u64,
+    idle: HashMap<u32, u64>,
+    busy: CpuMask,
+    waiting: HashMap<TaskName, u64>,
+}
+
+impl Wasted {
+    fn new(sum: Sum) -> Self {
+        let window_ns = (sum.window.as_nanos() as u64).max(1);
+        Self {
+            sum,
+            windows: WasteWindows::new(window_ns),
+            before_ns: 0,
+            looks: 0,
+            full_ns: None,
+            online: 0,
+            idle: HashMap::new(),
+            busy: CpuMask::new(),
+            waiting: HashMap::new(),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.before_ns >= self.sum.window.as_nanos() as u64
+    }
+
+    /// A look stands for the time since the one before.
+    fn see(&mut self, at_ns: u64, now: &Snapshot) {
+        let wasted = now.wasted_cpus(self.sum.patience.as_nanos() as u64);
+        let full_ns = &mut self.full_ns;
+        self.windows.add(self.before_ns, at_ns, wasted, |_, sum_ns| *full_ns = full_ns.or(Some(sum_ns)));
+        self.before_ns = self.before_ns.max(at_ns);
+        self.online = now.cpus.iter().filter(|cpu| cpu.is_usable()).count() as u64;
+        if let Some(waste) = now.waste().filter(|_| wasted > 0) {
+            self.looks += 1;
+            waste.idle.iter().for_each(|cpu| *self.idle.entry(cpu).or_default() += 1);
+            waste.busy.iter().for_each(|cpu| self.busy.set(cpu));
+            waste.waiting.into_iter().for_each(|task| *self.waiting.entry(task).or_default() += 1);
+        }
+    }
+
+    /// A finding, if it was more than it may be.
+    fn finding(&self) -> Option<Finding> {
+        let sum_ns = self.full_ns.unwrap_or_default();
+        let all_ns = self.sum.window.as_nanos() * u128::from(self.online);
+        let is_much = u128::from(sum_ns) * 1_000 > all_ns * u128::from(self.sum.permille);
+        if !is_much || self.looks < WASTED_LOOKS {
+            return None;
+        }
+        let mut idle_cpus: Vec<u32> = self.idle.keys().copied().collect();
+        idle_cpus.sort_unstable();
+        let mut waiting: Vec<(&TaskName, &u64)> = self.waiting.iter().collect();
+        waiting.sort_by(|(one, one_looks), (other, other_looks)| other_looks.cmp(one_looks).then(one.cmp(other)));
+        Some(Finding {
+            scheduler: scheduler(),
+            idle_cpus,
+            busy_cpus: self.busy.iter().collect(),
+            waiting: waiting.into_iter().map(|(task, _)| task.clone()).collect(),
+            behind_real_time: Vec::new(),
+            is_schedulers_fault: true,
+            watched_ms: self.sum.window.as_millis() as u64,
+            wasted_cpu_ms: Some(sum_ns / 1_000_000),
+            records_lost: 0,
+            migrations: 0,
+            wakeups: 0,
+            forks: 0,
+            exits: 0,
+        })
     }
 }
 
@@ -364,6 +511,7 @@ fn judge(header: &Header, trace: &Trace, during: Range<u64>, before: &Waste, at_
         behind_real_time: if is_excused { at_end.behind.clone() } else { Vec::new() },
         is_schedulers_fault: !is_excused,
         watched_ms: all_ns / 1_000_000,
+        wasted_cpu_ms: None,
         records_lost: 0,
         migrations,
         wakeups,
@@ -380,6 +528,18 @@ impl fmt::Display for Finding {
             let more = tasks.len().saturating_sub(NAMED);
             names.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
         };
+        if let Some(wasted_ms) = self.wasted_cpu_ms {
+            return write!(
+                f,
+                "under {} {wasted_ms} ms of CPU time were wasted in {} ms: CPUs {} were idle in turn while on CPUs {} tasks waited that \
+                 may run there, most of all {}",
+                self.scheduler,
+                self.watched_ms,
+                cpus(&self.idle_cpus),
+                cpus(&self.busy_cpus),
+                tasks(&self.waiting),
+            );
+        }
         write!(
             f,
             "under {} CPUs {} were idle for {} ms while on CPUs {} tasks waited that may run there: {}",
@@ -407,7 +567,50 @@ pub fn scheduler() -> String {
 
 #[cfg(test)]
 mod tests {
+    use ekiden_check::TaskSeen;
+
     use super::*;
+
+    /// Ten looks, 100 ms apart; in so many of them another CPU is idle beside two tasks on CPU 0.
+    fn wasted_in(looks: u32, permille: u32) -> Option<Finding> {
+        let sum = Sum { window: Duration::from_secs(1), permille, patience: Duration::from_millis(1) };
+        let mut wasted = Wasted::new(sum);
+        for look in 0..10 {
+            let idle = if look < looks { 1 + look % 3 } else { 9 };
+            let cpu = |cpu| CpuSeen {
+                cpu,
+                is_online: true,
+                is_idle: cpu == idle,
+                nr_running: if cpu == 0 { 2 } else { u32::from(cpu != idle) },
+                ..CpuSeen::default()
+            };
+            let task = TaskSeen {
+                pid: 7,
+                is_waiting: true,
+                prio: 120,
+                waits_ns: 2_000_000,
+                waited_ns: 2_000_000,
+                allowed: CpuMask::first_n(4),
+                ..TaskSeen::default()
+            };
+            wasted.see(
+                u64::from(look + 1) * 100_000_000,
+                &Snapshot { cpus: (0..4).map(cpu).collect(), tasks: vec![task] },
+            );
+        }
+        assert!(wasted.is_full());
+        wasted.finding()
+    }
+
+    #[test]
+    fn waste_that_takes_turns_is_added_up_over_looks() {
+        let finding = wasted_in(6, 149).expect("600 ms of 4 s are wasted");
+        assert_eq!((finding.wasted_cpu_ms, finding.idle_cpus.as_slice()), (Some(600), &[1, 2, 3][..]));
+        assert!(finding.to_string().contains("600 ms of CPU time were wasted in 1000 ms: CPUs 1-3"), "{finding}");
+        assert_eq!(finding.violation().check, "wasted-time");
+        assert_eq!(wasted_in(6, 150), None, "as much may be");
+        assert_eq!(wasted_in(4, 1), None, "a few looks may see it by chance");
+    }
 
     #[test]
     fn a_cpu_that_is_idle_at_each_look_and_busy_in_between_is_not_idle() {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use ekiden_check::Violation;
+use ekiden_check::{Verdict, Violation};
 use ekiden_trace::Header;
 use flate2::{Compression, write::DeflateEncoder};
 
@@ -28,11 +28,11 @@ const PREFERRED_DEPTHS: u32 = 8;
 pub fn report(
     header: &Header,
     model: &Model,
-    violations: &[Violation],
+    verdict: &Verdict,
     notes: &Notes,
     bytes_max: usize,
 ) -> io::Result<String> {
-    let summary = block("summary", &Summary::of(header, model, Some(violations), notes).to_json())?;
+    let summary = block("summary", &Summary::of(header, model, Some(verdict), notes).to_json())?;
     let mut bytes = PAGE.len() + summary.len();
     let mut blocks = summary;
     let mut wanted = BinaryHeap::from([Reverse((0, TileId::ROOT))]);
@@ -48,7 +48,7 @@ pub fn report(
         bytes += block.len();
         blocks += &block;
         if model.is_exact(id) == Some(false) {
-            wanted.extend(id.halves().map(|half| Reverse((rank(model, violations, half), half))));
+            wanted.extend(id.halves().map(|half| Reverse((rank(model, &verdict.violations, half), half))));
         }
     }
     let note = format!("<script>window.ekidenPartial={}</script>", !is_whole);

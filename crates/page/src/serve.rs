@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use ekiden_check::Violation;
+use ekiden_check::Verdict;
 use ekiden_trace::Header;
 
 use crate::{Model, Notes, PAGE, PLACE, Summary, tile::TileId};
@@ -45,7 +45,7 @@ pub struct Server {
     port: u16,
     is_over: AtomicBool,
     shown: OnceLock<(Header, Model, Notes)>,
-    violations: OnceLock<Vec<Violation>>,
+    verdict: OnceLock<Verdict>,
 }
 
 /// Status, type, and what is told.
@@ -64,7 +64,7 @@ impl Server {
         };
         let (listener, port) = listen().map_err(|why| ServeError::Listen { port, why })?;
         let is_over = AtomicBool::new(false);
-        Ok(Arc::new(Self { listener, port, is_over, shown: OnceLock::new(), violations: OnceLock::new() }))
+        Ok(Arc::new(Self { listener, port, is_over, shown: OnceLock::new(), verdict: OnceLock::new() }))
     }
 
     /// Where it is, for a browser.
@@ -79,9 +79,9 @@ impl Server {
     }
 
     /// Tells what the checks have found; until then the page says that they are at work. Only the first call counts.
-    pub fn found(&self, violations: Vec<Violation>) {
+    pub fn found(&self, verdict: Verdict) {
         // Whoever told them first was right.
-        let _ = self.violations.set(violations);
+        let _ = self.verdict.set(verdict);
     }
 
     /// Answers until [`Server::stop`].
@@ -148,13 +148,13 @@ impl Server {
             return ("200 OK", "text/html; charset=utf-8", PAGE.replacen(PLACE, note, 1).into_bytes());
         }
         const JSON: &str = "application/json";
-        let violations = self.violations.get().map(Vec::as_slice);
+        let verdict = self.verdict.get();
         let Some((header, model, notes)) = self.shown.get() else {
             return ("200 OK", JSON, b"null".to_vec());
         };
         match path {
-            "/summary" => ("200 OK", JSON, Summary::of(header, model, violations, notes).to_json()),
-            "/violations" => ("200 OK", JSON, serde_json::to_vec(&violations).expect("plain data has a JSON form")),
+            "/summary" => ("200 OK", JSON, Summary::of(header, model, verdict, notes).to_json()),
+            "/verdict" => ("200 OK", JSON, serde_json::to_vec(&verdict).expect("plain data has a JSON form")),
             path => match tile_of(path).and_then(|id| model.tile(id)) {
                 Some(tile) => ("200 OK", "application/octet-stream", tile),
                 None => plain("404 Not Found", "there is no such page"),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ekiden_check::Violation;
+use ekiden_check::{Verdict, Violation, WasteCurve};
 use ekiden_trace::{Header, Host};
 use serde::Serialize;
 
@@ -46,11 +46,12 @@ pub struct Summary<'a> {
     counters: Vec<(&'a str, String)>,
     waits: Vec<(String, Waits)>,
     violations: Option<&'a [Violation]>,
+    waste: Option<&'a WasteCurve>,
 }
 
 impl<'a> Summary<'a> {
-    /// Of a trace; without violations if they are not known yet.
-    pub fn of(header: &'a Header, model: &'a Model, violations: Option<&'a [Violation]>, notes: &'a Notes) -> Self {
+    /// Of a trace; without what the checks say if that is not known yet.
+    pub fn of(header: &'a Header, model: &'a Model, verdict: Option<&'a Verdict>, notes: &'a Notes) -> Self {
         let division = model.division();
         let changes = || model.lanes.iter().flat_map(|lane| &lane.changes);
         Self {
@@ -73,7 +74,8 @@ impl<'a> Summary<'a> {
             names: model.tasks.iter().map(|task| task.name.as_str()).collect(),
             counters: counters(model, notes),
             waits: waits(model),
-            violations,
+            violations: verdict.map(|verdict| verdict.violations.as_slice()),
+            waste: verdict.map(|verdict| &verdict.waste),
         }
     }
 

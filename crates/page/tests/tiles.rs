@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use ekiden::{CpuMask, Topology, weight_of_nice};
+use ekiden_check::Verdict;
 use ekiden_page::{
     Builder, Model, NO_TASK, Notes, REPORT_BYTES_MAX,
     tile::{BINS, TileId},
@@ -217,7 +218,7 @@ proptest! {
             .collect();
         let model = model(&records);
         let header = Header::of(&Topology::flat(CPUS));
-        let report = ekiden_page::report(&header, &model, &[], &Notes::default(), REPORT_BYTES_MAX).unwrap();
+        let report = ekiden_page::report(&header, &model, &Verdict::default(), &Notes::default(), REPORT_BYTES_MAX).unwrap();
         prop_assert!(report.contains("window.ekidenPartial=false"));
         for id in tiles(&model) {
             model.bins(id);
@@ -236,7 +237,8 @@ fn a_report_is_not_longer_than_it_may_be_and_says_what_it_lacks() {
     records.sort_by_key(|record| record.time_ns);
     let model = model(&records);
     let header = Header::of(&Topology::flat(CPUS));
-    let of = |bytes_max| ekiden_page::report(&header, &model, &[], &Notes::default(), bytes_max).unwrap();
+    let of =
+        |bytes_max| ekiden_page::report(&header, &model, &Verdict::default(), &Notes::default(), bytes_max).unwrap();
     let whole = of(REPORT_BYTES_MAX);
     assert!(whole.contains("window.ekidenPartial=false"));
     let bytes_max = whole.len() - 10_000;

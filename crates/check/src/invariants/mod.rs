@@ -10,6 +10,7 @@ mod locks;
 mod lost_task;
 mod upgrade;
 mod wait_bound;
+mod wasted_time;
 mod work_conservation;
 
 use ekiden_trace::Header;
@@ -24,6 +25,7 @@ pub use locks::Locks;
 pub use lost_task::LostTask;
 pub use upgrade::UpgradeKeepsTasks;
 pub use wait_bound::WaitBound;
+pub use wasted_time::WastedTime;
 pub use work_conservation::WorkConservation;
 
 use crate::{Check, Limits};
@@ -37,6 +39,7 @@ pub fn all(header: &Header, limits: &Limits) -> Vec<Box<dyn Check>> {
         Box::new(WaitBound::new(limits.wait_ns)),
         Box::new(KickCompleteness::new(limits.kick_ns, header.cpus.len())),
         Box::new(WorkConservation::new(limits.every_ns, limits.persists_ns)),
+        Box::new(WastedTime::new(limits.window_ns, limits.waste_permille, limits.patience_ns, header.cpus.len())),
         Box::new(Bandwidth::new(header.cpus.len())),
         Box::new(CallTime::new(limits.call_ns)),
         Box::new(Locks::new(header.cpus.len())),

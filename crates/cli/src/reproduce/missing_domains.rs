@@ -206,7 +206,7 @@ impl MissingDomains {
             Some(directory) => {
                 let heading = format!("Missing Scheduling Domains (papers/002, figure 5), {}", title(has_bug));
                 let notes = Notes { heading: Some(heading), ..Notes::default() };
-                view::write_report(&page_of(directory, has_bug), &header, until_end, &limits, notes)?
+                view::write_report(&page_of(directory, has_bug), &header, until_end, &limits, notes)?.violations
             }
             None => {
                 let mut checker = Checker::new(&header, &limits);

@@ -364,7 +364,7 @@ fn simulate(case: &Case, bugs: Bugs, seed: u64, page: Option<&Path>) -> Result<R
             let has_bug = case.fixed.iter().all(|bug| bugs.0[*bug as usize]);
             let heading = format!("{}, {}", case.bug.title(), if has_bug { "with the bug" } else { "fixed" });
             let notes = Notes { heading: Some(heading), ..Notes::default() };
-            view::write_report(path, &header, records, &limits(case.bug), notes)?
+            view::write_report(path, &header, records, &limits(case.bug), notes)?.violations
         }
         None => {
             let mut checker = Checker::new(&header, &limits(case.bug));

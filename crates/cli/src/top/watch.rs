@@ -84,7 +84,7 @@ impl Seen {
     pub(super) fn add(&mut self, snapshot: &Snapshot) {
         let waste = snapshot.waste().unwrap_or_default();
         self.looks += 1;
-        self.wasted += u64::from(waste.idle.count()).min(waste.waiting.len() as u64);
+        self.wasted += u64::from(snapshot.wasted_cpus(0));
         self.cpus.resize(snapshot.cpus.len(), CpuLooks::default());
         for (looks, cpu) in self.cpus.iter_mut().zip(&snapshot.cpus) {
             looks.cpu = cpu.cpu;

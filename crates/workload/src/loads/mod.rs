@@ -71,12 +71,14 @@ impl Args {
 struct Manner {
     start_ms: u64,
     on: Option<Vec<u32>>,
+    from: Option<Vec<u32>>,
     nice: Option<i32>,
     group: Option<String>,
 }
 
 /// The parameters of [`Manner`], for people.
-const MANNER: &str = "start_ms=MS (begin later), on=0-3/8 (these CPUs), nice=N, group=NAME (if not in one already)";
+const MANNER: &str = "start_ms=MS (begin later), on=0-3/8 (these CPUs only), from=0/8 (begin there, one after the other, and may leave), \
+                      nice=N, group=NAME (if not in one already)";
 
 impl Manner {
     /// Takes `name=value` if it is one of these. `Some(false)`: it is, but not with this value.
@@ -86,6 +88,10 @@ impl Manner {
             "on" => {
                 self.on = ranges(value);
                 self.on.is_some()
+            }
+            "from" => {
+                self.from = ranges(value);
+                self.from.is_some()
             }
             "nice" => value.parse().map(|nice| self.nice = Some(nice)).is_ok(),
             "group" => {
@@ -98,7 +104,17 @@ impl Manner {
     }
 
     fn apply(self, mut load: Workload) -> Workload {
-        for task in &mut load.tasks {
+        for (number, task) in load.tasks.iter_mut().enumerate() {
+            // As a program begins where the shell was that started it.
+            if let Some(from) = &self.from {
+                let leave = crate::Step::SetAffinity { cpus: self.on.clone().or(task.affinity.take()) };
+                task.program.insert(0, leave);
+                task.affinity = Some(vec![from[number % from.len()]]);
+                task.group = task.group.take().or(self.group.clone());
+                task.start_ns += self.start_ms * MS;
+                task.nice = self.nice.unwrap_or(task.nice);
+                continue;
+            }
             task.start_ns += self.start_ms * MS;
             task.nice = self.nice.unwrap_or(task.nice);
             task.affinity = self.on.clone().or(task.affinity.take());
