@@ -18,7 +18,7 @@ fn check(policy: PolicyMaker, cpus: u32, load: &Workload, limits: &Limits) -> Ve
 
 /// S, M and windows so short that every load has many of them.
 fn strict() -> Limits {
-    let sum = Limits { window_ns: 100 * MS, patience_ns: MS / 2, ..Limits::default() };
+    let sum = Limits { window_ns: 250 * MS, ..Limits::default() };
     Limits { every_ns: 15 * MS, persists_ns: 10 * MS, wait_ns: 2_000 * MS, kick_ns: MS / 4, ..sum }
 }
 

@@ -128,7 +128,7 @@ impl Scheduler for Cfs {
         Self {
             queues: PerCpu::new(env, |_| RunQueue::default()),
             tasks: PerTask::new(env, Account::default),
-            balancer: Balancer::new(env, bugs),
+            balancer: Balancer::new(env, bugs, true),
             period_ns: env.param("period_us") * 1000,
             slice_min_ns: env.param("slice_min_us") * 1000,
             sleeper_credit_ns: env.param("sleeper_credit_us") * 1000,
@@ -147,12 +147,7 @@ impl Scheduler for Cfs {
         self.queue(cx, task, token, |min_vruntime| min_vruntime + debit_ns);
     }
 
-    fn task_dead(&self, _: &Cx, task: TaskId) {
-        self.balancer.ends(task);
-    }
-
     fn task_departed(&self, _: &Cx, task: &Task) -> Option<Schedulable<Self>> {
-        self.balancer.ends(task.id);
         self.unqueue(task.id)
     }
 

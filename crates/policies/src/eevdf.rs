@@ -143,7 +143,7 @@ impl Scheduler for Eevdf {
         Self {
             queues: PerCpu::new(env, |_| SpinLock::default()),
             tasks: PerTask::new(env, SpinLock::default),
-            balancer: Balancer::new(env, Bugs::default()),
+            balancer: Balancer::new(env, Bugs::default(), false),
             slice_ns: env.param("slice_us") * 1000,
             protected_ns: env.param("protected_us") * 1000,
         }
@@ -198,12 +198,7 @@ impl Scheduler for Eevdf {
         self.take_off(cx, task.id, &mut account);
     }
 
-    fn task_dead(&self, _: &Cx, task: TaskId) {
-        self.balancer.ends(task);
-    }
-
     fn task_departed(&self, cx: &Cx, task: &Task) -> Option<Schedulable<Self>> {
-        self.balancer.ends(task.id);
         self.take_off(cx, task.id, &mut self.tasks[task.id].lock())
     }
 

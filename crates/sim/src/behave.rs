@@ -215,14 +215,13 @@ impl Kernel {
         self.alarms.set(Alarm::Sleep(task), self.now_ns.saturating_add(service_ns));
     }
 
-    /// The task's request has been served.
-    pub(crate) fn served(&mut self, task: TaskIndex, device: u32) {
+    /// A request has been served; the device goes on with the next.
+    pub(crate) fn served(&mut self, device: u32) {
         let queue = &mut self.shared.devices[device as usize];
         match queue.waiting.pop_front() {
             Some(next) => self.serve(next, device),
             None => queue.busy -= 1,
         }
-        self.wake(task, None, 0);
     }
 
     fn pipe_write(&mut self, task: TaskIndex, cpu: CpuId, number: u32) -> Flow {

@@ -1,8 +1,10 @@
 //! Groups of tasks, and their limits: a group that has used up its CPU time of a period sleeps until the next.
 //!
-//! As in the kernel, that is noticed at ticks and where a task goes on to its next step, so that a group may use more than
+//! What their weights mean is the engine's affair, which is told of groups as a kernel tells it of control groups. Limits are kept
+//! here. As in the kernel, that is noticed at ticks and where a task goes on to its next step, so that a group may use more than
 //! it has; the next period is then shorter by as much.
 
+use ekiden::abi::{Event, EventKind};
 use ekiden_workload::{Limit, Workload};
 
 use crate::alarm::Alarm;
@@ -86,7 +88,33 @@ impl Groups {
     }
 }
 
+/// What the engine calls the root, and the first of the load's groups.
+const ROOT_NAME: u64 = 1;
+
 impl Kernel {
+    /// Tells the engine which groups there are, and what they weigh.
+    pub(crate) fn tell_groups(&mut self, workload: &Workload) {
+        if workload.groups.is_empty() {
+            return;
+        }
+        let event = |kind, name, value| Event { args: [name, value], ..Event::new(kind, 0) };
+        self.deliver(&event(EventKind::GroupCreate, ROOT_NAME, 0), &[]);
+        for (name, group) in (ROOT_NAME + 1..).zip(&workload.groups) {
+            self.deliver(&event(EventKind::GroupCreate, name, ROOT_NAME), &[]);
+            self.deliver(&event(EventKind::GroupWeight, name, group.weight.into()), &[]);
+        }
+    }
+
+    /// Tells the engine which group a task is in, if it is in one.
+    pub(crate) fn tell_group(&mut self, task: TaskIndex) {
+        let (cpu, group) = (self.task(task).cpu, u64::from(self.task(task).group));
+        if group != 0 {
+            // A group that the engine has no room for is part of the root.
+            let event = Event { args: [ROOT_NAME + group, 0], ..self.event(EventKind::TaskMove, cpu, task) };
+            self.deliver(&event, &[]);
+        }
+    }
+
     /// Which groups have limits.
     pub(crate) fn note_limits(&mut self, workload: &Workload) {
         for (pid, group) in (1..).zip(&workload.groups) {

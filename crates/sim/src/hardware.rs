@@ -4,7 +4,7 @@ use ekiden::CpuId;
 use ekiden_workload::random::Random;
 
 use crate::alarm::Alarm;
-use crate::kernel::Kernel;
+use crate::kernel::{Cpu, Kernel};
 use crate::model::Interrupt;
 
 /// Where the random sequences of interrupts begin: beyond those of the tasks, which go by PID.
@@ -56,13 +56,38 @@ impl Kernel {
         }
     }
 
-    /// An interrupt that takes so long. A CPU that is idle wakes up for it, and then begins anew to fall asleep.
+    /// An interrupt that takes so long. A CPU that is idle begins anew to fall asleep.
     pub(crate) fn interrupt(&mut self, cpu: CpuId, handler_ns: u64) {
         if self.cpu(cpu).running.is_some() {
             self.take_time(cpu, handler_ns);
-        } else if handler_ns > 0 {
-            self.cpu_mut(cpu).idle_since_ns = self.now_ns;
+        } else {
+            self.cpu_mut(cpu).idle_since_ns = self.cpu(cpu).idle_since_ns.max(self.now_ns);
         }
+    }
+
+    /// How long `cpu` takes from now on until it has left its idle state: nothing if it runs a task, has just begun to be idle, or
+    /// has just been woken up.
+    pub(crate) fn idle_exit_ns(&self, cpu: CpuId) -> u64 {
+        let Cpu { running, idle_since_ns, .. } = *self.cpu(cpu);
+        match self.now_ns.checked_sub(idle_since_ns) {
+            _ if running.is_some() => 0,
+            // It is on its way.
+            None => idle_since_ns - self.now_ns,
+            Some(0) => 0,
+            Some(idle_ns) => self.machine.model.idle_exit_ns(idle_ns),
+        }
+    }
+
+    /// An interrupt comes for `cpu`, of a timer or a device. If that one has to leave an idle state first, returns when it will
+    /// have done so, and the handler runs only then.
+    pub(crate) fn awake_at_ns(&mut self, cpu: CpuId) -> Option<u64> {
+        let exit_ns = self.idle_exit_ns(cpu);
+        if exit_ns == 0 || !self.masks.online().contains(cpu) {
+            return None;
+        }
+        let awake_at_ns = self.now_ns + exit_ns;
+        self.cpu_mut(cpu).idle_since_ns = awake_at_ns;
+        Some(awake_at_ns)
     }
 
     /// Sets the alarm of a source of interrupts.

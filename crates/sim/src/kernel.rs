@@ -55,6 +55,8 @@ pub(crate) struct Kernel {
     pub(crate) cpus: Vec<Cpu>,
     /// CPUs that found nothing to run, and that nobody was sent to since.
     pub(crate) idle: CpuMask,
+    /// Whether some core has more than one thread.
+    pub(crate) has_smt: bool,
     pub(crate) tasks: Vec<Task>,
     free: Vec<TaskIndex>,
     next_pid: u32,
@@ -147,6 +149,7 @@ impl Kernel {
         Self {
             now_ns: 0,
             alarms: Alarms::new(machine.topology.nr_cpus()),
+            has_smt: machine.topology.cores().iter().any(|core| core.count() > 1),
             machine,
             masks,
             questions,
@@ -233,13 +236,28 @@ impl Kernel {
 
     /// Handles one alarm.
     pub(crate) fn handle(&mut self, alarm: Alarm) {
-        self.questions.set_thread(self.thread(&alarm));
+        let cpu = self.cpu_of(&alarm);
+        let running = cpu.and_then(|cpu| self.cpu(cpu).running);
+        self.questions.set_thread(running.map_or(0, |task| self.task(task).pid));
+        self.act(alarm);
+        // What runs there now has waited for the calls to return.
+        let calls_ns = self.questions.take_calls_ns();
+        if let Some(cpu) = cpu.filter(|_| calls_ns > 0) {
+            self.take_time(cpu, calls_ns);
+        }
+    }
+
+    fn act(&mut self, alarm: Alarm) {
         match alarm {
             Alarm::Work(cpu) => self.work_done(cpu),
             Alarm::Sleep(task) => match self.task(task).state {
                 State::New => self.begin(task),
-                State::InIo { device } => self.served(task, device),
-                _ => self.wake(task, None, 0),
+                State::InIo { device } => {
+                    self.served(device);
+                    self.task_mut(task).state = State::Asleep;
+                    self.woken_by_interrupt(task);
+                }
+                _ => self.woken_by_interrupt(task),
             },
             Alarm::Resched(cpu) => {
                 // As in the kernel, a task whose slice is not used up goes on without anybody being asked.
@@ -261,14 +279,13 @@ impl Kernel {
         }
     }
 
-    /// The PID of the task that runs where the alarm goes off: whatever follows happens on its time.
-    fn thread(&self, alarm: &Alarm) -> u32 {
-        let cpu = match *alarm {
-            Alarm::Work(cpu) | Alarm::Resched(cpu) | Alarm::Tick(cpu) | Alarm::Timer(cpu) => cpu,
-            Alarm::Sleep(task) => self.task(task).cpu,
-            _ => return 0,
-        };
-        self.cpu(cpu).running.map_or(0, |task| self.task(task).pid)
+    /// Where the alarm goes off: whatever follows happens on that CPU's time.
+    fn cpu_of(&self, alarm: &Alarm) -> Option<CpuId> {
+        match *alarm {
+            Alarm::Work(cpu) | Alarm::Resched(cpu) | Alarm::Tick(cpu) | Alarm::Timer(cpu) => Some(cpu),
+            Alarm::Sleep(task) => Some(self.task(task).cpu),
+            _ => None,
+        }
     }
 
     /// Every CPU looks for work once, so that those without any are known to be idle.
@@ -383,7 +400,7 @@ impl Kernel {
             // No interrupt: it looks when it is done with what it is in the midst of, which is a wake-up mostly.
             Some(_) if by == cpu => model.costs.wakeup_ns.max(1),
             Some(_) => self.machine.kick_ns(by, cpu),
-            None => model.idle_exit_ns(self.now_ns - self.cpu(cpu).idle_since_ns) + self.machine.kick_ns(by, cpu),
+            None => self.idle_exit_ns(cpu) + self.machine.kick_ns(by, cpu),
         };
         let at_ns = self.now_ns + delay_ns;
         self.alarms.set_if_earlier(Alarm::Resched(cpu), at_ns);
@@ -488,6 +505,7 @@ impl Kernel {
         (entry.id, entry.is_ours) = (outcome.task, true);
         self.questions.set_mask(outcome.task, self.task(task).mask);
         self.questions.set_group(outcome.task, self.task(task).group);
+        self.tell_group(task);
         let nice = i64::from(self.task(task).nice) as u64;
         let event = Event { args: [nice, 0], ..self.event(EventKind::TaskEnable, cpu, task) };
         self.deliver(&event, &[]);
@@ -501,15 +519,24 @@ impl Kernel {
         self.kick_if_idle(selected.cpu, before);
     }
 
+    /// The timer or the device that a task waits for interrupts the CPU where the task ran, which may have to leave its idle state
+    /// before it can wake anything up.
+    fn woken_by_interrupt(&mut self, task: TaskIndex) {
+        match self.awake_at_ns(self.task(task).cpu) {
+            Some(at_ns) => self.alarms.set(Alarm::Sleep(task), at_ns),
+            None => {
+                self.interrupt(self.task(task).cpu, self.machine.model.costs.interrupt_ns);
+                self.wake(task, None, 0);
+            }
+        }
+    }
+
     /// A task that slept waits for a CPU. `waker` is the CPU of the task that woke it up; a timer did it if absent. With
     /// [`wake_flags::SYNC`] that task is about to sleep.
     pub(crate) fn wake(&mut self, task: TaskIndex, waker: Option<CpuId>, flags: u64) {
         self.stats.wakeups += 1;
         let before = self.task(task).cpu;
         self.note(What::Wake, before, Some(task), waker.map_or(0, |waker| u64::from(waker) + 1));
-        if waker.is_none() {
-            self.interrupt(before, self.machine.model.costs.interrupt_ns);
-        }
         let selected = self.select_cpu(task, waker, flags | wake_flags::TTWU);
         self.enqueue_selected(task, selected, enqueue_flags::WAKEUP);
         self.kick_if_idle(selected.cpu, waker.unwrap_or(before));

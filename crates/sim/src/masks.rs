@@ -115,10 +115,20 @@ pub(crate) struct Questions {
     group_of_task: Vec<AtomicU32>,
     groups: Vec<Group>,
     masks: RwLock<Masks>,
+    /// What each call costs, by its number, if calls cost anything.
+    call_costs_ns: Option<Vec<u64>>,
+    /// What calls have cost since the last time that this was asked.
+    calls_ns: AtomicU64,
 }
 
 impl Questions {
-    pub(crate) fn new(masks: Masks, groups: Vec<Group>, idle: Arc<IdleCpus>, max_tasks: u32) -> Self {
+    pub(crate) fn new(
+        masks: Masks,
+        groups: Vec<Group>,
+        idle: Arc<IdleCpus>,
+        max_tasks: u32,
+        call_costs_ns: Option<Vec<u64>>,
+    ) -> Self {
         let of_task = (0..max_tasks).map(|_| AtomicU32::new(ANY)).collect();
         let group_of_task = (0..max_tasks).map(|_| AtomicU32::new(0)).collect();
         Self {
@@ -132,6 +142,8 @@ impl Questions {
             group_of_task,
             groups,
             masks: RwLock::new(masks),
+            call_costs_ns,
+            calls_ns: AtomicU64::new(0),
         }
     }
 
@@ -147,6 +159,25 @@ impl Questions {
             return None;
         }
         Some(self.late_ns.swap(NEVER, Relaxed))
+    }
+
+    pub(crate) fn call_costs_ns(&self) -> Option<Vec<u64>> {
+        self.call_costs_ns.clone()
+    }
+
+    /// A call has cost so much.
+    #[inline]
+    pub(crate) fn add_call_ns(&self, ns: u64) {
+        self.calls_ns.fetch_add(ns, Relaxed);
+    }
+
+    /// What calls have cost since the last time.
+    #[inline]
+    pub(crate) fn take_calls_ns(&self) -> u64 {
+        if self.calls_ns.load(Relaxed) == 0 {
+            return 0;
+        }
+        self.calls_ns.swap(0, Relaxed)
     }
 
     /// There is an engine now.

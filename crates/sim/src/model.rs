@@ -2,7 +2,9 @@
 //!
 //! All of it can be written to and read from a JSON file, so that what was measured on one machine serves elsewhere.
 
-use ekiden::CpuId;
+use std::collections::BTreeMap;
+
+use ekiden::{Call, CpuId};
 use serde::{Deserialize, Serialize};
 
 /// How a machine behaves. What a file leaves out is as in the default.
@@ -24,6 +26,10 @@ pub struct Model {
     pub interrupts: Vec<Interrupt>,
     /// A sleep lasts this much longer, so that timers can go off together: 50,000 for ordinary tasks of Linux.
     pub timer_slack_ns: u64,
+    /// What calls into the policy take, in nanoseconds, by the name of the call; those that are not named take
+    /// [`Costs::call_ns`].
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub calls: BTreeMap<String, u64>,
     /// What varies at random.
     pub jitter: Jitter,
 }
@@ -43,6 +49,7 @@ impl Default for Model {
             smt_percent: 130,
             interrupts: Vec::new(),
             timer_slack_ns: 50_000,
+            calls: BTreeMap::new(),
             jitter: Jitter::default(),
         }
     }
@@ -94,6 +101,9 @@ pub struct Costs {
     pub atomic_ns: u64,
     /// Starting a child, instead of `syscall_ns`.
     pub fork_ns: u64,
+    /// A call into the policy, which the CPU that makes it spends; the default is nothing, as `switch_ns` and `wakeup_ns` have the
+    /// work of a usual policy in them. Waiting for its locks is not modelled: calls take none of each other's time.
+    pub call_ns: u64,
     /// What a child does before its program begins, most of it page faults.
     pub child_ns: u64,
     /// Replacing the program image, and its start and end.
@@ -118,6 +128,7 @@ impl Default for Costs {
             syscall_ns: 300,
             atomic_ns: 50,
             fork_ns: 50_000,
+            call_ns: 0,
             child_ns: 10_000,
             exec_ns: 300_000,
             exit_ns: 30_000,
@@ -187,6 +198,7 @@ impl Model {
             syscall_ns: 1,
             atomic_ns: 1,
             fork_ns: 1,
+            call_ns: 0,
             child_ns: 0,
             exec_ns: 1,
             exit_ns: 0,
@@ -220,6 +232,11 @@ impl Model {
         if !self.idle_states.is_sorted_by_key(|state| (state.after_ns, state.exit_ns)) {
             return Err("idle_states are not in order: put the lightest first and the deepest last".into());
         }
+        let is_call = |name: &str| Call::ALL.iter().any(|call| call.name() == name);
+        if let Some(name) = self.calls.keys().find(|name| !is_call(name)) {
+            let names: Vec<&str> = Call::ALL.iter().map(|call| call.name()).collect();
+            return Err(format!("calls has `{name}`: a policy has {}", names.join(", ")));
+        }
         if self.interrupts.len() > MAX_INTERRUPTS {
             return Err(format!("{} interrupts: there can be {MAX_INTERRUPTS}", self.interrupts.len()));
         }
@@ -229,6 +246,16 @@ impl Model {
             }
             None => Ok(()),
         }
+    }
+
+    /// What each call takes, by its number; nothing if calls cost nothing.
+    pub(crate) fn call_costs_ns(&self) -> Option<Vec<u64>> {
+        let most = Call::ALL.iter().map(|call| *call as usize).max().unwrap_or_default();
+        let mut costs_ns = vec![self.costs.call_ns; most + 1];
+        for call in Call::ALL {
+            costs_ns[call as usize] = self.calls.get(call.name()).copied().unwrap_or(self.costs.call_ns);
+        }
+        costs_ns.iter().any(|ns| *ns > 0).then_some(costs_ns)
     }
 
     /// How long a CPU takes to leave idle after it has been there for `idle_ns`.
@@ -267,6 +294,7 @@ mod tests {
             (r#"{"tick_ns": 5}"#, "tick_ns is 5"),
             (r#"{"smt_percent": 5}"#, "smt_percent is 5"),
             (r#"{"idle_states": [{"after_ns": 9, "exit_ns": 1}, {"after_ns": 1, "exit_ns": 9}]}"#, "not in order"),
+            (r#"{"calls": {"pick": 9}}"#, "calls has `pick`: a policy has "),
             (r#"{"interrupts": [{"period_ns": 9, "handler_ns": 1}]}"#, "period_ns is 9"),
         ] {
             let error = Model::from_json(text).unwrap_err();

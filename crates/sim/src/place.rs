@@ -1,7 +1,6 @@
 //! Where a waking or new task goes: what `scx_bpf_select_cpu_dfl` suggests, and what the policy makes of it.
 //!
-//! Unlike the kernel, this does not prefer cores all of whose threads are idle, and takes the lowest of several equal
-//! CPUs where the kernel goes round.
+//! Unlike the kernel, this takes the lowest of several equal CPUs where the kernel goes round.
 
 use ekiden::abi::{Event, EventKind};
 use ekiden::{Call, CpuId, CpuMask};
@@ -56,7 +55,8 @@ impl Kernel {
         if self.idle.is_empty() {
             return stay();
         }
-        if is_free(before) && waker.is_none_or(|waker| topology.cpu(waker).llc == topology.cpu(before).llc) {
+        let shares_cache = |waker: CpuId| topology.cpu(waker).llc == topology.cpu(before).llc;
+        if is_free(before) && waker.map_or(!self.has_smt, shares_cache) {
             return claim(before);
         }
         // A waker that is about to sleep leaves its own CPU, where the caches know what the two have in common. One
@@ -65,11 +65,30 @@ impl Kernel {
         if let Some(waker) = waker.filter(|waker| usable.cpus.contains(*waker) && !exits(*waker)) {
             return Selected { cpu: waker, claimed: false };
         }
+        let nearest = |free_in: &dyn Fn(&CpuMask) -> Option<CpuId>| {
+            let near = free_in(topology.llc(before)).or_else(|| free_in(topology.node(before)));
+            near.or_else(|| free_in(&usable.cpus))
+        };
+        // A thread of a core that is idle as a whole is faster than any other, also than the one where the task was.
+        if self.has_smt {
+            if is_free(before) && self.is_idle_core(before) {
+                return claim(before);
+            }
+            let mut idle = self.idle.both(&usable.cpus);
+            let cores: CpuMask = idle.by_ref().filter(|cpu| self.is_idle_core(*cpu)).collect();
+            if let Some(cpu) = nearest(&|group| first_in_all(&cores, &usable.cpus, group)) {
+                return claim(cpu);
+            }
+        }
         if is_free(before) {
             return claim(before);
         }
-        let free_in = |group: &CpuMask| first_in_all(&self.idle, &usable.cpus, group);
-        let near = free_in(topology.llc(before)).or_else(|| free_in(topology.node(before)));
-        near.or_else(|| free_in(&usable.cpus)).map_or_else(stay, claim)
+        nearest(&|group| first_in_all(&self.idle, &usable.cpus, group)).map_or_else(stay, claim)
+    }
+
+    /// Whether all threads of the CPU's core are idle, as far as they are part of the machine.
+    fn is_idle_core(&self, cpu: CpuId) -> bool {
+        let online = self.masks.online();
+        self.machine.topology.smt_siblings(cpu).both(online).all(|thread| self.idle.contains(thread))
     }
 }

@@ -129,7 +129,41 @@ pub(crate) fn next_instance(
         }
         recorder.pen().mark(now_ns, mark, number);
     });
-    if records { Box::new(Recorded { policy, host: host.clone() }) } else { policy }
+    let policy = if records { Box::new(Recorded { policy, host: host.clone() }) } else { policy };
+    match host.call_costs_ns() {
+        Some(costs_ns) => Box::new(Priced { policy, host: host.clone(), costs_ns }),
+        None => policy,
+    }
+}
+
+/// A policy whose calls cost something.
+struct Priced {
+    policy: Box<dyn Policy>,
+    host: Arc<Questions>,
+    costs_ns: Vec<u64>,
+}
+
+impl Policy for Priced {
+    fn calls(&self) -> Calls {
+        self.policy.calls()
+    }
+
+    fn task_params(&self, settings: &str) -> Result<ekiden::abi::RawParams, String> {
+        self.policy.task_params(settings)
+    }
+
+    fn params_declared(&self) -> u64 {
+        self.policy.params_declared()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self.policy.into_any()
+    }
+
+    fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
+        self.host.add_call_ns(self.costs_ns.get(message.call as usize).copied().unwrap_or_default());
+        self.policy.deliver(message, payload)
+    }
 }
 
 /// A policy whose calls are written down.

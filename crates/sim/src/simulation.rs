@@ -292,8 +292,14 @@ impl Simulation {
             successor.check(&topology, max_tasks).map_err(refused)?;
         }
         let idle = Arc::new(IdleCpus::new(nr_cpus));
-        let questions =
-            Arc::new(Questions::new(masks.clone(), Groups::for_policies(workload), idle.clone(), max_tasks));
+        let call_costs_ns = self.machine.model.call_costs_ns();
+        let questions = Arc::new(Questions::new(
+            masks.clone(),
+            Groups::for_policies(workload),
+            idle.clone(),
+            max_tasks,
+            call_costs_ns,
+        ));
 
         let mut kernel = Kernel::new(self.machine, masks, questions.clone(), programs);
         let mut recording = None;
@@ -331,6 +337,7 @@ impl Simulation {
         kernel.shared = Shared::new(workload);
         kernel.groups = Groups::new(workload);
         kernel.note_limits(workload);
+        kernel.tell_groups(workload);
         kernel.sources = Source::all(&kernel.machine.model.interrupts, self.seed);
         kernel.injections = self.injections;
         kernel.successors = self.successors;

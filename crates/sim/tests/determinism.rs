@@ -50,8 +50,8 @@ fn traces_are_the_same_in_every_build() {
     let expected = [
         "pipe-anywhere 903718f67ae52a71",
         "messaging 9befd58855e4a8bd",
-        "sleepers 8628e4a849d47071",
-        "churn 17f25dd050676739",
+        "sleepers fbb65d050f016f02",
+        "churn 07f0e97d4a67131d",
     ];
     assert_eq!(found, expected);
 }

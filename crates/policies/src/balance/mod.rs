@@ -8,7 +8,7 @@ mod domains;
 mod pull;
 mod wake;
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use alloc::vec::Vec;
 use ekiden::prelude::*;
@@ -18,20 +18,21 @@ use domains::Domain;
 /// What a task's utilisation is when it never sleeps.
 const FULL: u64 = 1024;
 
-/// Groups are told apart by this many different numbers; two with the same one count as one.
-const GROUPS: u32 = 256;
+/// A tick, and how many missed ones change anything.
+const TICK_NS: u64 = 4_000_000;
+const MISSED_MAX: u64 = 16;
 
 /// The loads of all CPUs, and who balances with whom.
 #[derive(Layout)]
 pub(crate) struct Balancer {
     cpus: PerCpu<Cpu>,
     tasks: PerTask<Load>,
-    /// How many threads each group has, for the load of each.
-    groups: Vec<Shared<u32>>,
     /// The domains of each CPU, from the smallest to the whole machine.
     domains: PerCpu<Vec<Domain>>,
     /// The domains that span nodes are not there any more: section 3.4.
     domains_missing: Shared<bool>,
+    /// Whether nodes are compared by the loads of the last ticks, as in the paper's kernel, or by those of the moment.
+    by_last_ticks: bool,
     bugs: Bugs,
     /// Counts the times that a CPU went idle, to know which has been idle longest.
     idle_turns: Shared<u64>,
@@ -57,6 +58,9 @@ struct Cpu {
     /// The load of the tasks that wait, and of the one that runs.
     waiting_load: Shared<u64>,
     running_load: Shared<u64>,
+    /// The load as it was at the last ticks, the older the less, and when that was noted: the kernel's `cpu_load[2]`.
+    mean_load: Shared<u64>,
+    mean_at_ns: Shared<u64>,
     /// When it went idle the last time, as a number of [`Balancer::idle_turns`].
     idle_turn: Shared<u64>,
     /// The domain in which it is to take a task although it is busy, counted from 1; 0 for none.
@@ -68,30 +72,43 @@ impl Cpu {
     fn load(&self) -> u64 {
         self.waiting_load.get() + self.running_load.get()
     }
+
+    /// The load at the last ticks. An idle CPU has no ticks; what it has missed counts as if they had been.
+    fn mean_load(&self, now_ns: u64) -> u64 {
+        let missed = now_ns.saturating_sub(self.mean_at_ns.get()) / TICK_NS;
+        let load = self.load();
+        (0..missed.min(MISSED_MAX)).fold(self.mean_load.get(), |mean, _| mean - mean / 4 + load / 4)
+    }
+
+    /// A tick.
+    fn note_load(&self, now_ns: u64) {
+        self.mean_load.set(self.mean_load(now_ns));
+        self.mean_at_ns.set(now_ns);
+    }
 }
 
 /// What is known of one task. Changed only in calls about that task, which never overlap; what other calls look at is shared.
 #[derive(Default, Layout)]
 struct Load {
-    /// What it adds to the load of its CPU: weight × utilisation ÷ threads of its group, as it was when it was queued.
+    /// What it adds to the load of its CPU: weight × utilisation, as they were when it was queued. A group's weight is divided among those
+    /// of its threads that want to run before a policy sees it, as that of an autogroup is in the paper.
     load: Shared<u64>,
     /// The part of the time that it uses the CPU, [`FULL`] at most.
     utilisation: AtomicU64,
     /// When it was woken up the last time, and its CPU time then.
     woken_ns: AtomicU64,
     woken_runtime_ns: AtomicU64,
-    group: AtomicU32,
     waits_since_ns: Shared<u64>,
 }
 
 impl Balancer {
-    pub(crate) fn new(env: &Env, bugs: Bugs) -> Self {
+    pub(crate) fn new(env: &Env, bugs: Bugs, by_last_ticks: bool) -> Self {
         Self {
             cpus: PerCpu::new(env, |_| Cpu::default()),
             tasks: PerTask::new(env, Load::default),
-            groups: (0..GROUPS).map(|_| Shared::default()).collect(),
             domains: PerCpu::new(env, |cpu| domains::of(env.topology(), cpu, bugs.group_construction)),
             domains_missing: Shared::default(),
+            by_last_ticks,
             bugs,
             idle_turns: Shared::default(),
             nohz_next_ns: Shared::default(),
@@ -102,23 +119,9 @@ impl Balancer {
     /// A new task is taken for one that never sleeps.
     pub(crate) fn begins(&self, cx: &Cx, task: &Task) {
         let entry = &self.tasks[task.id];
-        // The group that a task is in by itself, and all that are in no other, are not divided.
-        let group = cx.group(task.id).id % GROUPS;
-        entry.group.store(group, Relaxed);
-        if group != 0 {
-            self.groups[group as usize].add(1);
-        }
         entry.woken_ns.store(cx.now_ns(), Relaxed);
         entry.woken_runtime_ns.store(task.runtime_ns, Relaxed);
         entry.utilisation.store(FULL, Relaxed);
-    }
-
-    /// A task is gone, or another scheduler's.
-    pub(crate) fn ends(&self, task: TaskId) {
-        let group = self.tasks[task].group.swap(0, Relaxed);
-        if group != 0 {
-            self.groups[group as usize].sub(1);
-        }
     }
 
     /// A task has slept. Its utilisation is the part of the time that it used the CPU, from one wake-up to the next, half of
@@ -134,8 +137,7 @@ impl Balancer {
     /// A task waits on `cpu` from now on. The policy holds the lock of that queue, here and in the next two.
     pub(crate) fn waits(&self, cx: &Cx, task: &Task, cpu: CpuId) {
         let entry = &self.tasks[task.id];
-        let threads = u64::from(self.groups[entry.group.load(Relaxed) as usize].get()).max(1);
-        let load = u64::from(task.weight) * entry.utilisation.load(Relaxed).max(1) / threads;
+        let load = u64::from(task.weight) * entry.utilisation.load(Relaxed).max(1);
         entry.load.set(load);
         entry.waits_since_ns.set(cx.now_ns());
         self.cpus[cpu].len.add(1);

@@ -48,8 +48,9 @@ impl Balancer {
                 .map(|candidate| candidate.task),
             due => {
                 let domain = domains.nth(due as usize - 1)?;
-                let candidate =
-                    self.busiest(cx, cpu, domain, Why::Busy, &find).filter(|found| self.is_worth(cpu, domain, found));
+                let candidate = self
+                    .busiest(cx, cpu, domain, Why::Busy, &find)
+                    .filter(|found| self.is_worth(cx, cpu, domain, found));
                 if candidate.is_none() {
                     self.pulled_nothing(cx, cpu);
                 }
@@ -80,35 +81,49 @@ impl Balancer {
         let others = domain.groups.iter().filter(|group| *group != local);
         let overloaded = others.filter_map(|group| {
             let candidate = self.candidate(cx, group, cpu, why, find)?;
-            Some((self.load_of(group, &candidate.allowed), candidate))
+            let allowed = self.allowed_outside(&candidate.allowed, local);
+            Some((self.load_of(cx, domain, group, &allowed), candidate))
         });
         let (load, busiest) = overloaded.max_by_key(|(load, _)| *load)?;
         let percent = if why == Why::Busy { IMBALANCE_PERCENT } else { 100 };
-        (load * 100 > percent * self.load_of(local, &busiest.allowed)).then_some(busiest)
+        (load * 100 > percent * self.load_of(cx, domain, local, &busiest.allowed)).then_some(busiest)
+    }
+
+    /// Of another group, the CPUs that count when it is compared with `local`: groups of nodes overlap, and a CPU that is in both says nothing
+    /// of which has more.
+    fn allowed_outside(&self, allowed: &CpuMask, local: &CpuMask) -> CpuMask {
+        allowed.iter().filter(|cpu| !local.contains(*cpu)).collect()
     }
 
     /// Whether a busy CPU is to take the task for its group: that has less load after it than the other CPU had before.
     /// Otherwise the two would go on taking it from each other.
-    fn is_worth(&self, cpu: CpuId, domain: &Domain, candidate: &Candidate) -> bool {
+    fn is_worth(&self, cx: &Cx, cpu: CpuId, domain: &Domain, candidate: &Candidate) -> bool {
         let local = domain.groups.iter().find(|group| group.contains(cpu));
-        let load = local.map_or(u64::MAX, |group| self.load_of(group, &candidate.allowed));
+        let load = local.map_or(u64::MAX, |group| self.load_of(cx, domain, group, &candidate.allowed));
         load.saturating_add(self.tasks[candidate.task].load.get()) < candidate.load
     }
 
     /// The load by which groups are compared. The average hides CPUs that are idle beside one with a load that is very high,
     /// which is the bug of section 3.1; the fix compares the CPUs with the least, among those that the task may use.
-    fn load_of(&self, group: &CpuMask, allowed: &CpuMask) -> u64 {
+    ///
+    /// Between nodes it is the load of the last ticks that counts, as in the kernel: tasks that sleep again and again, and briefly, leave
+    /// some CPU of every node idle at any moment, which says nothing.
+    fn load_of(&self, cx: &Cx, domain: &Domain, group: &CpuMask, allowed: &CpuMask) -> u64 {
+        let load = |cpu| match domain.spans_nodes && self.by_last_ticks {
+            true => self.cpus[cpu].mean_load(cx.now_ns()),
+            false => self.cpus[cpu].load(),
+        };
         if self.bugs.group_imbalance {
             // A loop, because the kernel's tools do not take symbols as long as that of a sum over all these iterators.
             let (mut sum, mut cpus) = (0, 0);
             for cpu in self.online(group) {
-                sum += self.cpus[cpu].load();
+                sum += load(cpu);
                 cpus += 1;
             }
             return sum / cpus.max(1);
         }
         let cpus = self.online(group).filter(|cpu| allowed.contains(*cpu));
-        cpus.map(|cpu| self.cpus[cpu].load()).min().unwrap_or(0)
+        cpus.map(load).min().unwrap_or(0)
     }
 
     fn online(&self, group: &CpuMask) -> impl Iterator<Item = CpuId> {
@@ -133,6 +148,7 @@ impl Balancer {
     /// it takes from others itself.
     pub(crate) fn tick(&self, cx: &Cx, find: impl Find) {
         let (cpu, now_ns) = (cx.cpu(), cx.now_ns());
+        self.cpus[cpu].note_load(now_ns);
         if self.len(cpu) > 0 {
             self.start_nohz_pass(cx);
         }
@@ -150,7 +166,8 @@ impl Balancer {
                 group.iter().find(|cpu| idle.contains(*cpu)).or(group.first()) == Some(cpu)
             });
             let found = || {
-                self.busiest(cx, cpu, domain, Why::Busy, &find).is_some_and(|found| self.is_worth(cpu, domain, &found))
+                self.busiest(cx, cpu, domain, Why::Busy, &find)
+                    .is_some_and(|found| self.is_worth(cx, cpu, domain, &found))
             };
             if stands_for_group && found() {
                 self.cpus[cpu].due.set(due);

@@ -25,8 +25,11 @@ impl Balancer {
                 return longest;
             }
         }
-        // Near the waker, whose cache has what the two share: no other node is looked at, however idle it is.
-        let target = flags.waker().filter(|waker| topology.cpu(*waker).node != topology.cpu(previous).node);
+        // Near the waker, whose cache has what the two share, unless that CPU has more to do (the kernel's `wake_affine`): no other
+        // node is looked at, however idle it is.
+        let load = |cpu: CpuId| self.cpus[cpu].load();
+        let is_elsewhere = |waker: &CpuId| topology.cpu(*waker).node != topology.cpu(previous).node;
+        let target = flags.waker().filter(|waker| is_elsewhere(waker) && load(*waker) <= load(previous));
         let target = target.unwrap_or(previous);
         if idle.contains(target) {
             return Some(target);
