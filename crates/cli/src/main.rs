@@ -21,6 +21,7 @@ mod house_rules;
 mod invoker;
 mod live;
 mod machine;
+mod modes;
 mod modules;
 mod new;
 mod order;
@@ -51,7 +52,7 @@ mod vm;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::failure::Exit;
 
@@ -131,7 +132,12 @@ enum Command {
 
 fn main() -> ExitCode {
     failure::end_quietly_without_a_reader();
-    let command = Cli::parse().command;
+    let matches = Cli::command().get_matches();
+    if let Some(why) = modes::refuse(&Cli::command(), &matches) {
+        eprintln!("ekiden: {why}");
+        return Exit::Usage.into();
+    }
+    let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     match dispatch(command) {
         Ok(code) => code,
         Err(error) => {

@@ -132,7 +132,7 @@ impl Sim {
             return Ok(ExitCode::SUCCESS);
         }
         if self.sweep.is_wanted() {
-            return self.sweep.run(&self.load);
+            return self.sweep.run(&self.load, self.model.as_deref());
         }
         let params = self.set.join(" ");
         policies::check_params(&self.policy, &params)?;

@@ -1,18 +1,23 @@
 //! `ekiden sim --sweep`: a load under policies, on machines, with seeds; one table of everything.
 
-use std::{fs::File, io, path::PathBuf, process::ExitCode};
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden::Topology;
-use ekiden_sim::{Machine, Model};
+use ekiden_sim::{Jitter, Machine, Model};
 use serde::Serialize;
 
 use crate::{
     failure::{Exit, Failure},
     parallel, policies,
     progress::Progress,
-    sim::{JITTER, load, machine},
+    sim::{JITTER, load, machine, model},
 };
 
 /// What varies.
@@ -74,7 +79,8 @@ impl Sweep {
         self.sweep.is_some()
     }
 
-    pub(crate) fn run(&self, name: &str) -> Result<ExitCode> {
+    /// Runs the load of this name; `model` is how the machines behave.
+    pub(crate) fn run(&self, name: &str, model: Option<&Path>) -> Result<ExitCode> {
         let wrong = |why: String| Failure::new(Exit::Usage, why);
         let machines: Vec<(&str, Topology)> = self
             .machines
@@ -100,7 +106,7 @@ impl Sweep {
         let mut done = 0;
         let rows = parallel::map(
             &points,
-            |point| simulate(name, point),
+            |point| simulate(name, point, model),
             |_| {
                 done += 1;
                 if done % points.len().div_ceil(10).max(1) == 0 {
@@ -128,9 +134,11 @@ impl Sweep {
     }
 }
 
-fn simulate(name: &str, point: &Point<'_>) -> Result<Row> {
+fn simulate(name: &str, point: &Point<'_>, path: Option<&Path>) -> Result<Row> {
     let (load, _) = load(name, point.topology.nr_cpus())?;
-    let machine = Machine::new(point.topology.clone()).with_model(Model { jitter: JITTER, ..Model::default() });
+    let model = path.map_or_else(|| Ok(Model::default()), |path| model(path, point.policy))?;
+    let jitter = if model.jitter == Jitter::default() { JITTER } else { model.jitter };
+    let machine = Machine::new(point.topology.clone()).with_model(Model { jitter, ..model });
     let Some(simulation) = policies::simulate(point.policy, machine, point.params) else {
         let message = format!("there is no policy `{}` in the simulator", point.policy);
         return Err(Failure::new(Exit::NoPolicy, message).into());

@@ -176,16 +176,20 @@ fn a_replay_stops_in_the_policy_under_a_debugger() {
     let directory = tempfile::tempdir().unwrap();
     let output = ekiden(directory.path(), &["sim", "churn", "-p", "wfq", "--cpus", "2", "--record", "out"]);
     assert!(output.status.success());
-    let has_gdb = Command::new("gdb").arg("--version").output().is_ok();
-    let output = ekiden(directory.path(), &["replay", "out", "--stop-at", "3"]);
-    let shown = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    if has_gdb {
-        // Without a terminal it ends at the end of its input, which is where it stopped.
-        assert!(shown.contains("ekiden_policies::wfq::") && shown.contains("Temporary breakpoint"), "{shown}");
-    } else {
-        assert_eq!(output.status.code(), Some(115), "{shown}");
-        assert!(shown.contains("apt-get install gdb") && shown.contains("'break ekiden_replay_stop'"), "{shown}");
-    }
+    let gdb = Command::new("gdb").arg("--version").output();
+    assert!(gdb.is_ok_and(|output| output.status.success()), "there is no gdb: scripts/prepare tests installs it");
+    let stop = |command: &mut Command| {
+        let output = command.current_dir(&directory).args(["replay", "out", "--stop-at", "3"]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        (output.status.code(), text)
+    };
+    let program = env!("CARGO_BIN_EXE_ekiden");
+    // Without a terminal it ends at the end of its input, which is where it stopped.
+    let (_, shown) = stop(Command::new(program).stdin(std::process::Stdio::null()));
+    assert!(shown.contains("ekiden_policies::wfq::") && shown.contains("Temporary breakpoint"), "{shown}");
+    let (code, shown) = stop(Command::new(program).env("PATH", "/nowhere"));
+    assert_eq!(code, Some(115), "{shown}");
+    assert!(shown.contains("apt-get install gdb") && shown.contains("'break ekiden_replay_stop'"), "{shown}");
 }
 
 #[test]

@@ -64,9 +64,12 @@ impl Console {
         tail(&self.text(), count)
     }
 
-    /// Lines that tell of an oops, a warning, a stall or a lockup.
+    /// Lines that tell of an oops, a warning, a stall or a lockup. A log that cannot be read is one, too: it may have any of them.
     pub fn findings(&self) -> Vec<String> {
-        console_findings(&self.text())
+        match fs::read(&self.log) {
+            Ok(bytes) => console_findings(&String::from_utf8_lossy(&bytes)),
+            Err(error) => vec![format!("the console log {} cannot be read: {error}", self.log.display())],
+        }
     }
 
     /// Whether the guest fell over a fault of its emulator.
@@ -129,6 +132,13 @@ fn has_emulator_fault(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_that_cannot_be_read_does_not_pass_for_one_without_findings() {
+        let console = Console { log: "/nowhere/console".into() };
+        let findings = console.findings();
+        assert!(findings.len() == 1 && findings[0].contains("/nowhere/console cannot be read"), "{findings:?}");
+    }
 
     #[test]
     fn bad_news_is_found_and_ordinary_lines_are_not() {

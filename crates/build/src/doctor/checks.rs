@@ -329,6 +329,8 @@ pub(super) fn tests(machine: &Machine, findings: &mut Vec<Finding>) {
     }
     let storm = "policies go through a storm of it in a virtual machine";
     findings.push(Check::new(Purpose::Tests, "stress-ng", storm).from(Need::StressNg).program(machine, &["stress-ng"]));
+    let stops = "a replay stops in a policy under a debugger";
+    findings.push(Check::new(Purpose::Tests, "gdb", stops).from(Need::Gdb).program(machine, &["gdb"]));
 }
 
 pub(super) fn native(machine: &Machine, findings: &mut Vec<Finding>) {

@@ -51,11 +51,12 @@ pub(crate) enum Need {
     Npm,
     Chromium,
     StressNg,
+    Gdb,
 }
 
 impl Need {
     /// All that packages bring.
-    pub(crate) const ALL: [Self; 26] = [
+    pub(crate) const ALL: [Self; 27] = [
         Self::Rust,
         Self::RustLibrary,
         Self::Gcc,
@@ -82,6 +83,7 @@ impl Need {
         Self::Npm,
         Self::Chromium,
         Self::StressNg,
+        Self::Gdb,
     ];
 }
 
@@ -198,6 +200,7 @@ fn names(need: Need) -> [&'static str; 5] {
         Need::Npm => ["npm", "npm", "npm", "nodejs-npm", "npm"],
         Need::Chromium => same("chromium"),
         Need::StressNg => same("stress-ng"),
+        Need::Gdb => same("gdb"),
         Need::Headers => [
             "linux-headers-RELEASE",
             "linux-headers-RELEASE",
