@@ -31,3 +31,6 @@ pub const BPF: &str = "bpf-fifo";
 
 /// The name of the plain BPF FIFO with one queue for all CPUs.
 pub const BPF_SHARED: &str = "bpf-shared";
+
+/// The name of the plain BPF scheduler that puts tasks into the kernel's own queue of each CPU: the least that sched_ext allows.
+pub const BPF_LOCAL: &str = "bpf-local";

@@ -4,7 +4,7 @@ use std::{fs, path::Path, process::ExitCode, sync::Mutex, thread};
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use ekiden_bench::{BPF, Comparison, DEFAULT, Fairness, number, table};
+use ekiden_bench::{BPF, BPF_LOCAL, Comparison, DEFAULT, Fairness, number, table};
 use ekiden_build::{doctor, install_missing};
 use ekiden_loader::Beside;
 use ekiden_vm::{Cache, Kernel, Scratch, Vm};
@@ -153,7 +153,7 @@ fn prepare(progress: &mut Progress) -> Result<()> {
 impl Results {
     /// The one table.
     fn table(&self) -> String {
-        let schedulers = [DEFAULT, BPF, "fifo", "wfq"];
+        let schedulers = [DEFAULT, BPF_LOCAL, BPF, "fifo", "fifo, recorder off", "wfq", "wfq, recorder off"];
         let costs = [
             (&self.pipe, "one_cpu", "pipe, one CPU"),
             (&self.pipe, "two_cpus_across", "pipe, two CPUs"),
@@ -170,7 +170,17 @@ impl Results {
             let cells = schedulers.map(|scheduler| fair(&self.fairness, scheduler, load));
             rows.push([load.to_owned(), "share off by".to_owned()].into_iter().chain(cells).collect());
         }
-        let heading = ["", "", "the kernel's own", "plain BPF FIFO", "fifo (Rust)", "wfq (Rust)"];
+        let heading = [
+            "",
+            "",
+            "the kernel's own",
+            "BPF, local queue",
+            "plain BPF FIFO",
+            "fifo (Rust)",
+            "recorder off",
+            "wfq (Rust)",
+            "recorder off",
+        ];
         let mut text = format!("Linux {}, median (÷ the kernel's own)\n{}", self.kernel, table(&heading, rows));
         for why in self.fairness.rows.iter().flat_map(|row| row.failed.iter().chain(&row.unlike_default)) {
             text += &format!("\n{why}");

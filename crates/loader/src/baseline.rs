@@ -28,6 +28,8 @@ pub enum Queues {
     PerCpu,
     /// One for all CPUs.
     Shared,
+    /// None of its own: tasks go to the kernel's queue of their CPU.
+    Local,
 }
 
 impl Queues {
@@ -36,6 +38,7 @@ impl Queues {
         match self {
             Self::PerCpu => "ekiden_bpf_fifo",
             Self::Shared => "ekiden_bpf_shared",
+            Self::Local => "ekiden_bpf_local",
         }
     }
 }
@@ -48,6 +51,7 @@ impl Baseline {
         let mut open = BaselineSkelBuilder::default().open(object).map_err(|error| bpf_error("open", &error))?;
         if let Some(constants) = &mut open.maps.rodata_data {
             constants.is_shared = queues == Queues::Shared;
+            constants.is_local = queues == Queues::Local;
         }
         let ops = open.struct_ops.baseline_ops_mut();
         for (place, byte) in ops.name.iter_mut().zip(queues.name().bytes().chain([0])) {

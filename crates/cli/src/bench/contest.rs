@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use ekiden_bench::{BPF, BPF_SHARED, DEFAULT, Measurements};
+use ekiden_bench::{BPF, BPF_LOCAL, BPF_SHARED, DEFAULT, Measurements};
 use ekiden_loader::{Baseline, Beside, Queues, sysfs};
 
 use super::load;
@@ -22,7 +22,16 @@ pub(crate) enum Contestant {
     Default,
     Bpf(Queues),
     Policy(String),
+    /// The same without the flight recorder, which is on unless somebody turns it off.
+    Unrecorded {
+        policy: String,
+        /// As reports call it.
+        name: String,
+    },
 }
+
+/// What is behind a policy's name where it has no flight recorder.
+pub(crate) const UNRECORDED: &str = ", recorder off";
 
 /// Where policies come from.
 #[derive(Args, Clone, Debug, Default)]
@@ -62,7 +71,8 @@ impl Contestant {
             Self::Default => DEFAULT,
             Self::Bpf(Queues::PerCpu) => BPF,
             Self::Bpf(Queues::Shared) => BPF_SHARED,
-            Self::Policy(name) => name,
+            Self::Bpf(Queues::Local) => BPF_LOCAL,
+            Self::Policy(name) | Self::Unrecorded { name, .. } => name,
         }
     }
 
@@ -71,7 +81,9 @@ impl Contestant {
         match self {
             Self::Default => None,
             Self::Bpf(queues) => Some(queues.name().to_owned()),
-            Self::Policy(name) => Some(format!("ekiden_{}", name.replace('-', "_"))),
+            Self::Policy(policy) | Self::Unrecorded { policy, .. } => {
+                Some(format!("ekiden_{}", policy.replace('-', "_")))
+            }
         }
     }
 
@@ -84,8 +96,8 @@ impl Contestant {
                 let result = work();
                 settle(result, baseline.is_running())
             }
-            // What that costs, `ekiden bench record` shows.
-            Self::Policy(name) => under(&Plan { flight_kib: 0, ..Plan::new(name, modules) }, work),
+            Self::Policy(name) => under(&Plan::new(name, modules), work),
+            Self::Unrecorded { policy, .. } => under(&Plan { flight_kib: 0, ..Plan::new(policy, modules) }, work),
         }
     }
 }
@@ -123,7 +135,7 @@ impl Contest {
             modules::in_directory(&directory, policy)?;
         }
         let policies = self.policies.iter().cloned().map(Contestant::Policy);
-        let bpf = [Queues::PerCpu].into_iter().chain(self.has(SHARED).then_some(Queues::Shared));
+        let bpf = [Queues::Local, Queues::PerCpu].into_iter().chain(self.has(SHARED).then_some(Queues::Shared));
         let others = [Contestant::Default].into_iter().chain(bpf.map(Contestant::Bpf));
         Ok((others.chain(policies).collect(), directory))
     }
@@ -136,7 +148,10 @@ impl Contest {
         work: &dyn Fn(&Contestant) -> Result<Values>,
     ) -> Result<()> {
         let mut progress = Progress::new();
-        let (contestants, modules) = self.prepare(&mut progress)?;
+        let (mut contestants, modules) = self.prepare(&mut progress)?;
+        let unrecorded =
+            |policy: &String| Contestant::Unrecorded { policy: policy.clone(), name: format!("{policy}{UNRECORDED}") };
+        contestants.extend(self.policies.iter().map(unrecorded));
         progress.step("waiting until the machine has settled");
         load::settle();
         for turn in 0..=repeat {
@@ -152,6 +167,11 @@ impl Contest {
             }
         }
         Ok(())
+    }
+
+    /// Whether a policy is called so in reports, with or without its flight recorder.
+    pub(crate) fn has_one_called(&self, name: &str) -> bool {
+        self.has(name.strip_suffix(UNRECORDED).unwrap_or(name))
     }
 
     pub(crate) fn has(&self, policy: &str) -> bool {

@@ -25,7 +25,7 @@ use super::{
     guest::{Clock, InVm},
     load,
 };
-use crate::progress::Progress;
+use crate::{output::open_trace, progress::Progress, trace};
 
 const CHECKER: &str = "checker";
 const RECORDER: &str = "recorder";
@@ -273,12 +273,16 @@ impl WatchBench {
             let pipes: Vec<_> = (0..cpus).map(|cpu| scope.spawn(move || self.pipe(&format!("{cpu},{cpu}")))).collect();
             pipes.into_iter().try_for_each(|pipe| pipe.join().expect("a pipe does not panic").map(drop))
         })?;
-        let said = beside.stop()?;
-        let lost = said.lines().find_map(|line| line.split(" records were lost").next().filter(|head| *head != line));
-        match lost {
-            None => Ok(0.0),
-            Some(head) => head.rsplit(' ').next().and_then(|count| count.parse().ok()).context("a strange message"),
+        beside.stop()?;
+        // What the recording itself has: a recorder that died has lost everything, whatever it said.
+        let (mut records, mut lost) = (0, 0_u64);
+        for record in open_trace(file)? {
+            let record = record.with_context(|| file.display().to_string())?;
+            records += 1;
+            lost = lost.saturating_add(trace::lost(&record));
         }
+        ensure!(records > 0, "nothing was recorded");
+        Ok(lost as f64)
     }
 }
 
