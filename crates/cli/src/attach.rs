@@ -1,10 +1,20 @@
 //! `ekiden attach`, `ekiden detach`: which of the policies that run has a thread, a program or a control group (row S3).
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    sync::mpsc::{RecvTimeoutError, channel},
+    time::Duration,
+};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
-use ekiden_loader::{Inherit, Status, Terms, Who, choose};
+use ekiden_loader::{Followed, Inherit, Status, Terms, Who, choose};
+
+use crate::{progress::Progress, signals};
+
+/// How long one who comes waits for the policy at most, apart from the time that a look takes.
+const FOLLOWED: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -12,7 +22,7 @@ Examples:
   ekiden run wfq &  ekiden run fifo --beside --open &     two policies; wfq has everything
   ekiden attach fifo --pid 4711                    a program with all its threads
   ekiden attach fifo --comm nginx                  every program of that name
-  ekiden attach fifo --cgroup /sys/fs/cgroup/batch
+  ekiden attach fifo --cgroup /sys/fs/cgroup/batch --follow     and everybody who comes into it later
   ekiden attach fifo --tid 4712 --no-inherit       one thread, and not the ones that it starts
   ekiden attach eevdf --pid 4711 --set slice_us=500
 
@@ -23,6 +33,9 @@ pub(crate) struct Attach {
     policy: String,
     #[command(flatten)]
     who: Chosen,
+    /// Stay, and give it to those as well who come into the group, or start a program of that name, later; until Ctrl-C
+    #[arg(long, conflicts_with_all = ["pid", "tid"])]
+    follow: bool,
     /// Children that are started from now on get the policy that everybody gets
     #[arg(long)]
     no_inherit: bool,
@@ -75,7 +88,11 @@ impl Attach {
         let status = Status::read()?.unwrap_or_default();
         let policy = status.find(Some(&self.policy))?;
         let inherit = if self.no_inherit { Inherit::No } else { Inherit::Yes };
-        let terms = Terms { inherit, params: &self.set.join(" ") };
+        let params = self.set.join(" ");
+        let terms = Terms { inherit, params: &params };
+        if self.follow {
+            return follow(self.who.who(), policy.seat, &policy.policy, terms);
+        }
         let threads = of_them(choose(&self.who.who(), Some(policy.seat), terms)?);
         println!("{} has {threads} more; `ekiden status` shows how it fares", policy.policy);
         Ok(ExitCode::SUCCESS)
@@ -88,6 +105,30 @@ impl Detach {
         println!("now with the policy that everybody has: {threads}");
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Gives the policy to everybody in `who`, and to those who come, until a signal ends it; they keep it then.
+fn follow(who: Who, seat: u32, policy: &str, terms: Terms<'_>) -> Result<ExitCode> {
+    let (sender, signal) = channel();
+    let _handling = signals::handle(move |_| sender.send(()).unwrap_or_default()).context("cannot handle signals")?;
+    let mut followed = Followed::new(who, Some(seat))?;
+    let mut count = 0;
+    let watching = Progress::open(format!("giving {policy} to those who come; Ctrl-C ends it"));
+    loop {
+        match followed.look(terms)? {
+            0 => {}
+            new => {
+                count += new;
+                watching.aside(|| println!("{policy} has {} more", of_them(new)));
+            }
+        }
+        if signal.recv_timeout(FOLLOWED) != Err(RecvTimeoutError::Timeout) {
+            break;
+        }
+    }
+    drop(watching);
+    println!("{policy} was given to {}, who keep it; `ekiden detach` takes it back", of_them(count));
+    Ok(ExitCode::SUCCESS)
 }
 
 fn of_them(threads: usize) -> String {

@@ -36,7 +36,7 @@ Examples:
                                                   this machine, under whichever scheduler: only idle CPUs
 --live looks at the run queues every second, at next to no cost. It records only while a CPU stays idle and a task waits that
 could use it, and reports what stays so; where none stays idle, it looks for a window every 20 ms and adds up what is wasted in turn. It respects affinities, cpusets, bandwidth limits and isolated CPUs, and says when
-real-time tasks are in the way. It needs root and BTF, and none of our modules.
+real-time tasks are in the way. When it finds something, it saves the last calls of Ekiden's policies that run. It needs root and BTF, and none of our modules.
 It exits with 118 if a promise was not kept. See also: ekiden sim --invariants")]
 pub(crate) struct Check {
     /// A trace, as `ekiden sim --trace` writes it

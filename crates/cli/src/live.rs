@@ -13,7 +13,7 @@ use ekiden_loader::{Evidence, Finding, LiveChecker, LookCounts, Sum, scheduler};
 use ekiden_page::{Builder, Notes};
 use serde::Serialize;
 
-use crate::{failure::Exit, output::Output, progress::Progress, signals, view};
+use crate::{failure::Exit, flights, output::Output, progress::Progress, session, signals, view};
 
 /// What to look for, and for how long.
 pub(crate) struct Live {
@@ -32,6 +32,8 @@ pub(crate) struct Live {
 struct Found {
     /// Since this command began.
     after_ms: u64,
+    /// The last calls of the policies that ran, if their flight recorders are on and it is the first finding.
+    recordings: Vec<PathBuf>,
     #[serde(flatten)]
     finding: Finding,
 }
@@ -69,10 +71,13 @@ impl Live {
             if !self.json {
                 watching.aside(|| println!("{:.1} s: {}", after_ms as f64 / 1e3, evidence.finding));
             }
+            let mut recordings = Vec::new();
             if findings.is_empty() {
+                // First, as it goes on being overwritten.
+                recordings = watching.aside(|| session::save_flights(&flights::usual()));
                 watching.aside(|| self.write_report(&evidence))?;
             }
-            findings.push(Found { after_ms, finding: evidence.finding });
+            findings.push(Found { after_ms, recordings, finding: evidence.finding });
         }
         drop(watching);
         self.say(&Summary { scheduler: scheduler(), counts: checker.counts, findings: &findings })

@@ -104,6 +104,37 @@ impl Plan {
     }
 }
 
+/// Saves the newest calls of all policies that run, for what was just seen of them; where that cannot be done it is said, and stands in the way of
+/// nothing. Returns the files.
+pub(crate) fn save_flights(directory: &Path) -> Vec<PathBuf> {
+    let policies = ekiden_loader::Status::read().ok().flatten().unwrap_or_default().policies;
+    let mut files = Vec::new();
+    for policy in policies.iter().filter(|policy| policy.alive) {
+        let saved = save_flight_of(policy, directory);
+        match saved {
+            Ok(path) => {
+                eprintln!(
+                    "ekiden: the last calls of {} are in {1}; next: ekiden replay {1}",
+                    policy.policy,
+                    path.display()
+                );
+                files.push(path);
+            }
+            Err(error) => eprintln!("ekiden: the last calls of {} could not be saved: {error:#}", policy.policy),
+        }
+    }
+    files
+}
+
+fn save_flight_of(policy: &PolicyStatus, directory: &Path) -> Result<PathBuf> {
+    let mut tape = Tape::open(policy)?;
+    let header = header(Some(policy.seat), "flight recorder, when a CPU was wasted")?.0;
+    let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (file, path) = flights::create(directory, &format!("{}-{at}.ekirec", policy.policy))?;
+    dump(&mut tape, &header, file, false)?;
+    Ok(path)
+}
+
 /// A policy in the kernel, until this is dropped.
 pub(crate) struct Held {
     // In this order: the modules can go when the session is over.

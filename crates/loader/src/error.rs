@@ -112,6 +112,15 @@ pub enum LoadError {
     /// A choice for no one.
     #[error("there is no such thread; nothing was changed")]
     Nobody,
+    /// New threads come all the time.
+    #[error(
+        "{count} threads have it now, and others came faster than they could be looked at; run the same again, or choose for the \
+         process that starts them: its children inherit it"
+    )]
+    Restless {
+        /// For how many it was chosen.
+        count: usize,
+    },
     /// There is nothing to take over from, or to record.
     #[error("no policy runs; start one with `ekiden run`")]
     NothingRuns,

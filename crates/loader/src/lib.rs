@@ -36,4 +36,4 @@ pub use rings::Raw;
 pub use runqlat::{RunqLat, Waits, Whom};
 pub use session::{Beside, Config, Program, Scope, Session, arena_bytes_for, room_for_all};
 pub use tape::Tape;
-pub use tasks::{Who, choose};
+pub use tasks::{Followed, Who, choose};
