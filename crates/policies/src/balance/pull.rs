@@ -30,6 +30,8 @@ enum Why {
 /// A task that could be taken.
 struct Candidate {
     task: TaskId,
+    /// Where it waits.
+    cpu: CpuId,
     /// Where it may run.
     allowed: CpuMask,
     /// The load of its CPU.
@@ -81,7 +83,7 @@ impl Balancer {
         let others = domain.groups.iter().filter(|group| *group != local);
         let overloaded = others.filter_map(|group| {
             let candidate = self.candidate(cx, group, cpu, why, find)?;
-            let allowed = self.allowed_outside(&candidate.allowed, local);
+            let allowed = Self::compared(cx, &candidate, local);
             Some((self.load_of(cx, domain, group, &allowed), candidate))
         });
         let (load, busiest) = overloaded.max_by_key(|(load, _)| *load)?;
@@ -89,10 +91,12 @@ impl Balancer {
         (load * 100 > percent * self.load_of(cx, domain, local, &busiest.allowed)).then_some(busiest)
     }
 
-    /// Of another group, the CPUs that count when it is compared with `local`: groups of nodes overlap, and a CPU that is in both says nothing
-    /// of which has more.
-    fn allowed_outside(&self, allowed: &CpuMask, local: &CpuMask) -> CpuMask {
-        allowed.iter().filter(|cpu| !local.contains(*cpu)).collect()
+    /// Of another group, the CPUs that count when it is compared with `local`: those of the node that the task would leave, as not all nodes of a
+    /// group need be linked, so that one may be idle beside a crowded one; and none that is in both, as groups of nodes overlap.
+    fn compared(cx: &Cx, candidate: &Candidate, local: &CpuMask) -> CpuMask {
+        let node = cx.topology().node(candidate.cpu);
+        let outside = |cpu: &CpuId| !local.contains(*cpu);
+        node.both(&candidate.allowed).filter(outside).collect()
     }
 
     /// Whether a busy CPU is to take the task for its group: that has less load after it than the other CPU had before.
@@ -134,14 +138,15 @@ impl Balancer {
     fn candidate(&self, cx: &Cx, group: &CpuMask, cpu: CpuId, why: Why, find: &impl Find) -> Option<Candidate> {
         let is_hot = |task| cx.now_ns() < self.tasks[task].waits_since_ns.get() + HOT_NS;
         let wanted = |task| !(why == Why::Busy && is_hot(task)) && cx.may_run(task, cpu);
-        let mut best: Option<(TaskId, u64)> = None;
+        let mut best: Option<(TaskId, CpuId, u64)> = None;
         for victim in group.iter().filter(|victim| *victim != cpu && self.len(*victim) > 0) {
             let load = self.cpus[victim].load();
-            if best.is_none_or(|(_, most)| load > most) {
-                best = find(victim, &wanted).map(|task| (task, load)).or(best);
+            if best.is_none_or(|(.., most)| load > most) {
+                best = find(victim, &wanted).map(|task| (task, victim, load)).or(best);
             }
         }
-        best.map(|(task, load)| Candidate { task, allowed: cx.allowed_cpus(task), load }).filter(|best| best.load > 0)
+        let (task, cpu, load) = best.filter(|(.., load)| *load > 0)?;
+        Some(Candidate { task, cpu, allowed: cx.allowed_cpus(task), load })
     }
 
     /// A busy CPU looks around: idle ones are woken up to take what waits here, and if it stands for its group in a domain,
