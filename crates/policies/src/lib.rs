@@ -14,7 +14,16 @@ ekiden::policies! {
     eevdf::Eevdf,
     global_fifo::GlobalFifo,
     llc_fifo::LlcFifo,
+    shinjuku::Shinjuku,
+    sjf::Sjf,
+    mlfq::Mlfq,
+    central_fifo::CentralFifo,
+    bpfland::Bpfland,
+    nest::Nest,
+    modular::Modular,
 }
+
+pub use modular::{Suggest, Waiting};
 
 macro_rules! names {
     ($($module:ident $policy:ident)*) => { &[$(<$policy as ekiden::Scheduler>::NAME),*] };
