@@ -20,8 +20,15 @@ const SKIPPED: &[&str] = &["target", ".git", "node_modules", "dist"];
 const OLDEST_RUST: &str = "1.85";
 
 /// The documents that name paths.
-const DOCUMENTS: &[&str] =
-    &["README.md", "ARCHITECTURE.md", "DEVELOPING.md", "SECURITY.md", "docs/fidelity.md", "docs/shared-queues.md"];
+const DOCUMENTS: &[&str] = &[
+    "README.md",
+    "ARCHITECTURE.md",
+    "DEVELOPING.md",
+    "SECURITY.md",
+    "docs/fidelity.md",
+    "docs/policies.md",
+    "docs/shared-queues.md",
+];
 
 fn root() -> PathBuf {
     Checkout::find().unwrap().root().to_owned()
@@ -171,6 +178,19 @@ fn policies_stay_on_their_page() {
         let path = root().join(format!("crates/policies/src/{policy}.rs"));
         let lines = code_lines(&fs::read_to_string(path).unwrap()).unwrap();
         assert!(lines <= limit, "{policy}.rs has {lines} lines of code, more than {limit}");
+    }
+}
+
+#[test]
+fn the_guide_and_the_readme_name_every_policy() {
+    for document in ["docs/policies.md", "README.md"] {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        let missing: Vec<String> = ekiden_policies::NAMES
+            .iter()
+            .filter(|name| !text.contains(&format!("`{name}`")))
+            .map(|name| (*name).to_owned())
+            .collect();
+        assert_none(&missing, document);
     }
 }
 
