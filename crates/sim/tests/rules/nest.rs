@@ -19,9 +19,9 @@ fn cpus_used(result: &SimReport) -> f64 {
     used.len() as f64 / times.len() as f64
 }
 
-/// A build of many small files, which takes a third of the machine: short tasks, one after the other in each of seven jobs.
+/// A build of many small files, which takes a third of the machine: short tasks, one after the other in each of six jobs.
 fn build<S: Scheduler>() -> SimReport {
-    let load = loads::make("make:jobs=7:files=300:ms=1", CPUS).unwrap();
+    let load = loads::make("make:jobs=6:files=200:ms=2", CPUS).unwrap();
     let machine = Machine::new(Topology::regular(1, 2, 8, 1));
     let result = good(Simulation::of::<S>(machine, "").traced().run(&load).unwrap());
     let forked_ns: u64 = result.report.tasks.iter().map(|task| task.forked_cpu_ns).sum();
