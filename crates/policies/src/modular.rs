@@ -150,14 +150,11 @@ impl Modular {
         cpu: CpuId,
     ) -> Option<(u64, Schedulable<Self>)> {
         let most = queue.first_key()? + self.settings.bound_ns;
-        let is_wanted = |task| {
-            let waiting = self.waiting(task);
-            self.modules().any(|module| module.suits(cx, &waiting, cpu))
-        };
-        let (vruntime, task) = {
-            let due = queue.iter().take(SHOWN).take_while(|(vruntime, _)| **vruntime <= most);
-            due.map(|(vruntime, token)| (*vruntime, token.task())).find(|(_, task)| is_wanted(*task))?
-        };
+        let wanted = queue.iter().take(SHOWN).find(|(vruntime, token)| {
+            let waiting = self.waiting(token.task());
+            **vruntime <= most && self.modules().any(|module| module.suits(cx, &waiting, cpu))
+        });
+        let (vruntime, task) = wanted.map(|(vruntime, token)| (*vruntime, token.task()))?;
         match cx.claim(queue.remove_at(&vruntime, task)?) {
             Ok(token) => Some((vruntime, token)),
             Err(refused) => {
