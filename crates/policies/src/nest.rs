@@ -95,7 +95,9 @@ impl Nest {
         let (before, after) = (idle.iter().take_while(|cpu| *cpu < from), idle.iter().skip_while(|cpu| *cpu < from));
         after.chain(before).find(|cpu| {
             let place = &self.cpus[*cpu];
-            if place.nest.get() != nest || place.chosen_ns.get() + ARRIVAL_NS > now_ns || !cx.may_run(task, *cpu) {
+            let chosen_ns = place.chosen_ns.get();
+            let is_chosen = chosen_ns != 0 && chosen_ns + ARRIVAL_NS > now_ns;
+            if place.nest.get() != nest || is_chosen || !cx.may_run(task, *cpu) {
                 return false;
             }
             let is_cold = place.used_ns.get() + self.limits.remove_ns < now_ns;
@@ -186,8 +188,10 @@ impl Scheduler for Nest {
         cpu
     }
 
-    fn enqueue(&self, _: &Cx, _: &Task, token: Schedulable<Self>) {
+    /// Where it has to wait, an idle CPU comes for it.
+    fn enqueue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         self.put(token);
+        cx.kick_idle(task.id);
     }
 
     fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
