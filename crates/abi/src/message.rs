@@ -273,7 +273,7 @@ pub struct Reply {
     pub timer_ns: u64,
     /// CPUs that are to look for work again.
     pub kicks: Kicks,
-    /// The answer of `select_task_rq`; [`NO_CPU`] for a hint that was not taken.
+    /// The answer of `select_task_rq`; [`NO_CPU`] for a hint that was not taken; how many hints of a queue were none, if any.
     pub cpu: u32,
     /// Keeps the size a multiple of eight.
     pub reserved: u32,

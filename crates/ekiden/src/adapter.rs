@@ -3,6 +3,7 @@
 use alloc::{boxed::Box, string::String, sync::Arc};
 use core::{
     any::Any,
+    cell::Cell,
     mem::{ManuallyDrop, MaybeUninit},
 };
 
@@ -179,7 +180,13 @@ impl<S: Scheduler> Adapter<S> {
             Some(Call::Balance) => *answer.task = scheduler.balance(cx, cpu).unwrap_or(TaskId::NONE),
             Some(Call::BalanceErr) => scheduler.balance_err(cx, cpu, task.id, reason()),
             Some(Call::RegisterQueue) => scheduler.register_queue(cx, message.arg as u32),
-            Some(Call::EnterQueue) => scheduler.enter_queue(cx, message.arg as u32, Hints::new(payload)),
+            Some(Call::EnterQueue) => {
+                let refused = Cell::new(0);
+                scheduler.enter_queue(cx, message.arg as u32, Hints::new(payload, &refused));
+                if refused.get() > 0 {
+                    *answer.cpu = refused.get();
+                }
+            }
             Some(Call::UnregisterQueue) => scheduler.unregister_queue(cx, message.arg as u32),
             Some(Call::ParseHint) => {
                 let teller = (!task.id.is_none()).then_some(task);

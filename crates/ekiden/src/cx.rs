@@ -5,8 +5,10 @@ use core::cell::Cell;
 
 use ekiden_abi::{Call, FOR_IDLE, Kicks, Message, NO_CLAIMS, RawToken, RefusalReason};
 
+use zerocopy::IntoBytes;
+
 use crate::tape::{learn, tape_runs};
-use crate::{CpuId, CpuMask, Refused, Schedulable, TaskId, Topology};
+use crate::{CpuId, CpuMask, NotTold, QueueId, Refused, Schedulable, Scheduler, TaskId, Topology};
 
 /// The shortest slice, in nanoseconds. A task that gets less hardly does more than come and go.
 pub const SLICE_NS_MIN: u64 = 10_000;
@@ -37,6 +39,13 @@ pub trait Host: Sync {
     /// Which of our tasks runs on `cpu`, if any does and the host can tell.
     fn running(&self, _cpu: CpuId) -> Option<Running> {
         None
+    }
+    /// Writes a notice into the ring of a queue, and wakes up whoever waits for one; see [`Cx::notify`].
+    ///
+    /// # Errors
+    /// Why the program does not get it.
+    fn notify(&self, _queue: QueueId, _notice: &[u8]) -> Result<(), NotTold> {
+        Err(NotTold::Closed)
     }
     /// The group that `task` belongs to; [`Group::ROOT`] where the host knows of none.
     fn group(&self, task: TaskId) -> Group;
@@ -208,6 +217,29 @@ impl<'a> Cx<'a> {
         }
         let Running { weight, since_ns, .. } = running.unwrap_or(Running { task, weight: 0, since_ns: 0 });
         Some(Running { task, weight: learn(weight.into()) as u32, since_ns: learn(since_ns) })
+    }
+
+    /// Tells the application at the other end of a queue something: `cx.notify::<Self>(queue, &notice)`. It finds it in the queue's second
+    /// ring, and is woken up if it waits for that. Never waits; costs a copy, and an interrupt on this CPU if anyone waits. (Papers/000,
+    /// section 3.3.)
+    ///
+    /// # Errors
+    /// `Full` if the application does not read, which a policy cannot change; `Closed` if it is gone.
+    pub fn notify<S: Scheduler>(&self, queue: QueueId, notice: &S::Notice) -> Result<(), NotTold> {
+        let bytes = notice.as_bytes();
+        let told = self.host.notify(queue, bytes).map_or_else(|reason| reason as u64, |()| 0);
+        if tape_runs() {
+            // What was said, for whoever reads the recording.
+            for chunk in bytes.chunks(8) {
+                let mut word = [0; 8];
+                word[..chunk.len()].copy_from_slice(chunk);
+                learn(u64::from_le_bytes(word));
+            }
+        }
+        match learn(told) as u32 {
+            0 => Ok(()),
+            reason => Err(NotTold::from_number(reason)),
+        }
     }
 
     /// Time since some fixed moment, in nanoseconds. The same for the whole call; read only when asked for, because

@@ -1,9 +1,9 @@
 //! The trait that a policy implements.
 
 use ekiden_abi::{Calls, RefusalReason, TaskId};
-use zerocopy::{Immutable, KnownLayout, TryFromBytes};
+use zerocopy::IntoBytes;
 
-use crate::{CpuId, Cx, Env, Fingerprint, HintRefused, Hints, Param, QueueId, Saved, Schedulable, TaskParams};
+use crate::{CpuId, Cx, Env, Fingerprint, HintRefused, Hints, Param, Plain, QueueId, Saved, Schedulable, TaskParams};
 
 /// A task as a call sees it. A snapshot: it is true for the duration of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,9 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
     const LAYOUT: Option<Fingerprint> = None;
 
     /// What applications tell it; `()`, which `#[policy]` fills in, for nothing.
-    type Hint: TryFromBytes + KnownLayout + Immutable;
+    type Hint: Plain;
+    /// What it tells applications, by [`Cx::notify`]; `()`, which `#[policy]` fills in, for nothing.
+    type Notice: Plain + IntoBytes;
     /// What it hands to its successor in a live upgrade; by default, through `#[policy]`, itself.
     type State: Send + 'static;
 
@@ -173,12 +175,15 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
         let _ = (cx, cpu, task, reason);
     }
 
-    /// An application opened a queue for hints.
+    /// An application opened a queue for hints. `cx` has no task; which process it is, its hints may say, and be wrong. Comes again after
+    /// another version has taken over that knows nothing of queues.
     fn register_queue(&self, cx: &Cx<'_>, queue: QueueId) {
         let _ = (cx, queue);
     }
 
-    /// An application put hints into its queue.
+    /// An application put hints into its queue: some time ago, as this comes with the next event of a thread of the application, at a
+    /// tick of one, or when it rings. Take them by `hints.pop()`; what is left after the call is gone. As many as are in 4 KiB at once, more in
+    /// another call. Other calls may be under way.
     fn enter_queue(&self, cx: &Cx<'_>, queue: QueueId, hints: Hints<'_, Self::Hint>) {
         let _ = queue;
         for hint in hints {
@@ -186,7 +191,7 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
         }
     }
 
-    /// An application closed its queue.
+    /// An application closed its queue, or has ended. What it said is the policy's to undo; nothing can be told it any more.
     fn unregister_queue(&self, cx: &Cx<'_>, queue: QueueId) {
         let _ = (cx, queue);
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use ekiden::{
-    Adapter, Call, Calls, Group, HintRefused, Hints, Host, MAX_CPUS, Policy, QueueId, SLICE_NS_MIN,
+    Adapter, Call, Calls, Group, HintRefused, Hints, Host, MAX_CPUS, NotTold, Plain, Policy, QueueId, SLICE_NS_MIN,
     abi::{Kicks, Message, NO_CPU, RawParams, RawToken, Reply},
     prelude::*,
 };
@@ -40,6 +40,15 @@ impl Host for TestHost {
 
     fn group(&self, _: TaskId) -> Group {
         Group::ROOT
+    }
+
+    /// Queue 5 takes what begins with a 1.
+    fn notify(&self, queue: QueueId, notice: &[u8]) -> Result<(), NotTold> {
+        match (queue, notice) {
+            (5, [1, 0, 0, 0, 0xff, 0, 0, 0]) => Ok(()),
+            (5, _) => Err(NotTold::Full),
+            _ => Err(NotTold::Closed),
+        }
     }
 }
 
@@ -92,11 +101,19 @@ fn call(policy: &dyn Policy, call: Call) -> Reply {
 }
 
 /// A hint of one byte, of which most values are none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, KnownLayout, Immutable)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, KnownLayout, Immutable, Plain)]
 #[repr(u8)]
 enum Mood {
     Batch = 1,
     Interactive = 2,
+}
+
+/// What a program is told.
+#[derive(Clone, Copy, Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable, Plain)]
+#[repr(C)]
+struct Told {
+    cpu: u32,
+    much: [u16; 2],
 }
 
 /// Writes down each call, keeps the tokens, and gives each kind of answer.
@@ -127,6 +144,7 @@ impl Scheduler for Recorder {
         Param { name: "hard_us", help: "when it must be done", default: 100, min: 1, max: 200 },
     ];
     type Hint = Mood;
+    type Notice = Told;
 
     fn new(_: &Env) -> Self {
         Self { log: SpinLock::default(), tokens: SpinLock::default() }
@@ -211,8 +229,10 @@ impl Scheduler for Recorder {
         self.note("register_queue", queue);
     }
 
-    fn enter_queue(&self, _: &Cx<'_>, queue: QueueId, hints: Hints<'_, Mood>) {
+    fn enter_queue(&self, cx: &Cx<'_>, queue: QueueId, hints: Hints<'_, Mood>) {
         self.note("enter_queue", (queue, hints.collect::<Vec<_>>()));
+        let told = [(5, 1), (5, 2), (6, 1)].map(|(queue, cpu)| cx.notify::<Self>(queue, &Told { cpu, much: [255, 0] }));
+        assert_eq!(told, [Ok(()), Err(NotTold::Full), Err(NotTold::Closed)]);
     }
 
     fn unregister_queue(&self, _: &Cx<'_>, queue: QueueId) {
@@ -418,6 +438,23 @@ fn queued_hints_come_in_order_without_those_that_are_none() {
     let policy = adapter::<Recorder>();
     deliver(&policy, &message(Call::EnterQueue), &[0, 1, 7, 2, 1, 9]);
     assert_eq!(policy.scheduler().logged(), ["enter_queue (6, [Batch, Interactive, Batch])"]);
+}
+
+#[test]
+fn hints_that_are_none_are_counted_in_the_answer() {
+    let policy = adapter::<Recorder>();
+    let enter = Message { arg: 7, ..message(Call::EnterQueue) };
+    assert_eq!(deliver(&policy, &enter, &[1, 9, 2, 0]).cpu, 2);
+    assert_eq!(deliver(&policy, &enter, &[1, 2]).cpu, NO_CPU, "all of them are hints");
+    assert_eq!(policy.scheduler().logged(), ["enter_queue (7, [Batch, Interactive])"; 2]);
+}
+
+#[test]
+fn a_type_says_how_it_looks() {
+    assert_eq!(Told::SHAPE.to_string(), "Told { cpu: u32, much: [u16; 2] }");
+    assert_eq!(Mood::SHAPE.to_string(), "Mood { Batch = 1, Interactive = 2 }");
+    assert_eq!((Told::SHAPE.bytes, Told::SHAPE.align, Mood::SHAPE.bytes), (8, 4, 1));
+    assert_ne!(Told::SHAPE.fingerprint(), Mood::SHAPE.fingerprint());
 }
 
 /// Queues what is enqueued, and implements nothing that is not required, but for hints.

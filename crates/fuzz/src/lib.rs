@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod mutate;
+mod queues;
 mod replies;
 
 use std::io::{Cursor, Read};
@@ -17,13 +18,14 @@ use ekiden_trace::{Cut, CutError, Reader, Trace};
 use ekiden_workload::{Workload, rt_app};
 
 pub use mutate::Mutator;
+pub use queues::queues;
 pub use replies::replies;
 
 /// Takes bytes; whether they were good.
 pub type Target = fn(&[u8]) -> bool;
 
 /// All targets, by the names of their seeds.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("rt_app", rt_app),
     ("load", load),
     ("trace", trace),
@@ -32,6 +34,7 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("recording", recording),
     ("records", records),
     ("replies", replies),
+    ("queues", queues),
 ];
 
 /// A refusal has to say something.

@@ -64,6 +64,9 @@ pub(crate) fn complete(arguments: TokenStream, item: TokenStream) -> TokenStream
     if !given("Hint") {
         added.push(parse_quote! { type Hint = (); });
     }
+    if !given("Notice") {
+        added.push(parse_quote! { type Notice = (); });
+    }
     if !given("State") {
         added.push(parse_quote! { type State = Self; });
         if !given("reregister_prep") {

@@ -1,4 +1,5 @@
-//! `#[policy]`, the attribute that completes an implementation of the `Scheduler` trait, and `#[derive(Layout)]`.
+//! `#[policy]`, the attribute that completes an implementation of the `Scheduler` trait, `#[derive(Layout)]` and
+//! `#[derive(Plain)]`.
 //!
 //! Policies use them from `ekiden`. What they generate is tested from there, where the traits are.
 #![forbid(unsafe_code)]
@@ -6,6 +7,7 @@
 mod complete;
 mod layout;
 mod name;
+mod plain;
 
 use proc_macro::TokenStream;
 
@@ -18,7 +20,7 @@ use proc_macro::TokenStream;
 ///     `task_preempt`, `task_yield`, `migrate_task_rq` and `pnt_err`.
 ///   - `parse_hint` brings `enter_queue` along, whose default hands each hint to it.
 /// * `const NAME`: the name of the type in lower case, with dashes: `ShortestJob` is `shortest-job`.
-/// * `type Hint = ()`: it takes no hints.
+/// * `type Hint = ()`: it takes no hints. `type Notice = ()`: it says nothing to programs.
 /// * `type State = Self`, with the two methods that hand the whole policy over in a live upgrade.
 /// * `const LAYOUT`: the fingerprint of the state, if it derives `Layout`.
 #[proc_macro_attribute]
@@ -30,4 +32,10 @@ pub fn policy(arguments: TokenStream, item: TokenStream) -> TokenStream {
 #[proc_macro_derive(Layout)]
 pub fn layout(item: TokenStream) -> TokenStream {
     layout::derive(item.into()).into()
+}
+
+/// Says how a type looks that is shared with programs: see `ekiden::Plain`.
+#[proc_macro_derive(Plain)]
+pub fn plain(item: TokenStream) -> TokenStream {
+    plain::derive(item.into()).into()
 }
