@@ -18,6 +18,8 @@ pub(crate) enum Alarm {
     Late,
     /// A policy takes over from the one that runs.
     Upgrade,
+    /// Hints are due, or notices are there.
+    Queues,
     /// A device interrupts.
     Interrupt(u32),
     /// The task that runs on the CPU has done its work.
@@ -33,7 +35,7 @@ pub(crate) enum Alarm {
 }
 
 const PER_CPU: u32 = 4;
-const FIRST_INTERRUPT: u32 = 5;
+const FIRST_INTERRUPT: u32 = 6;
 const FIRST_CPU: u32 = FIRST_INTERRUPT + MAX_INTERRUPTS as u32;
 
 /// A digit of a time: six bits, because a word has 64.
@@ -195,6 +197,7 @@ impl Alarms {
             Alarm::Refill => 2,
             Alarm::Upgrade => 3,
             Alarm::Late => 4,
+            Alarm::Queues => 5,
             Alarm::Interrupt(source) => FIRST_INTERRUPT + source,
             Alarm::Work(cpu) => of_cpu(cpu, 0),
             Alarm::Tick(cpu) => of_cpu(cpu, 1),
@@ -211,6 +214,7 @@ impl Alarms {
             2 => return Alarm::Refill,
             3 => return Alarm::Upgrade,
             4 => return Alarm::Late,
+            5 => return Alarm::Queues,
             FIRST_INTERRUPT..FIRST_CPU => return Alarm::Interrupt(number - FIRST_INTERRUPT),
             _ => {}
         }
@@ -244,6 +248,7 @@ mod tests {
             Alarm::Refill,
             Alarm::Upgrade,
             Alarm::Late,
+            Alarm::Queues,
             Alarm::Interrupt(0),
             Alarm::Interrupt(MAX_INTERRUPTS as u32 - 1),
             Alarm::Work(0),

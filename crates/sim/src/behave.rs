@@ -89,6 +89,7 @@ impl Kernel {
             }
             Effect::Lock { lock, mode } => return self.lock(task, cpu, lock, mode),
             Effect::PipeRead { pipe } => return self.pipe_read(task, cpu, pipe),
+            Effect::ReadNotice { queue } => return self.read_notice(task, cpu, queue),
             Effect::Barrier { barrier, parties, mode } => return self.barrier(task, cpu, barrier, parties, mode),
             Effect::Exit => {
                 self.task_mut(task).state = State::Dead;
@@ -104,6 +105,7 @@ impl Kernel {
             Effect::Sleep { ns } => return self.sleep(task, cpu, ns),
             Effect::PipeWrite { pipe } => return self.pipe_write(task, cpu, pipe),
             Effect::Unlock { lock } => self.unlock(task, cpu, lock),
+            Effect::WriteHint { queue, hint, ring } => self.write_hint(task, queue, hint, ring),
             Effect::Await { condition, lock } => return self.wait_for(task, cpu, condition, lock),
             Effect::Signal { condition, most } => self.signal(task, cpu, condition, most),
             Effect::Io { device } => return self.request(task, cpu, device),
@@ -156,6 +158,7 @@ impl Kernel {
             Effect::Nothing
             | Effect::RunFor { .. }
             | Effect::PipeRead { .. }
+            | Effect::ReadNotice { .. }
             | Effect::Lock { .. }
             | Effect::Barrier { .. }
             | Effect::Wait

@@ -205,7 +205,7 @@ impl Kernel {
         }
     }
 
-    fn tell_queue(&mut self, kind: EventKind, queue: u32, hints: &[u8], value: u64) {
+    pub(crate) fn tell_queue(&mut self, kind: EventKind, queue: u32, hints: &[u8], value: u64) {
         self.note(What::Queue, 0, None, value);
         let event = Event { args: [queue.into(), hints.len() as u64], ..Event::new(kind, 0) };
         self.deliver(&event, hints);

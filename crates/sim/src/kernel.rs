@@ -2,7 +2,7 @@
 //! sched_ext does it.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use ekiden::abi::{Event, EventKind, Outcome, RefusalReason, Status, enqueue_flags, pick_flags};
 use ekiden::{Call, Calls, CpuId, CpuMask, TaskId};
@@ -64,6 +64,8 @@ pub(crate) struct Kernel {
     pub(crate) live: u64,
     pub(crate) programs: Programs,
     pub(crate) shared: Shared,
+    /// Whether any queue has hints that the policy has not heard.
+    pub(crate) hints_wait: bool,
     pub(crate) groups: Groups,
     /// What interrupts.
     pub(crate) sources: Vec<Source>,
@@ -161,6 +163,7 @@ impl Kernel {
             live: 0,
             programs,
             shared: Shared::default(),
+            hints_wait: false,
             groups: Groups::default(),
             sources: Vec::new(),
             roots: Vec::new(),
@@ -274,6 +277,7 @@ impl Kernel {
             Alarm::Refill => self.refill(),
             Alarm::Late => _ = self.deliver(&Event::new(EventKind::Refill, 0), &[]),
             Alarm::Interrupt(source) => self.interrupted(source),
+            Alarm::Queues => self.serve_queues(),
             Alarm::Upgrade => self.upgrade_due(),
             Alarm::Stop => {}
         }
@@ -299,6 +303,9 @@ impl Kernel {
     /// Tells the engine, and does what it asks for besides. `None` if there is no policy (any more).
     pub(crate) fn deliver(&mut self, event: &Event, payload: &[u8]) -> Option<Outcome> {
         let outcome = self.ask(event, payload)?;
+        if self.questions.has_told.load(Relaxed) {
+            self.alarms.set_if_earlier(Alarm::Queues, self.now_ns);
+        }
         self.carry_out(event.cpu, &outcome);
         Some(outcome)
     }
@@ -609,6 +616,7 @@ impl Kernel {
         entry.voluntary_switches += 1;
         self.cpu_mut(cpu).running = None;
         self.note(What::Block, cpu, Some(task), 0);
+        self.hints_are_due(task);
         self.tell_for(Call::TaskBlocked, EventKind::Block, cpu, task);
     }
 
@@ -620,6 +628,9 @@ impl Kernel {
         self.tell_for(Call::TaskBlocked, EventKind::Block, cpu, task);
         self.look_for_work(cpu, Some(task));
         self.tell(EventKind::TaskExit, cpu, task);
+        if self.task(task).parent.is_none() && !self.shared.queues.is_empty() {
+            self.close_queues(self.task(task).root);
+        }
         self.free.push(task);
         self.live -= 1;
     }
@@ -630,6 +641,7 @@ impl Kernel {
         let task = self.cpu_mut(cpu).running.take()?;
         self.task_mut(task).involuntary_switches += 1;
         self.note(What::Preempt, cpu, Some(task), 0);
+        self.hints_are_due(task);
         Some(task)
     }
 
@@ -678,6 +690,7 @@ impl Kernel {
         self.stats.ticks += 1;
         self.account(cpu);
         self.note(What::Tick, cpu, Some(running), 0);
+        self.hints_are_due(running);
         let tick_ns = self.machine.model.costs.tick_ns;
         self.take_time(cpu, tick_ns);
         self.alarms.set(Alarm::Tick(cpu), self.machine.next_tick_ns(cpu, self.now_ns));

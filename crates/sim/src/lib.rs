@@ -34,6 +34,7 @@ mod masks;
 mod model;
 mod place;
 mod program;
+mod queues;
 mod recorded;
 mod shared;
 mod simulation;

@@ -2,12 +2,14 @@
 
 use std::iter::zip;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{OnceLock, RwLock};
 
 use ekiden::abi::RawToken;
-use ekiden::{CpuId, CpuMask, Group, Host, RefusalReason, Running, TaskId};
+use ekiden::{CpuId, CpuMask, Group, Host, NotTold, QueueId, RefusalReason, Running, TaskId};
 use ekiden_engine::{Answers, IdleCpus};
+
+use crate::queues::Notices;
 
 /// Number of a set in [`Masks`].
 pub(crate) type MaskId = u32;
@@ -119,6 +121,10 @@ pub(crate) struct Questions {
     call_costs_ns: Option<Vec<u64>>,
     /// What calls have cost since the last time that this was asked.
     calls_ns: AtomicU64,
+    /// What the policy has said in queues, how many of these there are, and whether it has said anything that was not looked at.
+    pub(crate) notices: Notices,
+    pub(crate) queues: AtomicU32,
+    pub(crate) has_told: AtomicBool,
 }
 
 impl Questions {
@@ -144,6 +150,9 @@ impl Questions {
             masks: RwLock::new(masks),
             call_costs_ns,
             calls_ns: AtomicU64::new(0),
+            notices: Notices::default(),
+            queues: AtomicU32::new(0),
+            has_told: AtomicBool::new(false),
         }
     }
 
@@ -256,6 +265,10 @@ impl Host for Questions {
             None => self.idle.take(&[allowed.as_words()], |_| true),
         })
         .flatten()
+    }
+
+    fn notify(&self, queue: QueueId, notice: &[u8]) -> Result<(), NotTold> {
+        self.tell(queue, notice)
     }
 
     fn running(&self, cpu: CpuId) -> Option<Running> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ekiden::CpuId;
-use ekiden_workload::{Step, WaitMode, Workload};
+use ekiden_workload::{HintWord, Step, WaitMode, Workload};
 
 use crate::masks::{MaskId, Masks};
 use crate::model::Costs;
@@ -60,6 +60,15 @@ pub(crate) enum Effect {
     Io {
         device: u32,
     },
+    WriteHint {
+        queue: u32,
+        /// Which of [`Programs::hints`].
+        hint: u32,
+        ring: bool,
+    },
+    ReadNotice {
+        queue: u32,
+    },
     Timer {
         timer: u32,
         period_ns: u64,
@@ -105,6 +114,8 @@ pub(crate) struct Programs {
     ops: Vec<Op>,
     /// Where each begins, so that equal ones are there once.
     known: HashMap<Vec<Op>, Place>,
+    /// What is written into queues, each once.
+    pub(crate) hints: Vec<Vec<HintWord>>,
 }
 
 impl Programs {
@@ -186,6 +197,17 @@ impl Writer<'_> {
                 self.push(syscall_ns, Effect::Signal { condition: *condition, most: usize::MAX });
             }
             Step::Io { device } => self.push(syscall_ns, Effect::Io { device: *device }),
+            Step::WriteHint { queue, hint, ring } => {
+                let hints = &mut self.programs.hints;
+                let known = hints.iter().position(|known| known == hint).unwrap_or_else(|| {
+                    hints.push(hint.clone());
+                    hints.len() - 1
+                });
+                // In shared memory; to ring takes a system call.
+                let ns = if *ring { syscall_ns } else { atomic_ns };
+                self.push(ns, Effect::WriteHint { queue: *queue, hint: known as u32, ring: *ring });
+            }
+            Step::ReadNotice { queue } => self.push(atomic_ns, Effect::ReadNotice { queue: *queue }),
             Step::Timer { timer, period_ns, restart } => {
                 self.push(syscall_ns, Effect::Timer { timer: *timer, period_ns: *period_ns, restart: *restart });
             }

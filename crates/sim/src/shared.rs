@@ -1,9 +1,10 @@
-//! What the tasks of a load share: pipes, locks, barriers, conditions and devices.
+//! What the tasks of a load share: pipes, locks, barriers, conditions, devices and queues of hints.
 
 use std::collections::VecDeque;
 
 use ekiden_workload::{Device, Workload};
 
+use crate::queues::HintQueue;
 use crate::task::TaskIndex;
 
 /// Everything that is shared, by the numbers that the load gives.
@@ -15,6 +16,7 @@ pub(crate) struct Shared {
     /// Who waits for each condition, the longest first.
     pub(crate) conditions: Vec<VecDeque<TaskIndex>>,
     pub(crate) devices: Vec<Queue>,
+    pub(crate) queues: Vec<HintQueue>,
 }
 
 /// Bytes, and who waits for them or for room. A byte goes to the reader that has waited longest, and so does room.
@@ -64,6 +66,7 @@ impl Shared {
             barriers: all(workload.barriers()),
             conditions: all(workload.conditions()),
             devices: workload.devices.iter().map(idle).collect(),
+            queues: all(workload.queues()),
         }
     }
 }

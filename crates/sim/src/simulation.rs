@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::io::Write;
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use ekiden::{Adapter, CpuId, Env, Host, ParamError, Policy, Scheduler, Topology};
 use ekiden_contain::contained;
@@ -335,6 +335,7 @@ impl Simulation {
         kernel.sink.begin(&header);
         kernel.notes_considered = self.notes_considered && !matches!(kernel.sink, Sink::Nowhere);
         kernel.shared = Shared::new(workload);
+        kernel.questions.queues.store(workload.queues(), Relaxed);
         kernel.groups = Groups::new(workload);
         kernel.note_limits(workload);
         kernel.tell_groups(workload);

@@ -103,6 +103,11 @@ pub(crate) enum State {
         /// Which.
         device: u32,
     },
+    /// Waits for something that the policy says.
+    ForNotice {
+        /// In this queue.
+        queue: u32,
+    },
     /// Waits until its group may run again.
     Throttled,
     /// Waits until a child is gone.
@@ -125,6 +130,7 @@ impl Task {
             State::ForLock { lock } => format!("waiting for lock {lock}"),
             State::AtBarrier { barrier } => format!("waiting at barrier {barrier}"),
             State::ForCondition { condition } => format!("waiting for condition {condition}"),
+            State::ForNotice { queue } => format!("waiting for a notice in queue {queue}"),
             State::InIo { device } => format!("waiting for device {device}"),
             State::Throttled => "waiting for its group's next period".into(),
             State::ForChild => "waiting for a child".into(),

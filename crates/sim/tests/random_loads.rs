@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use ekiden_policies::for_each_policy;
 use ekiden_sim::{Injection, Jitter, Machine, Model, PolicyMaker, SimReport, Simulation, Trace, What};
 use ekiden_workload::checks::all_finished;
-use ekiden_workload::{Device, Group, Limit, Step, TaskSpec, WaitMode, Workload};
+use ekiden_workload::{Device, Group, HintWord, Limit, Step, TaskSpec, WaitMode, Workload};
 use proptest::prelude::*;
 
 use common::{MS, Probe, US};
@@ -40,6 +40,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..2_u32, 1..2 * MS, any::<bool>())
             .prop_map(|(timer, period_ns, restart)| Step::Timer { timer, period_ns, restart }),
         1 => Just(Step::Io { device: 0 }),
+        1 => (0..2_u32, any::<u32>(), any::<bool>())
+            .prop_map(|(queue, value, ring)| Step::WriteHint { queue, hint: vec![HintWord::Value(value)], ring }),
         // CPU 0 stays.
         1 => (1..CPUS).prop_map(|cpu| Step::CpuOffline { cpu }),
         1 => (1..CPUS).prop_map(|cpu| Step::CpuOnline { cpu }),

@@ -141,7 +141,7 @@ impl<'a> Actor<'a> {
             | Step::Broadcast { .. } => self.meet(step).or_fail(Doing::WaitForOthers)?,
             Step::Timer { timer, period_ns, restart } => next_tick(*timer, *period_ns, *restart)?,
             Step::Io { device } => self.request(*device)?,
-            Step::CpuOffline { .. } | Step::CpuOnline { .. } => {
+            Step::CpuOffline { .. } | Step::CpuOnline { .. } | Step::WriteHint { .. } | Step::ReadNotice { .. } => {
                 unreachable!("a load with this step was refused")
             }
             Step::Mark => self.slot.mark(),

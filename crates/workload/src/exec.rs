@@ -264,6 +264,7 @@ fn only_simulated(load: &Workload) -> Option<&'static str> {
     }
     load.each_step(|step| match step {
         Step::CpuOffline { .. } | Step::CpuOnline { .. } => what = Some("take CPUs out of the machine"),
+        Step::WriteHint { .. } | Step::ReadNotice { .. } => what = Some("talk to their policy"),
         _ => {}
     });
     what

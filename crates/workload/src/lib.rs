@@ -49,4 +49,4 @@ pub mod threads;
 mod wait;
 
 pub use report::{Report, TaskReport};
-pub use spec::{Device, Group, Limit, SpecError, Step, TaskSpec, WaitMode, Workload};
+pub use spec::{Device, Group, HintWord, Limit, SpecError, Step, TaskSpec, WaitMode, Workload};

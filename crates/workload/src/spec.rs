@@ -133,6 +133,19 @@ pub struct TaskSpec {
     pub program: Vec<Step>,
 }
 
+/// Four bytes of a hint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum HintWord {
+    /// This number.
+    Value(u32),
+    /// The thread id of the task that writes it.
+    OwnPid,
+}
+
+/// Most bytes of a hint, as in the kernel.
+pub const HINT_BYTES_MAX: usize = 256;
+
 /// One thing a task does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -209,6 +222,22 @@ pub enum Step {
     Io {
         /// Which of the load's devices.
         device: u32,
+    },
+    /// Write a hint for the policy into a queue, without a system call. The task that first uses a queue opens it; it and its children may
+    /// use it, and it closes when that task ends. A hint for which there is no room is lost.
+    WriteHint {
+        /// Which queue, from 0; to the policy it is one more.
+        queue: u32,
+        /// What the hint is made of.
+        hint: Vec<HintWord>,
+        /// Have the policy look at once, by a system call.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        ring: bool,
+    },
+    /// Take the oldest notice of the policy's from a queue; sleeps while there is none. Goes on without one if the queue is closed.
+    ReadNotice {
+        /// Which queue, from 0.
+        queue: u32,
     },
     /// Sleep until the next of the times that lie `period_ns` apart, beginning when this task first comes to a step
     /// with this timer. Returns at once if that time has passed.
@@ -352,7 +381,8 @@ impl Workload {
     /// a number behind them. It lasts as long as the one that lasts longer.
     #[must_use]
     pub fn beside(mut self, mut other: Self) -> Self {
-        let first = (self.pipes(), self.locks(), self.barriers(), self.conditions(), self.devices.len() as u32);
+        let [pipes, locks, barriers] = [self.pipes(), self.locks(), self.barriers()];
+        let first = [pipes, locks, barriers, self.conditions(), self.devices.len() as u32, self.queues()];
         let taken: HashSet<&str> = self.tasks.iter().map(|task| task.name.as_str()).collect();
         for task in &mut other.tasks {
             renumber(&mut task.program, first);
@@ -423,6 +453,14 @@ impl Workload {
         })
     }
 
+    /// How many queues of hints there are.
+    pub fn queues(&self) -> u32 {
+        self.numbers(|step| match step {
+            Step::WriteHint { queue, .. } | Step::ReadNotice { queue } => Some(*queue),
+            _ => None,
+        })
+    }
+
     /// How many timers each task has.
     pub fn timers(&self) -> u32 {
         self.numbers(|step| match step {
@@ -456,6 +494,7 @@ impl Workload {
             ("lock", self.locks()),
             ("barrier", self.barriers()),
             ("condition", self.conditions()),
+            ("queue", self.queues()),
         ];
         if let Some((what, _)) = named.iter().find(|(_, count)| u64::from(*count) > TASKS_MAX) {
             return whole(&format!("it names a {what} above {}: number them from 0", TASKS_MAX - 1));
@@ -544,6 +583,9 @@ impl Workload {
                 Step::Timer { period_ns: 0, .. } => return fail("a timer without a period: set `period_ns`"),
                 Step::Io { device } if *device as usize >= self.devices.len() => {
                     return fail(&format!("there is no device {device}: add it to `devices`, counted from 0"));
+                }
+                Step::WriteHint { hint, .. } if hint.is_empty() || hint.len() * 4 > HINT_BYTES_MAX => {
+                    return fail(&format!("a hint of {} bytes: choose 4 to {HINT_BYTES_MAX}", hint.len() * 4));
                 }
                 Step::Fork { program: inner } | Step::Repeat { steps: inner, .. } => {
                     self.check_program(inner, &place, depth + 1)?;
@@ -647,7 +689,7 @@ fn takes_time(steps: &[Step]) -> bool {
         Step::Repeat { times, steps } => *times > 0 && takes_time(steps),
         Step::Forever { steps } => takes_time(steps),
         Step::PipeRead { .. } | Step::PipeWrite { .. } | Step::Exit | Step::Exec => true,
-        Step::Await { .. } | Step::Io { .. } => true,
+        Step::Await { .. } | Step::Io { .. } | Step::ReadNotice { .. } => true,
         Step::Timer { period_ns, .. } => *period_ns > 0,
         _ => false,
     })
@@ -675,9 +717,9 @@ fn free_name(name: &str, taken: &HashSet<&str>) -> String {
     free
 }
 
-/// Lets the numbers of pipes, locks, barriers, conditions and devices begin with these.
-fn renumber(steps: &mut [Step], first: (u32, u32, u32, u32, u32)) {
-    let (pipes, locks, barriers, conditions, devices) = first;
+/// Lets the numbers of pipes, locks, barriers, conditions, devices and queues begin with these.
+fn renumber(steps: &mut [Step], first: [u32; 6]) {
+    let [pipes, locks, barriers, conditions, devices, queues] = first;
     for step in steps {
         match step {
             Step::PipeWrite { pipe } | Step::PipeRead { pipe } => *pipe += pipes,
@@ -691,6 +733,7 @@ fn renumber(steps: &mut [Step], first: (u32, u32, u32, u32, u32)) {
             }
             Step::Signal { condition } | Step::Broadcast { condition } => *condition += conditions,
             Step::Io { device } => *device += devices,
+            Step::WriteHint { queue, .. } | Step::ReadNotice { queue } => *queue += queues,
             Step::Fork { program: inner } | Step::Repeat { steps: inner, .. } | Step::Forever { steps: inner } => {
                 renumber(inner, first);
             }

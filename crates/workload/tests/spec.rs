@@ -1,6 +1,6 @@
 //! The description of a load: what is read is what was written, and what makes no sense is refused with its place.
 
-use ekiden_workload::{Device, Group, Limit, Report, Step, TaskReport, TaskSpec, WaitMode, Workload};
+use ekiden_workload::{Device, Group, HintWord, Limit, Report, Step, TaskReport, TaskSpec, WaitMode, Workload};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -24,9 +24,19 @@ fn waiting() -> impl Strategy<Value = Step> {
             period_ns,
             restart
         }),
+        (0..3_u32, vec(hint_word(), 0..70), any::<bool>()).prop_map(|(queue, hint, ring)| Step::WriteHint {
+            queue,
+            hint,
+            ring
+        }),
+        (0..3_u32).prop_map(|queue| Step::ReadNotice { queue }),
         any::<u32>().prop_map(|cpu| Step::CpuOffline { cpu }),
         any::<u32>().prop_map(|cpu| Step::CpuOnline { cpu }),
     ]
+}
+
+fn hint_word() -> impl Strategy<Value = HintWord> {
+    prop_oneof![any::<u32>().prop_map(HintWord::Value), Just(HintWord::OwnPid)]
 }
 
 fn group() -> impl Strategy<Value = Group> {

@@ -150,17 +150,19 @@ impl Scheduler for Probe {
 
     fn register_queue(&self, _: &Cx, queue: QueueId) {
         self.note(Call::RegisterQueue);
-        assert_eq!(queue, 5);
+        assert!([1, 2, 5].contains(&queue));
     }
 
     fn enter_queue(&self, _: &Cx, queue: QueueId, hints: Hints<'_, u32>) {
         self.note(Call::EnterQueue);
-        assert_eq!((queue, hints.collect::<Vec<_>>()), (5, vec![1, 2]));
+        // Others are those of loads.
+        let hints: Vec<u32> = hints.collect();
+        assert!(queue != 5 || hints == [1, 2], "{hints:?}");
     }
 
     fn unregister_queue(&self, _: &Cx, queue: QueueId) {
         self.note(Call::UnregisterQueue);
-        assert_eq!(queue, 5);
+        assert!([1, 2, 5].contains(&queue));
     }
 
     fn parse_hint(&self, _: &Cx, task: Option<&Task>, hint: u32) -> Result<(), HintRefused> {
