@@ -60,6 +60,8 @@ enum ekiden_status {
 #define EKIDEN_REFILL_RETURNED 1ULL
 #define EKIDEN_REFUSED_NOT_ALLOWED 4ULL
 #define EKIDEN_CALL_SELECT_TASK_RQ 12
+#define EKIDEN_CALL_REGISTER_QUEUE 16
+#define EKIDEN_CALL_ENTER_QUEUE 17
 
 struct ekiden_event {
 	__u32 kind;

@@ -2,7 +2,7 @@
 /*
  * /dev/ekiden: what the loader asks of ekiden.ko. The Rust side is crates/loader/src/control.rs.
  *
- * Reading the device gives the status as JSON, for everybody. The ioctls need a descriptor opened for writing, but for one.
+ * Reading the device gives the status as JSON, for everybody. The ioctls need a descriptor opened for writing, but for two.
  */
 #ifndef EKIDEN_CONTROL_H
 #define EKIDEN_CONTROL_H
@@ -129,6 +129,38 @@ struct ekiden_share_request {
 /* No other policy may use its CPUs, and it no others. */
 #define EKIDEN_SHARE_STRICT 1
 #define EKIDEN_SHARE_WORDS_MAX 1024
+
+/*
+ * Opens a queue of hints for the calling process: a descriptor of its own, of which `bytes` bytes can be mapped once by this process, shared.
+ * What is there is told in crates/hints/src/layout.rs. Whoever may choose the policy for its tasks may do so, and the descriptor of the
+ * device may be open for reading only. EPROTO: the types are not those of the policy; EOPNOTSUPP: it has none; EDQUOT, EUSERS: there are too many.
+ */
+struct ekiden_open_request {
+	__u64 up_fingerprint;	/* of the type of hints, and of notices */
+	__u64 down_fingerprint;
+	__u32 up_bytes;		/* of a record */
+	__u32 down_bytes;
+	__u32 up_records;	/* powers of two */
+	__u32 down_records;
+	__u32 seat;		/* of the policy, counted from 1; 0 for the default one */
+	__u32 queue;		/* written: its number, as the policy knows it */
+	__u64 bytes;		/* written */
+	__u64 error;		/* room for the reason of a refusal */
+	__u32 error_len;
+	__u32 flags;		/* 0 */
+};
+
+#define EKIDEN_IOC_OPEN _IOWR('E', 10, struct ekiden_open_request)
+
+/* Of a queue's descriptor: the policy is to look now. EPIPE: it has ended; ESTALE: another version has other types, open anew. */
+#define EKIDEN_IOC_RING _IO('E', 11)
+
+#define EKIDEN_QUEUE_RECORDS_MAX 4096
+#define EKIDEN_QUEUE_RECORD_MAX 256
+#define EKIDEN_QUEUES_MAX 4096
+/* Of one user, as the kernel has no other owner of what is not a task's memory. */
+#define EKIDEN_QUEUES_USER_MAX 256
+#define EKIDEN_QUEUE_BYTES_USER_MAX (16 << 20)
 
 #define EKIDEN_IOC_SHARE _IOW('E', 9, struct ekiden_share_request)
 #define EKIDEN_IOC_ORDER _IOW('E', 6, struct ekiden_order_request)

@@ -20,7 +20,6 @@
 /* For kfuncs.c. */
 void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
 void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
-void ekiden_do_arm_timer(u32 cpu, u64 delay_ns);
 int ekiden_do_attach(void);
 void ekiden_do_detach(void);
 void ekiden_do_left(struct ekiden_outcome *outcome);
@@ -523,6 +522,7 @@ void ekiden_c_policy_fell(u32 number)
 	if (!seat->fell_ns)
 		seat->fell_ns = ekiden_c_now_ns();
 	say_of("taken out", seat, seat->fault);
+	queues_lose_policy(number % EKIDEN_SEATS);
 	atomic_set(&rehome.anew, 1);
 	hrtimer_start(&rehome.timer, ns_to_ktime(REHOME_AFTER_NS), HRTIMER_MODE_REL_PINNED_HARD);
 }
@@ -695,6 +695,7 @@ const struct ekiden_host_table candidate_host = {
 	.claim = claim,
 	.take_idle = take_idle,
 	.running = running_on,
+	.notify = ekiden_c_notify,
 	.reason = keep_first,
 	.fault = (void (*)(const struct ekiden_host_table *))candidate_fault,
 	.leave = (void (*)(const struct ekiden_host_table *))candidate_fault,
@@ -708,6 +709,7 @@ const struct ekiden_host_table running_host = {
 	.claim = claim,
 	.take_idle = take_idle,
 	.running = running_on,
+	.notify = ekiden_c_notify,
 	.reason = keep_first,
 	.fault = (void (*)(const struct ekiden_host_table *))policy_fault,
 	.leave = (void (*)(const struct ekiden_host_table *))candidate_fault,

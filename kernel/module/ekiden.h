@@ -48,6 +48,15 @@ struct ekiden_tape {
 #define EKIDEN_TAPE_HAND_OVER 2
 #define EKIDEN_TAPE_GO_ON 4
 
+/* As Geometry of crates/hints; of a policy's types, without the records. */
+struct ekiden_queue_geometry {
+	struct ekiden_queue_side {
+		u64 fingerprint;
+		u32 bytes;
+		u32 records;
+	} up, down;
+};
+
 struct ekiden_policy_table {
 	u32 abi_version;
 	u32 size;
@@ -64,6 +73,7 @@ struct ekiden_policy_table {
 	bool (*settings)(struct ekiden_settings *settings);
 	u64 layout;
 	u64 params_declared;
+	struct ekiden_queue_geometry types;
 };
 
 struct ekiden_host_table {
@@ -74,6 +84,7 @@ struct ekiden_host_table {
 	u32 (*claim)(u64 task, u32 serial, u32 cpu);
 	u32 (*take_idle)(u64 task, const u64 *words, size_t len);
 	u64 (*running)(u32 cpu, u32 *weight, u64 *since_ns);
+	u32 (*notify)(const struct ekiden_host_table *host, u32 queue, const void *bytes, size_t len);
 	void (*reason)(const struct ekiden_host_table *host, const char *text, size_t len);
 	void (*fault)(const struct ekiden_host_table *host);
 	void (*leave)(const struct ekiden_host_table *host);

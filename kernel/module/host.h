@@ -47,6 +47,13 @@ u32 ekiden_rs_claim(u64 task, u32 serial, u32 cpu);
 /* Of the CPUs in both sets, of which the second may be missing. */
 u32 ekiden_rs_take_idle(u64 task, const u64 *allowed, size_t allowed_len, const u64 *among, size_t among_len);
 u32 ekiden_rs_weight_of_running(u64 task, u32 cpu);
+/* Of queues: bytes of the whole, or 0; its header; so many bytes of hints, negative for an index that makes no sense; a notice. */
+size_t ekiden_rs_queue_bytes(const struct ekiden_queue_geometry *geometry);
+bool ekiden_rs_queue_init(void *memory, const struct ekiden_queue_geometry *geometry);
+s64 ekiden_rs_queue_take(void *memory, const struct ekiden_queue_geometry *geometry, u64 *tail, void *room, size_t len);
+void ekiden_rs_queue_refused(void *memory, const struct ekiden_queue_geometry *geometry, u64 records);
+u32 ekiden_rs_queue_put(void *memory, const struct ekiden_queue_geometry *geometry, u64 *head, const void *bytes,
+			size_t len);
 
 /* ---- guarded entry, guard_<arch>.S ---- */
 
@@ -112,6 +119,7 @@ extern int ekiden_asks_for_cpu;
 
 void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
 void carry_out(const struct ekiden_outcome *outcome);
+void ekiden_do_arm_timer(u32 cpu, u64 delay_ns);
 int introduce_tasks(void);
 void forget_timers(void);
 void set_up_timers(void);
@@ -207,6 +215,24 @@ bool is_alive(const struct seat *seat);
 bool is_default(const struct seat *seat);
 u32 default_seat(void);
 u32 next_instance(void);
+
+/* ---- main.c ---- */
+
+/* Whether the caller may have what the policy in a seat does for its tasks. */
+bool may_enter(const struct seat *seat);
+
+/* ---- queues.c ---- */
+
+/* Whether any is open; and what is to be done then after each event. */
+extern bool ekiden_any_queue;
+void ekiden_look_at_queues(void);
+u32 ekiden_c_notify(const struct ekiden_host_table *host, u32 number, const void *bytes, size_t len);
+long open_queue(struct ekiden_open_request *request, void __user *arg, struct text *reason);
+/* In any context. */
+void queues_lose_policy(u32 seat);
+void queues_change_policy(u32 seat, const struct ekiden_queue_geometry *before, const struct ekiden_queue_geometry *now);
+void queues_meet_policy(u32 seat, bool has_state);
+int put_queues(char *to, size_t size, u32 seat);
 
 /* ---- starved.c ---- */
 

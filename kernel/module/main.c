@@ -209,7 +209,7 @@ static bool may_choose_for(struct task_struct *p)
 }
 
 /* A policy may be asked before others, or have CPUs or a share of its own: that raises the priority of those that are in it. */
-static bool may_enter(const struct seat *seat)
+bool may_enter(const struct seat *seat)
 {
 	return is_default(seat) || seat->access == EKIDEN_CREATE_OPEN ||
 	       (seat->access == EKIDEN_CREATE_GROUP && in_egroup_p(seat->group)) || capable(CAP_SYS_NICE);
@@ -319,6 +319,18 @@ out:
 	return ret;
 }
 
+static long ioctl_open(void __user *arg)
+{
+	struct ekiden_open_request request;
+	struct text reason = {};
+	long ret;
+
+	if (copy_from_user(&request, arg, sizeof(request)))
+		return -EFAULT;
+	ret = open_queue(&request, arg, &reason);
+	return reason.len ? give_reason(&reason, request.error, request.error_len, ret) : ret;
+}
+
 static int control_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	unsigned long pages = EKIDEN_TAPE_STRIDE >> PAGE_SHIFT;
@@ -344,6 +356,8 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 	/* For one's own tasks; it looks at permissions itself. */
 	if (command == EKIDEN_IOC_CHOOSE)
 		return ioctl_choose((void __user *)arg);
+	if (command == EKIDEN_IOC_OPEN)
+		return ioctl_open((void __user *)arg);
 	if (!may_control(file))
 		return -EPERM;
 	switch (command) {
@@ -435,6 +449,7 @@ static int put_seat(char *to, size_t size, u32 number)
 			seat->access == EKIDEN_CREATE_OPEN || is_default(seat) ? "true" : "false");
 	at += put_text(to + at, size - at, "params", seat->now->params,
 		       min_t(size_t, seat->now->args.params_len, SZ_1K));
+	at += put_queues(to + at, size - at, number);
 	if (seat->fell_ns)
 		at += scnprintf(to + at, size - at, ",\"fell_ns\":%llu", seat->fell_ns);
 	if (seat->fault && seat->fault->len)

@@ -18,7 +18,7 @@ void ekiden_do_left(struct ekiden_outcome *outcome);
 void ekiden_do_watched(struct ekiden_event *event, struct ekiden_outcome *outcome);
 
 DEFINE_STATIC_KEY_FALSE(ekiden_times);
-/* So many listen to the tracepoint, and measure. */
+/* So many listen to the tracepoint, measure, and have queues of hints. */
 DEFINE_STATIC_KEY_FALSE(ekiden_watched);
 
 int watch_events(void)
@@ -95,6 +95,8 @@ void ekiden_do_watched(struct ekiden_event *event, struct ekiden_outcome *outcom
 	times_end(kind, start_ns);
 	if (tracepoint_enabled(ekiden_event))
 		ekiden_do_trace(event, outcome);
+	if (READ_ONCE(ekiden_any_queue))
+		ekiden_look_at_queues();
 }
 
 int put_times(char *to, size_t size)

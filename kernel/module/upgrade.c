@@ -34,8 +34,11 @@ static s64 take_over(void *data)
 		      takeover->successor, &takeover->outcome);
 	if (ret == LEFT)
 		guarded(ekiden_rs_fell, seat - running.seats, 0, 0, 0, 0);
-	if (!ret)
+	if (!ret) {
+		queues_change_policy(seat - running.seats, &seat->now->policy->table->types,
+				     &takeover->to->policy->table->types);
 		now_runs(seat, takeover->to);
+	}
 	if (takeover->successor)
 		forget_timers();
 	return ret;
@@ -210,6 +213,7 @@ long upgrade(struct ekiden_upgrade_request *request, struct text *reason)
 	rcu_read_unlock();
 	if (swapped)
 		return -EIO;
+	queues_meet_policy(seat - running.seats, request->moved == EKIDEN_MOVED_BY_POINTER);
 	if (request->moved == EKIDEN_MOVED_BY_POINTER)
 		swap(old->arena, next->arena);
 	else

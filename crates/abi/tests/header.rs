@@ -57,6 +57,8 @@ fn expected() -> Vec<(&'static str, i64)> {
         ("EKIDEN_REFILL_RETURNED", refill_flags::RETURNED as i64),
         ("EKIDEN_REFUSED_NOT_ALLOWED", RefusalReason::NotAllowed as i64),
         ("EKIDEN_CALL_SELECT_TASK_RQ", Call::SelectTaskRq as i64),
+        ("EKIDEN_CALL_REGISTER_QUEUE", Call::RegisterQueue as i64),
+        ("EKIDEN_CALL_ENTER_QUEUE", Call::EnterQueue as i64),
         ("sizeof(struct ekiden_event)", size_of::<Event>() as i64),
         ("sizeof(struct ekiden_task_params)", size_of::<RawParams>() as i64),
         ("offsetof(struct ekiden_task_params, values)", offset_of!(RawParams, values) as i64),

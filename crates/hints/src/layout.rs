@@ -9,6 +9,7 @@ use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::ring::{Ring, Word};
+use crate::shape::Plain;
 
 /// What the memory begins with: "ekihints" on a little-endian machine.
 pub const MAGIC: u64 = 0x7374_6e69_6869_6b65;
@@ -80,6 +81,7 @@ impl State {
 }
 
 /// One ring: what its records are, and how many there are.
+#[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Side {
     /// [`Shape::fingerprint`](crate::Shape::fingerprint) of the records.
@@ -91,6 +93,10 @@ pub struct Side {
 }
 
 impl Side {
+    const fn of_type<T: Plain>() -> Self {
+        Self { fingerprint: T::SHAPE.fingerprint(), bytes: size_of::<T>() as u32, records: 0 }
+    }
+
     /// Words from one record to the next.
     pub const fn record_words(self) -> usize {
         self.bytes.div_ceil(8) as usize
@@ -107,6 +113,7 @@ impl Side {
 }
 
 /// Both rings of a queue.
+#[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Geometry {
     /// Hints, which the program writes.
@@ -144,6 +151,11 @@ impl fmt::Display for HeaderError {
 impl core::error::Error for HeaderError {}
 
 impl Geometry {
+    /// Of types that are not in any ring yet: both have no records.
+    pub const fn of_types<Up: Plain, Down: Plain>() -> Self {
+        Self { up: Side::of_type::<Up>(), down: Side::of_type::<Down>() }
+    }
+
     /// Whether both rings keep the limits.
     pub const fn is_good(self) -> bool {
         self.up.is_good() && self.down.is_good()

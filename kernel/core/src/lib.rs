@@ -5,6 +5,7 @@
 extern crate alloc;
 
 mod foreign;
+mod queues;
 mod status;
 
 use alloc::{boxed::Box, sync::Arc};

@@ -13,8 +13,10 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
 use ekiden::abi::{Message, RawToken, RefusalReason, Reply};
+use ekiden::hints::{Geometry, layout::RECORD_BYTES_MAX};
 use ekiden::{
-    Adapter, CpuId, CpuMask, Env, Group, Host, Left, Running, Saved, Scheduler, TaskId, TaskParams, Topology,
+    Adapter, CpuId, CpuMask, Env, Group, Host, Left, NotTold, QueueId, Running, Saved, Scheduler, TaskId, TaskParams,
+    Topology,
 };
 use ekiden::{Patience, Since, Waits};
 pub use ekiden_kernel_rt::{Arena, Baggage, CreateArgs, HostTable, PolicyTable, Settings};
@@ -131,7 +133,16 @@ pub const fn table<S: Scheduler>(
         },
         settings: settings::<S>,
         params_declared: TaskParams::fingerprint::<S>(),
+        types: types::<S>(),
     }
+}
+
+/// The types of what is said in queues.
+const fn types<S: Scheduler>() -> Geometry {
+    let types = Geometry::of_types::<S::Hint, S::Notice>();
+    let most = if types.up.bytes > types.down.bytes { types.up.bytes } else { types.down.bytes };
+    assert!(most <= RECORD_BYTES_MAX, "a hint or a notice is longer than a record of a queue can be: make it smaller");
+    types
 }
 
 /// Makes an instance in a fresh arena.
@@ -524,6 +535,14 @@ impl Host for Kernel {
         // SAFETY: both are there for the call.
         let task = TaskId::from_bits(unsafe { (self.table().running)(cpu, &mut weight, &mut since_ns) });
         (!task.is_none()).then_some(Running { task, weight, since_ns })
+    }
+
+    fn notify(&self, queue: QueueId, notice: &[u8]) -> Result<(), NotTold> {
+        // SAFETY: the bytes are good for the call.
+        match unsafe { (self.table().notify)(self.table(), queue, notice.as_ptr(), notice.len()) } {
+            0 => Ok(()),
+            reason => Err(NotTold::from_number(reason)),
+        }
     }
 
     fn group(&self, _: TaskId) -> Group {

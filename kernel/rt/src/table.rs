@@ -3,6 +3,7 @@
 use core::{ffi::c_void, mem::MaybeUninit};
 
 use ekiden_abi::{Message, NAME_LEN, RawParams, RawToken, Reply};
+use ekiden_hints::Geometry;
 
 use crate::arena::Blocks;
 
@@ -54,6 +55,8 @@ pub struct PolicyTable {
     pub layout: u64,
     /// The fingerprint of what it declares for tasks; 0 for nothing.
     pub params_declared: u64,
+    /// The types of its hints and notices, without records.
+    pub types: Geometry,
 }
 
 /// Parameters of a task as somebody writes them, and what they mean. `struct ekiden_settings` in C.
@@ -146,6 +149,8 @@ pub struct HostTable {
     pub take_idle: unsafe extern "C" fn(task: u64, words: *const u64, len: usize) -> u32,
     /// The task that runs on a CPU, 0 for none, its weight, and since when.
     pub running: unsafe extern "C" fn(cpu: u32, weight: *mut u32, since_ns: *mut u64) -> u64,
+    /// Writes a notice into a queue; 0 if that is done, and otherwise the number of a reason.
+    pub notify: unsafe extern "C" fn(host: *const HostTable, queue: u32, bytes: *const u8, len: usize) -> u32,
     /// Keeps the reason for which the instance ends, unless there is one already.
     pub reason: unsafe extern "C" fn(host: *const HostTable, text: *const u8, len: usize),
     /// Ends the policy and leaves the call that is under way. It does not return, which is not in its type because

@@ -1,0 +1,107 @@
+//! Queues of hints: what C asks of the memory that a program shares.
+
+use core::slice;
+use core::sync::atomic::AtomicU64;
+
+use ekiden::NotTold;
+use ekiden::hints::{Consumer, Geometry, NotWritten, Producer};
+
+/// The words of a queue.
+///
+/// # Safety
+///
+/// The memory of a queue of this geometry is there, and stays for as long as it is used.
+unsafe fn words<'a>(memory: *const AtomicU64, geometry: &Geometry) -> &'a [AtomicU64] {
+    // SAFETY: the caller's promise. A program may write there at any time, which is what atomics are for.
+    unsafe { slice::from_raw_parts(memory, geometry.bytes() / 8) }
+}
+
+/// Bytes of a queue; 0 if its sizes are beyond the limits.
+///
+/// # Safety
+///
+/// The geometry is good for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_queue_bytes(geometry: *const Geometry) -> usize {
+    // SAFETY: the caller's promise.
+    let geometry = unsafe { *geometry };
+    if geometry.is_good() { geometry.bytes() } else { 0 }
+}
+
+/// Writes the header.
+///
+/// # Safety
+///
+/// There are zeroed bytes for this geometry, which is good for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_queue_init(memory: *const AtomicU64, geometry: *const Geometry) -> bool {
+    // SAFETY: the caller's promise.
+    let geometry = unsafe { *geometry };
+    // SAFETY: as above.
+    geometry.write(unsafe { words(memory, &geometry) })
+}
+
+/// Takes hints out, after those that `tail` counts: so many bytes; negative if the program's index made no sense.
+///
+/// # Safety
+///
+/// It is the memory of a queue of this geometry; `tail` is used by nobody else; there are `len` bytes at `room`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_queue_take(
+    memory: *const AtomicU64,
+    geometry: *const Geometry,
+    tail: *mut u64,
+    room: *mut u8,
+    len: usize,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let (geometry, tail, room) = unsafe { (*geometry, &mut *tail, slice::from_raw_parts_mut(room, len)) };
+    // SAFETY: as above.
+    let Some(ring) = geometry.up(unsafe { words(memory, &geometry) }) else { return 0 };
+    let mut hints = Consumer::at(ring, *tail);
+    let taken = hints.take(room);
+    *tail = hints.tail();
+    taken.map_or(-1, |bytes| bytes as i64)
+}
+
+/// So many of the hints were no values of their type.
+///
+/// # Safety
+///
+/// It is the memory of a queue of this geometry.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_queue_refused(memory: *const AtomicU64, geometry: *const Geometry, records: u64) {
+    // SAFETY: the caller's promise.
+    let geometry = unsafe { *geometry };
+    // SAFETY: as above.
+    if let Some(ring) = geometry.up(unsafe { words(memory, &geometry) }) {
+        Consumer::at(ring, 0).note_refused(records);
+    }
+}
+
+/// Writes a notice, after those that `head` counts; 0, or the number of [`NotTold`].
+///
+/// # Safety
+///
+/// It is the memory of a queue of this geometry; `head` is used by nobody else meanwhile; there are `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_queue_put(
+    memory: *const AtomicU64,
+    geometry: *const Geometry,
+    head: *mut u64,
+    bytes: *const u8,
+    len: usize,
+) -> u32 {
+    // SAFETY: the caller's promise.
+    let (geometry, head, notice) = unsafe { (*geometry, &mut *head, slice::from_raw_parts(bytes, len)) };
+    // SAFETY: as above.
+    let Some(ring) = geometry.down(unsafe { words(memory, &geometry) }) else { return NotTold::Closed as u32 };
+    let mut notices = Producer::at(ring, *head);
+    let written = notices.push(notice);
+    *head = notices.head();
+    match written {
+        Ok(()) => 0,
+        Err(NotWritten::Full) => NotTold::Full as u32,
+        Err(NotWritten::Length) => NotTold::Closed as u32,
+    }
+}
