@@ -35,7 +35,7 @@ const GEOMETRY: Geometry = Geometry {
 #[test]
 fn a_record_that_is_read_is_whole() {
     loom::model(|| {
-        let used = |at: usize| at >= 512 && at < 514 || [16, 32].contains(&at);
+        let used = |at: usize| (512..514).contains(&at) || [16, 32].contains(&at);
         let cell = |at| if used(at) { Cell::Shared(AtomicU64::new(0)) } else { Cell::Unused };
         let words: Arc<Vec<Cell>> = Arc::new((0..GEOMETRY.bytes() / 8).map(cell).collect());
         let writer = thread::spawn({

@@ -21,8 +21,10 @@ ekiden::policies! {
     bpfland::Bpfland,
     nest::Nest,
     modular::Modular,
+    locality::Locality,
 }
 
+pub use locality::{Change, Placed, Together};
 pub use modular::{Suggest, Waiting};
 
 macro_rules! names {

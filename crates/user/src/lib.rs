@@ -1,4 +1,4 @@
-//! Chooses a policy for threads, from the program that they are in. For C there is `include/ekiden.h`.
+//! Chooses a policy for threads, from the program that they are in, and talks to it by a [`HintQueue`]. For C there is `include/ekiden.h`.
 //!
 //! ```no_run
 //! use ekiden_user::{Inherit, Policy, Thread, choose};
@@ -20,6 +20,11 @@ use std::{
 };
 
 use serde::Deserialize;
+
+mod queue;
+
+pub use ekiden_hints as hints;
+pub use queue::{HintQueue, NotSent, QueueCounts, RECORDS};
 
 const DEVICE: &str = "/dev/ekiden";
 /// More than there is to say: what `ekiden.ko` says is of one moment only if it is read at once.
@@ -113,6 +118,15 @@ pub enum Error {
     /// The policy does not take what is to be set for the thread.
     #[error("the policy refuses it: {0}")]
     Refused(String),
+    /// The policy has no such queue, or there are too many.
+    #[error("no queue was opened: {0}")]
+    NoQueue(String),
+    /// The policy is for root, or for a group of users.
+    #[error(
+        "no queue was opened: the policy is not open to every user; `ekiden status` shows who may choose it, and root opens one with \
+         `ekiden run --beside --open` or `--group`"
+    )]
+    QueueNotOpen,
     /// Something else that the kernel says.
     #[error("{what}: {source}")]
     Io {
@@ -279,6 +293,29 @@ mod request {
     }
 
     nix::ioctl_write_ptr!(choose, b'E', 7, Request);
+
+    #[repr(C)]
+    pub(crate) struct Open {
+        pub(crate) up_fingerprint: u64,
+        pub(crate) down_fingerprint: u64,
+        pub(crate) up_bytes: u32,
+        pub(crate) down_bytes: u32,
+        pub(crate) up_records: u32,
+        pub(crate) down_records: u32,
+        /// Counted from 1; 0 for the policy that everybody gets.
+        pub(crate) seat: u32,
+        /// Written.
+        pub(crate) queue: u32,
+        /// Written: how much to map.
+        pub(crate) bytes: u64,
+        /// Room for the reason of a refusal.
+        pub(crate) error: u64,
+        pub(crate) error_len: u32,
+        pub(crate) flags: u32,
+    }
+
+    nix::ioctl_readwrite!(open, b'E', 10, Open);
+    nix::ioctl_none!(ring, b'E', 11);
 }
 
 /// Puts a thread into class SCHED_EXT, or back.
