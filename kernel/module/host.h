@@ -233,6 +233,8 @@ void queues_lose_policy(u32 seat);
 void queues_change_policy(u32 seat, const struct ekiden_queue_geometry *before, const struct ekiden_queue_geometry *now);
 void queues_meet_policy(u32 seat, bool has_state);
 int put_queues(char *to, size_t size, u32 seat);
+int ekiden_queues_begin(void);
+void ekiden_queues_ended(void);
 
 /* ---- starved.c ---- */
 

@@ -565,14 +565,18 @@ static struct miscdevice control_device = {
 
 static int __init ekiden_init(void)
 {
-	int ret = ekiden_register_kfuncs();
+	int ret = ekiden_queues_begin();
 
+	if (ret)
+		return ret;
 	set_up_timers();
-	ret = ret ?: misc_register(&control_device);
+	ret = ekiden_register_kfuncs() ?: misc_register(&control_device);
 	if (!ret && !proc_create_single("ekiden", 0444, NULL, proc_show)) {
 		misc_deregister(&control_device);
 		ret = -ENOMEM;
 	}
+	if (ret)
+		ekiden_queues_ended();
 	return ret;
 }
 
@@ -581,6 +585,7 @@ static void __exit ekiden_exit(void)
 	ekiden_wait_until_unused(THIS_MODULE);
 	remove_proc_entry("ekiden", NULL);
 	misc_deregister(&control_device);
+	ekiden_queues_ended();
 	ekiden_calls_ended();
 	ekiden_seats_ended();
 	ekiden_stop_ended();

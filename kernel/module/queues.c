@@ -24,6 +24,7 @@
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
 #include <linux/wait.h>
+#include <linux/workqueue.h>
 #include <linux/xarray.h>
 #include "host.h"
 
@@ -65,7 +66,11 @@ struct queue {
 	struct irq_work work;
 	wait_queue_head_t wait;
 	struct hlist_node of_owner;
+	struct rcu_work freeing;
 };
+
+/* Where queues are freed that no CPU looks at any more. */
+static struct workqueue_struct *frees;
 
 /* All that are open, by number. Changed under `control`, read under RCU. */
 static DEFINE_XARRAY(queues);
@@ -122,9 +127,10 @@ static void queue_interrupt(struct irq_work *work)
 	unsigned long flags;
 
 	local_irq_save(flags);
-	/* Another CPU at it sees what is there, or the next event does. */
-	if (READ_ONCE(queue->state) == QUEUE_OPEN && !test_and_set_bit_lock(0, &queue->busy)) {
-		take_hints(queue);
+	/* Another CPU at it sees what is there, or the next event does. Who closes the queue waits for the bit, which comes first. */
+	if (!test_and_set_bit(0, &queue->busy)) {
+		if (READ_ONCE(queue->state) == QUEUE_OPEN)
+			take_hints(queue);
 		clear_bit_unlock(0, &queue->busy);
 	}
 	local_irq_restore(flags);
@@ -264,8 +270,9 @@ static void close_queue(struct queue *queue)
 	if (before == QUEUE_CLOSED)
 		return;
 	WRITE_ONCE(queue->memory[AT_STATE], QUEUE_CLOSED);
-	/* No CPU is at it any more. */
-	synchronize_rcu();
+	/* A CPU that is at it has its interrupts off, and is soon done. */
+	while (test_bit_acquire(0, &queue->busy))
+		cpu_relax();
 	mutex_lock(&control);
 	if (queue->known && before == QUEUE_OPEN && fits(queue)) {
 		bool more = queue->geometry.up.bytes > 0;
@@ -307,6 +314,15 @@ static void free_queue(struct queue *queue)
 	kfree(queue);
 }
 
+static void free_later(struct work_struct *work)
+{
+	struct queue *queue = container_of(to_rcu_work(work), struct queue, freeing);
+
+	irq_work_sync(&queue->work);
+	/* Who has it mapped keeps the pages. */
+	free_queue(queue);
+}
+
 static void remove_queue(struct queue *queue)
 {
 	close_queue(queue);
@@ -316,10 +332,8 @@ static void remove_queue(struct queue *queue)
 	WRITE_ONCE(ekiden_any_queue, --queues_nr > 0);
 	mutex_unlock(&control);
 	watch_events_no_more();
-	synchronize_rcu();
-	irq_work_sync(&queue->work);
-	/* Who has it mapped keeps the pages. */
-	free_queue(queue);
+	INIT_RCU_WORK(&queue->freeing, free_later);
+	queue_rcu_work(frees, &queue->freeing);
 }
 
 static int queue_release(struct inode *inode, struct file *file)
@@ -552,6 +566,19 @@ long open_queue(struct ekiden_open_request *request, void __user *arg, struct te
 	}
 	fd_install(fd, file);
 	return fd;
+}
+
+int ekiden_queues_begin(void)
+{
+	frees = alloc_workqueue("ekiden_queues", WQ_UNBOUND, 0);
+	return frees ? 0 : -ENOMEM;
+}
+
+/* No descriptor is left. */
+void ekiden_queues_ended(void)
+{
+	rcu_barrier();
+	destroy_workqueue(frees);
 }
 
 /* ---- status ---- */

@@ -12,6 +12,7 @@ mod list;
 mod load;
 mod neighbour;
 mod pulse;
+mod queues;
 mod recordings;
 mod requests;
 mod seen;
@@ -240,6 +241,12 @@ enum Trial {
     },
     /// Parameters are set for a task.
     Terms {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+    },
+    /// An ordinary user's program has queues of hints, and does what it may not.
+    Queues {
         /// Where the modules are.
         #[arg(long)]
         modules: PathBuf,
@@ -564,6 +571,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Claimed { modules } => several::claimed(&modules),
         Trial::Shares { modules } => several::shares(&modules),
         Trial::Terms { modules } => terms::terms(&modules),
+        Trial::Queues { modules } => queues::queues(&modules),
         Trial::Seen { modules } => seen::seen(&modules),
         Trial::Alone { modules, rounds } => several::alone(&modules, rounds),
         Trial::Attached { modules } => trials::attached(&modules),

@@ -254,7 +254,7 @@ impl Asker {
         let device = self.device();
         // SAFETY: the kernel writes where something can be written to, and nothing in Rust refers to that.
         let done = unsafe { libc::ioctl(device, number, argument) };
-        if done == 0 && !self.is_root && number & 0xff != 7 {
+        if done == 0 && !self.is_root && ![7, 10, 11].contains(&(number & 0xff)) {
             self.board.add(CONTROL_GAINED, 1);
         }
     }

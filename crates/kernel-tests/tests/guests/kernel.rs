@@ -22,6 +22,7 @@ tests! {
         4 an_idle_cpu_that_a_policy_does_not_want_is_idle_for_the_tasks_of_others,
         7 policies_get_the_cpus_and_the_shares_that_they_were_given,
         4 what_is_set_for_a_task_is_checked_and_has_its_effect,
+        12 programs_talk_to_their_policy_and_what_they_do_wrong_is_answered,
         2 scripts_and_tracers_see_what_goes_on,
         31 a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on,
         244 modules_load_run_and_unload_again_and_again,
@@ -117,6 +118,26 @@ fn what_is_set_for_a_task_is_checked_and_has_its_effect(lab: &Lab) {
     assert!(refusals[2].ends_with("this policy has none for a task"), "{report}");
     let [short, long, usual] = [0, 1, 2].map(|at| report["turns"][at].as_u64().unwrap());
     assert!(short > 4 * long && usual > 4 * long, "{report}");
+    assert_eq!((&report["mistakes"], &report["still_running"]), (&0.into(), &true.into()), "{report}");
+}
+
+fn programs_talk_to_their_policy_and_what_they_do_wrong_is_answered(lab: &Lab) {
+    let report = &lab.trial("queues --modules /lab")[0];
+    println!("{report}");
+    let number = |key: &str, at: usize| report[key][at].as_u64().unwrap();
+    assert!(report["answered_ms"].as_u64().unwrap() < 1_000, "{report}");
+    let [written, taken, full, lost] = [0, 1, 2, 3].map(|at| number("flood", at));
+    assert!(written >= taken && taken > 64 && full > 0 && lost > 0, "{report}");
+    assert_eq!(number("refused", 0), number("refused", 1), "{report}");
+    assert_eq!(report["nonsense"], 4, "{report}");
+    assert!(text(report, "other_hints").contains("hints are of another type"), "{report}");
+    assert!(text(report, "other_notices").contains("notices are of another type"), "{report}");
+    assert!(text(report, "too_many").contains("too many queues"), "{report}");
+    assert!((200..=256).contains(&report["opened"].as_u64().unwrap()), "{report}");
+    assert_eq!(report["child"], serde_json::json!([7, -libc::SIGSEGV, 1]), "{report}");
+    assert_eq!(number("left", 0), number("left", 1), "{report}");
+    assert_eq!((&report["unmapped"], &report["upgraded"]), (&true.into(), &true.into()), "{report}");
+    assert_eq!(report["gone"], "PolicyGone", "{report}");
     assert_eq!((&report["mistakes"], &report["still_running"]), (&0.into(), &true.into()), "{report}");
 }
 

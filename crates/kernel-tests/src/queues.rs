@@ -1,0 +1,308 @@
+//! Queues of hints as an ordinary user's program has them, and all that it may do wrong with them.
+
+use std::{
+    fs,
+    os::fd::{AsFd, AsRawFd},
+    path::Path,
+    sync::atomic::Ordering::Relaxed,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use ekiden_loader::{Session, Status, Succession, load_copy};
+use ekiden_policies::{Change, Placed, Together};
+use ekiden_user::{HintQueue, NotSent, Policy, hints::layout::at};
+use nix::{
+    sys::wait::{WaitStatus, waitpid},
+    unistd::{Pid, gettid},
+};
+use serde::Serialize;
+
+use crate::{
+    intruder::be_user,
+    load::pause,
+    neighbour::fork,
+    trials::{config, module_of},
+};
+
+type Queue = HintQueue<Together, Placed>;
+
+const USER: u32 = 1000;
+const POLICY: Policy<'static> = Policy::Named("locality");
+/// More than anything here takes.
+const LONG: Duration = Duration::from_secs(5);
+
+#[derive(Serialize)]
+struct QueuesReport {
+    /// A hint without a system call was answered, and how many milliseconds that took.
+    answered_ms: u64,
+    /// The same with a ring, in microseconds.
+    rung_us: u64,
+    /// Of a flood: what was written, taken, how often there was no room, and what the queue counts of notices.
+    flood: [u64; 4],
+    /// Hints that are none, and how many of them the queue counts.
+    refused: [u64; 2],
+    /// Heads that cannot be, after each of which a hint was answered.
+    nonsense: u32,
+    /// Why a program with other types gets no queue.
+    other_hints: String,
+    other_notices: String,
+    /// And one that has too many.
+    too_many: String,
+    opened: u32,
+    /// How a child ended that used what it had not, and the error of its ring.
+    child: [i32; 3],
+    /// Queues that a process had when it was killed, before and after that.
+    left: [u64; 2],
+    /// A queue whose memory was unmapped while its policy answered.
+    unmapped: bool,
+    /// What a program heard that waited while the policy went: how its queue stood.
+    gone: String,
+    /// After a version of the same types took over.
+    upgraded: bool,
+    mistakes: u64,
+    still_running: bool,
+}
+
+fn hint(thread: u32, set: u32) -> Together {
+    Together { change: Change::Join, thread, set }
+}
+
+fn me() -> u32 {
+    gettid().as_raw() as u32
+}
+
+fn open() -> Result<Queue> {
+    Ok(Queue::open(POLICY)?)
+}
+
+/// Waits for the answer to a hint.
+fn answer(queue: &mut Queue) -> Result<Placed> {
+    let start = Instant::now();
+    while start.elapsed() < LONG {
+        if let Some(placed) = queue.receive() {
+            return Ok(placed);
+        }
+        queue.wait(Duration::from_millis(100))?;
+    }
+    bail!("there was no answer: {queue:?} {:?}", queue.counts())
+}
+
+fn open_queues() -> Result<u64> {
+    let text = fs::read_to_string("/dev/ekiden")?;
+    let status: serde_json::Value = serde_json::from_str(&text)?;
+    Ok(status["policies"][0]["queues"]["open"].as_u64().unwrap_or(0))
+}
+
+/// What comes of it, as an ordinary user in a thread of its own.
+fn as_user<T: Send>(does: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    thread::scope(|scope| {
+        let user = scope.spawn(|| {
+            be_user(USER)?;
+            does()
+        });
+        user.join().ok().context("the user panicked")?
+    })
+}
+
+fn flood(queue: &mut Queue) -> Result<[u64; 4]> {
+    let (start, mut written) = (Instant::now(), 0_u64);
+    while start.elapsed() < Duration::from_millis(500) {
+        for number in 0..1_000 {
+            written += u64::from(queue.send(&hint(100_000 + number, number % 7)).is_ok());
+        }
+        thread::yield_now();
+    }
+    queue.ring()?;
+    pause(50);
+    while queue.receive().is_some() {}
+    let counts = queue.counts();
+    Ok([written, counts.taken, counts.full, counts.lost])
+}
+
+/// Writes records that no program would write by `send`.
+fn bad_values(queue: &mut Queue) -> Result<[u64; 2]> {
+    let before = queue.counts();
+    for number in 0..8_u32 {
+        queue.send(&hint(1, 1)).ok();
+        // The record that was just written: its first word says what is to change.
+        let head = queue.words()[at::UP_HEAD].load(Relaxed);
+        let record = 512 + (head - 1) as usize % 64 * 2;
+        let other = u64::from(3 + number) | 1 << 32;
+        queue.words()[record].store(other, Relaxed);
+    }
+    queue.ring()?;
+    pause(20);
+    while queue.receive().is_some() {}
+    Ok([8, queue.counts().refused - before.refused])
+}
+
+fn nonsense() -> Result<u32> {
+    let mut number = 0;
+    for head in [1 << 40, u64::MAX, 65, 1 << 63] {
+        let queue = open()?;
+        queue.words()[at::UP_HEAD].store(head, Relaxed);
+        queue.words()[at::DOWN_TAIL].store(!head, Relaxed);
+        queue.words()[at::MAGIC].store(head, Relaxed);
+        queue.ring()?;
+        pause(5);
+        ensure!(queue.words()[at::NONSENSE].load(Relaxed) == 1, "head {head:#x} was believed");
+        // The policy answers others as before.
+        let mut good = open()?;
+        good.send(&hint(me(), 3))?;
+        good.ring()?;
+        answer(&mut good)?;
+        number += 1;
+    }
+    Ok(number)
+}
+
+/// How a child ends that does this: its code, or the negative number of a signal.
+fn end_of(work: impl FnOnce()) -> Result<i32> {
+    let child = Pid::from_raw(fork(work)?);
+    match waitpid(child, None)? {
+        WaitStatus::Exited(_, code) => Ok(code),
+        WaitStatus::Signaled(_, signal, _) => Ok(-(signal as i32)),
+        other => bail!("{other:?}"),
+    }
+}
+
+/// The child of a process with a queue: its own ring is refused, its parent's queue lives on, and its memory is not there.
+fn forks(queue: &mut Queue) -> Result<[i32; 3]> {
+    let refused = end_of(|| {
+        let told = queue.ring().is_err();
+        // SAFETY: plain system call.
+        unsafe { libc::_exit(if told { 7 } else { 8 }) };
+    })?;
+    let killed = end_of(|| _ = queue.words()[0].load(Relaxed))?;
+    queue.send(&hint(me(), 1))?;
+    queue.ring()?;
+    Ok([refused, killed, i32::from(answer(queue).is_ok())])
+}
+
+/// A process that is killed with a full ring.
+fn dies() -> Result<[u64; 2]> {
+    let before = open_queues()?;
+    let end = end_of(|| {
+        if let Ok(mut queue) = open() {
+            while queue.send(&hint(1, 1)).is_ok() {}
+            if open_queues().is_ok_and(|open| open == before + 1) {
+                // SAFETY: plain system call.
+                unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            }
+        }
+    })?;
+    ensure!(end == -libc::SIGKILL, "it ended with {end}, before it had a queue");
+    Ok([before, open_queues()?])
+}
+
+fn unmaps() -> Result<bool> {
+    let mut queue = open()?;
+    queue.send(&hint(me(), 2))?;
+    let (at, bytes) = (queue.words().as_ptr(), queue.words().len() * 8);
+    // SAFETY: another map in the place of the queue's own, which is dropped as that one would be.
+    let map = unsafe {
+        libc::mmap(
+            at.cast_mut().cast(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+            -1,
+            0,
+        )
+    };
+    ensure!(map != libc::MAP_FAILED, "cannot unmap a queue");
+    queue.ring()?;
+    pause(5);
+    // The kernel has taken the hint and answered: to it the descriptor is still open.
+    let mut polled = libc::pollfd { fd: queue.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry.
+    Ok(unsafe { libc::poll(&raw mut polled, 1, 1000) } == 1 && polled.revents & libc::POLLIN != 0)
+}
+
+fn too_many() -> Result<(u32, String)> {
+    let mut queues = Vec::new();
+    loop {
+        match Queue::with_records(POLICY, 1, 1) {
+            Ok(queue) => queues.push(queue),
+            Err(error) => return Ok((queues.len() as u32, error.to_string())),
+        }
+    }
+}
+
+fn refusal<T>(opened: Result<T, ekiden_user::Error>) -> String {
+    opened.err().map_or_else(|| "opened".to_owned(), |error| error.to_string())
+}
+
+fn takes_over(modules: &Path, session: &Session, queue: &mut Queue) -> Result<bool> {
+    let module = load_copy(&module_of(modules, "locality"))?;
+    session.control().upgrade(&Succession { module: Some(&module), ..Succession::default() })?;
+    queue.send(&hint(me(), 1))?;
+    queue.ring()?;
+    Ok(answer(queue).is_ok())
+}
+
+/// Everything that an ordinary user may do with queues.
+pub(crate) fn queues(modules: &Path) -> Result<()> {
+    let session = Session::start(&config(modules, "locality"))?;
+    let mut report = as_user(|| {
+        let mut queue = open()?;
+        let start = Instant::now();
+        queue.send(&hint(me(), 1))?;
+        // It sleeps, which is what has the policy look.
+        let first = answer(&mut queue)?;
+        let answered_ms = start.elapsed().as_millis() as u64;
+        ensure!(first.thread == me() && first.cpu < 2, "{first:?}");
+        let start = Instant::now();
+        queue.send(&hint(me(), 1))?;
+        queue.ring()?;
+        ensure!(answer(&mut queue)? == first, "the set is where it was");
+        let rung_us = start.elapsed().as_micros() as u64;
+        let flood = flood(&mut queue)?;
+        let refused = bad_values(&mut queue)?;
+        let nonsense = nonsense()?;
+        let child = forks(&mut queue)?;
+        let left = dies()?;
+        let unmapped = unmaps()?;
+        let (opened, too_many) = too_many()?;
+        Ok(QueuesReport {
+            answered_ms,
+            rung_us,
+            flood,
+            refused,
+            nonsense,
+            other_hints: refusal(HintQueue::<u64, Placed>::open(POLICY)),
+            other_notices: refusal(HintQueue::<Together, u64>::open(POLICY)),
+            too_many,
+            opened,
+            child,
+            left,
+            unmapped,
+            gone: String::new(),
+            upgraded: false,
+            mistakes: 0,
+            still_running: false,
+        })
+    })?;
+    let mut queue = open()?;
+    report.upgraded = takes_over(modules, &session, &mut queue)?;
+    report.mistakes = Status::read()?.unwrap_or_default().counts.mistakes;
+    report.still_running = session.is_running();
+    let waiting = thread::spawn(move || {
+        let start = Instant::now();
+        while queue.send(&hint(1, 1)).is_ok() && start.elapsed() < LONG {
+            let _ = queue.wait(LONG);
+            while queue.receive().is_some() {}
+        }
+        match (queue.send(&hint(1, 1)), queue.ring()) {
+            (Err(NotSent::PolicyGone), Err(NotSent::PolicyGone)) => format!("{:?}", queue.state()),
+            other => format!("{other:?}"),
+        }
+    });
+    pause(20);
+    session.stop();
+    report.gone = waiting.join().ok().context("who waited panicked")?;
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
