@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Chooses a policy of Ekiden for threads, from the program that they are in. Nothing has to be linked; copy this file, or add its
+ * Chooses a policy of Ekiden for threads, from the program that they are in, and talks to it. Nothing has to be linked; copy this file, or add its
  * directory to the include path. For Rust there is the crate ekiden-user.
  *
  *	if (ekiden_choose_named(0, "wfq", 1))
@@ -27,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -198,6 +199,199 @@ static inline int ekiden_choose_with(pid_t tid, const char *name, int inherit, c
 static inline int ekiden_choose_named(pid_t tid, const char *name, int inherit)
 {
 	return ekiden_choose_with(tid, name, inherit, "", NULL, 0);
+}
+
+/*
+ * Queues of hints: the program tells its policy something without a system call, and hears from it. The types are the policy's: `ekiden
+ * hints header POLICY` writes a header with its structures, and with what says which they are.
+ *
+ *	struct ekiden_queue queue;
+ *	locality_hint hint = { LOCALITY_JOIN, gettid(), 1 };
+ *
+ *	if (ekiden_queue_open(&queue, "locality", locality_types(), 64, 64, reason, sizeof(reason)))
+ *		fprintf(stderr, "%s\n", reason);
+ *	ekiden_queue_send(&queue, &hint);	the policy hears it when this thread next sleeps, or at the tick
+ *	ekiden_queue_ring(&queue);		or now
+ *
+ * A queue is of the process that opens it, one thread at a time. A child has neither its memory nor a right to ring. It closes with
+ * ekiden_queue_close and with the process. Functions return 0, or -1 with errno as above, and:
+ *
+ *	EPROTO		the policy has other types; EOPNOTSUPP: it has no queues; EDQUOT, EUSERS: there are too many
+ *	EAGAIN		the ring is full, which is counted and never waited for; or there is no notice
+ *	EPIPE		the policy has ended
+ *	ESTALE		a version of the policy with other types has taken over: open anew
+ */
+struct ekiden_queue {
+	int fd;			/* for poll and epoll: readable when there is a notice */
+	volatile uint64_t *words;
+	size_t bytes;
+	uint64_t head, tail;
+	unsigned int up_bytes, down_bytes, up_records, down_records;
+	unsigned int number;	/* as the policy knows it */
+};
+
+/* What the policy's types are, as the generated header has it. */
+struct ekiden_types {
+	uint64_t up, down;	/* fingerprints of hints and notices */
+	unsigned int up_bytes, down_bytes;
+};
+
+/* As in kernel/include/ekiden_control.h. */
+struct ekiden_open_queue {
+	uint64_t up_fingerprint, down_fingerprint;
+	unsigned int up_bytes, down_bytes, up_records, down_records;
+	unsigned int seat, queue;
+	uint64_t bytes;
+	uint64_t error;
+	unsigned int error_len, flags;
+};
+
+#define EKIDEN_OPEN_QUEUE _IOWR('E', 10, struct ekiden_open_queue)
+#define EKIDEN_RING_QUEUE _IO('E', 11)
+
+/* Words of the header, as in crates/hints/src/layout.rs. */
+#define EKIDEN_AT_STATE_ 2
+#define EKIDEN_AT_UP_HEAD_ 16
+#define EKIDEN_AT_UP_FULL_ 17
+#define EKIDEN_AT_UP_TAIL_ 32
+#define EKIDEN_AT_DOWN_HEAD_ 48
+#define EKIDEN_AT_DOWN_TAIL_ 64
+#define EKIDEN_HEADER_WORDS_ 512
+
+static inline uint64_t ekiden_load_(const volatile uint64_t *word)
+{
+	return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+static inline void ekiden_store_(volatile uint64_t *word, uint64_t value)
+{
+	__atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+static inline void ekiden_queue_close(struct ekiden_queue *queue)
+{
+	munmap((void *)(uintptr_t)queue->words, queue->bytes);
+	close(queue->fd);
+	queue->fd = -1;
+}
+
+/* Opens a queue to the policy of this name with room for so many hints and notices, powers of two. */
+static inline int ekiden_queue_open(struct ekiden_queue *queue, const char *name, struct ekiden_types types,
+				    unsigned int hints, unsigned int notices, char *reason, size_t reason_len)
+{
+	struct ekiden_choice choice = ekiden_nothing_();
+	struct ekiden_open_queue request;
+	void *memory;
+	int device, error;
+
+	memset(&request, 0, sizeof(request));
+	if (reason_len) {
+		memset(reason, 0, reason_len);
+		request.error = (uint64_t)(uintptr_t)reason;
+		request.error_len = (unsigned int)reason_len - 1;
+	}
+	if (ekiden_find_(name, 0, &choice) < 0)
+		return -1;
+	device = ekiden_open_(EKIDEN_DEVICE);
+	if (device < 0)
+		return -1;
+	request.up_fingerprint = types.up;
+	request.down_fingerprint = types.down;
+	request.up_bytes = types.up_bytes;
+	request.down_bytes = types.down_bytes;
+	request.up_records = hints;
+	request.down_records = notices;
+	request.seat = choice.seat;
+	memset(queue, 0, sizeof(*queue));
+	queue->fd = ioctl(device, EKIDEN_OPEN_QUEUE, &request);
+	error = errno;
+	close(device);
+	errno = error;
+	if (queue->fd < 0)
+		return -1;
+	memory = mmap(NULL, (size_t)request.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, queue->fd, 0);
+	if (memory == MAP_FAILED) {
+		error = errno;
+		close(queue->fd);
+		errno = error;
+		return -1;
+	}
+	queue->words = (volatile uint64_t *)memory;
+	queue->bytes = (size_t)request.bytes;
+	queue->up_bytes = types.up_bytes;
+	queue->down_bytes = types.down_bytes;
+	queue->up_records = hints;
+	queue->down_records = notices;
+	queue->number = request.queue;
+	return 0;
+}
+
+static inline int ekiden_queue_stands_(const struct ekiden_queue *queue)
+{
+	uint64_t state = ekiden_load_(&queue->words[EKIDEN_AT_STATE_]);
+
+	if (state == 1)
+		return 0;
+	errno = state == 3 ? ESTALE : EPIPE;
+	return -1;
+}
+
+/* Writes a hint, without a system call. */
+static inline int ekiden_queue_send(struct ekiden_queue *queue, const void *hint)
+{
+	size_t words = (queue->up_bytes + 7) / 8, i, left = queue->up_bytes;
+	volatile uint64_t *record = queue->words + EKIDEN_HEADER_WORDS_ + (queue->head & (queue->up_records - 1)) * words;
+	const char *bytes = (const char *)hint;
+
+	if (ekiden_queue_stands_(queue))
+		return -1;
+	if (queue->head - ekiden_load_(&queue->words[EKIDEN_AT_UP_TAIL_]) >= queue->up_records) {
+		queue->words[EKIDEN_AT_UP_FULL_] = queue->words[EKIDEN_AT_UP_FULL_] + 1;
+		errno = EAGAIN;
+		return -1;
+	}
+	for (i = 0; i < words; i++, bytes += 8, left -= 8) {
+		uint64_t word = 0;
+
+		memcpy(&word, bytes, left < 8 ? left : 8);
+		record[i] = word;
+		if (left <= 8)
+			break;
+	}
+	ekiden_store_(&queue->words[EKIDEN_AT_UP_HEAD_], ++queue->head);
+	return 0;
+}
+
+/* Has the policy look now. */
+static inline int ekiden_queue_ring(const struct ekiden_queue *queue)
+{
+	return ioctl(queue->fd, EKIDEN_RING_QUEUE) < 0 ? -1 : 0;
+}
+
+/* Takes the oldest notice, if there is one. Nothing waits: poll the descriptor for that. */
+static inline int ekiden_queue_receive(struct ekiden_queue *queue, void *notice)
+{
+	size_t words = (queue->down_bytes + 7) / 8, i, left = queue->down_bytes;
+	volatile uint64_t *record = queue->words + EKIDEN_HEADER_WORDS_ +
+				    (size_t)queue->up_records * ((queue->up_bytes + 7) / 8) +
+				    (queue->tail & (queue->down_records - 1)) * words;
+	uint64_t waiting = ekiden_load_(&queue->words[EKIDEN_AT_DOWN_HEAD_]) - queue->tail;
+	char *bytes = (char *)notice;
+
+	if (!waiting || waiting > queue->down_records) {
+		if (!ekiden_queue_stands_(queue))
+			errno = EAGAIN;
+		return -1;
+	}
+	for (i = 0; i < words; i++, bytes += 8, left -= 8) {
+		uint64_t word = record[i];
+
+		memcpy(bytes, &word, left < 8 ? left : 8);
+		if (left <= 8)
+			break;
+	}
+	ekiden_store_(&queue->words[EKIDEN_AT_DOWN_TAIL_], ++queue->tail);
+	return 0;
 }
 
 #endif

@@ -12,7 +12,7 @@ fn main() {
     let version = Command::new(compiler).arg("-vV").output().expect("the compiler runs").stdout;
     let mut hasher = DefaultHasher::new();
     hasher.write(&version);
-    for directory in ["src", "../abi/src"] {
+    for directory in ["src", "../abi/src", "../hints/src"] {
         let mut files = Vec::new();
         collect(Path::new(directory), &mut files);
         files.sort();

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Queues of hints: memory that a program and its policy share, a descriptor for each, and when the policy hears of what is in it. What is in
- * the memory is crates/hints/src/layout.rs; all that reads or writes it is Rust there, but for looks at one word.
+ * Queues of hints: memory that a program and its policy share, a descriptor for each, and when the policy hears of
+ * what is in it. What is in the memory is crates/hints/src/layout.rs; all that reads or writes it is Rust there, but
+ * for looks at one word.
  *
- * A queue is of the process that opens it. Its memory is not the child's after a fork, and by an inherited descriptor nothing can be asked. It
- * closes when the process closes any descriptor of it or ends; what is unmapped only cannot be written to any more.
+ * A queue is of the process that opens it. Its memory is not the child's after a fork, and by an inherited descriptor
+ * nothing can be asked. It closes when the process closes any descriptor of it or ends; what is unmapped only cannot
+ * be written to any more.
  */
 #include <linux/anon_inodes.h>
 #include <linux/cred.h>
@@ -118,8 +120,8 @@ static bool take_hints(struct queue *queue)
 }
 
 /*
- * An interrupt soon after what it is for, outside of every operation. So much at a time: who writes without end has the rest heard with
- * the next event of its own.
+ * An interrupt soon after what it is for, outside of every operation. So much at a time: who writes without end has
+ * the rest heard with the next event of its own.
  */
 static void queue_interrupt(struct irq_work *work)
 {
@@ -127,7 +129,7 @@ static void queue_interrupt(struct irq_work *work)
 	unsigned long flags;
 
 	local_irq_save(flags);
-	/* Another CPU at it sees what is there, or the next event does. Who closes the queue waits for the bit, which comes first. */
+	/* Another CPU at it sees what is there, or the next event does. The bit comes first: a close waits for it. */
 	if (!test_and_set_bit(0, &queue->busy)) {
 		if (READ_ONCE(queue->state) == QUEUE_OPEN)
 			take_hints(queue);
@@ -174,7 +176,7 @@ u32 ekiden_c_notify(const struct ekiden_host_table *host, u32 number, const void
 		raw_spin_lock_irqsave(&queue->down, flags);
 		ret = ekiden_rs_queue_put(queue->memory, &queue->geometry, &queue->down_head, bytes, len);
 		raw_spin_unlock_irqrestore(&queue->down, flags);
-		/* Nobody is woken up in a scheduling call. */
+		/* No task is woken up in a scheduling call. */
 		if (!ret && wq_has_sleeper(&queue->wait))
 			irq_work_queue(&queue->work);
 	}
@@ -240,8 +242,8 @@ void queues_change_policy(u32 seat, const struct ekiden_queue_geometry *before, 
 }
 
 /*
- * Under `control`, after that: a version that has the state of the one before is told which queues are no more, and one that knows nothing
- * which there are.
+ * Under `control`, after that: a version that has the state of the one before is told which queues are no more, and
+ * one that knows nothing which there are.
  */
 void queues_meet_policy(u32 seat, bool has_state)
 {
@@ -439,11 +441,11 @@ static int check_types(const struct ekiden_policy_table *table, const struct eki
 		return -EOPNOTSUPP;
 	}
 	if (request->up_fingerprint != types->up.fingerprint || request->up_bytes != types->up.bytes) {
-		say(reason, "the policy's hints are of another type than the program's; build the program with the header of the policy that runs");
+		say(reason, "the policy's hints are of another type; build the program for the policy that runs");
 		return -EPROTO;
 	}
 	if (request->down_fingerprint != types->down.fingerprint || request->down_bytes != types->down.bytes) {
-		say(reason, "the policy's notices are of another type than the program's; build the program with the header of the policy that runs");
+		say(reason, "the policy's notices are of another type; build the program for the policy that runs");
 		return -EPROTO;
 	}
 	return 0;

@@ -711,7 +711,7 @@ fn foreign(file: &str) -> u32 {
         2
     } else {
         u32::from(
-            ["crates/ekiden/", "crates/abi/", "crates/lock/", "crates/recording/", "kernel/"]
+            ["crates/ekiden/", "crates/abi/", "crates/hints/", "crates/lock/", "crates/recording/", "kernel/"]
                 .iter()
                 .any(|start| file.starts_with(start)),
         )

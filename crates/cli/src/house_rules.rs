@@ -28,6 +28,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/fidelity.md",
     "docs/policies.md",
     "docs/shared-queues.md",
+    "docs/hints.md",
 ];
 
 fn root() -> PathBuf {
@@ -172,7 +173,7 @@ fn policies_stay_on_their_page() {
     macro_rules! files {
         ($($module:ident $policy:ident)*) => { [$(stringify!($module)),*] };
     }
-    let short = [("fifo", 30), ("global_fifo", 30), ("llc_fifo", 35), ("shinjuku", 200)];
+    let short = [("fifo", 30), ("global_fifo", 30), ("llc_fifo", 35), ("locality", 150), ("shinjuku", 200)];
     for policy in ekiden_policies::for_each_policy!(files) {
         let limit = short.iter().find(|(name, _)| *name == policy).map_or(250, |(_, limit)| *limit);
         let path = root().join(format!("crates/policies/src/{policy}.rs"));

@@ -16,6 +16,7 @@ mod faults;
 mod fidelity;
 mod flights;
 mod generated;
+mod hints;
 #[cfg(test)]
 mod house_rules;
 mod invoker;
@@ -108,6 +109,10 @@ enum Command {
     Attach(attach::Attach),
     /// Give it back to the policy that everybody gets
     Detach(attach::Detach),
+    /// Tell a policy something, as a program does by a queue of hints
+    Hint(hints::Hint),
+    /// Say what programs may tell a policy, as a header for C
+    Hints(hints::Hints),
     /// Choose what becomes of a policy when a task changes its state in a way that nobody expects
     Checks(checks::ChecksCommand),
     /// Say, or change, in which order the policies that run are asked
@@ -169,6 +174,8 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Exec(exec) => exec.run(),
         Command::Attach(attach) => attach.run(),
         Command::Detach(detach) => detach.run(),
+        Command::Hint(hint) => hint.run(),
+        Command::Hints(hints) => hints.run(),
         Command::Checks(checks) => checks.run(),
         Command::Order(order) => order.run(),
         Command::Share(share) => share.run(),

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ekiden_hints::{Consumer, Geometry, Producer, Side};
 
-/// The bytes are what a program writes, ten for each write: where, and what. After each, the kernel's side takes hints and writes a notice, and
-/// a program that has just come reads the header. Good is what leaves the header as it was.
+/// The bytes are what a program writes, ten for each write: where, and what. After each, the kernel's side takes
+/// hints and writes a notice, and a program that has just come reads the header. Good is what leaves the header as it
+/// was.
 pub fn queues(bytes: &[u8]) -> bool {
     let side = |bytes, records| Side { fingerprint: 7, bytes, records };
     let geometry = Geometry { up: side(12, 8), down: side(20, 4) };

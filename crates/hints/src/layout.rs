@@ -1,15 +1,15 @@
 //! What is where in the memory of a queue.
 //!
-//! It is words of 64 bits, in the byte order of the machine. The first [`HEADER_BYTES`] are the header; then come the ring of hints,
-//! which the program writes, and that of notices, which the policy writes. A record begins at a multiple of eight bytes. The number
-//! of records that a ring has is a power of two; `head` counts what was written and `tail` what was read, and neither starts
-//! over. What the two sides write is in cache lines of their own.
+//! It is words of 64 bits, in the byte order of the machine. The first [`HEADER_BYTES`] are the header; then come the
+//! ring of hints, which the program writes, and that of notices, which the policy writes. A record begins at a
+//! multiple of eight bytes. The number of records that a ring has is a power of two; `head` counts what was written
+//! and `tail` what was read, and neither starts over. What the two sides write is in cache lines of their own.
 
 use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::ring::{Ring, Word};
-use crate::shape::Plain;
+use crate::shape::{Plain, Shape};
 
 /// What the memory begins with: "ekihints" on a little-endian machine.
 pub const MAGIC: u64 = 0x7374_6e69_6869_6b65;
@@ -94,7 +94,12 @@ pub struct Side {
 
 impl Side {
     const fn of_type<T: Plain>() -> Self {
-        Self { fingerprint: T::SHAPE.fingerprint(), bytes: size_of::<T>() as u32, records: 0 }
+        Self::of(&T::SHAPE, 0)
+    }
+
+    /// Of so many records that look so.
+    pub const fn of(shape: &Shape, records: u32) -> Self {
+        Self { fingerprint: shape.fingerprint(), bytes: shape.bytes as u32, records }
     }
 
     /// Words from one record to the next.
@@ -183,7 +188,7 @@ impl Geometry {
         true
     }
 
-    /// Reads the header, once: whoever goes by it keeps what was read.
+    /// Reads the header, once: who goes by it keeps what was read.
     ///
     /// # Errors
     /// If this is no queue, or not all of it.

@@ -1,11 +1,12 @@
-//! Queues through which applications and their policy talk (papers/000, section 3.3): two rings of plain records in memory that
-//! both share, one for each direction.
+//! Queues through which applications and their policy talk (papers/000, section 3.3): two rings of plain records in
+//! memory that both share, one for each direction.
 //!
-//! Neither side trusts the other. What a side needs to know of a ring's geometry it keeps for itself, each index of the other
-//! side is looked at before it is used, and a record is copied out before anything is made of it. Writing never blocks: a ring that
-//! is full is told to who writes, and counted.
+//! Neither side trusts the other. What a side needs to know of a ring's geometry it keeps for itself, each index of
+//! the other side is looked at before it is used, and a record is copied out before anything is made of it. Writing
+//! never blocks: a ring that is full is told to who writes, and counted.
 //!
-//! What is in the memory is told in [`layout`]; for C it is `include/ekiden.h`. [`Plain`] says what types records may have.
+//! What is in the memory is told in [`layout`]; for C it is `include/ekiden.h`. [`Plain`] says what types records may
+//! have.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -82,7 +82,7 @@ pub struct Producer<'a, W = AtomicU64> {
 }
 
 impl<'a, W: Word> Producer<'a, W> {
-    /// Goes on after `head` records, which is 0 for a new ring.
+    /// Continues after `head` records, which is 0 for a new ring.
     pub fn at(ring: Ring<'a, W>, head: u64) -> Self {
         Self { ring, head }
     }
@@ -123,8 +123,8 @@ impl<'a, W: Word> Producer<'a, W> {
     }
 }
 
-/// The other side says that it has written more than there is room for, or has taken something back. All that it had written is
-/// passed over, and counted once.
+/// The other side says that it has written more than there is room for, or has taken something back. All that it had
+/// written is passed over, and counted once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Nonsense;
 
@@ -136,7 +136,7 @@ pub struct Consumer<'a, W = AtomicU64> {
 }
 
 impl<'a, W: Word> Consumer<'a, W> {
-    /// Goes on after `tail` records, which is 0 for a new ring.
+    /// Continues after `tail` records, which is 0 for a new ring.
     pub fn at(ring: Ring<'a, W>, tail: u64) -> Self {
         Self { ring, tail }
     }
@@ -149,7 +149,7 @@ impl<'a, W: Word> Consumer<'a, W> {
     /// How many records wait.
     ///
     /// # Errors
-    /// If that cannot be: the reader goes on with what is written from now on.
+    /// If that cannot be: the reader continues with what is written from now on.
     #[inline]
     pub fn waiting(&mut self) -> Result<u64, Nonsense> {
         let head = self.ring.head[0].load(Acquire);

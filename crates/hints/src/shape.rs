@@ -6,8 +6,9 @@ use zerocopy::{Immutable, KnownLayout, TryFromBytes};
 
 /// A type that may be shared with a program: nothing but its bytes, which mean the same on both sides.
 ///
-/// Put `#[repr(C)]` and `#[derive(Plain)]` on a structure, beside zerocopy's `TryFromBytes`, `KnownLayout` and `Immutable`, and `IntoBytes` where
-/// values are written. Fields are numbers, `bool`, arrays, and such structures; an `enum` without fields has `#[repr(u8)]` or the like.
+/// Put `#[repr(C)]` and `#[derive(Plain)]` on a structure, beside zerocopy's `TryFromBytes`, `KnownLayout` and
+/// `Immutable`, and `IntoBytes` where values are written. Fields are numbers, `bool`, arrays, and such structures; an
+/// `enum` without fields has `#[repr(u8)]` or the like.
 pub trait Plain: TryFromBytes + KnownLayout + Immutable + Sized {
     /// How it looks.
     const SHAPE: Shape;

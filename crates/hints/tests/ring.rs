@@ -138,7 +138,9 @@ fn types_of_another_look_have_another_fingerprint() {
 proptest! {
     /// Whatever the other side writes where it may, each side stays within the memory, and a reader ends.
     #[test]
-    fn nonsense_of_the_other_side_harms_nothing(writes in prop::collection::vec((0_usize..80, any::<u64>(), any::<bool>()), 1..60)) {
+    fn nonsense_of_the_other_side_harms_nothing(
+        writes in prop::collection::vec((0_usize..80, any::<u64>(), any::<bool>()), 1..60)
+    ) {
         let (geometry, words) = (geometry(), memory(geometry()));
         let mut policy = Consumer::at(geometry.up(&words).unwrap(), 0);
         let mut down = Producer::at(geometry.down(&words).unwrap(), 0);
@@ -156,7 +158,7 @@ proptest! {
         }
     }
 
-    /// What is read is what was written, whoever is faster.
+    /// What is read is what was written, whichever side is faster.
     #[test]
     fn nothing_is_lost_or_made_up(steps in prop::collection::vec(any::<bool>(), 0..200)) {
         let (geometry, words) = (geometry(), memory(geometry()));

@@ -6,7 +6,7 @@ use ekiden_hints::{Consumer, Geometry, Producer, Side, Word};
 use loom::sync::{Arc, atomic::AtomicU64};
 use loom::thread;
 
-/// A word of the model; those that nobody looks at are not worth its time.
+/// A word of the model; those that are not looked at are not worth its time.
 enum Cell {
     Shared(AtomicU64),
     Unused,

@@ -168,7 +168,8 @@ fn end_of(work: impl FnOnce()) -> Result<i32> {
     }
 }
 
-/// The child of a process with a queue: its own ring is refused, its parent's queue lives on, and its memory is not there.
+/// The child of a process with a queue: its own ring is refused, its parent's queue lives on, and its memory is not
+/// there.
 fn forks(queue: &mut Queue) -> Result<[i32; 3]> {
     let refused = end_of(|| {
         let told = queue.ring().is_err();

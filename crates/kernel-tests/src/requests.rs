@@ -15,6 +15,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use ekiden::hints::Geometry;
 
 use crate::{
     board::Board,
@@ -38,6 +39,8 @@ struct Asker {
     number: usize,
     devices: Vec<RawFd>,
     maps: Vec<(usize, usize)>,
+    /// Descriptors of queues of hints, and where each is mapped, or 0.
+    queues: Vec<(RawFd, usize, usize)>,
     /// Two pages that can be written to, one that can be read, and one that is not there.
     area: usize,
     socket: UnixDatagram,
@@ -68,6 +71,8 @@ const STEPS: &[(&str, u32, Step)] = &[
     ("forks", 2, Asker::forks),
     ("sends", 3, Asker::sends),
     ("receives", 3, Asker::receives),
+    ("queues", 8, Asker::queues),
+    ("scribbles", 12, Asker::scribbles),
 ];
 
 /// How often what was done.
@@ -98,6 +103,7 @@ pub(crate) fn asks(seed: u64, number: usize, user: u32) -> Result<()> {
         number,
         devices: Vec::new(),
         maps: Vec::new(),
+        queues: Vec::new(),
         area: area().context("no memory")?,
         socket,
     };
@@ -234,8 +240,8 @@ impl Asker {
         bytes
     }
 
-    /// Asks for it, from somewhere in memory. An ordinary user may only choose.
-    fn ask(&mut self, direction: u32, number: u32, bytes: Bytes) {
+    /// Asks for it, from somewhere in memory. An ordinary user may only choose, and open queues.
+    fn ask(&mut self, direction: u32, number: u32, bytes: Bytes) -> i32 {
         let bytes = self.mutate(bytes);
         let len = bytes.0.len();
         let at = self.pointer(len);
@@ -243,19 +249,90 @@ impl Asker {
             // SAFETY: that can be written to.
             unsafe { ptr::copy_nonoverlapping(bytes.0.as_ptr(), at as *mut u8, len) };
         }
-        self.ioctl(request(direction, number, len), at);
+        self.ioctl(request(direction, number, len), at)
     }
 
-    fn ioctl(&mut self, number: libc::c_ulong, argument: usize) {
+    fn ioctl(&mut self, number: libc::c_ulong, argument: usize) -> i32 {
         // That a machine stops is what root has asked for then.
         if number & 0xffff == u64::from(b'E') << 8 | 8 && argument & 3 == 3 {
-            return;
+            return -1;
         }
         let device = self.device();
         // SAFETY: the kernel writes where something can be written to, and nothing in Rust refers to that.
         let done = unsafe { libc::ioctl(device, number, argument) };
         if done == 0 && !self.is_root && ![7, 10, 11].contains(&(number & 0xff)) {
             self.board.add(CONTROL_GAINED, 1);
+        }
+        done
+    }
+
+    /// Opens a queue of hints, mostly of the types that eevdf has, and maps it, mostly as it is.
+    fn queues(&mut self) {
+        let types = Geometry::of_types::<u64, ()>();
+        let hint = if self.rng.u32(0..8) == 0 { self.rng.u64(..) } else { types.up.fingerprint };
+        let (len, told) = (self.one_of(&[8, 8, 8, 4, 0, 257]), self.one_of(&[0, 0, 0, 8]));
+        let [hints, notices] = [0, 1].map(|_| self.one_of(&[64, 64, 1, 4096, 0, 3, 8192]));
+        let (error, seat) = (self.pointer(256), self.rng.u32(0..6));
+        let bytes = Bytes::default().long(hint).long(types.down.fingerprint).word(len).word(told).word(hints);
+        let queue =
+            self.ask(3, 10, bytes.word(notices).word(seat).word(0).long(0).long(error as u64).word(256).word(0));
+        if queue < 0 {
+            return;
+        }
+        let (words, access) = (hints as usize * 8, self.one_of(&[3, 3, 3, libc::PROT_READ, 7]));
+        let len = if self.rng.u32(0..8) == 0 { PAGE } else { (PAGE + words).next_multiple_of(PAGE) };
+        let flags = self.one_of(&[libc::MAP_SHARED, libc::MAP_SHARED, libc::MAP_SHARED, libc::MAP_PRIVATE]);
+        // SAFETY: a new map.
+        let map = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, queue, 0) };
+        let is_ours = map != libc::MAP_FAILED && access == 3;
+        self.queues.push((queue, if is_ours { map as usize } else { 0 }, len));
+        if self.queues.len() > MOST {
+            self.ends_queue();
+        }
+    }
+
+    fn ends_queue(&mut self) {
+        let (queue, map, len) = self.queues.swap_remove(self.rng.usize(0..self.queues.len()));
+        // SAFETY: the queue is this process's, and nothing in Rust refers to its memory.
+        unsafe {
+            let unmaps_first = self.rng.bool();
+            if unmaps_first && map != 0 {
+                libc::munmap(map as *mut _, len);
+            }
+            libc::close(queue);
+            if !unmaps_first && map != 0 {
+                libc::munmap(map as *mut _, len);
+            }
+        }
+    }
+
+    /// Writes anything into the memory of a queue, rings, waits, or ends it.
+    fn scribbles(&mut self) {
+        if self.queues.is_empty() {
+            return;
+        }
+        let (queue, map, len) = self.queues[self.rng.usize(0..self.queues.len())];
+        for _ in 0..self.rng.u32(1..16) {
+            // Indices, what else the header has, and records.
+            let word = match self.rng.u32(0..4) {
+                0..2 => self.one_of(&[16, 16, 32, 48, 64]),
+                2 => self.rng.usize(0..80),
+                _ => self.rng.usize(0..len / 8),
+            };
+            let value = if self.rng.bool() { self.rng.u64(0..80) } else { self.rng.u64(..) };
+            if map != 0 {
+                // SAFETY: it is in the map, which others write to, too.
+                unsafe { ptr::write_volatile((map as *mut u64).add(word), value) };
+            }
+        }
+        let mut polled = libc::pollfd { fd: queue, events: self.rng.i16(..), revents: 0 };
+        // SAFETY: plain system calls.
+        unsafe {
+            libc::ioctl(queue, request(0, 11, 0), 0);
+            libc::poll(&mut polled, 1, 0);
+        }
+        if self.rng.u32(0..16) == 0 {
+            self.ends_queue();
         }
     }
 
@@ -398,7 +475,11 @@ impl Asker {
         let (direction, number, size) = (self.rng.u32(0..4), self.rng.u32(0..12), self.rng.usize(0..1 << 14));
         let size = if self.rng.bool() { size } else { self.one_of(&[0, 4, 8, 16, 24, 32, 40, 104, 168]) };
         let at = self.pointer(size);
-        self.ioctl(request(direction, number, size), at);
+        let queue = self.ioctl(request(direction, number, size), at);
+        if queue > 0 {
+            // SAFETY: it is new, and this process's.
+            unsafe { libc::close(queue) };
+        }
     }
 
     fn maps(&mut self) {

@@ -5,7 +5,7 @@
 //! does not.
 #![forbid(unsafe_code)]
 
-use ekiden::{Param, ParamError, Scheduler};
+use ekiden::{Param, ParamError, Plain, Scheduler, hints::Shape};
 use ekiden_explore::PolicyMaker;
 use ekiden_replay::Replay;
 use ekiden_sim::{Machine, Simulation, Successor};
@@ -17,6 +17,10 @@ pub struct Linked {
     pub name: &'static str,
     /// What it may be told.
     pub params: &'static [Param],
+    /// What programs may tell it in queues.
+    pub hint: Shape,
+    /// What it tells them.
+    pub notice: Shape,
     /// A simulation of it, with these parameters.
     pub simulate: fn(Machine, &str) -> Simulation,
     /// It takes over from another one in a simulation.
@@ -30,6 +34,8 @@ const fn linked<S: Scheduler>() -> Linked {
     Linked {
         name: S::NAME,
         params: S::PARAMS,
+        hint: <S::Hint as Plain>::SHAPE,
+        notice: <S::Notice as Plain>::SHAPE,
         simulate: Simulation::of::<S>,
         successor: Successor::of::<S>,
         explore: PolicyMaker::of::<S>,

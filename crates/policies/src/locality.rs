@@ -1,5 +1,6 @@
-//! Threads that hints put into the same set share a CPU; the rest is first come, first served, and goes where a CPU is idle. A hint is
-//! ignored where its CPU is crowded. It gives up fairness, and the parallelism of threads in one set. (Papers/000, section 4.2.3.)
+//! Threads that hints put into the same set share a CPU; the rest is first come, first served, and goes where a CPU
+//! is idle. A hint is ignored where its CPU is crowded. It gives up fairness, and the parallelism of threads in one
+//! set. (Papers/000, section 4.2.3.)
 
 use alloc::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Queues of hints between tasks and the policy, as in the kernel: what a task has written reaches the policy soon after the next event
-//! of the load's task that it belongs to, or after it rings.
+//! Queues of hints between tasks and the policy, as in the kernel: what a task has written reaches the policy soon
+//! after the next event of the load's task that it belongs to, or after it rings.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
@@ -75,7 +75,7 @@ impl Kernel {
         &mut self.shared.queues[number as usize]
     }
 
-    /// A task uses a queue; whoever does so first opens it.
+    /// A task uses a queue; the one that does so first opens it.
     fn use_queue(&mut self, task: TaskIndex, number: u32) {
         let root = self.task(task).root;
         let queue = self.queue(number);
@@ -122,7 +122,8 @@ impl Kernel {
         Flow::Sleeps
     }
 
-    /// Something happened to a task that the kernel hears of: what its program has written is due, in an interrupt of its own.
+    /// Something happened to a task that the kernel hears of: what its program has written is due, in an interrupt of
+    /// its own.
     #[inline]
     pub(crate) fn hints_are_due(&mut self, task: TaskIndex) {
         if !self.hints_wait {
@@ -155,7 +156,8 @@ impl Kernel {
         }
     }
 
-    /// One of the load's own tasks is gone, and its queues with it. Whoever still waits there goes on without a notice.
+    /// One of the load's own tasks is gone, and its queues with it. Those that still wait there continue without a
+    /// notice.
     pub(crate) fn close_queues(&mut self, root: u32) {
         for number in 0..self.shared.queues.len() as u32 {
             let queue = self.queue(number);

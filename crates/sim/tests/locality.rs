@@ -1,4 +1,5 @@
-//! Threads that hints put into the same set share a CPU, if it is not crowded, and nobody else's hints change that.
+//! Threads that hints put into the same set share a CPU, if it is not crowded, and hints of others do not change
+//! that.
 
 use ekiden_policies::Locality;
 use ekiden_sim::{Machine, SimReport, Simulation};
@@ -15,7 +16,8 @@ fn join(queue: u32, set: u32) -> Vec<Step> {
     vec![Step::WriteHint { queue, hint: words.to_vec(), ring: true }, Step::ReadNotice { queue }]
 }
 
-/// schbench's message threads, each with two workers, by pipes as the futexes are that say nothing of who sleeps next.
+/// schbench's message threads, each with two workers, by pipes as the futexes are that say nothing of who sleeps
+/// next.
 fn schbench(hints: bool) -> Workload {
     let mut tasks = Vec::new();
     for set in 0..2_u32 {
@@ -84,7 +86,8 @@ fn a_hint_is_ignored_where_its_cpu_is_crowded() {
 
 #[test]
 fn a_queue_changes_only_what_it_has_entered() {
-    // The first thread of the simulation has the number 1000, and another program says that it is in a set of its own.
+    // The first thread of the simulation has the number 1000, and another program says that it is in a set of its
+    // own.
     let own =
         join(0, 1).into_iter().chain([Step::repeat(100, [Step::Run { ns: 100 * US }, Step::Sleep { ns: 100 * US }])]);
     let words = [HintWord::Value(JOIN), HintWord::Value(1_000), HintWord::Value(7)].to_vec();

@@ -109,7 +109,7 @@ fn who_waits_for_a_notice_is_woken_up_with_it() {
 }
 
 #[test]
-fn what_there_is_no_room_for_is_lost_and_nobody_waits() {
+fn what_there_is_no_room_for_is_lost_and_not_waited_for() {
     let flood = Step::repeat(200, [hint(0, 1_000, false)]);
     let steps = vec![flood, Step::Sleep { ns: MS }, Step::repeat(64, [Step::ReadNotice { queue: 0 }])];
     let (report, heard) = run(&Workload::new("flood", 2, [TaskSpec::new("task", steps)]));

@@ -24,7 +24,7 @@ use serde::Deserialize;
 mod queue;
 
 pub use ekiden_hints as hints;
-pub use queue::{HintQueue, NotSent, QueueCounts, RECORDS};
+pub use queue::{BytesQueue, HintQueue, NotSent, QueueCounts, RECORDS};
 
 const DEVICE: &str = "/dev/ekiden";
 /// More than there is to say: what `ekiden.ko` says is of one moment only if it is read at once.

@@ -3,6 +3,7 @@
 use std::{
     fmt, io,
     marker::PhantomData,
+    ops::Deref,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr::{self, NonNull},
     slice,
@@ -21,11 +22,12 @@ use crate::{Device, Error, Policy, Result, find, request};
 /// Records of a ring unless something else is asked for.
 pub const RECORDS: u32 = 64;
 
-/// A queue to a policy: hints of type `Up` go to it, notices of type `Down` come back. `()` for nothing in that direction.
+/// A queue to a policy: hints of type `Up` go to it, notices of type `Down` come back. `()` for nothing in that
+/// direction.
 ///
-/// The process that opens it owns it: any of its threads may use it, one at a time. A child does not have it after a fork, and one that uses
-/// it there all the same is killed by the missing memory. It closes when it is dropped or the process ends; the policy hears what was
-/// said until then.
+/// The process that opens it owns it: any of its threads may use it, one at a time. A child does not have it after a
+/// fork, and one that uses it there all the same is killed by the missing memory. It closes when it is dropped or the
+/// process ends; the policy hears what was said until then.
 ///
 /// ```no_run
 /// use ekiden_user::{HintQueue, Policy};
@@ -36,18 +38,29 @@ pub const RECORDS: u32 = 64;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct HintQueue<Up, Down> {
+    bytes: BytesQueue,
+    types: PhantomData<fn(Up) -> Down>,
+}
+
+/// The same for a program that learns only at run time how the policy's types look.
+pub struct BytesQueue {
     fd: OwnedFd,
     memory: Memory,
     geometry: Geometry,
     number: u32,
     head: u64,
     tail: u64,
-    types: PhantomData<fn(Up) -> Down>,
 }
 
 impl<Up, Down> fmt::Debug for HintQueue<Up, Down> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HintQueue").field("number", &self.number).field("state", &self.state()).finish_non_exhaustive()
+        self.bytes.fmt(f)
+    }
+}
+
+impl fmt::Debug for BytesQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BytesQueue").field("number", &self.number).field("state", &self.state()).finish_non_exhaustive()
     }
 }
 
@@ -104,7 +117,8 @@ impl<Up: Plain + IntoBytes, Down: Plain> HintQueue<Up, Down> {
     /// Opens a queue with room for [`RECORDS`] in each direction.
     ///
     /// # Errors
-    /// If the policy does not run, is not open to the caller, has no queues or others than these, or if there are too many.
+    /// If the policy does not run, is not open to the caller, has no queues or others than these, or if there are too
+    /// many.
     pub fn open(policy: Policy<'_>) -> Result<Self> {
         Self::with_records(policy, RECORDS, RECORDS)
     }
@@ -114,17 +128,48 @@ impl<Up: Plain + IntoBytes, Down: Plain> HintQueue<Up, Down> {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn with_records(policy: Policy<'_>, hints: u32, notices: u32) -> Result<Self> {
-        let seat = find(policy)?;
         let types = Geometry::of_types::<Up, Down>();
         let side = |side: Side, records| Side { records, ..side };
+        let bytes = BytesQueue::open(policy, Geometry { up: side(types.up, hints), down: side(types.down, notices) })?;
+        Ok(Self { bytes, types: PhantomData })
+    }
+
+    /// Writes a hint, without a system call. The policy hears it soon after this process next has to do with the
+    /// scheduler: one of its threads sleeps, wakes another one up, or has used the CPU until a tick.
+    ///
+    /// # Errors
+    /// If there is no room, or the policy is not there any more; neither waits.
+    pub fn send(&mut self, hint: &Up) -> std::result::Result<(), NotSent> {
+        self.bytes.send(hint.as_bytes())
+    }
+
+    /// Takes the oldest notice, if there is one. No system call. What is no value of `Down` is passed over.
+    pub fn receive(&mut self) -> Option<Down> {
+        let mut room = vec![0; size_of::<Down>()];
+        while self.bytes.receive(&mut room) {
+            if let Ok(notice) = Down::try_read_from_bytes(&room) {
+                return Some(notice);
+            }
+        }
+        None
+    }
+}
+
+impl BytesQueue {
+    /// Opens a queue of these types, with so many records.
+    ///
+    /// # Errors
+    /// As [`HintQueue::open`].
+    pub fn open(policy: Policy<'_>, types: Geometry) -> Result<Self> {
+        let seat = find(policy)?;
         let mut reason = [0_u8; 256];
         let mut open = request::Open {
             up_fingerprint: types.up.fingerprint,
             down_fingerprint: types.down.fingerprint,
             up_bytes: types.up.bytes,
             down_bytes: types.down.bytes,
-            up_records: hints,
-            down_records: notices,
+            up_records: types.up.records,
+            down_records: types.down.records,
             seat: seat.map_or(0, |seat| seat + 1),
             queue: 0,
             bytes: 0,
@@ -142,21 +187,19 @@ impl<Up: Plain + IntoBytes, Down: Plain> HintQueue<Up, Down> {
         let failed = |source| Error::Io { what: "cannot map a queue".into(), source };
         let memory = Memory::map(&fd, open.bytes as usize).map_err(failed)?;
         let geometry = Geometry::read(memory.words()).map_err(|error| failed(io::Error::other(error)))?;
-        let expected = Geometry { up: side(types.up, hints), down: side(types.down, notices) };
-        if geometry != expected {
+        if geometry != types {
             return Err(failed(io::Error::other(format!(
                 "it is not what was asked for (version {VERSION}): {geometry:?}"
             ))));
         }
-        Ok(Self { fd, memory, geometry, number: open.queue, head: 0, tail: 0, types: PhantomData })
+        Ok(Self { fd, memory, geometry, number: open.queue, head: 0, tail: 0 })
     }
 
-    /// Writes a hint, without a system call. The policy hears it soon after this process next has to do with the scheduler: one of its
-    /// threads sleeps, wakes another one up, or has used the CPU until a tick.
+    /// Writes a hint: see [`HintQueue::send`].
     ///
     /// # Errors
     /// If there is no room, or the policy is not there any more; neither waits.
-    pub fn send(&mut self, hint: &Up) -> std::result::Result<(), NotSent> {
+    pub fn send(&mut self, hint: &[u8]) -> std::result::Result<(), NotSent> {
         match self.state() {
             State::Open => {}
             State::OtherTypes => return Err(NotSent::OpenAnew),
@@ -164,26 +207,21 @@ impl<Up: Plain + IntoBytes, Down: Plain> HintQueue<Up, Down> {
         }
         let ring = self.geometry.up(self.memory.words()).expect("the memory was compared with it");
         let mut hints = Producer::at(ring, self.head);
-        let written = hints.push(hint.as_bytes());
+        let written = hints.push(hint);
         self.head = hints.head();
         written.map_err(|_| NotSent::Full)
     }
 
-    /// Takes the oldest notice, if there is one. No system call. What is no value of `Down` is passed over.
-    pub fn receive(&mut self) -> Option<Down> {
+    /// Takes the oldest notice, if there is one. No system call.
+    pub fn receive(&mut self, room: &mut [u8]) -> bool {
         let ring = self.geometry.down(self.memory.words()).expect("the memory was compared with it");
         let mut notices = Consumer::at(ring, self.tail);
-        let mut room = vec![0; size_of::<Down>()];
-        let mut found = None;
-        while found.is_none() && notices.pop(&mut room) == Ok(true) {
-            found = Down::try_read_from_bytes(&room).ok();
-        }
+        // After an index that makes no sense, nothing is there.
+        let found = notices.pop(room) == Ok(true);
         self.tail = notices.tail();
         found
     }
-}
 
-impl<Up, Down> HintQueue<Up, Down> {
     /// Has the policy hear now what was written: a system call.
     ///
     /// # Errors
@@ -197,7 +235,8 @@ impl<Up, Down> HintQueue<Up, Down> {
         }
     }
 
-    /// Sleeps until there is a notice, the policy is gone, or so much time is over. Whether there is something to see.
+    /// Sleeps until there is a notice, the policy is gone, or so much time is over. Whether there is something to
+    /// see.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -240,6 +279,14 @@ impl<Up, Down> HintQueue<Up, Down> {
     }
 }
 
+impl<Up, Down> Deref for HintQueue<Up, Down> {
+    type Target = BytesQueue;
+
+    fn deref(&self) -> &BytesQueue {
+        &self.bytes
+    }
+}
+
 /// What a queue has counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCounts {
@@ -256,6 +303,13 @@ pub struct QueueCounts {
 }
 
 impl<Up, Down> AsFd for HintQueue<Up, Down> {
+    /// As [`BytesQueue`]'s.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bytes.as_fd()
+    }
+}
+
+impl AsFd for BytesQueue {
     /// Readable when there is a notice, hung up when the policy is gone; for epoll and the like.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

@@ -22,6 +22,13 @@ _Static_assert(offsetof(struct ekiden_choice, error) == offsetof(struct ekiden_c
 _Static_assert(offsetof(struct ekiden_choice, error_len) == offsetof(struct ekiden_choose_request, error_len), "room");
 _Static_assert(EKIDEN_CHOOSE_INHERIT == 1, "inherit");
 
+_Static_assert(EKIDEN_OPEN_QUEUE == EKIDEN_IOC_OPEN && EKIDEN_RING_QUEUE == EKIDEN_IOC_RING, "the same requests");
+_Static_assert(sizeof(struct ekiden_open_queue) == sizeof(struct ekiden_open_request), "of the same size");
+_Static_assert(offsetof(struct ekiden_open_queue, up_bytes) == offsetof(struct ekiden_open_request, up_bytes), "up");
+_Static_assert(offsetof(struct ekiden_open_queue, seat) == offsetof(struct ekiden_open_request, seat), "seat");
+_Static_assert(offsetof(struct ekiden_open_queue, bytes) == offsetof(struct ekiden_open_request, bytes), "bytes");
+_Static_assert(offsetof(struct ekiden_open_queue, flags) == offsetof(struct ekiden_open_request, flags), "flags");
+
 static void say(const char *what, int result)
 {
 	printf("%s %d %d\n", what, result, result < 0 ? errno : 0);
@@ -125,4 +132,70 @@ fn the_header_compiles_by_itself() {
         // Not everybody who has a C compiler has one for C++.
         assert!(output.status.success() || errors.contains("cc1plus"), "{language:?}: {errors}");
     }
+}
+
+/// The C side writes what the Rust side reads, in memory that is a file here, and the other way round.
+#[test]
+fn c_and_rust_understand_each_other() {
+    use ekiden_hints::{Consumer, Geometry, Producer, Side};
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    let side = |bytes, records| Side { fingerprint: 1, bytes, records };
+    let geometry = Geometry { up: side(12, 4), down: side(20, 2) };
+    let words: Vec<_> = (0..geometry.bytes() / 8).map(|_| AtomicU64::new(0)).collect();
+    assert!(geometry.write(&words));
+    let mut notices = Producer::at(geometry.down(&words).unwrap(), 0);
+    notices.push(b"abcdefghijklmnopqrst").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("queue");
+    let bytes =
+        |words: &[AtomicU64]| words.iter().flat_map(|word| word.load(Relaxed).to_ne_bytes()).collect::<Vec<_>>();
+    std::fs::write(&file, bytes(&words)).unwrap();
+    let program = format!(
+        r#"
+#include "ekiden.h"
+#include <stdio.h>
+int main(void)
+{{
+	struct ekiden_queue queue;
+	char notice[21] = "";
+	int i, told;
+
+	memset(&queue, 0, sizeof(queue));
+	queue.fd = open("{}", O_RDWR);
+	queue.bytes = {};
+	queue.words = (volatile uint64_t *)mmap(NULL, queue.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, queue.fd, 0);
+	queue.up_bytes = 12;
+	queue.down_bytes = 20;
+	queue.up_records = 4;
+	queue.down_records = 2;
+	for (i = 0; i < 6; i++) {{
+		unsigned int hint[3] = {{ 7, 8, (unsigned int)i }};
+
+		told = ekiden_queue_send(&queue, hint);
+		printf("%d", told);
+	}}
+	told = ekiden_queue_receive(&queue, notice);
+	printf(" %d %s", told, notice);
+	told = ekiden_queue_receive(&queue, notice);
+	printf(" %d %d", told, errno == EAGAIN);
+	ekiden_queue_close(&queue);
+	return 0;
+}}
+"#,
+        file.display(),
+        geometry.bytes()
+    );
+    let said = run_program(&program, &status(), &["-std=c11"]);
+    assert_eq!(said, "0000-1-1 0 abcdefghijklmnopqrst -1 1");
+    let left = std::fs::read(&file).unwrap();
+    let read = |word: &[u8]| AtomicU64::new(u64::from_ne_bytes(word.try_into().unwrap()));
+    let words: Vec<_> = left.chunks_exact(8).map(read).collect();
+    let mut hints = Consumer::at(geometry.up(&words).unwrap(), 0);
+    let mut room = [0; 64];
+    assert_eq!(hints.take(&mut room), Ok(48));
+    let numbers = |at: usize| u32::from_ne_bytes(room[at * 4..at * 4 + 4].try_into().unwrap());
+    assert_eq!([0, 1, 2, 9, 10, 11].map(numbers), [7, 8, 0, 7, 8, 3]);
+    let again = Producer::at(geometry.up(&words).unwrap(), 4);
+    assert_eq!(again.times_full(), 2);
 }

@@ -45,7 +45,7 @@ pub unsafe extern "C" fn ekiden_rs_queue_init(memory: *const AtomicU64, geometry
 ///
 /// # Safety
 ///
-/// It is the memory of a queue of this geometry; `tail` is used by nobody else; there are `len` bytes at `room`.
+/// It is the memory of a queue of this geometry; `tail` is used by no other; there are `len` bytes at `room`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_queue_take(
     memory: *const AtomicU64,
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn ekiden_rs_queue_refused(memory: *const AtomicU64, geome
 ///
 /// # Safety
 ///
-/// It is the memory of a queue of this geometry; `head` is used by nobody else meanwhile; there are `len` bytes.
+/// It is the memory of a queue of this geometry; `head` is used by no other meanwhile; there are `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_queue_put(
     memory: *const AtomicU64,
