@@ -75,7 +75,7 @@ struct queue {
 static struct workqueue_struct *frees;
 
 /* All that are open, by number. Changed under `control`, read under RCU. */
-static DEFINE_XARRAY(queues);
+static DEFINE_XARRAY_ALLOC1(queues);
 static u32 queues_nr;
 /* The same by the signal_struct of the owner: one look says that a task has none. */
 #define OWNERS_BITS 10

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 
 use common::{Memory, record};
 use ekiden::prelude::*;
-use ekiden_policies::{Cfs, Eevdf, Fifo, Wfq, for_each_policy};
+use ekiden_policies::{Cfs, Eevdf, Fifo, Locality, Wfq, for_each_policy};
 use ekiden_replay::{Outcome, Replay};
 use ekiden_sim::{Injection, Jitter, Machine, Simulation, Successor};
 use ekiden_test_policies::Drowsy;
 use ekiden_trace::{Reader, What};
-use ekiden_workload::{Workload, builtin, loads};
+use ekiden_workload::{HintWord, Step, TaskSpec, Workload, builtin, loads};
 
 fn is_exact(what: &str, outcome: &Outcome) {
     if let Some(first) = &outcome.first {
@@ -67,6 +67,24 @@ fn a_replay_knows_what_decisions_looked_at() {
     the_same_cpus_are_considered::<Wfq>();
     the_same_cpus_are_considered::<Cfs>();
     the_same_cpus_are_considered::<Eevdf>();
+}
+
+/// Hints come with the calls, and what the policy says to programs is an answer of the host's as others are.
+#[test]
+fn hints_and_notices_replay_exactly() {
+    let words = |change| [HintWord::Value(change), HintWord::OwnPid, HintWord::Value(1)].to_vec();
+    let says = |change| [Step::WriteHint { queue: 0, hint: words(change), ring: true }, Step::ReadNotice { queue: 0 }];
+    let round = [Step::Run { ns: 50_000 }, Step::Sleep { ns: 20_000 }];
+    // One that is no hint, a flood for which there is no room, and one that leaves.
+    let wrong = Step::WriteHint { queue: 0, hint: words(9), ring: false };
+    let flood = Step::repeat(100, [Step::WriteHint { queue: 0, hint: words(1), ring: false }]);
+    let child = says(1).into_iter().chain([Step::repeat(10, round), wrong, flood]).chain(says(2));
+    let child = Step::fork(child.collect::<Vec<_>>());
+    let load =
+        Workload::new("hints", 8, [TaskSpec::new("owner", vec![child.clone(), child.clone(), child, Step::Wait])]);
+    let (recording, report) = record(Simulation::of::<Locality>(machine(), "").seed(3), &load);
+    assert_eq!((report.fault, report.mistakes), (None, 0));
+    is_exact("hints", &Replay::of::<Locality>().run(&recording[..]).unwrap());
 }
 
 fn changes_from_outside_replay_exactly<S: Scheduler>() {
