@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
-use ekiden_loader::{PolicyStatus, sysfs};
+use ekiden_loader::{PolicyStatus, Queues, sysfs};
 use indicatif::HumanDuration;
 use serde::Serialize;
 
@@ -176,6 +176,18 @@ fn policy_in_words(
     writeln!(f, "  picks       {}; {} times there was nothing to pick", counts.picks, counts.idles)?;
     writeln!(f, "  migrations  {}", counts.migrations)?;
     writeln!(f, "  refusals    {}", counts.refusals)?;
+    if let Some(queues) = &policy.queues {
+        let Queues { open, hints, refused, nonsense, full, notices, lost } = queues;
+        write!(f, "  queues      {open}; {hints} hints, {refused} refused, {notices} notices")?;
+        writeln!(
+            f,
+            "; {full} hints and {lost} notices had no room{}",
+            match nonsense {
+                0 => String::new(),
+                times => format!("; {times} times an index made no sense"),
+            }
+        )?;
+    }
     if counts.slowed > 0 {
         writeln!(f, "  slowed      {} times it wanted more kicks, timers or picks than it may have", counts.slowed)?;
     }

@@ -1,7 +1,7 @@
 //! Queues of hints as an ordinary user's program has them, and all that it may do wrong with them.
 
 use std::{
-    fs,
+    fs, io,
     os::fd::{AsFd, AsRawFd},
     path::Path,
     sync::atomic::Ordering::Relaxed,
@@ -24,6 +24,7 @@ use crate::{
     load::pause,
     neighbour::fork,
     trials::{config, module_of},
+    upgrades::pipe,
 };
 
 type Queue = HintQueue<Together, Placed>;
@@ -51,7 +52,7 @@ struct QueuesReport {
     /// And one that has too many.
     too_many: String,
     opened: u32,
-    /// How a child ended that used what it had not, and the error of its ring.
+    /// Whether a child was refused to ring, what came of the memory that it has not, and whether its parent was answered.
     child: [i32; 3],
     /// Queues that a process had when it was killed, before and after that.
     left: [u64; 2],
@@ -176,10 +177,18 @@ fn forks(queue: &mut Queue) -> Result<[i32; 3]> {
         // SAFETY: plain system call.
         unsafe { libc::_exit(if told { 7 } else { 8 }) };
     })?;
-    let killed = end_of(|| _ = queue.words()[0].load(Relaxed))?;
+    // Asked of the kernel: to look there itself, the child would be killed, and the log would say so.
+    let (_reader, writer) = pipe().context("no pipe")?;
+    let missing = end_of(|| {
+        // SAFETY: the kernel looks whether there is memory.
+        let failed = unsafe { libc::write(writer.as_raw_fd(), queue.words().as_ptr().cast(), 8) } < 0;
+        let error = io::Error::last_os_error().raw_os_error().filter(|_| failed);
+        // SAFETY: plain system call.
+        unsafe { libc::_exit(error.unwrap_or(0)) };
+    })?;
     queue.send(&hint(me(), 1))?;
     queue.ring()?;
-    Ok([refused, killed, i32::from(answer(queue).is_ok())])
+    Ok([refused, missing, i32::from(answer(queue).is_ok())])
 }
 
 /// A process that is killed with a full ring.

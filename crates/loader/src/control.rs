@@ -134,6 +134,9 @@ pub struct PolicyStatus {
     /// The longest of these.
     #[serde(default)]
     pub upgrade_wait_ns_max: u64,
+    /// What its open queues of hints have counted, if there are any.
+    #[serde(default)]
+    pub queues: Option<Queues>,
     /// What was counted.
     #[serde(flatten)]
     pub counts: Counts,
@@ -165,6 +168,25 @@ impl PolicyStatus {
     pub fn fell_ago(&self) -> Option<Duration> {
         self.fell_ns.map(|fell_ns| Duration::from_nanos(now_ns().saturating_sub(fell_ns)))
     }
+}
+
+/// Sums over the queues of hints that programs have open to a policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queues {
+    /// How many are open.
+    pub open: u64,
+    /// Hints that were taken out of their rings.
+    pub hints: u64,
+    /// Hints that were no values of their type.
+    pub refused: u64,
+    /// How often an index of a program's made no sense.
+    pub nonsense: u64,
+    /// How often a program says that it found no room.
+    pub full: u64,
+    /// Notices that were written.
+    pub notices: u64,
+    /// How often there was no room for one.
+    pub lost: u64,
 }
 
 /// What the engine counts.
