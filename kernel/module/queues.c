@@ -82,7 +82,8 @@ static u32 queues_nr;
 static struct hlist_head owners[1 << OWNERS_BITS];
 bool ekiden_any_queue;
 
-static DEFINE_PER_CPU(u8[HINTS_LEN], hints_room) __aligned(8);
+/* Where each CPU copies hints to. Not a variable: of those, all modules together have 8 KiB for each CPU. */
+static u8 __percpu *hints_room;
 
 static u64 word(const struct queue *queue, size_t at)
 {
@@ -100,7 +101,7 @@ static bool take_hints(struct queue *queue)
 		.flags = queue->seat + 1,
 	};
 	struct ekiden_outcome outcome = {};
-	u8 *room = *this_cpu_ptr(&hints_room);
+	u8 *room = this_cpu_ptr(hints_room);
 	s64 len = ekiden_rs_queue_take(queue->memory, &queue->geometry, &queue->up_tail, room, HINTS_LEN);
 
 	if (len <= 0)
@@ -572,8 +573,14 @@ long open_queue(struct ekiden_open_request *request, void __user *arg, struct te
 
 int ekiden_queues_begin(void)
 {
+	hints_room = __alloc_percpu(HINTS_LEN, sizeof(u64));
+	if (!hints_room)
+		return -ENOMEM;
 	frees = alloc_workqueue("ekiden_queues", WQ_UNBOUND, 0);
-	return frees ? 0 : -ENOMEM;
+	if (frees)
+		return 0;
+	free_percpu(hints_room);
+	return -ENOMEM;
 }
 
 /* No descriptor is left. */
@@ -581,6 +588,7 @@ void ekiden_queues_ended(void)
 {
 	rcu_barrier();
 	destroy_workqueue(frees);
+	free_percpu(hints_room);
 }
 
 /* ---- status ---- */

@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
-use ekiden_loader::{PolicyStatus, Queues, sysfs};
+use ekiden_loader::{HintQueues, PolicyStatus, sysfs};
 use indicatif::HumanDuration;
 use serde::Serialize;
 
@@ -177,7 +177,7 @@ fn policy_in_words(
     writeln!(f, "  migrations  {}", counts.migrations)?;
     writeln!(f, "  refusals    {}", counts.refusals)?;
     if let Some(queues) = &policy.queues {
-        let Queues { open, hints, refused, nonsense, full, notices, lost } = queues;
+        let HintQueues { open, hints, refused, nonsense, full, notices, lost } = queues;
         write!(f, "  queues      {open}; {hints} hints, {refused} refused, {notices} notices")?;
         writeln!(
             f,

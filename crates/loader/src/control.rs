@@ -136,7 +136,7 @@ pub struct PolicyStatus {
     pub upgrade_wait_ns_max: u64,
     /// What its open queues of hints have counted, if there are any.
     #[serde(default)]
-    pub queues: Option<Queues>,
+    pub queues: Option<HintQueues>,
     /// What was counted.
     #[serde(flatten)]
     pub counts: Counts,
@@ -172,7 +172,7 @@ impl PolicyStatus {
 
 /// Sums over the queues of hints that programs have open to a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Queues {
+pub struct HintQueues {
     /// How many are open.
     pub open: u64,
     /// Hints that were taken out of their rings.
