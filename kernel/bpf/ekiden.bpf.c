@@ -58,21 +58,6 @@ static __noinline int give_up(void)
 	return 0;
 }
 
-/*
- * Whether this CPU is on its way out. Its stopper and its idle task still wake up whoever waits for that, the task that takes
- * it away and RCU, when its APIC is off and its irq_work was done for the last time. sched_ext kicks and ends a scheduler by
- * irq_work: asked from here, it would do neither until this CPU leaves again, and nothing else by irq_work of this CPU
- * either, because only the first of a list raises an interrupt.
- */
-static __always_inline bool leaves(void)
-{
-	const struct cpumask *online = scx_bpf_get_online_cpumask();
-	bool is_online = bpf_cpumask_test_cpu(bpf_get_smp_processor_id(), online);
-
-	scx_bpf_put_cpumask(online);
-	return !is_online;
-}
-
 /* Four CPUs plus one, 16 bits each; all ones for every CPU. */
 static __noinline int kick(u64 kicks)
 {

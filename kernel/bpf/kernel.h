@@ -193,6 +193,7 @@ struct sched_ext_ops {
 #define SCX_DSQ_LOCAL 0x8000000000000002ULL
 #define SCX_DSQ_LOCAL_ON 0xc000000000000000ULL
 #define SCX_ENQ_WAKEUP 1ULL
+#define SCX_ENQ_PREEMPT (1ULL << 32)
 #define SCX_ENQ_LAST (1ULL << 41)
 #define SCX_DEQ_SLEEP 1ULL
 #define SCX_KICK_IDLE 1ULL
@@ -204,6 +205,7 @@ struct sched_ext_ops {
 #define SCX_OPS_ENQ_MIGRATION_DISABLED (1ULL << 4)
 #define TASK_DEAD 0x80
 #define SCX_SLICE_DFL 20000000ULL
+#define SCX_SLICE_INF (~0ULL)
 #define SCHED_IDLE_POLICY 5
 
 s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle) __ksym;
@@ -243,6 +245,21 @@ static __always_inline s32 cpu_of(struct task_struct *p)
 	if (bpf_core_field_exists(p->thread_info.cpu))
 		return p->thread_info.cpu;
 	return scx_bpf_task_cpu(p);
+}
+
+/*
+ * Whether this CPU is on its way out. Its stopper and its idle task still wake up whoever waits for that, the task that takes
+ * it away and RCU, when its APIC is off and its irq_work was done for the last time. sched_ext kicks and ends a scheduler by
+ * irq_work: asked from here, it would do neither until this CPU leaves again, and nothing else by irq_work of this CPU
+ * either, because only the first of a list raises an interrupt.
+ */
+static __always_inline bool leaves(void)
+{
+	const struct cpumask *online = scx_bpf_get_online_cpumask();
+	bool is_online = bpf_cpumask_test_cpu(bpf_get_smp_processor_id(), online);
+
+	scx_bpf_put_cpumask(online);
+	return !is_online;
 }
 
 #define OPS(name) SEC("struct_ops/" #name)

@@ -98,10 +98,10 @@ impl Exit {
 
     fn of_load(error: &LoadError) -> Option<Self> {
         Some(match error {
-            LoadError::NotRoot => Self::NotRoot,
+            LoadError::NotRoot | LoadError::NoCapability(_) | LoadError::NoMemoryLock(_) => Self::NotRoot,
             LoadError::NoSchedExt => Self::NoSchedExt,
             LoadError::OtherScheduler(_) => Self::OtherScheduler,
-            LoadError::Busy(_) => Self::Busy,
+            LoadError::Busy(_) | LoadError::AgentRuns(_) => Self::Busy,
             LoadError::Signature { .. } => Self::Signature,
             LoadError::OtherKernel { .. } => Self::OtherKernel,
             LoadError::OtherInterface { .. } => Self::OtherInterface,

@@ -1,6 +1,7 @@
 //! `ekiden`: the command line.
 #![forbid(unsafe_code)]
 
+mod agent;
 mod attach;
 mod bench;
 mod build;
@@ -95,6 +96,8 @@ enum Command {
     Explore(explore::Explore),
     /// Run a policy in the kernel of this machine, while a command runs or until Ctrl-C
     Run(run::Run),
+    /// Run a policy in a process of this machine instead, without any kernel module
+    Agent(agent::AgentCommand),
     /// Let another policy, or another version of it, take over from the one that runs
     Upgrade(upgrade::Upgrade),
     /// Say what runs, how it fares, and why the last policy was taken out
@@ -167,6 +170,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Explore(explore) => explore.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Run(run) => run.run(),
+        Command::Agent(agent) => agent.run(),
         Command::Upgrade(upgrade) => upgrade.run(),
         Command::Status(status) => status.run(),
         Command::Runqlat(runqlat) => runqlat.run(),

@@ -24,6 +24,14 @@ pub(crate) fn successor(policy: &str) -> Result<Successor> {
     Ok((find(policy).ok_or_else(unknown)?.successor)(params))
 }
 
+/// What makes a policy in this process.
+pub(crate) fn make(policy: &str) -> Result<ekiden_agent::Make> {
+    let names = || ALL.iter().map(|linked| linked.name).collect::<Vec<_>>().join(", ");
+    let unknown =
+        || Failure::new(Exit::NoPolicy, format!("there is no policy `{policy}` in this program: choose {}", names()));
+    Ok(find(policy).ok_or_else(unknown)?.make)
+}
+
 /// The makers of policies that can be explored, for this one, and the names of all of them.
 pub(crate) fn explorable(
     policy: &str,

@@ -5,11 +5,16 @@
 //! does not.
 #![forbid(unsafe_code)]
 
-use ekiden::{Param, ParamError, Plain, Scheduler, hints::Shape};
+use std::sync::Arc;
+
+use ekiden::{Adapter, Env, Host, Param, ParamError, Plain, Policy, Scheduler, Topology, hints::Shape};
 use ekiden_explore::PolicyMaker;
 use ekiden_replay::Replay;
 use ekiden_sim::{Machine, Simulation, Successor};
 use ekiden_test_policies::Drowsy;
+
+/// Makes a policy for a machine and so many tasks, with these parameters.
+pub type Make = fn(Topology, u32, &str, Arc<dyn Host + Send>) -> Result<Box<dyn Policy>, ParamError>;
 
 /// A policy that is linked in.
 pub struct Linked {
@@ -25,6 +30,8 @@ pub struct Linked {
     pub simulate: fn(Machine, &str) -> Simulation,
     /// It takes over from another one in a simulation.
     pub successor: fn(&str) -> Successor,
+    /// Makes it for a machine, so many tasks, with these parameters: for a host that schedules a real machine.
+    pub make: Make,
     /// Makes it again and again, to be explored.
     pub explore: fn(&str) -> Result<PolicyMaker, ParamError>,
     replay: fn(Replay) -> Replay,
@@ -38,9 +45,20 @@ const fn linked<S: Scheduler>() -> Linked {
         notice: <S::Notice as Plain>::SHAPE,
         simulate: Simulation::of::<S>,
         successor: Successor::of::<S>,
+        make: make::<S>,
         explore: PolicyMaker::of::<S>,
         replay: Replay::and::<S>,
     }
+}
+
+fn make<S: Scheduler>(
+    topology: Topology,
+    max_tasks: u32,
+    params: &str,
+    host: Arc<dyn Host + Send>,
+) -> Result<Box<dyn Policy>, ParamError> {
+    let env = Env::new(topology, max_tasks, S::PARAMS, params)?;
+    Ok(Box::new(Adapter::<S>::new(&env, host)))
 }
 
 macro_rules! all {

@@ -24,6 +24,15 @@ pub enum LoadError {
         "this kernel has no sched_ext; boot one with CONFIG_SCHED_CLASS_EXT (6.16 or newer), or use `ekiden vm run`"
     )]
     NoSchedExt,
+    /// What loads BPF programs needs capabilities.
+    #[error("this process lacks {0}, without which the kernel takes no program from it; run it with sudo")]
+    NoCapability(String),
+    /// The agent's memory has to stay where it is.
+    #[error("the agent's memory cannot be locked: {0}; raise the limit (`ulimit -l unlimited`), or run it with sudo")]
+    NoMemoryLock(io::Error),
+    /// One at a time.
+    #[error("an agent schedules this machine already ({0}); stop that `ekiden agent` first")]
+    AgentRuns(String),
     /// The kernel does not describe its types.
     #[error("this kernel has no BTF (/sys/kernel/btf/vmlinux); boot one with CONFIG_DEBUG_INFO_BTF")]
     NoBtf,

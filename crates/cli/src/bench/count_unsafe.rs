@@ -16,6 +16,7 @@ use super::{Output, Verdict};
 /// Where unsafe Rust may be: in the hosts, in the layout of what is on the wire, and in the lock under `SpinLock`.
 pub(crate) const MAY_BE_UNSAFE: &[&str] = &[
     "crates/abi",
+    "crates/agent",
     "crates/explore",
     "crates/kernel-tests",
     "crates/loader",

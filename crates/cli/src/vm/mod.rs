@@ -1,5 +1,6 @@
 //! `ekiden vm`: a virtual machine of a stock kernel, and commands in it.
 
+mod agent;
 mod booted;
 mod exec;
 mod list;
@@ -33,6 +34,8 @@ enum Which {
     Start(start::Start),
     /// Run a command under a policy
     Run(run::Run),
+    /// Run a command under a policy in a process, without any kernel module
+    Agent(agent::Agent),
     /// Run a command under the kernel's own scheduler, in the machine that was started
     Exec(exec::Exec),
     /// Switch the machine off
@@ -48,6 +51,7 @@ impl VmCommand {
         match self.which {
             Which::Start(start) => start.run(),
             Which::Run(run) => run.run(),
+            Which::Agent(agent) => agent.run(),
             Which::Exec(exec) => exec.run(),
             Which::Stop(stop) => stop.run(),
             Which::Status(status) => status.run(),

@@ -1,0 +1,189 @@
+//! What a policy may ask in the middle of a call, answered from what the kernel has told.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use ekiden::abi::RawToken;
+use ekiden::{CpuId, CpuMask, Group, Host, RefusalReason, Running, TaskId};
+use ekiden_engine::{Answers, IdleCpus};
+use nix::time::{ClockId, clock_gettime};
+
+use crate::wire::WORDS;
+
+const NEVER: u64 = u64::MAX;
+
+/// A set of CPUs that is written by one thread.
+#[derive(Debug, Default)]
+struct Cpus([AtomicU64; WORDS]);
+
+impl Cpus {
+    fn store(&self, words: &[u64; WORDS]) {
+        self.0.iter().zip(words).for_each(|(to, word)| to.store(*word, Relaxed));
+    }
+
+    fn words(&self) -> [u64; WORDS] {
+        std::array::from_fn(|word| self.0[word].load(Relaxed))
+    }
+
+    fn contains(&self, cpu: CpuId) -> bool {
+        self.0.get(cpu as usize / 64).is_some_and(|word| word.load(Relaxed) >> (cpu % 64) & 1 != 0)
+    }
+}
+
+/// The host as policies and the engine see it.
+#[derive(Debug)]
+pub(crate) struct Questions {
+    idle: Arc<IdleCpus>,
+    engine: OnceLock<Answers>,
+    online: Cpus,
+    /// Of each task, by its slot in the engine's table.
+    allowed: Vec<Cpus>,
+    /// What each CPU was told to run last, and when.
+    ran: Vec<(AtomicU64, AtomicU64)>,
+    refill_ns: AtomicU64,
+}
+
+/// The time by the clock that the kernel's messages go by, too.
+pub(crate) fn now_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+}
+
+impl Questions {
+    pub(crate) fn new(idle: Arc<IdleCpus>, online: &CpuMask, nr_cpus: u32, max_tasks: u32) -> Self {
+        let this = Self {
+            idle,
+            engine: OnceLock::new(),
+            online: Cpus::default(),
+            allowed: (0..max_tasks).map(|_| Cpus::default()).collect(),
+            ran: (0..nr_cpus).map(|_| (AtomicU64::new(0), AtomicU64::new(0))).collect(),
+            refill_ns: AtomicU64::new(NEVER),
+        };
+        online.iter().for_each(|cpu| this.set_online(cpu, true));
+        this
+    }
+
+    /// There is an engine now.
+    pub(crate) fn set_engine(&self, answers: Answers) {
+        // There is one in an agent.
+        let _ = self.engine.set(answers);
+    }
+
+    pub(crate) fn set_online(&self, cpu: CpuId, is_online: bool) {
+        let Some(word) = self.online.0.get(cpu as usize / 64) else { return };
+        let bit = 1 << (cpu % 64);
+        if is_online {
+            word.fetch_or(bit, Relaxed)
+        } else {
+            word.fetch_and(!bit, Relaxed)
+        };
+    }
+
+    pub(crate) fn is_online(&self, cpu: CpuId) -> bool {
+        self.online.contains(cpu)
+    }
+
+    pub(crate) fn set_allowed(&self, task: TaskId, words: &[u64; WORDS]) {
+        if let Some(allowed) = self.allowed.get(task.slot as usize) {
+            allowed.store(words);
+        }
+    }
+
+    pub(crate) fn set_running(&self, cpu: CpuId, task: TaskId) {
+        let (runs, since) = &self.ran[cpu as usize];
+        runs.store(task.to_bits(), Relaxed);
+        since.store(now_ns(), Relaxed);
+    }
+
+    /// When the engine wants the event *refill*, if it has said so since the last time.
+    pub(crate) fn take_refill_ns(&self) -> Option<u64> {
+        if self.refill_ns.load(Relaxed) == NEVER {
+            return None;
+        }
+        Some(self.refill_ns.swap(NEVER, Relaxed))
+    }
+
+    /// The CPUs that a task may use and that are there.
+    fn usable(&self, task: TaskId) -> [u64; WORDS] {
+        let mut words = self.allowed.get(task.slot as usize).map_or([0; WORDS], Cpus::words);
+        words.iter_mut().zip(self.online.words()).for_each(|(word, online)| *word &= online);
+        words
+    }
+}
+
+impl Host for Questions {
+    fn now_ns(&self) -> u64 {
+        now_ns()
+    }
+
+    fn may_run(&self, task: TaskId, cpu: CpuId) -> bool {
+        self.allowed.get(task.slot as usize).is_some_and(|allowed| allowed.contains(cpu)) && self.online.contains(cpu)
+    }
+
+    fn allowed_cpus(&self, task: TaskId, cpus: &mut CpuMask) {
+        *cpus = CpuMask::from_words(&self.usable(task));
+    }
+
+    fn idle_cpus(&self, cpus: &mut CpuMask) {
+        self.idle.copy_to(cpus);
+        cpus.intersect(&CpuMask::from_words(&self.online.words()));
+    }
+
+    fn claim(&self, token: RawToken, cpu: CpuId) -> Result<(), RefusalReason> {
+        let answers = self.engine.get().ok_or(RefusalReason::Gone)?;
+        answers.claim(token, cpu, |task, cpu| self.may_run(task, cpu))
+    }
+
+    fn take_idle(&self, task: TaskId, among: Option<&CpuMask>) -> Option<CpuId> {
+        let usable = self.usable(task);
+        match among {
+            Some(among) => self.idle.take(&[&usable, among.as_words()], |_| true),
+            None => self.idle.take(&[&usable], |_| true),
+        }
+    }
+
+    fn running(&self, cpu: CpuId) -> Option<Running> {
+        let (runs, since) = self.ran.get(cpu as usize)?;
+        let task = TaskId::from_bits(runs.load(Relaxed));
+        let weight = self.engine.get()?.weight_of_running(task, cpu)?;
+        Some(Running { task, weight, since_ns: since.load(Relaxed) })
+    }
+
+    fn group(&self, _: TaskId) -> Group {
+        // The kernel is not asked for control groups: to a policy, all tasks are in one.
+        Group::ROOT
+    }
+
+    fn refill_at(&self, at_ns: u64) {
+        self.refill_ns.fetch_min(at_ns, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_that_is_away_can_be_used_by_no_task() {
+        let idle = Arc::new(IdleCpus::new(130));
+        let questions = Questions::new(idle, &CpuMask::first_n(130), 130, 2);
+        let task = TaskId { slot: 1, generation: 1 };
+        questions.set_allowed(task, &[1, 0, 2, 0]);
+        assert!(questions.may_run(task, 0) && questions.may_run(task, 129) && !questions.may_run(task, 1));
+        questions.set_online(129, false);
+        assert!(!questions.may_run(task, 129));
+        let mut cpus = CpuMask::new();
+        questions.allowed_cpus(task, &mut cpus);
+        assert_eq!(cpus.iter().collect::<Vec<_>>(), [0]);
+        assert!(!questions.may_run(TaskId { slot: 2, generation: 1 }, 0), "a slot that is not there");
+    }
+
+    #[test]
+    fn the_earliest_wish_for_a_refill_counts_once() {
+        let questions = Questions::new(Arc::new(IdleCpus::new(1)), &CpuMask::first_n(1), 1, 1);
+        questions.refill_at(7);
+        questions.refill_at(5);
+        questions.refill_at(9);
+        assert_eq!((questions.take_refill_ns(), questions.take_refill_ns()), (Some(5), None));
+    }
+}

@@ -1,0 +1,330 @@
+//! The agent host: a policy in a process. One BPF program tells it what happens to tasks and carries out what it decides; no
+//! module is needed. The engine and the policy are those of every other host.
+//!
+//! After papers/004: messages with sequence numbers (3.2.3), decisions in batches that are refused if they rest on what is not so
+//! any more (3.2.4), and a thread that is never in the way of what it schedules, nor that of it (3.2.1, 3.2.2). Who says what to
+//! whom is in docs/agent.md.
+//!
+//! However the agent ends, its link to the kernel ends with it, and the kernel's own scheduler has every task. The same happens
+//! some 20 to 40 ms after it has stopped answering.
+
+mod host;
+mod mind;
+mod ready;
+mod skel;
+mod wire;
+
+use std::{
+    ffi::c_char,
+    io,
+    mem::MaybeUninit,
+    sync::{
+        Arc,
+        atomic::Ordering::{Acquire, Relaxed, Release},
+        mpsc::{RecvTimeoutError, channel},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use ekiden::{Call, Host, ParamError, Policy, Topology};
+use ekiden_contain::contained;
+use ekiden_engine::{Engine, Fault, IdleCpus};
+use ekiden_loader::{LoadError, Result, room_for_all, sysfs};
+use libbpf_rs::{
+    Link, OpenObject,
+    skel::{OpenSkel, SkelBuilder},
+};
+use nix::{
+    sched::{CpuSet, sched_setaffinity},
+    unistd::{Pid, gettid},
+};
+use serde::Serialize;
+
+use crate::{
+    host::Questions,
+    mind::{Mind, Talk},
+    skel::{AgentSkel, AgentSkelBuilder},
+    wire::{Control, Maps, Programs, Shared, WORDS, fd},
+};
+
+/// Room for as many tasks, 128 bytes in the kernel and 250 in the agent for each.
+const TASKS_MAX: u32 = 1 << 16;
+
+/// CPUs that a slot of a task has room for.
+const CPUS_MAX: u32 = 64 * WORDS as u32;
+
+/// How long the agent's thread may take to begin, and to end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long the kernel may take to say why it let go.
+const EXIT_TAKES: Duration = Duration::from_secs(1);
+
+/// Makes the policy, for a machine and so many tasks.
+pub type Make = fn(Topology, u32, &str, Arc<dyn Host + Send>) -> std::result::Result<Box<dyn Policy>, ParamError>;
+
+/// How a policy is to be run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its name.
+    pub policy: String,
+    /// Its parameters, `name=number` separated by blanks.
+    pub params: String,
+    /// How many tasks there is room for. More share a part of each CPU, and the policy does not have them.
+    pub max_tasks: u32,
+    /// How many messages there is room for, 64 bytes each: a power of two, and 1,024 at least.
+    pub messages: u32,
+}
+
+impl Config {
+    /// The defaults: room for as many tasks as the machine may have, 65,536 at most, and for 16,384 messages.
+    pub fn new(policy: &str) -> Self {
+        Self {
+            policy: policy.to_owned(),
+            params: String::new(),
+            max_tasks: room_for_all().min(TASKS_MAX),
+            messages: 1 << 14,
+        }
+    }
+}
+
+/// What an agent has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Messages that it has taken.
+    pub messages: u64,
+    /// Decisions that a task is to run on a CPU.
+    pub decisions: u64,
+    /// CPUs that were told to look for work.
+    pub kicks: u64,
+    /// Decisions that were refused because they rested on what was not so any more.
+    pub stale: u64,
+    /// System calls by which they went out.
+    pub batches: u64,
+    /// Messages that there was no room for.
+    pub lost: u64,
+    /// How often all tasks were looked at anew because of that.
+    pub stocks: u64,
+}
+
+/// A policy that schedules this machine from this process. Dropping it gives every task back to the kernel's own scheduler.
+pub struct Agent {
+    link: Option<Link>,
+    name: String,
+    shared: Arc<Shared>,
+    talk: Arc<Talk>,
+    thread: Option<JoinHandle<Option<Fault>>>,
+    exit: [*const c_char; 2],
+    _skel: AgentSkel<'static>,
+}
+
+/// The name under which the kernel knows the scheduler.
+fn scheduler_name(policy: &str) -> String {
+    format!("ekiden_agent_{}", policy.replace('-', "_"))
+}
+
+impl Agent {
+    /// Puts a policy in charge of all ordinary tasks of this machine. If that fails, the machine is as it was.
+    ///
+    /// # Errors
+    /// A capability is missing, the kernel has no sched_ext, another scheduler runs, memory cannot be locked, the policy refuses its
+    /// parameters, or the kernel the program.
+    pub fn start(config: &Config, make: Make) -> Result<Self> {
+        ready::look()?;
+        let topology = ekiden_machine::read_sysfs("/sys".as_ref())
+            .map_err(|error| LoadError::Other(format!("cannot read the topology: {error}")))?;
+        let nr_cpus = topology.nr_cpus();
+        if nr_cpus > CPUS_MAX {
+            let message =
+                format!("the agent has room for {CPUS_MAX} CPUs, this machine has {nr_cpus}; use `ekiden run`");
+            return Err(LoadError::Other(message));
+        }
+        let idle = Arc::new(IdleCpus::new(nr_cpus));
+        let questions = Arc::new(Questions::new(idle.clone(), &topology.online(), nr_cpus, config.max_tasks));
+        let policy = match contained(|| make(topology.clone(), config.max_tasks, &config.params, questions.clone())) {
+            Ok(Ok(policy)) => policy,
+            Ok(Err(error)) => return Err(LoadError::Refused(error.to_string())),
+            Err(panic) => return Err(LoadError::Refused(panic)),
+        };
+        let wants_ticks = policy.calls().has(Call::TaskTick);
+        let engine = Engine::new(policy, questions.clone(), idle, nr_cpus, config.max_tasks);
+        questions.set_engine(engine.answers());
+
+        let name = scheduler_name(&config.policy);
+        let mut skel = load(config, &name, nr_cpus, wants_ticks)?;
+        let bss = skel.maps.bss_data.take().ok_or_else(|| LoadError::Other("the program has no memory".into()))?;
+        let exit = [&raw const bss.exit_reason, (&raw const bss.exit_message).cast()].map(<*const _>::cast);
+        let programs = Programs {
+            shoot: fd(&skel.progs.agent_shoot),
+            alarm: fd(&skel.progs.agent_set_alarm),
+            give_up: fd(&skel.progs.agent_give_up),
+        };
+        let maps = Maps {
+            ring: (&skel.maps.ring, config.messages),
+            tasks: (&skel.maps.tasks, config.max_tasks + 1),
+            cpus: (&skel.maps.cpus, nr_cpus),
+            shots: (&skel.maps.shots, batch_for(nr_cpus)),
+        };
+        let control = (&raw const bss.control).cast::<Control>();
+        // SAFETY: these are the program's, which is never unmapped, as the skeleton is kept for as long as anything uses it and its
+        // memory is not taken back.
+        let shared = unsafe { Shared::new(control, (&raw mut bss.fault_text).cast(), &maps, programs) }?;
+        let shared = Arc::new(shared);
+        shared.control().eager.store(1, Release);
+        shared.control().tgid.store(std::process::id(), Release);
+
+        let talk = Arc::new(Talk::default());
+        let mind = Mind::new(engine, questions, shared.clone(), talk.clone(), config.max_tasks);
+        ready::lock_memory()?;
+        let mut agent = Self { link: None, name, shared, talk, thread: None, exit, _skel: skel };
+        agent.thread = Some(begin(mind, agent.shared.clone())?);
+        let link = agent._skel.maps.agent_ops.attach_struct_ops().map_err(|error| match sysfs::scheduler() {
+            Some(name) if name.starts_with("ekiden_agent") => LoadError::AgentRuns(name),
+            _ => bpf_error("attach", &error),
+        })?;
+        agent.link = Some(link);
+        agent.check()?;
+        Ok(agent)
+    }
+
+    /// The name under which the kernel knows it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the kernel still uses it.
+    pub fn is_running(&self) -> bool {
+        self.shared.control().ended.load(Acquire) == 0 && sysfs::scheduler().as_ref() == Some(&self.name)
+    }
+
+    /// An error with the reason if the kernel does not use the policy any more.
+    ///
+    /// # Errors
+    /// [`LoadError::ThrownOut`].
+    pub fn check(&self) -> Result<()> {
+        if self.is_running() {
+            return Ok(());
+        }
+        Err(LoadError::ThrownOut(self.exit_reason().unwrap_or_else(|| "no reason given".into())))
+    }
+
+    /// Why the kernel has let go, in its own words. It says so last of all.
+    fn exit_reason(&self) -> Option<String> {
+        let start = Instant::now();
+        while self.shared.control().ended.load(Acquire) == 0 {
+            if start.elapsed() > EXIT_TAKES {
+                return None;
+            }
+            thread::sleep(EXIT_TAKES / 100);
+        }
+        // SAFETY: two texts of the program's, each with a zero at its end, which were written before `ended` was.
+        let [reason, message] = self.exit.map(|text| unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy());
+        Some(format!("{reason} {message}").trim().to_owned())
+    }
+
+    /// What it has done so far.
+    pub fn counts(&self) -> Counts {
+        let Talk { messages, decisions, stale, batches, kicks, stocks, .. } = &*self.talk;
+        let [messages, decisions, kicks, stale, batches, stocks] =
+            [messages, decisions, kicks, stale, batches, stocks].map(|counter| counter.load(Relaxed));
+        let lost = self.shared.control().lost.load(Relaxed);
+        Counts { messages, decisions, kicks, stale, batches, lost, stocks }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // First the kernel lets go, and has done so when this returns; the agent answers until then.
+        self.link.take();
+        self.talk.stop.store(true, Release);
+        let Some(thread) = self.thread.take() else { return };
+        let start = Instant::now();
+        while !thread.is_finished() {
+            if start.elapsed() > PATIENCE {
+                // In an endless loop of the policy's, for which it was taken out. It ends with this process.
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        let _ = thread.join();
+        ready::unlock_memory();
+    }
+}
+
+/// Room for a decision for each CPU, and for telling each to look for work.
+fn batch_for(nr_cpus: u32) -> u32 {
+    2 * nr_cpus.max(8)
+}
+
+fn load(config: &Config, name: &str, nr_cpus: u32, wants_ticks: bool) -> Result<AgentSkel<'static>> {
+    if !config.messages.is_power_of_two() || config.messages < 1024 {
+        let message = format!("{} messages: it has to be a power of two, and 1024 at least", config.messages);
+        return Err(LoadError::Other(message));
+    }
+    // The object lives as long as the program runs, which is as long as the process: it is not worth a self-reference.
+    let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+    let mut open = AgentSkelBuilder::default().open(object).map_err(|error| bpf_error("open", &error))?;
+    if let Some(constants) = &mut open.maps.rodata_data {
+        constants.ring_mask = u64::from(config.messages) - 1;
+        constants.slots_most = config.max_tasks;
+        constants.nr_cpus = nr_cpus;
+        constants.wants_ticks = wants_ticks;
+    }
+    let mut sized = || {
+        open.maps.ring.set_max_entries(config.messages)?;
+        open.maps.tasks.set_max_entries(config.max_tasks + 1)?;
+        open.maps.cpus.set_max_entries(nr_cpus)?;
+        open.maps.shots.set_max_entries(batch_for(nr_cpus))?;
+        open.maps.freed.set_max_entries(config.max_tasks)
+    };
+    sized().map_err(|error| bpf_error("size the maps of", &error))?;
+    let ops = open.struct_ops.agent_ops_mut();
+    for (place, byte) in ops.name.iter_mut().zip(name.bytes().chain([0])) {
+        *place = byte as c_char;
+    }
+    open.load().map_err(|error| bpf_error("load", &error))
+}
+
+fn bpf_error(step: &str, error: &libbpf_rs::Error) -> LoadError {
+    LoadError::Bpf { message: format!("cannot {step} the agent's program: {error:#}"), log: String::new() }
+}
+
+/// Starts the thread that decides, and returns when it is ready for the kernel.
+fn begin(mut mind: Mind, shared: Arc<Shared>) -> Result<JoinHandle<Option<Fault>>> {
+    let failed = |source: io::Error| LoadError::Io { what: "cannot start the agent's thread".into(), source };
+    let (sender, ready) = channel();
+    let thread = thread::Builder::new()
+        .name("ekiden-agent".into())
+        .spawn(move || {
+            let prepared = prepare();
+            if prepared.is_ok() {
+                shared.control().tid.store(gettid().as_raw() as u32, Release);
+            }
+            let goes_on = prepared.is_ok();
+            // Whoever waits for it is there.
+            let _ = sender.send(prepared);
+            if goes_on { mind.work() } else { None }
+        })
+        .map_err(failed)?;
+    match ready.recv_timeout(PATIENCE) {
+        Ok(prepared) => prepared.map(|()| thread).map_err(failed),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            Err(failed(io::Error::other("it does not begin")))
+        }
+    }
+}
+
+/// The thread may run on any CPU, hears no signals, and has memory.
+fn prepare() -> io::Result<()> {
+    let mut all = CpuSet::new();
+    (0..CpuSet::count().min(CPUS_MAX as usize)).try_for_each(|cpu| all.set(cpu))?;
+    sched_setaffinity(Pid::from_raw(0), &all)?;
+    let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: plain calls of the C library, with a set on the stack that the first of them fills in.
+    unsafe {
+        libc::sigfillset(signals.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, signals.as_ptr(), std::ptr::null_mut());
+    }
+    ready::grow_heap();
+    Ok(())
+}

@@ -1,0 +1,596 @@
+//! The agent's thread: takes messages, asks the engine, has what it answers carried out, and gives way when there is nothing to
+//! do. It holds no lock that a task which it schedules could have, does no input or output, and its memory is locked.
+
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use ekiden::abi::{Event, EventKind, Outcome, RefusalReason, Status, enqueue_flags};
+use ekiden::{CpuId, CpuMask, TaskId};
+use ekiden_contain::contained;
+use ekiden_engine::{Engine, Fault, Walk};
+
+use crate::host::{Questions, now_ns};
+use crate::wire::{Message, Shared, Shot, flag, kind, result, state};
+
+/// How many messages are taken, and CPUs looked after, before decisions go out.
+const MESSAGES: u64 = 256;
+const SEARCHES: u32 = 64;
+
+/// A task that has waited through so many walks over the table, these milliseconds apart, has waited for too long, as in the kernel.
+const WALKS: u32 = 8;
+const WALKS_APART_MS: u32 = 1_000;
+const LOOKED_AT_AT_ONCE: u32 = 256;
+
+/// So many wake-ups after the last for which the policy has preempted a task, it is not called at once for others.
+const EAGER_FOR: u32 = 256;
+
+/// Says when to end, and how it goes.
+#[derive(Debug, Default)]
+pub(crate) struct Talk {
+    pub(crate) stop: AtomicBool,
+    pub(crate) messages: AtomicU64,
+    pub(crate) decisions: AtomicU64,
+    pub(crate) stale: AtomicU64,
+    pub(crate) batches: AtomicU64,
+    pub(crate) kicks: AtomicU64,
+    pub(crate) stocks: AtomicU64,
+}
+
+fn count(counter: &AtomicU64, by: u64) {
+    // Written by one thread.
+    counter.store(counter.load(Relaxed) + by, Relaxed);
+}
+
+/// What is known of the task in a slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// [`TaskId::NONE`] if the engine does not know it.
+    id: TaskId,
+    /// The number of the newest message about it.
+    seq: u64,
+    began: u64,
+    /// The CPU that it was decided for, and the number that this rests on.
+    decided: Option<(CpuId, u64)>,
+}
+
+/// See the head of this file.
+pub(crate) struct Mind {
+    engine: Engine,
+    questions: Arc<Questions>,
+    shared: Arc<Shared>,
+    talk: Arc<Talk>,
+    tasks: Vec<Known>,
+    nr_cpus: u32,
+    /// CPUs that look for work and were not decided for since, and those of them for which the engine has to be asked.
+    looking: CpuMask,
+    searches: CpuMask,
+    kicked: CpuMask,
+    batch: Vec<Shot>,
+    tail: u64,
+    lost: u64,
+    /// When the timer of each CPU goes off, 0 for never, and when the engine wants to be told of the time.
+    timers_ns: Vec<u64>,
+    refill_ns: u64,
+    alarm_ns: u64,
+    walk: Walk,
+    walk_next: u32,
+    walk_at_ns: u64,
+    wakeups_since_kick: u32,
+    /// Something was decided for the CPU that this thread is on.
+    gives_way: bool,
+}
+
+impl Mind {
+    pub(crate) fn new(
+        engine: Engine,
+        questions: Arc<Questions>,
+        shared: Arc<Shared>,
+        talk: Arc<Talk>,
+        max_tasks: u32,
+    ) -> Self {
+        let nr_cpus = engine.nr_cpus();
+        let batch = Vec::with_capacity(shared.batch());
+        Self {
+            engine,
+            questions,
+            shared,
+            talk,
+            tasks: vec![Known::default(); max_tasks as usize + 1],
+            nr_cpus,
+            looking: CpuMask::new(),
+            searches: CpuMask::new(),
+            kicked: CpuMask::new(),
+            batch,
+            tail: 0,
+            lost: 0,
+            timers_ns: vec![0; nr_cpus as usize],
+            refill_ns: u64::MAX,
+            alarm_ns: u64::MAX,
+            walk: Walk { number: 0, most: WALKS, apart_ms: WALKS_APART_MS },
+            walk_next: 0,
+            walk_at_ns: 0,
+            wakeups_since_kick: 0,
+            gives_way: false,
+        }
+    }
+
+    /// Works until it is told to stop, the kernel has let go, or the policy has gone; why, in this last case.
+    pub(crate) fn work(&mut self) -> Option<Fault> {
+        while !self.talk.stop.load(Acquire) && self.shared.control().ended.load(Acquire) == 0 {
+            self.round();
+            if let Some(fault) = self.engine.fault() {
+                self.shared.give_up(&fault.message);
+                return Some(fault);
+            }
+            if self.gives_way || self.is_done() {
+                self.gives_way = false;
+                self.set_alarm();
+                // SAFETY: plain system call. The kernel calls this thread when there is something to do.
+                unsafe { libc::sched_yield() };
+            }
+        }
+        None
+    }
+
+    fn is_done(&self) -> bool {
+        self.shared.head() == self.tail && self.searches.is_empty()
+    }
+
+    fn round(&mut self) {
+        let control = self.shared.control();
+        control.due.store(0, Release);
+        let lost = control.lost.load(Acquire);
+        if lost != self.lost {
+            self.lost = lost;
+            self.take_stock();
+        }
+        let mut taken = 0;
+        while taken < MESSAGES
+            && let Some(message) = self.shared.message(self.tail + taken)
+        {
+            taken += 1;
+            self.hear(&message);
+        }
+        count(&self.talk.messages, taken);
+        self.look_at_time();
+        self.search();
+        self.shoot();
+        self.tail += taken;
+        let control = self.shared.control();
+        control.tail.store(self.tail, Release);
+        self.beats();
+    }
+
+    /// Says that the agent gets on.
+    fn beats(&self) {
+        let beat = &self.shared.control().beat;
+        beat.store(beat.load(Relaxed) + 1, Release);
+    }
+
+    /// Tells the engine. What every outcome can ask for is noted.
+    fn deliver(&mut self, event: &Event, payload: &[u8]) -> Outcome {
+        let mut outcome = Outcome::default();
+        let engine = &self.engine;
+        if let Err(message) = contained(|| engine.deliver(event, payload, &mut outcome)) {
+            engine.take_out(Fault { message, cpu: event.cpu });
+            return Outcome { status: Status::Fault as i32, ..Outcome::default() };
+        }
+        if let Some(at_ns) = self.questions.take_refill_ns() {
+            self.refill_ns = self.refill_ns.min(at_ns);
+        }
+        if outcome.timer_ns != 0
+            && let Some(timer_ns) = self.timers_ns.get_mut(event.cpu as usize)
+        {
+            *timer_ns = now_ns().saturating_add(outcome.timer_ns);
+        }
+        self.kick(&outcome);
+        outcome
+    }
+
+    /// CPUs that look for work already are looked after here; tasks elsewhere have to give way first.
+    fn kick(&mut self, outcome: &Outcome) {
+        if outcome.kicks.is_empty() {
+            return;
+        }
+        if outcome.kicks.is_all() {
+            (0..self.nr_cpus).for_each(|cpu| self.kick_one(cpu));
+        } else {
+            outcome.kicks.iter().for_each(|cpu| self.kick_one(cpu));
+        }
+    }
+
+    fn kick_one(&mut self, cpu: CpuId) {
+        if self.looking.contains(cpu) {
+            self.searches.set(cpu);
+        } else if self.questions.is_online(cpu) {
+            self.kicked.set(cpu);
+        }
+    }
+
+    fn event(&self, kind: EventKind, message: &Message) -> Event {
+        let known = &self.tasks[message.slot as usize];
+        let mut event = Event::new(kind, message.cpu);
+        (event.task, event.runtime_ns) = (known.id, message.runtime_ns);
+        event
+    }
+
+    fn hear(&mut self, message: &Message) {
+        match message.kind {
+            kind::LOOKS => return self.looks(message.cpu),
+            kind::ONLINE | kind::OFFLINE => return self.comes_or_goes(message.cpu, message.kind == kind::ONLINE),
+            _ => {}
+        }
+        let Some(known) = self.tasks.get_mut(message.slot as usize) else { return };
+        if message.kind == kind::REFUSED {
+            return self.refused(message.cpu, message.slot, message.seq, RefusalReason::NotAllowed);
+        }
+        // What was there when stock was taken is known.
+        let is_old = match message.kind {
+            kind::TICKED | kind::YIELDED => message.seq < known.seq,
+            _ => message.seq <= known.seq,
+        };
+        if is_old {
+            return;
+        }
+        known.seq = message.seq;
+        if message.kind == kind::NEW {
+            return self.comes(message);
+        }
+        if known.id.is_none() {
+            return;
+        }
+        match message.kind {
+            kind::RUNNABLE => self.waits(message),
+            kind::BLOCKED => {
+                known.decided = None;
+                let event = self.event(EventKind::Block, message);
+                self.deliver(&event, &[]);
+            }
+            kind::YIELDED => {
+                let event = self.event(EventKind::Yield, message);
+                self.deliver(&event, &[]);
+            }
+            kind::TICKED => {
+                let event = self.event(EventKind::Tick, message);
+                self.deliver(&event, &[]);
+            }
+            kind::DEAD => self.leaves(message.slot, EventKind::TaskExit, message.cpu, message.runtime_ns),
+            kind::DEPARTED => self.leaves(message.slot, EventKind::TaskDisable, message.cpu, message.runtime_ns),
+            kind::RENICED => {
+                let args = [i64::from(message.nice) as u64, message.arg];
+                let event = Event { args, ..self.event(EventKind::Nice, message) };
+                self.deliver(&event, &[]);
+            }
+            kind::MOVED => {
+                let id = known.id;
+                self.questions.set_allowed(id, &self.shared.allowed(message.slot));
+                let event = self.event(EventKind::Affinity, message);
+                self.deliver(&event, &[]);
+            }
+            _ => {}
+        }
+    }
+
+    fn comes(&mut self, message: &Message) {
+        let Message { slot, cpu, pid, .. } = *message;
+        self.begins(slot, message.seq, cpu, pid, message.runtime_ns, message.nice, message.arg != 0);
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "all that is known of a task")]
+    fn begins(
+        &mut self,
+        slot: u32,
+        began: u64,
+        cpu: CpuId,
+        pid: u32,
+        runtime_ns: u64,
+        nice: i32,
+        is_idle_policy: bool,
+    ) {
+        let init = Event { args: [0, pid.into()], ..Event::new(EventKind::TaskInit, cpu) };
+        let id = self.deliver(&init, &u64::from(slot).to_ne_bytes()).task;
+        let known = &mut self.tasks[slot as usize];
+        (known.id, known.began, known.decided) = (id, began, None);
+        if id.is_none() {
+            return;
+        }
+        self.questions.set_allowed(id, &self.shared.allowed(slot));
+        let enable = Event {
+            task: id,
+            runtime_ns,
+            args: [i64::from(nice) as u64, is_idle_policy.into()],
+            ..Event::new(EventKind::TaskEnable, cpu)
+        };
+        self.deliver(&enable, &[]);
+    }
+
+    fn leaves(&mut self, slot: u32, kind: EventKind, cpu: CpuId, runtime_ns: u64) {
+        let known = &mut self.tasks[slot as usize];
+        let task = std::mem::take(&mut known.id);
+        known.decided = None;
+        self.deliver(&Event { task, runtime_ns, ..Event::new(kind, cpu) }, &[]);
+    }
+
+    /// A task waits for a CPU. Which one is asked here: the kernel cannot wait for the answer, and has it wait where it would go by
+    /// itself.
+    fn waits(&mut self, message: &Message) {
+        let known = &mut self.tasks[message.slot as usize];
+        known.decided = None;
+        let id = known.id;
+        let mut cpu = message.cpu;
+        if message.flags & flag::PLACED != 0 && self.engine.chooses_cpu(id) {
+            let mut event = self.event(EventKind::SelectCpu, message);
+            event.cpu = (message.arg >> 32) as u32;
+            event.flags = message.arg & u64::from(u32::MAX);
+            event.args[0] = message.cpu.into();
+            let chosen = self.deliver(&event, &[]).cpu as u32;
+            if chosen < self.nr_cpus {
+                cpu = chosen;
+            }
+        }
+        let is_woken = message.flags & flag::WOKEN != 0;
+        let was_kicked = self.kicked.count();
+        let mut event = self.event(EventKind::Enqueue, message);
+        event.cpu = cpu;
+        event.flags = if is_woken { enqueue_flags::WAKEUP } else { 0 }
+            | if self.looking.contains(cpu) { enqueue_flags::MAY_PLACE } else { 0 };
+        let outcome = self.deliver(&event, &[]);
+        self.decide(cpu, &outcome);
+        if is_woken {
+            self.learn(self.kicked.count() > was_kicked);
+        }
+        if message.flags & flag::LEAVES_CPU != 0 {
+            self.looks(message.cpu);
+        }
+    }
+
+    /// Whether the policy has tasks give way for those that wake up: if it does, it is called at once for each.
+    fn learn(&mut self, has_kicked: bool) {
+        self.wakeups_since_kick = if has_kicked { 0 } else { self.wakeups_since_kick.saturating_add(1) };
+        let eager = &self.shared.control().eager;
+        let wanted = u32::from(self.wakeups_since_kick < EAGER_FOR);
+        if eager.load(Relaxed) != wanted {
+            eager.store(wanted, Relaxed);
+        }
+    }
+
+    fn looks(&mut self, cpu: CpuId) {
+        if cpu < self.nr_cpus {
+            self.looking.set(cpu);
+            self.searches.set(cpu);
+        }
+    }
+
+    fn comes_or_goes(&mut self, cpu: CpuId, is_online: bool) {
+        self.questions.set_online(cpu, is_online);
+        if !is_online {
+            self.looking.clear(cpu);
+            self.searches.clear(cpu);
+        }
+        let kind = if is_online { EventKind::CpuOnline } else { EventKind::CpuOffline };
+        self.deliver(&Event::new(kind, cpu), &[]);
+    }
+
+    /// Asks what CPUs that look for work are to run.
+    fn search(&mut self) {
+        for _ in 0..SEARCHES {
+            let Some(cpu) = self.searches.first() else { return };
+            self.searches.clear(cpu);
+            if !self.looking.contains(cpu) {
+                continue;
+            }
+            let outcome = self.deliver(&Event::new(EventKind::Pick, cpu), &[]);
+            self.decide(cpu, &outcome);
+            if outcome.status == Status::Fault as i32 {
+                return;
+            }
+        }
+    }
+
+    /// If the engine has said so, a task is to run on a CPU.
+    fn decide(&mut self, cpu: CpuId, outcome: &Outcome) {
+        if outcome.status != Status::Run as i32 {
+            return;
+        }
+        let slot = outcome.host_task as u32;
+        let Some(known) = self.tasks.get_mut(slot as usize) else { return };
+        known.decided = Some((cpu, known.seq));
+        self.looking.clear(cpu);
+        self.questions.set_running(cpu, outcome.task);
+        let shot = Shot { cpu, slot, seq: known.seq, slice_ns: outcome.slice_ns, ..Shot::default() };
+        self.aim(shot);
+    }
+
+    fn aim(&mut self, shot: Shot) {
+        if self.batch.len() == self.batch.capacity() {
+            self.shoot();
+        }
+        self.batch.push(shot);
+    }
+
+    /// Has everything carried out that was decided, and looks what has come of it.
+    fn shoot(&mut self) {
+        while let Some(cpu) = self.kicked.first() {
+            self.kicked.clear(cpu);
+            count(&self.talk.kicks, 1);
+            if self.batch.len() == self.batch.capacity() {
+                self.fire();
+            }
+            self.batch.push(Shot { cpu, ..Shot::default() });
+        }
+        self.fire();
+    }
+
+    fn fire(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        self.shared.shoot(&mut batch);
+        count(&self.talk.batches, 1);
+        for shot in &batch {
+            count(&self.talk.decisions, u64::from(shot.slot != 0));
+            match shot.result {
+                result::DONE => {}
+                result::DONE_HERE => self.gives_way = true,
+                _ if shot.slot == 0 => {}
+                _ => {
+                    count(&self.talk.stale, 1);
+                    let reason = match shot.result {
+                        result::STALE => RefusalReason::NotReady,
+                        _ => RefusalReason::Busy,
+                    };
+                    self.refused(shot.cpu, shot.slot, shot.seq, reason);
+                    if shot.result == result::STALE {
+                        self.look_again_at(shot);
+                    }
+                }
+            }
+        }
+        batch.clear();
+        self.batch = batch;
+    }
+
+    /// A task that was decided for does not wait. If no message is going to say so, the kernel runs it already: the policy hears that it
+    /// sleeps, and of its waking up when it waits again.
+    fn look_again_at(&mut self, shot: &Shot) {
+        let seen = self.shared.look(shot.slot);
+        let task = self.tasks[shot.slot as usize].id;
+        if seen.seq == shot.seq && seen.state != state::WAITS && !task.is_none() {
+            let event = Event { task, runtime_ns: seen.runtime_ns, ..Event::new(EventKind::Block, seen.cpu) };
+            self.deliver(&event, &[]);
+        }
+    }
+
+    /// A task does not run on the CPU that it was decided for.
+    fn refused(&mut self, cpu: CpuId, slot: u32, seq: u64, reason: RefusalReason) {
+        if cpu >= self.nr_cpus {
+            return;
+        }
+        let known = &mut self.tasks[slot as usize];
+        let id = known.id;
+        let was_this = known.decided == Some((cpu, seq));
+        // It looks again, unless it has another one by now.
+        if reason != RefusalReason::Busy && self.questions.is_online(cpu) && self.shared.looks(cpu) {
+            self.looks(cpu);
+        }
+        if !was_this || id.is_none() {
+            return;
+        }
+        self.tasks[slot as usize].decided = None;
+        let event = Event { task: id, args: [reason as u64, 0], ..Event::new(EventKind::PickRefused, cpu) };
+        let mut outcome = Outcome::default();
+        let engine = &self.engine;
+        if let Err(message) = contained(|| engine.deliver(&event, &[], &mut outcome)) {
+            engine.take_out(Fault { message, cpu });
+        }
+        // That this CPU is kicked is for a kernel that waits for the answer.
+        for kicked in outcome.kicks.iter().filter(|kicked| *kicked != cpu) {
+            self.kick_one(kicked);
+        }
+    }
+
+    /// Timers, and what the engine wants to do at a time.
+    fn look_at_time(&mut self) {
+        let wants = self.refill_ns != u64::MAX || self.timers_ns.iter().any(|at_ns| *at_ns != 0);
+        let now = now_ns();
+        if wants {
+            for cpu in 0..self.nr_cpus {
+                let at_ns = self.timers_ns[cpu as usize];
+                if at_ns != 0 && at_ns <= now {
+                    self.timers_ns[cpu as usize] = 0;
+                    self.deliver(&Event::new(EventKind::Timer, cpu), &[]);
+                }
+            }
+            if self.refill_ns <= now {
+                self.refill_ns = u64::MAX;
+                self.deliver(&Event::new(EventKind::Refill, 0), &[]);
+            }
+        }
+        if now >= self.walk_at_ns {
+            self.walk_on(now);
+        }
+    }
+
+    fn walk_on(&mut self, now: u64) {
+        if self.walk_next == 0 {
+            self.walk.number = self.walk.number.wrapping_add(1).max(1);
+        }
+        let mut outcome = Outcome::default();
+        let (engine, walk, first) = (&self.engine, self.walk, self.walk_next);
+        let next = engine.find_starved(walk, first, LOOKED_AT_AT_ONCE, &mut outcome);
+        self.walk_next = next.unwrap_or(0);
+        if next.is_none() {
+            self.walk_at_ns = now + u64::from(WALKS_APART_MS) * 1_000_000;
+        }
+        self.kick(&outcome);
+    }
+
+    /// Has the kernel call this thread when the next timer is due.
+    fn set_alarm(&mut self) {
+        let first = self.timers_ns.iter().copied().filter(|at_ns| *at_ns != 0).min().unwrap_or(u64::MAX);
+        let first = first.min(self.refill_ns);
+        if first != u64::MAX && first != self.alarm_ns {
+            self.alarm_ns = first;
+            self.shared.set_alarm(first.saturating_sub(now_ns()).max(1));
+        }
+    }
+
+    /// Messages were lost: what is in the ring is left out, and each task looked at as it stands.
+    fn take_stock(&mut self) {
+        count(&self.talk.stocks, 1);
+        self.tail = self.shared.head();
+        self.shared.control().tail.store(self.tail, Release);
+        for slot in 1..=self.shared.slots() {
+            self.take_stock_of(slot);
+            if slot % 64 == 0 {
+                self.beats();
+            }
+        }
+        for cpu in 0..self.nr_cpus {
+            if self.shared.looks(cpu) && self.questions.is_online(cpu) {
+                self.looks(cpu);
+            }
+        }
+    }
+
+    /// Makes the engine know of a task what the kernel knows.
+    fn take_stock_of(&mut self, slot: u32) {
+        let seen = self.shared.look(slot);
+        let known = self.tasks[slot as usize];
+        let is_there = seen.state != state::FREE;
+        if !known.id.is_none() && (!is_there || known.began != seen.began) {
+            self.leaves(slot, EventKind::TaskExit, seen.cpu, seen.runtime_ns);
+        }
+        self.tasks[slot as usize].seq = seen.seq;
+        if !is_there {
+            return;
+        }
+        if self.tasks[slot as usize].id.is_none() {
+            self.begins(slot, seen.began, seen.cpu, seen.pid, seen.runtime_ns, seen.nice, seen.is_idle_policy);
+        }
+        let id = self.tasks[slot as usize].id;
+        if id.is_none() {
+            return;
+        }
+        self.questions.set_allowed(id, &self.shared.allowed(slot));
+        let mut event = Event { task: id, runtime_ns: seen.runtime_ns, ..Event::new(EventKind::Block, seen.cpu) };
+        match seen.state {
+            state::WAITS => {
+                // Where it waits already, nothing changes by this.
+                self.tasks[slot as usize].decided = None;
+                event.kind = EventKind::Enqueue as u32;
+                let outcome = self.deliver(&event, &[]);
+                self.decide(seen.cpu, &outcome);
+            }
+            state::DECIDED | state::RUNS => {}
+            _ => {
+                self.tasks[slot as usize].decided = None;
+                self.deliver(&event, &[]);
+            }
+        }
+    }
+}

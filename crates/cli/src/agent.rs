@@ -1,0 +1,100 @@
+//! `ekiden agent`: a policy in a process of this machine.
+
+use std::{cell::RefCell, ffi::OsString, process::ExitCode};
+
+use anyhow::Result;
+use clap::Args;
+use ekiden_agent::{Agent, Config, Counts};
+use ekiden_loader::LoadError;
+use serde::Serialize;
+
+use crate::{
+    child::{self, Events},
+    failure::{Exit, Failure},
+    policies,
+};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ekiden agent wfq                                   all tasks, until Ctrl-C
+  ekiden agent wfq --set slice_min_us=1000 -- make   while a command runs; its exit code is passed on
+  ekiden agent fifo --json -- perf bench sched pipe  and what the agent has done, as JSON
+
+No kernel module is loaded: the policy runs in this process, and BPF carries out what it decides. However the process ends, the
+kernel's own scheduler has all tasks again; if it stops answering, some 20 to 40 ms later. A policy that is taken out ends the
+command, and the exit code is 101. What `ekiden run` can do besides is not there: see docs/agent.md. See also: ekiden vm agent")]
+pub(crate) struct AgentCommand {
+    /// The policy, one that comes with Ekiden
+    policy: String,
+    /// A parameter of the policy
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// Room for this many tasks; if there are more, those share a part of each CPU, and the policy does not have them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
+    max_tasks: Option<u32>,
+    /// Room for this many messages that the agent has not taken yet, a power of two; if there are more, it looks at all tasks anew
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1_024..=1_048_576))]
+    messages: u32,
+    /// If the policy is taken out, let the command go on under the kernel's own scheduler
+    #[arg(long)]
+    keep_going: bool,
+    /// Print what the agent has done as JSON
+    #[arg(long)]
+    json: bool,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// What is printed at the end.
+#[derive(Serialize)]
+struct Ended<'a> {
+    policy: &'a str,
+    /// Whether the policy was the scheduler to the end.
+    was_scheduler: bool,
+    #[serde(flatten)]
+    counts: Counts,
+}
+
+impl AgentCommand {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let params = self.set.join(" ");
+        policies::check_params(&self.policy, &params)?;
+        let make = policies::make(&self.policy)?;
+        if !self.messages.is_power_of_two() {
+            return Err(Failure::new(Exit::Usage, "--messages has to be a power of two, such as 16384").into());
+        }
+        let usual = Config::new(&self.policy);
+        let max_tasks = self.max_tasks.unwrap_or(usual.max_tasks);
+        let config = Config { params, max_tasks, messages: self.messages, ..usual };
+        let events = Events::listen()?;
+        let agent = RefCell::new(Agent::start(&config, make)?);
+        let what = format!("{} schedules all tasks of this machine from this process; Ctrl-C ends it", self.policy);
+        let code = child::run(&events, &self.command, &what, self.keep_going, || Ok(agent.borrow().check()?));
+        let agent = agent.into_inner();
+        let ended = Ended { policy: &self.policy, was_scheduler: agent.is_running(), counts: agent.counts() };
+        drop(agent);
+        self.tell(&ended)?;
+        let code = code?;
+        if !ended.was_scheduler && !self.keep_going {
+            return Err(LoadError::ThrownOut("it was not the scheduler any more at the end".into()).into());
+        }
+        Ok(code)
+    }
+
+    fn tell(&self, ended: &Ended<'_>) -> Result<()> {
+        if self.json {
+            println!("{}", serde_json::to_string(ended)?);
+            return Ok(());
+        }
+        let Counts { messages, decisions, stale, batches, lost, .. } = ended.counts;
+        let was = if ended.was_scheduler { "was the scheduler to the end" } else { "was not the scheduler any more" };
+        eprintln!(
+            "{} {was}: {messages} messages, {decisions} decisions in {batches} batches, {stale} of them stale, {lost} \
+             messages lost; the kernel's own scheduler is back",
+            self.policy
+        );
+        Ok(())
+    }
+}
