@@ -238,7 +238,7 @@ struct {
 /* An agent that sleeps although it has messages has been stopped; one that runs, and ticks have seen it, is in a loop. */
 #define STOPPED_NS 15000000ULL
 #define LOOPS_NS 25000000ULL
-#define LOOPS_TICKS 3
+#define LOOPS_TICKS 4
 #define LATE_NS 1000000000ULL
 /* Messages that nobody is waiting for are looked at after so many looks of the watch. */
 #define LAZY_ROUNDS 10

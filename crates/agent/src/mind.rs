@@ -178,6 +178,8 @@ impl Mind {
             engine.take_out(Fault { message, cpu: event.cpu });
             return Outcome { status: Status::Fault as i32, ..Outcome::default() };
         }
+        // However many messages there are: a call that ends is not one that does not.
+        self.beats();
         if let Some(at_ns) = self.questions.take_refill_ns() {
             self.refill_ns = self.refill_ns.min(at_ns);
         }

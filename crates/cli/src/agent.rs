@@ -12,6 +12,7 @@ use crate::{
     child::{self, Events},
     failure::{Exit, Failure},
     policies,
+    session::LastFault,
 };
 
 #[derive(Args)]
@@ -71,7 +72,14 @@ impl AgentCommand {
         let events = Events::listen()?;
         let agent = RefCell::new(Agent::start(&config, make)?);
         let what = format!("{} schedules all tasks of this machine from this process; Ctrl-C ends it", self.policy);
-        let code = child::run(&events, &self.command, &what, self.keep_going, || Ok(agent.borrow().check()?));
+        let code = child::run(&events, &self.command, &what, self.keep_going, || {
+            let Err(error) = agent.borrow().check() else { return Ok(()) };
+            if let LoadError::ThrownOut(reason) = &error {
+                // The message is the same without it.
+                let _ = LastFault::now(&self.policy, reason).keep();
+            }
+            Err(error.into())
+        });
         let agent = agent.into_inner();
         let ended = Ended { policy: &self.policy, was_scheduler: agent.is_running(), counts: agent.counts() };
         drop(agent);

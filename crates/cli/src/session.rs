@@ -277,7 +277,8 @@ pub(crate) struct LastFault {
 }
 
 impl LastFault {
-    fn now(policy: &str, reason: &str) -> Self {
+    /// A policy was taken out just now.
+    pub(crate) fn now(policy: &str, reason: &str) -> Self {
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         Self { policy: policy.to_owned(), reason: reason.to_owned(), at, recording: None }
     }
@@ -286,7 +287,8 @@ impl LastFault {
         SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_secs(self.at)).ok()
     }
 
-    fn keep(&self) -> Result<()> {
+    /// Keeps it for `ekiden status`.
+    pub(crate) fn keep(&self) -> Result<()> {
         let path = Path::new(LAST_FAULT);
         fs::create_dir_all(path.parent().unwrap_or(path)).context("cannot create the directory for the last fault")?;
         fs::write(path, serde_json::to_vec(self)?).with_context(|| format!("cannot write {LAST_FAULT}"))

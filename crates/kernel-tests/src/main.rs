@@ -1,6 +1,7 @@
 //! Runs inside the guest of the kernel tests: puts policies into the kernel, has them go wrong, and says what came of
 //! it, one line of JSON per trial.
 
+mod agent;
 mod beyond;
 mod board;
 mod device;
@@ -519,6 +520,31 @@ enum Trial {
     },
     /// Counts how long a thread waits that sleeps a hundred times.
     Waits,
+    /// Every policy that is linked in lives through all that happens to tasks, in a process.
+    AgentWorks {
+        /// How many messages there is room for.
+        #[arg(long, default_value_t = 16_384)]
+        messages: u32,
+        /// How long it lasts.
+        #[arg(long, default_value_t = 20)]
+        rounds: usize,
+        /// Only this one.
+        #[arg(long)]
+        policy: Option<String>,
+    },
+    /// An agent is killed, stopped, or ended by what its policy does.
+    AgentEnds,
+    /// What an agent refuses.
+    AgentRefuses,
+    /// Holds a policy in this process until it is not the scheduler any more, and says why.
+    AgentHolds {
+        /// Its name.
+        #[arg(long)]
+        policy: String,
+        /// Its parameters.
+        #[arg(long, default_value = "")]
+        params: String,
+    },
     /// A child of a load.
     Child {
         /// What it does: `spin`, `yield`, `nap`, `forks`.
@@ -532,6 +558,7 @@ fn main() -> anyhow::Result<()> {
         trial,
         Trial::Child { .. }
             | Trial::Hold { .. }
+            | Trial::AgentHolds { .. }
             | Trial::List { .. }
             | Trial::Generated { .. }
             | Trial::AllAtOnce { .. }
@@ -546,6 +573,10 @@ fn main() -> anyhow::Result<()> {
         load::stay_on_cpu_1()?;
     }
     match trial {
+        Trial::AgentWorks { messages, rounds, policy } => agent::works(messages, rounds, policy.as_deref()),
+        Trial::AgentEnds => agent::ends(),
+        Trial::AgentRefuses => agent::refuses(),
+        Trial::AgentHolds { policy, params } => agent::holds(&policy, &params),
         Trial::List { modules, rounds, only } => list::list(&modules, rounds, &only),
         Trial::Generated { modules, first, from, count } => generated::generated(&modules, first, from, count),
         Trial::Faults { modules, rounds, calls } => trials::faults(&modules, rounds, &calls),

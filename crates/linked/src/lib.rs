@@ -51,7 +51,11 @@ const fn linked<S: Scheduler>() -> Linked {
     }
 }
 
-fn make<S: Scheduler>(
+/// Makes a policy for a host that schedules a real machine.
+///
+/// # Errors
+/// It does not take these parameters.
+pub fn make<S: Scheduler>(
     topology: Topology,
     max_tasks: u32,
     params: &str,

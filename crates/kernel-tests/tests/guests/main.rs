@@ -2,6 +2,7 @@
 //! that it names, and the next test that names the same machine gets the same guest. `cargo test -p ekiden-kernel-tests --test guests
 //! storm` runs those with "storm" in their names; `--ignored` runs what takes hours; `--prepare` only builds what guests need.
 
+mod agent;
 mod alarms;
 mod beyond;
 mod faults;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
     arguments.test_threads.get_or_insert(2);
     let pool = Arc::new(Pool::default());
     let files = [
+        agent::TESTS,
         kernel::TESTS,
         older_kernel::TESTS,
         groups::TESTS,

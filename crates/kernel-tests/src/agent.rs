@@ -1,0 +1,221 @@
+//! Policies in a process: what they live through, and what becomes of the tasks when that process ends in whatever way.
+
+use std::{
+    io::Read,
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use ekiden::{Call, Scheduler};
+use ekiden_agent::{Agent, Config, Counts, Make};
+use ekiden_linked::{ALL, find, make};
+use ekiden_loader::sysfs;
+use ekiden_test_policies::{Fault, Faulty};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde::Serialize;
+
+use crate::load::{self, Worker, pause};
+
+#[derive(Serialize)]
+struct Worked<'a> {
+    policy: &'a str,
+    was_scheduler: bool,
+    #[serde(flatten)]
+    counts: Counts,
+}
+
+/// Every policy that is linked in, or one of them.
+pub(crate) fn works(messages: u32, rounds: usize, only: Option<&str>) -> Result<()> {
+    for linked in ALL.iter().filter(|linked| only.is_none_or(|only| only == linked.name)) {
+        let agent = Agent::start(&Config { messages, ..Config::new(linked.name) }, linked.make)?;
+        works_under(&agent, rounds).with_context(|| format!("under {}", linked.name))?;
+        agent.check().with_context(|| format!("at the end, under {}", linked.name))?;
+        let worked = Worked { policy: linked.name, was_scheduler: agent.is_running(), counts: agent.counts() };
+        println!("{}", serde_json::to_string(&worked)?);
+        drop(agent);
+        ensure!(sysfs::state().as_deref() == Some("disabled"), "{} is still there", linked.name);
+    }
+    Ok(())
+}
+
+/// Whatever happens to tasks; each of them goes on.
+fn works_under(agent: &Agent, rounds: usize) -> Result<()> {
+    let workers: Vec<Worker> =
+        ["spin", "spin", "yield", "nap", "nap", "forks"].into_iter().map(Worker::start).collect::<Result<_>>()?;
+    for round in 0..rounds {
+        for (index, worker) in workers.iter().enumerate() {
+            match (round + index) % 5 {
+                0 => worker.pin(round % 2)?,
+                1 => worker.unpin()?,
+                2 => worker.nice((round % 10) as i32),
+                3 => worker.visit_real_time()?,
+                _ => {}
+            }
+        }
+        for _ in 0..5 {
+            drop(Worker::start("exit")?);
+        }
+        if round % 10 == 9 {
+            load::hotplug(1)?;
+        }
+        agent.check()?;
+    }
+    for arguments in ["messaging --groups 1 --loops 10", "pipe --round-trips 500"] {
+        run_load(arguments)?;
+    }
+    workers.iter().try_for_each(Worker::must_run)
+}
+
+/// A load that says itself if it came to no end, or another scheduler had it.
+fn run_load(arguments: &str) -> Result<()> {
+    let output = Command::new("ekiden-load").args(arguments.split(' ')).output().context("cannot run ekiden-load")?;
+    ensure!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// Holds a policy until it is not the scheduler any more.
+pub(crate) fn holds(policy: &str, params: &str) -> Result<()> {
+    let make: Make = match find(policy) {
+        Some(linked) => linked.make,
+        None if policy == Faulty::NAME => make::<Faulty>,
+        None => bail!("there is no policy {policy}"),
+    };
+    let agent = Agent::start(&Config { params: params.to_owned(), ..Config::new(policy) }, make)?;
+    loop {
+        pause(20);
+        if let Err(error) = agent.check() {
+            println!("{error}");
+            return Ok(());
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Ended {
+    how: &'static str,
+    /// The longest time for which a task that rests for a millisecond did not run.
+    gap_ms: f64,
+    /// The same while nothing went wrong.
+    usual_gap_ms: f64,
+    is_disabled: bool,
+    reason: String,
+}
+
+/// Notes the longest time between two of its own steps, each a millisecond after the other.
+struct Gaps {
+    longest_us: Arc<AtomicU64>,
+    over: Arc<AtomicBool>,
+}
+
+impl Gaps {
+    fn watch() -> Self {
+        let this = Self { longest_us: Arc::default(), over: Arc::default() };
+        let (longest_us, over) = (this.longest_us.clone(), this.over.clone());
+        thread::spawn(move || {
+            let mut last = Instant::now();
+            while !over.load(Acquire) {
+                thread::sleep(Duration::from_millis(1));
+                let now = Instant::now();
+                longest_us.fetch_max((now - last).as_micros() as u64, Relaxed);
+                last = now;
+            }
+        });
+        this
+    }
+
+    fn take_ms(&self) -> f64 {
+        self.longest_us.swap(0, Relaxed) as f64 / 1_000.0
+    }
+}
+
+impl Drop for Gaps {
+    fn drop(&mut self) {
+        self.over.store(true, Release);
+    }
+}
+
+fn hold(policy: &str, params: &str) -> Result<Child> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["agent-holds", "--policy", policy, "--params", params])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let start = Instant::now();
+    while sysfs::scheduler().is_none() {
+        ensure!(child.try_wait()?.is_none(), "the agent has ended");
+        ensure!(start.elapsed() < Duration::from_secs(120), "the agent has not started after two minutes");
+        pause(10);
+    }
+    Ok(child)
+}
+
+/// In each of the ways in which an agent ends without meaning to.
+pub(crate) fn ends() -> Result<()> {
+    load::be_anywhere()?;
+    ends_by("killed", "wfq", "", Some(Signal::SIGKILL))?;
+    ends_by("stopped", "wfq", "", Some(Signal::SIGSTOP))?;
+    let planted = |fault: Fault| format!("call={} fault={} after=600", Call::TaskNew as u32, fault as u32);
+    ends_by("loops", Faulty::NAME, &planted(Fault::Loop), None)?;
+    ends_by("panics", Faulty::NAME, &planted(Fault::Panic), None)
+}
+
+fn ends_by(how: &'static str, policy: &str, params: &str, signal: Option<Signal>) -> Result<()> {
+    let mut child = hold(policy, params)?;
+    // What the policy does is up to new tasks; a busy CPU besides.
+    let workers = ["spin", "forks", "forks"].map(Worker::start).into_iter().collect::<Result<Vec<_>>>()?;
+    let gaps = Gaps::watch();
+    pause(100);
+    gaps.take_ms();
+    pause(300);
+    let usual_gap_ms = gaps.take_ms();
+    if let Some(signal) = signal {
+        kill(Pid::from_raw(child.id() as i32), signal)?;
+    }
+    let start = Instant::now();
+    while sysfs::state().as_deref() != Some("disabled") && start.elapsed() < Duration::from_secs(60) {
+        pause(5);
+    }
+    pause(100);
+    let gap_ms = gaps.take_ms();
+    workers.iter().try_for_each(Worker::must_run).with_context(|| format!("after it was {how}"))?;
+    let is_disabled = sysfs::state().as_deref() == Some("disabled");
+    if signal == Some(Signal::SIGSTOP) {
+        kill(Pid::from_raw(child.id() as i32), Signal::SIGCONT)?;
+    }
+    let mut reason = String::new();
+    child.stdout.take().context("no pipe")?.read_to_string(&mut reason)?;
+    child.wait()?;
+    let ended = Ended { how, gap_ms, usual_gap_ms, is_disabled, reason: reason.trim().to_owned() };
+    println!("{}", serde_json::to_string(&ended)?);
+    Ok(())
+}
+
+/// What cannot be leaves the machine as it was.
+pub(crate) fn refuses() -> Result<()> {
+    let say = |what: &str, config: &Config| {
+        let Err(error) = Agent::start(config, find("wfq").context("no wfq")?.make) else {
+            bail!("{what}: this should not have worked")
+        };
+        println!("{}", serde_json::json!({ "what": what, "error": error.to_string() }));
+        Ok(())
+    };
+    let wfq = Config::new("wfq");
+    say("parameter out of range", &Config { params: "period_us=0".into(), ..wfq.clone() })?;
+    say("not a power of two", &Config { messages: 3_000, ..wfq.clone() })?;
+    ensure!(sysfs::scheduler().is_none(), "something is left behind");
+    let running = Agent::start(&Config::new("fifo"), find("fifo").context("no fifo")?.make)?;
+    say("a second agent", &wfq)?;
+    running.check()?;
+    Ok(())
+}

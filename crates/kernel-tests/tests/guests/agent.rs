@@ -1,0 +1,77 @@
+//! Policies in a process, without a module.
+
+use crate::{
+    lab::{Lab, Machine},
+    pool::tests,
+};
+
+tests! {
+    Machine::Newest(2) => {
+        40 every_policy_lives_in_an_agent_and_no_task_is_lost,
+        10 an_agent_that_loses_messages_takes_stock_and_goes_on,
+        10 an_agent_that_ends_in_any_way_gives_every_task_back_within_50_ms,
+        3 what_an_agent_cannot_do_is_refused_by_name,
+    }
+    Machine::Parallel(4) => {
+        30 in_parallel_every_policy_lives_in_an_agent,
+        10 in_parallel_an_agent_that_ends_gives_every_task_back,
+    }
+}
+
+fn lives(lab: &Lab, arguments: &str, policies: usize) -> u64 {
+    let reports = lab.trial(&format!("agent-works {arguments}"));
+    assert_eq!(reports.len(), policies, "{reports:#?}");
+    for report in &reports {
+        println!("{report}");
+        assert_eq!(report["was_scheduler"], true, "{report}");
+        assert!(report["decisions"].as_u64().unwrap() > 500, "{report}");
+    }
+    reports.iter().map(|report| report["lost"].as_u64().unwrap()).sum()
+}
+
+fn every_policy_lives_in_an_agent_and_no_task_is_lost(lab: &Lab) {
+    let lost = lives(lab, "", ekiden_linked::ALL.len());
+    assert_eq!(lost, 0, "16,384 messages are enough for two CPUs");
+}
+
+fn an_agent_that_loses_messages_takes_stock_and_goes_on(lab: &Lab) {
+    // All but 512 of which are room for CPUs that write at the same time.
+    let lost = lives(lab, "--policy wfq --messages 1024 --rounds 10", 1);
+    println!("{lost} messages were lost");
+}
+
+fn in_parallel_every_policy_lives_in_an_agent(lab: &Lab) {
+    lives(lab, "--rounds 10", ekiden_linked::ALL.len());
+}
+
+fn ends(lab: &Lab, gap_ms_most: f64) {
+    let reports = lab.trial("agent-ends");
+    let reasons = ["", "it was stopped", "has not answered for", "planted in task_new at "];
+    assert_eq!(reports.len(), reasons.len(), "{reports:#?}");
+    for (report, reason) in reports.iter().zip(reasons) {
+        println!("{report}");
+        assert_eq!(report["is_disabled"], true, "{report}");
+        assert!(report["reason"].as_str().unwrap().contains(reason), "{report}");
+        assert!(report["gap_ms"].as_f64().unwrap() <= gap_ms_most, "{report}");
+    }
+}
+
+fn an_agent_that_ends_in_any_way_gives_every_task_back_within_50_ms(lab: &Lab) {
+    ends(lab, 50.0);
+}
+
+/// By a clock that goes on while CPUs have no processor.
+fn in_parallel_an_agent_that_ends_gives_every_task_back(lab: &Lab) {
+    ends(lab, 1_000.0);
+}
+
+fn what_an_agent_cannot_do_is_refused_by_name(lab: &Lab) {
+    let reports = lab.trial("agent-refuses");
+    let expected = ["period_us", "power of two", "an agent schedules this machine already (ekiden_agent_fifo)"];
+    assert_eq!(reports.len(), expected.len());
+    for (report, expected) in reports.iter().zip(expected) {
+        assert!(report["error"].as_str().unwrap().contains(expected), "{report}");
+    }
+    let refused = lab.shell("start-stop-daemon -S -c 65534:65534 -x /bin/ekiden-trial -- agent-refuses 2>&1 || true");
+    assert!(refused.contains("this process lacks CAP_BPF and CAP_PERFMON"), "{refused}");
+}
