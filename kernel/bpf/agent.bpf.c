@@ -154,11 +154,11 @@ struct control {
 	/* What the watch saw last. */
 	u64 watch_beat;
 	u64 watch_since_ns;
+	u64 watch_head;
 	u32 watch_ticks;
 	u32 watch_is_slow;
 	u32 watch_rounds;
-	u32 watch_armed;
-	u64 pad3[2];
+	u32 pad3[5];
 };
 
 struct control control;
@@ -232,16 +232,15 @@ struct {
 } timers SEC(".maps");
 
 /* How often the watch looks while there is something to do, and else. */
-#define WATCH_NS 10000000ULL
+#define WATCH_NS 5000000ULL
 #define WATCH_SLOW_NS 1000000000ULL
-#define QUIET_ROUNDS 10
 /* An agent that sleeps although it has messages has been stopped; one that runs, and ticks have seen it, is in a loop. */
 #define STOPPED_NS 15000000ULL
 #define LOOPS_NS 25000000ULL
 #define LOOPS_TICKS 4
 #define LATE_NS 1000000000ULL
 /* Messages that nobody is waiting for are looked at after so many looks of the watch. */
-#define LAZY_ROUNDS 10
+#define LAZY_ROUNDS 20
 
 static __always_inline struct timer *get_timer(u32 which)
 {
@@ -613,6 +612,50 @@ static __noinline int take_decided(s32 cpu)
 	return is_good;
 }
 
+/* Carries out one decision. */
+static __always_inline u32 fire(struct shot *shot, u32 here)
+{
+	struct cpu *c = get_cpu(shot->cpu);
+	struct task *t = get_task(shot->slot);
+	u64 waits = shot->seq << 8 | WAITS, decided = shot->seq << 8 | DECIDED;
+
+	if (!c || !t)
+		return STALE;
+	if (shot->slot) {
+		if (READ(c->next))
+			return BUSY;
+		if (__sync_val_compare_and_swap(&t->word, waits, decided) != waits)
+			return STALE;
+		__sync_fetch_and_add(&control.waiting, -1);
+		c->seq = shot->seq;
+		c->slice_ns = shot->slice_ns;
+		__sync_lock_test_and_set(&c->next, shot->slot);
+		if (shot->cpu == here)
+			return DONE_HERE;
+	}
+	if (!leaves())
+		scx_bpf_kick_cpu(shot->cpu, SCX_KICK_PREEMPT);
+	return DONE;
+}
+
+/* The whole batch. */
+static __noinline int fire_all(u32 here)
+{
+	u32 count = READ(control.count), i;
+
+	bpf_for(i, 0, count) {
+		struct shot *shot;
+		u32 key = i;
+
+		shot = bpf_map_lookup_elem(&shots, &key);
+		if (!shot)
+			break;
+		shot->result = fire(shot, here);
+	}
+	control.count = 0;
+	return 0;
+}
+
 OPS(dispatch) void BPF_PROG(agent_dispatch, s32 cpu, struct task_struct *prev)
 {
 	struct cpu *c = get_cpu(cpu);
@@ -691,10 +734,14 @@ OPS(yield) bool BPF_PROG(agent_yield, struct task_struct *from, struct task_stru
 	/* A yield to somebody in particular is not supported, and says so. */
 	if (to)
 		return false;
-	if (t)
+	if (t) {
 		tell_of(YIELDED, from, t, READ(t->word) >> 8, 0, 0);
-	else if (from->pid == control.tid)
+	} else if (from->pid == control.tid) {
+		/* What it has decided last goes out with this system call. */
+		if (READ(control.count))
+			fire_all(bpf_get_smp_processor_id());
 		control.yields = 1;
+	}
 	set_slice(from, 0);
 	return false;
 }
@@ -746,8 +793,8 @@ OPS(cpu_offline) void BPF_PROG(agent_cpu_offline, s32 cpu)
 /* The agent does not answer: the kernel takes every task back to its own scheduler at once. */
 static __noinline int give_up(u32 why, u64 ms)
 {
-	static char stopped[] = "the agent has messages and does not run: it was stopped, or sleeps (%llu ms)";
-	static char gone[] = "the agent has ended (%llu ms)";
+	static char stopped[] = "the agent has not answered for %llu ms: it was stopped, or sleeps";
+	static char gone[] = "the agent has ended, and has not answered for %llu ms";
 	static char loops[] = "the agent has not answered for %llu ms: a call of the policy takes too long, or does not end";
 	static char late[] = "the agent has had no CPU for %llu ms";
 	unsigned long long data[1] = { ms };
@@ -768,7 +815,7 @@ static __noinline int look_at_agent(u64 now_ns)
 {
 	u64 age_ns = now_ns - control.watch_since_ns;
 	struct task_struct *p;
-	bool is_queued, runs;
+	bool is_queued, runs, is_exiting;
 
 	p = bpf_task_from_pid(control.tid);
 	if (!p) {
@@ -777,7 +824,12 @@ static __noinline int look_at_agent(u64 now_ns)
 	}
 	is_queued = p->on_rq;
 	runs = p->on_cpu;
+	is_exiting = p->flags & PF_EXITING;
 	bpf_task_release(p);
+	if (is_exiting) {
+		give_up(1, age_ns / 1000000);
+		return 1;
+	}
 	if (!is_queued && age_ns >= STOPPED_NS) {
 		give_up(0, age_ns / 1000000);
 		return 1;
@@ -795,28 +847,39 @@ static __noinline int look_at_agent(u64 now_ns)
 
 static int on_watch(void *map, int *key, struct timer *watch)
 {
-	u64 now_ns = bpf_ktime_get_ns(), beat = READ(control.beat), again_ns = WATCH_NS;
-	bool has_work = pending(), is_parked = READ(control.parked);
+	u64 now_ns = bpf_ktime_get_ns(), beat = READ(control.beat), head = READ(control.head), again_ns = WATCH_NS;
+	bool was_slow = __sync_lock_test_and_set(&control.watch_is_slow, 0), is_parked = READ(control.parked);
 
-	if (beat != control.watch_beat || !has_work || is_parked) {
-		control.watch_rounds = beat != control.watch_beat ? 0 : control.watch_rounds + 1;
+	/* One that is not parked is at work, or on its way there. */
+	if (beat != control.watch_beat || is_parked) {
+		bool has_work = pending();
+
 		control.watch_beat = beat;
 		control.watch_since_ns = now_ns;
 		control.watch_ticks = 0;
-		if (is_parked && control.watch_rounds >= LAZY_ROUNDS) {
+		if (was_slow) {
+			/* It looks after tasks that wait for long. */
+			control.due = 1;
+			call(bpf_get_smp_processor_id(), true);
+		} else if (!is_parked || !has_work) {
 			control.watch_rounds = 0;
-			if (!has_work) {
-				again_ns = WATCH_SLOW_NS;
-				control.due = 1;
-			}
+		} else if (++control.watch_rounds >= LAZY_ROUNDS) {
+			control.watch_rounds = 0;
 			call(bpf_get_smp_processor_id(), true);
 		}
+		if (is_parked && !has_work && head == control.watch_head)
+			again_ns = WATCH_SLOW_NS;
+		control.watch_head = head;
 	} else if (look_at_agent(now_ns)) {
 		return 0;
 	}
-	if (again_ns == WATCH_SLOW_NS)
-		__sync_lock_test_and_set(&control.watch_is_slow, 1);
 	bpf_timer_start(&watch->timer, again_ns, 0);
+	if (again_ns == WATCH_SLOW_NS) {
+		/* Whoever writes a message after this hurries it; whoever has just written one did not. */
+		__sync_lock_test_and_set(&control.watch_is_slow, 1);
+		if (pending())
+			hurry_watch();
+	}
 	return 0;
 }
 
@@ -827,46 +890,10 @@ static int on_alarm(void *map, int *key, struct timer *alarm)
 	return 0;
 }
 
-/* Carries out one decision. */
-static __always_inline u32 fire(struct shot *shot, u32 here)
-{
-	struct cpu *c = get_cpu(shot->cpu);
-	struct task *t = get_task(shot->slot);
-	u64 waits = shot->seq << 8 | WAITS, decided = shot->seq << 8 | DECIDED;
-
-	if (!c || !t)
-		return STALE;
-	if (shot->slot) {
-		if (READ(c->next))
-			return BUSY;
-		if (__sync_val_compare_and_swap(&t->word, waits, decided) != waits)
-			return STALE;
-		__sync_fetch_and_add(&control.waiting, -1);
-		c->seq = shot->seq;
-		c->slice_ns = shot->slice_ns;
-		__sync_lock_test_and_set(&c->next, shot->slot);
-		if (shot->cpu == here)
-			return DONE_HERE;
-	}
-	scx_bpf_kick_cpu(shot->cpu, SCX_KICK_PREEMPT);
-	return DONE;
-}
-
 /* What the agent has decided, a batch at a time. */
 SEC("syscall") int agent_shoot(void *ctx)
 {
-	u32 here = bpf_get_smp_processor_id(), count = READ(control.count), i;
-
-	bpf_for(i, 0, count) {
-		struct shot *shot;
-		u32 key = i;
-
-		shot = bpf_map_lookup_elem(&shots, &key);
-		if (!shot)
-			break;
-		shot->result = fire(shot, here);
-	}
-	return 0;
+	return fire_all(bpf_get_smp_processor_id());
 }
 
 /* The agent wants to be called in so many nanoseconds. */

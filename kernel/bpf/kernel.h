@@ -134,6 +134,7 @@ struct task_struct {
 	struct thread_info thread_info;
 	struct sched_info sched_info;
 	unsigned int __state;
+	unsigned int flags;
 	/* Unsigned, as they have different sizes in different kernels. */
 	unsigned int on_rq;
 	unsigned int on_cpu;
@@ -204,6 +205,7 @@ struct sched_ext_ops {
 #define SCX_OPS_SWITCH_PARTIAL (1ULL << 3)
 #define SCX_OPS_ENQ_MIGRATION_DISABLED (1ULL << 4)
 #define TASK_DEAD 0x80
+#define PF_EXITING 4
 #define SCX_SLICE_DFL 20000000ULL
 #define SCX_SLICE_INF (~0ULL)
 #define SCHED_IDLE_POLICY 5

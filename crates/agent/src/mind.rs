@@ -24,6 +24,9 @@ const WALKS: u32 = 8;
 const WALKS_APART_MS: u32 = 1_000;
 const LOOKED_AT_AT_ONCE: u32 = 256;
 
+/// Reading the clock takes as long as a call of a small policy, and is seldom worth it.
+const ROUNDS_WITHOUT_CLOCK: u32 = 64;
+
 /// So many wake-ups after the last for which the policy has preempted a task, it is not called at once for others.
 const EAGER_FOR: u32 = 256;
 
@@ -68,17 +71,20 @@ pub(crate) struct Mind {
     looking: CpuMask,
     searches: CpuMask,
     kicked: CpuMask,
+    has_kicked: bool,
     batch: Vec<Shot>,
     tail: u64,
     lost: u64,
     /// When the timer of each CPU goes off, 0 for never, and when the engine wants to be told of the time.
     timers_ns: Vec<u64>,
+    has_timers: bool,
     refill_ns: u64,
     alarm_ns: u64,
     walk: Walk,
     walk_next: u32,
     walk_at_ns: u64,
     wakeups_since_kick: u32,
+    rounds: u32,
     /// Something was decided for the CPU that this thread is on.
     gives_way: bool,
 }
@@ -103,16 +109,19 @@ impl Mind {
             looking: CpuMask::new(),
             searches: CpuMask::new(),
             kicked: CpuMask::new(),
+            has_kicked: false,
             batch,
             tail: 0,
             lost: 0,
             timers_ns: vec![0; nr_cpus as usize],
+            has_timers: false,
             refill_ns: u64::MAX,
             alarm_ns: u64::MAX,
             walk: Walk { number: 0, most: WALKS, apart_ms: WALKS_APART_MS },
             walk_next: 0,
             walk_at_ns: 0,
             wakeups_since_kick: 0,
+            rounds: 0,
             gives_way: false,
         }
     }
@@ -130,6 +139,10 @@ impl Mind {
                 self.set_alarm();
                 // SAFETY: plain system call. The kernel calls this thread when there is something to do.
                 unsafe { libc::sched_yield() };
+                // As long as the kernel has this thread in another class, nothing goes out by that.
+                let is_out = self.shared.is_out();
+                self.collect();
+                self.gives_way &= !is_out;
             }
         }
         None
@@ -141,27 +154,33 @@ impl Mind {
 
     fn round(&mut self) {
         let control = self.shared.control();
-        control.due.store(0, Release);
+        self.rounds = self.rounds.wrapping_add(1);
+        let is_due = control.due.swap(0, Acquire) != 0 || self.rounds % ROUNDS_WITHOUT_CLOCK == 0;
         let lost = control.lost.load(Acquire);
         if lost != self.lost {
             self.lost = lost;
             self.take_stock();
         }
         let mut taken = 0;
-        while taken < MESSAGES
-            && let Some(message) = self.shared.message(self.tail + taken)
-        {
+        while taken < MESSAGES {
+            let Some(message) = self.shared.message(self.tail + taken) else { break };
             taken += 1;
             self.hear(&message);
         }
         count(&self.talk.messages, taken);
-        self.look_at_time();
+        self.look_at_time(is_due);
         self.search();
-        self.shoot();
+        self.aim_kicks();
         self.tail += taken;
         let control = self.shared.control();
         control.tail.store(self.tail, Release);
         self.beats();
+        if self.is_done() {
+            // It goes out with the system call by which this thread gives way.
+            self.shared.lay(&self.batch);
+        } else {
+            self.fire();
+        }
     }
 
     /// Says that the agent gets on.
@@ -183,10 +202,11 @@ impl Mind {
         if let Some(at_ns) = self.questions.take_refill_ns() {
             self.refill_ns = self.refill_ns.min(at_ns);
         }
-        if outcome.timer_ns != 0
-            && let Some(timer_ns) = self.timers_ns.get_mut(event.cpu as usize)
-        {
-            *timer_ns = now_ns().saturating_add(outcome.timer_ns);
+        if outcome.timer_ns != 0 {
+            if let Some(timer_ns) = self.timers_ns.get_mut(event.cpu as usize) {
+                *timer_ns = now_ns().saturating_add(outcome.timer_ns);
+                self.has_timers = true;
+            }
         }
         self.kick(&outcome);
         outcome
@@ -209,6 +229,7 @@ impl Mind {
             self.searches.set(cpu);
         } else if self.questions.is_online(cpu) {
             self.kicked.set(cpu);
+            self.has_kicked = true;
         }
     }
 
@@ -334,7 +355,7 @@ impl Mind {
             }
         }
         let is_woken = message.flags & flag::WOKEN != 0;
-        let was_kicked = self.kicked.count();
+        self.has_kicked = false;
         let mut event = self.event(EventKind::Enqueue, message);
         event.cpu = cpu;
         event.flags = if is_woken { enqueue_flags::WAKEUP } else { 0 }
@@ -342,7 +363,7 @@ impl Mind {
         let outcome = self.deliver(&event, &[]);
         self.decide(cpu, &outcome);
         if is_woken {
-            self.learn(self.kicked.count() > was_kicked);
+            self.learn(self.has_kicked);
         }
         if message.flags & flag::LEAVES_CPU != 0 {
             self.looks(message.cpu);
@@ -407,31 +428,33 @@ impl Mind {
     }
 
     fn aim(&mut self, shot: Shot) {
-        if self.batch.len() == self.batch.capacity() {
-            self.shoot();
+        if self.batch.len() == self.shared.batch() {
+            self.fire();
         }
         self.batch.push(shot);
     }
 
-    /// Has everything carried out that was decided, and looks what has come of it.
-    fn shoot(&mut self) {
+    fn aim_kicks(&mut self) {
         while let Some(cpu) = self.kicked.first() {
             self.kicked.clear(cpu);
             count(&self.talk.kicks, 1);
-            if self.batch.len() == self.batch.capacity() {
-                self.fire();
-            }
-            self.batch.push(Shot { cpu, ..Shot::default() });
+            self.aim(Shot { cpu, ..Shot::default() });
         }
-        self.fire();
     }
 
+    /// Has everything carried out that was decided, and looks what has come of it.
     fn fire(&mut self) {
+        self.shared.lay(&self.batch);
+        self.collect();
+    }
+
+    /// Looks what has come of the decisions that went out.
+    fn collect(&mut self) {
         if self.batch.is_empty() {
             return;
         }
         let mut batch = std::mem::take(&mut self.batch);
-        self.shared.shoot(&mut batch);
+        self.shared.collect(&mut batch);
         count(&self.talk.batches, 1);
         for shot in &batch {
             count(&self.talk.decisions, u64::from(shot.slot != 0));
@@ -496,8 +519,11 @@ impl Mind {
     }
 
     /// Timers, and what the engine wants to do at a time.
-    fn look_at_time(&mut self) {
-        let wants = self.refill_ns != u64::MAX || self.timers_ns.iter().any(|at_ns| *at_ns != 0);
+    fn look_at_time(&mut self, is_due: bool) {
+        let wants = self.has_timers || self.refill_ns != u64::MAX;
+        if !wants && !is_due {
+            return;
+        }
         let now = now_ns();
         if wants {
             for cpu in 0..self.nr_cpus {
@@ -507,6 +533,7 @@ impl Mind {
                     self.deliver(&Event::new(EventKind::Timer, cpu), &[]);
                 }
             }
+            self.has_timers = self.timers_ns.iter().any(|at_ns| *at_ns != 0);
             if self.refill_ns <= now {
                 self.refill_ns = u64::MAX;
                 self.deliver(&Event::new(EventKind::Refill, 0), &[]);
@@ -533,6 +560,9 @@ impl Mind {
 
     /// Has the kernel call this thread when the next timer is due.
     fn set_alarm(&mut self) {
+        if !self.has_timers && self.refill_ns == u64::MAX {
+            return;
+        }
         let first = self.timers_ns.iter().copied().filter(|at_ns| *at_ns != 0).min().unwrap_or(u64::MAX);
         let first = first.min(self.refill_ns);
         if first != u64::MAX && first != self.alarm_ns {

@@ -293,14 +293,25 @@ impl Shared {
         self.shots.len as usize
     }
 
-    /// Has decisions carried out, by one system call. Each has its result then.
-    pub(crate) fn shoot(&self, batch: &mut [Shot]) {
-        for (index, shot) in (0..).zip(batch.iter()) {
+    /// Puts decisions where the kernel takes them when this thread gives way next.
+    pub(crate) fn lay(&self, batch: &[Shot]) {
+        for (index, shot) in (0..).zip(batch) {
             // SAFETY: only this thread writes there while the program does not run.
             unsafe { self.shots.at::<Shot>(index).write(*shot) };
         }
         self.control().count.store(batch.len() as u32, Release);
-        run(self.programs.shoot);
+    }
+
+    /// Whether what was laid has gone out.
+    pub(crate) fn is_out(&self) -> bool {
+        self.control().count.load(Acquire) == 0
+    }
+
+    /// Has what was laid carried out now, if it has not been, by one system call. Each has its result then.
+    pub(crate) fn collect(&self, batch: &mut [Shot]) {
+        if !self.is_out() {
+            run(self.programs.shoot);
+        }
         for (index, shot) in (0..).zip(batch) {
             // SAFETY: as above.
             shot.result = unsafe { ptr::read_volatile(self.shots.at::<Shot>(index)) }.result;

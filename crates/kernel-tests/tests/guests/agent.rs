@@ -44,7 +44,7 @@ fn in_parallel_every_policy_lives_in_an_agent(lab: &Lab) {
     lives(lab, "--rounds 10", ekiden_linked::ALL.len());
 }
 
-fn ends(lab: &Lab, gap_ms_most: f64) {
+fn ends(lab: &Lab, outage_ms_most: f64) {
     let reports = lab.trial("agent-ends");
     let reasons = ["", "it was stopped", "has not answered for", "planted in task_new at "];
     assert_eq!(reports.len(), reasons.len(), "{reports:#?}");
@@ -52,7 +52,7 @@ fn ends(lab: &Lab, gap_ms_most: f64) {
         println!("{report}");
         assert_eq!(report["is_disabled"], true, "{report}");
         assert!(report["reason"].as_str().unwrap().contains(reason), "{report}");
-        assert!(report["gap_ms"].as_f64().unwrap() <= gap_ms_most, "{report}");
+        assert!(report["outage_ms"].as_f64().unwrap() <= outage_ms_most, "{report}");
     }
 }
 
