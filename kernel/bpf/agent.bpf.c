@@ -44,10 +44,11 @@ enum kind {
 	OFFLINE = 13,
 };
 
-/* Flags of RUNNABLE: it slept; ops.select_cpu was asked before; its CPU looks for work, and this was what ran there. */
+/* Flags of RUNNABLE: it slept; ops.select_cpu was asked before; its CPU looks for work, and this was what ran there; it runs already. */
 #define WOKEN 1
-#define PLACED 2
+#define SELECTED 2
 #define LEAVES_CPU 4
+#define PLACED 8
 
 struct message {
 	/* Its number and one more; written last. */
@@ -134,7 +135,9 @@ struct control {
 	/* Whether a wake-up for a CPU that is busy has the agent called at once. */
 	u32 eager;
 	u64 alarm_ns;
-	u64 pad[3];
+	/* What a task gets that is placed without it. */
+	u64 slice_ns;
+	u64 pad[2];
 	/* Written here: messages that were begun, and those that there was no room for. */
 	u64 head;
 	u64 lost;
@@ -172,6 +175,8 @@ const volatile u64 ring_mask;
 const volatile u32 slots_most;
 const volatile u32 nr_cpus;
 const volatile bool wants_ticks;
+/* Whether the policy leaves it to the kernel where a task goes. */
+const volatile bool may_place;
 const volatile u64 slice_default_ns = SCX_SLICE_DFL;
 
 /* Records that other CPUs may write while one is looked for. */
@@ -234,8 +239,9 @@ struct {
 /* How often the watch looks while there is something to do, and else. */
 #define WATCH_NS 5000000ULL
 #define WATCH_SLOW_NS 1000000000ULL
-/* An agent that sleeps although it has messages has been stopped; one that runs, and ticks have seen it, is in a loop. */
+/* One that sleeps at work waits for something that does not come; one that runs, and ticks have seen it, is in a loop. */
 #define STOPPED_NS 15000000ULL
+#define SLEEPS_NS 30000000ULL
 #define LOOPS_NS 25000000ULL
 #define LOOPS_TICKS 4
 #define LATE_NS 1000000000ULL
@@ -284,6 +290,25 @@ static __noinline int hurry_watch(void)
 	return 0;
 }
 
+/* Has the agent called on an idle CPU, or on this one if none is idle and that may be. */
+static __noinline int call(s32 here, bool may_preempt)
+{
+	const struct cpumask *online;
+	s32 idle;
+
+	if (!READ(control.parked) || leaves())
+		return 0;
+	control.called = 1;
+	online = scx_bpf_get_online_cpumask();
+	idle = scx_bpf_pick_idle_cpu(online, 0);
+	scx_bpf_put_cpumask(online);
+	if (idle >= 0)
+		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
+	else if (may_preempt)
+		scx_bpf_kick_cpu(here, SCX_KICK_PREEMPT);
+	return 0;
+}
+
 static __noinline int tell(u32 kind, u32 cpu, u32 slot, struct message *what)
 {
 	struct message *message;
@@ -312,6 +337,8 @@ static __noinline int tell(u32 kind, u32 cpu, u32 slot, struct message *what)
 	message->nice = what->nice;
 	/* Orders all of it, so that the agent sees it whole. */
 	__sync_lock_test_and_set(&message->number, number + 1);
+	if (!(number & 63) && number - READ(control.tail) > ring_mask / 2)
+		call(bpf_get_smp_processor_id(), true);
 	return 0;
 }
 
@@ -341,7 +368,8 @@ static __always_inline u64 has_changed(struct task *t)
 	return now_is(t, state == DECIDED ? WAITS : state);
 }
 
-static __always_inline void tell_of(u32 kind, struct task_struct *p, struct task *t, u64 seq, u32 flags, u64 arg)
+static __always_inline void
+tell_on(u32 cpu, u32 kind, struct task_struct *p, struct task *t, u64 seq, u32 flags, u64 arg)
 {
 	struct message what = {};
 
@@ -352,8 +380,13 @@ static __always_inline void tell_of(u32 kind, struct task_struct *p, struct task
 	what.pid = p->pid;
 	what.nice = (s32)p->static_prio - 120;
 	t->runtime_ns = what.runtime_ns;
-	t->cpu = cpu_of(p);
-	tell(kind, t->cpu, p->scx.dsq_vtime, &what);
+	t->cpu = cpu;
+	tell(kind, cpu, p->scx.dsq_vtime, &what);
+}
+
+static __always_inline void tell_of(u32 kind, struct task_struct *p, struct task *t, u64 seq, u32 flags, u64 arg)
+{
+	tell_on(cpu_of(p), kind, p, t, seq, flags, arg);
 }
 
 /* Takes the agent if it is parked, for this CPU to run. Not outside of ops.dispatch and ops.enqueue. */
@@ -370,25 +403,6 @@ static __noinline int take_agent(s32 cpu)
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, SCX_SLICE_INF, SCX_ENQ_PREEMPT);
 	bpf_task_release(p);
 	return 1;
-}
-
-/* Has the agent called on an idle CPU, or on this one if none is idle and that may be. */
-static __noinline int call(s32 here, bool may_preempt)
-{
-	const struct cpumask *online;
-	s32 idle;
-
-	if (!READ(control.parked) || leaves())
-		return 0;
-	control.called = 1;
-	online = scx_bpf_get_online_cpumask();
-	idle = scx_bpf_pick_idle_cpu(online, 0);
-	scx_bpf_put_cpumask(online);
-	if (idle >= 0)
-		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
-	else if (may_preempt)
-		scx_bpf_kick_cpu(here, SCX_KICK_PREEMPT);
-	return 0;
 }
 
 static __always_inline void note_allowed(struct task *t, struct task_struct *p)
@@ -484,11 +498,23 @@ OPS(select_cpu) s32 BPF_PROG(agent_select_cpu, struct task_struct *p, s32 prev_c
 	bool is_idle = false;
 	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
 	struct task *t = task_of(p);
+	struct cpu *c;
 
-	if (t) {
-		t->select = (wake_flags & 0xffff) | (bpf_get_smp_processor_id() + 1) << 16;
-		t->previous = prev_cpu;
+	if (!t)
+		return cpu;
+	c = get_cpu(cpu);
+	/*
+	 * Where nothing waits and a CPU has nothing to run, there is nothing to decide for a policy that leaves it to the kernel where a
+	 * task goes: the task runs at once, and the agent hears of it with what happens next.
+	 */
+	if (may_place && is_idle && c && READ(c->looks) && !READ(c->next) && READ(control.waiting) <= 0) {
+		c->looks = 0;
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, READ(control.slice_ns) ?: slice_default_ns, 0);
+		tell_on(cpu, RUNNABLE, p, t, now_is(t, RUNS), WOKEN | PLACED, 0);
+		return cpu;
 	}
+	t->select = (wake_flags & 0xffff) | (bpf_get_smp_processor_id() + 1) << 16;
+	t->previous = prev_cpu;
 	return cpu;
 }
 
@@ -536,7 +562,7 @@ OPS(enqueue) void BPF_PROG(agent_enqueue, struct task_struct *p, u64 enq_flags)
 	if (enq_flags & SCX_ENQ_WAKEUP)
 		flags |= WOKEN;
 	if (t->select)
-		flags |= PLACED;
+		flags |= SELECTED;
 	if (c && c->leaving == slot) {
 		flags |= LEAVES_CPU;
 		c->leaving = 0;
@@ -793,9 +819,10 @@ OPS(cpu_offline) void BPF_PROG(agent_cpu_offline, s32 cpu)
 /* The agent does not answer: the kernel takes every task back to its own scheduler at once. */
 static __noinline int give_up(u32 why, u64 ms)
 {
-	static char stopped[] = "the agent has not answered for %llu ms: it was stopped, or sleeps";
+	static char stopped[] = "the agent has not answered for %llu ms: it was stopped";
 	static char gone[] = "the agent has ended, and has not answered for %llu ms";
 	static char loops[] = "the agent has not answered for %llu ms: a call of the policy takes too long, or does not end";
+	static char sleeps[] = "the agent has not answered for %llu ms: it sleeps, as if it waited for a task";
 	static char late[] = "the agent has had no CPU for %llu ms";
 	unsigned long long data[1] = { ms };
 
@@ -805,6 +832,8 @@ static __noinline int give_up(u32 why, u64 ms)
 		scx_bpf_error_bstr(gone, data, sizeof(data));
 	else if (why == 2)
 		scx_bpf_error_bstr(loops, data, sizeof(data));
+	else if (why == 3)
+		scx_bpf_error_bstr(sleeps, data, sizeof(data));
 	else
 		scx_bpf_error_bstr(late, data, sizeof(data));
 	return 0;
@@ -815,7 +844,7 @@ static __noinline int look_at_agent(u64 now_ns)
 {
 	u64 age_ns = now_ns - control.watch_since_ns;
 	struct task_struct *p;
-	bool is_queued, runs, is_exiting;
+	bool is_queued, runs, is_exiting, is_stopped;
 
 	p = bpf_task_from_pid(control.tid);
 	if (!p) {
@@ -825,13 +854,14 @@ static __noinline int look_at_agent(u64 now_ns)
 	is_queued = p->on_rq;
 	runs = p->on_cpu;
 	is_exiting = p->flags & PF_EXITING;
+	is_stopped = p->__state & TASK_STOPPED_OR_TRACED;
 	bpf_task_release(p);
 	if (is_exiting) {
 		give_up(1, age_ns / 1000000);
 		return 1;
 	}
-	if (!is_queued && age_ns >= STOPPED_NS) {
-		give_up(0, age_ns / 1000000);
+	if (!is_queued && age_ns >= (is_stopped ? STOPPED_NS : SLEEPS_NS)) {
+		give_up(is_stopped ? 0 : 3, age_ns / 1000000);
 		return 1;
 	}
 	if (runs && age_ns >= LOOPS_NS && READ(control.watch_ticks) >= LOOPS_TICKS) {
@@ -839,7 +869,7 @@ static __noinline int look_at_agent(u64 now_ns)
 		return 1;
 	}
 	if (is_queued && !runs && age_ns >= LATE_NS) {
-		give_up(3, age_ns / 1000000);
+		give_up(4, age_ns / 1000000);
 		return 1;
 	}
 	return 0;

@@ -205,6 +205,7 @@ struct sched_ext_ops {
 #define SCX_OPS_SWITCH_PARTIAL (1ULL << 3)
 #define SCX_OPS_ENQ_MIGRATION_DISABLED (1ULL << 4)
 #define TASK_DEAD 0x80
+#define TASK_STOPPED_OR_TRACED 0xc
 #define PF_EXITING 4
 #define SCX_SLICE_DFL 20000000ULL
 #define SCX_SLICE_INF (~0ULL)

@@ -27,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ekiden::{Call, Host, ParamError, Policy, Topology};
+use ekiden::{Call, Calls, Host, ParamError, Policy, Topology};
 use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, IdleCpus};
 use ekiden_loader::{LoadError, Result, room_for_all, sysfs};
@@ -146,12 +146,12 @@ impl Agent {
             Ok(Err(error)) => return Err(LoadError::Refused(error.to_string())),
             Err(panic) => return Err(LoadError::Refused(panic)),
         };
-        let wants_ticks = policy.calls().has(Call::TaskTick);
+        let calls = policy.calls();
         let engine = Engine::new(policy, questions.clone(), idle, nr_cpus, config.max_tasks);
         questions.set_engine(engine.answers());
 
         let name = scheduler_name(&config.policy);
-        let mut skel = load(config, &name, nr_cpus, wants_ticks)?;
+        let mut skel = load(config, &name, nr_cpus, calls)?;
         let bss = skel.maps.bss_data.take().ok_or_else(|| LoadError::Other("the program has no memory".into()))?;
         let exit = [&raw const bss.exit_reason, (&raw const bss.exit_message).cast()].map(<*const _>::cast);
         let programs = Programs {
@@ -256,7 +256,7 @@ fn batch_for(nr_cpus: u32) -> u32 {
     2 * nr_cpus.max(8)
 }
 
-fn load(config: &Config, name: &str, nr_cpus: u32, wants_ticks: bool) -> Result<AgentSkel<'static>> {
+fn load(config: &Config, name: &str, nr_cpus: u32, calls: Calls) -> Result<AgentSkel<'static>> {
     if !config.messages.is_power_of_two() || config.messages < 1024 {
         let message = format!("{} messages: it has to be a power of two, and 1024 at least", config.messages);
         return Err(LoadError::Other(message));
@@ -268,7 +268,8 @@ fn load(config: &Config, name: &str, nr_cpus: u32, wants_ticks: bool) -> Result<
         constants.ring_mask = u64::from(config.messages) - 1;
         constants.slots_most = config.max_tasks;
         constants.nr_cpus = nr_cpus;
-        constants.wants_ticks = wants_ticks;
+        constants.wants_ticks = calls.has(Call::TaskTick);
+        constants.may_place = !calls.has(Call::SelectTaskRq);
     }
     let mut sized = || {
         open.maps.ring.set_max_entries(config.messages)?;

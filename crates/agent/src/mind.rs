@@ -266,6 +266,7 @@ impl Mind {
             return;
         }
         match message.kind {
+            kind::RUNNABLE if message.flags & flag::PLACED != 0 => self.runs_already(message),
             kind::RUNNABLE => self.waits(message),
             kind::BLOCKED => {
                 known.decided = None;
@@ -344,7 +345,7 @@ impl Mind {
         known.decided = None;
         let id = known.id;
         let mut cpu = message.cpu;
-        if message.flags & flag::PLACED != 0 && self.engine.chooses_cpu(id) {
+        if message.flags & flag::SELECTED != 0 && self.engine.chooses_cpu(id) {
             let mut event = self.event(EventKind::SelectCpu, message);
             event.cpu = (message.arg >> 32) as u32;
             event.flags = message.arg & u64::from(u32::MAX);
@@ -367,6 +368,46 @@ impl Mind {
         }
         if message.flags & flag::LEAVES_CPU != 0 {
             self.looks(message.cpu);
+        }
+    }
+
+    /// A task was woken for a CPU that had nothing to run while no other waited, and runs there: the policy is asked as if it had not been.
+    /// If it wants something else there, it gets that.
+    fn runs_already(&mut self, message: &Message) {
+        let Message { cpu, slot, .. } = *message;
+        self.tasks[slot as usize].decided = None;
+        if cpu >= self.nr_cpus {
+            return;
+        }
+        // It has looked before.
+        if self.searches.contains(cpu) {
+            self.search_for(cpu);
+        }
+        let mut event = self.event(EventKind::Enqueue, message);
+        event.flags = enqueue_flags::WAKEUP | enqueue_flags::MAY_PLACE;
+        let mut outcome = self.deliver(&event, &[]);
+        if outcome.status == Status::Done as i32 {
+            outcome = self.deliver(&Event::new(EventKind::Pick, cpu), &[]);
+        }
+        self.looking.clear(cpu);
+        self.searches.clear(cpu);
+        if outcome.status == Status::Run as i32 && outcome.host_task == u64::from(slot) {
+            self.questions.set_running(cpu, outcome.task);
+            self.note_slice(outcome.slice_ns);
+            return;
+        }
+        self.decide(cpu, &outcome);
+        // It goes on until it is made to give way, and the policy hears of it when it waits again.
+        let event = self.event(EventKind::Block, message);
+        self.deliver(&event, &[]);
+        self.kicked.set(cpu);
+    }
+
+    /// What the next task gets that is placed without this thread.
+    fn note_slice(&self, slice_ns: u64) {
+        let place = &self.shared.control().slice_ns;
+        if place.load(Relaxed) != slice_ns {
+            place.store(slice_ns, Relaxed);
         }
     }
 
@@ -401,15 +442,15 @@ impl Mind {
     fn search(&mut self) {
         for _ in 0..SEARCHES {
             let Some(cpu) = self.searches.first() else { return };
-            self.searches.clear(cpu);
-            if !self.looking.contains(cpu) {
-                continue;
-            }
+            self.search_for(cpu);
+        }
+    }
+
+    fn search_for(&mut self, cpu: CpuId) {
+        self.searches.clear(cpu);
+        if self.looking.contains(cpu) {
             let outcome = self.deliver(&Event::new(EventKind::Pick, cpu), &[]);
             self.decide(cpu, &outcome);
-            if outcome.status == Status::Fault as i32 {
-                return;
-            }
         }
     }
 
@@ -420,10 +461,12 @@ impl Mind {
         }
         let slot = outcome.host_task as u32;
         let Some(known) = self.tasks.get_mut(slot as usize) else { return };
-        known.decided = Some((cpu, known.seq));
+        let seq = known.seq;
+        known.decided = Some((cpu, seq));
         self.looking.clear(cpu);
         self.questions.set_running(cpu, outcome.task);
-        let shot = Shot { cpu, slot, seq: known.seq, slice_ns: outcome.slice_ns, ..Shot::default() };
+        self.note_slice(outcome.slice_ns);
+        let shot = Shot { cpu, slot, seq, slice_ns: outcome.slice_ns, ..Shot::default() };
         self.aim(shot);
     }
 

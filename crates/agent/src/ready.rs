@@ -51,6 +51,8 @@ pub(crate) fn lock_memory() -> Result<()> {
     // Memory that was once taken is not given back: each time it would be faulted in anew.
     // SAFETY: plain calls of the C library.
     let locked = unsafe {
+        // What makes huge pages is a task like any other, and takes the memory away meanwhile: the agent would wait for it.
+        libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
         libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
         libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 30);
         libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE)
@@ -60,8 +62,11 @@ pub(crate) fn lock_memory() -> Result<()> {
 
 /// Undoes [`lock_memory`].
 pub(crate) fn unlock_memory() {
-    // SAFETY: plain system call.
-    unsafe { libc::munlockall() };
+    // SAFETY: plain system calls.
+    unsafe {
+        libc::munlockall();
+        libc::prctl(libc::PR_SET_THP_DISABLE, 0, 0, 0, 0);
+    }
 }
 
 /// Makes room on the heap of this thread, so that it need not grow while tasks wait.

@@ -34,8 +34,9 @@ pub(crate) mod kind {
 /// Flags of [`kind::RUNNABLE`].
 pub(crate) mod flag {
     pub(crate) const WOKEN: u32 = 1;
-    pub(crate) const PLACED: u32 = 2;
+    pub(crate) const SELECTED: u32 = 2;
     pub(crate) const LEAVES_CPU: u32 = 4;
+    pub(crate) const PLACED: u32 = 8;
 }
 
 /// `enum state` there.
@@ -129,7 +130,8 @@ pub(crate) struct Control {
     count: AtomicU32,
     pub(crate) eager: AtomicU32,
     alarm_ns: AtomicU64,
-    _pad: [u64; 3],
+    pub(crate) slice_ns: AtomicU64,
+    _pad: [u64; 2],
     head: AtomicU64,
     pub(crate) lost: AtomicU64,
     _waiting: u64,
