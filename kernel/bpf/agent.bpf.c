@@ -245,7 +245,7 @@ struct {
 #define LOOPS_NS 25000000ULL
 #define LOOPS_TICKS 4
 #define LATE_NS 1000000000ULL
-/* Messages that nobody is waiting for are looked at after so many looks of the watch. */
+/* Messages for which nothing waits are looked at after so many looks of the watch. */
 #define LAZY_ROUNDS 20
 
 static __always_inline struct timer *get_timer(u32 which)
@@ -528,7 +528,7 @@ static __noinline int enqueue_agent(struct task_struct *p, u64 enq_flags)
 				   enq_flags | SCX_ENQ_PREEMPT);
 		return 0;
 	}
-	/* Whoever writes a message after this sees that it is parked. */
+	/* A message that is written after this finds it parked. */
 	control.yields = 0;
 	__sync_lock_test_and_set(&control.parked, 1);
 	/* What was just decided for this CPU is not made to leave it again. */
@@ -703,7 +703,7 @@ OPS(dispatch) void BPF_PROG(agent_dispatch, s32 cpu, struct task_struct *prev)
 				c->looks = 1;
 				tell_cpu(LOOKS, cpu);
 			}
-			/* Somebody had it give way, or there is more to do by now. */
+			/* It was made to give way, or there is more to do by now. */
 			if (!READ(control.yields) || pending()) {
 				control.yields = 0;
 				set_slice(prev, SCX_SLICE_INF);
@@ -757,7 +757,7 @@ OPS(yield) bool BPF_PROG(agent_yield, struct task_struct *from, struct task_stru
 {
 	struct task *t = task_of(from);
 
-	/* A yield to somebody in particular is not supported, and says so. */
+	/* A yield to a particular task is not supported, and says so. */
 	if (to)
 		return false;
 	if (t) {
@@ -905,7 +905,7 @@ static int on_watch(void *map, int *key, struct timer *watch)
 	}
 	bpf_timer_start(&watch->timer, again_ns, 0);
 	if (again_ns == WATCH_SLOW_NS) {
-		/* Whoever writes a message after this hurries it; whoever has just written one did not. */
+		/* A message that is written after this hurries it; one that was written just before did not. */
 		__sync_lock_test_and_set(&control.watch_is_slow, 1);
 		if (pending())
 			hurry_watch();

@@ -1,12 +1,12 @@
-//! The agent host: a policy in a process. One BPF program tells it what happens to tasks and carries out what it decides; no
-//! module is needed. The engine and the policy are those of every other host.
+//! The agent host: a policy in a process. One BPF program tells it what happens to tasks and carries out what it
+//! decides; no module is needed. The engine and the policy are those of every other host.
 //!
-//! After papers/004: messages with sequence numbers (3.2.3), decisions in batches that are refused if they rest on what is not so
-//! any more (3.2.4), and a thread that is never in the way of what it schedules, nor that of it (3.2.1, 3.2.2). Who says what to
-//! whom is in docs/agent.md.
+//! After papers/004: messages with sequence numbers (3.2.3), decisions in batches that are refused if they rest on
+//! what is not so any more (3.2.4), and a thread that is never in the way of what it schedules, nor that of it
+//! (3.2.1, 3.2.2). Who says what to whom is in docs/agent.md.
 //!
-//! However the agent ends, its link to the kernel ends with it, and the kernel's own scheduler has every task. The same happens
-//! some 20 to 40 ms after it has stopped answering.
+//! However the agent ends, its link to the kernel ends with it, and the kernel's own scheduler has every task. The
+//! same happens some 20 to 40 ms after it has stopped answering.
 
 mod host;
 mod mind;
@@ -107,7 +107,8 @@ pub struct Counts {
     pub stocks: u64,
 }
 
-/// A policy that schedules this machine from this process. Dropping it gives every task back to the kernel's own scheduler.
+/// A policy that schedules this machine from this process. Dropping it gives every task back to the kernel's own
+/// scheduler.
 pub struct Agent {
     link: Option<Link>,
     name: String,
@@ -127,8 +128,8 @@ impl Agent {
     /// Puts a policy in charge of all ordinary tasks of this machine. If that fails, the machine is as it was.
     ///
     /// # Errors
-    /// A capability is missing, the kernel has no sched_ext, another scheduler runs, memory cannot be locked, the policy refuses its
-    /// parameters, or the kernel the program.
+    /// A capability is missing, the kernel has no sched_ext, another scheduler runs, memory cannot be locked, the
+    /// policy refuses its parameters, or the kernel the program.
     pub fn start(config: &Config, make: Make) -> Result<Self> {
         ready::look()?;
         let topology = ekiden_machine::read_sysfs("/sys".as_ref())
@@ -166,8 +167,8 @@ impl Agent {
             shots: (&skel.maps.shots, batch_for(nr_cpus)),
         };
         let control = (&raw const bss.control).cast::<Control>();
-        // SAFETY: these are the program's, which is never unmapped, as the skeleton is kept for as long as anything uses it and its
-        // memory is not taken back.
+        // SAFETY: these are the program's, which is never unmapped, as the skeleton is kept for as long as anything
+        // uses it and its memory is not taken back.
         let shared = unsafe { Shared::new(control, (&raw mut bss.fault_text).cast(), &maps, programs) }?;
         let shared = Arc::new(shared);
         shared.control().eager.store(1, Release);
@@ -302,7 +303,7 @@ fn begin(mut mind: Mind, shared: Arc<Shared>) -> Result<JoinHandle<Option<Fault>
                 shared.control().tid.store(gettid().as_raw() as u32, Release);
             }
             let goes_on = prepared.is_ok();
-            // Whoever waits for it is there.
+            // The other end is there: it waits for this.
             let _ = sender.send(prepared);
             if goes_on { mind.work() } else { None }
         })

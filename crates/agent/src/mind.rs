@@ -1,5 +1,6 @@
-//! The agent's thread: takes messages, asks the engine, has what it answers carried out, and gives way when there is nothing to
-//! do. It holds no lock that a task which it schedules could have, does no input or output, and its memory is locked.
+//! The agent's thread: takes messages, asks the engine, has what it answers carried out, and gives way when there is
+//! nothing to do. It holds no lock that a task which it schedules could have, does no input or output, and its memory
+//! is locked.
 
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -19,7 +20,8 @@ use crate::wire::{Message, Shared, Shot, flag, kind, result, state};
 const MESSAGES: u64 = 256;
 const SEARCHES: u32 = 64;
 
-/// A task that has waited through so many walks over the table, these milliseconds apart, has waited for too long, as in the kernel.
+/// A task that has waited through so many walks over the table, these milliseconds apart, has waited for too long, as
+/// in the kernel.
 const WALKS: u32 = 8;
 const WALKS_APART_MS: u32 = 1_000;
 const LOOKED_AT_AT_ONCE: u32 = 256;
@@ -338,8 +340,8 @@ impl Mind {
         self.deliver(&Event { task, runtime_ns, ..Event::new(kind, cpu) }, &[]);
     }
 
-    /// A task waits for a CPU. Which one is asked here: the kernel cannot wait for the answer, and has it wait where it would go by
-    /// itself.
+    /// A task waits for a CPU. Which one is asked here: the kernel cannot wait for the answer, and has it wait where
+    /// it would go by itself.
     fn waits(&mut self, message: &Message) {
         let known = &mut self.tasks[message.slot as usize];
         known.decided = None;
@@ -371,8 +373,8 @@ impl Mind {
         }
     }
 
-    /// A task was woken for a CPU that had nothing to run while no other waited, and runs there: the policy is asked as if it had not been.
-    /// If it wants something else there, it gets that.
+    /// A task was woken for a CPU that had nothing to run while no other waited, and runs there: the policy is asked
+    /// as if it had not been. If it wants something else there, it gets that.
     fn runs_already(&mut self, message: &Message) {
         let Message { cpu, slot, .. } = *message;
         self.tasks[slot as usize].decided = None;
@@ -397,7 +399,7 @@ impl Mind {
             return;
         }
         self.decide(cpu, &outcome);
-        // It goes on until it is made to give way, and the policy hears of it when it waits again.
+        // It runs until it is made to give way, and the policy hears of it when it waits again.
         let event = self.event(EventKind::Block, message);
         self.deliver(&event, &[]);
         self.kicked.set(cpu);
@@ -522,8 +524,8 @@ impl Mind {
         self.batch = batch;
     }
 
-    /// A task that was decided for does not wait. If no message is going to say so, the kernel runs it already: the policy hears that it
-    /// sleeps, and of its waking up when it waits again.
+    /// A task that was decided for does not wait. If no message is going to say so, the kernel runs it already: the
+    /// policy hears that it sleeps, and of its waking up when it waits again.
     fn look_again_at(&mut self, shot: &Shot) {
         let seen = self.shared.look(shot.slot);
         let task = self.tasks[shot.slot as usize].id;

@@ -1,4 +1,5 @@
-//! What has to be true of this machine and of this process before an agent takes charge; nothing is changed unless all of it is.
+//! What has to be true of this machine and of this process before an agent takes charge; nothing is changed unless
+//! all of it is.
 
 use std::{fs, hint::black_box, io};
 
@@ -51,7 +52,8 @@ pub(crate) fn lock_memory() -> Result<()> {
     // Memory that was once taken is not given back: each time it would be faulted in anew.
     // SAFETY: plain calls of the C library.
     let locked = unsafe {
-        // What makes huge pages is a task like any other, and takes the memory away meanwhile: the agent would wait for it.
+        // What makes huge pages is a task like any other, and takes the memory away meanwhile: the agent would wait
+        // for it.
         libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
         libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
         libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 30);

@@ -193,8 +193,8 @@ pub(crate) struct Shared {
     programs: Programs,
 }
 
-// SAFETY: what is behind the pointers is mapped for as long as the program is loaded, which is as long as this process lives; it
-// is atomic, or written by one thread.
+// SAFETY: what is behind the pointers is mapped for as long as the program is loaded, which is as long as this
+// process lives; it is atomic, or written by one thread.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -346,7 +346,8 @@ fn run(program: RawFd) {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
         ..libbpf_sys::bpf_test_run_opts::default()
     };
-    // SAFETY: the options are on the stack and name no memory. That it fails would be seen in the results, which stay as they were.
+    // SAFETY: the options are on the stack and name no memory. That it fails would be seen in the results, which stay
+    // as they were.
     unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut options) };
 }
 

@@ -22,9 +22,10 @@ Examples:
   ekiden agent wfq --set slice_min_us=1000 -- make   while a command runs; its exit code is passed on
   ekiden agent fifo --json -- perf bench sched pipe  and what the agent has done, as JSON
 
-No kernel module is loaded: the policy runs in this process, and BPF carries out what it decides. However the process ends, the
-kernel's own scheduler has all tasks again; if it stops answering, some 20 to 40 ms later. A policy that is taken out ends the
-command, and the exit code is 101. What `ekiden run` can do besides is not there: see docs/agent.md. See also: ekiden vm agent")]
+No kernel module is loaded: the policy runs in this process, and BPF carries out what it decides. However the process
+ends, the kernel's own scheduler has all tasks again; if it stops answering, some 20 to 40 ms later. A policy that is
+taken out ends the command, and the exit code is 101. What `ekiden run` can do besides is not there: see docs/agent.md.
+See also: ekiden vm agent")]
 pub(crate) struct AgentCommand {
     /// The policy, one that comes with Ekiden
     policy: String,
@@ -34,8 +35,10 @@ pub(crate) struct AgentCommand {
     /// Room for this many tasks; if there are more, those share a part of each CPU, and the policy does not have them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
     max_tasks: Option<u32>,
-    /// Room for this many messages that the agent has not taken yet, a power of two; if there are more, it looks at all tasks anew
-    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1_024..=1_048_576))]
+    /// Room for this many messages that the agent has not taken yet, a power of two; if there are more, it looks at
+    /// all tasks anew
+    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1_024..=1_048_576))]
     messages: u32,
     /// If the policy is taken out, let the command go on under the kernel's own scheduler
     #[arg(long)]

@@ -29,6 +29,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/policies.md",
     "docs/shared-queues.md",
     "docs/hints.md",
+    "docs/agent.md",
 ];
 
 fn root() -> PathBuf {

@@ -50,7 +50,7 @@ pub(crate) fn works(messages: u32, rounds: usize, only: Option<&str>) -> Result<
     Ok(())
 }
 
-/// Whatever happens to tasks; each of them goes on.
+/// All that happens to tasks; each of them still runs afterwards.
 fn works_under(agent: &Agent, rounds: usize) -> Result<()> {
     let workers: Vec<Worker> =
         ["spin", "spin", "yield", "nap", "nap", "forks"].into_iter().map(Worker::start).collect::<Result<_>>()?;
@@ -105,8 +105,8 @@ pub(crate) fn holds(policy: &str, params: &str) -> Result<()> {
 #[derive(Serialize)]
 struct Ended {
     how: &'static str,
-    /// The longest time for which a task that rests for a millisecond did not run until the kernel took all tasks back, and in all: as
-    /// long as its own scheduler is not back, the kernel lets tasks take turns of 20 ms.
+    /// The longest time for which a task that rests for a millisecond did not run until the kernel took all tasks
+    /// back, and in all: as long as its own scheduler is not back, the kernel lets tasks take turns of 20 ms.
     outage_ms: f64,
     gap_ms: f64,
     /// The same while nothing went wrong.
@@ -190,7 +190,7 @@ fn ends_by(how: &'static str, policy: &str, params: &str, signal: Option<Signal>
     pause(300);
     let usual_gap_ms = gaps.take_ms();
     let outage_ms = thread::scope(|scope| {
-        // Whoever looks is no task of the policy's.
+        // What looks is no task of the policy's.
         let outage_ms = scope.spawn(|| {
             load::class_of(0, libc::SCHED_FIFO)?;
             let start = Instant::now();
@@ -202,7 +202,7 @@ fn ends_by(how: &'static str, policy: &str, params: &str, signal: Option<Signal>
         if let Some(signal) = signal {
             kill(Pid::from_raw(child.id() as i32), signal)?;
         }
-        outage_ms.join().unwrap_or_else(|_| bail!("nobody looked"))
+        outage_ms.join().unwrap_or_else(|_| bail!("the thread that looks has panicked"))
     })?;
     let start = Instant::now();
     while sysfs::state().as_deref() != Some("disabled") && start.elapsed() < Duration::from_secs(60) {

@@ -60,7 +60,7 @@ fn an_agent_that_ends_in_any_way_gives_every_task_back_within_50_ms(lab: &Lab) {
     ends(lab, 50.0);
 }
 
-/// By a clock that goes on while CPUs have no processor.
+/// By a clock that does not stop while CPUs have no processor.
 fn in_parallel_an_agent_that_ends_gives_every_task_back(lab: &Lab) {
     ends(lab, 1_000.0);
 }
