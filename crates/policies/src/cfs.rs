@@ -21,6 +21,7 @@ pub struct Cfs {
     period_ns: u64,
     slice_min_ns: u64,
     sleeper_credit_ns: u64,
+    wakeup_ns: u64,
 }
 
 /// What waits on one CPU.
@@ -29,6 +30,8 @@ struct RunQueue {
     waiting: SpinLock<TreeQueue<Cfs, u64>>,
     /// No task of this CPU has had less virtual time than this; it only grows.
     min_vruntime: Shared<u64>,
+    /// The virtual time of the task that runs as it was picked or at the last tick; 0 if none of ours runs.
+    running: Shared<u64>,
 }
 
 /// What is known of one task. Changed only in calls about that task, which never overlap.
@@ -51,7 +54,8 @@ impl Cfs {
     }
 
     /// Queues the task with at least `floor` of virtual time, on the scale of the token's CPU.
-    fn queue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64) -> u64) {
+    /// Returns its virtual time.
+    fn queue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64) -> u64) -> u64 {
         let (cpu, account) = (token.cpu(), &self.tasks[task.id]);
         let queue = &self.queues[cpu];
         let min_vruntime = queue.min_vruntime.get();
@@ -65,6 +69,7 @@ impl Cfs {
         let mut waiting = queue.waiting.lock();
         waiting.insert(vruntime, token);
         self.balancer.waits(cx, task, cpu);
+        vruntime
     }
 
     fn unqueue(&self, task: TaskId) -> Option<Schedulable<Self>> {
@@ -112,6 +117,13 @@ impl Scheduler for Cfs {
             min: 0,
             max: 100_000,
         },
+        Param {
+            name: "wakeup_us",
+            help: "by how much less than the running task one that wakes up must have had to preempt it",
+            default: 1_000,
+            min: 0,
+            max: 1_000_000,
+        },
         bug("group_imbalance", "1: groups are compared by average load (papers/002, 3.1)"),
         bug("group_construction", "1: groups are those of CPU 0 (papers/002, 3.2)"),
         bug("overload_on_wakeup", "1: only the waker's node is looked at (papers/002, 3.3)"),
@@ -132,6 +144,7 @@ impl Scheduler for Cfs {
             period_ns: env.param("period_us") * 1000,
             slice_min_ns: env.param("slice_min_us") * 1000,
             sleeper_credit_ns: env.param("sleeper_credit_us") * 1000,
+            wakeup_ns: env.param("wakeup_us") * 1000,
         }
     }
 
@@ -151,11 +164,17 @@ impl Scheduler for Cfs {
         self.unqueue(task.id)
     }
 
-    /// Sleeping earns a small head start, not all the time that was slept.
+    /// Sleeping earns a small head start, not all the time that was slept. Who has had clearly less than the task that runs does not
+    /// wait for its slice to end: the kernel's `check_preempt_wakeup`.
     fn task_wakeup(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
         self.balancer.wakes(cx, task);
-        self.queue(cx, task, token, |min_vruntime| min_vruntime.saturating_sub(self.sleeper_credit_ns));
+        let cpu = token.cpu();
+        let floor = |min_vruntime: u64| min_vruntime.saturating_sub(self.sleeper_credit_ns);
+        let vruntime = self.queue(cx, task, token, floor);
+        if self.queues[cpu].running.get() > vruntime + scaled(self.wakeup_ns, task.weight) {
+            cx.resched(cpu);
+        }
     }
 
     /// Preempted, yielding and handed back tasks stand where their virtual time puts them.
@@ -169,6 +188,7 @@ impl Scheduler for Cfs {
         let mut waiting = queue.waiting.lock();
         let first = if self.balancer.is_due(cpu) { None } else { waiting.pop_first() };
         self.balancer.runs(first.as_ref().map(|(_, token)| token.task()), cpu);
+        queue.running.set(first.as_ref().map_or(0, |(vruntime, _)| *vruntime));
         let (vruntime, token) = first?;
         queue.min_vruntime.raise(vruntime);
         let left = waiting.len() as u64;
@@ -184,6 +204,7 @@ impl Scheduler for Cfs {
         let vruntime = self.charge(task);
         self.balancer.tick(cx, |busiest, wanted| self.find(busiest, wanted));
         let queue = &self.queues[cx.cpu()];
+        queue.running.set(vruntime);
         let first = queue.waiting.lock().first_key().copied();
         match first {
             None => queue.min_vruntime.raise(vruntime),

@@ -15,6 +15,9 @@ use run_queue::{Entity, RunQueue, Running};
 /// Slices that tasks may ask for, as in the kernel.
 const SLICES_NS: RangeInclusive<u64> = 100_000..=100_000_000;
 
+/// The kernel's slice of a task that asks for none, for one CPU: `sysctl_sched_base_slice`.
+const BASE_SLICE_NS: u64 = 700_000;
+
 /// How many of the tasks that wait on a CPU are looked at for one to move.
 const LOOKED_AT: usize = 32;
 
@@ -114,10 +117,21 @@ impl Eevdf {
     }
 }
 
+/// The slice grows with the logarithm of the number of CPUs, up to eight: SCHED_TUNABLESCALING_LOG.
+fn kernels_slice_ns(cpus: u32) -> u64 {
+    BASE_SLICE_NS * u64::from(1 + cpus.clamp(1, 8).ilog2())
+}
+
 #[policy]
 impl Scheduler for Eevdf {
     const PARAMS: &'static [Param] = &[
-        Param { name: "slice_us", help: "slice of a task that asks for none", default: 2_800, min: 100, max: 100_000 },
+        Param {
+            name: "slice_us",
+            help: "slice of a task that asks for none; 0 for the kernel's: 700 on one CPU, 2,800 on eight or more",
+            default: 0,
+            min: 0,
+            max: 100_000,
+        },
         Param {
             name: "protected_us",
             help: "how much of its slice a task runs before one that wakes up may preempt it",
@@ -144,7 +158,10 @@ impl Scheduler for Eevdf {
             queues: PerCpu::new(env, |_| SpinLock::default()),
             tasks: PerTask::new(env, SpinLock::default),
             balancer: Balancer::new(env, Bugs::default(), false),
-            slice_ns: env.param("slice_us") * 1000,
+            slice_ns: match env.param("slice_us") {
+                0 => kernels_slice_ns(env.topology().nr_cpus()),
+                us => (us * 1000).max(*SLICES_NS.start()),
+            },
             protected_ns: env.param("protected_us") * 1000,
         }
     }

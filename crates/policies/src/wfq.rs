@@ -1,9 +1,14 @@
-//! Weighted fair queueing: the waiting task that has had the least CPU time for its weight runs next, and a CPU that
-//! would go idle takes a task from the longest queue. It gives up everything else that balances load.
+//! Weighted fair queueing: the waiting task that has had the least CPU time for its weight runs next, at once if it wakes up and
+//! has had clearly less than the one that runs. A CPU that would go idle takes a task from the longest queue, and so does one
+//! that has two tasks less than another. It gives up everything else that balances load: three equal tasks on two CPUs
+//! have 100, 50 and 50 per cent of one.
 //!
-//! papers/000, section 4.2.1.
+//! papers/000, section 4.2.1; there, only a CPU that would go idle takes tasks, and nothing preempts on wake-up.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::{
+    mem,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+};
 
 use ekiden::{NICE_0_WEIGHT, prelude::*};
 
@@ -14,6 +19,10 @@ const LONGEST_DEBT_NS: u64 = 2_000_000_000;
 
 /// Where a second has a hundred ticks. So long a task runs that has used up its slice.
 const LONGEST_TICK_NS: u64 = 10_000_000;
+
+/// How often a CPU compares its queue with another's: the kernel's interval of a busy CPU. Queues are long for a moment when tasks
+/// wake up, and each move costs a task its cache.
+const COMPARED_EVERY_NS: u64 = 32_000_000;
 
 /// So little may be owed to however many others.
 const SMALL_DEBT_NS: u64 = 1_000_000;
@@ -32,16 +41,28 @@ struct Times {
     period_ns: u64,
     slice_min_ns: u64,
     sleeper_credit_ns: u64,
+    wakeup_ns: u64,
 }
 
 /// What waits on one CPU.
 #[derive(Default, Layout)]
 struct RunQueue {
-    waiting: SpinLock<TreeQueue<Wfq, u64>>,
+    waiting: SpinLock<Waiting>,
     /// How many wait, for other CPUs to look at without the lock.
     len: Shared<u32>,
     /// No task of this CPU has had less virtual time than this; it only grows.
     min_vruntime: Shared<u64>,
+    /// The virtual time of the task that runs as it was picked or at the last tick; 0 if none of ours runs.
+    running: Shared<u64>,
+    /// In which period this CPU has compared its length with another's; only this CPU looks at it.
+    compared_in: AtomicU64,
+}
+
+#[derive(Default, Layout)]
+struct Waiting {
+    tasks: TreeQueue<Wfq, u64>,
+    /// The CPU from which this one takes a task when it picks the next time.
+    takes_from: Option<CpuId>,
 }
 
 /// What is known of one task. Changed only in calls about that task, which never overlap.
@@ -62,6 +83,7 @@ impl Times {
             period_ns: ns("period_us"),
             slice_min_ns: ns("slice_min_us"),
             sleeper_credit_ns: ns("sleeper_credit_us"),
+            wakeup_ns: ns("wakeup_us"),
         }
     }
 }
@@ -91,7 +113,8 @@ impl Wfq {
     }
 
     /// Queues the task with at least `floor` of virtual time, given the least there, and with no more debt than is bearable.
-    fn queue(&self, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64) -> u64) {
+    /// Returns its virtual time.
+    fn queue(&self, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64) -> u64) -> u64 {
         let queue = &self.queues[token.cpu()];
         let min = queue.min_vruntime.get();
         let mut vruntime = self.rescale(task.id, token.cpu()).max(floor(min));
@@ -99,9 +122,10 @@ impl Wfq {
             vruntime = vruntime.min(min + self.bearable_debt_ns(task.weight, queue.len.get()));
         }
         self.tasks[task.id].vruntime.store(vruntime, Relaxed);
-        let mut waiting = queue.waiting.lock();
-        waiting.insert(vruntime, token);
-        queue.len.set(waiting.len() as u32);
+        let tasks = &mut queue.waiting.lock().tasks;
+        tasks.insert(vruntime, token);
+        queue.len.set(tasks.len() as u32);
+        vruntime
     }
 
     /// How much virtual time a task may owe where `others` wait. No policy can end a long stretch in the kernel that is not preempted:
@@ -116,10 +140,46 @@ impl Wfq {
     fn unqueue(&self, task: TaskId) -> Option<Schedulable<Self>> {
         let account = &self.tasks[task];
         let queue = &self.queues[account.cpu.load(Relaxed)];
-        let mut waiting = queue.waiting.lock();
-        let token = waiting.remove_at(&account.vruntime.load(Relaxed), task);
-        queue.len.set(waiting.len() as u32);
+        let tasks = &mut queue.waiting.lock().tasks;
+        let token = tasks.remove_at(&account.vruntime.load(Relaxed), task);
+        queue.len.set(tasks.len() as u32);
         token
+    }
+
+    /// Compares the queue of a CPU with that of another, each time the next one's. With two tasks less than there, it takes one when it
+    /// picks again.
+    fn compare(&self, cx: &Cx, cpu: CpuId) {
+        let (queue, cpus) = (&self.queues[cpu], cx.topology().nr_cpus());
+        let period = cx.now_ns() / COMPARED_EVERY_NS;
+        if queue.compared_in.swap(period, Relaxed) == period || cpus == 1 {
+            return;
+        }
+        let other = (cpu + 1 + (period % u64::from(cpus - 1)) as u32) % cpus;
+        if self.queues[other].len.get() >= queue.len.get() + 2 {
+            queue.waiting.lock().takes_from = Some(other);
+            cx.resched(cpu);
+        }
+    }
+
+    /// Takes a task from a CPU where more wait than the `own` of this one, of which one ran until now.
+    fn take(&self, cx: &Cx, cpu: CpuId, from: CpuId, own: u32) -> Option<Schedulable<Self>> {
+        let longer = &self.queues[from];
+        let (_, token) = {
+            let tasks = &mut longer.waiting.lock().tasks;
+            let claimed = if tasks.len() as u32 > own { tasks.claim_first(cx) } else { None };
+            longer.len.set(tasks.len() as u32);
+            claimed?
+        };
+        let vruntime = self.rescale(token.task(), cpu);
+        self.tasks[token.task()].vruntime.store(vruntime, Relaxed);
+        self.queues[cpu].running.set(vruntime);
+        cx.set_slice_ns(self.slice_ns(own));
+        Some(token)
+    }
+
+    /// How long a task runs while so many others wait.
+    fn slice_ns(&self, others: u32) -> u64 {
+        (self.times.period_ns / u64::from(others + 1)).max(self.times.slice_min_ns)
     }
 }
 
@@ -145,6 +205,13 @@ impl Scheduler for Wfq {
             default: 3_000,
             min: 0,
             max: 100_000,
+        },
+        Param {
+            name: "wakeup_us",
+            help: "by how much less than the running task one that wakes up must have had to preempt it",
+            default: 1_000,
+            min: 0,
+            max: 1_000_000,
         },
     ];
 
@@ -172,11 +239,15 @@ impl Scheduler for Wfq {
         self.queue(task, token, |min| min + debit_ns);
     }
 
-    /// Sleeping earns a small head start, not all the time that was slept.
-    fn task_wakeup(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
+    /// Sleeping earns a small head start, not all the time that was slept. Who has had clearly less than the task that runs does not
+    /// wait for its slice to end.
+    fn task_wakeup(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
-        let credit_ns = self.times.sleeper_credit_ns;
-        self.queue(task, token, |min| min.saturating_sub(credit_ns));
+        let (cpu, credit_ns) = (token.cpu(), self.times.sleeper_credit_ns);
+        let vruntime = self.queue(task, token, |min| min.saturating_sub(credit_ns));
+        if self.queues[cpu].running.get() > vruntime + scaled(self.times.wakeup_ns, task.weight) {
+            cx.resched(cpu);
+        }
     }
 
     /// Preempted, yielding and handed back tasks stand where their virtual time puts them.
@@ -189,15 +260,25 @@ impl Scheduler for Wfq {
         let queue = &self.queues[cpu];
         // A task that is queued after this look has the CPU look again.
         if queue.len.get() == 0 {
+            queue.running.set(0);
             return None;
         }
         let mut waiting = queue.waiting.lock();
-        let (vruntime, token) = waiting.pop_first()?;
-        let left = waiting.len() as u32;
+        if let Some(from) = mem::take(&mut waiting.takes_from) {
+            let own = waiting.tasks.len() as u32;
+            drop(waiting);
+            if let Some(token) = self.take(cx, cpu, from, own) {
+                return Some(token);
+            }
+            waiting = queue.waiting.lock();
+        }
+        let (vruntime, token) = waiting.tasks.pop_first()?;
+        let left = waiting.tasks.len() as u32;
         queue.len.set(left);
+        queue.running.set(vruntime);
         queue.min_vruntime.raise(vruntime);
         if left > 0 {
-            cx.set_slice_ns((self.times.period_ns / u64::from(left + 1)).max(self.times.slice_min_ns));
+            cx.set_slice_ns(self.slice_ns(left));
         }
         Some(token)
     }
@@ -208,6 +289,8 @@ impl Scheduler for Wfq {
     fn task_tick(&self, cx: &Cx, task: &Task) {
         let vruntime = self.charge(task);
         let queue = &self.queues[cx.cpu()];
+        queue.running.set(vruntime);
+        self.compare(cx, cx.cpu());
         if queue.len.get() == 0 {
             queue.min_vruntime.raise(vruntime);
             return;
@@ -215,7 +298,7 @@ impl Scheduler for Wfq {
         if let Some(idle) = cx.idle_cpus().first() {
             cx.resched(idle);
         }
-        let Some(first) = queue.waiting.lock().first_key().copied() else { return };
+        let Some(first) = queue.waiting.lock().tasks.first_key().copied() else { return };
         queue.min_vruntime.raise(vruntime.min(first));
         if first + self.times.slice_min_ns < vruntime {
             cx.resched(cx.cpu());
@@ -243,6 +326,6 @@ impl Scheduler for Wfq {
             return None;
         }
         let waiting = self.queues[longest].waiting.lock();
-        waiting.iter().rev().map(|(_, token)| token.task()).take(8).find(|task| cx.may_run(*task, cpu))
+        waiting.tasks.iter().rev().map(|(_, token)| token.task()).take(8).find(|task| cx.may_run(*task, cpu))
     }
 }

@@ -66,8 +66,8 @@ fn without(recording: &[u8], from: usize, len: usize) -> Vec<u8> {
 }
 
 /// From so many records of CPU 0 on, some are missing.
-fn goes_on_after_a_gap<S: Scheduler>(from: usize, at_least: f64) {
-    let whole = recording::<S>();
+fn goes_on_after_a_gap<S: Scheduler>(params: &str, from: usize, at_least: f64) {
+    let whole = record(Simulation::of::<S>(Machine::flat(4), params), &load()).0;
     let nr_calls = replay::<S>(&whole).calls;
     let outcome = Replay::of::<S>().agreeing(100).run(&without(&whole, from, 301)[..]).unwrap();
     let remarks = outcome.remarks.join("\n");
@@ -84,27 +84,28 @@ fn goes_on_after_a_gap<S: Scheduler>(from: usize, at_least: f64) {
 
 #[test]
 fn fifo_goes_on_after_a_gap() {
-    goes_on_after_a_gap::<Fifo>(2_000, 0.95);
+    goes_on_after_a_gap::<Fifo>("", 2_000, 0.95);
 }
 
 #[test]
 fn a_global_fifo_goes_on_after_a_gap() {
-    goes_on_after_a_gap::<GlobalFifo>(100, 0.0);
+    goes_on_after_a_gap::<GlobalFifo>("", 100, 0.0);
 }
 
+/// Without preemption on wake-up: whether a task may preempt rests on all that it has had, of which a part is missing for good.
 #[test]
 fn wfq_goes_on_after_a_gap() {
-    goes_on_after_a_gap::<Wfq>(2_000, 0.5);
+    goes_on_after_a_gap::<Wfq>("wakeup_us=1000000", 2_000, 0.5);
 }
 
 #[test]
 fn cfs_goes_on_after_a_gap() {
-    goes_on_after_a_gap::<Cfs>(2_000, 0.0);
+    goes_on_after_a_gap::<Cfs>("", 2_000, 0.0);
 }
 
 #[test]
 fn eevdf_goes_on_after_a_gap() {
-    goes_on_after_a_gap::<Eevdf>(2_000, 0.0);
+    goes_on_after_a_gap::<Eevdf>("", 2_000, 0.0);
 }
 
 #[test]

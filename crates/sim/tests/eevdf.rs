@@ -97,10 +97,10 @@ fn who_asks_for_a_short_slice_waits_less_and_gets_no_more() {
         || (0..3).map(|index| hog(&format!("hog{index}"))).chain([sleeper("waker", 300 * US, 2 * MS)]).collect();
     let hint = Injection::Hint { task: Some("waker".into()), bytes: (300 * US).to_ne_bytes().to_vec() };
     let set = |settings: &str| Injection::Params { task: "waker".into(), settings: settings.into() };
-    let without = run::<Eevdf>(tasks(), "", &[]);
+    let without = run::<Eevdf>(tasks(), "slice_us=2800", &[]);
     let long = wait_us(&without, "waker");
     for asked in [hint, set("slice_us=300")] {
-        let with = run::<Eevdf>(tasks(), "", &[asked]);
+        let with = run::<Eevdf>(tasks(), "slice_us=2800", &[asked]);
         let short = wait_us(&with, "waker");
         assert!(short < long / 2.0, "{short} beside {long}");
         assert!(share(&with, "waker") < 0.25);
@@ -108,7 +108,7 @@ fn who_asks_for_a_short_slice_waits_less_and_gets_no_more() {
     }
     // The slice of everybody, and one that is too short to be taken.
     let settings = [set("slice_us=300"), set("slice_us=0"), set("slice_us=99")];
-    assert_eq!(wait_us(&run::<Eevdf>(tasks(), "", &settings), "waker"), long);
+    assert_eq!(wait_us(&run::<Eevdf>(tasks(), "slice_us=2800", &settings), "waker"), long);
 }
 
 #[test]
@@ -116,7 +116,8 @@ fn protection_delays_those_that_wake_up() {
     let hogs = || (0..3).map(|index| hog(&format!("hog{index}")));
     // It weighs more, so that its slice is due earlier than those of the others.
     let tasks = || hogs().chain([sleeper("waker", 300 * US, 5 * MS).nice(-10)]).collect();
-    let (without, with) = (run::<Eevdf>(tasks(), "protected_us=0", &[]), run::<Eevdf>(tasks(), "", &[]));
+    let (without, with) =
+        (run::<Eevdf>(tasks(), "slice_us=2800 protected_us=0", &[]), run::<Eevdf>(tasks(), "slice_us=2800", &[]));
     let (short, long) = (wait_us(&without, "waker"), wait_us(&with, "waker"));
     assert!(short < long * 0.9, "{short} without protection, {long} with");
 }
@@ -137,4 +138,14 @@ fn whoever_yields_lets_the_others_run() {
     let yields = forever("yields", vec![Step::Run { ns: 10 * US }, Step::Yield]);
     let result = run::<Eevdf>(vec![yields, hog("hog")], "", &[]);
     assert!(share(&result, "yields") < 0.05, "{}", share(&result, "yields"));
+}
+
+#[test]
+fn on_one_cpu_a_slice_is_the_kernels_and_those_that_wake_up_wait_for_no_longer() {
+    let tasks =
+        || (0..3).map(|index| hog(&format!("hog{index}"))).chain([sleeper("waker", 300 * US, 2 * MS)]).collect();
+    let wait = |params: &str| wait_us(&run::<Eevdf>(tasks(), params, &[]), "waker");
+    let (kernels, long) = (wait(""), wait("slice_us=2800"));
+    assert_eq!(kernels, wait("slice_us=700"));
+    assert!(kernels < long, "{kernels} with the kernel's slice, {long} with one of eight CPUs");
 }

@@ -14,6 +14,7 @@ mod policies;
 mod record;
 mod share;
 mod sim;
+mod sleeper;
 mod upgrade;
 mod watch;
 
@@ -54,6 +55,8 @@ enum Which {
     Fairness(fairness::FairnessBench),
     /// What batch work of the default class gets next to a policy's tasks
     Share(share::ShareBench),
+    /// How late an ordinary task wakes up beside tasks that never sleep
+    Sleeper(sleeper::SleeperBench),
     /// What tasks cost in kernel memory beyond the fixed arena
     Memory(memory::MemoryBench),
     /// What it costs to write down every call
@@ -79,6 +82,7 @@ impl Bench {
             Which::Messaging(bench) => bench.run(),
             Which::Fairness(bench) => bench.run(),
             Which::Share(bench) => bench.run(),
+            Which::Sleeper(bench) => bench.run(),
             Which::Memory(bench) => bench.run(),
             Which::Record(bench) => bench.run(),
             Which::Upgrade(bench) => bench.run(),
