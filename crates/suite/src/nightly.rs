@@ -62,6 +62,10 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
             .with("EKIDEN_FAULT_ROUNDS", "20"),
     );
     parts.push(
+        guests("modules loaded and unloaded five hundred times", "modules_load_run_and_unload_again_and_again")
+            .with("EKIDEN_RELOAD_ROUNDS", "500"),
+    );
+    parts.push(
         Part::new(
             root,
             "tests on CPUs that run at once, ten times",
