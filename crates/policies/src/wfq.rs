@@ -209,7 +209,7 @@ impl Scheduler for Wfq {
         Param {
             name: "wakeup_us",
             help: "by how much less than the running task one that wakes up must have had to preempt it",
-            default: 1_000,
+            default: 2_000,
             min: 0,
             max: 1_000_000,
         },

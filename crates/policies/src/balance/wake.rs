@@ -8,8 +8,12 @@ impl Balancer {
     /// The CPU for a task, or `None` to leave it to the host.
     pub(crate) fn place(&self, cx: &Cx, task: TaskId, previous: CpuId, flags: WakeFlags) -> Option<CpuId> {
         let topology = cx.topology();
-        let allowed = cx.allowed_cpus(task);
         let mut idle = cx.idle_cpus();
+        let stays = !(self.bugs.overload_on_wakeup || flags.is_fork());
+        if stays && idle.contains(previous) && cx.may_run(task, previous) {
+            return Some(previous);
+        }
+        let allowed = cx.allowed_cpus(task);
         idle.intersect(&allowed);
         if flags.is_fork() {
             // Threads begin on the node of their parent: section 3.2.
@@ -17,9 +21,6 @@ impl Balancer {
             return node.min_by_key(|cpu| (!idle.contains(*cpu), self.len(*cpu)));
         }
         if !self.bugs.overload_on_wakeup {
-            if idle.contains(previous) {
-                return Some(previous);
-            }
             let longest = idle.iter().min_by_key(|cpu| self.cpus[*cpu].idle_turn.get());
             if longest.is_some() {
                 return longest;
