@@ -8,7 +8,7 @@ use ekiden_workload::{Step, TaskSpec, Workload};
 const MS: u64 = 1_000_000;
 
 fn hogs(count: usize) -> Vec<TaskSpec> {
-    let hog = |index| TaskSpec::new(&format!("hog{index}"), vec![Step::forever(vec![Step::Run { ns: MS }])]);
+    let hog = |index| TaskSpec::new(format!("hog{index}"), vec![Step::forever(vec![Step::Run { ns: MS }])]);
     (0..count).map(hog).collect()
 }
 

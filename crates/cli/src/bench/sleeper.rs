@@ -89,7 +89,7 @@ impl SleeperBench {
         let limits: Vec<_> = LIMITS.into_iter().filter(|(_, policy, ..)| self.contest.has(policy)).collect();
         let mut comparison =
             Comparison::new("sleeper", "as each row says", &load::kernel_release()?, &measurements, &limits);
-        if hogs > 1 && hogs.is_multiple_of(cpus) {
+        if hogs > 1 && hogs % cpus == 0 {
             let uneven = Limit { name: "the same for each of these policies", at_most: UNEVEN_MAX };
             let fair = ["wfq", "cfs", "eevdf"];
             let rows = comparison.schedulers.iter().filter(|row| fair.contains(&row.scheduler.as_str()));
@@ -119,7 +119,7 @@ impl SleeperBench {
 fn load_of(cpus: u32, hogs: u32) -> Result<NamedTempFile> {
     let sleeps = vec![Step::Mark, Step::Sleep { ns: SLEEP_NS }, Step::Mark];
     let sleeper = TaskSpec::new("sleeper", vec![Step::forever(sleeps)]);
-    let hogs = (0..hogs).map(|n| TaskSpec::new(&format!("hog{n}"), vec![Step::forever(vec![Step::Run { ns: MS }])]));
+    let hogs = (0..hogs).map(|n| TaskSpec::new(format!("hog{n}"), vec![Step::forever(vec![Step::Run { ns: MS }])]));
     let load = Workload::new("sleeper", cpus, [sleeper].into_iter().chain(hogs)).lasting(MS);
     let file = NamedTempFile::with_suffix(".json").context("cannot create a file for a load")?;
     std::fs::write(file.path(), load.to_json()).context("cannot write a load")?;
