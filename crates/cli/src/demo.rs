@@ -67,7 +67,8 @@ impl Demo {
             .with_context(|| format!("cannot write {}", kept.display()))?;
         self.conclude(&results, &cache, &modules, &kept);
         eprintln!("\nall in all: {:.0} s", progress.elapsed().as_secs_f64());
-        let exit = verdicts.iter().find_map(Verdict::exit);
+        // Limits that are missed are shown; `ekiden bench` judges them.
+        let exit = verdicts.iter().any(|verdict| !verdict.all_stayed).then_some(Exit::ThrownOut);
         let exit = exit.or((!results.fairness.passed).then_some(Exit::LimitMissed));
         Ok(exit.map_or(ExitCode::SUCCESS, ExitCode::from))
     }

@@ -119,7 +119,7 @@ impl Scheduler for Cfs {
         },
         Param {
             name: "wakeup_us",
-            help: "by how much less than the running task one that wakes up must have had to preempt it",
+            help: "lead with which a woken task preempts",
             default: 2_000,
             min: 0,
             max: 1_000_000,

@@ -15,9 +15,6 @@ use run_queue::{Entity, RunQueue, Running};
 /// Slices that tasks may ask for, as in the kernel.
 const SLICES_NS: RangeInclusive<u64> = 100_000..=100_000_000;
 
-/// The kernel's slice of a task that asks for none, for one CPU: `sysctl_sched_base_slice`.
-const BASE_SLICE_NS: u64 = 700_000;
-
 /// How many of the tasks that wait on a CPU are looked at for one to move.
 const LOOKED_AT: usize = 32;
 
@@ -117,9 +114,9 @@ impl Eevdf {
     }
 }
 
-/// The slice grows with the logarithm of the number of CPUs, up to eight: SCHED_TUNABLESCALING_LOG.
+/// The kernel's slice of a task that asks for none, `sysctl_sched_base_slice`, grows with the logarithm of the number of CPUs, up to eight.
 fn kernels_slice_ns(cpus: u32) -> u64 {
-    BASE_SLICE_NS * u64::from(1 + cpus.clamp(1, 8).ilog2())
+    700_000 * u64::from(1 + cpus.clamp(1, 8).ilog2())
 }
 
 #[policy]

@@ -164,12 +164,10 @@ impl Wfq {
     /// Takes a task from a CPU where more wait than the `own` of this one, of which one ran until now.
     fn take(&self, cx: &Cx, cpu: CpuId, from: CpuId, own: u32) -> Option<Schedulable<Self>> {
         let longer = &self.queues[from];
-        let (_, token) = {
-            let tasks = &mut longer.waiting.lock().tasks;
-            let claimed = if tasks.len() as u32 > own { tasks.claim_first(cx) } else { None };
-            longer.len.set(tasks.len() as u32);
-            claimed?
-        };
+        let mut waiting = longer.waiting.lock();
+        let claimed = (waiting.tasks.len() as u32 > own).then(|| waiting.tasks.claim_first(cx));
+        longer.len.set(waiting.tasks.len() as u32);
+        let (_, token) = claimed??;
         let vruntime = self.rescale(token.task(), cpu);
         self.tasks[token.task()].vruntime.store(vruntime, Relaxed);
         self.queues[cpu].running.set(vruntime);
@@ -208,7 +206,7 @@ impl Scheduler for Wfq {
         },
         Param {
             name: "wakeup_us",
-            help: "by how much less than the running task one that wakes up must have had to preempt it",
+            help: "lead with which a woken task preempts",
             default: 2_000,
             min: 0,
             max: 1_000_000,
