@@ -102,8 +102,7 @@ const tests = {
     // The strip at the top has the idle CPUs in its lower half, and those that are wasted in red.
     const red = async (bug) => {
       const file = join(directory, `make-${bug}.html`);
-      // Where those that wake up preempt, less is wasted: too little to be seen from afar.
-      const bugs = ["--set", `group_imbalance=${bug}`, "--set", "overload_on_wakeup=1", "--set", "wakeup_us=1000000"];
+      const bugs = ["--set", `group_imbalance=${bug}`, "--set", "overload_on_wakeup=1"];
       run("sim", load, "-p", "cfs", "--machine", "bulldozer64", ...bugs, "--seed", "1", "--report", file);
       const { page, close } = await open(pathToFileURL(file).href);
       const checks = await page.evaluate(() => window.ekiden.summary.violations.map((violation) => violation.check));
@@ -127,7 +126,8 @@ const tests = {
     const [bug, fixed] = [await red(1), await red(0)];
     assert.ok(bug.checks.length > 0 && bug.checks.every((check) => check === "wasted-time"), `${bug.checks}`);
     assert.deepEqual(fixed.checks, []);
-    assert.ok(bug.pixels > 0.2 && fixed.pixels < 0.05, `${bug.pixels} of the strip is red with the bug, ${fixed.pixels} without`);
+    // Some per cent of the machine are wasted, most of it at one time.
+    assert.ok(bug.pixels > 0.01 && fixed.pixels < 0.001, `${bug.pixels} of the strip is red with the bug, ${fixed.pixels} without`);
   },
 
   async "a server shows each single change, and only to this machine"() {
