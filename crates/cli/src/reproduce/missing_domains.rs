@@ -296,7 +296,8 @@ fn put_considered(from: &Path, to: &Path, has_bug: bool) -> Result<()> {
     Ok(())
 }
 
-/// How many decisions looked at other CPUs, and at how many nodes the widest of them did.
+/// How many decisions looked at other CPUs, and at how many nodes the widest search for work did. A task that wakes up is compared
+/// with its waker wherever that one is; domains are of searches.
 fn considered_in(header: &Header, records: &[Record]) -> (usize, usize) {
     let sets = records.iter().filter(|record| record.what == What::Considered);
     let nodes = |word: u64| {
@@ -304,7 +305,8 @@ fn considered_in(header: &Header, records: &[Record]) -> (usize, usize) {
         cpus.map(|(_, cpu)| cpu.node).collect::<HashSet<_>>().len()
     };
     // One piece each, on so few CPUs.
-    sets.fold((0, 0), |(count, most), set| (count + 1, nodes(set.value).max(most)))
+    let searched = |set: &Record| if set.pid == 0 { nodes(set.value) } else { 0 };
+    sets.fold((0, 0), |(count, most), set| (count + 1, searched(set).max(most)))
 }
 
 fn title(has_bug: bool) -> &'static str {

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Args;
+use ekiden::Call;
 use ekiden_recording::RecordingReader;
 use ekiden_replay::{Considered, Outcome};
 use ekiden_trace::{Record, What, masks};
@@ -114,11 +115,13 @@ fn apart(trace: &ekiden_trace::Header, recording: &ekiden_recording::Header) -> 
 fn records(decision: &Considered, begin_ns: u64, nr_cpus: u32) -> impl Iterator<Item = Record> {
     let Considered { call, cpus } = decision;
     let time_ns = call.time_ns - begin_ns;
+    // A task that wakes up looks for a place, and a CPU for work.
+    let pid = if call.message.call == Call::SelectTaskRq as u32 { call.message.pid } else { 0 };
     let considered = (0..).zip(masks(cpus, nr_cpus)).map(move |(piece, value)| Record {
         time_ns,
         cpu: piece,
         what: What::Considered,
-        pid: 0,
+        pid,
         value,
     });
     considered.chain([Record {
