@@ -241,6 +241,8 @@ void ekiden_queues_ended(void);
 /* From when there is an engine until just before there is none. */
 void watch_tasks(void);
 void watch_no_tasks(void);
+void ekiden_watch_suspends(void);
+void ekiden_watch_no_suspends(void);
 
 /* ---- trace.c ---- */
 

@@ -570,13 +570,16 @@ static int __init ekiden_init(void)
 	if (ret)
 		return ret;
 	set_up_timers();
+	ekiden_watch_suspends();
 	ret = ekiden_register_kfuncs() ?: misc_register(&control_device);
 	if (!ret && !proc_create_single("ekiden", 0444, NULL, proc_show)) {
 		misc_deregister(&control_device);
 		ret = -ENOMEM;
 	}
-	if (ret)
+	if (ret) {
+		ekiden_watch_no_suspends();
 		ekiden_queues_ended();
+	}
 	return ret;
 }
 
@@ -585,6 +588,7 @@ static void __exit ekiden_exit(void)
 	ekiden_wait_until_unused(THIS_MODULE);
 	remove_proc_entry("ekiden", NULL);
 	misc_deregister(&control_device);
+	ekiden_watch_no_suspends();
 	ekiden_queues_ended();
 	ekiden_calls_ended();
 	ekiden_seats_ended();

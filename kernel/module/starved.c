@@ -6,7 +6,9 @@
 #include <linux/hrtimer.h>
 #include <linux/ktime.h>
 #include <linux/moduleparam.h>
+#include <linux/notifier.h>
 #include <linux/rcupdate.h>
+#include <linux/suspend.h>
 #include "host.h"
 
 /* Three times that, for light tasks, is less than sched_ext's own thirty seconds, by more than the time between two walks. */
@@ -33,6 +35,42 @@ static u32 apart_ms(void)
 	return after_ms ? max(after_ms / WALKS, 1U) : 1000;
 }
 
+/*
+ * From before it synchronises file systems for a suspend until it is back, the kernel asks no policy: sched_ext bypasses them, and what
+ * waits meanwhile waits for the kernel. Walks do not count then.
+ */
+static bool is_bypassed;
+
+static int on_suspend(struct notifier_block *block, unsigned long event, void *unused)
+{
+	switch (event) {
+	case PM_HIBERNATION_PREPARE:
+	case PM_SUSPEND_PREPARE:
+	case PM_RESTORE_PREPARE:
+		WRITE_ONCE(is_bypassed, true);
+		break;
+	case PM_POST_HIBERNATION:
+	case PM_POST_SUSPEND:
+	case PM_POST_RESTORE:
+		WRITE_ONCE(is_bypassed, false);
+		break;
+	}
+	return NOTIFY_OK;
+}
+
+static struct notifier_block suspends = { .notifier_call = on_suspend };
+
+void ekiden_watch_suspends(void)
+{
+	/* It fails for a notifier only that is registered already. */
+	register_pm_notifier(&suspends);
+}
+
+void ekiden_watch_no_suspends(void)
+{
+	unregister_pm_notifier(&suspends);
+}
+
 /* Whether it has come to the end. */
 static bool walk_on(void)
 {
@@ -40,7 +78,7 @@ static bool walk_on(void)
 	u64 start_ns;
 	s64 next;
 
-	if (!READ_ONCE(starved_after_ms) || !READ_ONCE(running.attached))
+	if (!READ_ONCE(starved_after_ms) || !READ_ONCE(running.attached) || READ_ONCE(is_bypassed))
 		return true;
 	if (!walk.next && !++walk.number)
 		walk.number = 1;

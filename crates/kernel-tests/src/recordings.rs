@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use ekiden_loader::{Drain, LoadError, Session, Status, Tape, dump, header};
+use ekiden_loader::{Config, Drain, LoadError, Session, Status, Tape, dump, header};
 use serde::Serialize;
 
 use crate::{load, trials::config};
@@ -132,7 +132,9 @@ struct Woken {
 
 /// One thread wakes up another again and again, on one CPU, so that no other CPU does it in its place.
 pub(crate) fn woken(modules: &Path, to: &Path) -> Result<()> {
-    let session = Session::start(&config(modules, "wfq"))?;
+    // Without preemption each waits for the other, and has to be woken up.
+    let config = Config { params: "wakeup_us=1000000".into(), ..config(modules, "wfq") };
+    let session = Session::start(&config)?;
     let drain = Drain::start(File::create(to)?, None, true, "woken")?;
     load::stay_on_cpu_1()?;
     let (mut ours, mut theirs) = UnixStream::pair()?;

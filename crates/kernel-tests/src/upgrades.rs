@@ -344,6 +344,7 @@ struct PolicyTable {
     functions: [u64; 9],
     layout: u64,
     params_declared: u64,
+    types: [u64; 4],
 }
 
 /// A copy of a module in which the bytes at `key` are others.
