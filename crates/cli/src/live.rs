@@ -73,7 +73,7 @@ impl Live {
             }
             let mut recordings = Vec::new();
             if findings.is_empty() {
-                // First, as it goes on being overwritten.
+                // First, as new calls overwrite it.
                 recordings = watching.aside(|| session::save_flights(&flights::usual()));
                 watching.aside(|| self.write_report(&evidence))?;
             }

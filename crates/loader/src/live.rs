@@ -189,7 +189,7 @@ impl LiveChecker {
             seen.see(at_ns, &now.without(&used_up));
         }
         let Some(finding) = seen.finding() else { return Ok(None) };
-        // What it looks like from here on: it goes on, or it would not have been so much.
+        // What it looks like from here on: it does not end, or it would not have been so much.
         let header = Header { policy: Some(scheduler()), clock_ns: 0, ..self.recorder.header("a live machine")? };
         let mut trace = Trace::new(&header);
         self.recorder.begin_small(&mut by_others(&mut trace))?;

@@ -22,7 +22,7 @@ pub(crate) enum Contestant {
     Default,
     Bpf(Queues),
     Policy(String),
-    /// The same without the flight recorder, which is on unless somebody turns it off.
+    /// The same without the flight recorder, which is on by default.
     Unrecorded {
         policy: String,
         /// As reports call it.

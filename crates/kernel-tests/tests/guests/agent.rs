@@ -8,7 +8,7 @@ use crate::{
 tests! {
     Machine::Newest(2) => {
         40 every_policy_lives_in_an_agent_and_no_task_is_lost,
-        10 an_agent_that_loses_messages_takes_stock_and_goes_on,
+        10 an_agent_with_room_for_few_messages_works,
         10 an_agent_that_ends_in_any_way_gives_every_task_back_soon,
         3 what_an_agent_cannot_do_is_refused_by_name,
     }
@@ -34,7 +34,7 @@ fn every_policy_lives_in_an_agent_and_no_task_is_lost(lab: &Lab) {
     assert_eq!(lost, 0, "16,384 messages are enough for two CPUs");
 }
 
-fn an_agent_that_loses_messages_takes_stock_and_goes_on(lab: &Lab) {
+fn an_agent_with_room_for_few_messages_works(lab: &Lab) {
     // All but 512 of which are room for CPUs that write at the same time.
     let lost = lives(lab, "--policy wfq --messages 1024 --rounds 10", 1);
     println!("{lost} messages were lost");
