@@ -54,16 +54,22 @@ impl Group {
         Ok(percent((self.used_us()? - before_us) * 1_000, start.elapsed().as_nanos() as u64))
     }
 
-    /// The same for that time and until they run again after it. What a CPU was away for counts as used; it is owed, and paid then.
+    /// The same for that time and until they run again after it, of a group with a period of a second. What a CPU was away for counts as used;
+    /// it is owed, and paid while they do not run for most of a period. A shorter pause is one of a task that is being run.
     fn percent_used_and_paid(&self, time: Duration) -> Result<f64> {
+        const PAYS: Duration = Duration::from_millis(500);
         let (before_us, start) = (self.used_us()?, Instant::now());
         thread::sleep(time);
-        let used_us = self.used_us()?;
-        while self.used_us()? == used_us {
-            ensure!(start.elapsed() < 10 * time, "it does not run again");
-            pause(1);
+        loop {
+            let (used_us, since) = (self.used_us()?, Instant::now());
+            while self.used_us()? == used_us {
+                ensure!(start.elapsed() < 10 * time, "it does not run again");
+                pause(1);
+            }
+            if since.elapsed() >= PAYS {
+                return Ok(percent((used_us - before_us) * 1_000, start.elapsed().as_nanos() as u64));
+            }
         }
-        Ok(percent((used_us - before_us) * 1_000, start.elapsed().as_nanos() as u64))
     }
 
     fn used_us(&self) -> Result<u64> {

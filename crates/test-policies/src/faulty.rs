@@ -244,6 +244,11 @@ impl Faulty {
         drop(held);
     }
 
+    /// There is no worthless token any more, or there was none to begin with: the next call tries again.
+    fn try_again(&self) {
+        self.left.set(1);
+    }
+
     fn is_always(&self, fault: Fault) -> bool {
         self.always.get() == 1 && self.fault == fault as u64
     }
@@ -344,7 +349,8 @@ impl Scheduler for Faulty {
     fn pnt_err(&self, _: &Cx, _: CpuId, _: &Task, reason: RefusalReason, token: Schedulable<Self>) {
         self.trips(Call::PntErr);
         match reason {
-            RefusalReason::Stale | RefusalReason::Gone if self.always.get() == 1 => self.hidden.lock().push_back(token),
+            RefusalReason::Stale if self.always.get() == 1 => self.hidden.lock().push_back(token),
+            RefusalReason::Gone if self.always.get() == 1 => self.try_again(),
             RefusalReason::Stale | RefusalReason::Gone | RefusalReason::NotReady => drop(token),
             _ => self.queue(token),
         }
@@ -432,8 +438,9 @@ impl Scheduler for Faulty {
         }
         let old = self.queues.iter().find_map(|(_, queue)| queue.lock().remove(task.id));
         if trips {
-            if let Some(old) = old {
-                self.hidden.lock().push_back(old);
+            match old {
+                Some(old) => self.hidden.lock().push_back(old),
+                None => self.try_again(),
             }
             self.queue(new);
             return None;

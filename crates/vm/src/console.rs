@@ -1,7 +1,12 @@
 //! What a guest's kernel said on its console, and which of it is bad news.
 
 use crate::process::last_lines;
-use std::{fs, path::PathBuf};
+use std::{
+    cell::Cell,
+    fs,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 /// Parts of console lines that a healthy kernel never prints.
 const BAD_NEWS: &[&str] = &[
@@ -129,6 +134,33 @@ fn has_emulator_fault(text: &str) -> bool {
     dumps.take(1).any(|(before, after)| !before.ends_with("cc") || after.starts_with("1f> 44 00 00"))
 }
 
+/// Finds a guest that has printed nothing for too long.
+pub(crate) struct Silence<'a> {
+    console: &'a Console,
+    most: Duration,
+    /// How long its log was, and since when it has been that long.
+    seen: Cell<(u64, Instant)>,
+}
+
+impl<'a> Silence<'a> {
+    pub(crate) fn new(console: &'a Console, most: Duration) -> Self {
+        Self { console, most, seen: Cell::new((0, Instant::now())) }
+    }
+
+    /// To be asked every now and then.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        // Before QEMU has made the file there is nothing in it.
+        let length = fs::metadata(&self.console.log).map_or(0, |log| log.len());
+        let (before, since) = self.seen.get();
+        if length != before {
+            self.seen.set((length, Instant::now()));
+        } else if since.elapsed() > self.most {
+            return Err(format!("its kernel has printed nothing for {} s", self.most.as_secs()));
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,6 +170,20 @@ mod tests {
         let console = Console { log: "/nowhere/console".into() };
         let findings = console.findings();
         assert!(findings.len() == 1 && findings[0].contains("/nowhere/console cannot be read"), "{findings:?}");
+    }
+
+    #[test]
+    fn a_guest_that_prints_now_and_then_is_not_silent() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let console = Console { log: file.path().to_owned() };
+        let silence = Silence::new(&console, Duration::from_millis(200));
+        for line in 0..5 {
+            fs::write(&console.log, "a line\n".repeat(line)).unwrap();
+            assert_eq!(silence.check(), Ok(()));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(silence.check(), Err("its kernel has printed nothing for 0 s".into()));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::{
     Cache, Console, Error, GuestCommand, Holder, Kernel, Mode, Output, Qemu, Result, Running, Scratch, VmSpec,
     channel::{Channel, SHOWN_LINES},
+    console::Silence,
     daemon::{Daemon, connect_to, listen_at},
     error::Context,
     initramfs::Initramfs,
@@ -34,8 +35,12 @@ const POWEROFF_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How often a machine whose CPUs run at once is booted anew, which has nothing of ours in its kernel yet: of some dozen boots, one ends
-/// by a fault of the emulator ([`Console::has_emulator_fault`]), or with QEMU itself by an assertion.
+/// by a fault of the emulator ([`Console::has_emulator_fault`]), with QEMU itself by an assertion, or hangs ([`SILENCE_MOST`]).
 const PARALLEL_RETRIES: usize = 2;
+
+/// How long such a machine may print nothing while it boots. One that hangs does so in its first seconds, where the kernel has all CPUs
+/// stop for each other; one that is slow prints a line in each of them.
+const SILENCE_MOST: Duration = Duration::from_secs(30);
 
 /// How long a guest may take to come up with KVM before it is taken for unusable.
 const KVM_PROBE_TIMEOUT: Duration = Duration::from_secs(8);
@@ -109,7 +114,7 @@ impl Vm {
         let release = fs::read_to_string(&release_file).context("read", release_file)?;
         let socket = directory.join("qmp.sock");
         let connected = match qmp::execute(&socket, "cont") {
-            Ok(()) => connect(directory, &qemu, &console, timeout),
+            Ok(()) => connect(directory, &qemu, &console, timeout, None),
             Err(error) => Err(format!("no machine runs in {}: {error}", directory.display())),
         };
         let (channel, problems) = connected.map_err(|reason| Error::Gone {
@@ -197,7 +202,8 @@ impl Vm {
         let qemu = Daemon::start(Path::new(emulator.get_program()), &args, Stdio::null(), &path("qemu.log"), outlives)?;
         qemu.save(&path("qemu.pid"))?;
         fs::write(path("release"), kernel.release()).context("write", path("release"))?;
-        let connected = connect(directory, &qemu, &console, spec.boot_timeout);
+        let silence = (mode == Mode::Parallel).then_some(SILENCE_MOST);
+        let connected = connect(directory, &qemu, &console, spec.boot_timeout, silence);
         // QEMU has read it into the guest's memory.
         let _ = fs::remove_file(initramfs);
         match connected {
@@ -358,10 +364,12 @@ fn connect(
     qemu: &Daemon,
     console: &Console,
     timeout: Duration,
+    silence: Option<Duration>,
 ) -> std::result::Result<(Arc<Channel>, Vec<String>), String> {
+    let silence = silence.map(|most| Silence::new(console, most));
     let alive = || {
         if qemu.is_running() {
-            return Ok(());
+            return silence.as_ref().map_or(Ok(()), Silence::check);
         }
         let words = qemu.last_words();
         if words.trim().is_empty() {
