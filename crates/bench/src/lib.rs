@@ -9,7 +9,7 @@ mod limit;
 mod memory;
 mod stats;
 mod table;
-mod unsafe_count;
+mod unsafe_table;
 mod upgrade;
 
 pub use comparison::{Comparison, Figure, Measurements, Row};
@@ -18,9 +18,7 @@ pub use limit::{Judged, Limit};
 pub use memory::{KernelMemory, MemoryReport};
 pub use stats::Summary;
 pub use table::{number, table};
-pub use unsafe_count::{
-    Component, CountError, UnsafeCount, UnsafeTable, c_lines, code_lines, count_text, count_tree, find_unsafe,
-};
+pub use unsafe_table::{Component, UnsafeTable};
 pub use upgrade::{Machinery, UpgradeReport, UpgradeValues, Wait};
 
 /// The name of the kernel's own scheduler in every report.

@@ -37,6 +37,7 @@ mod review;
 mod sysroot;
 mod target;
 mod toolchain;
+mod unsafe_code;
 mod wrapper;
 
 pub use checkout::Checkout;
@@ -53,6 +54,7 @@ pub use review::{Trust, UnsafeCrate};
 pub use sysroot::Sysroot;
 pub use target::Target;
 pub use toolchain::Toolchain;
+pub use unsafe_code::{CountError, UnsafeCount, c_lines, code_lines, count_text, count_tree, find_unsafe};
 
 /// Told what goes on, one line at a time.
 pub type Progress<'a> = &'a mut dyn FnMut(&str);

@@ -1,8 +1,7 @@
 //! What a policy brings along that is not Ekiden's: crates with unsafe code in what is compiled, and code that runs while it is built.
 
-use crate::{Error, Policy, Result};
+use crate::{Error, Policy, Result, find_unsafe};
 use cargo_metadata::{DependencyKind, Metadata, Node, Package, PackageId, TargetKind, camino::Utf8PathBuf};
-use ekiden_bench::find_unsafe;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt, fs,

@@ -7,8 +7,7 @@ use std::{
     process::Command,
 };
 
-use ekiden_bench::{code_lines, count_text};
-use ekiden_build::Checkout;
+use ekiden_build::{Checkout, code_lines, count_text};
 use walkdir::WalkDir;
 
 use crate::bench::MAY_BE_UNSAFE;

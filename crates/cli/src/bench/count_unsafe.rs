@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ekiden_bench::{Component, UnsafeCount, UnsafeTable, c_lines, count_tree};
-use ekiden_build::Checkout;
+use ekiden_bench::{Component, UnsafeTable};
+use ekiden_build::{Checkout, UnsafeCount, c_lines, count_tree};
 
 use super::{Output, Verdict};
 
