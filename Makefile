@@ -48,4 +48,4 @@ build: prepare
 
 clean:
 	cargo clean
-	cargo clean --manifest-path kernel/Cargo.toml
+	cargo clean --manifest-path hosts/kernel/Cargo.toml

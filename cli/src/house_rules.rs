@@ -1,0 +1,238 @@
+//! What every file of this checkout keeps to, where no lint of the compiler's can tell.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use ekiden_build::{Checkout, code_lines, count_text};
+use walkdir::WalkDir;
+
+use crate::bench::MAY_BE_UNSAFE;
+
+/// Directories with nothing that somebody wrote.
+const SKIPPED: &[&str] = &["target", ".git", "node_modules", "dist"];
+
+/// What Debian 13 has.
+const OLDEST_RUST: &str = "1.85";
+
+/// The documents that name paths.
+const DOCUMENTS: &[&str] = &[
+    "README.md",
+    "ARCHITECTURE.md",
+    "DEVELOPING.md",
+    "SECURITY.md",
+    "docs/fidelity.md",
+    "docs/policies.md",
+    "docs/shared-queues.md",
+    "docs/hints.md",
+    "docs/agent.md",
+];
+
+fn root() -> PathBuf {
+    Checkout::find().unwrap().root().to_owned()
+}
+
+/// All files with this extension, by their path in the checkout.
+fn files(extension: &str) -> Vec<(String, String)> {
+    let root = root();
+    let files: Vec<_> = WalkDir::new(&root)
+        .into_iter()
+        .filter_entry(|entry| !SKIPPED.iter().any(|skipped| entry.file_name() == *skipped))
+        .map(Result::unwrap)
+        .filter(|entry| entry.path().extension().is_some_and(|found| found == extension))
+        .map(|entry| {
+            let name = entry.path().strip_prefix(&root).unwrap().display().to_string();
+            (name, fs::read_to_string(entry.path()).unwrap())
+        })
+        .collect();
+    assert!(!files.is_empty(), "there are no .{extension} files in {}", root.display());
+    files
+}
+
+fn assert_none(broken: &[String], rule: &str) {
+    assert!(broken.is_empty(), "{rule}:\n  {}", broken.join("\n  "));
+}
+
+#[test]
+fn every_source_file_says_what_it_is() {
+    let broken: Vec<String> =
+        files("rs").into_iter().filter(|(_, text)| !text.starts_with("//!")).map(|(name, _)| name).collect();
+    assert_none(&broken, "a .rs file opens with //!");
+}
+
+#[test]
+fn nothing_is_left_to_be_done() {
+    // In two parts, as this file is looked at too.
+    let words = [["to", "do!"], ["unimplem", "ented!"], ["db", "g!"], ["FIX", "ME"]].map(|parts| parts.concat());
+    let broken: Vec<String> = files("rs")
+        .into_iter()
+        .chain(files("c"))
+        .filter(|(_, text)| words.iter().any(|word| text.contains(word.as_str())))
+        .map(|(name, _)| name)
+        .collect();
+    assert_none(&broken, "no placeholders");
+}
+
+#[test]
+fn unsafe_code_is_only_where_it_may_be() {
+    let mut broken = Vec::new();
+    for (name, text) in files("rs") {
+        // What must not compile may well contain it.
+        if MAY_BE_UNSAFE.iter().any(|place| name.starts_with(&format!("{place}/"))) || name.contains("/ui/fail/") {
+            continue;
+        }
+        let count = count_text(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        if count.blocks + count.functions + count.items + count.attributes > 0 {
+            broken.push(name);
+        }
+    }
+    assert_none(&broken, "unsafe code is in the hosts and in the wire's layout");
+}
+
+#[test]
+fn crates_without_unsafe_code_forbid_it() {
+    let mut broken = Vec::new();
+    for (name, text) in files("rs") {
+        let is_root = name.ends_with("src/lib.rs") || name.ends_with("src/main.rs");
+        let may = MAY_BE_UNSAFE.iter().any(|place| name.starts_with(&format!("{place}/")));
+        if is_root && !may && !text.contains("#![forbid(unsafe_code)]") {
+            broken.push(name);
+        }
+    }
+    assert_none(&broken, "#![forbid(unsafe_code)] stands in the root of every other crate");
+}
+
+#[test]
+fn every_package_has_the_license() {
+    let mut broken = Vec::new();
+    for (name, text) in files("toml") {
+        let is_package = name.ends_with("Cargo.toml") && text.contains("[package]");
+        if is_package && !text.contains("license.workspace = true") && !text.contains("license = \"GPL-2.0-only\"") {
+            broken.push(name);
+        }
+    }
+    assert_none(&broken, "the license of every package is GPL-2.0-only");
+    for workspace in ["Cargo.toml", "hosts/kernel/Cargo.toml"] {
+        let text = fs::read_to_string(root().join(workspace)).unwrap();
+        assert!(text.contains("license = \"GPL-2.0-only\""), "{workspace}");
+    }
+}
+
+#[test]
+fn no_dependency_needs_a_newer_rust_than_ours() {
+    for manifest in ["Cargo.toml", "hosts/kernel/Cargo.toml"] {
+        let args = [
+            "metadata",
+            "--format-version=1",
+            "--locked",
+            "--filter-platform=x86_64-unknown-linux-gnu",
+            "--manifest-path",
+        ];
+        let output = Command::new("cargo").args(args).arg(root().join(manifest)).output().unwrap();
+        let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+        let broken: Vec<String> = metadata["packages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|package| Some((package, package["rust_version"].as_str()?)))
+            .filter(|(_, needed)| minor(needed) > minor(OLDEST_RUST))
+            .map(|(package, needed)| format!("{} {} needs {needed}", package["name"], package["version"]))
+            .collect();
+        assert_none(&broken, &format!("{manifest}: everything compiles with Rust {OLDEST_RUST}; lock an older one"));
+    }
+    let text = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    assert!(text.contains(&format!("rust-version = \"{OLDEST_RUST}\"")));
+}
+
+/// The second number of a version of Rust; the first is 1.
+fn minor(version: &str) -> u32 {
+    version.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or_else(|| panic!("{version}"))
+}
+
+#[test]
+fn every_path_that_the_documents_name_exists() {
+    let root = root();
+    let mut broken = Vec::new();
+    for document in DOCUMENTS {
+        let text = fs::read_to_string(root.join(document)).unwrap_or_else(|error| panic!("{document}: {error}"));
+        let paths = paths_in(&text);
+        assert!(!paths.is_empty(), "{document} names no path at all");
+        broken.extend(
+            paths.into_iter().filter(|path| !root.join(path).exists()).map(|path| format!("{document}: {path}")),
+        );
+    }
+    assert_none(&broken, "what a document names is there");
+}
+
+#[test]
+fn policies_stay_on_their_page() {
+    macro_rules! files {
+        ($($module:ident $policy:ident)*) => { [$(stringify!($module)),*] };
+    }
+    let short = [("fifo", 30), ("global_fifo", 30), ("llc_fifo", 35), ("locality", 150), ("shinjuku", 200)];
+    for policy in ekiden_policies::for_each_policy!(files) {
+        let limit = short.iter().find(|(name, _)| *name == policy).map_or(250, |(_, limit)| *limit);
+        let path = root().join(format!("policies/src/{policy}.rs"));
+        let lines = code_lines(&fs::read_to_string(path).unwrap()).unwrap();
+        assert!(lines <= limit, "{policy}.rs has {lines} lines of code, more than {limit}");
+    }
+}
+
+#[test]
+fn the_guide_and_the_readme_name_every_policy() {
+    for document in ["docs/policies.md", "README.md"] {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        let missing: Vec<String> = ekiden_policies::NAMES
+            .iter()
+            .filter(|name| !text.contains(&format!("`{name}`")))
+            .map(|name| (*name).to_owned())
+            .collect();
+        assert_none(&missing, document);
+    }
+}
+
+#[test]
+fn nothing_names_the_machine_it_was_written_on() {
+    // In two parts, as this file is looked at too.
+    let words =
+        [["/wo", "rk/"], ["/ro", "ot/."], ["deb.deb", "ian.org"], ["crates", ".io/"]].map(|parts| parts.concat());
+    let mut broken = Vec::new();
+    for extension in ["rs", "c", "h", "toml", "md", "ts", "mjs", "json"] {
+        for (name, text) in files(extension) {
+            broken
+                .extend(words.iter().filter(|word| text.contains(word.as_str())).map(|word| format!("{name}: {word}")));
+        }
+    }
+    assert_none(&broken, "paths of one machine and hosts of registries are not for others");
+}
+
+/// What looks like a path of this checkout, in `code` or in [a link](path).
+fn paths_in(text: &str) -> BTreeSet<String> {
+    let code = text.split('`').skip(1).step_by(2).flat_map(str::split_whitespace);
+    let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    code.chain(links)
+        .map(|word| word.trim_start_matches("./").trim_end_matches(['/', ',', '.', ':']).to_owned())
+        .filter(|word| is_path(word))
+        .collect()
+}
+
+fn is_path(word: &str) -> bool {
+    let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
+    let first = Path::new(word).iter().next().unwrap_or_default();
+    let inside = ["framework", "policies", "hosts", "observe", "lab", "scripts", "templates", ".ci"]
+        .iter()
+        .any(|directory| first == *directory);
+    plain && (inside && word.contains('/') || !word.contains('/') && word.ends_with(".md"))
+}
+
+#[test]
+fn paths_are_told_from_other_words() {
+    let text =
+        "See `framework/abi/src/lib.rs`, `kernel/` and [this](DEVELOPING.md); not `ops.enqueue`, `a/b` or crates/x.";
+    let paths: Vec<String> = paths_in(text).into_iter().collect();
+    assert_eq!(paths, ["DEVELOPING.md", "framework/abi/src/lib.rs"]);
+}

@@ -1,0 +1,47 @@
+//! The program that tries things in a guest, and the modules of policies that it tries.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use ekiden_build::{Builder, Checkout, Project, Target};
+use ekiden_vm::{Cache, Kernel};
+
+use crate::{
+    failure::{Exit, Failure},
+    machine::install_modules,
+    progress::Progress,
+};
+
+/// What it is called.
+pub(crate) const TRIAL: &str = "ekiden-trial";
+
+/// Builds the modules of policies, each with the project that it is of, and puts them where a guest sees them.
+pub(crate) fn install(policies: &[(&str, &str)], kernel: &Kernel, share: &Path, progress: &mut Progress) -> Result<()> {
+    progress.step(format!("building the modules for {}", kernel.release()));
+    let (checkout, all) = (Checkout::find()?, share.join("all"));
+    fs::create_dir_all(&all).context("cannot make a directory for modules")?;
+    let builder = Builder::new(&Cache::from_env()?, &mut progress.sink())?;
+    for (project, policy) in policies {
+        let project = Project::open(&checkout.root().join(project))?;
+        let wanted = [project.policy(policy)?.clone()];
+        let modules = builder.build(&Target::fetched(kernel), &project, &wanted, &mut progress.sink())?;
+        for entry in fs::read_dir(&modules.directory).context("cannot look for modules")? {
+            let path = entry.context("cannot look for modules")?.path();
+            fs::copy(&path, all.join(path.file_name().unwrap_or_default())).context("cannot copy a module")?;
+        }
+    }
+    install_modules(&all, share)
+}
+
+/// The program, beside this one.
+pub(crate) fn program() -> Result<PathBuf> {
+    let beside = std::env::current_exe().context("cannot find this program")?.with_file_name(TRIAL);
+    if !beside.exists() {
+        let message = format!("{} does not exist; build it with: cargo build -p ekiden-kernel-tests", beside.display());
+        return Err(Failure::new(Exit::Missing, message).into());
+    }
+    Ok(beside)
+}

@@ -1,0 +1,382 @@
+//! Chooses a policy for threads, from the program that they are in, and talks to it by a [`HintQueue`]. For C there is `framework/include/ekiden.h`.
+//!
+//! ```no_run
+//! use ekiden_user::{Inherit, Policy, Thread, choose};
+//!
+//! // This thread, and those that it starts from now on, are scheduled by wfq.
+//! choose(Thread::Current, Policy::Named("wfq"), Inherit::Yes)?;
+//! # Ok::<(), ekiden_user::Error>(())
+//! ```
+//!
+//! A choice takes effect when the thread next waits for a CPU. It needs no privilege for one's own threads, and CAP_SYS_NICE for those
+//! of others, or for a policy that root has not opened. If the policy ends, the thread gets the default one.
+
+use std::{
+    fmt,
+    fs::{self, File},
+    io::{self, Read},
+    os::fd::AsRawFd,
+    path::Path,
+};
+
+use serde::Deserialize;
+
+mod queue;
+
+pub use ekiden_hints as hints;
+pub use queue::{BytesQueue, HintQueue, NotSent, QueueCounts, RECORDS};
+
+const DEVICE: &str = "/dev/ekiden";
+/// More than there is to say: what `ekiden.ko` says is of one moment only if it is read at once.
+const STATUS_LEN: usize = 64 << 10;
+const SWITCH_ALL: &str = "/sys/kernel/sched_ext/switch_all";
+
+/// Whose policy is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thread {
+    /// The calling one.
+    Current,
+    /// One by its thread id; a process has as many as it has threads.
+    Id(i32),
+}
+
+/// Which policy is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy<'a> {
+    /// The one that everybody gets who has not chosen; beside policies that have only what is given to them, that is the kernel's
+    /// own scheduler.
+    Everybodys,
+    /// The first that runs by this name.
+    Named(&'a str),
+    /// The one with the number that `ekiden status` shows. Numbers are not used again.
+    Number(u32),
+}
+
+impl fmt::Display for Policy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Everybodys => f.write_str("the policy that everybody gets"),
+            Self::Named(name) => f.write_str(name),
+            Self::Number(number) => write!(f, "policy number {number}"),
+        }
+    }
+}
+
+/// Whether children that are started from now on get the same policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inherit {
+    /// They get the one that everybody gets.
+    No,
+    /// They get the same.
+    Yes,
+}
+
+/// How a thread is to be scheduled by its policy, besides the policy's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms<'a> {
+    /// Whether its children get the same.
+    pub inherit: Inherit,
+    /// What is set for it, as `name=number` separated by blanks or commas, of what the policy has for a task; the rest is as by
+    /// default.
+    pub params: &'a str,
+}
+
+impl From<Inherit> for Terms<'_> {
+    fn from(inherit: Inherit) -> Self {
+        Self { inherit, params: "" }
+    }
+}
+
+/// Why nothing was chosen. The thread is scheduled as before.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// `ekiden.ko` is not loaded.
+    #[error("Ekiden is not loaded: there is no {DEVICE}; start a policy with `ekiden run`")]
+    NotLoaded,
+    /// No policy runs.
+    #[error("no policy runs; start one with `ekiden run`")]
+    NothingRuns,
+    /// No such policy runs.
+    #[error("{0} does not run; running are: {1}")]
+    NotRunning(String, String),
+    /// There is no such thread, or it is none of ours.
+    #[error(
+        "thread {0} is not there, or not scheduled by a policy: real-time tasks are not, nor is a task for which there is no \
+         room (`ekiden status` says how many), and beside policies that have only what is given to them only tasks in class \
+         SCHED_EXT are"
+    )]
+    NotATask(i32),
+    /// Somebody else's thread.
+    #[error("thread {0} is somebody else's; that takes CAP_SYS_NICE, run it with sudo")]
+    NotYours(i32),
+    /// The policy is for root, or for a group of users; or root has chosen for this thread.
+    #[error(
+        "not for you: the policy is not open to every user, or root has chosen one for thread {0}; `ekiden status` shows who may choose it, and \
+         root opens one with `ekiden run --beside --open` or `--group`"
+    )]
+    NotOpen(i32),
+    /// The policy does not take what is to be set for the thread.
+    #[error("the policy refuses it: {0}")]
+    Refused(String),
+    /// The policy has no such queue, or there are too many.
+    #[error("no queue was opened: {0}")]
+    NoQueue(String),
+    /// The policy is for root, or for a group of users.
+    #[error(
+        "no queue was opened: the policy is not open to every user; `ekiden status` shows who may choose it, and root opens one with \
+         `ekiden run --beside --open` or `--group`"
+    )]
+    QueueNotOpen,
+    /// Something else that the kernel says.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was attempted.
+        what: String,
+        /// What came of it.
+        source: io::Error,
+    },
+}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Chooses the policy of a thread. To do so for many, keep a [`Device`].
+///
+/// # Errors
+/// If there is no such policy, it refuses what is to be set, or the thread is somebody else's or cannot be scheduled by Ekiden.
+pub fn choose<'a>(thread: Thread, policy: Policy<'_>, terms: impl Into<Terms<'a>>) -> Result<()> {
+    let device = Device::open()?;
+    device.choose(thread, find(policy)?, terms)
+}
+
+/// Where a policy is; `None` for the one that everybody gets. Good for as long as the policy runs: another one may be there later.
+///
+/// # Errors
+/// If it does not run.
+pub fn find(policy: Policy<'_>) -> Result<Option<Seat>> {
+    match policy {
+        Policy::Everybodys => Ok(None),
+        _ => find_in(&status()?, policy).map(Some),
+    }
+}
+
+fn find_in(status: &str, policy: Policy<'_>) -> Result<Seat> {
+    let failed = |error: serde_json::Error| Error::Io { what: format!("cannot read {DEVICE}"), source: error.into() };
+    let Status { policies } = serde_json::from_str(status).map_err(failed)?;
+    let is_it = |running: &&Running| match policy {
+        Policy::Everybodys => false,
+        Policy::Named(name) => running.policy == name,
+        Policy::Number(number) => running.instance == number,
+    };
+    match policies.iter().find(is_it) {
+        Some(running) => Ok(running.seat),
+        None if policies.is_empty() => Err(Error::NothingRuns),
+        None => {
+            let known: Vec<&str> = policies.iter().map(|running| running.policy.as_str()).collect();
+            Err(Error::NotRunning(policy.to_string(), known.join(", ")))
+        }
+    }
+}
+
+/// What runs and how it fares, at one moment, as JSON.
+///
+/// # Errors
+/// If `ekiden.ko` is not loaded.
+pub fn status() -> Result<String> {
+    let mut text = vec![0; STATUS_LEN];
+    let len = open(DEVICE.as_ref())?.read(&mut text);
+    let len = len.map_err(|source| Error::Io { what: format!("cannot read {DEVICE}"), source })?;
+    Ok(String::from_utf8_lossy(&text[..len]).into_owned())
+}
+
+fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => Error::NotLoaded,
+        _ => Error::Io { what: format!("cannot open {}", path.display()), source },
+    })
+}
+
+/// `/dev/ekiden`, open for reading only.
+#[derive(Debug)]
+pub struct Device {
+    file: File,
+    has_all_tasks: bool,
+}
+
+/// Where a policy is while it runs.
+pub type Seat = u32;
+
+#[derive(Deserialize)]
+struct Status {
+    #[serde(default)]
+    policies: Vec<Running>,
+}
+
+#[derive(Deserialize)]
+struct Running {
+    policy: String,
+    seat: Seat,
+    instance: u32,
+}
+
+impl Device {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// If `ekiden.ko` is not loaded.
+    pub fn open() -> Result<Self> {
+        Self::open_at(DEVICE.as_ref())
+    }
+
+    fn open_at(path: &Path) -> Result<Self> {
+        let has_all_tasks = fs::read_to_string(SWITCH_ALL).is_ok_and(|value| value.trim() == "1");
+        Ok(Self { file: open(path)?, has_all_tasks })
+    }
+
+    /// Chooses the policy of a thread, by where it is. A thread that has to be in class SCHED_EXT for that is put there, and back
+    /// into SCHED_OTHER when it leaves.
+    ///
+    /// # Errors
+    /// If the thread is somebody else's, cannot be scheduled by Ekiden, or the policy refuses what is to be set.
+    pub fn choose<'a>(&self, thread: Thread, seat: Option<Seat>, terms: impl Into<Terms<'a>>) -> Result<()> {
+        let Terms { inherit, params } = terms.into();
+        let tid = match thread {
+            Thread::Current => 0,
+            Thread::Id(tid) => tid,
+        };
+        if !self.has_all_tasks {
+            set_class(tid, seat.is_some()).map_err(|error| explain(error, tid))?;
+            if seat.is_none() {
+                // Whoever leaves us for the kernel's own scheduler has no policy of ours.
+                return Ok(());
+            }
+        }
+        let mut reason = [0_u8; 256];
+        let request = request::Request {
+            tid,
+            seat: seat.map_or(0, |seat| seat + 1),
+            flags: u32::from(inherit == Inherit::Yes),
+            params_len: params.len() as u32,
+            params: params.as_ptr() as u64,
+            error: reason.as_mut_ptr() as u64,
+            error_len: reason.len() as u32,
+            reserved: 0,
+        };
+        // SAFETY: the request has the layout that the device expects, and names memory of these lengths.
+        match unsafe { request::choose(self.file.as_raw_fd(), &raw const request) } {
+            Ok(_) => Ok(()),
+            Err(_) if reason[0] != 0 => {
+                Err(Error::Refused(String::from_utf8_lossy(&reason).trim_end_matches('\0').to_owned()))
+            }
+            Err(errno) => Err(explain(errno.into(), tid)),
+        }
+    }
+}
+
+mod request {
+    //! As in `hosts/kernel/include/ekiden_control.h`.
+
+    #[repr(C)]
+    pub(crate) struct Request {
+        pub(crate) tid: i32,
+        /// Counted from 1; 0 for the policy that everybody gets.
+        pub(crate) seat: u32,
+        /// 1: children inherit it.
+        pub(crate) flags: u32,
+        pub(crate) params_len: u32,
+        /// Text.
+        pub(crate) params: u64,
+        /// Room for the reason of a refusal.
+        pub(crate) error: u64,
+        pub(crate) error_len: u32,
+        pub(crate) reserved: u32,
+    }
+
+    nix::ioctl_write_ptr!(choose, b'E', 7, Request);
+
+    #[repr(C)]
+    pub(crate) struct Open {
+        pub(crate) up_fingerprint: u64,
+        pub(crate) down_fingerprint: u64,
+        pub(crate) up_bytes: u32,
+        pub(crate) down_bytes: u32,
+        pub(crate) up_records: u32,
+        pub(crate) down_records: u32,
+        /// Counted from 1; 0 for the policy that everybody gets.
+        pub(crate) seat: u32,
+        /// Written.
+        pub(crate) queue: u32,
+        /// Written: how much to map.
+        pub(crate) bytes: u64,
+        /// Room for the reason of a refusal.
+        pub(crate) error: u64,
+        pub(crate) error_len: u32,
+        pub(crate) flags: u32,
+    }
+
+    nix::ioctl_readwrite!(open, b'E', 10, Open);
+    nix::ioctl_none!(ring, b'E', 11);
+}
+
+/// Puts a thread into class SCHED_EXT, or back.
+fn set_class(tid: i32, ext: bool) -> io::Result<()> {
+    const SCHED_EXT: i32 = 7;
+    let parameters = libc::sched_param { sched_priority: 0 };
+    let class = if ext { SCHED_EXT } else { libc::SCHED_OTHER };
+    // SAFETY: the parameters are good for the call.
+    match unsafe { libc::sched_setscheduler(tid, class, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn explain(error: io::Error, tid: i32) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ENODEV) => Error::NothingRuns,
+        Some(libc::ESRCH) => Error::NotATask(tid),
+        Some(libc::EPERM) => Error::NotYours(tid),
+        Some(libc::EACCES) => Error::NotOpen(tid),
+        _ => Error::Io { what: format!("no policy can be chosen for thread {tid}"), source: error },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the device says, with a name that somebody tries to smuggle in.
+    const STATUS: &str = include_str!("../tests/status.json");
+
+    #[test]
+    fn a_policy_is_found_by_its_name_and_by_its_number() {
+        assert_eq!(find_in(STATUS, Policy::Named("fifo")).unwrap(), 2);
+        assert_eq!(find_in(STATUS, Policy::Number(3)).unwrap(), 0);
+        assert_eq!(find(Policy::Everybodys).unwrap(), None);
+    }
+
+    #[test]
+    fn a_policy_that_does_not_run_is_answered_with_those_that_do() {
+        let error = find_in(STATUS, Policy::Named("evil")).unwrap_err().to_string();
+        assert_eq!(error, "evil does not run; running are: wfq, fifo");
+        assert!(matches!(find_in(r#"{"abi":9}"#, Policy::Number(1)), Err(Error::NothingRuns)));
+        assert!(matches!(find_in("{", Policy::Number(1)), Err(Error::Io { .. })));
+    }
+
+    #[test]
+    fn without_the_device_it_is_said_what_to_do() {
+        let error = Device::open_at("/nonexistent/ekiden".as_ref()).unwrap_err();
+        assert!(matches!(error, Error::NotLoaded));
+        assert!(error.to_string().contains("ekiden run"), "{error}");
+        if !Path::new(DEVICE).exists() {
+            assert!(matches!(choose(Thread::Current, Policy::Named("wfq"), Inherit::Yes), Err(Error::NotLoaded)));
+        }
+    }
+
+    #[test]
+    fn what_is_not_the_device_takes_no_choice() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let device = Device { has_all_tasks: true, ..Device::open_at(file.path()).unwrap() };
+        let error = device.choose(Thread::Current, Some(2), Inherit::Yes).unwrap_err();
+        assert!(matches!(&error, Error::Io { source, .. } if source.raw_os_error() == Some(libc::ENOTTY)), "{error}");
+    }
+}

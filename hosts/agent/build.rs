@@ -1,0 +1,12 @@
+//! Compiles the BPF program and makes a skeleton of it.
+
+#[path = "../kernel/bpf/compile.rs"]
+mod compile;
+
+fn main() {
+    let sources = compile::source("../kernel/bpf");
+    compile::skeleton(&sources.join("agent.bpf.c"));
+    for header in ["kernel.h", "beyond.h"] {
+        println!("cargo:rerun-if-changed={}", sources.join(header).display());
+    }
+}

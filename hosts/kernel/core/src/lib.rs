@@ -1,0 +1,528 @@
+//! The Rust half of `ekiden.ko`: the engine, as the C half calls it. Each function here converts, calls, and converts
+//! back.
+#![no_std]
+
+extern crate alloc;
+
+mod foreign;
+mod queues;
+mod status;
+
+use alloc::{boxed::Box, sync::Arc};
+use core::ffi::c_void;
+use core::ptr;
+use core::slice;
+use core::sync::atomic::{AtomicPtr, Ordering::*};
+
+use ekiden::abi::{Event, Outcome, RawToken, Status};
+use ekiden::{CpuId, CpuMask, Group, Host, Interrupted, TaskId};
+use ekiden::{Patience, Since, Waits};
+use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, SEATS, Share, Walk};
+use ekiden_kernel_rt::{Arena, CreateArgs, GO_ON, PolicyTable, TOO_LONG, Wait};
+
+use foreign::ForeignPolicy;
+
+#[global_allocator]
+static ARENA: Arena = Arena::new();
+
+/// The engine that runs, if one does.
+static ENGINE: AtomicPtr<Engine<ForeignPolicy>> = AtomicPtr::new(ptr::null_mut());
+
+unsafe extern "C" {
+    safe fn ekiden_c_now_ns() -> u64;
+    /// `host_task` is a task that has not left yet, and the caller is in an RCU read section.
+    fn ekiden_c_may_run(host_task: *const c_void, cpu: u32) -> bool;
+    fn ekiden_c_allowed_cpus(host_task: *const c_void, words: *mut u64, len: usize);
+    safe fn ekiden_c_policy_fell(seat: u32);
+    /// There are `len` bytes at `text`.
+    fn ekiden_c_stop(text: *const u8, len: usize) -> !;
+    safe fn ekiden_c_refill_at(at_ns: u64);
+    /// 0 for another task, 1 for the kernel, 2 for user mode.
+    safe fn ekiden_c_interrupted(host_task: *const c_void) -> u32;
+    safe fn ekiden_c_is_at_user(host_task: *const c_void) -> bool;
+    safe fn ekiden_c_look_at_return() -> bool;
+    safe fn ekiden_is_spent() -> bool;
+    #[cfg(any(target_os = "none", clippy))]
+    fn ekiden_c_fault(text: *const u8, len: usize) -> !;
+}
+
+fn engine() -> Option<&'static Engine<ForeignPolicy>> {
+    // SAFETY: null, or an engine that lives until `ekiden_rs_forget`, which the C half calls only after the last event.
+    unsafe { ENGINE.load(Acquire).as_ref() }
+}
+
+/// Makes an engine around a policy. Null in `ENGINE` and a reason in `policy_args` if the policy refuses.
+///
+/// # Safety
+///
+/// No engine runs; `table` and all that `policy_args` names outlive the engine; `arena` belongs to the engine alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_create(
+    table: *const PolicyTable,
+    policy_args: *mut CreateArgs,
+    arena: *mut u8,
+    arena_len: usize,
+    nr_cpus: u32,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe { ARENA.reset(arena, arena_len) };
+    ekiden::wait_so(Waits { begin: || Since(Wait::begin().0), look, end: |since| Wait(since.0).end() });
+    // SAFETY: the caller's promise.
+    let Some(policy) = (unsafe { ForeignPolicy::create(table, policy_args) }) else { return -22 };
+    // SAFETY: the caller's promise.
+    let max_tasks = unsafe { (*policy_args).max_tasks };
+    start(policy, nr_cpus, max_tasks);
+    0
+}
+
+/// The engine waits for its own locks only.
+fn look(since: &mut Since) -> Patience {
+    let mut wait = Wait(since.0);
+    let patience = match wait.look() {
+        GO_ON => Patience::GoOn,
+        TOO_LONG => Patience::TooLong,
+        _ => panic!("the engine has panicked on another CPU"),
+    };
+    since.0 = wait.0;
+    patience
+}
+
+/// By itself, because an engine is large and the policy that was made before has to do with the stack that is left.
+#[inline(never)]
+fn start(policy: ForeignPolicy, nr_cpus: u32, max_tasks: u32) {
+    let idle = Arc::new(IdleCpus::new(nr_cpus));
+    let engine = Engine::new(policy, Arc::new(Kernel), idle, nr_cpus, max_tasks);
+    ENGINE.store(Box::into_raw(Box::new(engine)), Release);
+}
+
+/// Forgets the engine. Its memory is the arena, which the C half frees.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_forget() {
+    ENGINE.store(ptr::null_mut(), Release);
+}
+
+/// Adds an instance that has been made; its seat, or negative if there is no room.
+///
+/// # Safety
+///
+/// No event is under way on any CPU, and none comes until this returns. `table` outlives the engine's use of the instance, which
+/// comes from it and is used by nobody else. `outcome` is good for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_add(
+    table: *const PolicyTable,
+    made: *mut c_void,
+    is_default: u64,
+    outcome: *mut Outcome,
+) -> i64 {
+    let engine = ENGINE.load(Acquire);
+    if engine.is_null() || cfg!(feature = "fixed") {
+        return -19;
+    }
+    // SAFETY: the caller keeps everyone else out, so this is the only reference; the caller's promise.
+    let (engine, outcome, policy) = unsafe { (&mut *engine, &mut *outcome, ForeignPolicy::made(table, made)) };
+    engine.add(policy, is_default != 0, outcome).map_or(-7, |seat| seat as i64)
+}
+
+/// Takes an instance away: it is not called any more, and its memory can go. Its tasks have to be introduced to others.
+///
+/// # Safety
+///
+/// No event is under way on any CPU, and none comes until this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_remove(seat: u64) -> i64 {
+    let engine = ENGINE.load(Acquire);
+    if engine.is_null() || cfg!(feature = "fixed") {
+        return -19;
+    }
+    // SAFETY: the caller keeps everyone else out, so this is the only reference.
+    let engine = unsafe { &mut *engine };
+    engine.remove(seat as usize);
+    0
+}
+
+/// Asks policies in another order.
+///
+/// # Safety
+///
+/// No event is under way on any CPU, and none comes until this returns. There are `len` seats at `order`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_reorder(order: *const u8, len: usize) -> i64 {
+    let engine = ENGINE.load(Acquire);
+    if engine.is_null() || len > SEATS {
+        return -22;
+    }
+    let mut seats = [0; SEATS];
+    // SAFETY: the caller's promises.
+    let (engine, order) = unsafe { (&mut *engine, slice::from_raw_parts(order, len)) };
+    seats.iter_mut().zip(order).for_each(|(to, seat)| *to = usize::from(*seat));
+    if engine.reorder(&seats[..len]) { 0 } else { -22 }
+}
+
+/// As C has it: see `hosts/kernel/include/ekiden_control.h`.
+#[repr(C)]
+pub struct ShareRequest {
+    cpus: u64,
+    cpus_len: u32,
+    seat: u32,
+    weight: u32,
+    flags: u32,
+}
+
+/// Gives a policy CPUs and a weight.
+///
+/// # Safety
+///
+/// No event is under way on any CPU, and none comes until this returns. There are `request.cpus_len` words at `cpus`, and
+/// `outcome` is good for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_share(request: *const ShareRequest, cpus: *const u64, outcome: *mut Outcome) -> i64 {
+    let engine = ENGINE.load(Acquire);
+    if engine.is_null() || cfg!(feature = "fixed") {
+        return -19;
+    }
+    // SAFETY: the caller's promises.
+    let (engine, request, outcome) = unsafe { (&mut *engine, &*request, &mut *outcome) };
+    let cpus = match request.cpus_len {
+        0 => CpuMask::new(),
+        // SAFETY: the caller's promise.
+        len => CpuMask::from_words(unsafe { slice::from_raw_parts(cpus, len as usize) }),
+    };
+    let share = Share { is_strict: request.flags & 1 != 0, weight: request.weight };
+    if engine.share(request.seat as usize, &cpus, share, outcome) { 0 } else { -22 }
+}
+
+/// Chooses the policy of a task by its seat counted from 1; 0 is for the default one. 0 if that is done.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_choose(task: u64, seat: u64, inherits: u64, by_root: u64) -> i64 {
+    let seat = (seat as usize).checked_sub(1);
+    match engine().map(|engine| engine.choose(TaskId::from_bits(task), seat, inherits != 0, by_root != 0)) {
+        Some(Ok(())) => 0,
+        Some(Err(NotChosen::NoTask)) => -3,
+        Some(Err(NotChosen::NoPolicy)) | None => -2,
+        Some(Err(NotChosen::ByRoot)) => -13,
+    }
+}
+
+/// The seats in the order in which their policies are asked, a byte each from the lowest on, counted from 1.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_order() -> u64 {
+    engine().map_or(0, |engine| engine.order().iter().rev().fold(0, |all, seat| all << 8 | (*seat as u64 + 1)))
+}
+
+/// The seat of the policy that gets the tasks for which nobody has chosen.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_default() -> u64 {
+    engine().map_or(0, |engine| engine.default_seat() as u64)
+}
+
+/// Whether there is a policy in a seat that is called.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_is_alive(seat: u64) -> bool {
+    engine().is_some_and(|engine| engine.is_alive(seat as usize))
+}
+
+/// Whether any policy is left.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_any_alive() -> bool {
+    engine().is_some_and(|engine| !engine.is_over())
+}
+
+/// Chooses what becomes of the policy in a seat when a task of its changes its state in a way that nobody expects. 0 if that is
+/// done.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_check(seat: u64, checks: u64) -> i64 {
+    let checks = Checks::from_number(checks as u32);
+    let done = engine().zip(checks).is_some_and(|(engine, checks)| engine.check(seat as usize, checks));
+    if done { 0 } else { -22 }
+}
+
+/// The policy in a seat has panicked outside of a call.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_fell(seat: u64) -> i64 {
+    if let Some(engine) = engine() {
+        engine.has_fallen(seat as usize);
+    }
+    0
+}
+
+/// Whether the policy of a task chooses CPUs itself.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_chooses_cpu(task: u64) -> bool {
+    engine().is_some_and(|engine| engine.chooses_cpu(TaskId::from_bits(task)))
+}
+
+/// The calls that any of the policies implements.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_calls() -> u64 {
+    engine().map_or(0, |engine| engine.calls().0)
+}
+
+/// Lets another instance take over from the one in a seat: `made`, which knows no task, or one of `table` that gets the state of
+/// the old one if that is null.
+///
+/// # Safety
+///
+/// No event is under way on any CPU, and none comes until this returns. `outcome` is good for the call; for the rest see
+/// [`ForeignPolicy::succeed`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_swap(
+    seat: u64,
+    table: *const PolicyTable,
+    policy_args: *mut CreateArgs,
+    made: *mut c_void,
+    outcome: *mut Outcome,
+) -> i64 {
+    let engine = ENGINE.load(Acquire);
+    if engine.is_null() || cfg!(feature = "fixed") {
+        return -19;
+    }
+    // SAFETY: the caller keeps everyone else out, so this is the only reference; the caller's promise.
+    let (engine, outcome, seat) = unsafe { (&mut *engine, &mut *outcome, seat as usize) };
+    engine.replace_policy(seat, |policy| {
+        // SAFETY: the caller's promise.
+        unsafe { policy.succeed(table, policy_args, made) }
+    });
+    if !made.is_null() {
+        engine.start_over(seat, outcome);
+    }
+    0
+}
+
+/// Has the policy write down what a version with another layout is to go on with. The number of bytes; 0 for nothing, negative
+/// if there was no room.
+///
+/// # Safety
+///
+/// `room` has space for `len` bytes. This is `cpu`, with interrupts off.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_save(seat: u64, cpu: u32, room: *mut u8, len: usize) -> i64 {
+    let policy = engine().and_then(|engine| engine.policy(seat as usize));
+    // SAFETY: the caller's promise.
+    policy.map_or(0, |policy| unsafe { policy.save(cpu, room, len) })
+}
+
+/// How many slots of the task table are gone through with interrupts off.
+const INTRODUCED_AT_ONCE: u32 = 32;
+/// The same, if nobody is called.
+const LOOKED_AT_AT_ONCE: u32 = 256;
+
+/// Tells policies of tasks that are strangers to theirs, from slot `first` on. Returns the slot to go on with; 0 when they have
+/// heard of all.
+///
+/// # Safety
+///
+/// `outcome` is good for the call, which is in an RCU read section.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_introduce(first: u64, outcome: *mut Outcome) -> i64 {
+    // SAFETY: the caller's promise.
+    let outcome = unsafe { &mut *outcome };
+    let next = engine().and_then(|engine| engine.introduce(first as u32, INTRODUCED_AT_ONCE, outcome));
+    i64::from(next.unwrap_or(0))
+}
+
+/// Takes out policies of which a task has waited in `most` walks over the task table, this one being `number` and some time apart
+/// from the last. Looks at some slots from `first` on, and returns the slot to go on with; 0 at the end.
+///
+/// # Safety
+///
+/// `outcome` is good for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_find_starved(
+    number: u64,
+    most: u64,
+    apart_ms: u64,
+    first: u64,
+    outcome: *mut Outcome,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let outcome = unsafe { &mut *outcome };
+    let walk = Walk { number: number as u32, most: most as u32, apart_ms: apart_ms as u32 };
+    let next = engine().and_then(|engine| engine.find_starved(walk, first as u32, LOOKED_AT_AT_ONCE, outcome));
+    i64::from(next.unwrap_or(0))
+}
+
+/// Handles one event.
+///
+/// # Safety
+///
+/// `event` and `outcome` are good for the call, `payload` for `payload_len` bytes; it is an address in any case.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_deliver(
+    event: *const Event,
+    outcome: *mut Outcome,
+    payload: *const u8,
+    payload_len: usize,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let (event, outcome, payload) = unsafe { (&*event, &mut *outcome, slice::from_raw_parts(payload, payload_len)) };
+    let Some(engine) = engine() else {
+        outcome.status = Status::Fault as i32;
+        return 0;
+    };
+    engine.deliver(event, payload, outcome);
+    0
+}
+
+/// Stops calling policies, because the engine has panicked.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_silence() {
+    if let Some(engine) = engine() {
+        engine.silence();
+    }
+}
+
+/// Number of tasks that the engine knows.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_task_count() -> u64 {
+    engine().map_or(0, |engine| u64::from(engine.tasks().len()))
+}
+
+/// Bytes of the engine's arena in use.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_arena_used() -> u64 {
+    ARENA.used() as u64
+}
+
+/// The task behind an id, for the C half's answers to a policy; null if it is gone.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_host_task(task: u64) -> *const c_void {
+    let task = TaskId::from_bits(task);
+    engine().and_then(|engine| engine.tasks().host_task(task)).map_or(ptr::null(), |host_task| host_task as _)
+}
+
+/// Fills `words` with the idle CPUs.
+///
+/// # Safety
+///
+/// `words` has room for `len`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_idle_cpus(words: *mut u64, len: usize) {
+    let mut cpus = CpuMask::new();
+    if let Some(engine) = engine() {
+        engine.idle().copy_to(&mut cpus);
+    }
+    // SAFETY: the caller's promise.
+    let words = unsafe { slice::from_raw_parts_mut(words, len) };
+    for (index, word) in words.iter_mut().enumerate() {
+        *word = cpus.as_words().get(index).copied().unwrap_or(0);
+    }
+}
+
+/// Moves a task that waits to a CPU, for its token; 0 if that is done, and otherwise the number of a reason.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_claim(task: u64, serial: u32, cpu: u32) -> u32 {
+    let Some(engine) = engine() else { return ekiden::RefusalReason::Gone as u32 };
+    let token = RawToken { task: TaskId::from_bits(task), serial, cpu };
+    engine.claim(token, cpu).map_or_else(|reason| reason as u32, |()| 0)
+}
+
+/// Takes an idle CPU for a task: one more than its number, 0 for none.
+///
+/// # Safety
+///
+/// There are as many words as is said; `among` may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_take_idle(
+    task: u64,
+    allowed: *const u64,
+    allowed_len: usize,
+    among: *const u64,
+    among_len: usize,
+) -> u32 {
+    let Some(engine) = engine() else { return 0 };
+    // SAFETY: the caller's promise.
+    let allowed = unsafe { slice::from_raw_parts(allowed, allowed_len) };
+    let may = |cpu| Kernel.may_run(TaskId::from_bits(task), cpu);
+    let found = if among.is_null() {
+        engine.idle().take(&[allowed], may)
+    } else {
+        // SAFETY: the caller's promise.
+        engine.idle().take(&[allowed, unsafe { slice::from_raw_parts(among, among_len) }], may)
+    };
+    found.map_or(0, |cpu| cpu + 1)
+}
+
+/// The weight of a task if it runs on a CPU; 0 if it does not.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_weight_of_running(task: u64, cpu: u32) -> u32 {
+    engine().and_then(|engine| engine.weight_of_running(TaskId::from_bits(task), cpu)).unwrap_or(0)
+}
+
+/// The engine's own questions to the kernel.
+struct Kernel;
+
+impl Host for Kernel {
+    fn now_ns(&self) -> u64 {
+        ekiden_c_now_ns()
+    }
+
+    fn may_run(&self, task: TaskId, cpu: CpuId) -> bool {
+        let host_task = ekiden_rs_host_task(task.to_bits());
+        // SAFETY: a task in the table has not left yet, and events are delivered in RCU read sections.
+        !host_task.is_null() && unsafe { ekiden_c_may_run(host_task, cpu) }
+    }
+
+    fn allowed_cpus(&self, task: TaskId, cpus: &mut CpuMask) {
+        let host_task = ekiden_rs_host_task(task.to_bits());
+        let nr_cpus = engine().map_or(0, Engine::nr_cpus);
+        *cpus = CpuMask::filled(nr_cpus.div_ceil(u64::BITS) as usize, |words| {
+            if !host_task.is_null() {
+                // SAFETY: as above, and the room is as long as it says.
+                unsafe { ekiden_c_allowed_cpus(host_task, words.as_mut_ptr(), words.len()) };
+            }
+        });
+    }
+
+    fn idle_cpus(&self, cpus: &mut CpuMask) {
+        if let Some(engine) = engine() {
+            engine.idle().copy_to(cpus);
+        }
+    }
+
+    fn group(&self, _: TaskId) -> Group {
+        // Not asked of the kernel yet: to a policy, all tasks are in one.
+        Group::ROOT
+    }
+
+    fn policy_fell(&self, seat: u32) {
+        ekiden_c_policy_fell(seat);
+    }
+
+    fn stop(&self, why: &dyn core::fmt::Display) {
+        let text = alloc::format!("{why}");
+        // SAFETY: the text is as long as it says.
+        unsafe { ekiden_c_stop(text.as_ptr(), text.len()) };
+    }
+
+    fn refill_at(&self, at_ns: u64) {
+        ekiden_c_refill_at(at_ns);
+    }
+
+    fn interrupted(&self, task: TaskId) -> Interrupted {
+        match ekiden_c_interrupted(ekiden_rs_host_task(task.to_bits())) {
+            0 => Interrupted::Another,
+            1 => Interrupted::InKernel,
+            _ => Interrupted::InUser,
+        }
+    }
+
+    fn look_at_return(&self) -> bool {
+        ekiden_c_look_at_return()
+    }
+
+    fn is_spent(&self) -> bool {
+        ekiden_is_spent()
+    }
+
+    fn is_at_user(&self, task: TaskId) -> bool {
+        ekiden_c_is_at_user(ekiden_rs_host_task(task.to_bits()))
+    }
+}
+
+#[cfg(any(target_os = "none", clippy))]
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    let text = ekiden_kernel_rt::describe_panic(info);
+    // SAFETY: leaves the call for the guard that entered it.
+    unsafe { ekiden_c_fault(text.as_bytes().as_ptr(), text.as_bytes().len()) }
+}

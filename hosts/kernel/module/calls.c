@@ -1,0 +1,716 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What BPF and Rust call: events go in through a guard, faults come out, timers go off, questions are answered.
+ */
+#include <linux/completion.h>
+#include <linux/cpumask.h>
+#include <linux/hrtimer.h>
+#include <linux/ktime.h>
+#include <linux/percpu.h>
+#include <linux/ptrace.h>
+#include <linux/sched.h>
+#include <linux/sched/clock.h>
+#include <linux/user-return-notifier.h>
+#include <linux/version.h>
+#include <linux/workqueue.h>
+#include <asm/irq_regs.h>
+#include <asm/syscall.h>
+#include "host.h"
+
+/* For kfuncs.c. */
+void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
+void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
+int ekiden_do_attach(void);
+void ekiden_do_detach(void);
+void ekiden_do_left(struct ekiden_outcome *outcome);
+
+/* For Rust. */
+u64 ekiden_c_now_ns(void);
+
+/* Where the call under way was entered, and its fuel; policy modules look at both (hosts/kernel/build/src/fuel.rs). */
+DEFINE_PER_CPU(unsigned long, ekiden_guard_sp);
+EXPORT_PER_CPU_SYMBOL_GPL(ekiden_guard_sp);
+DEFINE_PER_CPU(long, ekiden_fuel);
+EXPORT_PER_CPU_SYMBOL_GPL(ekiden_fuel);
+
+/* ---- faults ---- */
+
+/* The policy that has just panicked on this CPU, until the engine hears of it. */
+static DEFINE_PER_CPU(const struct instance *, fallen);
+
+/* The newest reason for which a policy was taken out; and that of the engine, for which each CPU has room. */
+static const struct text *newest_reason;
+static const struct text *engine_reason;
+static DEFINE_PER_CPU(struct text, engine_words);
+static bool broken;
+
+bool is_broken(void)
+{
+	return smp_load_acquire(&broken);
+}
+
+bool is_over(void)
+{
+	return is_broken() || !ekiden_rs_any_alive();
+}
+
+void begin_anew(void)
+{
+	newest_reason = NULL;
+	engine_reason = NULL;
+	broken = false;
+}
+
+void keep_reason(const struct text *text)
+{
+	static struct text kept;
+
+	if (text && newest_reason == text) {
+		kept = *text;
+		newest_reason = &kept;
+	}
+}
+
+/* The first reason stays. It is complete when others see it, so nobody waits for whoever is about to write one. */
+static void give_first(const struct text **reason, struct text *words, const char *text, size_t len)
+{
+	if (READ_ONCE(*reason))
+		return;
+	set_text(words, text, len);
+	cmpxchg(reason, NULL, words);
+}
+
+static struct instance *instance_of(const struct ekiden_host_table *host)
+{
+	return container_of((struct ekiden_host_table *)host, struct instance, host);
+}
+
+/* Before any other CPU can see that the policy has panicked. */
+static void keep_first(const struct ekiden_host_table *host, const char *text, size_t len)
+{
+	struct instance *instance = instance_of(host);
+
+	give_first(&instance->reason, this_cpu_ptr(instance->words), text, len);
+}
+
+/*
+ * Out of the innermost guarded call. These never return, which the function graph tracer, that puts its own return address on the stack
+ * and counts on it, has to be spared: it would take the next return for theirs.
+ */
+static notrace __noreturn void leave(void)
+{
+	ekiden_leave(LEFT);
+	/* Not reached. objtool cannot know that, and a loop keeps the code after it from being fallen into. */
+	for (;;)
+		cpu_relax();
+}
+
+/* A policy that runs has panicked. Its call ends, and the engine goes on without it; or, if there is no other, what it was in. */
+static notrace __noreturn void policy_fault(const struct ekiden_host_table *host)
+{
+	this_cpu_write(fallen, instance_of(host));
+	leave();
+}
+
+/* A policy that does not run yet has panicked, or one that was asked about settings of a task. None that runs comes to harm. */
+static notrace __noreturn void candidate_fault(const struct ekiden_host_table *host)
+{
+	leave();
+}
+
+/* The engine itself has panicked. All policies end with it. */
+void ekiden_c_fault(const char *text, size_t len);
+notrace void ekiden_c_fault(const char *text, size_t len)
+{
+	give_first(&engine_reason, this_cpu_ptr(&engine_words), text, len);
+	smp_store_release(&broken, true);
+	ekiden_rs_silence();
+	if (!this_cpu_read(ekiden_guard_sp))
+		panic("ekiden: Rust panicked outside a guarded call: %.*s", (int)len, text);
+	leave();
+}
+
+/* Rust has left a call of the engine: the engine has panicked, or the only policy has, which the engine hears now. */
+void ekiden_do_left(struct ekiden_outcome *outcome)
+{
+	if (this_cpu_read(fallen))
+		guarded(ekiden_rs_fell, ekiden_rs_default(), 0, 0, 0, 0);
+	outcome->status = EKIDEN_FAULT;
+}
+
+int ekiden_do_fault_text(char *text, u32 size)
+{
+	const struct text *reason = READ_ONCE(engine_reason) ?: READ_ONCE(newest_reason);
+	size_t len = reason && size ? min_t(size_t, reason->len, size - 1) : 0;
+
+	if (!size)
+		return 0;
+	if (len)
+		memcpy(text, reason->bytes, len);
+	text[len] = 0;
+	return len;
+}
+
+/* ---- events ---- */
+
+void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len)
+{
+	unsigned long flags;
+	u32 kind = event->kind;
+	u64 start_ns;
+
+	local_irq_save(flags);
+	start_ns = times_begin();
+	/* Rust wants an address of no bytes, too. */
+	if (unlikely(guarded(ekiden_rs_deliver, event, outcome, payload ?: event, len, 0) == LEFT))
+		ekiden_do_left(outcome);
+	times_end(kind, start_ns);
+	if (tracepoint_enabled(ekiden_event))
+		ekiden_do_trace(event, outcome);
+	local_irq_restore(flags);
+}
+
+void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome)
+{
+	deliver(event, outcome, NULL, 0);
+}
+
+/* What a new task may inherit from: the one that has just made it. */
+static u64 parent_of(const struct task_struct *p)
+{
+	u64 parent = current->scx.dsq_vtime;
+
+	if (READ_ONCE(p->__state) != TASK_NEW || !parent || ekiden_rs_host_task(parent) != current)
+		return 0;
+	return parent;
+}
+
+/*
+ * A task comes under our care: first it gets a place in the engine's table, then its nice value. This alone makes tasks, as the
+ * verifier knows that `p` is one: its address goes with the event, not in it.
+ */
+void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome)
+{
+	struct ekiden_event init = {
+		.kind = EKIDEN_TASK_INIT,
+		.task = parent_of(p),
+		.flags = event->flags,
+		.args = { 0, p->pid },
+	};
+
+	deliver(&init, outcome, &p, sizeof(p));
+	event->task = outcome->task;
+	if (outcome->status == EKIDEN_DONE)
+		deliver(event, outcome, NULL, 0);
+	outcome->task = event->task;
+}
+
+/* Without `control`: sched_ext keeps CPUs from coming and going here, which whoever has that may wait for. */
+int ekiden_do_attach(void)
+{
+	if (!smp_load_acquire(&running.nr))
+		return -ENODEV;
+	return cmpxchg(&running.attached, EKIDEN_DETACHED, EKIDEN_ATTACHED) == EKIDEN_DETACHED ? 0 : -ENODEV;
+}
+
+static void reap_later(struct work_struct *work)
+{
+	reap();
+}
+
+static DECLARE_WORK(reap_work, reap_later);
+
+void ekiden_do_detach(void)
+{
+	WRITE_ONCE(running.attached, EKIDEN_DETACHED);
+	schedule_work(&reap_work);
+}
+
+void ekiden_calls_ended(void);
+void ekiden_calls_ended(void)
+{
+	flush_work(&reap_work);
+}
+
+/* ---- timers, one per CPU ---- */
+
+struct ekiden_timer {
+	struct hrtimer timer;
+	u32 cpu;
+	u32 tenancy;	/* of whoever armed it */
+};
+
+/* Counts policies that took over from a stranger, whose timers mean nothing to them. */
+static u32 tenancy;
+
+void forget_timers(void)
+{
+	WRITE_ONCE(tenancy, tenancy + 1);
+}
+
+static DEFINE_PER_CPU(struct ekiden_timer, timers);
+
+/* What a call outside of every operation of sched_ext asks for. After a fault, the next operation on any CPU tells the kernel. */
+void carry_out(const struct ekiden_outcome *outcome)
+{
+	if (outcome->status == EKIDEN_FAULT)
+		ekiden_timer_fired(~0ULL);
+	else if (outcome->kicks)
+		ekiden_timer_fired(outcome->kicks);
+}
+
+/* From its own callback. Another CPU may have started it meanwhile, and the kernel warns of those that are forwarded then. */
+static void start_anew(struct hrtimer *timer, u64 delay_ns)
+{
+	hrtimer_start(timer, ns_to_ktime(delay_ns), HRTIMER_MODE_REL_PINNED_HARD);
+}
+
+static enum hrtimer_restart timer_expired(struct hrtimer *timer)
+{
+	struct ekiden_timer *own = container_of(timer, struct ekiden_timer, timer);
+	struct ekiden_event event = { .kind = EKIDEN_TIMER, .cpu = own->cpu };
+	struct ekiden_outcome outcome = {};
+
+	if (own->tenancy != READ_ONCE(tenancy))
+		return HRTIMER_NORESTART;
+	rcu_read_lock();
+	deliver(&event, &outcome, NULL, 0);
+	carry_out(&outcome);
+	rcu_read_unlock();
+	if (outcome.status == EKIDEN_FAULT || !outcome.timer_ns)
+		return HRTIMER_NORESTART;
+	start_anew(timer, outcome.timer_ns);
+	return HRTIMER_NORESTART;
+}
+
+/* The timer runs on the CPU that arms it, wherever the call that it was for belongs. */
+void ekiden_do_arm_timer(u32 cpu, u64 delay_ns)
+{
+	if (cpu >= nr_cpu_ids)
+		return;
+	per_cpu_ptr(&timers, cpu)->tenancy = READ_ONCE(tenancy);
+	hrtimer_start(&per_cpu_ptr(&timers, cpu)->timer, ns_to_ktime(delay_ns), HRTIMER_MODE_REL_PINNED_HARD);
+}
+
+/* When groups of tasks get CPU time again, and when a task that runs has used up the last of it: the earliest wish of this CPU. */
+
+static DEFINE_PER_CPU(struct hrtimer, refills);
+
+/* A task has returned to user mode on this CPU, where that was to be looked at. */
+static DEFINE_PER_CPU(bool, has_returned);
+
+static enum hrtimer_restart refill(struct hrtimer *timer)
+{
+	struct ekiden_event event = {
+		.kind = EKIDEN_REFILL,
+		.cpu = smp_processor_id(),
+		.flags = this_cpu_xchg(has_returned, false) ? EKIDEN_REFILL_RETURNED : 0,
+	};
+	struct ekiden_outcome outcome = {};
+
+	rcu_read_lock();
+	deliver(&event, &outcome, NULL, 0);
+	if (outcome.timer_ns)
+		ekiden_do_arm_timer(event.cpu, outcome.timer_ns);
+	carry_out(&outcome);
+	rcu_read_unlock();
+	/* The engine has armed it again if need be. */
+	return HRTIMER_NORESTART;
+}
+
+/* Called by the engine with interrupts off. */
+void ekiden_c_refill_at(u64 at_ns);
+void ekiden_c_refill_at(u64 at_ns)
+{
+	struct hrtimer *timer = this_cpu_ptr(&refills);
+
+	if (!hrtimer_is_queued(timer) || ktime_to_ns(hrtimer_get_expires(timer)) > at_ns)
+		hrtimer_start(timer, ns_to_ktime(at_ns), HRTIMER_MODE_ABS_PINNED_HARD);
+}
+
+#ifdef CONFIG_USER_RETURN_NOTIFIER
+
+/* Fires once, when this CPU next goes to user mode, whatever it runs by then; in the list of this CPU if `waits`. */
+static DEFINE_PER_CPU(struct returning {
+	struct user_return_notifier notifier;
+	bool waits;
+}, returning);
+
+/* The last thing before user mode, with interrupts off: the timer goes off with the first instruction there. */
+static void on_user_return(struct user_return_notifier *notifier)
+{
+	struct returning *own = container_of(notifier, struct returning, notifier);
+	unsigned long flags;
+
+	local_irq_save(flags);
+	if (own->waits) {
+		own->waits = false;
+		user_return_notifier_unregister(notifier);
+		this_cpu_write(has_returned, true);
+		ekiden_c_refill_at(ekiden_c_now_ns());
+	}
+	local_irq_restore(flags);
+}
+
+/* Called by the engine with interrupts off. */
+bool ekiden_c_look_at_return(void);
+bool ekiden_c_look_at_return(void)
+{
+	struct returning *own = this_cpu_ptr(&returning);
+
+	if (!own->waits) {
+		own->notifier.on_user_return = on_user_return;
+		own->waits = true;
+		user_return_notifier_register(&own->notifier);
+	}
+	return true;
+}
+
+static void forget_return(void *unused)
+{
+	struct returning *own = this_cpu_ptr(&returning);
+
+	if (own->waits)
+		user_return_notifier_unregister(&own->notifier);
+	own->waits = false;
+}
+
+/* A CPU that is away goes nowhere, and what is in its list stays there. */
+static void forget_returns(void)
+{
+	int cpu;
+
+	cpus_read_lock();
+	on_each_cpu(forget_return, NULL, true);
+	for_each_possible_cpu(cpu) {
+		struct returning *own = per_cpu_ptr(&returning, cpu);
+
+		if (own->waits)
+			hlist_del(&own->notifier.link);
+		own->waits = false;
+	}
+	cpus_read_unlock();
+}
+
+#else
+
+bool ekiden_c_look_at_return(void);
+bool ekiden_c_look_at_return(void)
+{
+	return false;
+}
+
+static void forget_returns(void)
+{
+}
+
+#endif
+
+/*
+ * Where an interrupt has found the task that this CPU runs in user mode. If it gives way there and then, it has no lock of the kernel's,
+ * and is in no RCU read section. A moment later it may be in a system call or a page fault.
+ */
+static DEFINE_PER_CPU(struct user_place {
+	const struct task_struct *task;
+	unsigned long ip;
+	u64 at_ns;
+}, user_place);
+
+/* From the interrupt up to the call of the scheduler on the way out of the one that it has asked for; an emulator is slow. */
+#define FRESH_NS NSEC_PER_MSEC
+
+/* Called by the engine in an interrupt: 0 if it has found another task, 1 if this one in the kernel, 2 if in user mode. */
+u32 ekiden_c_interrupted(const struct task_struct *p);
+u32 ekiden_c_interrupted(const struct task_struct *p)
+{
+	struct pt_regs *regs = get_irq_regs();
+	struct user_place *place = this_cpu_ptr(&user_place);
+
+	place->task = NULL;
+	if (current != p)
+		return 0;
+	if (!in_hardirq() || !regs || !user_mode(regs))
+		return 1;
+	*place = (struct user_place){ .task = p, .ip = instruction_pointer(regs), .at_ns = ekiden_c_now_ns() };
+	return 2;
+}
+
+bool ekiden_c_is_at_user(const struct task_struct *p);
+bool ekiden_c_is_at_user(const struct task_struct *p)
+{
+	const struct user_place *place = this_cpu_ptr(&user_place);
+	struct pt_regs *regs;
+
+	if (!p || current != p || place->task != p)
+		return false;
+	regs = task_pt_regs(p);
+	return instruction_pointer(regs) == place->ip && syscall_get_nr(current, regs) == -1 &&
+	       ekiden_c_now_ns() - place->at_ns < FRESH_NS;
+}
+
+/* Tasks whose policy is gone. */
+
+/* How long after a policy fell its tasks go to another one: what CPUs have done up to then is seen by all. */
+#define REHOME_AFTER_NS 200000
+/* And how long it is from some to the next. */
+#define REHOME_AGAIN_NS 20000
+
+static struct {
+	struct hrtimer timer;
+	atomic_t anew;		/* begins with the first task */
+	u64 next;
+	s64 ret;		/* of the last pass */
+	struct completion done;
+} rehome;
+
+/* Some tasks at a time, in an interrupt: whatever else could do it is a task that may have to wait itself. */
+static s64 introduce_some(u64 first)
+{
+	struct ekiden_outcome outcome = {};
+	u64 start_ns = times_begin();
+	s64 next = guarded(ekiden_rs_introduce, first, &outcome, 0, 0, 0);
+
+	times_end(EKIDEN_TIME_INTRODUCE, start_ns);
+	if (next == LEFT)
+		ekiden_do_left(&outcome);
+	if (outcome.timer_ns)
+		ekiden_do_arm_timer(smp_processor_id(), outcome.timer_ns);
+	carry_out(&outcome);
+	return outcome.status == EKIDEN_FAULT ? -EIO : next;
+}
+
+static enum hrtimer_restart rehome_some(struct hrtimer *timer)
+{
+	s64 next;
+
+	if (atomic_xchg(&rehome.anew, 0))
+		rehome.next = 0;
+	rcu_read_lock();
+	next = introduce_some(rehome.next);
+	rcu_read_unlock();
+	/* Started on another CPU meanwhile, it may come again although nothing is anew: from the beginning then. */
+	rehome.next = max_t(s64, next, 0);
+	rehome.ret = min_t(s64, next, 0);
+	if (next < 0 || (!next && !atomic_read(&rehome.anew))) {
+		complete_all(&rehome.done);
+		return HRTIMER_NORESTART;
+	}
+	start_anew(timer, REHOME_AGAIN_NS);
+	return HRTIMER_NORESTART;
+}
+
+/* Somebody wants to look at the machine as it is when a task changes its state in a way that nobody expects. */
+void ekiden_c_stop(const char *text, size_t len);
+void ekiden_c_stop(const char *text, size_t len)
+{
+	panic("ekiden: stopped, as was asked for, by %.*s", (int)len, text);
+}
+
+/* Called by the engine, on the CPU on which it happened. */
+void ekiden_c_policy_fell(u32 number);
+void ekiden_c_policy_fell(u32 number)
+{
+	const struct instance *instance = this_cpu_xchg(fallen, NULL);
+	/* If it has not panicked, the engine has the reason. */
+	static const struct text none;
+	const struct text *reason = instance ? READ_ONCE(instance->reason) : &none;
+	struct seat *seat = &running.seats[number % EKIDEN_SEATS];
+
+	/* Whichever CPU comes here first, it is the first reason; and any of them may be the first that says it to the kernel. */
+	cmpxchg(&seat->fault, NULL, reason);
+	WRITE_ONCE(newest_reason, READ_ONCE(seat->fault));
+	if (!seat->fell_ns)
+		seat->fell_ns = ekiden_c_now_ns();
+	say_of("taken out", seat, seat->fault);
+	queues_lose_policy(number % EKIDEN_SEATS);
+	atomic_set(&rehome.anew, 1);
+	hrtimer_start(&rehome.timer, ns_to_ktime(REHOME_AFTER_NS), HRTIMER_MODE_REL_PINNED_HARD);
+}
+
+/* Not in this task: as long as it waits for its turn among others, they would wait for it. */
+int introduce_tasks(void)
+{
+	reinit_completion(&rehome.done);
+	atomic_set(&rehome.anew, 1);
+	hrtimer_start(&rehome.timer, 0, HRTIMER_MODE_REL_PINNED_HARD);
+	wait_for_completion(&rehome.done);
+	return rehome.ret;
+}
+
+void set_up_timers(void)
+{
+	int cpu;
+
+	init_completion(&rehome.done);
+	hrtimer_setup(&rehome.timer, rehome_some, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
+	for_each_possible_cpu(cpu) {
+		struct ekiden_timer *own = per_cpu_ptr(&timers, cpu);
+
+		own->cpu = cpu;
+		hrtimer_setup(&own->timer, timer_expired, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
+		hrtimer_setup(per_cpu_ptr(&refills, cpu), refill, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_PINNED_HARD);
+	}
+}
+
+/* No event comes any more; but what a timer does may start others: a policy that falls in one has its tasks go elsewhere. */
+void cancel_timers(void)
+{
+	int cpu, pass;
+
+	for (pass = 0; pass < 2; pass++) {
+		forget_returns();
+		for_each_possible_cpu(cpu) {
+			hrtimer_cancel(&per_cpu_ptr(&timers, cpu)->timer);
+			hrtimer_cancel(per_cpu_ptr(&refills, cpu));
+		}
+		hrtimer_cancel(&rehome.timer);
+	}
+}
+
+/* ---- answers to Rust ---- */
+
+u64 ekiden_c_now_ns(void)
+{
+	return ktime_get_mono_fast_ns();
+}
+
+bool ekiden_c_may_run(const struct task_struct *p, u32 cpu);
+bool ekiden_c_may_run(const struct task_struct *p, u32 cpu)
+{
+	if (cpu >= nr_cpu_ids || !cpu_online(cpu) || !cpumask_test_cpu(cpu, p->cpus_ptr))
+		return false;
+	/* A task that has pinned itself for a moment stays where it is. */
+	if (p->migration_disabled)
+		return task_cpu(p) == cpu;
+	/*
+	 * Long before a CPU is offline it is not active any more: the kernel pushes every task away that comes there, or has it
+	 * run anywhere, before all those that wait for us.
+	 */
+	return cpu_active(cpu) || p->nr_cpus_allowed == 1;
+}
+
+static void copy_mask(const struct cpumask *mask, u64 *words, size_t len)
+{
+	size_t i;
+
+	memset(words, 0, len * sizeof(*words));
+	for (i = 0; i < min_t(size_t, len, BITS_TO_LONGS(nr_cpu_ids)); i++)
+		words[i] = cpumask_bits(mask)[i];
+}
+
+void ekiden_c_allowed_cpus(const struct task_struct *p, u64 *words, size_t len);
+void ekiden_c_allowed_cpus(const struct task_struct *p, u64 *words, size_t len)
+{
+	copy_mask(p->cpus_ptr, words, len);
+}
+
+static bool may_run(u64 task, u32 cpu)
+{
+	const struct task_struct *p = ekiden_rs_host_task(task);
+
+	return p && ekiden_c_may_run(p, cpu);
+}
+
+/* A policy is not shown CPUs that are away, or about to: neither a task's own mask nor the engine's of idle CPUs hears of that. */
+static void keep(const struct cpumask *mask, u64 *words, size_t len)
+{
+	size_t i;
+
+	for (i = 0; i < min_t(size_t, len, BITS_TO_LONGS(nr_cpu_ids)); i++)
+		words[i] &= cpumask_bits(mask)[i];
+}
+
+static void allowed_cpus(u64 task, u64 *words, size_t len)
+{
+	const struct task_struct *p = ekiden_rs_host_task(task);
+
+	copy_mask(p ? p->cpus_ptr : cpu_none_mask, words, len);
+	keep(p && p->nr_cpus_allowed == 1 ? cpu_online_mask : cpu_active_mask, words, len);
+}
+
+static void idle_cpus(u64 *words, size_t len)
+{
+	ekiden_rs_idle_cpus(words, len);
+	keep(cpu_active_mask, words, len);
+}
+
+static u32 claim(u64 task, u32 serial, u32 cpu)
+{
+	return ekiden_rs_claim(task, serial, cpu);
+}
+
+/*
+ * A task that has pinned itself for a moment stays where it is, and its CPU comes to it by itself. A CPU that leaves can kick no other: one
+ * that it takes would count as kicked until it looks for work for another reason.
+ */
+static u32 take_idle(u64 task, const u64 *among, size_t len)
+{
+	const struct task_struct *p = ekiden_rs_host_task(task);
+	const u64 *allowed;
+
+	if (!p || p->migration_disabled || !cpu_online(raw_smp_processor_id()))
+		return 0;
+	BUILD_BUG_ON(sizeof(*allowed) != sizeof(unsigned long));
+	allowed = (const u64 *)cpumask_bits(p->cpus_ptr);
+	return ekiden_rs_take_idle(task, allowed, BITS_TO_LONGS(nr_cpu_ids), among, len);
+}
+
+/* Since when the task has its CPU, by the monotonic clock; 0 where the kernel does not keep that. */
+static u64 on_cpu_since(const struct task_struct *p)
+{
+#ifdef CONFIG_SCHED_INFO
+	u64 arrival = READ_ONCE(p->sched_info.last_arrival), now = local_clock();
+
+	return arrival && arrival <= now ? ekiden_c_now_ns() - (now - arrival) : 0;
+#else
+	return 0;
+#endif
+}
+
+static u64 running_on(u32 cpu, u32 *weight, u64 *since_ns)
+{
+	const struct task_struct *p;
+	u64 task;
+
+	if (cpu >= nr_cpu_ids || !cpu_possible(cpu))
+		return 0;
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 15, 0)
+	p = READ_ONCE(per_cpu(current_task, cpu));
+#else
+	p = READ_ONCE(per_cpu(pcpu_hot.current_task, cpu));
+#endif
+	task = p ? READ_ONCE(p->scx.dsq_vtime) : 0;
+	*weight = task ? ekiden_rs_weight_of_running(task, cpu) : 0;
+	if (!*weight)
+		return 0;
+	*since_ns = on_cpu_since(p);
+	return task;
+}
+
+const struct ekiden_host_table candidate_host = {
+	.now_ns = ekiden_c_now_ns,
+	.may_run = may_run,
+	.allowed_cpus = allowed_cpus,
+	.idle_cpus = idle_cpus,
+	.claim = claim,
+	.take_idle = take_idle,
+	.running = running_on,
+	.notify = ekiden_c_notify,
+	.reason = keep_first,
+	.fault = (void (*)(const struct ekiden_host_table *))candidate_fault,
+	.leave = (void (*)(const struct ekiden_host_table *))candidate_fault,
+};
+
+const struct ekiden_host_table running_host = {
+	.now_ns = ekiden_c_now_ns,
+	.may_run = may_run,
+	.allowed_cpus = allowed_cpus,
+	.idle_cpus = idle_cpus,
+	.claim = claim,
+	.take_idle = take_idle,
+	.running = running_on,
+	.notify = ekiden_c_notify,
+	.reason = keep_first,
+	.fault = (void (*)(const struct ekiden_host_table *))policy_fault,
+	.leave = (void (*)(const struct ekiden_host_table *))candidate_fault,
+};

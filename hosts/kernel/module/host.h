@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What the C files of ekiden.ko know of each other. */
+#ifndef EKIDEN_HOST_H
+#define EKIDEN_HOST_H
+
+#include <linux/fs.h>
+#include <linux/jump_label.h>
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/timekeeping.h>
+#include <linux/tracepoint-defs.h>
+#include "interface.h"
+#include "ekiden_control.h"
+
+/* ---- the Rust half ---- */
+
+s64 ekiden_rs_create(const struct ekiden_policy_table *table, struct ekiden_create *args, void *arena, size_t arena_len,
+		     u32 nr_cpus);
+s64 ekiden_rs_add(const struct ekiden_policy_table *table, void *made, u64 is_default, struct ekiden_outcome *outcome);
+s64 ekiden_rs_remove(u64 seat);
+s64 ekiden_rs_reorder(const u8 *order, size_t len);
+s64 ekiden_rs_share(const struct ekiden_share_request *share, const u64 *cpus, struct ekiden_outcome *outcome);
+s64 ekiden_rs_choose(u64 task, u64 seat, u64 inherits, u64 by_root);
+s64 ekiden_rs_fell(u64 seat);
+s64 ekiden_rs_check(u64 seat, u64 checks);
+u64 ekiden_rs_order(void);
+u64 ekiden_rs_default(void);
+bool ekiden_rs_is_alive(u64 seat);
+bool ekiden_rs_any_alive(void);
+u64 ekiden_rs_calls(void);
+s64 ekiden_rs_swap(u64 seat, const struct ekiden_policy_table *table, struct ekiden_create *args, void *successor,
+		   struct ekiden_outcome *outcome);
+s64 ekiden_rs_save(u64 seat, u32 cpu, void *room, size_t len);
+s64 ekiden_rs_introduce(u64 first, struct ekiden_outcome *outcome);
+s64 ekiden_rs_find_starved(u64 number, u64 most, u64 apart_ms, u64 first, struct ekiden_outcome *outcome);
+u64 ekiden_rs_task_count(void);
+s64 ekiden_rs_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
+s64 ekiden_rs_status(char *buffer, size_t len, u64 seat);
+/* As in Totals of framework/engine/src/counters.rs, in this order; false if there is no such policy or CPU. */
+#define EKIDEN_COUNTERS 6
+bool ekiden_rs_counters(u64 seat, u32 cpu, u64 counters[EKIDEN_COUNTERS]);
+void ekiden_rs_forget(void);
+void ekiden_rs_silence(void);
+const void *ekiden_rs_host_task(u64 task);
+void ekiden_rs_idle_cpus(u64 *words, size_t len);
+u32 ekiden_rs_claim(u64 task, u32 serial, u32 cpu);
+/* Of the CPUs in both sets, of which the second may be missing. */
+u32 ekiden_rs_take_idle(u64 task, const u64 *allowed, size_t allowed_len, const u64 *among, size_t among_len);
+u32 ekiden_rs_weight_of_running(u64 task, u32 cpu);
+/* Of queues: bytes of the whole, or 0; its header; so many bytes of hints, negative for an index that makes no sense; a notice. */
+size_t ekiden_rs_queue_bytes(const struct ekiden_queue_geometry *geometry);
+bool ekiden_rs_queue_init(void *memory, const struct ekiden_queue_geometry *geometry);
+s64 ekiden_rs_queue_take(void *memory, const struct ekiden_queue_geometry *geometry, u64 *tail, void *room, size_t len);
+void ekiden_rs_queue_refused(void *memory, const struct ekiden_queue_geometry *geometry, u64 records);
+u32 ekiden_rs_queue_put(void *memory, const struct ekiden_queue_geometry *geometry, u64 *head, const void *bytes,
+			size_t len);
+
+/* ---- guarded entry, guard_<arch>.S ---- */
+
+typedef s64 (*ekiden_guarded_fn)(u64 a, u64 b, u64 c, u64 d, u64 e);
+asmlinkage s64 ekiden_guarded(u64 a, u64 b, u64 c, u64 d, u64 e, ekiden_guarded_fn fn);
+asmlinkage void ekiden_leave(s64 result);
+
+/* What ekiden_guarded() returns when Rust has left by ekiden_leave(). */
+#define LEFT (-1000)
+
+#define guarded(fn, a, b, c, d, e) \
+	ekiden_guarded((u64)(a), (u64)(b), (u64)(c), (u64)(d), (u64)(e), (ekiden_guarded_fn)(void *)(fn))
+
+/* ---- times.c ---- */
+
+/* What takes time besides events, numbered after them. */
+enum {
+	EKIDEN_TIME_INTRODUCE = EKIDEN_TASK_PARAMS + 1,	/* tasks are introduced to a policy */
+	EKIDEN_TIME_WALK,	/* the look for tasks that wait too long */
+	EKIDEN_TIME_KINDS,
+};
+
+DECLARE_STATIC_KEY_FALSE(ekiden_times);
+
+/* 0 if nothing is measured. With interrupts off. */
+static __always_inline u64 times_begin(void)
+{
+	return static_branch_unlikely(&ekiden_times) ? ktime_get_mono_fast_ns() : 0;
+}
+
+void times_end(u32 kind, u64 start_ns);
+int put_times(char *to, size_t size);
+
+/* ---- kfuncs.c ---- */
+
+void ekiden_timer_fired(u64 kicks);
+int ekiden_register_kfuncs(void);
+
+/* ---- calls.c: what BPF and Rust call ---- */
+
+#define TEXT_LEN 256
+
+struct text {
+	u32 len;
+	char bytes[TEXT_LEN];
+};
+
+static inline void set_text(struct text *text, const char *bytes, size_t len)
+{
+	text->len = min(len, sizeof(text->bytes));
+	memcpy(text->bytes, bytes, text->len);
+}
+
+/* For string literals. */
+#define say(text, literal) set_text(text, literal, sizeof(literal) - 1)
+
+/* The host of a policy that runs, and of one that does not yet. */
+extern const struct ekiden_host_table running_host, candidate_host;
+DECLARE_PER_CPU(long, ekiden_fuel);
+
+/* Whether policies choose CPUs themselves, for BPF to look at: none (0), the only one (1), perhaps some (2). */
+extern int ekiden_asks_for_cpu;
+
+void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
+void carry_out(const struct ekiden_outcome *outcome);
+void ekiden_do_arm_timer(u32 cpu, u64 delay_ns);
+int introduce_tasks(void);
+void forget_timers(void);
+void set_up_timers(void);
+void cancel_timers(void);
+/* Whether the engine has panicked: it is not asked any more. */
+bool is_broken(void);
+/* Whether that is so, or all policies have been taken out. */
+bool is_over(void);
+/* Before the first of a new engine comes. */
+void begin_anew(void);
+/* The newest reason, copied with a zero at its end. */
+int ekiden_do_fault_text(char *text, u32 size);
+/* This text is about to go: if it is the newest reason, a copy is. Serialised by the caller. */
+void keep_reason(const struct text *text);
+
+/* ---- modules.c: policies that could run ---- */
+
+struct policy {
+	const struct ekiden_policy_table *table;
+	struct module *owner;
+	struct list_head node;
+};
+
+/* A policy with what it was made of. */
+struct instance {
+	const struct policy *policy;
+	void *arena;
+	struct ekiden_create args;
+	struct ekiden_host_table host;
+	u32 *topology;
+	char *params;
+	/* Why it panicked: the first reason, complete before anyone sees it. It is in one of `words`, in which each CPU has room. */
+	const struct text *reason;
+	struct text __percpu *words;
+};
+
+/* Orders loading, creating, closing and freeing. Never taken in a scheduling call. */
+extern struct mutex control;
+extern struct list_head policies;
+
+bool runs(const struct policy *policy);
+const struct policy *find_policy(const char *name);
+const struct policy *find_module_policy(const char *name);
+struct instance *new_instance(const struct policy *policy, const struct ekiden_create_request *request,
+			      const struct instance *other);
+void free_instance(struct instance *instance);
+long refused(struct instance *instance, s64 ret, struct text *reason);
+void *copy_in(u64 from, size_t len);
+
+/* ---- seats.c: policies that run; all under `control` ---- */
+
+struct seat {
+	struct instance *now;
+	struct instance *fallen;	/* one that took over and panicked in doing so: its memory may be in use */
+	struct file *controller;	/* open as long as somebody answers for it */
+	u32 access;			/* EKIDEN_CREATE_OPEN, EKIDEN_CREATE_GROUP, or root only */
+	kgid_t group;
+	struct ekiden_tape tape;
+	bool tape_runs;
+	const struct text *fault;	/* why it was taken out: a reason of its instance, or no text */
+	u64 fell_ns;			/* and when, by the monotonic clock */
+	u64 upgrades;			/* how often another one has taken over */
+	u64 wait_ns, wait_ns_max;	/* how long a CPU waited the last time, and the longest time */
+};
+
+/* The kernel calls us between ops.init and ops.exit; and cannot begin to while what it would call is freed. */
+#define EKIDEN_DETACHED 0
+#define EKIDEN_ATTACHED 1
+#define EKIDEN_LEAVING 2
+
+struct running {
+	u32 nr;				/* seats that are taken */
+	u32 attached;			/* one of these */
+	void *engine_arena;
+	struct seat seats[EKIDEN_SEATS];
+};
+
+extern struct running running;
+/* One stop of all CPUs at a time: a second one is refused and does not wait. */
+extern atomic_t stopping;
+
+long create(struct file *file, struct ekiden_create_request *request, struct text *reason);
+void let_go(struct file *file);
+void reap(void);
+long reorder(const struct ekiden_order_request *request);
+long share(const struct ekiden_share_request *request, const u64 *cpus);
+long run_tape_of(u32 seat, bool on);
+void run_tape(struct seat *seat, const struct instance *instance, u32 what);
+void now_runs(struct seat *seat, struct instance *instance);
+struct seat *seat_of(u32 number);
+/* Whether its policy is called. */
+bool is_alive(const struct seat *seat);
+bool is_default(const struct seat *seat);
+u32 default_seat(void);
+u32 next_instance(void);
+
+/* ---- main.c ---- */
+
+/* Whether the caller may have what the policy in a seat does for its tasks. */
+bool may_enter(const struct seat *seat);
+
+/* ---- queues.c ---- */
+
+/* Whether any is open; and what is to be done then after each event. */
+extern bool ekiden_any_queue;
+void ekiden_look_at_queues(void);
+u32 ekiden_c_notify(const struct ekiden_host_table *host, u32 number, const void *bytes, size_t len);
+long open_queue(struct ekiden_open_request *request, void __user *arg, struct text *reason);
+/* In any context. */
+void queues_lose_policy(u32 seat);
+void queues_change_policy(u32 seat, const struct ekiden_queue_geometry *before, const struct ekiden_queue_geometry *now);
+void queues_meet_policy(u32 seat, bool has_state);
+int put_queues(char *to, size_t size, u32 seat);
+int ekiden_queues_begin(void);
+void ekiden_queues_ended(void);
+
+/* ---- starved.c ---- */
+
+/* From when there is an engine until just before there is none. */
+void watch_tasks(void);
+void watch_no_tasks(void);
+void ekiden_watch_suspends(void);
+void ekiden_watch_no_suspends(void);
+
+/* ---- trace.c ---- */
+
+DECLARE_TRACEPOINT(ekiden_event);
+/* Only if that is enabled. */
+void ekiden_do_trace(const struct ekiden_event *event, const struct ekiden_outcome *outcome);
+/* For tracepoints: something becomes of the policy in a seat, perhaps for a reason. */
+void say_of(const char *what, const struct seat *seat, const struct text *text);
+
+/* ---- upgrade.c ---- */
+
+long upgrade(struct ekiden_upgrade_request *request, struct text *reason);
+
+#endif

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Every CPU stands still for a moment, so that no call into Rust is under way: an interrupt asks each, and each waits in it. That takes
+ * microseconds where all CPUs run. A CPU may have lost its processor to a hypervisor: all go on then and meet again, for as long as
+ * a processor may be away, and with more patience each time. Nothing is refused because a CPU is late.
+ *
+ * stop_machine() has every CPU switch to a thread of its own first, which takes as long as the busiest one likes; and it has the
+ * one who asks sleep in the middle, as a task of the policy that is replaced meanwhile. And no CPU may wait where a call begins:
+ * it may hold a run-queue lock there, for which another one spins with interrupts off, which then neither answers nor comes to a
+ * call. In an interrupt, a CPU holds no lock that others want with interrupts off.
+ */
+#include <linux/cpu.h>
+#include <linux/cpumask.h>
+#include <linux/delay.h>
+#include <linux/irqflags.h>
+#include <linux/minmax.h>
+#include <linux/moduleparam.h>
+#include <linux/percpu.h>
+#include <linux/rcupdate.h>
+#include <linux/smp.h>
+#include <linux/timekeeping.h>
+#include "interface.h"
+
+/* How long all wait for the last one before they go on and meet again later. */
+static unsigned int meet_patience_us = 1000;
+module_param(meet_patience_us, uint, 0644);
+MODULE_PARM_DESC(meet_patience_us, "how long CPUs wait in an interrupt for the last one, when all are to stand still, before they go on and meet again");
+
+/*
+ * CPUs stand still for as long at most. Where a processor is shared by three that want it, each is away for two slices of the
+ * hypervisor's scheduler, which are three to eight milliseconds.
+ */
+#define MEET_PATIENCE_US_MAX 20000
+/* So often before their patience doubles. */
+#define TRIES 2
+/* A processor that is away for longer is gone. */
+#define GIVE_UP_NS (60ULL * NSEC_PER_SEC)
+
+struct ekiden_stops ekiden_stops = { .late_cpu = -1 };
+
+static struct {
+	atomic_t arrived;
+	atomic_t inside;	/* asked, and has not left yet */
+	u32 number;
+	bool go;
+} meeting;
+
+/* The last meeting to which this CPU came. */
+static DEFINE_PER_CPU(u32, came_to);
+
+/* Ends when the one who asked has done its work, which it does with interrupts off, or does not wait any longer. */
+static void stand_still(void *unused)
+{
+	__this_cpu_write(came_to, READ_ONCE(meeting.number));
+	/* What this CPU did before is seen by whoever sees that it is here. */
+	smp_mb__before_atomic();
+	atomic_inc(&meeting.arrived);
+	while (!smp_load_acquire(&meeting.go))
+		cpu_relax();
+	/* Last: the one who asks sets the rest anew when all have left. */
+	atomic_dec_return_release(&meeting.inside);
+}
+
+static DEFINE_PER_CPU(call_single_data_t, calls) = CSD_INIT(stand_still, NULL);
+
+/* Asks all other CPUs; how many there are, or an error. */
+static int ask_others(void)
+{
+	int cpu, ret, others = 0;
+
+	for_each_online_cpu(cpu) {
+		if (cpu == smp_processor_id())
+			continue;
+		atomic_inc(&meeting.inside);
+		ret = smp_call_function_single_async(cpu, per_cpu_ptr(&calls, cpu));
+		if (ret) {
+			atomic_dec(&meeting.inside);
+			return ret;
+		}
+		others++;
+	}
+	return others;
+}
+
+static void note_late(void)
+{
+	int cpu;
+
+	for_each_online_cpu(cpu)
+		if (cpu != smp_processor_id() && READ_ONCE(per_cpu(came_to, cpu)) != meeting.number)
+			ekiden_stops.late_cpu = cpu;
+}
+
+/* Those who wait leave in their own time: whoever needs it looks whether they have. */
+static int meet(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns, u64 patience_ns)
+{
+	int others, ret = -ETIME;
+	u64 start;
+
+	atomic_set(&meeting.arrived, 0);
+	meeting.number++;
+	WRITE_ONCE(meeting.go, false);
+	local_irq_disable();
+	start = ktime_get_mono_fast_ns();
+	others = ask_others();
+	while (others >= 0) {
+		if (atomic_read_acquire(&meeting.arrived) == others) {
+			*result = work(data);
+			ret = 0;
+			break;
+		}
+		/* After the look: it may be this processor that was away. */
+		if (ktime_get_mono_fast_ns() - start >= patience_ns)
+			break;
+		cpu_relax();
+	}
+	*wait_ns = ktime_get_mono_fast_ns() - start;
+	if (ret)
+		note_late();
+	smp_store_release(&meeting.go, true);
+	local_irq_enable();
+	return others < 0 ? others : ret;
+}
+
+/* Whether everyone has left, after a few milliseconds at most. */
+static bool is_over(void)
+{
+	unsigned int looks;
+
+	for (looks = 0; looks < 20 && atomic_read_acquire(&meeting.inside); looks++)
+		usleep_range(100, 200);
+	return !atomic_read_acquire(&meeting.inside);
+}
+
+static void took(u64 *last, u64 *most, u64 ns)
+{
+	WRITE_ONCE(*last, ns);
+	WRITE_ONCE(*most, max(*most, ns));
+}
+
+/*
+ * Runs `work` while all other CPUs stand still, with interrupts off. `wait_ns` is the time from when the first one stopped until
+ * all may go on: none waits longer. Serialised by the caller, who does not keep CPUs from coming and going.
+ */
+int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
+{
+	u64 start = ktime_get_mono_fast_ns();
+	u64 patience_us = clamp(READ_ONCE(meet_patience_us), 1, MEET_PATIENCE_US_MAX);
+	int tries, ret = -ETIME;
+
+	for (tries = 0; ret && (!tries || ktime_get_mono_fast_ns() - start < GIVE_UP_NS); tries++) {
+		if (tries)
+			usleep_range(500, 2000);
+		if (tries && !(tries % TRIES))
+			patience_us = min(2 * patience_us, MEET_PATIENCE_US_MAX);
+		if (!is_over())
+			continue;
+		cpus_read_lock();
+		ret = meet(work, data, result, wait_ns, patience_us * NSEC_PER_USEC);
+		cpus_read_unlock();
+	}
+	if (ret)
+		return ret;
+	if (tries <= TRIES)
+		ekiden_stops.quick++;
+	else
+		ekiden_stops.slow++;
+	took(&ekiden_stops.wait_ns, &ekiden_stops.wait_ns_max, *wait_ns);
+	took(&ekiden_stops.took_ns, &ekiden_stops.took_ns_max, ktime_get_mono_fast_ns() - start);
+	return 0;
+}
+
+/* Before the code goes away. */
+void ekiden_stop_ended(void)
+{
+	while (!is_over())
+		;
+	synchronize_rcu();
+}

@@ -1,0 +1,260 @@
+//! A booted stock kernel with our modules.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    ops::Range,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{LazyLock, Mutex, PoisonError},
+    time::Duration,
+};
+
+use ekiden_build::{Builder, Project, Target};
+use ekiden_hostile::{BODIES_MAX, Host};
+use ekiden_vm::{Cache, GuestCommand, Kernel, Mode, Scratch, Vm, VmSpec};
+use serde_json::Value;
+
+/// A guest with our modules and programs in `/lab`.
+pub(crate) struct Lab {
+    vm: Vm,
+    share: Scratch,
+}
+
+/// A machine that tests name: its kernel, its CPUs, and what it has besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Machine {
+    /// The newest kernel that passes the pre-flight, with so many CPUs.
+    Newest(u32),
+    /// The same with two CPUs, for tests that judge who waits and for how long: what other tests leave to the kernel's workers, such as
+    /// hundreds of control groups that have ended, would wait with them.
+    Calm,
+    /// The same with so many CPUs that run at once, each in a thread of the emulator: more than this machine has processors, which
+    /// are taken from them again and again.
+    Parallel(u32),
+    /// The newest kernel with four CPUs and stress-ng.
+    Storm,
+    /// Another kernel that passes the pre-flight, of another version than the newest.
+    Older,
+    /// The newest kernel with four CPUs, which checks what it allocates: slabs are poisoned and have room around objects that is watched.
+    Checked,
+    /// The newest kernel with two CPUs and memory for tens of thousands of tasks.
+    Roomy,
+    /// For the long run of alarms.
+    Alarms,
+}
+
+impl Machine {
+    /// Boots one.
+    pub(crate) fn boot(self) -> Lab {
+        match self {
+            Self::Newest(cpus) => Lab::boot(&newest_kernel(), VmSpec { cpus, ..spec() }),
+            Self::Calm => Lab::boot(&newest_kernel(), spec()),
+            Self::Parallel(cpus) => {
+                Lab::boot(&newest_kernel(), VmSpec { cpus, mode: Mode::Parallel, ..VmSpec::default() })
+            }
+            Self::Storm => Lab::boot(
+                &newest_kernel(),
+                VmSpec { cpus: 4, programs: vec![PathBuf::from("/usr/bin/stress-ng")], ..spec() },
+            ),
+            Self::Checked => {
+                let cmdline = format!("{} slub_debug=FZPU", spec().cmdline);
+                Lab::boot(&newest_kernel(), VmSpec { cpus: 4, cmdline, ..spec() })
+            }
+            Self::Roomy => Lab::boot(&newest_kernel(), VmSpec { memory_mib: 3_072, ..spec() }),
+            Self::Older => Lab::boot(&older_kernel(), spec()),
+            Self::Alarms => Lab::boot(&newest_kernel(), crate::alarms::machine()),
+        }
+    }
+}
+
+/// The usual machine. Nothing is measured here, so the guest's clock may run ahead of its instructions. Without `nohz=off`, timers of
+/// idle CPUs come late when the emulator takes turns.
+pub(crate) fn spec() -> VmSpec {
+    VmSpec { icount_shift: 3, cmdline: "nohz=off".into(), ..VmSpec::default() }
+}
+
+/// How long a trial may take, by the clock of this machine.
+const PATIENCE: Duration = Duration::from_secs(1500);
+
+/// Says something on the terminal; tests that boot take a while.
+fn say(line: &str) {
+    eprintln!("{line}");
+}
+
+impl Lab {
+    /// Boots `kernel` in such a machine, with our programs besides those of `spec`.
+    fn boot(kernel: &Kernel, spec: VmSpec) -> Self {
+        let cache = Cache::from_env().unwrap();
+        let share = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
+        for directory in modules(&cache, kernel) {
+            for entry in fs::read_dir(&directory).unwrap() {
+                let path = entry.unwrap().path();
+                fs::copy(&path, share.path().join(path.file_name().unwrap())).unwrap();
+            }
+        }
+        let programs = [programs(), spec.programs].concat();
+        let spec = VmSpec { share_dir: Some(share.path().to_owned()), programs, ..spec };
+        let vm = Vm::boot(kernel, &spec).unwrap_or_else(|error| panic!("{error}"));
+        assert!(vm.problems().is_empty(), "{:?}", vm.problems());
+        let lab = Self { vm, share };
+        lab.shell("mkdir /lab && cp /host/*.ko /lab/");
+        lab
+    }
+
+    /// Stops its time, so that it costs no processor.
+    pub(crate) fn pause(&self) {
+        self.vm.pause().unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Lets its time go on after [`Lab::pause`].
+    pub(crate) fn resume(&self) {
+        self.vm.resume().unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Whether it fell over a fault of its emulator, which is nobody's fault here.
+    pub(crate) fn has_emulator_fault(&self) -> bool {
+        self.vm.console().has_emulator_fault()
+    }
+
+    /// The time that its emulator has had on this machine's processors, however busy they are.
+    pub(crate) fn processor_seconds(&self) -> f64 {
+        self.vm.processor_seconds()
+    }
+
+    /// Where a file is that the guest has as `/host/NAME`.
+    pub(crate) fn host(&self, name: &str) -> PathBuf {
+        self.share.path().join(name)
+    }
+
+    /// Keeps recordings that the guest has left in `/host`, and what its kernel said, in a directory of this name. Returns it.
+    pub(crate) fn keep(&self, name: &str) -> PathBuf {
+        let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        // That of the last time, if there is one.
+        let _ = fs::remove_dir_all(&to);
+        fs::create_dir_all(&to).unwrap();
+        fs::write(to.join("console.log"), self.vm.console().text()).unwrap();
+        for path in fs::read_dir(self.share.path()).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.extension().is_some_and(|extension| extension == "ekirec") {
+                fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+            }
+        }
+        to
+    }
+
+    /// Has a program of ours, which is too large for the guest's memory, as `/host/NAME`, and its libraries beside it.
+    pub(crate) fn bring(&self, package: &str, name: &str) {
+        let program = build(&[package]).join(name);
+        let listing = String::from_utf8(Command::new("ldd").arg(&program).output().unwrap().stdout).unwrap();
+        let libraries = listing.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+        for file in libraries.map(Path::new).chain([program.as_path()]) {
+            fs::copy(file, self.share.path().join(file.file_name().unwrap())).unwrap();
+        }
+    }
+
+    /// Has the module of generated policies among the others.
+    pub(crate) fn bring_generated(&self, seed: u64, bodies: Range<u64>) {
+        let cache = Cache::from_env().unwrap();
+        let module = generated(&cache, &newest_kernel(), seed, bodies);
+        fs::write(self.share.path().join("ekiden_hostile.ko"), module).unwrap();
+        self.shell("cp /host/ekiden_hostile.ko /lab/");
+    }
+
+    /// Runs a trial, and returns what it printed, a JSON value per line.
+    pub(crate) fn trial(&self, arguments: &str) -> Vec<Value> {
+        self.trial_within(arguments, PATIENCE)
+    }
+
+    /// The same for one that may take so long.
+    pub(crate) fn trial_within(&self, arguments: &str, most: Duration) -> Vec<Value> {
+        let output = self.shell_within(&format!("ekiden-trial {arguments}"), most);
+        output.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{output}"))).collect()
+    }
+
+    /// Runs a shell line in the guest; it must succeed, and the kernel must have nothing to complain about.
+    pub(crate) fn shell(&self, line: &str) -> String {
+        self.shell_within(line, PATIENCE)
+    }
+
+    fn shell_within(&self, line: &str, most: Duration) -> String {
+        let command = GuestCommand::shell(line).timeout(most);
+        let output = self.vm.run_ok(&command).unwrap_or_else(|error| panic!("{error}"));
+        let finding = self.vm.console().first_finding(200);
+        assert!(finding.is_empty(), "after `{line}` the kernel says:\n{finding}");
+        output
+    }
+}
+
+/// Builds what guests need, without booting any.
+pub(crate) fn prepare() {
+    let cache = Cache::from_env().unwrap();
+    for kernel in [newest_kernel(), older_kernel()] {
+        modules(&cache, &kernel);
+    }
+    generated(&cache, &newest_kernel(), crate::generated::seed(), 0..crate::generated::count().min(BODIES_MAX));
+    programs();
+}
+
+/// Builds the module of generated policies for a kernel. Returns what is in its file.
+fn generated(cache: &Cache, kernel: &Kernel, seed: u64, bodies: Range<u64>) -> Vec<u8> {
+    // The next one may write others.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hostile");
+    ekiden_hostile::write(&directory, &root(), seed, bodies, Host::Kernel).unwrap();
+    let project = Project::open(&directory).unwrap();
+    let builder = Builder::new(cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
+    let modules = builder.build(&Target::fetched(kernel), &project, project.policies(), &mut say);
+    fs::read(&modules.unwrap_or_else(|error| panic!("{error}")).policies[0].1).unwrap()
+}
+
+/// Builds our modules for a kernel, once: to see that nothing has changed takes half a minute. Returns where they are.
+fn modules(cache: &Cache, kernel: &Kernel) -> Vec<PathBuf> {
+    static BUILT: Mutex<BTreeMap<String, Vec<PathBuf>>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    built.entry(kernel.release().to_owned()).or_insert_with(|| build_modules(cache, kernel)).clone()
+}
+
+fn build_modules(cache: &Cache, kernel: &Kernel) -> Vec<PathBuf> {
+    let builder = Builder::new(cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
+    let build = |directory| {
+        let project = Project::open(&root().join(directory)).unwrap();
+        let modules = builder.build(&Target::fetched(kernel), &project, project.policies(), &mut say);
+        modules.unwrap_or_else(|error| panic!("{error}")).directory
+    };
+    ["policies", "lab/test-policies"].map(build).into()
+}
+
+/// The newest kernel that passes the pre-flight.
+pub(crate) fn newest_kernel() -> Kernel {
+    let cache = Cache::from_env().unwrap();
+    ekiden_vm::fetch_newest_passing(&cache, &mut say).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Another kernel that passes the pre-flight, of another version than the newest.
+pub(crate) fn older_kernel() -> Kernel {
+    let cache = Cache::from_env().unwrap();
+    let newest = ekiden_vm::fetch_newest_passing(&cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
+    let version = |release: &str| release.split('.').take(2).collect::<Vec<_>>().join(".");
+    let other = |release: &str| version(release) != version(newest.release());
+    ekiden_vm::fetch_newest_passing_of(&cache, other, &mut say).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// What runs in the guest, built once.
+fn programs() -> Vec<PathBuf> {
+    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| build(&["ekiden-guest", "ekiden-workload"]));
+    vec![BUILT.join("ekiden-load"), BUILT.join("ekiden-trial")]
+}
+
+/// Builds programs that belong to other packages, which cargo does not do for this test by itself. Returns where they are.
+fn build(packages: &[&str]) -> PathBuf {
+    let packages = packages.iter().flat_map(|package| ["--package", package]);
+    let status =
+        Command::new(env!("CARGO")).args(["build", "--quiet"]).args(packages).current_dir(root()).status().unwrap();
+    assert!(status.success(), "cannot build the guest's programs");
+    Path::new(env!("CARGO_BIN_EXE_ekiden-trial")).parent().unwrap().to_owned()
+}

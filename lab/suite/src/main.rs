@@ -1,0 +1,120 @@
+//! Runs what is checked before a change lands (`make test`), the part of it that needs no kernel (`make quick`), and what takes a
+//! night (`make nightly`). A part is a command. Two parts run at a time, those that take longest first, and at the end the slowest
+//! parts are listed, and whatever the run has left behind on the machine.
+
+#![forbid(unsafe_code)]
+
+mod leftovers;
+mod nightly;
+mod parts;
+mod runner;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Instant,
+};
+
+use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
+
+use leftovers::Before;
+use parts::Part;
+use runner::Runner;
+
+/// Which parts are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Which {
+    /// Formatting, lints, documentation: what `make check` checks
+    Check,
+    /// The same, and all tests that need no kernel
+    Quick,
+    /// All that, and the tests that boot kernels
+    Test,
+    /// What takes hours; resumes where it was interrupted
+    Nightly,
+}
+
+#[derive(Parser)]
+#[command(
+    about = "Runs the checks and tests of this project",
+    after_help = "\
+Examples:
+  ekiden-suite quick                     everything without a kernel
+  ekiden-suite test --only guests        the parts with this in their names
+  ekiden-suite nightly --list            what a night would run, and what has been run for this commit
+
+What a part prints is in target/suite, in a file of its name; of one that fails, the end is shown. Exits with 1 if a part fails
+or if something is left behind on the machine."
+)]
+struct Arguments {
+    which: Which,
+    /// Only parts whose names have this in them
+    #[arg(long, value_name = "WORD")]
+    only: Option<String>,
+    /// Name the parts, and run none
+    #[arg(long)]
+    list: bool,
+    /// With nightly: run everything, also what has passed for this commit
+    #[arg(long)]
+    again: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("ekiden-suite: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The checkout that this is run in. Two that share a target directory share this program.
+fn root() -> Result<PathBuf> {
+    let here = std::env::current_dir().context("cannot tell the current directory")?;
+    let root = here.ancestors().find(|directory| directory.join("lab/suite").is_dir());
+    root.map(Path::to_owned)
+        .with_context(|| format!("{} is in no checkout of Ekiden; run `make test` in one", here.display()))
+}
+
+fn run(arguments: &Arguments) -> Result<bool> {
+    let root = root()?;
+    if arguments.which == Which::Nightly {
+        return nightly::run(&root, arguments);
+    }
+    let wanted = |name: &str| arguments.only.as_ref().is_none_or(|word| name.contains(word.as_str()));
+    let start = Instant::now();
+    let mut runner = Runner::new(&root, start)?;
+    let of = |parts: Vec<Part>| -> Vec<Part> { parts.into_iter().filter(|part| wanted(&part.name)).collect() };
+    let (formats, lints) = (of(parts::formats(&root)), of(parts::lints(&root)));
+    if arguments.list {
+        formats.iter().chain(&lints).for_each(|part| println!("{}", part.name));
+        if arguments.which != Which::Check {
+            println!("and, when they are built, the programs of `cargo test --workspace --no-run`");
+        }
+        return Ok(true);
+    }
+    let before = Before::now(&root, runner.temporary())?;
+    runner.run(formats);
+    let mut parts = lints;
+    if arguments.which != Which::Check && runner.run_one(parts::build(&root)) {
+        let needs_kernel = arguments.which == Which::Test;
+        parts.extend(of(parts::tests(&root)?).into_iter().filter(|part| needs_kernel || !part.boots));
+    }
+    runner.run(parts);
+    runner.keep_seconds();
+    let left = before.compare();
+    println!("\n{}", runner.slowest(10));
+    for thing in &left {
+        eprintln!("left behind: {thing}");
+    }
+    let totals = runner.totals();
+    for name in &totals.failed_parts {
+        eprintln!("failed: {name} (target/suite/{})", runner::file_name(name));
+    }
+    println!("{} min on this machine, nothing left behind: {}", runner.minutes(), left.is_empty());
+    println!("{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.ignored);
+    Ok(totals.failed_parts.is_empty() && left.is_empty())
+}

@@ -1,0 +1,187 @@
+//! The parts of a run: each is a command with a name.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// One part.
+pub(crate) struct Part {
+    pub(crate) name: String,
+    pub(crate) command: Vec<String>,
+    pub(crate) directory: PathBuf,
+    pub(crate) environment: Vec<(String, String)>,
+    /// Nothing else runs meanwhile: it keeps all processors busy by itself, or judges times.
+    pub(crate) is_alone: bool,
+    /// It boots kernels.
+    pub(crate) boots: bool,
+    /// It is cargo at work in `target`, whose lock keeps out every other cargo: beside one of these it would only wait.
+    pub(crate) is_cargo: bool,
+}
+
+/// All tests in guests.
+const GUESTS: &str = "kernel-tests guests";
+
+/// Test programs that boot kernels.
+const BOOT: [&str; 4] = [GUESTS, "vm machine", "build modules", "cli reproduce"];
+
+/// Test programs that keep two processors busy by themselves, and those that judge how long real processes take.
+const ALONE: [&str; 2] = [GUESTS, "workload kernel"];
+
+/// The longest of those that boot nothing, for a checkout in which nothing has been timed yet. They begin first.
+pub(crate) const LONGEST: [&str; 6] =
+    ["documentation", "lints", "build lib", "build new_project", "cli machines", "cli silence"];
+
+impl Part {
+    pub(crate) fn new(root: &Path, name: &str, command: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            command: command.split_whitespace().map(str::to_owned).collect(),
+            directory: root.to_owned(),
+            environment: Vec::new(),
+            is_alone: false,
+            boots: false,
+            is_cargo: false,
+        }
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    fn alone(self) -> Self {
+        Self { is_alone: true, ..self }
+    }
+
+    fn cargo(self) -> Self {
+        Self { is_cargo: true, ..self }
+    }
+}
+
+/// Formatting. The kernel's Rust is a workspace of its own.
+pub(crate) fn formats(root: &Path) -> Vec<Part> {
+    let part = |name: &str, command: &str| Part::new(root, name, command);
+    let policies = "policies/src";
+    // Cargo does not see them: their modules are declared by a macro.
+    let files = std::fs::read_dir(root.join(policies)).into_iter().flatten().flatten();
+    let files = files.filter_map(|file| Some(format!("{policies}/{}", file.file_name().to_str()?)));
+    let files: Vec<String> = files.filter(|file| file.ends_with(".rs")).collect();
+    vec![
+        part("format", "cargo fmt --all --check"),
+        part("format of policies", &format!("rustfmt --check --edition 2024 {}", files.join(" "))),
+        part("format of the kernel's Rust", "cargo fmt --all --check --manifest-path hosts/kernel/Cargo.toml"),
+    ]
+}
+
+/// Lints and documentation. They run beside tests, once everything is built: by itself, cargo leaves processors idle.
+pub(crate) fn lints(root: &Path) -> Vec<Part> {
+    let part = |name: &str, command: &str| Part::new(root, name, command);
+    vec![
+        part("lints", "cargo clippy --workspace --all-targets -- -D warnings").cargo(),
+        part(
+            "lints of the kernel's Rust",
+            "cargo clippy --manifest-path hosts/kernel/Cargo.toml --target-dir target/kernel-check -- -D warnings",
+        )
+        .with("RUSTFLAGS", "-C panic=abort"),
+        part("documentation", "cargo doc --workspace --no-deps").with("RUSTDOCFLAGS", "-D warnings").cargo(),
+    ]
+}
+
+/// Everything is built once, with all test programs.
+pub(crate) fn build(root: &Path) -> Part {
+    Part::new(root, "build", "cargo build --workspace --all-targets").alone()
+}
+
+/// The test programs, and the tests in the documentation.
+pub(crate) fn tests(root: &Path) -> Result<Vec<Part>> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["test", "--workspace", "--no-run", "--message-format=json", "--quiet"]).current_dir(root);
+    let output = cargo.output().context("cannot start cargo")?;
+    if !output.status.success() {
+        bail!("the tests do not build:\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    // The tests of procedural macros are linked with the compiler's library, which cargo lets them find.
+    let libraries = Command::new("rustc").args(["--print", "target-libdir"]).output().context("cannot start rustc")?;
+    let libraries = String::from_utf8_lossy(&libraries.stdout).trim().to_owned();
+    let mut parts: Vec<Part> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| program(root, line))
+        .map(|part| part.with("LD_LIBRARY_PATH", &libraries))
+        .collect();
+    if parts.is_empty() {
+        bail!("cargo names no test program");
+    }
+    let modules = parts.iter().find(|part| part.name == GUESTS).map(|guests| Part {
+        name: "modules for guests".into(),
+        command: [guests.command.clone(), vec!["--prepare".into()]].concat(),
+        directory: guests.directory.clone(),
+        environment: guests.environment.clone(),
+        is_alone: false,
+        boots: true,
+        is_cargo: false,
+    });
+    parts.extend(modules);
+    parts.push(Part::new(root, "documentation tests", "cargo test --workspace --doc --quiet").cargo());
+    Ok(parts)
+}
+
+/// A test program, from a line that cargo prints.
+fn program(root: &Path, line: &str) -> Option<Part> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    let executable = message["executable"].as_str()?;
+    if message["profile"]["test"] != true {
+        return None;
+    }
+    let manifest = Path::new(message["manifest_path"].as_str()?);
+    let package = manifest.parent()?;
+    let target = &message["target"];
+    // As cargo calls it: a library's own tests have no name but that of the package.
+    let kind = target["kind"][0].as_str()?;
+    let of = match kind {
+        "lib" | "proc-macro" => "lib",
+        _ => target["name"].as_str()?,
+    };
+    let name = format!("{} {of}", package.file_name()?.to_str()?);
+    let mut part = Part::new(root, &name, "")
+        .with("CARGO_MANIFEST_DIR", package.to_str()?)
+        .with("CARGO", &std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
+    part.command = vec![executable.to_owned()];
+    part.directory = package.to_owned();
+    part.is_alone = ALONE.contains(&name.as_str());
+    part.boots = BOOT.contains(&name.as_str());
+    Some(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_program_is_called_after_its_package_and_target() {
+        let line = r#"{"reason":"compiler-artifact","manifest_path":"/p/lab/kernel-tests/Cargo.toml","executable":"/t/guests-1",
+            "target":{"kind":["test"],"name":"guests"},"profile":{"test":true}}"#
+            .replace('\n', " ");
+        let part = program(Path::new("/p"), &line).unwrap();
+        assert_eq!((part.name.as_str(), part.is_alone, part.boots), ("kernel-tests guests", true, true));
+        assert_eq!((part.command, part.directory), (vec!["/t/guests-1".to_owned()], "/p/lab/kernel-tests".into()));
+        assert!(program(Path::new("/p"), &line.replace("\"test\":true", "\"test\":false")).is_none());
+    }
+
+    #[test]
+    fn each_program_with_a_rule_of_its_own_exists() {
+        let root = super::super::root().unwrap();
+        let manifest = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
+        let members: Vec<&Path> = manifest.split('"').skip(1).step_by(2).map(Path::new).collect();
+        for name in BOOT.iter().chain(&ALONE) {
+            let (package, target) = name.split_once(' ').unwrap();
+            let member = members.iter().find(|member| member.ends_with(package)).unwrap_or_else(|| panic!("{package}"));
+            let tests = root.join(member).join("tests");
+            let exists = tests.join(target).join("main.rs").is_file() || tests.join(format!("{target}.rs")).is_file();
+            assert!(exists, "there is no test program {name}");
+        }
+    }
+}
