@@ -8,6 +8,7 @@ use std::{
 };
 
 use ekiden_build::{Checkout, code_lines, count_text};
+use serde_json::Value;
 use walkdir::WalkDir;
 
 use crate::bench::MAY_BE_UNSAFE;
@@ -15,21 +16,26 @@ use crate::bench::MAY_BE_UNSAFE;
 /// Directories with nothing that somebody wrote.
 const SKIPPED: &[&str] = &["target", ".git", "node_modules", "dist"];
 
+/// Ours, and that of the Rust which runs in the kernel.
+const WORKSPACES: [&str; 2] = ["Cargo.toml", "hosts/kernel/Cargo.toml"];
+
 /// What Debian 13 has.
 const OLDEST_RUST: &str = "1.85";
 
-/// The documents that name paths.
-const DOCUMENTS: &[&str] = &[
-    "README.md",
-    "ARCHITECTURE.md",
-    "DEVELOPING.md",
-    "SECURITY.md",
-    "docs/fidelity.md",
-    "docs/policies.md",
-    "docs/shared-queues.md",
-    "docs/hints.md",
-    "docs/agent.md",
+/// The folders of the root that code is in, and which others each may depend on. Tests may use anything.
+const FOLDERS: &[(&str, &[&str])] = &[
+    ("framework", &[]),
+    ("policies", &["framework"]),
+    ("workload", &[]),
+    ("machines", &["framework"]),
+    ("observe", &["framework"]),
+    ("hosts", &["framework", "workload", "machines", "observe"]),
+    ("lab", &["framework", "policies", "workload", "machines", "observe", "hosts"]),
+    ("cli", &["framework", "policies", "workload", "machines", "observe", "hosts", "lab"]),
 ];
+
+/// The documents in the root that name paths. Those in `docs` and the README of each folder do, too.
+const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "DEVELOPING.md", "SECURITY.md"];
 
 fn root() -> PathBuf {
     Checkout::find().unwrap().root().to_owned()
@@ -115,28 +121,106 @@ fn every_package_has_the_license() {
         }
     }
     assert_none(&broken, "the license of every package is GPL-2.0-only");
-    for workspace in ["Cargo.toml", "hosts/kernel/Cargo.toml"] {
+    for workspace in WORKSPACES {
         let text = fs::read_to_string(root().join(workspace)).unwrap();
         assert!(text.contains("license = \"GPL-2.0-only\""), "{workspace}");
     }
 }
 
+/// Our own crates and what they depend on, as cargo knows them.
+fn packages(manifest: &str, args: &[&str]) -> Vec<Value> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["metadata", "--format-version=1"]).args(args).arg("--manifest-path").arg(root().join(manifest));
+    let output = cargo.output().unwrap();
+    let mut metadata: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    let Value::Array(packages) = metadata["packages"].take() else { panic!("{manifest} has no packages") };
+    packages
+}
+
+/// A path of cargo's, without the root of the checkout.
+fn within(path: &Value) -> PathBuf {
+    let path = Path::new(path.as_str().unwrap()).canonicalize().unwrap();
+    path.strip_prefix(root()).unwrap_or_else(|_| panic!("{} is elsewhere", path.display())).to_owned()
+}
+
+#[test]
+fn folders_depend_on_each_other_one_way() {
+    let mut broken = Vec::new();
+    let mut arrows = 0;
+    for package in WORKSPACES.iter().flat_map(|manifest| packages(manifest, &["--no-deps"])) {
+        let of = within(&package["manifest_path"]);
+        let folder = first(&of);
+        let may = FOLDERS.iter().find(|(name, _)| *name == folder);
+        let (_, may) = may.unwrap_or_else(|| panic!("{} is in none of the folders", of.display()));
+        for on in package["dependencies"].as_array().unwrap() {
+            if on["path"].is_null() || on["kind"] == "dev" {
+                continue;
+            }
+            arrows += 1;
+            let on = within(&on["path"]);
+            if first(&on) != folder && !may.contains(&first(&on)) {
+                broken.push(format!("{} depends on {}", of.display(), on.display()));
+            }
+        }
+    }
+    assert!(arrows > 50, "only {arrows} dependencies were seen");
+    assert_none(&broken, "ARCHITECTURE.md and FOLDERS say which folder may depend on which");
+    for (at, (folder, may)) in FOLDERS.iter().enumerate() {
+        assert!(may.iter().all(|on| FOLDERS[..at].iter().any(|(earlier, _)| earlier == on)), "{folder}: a circle");
+    }
+}
+
+/// The folder of the root that a path is in.
+fn first(path: &Path) -> &str {
+    path.iter().next().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+#[test]
+fn no_two_crates_or_headers_share_a_name() {
+    let mut seen = BTreeSet::new();
+    let mut broken = Vec::new();
+    for package in WORKSPACES.iter().flat_map(|manifest| packages(manifest, &["--no-deps"])) {
+        let directory = within(&package["manifest_path"]).parent().unwrap().to_owned();
+        let name = directory.file_name().unwrap().to_str().unwrap();
+        let package = package["name"].as_str().unwrap();
+        // Those of the kernel's workspace say so.
+        if package != name && package != format!("ekiden-{name}") && package != format!("ekiden-kernel-{name}") {
+            broken.push(format!("{} is the package {package}", directory.display()));
+        }
+        if !seen.insert(name.to_owned()) {
+            broken.push(format!("{} is not the only one called {name}", directory.display()));
+        }
+    }
+    for (name, _) in files("h") {
+        let file = Path::new(&name).file_name().unwrap().to_str().unwrap().to_owned();
+        if !seen.insert(file) {
+            broken.push(format!("{name} is not the only header of that name"));
+        }
+    }
+    assert_none(&broken, "a folder is called after its package, and a name is one thing's");
+}
+
+#[test]
+fn every_folder_says_what_lives_there() {
+    for (folder, may) in FOLDERS {
+        let readme =
+            fs::read_to_string(root().join(folder).join("README.md")).unwrap_or_else(|e| panic!("{folder}: {e}"));
+        assert!(readme.lines().count() <= 25, "{folder}/README.md is for ten lines and a table");
+        for other in FOLDERS.iter().map(|(other, _)| other).filter(|other| *other != folder) {
+            let rule =
+                readme.split("May depend on").nth(1).unwrap_or_else(|| panic!("{folder}: on what may it depend?"));
+            let rule = rule.split('.').next().unwrap_or_default();
+            assert_eq!(rule.contains(&format!("`{other}`")), may.contains(other), "{folder}/README.md on {other}");
+        }
+    }
+}
+
 #[test]
 fn no_dependency_needs_a_newer_rust_than_ours() {
-    for manifest in ["Cargo.toml", "hosts/kernel/Cargo.toml"] {
-        let args = [
-            "metadata",
-            "--format-version=1",
-            "--locked",
-            "--filter-platform=x86_64-unknown-linux-gnu",
-            "--manifest-path",
-        ];
-        let output = Command::new("cargo").args(args).arg(root().join(manifest)).output().unwrap();
-        let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
-        let broken: Vec<String> = metadata["packages"]
-            .as_array()
-            .unwrap()
+    for manifest in WORKSPACES {
+        let packages = packages(manifest, &["--locked", "--filter-platform=x86_64-unknown-linux-gnu"]);
+        let broken: Vec<String> = packages
             .iter()
             .filter_map(|package| Some((package, package["rust_version"].as_str()?)))
             .filter(|(_, needed)| minor(needed) > minor(OLDEST_RUST))
@@ -156,15 +240,19 @@ fn minor(version: &str) -> u32 {
 #[test]
 fn every_path_that_the_documents_name_exists() {
     let root = root();
-    let mut broken = Vec::new();
-    for document in DOCUMENTS {
-        let text = fs::read_to_string(root.join(document)).unwrap_or_else(|error| panic!("{document}: {error}"));
+    let (mut broken, mut named) = (Vec::new(), 0);
+    let readmes = FOLDERS.iter().map(|(folder, _)| format!("{folder}/README.md"));
+    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let docs = docs.map(|path| path.strip_prefix(&root).unwrap().display().to_string());
+    for document in DOCUMENTS.iter().map(|name| (*name).to_owned()).chain(readmes).chain(docs) {
+        let text = fs::read_to_string(root.join(&document)).unwrap_or_else(|error| panic!("{document}: {error}"));
         let paths = paths_in(&text);
-        assert!(!paths.is_empty(), "{document} names no path at all");
+        named += paths.len();
         broken.extend(
             paths.into_iter().filter(|path| !root.join(path).exists()).map(|path| format!("{document}: {path}")),
         );
     }
+    assert!(named > 100, "only {named} paths were found");
     assert_none(&broken, "what a document names is there");
 }
 
@@ -222,17 +310,15 @@ fn paths_in(text: &str) -> BTreeSet<String> {
 
 fn is_path(word: &str) -> bool {
     let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
-    let first = Path::new(word).iter().next().unwrap_or_default();
-    let inside = ["framework", "policies", "hosts", "observe", "lab", "scripts", "templates", ".ci"]
-        .iter()
-        .any(|directory| first == *directory);
+    let others = ["crates", "kernel", "page", "fuzz", "docs", "scripts", "templates", ".ci"];
+    let inside =
+        FOLDERS.iter().map(|(folder, _)| folder).chain(&others).any(|folder| first(Path::new(word)) == *folder);
     plain && (inside && word.contains('/') || !word.contains('/') && word.ends_with(".md"))
 }
 
 #[test]
 fn paths_are_told_from_other_words() {
-    let text =
-        "See `framework/abi/src/lib.rs`, `kernel/` and [this](DEVELOPING.md); not `ops.enqueue`, `a/b` or crates/x.";
+    let text = "See `framework/abi/src/lib.rs`, `framework/` and [this](DEVELOPING.md); not `ops.enqueue`, `a/b` or policies/x.";
     let paths: Vec<String> = paths_in(text).into_iter().collect();
     assert_eq!(paths, ["DEVELOPING.md", "framework/abi/src/lib.rs"]);
 }
