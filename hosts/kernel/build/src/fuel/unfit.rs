@@ -1,7 +1,12 @@
 //! Finds in a policy's program what the kernel has nothing for, with its line: the kernel's own tools would name functions that are in no
 //! source.
 
-use super::{Line, Program, SLACK, STACK, foreign, place, source};
+use super::{
+    SLACK, STACK,
+    line::Line,
+    place::{foreign, place, source},
+    program::Program,
+};
 use std::fmt;
 
 /// What a policy cannot do in the kernel, and where it does.
