@@ -1,6 +1,6 @@
 //! `ekiden agent`: a policy in a process of this machine.
 
-use std::{cell::RefCell, ffi::OsString, process::ExitCode};
+use std::{cell::RefCell, ffi::OsString, path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::Args;
@@ -11,8 +11,10 @@ use serde::Serialize;
 use crate::{
     child::{self, Events},
     failure::{Exit, Failure},
-    policies,
-    session::LastFault,
+    flights, policies,
+    record::{self, ToFile},
+    run::RECORDING_KIB,
+    session::{self, Flight, LastFault},
 };
 
 #[derive(Args)]
@@ -20,6 +22,7 @@ use crate::{
 Examples:
   ekiden agent wfq                                   all tasks, until Ctrl-C
   ekiden agent wfq --set slice_min_us=1000 -- make   while a command runs; its exit code is passed on
+  ekiden agent wfq --record out.ekirec -- make -j8   records every call, for ekiden replay
   ekiden agent fifo --json -- perf bench sched pipe  and what the agent has done, as JSON
 
 No kernel module is loaded: the policy runs in this process, and BPF carries out what it decides. However the process
@@ -40,6 +43,15 @@ pub(crate) struct AgentCommand {
     #[arg(long, value_name = "N", default_value_t = 16_384)]
     #[arg(value_parser = clap::value_parser!(u32).range(1_024..=1_048_576))]
     messages: u32,
+    /// Memory for the newest calls, which are saved if the policy is taken out; 0 for none
+    #[arg(long, value_name = "KIB", default_value_t = 1_024, value_parser = clap::value_parser!(u64).range(0..=262_144))]
+    flight_kib: u64,
+    /// Where its last calls are saved if it is taken out
+    #[arg(long, value_name = "DIR", default_value_os_t = flights::usual())]
+    flights: PathBuf,
+    /// Record every call to this file, from the first one on; there are 16 MiB of memory for that
+    #[arg(long, value_name = "FILE", conflicts_with = "flight_kib")]
+    record: Option<PathBuf>,
     /// If the policy is taken out, let the command go on under the kernel's own scheduler
     #[arg(long)]
     keep_going: bool,
@@ -71,27 +83,50 @@ impl AgentCommand {
         }
         let usual = Config::new(&self.policy);
         let max_tasks = self.max_tasks.unwrap_or(usual.max_tasks);
-        let config = Config { params, max_tasks, messages: self.messages, ..usual };
+        let flight_kib = if self.record.is_some() { RECORDING_KIB } else { self.flight_kib };
+        let tape_records = session::records_in(flight_kib);
+        let config = Config { params, max_tasks, messages: self.messages, tape_records, ..usual };
         let events = Events::listen()?;
         let agent = RefCell::new(Agent::start(&config, make)?);
+        let flight = self.flight(&agent.borrow())?;
+        let recording = self.recording(&agent.borrow())?;
         let what = format!("{} schedules all tasks of this machine from this process; Ctrl-C ends it", self.policy);
         let code = child::run(&events, &self.command, &what, self.keep_going, || {
             let Err(error) = agent.borrow().check() else { return Ok(()) };
             if let LoadError::ThrownOut(reason) = &error {
+                let mut fault = LastFault::now(&self.policy, reason);
+                fault.recording = flight.as_ref().and_then(|flight| flight.save(&fault, None));
                 // The message is the same without it.
-                let _ = LastFault::now(&self.policy, reason).keep();
+                let _ = fault.keep();
             }
             Err(error.into())
         });
         let agent = agent.into_inner();
         let ended = Ended { policy: &self.policy, was_scheduler: agent.is_running(), counts: agent.counts() };
         drop(agent);
+        if let (Some(recording), Some(path)) = (recording, &self.record) {
+            record::tell(path, recording.stop()?);
+        }
         self.tell(&ended)?;
         let code = code?;
         if !ended.was_scheduler && !self.keep_going {
             return Err(LoadError::ThrownOut("it was not the scheduler any more at the end".into()).into());
         }
         Ok(code)
+    }
+
+    /// What is saved if the policy is taken out.
+    fn flight(&self, agent: &Agent) -> Result<Option<Flight>> {
+        let Some(tape) = agent.tape()? else { return Ok(None) };
+        let (tape, header) = (RefCell::new(tape), agent.header("flight recorder")?);
+        Ok(Some(Flight { tape, header, directory: self.flights.clone() }))
+    }
+
+    /// What goes to a file from the beginning.
+    fn recording(&self, agent: &Agent) -> Result<Option<ToFile>> {
+        let (Some(path), Some(tape)) = (&self.record, agent.tape()?) else { return Ok(None) };
+        let header = agent.header(&record::in_words(&self.command))?;
+        Ok(Some(ToFile::of(path, tape, &header)?))
     }
 
     fn tell(&self, ended: &Ended<'_>) -> Result<()> {

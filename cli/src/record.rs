@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_loader::{Drain, Kept, Status, Tape, dump, header, needs_root};
+use ekiden_recording::Header;
 use serde::Serialize;
 
 use crate::{
@@ -98,8 +99,12 @@ pub(crate) struct ToFile {
 impl ToFile {
     /// See [`Drain::start`].
     pub(crate) fn start(path: &Path, seat: Option<u32>, from_now: bool, command: &[OsString]) -> Result<Self> {
-        let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-        Ok(Self { drain: Drain::start(create(path)?, seat, from_now, &words.join(" "))? })
+        Ok(Self { drain: Drain::start(create(path)?, seat, from_now, &in_words(command))? })
+    }
+
+    /// See [`Drain::of`].
+    pub(crate) fn of(path: &Path, tape: Tape, header: &Header) -> Result<Self> {
+        Ok(Self { drain: Drain::of(tape, header, create(path)?)? })
     }
 
     /// An error if it has ended by itself.
@@ -113,6 +118,11 @@ impl ToFile {
     pub(crate) fn stop(self) -> Result<Kept> {
         Ok(self.drain.stop()?)
     }
+}
+
+/// What runs, for a recording's header.
+pub(crate) fn in_words(command: &[OsString]) -> String {
+    command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 fn create(path: &Path) -> Result<File> {

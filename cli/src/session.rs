@@ -82,10 +82,7 @@ impl Plan {
             scope: if self.attached { Scope::Attached } else { Scope::All },
             max_tasks: self.max_tasks,
             arena_bytes: self.arena_mib << 20,
-            tape_records: match self.flight_kib {
-                0 => 0,
-                kib => (kib * 1024 / RECORD_BYTES).next_power_of_two(),
-            },
+            tape_records: records_in(self.flight_kib),
             upgradable: self.upgradable,
             beside: self.beside,
             access: self.access,
@@ -101,6 +98,14 @@ impl Plan {
             }),
         };
         Ok(Held { session, policy: self.policy.clone(), flight, _guard: guard })
+    }
+}
+
+/// How many records of a ring are that many KiB, in a power of two.
+pub(crate) fn records_in(kib: u64) -> u64 {
+    match kib {
+        0 => 0,
+        kib => (kib * 1024 / RECORD_BYTES).next_power_of_two(),
     }
 }
 
@@ -144,35 +149,21 @@ pub(crate) struct Held {
     _guard: Unload,
 }
 
-/// The flight recorder: what the CPUs have written down stays readable when the policy is gone.
-struct Flight {
-    tape: RefCell<Tape>,
-    header: Header,
-    directory: PathBuf,
+/// The flight recorder: what was written down stays readable when the policy is gone.
+pub(crate) struct Flight {
+    pub(crate) tape: RefCell<Tape>,
+    pub(crate) header: Header,
+    pub(crate) directory: PathBuf,
 }
 
-impl Held {
-    /// An error with the reason, which is also kept for `ekiden status`, if the kernel does not use the policy any more.
-    pub(crate) fn check(&self) -> Result<()> {
-        let Err(error) = self.session.check() else { return Ok(()) };
-        if let LoadError::ThrownOut(reason) | LoadError::TakenOut(reason) = &error {
-            // Another one may have taken over from the policy that was started. The message is the same without it.
-            let newest = recorded(self.session.seat()).ok().flatten();
-            let mut fault = LastFault::now(newest.as_ref().map_or(&self.policy, |newest| &newest.policy), reason);
-            fault.recording = self.save_flight(&fault);
-            let _ = fault.keep();
-        }
-        Err(error.into())
-    }
-
-    /// Saves the newest calls. That it cannot be done is said, and does not stand in the way of anything.
-    fn save_flight(&self, fault: &LastFault) -> Option<PathBuf> {
-        let Flight { tape, header: at_first, directory } = self.flight.as_ref()?;
-        // Another one may have taken over since, and the newest calls are of that one.
-        let newest = header(Some(self.session.seat()), "flight recorder").ok().map(|(header, _)| header);
+impl Flight {
+    /// Saves the newest calls, of what the header says or `newest`. That it cannot be done is said, and does not stand in the
+    /// way of anything.
+    pub(crate) fn save(&self, fault: &LastFault, newest: Option<&Header>) -> Option<PathBuf> {
+        let Self { tape, header, directory } = self;
         let saved =
             flights::create(directory, &format!("{}-{}.ekirec", fault.policy, fault.at)).and_then(|(file, path)| {
-                dump(&mut tape.borrow_mut(), newest.as_ref().unwrap_or(at_first), file, true)?;
+                dump(&mut tape.borrow_mut(), newest.unwrap_or(header), file, true)?;
                 Ok(path)
             });
         match saved {
@@ -185,6 +176,23 @@ impl Held {
                 None
             }
         }
+    }
+}
+
+impl Held {
+    /// An error with the reason, which is also kept for `ekiden status`, if the kernel does not use the policy any more.
+    pub(crate) fn check(&self) -> Result<()> {
+        let Err(error) = self.session.check() else { return Ok(()) };
+        if let LoadError::ThrownOut(reason) | LoadError::TakenOut(reason) = &error {
+            // Another one may have taken over from the policy that was started. The message is the same without it.
+            let newest = recorded(self.session.seat()).ok().flatten();
+            let mut fault = LastFault::now(newest.as_ref().map_or(&self.policy, |newest| &newest.policy), reason);
+            // Another one may have taken over since, and the newest calls are of that one.
+            let newest = header(Some(self.session.seat()), "flight recorder").ok().map(|(header, _)| header);
+            fault.recording = self.flight.as_ref().and_then(|flight| flight.save(&fault, newest.as_ref()));
+            let _ = fault.keep();
+        }
+        Err(error.into())
     }
 
     /// Its place among the policies that run.

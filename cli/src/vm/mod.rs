@@ -4,6 +4,7 @@ mod agent;
 mod booted;
 mod exec;
 mod list;
+mod recordings;
 mod run;
 mod start;
 mod status;

@@ -1,28 +1,21 @@
 //! `ekiden vm run`: a command under a policy, in the machine that was started or in one of its own.
 
 use std::{
-    fs::{self, File},
-    io,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use ekiden_vm::{Cache, Scratch, Vm, fetch};
 
-use super::{Booted, Name};
+use super::{Booted, Name, recordings::Recordings};
 use crate::{
-    flights,
     machine::{Shape, exit_code, follow, guest_command, install_modules},
     modules::{self, Allowed},
     policies,
     progress::Progress,
 };
-
-/// Where a guest leaves recordings, in the directory that is shared with it, and how it calls the one that was asked for.
-const RECORDINGS: &str = "recordings";
-const WANTED: &str = "wanted.ekirec";
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -99,47 +92,20 @@ impl Run {
     }
 
     fn in_guest(&self, vm: &Vm, share: &Path, ekiden: String) -> Result<ExitCode> {
-        let recordings = share.join(RECORDINGS);
-        fs::create_dir_all(&recordings).with_context(|| format!("cannot create {}", recordings.display()))?;
+        let recordings = Recordings::prepare(share, self.record.as_deref())?;
         let mut argv = vec![ekiden, "run".to_owned(), self.policy.clone()];
         argv.extend(self.set.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
         argv.extend(self.attached.then(|| "--attached".to_owned()));
         argv.extend(self.keep_going.then(|| "--keep-going".to_owned()));
         argv.extend(self.max_tasks.map(|tasks| format!("--max-tasks={tasks}")));
         argv.extend(self.arena_mib.map(|mib| format!("--arena-mib={mib}")));
-        argv.push(format!("--flights=/host/{RECORDINGS}"));
-        argv.extend(self.record.as_ref().map(|_| format!("--record=/host/{RECORDINGS}/{WANTED}")));
+        argv.extend(recordings.options());
         if !self.command.is_empty() {
             argv.push("--".into());
             argv.extend(self.command.iter().cloned());
         }
         let code = follow(vm, &guest_command(argv)).map(exit_code)?;
-        self.bring_home(&recordings)?;
+        recordings.bring_home()?;
         Ok(code)
-    }
-
-    /// What was recorded in the guest goes to where it was wanted, or to where it would be on this machine.
-    fn bring_home(&self, recordings: &Path) -> Result<()> {
-        let entries = fs::read_dir(recordings).with_context(|| format!("cannot read {}", recordings.display()))?;
-        for entry in entries.flatten() {
-            let to = match &self.record {
-                Some(wanted) if entry.file_name() == WANTED => {
-                    if let Some(parent) = wanted.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-                        fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
-                    }
-                    fs::copy(entry.path(), wanted).with_context(|| format!("cannot write {}", wanted.display()))?;
-                    wanted.clone()
-                }
-                _ => {
-                    let (mut file, to) = flights::create(&flights::usual(), &entry.file_name().to_string_lossy())?;
-                    let copied = File::open(entry.path()).and_then(|mut from| io::copy(&mut from, &mut file));
-                    copied.with_context(|| format!("cannot write {}", to.display()))?;
-                    to
-                }
-            };
-            let _ = fs::remove_file(entry.path());
-            eprintln!("next: ekiden replay {}", to.display());
-        }
-        Ok(())
     }
 }

@@ -12,10 +12,12 @@ mod host;
 mod mind;
 mod ready;
 mod skel;
+mod tape;
 mod wire;
 
 use std::{
     ffi::c_char,
+    fs::File,
     io,
     mem::MaybeUninit,
     sync::{
@@ -30,7 +32,8 @@ use std::{
 use ekiden::{Call, Calls, Host, ParamError, Policy, Topology};
 use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, IdleCpus};
-use ekiden_loader::{LoadError, Result, room_for_all, sysfs};
+use ekiden_loader::{LoadError, Result, Tape, header_of, room_for_all, sysfs};
+use ekiden_recording::{self as recording, Header, Instance};
 use libbpf_rs::{
     Link, OpenObject,
     skel::{OpenSkel, SkelBuilder},
@@ -45,6 +48,7 @@ use crate::{
     host::Questions,
     mind::{Mind, Talk},
     skel::{AgentSkel, AgentSkelBuilder},
+    tape::Ring,
     wire::{Control, Maps, Programs, Shared, WORDS, fd},
 };
 
@@ -74,16 +78,20 @@ pub struct Config {
     pub max_tasks: u32,
     /// How many messages there is room for, 64 bytes each: a power of two, and 1,024 at least.
     pub messages: u32,
+    /// How many records of its newest calls are kept, 64 bytes each: a power of two, or 0 for none.
+    pub tape_records: u64,
 }
 
 impl Config {
-    /// The defaults: room for as many tasks as the machine may have, 65,536 at most, and for 16,384 messages.
+    /// The defaults: room for as many tasks as the machine may have, 65,536 at most, for 16,384 messages, and for as many
+    /// records.
     pub fn new(policy: &str) -> Self {
         Self {
             policy: policy.to_owned(),
             params: String::new(),
             max_tasks: room_for_all().min(TASKS_MAX),
             messages: 1 << 14,
+            tape_records: 1 << 14,
         }
     }
 }
@@ -112,11 +120,20 @@ pub struct Counts {
 pub struct Agent {
     link: Option<Link>,
     name: String,
+    instance: Instance,
+    max_tasks: u32,
+    flight: Option<Flight>,
     shared: Arc<Shared>,
     talk: Arc<Talk>,
     thread: Option<JoinHandle<Option<Fault>>>,
     exit: [*const c_char; 2],
     _skel: AgentSkel<'static>,
+}
+
+/// Where the policy's newest calls are.
+struct Flight {
+    file: Arc<File>,
+    records: u64,
 }
 
 /// The name under which the kernel knows the scheduler.
@@ -148,6 +165,13 @@ impl Agent {
             Err(panic) => return Err(LoadError::Refused(panic)),
         };
         let calls = policy.calls();
+        let (policy, tape, flight) = match config.tape_records {
+            0 => (policy, None, None),
+            records => {
+                let (ring, file) = Ring::new(records)?;
+                (tape::recorded(policy), Some(ring), Some(Flight { file, records }))
+            }
+        };
         let engine = Engine::new(policy, questions.clone(), idle, nr_cpus, config.max_tasks);
         questions.set_engine(engine.answers());
 
@@ -177,8 +201,19 @@ impl Agent {
         let talk = Arc::new(Talk::default());
         let mind = Mind::new(engine, questions, shared.clone(), talk.clone(), config.max_tasks);
         ready::lock_memory()?;
-        let mut agent = Self { link: None, name, shared, talk, thread: None, exit, _skel: skel };
-        agent.thread = Some(begin(mind, agent.shared.clone())?);
+        let mut agent = Self {
+            link: None,
+            name,
+            instance: Instance { policy: config.policy.clone(), params: config.params.clone() },
+            max_tasks: config.max_tasks,
+            flight,
+            shared,
+            talk,
+            thread: None,
+            exit,
+            _skel: skel,
+        };
+        agent.thread = Some(begin(mind, tape, agent.shared.clone())?);
         let link = agent._skel.maps.agent_ops.attach_struct_ops().map_err(|error| match sysfs::scheduler() {
             Some(name) if name.starts_with("ekiden_agent") => LoadError::AgentRuns(name),
             _ => bpf_error("attach", &error),
@@ -221,6 +256,23 @@ impl Agent {
         // SAFETY: two texts of the program's, each with a zero at its end, which were written before `ended` was.
         let [reason, message] = self.exit.map(|text| unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy());
         Some(format!("{reason} {message}").trim().to_owned())
+    }
+
+    /// The policy's newest calls, from the oldest that is there; they stay readable when the policy is gone. None without
+    /// room for them.
+    ///
+    /// # Errors
+    /// When they cannot be mapped.
+    pub fn tape(&self) -> Result<Option<Tape>> {
+        self.flight.as_ref().map(|flight| tape::read(&flight.file, flight.records)).transpose()
+    }
+
+    /// The header of a recording of them; `workload` is what runs.
+    ///
+    /// # Errors
+    /// If the topology cannot be read.
+    pub fn header(&self, workload: &str) -> Result<Header> {
+        header_of(recording::Host::Agent, self.instance.clone(), self.max_tasks, workload)
     }
 
     /// What it has done so far.
@@ -292,7 +344,7 @@ fn bpf_error(step: &str, error: &libbpf_rs::Error) -> LoadError {
 }
 
 /// Starts the thread that decides, and returns when it is ready for the kernel.
-fn begin(mut mind: Mind, shared: Arc<Shared>) -> Result<JoinHandle<Option<Fault>>> {
+fn begin(mut mind: Mind, tape: Option<Ring>, shared: Arc<Shared>) -> Result<JoinHandle<Option<Fault>>> {
     let failed = |source: io::Error| LoadError::Io { what: "cannot start the agent's thread".into(), source };
     let (sender, ready) = channel();
     let thread = thread::Builder::new()
@@ -300,6 +352,7 @@ fn begin(mut mind: Mind, shared: Arc<Shared>) -> Result<JoinHandle<Option<Fault>
         .spawn(move || {
             let prepared = prepare();
             if prepared.is_ok() {
+                tape.into_iter().for_each(Ring::begin);
                 shared.control().tid.store(gettid().as_raw() as u32, Release);
             }
             let goes_on = prepared.is_ok();

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use ekiden::abi::{Message, Reply};
 use ekiden::{Calls, Host, Policy};
-use ekiden_recording::{Header, Instance, Mark, Pen, Place, Record, RecordingError, RecordingWriter, tape_of_thread};
+use ekiden_recording::{
+    Header, Instance, Mark, Pen, Place, Record, RecordedPolicy, RecordingError, RecordingWriter, Writes, tape_of_thread,
+};
 
 use crate::masks::Questions;
 
@@ -129,7 +131,7 @@ pub(crate) fn next_instance(
         }
         recorder.pen().mark(now_ns, mark, number);
     });
-    let policy = if records { Box::new(Recorded { policy, host: host.clone() }) } else { policy };
+    let policy = if records { Box::new(RecordedPolicy::new(policy, OfSimulation(host.clone()))) } else { policy };
     match host.call_costs_ns() {
         Some(costs_ns) => Box::new(Priced { policy, host: host.clone(), costs_ns }),
         None => policy,
@@ -166,53 +168,27 @@ impl Policy for Priced {
     }
 }
 
-/// A policy whose calls are written down.
-struct Recorded {
-    policy: Box<dyn Policy>,
-    host: Arc<Questions>,
-}
+/// How the calls of a simulation's policy are written down.
+struct OfSimulation(Arc<Questions>);
 
-impl Policy for Recorded {
-    fn calls(&self) -> Calls {
-        self.policy.calls()
+impl Writes for OfSimulation {
+    fn now_ns(&self) -> u64 {
+        self.0.now_ns()
     }
 
-    fn task_params(&self, settings: &str) -> Result<ekiden::abi::RawParams, String> {
-        self.policy.task_params(settings)
+    fn thread(&self) -> u32 {
+        self.0.thread()
     }
 
-    fn params_declared(&self) -> u64 {
-        self.policy.params_declared()
+    fn instance(&self) -> u64 {
+        RECORDER.with_borrow(|recorder| recorder.as_ref().map_or(0, |recorder| recorder.instance))
     }
 
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self.policy.into_any()
+    fn write(&self, act: impl FnOnce(&mut Pen<'_>)) {
+        with_recorder(|recorder| act(&mut recorder.pen()));
     }
 
-    fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
-        let now_ns = self.host.now_ns();
-        with_recorder(|recorder| recorder.pen().begin(now_ns, self.host.thread(), message, payload));
-        let unfinished = Unfinished { now_ns };
-        let reply = self.policy.deliver(message, payload);
-        std::mem::forget(unfinished);
-        with_recorder(|recorder| {
-            recorder.pen().end(&reply);
-            recorder.write_if_many(now_ns);
-        });
-        reply
-    }
-}
-
-/// A call that does not end, if it is dropped: the policy has panicked.
-struct Unfinished {
-    now_ns: u64,
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        with_recorder(|recorder| {
-            let instance = recorder.instance;
-            recorder.pen().mark(self.now_ns, Mark::Fault, instance);
-        });
+    fn settle(&self, now_ns: u64) {
+        with_recorder(|recorder| recorder.write_if_many(now_ns));
     }
 }

@@ -1,7 +1,9 @@
 //! Policies in a process: what they live through, and what becomes of the tasks when that process ends in whatever way.
 
 use std::{
+    fs::File,
     io::Read,
+    path::Path,
     process::{Child, Command, Stdio},
     sync::{
         Arc,
@@ -18,7 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 use ekiden::{Call, Scheduler};
 use ekiden_agent::{Agent, Config, Counts, Make};
 use ekiden_linked::{ALL, find, make};
-use ekiden_loader::sysfs;
+use ekiden_loader::{Drain, dump, sysfs};
 use ekiden_test_policies::{Fault, Faulty};
 use nix::{
     sys::signal::{Signal, kill},
@@ -28,23 +30,33 @@ use serde::Serialize;
 
 use crate::load::{self, Worker, pause};
 
+/// Of 64 bytes: more than a policy's calls in the time in which they are read.
+const TAPE_RECORDS: u64 = 1 << 18;
+
 #[derive(Serialize)]
 struct Worked<'a> {
     policy: &'a str,
     was_scheduler: bool,
     #[serde(flatten)]
     counts: Counts,
+    /// Records of its calls that were overwritten before they were read.
+    records_lost: u64,
 }
 
-/// Every policy that is linked in, or one of them.
-pub(crate) fn works(messages: u32, rounds: usize, only: Option<&str>) -> Result<()> {
+/// Every policy that is linked in, or one of them. Its calls go to a file of its name in the directory.
+pub(crate) fn works(messages: u32, rounds: usize, only: Option<&str>, recordings: &Path) -> Result<()> {
     for linked in ALL.iter().filter(|linked| only.is_none_or(|only| only == linked.name)) {
-        let agent = Agent::start(&Config { messages, ..Config::new(linked.name) }, linked.make)?;
+        let config = Config { messages, tape_records: TAPE_RECORDS, ..Config::new(linked.name) };
+        let agent = Agent::start(&config, linked.make)?;
+        let tape = agent.tape()?.context("there is no tape")?;
+        let file = File::create(recordings.join(format!("{}.ekirec", linked.name)))?;
+        let drain = Drain::of(tape, &agent.header("agent-works")?, file)?;
         works_under(&agent, rounds).with_context(|| format!("under {}", linked.name))?;
         agent.check().with_context(|| format!("at the end, under {}", linked.name))?;
-        let worked = Worked { policy: linked.name, was_scheduler: agent.is_running(), counts: agent.counts() };
-        println!("{}", serde_json::to_string(&worked)?);
+        let (was_scheduler, counts) = (agent.is_running(), agent.counts());
         drop(agent);
+        let records_lost = drain.stop()?.lost;
+        println!("{}", serde_json::to_string(&Worked { policy: linked.name, was_scheduler, counts, records_lost })?);
         ensure!(sysfs::state().as_deref() == Some("disabled"), "{} is still there", linked.name);
     }
     Ok(())
@@ -85,17 +97,20 @@ fn run_load(arguments: &str) -> Result<()> {
     Ok(())
 }
 
-/// Holds a policy until it is not the scheduler any more.
-pub(crate) fn holds(policy: &str, params: &str) -> Result<()> {
+/// Holds a policy until it is not the scheduler any more. Its last calls go to a file.
+pub(crate) fn holds(policy: &str, params: &str, flight: &Path) -> Result<()> {
     let make: Make = match find(policy) {
         Some(linked) => linked.make,
         None if policy == Faulty::NAME => make::<Faulty>,
         None => bail!("there is no policy {policy}"),
     };
     let agent = Agent::start(&Config { params: params.to_owned(), ..Config::new(policy) }, make)?;
+    let mut tape = agent.tape()?.context("there is no tape")?;
+    let header = agent.header("agent-holds")?;
     loop {
         pause(20);
         if let Err(error) = agent.check() {
+            dump(&mut tape, &header, File::create(flight)?, true)?;
             println!("{error}");
             return Ok(());
         }
@@ -156,9 +171,10 @@ impl Drop for Gaps {
     }
 }
 
-fn hold(policy: &str, params: &str) -> Result<Child> {
+fn hold(policy: &str, params: &str, flight: &Path) -> Result<Child> {
     let mut child = Command::new(std::env::current_exe()?)
-        .args(["agent-holds", "--policy", policy, "--params", params])
+        .args(["agent-holds", "--policy", policy, "--params", params, "--flight"])
+        .arg(flight)
         .stdout(Stdio::piped())
         .spawn()?;
     let start = Instant::now();
@@ -171,17 +187,17 @@ fn hold(policy: &str, params: &str) -> Result<Child> {
 }
 
 /// In each of the ways in which an agent ends without meaning to.
-pub(crate) fn ends() -> Result<()> {
+pub(crate) fn ends(flight: &Path) -> Result<()> {
     load::be_anywhere()?;
-    ends_by("killed", "wfq", "", Some(Signal::SIGKILL))?;
-    ends_by("stopped", "wfq", "", Some(Signal::SIGSTOP))?;
+    ends_by("killed", "wfq", "", Some(Signal::SIGKILL), flight)?;
+    ends_by("stopped", "wfq", "", Some(Signal::SIGSTOP), flight)?;
     let planted = |fault: Fault| format!("call={} fault={} after=600", Call::TaskNew as u32, fault as u32);
-    ends_by("loops", Faulty::NAME, &planted(Fault::Loop), None)?;
-    ends_by("panics", Faulty::NAME, &planted(Fault::Panic), None)
+    ends_by("loops", Faulty::NAME, &planted(Fault::Loop), None, flight)?;
+    ends_by("panics", Faulty::NAME, &planted(Fault::Panic), None, flight)
 }
 
-fn ends_by(how: &'static str, policy: &str, params: &str, signal: Option<Signal>) -> Result<()> {
-    let mut child = hold(policy, params)?;
+fn ends_by(how: &'static str, policy: &str, params: &str, signal: Option<Signal>, flight: &Path) -> Result<()> {
+    let mut child = hold(policy, params, flight)?;
     // What the policy does is up to new tasks; a busy CPU besides.
     let workers = ["spin", "forks", "forks"].map(Worker::start).into_iter().collect::<Result<Vec<_>>>()?;
     let gaps = Gaps::watch();

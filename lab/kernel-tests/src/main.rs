@@ -531,9 +531,16 @@ enum Trial {
         /// Only this one.
         #[arg(long)]
         policy: Option<String>,
+        /// Where a recording of each is to be.
+        #[arg(long, default_value = "/tmp")]
+        recordings: PathBuf,
     },
     /// An agent is killed, stopped, or ended by what its policy does.
-    AgentEnds,
+    AgentEnds {
+        /// Where the last calls are to be of the one that panics.
+        #[arg(long, default_value = "/tmp/flight.ekirec")]
+        flight: PathBuf,
+    },
     /// What an agent refuses.
     AgentRefuses,
     /// Holds a policy in this process until it is not the scheduler any more, and says why.
@@ -544,6 +551,9 @@ enum Trial {
         /// Its parameters.
         #[arg(long, default_value = "")]
         params: String,
+        /// Where its last calls are to be.
+        #[arg(long)]
+        flight: PathBuf,
     },
     /// A child of a load.
     Child {
@@ -573,10 +583,12 @@ fn main() -> anyhow::Result<()> {
         load::stay_on_cpu_1()?;
     }
     match trial {
-        Trial::AgentWorks { messages, rounds, policy } => agent::works(messages, rounds, policy.as_deref()),
-        Trial::AgentEnds => agent::ends(),
+        Trial::AgentWorks { messages, rounds, policy, recordings } => {
+            agent::works(messages, rounds, policy.as_deref(), &recordings)
+        }
+        Trial::AgentEnds { flight } => agent::ends(&flight),
         Trial::AgentRefuses => agent::refuses(),
-        Trial::AgentHolds { policy, params } => agent::holds(&policy, &params),
+        Trial::AgentHolds { policy, params, flight } => agent::holds(&policy, &params, &flight),
         Trial::List { modules, rounds, only } => list::list(&modules, rounds, &only),
         Trial::Generated { modules, first, from, count } => generated::generated(&modules, first, from, count),
         Trial::Faults { modules, rounds, calls } => trials::faults(&modules, rounds, &calls),

@@ -28,6 +28,8 @@ mod pen;
 mod read;
 mod record;
 #[cfg(feature = "file")]
+mod recorded_policy;
+#[cfg(feature = "file")]
 mod thread;
 
 #[cfg(feature = "file")]
@@ -35,6 +37,8 @@ pub use file::{Header, Host, Instance, Item, Recorded, RecordingError, Recording
 pub use pen::{Pen, Place};
 pub use read::{Calls, Entry, RecordedCall, RecordedMark};
 pub use record::{Mark, RECORD_WORDS, Record};
+#[cfg(feature = "file")]
+pub use recorded_policy::{RecordedPolicy, Writes};
 #[cfg(feature = "file")]
 pub use thread::{Learn, tape_of_thread};
 

@@ -66,13 +66,29 @@ impl Drain {
             tape.skip();
         }
         let (header, number) = header(seat, workload)?;
-        let seat = policy.seat;
-        let mut writer = RecordingWriter::new(BufWriter::new(file), &header).map_err(cannot)?;
+        let (seat, mut known) = (policy.seat, number);
+        Self::begin(tape, &header, file, move |writer| tell_instances(writer, seat, &mut known))
+    }
+
+    /// Records what is written to a tape, of one instance.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn of(tape: Tape, header: &Header, file: File) -> Result<Self> {
+        Self::begin(tape, header, file, |_| {})
+    }
+
+    fn begin(
+        mut tape: Tape,
+        header: &Header,
+        file: File,
+        mut tell: impl FnMut(&mut RecordingWriter<BufWriter<File>>) + Send + 'static,
+    ) -> Result<Self> {
+        let mut writer = RecordingWriter::new(BufWriter::new(file), header).map_err(cannot)?;
         let is_over = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&is_over);
         let drain = move || {
             stay_apart();
-            let mut known = number;
             let mut last = Instant::now();
             loop {
                 let ends = ends.load(Relaxed);
@@ -81,7 +97,7 @@ impl Drain {
                     thread::sleep(Duration::from_nanos(SETTLED_NS));
                 }
                 if ends || tape.fullest() > FULL || last.elapsed() > WAIT_MAX {
-                    tell_instances(&mut writer, seat, &mut known);
+                    tell(&mut writer);
                     pass(&mut tape, &mut writer, now_ns().saturating_sub(SETTLED_NS))?;
                     last = Instant::now();
                 }
@@ -141,20 +157,29 @@ pub(crate) fn recorded(status: &Status, seat: Option<u32>) -> Result<&PolicyStat
 pub fn header(seat: Option<u32>, workload: &str) -> Result<(Header, u32)> {
     let status = Status::read()?.unwrap_or_default();
     let policy = recorded(&status, seat)?;
+    let instance = Instance { policy: policy.policy.clone(), params: policy.params.clone() };
+    let header = header_of(Host::Kernel, instance, status.capacity as u32, workload)?;
+    Ok((header, policy.instance))
+}
+
+/// The header of a recording of this machine that begins now.
+///
+/// # Errors
+/// If the topology cannot be read.
+pub fn header_of(host: Host, instance: Instance, max_tasks: u32, workload: &str) -> Result<Header> {
     let topology = ekiden_machine::read_sysfs("/sys".as_ref())
         .map_err(|error| LoadError::Other(format!("cannot read the topology: {error}")))?;
     let kernel = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned());
-    let header = Header {
-        host: Host::Kernel,
-        instance: Instance { policy: policy.policy.clone(), params: policy.params.clone() },
-        max_tasks: status.capacity as u32,
+    Ok(Header {
+        host,
+        instance,
+        max_tasks,
         topology: topology.to_words(),
         workload: workload.to_owned(),
         kernel: kernel.unwrap_or_default(),
         start_ns: now_ns(),
         writer: format!("ekiden {}", env!("CARGO_PKG_VERSION")),
-    };
-    Ok((header, policy.instance))
+    })
 }
 
 /// Real-time tasks are not the policy's, so that this thread does not watch itself, and comes in time; the last CPU is the one

@@ -4,6 +4,7 @@
 //! is before it copies and again afterwards, and what may have been overwritten meanwhile counts as missed.
 
 use std::{
+    fs::File,
     ptr,
     sync::atomic::{AtomicU64, Ordering::Acquire, fence},
 };
@@ -17,7 +18,7 @@ use crate::{
 };
 
 /// Bytes from a CPU's count to its ring: `EKIDEN_TAPE_PAGE`.
-const PAGE: usize = 4096;
+pub const TAPE_PAGE: usize = 4096;
 
 /// Where in the device the rings of the next seat begin: `EKIDEN_TAPE_STRIDE`.
 const STRIDE: u64 = 1 << 40;
@@ -76,6 +77,11 @@ fn ticks() -> u64 {
     0
 }
 
+/// The bytes of a ring with its count, which has a page of its own in front.
+pub fn len_of_ring(records: u64) -> usize {
+    TAPE_PAGE + records as usize * size_of::<Record>()
+}
+
 /// The rings of all CPUs, mapped. They stay readable when the policy is gone.
 #[derive(Debug)]
 pub struct Tape {
@@ -104,20 +110,32 @@ impl Tape {
         }
         // A descriptor of its own: the map keeps it open, and that of a session has to close when the session ends.
         let control = Control::open()?;
-        let len = policy.tape_cpus as usize * (PAGE + policy.tape_records as usize * size_of::<Record>());
-        // SAFETY: the device maps memory of the kernel's, of this size, that is never cut short. It changes under our
-        // hands: it is only read through pointers, and what is torn is thrown away.
-        let map = unsafe { MmapOptions::new().offset(u64::from(policy.seat) * STRIDE).len(len).map(control.file()) }
+        let (offset, clocks) = (u64::from(policy.seat) * STRIDE, Clocks::new(policy.ticks_khz));
+        // SAFETY: the device maps memory of the kernel's, of this size, that is never cut short.
+        unsafe { Self::map(control.file(), offset, policy.tape_cpus, policy.tape_records, clocks) }
+    }
+
+    /// The ring of a policy that runs in a process: `file` is [`len_of_ring`] bytes long, and times are of the monotonic clock.
+    ///
+    /// # Safety
+    /// The file is memory that is never cut short.
+    ///
+    /// # Errors
+    /// When it cannot be mapped.
+    pub unsafe fn of_process(file: &File, records: u64) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::map(file, 0, 1, records, Clocks::new(0)) }
+    }
+
+    /// # Safety
+    /// From `offset` on there are as many rings in the file, and it is memory that is never cut short.
+    unsafe fn map(file: &File, offset: u64, rings: u32, records: u64, clocks: Clocks) -> Result<Self> {
+        let len = rings as usize * len_of_ring(records);
+        // SAFETY: the caller's promise. It changes under our hands: it is only read through pointers, and what is torn is
+        // thrown away.
+        let map = unsafe { MmapOptions::new().offset(offset).len(len).map(file) }
             .context("cannot map the flight recorder")?;
-        let next = vec![0; policy.tape_cpus as usize];
-        Ok(Self {
-            map,
-            records: policy.tape_records,
-            next,
-            copy: Vec::new(),
-            lost: 0,
-            clocks: Clocks::new(policy.ticks_khz),
-        })
+        Ok(Self { map, records, next: vec![0; rings as usize], copy: Vec::new(), lost: 0, clocks })
     }
 
     /// Forgets what there is: the next [`drain`](Self::drain) gives only what comes from here on.
@@ -172,9 +190,8 @@ impl Tape {
     }
 
     fn place(&self, cpu: usize) -> *const u8 {
-        let stride = PAGE + self.records as usize * size_of::<Record>();
         // SAFETY: the map is as long as all CPUs' places.
-        unsafe { self.map.as_ptr().add(cpu * stride) }
+        unsafe { self.map.as_ptr().add(cpu * len_of_ring(self.records)) }
     }
 
     fn head(&self, cpu: usize) -> u64 {
@@ -185,7 +202,7 @@ impl Tape {
     fn copy_out(&mut self, cpu: usize, first: u64, head: u64) {
         self.copy.clear();
         // SAFETY: the ring begins a page after the place, and has that many records.
-        let ring = unsafe { self.place(cpu).add(PAGE) }.cast::<Record>();
+        let ring = unsafe { self.place(cpu).add(TAPE_PAGE) }.cast::<Record>();
         for at in first..head {
             // SAFETY: within the ring; aligned, because the map and the page are. Any bytes are a record.
             self.copy.push(unsafe { ptr::read_volatile(ring.add((at % self.records) as usize)) });

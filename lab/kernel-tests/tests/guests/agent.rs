@@ -1,5 +1,10 @@
 //! Policies in a process, without a module.
 
+use std::fs::File;
+
+use ekiden_replay::Replay;
+use ekiden_test_policies::Faulty;
+
 use crate::{
     lab::{Lab, Machine},
     pool::tests,
@@ -18,19 +23,34 @@ tests! {
     }
 }
 
+/// What an agent has recorded of its policy's calls gives the same answers again, from the first call to the last.
+fn is_replayed(lab: &Lab, policy: &str) {
+    let file = File::open(lab.host(&format!("{policy}.ekirec"))).unwrap();
+    let outcome = ekiden_linked::replay().run(file).unwrap();
+    if let Some(first) = &outcome.first {
+        panic!("{policy}: {first}");
+    }
+    assert_eq!((outcome.differences, outcome.not_exact, outcome.lost), (0, 0, 0), "{policy}: {:?}", outcome.remarks);
+    let [exact] = outcome.exact[..] else { panic!("{policy}: {:?}", outcome.exact) };
+    assert!(exact.from_beginning && exact.from == 1 && exact.to == outcome.replayed, "{policy}: {exact:?}");
+    assert!(outcome.replayed > 2_000, "{policy}: {} calls", outcome.replayed);
+}
+
 fn lives(lab: &Lab, arguments: &str, policies: usize) -> u64 {
-    let reports = lab.trial(&format!("agent-works {arguments}"));
+    let reports = lab.trial(&format!("agent-works --recordings /host {arguments}"));
     assert_eq!(reports.len(), policies, "{reports:#?}");
     for report in &reports {
         println!("{report}");
         assert_eq!(report["was_scheduler"], true, "{report}");
         assert!(report["decisions"].as_u64().unwrap() > 500, "{report}");
+        assert_eq!(report["records_lost"], 0, "{report}");
+        is_replayed(lab, report["policy"].as_str().unwrap());
     }
     reports.iter().map(|report| report["lost"].as_u64().unwrap()).sum()
 }
 
 fn every_policy_lives_in_an_agent_and_no_task_is_lost(lab: &Lab) {
-    let lost = lives(lab, "", ekiden_linked::ALL.len());
+    let lost = lives(lab, "--rounds 10", ekiden_linked::ALL.len());
     assert_eq!(lost, 0, "16,384 messages are enough for two CPUs");
 }
 
@@ -45,7 +65,7 @@ fn in_parallel_every_policy_lives_in_an_agent(lab: &Lab) {
 }
 
 fn ends(lab: &Lab, outage_ms_most: f64) {
-    let reports = lab.trial("agent-ends");
+    let reports = lab.trial("agent-ends --flight /host/flight.ekirec");
     let reasons = ["", "it was stopped", "has not answered for", "planted in task_new"];
     assert_eq!(reports.len(), reasons.len(), "{reports:#?}");
     for (report, reason) in reports.iter().zip(reasons) {
@@ -54,6 +74,9 @@ fn ends(lab: &Lab, outage_ms_most: f64) {
         assert!(report["reason"].as_str().unwrap().contains(reason), "{report}");
         assert!(report["outage_ms"].as_f64().unwrap() <= outage_ms_most, "{report}");
     }
+    let outcome = Replay::of::<Faulty>().run(File::open(lab.host("flight.ekirec")).unwrap()).unwrap();
+    assert!(outcome.remarks.iter().any(|remark| remark.contains("panics as it did")), "{:?}", outcome.remarks);
+    assert_eq!(outcome.differences, 0);
 }
 
 fn an_agent_that_ends_in_any_way_gives_every_task_back_soon(lab: &Lab) {

@@ -72,6 +72,8 @@ pub enum Host {
     Simulator,
     /// A Linux kernel: there is a stream for each CPU, and the times are those of its monotonic clock.
     Kernel,
+    /// A process that schedules a machine: there is one stream, and the times are those of the machine's monotonic clock.
+    Agent,
 }
 
 /// A policy with its parameters.

@@ -1,0 +1,62 @@
+//! What is recorded in a guest, and how it comes home.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+
+use crate::flights;
+
+/// Where a guest leaves recordings, in the directory that is shared with it, and how it calls the one that was asked for.
+const DIRECTORY: &str = "recordings";
+const WANTED: &str = "wanted.ekirec";
+
+/// The recordings of one command in a guest.
+pub(super) struct Recordings<'a> {
+    directory: PathBuf,
+    wanted: Option<&'a Path>,
+}
+
+impl<'a> Recordings<'a> {
+    /// `share` is what the guest has of this machine; a recording of all calls is to be at `wanted`.
+    pub(super) fn prepare(share: &Path, wanted: Option<&'a Path>) -> Result<Self> {
+        let directory = share.join(DIRECTORY);
+        fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        Ok(Self { directory, wanted })
+    }
+
+    /// The options by which the command in the guest leaves them there.
+    pub(super) fn options(&self) -> impl Iterator<Item = String> {
+        let record = self.wanted.map(|_| format!("--record=/host/{DIRECTORY}/{WANTED}"));
+        [format!("--flights=/host/{DIRECTORY}")].into_iter().chain(record)
+    }
+
+    /// What was recorded goes to where it was wanted, or to where it would be on this machine.
+    pub(super) fn bring_home(&self) -> Result<()> {
+        let entries =
+            fs::read_dir(&self.directory).with_context(|| format!("cannot read {}", self.directory.display()))?;
+        for entry in entries.flatten() {
+            let to = match self.wanted {
+                Some(wanted) if entry.file_name() == WANTED => {
+                    if let Some(parent) = wanted.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+                        fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
+                    }
+                    fs::copy(entry.path(), wanted).with_context(|| format!("cannot write {}", wanted.display()))?;
+                    wanted.to_owned()
+                }
+                _ => {
+                    let (mut file, to) = flights::create(&flights::usual(), &entry.file_name().to_string_lossy())?;
+                    let copied = File::open(entry.path()).and_then(|mut from| io::copy(&mut from, &mut file));
+                    copied.with_context(|| format!("cannot write {}", to.display()))?;
+                    to
+                }
+            };
+            let _ = fs::remove_file(entry.path());
+            eprintln!("next: ekiden replay {}", to.display());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! The newest calls of the policy, which the agent's thread writes down in memory. Others read them there, so that the thread
+//! does no input or output, and waits for no one.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::sync::Arc;
+
+use ekiden::Policy;
+use ekiden_loader::{LoadError, Result, TAPE_PAGE, Tape, len_of_ring};
+use ekiden_recording::{Mark, Pen, Place, Record, RecordedPolicy, Writes, tape_of_thread};
+use memmap2::{MmapMut, MmapOptions};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::host::now_ns;
+
+/// An agent has one policy, from its beginning to its end.
+const INSTANCE: u64 = 1;
+
+thread_local! {
+    static WRITES_TO: RefCell<Option<Ring>> = const { RefCell::new(None) };
+}
+
+/// Memory for calls, as the kernel host has it for each CPU.
+pub(crate) struct Ring {
+    map: MmapMut,
+    records: usize,
+}
+
+impl Ring {
+    /// Room for so many records, a power of two; and the file that it is, for those who read it.
+    pub(crate) fn new(records: u64) -> Result<(Self, Arc<File>)> {
+        let failed = |source| LoadError::Io { what: "cannot make the flight recorder".into(), source };
+        let file: File =
+            memfd_create(c"ekiden-tape", MFdFlags::MFD_CLOEXEC).map_err(|error| failed(error.into()))?.into();
+        let len = len_of_ring(records);
+        file.set_len(len as u64).map_err(failed)?;
+        // SAFETY: memory of this process's own, which nothing makes shorter.
+        let map = unsafe { MmapOptions::new().len(len).map_mut(&file) }.map_err(failed)?;
+        Ok((Self { map, records: records as usize }, Arc::new(file)))
+    }
+
+    fn pen(&mut self) -> Pen<'_> {
+        let (place, ring) = self.map.split_at_mut(TAPE_PAGE);
+        debug_assert!(ring.len() == self.records * size_of::<Record>());
+        // SAFETY: both are aligned to pages, long enough, and any bytes are of these types. Others only read, and look at
+        // the count, which is atomic, before and after.
+        unsafe {
+            let ring = std::slice::from_raw_parts_mut(ring.as_mut_ptr().cast::<Record>(), self.records);
+            Pen::new(&mut *place.as_mut_ptr().cast::<Place>(), ring)
+        }
+    }
+
+    /// From here on, what this thread's calls are goes there.
+    pub(crate) fn begin(self) {
+        WRITES_TO.set(Some(self));
+        tape_of_thread(Some(|value| {
+            OfAgent.write(|pen| pen.note(value));
+            value
+        }));
+        OfAgent.write(|pen| pen.mark(now_ns(), Mark::Begin, INSTANCE));
+    }
+}
+
+/// What the records of a file can be read with, from the oldest that is there.
+pub(crate) fn read(file: &File, records: u64) -> Result<Tape> {
+    // SAFETY: memory of this process's own, which nothing makes shorter.
+    unsafe { Tape::of_process(file, records) }
+}
+
+/// `policy`, each call of which is written down on a thread that [records](Ring::begin).
+pub(crate) fn recorded(policy: Box<dyn Policy>) -> Box<dyn Policy> {
+    Box::new(RecordedPolicy::new(policy, OfAgent))
+}
+
+/// How the calls of an agent's policy are written down.
+struct OfAgent;
+
+impl Writes for OfAgent {
+    fn now_ns(&self) -> u64 {
+        now_ns()
+    }
+
+    fn thread(&self) -> u32 {
+        // No thread makes a call of the policy but the agent's.
+        0
+    }
+
+    fn instance(&self) -> u64 {
+        INSTANCE
+    }
+
+    fn write(&self, act: impl FnOnce(&mut Pen<'_>)) {
+        WRITES_TO.with_borrow_mut(|ring| {
+            if let Some(ring) = ring {
+                act(&mut ring.pen());
+            }
+        });
+    }
+}
