@@ -8,13 +8,13 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ekiden_bench::{Comparison, Limit, Measurements};
+use ekiden_bench::{Comparison, DEFAULT, Limit, Measurements};
 use ekiden_engine::Checks;
 use ekiden_loader::{Beside, Control, Inherit, Status, Who, choose};
 
 use super::{
     Output, Verdict,
-    contest::{Contest, PolicyArgs, Values, under},
+    contest::{Contest, Contestant, PolicyArgs, Values, under},
     crowd::Crowd,
     guest::{Clock, InVm, bench_in},
     load,
@@ -35,6 +35,10 @@ const OTHERS: [&str; 2] = ["fifo", "cfs"];
 /// What is compared with the policy alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Variant {
+    /// The kernel's own scheduler, for comparison.
+    Own,
+    /// The same with groups that have limits.
+    OwnLimited,
     Alone,
     /// Two others are loaded, and each has a task that sleeps.
     OfThree,
@@ -46,13 +50,19 @@ enum Variant {
     Limited,
 }
 
-const VARIANTS: [(&str, Variant); 5] = [
+const VARIANTS: [(&str, Variant); 7] = [
+    (DEFAULT, Variant::Own),
+    ("default, 100 groups with limits", Variant::OwnLimited),
     ("wfq", Variant::Alone),
     ("wfq, of three", Variant::OfThree),
     ("wfq, checks off", Variant::Unchecked),
-    ("wfq, 100 groups", Variant::Grouped),
-    ("wfq, 100 groups with limits", Variant::Limited),
+    (GROUPED, Variant::Grouped),
+    (LIMITED, Variant::Limited),
 ];
+
+/// What is compared with what, where there are groups.
+const GROUPED: &str = "wfq, 100 groups";
+const LIMITED: &str = "wfq, 100 groups with limits";
 
 /// More than the load can use, so that it is kept account of and nobody waits.
 const LIMIT: &str = "190000 100000";
@@ -63,18 +73,10 @@ const LIMITS: &[(Limit, &str, &str, &str)] = &[
     (Limit { name: "across: three policies loaded ÷ one", at_most: 1.03 }, "wfq, of three", "two_cpus_across", "wfq"),
     (Limit { name: "one CPU: state checks on ÷ off", at_most: 1.03 }, "wfq", "one_cpu", "wfq, checks off"),
     (Limit { name: "across: state checks on ÷ off", at_most: 1.03 }, "wfq", "two_cpus_across", "wfq, checks off"),
-    (
-        Limit { name: "one CPU: 100 groups with limits ÷ without", at_most: 1.05 },
-        "wfq, 100 groups with limits",
-        "one_cpu",
-        "wfq, 100 groups",
-    ),
-    (
-        Limit { name: "across: 100 groups with limits ÷ without", at_most: 1.05 },
-        "wfq, 100 groups with limits",
-        "two_cpus_across",
-        "wfq, 100 groups",
-    ),
+    (Limit { name: "one CPU: 100 groups with limits ÷ no groups", at_most: 1.05 }, LIMITED, "one_cpu", MEASURED),
+    (Limit { name: "across: 100 groups with limits ÷ no groups", at_most: 1.05 }, LIMITED, "two_cpus_across", MEASURED),
+    (Limit { name: "one CPU: 100 groups with limits ÷ without", at_most: 1.05 }, LIMITED, "one_cpu", GROUPED),
+    (Limit { name: "across: 100 groups with limits ÷ without", at_most: 1.05 }, LIMITED, "two_cpus_across", GROUPED),
 ];
 
 #[derive(Args, Clone, Debug)]
@@ -83,8 +85,9 @@ Examples:
   ekiden bench policies --vm --check     instructions, in a virtual machine of its own; exits with 116 if a limit is missed
   ekiden bench policies --vm --json      one JSON object
   sudo ekiden bench policies             nanoseconds, in the kernel of this machine
-WFQ has the pipe; FIFO and CFS are loaded beside it, and each has a task that sleeps. The control groups are made directly
-in the root; what the kernel itself has to do for tasks in groups is in both figures that are compared.")]
+WFQ has the pipe, without the flight recorder; FIFO and CFS are loaded beside it, and each has a task that sleeps. The control
+groups are made directly in the root. They are compared with no groups, and with the same groups without limits; what the kernel
+itself has to do for tasks in groups is in the first of these, and shows under its own scheduler, by itself.")]
 pub(crate) struct PoliciesBench {
     #[command(flatten)]
     source: PolicyArgs,
@@ -129,7 +132,11 @@ impl PoliciesBench {
                 progress.step(format!("turn {turn} of {}: {name}", self.repeat));
                 // Calls are written down in neither.
                 let plan = Plan { flight_kib: 0, ..Plan::new(MEASURED, &modules) };
-                let (values, stayed) = under(&plan, || self.time(variant, &modules))?;
+                let time = || self.time(variant, &modules);
+                let (values, stayed) = match variant {
+                    Variant::Own | Variant::OwnLimited => Contestant::Default.run(&modules, time)?,
+                    _ => under(&plan, time)?,
+                };
                 measurements.was_still_scheduler(name, stayed);
                 // The first turn warms caches of all kinds.
                 for (place, value) in values.into_iter().flatten().filter(|_| turn > 0) {
@@ -152,12 +159,16 @@ impl PoliciesBench {
         }
         let crowd = match variant {
             Variant::Grouped => Some(Crowd::new(None)?),
-            Variant::Limited => Some(Crowd::new(Some(LIMIT))?),
+            Variant::Limited | Variant::OwnLimited => Some(Crowd::new(Some(LIMIT))?),
             _ => None,
         };
         let options = crowd.as_ref().map_or(Vec::new(), |crowd| vec!["--cgroups".to_owned(), crowd.two()]);
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        let values = pipes_with(MEASURED, self.round_trips, &PLACES, &options)?;
+        let contestant = match variant {
+            Variant::Own | Variant::OwnLimited => Contestant::Default,
+            _ => Contestant::Policy(MEASURED.to_owned()),
+        };
+        let values = pipes_with(&contestant, self.round_trips, &PLACES, &options)?;
         others.iter().try_for_each(|other| other.held.check())?;
         Ok(values)
     }

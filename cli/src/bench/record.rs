@@ -178,12 +178,12 @@ impl RecordBench {
 
 /// What a round trip takes in each place.
 pub(super) fn pipes(policy: &str, round_trips: u64, places: &[(&'static str, &str)]) -> Result<Values> {
-    pipes_with(policy, round_trips, places, &[])
+    pipes_with(&Contestant::Policy(policy.to_owned()), round_trips, places, &[])
 }
 
-/// The same with more options of the load.
+/// The same under any scheduler, with more options of the load.
 pub(super) fn pipes_with(
-    policy: &str,
+    contestant: &Contestant,
     round_trips: u64,
     places: &[(&'static str, &str)],
     options: &[&str],
@@ -191,7 +191,7 @@ pub(super) fn pipes_with(
     let round_trips = round_trips.to_string();
     let time = |(place, cpus): &(&'static str, &str)| {
         let args = [&["pipe", "--round-trips", &round_trips, "--cpus", cpus, "--json"], options].concat();
-        Ok((*place, load::time(&Contestant::Policy(policy.to_owned()), &args)?))
+        Ok((*place, load::time(contestant, &args)?))
     };
     places.iter().map(time).collect()
 }
