@@ -179,6 +179,7 @@ impl Faults {
             parallel: self.parallel,
             shift: None,
             others: Vec::new(),
+            disk: None,
         }
     }
 

@@ -70,6 +70,9 @@ pub(crate) struct Shape {
     /// Programs of this machine that the guest has besides ours.
     #[arg(skip)]
     pub(crate) others: Vec<PathBuf>,
+    /// A file system of this machine that the guest may read.
+    #[arg(skip)]
+    pub(crate) disk: Option<PathBuf>,
 }
 
 impl Shape {
@@ -112,6 +115,7 @@ impl Shape {
             mode: self.mode(),
             icount_shift: self.shift.unwrap_or(shift),
             share_dir: Some(share.to_owned()),
+            disk: self.disk.clone(),
             programs: [programs(), self.others.clone()].concat(),
             // Emulated CPUs boot one after the other.
             boot_timeout: Duration::from_secs(120 + 15 * u64::from(self.cpus)),

@@ -53,6 +53,16 @@ const MODES: &[Mode] = &[
         what: Options::Not(&["trace", "wait", "kick", "lag", "call", "after_upgrade"]),
     },
     Mode { command: &["bench", "pipe"], when: When::Without(&["vm"]), what: Options::Not(SHAPE) },
+    Mode {
+        command: &["bench", "applications"],
+        when: When::Given("from"),
+        what: Options::Only(&["from", "report", "json", "check", "unit"]),
+    },
+    Mode {
+        command: &["bench", "applications"],
+        when: When::Without(&["vm"]),
+        what: Options::Not(&["cpus", "memory", "kernel", "kvm"]),
+    },
     Mode { command: &["bench", "messaging"], when: When::Without(&["vm"]), what: Options::Not(SHAPE) },
     Mode { command: &["bench", "fairness"], when: When::Without(&["vm"]), what: Options::Not(SHAPE) },
     Mode { command: &["bench", "share"], when: When::Without(&["vm"]), what: Options::Not(SHAPE) },

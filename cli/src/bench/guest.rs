@@ -37,8 +37,18 @@ pub(crate) enum Clock {
 impl InVm {
     /// A machine whose shape is no option, with programs of this one besides ours.
     pub(crate) fn of(cpus: u32, nodes: u32, memory: u32, kernel: Option<String>, others: Vec<PathBuf>) -> Self {
-        let shape =
-            Shape { cpus, memory, nodes, kernel, kvm: false, icount: false, parallel: false, shift: None, others };
+        let shape = Shape {
+            cpus,
+            memory,
+            nodes,
+            kernel,
+            kvm: false,
+            icount: false,
+            parallel: false,
+            shift: None,
+            others,
+            disk: None,
+        };
         Self { vm: true, shape }
     }
 

@@ -1,5 +1,6 @@
 //! `ekiden bench`: figures, limits, verdicts.
 
+mod applications;
 pub(crate) mod contest;
 mod count_unsafe;
 mod crowd;
@@ -49,6 +50,8 @@ pub(crate) struct Bench {
 enum Which {
     /// A byte to and fro between two processes, on one CPU and across two
     Pipe(pipe::PipeBench),
+    /// Programs that people know: nginx, PostgreSQL, redis, compilers and more, with pictures
+    Applications(Box<applications::ApplicationsBench>),
     /// Groups of senders that each write to every receiver, as hackbench does
     Messaging(messaging::MessagingBench),
     /// Equal shares, weights by nice value, placement and a forced move
@@ -79,6 +82,7 @@ impl Bench {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self.which {
             Which::Pipe(bench) => bench.run(),
+            Which::Applications(bench) => bench.run(),
             Which::Messaging(bench) => bench.run(),
             Which::Fairness(bench) => bench.run(),
             Which::Share(bench) => bench.run(),

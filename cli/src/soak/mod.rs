@@ -230,6 +230,7 @@ impl Soak {
             parallel: self.parallel,
             shift: None,
             others: Vec::new(),
+            disk: None,
         }
     }
 

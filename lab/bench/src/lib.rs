@@ -3,6 +3,7 @@
 //! Nothing here touches a kernel: the command line takes the measurements, this crate says what they mean.
 #![forbid(unsafe_code)]
 
+mod applications;
 mod comparison;
 mod fairness;
 mod limit;
@@ -12,6 +13,7 @@ mod table;
 mod unsafe_table;
 mod upgrade;
 
+pub use applications::{Applications, Boot, Cell, Incident, Kind, Line, Measure, Sample, Total};
 pub use comparison::{Comparison, Figure, Measurements, Row};
 pub use fairness::{Fairness, FairnessRow, Sharing, SharingRow, off_by};
 pub use limit::{Judged, Limit};

@@ -1,6 +1,6 @@
 //! The guest's root file system: busybox, the init process, kernel modules, programs with their libraries; a newc archive.
 
-use crate::{Error, Kernel, Result, error::Context, process};
+use crate::{Error, Kernel, Result, VmSpec, error::Context, process};
 use cpio::newc;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,6 +12,9 @@ use std::{
 
 /// Modules without which the guest has neither channel nor share; in Debian's cloud kernels they are built in.
 const NEEDED_MODULES: &[&str] = &["virtio_pci", "virtio_console", "virtiofs"];
+
+/// Without this one, it does not see its disk.
+const DISK_MODULE: &str = "virtio_blk";
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
@@ -25,8 +28,8 @@ pub(crate) struct Initramfs {
 }
 
 impl Initramfs {
-    /// What every guest has, plus `programs` of this machine, put into `/bin` by their file name.
-    pub(crate) fn new(kernel: &Kernel, programs: &[PathBuf]) -> Result<Self> {
+    /// What every guest has, plus programs of this machine, put into `/bin` by their file name.
+    pub(crate) fn new(kernel: &Kernel, spec: &VmSpec) -> Result<Self> {
         let mut archive = Self::default();
         let busybox = process::find("busybox", &["/bin", "/usr/bin"])?;
         archive.program(&busybox)?;
@@ -41,13 +44,13 @@ impl Initramfs {
         let init = fs::read(&guest).context("read", &guest)?;
         archive.entries.remove(Path::new("/bin/ekiden-guest"));
         archive.add(Path::new("/init"), PROGRAM, init);
-        for program in programs {
+        for program in &spec.programs {
             archive.program(program)?;
         }
         let config = fs::read(kernel.config()).context("read", kernel.config())?;
         let config_path = format!("/boot/config-{}", kernel.release());
         archive.add(Path::new(&config_path), FILE, config);
-        archive.modules(kernel)?;
+        archive.modules(kernel, spec.disk.as_ref().map(|_| DISK_MODULE))?;
         for (name, content) in [
             ("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"),
             ("/etc/group", "root:x:0:\nnogroup:x:65534:\n"),
@@ -86,10 +89,10 @@ impl Initramfs {
         Ok(())
     }
 
-    fn modules(&mut self, kernel: &Kernel) -> Result<()> {
+    fn modules(&mut self, kernel: &Kernel, more: Option<&str>) -> Result<()> {
         let mut list = String::new();
         let mut done = BTreeSet::new();
-        for module in NEEDED_MODULES {
+        for module in NEEDED_MODULES.iter().copied().chain(more) {
             for (name, content) in kernel.module_closure(module)? {
                 if done.insert(name.clone()) {
                     let path = format!("/modules/{name}.ko");

@@ -179,7 +179,7 @@ impl Vm {
         }
         let emulator = Qemu::prepare(&Cache::from_env()?, mode, &mut |_| {})?.command();
         let initramfs = path("initramfs.cpio");
-        Initramfs::new(kernel, &spec.programs)?.write(&initramfs)?;
+        Initramfs::new(kernel, spec)?.write(&initramfs)?;
         let share = match &spec.share_dir {
             Some(share_dir) => {
                 let server = start_share_server(share_dir, directory, outlives)?;
@@ -411,11 +411,21 @@ fn qemu_args(kernel: &Kernel, spec: &VmSpec, mode: Mode) -> Vec<String> {
     pair("-mon", "chardev=qmp,mode=control".into());
     pair("-device", "virtio-serial-pci".into());
     pair("-device", format!("virtserialport,chardev=channel,name={PORT_NAME}"));
+    if let Some(disk) = &spec.disk {
+        pair("-blockdev", blockdev(disk));
+        pair("-device", "virtio-blk-pci,drive=disk".into());
+    }
     if spec.share_dir.is_some() {
         pair("-chardev", "socket,id=share,path=share.sock".into());
         pair("-device", format!("vhost-user-fs-pci,chardev=share,tag={SHARE_TAG}"));
     }
     args
+}
+
+/// A comma in a file's name would begin another option.
+fn blockdev(disk: &Path) -> String {
+    let name = disk.display().to_string().replace(',', ",,");
+    format!("driver=raw,node-name=disk,read-only=on,file.driver=file,file.filename={name}")
 }
 
 /// Starts the program that serves the shared directory; it ends when QEMU disconnects.

@@ -16,6 +16,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("dpkg-deb", "dpkg"),
     ("ldd", "libc-bin"),
     ("make", "make"),
+    ("mke2fs", "e2fsprogs"),
     ("mmdebstrap", "mmdebstrap"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("setpriv", "util-linux"),

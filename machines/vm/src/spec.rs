@@ -22,6 +22,8 @@ pub struct VmSpec {
     pub icount_shift: u32,
     /// Directory of this machine that is `/host` in the guest, writable from both sides.
     pub share_dir: Option<PathBuf>,
+    /// A file system image that the guest may read as `/dev/vda`.
+    pub disk: Option<PathBuf>,
     /// Programs of this machine to have in the guest's `/bin`, each with its libraries. They also serve as the list of
     /// libraries that programs under `/host` may need.
     pub programs: Vec<PathBuf>,
@@ -40,6 +42,7 @@ impl Default for VmSpec {
             mode: Mode::Auto,
             icount_shift: 0,
             share_dir: None,
+            disk: None,
             programs: Vec::new(),
             cmdline: String::new(),
             boot_timeout: std::time::Duration::from_secs(120),
