@@ -4,11 +4,12 @@
 
 use alloc::collections::BTreeMap;
 
-use ekiden::{Hints, Plain, QueueId, prelude::*};
+use ekiden::{Hints, Plain, ProcessId, QueueId, prelude::*};
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
-/// Most threads that are in sets, and most sets.
-const THREADS_MAX: usize = 1024;
+/// Most threads of one program that are in sets, and most of its sets; and of all programs.
+const OF_PROGRAM_MAX: usize = 128;
+const THREADS_MAX: usize = 4096;
 
 /// What becomes of a thread: it joins a set, and leaves the one that it was in; or it is in none any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable, Plain)]
@@ -19,7 +20,7 @@ pub enum Change {
     Leave = 2,
 }
 
-/// A hint: which thread, by its id, shares a CPU with which others. Sets are a queue's own.
+/// A hint: which thread, by its id, shares a CPU with which others. Sets are a program's own, and so are the threads that it can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable, Plain)]
 #[repr(C)]
 #[allow(missing_docs, reason = "said above")]
@@ -43,40 +44,54 @@ pub struct Placed {
 pub struct Locality {
     queues: PerCpu<SpinLock<FifoQueue<Self>>>,
     tasks: PerTask<Place>,
-    /// The CPU of each thread in a set, and the queue whose hint says so: only that changes it.
-    threads: SpinLock<BTreeMap<u32, (CpuId, QueueId)>>,
-    sets: SpinLock<BTreeMap<(QueueId, u32), CpuId>>,
+    told: SpinLock<Told>,
     any: Shared<bool>,
     next: Shared<u32>,
     nr_cpus: u32,
     crowd: usize,
 }
 
-/// Where a task waits, whether it is to stay there, and its thread id.
+/// Where a task waits, whether it is to stay there, and whose thread it is, if it is in a set.
 #[derive(Default, Layout)]
 struct Place {
     cpu: Shared<u32>,
     stays: Shared<bool>,
+    process: Shared<u32>,
     pid: Shared<u32>,
 }
 
+/// What programs have said: the CPUs of their threads by id, and of their sets by number.
+#[derive(Default, Layout)]
+struct Told {
+    owners: BTreeMap<QueueId, ProcessId>,
+    threads: BTreeMap<(ProcessId, u32), CpuId>,
+    sets: BTreeMap<(ProcessId, u32), CpuId>,
+}
+
 impl Locality {
-    fn home(&self, pid: u32) -> Option<CpuId> {
-        self.any.get().then(|| self.threads.lock().get(&pid).map(|(cpu, _)| *cpu)).flatten()
+    /// What a program says of threads that are not its own is never found here.
+    fn home(&self, cx: &Cx, task: &Task) -> Option<CpuId> {
+        let process = self.any.get().then(|| cx.process(task.id)).flatten()?;
+        let home = self.told.lock().threads.get(&(process, task.pid)).copied();
+        self.tasks[task.id].process.set(home.map_or(0, |_| process));
+        home
     }
 
     fn follow(&self, queue: QueueId, hint: Together) -> Option<CpuId> {
-        let (mut threads, mut sets) = (self.threads.lock(), self.sets.lock());
-        if threads.get(&hint.thread).is_some_and(|(_, owner)| *owner != queue) {
-            return None;
-        }
-        threads.remove(&hint.thread);
-        if hint.change == Change::Leave || threads.len().max(sets.len()) >= THREADS_MAX {
+        let Told { owners, threads, sets } = &mut *self.told.lock();
+        let owner = *owners.get(&queue)?;
+        threads.remove(&(owner, hint.thread));
+        let all = (owner, 0)..=(owner, u32::MAX);
+        let is_full = |many: &BTreeMap<(ProcessId, u32), CpuId>| {
+            many.len() >= THREADS_MAX || many.range(all.clone()).count() >= OF_PROGRAM_MAX
+        };
+        if hint.change == Change::Leave || is_full(threads) || (is_full(sets) && !sets.contains_key(&(owner, hint.set)))
+        {
             return None;
         }
         // Each set on another CPU, in turn.
-        let cpu = *sets.entry((queue, hint.set)).or_insert_with(|| self.next.fetch_add(1) % self.nr_cpus);
-        threads.insert(hint.thread, (cpu, queue));
+        let cpu = *sets.entry((owner, hint.set)).or_insert_with(|| self.next.fetch_add(1) % self.nr_cpus);
+        threads.insert((owner, hint.thread), cpu);
         self.any.set(true);
         Some(cpu)
     }
@@ -93,8 +108,7 @@ impl Scheduler for Locality {
         Self {
             queues: PerCpu::new(env, |_| SpinLock::default()),
             tasks: PerTask::new(env, Place::default),
-            threads: SpinLock::default(),
-            sets: SpinLock::default(),
+            told: SpinLock::default(),
             any: Shared::new(false),
             next: Shared::new(0),
             nr_cpus: env.topology().nr_cpus(),
@@ -104,12 +118,12 @@ impl Scheduler for Locality {
 
     fn select_task_rq(&self, cx: &Cx, task: &Task, _: CpuId, suggested: CpuId, _: WakeFlags) -> CpuId {
         let fits = |home: &CpuId| cx.may_run(task.id, *home) && self.queues[*home].lock().len() < self.crowd;
-        self.home(task.pid).filter(fits).unwrap_or(suggested)
+        self.home(cx, task).filter(fits).unwrap_or(suggested)
     }
 
     fn enqueue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         let (cpu, place) = (token.cpu(), &self.tasks[task.id]);
-        let stays = self.home(task.pid) == Some(cpu);
+        let stays = self.home(cx, task) == Some(cpu);
         place.cpu.set(cpu);
         place.stays.set(stays);
         place.pid.set(task.pid);
@@ -143,9 +157,14 @@ impl Scheduler for Locality {
     }
 
     fn task_dead(&self, _: &Cx, task: TaskId) {
-        if self.any.get() {
-            self.threads.lock().remove(&self.tasks[task].pid.get());
+        let place = &self.tasks[task];
+        if place.process.get() != 0 {
+            self.told.lock().threads.remove(&(place.process.get(), place.pid.get()));
         }
+    }
+
+    fn register_queue(&self, _: &Cx, queue: QueueId, owner: ProcessId) {
+        self.told.lock().owners.insert(queue, owner);
     }
 
     fn enter_queue(&self, cx: &Cx, queue: QueueId, hints: Hints<'_, Together>) {
@@ -157,7 +176,11 @@ impl Scheduler for Locality {
     }
 
     fn unregister_queue(&self, _: &Cx, queue: QueueId) {
-        self.threads.lock().retain(|_, (_, owner)| *owner != queue);
-        self.sets.lock().retain(|(owner, _), _| *owner != queue);
+        let Told { owners, threads, sets } = &mut *self.told.lock();
+        let Some(owner) = owners.remove(&queue) else { return };
+        if !owners.values().any(|other| *other == owner) {
+            threads.retain(|(process, _), _| *process != owner);
+            sets.retain(|(process, _), _| *process != owner);
+        }
     }
 }

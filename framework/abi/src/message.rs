@@ -231,7 +231,8 @@ pub struct Message {
     /// A [`RefusalReason`] for `pnt_err` and `balance_err`, wake-up flags for `select_task_rq`, [`BALANCE_TOO`] and
     /// [`NO_CLAIMS`] for `pick_next_task`, [`FOR_IDLE`].
     pub flags: u32,
-    /// Depends on the call: the host's own choice for `select_task_rq`; a queue's number.
+    /// Depends on the call: the host's own choice for `select_task_rq`; a queue's number, and for `register_queue` in the
+    /// upper half the PID of the process that has opened it.
     pub arg: u64,
 }
 

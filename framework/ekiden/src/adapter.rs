@@ -179,7 +179,9 @@ impl<S: Scheduler> Adapter<S> {
             Some(Call::MigrateTaskRq) => *answer.token = raw(scheduler.migrate_task_rq(cx, task, self.token(message))),
             Some(Call::Balance) => *answer.task = scheduler.balance(cx, cpu).unwrap_or(TaskId::NONE),
             Some(Call::BalanceErr) => scheduler.balance_err(cx, cpu, task.id, reason()),
-            Some(Call::RegisterQueue) => scheduler.register_queue(cx, message.arg as u32),
+            Some(Call::RegisterQueue) => {
+                scheduler.register_queue(cx, message.arg as u32, (message.arg >> 32) as u32);
+            }
             Some(Call::EnterQueue) => {
                 let refused = Cell::new(0);
                 scheduler.enter_queue(cx, message.arg as u32, Hints::new(payload, &refused));

@@ -8,7 +8,7 @@ use ekiden_abi::{Call, FOR_IDLE, Kicks, Message, NO_CLAIMS, RawToken, RefusalRea
 use zerocopy::IntoBytes;
 
 use crate::tape::{learn, tape_runs};
-use crate::{CpuId, CpuMask, NotTold, QueueId, Refused, Schedulable, Scheduler, TaskId, Topology};
+use crate::{CpuId, CpuMask, NotTold, ProcessId, QueueId, Refused, Schedulable, Scheduler, TaskId, Topology};
 
 /// The shortest slice, in nanoseconds. A task that gets less hardly does more than come and go.
 pub const SLICE_NS_MIN: u64 = 10_000;
@@ -46,6 +46,10 @@ pub trait Host: Sync {
     /// Why the program does not get it.
     fn notify(&self, _queue: QueueId, _notice: &[u8]) -> Result<(), NotTold> {
         Err(NotTold::Closed)
+    }
+    /// The process that `task` is a thread of, if the host can tell.
+    fn process(&self, _task: TaskId) -> Option<ProcessId> {
+        None
     }
     /// The group that `task` belongs to; [`Group::ROOT`] where the host knows of none.
     fn group(&self, task: TaskId) -> Group;
@@ -300,6 +304,13 @@ impl<'a> Cx<'a> {
         let group = self.host.group(task);
         let word = learn(u64::from(group.id) << 32 | u64::from(group.weight));
         Group { id: (word >> 32) as u32, weight: word as u32 }
+    }
+
+    /// The process that `task` is a thread of, as [`register_queue`](crate::Scheduler::register_queue) names the one that owns a queue;
+    /// `None` where the host cannot tell.
+    pub fn process(&self, task: TaskId) -> Option<ProcessId> {
+        let process = learn(self.host.process(task).map_or(0, u64::from)) as u32;
+        (process != 0).then_some(process)
     }
 
     /// The CPUs that `task` may run on.

@@ -9,6 +9,9 @@ use zerocopy::{Immutable, KnownLayout, TryFromBytes};
 /// Names one hint queue of an application, unique while the policy runs.
 pub type QueueId = u32;
 
+/// Names a process by its PID, while it lives: the number is another one's later.
+pub type ProcessId = u32;
+
 /// A policy does not take a hint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HintRefused;

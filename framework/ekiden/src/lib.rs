@@ -92,7 +92,7 @@ pub use ekiden_hints as hints;
 pub use ekiden_hints::Plain;
 pub use ekiden_macros::{Layout, Plain, policy};
 pub use env::{Env, Param, ParamError};
-pub use hint::{HintRefused, Hints, NotTold, QueueId};
+pub use hint::{HintRefused, Hints, NotTold, ProcessId, QueueId};
 pub use layout::{Fingerprint, Layout};
 pub use lock::{SpinGuard, SpinLock};
 pub use order::is_of_this_call;

@@ -3,7 +3,9 @@
 use ekiden_abi::{Calls, RefusalReason, TaskId};
 use zerocopy::IntoBytes;
 
-use crate::{CpuId, Cx, Env, Fingerprint, HintRefused, Hints, Param, Plain, QueueId, Saved, Schedulable, TaskParams};
+use crate::{
+    CpuId, Cx, Env, Fingerprint, HintRefused, Hints, Param, Plain, ProcessId, QueueId, Saved, Schedulable, TaskParams,
+};
 
 /// A task as a call sees it. A snapshot: it is true for the duration of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,10 +177,10 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
         let _ = (cx, cpu, task, reason);
     }
 
-    /// An application opened a queue for hints. `cx` has no task; which process it is, its hints may say, and be wrong. Comes again after
-    /// another version has taken over that knows nothing of queues.
-    fn register_queue(&self, cx: &Cx<'_>, queue: QueueId) {
-        let _ = (cx, queue);
+    /// An application opened a queue for hints; `owner` is the process, so that what its hints say of threads can be held against
+    /// [`Cx::process`]. Comes again after another version has taken over that knows nothing of queues.
+    fn register_queue(&self, cx: &Cx<'_>, queue: QueueId, owner: ProcessId) {
+        let _ = (cx, queue, owner);
     }
 
     /// An application put hints into its queue: some time ago, as this comes with the next event of a thread of the application, at a

@@ -9,7 +9,8 @@ use std::{
 };
 
 use ekiden::{
-    Adapter, Call, Calls, Group, HintRefused, Hints, Host, MAX_CPUS, NotTold, Plain, Policy, QueueId, SLICE_NS_MIN,
+    Adapter, Call, Calls, Group, HintRefused, Hints, Host, MAX_CPUS, NotTold, Plain, Policy, ProcessId, QueueId,
+    SLICE_NS_MIN,
     abi::{Kicks, Message, NO_CPU, RawParams, RawToken, Reply},
     prelude::*,
 };
@@ -76,7 +77,7 @@ fn message(call: Call) -> Message {
         nice: 1,
         pid: 77,
         flags: RefusalReason::NotAllowed as u32,
-        arg: 6,
+        arg: 42 << 32 | 6,
     }
 }
 
@@ -225,8 +226,8 @@ impl Scheduler for Recorder {
         self.note("balance_err", (cpu, task, reason));
     }
 
-    fn register_queue(&self, _: &Cx<'_>, queue: QueueId) {
-        self.note("register_queue", queue);
+    fn register_queue(&self, _: &Cx<'_>, queue: QueueId, owner: ProcessId) {
+        self.note("register_queue", (queue, owner));
     }
 
     fn enter_queue(&self, cx: &Cx<'_>, queue: QueueId, hints: Hints<'_, Mood>) {
@@ -293,7 +294,7 @@ fn expected(call: Call) -> Option<&'static str> {
         Call::MigrateTaskRq => "migrate_task_rq (77, the right to run task 5.2 on CPU 3)",
         Call::Balance => "balance 3",
         Call::BalanceErr => "balance_err (3, task 5.2, NotAllowed)",
-        Call::RegisterQueue => "register_queue 6",
+        Call::RegisterQueue => "register_queue (6, 42)",
         Call::EnterQueue => "enter_queue (6, [Interactive])",
         Call::UnregisterQueue => "unregister_queue 6",
         Call::ParseHint => "parse_hint (Some(77), Interactive)",

@@ -1,6 +1,6 @@
 //! What `#[policy]` fills in, and what it leaves alone.
 
-use ekiden::{Call, Calls, HintRefused, Hints, QueueId, prelude::*};
+use ekiden::{Call, Calls, HintRefused, Hints, ProcessId, QueueId, prelude::*};
 
 /// The calls that every policy implements.
 const ALWAYS: [Call; 7] = [
@@ -135,7 +135,7 @@ fn every_call_can_be_implemented() {
         fn migrate_task_rq(&self, _: &Cx<'_>, _: &Task, _: Schedulable<Self>) -> Option<Schedulable<Self>> { None }
         fn balance(&self, _: &Cx<'_>, _: CpuId) -> Option<TaskId> { None }
         fn balance_err(&self, _: &Cx<'_>, _: CpuId, _: TaskId, _: RefusalReason) {}
-        fn register_queue(&self, _: &Cx<'_>, _: QueueId) {}
+        fn register_queue(&self, _: &Cx<'_>, _: QueueId, _: ProcessId) {}
         fn enter_queue(&self, _: &Cx<'_>, _: QueueId, _: Hints<'_, ()>) {}
         fn unregister_queue(&self, _: &Cx<'_>, _: QueueId) {}
         fn parse_hint(&self, _: &Cx<'_>, _: Option<&Task>, _: ()) -> Result<(), HintRefused> { Ok(()) }

@@ -687,6 +687,13 @@ static u64 running_on(u32 cpu, u32 *weight, u64 *since_ns)
 	return task;
 }
 
+static u32 process_of(u64 task)
+{
+	const struct task_struct *p = ekiden_rs_host_task(task);
+
+	return p ? p->tgid : 0;
+}
+
 const struct ekiden_host_table candidate_host = {
 	.now_ns = ekiden_c_now_ns,
 	.may_run = may_run,
@@ -696,6 +703,7 @@ const struct ekiden_host_table candidate_host = {
 	.take_idle = take_idle,
 	.running = running_on,
 	.notify = ekiden_c_notify,
+	.process = process_of,
 	.reason = keep_first,
 	.fault = (void (*)(const struct ekiden_host_table *))candidate_fault,
 	.leave = (void (*)(const struct ekiden_host_table *))candidate_fault,
@@ -710,6 +718,7 @@ const struct ekiden_host_table running_host = {
 	.take_idle = take_idle,
 	.running = running_on,
 	.notify = ekiden_c_notify,
+	.process = process_of,
 	.reason = keep_first,
 	.fault = (void (*)(const struct ekiden_host_table *))policy_fault,
 	.leave = (void (*)(const struct ekiden_host_table *))candidate_fault,

@@ -85,6 +85,7 @@ struct ekiden_host_table {
 	u32 (*take_idle)(u64 task, const u64 *words, size_t len);
 	u64 (*running)(u32 cpu, u32 *weight, u64 *since_ns);
 	u32 (*notify)(const struct ekiden_host_table *host, u32 queue, const void *bytes, size_t len);
+	u32 (*process)(u64 task);
 	void (*reason)(const struct ekiden_host_table *host, const char *text, size_t len);
 	void (*fault)(const struct ekiden_host_table *host);
 	void (*leave)(const struct ekiden_host_table *host);

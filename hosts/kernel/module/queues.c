@@ -213,6 +213,9 @@ static void tell(struct queue *queue, u32 kind)
 	struct ekiden_event event = { .kind = kind, .flags = queue->seat + 1, .args = { queue->number } };
 	struct ekiden_outcome outcome = {};
 
+	if (kind == EKIDEN_QUEUE_OPEN)
+		event.args[0] |= (u64)pid_nr(queue->owner) << 32;
+
 	rcu_read_lock();
 	preempt_disable();
 	event.cpu = smp_processor_id();

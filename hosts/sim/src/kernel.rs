@@ -476,6 +476,7 @@ impl Kernel {
             involuntary_switches: 0,
             migrations: 0,
             root,
+            process: parent.map_or(pid, |parent| self.task(parent).process),
             parent: parent.map(|parent| (parent, self.task(parent).pid)),
             children: 0,
         };
@@ -512,6 +513,7 @@ impl Kernel {
         (entry.id, entry.is_ours) = (outcome.task, true);
         self.questions.set_mask(outcome.task, self.task(task).mask);
         self.questions.set_group(outcome.task, self.task(task).group);
+        self.questions.set_process(outcome.task, self.task(task).process);
         self.tell_group(task);
         let nice = i64::from(self.task(task).nice) as u64;
         let event = Event { args: [nice, 0], ..self.event(EventKind::TaskEnable, cpu, task) };

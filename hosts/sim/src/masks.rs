@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{OnceLock, RwLock};
 
 use ekiden::abi::RawToken;
-use ekiden::{CpuId, CpuMask, Group, Host, NotTold, QueueId, RefusalReason, Running, TaskId};
+use ekiden::{CpuId, CpuMask, Group, Host, NotTold, ProcessId, QueueId, RefusalReason, Running, TaskId};
 use ekiden_engine::{Answers, IdleCpus};
 
 use crate::queues::Notices;
@@ -116,6 +116,8 @@ pub(crate) struct Questions {
     /// The group of each task, likewise.
     group_of_task: Vec<AtomicU32>,
     groups: Vec<Group>,
+    /// The process of each task, likewise.
+    process_of_task: Vec<AtomicU32>,
     masks: RwLock<Masks>,
     /// What each call costs, by its number, if calls cost anything.
     call_costs_ns: Option<Vec<u64>>,
@@ -136,7 +138,7 @@ impl Questions {
         call_costs_ns: Option<Vec<u64>>,
     ) -> Self {
         let of_task = (0..max_tasks).map(|_| AtomicU32::new(ANY)).collect();
-        let group_of_task = (0..max_tasks).map(|_| AtomicU32::new(0)).collect();
+        let [group_of_task, process_of_task] = [(); 2].map(|()| (0..max_tasks).map(|_| AtomicU32::new(0)).collect());
         Self {
             now_ns: AtomicU64::new(0),
             late_ns: AtomicU64::new(NEVER),
@@ -147,6 +149,7 @@ impl Questions {
             of_task,
             group_of_task,
             groups,
+            process_of_task,
             masks: RwLock::new(masks),
             call_costs_ns,
             calls_ns: AtomicU64::new(0),
@@ -220,6 +223,10 @@ impl Questions {
         self.group_of_task[task.slot as usize].store(group, Relaxed);
     }
 
+    pub(crate) fn set_process(&self, task: TaskId, process: ProcessId) {
+        self.process_of_task[task.slot as usize].store(process, Relaxed);
+    }
+
     pub(crate) fn set_masks(&self, masks: Masks) {
         *self.masks.write().expect(UNSHARED) = masks;
     }
@@ -276,6 +283,10 @@ impl Host for Questions {
         let task = TaskId::from_bits(runs.load(Relaxed));
         let weight = self.engine.get()?.weight_of_running(task, cpu)?;
         Some(Running { task, weight, since_ns: since.load(Relaxed) })
+    }
+
+    fn process(&self, task: TaskId) -> Option<ProcessId> {
+        Some(self.process_of_task.get(task.slot as usize)?.load(Relaxed)).filter(|process| *process != 0)
     }
 
     fn group(&self, task: TaskId) -> Group {

@@ -84,7 +84,7 @@ impl Kernel {
         }
         queue.owner = Some(root);
         self.questions.notices.with(number as usize, |queue| *queue = Some(VecDeque::new()));
-        self.tell_queue(EventKind::QueueOpen, number + 1, &[], 1);
+        self.open_queue(number + 1, self.task(task).process);
     }
 
     /// Writes a hint, unless there is no room.

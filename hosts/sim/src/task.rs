@@ -57,6 +57,8 @@ pub(crate) struct Task {
     pub(crate) migrations: u64,
     /// Which of the load's tasks it is, or descends from.
     pub(crate) root: u32,
+    /// The PID of that one: what a load forks are threads of one process to policies.
+    pub(crate) process: u32,
     /// Whose child it is: where that stands, and its PID, since it may be gone.
     pub(crate) parent: Option<(TaskIndex, u32)>,
     pub(crate) children: u32,

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use ekiden::hints::Plain;
-use ekiden::{Hints, NotTold, QueueId, prelude::*};
+use ekiden::{Hints, NotTold, ProcessId, QueueId, prelude::*};
 use ekiden_policies::Wfq;
 use ekiden_sim::{Machine, SimReport, Simulation, What};
 use ekiden_workload::{HintWord, Step, TaskSpec, Workload, checks::all_finished};
@@ -37,7 +37,8 @@ impl Scheduler for Echo {
         self.queue.lock().claim_first(cx)
     }
 
-    fn register_queue(&self, cx: &Cx, queue: QueueId) {
+    fn register_queue(&self, cx: &Cx, queue: QueueId, owner: ProcessId) {
+        assert!(owner >= 1_000, "{owner} is the first thread of a program");
         HEARD.lock().unwrap().push((queue, "open", cx.now_ns(), 0));
     }
 

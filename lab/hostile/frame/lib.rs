@@ -15,7 +15,7 @@ pub const BODIES_LEN: usize = bodies::BODIES.len();
 use alloc::vec::Vec;
 use core::fmt;
 
-use ekiden::{Call, HintRefused, Hints, QueueId, prelude::*};
+use ekiden::{Call, HintRefused, Hints, ProcessId, QueueId, prelude::*};
 
 /// Where a body is asked: in a call, or in one of those that come before and beside them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -218,7 +218,7 @@ impl Scheduler for Hostile {
         self.tell(cx, Call::BalanceErr);
     }
 
-    fn register_queue(&self, cx: &Cx, _: QueueId) {
+    fn register_queue(&self, cx: &Cx, _: QueueId, _: ProcessId) {
         self.tell(cx, Call::RegisterQueue);
     }
 

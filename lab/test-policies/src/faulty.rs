@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::{fmt, hint::black_box};
 
-use ekiden::{Call, HintRefused, Hints, QueueId, prelude::*};
+use ekiden::{Call, HintRefused, Hints, ProcessId, QueueId, prelude::*};
 
 /// In which way it goes wrong; the value of parameter `fault`.
 #[repr(u64)]
@@ -466,7 +466,7 @@ impl Scheduler for Faulty {
         }
     }
 
-    fn register_queue(&self, _: &Cx, _: QueueId) {
+    fn register_queue(&self, _: &Cx, _: QueueId, _: ProcessId) {
         self.trips(Call::RegisterQueue);
     }
 

@@ -15,7 +15,7 @@ pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
 use ekiden::abi::{Message, RawToken, RefusalReason, Reply};
 use ekiden::hints::{Geometry, layout::RECORD_BYTES_MAX};
 use ekiden::{
-    Adapter, CpuId, CpuMask, Env, Group, Host, Left, NotTold, QueueId, Running, Saved, Scheduler, TaskId, TaskParams,
+    Adapter, CpuId, CpuMask, Env, Group, Host, Left, NotTold, ProcessId, QueueId, Running, Saved, Scheduler, TaskId, TaskParams,
     Topology,
 };
 use ekiden::{Patience, Since, Waits};
@@ -543,6 +543,12 @@ impl Host for Kernel {
             0 => Ok(()),
             reason => Err(NotTold::from_number(reason)),
         }
+    }
+
+    fn process(&self, task: TaskId) -> Option<ProcessId> {
+        // SAFETY: checks the task against the engine's table first.
+        let process = unsafe { (self.table().process)(task.to_bits()) };
+        (process != 0).then_some(process)
     }
 
     fn group(&self, _: TaskId) -> Group {

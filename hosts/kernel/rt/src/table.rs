@@ -151,6 +151,8 @@ pub struct HostTable {
     pub running: unsafe extern "C" fn(cpu: u32, weight: *mut u32, since_ns: *mut u64) -> u64,
     /// Writes a notice into a queue; 0 if that is done, and otherwise the number of a reason.
     pub notify: unsafe extern "C" fn(host: *const HostTable, queue: u32, bytes: *const u8, len: usize) -> u32,
+    /// The PID of the process that a task is a thread of; 0 if it is gone.
+    pub process: unsafe extern "C" fn(task: u64) -> u32,
     /// Keeps the reason for which the instance ends, unless there is one already.
     pub reason: unsafe extern "C" fn(host: *const HostTable, text: *const u8, len: usize),
     /// Ends the policy and leaves the call that is under way. It does not return, which is not in its type because

@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 
 use ekiden::prelude::*;
-use ekiden::{Call, HintRefused, Hints, QueueId};
+use ekiden::{Call, HintRefused, Hints, ProcessId, QueueId};
 use ekiden_sim::{Injection, Machine, Simulation};
 use ekiden_workload::{Step, TaskSpec, Workload};
 
@@ -148,7 +148,7 @@ impl Scheduler for Probe {
         self.note(Call::BalanceErr);
     }
 
-    fn register_queue(&self, _: &Cx, queue: QueueId) {
+    fn register_queue(&self, _: &Cx, queue: QueueId, _: ProcessId) {
         self.note(Call::RegisterQueue);
         assert!([1, 2, 5].contains(&queue));
     }
