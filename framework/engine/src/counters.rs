@@ -67,6 +67,9 @@ pub(crate) struct Cpu {
     pub(crate) rank: AtomicU32,
     /// How many ticks it is since policies had their turns.
     pub(crate) ticks: AtomicU32,
+    /// How many ticks found a task of each policy running outside of the policy's turn: in the round under way in the lower half, and in
+    /// the one before in the upper.
+    pub(crate) ran: [AtomicU32; SEATS],
     /// When the task in a slot that runs has to give way because its group has no more CPU time; 0 for never.
     pub(crate) cut_ns: AtomicU64,
     /// That slot.

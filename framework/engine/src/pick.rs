@@ -19,7 +19,7 @@ use crate::table::{Slot, token};
 pub const PICK_ATTEMPTS: u32 = 64;
 
 /// Of so many ticks, a tenth of a second where there are 250 in a second, the first policy in the order leaves some to each of the
-/// others if it has work all the time: the kernel does the same with its real-time class. Eight policies have room in it.
+/// others if they would have had less: the kernel does the same with its real-time class. Eight policies have room in it.
 pub(crate) const ROUND_TICKS: u32 = 25;
 pub(crate) const TURN_TICKS: u32 = 3;
 
@@ -28,6 +28,18 @@ pub const SLICE_NS_MAX: u64 = 1_000_000_000;
 
 /// The rank of nobody.
 pub(crate) const NO_RANK: u32 = u32::MAX;
+
+/// A tick finds a task of a policy running.
+fn note_ran(here: &Cpu, seat: usize, is_new_round: bool) {
+    if is_new_round {
+        here.ran.iter().for_each(|ran| ran.store(ran.load(Relaxed) << 16, Relaxed));
+    }
+    let first = here.first.load(Relaxed);
+    if first == 0 || u32::from(here.ranks[seat % SEATS]) != first {
+        let ran = &here.ran[seat % SEATS];
+        ran.store(ran.load(Relaxed) + 1, Relaxed);
+    }
+}
 
 /// What became of a search for work.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -204,9 +216,18 @@ impl<P: Policy> Engine<P> {
         }
         let ticks = (here.ticks.load(Relaxed) + 1) % ROUND_TICKS;
         here.ticks.store(ticks, Relaxed);
-        // One after the other is asked first for a while; the first in the order is so the rest of the time.
+        if self.order.len() > 1 {
+            note_ran(here, slot.state().seat(), ticks == 0);
+        }
+        // One after the other is asked first for a while, as far as it had not as much in the last round anyway; the first in the order is so
+        // the rest of the time.
         let place = self.first_turn(here) + ticks / TURN_TICKS;
-        let first = if (place as usize) < self.order.len() { place } else { 0 };
+        let is_due = |seat: &u8| {
+            let ran = here.ran[usize::from(*seat) % SEATS].load(Relaxed) >> 16;
+            ticks % TURN_TICKS + ran < TURN_TICKS
+        };
+        let is_turn = (place as usize) < self.order.len() && here.order.get(place as usize).is_some_and(is_due);
+        let first = if is_turn { place } else { 0 };
         if first != here.first.load(Relaxed) {
             here.first.store(first, Relaxed);
             if here.rank.load(Relaxed) != first {

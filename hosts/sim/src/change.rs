@@ -158,9 +158,9 @@ impl Kernel {
                     self.set_params(task, &settings);
                 }
             }
-            Injection::QueueOpen { queue } => self.open_queue(queue, 1),
-            Injection::QueueReady { queue, hints } => self.tell_queue(EventKind::QueueReady, queue, &hints, 2),
-            Injection::QueueClose { queue } => self.tell_queue(EventKind::QueueClose, queue, &[], 3),
+            Injection::QueueOpen { queue } => self.open_queue(queue, None),
+            Injection::QueueReady { queue, hints } => self.hear_hints(queue, None, &hints, 0),
+            Injection::QueueClose { queue } => self.close_queue(queue, None),
         }
     }
 
@@ -203,19 +203,6 @@ impl Kernel {
                 _ => self.kick_if_idle(cpu, cpu),
             }
         }
-    }
-
-    /// A process has opened a queue.
-    pub(crate) fn open_queue(&mut self, queue: u32, owner: u32) {
-        self.note(What::Queue, 0, None, 1);
-        let name = u64::from(owner) << 32 | u64::from(queue);
-        self.deliver(&Event { args: [name, 0], ..Event::new(EventKind::QueueOpen, 0) }, &[]);
-    }
-
-    pub(crate) fn tell_queue(&mut self, kind: EventKind, queue: u32, hints: &[u8], value: u64) {
-        self.note(What::Queue, 0, None, value);
-        let event = Event { args: [queue.into(), hints.len() as u64], ..Event::new(kind, 0) };
-        self.deliver(&event, hints);
     }
 
     /// The load's task of this name, if it is not gone.

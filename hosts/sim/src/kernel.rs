@@ -83,6 +83,8 @@ pub(crate) struct Kernel {
     pub(crate) stats: Stats,
     pub(crate) trouble: Option<SimError>,
     pub(crate) engine: Option<Engine>,
+    /// How the names of tasks begin that the second policy has, if there is one.
+    pub(crate) second_has: Vec<String>,
     /// Whether there is a policy, and it has not been taken out.
     pub(crate) in_charge: bool,
     /// The calls that the policy implements: as in the kernel, some events that would lead to no call are left out.
@@ -176,6 +178,7 @@ impl Kernel {
             stats: Stats::default(),
             trouble: None,
             engine: None,
+            second_has: Vec::new(),
             in_charge: false,
             calls: Calls::NONE,
         }
@@ -514,10 +517,19 @@ impl Kernel {
         self.questions.set_mask(outcome.task, self.task(task).mask);
         self.questions.set_group(outcome.task, self.task(task).group);
         self.questions.set_process(outcome.task, self.task(task).process);
+        self.choose_policy(task);
         self.tell_group(task);
         let nice = i64::from(self.task(task).nice) as u64;
         let event = Event { args: [nice, 0], ..self.event(EventKind::TaskEnable, cpu, task) };
         self.deliver(&event, &[]);
+    }
+
+    fn choose_policy(&self, task: TaskIndex) {
+        let name = &self.roots[self.task(task).root as usize].0.name;
+        let is_its = self.second_has.iter().any(|begin| name.starts_with(begin.as_str()));
+        if let Some(engine) = self.engine.as_ref().filter(|_| is_its) {
+            engine.choose(self.task(task).id, Some(1), true, true).expect("both are there");
+        }
     }
 
     /// A new task waits for a CPU for the first time.

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::io::Write;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
+use ekiden::abi::Outcome;
 use ekiden::{Adapter, CpuId, Env, Host, ParamError, Policy, Scheduler, Topology};
 use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, IdleCpus, Mistake, Totals};
@@ -34,9 +35,10 @@ const SPARE_TASKS: u32 = 4_096;
 pub struct PolicyMaker {
     name: String,
     params: String,
-    #[allow(clippy::type_complexity, reason = "named nowhere else")]
-    make: Box<dyn FnOnce(Topology, u32, Arc<dyn Host + Send>) -> Result<Box<dyn Policy>, ParamError>>,
+    make: Maker,
 }
+
+type Maker = Box<dyn FnOnce(Topology, u32, Arc<dyn Host + Send>) -> Result<Box<dyn Policy>, ParamError>>;
 
 impl PolicyMaker {
     /// The policy `S` with these parameters (`name=number`, separated by blanks or commas).
@@ -142,6 +144,7 @@ pub enum Injection {
 pub struct Simulation {
     machine: Machine,
     policy: Option<PolicyMaker>,
+    second: Option<(PolicyMaker, Vec<String>)>,
     seed: u64,
     time_limit_ns: u64,
     max_tasks: Option<u32>,
@@ -169,6 +172,7 @@ impl Simulation {
         Self {
             machine,
             policy: None,
+            second: None,
             seed: 0,
             time_limit_ns: TIME_LIMIT_NS,
             max_tasks: None,
@@ -178,6 +182,13 @@ impl Simulation {
             injections: Vec::new(),
             successors: Vec::new(),
         }
+    }
+
+    /// Another policy beside the first, which is asked after it and has the load's tasks whose names begin with one of these, and
+    /// what they fork. It cannot be recorded.
+    pub fn beside(mut self, policy: PolicyMaker, has: &[&str]) -> Self {
+        self.second = Some((policy, has.iter().map(|name| (*name).to_owned()).collect()));
+        self
     }
 
     /// What decides everything that is left to chance ([`Jitter`](crate::Jitter)).
@@ -303,13 +314,14 @@ impl Simulation {
 
         let mut kernel = Kernel::new(self.machine, masks, questions.clone(), programs);
         let mut recording = None;
+        let host: Arc<dyn Host + Send> = questions.clone();
+        let made = |name: &str, make: Maker| match contained(|| make((*topology).clone(), max_tasks, host.clone())) {
+            Ok(Ok(policy)) => Ok(policy),
+            Ok(Err(source)) => Err(SimError::Params { policy: name.into(), source }),
+            Err(message) => Err(SimError::PolicyPanicked { policy: name.into(), message }),
+        };
         if let Some(PolicyMaker { name, params, make }) = self.policy {
-            let host: Arc<dyn Host + Send> = questions.clone();
-            let policy = match contained(|| make((*topology).clone(), max_tasks, host.clone())) {
-                Ok(Ok(policy)) => policy,
-                Ok(Err(source)) => return Err(SimError::Params { policy: name, source }),
-                Err(message) => return Err(SimError::PolicyPanicked { policy: name, message }),
-            };
+            let policy = made(&name, make)?;
             let instance = Instance { policy: name, params };
             if let Some(writer) = self.recording {
                 let header = recording::Header {
@@ -324,8 +336,13 @@ impl Simulation {
                 recording = Some(Recording::begin(writer, &header));
             }
             let policy = recorded::next_instance(policy, Mark::Begin, 0, &questions, &instance);
-            kernel.calls = policy.calls();
-            let engine = Engine::new(policy, host, idle, nr_cpus, max_tasks);
+            let mut engine = Engine::new(policy, host.clone(), idle, nr_cpus, max_tasks);
+            if let Some((PolicyMaker { name, make, .. }, has)) = self.second {
+                // An engine with one policy has room for another; every CPU looks for work soon.
+                let _ = engine.add(made(&name, make)?, false, &mut Outcome::default());
+                kernel.second_has = has;
+            }
+            kernel.calls = engine.calls();
             questions.set_engine(engine.answers());
             kernel.engine = Some(engine);
             kernel.in_charge = true;

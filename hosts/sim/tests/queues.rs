@@ -6,6 +6,7 @@ use ekiden::hints::Plain;
 use ekiden::{Hints, NotTold, ProcessId, QueueId, prelude::*};
 use ekiden_policies::Wfq;
 use ekiden_sim::{Machine, SimReport, Simulation, What};
+use ekiden_trace::{InQueue, QueueNote};
 use ekiden_workload::{HintWord, Step, TaskSpec, Workload, checks::all_finished};
 
 const US: u64 = 1_000;
@@ -83,7 +84,10 @@ fn a_hint_is_heard_when_its_task_next_sleeps() {
     assert_eq!(what(&heard), [(1, "open", 0), (1, "hint", 7), (1, "closed", 0)]);
     assert!((150 * US..200 * US).contains(&heard[1].2), "{heard:?}");
     let queues = report.trace.records().filter(|record| record.what == What::Queue);
-    assert_eq!(queues.map(|record| record.value).collect::<Vec<_>>(), [1, 2, 3]);
+    let notes = queues.map(|record| (record.pid, QueueNote::from_value(record.value).unwrap()));
+    let note = |what, times| (1_000, QueueNote { queue: 1, what, times });
+    let expected = [(InQueue::Opened, 0), (InQueue::Heard, 1), (InQueue::Told, 1), (InQueue::Closed, 0)];
+    assert_eq!(notes.collect::<Vec<_>>(), expected.map(|(what, times)| note(what, times)));
 }
 
 #[test]
@@ -116,6 +120,9 @@ fn what_there_is_no_room_for_is_lost_and_not_waited_for() {
     let (report, heard) = run(&Workload::new("flood", 2, [TaskSpec::new("task", steps)]));
     assert_eq!(all_finished(&report.report), Ok(()));
     assert_eq!(heard.iter().filter(|(_, what, ..)| *what == "hint").count(), 64);
+    let notes = report.trace.records().filter(|record| record.what == What::Queue);
+    let full = notes.filter(|record| QueueNote::from_value(record.value).unwrap().what == InQueue::Full);
+    assert_eq!(full.count(), 200 - 64);
 }
 
 #[test]

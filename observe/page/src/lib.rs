@@ -17,7 +17,7 @@ pub mod tile;
 
 pub use compare::{Compared, compare};
 pub use histogram::Histogram;
-pub use model::{Builder, Change, Counters, Decision, Lane, Model, NO_TASK, Run, Task, Waits};
+pub use model::{Builder, Change, Counters, Decision, Lane, Model, NO_TASK, QueueCounts, Run, Task, Waits};
 pub use report::{REPORT_BYTES_MAX, report};
 pub use serve::{ServeError, Server};
 pub use summary::{Notes, Summary};

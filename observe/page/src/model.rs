@@ -3,10 +3,10 @@
 //! It keeps its own account of where tasks are, besides the one of [`ekiden_check::View`]: a page must open within a
 //! second or two, and tasks numbered from 0 in a vector are several times faster than what the checks look things up in.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use ekiden::weight_of_nice;
-use ekiden_trace::{Header, Record, What};
+use ekiden_trace::{Header, InQueue, QueueNote, Record, What};
 
 use crate::Histogram;
 
@@ -109,6 +109,25 @@ pub struct Counters {
     pub call_ns_max: u64,
 }
 
+/// What was said in a queue of hints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// The first task of its program, if the trace says that.
+    pub owner: Option<u32>,
+    /// How often it was opened.
+    pub opened: u64,
+    /// Hints that the policy heard, those that were none among them.
+    pub hints: u64,
+    /// Hints that were no values of their type.
+    pub refused: u64,
+    /// Hints for which there was no room.
+    pub full: u64,
+    /// What the policy said.
+    pub notices: u64,
+    /// And what there was no room for.
+    pub lost: u64,
+}
+
 /// How long the tasks of one program waited.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Waits {
@@ -131,6 +150,8 @@ pub struct Model {
     pub end_ns: u64,
     /// How often things happened.
     pub counters: Counters,
+    /// What programs said to the policy and it to them, by queue of hints.
+    pub queues: BTreeMap<u32, QueueCounts>,
     /// By task.
     pub waits: Vec<Waits>,
 }
@@ -196,6 +217,23 @@ impl Builder {
         }
     }
 
+    fn note_queue(&mut self, pid: u32, value: u64) {
+        let Some(QueueNote { queue, what, times }) = QueueNote::from_value(value) else { return };
+        let task = if pid == 0 { None } else { Some(self.task(pid)) };
+        let counts = self.model.queues.entry(queue).or_default();
+        counts.owner = counts.owner.or(task);
+        let count = match what {
+            InQueue::Opened => &mut counts.opened,
+            InQueue::Closed => return,
+            InQueue::Heard => &mut counts.hints,
+            InQueue::Refused => &mut counts.refused,
+            InQueue::Full => &mut counts.full,
+            InQueue::Told => &mut counts.notices,
+            InQueue::NotTold => &mut counts.lost,
+        };
+        *count = count.saturating_add(if what == InQueue::Opened { 1 } else { times.into() });
+    }
+
     /// Takes in what happened. What cannot be is taken as it is.
     pub fn record(&mut self, record: &Record) {
         let Record { cpu, what, pid, value, .. } = *record;
@@ -246,6 +284,7 @@ impl Builder {
                     self.states[task].woken_ns = Some(self.model.end_ns);
                 }
             }
+            What::Queue => self.note_queue(pid, value),
             What::Migrate => self.model.counters.migrations += 1,
             What::Kick => self.model.counters.kicks += 1,
             What::Refuse => self.model.counters.refusals += 1,

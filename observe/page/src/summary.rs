@@ -1,15 +1,18 @@
 //! What a page shows besides what it draws: of what it is, counters, waits, violations.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use ekiden_check::{Verdict, Violation, WasteCurve};
 use ekiden_trace::{Header, Host};
 use serde::Serialize;
 
-use crate::{Model, Waits, tile::BINS};
+use crate::{Model, QueueCounts, Waits, tile::BINS};
 
 /// Programs whose waits are shown one by one; the rest is in the sum.
 const PROGRAMS_MAX: usize = 200;
+
+/// Queues of hints that are shown one by one.
+const QUEUES_MAX: usize = 20;
 
 /// What only the one who made the trace knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +46,7 @@ pub struct Summary<'a> {
     has_decisions: bool,
     pids: Vec<u32>,
     names: Vec<&'a str>,
-    counters: Vec<(&'a str, String)>,
+    counters: Vec<(Cow<'a, str>, String)>,
     waits: Vec<(String, Waits)>,
     violations: Option<&'a [Violation]>,
     waste: Option<&'a WasteCurve>,
@@ -102,7 +105,7 @@ fn machine(header: &Header, name: Option<&str>) -> String {
     name.map_or(shape.clone(), |name| format!("{name}: {shape}"))
 }
 
-fn counters<'a>(model: &Model, notes: &'a Notes) -> Vec<(&'a str, String)> {
+fn counters<'a>(model: &Model, notes: &'a Notes) -> Vec<(Cow<'a, str>, String)> {
     let counted = model.counters;
     let all_ns = u128::from(model.end_ns) * model.lanes.len() as u128;
     let busy = 100.0 * counted.busy_ns as f64 / all_ns.max(1) as f64;
@@ -117,17 +120,29 @@ fn counters<'a>(model: &Model, notes: &'a Notes) -> Vec<(&'a str, String)> {
         ("refused picks", counted.refusals),
         ("decisions with CPUs considered", model.decisions.len() as u64),
     ];
-    let mut all: Vec<_> = own.into_iter().map(|(name, count)| (name, count.to_string())).collect();
-    all.push(("CPUs busy", format!("{busy:.1} %")));
+    let mut all: Vec<_> = own.into_iter().map(|(name, count)| (name.into(), count.to_string())).collect();
+    all.push(("CPUs busy".into(), format!("{busy:.1} %")));
     if counted.lost > 0 {
-        all.push(("records lost, at least", counted.lost.to_string()));
+        all.push(("records lost, at least".into(), counted.lost.to_string()));
     }
     if counted.calls > 0 {
         let mean_ns = counted.calls_ns / u128::from(counted.calls);
-        all.push(("calls into the policy", counted.calls.to_string()));
-        all.push(("mean and longest call", format!("{mean_ns} ns, {} ns", counted.call_ns_max)));
+        all.push(("calls into the policy".into(), counted.calls.to_string()));
+        all.push(("mean and longest call".into(), format!("{mean_ns} ns, {} ns", counted.call_ns_max)));
     }
-    all.extend(notes.counters.iter().map(|(name, value)| (name.as_str(), value.clone())));
+    for (queue, counts) in model.queues.iter().take(QUEUES_MAX) {
+        let QueueCounts { owner, hints, refused, full, notices, lost, .. } = counts;
+        let name = owner.map_or("a program", |task| model.tasks[task as usize].name.as_str());
+        let what = format!(
+            "of {name}: {hints} hints, {refused} refused, {full} had no room; {notices} notices, {lost} had no room"
+        );
+        all.push((format!("queue of hints {queue}").into(), what));
+    }
+    if !model.queues.is_empty() {
+        let opened: u64 = model.queues.values().map(|counts| counts.opened).sum();
+        all.push(("queues of hints opened".into(), opened.to_string()));
+    }
+    all.extend(notes.counters.iter().map(|(name, value)| (name.as_str().into(), value.clone())));
     all
 }
 

@@ -37,7 +37,7 @@ pub use figures::Figures;
 pub use header::{Header, HeaderCpu, Host};
 pub use memory::Trace;
 pub use read::{Reader, TraceError};
-pub use record::{RECORD_LEN, Record, What, masks, names};
+pub use record::{InQueue, QueueNote, RECORD_LEN, Record, What, masks, names};
 pub use tidy::Tidy;
 
 /// Version of the format.

@@ -83,7 +83,7 @@ what! {
     Offline = 20,
     /// A hint was given; the value is 1 if the policy took it.
     Hint = 21,
-    /// A queue of hints was opened (value 1), had hints (2) or was closed (3).
+    /// Something happened in a queue of hints: the value is a [`QueueNote`]. The PID is that of the program's first task, or 0.
     Queue = 22,
     /// The host could not run what the policy picked.
     Refuse = 23,
@@ -190,11 +190,82 @@ impl fmt::Display for Record {
             What::Lost => write!(f, " {} records", self.value),
             What::Group | What::Limit | What::Lock | What::Unlock | What::Upgrade => write!(f, " {}", self.value),
             What::Allowed | What::Considered => write!(f, " {:016x}", self.value),
+            What::Queue => QueueNote::from_value(self.value).map_or(Ok(()), |note| write!(f, " {note}")),
             What::Name => {
                 let bytes = self.value.to_le_bytes();
                 write!(f, " {}", String::from_utf8_lossy(&bytes).trim_end_matches('\0'))
             }
             _ => Ok(()),
+        }
+    }
+}
+
+/// What [`What::Queue`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueNote {
+    /// The queue, as the policy knows it; 0 in traces of versions that did not say.
+    pub queue: u32,
+    /// What happened there.
+    pub what: InQueue,
+    /// How often, as far as it is counted.
+    pub times: u32,
+}
+
+/// What happens in a queue of hints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InQueue {
+    /// A program has opened it.
+    Opened = 1,
+    /// The policy has heard hints.
+    Heard = 2,
+    /// It is closed.
+    Closed = 3,
+    /// Hints were no values of their type.
+    Refused = 4,
+    /// There was no room for hints.
+    Full = 5,
+    /// The policy has said something.
+    Told = 6,
+    /// There was no room for what it said.
+    NotTold = 7,
+}
+
+impl QueueNote {
+    /// So much is counted in one note.
+    const TIMES_MAX: u32 = (1 << 24) - 1;
+
+    /// As the value of a record.
+    pub fn to_value(self) -> u64 {
+        u64::from(self.queue) << 32 | u64::from(self.times.min(Self::TIMES_MAX)) << 8 | self.what as u64
+    }
+
+    /// Reads the value of a record; `None` if it is none.
+    pub fn from_value(value: u64) -> Option<Self> {
+        let what = match value as u8 {
+            1 => InQueue::Opened,
+            2 => InQueue::Heard,
+            3 => InQueue::Closed,
+            4 => InQueue::Refused,
+            5 => InQueue::Full,
+            6 => InQueue::Told,
+            7 => InQueue::NotTold,
+            _ => return None,
+        };
+        Some(Self { queue: (value >> 32) as u32, what, times: (value >> 8) as u32 & Self::TIMES_MAX })
+    }
+}
+
+impl fmt::Display for QueueNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { queue, what, times } = self;
+        match what {
+            InQueue::Opened => write!(f, "{queue} opened"),
+            InQueue::Heard => write!(f, "{queue}: {times} hints"),
+            InQueue::Closed => write!(f, "{queue} closed"),
+            InQueue::Refused => write!(f, "{queue}: {times} hints refused"),
+            InQueue::Full => write!(f, "{queue}: no room for {times} hints"),
+            InQueue::Told => write!(f, "{queue}: {times} notices"),
+            InQueue::NotTold => write!(f, "{queue}: no room for {times} notices"),
         }
     }
 }
