@@ -190,7 +190,9 @@ impl Held {
             // Another one may have taken over since, and the newest calls are of that one.
             let newest = header(Some(self.session.seat()), "flight recorder").ok().map(|(header, _)| header);
             fault.recording = self.flight.as_ref().and_then(|flight| flight.save(&fault, newest.as_ref()));
-            let _ = fault.keep();
+            if let Err(error) = fault.keep() {
+                eprintln!("ekiden: why the policy ended could not be kept for `ekiden status`: {error:#}");
+            }
         }
         Err(error.into())
     }

@@ -113,8 +113,13 @@ impl Worker {
 
     /// CPU time used so far. Not from `stat`, whose clock ticks are long for a task that gives way all the time.
     pub(crate) fn ran_ns(&self) -> u64 {
-        let schedstat = fs::read_to_string(format!("/proc/{}/schedstat", self.0.id())).unwrap_or_default();
-        schedstat.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or_default()
+        let path = format!("/proc/{}/schedstat", self.0.id());
+        let schedstat = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        schedstat
+            .split_whitespace()
+            .next()
+            .and_then(|ns| ns.parse().ok())
+            .unwrap_or_else(|| panic!("{path}: {schedstat}"))
     }
 
     /// The CPU that it runs on, or ran on last.

@@ -75,14 +75,14 @@ impl Drain {
     /// # Errors
     /// If the file cannot be written.
     pub fn of(tape: Tape, header: &Header, file: File) -> Result<Self> {
-        Self::begin(tape, header, file, |_| {})
+        Self::begin(tape, header, file, |_| Ok(()))
     }
 
     fn begin(
         mut tape: Tape,
         header: &Header,
         file: File,
-        mut tell: impl FnMut(&mut RecordingWriter<BufWriter<File>>) + Send + 'static,
+        mut tell: impl FnMut(&mut RecordingWriter<BufWriter<File>>) -> Result<()> + Send + 'static,
     ) -> Result<Self> {
         let mut writer = RecordingWriter::new(BufWriter::new(file), header).map_err(cannot)?;
         let is_over = Arc::new(AtomicBool::new(false));
@@ -97,7 +97,7 @@ impl Drain {
                     thread::sleep(Duration::from_nanos(SETTLED_NS));
                 }
                 if ends || tape.fullest() > FULL || last.elapsed() > WAIT_MAX {
-                    tell(&mut writer);
+                    tell(&mut writer)?;
                     pass(&mut tape, &mut writer, now_ns().saturating_sub(SETTLED_NS))?;
                     last = Instant::now();
                 }
@@ -195,14 +195,18 @@ fn stay_apart() {
     }
 }
 
-/// Says what the instance is that has taken over since the last time, if one has.
-fn tell_instances(writer: &mut RecordingWriter<impl Write>, seat: u32, known: &mut u32) {
-    let Ok(Some(status)) = Status::read() else { return };
-    let Some(policy) = status.policies.into_iter().find(|policy| policy.seat == seat) else { return };
-    let instance = Instance { policy: policy.policy, params: policy.params };
-    if policy.instance != *known && writer.instance(policy.instance.into(), &instance).is_ok() {
+/// Says what the instance is that has taken over since the last time, if one has. Without that its calls could not be replayed, so a status
+/// that cannot be read ends the recording.
+fn tell_instances(writer: &mut RecordingWriter<impl Write>, seat: u32, known: &mut u32) -> Result<()> {
+    let policies = Status::read()?.unwrap_or_default().policies;
+    // The policy may be gone, and what it was asked last is still to come.
+    let Some(policy) = policies.into_iter().find(|policy| policy.seat == seat) else { return Ok(()) };
+    if policy.instance != *known {
+        let instance = Instance { policy: policy.policy, params: policy.params };
+        writer.instance(policy.instance.into(), &instance).map_err(cannot)?;
         *known = policy.instance;
     }
+    Ok(())
 }
 
 /// Whatever there is by now, which is everything up to `until_ns`.
