@@ -5,13 +5,20 @@ use anyhow::Result;
 use ekiden::{Env, ParamError, Topology};
 pub(crate) use ekiden_linked::{ALL, replay};
 use ekiden_linked::{PLANTED, find};
-use ekiden_sim::{Machine, Simulation, Successor};
+use ekiden_sim::{Machine, PolicyMaker, Simulation, Successor};
 
 use crate::failure::{Exit, Failure};
 
 /// A simulation of a policy, if it is linked in.
 pub(crate) fn simulate(policy: &str, machine: Machine, params: &str) -> Option<Simulation> {
     find(policy).map(|linked| (linked.simulate)(machine, params))
+}
+
+/// The same with a second policy beside the first, for tasks whose names begin so.
+pub(crate) fn simulate_beside(simulation: Simulation, policy: &'static str, has: &[&str]) -> Option<Simulation> {
+    let make = find(policy)?.make;
+    let maker = PolicyMaker::new(policy, move |topology, most, host| make(topology, most, "", host));
+    Some(simulation.beside(maker, has))
 }
 
 /// A policy that takes over from another one in a simulation. The parameters stand behind a colon.

@@ -1,5 +1,6 @@
 //! `ekiden reproduce`: what papers measured, measured again, side by side.
 
+mod dispersive;
 mod missing_domains;
 mod nginx;
 mod wasted_cores;
@@ -17,6 +18,7 @@ Examples:
   ekiden reproduce wasted-cores --json --check
   ekiden reproduce wasted-cores --report pages         and a page of each run, as in figures 2, 3 and 5
   ekiden reproduce missing-domains --report pages      figure 5 again, in a stock kernel
+  ekiden reproduce dispersive                          figure 2 of papers/000
   ekiden reproduce nginx --report nginx.html           the histograms of papers/003, in a stock kernel
 Look at one of the simulated runs yourself:
   ekiden sim nas-lu:threads=16:on=8-23 -p cfs --machine bulldozer64 --set group_construction=1 --invariants \\
@@ -32,6 +34,8 @@ enum What {
     WastedCores(wasted_cores::WastedCores),
     /// One of them in a stock kernel: 16 threads on 8 nodes that do not balance (papers/002, figure 5)
     MissingDomains(missing_domains::MissingDomains),
+    /// Short requests among a few very long ones, alone and beside a batch program, simulated (papers/000, figure 2)
+    Dispersive(dispersive::Dispersive),
     /// How long wrk waits for a CPU under one scheduler and another, in a stock kernel (papers/003)
     Nginx(nginx::Nginx),
 }
@@ -41,6 +45,7 @@ impl Reproduce {
         match self.what {
             What::WastedCores(wasted_cores) => wasted_cores.run(),
             What::MissingDomains(missing_domains) => missing_domains.run(),
+            What::Dispersive(dispersive) => dispersive.run(),
             What::Nginx(nginx) => nginx.run(),
         }
     }
