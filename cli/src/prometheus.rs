@@ -1,6 +1,6 @@
 //! `ekiden status --prometheus`: the same in the text format of Prometheus, for node_exporter's textfile collector.
 
-use ekiden_loader::PolicyStatus;
+use ekiden_loader::{HintCounts, HintQueues, PolicyStatus};
 use prometheus::{
     Encoder, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, Result, TextEncoder,
     core::{Atomic, Collector, GenericCounterVec, GenericGaugeVec},
@@ -11,8 +11,27 @@ use crate::status::Everything;
 /// Which policy a figure is of.
 const LABELS: &[&str] = &["policy", "number"];
 
-/// A figure of a policy: its name, what it says, and how much it is.
-type Figure = (&'static str, &'static str, fn(&PolicyStatus) -> u64);
+/// A figure of a policy, or of its queues: its name, what it says, and how much it is.
+type Figure<Of = PolicyStatus> = (&'static str, &'static str, fn(&Of) -> u64);
+
+/// The same of its queues of hints.
+const QUEUE_COUNTERS: &[Figure<HintQueues>] = &[
+    ("ekiden_hint_queues_opened_total", "Queues of hints that programs have opened.", |queues| queues.opened),
+    ("ekiden_hints_total", "Hints that the policy has heard in queues.", |queues| queues.counts.hints),
+    ("ekiden_hints_refused_total", "Hints that were no values of their type.", |queues| queues.counts.refused),
+    ("ekiden_hints_full_total", "How often programs found no room for a hint.", |queues| queues.counts.full),
+    ("ekiden_hints_nonsense_total", "Indices of programs that made no sense.", |queues| queues.counts.nonsense),
+    ("ekiden_notices_total", "Notices written into queues.", |queues| queues.counts.notices),
+    ("ekiden_notices_lost_total", "Notices for which there was no room.", |queues| queues.counts.lost),
+];
+
+/// And of each queue that is open, as far as the kernel shows them one by one.
+const OPEN_QUEUES: &[Figure<HintCounts>] = &[
+    ("ekiden_hint_queue_hints", "Hints that the policy has heard in this queue.", |counts| counts.hints),
+    ("ekiden_hint_queue_refused", "Hints of this queue that were no values of their type.", |counts| counts.refused),
+    ("ekiden_hint_queue_full", "How often there was no room for a hint in this queue.", |counts| counts.full),
+    ("ekiden_hint_queue_notices", "Notices written into this queue.", |counts| counts.notices),
+];
 
 /// All figures, as text.
 pub(crate) fn text(everything: &Everything) -> Result<String> {
@@ -71,6 +90,31 @@ pub(crate) fn text(everything: &Everything) -> Result<String> {
             count(&counters, &[&policy.policy, &policy.instance.to_string()], figure(policy))?;
         }
     }
+    let with_queues = || status.policies.iter().filter_map(|policy| Some((policy, policy.queues.as_ref()?)));
+    let open = gauge("ekiden_hint_queues_open", "Queues of hints that programs have open to the policy.", LABELS)?;
+    for (policy, queues) in with_queues() {
+        set(&open, &[&policy.policy, &policy.instance.to_string()], queues.open as i64)?;
+    }
+    for (name, help, figure) in QUEUE_COUNTERS {
+        let counters = registered(&registry, IntCounterVec::new(Opts::new(*name, *help), LABELS)?)?;
+        for (policy, queues) in with_queues() {
+            count(&counters, &[&policy.policy, &policy.instance.to_string()], figure(queues))?;
+        }
+    }
+    // They come and go with their programs, and so do these.
+    for (name, help, figure) in OPEN_QUEUES {
+        let gauges = gauge(name, help, &["policy", "number", "queue", "process"])?;
+        for (policy, queues) in with_queues() {
+            for queue in &queues.list {
+                let (instance, number) = (policy.instance.to_string(), queue.queue.to_string());
+                set(
+                    &gauges,
+                    &[&policy.policy, &instance, &number, &queue.owner.to_string()],
+                    figure(&queue.counts) as i64,
+                )?;
+            }
+        }
+    }
     let help = "How long a CPU waited at most when a policy took over here.";
     let wait = GaugeVec::new(Opts::new("ekiden_upgrade_wait_seconds_max", help), LABELS)?;
     let wait = registered(&registry, wait)?;
@@ -100,7 +144,7 @@ fn count<P: Atomic>(counters: &GenericCounterVec<P>, labels: &[&str], value: P::
 mod tests {
     use std::collections::BTreeMap;
 
-    use ekiden_loader::{Counts, Status};
+    use ekiden_loader::{Counts, OpenQueue, Status};
     use prometheus_parse::{Scrape, Value};
 
     use super::*;
@@ -156,6 +200,20 @@ mod tests {
                 assert_eq!(text.matches(&format!("# {kind} {name} ")).count(), 1, "{kind} of {name}:\n{text}");
             }
         }
+    }
+
+    #[test]
+    fn queues_of_hints_have_sums_and_each_that_is_open_its_own_figures() {
+        let counts = HintCounts { hints: 300, refused: 2, full: 3, ..HintCounts::default() };
+        let queues = HintQueues { opened: 4, open: 1, counts, list: vec![OpenQueue { queue: 9, owner: 4711, counts }] };
+        let locality = PolicyStatus { queues: Some(queues), ..policy("locality", 3, "") };
+        let figures = parsed(&text(&everything(vec![locality, policy("fifo", 12, "")])).unwrap());
+        assert_eq!(figures["ekiden_hint_queues_open number=3 policy=locality"], (false, 1.0));
+        assert_eq!(figures["ekiden_hint_queues_opened_total number=3 policy=locality"], (true, 4.0));
+        assert_eq!(figures["ekiden_hints_full_total number=3 policy=locality"], (true, 3.0));
+        let own = "number=3 policy=locality process=4711 queue=9";
+        assert_eq!(figures[&format!("ekiden_hint_queue_hints {own}")], (false, 300.0));
+        assert!(!figures.keys().any(|name| name.contains("hint") && name.contains("fifo")), "{figures:?}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
-use ekiden_loader::{HintQueues, PolicyStatus, sysfs};
+use ekiden_loader::{HintCounts, PolicyStatus, sysfs};
 use indicatif::HumanDuration;
 use serde::Serialize;
 
@@ -177,16 +177,14 @@ fn policy_in_words(
     writeln!(f, "  migrations  {}", counts.migrations)?;
     writeln!(f, "  refusals    {}", counts.refusals)?;
     if let Some(queues) = &policy.queues {
-        let HintQueues { open, hints, refused, nonsense, full, notices, lost } = queues;
-        write!(f, "  queues      {open}; {hints} hints, {refused} refused, {notices} notices")?;
-        writeln!(
-            f,
-            "; {full} hints and {lost} notices had no room{}",
-            match nonsense {
-                0 => String::new(),
-                times => format!("; {times} times an index made no sense"),
-            }
-        )?;
+        writeln!(f, "  queues      {} opened, {} open; {}", queues.opened, queues.open, said_in(&queues.counts))?;
+        for queue in &queues.list {
+            writeln!(f, "    queue {:<4}of process {}: {}", queue.queue, queue.owner, said_in(&queue.counts))?;
+        }
+        let more = queues.open.saturating_sub(queues.list.len() as u64);
+        if more > 0 {
+            writeln!(f, "    and {more} more")?;
+        }
     }
     if counts.slowed > 0 {
         writeln!(f, "  slowed      {} times it wanted more kicks, timers or picks than it may have", counts.slowed)?;
@@ -196,6 +194,16 @@ fn policy_in_words(
         Some(fault) => writeln!(f, "  fault       {fault}{}", ago(policy.fell_ago())),
         None => Ok(()),
     }
+}
+
+/// What queues of hints have counted, in words.
+pub(crate) fn said_in(counts: &HintCounts) -> String {
+    let HintCounts { hints, refused, nonsense, full, notices, lost } = counts;
+    let nonsense = match nonsense {
+        0 => String::new(),
+        times => format!("; {times} times an index made no sense"),
+    };
+    format!("{hints} hints, {refused} refused, {full} had no room; {notices} notices, {lost} had no room{nonsense}")
 }
 
 fn ago(time: Option<Duration>) -> String {

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 
+use ekiden_user::hints::Geometry;
 use rustix::io::{Errno, read, write};
 use rustix::process::{WaitId, WaitIdOptions, getpid, setpriority_process, waitid};
 use rustix::thread::{ClockId, clock_nanosleep_absolute, sched_yield};
@@ -17,6 +18,7 @@ use crate::slot::{Doing, Failure, OrFailure, Slot, Slots};
 use crate::spec::{Device, Step, TaskSpec};
 use crate::spin::Spin;
 use crate::sys;
+use crate::talk;
 use crate::wait::Waits;
 
 /// What all tasks of one run share.
@@ -28,6 +30,8 @@ pub(crate) struct Stage {
     pub(crate) slots: Slots,
     pub(crate) waits: Waits,
     pub(crate) devices: Vec<Device>,
+    /// Of queues of hints, if the load has any.
+    pub(crate) types: Option<Geometry>,
 }
 
 /// Whether a program goes on after a step.
@@ -141,13 +145,19 @@ impl<'a> Actor<'a> {
             | Step::Broadcast { .. } => self.meet(step).or_fail(Doing::WaitForOthers)?,
             Step::Timer { timer, period_ns, restart } => next_tick(*timer, *period_ns, *restart)?,
             Step::Io { device } => self.request(*device)?,
-            Step::CpuOffline { .. } | Step::CpuOnline { .. } | Step::WriteHint { .. } | Step::ReadNotice { .. } => {
-                unreachable!("a load with this step was refused")
+            Step::WriteHint { queue, hint, ring } => {
+                talk::write_hint(self.types(), *queue, hint, *ring).or_fail(Doing::Talk)?;
             }
+            Step::ReadNotice { queue } => talk::read_notice(self.types(), *queue).or_fail(Doing::Talk)?,
+            Step::CpuOffline { .. } | Step::CpuOnline { .. } => unreachable!("a load with this step was refused"),
             Step::Mark => self.slot.mark(),
             Step::Exit => return Ok(Flow::End),
         }
         Ok(Flow::On)
+    }
+
+    fn types(self) -> &'a Geometry {
+        self.stage.types.as_ref().expect("the load has steps of hints")
     }
 
     /// What has to do with other tasks.
@@ -203,6 +213,7 @@ impl<'a> Actor<'a> {
         let live = || {
             TIMERS.take();
             RANDOM.take();
+            talk::begin_child();
             child.perform(|| child.run(program))
         };
         sys::spawn(live).or_fail(Doing::Fork)?;

@@ -21,6 +21,7 @@ use crate::slot::{Doing, Slots, Word};
 use crate::spec::{SpecError, Step, Workload};
 use crate::spin::Spin;
 use crate::sys::{self, AheadOfOthers};
+use crate::talk;
 use crate::wait::Waits;
 
 pub use crate::crew::Stuck;
@@ -75,6 +76,22 @@ pub enum ExecError {
         /// What they cannot do.
         what: &'static str,
     },
+    /// The policy that everybody gets has no queues, or none runs.
+    #[error("the load talks to its policy: {0}; `ekiden run` a policy that takes hints, or leave that out")]
+    NoQueues(#[from] ekiden_user::Error),
+    /// The hints of the load are not those of the policy.
+    #[error(
+        "the load writes hints of {bytes} bytes, and the policy that runs takes such of {wanted}: run the one that it is for"
+    )]
+    OtherHints {
+        /// Bytes of a hint of the load's.
+        bytes: usize,
+        /// Bytes of a hint of the policy's.
+        wanted: u32,
+    },
+    /// The load waits for what never comes.
+    #[error("the load reads notices, and the policy that runs has none to give: run the one that it is for")]
+    NoNotices,
     /// Children are forked, which other threads of the caller would not survive.
     #[error("loads must be started from a process with one thread, this one has {threads}: run `ekiden-load` instead")]
     ManyThreads {
@@ -188,6 +205,7 @@ pub fn execute(load: &Workload, options: &Options) -> Result<Report, ExecError> 
     if let Some(what) = only_simulated(load) {
         return Err(ExecError::OnlySimulated { what });
     }
+    let types = talk::types(load)?;
     check_one_thread()?;
     raise_open_files();
     let pipes = (0..load.pipes()).map(|_| pipe_with(PipeFlags::CLOEXEC)).collect::<Result<Vec<_>, _>>();
@@ -199,6 +217,7 @@ pub fn execute(load: &Workload, options: &Options) -> Result<Report, ExecError> 
         slots: Slots::new(load).map_err(system("share memory with the tasks"))?,
         waits: Waits::new(load).map_err(system("share memory with the tasks"))?,
         devices: load.devices.clone(),
+        types,
     };
 
     let mut crew = Crew::new().map_err(system("make pipes"))?;
@@ -264,7 +283,6 @@ fn only_simulated(load: &Workload) -> Option<&'static str> {
     }
     load.each_step(|step| match step {
         Step::CpuOffline { .. } | Step::CpuOnline { .. } => what = Some("take CPUs out of the machine"),
-        Step::WriteHint { .. } | Step::ReadNotice { .. } => what = Some("talk to their policy"),
         _ => {}
     });
     what
@@ -305,6 +323,19 @@ pub fn enter_ext_class() -> Result<(), ExecError> {
         Some(libc::EINVAL) => ExecError::NoExtClass,
         _ => system("enter class SCHED_EXT")(error),
     })
+}
+
+/// The sched_ext scheduler that is in charge; `None` for the kernel's own.
+pub fn scheduler() -> Option<String> {
+    proc::sched_ext_scheduler()
+}
+
+/// Keeps the caller, and what it will start, on the first CPU that it may use.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn stay_on_one_cpu() -> Result<(), ExecError> {
+    Cpus::usable()?.confine(Some(&[0])).map_err(|errno| system("stay on a CPU")(errno.into()))
 }
 
 /// The runner must be alone in its process: see `sys::spawn`.

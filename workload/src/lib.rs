@@ -36,6 +36,8 @@ pub mod direct;
 #[cfg(all(target_os = "linux", feature = "exec"))]
 pub mod exec;
 #[cfg(all(target_os = "linux", feature = "exec"))]
+pub mod hints;
+#[cfg(all(target_os = "linux", feature = "exec"))]
 mod proc;
 #[cfg(all(target_os = "linux", feature = "exec"))]
 mod slot;
@@ -44,9 +46,15 @@ pub mod spin;
 #[cfg(all(target_os = "linux", feature = "exec"))]
 mod sys;
 #[cfg(all(target_os = "linux", feature = "exec"))]
+mod talk;
+#[cfg(all(target_os = "linux", feature = "exec"))]
 pub mod threads;
 #[cfg(all(target_os = "linux", feature = "exec"))]
+pub mod turns;
+#[cfg(all(target_os = "linux", feature = "exec"))]
 mod wait;
+#[cfg(all(target_os = "linux", feature = "exec"))]
+pub mod wakeups;
 
 pub use report::{Report, TaskReport};
 pub use spec::{Device, Group, HintWord, Limit, SpecError, Step, TaskSpec, WaitMode, Workload};

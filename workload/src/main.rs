@@ -12,8 +12,10 @@ use clap::{Args, Parser, Subcommand};
 use ekiden_workload::builtin::{self, Case};
 use ekiden_workload::direct::{self, Measured, Messaging, Pipe, Setting};
 use ekiden_workload::exec::{self, Class, Options};
+use ekiden_workload::hints::{self, Beside, Costs, Kept};
 use ekiden_workload::spin::Spin;
-use ekiden_workload::{Report, Step, TaskSpec, Workload, loads, rt_app, threads};
+use ekiden_workload::wakeups::{self, Wakeups};
+use ekiden_workload::{Report, Step, TaskSpec, Workload, loads, rt_app, threads, turns};
 use serde::Serialize;
 
 #[derive(Parser)]
@@ -70,6 +72,28 @@ enum Do {
     /// Start threads that each use so much CPU time, and print how long that took
     #[command(after_help = "Example: ekiden-load threads --count 16 --cpu-ms 40")]
     Threads(ThreadsArgs),
+    /// Measure what a hint costs that a program writes for a policy which runs
+    #[command(after_help = "Example: ekiden-load hints --policy locality --json")]
+    Hints(HintsArgs),
+    /// Have queues to a policy open, in which nothing is said, until the standard input ends
+    #[command(after_help = "Example: sleep 10 | ekiden-load hold-queues --policy locality --count 100")]
+    HoldQueues {
+        /// The policy, which has to run
+        #[arg(long)]
+        policy: String,
+        /// How many
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=4_096))]
+        count: u32,
+    },
+    /// Flood a policy with hints beside a process that works, and print how much that did
+    #[command(after_help = "Example: ekiden-load flood --policy locality --cpus 0,1 --duration-ms 1000")]
+    Flood(FloodArgs),
+    /// Have two threads want the same CPU, and print how long their turns are
+    #[command(after_help = "Example: ekiden-load turns --cpu 0 --turns 2000 --json")]
+    Turns(TurnsArgs),
+    /// Have message threads wake up workers, as schbench does, and print how long that takes
+    #[command(after_help = "Example: ekiden-load wakeups --messages 2 --workers 2 --told locality")]
+    Wakeups(WakeupsArgs),
     /// Measure the work loop, for --loops-per-ms
     Calibrate(Json),
 }
@@ -196,6 +220,120 @@ struct ThreadsArgs {
     cpu_ms: u64,
 }
 
+#[derive(Args)]
+struct HintsArgs {
+    /// The policy, which has to run
+    #[arg(long)]
+    policy: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct FloodArgs {
+    /// The policy, which has to run
+    #[arg(long)]
+    policy: String,
+    /// The CPUs of who works and who floods, counting those this process may use
+    #[arg(long, value_name = "A,B", default_value = "0,0", value_parser = two_cpus)]
+    cpus: [u32; 2],
+    /// Work, too, instead: for comparison
+    #[arg(long)]
+    work: bool,
+    /// For how long
+    #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    duration_ms: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct TurnsArgs {
+    /// The CPU, counting those this process may use
+    #[arg(long, default_value_t = 0)]
+    cpu: u32,
+    /// Turns of each thread
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
+    turns: u32,
+    /// After so long it ends in any case
+    #[arg(long, value_name = "MS", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    most_ms: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct WakeupsArgs {
+    /// Message threads
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    messages: u32,
+    /// Workers of each
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    workers: u32,
+    /// How often each message thread wakes up its workers
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..=10_000_000))]
+    rounds: u32,
+    /// What each thread does when it is awake
+    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    work_us: u64,
+    /// Tell this policy which threads belong together
+    #[arg(long, value_name = "POLICY")]
+    told: Option<String>,
+    /// Keep all of them on one CPU
+    #[arg(long)]
+    one_cpu: bool,
+    /// Speed of the work loop, as `ekiden-load calibrate` prints it; measured at the start by default
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    loops_per_ms: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Many times, in microseconds.
+#[derive(Serialize)]
+struct Spread {
+    scheduler: Option<String>,
+    n: usize,
+    p50_us: f64,
+    p90_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    max_us: f64,
+}
+
+impl Spread {
+    fn of(mut ns: Vec<u64>) -> Result<Self> {
+        if ns.is_empty() {
+            bail!("nothing was measured: it took too long");
+        }
+        ns.sort_unstable();
+        let at = |part: f64| ns[((ns.len() as f64 * part) as usize).min(ns.len() - 1)] as f64 / 1e3;
+        Ok(Self {
+            scheduler: exec::scheduler(),
+            n: ns.len(),
+            p50_us: at(0.5),
+            p90_us: at(0.9),
+            p99_us: at(0.99),
+            p999_us: at(0.999),
+            max_us: at(1.0),
+        })
+    }
+
+    fn show(&self, json: bool) -> Result<()> {
+        if json {
+            return print(&serde_json::to_string(self)?);
+        }
+        let Self { n, p50_us, p90_us, p99_us, p999_us, max_us, .. } = self;
+        print(&format!(
+            "{n} times, us: 50 % {p50_us:.1}, 90 % {p90_us:.1}, 99 % {p99_us:.1}, 99.9 % {p999_us:.1}, most {max_us:.1}"
+        ))
+    }
+}
+
 /// Figures of a load that was timed several times.
 #[derive(Serialize)]
 struct Figures {
@@ -251,6 +389,18 @@ fn run(command: Do) -> Result<()> {
             let took_ns = threads::run(count, cpu_ms * 1_000_000).context("cannot start a thread; take fewer")?;
             print(&format!("{:.1} ms", took_ns as f64 / 1e6))
         }
+        Do::Hints(args) => hint_costs(&args),
+        Do::HoldQueues { policy, count } => {
+            let queues = hints::hold(&policy, count)?;
+            print(&format!("{} queues are open", queues.len()))?;
+            std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).context("cannot read the standard input")?;
+            Ok(())
+        }
+        Do::Flood(args) => flood(&args),
+        Do::Turns(args) => {
+            Spread::of(turns::run(args.cpu, args.turns as usize, args.most_ms * 1_000_000)?)?.show(args.json)
+        }
+        Do::Wakeups(args) => wake_up(&args),
         Do::Calibrate(Json { json }) => {
             let loops_per_ms = Spin::calibrate().loops_per_ms;
             if json {
@@ -259,6 +409,42 @@ fn run(command: Do) -> Result<()> {
             print(&format!("{loops_per_ms} passes of the work loop a millisecond"))
         }
     }
+}
+
+fn hint_costs(args: &HintsArgs) -> Result<()> {
+    let Costs { send, ring, heard } = hints::costs(&args.policy)?;
+    if args.json {
+        let scheduler = exec::scheduler();
+        let costs = serde_json::json!({ "scheduler": scheduler, "send": send, "ring": ring, "heard": heard });
+        return print(&costs.to_string());
+    }
+    print(&format!("to write a hint {send:.1} ns, to ring {ring:.1} ns, and {heard:.1} ns for each that is heard"))
+}
+
+fn flood(args: &FloodArgs) -> Result<()> {
+    let beside = if args.work { Beside::Work } else { Beside::Flood };
+    let Kept { work, written, heard } = hints::flood(&args.policy, beside, args.cpus, args.duration_ms * 1_000_000)?;
+    if args.json {
+        let kept =
+            serde_json::json!({ "scheduler": exec::scheduler(), "work": work, "written": written, "heard": heard });
+        return print(&kept.to_string());
+    }
+    print(&format!("{work} pieces of work beside {written} hints, of which {heard} were heard"))
+}
+
+fn wake_up(args: &WakeupsArgs) -> Result<()> {
+    if args.one_cpu {
+        exec::stay_on_one_cpu()?;
+    }
+    let load = Wakeups {
+        messages: args.messages,
+        workers: args.workers,
+        rounds: args.rounds,
+        work_ns: args.work_us * 1_000,
+        spin: args.loops_per_ms.map(|loops_per_ms| Spin { loops_per_ms }),
+        told: args.told.as_deref(),
+    };
+    Spread::of(wakeups::run(&load)?)?.show(args.json)
 }
 
 fn time_pipe(args: &PipeArgs) -> Result<()> {

@@ -174,10 +174,11 @@ pub(crate) enum Doing {
     Wait,
     Exec,
     WaitForOthers,
+    Talk,
 }
 
 impl Doing {
-    const ALL: [Doing; 10] = [
+    const ALL: [Doing; 11] = [
         Doing::EnterExtClass,
         Doing::SetNice,
         Doing::SetAffinity,
@@ -188,6 +189,7 @@ impl Doing {
         Doing::Wait,
         Doing::Exec,
         Doing::WaitForOthers,
+        Doing::Talk,
     ];
 
     pub(crate) fn words(self) -> &'static str {
@@ -202,6 +204,7 @@ impl Doing {
             Doing::Wait => "wait for its children",
             Doing::Exec => "start a new program",
             Doing::WaitForOthers => "wait for other tasks, or wake them up",
+            Doing::Talk => "talk to its policy",
         }
     }
 }

@@ -224,7 +224,8 @@ pub enum Step {
         device: u32,
     },
     /// Write a hint for the policy into a queue, without a system call. The task that first uses a queue opens it; it and its children may
-    /// use it, and it closes when that task ends. A hint for which there is no room is lost.
+    /// use it, and it closes when that task ends. A hint for which there is no room is lost. On a real kernel each process has a queue
+    /// of its own by each number, a child as well, and the policy is the one that everybody gets.
     WriteHint {
         /// Which queue, from 0; to the policy it is one more.
         queue: u32,

@@ -9,11 +9,14 @@ use ratatui::{
 };
 
 use super::page::{Cpu, Page, Policy, Wait};
+use crate::status::said_in;
 
 /// What each CPU takes, with the gap to the next, and what more if it is known what is wasted.
 const CPU_COLUMNS: u16 = 34;
 const WASTED_COLUMNS: u16 = 7;
 const BAR: usize = 12;
+/// Queues of a policy that are shown one by one.
+const QUEUES: usize = 4;
 
 /// What somebody who looks has chosen.
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,7 +82,7 @@ pub(super) fn draw(page: &Page, view: View, area: Rect, buffer: &mut Buffer) {
         table(&view.sort.sorted(&page.policies), room.width).render(Rect { height, ..room }, buffer);
         skip(&mut room, height);
     }
-    for line in faults(page) {
+    for line in queues(page).into_iter().chain(faults(page)) {
         put(&line, &mut room, buffer);
     }
     for line in waits(page) {
@@ -96,7 +99,15 @@ pub(super) fn draw(page: &Page, view: View, area: Rect, buffer: &mut Buffer) {
 /// The whole page as text.
 pub(super) fn text(page: &Page, width: u16) -> String {
     let rows = page.cpus.len().div_ceil(usize::from(width / cpu_columns(&page.cpus)).max(1));
-    let height = head(page).len() + page.policies.len() + 1 + faults(page).len() + waits(page).len() + 1 + rows + 1;
+    let height = head(page).len()
+        + page.policies.len()
+        + 1
+        + queues(page).len()
+        + faults(page).len()
+        + waits(page).len()
+        + 1
+        + rows
+        + 1;
     let area = Rect::new(0, 0, width, height.min(usize::from(u16::MAX)) as u16);
     let mut buffer = Buffer::empty(area);
     draw(page, View::default(), area, &mut buffer);
@@ -193,6 +204,22 @@ fn table(policies: &[&Policy], room: u16) -> Table<'static> {
     let rows: Vec<Row<'static>> = policies.iter().map(row).collect();
     let widths = widths(policies, room).into_iter().map(Constraint::Length);
     Table::new(rows, widths).column_spacing(1).header(header.style(Modifier::BOLD))
+}
+
+/// What programs say to policies, and the queues by which they do.
+fn queues(page: &Page) -> Vec<Line<'static>> {
+    let mut lines = Vec::new();
+    for policy in &page.policies {
+        let Some(queues) = &policy.queues else { continue };
+        let (rate, sums) = (rate(policy.hints_per_s), said_in(&queues.counts));
+        let text = format!("{}: {} open of {}, {rate} hints/s; {sums}", policy.name, queues.open, queues.opened);
+        lines.push(Line::from(vec!["queues     ".bold(), Span::raw(text)]));
+        lines.extend(queues.list.iter().take(QUEUES).map(|queue| {
+            let said = said_in(&queue.counts);
+            Line::raw(format!("           queue {} of process {}: {said}", queue.queue, queue.owner))
+        }));
+    }
+    lines
 }
 
 fn faults(page: &Page) -> Vec<Line<'static>> {

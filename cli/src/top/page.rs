@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ekiden_loader::{Counts, PolicyStatus};
+use ekiden_loader::{Counts, HintQueues, PolicyStatus};
 use serde::Serialize;
 
 use super::{
@@ -63,6 +63,9 @@ pub(super) struct Policy {
     pub(super) migrations_per_s: Option<f64>,
     pub(super) refusals: u64,
     pub(super) mistakes: u64,
+    /// What programs say to it in queues, if any has opened one.
+    pub(super) queues: Option<HintQueues>,
+    pub(super) hints_per_s: Option<f64>,
     pub(super) fault: Option<String>,
 }
 
@@ -87,7 +90,7 @@ impl Page {
         let earlier = before.everything.ekiden.as_ref().map_or(&[][..], |status| &status.policies);
         let policy = |now: &PolicyStatus| {
             let then = earlier.iter().find(|then| then.instance == now.instance);
-            Policy::between(then.map(|then| &then.counts), now, interval)
+            Policy::between(then, now, interval)
         };
         let seen = before.seen.as_ref().ok().zip(after.seen.as_ref().ok());
         let looks = seen.map(|(then, now)| now.looks - then.looks).filter(|looks| *looks > 0);
@@ -135,12 +138,11 @@ fn waits(then: &Seen, now: &Seen) -> Vec<Wait> {
 }
 
 impl Policy {
-    fn between(then: Option<&Counts>, now: &PolicyStatus, interval: Duration) -> Self {
-        let seconds = interval.as_secs_f64();
-        let rate = |count: fn(&Counts) -> u64| match then {
-            Some(then) if seconds > 0.0 => Some(count(&now.counts).saturating_sub(count(then)) as f64 / seconds),
-            _ => None,
-        };
+    fn between(then: Option<&PolicyStatus>, now: &PolicyStatus, interval: Duration) -> Self {
+        let then = then.filter(|_| !interval.is_zero());
+        let per_s = |now: u64, then: u64| now.saturating_sub(then) as f64 / interval.as_secs_f64();
+        let rate = |count: fn(&Counts) -> u64| then.map(|then| per_s(count(&now.counts), count(&then.counts)));
+        let hints = |status: &PolicyStatus| status.queues.as_ref().map_or(0, |queues| queues.counts.hints);
         Self {
             name: now.policy.clone(),
             number: now.instance,
@@ -153,6 +155,8 @@ impl Policy {
             migrations_per_s: rate(|counts| counts.migrations),
             refusals: now.counts.refusals,
             mistakes: now.counts.mistakes,
+            queues: now.queues.clone(),
+            hints_per_s: then.filter(|_| now.queues.is_some()).map(|then| per_s(hints(now), hints(then))),
             fault: now.fault.clone().or_else(|| now.counts.engine_fault.clone()),
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ekiden::CpuMask;
 use ekiden_check::{CpuSeen, Snapshot, TaskSeen};
-use ekiden_loader::{Counts, PolicyStatus, Status};
+use ekiden_loader::{Counts, HintCounts, HintQueues, OpenQueue, PolicyStatus, Status};
 use expect_test::{Expect, expect};
 use ratatui::{
     Terminal,
@@ -99,6 +99,30 @@ fn a_page_shows_rates_of_each_policy_and_what_each_cpu_does() {
              q ends   s sorts (now by order in which they are asked)   space pauses
         "#]],
     );
+}
+
+#[test]
+fn queues_of_hints_are_shown_with_what_they_have_counted() {
+    let with = |hints| {
+        let said = HintCounts { hints, refused: 2, full: 3, notices: 5, lost: 1, ..HintCounts::default() };
+        let list = vec![OpenQueue { queue: 9, owner: 4711, counts: said }];
+        let queues = Some(HintQueues { opened: 4, open: 1, counts: said, list });
+        status(vec![PolicyStatus { queues, ..policy("locality", 3, "", counts(1, 0, 0, 0)) }])
+    };
+    let page = Page::between(&sample(10, Some(with(100)), idle(1)), &sample(12, Some(with(300)), vec![cpu(0, 0, 0)]));
+    expect![[r#"
+        scheduler  ekiden_wfq (sched_ext)
+        tasks      107 of 32768
+
+        policy   number parameters   tasks   picks/s   idle/s  moves/s refusals mistakes state
+        locality      3                  1         0        0        0        0        0
+        queues     locality: 1 open of 4, 100 hints/s; 300 hints, 2 refused, 3 had no room; 5 notices, 1 had no room
+                   queue 9 of process 4711: 300 hints, 2 refused, 3 had no room; 5 notices, 1 had no room
+
+         cpu                busy waiting
+           0 ············    0 %     0.0
+    "#]]
+    .assert_eq(&text(&page, 110));
 }
 
 /// Two CPUs, of which the second is idle while a task waits on the first.

@@ -19,6 +19,7 @@ use std::{
     path::Path,
 };
 
+use ekiden_hints::{Geometry, Side};
 use serde::Deserialize;
 
 mod queue;
@@ -161,21 +162,44 @@ pub fn find(policy: Policy<'_>) -> Result<Option<Seat>> {
 }
 
 fn find_in(status: &str, policy: Policy<'_>) -> Result<Seat> {
+    Ok(found(&running(status)?, policy)?.seat)
+}
+
+fn running(status: &str) -> Result<Vec<Running>> {
     let failed = |error: serde_json::Error| Error::Io { what: format!("cannot read {DEVICE}"), source: error.into() };
-    let Status { policies } = serde_json::from_str(status).map_err(failed)?;
+    Ok(serde_json::from_str::<Status>(status).map_err(failed)?.policies)
+}
+
+fn found<'a>(policies: &'a [Running], policy: Policy<'_>) -> Result<&'a Running> {
     let is_it = |running: &&Running| match policy {
-        Policy::Everybodys => false,
+        Policy::Everybodys => running.default,
         Policy::Named(name) => running.policy == name,
         Policy::Number(number) => running.instance == number,
     };
     match policies.iter().find(is_it) {
-        Some(running) => Ok(running.seat),
+        Some(running) => Ok(running),
         None if policies.is_empty() => Err(Error::NothingRuns),
         None => {
             let known: Vec<&str> = policies.iter().map(|running| running.policy.as_str()).collect();
             Err(Error::NotRunning(policy.to_string(), known.join(", ")))
         }
     }
+}
+
+/// The types of a policy's queues, without records: for a program that learns only at run time what it may say.
+///
+/// # Errors
+/// If it does not run, or has no queues.
+pub fn types(policy: Policy<'_>) -> Result<Geometry> {
+    types_in(&status()?, policy)
+}
+
+fn types_in(status: &str, policy: Policy<'_>) -> Result<Geometry> {
+    let running = running(status)?;
+    let types = found(&running, policy)?.types.as_ref();
+    let types = types.ok_or_else(|| Error::NoQueue(format!("{policy} takes hints one by one, or none")))?;
+    let side = |of: &Type| Side { fingerprint: of.fingerprint, bytes: of.bytes, records: 0 };
+    Ok(Geometry { up: side(&types.hint), down: side(&types.notice) })
 }
 
 /// What runs and how it fares, at one moment, as JSON.
@@ -217,6 +241,21 @@ struct Running {
     policy: String,
     seat: Seat,
     instance: u32,
+    #[serde(default)]
+    default: bool,
+    types: Option<Types>,
+}
+
+#[derive(Deserialize)]
+struct Types {
+    hint: Type,
+    notice: Type,
+}
+
+#[derive(Deserialize)]
+struct Type {
+    fingerprint: u64,
+    bytes: u32,
 }
 
 impl Device {
@@ -352,6 +391,16 @@ mod tests {
         assert_eq!(find_in(STATUS, Policy::Named("fifo")).unwrap(), 2);
         assert_eq!(find_in(STATUS, Policy::Number(3)).unwrap(), 0);
         assert_eq!(find(Policy::Everybodys).unwrap(), None);
+    }
+
+    #[test]
+    fn the_types_of_a_policy_are_what_it_says_of_them() {
+        let side = |fingerprint, bytes| Side { fingerprint, bytes, records: 0 };
+        // More than what a double has room for.
+        let expected = Geometry { up: side(u64::MAX - 1, 12), down: side(7, 8) };
+        assert_eq!(types_in(STATUS, Policy::Named("fifo")).unwrap(), expected);
+        let error = types_in(STATUS, Policy::Everybodys).unwrap_err();
+        assert!(matches!(error, Error::NoQueue(_)), "{error}");
     }
 
     #[test]

@@ -255,6 +255,11 @@ impl BytesQueue {
         State::from_number(self.memory.words()[at::STATE].load(Acquire))
     }
 
+    /// The types, and how many records there is room for.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
     /// The queue's number, as the policy knows it.
     pub fn number(&self) -> u32 {
         self.number

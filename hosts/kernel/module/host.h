@@ -230,6 +230,7 @@ u32 ekiden_c_notify(const struct ekiden_host_table *host, u32 number, const void
 long open_queue(struct ekiden_open_request *request, void __user *arg, struct text *reason);
 /* In any context. */
 void queues_lose_policy(u32 seat);
+void queues_forget_policy(u32 seat);
 void queues_change_policy(u32 seat, const struct ekiden_queue_geometry *before, const struct ekiden_queue_geometry *now);
 void queues_meet_policy(u32 seat, bool has_state);
 int put_queues(char *to, size_t size, u32 seat);

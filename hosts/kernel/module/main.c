@@ -387,7 +387,7 @@ static int control_release(struct inode *inode, struct file *file)
 
 /* ---- status ---- */
 
-#define STATUS_LEN SZ_16K
+#define STATUS_LEN SZ_32K
 
 /* A text goes into JSON: quotes and backslashes in it would break that. */
 static int put_text(char *to, size_t size, const char *key, const char *text, size_t len)

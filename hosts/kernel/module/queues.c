@@ -15,6 +15,7 @@
 #include <linux/hash.h>
 #include <linux/irq_work.h>
 #include <linux/log2.h>
+#include <linux/math64.h>
 #include <linux/mm.h>
 #include <linux/percpu.h>
 #include <linux/pid.h>
@@ -55,6 +56,7 @@ struct queue {
 	u32 seat;
 	int state;
 	bool known;			/* to the policy; under `control` */
+	bool summed;			/* its counts are in `past`; likewise */
 	unsigned long busy;		/* bit 0: a CPU takes hints out */
 	struct pid *owner;		/* referenced: a number may be another process's by now */
 	const void *signal;		/* of the owner's threads; only compared */
@@ -63,6 +65,7 @@ struct queue {
 	size_t bytes;
 	struct ekiden_queue_geometry geometry;
 	u64 up_tail;			/* what is in the memory may be anything */
+	u64 heard;			/* without what was passed over as nonsense */
 	u64 down_head;
 	raw_spinlock_t down;		/* several CPUs may say something */
 	struct irq_work work;
@@ -70,6 +73,17 @@ struct queue {
 	struct hlist_node of_owner;
 	struct rcu_work freeing;
 };
+
+/* What queues have counted. What a program writes itself may be anything. */
+struct sums {
+	u64 hints, refused, nonsense, full, notices, lost;
+};
+
+/* Of each policy: how many queues it has had, and what those have counted that are no more. Under `control`. */
+static struct past {
+	u64 opened;
+	struct sums sums;
+} past[EKIDEN_SEATS];
 
 /* Where queues are freed that no CPU looks at any more. */
 static struct workqueue_struct *frees;
@@ -90,6 +104,24 @@ static u64 word(const struct queue *queue, size_t at)
 	return READ_ONCE(queue->memory[at]);
 }
 
+static void add_sums(struct sums *sums, const struct queue *queue)
+{
+	sums->hints += READ_ONCE(queue->heard);
+	sums->refused += word(queue, AT_REFUSED);
+	sums->nonsense += word(queue, AT_NONSENSE);
+	sums->full += word(queue, AT_UP_FULL);
+	sums->notices += READ_ONCE(queue->down_head);
+	sums->lost += word(queue, AT_DOWN_LOST);
+}
+
+/* Under `control`: its policy is there, and has no more to do with it. */
+static void sum_up(struct queue *queue)
+{
+	if (!queue->summed)
+		add_sums(&past[queue->seat].sums, queue);
+	queue->summed = true;
+}
+
 /* ---- the policy hears ---- */
 
 /* Interrupts are off. Whether there may be more. */
@@ -106,6 +138,7 @@ static bool take_hints(struct queue *queue)
 
 	if (len <= 0)
 		return false;
+	WRITE_ONCE(queue->heard, queue->heard + div_u64(len, queue->geometry.up.bytes));
 	event.args[0] = queue->number;
 	event.args[1] = len;
 	rcu_read_lock();
@@ -206,6 +239,13 @@ void queues_lose_policy(u32 seat)
 	end_queues(seat, QUEUE_POLICY_GONE);
 }
 
+/* Under `control`: another policy may come to this place. */
+void queues_forget_policy(u32 seat)
+{
+	queues_lose_policy(seat);
+	past[seat] = (struct past) {};
+}
+
 /* ---- opening and closing ---- */
 
 static void tell(struct queue *queue, u32 kind)
@@ -215,7 +255,6 @@ static void tell(struct queue *queue, u32 kind)
 
 	if (kind == EKIDEN_QUEUE_OPEN)
 		event.args[0] |= (u64)pid_nr(queue->owner) << 32;
-
 	rcu_read_lock();
 	preempt_disable();
 	event.cpu = smp_processor_id();
@@ -259,6 +298,8 @@ void queues_meet_policy(u32 seat, bool has_state)
 
 		if (queue->seat != seat || !queue->known)
 			continue;
+		if (state == QUEUE_OTHER_TYPES)
+			sum_up(queue);
 		if (has_state && state == QUEUE_OTHER_TYPES) {
 			tell(queue, EKIDEN_QUEUE_CLOSE);
 			queue->known = false;
@@ -292,6 +333,7 @@ static void close_queue(struct queue *queue)
 			cond_resched();
 		}
 		tell(queue, EKIDEN_QUEUE_CLOSE);
+		sum_up(queue);
 	}
 	queue->known = false;
 	mutex_unlock(&control);
@@ -562,6 +604,7 @@ long open_queue(struct ekiden_open_request *request, void __user *arg, struct te
 	/* The policy may have ended meanwhile; then the program finds that out by the queue. */
 	if (fits(queue) && READ_ONCE(queue->state) == QUEUE_OPEN) {
 		queue->known = true;
+		past[queue->seat].opened++;
 		tell(queue, EKIDEN_QUEUE_OPEN);
 	}
 	mutex_unlock(&control);
@@ -596,28 +639,69 @@ void ekiden_queues_ended(void)
 
 /* ---- status ---- */
 
-/* Under `control`. Sums of what the queues of a policy have counted that are open now. */
+/* So many queues of a policy are shown one by one, the oldest first. */
+#define QUEUES_SHOWN 8
+
+static int put_sums(char *to, size_t size, const struct sums *sums)
+{
+	return scnprintf(to, size,
+			 ",\"hints\":%llu,\"refused\":%llu,\"nonsense\":%llu,\"full\":%llu,\"notices\":%llu,\"lost\":%llu",
+			 sums->hints, sums->refused, sums->nonsense, sums->full, sums->notices, sums->lost);
+}
+
+static bool is_shown(const struct queue *queue, u32 seat)
+{
+	return queue->seat == seat && queue->known && READ_ONCE(queue->state) == QUEUE_OPEN;
+}
+
+static int put_types(char *to, size_t size, const char *name, const struct ekiden_queue_side *side)
+{
+	return scnprintf(to, size, "\"%s\":{\"fingerprint\":%llu,\"bytes\":%u}", name, side->fingerprint, side->bytes);
+}
+
+/*
+ * Under `control`. What a policy's queues are made of; sums of what those have counted that are and were open; and the
+ * same of some that are.
+ */
 int put_queues(char *to, size_t size, u32 seat)
 {
-	u64 open = 0, hints = 0, refused = 0, nonsense = 0, full = 0, notices = 0, lost = 0;
+	const struct ekiden_queue_geometry *types = &running.seats[seat].now->policy->table->types;
+	struct sums sums = past[seat].sums;
+	const char *comma = "";
 	struct queue *queue;
 	unsigned long number;
+	u32 open = 0, shown = 0;
+	int at = 0;
 
+	if (types->up.bytes || types->down.bytes) {
+		at += scnprintf(to + at, size - at, ",\"types\":{");
+		at += put_types(to + at, size - at, "hint", &types->up);
+		at += scnprintf(to + at, size - at, ",");
+		at += put_types(to + at, size - at, "notice", &types->down);
+		at += scnprintf(to + at, size - at, "}");
+	}
+	if (!past[seat].opened)
+		return at;
 	xa_for_each(&queues, number, queue) {
-		if (queue->seat != seat || READ_ONCE(queue->state) != QUEUE_OPEN)
+		if (!is_shown(queue, seat))
 			continue;
 		open++;
-		hints += READ_ONCE(queue->up_tail);
-		refused += word(queue, AT_REFUSED);
-		nonsense += word(queue, AT_NONSENSE);
-		full += word(queue, AT_UP_FULL);
-		notices += READ_ONCE(queue->down_head);
-		lost += word(queue, AT_DOWN_LOST);
+		add_sums(&sums, queue);
 	}
-	if (!open)
-		return 0;
-	return scnprintf(to, size,
-			 ",\"queues\":{\"open\":%llu,\"hints\":%llu,\"refused\":%llu,\"nonsense\":%llu,\"full\":%llu,"
-			 "\"notices\":%llu,\"lost\":%llu}",
-			 open, hints, refused, nonsense, full, notices, lost);
+	at += scnprintf(to + at, size - at, ",\"queues\":{\"opened\":%llu,\"open\":%u", past[seat].opened, open);
+	at += put_sums(to + at, size - at, &sums);
+	at += scnprintf(to + at, size - at, ",\"list\":[");
+	xa_for_each(&queues, number, queue) {
+		struct sums own = {};
+
+		if (!is_shown(queue, seat) || shown++ >= QUEUES_SHOWN)
+			continue;
+		add_sums(&own, queue);
+		at += scnprintf(to + at, size - at, "%s{\"queue\":%u,\"owner\":%u", comma, queue->number,
+				pid_nr(queue->owner));
+		at += put_sums(to + at, size - at, &own);
+		at += scnprintf(to + at, size - at, "}");
+		comma = ",";
+	}
+	return at + scnprintf(to + at, size - at, "]}");
 }

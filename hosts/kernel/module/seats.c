@@ -102,7 +102,7 @@ long run_tape_of(u32 number, bool on)
 static void free_seat(struct seat *seat)
 {
 	say_of("removed", seat, NULL);
-	queues_lose_policy(seat - running.seats);
+	queues_forget_policy(seat - running.seats);
 	/* So that the next instance of this module does not write there before it is told where. */
 	preempt_disable();
 	if (seat->now)

@@ -10,21 +10,22 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use ekiden_loader::{Session, Status, Succession, load_copy};
+use ekiden_loader::{HintCounts, Session, Status, Succession, load_beside, load_copy};
 use ekiden_policies::{Change, Placed, Together};
-use ekiden_user::{HintQueue, NotSent, Policy, hints::layout::at};
+use ekiden_user::{BytesQueue, HintQueue, NotSent, Policy, hints::layout::at};
 use nix::{
     sys::wait::{WaitStatus, waitpid},
     unistd::{Pid, gettid},
 };
 use serde::Serialize;
+use zerocopy::IntoBytes;
 
 use crate::{
     intruder::be_user,
     load::pause,
     neighbour::fork,
     trials::{config, module_of},
-    upgrades::pipe,
+    upgrades::{pipe, with_other_hints},
 };
 
 type Queue = HintQueue<Together, Placed>;
@@ -62,8 +63,28 @@ struct QueuesReport {
     gone: String,
     /// After a version of the same types took over.
     upgraded: bool,
+    anew: Anew,
+    /// How many queues there were, what `status` says of them, and the process that it says has one that is open.
+    opened_in_all: u64,
+    counted: [u64; 4],
+    owner: [u32; 2],
     mistakes: u64,
     still_running: bool,
+}
+
+/// What became of a queue when a version with other hints took over.
+#[derive(Default, Serialize)]
+struct Anew {
+    state: String,
+    sent: String,
+    rung: String,
+    /// Whether who waited for a notice woke up for that.
+    woken: bool,
+    /// Why the old types get no queue, and whether the new ones were answered.
+    old_types: String,
+    answered: bool,
+    /// Queues that are open now.
+    open: u64,
 }
 
 fn hint(thread: u32, set: u32) -> Together {
@@ -253,6 +274,38 @@ fn takes_over(modules: &Path, session: &Session, queue: &mut Queue) -> Result<bo
     Ok(answer(queue).is_ok())
 }
 
+/// The same with a version whose hints are of another type: the program has to open the queue anew.
+fn other_types_take_over(modules: &Path, session: &Session, mut queue: Queue) -> Result<Anew> {
+    let module = load_beside(&with_other_hints("locality", &module_of(modules, "locality"))?)?;
+    session.control().upgrade(&Succession { module: Some(&module), ..Succession::default() })?;
+    let mut types = ekiden_user::types(POLICY)?;
+    (types.up.records, types.down.records) = (1, 1);
+    let say = |done: Result<(), NotSent>| done.err().map_or_else(String::new, |error| format!("{error:?}"));
+    let mut anew = Anew {
+        woken: queue.wait(LONG)?,
+        state: format!("{:?}", queue.state()),
+        sent: say(queue.send(&hint(me(), 1))),
+        rung: say(queue.ring()),
+        old_types: refusal(Queue::open(POLICY)),
+        ..Anew::default()
+    };
+    let mut other = BytesQueue::open(POLICY, types)?;
+    other.send(hint(me(), 1).as_bytes())?;
+    other.ring()?;
+    anew.answered = other.wait(LONG)? && other.receive(&mut [0; size_of::<Placed>()]);
+    anew.open = open_queues()?;
+    Ok(anew)
+}
+
+/// What `status` says of our own queue, and of all that there were.
+fn counted(queue: &Queue) -> Result<(u64, [u64; 4], [u32; 2])> {
+    let status = Status::read()?.unwrap_or_default();
+    let queues = status.main().and_then(|policy| policy.queues.clone()).context("no queues in the status")?;
+    let own = queues.list.iter().find(|open| open.queue == queue.number()).context("the queue is not listed")?;
+    let HintCounts { hints, refused, full, lost, .. } = queues.counts;
+    Ok((queues.opened, [hints, refused, full, lost], [own.owner, std::process::id()]))
+}
+
 /// Everything that an ordinary user may do with queues.
 pub(crate) fn queues(modules: &Path) -> Result<()> {
     let session = Session::start(&config(modules, "locality"))?;
@@ -291,12 +344,23 @@ pub(crate) fn queues(modules: &Path) -> Result<()> {
             unmapped,
             gone: String::new(),
             upgraded: false,
+            anew: Anew::default(),
+            opened_in_all: 0,
+            counted: [0; 4],
+            owner: [0; 2],
             mistakes: 0,
             still_running: false,
         })
     })?;
     let mut queue = open()?;
+    (report.opened_in_all, report.counted, report.owner) = counted(&queue)?;
     report.upgraded = takes_over(modules, &session, &mut queue)?;
+    report.anew = other_types_take_over(modules, &session, open()?)?;
+    // Back, as what waits below has the old types.
+    session
+        .control()
+        .upgrade(&Succession { module: Some(&load_copy(&module_of(modules, "locality"))?), ..Succession::default() })?;
+    let mut queue = open()?;
     report.mistakes = Status::read()?.unwrap_or_default().counts.mistakes;
     report.still_running = session.is_running();
     let waiting = thread::spawn(move || {

@@ -322,14 +322,25 @@ const BUILD_ID: &[u8] = b"\x03\0\0\0GNU\0";
 
 /// A copy of a module whose table says that the state has another layout.
 fn with_another_layout(policy: &str, module: &Path) -> Result<PathBuf> {
+    with_another_table(policy, module, offset_of!(PolicyTable, layout))
+}
+
+/// A copy of a module, as of another build, whose table says that hints have another fingerprint: one whose lowest bit is not the
+/// same.
+pub(crate) fn with_other_hints(policy: &str, module: &Path) -> Result<PathBuf> {
+    let module = altered(module, BUILD_ID, b"\x03\0\0\0GNU\0hints")?;
+    with_another_table(policy, &module, offset_of!(PolicyTable, types))
+}
+
+/// A copy of a module in whose table the lowest bit of this word is another.
+fn with_another_table(policy: &str, module: &Path, word: usize) -> Result<PathBuf> {
     let mut image = fs::read(module)?;
     let mut head = ABI_VERSION.to_ne_bytes().to_vec();
     head.extend((size_of::<PolicyTable>() as u32).to_ne_bytes());
     head.extend([policy.as_bytes(), b"\0"].concat());
     let at = image.windows(head.len()).position(|window| window == head).context("the module has no table")?;
-    let layout = at + offset_of!(PolicyTable, layout);
-    image[layout] ^= 1;
-    let path = PathBuf::from("/tmp/layout.ko");
+    image[at + word] ^= 1;
+    let path = PathBuf::from("/tmp/table.ko");
     fs::write(&path, image)?;
     Ok(path)
 }

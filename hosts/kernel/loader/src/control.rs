@@ -134,7 +134,10 @@ pub struct PolicyStatus {
     /// The longest of these.
     #[serde(default)]
     pub upgrade_wait_ns_max: u64,
-    /// What its open queues of hints have counted, if there are any.
+    /// The types of its hints and notices, if it has queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub types: Option<HintTypes>,
+    /// What its queues of hints have counted, if programs have opened any.
     #[serde(default)]
     pub queues: Option<HintQueues>,
     /// What was counted.
@@ -170,11 +173,55 @@ impl PolicyStatus {
     }
 }
 
-/// Sums over the queues of hints that programs have open to a policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What a policy and programs tell each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HintTypes {
+    /// What goes to the policy.
+    pub hint: HintType,
+    /// What comes from it.
+    pub notice: HintType,
+}
+
+/// A type of theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HintType {
+    /// Of its layout; that of a program has to be the same.
+    pub fingerprint: u64,
+    /// Its size; 0 for nothing.
+    pub bytes: u32,
+}
+
+/// Queues of hints that programs have to a policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HintQueues {
+    /// How many there were.
+    #[serde(default)]
+    pub opened: u64,
     /// How many are open.
     pub open: u64,
+    /// Sums over all that there were.
+    #[serde(flatten)]
+    pub counts: HintCounts,
+    /// Some that are open, the oldest first.
+    #[serde(default)]
+    pub list: Vec<OpenQueue>,
+}
+
+/// A queue that is open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenQueue {
+    /// Its number, as the policy knows it.
+    pub queue: u32,
+    /// The process that has opened it.
+    pub owner: u32,
+    /// What it has counted.
+    #[serde(flatten)]
+    pub counts: HintCounts,
+}
+
+/// What queues of hints count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HintCounts {
     /// Hints that were taken out of their rings.
     pub hints: u64,
     /// Hints that were no values of their type.

@@ -23,7 +23,10 @@ mod tasks;
 
 pub use baseline::{Baseline, Queues};
 pub use budgets::Budgets;
-pub use control::{Access, Control, Counts, Hint, HintQueues, Moved, PolicyStatus, Status, Stops, Succession, Upgrade};
+pub use control::{
+    Access, Control, Counts, Hint, HintCounts, HintQueues, HintType, HintTypes, Moved, OpenQueue, PolicyStatus, Status,
+    Stops, Succession, Upgrade,
+};
 pub use drain::{Drain, Kept, dump, header, header_of};
 pub use ekiden_user::Error as UserError;
 pub use ekiden_user::{Inherit, Terms};

@@ -22,7 +22,7 @@ tests! {
         4 an_idle_cpu_that_a_policy_does_not_want_is_idle_for_the_tasks_of_others,
         7 policies_get_the_cpus_and_the_shares_that_they_were_given,
         4 what_is_set_for_a_task_is_checked_and_has_its_effect,
-        12 programs_talk_to_their_policy_and_what_they_do_wrong_is_answered,
+        14 programs_talk_to_their_policy_and_what_they_do_wrong_is_answered,
         2 scripts_and_tracers_see_what_goes_on,
         31 a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on,
         122 modules_load_run_and_unload_again_and_again,
@@ -139,6 +139,17 @@ fn programs_talk_to_their_policy_and_what_they_do_wrong_is_answered(lab: &Lab) {
     assert_eq!(number("left", 0), number("left", 1), "{report}");
     assert_eq!((&report["unmapped"], &report["upgraded"]), (&true.into(), &true.into()), "{report}");
     assert_eq!(report["gone"], "PolicyGone", "{report}");
+    let anew = &report["anew"];
+    let heard = [&anew["state"], &anew["sent"], &anew["rung"]].map(|heard| heard.as_str().unwrap());
+    assert_eq!(heard, ["OtherTypes", "OpenAnew", "OpenAnew"], "{report}");
+    assert!(text(anew, "old_types").contains("hints are of another type"), "{report}");
+    assert_eq!((&anew["woken"], &anew["answered"], &anew["open"]), (&true.into(), &true.into(), &1.into()), "{report}");
+    // Of queues that are closed, too; those of bad values and those that were flooded away among them.
+    let counted = [0, 1, 2, 3].map(|at| number("counted", at));
+    assert!(report["opened_in_all"].as_u64() > report["opened"].as_u64(), "{report}");
+    assert!(counted[0] >= taken && counted[1] >= number("refused", 1), "{report}");
+    assert!(counted[2] >= full && counted[3] >= lost, "{report}");
+    assert_eq!(report["owner"][0], report["owner"][1], "{report}");
     assert_eq!((&report["mistakes"], &report["still_running"]), (&0.into(), &true.into()), "{report}");
 }
 

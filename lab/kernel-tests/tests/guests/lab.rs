@@ -145,10 +145,16 @@ impl Lab {
     /// Has a program of ours, which is too large for the guest's memory, as `/host/NAME`, and its libraries beside it.
     pub(crate) fn bring(&self, package: &str, name: &str) {
         let program = build(&[package]).join(name);
-        let listing = String::from_utf8(Command::new("ldd").arg(&program).output().unwrap().stdout).unwrap();
+        self.bring_libraries(&program);
+        fs::copy(&program, self.host(name)).unwrap();
+    }
+
+    /// Has the libraries of a program, or of one of them, in `/host`.
+    pub(crate) fn bring_libraries(&self, of: &Path) {
+        let listing = String::from_utf8(Command::new("ldd").arg(of).output().unwrap().stdout).unwrap();
         let libraries = listing.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
-        for file in libraries.map(Path::new).chain([program.as_path()]) {
-            fs::copy(file, self.share.path().join(file.file_name().unwrap())).unwrap();
+        for file in libraries.map(Path::new) {
+            fs::copy(file, self.host(file.file_name().unwrap().to_str().unwrap())).unwrap();
         }
     }
 

@@ -8,6 +8,7 @@ mod beyond;
 mod faults;
 mod generated;
 mod groups;
+mod hints;
 mod hostile;
 mod kernel;
 mod lab;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
     let pool = Arc::new(Pool::default());
     let files = [
         agent::TESTS,
+        hints::TESTS,
         kernel::TESTS,
         older_kernel::TESTS,
         groups::TESTS,

@@ -331,6 +331,8 @@ pub(super) fn tests(machine: &Machine, findings: &mut Vec<Finding>) {
     findings.push(Check::new(Purpose::Tests, "stress-ng", storm).from(Need::StressNg).program(machine, &["stress-ng"]));
     let stops = "a replay stops in a policy under a debugger";
     findings.push(Check::new(Purpose::Tests, "gdb", stops).from(Need::Gdb).program(machine, &["gdb"]));
+    let hints = "a program in Python talks to its policy in a virtual machine";
+    findings.push(Check::new(Purpose::Tests, "Python", hints).from(Need::Python).program(machine, &["python3"]));
 }
 
 pub(super) fn native(machine: &Machine, findings: &mut Vec<Finding>) {

@@ -52,11 +52,12 @@ pub(crate) enum Need {
     Chromium,
     StressNg,
     Gdb,
+    Python,
 }
 
 impl Need {
     /// All that packages bring.
-    pub(crate) const ALL: [Self; 27] = [
+    pub(crate) const ALL: [Self; 28] = [
         Self::Rust,
         Self::RustLibrary,
         Self::Gcc,
@@ -84,6 +85,7 @@ impl Need {
         Self::Chromium,
         Self::StressNg,
         Self::Gdb,
+        Self::Python,
     ];
 }
 
@@ -201,6 +203,7 @@ fn names(need: Need) -> [&'static str; 5] {
         Need::Chromium => same("chromium"),
         Need::StressNg => same("stress-ng"),
         Need::Gdb => same("gdb"),
+        Need::Python => ["python3", "python3", "python3", "python3", "python"],
         Need::Headers => [
             "linux-headers-RELEASE",
             "linux-headers-RELEASE",
