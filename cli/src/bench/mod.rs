@@ -7,6 +7,7 @@ mod crowd;
 mod edit;
 pub(crate) mod fairness;
 pub(crate) mod guest;
+mod hints;
 pub(crate) mod load;
 mod memory;
 pub(crate) mod messaging;
@@ -68,6 +69,8 @@ enum Which {
     Upgrade(upgrade::UpgradeBench),
     /// What it costs one policy that others are there too, that states of tasks are checked, and that control groups have limits
     Policies(policies::PoliciesBench),
+    /// What hints cost, and what they are good for
+    Hints(hints::HintsBench),
     /// What it costs to watch a kernel and to record what its scheduler does
     Watch(watch::WatchBench),
     /// How fast the simulator is
@@ -91,6 +94,7 @@ impl Bench {
             Which::Record(bench) => bench.run(),
             Which::Upgrade(bench) => bench.run(),
             Which::Policies(bench) => bench.run(),
+            Which::Hints(bench) => bench.run(),
             Which::Watch(bench) => bench.run(),
             Which::Sim(bench) => bench.run(),
             Which::CountUnsafe(bench) => bench.run(),
