@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What the programs of the agent host and the agent have mapped together; hosts/agent/src/wire.rs has the same. */
+#ifndef EKIDEN_BPF_AGENT_SHARED_H
+#define EKIDEN_BPF_AGENT_SHARED_H
+
+#include "beyond.h"
+
+#define BPF_MAP_TYPE_STACK 23
+#define BPF_F_MMAPABLE (1U << 10)
+#define CLOCK_MONOTONIC 1
+#define READ(x) (*(volatile typeof(x) *)&(x))
+
+struct bpf_timer {
+	__u64 opaque[2];
+} __attribute__((aligned(8)));
+
+struct task_struct *bpf_task_from_pid(s32 pid) __ksym;
+void bpf_task_release(struct task_struct *p) __ksym;
+
+/* The kinds of messages; hosts/agent/src/wire.rs has the same. */
+enum kind {
+	NEW = 1,
+	RUNNABLE = 2,
+	BLOCKED = 3,
+	YIELDED = 4,
+	DEAD = 5,
+	DEPARTED = 6,
+	LOOKS = 7,
+	REFUSED = 8,
+	TICKED = 9,
+	RENICED = 10,
+	MOVED = 11,
+	ONLINE = 12,
+	OFFLINE = 13,
+};
+
+/* Flags of RUNNABLE: it slept; ops.select_cpu was asked before; its CPU looks for work, and this was what ran there; it runs already. */
+#define WOKEN 1
+#define SELECTED 2
+#define LEAVES_CPU 4
+#define PLACED 8
+
+struct message {
+	/* Its number and one more; written last. */
+	u64 number;
+	u32 kind;
+	u32 cpu;
+	u32 slot;
+	u32 flags;
+	u64 seq;
+	u64 runtime_ns;
+	u64 arg;
+	u32 pid;
+	s32 nice;
+	u64 spare;
+};
+
+/* Where a task stands, the lowest byte of its word; the number of the newest message is above. */
+enum state {
+	FREE = 0,
+	ASLEEP = 1,
+	WAITS = 2,
+	DECIDED = 3,
+	RUNS = 4,
+};
+
+/* 256 CPUs. */
+#define WORDS 4
+
+struct task {
+	u64 word;
+	/* The number of the message by which it came. */
+	u64 began;
+	u64 runtime_ns;
+	u32 pid;
+	u32 cpu;
+	s32 nice;
+	u32 is_idle_policy;
+	/* From ops.select_cpu to ops.enqueue. */
+	u32 select;
+	u32 previous;
+	u64 allowed[WORDS];
+	u64 spare[6];
+};
+
+struct cpu {
+	/* The slot of the task that was decided for it, 0 for none; what follows belongs to that. */
+	u64 next;
+	u64 seq;
+	u64 slice_ns;
+	/* The agent knows that it looks for work. */
+	u32 looks;
+	/* The slot of the task that has to leave it, until the kernel puts that on its queue. */
+	u32 leaving;
+	u32 turns;
+	u32 spare[7];
+};
+
+/* What becomes of a decision. */
+enum result {
+	DONE = 1,
+	DONE_HERE = 2,
+	STALE = 3,
+	BUSY = 4,
+};
+
+/* A decision. Without a task, its CPU is only to look for work again. */
+struct shot {
+	u32 cpu;
+	u32 slot;
+	u64 seq;
+	u64 slice_ns;
+	u32 result;
+	u32 spare;
+};
+
+struct control {
+	/* Written by the agent: messages that it has taken, and a number that changes as long as it gets on. */
+	u64 tail;
+	u64 beat;
+	u32 tid;
+	u32 tgid;
+	/* Of the batch. */
+	u32 count;
+	/* Whether a wake-up for a CPU that is busy has the agent called at once. */
+	u32 eager;
+	u64 alarm_ns;
+	/* What a task gets that is placed without it. */
+	u64 slice_ns;
+	u64 pad[2];
+	/* Written here: messages that were begun, and those that there was no room for. */
+	u64 head;
+	u64 lost;
+	/* Tasks that wait and are not decided for. */
+	s64 waiting;
+	/* The agent has nothing to do, and is nowhere until a CPU takes it. */
+	u32 parked;
+	u32 yields;
+	/* It is wanted, if only because of the time. */
+	u32 called;
+	u32 due;
+	u32 ended;
+	u32 slots;
+	u64 pad2[2];
+	/* Tasks without a slot. */
+	s64 beyond;
+	/* What the watch saw last. */
+	u64 watch_beat;
+	u64 watch_since_ns;
+	u64 watch_head;
+	u32 watch_ticks;
+	u32 watch_is_slow;
+	u32 watch_rounds;
+	u32 pad3[5];
+};
+
+struct control control;
+
+char exit_reason[64];
+char exit_message[256];
+/* Why the agent gives up, in its words. */
+char fault_text[256];
+
+const volatile u64 ring_mask;
+const volatile u32 slots_most;
+const volatile u32 nr_cpus;
+const volatile bool wants_ticks;
+/* Whether the policy leaves it to the kernel where a task goes. */
+const volatile bool may_place;
+const volatile u64 slice_default_ns = SCX_SLICE_DFL;
+
+/* Records that other CPUs may write while one is looked for. */
+#define SLACK 512
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct message);
+} ring SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct task);
+} tasks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct cpu);
+} cpus SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct shot);
+} shots SEC(".maps");
+
+/* Slots that were used before. */
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK);
+	__uint(max_entries, 1);
+	__uint(value_size, sizeof(u32));
+} freed SEC(".maps");
+
+/* A value of a map may have one. */
+struct timer {
+	struct bpf_timer timer;
+};
+
+#define WATCH 0
+#define ALARM 1
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, u32);
+	__type(value, struct timer);
+} timers SEC(".maps");
+
+static __always_inline struct timer *get_timer(u32 which)
+{
+	return bpf_map_lookup_elem(&timers, &which);
+}
+
+static __always_inline struct task *get_task(u32 slot)
+{
+	return bpf_map_lookup_elem(&tasks, &slot);
+}
+
+static __always_inline struct cpu *get_cpu(u32 cpu)
+{
+	return bpf_map_lookup_elem(&cpus, &cpu);
+}
+
+/* A task that has a slot. */
+static __always_inline struct task *task_of(struct task_struct *p)
+{
+	u32 slot = p->scx.dsq_vtime;
+
+	return slot ? get_task(slot) : NULL;
+}
+
+static __always_inline bool is_agents(struct task_struct *p)
+{
+	return p->tgid == control.tgid;
+}
+
+#endif

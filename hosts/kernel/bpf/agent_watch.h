@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* The watchdog: an agent that does not answer is given up, and the kernel takes every task back to its own scheduler. */
+#ifndef EKIDEN_BPF_AGENT_WATCH_H
+#define EKIDEN_BPF_AGENT_WATCH_H
+
+#include "agent_tell.h"
+
+/* One that sleeps at work waits for something that does not come; one that runs, and ticks have seen it, is in a loop. */
+#define STOPPED_NS 15000000ULL
+#define SLEEPS_NS 30000000ULL
+#define LOOPS_NS 25000000ULL
+#define LOOPS_TICKS 4
+#define LATE_NS 1000000000ULL
+/* Messages for which nothing waits are looked at after so many looks of the watch. */
+#define LAZY_ROUNDS 20
+
+/* The agent does not answer: the kernel takes every task back to its own scheduler at once. */
+static __noinline int give_up(u32 why, u64 ms)
+{
+	static char stopped[] = "the agent has not answered for %llu ms: it was stopped";
+	static char gone[] = "the agent has ended, and has not answered for %llu ms";
+	static char loops[] = "the agent has not answered for %llu ms: a call of the policy takes too long, or does not end";
+	static char sleeps[] = "the agent has not answered for %llu ms: it sleeps, as if it waited for a task";
+	static char late[] = "the agent has had no CPU for %llu ms";
+	unsigned long long data[1] = { ms };
+
+	if (why == 0)
+		scx_bpf_error_bstr(stopped, data, sizeof(data));
+	else if (why == 1)
+		scx_bpf_error_bstr(gone, data, sizeof(data));
+	else if (why == 2)
+		scx_bpf_error_bstr(loops, data, sizeof(data));
+	else if (why == 3)
+		scx_bpf_error_bstr(sleeps, data, sizeof(data));
+	else
+		scx_bpf_error_bstr(late, data, sizeof(data));
+	return 0;
+}
+
+/* Looks whether the agent gets on with what it was told; 1 if it does not. */
+static __noinline int look_at_agent(u64 now_ns)
+{
+	u64 age_ns = now_ns - control.watch_since_ns;
+	struct task_struct *p;
+	bool is_queued, runs, is_exiting, is_stopped;
+
+	p = bpf_task_from_pid(control.tid);
+	if (!p) {
+		give_up(1, age_ns / 1000000);
+		return 1;
+	}
+	is_queued = p->on_rq;
+	runs = p->on_cpu;
+	is_exiting = p->flags & PF_EXITING;
+	is_stopped = p->__state & TASK_STOPPED_OR_TRACED;
+	bpf_task_release(p);
+	if (is_exiting) {
+		give_up(1, age_ns / 1000000);
+		return 1;
+	}
+	if (!is_queued && age_ns >= (is_stopped ? STOPPED_NS : SLEEPS_NS)) {
+		give_up(is_stopped ? 0 : 3, age_ns / 1000000);
+		return 1;
+	}
+	if (runs && age_ns >= LOOPS_NS && READ(control.watch_ticks) >= LOOPS_TICKS) {
+		give_up(2, age_ns / 1000000);
+		return 1;
+	}
+	if (is_queued && !runs && age_ns >= LATE_NS) {
+		give_up(4, age_ns / 1000000);
+		return 1;
+	}
+	return 0;
+}
+
+static int on_watch(void *map, int *key, struct timer *watch)
+{
+	u64 now_ns = bpf_ktime_get_ns(), beat = READ(control.beat), head = READ(control.head), again_ns = WATCH_NS;
+	bool was_slow = __sync_lock_test_and_set(&control.watch_is_slow, 0), is_parked = READ(control.parked);
+
+	/* One that is not parked is at work, or on its way there. */
+	if (beat != control.watch_beat || is_parked) {
+		bool has_work = pending();
+
+		control.watch_beat = beat;
+		control.watch_since_ns = now_ns;
+		control.watch_ticks = 0;
+		if (was_slow) {
+			/* It looks after tasks that wait for long. */
+			control.due = 1;
+			call(bpf_get_smp_processor_id(), true);
+		} else if (!is_parked || !has_work) {
+			control.watch_rounds = 0;
+		} else if (++control.watch_rounds >= LAZY_ROUNDS) {
+			control.watch_rounds = 0;
+			call(bpf_get_smp_processor_id(), true);
+		}
+		if (is_parked && !has_work && head == control.watch_head)
+			again_ns = WATCH_SLOW_NS;
+		control.watch_head = head;
+	} else if (look_at_agent(now_ns)) {
+		return 0;
+	}
+	bpf_timer_start(&watch->timer, again_ns, 0);
+	if (again_ns == WATCH_SLOW_NS) {
+		/* A message that is written after this hurries it; one that was written just before did not. */
+		__sync_lock_test_and_set(&control.watch_is_slow, 1);
+		if (pending())
+			hurry_watch();
+	}
+	return 0;
+}
+
+static int on_alarm(void *map, int *key, struct timer *alarm)
+{
+	control.due = 1;
+	call(bpf_get_smp_processor_id(), true);
+	return 0;
+}
+
+#endif
