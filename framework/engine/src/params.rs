@@ -2,21 +2,26 @@
 //! have a successor to which the task is new.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
+use core::sync::atomic::{Ordering, fence};
 
-use ekiden::abi::{RawParams, Status, TASK_PARAMS_MAX};
+use ekiden::abi::{RawParams, Status};
 use ekiden::{Call, Policy, TaskId};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::engine::{Engine, Handling};
+use crate::lock::Lock;
 use crate::state::Phase;
 use crate::table::Slot;
 
-/// Those of one task. All zeros for none.
+/// Those of one task. Who sets some has found the slot before, and another task may have it by now: so it is kept whose they are.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
-    declared: AtomicU64,
-    values: [AtomicU64; TASK_PARAMS_MAX],
+pub(crate) struct Kept(Lock<Params>);
+
+#[derive(Debug, Default)]
+struct Params {
+    generation: u32,
+    /// All zeros for none.
+    raw: RawParams,
 }
 
 impl Kept {
@@ -26,22 +31,37 @@ impl Kept {
         kept
     }
 
-    fn get(&self) -> RawParams {
-        let values = core::array::from_fn(|i| self.values[i].load(Relaxed));
-        RawParams { declared: self.declared.load(Relaxed), values }
+    /// None for a task that does not have the slot any more.
+    fn get(&self, task: TaskId) -> RawParams {
+        let params = self.0.lock();
+        if params.generation == task.generation { params.raw } else { RawParams::default() }
     }
 
-    fn set(&self, params: &RawParams) {
-        self.declared.store(params.declared, Relaxed);
-        self.values.iter().zip(params.values).for_each(|(kept, value)| kept.store(value, Relaxed));
+    /// Those that a task begins with.
+    fn begin(&self, task: TaskId, raw: RawParams) {
+        *self.0.lock() = Params { generation: task.generation, raw };
+    }
+
+    /// Whether the task has the slot still.
+    fn set(&self, task: TaskId, raw: RawParams) -> bool {
+        let mut params = self.0.lock();
+        let is_same = params.generation == task.generation;
+        if is_same {
+            params.raw = raw;
+        }
+        is_same
     }
 }
 
 impl<P: Policy> Engine<P> {
+    fn kept(&self, task: TaskId) -> &Kept {
+        &self.params[task.slot as usize]
+    }
+
     /// A new task has the parameters of the one that it inherits its policy from, and else none.
     pub(crate) fn first_params(&self, task: TaskId, from: Option<TaskId>) {
-        let params = from.map_or_else(RawParams::default, |from| self.params[from.slot as usize].get());
-        self.params[task.slot as usize].set(&params);
+        let params = from.map_or_else(RawParams::default, |from| self.kept(from).get(from));
+        self.kept(task).begin(task, params);
     }
 
     /// Somebody sets parameters for a task. Its policy hears of it at once if it knows of the task, and else when it does.
@@ -50,10 +70,8 @@ impl<P: Policy> Engine<P> {
             handling.outcome.status = Status::Invalid as i32;
             return;
         };
-        self.params[task.slot as usize].set(&params);
-        // The task may have died meanwhile, and another one may have its slot now.
-        if self.tasks.get(task).is_none() {
-            self.params[task.slot as usize].set(&RawParams::default());
+        // The task may have died meanwhile, whether another one has its slot by now or not.
+        if !self.kept(task).set(task, params) || self.tasks.get(task).is_none() {
             handling.outcome.status = Status::Invalid as i32;
             return;
         }
@@ -70,16 +88,14 @@ impl<P: Policy> Engine<P> {
     #[cold]
     pub(crate) fn params_of_new(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         fence(Ordering::SeqCst);
-        if self.params[task.slot as usize].declared.load(Relaxed) != 0 {
-            self.tell_params(handling, task, slot);
-        }
+        self.tell_params(handling, task, slot);
     }
 
     fn tell_params(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         let seat = self.seat_of::<false>(slot.state());
-        let params = self.params[task.slot as usize].get();
+        let params = self.kept(task).get(task);
         // They may be for another policy, which the task is to have later, or had before.
-        if seat.calls.has(Call::TaskParams) && seat.params_declared == params.declared {
+        if params.declared != 0 && seat.calls.has(Call::TaskParams) && seat.params_declared == params.declared {
             let message = self.message(handling, Call::TaskParams, task, slot);
             self.call(handling, seat, &message, params.as_bytes());
         }
@@ -90,7 +106,7 @@ impl<P: Policy> Engine<P> {
 mod tests {
     use alloc::{boxed::Box, sync::Arc};
 
-    use ekiden::abi::{Event, EventKind, Outcome};
+    use ekiden::abi::{Event, EventKind, Outcome, TASK_PARAMS_MAX};
     use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Topology};
     use ekiden_policies::Fifo;
 
@@ -121,7 +137,7 @@ mod tests {
 
     /// The caller has found the slot before the task died.
     #[test]
-    fn parameters_for_a_task_that_has_died_do_not_fall_to_the_next_one_in_its_slot() {
+    fn parameters_for_a_task_that_has_died_do_nothing_to_those_of_the_next_one_in_its_slot() {
         let env = Env::new(Topology::flat(1), 2, &[], "").unwrap();
         let (host, idle) = (Arc::new(Anywhere), Arc::new(IdleCpus::new(1)));
         let engine: Engine = Engine::new(Box::new(Adapter::<Fifo>::new(&env, host.clone())), host, idle, 1, 2);
@@ -132,14 +148,21 @@ mod tests {
             outcome.task
         };
         let come = || deliver(&Event { args: [7, 7], ..Event::new(EventKind::TaskInit, 0) });
-        let old = come();
-        let slot = engine.tasks.get(old).unwrap();
+        let slot = &engine.tasks.slots[come().slot as usize];
+        let set = |task: TaskId, value: u64| {
+            let (event, mut outcome) = (Event::default(), Outcome::default());
+            let params = RawParams { declared: 1, values: [value; TASK_PARAMS_MAX] };
+            engine.set_params(&mut Handling { event: &event, outcome: &mut outcome }, task, slot, params.as_bytes());
+            outcome.status
+        };
+        let (old, _) = engine.tasks.in_slot(0).unwrap();
         deliver(&Event { task: old, ..Event::new(EventKind::TaskExit, 0) });
+        assert_eq!(set(old, 3), Status::Invalid as i32, "the slot is free");
         let new = come();
         assert_eq!(new.slot, old.slot);
-        let (event, mut outcome) = (Event::default(), Outcome::default());
-        let params = RawParams { declared: 1, values: [3; TASK_PARAMS_MAX] };
-        engine.set_params(&mut Handling { event: &event, outcome: &mut outcome }, old, slot, params.as_bytes());
-        assert_eq!((outcome.status, engine.params[new.slot as usize].get().declared), (Status::Invalid as i32, 0));
+        assert_eq!((set(old, 3), engine.kept(new).get(new).declared), (Status::Invalid as i32, 0));
+        assert_eq!(set(new, 5), Status::Done as i32);
+        assert_eq!((set(old, 3), engine.kept(new).get(new).values[0]), (Status::Invalid as i32, 5));
+        assert_eq!(engine.kept(new).get(old), RawParams::default());
     }
 }
