@@ -15,11 +15,16 @@ const FIRST_PID: usize = 1_000;
 /// How far the clock goes on whenever it is read.
 const STEP_NS: u64 = 1_000;
 
+/// No event *refill* is due.
+const NEVER: u64 = u64::MAX;
+
 /// Answers what policies ask.
 struct Questions {
     idle: Arc<IdleCpus>,
     engine: OnceLock<Answers>,
     now_ns: AtomicU64,
+    /// When the engine wants the event *refill*.
+    refill_ns: AtomicU64,
     nr_cpus: u32,
 }
 
@@ -55,6 +60,10 @@ impl Host for Questions {
     fn group(&self, _: TaskId) -> Group {
         Group::ROOT
     }
+
+    fn refill_at(&self, at_ns: u64) {
+        self.refill_ns.fetch_min(at_ns, Relaxed);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +92,7 @@ struct Books {
 /// A machine in the middle of a case.
 pub(crate) struct Machine {
     engine: Engine,
+    questions: Arc<Questions>,
     books: std::sync::Mutex<Books>,
     /// The kernel's own locks, taken as it takes them: around an enqueue and a search for work, not for select_cpu.
     run_queues: Vec<SpinLock<()>>,
@@ -97,6 +107,7 @@ impl Machine {
             idle: idle.clone(),
             engine: OnceLock::new(),
             now_ns: AtomicU64::new(STEP_NS),
+            refill_ns: AtomicU64::new(NEVER),
             nr_cpus,
         });
         let engine = Engine::new(policy.make(nr_cpus, host.clone()), host.clone(), idle, nr_cpus, MAX_TASKS);
@@ -105,6 +116,7 @@ impl Machine {
             Books { running: vec![None; nr_cpus as usize], ran: vec![true; case.tasks.len()], ..Books::default() };
         let machine = Self {
             engine,
+            questions: host,
             books: std::sync::Mutex::new(books),
             run_queues: (0..nr_cpus).map(|_| SpinLock::default()).collect(),
         };
@@ -240,16 +252,30 @@ impl Machine {
         (0..books.tasks.len()).filter(|task| books.tasks[*task].state == State::Waits).collect()
     }
 
-    /// Idle CPUs that were kicked look for work. Those that run something would, at the end of a slice, too.
+    /// Idle CPUs that were kicked look for work, those that are kicked late, too. Those that run something would, at the end of a
+    /// slice, as well.
     fn settle(&self) {
-        for _ in 0..MAX_TASKS {
+        for _ in 0..2 * MAX_TASKS {
             let cpu = {
                 let books = self.books();
                 books.kicked.iter().find(|cpu| books.running[*cpu as usize].is_none())
             };
-            let Some(cpu) = cpu else { return };
-            self.pick(cpu, None);
+            match cpu {
+                Some(cpu) => _ = self.pick(cpu, None),
+                None if self.refill() => {}
+                None => return,
+            }
         }
+    }
+
+    /// Lets the time come that the engine waits for. Whether there is one.
+    fn refill(&self) -> bool {
+        let at_ns = self.questions.refill_ns.swap(NEVER, Relaxed);
+        if at_ns != NEVER {
+            self.questions.now_ns.fetch_max(at_ns, Relaxed);
+            self.tell(&Event::new(EventKind::Refill, 0));
+        }
+        at_ns != NEVER
     }
 
     /// All that runs sleeps, until nothing runs any more.
@@ -265,5 +291,57 @@ impl Machine {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    mod loud {
+        use ekiden::prelude::*;
+
+        /// A queue for all, which has every CPU look whenever a task wakes up.
+        pub(super) struct Loud {
+            queue: SpinLock<FifoQueue<Self>>,
+        }
+
+        #[policy]
+        impl Scheduler for Loud {
+            fn new(_: &Env) -> Self {
+                Self { queue: SpinLock::default() }
+            }
+
+            fn select_task_rq(&self, _: &Cx, _: &Task, _: CpuId, _: CpuId, _: WakeFlags) -> CpuId {
+                0
+            }
+
+            fn enqueue(&self, cx: &Cx, _: &Task, token: Schedulable<Self>) {
+                self.queue.lock().push_back(token);
+                (0..3).for_each(|cpu| cx.resched(cpu));
+            }
+
+            fn pick_next_task(&self, cx: &Cx, _: CpuId) -> Option<Schedulable<Self>> {
+                self.queue.lock().claim_first(cx)
+            }
+        }
+    }
+
+    #[test]
+    fn kicks_beyond_what_a_policy_has_come_late_and_are_not_lost() {
+        let case = Case { name: "loud", tasks: &[(0, false), (0, true)], cpus: &[&[], &[], &[]] };
+        let machine = Machine::new(&case, &PolicyMaker::of::<loud::Loud>("").unwrap());
+        let mut late = 0;
+        for time in 0..400 {
+            machine.wake(1);
+            late += u32::from(machine.questions.refill_ns.load(Relaxed) != NEVER);
+            machine.settle();
+            let Task { cpu, state, .. } = machine.books().tasks[1];
+            assert_eq!(state, State::Runs, "wake-up {time} is lost");
+            machine.sleep(1, cpu);
+            machine.settle();
+        }
+        assert!(late > 0, "no kick came late");
+        assert_eq!(machine.verdict(), None);
     }
 }
