@@ -26,7 +26,7 @@ const OLDEST_RUST: &str = "1.85";
 const FOLDERS: &[(&str, &[&str])] = &[
     ("framework", &[]),
     ("policies", &["framework"]),
-    ("workload", &[]),
+    ("workload", &["framework"]),
     ("machines", &["framework"]),
     ("observe", &["framework"]),
     ("hosts", &["framework", "workload", "machines", "observe"]),

@@ -15,8 +15,8 @@ pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
 use ekiden::abi::{Message, RawToken, RefusalReason, Reply};
 use ekiden::hints::{Geometry, layout::RECORD_BYTES_MAX};
 use ekiden::{
-    Adapter, CpuId, CpuMask, Env, Group, Host, Left, NotTold, ProcessId, QueueId, Running, Saved, Scheduler, TaskId, TaskParams,
-    Topology,
+    Adapter, CpuId, CpuMask, Env, Group, Host, Left, NotTold, ProcessId, QueueId, Running, Saved, Scheduler, TaskId,
+    TaskParams, Topology,
 };
 use ekiden::{Patience, Since, Waits};
 pub use ekiden_kernel_rt::{Arena, Baggage, CreateArgs, HostTable, PolicyTable, Settings};

@@ -117,7 +117,6 @@ END"#,
         // It would take a second by itself, and ends in order when it is interrupted.
         drive: "timeout --preserve-status -s INT 0.25 wrk -t 1 -c 8 -d 10 -s $D/wrk.lua http://127.0.0.1:8480/index.html",
         read: read::wrk,
-        ..BARE
     },
     Program {
         name: "postgresql",

@@ -52,7 +52,7 @@ Examples:
   ekiden bench applications --from two.json --from four.json --report page.html
   sudo ekiden bench applications --only nginx                 the programs that this machine has
 Each scheduler gets its turn with all programs, one scheduler after the other, and once before for nothing but counts of migrations.
-Programs are described in crates/cli/src/bench/applications/programs.rs.")]
+Programs are described in cli/src/bench/applications/programs.rs.")]
 pub(crate) struct ApplicationsBench {
     /// The policies to compare
     #[arg(long = "policy", value_name = "POLICY", default_values = ["fifo", "wfq", "eevdf", "cfs"])]
