@@ -1,18 +1,15 @@
-//! First come, first served, by all CPUs of a node, and a task that has run for ten microseconds gives way to one that waits, and waits for its own
-//! CPU again. It gives up throughput: long tasks are interrupted all the time, and nice values count for nothing.
+//! First come, first served, by all CPUs of a node from one queue, and a task that has run for ten microseconds gives way to one that waits. It
+//! gives up throughput: long tasks are interrupted all the time, and warm caches and nice values count for nothing.
 //!
 //! papers/000, section 4.2.2, after Shinjuku (NSDI 2019), section 3.3. There one CPU decides for all; here each CPU's own timer does. The
-//! paper's machine has one node. A move to another takes longer than a turn, so a CPU takes tasks from there only if its own has none; and warming up
-//! another CPU's caches takes a part of one, so those that have had a turn stay where they are, as long as that CPU comes to them in their order.
+//! paper's machine has one node. A move to another takes longer than a turn, so a CPU takes tasks from there only if its own has none.
 
 use ekiden::prelude::*;
 
-/// A queue for each node, one for each CPU of what has had a turn there, and since when each task waits.
+/// A queue for each node, and a turn for each task in it.
 #[derive(Layout)]
 pub struct Shinjuku {
     queues: PerNode<Queue>,
-    turned: PerCpu<Queue>,
-    since_ns: PerTask<Shared<u64>>,
     turns: PerCpu<Turn>,
     turn_ns: u64,
 }
@@ -78,12 +75,6 @@ impl Shinjuku {
         env.param("turn_us") * 1000
     }
 
-    /// Since when the first in a queue waits; later than all if there is none.
-    fn since_ns(&self, queue: &Queue) -> u64 {
-        let first = if queue.len.get() == 0 { None } else { queue.tokens.lock().front().map(Schedulable::task) };
-        first.map_or(u64::MAX, |task| self.since_ns[task].get())
-    }
-
     /// One waits more. An idle CPU has it, or else one whose task has had its turn; not so if its own CPU is about to look for work.
     fn find_a_cpu(&self, cx: &Cx, task: TaskId, cpu: CpuId, is_free: bool) {
         let idle = cx.kick_idle_in(task, cx.topology().node(cpu)).or_else(|| cx.kick_idle(task));
@@ -111,8 +102,6 @@ impl Scheduler for Shinjuku {
     fn new(env: &Env) -> Self {
         Self {
             queues: PerNode::new(env, |_| Queue::default()),
-            turned: PerCpu::new(env, |_| Queue::default()),
-            since_ns: PerTask::new(env, Shared::default),
             turns: PerCpu::new(env, |_| Turn::default()),
             turn_ns: Self::turn_ns(env),
         }
@@ -126,7 +115,6 @@ impl Scheduler for Shinjuku {
     /// New and woken tasks. One that was placed on an idle CPU needs no other.
     fn enqueue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         let cpu = token.cpu();
-        self.since_ns[task.id].set(cx.now_ns());
         self.queues[cpu].change(|tokens| tokens.push_back(token));
         self.find_a_cpu(cx, task.id, cpu, cx.running(cpu).is_none());
     }
@@ -134,19 +122,13 @@ impl Scheduler for Shinjuku {
     /// Its CPU takes the next one itself.
     fn task_preempt(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         let cpu = token.cpu();
-        self.since_ns[task.id].set(cx.now_ns());
-        self.turned[cpu].change(|tokens| tokens.push_back(token));
+        self.queues[cpu].change(|tokens| tokens.push_back(token));
         self.find_a_cpu(cx, task.id, cpu, false);
     }
 
     fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
-        let (own, shared) = (&self.turned[cpu], &self.queues[cpu]);
-        let (first, second) = if self.since_ns(own) <= self.since_ns(shared) { (own, shared) } else { (shared, own) };
-        let near = || cx.topology().node(cpu).iter().find_map(|other| self.turned[other].claim_first(cx));
-        let far = || self.queues.iter().find_map(|(_, queue)| queue.claim_first(cx));
-        let rest = || self.turned.iter().find_map(|(_, queue)| queue.claim_first(cx));
-        let found = first.claim_first(cx).or_else(|| second.claim_first(cx));
-        let token = found.or_else(near).or_else(far).or_else(rest)?;
+        let own = self.queues[cpu].claim_first(cx);
+        let token = own.or_else(|| self.queues.iter().find_map(|(_, queue)| queue.claim_first(cx)))?;
         cx.arm_timer(self.turns[cpu].begin(cx.now_ns(), self.turn_ns));
         Some(token)
     }
@@ -162,7 +144,7 @@ impl Scheduler for Shinjuku {
     /// seen here, or its call sees it there.
     fn timer(&self, cx: &Cx, cpu: CpuId) {
         self.turns[cpu].end(cx.now_ns(), self.turn_ns);
-        let one_waits = [&self.queues[cpu], &self.turned[cpu]].iter().any(|queue| !queue.tokens.lock().is_empty());
+        let one_waits = !self.queues[cpu].tokens.lock().is_empty();
         if one_waits && self.turns[cpu].is_over.swap(false) {
             cx.resched(cpu);
         }

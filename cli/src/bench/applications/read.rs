@@ -188,3 +188,75 @@ fn before(text: &str, what: &str) -> Result<f64> {
     let word = rest.split_whitespace().next_back().unwrap_or_default();
     word.parse().with_context(|| format!("no number comes before `{what}`"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The figures of what a program has really printed, each with two digits.
+    fn check(read: Read, output: &str, expected: &[&str]) {
+        let ran = Ran { output: output.to_owned(), elapsed: Duration::from_millis(50) };
+        let figures = read(&ran).unwrap();
+        let text: Vec<String> =
+            figures.iter().map(|(what, value)| format!("{} {value:.2} {}", what.measure, what.unit)).collect();
+        assert_eq!(text, expected);
+        // Of a program that has printed nothing, there are none.
+        assert!(read(&Ran { output: String::new(), ..ran }).is_err());
+    }
+
+    #[test]
+    fn what_perf_bench_and_hackbench_print_is_read() {
+        let pipe = "# Executed 1000 pipe operations between two processes\n\n     Total time: 0.008 [sec]\n\n       \
+                    8.787000 usecs/op\n         113804 ops/sec\n";
+        check(perf_pipe, pipe, &["round trip 8.79 us"]);
+        let messaging = "# 2 groups == 80 processes run\n\n     Total time: 0.109 [sec]\n";
+        check(perf_messaging, messaging, &["time 109.00 ms"]);
+        let futex = "[Run 10]: Wokeup 4 of 4 threads in 0.1160 ms\nWokeup 4 of 4 threads in 0.1345 ms (+-11.38%)\n";
+        check(perf_futex, futex, &["time 0.13 ms"]);
+        let epoll = "[thread  1] fdmap: 0x55db3e655180 ... 0x55db3e65527c [ 61708 ops/sec ]\n\n\
+                     Averaged 201569 operations/sec (+- 69.39%), total secs = 1\n";
+        check(perf_epoll, epoll, &["rate 201569.00 ops/s"]);
+        let hackbench_text = "Each sender will pass 20 messages of 100 bytes\nTime: 0.037\n";
+        check(hackbench, hackbench_text, &["time 37.00 ms"]);
+    }
+
+    #[test]
+    fn what_servers_clients_print_is_read() {
+        let redis_text = "Latency by percentile distribution:\n0.000% <= 0.095 milliseconds (cumulative count 1)\n\
+            50.000% <= 0.223 milliseconds (cumulative count 1042)\n98.438% <= 0.511 milliseconds (cumulative count 1969)\n\
+            99.219% <= 3.887 milliseconds (cumulative count 1985)\n99.902% <= 4.047 milliseconds (cumulative count 1999)\n\
+            100.000% <= 4.063 milliseconds (cumulative count 2000)\n\nCumulative distribution of latencies:\n\
+            0.150% <= 0.103 milliseconds (cumulative count 3)\n\nSummary:\n  throughput summary: 52631.58 requests per second\n";
+        check(redis, redis_text, &["rate 52631.58 requests/s", "p50 223.00 us", "p99 3887.00 us", "p99.9 4047.00 us"]);
+        let memcached = "Time to set             500 keys:                     0.023 seconds.\n\
+            Time to get            2000 keys by    4 threads:     0.030 seconds.\n";
+        check(memcslap, memcached, &["rate 66666.67 gets/s"]);
+        let postgres = "number of transactions actually processed: 800/800\nlatency average = 0.278 ms\n\
+            tps = 14404.292479 (without initial connection time)\n0 1 1030 0 1795618699 540727\n0 2 164 0 1795618699 540937\n\
+            0 3 76 0 1795618699 541015\n";
+        check(
+            pgbench,
+            postgres,
+            &["rate 14404.29 transactions/s", "p50 164.00 us", "p99 1030.00 us", "p99.9 1030.00 us"],
+        );
+    }
+
+    #[test]
+    fn what_stressors_and_computing_programs_print_is_read() {
+        let stress = "stress-ng: info:  [44] dispatching hogs: 2 switch\n\
+            stress-ng: metrc: [44] stressor       bogo ops real time  usr time  sys time   bogo ops/s     bogo ops/s\n\
+            stress-ng: metrc: [44]                           (secs)    (secs)    (secs)   (real time) (usr+sys time)\n\
+            stress-ng: metrc: [44] switch             2000      0.01      0.00      0.01    325379.47      151699.03\n";
+        check(stress_ng, stress, &["rate 325379.47 bogo ops/s"]);
+        check(ffmpeg, "bench: utime=0.006s stime=0.006s rtime=0.013s\nbench: maxrss=57416KiB\n", &["time 13.00 ms"]);
+        check(openmp, "Time = 0.007620 s, sum 1.67501e+11\n", &["time 7.62 ms"]);
+    }
+
+    #[test]
+    fn what_perf_stat_counts_is_read() {
+        let text = "# started on Wed Nov 25 14:58:19 2026\n\n78,,context-switches,205102160,100.00,380.301,/sec\n\
+                    5,,cpu-migrations,205102030,100.00,24.378,/sec\n";
+        let values: Vec<f64> = perf_stat(text).into_iter().map(|(_, value)| value).collect();
+        assert_eq!(values, [5.0, 78.0]);
+    }
+}
