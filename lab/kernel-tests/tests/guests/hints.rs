@@ -89,14 +89,15 @@ fn loads_and_programs_in_other_languages_talk_to_their_policy(lab: &Lab) {
          echo "python $(PYTHONHOME=/host/python /host/python3 -S /host/example.py $types)"
          echo "load $(ekiden-load run /host/talker.json --json | tr -d '\n')"
          ! ekiden-load run /host/wrong.json 2> /tmp/said; echo "wrong $(cat /tmp/said)"
-         /host/ekiden hint locality --wait 5000 change=join thread=1 set=1 > /dev/null & holder=$!
-         sleep 0.5
+         /host/ekiden hint locality --wait 60000 change=join thread=1 set=1 > /dev/null & holder=$!
+         for look in $(seq 30); do /host/ekiden status --json | grep -q '"open": *1' && break; sleep 0.2; done
          echo "holder $holder"
          echo "status $(/host/ekiden status --json | tr -d '\n')"
          /host/ekiden status > /tmp/said; sed 's/^/words /' /tmp/said
          /host/ekiden status --prometheus > /tmp/said; grep hint /tmp/said | sed 's/^/prometheus /'
          /host/ekiden top --once --interval 0.2 > /tmp/said; grep queue /tmp/said | sed 's/^/top /'
-         wait $holder
+         kill $holder
+         wait $holder || true
 "#;
     fs::write(lab.host("talk.sh"), script).unwrap();
     let said = lab.shell("EKIDEN_MODULES=/lab LD_LIBRARY_PATH=/host /host/ekiden run locality -- sh /host/talk.sh");
