@@ -14,6 +14,7 @@
 mod check;
 mod numbers;
 
+#[cfg(feature = "exec")]
 pub(crate) use numbers::visit;
 use serde::{Deserialize, Serialize};
 
