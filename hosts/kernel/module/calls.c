@@ -5,11 +5,13 @@
 #include <linux/completion.h>
 #include <linux/cpumask.h>
 #include <linux/hrtimer.h>
+#include <linux/irq_work.h>
 #include <linux/ktime.h>
 #include <linux/percpu.h>
 #include <linux/ptrace.h>
 #include <linux/sched.h>
 #include <linux/sched/clock.h>
+#include <linux/sched/task_stack.h>
 #include <linux/user-return-notifier.h>
 #include <linux/version.h>
 #include <linux/workqueue.h>
@@ -299,7 +301,7 @@ static DEFINE_PER_CPU(struct hrtimer, refills);
 /* A task has returned to user mode on this CPU, where that was to be looked at. */
 static DEFINE_PER_CPU(bool, has_returned);
 
-static enum hrtimer_restart refill(struct hrtimer *timer)
+static void deliver_refill(void)
 {
 	struct ekiden_event event = {
 		.kind = EKIDEN_REFILL,
@@ -314,6 +316,11 @@ static enum hrtimer_restart refill(struct hrtimer *timer)
 		ekiden_do_arm_timer(event.cpu, outcome.timer_ns);
 	carry_out(&outcome);
 	rcu_read_unlock();
+}
+
+static enum hrtimer_restart refill(struct hrtimer *timer)
+{
+	deliver_refill();
 	/* The engine has armed it again if need be. */
 	return HRTIMER_NORESTART;
 }
@@ -336,7 +343,26 @@ static DEFINE_PER_CPU(struct returning {
 	bool waits;
 }, returning);
 
-/* The last thing before user mode, with interrupts off: the timer goes off with the first instruction there. */
+/*
+ * The interrupt that on_user_return() sends this CPU. The kernel does not say what such an interrupt has found; but x86 serves one that
+ * finds user mode on the task's own stack, and any other on a stack of its own.
+ */
+static void look_at_user(struct irq_work *work)
+{
+	bool is_user = object_is_on_stack(&is_user);
+	struct pt_regs *before = set_irq_regs(is_user ? task_pt_regs(current) : NULL);
+
+	this_cpu_write(has_returned, true);
+	deliver_refill();
+	set_irq_regs(before);
+}
+
+static DEFINE_PER_CPU(struct irq_work, look) = IRQ_WORK_INIT_HARD(look_at_user);
+
+/*
+ * The last thing before user mode, with interrupts off: the interrupt comes with the first instruction there. A timer may come later, in the
+ * next system call, and a task that makes one after the other would never be found in user mode.
+ */
 static void on_user_return(struct user_return_notifier *notifier)
 {
 	struct returning *own = container_of(notifier, struct returning, notifier);
@@ -346,8 +372,7 @@ static void on_user_return(struct user_return_notifier *notifier)
 	if (own->waits) {
 		own->waits = false;
 		user_return_notifier_unregister(notifier);
-		this_cpu_write(has_returned, true);
-		ekiden_c_refill_at(ekiden_c_now_ns());
+		irq_work_queue(this_cpu_ptr(&look));
 	}
 	local_irq_restore(flags);
 }
@@ -388,6 +413,7 @@ static void forget_returns(void)
 		if (own->waits)
 			hlist_del(&own->notifier.link);
 		own->waits = false;
+		irq_work_sync(per_cpu_ptr(&look, cpu));
 	}
 	cpus_read_unlock();
 }

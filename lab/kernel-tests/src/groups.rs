@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io,
+    ops::Range,
     os::unix::fs::{FileExt, chown},
     path::{Path, PathBuf},
     thread,
@@ -54,20 +55,28 @@ impl Group {
         Ok(percent((self.used_us()? - before_us) * 1_000, start.elapsed().as_nanos() as u64))
     }
 
-    /// The same for that time and until they run again after it, of a group with a period of a second. What a CPU was away for counts as used;
-    /// it is owed, and paid while they do not run for most of a period. A shorter pause is one of a task that is being run.
+    /// The same for about that time, of a group with a period of a second, from one moment in which it owes nothing to another.
     fn percent_used_and_paid(&self, time: Duration) -> Result<f64> {
-        const PAYS: Duration = Duration::from_millis(500);
-        let (before_us, start) = (self.used_us()?, Instant::now());
+        let (before_us, start) = self.runs_again(10 * time)?;
         thread::sleep(time);
+        let (after_us, end) = self.runs_again(10 * time)?;
+        Ok(percent((after_us - before_us) * 1_000, (end - start).as_nanos() as u64))
+    }
+
+    /// Waits until they run again after most of a period, and says what they had used by then, and when it was. What a CPU was away for counts
+    /// as used; it is owed, and paid while they do not run. A shorter pause is one of a task that is being run; after a longer one they run
+    /// although they still owe.
+    fn runs_again(&self, within: Duration) -> Result<(u64, Instant)> {
+        const PAYS: Range<Duration> = Duration::from_millis(500)..Duration::from_millis(4_500);
+        let start = Instant::now();
         loop {
             let (used_us, since) = (self.used_us()?, Instant::now());
             while self.used_us()? == used_us {
-                ensure!(start.elapsed() < 10 * time, "it does not run again");
+                ensure!(start.elapsed() < within, "it does not run again");
                 pause(1);
             }
-            if since.elapsed() >= PAYS {
-                return Ok(percent((used_us - before_us) * 1_000, start.elapsed().as_nanos() as u64));
+            if PAYS.contains(&since.elapsed()) {
+                return Ok((used_us, Instant::now()));
             }
         }
     }
