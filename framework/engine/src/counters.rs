@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::notices::Told;
 use crate::pace::Pace;
 use crate::seats::SEATS;
-use crate::starved::Crowd;
+use crate::starved::{Crowd, Presence};
 
 /// What one CPU has counted.
 #[repr(align(64))]
@@ -89,7 +89,18 @@ pub(crate) struct Cpu {
     pub(crate) pace: [Pace; SEATS],
     /// How many tasks wait for it.
     pub(crate) crowd: Crowd,
+    /// In which walks over all tasks it was away.
+    pub(crate) presence: Presence,
+    pub(crate) ticks_heard: AtomicU64,
     /// How much of a turn tasks beyond the table have saved up, and whether they have one.
     pub(crate) beyond_credit: AtomicU32,
     pub(crate) beyond_turn: AtomicBool,
+}
+
+impl Cpu {
+    /// How many ticks and how many looks for work there were.
+    pub(crate) fn heard(&self) -> u64 {
+        let looks = self.counters.iter().map(|seat| seat.picks.load(Relaxed).wrapping_add(seat.idles.load(Relaxed)));
+        looks.fold(self.ticks_heard.load(Relaxed), u64::wrapping_add)
+    }
 }

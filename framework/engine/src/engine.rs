@@ -225,7 +225,12 @@ impl<P: Policy> Engine<P> {
         const PARAMS: u32 = EventKind::TaskParams as u32;
         match handling.event.kind {
             INIT => self.task_init(handling, payload),
-            DISABLE | EXIT | TICK if handling.event.task.is_none() => self.about_one_beyond(handling),
+            DISABLE | EXIT | TICK if handling.event.task.is_none() => {
+                if handling.event.kind == TICK {
+                    Counters::count(&self.cpu(handling.event.cpu).ticks_heard);
+                }
+                self.about_one_beyond(handling);
+            }
             ENABLE => self.with_task(handling, Self::task_enable),
             DISABLE => self.with_task(handling, Self::task_disable),
             EXIT => self.with_task(handling, Self::task_exit),
@@ -237,6 +242,7 @@ impl<P: Policy> Engine<P> {
             }),
             REFUSED => self.with_task(handling, Self::pick_refused),
             TICK => self.with_task(handling, |engine, handling, task, slot| {
+                Counters::count(&engine.cpu(handling.event.cpu).ticks_heard);
                 engine.tick_beyond(handling);
                 if engine.groups.is_active() && engine.ticks_in_group(handling, task, slot) {
                     handling.outcome.kicks.add(handling.event.cpu);

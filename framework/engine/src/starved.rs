@@ -17,7 +17,10 @@ const TURN_MS: u32 = 25;
 /// However many they are, sched_ext would end all policies a little later.
 const CROWD_MS_MAX: u32 = 25_000;
 
-/// One look at all tasks. The host takes one every so often, and counts them: while a machine stands still, nobody starves.
+/// A CPU of which less than one event in that time is heard, in milliseconds, is away: a CPU with a task has a tick every ten.
+const HEARD_MS: u64 = 25;
+
+/// One look at all tasks. The host takes one every so often, and counts them: while a machine stands still, no task starves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
     /// Which one it is, from 1 on.
@@ -27,6 +30,9 @@ pub struct Walk {
     pub most: u32,
     /// The time between two, in milliseconds.
     pub apart_ms: u32,
+    /// The engine hears of each tick. A CPU that is not idle and of which it hears next to nothing is away then, and lets its tasks wait whatever
+    /// their policy does: a hypervisor has taken its processor. Such walks do not count, up to three times the usual wait.
+    pub hears_ticks: bool,
 }
 
 impl Walk {
@@ -48,6 +54,37 @@ impl Walk {
     fn most_of(self, weight: u32, crowd: u32) -> u32 {
         let usual = self.most.saturating_mul((NICE_0_WEIGHT / weight.max(1)).clamp(1, LIGHTEST));
         usual.max(crowd.saturating_mul(TURN_MS).min(CROWD_MS_MAX) / self.apart_ms.max(1))
+    }
+}
+
+/// In which of the last walks a CPU was away.
+#[derive(Debug, Default)]
+pub(crate) struct Presence {
+    walk: AtomicU32,
+    /// What was heard of it up to that walk.
+    heard: AtomicU64,
+    /// A bit for each walk; the lowest is for that one.
+    away: AtomicU32,
+}
+
+impl Presence {
+    /// Looks at the CPU, once in each walk. Only one walk is under way at a time.
+    fn look(&self, walk: Walk, is_idle: bool, heard: impl FnOnce() -> u64) {
+        let walks = walk.number.wrapping_sub(self.walk.swap(walk.number, Relaxed));
+        if walks == 0 {
+            return;
+        }
+        let heard = heard();
+        let more = heard.wrapping_sub(self.heard.swap(heard, Relaxed));
+        let is_away = walks == 1 && walk.hears_ticks && !is_idle && more * HEARD_MS < u64::from(walk.apart_ms);
+        let away = self.away.load(Relaxed).checked_shl(walks).unwrap_or(0);
+        self.away.store(away | u32::from(is_away), Relaxed);
+    }
+
+    /// In how many of the last `walks` it was away.
+    fn away_in(&self, walks: u32) -> u32 {
+        let of_those = 1_u32.checked_shl(walks).map_or(u32::MAX, |bit| bit - 1);
+        (self.away.load(Relaxed) & of_those).count_ones()
     }
 }
 
@@ -93,11 +130,14 @@ impl<P: Policy> Engine<P> {
             let is_waiting = view.state.phase().is_waiting();
             let waits = walk.waits_for(self.tasks.watched(view.id), view.runtime_ns, is_waiting);
             let seat = self.seat_of::<false>(view.state);
-            let crowd = &self.cpu(view.state.cpu()).crowd;
+            let here = self.cpu(view.state.cpu());
             if is_waiting {
-                crowd.count(walk.number);
+                here.crowd.count(walk.number);
+                here.presence.look(walk, self.idle.contains(view.state.cpu()), || here.heard());
             }
-            if waits >= walk.most_of(view.weight, crowd.last(walk.number))
+            let most = walk.most_of(view.weight, here.crowd.last(walk.number));
+            if waits >= most
+                && (waits - here.presence.away_in(waits) >= most || waits >= walk.most.saturating_mul(LIGHTEST))
                 && self.is_home::<false>(view.state)
                 && seat.is_taken()
             {

@@ -271,7 +271,7 @@ fn tasks_beyond_the_table_have_a_cpu_as_often_as_they_are_many() {
         let tasks: Vec<TaskId> = (0..=waiting).map(|name| bench.task(name)).collect();
         tasks.iter().for_each(|task| _ = bench.enqueue(0, *task));
         let runs = bench.pick(0).task;
-        let walk = Walk { number: 1, most: 8, apart_ms: 1000 };
+        let walk = Walk { number: 1, most: 8, apart_ms: 1000, hears_ticks: true };
         assert_eq!(bench.engine.find_starved(walk, 0, TASKS, &mut Outcome::default()), None);
         let mut had = 0;
         for _ in 0..25 {
@@ -366,11 +366,13 @@ fn a_slice_without_end_is_the_usual_one_and_a_cpu_that_does_not_exist_is_left_ou
 fn a_task_that_waits_in_too_many_walks_without_running_ends_its_policy() {
     let bench = Bench::new::<Fifo>();
     let (first, second) = (bench.task(1), bench.task(2));
+    // Both are idle.
+    (0..2).for_each(|cpu| _ = bench.pick(cpu));
     bench.enqueue(0, first);
     bench.enqueue(1, second);
     let walk = |number| {
         let mut outcome = Outcome::default();
-        let walk = Walk { number, most: 3, apart_ms: 100 };
+        let walk = Walk { number, most: 3, apart_ms: 100, hears_ticks: true };
         assert_eq!(bench.engine.find_starved(walk, 0, TASKS, &mut outcome), None);
         outcome.status
     };
@@ -381,6 +383,7 @@ fn a_task_that_waits_in_too_many_walks_without_running_ends_its_policy() {
         if number == 3 {
             bench.pick(1);
             bench.about(EventKind::Block, 1, second, 0);
+            bench.pick(1);
             assert_eq!(walk(number), Status::Done as i32);
             bench.enqueue(1, second);
             continue;
@@ -400,9 +403,10 @@ fn a_task_of_little_weight_may_wait_up_to_three_times_as_long() {
         let bench = Bench::new::<Fifo>();
         let task = bench.task(1);
         bench.event(Event { task, args: [nice, 0], ..Event::new(EventKind::Nice, 0) });
+        bench.pick(0);
         bench.enqueue(0, task);
         let starved = |number| {
-            let (walk, mut outcome) = (Walk { number, most: 3, apart_ms: 100 }, Outcome::default());
+            let (walk, mut outcome) = (Walk { number, most: 3, apart_ms: 100, hears_ticks: true }, Outcome::default());
             bench.engine.find_starved(walk, 0, TASKS, &mut outcome);
             outcome.status == Status::Fault as i32
         };
@@ -416,20 +420,50 @@ fn a_task_in_a_crowd_may_wait_until_each_could_have_had_a_turn() {
     const CROWD: u64 = 6;
     let first_starved = |bench: &Bench| {
         (1..40).find(|number| {
-            let (walk, mut outcome) = (Walk { number: *number, most: 3, apart_ms: 10 }, Outcome::default());
+            let (walk, mut outcome) =
+                (Walk { number: *number, most: 3, apart_ms: 10, hears_ticks: true }, Outcome::default());
             bench.engine.find_starved(walk, 0, TASKS, &mut outcome);
             outcome.status == Status::Fault as i32
         })
     };
     let bench = Bench::new::<Fifo>();
+    (0..2).for_each(|cpu| _ = bench.pick(cpu));
     (0..CROWD).for_each(|task| _ = bench.enqueue(0, bench.task(task)));
     // Six turns of 25 ms are fifteen walks.
     assert_eq!(first_starved(&bench), Some(1 + 15));
     // One that waits alone for its CPU has no task before it.
     let bench = Bench::new::<Fifo>();
+    (0..2).for_each(|cpu| _ = bench.pick(cpu));
     (0..CROWD).for_each(|task| _ = bench.enqueue(0, bench.task(task)));
     bench.enqueue(1, bench.task(CROWD));
     assert_eq!(first_starved(&bench), Some(1 + 3));
+}
+
+/// Its hypervisor has taken the processor of the CPU: the policy could not have had the task run.
+#[test]
+fn a_wait_for_a_cpu_that_is_away_is_no_policys_fault_up_to_three_times_the_usual_one() {
+    let starved_in = |ticks: &dyn Fn(u32) -> u32, hears_ticks| {
+        let bench = Bench::new::<Fifo>();
+        let (runs, waits) = (bench.task(1), bench.task(2));
+        bench.enqueue(0, runs);
+        bench.enqueue(0, waits);
+        bench.pick(0);
+        (1..40).find(|number| {
+            for _ in 0..ticks(*number) {
+                tick(&bench, runs, 0);
+            }
+            let (walk, mut outcome) =
+                (Walk { number: *number, most: 3, apart_ms: 100, hears_ticks }, Outcome::default());
+            bench.engine.find_starved(walk, 0, TASKS, &mut outcome);
+            outcome.status == Status::Fault as i32
+        })
+    };
+    // It is first seen in walk 1. A tick every 25 ms is enough.
+    assert_eq!(starved_in(&|_| 4, true), Some(1 + 3));
+    assert_eq!(starved_in(&|number| if number == 3 { 3 } else { 4 }, true), Some(1 + 3 + 1));
+    assert_eq!(starved_in(&|number| number % 2 * 4, true), Some(1 + 3 + 3));
+    assert_eq!(starved_in(&|_| 0, true), Some(1 + 3 * 3));
+    assert_eq!(starved_in(&|_| 0, false), Some(1 + 3));
 }
 
 #[test]
@@ -442,7 +476,7 @@ fn tasks_that_come_one_after_the_other_have_not_waited_together() {
         assert!(last.is_none_or(|last: TaskId| last.slot == task.slot), "it is not in the same slot");
         last = Some(task);
         bench.enqueue(0, task);
-        let (walk, mut outcome) = (Walk { number, most: 3, apart_ms: 100 }, Outcome::default());
+        let (walk, mut outcome) = (Walk { number, most: 3, apart_ms: 100, hears_ticks: true }, Outcome::default());
         bench.engine.find_starved(walk, 0, TASKS, &mut outcome);
         assert_eq!(outcome.status, Status::Done as i32, "walk {number}");
         bench.pick(0);

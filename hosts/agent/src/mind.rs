@@ -119,7 +119,7 @@ impl Mind {
             has_timers: false,
             refill_ns: u64::MAX,
             alarm_ns: u64::MAX,
-            walk: Walk { number: 0, most: WALKS, apart_ms: WALKS_APART_MS },
+            walk: Walk { number: 0, most: WALKS, apart_ms: WALKS_APART_MS, hears_ticks: false },
             walk_next: 0,
             walk_at_ns: 0,
             wakeups_since_kick: 0,

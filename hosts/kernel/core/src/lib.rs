@@ -336,7 +336,7 @@ pub unsafe extern "C" fn ekiden_rs_find_starved(
 ) -> i64 {
     // SAFETY: the caller's promise.
     let outcome = unsafe { &mut *outcome };
-    let walk = Walk { number: number as u32, most: most as u32, apart_ms: apart_ms as u32 };
+    let walk = Walk { number: number as u32, most: most as u32, apart_ms: apart_ms as u32, hears_ticks: true };
     let next = engine().and_then(|engine| engine.find_starved(walk, first as u32, LOOKED_AT_AT_ONCE, outcome));
     i64::from(next.unwrap_or(0))
 }
