@@ -40,6 +40,7 @@ use libbpf_rs::{
 };
 use nix::{
     sched::{CpuSet, sched_setaffinity},
+    time::{ClockId, clock_getres},
     unistd::{Pid, gettid},
 };
 use serde::Serialize;
@@ -57,6 +58,9 @@ const TASKS_MAX: u32 = 1 << 16;
 
 /// CPUs that a slot of a task has room for.
 const CPUS_MAX: u32 = 64 * WORDS as u32;
+
+/// For so long a call of the policy may run; hosts/kernel/bpf/agent_watch.h has the same.
+const LOOPS: Duration = Duration::from_millis(25);
 
 /// How long the agent's thread may take to begin, and to end.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -309,6 +313,13 @@ fn batch_for(nr_cpus: u32) -> u32 {
     2 * nr_cpus.max(8)
 }
 
+/// How many ticks of this kernel there are in that time, and two at least.
+fn ticks_in(time: Duration) -> u32 {
+    // The resolution of the coarse clock is a tick.
+    let tick = clock_getres(ClockId::CLOCK_MONOTONIC_COARSE).map_or(Duration::from_millis(4), Duration::from);
+    (time.as_nanos() / tick.as_nanos().max(1)).max(2) as u32
+}
+
 fn load(config: &Config, name: &str, nr_cpus: u32, calls: Calls) -> Result<AgentSkel<'static>> {
     if !config.messages.is_power_of_two() || config.messages < 1024 {
         let message = format!("{} messages: it has to be a power of two, and 1024 at least", config.messages);
@@ -322,6 +333,7 @@ fn load(config: &Config, name: &str, nr_cpus: u32, calls: Calls) -> Result<Agent
         constants.slots_most = config.max_tasks;
         constants.nr_cpus = nr_cpus;
         constants.wants_ticks = calls.has(Call::TaskTick);
+        constants.loop_ticks = ticks_in(LOOPS);
         constants.may_place = !calls.has(Call::SelectTaskRq);
     }
     let mut sized = || {

@@ -256,8 +256,11 @@ OPS(tick) void BPF_PROG(agent_tick, struct task_struct *p)
 	struct task *t = task_of(p);
 
 	if (!t) {
-		if (p->pid == control.tid)
+		/* The kernel has just counted the tick for user mode, if it has found it there. */
+		if (p->pid == control.tid && p->utime != control.watch_utime) {
+			control.watch_utime = p->utime;
 			control.watch_ticks++;
+		}
 		return;
 	}
 	if (!wants_ticks)

@@ -151,7 +151,10 @@ struct control {
 	u32 watch_ticks;
 	u32 watch_is_slow;
 	u32 watch_rounds;
-	u32 pad3[5];
+	u32 pad3;
+	/* The CPU time that it has had in user mode. */
+	u64 watch_utime;
+	u64 pad4;
 };
 
 struct control control;
@@ -165,6 +168,8 @@ const volatile u64 ring_mask;
 const volatile u32 slots_most;
 const volatile u32 nr_cpus;
 const volatile bool wants_ticks;
+/* So many ticks have seen an agent that is in a loop. */
+const volatile u32 loop_ticks = 4;
 /* Whether the policy leaves it to the kernel where a task goes. */
 const volatile bool may_place;
 const volatile u64 slice_default_ns = SCX_SLICE_DFL;

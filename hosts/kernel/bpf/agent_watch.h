@@ -5,11 +5,13 @@
 
 #include "agent_tell.h"
 
-/* One that sleeps at work waits for something that does not come; one that runs, and ticks have seen it, is in a loop. */
+/*
+ * One that sleeps at work waits for something that does not come; one that runs, and as many ticks as there are in that time have seen it
+ * in user mode, is in a loop. In the kernel it may wait for another CPU, whose processor a hypervisor has taken.
+ */
 #define STOPPED_NS 15000000ULL
 #define SLEEPS_NS 30000000ULL
 #define LOOPS_NS 25000000ULL
-#define LOOPS_TICKS 4
 #define LATE_NS 1000000000ULL
 /* Messages for which nothing waits are looked at after so many looks of the watch. */
 #define LAZY_ROUNDS 20
@@ -62,7 +64,7 @@ static __noinline int look_at_agent(u64 now_ns)
 		give_up(is_stopped ? 0 : 3, age_ns / 1000000);
 		return 1;
 	}
-	if (runs && age_ns >= LOOPS_NS && READ(control.watch_ticks) >= LOOPS_TICKS) {
+	if (runs && (age_ns >= LATE_NS || (age_ns >= LOOPS_NS && READ(control.watch_ticks) >= loop_ticks))) {
 		give_up(2, age_ns / 1000000);
 		return 1;
 	}

@@ -150,6 +150,7 @@ struct task_struct {
 	struct task_struct *real_parent;
 	bool throttled;
 	unsigned long core_cookie;
+	u64 utime;
 	struct task_group *sched_task_group;
 	struct sched_entity se;
 	struct sched_ext_entity scx;
