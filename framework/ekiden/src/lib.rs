@@ -105,7 +105,7 @@ pub use tape::{run_tape, tape, tape_runs};
 pub use task_params::TaskParams;
 pub use token::{Refused, Schedulable, forget_dropped};
 pub use topology::{Cpu, FULL_CAPACITY, Topology, TopologyError};
-pub use wait::{Patience, Since, Waits, locks_are_poisoned, poison_locks, wait_for, wait_so};
+pub use wait::{Patience, Since, Waits, forget_locks, locks_are_poisoned, poison_locks, wait_for, wait_so};
 pub use weight::{NICE_0_WEIGHT, weight_of_nice};
 
 /// A CPU's number, as Linux counts them.

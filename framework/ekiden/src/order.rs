@@ -184,12 +184,12 @@ fn block_of(stack: usize) -> u64 {
 }
 
 /// Nothing is known any more, and nobody waits.
-pub(crate) fn forget() {
+pub(crate) fn forget(host: ekiden_lock::OfHost) {
     KNOWN.iter().for_each(|class| class.store(0, Relaxed));
     AFTER.iter().chain(&HELD).for_each(|word| word.store(0, Relaxed));
     WAITING.iter().for_each(|waiter| waiter.since.store(0, Relaxed));
     NOTED.store(0, Relaxed);
-    ekiden_lock::forget_waiters();
+    ekiden_lock::forget_waiters(host);
 }
 
 #[cold]

@@ -3,6 +3,8 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use ekiden_lock::OfHost;
+
 /// What a host keeps for a call that waits: its own numbers.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -52,17 +54,27 @@ pub fn wait_so(waits: Waits) {
 /// Set when a policy of this program has panicked: its locks may never be released.
 static POISONED: AtomicBool = AtomicBool::new(false);
 
-/// Makes every waiter give up. The kernel host calls it when a call of the policy has panicked, after it has kept the reason; and
-/// takes it back for the next policy, of whose locks nothing is known.
-pub fn poison_locks(poisoned: bool) {
-    if !poisoned {
-        crate::order::forget();
-    }
-    POISONED.store(poisoned, Ordering::Release);
+/// Makes every waiter give up. The kernel host calls it when a call of the policy has panicked, after it has kept the reason.
+pub fn poison_locks(_: OfHost) {
+    poison();
 }
 
-/// Whether that is so. What a call does from here on, a panic included, is a consequence and no reason.
-pub fn locks_are_poisoned() -> bool {
+/// Takes that back for the next policy, of whose locks nothing is known. No call is under way.
+pub fn forget_locks(host: OfHost) {
+    crate::order::forget(host);
+    POISONED.store(false, Ordering::Release);
+}
+
+/// Whether locks are poisoned. What a call does from here on, a panic included, is a consequence and no reason.
+pub fn locks_are_poisoned(_: OfHost) -> bool {
+    is_poisoned()
+}
+
+fn poison() {
+    POISONED.store(true, Ordering::Release);
+}
+
+fn is_poisoned() -> bool {
     POISONED.load(Ordering::Acquire)
 }
 
@@ -88,9 +100,9 @@ impl Wait {
         let patience = (self.waits.look)(&mut self.since);
         if patience == Patience::Over {
             // The host has its reason.
-            poison_locks(true);
+            poison();
         }
-        assert!(!locks_are_poisoned(), "another CPU panicked while this one waited for a lock");
+        assert!(!is_poisoned(), "another CPU panicked while this one waited for a lock");
         core::hint::spin_loop();
         patience == Patience::GoOn
     }

@@ -34,8 +34,10 @@ fn check<'a>(cases: impl Iterator<Item = &'a (String, String)>) -> String {
         fs::write(programs.join(name).with_extension("rs"), text).unwrap();
     }
     let ekiden = env!("CARGO_MANIFEST_DIR");
+    // A policy may name any crate of the framework.
     let manifest = format!(
-        "[package]\nname = \"refusals\"\nedition = \"2024\"\n[workspace]\n[dependencies]\nekiden.path = \"{ekiden}\"\n"
+        "[package]\nname = \"refusals\"\nedition = \"2024\"\n[workspace]\n[dependencies]\nekiden.path = \"{ekiden}\"\n\
+         ekiden-lock.path = \"{ekiden}/../lock\"\n"
     );
     fs::write(project.join("Cargo.toml"), manifest).unwrap();
     // The versions that are here already.

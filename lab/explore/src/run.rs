@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use ekiden::observe::{Answer, Point, observe_locks};
 use ekiden_contain::contained;
+use ekiden_lock::OfHost;
 use serde::Serialize;
 
 use crate::lock_order::PointOrder;
@@ -133,7 +134,8 @@ pub(crate) fn run(case: &Case, policy: &PolicyMaker, mut choose: impl FnMut(&[us
             .or_else(|| ORDER.take().inversion()),
         Err(panic) => Some(format!("panic: {panic}")),
     };
-    ekiden::forget_dropped();
+    // SAFETY: this is a host.
+    ekiden::forget_dropped(unsafe { OfHost::new() });
     Outcome { schedule, finding: finding.map(Finding) }
 }
 

@@ -120,6 +120,18 @@ fn unsafe_code_of_a_policy_is_refused_whatever_its_source_says() {
 }
 
 #[test]
+fn a_policy_that_names_the_crate_of_locks_cannot_act_as_a_host_either() {
+    let strange = Strange::new();
+    let lock = Checkout::find().unwrap().root().join("framework/lock");
+    strange.depend(&format!("ekiden-lock = {{ path = {lock:?} }}\n"));
+    for call in ["poison_locks", "forget_locks", "forget_dropped"] {
+        let call = format!("ekiden::{call}(unsafe {{ ekiden_lock::OfHost::new() }});");
+        let error = strange.refused(&policy("", &call), &["whatever their source says", "`strange` at src/lib.rs:"]);
+        assert!(matches!(error, Error::Compile { .. }));
+    }
+}
+
+#[test]
 fn unsafe_code_of_dependencies_is_named_and_refused_unless_allowed_by_name() {
     let strange = Strange::new();
     // Of a registry, whose crates the compiler does not judge.

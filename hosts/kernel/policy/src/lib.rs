@@ -21,7 +21,7 @@ use ekiden::{
 use ekiden::{Patience, Since, Waits};
 pub use ekiden_kernel_rt::{Arena, Baggage, CreateArgs, HostTable, PolicyTable, Settings};
 use ekiden_kernel_rt::{FAULT_TEXT_LEN, GO_ON, TOO_LONG, Text, Wait};
-use ekiden_lock::Word;
+use ekiden_lock::{OfHost, Word};
 use ekiden_recording::Mark;
 
 #[cfg_attr(target_arch = "x86_64", path = "here_x86_64.rs")]
@@ -75,6 +75,10 @@ const MUCH_FUEL: i64 = 1 << 24;
 
 /// Ways round for what describes a panic.
 const TEXT_FUEL: i64 = 1 << 16;
+
+/// What locks are poisoned and forgotten with.
+// SAFETY: this is a host, and it is not public.
+const OF_HOST: OfHost = unsafe { OfHost::new() };
 
 /// So many panics in `check_task_params`, whose memory is lost each time, and it is not asked any more.
 const CHECK_PANICS_MOST: u32 = 64;
@@ -158,7 +162,7 @@ pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut
     // SAFETY: the caller's promise; the last instance is gone with its arena.
     unsafe { arena.reset(args.arena, args.arena_len) };
     begin_anew();
-    ekiden::forget_dropped();
+    ekiden::forget_dropped(OF_HOST);
     // SAFETY: the caller's promise.
     match unsafe { env::<S>(args) } {
         Some(env) => {
@@ -173,7 +177,7 @@ pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut
 /// Of locks, nothing is known of what was here before.
 fn begin_anew() {
     wait_as_the_host_does();
-    ekiden::poison_locks(false);
+    ekiden::forget_locks(OF_HOST);
     ekiden_forget_locks();
     CHECK_PANICS.store(0, Relaxed);
 }
@@ -277,7 +281,7 @@ pub unsafe fn check<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> bool 
         // SAFETY: the caller's promise; nothing made here outlives this call.
         unsafe { arena.reset(args.arena, args.arena_len) };
         begin_anew();
-        ekiden::forget_dropped();
+        ekiden::forget_dropped(OF_HOST);
     }
     // SAFETY: the caller's promise.
     unsafe { env::<S>(args) }.is_some()
@@ -451,11 +455,11 @@ fn leave_with(text: &[u8]) {
         // SAFETY: the table outlives every instance.
         unsafe { ((*host).leave)(host) }
     }
-    if !ekiden::locks_are_poisoned() {
+    if !ekiden::locks_are_poisoned(OF_HOST) {
         // The reason first: whoever sees that the locks are poisoned ends as a consequence, and says nothing.
         // SAFETY: the table outlives every instance.
         unsafe { ((*host).reason)(host, text.as_ptr(), text.len()) };
-        ekiden::poison_locks(true);
+        ekiden::poison_locks(OF_HOST);
     }
     tape::mark_here(Mark::Fault);
     // SAFETY: as above, and `fault` leaves this call for the guard that entered it.

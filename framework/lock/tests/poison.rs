@@ -6,12 +6,17 @@ use std::{
     thread,
 };
 
-use ekiden::{SpinLock, poison_locks};
+use ekiden::{SpinLock, forget_locks, locks_are_poisoned, poison_locks};
+use ekiden_lock::OfHost;
+
+// SAFETY: a test of what a host does.
+const OF_HOST: OfHost = unsafe { OfHost::new() };
 
 #[test]
 fn waiters_give_up_after_a_panic_elsewhere_and_free_locks_still_work() {
     let lock = SpinLock::new(5);
-    poison_locks(true);
+    poison_locks(OF_HOST);
+    assert!(locks_are_poisoned(OF_HOST));
     assert_eq!(*lock.lock(), 5, "no one waits for a free lock");
 
     // By another thread: who has a lock does not wait for it.
@@ -28,6 +33,7 @@ fn waiters_give_up_after_a_panic_elsewhere_and_free_locks_still_work() {
         let message = *waiter.unwrap_err().downcast::<&str>().unwrap();
         assert_eq!(message, "another CPU panicked while this one waited for a lock");
     });
-    poison_locks(false);
+    forget_locks(OF_HOST);
+    assert!(!locks_are_poisoned(OF_HOST));
     assert_eq!(*lock.lock(), 5);
 }

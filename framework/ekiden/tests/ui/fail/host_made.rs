@@ -1,0 +1,10 @@
+//! To make it takes unsafe code, which a policy crate forbids and `ekiden build` forbids in any.
+#![forbid(unsafe_code)]
+
+use ekiden_lock::OfHost;
+
+fn poison() {
+    ekiden::poison_locks(unsafe { OfHost::new() }); //~ error: usage of an `unsafe` block
+}
+
+fn main() {}
