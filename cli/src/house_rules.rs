@@ -257,6 +257,78 @@ fn every_path_that_the_documents_name_exists() {
 }
 
 #[test]
+fn every_test_that_the_evidence_names_is_there() {
+    let text = fs::read_to_string(root().join("docs/evidence.md")).unwrap();
+    let crates: Vec<PathBuf> = WORKSPACES
+        .iter()
+        .flat_map(|manifest| packages(manifest, &["--no-deps"]))
+        .map(|package| within(&package["manifest_path"]).parent().unwrap().to_owned())
+        .collect();
+    let sources = files("rs");
+    let (mut broken, mut named) = (Vec::new(), 0);
+    for (place, test) in tests_in(&text) {
+        named += 1;
+        let Some(place) = place else {
+            broken.push(format!("{test}: in which crate?"));
+            continue;
+        };
+        let is_there = if place == "guests" {
+            let (function, lines) = (format!("fn {test}(lab: &Lab)"), [format!(" {test},"), format!("\"{test}\",")]);
+            sources.iter().any(|(name, text)| {
+                let is_listed = lines.iter().any(|line| text.contains(line));
+                name.starts_with("lab/kernel-tests/tests/guests/") && text.contains(&function) && is_listed
+            })
+        } else {
+            let directory = crates.iter().find(|directory| directory.file_name().is_some_and(|name| name == place));
+            directory.is_some_and(|directory| {
+                sources.iter().any(|(name, text)| Path::new(name).starts_with(directory) && has_test(text, test))
+            })
+        };
+        if !is_there {
+            broken.push(format!("{place}, {test}"));
+        }
+    }
+    assert!(named > 20, "only {named} tests were found");
+    assert_none(&broken, "docs/evidence.md names tests that there are, behind the folder of their crate, or `guests`");
+}
+
+/// The tests that a text names, and where they are said to be: what looks like a function in `code`, behind the name of a crate and a comma, or
+/// behind another one of the same crate and a comma.
+fn tests_in(text: &str) -> Vec<(Option<&str>, &str)> {
+    let mut tests = Vec::new();
+    let mut place = None;
+    let mut pieces = text.split('`');
+    while let (Some(before), Some(code)) = (pieces.next(), pieces.next()) {
+        if before != ", " {
+            let word = before.strip_suffix(", ").and_then(|before| before.rsplit([' ', '\n', '|', '(']).next());
+            place = word.filter(|word| !word.is_empty());
+        }
+        let is_function = code.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        if is_function && code.matches('_').count() >= 3 {
+            tests.push((place, code));
+        }
+    }
+    tests
+}
+
+/// Whether a source file has a test of this name.
+fn has_test(text: &str, name: &str) -> bool {
+    let head = format!("fn {name}(");
+    text.match_indices(&head).any(|(at, _)| {
+        let above = text[..at].lines().rev().map(str::trim);
+        above.take_while(|line| !line.contains('}')).take(5).any(|line| line == "#[test]")
+    })
+}
+
+#[test]
+fn named_tests_are_told_from_other_words() {
+    let text = "by hand | cli, `a_b_c_d`, `e_f_g_h`; guests, `x.rs` and `i_j_k_l`; sim, `some_word`";
+    assert_eq!(tests_in(text), [(Some("cli"), "a_b_c_d"), (Some("cli"), "e_f_g_h"), (None, "i_j_k_l")]);
+    let text = "#[test]\n#[ignore]\nfn a_test() {\n}\n\nfn a_function() {\n}\n";
+    assert!(has_test(text, "a_test") && !has_test(text, "a_function") && !has_test(text, "other"));
+}
+
+#[test]
 fn policies_stay_on_their_page() {
     macro_rules! files {
         ($($module:ident $policy:ident)*) => { [$(stringify!($module)),*] };
