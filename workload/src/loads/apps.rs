@@ -3,7 +3,7 @@
 use super::{Default, Kind, MS, Param, US};
 use crate::builtin;
 use crate::random::Random;
-use crate::spec::{Device, Group, Limit, Step, TaskSpec, WaitMode};
+use crate::spec::{Device, Group, HintWord, Limit, Step, TaskSpec, WaitMode};
 
 const fn param(name: &'static str, help: &'static str, default: u64, max: u64) -> Param {
     Param { name, help, default: Default::Is(default), max }
@@ -176,6 +176,34 @@ pub(super) const SCHBENCH: Kind = Kind {
             std::iter::once(lead).chain((0..workers).map(worker))
         });
         args.workload("schbench", tasks)
+    },
+};
+
+/// Programs with a thread per CPU that say by hints of `arbiter` how many CPUs they want: a second one wants most of them for a while. What
+/// counts is on which CPUs their threads run, and where all others do.
+pub(super) const ACTIVATIONS: Kind = Kind {
+    name: "activations",
+    about: "two programs that ask the policy arbiter for CPUs, the second, of a higher priority, for a third of the time",
+    params: &[
+        param("first", "CPUs that the first one wants, and its threads", 3, 1_000),
+        param("second", "the same of the second", 2, 1_000),
+        param("ms", "CPU time of each thread of the first in milliseconds", 300, 1_000_000),
+    ],
+    make: |args| {
+        let says = |queue, words: [HintWord; 4]| Step::WriteHint { queue, hint: words.to_vec(), ring: true };
+        let program = |name: &str, queue, threads, priority, start_ns, ms: u64| {
+            let [cpus, enroll, none] = [1, 2, 0].map(HintWord::Value);
+            let turns = Step::repeat(5 * ms, [Step::Run { ns: 200 * US }, Step::Sleep { ns: 10 * US }]);
+            // The first that uses a queue opens it, so the program does before its threads.
+            let wants = says(queue, [cpus, none, HintWord::Value(threads), HintWord::Value(priority)]);
+            let thread = Step::fork([says(queue, [enroll, HintWord::OwnPid, none, none]), turns]);
+            let threads = (0..threads).map(|_| thread.clone());
+            let steps = std::iter::once(wants).chain(threads).chain([Step::Wait]).collect();
+            TaskSpec { start_ns, ..TaskSpec::new(name, steps) }
+        };
+        let (ms, first, second) = (args.get("ms"), args.count("first"), args.count("second"));
+        let second = program("second", 1, second, 7, ms / 3 * MS, ms / 3);
+        args.workload("activations", [program("first", 0, first, 1, 0, ms), second])
     },
 };
 

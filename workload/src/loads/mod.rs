@@ -186,6 +186,7 @@ pub const ALL: &[Kind] = &[
     apps::HOTPLUG,
     apps::SCHBENCH,
     apps::REQUESTS,
+    apps::ACTIVATIONS,
     nas::BT,
     nas::CG,
     nas::EP,
