@@ -333,7 +333,8 @@ fn policies_stay_on_their_page() {
     macro_rules! files {
         ($($module:ident $policy:ident)*) => { [$(stringify!($module)),*] };
     }
-    let short = [("fifo", 30), ("global_fifo", 30), ("llc_fifo", 35), ("locality", 150), ("shinjuku", 200)];
+    let short =
+        [("fifo", 30), ("global_fifo", 30), ("llc_fifo", 35), ("locality", 150), ("shinjuku", 200), ("arbiter", 350)];
     for policy in ekiden_policies::for_each_policy!(files) {
         let limit = short.iter().find(|(name, _)| *name == policy).map_or(250, |(_, limit)| *limit);
         let path = root().join(format!("policies/src/{policy}.rs"));

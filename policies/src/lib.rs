@@ -22,8 +22,10 @@ ekiden::policies! {
     nest::Nest,
     modular::Modular,
     locality::Locality,
+    arbiter::Arbiter,
 }
 
+pub use arbiter::{Ask, Assignment, Becomes, Request};
 pub use locality::{Change, Placed, Together};
 pub use modular::{Suggest, Waiting};
 

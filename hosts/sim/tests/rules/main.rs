@@ -1,5 +1,6 @@
 //! The rules of policies, one file each: what the head of a policy's file says of it, in the simulator.
 
+mod arbiter;
 mod bpfland;
 mod central_fifo;
 mod mlfq;
