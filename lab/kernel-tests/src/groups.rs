@@ -37,6 +37,10 @@ impl Group {
         Ok(Self(path))
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
     pub(crate) fn set(&self, file: &str, value: &str) -> Result<()> {
         write(&self.0.join(file), value)
     }
@@ -87,7 +91,7 @@ impl Group {
         Ok(usage.parse()?)
     }
 
-    fn take(&self, worker: &Worker) -> Result<()> {
+    pub(crate) fn take(&self, worker: &Worker) -> Result<()> {
         self.set("cgroup.procs", &worker.pid().to_string())
     }
 }
@@ -245,6 +249,47 @@ pub(crate) fn groups(modules: &Path, policy: Option<&str>) -> Result<()> {
             json!({ "what": "counts", "mistakes": status.counts.mistakes, "surprises": status.counts.surprises })
         );
     }
+    Ok(())
+}
+
+/// The same in less than two seconds, for each of many policies: a group may use a fifth of a CPU and has two tasks, each on a CPU of its own; then
+/// a task of each of two groups is on CPU 0.
+pub(crate) fn grouped(modules: &Path, policy: &str) -> Result<()> {
+    let session = Session::start(&config(modules, policy))?;
+    let limited = Group::top("limited")?;
+    limited.set("cpu.max", "8000 40000")?;
+    let hogs = [limited.start("spin")?, limited.start("spin")?];
+    for (cpu, hog) in hogs.iter().enumerate() {
+        hog.pin(cpu)?;
+    }
+    pause(100);
+    let limited_percent = limited.percent_used(Duration::from_millis(600))?;
+    hogs.iter().try_for_each(Worker::must_run)?;
+    drop(hogs);
+    let (more, less) = (Group::top("more")?, Group::top("less")?);
+    more.set("cpu.weight", "300")?;
+    less.set("cpu.weight", "100")?;
+    let hogs = [more.start("spin")?, less.start("spin")?];
+    hogs.iter().try_for_each(|hog| hog.pin(0))?;
+    pause(100);
+    let (ran, whole_ns) = used(&[&hogs[0], &hogs[1]], Duration::from_millis(700));
+    hogs.iter().try_for_each(Worker::must_run)?;
+    drop(hogs);
+    let counts = Status::read()?.unwrap_or_default().counts;
+    let whole = ran.iter().sum();
+    println!(
+        "{}",
+        json!({
+            "policy": policy,
+            "limited_percent": limited_percent,
+            "more_percent": percent(ran[0], whole),
+            "used_percent": percent(whole, whole_ns),
+            "mistakes": counts.mistakes,
+            "surprises": counts.surprises,
+            "still_running": session.is_running(),
+        })
+    );
+    session.stop();
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 mod agent;
 mod beyond;
 mod board;
+mod commands;
 mod device;
 mod generated;
 mod groups;
@@ -351,6 +352,48 @@ enum Trial {
         #[arg(long)]
         policy: Option<String>,
     },
+    /// Control groups in short: a limit, and shares.
+    Grouped {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The policy.
+        #[arg(long)]
+        policy: String,
+    },
+    /// `ekiden attach --follow` gives a policy to those who come.
+    Followed {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// `ekiden`.
+        #[arg(long)]
+        ekiden: PathBuf,
+    },
+    /// `ekiden record` is killed.
+    ReaderKilled {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// `ekiden`.
+        #[arg(long)]
+        ekiden: PathBuf,
+        /// The file to write.
+        #[arg(long)]
+        to: PathBuf,
+    },
+    /// `ekiden check --live` saves the last calls of a policy.
+    FoundFlight {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// `ekiden`.
+        #[arg(long)]
+        ekiden: PathBuf,
+        /// Where the recording goes.
+        #[arg(long)]
+        to: PathBuf,
+    },
     /// Records a policy while control groups limit its tasks.
     RecordedGroups {
         /// Where the modules are.
@@ -626,6 +669,10 @@ fn main() -> anyhow::Result<()> {
         Trial::Switched { modules, to } => recordings::switched(&modules, &to),
         Trial::Woken { modules, to } => recordings::woken(&modules, &to),
         Trial::Groups { modules, policy } => groups::groups(&modules, policy.as_deref()),
+        Trial::Grouped { modules, policy } => groups::grouped(&modules, &policy),
+        Trial::Followed { modules, ekiden } => commands::followed(&modules, &ekiden),
+        Trial::ReaderKilled { modules, ekiden, to } => commands::reader_killed(&modules, &ekiden, &to),
+        Trial::FoundFlight { modules, ekiden, to } => commands::found_flight(&modules, &ekiden, &to),
         Trial::RecordedGroups { modules, to } => groups::recorded_groups(&modules, &to),
         Trial::Crowd { modules, tasks, groups } => groups::crowd(&modules, tasks, groups),
         Trial::Holder { modules } => groups::holder(&modules),

@@ -23,7 +23,7 @@ pub(crate) fn beside(modules: &Path, policy: &str, beside: Beside) -> Config {
     Config { beside, arena_bytes: 8 << 20, ..config(modules, policy) }
 }
 
-fn find(name: &str) -> Result<PolicyStatus> {
+pub(crate) fn find(name: &str) -> Result<PolicyStatus> {
     Ok(Status::read()?.unwrap_or_default().find(Some(name))?.clone())
 }
 

@@ -88,7 +88,7 @@ pub(crate) fn wasted(modules: &Path, policy: Option<&str>, behind_real_time: boo
 }
 
 /// Two tasks of these classes.
-fn two_on_cpu_0(classes: [i32; 2]) -> Result<Vec<Worker>> {
+pub(crate) fn two_on_cpu_0(classes: [i32; 2]) -> Result<Vec<Worker>> {
     let workers = vec![Worker::start("spin")?, Worker::start("spin")?];
     for worker in &workers {
         worker.pin(0)?;

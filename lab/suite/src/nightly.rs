@@ -66,6 +66,10 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
             .with("EKIDEN_RELOAD_ROUNDS", "500"),
     );
     parts.push(
+        guests("control groups under every policy", "shares_and_limits_of_control_groups_hold_under_every_policy")
+            .with("EKIDEN_POLICIES", "all"),
+    );
+    parts.push(
         Part::new(
             root,
             "tests on CPUs that run at once, ten times",

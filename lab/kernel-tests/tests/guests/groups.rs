@@ -6,14 +6,16 @@ use std::fs::File;
 use crate::{
     lab::{Lab, Machine},
     pool::tests,
+    turns::some_policies,
 };
-use ekiden_policies::Wfq;
+use ekiden_policies::{NAMES, Wfq};
 use ekiden_replay::Replay;
 use serde_json::Value;
 
 tests! {
     Machine::Newest(2) => {
         13 shares_and_limits_of_control_groups_hold_under_a_policy,
+        10 shares_and_limits_of_control_groups_hold_under_every_policy,
         4 what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference,
         16 limits_of_a_hundred_groups_cost_next_to_nothing,
         10 limits_hold_for_crowds_of_tasks_and_of_groups,
@@ -51,6 +53,24 @@ fn shares_and_limits_of_control_groups_hold_under_a_policy(lab: &Lab) {
     assert!((85.0..=101.0).contains(&percent("cpuset of one CPU")), "{}", percent("cpuset of one CPU"));
     let counts = find(&reports, "counts");
     assert_eq!((&counts["mistakes"], &counts["surprises"]), (&0.into(), &0.into()), "{counts}");
+}
+
+/// Those that go by weights. Under the others, which have a task run for as long as any other, weights do nothing.
+const BY_WEIGHTS: &[&str] = &["wfq", "cfs", "eevdf", "bpfland", "modular"];
+
+/// A third of them a day; `EKIDEN_POLICIES=all` is all.
+fn shares_and_limits_of_control_groups_hold_under_every_policy(lab: &Lab) {
+    for policy in some_policies(NAMES.len().div_ceil(3)) {
+        let report = &lab.trial(&format!("grouped --modules /lab --policy {policy}"))[0];
+        println!("{report}");
+        let percent = |what: &str| report[what].as_f64().unwrap();
+        assert!((percent("limited_percent") - 20.0).abs() <= 2.0, "{report}");
+        let more = if BY_WEIGHTS.contains(&policy) { 75.0 } else { 50.0 };
+        assert!((percent("more_percent") - more).abs() <= 6.0, "{more} % are expected: {report}");
+        assert!(percent("used_percent") > 90.0, "{report}");
+        assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+        assert_eq!(report["still_running"], true, "{report}");
+    }
 }
 
 pub(crate) fn what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference(lab: &Lab) {

@@ -5,6 +5,7 @@
 mod agent;
 mod alarms;
 mod beyond;
+mod commands;
 mod faults;
 mod generated;
 mod groups;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         groups::TESTS,
         beyond::TESTS,
         watches::TESTS,
+        commands::TESTS,
         faults::TESTS,
         generated::TESTS,
         storm::TESTS,

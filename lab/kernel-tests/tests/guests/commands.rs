@@ -1,0 +1,64 @@
+//! Commands beside policies in a stock kernel: who is given a policy by `ekiden attach --follow`, what is left of a recording whose reader is
+//! killed, and what a finding of `ekiden check --live` saves.
+
+use std::fs::File;
+
+use crate::{
+    lab::{Lab, Machine},
+    pool::tests,
+};
+use ekiden_policies::Wfq;
+use ekiden_replay::Replay;
+use serde_json::json;
+
+tests! {
+    Machine::Calm => {
+        10 those_who_come_into_a_group_or_have_a_name_get_its_policy_as_long_as_they_are_followed,
+        10 a_killed_reader_leaves_a_recording_that_can_be_read_and_a_policy_that_runs,
+        10 a_finding_of_the_live_checker_saves_the_last_calls_of_the_policy,
+    }
+}
+
+/// A trial that runs `ekiden`.
+fn with_ekiden(lab: &Lab, trial: &str) -> Vec<serde_json::Value> {
+    lab.bring("ekiden-cli", "ekiden");
+    lab.trial(&format!("{trial} --modules /lab --ekiden /host/ekiden"))
+}
+
+fn those_who_come_into_a_group_or_have_a_name_get_its_policy_as_long_as_they_are_followed(lab: &Lab) {
+    let reports = with_ekiden(lab, "followed");
+    assert_eq!(reports.len(), 2, "{reports:#?}");
+    for report in &reports {
+        println!("{report}");
+        // A tenth of a second, and what a look takes.
+        assert!(report["later_ms"].as_u64() < Some(500), "{report}");
+        assert_eq!((&report["tasks"], &report["code"]), (&json!([2, 2, 2]), &0.into()), "{report}");
+        let printed = report["printed"].as_str().unwrap();
+        assert!(printed.starts_with("fifo was given to 2 threads, who keep it"), "{report}");
+    }
+}
+
+fn a_killed_reader_leaves_a_recording_that_can_be_read_and_a_policy_that_runs(lab: &Lab) {
+    let report = &with_ekiden(lab, "reader-killed --to /host/killed.ekirec")[0];
+    let outcome = Replay::of::<Wfq>().run(File::open(lab.host("killed.ekirec")).unwrap()).unwrap();
+    println!("{report} {} of {} calls, {:?} {:?}", outcome.replayed, outcome.calls, outcome.exact, outcome.remarks);
+    assert!(outcome.calls > 200 && outcome.replayed > 200, "{} of {} calls: {report}", outcome.replayed, outcome.calls);
+    assert_eq!((outcome.differences, outcome.lost), (0, 0), "{:?}", outcome.first);
+    assert!(outcome.remarks.iter().any(|remark| remark.contains("cut off")), "{:?}", outcome.remarks);
+    assert!(report["again"]["records"].as_u64() > Some(50) && report["again"]["lost"] == 0, "{report}");
+    assert_eq!(report["still_running"], true, "{report}");
+}
+
+fn a_finding_of_the_live_checker_saves_the_last_calls_of_the_policy(lab: &Lab) {
+    let report = &with_ekiden(lab, "found-flight --to /host/found.ekirec")[0];
+    let outcome = ekiden_linked::replay().run(File::open(lab.host("found.ekirec")).unwrap()).unwrap();
+    println!("{report} {} of {} calls, {:?} {:?}", outcome.replayed, outcome.calls, outcome.exact, outcome.remarks);
+    assert_eq!((&report["code"], &report["still_running"]), (&118.into(), &true.into()), "{report}");
+    // Once, and not with each finding.
+    let saved: Vec<usize> =
+        report["recordings"].as_array().unwrap().iter().map(|files| files.as_array().unwrap().len()).collect();
+    assert!(saved[0] == 1 && saved[1..].iter().all(|count| *count == 0), "{report}");
+    assert!(report["recordings"][0][0].as_str().unwrap().starts_with("/var/lib/ekiden/fifo-"), "{report}");
+    assert!(outcome.replayed > 100, "{} of {} calls", outcome.replayed, outcome.calls);
+    assert_eq!(outcome.differences, 0, "{:?}", outcome.first);
+}
