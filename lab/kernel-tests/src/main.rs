@@ -23,6 +23,7 @@ mod storm;
 mod stranger;
 mod terms;
 mod trials;
+mod trips;
 mod upgrades;
 mod victim;
 mod watches;
@@ -430,6 +431,15 @@ enum Trial {
         #[arg(long)]
         policy: Option<String>,
     },
+    /// What a round trip through pipes costs with the flight recorder on.
+    Trips {
+        /// Where the modules are.
+        #[arg(long)]
+        modules: PathBuf,
+        /// The policy; without one, the kernel's own scheduler.
+        #[arg(long)]
+        policy: Option<String>,
+    },
     /// Records a thread that sleeps a hundred times.
     Record,
     /// Puts two tasks onto CPU 0 that may use CPU 1 too, and watches the run queues.
@@ -616,6 +626,7 @@ fn main() -> anyhow::Result<()> {
             | Trial::Generated { .. }
             | Trial::AllAtOnce { .. }
             | Trial::Beside { .. }
+            | Trial::Trips { .. }
             | Trial::Victim { .. }
             | Trial::VictimWorks { .. }
             | Trial::NeighbourLives { .. }
@@ -677,6 +688,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Crowd { modules, tasks, groups } => groups::crowd(&modules, tasks, groups),
         Trial::Holder { modules } => groups::holder(&modules),
         Trial::GroupCosts { modules, policy } => groups::group_costs(&modules, policy.as_deref()),
+        Trial::Trips { modules, policy } => trips::trips(&modules, policy.as_deref()),
         Trial::Record => trials::record(),
         Trial::Wasted { modules, policy, behind_real_time, seconds } => {
             watches::wasted(&modules, policy.as_deref(), behind_real_time, seconds)

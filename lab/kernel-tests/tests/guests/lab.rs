@@ -32,6 +32,8 @@ pub(crate) enum Machine {
     /// The same with so many CPUs that run at once, each in a thread of the emulator: more than this machine has processors, which
     /// are taken from them again and again.
     Parallel(u32),
+    /// The newest kernel with two CPUs, and a clock that counts instructions, one a nanosecond.
+    Exact,
     /// The newest kernel with four CPUs and stress-ng.
     Storm,
     /// Another kernel that passes the pre-flight, of another version than the newest.
@@ -53,6 +55,7 @@ impl Machine {
             Self::Parallel(cpus) => {
                 Lab::boot(&newest_kernel(), VmSpec { cpus, mode: Mode::Parallel, ..VmSpec::default() })
             }
+            Self::Exact => Lab::boot(&newest_kernel(), VmSpec { mode: Mode::Icount, ..VmSpec::default() }),
             Self::Storm => Lab::boot(
                 &newest_kernel(),
                 VmSpec { cpus: 4, programs: vec![PathBuf::from("/usr/bin/stress-ng")], ..spec() },

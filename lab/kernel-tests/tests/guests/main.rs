@@ -11,6 +11,7 @@ mod generated;
 mod groups;
 mod hints;
 mod hostile;
+mod instructions;
 mod kernel;
 mod lab;
 mod older_kernel;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         beyond::TESTS,
         watches::TESTS,
         commands::TESTS,
+        instructions::TESTS,
         faults::TESTS,
         generated::TESTS,
         storm::TESTS,
