@@ -316,6 +316,9 @@ enum Trial {
         /// The file to write.
         #[arg(long)]
         to: PathBuf,
+        /// Again and again for so long.
+        #[arg(long, default_value_t = 0)]
+        seconds: u64,
     },
     /// Saves the last calls of a policy that panics.
     Flown {
@@ -675,7 +678,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Hold { modules, policy, beside, command } => trials::hold(&modules, &policy, beside, &command),
         Trial::Leaving { modules } => trials::leaving(&modules),
         Trial::Away { modules, policy } => trials::away(&modules, &policy),
-        Trial::Recorded { modules, policy, to } => recordings::recorded(&modules, &policy, &to),
+        Trial::Recorded { modules, policy, to, seconds } => recordings::recorded(&modules, &policy, &to, seconds),
         Trial::Flown { modules, to } => recordings::flown(&modules, &to),
         Trial::Switched { modules, to } => recordings::switched(&modules, &to),
         Trial::Woken { modules, to } => recordings::woken(&modules, &to),

@@ -19,6 +19,7 @@ use crate::{load, trials::config};
 
 #[derive(Serialize)]
 struct Recorded {
+    took_ms: u64,
     records: u64,
     lost: u64,
     still_running: bool,
@@ -26,25 +27,35 @@ struct Recorded {
     last_mistake: Option<String>,
 }
 
-/// Records a policy from its first call on while all kinds of things happen, an upgrade among them.
-pub(crate) fn recorded(modules: &Path, policy: &str, to: &Path) -> Result<()> {
+/// Records a policy from its first call on while all kinds of things happen, an upgrade among them: once, or again and again for so many seconds.
+pub(crate) fn recorded(modules: &Path, policy: &str, to: &Path, seconds: u64) -> Result<()> {
     let mut config = config(modules, policy);
     config.tape_records = 1 << 16;
     let session = Session::start(&config)?;
     let drain = Drain::start(File::create(to)?, None, false, "everything")?;
-    for _ in 0..3 {
-        load::everything(&session)?;
+    let start = Instant::now();
+    loop {
+        for _ in 0..3 {
+            load::everything(&session)?;
+        }
+        for load in ["churn", "messaging"] {
+            let Output { status, stderr, .. } =
+                Command::new("ekiden-load").args(["run", load]).output().context("cannot run a load")?;
+            let said = String::from_utf8_lossy(&stderr);
+            ensure!(status.success(), "{load} failed under {policy}: {status}: {said}");
+        }
+        session.check()?;
+        ensure!(!drain.has_ended(), "the recording has ended by itself");
+        if start.elapsed() >= Duration::from_secs(seconds) {
+            break;
+        }
     }
-    for load in ["churn", "messaging"] {
-        let Output { status, stderr, .. } =
-            Command::new("ekiden-load").args(["run", load]).output().context("cannot run a load")?;
-        let said = String::from_utf8_lossy(&stderr);
-        ensure!(status.success(), "{load} failed under {policy}: {status}: {said}");
-    }
+    let took_ms = start.elapsed().as_millis() as u64;
     let kept = drain.stop()?;
     let counts = Status::read()?.unwrap_or_default().counts;
     let still_running = session.is_running();
     let report = Recorded {
+        took_ms,
         records: kept.records,
         lost: kept.lost,
         still_running,

@@ -1,9 +1,9 @@
 //! What policies do in a stock kernel, and what the kernel does when they go wrong.
 
-use std::fs::File;
+use std::{fs::File, time::Duration};
 
 use crate::{
-    lab::{Lab, Machine},
+    lab::{Lab, Machine, PATIENCE},
     pool::tests,
     turns::some_policies,
 };
@@ -284,7 +284,11 @@ fn a_cpu_that_does_not_come_in_time_is_waited_for_and_nothing_is_refused(lab: &L
 
 /// Has a policy recorded in the kernel, and replays that here.
 fn replayed(lab: &Lab, trial: &str, replay: Replay) -> (Value, Outcome) {
-    let report = lab.trial(&format!("{trial} --modules /lab --to /host/out.ekirec"))[0].clone();
+    replayed_within(lab, trial, replay, PATIENCE)
+}
+
+fn replayed_within(lab: &Lab, trial: &str, replay: Replay, most: Duration) -> (Value, Outcome) {
+    let report = lab.trial_within(&format!("{trial} --modules /lab --to /host/out.ekirec"), most)[0].clone();
     let outcome = replay.run(File::open(lab.host("out.ekirec")).unwrap()).unwrap();
     println!("{report} {:?} {:?}", outcome.exact, outcome.remarks);
     (report, outcome)
@@ -292,19 +296,26 @@ fn replayed(lab: &Lab, trial: &str, replay: Replay) -> (Value, Outcome) {
 
 pub(crate) fn what_policies_did_in_the_kernel_is_replayed_without_a_difference(lab: &Lab) {
     for policy in some_policies(6) {
-        let (report, outcome) = replayed(lab, &format!("recorded --policy {policy}"), ekiden_linked::replay());
-        assert_eq!(
-            (&report["still_running"], &report["mistakes"], &report["lost"]),
-            (&true.into(), &0.into(), &0.into())
-        );
-        if let Some(first) = &outcome.first {
-            panic!("{policy}: {first}");
-        }
-        assert_eq!((outcome.differences, outcome.not_exact, outcome.lost), (0, 0, 0), "{:?}", outcome.remarks);
-        let [exact] = outcome.exact[..] else { panic!("{policy}: {:?}", outcome.exact) };
-        assert!(exact.from_beginning && exact.from == 1 && exact.to == outcome.replayed, "{policy}: {exact:?}");
-        assert!(outcome.replayed > 2_000, "{policy}: {} calls", outcome.replayed);
+        is_replayed_without_a_difference(lab, policy, &format!("recorded --policy {policy}"), PATIENCE);
     }
+}
+
+/// From its first call to its last. Returns what the trial says of it.
+pub(crate) fn is_replayed_without_a_difference(lab: &Lab, policy: &str, trial: &str, most: Duration) -> Value {
+    let (report, outcome) = replayed_within(lab, trial, ekiden_linked::replay(), most);
+    assert_eq!(
+        (&report["still_running"], &report["mistakes"], &report["lost"]),
+        (&true.into(), &0.into(), &0.into()),
+        "{report}"
+    );
+    if let Some(first) = &outcome.first {
+        panic!("{policy}: {first}");
+    }
+    assert_eq!((outcome.differences, outcome.not_exact, outcome.lost), (0, 0, 0), "{:?}", outcome.remarks);
+    let [exact] = outcome.exact[..] else { panic!("{policy}: {:?}", outcome.exact) };
+    assert!(exact.from_beginning && exact.from == 1 && exact.to == outcome.replayed, "{policy}: {exact:?}");
+    assert!(outcome.replayed > 2_000, "{policy}: {} calls", outcome.replayed);
+    report
 }
 
 fn a_changed_constant_is_found_in_what_the_kernel_recorded(lab: &Lab) {

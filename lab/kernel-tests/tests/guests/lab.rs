@@ -78,7 +78,7 @@ pub(crate) fn spec() -> VmSpec {
 }
 
 /// How long a trial may take, by the clock of this machine.
-const PATIENCE: Duration = Duration::from_secs(1500);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1500);
 
 /// Says something on the terminal; tests that boot take a while.
 fn say(line: &str) {

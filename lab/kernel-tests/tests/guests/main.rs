@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         hostile::TESTS,
     ];
     let by_hand: &[Test] = alarms::tests().leak();
+    let by_hand = by_hand.iter().chain(parallel::BY_HAND);
     let mut tests: Vec<&Test> = files.into_iter().flatten().chain(by_hand).collect();
     tests.sort_by_key(|test| std::cmp::Reverse(test.seconds));
     let trials = tests.into_iter().map(|test| {

@@ -2,10 +2,12 @@
 //! loses its processor at any moment and for milliseconds. Where one stream of instructions does something a thousand times, this
 //! does it less often; `EKIDEN_PARALLEL_TIMES=10` does all of it ten times as often.
 
+use std::time::Duration;
+
 use crate::{
     beyond, faults, generated, groups, kernel,
     lab::{Lab, Machine},
-    pool::tests,
+    pool::{Test, tests},
     turns::some_policies,
 };
 
@@ -30,6 +32,15 @@ tests! {
         5 in_parallel_the_flight_recorder_is_saved,
     }
 }
+
+/// What `make nightly` does besides.
+pub(crate) const BY_HAND: &[Test] = &[Test {
+    name: "ten_minutes_on_cpus_that_run_at_once_are_replayed_without_a_difference",
+    machine: Machine::Parallel(4),
+    seconds: 1_200,
+    is_ignored: true,
+    run: &ten_minutes_on_cpus_that_run_at_once_are_replayed_without_a_difference,
+}];
 
 fn times() -> usize {
     std::env::var("EKIDEN_PARALLEL_TIMES").map_or(1, |times| times.parse().expect("it is a number"))
@@ -78,6 +89,18 @@ fn in_parallel_policies_live_through_a_storm(lab: &Lab) {
 fn in_parallel_what_policies_did_is_replayed(lab: &Lab) {
     for _ in 0..times() {
         kernel::what_policies_did_in_the_kernel_is_replayed_without_a_difference(lab);
+    }
+}
+
+/// `EKIDEN_RECORD_MINUTES` does it for another time, `EKIDEN_POLICIES` with other policies.
+fn ten_minutes_on_cpus_that_run_at_once_are_replayed_without_a_difference(lab: &Lab) {
+    let minutes = std::env::var("EKIDEN_RECORD_MINUTES").map_or(10, |minutes| minutes.parse().expect("it is a number"));
+    let policies = if std::env::var("EKIDEN_POLICIES").is_ok() { some_policies(1) } else { vec!["wfq"] };
+    for policy in policies {
+        let trial = format!("recorded --policy {policy} --seconds {}", 60 * minutes);
+        let report =
+            kernel::is_replayed_without_a_difference(lab, policy, &trial, Duration::from_secs(60 * minutes + 900));
+        assert!(report["took_ms"].as_u64() >= Some(60_000 * minutes), "{report}");
     }
 }
 
