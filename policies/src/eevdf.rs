@@ -82,6 +82,18 @@ impl Eevdf {
         }
     }
 
+    /// Groups may have given it another weight since it began to wait last.
+    fn weigh(&self, cx: &Cx, task: &Task, account: &mut Account) {
+        if account.entity.weight != task.weight {
+            let average = {
+                let mut queue = self.queues[account.cpu].lock();
+                let running = queue.running(cx);
+                queue.average(running)
+            };
+            account.reweight(task.weight, average);
+        }
+    }
+
     /// Puts a task that ran back where it stands.
     fn put_back(&self, cx: &Cx, task: &Task, account: &mut Account, token: Schedulable<Self>) {
         if account.cpu != token.cpu() {
@@ -185,6 +197,7 @@ impl Scheduler for Eevdf {
         }
         account.charged_ns = task.runtime_ns;
         account.entity.slice_ns = account.slice_ns;
+        self.weigh(cx, task, &mut account);
         let request = account.entity.scaled(account.slice_ns);
         self.place(cx, task, &mut account, request, token);
     }
@@ -193,6 +206,7 @@ impl Scheduler for Eevdf {
     fn enqueue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         let mut account = self.tasks[task.id].lock();
         account.charge(task);
+        self.weigh(cx, task, &mut account);
         self.put_back(cx, task, &mut account, token);
     }
 
@@ -200,6 +214,7 @@ impl Scheduler for Eevdf {
     fn task_yield(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         let mut account = self.tasks[task.id].lock();
         account.charge(task);
+        self.weigh(cx, task, &mut account);
         let entity = &mut account.entity;
         entity.vruntime = entity.deadline;
         entity.deadline += entity.scaled(entity.slice_ns);
