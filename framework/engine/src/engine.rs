@@ -329,7 +329,7 @@ impl<P: Policy> Engine<P> {
         self.take_back(handling, self.seat_of::<false>(seen), task, slot);
         self.leaves(slot);
         self.leave_groups(handling, task, slot);
-        self.tasks.remove(task);
+        self.forget_task(task);
     }
 
     fn task_exit(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
@@ -341,7 +341,7 @@ impl<P: Policy> Engine<P> {
         }
         self.leaves(slot);
         self.leave_groups(handling, task, slot);
-        self.tasks.remove(task);
+        self.forget_task(task);
     }
 
     fn select_cpu(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {

@@ -11,15 +11,19 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::engine::{Engine, Handling};
 use crate::lock::Lock;
 use crate::state::Phase;
-use crate::table::Slot;
+use crate::table::{Slot, TaskTable};
 
-/// Those of one task. Who sets some has found the slot before, and another task may have it by now: so it is kept whose they are.
+/// Those of one task. Who sets some has found the slot before, and another task may have it by now: so it is kept whose they are. While a
+/// policy is told of some, no other task gets the slot, as what policies keep of tasks is found by it.
 #[derive(Debug, Default)]
 pub(crate) struct Kept(Lock<Params>);
 
 #[derive(Debug, Default)]
 struct Params {
+    /// 0 for none.
     generation: u32,
+    /// How many are about to tell the policy.
+    telling: u32,
     /// All zeros for none.
     raw: RawParams,
 }
@@ -39,17 +43,47 @@ impl Kept {
 
     /// Those that a task begins with.
     fn begin(&self, task: TaskId, raw: RawParams) {
-        *self.0.lock() = Params { generation: task.generation, raw };
+        *self.0.lock() = Params { generation: task.generation, telling: 0, raw };
     }
 
-    /// Whether the task has the slot still.
+    /// Whether the task has the slot still. If so, the slot goes to no other one before [`told`](Self::told).
     fn set(&self, task: TaskId, raw: RawParams) -> bool {
         let mut params = self.0.lock();
         let is_same = params.generation == task.generation;
         if is_same {
             params.raw = raw;
+            params.telling += 1;
         }
         is_same
+    }
+
+    /// Whether the task has died meanwhile, and its slot is to be freed now.
+    fn told(&self) -> bool {
+        let mut params = self.0.lock();
+        params.telling -= 1;
+        params.telling == 0 && params.generation == 0
+    }
+
+    /// The task has died. Whether its slot can be freed now.
+    fn end(&self) -> bool {
+        let mut params = self.0.lock();
+        params.generation = 0;
+        params.telling == 0
+    }
+}
+
+/// Holds the slot of a task while its policy is told of parameters, and also if the policy ends in that.
+struct Telling<'a> {
+    kept: &'a Kept,
+    tasks: &'a TaskTable,
+    slot: u32,
+}
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        if self.kept.told() {
+            self.tasks.free(self.slot);
+        }
     }
 }
 
@@ -64,6 +98,13 @@ impl<P: Policy> Engine<P> {
         self.kept(task).begin(task, params);
     }
 
+    /// A task has died. Another one may have its slot once nobody tells a policy of parameters of this one.
+    pub(crate) fn forget_task(&self, task: TaskId) {
+        if self.tasks.remove(task) && self.kept(task).end() {
+            self.tasks.free(task.slot);
+        }
+    }
+
     /// Somebody sets parameters for a task. Its policy hears of it at once if it knows of the task, and else when it does.
     pub(crate) fn set_params(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, payload: &[u8]) {
         let Ok(params) = RawParams::read_from_bytes(payload) else {
@@ -71,7 +112,13 @@ impl<P: Policy> Engine<P> {
             return;
         };
         // The task may have died meanwhile, whether another one has its slot by now or not.
-        if !self.kept(task).set(task, params) || self.tasks.get(task).is_none() {
+        let kept = self.kept(task);
+        if !kept.set(task, params) {
+            handling.outcome.status = Status::Invalid as i32;
+            return;
+        }
+        let _telling = Telling { kept, tasks: &self.tasks, slot: task.slot };
+        if self.tasks.get(task).is_none() {
             handling.outcome.status = Status::Invalid as i32;
             return;
         }

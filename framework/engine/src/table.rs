@@ -266,15 +266,21 @@ impl TaskTable {
         Some(TaskId { slot: index, generation })
     }
 
-    /// Frees the slot of a task.
-    pub(crate) fn remove(&self, task: TaskId) {
-        if let Some(slot) = self.get(task) {
+    /// Ends a task. Its slot has no task until it is [given to another one](Self::free); false if it had another one before.
+    pub(crate) fn remove(&self, task: TaskId) -> bool {
+        let slot = self.get(task);
+        if let Some(slot) = slot {
             slot.set_state(slot.state().issue(Phase::Free, 0));
             slot.generation_next.store(task.generation.wrapping_add(1).max(1), Relaxed);
             // From here on no id finds it, so that nobody can free the slot twice.
             slot.generation.store(0, Relaxed);
-            self.free.lock().push(task.slot);
         }
+        slot.is_some()
+    }
+
+    /// A new task may have the slot of one that was removed. Once for each.
+    pub(crate) fn free(&self, slot: u32) {
+        self.free.lock().push(slot);
     }
 }
 
@@ -301,7 +307,8 @@ mod tests {
         let table = TaskTable::new(2);
         let old = table.insert(1, 1).unwrap();
         let slot = table.get(old).unwrap();
-        table.remove(old);
+        assert!(table.remove(old));
+        table.free(old.slot);
         let new = table.insert(2, 2).unwrap();
         assert_eq!(new.slot, old.slot);
         let before = slot.choice.load(Relaxed);

@@ -10,9 +10,16 @@ use zerocopy::{FromBytes, IntoBytes};
 /// What a policy has heard: the call, the task, and the first of the parameters.
 type Heard = Arc<Mutex<Vec<(Call, u32, u64)>>>;
 
+/// What happens elsewhere while a policy is told of parameters, once.
+type Meanwhile = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
+#[derive(Default)]
 struct Listener {
     declares: u64,
     heard: Heard,
+    meanwhile: Meanwhile,
+    /// What it keeps of the task in each slot: the last parameter.
+    tasks: Arc<Mutex<[u64; TASKS as usize]>>,
 }
 
 impl Policy for Listener {
@@ -31,6 +38,13 @@ impl Policy for Listener {
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
         let call = Call::from_number(message.call).unwrap();
         let params = RawParams::read_from_bytes(payload).map_or(0, |params| params.values[0]);
+        if call == Call::TaskParams {
+            let meanwhile = self.meanwhile.lock().unwrap().take();
+            meanwhile.into_iter().for_each(|happens| happens());
+        }
+        if [Call::TaskNew, Call::TaskParams].contains(&call) {
+            self.tasks.lock().unwrap()[message.task.slot as usize] = params;
+        }
         if [Call::TaskNew, Call::TaskDeparted, Call::TaskParams].contains(&call) {
             self.heard.lock().unwrap().push((call, message.task.slot, params));
         }
@@ -62,21 +76,29 @@ impl Host for Anywhere {
     }
 }
 
+const TASKS: u32 = 4;
+
 /// What the policies of [`kernel`] declare.
 const DECLARED: [u64; 2] = [1, 2];
 
 struct Kernel {
     engine: Engine,
     heard: [Heard; 2],
+    /// Of the first policy.
+    meanwhile: Meanwhile,
+    tasks: Arc<Mutex<[u64; TASKS as usize]>>,
 }
 
 fn kernel() -> Kernel {
     let heard = [Heard::default(), Heard::default()];
-    let policy = |which: usize| Box::new(Listener { declares: DECLARED[which], heard: heard[which].clone() });
+    let (meanwhile, tasks) = (Meanwhile::default(), Arc::<Mutex<[u64; TASKS as usize]>>::default());
+    let first =
+        Listener { declares: DECLARED[0], heard: heard[0].clone(), meanwhile: meanwhile.clone(), tasks: tasks.clone() };
+    let second = Listener { declares: DECLARED[1], heard: heard[1].clone(), ..Listener::default() };
     let idle = Arc::new(IdleCpus::new(1));
-    let mut engine: Engine = Engine::new(policy(0), Arc::new(Anywhere(idle.clone())), idle, 1, 8);
-    assert!(engine.add(policy(1), false, &mut Outcome::default()).is_ok());
-    Kernel { engine, heard }
+    let mut engine: Engine = Engine::new(Box::new(first), Arc::new(Anywhere(idle.clone())), idle, 1, TASKS);
+    assert!(engine.add(Box::new(second), false, &mut Outcome::default()).is_ok());
+    Kernel { engine, heard, meanwhile, tasks }
 }
 
 impl Kernel {
@@ -103,6 +125,10 @@ impl Kernel {
         self.engine.choose(task, Some(seat), true, false).unwrap();
         let params = RawParams { declared: DECLARED[seat], values: [value, 0, 0, 0] };
         self.deliver(&Event { task, ..Event::new(EventKind::TaskParams, 0) }, params.as_bytes());
+    }
+
+    fn dies(&self, task: TaskId) {
+        self.deliver(&Event { task, ..Event::new(EventKind::TaskExit, 0) }, &[]);
     }
 
     fn heard(&self, seat: usize) -> Vec<(Call, u32, u64)> {
@@ -159,7 +185,7 @@ fn a_successor_that_starts_over_is_told_again_if_it_declares_the_same() {
         kernel.waits(task);
         kernel.heard(0);
         let heard = kernel.heard[0].clone();
-        kernel.engine.replace_policy(0, |_| Box::new(Listener { declares, heard }));
+        kernel.engine.replace_policy(0, |_| Box::new(Listener { declares, heard, ..Listener::default() }));
         kernel.engine.start_over(0, &mut Outcome::default());
         kernel.engine.introduce(0, u32::MAX, &mut Outcome::default());
         let mut expected = vec![(Call::TaskNew, task.slot, 0)];
@@ -177,4 +203,43 @@ fn bytes_that_are_no_parameters_change_nothing() {
     let mut outcome = Outcome::default();
     kernel.engine.deliver(&Event { task, ..Event::new(EventKind::TaskParams, 0) }, &[0; 39], &mut outcome);
     assert_eq!((outcome.status, kernel.heard(0)), (ekiden::abi::Status::Invalid as i32, vec![]));
+}
+
+#[test]
+fn what_a_policy_writes_for_a_task_that_dies_meanwhile_does_not_land_in_the_next_one_in_its_slot() {
+    let kernel = Arc::new(kernel());
+    let old = kernel.born(TaskId::NONE);
+    kernel.waits(old);
+    let born = Arc::new(Mutex::new(None));
+    let (machine, new) = (kernel.clone(), born.clone());
+    *kernel.meanwhile.lock().unwrap() = Some(Box::new(move || {
+        machine.dies(old);
+        let task = machine.born(TaskId::NONE);
+        machine.waits(task);
+        *new.lock().unwrap() = Some(task);
+    }));
+    kernel.choose(old, 0, 9);
+    let new = born.lock().unwrap().take().expect("the policy was told");
+    assert_eq!(kernel.tasks.lock().unwrap()[new.slot as usize], 0, "a new task has what was set for another one");
+    // The slot is not lost: there is room for as many tasks as before.
+    let others: Vec<u32> = (1..TASKS).map(|_| kernel.born(TaskId::NONE).slot).collect();
+    assert!(others.contains(&old.slot), "{others:?}");
+    assert_eq!(kernel.engine.tasks().len(), TASKS);
+}
+
+#[test]
+fn a_slot_is_given_back_once_however_many_set_parameters_while_its_task_dies() {
+    let kernel = Arc::new(kernel());
+    let old = kernel.born(TaskId::NONE);
+    kernel.waits(old);
+    let machine = kernel.clone();
+    *kernel.meanwhile.lock().unwrap() = Some(Box::new(move || {
+        // Another one, who is through before the task dies.
+        machine.choose(old, 0, 8);
+        machine.dies(old);
+    }));
+    kernel.choose(old, 0, 9);
+    assert!(kernel.engine.tasks().is_empty());
+    let all: std::collections::BTreeSet<u32> = (0..TASKS).map(|_| kernel.born(TaskId::NONE).slot).collect();
+    assert_eq!(all.len() as u32, TASKS);
 }
