@@ -1,9 +1,17 @@
 //! `ekiden faults --vm --generated N`: policies of a generator, by seed, in virtual machines. What does not come to an end is found by its silence.
 
-use std::{collections::BTreeMap, fs, io::Write as _, ops::Range, path::Path, process::ExitCode, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::Write as _,
+    ops::Range,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
-use ekiden_build::{Builder, Checkout, Project, Target};
+use ekiden_build::{Builder, Checkout, Error, Project, Target};
 use ekiden_hostile::{BODIES_MAX, Host};
 use ekiden_vm::{Cache, Kernel, Scratch, Status, Stream, Vm};
 use serde::{Deserialize, Serialize};
@@ -46,6 +54,8 @@ struct Outcome {
     emulator_faults: u64,
     ms_max: u64,
     reasons: BTreeMap<String, usize>,
+    /// Those of the refused ones of which no module could be made.
+    not_built: Vec<Seen>,
     problems: Vec<Seen>,
 }
 
@@ -56,14 +66,21 @@ impl Faults {
         let kernel = self.shape(1).fetch(&mut progress)?;
         let mut outcomes = Vec::new();
         for cpus in &self.cpus {
-            let mut outcome = Outcome::new(&kernel, self.seed, *cpus, self.parallel);
+            let mut outcome = Outcome::new(kernel.release(), self.seed, *cpus, self.parallel);
             let mut first = 0;
             while first < policies {
                 let bodies = first..policies.min(first + BODIES_MAX);
                 first = bodies.end;
                 let share = Scratch::new()?;
-                install_bodies(self.seed, &bodies, &kernel, share.path(), &mut progress)?;
-                self.bodies(&kernel, *cpus, &share, bodies, &mut outcome, saved, &mut progress)?;
+                let refused = install_bodies(self.seed, &bodies, &kernel, share.path(), &mut progress)?;
+                for those in built(&bodies, &refused) {
+                    self.bodies(&kernel, *cpus, &share, bodies.start, those, &mut outcome, saved, &mut progress)?;
+                }
+                for (body, reason) in refused {
+                    let seen = Seen::not_built(body, reason);
+                    saved.line(&seen)?;
+                    outcome.add_not_built(seen, &mut progress);
+                }
             }
             outcomes.push(outcome);
         }
@@ -79,13 +96,14 @@ impl Faults {
         Ok(if is_good { ExitCode::SUCCESS } else { Exit::BrokenPromise.into() })
     }
 
-    /// Those of one module: in one guest, or in another one after each that was lost.
+    /// Some of a module whose first body is `first`: in one guest, or in another one after each that was lost.
     #[allow(clippy::too_many_arguments)]
     fn bodies(
         &self,
         kernel: &Kernel,
         cpus: u32,
         share: &Scratch,
+        first: u64,
         bodies: Range<u64>,
         outcome: &mut Outcome,
         saved: &mut Saved,
@@ -98,7 +116,7 @@ impl Faults {
             spec.programs = vec![program()?];
             spec.cmdline = "nohz=off".into();
             let vm = Vm::boot(kernel, &spec)?;
-            let lost = self.in_one_guest(&vm, &bodies, &mut next, outcome, saved, progress)?;
+            let lost = self.in_one_guest(&vm, first, &bodies, &mut next, outcome, saved, progress)?;
             let Some(lost) = lost else {
                 vm.shutdown()?;
                 continue;
@@ -124,16 +142,18 @@ impl Faults {
     }
 
     /// Returns why a guest was lost, while the policy `next` was tried.
+    #[allow(clippy::too_many_arguments)]
     fn in_one_guest(
         &self,
         vm: &Vm,
+        first: u64,
         bodies: &Range<u64>,
         next: &mut u64,
         outcome: &mut Outcome,
         saved: &mut Saved,
         progress: &mut Progress,
     ) -> Result<Option<String>> {
-        let numbers = [("--first", bodies.start), ("--from", *next), ("--count", bodies.end - bodies.start)];
+        let numbers = [("--first", first), ("--from", *next), ("--count", bodies.end - first)];
         let mut argv: Vec<String> = [TRIAL, "generated", "--modules", GUEST_MODULES].map(str::to_owned).to_vec();
         argv.extend(numbers.iter().flat_map(|(name, number)| [(*name).to_owned(), number.to_string()]));
         let limit = BEGINNING + EACH * u32::try_from(bodies.end - *next).unwrap_or(u32::MAX);
@@ -173,33 +193,126 @@ impl Faults {
     }
 }
 
-/// Builds a module of these bodies, and puts it where a guest sees it, beside that of a good policy.
+/// Builds a module of these bodies, and puts it where a guest sees it, beside that of a good policy. Returns which of them are not in it, as
+/// `ekiden build` refuses them, and why.
 fn install_bodies(
     seed: u64,
     bodies: &Range<u64>,
     kernel: &Kernel,
     share: &Path,
     progress: &mut Progress,
-) -> Result<()> {
+) -> Result<BTreeMap<u64, String>> {
     let checkout = Checkout::find()?;
     // One place for all: only the policy itself is compiled anew.
     let directory = Cache::from_env()?.directory("hostile")?;
-    ekiden_hostile::write(&directory, checkout.root(), seed, bodies.clone(), Host::Kernel)
-        .with_context(|| format!("cannot write policies to {}", directory.display()))?;
     install(&[("policies", "wfq")], kernel, share, progress)?;
-    progress.step(format!("building policies {} to {} of seed {seed}", bodies.start, bodies.end - 1));
-    let project = Project::open(&directory)?;
-    let builder = Builder::new(&Cache::from_env()?, &mut progress.sink())?;
-    let modules = builder.build(&Target::fetched(kernel), &project, project.policies(), &mut progress.sink())?;
-    let (name, file) = modules.policies.first().context("there is no module")?;
-    fs::copy(file, share.join("modules").join(format!("ekiden_{name}.ko"))).context("cannot copy a module")?;
-    Ok(())
+    let cache = Cache::from_env()?;
+    let builder = Builder::new(&cache, &mut progress.sink())?;
+    let build = |without: &BTreeSet<u64>| -> Result<Result<PathBuf, Error>> {
+        ekiden_hostile::write(&directory, checkout.root(), seed, bodies.clone(), without, Host::Kernel)
+            .with_context(|| format!("cannot write policies to {}", directory.display()))?;
+        let left_out = if without.is_empty() { String::new() } else { format!(", without {}", without.len()) };
+        progress.step(format!("building policies {} to {} of seed {seed}{left_out}", bodies.start, bodies.end - 1));
+        let project = Project::open(&directory)?;
+        let built = builder.build(&Target::fetched(kernel), &project, project.policies(), &mut progress.sink());
+        Ok(match built {
+            Ok(modules) => Ok(modules.policies.into_iter().next().context("there is no module")?.1),
+            Err(error) if is_refusal(&error) => Err(error),
+            Err(error) => return Err(error.into()),
+        })
+    };
+    let source = |without: &BTreeSet<u64>| ekiden_hostile::source(seed, bodies.clone(), without, Host::Kernel);
+    let named = |reason: &str, without: &BTreeSet<u64>| {
+        lines_named(reason).find_map(|line| ekiden_hostile::body_at(&source(without), line))
+    };
+    let (file, refused) = sift(bodies, build, named)?;
+    fs::copy(file, share.join("modules").join(format!("ekiden_{}.ko", ekiden_hostile::POLICY)))
+        .context("cannot copy a module")?;
+    Ok(refused)
+}
+
+/// Whether it is because of what a policy does that no module was made of it.
+fn is_refusal(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Compile { .. }
+            | Error::Unfit { .. }
+            | Error::Fuel { .. }
+            | Error::Kbuild { .. }
+            | Error::Warnings { .. }
+    )
+}
+
+/// The lines of the bodies' source that a refusal names.
+fn lines_named(reason: &str) -> impl Iterator<Item = usize> {
+    let places = reason.split("src/bodies.rs:").skip(1);
+    places.filter_map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok())
+}
+
+/// Leaves out what is refused until the rest can be built. `build` builds all but some; `named` says which body a refusal names. Where it names
+/// none that is left, they are halved until one is refused by itself.
+///
+/// # Errors
+/// If the build fails for another reason, or without any of them.
+fn sift<T, E: std::error::Error + Send + Sync + 'static>(
+    bodies: &Range<u64>,
+    mut build: impl FnMut(&BTreeSet<u64>) -> Result<Result<T, E>>,
+    named: impl Fn(&str, &BTreeSet<u64>) -> Option<u64>,
+) -> Result<(T, BTreeMap<u64, String>)> {
+    let (mut without, mut refused) = (BTreeSet::new(), BTreeMap::new());
+    loop {
+        let error = match build(&without)? {
+            Ok(built) => return Ok((built, refused)),
+            Err(error) => error,
+        };
+        let reason = error.to_string();
+        let named = named(&reason, &without).filter(|body| bodies.contains(body) && !without.contains(body));
+        let (body, reason) = match named {
+            Some(body) => (body, reason),
+            None => {
+                build(&bodies.clone().collect())?.context("not even without any of the policies")?;
+                let left: Vec<u64> = bodies.clone().filter(|body| !without.contains(body)).collect();
+                alone(bodies, &left, &mut build)?.ok_or(error).context("only some of the policies together")?
+            }
+        };
+        without.insert(body);
+        refused.insert(body, reason);
+    }
+}
+
+/// One of these that is refused without the others, and why.
+fn alone<T, E: std::error::Error>(
+    bodies: &Range<u64>,
+    left: &[u64],
+    build: &mut impl FnMut(&BTreeSet<u64>) -> Result<Result<T, E>>,
+) -> Result<Option<(u64, String)>> {
+    let without = bodies.clone().filter(|body| !left.contains(body)).collect();
+    let Err(error) = build(&without)? else { return Ok(None) };
+    if let [body] = left {
+        return Ok(Some((*body, error.to_string())));
+    }
+    let (first, second) = left.split_at(left.len() / 2);
+    let found = alone(bodies, first, build)?;
+    if found.is_some() { Ok(found) } else { alone(bodies, second, build) }
+}
+
+/// Those of a module that are in it, as far as they follow each other.
+fn built(bodies: &Range<u64>, refused: &BTreeMap<u64, String>) -> Vec<Range<u64>> {
+    let ends = refused.keys().copied().chain([bodies.end]);
+    let begins = [bodies.start].into_iter().chain(refused.keys().map(|body| body + 1));
+    begins.zip(ends).map(|(begin, end)| begin..end).filter(|those| !those.is_empty()).collect()
+}
+
+impl Seen {
+    fn not_built(body: u64, reason: String) -> Self {
+        Self { body, outcome: "refused".into(), reason, mistakes: 0, ms: 0, problem: None }
+    }
 }
 
 impl Outcome {
-    fn new(kernel: &Kernel, seed: u64, cpus: u32, parallel: bool) -> Self {
+    fn new(kernel: &str, seed: u64, cpus: u32, parallel: bool) -> Self {
         Self {
-            kernel: kernel.release().to_owned(),
+            kernel: kernel.to_owned(),
             seed,
             cpus,
             parallel,
@@ -210,6 +323,7 @@ impl Outcome {
             emulator_faults: 0,
             ms_max: 0,
             reasons: BTreeMap::new(),
+            not_built: Vec::new(),
             problems: Vec::new(),
         }
     }
@@ -232,6 +346,13 @@ impl Outcome {
         }
     }
 
+    /// One of which no module could be made.
+    fn add_not_built(&mut self, seen: Seen, progress: &mut Progress) {
+        progress.note(&format!("policy {} of seed {} cannot be built: {}", seen.body, self.seed, seen.reason));
+        self.not_built.push(seen.clone());
+        self.add(seen, progress);
+    }
+
     fn show(&self) {
         let Self { kernel, seed, cpus, policies, ended, refused, harmless, .. } = self;
         let mut text = format!(
@@ -243,6 +364,9 @@ impl Outcome {
         reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
         for (reason, count) in reasons {
             text += &format!("{count:6}  {reason}\n");
+        }
+        for seen in &self.not_built {
+            text += &format!("policy {} was not built: {}\n", seen.body, seen.reason);
         }
         for seen in &self.problems {
             text += &format!("policy {}: {}\n", seen.body, seen.problem.as_deref().unwrap_or_default());
@@ -261,6 +385,63 @@ fn kind(reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A compiler that refuses some bodies, one at a time, and names those that it can.
+    fn sifted(bad: &[u64], names: bool) -> (Result<BTreeMap<u64, String>>, usize) {
+        let mut builds = 0;
+        let build = |without: &BTreeSet<u64>| {
+            builds += 1;
+            let found = bad.iter().find(|body| !without.contains(body));
+            Ok(found.map_or(Ok(()), |body| Err(std::io::Error::other(format!("b{body} has a frame of 9000 bytes")))))
+        };
+        let named = |reason: &str, _: &BTreeSet<u64>| {
+            reason.strip_prefix('b').filter(|_| names)?.split(' ').next()?.parse().ok()
+        };
+        let refused = sift(&(100..120), build, named).map(|(_, refused)| refused);
+        (refused, builds)
+    }
+
+    #[test]
+    fn policies_that_are_refused_are_named_and_the_rest_is_built() {
+        assert_eq!(sifted(&[], true).0.unwrap(), BTreeMap::new());
+        for names in [true, false] {
+            let (refused, builds) = sifted(&[104, 119, 100], names);
+            let reason = |body: u64| (body, format!("b{body} has a frame of 9000 bytes"));
+            assert_eq!(refused.unwrap(), BTreeMap::from([100, 104, 119].map(reason)));
+            assert!(builds <= if names { 4 } else { 40 }, "{builds} builds");
+        }
+    }
+
+    #[test]
+    fn what_is_no_policys_fault_ends_the_search() {
+        // Outside of all bodies: it is there whatever is left out.
+        let (refused, builds) = sifted(&[7], true);
+        let told = format!("{:#}", refused.unwrap_err());
+        assert!(told.starts_with("not even without any of the policies: b7"), "{told}");
+        assert_eq!(builds, 2);
+    }
+
+    #[test]
+    fn what_is_not_refused_is_run_in_pieces_around_what_is() {
+        let refused = |bodies: &[u64]| bodies.iter().map(|body| (*body, String::new())).collect();
+        assert_eq!(built(&(10..20), &refused(&[])), [10..20]);
+        assert_eq!(built(&(10..20), &refused(&[10, 13, 14, 19])), [11..13, 15..19]);
+        assert!(built(&(10..12), &refused(&[10, 11])).is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_built_counts_as_refused_with_its_reason() {
+        let mut outcome = Outcome::new("", 7, 1, false);
+        outcome.add_not_built(Seen::not_built(3, "a frame of 9000 bytes".into()), &mut Progress::new());
+        assert_eq!((outcome.policies, outcome.refused, outcome.problems.len()), (1, 1, 0));
+        assert_eq!((outcome.not_built[0].body, outcome.reasons["a frame of #### bytes"]), (3, 1));
+    }
+
+    #[test]
+    fn lines_that_a_refusal_names_are_found() {
+        let lines: Vec<_> = lines_named("at src/bodies.rs:17:5, called in src/bodies.rs:9, not src/lib.rs:3").collect();
+        assert_eq!(lines, [17, 9]);
+    }
 
     #[test]
     fn reasons_are_counted_by_kind() {

@@ -2,6 +2,7 @@
 
 use ekiden_hostile::{Host, write};
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -12,7 +13,8 @@ const BODIES: usize = 40;
 fn generated_policies_end_with_a_reason_or_do_no_harm_in_the_simulator() {
     let temporary = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
-    let project = write(&temporary.join("simulated"), &checkout, 1, 0..BODIES as u64, Host::Simulator).unwrap();
+    let project =
+        write(&temporary.join("simulated"), &checkout, 1, 0..BODIES as u64, &BTreeSet::new(), Host::Simulator).unwrap();
     let run = || {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["run", "--quiet", "--example", "sim"]).current_dir(&project);

@@ -1,7 +1,7 @@
 //! A booted stock kernel with our modules.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     ops::Range,
     path::{Path, PathBuf},
@@ -210,7 +210,7 @@ fn generated(cache: &Cache, kernel: &Kernel, seed: u64, bodies: Range<u64>) -> V
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hostile");
-    ekiden_hostile::write(&directory, &root(), seed, bodies, Host::Kernel).unwrap();
+    ekiden_hostile::write(&directory, &root(), seed, bodies, &BTreeSet::new(), Host::Kernel).unwrap();
     let project = Project::open(&directory).unwrap();
     let builder = Builder::new(cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
     let modules = builder.build(&Target::fetched(kernel), &project, project.policies(), &mut say);
