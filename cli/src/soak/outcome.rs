@@ -21,6 +21,20 @@ pub(super) struct Finding {
     pub(super) what: String,
 }
 
+/// What programs of one kind did in all turns of a scheduler, and in how many seconds.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Work {
+    count: f64,
+    seconds: f64,
+}
+
+impl Work {
+    /// None if nothing was measured.
+    fn per_second(&self) -> Option<f64> {
+        (self.seconds > 0.0).then(|| self.count / self.seconds)
+    }
+}
+
 #[derive(Default, Serialize)]
 pub(super) struct Outcome {
     pub(super) kernel: String,
@@ -54,10 +68,10 @@ pub(super) struct Outcome {
     pub(super) differences: u64,
     /// For how long interrupts were off at most, per kind of event, in nanoseconds.
     pub(super) off_ns_max: BTreeMap<String, u64>,
-    /// What the programs of a user came to beside a hostile neighbour, by scheduler, added up over all turns.
+    /// What the programs of a user came to beside a hostile neighbour, by scheduler, over all turns.
     #[serde(skip)]
-    pub(super) work: BTreeMap<String, BTreeMap<String, f64>>,
-    /// The same under each policy ÷ under the kernel's own scheduler.
+    pub(super) work: BTreeMap<String, BTreeMap<String, Work>>,
+    /// The same a second under each policy ÷ under the kernel's own scheduler.
     pub(super) beside_neighbour: BTreeMap<String, BTreeMap<String, f64>>,
     pub(super) beside_neighbour_min: f64,
     pub(super) findings: Vec<Finding>,
@@ -103,10 +117,14 @@ impl Outcome {
         if is("slab_debug", false) {
             wrong.push("the kernel does not check what it allocates".into());
         }
-        if let (Some(scheduler), Some(work)) = (report["scheduler"].as_str(), report["work"].as_object()) {
+        // If the policy was taken out, part of the turn was another scheduler's.
+        let turn = report["scheduler"].as_str().filter(|_| !is("still_running", false));
+        if let (Some(scheduler), Some(work)) = (turn, report["work"].as_object()) {
             let all = self.work.entry(scheduler.to_owned()).or_default();
-            for (what, count) in work {
-                *all.entry(what.clone()).or_default() += count.as_f64().unwrap_or_default();
+            for (what, turn) in work {
+                let of = all.entry(what.clone()).or_default();
+                of.count += turn["count"].as_f64().unwrap_or_default();
+                of.seconds += turn["seconds"].as_f64().unwrap_or_default();
             }
         }
         self.upgrades += number("upgrades");
@@ -124,7 +142,11 @@ impl Outcome {
         let mut work = std::mem::take(&mut self.work);
         let Some(own) = work.remove("kernel") else { return };
         for (policy, counts) in work {
-            let ratio = |(what, count): (String, f64)| own.get(&what).map(|own| (what, count / own.max(1e-9)));
+            // Not every scheduler has as many turns, nor turns of one length: a trial may end early, and CPUs that run at once keep no time.
+            let ratio = |(what, of): (String, Work)| {
+                let own = own.get(&what)?.per_second().filter(|own| *own > 0.0)?;
+                Some((what, of.per_second()? / own))
+            };
             self.beside_neighbour.insert(policy, counts.into_iter().filter_map(ratio).collect());
         }
     }
@@ -244,16 +266,45 @@ mod tests {
     #[test]
     fn what_others_get_beside_a_neighbour_is_compared_with_the_kernels_own_scheduler() {
         let mut outcome = Outcome::default();
-        for (scheduler, count) in
-            [("kernel", 10.0), ("wfq", 9.0), ("fifo", 9.0), ("kernel", 10.0), ("wfq", 10.0), ("fifo", 10.0)]
-        {
-            assert!(outcome.read(&json!({ "scheduler": scheduler, "work": { "wakeups": count } })).is_empty());
+        for (scheduler, count) in [("kernel", 10), ("wfq", 9), ("fifo", 9), ("kernel", 10), ("wfq", 10), ("fifo", 10)] {
+            assert!(outcome.read(&turn(scheduler, count, 1.0)).is_empty());
         }
         outcome.conclude();
         assert_eq!(outcome.beside_neighbour["wfq"]["wakeups"], 0.95);
         assert!(outcome.is_within_limits());
         outcome.beside_neighbour.get_mut("wfq").unwrap().insert("wakeups".into(), 0.89);
         assert!(!outcome.is_within_limits());
+    }
+
+    fn turn(scheduler: &str, count: u64, seconds: f64) -> Value {
+        json!({ "scheduler": scheduler, "work": { "wakeups": { "count": count, "seconds": seconds } } })
+    }
+
+    #[test]
+    fn turns_that_were_lost_or_took_longer_change_nothing_in_what_others_get_a_second() {
+        let mut outcome = Outcome::default();
+        // The kernel's own scheduler had a turn more, and one of those of the policy took three times as long.
+        for (scheduler, count, seconds) in
+            [("kernel", 20, 2.0), ("wfq", 57, 6.0), ("kernel", 20, 2.0), ("wfq", 19, 2.0), ("kernel", 20, 2.0)]
+        {
+            assert!(outcome.read(&turn(scheduler, count, seconds)).is_empty());
+        }
+        // Where a policy was taken out, what follows is the kernel's.
+        let mut lost = turn("wfq", 9_000, 2.0);
+        lost["still_running"] = false.into();
+        assert_eq!(outcome.read(&lost).len(), 1);
+        outcome.conclude();
+        assert!((outcome.beside_neighbour["wfq"]["wakeups"] - 0.95).abs() < 1e-9, "{:?}", outcome.beside_neighbour);
+    }
+
+    #[test]
+    fn without_a_turn_of_the_kernels_own_scheduler_nothing_is_compared() {
+        let mut outcome = Outcome::default();
+        for report in [turn("wfq", 10, 2.0), turn("kernel", 0, 0.0)] {
+            assert!(outcome.read(&report).is_empty());
+        }
+        outcome.conclude();
+        assert!(outcome.beside_neighbour["wfq"].is_empty());
     }
 
     #[test]

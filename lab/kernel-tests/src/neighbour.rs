@@ -45,6 +45,11 @@ const STEPS_PER_HINT: u32 = 8;
 /// Where the board has the processes that it may signal, move and put onto CPUs.
 const PIDS: usize = 64;
 const PLACES: usize = 64;
+/// How soon the kernel kills a process for want of memory (`oom_score_adj`): never the one that keeps the others, those only if nothing else is
+/// left, and the one that fills memory first.
+const OOM_NEVER: i32 = -1000;
+const OOM_USUAL: i32 = 0;
+const OOM_FIRST: i32 = 1000;
 /// Where the board counts what it got that is root's.
 const CONTROL_GAINED: usize = 60;
 
@@ -207,6 +212,8 @@ extern "C" fn nothing(_: libc::c_int) {}
 pub(crate) fn lives(seed: u64, group: &Path) -> Result<()> {
     let board = Board::of(&io::stdin()).context("no shared memory")?;
     let home = group.join("home");
+    // While it is root: an ordinary user can only become one to be killed sooner.
+    set_oom(OOM_NEVER).context("cannot be spared when memory runs out")?;
     fs::write(group.join("cgroup.procs"), "0").context("cannot enter a group")?;
     be_anywhere()?;
     be_user(USER)?;
@@ -247,6 +254,10 @@ pub(crate) fn lives(seed: u64, group: &Path) -> Result<()> {
 impl Hostile {
     /// Does one thing again and again.
     fn act(mut self, place: usize) {
+        // What it was forked from is spared, and it must not be.
+        if set_oom(oom_of(DEEDS[place].0)).is_err() {
+            return;
+        }
         for step in 1_u32.. {
             // What an ordinary user may not, is refused: that is well.
             if DEEDS[place].2(&mut self).is_ok() {
@@ -416,7 +427,6 @@ impl Hostile {
 
     /// Fills memory up to its limit, and now and then beyond: then this process is killed.
     fn memory(&mut self) -> io::Result<()> {
-        fs::write("/proc/self/oom_score_adj", "1000")?;
         let len = if self.rng.u32(0..32) == 0 { 2 * MEMORY_MAX } else { MEMORY_MAX / 2 };
         let mut bytes = vec![0_u8; len];
         for (number, page) in bytes.chunks_mut(4096).enumerate() {
@@ -478,7 +488,46 @@ impl Hostile {
     }
 }
 
+/// How soon a process that does this is killed for want of memory.
+fn oom_of(deed: &str) -> i32 {
+    if deed == "memory" { OOM_FIRST } else { OOM_USUAL }
+}
+
+/// How soon this process is, and those that it forks from now on.
+fn set_oom(score: i32) -> io::Result<()> {
+    fs::write("/proc/self/oom_score_adj", score.to_string())
+}
+
 /// The number of an ioctl of `/dev/ekiden`.
 pub(crate) fn request(direction: u32, number: u32, size: usize) -> libc::c_ulong {
     (direction << 30 | (size as u32) << 16 | u32::from(b'E') << 8 | number).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fills_memory_is_killed_first_and_what_keeps_the_others_never() {
+        let first: Vec<_> =
+            DEEDS.iter().filter(|(deed, ..)| oom_of(deed) == OOM_FIRST).map(|(deed, ..)| *deed).collect();
+        assert_eq!(first, ["memory"]);
+        assert!(DEEDS.iter().all(|(deed, ..)| oom_of(deed) > OOM_NEVER));
+    }
+
+    #[test]
+    fn a_process_that_was_forked_sets_for_itself_how_soon_it_is_killed() {
+        let read = || -> i32 { fs::read_to_string("/proc/self/oom_score_adj").unwrap().trim().parse().unwrap() };
+        let before = read();
+        let (mut told, mut tell) = pipe().unwrap();
+        fork(|| {
+            let done = set_oom(OOM_FIRST).is_ok() && read() == OOM_FIRST;
+            let _ = io::Write::write_all(&mut tell, &[done.into()]);
+        })
+        .unwrap();
+        let mut done = [0];
+        told.read_exact(&mut done).unwrap();
+        assert_eq!((done, read()), ([1], before));
+        reap(true);
+    }
 }

@@ -59,8 +59,8 @@ impl Victim {
         Ok(Self { child, group, board })
     }
 
-    /// What each kind of program does in that time while the others are frozen, in units a second: what one takes, another would not get.
-    fn does(&self, time: Duration) -> Result<BTreeMap<&'static str, f64>> {
+    /// What each kind of program does in some of that time while the others are frozen: what one takes, another would not get.
+    fn does(&self, time: Duration) -> Result<BTreeMap<&'static str, Work>> {
         let freeze = |what: &str, value: &str| {
             fs::write(self.group.join(what).join("cgroup.freeze"), value).context("cannot freeze a group")
         };
@@ -73,7 +73,7 @@ impl Victim {
             thread::sleep(time);
             let (after, seconds) = (self.board.get(place), start.elapsed().as_secs_f64());
             freeze(what, "1")?;
-            work.insert(what, (after - before) as f64 / seconds);
+            work.insert(what, Work { count: after - before, seconds });
         }
         Ok(work)
     }
@@ -135,14 +135,20 @@ pub(crate) fn works(group: &Path) -> Result<()> {
     Ok(())
 }
 
+/// What programs did, and in what time: the thread that measures may have been woken late.
+#[derive(Serialize)]
+struct Work {
+    count: u64,
+    seconds: f64,
+}
+
 /// What came of one turn of a scheduler.
 #[derive(Serialize)]
 struct Turn<'a> {
     /// `kernel` for the kernel's own.
     scheduler: &'a str,
     round: u32,
-    /// A second.
-    work: BTreeMap<&'static str, f64>,
+    work: BTreeMap<&'static str, Work>,
     /// What the neighbour did meanwhile.
     deeds: BTreeMap<&'static str, u64>,
     mistakes: u64,
