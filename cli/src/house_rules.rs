@@ -256,6 +256,45 @@ fn every_path_that_the_documents_name_exists() {
     assert_none(&broken, "what a document names is there");
 }
 
+/// The tests that a row of a table names, as `folder`: `test`.
+fn tests_in(row: &str) -> Vec<(String, String)> {
+    let words: Vec<&str> = row.split('`').collect();
+    let named = words.windows(3).skip(1).step_by(2).filter(|words| words[1] == ": ");
+    named.map(|words| (words[0].to_owned(), words[2].to_owned())).collect()
+}
+
+#[test]
+fn the_tests_that_hold_what_a_review_found_are_there() {
+    let text = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let findings = (1..=6).map(|number| format!("H{number}"));
+    let findings = findings.chain((1..=9).map(|number| format!("M{number}")));
+    let sources = files("rs");
+    let mut broken = Vec::new();
+    for finding in findings.chain((1..=10).map(|number| format!("L{number}"))) {
+        let rows: Vec<&str> = text.lines().filter(|line| line.starts_with(&format!("| {finding} |"))).collect();
+        let [row] = rows[..] else { panic!("{finding} has {} rows in SECURITY.md", rows.len()) };
+        let tests = tests_in(row);
+        if tests.is_empty() && !row.ends_with("| none |") {
+            broken.push(format!("{finding} names no test, and does not say so"));
+        }
+        for (folder, test) in tests {
+            let within = |name: &str| name.starts_with(&format!("{folder}/"));
+            if !sources.iter().any(|(name, text)| within(name) && text.contains(&format!("fn {test}("))) {
+                broken.push(format!("{finding}: {folder} has no test {test}"));
+            }
+        }
+    }
+    assert_none(&broken, "SECURITY.md names tests that there are");
+}
+
+#[test]
+fn tests_are_read_from_a_row() {
+    let own = |folder: &str, test: &str| (folder.to_owned(), test.to_owned());
+    let row = "| H1 | `/dev/ekiden` locks | `cli`: `one`, `lab/fuzz`: `other` |";
+    assert_eq!(tests_in(row), [own("cli", "one"), own("lab/fuzz", "other")]);
+    assert_eq!(tests_in("| L2 | a `x` of `y` | none |"), []);
+}
+
 #[test]
 fn every_test_that_the_evidence_names_is_there() {
     let text = fs::read_to_string(root().join("docs/evidence.md")).unwrap();

@@ -174,6 +174,21 @@ fn timers_are_of_10_us_or_more() {
     }
 }
 
+/// Also where it shares the timer of a CPU, and long after the machine was started.
+#[test]
+fn a_timer_without_end_takes_no_policy_out() {
+    let mut bench = Bench::new(Reply { timer_ns: u64::MAX, ..Reply::default() });
+    let other = Parrot { reply: Reply { timer_ns: u64::MAX - MS, ..Reply::default() }, asked: Arc::default() };
+    assert!(bench.engine.add(Box::new(other), false, &mut Outcome::default()).is_ok());
+    for now_ns in [0, 1, 1_000_000 * MS] {
+        bench.host.now_ns.store(now_ns, Relaxed);
+        for kind in [EventKind::Timer, EventKind::CpuOnline, EventKind::Timer] {
+            assert_ne!(bench.event(kind).status, Status::Fault as i32, "{kind:?} at {now_ns}");
+        }
+    }
+    assert!(bench.engine.fault().is_none());
+}
+
 fn worthless() -> Reply {
     let task = TaskId { slot: 5, generation: 5 };
     Reply { token: RawToken { task, cpu: 0, serial: 1 }, ..Reply::default() }
