@@ -12,7 +12,7 @@ use core::cmp::Reverse;
 use ekiden::{Hints, Plain, ProcessId, QueueId, prelude::*};
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
-/// Most activations of a process.
+/// Most activations of an application.
 const ACTIVATIONS_MAX: usize = 1024;
 
 /// How long a task runs until it gives way to one that waits.
@@ -128,6 +128,8 @@ struct Application {
     priority: u32,
     /// How many CPUs it is to have now.
     due: u32,
+    /// How many of its threads are named but not seen yet.
+    named: usize,
     /// By thread id.
     activations: BTreeMap<u32, TaskId>,
 }
@@ -292,6 +294,7 @@ impl Arbiter {
         let Some(queue) = book.named.remove(&(process, task.pid)) else { return };
         self.forget(cx, book, task.id);
         if let Some(it) = book.applications.get_mut(&queue) {
+            it.named = it.named.saturating_sub(1);
             it.activations.insert(task.pid, task.id);
             activation.application.set(queue);
             self.arbitrate(cx, book);
@@ -321,12 +324,10 @@ impl Arbiter {
         let Some(it) = book.applications.get_mut(&queue) else { return };
         if request.ask == Ask::Cpus {
             (it.wanted, it.priority) = (request.cpus, request.priority);
-            return;
-        }
-        let names = book.named.range((it.process, 0)..=(it.process, u32::MAX)).count();
-        if !it.activations.contains_key(&request.thread) && names + it.activations.len() < ACTIVATIONS_MAX {
-            let before = book.named.insert((it.process, request.thread), queue);
-            self.named.add(u32::from(before != Some(queue)));
+        } else if it.named + it.activations.len() < ACTIVATIONS_MAX && !it.activations.contains_key(&request.thread) {
+            let is_new = book.named.insert((it.process, request.thread), queue) != Some(queue);
+            it.named += usize::from(is_new);
+            self.named.add(u32::from(is_new));
         }
     }
 }
