@@ -257,7 +257,7 @@ fn every_path_that_the_documents_name_exists() {
 }
 
 /// The tests that a row of a table names, as `folder`: `test`.
-fn tests_in(row: &str) -> Vec<(String, String)> {
+fn tests_of_finding(row: &str) -> Vec<(String, String)> {
     let words: Vec<&str> = row.split('`').collect();
     let named = words.windows(3).skip(1).step_by(2).filter(|words| words[1] == ": ");
     named.map(|words| (words[0].to_owned(), words[2].to_owned())).collect()
@@ -273,7 +273,7 @@ fn the_tests_that_hold_what_a_review_found_are_there() {
     for finding in findings.chain((1..=10).map(|number| format!("L{number}"))) {
         let rows: Vec<&str> = text.lines().filter(|line| line.starts_with(&format!("| {finding} |"))).collect();
         let [row] = rows[..] else { panic!("{finding} has {} rows in SECURITY.md", rows.len()) };
-        let tests = tests_in(row);
+        let tests = tests_of_finding(row);
         if tests.is_empty() && !row.ends_with("| none |") {
             broken.push(format!("{finding} names no test, and does not say so"));
         }
@@ -291,8 +291,8 @@ fn the_tests_that_hold_what_a_review_found_are_there() {
 fn tests_are_read_from_a_row() {
     let own = |folder: &str, test: &str| (folder.to_owned(), test.to_owned());
     let row = "| H1 | `/dev/ekiden` locks | `cli`: `one`, `lab/fuzz`: `other` |";
-    assert_eq!(tests_in(row), [own("cli", "one"), own("lab/fuzz", "other")]);
-    assert_eq!(tests_in("| L2 | a `x` of `y` | none |"), []);
+    assert_eq!(tests_of_finding(row), [own("cli", "one"), own("lab/fuzz", "other")]);
+    assert_eq!(tests_of_finding("| L2 | a `x` of `y` | none |"), []);
 }
 
 #[test]
