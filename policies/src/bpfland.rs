@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use ekiden::{NICE_0_WEIGHT, prelude::*};
+use ekiden::{prelude::*, scaled_ns};
 
 /// Switches are counted for so long, in nanoseconds.
 const SECOND_NS: u64 = 1_000_000_000;
@@ -125,7 +125,7 @@ impl Bpfland {
     /// Adds what the task has run to its virtual time. One that slept is at most the lag behind the others.
     fn charge(&self, task: &Task, account: &Account) -> u64 {
         let ran_ns = task.runtime_ns.saturating_sub(account.charged_ns.swap(task.runtime_ns, Relaxed));
-        let vtime = account.vtime.load(Relaxed) + ran_ns * u64::from(NICE_0_WEIGHT) / u64::from(task.weight.max(1));
+        let vtime = account.vtime.load(Relaxed) + scaled_ns(ran_ns, task.weight);
         let vtime = vtime.max(self.vtime.get().saturating_sub(self.times.lag_ns));
         account.vtime.store(vtime, Relaxed);
         vtime

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use ekiden::{NICE_0_WEIGHT, prelude::*};
+use ekiden::{prelude::*, scaled_ns};
 
 use crate::balance::{Balancer, Bugs};
 
@@ -48,7 +48,7 @@ impl Cfs {
     fn charge(&self, task: &Task) -> u64 {
         let account = &self.tasks[task.id];
         let ran_ns = task.runtime_ns.saturating_sub(account.charged_ns.swap(task.runtime_ns, Relaxed));
-        let vruntime = account.vruntime.load(Relaxed) + scaled(ran_ns, task.weight);
+        let vruntime = account.vruntime.load(Relaxed) + scaled_ns(ran_ns, task.weight);
         account.vruntime.store(vruntime, Relaxed);
         vruntime
     }
@@ -87,11 +87,6 @@ impl Cfs {
         let mut tasks = waiting.iter().rev().map(|(_, token)| token.task()).take(LOOKED_AT);
         tasks.find(|task| wanted(*task))
     }
-}
-
-/// CPU time at nice 0 that weighs as much as `ns` at `weight`.
-fn scaled(ns: u64, weight: u32) -> u64 {
-    ns * u64::from(NICE_0_WEIGHT) / u64::from(weight.max(1))
 }
 
 /// A switch for one of the bugs.
@@ -156,7 +151,7 @@ impl Scheduler for Cfs {
         account.charged_ns.store(task.runtime_ns, Relaxed);
         account.cpu.store(token.cpu(), Relaxed);
         account.vruntime.store(0, Relaxed);
-        let debit_ns = scaled(self.slice_min_ns, task.weight);
+        let debit_ns = scaled_ns(self.slice_min_ns, task.weight);
         self.queue(cx, task, token, |min_vruntime| min_vruntime + debit_ns);
     }
 
@@ -172,7 +167,7 @@ impl Scheduler for Cfs {
         let cpu = token.cpu();
         let floor = |min_vruntime: u64| min_vruntime.saturating_sub(self.sleeper_credit_ns);
         let vruntime = self.queue(cx, task, token, floor);
-        if self.queues[cpu].running.get() > vruntime + scaled(self.wakeup_ns, task.weight) {
+        if self.queues[cpu].running.get() > vruntime + scaled_ns(self.wakeup_ns, task.weight) {
             cx.resched(cpu);
         }
     }

@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ekiden::{NICE_0_WEIGHT, prelude::*};
+use ekiden::{prelude::*, scaled_ns};
 
 /// So many of the tasks that are due are shown to modules.
 const SHOWN: usize = 8;
@@ -220,8 +220,7 @@ impl Scheduler for Modular {
     fn enqueue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         let account = &self.tasks[task.id];
         let ran_ns = task.runtime_ns.saturating_sub(account.charged_ns.swap(task.runtime_ns, Relaxed));
-        let vruntime =
-            account.vruntime.load(Relaxed) + ran_ns * u64::from(NICE_0_WEIGHT) / u64::from(task.weight.max(1));
+        let vruntime = account.vruntime.load(Relaxed) + scaled_ns(ran_ns, task.weight);
         let vruntime = vruntime.max(self.min_vruntime.get());
         account.vruntime.store(vruntime, Relaxed);
         let mut queue = self.queue.lock();

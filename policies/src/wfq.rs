@@ -10,7 +10,7 @@ use core::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
-use ekiden::{NICE_0_WEIGHT, prelude::*};
+use ekiden::{prelude::*, scaled_ns};
 
 /// For about so long a task may have to wait for what it has had, if no others come meanwhile. At nice 19, four milliseconds are a
 /// quarter of a second that each of the others has first: beside a hundred of them, the share of its weight is one turn in half a
@@ -94,7 +94,7 @@ impl Wfq {
         let account = &self.tasks[task.id];
         let ran_ns = task.runtime_ns.saturating_sub(account.charged_ns.load(Relaxed));
         account.charged_ns.store(task.runtime_ns, Relaxed);
-        let vruntime = account.vruntime.load(Relaxed) + scaled(ran_ns, task.weight);
+        let vruntime = account.vruntime.load(Relaxed) + scaled_ns(ran_ns, task.weight);
         account.vruntime.store(vruntime, Relaxed);
         vruntime
     }
@@ -132,7 +132,7 @@ impl Wfq {
     /// what it takes beyond two slices, or a tick, is forgiven, as under EEVDF, for each task that comes later would have as much first.
     fn bearable_debt_ns(&self, weight: u32, others: u32) -> u64 {
         let two_slices_ns = self.times.period_ns.max(2 * self.times.slice_min_ns);
-        scaled(two_slices_ns.max(LONGEST_TICK_NS), weight)
+        scaled_ns(two_slices_ns.max(LONGEST_TICK_NS), weight)
             .min(LONGEST_DEBT_NS / u64::from(others + 1))
             .max(SMALL_DEBT_NS)
     }
@@ -179,11 +179,6 @@ impl Wfq {
     fn slice_ns(&self, others: u32) -> u64 {
         (self.times.period_ns / u64::from(others + 1)).max(self.times.slice_min_ns)
     }
-}
-
-/// CPU time at nice 0 that weighs as much as `ns` at `weight`.
-fn scaled(ns: u64, weight: u32) -> u64 {
-    if weight == NICE_0_WEIGHT { ns } else { ns * u64::from(NICE_0_WEIGHT) / u64::from(weight.max(1)) }
 }
 
 #[policy]
@@ -233,7 +228,7 @@ impl Scheduler for Wfq {
         account.charged_ns.store(task.runtime_ns, Relaxed);
         account.cpu.store(token.cpu(), Relaxed);
         account.vruntime.store(0, Relaxed);
-        let debit_ns = scaled(self.times.slice_min_ns, task.weight);
+        let debit_ns = scaled_ns(self.times.slice_min_ns, task.weight);
         self.queue(task, token, |min| min + debit_ns);
     }
 
@@ -243,7 +238,7 @@ impl Scheduler for Wfq {
         self.charge(task);
         let (cpu, credit_ns) = (token.cpu(), self.times.sleeper_credit_ns);
         let vruntime = self.queue(task, token, |min| min.saturating_sub(credit_ns));
-        if self.queues[cpu].running.get() > vruntime + scaled(self.times.wakeup_ns, task.weight) {
+        if self.queues[cpu].running.get() > vruntime + scaled_ns(self.times.wakeup_ns, task.weight) {
             cx.resched(cpu);
         }
     }

@@ -106,7 +106,7 @@ pub use task_params::TaskParams;
 pub use token::{Refused, Schedulable, forget_dropped};
 pub use topology::{Cpu, FULL_CAPACITY, Topology, TopologyError};
 pub use wait::{Patience, Since, Waits, forget_locks, locks_are_poisoned, poison_locks, wait_for, wait_so};
-pub use weight::{NICE_0_WEIGHT, weight_of_nice};
+pub use weight::{NICE_0_WEIGHT, scaled_ns, weight_of_nice};
 
 /// A CPU's number, as Linux counts them.
 pub type CpuId = u32;

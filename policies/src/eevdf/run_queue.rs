@@ -1,6 +1,6 @@
 //! The run queue of one CPU, in virtual time: who has had how much, who is owed what, and whose slice is due first.
 
-use ekiden::{NICE_0_WEIGHT, prelude::*};
+use ekiden::{NICE_0_WEIGHT, prelude::*, scaled_ns};
 
 use super::Eevdf;
 
@@ -20,7 +20,7 @@ pub(super) struct Entity {
 
 impl Entity {
     pub(super) fn scaled(&self, ns: u64) -> i64 {
-        (ns * u64::from(NICE_0_WEIGHT) / u64::from(self.weight.max(1))) as i64
+        scaled_ns(ns, self.weight) as i64
     }
 
     /// Adds CPU time. True if that was the rest of the slice; the next one has a deadline of its own.
