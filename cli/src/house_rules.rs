@@ -37,6 +37,35 @@ const FOLDERS: &[(&str, &[&str])] = &[
 /// The documents in the root that name paths. Those in `docs` and the README of each folder do, too.
 const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "DEVELOPING.md", "SECURITY.md"];
 
+/// The most lines of a source file, without its tests.
+const LINES_MOST: usize = 500;
+
+/// The files that are longer, and how long each may be: what it is now. One that got shorter has its number lowered here.
+const LONG_FILES: &[(&str, usize)] = &[
+    ("cli/src/reproduce/wasted_cores.rs", 527),
+    ("framework/engine/src/engine.rs", 600),
+    ("framework/engine/src/pick.rs", 572),
+    ("framework/engine/src/seats.rs", 531),
+    ("hosts/agent/src/mind.rs", 673),
+    ("hosts/kernel/bpf/ekiden.bpf.c", 567),
+    ("hosts/kernel/core/src/lib.rs", 528),
+    ("hosts/kernel/loader/src/control.rs", 680),
+    ("hosts/kernel/loader/src/live.rs", 567),
+    ("hosts/kernel/module/calls.c", 751),
+    ("hosts/kernel/module/main.c", 602),
+    ("hosts/kernel/module/queues.c", 707),
+    ("hosts/kernel/policy/src/lib.rs", 558),
+    ("hosts/replay/src/replay.rs", 598),
+    ("hosts/sim/src/simulation.rs", 540),
+    ("lab/kernel-tests/src/list.rs", 596),
+    ("lab/kernel-tests/src/main.rs", 658),
+    ("lab/kernel-tests/src/requests.rs", 606),
+    ("lab/kernel-tests/src/storm.rs", 623),
+    ("lab/test-policies/src/faulty.rs", 552),
+    ("observe/page/browser/src/chart.ts", 501),
+    ("workload/src/main.rs", 605),
+];
+
 fn root() -> PathBuf {
     Checkout::find().unwrap().root().to_owned()
 }
@@ -380,6 +409,90 @@ fn policies_stay_on_their_page() {
         let lines = code_lines(&fs::read_to_string(path).unwrap()).unwrap();
         assert!(lines <= limit, "{policy}.rs has {lines} lines of code, more than {limit}");
     }
+}
+
+/// How many lines there are before the tests. All files of tests, and what is built of other files, have none.
+fn lines_without_tests(name: &str, text: &str) -> usize {
+    if name.contains("/tests/") || name.ends_with("/tests.rs") || name.contains("/assets/") {
+        return 0;
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    let tests = lines
+        .windows(2)
+        .position(|pair| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{'));
+    tests.unwrap_or(lines.len())
+}
+
+#[test]
+fn source_files_are_short_or_in_the_list_of_long_ones() {
+    let mut broken = Vec::new();
+    let mut long = BTreeSet::new();
+    for (name, text) in ["rs", "c", "h", "S", "ts", "mjs"].into_iter().flat_map(files) {
+        let lines = lines_without_tests(&name, &text);
+        match LONG_FILES.iter().find(|(long, _)| *long == name) {
+            Some((_, most)) if lines > *most => broken.push(format!("{name} has {lines} lines, more than its {most}")),
+            None if lines > LINES_MOST => broken.push(format!("{name} has {lines} lines, more than {LINES_MOST}")),
+            Some((_, most)) if lines > LINES_MOST && lines == *most => _ = long.insert(name),
+            Some(_) => {
+                broken.push(format!("{name} has {lines} lines now: lower its number in LONG_FILES, or take it out"))
+            }
+            None => {}
+        }
+    }
+    assert_none(&broken, "a source file has one subject, or stands in LONG_FILES, which only shrinks");
+    assert_eq!(long.len(), LONG_FILES.len(), "LONG_FILES names files that are not there");
+}
+
+#[test]
+fn lines_of_tests_do_not_count() {
+    let text = "//! One.\nfn two() {}\n#[cfg(test)]\nfn four() {}\n#[cfg(test)]\nmod tests {\n}\n";
+    assert_eq!(lines_without_tests("a/src/lib.rs", text), 4);
+    assert_eq!(lines_without_tests("a/tests/all.rs", text), 0);
+}
+
+/// Of each invariant in a text: its number, and the tests that it names, as file and function. None if it says that it has none.
+fn invariants(text: &str) -> Vec<(usize, Vec<(String, String)>)> {
+    let section = text.split("\n## Invariants\n").nth(1).expect("ARCHITECTURE.md has invariants");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let mut found = Vec::new();
+    for number in 1.. {
+        let Some((_, rest)) = section.split_once(&format!("\n{number}. ")) else { break };
+        let item = rest.split_once(&format!("\n{}. ", number + 1)).map_or(rest, |(item, _)| item);
+        let Some((_, named)) = item.split_once("*Test:*") else {
+            assert!(item.contains("*No test.*"), "invariant {number} names no test, and does not say that it has none");
+            found.push((number, Vec::new()));
+            continue;
+        };
+        let (mut file, mut tests) = (String::new(), Vec::new());
+        for word in named.split('`').skip(1).step_by(2) {
+            if word.ends_with(".rs") {
+                word.clone_into(&mut file);
+            } else {
+                tests.push((file.clone(), word.to_owned()));
+            }
+        }
+        assert!(!tests.is_empty(), "invariant {number} names no test");
+        found.push((number, tests));
+    }
+    found
+}
+
+#[test]
+fn invariants_name_tests_that_exist() {
+    let found = invariants(&fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap());
+    assert!(found.len() >= 24, "only {} invariants were found", found.len());
+    let named: Vec<_> = found.iter().flat_map(|(number, tests)| tests.iter().map(move |test| (number, test))).collect();
+    let broken: Vec<String> = named
+        .into_iter()
+        .filter(|(_, (file, test))| {
+            let text = fs::read_to_string(root().join(file)).unwrap_or_default();
+            !text.contains(&format!("fn {test}("))
+        })
+        .map(|(number, (file, test))| format!("{number}: {file} has no {test}"))
+        .collect();
+    assert_none(&broken, "an invariant names the test that holds it");
+    let without = found.iter().filter(|(_, tests)| tests.is_empty()).count();
+    assert!(without <= 7, "{without} invariants have no test, more than the 7 that had none");
 }
 
 #[test]
