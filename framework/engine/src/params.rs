@@ -72,7 +72,8 @@ impl Kept {
     }
 }
 
-/// Holds the slot of a task while its policy is told of parameters, and also if the policy ends in that.
+/// Holds the slot of a task while its policy is told of parameters. If the policy ends in that, its call returns here; if it was the only
+/// one, the engine ends with it.
 struct Telling<'a> {
     kept: &'a Kept,
     tasks: &'a TaskTable,
@@ -98,7 +99,7 @@ impl<P: Policy> Engine<P> {
         self.kept(task).begin(task, params);
     }
 
-    /// A task has died. Another one may have its slot once nobody tells a policy of parameters of this one.
+    /// A task has died. Another one may have its slot once no policy is being told of parameters of this one.
     pub(crate) fn forget_task(&self, task: TaskId) {
         if self.tasks.remove(task) && self.kept(task).end() {
             self.tasks.free(task.slot);

@@ -155,7 +155,7 @@ impl Groups {
         again_at_ns
     }
 
-    /// Whoever was parked for the time of `group` is released.
+    /// Tasks that were parked for the time of `group` are released.
     pub(super) fn let_go(&self, group: u32) {
         let mut parking = self.parking.lock();
         let budget = &self.nodes[group as usize].budget;

@@ -93,7 +93,7 @@ impl Groups {
         }
     }
 
-    /// Frees groups that the host has destroyed and nobody is in, from `group` up.
+    /// Frees groups that the host has destroyed and that have no tasks, from `group` up.
     pub(super) fn free_if_unused(&self, tree: &mut Tree, mut group: u32) {
         loop {
             let entry = tree.entries[group as usize];
