@@ -403,7 +403,7 @@ fn qemu_args(kernel: &Kernel, spec: &VmSpec, mode: Mode) -> Vec<String> {
     let image = kernel.unpacked_image().unwrap_or_else(|| kernel.image());
     pair("-kernel", image.display().to_string());
     pair("-initrd", "initramfs.cpio".into());
-    pair("-append", spec.kernel_args());
+    pair("-append", spec.kernel_args(mode));
     pair("-chardev", "file,id=console,path=console.log".into());
     pair("-serial", "chardev:console".into());
     pair("-chardev", "socket,id=channel,path=channel.sock,server=on,wait=off".into());
