@@ -31,6 +31,8 @@ pub struct Bpfland {
     regular: Common,
     /// When a regular task was last taken, in nanoseconds.
     regular_ns: Shared<u64>,
+    /// Whether an interactive one was taken since: turns may take longer than a regular task may wait.
+    was_interactive: Shared<bool>,
     /// Rate of switches from which on a task is interactive: the average of all tasks, bounded.
     threshold: Shared<u64>,
     /// Virtual time of the task that was taken last.
@@ -170,12 +172,14 @@ impl Bpfland {
         let regular = || {
             let first = self.regular.claim_first(cx)?;
             self.regular_ns.set(cx.now_ns());
+            self.was_interactive.set(false);
             Some(first)
         };
-        let starves = || self.regular_ns.get() + self.times.starvation_ns < cx.now_ns();
+        let interactive = || self.interactive.claim_first(cx).inspect(|_| self.was_interactive.set(true));
+        let starves = || self.was_interactive.get() && self.regular_ns.get() + self.times.starvation_ns < cx.now_ns();
         let both_wait = self.regular.len.get() > 0 && self.interactive.len.get() > 0;
         let due = if both_wait && self.times.starvation_ns > 0 && starves() { regular() } else { None };
-        let (vtime, token) = due.or_else(|| self.interactive.claim_first(cx)).or_else(regular)?;
+        let (vtime, token) = due.or_else(interactive).or_else(regular)?;
         self.vtime.raise(vtime);
         Some(token)
     }
@@ -210,6 +214,7 @@ impl Scheduler for Bpfland {
             interactive: Common::default(),
             regular: Common::default(),
             regular_ns: Shared::default(),
+            was_interactive: Shared::default(),
             threshold: Shared::default(),
             vtime: Shared::default(),
             tasks: PerTask::new(env, Account::default),

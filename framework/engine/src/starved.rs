@@ -17,6 +17,10 @@ const TURN_MS: u32 = 25;
 /// However many they are, sched_ext would end all policies a little later.
 const CROWD_MS_MAX: u32 = 25_000;
 
+/// How much longer a task may wait for a CPU that is away, in percent of the usual time: sched_ext's own watchdog is a task, too, which looks
+/// every fifteen seconds, and ends all policies if it comes fifteen later.
+const AWAY_PERCENT: u32 = 150;
+
 /// A CPU of which less than one event in that time is heard, in milliseconds, is away: a CPU with a task has a tick every ten.
 const HEARD_MS: u64 = 25;
 
@@ -31,7 +35,7 @@ pub struct Walk {
     /// The time between two, in milliseconds.
     pub apart_ms: u32,
     /// The engine hears of each tick. A CPU that is not idle and of which it hears next to nothing is away then, and lets its tasks wait whatever
-    /// their policy does: a hypervisor has taken its processor. Such walks do not count, up to three times the usual wait.
+    /// their policy does: a hypervisor has taken its processor. Such walks do not count, up to one and a half of the usual wait.
     pub hears_ticks: bool,
 }
 
@@ -137,7 +141,8 @@ impl<P: Policy> Engine<P> {
             }
             let most = walk.most_of(view.weight, here.crowd.last(walk.number));
             if waits >= most
-                && (waits - here.presence.away_in(waits) >= most || waits >= walk.most.saturating_mul(LIGHTEST))
+                && (waits - here.presence.away_in(waits) >= most
+                    || waits >= walk.most.saturating_mul(AWAY_PERCENT) / 100)
                 && self.is_home::<false>(view.state)
                 && seat.is_taken()
             {

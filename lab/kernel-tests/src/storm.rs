@@ -342,6 +342,11 @@ fn set_class(pid: i32, class: i32, priority: i32) -> io::Result<()> {
     }
 }
 
+/// So that the console tells what happened when.
+fn say(what: &str) -> Result<()> {
+    Ok(fs::write("/dev/kmsg", format!("storm: {what}\n"))?)
+}
+
 /// How many processes and threads there have been since boot.
 fn forks() -> Result<u64> {
     let stat = fs::read_to_string("/proc/stat")?;
@@ -376,8 +381,7 @@ impl Storm {
                 if Instant::now() > end && happened.len() == STEPS.len() {
                     return Ok(happened);
                 }
-                // So that the console tells what happened when.
-                fs::write("/dev/kmsg", format!("storm: {name}\n"))?;
+                say(name)?;
                 step(self).and_then(|()| self.all_is_well()).with_context(|| format!("{name}, after {happened:?}"))?;
                 *happened.entry(name).or_default() += 1;
                 pause(20);
@@ -554,14 +558,16 @@ impl Storm {
         wait(&mut first).map(drop)
     }
 
-    fn policy(&mut self) -> &'static str {
-        POLICIES[self.rng.usize(0..POLICIES.len())]
+    fn policy(&mut self) -> Result<&'static str> {
+        let policy = POLICIES[self.rng.usize(0..POLICIES.len())];
+        say(policy)?;
+        Ok(policy)
     }
 
     fn come(&mut self) -> Result<()> {
         if self.sessions.len() < 3 {
             let beside = if self.rng.bool() { Beside::Others } else { Beside::OthersAsDefault };
-            let policy = self.policy();
+            let policy = self.policy()?;
             self.join(Session::start(&small(&self.modules, policy, beside))?)?;
         }
         Ok(())
@@ -597,7 +603,7 @@ impl Storm {
 
     /// A policy, another one or a copy of the same, takes over.
     fn take_over(&mut self) -> Result<()> {
-        let (policy, session) = (self.policy(), self.session());
+        let (policy, session) = (self.policy()?, self.session());
         let module = load_copy(&module_of(&self.modules, policy))?;
         let session = &self.sessions[session];
         let succession = Succession { seat: Some(session.seat()), module: Some(&module), ..Succession::default() };
