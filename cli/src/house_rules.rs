@@ -62,7 +62,7 @@ const LONG_FILES: &[(&str, usize)] = &[
     ("lab/kernel-tests/src/main.rs", 720),
     ("lab/kernel-tests/src/neighbour.rs", 505),
     ("lab/kernel-tests/src/requests.rs", 606),
-    ("lab/kernel-tests/src/storm.rs", 629),
+    ("lab/kernel-tests/src/storm.rs", 631),
     ("lab/test-policies/src/faulty.rs", 552),
     ("observe/page/browser/src/chart.ts", 501),
     ("workload/src/main.rs", 605),

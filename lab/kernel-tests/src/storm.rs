@@ -278,6 +278,8 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
     let happened = match storm.blow(seconds) {
         Ok(happened) => happened,
         Err(error) => {
+            // Where timers came late, this says whether the kernel held them back.
+            fs::copy("/proc/timer_list", "/host/timers.txt")?;
             storm.save_tapes()?;
             return Err(error.context(format!("seed {seed}")));
         }

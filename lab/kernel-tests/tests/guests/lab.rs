@@ -130,7 +130,7 @@ impl Lab {
         self.share.path().join(name)
     }
 
-    /// Keeps recordings that the guest has left in `/host`, and what its kernel said, in a directory of this name. Returns it.
+    /// Keeps recordings and texts that the guest has left in `/host`, and what its kernel said, in a directory of this name. Returns it.
     pub(crate) fn keep(&self, name: &str) -> PathBuf {
         let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         // That of the last time, if there is one.
@@ -138,7 +138,7 @@ impl Lab {
         fs::create_dir_all(&to).unwrap();
         fs::write(to.join("console.log"), self.vm.console().text()).unwrap();
         for path in fs::read_dir(self.share.path()).unwrap().map(|entry| entry.unwrap().path()) {
-            if path.extension().is_some_and(|extension| extension == "ekirec") {
+            if path.extension().is_some_and(|extension| extension == "ekirec" || extension == "txt") {
                 fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
             }
         }
