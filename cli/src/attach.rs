@@ -36,7 +36,7 @@ pub(crate) struct Attach {
     /// Stay, and give it to those as well who come into the group, or start a program of that name, later; until Ctrl-C
     #[arg(long, conflicts_with_all = ["pid", "tid"])]
     follow: bool,
-    /// Children that are started from now on get the policy that everybody gets
+    /// Children that are started from now on get the default policy
     #[arg(long)]
     no_inherit: bool,
     /// Something that the policy has for a task; may be given several times
@@ -63,7 +63,7 @@ struct Chosen {
     /// One thread
     #[arg(long, value_parser = clap::value_parser!(i32).range(1..))]
     tid: Option<i32>,
-    /// Everybody in a control group and those below it, by its directory
+    /// All tasks of a control group and those below it, by its directory
     #[arg(long, value_name = "DIR")]
     cgroup: Option<PathBuf>,
     /// Every process of this name
@@ -102,7 +102,7 @@ impl Attach {
 impl Detach {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let threads = of_them(choose(&self.who.who(), None, Inherit::No)?);
-        println!("now with the policy that everybody has: {threads}");
+        println!("now with the default policy: {threads}");
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,4 +1,4 @@
-//! `ekiden checks`: what becomes of a policy when a task changes its state in a way that nobody expects (row S5).
+//! `ekiden checks`: what becomes of a policy when a task changes its state in an unexpected way (row S5).
 
 use std::process::ExitCode;
 
@@ -11,21 +11,21 @@ use ekiden_loader::{Control, Status};
 #[command(after_help = "\
 Examples:
   ekiden checks                  how it is for each policy, and the last such change
-  ekiden checks remove           take the policy that everybody gets out if it happens
+  ekiden checks remove           take the default policy out if it happens
   ekiden checks off -p fifo      do not look
 
 Which changes are expected stands in ARCHITECTURE.md, under States of a task.")]
 pub(crate) struct ChecksCommand {
     /// What is to become of it
     mode: Option<Mode>,
-    /// Which of the policies that run, by its name or number; the one that everybody gets if it is left out
+    /// Which of the policies that run, by its name or number; the default one if it is left out
     #[arg(short, long, value_name = "POLICY", requires = "mode")]
     policy: Option<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Mode {
-    /// Nobody looks
+    /// They are not checked
     Off,
     /// It is counted, and `ekiden status` shows the newest
     Report,

@@ -20,7 +20,7 @@ Examples:
 
 What the command starts gets the same policy.")]
 pub(crate) struct Exec {
-    /// Which of the policies that run, by its name or number; the one that everybody gets if it is left out
+    /// Which of the policies that run, by its name or number; the default one if it is left out
     #[arg(short, long, value_name = "POLICY")]
     policy: Option<String>,
     /// Something that the policy has for a task; may be given several times

@@ -110,13 +110,13 @@ enum Command {
     Exec(exec::Exec),
     /// Give a thread, a program or a control group to one of the policies that run
     Attach(attach::Attach),
-    /// Give it back to the policy that everybody gets
+    /// Give it back to the default policy
     Detach(attach::Detach),
     /// Tell a policy something, as a program does by a queue of hints
     Hint(hints::Hint),
     /// Say what programs may tell a policy, as a header for C
     Hints(hints::Hints),
-    /// Choose what becomes of a policy when a task changes its state in a way that nobody expects
+    /// Choose what becomes of a policy when a task changes its state in an unexpected way
     Checks(checks::ChecksCommand),
     /// Say, or change, in which order the policies that run are asked
     Order(order::Order),

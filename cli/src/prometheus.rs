@@ -63,7 +63,7 @@ pub(crate) fn text(everything: &Everything) -> Result<String> {
         ("ekiden_policy_alive", "Whether the policy is called; if not, it was taken out.", |policy| {
             policy.alive.into()
         }),
-        ("ekiden_policy_default", "Whether it has the tasks for which nobody has chosen.", |policy| {
+        ("ekiden_policy_default", "Whether it has the tasks for which no policy was chosen.", |policy| {
             policy.default.into()
         }),
         ("ekiden_tasks", "Tasks that it has.", |policy| policy.counts.tasks),

@@ -47,7 +47,7 @@ pub(crate) struct Run {
     /// `ekiden attach`
     #[arg(long, conflicts_with = "attached")]
     beside: bool,
-    /// With --beside: all tasks for which nobody has chosen a policy
+    /// With --beside: all tasks for which no policy was chosen
     #[arg(long, requires = "beside")]
     default: bool,
     /// Every user may choose it for their tasks; by default only root may, unless it is the default policy
@@ -129,7 +129,7 @@ impl Run {
             (true, _) => "the tasks in class SCHED_EXT",
             (false, Beside::Nobody) => "all tasks of this machine",
             (false, Beside::Others) => "what `ekiden attach` gives to it",
-            (false, Beside::OthersAsDefault) => "all tasks for which nobody has chosen",
+            (false, Beside::OthersAsDefault) => "all tasks for which no policy was chosen",
         };
         let what = format!("{} schedules {tasks}; Ctrl-C ends it, `ekiden status` shows how it fares", self.policy);
         let code = child::run(&events, &self.wrapped(held.number()?)?, &what, self.keep_going, || held.check());

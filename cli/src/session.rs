@@ -245,7 +245,7 @@ impl Drop for Unload {
             // Others go on: only what they do not use goes.
             loaded().iter().for_each(|name| drop(unload(name, Duration::ZERO)));
         } else if let Err(error) = unload_all(PATIENCE) {
-            eprintln!("ekiden: {error}; `rmmod` them when nobody uses them any more");
+            eprintln!("ekiden: {error}; `rmmod` them when no process uses them any more");
         }
     }
 }

@@ -74,7 +74,7 @@ impl ShareCommand {
             self.share.set(status.find(Some(name))?.seat)?;
         }
         for policy in Status::read()?.unwrap_or_default().policies {
-            println!("{}: {}", policy.policy, in_words(&policy).as_deref().unwrap_or("like everybody"));
+            println!("{}: {}", policy.policy, in_words(&policy).as_deref().unwrap_or("like the others"));
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -152,7 +152,7 @@ fn policy_in_words(
     };
     let tasks = match (is_one_of_several, policy.default) {
         (false, _) => "",
-        (true, true) => "; has the tasks for which nobody has chosen",
+        (true, true) => "; has the tasks for which no policy was chosen",
         (true, false) => "; has what is given to it",
     };
     let blank = if params.is_empty() { "" } else { " " };

@@ -6,7 +6,7 @@
  *	if (ekiden_choose_named(0, "wfq", 1))
  *		perror("wfq");		this thread goes on as before
  *
- * A choice takes effect when the thread next waits for a CPU. If the policy ends, the thread goes on with the one that everybody gets.
+ * A choice takes effect when the thread next waits for a CPU. If the policy ends, the thread goes on with the default one.
  * Every function returns -1 and sets errno if it fails; then the thread is scheduled as before:
  *
  *	ENOENT	Ekiden is not loaded: `ekiden run` does that
@@ -38,7 +38,7 @@
 /* As in hosts/kernel/include/ekiden_control.h. */
 struct ekiden_choice {
 	int tid;
-	unsigned int seat;	/* counted from 1; 0 for the policy that everybody gets */
+	unsigned int seat;	/* counted from 1; 0 for the default policy */
 	unsigned int flags;	/* 1: children inherit it */
 	unsigned int params_len;
 	uint64_t params;	/* text */
@@ -165,8 +165,8 @@ static inline int ekiden_number(const char *name)
 }
 
 /*
- * Chooses the policy with this number for a thread (0: the calling one); number 0 is the policy that everybody gets. Children that it
- * has from now on get the same if inherit is not 0, and the one that everybody gets otherwise. Returns 0.
+ * Chooses the policy with this number for a thread (0: the calling one); number 0 is the default policy. Children that it
+ * has from now on get the same if inherit is not 0, and the default one otherwise. Returns 0.
  */
 static inline int ekiden_choose(pid_t tid, int number, int inherit)
 {

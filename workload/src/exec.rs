@@ -76,7 +76,7 @@ pub enum ExecError {
         /// What they cannot do.
         what: &'static str,
     },
-    /// The policy that everybody gets has no queues, or none runs.
+    /// The default policy has no queues, or none runs.
     #[error("the load talks to its policy: {0}; `ekiden run` a policy that takes hints, or leave that out")]
     NoQueues(#[from] ekiden_user::Error),
     /// The hints of the load are not those of the policy.

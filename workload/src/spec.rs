@@ -228,7 +228,7 @@ pub enum Step {
     },
     /// Write a hint for the policy into a queue, without a system call. The task that first uses a queue opens it; it and its children may
     /// use it, and it closes when that task ends. A hint for which there is no room is lost. On a real kernel each process has a queue
-    /// of its own by each number, a child as well, and the policy is the one that everybody gets.
+    /// of its own by each number, a child as well, and the policy is the default one.
     WriteHint {
         /// Which queue, from 0; to the policy it is one more.
         queue: u32,

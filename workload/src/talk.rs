@@ -1,4 +1,4 @@
-//! Queues of hints between the processes of a load and the policy that everybody gets. Each process has its own, by the
+//! Queues of hints between the processes of a load and the default policy. Each process has its own, by the
 //! numbers that the load has for them, and opens one when it first uses it.
 
 use std::cell::RefCell;
@@ -24,7 +24,7 @@ thread_local! {
     static QUEUES: RefCell<Vec<Option<BytesQueue>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What the policy that everybody gets and programs say to each other, if the load does.
+/// What the default policy and programs say to each other, if the load does.
 pub(crate) fn types(load: &Workload) -> Result<Option<Geometry>, ExecError> {
     if load.queues() == 0 {
         return Ok(None);

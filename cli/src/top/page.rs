@@ -54,7 +54,7 @@ pub(super) struct Policy {
     pub(super) params: String,
     /// Whether it is called; if not, it was taken out.
     pub(super) alive: bool,
-    /// Whether it has the tasks for which nobody has chosen.
+    /// Whether it has the tasks for which no policy was chosen.
     pub(super) default: bool,
     pub(super) tasks: u64,
     pub(super) picks_per_s: Option<f64>,

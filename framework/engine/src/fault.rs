@@ -59,7 +59,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// What becomes of a policy when one of its tasks goes from one state to another in a way that nobody expects.
+/// What becomes of a policy when one of its tasks goes from one state to another in an unexpected way.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Checks {

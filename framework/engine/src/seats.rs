@@ -128,7 +128,7 @@ pub struct SeatView {
     pub seat: usize,
     /// Whether it is called; if not, it was taken out.
     pub is_alive: bool,
-    /// Whether tasks for which nobody has chosen have it.
+    /// Whether tasks for which no policy was chosen have it.
     pub is_default: bool,
     /// How many tasks have it.
     pub tasks: u32,
@@ -136,7 +136,7 @@ pub struct SeatView {
     pub mistakes: u32,
     /// The newest of them.
     pub last_mistake: Option<Mistake>,
-    /// What becomes of it when a task of its changes its state in a way that nobody expects, and the newest such change.
+    /// What becomes of it when a task of its changes its state in an unexpected way, and the newest such change.
     pub checks: Checks,
     /// See there.
     pub last_surprise: Option<Surprise>,
@@ -201,13 +201,13 @@ impl<P: Policy> Engine<P> {
         self.faulted.load(Acquire)
     }
 
-    /// The seat of the policy that gets the tasks for which nobody has chosen.
+    /// The seat of the policy that gets the tasks for which no policy was chosen.
     pub fn default_seat(&self) -> usize {
         self.default_seat.load(Relaxed) as usize % SEATS
     }
 
     /// Adds a policy, as the last one that is asked. Returns its seat; the policy comes back if there is no room.
-    /// `is_default` says that it gets all tasks for which nobody has chosen; they have to be [introduced](Self::introduce) to
+    /// `is_default` says that it gets all tasks for which no policy was chosen; they have to be [introduced](Self::introduce) to
     /// it. `outcome` comes in zeroed. No event may be under way; `&mut self` says so.
     ///
     /// # Errors
@@ -253,8 +253,8 @@ impl<P: Policy> Engine<P> {
         is_same
     }
 
-    /// Chooses the policy of a task, and, if it `inherits`, of the children that it has from now on; `None` for the one that
-    /// everybody gets. Takes effect when the task next waits for a CPU. What was chosen `by_root`, who may change the priority of any
+    /// Chooses the policy of a task, and, if it `inherits`, of the children that it has from now on; `None` for the default
+    /// one. Takes effect when the task next waits for a CPU. What was chosen `by_root`, who may change the priority of any
     /// task, only root changes.
     ///
     /// # Errors
@@ -347,7 +347,7 @@ impl<P: Policy> Engine<P> {
         state.home() == self.seat_of::<LONE>(state).home()
     }
 
-    /// Whether a task for which nobody has chosen is at home where it is not to stay. Its policy is not the default one any more.
+    /// Whether a task for which no policy was chosen is at home where it is not to stay. Its policy is not the default one any more.
     fn is_to_leave(&self, slot: &Slot, state: State) -> bool {
         !slot.is_chosen() && state.seat() != self.default_seat() && slot.choice() != self.default_seat()
     }
@@ -445,7 +445,7 @@ impl<P: Policy> Engine<P> {
         self.seats[slot.state().seat()].tasks.fetch_sub(1, Relaxed);
     }
 
-    /// Chooses what becomes of the policy in a seat when a task of its changes its state in a way that nobody expects. False if
+    /// Chooses what becomes of the policy in a seat when a task of its changes its state in an unexpected way. False if
     /// there is none.
     pub fn check(&self, seat: usize, checks: Checks) -> bool {
         let seat = self.seats.get(seat).filter(|seat| seat.is_taken());

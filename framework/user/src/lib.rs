@@ -44,7 +44,7 @@ pub enum Thread {
 /// Which policy is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy<'a> {
-    /// The one that everybody gets who has not chosen; beside policies that have only what is given to them, that is the kernel's
+    /// The default one; beside policies that have only what is given to them, that is the kernel's
     /// own scheduler.
     Everybodys,
     /// The first that runs by this name.
@@ -56,7 +56,7 @@ pub enum Policy<'a> {
 impl fmt::Display for Policy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Everybodys => f.write_str("the policy that everybody gets"),
+            Self::Everybodys => f.write_str("the default policy"),
             Self::Named(name) => f.write_str(name),
             Self::Number(number) => write!(f, "policy number {number}"),
         }
@@ -66,7 +66,7 @@ impl fmt::Display for Policy<'_> {
 /// Whether children that are started from now on get the same policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inherit {
-    /// They get the one that everybody gets.
+    /// They get the default one.
     No,
     /// They get the same.
     Yes,
@@ -150,7 +150,7 @@ pub fn choose<'a>(thread: Thread, policy: Policy<'_>, terms: impl Into<Terms<'a>
     device.choose(thread, find(policy)?, terms)
 }
 
-/// Where a policy is; `None` for the one that everybody gets. Good for as long as the policy runs: another one may be there later.
+/// Where a policy is; `None` for the default one. Good for as long as the policy runs: another one may be there later.
 ///
 /// # Errors
 /// If it does not run.
@@ -318,7 +318,7 @@ mod request {
     #[repr(C)]
     pub(crate) struct Request {
         pub(crate) tid: i32,
-        /// Counted from 1; 0 for the policy that everybody gets.
+        /// Counted from 1; 0 for the default policy.
         pub(crate) seat: u32,
         /// 1: children inherit it.
         pub(crate) flags: u32,
@@ -341,7 +341,7 @@ mod request {
         pub(crate) down_bytes: u32,
         pub(crate) up_records: u32,
         pub(crate) down_records: u32,
-        /// Counted from 1; 0 for the policy that everybody gets.
+        /// Counted from 1; 0 for the default policy.
         pub(crate) seat: u32,
         /// Written.
         pub(crate) queue: u32,

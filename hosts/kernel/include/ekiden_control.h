@@ -30,7 +30,7 @@ struct ekiden_create_request {
 
 /* If policies run, it joins them, and gets the tasks that are given to it: tasks and topology are as they are. */
 #define EKIDEN_CREATE_JOIN 1
-/* It gets all tasks for which nobody has chosen; the first policy always does. */
+/* It gets all tasks for which no policy was chosen; the first policy always does. */
 #define EKIDEN_CREATE_DEFAULT 2
 /*
  * Every user, or the members of one group of users, may choose it for their tasks. Otherwise only processes with CAP_SYS_NICE may, unless

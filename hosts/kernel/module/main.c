@@ -486,7 +486,7 @@ static int put_seats(char *to, size_t size)
 	return at + scnprintf(to + at, size - at, "]");
 }
 
-/* The one that gets the tasks for which nobody has chosen comes first and by itself; then all of them, in order. */
+/* The one that gets the tasks for which no policy was chosen comes first and by itself; then all of them, in order. */
 static ssize_t control_read(struct file *file, char __user *to, size_t count, loff_t *offset)
 {
 	char *text = kvzalloc(STATUS_LEN, GFP_KERNEL);

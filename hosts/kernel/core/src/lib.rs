@@ -209,7 +209,7 @@ pub extern "C" fn ekiden_rs_order() -> u64 {
     engine().map_or(0, |engine| engine.order().iter().rev().fold(0, |all, seat| all << 8 | (*seat as u64 + 1)))
 }
 
-/// The seat of the policy that gets the tasks for which nobody has chosen.
+/// The seat of the policy that gets the tasks for which no policy was chosen.
 #[unsafe(no_mangle)]
 pub extern "C" fn ekiden_rs_default() -> u64 {
     engine().map_or(0, |engine| engine.default_seat() as u64)
@@ -227,7 +227,7 @@ pub extern "C" fn ekiden_rs_any_alive() -> bool {
     engine().is_some_and(|engine| !engine.is_over())
 }
 
-/// Chooses what becomes of the policy in a seat when a task of its changes its state in a way that nobody expects. 0 if that is
+/// Chooses what becomes of the policy in a seat when a task of its changes its state in an unexpected way. 0 if that is
 /// done.
 #[unsafe(no_mangle)]
 pub extern "C" fn ekiden_rs_check(seat: u64, checks: u64) -> i64 {

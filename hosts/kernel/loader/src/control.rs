@@ -92,7 +92,7 @@ pub struct PolicyStatus {
     /// Whether it is called; if not, it was taken out.
     #[serde(default)]
     pub alive: bool,
-    /// Whether tasks for which nobody has chosen have it.
+    /// Whether tasks for which no policy was chosen have it.
     #[serde(default)]
     pub default: bool,
     /// Whether every user may choose it for their tasks; otherwise only root may, and the members of one group of users, if there is one.
@@ -152,7 +152,7 @@ pub struct PolicyStatus {
     /// What it weighs beside others, if anything; 100 is what those weigh that have no weight.
     #[serde(default)]
     pub weight: Option<u32>,
-    /// What becomes of it when a task of its changes its state in a way that nobody expects: `off`, `report`, `remove`, `stop`.
+    /// What becomes of it when a task of its changes its state in an unexpected way: `off`, `report`, `remove`, `stop`.
     #[serde(default)]
     pub checks: String,
     /// The newest such change.
@@ -284,7 +284,7 @@ impl Status {
             .map_err(|error| LoadError::Other(format!("{DEVICE} says something strange ({error}): {text}")))
     }
 
-    /// The policy that gets the tasks for which nobody has chosen; `None` if none runs.
+    /// The policy that gets the tasks for which no policy was chosen; `None` if none runs.
     pub fn main(&self) -> Option<&PolicyStatus> {
         self.policies.iter().find(|policy| policy.default).or(self.policies.first())
     }
@@ -340,7 +340,7 @@ pub enum Moved {
 /// Who is to take over.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Succession<'a> {
-    /// The seat of the one that runs; the one that everybody gets if there is none.
+    /// The seat of the one that runs; the default one if there is none.
     pub seat: Option<u32>,
     /// The name of its module; the one that runs if there is none.
     pub module: Option<&'a str>,
@@ -565,7 +565,7 @@ impl Control {
         }
     }
 
-    /// Says something to the policy in a seat, or to the one that everybody gets; true if it took the hint.
+    /// Says something to the policy in a seat, or to the default one; true if it took the hint.
     pub fn hint(&self, seat: Option<u32>, hint: Hint<'_>) -> Result<bool> {
         let (kind, queue, bytes): (u32, u32, &[u8]) = match hint {
             Hint::Now(bytes) => (17, 0, bytes),
@@ -650,7 +650,7 @@ impl Control {
         Ok(())
     }
 
-    /// Chooses what becomes of the policy in a seat when a task of its changes its state in a way that nobody expects.
+    /// Chooses what becomes of the policy in a seat when a task of its changes its state in an unexpected way.
     pub fn check(&self, seat: u32, checks: Checks) -> Result<()> {
         // SAFETY: takes a number.
         unsafe { ioctl_checks(self.file.as_raw_fd(), seat as i32 * 4 + checks as i32) }

@@ -54,7 +54,7 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Records the policy in a seat, or the one that everybody gets. Begins with the oldest calls that there are, or, if
+    /// Records the policy in a seat, or the default one. Begins with the oldest calls that there are, or, if
     /// `from_now`, with the next ones. `workload` is what runs, for the file's header.
     ///
     /// # Errors
@@ -142,7 +142,7 @@ pub fn dump(tape: &mut Tape, header: &Header, file: File, is_over: bool) -> Resu
     finish(writer, tape)
 }
 
-/// The policy in a seat, or the one that everybody gets.
+/// The policy in a seat, or the default one.
 pub(crate) fn recorded(status: &Status, seat: Option<u32>) -> Result<&PolicyStatus> {
     match seat {
         Some(seat) => status.policies.iter().find(|policy| policy.seat == seat).ok_or(LoadError::NothingRuns),
@@ -150,7 +150,7 @@ pub(crate) fn recorded(status: &Status, seat: Option<u32>) -> Result<&PolicyStat
     }
 }
 
-/// The header of a recording of the policy in a seat, or of the one that everybody gets, and the number of its instance.
+/// The header of a recording of the policy in a seat, or of the default one, and the number of its instance.
 ///
 /// # Errors
 /// If no policy runs, or the topology cannot be read.

@@ -78,7 +78,7 @@ fn threads_of_group(directory: &Path, threads: &mut BTreeSet<i32>) -> io::Result
     Ok(())
 }
 
-/// Chooses a policy for everybody in `who`: the one in a seat, or, if that is `None`, the one that everybody gets. Returns for how
+/// Chooses a policy for everybody in `who`: the one in a seat, or, if that is `None`, the default one. Returns for how
 /// many threads. A program that ends meanwhile is no error; nobody at all is one, and so is a program that makes threads faster than
 /// they can be looked at.
 ///
