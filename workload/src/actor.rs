@@ -149,7 +149,9 @@ impl<'a> Actor<'a> {
                 talk::write_hint(self.types(), *queue, hint, *ring).or_fail(Doing::Talk)?;
             }
             Step::ReadNotice { queue } => talk::read_notice(self.types(), *queue).or_fail(Doing::Talk)?,
-            Step::CpuOffline { .. } | Step::CpuOnline { .. } => unreachable!("a load with this step was refused"),
+            Step::CpuOffline { .. } | Step::CpuOnline { .. } | Step::PipePoll { .. } | Step::IfHeld { .. } => {
+                unreachable!("a load with this step was refused")
+            }
             Step::Mark => self.slot.mark(),
             Step::Exit => return Ok(Flow::End),
         }

@@ -18,7 +18,7 @@ use crate::crew::{Crew, now_ns};
 use crate::proc::{self, KernelCounts};
 use crate::report::{Report, TaskReport};
 use crate::slot::{Doing, Slots, Word};
-use crate::spec::{SpecError, Step, Workload};
+use crate::spec::{HintWord, SpecError, Step, Workload};
 use crate::spin::Spin;
 use crate::sys::{self, AheadOfOthers};
 use crate::talk;
@@ -283,6 +283,10 @@ fn only_simulated(load: &Workload) -> Option<&'static str> {
     }
     load.each_step(|step| match step {
         Step::CpuOffline { .. } | Step::CpuOnline { .. } => what = Some("take CPUs out of the machine"),
+        Step::PipePoll { .. } | Step::IfHeld { .. } => what = Some("look into a pipe without reading"),
+        Step::WriteHint { hint, .. } if hint.iter().any(|word| matches!(word, HintWord::Held { .. })) => {
+            what = Some("say in a hint what a pipe holds");
+        }
         _ => {}
     });
     what

@@ -144,6 +144,11 @@ pub enum HintWord {
     Value(u32),
     /// The thread id of the task that writes it.
     OwnPid,
+    /// How many bytes a pipe holds when the hint is written: a count that tasks keep together. Not on a real kernel yet.
+    Held {
+        /// Which pipe, from 0.
+        pipe: u32,
+    },
 }
 
 /// Most bytes of a hint, as in the kernel.
@@ -177,6 +182,27 @@ pub enum Step {
     PipeRead {
         /// Which pipe, from 0.
         pipe: u32,
+    },
+    /// Take a byte from a pipe without going to sleep for it, as programs do that have CPUs of their own: while there is none, look for one
+    /// on the CPU. If none has come for `spin_ns` of CPU time, do `idle`, and begin anew. Of several tasks that look, the one that began
+    /// last has the next byte, so that the others come to `idle`. Not on a real kernel yet.
+    PipePoll {
+        /// Which pipe, from 0.
+        pipe: u32,
+        /// Nanoseconds.
+        spin_ns: u64,
+        /// What to do when nothing comes.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        idle: Vec<Step>,
+    },
+    /// Do `steps` if a pipe holds so many bytes. Not on a real kernel yet.
+    IfHeld {
+        /// Which pipe, from 0.
+        pipe: u32,
+        /// So many, or more.
+        at_least: u32,
+        /// What to do then.
+        steps: Vec<Step>,
     },
     /// Take a lock, waiting while another task has it. Nobody queues for it: when it is freed, a task that spins for it
     /// on a CPU has it at once; else the one that has slept longest is woken up and tries again.

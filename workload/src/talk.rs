@@ -78,6 +78,7 @@ pub(crate) fn write_hint(types: &Geometry, number: u32, hint: &[HintWord], ring:
         let word = match word {
             HintWord::Value(value) => *value,
             HintWord::OwnPid => gettid().as_raw_nonzero().get() as u32,
+            HintWord::Held { .. } => unreachable!("a load with this word was refused"),
         };
         room.copy_from_slice(&word.to_ne_bytes());
     }

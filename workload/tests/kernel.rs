@@ -152,6 +152,9 @@ fn what_only_the_simulator_can_do_is_refused_before_anything_starts() {
     let refused = |load: Workload| try_run(&load, &[]).unwrap_err();
     let task = |step| Workload::new("x", 1, [TaskSpec::new("t", vec![step])]);
     assert!(refused(task(Step::CpuOffline { cpu: 0 })).contains("cannot take CPUs out of the machine yet"));
+    assert!(refused(task(Step::IfHeld { pipe: 0, at_least: 1, steps: vec![] })).contains("without reading yet"));
+    let held = Step::WriteHint { queue: 0, hint: vec![HintWord::Held { pipe: 0 }], ring: false };
+    assert!(refused(task(held)).contains("cannot say in a hint what a pipe holds yet"));
     let grouped = Workload::new("x", 1, [TaskSpec::new("t", vec![]).in_group("g")]).with_group(Group::new("g"));
     assert!(refused(grouped).contains("cannot be put into groups yet"));
 }

@@ -36,7 +36,11 @@ fn waiting() -> impl Strategy<Value = Step> {
 }
 
 fn hint_word() -> impl Strategy<Value = HintWord> {
-    prop_oneof![any::<u32>().prop_map(HintWord::Value), Just(HintWord::OwnPid)]
+    prop_oneof![
+        any::<u32>().prop_map(HintWord::Value),
+        Just(HintWord::OwnPid),
+        any::<u32>().prop_map(|pipe| HintWord::Held { pipe })
+    ]
 }
 
 fn group() -> impl Strategy<Value = Group> {
@@ -75,7 +79,17 @@ fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             vec(inner.clone(), 0..5).prop_map(|program| Step::Fork { program }),
             (any::<u64>(), vec(inner.clone(), 0..5)).prop_map(|(times, steps)| Step::Repeat { times, steps }),
-            vec(inner, 0..5).prop_map(|steps| Step::Forever { steps }),
+            vec(inner.clone(), 0..5).prop_map(|steps| Step::Forever { steps }),
+            (any::<u32>(), any::<u64>(), vec(inner.clone(), 0..5)).prop_map(|(pipe, spin_ns, idle)| Step::PipePoll {
+                pipe,
+                spin_ns,
+                idle
+            }),
+            (any::<u32>(), any::<u32>(), vec(inner, 0..5)).prop_map(|(pipe, at_least, steps)| Step::IfHeld {
+                pipe,
+                at_least,
+                steps
+            }),
         ]
     })
 }

@@ -89,6 +89,21 @@ impl Kernel {
             }
             Effect::Lock { lock, mode } => return self.lock(task, cpu, lock, mode),
             Effect::PipeRead { pipe } => return self.pipe_read(task, cpu, pipe),
+            Effect::PipePoll { pipe, spin_ns, idle } => {
+                if !self.pipe_poll(task, cpu, pipe, spin_ns) {
+                    self.go_to(task, place + idle);
+                }
+                return Flow::On;
+            }
+            Effect::UnlessHeld { pipe, at_least, forth } => {
+                let is_held = self.shared.pipes[pipe as usize].bytes >= at_least as usize;
+                self.go_to(task, place + if is_held { 1 } else { forth });
+                return Flow::On;
+            }
+            Effect::Jump { by } => {
+                self.go_to(task, place.wrapping_add_signed(by));
+                return Flow::On;
+            }
             Effect::ReadNotice { queue } => return self.read_notice(task, cpu, queue),
             Effect::Barrier { barrier, parties, mode } => return self.barrier(task, cpu, barrier, parties, mode),
             Effect::Exit => {
@@ -158,6 +173,9 @@ impl Kernel {
             Effect::Nothing
             | Effect::RunFor { .. }
             | Effect::PipeRead { .. }
+            | Effect::PipePoll { .. }
+            | Effect::UnlessHeld { .. }
+            | Effect::Jump { .. }
             | Effect::ReadNotice { .. }
             | Effect::Lock { .. }
             | Effect::Barrier { .. }
@@ -234,6 +252,10 @@ impl Kernel {
             self.block(task, cpu, State::Writing { pipe: number });
             return Flow::Sleeps;
         }
+        if self.hand_to_spinner(number) {
+            return Flow::On;
+        }
+        let pipe = &mut self.shared.pipes[number as usize];
         pipe.bytes += 1;
         // As in Linux: where there were bytes already, a reader has been woken up for them.
         if pipe.bytes == 1 {
@@ -251,6 +273,12 @@ impl Kernel {
             return Flow::Sleeps;
         }
         self.go_to(task, self.task(task).place + 1);
+        self.take_byte(task, cpu, number);
+        Flow::On
+    }
+
+    /// The task that runs on `cpu` has a byte of those that the pipe holds.
+    pub(crate) fn take_byte(&mut self, task: TaskIndex, cpu: CpuId, number: u32) {
         let pipe = &mut self.shared.pipes[number as usize];
         match pipe.writers.pop_front() {
             // Its byte takes the place of the one that was read.
@@ -260,7 +288,6 @@ impl Kernel {
         if self.shared.pipes[number as usize].bytes > 0 {
             self.wake_reader(task, cpu, number);
         }
-        Flow::On
     }
 
     /// Wakes up the reader that has waited longest. It sees to the next one, if it leaves bytes.

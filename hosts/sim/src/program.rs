@@ -35,6 +35,18 @@ pub(crate) enum Effect {
     PipeRead {
         pipe: u32,
     },
+    /// Who has a byte goes on behind it, and who has looked long enough so many operations further.
+    PipePoll {
+        pipe: u32,
+        spin_ns: u64,
+        idle: u32,
+    },
+    /// Go so many operations further unless the pipe holds so many bytes.
+    UnlessHeld {
+        pipe: u32,
+        at_least: u32,
+        forth: u32,
+    },
     Lock {
         lock: u32,
         mode: WaitMode,
@@ -101,6 +113,10 @@ pub(crate) enum Effect {
     /// Go that many operations back, if the loop is not over.
     LoopEnd {
         back: u32,
+    },
+    /// Go so many operations on, or back.
+    Jump {
+        by: i32,
     },
 }
 
@@ -181,6 +197,18 @@ impl Writer<'_> {
             Step::Sleep { ns } => self.push(syscall_ns, Effect::Sleep { ns: *ns }),
             Step::PipeWrite { pipe } => self.push(syscall_ns, Effect::PipeWrite { pipe: *pipe }),
             Step::PipeRead { pipe } => self.push(syscall_ns, Effect::PipeRead { pipe: *pipe }),
+            Step::PipePoll { pipe, spin_ns, idle } => self.poll(*pipe, *spin_ns, idle),
+            Step::IfHeld { pipe, at_least, steps } => {
+                let at = self.ops.len();
+                self.push(atomic_ns, Effect::Nothing);
+                self.steps(steps);
+                // What is left to do belongs to the steps.
+                if self.run_ns > 0 {
+                    self.push(0, Effect::Nothing);
+                }
+                let forth = (self.ops.len() - at) as u32;
+                self.ops[at].effect = Effect::UnlessHeld { pipe: *pipe, at_least: *at_least, forth };
+            }
             Step::Lock { lock, mode } => self.push(atomic_ns, Effect::Lock { lock: *lock, mode: *mode }),
             Step::Unlock { lock } => self.push(atomic_ns, Effect::Unlock { lock: *lock }),
             Step::Barrier { barrier, parties, mode } => {
@@ -230,6 +258,20 @@ impl Writer<'_> {
             Step::Repeat { times, steps } => self.repeat(*times, steps),
             Step::Forever { steps } => self.repeat(FOR_EVER, steps),
         }
+    }
+
+    /// A look for a byte, the way out for who has one, and what the others do before they look again.
+    fn poll(&mut self, pipe: u32, spin_ns: u64, idle: &[Step]) {
+        // What comes before it is done once, and to look is done again.
+        if self.run_ns > 0 {
+            self.push(0, Effect::Nothing);
+        }
+        let at = self.ops.len();
+        self.push(self.costs.atomic_ns.max(1), Effect::PipePoll { pipe, spin_ns, idle: 2 });
+        self.push(0, Effect::Nothing);
+        self.steps(idle);
+        self.push(0, Effect::Jump { by: at as i32 - self.ops.len() as i32 });
+        self.ops[at + 1].effect = Effect::Jump { by: (self.ops.len() - at - 1) as i32 };
     }
 
     fn repeat(&mut self, times: u64, steps: &[Step]) {

@@ -160,6 +160,7 @@ impl Kernel {
         let words = self.programs.hints[hint as usize].iter().map(|word| match word {
             HintWord::Value(value) => *value,
             HintWord::OwnPid => pid,
+            HintWord::Held { pipe } => self.shared.pipes[*pipe as usize].bytes as u32,
         });
         let bytes = words.flat_map(u32::to_ne_bytes).collect();
         let now_ns = self.now_ns;

@@ -25,6 +25,8 @@ pub(crate) struct Pipe {
     pub(crate) bytes: usize,
     pub(crate) readers: VecDeque<TaskIndex>,
     pub(crate) writers: VecDeque<TaskIndex>,
+    /// Tasks that look for a byte, on a CPU or preempted, in the order in which they began.
+    pub(crate) spinners: Vec<TaskIndex>,
 }
 
 /// A lock, and who wants it.

@@ -104,6 +104,32 @@ impl Kernel {
         }
     }
 
+    /// Whether the task has a byte of the pipe's or goes on looking for one; not, if it has looked long enough.
+    pub(crate) fn pipe_poll(&mut self, task: TaskIndex, cpu: CpuId, number: u32, spin_ns: u64) -> bool {
+        let spins = self.task(task).spins_until_ns.is_some();
+        let is_held = self.shared.pipes[number as usize].bytes > 0;
+        let goes_on = !is_held && self.spin(task, WaitMode::SpinThenBlock { spin_ns });
+        let spinners = &mut self.shared.pipes[number as usize].spinners;
+        match (spins, goes_on) {
+            (false, true) => spinners.push(task),
+            (true, false) => spinners.retain(|other| *other != task),
+            _ => {}
+        }
+        if is_held {
+            self.pass(task);
+            self.take_byte(task, cpu, number);
+        }
+        is_held || goes_on
+    }
+
+    /// A byte that somebody writes goes to who looks for one, if anybody does: the last that began.
+    pub(crate) fn hand_to_spinner(&mut self, number: u32) -> bool {
+        let spinners = &mut self.shared.pipes[number as usize].spinners;
+        let on_cpu = |spinner: &TaskIndex| self.tasks[*spinner as usize].state == State::Running;
+        let next = spinners.iter().rposition(on_cpu).map(|place| spinners.remove(place));
+        next.inspect(|next| self.stop_spinning(*next)).is_some()
+    }
+
     pub(crate) fn wait_for(&mut self, task: TaskIndex, cpu: CpuId, condition: u32, lock: Option<u32>) -> Flow {
         if let Some(lock) = lock {
             self.unlock(task, cpu, lock);

@@ -275,3 +275,23 @@ fn policies_see_the_group_of_a_task_and_of_its_children() {
     let (usual, light) = (Group { id: 1, weight: 1024 }, Group { id: 2, weight: 512 });
     assert_eq!(SEEN.take(), [(3, Group::ROOT), (4, light), (5, usual), (5, usual)]);
 }
+
+#[test]
+fn who_looks_into_a_pipe_has_the_next_byte_if_it_began_last_and_goes_idle_after_its_time() {
+    let look = |start_ns| {
+        let poll = Step::PipePoll { pipe: 0, spin_ns: 4 * MS, idle: vec![Step::Mark, Step::Exit] };
+        TaskSpec { start_ns, ..TaskSpec::new(format!("from-{}", start_ns / MS), vec![poll, Step::Mark]) }
+    };
+    let writer = TaskSpec::new("writer", vec![Step::Sleep { ns: 2 * MS }, Step::PipeWrite { pipe: 0 }]);
+    let report = run(3, [look(0), look(MS), writer]);
+    near(report.task("from-1").unwrap().marks_ns[0], 2 * MS);
+    near(report.task("from-0").unwrap().marks_ns[0], 4 * MS);
+}
+
+#[test]
+fn steps_are_done_only_if_a_pipe_holds_enough() {
+    let held = |at_least| Step::IfHeld { pipe: 0, at_least, steps: vec![work(MS)] };
+    let write = Step::PipeWrite { pipe: 0 };
+    let report = run(1, [TaskSpec::new("task", vec![write.clone(), held(2), write, held(2)])]);
+    near(report.wall_ns, MS);
+}

@@ -120,7 +120,13 @@ impl Workload {
                 Step::WriteHint { hint, .. } if hint.is_empty() || hint.len() * 4 > HINT_BYTES_MAX => {
                     return fail(&format!("a hint of {} bytes: choose 4 to {HINT_BYTES_MAX}", hint.len() * 4));
                 }
-                Step::Fork { program: inner } | Step::Repeat { steps: inner, .. } => {
+                Step::PipePoll { spin_ns: 0, idle, .. } if !takes_time(idle) => {
+                    return fail("a look at a pipe that is over at once: set `spin_ns`, or put a `sleep` into `idle`");
+                }
+                Step::Fork { program: inner }
+                | Step::Repeat { steps: inner, .. }
+                | Step::PipePoll { idle: inner, .. }
+                | Step::IfHeld { steps: inner, .. } => {
                     self.check_program(inner, &place, depth + 1)?;
                 }
                 Step::Forever { steps: inner } => {
@@ -162,7 +168,7 @@ fn takes_time(steps: &[Step]) -> bool {
         Step::Run { ns } | Step::RunFor { ns } | Step::Sleep { ns } => *ns > 0,
         Step::Repeat { times, steps } => *times > 0 && takes_time(steps),
         Step::Forever { steps } => takes_time(steps),
-        Step::PipeRead { .. } | Step::PipeWrite { .. } | Step::Exit | Step::Exec => true,
+        Step::PipeRead { .. } | Step::PipeWrite { .. } | Step::PipePoll { .. } | Step::Exit | Step::Exec => true,
         Step::Await { .. } | Step::Io { .. } | Step::ReadNotice { .. } => true,
         Step::Timer { period_ns, .. } => *period_ns > 0,
         _ => false,

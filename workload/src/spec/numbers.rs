@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Step, Workload};
+use super::{HintWord, Step, Workload};
 
 impl Workload {
     /// Both loads at once, sharing nothing: what the other one numbers gets other numbers, and names that are taken get
@@ -50,6 +50,8 @@ impl Workload {
     pub fn pipes(&self) -> u32 {
         self.numbers(|step| match step {
             Step::PipeWrite { pipe } | Step::PipeRead { pipe } => Some(*pipe),
+            Step::PipePoll { pipe, .. } | Step::IfHeld { pipe, .. } => Some(*pipe),
+            Step::WriteHint { hint, .. } => hint.iter().filter_map(pipe_in).max(),
             _ => None,
         })
     }
@@ -102,10 +104,20 @@ impl Workload {
 pub(crate) fn visit(steps: &[Step], with: &mut impl FnMut(&Step)) {
     for step in steps {
         with(step);
-        if let Step::Fork { program: inner } | Step::Repeat { steps: inner, .. } | Step::Forever { steps: inner } = step
-        {
-            visit(inner, with);
+        match step {
+            Step::Fork { program: inner } | Step::Repeat { steps: inner, .. } | Step::Forever { steps: inner } => {
+                visit(inner, with);
+            }
+            Step::PipePoll { idle: inner, .. } | Step::IfHeld { steps: inner, .. } => visit(inner, with),
+            _ => {}
         }
+    }
+}
+
+fn pipe_in(word: &HintWord) -> Option<u32> {
+    match word {
+        HintWord::Held { pipe } => Some(*pipe),
+        HintWord::Value(_) | HintWord::OwnPid => None,
     }
 }
 
@@ -136,7 +148,19 @@ fn renumber(steps: &mut [Step], first: [u32; 6]) {
             }
             Step::Signal { condition } | Step::Broadcast { condition } => *condition += conditions,
             Step::Io { device } => *device += devices,
-            Step::WriteHint { queue, .. } | Step::ReadNotice { queue } => *queue += queues,
+            Step::PipePoll { pipe, idle: inner, .. } | Step::IfHeld { pipe, steps: inner, .. } => {
+                *pipe += pipes;
+                renumber(inner, first);
+            }
+            Step::WriteHint { queue, hint, .. } => {
+                *queue += queues;
+                for word in hint {
+                    if let HintWord::Held { pipe } = word {
+                        *pipe += pipes;
+                    }
+                }
+            }
+            Step::ReadNotice { queue } => *queue += queues,
             Step::Fork { program: inner } | Step::Repeat { steps: inner, .. } | Step::Forever { steps: inner } => {
                 renumber(inner, first);
             }
