@@ -152,6 +152,7 @@ mod tests {
         "view",
         "reproduce wasted-cores",
         "reproduce dispersive",
+        "reproduce arbiter",
         "reproduce missing-domains",
         "reproduce nginx",
         "record",

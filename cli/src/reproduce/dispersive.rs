@@ -1,15 +1,16 @@
 //! `ekiden reproduce dispersive`: figure 2 of papers/000, short requests among a few very long ones, alone and beside a batch
 //! program, simulated at the paper's own times.
 
-use std::{collections::HashMap, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use ekiden_bench::{Judged, Limit, number, table};
-use ekiden_sim::{Machine, Model, SimReport, Simulation, What};
+use ekiden_sim::{Machine, Model, SimReport, Simulation};
 use ekiden_workload::{Step, TaskSpec, Workload, random::Random};
 use serde::Serialize;
 
+use super::requests::{Requests, Served, percentile_us};
 use crate::{failure::Exit, parallel, policies, progress::Progress};
 
 /// The load as the paper has it: workers on so many CPUs, one more for who sends requests, and one for everything else.
@@ -254,46 +255,15 @@ impl Plan {
         Workload::new("dispersive", ALL_CPUS, tasks).lasting(lasts_ns)
     }
 
-    /// What became of the requests. They are served in the order in which they come: that which begins next is the one that came next.
+    /// What became of the requests.
     fn point(&self, who: Who, load_percent: u64, batch: bool, lasts_ns: u64, result: &SimReport) -> Point {
-        let mut names: HashMap<u32, usize> = HashMap::new();
-        let mut arrivals = Vec::new();
-        let mut served: Vec<(u64, u64, bool)> = Vec::new();
-        let mut begun: HashMap<usize, u64> = HashMap::new();
-        let mut counts = vec![0_usize; WORKERS as usize];
-        // PIDs are given in the order of the load's tasks, of which the sender is the first.
-        let mut first_pid = None;
-        for record in result.trace.records() {
-            if record.what == What::New {
-                let first = *first_pid.get_or_insert(record.pid);
-                names.insert(record.pid, (record.pid - first) as usize);
-            }
-            if record.what != What::Mark {
-                continue;
-            }
-            match names.get(&record.pid).and_then(|number| number.checked_sub(1)) {
-                None => arrivals.push(record.time_ns),
-                Some(worker) => match begun.remove(&worker) {
-                    None => _ = begun.insert(worker, record.time_ns),
-                    Some(begin_ns) => {
-                        served.push((begin_ns, record.time_ns, self.long[worker][counts[worker] % BLOCK]));
-                        counts[worker] += 1;
-                    }
-                },
-            }
-        }
-        // Those that are still being served began as well; without them others would be taken for theirs.
-        let open = begun.into_values().map(|begin_ns| (begin_ns, u64::MAX, true));
-        let mut all: Vec<(u64, u64, bool)> = served.into_iter().chain(open).collect();
-        all.sort_unstable();
+        let requests = Requests::of(&result.trace, 1);
         let seconds = (lasts_ns - WARM_UP_NS) as f64 / 1e9;
         let counts = |at_ns: &u64| (WARM_UP_NS..lasts_ns).contains(at_ns);
-        let waited = arrivals.iter().zip(&all).filter(|(at_ns, (_, end_ns, _))| counts(at_ns) && *end_ns != u64::MAX);
-        let waited: Vec<(u64, bool)> = waited.map(|(at_ns, (_, end_ns, long))| (end_ns - at_ns, *long)).collect();
+        let is_long = |it: &Served| self.long[it.worker][it.nth % BLOCK];
+        let waited: Vec<(u64, bool)> = requests.times(WARM_UP_NS).map(|(ns, it)| (ns, is_long(&it))).collect();
         let percentile = |part: f64, of: &dyn Fn(bool) -> bool| {
-            let mut ns: Vec<u64> = waited.iter().filter(|(_, long)| of(*long)).map(|(ns, _)| *ns).collect();
-            ns.sort_unstable();
-            ns.get(((ns.len() as f64 * part) as usize).min(ns.len().saturating_sub(1))).map(|ns| *ns as f64 / 1e3)
+            percentile_us(waited.iter().filter(|(_, long)| of(*long)).map(|(ns, _)| *ns), part)
         };
         let batch_ns: u64 =
             result.report.tasks.iter().filter(|task| task.name.starts_with("batch")).map(|task| task.cpu_ns).sum();
@@ -301,8 +271,8 @@ impl Plan {
             scheduler: who,
             batch,
             load_percent,
-            offered_per_s: arrivals.iter().filter(|at_ns| counts(at_ns)).count() as f64 / seconds,
-            served_per_s: all.iter().filter(|(_, end_ns, _)| counts(end_ns)).count() as f64 / seconds,
+            offered_per_s: requests.arrivals_ns.iter().filter(|at_ns| counts(at_ns)).count() as f64 / seconds,
+            served_per_s: requests.served.iter().filter(|it| counts(&it.end_ns)).count() as f64 / seconds,
             p50_us: percentile(0.5, &|_| true),
             p99_us: percentile(0.99, &|_| true),
             p999_us: percentile(0.999, &|_| true),

@@ -1,8 +1,10 @@
 //! `ekiden reproduce`: what papers measured, measured again, side by side.
 
+mod arbiter;
 mod dispersive;
 mod missing_domains;
 mod nginx;
+mod requests;
 mod wasted_cores;
 
 use std::process::ExitCode;
@@ -19,6 +21,7 @@ Examples:
   ekiden reproduce wasted-cores --report pages         and a page of each run, as in figures 2, 3 and 5
   ekiden reproduce missing-domains --report pages      figure 5 again, in a stock kernel
   ekiden reproduce dispersive                          figure 2 of papers/000
+  ekiden reproduce arbiter                             figure 3 of papers/000
   ekiden reproduce nginx --report nginx.html           the histograms of papers/003, in a stock kernel
 Look at one of the simulated runs yourself:
   ekiden sim nas-lu:threads=16:on=8-23 -p cfs --machine bulldozer64 --set group_construction=1 --invariants \\
@@ -36,6 +39,8 @@ enum What {
     MissingDomains(missing_domains::MissingDomains),
     /// Short requests among a few very long ones, alone and beside a batch program, simulated (papers/000, figure 2)
     Dispersive(dispersive::Dispersive),
+    /// A server that has as many CPUs as it needs, and one that has all of them, simulated (papers/000, figure 3)
+    Arbiter(arbiter::Arbiter),
     /// How long wrk waits for a CPU under one scheduler and another, in a stock kernel (papers/003)
     Nginx(nginx::Nginx),
 }
@@ -46,6 +51,7 @@ impl Reproduce {
             What::WastedCores(wasted_cores) => wasted_cores.run(),
             What::MissingDomains(missing_domains) => missing_domains.run(),
             What::Dispersive(dispersive) => dispersive.run(),
+            What::Arbiter(arbiter) => arbiter.run(),
             What::Nginx(nginx) => nginx.run(),
         }
     }
