@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use ekiden_workload::builtin::{self, Where};
 use ekiden_workload::checks::{all_finished, equal_shares, share_of};
-use ekiden_workload::{Device, Group, Report, Step, TaskSpec, WaitMode, Workload};
+use ekiden_workload::{Device, Group, HintWord, Report, Step, TaskSpec, WaitMode, Workload};
 
 const MS: u64 = 1_000_000;
 

@@ -51,10 +51,10 @@ fn step() -> impl Strategy<Value = Step> {
         }),
         // Nobody else uses the task's own pipe 0, so the byte is there.
         2 => Just(Step::repeat(1, [Step::PipeWrite { pipe: 0 }, Step::PipeRead { pipe: 0 }])),
-        // Who finds nothing in pipe 1 writes a byte, and if another one has that, looks again.
+        // Who finds nothing in pipe 2 writes a byte, and if another one has that, looks again.
         1 => (0..2_u32, 0..MS).prop_map(|(at_least, spin_ns)| {
-            let poll = Step::PipePoll { pipe: 1, spin_ns, idle: vec![Step::PipeWrite { pipe: 1 }] };
-            Step::repeat(1, [Step::IfHeld { pipe: 1, at_least, steps: vec![Step::Yield] }, poll])
+            let poll = Step::PipePoll { pipe: 2, spin_ns, idle: vec![Step::PipeWrite { pipe: 2 }] };
+            Step::repeat(1, [Step::IfHeld { pipe: 2, at_least, steps: vec![Step::Yield] }, poll])
         }),
     ];
     simple.prop_recursive(2, 24, 4, |inner| {
