@@ -158,14 +158,14 @@ impl<P: Policy> Engine<P> {
         (seats().map(|seat| seat.mistakes.load(Relaxed)).sum(), last)
     }
 
-    /// Handles one event. `outcome` comes in zeroed. `payload` holds the bytes of hints and parameters, and is empty for every
-    /// other kind.
+    /// Handles one event. `outcome` comes in zeroed. `payload` holds hints and parameters, and is empty for every other kind.
     ///
     /// The host keeps events of one task in order, and those that make one task wait, run or block apart in time (in
     /// the kernel the run-queue lock does that). Events of different tasks and CPUs may come at the same time.
     // The kernel has one call of it, on the hottest path, which the compiler takes for too long to be made part of its caller.
     #[inline(always)]
     pub fn deliver(&self, event: &Event, payload: &[u8], outcome: &mut Outcome) {
+        debug_assert_eq!(*outcome, Outcome::default(), "an outcome comes in zeroed");
         if self.faulted.load(Relaxed) {
             outcome.status = Status::Fault as i32;
             return;

@@ -103,6 +103,16 @@ fn a_task_runs_where_it_waits_and_nowhere_else() {
 }
 
 #[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "an outcome comes in zeroed")]
+fn a_host_that_hands_in_an_outcome_for_the_second_time_is_found_out() {
+    let bench = Bench::new::<Fifo>();
+    bench.enqueue(0, bench.task(1));
+    let mut outcome = bench.pick(0);
+    bench.engine.deliver(&Event::new(EventKind::Pick, 1), &[], &mut outcome);
+}
+
+#[test]
 fn a_task_that_gives_way_is_kept_if_nothing_else_waits() {
     let bench = Bench::new::<Fifo>();
     let task = bench.task(1);
