@@ -13,6 +13,9 @@ use walkdir::WalkDir;
 
 use crate::bench::MAY_BE_UNSAFE;
 
+mod figures;
+mod kernel_half;
+
 /// Directories with nothing that somebody wrote.
 const SKIPPED: &[&str] = &["target", ".git", "node_modules", "dist"];
 
@@ -42,7 +45,7 @@ const LINES_MOST: usize = 500;
 
 /// The files that are longer, and how long each may be: what it is now. One that got shorter has its number lowered here.
 const LONG_FILES: &[(&str, usize)] = &[
-    ("cli/src/house_rules.rs", 548),
+    ("cli/src/house_rules.rs", 547),
     ("cli/src/reproduce/wasted_cores.rs", 527),
     ("framework/engine/src/engine.rs", 606),
     ("framework/engine/src/pick.rs", 572),
@@ -491,19 +494,15 @@ fn invariants_name_tests_that_exist() {
         .collect();
     assert_none(&broken, "an invariant names the test that holds it");
     let without = found.iter().filter(|(_, tests)| tests.is_empty()).count();
-    assert!(without <= 7, "{without} invariants have no test, more than the 7 that had none");
+    assert_eq!(without, 0, "invariants without a test");
 }
 
 #[test]
 fn the_guide_and_the_readme_name_every_policy() {
     for document in ["docs/policies.md", "README.md"] {
         let text = fs::read_to_string(root().join(document)).unwrap();
-        let missing: Vec<String> = ekiden_policies::NAMES
-            .iter()
-            .filter(|name| !text.contains(&format!("`{name}`")))
-            .map(|name| (*name).to_owned())
-            .collect();
-        assert_none(&missing, document);
+        let names = ekiden_policies::NAMES.iter().map(|name| format!("`{name}`"));
+        assert_none(&names.filter(|name| !text.contains(name)).collect::<Vec<_>>(), document);
     }
 }
 

@@ -1,0 +1,458 @@
+//! What the kernel's half keeps to: BPF, the C of `ekiden.ko`, and the Rust that they call. It is read as words, as the kernel's
+//! compiler is not everywhere.
+
+use std::collections::BTreeSet;
+
+use super::{assert_none, files};
+
+const BPF: &str = "hosts/kernel/bpf/";
+const MODULE: &str = "hosts/kernel/module/";
+
+/// A function in C: its file and name, what stands before its body, and that.
+#[derive(Debug)]
+struct Function {
+    file: String,
+    name: String,
+    head: Vec<String>,
+    body: Vec<String>,
+}
+
+/// The words, numbers, strings and signs of C, without comments and lines for the preprocessor.
+fn words(text: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut rest = text;
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    while let Some(c) = rest.chars().next() {
+        let len = if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |end| end + 2)
+        } else if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if c == '#' {
+            let end = rest.match_indices('\n').find(|(at, _)| !rest[..*at].ends_with('\\'));
+            end.map_or(rest.len(), |(at, _)| at)
+        } else if c.is_whitespace() {
+            1
+        } else {
+            let len = match c {
+                '"' | '\'' => {
+                    let mut is_escaped = false;
+                    let end = rest.bytes().skip(1).position(|byte| {
+                        let ends = byte == c as u8 && !is_escaped;
+                        is_escaped = byte == b'\\' && !is_escaped;
+                        ends
+                    });
+                    end.map_or(rest.len(), |at| at + 2)
+                }
+                _ if is_word(c) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
+                _ => {
+                    let signs =
+                        ["<<=", ">>=", "->", "++", "--", "==", "!=", "<=", ">=", "&&", "||", "+=", "-=", "|=", "&="];
+                    signs.iter().find(|sign| rest.starts_with(**sign)).map_or(c.len_utf8(), |sign| sign.len())
+                }
+            };
+            words.push(rest[..len].to_owned());
+            len
+        };
+        rest = &rest[len..];
+    }
+    words
+}
+
+/// Where the bracket at `open` is closed.
+fn closed(words: &[String], open: usize) -> usize {
+    let mut depth = 0;
+    for (at, word) in words.iter().enumerate().skip(open) {
+        match word.as_str() {
+            "(" | "{" | "[" => depth += 1,
+            ")" | "}" | "]" => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at;
+        }
+    }
+    panic!("a bracket stays open: {}", words[open..].join(" "));
+}
+
+/// The functions of a file, and what stands outside of them.
+fn parts(file: &str, text: &str) -> (Vec<Function>, Vec<String>) {
+    let words = words(text);
+    let (mut functions, mut outside, mut begin, mut at) = (Vec::new(), Vec::new(), 0, 0);
+    while at < words.len() {
+        match words[at].as_str() {
+            "(" | "[" => at = closed(&words, at),
+            "{" => {
+                let end = closed(&words, at);
+                let head = &words[begin..at];
+                if head.last().is_some_and(|word| word == ")") && !head.iter().any(|word| word == "=") {
+                    let open = (0..head.len()).find(|open| head[*open] == "(" && closed(head, *open) == head.len() - 1);
+                    let open = open.expect("the parameters begin somewhere");
+                    let name = if head[open - 1] == "BPF_PROG" { &head[open + 1] } else { &head[open - 1] };
+                    let body = words[at + 1..end].to_vec();
+                    functions.push(Function { file: file.into(), name: name.clone(), head: head.to_vec(), body });
+                    begin = end + 1;
+                }
+                at = end;
+            }
+            ";" => {
+                outside.extend_from_slice(&words[begin..=at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    (functions, outside)
+}
+
+/// All functions below a folder.
+fn functions(folder: &str) -> Vec<Function> {
+    let files = ["c", "h"].into_iter().flat_map(files).filter(|(name, _)| name.starts_with(folder));
+    let functions: Vec<_> = files.flat_map(|(name, text)| parts(&name, &text).0).collect();
+    assert!(functions.len() > 40, "only {} functions were found in {folder}", functions.len());
+    functions
+}
+
+impl Function {
+    /// What it calls, by name, with where that stands in its body.
+    fn calls(&self) -> impl Iterator<Item = (usize, &str)> {
+        const NONE: [&str; 7] = ["if", "for", "while", "switch", "return", "sizeof", "typeof"];
+        self.body.windows(2).enumerate().filter_map(|(at, pair)| {
+            let is_member = at > 0 && ["->", "."].contains(&self.body[at - 1].as_str());
+            let is_name = pair[0].starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+            (pair[1] == "(" && is_name && !is_member && !NONE.contains(&pair[0].as_str()))
+                .then_some((at, pair[0].as_str()))
+        })
+    }
+
+    /// The arguments of the call at `at`.
+    fn args(&self, at: usize) -> Vec<&[String]> {
+        let (mut args, mut begin, end) = (Vec::new(), at + 2, closed(&self.body, at + 1));
+        let mut now = begin;
+        while now < end {
+            match self.body[now].as_str() {
+                "(" | "{" | "[" => now = closed(&self.body, now),
+                "," => {
+                    args.push(&self.body[begin..now]);
+                    begin = now + 1;
+                }
+                _ => {}
+            }
+            now += 1;
+        }
+        args.push(&self.body[begin..end]);
+        args
+    }
+
+    fn place(&self) -> String {
+        format!("{}, {}", self.file, self.name)
+    }
+}
+
+/// The words of a list.
+fn set(list: &str) -> BTreeSet<String> {
+    list.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Whether these words stand there one after the other.
+fn said(body: &[String], text: &str) -> bool {
+    let wanted = words(text);
+    body.windows(wanted.len()).any(|found| found == wanted)
+}
+
+/// What BPF may ask sched_ext to do, and for what.
+const ASKED_OF_SCHED_EXT: &str = "\
+    dispatch_cancel dsq_insert error_bstr kick_cpu nr_cpu_ids select_cpu_dfl task_set_dsq_vtime";
+
+/// Whoever decides has to remember something, or to look at what waits. BPF does neither, and puts a task on a CPU only where an outcome
+/// says so.
+#[test]
+fn bpf_remembers_nothing_and_runs_only_what_an_outcome_names() {
+    let file = "hosts/kernel/bpf/ekiden.bpf.c";
+    let (_, text) = files("c").into_iter().find(|(name, _)| name == file).unwrap();
+    let (functions, outside) = parts(file, &text);
+    let mut broken = Vec::new();
+    let mut inserts = 0;
+    for function in &functions {
+        for (at, called) in function.calls() {
+            if called.strip_prefix("scx_bpf_").is_some_and(|asked| !set(ASKED_OF_SCHED_EXT).contains(asked)) {
+                broken.push(format!("{} calls {called}", function.place()));
+            }
+            if called == "scx_bpf_dsq_insert" {
+                inserts += 1;
+                let before = function.body[..at].join(" ");
+                let is_told = before.ends_with("if ( outcome . status == EKIDEN_RUN )")
+                    || function.name == "run_picked" && before.ends_with("if ( p ) {");
+                if !is_told || function.args(at)[1] != ["SCX_DSQ_LOCAL"] {
+                    broken.push(format!("{} inserts a task that no outcome names, or elsewhere", function.place()));
+                }
+            }
+            let is_picked = |arg: &[String]| arg == ["p"] || arg[0] == "ekiden_pick";
+            if called == "run_picked" && !is_picked(function.args(at)[2]) {
+                broken.push(format!("{} runs another task than was picked", function.place()));
+            }
+        }
+        let body = &function.body;
+        if body.windows(3).any(|words| words[..2] == ["p", "="] && words[2] != "ekiden_pick") {
+            broken.push(format!("{} puts another task in the place of one that was picked", function.place()));
+        }
+        if body.windows(2).any(|words| words[0] == "static" && words[1] != "char") {
+            broken.push(format!("{} remembers something", function.place()));
+        }
+    }
+    assert_eq!(inserts, 3, "tasks are inserted at three places");
+    let known = ["const", "extern", "_license", "ekiden_ops"];
+    let statements = outside.split(|word| word == ";").filter(|words| !words.is_empty());
+    let kept = statements.filter(|words| !known.iter().any(|known| words.iter().any(|word| word == known)));
+    let kept: Vec<String> = kept.map(|words| words.join(" ")).collect();
+    let expected = "char exit_reason [ 64 ] ; char exit_message [ 256 ] ; struct { __uint ( type , BPF_MAP_TYPE_ARRAY ) ; \
+        __uint ( max_entries , 1 ) ; __type ( key , u32 ) ; __type ( value , char [ 256 ] ) ; } fault_text SEC ( \".maps\" )";
+    assert_eq!(kept.join(" ; "), expected, "BPF remembers why it ended, and nothing else");
+    assert_none(&broken, "BPF converts, calls and converts back: a policy is in Rust");
+}
+
+/// What the module may read of a task.
+const READ_OF_TASKS: &str = "\
+    __state cpus_ptr migration_disabled nr_cpus_allowed pid scx.dsq_vtime sched_info.last_arrival signal tgid";
+
+/// What may be given a task by its address, and changes none.
+const MAY_BE_GIVEN_A_TASK: &str = "\
+    __task_cred ekiden_c_may_run ekiden_do_enable may_choose_for on_cpu_since parent_of put_task_struct \
+    syscall_get_nr task_cpu task_pid task_pt_regs task_tgid";
+
+#[test]
+fn the_module_reads_a_few_fields_of_tasks_and_writes_none() {
+    let (mut broken, mut read, mut given) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+    for function in functions(MODULE) {
+        let all: Vec<String> = function.head.iter().chain(&function.body).cloned().collect();
+        let declared =
+            all.windows(4).filter(|words| words[0] == "struct" && words[1] == "task_struct" && words[2] == "*");
+        let mut tasks: BTreeSet<&str> = declared.map(|words| words[3].as_str()).filter(|name| *name != ")").collect();
+        tasks.insert("current");
+        let body = &function.body;
+        for at in (0..body.len()).filter(|at| tasks.contains(body[*at].as_str())) {
+            let cast = body[at + 1..].iter().take_while(|word| *word == ")").count();
+            let mut end = at + 1 + cast;
+            let mut field = String::new();
+            while body.get(end).is_some_and(|word| word == "->" || word == ".") {
+                if body[end] == "->" && !field.is_empty() {
+                    break;
+                }
+                field = if field.is_empty() { body[end + 1].clone() } else { format!("{field}.{}", body[end + 1]) };
+                end += 2;
+            }
+            if field.is_empty() {
+                continue;
+            }
+            let after = body.get(end).map_or("", String::as_str);
+            let before = &body[..at];
+            let is_written = ["=", "+=", "-=", "|=", "&=", "++", "--", "<<=", ">>="].contains(&after)
+                || before.last().is_some_and(|word| ["&", "++", "--"].contains(&word.as_str()))
+                || before.ends_with(&["WRITE_ONCE".to_owned(), "(".to_owned()]);
+            if is_written {
+                broken.push(format!("{} writes {field}, or takes its address", function.place()));
+            }
+            read.insert(field);
+        }
+        for (at, called) in function.calls() {
+            if function.args(at).iter().any(|arg| matches!(arg, [name] if tasks.contains(name.as_str()))) {
+                given.insert(called.to_owned());
+            }
+        }
+    }
+    assert_none(&broken, "the module writes nothing of a task");
+    assert_eq!(read, set(READ_OF_TASKS), "what is read of tasks");
+    assert_eq!(given, set(MAY_BE_GIVEN_A_TASK), "what is given a task");
+}
+
+/// Every call that asks the engine for an outcome has one that was zeroed for it, in BPF and in the module.
+#[test]
+fn every_outcome_is_zeroed_for_the_call_that_fills_it() {
+    const ASKS: [&str; 9] = [
+        "deliver",
+        "ekiden_cpu_event",
+        "ekiden_do_cpu_event",
+        "ekiden_do_enable",
+        "ekiden_do_watched",
+        "ekiden_event",
+        "ekiden_guarded_deliver",
+        "ekiden_pick",
+        "ekiden_task_enable",
+    ];
+    let (mut broken, mut asked) = (Vec::new(), 0);
+    for function in [BPF, MODULE].into_iter().flat_map(functions) {
+        // Goes on with the outcome of the event before, that has but the new task's id in it.
+        if function.name == "ekiden_do_enable" {
+            continue;
+        }
+        let is_handed_in = said(&function.head, "struct ekiden_outcome *outcome");
+        // Calls one of two: which, is not up to it.
+        let is_choice = function.name == "deliver" && function.file.ends_with("kfuncs.c");
+        let mut is_zeroed = is_handed_in || said(&function.body, "struct ekiden_outcome outcome = {}");
+        let body = &function.body;
+        for at in 0..body.len() {
+            let is_loop = ["for", "while", "do", "bpf_for", "bpf_for_each"].contains(&body[at].as_str());
+            let zeroes = body[at] == "__builtin_memset" && function.args(at)[0].ends_with(&["outcome".to_owned()]);
+            let is_call = body.get(at + 1).is_some_and(|word| word == "(");
+            let asks = is_call && (ASKS.contains(&body[at].as_str()) || body[at] == "guarded");
+            if is_loop || zeroes {
+                is_zeroed = zeroes;
+            } else if asks && function.args(at).iter().any(|arg| matches!(arg, [.., last] if last == "outcome")) {
+                asked += 1;
+                let member = function.args(at).iter().find_map(|arg| match arg {
+                    [and, of, dot, _] if and == "&" && [".", "->"].contains(&dot.as_str()) => Some(of.clone()),
+                    _ => None,
+                });
+                if member.is_none() && !is_zeroed {
+                    broken.push(format!("{}: {}", function.place(), body[at]));
+                }
+                is_zeroed = is_choice;
+            }
+        }
+        // As part of something else, that has a value from its beginning.
+        for of in ["joining", "sharing", "takeover"] {
+            if said(body, &format!("struct {of} {of};")) {
+                broken.push(format!("{}: {of}", function.place()));
+            }
+        }
+    }
+    assert!(asked > 25, "only {asked} calls were seen");
+    assert_none(&broken, "every outcome comes in zeroed");
+}
+
+/// What C asks of Rust without the guard: it calls no policy.
+const QUESTIONS: &str = "\
+    any_alive calls check choose chooses_cpu claim counters default forget host_task idle_cpus is_alive order \
+    queue_bytes queue_init queue_put queue_refused queue_take silence take_idle task_count weight_of_running";
+
+/// Which of those that enter Rust do so with the CPU kept by whoever calls them.
+const KEPT_BY_CALLERS: &str = "deliver ekiden_do_left ekiden_do_watched introduce_some run_tape walk_on";
+
+#[test]
+fn rust_is_entered_through_the_guard_and_with_the_cpu_kept() {
+    let functions = functions(MODULE);
+    let (mut broken, mut guarded, mut bare, mut kept) = (Vec::new(), BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let stopped: BTreeSet<String> = functions
+        .iter()
+        .flat_map(|function| function.calls().map(move |(at, called)| (function, at, called)))
+        .filter(|(_, _, called)| *called == "ekiden_stop_cpus")
+        .map(|(function, at, _)| function.args(at)[0].concat())
+        .collect();
+    for function in &functions {
+        for (at, word) in function.body.iter().enumerate().filter(|(_, word)| word.starts_with("ekiden_rs_")) {
+            let is_guarded = function.body[..at].ends_with(&["guarded".to_owned(), "(".to_owned()]);
+            let name = word["ekiden_rs_".len()..].to_owned();
+            if is_guarded { &mut guarded } else { &mut bare }.insert(name);
+        }
+        let entries = ["guarded", "ekiden_guarded", "ekiden_guarded_deliver"];
+        if let Some((at, _)) = function.calls().find(|(_, called)| entries.contains(called)) {
+            let before = &function.body[..at];
+            let keeps = ["preempt_disable()", "local_irq_disable()", "local_irq_save(flags)"];
+            if !keeps.iter().any(|keeps| said(before, keeps)) && !stopped.contains(&function.name) {
+                kept.insert(function.name.clone());
+            }
+        }
+        // A policy's own functions, behind its table.
+        for at in 2..function.body.len().saturating_sub(1) {
+            let is_member = function.body[at - 2] == "table" && function.body[at - 1] == "->";
+            if is_member && function.body[at + 1] == "(" {
+                broken.push(format!("{} calls {} of a policy", function.place(), function.body[at]));
+            }
+        }
+    }
+    assert_none(&broken, "policies are entered through the guard only");
+    let both: Vec<String> = guarded.intersection(&bare).cloned().collect();
+    assert_none(&both, "what is entered through the guard once is so always");
+    assert_eq!(bare, set(QUESTIONS), "what calls no policy is asked without the guard, and nothing else");
+    assert_eq!(kept, set(KEPT_BY_CALLERS), "the CPU is kept where Rust is entered, or by all that call that");
+}
+
+/// What calls from BPF and from Rust, and all that they call, use of the kernel: nothing of it allocates, sleeps, prints or wakes a task.
+const USED_OF_THE_KERNEL: &str = "\
+    BITS_TO_LONGS BUILD_BUG_ON READ_ONCE WRITE_ONCE atomic_set clamp cmpxchg container_of copy_from_kernel_nofault \
+    cpu_active cpu_online cpu_possible cpu_relax cpumask_bits cpumask_test_cpu for_each_online_cpu \
+    for_each_possible_cpu get_irq_regs hash_ptr hlist_for_each_entry_rcu hrtimer_get_expires hrtimer_is_queued \
+    hrtimer_start in_hardirq instruction_pointer irq_work_queue ktime_get_mono_fast_ns ktime_to_ns likely \
+    local_clock local_irq_restore local_irq_save max memcpy memset min min_t ns_to_ktime panic per_cpu per_cpu_ptr \
+    raw_smp_processor_id raw_spin_lock_irqsave raw_spin_unlock_irqrestore rcu_read_lock rcu_read_unlock \
+    smp_load_acquire smp_store_release static_branch_unlikely syscall_get_nr task_cpu task_pt_regs this_cpu_ptr \
+    this_cpu_read this_cpu_write this_cpu_xchg trace_ekiden_event trace_ekiden_policy tracepoint_enabled unlikely \
+    user_mode user_return_notifier_register vcpu_is_preempted wq_has_sleeper xa_for_each xa_load";
+
+#[test]
+fn a_scheduling_call_uses_nothing_of_the_kernel_that_allocates_sleeps_prints_or_wakes() {
+    let functions = functions(MODULE);
+    let is_root = |function: &&Function| {
+        let is_asked_for_by_bpf =
+            function.file.ends_with("kfuncs.c") && function.head.iter().any(|word| word == "__bpf_kfunc");
+        // Before the first and after the last call.
+        let is_around = ["ekiden_attach", "ekiden_detach"].contains(&function.name.as_str());
+        is_asked_for_by_bpf && !is_around || called_by_rust().contains(&function.name)
+    };
+    let table = files("c").into_iter().find(|(name, _)| name.ends_with("module/calls.c")).unwrap().1;
+    let table = parts("", &table).1.join(" ");
+    let table = table.split("running_host = {").nth(1).unwrap();
+    let in_table = |function: &&Function| {
+        table.contains(&format!("= {} ", function.name)) || table.contains(&format!(") {} ,", function.name))
+    };
+    let mut reached: Vec<&Function> =
+        functions.iter().filter(|function| is_root(function) || in_table(function)).collect();
+    assert!(reached.len() > 20, "only {} functions are called from outside", reached.len());
+    let (mut next, mut used) = (0, BTreeSet::new());
+    while let Some(function) = reached.get(next).copied() {
+        next += 1;
+        for (_, called) in function.calls() {
+            let named = |other: &&Function| other.name == called;
+            let here = functions.iter().filter(named).find(|other| other.file == function.file);
+            match here.or_else(|| functions.iter().find(named)) {
+                Some(other) if reached.iter().any(|known| std::ptr::eq(*known, other)) => {}
+                Some(other) => reached.push(other),
+                None if called.starts_with("ekiden_") || called == "guarded" => {}
+                None => _ = used.insert(called.to_owned()),
+            }
+        }
+    }
+    assert_eq!(used, set(USED_OF_THE_KERNEL), "what scheduling calls use of the kernel");
+}
+
+/// What Rust calls in the module, which is all that it can call of the kernel.
+fn called_by_rust() -> BTreeSet<String> {
+    let mut called = BTreeSet::new();
+    for (name, text) in files("rs") {
+        if !["core", "rt", "policy"].iter().any(|part| name.starts_with(&format!("hosts/kernel/{part}/src/"))) {
+            continue;
+        }
+        for block in text.split("unsafe extern \"C\" {").skip(1) {
+            let block = block.split("\n}").next().unwrap_or_default();
+            called.extend(block.split("fn ").skip(1).filter_map(|rest| Some(rest.split_once('(')?.0.to_owned())));
+        }
+    }
+    assert!(called.len() > 10, "only {called:?} was found");
+    called
+}
+
+#[test]
+fn rust_in_the_kernel_has_its_memory_from_an_arena_and_calls_the_module_only() {
+    let mut arenas = 0;
+    for (name, text) in files("rs").iter().filter(|(name, _)| name.starts_with("hosts/kernel/")) {
+        for allocator in text.split("#[global_allocator]\n").skip(1) {
+            let line = allocator.lines().next().unwrap_or_default();
+            assert!(line.ends_with("Arena::new();"), "{name}: {line}");
+            arenas += 1;
+        }
+    }
+    assert_eq!(arenas, 2, "the engine has an arena, and so has each policy");
+    let foreign: Vec<String> = called_by_rust().into_iter().filter(|name| !name.starts_with("ekiden_")).collect();
+    assert_none(&foreign, "Rust calls nothing of the kernel but what the module has for it");
+}
+
+#[test]
+fn c_is_read_as_it_is_meant() {
+    let text = "#define X(a) \\\n\t{ a }\n/* { */ struct s { int a; };\nstatic int f(u32 a)\n{\n\treturn g(a, h(&b->c), \"}\");\n}\nOPS(t) void BPF_PROG(k, int p)\n{\n\tq->r(1);\n}\nint v = 1;\n";
+    let (functions, outside) = parts("x.c", text);
+    assert_eq!(functions.iter().map(|function| function.name.as_str()).collect::<Vec<_>>(), ["f", "k"]);
+    assert_eq!(functions[0].calls().map(|(_, name)| name).collect::<Vec<_>>(), ["g", "h"]);
+    assert_eq!(functions[0].args(1).len(), 3);
+    assert_eq!(functions[1].calls().count(), 0);
+    assert!(said(&outside, "int v = 1;") && !said(&outside, "return"));
+}
