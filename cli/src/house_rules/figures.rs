@@ -67,17 +67,19 @@ fn figures(text: &str) -> usize {
     words.windows(2).filter(|pair| is_number(pair[0]) && UNITS.contains(&pair[1])).count()
 }
 
+/// Is about the figures of the section before it.
+const SHOWN_ABOVE: &str = "docs/fidelity.md: What is off, and why";
+
 /// One figure may be a limit, or a property of the machine; where there are more, some were measured.
 #[test]
 fn sections_with_figures_name_a_command_that_shows_them() {
     let (mut broken, mut seen) = (Vec::new(), 0);
     for (name, text) in documents() {
-        let mut sections = text.split("\n## ");
-        let is_said_at_the_top = sections.clone().next().is_some_and(|top| !commands(top).is_empty());
-        for section in sections.by_ref().filter(|section| figures(section) > 1) {
+        for section in text.split("\n## ").filter(|section| figures(section) > 1) {
             seen += 1;
-            if !is_said_at_the_top && commands(section).is_empty() {
-                broken.push(format!("{name}: {}", section.lines().next().unwrap_or_default()));
+            let place = format!("{name}: {}", section.lines().next().unwrap_or_default());
+            if commands(section).is_empty() && place != SHOWN_ABOVE {
+                broken.push(place);
             }
         }
     }
