@@ -11,8 +11,9 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use ekiden::Call;
 use ekiden_loader::{
-    Beside, Config, LoadError, Program, Scope, Session, ShortRecorder, Status, loaded, sysfs, unload_all,
+    Beside, Config, Drain, LoadError, Program, Scope, Session, ShortRecorder, Status, loaded, sysfs, unload_all,
 };
+use ekiden_recording::{Entry, Item, RecordingReader};
 use ekiden_trace::Figures;
 use serde::Serialize;
 
@@ -341,28 +342,51 @@ pub(crate) fn leaving(modules: &Path) -> Result<()> {
 
 #[derive(Serialize)]
 struct AwayReport {
+    policy: String,
     still_running: bool,
     mistakes: u64,
     /// Choices of the policy that could not be, among others.
     refusals: u64,
+    /// How often the policy was asked anything meanwhile, and how often it placed a task on the CPU that is away.
+    calls: usize,
+    sent_away: usize,
+    lost: u64,
 }
 
 /// CPU 1 leaves while it is idle, and tasks come and go meanwhile: the policy must not be shown it as one for them.
 pub(crate) fn away(modules: &Path, policy: &str) -> Result<()> {
-    let session = Session::start(&config(modules, policy))?;
+    let session = Session::start(&Config { tape_records: 1 << 16, ..config(modules, policy) })?;
     let workers = ["spin", "nap"].into_iter().map(Worker::start).collect::<Result<Vec<_>>>()?;
     load::set_online(1, false)?;
     let counts = || Ok::<_, LoadError>(Status::read()?.unwrap_or_default().counts);
     let before = counts()?;
+    let recording = Path::new("/tmp/away.ekirec");
+    let drain = Drain::start(fs::File::create(recording)?, None, true, "a CPU is away")?;
     for _ in 0..20 {
         drop(Worker::start("exit")?);
         pause(1);
     }
     let (after, still_running) = (counts()?, session.is_running());
+    let kept = drain.stop()?;
     load::set_online(1, true)?;
     drop(workers);
-    let refusals = after.refusals - before.refusals;
-    let report = AwayReport { still_running, mistakes: after.mistakes, refusals };
+    let (mut calls, mut sent_away) = (0, 0);
+    for recorded in RecordingReader::new(fs::File::open(recording)?)? {
+        if let Item::Entry(Entry::Call(call)) = recorded?.item {
+            calls += 1;
+            let is_choice = call.message.call == Call::SelectTaskRq as u32;
+            sent_away += usize::from(is_choice && call.reply.is_some_and(|reply| reply.cpu == 1));
+        }
+    }
+    let report = AwayReport {
+        policy: policy.to_owned(),
+        still_running,
+        mistakes: after.mistakes,
+        refusals: after.refusals - before.refusals,
+        calls,
+        sent_away,
+        lost: kept.lost,
+    };
     println!("{}", serde_json::to_string(&report)?);
     Ok(())
 }

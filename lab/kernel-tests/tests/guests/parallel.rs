@@ -114,7 +114,7 @@ fn in_parallel_several_policies_come_and_go(lab: &Lab) {
 
 fn in_parallel_no_task_is_sent_to_a_cpu_that_is_away(lab: &Lab) {
     kernel::a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_wanted_when_it_left(lab);
-    kernel::policies_send_no_task_to_a_cpu_that_is_away(lab);
+    kernel::no_task_is_sent_away(lab);
 }
 
 /// Without what is tested, for nearly a second.
