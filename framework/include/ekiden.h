@@ -6,7 +6,7 @@
  *	if (ekiden_choose_named(0, "wfq", 1))
  *		perror("wfq");		this thread goes on as before
  *
- * A choice takes effect when the thread next waits for a CPU. If the policy ends, the thread goes on with the default one.
+ * A choice takes effect when the thread next waits for a CPU. If the policy ends, the thread has the default one.
  * Every function returns -1 and sets errno if it fails; then the thread is scheduled as before:
  *
  *	ENOENT	Ekiden is not loaded: `ekiden run` does that

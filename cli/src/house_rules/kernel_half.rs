@@ -164,7 +164,7 @@ fn said(body: &[String], text: &str) -> bool {
 const ASKED_OF_SCHED_EXT: &str = "\
     dispatch_cancel dsq_insert error_bstr kick_cpu nr_cpu_ids select_cpu_dfl task_set_dsq_vtime";
 
-/// Whoever decides has to remember something, or to look at what waits. BPF does neither, and puts a task on a CPU only where an outcome
+/// A decision needs state, or a look at the tasks that wait. BPF does neither, and puts a task on a CPU only where an outcome
 /// says so.
 #[test]
 fn bpf_remembers_nothing_and_runs_only_what_an_outcome_names() {
@@ -281,7 +281,7 @@ fn every_outcome_is_zeroed_for_the_call_that_fills_it() {
     ];
     let (mut broken, mut asked) = (Vec::new(), 0);
     for function in [BPF, MODULE].into_iter().flat_map(functions) {
-        // Goes on with the outcome of the event before, that has but the new task's id in it.
+        // Is handed the outcome of the event before, in which only the new task's id is set.
         if function.name == "ekiden_do_enable" {
             continue;
         }
@@ -325,7 +325,7 @@ const QUESTIONS: &str = "\
     any_alive calls check choose chooses_cpu claim counters default forget host_task idle_cpus is_alive order \
     queue_bytes queue_init queue_put queue_refused queue_take silence take_idle task_count weight_of_running";
 
-/// Which of those that enter Rust do so with the CPU kept by whoever calls them.
+/// Which of those that enter Rust do so with the CPU kept by their callers.
 const KEPT_BY_CALLERS: &str = "deliver ekiden_do_left ekiden_do_watched introduce_some run_tape walk_on";
 
 #[test]

@@ -3,14 +3,14 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_bench::{Judged, Limit, number, table};
 use ekiden_sim::{Machine, Model, SimReport, What};
 use ekiden_workload::{HintWord, Step, TaskSpec, Workload, random::Random};
 use serde::Serialize;
 
-use super::requests::{Requests, percentile_us};
+use super::requests::{Requests, percentile_us, simulate, waits_between};
 use crate::{failure::Exit, parallel, policies, progress::Progress};
 
 /// CPUs that the server may have, the first ones.
@@ -184,11 +184,7 @@ impl Arbiter {
             points,
             limits,
         };
-        if self.json {
-            println!("{}", serde_json::to_string_pretty(&report)?);
-        } else {
-            print!("{}", describe(&report));
-        }
+        super::requests::tell(&report, self.json, describe)?;
         Ok(if self.check && !report.passed { Exit::LimitMissed.into() } else { ExitCode::SUCCESS })
     }
 
@@ -198,11 +194,7 @@ impl Arbiter {
         let load = workload(who, self.seed, load_percent, lasts_ns, &model);
         let machine = Machine::flat(ALL_CPUS).with_model(model);
         let simulation = policies::simulate(who.name(), machine, "").context("a policy is not linked in")?;
-        let result = simulation.seed(self.seed).traced().run(&load);
-        let result = result.with_context(|| format!("{}, {load_percent} %", who.name()))?;
-        if let Some(fault) = &result.fault {
-            return Err(anyhow!("{}: the policy was taken out: {fault}", who.name()));
-        }
+        let result = simulate(simulation.seed(self.seed), &load, || format!("{}, {load_percent} %", who.name()))?;
         Ok(point(who, load_percent, lasts_ns, &result))
     }
 }
@@ -215,14 +207,10 @@ fn workload(who: Who, seed: u64, load_percent: u64, lasts_ns: u64, model: &Model
     let mean_ns = (1e9 * 100.0 * f64::from(CLIENTS) / (CAPACITY * load_percent as f64)) as u64;
     let clients = (0..CLIENTS).map(|client| {
         let mut random = Random::stream(seed, client.into());
-        let (mut at_ns, mut sends) = (0, Vec::new());
-        while at_ns < lasts_ns {
-            let gap_ns = random.exponential(mean_ns);
-            at_ns += gap_ns;
-            let wait = Step::RunFor { ns: gap_ns.saturating_sub(own_ns) };
-            sends.extend([wait, Step::Mark, Step::PipeWrite { pipe: REQUESTS }]);
-        }
-        TaskSpec::new(format!("client-{client}"), sends).on([BACKGROUND + 1 + client])
+        let gaps_ns = waits_between(&mut random, mean_ns, own_ns, lasts_ns);
+        let send = |ns| [Step::RunFor { ns }, Step::Mark, Step::PipeWrite { pipe: REQUESTS }];
+        TaskSpec::new(format!("client-{client}"), gaps_ns.into_iter().flat_map(send).collect())
+            .on([BACKGROUND + 1 + client])
     });
     let servings = |thread: u32| {
         let mut random = Random::stream(seed, (CLIENTS + thread).into());

@@ -3,14 +3,14 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_bench::{Judged, Limit, number, table};
 use ekiden_sim::{Machine, Model, SimReport, Simulation};
 use ekiden_workload::{Step, TaskSpec, Workload, random::Random};
 use serde::Serialize;
 
-use super::requests::{Requests, Served, percentile_us};
+use super::requests::{Requests, Served, percentile_us, simulate, waits_between};
 use crate::{failure::Exit, parallel, policies, progress::Progress};
 
 /// The load as the paper has it: workers on so many CPUs, one more for who sends requests, and one for everything else.
@@ -177,11 +177,7 @@ impl Dispersive {
             points,
             limits,
         };
-        if self.json {
-            println!("{}", serde_json::to_string_pretty(&report)?);
-        } else {
-            print!("{}", describe(&report));
-        }
+        super::requests::tell(&report, self.json, describe)?;
         Ok(if self.check && !report.passed { Exit::LimitMissed.into() } else { ExitCode::SUCCESS })
     }
 
@@ -191,11 +187,8 @@ impl Dispersive {
         let lasts_ns = WARM_UP_NS + self.ms * MS;
         let plan = Plan::new(self.seed, load_percent, lasts_ns, costs.syscall_ns, costs.wakeup_ns);
         let load = plan.workload(who, batch, lasts_ns);
-        let simulation = who.simulation(Machine::flat(ALL_CPUS).with_model(model))?.seed(self.seed).traced();
-        let result = simulation.run(&load).with_context(|| format!("{}, {load_percent} %", who.name()))?;
-        if let Some(fault) = &result.fault {
-            return Err(anyhow!("{}: the policy was taken out: {fault}", who.name()));
-        }
+        let simulation = who.simulation(Machine::flat(ALL_CPUS).with_model(model))?;
+        let result = simulate(simulation.seed(self.seed), &load, || format!("{}, {load_percent} %", who.name()))?;
         Ok(plan.point(who, load_percent, batch, lasts_ns, &result))
     }
 }
@@ -217,12 +210,7 @@ impl Plan {
             let mean_ns = (1e9 * 100.0 / (CAPACITY * load_percent as f64)) as u64;
             // To note the time, and to write and to wake somebody up, takes the sender some time as well.
             let own_ns = 2 * syscall_ns + wakeup_ns;
-            let mut at_ns = 0;
-            while at_ns < lasts_ns {
-                let gap_ns = random.exponential(mean_ns);
-                at_ns += gap_ns;
-                gaps_ns.push(gap_ns.saturating_sub(own_ns));
-            }
+            gaps_ns = waits_between(&mut random, mean_ns, own_ns, lasts_ns);
         }
         let long = (0..WORKERS).map(|_| {
             let mut block = vec![false; BLOCK];

@@ -1,9 +1,43 @@
-//! Requests in a trace: when each came and when it was served, where marks say so.
+//! Requests to a simulated server: when they come, and, where marks in the trace say so, when each was served.
 
 use std::collections::HashMap;
 
-use ekiden_sim::What;
+use anyhow::{Context, Result, anyhow};
+use ekiden_sim::{SimReport, Simulation, What};
 use ekiden_trace::Trace;
+use ekiden_workload::{Workload, random::Random};
+use serde::Serialize;
+
+/// How long a client waits before each request that it sends until `lasts_ns`, if the time between two is `mean_ns` on average (exponentially)
+/// and `own_ns` of it is what sending takes.
+pub(super) fn waits_between(random: &mut Random, mean_ns: u64, own_ns: u64, lasts_ns: u64) -> Vec<u64> {
+    let (mut at_ns, mut waits_ns) = (0, Vec::new());
+    while at_ns < lasts_ns {
+        let gap_ns = random.exponential(mean_ns);
+        at_ns += gap_ns;
+        waits_ns.push(gap_ns.saturating_sub(own_ns));
+    }
+    waits_ns
+}
+
+/// Runs a load with a trace. The policy must still run at the end.
+pub(super) fn simulate(simulation: Simulation, load: &Workload, what: impl Fn() -> String) -> Result<SimReport> {
+    let result = simulation.traced().run(load).with_context(&what)?;
+    match &result.fault {
+        Some(fault) => Err(anyhow!("{}: the policy was taken out: {fault}", what())),
+        None => Ok(result),
+    }
+}
+
+/// Prints a report, as JSON or in words.
+pub(super) fn tell<R: Serialize>(report: &R, json: bool, describe: impl Fn(&R) -> String) -> Result<()> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(report)?);
+    } else {
+        print!("{}", describe(report));
+    }
+    Ok(())
+}
 
 /// One that has been begun.
 #[derive(Clone, Copy, Debug)]

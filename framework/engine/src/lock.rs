@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// A machine of which only the clock goes on.
+    /// A machine of which only the clock advances.
     struct Machine(AtomicU64);
 
     impl Host for Machine {

@@ -35,7 +35,7 @@ pub struct Walk {
     /// The time between two, in milliseconds.
     pub apart_ms: u32,
     /// The engine hears of each tick. A CPU that is not idle and of which it hears next to nothing is away then, and lets its tasks wait whatever
-    /// their policy does: a hypervisor has taken its processor. Such walks do not count, up to one and a half of the usual wait.
+    /// their policy does: a hypervisor has taken its processor. Such walks do not count, up to half as long again as the usual wait.
     pub hears_ticks: bool,
 }
 

@@ -525,7 +525,7 @@ static enum hrtimer_restart rehome_some(struct hrtimer *timer)
 	return HRTIMER_NORESTART;
 }
 
-/* Somebody wants to look at the machine as it is when a task changes its state in an unexpected way. */
+/* The machine is to stop as it is, for a debugger, when a task changes its state in an unexpected way. */
 void ekiden_c_stop(const char *text, size_t len);
 void ekiden_c_stop(const char *text, size_t len)
 {

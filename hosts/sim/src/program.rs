@@ -35,7 +35,7 @@ pub(crate) enum Effect {
     PipeRead {
         pipe: u32,
     },
-    /// Who has a byte goes on behind it, and who has looked long enough so many operations further.
+    /// A task that has a byte continues behind it, and one that has looked long enough so many operations further.
     PipePoll {
         pipe: u32,
         spin_ns: u64,

@@ -104,7 +104,7 @@ impl Kernel {
         }
     }
 
-    /// Whether the task has a byte of the pipe's or goes on looking for one; not, if it has looked long enough.
+    /// Whether the task has a byte of the pipe's or still looks for one; not, if it has looked long enough.
     pub(crate) fn pipe_poll(&mut self, task: TaskIndex, cpu: CpuId, number: u32, spin_ns: u64) -> bool {
         let spins = self.task(task).spins_until_ns.is_some();
         let is_held = self.shared.pipes[number as usize].bytes > 0;
@@ -122,7 +122,7 @@ impl Kernel {
         is_held || goes_on
     }
 
-    /// A byte that somebody writes goes to who looks for one, if anybody does: the last that began.
+    /// A byte that is written goes to the task that began last to look for one, if any does.
     pub(crate) fn hand_to_spinner(&mut self, number: u32) -> bool {
         let spinners = &mut self.shared.pipes[number as usize].spinners;
         let on_cpu = |spinner: &TaskIndex| self.tasks[*spinner as usize].state == State::Running;
