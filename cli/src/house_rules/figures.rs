@@ -12,7 +12,7 @@ fn documents() -> Vec<(String, String)> {
     let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let docs = docs.map(|path| format!("docs/{}", path.file_name().unwrap().to_str().unwrap()));
     let names = ["README.md", "DEVELOPING.md", "SECURITY.md"].into_iter().map(str::to_owned).chain(docs);
-    names.map(|name| (fs::read_to_string(root().join(&name)).unwrap(), name)).map(|(text, name)| (name, text)).collect()
+    names.map(|name| (name.clone(), fs::read_to_string(root().join(name)).unwrap())).collect()
 }
 
 /// The commands in a text, one a line or in `code`: `ekiden`, perhaps by its path or as root, and what follows up to what a shell ends it at.
