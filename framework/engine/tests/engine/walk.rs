@@ -707,7 +707,7 @@ fn the_table_of_states_in_the_documents_is_that_of_the_code() {
         let to = transitions.map(|by| by.from(phase).map_or("–", Phase::name));
         row([phase.name()].into_iter().chain(to).collect())
     });
-    let document = include_str!("../../../ARCHITECTURE.md");
+    let document = include_str!("../../../../ARCHITECTURE.md");
     for line in [head].iter().chain(&rows) {
         assert!(document.contains(line.as_str()), "ARCHITECTURE.md lacks: {line}");
     }

@@ -6,7 +6,7 @@ use ekiden_policies::{Arbiter, Ask, Becomes};
 use ekiden_sim::{Machine, Model, SimReport, Simulation, What};
 use ekiden_workload::{HintWord, Step, TaskSpec, Workload};
 
-use crate::{MS, US, good, hogs};
+use super::{MS, US, good, hogs};
 
 const CPUS: u32 = 4;
 /// So long it goes on; a turn is as long as a tick, and who begins waits for some of them.

@@ -1,7 +1,5 @@
 //! How simulations end that do not end well, and what cannot begin.
 
-mod common;
-
 use ekiden::{Topology, prelude::*};
 use ekiden_policies::{Fifo, Wfq};
 use ekiden_sim::{Costs, Injection, Machine, Model, SimError, Simulation, TraceError, Unfinished, What};
@@ -9,7 +7,7 @@ use ekiden_workload::builtin::{Where, churn, pipe};
 use ekiden_workload::checks::all_finished;
 use ekiden_workload::{Step, TaskSpec, Workload};
 
-use common::{MS, Probe, US};
+use crate::probe::{MS, Probe, US};
 
 fn fifo(cpus: u32) -> Simulation {
     Simulation::of::<Fifo>(Machine::flat(cpus), "")

@@ -3,7 +3,7 @@
 use ekiden_policies::{GlobalFifo, Shinjuku};
 use ekiden_workload::{Step, TaskSpec, checks::finish_ns};
 
-use crate::{MS, US, hog, hogs, interruptions, run, sleeper, wait_us};
+use super::{MS, US, hog, hogs, interruptions, run, sleeper, wait_us};
 
 #[test]
 fn a_short_task_waits_for_turns_and_not_for_long_tasks() {

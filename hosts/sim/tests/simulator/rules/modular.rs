@@ -6,7 +6,7 @@ use ekiden_sim::{SimReport, What};
 use ekiden_workload::{Step, TaskSpec};
 use proptest::prelude::*;
 
-use crate::{MS, US, cpu_ns, hog, hogs, run, run_on, share, sleeper};
+use super::{MS, US, cpu_ns, hog, hogs, run, run_on, share, sleeper};
 
 /// The parameter that switches all of them on.
 const ALL: u32 = 31;

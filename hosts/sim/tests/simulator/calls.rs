@@ -1,13 +1,11 @@
 //! Every call of the trait reaches a policy, and a panic in any of them ends the policy and nothing else.
 
-mod common;
-
 use ekiden::Call;
 use ekiden_policies::{Fifo, Wfq};
 use ekiden_sim::{Machine, SimReport, Simulation, What};
 use ekiden_workload::{builtin::find, checks::all_finished};
 
-use common::{everything, probed, take_seen};
+use crate::probe::{everything, probed, take_seen};
 
 /// Replacing a running policy is up to whoever owns the engine, and no event.
 const NO_EVENT: [Call; 2] = [Call::ReregisterPrep, Call::ReregisterInit];
@@ -46,7 +44,7 @@ fn a_panic_in_any_call_ends_the_policy_and_the_tasks_go_on() {
     for call in events() {
         let result = run(&format!("panic_in={}", call as u64));
         let fault = result.fault.unwrap_or_else(|| panic!("{} did not fail", call.name()));
-        let expected = format!("planted in {} (hosts/sim/tests/common/mod.rs:", call.name());
+        let expected = format!("planted in {} (hosts/sim/tests/simulator/probe.rs:", call.name());
         assert!(fault.message.contains(&expected), "{}", fault.message);
         assert_eq!(all_finished(&result.report), Ok(()), "{}", call.name());
         assert_eq!(take_seen().last(), Some(&call), "the policy was called after it failed");

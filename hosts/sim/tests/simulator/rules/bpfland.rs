@@ -4,7 +4,7 @@ use ekiden::Topology;
 use ekiden_policies::{Bpfland, Fifo};
 use ekiden_workload::{Step, TaskSpec};
 
-use crate::{MS, US, cpu_ns, forever, hog, hogs, interruptions, run, run_on, share, sleeper, wait_us};
+use super::{MS, US, cpu_ns, forever, hog, hogs, interruptions, run, run_on, share, sleeper, wait_us};
 
 #[test]
 fn a_task_that_is_woken_up_goes_before_those_that_compute() {
@@ -67,7 +67,7 @@ fn cpu_time_is_shared_by_weight_among_those_that_compute() {
 }
 
 /// The CPU on which a task was last.
-fn place(result: &crate::SimReport, name: &str) -> u32 {
+fn place(result: &super::SimReport, name: &str) -> u32 {
     result.report.task(name).unwrap().last_cpu.unwrap()
 }
 

@@ -3,7 +3,7 @@
 use ekiden_policies::Mlfq;
 use ekiden_workload::{Step, TaskSpec, checks::finish_ns};
 
-use crate::{MS, US, cpu_ns, forever, hog, hogs, interruptions, run, sleeper, wait_us};
+use super::{MS, US, cpu_ns, forever, hog, hogs, interruptions, run, sleeper, wait_us};
 
 #[test]
 fn a_task_that_sleeps_interrupts_those_that_have_sunk() {

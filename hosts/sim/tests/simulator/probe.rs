@@ -1,7 +1,5 @@
 //! A policy that implements every call, notes each, and panics in the one that it is told to.
 
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
-
 use std::cell::RefCell;
 
 use ekiden::prelude::*;
@@ -9,14 +7,14 @@ use ekiden::{Call, HintRefused, Hints, ProcessId, QueueId};
 use ekiden_sim::{Injection, Machine, Simulation};
 use ekiden_workload::{Step, TaskSpec, Workload};
 
-pub const US: u64 = 1_000;
-pub const MS: u64 = 1_000_000;
+pub(crate) const US: u64 = 1_000;
+pub(crate) const MS: u64 = 1_000_000;
 
 /// Value of the parameter `panic_in` for no call at all.
 const NEVER: u64 = 99;
 
 /// What the probe was made for, and what it has seen.
-pub struct Probe {
+pub(crate) struct Probe {
     queues: PerCpu<SpinLock<FifoQueue<Self>>>,
     panic_in: u64,
     /// Until it has named a task that cannot be moved.
@@ -28,7 +26,7 @@ thread_local! {
 }
 
 /// The calls since the last time.
-pub fn take_seen() -> Vec<Call> {
+pub(crate) fn take_seen() -> Vec<Call> {
     SEEN.take()
 }
 
@@ -197,7 +195,7 @@ impl Scheduler for Probe {
 }
 
 /// A load in which everything happens that a policy can be told.
-pub fn everything() -> Workload {
+pub(crate) fn everything() -> Workload {
     let napper = Step::repeat(20, [Step::Sleep { ns: MS }, Step::Run { ns: 100 * US }, Step::Yield]);
     let changing = vec![
         Step::Run { ns: 5 * MS },
@@ -221,7 +219,7 @@ pub fn everything() -> Workload {
 }
 
 /// That load under the probe, with everything injected that the load cannot do itself.
-pub fn probed(params: &str) -> Simulation {
+pub(crate) fn probed(params: &str) -> Simulation {
     let affinity = |cpus: &[CpuId]| Injection::Affinity { task: "pinned.2".into(), cpus: Some(cpus.to_vec()) };
     let hint =
         |task: Option<&str>| Injection::Hint { task: task.map(str::to_owned), bytes: 7_u32.to_le_bytes().into() };

@@ -1,13 +1,11 @@
 //! A seed gives one trace, byte for byte.
 
-mod common;
-
 use ekiden_policies::{Fifo, Wfq};
 use ekiden_sim::{Jitter, Machine, Model, PolicyMaker, Simulation, TickPhase, Trace};
 use ekiden_workload::Report;
 use ekiden_workload::builtin::{churn, find, messaging};
 
-use common::{everything, probed};
+use crate::probe::{everything, probed};
 
 fn jittery() -> Machine {
     let jitter = Jitter { sleep_ns: 50_000, work_permille: 100 };

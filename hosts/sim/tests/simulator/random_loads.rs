@@ -1,7 +1,5 @@
 //! Loads made at random come to their end under every policy, and nothing that the trace shows is impossible.
 
-mod common;
-
 use std::collections::HashMap;
 
 use ekiden_policies::for_each_policy;
@@ -10,7 +8,7 @@ use ekiden_workload::checks::all_finished;
 use ekiden_workload::{Device, Group, HintWord, Limit, Step, TaskSpec, WaitMode, Workload};
 use proptest::prelude::*;
 
-use common::{MS, Probe, US};
+use crate::probe::{MS, Probe, US};
 
 const CPUS: u32 = 4;
 

@@ -4,7 +4,7 @@ use ekiden_policies::{CentralFifo, GlobalFifo};
 use ekiden_sim::{Injection, Machine, Model, Simulation};
 use ekiden_workload::Workload;
 
-use crate::{MS, good, hogs, interruptions, run, share};
+use super::{MS, good, hogs, interruptions, run, share};
 
 #[test]
 fn turns_on_all_cpus_end_within_a_round() {

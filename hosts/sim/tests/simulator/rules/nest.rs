@@ -7,7 +7,7 @@ use ekiden_policies::{Eevdf, Nest};
 use ekiden_sim::{Machine, SimReport, Simulation, What};
 use ekiden_workload::{Step, TaskSpec, loads};
 
-use crate::{MS, US, good, hogs, run, sleeper};
+use super::{MS, US, good, hogs, run, sleeper};
 
 const CPUS: u32 = 16;
 

@@ -2,9 +2,9 @@
 
 use ekiden_policies::{GlobalFifo, Sjf};
 
-use crate::{MS, US, cpu_ns, run, sleeper, wait_us};
+use super::{MS, US, cpu_ns, run, sleeper, wait_us};
 
-fn long(count: u32) -> impl Iterator<Item = crate::TaskSpec> {
+fn long(count: u32) -> impl Iterator<Item = super::TaskSpec> {
     (0..count).map(|number| sleeper(&format!("long{number}"), 5 * MS, 10 * US))
 }
 
