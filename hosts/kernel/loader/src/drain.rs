@@ -1,4 +1,5 @@
-//! Keeps the calls of the policy that runs in a file: what the flight recorder has, or everything from now on.
+//! Keeps the calls of the policy that runs in a file: what the flight recorder has, or everything from now on. One thread reads, in
+//! time, before anything is overwritten; another one compresses and writes, and may have to wait for a disk.
 
 use std::{
     fs::File,
@@ -6,12 +7,13 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use ekiden_recording::{Header, Host, Instance, RecordingError, RecordingWriter};
+use ekiden_recording::{Header, Host, Instance, Record, RecordingError, RecordingWriter};
 use nix::{
     sched::{CpuSet, sched_setaffinity},
     unistd::Pid,
@@ -34,6 +36,10 @@ const FULL: f64 = 0.125;
 /// whatever the processor belongs to may come between.
 const SETTLED_NS: u64 = 20_000_000;
 
+/// So many records go from one thread to the other at a time at most, 256 KiB of them, and so many times before the reader waits.
+const PIECE: usize = 1 << 12;
+const PIECES_MAX: usize = 128;
+
 /// What was kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
@@ -43,7 +49,7 @@ pub struct Kept {
     pub lost: u64,
     /// The length of the file, in bytes.
     pub bytes: u64,
-    /// CPU time that the reader has used, in nanoseconds.
+    /// CPU time that was used to read and to write them, in nanoseconds.
     pub reader_ns: u64,
 }
 
@@ -67,7 +73,7 @@ impl Drain {
         }
         let (header, number) = header(seat, workload)?;
         let (seat, mut known) = (policy.seat, number);
-        Self::begin(tape, &header, file, move |writer| tell_instances(writer, seat, &mut known))
+        Self::begin(tape, &header, file, move || new_instance(seat, &mut known))
     }
 
     /// Records what is written to a tape, of one instance.
@@ -75,42 +81,29 @@ impl Drain {
     /// # Errors
     /// If the file cannot be written.
     pub fn of(tape: Tape, header: &Header, file: File) -> Result<Self> {
-        Self::begin(tape, header, file, |_| Ok(()))
+        Self::begin(tape, header, file, || Ok(None))
     }
 
     fn begin(
         mut tape: Tape,
         header: &Header,
         file: File,
-        mut tell: impl FnMut(&mut RecordingWriter<BufWriter<File>>) -> Result<()> + Send + 'static,
+        mut takes_over: impl FnMut() -> Result<Option<(u32, Instance)>> + Send + 'static,
     ) -> Result<Self> {
-        let mut writer = RecordingWriter::new(BufWriter::new(file), header).map_err(cannot)?;
+        let writer = RecordingWriter::new(BufWriter::new(file), header).map_err(cannot)?;
+        let (pieces, to_write) = sync_channel(PIECES_MAX);
+        let writer = thread_named("ekiden-write", move || write(writer, &to_write))?;
         let is_over = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&is_over);
         let drain = move || {
-            stay_apart();
-            let mut last = Instant::now();
-            loop {
-                let ends = ends.load(Relaxed);
-                if ends {
-                    // What has happened up to here is certain only after a while.
-                    thread::sleep(Duration::from_nanos(SETTLED_NS));
-                }
-                if ends || tape.fullest() > FULL || last.elapsed() > WAIT_MAX {
-                    tell(&mut writer)?;
-                    pass(&mut tape, &mut writer, now_ns().saturating_sub(SETTLED_NS))?;
-                    last = Instant::now();
-                }
-                if ends {
-                    return finish(writer, &tape);
-                }
-                thread::sleep(LOOK);
-            }
+            let read = read(&mut tape, &pieces, &ends, &mut takes_over);
+            drop(pieces);
+            // Where it has ended by itself, it knows why.
+            let written = writer.join().unwrap_or_else(|_| Err(LoadError::Other("what writes has panicked".into())))?;
+            read?;
+            Ok(Kept { lost: tape.lost(), reader_ns: written.reader_ns + thread_ns(), ..written })
         };
-        let thread = thread::Builder::new().name("ekiden-record".into()).spawn(drain);
-        let thread =
-            thread.map_err(|error| LoadError::Other(format!("cannot start the reader of the recording: {error}")))?;
-        Ok(Self { thread, is_over })
+        Ok(Self { thread: thread_named("ekiden-record", drain)?, is_over })
     }
 
     /// Whether it has ended by itself, because the file cannot be written; [`stop`](Self::stop) says why.
@@ -139,7 +132,7 @@ pub fn dump(tape: &mut Tape, header: &Header, file: File, is_over: bool) -> Resu
         thread::sleep(Duration::from_nanos(SETTLED_NS));
     }
     pass(tape, &mut writer, until_ns)?;
-    finish(writer, tape)
+    Ok(Kept { lost: tape.lost(), ..finish(writer)? })
 }
 
 /// The policy in a seat, or the default one.
@@ -195,18 +188,83 @@ fn stay_apart() {
     }
 }
 
-/// Says what the instance is that has taken over since the last time, if one has. Without that its calls could not be replayed, so a status
-/// that cannot be read ends the recording.
-fn tell_instances(writer: &mut RecordingWriter<impl Write>, seat: u32, known: &mut u32) -> Result<()> {
+/// The instance that has taken over since the last time, if one has. Without that its calls could not be replayed, so a status that
+/// cannot be read ends the recording.
+fn new_instance(seat: u32, known: &mut u32) -> Result<Option<(u32, Instance)>> {
     let policies = Status::read()?.unwrap_or_default().policies;
     // The policy may be gone, and what it was asked last is still to come.
-    let Some(policy) = policies.into_iter().find(|policy| policy.seat == seat) else { return Ok(()) };
-    if policy.instance != *known {
-        let instance = Instance { policy: policy.policy, params: policy.params };
-        writer.instance(policy.instance.into(), &instance).map_err(cannot)?;
+    let policy = policies.into_iter().find(|policy| policy.seat == seat && policy.instance != *known);
+    Ok(policy.map(|policy| {
         *known = policy.instance;
+        (policy.instance, Instance { policy: policy.policy, params: policy.params })
+    }))
+}
+
+/// What is to be written.
+enum Piece {
+    /// Of a CPU, with the number of the first one.
+    Records(u32, u64, Vec<Record>),
+    Instance(u32, Instance),
+    /// Everything is there that was before this time.
+    Pass(u64),
+}
+
+/// Nobody writes any more: the reader ends, and who waits for both is told why.
+struct Ended;
+
+/// Reads the rings until it `ends`, or until nobody writes any more.
+fn read(
+    tape: &mut Tape,
+    pieces: &SyncSender<Piece>,
+    ends: &AtomicBool,
+    takes_over: &mut impl FnMut() -> Result<Option<(u32, Instance)>>,
+) -> Result<()> {
+    stay_apart();
+    let hand_over = |piece| pieces.send(piece).map_err(|_| Ended);
+    let mut last = Instant::now();
+    loop {
+        let ends = ends.load(Relaxed);
+        if ends {
+            // What has happened up to here is certain only after a while.
+            thread::sleep(Duration::from_nanos(SETTLED_NS));
+        }
+        if ends || tape.fullest() > FULL || last.elapsed() > WAIT_MAX {
+            let instance = takes_over()?;
+            let until_ns = now_ns().saturating_sub(SETTLED_NS);
+            let handed_over =
+                instance.map_or(Ok(()), |(number, instance)| hand_over(Piece::Instance(number, instance)));
+            let handed_over = handed_over.and_then(|()| {
+                tape.drain(|cpu, first, records| {
+                    let mut firsts = (first..).step_by(PIECE);
+                    records
+                        .chunks(PIECE)
+                        .zip(&mut firsts)
+                        .try_for_each(|(records, first)| hand_over(Piece::Records(cpu, first, records.to_vec())))
+                })
+            });
+            if handed_over.and_then(|()| hand_over(Piece::Pass(until_ns))).is_err() {
+                return Ok(());
+            }
+            last = Instant::now();
+        }
+        if ends {
+            return Ok(());
+        }
+        thread::sleep(LOOK);
     }
-    Ok(())
+}
+
+/// Writes what comes, until nothing can come any more.
+fn write(mut writer: RecordingWriter<BufWriter<File>>, pieces: &Receiver<Piece>) -> Result<Kept> {
+    for piece in pieces {
+        match piece {
+            Piece::Records(cpu, first, records) => writer.block(cpu, first, &records),
+            Piece::Instance(number, instance) => writer.instance(number.into(), &instance),
+            Piece::Pass(until_ns) => writer.pass(until_ns),
+        }
+        .map_err(cannot)?;
+    }
+    finish(writer)
 }
 
 /// Whatever there is by now, which is everything up to `until_ns`.
@@ -215,13 +273,23 @@ fn pass(tape: &mut Tape, writer: &mut RecordingWriter<impl Write>, until_ns: u64
     writer.pass(until_ns).map_err(cannot)
 }
 
-fn finish(writer: RecordingWriter<impl Write>, tape: &Tape) -> Result<Kept> {
+/// The records that are lost are known to who has read them.
+fn finish(writer: RecordingWriter<impl Write>) -> Result<Kept> {
     let (records, _) = writer.counts();
     let bytes = writer.len();
     writer.finish().map_err(cannot)?;
+    Ok(Kept { records, lost: 0, bytes, reader_ns: thread_ns() })
+}
+
+/// CPU time of this thread.
+fn thread_ns() -> u64 {
     let used = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
-    let reader_ns = used.map_or(0, |used| Duration::from(used).as_nanos() as u64);
-    Ok(Kept { records, lost: tape.lost(), bytes, reader_ns })
+    used.map_or(0, |used| Duration::from(used).as_nanos() as u64)
+}
+
+fn thread_named<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
+    let thread = thread::Builder::new().name(name.into()).spawn(run);
+    thread.map_err(|error| LoadError::Other(format!("cannot start the thread {name}: {error}")))
 }
 
 fn cannot(error: RecordingError) -> LoadError {
