@@ -125,6 +125,11 @@ pub(crate) fn tests(root: &Path) -> Result<Vec<Part>> {
         is_cargo: false,
     });
     parts.extend(modules);
+    // They are built in the same run, before any guest boots.
+    parts
+        .iter_mut()
+        .filter(|part| part.name == GUESTS)
+        .for_each(|part| part.environment.push(("EKIDEN_PREPARED".into(), "1".into())));
     parts.push(Part::new(root, "documentation tests", "cargo test --workspace --doc --quiet").cargo());
     Ok(parts)
 }

@@ -78,6 +78,14 @@ impl Qemu {
         }
     }
 
+    /// The same for a guest that wants a newer one than is installed, see [`crate::VmSpec::newer_qemu`].
+    pub(crate) fn prepare_newer(cache: &Cache, mode: Mode, progress: Progress<'_>) -> Result<Self> {
+        match std::env::var_os(Self::VARIABLE) {
+            Some(name) if !name.is_empty() => Self::prepare(cache, mode, progress),
+            _ => Self::fetch(cache, progress),
+        }
+    }
+
     /// The QEMU that [`Qemu::prepare`] would give, as far as it is here already. Changes nothing.
     pub fn find(cache: &Cache, mode: Mode) -> Result<Option<Self>> {
         match Self::choose(mode)? {

@@ -20,6 +20,10 @@ pub struct VmSpec {
     /// With [`Mode::Icount`], an instruction takes 2 to the power of this many nanoseconds of the guest's time. With 0 its clock is
     /// its instruction counter, which costs are measured with; with 3 a guest's second takes an eighth of the work.
     pub icount_shift: u32,
+    /// In the newer QEMU, whichever is installed: CPUs that take turns in one stream of instructions take shorter ones there, so that
+    /// their timers are less late. It takes a third more of a processor. Where [`Qemu::VARIABLE`](crate::Qemu::VARIABLE) names one,
+    /// that one.
+    pub newer_qemu: bool,
     /// Directory of this machine that is `/host` in the guest, writable from both sides.
     pub share_dir: Option<PathBuf>,
     /// A file system image that the guest may read as `/dev/vda`.
@@ -41,6 +45,7 @@ impl Default for VmSpec {
             numa_nodes: 1,
             mode: Mode::Auto,
             icount_shift: 0,
+            newer_qemu: false,
             share_dir: None,
             disk: None,
             programs: Vec::new(),
@@ -99,9 +104,9 @@ impl VmSpec {
         let per_node = self.cpus / self.numa_nodes;
         let mut args = vec!["-machine q35".to_owned()];
         // An emulator takes an instruction for each byte that `rep movsb` copies. Where costs are not exact anyway, the kernel is
-        // told that it had better copy words: a load of a policy takes three quarters of the time then.
+        // told that it had better copy words: a load of a policy takes three quarters of the time then. Wide vectors are as dear.
         let is_exact = self.icount_shift == 0;
-        let words = "-cpu max,-erms,-fsrm";
+        let words = "-cpu max,-erms,-fsrm,-avx,-avx2,-xsave";
         args.push(match mode {
             Mode::Kvm => "-accel kvm -cpu host".to_owned(),
             Mode::Parallel => format!("-accel tcg,thread=multi {words}"),
@@ -210,7 +215,7 @@ mod tests {
             expect![[r#"
                 -machine q35
                 -accel tcg,thread=multi
-                -cpu max,-erms,-fsrm
+                -cpu max,-erms,-fsrm,-avx,-avx2,-xsave
                 -smp 4,sockets=1,cores=4,threads=1
                 -m 1024M
                 -object memory-backend-memfd,id=mem0,size=1024M,share=on

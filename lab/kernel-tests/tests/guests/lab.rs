@@ -29,6 +29,8 @@ pub(crate) enum Machine {
     /// The same with two CPUs, for tests that judge who waits and for how long: what other tests leave to the kernel's workers, such as
     /// hundreds of control groups that have ended, would wait with them.
     Calm,
+    /// The newest kernel with two CPUs whose timers are not late by tens of milliseconds, for tests that judge milliseconds.
+    Timely,
     /// The same with so many CPUs that run at once, each in a thread of the emulator: more than this machine has processors, which
     /// are taken from them again and again.
     Parallel(u32),
@@ -52,6 +54,7 @@ impl Machine {
         match self {
             Self::Newest(cpus) => Lab::boot(&newest_kernel(), VmSpec { cpus, ..spec() }),
             Self::Calm => Lab::boot(&newest_kernel(), spec()),
+            Self::Timely => Lab::boot(&newest_kernel(), VmSpec { newer_qemu: true, ..spec() }),
             Self::Parallel(cpus) => {
                 Lab::boot(&newest_kernel(), VmSpec { cpus, mode: Mode::Parallel, ..VmSpec::default() })
             }
@@ -121,6 +124,17 @@ impl Lab {
     /// Whether it fell over a fault of its emulator, which is nobody's fault here.
     pub(crate) fn has_emulator_fault(&self) -> bool {
         self.vm.console().has_emulator_fault()
+    }
+
+    /// How often each CPU's timers were held back since it booted, and for how long at most: the kernel does so after an interrupt that
+    /// met expired timers three times, and all that is late then is late because of the emulator's turns.
+    pub(crate) fn timers_held_back(&self) -> String {
+        let lines = self.shell("grep -E 'nr_hangs|max_hang_time' /proc/timer_list");
+        lines
+            .split_whitespace()
+            .filter(|word| word.ends_with(|digit: char| digit.is_ascii_digit()))
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     /// The time that its emulator has had on this machine's processors, however busy they are.
@@ -197,12 +211,20 @@ impl Lab {
     }
 }
 
+/// Where the modules of each kernel are, after `--prepare`. Whoever has just had that done says so with `EKIDEN_PREPARED`, and nothing is
+/// looked at again.
+fn prepared() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("prepared.json")
+}
+
 /// Builds what guests need, without booting any.
 pub(crate) fn prepare() {
     let cache = Cache::from_env().unwrap();
-    for kernel in [newest_kernel(), older_kernel()] {
-        modules(&cache, &kernel);
-    }
+    // Of the last time, if there is one.
+    let _ = fs::remove_file(prepared());
+    let of = |kernel: Kernel| (kernel.release().to_owned(), modules(&cache, &kernel));
+    let built: Modules = [newest_kernel(), older_kernel()].map(of).into();
+    fs::write(prepared(), serde_json::to_string(&built).unwrap()).unwrap();
     generated(&cache, &newest_kernel(), crate::generated::seed(), 0..crate::generated::count().min(BODIES_MAX));
     programs();
 }
@@ -220,9 +242,15 @@ fn generated(cache: &Cache, kernel: &Kernel, seed: u64, bodies: Range<u64>) -> V
     fs::read(&modules.unwrap_or_else(|error| panic!("{error}")).policies[0].1).unwrap()
 }
 
+/// Where modules are, by the release of their kernel.
+type Modules = BTreeMap<String, Vec<PathBuf>>;
+
 /// Builds our modules for a kernel, once: to see that nothing has changed takes half a minute. Returns where they are.
 fn modules(cache: &Cache, kernel: &Kernel) -> Vec<PathBuf> {
-    static BUILT: Mutex<BTreeMap<String, Vec<PathBuf>>> = Mutex::new(BTreeMap::new());
+    static BUILT: LazyLock<Mutex<Modules>> = LazyLock::new(|| {
+        let text = std::env::var_os("EKIDEN_PREPARED").and_then(|_| fs::read_to_string(prepared()).ok());
+        Mutex::new(text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default())
+    });
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     built.entry(kernel.release().to_owned()).or_insert_with(|| build_modules(cache, kernel)).clone()
 }

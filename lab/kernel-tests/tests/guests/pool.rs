@@ -71,6 +71,9 @@ impl Pool {
             booted.as_secs_f64()
         );
         if result.is_ok() {
+            println!("{}: timers were held back: {}", test.name, lab.timers_held_back());
+        }
+        if result.is_ok() {
             lab.pause();
             self.idle().push((test.machine, lab));
         } else {
