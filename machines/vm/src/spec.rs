@@ -111,7 +111,10 @@ impl VmSpec {
             Mode::Kvm => "-accel kvm -cpu host".to_owned(),
             Mode::Parallel => format!("-accel tcg,thread=multi {words}"),
             Mode::Auto | Mode::Icount => {
-                let cpu = if is_exact { "-cpu max" } else { words };
+                // A kernel that knows of a hypervisor takes spin locks with test-and-set, whoever waits. Where CPUs take turns, those
+                // end where one has set its timer, with the lock of its timers held, or waits with PAUSE: another one that wanted this
+                // lock had it after 21 seconds.
+                let cpu = if is_exact { "-cpu max".to_owned() } else { format!("{words},-hypervisor,-monitor") };
                 format!("-accel tcg,thread=single -icount shift={},sleep=off {cpu}", self.icount_shift)
             }
         });
@@ -215,7 +218,7 @@ mod tests {
             expect![[r#"
                 -machine q35
                 -accel tcg,thread=multi
-                -cpu max,-erms,-fsrm,-avx,-avx2,-xsave
+                -cpu max,-erms,-fsrm,-avx,-avx2,-xsave,-hypervisor,-monitor
                 -smp 4,sockets=1,cores=4,threads=1
                 -m 1024M
                 -object memory-backend-memfd,id=mem0,size=1024M,share=on
