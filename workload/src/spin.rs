@@ -1,7 +1,10 @@
-//! Fixed CPU work: a loop of additions whose speed was measured once, so that "1 ms of work" is the same number of
-//! additions however many tasks compete.
+//! Fixed CPU work: a loop whose speed was measured once, so that "1 ms of work" is the same number of passes however many tasks
+//! compete. What it goes through does nothing: an emulator whose clock counts instructions makes hundreds of those in the time that it
+//! takes for one that stores something, and a guest's second of work takes a tenth of the host's time.
 
-use std::hint::{black_box, spin_loop};
+use std::hint::spin_loop;
+
+use crate::sys;
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -38,15 +41,22 @@ impl Spin {
 /// that, one CPU has milliseconds and another nothing. For a processor it is nothing, so rarely.
 const LOOPS_PER_HINT: u64 = 1_024;
 
+/// Passes of which an emulator makes one piece. Each is as long as the four or five instructions of a loop that adds.
+const LOOPS_AT_ONCE: u64 = 8;
+
 fn spin(loops: u64) {
-    let mut sum = 0_u64;
-    for i in 0..loops {
-        sum = black_box(sum.wrapping_add(i));
-        if i % LOOPS_PER_HINT == LOOPS_PER_HINT - 1 {
+    for block in 1..=loops / LOOPS_AT_ONCE {
+        sys::do_nothing();
+        if block % (LOOPS_PER_HINT / LOOPS_AT_ONCE) == 0 {
             spin_loop();
         }
     }
-    black_box(sum);
+    (0..loops % LOOPS_AT_ONCE).for_each(|pass| _ = std::hint::black_box(pass));
+}
+
+/// Keeps a CPU busy for so many instructions, or a few more: for whoever spins, and looks at something in between.
+pub fn keep_busy(instructions: u32) {
+    (0..instructions.div_ceil(sys::NOTHING)).for_each(|_| sys::do_nothing());
 }
 
 fn timed(loops: u64) -> u64 {

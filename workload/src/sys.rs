@@ -1,4 +1,4 @@
-//! The few system calls for which no safe wrapper exists. All unsafe code of this crate is in this file.
+//! The few system calls for which no safe wrapper exists, and instructions that do nothing. All unsafe code of this crate is in this file.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -14,6 +14,21 @@ const SCHED_EXT: libc::c_int = 7;
 
 /// Exit status of a child whose code panicked, as Rust programs have it.
 const PANICKED: i32 = 101;
+
+/// How many instructions [`do_nothing`] is.
+pub(crate) const NOTHING: u32 = 32;
+
+/// Goes through so many instructions that do nothing.
+#[inline]
+pub(crate) fn do_nothing() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the processor is as it was.
+    unsafe {
+        std::arch::asm!(".rept {nothing}", "nop", ".endr", nothing = const NOTHING, options(nomem, nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    (0..NOTHING / 4).for_each(|pass| _ = std::hint::black_box(pass));
+}
 
 /// Starts a child process that does `body` and exits with what it returns.
 ///

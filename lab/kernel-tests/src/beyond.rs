@@ -16,6 +16,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use ekiden_loader::{Config, Session, Status};
+use ekiden_workload::spin::keep_busy;
 use nix::{
     sched::{CpuSet, sched_setaffinity},
     unistd::Pid,
@@ -118,7 +119,7 @@ fn work(work_ns: u64, mut before_ns: u64, is_last: bool) -> u64 {
     const STEP_NS: u64 = 200_000;
     let mut left_ns = work_ns;
     loop {
-        (0..100).for_each(|pass| _ = std::hint::black_box(pass));
+        keep_busy(400);
         std::hint::spin_loop();
         let now = now_ns();
         let passed_ns = now - before_ns;

@@ -17,6 +17,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use ekiden_loader::{Hint, Inherit, Session, Succession, Terms, Who, choose};
+use ekiden_workload::spin::keep_busy;
 use nix::{
     sched::{CpuSet, sched_setaffinity, sched_yield},
     sys::signal::{Signal, kill},
@@ -216,7 +217,7 @@ pub(crate) fn child(what: &str) -> Result<()> {
         // between two ticks: it lets a CPU run until the next timer, and if the tick of the other comes just behind its own, that
         // one has no turn but for its ticks.
         "spin" => loop {
-            (0..1_000).for_each(|pass| _ = std::hint::black_box(pass));
+            keep_busy(4_000);
             std::hint::spin_loop();
         },
         "yield" => loop {

@@ -20,6 +20,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use ekiden_loader::Status;
+use ekiden_workload::spin::keep_busy;
 
 use crate::{
     board::Board,
@@ -471,7 +472,7 @@ impl Hostile {
     }
 
     fn spins(&mut self) -> io::Result<()> {
-        (0..1_000).for_each(|pass| _ = black_box(pass));
+        keep_busy(4_000);
         spin_loop();
         Ok(())
     }

@@ -14,6 +14,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use ekiden_workload::spin::keep_busy;
 use nix::{
     sched::{CpuSet, sched_setaffinity, sched_yield},
     time::{ClockId, clock_gettime},
@@ -26,7 +27,9 @@ use crate::load::class_of;
 const REST: Duration = Duration::from_millis(2);
 /// Emulators that run all CPUs in turn on one thread go on to the next one at this hint. Without it, a turn ends where the kernel programs
 /// its timer, with a lock held: a CPU that spins for that lock looks at it only then, for seconds, and all who wait for that CPU with it.
-const BEATS_PER_HINT: usize = 256;
+const BEATS_PER_HINT: usize = 32;
+/// In between a thread that keeps a CPU busy does so many instructions of nothing, which an emulator is quick with.
+const INSTRUCTIONS_PER_BEAT: u32 = 1_000;
 /// The same for what takes as long as a system call.
 const YIELDS_PER_HINT: usize = 16;
 /// What a thread does that no policy has.
@@ -88,7 +91,10 @@ impl Pulse {
             let counts = pulse.counts.clone();
             pulse.add("spin", move |beat| {
                 if counts.load(Relaxed) {
-                    (0..BEATS_PER_HINT).for_each(|_| beat());
+                    for _ in 0..BEATS_PER_HINT {
+                        beat();
+                        keep_busy(INSTRUCTIONS_PER_BEAT);
+                    }
                     spin_loop();
                 } else {
                     rest(beat);
