@@ -20,7 +20,6 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use ekiden_loader::Status;
-use ekiden_workload::spin::keep_busy;
 
 use crate::{
     board::Board,
@@ -472,7 +471,7 @@ impl Hostile {
     }
 
     fn spins(&mut self) -> io::Result<()> {
-        keep_busy(4_000);
+        ekiden_workload::spin::keep_busy(4_000);
         spin_loop();
         Ok(())
     }

@@ -103,6 +103,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         let needs_kernel = arguments.which == Which::Test;
         parts.extend(of(parts::tests(&root)?).into_iter().filter(|part| needs_kernel || !part.boots));
     }
+    parts::build_modules_once(&mut parts);
     runner.run(parts);
     runner.keep_seconds();
     let left = before.compare();

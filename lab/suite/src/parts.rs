@@ -25,6 +25,9 @@ pub(crate) struct Part {
 /// All tests in guests.
 const GUESTS: &str = "kernel-tests guests";
 
+/// What builds the modules that they load.
+const MODULES: &str = "modules for guests";
+
 /// Test programs that boot kernels.
 const BOOT: [&str; 4] = [GUESTS, "vm machine", "build modules", "cli reproduce"];
 
@@ -116,7 +119,7 @@ pub(crate) fn tests(root: &Path) -> Result<Vec<Part>> {
         bail!("cargo names no test program");
     }
     let modules = parts.iter().find(|part| part.name == GUESTS).map(|guests| Part {
-        name: "modules for guests".into(),
+        name: MODULES.into(),
         command: [guests.command.clone(), vec!["--prepare".into()]].concat(),
         directory: guests.directory.clone(),
         environment: guests.environment.clone(),
@@ -125,13 +128,16 @@ pub(crate) fn tests(root: &Path) -> Result<Vec<Part>> {
         is_cargo: false,
     });
     parts.extend(modules);
-    // They are built in the same run, before any guest boots.
-    parts
-        .iter_mut()
-        .filter(|part| part.name == GUESTS)
-        .for_each(|part| part.environment.push(("EKIDEN_PREPARED".into(), "1".into())));
     parts.push(Part::new(root, "documentation tests", "cargo test --workspace --doc --quiet").cargo());
     Ok(parts)
+}
+
+/// Tests in guests need not look at modules that are built in the same run, before any guest boots.
+pub(crate) fn build_modules_once(parts: &mut [Part]) {
+    if parts.iter().any(|part| part.name == MODULES) {
+        let guests = parts.iter_mut().filter(|part| part.name == GUESTS);
+        guests.for_each(|part| part.environment.push(("EKIDEN_PREPARED".into(), "1".into())));
+    }
 }
 
 /// A test program, from a line that cargo prints.
@@ -174,6 +180,17 @@ mod tests {
         assert_eq!((part.name.as_str(), part.is_alone, part.boots), ("kernel-tests guests", true, true));
         assert_eq!((part.command, part.directory), (vec!["/t/guests-1".to_owned()], "/p/lab/kernel-tests".into()));
         assert!(program(Path::new("/p"), &line.replace("\"test\":true", "\"test\":false")).is_none());
+    }
+
+    #[test]
+    fn modules_are_looked_at_by_guests_unless_the_same_run_builds_them() {
+        let of = |names: &[&str]| {
+            let mut parts: Vec<Part> = names.iter().map(|name| Part::new(Path::new("/"), name, "")).collect();
+            build_modules_once(&mut parts);
+            parts.iter().map(|part| part.environment.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[GUESTS, MODULES]), [1, 0]);
+        assert_eq!(of(&[GUESTS, "cli page"]), [0, 0]);
     }
 
     #[test]

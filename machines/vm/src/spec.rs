@@ -171,6 +171,12 @@ mod tests {
     }
 
     #[test]
+    fn where_nothing_is_measured_locks_are_fair_and_instructions_cheap() {
+        let args = VmSpec { icount_shift: 3, ..VmSpec::default() }.machine_args(Mode::Icount).join(" ");
+        assert!(args.contains("-cpu max,-erms,-fsrm,-avx,-avx2,-xsave,-hypervisor,-monitor"), "{args}");
+    }
+
+    #[test]
     fn two_cpus_count_instructions() {
         check(
             &VmSpec::default(),
@@ -218,7 +224,7 @@ mod tests {
             expect![[r#"
                 -machine q35
                 -accel tcg,thread=multi
-                -cpu max,-erms,-fsrm,-avx,-avx2,-xsave,-hypervisor,-monitor
+                -cpu max,-erms,-fsrm,-avx,-avx2,-xsave
                 -smp 4,sockets=1,cores=4,threads=1
                 -m 1024M
                 -object memory-backend-memfd,id=mem0,size=1024M,share=on
