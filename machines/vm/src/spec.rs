@@ -111,7 +111,7 @@ impl VmSpec {
             Mode::Kvm => "-accel kvm -cpu host".to_owned(),
             Mode::Parallel => format!("-accel tcg,thread=multi {words}"),
             Mode::Auto | Mode::Icount => {
-                // A kernel that knows of a hypervisor takes spin locks with test-and-set, whoever waits. Where CPUs take turns, those
+                // A kernel that knows of a hypervisor takes spin locks with test-and-set, unfairly. Where CPUs take turns, those
                 // end where one has set its timer, with the lock of its timers held, or waits with PAUSE: another one that wanted this
                 // lock had it after 21 seconds.
                 let cpu = if is_exact { "-cpu max".to_owned() } else { format!("{words},-hypervisor,-monitor") };

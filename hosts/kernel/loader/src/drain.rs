@@ -209,10 +209,10 @@ enum Piece {
     Pass(u64),
 }
 
-/// Nobody writes any more: the reader ends, and who waits for both is told why.
+/// The thread that writes has ended: the reader ends too, and `stop` returns the error of that thread.
 struct Ended;
 
-/// Reads the rings until it `ends`, or until nobody writes any more.
+/// Reads the rings until `ends` is set, or until the thread that writes has ended.
 fn read(
     tape: &mut Tape,
     pieces: &SyncSender<Piece>,

@@ -211,8 +211,8 @@ impl Lab {
     }
 }
 
-/// Where the modules of each kernel are, after `--prepare`. Whoever has just had that done says so with `EKIDEN_PREPARED`, and nothing is
-/// looked at again.
+/// Where the modules of each kernel are, after `--prepare`. With `EKIDEN_PREPARED`, which a run sets that has just done so, they are not
+/// compared with their sources again.
 fn prepared() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("prepared.json")
 }
