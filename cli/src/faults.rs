@@ -116,7 +116,7 @@ impl Faults {
         if let Some(policies) = self.generated {
             return self.generated(policies, &mut saved);
         }
-        let kernel = self.shape(1).fetch(&mut progress)?;
+        let kernel = self.shape(1).fetch_fair(&mut progress)?;
         let share = Scratch::new()?;
         install(&POLICIES, &kernel, share.path(), &mut progress)?;
         let trial = program()?;
@@ -124,6 +124,7 @@ impl Faults {
         for cpus in &self.cpus {
             progress.step(format!("booting Linux {} on {cpus} CPUs", kernel.release()));
             let mut spec = self.shape(*cpus).exact_spec(share.path());
+            spec.fair_turns = true;
             // Nothing else is needed there, and all of it has to be unpacked.
             spec.programs = vec![trial.clone()];
             // Timers of idle CPUs come late otherwise when the emulator takes turns.

@@ -63,7 +63,7 @@ impl Faults {
     /// Goes through so many generated policies, on each number of CPUs.
     pub(crate) fn generated(&self, policies: u64, saved: &mut Saved) -> Result<ExitCode> {
         let mut progress = Progress::new();
-        let kernel = self.shape(1).fetch(&mut progress)?;
+        let kernel = self.shape(1).fetch_fair(&mut progress)?;
         let mut outcomes = Vec::new();
         for cpus in &self.cpus {
             let mut outcome = Outcome::new(kernel.release(), self.seed, *cpus, self.parallel);
@@ -112,7 +112,7 @@ impl Faults {
         let mut next = bodies.start;
         while next < bodies.end {
             progress.step(format!("booting Linux {} on {cpus} CPUs", kernel.release()));
-            let mut spec = self.shape(cpus).spec(share.path());
+            let mut spec = self.shape(cpus).fair_spec(share.path());
             spec.programs = vec![program()?];
             spec.cmdline = "nohz=off".into();
             let vm = Vm::boot(kernel, &spec)?;

@@ -79,18 +79,32 @@ impl Shape {
     /// The kernel, fetched if it has to be; likewise the emulator.
     pub(crate) fn fetch(&self, progress: &mut Progress) -> Result<Kernel> {
         let cache = Cache::from_env()?;
-        progress.step("finding the emulator");
-        Qemu::prepare(&cache, self.mode(), &mut progress.sink())?;
         progress.step("finding the kernel");
-        Ok(match &self.kernel {
+        let kernel = match &self.kernel {
             Some(release) => fetch(&cache, release, &mut progress.sink())?,
             None => fetch_newest_passing(&cache, &mut progress.sink())?,
-        })
+        };
+        progress.step("finding the emulator");
+        Qemu::prepare(&cache, self.mode(), false, &mut progress.sink())?;
+        Ok(kernel)
+    }
+
+    /// The same for guests of [`fair_spec`](Self::fair_spec).
+    pub(crate) fn fetch_fair(&self, progress: &mut Progress) -> Result<Kernel> {
+        let kernel = self.fetch(progress)?;
+        let mode = self.mode().resolve(&kernel)?;
+        Qemu::prepare(&Cache::from_env()?, mode, true, &mut progress.sink())?;
+        Ok(kernel)
     }
 
     /// As the virtual machine wants to be told, for work that is not measured.
     pub(crate) fn spec(&self, share: &Path) -> VmSpec {
         self.spec_with(share, QUICK_SHIFT)
+    }
+
+    /// The same where a CPU without a turn would be taken for a policy's fault.
+    pub(crate) fn fair_spec(&self, share: &Path) -> VmSpec {
+        VmSpec { fair_turns: true, ..self.spec(share) }
     }
 
     /// The same for work that is: a nanosecond of the guest is an instruction.

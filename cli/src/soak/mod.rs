@@ -173,7 +173,7 @@ impl Guest<'_> {
     fn vm(&mut self, progress: &mut Progress) -> Result<&Vm> {
         if self.vm.is_none() {
             progress.step(format!("booting Linux {} on {} CPUs", self.kernel.release(), self.soak.cpus));
-            let mut spec = self.soak.shape().spec(self.share);
+            let mut spec = self.soak.shape().fair_spec(self.share);
             spec.programs.push(self.trial.to_owned());
             if self.soak.device {
                 // The kernel checks every object that it allocates.
@@ -264,7 +264,7 @@ impl Soak {
         let mut progress = Progress::new();
         let create = |path: &PathBuf| File::create(path).with_context(|| format!("cannot write {}", path.display()));
         let mut saved = self.save.as_ref().map(create).transpose()?;
-        let kernel = self.shape().fetch(&mut progress)?;
+        let kernel = self.shape().fetch_fair(&mut progress)?;
         let share = Scratch::new()?;
         let ours = policies::ALL.iter().map(|linked| ("policies", linked.name));
         let modules: Vec<_> = ours.chain([("lab/test-policies", "faulty")]).collect();

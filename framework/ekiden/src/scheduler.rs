@@ -151,7 +151,7 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
     }
 
     /// Chooses the CPU for a waking or new task. `previous` is where it ran last, `suggested` what the host would take
-    /// (an idle CPU near `previous`, if there is one). The task may run on `suggested`; it may have lost `previous`
+    /// (an idle CPU near `previous`, if there is one). The task may run on `suggested`, which is online; it may have lost `previous`
     /// while it slept. A CPU that it may not use is a mistake, and `suggested` is taken.
     fn select_task_rq(&self, cx: &Cx<'_>, task: &Task, previous: CpuId, suggested: CpuId, flags: WakeFlags) -> CpuId {
         let _ = (cx, task, previous, flags);

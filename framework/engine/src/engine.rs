@@ -4,12 +4,12 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use ekiden::abi::{Event, EventKind, FOR_IDLE, Outcome, Status, enqueue_flags};
-use ekiden::{Call, Calls, CpuId, CpuMask, Host, Policy, RefusalReason, TaskId};
+use ekiden::{Call, Calls, CpuId, Host, Policy, RefusalReason, TaskId};
 
 use zerocopy::FromBytes;
 
 use crate::counters::{Counters, Cpu, Totals};
-use crate::fault::{Mistake, MistakeKind};
+use crate::fault::Mistake;
 use crate::groups::{Groups, MAX_GROUPS};
 use crate::idle::IdleCpus;
 use crate::notices::{Missed, Seats};
@@ -345,12 +345,14 @@ impl<P: Policy> Engine<P> {
     }
 
     fn select_cpu(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        let suggested = handling.event.args[0] as u32;
-        handling.outcome.cpu = suggested as i32;
         let seat = self.seat_of::<false>(slot.state());
         if !seat.calls.has(Call::SelectTaskRq) {
+            handling.outcome.cpu = handling.event.args[0] as i32;
             return;
         }
+        // Where no CPU is idle the host suggests where the task ran last, which may be offline by now.
+        let suggested = self.host_cpu(task, handling.event.args[0] as u32);
+        handling.outcome.cpu = suggested as i32;
         let mut message = self.message(handling, Call::SelectTaskRq, task, slot);
         message.arg = u64::from(suggested);
         message.flags = handling.event.flags as u32;
@@ -359,20 +361,6 @@ impl<P: Policy> Engine<P> {
             handling.outcome.cpu = if seat.is_taken() { chosen } else { suggested } as i32;
         } else {
             self.chose_badly(handling, seat, task, slot, chosen);
-        }
-    }
-
-    /// A policy named a CPU on which the task cannot run. The host's choice stands.
-    #[cold]
-    #[inline(never)]
-    fn chose_badly(&self, handling: &mut Handling<'_>, seat: &Seat<P>, task: TaskId, slot: &Slot, chosen: CpuId) {
-        let mut allowed = CpuMask::new();
-        self.host.allowed_cpus(task, &mut allowed);
-        if allowed.contains(chosen) {
-            // That CPU has gone offline since the policy looked, or the task has pinned itself for a moment: nobody's mistake.
-            Counters::count(&self.counters(handling.event.cpu, seat).refusals);
-        } else {
-            self.mistake(seat, MistakeKind::BadCpu, Call::SelectTaskRq, handling.event.cpu, slot);
         }
     }
 

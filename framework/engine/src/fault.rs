@@ -4,10 +4,10 @@ use alloc::string::String;
 use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::{Call, CpuId, Policy, RefusalReason};
+use ekiden::{Call, CpuId, CpuMask, Policy, RefusalReason, TaskId};
 
 use crate::counters::Counters;
-use crate::engine::Engine;
+use crate::engine::{Engine, Handling};
 use crate::seats::Seat;
 use crate::state::{Phase, State, Transition};
 use crate::table::Slot;
@@ -130,6 +130,27 @@ impl<P: Policy> Engine<P> {
     #[cold]
     pub(crate) fn mistake(&self, seat: &Seat<P>, kind: MistakeKind, call: Call, cpu: CpuId, slot: &Slot) {
         self.mistake_about(seat, kind, call, cpu, slot.pid.load(Relaxed));
+    }
+
+    /// A policy named a CPU on which the task cannot run. The host's choice stands.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn chose_badly(
+        &self,
+        handling: &mut Handling<'_>,
+        seat: &Seat<P>,
+        task: TaskId,
+        slot: &Slot,
+        chosen: CpuId,
+    ) {
+        let mut allowed = CpuMask::new();
+        self.host.allowed_cpus(task, &mut allowed);
+        if allowed.contains(chosen) {
+            // That CPU has gone offline since the policy looked, or the task has pinned itself for a moment: nobody's mistake.
+            Counters::count(&self.counters(handling.event.cpu, seat).refusals);
+        } else {
+            self.mistake(seat, MistakeKind::BadCpu, Call::SelectTaskRq, handling.event.cpu, slot);
+        }
     }
 
     pub(crate) fn mistake_about(&self, seat: &Seat<P>, kind: MistakeKind, call: Call, cpu: CpuId, pid: u32) {

@@ -269,7 +269,7 @@ impl<P: Policy> Engine<P> {
     }
 
     /// `cpu`, or another one if the task may not run there any more.
-    fn host_cpu(&self, task: TaskId, cpu: CpuId) -> CpuId {
+    pub(crate) fn host_cpu(&self, task: TaskId, cpu: CpuId) -> CpuId {
         if self.host.may_run(task, cpu) {
             return cpu;
         }

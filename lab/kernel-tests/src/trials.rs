@@ -350,8 +350,6 @@ struct AwayReport {
     /// How often the policy was asked anything meanwhile, and how often it placed a task on the CPU that is away.
     calls: usize,
     sent_away: usize,
-    /// How often the kernel suggested that CPU, where the task had run last, and the policy left it at that: the kernel takes another then.
-    left_away: usize,
     lost: u64,
 }
 
@@ -372,13 +370,13 @@ pub(crate) fn away(modules: &Path, policy: &str) -> Result<()> {
     let kept = drain.stop()?;
     load::set_online(1, true)?;
     drop(workers);
-    let (mut calls, mut sent_away, mut left_away) = (0, 0, 0);
+    let (mut calls, mut sent_away) = (0, 0);
     for recorded in RecordingReader::new(fs::File::open(recording)?)? {
         if let Item::Entry(Entry::Call(call)) = recorded?.item {
             calls += 1;
             let is_choice = call.message.call == Call::SelectTaskRq as u32;
             if is_choice && call.reply.is_some_and(|reply| reply.cpu == 1) {
-                *(if call.message.arg == 1 { &mut left_away } else { &mut sent_away }) += 1;
+                sent_away += 1;
             }
         }
     }
@@ -389,7 +387,6 @@ pub(crate) fn away(modules: &Path, policy: &str) -> Result<()> {
         refusals: after.refusals - before.refusals,
         calls,
         sent_away,
-        left_away,
         lost: kept.lost,
     };
     println!("{}", serde_json::to_string(&report)?);

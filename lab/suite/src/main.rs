@@ -115,6 +115,9 @@ fn run(arguments: &Arguments) -> Result<bool> {
     for name in &totals.failed_parts {
         eprintln!("failed: {name} (target/suite/{})", runner::file_name(name));
     }
+    for reason in &totals.reasons {
+        eprintln!("{reason}\n");
+    }
     println!("{} min on this machine, nothing left behind: {}", runner.minutes(), left.is_empty());
     println!("{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.ignored);
     Ok(totals.failed_parts.is_empty() && left.is_empty())

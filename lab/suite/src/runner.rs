@@ -23,6 +23,10 @@ const SILENCE_MAX: Duration = Duration::from_millis(1800);
 /// How much of what a part printed is shown if it fails, in lines.
 const SHOWN_LINES: usize = 120;
 
+/// How much of what a panic said is repeated at the end of the run, in lines, and of each line, in characters.
+const REASON_LINES: usize = 8;
+const REASON_CHARACTERS: usize = 300;
+
 /// What all parts came to.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
@@ -30,6 +34,8 @@ pub(crate) struct Totals {
     pub(crate) failed: u64,
     pub(crate) ignored: u64,
     pub(crate) failed_parts: Vec<String>,
+    /// What panics in them said.
+    pub(crate) reasons: Vec<String>,
 }
 
 pub(crate) struct Runner {
@@ -166,6 +172,7 @@ impl Runner {
         self.say(&format!("{} in {seconds:.1} s: {name}", if is_good { "passed" } else { "FAILED" }));
         if !is_good {
             self.totals.failed_parts.push(name.clone());
+            self.totals.reasons.extend(reasons(&text));
             let lines: Vec<&str> = text.lines().collect();
             let shown = lines.len().saturating_sub(SHOWN_LINES);
             for failure in lines[..shown].iter().filter(|line| line.contains("FAILED") || line.contains("panicked at"))
@@ -250,6 +257,16 @@ pub(crate) fn file_name(part: &str) -> String {
     format!("{words}.log")
 }
 
+/// What panics said, each with its place and its first lines.
+fn reasons(text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let of = |at: usize| {
+        let said = lines[at..].iter().take(REASON_LINES);
+        said.map(|line| line.chars().take(REASON_CHARACTERS).collect::<String>()).collect::<Vec<_>>().join("\n")
+    };
+    (0..lines.len()).filter(|at| lines[*at].contains("panicked at")).map(of).collect()
+}
+
 /// Adds what test programs say of themselves at their ends.
 fn add_results(text: &str, totals: &mut Totals) {
     for line in text.lines().filter_map(|line| line.trim().strip_prefix("test result: ")) {
@@ -288,6 +305,17 @@ mod tests {
             &mut totals,
         );
         assert_eq!((totals.passed, totals.failed, totals.ignored), (9, 3, 1));
+    }
+
+    #[test]
+    fn what_a_panic_said_is_kept_with_its_first_lines() {
+        let said: String = (0..20).map(|line| format!("line {line} {}\n", "x".repeat(1_000))).collect();
+        let all = reasons(&format!("before\nthread 'one' panicked at a.rs:1:2:\n{said}"));
+        assert_eq!(all.len(), 1);
+        assert!(all[0].starts_with("thread 'one' panicked at a.rs:1:2:\nline 0 x"), "{}", all[0]);
+        assert_eq!(all[0].lines().count(), REASON_LINES);
+        assert!(all[0].lines().all(|line| line.len() <= REASON_CHARACTERS));
+        assert_eq!(reasons("test a ... ok\n"), [""; 0]);
     }
 
     #[test]

@@ -177,8 +177,7 @@ impl Vm {
             // Usually there is none.
             let _ = fs::remove_file(path(stale));
         }
-        let prepare = if spec.newer_qemu { Qemu::prepare_newer } else { Qemu::prepare };
-        let emulator = prepare(&Cache::from_env()?, mode, &mut |_| {})?.command();
+        let emulator = Qemu::prepare(&Cache::from_env()?, mode, spec.fair_turns, &mut |_| {})?.command();
         let initramfs = path("initramfs.cpio");
         Initramfs::new(kernel, spec)?.write(&initramfs)?;
         let share = match &spec.share_dir {

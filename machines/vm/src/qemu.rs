@@ -64,12 +64,25 @@ impl Qemu {
     /// its own code; those between have not been tried.
     pub const THREADS: (u32, u32) = (10, 0);
 
+    /// The oldest QEMU that shares the time until the next timer among CPUs that take turns. An older one gives it to one of them after the
+    /// other, so that those behind the first may have none for seconds.
+    pub const FAIR_TURNS: (u32, u32) = (8, 1);
+
     /// The QEMU for guests of a mode. If none that is here will do, a newer one is fetched into the cache, once.
     ///
-    /// One of CPUs that take turns is the installed one, however old: QEMU 10 takes half as long again, or more, to
-    /// boot it.
-    pub fn prepare(cache: &Cache, mode: Mode, progress: Progress<'_>) -> Result<Self> {
+    /// With `fair_turns`, that is one of [`FAIR_TURNS`](Self::FAIR_TURNS) for CPUs that take turns; if it cannot be fetched, an older one has
+    /// to do. So does one that [`VARIABLE`](Self::VARIABLE) names.
+    pub fn prepare(cache: &Cache, mode: Mode, fair_turns: bool, progress: Progress<'_>) -> Result<Self> {
         match Self::choose(mode)? {
+            Choice::Here(qemu) if fair_turns && mode != Mode::Kvm && qemu.takes_unfair_turns() => {
+                Self::fetch(cache, progress).or_else(|error| {
+                    progress(&format!(
+                        "{}: one of its CPUs may have no turn for seconds; no newer QEMU: {error}",
+                        qemu.line
+                    ));
+                    Ok(qemu)
+                })
+            }
             Choice::Here(qemu) => Ok(qemu),
             Choice::Newer(why) => Self::fetch(cache, progress).map_err(|error| match why {
                 None => error,
@@ -78,15 +91,7 @@ impl Qemu {
         }
     }
 
-    /// The same for a guest that wants a newer one than is installed, see [`crate::VmSpec::newer_qemu`].
-    pub(crate) fn prepare_newer(cache: &Cache, mode: Mode, progress: Progress<'_>) -> Result<Self> {
-        match std::env::var_os(Self::VARIABLE) {
-            Some(name) if !name.is_empty() => Self::prepare(cache, mode, progress),
-            _ => Self::fetch(cache, progress),
-        }
-    }
-
-    /// The QEMU that [`Qemu::prepare`] would give, as far as it is here already. Changes nothing.
+    /// The QEMU that [`Qemu::prepare`] would give without fair turns, as far as it is here already. Changes nothing.
     pub fn find(cache: &Cache, mode: Mode) -> Result<Option<Self>> {
         match Self::choose(mode)? {
             Choice::Here(qemu) => Ok(Some(qemu)),
@@ -140,6 +145,10 @@ impl Qemu {
     fn refusal(&self, mode: Mode) -> Option<String> {
         (mode == Mode::Parallel && !self.has_threads())
             .then(|| format!("{} is QEMU {}.{}", self.program.display(), self.version.0, self.version.1))
+    }
+
+    fn takes_unfair_turns(&self) -> bool {
+        self.origin == Origin::Installed && self.version < Self::FAIR_TURNS
     }
 
     fn fetched(root: &Path) -> Result<Self> {
@@ -305,6 +314,15 @@ mod tests {
         assert!(error.contains("is QEMU 7.2; ") && error.contains("EKIDEN_QEMU=newer"), "{error}");
         let (_directory, new) = says("QEMU emulator version 10.0.2");
         assert_eq!(Qemu::named(&new, Mode::Parallel).unwrap().origin(), Origin::Named);
+    }
+
+    #[test]
+    fn an_installed_qemu_that_gives_all_time_to_one_cpu_is_told_from_others() {
+        let (_directory, old) = says("QEMU emulator version 8.0.4");
+        let (_other_directory, new) = says("QEMU emulator version 8.1.0");
+        let of = |name: &OsString, origin| Qemu::of(origin, PathBuf::from(name), None).unwrap().takes_unfair_turns();
+        assert!(of(&old, Origin::Installed) && !of(&new, Origin::Installed));
+        assert!(!of(&old, Origin::Named), "who names one has chosen");
     }
 
     #[test]

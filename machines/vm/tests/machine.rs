@@ -182,7 +182,7 @@ fn threads(pid: i32) -> Vec<(String, u64)> {
 fn parallel_cpus_run_at_once_each_in_a_thread_of_the_emulator() {
     let mut say = |line: &str| eprintln!("{line}");
     let cache = Cache::from_env().unwrap();
-    let qemu = Qemu::prepare(&cache, Mode::Parallel, &mut say).unwrap_or_else(|error| panic!("{error}"));
+    let qemu = Qemu::prepare(&cache, Mode::Parallel, false, &mut say).unwrap_or_else(|error| panic!("{error}"));
     assert!(qemu.has_threads(), "{qemu:?}");
     let spec = VmSpec { cpus: 4, mode: Mode::Parallel, ..VmSpec::default() };
     let vm = Vm::boot(&kernel(), &spec).unwrap_or_else(|error| panic!("{error}"));

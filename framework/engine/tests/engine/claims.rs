@@ -8,7 +8,7 @@ use std::sync::{
 use ekiden::abi::{Event, EventKind, Outcome, RawToken, Status, enqueue_flags, pick_flags};
 use ekiden::{
     Adapter, CpuId, CpuMask, Cx, Env, FifoQueue, Group, Host, RefusalReason, Running, Schedulable, Scheduler, SpinLock,
-    Task, TaskId, Topology, policy,
+    Task, TaskId, Topology, WakeFlags, policy,
 };
 use ekiden_engine::{Answers, Engine, IdleCpus, Phase};
 use ekiden_policies::{GlobalFifo, LlcFifo};
@@ -389,4 +389,46 @@ proptest! {
         }
         prop_assert!(bench.engine.tasks().iter().all(|view| view.state.phase() != Phase::Ready));
     }
+}
+
+/// Takes whatever is suggested, and asks for it.
+struct Content(SpinLock<FifoQueue<Self>>);
+
+#[policy]
+impl Scheduler for Content {
+    fn new(_: &Env) -> Self {
+        Self(SpinLock::default())
+    }
+
+    fn select_task_rq(&self, cx: &Cx<'_>, task: &Task, _: CpuId, suggested: CpuId, _: WakeFlags) -> CpuId {
+        assert!(cx.may_run(task.id, suggested), "a CPU that is away was suggested");
+        suggested
+    }
+
+    fn enqueue(&self, _: &Cx<'_>, _: &Task, token: Schedulable<Self>) {
+        self.0.lock().push_back(token);
+    }
+
+    fn pick_next_task(&self, _: &Cx<'_>, _: CpuId) -> Option<Schedulable<Self>> {
+        self.0.lock().pop_front()
+    }
+}
+
+/// Where no CPU is idle a kernel suggests where the task ran last.
+#[test]
+fn a_cpu_on_which_a_task_may_not_run_any_more_is_not_suggested() {
+    let bench = Bench::new::<Content>();
+    let task = bench.task(1);
+    let suggest = |cpu: CpuId| {
+        let mut outcome = Outcome::default();
+        let event = Event { task, args: [cpu.into(), 0], ..Event::new(EventKind::SelectCpu, 0) };
+        bench.engine.deliver(&event, &[], &mut outcome);
+        outcome.cpu
+    };
+    assert_eq!(suggest(3), 3);
+    bench.forbid(task, 3, true);
+    assert_eq!(suggest(3), 0);
+    bench.forbid(task, 0, true);
+    assert_eq!(suggest(3), 1);
+    bench.assert_good();
 }

@@ -29,8 +29,6 @@ pub(crate) enum Machine {
     /// The same with two CPUs, for tests that judge who waits and for how long: what other tests leave to the kernel's workers, such as
     /// hundreds of control groups that have ended, would wait with them.
     Calm,
-    /// The newest kernel with two CPUs whose timers are not late by tens of milliseconds, for tests that judge milliseconds.
-    Timely,
     /// The same with so many CPUs that run at once, each in a thread of the emulator: more than this machine has processors, which
     /// are taken from them again and again.
     Parallel(u32),
@@ -54,7 +52,6 @@ impl Machine {
         match self {
             Self::Newest(cpus) => Lab::boot(&newest_kernel(), VmSpec { cpus, ..spec() }),
             Self::Calm => Lab::boot(&newest_kernel(), spec()),
-            Self::Timely => Lab::boot(&newest_kernel(), VmSpec { newer_qemu: true, ..spec() }),
             Self::Parallel(cpus) => {
                 Lab::boot(&newest_kernel(), VmSpec { cpus, mode: Mode::Parallel, ..VmSpec::default() })
             }
@@ -77,7 +74,7 @@ impl Machine {
 /// The usual machine. Nothing is measured here, so the guest's clock may run ahead of its instructions. Without `nohz=off`, timers of
 /// idle CPUs come late when the emulator takes turns.
 pub(crate) fn spec() -> VmSpec {
-    VmSpec { icount_shift: 3, cmdline: "nohz=off".into(), ..VmSpec::default() }
+    VmSpec { icount_shift: 3, fair_turns: true, cmdline: "nohz=off".into(), ..VmSpec::default() }
 }
 
 /// What [`Machine::Older`] has.
