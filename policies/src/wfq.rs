@@ -27,6 +27,9 @@ const COMPARED_EVERY_NS: u64 = 32_000_000;
 /// So little may be owed to however many others.
 const SMALL_DEBT_NS: u64 = 1_000_000;
 
+/// For so long those that wait may be set back by the head start of all that have slept: in a crowd of sleepers each has the less of one.
+const LONGEST_CREDIT_NS: u64 = 100_000_000;
+
 /// Weighted fair queueing.
 #[derive(Layout)]
 pub struct Wfq {
@@ -112,17 +115,19 @@ impl Wfq {
         vruntime
     }
 
-    /// Queues the task with at least `floor` of virtual time, given the least there, and with no more debt than is bearable.
-    /// Returns its virtual time.
-    fn queue(&self, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64) -> u64) -> u64 {
+    /// Queues the task with at least `floor` of virtual time, given the least there and how many wait, and with no more debt than is
+    /// bearable. Returns its virtual time.
+    fn queue(&self, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64, u32) -> u64) -> u64 {
         let queue = &self.queues[token.cpu()];
         let min = queue.min_vruntime.get();
-        let mut vruntime = self.rescale(task.id, token.cpu()).max(floor(min));
+        let mut vruntime = self.rescale(task.id, token.cpu());
+        let tasks = &mut queue.waiting.lock().tasks;
+        let others = tasks.len() as u32;
+        vruntime = vruntime.max(floor(min, others));
         if vruntime > min + SMALL_DEBT_NS {
-            vruntime = vruntime.min(min + self.bearable_debt_ns(task.weight, queue.len.get()));
+            vruntime = vruntime.min(min + self.bearable_debt_ns(task.weight, others));
         }
         self.tasks[task.id].vruntime.store(vruntime, Relaxed);
-        let tasks = &mut queue.waiting.lock().tasks;
         tasks.insert(vruntime, token);
         queue.len.set(tasks.len() as u32);
         vruntime
@@ -229,15 +234,16 @@ impl Scheduler for Wfq {
         account.cpu.store(token.cpu(), Relaxed);
         account.vruntime.store(0, Relaxed);
         let debit_ns = scaled_ns(self.times.slice_min_ns, task.weight);
-        self.queue(task, token, |min| min + debit_ns);
+        self.queue(task, token, |min, _| min + debit_ns);
     }
 
     /// Sleeping earns a small head start, not all the time that was slept. Who has had clearly less than the task that runs does not
     /// wait for its slice to end.
     fn task_wakeup(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
-        let (cpu, credit_ns) = (token.cpu(), self.times.sleeper_credit_ns);
-        let vruntime = self.queue(task, token, |min| min.saturating_sub(credit_ns));
+        let cpu = token.cpu();
+        let credit_ns = |others: u32| self.times.sleeper_credit_ns.min(LONGEST_CREDIT_NS / u64::from(others + 1));
+        let vruntime = self.queue(task, token, |min, others| min.saturating_sub(credit_ns(others)));
         if self.queues[cpu].running.get() > vruntime + scaled_ns(self.times.wakeup_ns, task.weight) {
             cx.resched(cpu);
         }
@@ -246,7 +252,7 @@ impl Scheduler for Wfq {
     /// Preempted, yielding and handed back tasks stand where their virtual time puts them.
     fn enqueue(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
-        self.queue(task, token, |_| 0);
+        self.queue(task, token, |_, _| 0);
     }
 
     fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
@@ -304,7 +310,7 @@ impl Scheduler for Wfq {
 
     fn migrate_task_rq(&self, _: &Cx, task: &Task, new: Schedulable<Self>) -> Option<Schedulable<Self>> {
         let old = self.unqueue(task.id);
-        self.queue(task, new, |_| 0);
+        self.queue(task, new, |_, _| 0);
         old
     }
 

@@ -72,11 +72,11 @@ impl Run {
                 self.in_guest(&booted.vm, &booted.note.share, booted.program("ekiden")?)
             }
             None => {
-                let kernel = self.shape.fetch_fair(&mut progress)?;
+                let kernel = self.shape.fetch(&mut progress)?;
                 let share = Scratch::new()?;
                 self.put_modules(&kernel, share.path(), &mut progress)?;
                 progress.step(format!("booting Linux {}", kernel.release()));
-                let vm = Vm::boot(&kernel, &self.shape.fair_spec(share.path()))?;
+                let vm = Vm::boot(&kernel, &self.shape.spec(share.path()))?;
                 progress.end_step();
                 let code = self.in_guest(&vm, share.path(), "ekiden".into())?;
                 vm.shutdown()?;

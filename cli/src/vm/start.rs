@@ -30,8 +30,8 @@ impl Start {
             println!("Linux {} runs already as machine {}; `ekiden vm stop` switches it off", note.release, note.name);
             return Ok(ExitCode::SUCCESS);
         }
-        let kernel = self.shape.fetch_fair(&mut progress)?;
-        let mut spec = self.shape.fair_spec(&Booted::share(&self.name)?);
+        let kernel = self.shape.fetch(&mut progress)?;
+        let mut spec = self.shape.spec(&Booted::share(&self.name)?);
         progress.step(format!("booting Linux {} on {} CPUs", kernel.release(), spec.cpus));
         spec.mode = spec.mode.resolve(&kernel)?;
         let clock = match spec.mode {

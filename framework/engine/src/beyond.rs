@@ -7,7 +7,8 @@ use ekiden::Policy;
 use ekiden::abi::{Event, EventKind, Status, init_flags, pick_flags};
 
 use crate::engine::{Engine, Handling};
-use crate::pick::{NO_RANK, ROUND_TICKS, TURN_TICKS};
+use crate::pick::NO_RANK;
+use crate::turns::{ROUND_TICKS, TURN_TICKS};
 
 /// Of [`ROUND_TICKS`] ticks of a CPU so many are theirs: as many as they are of all that want it, but neither they nor the tasks
 /// of the policies have less than a policy has that is asked late.

@@ -6,8 +6,6 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use ekiden::abi::{Event, EventKind, FOR_IDLE, Outcome, Status, enqueue_flags};
 use ekiden::{Call, Calls, CpuId, Host, Policy, RefusalReason, TaskId};
 
-use zerocopy::FromBytes;
-
 use crate::counters::{Counters, Cpu, Totals};
 use crate::fault::Mistake;
 use crate::groups::{Groups, MAX_GROUPS};
@@ -295,55 +293,6 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    fn task_init(&self, handling: &mut Handling<'_>, payload: &[u8]) {
-        let Ok(host_task) = u64::read_from_bytes(payload) else {
-            handling.outcome.status = Status::Invalid as i32;
-            return;
-        };
-        let task = self.tasks.insert(host_task, handling.event.args[1] as u32);
-        self.note_beyond(handling.event, task.is_some());
-        match task {
-            Some(task) => {
-                if let Some(slot) = self.tasks.get(task) {
-                    self.first_choice(handling, task, slot);
-                }
-                handling.outcome.task = task;
-            }
-            None => handling.outcome.status = Status::Full as i32,
-        }
-    }
-
-    fn task_enable(&self, handling: &mut Handling<'_>, _task: TaskId, slot: &Slot) {
-        self.read_nice(handling.event, slot);
-        // What it ran before is nobody's business.
-        slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
-        self.transit(handling.event.cpu, slot, slot.state(), Transition::Enable);
-        slot.set_state(slot.state().in_phase(Phase::New));
-    }
-
-    fn task_disable(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        let seen = slot.state();
-        self.transit(handling.event.cpu, slot, seen, Transition::Depart);
-        // Its token, wherever it is, is worthless from here on.
-        slot.set_state(seen.issue(Phase::New, seen.cpu()));
-        self.take_back(handling, self.seat_of::<false>(seen), task, slot);
-        self.leaves(slot);
-        self.leave_groups(handling, task, slot);
-        self.forget_task(task);
-    }
-
-    fn task_exit(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        self.transit(handling.event.cpu, slot, slot.state(), Transition::Depart);
-        let seat = self.seat_of::<false>(slot.state());
-        if seat.calls.has(Call::TaskDead) {
-            let message = self.message(handling, Call::TaskDead, task, slot);
-            self.call(handling, seat, &message, &[]);
-        }
-        self.leaves(slot);
-        self.leave_groups(handling, task, slot);
-        self.forget_task(task);
-    }
-
     fn select_cpu(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         let seat = self.seat_of::<false>(slot.state());
         if !seat.calls.has(Call::SelectTaskRq) {
@@ -503,64 +452,6 @@ impl<P: Policy> Engine<P> {
         self.wait_again(handling, task, slot, handling.event.cpu, reason);
         // It is the kernel's idea that the task is there: that CPU may be idle, and the policy thinks that it was asked.
         handling.outcome.kicks.add(handling.event.cpu);
-    }
-
-    /// A CPU leaves. The kernel moves what it has there, but a task that `balance` brought may still be elsewhere for
-    /// the kernel, and nobody would ever ask for it here: such tasks go to a CPU that stays.
-    fn cpu_offline(&self, handling: &mut Handling<'_>) {
-        let leaving = handling.event.cpu;
-        self.tell_all(handling, Call::CpuOffline, leaving);
-        for view in self.tasks.iter() {
-            if view.state.phase() != Phase::Ready || view.state.cpu() != leaving {
-                continue;
-            }
-            let stays = (0..self.nr_cpus()).find(|cpu| *cpu != leaving && self.host.may_run(view.id, *cpu));
-            let (Some(cpu), Some(slot)) = (stays, self.tasks.get(view.id)) else { continue };
-            if self.move_to(handling, view.id, slot, view.state, cpu, Phase::Ready) {
-                handling.outcome.kicks.add(cpu);
-            }
-        }
-    }
-
-    fn nice(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        self.read_nice(handling.event, slot);
-        self.reweigh_in_group(task, slot);
-        self.tell_about(handling, Call::TaskPrioChanged, task, slot);
-    }
-
-    fn read_nice(&self, event: &Event, slot: &Slot) {
-        slot.set_nice(event.args[0] as i32, event.args[1] != 0);
-    }
-
-    /// The timer of a CPU went off. The host has one for each CPU; several policies share it.
-    fn timer(&self, handling: &mut Handling<'_>) {
-        let cpu = handling.event.cpu;
-        if self.is_lone() {
-            if self.seats[0].calls.has(Call::Timer) {
-                self.tell_cpu(handling, &self.seats[0], Call::Timer, cpu);
-            }
-            return;
-        }
-        let now_ns = self.host.now_ns();
-        let due = &self.cpu(cpu).due_ns;
-        for seat in self.order.iter().map(|seat| &self.seats[*seat]) {
-            let due_ns = due[seat.index].load(Relaxed);
-            if due_ns != 0 && due_ns <= now_ns {
-                due[seat.index].store(0, Relaxed);
-                if seat.calls.has(Call::Timer) && seat.is_taken() {
-                    self.tell_cpu(handling, seat, Call::Timer, cpu);
-                }
-            }
-        }
-        self.arm_timer(handling, now_ns);
-    }
-
-    /// The host's timer is for whoever is the next.
-    pub(crate) fn arm_timer(&self, handling: &mut Handling<'_>, now_ns: u64) {
-        let due = self.cpu(handling.event.cpu).due_ns.iter().map(|due_ns| due_ns.load(Relaxed));
-        if let Some(first) = due.filter(|due_ns| *due_ns != 0).min() {
-            handling.outcome.timer_ns = first.saturating_sub(now_ns).max(1);
-        }
     }
 
     #[inline]

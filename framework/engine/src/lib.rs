@@ -16,6 +16,7 @@ mod engine;
 mod fault;
 pub mod groups;
 mod idle;
+mod lifecycle;
 mod limits;
 mod lock;
 mod notices;
@@ -23,10 +24,12 @@ mod pace;
 mod params;
 mod pick;
 mod seats;
+mod settle;
 mod shares;
 mod starved;
 mod state;
 mod table;
+mod turns;
 mod wakeups;
 
 /// What synchronises; a model of it is made of other ones.

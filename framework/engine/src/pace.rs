@@ -177,6 +177,37 @@ fn cost_of(kicked: u32, kind: u32) -> u32 {
 }
 
 impl<P: Policy> Engine<P> {
+    /// The timer of a CPU went off. The host has one for each CPU; several policies share it.
+    pub(crate) fn timer(&self, handling: &mut Handling<'_>) {
+        let cpu = handling.event.cpu;
+        if self.is_lone() {
+            if self.seats[0].calls.has(Call::Timer) {
+                self.tell_cpu(handling, &self.seats[0], Call::Timer, cpu);
+            }
+            return;
+        }
+        let now_ns = self.host.now_ns();
+        let due = &self.cpu(cpu).due_ns;
+        for seat in self.order.iter().map(|seat| &self.seats[*seat]) {
+            let due_ns = due[seat.index].load(Relaxed);
+            if due_ns != 0 && due_ns <= now_ns {
+                due[seat.index].store(0, Relaxed);
+                if seat.calls.has(Call::Timer) && seat.is_taken() {
+                    self.tell_cpu(handling, seat, Call::Timer, cpu);
+                }
+            }
+        }
+        self.arm_timer(handling, now_ns);
+    }
+
+    /// The host's timer is for whoever is the next.
+    pub(crate) fn arm_timer(&self, handling: &mut Handling<'_>, now_ns: u64) {
+        let due = self.cpu(handling.event.cpu).due_ns.iter().map(|due_ns| due_ns.load(Relaxed));
+        if let Some(first) = due.filter(|due_ns| *due_ns != 0).min() {
+            handling.outcome.timer_ns = first.saturating_sub(now_ns).max(1);
+        }
+    }
+
     /// A policy wants CPUs to look for work. They exist.
     pub(crate) fn wants_kicks(&self, handling: &mut Handling<'_>, seat: &Seat<P>, call: Call, kicks: Kicks) {
         let kicked = if kicks.is_all() { self.nr_cpus() } else { kicks.iter().count() as u32 };

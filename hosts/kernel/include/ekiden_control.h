@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * /dev/ekiden: what the loader asks of ekiden.ko. The Rust side is hosts/kernel/loader/src/control.rs.
+ * /dev/ekiden: what the loader asks of ekiden.ko. The Rust side is hosts/kernel/loader/src/control.rs, and status.rs beside it.
  *
  * Reading the device gives the status as JSON, for everybody. The ioctls need a descriptor opened for writing, but for two.
  */

@@ -176,3 +176,8 @@ fn undo_shares(session: &Session) -> Result<()> {
     }
     Ok(())
 }
+
+/// The number of an ioctl of `/dev/ekiden`.
+pub(crate) fn request(direction: u32, number: u32, size: usize) -> libc::c_ulong {
+    (direction << 30 | (size as u32) << 16 | u32::from(b'E') << 8 | number).into()
+}

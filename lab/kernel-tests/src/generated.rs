@@ -15,7 +15,8 @@ use ekiden_loader::{
 use serde::Serialize;
 
 use crate::{
-    list::{Bound, STARVED_AFTER_MS, config},
+    bound::Bound,
+    list::{STARVED_AFTER_MS, config},
     load::{Worker, pause, set_online},
     pulse::Pulse,
 };

@@ -372,3 +372,11 @@ pub(crate) fn class_of(tid: i32, policy: i32) -> Result<()> {
         _ => Err(io::Error::last_os_error()).context("cannot set the class of a task"),
     }
 }
+
+/// A line of `/proc/meminfo`.
+pub(crate) fn memory_bytes(what: &str) -> Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
+    let kib: Option<u64> = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
+    Ok(kib.with_context(|| format!("/proc/meminfo says nothing of {what}"))? << 10)
+}

@@ -2,8 +2,10 @@
 //! it, one line of JSON per trial.
 
 mod agent;
+mod arguments;
 mod beyond;
 mod board;
+mod bound;
 mod commands;
 mod device;
 mod generated;
@@ -13,6 +15,8 @@ mod intruder;
 mod list;
 mod load;
 mod neighbour;
+mod planted;
+mod processes;
 mod pulse;
 mod queues;
 mod recordings;
@@ -28,598 +32,13 @@ mod upgrades;
 mod victim;
 mod watches;
 
-use std::{ffi::OsString, path::PathBuf};
+use clap::Parser as _;
 
-use clap::{Parser, Subcommand};
-
-/// Trials on a real kernel.
-#[derive(Parser)]
-struct Arguments {
-    #[command(subcommand)]
-    trial: Trial,
-}
-
-#[derive(Subcommand)]
-enum Trial {
-    /// Goes through all faults that have to be contained, beside another policy and alone.
-    List {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// How often.
-        #[arg(long, default_value_t = 1)]
-        rounds: u32,
-        /// Only those whose names contain one of these.
-        #[arg(long, value_delimiter = ',')]
-        only: Vec<String>,
-    },
-    /// Goes through policies of the generator.
-    Generated {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The number of the first in the module.
-        #[arg(long)]
-        first: u64,
-        /// The number of the one to begin with.
-        #[arg(long)]
-        from: u64,
-        /// How many are in the module.
-        #[arg(long)]
-        count: u64,
-    },
-    /// Lets the same tasks run while nothing goes wrong: for how long does one stand still?
-    Still {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// For how long.
-        #[arg(long, default_value_t = 10)]
-        seconds: u64,
-    },
-    /// Plants a panic in each call of the trait, and checks that only the policy goes.
-    Faults {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// How often each call goes wrong.
-        #[arg(long, default_value_t = 1)]
-        rounds: u32,
-        /// Only these calls.
-        #[arg(long, value_delimiter = ',')]
-        calls: Vec<String>,
-    },
-    /// Loads modules, runs a policy under load and unloads everything, again and again.
-    Reload {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// How often.
-        #[arg(long, default_value_t = 100)]
-        rounds: u32,
-    },
-    /// Everything that a policy has to live with: forks, affinity, nice, yield, hotplug, its loader killed.
-    Storm {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The policy.
-        #[arg(long)]
-        policy: String,
-        /// Beside a hostile neighbour, who does this.
-        #[arg(long, value_name = "SEED")]
-        neighbour: Option<u64>,
-    },
-    /// What a user's programs come to beside a hostile neighbour, under the kernel's own scheduler and under policies.
-    Victim {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The policies.
-        #[arg(long, value_delimiter = ',')]
-        policies: Vec<String>,
-        /// How often each scheduler has a turn.
-        #[arg(long, default_value_t = 2)]
-        rounds: u32,
-        /// How long each kind of program counts in it, by the guest's clock.
-        #[arg(long, default_value_t = 1.0)]
-        seconds: f64,
-        /// What the neighbour does in the first round.
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-    },
-    /// Has `/dev/ekiden` asked for anything by root and by others, while policies come, go and take over.
-    Device {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// For how long, by the guest's clock.
-        #[arg(long, default_value_t = 30)]
-        seconds: u64,
-        /// What is asked.
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-    },
-    /// One of those who ask.
-    DeviceAsks {
-        /// For what.
-        #[arg(long)]
-        seed: u64,
-        /// Which of them it is.
-        #[arg(long)]
-        number: usize,
-        /// Whose.
-        #[arg(long)]
-        user: u32,
-    },
-    /// The programs of that user.
-    VictimWorks {
-        /// Its control group.
-        #[arg(long)]
-        group: PathBuf,
-    },
-    /// That neighbour.
-    NeighbourLives {
-        /// What it does.
-        #[arg(long)]
-        seed: u64,
-        /// Its control group.
-        #[arg(long)]
-        group: PathBuf,
-    },
-    /// Everything that happens to tasks, CPUs and policies, all at once, under stress-ng.
-    AllAtOnce {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// For how long, by the guest's clock.
-        #[arg(long)]
-        seconds: u64,
-        /// What happens when.
-        #[arg(long)]
-        seed: u64,
-        /// How long a thread may have no CPU that wants one, in milliseconds.
-        #[arg(long)]
-        wait_ms_max: u64,
-    },
-    /// What this machine answers to things that cannot work.
-    Refusals {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// Lets policies take over from each other under load, again and again.
-    Upgrades {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// How often.
-        #[arg(long, default_value_t = 1000)]
-        rounds: u64,
-        /// How long CPUs wait for the last one when all are to stand still, in microseconds.
-        #[arg(long)]
-        patience_us: Option<u32>,
-    },
-    /// Upgrades that cannot be.
-    RefusedUpgrades {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// Versions of one policy take over from each other.
-    Versions {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// A policy goes on with what a version of another layout has saved.
-    Converts {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// Policies that take over and go wrong.
-    Falls {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// Policies come beside each other, change places, share tasks out, and go.
-    Several {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// A policy sends tasks elsewhere than to the idle CPU that the kernel found for them.
-    Claimed {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// Policies share CPUs out, by weights and by sets.
-    Shares {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// Parameters are set for a task.
-    Terms {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// An ordinary user's program has queues of hints, and does what it may not.
-    Queues {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// Scripts and tracers see what goes on.
-    Seen {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// A policy goes wrong beside another one, in each call.
-    Alone {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// How often.
-        #[arg(long)]
-        rounds: u32,
-    },
-    /// Gives a policy only one task, beside batch work of the default class.
-    Attached {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// Holds a policy while a command runs, or until it is killed.
-    Hold {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The policy.
-        #[arg(long)]
-        policy: String,
-        /// Comes beside those that run, and gets their tasks.
-        #[arg(long)]
-        beside: bool,
-        /// The command.
-        #[arg(last = true)]
-        command: Vec<String>,
-    },
-    /// Takes a CPU away again and again under a policy that has CPUs look for work at every wake-up, and ends it there.
-    Leaving {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// Has tasks come and go while CPU 1 is away.
-    Away {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// Which policy.
-        #[arg(long)]
-        policy: String,
-    },
-    /// Records every call into a policy from the first one on.
-    Recorded {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// Its name.
-        #[arg(long)]
-        policy: String,
-        /// The file to write.
-        #[arg(long)]
-        to: PathBuf,
-        /// Again and again for so long.
-        #[arg(long, default_value_t = 0)]
-        seconds: u64,
-    },
-    /// Saves the last calls of a policy that panics.
-    Flown {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The file to write.
-        #[arg(long)]
-        to: PathBuf,
-    },
-    /// Switches recording off and on.
-    Switched {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The file to write.
-        #[arg(long)]
-        to: PathBuf,
-    },
-    /// Records a thread that is woken up by another one.
-    Woken {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The file to write.
-        #[arg(long)]
-        to: PathBuf,
-    },
-    /// Control groups: shares, limits, cpusets, moves.
-    Groups {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The policy; without one, what the kernel's own scheduler makes of it.
-        #[arg(long)]
-        policy: Option<String>,
-    },
-    /// Control groups in short: a limit, and shares.
-    Grouped {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The policy.
-        #[arg(long)]
-        policy: String,
-    },
-    /// `ekiden attach --follow` gives a policy to those who come.
-    Followed {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// `ekiden`.
-        #[arg(long)]
-        ekiden: PathBuf,
-    },
-    /// `ekiden record` is killed.
-    ReaderKilled {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// `ekiden`.
-        #[arg(long)]
-        ekiden: PathBuf,
-        /// The file to write.
-        #[arg(long)]
-        to: PathBuf,
-    },
-    /// `ekiden check --live` saves the last calls of a policy.
-    FoundFlight {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// `ekiden`.
-        #[arg(long)]
-        ekiden: PathBuf,
-        /// Where the recording goes.
-        #[arg(long)]
-        to: PathBuf,
-    },
-    /// Records a policy while control groups limit its tasks.
-    RecordedGroups {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// Where the recording goes.
-        #[arg(long)]
-        to: PathBuf,
-    },
-    /// More tasks than a limit can have in mind, and more control groups than there is room for.
-    Crowd {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// So many tasks in one group with a limit.
-        #[arg(long)]
-        tasks: u32,
-        /// So many groups of a user in one with a limit.
-        #[arg(long)]
-        groups: u32,
-    },
-    /// A task whose group has used up its CPU time has a lock of the kernel's.
-    Holder {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// What a round trip through pipes costs with and without control groups.
-    GroupCosts {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The policy; without one, the kernel's own scheduler.
-        #[arg(long)]
-        policy: Option<String>,
-    },
-    /// What a round trip through pipes costs with the flight recorder on.
-    Trips {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The policy; without one, the kernel's own scheduler.
-        #[arg(long)]
-        policy: Option<String>,
-    },
-    /// Records a thread that sleeps a hundred times.
-    Record,
-    /// Puts two tasks onto CPU 0 that may use CPU 1 too, and watches the run queues.
-    Wasted {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The policy; the kernel's own scheduler without it.
-        #[arg(long)]
-        policy: Option<String>,
-        /// The first of them is a real-time task.
-        #[arg(long)]
-        behind_real_time: bool,
-        /// For how long.
-        #[arg(long, default_value_t = 4)]
-        seconds: u64,
-    },
-    /// The same with one task that may run, and two that may not because their group has used up its CPU time.
-    Limited {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The policy; the kernel's own scheduler without it.
-        #[arg(long)]
-        policy: Option<String>,
-        /// How much CPU time the group may use in a second.
-        #[arg(long, default_value_t = 20_000)]
-        quota_us: u64,
-        /// For how long.
-        #[arg(long, default_value_t = 6)]
-        seconds: u64,
-    },
-    /// Watches the run queues of a busy machine.
-    Busy {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The policy; the kernel's own scheduler without it.
-        #[arg(long)]
-        policy: Option<String>,
-        /// For how long.
-        #[arg(long, default_value_t = 10)]
-        seconds: u64,
-    },
-    /// Has `ekiden check --live` find the same, and write a page of it, and `ekiden top` show it.
-    Found {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The policy.
-        #[arg(long)]
-        policy: String,
-        /// The policy has only these tasks.
-        #[arg(long)]
-        attached: bool,
-        /// `ekiden`.
-        #[arg(long)]
-        ekiden: PathBuf,
-        /// The page.
-        #[arg(long)]
-        report: PathBuf,
-    },
-    /// Watches the run queues while a command runs.
-    Beside {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The policy; the kernel's own scheduler without it.
-        #[arg(long)]
-        policy: Option<String>,
-        /// The command.
-        #[arg(last = true, required = true)]
-        command: Vec<OsString>,
-    },
-    /// Runs a command, and says how it ended and what it left in the kernel.
-    Tried {
-        /// The command.
-        #[arg(last = true, required = true)]
-        command: Vec<OsString>,
-    },
-    /// Root of a container tries what is the machine's root's.
-    Intruder {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// Ordinary users choose policies that are open to them, and others.
-    Chooser {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// A user has more tasks than the table has room for, beside another one.
-    Beyond {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The policy.
-        #[arg(long)]
-        policy: String,
-    },
-    /// How long any of very many tasks waits that work a little and sleep a little.
-    Herd {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-        /// The policy; without one, the kernel's own scheduler.
-        #[arg(long)]
-        policy: Option<String>,
-        /// So many tasks.
-        #[arg(long)]
-        tasks: u32,
-        /// How many of those the table has no room for.
-        #[arg(long)]
-        beyond: u32,
-        /// For how long.
-        #[arg(long)]
-        seconds: u64,
-    },
-    /// A scheduler that is not Ekiden's makes up a task.
-    Impostor {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// A BPF program that is no scheduler calls a kfunc of the module's.
-    Stranger {
-        /// Where the modules are.
-        #[arg(long)]
-        modules: PathBuf,
-    },
-    /// Counts how long a thread waits that sleeps a hundred times.
-    Waits,
-    /// Every policy that is linked in lives through all that happens to tasks, in a process.
-    AgentWorks {
-        /// How many messages there is room for.
-        #[arg(long, default_value_t = 16_384)]
-        messages: u32,
-        /// How long it lasts.
-        #[arg(long, default_value_t = 20)]
-        rounds: usize,
-        /// Only this one.
-        #[arg(long)]
-        policy: Option<String>,
-        /// Where a recording of each is to be.
-        #[arg(long, default_value = "/tmp")]
-        recordings: PathBuf,
-    },
-    /// An agent is killed, stopped, or ended by what its policy does.
-    AgentEnds {
-        /// Where the last calls are to be of the one that panics.
-        #[arg(long, default_value = "/tmp/flight.ekirec")]
-        flight: PathBuf,
-    },
-    /// What an agent refuses.
-    AgentRefuses,
-    /// Holds a policy in this process until it is not the scheduler any more, and says why.
-    AgentHolds {
-        /// Its name.
-        #[arg(long)]
-        policy: String,
-        /// Its parameters.
-        #[arg(long, default_value = "")]
-        params: String,
-        /// Where its last calls are to be.
-        #[arg(long)]
-        flight: PathBuf,
-    },
-    /// A child of a load.
-    Child {
-        /// What it does: `spin`, `yield`, `nap`, `forks`.
-        what: String,
-    },
-}
+use crate::arguments::{Arguments, Trial};
 
 fn main() -> anyhow::Result<()> {
-    let trial = Arguments::parse().trial;
+    let Arguments { modules, trial } = Arguments::parse();
+    let modules = &modules;
     let is_anywhere = matches!(
         trial,
         Trial::Child { .. }
@@ -646,75 +65,69 @@ fn main() -> anyhow::Result<()> {
         Trial::AgentEnds { flight } => agent::ends(&flight),
         Trial::AgentRefuses => agent::refuses(),
         Trial::AgentHolds { policy, params, flight } => agent::holds(&policy, &params, &flight),
-        Trial::List { modules, rounds, only } => list::list(&modules, rounds, &only),
-        Trial::Generated { modules, first, from, count } => generated::generated(&modules, first, from, count),
-        Trial::Faults { modules, rounds, calls } => trials::faults(&modules, rounds, &calls),
-        Trial::Reload { modules, rounds } => trials::reload(&modules, rounds),
-        Trial::Storm { modules, policy, neighbour } => trials::storm(&modules, &policy, neighbour),
-        Trial::Victim { modules, policies, rounds, seconds, seed } => {
-            victim::beside(&modules, &policies, rounds, seconds, seed)
-        }
-        Trial::Device { modules, seconds, seed } => device::device(&modules, seconds, seed),
+        Trial::List { rounds, only } => list::list(modules, rounds, &only),
+        Trial::Generated { first, from, count } => generated::generated(modules, first, from, count),
+        Trial::Faults { rounds, calls } => trials::faults(modules, rounds, &calls),
+        Trial::Reload { rounds } => trials::reload(modules, rounds),
+        Trial::Storm { policy, neighbour } => trials::storm(modules, &policy, neighbour),
+        Trial::Victim { policies, rounds, seconds, seed } => victim::beside(modules, &policies, rounds, seconds, seed),
+        Trial::Device { seconds, seed } => device::device(modules, seconds, seed),
         Trial::DeviceAsks { seed, number, user } => requests::asks(seed, number, user),
         Trial::VictimWorks { group } => victim::works(&group),
         Trial::NeighbourLives { seed, group } => neighbour::lives(seed, &group),
-        Trial::AllAtOnce { modules, seconds, seed, wait_ms_max } => {
-            storm::storm_of_all(&modules, seconds, seed, wait_ms_max)
-        }
-        Trial::Refusals { modules } => trials::refusals(&modules),
-        Trial::Upgrades { modules, rounds, patience_us } => upgrades::upgrades(&modules, rounds, patience_us),
-        Trial::RefusedUpgrades { modules } => upgrades::refused_upgrades(&modules),
-        Trial::Versions { modules } => upgrades::versions(&modules),
-        Trial::Converts { modules } => upgrades::converts(&modules),
-        Trial::Falls { modules } => upgrades::falls(&modules),
-        Trial::Several { modules } => several::several(&modules),
-        Trial::Claimed { modules } => several::claimed(&modules),
-        Trial::Shares { modules } => several::shares(&modules),
-        Trial::Terms { modules } => terms::terms(&modules),
-        Trial::Queues { modules } => queues::queues(&modules),
-        Trial::Seen { modules } => seen::seen(&modules),
-        Trial::Alone { modules, rounds } => several::alone(&modules, rounds),
-        Trial::Attached { modules } => trials::attached(&modules),
-        Trial::Hold { modules, policy, beside, command } => trials::hold(&modules, &policy, beside, &command),
-        Trial::Leaving { modules } => trials::leaving(&modules),
-        Trial::Away { modules, policy } => trials::away(&modules, &policy),
-        Trial::Recorded { modules, policy, to, seconds } => recordings::recorded(&modules, &policy, &to, seconds),
-        Trial::Flown { modules, to } => recordings::flown(&modules, &to),
-        Trial::Switched { modules, to } => recordings::switched(&modules, &to),
-        Trial::Woken { modules, to } => recordings::woken(&modules, &to),
-        Trial::Groups { modules, policy } => groups::groups(&modules, policy.as_deref()),
-        Trial::Grouped { modules, policy } => groups::grouped(&modules, &policy),
-        Trial::Followed { modules, ekiden } => commands::followed(&modules, &ekiden),
-        Trial::ReaderKilled { modules, ekiden, to } => commands::reader_killed(&modules, &ekiden, &to),
-        Trial::FoundFlight { modules, ekiden, to } => commands::found_flight(&modules, &ekiden, &to),
-        Trial::RecordedGroups { modules, to } => groups::recorded_groups(&modules, &to),
-        Trial::Crowd { modules, tasks, groups } => groups::crowd(&modules, tasks, groups),
-        Trial::Holder { modules } => groups::holder(&modules),
-        Trial::GroupCosts { modules, policy } => groups::group_costs(&modules, policy.as_deref()),
-        Trial::Trips { modules, policy } => trips::trips(&modules, policy.as_deref()),
+        Trial::AllAtOnce { seconds, seed, wait_ms_max } => storm::storm_of_all(modules, seconds, seed, wait_ms_max),
+        Trial::Refusals => trials::refusals(modules),
+        Trial::Upgrades { rounds, patience_us } => upgrades::upgrades(modules, rounds, patience_us),
+        Trial::RefusedUpgrades => upgrades::refused_upgrades(modules),
+        Trial::Versions => upgrades::versions(modules),
+        Trial::Converts => upgrades::converts(modules),
+        Trial::Falls => upgrades::falls(modules),
+        Trial::Several => several::several(modules),
+        Trial::Claimed => several::claimed(modules),
+        Trial::Shares => several::shares(modules),
+        Trial::Terms => terms::terms(modules),
+        Trial::Queues => queues::queues(modules),
+        Trial::Seen => seen::seen(modules),
+        Trial::Alone { rounds } => several::alone(modules, rounds),
+        Trial::Attached => trials::attached(modules),
+        Trial::Hold { policy, beside, command } => trials::hold(modules, &policy, beside, &command),
+        Trial::Leaving => trials::leaving(modules),
+        Trial::Away { policy } => trials::away(modules, &policy),
+        Trial::Recorded { policy, to, seconds } => recordings::recorded(modules, &policy, &to, seconds),
+        Trial::Flown { to } => recordings::flown(modules, &to),
+        Trial::Switched { to } => recordings::switched(modules, &to),
+        Trial::Woken { to } => recordings::woken(modules, &to),
+        Trial::Groups { policy } => groups::groups(modules, policy.as_deref()),
+        Trial::Grouped { policy } => groups::grouped(modules, &policy),
+        Trial::Followed { ekiden } => commands::followed(modules, &ekiden),
+        Trial::ReaderKilled { ekiden, to } => commands::reader_killed(modules, &ekiden, &to),
+        Trial::FoundFlight { ekiden, to } => commands::found_flight(modules, &ekiden, &to),
+        Trial::RecordedGroups { to } => groups::recorded_groups(modules, &to),
+        Trial::Crowd { tasks, groups } => groups::crowd(modules, tasks, groups),
+        Trial::Holder => groups::holder(modules),
+        Trial::GroupCosts { policy } => groups::group_costs(modules, policy.as_deref()),
+        Trial::Trips { policy } => trips::trips(modules, policy.as_deref()),
         Trial::Record => trials::record(),
-        Trial::Wasted { modules, policy, behind_real_time, seconds } => {
-            watches::wasted(&modules, policy.as_deref(), behind_real_time, seconds)
+        Trial::Wasted { policy, behind_real_time, seconds } => {
+            watches::wasted(modules, policy.as_deref(), behind_real_time, seconds)
         }
-        Trial::Limited { modules, policy, quota_us, seconds } => {
-            watches::limited(&modules, policy.as_deref(), quota_us, seconds)
+        Trial::Limited { policy, quota_us, seconds } => watches::limited(modules, policy.as_deref(), quota_us, seconds),
+        Trial::Found { policy, attached, ekiden, report } => {
+            watches::found(modules, &policy, attached, &ekiden, &report)
         }
-        Trial::Found { modules, policy, attached, ekiden, report } => {
-            watches::found(&modules, &policy, attached, &ekiden, &report)
-        }
-        Trial::Beside { modules, policy, command } => watches::beside(&modules, policy.as_deref(), &command),
-        Trial::Busy { modules, policy, seconds } => watches::busy(&modules, policy.as_deref(), seconds),
+        Trial::Beside { policy, command } => watches::beside(modules, policy.as_deref(), &command),
+        Trial::Busy { policy, seconds } => watches::busy(modules, policy.as_deref(), seconds),
         Trial::Tried { command } => watches::tried(&command),
-        Trial::Chooser { modules } => intruder::chooser(&modules),
-        Trial::Intruder { modules } => intruder::intruder(&modules),
-        Trial::Beyond { modules, policy } => beyond::beyond(&modules, &policy),
-        Trial::Herd { modules, policy, tasks, beyond, seconds } => {
-            beyond::herd(&modules, policy.as_deref(), tasks, beyond, seconds)
+        Trial::Chooser => intruder::chooser(modules),
+        Trial::Intruder => intruder::intruder(modules),
+        Trial::Beyond { policy } => beyond::beyond(modules, &policy),
+        Trial::Herd { policy, tasks, beyond, seconds } => {
+            beyond::herd(modules, policy.as_deref(), tasks, beyond, seconds)
         }
-        Trial::Impostor { modules } => impostor::impostor(&modules),
-        Trial::Stranger { modules } => stranger::stranger(&modules),
+        Trial::Impostor => impostor::impostor(modules),
+        Trial::Stranger => stranger::stranger(modules),
         Trial::Waits => watches::waits(),
-        Trial::Still { modules, seconds } => list::still(&modules, seconds),
+        Trial::Still { seconds } => list::still(modules, seconds),
         Trial::Child { what } => load::child(&what),
     }
 }

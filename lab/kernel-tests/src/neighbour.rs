@@ -23,8 +23,10 @@ use ekiden_loader::Status;
 
 use crate::{
     board::Board,
+    device::request,
     intruder::be_user,
     load::{be_anywhere, pause},
+    processes::{fork, reap},
     upgrades::pipe,
 };
 
@@ -183,27 +185,6 @@ fn left() -> String {
     let told =
         tasks.filter(is_ours).map(|path| ["cgroup", "status", "sched", "stack"].map(|file| of(&path, file)).concat());
     told.collect::<Vec<_>>().join("\n")
-}
-
-/// A new process, which does this and ends. Its PID, unless there can be no more.
-pub(crate) fn fork(work: impl FnOnce()) -> io::Result<i32> {
-    // SAFETY: processes that call this have one thread.
-    match unsafe { libc::fork() } {
-        0 => {
-            work();
-            // SAFETY: it ends here, without what its parent would do at its end.
-            unsafe { libc::_exit(0) }
-        }
-        pid if pid > 0 => Ok(pid),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// One that has ended, of this one's children; none if none has. If `waits`, waits for one.
-pub(crate) fn reap(waits: bool) -> Option<i32> {
-    // SAFETY: plain system call.
-    let pid = unsafe { libc::waitpid(-1, ptr::null_mut(), if waits { 0 } else { libc::WNOHANG }) };
-    (pid > 0).then_some(pid)
 }
 
 extern "C" fn nothing(_: libc::c_int) {}
@@ -496,11 +477,6 @@ fn oom_of(deed: &str) -> i32 {
 /// How soon this process is, and those that it forks from now on.
 fn set_oom(score: i32) -> io::Result<()> {
     fs::write("/proc/self/oom_score_adj", score.to_string())
-}
-
-/// The number of an ioctl of `/dev/ekiden`.
-pub(crate) fn request(direction: u32, number: u32, size: usize) -> libc::c_ulong {
-    (direction << 30 | (size as u32) << 16 | u32::from(b'E') << 8 | number).into()
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use zerocopy::IntoBytes;
 use crate::{
     intruder::be_user,
     load::pause,
-    neighbour::fork,
+    processes::fork,
     trials::{config, module_of},
     upgrades::{pipe, with_other_hints},
 };

@@ -20,8 +20,8 @@ use nix::{
 };
 
 use crate::{
-    control::{PolicyStatus, Status},
     error::{LoadError, Result},
+    status::{PolicyStatus, Status},
     tape::{Tape, now_ns},
 };
 

@@ -8,6 +8,7 @@ mod budgets;
 mod control;
 mod drain;
 mod error;
+mod finding;
 mod links;
 mod live;
 mod look;
@@ -17,26 +18,26 @@ mod rings;
 mod runqlat;
 mod session;
 mod skel;
+mod status;
 pub mod sysfs;
 mod tape;
 mod tasks;
 
 pub use baseline::{Baseline, Queues};
 pub use budgets::Budgets;
-pub use control::{
-    Access, Control, Counts, Hint, HintCounts, HintQueues, HintType, HintTypes, Moved, OpenQueue, PolicyStatus, Status,
-    Stops, Succession, Upgrade,
-};
+pub use control::{Access, Control, Hint, Moved, Succession, Upgrade};
 pub use drain::{Drain, Kept, dump, header, header_of};
 pub use ekiden_user::Error as UserError;
 pub use ekiden_user::{Inherit, Terms};
 pub use error::{LoadError, Result, needs_root};
-pub use live::{Evidence, Finding, LiveChecker, LookCounts, Pause, SAMPLE, Sum, scheduler};
+pub use finding::{Finding, scheduler};
+pub use live::{Evidence, LiveChecker, LookCounts, Pause, SAMPLE, Sum};
 pub use look::Look;
 pub use modules::{load_beside, load_copy, loaded, unload, unload_all};
 pub use record::{Recorder, Recording, ShortRecorder};
 pub use rings::Raw;
 pub use runqlat::{RunqLat, Waits, Whom};
 pub use session::{Beside, Config, Program, Scope, Session, arena_bytes_for, room_for_all};
+pub use status::{Counts, HintCounts, HintQueues, HintType, HintTypes, OpenQueue, PolicyStatus, Status, Stops};
 pub use tape::{TAPE_PAGE, Tape, len_of_ring};
 pub use tasks::{Followed, Who, choose};

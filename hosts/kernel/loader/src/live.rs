@@ -5,14 +5,18 @@
 //! help, and the run queues are still like that afterwards, is it a finding. Then some evidence is recorded, with what balancing
 //! looks at, which costs far more. Otherwise nothing hangs on the kernel.
 
-use std::{collections::HashMap, fmt, mem, ops::Range, time::Duration};
+use std::{collections::HashMap, mem, ops::Range, time::Duration};
 
 use ekiden::CpuMask;
 use ekiden_check::{Checker, CpuSeen, Snapshot, TaskName, Violation, Waste, WasteWindows, Whereabouts};
 use ekiden_trace::{Header, Record, Trace, What};
 use serde::Serialize;
 
-use crate::{Budgets, Recorder, Result, sysfs};
+use crate::{
+    Budgets, Recorder, Result,
+    finding::{Finding, scheduler},
+    sysfs,
+};
 
 /// Memory of each CPU for what happens while a suspicion is watched: a million records a second.
 const RING_BYTES: u32 = 4 << 20;
@@ -44,9 +48,6 @@ const WASTED_LOOKS: u64 = 5;
 
 /// How often to look for a moment at which it is worth while to look at all tasks.
 const TRIES: u32 = 5;
-
-/// Most tasks that a line names.
-const NAMED: usize = 8;
 
 /// Looks for wasted CPUs.
 pub struct LiveChecker {
@@ -80,37 +81,6 @@ pub struct LookCounts {
     pub watched: u64,
     /// Those of them after which it was added up what is wasted.
     pub added_up: u64,
-}
-
-/// CPUs that were idle while tasks waited that could have used them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// Who scheduled.
-    pub scheduler: String,
-    /// The idle CPUs.
-    pub idle_cpus: Vec<u32>,
-    /// The CPUs on which tasks waited.
-    pub busy_cpus: Vec<u32>,
-    /// Those that waited when it was suspected, and at the end.
-    pub waiting: Vec<TaskName>,
-    /// Real-time tasks behind which all of them waited: then it is not the scheduler's fault.
-    pub behind_real_time: Vec<TaskName>,
-    /// Whether it is.
-    pub is_schedulers_fault: bool,
-    /// How long they were watched.
-    pub watched_ms: u64,
-    /// CPU time wasted meanwhile, if it was added up: then the CPUs were idle, and tasks waited, in turn.
-    pub wasted_cpu_ms: Option<u64>,
-    /// What was lost of the evidence.
-    pub records_lost: u64,
-    /// How often tasks moved meanwhile, none of which helped.
-    pub migrations: u64,
-    /// How often tasks were woken up.
-    pub wakeups: u64,
-    /// How many tasks came.
-    pub forks: u64,
-    /// How many tasks ended.
-    pub exits: u64,
 }
 
 /// A finding, and what happened meanwhile.
@@ -322,20 +292,6 @@ fn by_others(trace: &mut Trace) -> impl FnMut(Record) {
     }
 }
 
-impl Finding {
-    /// The same as the checks of a trace say it. They themselves would not find it if somebody ran on the idle CPU for a moment.
-    fn violation(&self) -> Violation {
-        Violation {
-            check: if self.wasted_cpu_ms.is_some() { "wasted-time" } else { "work-conservation" },
-            since_ns: 0,
-            at_ns: self.watched_ms * 1_000_000,
-            cpus: self.idle_cpus.clone(),
-            tasks: self.waiting.clone(),
-            message: self.to_string(),
-        }
-    }
-}
-
 /// What was wasted in the looks of a window.
 #[derive(Debug)]
 struct Wasted {
@@ -518,51 +474,6 @@ fn judge(header: &Header, trace: &Trace, during: Range<u64>, before: &Waste, at_
         forks,
         exits,
     })
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cpus = |cpus: &[u32]| cpus.iter().copied().collect::<CpuMask>().to_string();
-        let tasks = |tasks: &[TaskName]| {
-            let names: Vec<String> = tasks.iter().take(NAMED).map(ToString::to_string).collect();
-            let more = tasks.len().saturating_sub(NAMED);
-            names.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
-        };
-        if let Some(wasted_ms) = self.wasted_cpu_ms {
-            return write!(
-                f,
-                "under {} {wasted_ms} ms of CPU time were wasted in {} ms: CPUs {} were idle in turn while on CPUs {} tasks waited that \
-                 may run there, most of all {}",
-                self.scheduler,
-                self.watched_ms,
-                cpus(&self.idle_cpus),
-                cpus(&self.busy_cpus),
-                tasks(&self.waiting),
-            );
-        }
-        write!(
-            f,
-            "under {} CPUs {} were idle for {} ms while on CPUs {} tasks waited that may run there: {}",
-            self.scheduler,
-            cpus(&self.idle_cpus),
-            self.watched_ms,
-            cpus(&self.busy_cpus),
-            tasks(&self.waiting),
-        )?;
-        if !self.is_schedulers_fault {
-            write!(
-                f,
-                "; not the scheduler's fault: they wait behind real-time tasks: {}",
-                tasks(&self.behind_real_time)
-            )?;
-        }
-        Ok(())
-    }
-}
-
-/// Who schedules, in words.
-pub fn scheduler() -> String {
-    sysfs::scheduler().unwrap_or_else(|| "the kernel's own scheduler".into())
 }
 
 #[cfg(test)]

@@ -21,10 +21,11 @@ use libbpf_rs::{
 };
 
 use crate::{
-    control::{Access, Control, Status, Wanted},
+    control::{Access, Control, Wanted},
     error::{LoadError, Result, needs_root},
     links, modules,
     skel::ekiden::{EkidenSkel, EkidenSkelBuilder, OpenEkidenSkel},
+    status::Status,
     sysfs,
 };
 

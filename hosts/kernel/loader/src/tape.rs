@@ -13,8 +13,9 @@ use ekiden_recording::Record;
 use memmap2::{Mmap, MmapOptions};
 
 use crate::{
-    control::{Control, PolicyStatus},
+    control::Control,
     error::{Context, LoadError, Result, needs_root},
+    status::PolicyStatus,
 };
 
 /// Bytes from a CPU's count to its ring: `EKIDEN_TAPE_PAGE`.

@@ -17,7 +17,7 @@ tests! {
         10 an_agent_with_room_for_few_messages_works,
         3 what_an_agent_cannot_do_is_refused_by_name,
     }
-    Machine::Calm => {
+    Machine::Timely => {
         10 an_agent_that_ends_in_any_way_gives_every_task_back_soon,
     }
     Machine::Parallel(4) => {

@@ -29,12 +29,14 @@ pub(crate) enum Machine {
     /// The same with two CPUs, for tests that judge who waits and for how long: what other tests leave to the kernel's workers, such as
     /// hundreds of control groups that have ended, would wait with them.
     Calm,
+    /// The newest kernel with two CPUs that have fair turns, for tests that judge milliseconds.
+    Timely,
     /// The same with so many CPUs that run at once, each in a thread of the emulator: more than this machine has processors, which
     /// are taken from them again and again.
     Parallel(u32),
     /// The newest kernel with two CPUs, and a clock that counts instructions, one a nanosecond.
     Exact,
-    /// The newest kernel with four CPUs and stress-ng.
+    /// The newest kernel with four CPUs that have fair turns, and stress-ng.
     Storm,
     /// Another kernel that passes the pre-flight, of another version than the newest.
     Older,
@@ -52,13 +54,14 @@ impl Machine {
         match self {
             Self::Newest(cpus) => Lab::boot(&newest_kernel(), VmSpec { cpus, ..spec() }),
             Self::Calm => Lab::boot(&newest_kernel(), spec()),
+            Self::Timely => Lab::boot(&newest_kernel(), VmSpec { fair_turns: true, ..spec() }),
             Self::Parallel(cpus) => {
                 Lab::boot(&newest_kernel(), VmSpec { cpus, mode: Mode::Parallel, ..VmSpec::default() })
             }
             Self::Exact => Lab::boot(&newest_kernel(), VmSpec { mode: Mode::Icount, ..VmSpec::default() }),
             Self::Storm => Lab::boot(
                 &newest_kernel(),
-                VmSpec { cpus: 4, programs: vec![PathBuf::from("/usr/bin/stress-ng")], ..spec() },
+                VmSpec { cpus: 4, fair_turns: true, programs: vec![PathBuf::from("/usr/bin/stress-ng")], ..spec() },
             ),
             Self::Checked => {
                 let cmdline = format!("{} slub_debug=FZPU", spec().cmdline);
@@ -74,7 +77,7 @@ impl Machine {
 /// The usual machine. Nothing is measured here, so the guest's clock may run ahead of its instructions. Without `nohz=off`, timers of
 /// idle CPUs come late when the emulator takes turns.
 pub(crate) fn spec() -> VmSpec {
-    VmSpec { icount_shift: 3, fair_turns: true, cmdline: "nohz=off".into(), ..VmSpec::default() }
+    VmSpec { icount_shift: 3, cmdline: "nohz=off".into(), ..VmSpec::default() }
 }
 
 /// What [`Machine::Older`] has.

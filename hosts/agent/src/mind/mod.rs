@@ -2,6 +2,9 @@
 //! nothing to do. It holds no lock that a task which it schedules could have, does no input or output, and its memory
 //! is locked.
 
+mod shots;
+mod stock;
+
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
@@ -14,7 +17,7 @@ use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, Walk};
 
 use crate::host::{Questions, now_ns};
-use crate::wire::{Message, Shared, Shot, flag, kind, result, state};
+use crate::wire::{Message, Shared, Shot, flag, kind};
 
 /// How many messages are taken, and CPUs looked after, before decisions go out.
 const MESSAGES: u64 = 256;
@@ -470,204 +473,5 @@ impl Mind {
         self.note_slice(outcome.slice_ns);
         let shot = Shot { cpu, slot, seq, slice_ns: outcome.slice_ns, ..Shot::default() };
         self.aim(shot);
-    }
-
-    fn aim(&mut self, shot: Shot) {
-        if self.batch.len() == self.shared.batch() {
-            self.fire();
-        }
-        self.batch.push(shot);
-    }
-
-    fn aim_kicks(&mut self) {
-        while let Some(cpu) = self.kicked.first() {
-            self.kicked.clear(cpu);
-            count(&self.talk.kicks, 1);
-            self.aim(Shot { cpu, ..Shot::default() });
-        }
-    }
-
-    /// Has everything carried out that was decided, and looks what has come of it.
-    fn fire(&mut self) {
-        self.shared.lay(&self.batch);
-        self.collect();
-    }
-
-    /// Looks what has come of the decisions that went out.
-    fn collect(&mut self) {
-        if self.batch.is_empty() {
-            return;
-        }
-        let mut batch = std::mem::take(&mut self.batch);
-        self.shared.collect(&mut batch);
-        count(&self.talk.batches, 1);
-        for shot in &batch {
-            count(&self.talk.decisions, u64::from(shot.slot != 0));
-            match shot.result {
-                result::DONE => {}
-                result::DONE_HERE => self.gives_way = true,
-                _ if shot.slot == 0 => {}
-                _ => {
-                    count(&self.talk.stale, 1);
-                    let reason = match shot.result {
-                        result::STALE => RefusalReason::NotReady,
-                        _ => RefusalReason::Busy,
-                    };
-                    self.refused(shot.cpu, shot.slot, shot.seq, reason);
-                    if shot.result == result::STALE {
-                        self.look_again_at(shot);
-                    }
-                }
-            }
-        }
-        batch.clear();
-        self.batch = batch;
-    }
-
-    /// A task that was decided for does not wait. If no message is going to say so, the kernel runs it already: the
-    /// policy hears that it sleeps, and of its waking up when it waits again.
-    fn look_again_at(&mut self, shot: &Shot) {
-        let seen = self.shared.look(shot.slot);
-        let task = self.tasks[shot.slot as usize].id;
-        if seen.seq == shot.seq && seen.state != state::WAITS && !task.is_none() {
-            let event = Event { task, runtime_ns: seen.runtime_ns, ..Event::new(EventKind::Block, seen.cpu) };
-            self.deliver(&event, &[]);
-        }
-    }
-
-    /// A task does not run on the CPU that it was decided for.
-    fn refused(&mut self, cpu: CpuId, slot: u32, seq: u64, reason: RefusalReason) {
-        if cpu >= self.nr_cpus {
-            return;
-        }
-        let known = &mut self.tasks[slot as usize];
-        let id = known.id;
-        let was_this = known.decided == Some((cpu, seq));
-        // It looks again, unless it has another one by now.
-        if reason != RefusalReason::Busy && self.questions.is_online(cpu) && self.shared.looks(cpu) {
-            self.looks(cpu);
-        }
-        if !was_this || id.is_none() {
-            return;
-        }
-        self.tasks[slot as usize].decided = None;
-        let event = Event { task: id, args: [reason as u64, 0], ..Event::new(EventKind::PickRefused, cpu) };
-        let mut outcome = Outcome::default();
-        let engine = &self.engine;
-        if let Err(message) = contained(|| engine.deliver(&event, &[], &mut outcome)) {
-            engine.take_out(Fault { message, cpu });
-        }
-        // That this CPU is kicked is for a kernel that waits for the answer.
-        for kicked in outcome.kicks.iter().filter(|kicked| *kicked != cpu) {
-            self.kick_one(kicked);
-        }
-    }
-
-    /// Timers, and what the engine wants to do at a time.
-    fn look_at_time(&mut self, is_due: bool) {
-        let wants = self.has_timers || self.refill_ns != u64::MAX;
-        if !wants && !is_due {
-            return;
-        }
-        let now = now_ns();
-        if wants {
-            for cpu in 0..self.nr_cpus {
-                let at_ns = self.timers_ns[cpu as usize];
-                if at_ns != 0 && at_ns <= now {
-                    self.timers_ns[cpu as usize] = 0;
-                    self.deliver(&Event::new(EventKind::Timer, cpu), &[]);
-                }
-            }
-            self.has_timers = self.timers_ns.iter().any(|at_ns| *at_ns != 0);
-            if self.refill_ns <= now {
-                self.refill_ns = u64::MAX;
-                self.deliver(&Event::new(EventKind::Refill, 0), &[]);
-            }
-        }
-        if now >= self.walk_at_ns {
-            self.walk_on(now);
-        }
-    }
-
-    fn walk_on(&mut self, now: u64) {
-        if self.walk_next == 0 {
-            self.walk.number = self.walk.number.wrapping_add(1).max(1);
-        }
-        let mut outcome = Outcome::default();
-        let (engine, walk, first) = (&self.engine, self.walk, self.walk_next);
-        let next = engine.find_starved(walk, first, LOOKED_AT_AT_ONCE, &mut outcome);
-        self.walk_next = next.unwrap_or(0);
-        if next.is_none() {
-            self.walk_at_ns = now + u64::from(WALKS_APART_MS) * 1_000_000;
-        }
-        self.kick(&outcome);
-    }
-
-    /// Has the kernel call this thread when the next timer is due.
-    fn set_alarm(&mut self) {
-        if !self.has_timers && self.refill_ns == u64::MAX {
-            return;
-        }
-        let first = self.timers_ns.iter().copied().filter(|at_ns| *at_ns != 0).min().unwrap_or(u64::MAX);
-        let first = first.min(self.refill_ns);
-        if first != u64::MAX && first != self.alarm_ns {
-            self.alarm_ns = first;
-            self.shared.set_alarm(first.saturating_sub(now_ns()).max(1));
-        }
-    }
-
-    /// Messages were lost: what is in the ring is left out, and each task looked at as it stands.
-    fn take_stock(&mut self) {
-        count(&self.talk.stocks, 1);
-        self.tail = self.shared.head();
-        self.shared.control().tail.store(self.tail, Release);
-        for slot in 1..=self.shared.slots() {
-            self.take_stock_of(slot);
-            if slot % 64 == 0 {
-                self.beats();
-            }
-        }
-        for cpu in 0..self.nr_cpus {
-            if self.shared.looks(cpu) && self.questions.is_online(cpu) {
-                self.looks(cpu);
-            }
-        }
-    }
-
-    /// Makes the engine know of a task what the kernel knows.
-    fn take_stock_of(&mut self, slot: u32) {
-        let seen = self.shared.look(slot);
-        let known = self.tasks[slot as usize];
-        let is_there = seen.state != state::FREE;
-        if !known.id.is_none() && (!is_there || known.began != seen.began) {
-            self.leaves(slot, EventKind::TaskExit, seen.cpu, seen.runtime_ns);
-        }
-        self.tasks[slot as usize].seq = seen.seq;
-        if !is_there {
-            return;
-        }
-        if self.tasks[slot as usize].id.is_none() {
-            self.begins(slot, seen.began, seen.cpu, seen.pid, seen.runtime_ns, seen.nice, seen.is_idle_policy);
-        }
-        let id = self.tasks[slot as usize].id;
-        if id.is_none() {
-            return;
-        }
-        self.questions.set_allowed(id, &self.shared.allowed(slot));
-        let mut event = Event { task: id, runtime_ns: seen.runtime_ns, ..Event::new(EventKind::Block, seen.cpu) };
-        match seen.state {
-            state::WAITS => {
-                // Where it waits already, nothing changes by this.
-                self.tasks[slot as usize].decided = None;
-                event.kind = EventKind::Enqueue as u32;
-                let outcome = self.deliver(&event, &[]);
-                self.decide(seen.cpu, &outcome);
-            }
-            state::DECIDED | state::RUNS => {}
-            _ => {
-                self.tasks[slot as usize].decided = None;
-                self.deliver(&event, &[]);
-            }
-        }
     }
 }

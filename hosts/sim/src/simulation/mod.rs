@@ -1,5 +1,7 @@
 //! A simulation: what it is made of, and how it goes.
 
+mod running;
+
 use std::cmp::Reverse;
 use std::io::Write;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
@@ -12,7 +14,7 @@ use ekiden_recording::{self as recording, Instance, Mark};
 use ekiden_workload::{Report, TaskReport, Workload};
 
 use crate::alarm::Alarm;
-use crate::error::{SimError, Stuck, Unfinished};
+use crate::error::SimError;
 use crate::group::Groups;
 use crate::hardware::Source;
 use crate::kernel::{Kernel, Stats};
@@ -21,9 +23,10 @@ use crate::masks::{Masks, Questions};
 use crate::program::Programs;
 use crate::recorded::{self, Recording};
 use crate::shared::Shared;
-use crate::task::State;
 use crate::trace::{Header, Sink, Trace};
 use crate::upgrade::Successor;
+
+use self::running::Running;
 
 /// Simulated time after which a load without a duration is given up: as long as a real run is given.
 pub const TIME_LIMIT_NS: u64 = 60_000_000_000;
@@ -424,92 +427,6 @@ impl Simulation {
             }
         }
         Ok(())
-    }
-}
-
-/// How the simulation came to its end.
-enum End {
-    /// All tasks are gone, or the load was stopped.
-    Over,
-    Unfinished(Unfinished),
-}
-
-struct Running {
-    kernel: Kernel,
-    time_limit_ns: u64,
-    recording: Option<Recording>,
-}
-
-impl Running {
-    fn go(&mut self, time_limit_ns: u64) -> End {
-        let kernel = &mut self.kernel;
-        while kernel.live > 0 && kernel.trouble.is_none() {
-            let Some((at_ns, alarm)) = kernel.alarms.pop() else { return End::Unfinished(Unfinished::Deadlock) };
-            if at_ns > time_limit_ns {
-                kernel.now_ns = time_limit_ns;
-                return End::Unfinished(Unfinished::TimeLimit);
-            }
-            kernel.now_ns = at_ns;
-            kernel.questions.set_now_ns(at_ns);
-            if alarm == Alarm::Stop {
-                break;
-            }
-            kernel.handle(alarm);
-        }
-        End::Over
-    }
-
-    fn conclude(mut self, end: End, workload: &Workload, scheduler: Option<String>) -> Result<SimReport, SimError> {
-        let kernel = &mut self.kernel;
-        if let Some(trouble) = kernel.trouble.take() {
-            return Err(trouble);
-        }
-        (0..kernel.machine.topology.nr_cpus()).for_each(|cpu| kernel.account(cpu));
-        for root in 0..kernel.roots.len() as u32 {
-            if kernel.roots[root as usize].0.finish_ns.is_none() {
-                kernel.fill_in(root);
-            }
-        }
-        let stuck = kernel.stuck();
-        let kernel = self.kernel;
-        if let Some(recording) = self.recording {
-            recording.finish(kernel.now_ns)?;
-        }
-        let engine = kernel.engine.as_ref();
-        let (mistakes, last_mistake) = engine.map_or((0, None), Engine::mistakes);
-        let report = SimReport {
-            report: Report {
-                workload: workload.name.clone(),
-                scheduler,
-                wall_ns: kernel.now_ns,
-                zero_ns: None,
-                tasks: kernel.roots.into_iter().map(|(report, _)| report).collect(),
-            },
-            trace: kernel.sink.end()?,
-            stats: kernel.stats,
-            totals: engine.map_or_else(Totals::default, Engine::totals),
-            mistakes,
-            last_mistake,
-            fault: engine.and_then(Engine::fault),
-        };
-        match end {
-            End::Over => Ok(report),
-            End::Unfinished(why) => {
-                Err(SimError::Unfinished { at_ns: kernel.now_ns, why, stuck, so_far: Box::new(report) })
-            }
-        }
-    }
-}
-
-impl Kernel {
-    fn stuck(&self) -> Vec<Stuck> {
-        let alive = self.tasks.iter().filter(|task| task.state != State::Dead);
-        let describe = |task: &crate::task::Task| {
-            let root = &self.roots[task.root as usize].0.name;
-            let name = if task.parent.is_some() { format!("{root} (child)") } else { root.clone() };
-            Stuck { name, pid: task.pid, state: task.doing(), cpu_ns: task.cpu_ns }
-        };
-        alive.map(describe).collect()
     }
 }
 

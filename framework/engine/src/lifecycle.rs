@@ -1,0 +1,89 @@
+//! Tasks that come and go, and CPUs that leave.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use ekiden::abi::{Event, Status};
+use ekiden::{Call, Policy, TaskId};
+use zerocopy::FromBytes;
+
+use crate::engine::{Engine, Handling};
+use crate::state::{Phase, Transition};
+use crate::table::Slot;
+
+impl<P: Policy> Engine<P> {
+    pub(crate) fn task_init(&self, handling: &mut Handling<'_>, payload: &[u8]) {
+        let Ok(host_task) = u64::read_from_bytes(payload) else {
+            handling.outcome.status = Status::Invalid as i32;
+            return;
+        };
+        let task = self.tasks.insert(host_task, handling.event.args[1] as u32);
+        self.note_beyond(handling.event, task.is_some());
+        match task {
+            Some(task) => {
+                if let Some(slot) = self.tasks.get(task) {
+                    self.first_choice(handling, task, slot);
+                }
+                handling.outcome.task = task;
+            }
+            None => handling.outcome.status = Status::Full as i32,
+        }
+    }
+
+    pub(crate) fn task_enable(&self, handling: &mut Handling<'_>, _task: TaskId, slot: &Slot) {
+        self.read_nice(handling.event, slot);
+        // What it ran before is nobody's business.
+        slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
+        self.transit(handling.event.cpu, slot, slot.state(), Transition::Enable);
+        slot.set_state(slot.state().in_phase(Phase::New));
+    }
+
+    pub(crate) fn task_disable(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+        let seen = slot.state();
+        self.transit(handling.event.cpu, slot, seen, Transition::Depart);
+        // Its token, wherever it is, is worthless from here on.
+        slot.set_state(seen.issue(Phase::New, seen.cpu()));
+        self.take_back(handling, self.seat_of::<false>(seen), task, slot);
+        self.leaves(slot);
+        self.leave_groups(handling, task, slot);
+        self.forget_task(task);
+    }
+
+    pub(crate) fn task_exit(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+        self.transit(handling.event.cpu, slot, slot.state(), Transition::Depart);
+        let seat = self.seat_of::<false>(slot.state());
+        if seat.calls.has(Call::TaskDead) {
+            let message = self.message(handling, Call::TaskDead, task, slot);
+            self.call(handling, seat, &message, &[]);
+        }
+        self.leaves(slot);
+        self.leave_groups(handling, task, slot);
+        self.forget_task(task);
+    }
+
+    /// A CPU leaves. The kernel moves what it has there, but a task that `balance` brought may still be elsewhere for
+    /// the kernel, and nobody would ever ask for it here: such tasks go to a CPU that stays.
+    pub(crate) fn cpu_offline(&self, handling: &mut Handling<'_>) {
+        let leaving = handling.event.cpu;
+        self.tell_all(handling, Call::CpuOffline, leaving);
+        for view in self.tasks.iter() {
+            if view.state.phase() != Phase::Ready || view.state.cpu() != leaving {
+                continue;
+            }
+            let stays = (0..self.nr_cpus()).find(|cpu| *cpu != leaving && self.host.may_run(view.id, *cpu));
+            let (Some(cpu), Some(slot)) = (stays, self.tasks.get(view.id)) else { continue };
+            if self.move_to(handling, view.id, slot, view.state, cpu, Phase::Ready) {
+                handling.outcome.kicks.add(cpu);
+            }
+        }
+    }
+
+    pub(crate) fn nice(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+        self.read_nice(handling.event, slot);
+        self.reweigh_in_group(task, slot);
+        self.tell_about(handling, Call::TaskPrioChanged, task, slot);
+    }
+
+    pub(crate) fn read_nice(&self, event: &Event, slot: &Slot) {
+        slot.set_nice(event.args[0] as i32, event.args[1] != 0);
+    }
+}

@@ -1,0 +1,172 @@
+//! Which policy a CPU asks, where several run: in their order, by their weights, in turns.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use ekiden::{Call, CpuId, Policy};
+
+use crate::counters::Cpu;
+use crate::engine::{Engine, Handling};
+use crate::notices::Seats;
+use crate::pick::{Found, NO_RANK};
+use crate::seats::{SEATS, Seat};
+use crate::table::Slot;
+
+/// Of so many ticks, a tenth of a second where there are 250 in a second, the first policy in the order leaves some to each of the
+/// others if they would have had less: the kernel does the same with its real-time class. Eight policies have room in it.
+pub(crate) const ROUND_TICKS: u32 = 25;
+pub(crate) const TURN_TICKS: u32 = 3;
+
+/// A tick finds a task of a policy running.
+fn note_ran(here: &Cpu, seat: usize, is_new_round: bool) {
+    if is_new_round {
+        here.ran.iter().for_each(|ran| ran.store(ran.load(Relaxed) << 16, Relaxed));
+    }
+    let first = here.first.load(Relaxed);
+    if first == 0 || u32::from(here.ranks[seat % SEATS]) != first {
+        let ran = &here.ran[seat % SEATS];
+        ran.store(ran.load(Relaxed) + 1, Relaxed);
+    }
+}
+
+impl<P: Policy> Engine<P> {
+    /// Each policy is asked in order, for a task that waits here and then for one that it brings, as the kernel asks its classes;
+    /// the first that has one wins (papers/001, section III). One that has heard nothing since it had nothing is passed over.
+    #[inline]
+    pub(crate) fn pick_of_several(&self, handling: &mut Handling<'_>, cpu: CpuId, before: u32) {
+        if self.shared {
+            return self.pick_of_shared(handling, cpu, before);
+        }
+        let here = self.cpu(cpu);
+        let mut order = here.order;
+        let order = &mut order[..self.order.len().min(SEATS)];
+        match here.first.load(Relaxed) as usize {
+            0 => {}
+            first => order.rotate_left(first.min(order.len())),
+        }
+        let mut asked: Seats = 0;
+        for seat in order.iter().map(|seat| &self.seats[usize::from(*seat) % SEATS]) {
+            if !self.may_have(here, seat) {
+                continue;
+            }
+            asked |= 1 << (seat.index % SEATS);
+            let heard = seat.heard.load(Acquire);
+            match self.ask_here(handling, seat, cpu, seat.calls.has(Call::Balance)) {
+                Found::Something => return here.rank.store(u32::from(here.ranks[seat.index % SEATS]), Relaxed),
+                Found::Nothing => here.nothing[seat.index % SEATS].store(heard, Relaxed),
+                Found::TooMuch => return handling.outcome.kicks.add(cpu),
+            }
+        }
+        here.rank.store(NO_RANK, Relaxed);
+        self.found_nothing(handling, cpu, asked, before);
+    }
+
+    /// The same where CPUs or weights are shared out.
+    #[inline(never)]
+    pub(crate) fn pick_of_shared(&self, handling: &mut Handling<'_>, cpu: CpuId, before: u32) {
+        let here = self.cpu(cpu);
+        let mut first = here.first.load(Relaxed) as usize;
+        let (mut order, leaves) = (here.order, self.has_to_leave(handling));
+        if self.weighted {
+            self.sort_by_weight(handling, here, &mut order[..self.order.len()], first);
+            first = 0;
+        }
+        let order = &order[..self.order.len()];
+        let (later, sooner) = order.split_at(first.min(order.len()));
+        let mut asked: Seats = 0;
+        for seat in sooner.iter().chain(later).map(|seat| &self.seats[usize::from(*seat) % SEATS]) {
+            if !self.may_have(here, seat) {
+                continue;
+            }
+            asked |= 1 << (seat.index % SEATS);
+            let heard = seat.heard.load(Acquire);
+            let found = if !self.is_stranger(seat.index, cpu) {
+                self.ask(handling, seat, cpu, seat.calls.has(Call::Balance))
+            } else if leaves != Some(seat.index) {
+                self.ask_stranger(handling, seat, cpu)
+            } else {
+                continue;
+            };
+            match found {
+                Found::Something => return self.has_cpu(cpu, seat.index),
+                Found::Nothing => here.nothing[seat.index % SEATS].store(heard, Relaxed),
+                Found::TooMuch => return handling.outcome.kicks.add(cpu),
+            }
+        }
+        here.rank.store(NO_RANK, Relaxed);
+        self.found_nothing(handling, cpu, asked, before);
+    }
+
+    /// Whether a policy has heard something since it had nothing for a CPU.
+    #[inline]
+    pub(crate) fn may_have(&self, here: &Cpu, seat: &Seat<P>) -> bool {
+        let has_news = seat.heard.load(Acquire) != here.nothing[seat.index % SEATS].load(Relaxed);
+        has_news && seat.tasks.load(Relaxed) > 0 && seat.is_taken()
+    }
+
+    /// A task of the policy in a seat runs on a CPU from now on.
+    #[inline]
+    pub(crate) fn has_cpu(&self, cpu: CpuId, seat: usize) {
+        let here = self.cpu(cpu);
+        here.rank.store(u32::from(here.ranks[seat % SEATS]), Relaxed);
+        if self.weighted {
+            self.begins(here, seat);
+        }
+    }
+
+    /// A task waits for a CPU on which one runs whose policy is asked later: that one has to go.
+    #[inline(always)]
+    pub(crate) fn overtake<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, seat: &Seat<P>, cpu: CpuId) {
+        let here = self.cpu(cpu);
+        let running = here.rank.load(Relaxed);
+        let is_another = running != u32::from(here.ranks[seat.index % SEATS]) && running != NO_RANK;
+        if is_another && here.first.load(Relaxed) == 0 {
+            self.overtake_another(&mut handling.rare(), seat, cpu, running);
+        }
+    }
+
+    #[inline(never)]
+    pub(crate) fn overtake_another(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId, running: u32) {
+        let here = self.cpu(cpu);
+        let is_earlier = match here.order.get(running as usize) {
+            Some(other) if self.weighted => {
+                let other = usize::from(*other);
+                self.is_ahead(here, other, seat.index) || self.is_nearer(here, seat.index, other)
+            }
+            _ => u32::from(here.ranks[seat.index % SEATS]) < running,
+        };
+        if is_earlier {
+            handling.outcome.kicks.add(cpu);
+        }
+    }
+
+    /// From time to time the policies that are asked later have their turns, so that none starves.
+    pub(crate) fn take_turns(&self, handling: &mut Handling<'_>, cpu: CpuId, slot: &Slot) {
+        let here = self.cpu(cpu);
+        if self.shared && self.weighted {
+            self.tick_by_weight(handling, slot.state().seat(), slot);
+        }
+        if self.shared && !self.has_turns(here) {
+            return;
+        }
+        let ticks = (here.ticks.load(Relaxed) + 1) % ROUND_TICKS;
+        here.ticks.store(ticks, Relaxed);
+        if self.order.len() > 1 {
+            note_ran(here, slot.state().seat(), ticks == 0);
+        }
+        // One after the other is asked first for a while, as far as it had not as much in the last round anyway; the first in the order is so
+        // the rest of the time.
+        let place = self.first_turn(here) + ticks / TURN_TICKS;
+        let is_due = |seat: &u8| {
+            let ran = here.ran[usize::from(*seat) % SEATS].load(Relaxed) >> 16;
+            ticks % TURN_TICKS + ran < TURN_TICKS
+        };
+        let is_turn = (place as usize) < self.order.len() && here.order.get(place as usize).is_some_and(is_due);
+        let first = if is_turn { place } else { 0 };
+        if first != here.first.load(Relaxed) {
+            here.first.store(first, Relaxed);
+            if here.rank.load(Relaxed) != first {
+                handling.outcome.kicks.add(cpu);
+            }
+        }
+    }
+}

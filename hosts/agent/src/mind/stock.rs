@@ -1,0 +1,120 @@
+//! What the agent does by the clock: its alarm, walks over the tasks that wait, and taking stock of all tasks anew.
+
+use std::sync::atomic::Ordering::Release;
+
+use ekiden::abi::{Event, EventKind, Outcome};
+
+use crate::host::now_ns;
+use crate::wire::state;
+
+use super::{LOOKED_AT_AT_ONCE, Mind, WALKS_APART_MS, count};
+
+impl Mind {
+    /// Timers, and what the engine wants to do at a time.
+    pub(super) fn look_at_time(&mut self, is_due: bool) {
+        let wants = self.has_timers || self.refill_ns != u64::MAX;
+        if !wants && !is_due {
+            return;
+        }
+        let now = now_ns();
+        if wants {
+            for cpu in 0..self.nr_cpus {
+                let at_ns = self.timers_ns[cpu as usize];
+                if at_ns != 0 && at_ns <= now {
+                    self.timers_ns[cpu as usize] = 0;
+                    self.deliver(&Event::new(EventKind::Timer, cpu), &[]);
+                }
+            }
+            self.has_timers = self.timers_ns.iter().any(|at_ns| *at_ns != 0);
+            if self.refill_ns <= now {
+                self.refill_ns = u64::MAX;
+                self.deliver(&Event::new(EventKind::Refill, 0), &[]);
+            }
+        }
+        if now >= self.walk_at_ns {
+            self.walk_on(now);
+        }
+    }
+
+    pub(super) fn walk_on(&mut self, now: u64) {
+        if self.walk_next == 0 {
+            self.walk.number = self.walk.number.wrapping_add(1).max(1);
+        }
+        let mut outcome = Outcome::default();
+        let (engine, walk, first) = (&self.engine, self.walk, self.walk_next);
+        let next = engine.find_starved(walk, first, LOOKED_AT_AT_ONCE, &mut outcome);
+        self.walk_next = next.unwrap_or(0);
+        if next.is_none() {
+            self.walk_at_ns = now + u64::from(WALKS_APART_MS) * 1_000_000;
+        }
+        self.kick(&outcome);
+    }
+
+    /// Has the kernel call this thread when the next timer is due.
+    pub(super) fn set_alarm(&mut self) {
+        if !self.has_timers && self.refill_ns == u64::MAX {
+            return;
+        }
+        let first = self.timers_ns.iter().copied().filter(|at_ns| *at_ns != 0).min().unwrap_or(u64::MAX);
+        let first = first.min(self.refill_ns);
+        if first != u64::MAX && first != self.alarm_ns {
+            self.alarm_ns = first;
+            self.shared.set_alarm(first.saturating_sub(now_ns()).max(1));
+        }
+    }
+
+    /// Messages were lost: what is in the ring is left out, and each task looked at as it stands.
+    pub(super) fn take_stock(&mut self) {
+        count(&self.talk.stocks, 1);
+        self.tail = self.shared.head();
+        self.shared.control().tail.store(self.tail, Release);
+        for slot in 1..=self.shared.slots() {
+            self.take_stock_of(slot);
+            if slot % 64 == 0 {
+                self.beats();
+            }
+        }
+        for cpu in 0..self.nr_cpus {
+            if self.shared.looks(cpu) && self.questions.is_online(cpu) {
+                self.looks(cpu);
+            }
+        }
+    }
+
+    /// Makes the engine know of a task what the kernel knows.
+    pub(super) fn take_stock_of(&mut self, slot: u32) {
+        let seen = self.shared.look(slot);
+        let known = self.tasks[slot as usize];
+        let is_there = seen.state != state::FREE;
+        if !known.id.is_none() && (!is_there || known.began != seen.began) {
+            self.leaves(slot, EventKind::TaskExit, seen.cpu, seen.runtime_ns);
+        }
+        self.tasks[slot as usize].seq = seen.seq;
+        if !is_there {
+            return;
+        }
+        if self.tasks[slot as usize].id.is_none() {
+            self.begins(slot, seen.began, seen.cpu, seen.pid, seen.runtime_ns, seen.nice, seen.is_idle_policy);
+        }
+        let id = self.tasks[slot as usize].id;
+        if id.is_none() {
+            return;
+        }
+        self.questions.set_allowed(id, &self.shared.allowed(slot));
+        let mut event = Event { task: id, runtime_ns: seen.runtime_ns, ..Event::new(EventKind::Block, seen.cpu) };
+        match seen.state {
+            state::WAITS => {
+                // Where it waits already, nothing changes by this.
+                self.tasks[slot as usize].decided = None;
+                event.kind = EventKind::Enqueue as u32;
+                let outcome = self.deliver(&event, &[]);
+                self.decide(seen.cpu, &outcome);
+            }
+            state::DECIDED | state::RUNS => {}
+            _ => {
+                self.tasks[slot as usize].decided = None;
+                self.deliver(&event, &[]);
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What a policy answered, beside what is recorded.
+
+use ekiden::abi::{Call, Message, RawToken, RefusalReason, Reply};
+use ekiden::{Calls, CpuMask};
+
+use crate::Considered;
+use crate::flight::{Done, Job, Order};
+use crate::outcome::{self, Difference, Exact, Past};
+
+use super::{Mode, PICKS_MAX, Pending, Run, SHOWN};
+
+impl Run<'_> {
+    #[inline]
+    pub(super) fn ended(&mut self, cpu: u32, done: Done) {
+        let Some(pending) = self.pending[cpu as usize].take() else { return };
+        let Done { job, reply, taken, considered } = done;
+        let Some(recorded) = pending.call.recorded else { return self.ended_unlike_recorded(cpu, pending, reply) };
+        let is_same = |reply: &Reply| Reply { dropped: RawToken::NONE, ..*reply } == recorded;
+        let is_exact = reply.as_ref().is_ok_and(is_same) && (taken == job.notes.len() || pending.picks > 0);
+        if is_exact {
+            self.stage.picked(recorded.token);
+            self.agrees(&pending.call);
+            self.tell_considered(&pending.call, considered);
+            return self.remember(pending.call);
+        }
+        if let (true, Ok(reply)) = (self.made_up || self.mode != Mode::Exact, &reply) {
+            let token = reply.token;
+            let is_stale = !token.is_none() && token != recorded.token && !self.stage.waits(token);
+            if is_stale && job.message.call == Call::PickNextTask as u32 && pending.picks < PICKS_MAX {
+                return self.pick_again(cpu, pending, token);
+            }
+        }
+        let what = match &reply {
+            Err(panic) => format!("the policy panicked: {panic}"),
+            Ok(reply) if !is_same(reply) => "it answered differently".to_owned(),
+            Ok(_) => format!("it learnt {} things, and {taken} in the replay", job.notes.len()),
+        };
+        let has_panicked = reply.is_err();
+        let reply = reply.ok();
+        self.differs(pending.call, what, reply);
+        let token = reply.map_or(RawToken::NONE, |reply| reply.token);
+        if !token.is_none() && token != recorded.token && job.message.call == Call::PickNextTask as u32 {
+            // What ran is what ran: the policy has to live with it.
+            self.hand_back(cpu, token);
+        }
+        self.stage.picked(recorded.token);
+        if has_panicked {
+            self.lose();
+        }
+    }
+
+    #[inline]
+    pub(super) fn tell_considered(&mut self, call: &Past, cpus: CpuMask) {
+        const DECISIONS: Calls = Calls::NONE.with(Call::SelectTaskRq).with(Call::Balance).with(Call::PickNextTask);
+        let Some(tell) = &mut self.considered else { return };
+        if DECISIONS.has_number(call.message.call) && cpus.iter().any(|cpu| cpu != call.message.cpu) {
+            tell(Considered { call: call.clone(), cpus });
+        }
+    }
+
+    /// In the recording this call has no end.
+    #[cold]
+    pub(super) fn ended_unlike_recorded(&mut self, cpu: u32, pending: Pending, reply: Result<Reply, String>) {
+        match reply {
+            Err(panic) => {
+                let Past { number, .. } = pending.call;
+                self.outcome.remark(format!("call {number} panics as it did when it was recorded: {panic}"));
+                self.agrees(&pending.call);
+            }
+            // Whether that is right is known when the mark of a fault follows, or does not.
+            Ok(_) => self.pending[cpu as usize] = Some(pending),
+        }
+    }
+
+    pub(super) fn pick_again(&mut self, cpu: u32, pending: Pending, stale: RawToken) {
+        self.hand_back(cpu, stale);
+        let Some(policy) = self.policy.clone() else { return };
+        let message = pending.call.message;
+        self.pending[cpu as usize] = Some(Pending { picks: pending.picks + 1, ..pending });
+        if let Some(done) = self.flight.begin(cpu, Job { policy, message, notes: Vec::new(), is_ordered: false }) {
+            self.ended(cpu, done);
+        }
+    }
+
+    /// The policy picked what did not run.
+    pub(super) fn hand_back(&mut self, cpu: u32, token: RawToken) {
+        let reason = if self.stage.waits(token) { RefusalReason::NotAllowed } else { RefusalReason::Stale };
+        let message = self.stage.about(Call::PntErr, cpu, token);
+        self.tell(cpu, Message { flags: reason as u32, ..message });
+    }
+
+    #[inline]
+    pub(super) fn agrees(&mut self, past: &Past) {
+        match self.mode {
+            Mode::Exact => {}
+            Mode::Unsure(agreeing) if agreeing + 1 < self.options.agreeing => {
+                self.mode = Mode::Unsure(agreeing + 1);
+                if agreeing > 0 {
+                    return self.goes_on_exactly(past);
+                }
+                self.exact = Some(Exact::at(past, false));
+                return;
+            }
+            _ => {
+                self.mode = Mode::Exact;
+                self.flight.order(Order::Strict);
+            }
+        }
+        self.goes_on_exactly(past);
+    }
+
+    #[inline]
+    pub(super) fn goes_on_exactly(&mut self, past: &Past) {
+        match &mut self.exact {
+            Some(exact) => exact.goes_on(past),
+            None => self.exact = Some(Exact::at(past, true)),
+        }
+    }
+
+    /// What was exact up to here is noted, if it was for long enough.
+    pub(super) fn stop_being_exact(&mut self) {
+        let exact = self.exact.take();
+        if let Some(exact) = exact.filter(|_| self.mode == Mode::Exact) {
+            self.outcome.was_exact(exact);
+        }
+    }
+
+    #[cold]
+    pub(super) fn differs(&mut self, past: Past, what: String, replayed: Option<Reply>) {
+        self.remember(past.clone());
+        let was_exact = self.mode == Mode::Exact;
+        self.stop_being_exact();
+        self.mode = Mode::Unsure(0);
+        self.flight.order(Order::Loose);
+        let (count, first) = if self.made_up {
+            (&mut self.outcome.not_exact, &self.outcome.first_not_exact)
+        } else {
+            (&mut self.outcome.differences, &self.outcome.first)
+        };
+        *count += 1;
+        if !was_exact || first.is_some() {
+            return;
+        }
+        // They are remembered as they end.
+        let under_way = self.pending.iter().flatten().map(|pending| &pending.call);
+        let mut known: Vec<&Past> = self.history.iter().chain(under_way).collect();
+        known.sort_by_key(|call| call.number);
+        let earlier = || known.iter().rev().copied().filter(|call| call.number < past.number);
+        let mut before: Vec<Past> = earlier().take(SHOWN).cloned().collect();
+        let of_reply = |reply: Option<Reply>| reply.map_or(past.message.task, |reply| reply.token.task);
+        let task = if past.message.task.is_none() { of_reply(past.recorded) } else { past.message.task };
+        let task = if task.is_none() { of_reply(replayed) } else { task };
+        let is_about = |call: &&Past| call.message.task == task || of_reply(call.recorded) == task;
+        let mut history: Vec<Past> =
+            if task.is_none() { Vec::new() } else { earlier().filter(is_about).take(SHOWN).cloned().collect() };
+        before.reverse();
+        history.reverse();
+        let waiting = self.flight.all_waiting().map(|(cpu, wait, _)| (cpu, wait));
+        let locks = outcome::locks(&self.flight.held(), waiting);
+        let later = known.iter().copied().filter(|call| call.number > past.number);
+        let after: Vec<Past> = later.take(SHOWN).cloned().collect();
+        self.after = SHOWN - after.len();
+        let first = if self.made_up { &mut self.outcome.first_not_exact } else { &mut self.outcome.first };
+        *first = Some(Difference { call: past, what, replayed, before, after, locks, history });
+    }
+}

@@ -1,0 +1,64 @@
+//! A thread that wants a CPU, and notes how long it had none.
+
+use std::{
+    hint::spin_loop,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+
+/// See `BEATS_PER_HINT` in `pulse.rs`: without the hint one who looks at the clock all the time kept an emulator's other CPUs waiting for
+/// the lock of its CPU's timers for 21 s, one of them with its run queue locked, until RCU complained of a stall.
+const LOOKS_PER_HINT: u64 = 256;
+
+/// A thread that wants a CPU, and notes how long it had none.
+pub(super) struct Canary {
+    begin: Instant,
+    notes: Arc<Notes>,
+    thread: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Notes {
+    worst_ns: AtomicU64,
+    /// When it wanted one, since it began.
+    since_ns: AtomicU64,
+}
+
+impl Canary {
+    pub(super) fn start(stop: &Arc<AtomicBool>, nap: Duration) -> Self {
+        let (begin, notes) = (Instant::now(), Arc::new(Notes::default()));
+        let (noted, stop) = (notes.clone(), stop.clone());
+        let thread = thread::spawn(move || {
+            for look in (1_u64..).take_while(|_| !stop.load(Relaxed)) {
+                let since = begin.elapsed() + nap;
+                noted.since_ns.store(since.as_nanos() as u64, Relaxed);
+                if !nap.is_zero() {
+                    thread::sleep(nap);
+                } else if look % LOOKS_PER_HINT == 0 {
+                    spin_loop();
+                }
+                noted.worst_ns.fetch_max(begin.elapsed().saturating_sub(since).as_nanos() as u64, Relaxed);
+            }
+        });
+        Self { begin, notes, thread }
+    }
+
+    /// Up to now, even if it still waits.
+    pub(super) fn worst_ms(&self) -> u64 {
+        let now_ns = self.begin.elapsed().as_nanos() as u64;
+        let waits_ns = now_ns.saturating_sub(self.notes.since_ns.load(Relaxed));
+        self.notes.worst_ns.load(Relaxed).max(waits_ns) / 1_000_000
+    }
+
+    pub(super) fn end(self) -> Result<u64> {
+        let worst_ms = self.worst_ms();
+        self.thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?;
+        Ok(worst_ms)
+    }
+}

@@ -1,0 +1,301 @@
+//! A storm: everything that happens to tasks, CPUs and policies, all at once, under stress-ng. No task may be lost, none may
+//! wait too long, no process may refuse to stop, freeze or die, and sched_ext must never throw us out.
+
+mod canary;
+mod group;
+mod steps;
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io,
+    ops::Range,
+    path::{Path, PathBuf},
+    process::Child,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::{self},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use ekiden_loader::{Beside, Config, Session, Status, Tape, dump, header, loaded, unload};
+use ekiden_recording::Header;
+use serde::Serialize;
+
+use crate::{load::pause, trials::config, upgrades::PingPong};
+
+use self::{
+    canary::Canary,
+    group::{Group, start_in},
+    steps::STEPS,
+};
+
+/// How long a process may take to stop, to freeze or to die when it is told so.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What stress-ng does. None of it executes PAUSE in a loop or programs timers all the time: either takes an emulator for ever.
+/// Not `pthread`, whose last thread may outlive what it reads. Some forty threads in all. No more than ten of a group want a CPU at a
+/// time: those of `affinity` sleep 20 ms after each change.
+const STRESSORS: &[&str] = &[
+    "--fork 2 --switch 1 --futex 1 --pipe 1 --affinity 1 --affinity-sleep 20000000",
+    "--cpu 2 --cpu-method int64 --cpu-load 80 --nanosleep 1 --nanosleep-threads 2 --poll 1 --sem 1",
+];
+
+/// Nice values and weights of groups that are given: not all there are, because what makes tasks wait multiplies. While one CPU is
+/// left, a policy that is asked later has 12 % of it. A task that has had a tick of 4 ms there waits until all others have had as
+/// much for their weight: two seconds if sixty tasks of nice 0 are owed as much as it, and five if it has half of their weight. That is as it
+/// should be, and a policy is taken out after eight. So a group weighs as much as the tasks in it that want a CPU.
+const NICE: Range<i32> = -2..3;
+const WEIGHTS: Range<u32> = 500..1000;
+
+/// Processes that the fork bomb may have at once.
+const BOMB_PROCESSES: u32 = 24;
+
+#[derive(Serialize)]
+struct StormReport {
+    seed: u64,
+    seconds: u64,
+    cpus: u32,
+    /// What happened how often.
+    happened: BTreeMap<&'static str, u32>,
+    processes: u64,
+    round_trips: u64,
+    /// The longest time for which somebody who wanted a CPU had none, of those who look at the clock all the time and of those
+    /// who sleep in between.
+    wait_ms_busy: u64,
+    wait_ms_sleeper: u64,
+    tasks_before: u64,
+    tasks_after: u64,
+    mistakes: u64,
+    last_mistake: Option<String>,
+    surprises: u64,
+    last_surprise: Option<String>,
+    bypassed_ms: u64,
+    /// For how long interrupts were off at most, per kind of event, and because all CPUs stood still.
+    off_ns_max: BTreeMap<String, u64>,
+    still_running: bool,
+}
+
+struct Storm {
+    modules: PathBuf,
+    rng: fastrand::Rng,
+    sessions: Vec<Session>,
+    /// What the policies in these seats were asked lately.
+    tapes: BTreeMap<u32, (Tape, Header)>,
+    canaries: [Canary; 3],
+    groups: [Group; 2],
+    cpus: u32,
+    wait_ms_max: u64,
+    /// The longest that sched_ext had all tasks in its own queue, as it does for a suspend. No policy decides who runs meanwhile.
+    bypassed_ms: u64,
+}
+
+/// From here on `ekiden.ko` measures for how long interrupts are off because of it.
+pub(crate) fn measure_off_times() -> Result<()> {
+    fs::write("/sys/module/ekiden/parameters/times", "1").context("cannot have times measured")
+}
+
+/// What it has measured, with the time for which all CPUs stood still.
+pub(crate) fn off_times(status: &Status) -> BTreeMap<String, u64> {
+    let stop = (status.stops.wait_ns_max > 0).then(|| ("stop".to_owned(), status.stops.wait_ns_max));
+    status.off_ns_max.clone().into_iter().chain(stop).collect()
+}
+
+/// Runs the storm for so many seconds of the guest's time. The same seed does the same in the same order.
+pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max: u64) -> Result<()> {
+    ensure!(fs::exists("/bin/stress-ng")?, "there is no stress-ng in this guest");
+    be_real_time()?;
+    fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +cpuset +pids").context("the groups lack controllers")?;
+    let first = Session::start(&small(modules, "wfq", Beside::Nobody))?;
+    measure_off_times()?;
+    let tasks_before = Status::read()?.unwrap_or_default().counts.tasks;
+    let cpus = thread::available_parallelism()?.get() as u32;
+    let cpus = cpus.max(fs::read_dir("/sys/devices/system/cpu")?.flatten().filter(is_cpu).count() as u32);
+    let stop = Arc::new(AtomicBool::new(false));
+    let pairs = (0..2).map(|_| PingPong::start(&stop)).collect::<Result<Vec<_>>>()?;
+    let mut storm = Storm {
+        modules: modules.to_owned(),
+        rng: fastrand::Rng::with_seed(seed),
+        sessions: Vec::new(),
+        tapes: BTreeMap::new(),
+        canaries: [0, 1, 10].map(|ms| Canary::start(&stop, Duration::from_millis(ms))),
+        groups: [Group::make("storm-1")?, Group::make("storm-2")?],
+        cpus,
+        wait_ms_max,
+        bypassed_ms: 0,
+    };
+    storm.join(first)?;
+    for group in &storm.groups {
+        group.set("cpu.weight", &WEIGHTS.start.to_string())?;
+    }
+    // The one kernel thread of nice 19 that has something to do.
+    fs::write("/sys/kernel/mm/transparent_hugepage/enabled", "never").context("huge pages cannot be switched off")?;
+    let forks_before = forks()?;
+    let mut stressors = Vec::new();
+    for (group, stressors_of) in storm.groups.iter().zip(STRESSORS) {
+        let time = format!("{seconds}s");
+        let mut arguments: Vec<&str> = stressors_of.split(' ').collect();
+        arguments.extend(["--quiet", "--oomable", "--timeout", &time]);
+        stressors.push(start_in(group, "stress-ng", &arguments)?);
+    }
+    let happened = match storm.blow(seconds) {
+        Ok(happened) => happened,
+        Err(error) => {
+            // Where timers came late, this says whether the kernel held them back.
+            fs::copy("/proc/timer_list", "/host/timers.txt")?;
+            storm.save_tapes()?;
+            return Err(error.context(format!("seed {seed}")));
+        }
+    };
+    for mut child in stressors {
+        let status = wait(&mut child)?;
+        ensure!(status == Some(0), "stress-ng found something wrong: {status:?}");
+    }
+    let processes = forks()? - forks_before;
+    let Storm { sessions, groups, canaries, bypassed_ms, .. } = storm;
+    groups.into_iter().try_for_each(Group::end)?;
+    stop.store(true, Relaxed);
+    let round_trips = pairs.into_iter().map(PingPong::end).sum::<Result<u64>>()?;
+    let [busy, sleeper, late_sleeper] = canaries.map(Canary::end);
+    pause(200);
+    let status = Status::read()?.unwrap_or_default();
+    let off_ns_max = off_times(&status);
+    let report = StormReport {
+        seed,
+        seconds,
+        cpus,
+        happened,
+        processes,
+        round_trips,
+        wait_ms_busy: busy?,
+        wait_ms_sleeper: sleeper?.max(late_sleeper?),
+        tasks_before,
+        tasks_after: status.counts.tasks,
+        mistakes: status.counts.mistakes,
+        last_mistake: status.counts.last_mistake,
+        bypassed_ms,
+        surprises: status.counts.surprises,
+        last_surprise: status.policies.iter().find_map(|policy| policy.last_surprise.clone()),
+        off_ns_max,
+        still_running: sessions.iter().all(Session::is_running),
+    };
+    println!("{}", serde_json::to_string(&report)?);
+    drop(sessions);
+    Ok(())
+}
+
+fn is_cpu(entry: &fs::DirEntry) -> bool {
+    let name = entry.file_name();
+    name.to_str().and_then(|name| name.strip_prefix("cpu")).is_some_and(|rest| rest.parse::<u32>().is_ok())
+}
+
+fn small(modules: &Path, policy: &str, beside: Beside) -> Config {
+    Config { beside, max_tasks: 4096, arena_bytes: 8 << 20, tape_records: 1 << 16, ..config(modules, policy) }
+}
+
+/// We make the weather, whatever the policies do to us; our children do not.
+pub(crate) fn be_real_time() -> Result<()> {
+    set_class(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1).context("cannot become real-time")
+}
+
+fn set_class(pid: i32, class: i32, priority: i32) -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: priority };
+    // SAFETY: plain system call with a parameter on the stack.
+    match unsafe { libc::sched_setscheduler(pid, class, &raw const param) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// So that the console tells what happened when.
+fn say(what: &str) -> Result<()> {
+    Ok(fs::write("/dev/kmsg", format!("storm: {what}\n"))?)
+}
+
+/// How many processes and threads there have been since boot.
+fn forks() -> Result<u64> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().find_map(|line| line.strip_prefix("processes "));
+    line.and_then(|count| count.trim().parse().ok()).context("/proc/stat does not count processes")
+}
+
+/// Waits until a child has ended, but not for ever. Its code.
+fn wait(child: &mut Child) -> Result<Option<i32>> {
+    let start = Instant::now();
+    loop {
+        match child.try_wait()? {
+            Some(status) => return Ok(status.code()),
+            None if start.elapsed() > PATIENCE * 3 => bail!("a process does not end"),
+            None => pause(50),
+        }
+    }
+}
+
+/// What is tried on a process that may be gone, or may not like it.
+fn gone_or<T>(_: nix::Result<T>) {}
+
+impl Storm {
+    /// Lets one thing happen after the other, each round in another order, and everything at least once. How often each did.
+    fn blow(&mut self, seconds: u64) -> Result<BTreeMap<&'static str, u32>> {
+        let mut happened = BTreeMap::new();
+        let end = Instant::now() + Duration::from_secs(seconds);
+        loop {
+            let mut steps = STEPS.to_vec();
+            self.rng.shuffle(&mut steps);
+            for (name, step) in steps {
+                if Instant::now() > end && happened.len() == STEPS.len() {
+                    return Ok(happened);
+                }
+                say(name)?;
+                step(self).and_then(|()| self.all_is_well()).with_context(|| format!("{name}, after {happened:?}"))?;
+                *happened.entry(name).or_default() += 1;
+                pause(20);
+            }
+        }
+    }
+
+    fn all_is_well(&self) -> Result<()> {
+        self.sessions.iter().try_for_each(Session::check)?;
+        for policy in Status::read()?.unwrap_or_default().policies {
+            let wrong = policy.counts.last_mistake.or(policy.last_surprise);
+            ensure!(wrong.is_none(), "{} in seat {}: {}", policy.policy, policy.seat, wrong.unwrap_or_default());
+        }
+        let worst_ms = self.canaries.iter().map(Canary::worst_ms).max().unwrap_or_default();
+        let Self { wait_ms_max, bypassed_ms, .. } = self;
+        ensure!(
+            worst_ms <= wait_ms_max + bypassed_ms,
+            "a thread of ours had no CPU for {worst_ms} ms, of which policies were bypassed for {bypassed_ms} ms at most"
+        );
+        Ok(())
+    }
+
+    /// A policy has come.
+    fn join(&mut self, session: Session) -> Result<()> {
+        let (seat, status) = (session.seat(), Status::read()?.unwrap_or_default());
+        let policy = status.policies.iter().find(|policy| policy.seat == seat).context("a policy came and went")?;
+        self.tapes.insert(seat, (Tape::open(policy)?, header(Some(seat), "a storm")?.0));
+        self.sessions.push(session);
+        Ok(())
+    }
+
+    /// For whoever wants to know what went wrong.
+    fn save_tapes(&mut self) -> Result<()> {
+        for (seat, (tape, header)) in &mut self.tapes {
+            dump(tape, header, File::create(format!("/host/seat-{seat}.ekirec"))?, true)?;
+        }
+        Ok(())
+    }
+}
+
+/// The modules of policies that do not run.
+pub(crate) fn unload_unused() -> Result<()> {
+    let policies = Status::read()?.unwrap_or_default().policies;
+    let is_used = |name: &String| name == "ekiden" || policies.iter().any(|policy| policy.module == *name);
+    for name in loaded().into_iter().filter(|name| !is_used(name)) {
+        unload(&name, Duration::from_secs(10))?;
+    }
+    Ok(())
+}
