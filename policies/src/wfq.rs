@@ -117,15 +117,14 @@ impl Wfq {
 
     /// Queues the task with at least `floor` of virtual time, given the least there and how many wait, and with no more debt than is
     /// bearable. Returns its virtual time.
-    fn queue(&self, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64, u32) -> u64) -> u64 {
+    fn queue(&self, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64, usize) -> u64) -> u64 {
         let queue = &self.queues[token.cpu()];
         let min = queue.min_vruntime.get();
         let mut vruntime = self.rescale(task.id, token.cpu());
         let tasks = &mut queue.waiting.lock().tasks;
-        let others = tasks.len() as u32;
-        vruntime = vruntime.max(floor(min, others));
+        vruntime = vruntime.max(floor(min, tasks.len()));
         if vruntime > min + SMALL_DEBT_NS {
-            vruntime = vruntime.min(min + self.bearable_debt_ns(task.weight, others));
+            vruntime = vruntime.min(min + self.bearable_debt_ns(task.weight, tasks.len()));
         }
         self.tasks[task.id].vruntime.store(vruntime, Relaxed);
         tasks.insert(vruntime, token);
@@ -135,10 +134,10 @@ impl Wfq {
 
     /// How much virtual time a task may owe where `others` wait. No policy can end a long stretch in the kernel that is not preempted:
     /// what it takes beyond two slices, or a tick, is forgiven, as under EEVDF, for each task that comes later would have as much first.
-    fn bearable_debt_ns(&self, weight: u32, others: u32) -> u64 {
+    fn bearable_debt_ns(&self, weight: u32, others: usize) -> u64 {
         let two_slices_ns = self.times.period_ns.max(2 * self.times.slice_min_ns);
         scaled_ns(two_slices_ns.max(LONGEST_TICK_NS), weight)
-            .min(LONGEST_DEBT_NS / u64::from(others + 1))
+            .min(LONGEST_DEBT_NS / (others as u64 + 1))
             .max(SMALL_DEBT_NS)
     }
 
@@ -242,7 +241,7 @@ impl Scheduler for Wfq {
     fn task_wakeup(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
         let cpu = token.cpu();
-        let credit_ns = |others: u32| self.times.sleeper_credit_ns.min(LONGEST_CREDIT_NS / u64::from(others + 1));
+        let credit_ns = |others| self.times.sleeper_credit_ns.min(LONGEST_CREDIT_NS / (others as u64 + 1));
         let vruntime = self.queue(task, token, |min, others| min.saturating_sub(credit_ns(others)));
         if self.queues[cpu].running.get() > vruntime + scaled_ns(self.times.wakeup_ns, task.weight) {
             cx.resched(cpu);

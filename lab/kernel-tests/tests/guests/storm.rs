@@ -13,7 +13,7 @@ use crate::{
 
 tests! {
     Machine::Storm => {
-        241 policies_live_through_a_storm_of_everything_at_once,
+        290 policies_live_through_a_storm_of_everything_at_once,
     }
 }
 
