@@ -19,8 +19,9 @@ use nix::{
 use crate::{load::pause, trials::module_of};
 
 use super::{
-    BOMB_PROCESSES, NICE, Storm, WEIGHTS, gone_or, group::Group, group::start_in, say, set_class, small, unload_unused,
-    wait,
+    BOMB_PROCESSES, NICE, Storm, WEIGHTS, gone_or,
+    group::{Group, start_in},
+    say, set_class, small, unload_unused, wait,
 };
 
 pub(super) type Step = fn(&mut Storm) -> Result<()>;
