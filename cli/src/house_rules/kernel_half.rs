@@ -389,7 +389,7 @@ fn a_scheduling_call_uses_nothing_of_the_kernel_that_allocates_sleeps_prints_or_
         let is_around = ["ekiden_attach", "ekiden_detach"].contains(&function.name.as_str());
         is_asked_for_by_bpf && !is_around || called_by_rust().contains(&function.name)
     };
-    let table = files("c").into_iter().find(|(name, _)| name.ends_with("module/calls.c")).unwrap().1;
+    let table = files("c").into_iter().find(|(name, _)| name.ends_with("module/answers.c")).unwrap().1;
     let table = parts("", &table).1.join(" ");
     let table = table.split("running_host = {").nth(1).unwrap();
     let in_table = |function: &&Function| {

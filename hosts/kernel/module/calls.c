@@ -1,22 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What BPF and Rust call: events go in through a guard, faults come out, timers go off, questions are answered.
+ * What BPF and Rust call: events go in through a guard, faults come out, timers go off.
  */
 #include <linux/completion.h>
 #include <linux/cpumask.h>
 #include <linux/hrtimer.h>
-#include <linux/irq_work.h>
 #include <linux/ktime.h>
 #include <linux/percpu.h>
-#include <linux/ptrace.h>
 #include <linux/sched.h>
-#include <linux/sched/clock.h>
-#include <linux/sched/task_stack.h>
-#include <linux/user-return-notifier.h>
-#include <linux/version.h>
 #include <linux/workqueue.h>
-#include <asm/irq_regs.h>
-#include <asm/syscall.h>
 #include "host.h"
 
 /* For kfuncs.c. */
@@ -25,9 +17,6 @@ void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct 
 int ekiden_do_attach(void);
 void ekiden_do_detach(void);
 void ekiden_do_left(struct ekiden_outcome *outcome);
-
-/* For Rust. */
-u64 ekiden_c_now_ns(void);
 
 /* Where the call under way was entered, and its fuel; policy modules look at both (hosts/kernel/build/src/fuel.rs). */
 DEFINE_PER_CPU(unsigned long, ekiden_guard_sp);
@@ -88,7 +77,7 @@ static struct instance *instance_of(const struct ekiden_host_table *host)
 }
 
 /* Before any other CPU can see that the policy has panicked. */
-static void keep_first(const struct ekiden_host_table *host, const char *text, size_t len)
+void keep_first(const struct ekiden_host_table *host, const char *text, size_t len)
 {
 	struct instance *instance = instance_of(host);
 
@@ -108,14 +97,14 @@ static notrace __noreturn void leave(void)
 }
 
 /* A policy that runs has panicked. Its call ends, and the engine goes on without it; or, if there is no other, what it was in. */
-static notrace __noreturn void policy_fault(const struct ekiden_host_table *host)
+notrace __noreturn void policy_fault(const struct ekiden_host_table *host)
 {
 	this_cpu_write(fallen, instance_of(host));
 	leave();
 }
 
 /* A policy that does not run yet has panicked, or one that was asked about settings of a task. None that runs comes to harm. */
-static notrace __noreturn void candidate_fault(const struct ekiden_host_table *host)
+notrace __noreturn void candidate_fault(const struct ekiden_host_table *host)
 {
 	leave();
 }
@@ -294,186 +283,6 @@ void ekiden_do_arm_timer(u32 cpu, u64 delay_ns)
 	hrtimer_start(&per_cpu_ptr(&timers, cpu)->timer, ns_to_ktime(delay_ns), HRTIMER_MODE_REL_PINNED_HARD);
 }
 
-/* When groups of tasks get CPU time again, and when a task that runs has used up the last of it: the earliest wish of this CPU. */
-
-static DEFINE_PER_CPU(struct hrtimer, refills);
-
-/* A task has returned to user mode on this CPU, where that was to be looked at. */
-static DEFINE_PER_CPU(bool, has_returned);
-
-static void deliver_refill(void)
-{
-	struct ekiden_event event = {
-		.kind = EKIDEN_REFILL,
-		.cpu = smp_processor_id(),
-		.flags = this_cpu_xchg(has_returned, false) ? EKIDEN_REFILL_RETURNED : 0,
-	};
-	struct ekiden_outcome outcome = {};
-
-	rcu_read_lock();
-	deliver(&event, &outcome, NULL, 0);
-	if (outcome.timer_ns)
-		ekiden_do_arm_timer(event.cpu, outcome.timer_ns);
-	carry_out(&outcome);
-	rcu_read_unlock();
-}
-
-static enum hrtimer_restart refill(struct hrtimer *timer)
-{
-	deliver_refill();
-	/* The engine has armed it again if need be. */
-	return HRTIMER_NORESTART;
-}
-
-/* Called by the engine with interrupts off. */
-void ekiden_c_refill_at(u64 at_ns);
-void ekiden_c_refill_at(u64 at_ns)
-{
-	struct hrtimer *timer = this_cpu_ptr(&refills);
-
-	if (!hrtimer_is_queued(timer) || ktime_to_ns(hrtimer_get_expires(timer)) > at_ns)
-		hrtimer_start(timer, ns_to_ktime(at_ns), HRTIMER_MODE_ABS_PINNED_HARD);
-}
-
-#ifdef CONFIG_USER_RETURN_NOTIFIER
-
-/* Fires once, when this CPU next goes to user mode, whatever it runs by then; in the list of this CPU if `waits`. */
-static DEFINE_PER_CPU(struct returning {
-	struct user_return_notifier notifier;
-	bool waits;
-}, returning);
-
-/*
- * The interrupt that on_user_return() sends this CPU. The kernel does not say what such an interrupt has found; but x86 serves one that
- * finds user mode on the task's own stack, and any other on a stack of its own.
- */
-static void look_at_user(struct irq_work *work)
-{
-	bool is_user = object_is_on_stack(&is_user);
-	struct pt_regs *before = set_irq_regs(is_user ? task_pt_regs(current) : NULL);
-
-	this_cpu_write(has_returned, true);
-	deliver_refill();
-	set_irq_regs(before);
-}
-
-static DEFINE_PER_CPU(struct irq_work, look) = IRQ_WORK_INIT_HARD(look_at_user);
-
-/*
- * The last thing before user mode, with interrupts off: the interrupt comes with the first instruction there. A timer may come later, in the
- * next system call, and a task that makes one after the other would never be found in user mode.
- */
-static void on_user_return(struct user_return_notifier *notifier)
-{
-	struct returning *own = container_of(notifier, struct returning, notifier);
-	unsigned long flags;
-
-	local_irq_save(flags);
-	if (own->waits) {
-		own->waits = false;
-		user_return_notifier_unregister(notifier);
-		irq_work_queue(this_cpu_ptr(&look));
-	}
-	local_irq_restore(flags);
-}
-
-/* Called by the engine with interrupts off. */
-bool ekiden_c_look_at_return(void);
-bool ekiden_c_look_at_return(void)
-{
-	struct returning *own = this_cpu_ptr(&returning);
-
-	if (!own->waits) {
-		own->notifier.on_user_return = on_user_return;
-		own->waits = true;
-		user_return_notifier_register(&own->notifier);
-	}
-	return true;
-}
-
-static void forget_return(void *unused)
-{
-	struct returning *own = this_cpu_ptr(&returning);
-
-	if (own->waits)
-		user_return_notifier_unregister(&own->notifier);
-	own->waits = false;
-}
-
-/* A CPU that is away goes nowhere, and what is in its list stays there. */
-static void forget_returns(void)
-{
-	int cpu;
-
-	cpus_read_lock();
-	on_each_cpu(forget_return, NULL, true);
-	for_each_possible_cpu(cpu) {
-		struct returning *own = per_cpu_ptr(&returning, cpu);
-
-		if (own->waits)
-			hlist_del(&own->notifier.link);
-		own->waits = false;
-		irq_work_sync(per_cpu_ptr(&look, cpu));
-	}
-	cpus_read_unlock();
-}
-
-#else
-
-bool ekiden_c_look_at_return(void);
-bool ekiden_c_look_at_return(void)
-{
-	return false;
-}
-
-static void forget_returns(void)
-{
-}
-
-#endif
-
-/*
- * Where an interrupt has found the task that this CPU runs in user mode. If it gives way there and then, it has no lock of the kernel's,
- * and is in no RCU read section. A moment later it may be in a system call or a page fault.
- */
-static DEFINE_PER_CPU(struct user_place {
-	const struct task_struct *task;
-	unsigned long ip;
-	u64 at_ns;
-}, user_place);
-
-/* From the interrupt up to the call of the scheduler on the way out of the one that it has asked for; an emulator is slow. */
-#define FRESH_NS NSEC_PER_MSEC
-
-/* Called by the engine in an interrupt: 0 if it has found another task, 1 if this one in the kernel, 2 if in user mode. */
-u32 ekiden_c_interrupted(const struct task_struct *p);
-u32 ekiden_c_interrupted(const struct task_struct *p)
-{
-	struct pt_regs *regs = get_irq_regs();
-	struct user_place *place = this_cpu_ptr(&user_place);
-
-	place->task = NULL;
-	if (current != p)
-		return 0;
-	if (!in_hardirq() || !regs || !user_mode(regs))
-		return 1;
-	*place = (struct user_place){ .task = p, .ip = instruction_pointer(regs), .at_ns = ekiden_c_now_ns() };
-	return 2;
-}
-
-bool ekiden_c_is_at_user(const struct task_struct *p);
-bool ekiden_c_is_at_user(const struct task_struct *p)
-{
-	const struct user_place *place = this_cpu_ptr(&user_place);
-	struct pt_regs *regs;
-
-	if (!p || current != p || place->task != p)
-		return false;
-	regs = task_pt_regs(p);
-	return instruction_pointer(regs) == place->ip && syscall_get_nr(current, regs) == -1 &&
-	       ekiden_c_now_ns() - place->at_ns < FRESH_NS;
-}
-
 /* Tasks whose policy is gone. */
 
 /* How long after a policy fell its tasks go to another one: what CPUs have done up to then is seen by all. */
@@ -574,8 +383,8 @@ void set_up_timers(void)
 
 		own->cpu = cpu;
 		hrtimer_setup(&own->timer, timer_expired, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
-		hrtimer_setup(per_cpu_ptr(&refills, cpu), refill, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_PINNED_HARD);
 	}
+	set_up_refills();
 }
 
 /* No event comes any more; but what a timer does may start others: a policy that falls in one has its tasks go elsewhere. */
@@ -584,168 +393,9 @@ void cancel_timers(void)
 	int cpu, pass;
 
 	for (pass = 0; pass < 2; pass++) {
-		forget_returns();
-		for_each_possible_cpu(cpu) {
+		cancel_refills();
+		for_each_possible_cpu(cpu)
 			hrtimer_cancel(&per_cpu_ptr(&timers, cpu)->timer);
-			hrtimer_cancel(per_cpu_ptr(&refills, cpu));
-		}
 		hrtimer_cancel(&rehome.timer);
 	}
 }
-
-/* ---- answers to Rust ---- */
-
-u64 ekiden_c_now_ns(void)
-{
-	return ktime_get_mono_fast_ns();
-}
-
-bool ekiden_c_may_run(const struct task_struct *p, u32 cpu);
-bool ekiden_c_may_run(const struct task_struct *p, u32 cpu)
-{
-	if (cpu >= nr_cpu_ids || !cpu_online(cpu) || !cpumask_test_cpu(cpu, p->cpus_ptr))
-		return false;
-	/* A task that has pinned itself for a moment stays where it is. */
-	if (p->migration_disabled)
-		return task_cpu(p) == cpu;
-	/*
-	 * Long before a CPU is offline it is not active any more: the kernel pushes every task away that comes there, or has it
-	 * run anywhere, before all those that wait for us.
-	 */
-	return cpu_active(cpu) || p->nr_cpus_allowed == 1;
-}
-
-static void copy_mask(const struct cpumask *mask, u64 *words, size_t len)
-{
-	size_t i;
-
-	memset(words, 0, len * sizeof(*words));
-	for (i = 0; i < min_t(size_t, len, BITS_TO_LONGS(nr_cpu_ids)); i++)
-		words[i] = cpumask_bits(mask)[i];
-}
-
-void ekiden_c_allowed_cpus(const struct task_struct *p, u64 *words, size_t len);
-void ekiden_c_allowed_cpus(const struct task_struct *p, u64 *words, size_t len)
-{
-	copy_mask(p->cpus_ptr, words, len);
-}
-
-static bool may_run(u64 task, u32 cpu)
-{
-	const struct task_struct *p = ekiden_rs_host_task(task);
-
-	return p && ekiden_c_may_run(p, cpu);
-}
-
-/* A policy is not shown CPUs that are away, or about to: neither a task's own mask nor the engine's of idle CPUs hears of that. */
-static void keep(const struct cpumask *mask, u64 *words, size_t len)
-{
-	size_t i;
-
-	for (i = 0; i < min_t(size_t, len, BITS_TO_LONGS(nr_cpu_ids)); i++)
-		words[i] &= cpumask_bits(mask)[i];
-}
-
-static void allowed_cpus(u64 task, u64 *words, size_t len)
-{
-	const struct task_struct *p = ekiden_rs_host_task(task);
-
-	copy_mask(p ? p->cpus_ptr : cpu_none_mask, words, len);
-	keep(p && p->nr_cpus_allowed == 1 ? cpu_online_mask : cpu_active_mask, words, len);
-}
-
-static void idle_cpus(u64 *words, size_t len)
-{
-	ekiden_rs_idle_cpus(words, len);
-	keep(cpu_active_mask, words, len);
-}
-
-static u32 claim(u64 task, u32 serial, u32 cpu)
-{
-	return ekiden_rs_claim(task, serial, cpu);
-}
-
-/*
- * A task that has pinned itself for a moment stays where it is, and its CPU comes to it by itself. A CPU that leaves can kick no other: one
- * that it takes would count as kicked until it looks for work for another reason.
- */
-static u32 take_idle(u64 task, const u64 *among, size_t len)
-{
-	const struct task_struct *p = ekiden_rs_host_task(task);
-	const u64 *allowed;
-
-	if (!p || p->migration_disabled || !cpu_online(raw_smp_processor_id()))
-		return 0;
-	BUILD_BUG_ON(sizeof(*allowed) != sizeof(unsigned long));
-	allowed = (const u64 *)cpumask_bits(p->cpus_ptr);
-	return ekiden_rs_take_idle(task, allowed, BITS_TO_LONGS(nr_cpu_ids), among, len);
-}
-
-/* Since when the task has its CPU, by the monotonic clock; 0 where the kernel does not keep that. */
-static u64 on_cpu_since(const struct task_struct *p)
-{
-#ifdef CONFIG_SCHED_INFO
-	u64 arrival = READ_ONCE(p->sched_info.last_arrival), now = local_clock();
-
-	return arrival && arrival <= now ? ekiden_c_now_ns() - (now - arrival) : 0;
-#else
-	return 0;
-#endif
-}
-
-static u64 running_on(u32 cpu, u32 *weight, u64 *since_ns)
-{
-	const struct task_struct *p;
-	u64 task;
-
-	if (cpu >= nr_cpu_ids || !cpu_possible(cpu))
-		return 0;
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 15, 0)
-	p = READ_ONCE(per_cpu(current_task, cpu));
-#else
-	p = READ_ONCE(per_cpu(pcpu_hot.current_task, cpu));
-#endif
-	task = p ? READ_ONCE(p->scx.dsq_vtime) : 0;
-	*weight = task ? ekiden_rs_weight_of_running(task, cpu) : 0;
-	if (!*weight)
-		return 0;
-	*since_ns = on_cpu_since(p);
-	return task;
-}
-
-static u32 process_of(u64 task)
-{
-	const struct task_struct *p = ekiden_rs_host_task(task);
-
-	return p ? p->tgid : 0;
-}
-
-const struct ekiden_host_table candidate_host = {
-	.now_ns = ekiden_c_now_ns,
-	.may_run = may_run,
-	.allowed_cpus = allowed_cpus,
-	.idle_cpus = idle_cpus,
-	.claim = claim,
-	.take_idle = take_idle,
-	.running = running_on,
-	.notify = ekiden_c_notify,
-	.process = process_of,
-	.reason = keep_first,
-	.fault = (void (*)(const struct ekiden_host_table *))candidate_fault,
-	.leave = (void (*)(const struct ekiden_host_table *))candidate_fault,
-};
-
-const struct ekiden_host_table running_host = {
-	.now_ns = ekiden_c_now_ns,
-	.may_run = may_run,
-	.allowed_cpus = allowed_cpus,
-	.idle_cpus = idle_cpus,
-	.claim = claim,
-	.take_idle = take_idle,
-	.running = running_on,
-	.notify = ekiden_c_notify,
-	.process = process_of,
-	.reason = keep_first,
-	.fault = (void (*)(const struct ekiden_host_table *))policy_fault,
-	.leave = (void (*)(const struct ekiden_host_table *))candidate_fault,
-};

@@ -135,6 +135,21 @@ int ekiden_do_fault_text(char *text, u32 size);
 /* This text is about to go: if it is the newest reason, a copy is. Serialised by the caller. */
 void keep_reason(const struct text *text);
 
+/* The first reason of a policy that has panicked stays. */
+void keep_first(const struct ekiden_host_table *host, const char *text, size_t len);
+/* A policy that runs, or that does not yet, has panicked. */
+void __noreturn policy_fault(const struct ekiden_host_table *host);
+void __noreturn candidate_fault(const struct ekiden_host_table *host);
+
+/* ---- answers.c ---- */
+
+u64 ekiden_c_now_ns(void);
+
+/* ---- user.c ---- */
+
+void set_up_refills(void);
+void cancel_refills(void);
+
 /* ---- modules.c: policies that could run ---- */
 
 struct policy {
@@ -256,5 +271,11 @@ void say_of(const char *what, const struct seat *seat, const struct text *text);
 /* ---- upgrade.c ---- */
 
 long upgrade(struct ekiden_upgrade_request *request, struct text *reason);
+
+/* ---- status.c ---- */
+
+struct seq_file;
+ssize_t control_read(struct file *file, char __user *to, size_t count, loff_t *offset);
+int proc_show(struct seq_file *file, void *unused);
 
 #endif

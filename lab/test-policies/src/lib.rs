@@ -5,7 +5,9 @@
 extern crate alloc;
 
 mod drowsy;
+mod fault;
 mod faulty;
 
 pub use drowsy::Drowsy;
-pub use faulty::{ARM, Fault, Faulty};
+pub use fault::Fault;
+pub use faulty::{ARM, Faulty};

@@ -2,7 +2,7 @@
 
 import { Scale, consideredPlace, css, loadPlace, rgbOf, taskColor, tasksPlace } from "./colors";
 import type { Rgb } from "./colors";
-import { count, duration, fixed, moment, ticks } from "./format";
+import { count, duration, escape, fixed, moment, ranges, ticks } from "./format";
 import { Raster, firstAfter, lastUpTo } from "./raster";
 import type { Shown } from "./raster";
 import type { Summary, Violation } from "./summary";
@@ -482,20 +482,4 @@ export class Chart {
 
 function percent(share: number): string {
   return `${Math.round(share / 2.55)} %`;
-}
-
-/** `0–7, 9` */
-export function ranges(sorted: number[]): string {
-  const parts: string[] = [];
-  for (let i = 0; i < sorted.length; ) {
-    let last = i;
-    while (last + 1 < sorted.length && sorted[last + 1] === sorted[last] + 1) last++;
-    parts.push(last > i ? `${sorted[i]}–${sorted[last]}` : `${sorted[i]}`);
-    i = last + 1;
-  }
-  return parts.length > 12 ? `${parts.slice(0, 12).join(", ")} …` : parts.join(", ");
-}
-
-export function escape(text: string): string {
-  return text.replace(/[&<>"]/g, (letter) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[letter]!);
 }

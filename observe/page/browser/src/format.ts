@@ -51,3 +51,19 @@ export function ticks(begin: number, end: number, most: number): { at: number; t
     all.push({ at, major, text: major ? moment(at) : `${relative ? "+" : ""}${value.toFixed(digits)} ${unit}` });
   }
 }
+
+/** `0–7, 9` */
+export function ranges(sorted: number[]): string {
+  const parts: string[] = [];
+  for (let i = 0; i < sorted.length; ) {
+    let last = i;
+    while (last + 1 < sorted.length && sorted[last + 1] === sorted[last] + 1) last++;
+    parts.push(last > i ? `${sorted[i]}–${sorted[last]}` : `${sorted[i]}`);
+    i = last + 1;
+  }
+  return parts.length > 12 ? `${parts.slice(0, 12).join(", ")} …` : parts.join(", ");
+}
+
+export function escape(text: string): string {
+  return text.replace(/[&<>"]/g, (letter) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[letter]!);
+}

@@ -2,8 +2,7 @@
 
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { escape, ranges } from "./chart";
-import { count, duration, moment } from "./format";
+import { count, duration, escape, moment, ranges } from "./format";
 import type { Summary, Violation, Waits } from "./summary";
 
 /** So many violations are listed at once. */
