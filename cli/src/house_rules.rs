@@ -45,10 +45,7 @@ const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "DEVELOPING.md", "S
 const LINES_MOST: usize = 500;
 
 /// The files that are longer, and how long each may be: what it is now. One that got shorter has its number lowered here.
-const LONG_FILES: &[(&str, usize)] = &[
-    ("hosts/kernel/bpf/ekiden.bpf.c", 567),
-    ("hosts/kernel/module/queues.c", 707),
-];
+const LONG_FILES: &[(&str, usize)] = &[("hosts/kernel/bpf/ekiden.bpf.c", 566), ("hosts/kernel/module/queues.c", 707)];
 
 fn root() -> PathBuf {
     Checkout::find().unwrap().root().to_owned()

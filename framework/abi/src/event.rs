@@ -29,7 +29,8 @@ pub enum EventKind {
     Block = 7,
     /// `cpu` looks for work. `task` is the one that ran so far, if it is ours, and `flags` says whether it still could.
     Pick = 8,
-    /// The host could not run what was picked for `cpu`. `args[0]` is a [`crate::RefusalReason`].
+    /// The host could not run what was picked, which waits on `cpu` again. `args[0]` is a [`crate::RefusalReason`]; `args[1]` the CPU for which it
+    /// was picked, and one more, where the task may have been put on a queue anew meanwhile, and 0 where it cannot.
     PickRefused = 9,
     /// The periodic tick found `task` running on `cpu`, or, without a task, one beyond the table. `args[0]` is how many of those wait
     /// for this CPU, of those that wait for any a part.

@@ -449,7 +449,12 @@ impl<P: Policy> Engine<P> {
     fn pick_refused(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         Counters::count(&self.counters(handling.event.cpu, self.seat_of::<false>(slot.state())).refusals);
         let reason = RefusalReason::from_number(handling.event.args[0] as u32);
-        self.wait_again(handling, task, slot, handling.event.cpu, reason);
+        let (seen, by) = (slot.state(), handling.event.args[1]);
+        // Put on its queue anew since it was picked, by whoever changed where it may run: its policy has its new token.
+        let is_overtaken = by != 0 && (seen.phase() != Phase::Running || u64::from(seen.cpu()) + 1 != by);
+        if !is_overtaken {
+            self.wait_again(handling, task, slot, seen, handling.event.cpu, reason);
+        }
         // It is the kernel's idea that the task is there: that CPU may be idle, and the policy thinks that it was asked.
         handling.outcome.kicks.add(handling.event.cpu);
     }

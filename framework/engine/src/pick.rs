@@ -352,7 +352,7 @@ impl<P: Policy> Engine<P> {
         *handling.outcome = Outcome { kicks: handling.outcome.kicks, ..Outcome::default() };
         handling.outcome.kicks.add(cpu);
         if let Some(slot) = self.tasks.get(picked) {
-            self.wait_again(&mut handling.rare(), picked, slot, cpu, RefusalReason::Busy);
+            self.wait_again(&mut handling.rare(), picked, slot, slot.state(), cpu, RefusalReason::Busy);
         }
         false
     }
@@ -372,13 +372,16 @@ impl<P: Policy> Engine<P> {
         handling: &mut Handling<'_>,
         task: TaskId,
         slot: &Slot,
+        seen: State,
         cpu: CpuId,
         reason: RefusalReason,
     ) {
-        let seen = slot.state();
         self.transit(cpu, slot, seen, Transition::Refuse);
         let state = seen.issue(Phase::Ready, cpu);
-        slot.set_state(state);
+        // If that fails, the kernel has put it on its queue anew.
+        if !slot.try_state(seen, state) {
+            return;
+        }
         let mut message = self.message(handling, Call::PntErr, task, slot).with_token(token(task, state));
         message.cpu = cpu;
         message.flags = reason as u32;

@@ -266,12 +266,13 @@ OPS(enqueue) void BPF_PROG(ekiden_enqueue, struct task_struct *p, u64 enq_flags)
 }
 
 /* The task that was picked cannot run on this CPU: it changed since the engine looked. */
-static __always_inline void refuse(struct task_struct *p)
+static __always_inline void refuse(struct task_struct *p, s32 cpu)
 {
 	struct ekiden_event event = EVENT(EKIDEN_PICK_REFUSED, cpu_of(p), p);
 	struct ekiden_outcome outcome;
 
 	event.args[0] = EKIDEN_REFUSED_NOT_ALLOWED;
+	event.args[1] = cpu + 1;
 	__builtin_memset(&outcome, 0, sizeof(outcome));
 	ekiden_event(&event, &outcome);
 	carry_out(event.cpu, &outcome);
@@ -288,7 +289,7 @@ static __always_inline bool run_picked(s32 cpu, struct task_struct *prev, struct
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, outcome->slice_ns ?: slice_default_ns, 0);
 		if (cpu_of(p) != cpu && (p->migration_disabled || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))) {
 			scx_bpf_dispatch_cancel();
-			refuse(p);
+			refuse(p, cpu);
 			scx_bpf_kick_cpu(cpu, 0);
 		}
 	} else if (outcome->status == EKIDEN_KEEP_PREVIOUS && prev) {
@@ -322,7 +323,6 @@ OPS(dispatch) void BPF_PROG(ekiden_dispatch, s32 cpu, struct task_struct *prev)
 {
 	struct ekiden_event event = { .kind = EKIDEN_PICK, .cpu = cpu };
 	struct ekiden_outcome outcome;
-	struct task_struct *p;
 
 	if (prev) {
 		event.task = prev->scx.dsq_vtime;
@@ -330,8 +330,7 @@ OPS(dispatch) void BPF_PROG(ekiden_dispatch, s32 cpu, struct task_struct *prev)
 		event.runtime_ns = prev->se.sum_exec_runtime;
 	}
 	__builtin_memset(&outcome, 0, sizeof(outcome));
-	p = ekiden_pick(&event, &outcome);
-	if (!run_picked(cpu, prev, p, &outcome))
+	if (!run_picked(cpu, prev, ekiden_pick(&event, &outcome), &outcome))
 		look_beyond(cpu, prev, &outcome);
 	carry_out(event.cpu, &outcome);
 }

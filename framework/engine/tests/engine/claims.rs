@@ -432,3 +432,30 @@ fn a_cpu_on_which_a_task_may_not_run_any_more_is_not_suggested() {
     assert_eq!(suggest(3), 1);
     bench.assert_good();
 }
+
+/// Whoever changes where a task may run puts it on its queue anew, on its own CPU, while another CPU is about to run it.
+#[test]
+fn a_refusal_that_comes_after_the_task_was_put_on_its_queue_anew_changes_nothing() {
+    let bench = Bench::new::<GlobalFifo>();
+    let task = bench.task(1);
+    bench.enqueue(0, task);
+    let refuse = |by: u64| {
+        let event =
+            Event { task, args: [RefusalReason::NotAllowed as u64, by], ..Event::new(EventKind::PickRefused, 0) };
+        bench.engine.deliver(&event, &[], &mut Outcome::default());
+    };
+    // Picked by CPU 1, put on the queue of CPU 0 anew, and refused.
+    assert_eq!(bench.pick(1), Some(1));
+    bench.event(EventKind::Enqueue, 0, task, 0);
+    refuse(2);
+    // Picked by CPU 2 meanwhile.
+    assert_eq!(bench.pick(1), Some(1));
+    bench.event(EventKind::Enqueue, 0, task, 0);
+    assert_eq!(bench.pick(2), Some(1));
+    refuse(2);
+    assert_eq!(bench.pick(3), None);
+    // Nothing came between: it waits again.
+    refuse(3);
+    assert_eq!((bench.pick(0), bench.pick(3)), (Some(1), None));
+    bench.assert_good();
+}
