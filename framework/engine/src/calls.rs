@@ -88,7 +88,12 @@ impl<P: Policy> Engine<P> {
         self.take_over(handling, seat, message.call, reply);
         if !reply.dropped.is_none() {
             let call = Call::from_number(message.call).unwrap_or(Call::PickNextTask);
-            self.reissue(handling, seat, reply.dropped, Some(call));
+            // A refusal alone may be overtaken: the kernel has put the task on its queue anew, the policy had the newer token first, and the
+            // older one has taken its place.
+            let is_overtaken = call == Call::PntErr
+                && reply.dropped.task == message.task
+                && reply.dropped.serial != message.token_serial;
+            self.reissue(handling, seat, reply.dropped, (!is_overtaken).then_some(call));
         }
     }
 
