@@ -352,7 +352,11 @@ impl<P: Policy> Engine<P> {
         *handling.outcome = Outcome { kicks: handling.outcome.kicks, ..Outcome::default() };
         handling.outcome.kicks.add(cpu);
         if let Some(slot) = self.tasks.get(picked) {
-            self.wait_again(&mut handling.rare(), picked, slot, slot.state(), cpu, RefusalReason::Busy);
+            // From another queue, it may have been put there anew meanwhile.
+            let seen = slot.state();
+            if seen.phase() == Phase::Running && seen.cpu() == cpu {
+                self.wait_again(&mut handling.rare(), picked, slot, seen, cpu, RefusalReason::Busy);
+            }
         }
         false
     }
