@@ -1,14 +1,14 @@
 //! Queues that CPUs share: tokens that are claimed, and idle CPUs that are told of a task.
 
 use std::sync::{
-    Arc, OnceLock,
+    Arc, Mutex, OnceLock,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use ekiden::abi::{Event, EventKind, Outcome, RawToken, Status, enqueue_flags, pick_flags};
+use ekiden::abi::{Event, EventKind, Message, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags};
 use ekiden::{
-    Adapter, CpuId, CpuMask, Cx, Env, FifoQueue, Group, Host, RefusalReason, Running, Schedulable, Scheduler, SpinLock,
-    Task, TaskId, Topology, WakeFlags, policy,
+    Adapter, Call, Calls, CpuId, CpuMask, Cx, Env, FifoQueue, Group, Host, Policy, RefusalReason, Running, Schedulable,
+    Scheduler, SpinLock, Task, TaskId, Topology, WakeFlags, policy,
 };
 use ekiden_engine::{Answers, Engine, IdleCpus, Phase};
 use ekiden_policies::{GlobalFifo, LlcFifo};
@@ -458,4 +458,68 @@ fn a_refusal_that_comes_after_the_task_was_put_on_its_queue_anew_changes_nothing
     refuse(3);
     assert_eq!((bench.pick(0), bench.pick(3)), (Some(1), None));
     bench.assert_good();
+}
+
+type Meanwhile = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
+/// Keeps tokens in a list. While it hears of a refusal something else happens, and the newer token that it has then gives way.
+#[derive(Clone, Default)]
+struct Overtaken {
+    tokens: Arc<Mutex<Vec<RawToken>>>,
+    meanwhile: Meanwhile,
+}
+
+impl Policy for Overtaken {
+    fn calls(&self) -> Calls {
+        Calls::ALL
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn std::any::Any> {
+        self
+    }
+
+    fn deliver(&self, message: &Message, _: &[u8]) -> Reply {
+        let mut reply = Reply::default();
+        if message.call == Call::PntErr as u32 {
+            let happens = self.meanwhile.lock().unwrap().take();
+            happens.into_iter().for_each(|happens| happens());
+            reply.dropped = self.tokens.lock().unwrap().pop().unwrap_or(RawToken::NONE);
+        }
+        let mut tokens = self.tokens.lock().unwrap();
+        if message.call == Call::PickNextTask as u32 {
+            reply.token = tokens.pop().unwrap_or(RawToken::NONE);
+        } else if !message.token().is_none() {
+            tokens.push(message.token());
+        }
+        reply
+    }
+}
+
+#[test]
+fn a_newer_token_that_gives_way_to_that_of_a_refusal_is_no_mistake_and_comes_again() {
+    let policy = Overtaken::default();
+    let idle = Arc::new(IdleCpus::new(CPUS));
+    let (engine, forbidden, runs) = (OnceLock::new(), Default::default(), Default::default());
+    let host = Arc::new(Machine { idle: idle.clone(), engine, forbidden, runs });
+    let engine: Arc<Engine> = Arc::new(Engine::new(Box::new(policy.clone()), host.clone(), idle, CPUS, TASKS));
+    host.engine.set(engine.answers()).unwrap();
+    let event = |event: Event| {
+        let mut outcome = Outcome::default();
+        engine.deliver(&event, &1_u64.to_ne_bytes(), &mut outcome);
+        outcome
+    };
+    let task = event(Event { args: [1, 1], ..Event::new(EventKind::TaskInit, 0) }).task;
+    event(Event { task, ..Event::new(EventKind::TaskEnable, 0) });
+    let enqueue = Event { task, ..Event::new(EventKind::Enqueue, 0) };
+    event(enqueue);
+    assert!(!task.is_none());
+    assert_eq!(event(Event::new(EventKind::Pick, 0)).task, task);
+    // The kernel puts it on its queue anew while the policy hears that it was refused.
+    let anew = engine.clone();
+    let elsewhere = Event { task, ..Event::new(EventKind::Enqueue, 1) };
+    let again = move || anew.deliver(&elsewhere, &[], &mut Outcome::default());
+    *policy.meanwhile.lock().unwrap() = Some(Box::new(again));
+    event(Event { task, args: [RefusalReason::NotAllowed as u64, 1], ..Event::new(EventKind::PickRefused, 0) });
+    assert_eq!(engine.mistakes(), (0, None));
+    assert_eq!(event(Event::new(EventKind::Pick, 1)).task, task);
 }
