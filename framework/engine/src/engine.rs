@@ -450,7 +450,7 @@ impl<P: Policy> Engine<P> {
         Counters::count(&self.counters(handling.event.cpu, self.seat_of::<false>(slot.state())).refusals);
         let reason = RefusalReason::from_number(handling.event.args[0] as u32);
         let (seen, by) = (slot.state(), handling.event.args[1]);
-        // Put on its queue anew since it was picked, by whoever changed where it may run: its policy has its new token.
+        // Enqueued again since it was picked, by a change of its affinity: its policy has the new token.
         let is_overtaken = by != 0 && (seen.phase() != Phase::Running || u64::from(seen.cpu()) + 1 != by);
         if !is_overtaken {
             self.wait_again(handling, task, slot, seen, handling.event.cpu, reason);

@@ -146,7 +146,7 @@ impl<P: Policy> Engine<P> {
         let mut allowed = CpuMask::new();
         self.host.allowed_cpus(task, &mut allowed);
         if allowed.contains(chosen) {
-            // That CPU has gone offline since the policy looked, or the task has pinned itself for a moment: nobody's mistake.
+            // That CPU has gone offline since the policy looked, or the task has pinned itself for a moment: no mistake.
             Counters::count(&self.counters(handling.event.cpu, seat).refusals);
         } else {
             self.mistake(seat, MistakeKind::BadCpu, Call::SelectTaskRq, handling.event.cpu, slot);

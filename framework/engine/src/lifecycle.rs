@@ -31,7 +31,7 @@ impl<P: Policy> Engine<P> {
 
     pub(crate) fn task_enable(&self, handling: &mut Handling<'_>, _task: TaskId, slot: &Slot) {
         self.read_nice(handling.event, slot);
-        // What it ran before is nobody's business.
+        // What it ran before is not charged.
         slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
         self.transit(handling.event.cpu, slot, slot.state(), Transition::Enable);
         slot.set_state(slot.state().in_phase(Phase::New));
@@ -61,7 +61,7 @@ impl<P: Policy> Engine<P> {
     }
 
     /// A CPU leaves. The kernel moves what it has there, but a task that `balance` brought may still be elsewhere for
-    /// the kernel, and nobody would ever ask for it here: such tasks go to a CPU that stays.
+    /// the kernel, and no CPU would ask for it here again: such tasks go to a CPU that stays.
     pub(crate) fn cpu_offline(&self, handling: &mut Handling<'_>) {
         let leaving = handling.event.cpu;
         self.tell_all(handling, Call::CpuOffline, leaving);

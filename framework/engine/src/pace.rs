@@ -200,7 +200,7 @@ impl<P: Policy> Engine<P> {
         self.arm_timer(handling, now_ns);
     }
 
-    /// The host's timer is for whoever is the next.
+    /// The host's timer is set for the policy whose timer is next.
     pub(crate) fn arm_timer(&self, handling: &mut Handling<'_>, now_ns: u64) {
         let due = self.cpu(handling.event.cpu).due_ns.iter().map(|due_ns| due_ns.load(Relaxed));
         if let Some(first) = due.filter(|due_ns| *due_ns != 0).min() {

@@ -66,7 +66,7 @@ impl<P: Policy> Engine<P> {
         true
     }
 
-    /// The task waits from now on, and somebody has chosen another policy for it since it last did. It leaves the one that it
+    /// The task waits from now on, and another policy was chosen for it since it last did. It leaves the one that it
     /// has, and is new to the other.
     #[cold]
     pub(crate) fn change_policy(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {

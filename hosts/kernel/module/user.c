@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * When groups of tasks get and use up their CPU time, and where a task that has none left is found in user mode, in which it holds up nobody.
+ * When groups of tasks get and use up their CPU time, and where a task that has none left is found in user mode, in which it holds no lock.
  */
 #include <linux/cpu.h>
 #include <linux/hrtimer.h>

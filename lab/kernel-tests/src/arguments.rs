@@ -145,7 +145,7 @@ pub(crate) enum Trial {
     RefusedUpgrades,
     /// Versions of one policy take over from each other.
     Versions,
-    /// A policy goes on with what a version of another layout has saved.
+    /// A policy takes over what a version of another layout has saved.
     Converts,
     /// Policies that take over and go wrong.
     Falls,
@@ -159,7 +159,7 @@ pub(crate) enum Trial {
     Terms,
     /// An ordinary user's program has queues of hints, and does what it may not.
     Queues,
-    /// Scripts and tracers see what goes on.
+    /// Scripts and tracers see what the engine does.
     Seen,
     /// A policy goes wrong beside another one, in each call.
     Alone {

@@ -8,9 +8,9 @@ use ekiden_test_policies::Fault;
 pub(crate) enum End {
     /// The policy is gone; the report has one of these words.
     TakenOut(&'static [&'static str]),
-    /// A mistake is counted, its report has these words, and the policy goes on.
+    /// A mistake is counted, its report has these words, and the policy keeps running.
     Mistake(&'static str),
-    /// A token is handed back, and the policy goes on.
+    /// A token is handed back, and the policy keeps running.
     Refused,
     /// It is slowed down, and stays.
     Slowed,

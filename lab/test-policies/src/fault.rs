@@ -14,7 +14,7 @@ pub enum Fault {
     WrongCpu = 3,
     /// Takes a lock that it holds.
     Deadlock = 4,
-    /// No fault, but a nuisance: at each wake-up, whoever wakes has the task's CPU look for work.
+    /// No fault, but a nuisance: at each wake-up, the waker has the task's CPU look for work.
     Pester = 5,
     /// Turns in an empty loop.
     Loop = 6,

@@ -63,7 +63,7 @@ struct StormReport {
     happened: BTreeMap<&'static str, u32>,
     processes: u64,
     round_trips: u64,
-    /// The longest time for which somebody who wanted a CPU had none, of those who look at the clock all the time and of those
+    /// The longest time for which a runnable thread had no CPU, of those that look at the clock all the time and of those
     /// who sleep in between.
     wait_ms_busy: u64,
     wait_ms_sleeper: u64,
@@ -281,7 +281,7 @@ impl Storm {
         Ok(())
     }
 
-    /// For whoever wants to know what went wrong.
+    /// To see later what went wrong.
     fn save_tapes(&mut self) -> Result<()> {
         for (seat, (tape, header)) in &mut self.tapes {
             dump(tape, header, File::create(format!("/host/seat-{seat}.ekirec"))?, true)?;
