@@ -9,20 +9,15 @@
  * ops.dequeue is not used: kernels since 7.1 call it for every dispatch. What it would tell follows from ops.quiescent
  * and from the next ops.enqueue.
  */
-#include "beyond.h"
-#include "../include/ekiden_abi.h"
+#include "groups.h"
 
 char _license[] SEC("license") = "GPL";
 
-extern void ekiden_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
-extern void ekiden_event(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern struct task_struct *ekiden_pick(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern bool ekiden_chooses_cpu(u64 task) __ksym;
 extern void ekiden_task_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
-extern void ekiden_arm_timer(u32 cpu, u64 delay_ns) __ksym;
 extern int ekiden_attach(void) __ksym;
 extern void ekiden_detach(void) __ksym;
-extern int ekiden_fault_text(char *text, u32 text__sz) __ksym;
 
 /* How long a task runs if the policy does not say. */
 const volatile u64 slice_default_ns = SCX_SLICE_DFL;
@@ -35,141 +30,9 @@ const volatile bool fixed_chooses_cpu = false;
 char exit_reason[64];
 char exit_message[256];
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, char[256]);
-} fault_text SEC(".maps");
-
-/* The policy is gone: tell the kernel, which takes every task back to its own scheduler at once. */
-static __noinline int give_up(void)
-{
-	static char format[] = "%s";
-	unsigned long long data[1];
-	u32 zero = 0;
-	char *text = bpf_map_lookup_elem(&fault_text, &zero);
-
-	if (!text)
-		return 0;
-	ekiden_fault_text(text, sizeof(char[256]));
-	data[0] = (unsigned long long)text;
-	scx_bpf_error_bstr(format, data, sizeof(data));
-	return 0;
-}
-
-/* Four CPUs plus one, 16 bits each; all ones for every CPU. */
-static __noinline int kick(u64 kicks)
-{
-	u32 i, count;
-
-	if (kicks == ~0ULL) {
-		count = scx_bpf_nr_cpu_ids();
-		bpf_for(i, 0, count)
-			scx_bpf_kick_cpu(i, SCX_KICK_PREEMPT);
-		return 0;
-	}
-	for (i = 0; i < 64; i += 16)
-		if (kicks >> i & 0xffff)
-			scx_bpf_kick_cpu((kicks >> i & 0xffff) - 1, SCX_KICK_PREEMPT);
-	return 0;
-}
-
-/*
- * What sched_ext has to be asked for; not from a CPU that leaves. A kick only has work done sooner, and the next operation
- * elsewhere hears of the fault too.
- */
-static __noinline int ask(u64 kicks, bool is_fault)
-{
-	if (leaves())
-		return 0;
-	if (kicks)
-		kick(kicks);
-	if (is_fault)
-		give_up();
-	return 0;
-}
-
-/* What every outcome can ask for. */
-static __always_inline void carry_out(u32 cpu, struct ekiden_outcome *outcome)
-{
-	if (outcome->timer_ns)
-		ekiden_arm_timer(cpu, outcome->timer_ns);
-	if (outcome->kicks || outcome->status == EKIDEN_FAULT)
-		ask(outcome->kicks, outcome->status == EKIDEN_FAULT);
-}
-
-#define EVENT(event_kind, event_cpu, p) \
-	{ .kind = (event_kind), .cpu = (event_cpu), .task = (p)->scx.dsq_vtime, .runtime_ns = (p)->se.sum_exec_runtime }
-
 static __always_inline u64 nice_of(struct task_struct *p)
 {
 	return (s64)p->static_prio - 120;
-}
-
-/* The control group that has the CPU time of a task; none for the root, and for an autogroup. */
-static __always_inline struct cgroup *group_of(struct task_struct *p)
-{
-	struct cgroup *cgrp;
-
-	if (!bpf_core_field_exists(p->sched_task_group))
-		return NULL;
-	cgrp = p->sched_task_group->css.cgroup;
-	return cgrp && cgrp->self.parent ? cgrp : NULL;
-}
-
-/*
- * The engine is asked for so many groups, from one up, until it knows one. Where a user has made more than that inside of each other, those
- * between the nearest and the highest levels are left out; the root is always known.
- */
-#define ABOVE_NEAR 64
-#define ABOVE_LEVELS 32
-#define ABOVE_MOST (ABOVE_NEAR + ABOVE_LEVELS + 1)
-#define DEPTH_MOST (1 << 16)
-
-/* The group that the other one is in. */
-static __always_inline struct cgroup *above(struct cgroup *cgrp)
-{
-	struct cgroup_subsys_state *parent = cgrp->self.parent;
-
-	return parent ? parent->cgroup : NULL;
-}
-
-/* The one that the engine is asked for next, as number `i`. */
-static __always_inline struct cgroup *next_above(struct cgroup *cgrp, u32 i)
-{
-	u32 step;
-
-	cgrp = above(cgrp);
-	if (i != ABOVE_NEAR)
-		return cgrp;
-	bpf_for(step, 0, DEPTH_MOST) {
-		if (!cgrp || cgrp->level <= ABOVE_LEVELS)
-			break;
-		cgrp = above(cgrp);
-	}
-	return cgrp;
-}
-
-/* The task is in a group, or counts for the nearest one above it that the engine knows. */
-static __noinline int tell_move(struct task_struct *p, struct cgroup *cgrp)
-{
-	struct ekiden_event event = EVENT(EKIDEN_TASK_MOVE, cpu_of(p), p);
-	struct ekiden_outcome outcome;
-	u32 i;
-
-	bpf_for(i, 0, ABOVE_MOST) {
-		if (!cgrp)
-			break;
-		event.args[0] = cgrp->kn->id;
-		__builtin_memset(&outcome, 0, sizeof(outcome));
-		ekiden_event(&event, &outcome);
-		carry_out(event.cpu, &outcome);
-		if (outcome.status != EKIDEN_INVALID)
-			break;
-		cgrp = next_above(cgrp, i + 1);
-	}
-	return 0;
 }
 
 /* The task gets an id, or 0 if there is no room for it. One that has waited for room before says so by `flags`. */
@@ -415,51 +278,6 @@ OPS(cpu_online) void BPF_PROG(ekiden_cpu_online, s32 cpu)
 OPS(cpu_offline) void BPF_PROG(ekiden_cpu_offline, s32 cpu)
 {
 	tell_cpu(EKIDEN_CPU_OFFLINE, cpu);
-}
-
-/*
- * Control groups. The kernel tells of all of them before it enables the first task, parents first, and these come with
- * interrupts on; only a move comes with the run-queue lock held, while the task is on no queue.
- */
-static __always_inline s32 tell_group(u32 kind, struct cgroup *cgrp, u64 value, u64 flags, u64 runtime_ns)
-{
-	struct ekiden_event event = {
-		.kind = kind,
-		.cpu = bpf_get_smp_processor_id(),
-		.flags = flags,
-		.runtime_ns = runtime_ns,
-		.args = { cgrp->kn->id, value },
-	};
-	struct ekiden_outcome outcome;
-
-	__builtin_memset(&outcome, 0, sizeof(outcome));
-	ekiden_cpu_event(&event, &outcome);
-	carry_out(event.cpu, &outcome);
-	return outcome.status;
-}
-
-/* No limit is a quota that cannot be. */
-static __always_inline void tell_limit(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us)
-{
-	bool is_limited = quota_us < ~0ULL / 1000;
-
-	tell_group(EKIDEN_GROUP_LIMIT, cgrp, quota_us * 1000, is_limited ? period_us * 1000 : 0, burst_us * 1000);
-}
-
-/* Kernels before 7.3 do not say so when a scheduler begins. */
-static __always_inline bool is_idle_group(struct cgroup *cgrp)
-{
-	struct cgroup_subsys_state *css = NULL;
-	u32 offset = bpf_core_field_offset(struct cgroup, subsys);
-	int idle = 0;
-
-	if (!bpf_core_field_exists(struct task_group, idle))
-		return false;
-	offset += bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id) * sizeof(css);
-	bpf_probe_read_kernel(&css, sizeof(css), (void *)cgrp + offset);
-	if (css)
-		bpf_probe_read_kernel(&idle, sizeof(idle), (void *)css + bpf_core_field_offset(struct task_group, idle));
-	return idle > 0;
 }
 
 OPS(cgroup_init) s32 BPF_PROG(ekiden_cgroup_init, struct cgroup *cgrp, struct scx_cgroup_init_args *args)
