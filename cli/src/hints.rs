@@ -4,7 +4,7 @@ use std::{fmt::Write, process::ExitCode, time::Duration};
 
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use ekiden::hints::{Geometry, Kind, Shape, Side};
+use ekiden_host::hints::{Geometry, Kind, Shape, Side};
 use ekiden_linked::Linked;
 use ekiden_user::{BytesQueue, Policy};
 

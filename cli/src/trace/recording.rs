@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use ekiden::abi::{Call, NO_CPU, TaskId};
+use ekiden_host::abi::{Call, NO_CPU, TaskId};
 use ekiden_recording::{Entry, Header, Host, Item, Mark, RecordedCall, RecordingError, RecordingReader};
 use serde::Serialize;
 

@@ -10,8 +10,9 @@ use core::{
 use ekiden_abi::{BALANCE_TOO, Call, Calls, Message, NO_CPU, RawParams, RawToken, RefusalReason, Reply, TaskId};
 use zerocopy::{FromBytes, TryFromBytes};
 
+use crate::cx::Host;
 use crate::{
-    Cx, Env, Host, Saved, Schedulable, Scheduler, Task, TaskParams, Topology, WakeFlags,
+    Cx, Env, Saved, Schedulable, Scheduler, Task, TaskParams, Topology, WakeFlags,
     hint::Hints,
     token::{Instance, Tenant},
 };

@@ -52,35 +52,8 @@ pub trait Host: Sync {
         None
     }
     /// The group that `task` belongs to; [`Group::ROOT`] where the host knows of none.
-    fn group(&self, task: TaskId) -> Group;
-    /// The policy in this seat of the engine was taken out while events are under way: its tasks have to be introduced to
-    /// another one, soon and not from here.
-    fn policy_fell(&self, _seat: u32) {}
-    /// The machine is to stop, for a debugger, because of this.
-    fn stop(&self, why: &dyn core::fmt::Display) {
-        panic!("stopped: {why}");
-    }
-    /// The engine wants the event *refill* on the CPU that executes this, at a time of [`now_ns`](Self::now_ns) or soon after.
-    /// The earliest of several such wishes is enough; the engine says again what it still wants then.
-    fn refill_at(&self, _at_ns: u64) {}
-    /// Where the event under way, which comes in an interrupt, has found `task`. Without a kernel beside user programs, there is only one
-    /// answer.
-    fn interrupted(&self, _task: TaskId) -> Interrupted {
-        Interrupted::InUser
-    }
-    /// The engine wants the event *refill* on the CPU that executes this, with [`RETURNED`](crate::abi::refill_flags::RETURNED), as soon as a task
-    /// has returned to user mode there. False if the host cannot tell.
-    fn look_at_return(&self) -> bool {
-        false
-    }
-    /// Whether the calls of the event under way have taken so long that what is not urgent has to wait for another event.
-    fn is_spent(&self) -> bool {
-        false
-    }
-    /// Whether `task`, which gives way, was just [interrupted](Self::interrupted) in user mode and has done nothing since: it has no lock
-    /// of the kernel's, and nothing there waits for it.
-    fn is_at_user(&self, _task: TaskId) -> bool {
-        true
+    fn group(&self, _task: TaskId) -> Group {
+        Group::ROOT
     }
 }
 
@@ -93,17 +66,6 @@ pub struct Running {
     pub weight: u32,
     /// Since when it has the CPU, by [`Cx::now_ns`]; 0 where the host cannot tell.
     pub since_ns: u64,
-}
-
-/// What an interrupt has found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Interrupted {
-    /// The CPU runs another task.
-    Another,
-    /// The task is in the kernel: in a system call, say, or a page fault.
-    InKernel,
-    /// The task is in its own program.
-    InUser,
 }
 
 /// Tasks whose CPU time is to be shared out together: a control group, or one of the kernel's autogroups.

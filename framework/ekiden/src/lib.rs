@@ -1,8 +1,8 @@
 //! The crate that a scheduling policy is written against.
 //!
 //! A policy is a type that implements [`Scheduler`]. The same source runs in the kernel, in the simulator, from a
-//! user-space agent and in replay: each of these *hosts* only delivers messages, and [`Adapter`] turns one message
-//! into one call of the trait (papers/000, section 3.1).
+//! user-space agent and in replay: each of these *hosts* only delivers messages, and each message is one call of the trait (papers/000,
+//! section 3.1).
 //!
 //! Start with [`Scheduler`] and [`Schedulable`]; everything else here serves them.
 //!
@@ -33,20 +33,19 @@
 //!     }
 //! }
 //!
-//! use ekiden::{Call, Group, Host, Policy, RefusalReason, abi::{Message, RawToken}};
+//! use ekiden::{Call, RefusalReason, host::{Adapter, Host, Policy, abi::{Message, RawToken}}};
 //! # struct Idle;
 //! # impl Host for Idle {
 //! #     fn now_ns(&self) -> u64 { 0 }
 //! #     fn may_run(&self, _: TaskId, _: CpuId) -> bool { true }
 //! #     fn allowed_cpus(&self, _: TaskId, _: &mut CpuMask) {}
 //! #     fn idle_cpus(&self, _: &mut CpuMask) {}
-//! #     fn group(&self, _: TaskId) -> Group { Group::ROOT }
 //! #     fn claim(&self, _: RawToken, _: CpuId) -> Result<(), RefusalReason> { Ok(()) }
 //! #     fn take_idle(&self, _: TaskId, among: Option<&CpuMask>) -> Option<CpuId> { among?.next_after(0) }
 //! # }
 //! // Two caches of two CPUs. A task waits for CPU 0: CPU 1 is idle, is told, and may have it; CPU 2 knows of nothing.
 //! let env = Env::new(Topology::regular(1, 2, 2, 1), 8, &[], "").unwrap();
-//! let policy = ekiden::Adapter::<Shared>::new(&env, std::sync::Arc::new(Idle));
+//! let policy = Adapter::<Shared>::new(&env, std::sync::Arc::new(Idle));
 //! let token = RawToken { task: TaskId { slot: 3, generation: 1 }, cpu: 0, serial: 1 };
 //! let wakeup = Message { task: token.task, ..Message::about_cpu(Call::TaskWakeup, 0) }.with_token(token);
 //! assert!(policy.deliver(&wakeup, &[]).kicks.iter().eq([1]));
@@ -69,6 +68,7 @@ mod hint;
 pub mod layout;
 mod lock;
 #[cfg(feature = "observe")]
+#[doc(hidden)]
 pub mod observe;
 mod order;
 mod per;
@@ -83,30 +83,41 @@ mod topology;
 mod wait;
 mod weight;
 
-pub use adapter::{Adapter, Left, Policy};
 pub use cpumask::{CpuListError, CpuMask, MAX_CPUS, Members};
-pub use cx::{Cx, Group, Host, Interrupted, Running, SLICE_NS_MIN};
-pub use ekiden_abi as abi;
+pub use cx::{Cx, Group, Running, SLICE_NS_MIN};
 pub use ekiden_abi::{Call, Calls, RefusalReason, TaskId};
-pub use ekiden_hints as hints;
 pub use ekiden_hints::Plain;
 pub use ekiden_macros::{Layout, Plain, policy};
 pub use env::{Env, Param, ParamError};
 pub use hint::{HintRefused, Hints, NotTold, ProcessId, QueueId};
 pub use layout::{Fingerprint, Layout};
 pub use lock::{SpinGuard, SpinLock};
-pub use order::is_of_this_call;
 pub use per::{PerCpu, PerLlc, PerNode, PerTask};
 pub use queue::{FifoQueue, OrderedQueue, TreeQueue};
 pub use saved::Saved;
 pub use scheduler::{Scheduler, Task, WakeFlags};
 pub use shared::{Shared, Word};
-pub use tape::{run_tape, tape, tape_runs};
 pub use task_params::TaskParams;
-pub use token::{Refused, Schedulable, forget_dropped};
+pub use token::{Refused, Schedulable};
 pub use topology::{Cpu, FULL_CAPACITY, Topology, TopologyError};
-pub use wait::{Patience, Since, Waits, forget_locks, locks_are_poisoned, poison_locks, wait_for, wait_so};
 pub use weight::{NICE_0_WEIGHT, scaled_ns, weight_of_nice};
+
+/// What delivers calls to a policy and answers its questions. It is here because tokens are made here alone, and is shown by the crate
+/// `ekiden-host`, for hosts.
+#[doc(hidden)]
+pub mod host {
+    pub use ekiden_abi as abi;
+    pub use ekiden_hints as hints;
+
+    pub use crate::adapter::{Adapter, Left, Policy};
+    pub use crate::cx::Host;
+    #[cfg(feature = "observe")]
+    pub use crate::observe;
+    pub use crate::order::is_of_this_call;
+    pub use crate::tape::{run_tape, tape, tape_runs};
+    pub use crate::token::forget_dropped;
+    pub use crate::wait::{Patience, Since, Waits, forget_locks, locks_are_poisoned, poison_locks, wait_for, wait_so};
+}
 
 /// A CPU's number, as Linux counts them.
 pub type CpuId = u32;

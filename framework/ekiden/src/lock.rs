@@ -71,7 +71,7 @@ impl<T: ?Sized> SpinLock<T> {
     /// # Panics
     ///
     /// When the holder is this call, or waits for this call, by itself or by way of others; when the policy has panicked elsewhere
-    /// while this CPU waits; when the host's patience is at an end ([`Patience`](crate::Patience)); and, while calls are recorded,
+    /// while this CPU waits; when the host's patience is at an end (`Patience` of `ekiden-host`); and, while calls are recorded,
     /// when locks are taken in another order elsewhere.
     #[inline]
     #[track_caller]

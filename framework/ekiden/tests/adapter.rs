@@ -9,9 +9,11 @@ use std::{
 };
 
 use ekiden::{
-    Adapter, Call, Calls, Group, HintRefused, Hints, Host, MAX_CPUS, NotTold, Plain, Policy, ProcessId, QueueId,
-    SLICE_NS_MIN,
-    abi::{Kicks, Message, NO_CPU, RawParams, RawToken, Reply},
+    Call, Calls, HintRefused, Hints, MAX_CPUS, NotTold, Plain, ProcessId, QueueId, SLICE_NS_MIN,
+    host::{
+        Adapter, Host, Policy,
+        abi::{Kicks, Message, NO_CPU, RawParams, RawToken, Reply},
+    },
     prelude::*,
 };
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
@@ -37,10 +39,6 @@ impl Host for TestHost {
 
     fn idle_cpus(&self, cpus: &mut CpuMask) {
         cpus.extend([0, 2]);
-    }
-
-    fn group(&self, _: TaskId) -> Group {
-        Group::ROOT
     }
 
     /// Queue 5 takes what begins with a 1.

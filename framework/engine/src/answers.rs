@@ -3,14 +3,15 @@
 use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::{CpuId, Policy, RefusalReason, TaskId, abi::RawToken};
+use ekiden::{CpuId, RefusalReason, TaskId};
+use ekiden_host::{Policy, abi::RawToken};
 
 use crate::engine::Engine;
 use crate::state::Phase;
 use crate::table::{Slot, find};
 
 impl<P: Policy> Engine<P> {
-    /// The answer to [`Host::claim`](ekiden::Host::claim): see [`Answers::claim`].
+    /// The answer to [`Host::claim`](ekiden_host::Host::claim): see [`Answers::claim`].
     ///
     /// # Errors
     /// Why the task stays where it is.
@@ -29,7 +30,7 @@ impl<P: Policy> Engine<P> {
     }
 }
 
-/// The tasks, for [`Host::claim`](ekiden::Host::claim) and [`Host::running`](ekiden::Host::running); see [`Engine::answers`].
+/// The tasks, for [`Host::claim`](ekiden_host::Host::claim) and [`Host::running`](ekiden_host::Host::running); see [`Engine::answers`].
 #[derive(Clone, Debug)]
 pub struct Answers(Arc<Vec<Slot>>);
 

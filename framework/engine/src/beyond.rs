@@ -3,8 +3,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::Policy;
-use ekiden::abi::{Event, EventKind, Status, init_flags, pick_flags};
+use ekiden_host::Policy;
+use ekiden_host::abi::{Event, EventKind, Status, init_flags, pick_flags};
 
 use crate::engine::{Engine, Handling};
 use crate::pick::NO_RANK;

@@ -3,8 +3,9 @@
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::abi::{Kicks, Message, NO_CPU, RawToken, Reply};
-use ekiden::{Call, Calls, CpuId, Policy, TaskId};
+use ekiden::{Call, Calls, CpuId, TaskId};
+use ekiden_host::Policy;
+use ekiden_host::abi::{Kicks, Message, NO_CPU, RawToken, Reply};
 
 use crate::engine::{Engine, Handling};
 use crate::fault::MistakeKind;

@@ -3,12 +3,14 @@
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use ekiden::abi::{Event, EventKind, FOR_IDLE, Outcome, Status, enqueue_flags};
-use ekiden::{Call, Calls, CpuId, Host, Policy, RefusalReason, TaskId};
+use ekiden::{Call, Calls, CpuId, RefusalReason, TaskId};
+use ekiden_host::Policy;
+use ekiden_host::abi::{Event, EventKind, FOR_IDLE, Outcome, Status, enqueue_flags};
 
 use crate::counters::{Counters, Cpu, Totals};
 use crate::fault::Mistake;
 use crate::groups::{Groups, MAX_GROUPS};
+use crate::host::EngineHost;
 use crate::idle::IdleCpus;
 use crate::notices::{Missed, Seats};
 use crate::pace::Late;
@@ -35,7 +37,7 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) weighted: bool,
     pub(crate) shares: [Share; SEATS],
     pub(crate) default_seat: AtomicU32,
-    pub(crate) host: Arc<dyn Host + Send>,
+    pub(crate) host: Arc<dyn EngineHost + Send>,
     pub(crate) tasks: TaskTable,
     pub(crate) groups: Groups,
     /// What is set for tasks, by their slots.
@@ -69,8 +71,8 @@ impl<P: Policy> Engine<P> {
     /// An engine for `policy` on a machine with `nr_cpus` CPUs and at most `max_tasks` tasks. The policy gets all tasks, and
     /// seat 0.
     ///
-    /// `idle` is the set that `host` answers [`Host::idle_cpus`] from; the engine keeps it.
-    pub fn new(policy: P, host: Arc<dyn Host + Send>, idle: Arc<IdleCpus>, nr_cpus: u32, max_tasks: u32) -> Self {
+    /// `idle` is the set that `host` answers [`Host::idle_cpus`](ekiden_host::Host::idle_cpus) from; the engine keeps it.
+    pub fn new(policy: P, host: Arc<dyn EngineHost + Send>, idle: Arc<IdleCpus>, nr_cpus: u32, max_tasks: u32) -> Self {
         let mut cpus = Vec::new();
         cpus.resize_with(nr_cpus as usize, Cpu::default);
         let mut engine = Self {

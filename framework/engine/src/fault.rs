@@ -4,7 +4,8 @@ use alloc::string::String;
 use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::{Call, CpuId, CpuMask, Policy, RefusalReason, TaskId};
+use ekiden::{Call, CpuId, CpuMask, RefusalReason, TaskId};
+use ekiden_host::Policy;
 
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};

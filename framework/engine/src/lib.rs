@@ -1,7 +1,7 @@
 //! What stands between a host and a policy: the task table, the states of tasks, the tokens and their checks.
 //!
-//! A host reports what happened with an [`Event`](ekiden::abi::Event) and carries out the
-//! [`Outcome`](ekiden::abi::Outcome); see [`Engine::deliver`]. The engine never touches the machine itself, holds no
+//! A host reports what happened with an [`Event`](ekiden_host::abi::Event) and carries out the
+//! [`Outcome`](ekiden_host::abi::Outcome); see [`Engine::deliver`]. The engine never touches the machine itself, holds no
 //! lock while it calls a policy, and is the same in the kernel, the simulator, the agent and in replay.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -15,6 +15,7 @@ mod counters;
 mod engine;
 mod fault;
 pub mod groups;
+mod host;
 mod idle;
 mod lifecycle;
 mod limits;
@@ -41,6 +42,7 @@ pub use answers::Answers;
 pub use counters::{Counters, Totals};
 pub use engine::Engine;
 pub use fault::{Checks, Fault, MISTAKES_ALLOWED, Mistake, MistakeKind, Surprise};
+pub use host::{EngineHost, Interrupted};
 pub use idle::IdleCpus;
 pub use pace::{TIMER_NS_MIN, WINDOWS_OVER_MOST};
 pub use pick::{PICK_ATTEMPTS, SLICE_NS_MAX};

@@ -2,8 +2,9 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::abi::{Event, Status};
-use ekiden::{Call, Policy, TaskId};
+use ekiden::{Call, TaskId};
+use ekiden_host::Policy;
+use ekiden_host::abi::{Event, Status};
 use zerocopy::FromBytes;
 
 use crate::engine::{Engine, Handling};

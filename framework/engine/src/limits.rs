@@ -8,11 +8,13 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::abi::{EventKind, Status, refill_flags};
-use ekiden::{Call, CpuId, Interrupted, Policy, TaskId};
+use ekiden::{Call, CpuId, TaskId};
+use ekiden_host::Policy;
+use ekiden_host::abi::{EventKind, Status, refill_flags};
 
 use crate::engine::{Engine, Handling};
 use crate::groups::{GO_ON_AFTER_NS, Limit};
+use crate::host::Interrupted;
 use crate::state::{Phase, State, Transition};
 use crate::table::Slot;
 
@@ -344,7 +346,7 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    /// The time has come that [`Host::refill_at`](ekiden::Host::refill_at) was called for.
+    /// The time has come that [`EngineHost::refill_at`](crate::EngineHost::refill_at) was called for.
     #[cold]
     pub(crate) fn refill(&self, handling: &mut Handling<'_>) {
         let now_ns = self.host.now_ns();

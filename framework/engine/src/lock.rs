@@ -1,7 +1,7 @@
 //! The engine's own lock. Its holder does nothing but go on to the end, so a wait for it ends with that, as the host has
 //! calls wait, and for no longer than the engine lives. So none is held while a policy is called.
 
-use ekiden::wait_for;
+use ekiden_host::wait_for;
 use spin::mutex::SpinMutex;
 #[cfg(not(test))]
 use spin::mutex::SpinMutexGuard as Guard;
@@ -44,12 +44,13 @@ mod tests {
     use std::sync::Mutex;
     use std::thread_local;
 
-    use ekiden::abi::{Event, EventKind, Kicks, Message, Outcome, RawParams, RawToken, Reply};
-    use ekiden::{Call, Calls, CpuId, CpuMask, Group, Host, Interrupted, Policy, TaskId};
+    use ekiden::{Call, Calls, CpuId, CpuMask, TaskId};
+    use ekiden_host::abi::{Event, EventKind, Kicks, Message, Outcome, RawParams, RawToken, Reply};
+    use ekiden_host::{Host, Policy};
     use spin::mutex::SpinMutexGuard;
     use zerocopy::IntoBytes;
 
-    use crate::{Engine, IdleCpus};
+    use crate::{Engine, EngineHost, IdleCpus, Interrupted};
 
     const CPUS: u32 = 2;
     const TASKS: u32 = 8;
@@ -108,11 +109,9 @@ mod tests {
         }
 
         fn idle_cpus(&self, _: &mut CpuMask) {}
+    }
 
-        fn group(&self, _: TaskId) -> Group {
-            Group::ROOT
-        }
-
+    impl EngineHost for Machine {
         fn interrupted(&self, _: TaskId) -> Interrupted {
             Interrupted::InUser
         }

@@ -3,8 +3,9 @@
 
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use ekiden::abi::{Event, Outcome, Status};
-use ekiden::{Call, CpuId, Policy};
+use ekiden::{Call, CpuId};
+use ekiden_host::Policy;
+use ekiden_host::abi::{Event, Outcome, Status};
 
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};

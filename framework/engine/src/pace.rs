@@ -16,8 +16,9 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use ekiden::abi::{EventKind, Kicks, Reply};
-use ekiden::{Call, CpuId, Policy};
+use ekiden::{Call, CpuId};
+use ekiden_host::Policy;
+use ekiden_host::abi::{EventKind, Kicks, Reply};
 
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};

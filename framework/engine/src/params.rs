@@ -4,8 +4,9 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, fence};
 
-use ekiden::abi::{RawParams, Status};
-use ekiden::{Call, Policy, TaskId};
+use ekiden::{Call, TaskId};
+use ekiden_host::Policy;
+use ekiden_host::abi::{RawParams, Status};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::engine::{Engine, Handling};
@@ -154,12 +155,13 @@ impl<P: Policy> Engine<P> {
 mod tests {
     use alloc::{boxed::Box, sync::Arc};
 
-    use ekiden::abi::{Event, EventKind, Outcome, TASK_PARAMS_MAX};
-    use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Topology};
+    use ekiden::{CpuId, CpuMask, Env, Topology};
+    use ekiden_host::abi::{Event, EventKind, Outcome, TASK_PARAMS_MAX};
+    use ekiden_host::{Adapter, Host};
     use ekiden_policies::Fifo;
 
     use super::*;
-    use crate::IdleCpus;
+    use crate::{EngineHost, IdleCpus};
 
     struct Anywhere;
 
@@ -177,11 +179,9 @@ mod tests {
         }
 
         fn idle_cpus(&self, _: &mut CpuMask) {}
-
-        fn group(&self, _: TaskId) -> Group {
-            Group::ROOT
-        }
     }
+
+    impl EngineHost for Anywhere {}
 
     /// The caller has found the slot before the task died.
     #[test]

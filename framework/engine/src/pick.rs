@@ -3,8 +3,9 @@
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::abi::{BALANCE_TOO, Event, Message, Outcome, RawToken, Reply, Status, pick_flags};
-use ekiden::{Call, CpuId, Policy, RefusalReason, TaskId};
+use ekiden::{Call, CpuId, RefusalReason, TaskId};
+use ekiden_host::Policy;
+use ekiden_host::abi::{BALANCE_TOO, Event, Message, Outcome, RawToken, Reply, Status, pick_flags};
 
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};

@@ -5,8 +5,9 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 
-use ekiden::abi::{Event, Kicks, Message, Outcome, Reply};
-use ekiden::{Calls, CpuMask, Policy, TaskId};
+use ekiden::{Calls, CpuMask, TaskId};
+use ekiden_host::Policy;
+use ekiden_host::abi::{Event, Kicks, Message, Outcome, Reply};
 
 use crate::counters::Totals;
 use crate::engine::{Engine, Handling};
@@ -405,7 +406,7 @@ impl<P: Policy> Engine<P> {
         self.order.iter().find_map(|seat| self.seats[*seat].fault.lock().clone())
     }
 
-    /// Takes all policies out: every later event ends with [`Status::Fault`](ekiden::abi::Status::Fault). The first reason is
+    /// Takes all policies out: every later event ends with [`Status::Fault`](ekiden_host::abi::Status::Fault). The first reason is
     /// kept.
     #[cold]
     pub fn take_out(&self, fault: Fault) {

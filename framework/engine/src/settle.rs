@@ -2,7 +2,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::{Call, Policy, TaskId};
+use ekiden::{Call, TaskId};
+use ekiden_host::Policy;
 
 use crate::engine::{Engine, Handling};
 use crate::state::{Home, Phase, State};

@@ -6,8 +6,9 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::abi::{BALANCE_TOO, Kicks, Message, NO_CLAIMS, Outcome, Reply};
-use ekiden::{Call, CpuId, CpuMask, Policy, RefusalReason, TaskId};
+use ekiden::{Call, CpuId, CpuMask, RefusalReason, TaskId};
+use ekiden_host::Policy;
+use ekiden_host::abi::{BALANCE_TOO, Kicks, Message, NO_CLAIMS, Outcome, Reply};
 
 use crate::counters::Cpu;
 use crate::engine::{Engine, Handling};

@@ -2,8 +2,9 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use ekiden::abi::{Event, Outcome};
-use ekiden::{NICE_0_WEIGHT, Policy};
+use ekiden::NICE_0_WEIGHT;
+use ekiden_host::Policy;
+use ekiden_host::abi::{Event, Outcome};
 
 use crate::engine::{Engine, Handling};
 use crate::fault::Fault;

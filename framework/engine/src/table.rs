@@ -4,7 +4,8 @@ use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use ekiden::{TaskId, abi::RawToken, weight_of_nice};
+use ekiden::{TaskId, weight_of_nice};
+use ekiden_host::abi::RawToken;
 
 use crate::groups::IDLE_WEIGHT;
 use crate::lock::Lock;

@@ -2,7 +2,8 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use ekiden::{Call, CpuId, Policy};
+use ekiden::{Call, CpuId};
+use ekiden_host::Policy;
 
 use crate::counters::Cpu;
 use crate::engine::{Engine, Handling};

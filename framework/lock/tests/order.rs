@@ -2,7 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ekiden::{SpinLock, forget_locks, run_tape, tape};
+use ekiden::SpinLock;
+use ekiden_host::{forget_locks, run_tape, tape};
 use ekiden_lock::OfHost;
 
 // SAFETY: a test of what a host does.

@@ -6,7 +6,8 @@ use std::{
     thread,
 };
 
-use ekiden::{SpinLock, forget_locks, locks_are_poisoned, poison_locks};
+use ekiden::SpinLock;
+use ekiden_host::{forget_locks, locks_are_poisoned, poison_locks};
 use ekiden_lock::OfHost;
 
 // SAFETY: a test of what a host does.

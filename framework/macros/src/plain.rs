@@ -35,7 +35,7 @@ fn shape(item: &DeriveInput) -> Result<TokenStream, Error> {
                 let (member, ty) = (&field.ident, &field.ty);
                 let name = member.as_ref().map(ToString::to_string);
                 quote! {
-                    ::ekiden::hints::Field {
+                    ::ekiden::host::hints::Field {
                         name: #name,
                         offset: ::core::mem::offset_of!(#ident, #member),
                         shape: &<#ty as ::ekiden::Plain>::SHAPE,
@@ -64,11 +64,11 @@ fn shape(item: &DeriveInput) -> Result<TokenStream, Error> {
     };
     Ok(quote! {
         impl ::ekiden::Plain for #ident {
-            const SHAPE: ::ekiden::hints::Shape = ::ekiden::hints::Shape {
+            const SHAPE: ::ekiden::host::hints::Shape = ::ekiden::host::hints::Shape {
                 name: #name,
                 bytes: ::core::mem::size_of::<#ident>(),
                 align: ::core::mem::align_of::<#ident>(),
-                kind: ::ekiden::hints::Kind::#kind,
+                kind: ::ekiden::host::hints::Kind::#kind,
             };
         }
     })

@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use ekiden::abi::RawToken;
-use ekiden::{CpuId, CpuMask, Group, Host, RefusalReason, Running, TaskId};
-use ekiden_engine::{Answers, IdleCpus};
+use ekiden::{CpuId, CpuMask, RefusalReason, Running, TaskId};
+use ekiden_engine::{Answers, EngineHost, IdleCpus};
+use ekiden_host::Host;
+use ekiden_host::abi::RawToken;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::wire::WORDS;
@@ -148,12 +149,9 @@ impl Host for Questions {
         let weight = self.engine.get()?.weight_of_running(task, cpu)?;
         Some(Running { task, weight, since_ns: since.load(Relaxed) })
     }
+}
 
-    fn group(&self, _: TaskId) -> Group {
-        // The kernel is not asked for control groups: to a policy, all tasks are in one.
-        Group::ROOT
-    }
-
+impl EngineHost for Questions {
     fn refill_at(&self, at_ns: u64) {
         self.refill_ns.fetch_min(at_ns, Relaxed);
     }

@@ -29,9 +29,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ekiden::{Call, Calls, Host, ParamError, Policy, Topology};
+use ekiden::{Call, Calls, ParamError, Topology};
 use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, IdleCpus};
+use ekiden_host::{Host, Policy};
 use ekiden_loader::{LoadError, Result, Tape, header_of, room_for_all, sysfs};
 use ekiden_recording::{self as recording, Header, Instance};
 use libbpf_rs::{

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::sync::Arc;
 
-use ekiden::Policy;
+use ekiden_host::Policy;
 use ekiden_loader::{LoadError, Result, TAPE_PAGE, Tape, len_of_ring};
 use ekiden_recording::{Mark, Pen, Place, Record, RecordedPolicy, Writes, tape_of_thread};
 use memmap2::{MmapMut, MmapOptions};

@@ -2,7 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 
-use ekiden::{CpuId, CpuMask, observe::observe_looks};
+use ekiden::{CpuId, CpuMask};
+use ekiden_host::observe::observe_looks;
 
 thread_local! {
     static WATCHES: Cell<bool> = const { Cell::new(false) };

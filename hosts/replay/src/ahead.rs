@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::Read;
 
 use ekiden::TaskId;
-use ekiden::abi::{Call, Message, RawToken};
+use ekiden_host::abi::{Call, Message, RawToken};
 use ekiden_recording::{Entry, Instance, Item, Recorded, RecordedMark, RecordingError, RecordingReader};
 
 /// How many calls are looked at. A task that waits for longer is not found.

@@ -7,13 +7,12 @@ use std::rc::Rc;
 use std::{mem, ptr};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use ekiden::observe::{Answer, Point, observe_locks};
-use ekiden::{
-    Calls,
-    abi::{Message, Reply},
-};
-use ekiden::{CpuMask, Policy, SpinLock};
+use ekiden::Calls;
+use ekiden::{CpuMask, SpinLock};
 use ekiden_contain::{considered, contained, inside};
+use ekiden_host::Policy;
+use ekiden_host::abi::{Message, Reply};
+use ekiden_host::observe::{Answer, Point, observe_locks};
 use ekiden_recording::tape_of_thread;
 
 /// In which order calls take locks.

@@ -1,6 +1,7 @@
 //! Who answers a policy in replay: nobody has to, as the answers are in the recording.
 
-use ekiden::{CpuId, CpuMask, Group, Host, TaskId};
+use ekiden::{CpuId, CpuMask, TaskId};
+use ekiden_host::Host;
 
 pub(crate) struct NoHost;
 
@@ -16,8 +17,4 @@ impl Host for NoHost {
     fn allowed_cpus(&self, _: TaskId, _: &mut CpuMask) {}
 
     fn idle_cpus(&self, _: &mut CpuMask) {}
-
-    fn group(&self, _: TaskId) -> Group {
-        Group::ROOT
-    }
 }

@@ -1,6 +1,6 @@
 //! Gives a policy the calls of a recording again, in user space, and says where it answers differently.
 //!
-//! A call depends on its message, on what it learnt besides ([`ekiden::tape`]), and on the state of the policy, which only
+//! A call depends on its message, on what it learnt besides ([`ekiden_host::tape`]), and on the state of the policy, which only
 //! calls change. What it learnt is in the recording, the order of locks among it. So one thread delivers the calls in the
 //! order in which they began, each CPU as a coroutine; a call that wants a lock whose turn it is not stops, and others go on
 //! until it is.
@@ -168,7 +168,7 @@ impl Replay {
 
     /// The same, and tells which CPUs the policy looked at beside its own, whenever it placed a task, balanced or picked one. Only of
     /// calls that are as they were, in the order in which they ended. An observer of one's own
-    /// ([`ekiden::observe::observe_looks`]) keeps it from seeing anything.
+    /// ([`ekiden_host::observe::observe_looks`]) keeps it from seeing anything.
     ///
     /// # Errors
     /// As [`run`](Self::run).

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use ekiden::abi::{Call, Message, NO_CPU, Reply};
 use ekiden::{CpuId, TaskId};
+use ekiden_host::abi::{Call, Message, NO_CPU, Reply};
 use serde::{Serialize, Serializer};
 
 use crate::flight::{Held, Wait};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ekiden::{Adapter, Call, Env, Host, ParamError, Policy, Scheduler, Topology};
+use ekiden::{Call, Env, ParamError, Scheduler, Topology};
+use ekiden_host::{Adapter, Host, Policy};
 
 /// Makes instances of a policy.
 #[derive(Clone, Copy)]

@@ -3,8 +3,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ekiden::abi::{Call, Message, RawToken, Reply};
-use ekiden::{CpuId, CpuMask, Group, Host, RefusalReason, TaskId, Topology};
+use ekiden::{CpuId, CpuMask, RefusalReason, TaskId, Topology};
+use ekiden_host::Host;
+use ekiden_host::abi::{Call, Message, RawToken, Reply};
 
 /// Answers as well as can be told from the recording: affinity is not in it, and groups are not.
 pub(crate) struct Questions {
@@ -43,10 +44,6 @@ impl Host for Questions {
             Some(among) => idle.first_in(among),
             None => idle.first(),
         }
-    }
-
-    fn group(&self, _: TaskId) -> Group {
-        Group::ROOT
     }
 }
 

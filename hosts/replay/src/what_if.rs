@@ -5,9 +5,10 @@ use std::fmt;
 use std::io::Read;
 use std::sync::Arc;
 
-use ekiden::abi::{Call, Message, RawToken, RefusalReason, Reply};
-use ekiden::{Env, Host, Policy, TaskId};
+use ekiden::{Env, TaskId};
 use ekiden_contain::contained;
+use ekiden_host::abi::{Call, Message, RawToken, RefusalReason, Reply};
+use ekiden_host::{Host, Policy};
 use ekiden_recording::{Entry, Item, Mark, Recorded, RecordedCall, RecordingReader, tape_of_thread};
 use serde::Serialize;
 

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Instant;
 
-use ekiden::abi::{BALANCE_TOO, Call, Message, RawToken, Reply};
-use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Policy, RefusalReason, Scheduler, TaskId, Topology};
+use ekiden::{CpuId, CpuMask, Env, RefusalReason, Scheduler, TaskId, Topology};
+use ekiden_host::abi::{BALANCE_TOO, Call, Message, RawToken, Reply};
+use ekiden_host::{Adapter, Host, Policy};
 use ekiden_policies::{Wfq, for_each_policy};
 use ekiden_recording::{Calls, Header, Instance, Mark, Pen, Place, Record, RecordingWriter, tape_of_thread};
 use ekiden_replay::Replay;
@@ -64,9 +65,6 @@ impl Host for Answers {
     }
     fn take_idle(&self, _: TaskId, _: Option<&CpuMask>) -> Option<CpuId> {
         (self.0.fetch_add(1, SeqCst) % 2 == 0).then_some(0)
-    }
-    fn group(&self, _: TaskId) -> Group {
-        Group::ROOT
     }
 }
 

@@ -1,7 +1,7 @@
 //! What tasks do: the effects of the steps of their programs.
 
 use ekiden::CpuId;
-use ekiden::abi::{Event, EventKind};
+use ekiden_host::abi::{Event, EventKind};
 use ekiden_workload::spec::PIPE_CAPACITY;
 
 use crate::alarm::Alarm;

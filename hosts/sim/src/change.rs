@@ -1,7 +1,7 @@
 //! Changes from outside: affinity, CPUs that come and go, and what is injected.
 
-use ekiden::abi::{Event, EventKind};
 use ekiden::{Call, CpuId};
+use ekiden_host::abi::{Event, EventKind};
 use zerocopy::IntoBytes;
 
 use crate::alarm::Alarm;

@@ -4,7 +4,7 @@
 //! here. As in the kernel, that is noticed at ticks and where a task goes on to its next step, so that a group may use more than
 //! it has; the next period is then shorter by as much.
 
-use ekiden::abi::{Event, EventKind};
+use ekiden_host::abi::{Event, EventKind};
 use ekiden_workload::{Limit, Workload};
 
 use crate::alarm::Alarm;

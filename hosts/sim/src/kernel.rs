@@ -8,9 +8,9 @@ mod switch;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ekiden::abi::{Event, EventKind, Outcome};
 use ekiden::{Calls, CpuId, CpuMask};
 use ekiden_engine::Engine;
+use ekiden_host::abi::{Event, EventKind, Outcome};
 use ekiden_trace::{masks, names};
 use ekiden_workload::TaskReport;
 

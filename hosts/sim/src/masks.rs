@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{OnceLock, RwLock};
 
-use ekiden::abi::RawToken;
-use ekiden::{CpuId, CpuMask, Group, Host, NotTold, ProcessId, QueueId, RefusalReason, Running, TaskId};
-use ekiden_engine::{Answers, IdleCpus};
+use ekiden::{CpuId, CpuMask, Group, NotTold, ProcessId, QueueId, RefusalReason, Running, TaskId};
+use ekiden_engine::{Answers, EngineHost, IdleCpus};
+use ekiden_host::Host;
+use ekiden_host::abi::RawToken;
 
 use crate::queues::Notices;
 
@@ -247,10 +248,6 @@ impl Host for Questions {
         self.now_ns.load(Relaxed)
     }
 
-    fn refill_at(&self, at_ns: u64) {
-        self.late_ns.fetch_min(at_ns, Relaxed);
-    }
-
     fn may_run(&self, task: TaskId, cpu: CpuId) -> bool {
         self.with_cpus(task, |cpus| cpus.contains(cpu)).unwrap_or(false)
     }
@@ -297,6 +294,12 @@ impl Host for Questions {
     fn idle_cpus(&self, cpus: &mut CpuMask) {
         self.idle.copy_to(cpus);
         cpus.intersect(self.masks.read().expect(UNSHARED).online());
+    }
+}
+
+impl EngineHost for Questions {
+    fn refill_at(&self, at_ns: u64) {
+        self.late_ns.fetch_min(at_ns, Relaxed);
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Unlike the kernel, this takes the lowest of several equal CPUs where the kernel goes round.
 
-use ekiden::abi::{Event, EventKind};
 use ekiden::{Call, CpuId, CpuMask};
+use ekiden_host::abi::{Event, EventKind};
 
 use crate::kernel::{Kernel, wake_flags};
 use crate::masks::{Usable, first_in_all};

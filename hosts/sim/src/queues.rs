@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
-use ekiden::abi::{Event, EventKind};
 use ekiden::{CpuId, NotTold, QueueId};
+use ekiden_host::abi::{Event, EventKind};
 use ekiden_trace::{InQueue, QueueNote};
 use ekiden_workload::HintWord;
 
@@ -81,7 +81,7 @@ impl Notices {
 }
 
 impl Questions {
-    /// For [`Host::notify`](ekiden::Host::notify).
+    /// For [`Host::notify`](ekiden_host::Host::notify).
     pub(crate) fn tell(&self, queue: QueueId, notice: &[u8]) -> Result<(), NotTold> {
         let queue = queue.checked_sub(1).ok_or(NotTold::Closed)?;
         // Any number may come here: those of the load are below the number of its queues.

@@ -5,8 +5,9 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::sync::Arc;
 
-use ekiden::abi::{Message, Reply};
-use ekiden::{Calls, Host, Policy};
+use ekiden::Calls;
+use ekiden_host::abi::{Message, Reply};
+use ekiden_host::{Host, Policy};
 use ekiden_recording::{
     Header, Instance, Mark, Pen, Place, Record, RecordedPolicy, RecordingError, RecordingWriter, Writes, tape_of_thread,
 };
@@ -150,7 +151,7 @@ impl Policy for Priced {
         self.policy.calls()
     }
 
-    fn task_params(&self, settings: &str) -> Result<ekiden::abi::RawParams, String> {
+    fn task_params(&self, settings: &str) -> Result<ekiden_host::abi::RawParams, String> {
         self.policy.task_params(settings)
     }
 

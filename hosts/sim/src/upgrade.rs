@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use ekiden::abi::{Event, EventKind, Outcome};
-use ekiden::{Adapter, Env, Host, ParamError, Policy, Scheduler, Topology};
+use ekiden::{Env, ParamError, Scheduler, Topology};
 use ekiden_contain::contained;
 use ekiden_engine::Fault;
+use ekiden_host::abi::{Event, EventKind, Outcome};
+use ekiden_host::{Adapter, Host, Policy};
 use ekiden_recording::{Instance, Mark};
 
 use crate::alarm::Alarm;

@@ -25,7 +25,8 @@ pub use strategy::{Mode, Strategy};
 
 use std::sync::Arc;
 
-use ekiden::{Adapter, Env, Host, ParamError, Policy, Scheduler, Topology};
+use ekiden::{Env, ParamError, Scheduler, Topology};
+use ekiden_host::{Adapter, Host, Policy};
 
 /// The most tasks that any case has.
 const MAX_TASKS: u32 = 16;

@@ -4,8 +4,8 @@
 
 use std::panic::Location;
 
-use ekiden::observe::Point;
 use ekiden_check::LockOrder;
+use ekiden_host::observe::Point;
 
 /// The order of all locks so far, by address, and the first inversion of it.
 #[derive(Debug, Default)]

@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use ekiden::abi::{Event, EventKind, Outcome, RawToken, Status, enqueue_flags};
-use ekiden::{CpuId, CpuMask, Group, Host, RefusalReason, SpinLock, TaskId};
-use ekiden_engine::{Answers, Engine, IdleCpus};
+use ekiden::{CpuId, CpuMask, RefusalReason, SpinLock, TaskId};
+use ekiden_engine::{Answers, Engine, EngineHost, IdleCpus};
+use ekiden_host::Host;
+use ekiden_host::abi::{Event, EventKind, Outcome, RawToken, Status, enqueue_flags};
 
 use crate::{Case, MAX_TASKS, PolicyMaker, Step};
 
@@ -56,11 +57,9 @@ impl Host for Questions {
             None => self.idle.take(&[], |_| true),
         }
     }
+}
 
-    fn group(&self, _: TaskId) -> Group {
-        Group::ROOT
-    }
-
+impl EngineHost for Questions {
     fn refill_at(&self, at_ns: u64) {
         self.refill_ns.fetch_min(at_ns, Relaxed);
     }

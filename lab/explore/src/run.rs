@@ -7,8 +7,8 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use ekiden::observe::{Answer, Point, observe_locks};
 use ekiden_contain::contained;
+use ekiden_host::observe::{Answer, Point, observe_locks};
 use ekiden_lock::OfHost;
 use serde::Serialize;
 
@@ -135,7 +135,7 @@ pub(crate) fn run(case: &Case, policy: &PolicyMaker, mut choose: impl FnMut(&[us
         Err(panic) => Some(format!("panic: {panic}")),
     };
     // SAFETY: this is a host.
-    ekiden::forget_dropped(unsafe { OfHost::new() });
+    ekiden_host::forget_dropped(unsafe { OfHost::new() });
     Outcome { schedule, finding: finding.map(Finding) }
 }
 

@@ -9,9 +9,10 @@ use std::{
     },
 };
 
-use ekiden::abi::{Event, EventKind, Kicks, Message, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags};
-use ekiden::{Call, Calls, CpuId, CpuMask, Group, Host, Policy, TaskId};
-use ekiden_engine::{Engine, IdleCpus, SLICE_NS_MAX, TIMER_NS_MIN};
+use ekiden::{Call, Calls, CpuId, CpuMask, TaskId};
+use ekiden_engine::{Engine, EngineHost, IdleCpus, SLICE_NS_MAX, TIMER_NS_MIN};
+use ekiden_host::abi::{Event, EventKind, Kicks, Message, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags};
+use ekiden_host::{Host, Policy};
 
 const CPUS: u32 = 3;
 const TASKS: u64 = 6;
@@ -160,13 +161,6 @@ impl Host for Machine {
         self.now_ns.fetch_add(1, Relaxed)
     }
 
-    fn refill_at(&self, at_ns: u64) {
-        let before_ns = self.refill_ns.load(Relaxed);
-        if before_ns == 0 || at_ns < before_ns {
-            self.refill_ns.store(at_ns, Relaxed);
-        }
-    }
-
     fn may_run(&self, _: TaskId, _: CpuId) -> bool {
         true
     }
@@ -178,12 +172,15 @@ impl Host for Machine {
     fn idle_cpus(&self, cpus: &mut CpuMask) {
         self.idle.copy_to(cpus);
     }
+}
 
-    fn group(&self, _: TaskId) -> Group {
-        Group::ROOT
+impl EngineHost for Machine {
+    fn refill_at(&self, at_ns: u64) {
+        let before_ns = self.refill_ns.load(Relaxed);
+        if before_ns == 0 || at_ns < before_ns {
+            self.refill_ns.store(at_ns, Relaxed);
+        }
     }
-
-    fn policy_fell(&self, _: u32) {}
 }
 
 /// Where a task is, as the kernel sees it.

@@ -14,10 +14,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use ekiden::{
-    Call,
-    abi::{ABI_VERSION, NAME_LEN},
-};
+use ekiden::Call;
+use ekiden_host::abi::{ABI_VERSION, NAME_LEN};
 use ekiden_loader::{
     Config, Control, Hint, LoadError, Moved, Session, Status, Stops, Succession, load_beside, loaded, sysfs, unload,
 };

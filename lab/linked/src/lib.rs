@@ -7,8 +7,9 @@
 
 use std::sync::Arc;
 
-use ekiden::{Adapter, Env, Host, Param, ParamError, Plain, Policy, Scheduler, Topology, hints::Shape};
+use ekiden::{Env, Param, ParamError, Plain, Scheduler, Topology};
 use ekiden_explore::PolicyMaker;
+use ekiden_host::{Adapter, Host, Policy, hints::Shape};
 use ekiden_replay::Replay;
 use ekiden_sim::{Machine, Simulation, Successor};
 use ekiden_test_policies::Drowsy;

@@ -8,8 +8,9 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ekiden::abi::{Message, Reply};
-use ekiden::{Call, Calls, CpuMask, Host, Policy, TaskId, Topology};
+use ekiden::{Call, Calls, CpuMask, TaskId, Topology};
+use ekiden_host::abi::{Message, Reply};
+use ekiden_host::{Host, Policy};
 use ekiden_trace::{Header, Record, What, masks};
 
 use crate::{Checker, Limits, Violation};
@@ -82,7 +83,7 @@ impl Policy for Watched {
         NEEDED.into_iter().fold(self.policy.calls(), Calls::with)
     }
 
-    fn task_params(&self, settings: &str) -> Result<ekiden::abi::RawParams, String> {
+    fn task_params(&self, settings: &str) -> Result<ekiden_host::abi::RawParams, String> {
         self.policy.task_params(settings)
     }
 

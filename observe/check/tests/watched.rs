@@ -3,8 +3,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use ekiden::{Adapter, Env, Scheduler};
+use ekiden::{Env, Scheduler};
 use ekiden_check::{Checker, Findings, Limits, Violation, Watched};
+use ekiden_host::Adapter;
 use ekiden_policies::{Fifo, Wfq};
 use ekiden_sim::{Machine, PolicyMaker, SimReport, Simulation};
 use ekiden_workload::{Step, TaskSpec, Workload, builtin};

@@ -8,13 +8,13 @@
 //! The first word of a record says what it is; [`Pen`] has how each kind is laid out. One call is
 //!
 //! 1. a record with the [message](ekiden_abi::Message), the time and the thread,
-//! 2. as many records as it takes for what the call learnt besides its message ([`ekiden::tape`]) beyond seven words, and
+//! 2. as many records as it takes for what the call learnt besides its message ([`ekiden_host::tape`]) beyond seven words, and
 //!    for the payload of hints, which comes first,
 //! 3. a record with the rest of that, and with the [reply](ekiden_abi::Reply).
 //!
 //! A mark stands between calls, in the rings of all CPUs, where a new instance of a policy begins.
 //!
-//! [`ekiden::tape`]: ../ekiden/fn.tape.html
+//! [`ekiden_host::tape`]: ../ekiden/fn.tape.html
 #![no_std]
 #![forbid(unsafe_code)]
 

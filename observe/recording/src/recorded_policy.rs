@@ -4,8 +4,9 @@ use std::any::Any;
 use std::boxed::Box;
 use std::string::String;
 
-use ekiden::abi::{Message, RawParams, Reply};
-use ekiden::{Calls, Policy};
+use ekiden::Calls;
+use ekiden_host::Policy;
+use ekiden_host::abi::{Message, RawParams, Reply};
 
 use crate::{Mark, Pen};
 

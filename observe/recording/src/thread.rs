@@ -4,9 +4,9 @@
 use std::cell::Cell;
 use std::thread_local;
 
-use ekiden::{run_tape, tape};
+use ekiden_host::{run_tape, tape};
 
-/// See [`ekiden::tape`].
+/// See [`ekiden_host::tape`].
 pub type Learn = fn(u64) -> u64;
 
 thread_local! {
@@ -14,7 +14,7 @@ thread_local! {
 }
 
 /// From here on, `learn` is given what calls on this thread learn, and answers with what they are to go on with
-/// ([`ekiden::tape`]); nobody is asked if it is absent. Returns whoever was asked so far.
+/// ([`ekiden_host::tape`]); nobody is asked if it is absent. Returns whoever was asked so far.
 ///
 /// The tape of the whole program runs from the first time on: what a call learns then costs a few instructions more, on
 /// every thread.

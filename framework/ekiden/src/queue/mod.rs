@@ -38,7 +38,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{CpuId, CpuMask, Cx, Group, Host, Schedulable, TaskId, Topology, token::Instance};
+    use crate::{CpuId, CpuMask, Cx, Schedulable, TaskId, Topology, cx::Host, token::Instance};
 
     /// Stands where the type of a policy goes.
     struct Nobody;
@@ -227,9 +227,6 @@ mod tests {
         fn claim(&self, token: RawToken, cpu: CpuId) -> Result<(), RefusalReason> {
             assert_eq!(cpu, 1);
             self.0[token.task.slot as usize]
-        }
-        fn group(&self, _: TaskId) -> Group {
-            Group::ROOT
         }
     }
 

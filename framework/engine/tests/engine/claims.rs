@@ -5,12 +5,13 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use ekiden::abi::{Event, EventKind, Message, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags};
 use ekiden::{
-    Adapter, Call, Calls, CpuId, CpuMask, Cx, Env, FifoQueue, Group, Host, Policy, RefusalReason, Running, Schedulable,
-    Scheduler, SpinLock, Task, TaskId, Topology, WakeFlags, policy,
+    Call, Calls, CpuId, CpuMask, Cx, Env, FifoQueue, RefusalReason, Running, Schedulable, Scheduler, SpinLock, Task,
+    TaskId, Topology, WakeFlags, policy,
 };
-use ekiden_engine::{Answers, Engine, IdleCpus, Phase};
+use ekiden_engine::{Answers, Engine, EngineHost, IdleCpus, Phase};
+use ekiden_host::abi::{Event, EventKind, Message, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags};
+use ekiden_host::{Adapter, Host, Policy};
 use ekiden_policies::{GlobalFifo, LlcFifo};
 use proptest::prelude::*;
 
@@ -56,11 +57,9 @@ impl Host for Machine {
         let weight = self.engine.get().unwrap().weight_of_running(task, cpu)?;
         Some(Running { task, weight, since_ns: 7 })
     }
-
-    fn group(&self, _: TaskId) -> Group {
-        Group::ROOT
-    }
 }
+
+impl EngineHost for Machine {}
 
 struct Bench {
     engine: Engine,

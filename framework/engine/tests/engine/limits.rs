@@ -5,11 +5,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use ekiden::abi::{Event, EventKind, Message, Outcome, Reply, Status, enqueue_flags, pick_flags};
-use ekiden::{
-    Adapter, Call, Calls, CpuId, CpuMask, Env, Group, Host, Interrupted, Policy, Scheduler, TaskId, Topology,
-};
-use ekiden_engine::{Engine, IdleCpus, Phase};
+use ekiden::{Call, Calls, CpuId, CpuMask, Env, Scheduler, TaskId, Topology};
+use ekiden_engine::{Engine, EngineHost, IdleCpus, Interrupted, Phase};
+use ekiden_host::abi::{Event, EventKind, Message, Outcome, Reply, Status, enqueue_flags, pick_flags};
+use ekiden_host::{Adapter, Host, Policy};
 use ekiden_policies::{Fifo, Wfq};
 use proptest::prelude::*;
 
@@ -44,11 +43,9 @@ impl Host for Clock {
     fn idle_cpus(&self, cpus: &mut CpuMask) {
         self.idle.copy_to(cpus);
     }
+}
 
-    fn group(&self, _: TaskId) -> Group {
-        Group::ROOT
-    }
-
+impl EngineHost for Clock {
     fn refill_at(&self, at_ns: u64) {
         let mut refill_at_ns = self.refill_at_ns.lock().unwrap();
         *refill_at_ns = Some(refill_at_ns.map_or(at_ns, |other| other.min(at_ns)));

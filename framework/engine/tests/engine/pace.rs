@@ -8,9 +8,10 @@ use std::{
     },
 };
 
-use ekiden::abi::{Event, EventKind, Kicks, Message, Outcome, RawToken, Reply, Status};
-use ekiden::{Call, Calls, CpuId, CpuMask, Group, Host, Policy, TaskId};
-use ekiden_engine::{Engine, IdleCpus, PICK_ATTEMPTS, TIMER_NS_MIN, WINDOWS_OVER_MOST};
+use ekiden::{Call, Calls, CpuId, CpuMask, TaskId};
+use ekiden_engine::{Engine, EngineHost, IdleCpus, PICK_ATTEMPTS, TIMER_NS_MIN, WINDOWS_OVER_MOST};
+use ekiden_host::abi::{Event, EventKind, Kicks, Message, Outcome, RawToken, Reply, Status};
+use ekiden_host::{Host, Policy};
 
 const CPUS: u32 = 2;
 const MS: u64 = 1_000_000;
@@ -36,11 +37,9 @@ impl Host for Clock {
     }
 
     fn idle_cpus(&self, _: &mut CpuMask) {}
+}
 
-    fn group(&self, _: TaskId) -> Group {
-        Group::ROOT
-    }
-
+impl EngineHost for Clock {
     fn refill_at(&self, at_ns: u64) {
         self.refill_ns.store(at_ns, Relaxed);
     }

@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use ekiden::abi::{Event, EventKind, Message, Outcome, RawParams, Reply};
-use ekiden::{Call, Calls, CpuId, CpuMask, Group, Host, Policy, TaskId};
-use ekiden_engine::{Engine, IdleCpus};
+use ekiden::{Call, Calls, CpuId, CpuMask, TaskId};
+use ekiden_engine::{Engine, EngineHost, IdleCpus};
+use ekiden_host::abi::{Event, EventKind, Message, Outcome, RawParams, Reply};
+use ekiden_host::{Host, Policy};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// What a policy has heard: the call, the task, and the first of the parameters.
@@ -70,11 +71,9 @@ impl Host for Anywhere {
     fn idle_cpus(&self, cpus: &mut CpuMask) {
         self.0.copy_to(cpus);
     }
-
-    fn group(&self, _: TaskId) -> Group {
-        Group::ROOT
-    }
 }
+
+impl EngineHost for Anywhere {}
 
 const TASKS: u32 = 4;
 
@@ -202,7 +201,7 @@ fn bytes_that_are_no_parameters_change_nothing() {
     kernel.heard(0);
     let mut outcome = Outcome::default();
     kernel.engine.deliver(&Event { task, ..Event::new(EventKind::TaskParams, 0) }, &[0; 39], &mut outcome);
-    assert_eq!((outcome.status, kernel.heard(0)), (ekiden::abi::Status::Invalid as i32, vec![]));
+    assert_eq!((outcome.status, kernel.heard(0)), (ekiden_host::abi::Status::Invalid as i32, vec![]));
 }
 
 #[test]

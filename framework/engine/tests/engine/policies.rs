@@ -10,11 +10,12 @@ use std::{
     },
 };
 
-use ekiden::abi::{
+use ekiden::{Call, Calls, CpuId, CpuMask, RefusalReason, TaskId};
+use ekiden_engine::{Engine, EngineHost, IdleCpus, Share};
+use ekiden_host::abi::{
     BALANCE_TOO, Event, EventKind, Message, Outcome, RawToken, Reply, Status, enqueue_flags, pick_flags,
 };
-use ekiden::{Call, Calls, CpuId, CpuMask, Group, Host, Policy, RefusalReason, TaskId};
-use ekiden_engine::{Engine, IdleCpus, Share};
+use ekiden_host::{Host, Policy};
 use proptest::prelude::*;
 
 const CPUS: u32 = 2;
@@ -143,11 +144,9 @@ impl Host for Anywhere {
     fn idle_cpus(&self, cpus: &mut CpuMask) {
         self.0.copy_to(cpus);
     }
+}
 
-    fn group(&self, _: TaskId) -> Group {
-        Group::ROOT
-    }
-
+impl EngineHost for Anywhere {
     fn policy_fell(&self, _: u32) {
         self.1.store(true, Relaxed);
     }

@@ -5,11 +5,12 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
-use ekiden::abi::{Event, EventKind, Outcome, Status, enqueue_flags, init_flags, pick_flags};
-use ekiden::{Adapter, CpuId, CpuMask, Env, Group, Host, Scheduler, TaskId, Topology};
+use ekiden::{CpuId, CpuMask, Env, Scheduler, TaskId, Topology};
 use ekiden_engine::{
-    Checks, Engine, IdleCpus, MISTAKES_ALLOWED, MistakeKind, Phase, State, TRANSITIONS, Transition, Walk,
+    Checks, Engine, EngineHost, IdleCpus, MISTAKES_ALLOWED, MistakeKind, Phase, State, TRANSITIONS, Transition, Walk,
 };
+use ekiden_host::abi::{Event, EventKind, Outcome, Status, enqueue_flags, init_flags, pick_flags};
+use ekiden_host::{Adapter, Host};
 use ekiden_policies::{Fifo, Wfq};
 use expect_test::expect;
 use proptest::prelude::*;
@@ -39,11 +40,9 @@ impl Host for Anywhere {
     fn idle_cpus(&self, cpus: &mut CpuMask) {
         self.idle.copy_to(cpus);
     }
-
-    fn group(&self, _: TaskId) -> Group {
-        Group::ROOT
-    }
 }
+
+impl EngineHost for Anywhere {}
 
 struct Bench {
     engine: Engine,

@@ -11,10 +11,10 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use ekiden::abi::{Event, EventKind, Outcome, RefusalReason, Status, enqueue_flags};
 use ekiden::{CpuId, CpuMask, TaskId};
 use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, Walk};
+use ekiden_host::abi::{Event, EventKind, Outcome, RefusalReason, Status, enqueue_flags};
 
 use crate::host::{Questions, now_ns};
 use crate::wire::{Message, Shared, Shot, flag, kind};

@@ -1,9 +1,9 @@
 //! What the agent has decided, on its way to the kernel: which task runs where next, and what the kernel made of it.
 
 use ekiden::CpuId;
-use ekiden::abi::{Event, EventKind, Outcome, RefusalReason};
 use ekiden_contain::contained;
 use ekiden_engine::Fault;
+use ekiden_host::abi::{Event, EventKind, Outcome, RefusalReason};
 
 use crate::wire::{Shot, result, state};
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Release;
 
-use ekiden::abi::{Event, EventKind, Outcome};
+use ekiden_host::abi::{Event, EventKind, Outcome};
 
 use crate::host::now_ns;
 use crate::wire::state;

@@ -2,8 +2,9 @@
 
 use core::ffi::c_void;
 
-use ekiden::{CpuId, CpuMask, Group, Host, Interrupted, TaskId};
-use ekiden_engine::Engine;
+use ekiden::{CpuId, CpuMask, TaskId};
+use ekiden_host::Host;
+use ekiden_engine::{Engine, EngineHost, Interrupted};
 
 use crate::{ekiden_rs_host_task, engine};
 
@@ -53,12 +54,9 @@ impl Host for Kernel {
             engine.idle().copy_to(cpus);
         }
     }
+}
 
-    fn group(&self, _: TaskId) -> Group {
-        // Not asked of the kernel yet: to a policy, all tasks are in one.
-        Group::ROOT
-    }
-
+impl EngineHost for Kernel {
     fn policy_fell(&self, seat: u32) {
         ekiden_c_policy_fell(seat);
     }

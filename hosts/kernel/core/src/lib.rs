@@ -15,9 +15,10 @@ use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
-use ekiden::abi::{Event, Outcome, RawToken, Status};
-use ekiden::{CpuMask, Host, TaskId};
-use ekiden::{Patience, Since, Waits};
+use ekiden_host::abi::{Event, Outcome, RawToken, Status};
+use ekiden::{CpuMask, TaskId};
+use ekiden_host::Host;
+use ekiden_host::{Patience, Since, Waits};
 use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, SEATS, Share, Walk};
 use ekiden_kernel_rt::{Arena, CreateArgs, GO_ON, PolicyTable, TOO_LONG, Wait};
 
@@ -56,7 +57,7 @@ pub unsafe extern "C" fn ekiden_rs_create(
 ) -> i64 {
     // SAFETY: the caller's promise.
     unsafe { ARENA.reset(arena, arena_len) };
-    ekiden::wait_so(Waits { begin: || Since(Wait::begin().0), look, end: |since| Wait(since.0).end() });
+    ekiden_host::wait_so(Waits { begin: || Since(Wait::begin().0), look, end: |since| Wait(since.0).end() });
     // SAFETY: the caller's promise.
     let Some(policy) = (unsafe { ForeignPolicy::create(table, policy_args) }) else { return -22 };
     // SAFETY: the caller's promise.

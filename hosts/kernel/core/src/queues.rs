@@ -4,7 +4,7 @@ use core::slice;
 use core::sync::atomic::AtomicU64;
 
 use ekiden::NotTold;
-use ekiden::hints::{Consumer, Geometry, NotWritten, Producer};
+use ekiden_host::hints::{Consumer, Geometry, NotWritten, Producer};
 
 /// The words of a queue.
 ///

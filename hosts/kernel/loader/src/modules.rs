@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ekiden::abi::ABI_VERSION;
+use ekiden_host::abi::ABI_VERSION;
 use nix::kmod::{DeleteModuleFlags, delete_module, init_module};
 
 use crate::error::{Context, LoadError, Result};

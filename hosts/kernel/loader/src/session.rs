@@ -13,7 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ekiden::{Call, Calls, abi::ABI_VERSION};
+use ekiden::{Call, Calls};
+use ekiden_host::abi::ABI_VERSION;
 use libbpf_rs::{
     Link, OpenObject,
     btf::{Btf, types},

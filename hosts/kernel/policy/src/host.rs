@@ -3,8 +3,9 @@
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::abi::{RawToken, RefusalReason};
-use ekiden::{CpuId, CpuMask, Group, Host, NotTold, ProcessId, QueueId, Running, TaskId};
+use ekiden_host::abi::{RawToken, RefusalReason};
+use ekiden::{CpuId, CpuMask, NotTold, ProcessId, QueueId, Running, TaskId};
+use ekiden_host::Host;
 use ekiden_kernel_rt::HostTable;
 
 use crate::{HOST, MASK_WORDS};
@@ -78,10 +79,5 @@ impl Host for Kernel {
         // SAFETY: checks the task against the engine's table first.
         let process = unsafe { (self.table().process)(task.to_bits()) };
         (process != 0).then_some(process)
-    }
-
-    fn group(&self, _: TaskId) -> Group {
-        // Not asked of the kernel yet: to a policy, all tasks are in one.
-        Group::ROOT
     }
 }

@@ -11,11 +11,12 @@ use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-pub use ekiden::abi::{ABI_VERSION, NAME_LEN};
-use ekiden::abi::{Message, Reply};
-use ekiden::hints::{Geometry, layout::RECORD_BYTES_MAX};
-use ekiden::{Adapter, Env, Left, Saved, Scheduler, TaskParams, Topology};
-use ekiden::{Patience, Since, Waits};
+pub use ekiden_host::abi::{ABI_VERSION, NAME_LEN};
+use ekiden_host::abi::{Message, Reply};
+use ekiden_host::hints::{Geometry, layout::RECORD_BYTES_MAX};
+use ekiden::{Env, Saved, Scheduler, TaskParams, Topology};
+use ekiden_host::{Adapter, Left};
+use ekiden_host::{Patience, Since, Waits};
 pub use ekiden_kernel_rt::{Arena, Baggage, CreateArgs, HostTable, PolicyTable, Settings};
 use ekiden_kernel_rt::{FAULT_TEXT_LEN, GO_ON, TOO_LONG, Text, Wait};
 use ekiden_lock::{OfHost, Word};
@@ -162,7 +163,7 @@ pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut
     // SAFETY: the caller's promise; the last instance is gone with its arena.
     unsafe { arena.reset(args.arena, args.arena_len) };
     begin_anew();
-    ekiden::forget_dropped(OF_HOST);
+    ekiden_host::forget_dropped(OF_HOST);
     // SAFETY: the caller's promise.
     match unsafe { env::<S>(args) } {
         Some(env) => {
@@ -177,7 +178,7 @@ pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut
 /// Of locks, nothing is known of what was here before.
 fn begin_anew() {
     wait_as_the_host_does();
-    ekiden::forget_locks(OF_HOST);
+    ekiden_host::forget_locks(OF_HOST);
     ekiden_forget_locks();
     CHECK_PANICS.store(0, Relaxed);
 }
@@ -281,7 +282,7 @@ pub unsafe fn check<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> bool 
         // SAFETY: the caller's promise; nothing made here outlives this call.
         unsafe { arena.reset(args.arena, args.arena_len) };
         begin_anew();
-        ekiden::forget_dropped(OF_HOST);
+        ekiden_host::forget_dropped(OF_HOST);
     }
     // SAFETY: the caller's promise.
     unsafe { env::<S>(args) }.is_some()
@@ -400,7 +401,7 @@ fn ended_with_lock() {
     // SAFETY: there is room for it.
     let is_there = unsafe { ekiden_peek(&mut word, held, size_of::<Word>()) };
     // If there are several, this is the address of nothing.
-    let is_ours = is_there && ekiden::is_of_this_call(word.holder);
+    let is_ours = is_there && ekiden_host::is_of_this_call(word.holder);
     // SAFETY: this call has a lock there.
     let place = if is_ours { unsafe { word.location() } } else { None };
     let mut text = Text::<FAULT_TEXT_LEN>::new();
@@ -455,11 +456,11 @@ fn leave_with(text: &[u8]) {
         // SAFETY: the table outlives every instance.
         unsafe { ((*host).leave)(host) }
     }
-    if !ekiden::locks_are_poisoned(OF_HOST) {
+    if !ekiden_host::locks_are_poisoned(OF_HOST) {
         // The reason first: whoever sees that the locks are poisoned ends as a consequence, and says nothing.
         // SAFETY: the table outlives every instance.
         unsafe { ((*host).reason)(host, text.as_ptr(), text.len()) };
-        ekiden::poison_locks(OF_HOST);
+        ekiden_host::poison_locks(OF_HOST);
     }
     tape::mark_here(Mark::Fault);
     // SAFETY: as above, and `fault` leaves this call for the guard that entered it.
@@ -468,7 +469,7 @@ fn leave_with(text: &[u8]) {
 
 /// The framework's way of waiting, by `ekiden.ko`.
 fn wait_as_the_host_does() {
-    ekiden::wait_so(Waits {
+    ekiden_host::wait_so(Waits {
         begin: || Since(Wait::begin().0),
         look: |since| {
             let mut wait = Wait(since.0);

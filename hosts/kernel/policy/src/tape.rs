@@ -6,7 +6,7 @@ use core::ptr::{self, NonNull};
 use core::slice;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-use ekiden::abi::{Message, Reply};
+use ekiden_host::abi::{Message, Reply};
 use ekiden_kernel_rt::TapeArgs;
 use ekiden_recording::{Mark, Pen, Place, Record};
 
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn run(args: *const TapeArgs, what: u32) {
     RECORDS.store(args.records, Relaxed);
     TICKS.store(args.ticks_khz != 0, Relaxed);
     INSTANCE.store(args.instance, Relaxed);
-    ekiden::tape(learn);
+    ekiden_host::tape(learn);
     let mark = Mark::from_number(what.into());
     let time = time();
     for cpu in 0..args.cpus {
@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C" fn run(args: *const TapeArgs, what: u32) {
             unsafe { pen(place) }.mark(time, mark, args.instance.into());
         }
     }
-    ekiden::run_tape(mark.is_some());
+    ekiden_host::run_tape(mark.is_some());
 }
 
 /// Does something on this CPU, with interrupts off, that is no call: what it learns is not part of any.
@@ -121,7 +121,7 @@ impl Here {
     }
 }
 
-/// For [`ekiden::tape`].
+/// For [`ekiden_host::tape`].
 fn learn(value: u64) -> u64 {
     if let Some(place) = NonNull::new(here::tape()) {
         // SAFETY: it is this CPU's, and calls come with interrupts off.

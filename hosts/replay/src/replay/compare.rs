@@ -1,7 +1,7 @@
 //! What a policy answered, beside what is recorded.
 
-use ekiden::abi::{Call, Message, RawToken, RefusalReason, Reply};
 use ekiden::{Calls, CpuMask};
+use ekiden_host::abi::{Call, Message, RawToken, RefusalReason, Reply};
 
 use crate::Considered;
 use crate::flight::{Done, Job, Order};

@@ -8,9 +8,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ekiden::abi::{Call, Message, RawToken, Reply};
-use ekiden::{Env, Host, Policy, Topology};
+use ekiden::{Env, Topology};
 use ekiden_contain::contained;
+use ekiden_host::abi::{Call, Message, RawToken, Reply};
+use ekiden_host::{Host, Policy};
 use ekiden_recording::{Entry, Instance, Item, Mark, Recorded, RecordedCall, RecordedMark, RecordingReader};
 
 use crate::ahead::Ahead;

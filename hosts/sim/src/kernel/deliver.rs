@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use ekiden::abi::{Event, EventKind, Outcome, Status};
 use ekiden::{Call, CpuId, CpuMask, TaskId};
 use ekiden_contain::{considered, contained};
 use ekiden_engine::Fault;
+use ekiden_host::abi::{Event, EventKind, Outcome, Status};
 use ekiden_trace::masks;
 
 use super::Kernel;

@@ -1,7 +1,7 @@
 //! The life of a task: it is created, introduced, woken up, put on a run queue, blocks and exits.
 
-use ekiden::abi::{Event, EventKind, Outcome, Status, enqueue_flags};
 use ekiden::{Call, CpuId, TaskId};
+use ekiden_host::abi::{Event, EventKind, Outcome, Status, enqueue_flags};
 use ekiden_workload::random::Random;
 use smallvec::SmallVec;
 

@@ -1,7 +1,7 @@
 //! A CPU and its time: what has run there is accounted, its tick, and which task it switches to.
 
-use ekiden::abi::{Event, EventKind, Outcome, RefusalReason, Status, enqueue_flags, pick_flags};
 use ekiden::{Call, CpuId};
+use ekiden_host::abi::{Event, EventKind, Outcome, RefusalReason, Status, enqueue_flags, pick_flags};
 
 use super::{Cpu, Kernel, slice_ns};
 use crate::alarm::Alarm;

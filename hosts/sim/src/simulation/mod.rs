@@ -6,10 +6,11 @@ use std::cmp::Reverse;
 use std::io::Write;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use ekiden::abi::Outcome;
-use ekiden::{Adapter, CpuId, Env, Host, ParamError, Policy, Scheduler, Topology};
+use ekiden::{CpuId, Env, ParamError, Scheduler, Topology};
 use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, IdleCpus, Mistake, Totals};
+use ekiden_host::abi::Outcome;
+use ekiden_host::{Adapter, Host, Policy};
 use ekiden_recording::{self as recording, Instance, Mark};
 use ekiden_workload::{Report, TaskReport, Workload};
 
@@ -339,7 +340,7 @@ impl Simulation {
                 recording = Some(Recording::begin(writer, &header));
             }
             let policy = recorded::next_instance(policy, Mark::Begin, 0, &questions, &instance);
-            let mut engine = Engine::new(policy, host.clone(), idle, nr_cpus, max_tasks);
+            let mut engine = Engine::new(policy, questions.clone(), idle, nr_cpus, max_tasks);
             if let Some((PolicyMaker { name, make, .. }, has)) = self.second {
                 // An engine with one policy has room for another; every CPU looks for work soon.
                 let _ = engine.add(made(&name, make)?, false, &mut Outcome::default());

@@ -2,8 +2,8 @@
 
 use std::sync::Mutex;
 
-use ekiden::hints::Plain;
 use ekiden::{Hints, NotTold, ProcessId, QueueId, prelude::*};
+use ekiden_host::hints::Plain;
 use ekiden_policies::Wfq;
 use ekiden_sim::{Machine, SimReport, Simulation, What};
 use ekiden_trace::{InQueue, QueueNote};

@@ -6,7 +6,7 @@ use std::{
     ptr,
 };
 
-use ekiden::hints::Geometry;
+use ekiden_host::hints::Geometry;
 
 use crate::{
     device::request,

@@ -1,9 +1,9 @@
 //! Only a host poisons the locks of a policy, forgets them, and asks for that.
 
-use ekiden::prelude::*;
+use ekiden::{host, prelude::*};
 
 fn poison(_: &Cx) {
-    (ekiden::locks_are_poisoned(), ekiden::forget_locks(), ekiden::forget_dropped(), ekiden::poison_locks()); //~ error[E0061]: this function takes 1 argument
+    (host::locks_are_poisoned(), host::forget_locks(), host::forget_dropped(), host::poison_locks()); //~ error[E0061]: this function takes 1 argument
 }
 
 fn main() {}
