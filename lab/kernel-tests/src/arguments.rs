@@ -52,6 +52,21 @@ pub(crate) enum Trial {
         #[arg(long, value_delimiter = ',')]
         calls: Vec<String>,
     },
+    /// Changes where tasks may run, as fast as it goes.
+    Affinities {
+        /// Which policy has the tasks.
+        #[arg(long)]
+        policy: String,
+        /// For how long.
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
+    },
+    /// Takes everything away while timers of a policy expire in which it panics.
+    LastTimers {
+        /// How often.
+        #[arg(long, default_value_t = 20)]
+        rounds: u32,
+    },
     /// Loads modules, runs a policy under load and unloads everything, again and again.
     Reload {
         /// How often.

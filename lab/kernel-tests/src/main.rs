@@ -19,6 +19,7 @@ mod planted;
 mod processes;
 mod pulse;
 mod queues;
+mod races;
 mod recordings;
 mod requests;
 mod seen;
@@ -47,6 +48,8 @@ fn main() -> anyhow::Result<()> {
             | Trial::List { .. }
             | Trial::Generated { .. }
             | Trial::AllAtOnce { .. }
+            | Trial::Affinities { .. }
+            | Trial::LastTimers { .. }
             | Trial::Beside { .. }
             | Trial::Trips { .. }
             | Trial::Victim { .. }
@@ -68,6 +71,8 @@ fn main() -> anyhow::Result<()> {
         Trial::List { rounds, only } => list::list(modules, rounds, &only),
         Trial::Generated { first, from, count } => generated::generated(modules, first, from, count),
         Trial::Faults { rounds, calls } => trials::faults(modules, rounds, &calls),
+        Trial::Affinities { policy, seconds } => races::affinities(modules, &policy, seconds),
+        Trial::LastTimers { rounds } => races::last_timers(modules, rounds),
         Trial::Reload { rounds } => trials::reload(modules, rounds),
         Trial::Storm { policy, neighbour } => trials::storm(modules, &policy, neighbour),
         Trial::Victim { policies, rounds, seconds, seed } => victim::beside(modules, &policies, rounds, seconds, seed),

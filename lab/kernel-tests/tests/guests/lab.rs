@@ -48,6 +48,8 @@ pub(crate) enum Machine {
     Alarms,
 }
 
+const STRESS_NG: &str = "/usr/bin/stress-ng";
+
 impl Machine {
     /// Boots one.
     pub(crate) fn boot(self) -> Lab {
@@ -55,13 +57,14 @@ impl Machine {
             Self::Newest(cpus) => Lab::boot(&newest_kernel(), VmSpec { cpus, ..spec() }),
             Self::Calm => Lab::boot(&newest_kernel(), spec()),
             Self::Timely => Lab::boot(&newest_kernel(), VmSpec { fair_turns: true, ..spec() }),
-            Self::Parallel(cpus) => {
-                Lab::boot(&newest_kernel(), VmSpec { cpus, mode: Mode::Parallel, ..VmSpec::default() })
-            }
+            Self::Parallel(cpus) => Lab::boot(
+                &newest_kernel(),
+                VmSpec { cpus, mode: Mode::Parallel, programs: vec![PathBuf::from(STRESS_NG)], ..VmSpec::default() },
+            ),
             Self::Exact => Lab::boot(&newest_kernel(), VmSpec { mode: Mode::Icount, ..VmSpec::default() }),
             Self::Storm => Lab::boot(
                 &newest_kernel(),
-                VmSpec { cpus: 4, fair_turns: true, programs: vec![PathBuf::from("/usr/bin/stress-ng")], ..spec() },
+                VmSpec { cpus: 4, fair_turns: true, programs: vec![PathBuf::from(STRESS_NG)], ..spec() },
             ),
             Self::Checked => {
                 let cmdline = format!("{} slub_debug=FZPU", spec().cmdline);

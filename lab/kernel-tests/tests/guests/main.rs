@@ -18,6 +18,7 @@ mod older_kernel;
 mod parallel;
 mod pool;
 mod privileges;
+mod races;
 mod storm;
 mod turns;
 mod watches;
@@ -51,11 +52,12 @@ fn main() -> ExitCode {
         storm::TESTS,
         parallel::TESTS,
         privileges::TESTS,
+        races::TESTS,
         hostile::TESTS,
     ];
-    let by_hand: &[Test] = alarms::tests().leak();
-    let by_hand = by_hand.iter().chain(parallel::BY_HAND);
-    let mut tests: Vec<&Test> = files.into_iter().flatten().chain(by_hand).collect();
+    let mut tests: Vec<&Test> = files.into_iter().flatten().chain(parallel::BY_HAND).collect();
+    let by_hand: &[Test] = parallel::others(&tests).into_iter().chain(alarms::tests()).collect::<Vec<_>>().leak();
+    tests.extend(by_hand);
     tests.sort_by_key(|test| std::cmp::Reverse(test.seconds));
     let trials = tests.into_iter().map(|test| {
         let pool = Arc::clone(&pool);

@@ -42,6 +42,54 @@ pub(crate) const BY_HAND: &[Test] = &[Test {
     run: &ten_minutes_on_cpus_that_run_at_once_are_replayed_without_a_difference,
 }];
 
+/// What judges a cost or a share, which has to have CPUs with turns of the same length, and what is above with less of everything.
+const OF_ONE_STREAM: &[&str] = &[
+    "a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_wanted_when_it_left",
+    "a_new_version_takes_over_the_state_if_its_layout_is_the_same",
+    "a_panic_in_each_call_of_the_trait_ends_only_the_policy",
+    "a_panic_in_the_busiest_call_is_contained_twenty_times_in_one_boot",
+    "a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on",
+    "a_policy_that_takes_over_and_panics_ends_alone",
+    "a_task_that_was_picked_and_may_not_run_there_any_more_waits_elsewhere",
+    "a_user_who_fills_the_task_table_takes_no_cpu_from_others",
+    "a_version_of_another_layout_goes_on_with_what_was_saved_for_it",
+    "all_leaves_while_timers_start_each_other",
+    "every_fault_of_the_list_is_contained_on_four_cpus",
+    "every_fault_of_the_list_is_contained_on_two_cpus",
+    "every_policy_lives_in_an_agent_and_no_task_is_lost",
+    "generated_policies_end_with_a_reason_or_do_no_harm_on_four_cpus",
+    "limits_of_a_hundred_groups_cost_next_to_nothing",
+    "modules_load_run_and_unload_again_and_again",
+    "no_task_waits_for_a_lock_of_a_task_that_has_used_up_its_time",
+    "policies_get_the_cpus_and_the_shares_that_they_were_given",
+    "policies_live_through_a_storm_and_no_task_is_lost",
+    "policies_send_no_task_to_a_cpu_that_is_away",
+    "policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost",
+    "several_policies_share_the_machine_and_come_and_go",
+    "shares_and_limits_of_control_groups_hold_under_a_policy",
+    "shares_and_limits_of_control_groups_hold_under_every_policy",
+    "the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again",
+    "wfq_and_eevdf_pass_the_tests_of_the_appendix_that_the_simulator_passes",
+    "what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference",
+    "what_policies_did_in_the_kernel_is_replayed_without_a_difference",
+];
+
+/// The other tests of those that have turns, on CPUs that run at once; `make nightly` runs them.
+pub(crate) fn others(of_all: &[&'static Test]) -> Vec<Test> {
+    let has_turns = |test: &&&Test| {
+        matches!(test.machine, Machine::Newest(2 | 4) | Machine::Calm | Machine::Storm | Machine::Checked)
+            && !OF_ONE_STREAM.contains(&test.name)
+    };
+    let in_parallel = |test: &&'static Test| Test {
+        name: format!("{}_in_parallel", test.name).leak(),
+        machine: Machine::Parallel(4),
+        seconds: 2 * test.seconds,
+        is_ignored: true,
+        run: test.run,
+    };
+    of_all.iter().filter(has_turns).map(in_parallel).collect()
+}
+
 fn times() -> usize {
     std::env::var("EKIDEN_PARALLEL_TIMES").map_or(1, |times| times.parse().expect("it is a number"))
 }

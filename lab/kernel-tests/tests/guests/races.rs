@@ -1,0 +1,56 @@
+//! What may happen between two steps of the kernel half, where CPUs take turns and where they run at once.
+
+use crate::{
+    lab::{Lab, Machine},
+    pool::tests,
+};
+
+tests! {
+    Machine::Newest(4) => {
+        16 a_task_that_was_picked_and_may_not_run_there_any_more_waits_elsewhere,
+        20 all_leaves_while_timers_start_each_other,
+    }
+    Machine::Parallel(4) => {
+        10 in_parallel_a_task_that_was_picked_and_may_not_run_there_any_more_waits_elsewhere,
+        30 in_parallel_all_leaves_while_timers_start_each_other,
+    }
+}
+
+/// Under a policy whose queue is all CPUs', and under one whose CPUs take tasks from each other.
+/// Whether a CPU once found that a task which it had picked may not run there any more.
+fn affinities_change(lab: &Lab, changes: u64) -> bool {
+    let mut late = false;
+    for policy in ["central-fifo", "wfq"] {
+        let report = lab.trial(&format!("affinities --policy {policy} --seconds 4")).remove(0);
+        println!("{report}");
+        assert_eq!((&report["still_running"], &report["mistakes"]), (&true.into(), &0.into()), "{report}");
+        assert!(report["changes"].as_u64() > Some(changes) && report["picks"].as_u64() > Some(5_000), "{report}");
+        late |= report["late"] == true;
+    }
+    late
+}
+
+fn a_task_that_was_picked_and_may_not_run_there_any_more_waits_elsewhere(lab: &Lab) {
+    assert!(affinities_change(lab, 2_000), "no affinity changed after a pick and before its CPU had the task");
+}
+
+/// A change waits for a CPU to do it, which may have no processor: there are few, at other moments.
+fn in_parallel_a_task_that_was_picked_and_may_not_run_there_any_more_waits_elsewhere(lab: &Lab) {
+    affinities_change(lab, 50);
+}
+
+fn all_leaves(lab: &Lab, rounds: u64) {
+    let report = &lab.trial(&format!("last-timers --rounds {rounds}"))[0];
+    println!("{report}");
+    assert_eq!(report["rounds"], rounds, "{report}");
+    // Some were taken away with their timers, and some fell before.
+    assert!((1..rounds).contains(&report["fallen"].as_u64().unwrap()), "{report}");
+}
+
+fn all_leaves_while_timers_start_each_other(lab: &Lab) {
+    all_leaves(lab, 10);
+}
+
+fn in_parallel_all_leaves_while_timers_start_each_other(lab: &Lab) {
+    all_leaves(lab, 10);
+}
