@@ -1,4 +1,4 @@
-//! `ekiden attach`, `ekiden detach`: which of the policies that run has a thread, a program or a control group (row S3).
+//! `ekiden attach`, `ekiden detach`: which of the policies that run has a thread, a program or a control group.
 
 use std::{
     path::PathBuf,

@@ -1,4 +1,4 @@
-//! `ekiden checks`: what becomes of a policy when a task changes its state in an unexpected way (row S5).
+//! `ekiden checks`: what becomes of a policy when a task changes its state in an unexpected way.
 
 use std::process::ExitCode;
 

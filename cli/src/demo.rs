@@ -169,7 +169,9 @@ impl Results {
         loads.dedup();
         for load in loads {
             let cells = schedulers.map(|scheduler| fair(&self.fairness, scheduler, load));
-            rows.push([load.to_owned(), "share off by".to_owned()].into_iter().chain(cells).collect());
+            let is_share = self.fairness.rows.iter().any(|row| row.load == load && row.off_by.is_some());
+            let unit = if is_share { "share off by" } else { "check" };
+            rows.push([load.to_owned(), unit.to_owned()].into_iter().chain(cells).collect());
         }
         let heading = [
             "",

@@ -1,4 +1,4 @@
-//! `ekiden order`: which of the policies that run is asked first (row S2).
+//! `ekiden order`: which of the policies that run is asked first.
 
 use std::process::ExitCode;
 

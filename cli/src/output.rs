@@ -42,6 +42,15 @@ enum Stream {
 impl Output {
     /// Begins a file; `-` is standard output.
     pub(crate) fn create(path: &Path) -> Result<Self> {
+        Self::create_for(path, 0o666)
+    }
+
+    /// The same that only this user may read, as it says what the tasks of others did.
+    pub(crate) fn create_private(path: &Path) -> Result<Self> {
+        Self::create_for(path, 0o600)
+    }
+
+    fn create_for(path: &Path, mode: u32) -> Result<Self> {
         let failed = || format!("cannot write {}", path.display());
         let is_stdout = path.as_os_str() == "-";
         // What a link leads to is replaced, not the link; and a device or pipe is written to as it is.
@@ -57,7 +66,7 @@ impl Output {
             let draft = tempfile::Builder::new()
                 .prefix(&format!(".{name}."))
                 .suffix(".partial")
-                .permissions(Permissions::from_mode(0o666))
+                .permissions(Permissions::from_mode(mode))
                 .tempfile_in(parent)
                 .with_context(failed)?;
             let (file, path) = draft.into_parts();

@@ -1,4 +1,4 @@
-//! `ekiden share`: what of the machine a policy has beside others, its CPUs and its weight (row S2).
+//! `ekiden share`: what of the machine a policy has beside others, its CPUs and its weight.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
 //! Earliest eligible virtual deadline first, as the kernel's own fair scheduler does it: of the tasks that have had no more
-//! than their share, the one runs whose next slice is due first. It gives up shares of control groups.
+//! than their share, the one runs whose next slice is due first.
 //!
 //! Between CPUs it balances as `balance` does, without the bugs.
 

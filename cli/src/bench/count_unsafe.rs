@@ -1,4 +1,4 @@
-//! `ekiden bench count-unsafe`: how much unsafe code there is, and where (row E16).
+//! `ekiden bench count-unsafe`: how much unsafe code there is, and where.
 
 use std::{
     fs,

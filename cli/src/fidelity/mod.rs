@@ -90,6 +90,11 @@ impl Fidelity {
             return Ok(code);
         }
         let models = self.model.as_deref().map(Models::read).transpose()?;
+        if models.is_none() {
+            eprintln!(
+                "the simulated machine is not calibrated: --calibrate FILE measures what things cost here, --model FILE simulates that"
+            );
+        }
         let model = |policy: &str| match &models {
             Some(models) => models.of(policy),
             None => Ok(ekiden_sim::Model::default()),

@@ -169,7 +169,11 @@ const ASKED_OF_SCHED_EXT: &str = "\
 #[test]
 fn bpf_remembers_nothing_and_runs_only_what_an_outcome_names() {
     let file = "hosts/kernel/bpf/ekiden.bpf.c";
-    let (_, text) = files("c").into_iter().find(|(name, _)| name == file).unwrap();
+    // With the headers that are a part of it; `beyond.h` has queues of its own.
+    let headers = ["hosts/kernel/bpf/outcomes.h", "hosts/kernel/bpf/groups.h"];
+    let sources: Vec<(String, String)> = ["c", "h"].into_iter().flat_map(files).collect();
+    let text_of = |wanted: &str| sources.iter().find(|(name, _)| name == wanted).unwrap().1.as_str();
+    let text: String = [file].iter().chain(&headers).map(|name| text_of(name)).collect();
     let (functions, outside) = parts(file, &text);
     let mut broken = Vec::new();
     let mut inserts = 0;
@@ -324,6 +328,26 @@ fn every_outcome_is_zeroed_for_the_call_that_fills_it() {
 const QUESTIONS: &str = "\
     any_alive calls check choose chooses_cpu claim counters default forget host_task idle_cpus is_alive order \
     queue_bytes queue_init queue_put queue_refused queue_take silence take_idle task_count weight_of_running";
+
+/// Which of all take a lock of the engine: an event that interrupts one of these would wait for its own CPU.
+const WITH_A_LOCK: &[&str] = &["ekiden_rs_status", "ekiden_rs_task_count"];
+
+#[test]
+fn nothing_interrupts_who_has_a_lock_of_the_engine() {
+    let mut calls = Vec::new();
+    let mut broken = Vec::new();
+    for function in &functions(MODULE) {
+        for (at, word) in function.body.iter().enumerate().filter(|(_, word)| WITH_A_LOCK.contains(&word.as_str())) {
+            let before = &function.body[..at];
+            if !["local_irq_disable()", "local_irq_save(flags)"].iter().any(|off| said(before, off)) {
+                broken.push(format!("{} calls {word}", function.place()));
+            }
+            calls.push(word.clone());
+        }
+    }
+    assert!(WITH_A_LOCK.iter().all(|with| calls.iter().any(|call| call == with)), "only {calls:?} were seen");
+    assert_none(&broken, "interrupts are off where a lock of the engine is taken outside of an event");
+}
 
 /// Which of those that enter Rust do so with the CPU kept by their callers.
 const KEPT_BY_CALLERS: &str = "deliver ekiden_do_left ekiden_do_watched introduce_some run_tape walk_on";

@@ -7,7 +7,10 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -23,6 +26,7 @@ use crate::{
     machine::{GUEST_MODULES, Shape, follow_with, guest_command},
     policies,
     progress::Progress,
+    signals,
     trial::{TRIAL, install, program},
 };
 
@@ -160,6 +164,8 @@ struct Guest<'a> {
     share: &'a Path,
     trial: &'a Path,
     vm: Option<Vm>,
+    /// Somebody wants it to end.
+    is_over: Arc<AtomicBool>,
 }
 
 /// What a trial came to.
@@ -186,6 +192,7 @@ impl Guest<'_> {
 
     /// Runs a trial. Returns what it reported, how it ended, and what must not be; none if the guest fell over its emulator.
     fn run(&mut self, argv: &[String], progress: &mut Progress) -> Result<Option<Ran>> {
+        let is_over = self.is_over.clone();
         let vm = self.vm(progress)?;
         let mut all = vec![TRIAL.to_owned()];
         all.extend_from_slice(argv);
@@ -204,7 +211,8 @@ impl Guest<'_> {
         let wrong = match (&status, complaint) {
             (_, Some(complaint)) => Some(complaint + &tail()),
             (Ok(Status::Code(0)), None) => None,
-            (Ok(Status::Signal(_)), None) => None,
+            // The trial was told, too. Any other signal is a finding.
+            (_, None) if is_over.load(Relaxed) => None,
             (Ok(status), None) => Some(format!("the trial ended with {status}: {}{}", said.trim(), tail())),
             (Err(error), None) => Some(format!("the guest is lost: {error:#}{}", tail())),
         };
@@ -270,7 +278,15 @@ impl Soak {
         let modules: Vec<_> = ours.chain([("lab/test-policies", "faulty")]).collect();
         install(&modules, &kernel, share.path(), &mut progress)?;
         let trial = program()?;
-        let mut guest = Guest { soak: self, kernel: &kernel, share: share.path(), trial: &trial, vm: None };
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut guest = Guest {
+            soak: self,
+            kernel: &kernel,
+            share: share.path(),
+            trial: &trial,
+            vm: None,
+            is_over: is_over.clone(),
+        };
         let mut outcome = Outcome {
             kernel: kernel.release().to_owned(),
             seed: self.seed,
@@ -281,10 +297,13 @@ impl Soak {
             ..Outcome::default()
         };
         guest.vm(&mut progress)?;
+        // Whatever it is at: what was found so far is said.
+        let told = is_over.clone();
+        let _handling = signals::handle(move |_| told.store(true, Relaxed)).context("cannot handle signals")?;
         let start = Instant::now();
         let mut order = fastrand::Rng::with_seed(self.seed);
         let (mut left, mut number) = (Vec::new(), 0);
-        while start.elapsed() < Duration::from_secs_f64(60.0 * self.minutes) {
+        while start.elapsed() < Duration::from_secs_f64(60.0 * self.minutes) && !is_over.load(Relaxed) {
             if left.is_empty() {
                 left = steps.clone();
                 order.shuffle(&mut left);
@@ -322,8 +341,7 @@ impl Soak {
                     outcome.quiet_gap_ms = outcome.quiet_gap_ms.max(report["gap_ms"].as_f64().unwrap_or_default());
                 }
             }
-            if matches!(status, Status::Signal(_)) {
-                outcome.interrupted = true;
+            if is_over.load(Relaxed) {
                 break;
             }
             if matches!(status, Status::Code(code) if code != 0) {
@@ -338,6 +356,7 @@ impl Soak {
             }
         }
         progress.end_step();
+        outcome.interrupted = is_over.load(Relaxed);
         outcome.minutes = start.elapsed().as_secs_f64() / 60.0;
         outcome.conclude();
         if let Some(vm) = guest.vm.take() {

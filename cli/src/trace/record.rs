@@ -6,7 +6,7 @@ use std::{
     io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write},
     path::PathBuf,
     process::ExitCode,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
@@ -17,6 +17,7 @@ use crate::{
     child::{self, Events},
     output::Output,
     progress::Progress,
+    trace::time_ns,
 };
 
 /// Memory of each CPU for what happens until it is taken, and how often it is: enough for two million records a second. To
@@ -32,6 +33,7 @@ const BUFFER: usize = 1 << 18;
 Examples:
   sudo ekiden trace record out -- make -j4            under the scheduler that there is
   sudo ekiden trace record out                        until Ctrl-C
+  sudo ekiden trace record out --for 10s              for ten seconds
   ekiden vm start; ekiden vm run wfq -- ekiden trace record /host/out -- ekiden-load run messaging
                                                       and out is in the directory that `ekiden vm status` shows
   ekiden trace info out; ekiden check out             what is in it, and whether CPUs idled while tasks waited
@@ -41,6 +43,9 @@ Switches, wake-ups, moves and forks of all tasks are recorded, by BPF programs o
 pub(super) struct RecordTrace {
     /// Where to write the trace
     trace: PathBuf,
+    /// For how long, as in 10s or 5min; by default until the command ends, or Ctrl-C
+    #[arg(long = "for", value_name = "TIME", value_parser = time_ns)]
+    for_ns: Option<u64>,
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -49,7 +54,7 @@ pub(super) struct RecordTrace {
 impl RecordTrace {
     pub(super) fn run(self) -> Result<ExitCode> {
         // Before anything runs: to find at the end that it cannot be written would be late.
-        let output = Output::create(&self.trace)?;
+        let output = Output::create_private(&self.trace)?;
         let events = Events::listen()?;
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         let mut recorder = Recorder::load(RING_BYTES)?;
@@ -62,9 +67,10 @@ impl RecordTrace {
         trace.put(&recorder.header(&words.join(" "))?.to_bytes());
         trace.put(&present);
         let what = format!("recording {}; Ctrl-C ends it", scheduler());
+        let (start, most) = (Instant::now(), self.for_ns.map_or(Duration::MAX, Duration::from_nanos));
         let code = child::until(&events, &self.command, &what, EVERY, &mut || {
             recorder.take_raw(&mut |record| raw.put(&record.to_bytes()));
-            raw.error.is_some()
+            raw.error.is_some() || start.elapsed() >= most
         })?;
         let lost = recorder.end_raw(&mut |record| raw.put(&record.to_bytes()));
         let telling = Progress::brief("making the trace of what was recorded");

@@ -1,4 +1,4 @@
-//! Parameters of one task: declared by its policy, set by whoever may, checked before the task gets them (row S3).
+//! Parameters of one task: declared by its policy, set by whoever may, checked before the task gets them.
 
 use alloc::{
     format,

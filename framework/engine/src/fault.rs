@@ -92,7 +92,7 @@ impl Checks {
     }
 }
 
-/// A transition that is not in [`TRANSITIONS`](crate::TRANSITIONS) (papers/001, section III; row S5).
+/// A transition that is not in [`TRANSITIONS`](crate::TRANSITIONS) (papers/001, section III).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Surprise {
     /// What happened.

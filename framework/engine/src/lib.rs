@@ -2,7 +2,7 @@
 //!
 //! A host reports what happened with an [`Event`](ekiden_host::abi::Event) and carries out the
 //! [`Outcome`](ekiden_host::abi::Outcome); see [`Engine::deliver`]. The engine never touches the machine itself, holds no
-//! lock while it calls a policy, and is the same in the kernel, the simulator, the agent and in replay.
+//! lock while it calls a policy, and is the same in the kernel, the simulator and the agent. A replay needs none: it has what the engine said.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
 //! Several policies at once: each has a seat, in the order in which they are asked; each task is at home with one of them
-//! (papers/001, section III; rows S2 and S3).
+//! (papers/001, section III).
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};

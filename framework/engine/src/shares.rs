@@ -1,4 +1,4 @@
-//! Sets of CPUs that belong to policies, and weights between policies (row S2).
+//! Sets of CPUs that belong to policies, and weights between policies.
 //!
 //! A policy is asked first on its CPUs. If they are its alone, no task of another policy runs there, and its own run nowhere else, unless
 //! a task may run nowhere else by its affinity. With weights, who is asked first on a CPU is who has had the least of it, divided by

@@ -1,4 +1,4 @@
-//! The states of a task, and which event may lead from which to which (papers/001, figure 3; row S5).
+//! The states of a task, and which event may lead from which to which (papers/001, figure 3).
 
 use core::fmt;
 

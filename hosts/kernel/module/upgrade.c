@@ -191,7 +191,10 @@ long upgrade(struct ekiden_upgrade_request *request, struct text *reason)
 	takeover.what = request->moved == EKIDEN_MOVED_BY_POINTER ? EKIDEN_TAPE_HAND_OVER :
 			request->moved == EKIDEN_MOVED_CONVERTED  ? EKIDEN_TAPE_GO_ON :
 								    EKIDEN_TAPE_BEGIN;
+	/* It takes a lock of the engine, which an event on this CPU may want. */
+	local_irq_disable();
 	request->tasks = ekiden_rs_task_count();
+	local_irq_enable();
 	ret = ekiden_stop_cpus(take_over, &takeover, &swapped, &request->wait_ns);
 	if (ret) {
 		free_instance(next);

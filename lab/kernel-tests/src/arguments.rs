@@ -52,6 +52,12 @@ pub(crate) enum Trial {
         #[arg(long, value_delimiter = ',')]
         calls: Vec<String>,
     },
+    /// Has a policy come beside another, be asked first, get a share and leave.
+    Comings {
+        /// How often.
+        #[arg(long, default_value_t = 20)]
+        rounds: u32,
+    },
     /// Changes where tasks may run, as fast as it goes.
     Affinities {
         /// Which policy has the tasks.

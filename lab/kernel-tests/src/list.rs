@@ -262,6 +262,7 @@ impl Trial {
                     other => bail!("it is neither here nor gone: {other:?}"),
                 };
                 ensure!(words.iter().any(|word| reported.contains(word)), "the report is wrong: {reported}");
+                ensure!(!reported.contains("another CPU panicked"), "the consequence hides the cause: {reported}");
                 // Who runs out of memory is in the allocator, and who lets others starve is nowhere.
                 let has_place = !matches!(
                     planted.fault,

@@ -6,6 +6,7 @@ mod arguments;
 mod beyond;
 mod board;
 mod bound;
+mod comings;
 mod commands;
 mod device;
 mod generated;
@@ -71,6 +72,7 @@ fn main() -> anyhow::Result<()> {
         Trial::List { rounds, only } => list::list(modules, rounds, &only),
         Trial::Generated { first, from, count } => generated::generated(modules, first, from, count),
         Trial::Faults { rounds, calls } => trials::faults(modules, rounds, &calls),
+        Trial::Comings { rounds } => comings::comings(modules, rounds),
         Trial::Affinities { policy, seconds } => races::affinities(modules, &policy, seconds),
         Trial::LastTimers { rounds } => races::last_timers(modules, rounds),
         Trial::Reload { rounds } => trials::reload(modules, rounds),

@@ -42,7 +42,15 @@ pub(crate) const PLANTED: &[Planted] = &[
     planted("panic", Fault::Panic, MANY, End::TakenOut(&["planted in "])),
     planted("arena exhausted", Fault::Exhaust, MANY, End::TakenOut(&["memory"])),
     planted("lock order violation", Fault::Disorder, MANY, End::TakenOut(&["order"])),
-    Planted { cpus_min: 2, ..planted("lock held too long", Fault::Hold, WAKEUP, End::TakenOut(&["lock", "endless"])) },
+    Planted {
+        cpus_min: 2,
+        ..planted(
+            "lock held too long",
+            Fault::Hold,
+            WAKEUP,
+            End::TakenOut(&["a lock was not released", "an endless loop"]),
+        )
+    },
     planted("self-deadlock", Fault::Deadlock, MANY, End::TakenOut(&["deadlock"])),
     Planted { cpus_min: 2, ..planted("deadlock of two CPUs", Fault::Embrace, WAKEUP, End::TakenOut(&["deadlock"])) },
     planted("lock kept past the call", Fault::KeepLock, MANY, End::TakenOut(&["a call ended with a lock"])),

@@ -57,6 +57,12 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
         "an hour of everything on CPUs that run at once",
         "./ekiden soak --vm --parallel --minutes 60 --check --save target/nightly/soak.json",
     ));
+    for (name, what) in
+        [("a hostile neighbour", "--neighbour"), ("random requests for the device", "--device --parallel")]
+    {
+        let command = format!("./ekiden soak --vm {what} --minutes 60 --save target/nightly/soak-{}.json", &what[2..8]);
+        parts.push(Part::new(root, &format!("an hour of {name}"), &command));
+    }
     parts.push(
         guests("a panic in each call twenty times", "a_panic_in_each_call_of_the_trait_ends_only_the_policy")
             .with("EKIDEN_FAULT_ROUNDS", "20"),
@@ -76,6 +82,7 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
             "cargo test --quiet -p ekiden-kernel-tests --test guests -- in_parallel",
         )
         .with("EKIDEN_PARALLEL_TIMES", "10")
+        .with("EKIDEN_COMINGS", "1000")
         .with("EKIDEN_POLICIES", "all")
         .with("EKIDEN_FAULT_LIST_ROUNDS", "20"),
     );

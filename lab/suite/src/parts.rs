@@ -29,7 +29,7 @@ const GUESTS: &str = "kernel-tests guests";
 const MODULES: &str = "modules for guests";
 
 /// Test programs that boot kernels.
-const BOOT: [&str; 4] = [GUESTS, "vm machine", "build modules", "cli reproduce"];
+const BOOT: [&str; 5] = [GUESTS, "vm machine", "build modules", "cli reproduce", "cli soak"];
 
 /// Test programs that keep two processors busy by themselves, and those that judge how long real processes take.
 const ALONE: [&str; 2] = [GUESTS, "workload kernel"];

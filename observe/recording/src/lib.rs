@@ -14,7 +14,7 @@
 //!
 //! A mark stands between calls, in the rings of all CPUs, where a new instance of a policy begins.
 //!
-//! [`ekiden_host::tape`]: ../ekiden/fn.tape.html
+//! [`ekiden_host::tape`]: ../ekiden_host/fn.tape.html
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -12,7 +12,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let cpus: u32 = args.next().unwrap_or("4".into()).parse()?;
     let params = args.next().unwrap_or_default();
 
-    let Some(case) = name.and_then(|name| builtin::find(&name, cpus)) else {
+    let case = name.as_deref().map(|name| builtin::find(name, cpus).ok_or(format!("there is no load `{name}`")));
+    let Some(case) = case.transpose()? else {
         for case in builtin::all(cpus) {
             println!("{:16} {}", case.workload.name, case.about);
         }

@@ -4,9 +4,9 @@ use alloc::boxed::Box;
 use core::any::Any;
 use core::{ffi::c_void, mem::MaybeUninit};
 
-use ekiden_host::abi::{Message, Reply};
 use ekiden::Calls;
 use ekiden_host::Policy;
+use ekiden_host::abi::{Message, Reply};
 use ekiden_kernel_rt::{CreateArgs, Deliver, PolicyTable};
 
 unsafe extern "C" {

@@ -3,8 +3,8 @@
 use core::ffi::c_void;
 
 use ekiden::{CpuId, CpuMask, TaskId};
-use ekiden_host::Host;
 use ekiden_engine::{Engine, EngineHost, Interrupted};
+use ekiden_host::Host;
 
 use crate::{ekiden_rs_host_task, engine};
 

@@ -15,11 +15,11 @@ use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
-use ekiden_host::abi::{Event, Outcome, RawToken, Status};
 use ekiden::{CpuMask, TaskId};
-use ekiden_host::Host;
-use ekiden_host::{Patience, Since, Waits};
 use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, SEATS, Share, Walk};
+use ekiden_host::Host;
+use ekiden_host::abi::{Event, Outcome, RawToken, Status};
+use ekiden_host::{Patience, Since, Waits};
 use ekiden_kernel_rt::{Arena, CreateArgs, GO_ON, PolicyTable, TOO_LONG, Wait};
 
 use foreign::ForeignPolicy;

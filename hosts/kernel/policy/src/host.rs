@@ -3,9 +3,9 @@
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden_host::abi::{RawToken, RefusalReason};
 use ekiden::{CpuId, CpuMask, NotTold, ProcessId, QueueId, Running, TaskId};
 use ekiden_host::Host;
+use ekiden_host::abi::{RawToken, RefusalReason};
 use ekiden_kernel_rt::HostTable;
 
 use crate::{HOST, MASK_WORDS};

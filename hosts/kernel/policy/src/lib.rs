@@ -11,10 +11,10 @@ use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
+use ekiden::{Env, Saved, Scheduler, TaskParams, Topology};
 pub use ekiden_host::abi::{ABI_VERSION, NAME_LEN};
 use ekiden_host::abi::{Message, Reply};
 use ekiden_host::hints::{Geometry, layout::RECORD_BYTES_MAX};
-use ekiden::{Env, Saved, Scheduler, TaskParams, Topology};
 use ekiden_host::{Adapter, Left};
 use ekiden_host::{Patience, Since, Waits};
 pub use ekiden_kernel_rt::{Arena, Baggage, CreateArgs, HostTable, PolicyTable, Settings};

@@ -1,7 +1,7 @@
 //! Everything that a policy can do wrong in a stock kernel, on one, two and four CPUs. `ekiden faults --vm` does the same.
 
 use crate::{
-    lab::{Lab, Machine},
+    lab::{Lab, Machine, PATIENCE},
     pool::tests,
 };
 use serde_json::Value;
@@ -33,7 +33,8 @@ fn all_are_named(lab: &Lab, faults: usize) {
 
 /// `faults` of the list can happen on so many CPUs.
 pub(crate) fn all_are_contained(lab: &Lab, faults: usize) -> Vec<Value> {
-    let reports = lab.trial(&format!("list --modules /lab --rounds {}", rounds()));
+    let most = PATIENCE * rounds() as u32;
+    let reports = lab.trial_within(&format!("list --modules /lab --rounds {}", rounds()), most);
     for report in &reports {
         println!("{report}");
     }

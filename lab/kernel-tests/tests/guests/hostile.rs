@@ -5,9 +5,16 @@ use std::time::Duration;
 use crate::{
     lab::{Lab, Machine},
     pool::tests,
+    turns::some_policies,
 };
 
 tests! {
+    Machine::Newest(4) => {
+        30 policies_live_beside_a_hostile_neighbour,
+    }
+    Machine::Parallel(4) => {
+        40 in_parallel_policies_live_beside_a_hostile_neighbour,
+    }
     Machine::Checked => {
         40 the_device_lives_through_whatever_it_is_asked,
     }
@@ -16,6 +23,24 @@ tests! {
 /// What was tried by whom: a number that a variable of the environment may give.
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |number| number.parse().unwrap_or_else(|_| panic!("{variable}: {number}")))
+}
+
+/// What others have beside it is measured by `ekiden soak --vm --neighbour`.
+fn policies_live_beside_a_hostile_neighbour(lab: &Lab) {
+    let seed = number("EKIDEN_NEIGHBOUR_SEED", 1);
+    for policy in some_policies(1) {
+        let report = &lab.trial(&format!("storm --policy {policy} --neighbour {seed}"))[0];
+        println!("{policy} {report}");
+        assert_eq!((&report["still_running"], &report["back_after_kill"]), (&true.into(), &true.into()), "{report}");
+        assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+        let deeds = report["deeds"].as_object().unwrap();
+        let done = deeds.values().filter(|count| count.as_u64() > Some(0)).count();
+        assert!(done > 10, "{report}");
+    }
+}
+
+fn in_parallel_policies_live_beside_a_hostile_neighbour(lab: &Lab) {
+    policies_live_beside_a_hostile_neighbour(lab);
 }
 
 /// For a while, or `EKIDEN_DEVICE_MINUTES`, with what `EKIDEN_DEVICE_SEED` says.

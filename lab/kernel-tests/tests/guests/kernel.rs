@@ -19,6 +19,7 @@ tests! {
         60 a_panic_in_each_call_of_the_trait_ends_only_the_policy,
         8 a_panic_in_the_busiest_call_is_contained_twenty_times_in_one_boot,
         6 several_policies_share_the_machine_and_come_and_go,
+        20 policies_come_are_ordered_and_leave_and_nothing_is_refused,
         4 an_idle_cpu_that_a_policy_does_not_want_is_idle_for_the_tasks_of_others,
         7 policies_get_the_cpus_and_the_shares_that_they_were_given,
         4 what_is_set_for_a_task_is_checked_and_has_its_effect,
@@ -92,6 +93,23 @@ pub(crate) fn several_policies_share_the_machine_and_come_and_go(lab: &Lab) {
     assert!((0.5..0.98).contains(&share("share_asked_first")), "{report}");
 }
 
+/// `EKIDEN_COMINGS` says how often.
+fn policies_come_are_ordered_and_leave_and_nothing_is_refused(lab: &Lab) {
+    comings(lab, 40);
+}
+
+pub(crate) fn comings(lab: &Lab, rounds: u64) {
+    let rounds = std::env::var("EKIDEN_COMINGS").map_or(rounds, |rounds| rounds.parse().expect("it is a number"));
+    let trial = format!("comings --rounds {rounds}");
+    let report = &lab.trial_within(&trial, PATIENCE + Duration::from_secs(10 * rounds))[0];
+    println!("{report}");
+    for done in ["comings", "orders", "shares", "departures"] {
+        assert_eq!(report[done], rounds, "{report}");
+    }
+    assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+    assert_eq!(report["still_running"], true, "{report}");
+}
+
 fn policies_get_the_cpus_and_the_shares_that_they_were_given(lab: &Lab) {
     let report = &lab.trial("shares --modules /lab")[0];
     println!("{report}");
@@ -157,7 +175,9 @@ fn scripts_and_tracers_see_what_goes_on(lab: &Lab) {
     let report = &lab.trial("seen --modules /lab")[0];
     println!("{report}");
     assert_eq!(report["header"], "policy number cpu picks idles migrations refusals surprises slowed");
-    assert_eq!(report["lines"], serde_json::json!([["wfq", "0"], ["wfq", "1"]]), "{report}");
+    let lines = report["lines"].as_array().unwrap();
+    let expected: Vec<Value> = (0..lines.len()).map(|cpu| serde_json::json!(["wfq", cpu.to_string()])).collect();
+    assert!(lines.len() >= 2 && *lines == expected, "{report}");
     assert_eq!(report["counts_fit"], true, "{report}");
     let kinds = report["kinds"].to_string();
     for kind in ["task_init", "enqueue", "pick", "tick", "task_exit"] {

@@ -34,6 +34,8 @@ pub(crate) enum Machine {
     /// The same with so many CPUs that run at once, each in a thread of the emulator: more than this machine has processors, which
     /// are taken from them again and again.
     Parallel(u32),
+    /// The same with four CPUs and a kernel that checks what it allocates.
+    ParallelChecked,
     /// The newest kernel with two CPUs, and a clock that counts instructions, one a nanosecond.
     Exact,
     /// The newest kernel with four CPUs that have fair turns, and stress-ng.
@@ -49,6 +51,7 @@ pub(crate) enum Machine {
 }
 
 const STRESS_NG: &str = "/usr/bin/stress-ng";
+const SLAB_DEBUG: &str = "slub_debug=FZPU";
 
 impl Machine {
     /// Boots one.
@@ -61,13 +64,17 @@ impl Machine {
                 &newest_kernel(),
                 VmSpec { cpus, mode: Mode::Parallel, programs: vec![PathBuf::from(STRESS_NG)], ..VmSpec::default() },
             ),
+            Self::ParallelChecked => Lab::boot(
+                &newest_kernel(),
+                VmSpec { cpus: 4, mode: Mode::Parallel, cmdline: SLAB_DEBUG.into(), ..VmSpec::default() },
+            ),
             Self::Exact => Lab::boot(&newest_kernel(), VmSpec { mode: Mode::Icount, ..VmSpec::default() }),
             Self::Storm => Lab::boot(
                 &newest_kernel(),
                 VmSpec { cpus: 4, fair_turns: true, programs: vec![PathBuf::from(STRESS_NG)], ..spec() },
             ),
             Self::Checked => {
-                let cmdline = format!("{} slub_debug=FZPU", spec().cmdline);
+                let cmdline = format!("{} {SLAB_DEBUG}", spec().cmdline);
                 Lab::boot(&newest_kernel(), VmSpec { cpus: 4, cmdline, ..spec() })
             }
             Self::Roomy => Lab::boot(&newest_kernel(), VmSpec { memory_mib: 3_072, ..spec() }),

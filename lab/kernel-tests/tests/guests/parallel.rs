@@ -24,6 +24,7 @@ tests! {
         20 in_parallel_what_policies_did_is_replayed,
         10 in_parallel_a_policy_that_panics_goes_alone,
         10 in_parallel_several_policies_come_and_go,
+        30 in_parallel_policies_come_are_ordered_and_leave,
         5 in_parallel_no_task_is_sent_to_a_cpu_that_is_away,
         5 in_parallel_groups_are_replayed,
         9 in_parallel_no_task_waits_for_one_without_time,
@@ -42,7 +43,7 @@ pub(crate) const BY_HAND: &[Test] = &[Test {
     run: &ten_minutes_on_cpus_that_run_at_once_are_replayed_without_a_difference,
 }];
 
-/// What judges a cost or a share, which has to have CPUs with turns of the same length, and what is above with less of everything.
+/// What judges a cost or a share, for which CPUs need turns of the same length; what is drawn for two CPUs; and what is above with less of everything.
 const OF_ONE_STREAM: &[&str] = &[
     "a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_wanted_when_it_left",
     "a_new_version_takes_over_the_state_if_its_layout_is_the_same",
@@ -61,13 +62,16 @@ const OF_ONE_STREAM: &[&str] = &[
     "limits_of_a_hundred_groups_cost_next_to_nothing",
     "modules_load_run_and_unload_again_and_again",
     "no_task_waits_for_a_lock_of_a_task_that_has_used_up_its_time",
+    "policies_come_are_ordered_and_leave_and_nothing_is_refused",
     "policies_get_the_cpus_and_the_shares_that_they_were_given",
+    "policies_live_beside_a_hostile_neighbour",
     "policies_live_through_a_storm_and_no_task_is_lost",
     "policies_send_no_task_to_a_cpu_that_is_away",
     "policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost",
     "several_policies_share_the_machine_and_come_and_go",
     "shares_and_limits_of_control_groups_hold_under_a_policy",
     "shares_and_limits_of_control_groups_hold_under_every_policy",
+    "the_page_of_a_finding_and_top_show_who_waited_where_and_which_cpu_was_idle",
     "the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again",
     "wfq_and_eevdf_pass_the_tests_of_the_appendix_that_the_simulator_passes",
     "what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference",
@@ -82,7 +86,10 @@ pub(crate) fn others(of_all: &[&'static Test]) -> Vec<Test> {
     };
     let in_parallel = |test: &&'static Test| Test {
         name: format!("{}_in_parallel", test.name).leak(),
-        machine: Machine::Parallel(4),
+        machine: match test.machine {
+            Machine::Checked => Machine::ParallelChecked,
+            _ => Machine::Parallel(4),
+        },
         seconds: 2 * test.seconds,
         is_ignored: true,
         run: test.run,
@@ -158,6 +165,10 @@ fn in_parallel_a_policy_that_panics_goes_alone(lab: &Lab) {
 
 fn in_parallel_several_policies_come_and_go(lab: &Lab) {
     kernel::several_policies_share_the_machine_and_come_and_go(lab);
+}
+
+fn in_parallel_policies_come_are_ordered_and_leave(lab: &Lab) {
+    kernel::comings(lab, 20 * times() as u64);
 }
 
 fn in_parallel_no_task_is_sent_to_a_cpu_that_is_away(lab: &Lab) {

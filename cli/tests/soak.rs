@@ -1,0 +1,54 @@
+//! Two minutes of `ekiden soak` on CPUs that run at once, ended by an interrupt.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+
+const FOR: Duration = Duration::from_secs(120);
+
+/// The order of the steps is another one each day.
+#[test]
+fn two_minutes_of_soak_find_nothing_and_an_interrupt_keeps_what_was_found() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let directory = tempfile::tempdir().unwrap();
+    let saved = directory.path().join("trials");
+    let day = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 86_400;
+    let soak = Command::new(env!("CARGO_BIN_EXE_ekiden"))
+        .args(["soak", "--vm", "--parallel", "--busy=0", "--minutes=60", "--json", &format!("--seed={day}"), "--save"])
+        .arg(&saved)
+        .current_dir(root)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = Pid::from_raw(soak.id() as i32);
+    let interrupts = thread::spawn(move || {
+        let start = Instant::now();
+        // The first trial tells when the guest is there.
+        while fs::metadata(&saved).map_or(0, |saved| saved.len()) == 0 && start.elapsed() < Duration::from_secs(600) {
+            thread::sleep(Duration::from_millis(200));
+        }
+        thread::sleep(FOR);
+        kill(pid, Signal::SIGINT)
+    });
+    let output = soak.wait_with_output().unwrap();
+    interrupts.join().unwrap().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("no report: {said}"));
+    println!("{report}");
+    assert_eq!(output.status.code(), Some(130), "{report}\n{said}");
+    assert_eq!((&report["findings"], &report["interrupted"]), (&Value::Array(vec![]), &true.into()), "{report}");
+    assert_eq!(report["differences"], 0, "{report}");
+    let steps: u64 = report["steps"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+    assert!(steps >= 3, "{report}");
+}

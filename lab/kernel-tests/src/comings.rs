@@ -1,0 +1,73 @@
+//! Policies that come beside others, are put in another order, get shares and leave, again and again under load: none of it is refused.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use ekiden::CpuMask;
+use ekiden_engine::Share;
+use ekiden_loader::{Beside, Inherit, Session, Status, Who, choose};
+use serde::Serialize;
+
+use crate::{
+    load::{Worker, be_anywhere},
+    several::beside,
+};
+
+#[derive(Serialize)]
+struct ComingsReport {
+    /// How often each was done.
+    comings: u32,
+    orders: u32,
+    shares: u32,
+    departures: u32,
+    mistakes: u64,
+    surprises: u64,
+    /// For how long a CPU waited at most.
+    wait_ns_max: u64,
+    still_running: bool,
+}
+
+/// Whatever is refused ends the trial with its reason.
+pub(crate) fn comings(modules: &Path, rounds: u32) -> Result<()> {
+    be_anywhere()?;
+    let first = Session::start(&beside(modules, "wfq", Beside::Nobody))?;
+    let workers =
+        ["spin", "spin", "yield", "nap", "nap"].into_iter().map(Worker::anywhere).collect::<Result<Vec<_>>>()?;
+    let all = CpuMask::first_n(std::thread::available_parallelism()?.get() as u32);
+    let mut report = ComingsReport {
+        comings: 0,
+        orders: 0,
+        shares: 0,
+        departures: 0,
+        mistakes: 0,
+        surprises: 0,
+        wait_ns_max: 0,
+        still_running: false,
+    };
+    for round in 0..rounds {
+        let second = Session::start(&beside(modules, "fifo", Beside::Others)).with_context(|| format!("{round}"))?;
+        report.comings += 1;
+        let worker = &workers[round as usize % workers.len()];
+        choose(&Who::Process(worker.pid().as_raw()), Some(second.seat()), Inherit::Yes)?;
+        second.control().reorder(&[second.seat(), first.seat()]).with_context(|| format!("order {round}"))?;
+        report.orders += 1;
+        let share = Share { is_strict: false, weight: 1 + round % 100 };
+        second.control().share(second.seat(), &all, share).with_context(|| format!("share {round}"))?;
+        report.shares += 1;
+        worker.must_run()?;
+        second.check()?;
+        // Its task goes back to the first.
+        second.stop();
+        report.departures += 1;
+    }
+    for worker in &workers {
+        worker.must_run()?;
+    }
+    let status = Status::read()?.unwrap_or_default();
+    report.mistakes = status.counts.mistakes;
+    report.surprises = status.counts.surprises;
+    report.wait_ns_max = status.stops.wait_ns_max;
+    report.still_running = first.is_running();
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
