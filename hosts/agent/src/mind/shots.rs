@@ -81,8 +81,9 @@ impl Mind {
         let known = &mut self.tasks[slot as usize];
         let id = known.id;
         let was_this = known.decided == Some((cpu, seq));
-        // It looks again, unless it has another one by now.
-        if reason != RefusalReason::Busy && self.questions.is_online(cpu) && self.shared.looks(cpu) {
+        // It looks again, unless it has another one by now. Also one that is not back yet: it is up and runs the kernel's thread of its own that
+        // says so, and that thread may be what waits there.
+        if reason != RefusalReason::Busy && self.shared.looks(cpu) {
             self.looks(cpu);
         }
         if !was_this || id.is_none() {

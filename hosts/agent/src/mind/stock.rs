@@ -75,7 +75,7 @@ impl Mind {
             }
         }
         for cpu in 0..self.nr_cpus {
-            if self.shared.looks(cpu) && self.questions.is_online(cpu) {
+            if self.shared.looks(cpu) {
                 self.looks(cpu);
             }
         }

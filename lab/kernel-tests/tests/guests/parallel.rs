@@ -55,10 +55,12 @@ const OF_ONE_STREAM: &[&str] = &[
     "a_user_who_fills_the_task_table_takes_no_cpu_from_others",
     "a_version_of_another_layout_goes_on_with_what_was_saved_for_it",
     "all_leaves_while_timers_start_each_other",
+    "an_agent_that_ends_in_any_way_gives_every_task_back_soon",
     "every_fault_of_the_list_is_contained_on_four_cpus",
     "every_fault_of_the_list_is_contained_on_two_cpus",
     "every_policy_lives_in_an_agent_and_no_task_is_lost",
     "generated_policies_end_with_a_reason_or_do_no_harm_on_four_cpus",
+    "limits_hold_for_crowds_of_tasks_and_of_groups",
     "limits_of_a_hundred_groups_cost_next_to_nothing",
     "modules_load_run_and_unload_again_and_again",
     "no_task_waits_for_a_lock_of_a_task_that_has_used_up_its_time",
@@ -81,8 +83,10 @@ const OF_ONE_STREAM: &[&str] = &[
 /// The other tests of those that have turns, on CPUs that run at once; `make nightly` runs them.
 pub(crate) fn others(of_all: &[&'static Test]) -> Vec<Test> {
     let has_turns = |test: &&&Test| {
-        matches!(test.machine, Machine::Newest(2 | 4) | Machine::Calm | Machine::Storm | Machine::Checked)
-            && !OF_ONE_STREAM.contains(&test.name)
+        matches!(
+            test.machine,
+            Machine::Newest(2 | 4) | Machine::Calm | Machine::Timely | Machine::Storm | Machine::Checked
+        ) && !OF_ONE_STREAM.contains(&test.name)
     };
     let in_parallel = |test: &&'static Test| Test {
         name: format!("{}_in_parallel", test.name).leak(),
