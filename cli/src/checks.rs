@@ -1,4 +1,4 @@
-//! `ekiden checks`: what becomes of a policy when a task changes its state in an unexpected way.
+//! `ekiden checks`: what happens to a policy when a task makes an unexpected transition.
 
 use std::process::ExitCode;
 

@@ -131,7 +131,7 @@ fn create(path: &Path) -> Result<File> {
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
     }
-    // It says what every task of the machine did: it is for who records, which is root, unless that gives it to others.
+    // It shows what the tasks of all users did: readable by its owner, root, only.
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
     file.with_context(|| format!("cannot write {}", path.display()))
 }
@@ -150,7 +150,7 @@ pub(crate) fn tell(path: &Path, kept: Kept) {
         return eprintln!("the policy was asked for nothing: `ekiden status` says whether it schedules");
     }
     if std::env::var_os(JUDGED).is_none() {
-        // In a guest it has another path, and whoever started that says which.
+        // In a guest the path is another one; `ekiden vm run` prints that of the host.
         eprintln!("next: ekiden replay {path}");
     }
 }

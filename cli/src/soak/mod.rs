@@ -164,7 +164,7 @@ struct Guest<'a> {
     share: &'a Path,
     trial: &'a Path,
     vm: Option<Vm>,
-    /// Somebody wants it to end.
+    /// Set by SIGINT and SIGTERM.
     is_over: Arc<AtomicBool>,
 }
 
@@ -211,7 +211,7 @@ impl Guest<'_> {
         let wrong = match (&status, complaint) {
             (_, Some(complaint)) => Some(complaint + &tail()),
             (Ok(Status::Code(0)), None) => None,
-            // The trial was told, too. Any other signal is a finding.
+            // The trial got the signal, too. One killed by any other is a finding.
             (_, None) if is_over.load(Relaxed) => None,
             (Ok(status), None) => Some(format!("the trial ended with {status}: {}{}", said.trim(), tail())),
             (Err(error), None) => Some(format!("the guest is lost: {error:#}{}", tail())),
@@ -297,7 +297,7 @@ impl Soak {
             ..Outcome::default()
         };
         guest.vm(&mut progress)?;
-        // Whatever it is at: what was found so far is said.
+        // The findings so far are reported, also if it boots or replays at the moment.
         let told = is_over.clone();
         let _handling = signals::handle(move |_| told.store(true, Relaxed)).context("cannot handle signals")?;
         let start = Instant::now();

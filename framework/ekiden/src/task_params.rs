@@ -1,4 +1,4 @@
-//! Parameters of one task: declared by its policy, set by whoever may, checked before the task gets them.
+//! Parameters of one task: declared by its policy, set by a program with the right to, checked before they take effect.
 
 use alloc::{
     format,

@@ -1,4 +1,4 @@
-//! What the engine asks its host for and wants of it, besides what policies ask.
+//! What the engine asks of its host, besides what policies ask.
 
 use ekiden::TaskId;
 use ekiden_host::Host;
@@ -13,7 +13,7 @@ pub trait EngineHost: Host {
         panic!("stopped: {why}");
     }
     /// The engine wants the event *refill* on the CPU that executes this, at a time of [`Host::now_ns`](ekiden_host::Host::now_ns) or soon after.
-    /// The earliest of several such wishes is enough; the engine says again what it still wants then.
+    /// The earliest of several is enough: the engine asks again at that event for what is still due.
     fn refill_at(&self, _at_ns: u64) {}
     /// Where the event under way, which comes in an interrupt, has found `task`. Without a kernel beside user programs, there is only one
     /// answer.

@@ -27,7 +27,7 @@ struct ComingsReport {
     still_running: bool,
 }
 
-/// Whatever is refused ends the trial with its reason.
+/// A refusal ends the trial with its reason.
 pub(crate) fn comings(modules: &Path, rounds: u32) -> Result<()> {
     be_anywhere()?;
     let first = Session::start(&beside(modules, "wfq", Beside::Nobody))?;

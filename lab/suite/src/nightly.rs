@@ -57,10 +57,11 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
         "an hour of everything on CPUs that run at once",
         "./ekiden soak --vm --parallel --minutes 60 --check --save target/nightly/soak.json",
     ));
-    for (name, what) in
-        [("a hostile neighbour", "--neighbour"), ("random requests for the device", "--device --parallel")]
-    {
-        let command = format!("./ekiden soak --vm {what} --minutes 60 --save target/nightly/soak-{}.json", &what[2..8]);
+    for (name, what, file) in [
+        ("a hostile neighbour", "--neighbour", "soak-neighbour.json"),
+        ("random requests for the device", "--device --parallel", "soak-device.json"),
+    ] {
+        let command = format!("./ekiden soak --vm {what} --minutes 60 --save target/nightly/{file}");
         parts.push(Part::new(root, &format!("an hour of {name}"), &command));
     }
     parts.push(

@@ -432,7 +432,7 @@ fn a_cpu_on_which_a_task_may_not_run_any_more_is_not_suggested() {
     bench.assert_good();
 }
 
-/// Whoever changes where a task may run puts it on its queue anew, on its own CPU, while another CPU is about to run it.
+/// A change of affinity enqueues the task again, on its own CPU, while another CPU is about to run it.
 #[test]
 fn a_refusal_that_comes_after_the_task_was_put_on_its_queue_anew_changes_nothing() {
     let bench = Bench::new::<GlobalFifo>();

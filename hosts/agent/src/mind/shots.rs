@@ -81,8 +81,8 @@ impl Mind {
         let known = &mut self.tasks[slot as usize];
         let id = known.id;
         let was_this = known.decided == Some((cpu, seq));
-        // It looks again, unless it has another one by now. Also one that is not back yet: it is up and runs the kernel's thread of its own that
-        // says so, and that thread may be what waits there.
+        // It looks again, unless it has another one by now. Also a CPU that is not online yet: its hotplug thread, cpuhp, has to run there before
+        // the kernel reports it online, and may be the task that waits.
         if reason != RefusalReason::Busy && self.shared.looks(cpu) {
             self.looks(cpu);
         }

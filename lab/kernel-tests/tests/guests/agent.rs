@@ -11,7 +11,7 @@ use crate::{
     turns::some_policies,
 };
 
-// Those with turns that are shared: an agent's end takes locks of the kernel that another CPU may have.
+// With fair turns: while an agent ends, CPUs spin for locks of the kernel, whose holder needs a turn.
 tests! {
     Machine::Timely => {
         70 every_policy_lives_in_an_agent_and_no_task_is_lost,

@@ -82,6 +82,9 @@ const OF_ONE_STREAM: &[&str] = &[
 
 /// The other tests of those that have turns, on CPUs that run at once; `make nightly` runs them.
 pub(crate) fn others(of_all: &[&'static Test]) -> Vec<Test> {
+    for name in OF_ONE_STREAM {
+        assert!(of_all.iter().any(|test| test.name == *name), "OF_ONE_STREAM names {name}, which is no test");
+    }
     let has_turns = |test: &&&Test| {
         matches!(
             test.machine,
