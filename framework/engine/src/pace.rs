@@ -18,7 +18,7 @@ use core::sync::atomic::{
 
 use ekiden::{Call, CpuId};
 use ekiden_host::Policy;
-use ekiden_host::abi::{EventKind, Kicks, Reply};
+use ekiden_host::abi::{EventKind, Kicks, RawToken, Reply};
 
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
@@ -55,12 +55,17 @@ const VAIN_NS: u64 = 500_000_000;
 const VAIN_REFUSALS: u32 = 256;
 const VAIN_KICKS: u32 = 512;
 
+/// So many times one after the other a CPU may be given the same token that is no good any more. Beside another policy that keeps the CPU
+/// busy, too few searches are in vain to show that.
+const SAME_MOST: u32 = 512;
+
 /// What a policy has spent for one CPU. Several CPUs may write it, if events are about that one: then it is a little off.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     window: Window,
     refused: Vain,
     kicked: Vain,
+    same: Same,
 }
 
 #[derive(Debug, Default)]
@@ -79,6 +84,14 @@ struct Vain {
     times: AtomicU32,
     began_ns: AtomicU64,
     picks: AtomicU64,
+}
+
+/// The last token that was refused because it will never be good again.
+#[derive(Debug, Default)]
+struct Same {
+    task: AtomicU64,
+    serial: AtomicU32,
+    times: AtomicU32,
 }
 
 /// What becomes of a wish.
@@ -130,6 +143,19 @@ impl Vain {
         }
         self.times.store(times.saturating_add(1), Relaxed);
         (times >= most && lasts_ns >= VAIN_NS).then_some(times)
+    }
+}
+
+impl Same {
+    /// It is refused once more. Whether that is too often.
+    fn add(&self, token: RawToken) -> bool {
+        let (task, serial) = (token.task.to_bits(), token.serial);
+        let is_same = self.task.load(Relaxed) == task && self.serial.load(Relaxed) == serial;
+        let times = if is_same { self.times.load(Relaxed).saturating_add(1) } else { 1 };
+        self.task.store(task, Relaxed);
+        self.serial.store(serial, Relaxed);
+        self.times.store(times, Relaxed);
+        times >= SAME_MOST
     }
 }
 
@@ -260,6 +286,17 @@ impl<P: Policy> Engine<P> {
             let tokens = u64::from(searches) * u64::from(PICK_ATTEMPTS);
             let message =
                 alloc::format!("too many refusals: pick_next_task has given {tokens} tokens, and none was good");
+            self.take_out_of(seat, Some(Fault { message, cpu }));
+        }
+    }
+
+    /// A token was refused that will never be good again.
+    #[cold]
+    pub(crate) fn refused_for_good(&self, seat: &Seat<P>, cpu: CpuId, token: RawToken) {
+        if self.cpu(cpu).pace[seat.index % SEATS].same.add(token) {
+            let message = alloc::format!(
+                "too many refusals: pick_next_task has given the same token {SAME_MOST} times, and it will never be good again"
+            );
             self.take_out_of(seat, Some(Fault { message, cpu }));
         }
     }

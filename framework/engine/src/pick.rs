@@ -417,5 +417,8 @@ impl<P: Policy> Engine<P> {
         message = message.with_token(raw);
         message.flags = reason as u32;
         self.call(handling, seat, &message, &[]);
+        if matches!(reason, RefusalReason::Stale | RefusalReason::Gone) {
+            self.refused_for_good(seat, cpu, raw);
+        }
     }
 }

@@ -49,6 +49,9 @@ impl EngineHost for Clock {
     }
 }
 
+/// Stands for another serial each time.
+const ANOTHER: u32 = u32::MAX;
+
 /// Always says the same, and counts how often it is asked for a task.
 struct Parrot {
     reply: Reply,
@@ -65,8 +68,12 @@ impl Policy for Parrot {
     }
 
     fn deliver(&self, message: &Message, _: &[u8]) -> Reply {
-        self.asked.fetch_add(u32::from(message.call == Call::PickNextTask as u32), Relaxed);
-        self.reply
+        let asked = self.asked.fetch_add(u32::from(message.call == Call::PickNextTask as u32), Relaxed);
+        let mut reply = self.reply;
+        if reply.token.serial == ANOTHER {
+            reply.token.serial = 1 + asked;
+        }
+        reply
     }
 }
 
@@ -188,14 +195,14 @@ fn a_timer_without_end_takes_no_policy_out() {
     assert!(bench.engine.fault().is_none());
 }
 
-fn worthless() -> Reply {
+fn worthless(serial: u32) -> Reply {
     let task = TaskId { slot: 5, generation: 5 };
-    Reply { token: RawToken { task, cpu: 0, serial: 1 }, ..Reply::default() }
+    Reply { token: RawToken { task, cpu: 0, serial }, ..Reply::default() }
 }
 
 #[test]
 fn a_search_is_given_up_when_the_event_has_taken_too_long() {
-    let bench = Bench::new(worthless());
+    let bench = Bench::new(worthless(1));
     assert!(!bench.event(EventKind::Pick).kicks.is_empty(), "the CPU does not come back");
     assert_eq!(bench.asked.swap(0, Relaxed), PICK_ATTEMPTS);
     bench.host.is_spent.store(true, Relaxed);
@@ -205,7 +212,7 @@ fn a_search_is_given_up_when_the_event_has_taken_too_long() {
 
 #[test]
 fn searches_in_vain_end_the_policy() {
-    let bench = Bench::new(worthless());
+    let bench = Bench::new(worthless(ANOTHER));
     for search in 0..6_000 {
         bench.host.now_ns.fetch_add(MS / 10, Relaxed);
         if bench.event(EventKind::Pick).status == Status::Fault as i32 {
@@ -214,6 +221,19 @@ fn searches_in_vain_end_the_policy() {
         }
     }
     assert!(bench.engine.fault().unwrap().message.starts_with("too many refusals: pick_next_task "));
+}
+
+/// However seldom the CPU looks for work.
+#[test]
+fn the_same_worthless_token_ends_the_policy_and_others_do_not() {
+    for (serial, ends) in [(1, true), (ANOTHER, false)] {
+        let bench = Bench::new(worthless(serial));
+        for _ in 0..20 {
+            bench.host.now_ns.fetch_add(100 * MS, Relaxed);
+            bench.event(EventKind::Pick);
+        }
+        assert_eq!(bench.engine.fault().is_some_and(|fault| fault.message.contains("the same token 512 times")), ends);
+    }
 }
 
 #[test]

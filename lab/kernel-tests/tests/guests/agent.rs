@@ -11,9 +11,8 @@ use crate::{
     turns::some_policies,
 };
 
-// With fair turns: while an agent ends, CPUs spin for locks of the kernel, whose holder needs a turn.
 tests! {
-    Machine::Timely => {
+    Machine::Newest(2) => {
         70 every_policy_lives_in_an_agent_and_no_task_is_lost,
         15 an_agent_with_room_for_few_messages_works,
         3 what_an_agent_cannot_do_is_refused_by_name,
@@ -51,8 +50,7 @@ fn lives(lab: &Lab, arguments: &str) -> u64 {
 }
 
 fn every_policy_lives_in_an_agent_and_no_task_is_lost(lab: &Lab) {
-    // All of them in three days.
-    for policy in some_policies(5) {
+    for policy in some_policies(3) {
         let lost = lives(lab, &format!("--policy {policy} --rounds 20"));
         assert_eq!(lost, 0, "16,384 messages are enough for two CPUs");
     }
@@ -65,7 +63,7 @@ fn an_agent_with_room_for_few_messages_works(lab: &Lab) {
 }
 
 fn in_parallel_every_policy_lives_in_an_agent(lab: &Lab) {
-    for policy in some_policies(5) {
+    for policy in some_policies(3) {
         lives(lab, &format!("--policy {policy} --rounds 20"));
     }
 }
