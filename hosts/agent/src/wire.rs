@@ -47,6 +47,12 @@ pub(crate) mod state {
     pub(crate) const RUNS: u8 = 4;
 }
 
+/// `enum presence` there.
+mod presence {
+    pub(super) const LEFT: u32 = 1;
+    pub(super) const CAME: u32 = 2;
+}
+
 /// `enum result` there.
 pub(crate) mod result {
     pub(crate) const DONE: u32 = 1;
@@ -104,7 +110,9 @@ pub(crate) struct Seen {
 struct CpuSlot {
     _next: [u64; 3],
     looks: AtomicU32,
-    _spare: [u32; 9],
+    _own: [u32; 2],
+    presence: AtomicU32,
+    _spare: [u32; 6],
 }
 
 /// `struct shot` there: a decision, and what became of it.
@@ -288,6 +296,16 @@ impl Shared {
     pub(crate) fn looks(&self, cpu: u32) -> bool {
         // SAFETY: as `at` says; the field is atomic.
         unsafe { &*self.cpus.at::<CpuSlot>(cpu) }.looks.load(Acquire) != 0
+    }
+
+    /// Whether a CPU is online, if that has changed since the agent began.
+    pub(crate) fn came_or_left(&self, cpu: u32) -> Option<bool> {
+        // SAFETY: as above.
+        match unsafe { &*self.cpus.at::<CpuSlot>(cpu) }.presence.load(Acquire) {
+            presence::LEFT => Some(false),
+            presence::CAME => Some(true),
+            _ => None,
+        }
     }
 
     /// How many decisions there is room for in a batch.

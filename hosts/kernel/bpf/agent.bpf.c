@@ -313,8 +313,12 @@ OPS(cpu_online) void BPF_PROG(agent_cpu_online, s32 cpu)
 {
 	struct cpu *c = get_cpu(cpu);
 
-	if (c)
+	if (c) {
 		c->looks = 0;
+		if (c->presence == LEFT)
+			__sync_fetch_and_add(&control.cpus_left, -1);
+		c->presence = CAME;
+	}
 	tell_cpu(ONLINE, cpu);
 }
 
@@ -324,6 +328,8 @@ OPS(cpu_offline) void BPF_PROG(agent_cpu_offline, s32 cpu)
 	u64 slot;
 
 	if (c) {
+		c->presence = LEFT;
+		__sync_fetch_and_add(&control.cpus_left, 1);
 		slot = __sync_lock_test_and_set(&c->next, 0);
 		if (slot)
 			refuse(cpu, slot, c->seq);

@@ -59,6 +59,29 @@ static __noinline int take_decided(s32 cpu)
 	return is_good;
 }
 
+/*
+ * Takes back what was decided for CPUs that were on their way out, and are gone: they do not look for work any more. A CPU that leaves may look
+ * until the end, so this cannot be done once and for all when it says that it does.
+ */
+static __noinline int take_back(void)
+{
+	const struct cpumask *online = scx_bpf_get_online_cpumask();
+	u32 cpu;
+
+	bpf_for(cpu, 0, nr_cpus) {
+		struct cpu *c = get_cpu(cpu);
+		u64 slot;
+
+		if (!c || READ(c->presence) != LEFT || !READ(c->next) || bpf_cpumask_test_cpu(cpu, online))
+			continue;
+		slot = __sync_lock_test_and_set(&c->next, 0);
+		if (slot)
+			refuse(cpu, slot, c->seq);
+	}
+	scx_bpf_put_cpumask(online);
+	return 0;
+}
+
 /* Carries out one decision. */
 static __always_inline u32 fire(struct shot *shot, u32 here)
 {

@@ -93,7 +93,16 @@ struct cpu {
 	/* The slot of the task that has to leave it, until the kernel puts that on its queue. */
 	u32 leaving;
 	u32 turns;
-	u32 spare[7];
+	/* Whether it went offline or came online last, of enum presence. */
+	u32 presence;
+	u32 spare[6];
+};
+
+/* What a CPU did last since the agent began. */
+enum presence {
+	STAYED = 0,
+	LEFT = 1,
+	CAME = 2,
 };
 
 /* What becomes of a decision. */
@@ -151,7 +160,8 @@ struct control {
 	u32 watch_ticks;
 	u32 watch_is_slow;
 	u32 watch_rounds;
-	u32 pad3;
+	/* CPUs that have gone offline and are not back. */
+	s32 cpus_left;
 	/* The CPU time that it has had in user mode. */
 	u64 watch_utime;
 	u64 pad4;

@@ -3,7 +3,7 @@
 #ifndef EKIDEN_BPF_AGENT_WATCH_H
 #define EKIDEN_BPF_AGENT_WATCH_H
 
-#include "agent_tell.h"
+#include "agent_decide.h"
 
 /*
  * One that sleeps at work waits for something that does not come; one that runs, and as many ticks as there are in that time have seen it
@@ -80,6 +80,8 @@ static int on_watch(void *map, int *key, struct timer *watch)
 	u64 now_ns = bpf_ktime_get_ns(), beat = READ(control.beat), head = READ(control.head), again_ns = WATCH_NS;
 	bool was_slow = __sync_lock_test_and_set(&control.watch_is_slow, 0), is_parked = READ(control.parked);
 
+	if (READ(control.cpus_left))
+		take_back();
 	/* One that is not parked is at work, or on its way there. */
 	if (beat != control.watch_beat || is_parked) {
 		bool has_work = pending();

@@ -433,7 +433,7 @@ impl Mind {
         }
     }
 
-    fn comes_or_goes(&mut self, cpu: CpuId, is_online: bool) {
+    pub(super) fn comes_or_goes(&mut self, cpu: CpuId, is_online: bool) {
         self.questions.set_online(cpu, is_online);
         if !is_online {
             self.looking.clear(cpu);

@@ -63,7 +63,7 @@ impl Mind {
         }
     }
 
-    /// Messages were lost: what is in the ring is left out, and each task looked at as it stands.
+    /// Messages were lost: what is in the ring is left out, and each task and CPU looked at as it stands.
     pub(super) fn take_stock(&mut self) {
         count(&self.talk.stocks, 1);
         self.tail = self.shared.head();
@@ -75,6 +75,10 @@ impl Mind {
             }
         }
         for cpu in 0..self.nr_cpus {
+            let is_online = self.shared.came_or_left(cpu).unwrap_or_else(|| self.questions.is_online(cpu));
+            if is_online != self.questions.is_online(cpu) {
+                self.comes_or_goes(cpu, is_online);
+            }
             if self.shared.looks(cpu) {
                 self.looks(cpu);
             }
