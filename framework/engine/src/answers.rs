@@ -1,11 +1,11 @@
 //! What a host needs of the engine to answer a policy in the middle of a call.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::Ordering::Relaxed;
 
 use ekiden::{CpuId, RefusalReason, TaskId};
 use ekiden_host::{Policy, abi::RawToken};
 
+use crate::atomics::Ordering::Relaxed;
 use crate::engine::Engine;
 use crate::state::Phase;
 use crate::table::{Slot, find};
@@ -32,7 +32,7 @@ impl<P: Policy> Engine<P> {
 
 /// The tasks, for [`Host::claim`](ekiden_host::Host::claim) and [`Host::running`](ekiden_host::Host::running); see [`Engine::answers`].
 #[derive(Clone, Debug)]
-pub struct Answers(Arc<Vec<Slot>>);
+pub struct Answers(pub(crate) Arc<Vec<Slot>>);
 
 impl Answers {
     /// Moves the task of `token`, which waits for another CPU, to `cpu`, if it `may_run` there. Its token has the same serial number for

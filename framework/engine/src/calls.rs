@@ -9,6 +9,7 @@ use ekiden_host::abi::{Kicks, Message, NO_CPU, RawToken, Reply};
 
 use crate::engine::{Engine, Handling};
 use crate::fault::MistakeKind;
+use crate::notices::bit;
 use crate::seats::{SEATS, Seat};
 use crate::state::{Phase, State};
 use crate::table::{Slot, token};
@@ -64,7 +65,7 @@ impl<P: Policy> Engine<P> {
         room: &'a mut MaybeUninit<Reply>,
     ) -> &'a Reply {
         let is_news = !LONE && !NO_NEWS.has_number(message.call);
-        if is_news && self.missed.any(seat.index) {
+        if is_news && self.missed.any(bit(seat.index)) {
             self.tell_missed(&mut handling.rare(), seat);
         }
         let reply = seat.deliver::<LONE>(message, payload, room);

@@ -2,10 +2,10 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::notices::Told;
 use crate::pace::Pace;
 use crate::seats::SEATS;
 use crate::starved::{Crowd, Presence};
+use crate::told::Told;
 
 /// What one CPU has counted.
 #[repr(align(64))]

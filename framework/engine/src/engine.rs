@@ -12,13 +12,13 @@ use crate::fault::Mistake;
 use crate::groups::{Groups, MAX_GROUPS};
 use crate::host::EngineHost;
 use crate::idle::IdleCpus;
-use crate::notices::{Missed, Seats};
+use crate::kept::Kept;
 use crate::pace::Late;
-use crate::params::Kept;
 use crate::seats::{SEATS, Seat};
 use crate::shares::Share;
 use crate::state::{Phase, State, Transition, UPGRADABLE};
 use crate::table::{Slot, TaskTable};
+use crate::told::{Missed, Seats};
 
 /// The engine: policies, their tasks, and the checks between them and the host. A host whose policies are all of one type says
 /// which, and calls them by their address.

@@ -17,6 +17,7 @@ mod fault;
 pub mod groups;
 mod host;
 mod idle;
+mod kept;
 mod lifecycle;
 mod limits;
 mod lock;
@@ -30,12 +31,17 @@ mod shares;
 mod starved;
 mod state;
 mod table;
+mod told;
 mod turns;
 mod wakeups;
 
+const _: () = assert!(size_of::<table::Slot>() == 64, "a slot takes more than a cache line");
+
 /// What synchronises; a model of it is made of other ones.
 mod atomics {
-    pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+    pub(crate) use core::sync::atomic::{
+        AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering, fence,
+    };
 }
 
 pub use answers::Answers;

@@ -1,8 +1,6 @@
 //! Who knows that a CPU is idle. A policy that is alone is told at once. Of several, one that is not asked for work, since it has had
 //! nothing and heard nothing, is told when it next hears of something: until then it makes no decision.
 
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
-
 use ekiden::{Call, CpuId};
 use ekiden_host::Policy;
 use ekiden_host::abi::{Event, Outcome, Status};
@@ -10,25 +8,7 @@ use ekiden_host::abi::{Event, Outcome, Status};
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
 use crate::seats::{SEATS, Seat};
-
-/// Policies, a bit each.
-pub(crate) type Seats = u8;
-
-/// Policies that know of a CPU that it is idle.
-#[derive(Debug, Default)]
-pub(crate) struct Told(AtomicU8);
-
-/// Policies that may not have been told of an idle CPU. Apart from what is only read.
-#[repr(align(64))]
-#[derive(Debug, Default)]
-pub(crate) struct Missed(AtomicU8);
-
-impl Missed {
-    #[inline]
-    pub(crate) fn any(&self, seat: usize) -> bool {
-        self.0.load(Relaxed) & bit(seat) != 0
-    }
-}
+use crate::told::Seats;
 
 impl<P: Policy> Engine<P> {
     /// A CPU has found nothing to run. `asked` are the policies that were asked, and `before` how many tasks had been handed over
@@ -53,8 +33,8 @@ impl<P: Policy> Engine<P> {
             return;
         }
         let (told, passed_over) = (self.listeners & asked, self.listeners & !asked);
-        if !LONE && passed_over & !self.missed.0.load(Relaxed) != 0 {
-            self.missed.0.fetch_or(passed_over, Relaxed);
+        if !LONE && passed_over != 0 {
+            self.missed.pass_over(passed_over);
         }
         if told != 0 {
             self.tell_those(&mut handling.rare(), cpu, told);
@@ -79,11 +59,10 @@ impl<P: Policy> Engine<P> {
 
     /// A CPU that has found nothing runs something again.
     pub(crate) fn found_something(&self, handling: &mut Handling<'_>, cpu: CpuId) {
-        let told = &self.cpu(cpu).told.0;
-        if told.load(Relaxed) == 0 {
+        let told = self.cpu(cpu).told.take();
+        if told == 0 {
             return;
         }
-        let told = told.swap(0, Relaxed);
         for seat in self.order.iter().map(|seat| &self.seats[*seat]) {
             if told & bit(seat.index) != 0 && seat.calls.has(Call::ExitIdle) && seat.is_taken() {
                 self.tell_cpu(handling, seat, Call::ExitIdle, cpu);
@@ -92,8 +71,7 @@ impl<P: Policy> Engine<P> {
     }
 
     fn tell_idle(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId) {
-        let told = self.cpu(cpu).told.0.fetch_or(bit(seat.index), Relaxed);
-        if told & bit(seat.index) == 0 && seat.is_taken() {
+        if self.cpu(cpu).told.tell(bit(seat.index)) && seat.is_taken() {
             self.tell_cpu(handling, seat, Call::EnterIdle, cpu);
         }
     }
@@ -101,7 +79,7 @@ impl<P: Policy> Engine<P> {
     /// The policy is told of the idle CPUs of which it does not know.
     #[cold]
     pub(crate) fn tell_missed(&self, handling: &mut Handling<'_>, seat: &Seat<P>) {
-        if self.missed.0.fetch_and(!bit(seat.index), Relaxed) & bit(seat.index) != 0 {
+        if self.missed.take(bit(seat.index)) {
             (0..self.nr_cpus())
                 .filter(|cpu| self.idle.contains(*cpu))
                 .for_each(|cpu| self.tell_idle(handling, seat, cpu));
@@ -117,10 +95,10 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn tell_of_idle_cpus(&self, seat: usize, outcome: &mut Outcome) {
         let event = Event::default();
         let handling = &mut Handling::<false> { event: &event, outcome };
-        self.cpus.iter().for_each(|cpu| _ = cpu.told.0.fetch_and(!bit(seat), Relaxed));
+        self.cpus.iter().for_each(|cpu| cpu.told.forget(bit(seat)));
         let seat = &self.seats[seat];
         if seat.calls.has(Call::EnterIdle) {
-            self.missed.0.fetch_or(bit(seat.index), Relaxed);
+            self.missed.pass_over(bit(seat.index));
             self.tell_missed(handling, seat);
         }
         self.end(handling);
@@ -133,6 +111,6 @@ impl<P: Policy> Engine<P> {
     }
 }
 
-fn bit(seat: usize) -> Seats {
+pub(crate) fn bit(seat: usize) -> Seats {
     1 << (seat % SEATS)
 }

@@ -1,93 +1,15 @@
 //! Parameters that somebody has set for a task: kept here, as the policy that they are for may not know of the task yet, or may
 //! have a successor to which the task is new.
 
-use alloc::vec::Vec;
-use core::sync::atomic::{Ordering, fence};
-
 use ekiden::{Call, TaskId};
 use ekiden_host::Policy;
 use ekiden_host::abi::{RawParams, Status};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::engine::{Engine, Handling};
-use crate::lock::Lock;
+use crate::kept::{Kept, Telling};
 use crate::state::Phase;
-use crate::table::{Slot, TaskTable};
-
-/// Those of one task. Who sets some has found the slot before, and another task may have it by now: so it is kept whose they are. While a
-/// policy is told of some, no other task gets the slot, as what policies keep of tasks is found by it.
-#[derive(Debug, Default)]
-pub(crate) struct Kept(Lock<Params>);
-
-#[derive(Debug, Default)]
-struct Params {
-    /// 0 for none.
-    generation: u32,
-    /// How many are about to tell the policy.
-    telling: u32,
-    /// All zeros for none.
-    raw: RawParams,
-}
-
-impl Kept {
-    pub(crate) fn for_tasks(max_tasks: u32) -> Vec<Self> {
-        let mut kept = Vec::new();
-        kept.resize_with(max_tasks as usize, Self::default);
-        kept
-    }
-
-    /// None for a task that does not have the slot any more.
-    fn get(&self, task: TaskId) -> RawParams {
-        let params = self.0.lock();
-        if params.generation == task.generation { params.raw } else { RawParams::default() }
-    }
-
-    /// Those that a task begins with.
-    fn begin(&self, task: TaskId, raw: RawParams) {
-        *self.0.lock() = Params { generation: task.generation, telling: 0, raw };
-    }
-
-    /// Whether the task has the slot still. If so, the slot goes to no other one before [`told`](Self::told).
-    fn set(&self, task: TaskId, raw: RawParams) -> bool {
-        let mut params = self.0.lock();
-        let is_same = params.generation == task.generation;
-        if is_same {
-            params.raw = raw;
-            params.telling += 1;
-        }
-        is_same
-    }
-
-    /// Whether the task has died meanwhile, and its slot is to be freed now.
-    fn told(&self) -> bool {
-        let mut params = self.0.lock();
-        params.telling -= 1;
-        params.telling == 0 && params.generation == 0
-    }
-
-    /// The task has died. Whether its slot can be freed now.
-    fn end(&self) -> bool {
-        let mut params = self.0.lock();
-        params.generation = 0;
-        params.telling == 0
-    }
-}
-
-/// Holds the slot of a task while its policy is told of parameters. If the policy ends in that, its call returns here; if it was the only
-/// one, the engine ends with it.
-struct Telling<'a> {
-    kept: &'a Kept,
-    tasks: &'a TaskTable,
-    slot: u32,
-}
-
-impl Drop for Telling<'_> {
-    fn drop(&mut self) {
-        if self.kept.told() {
-            self.tasks.free(self.slot);
-        }
-    }
-}
+use crate::table::Slot;
 
 impl<P: Policy> Engine<P> {
     fn kept(&self, task: TaskId) -> &Kept {
@@ -119,13 +41,13 @@ impl<P: Policy> Engine<P> {
             handling.outcome.status = Status::Invalid as i32;
             return;
         }
-        let _telling = Telling { kept, tasks: &self.tasks, slot: task.slot };
+        let _telling = Telling::of(kept, &self.tasks, task);
         if self.tasks.get(task).is_none() {
             handling.outcome.status = Status::Invalid as i32;
             return;
         }
-        // Either the one who tells of a new task sees the parameters, or it is seen here that it has told.
-        fence(Ordering::SeqCst);
+        // Whoever tells the policy of a new task looks for parameters after that. If it has done so before they were set, it is
+        // seen here that it has told, as both have had the lock.
         let state = slot.state();
         let knows = state.phase() != Phase::New && !state.is_unheard();
         if knows && slot.choice() == state.seat() {
@@ -136,7 +58,6 @@ impl<P: Policy> Engine<P> {
     /// A policy has just heard of the task.
     #[cold]
     pub(crate) fn params_of_new(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        fence(Ordering::SeqCst);
         self.tell_params(handling, task, slot);
     }
 

@@ -114,3 +114,26 @@ impl<P: Policy> Engine<P> {
         self.seats[slot.state().seat()].tasks.fetch_sub(1, Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::seats::NotChosen;
+    use crate::table::{How, TaskTable};
+
+    /// The caller has found the slot before the task died, and the newest slot that is free is the next one in use.
+    #[test]
+    fn a_choice_for_a_task_that_has_died_does_not_fall_to_the_next_one_in_its_slot() {
+        let table = TaskTable::new(2);
+        let old = table.insert(1, 1).unwrap();
+        let slot = table.get(old).unwrap();
+        assert!(table.remove(old));
+        table.free(old.slot);
+        let new = table.insert(2, 2).unwrap();
+        assert_eq!(new.slot, old.slot);
+        let chosen = || (slot.choice(), slot.is_chosen(), slot.legacy());
+        let before = chosen();
+        let result = slot.choose(old, 1, How::CHOSEN.with(How::BY_ROOT, true), |_| true);
+        assert_eq!((result, chosen()), (Err(NotChosen::NoTask), before));
+        assert_eq!(slot.choose(new, 1, How::CHOSEN, |_| true), Ok(()));
+    }
+}

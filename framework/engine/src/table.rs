@@ -1,12 +1,14 @@
 //! The task table: one slot per task, found without hashing.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use ekiden::{TaskId, weight_of_nice};
 use ekiden_host::abi::RawToken;
 
+use crate::atomics::{
+    AtomicI32, AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
 use crate::groups::IDLE_WEIGHT;
 use crate::lock::Lock;
 use crate::seats::NotChosen;
@@ -58,8 +60,6 @@ impl How {
         self.0 & other.0 != 0
     }
 }
-
-const _: () = assert!(size_of::<Slot>() == 64, "a slot takes more than a cache line");
 
 impl Slot {
     fn new() -> Self {
@@ -296,25 +296,4 @@ pub(crate) fn find(slots: &[Slot], task: TaskId) -> Option<&Slot> {
 #[inline]
 pub(crate) fn token(task: TaskId, state: State) -> RawToken {
     RawToken { task, cpu: state.cpu(), serial: state.serial() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The caller has found the slot before the task died, and the newest slot that is free is the next one in use.
-    #[test]
-    fn a_choice_for_a_task_that_has_died_does_not_fall_to_the_next_one_in_its_slot() {
-        let table = TaskTable::new(2);
-        let old = table.insert(1, 1).unwrap();
-        let slot = table.get(old).unwrap();
-        assert!(table.remove(old));
-        table.free(old.slot);
-        let new = table.insert(2, 2).unwrap();
-        assert_eq!(new.slot, old.slot);
-        let before = slot.choice.load(Relaxed);
-        let chosen = slot.choose(old, 1, How::CHOSEN.with(How::BY_ROOT, true), |_| true);
-        assert_eq!((chosen, slot.choice.load(Relaxed)), (Err(NotChosen::NoTask), before));
-        assert_eq!(slot.choose(new, 1, How::CHOSEN, |_| true), Ok(()));
-    }
 }

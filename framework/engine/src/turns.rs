@@ -7,10 +7,10 @@ use ekiden_host::Policy;
 
 use crate::counters::Cpu;
 use crate::engine::{Engine, Handling};
-use crate::notices::Seats;
 use crate::pick::{Found, NO_RANK};
 use crate::seats::{SEATS, Seat};
 use crate::table::Slot;
+use crate::told::Seats;
 
 /// Of so many ticks, a tenth of a second where there are 250 in a second, the first policy in the order leaves some to each of the
 /// others if they would have had less: the kernel does the same with its real-time class. Eight policies have room in it.

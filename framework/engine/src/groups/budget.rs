@@ -1,8 +1,10 @@
 //! The CPU time that a group may use.
 
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
-
+use crate::atomics::{
+    AtomicBool, AtomicI64, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+    fence,
+};
 use crate::lock::Lock;
 
 /// A task whose group has hardly any time left runs that long at least; the excess is missing later.
@@ -95,18 +97,27 @@ impl Budget {
     }
 
     #[inline]
-    pub(super) fn spend(&self, ran_ns: u64, now_ns: impl FnOnce() -> u64) -> Spent {
-        let mut refill_at_ns = None;
-        if !self.active.load(Relaxed) && !self.active.swap(true, AcqRel) {
-            self.renew(now_ns());
-            refill_at_ns = Some(self.end_ns.load(Relaxed));
-        }
+    pub(super) fn spend(&self, ran_ns: u64, mut now_ns: impl FnMut() -> u64) -> Spent {
+        let mut refill_at_ns = self.activate(&mut now_ns);
         let ran_ns = signed(ran_ns);
         let is_used_up = self.left_ns.fetch_sub(ran_ns, AcqRel) <= ran_ns;
         if is_used_up {
             self.throttled.store(true, Release);
+            // A refill may have been the last one meanwhile: either it sees this, or it is seen here that no other one comes.
+            fence(SeqCst);
+            refill_at_ns = self.activate(&mut now_ns).or(refill_at_ns);
         }
         Spent { is_used_up, refill_at_ns }
+    }
+
+    /// Something is used. The end of the period, for whoever is the first.
+    #[inline]
+    fn activate(&self, now_ns: &mut impl FnMut() -> u64) -> Option<u64> {
+        if self.active.load(Relaxed) || self.active.swap(true, AcqRel) {
+            return None;
+        }
+        self.renew(now_ns());
+        Some(self.end_ns.load(Relaxed))
     }
 
     /// `None` if nothing is left.
@@ -134,8 +145,12 @@ impl Budget {
         }
         let left_ns = self.left_ns.load(Acquire);
         if now_ns >= self.end_ns.load(Acquire) && left_ns > 0 && left_ns == self.begun_ns.load(Relaxed) {
-            // Whoever spends from here on begins anew.
+            // Whoever spends from here on begins anew; who has just used up all time may not have seen that.
             self.active.store(false, Release);
+            fence(SeqCst);
+            if self.is_throttled() {
+                self.active.store(true, Release);
+            }
         }
         self.renew(now_ns);
         (self.is_active().then(|| self.end_ns.load(Relaxed)), self.left_ns.load(Acquire) > 0)

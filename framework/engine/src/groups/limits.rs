@@ -1,9 +1,8 @@
 //! Limits of CPU time: what tasks use of it, when they are parked for lack of it, and when they are released.
 
-use core::sync::atomic::Ordering::Relaxed;
-
 use super::budget::Spent;
 use super::{GO_ON_AFTER_NS, Groups, ROOT};
+use crate::atomics::Ordering::Relaxed;
 
 /// A task that has been parked for so long without a turn has one although there is no time: others of its group may have
 /// been faster each time, under a policy that has it wait for long. The time is missing later, so that the limit holds.

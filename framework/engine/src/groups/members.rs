@@ -1,9 +1,8 @@
 //! Membership: which task is in which group.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-
 use super::tree::Tree;
 use super::{Groups, ROOT};
+use crate::atomics::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// What is kept of a task, in one word, because it may be released on one CPU while it moves on another: its group, and what it
 /// has added to the load of that, which is 0 if it does not want to run or is in the root. Besides, since when it has been

@@ -25,7 +25,6 @@ mod tree;
 mod weights;
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use budget::Budget;
 pub use budget::Limit;
@@ -34,6 +33,7 @@ use members::Member;
 use parking::Parking;
 use tree::{Entry, Tree};
 
+use crate::atomics::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::lock::Lock;
 
 /// How many groups an engine has room for, with that of the root.

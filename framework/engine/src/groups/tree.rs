@@ -1,9 +1,9 @@
 //! The tree of groups: which there are, which is in which, and what their weights and limits are.
 
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::{DEFAULT_WEIGHT, Groups, IDLE_WEIGHT, Limit, ROOT, USUAL};
+use crate::atomics::Ordering::{Relaxed, Release};
 
 /// What is looked at when groups come and go.
 #[derive(Debug)]

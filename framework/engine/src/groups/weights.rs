@@ -1,8 +1,7 @@
 //! What a task weighs in the whole: its own weight, and the shares of its groups.
 
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-
 use super::{Groups, PLACES, ROOT};
+use crate::atomics::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// So many bits of a kept share count the changes.
 const VERSION_BITS: u32 = 31;
