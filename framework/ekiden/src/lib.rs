@@ -81,7 +81,13 @@ mod task_params;
 mod token;
 mod topology;
 mod wait;
+mod waiters;
 mod weight;
+
+/// What calls that wait are seen by; a model of it is made of other ones.
+mod atomics {
+    pub(crate) use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+}
 
 pub use cpumask::{CpuListError, CpuMask, MAX_CPUS, Members};
 pub use cx::{Cx, Group, Running, SLICE_NS_MIN};

@@ -154,7 +154,7 @@ impl<T: ?Sized> SpinLock<T> {
     #[track_caller]
     fn wait(&self) -> Guard<'_, T> {
         let mut wait = Wait::begin();
-        let mut waiting = order::Waiting::begin();
+        let mut waiting = order::wait();
         // Stacks are sixteen KiB in the kernel, so that this is another place for each CPU.
         let mut turn = self.inner.join(stack() >> 14);
         let mut free_looks = 0;
@@ -173,7 +173,7 @@ impl<T: ?Sized> SpinLock<T> {
             #[cfg(feature = "observe")]
             crate::observe::reach(crate::observe::Point::Waits(self.address()));
             if is_time {
-                waiting.look(|| self.inner.holder());
+                order::look(&mut waiting, || self.inner.holder());
             }
             if !wait.goes_on() {
                 break;

@@ -3,24 +3,17 @@
 
 use core::{
     panic::Location,
-    sync::atomic::{
-        AtomicU32, AtomicU64, AtomicUsize,
-        Ordering::{Relaxed, SeqCst},
-    },
+    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
 use crate::tape::{learn, learn_on_tape};
+use crate::waiters::{Waiter, Waiters, Waiting, is_same};
 
 /// Where this call's stack is.
 #[inline]
 pub(crate) fn stack() -> usize {
     let here = 0_u8;
     core::ptr::from_ref(&here).addr()
-}
-
-/// Whether two places are on the stack of one call, which has less than this (6 KiB in the kernel).
-fn is_same(one: usize, other: usize) -> bool {
-    one.abs_diff(other) < 8 << 10
 }
 
 /// Whether a lock is held by the call that asks, by the number that is in the lock. For hosts.
@@ -187,7 +180,7 @@ fn block_of(stack: usize) -> u64 {
 pub(crate) fn forget(host: ekiden_lock::OfHost) {
     KNOWN.iter().for_each(|class| class.store(0, Relaxed));
     AFTER.iter().chain(&HELD).for_each(|word| word.store(0, Relaxed));
-    WAITING.iter().for_each(|waiter| waiter.since.store(0, Relaxed));
+    WAITING.places.iter().for_each(|waiter| waiter.since.store(0, Relaxed));
     NOTED.store(0, Relaxed);
     ekiden_lock::forget_waiters(host);
 }
@@ -240,131 +233,35 @@ fn leads_to(from: usize, to: usize) -> bool {
     seen >> to & 1 != 0
 }
 
-/// Calls that wait for a lock, more of them at once than most machines have CPUs. One that finds no place is not seen by others.
-static WAITING: [Waiter; 256] = [const { Waiter::new() }; 256];
-/// How many of these places have ever been taken.
-static PLACES: AtomicUsize = AtomicUsize::new(0);
-/// Counts what happens among them: that a call begins to wait, and that one looks.
-static MOMENT: AtomicU64 = AtomicU64::new(1);
-
-fn moment() -> u64 {
-    MOMENT.fetch_add(1, SeqCst)
-}
-
-/// A call that waits lets go of nothing until it has what it waits for. So if one waits for another that was seen to have the lock
-/// *after* that one began to wait, it does so still.
-struct Waiter {
-    /// When it began to wait; 0 if there is none. No two have the same.
-    since: AtomicU64,
-    /// Where its stack is.
-    stack: AtomicUsize,
-    /// That of the call which has the lock, as it was at the last look.
-    holder: AtomicUsize,
-    /// When that was.
-    looked: AtomicU64,
-}
-
-/// The same at one moment.
-#[derive(Clone, Copy)]
-struct Seen {
-    since: u64,
-    stack: usize,
-    holder: usize,
-    looked: u64,
-}
-
-impl Waiter {
-    const fn new() -> Self {
-        Self {
+/// More calls at once than most machines have CPUs.
+static WAITING: Waiters<256> = Waiters {
+    places: [const {
+        Waiter {
             since: AtomicU64::new(0),
             stack: AtomicUsize::new(0),
             holder: AtomicUsize::new(0),
             looked: AtomicU64::new(0),
         }
-    }
+    }; 256],
+    taken: AtomicUsize::new(0),
+    moment: AtomicU64::new(1),
+};
 
-    /// Nothing if it changes meanwhile.
-    fn see(&self) -> Option<Seen> {
-        let since = self.since.load(SeqCst);
-        // In this order: the holder is at least as new as the moment of the look.
-        let (stack, looked) = (self.stack.load(SeqCst), self.looked.load(SeqCst));
-        let seen = Seen { since, stack, holder: self.holder.load(SeqCst), looked };
-        (since > BEGINS && self.since.load(SeqCst) == since).then_some(seen)
-    }
+/// This call begins to wait for a lock.
+pub(crate) fn wait() -> Waiting<'static, 256> {
+    WAITING.begin(stack())
 }
 
-/// Stands for the moment while a place is being taken.
-const BEGINS: u64 = 1;
-
-/// A call that waits for a lock.
-pub(crate) struct Waiting {
-    stack: usize,
-    since: u64,
-    /// Its place, if there was room.
-    own: Option<&'static Waiter>,
-}
-
-impl Waiting {
-    pub(crate) fn begin() -> Self {
-        let (stack, since) = (stack(), moment() + BEGINS);
-        let is_free = |place: &Waiter| {
-            place.since.load(Relaxed) == 0 && place.since.compare_exchange(0, BEGINS, SeqCst, Relaxed).is_ok()
-        };
-        let own = WAITING.iter().enumerate().find(|(_, place)| is_free(place)).map(|(at, place)| {
-            PLACES.fetch_max(at + 1, SeqCst);
-            place.stack.store(stack, SeqCst);
-            place.holder.store(0, SeqCst);
-            place.looked.store(0, SeqCst);
-            place.since.store(since, SeqCst);
-            place
-        });
-        Self { stack, since, own }
-    }
-
-    /// It looks once more who has the lock: the call with this stack, or 0 if there is none.
-    ///
-    /// # Panics
-    /// If the holder is this call, or waits for this call.
-    #[track_caller]
-    pub(crate) fn look(&mut self, holder: impl FnOnce() -> usize) {
-        let looked = moment() + BEGINS;
-        let holder = holder();
-        assert!(holder == 0 || !is_same(holder, self.stack), "deadlock: this call has the lock already");
-        let Some(own) = self.own else { return };
-        own.holder.store(holder, SeqCst);
-        own.looked.store(looked, SeqCst);
-        let ring = self.ring(holder, looked);
-        assert!(ring != Some(2), "deadlock: two calls wait for each other's locks");
-        if let Some(calls) = ring {
-            panic!("deadlock: {calls} calls wait for each other's locks");
-        }
-    }
-
-    /// How many calls wait for each other, this one among them, if that is sure.
-    fn ring(&self, mut holder: usize, mut looked: u64) -> Option<usize> {
-        let places = &WAITING[..PLACES.load(SeqCst).min(WAITING.len())];
-        for calls in 2..=places.len() {
-            if holder == 0 {
-                return None;
-            }
-            let next = places.iter().filter_map(Waiter::see).find(|seen| is_same(seen.stack, holder))?;
-            // Before it began to wait it may have let go of the lock.
-            if looked <= next.since {
-                return None;
-            }
-            if next.holder != 0 && is_same(next.holder, self.stack) {
-                return (next.looked > self.since).then_some(calls);
-            }
-            (holder, looked) = (next.holder, next.looked);
-        }
-        None
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if let Some(own) = self.own {
-            own.since.store(0, SeqCst);
-        }
+/// It looks once more who has the lock: the call with this stack, or 0 if there is none.
+///
+/// # Panics
+/// If the holder is this call, or waits for this call.
+#[track_caller]
+pub(crate) fn look(waiting: &mut Waiting<'_, 256>, holder: impl FnOnce() -> usize) {
+    match waiting.look(holder) {
+        None => {}
+        Some(1) => panic!("deadlock: this call has the lock already"),
+        Some(2) => panic!("deadlock: two calls wait for each other's locks"),
+        Some(calls) => panic!("deadlock: {calls} calls wait for each other's locks"),
     }
 }
