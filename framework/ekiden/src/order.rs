@@ -49,7 +49,9 @@ static AFTER: [AtomicU64; CLASSES] = [const { AtomicU64::new(0) }; CLASSES];
 /// The innermost lock that is held, for each stack that falls here: part of where the stack is (32 bits), how many are held (4),
 /// and the class (28, which all are but for lines beyond 65,535).
 static HELD: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
-static HELD_AT: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
+/// Where that lock is, and part of where the stack is (16 bits): another stack that falls here at the same time may be the last to write
+/// the one and not the other.
+static HELD_AT: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
 /// The class of a lock after others were released in another order than that in which they were taken.
 const UNKNOWN: u64 = (1 << 28) - 1;
@@ -75,7 +77,7 @@ pub(crate) struct Holder {
     noted: AtomicU64,
     /// What stood there before.
     before: AtomicU64,
-    before_at: AtomicUsize,
+    before_at: AtomicU64,
 }
 
 impl Holder {
@@ -86,7 +88,7 @@ impl Holder {
             class: Class::of_caller(),
             noted: AtomicU64::new(0),
             before: AtomicU64::new(0),
-            before_at: AtomicUsize::new(0),
+            before_at: AtomicU64::new(0),
         }
     }
 
@@ -134,14 +136,14 @@ impl Holder {
     #[cold]
     #[track_caller]
     fn note(&self) {
-        let (class, at) = (self.class, core::ptr::from_ref(self).addr());
         let block = block_of(stack());
+        let (class, at) = (self.class, place_on(block, core::ptr::from_ref(self).addr()));
         let place = block as usize % HELD.len();
         let (before, before_at) = (HELD[place].load(Relaxed), HELD_AT[place].load(Relaxed));
         // That of another stack is not ours to put back; whoever has it loses sight of it, and that is all.
         let before = if before >> 32 == block { before } else { 0 };
         let (depth, outer) = (before >> 28 & 0xf, before & UNKNOWN);
-        if depth > 0 && outer != UNKNOWN {
+        if depth > 0 && outer != UNKNOWN && before_at >> 48 == at >> 48 {
             check(outer as u32, before_at, class, at);
         }
         let own = if depth > 0 && outer == UNKNOWN { UNKNOWN } else { class.0.into() };
@@ -176,6 +178,11 @@ fn block_of(stack: usize) -> u64 {
     (stack >> 14) as u64 & 0xffff_ffff
 }
 
+/// An address, of which the upper bits are the same for all, with part of the stack that it is noted for.
+fn place_on(block: u64, address: usize) -> u64 {
+    block << 48 | address as u64 & ((1 << 48) - 1)
+}
+
 /// Nothing is known any more, and nobody waits.
 pub(crate) fn forget(host: ekiden_lock::OfHost) {
     KNOWN.iter().for_each(|class| class.store(0, Relaxed));
@@ -187,7 +194,7 @@ pub(crate) fn forget(host: ekiden_lock::OfHost) {
 
 #[cold]
 #[track_caller]
-fn check(outer: u32, outer_at: usize, class: Class, at: usize) {
+fn check(outer: u32, outer_at: u64, class: Class, at: u64) {
     let outer = Class(outer);
     if outer == class {
         assert!(
@@ -263,5 +270,21 @@ pub(crate) fn look(waiting: &mut Waiting<'_, 256>, holder: impl FnOnce() -> usiz
         Some(1) => panic!("deadlock: this call has the lock already"),
         Some(2) => panic!("deadlock: two calls wait for each other's locks"),
         Some(calls) => panic!("deadlock: {calls} calls wait for each other's locks"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of two stacks that fall on one place, one was the last to say which lock it has, and the other where that is.
+    #[test]
+    fn where_the_lock_of_another_stack_is_says_nothing_of_our_order() {
+        let locks = [(); 2].map(|()| Holder::none());
+        locks[0].note();
+        let block = block_of(stack());
+        HELD_AT[block as usize % HELD_AT.len()].store(place_on(block + 64, usize::MAX), Relaxed);
+        locks[1].note();
+        locks.iter().rev().for_each(Holder::forget);
     }
 }
