@@ -16,6 +16,7 @@ use crate::bench::MAY_BE_UNSAFE;
 mod figures;
 mod kernel_half;
 mod named_tests;
+mod orderings;
 
 /// Directories with nothing that somebody wrote.
 const SKIPPED: &[&str] = &["target", ".git", "node_modules", "dist"];
