@@ -5,6 +5,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::{Kicks, RawToken, TaskId};
 
 /// The calls of the `Scheduler` trait, by the names of papers/000, table 1, and of papers/001, table I.
+///
+/// ```
+/// use ekiden_abi::Call;
+///
+/// assert_eq!((Call::TaskTick.name(), Call::from_number(9)), ("task_tick", Some(Call::TaskTick)));
+/// assert!(Call::ALL.iter().all(|call| Call::from_number(*call as u32) == Some(*call)));
+/// ```
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "each is documented once, at the trait method of the same name")]
@@ -114,6 +121,14 @@ impl Call {
 
 /// A set of calls: those that a policy implements itself. The engine and the host skip the others, which is why a
 /// policy that does not look at ticks does not pay for them.
+///
+/// ```
+/// use ekiden_abi::{Call, Calls};
+///
+/// let calls = Calls::NONE.with(Call::Balance).with(Call::Timer);
+/// assert!(calls.has(Call::Timer) && !calls.has(Call::TaskTick));
+/// assert!(calls.has_number(Call::Balance as u32));
+/// ```
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Calls(pub u64);
@@ -158,6 +173,15 @@ pub const NO_CLAIMS: u32 = 2;
 pub const FOR_IDLE: u32 = 1 << 31;
 
 /// Why a token that came back from a policy was not honoured.
+///
+/// ```
+/// use ekiden_abi::RefusalReason;
+///
+/// // It still waits, and its policy has to keep the token.
+/// assert!(RefusalReason::Busy.token_is_good());
+/// assert!(!RefusalReason::Gone.token_is_good());
+/// assert_eq!(RefusalReason::from_number(2).describe(), "a newer token was issued since");
+/// ```
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusalReason {

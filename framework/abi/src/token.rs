@@ -8,6 +8,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 ///
 /// A slot is used again after its task is gone; the generation tells the two apart. Generations start at 1, so the
 /// all-zero value names no task.
+///
+/// ```
+/// use ekiden_abi::TaskId;
+///
+/// let (first, next) = (TaskId { slot: 7, generation: 1 }, TaskId { slot: 7, generation: 2 });
+/// assert!(first != next && !first.is_none() && TaskId::NONE.is_none());
+/// assert_eq!(TaskId::from_bits(next.to_bits()), next);
+/// assert_eq!(next.to_string(), "task 7.2");
+/// ```
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, FromBytes, IntoBytes, Immutable)]
 pub struct TaskId {

@@ -12,6 +12,10 @@ use smallvec::SmallVec;
 use crate::CpuId;
 
 /// CPU numbers are below this everywhere: no architecture's Linux can be configured for more CPUs.
+///
+/// ```
+/// assert_eq!(ekiden::CpuMask::first_n(ekiden::MAX_CPUS).count(), 8192);
+/// ```
 pub const MAX_CPUS: CpuId = 8192;
 
 const WORD_BITS: u32 = u64::BITS;
@@ -19,6 +23,29 @@ const WORD_BITS: u32 = u64::BITS;
 const INLINE_WORDS: usize = 4;
 
 /// A set of CPUs. Operations take time linear in the highest CPU ÷ 64 unless they say otherwise.
+///
+/// ```
+/// use ekiden::CpuMask;
+///
+/// let mut cpus: CpuMask = "0-3,8".parse().unwrap();
+/// cpus.set(70);
+/// cpus.clear(8);
+/// assert_eq!(cpus.to_string(), "0-3,70");
+/// assert_eq!((cpus.count(), cpus.first(), cpus.is_empty()), (5, Some(0), false));
+/// assert!(cpus.contains(70) && cpus.iter().eq([0, 1, 2, 3, 70]));
+/// // Round robin: the next member, and from the lowest again.
+/// assert_eq!((cpus.next_after(3), cpus.next_after(70), cpus.pick_from(3)), (Some(70), Some(0), Some(3)));
+///
+/// let (low, high) = (CpuMask::first_n(2), CpuMask::single(70));
+/// assert!(low.is_subset(&cpus) && cpus.intersects(&high) && !low.intersects(&high));
+/// assert_eq!((&low | &high, &cpus & &high, cpus.first_in(&high)), ([0, 1, 70].into_iter().collect(), high, Some(70)));
+/// cpus.intersect(&low);
+/// assert_eq!((&cpus - &low, cpus), (CpuMask::new(), low));
+///
+/// // As words, for a host: CPU n is bit n % 64 of word n ÷ 64.
+/// assert_eq!(CpuMask::from_words(&[0b101]), CpuMask::filled(1, |words| words[0] = 0b101));
+/// assert_eq!(CpuMask::single(64).as_words(), [0, 1]);
+/// ```
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct CpuMask {
     /// CPU n is bit n % 64 of word n ÷ 64. The last word is never zero, so that equal sets are equal words.
@@ -193,6 +220,13 @@ impl CpuMask {
 
 /// The CPUs that are in two sets, in ascending order. A type with a name, as those of nested adapters become symbols that are too long
 /// for the kernel's tools.
+///
+/// ```
+/// use ekiden::CpuMask;
+///
+/// let (idle, near) = (CpuMask::from_words(&[0b1110]), CpuMask::first_n(3));
+/// assert!(idle.both(&near).eq([1, 2]));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Members<'a> {
     mine: &'a [u64],
@@ -329,6 +363,11 @@ impl fmt::Debug for CpuMask {
 }
 
 /// A text is no list of CPUs.
+///
+/// ```
+/// let error = "0-x".parse::<ekiden::CpuMask>().unwrap_err();
+/// assert!(error.to_string().contains("0-x"), "{error}");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuListError {
     part: String,

@@ -11,6 +11,25 @@ use crate::tape::{learn, tape_runs};
 use crate::{CpuId, CpuMask, NotTold, ProcessId, QueueId, Refused, Schedulable, Scheduler, TaskId, Topology};
 
 /// The shortest slice, in nanoseconds. A task that gets less hardly does more than come and go.
+///
+/// ```
+/// use ekiden::{SLICE_NS_MIN, prelude::*};
+///
+/// struct Hasty;
+///
+/// #[policy]
+/// impl Scheduler for Hasty {
+/// #     fn new(_: &Env) -> Self { Self }
+/// #     fn enqueue(&self, _: &Cx, _: &Task, _: Schedulable<Self>) {}
+///     fn pick_next_task(&self, cx: &Cx, _: CpuId) -> Option<Schedulable<Self>> {
+///         cx.set_slice_ns(1);
+///         None
+///     }
+/// }
+///
+/// let mut machine = ekiden_example_host::Machine::<Hasty>::flat(1);
+/// assert_eq!(machine.call(ekiden::Call::PickNextTask, 0, 0).slice_ns, SLICE_NS_MIN);
+/// ```
 pub const SLICE_NS_MIN: u64 = 10_000;
 
 /// Questions that a policy may ask its host in the middle of a call. The answers are inputs like the message itself:
@@ -58,6 +77,33 @@ pub trait Host: Sync {
 }
 
 /// A task that runs.
+///
+/// ```
+/// use ekiden::{Call, prelude::*};
+///
+/// /// Preempts what has run for a microsecond, when a task of more weight wakes up.
+/// struct Preempting(SpinLock<FifoQueue<Self>>);
+///
+/// #[policy]
+/// impl Scheduler for Preempting {
+/// #     fn new(_: &Env) -> Self { Self(SpinLock::default()) }
+///     fn enqueue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
+///         let cpu = token.cpu();
+///         self.0.lock().push_back(token);
+///         if let Some(running) = cx.running(cpu) {
+///             if task.weight > running.weight || cx.now_ns() - running.since_ns >= 1_000 {
+///                 assert_ne!(running.task, task.id);
+///                 cx.resched(cpu);
+///             }
+///         }
+///     }
+/// #     fn pick_next_task(&self, _: &Cx, _: CpuId) -> Option<Schedulable<Self>> { self.0.lock().pop_front() }
+/// }
+///
+/// // Something has run on CPU 0 for a microsecond, and nothing runs on CPU 1.
+/// let mut machine = ekiden_example_host::Machine::<Preempting>::flat(2);
+/// assert_eq!((machine.wake(3, 0), machine.wake(4, 1)), (vec![0], vec![]));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Running {
     /// Which.
@@ -69,6 +115,31 @@ pub struct Running {
 }
 
 /// Tasks whose CPU time is to be shared out together: a control group, or one of the kernel's autogroups.
+///
+/// ```
+/// use ekiden::{Call, Group, prelude::*};
+///
+/// /// Counts the tasks that are in no group.
+/// struct Counting(Shared<u32>);
+///
+/// #[policy]
+/// impl Scheduler for Counting {
+/// #     fn new(_: &Env) -> Self { Self(Shared::new(0)) }
+/// #     fn enqueue(&self, cx: &Cx, _: &Task, token: Schedulable<Self>) { cx.resched(self.0.get()); drop(token) }
+/// #     fn pick_next_task(&self, _: &Cx, _: CpuId) -> Option<Schedulable<Self>> { None }
+///     fn task_new(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
+///         if cx.group(task.id) == Group::ROOT {
+///             self.0.add(1);
+///         }
+///         self.enqueue(cx, task, token);
+///     }
+/// }
+///
+/// let mut machine = ekiden_example_host::Machine::<Counting>::flat(4);
+/// machine.wait(Call::TaskNew, 3, 0);
+/// assert!(machine.wait(Call::TaskNew, 4, 0).kicks.contains(2));
+/// assert_eq!((Group::ROOT.id, Group::ROOT.weight), (0, 1024));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Names the group while it has tasks; 0 is that of the tasks that are in no other.
@@ -83,6 +154,48 @@ impl Group {
 }
 
 /// The surroundings of one call. Effects are collected here and carried out by the host after the call returns.
+///
+/// ```
+/// use ekiden::{Call, prelude::*};
+///
+/// /// One queue for all CPUs, and a tick of its own.
+/// struct Central(SpinLock<FifoQueue<Self>>);
+///
+/// #[policy]
+/// impl Scheduler for Central {
+/// #     fn new(_: &Env) -> Self { Self(SpinLock::default()) }
+///     fn enqueue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
+///         assert!(cx.idle_cpus().is_subset(&cx.allowed_cpus(task.id)) && cx.may_run(task.id, cx.cpu()));
+///         self.0.lock().push_back(token);
+///         // First a CPU that shares the cache with this one, and otherwise any.
+///         let near = cx.topology().llc(cx.cpu());
+///         cx.kick_idle_in(task.id, near).or_else(|| cx.kick_idle(task.id));
+///     }
+///
+///     fn pick_next_task(&self, cx: &Cx, _: CpuId) -> Option<Schedulable<Self>> {
+///         cx.set_slice_ns(2_000_000);
+///         cx.arm_timer(500_000);
+///         // The token is for the CPU where the task waited; exchange it.
+///         cx.claim(self.0.lock().pop_front()?).ok()
+///     }
+///
+///     /// Half a millisecond later.
+///     fn timer(&self, cx: &Cx, cpu: CpuId) {
+///         if cx.now_ns() > 0 && !self.0.lock().is_empty() {
+///             cx.resched(cpu);
+///         }
+///     }
+/// }
+///
+/// let mut machine = ekiden_example_host::Machine::<Central>::flat(2);
+/// assert_eq!(machine.wake(3, 0), [1]);
+/// let reply = machine.call(Call::PickNextTask, 0, 1);
+/// assert_eq!((reply.token.task.slot, reply.token.cpu), (3, 1));
+/// assert_eq!((reply.slice_ns, reply.timer_ns), (2_000_000, 500_000));
+/// assert!(machine.call(Call::Timer, 0, 1).kicks.is_empty());
+/// machine.wake(4, 0);
+/// assert!(machine.call(Call::Timer, 0, 1).kicks.contains(1));
+/// ```
 pub struct Cx<'a> {
     message: &'a Message,
     topology: &'a Arc<Topology>,

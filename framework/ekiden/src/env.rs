@@ -6,6 +6,16 @@ use core::fmt;
 use crate::{CpuId, Topology};
 
 /// A parameter that a policy declares, so that the framework can check it and `--help` can explain it.
+///
+/// ```
+/// use ekiden::{Env, Param, Topology};
+///
+/// const PARAMS: &[Param] =
+///     &[Param { name: "slice_us", help: "how long a task runs at a time", default: 3_000, min: 100, max: 100_000 }];
+///
+/// let env = Env::new(Topology::flat(2), 16, PARAMS, "").unwrap();
+/// assert_eq!(env.param("slice_us"), 3_000);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param {
     /// Name, with its unit last: `slice_us`.
@@ -21,6 +31,18 @@ pub struct Param {
 }
 
 /// Why parameters were refused.
+///
+/// ```
+/// use ekiden::{Env, Param, ParamError, Topology};
+///
+/// const SLICE: Param = Param { name: "slice_us", help: "how long a task runs at a time", default: 3_000, min: 100, max: 100_000 };
+///
+/// let error = |params| Env::new(Topology::flat(2), 16, &[SLICE], params).unwrap_err();
+/// assert_eq!(error("slice_us"), ParamError::Malformed("slice_us".into()));
+/// assert_eq!(error("colour=3"), ParamError::Unknown("colour".into()));
+/// assert_eq!(error("slice_us=1"), ParamError::OutOfRange { param: SLICE, value: 1 });
+/// assert_eq!(error("slice_us=1").to_string(), "slice_us=1 is outside 100..=100000");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParamError {
     /// Not of the form `name=number`.
@@ -71,6 +93,15 @@ pub(crate) fn each_setting(
 }
 
 /// The machine and the parameters that a policy is created for.
+///
+/// ```
+/// use ekiden::{Env, Param, Topology};
+///
+/// let slice = Param { name: "slice_us", help: "how long a task runs at a time", default: 3_000, min: 100, max: 100_000 };
+/// let env = Env::new(Topology::flat(2), 16, &[slice], "slice_us=500").unwrap();
+/// assert_eq!((env.nr_cpus(), env.max_tasks(), env.param("slice_us")), (2, 16, 500));
+/// assert_eq!(env.topology().llcs().len(), 1);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Env {
     topology: Arc<Topology>,

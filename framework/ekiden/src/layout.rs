@@ -20,12 +20,35 @@ use crate::{
 ///
 /// The fingerprint covers names, types, sizes and offsets of all fields, the compiler, and the source of the framework. It does
 /// not cover what a number stands for: a field that gets another meaning needs another name.
+///
+/// ```
+/// use ekiden::Layout;
+///
+/// mod before {
+///     #[derive(ekiden::Layout)]
+///     pub struct Counts { pub waiting: u32, pub running: u32 }
+/// }
+/// mod after {
+///     #[derive(ekiden::Layout)]
+///     pub struct Counts { pub waiting: u32, pub asleep: u32 }
+/// }
+///
+/// // Another name may be another meaning.
+/// assert_ne!(before::Counts::FINGERPRINT, after::Counts::FINGERPRINT);
+/// assert_eq!(<Vec<u32>>::FINGERPRINT, <Vec<u32>>::FINGERPRINT);
+/// ```
 pub trait Layout {
     /// The same for types of the same layout.
     const FINGERPRINT: Fingerprint;
 }
 
 /// What stands for a layout.
+///
+/// ```
+/// use ekiden::Layout;
+///
+/// assert_ne!(u32::FINGERPRINT.number(), i32::FINGERPRINT.number());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(u64);
 

@@ -126,6 +126,11 @@ pub mod host {
 }
 
 /// A CPU's number, as Linux counts them.
+///
+/// ```
+/// let cpu: ekiden::CpuId = 3;
+/// assert_eq!(ekiden::Topology::flat(4).cpu(cpu).id, 3);
+/// ```
 pub type CpuId = u32;
 
 /// What nearly every policy needs.

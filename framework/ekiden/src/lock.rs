@@ -33,6 +33,18 @@ const FREE_LOOKS: u32 = 16;
 ///
 /// Uncontended cost: one atomic exchange to take it, one store to release it, what a call has at each of them, and one look at whether
 /// calls are recorded; then an addition to count, and seldom what it takes to look at the order.
+///
+/// ```
+/// use ekiden::SpinLock;
+///
+/// let lock = SpinLock::new(1);
+/// {
+///     let mut held = lock.lock();
+///     *held += 1;
+///     assert!(lock.try_lock().is_none());
+/// }
+/// assert_eq!(*lock.try_lock().unwrap(), 2);
+/// ```
 #[derive(Debug)]
 pub struct SpinLock<T: ?Sized> {
     holder: Holder,
@@ -189,6 +201,17 @@ impl<T: ?Sized> SpinLock<T> {
 }
 
 /// Holds a [`SpinLock`] until it is dropped.
+///
+/// ```
+/// use ekiden::SpinLock;
+///
+/// let lock = SpinLock::new(vec![3, 1]);
+/// let mut guard = lock.lock();
+/// guard.sort();
+/// assert_eq!(*guard, [1, 3]);
+/// drop(guard);
+/// assert!(lock.try_lock().is_some());
+/// ```
 #[derive(Debug)]
 pub struct SpinGuard<'a, T: ?Sized> {
     holder: &'a Holder,

@@ -6,6 +6,16 @@ use core::ops::Index;
 use crate::{Cpu, CpuId, Env, TaskId};
 
 /// One `T` per CPU, each on cache lines of its own.
+///
+/// ```
+/// use ekiden::{Env, PerCpu, Shared, Topology};
+///
+/// let env = Env::new(Topology::flat(4), 16, &[], "").unwrap();
+/// let waiting = PerCpu::new(&env, |_| Shared::new(0_u32));
+/// waiting[3].add(2);
+/// let longest = waiting.iter().max_by_key(|(_, waiting)| waiting.get());
+/// assert_eq!(longest.map(|(cpu, _)| cpu), Some(3));
+/// ```
 #[derive(Debug)]
 pub struct PerCpu<T> {
     slots: Vec<CacheLine<T>>,
@@ -95,17 +105,47 @@ macro_rules! grouped {
 grouped! {
     /// One `T` per last-level cache, found by any CPU that shares it; [`Topology::llc`](crate::Topology::llc) names the others. For a queue
     /// that they share. One queue for the whole machine needs no container: a [`SpinLock`](crate::SpinLock) around it.
+    ///
+    /// ```
+    /// use ekiden::{Env, PerLlc, Shared, Topology};
+    ///
+    /// // Two caches of two CPUs.
+    /// let env = Env::new(Topology::regular(1, 2, 2, 1), 16, &[], "").unwrap();
+    /// let waiting = PerLlc::new(&env, |_| Shared::new(0_u32));
+    /// waiting[2].add(1);
+    /// assert_eq!((waiting[3].get(), waiting[1].get(), waiting.iter().count()), (1, 0, 2));
+    /// ```
     PerLlc, llcs, llc
 }
 
 grouped! {
     /// One `T` per NUMA node, found by any CPU of it; [`Topology::node`](crate::Topology::node) names the others. A node without CPUs has one
     /// too.
+    ///
+    /// ```
+    /// use ekiden::{Env, PerNode, Topology};
+    ///
+    /// // Two nodes of one cache of two CPUs.
+    /// let env = Env::new(Topology::regular(2, 1, 2, 1), 16, &[], "").unwrap();
+    /// let names = PerNode::new(&env, |node| format!("node {node}"));
+    /// assert_eq!((names[1].as_str(), names[2].as_str(), names.iter().count()), ("node 0", "node 1", 2));
+    /// ```
     PerNode, nodes, node
 }
 
 /// One `T` per task, found by the task's slot. A slot is used again when its task is gone: reset what must not be
 /// inherited in [`task_new`](crate::Scheduler::task_new).
+///
+/// ```
+/// use ekiden::{Env, PerTask, Shared, TaskId, Topology};
+///
+/// let env = Env::new(Topology::flat(1), 16, &[], "").unwrap();
+/// let vruntime = PerTask::new(&env, || Shared::new(0_u64));
+/// let task = TaskId { slot: 7, generation: 1 };
+/// vruntime[task].set(1_000);
+/// // The next task in this slot finds what that one left.
+/// assert_eq!(vruntime[TaskId { slot: 7, generation: 2 }].get(), 1_000);
+/// ```
 #[derive(Debug)]
 pub struct PerTask<T> {
     slots: Vec<T>,

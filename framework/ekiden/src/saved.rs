@@ -1,6 +1,47 @@
 //! What a policy writes down for a version of itself whose state has another layout.
 
 /// Room for bytes, of a fixed size because the host takes it before.
+///
+/// ```
+/// use ekiden::{Layout, prelude::*};
+///
+/// /// Counts wake-ups, and goes on counting in a version with another layout.
+/// #[derive(Layout)]
+/// struct Counting(Shared<u64>);
+///
+/// #[policy]
+/// impl Scheduler for Counting {
+///     fn new(_: &Env) -> Self { Self(Shared::new(0)) }
+/// #     fn enqueue(&self, _: &Cx, _: &Task, _: Schedulable<Self>) { self.0.add(1); }
+/// #     fn pick_next_task(&self, _: &Cx, _: CpuId) -> Option<Schedulable<Self>> { None }
+///
+///     fn save(&self, to: &mut Saved) {
+///         // The form is number 1.
+///         to.push(&[1]);
+///         to.push(&self.0.get().to_le_bytes());
+///     }
+///
+///     fn restore(&mut self, saved: &[u8]) -> Result<(), &'static str> {
+///         match saved {
+///             [1, count @ ..] => {
+///                 let count = count.try_into().map_err(|_| "form 1 has eight bytes")?;
+///                 self.0.set(u64::from_le_bytes(count));
+///                 Ok(())
+///             }
+///             _ => Err("it knows form 1 only"),
+///         }
+///     }
+/// }
+///
+/// let env = Env::new(Topology::flat(1), 16, &[], "").unwrap();
+/// let (old, mut new, mut room) = (Counting::new(&env), Counting::new(&env), [0; 16]);
+/// old.0.set(77);
+/// let mut saved = Saved::new(&mut room);
+/// old.save(&mut saved);
+/// let len = saved.written().unwrap();
+/// assert_eq!((new.restore(&room[..len]), new.0.get()), (Ok(()), 77));
+/// assert!(new.restore(&[2]).is_err());
+/// ```
 #[derive(Debug)]
 pub struct Saved<'a> {
     room: &'a mut [u8],

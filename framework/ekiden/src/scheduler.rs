@@ -8,6 +8,27 @@ use crate::{
 };
 
 /// A task as a call sees it. A snapshot: it is true for the duration of the call.
+///
+/// ```
+/// use ekiden::prelude::*;
+///
+/// /// Who has used least CPU time for its weight goes first.
+/// struct Fair(SpinLock<TreeQueue<Self, u64>>);
+///
+/// #[policy]
+/// impl Scheduler for Fair {
+/// #     fn new(_: &Env) -> Self { Self(SpinLock::new(TreeQueue::new())) }
+///     fn enqueue(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
+///         assert_eq!((task.pid, task.nice, task.id), (103, 0, token.task()));
+///         self.0.lock().insert(ekiden::scaled_ns(task.runtime_ns, task.weight), token);
+///     }
+/// #     fn pick_next_task(&self, _: &Cx, _: CpuId) -> Option<Schedulable<Self>> { Some(self.0.lock().pop_first()?.1) }
+/// }
+///
+/// let mut machine = ekiden_example_host::Machine::<Fair>::flat(1);
+/// machine.wake(3, 0);
+/// assert_eq!(machine.pick(0), Some(3));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task {
     /// Names the task for its whole life; an index into [`PerTask`](crate::PerTask).
@@ -23,6 +44,15 @@ pub struct Task {
 }
 
 /// Why a CPU is wanted for a task, in [`Scheduler::select_task_rq`].
+///
+/// ```
+/// use ekiden::WakeFlags;
+///
+/// // By fork, from CPU 2, whose task goes on.
+/// let flags = WakeFlags(4 | 3 << 16);
+/// assert_eq!((flags.is_fork(), flags.is_sync(), flags.waker()), (true, false, Some(2)));
+/// assert_eq!(WakeFlags::default().waker(), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct WakeFlags(pub u32);
 
@@ -51,6 +81,44 @@ impl WakeFlags {
 ///
 /// Three are required: [`new`](Self::new), [`enqueue`](Self::enqueue) and [`pick_next_task`](Self::pick_next_task).
 /// Put [`#[policy]`](crate::policy) on the implementation: calls that it leaves out then cost nothing.
+///
+/// ```
+/// use ekiden::{Call, prelude::*};
+///
+/// /// Last in, first out, on each CPU by itself.
+/// struct Lifo {
+///     queues: PerCpu<SpinLock<FifoQueue<Self>>>,
+/// }
+///
+/// #[policy]
+/// impl Scheduler for Lifo {
+///     fn new(env: &Env) -> Self {
+///         Self { queues: PerCpu::new(env, |_| SpinLock::default()) }
+///     }
+///
+///     fn enqueue(&self, _: &Cx, _: &Task, token: Schedulable<Self>) {
+///         self.queues[token.cpu()].lock().push_back(token);
+///     }
+///
+///     fn pick_next_task(&self, _: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
+///         self.queues[cpu].lock().pop_back()
+///     }
+///
+///     /// A CPU without work asks for what has waited longest on another one.
+///     fn balance(&self, cx: &Cx, cpu: CpuId) -> Option<TaskId> {
+///         let waits = |queue: &SpinLock<FifoQueue<Self>>| queue.lock().front().map(Schedulable::task);
+///         self.queues.iter().filter_map(|(_, queue)| waits(queue)).find(|task| cx.may_run(*task, cpu))
+///     }
+/// }
+///
+/// assert_eq!(Lifo::NAME, "lifo");
+/// assert!(Lifo::CALLS.has(Call::Balance) && !Lifo::CALLS.has(Call::TaskTick));
+/// let mut machine = ekiden_example_host::Machine::<Lifo>::flat(2);
+/// machine.wake(3, 0);
+/// machine.wake(4, 0);
+/// assert_eq!(machine.call(Call::Balance, 0, 1).task.slot, 3);
+/// assert_eq!([machine.pick(0), machine.pick(0), machine.pick(0)], [Some(4), Some(3), None]);
+/// ```
 pub trait Scheduler: Sized + Send + Sync + 'static {
     /// The name that people choose it by. Lower case, digits and dashes.
     const NAME: &'static str;

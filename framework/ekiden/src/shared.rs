@@ -15,10 +15,42 @@ use crate::tape::learn;
 ///
 /// Reads and writes are relaxed: they say nothing about other memory. Cost: that of the plain access, and a load and a branch
 /// per read.
+///
+/// ```
+/// use ekiden::Shared;
+///
+/// let waiting = Shared::new(2_u32);
+/// waiting.add(3);
+/// waiting.sub(1);
+/// assert_eq!((waiting.fetch_add(1), waiting.fetch_sub(2), waiting.get()), (4, 5, 3));
+/// // Only ever upwards.
+/// waiting.raise(2);
+/// assert_eq!(waiting.swap(0), 3);
+///
+/// let is_overloaded = Shared::new(false);
+/// is_overloaded.set(true);
+/// assert!(is_overloaded.get());
+/// ```
 #[derive(Default)]
 pub struct Shared<T>(AtomicU64, PhantomData<T>);
 
 /// What can be [`Shared`].
+///
+/// ```
+/// use ekiden::{Shared, Word};
+///
+/// #[derive(Clone, Copy, Debug, PartialEq)]
+/// enum Mode { Throughput, Latency }
+///
+/// impl Word for Mode {
+///     fn to_word(self) -> u64 { self as u64 }
+///     fn from_word(word: u64) -> Self { if word == 0 { Self::Throughput } else { Self::Latency } }
+/// }
+///
+/// let mode = Shared::new(Mode::Throughput);
+/// mode.set(Mode::Latency);
+/// assert_eq!(mode.get(), Mode::Latency);
+/// ```
 pub trait Word: Copy {
     /// The value as a word.
     fn to_word(self) -> u64;

@@ -11,6 +11,41 @@ use ekiden_abi::{RawParams, TASK_PARAMS_MAX};
 use crate::{Fingerprint, Param, Scheduler, env::each_setting};
 
 /// The parameters of one task.
+///
+/// ```
+/// use ekiden::{Call, prelude::*};
+/// # use zerocopy::IntoBytes;
+///
+/// /// A program with the right to may say on which CPU a task runs.
+/// struct Pinned;
+///
+/// #[policy]
+/// impl Scheduler for Pinned {
+///     const TASK_PARAMS: &'static [Param] = &[Param { name: "cpu", help: "where it runs", default: 0, min: 0, max: 7 }];
+///
+/// #     fn new(_: &Env) -> Self { Self }
+/// #     fn enqueue(&self, _: &Cx, _: &Task, _: Schedulable<Self>) {}
+/// #     fn pick_next_task(&self, _: &Cx, _: CpuId) -> Option<Schedulable<Self>> { None }
+///     fn check_task_params(params: &TaskParams) -> Result<(), &'static str> {
+///         if params.get("cpu") == 7 { Err("CPU 7 is kept free") } else { Ok(()) }
+///     }
+///
+///     fn task_params(&self, cx: &Cx, _: &Task, params: &TaskParams) {
+///         cx.resched(params.get("cpu") as CpuId);
+///     }
+/// }
+///
+/// let error = |settings| TaskParams::parse::<Pinned>(settings).unwrap_err();
+/// assert_eq!(error("cpu=7"), "CPU 7 is kept free");
+/// assert_eq!(error("cpu=8"), "cpu=8 is outside 0..=7; for a task there is cpu (0 to 7)");
+/// assert_eq!(TaskParams::defaults::<Pinned>().get("cpu"), 0);
+///
+/// // As they arrive with the call.
+/// let raw = TaskParams::parse::<Pinned>("cpu=3").unwrap().to_raw::<Pinned>();
+/// assert_eq!(raw.declared, TaskParams::fingerprint::<Pinned>());
+/// let mut machine = ekiden_example_host::Machine::<Pinned>::flat(4);
+/// assert!(machine.call_with(Call::TaskParams, 3, raw.as_bytes()).kicks.contains(3));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskParams {
     declared: &'static [Param],

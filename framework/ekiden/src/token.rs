@@ -18,6 +18,34 @@ use crate::CpuId;
 ///
 /// It cannot be copied, cloned or made by a policy. Dropping one that is still good loses the task: the framework
 /// notices, says which call did it, and issues a new one.
+///
+/// ```
+/// use ekiden::prelude::*;
+///
+/// /// Holds one task at most.
+/// struct Slot(SpinLock<Option<Schedulable<Self>>>);
+///
+/// #[policy]
+/// impl Scheduler for Slot {
+/// #     fn new(_: &Env) -> Self { Self(SpinLock::default()) }
+///     fn enqueue(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
+///         assert_eq!((token.task(), token.cpu()), (task.id, 0));
+///         // What was there before is lost.
+///         *self.0.lock() = Some(token);
+///     }
+///
+///     fn pick_next_task(&self, _: &Cx, _: CpuId) -> Option<Schedulable<Self>> {
+///         self.0.lock().take()
+///     }
+/// }
+///
+/// let mut machine = ekiden_example_host::Machine::<Slot>::flat(1);
+/// let first = machine.wait(ekiden::Call::TaskWakeup, 3, 0);
+/// assert!(first.dropped.is_none());
+/// let second = machine.wait(ekiden::Call::TaskWakeup, 4, 0);
+/// assert_eq!(second.dropped.task.slot, 3);
+/// assert_eq!(machine.pick(0), Some(4));
+/// ```
 #[must_use = "dropping this loses the task"]
 pub struct Schedulable<P: ?Sized> {
     task: TaskId,
@@ -76,6 +104,35 @@ impl<P: ?Sized> Drop for Schedulable<P> {
 }
 
 /// A token that could not be [claimed](crate::Cx::claim).
+///
+/// ```
+/// use ekiden::{Refused, prelude::*};
+///
+/// struct Central(SpinLock<FifoQueue<Self>>);
+///
+/// #[policy]
+/// impl Scheduler for Central {
+/// #     fn new(_: &Env) -> Self { Self(SpinLock::default()) }
+/// #     fn enqueue(&self, _: &Cx, _: &Task, token: Schedulable<Self>) { self.0.lock().push_back(token); }
+///     fn pick_next_task(&self, cx: &Cx, _: CpuId) -> Option<Schedulable<Self>> {
+///         let mut queue = self.0.lock();
+///         match cx.claim(queue.pop_front()?) {
+///             Ok(token) => Some(token),
+///             Err(Refused { token, reason }) => {
+///                 if reason.token_is_good() {
+///                     queue.push_front(token);
+///                 }
+///                 None
+///             }
+///         }
+///     }
+/// }
+///
+/// // This task is still leaving CPU 0.
+/// let mut machine = ekiden_example_host::Machine::<Central>::flat(2);
+/// machine.wake(ekiden_example_host::BUSY, 0);
+/// assert_eq!((machine.pick(1), machine.pick(0)), (None, Some(ekiden_example_host::BUSY)));
+/// ```
 #[must_use = "dropping the token loses the task if the token is still good"]
 pub struct Refused<P: ?Sized> {
     /// As it was. Still good if the reason [says so](RefusalReason::token_is_good); otherwise it can be dropped.

@@ -6,6 +6,11 @@ use core::fmt;
 use crate::{CpuId, CpuMask, cpumask::MAX_CPUS};
 
 /// The capacity of the biggest CPUs of a machine, as in `/sys/devices/system/cpu/cpu0/cpu_capacity`.
+///
+/// ```
+/// let topology = ekiden::Topology::flat(2);
+/// assert!(topology.cpus().iter().all(|cpu| cpu.capacity == ekiden::FULL_CAPACITY));
+/// ```
 pub const FULL_CAPACITY: u32 = 1024;
 
 /// As many nodes as Linux can be configured for.
@@ -16,6 +21,12 @@ const LOCAL_DISTANCE: u8 = 10;
 const REMOTE_DISTANCE: u8 = 20;
 
 /// One CPU and where it is. Cores, caches and nodes are numbered from 0, each kind across the whole machine.
+///
+/// ```
+/// // One cache, two cores of two hardware threads: CPU 3 is the second thread of core 1.
+/// let cpu = *ekiden::Topology::regular(1, 1, 2, 2).cpu(3);
+/// assert_eq!((cpu.id, cpu.core, cpu.llc, cpu.node, cpu.online), (3, 1, 0, 0, true));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu {
     /// Its number.
@@ -33,6 +44,24 @@ pub struct Cpu {
 }
 
 /// CPUs, and what they share. Never changes: CPUs that come and go are in it all the time.
+///
+/// ```
+/// use ekiden::{Topology, TopologyError};
+///
+/// // Two nodes, each of one cache, each of two cores of two hardware threads.
+/// let topology = Topology::regular(2, 1, 2, 2);
+/// assert_eq!((topology.nr_cpus(), topology.cpus().len(), topology.online().count()), (8, 8, 8));
+/// assert_eq!((topology.cores().len(), topology.llcs().len(), topology.nodes().len()), (4, 2, 2));
+/// assert_eq!(topology.smt_siblings(1).to_string(), "1,5");
+/// assert_eq!((topology.llc(1).to_string(), topology.node(1).to_string()), ("0-1,4-5".into(), "0-1,4-5".into()));
+/// assert_eq!(topology.nearest(1)[..3], [5, 4, 0]);
+/// assert_eq!((topology.distance(0, 0), topology.distance(0, 1)), (10, 20));
+/// assert_eq!(topology.cpu(6).node, 1);
+///
+/// // From user space into the kernel.
+/// assert_eq!(Topology::from_words(&topology.to_words()), Ok(topology));
+/// assert_eq!(Topology::new(Topology::flat(3).cpus().to_vec(), vec![10; 3]), Err(TopologyError::Distances));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     cpus: Vec<Cpu>,
@@ -286,6 +315,15 @@ const HEADER_WORDS: usize = 3;
 const CPU_WORDS: usize = 2;
 
 /// Why something is no topology.
+///
+/// ```
+/// use ekiden::{Cpu, Topology, TopologyError};
+///
+/// let cpu = Cpu { capacity: 2_000, ..*Topology::flat(1).cpu(0) };
+/// let error = Topology::new(vec![cpu], vec![10]).unwrap_err();
+/// assert_eq!(error, TopologyError::Capacity { cpu: 0, capacity: 2_000 });
+/// assert_eq!(error.to_string(), "CPU 0 has capacity 2000: give it 1 to 1024");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopologyError {
     /// No CPU, or more than [`MAX_CPUS`].

@@ -1,6 +1,10 @@
 //! Weights of nice values.
 
 /// The weight of nice 0.
+///
+/// ```
+/// assert_eq!(ekiden::weight_of_nice(0), ekiden::NICE_0_WEIGHT);
+/// ```
 pub const NICE_0_WEIGHT: u32 = 1024;
 
 /// One step of nice is worth a factor of about 1.25, so that the share of two tasks changes by about 10 % a step.
@@ -11,6 +15,12 @@ const WEIGHTS: [u32; 40] = [
 ];
 
 /// The weight of a nice value; values outside −20…19 count as the nearest one inside.
+///
+/// ```
+/// use ekiden::weight_of_nice;
+///
+/// assert_eq!((weight_of_nice(-20), weight_of_nice(19), weight_of_nice(99)), (88761, 15, 15));
+/// ```
 pub fn weight_of_nice(nice: i32) -> u32 {
     WEIGHTS[(nice.clamp(-20, 19) + 20) as usize]
 }

@@ -9,6 +9,14 @@ use zerocopy::{Immutable, KnownLayout, TryFromBytes};
 /// Put `#[repr(C)]` and `#[derive(Plain)]` on a structure, beside zerocopy's `TryFromBytes`, `KnownLayout` and
 /// `Immutable`, and `IntoBytes` where values are written. Fields are numbers, `bool`, arrays, and such structures; an
 /// `enum` without fields has `#[repr(u8)]` or the like.
+///
+/// ```
+/// use ekiden_hints::Plain;
+///
+/// // Both sides compare the fingerprints before either reads anything.
+/// assert_ne!(u32::SHAPE.fingerprint(), i32::SHAPE.fingerprint());
+/// assert_eq!((u32::SHAPE.name, <[u32; 3]>::SHAPE.bytes), ("u32", 12));
+/// ```
 pub trait Plain: TryFromBytes + KnownLayout + Immutable + Sized {
     /// How it looks.
     const SHAPE: Shape;

@@ -23,6 +23,22 @@ use proc_macro::TokenStream;
 /// * `type Hint = ()`: it takes no hints. `type Notice = ()`: it says nothing to programs.
 /// * `type State = Self`, with the two methods that hand the whole policy over in a live upgrade.
 /// * `const LAYOUT`: the fingerprint of the state, if it derives `Layout`.
+///
+/// ```
+/// use ekiden::{Call, prelude::*};
+///
+/// struct ShortestJob(SpinLock<FifoQueue<Self>>);
+///
+/// #[policy]
+/// impl Scheduler for ShortestJob {
+///     fn new(_: &Env) -> Self { Self(SpinLock::default()) }
+///     fn enqueue(&self, _: &Cx, _: &Task, token: Schedulable<Self>) { self.0.lock().push_back(token) }
+///     fn pick_next_task(&self, cx: &Cx, _: CpuId) -> Option<Schedulable<Self>> { self.0.lock().claim_first(cx) }
+/// }
+///
+/// assert_eq!(ShortestJob::NAME, "shortest-job");
+/// assert!(ShortestJob::CALLS.has(Call::TaskWakeup) && !ShortestJob::CALLS.has(Call::TaskTick));
+/// ```
 #[proc_macro_attribute]
 pub fn policy(arguments: TokenStream, item: TokenStream) -> TokenStream {
     complete::complete(arguments.into(), item.into()).into()

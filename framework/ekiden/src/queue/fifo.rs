@@ -7,6 +7,50 @@ use super::INITIAL_CAPACITY;
 use crate::{Cx, Schedulable, TaskId};
 
 /// Tokens in order of arrival.
+///
+/// ```
+/// use ekiden::prelude::*;
+///
+/// struct Example(SpinLock<FifoQueue<Self>>);
+///
+/// #[policy]
+/// impl Scheduler for Example {
+/// #     fn new(_: &Env) -> Self { Self(SpinLock::new(FifoQueue::new())) }
+///     fn enqueue(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
+///         let mut queue = self.0.lock();
+///         // Task 5 is urgent.
+///         if task.id.slot == 5 { queue.push_front(token) } else { queue.push_back(token) }
+///         assert!(!queue.is_empty() && queue.iter().len() == queue.len());
+///     }
+///
+///     fn pick_next_task(&self, cx: &Cx, _: CpuId) -> Option<Schedulable<Self>> {
+///         let mut queue = self.0.lock();
+///         match queue.front()?.task().slot {
+///             5 => queue.pop_front(),
+///             _ => queue.claim_first(cx),
+///         }
+///     }
+///
+///     fn cpu_offline(&self, _: &Cx, _: CpuId) {
+///         let last = self.0.lock().pop_back();
+///         assert_eq!(last.map(|token| token.task().slot), Some(6));
+///     }
+///
+///     fn task_departed(&self, _: &Cx, task: &Task) -> Option<Schedulable<Self>> {
+///         self.0.lock().remove(task.id)
+///     }
+/// }
+///
+/// let mut machine = ekiden_example_host::Machine::<Example>::flat(2);
+/// for task in 2..=6 {
+///     machine.wake(task, 0);
+/// }
+/// assert_eq!([machine.pick(0), machine.pick(1), machine.pick(0)], [Some(5), Some(2), Some(3)]);
+/// // Tasks 4 and 6 wait. The last goes, and then whichever is asked for.
+/// machine.call(ekiden::Call::CpuOffline, 0, 0);
+/// machine.call(ekiden::Call::TaskDeparted, 4, 0);
+/// assert_eq!(machine.pick(0), None);
+/// ```
 pub struct FifoQueue<P> {
     tokens: VecDeque<Schedulable<P>>,
 }

@@ -9,6 +9,41 @@ use crate::{Cx, Schedulable, TaskId};
 /// Tokens in the order of their keys, smallest first, as one list without gaps. Faster than a
 /// [`TreeQueue`](crate::TreeQueue) while a queue holds up to some dozens of tokens, and never allocates once it has
 /// grown to its largest length.
+///
+/// ```
+/// use ekiden::prelude::*;
+///
+/// struct Example(SpinLock<OrderedQueue<Self, u32>>);
+///
+/// #[policy]
+/// impl Scheduler for Example {
+/// #     fn new(_: &Env) -> Self { Self(SpinLock::new(OrderedQueue::new())) }
+///     fn enqueue(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
+///         let mut queue = self.0.lock();
+///         // The smallest PID first.
+///         queue.insert(task.pid, token);
+///         assert!(!queue.is_empty() && queue.iter().len() == queue.len());
+///     }
+///
+///     fn pick_next_task(&self, cx: &Cx, _: CpuId) -> Option<Schedulable<Self>> {
+///         let mut queue = self.0.lock();
+///         let is_for_here = queue.first()?.1.cpu() == cx.cpu();
+///         let first = if is_for_here { queue.pop_front() } else { queue.claim_first(cx) };
+///         first.map(|(_, token)| token)
+///     }
+///
+///     fn task_departed(&self, _: &Cx, task: &Task) -> Option<Schedulable<Self>> {
+///         self.0.lock().remove(task.id).map(|(_, token)| token)
+///     }
+/// }
+///
+/// let mut machine = ekiden_example_host::Machine::<Example>::flat(2);
+/// for task in [7, 3, 5] {
+///     machine.wake(task, 0);
+/// }
+/// let departed = machine.call(ekiden::Call::TaskDeparted, 5, 0).token;
+/// assert_eq!((departed.task.slot, machine.pick(1), machine.pick(0)), (5, Some(3), Some(7)));
+/// ```
 pub struct OrderedQueue<P, K> {
     entries: VecDeque<(K, Schedulable<P>)>,
 }

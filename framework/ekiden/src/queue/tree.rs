@@ -9,6 +9,44 @@ use crate::{Cx, Schedulable, TaskId};
 ///
 /// The first one is kept beside the tree, as the kernel's `rb_root_cached` does: looking at it is O(1), and a queue that
 /// never holds more than one token, which is what most CPUs have, never touches the tree.
+///
+/// ```
+/// use ekiden::prelude::*;
+///
+/// struct Example(SpinLock<TreeQueue<Self, u32>>);
+///
+/// #[policy]
+/// impl Scheduler for Example {
+/// #     fn new(_: &Env) -> Self { Self(SpinLock::new(TreeQueue::new())) }
+///     fn enqueue(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
+///         let mut queue = self.0.lock();
+///         // The smallest PID first.
+///         queue.insert(task.pid, token);
+///         assert!(!queue.is_empty() && queue.iter().count() == queue.len());
+///         assert!(queue.first_key() <= queue.last_key());
+///     }
+///
+///     fn pick_next_task(&self, cx: &Cx, _: CpuId) -> Option<Schedulable<Self>> {
+///         let mut queue = self.0.lock();
+///         let first = if cx.cpu() == 0 { queue.pop_first() } else { queue.claim_first(cx) };
+///         first.map(|(_, token)| token)
+///     }
+///
+///     fn task_departed(&self, _: &Cx, task: &Task) -> Option<Schedulable<Self>> {
+///         let mut queue = self.0.lock();
+///         // Faster with the key.
+///         let found = queue.remove_at(&task.pid, task.id);
+///         found.or_else(|| queue.remove(task.id).map(|(_, token)| token))
+///     }
+/// }
+///
+/// let mut machine = ekiden_example_host::Machine::<Example>::flat(2);
+/// for task in [7, 3, 5, 4] {
+///     machine.wake(task, 0);
+/// }
+/// let departed = [4, 5].map(|task| machine.call(ekiden::Call::TaskDeparted, task, 0).token.task.slot);
+/// assert_eq!((departed, machine.pick(1), machine.pick(0)), ([4, 5], Some(3), Some(7)));
+/// ```
 pub struct TreeQueue<P, K> {
     /// Not after anything in `rest`; `None` only if that is empty.
     first: Option<(Place<K>, Schedulable<P>)>,
