@@ -404,7 +404,7 @@ const USED_OF_THE_KERNEL: &str = "\
     user_mode user_return_notifier_register vcpu_is_preempted wq_has_sleeper xa_for_each xa_load";
 
 #[test]
-fn a_scheduling_call_uses_nothing_of_the_kernel_that_allocates_sleeps_prints_or_wakes() {
+fn a_scheduling_call_uses_nothing_that_allocates_sleeps_prints_or_wakes() {
     let functions = functions(MODULE);
     let is_root = |function: &&Function| {
         let is_asked_for_by_bpf =

@@ -35,6 +35,25 @@ fn every_test_that_the_evidence_names_is_there() {
     assert_none(&missing, "docs/evidence.md names tests that there are, behind the folder of their crate, or `guests`");
 }
 
+/// The most letters that the name of a test has. What else there is to say is for a comment.
+const LETTERS_MOST: usize = 80;
+
+#[test]
+fn names_of_tests_have_80_letters_at_most() {
+    let (mut broken, mut seen) = (Vec::new(), 0);
+    for (file, text) in files("rs") {
+        // Whatever a test is made by: an attribute, proptest, or a list of those that run in a guest.
+        for name in text.split("fn ").skip(1).filter_map(|rest| rest.split(['(', '<']).next()) {
+            seen += 1;
+            if name.len() > LETTERS_MOST && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+                broken.push(format!("{file}: {name} has {}", name.len()));
+            }
+        }
+    }
+    assert!(seen > 5_000, "only {seen} functions were found");
+    assert_none(&broken, &format!("the name of a test has {LETTERS_MOST} letters at most"));
+}
+
 /// All source files, and the folders of crates.
 struct Tests {
     sources: Vec<(String, String)>,

@@ -69,14 +69,20 @@ const ENROLL: u32 = 2;
 
 #[derive(Args)]
 #[command(after_help = "\
-This is a model in the simulator: no memcached, no Mutilate, no network, no guest. Left out of the figure are the original Arachne and the
-measured distributions of keys, values and arrivals (Facebook's ETC). Requests arrive at random times (Poisson), whether or not the last ones
-have been served; each takes 6 us and 2 us more on average (exponentially), 3 % are updates, which take twice as long: assumed, not measured.
-All threads take requests from one queue, where memcached's have connections of their own, which is in favour of the baseline. The baseline
-has seven CPUs and a thread for each, where the paper's has eight; its threads sleep in the kernel when there is nothing to do. Under
-`arbiter` the server has two activations that look for requests all the time, and five more that begin where seven requests wait, and give
-their CPU back when nothing has come for 100 us; what it wants it says by hints. Who looks for requests uses its CPU. The kernel's own
-scheduler is `eevdf` here, and `cfs` what it was in the paper.
+This is a model in the simulator: no memcached, no Mutilate, no network, no
+guest. Left out of the figure are the original Arachne and the measured
+distributions of keys, values and arrivals (Facebook's ETC). Requests arrive at
+random times (Poisson), whether or not the last ones have been served; each
+takes 6 us and 2 us more on average (exponentially), 3 % are updates, which take
+twice as long: assumed, not measured. All threads take requests from one queue,
+where memcached's have connections of their own, which is in favour of the
+baseline. The baseline has seven CPUs and a thread for each, where the paper's
+has eight; its threads sleep in the kernel when there is nothing to do. Under
+`arbiter` the server has two activations that look for requests all the time,
+and five more that begin where seven requests wait, and give their CPU back when
+nothing has come for 100 us; what it wants it says by hints. Who looks for
+requests uses its CPU. The kernel's own scheduler is `eevdf` here, and `cfs`
+what it was in the paper.
 Examples:
   ekiden reproduce arbiter                    figure 3
   ekiden reproduce arbiter --json --check
@@ -364,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_sleeps_in_the_kernel_makes_a_request_wait_longer_than_one_that_looks_for_it() {
+    fn a_request_waits_longer_for_a_sleeping_thread_than_for_one_that_looks() {
         let [arbiter, eevdf] = [Who::Arbiter, Who::Eevdf].map(|who| point(who, 10));
         assert!(arbiter.p50_us.unwrap() < eevdf.p50_us.unwrap(), "{arbiter:?} {eevdf:?}");
         assert!(eevdf.cpus_used < 1.0, "{eevdf:?}");

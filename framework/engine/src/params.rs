@@ -106,7 +106,7 @@ mod tests {
 
     /// The caller has found the slot before the task died.
     #[test]
-    fn parameters_for_a_task_that_has_died_do_nothing_to_those_of_the_next_one_in_its_slot() {
+    fn parameters_for_a_dead_task_do_nothing_to_the_next_one_in_its_slot() {
         let env = Env::new(Topology::flat(1), 2, &[], "").unwrap();
         let (host, idle) = (Arc::new(Anywhere), Arc::new(IdleCpus::new(1)));
         let engine: Engine = Engine::new(Box::new(Adapter::<Fifo>::new(&env, host.clone())), host, idle, 1, 2);

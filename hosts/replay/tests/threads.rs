@@ -239,7 +239,7 @@ macro_rules! every_policy {
 for_each_policy!(every_policy);
 
 #[test]
-fn a_recording_that_ends_while_one_cpu_is_in_a_call_that_others_waited_for_replays_without_a_difference() {
+fn a_recording_that_ends_in_a_call_that_others_waited_for_is_replayed_exactly() {
     for seed in 1..=5 {
         let mut rings = record::<Wfq>(seed, 1_000);
         // Its processor is away from here on; the other one goes on with the locks that it has let go.

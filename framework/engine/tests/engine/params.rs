@@ -205,7 +205,7 @@ fn bytes_that_are_no_parameters_change_nothing() {
 }
 
 #[test]
-fn what_a_policy_writes_for_a_task_that_dies_meanwhile_does_not_land_in_the_next_one_in_its_slot() {
+fn parameters_for_a_task_that_dies_meanwhile_do_not_reach_the_next_in_its_slot() {
     let kernel = Arc::new(kernel());
     let old = kernel.born(TaskId::NONE);
     kernel.waits(old);

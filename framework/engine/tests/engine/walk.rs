@@ -122,7 +122,7 @@ fn a_task_that_gives_way_is_kept_if_nothing_else_waits() {
 }
 
 #[test]
-fn a_task_that_still_leaves_its_cpu_is_not_taken_elsewhere_but_whoever_wanted_it_is_told() {
+fn a_task_that_leaves_its_cpu_is_not_moved_and_the_cpu_that_wanted_it_is_told() {
     let bench = Bench::new::<Wfq>();
     let (first, second) = (bench.task(1), bench.task(2));
     bench.enqueue(0, first);

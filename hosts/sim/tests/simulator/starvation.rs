@@ -53,7 +53,7 @@ fn a_task_of_little_weight_beside_many_waits_for_seconds_at_most_under_wfq() {
 }
 
 #[test]
-fn under_wfq_those_who_come_later_have_no_long_stretch_in_the_kernel_each_before_the_one_who_had_it() {
+fn under_wfq_later_tasks_have_no_long_stretch_each_before_the_one_that_had_it() {
     // A machine without ticks for so long is like a kernel that is not preempted.
     let model = Model { tick_ns: 100 * MS, ..Model::free() };
     let short = |index| {

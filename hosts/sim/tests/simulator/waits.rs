@@ -277,7 +277,7 @@ fn policies_see_the_group_of_a_task_and_of_its_children() {
 }
 
 #[test]
-fn who_looks_into_a_pipe_has_the_next_byte_if_it_began_last_and_goes_idle_after_its_time() {
+fn the_last_to_look_into_a_pipe_has_the_next_byte_and_goes_idle_after_its_time() {
     let look = |start_ns| {
         let poll = Step::PipePoll { pipe: 0, spin_ns: 4 * MS, idle: vec![Step::Mark, Step::Exit] };
         TaskSpec { start_ns, ..TaskSpec::new(format!("from-{}", start_ns / MS), vec![poll, Step::Mark]) }

@@ -13,7 +13,7 @@ use serde_json::json;
 
 tests! {
     Machine::Calm => {
-        34 those_who_come_into_a_group_or_have_a_name_get_its_policy_as_long_as_they_are_followed,
+        34 tasks_that_join_a_group_or_have_a_name_get_its_policy_while_it_is_followed,
         20 a_killed_reader_leaves_a_recording_that_can_be_read_and_a_policy_that_runs,
         10 a_finding_of_the_live_checker_saves_the_last_calls_of_the_policy,
     }
@@ -25,7 +25,7 @@ fn with_ekiden(lab: &Lab, trial: &str) -> Vec<serde_json::Value> {
     lab.trial(&format!("{trial} --modules /lab --ekiden /host/ekiden"))
 }
 
-fn those_who_come_into_a_group_or_have_a_name_get_its_policy_as_long_as_they_are_followed(lab: &Lab) {
+fn tasks_that_join_a_group_or_have_a_name_get_its_policy_while_it_is_followed(lab: &Lab) {
     let reports = with_ekiden(lab, "followed");
     assert_eq!(reports.len(), 2, "{reports:#?}");
     for report in &reports {

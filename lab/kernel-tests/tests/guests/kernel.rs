@@ -29,7 +29,7 @@ tests! {
         122 modules_load_run_and_unload_again_and_again,
         36 policies_live_through_a_storm_and_no_task_is_lost,
         3 what_cannot_work_is_refused_and_leaves_the_machine_as_it_was,
-        2 a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_wanted_when_it_left,
+        2 a_cpu_that_was_away_does_what_it_is_asked_whatever_was_wanted_when_it_left,
         5 policies_send_no_task_to_a_cpu_that_is_away,
         41 policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost,
         5 a_cpu_that_does_not_come_in_time_is_waited_for_and_nothing_is_refused,
@@ -258,7 +258,7 @@ fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was(lab: &Lab) {
     assert!(find("second session").contains("runs already"));
 }
 
-pub(crate) fn a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_wanted_when_it_left(lab: &Lab) {
+pub(crate) fn a_cpu_that_was_away_does_what_it_is_asked_whatever_was_wanted_when_it_left(lab: &Lab) {
     let report = &lab.trial("leaving --modules /lab")[0];
     assert_eq!((&report["still_running"], &report["deaf"]), (&true.into(), &serde_json::json!([])), "{report}");
 }

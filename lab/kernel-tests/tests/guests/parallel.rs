@@ -43,7 +43,7 @@ pub(crate) const BY_HAND: &[Test] = &[Test {
 
 /// What judges a cost or a share, for which CPUs need turns of the same length; what is drawn for two CPUs; and what is above with less of everything.
 const OF_ONE_STREAM: &[&str] = &[
-    "a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_wanted_when_it_left",
+    "a_cpu_that_was_away_does_what_it_is_asked_whatever_was_wanted_when_it_left",
     "a_new_version_takes_over_the_state_if_its_layout_is_the_same",
     "a_panic_in_each_call_of_the_trait_ends_only_the_policy",
     "a_panic_in_the_busiest_call_is_contained_twenty_times_in_one_boot",
@@ -162,7 +162,7 @@ fn in_parallel_policies_come_are_ordered_and_leave(lab: &Lab) {
 }
 
 fn in_parallel_no_task_is_sent_to_a_cpu_that_is_away(lab: &Lab) {
-    kernel::a_cpu_that_was_away_does_what_it_is_asked_whatever_the_policy_wanted_when_it_left(lab);
+    kernel::a_cpu_that_was_away_does_what_it_is_asked_whatever_was_wanted_when_it_left(lab);
     kernel::no_task_is_sent_away(lab);
 }
 

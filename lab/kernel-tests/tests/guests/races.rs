@@ -11,7 +11,7 @@ tests! {
         20 all_leaves_while_timers_start_each_other,
     }
     Machine::Parallel(4) => {
-        10 in_parallel_a_task_that_was_picked_and_may_not_run_there_any_more_waits_elsewhere,
+        10 in_parallel_a_picked_task_that_may_not_run_there_any_more_waits_elsewhere,
         30 in_parallel_all_leaves_while_timers_start_each_other,
     }
 }
@@ -35,7 +35,7 @@ fn a_task_that_was_picked_and_may_not_run_there_any_more_waits_elsewhere(lab: &L
 }
 
 /// A change waits for a CPU to do it, which may have no processor: there are few, at other moments.
-fn in_parallel_a_task_that_was_picked_and_may_not_run_there_any_more_waits_elsewhere(lab: &Lab) {
+fn in_parallel_a_picked_task_that_may_not_run_there_any_more_waits_elsewhere(lab: &Lab) {
     affinities_change(lab, 50);
 }
 

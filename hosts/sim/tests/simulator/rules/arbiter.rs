@@ -97,7 +97,7 @@ fn of_its_own(had: &BTreeMap<String, [f64; CPUS as usize]>, name: &str) -> usize
 }
 
 #[test]
-fn an_application_that_asks_for_three_of_four_cpus_has_them_and_the_others_share_the_fourth() {
+fn an_application_has_the_three_cpus_it_asks_for_and_others_share_the_fourth() {
     let asks = application("asks", 0, 3, stubborn(), [want(0, 3, 1), sleep(1_000)]);
     let result = run("", hogs(4).chain([asks]));
     let had = had(&result, 100, 400);
@@ -109,7 +109,7 @@ fn an_application_that_asks_for_three_of_four_cpus_has_them_and_the_others_share
 }
 
 #[test]
-fn it_has_no_more_than_it_asks_for_than_it_has_activations_and_than_are_not_left_to_others() {
+fn an_application_has_no_more_cpus_than_asked_for_activations_or_allowed() {
     for (wanted, activations, params, expected) in
         [(1, 3, "", 1), (3, 2, "", 2), (9, 4, "", 3), (9, 4, "left=3", 1), (9, 4, "left=4", 0)]
     {
@@ -185,7 +185,7 @@ fn a_queue_that_closes_gives_all_back_while_the_threads_go_on() {
 }
 
 #[test]
-fn a_cpu_is_lent_while_its_activation_sleeps_and_is_its_own_at_once_when_it_wakes_up() {
+fn a_cpu_is_lent_while_its_activation_sleeps_and_given_back_when_it_wakes() {
     let sleeps = Step::forever([Step::Run { ns: MS }, Step::Sleep { ns: MS }]);
     let asks = application("asks", 0, 3, sleeps, [want(0, 3, 1), sleep(1_000)]);
     let result = run("", hogs(4).chain([asks]));

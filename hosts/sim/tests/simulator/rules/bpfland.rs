@@ -40,7 +40,7 @@ fn regular_tasks_have_a_turn_when_they_have_waited_beyond_the_threshold() {
 
 /// As where a hypervisor takes processors away: each turn ends late.
 #[test]
-fn interactive_tasks_have_turns_where_each_turn_is_longer_than_regular_ones_may_wait() {
+fn interactive_tasks_run_where_turns_are_longer_than_regular_ones_may_wait() {
     let tasks = hogs(3).chain([sleeper("often", 100 * US, 10 * MS)]).collect();
     let result = run::<Bpfland>(1, "slice_us=20000,slice_us_min=20000,starvation_thresh_us=5000", 4_000, tasks);
     let runs = cpu_ns(&result, "often") / (100 * US);

@@ -31,7 +31,7 @@ fn build<S: Scheduler>() -> SimReport {
 }
 
 #[test]
-fn at_a_third_of_the_load_it_uses_half_of_the_cpus_that_the_kernels_own_scheduler_uses() {
+fn at_a_third_of_the_load_it_uses_half_of_the_cpus_of_the_kernels_scheduler() {
     // What the kernel's own scheduler does, as a policy.
     let (nest, kernel) = (build::<Nest>(), build::<Eevdf>());
     let (few, many) = (cpus_used(&nest), cpus_used(&kernel));
