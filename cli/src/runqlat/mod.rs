@@ -32,21 +32,24 @@ pub(crate) const OWN: &str = "default";
 /// How often to look whether it is over.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How wide the bar of a full bucket is.
-const BAR: usize = 40;
+/// How wide the bar of a full bucket is, and the name of a scheduler in the table. Both leave lines of 80 columns.
+const BAR: usize = 39;
+const NAME: usize = 16;
 
 #[derive(Args)]
 #[command(after_help = "\
-A wait begins when a task is woken up or loses its CPU, and ends when it runs. Whichever scheduler there is, none included;
-it needs root and BTF. The program counts in the kernel, so nothing but the counts is copied.
+A wait begins when a task is woken up or loses its CPU, and ends when it runs.
+Whichever scheduler there is, none included; it needs root and BTF. The program
+counts in the kernel, so nothing but the counts is copied.
 Examples:
-  sudo ekiden runqlat                            all tasks, for 10 s
-  sudo ekiden runqlat -c nginx --for 1min        threads of this name
-  sudo ekiden runqlat -p 1234 --json             a thread, or all of a process
+  sudo ekiden runqlat                       all tasks, for 10 s
+  sudo ekiden runqlat -c nginx --for 1min   threads of this name
+  sudo ekiden runqlat -p 1234 --json        a thread, or all of a process
   sudo ekiden runqlat --compare default,wfq -- ekiden-load messaging
-                                                 under one scheduler after another, side by side
-  sudo ekiden runqlat --report waits.html        the same as a page with pictures
-  ekiden runqlat --trace out --trace trace.dat   what was recorded: traces, and files of trace-cmd and perf
+      under one scheduler after another, side by side
+  sudo ekiden runqlat --report waits.html   the same as a page with pictures
+  ekiden runqlat --trace out --trace trace.dat
+      what was recorded: traces, and files of trace-cmd and perf
 It ends early when the process that -p names is gone.")]
 pub(crate) struct Runqlat {
     /// Only this thread, or all threads of this process
@@ -216,16 +219,23 @@ impl Counted {
 /// For people: percentiles, and a histogram of each.
 pub(crate) fn text(all: &[Counted]) -> String {
     let mut text = format!(
-        "{:<28} {:>9} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n",
-        "scheduler, microseconds", "waits", "mean", "50 %", "90 %", "99 %", "99.9 %", "longest"
+        "{:<NAME$} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}\n",
+        "microseconds", "waits", "mean", "50 %", "90 %", "99 %", "99.9 %", "longest"
     );
     let us = |ns: u64| format!("{:.1}", ns as f64 / 1e3);
+    // From a second on, a tenth of a microsecond has no room and says nothing.
+    let short = |ns: u64| if ns < 999_999_950 { us(ns) } else { format!("{:.0}", ns as f64 / 1e3) };
     for counted in all {
         let Counted { scheduler, count, mean_ns, p50_ns, p90_ns, p99_ns, p99_9_ns, max_ns, .. } = counted;
-        let times: Vec<String> =
-            [mean_ns, p50_ns, p90_ns, p99_ns, p99_9_ns, max_ns].iter().map(|ns| format!("{:>10}", us(**ns))).collect();
-        let thrown_out = if counted.stayed { "" } else { "  was thrown out" };
-        text += &format!("{scheduler:<28} {count:>9} {}{thrown_out}\n", times.join(" "));
+        let times = [mean_ns, p50_ns, p90_ns, p99_ns, p99_9_ns, max_ns];
+        let times: Vec<String> = times.iter().map(|ns| format!("{:>8}", short(**ns))).collect();
+        // A name that is too long, as that of a file may be, has a line of its own.
+        let name =
+            if scheduler.chars().count() <= NAME { scheduler } else { &(scheduler.clone() + "\n" + &" ".repeat(NAME)) };
+        text += &format!("{name:<NAME$} {count:>9} {}\n", times.join(" "));
+        if !counted.stayed {
+            text += "  was thrown out\n";
+        }
     }
     for counted in all {
         let most = counted.buckets.iter().map(|bucket| bucket.2).max().unwrap_or(1);
@@ -255,6 +265,47 @@ mod tests {
         }
         child.wait().unwrap();
         assert!(!is_alive(child.id()));
+    }
+
+    #[test]
+    fn what_was_counted_fits_80_columns() {
+        let waits = |from_ns: u64, to_ns, count| {
+            let buckets = vec![(from_ns, to_ns, count), (to_ns, 2 * to_ns, 1)];
+            let [p50_ns, p90_ns, p99_ns] = [from_ns, to_ns, to_ns];
+            let (mean_ns, p99_9_ns, max_ns) = (from_ns, 2 * to_ns, 2 * to_ns);
+            Counted {
+                scheduler: "wfq".into(),
+                stayed: true,
+                count,
+                mean_ns,
+                p50_ns,
+                p90_ns,
+                p99_ns,
+                p99_9_ns,
+                max_ns,
+                buckets,
+            }
+        };
+        let long = Counted { stayed: false, ..waits(17_179_869_184, 34_359_738_368, 123_456_789) };
+        let long = Counted { scheduler: "recordings/of-the-kernel.dat".into(), ..long };
+        let text = text(&[waits(4_096, 8_192, 1_000), long]);
+        expect_test::expect![[r#"
+            microseconds         waits     mean     50 %     90 %     99 %   99.9 %  longest
+            wfq                   1000      4.1      4.1      8.2      8.2     16.4     16.4
+            recordings/of-the-kernel.dat
+                             123456789 17179869 17179869 34359738 34359738 68719477 68719477
+              was thrown out
+
+            wfq
+                     4.1 –          8.2 us      1000 ███████████████████████████████████████
+                     8.2 –         16.4 us         1 █
+
+            recordings/of-the-kernel.dat
+              17179869.2 –   34359738.4 us 123456789 ███████████████████████████████████████
+              34359738.4 –   68719476.7 us         1 █
+        "#]]
+        .assert_eq(&text);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 
     #[test]

@@ -15,6 +15,8 @@ use crate::status::said_in;
 const CPU_COLUMNS: u16 = 34;
 const WASTED_COLUMNS: u16 = 7;
 const BAR: usize = 12;
+/// Where the text of a line begins, behind the word that says what it is. What has no room goes on in the next line, there.
+const TEXT: usize = 11;
 /// Queues of a policy that are shown one by one.
 const QUEUES: usize = 4;
 
@@ -75,18 +77,15 @@ pub(super) fn draw(page: &Page, view: View, area: Rect, buffer: &mut Buffer) {
     let keys = u16::from(view.has_keys);
     let mut room = Rect { height: area.height.saturating_sub(keys), ..area };
     for line in head(page) {
-        put(&line, &mut room, buffer);
+        put_whole(&line, &mut room, buffer);
     }
     if !page.policies.is_empty() {
         let height = (page.policies.len() as u16 + 1).min(room.height);
         table(&view.sort.sorted(&page.policies), room.width).render(Rect { height, ..room }, buffer);
         skip(&mut room, height);
     }
-    for line in queues(page).into_iter().chain(faults(page)) {
-        put(&line, &mut room, buffer);
-    }
-    for line in waits(page) {
-        put(&line, &mut room, buffer);
+    for line in below_table(page, area.width) {
+        put_whole(&line, &mut room, buffer);
     }
     skip(&mut room, 1);
     cpus(&page.cpus, room, buffer);
@@ -99,15 +98,9 @@ pub(super) fn draw(page: &Page, view: View, area: Rect, buffer: &mut Buffer) {
 /// The whole page as text.
 pub(super) fn text(page: &Page, width: u16) -> String {
     let rows = page.cpus.len().div_ceil(usize::from(width / cpu_columns(&page.cpus)).max(1));
-    let height = head(page).len()
-        + page.policies.len()
-        + 1
-        + queues(page).len()
-        + faults(page).len()
-        + waits(page).len()
-        + 1
-        + rows
-        + 1;
+    let lines_of = |line: &Line<'_>| wrapped(line, width).len();
+    let texts: usize = head(page).iter().chain(&below_table(page, width)).map(lines_of).sum();
+    let height = texts + page.policies.len() + 1 + 1 + rows + 1;
     let area = Rect::new(0, 0, width, height.min(usize::from(u16::MAX)) as u16);
     let mut buffer = Buffer::empty(area);
     draw(page, View::default(), area, &mut buffer);
@@ -119,6 +112,45 @@ pub(super) fn lines(buffer: &Buffer) -> Vec<String> {
     let row = |cells: &[ratatui::buffer::Cell]| -> String { cells.iter().map(ratatui::buffer::Cell::symbol).collect() };
     let width = usize::from(buffer.area.width).max(1);
     buffer.content.chunks(width).map(|cells| row(cells).trim_end().to_owned()).collect()
+}
+
+/// What stands between the policies and the CPUs.
+fn below_table(page: &Page, width: u16) -> Vec<Line<'static>> {
+    [params(page, width), queues(page), faults(page), waits(page)].concat()
+}
+
+/// A line as so many as it takes in this width, broken between words.
+fn wrapped(line: &Line<'_>, width: u16) -> Vec<Line<'static>> {
+    let letters: Vec<(char, Style)> =
+        line.spans.iter().flat_map(|span| span.content.chars().map(|letter| (letter, span.style))).collect();
+    let line = |indent: usize, letters: &[(char, Style)]| {
+        let spans = letters
+            .chunk_by(|a, b| a.1 == b.1)
+            .map(|chunk| Span::styled(chunk.iter().map(|(letter, _)| letter).collect::<String>(), chunk[0].1));
+        Line::from_iter([Span::raw(" ".repeat(indent))].into_iter().chain(spans))
+    };
+    let (mut lines, mut rest, mut indent) = (Vec::new(), &letters[..], 0);
+    loop {
+        let room = usize::from(width).saturating_sub(indent).max(1);
+        if rest.len() <= room {
+            lines.push(line(indent, rest));
+            return lines;
+        }
+        // Not between the word that says what it is and the first of the text.
+        let first = if indent == 0 { TEXT + 1 } else { 1 };
+        let end = (first..=room).rev().find(|at| rest[*at].0 == ' ').unwrap_or(room);
+        lines.push(line(indent, &rest[..end]));
+        let blanks = rest[end..].iter().take_while(|(letter, _)| *letter == ' ').count();
+        rest = &rest[end + blanks..];
+        indent = TEXT.min(usize::from(width) / 2);
+    }
+}
+
+/// The whole line, in several if need be.
+fn put_whole(line: &Line<'_>, room: &mut Rect, buffer: &mut Buffer) {
+    for line in wrapped(line, room.width) {
+        put(&line, room, buffer);
+    }
 }
 
 fn put(line: &Line<'_>, room: &mut Rect, buffer: &mut Buffer) {
@@ -149,33 +181,62 @@ fn head(page: &Page) -> Vec<Line<'static>> {
     lines
 }
 
-/// The columns for which there is room. Parameters get what others leave, or nothing.
-fn widths(policies: &[&Policy], room: u16) -> Vec<u16> {
+/// Which columns of the table there is room for, and how wide they are.
+fn widths(policies: &[&Policy], room: u16) -> Vec<(usize, u16)> {
     let longest = |text: fn(&Policy) -> &str| {
         policies.iter().map(|policy| text(policy).chars().count()).max().unwrap_or(0).min(usize::from(u16::MAX)) as u16
     };
-    let mut widths = vec![longest(|policy| &policy.name).clamp(6, 24), 6, 0, 7, 9, 8, 8, 8, 8, 9];
-    let others: u16 = widths.iter().map(|width| width + 1).sum();
-    let left = room.saturating_sub(others);
-    // A few letters of them say nothing.
-    widths[2] = if left < 6 { 0 } else { longest(|policy| &policy.params).clamp(10, 60).min(left) };
-    let mut end = 0;
-    let fits = |width: &u16| {
-        end += width + 1;
-        end <= room + 1
+    let name = longest(|policy| &policy.name).clamp(6, 24);
+    let mut widths: Vec<(usize, u16)> = (0..).zip([name, 6, 0, 7, 8, 7, 7, 8, 8, 9]).collect();
+    let sum = |widths: &[(usize, u16)]| widths.iter().map(|(_, width)| width + 1).sum::<u16>() - 1;
+    // All of the parameters or none: a few letters of them say nothing, and they have a line of their own where they have no column.
+    let params = longest(|policy| &policy.params).max(10);
+    if sum(&widths) + params <= room {
+        widths[PARAMETERS].1 = params;
+    } else {
+        widths.retain(|(column, _)| *column != PARAMETERS);
+    }
+    for dropped in FIRST_TO_GO {
+        if sum(&widths) > room {
+            widths.retain(|(column, _)| *column != dropped);
+        }
+    }
+    widths
+}
+
+/// The column of the parameters.
+const PARAMETERS: usize = 2;
+
+/// The columns that are left out where there is too little room, in this order: searches in vain, moves, refusals, tasks, numbers.
+const FIRST_TO_GO: [usize; 5] = [5, 6, 7, 3, 1];
+
+/// The parameters of each policy, if the table has no room for them.
+fn params(page: &Page, width: u16) -> Vec<Line<'static>> {
+    let policies: Vec<&Policy> = page.policies.iter().collect();
+    if widths(&policies, width).iter().any(|(column, _)| *column == PARAMETERS) {
+        return Vec::new();
+    }
+    let with = policies.iter().filter(|policy| !policy.params.is_empty());
+    let line = |policy: &&Policy| {
+        Line::from(vec!["parameters ".bold(), Span::raw(format!("{}: {}", policy.name, policy.params))])
     };
-    widths.into_iter().take_while(fits).collect()
+    with.map(line).collect()
 }
 
 fn table(policies: &[&Policy], room: u16) -> Table<'static> {
     let right = |text: String| Text::from(text).right_aligned();
+    let widths = widths(policies, room);
+    let chosen = |cells: [Text<'static>; 10]| {
+        let mut cells: Vec<_> = cells.into_iter().map(Some).collect();
+        widths.iter().filter_map(|(column, _)| cells[*column].take()).collect::<Vec<_>>()
+    };
     let row = |policy: &&Policy| {
         let (state, style) = match (policy.alive, policy.default) {
             (false, _) => ("taken out", Style::new().fg(Color::Red)),
             (true, true) => ("default", Style::new()),
             (true, false) => ("", Style::new()),
         };
-        Row::new([
+        let cells = [
             Text::from(policy.name.clone()),
             right(policy.number.to_string()),
             Text::from(policy.params.clone()),
@@ -186,10 +247,10 @@ fn table(policies: &[&Policy], room: u16) -> Table<'static> {
             right(policy.refusals.to_string()),
             right(policy.mistakes.to_string()),
             Text::from(state),
-        ])
-        .style(style)
+        ];
+        Row::new(chosen(cells)).style(style)
     };
-    let header = Row::new([
+    let header = [
         Text::from("policy"),
         right("number".into()),
         Text::from("parameters"),
@@ -200,10 +261,11 @@ fn table(policies: &[&Policy], room: u16) -> Table<'static> {
         right("refusals".into()),
         right("mistakes".into()),
         Text::from("state"),
-    ]);
+    ];
     let rows: Vec<Row<'static>> = policies.iter().map(row).collect();
-    let widths = widths(policies, room).into_iter().map(Constraint::Length);
-    Table::new(rows, widths).column_spacing(1).header(header.style(Modifier::BOLD))
+    let header = Row::new(chosen(header)).style(Modifier::BOLD);
+    let widths = widths.iter().map(|(_, width)| Constraint::Length(*width));
+    Table::new(rows, widths).column_spacing(1).header(header)
 }
 
 /// What programs say to policies, and the queues by which they do.

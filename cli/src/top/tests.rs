@@ -88,9 +88,9 @@ fn a_page_shows_rates_of_each_policy_and_what_each_cpu_does() {
             scheduler  ekiden_wfq (sched_ext)
             tasks      107 of 32768
 
-            policy number parameters         tasks   picks/s   idle/s  moves/s refusals mistakes state
-            wfq         3 slice_min_us=500     100     10000      0.5      3.0        0        0 default
-            fifo       12                        7     25000      1.5      400        2        1
+            policy number parameters         tasks  picks/s  idle/s moves/s refusals mistakes state
+            wfq         3 slice_min_us=500     100    10000     0.5     3.0        0        0 default
+            fifo       12                        7    25000     1.5     400        2        1
 
              cpu                busy waiting   cpu                busy waiting   cpu                busy waiting
                0 ████████████  100 %     2.0     1 ███·········   25 %     0.1     2 ············    0 %     0.0
@@ -114,8 +114,8 @@ fn queues_of_hints_are_shown_with_what_they_have_counted() {
         scheduler  ekiden_wfq (sched_ext)
         tasks      107 of 32768
 
-        policy   number parameters   tasks   picks/s   idle/s  moves/s refusals mistakes state
-        locality      3                  1         0        0        0        0        0
+        policy   number parameters   tasks  picks/s  idle/s moves/s refusals mistakes state
+        locality      3                  1        0       0       0        0        0
         queues     locality: 1 open of 4, 100 hints/s; 300 hints, 2 refused, 3 had no room; 5 notices, 1 had no room
                    queue 9 of process 4711: 300 hints, 2 refused, 3 had no room; 5 notices, 1 had no room
 
@@ -188,9 +188,9 @@ fn policies_are_sorted_by_what_is_chosen_and_a_pause_is_shown() {
             scheduler  ekiden_wfq (sched_ext)
             tasks      107 of 32768
 
-            policy number parameters         tasks   picks/s   idle/s  moves/s refusals mistakes state
-            fifo       12                        7     25000      1.5      400        2        1
-            wfq         3 slice_min_us=500     100     10000      0.5      3.0        0        0 default
+            policy number parameters         tasks  picks/s  idle/s moves/s refusals mistakes state
+            fifo       12                        7    25000     1.5     400        2        1
+            wfq         3 slice_min_us=500     100    10000     0.5     3.0        0        0 default
 
 
              q ends   s sorts (now by picks)   space goes on  PAUSED
@@ -206,16 +206,16 @@ fn a_small_terminal_shows_what_it_has_room_for() {
         80,
         9,
         expect![[r#"
-        scheduler  ekiden_wfq (sched_ext)
-        tasks      107 of 32768
+            scheduler  ekiden_wfq (sched_ext)
+            tasks      107 of 32768
 
-        policy number    tasks   picks/s   idle/s  moves/s refusals mistakes state
-        wfq         3      100     10000      0.5      3.0        0        0 default
-        fifo       12        7     25000      1.5      400        2        1
+            policy number   tasks  picks/s  idle/s moves/s refusals mistakes state
+            wfq         3     100    10000     0.5     3.0        0        0 default
+            fifo       12       7    25000     1.5     400        2        1
+            parameters wfq: slice_min_us=500
 
-
-         q ends   s sorts (now by order in which they are asked)   space pauses
-    "#]],
+             q ends   s sorts (now by order in which they are asked)   space pauses
+        "#]],
     );
     check(
         &busy(),
@@ -226,12 +226,12 @@ fn a_small_terminal_shows_what_it_has_room_for() {
             scheduler  ekiden_wfq (sched_ext)
             tasks      107 of 32768
 
-            policy number    tasks   picks/s   idle/s  moves/s refusals
-            wfq         3      100     10000      0.5      3.0        0
-            fifo       12        7     25000      1.5      400        2
+            policy number   tasks  picks/s refusals mistakes state
+            wfq         3     100    10000        0        0 default
+            fifo       12       7    25000        2        1
+            parameters wfq: slice_min_us=500
 
-             cpu                busy waiting
-                 and 3 more
+
              q ends   s sorts (now by order in which they are asked)   s
         "#]],
     );
@@ -276,9 +276,9 @@ fn a_policy_that_was_taken_out_stays_with_its_reason() {
         scheduler  ekiden_wfq (sched_ext)
         tasks      107 of 32768
 
-        policy number parameters   tasks   picks/s   idle/s  moves/s refusals mistakes state
-        wfq         3                  0         0        0        0        0        0
-        lossy       4                  0         0        0        0        0        0 taken out
+        policy number parameters   tasks  picks/s  idle/s moves/s refusals mistakes state
+        wfq         3                  0        0       0       0        0        0
+        lossy       4                  0        0       0       0        0        0 taken out
         fault      lossy, number 4: panicked at lossy.rs:12: no
         last fault lossy: panicked at lossy.rs:12: no
 
@@ -320,15 +320,15 @@ fn many_cpus_stand_in_columns_and_are_cut_where_the_screen_ends() {
         75,
         8,
         expect![[r#"
-        scheduler  the kernel's own (sched_ext is disabled)
-        No policy runs. Start one with `sudo ekiden run wfq`, or look at one with `
+            scheduler  the kernel's own (sched_ext is disabled)
+            No policy runs. Start one with `sudo ekiden run wfq`, or look at one with
+                       `ekiden sim pipe -p wfq`.
 
-         cpu                busy waiting   cpu                busy waiting
-           0 ············    0 %     0.0     8 ██████······   48 %     0.0
-           1 █···········    6 %     0.0     9 ██████······   54 %     0.0
-           2 █···········   12 %     0.0    10 ███████·····   60 %     0.0
-             and 5 more                        and 5 more
-    "#]],
+             cpu                busy waiting   cpu                busy waiting
+               0 ············    0 %     0.0     8 ██████······   48 %     0.0
+               1 █···········    6 %     0.0     9 ██████······   54 %     0.0
+                 and 6 more                        and 6 more
+        "#]],
     );
 }
 

@@ -175,9 +175,9 @@ impl fmt::Display for Diagnosis {
                     State::Note => "note   ",
                     State::Missing => "MISSING",
                 };
-                writeln!(f, "  {mark}  {:<26} {}", finding.what, finding.seen)?;
+                wrapped(f, &format!("  {mark}  {:<26} {}", finding.what, finding.seen), 38)?;
                 if finding.state != State::Ok {
-                    writeln!(f, "           needed: {}", finding.why)?;
+                    wrapped(f, &format!("           needed: {}", finding.why), 19)?;
                 }
                 if let Some(fix) = &finding.fix {
                     writeln!(f, "           do: {fix}")?;
@@ -195,6 +195,24 @@ impl fmt::Display for Diagnosis {
         }
         Ok(())
     }
+}
+
+/// Columns of a terminal that nobody has made wider. Commands are longer: whoever copies one wants no line end in it.
+const COLUMNS: usize = 80;
+
+/// Writes a line, in several if it is longer than a terminal is wide; those after the first begin in column `indent`.
+fn wrapped(f: &mut fmt::Formatter<'_>, line: &str, indent: usize) -> fmt::Result {
+    let mut rest = line.to_owned();
+    while rest.chars().count() > COLUMNS {
+        let blanks = rest
+            .char_indices()
+            .enumerate()
+            .filter(|(column, (_, letter))| *letter == ' ' && *column > indent && *column <= COLUMNS);
+        let Some((_, (end, _))) = blanks.last() else { break };
+        writeln!(f, "{}", rest[..end].trim_end())?;
+        rest = format!("{:indent$}{}", "", rest[end..].trim_start());
+    }
+    writeln!(f, "{rest}")
 }
 
 #[cfg(test)]
