@@ -4,6 +4,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
+use ekiden::{Call, Calls};
 use ekiden_loader::{Control, Moved, Status, Succession, Upgrade as Done, load_beside, load_copy, needs_root, unload};
 use serde::Serialize;
 
@@ -16,16 +17,22 @@ use crate::{
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden upgrade wfq                            all tasks go over to wfq, beside an `ekiden run` that goes on
+  ekiden upgrade wfq
+      all tasks go over to wfq, beside an `ekiden run` that goes on
   ekiden upgrade wfq --set slice_min_us=1000
-  ekiden upgrade my-policy                      after a change: the new version of the policy that runs
-  ekiden upgrade my-policy ekiden_my_policy.ko  the same with a module that is built already
+  ekiden upgrade my-policy
+      after a change: the new version of the policy that runs
+  ekiden upgrade my-policy ekiden_my_policy.ko
+      the same with a module that is built already
 
-A new version of the same policy takes over the state as it is in memory if its layout is the same, or else what the old one
-saves for it. If it saves nothing, the new one is refused, unless --start-over makes all tasks new to it, as they are to another
-policy. With the state it takes over the parameters, unless --set says otherwise and the policy reads them anew. Whatever is refused
-leaves the old policy running, and the exit code is 120. Tasks are never under the kernel's own scheduler in between. What sched_ext calls the scheduler stays
-the name of the first policy; `ekiden status` says which one runs.")]
+A new version of the same policy takes over the state as it is in memory if its
+layout is the same, or else what the old one saves for it. If it saves nothing,
+the new one is refused, unless --start-over makes all tasks new to it, as they
+are to another policy. With the state it takes over the parameters, unless --set
+says otherwise and the policy reads them anew. Whatever is refused leaves the
+old policy running, and the exit code is 120. Tasks are never under the kernel's
+own scheduler in between. What sched_ext calls the scheduler stays the name of
+the first policy; `ekiden status` says which one runs.")]
 pub(crate) struct Upgrade {
     /// The policy that takes over
     policy: String,
@@ -62,6 +69,15 @@ struct Report<'a> {
     module: &'a str,
     #[serde(flatten)]
     done: Done,
+    /// Parameters that were asked for, and that the policy has not read.
+    unread: Vec<String>,
+}
+
+/// Those of `set` that have no effect: the successor has the state as it is in memory, and the values in it, as the
+/// `reregister_init` that `#[policy]` fills in looks at no parameters.
+fn unread(set: &[String], moved: Moved, calls: Calls) -> Vec<String> {
+    let is_kept = moved == Moved::ByPointer && !calls.has(Call::ReregisterInit);
+    if is_kept { set.to_vec() } else { Vec::new() }
 }
 
 impl Upgrade {
@@ -95,7 +111,10 @@ impl Upgrade {
         for name in [&from.module, &module].into_iter().filter(|name| runs.iter().all(|now| now.module != **name)) {
             let _ = unload(name, Duration::from_secs(1));
         }
-        let report = Report { from: &from.policy, to: &self.policy, module: &module, done: done? };
+        let done = done?;
+        let calls = runs.iter().find(|now| now.module == module).map_or(Calls::ALL, |now| Calls(now.calls));
+        let unread = unread(&self.set, done.moved, calls);
+        let report = Report { from: &from.policy, to: &self.policy, module: &module, done, unread };
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report)?);
         } else {
@@ -107,13 +126,43 @@ impl Upgrade {
 
 impl std::fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { from, to, done: Done { moved, wait_ns, tasks }, .. } = self;
+        let Self { from, to, done: Done { moved, wait_ns, tasks }, unread, .. } = self;
         let how = match moved {
             Moved::ByPointer => "took over the state as it is in memory",
             Moved::Converted => "goes on with what was saved for it, and was told of all tasks anew",
             Moved::StartedOver => "started over with all tasks",
         };
         writeln!(f, "{to} took over from {from}: {tasks} tasks; it {how}")?;
+        if !unread.is_empty() {
+            let params = unread.join(" ");
+            writeln!(
+                f,
+                "{params} had no effect: {to} has no `reregister_init` of its own, and goes on with the parameters in its"
+            )?;
+            writeln!(
+                f,
+                "state. To have it read them, write one, or start over: ekiden upgrade {to} --start-over --set {}",
+                unread.join(" --set ")
+            )?;
+        }
         write!(f, "no CPU waited longer than {:.1} µs; `ekiden status` shows how it fares", *wait_ns as f64 / 1000.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_that_a_successor_does_not_read_are_reported() {
+        let set = ["slice_us=500".to_owned()];
+        let reads = Calls::NONE.with(Call::ReregisterInit);
+        assert!(unread(&set, Moved::ByPointer, reads).is_empty());
+        assert!(unread(&set, Moved::StartedOver, Calls::NONE).is_empty());
+        let unread = unread(&set, Moved::ByPointer, Calls::NONE);
+        let done = Done { moved: Moved::ByPointer, wait_ns: 1_500, tasks: 3 };
+        let shown = Report { from: "mine", to: "mine", module: "m", done, unread }.to_string();
+        assert!(shown.contains("slice_us=500 had no effect: mine has no `reregister_init`"), "{shown}");
+        assert!(shown.contains("ekiden upgrade mine --start-over --set slice_us=500"), "{shown}");
     }
 }
