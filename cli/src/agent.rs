@@ -20,15 +20,20 @@ use crate::{
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden agent wfq                                   all tasks, until Ctrl-C
-  ekiden agent wfq --set slice_min_us=1000 -- make   while a command runs; its exit code is passed on
-  ekiden agent wfq --record out.ekirec -- make -j8   records every call, for ekiden replay
-  ekiden agent fifo --json -- perf bench sched pipe  and what the agent has done, as JSON
+  ekiden agent wfq
+      all tasks, until Ctrl-C
+  ekiden agent wfq --set slice_min_us=1000 -- make
+      while a command runs; its exit code is passed on
+  ekiden agent wfq --record out.ekirec -- make -j8
+      records every call, for ekiden replay
+  ekiden agent fifo --json -- perf bench sched pipe
+      and what the agent has done, as JSON
 
-No kernel module is loaded: the policy runs in this process, and BPF carries out what it decides. However the process
-ends, the kernel's own scheduler has all tasks again; if it stops answering, some 20 to 40 ms later. A policy that is
-taken out ends the command, and the exit code is 101. What `ekiden run` can do besides is not there: see docs/agent.md.
-See also: ekiden vm agent")]
+No kernel module is loaded: the policy runs in this process, and BPF carries out
+what it decides. However the process ends, the kernel's own scheduler has all
+tasks again; if it stops answering, some 20 to 40 ms later. A policy that is
+taken out ends the command, and the exit code is 101. What `ekiden run` can do
+besides is not there: see docs/agent.md. See also: ekiden vm agent")]
 pub(crate) struct AgentCommand {
     /// The policy, one that comes with Ekiden
     policy: String,

@@ -17,17 +17,25 @@ use crate::{progress::Progress, signals};
 const FOLLOWED: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
+// What clap would say is longer than a terminal is wide.
+#[command(override_usage = "ekiden attach [OPTIONS] <POLICY> --pid|--tid|--cgroup|--comm <WHICH>")]
 #[command(after_help = "\
 Examples:
-  ekiden run wfq &  ekiden run fifo --beside --open &     two policies; wfq has everything
-  ekiden attach fifo --pid 4711                    a program with all its threads
-  ekiden attach fifo --comm nginx                  every program of that name
-  ekiden attach fifo --cgroup /sys/fs/cgroup/batch --follow     and everybody who comes into it later
-  ekiden attach fifo --tid 4712 --no-inherit       one thread, and not the ones that it starts
+  ekiden run wfq &  ekiden run fifo --beside --open &
+      two policies; wfq has everything
+  ekiden attach fifo --pid 4711
+      a program with all its threads
+  ekiden attach fifo --comm nginx
+      every program of that name
+  ekiden attach fifo --cgroup /sys/fs/cgroup/batch --follow
+      and everybody who comes into it later
+  ekiden attach fifo --tid 4712 --no-inherit
+      one thread, and not the ones that it starts
   ekiden attach eevdf --pid 4711 --set slice_us=500
 
-It takes effect when a thread next waits for a CPU. For one's own threads that needs no privilege, for others CAP_SYS_NICE.
-See also: ekiden exec -p, ekiden status")]
+It takes effect when a thread next waits for a CPU. For one's own threads that
+needs no privilege, for others CAP_SYS_NICE. See also: ekiden exec -p, ekiden
+status")]
 pub(crate) struct Attach {
     /// The policy, by its name or the number that `ekiden status` shows
     policy: String,

@@ -20,12 +20,15 @@ const FOR_TESTS: &str = "ekiden-test-policies";
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden build                        all policies here, for the newest stock kernel that works
-  ekiden build --kernel 7.2.13        for another
-  ekiden build --native               for the kernel of this machine
+  ekiden build
+      all policies here, for the newest stock kernel that works
+  ekiden build --kernel 7.2.13   for another
+  ekiden build --native          for the kernel of this machine
   ekiden build --dir ~/my-policy --policy my-policy --json
-  ekiden build --allow-unsafe bitvec  a dependency that has unsafe code, and that you trust
-`ekiden run` and `ekiden vm run` build what they need by themselves. See also: ekiden bench edit")]
+  ekiden build --allow-unsafe bitvec
+      a dependency that has unsafe code, and that you trust
+`ekiden run` and `ekiden vm run` build what they need by themselves. See also:
+ekiden bench edit")]
 pub(crate) struct Build {
     /// A policy to build; by default all of the project
     #[arg(long = "policy", value_name = "POLICY")]

@@ -25,19 +25,27 @@ const SHOWN: usize = 20;
 
 #[derive(Args)]
 #[command(after_help = "\
-It looks for CPUs that idle while tasks wait elsewhere (papers/002, section 4.1), for CPU time wasted in pieces too short for that,
-added up, tasks that run twice, are lost, wait too long, or run where they may not, kicks that come late, groups that get more than their limit, calls that take too
-long, locks taken in two orders, and tasks lost when a policy is replaced; with --lag also for unfairness.
+It looks for CPUs that idle while tasks wait elsewhere (papers/002, section
+4.1), for CPU time wasted in pieces too short for that, added up, tasks that run
+twice, are lost, wait too long, or run where they may not, kicks that come late,
+groups that get more than their limit, calls that take too long, locks taken in
+two orders, and tasks lost when a policy is replaced; with --lag also for
+unfairness.
 Examples:
   ekiden sim messaging -p fifo --trace out; ekiden check out
-  ekiden check out --every 100 --persists 20      looks ten times a second, and is less patient
+  ekiden check out --every 100 --persists 20
+      looks ten times a second, and is less patient
   ekiden check out --json
   sudo ekiden check --live --for 1min --report waste.html
-                                                  this machine, under whichever scheduler: only idle CPUs
---live looks at the run queues every second, at next to no cost. It records only while a CPU stays idle and a task waits that
-could use it, and reports what stays so; where none stays idle, it looks for a window every 20 ms and adds up what is wasted in turn. It respects affinities, cpusets, bandwidth limits and isolated CPUs, and says when
-real-time tasks are in the way. When it finds something, it saves the last calls of Ekiden's policies that run. It needs root and BTF, and none of our modules.
-It exits with 118 if a promise was not kept. See also: ekiden sim --invariants")]
+      this machine, under whichever scheduler: only idle CPUs
+--live looks at the run queues every second, at next to no cost. It records only
+while a CPU stays idle and a task waits that could use it, and reports what
+stays so; where none stays idle, it looks for a window every 20 ms and adds up
+what is wasted in turn. It respects affinities, cpusets, bandwidth limits and
+isolated CPUs, and says when real-time tasks are in the way. When it finds
+something, it saves the last calls of Ekiden's policies that run. It needs root
+and BTF, and none of our modules. It exits with 118 if a promise was not kept.
+See also: ekiden sim --invariants")]
 pub(crate) struct Check {
     /// A trace, as `ekiden sim --trace` writes it
     #[arg(required_unless_present = "live", conflicts_with = "live")]

@@ -10,9 +10,10 @@ use ekiden_loader::{Control, Status};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden checks                  how it is for each policy, and the last such change
-  ekiden checks remove           take the default policy out if it happens
-  ekiden checks off -p fifo      do not look
+  ekiden checks
+      how it is for each policy, and the last such change
+  ekiden checks remove        take the default policy out if it happens
+  ekiden checks off -p fifo   do not look
 
 Which changes are expected stands in ARCHITECTURE.md, under States of a task.")]
 pub(crate) struct ChecksCommand {

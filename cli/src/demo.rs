@@ -33,9 +33,10 @@ const ROUND_TRIPS: u64 = 2_000;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  make demo        the same after installing what is needed to build this program
+  make demo   the same after installing what is needed to build this program
   ekiden demo
-It can be interrupted anywhere and started again: what took time is kept in the cache.")]
+It can be interrupted anywhere and started again: what took time is kept in the
+cache.")]
 pub(crate) struct Demo {
     #[command(flatten)]
     shape: Shape,

@@ -16,9 +16,12 @@ use crate::{failure::Exit, progress::Progress};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden doctor                  what there is, and what is missing with the command that installs it
-  ekiden doctor --for simulator  only what the simulator needs
-  ekiden doctor --install        installs it (Debian and Ubuntu), after saying what
+  ekiden doctor
+      what there is, and what is missing with the command that installs it
+  ekiden doctor --for simulator
+      only what the simulator needs
+  ekiden doctor --install
+      installs it (Debian and Ubuntu), after saying what
   ekiden doctor --json
 It exits with 115 if something is missing for the chosen purpose.")]
 pub(crate) struct Doctor {

@@ -12,9 +12,11 @@ use crate::failure::{Exit, Failure};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden run wfq --attached &    then, for each program that the policy is to schedule:
+  ekiden run wfq --attached &
+      then, for each program that the policy is to schedule:
   ekiden exec -- make -j4
-  ekiden run fifo --beside --open &     another policy, and a program that gets it:
+  ekiden run fifo --beside --open &
+      another policy, and a program that gets it:
   ekiden exec -p fifo -- make -j4
   ekiden exec -p eevdf --set slice_us=500 -- mpv film.mkv
 

@@ -13,13 +13,16 @@ use crate::progress::Progress;
 
 #[derive(Args)]
 #[command(after_help = "\
-A small machine has a few things happen at once on its CPUs, and changes between them wherever a lock is taken or released.
+A small machine has a few things happen at once on its CPUs, and changes between
+them wherever a lock is taken or released.
 Examples:
   ekiden explore wfq
-  ekiden explore wfq --mode exhaustive        every order, as far as --runs goes
-  ekiden explore drowsy                       a policy with a race, planted to be found
+  ekiden explore wfq --mode exhaustive   every order, as far as --runs goes
+  ekiden explore drowsy
+      a policy with a race, planted to be found
 A policy of your own: the crate ekiden-explore does the same in its tests.
-Cases: wake-and-sleep, two-sleepers, two-wakers. It exits with 118 if the policy goes wrong.")]
+Cases: wake-and-sleep, two-sleepers, two-wakers. It exits with 118 if the policy
+goes wrong.")]
 pub(crate) struct Explore {
     /// The policy
     policy: String,

@@ -10,23 +10,27 @@ use ekiden_vm::Error as VmError;
 /// What `--help` says at its end.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  ekiden vm run wfq -- make -j2     a command under a policy, in a virtual machine of a stock kernel
-  ekiden run wfq                    the same policy in the kernel of this machine, until Ctrl-C
-  ekiden upgrade fifo               another one takes over from it, live
-  ekiden bench pipe --vm --check    figures, limits, verdicts
-  ekiden new my-policy              a policy of your own
-  ekiden doctor                     what this machine lacks, and how to get it
+  ekiden vm run wfq -- make -j2    a command under a policy, in a guest
+  ekiden run wfq                   the same in the kernel of this machine
+  ekiden upgrade fifo              another one takes over from it, live
+  ekiden bench pipe --vm --check   figures, limits, verdicts
+  ekiden new my-policy             a policy of your own
+  ekiden doctor                    what this machine lacks, and how to get it
 
 Exit codes: that of the command that was run, or
-    1 something else             2 the command line is wrong
-  101 the policy was taken out   102 not root                     103 no sched_ext in this kernel
-  104 sched_ext is broken here   105 modules need a signature     106 another sched_ext scheduler is loaded
-  107 a policy runs already      108 module for another kernel    109 module for another Ekiden
-  110 no such policy             111 bad parameters               112 the mirror cannot be reached
-  113 the disk is full           114 the virtual machine is down  115 something must be installed
-  116 a limit was missed         117 the policy does not compile  118 a promise was not kept, a replay differs
-  119 no policy runs             120 the old policy goes on
-  126, 127 the command cannot be run                              128 + n ended by signal n";
+    1 something else                  2 the command line is wrong
+  101 the policy was taken out      102 not root
+  103 no sched_ext in this kernel   104 sched_ext is broken here
+  105 modules need a signature      106 another sched_ext scheduler is loaded
+  107 a policy runs already         108 module for another kernel
+  109 module for another Ekiden     110 no such policy
+  111 bad parameters                112 the mirror cannot be reached
+  113 the disk is full              114 the virtual machine is down
+  115 something must be installed   116 a limit was missed
+  117 the policy does not compile   118 a promise was not kept, a replay differs
+  119 no policy runs                120 the old policy goes on
+  126, 127 the command cannot be run
+  128 + n ended by signal n";
 
 /// What went wrong, as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

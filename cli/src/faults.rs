@@ -25,14 +25,19 @@ const FINDING_LINES: usize = 40;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden faults --vm                              the whole list, on 1, 2 and 4 CPUs
-  ekiden faults --vm --cpus 2 --only loop,lock    those whose names have one of these words
-  ekiden faults --vm --rounds 20 --save out.json  takes an hour or two; what is known so far is in the file
-  ekiden faults --vm --generated 1000 --seed 7 --cpus 4     policies of a generator instead of the list
-Each fault happens beside another policy, which has to go on, and to a policy that is alone, whose tasks the kernel's own
-scheduler takes over. The figures are the longest time, in the guest's milliseconds, that any of some threads which are
-always runnable or about to be stood still. Exits with 118 if a fault was not contained, and with 116 if that took longer
-than 50 ms.")]
+  ekiden faults --vm
+      the whole list, on 1, 2 and 4 CPUs
+  ekiden faults --vm --cpus 2 --only loop,lock
+      those whose names have one of these words
+  ekiden faults --vm --rounds 20 --save out.json
+      takes an hour or two; what is known so far is in the file
+  ekiden faults --vm --generated 1000 --seed 7 --cpus 4
+      policies of a generator instead of the list
+Each fault happens beside another policy, which has to go on, and to a policy
+that is alone, whose tasks the kernel's own scheduler takes over. The figures
+are the longest time, in the guest's milliseconds, that any of some threads
+which are always runnable or about to be stood still. Exits with 118 if a fault
+was not contained, and with 116 if that took longer than 50 ms.")]
 pub(crate) struct Faults {
     /// In virtual machines; nowhere else, as what is tried here may end in the loss of a machine
     #[arg(long, required = true)]

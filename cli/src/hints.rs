@@ -14,7 +14,8 @@ use crate::failure::{Exit, Failure};
 #[command(after_help = "\
 Examples:
   ekiden hint locality change=join thread=4711 set=1
-  ekiden hint locality --wait 1000 change=leave thread=4711     and show what it answers in a second
+  ekiden hint locality --wait 1000 change=leave thread=4711
+      and show what it answers in a second
 
 What a policy undoes when a program ends, it undoes when this command does.")]
 pub(crate) struct Hint {
@@ -29,6 +30,9 @@ pub(crate) struct Hint {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Example:
+  ekiden hints header locality > locality.h")]
 pub(crate) struct Hints {
     #[command(subcommand)]
     command: HintsCommand,
@@ -37,6 +41,9 @@ pub(crate) struct Hints {
 #[derive(Subcommand)]
 enum HintsCommand {
     /// Write a policy's types as a header for C, to be used with framework/include/ekiden.h
+    #[command(after_help = "\
+Example:
+  ekiden hints header locality > locality.h")]
     Header {
         /// One of the policies that come with Ekiden
         policy: String,

@@ -14,6 +14,7 @@ use walkdir::WalkDir;
 use crate::bench::MAY_BE_UNSAFE;
 
 mod figures;
+mod help;
 mod kernel_half;
 mod named_tests;
 mod orderings;

@@ -11,11 +11,12 @@ use crate::failure::{Exit, Failure};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden order                 in which order they are asked
-  ekiden order fifo wfq        fifo first; those that are not named follow as they did
+  ekiden order   in which order they are asked
+  ekiden order fifo wfq
+      fifo first; those that are not named follow as they did
 
-A CPU that looks for work asks one after the other, and the first that has a task wins. One that is asked later has its turn ten
-times a second all the same.")]
+A CPU that looks for work asks one after the other, and the first that has a
+task wins. One that is asked later has its turn ten times a second all the same.")]
 pub(crate) struct Order {
     /// Policies, by their names or the numbers that `ekiden status` shows
     #[arg(value_name = "POLICY")]

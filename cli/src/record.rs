@@ -23,15 +23,20 @@ use crate::{
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sudo ekiden record -o out.ekirec -- make -j4     while a command runs, beside an `ekiden run` in another terminal
-  sudo ekiden record -o out.ekirec                 until Ctrl-C
-  sudo ekiden record -o out.ekirec --dump          what the flight recorder has: the newest calls of each CPU
-  sudo ekiden run wfq --record out.ekirec -- make  from the policy's first call on, so that its replay is exact throughout
+  sudo ekiden record -o out.ekirec -- make -j4
+      while a command runs, beside an `ekiden run` in another terminal
+  sudo ekiden record -o out.ekirec
+      until Ctrl-C
+  sudo ekiden record -o out.ekirec --dump
+      what the flight recorder has: the newest calls of each CPU
+  sudo ekiden run wfq --record out.ekirec -- make
+      from the policy's first call on, so that its replay is exact throughout
   ekiden replay out.ekirec
 
-Every call into the policy is kept, with its answer, what it learnt and the order of its locks. A recording that begins while
-the policy runs does not know its state: `ekiden replay` says from where on it is exact. For a trace of what the kernel does,
-under any scheduler, see ekiden trace record --help")]
+Every call into the policy is kept, with its answer, what it learnt and the
+order of its locks. A recording that begins while the policy runs does not know
+its state: `ekiden replay` says from where on it is exact. For a trace of what
+the kernel does, under any scheduler, see ekiden trace record --help")]
 pub(crate) struct Record {
     /// The file to write
     #[arg(short, long, value_name = "FILE")]

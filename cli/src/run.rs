@@ -24,16 +24,24 @@ pub(crate) const RECORDING_KIB: u64 = 16 << 10;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden run wfq                                  all tasks, until Ctrl-C
-  ekiden run wfq --set slice_min_us=1000 -- make  while a command runs; its exit code is passed on
-  ekiden run wfq --record out.ekirec -- make      for ekiden replay
-  ekiden run fifo --attached -- stress-ng --cpu 4 only the command and what it starts
-  ekiden run fifo --beside -- make                beside a policy that runs already; only the command
-  ekiden run fifo --beside --cpus 0-1 --strict    on two CPUs that no other policy uses
-  ekiden run fifo --beside --group audio          members of that group may choose it: ekiden exec -p fifo -- CMD
+  ekiden run wfq
+      all tasks, until Ctrl-C
+  ekiden run wfq --set slice_min_us=1000 -- make
+      while a command runs; its exit code is passed on
+  ekiden run wfq --record out.ekirec -- make
+      for ekiden replay
+  ekiden run fifo --attached -- stress-ng --cpu 4
+      only the command and what it starts
+  ekiden run fifo --beside -- make
+      beside a policy that runs already; only the command
+  ekiden run fifo --beside --cpus 0-1 --strict
+      on two CPUs that no other policy uses
+  ekiden run fifo --beside --group audio
+      members of that group may choose it: ekiden exec -p fifo -- CMD
 
-If the policy is taken out, be it for a fault of its own, that is said at once, the command is ended (unless
---keep-going), and the exit code is 101. `ekiden status` has the reason. See also: ekiden vm run")]
+If the policy is taken out, be it for a fault of its own, that is said at once,
+the command is ended (unless --keep-going), and the exit code is 101. `ekiden
+status` has the reason. See also: ekiden vm run")]
 pub(crate) struct Run {
     /// The policy: one that comes with Ekiden (fifo, wfq), or of the project in the current directory
     policy: String,

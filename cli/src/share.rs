@@ -11,14 +11,21 @@ use ekiden_loader::{Control, LoadError, PolicyStatus, Status};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden share                           what each has
-  ekiden share fifo --cpus 0-1           asked first on CPUs 0 and 1; others have them when it has nothing to run
-  ekiden share fifo --cpus 0-1 --strict  no other policy runs there, and it nowhere else
-  ekiden share fifo --weight 300         three times as much of each CPU as one of weight 100, which the others have
-  ekiden share fifo                      like everybody
+  ekiden share
+      what each has
+  ekiden share fifo --cpus 0-1
+      asked first on CPUs 0 and 1; others have them when it has nothing to run
+  ekiden share fifo --cpus 0-1 --strict
+      no other policy runs there, and it nowhere else
+  ekiden share fifo --weight 300
+      three times as much of each CPU as one of weight 100, which the others
+      have
+  ekiden share fifo
+      like everybody
 
-A task that may run, by its affinity, on none of the CPUs that its policy may use runs where it may, such as threads of the kernel that
-belong to one CPU. Those whose CPU it is are asked before, but for 3 ticks of 25.")]
+A task that may run, by its affinity, on none of the CPUs that its policy may
+use runs where it may, such as threads of the kernel that belong to one CPU.
+Those whose CPU it is are asked before, but for 3 ticks of 25.")]
 pub(crate) struct ShareCommand {
     /// The policy, by its name or the number that `ekiden status` shows
     policy: Option<String>,

@@ -39,19 +39,32 @@ const CARGO_STEPS: [&str; 7] =
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden sim list                                      the loads that come with Ekiden
-  ekiden sim fair-share -p wfq                         on 4 CPUs
-  ekiden sim messaging -p wfq --machine 2x2x4x2        2 nodes of 2 caches of 4 cores of 2 threads
-  ekiden sim mine.json -p fifo --seed 7 --trace out    a load of your own, with the trace in a file
-  ekiden sim nas-lu -p cfs --machine bulldozer64       that of papers/002
-  ekiden sim churn -p fifo --invariants                whether CPUs idled while tasks waited, and the like
-  ekiden sim churn -p wfq --record out.ekirec          every call, for ekiden replay
-  ekiden sim churn -p fifo --upgrade 5=wfq             another policy takes over after 5 ms
-  ekiden sim churn -p wfq --report out.html            what happened, as a page for a browser
-  ekiden sim make --sweep out.csv --policies wfq,cfs --machines xeon80,laptop --seeds 1-20
-  ekiden sim model > mine.json                         how a machine behaves, to be edited and given with --model
-  ekiden sim pipe -p my-policy                         in the directory of a project: its example `sim`
-The same command gives the same trace, byte for byte. A load of your own: ekiden-load show pipe > mine.json")]
+  ekiden sim list
+      the loads that come with Ekiden
+  ekiden sim fair-share -p wfq
+      on 4 CPUs
+  ekiden sim messaging -p wfq --machine 2x2x4x2
+      2 nodes of 2 caches of 4 cores of 2 threads
+  ekiden sim mine.json -p fifo --seed 7 --trace out
+      a load of your own, with the trace in a file
+  ekiden sim nas-lu -p cfs --machine bulldozer64
+      that of papers/002
+  ekiden sim churn -p fifo --invariants
+      whether CPUs idled while tasks waited, and the like
+  ekiden sim churn -p wfq --record out.ekirec
+      every call, for ekiden replay
+  ekiden sim churn -p fifo --upgrade 5=wfq
+      another policy takes over after 5 ms
+  ekiden sim churn -p wfq --report out.html
+      what happened, as a page for a browser
+  ekiden sim make --sweep out.csv --policies wfq,cfs --seeds 1-20 \\
+      --machines xeon80,laptop
+  ekiden sim model > mine.json
+      how a machine behaves, to be edited and given with --model
+  ekiden sim pipe -p my-policy
+      in the directory of a project: its example `sim`
+The same command gives the same trace, byte for byte. A load of your own:
+ekiden-load show pipe > mine.json")]
 pub(crate) struct Sim {
     /// A load that comes with Ekiden, a JSON file (Ekiden's or rt-app's), `list`, or `model`
     load: String,

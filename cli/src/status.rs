@@ -13,10 +13,12 @@ use crate::{prometheus, session::LastFault};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden status           for people
-  ekiden status --json    for programs: kernel, policy, counters, last fault
-  ekiden status --prometheus | sponge /var/lib/prometheus/node-exporter/ekiden.prom
-                          for node_exporter, which reads the files there (--collector.textfile.directory)
+  ekiden status          for people
+  ekiden status --json   for programs: kernel, policy, counters, last fault
+  ekiden status --prometheus | \\
+      sponge /var/lib/prometheus/node-exporter/ekiden.prom
+      for node_exporter, which reads the files there
+      (--collector.textfile.directory)
 
 See also: ekiden top")]
 pub(crate) struct Status {

@@ -23,12 +23,12 @@ use crate::{
 
 #[derive(Args)]
 #[command(after_help = "\
-It shows run queues, loads, tasks and considered CPUs over time, every change of them, and what the checks find. It serves
-this machine only, until Ctrl-C.
+It shows run queues, loads, tasks and considered CPUs over time, every change of
+them, and what the checks find. It serves this machine only, until Ctrl-C.
 Examples:
   ekiden sim messaging -p wfq --trace out; ekiden view out
-  ekiden view out --no-open --port 8000       and then open http://127.0.0.1:8000/
-  ekiden view out --report out.html           the page as one file that stands alone
+  ekiden view out --no-open --port 8000   and then open http://127.0.0.1:8000/
+  ekiden view out --report out.html       the page as one file that stands alone
 See also: ekiden sim --report, ekiden trace export")]
 pub(crate) struct View {
     /// A trace, as `ekiden sim --trace` writes it

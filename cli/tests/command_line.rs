@@ -22,53 +22,12 @@ fn run(args: &[&str]) -> (i32, String, String) {
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
+/// Whether each command has help, with examples, is in `src/house_rules/help.rs`.
 #[test]
-fn every_command_has_help_with_an_example() {
-    let commands = [
-        "new",
-        "build",
-        "run",
-        "exec",
-        "vm start",
-        "vm run",
-        "vm exec",
-        "vm stop",
-        "vm status",
-        "vm list",
-        "sim",
-        "check",
-        "reproduce",
-        "reproduce missing-domains",
-        "reproduce nginx",
-        "replay",
-        "trace",
-        "trace info",
-        "trace cat",
-        "trace cut",
-        "trace export",
-        "trace considered",
-        "trace record",
-        "view",
-        "bench pipe",
-        "bench messaging",
-        "bench fairness",
-        "bench share",
-        "bench memory",
-        "bench count-unsafe",
-        "bench sim",
-        "bench edit",
-        "bench upgrade",
-        "upgrade",
-        "status",
-        "top",
-        "doctor",
-        "demo",
-    ];
-    for command in commands {
-        let args: Vec<&str> = command.split(' ').chain(["--help"]).collect();
-        let (code, help, _) = run(&args);
-        assert_eq!(code, 0, "{command}");
-        assert!(help.contains("Example") && help.contains(&format!("ekiden {command}")), "{command}:\n{help}");
+fn help_is_no_error() {
+    for command in [&["--help"][..], &["sim", "--help"], &["trace", "cut", "--help"]] {
+        let (code, help, _) = run(command);
+        assert!(code == 0 && help.contains("Example") && help.contains("Usage: ekiden"), "{command:?}: {code}\n{help}");
     }
 }
 

@@ -40,7 +40,8 @@ const KERNEL: &str = "hosts/kernel";
 #[command(after_help = "\
 Examples:
   ekiden bench count-unsafe
-  ekiden bench count-unsafe --check    exits with 116 if there is unsafe code where none may be")]
+  ekiden bench count-unsafe --check
+      exits with 116 if there is unsafe code where none may be")]
 pub(crate) struct CountUnsafe {
     #[command(flatten)]
     output: Output,

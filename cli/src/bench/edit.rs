@@ -35,9 +35,11 @@ const LIMIT: Limit = Limit { name: "seconds from a change until it runs", at_mos
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  ekiden bench edit --check                   in a virtual machine of its own, booted beforehand
+  ekiden bench edit --check
+      in a virtual machine of its own, booted beforehand
   ekiden vm start; ekiden bench edit --json   in the one that is there
-A project is made with `ekiden new` (in the cache), built once, changed, built again, and run: that is timed.")]
+A project is made with `ekiden new` (in the cache), built once, changed, built
+again, and run: that is timed.")]
 pub(crate) struct EditBench {
     #[command(flatten)]
     vm: InVm,

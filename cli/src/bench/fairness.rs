@@ -24,7 +24,8 @@ const WEIGHTED: f64 = 0.05;
 Examples:
   ekiden bench fairness --vm --check
   sudo ekiden bench fairness --policy my-policy
-Equal shares within 2 %, weights by nice value within 5 % and as under the kernel's own scheduler, placement, a move.")]
+Equal shares within 2 %, weights by nice value within 5 % and as under the
+kernel's own scheduler, placement, a move.")]
 pub(crate) struct FairnessBench {
     /// The policies to compare with the kernel's own scheduler
     #[arg(long = "policy", value_name = "POLICY", default_values = ["wfq"])]

@@ -56,13 +56,18 @@ const LIMITS: &[Limit] = &[
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  ekiden bench hints --vm --check     instructions, in a virtual machine of four CPUs; exits with 116 if a limit is missed
-  ekiden bench hints --vm --json      one JSON object
-  sudo ekiden bench hints             nanoseconds, in the kernel of this machine
-Silent queues are open to `locality`, which runs beside the policy that has the pipe. What others lose is what a process
-works less beside one that floods `locality` with hints and rings, than beside one that works as well. Turns are those of
-two threads under `shinjuku` that want one CPU, from a thread's first look at the clock to its last. Workers are woken up
-by message threads, as schbench does, without hints, with them, under the kernel's own scheduler, and there on one CPU.")]
+  ekiden bench hints --vm --check
+      instructions, in a virtual machine of four CPUs; exits with 116 if a limit
+      is missed
+  ekiden bench hints --vm --json   one JSON object
+  sudo ekiden bench hints          nanoseconds, in the kernel of this machine
+Silent queues are open to `locality`, which runs beside the policy that has the
+pipe. What others lose is what a process works less beside one that floods
+`locality` with hints and rings, than beside one that works as well. Turns are
+those of two threads under `shinjuku` that want one CPU, from a thread's first
+look at the clock to its last. Workers are woken up by message threads, as
+schbench does, without hints, with them, under the kernel's own scheduler, and
+there on one CPU.")]
 pub(crate) struct HintsBench {
     #[command(flatten)]
     source: PolicyArgs,

@@ -29,7 +29,8 @@ const LIMITS: &[(Limit, &str, &str, &str)] = &[
 #[command(after_help = "\
 Examples:
   ekiden bench messaging --vm --check
-  sudo ekiden bench messaging --groups 10 --pairs 20 --loops 1000    on this machine, as large as hackbench's own")]
+  sudo ekiden bench messaging --groups 10 --pairs 20 --loops 1000
+      on this machine, as large as hackbench's own")]
 pub(crate) struct MessagingBench {
     #[command(flatten)]
     contest: Contest,

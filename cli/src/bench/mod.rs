@@ -36,8 +36,10 @@ pub(crate) use memory::Sleepers;
 
 #[derive(Args)]
 #[command(after_help = "\
-Every bench prints figures, limits and verdicts; with --check it exits with 116 if a limit is missed, and with 101 if a
-policy was thrown out. With --vm it counts instructions in a virtual machine, which gives the same figures everywhere.
+Every bench prints figures, limits and verdicts; with --check it exits with 116
+if a limit is missed, and with 101 if a policy was thrown out. With --vm it
+counts instructions in a virtual machine, which gives the same figures
+everywhere.
 Examples:
   ekiden bench pipe --vm --check
   ekiden bench fairness --vm --json

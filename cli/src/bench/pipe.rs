@@ -39,10 +39,13 @@ const SHARED_OFF: &str = "global-fifo, recorder off";
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  ekiden bench pipe --vm --check     instructions, in a virtual machine of its own; exits with 116 if a limit is missed
-  ekiden bench pipe --vm --json      one JSON object
-  sudo ekiden bench pipe             nanoseconds, in the kernel of this machine
-  ekiden bench pipe --vm --policy my-policy    a policy of the project in the current directory")]
+  ekiden bench pipe --vm --check
+      instructions, in a virtual machine of its own; exits with 116 if a limit
+      is missed
+  ekiden bench pipe --vm --json   one JSON object
+  sudo ekiden bench pipe          nanoseconds, in the kernel of this machine
+  ekiden bench pipe --vm --policy my-policy
+      a policy of the project in the current directory")]
 pub(crate) struct PipeBench {
     #[command(flatten)]
     contest: Contest,

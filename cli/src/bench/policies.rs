@@ -82,12 +82,16 @@ const LIMITS: &[(Limit, &str, &str, &str)] = &[
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  ekiden bench policies --vm --check     instructions, in a virtual machine of its own; exits with 116 if a limit is missed
-  ekiden bench policies --vm --json      one JSON object
-  sudo ekiden bench policies             nanoseconds, in the kernel of this machine
-WFQ has the pipe, without the flight recorder; FIFO and CFS are loaded beside it, and each has a task that sleeps. The control
-groups are made directly in the root. They are compared with no groups, and with the same groups without limits; what the kernel
-itself has to do for tasks in groups is in the first of these, and shows under its own scheduler, by itself.")]
+  ekiden bench policies --vm --check
+      instructions, in a virtual machine of its own; exits with 116 if a limit
+      is missed
+  ekiden bench policies --vm --json   one JSON object
+  sudo ekiden bench policies          nanoseconds, in the kernel of this machine
+WFQ has the pipe, without the flight recorder; FIFO and CFS are loaded beside
+it, and each has a task that sleeps. The control groups are made directly in the
+root. They are compared with no groups, and with the same groups without limits;
+what the kernel itself has to do for tasks in groups is in the first of these,
+and shows under its own scheduler, by itself.")]
 pub(crate) struct PoliciesBench {
     #[command(flatten)]
     source: PolicyArgs,

@@ -48,11 +48,14 @@ const LIMITS: &[(Limit, &str, &str, &str)] = &[
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  ekiden bench record --vm --check     instructions, in a virtual machine of its own; exits with 116 if a limit is missed
-  ekiden bench record --vm --json      one JSON object
-  sudo ekiden bench record             nanoseconds, in the kernel of this machine
-`flight` is the flight recorder, which is on by default; `recording` drains it into a file besides. What its reader uses of
-another CPU stands in a row of its own: an emulator gives CPUs their turns, so that it is in the others' time too.")]
+  ekiden bench record --vm --check
+      instructions, in a virtual machine of its own; exits with 116 if a limit
+      is missed
+  ekiden bench record --vm --json   one JSON object
+  sudo ekiden bench record          nanoseconds, in the kernel of this machine
+`flight` is the flight recorder, which is on by default; `recording` drains it
+into a file besides. What its reader uses of another CPU stands in a row of its
+own: an emulator gives CPUs their turns, so that it is in the others' time too.")]
 pub(crate) struct RecordBench {
     /// The policies to measure
     #[arg(long = "policy", value_name = "POLICY", default_values = ["fifo", "wfq"])]

@@ -26,7 +26,8 @@ const MS: u64 = 1_000_000;
 Examples:
   ekiden bench share --vm --check
   sudo ekiden bench share --policy fifo --json
-The policy is loaded for class SCHED_EXT only; its tasks and a hog of the default class share CPU 0.")]
+The policy is loaded for class SCHED_EXT only; its tasks and a hog of the
+default class share CPU 0.")]
 pub(crate) struct ShareBench {
     /// The policy
     #[arg(long, value_name = "POLICY", default_value = "wfq")]

@@ -36,10 +36,13 @@ const MANY: u32 = 1_000_000;
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Tasks wake up periodically, each with a period of its own, and fill half of a machine of four nodes; a switch to a task and a
-wake-up are an event each. It runs on one CPU of this machine, in real time, so nothing else should run beside it. The median
-of five measurements counts. How an event's cost grows with the machine is judged for a load that grows with it, from 32 to
-16,384 tasks, and for one of 16,384 tasks on either machine. The limits are those of fifo, and one of eevdf.
+Tasks wake up periodically, each with a period of its own, and fill half of a
+machine of four nodes; a switch to a task and a wake-up are an event each. It
+runs on one CPU of this machine, in real time, so nothing else should run beside
+it. The median of five measurements counts. How an event's cost grows with the
+machine is judged for a load that grows with it, from 32 to 16,384 tasks, and
+for one of 16,384 tasks on either machine. The limits are those of fifo, and one
+of eevdf.
 Examples:
   ekiden bench sim
   ekiden bench sim -p fifo --json

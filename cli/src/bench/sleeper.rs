@@ -41,9 +41,10 @@ const UNEVEN_MAX: f64 = 1.0 / 0.95;
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  ekiden bench sleeper --vm --policy wfq --policy eevdf        a task that sleeps, beside a hog for each CPU
-  ekiden bench sleeper --vm --cpus 2 --hogs 4 --duration-ms 10000 --policy wfq --policy eevdf --policy cfs
-  sudo ekiden bench sleeper --policy wfq --json                on this machine
+  ekiden bench sleeper --vm --policy wfq --policy eevdf
+      a task that sleeps, beside a hog for each CPU
+  ekiden bench sleeper --vm --cpus 2 --hogs 4 --duration-ms 10000 --policy wfq
+  sudo ekiden bench sleeper --policy wfq --json   on this machine
 With a multiple of the CPUs as hogs, how evenly they share them is judged, too.")]
 pub(crate) struct SleeperBench {
     #[command(flatten)]

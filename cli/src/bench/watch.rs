@@ -65,15 +65,21 @@ const GUEST_MEMORY_MIB: u32 = 3_072;
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Under the kernel's own scheduler. The checker looks once a second, as it does by default; --every 100 is ten times as often.
-Judged is what a load takes beside it ÷ alone; turns of hackbench differ by some percent without any checker. So what it takes
-is counted where it is spent, too: the CPU time of its process while the load runs, in which looks and snapshots are taken, and the time of its programs
-that run in others while it watches. Its ratio is the CPU time of all CPUs ÷ the same without that, over all turns. Emulated
-CPUs take turns, and each one's time goes on during those of others, so it is a ratio of CPU times, too. Not in it: switches
-to it and from it, what a program takes to be called, and what kernel threads do to free programs.
+Under the kernel's own scheduler. The checker looks once a second, as it does by
+default; --every 100 is ten times as often. Judged is what a load takes beside
+it ÷ alone; turns of hackbench differ by some percent without any checker. So
+what it takes is counted where it is spent, too: the CPU time of its process
+while the load runs, in which looks and snapshots are taken, and the time of its
+programs that run in others while it watches. Its ratio is the CPU time of all
+CPUs ÷ the same without that, over all turns. Emulated CPUs take turns, and each
+one's time goes on during those of others, so it is a ratio of CPU times, too.
+Not in it: switches to it and from it, what a program takes to be called, and
+what kernel threads do to free programs.
 Examples:
-  ekiden bench watch --vm --check     instructions, in a virtual machine of its own; exits with 116 if a limit is missed
-  sudo ekiden bench watch             nanoseconds, in the kernel of this machine")]
+  ekiden bench watch --vm --check
+      instructions, in a virtual machine of its own; exits with 116 if a limit
+      is missed
+  sudo ekiden bench watch   nanoseconds, in the kernel of this machine")]
 pub(crate) struct WatchBench {
     /// How often each variant gets its turn; one more turn comes before and does not count
     #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]

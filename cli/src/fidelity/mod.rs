@@ -22,15 +22,23 @@ use crate::bench::{
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden fidelity --vm                                 pipe, messaging, hogs, schbench, forks under wfq and fifo
-  ekiden fidelity --vm --load pipe --policy wfq        one load, one policy
-  ekiden fidelity --vm --save real.json                keep what the real kernel showed …
-  ekiden fidelity --from real.json                     … and compare again, which takes no time
-  ekiden fidelity --vm --calibrate costs.json          find out what things cost there …
-  ekiden fidelity --vm --model costs.json              … and compare with a simulated machine that costs as much
-  sudo ekiden fidelity                                 on the kernel of this machine
-With --vm a nanosecond is an instruction of an emulated machine, so that figures repeat. A figure is off by its difference,
-in percent of what the real kernel showed; --check exits with 116 if one is off by more than 15 %.")]
+  ekiden fidelity --vm
+      pipe, messaging, hogs, schbench, forks under wfq and fifo
+  ekiden fidelity --vm --load pipe --policy wfq
+      one load, one policy
+  ekiden fidelity --vm --save real.json
+      keep what the real kernel showed …
+  ekiden fidelity --from real.json
+      … and compare again, which takes no time
+  ekiden fidelity --vm --calibrate costs.json
+      find out what things cost there …
+  ekiden fidelity --vm --model costs.json
+      … and compare with a simulated machine that costs as much
+  sudo ekiden fidelity
+      on the kernel of this machine
+With --vm a nanosecond is an instruction of an emulated machine, so that figures
+repeat. A figure is off by its difference, in percent of what the real kernel
+showed; --check exits with 116 if one is off by more than 15 %.")]
 pub(crate) struct Fidelity {
     /// The policies
     #[arg(long = "policy", value_name = "POLICY", default_values = ["wfq", "fifo"])]

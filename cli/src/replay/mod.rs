@@ -28,12 +28,18 @@ const SHOWN: usize = 20;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden sim churn -p wfq --record out.ekirec     records a simulation
-  ekiden replay out.ekirec                        whether the policy answers as it did
-  ekiden replay out.ekirec --set slice_min_us=50  what another parameter changes first
-  ekiden replay out.ekirec --stop-on-diff         no further than the first difference
-  ekiden replay out.ekirec --stop-at 530          gdb or lldb, in the policy's method for call 530
-  ekiden replay out.ekirec --what-if fifo         what another policy would have decided
+  ekiden sim churn -p wfq --record out.ekirec
+      records a simulation
+  ekiden replay out.ekirec
+      whether the policy answers as it did
+  ekiden replay out.ekirec --set slice_min_us=50
+      what another parameter changes first
+  ekiden replay out.ekirec --stop-on-diff
+      no further than the first difference
+  ekiden replay out.ekirec --stop-at 530
+      gdb or lldb, in the policy's method for call 530
+  ekiden replay out.ekirec --what-if fifo
+      what another policy would have decided
 It exits with 118 if the policy answers differently, and with 0 if it does not.")]
 pub(crate) struct ReplayCommand {
     /// A recording, as `ekiden record` and `ekiden sim --record` write it

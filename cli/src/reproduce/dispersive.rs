@@ -42,10 +42,12 @@ const TOO_MUCH: u64 = 120;
 
 #[derive(Args)]
 #[command(after_help = "\
-Requests arrive at random times (Poisson), whether or not the last ones have been served: 99.5 % take 4 us, 0.5 % take 10 ms. 50 workers on
-5 CPUs serve them; who sends them has a CPU of its own. With a batch program, five tasks of nice 19 want the workers' CPUs all the time: under
-`eevdf` beside Shinjuku, and in the same scheduler otherwise, where workers have nice -20, as in the paper. The kernel's own scheduler is `eevdf`
-here, and `cfs` what it was in the paper.
+Requests arrive at random times (Poisson), whether or not the last ones have
+been served: 99.5 % take 4 us, 0.5 % take 10 ms. 50 workers on 5 CPUs serve
+them; who sends them has a CPU of its own. With a batch program, five tasks of
+nice 19 want the workers' CPUs all the time: under `eevdf` beside Shinjuku, and
+in the same scheduler otherwise, where workers have nice -20, as in the paper.
+The kernel's own scheduler is `eevdf` here, and `cfs` what it was in the paper.
 Examples:
   ekiden reproduce dispersive                 figure 2, a, b and c
   ekiden reproduce dispersive --json --check

@@ -57,13 +57,16 @@ const FLIGHT_KIB: u32 = 4_096;
 
 #[derive(Args)]
 #[command(after_help = "\
-It boots a stock kernel on 16 CPUs in 8 NUMA nodes, with cfs as its scheduler. A CPU is taken out and put back, which is when the
-papers' kernel lost the domains that span nodes; then one process starts 16 threads. It takes about two minutes.
+It boots a stock kernel on 16 CPUs in 8 NUMA nodes, with cfs as its scheduler. A
+CPU is taken out and put back, which is when the papers' kernel lost the domains
+that span nodes; then one process starts 16 threads. It takes about two minutes.
 Examples:
   ekiden reproduce missing-domains
-  ekiden reproduce missing-domains --report pages      and a page of each run, as in figure 5
+  ekiden reproduce missing-domains --report pages
+      and a page of each run, as in figure 5
   ekiden reproduce missing-domains --json --check
-See also: ekiden reproduce wasted-cores missing-domains, the same simulated, with the paper's programs")]
+See also: ekiden reproduce wasted-cores missing-domains, the same simulated,
+with the paper's programs")]
 pub(super) struct MissingDomains {
     /// How many threads
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]

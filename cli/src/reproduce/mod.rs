@@ -15,17 +15,24 @@ use clap::{Args, Subcommand};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden reproduce wasted-cores                        tables 1, 2, 3 and section 3.1 of papers/002
-  ekiden reproduce wasted-cores missing-domains        one of its bugs
+  ekiden reproduce wasted-cores
+      tables 1, 2, 3 and section 3.1 of papers/002
+  ekiden reproduce wasted-cores missing-domains
+      one of its bugs
   ekiden reproduce wasted-cores --json --check
-  ekiden reproduce wasted-cores --report pages         and a page of each run, as in figures 2, 3 and 5
-  ekiden reproduce missing-domains --report pages      figure 5 again, in a stock kernel
-  ekiden reproduce dispersive                          figure 2 of papers/000
-  ekiden reproduce arbiter                             figure 3 of papers/000
-  ekiden reproduce nginx --report nginx.html           the histograms of papers/003, in a stock kernel
+  ekiden reproduce wasted-cores --report pages
+      and a page of each run, as in figures 2, 3 and 5
+  ekiden reproduce missing-domains --report pages
+      figure 5 again, in a stock kernel
+  ekiden reproduce dispersive
+      figure 2 of papers/000
+  ekiden reproduce arbiter
+      figure 3 of papers/000
+  ekiden reproduce nginx --report nginx.html
+      the histograms of papers/003, in a stock kernel
 Look at one of the simulated runs yourself:
-  ekiden sim nas-lu:threads=16:on=8-23 -p cfs --machine bulldozer64 --set group_construction=1 --invariants \\
-      --every 50 --persists 20")]
+  ekiden sim nas-lu:threads=16:on=8-23 -p cfs --machine bulldozer64 \\
+      --set group_construction=1 --invariants --every 50 --persists 20")]
 pub(crate) struct Reproduce {
     #[command(subcommand)]
     what: What,

@@ -45,11 +45,13 @@ const START: &str =
 
 #[derive(Args)]
 #[command(after_help = "\
-It boots a stock kernel on 4 CPUs, where nginx has 4 workers and wrk has 4 threads and 64 connections, each of them for one request,
-and counts as `ekiden runqlat -c wrk --compare` does. The guest's clock counts instructions: a second of it takes a minute or
-more. Before QEMU 8.1 a busy CPU may keep others from running, which changes the histograms, and the longest waits are the emulator's.
-nginx and wrk of this machine are used; scripts/nginx-wrk fetches them where there are none, without installing them, and then does
-the same.
+It boots a stock kernel on 4 CPUs, where nginx has 4 workers and wrk has 4
+threads and 64 connections, each of them for one request, and counts as `ekiden
+runqlat -c wrk --compare` does. The guest's clock counts instructions: a second
+of it takes a minute or more. Before QEMU 8.1 a busy CPU may keep others from
+running, which changes the histograms, and the longest waits are the emulator's.
+nginx and wrk of this machine are used; scripts/nginx-wrk fetches them where
+there are none, without installing them, and then does the same.
 Examples:
   ekiden reproduce nginx --report nginx.html
   ekiden reproduce nginx --compare default,fifo,eevdf --seconds 10 --json

@@ -38,14 +38,21 @@ const RECORDING: &str = "soak.ekirec";
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden soak --vm --parallel --minutes 60            four CPUs that run at once, beside a busy process
-  ekiden soak --vm --parallel --minutes 60 --seed 7   the same in another order
-  ekiden soak --vm --icount --minutes 5 --json        on CPUs that take turns in one stream of instructions
-  ekiden soak --vm --neighbour --minutes 60 --check   beside a hostile user: do others get 0.9 of what they get elsewhere?
-  ekiden soak --vm --device --parallel --minutes 60   random requests for /dev/ekiden, while policies come and go
-It goes through what follows again and again, each time in another order: churn and messaging under each policy, recorded and replayed;
-a storm under each; policies that replace each other, that come and go beside others, and whose modules are loaded anew; every fault
-there is, beside another policy and alone. The same seed takes the same order. Ctrl-C ends it with what was found so far.
+  ekiden soak --vm --parallel --minutes 60
+      four CPUs that run at once, beside a busy process
+  ekiden soak --vm --parallel --minutes 60 --seed 7
+      the same in another order
+  ekiden soak --vm --icount --minutes 5 --json
+      on CPUs that take turns in one stream of instructions
+  ekiden soak --vm --neighbour --minutes 60 --check
+      beside a hostile user: do others get 0.9 of what they get elsewhere?
+  ekiden soak --vm --device --parallel --minutes 60
+      random requests for /dev/ekiden, while policies come and go
+It goes through what follows again and again, each time in another order: churn
+and messaging under each policy, recorded and replayed; a storm under each;
+policies that replace each other, that come and go beside others, and whose
+modules are loaded anew; every fault there is, beside another policy and alone.
+The same seed takes the same order. Ctrl-C ends it with what was found so far.
 Exits with 118 if something was found.")]
 pub(crate) struct Soak {
     /// In a virtual machine; nowhere else, as what is tried here may end in the loss of a machine

@@ -49,14 +49,16 @@ const COLUMNS: u16 = 120;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden top                           policies and CPUs, every second
-  ekiden top --interval 5 --json       for programs: one object every five seconds
-  ekiden top --once --interval 0.5     one page as text
+  ekiden top                         policies and CPUs, every second
+  ekiden top --interval 5 --json     for programs: one object every five seconds
+  ekiden top --once --interval 0.5   one page as text
 
-Keys: q ends, s sorts by something else, space pauses.
-`moves/s` are waiting tasks that the policy moved to another CPU; `waiting` is how many tasks waited for a CPU on average.
-As root and with BTF, it looks at the run queues fifty times a second, under whichever scheduler: a CPU is `wasted` when it is
-idle while a task waits that could use it; `waited` are those who waited the longest since the last page.")]
+Keys: q ends, s sorts by something else, space pauses. `moves/s` are waiting
+tasks that the policy moved to another CPU; `waiting` is how many tasks waited
+for a CPU on average. As root and with BTF, it looks at the run queues fifty
+times a second, under whichever scheduler: a CPU is `wasted` when it is idle
+while a task waits that could use it; `waited` are those who waited the longest
+since the last page.")]
 pub(crate) struct Top {
     /// Seconds from one page to the next
     #[arg(long, default_value = "1", value_name = "SECONDS", value_parser = seconds)]

@@ -23,10 +23,13 @@ use crate::{
 
 #[derive(Args)]
 #[command(after_help = "\
-A policy does not say at which CPUs it looks when it places a task, balances or picks one. But the same code with the same calls looks
-at the same CPUs, so a replay of the recording knows them, and they go into a trace of the kernel that was recorded at the same
-time, for `ekiden view`. Example:
-  sudo ekiden run cfs --record calls.ekirec -- ekiden trace record out -- make -j4
+A policy does not say at which CPUs it looks when it places a task, balances or
+picks one. But the same code with the same calls looks at the same CPUs, so a
+replay of the recording knows them, and they go into a trace of the kernel that
+was recorded at the same time, for `ekiden view`.
+Example:
+  sudo ekiden run cfs --record calls.ekirec -- \\
+      ekiden trace record out -- make -j4
   ekiden trace considered out calls.ekirec -o both
   ekiden view both
 Nothing is told of calls that the replay does not answer as they were answered.")]

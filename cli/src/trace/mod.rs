@@ -29,17 +29,24 @@ use crate::{
 
 #[derive(Args)]
 #[command(after_help = "\
-Those that read a trace take little memory, whatever its length. They also read files of trace-cmd (trace.dat) and perf
-(perf.data), if sched_switch is in them. `info`, `cat` and `export` (as .jsonl or .csv) also read
-recordings of a policy's calls, which `ekiden record` makes.
+Those that read a trace take little memory, whatever its length. They also read
+files of trace-cmd (trace.dat) and perf (perf.data), if sched_switch is in them.
+`info`, `cat` and `export` (as .jsonl or .csv) also read recordings of a
+policy's calls, which `ekiden record` makes.
 Examples:
-  ekiden sim churn -p wfq --trace out                makes a trace; out.zst is a compressed one
-  sudo ekiden trace record out -- make -j4           makes one of the kernel, under whichever scheduler
-  ekiden trace info out                              what it is of, how long, how many records of which kind
-  ekiden trace cat out --pid 1000                    what happened to one task
+  ekiden sim churn -p wfq --trace out
+      makes a trace; out.zst is a compressed one
+  sudo ekiden trace record out -- make -j4
+      makes one of the kernel, under whichever scheduler
+  ekiden trace info out
+      what it is of, how long, how many records of which kind
+  ekiden trace cat out --pid 1000
+      what happened to one task
   ekiden trace cut out -o piece --from 1ms --until 2.5ms
-  ekiden trace cut trace.dat -o out                  makes a trace of a recording of trace-cmd
-  ekiden trace export out out.pftrace                for https://ui.perfetto.dev; also .jsonl, .csv, .parquet
+  ekiden trace cut trace.dat -o out
+      makes a trace of a recording of trace-cmd
+  ekiden trace export out out.pftrace
+      for https://ui.perfetto.dev; also .jsonl, .csv, .parquet
 See also: ekiden view --help, ekiden check --help")]
 pub(crate) struct TraceCommand {
     #[command(subcommand)]
@@ -72,11 +79,13 @@ Examples:
     #[command(after_help = "\
 Examples:
   ekiden trace cut out -o piece --from 12.5ms --until 3s
-  ekiden trace cut out -o piece --cpu 0-7              the other CPUs are offline there
-  ekiden trace cut out -o piece --task 'cc1*'          the other tasks are one per CPU there, called `others`
-Times begin anew in the piece; `ekiden trace info` says where it was. What stands when it begins is told at its beginning:
-tasks with names, nice values, affinities and groups, what waits, what runs, limits. So `ekiden check`, `view` and `trace
-export` work on it. Only `ekiden check --lag` needs all tasks.")]
+  ekiden trace cut out -o piece --cpu 0-7   the other CPUs are offline there
+  ekiden trace cut out -o piece --task 'cc1*'
+      the other tasks are one per CPU there, called `others`
+Times begin anew in the piece; `ekiden trace info` says where it was. What
+stands when it begins is told at its beginning: tasks with names, nice values,
+affinities and groups, what waits, what runs, limits. So `ekiden check`, `view`
+and `trace export` work on it. Only `ekiden check --lag` needs all tasks.")]
     Cut {
         /// A trace
         trace: PathBuf,
@@ -92,11 +101,11 @@ export` work on it. Only `ekiden check --lag` needs all tasks.")]
     /// Write it in another format: Perfetto's, or as a table with a row for each record
     #[command(after_help = "\
 Examples:
-  ekiden trace export out out.pftrace              and open that at https://ui.perfetto.dev
-  ekiden trace export out out.parquet              for DuckDB, pandas and the like
+  ekiden trace export out out.pftrace   and open that at https://ui.perfetto.dev
+  ekiden trace export out out.parquet   for DuckDB, pandas and the like
   ekiden trace export out - --format jsonl | jq 'select(.what == \"migrate\")'
-Columns of a table: time_ns, cpu, what, pid, task (its name), value (what that is depends on `what`), piece (numbers the
-words of sets of CPUs).")]
+Columns of a table: time_ns, cpu, what, pid, task (its name), value (what that
+is depends on `what`), piece (numbers the words of sets of CPUs).")]
     Export {
         /// A trace
         trace: PathBuf,

@@ -31,15 +31,18 @@ const BUFFER: usize = 1 << 18;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sudo ekiden trace record out -- make -j4            under the scheduler that there is
-  sudo ekiden trace record out                        until Ctrl-C
-  sudo ekiden trace record out --for 10s              for ten seconds
-  ekiden vm start; ekiden vm run wfq -- ekiden trace record /host/out -- ekiden-load run messaging
-                                                      and out is in the directory that `ekiden vm status` shows
-  ekiden trace info out; ekiden check out             what is in it, and whether CPUs idled while tasks waited
-It takes little memory, as what the kernel writes is put beside the trace as it is, and made the trace of at the end. It needs
-root and BTF, but no sched_ext and none of our modules.
-Switches, wake-ups, moves and forks of all tasks are recorded, by BPF programs on the kernel's tracepoints.")]
+  sudo ekiden trace record out -- make -j4   under the scheduler that there is
+  sudo ekiden trace record out               until Ctrl-C
+  sudo ekiden trace record out --for 10s     for ten seconds
+  ekiden vm start; ekiden vm run wfq -- \\
+      ekiden trace record /host/out -- ekiden-load run messaging
+      and out is in the directory that `ekiden vm status` shows
+  ekiden trace info out; ekiden check out
+      what is in it, and whether CPUs idled while tasks waited
+It takes little memory, as what the kernel writes is put beside the trace as it
+is, and made the trace of at the end. It needs root and BTF, but no sched_ext
+and none of our modules. Switches, wake-ups, moves and forks of all tasks are
+recorded, by BPF programs on the kernel's tracepoints.")]
 pub(super) struct RecordTrace {
     /// Where to write the trace
     trace: PathBuf,

@@ -20,10 +20,12 @@ use crate::{
 #[command(after_help = "\
 Examples:
   ekiden vm agent wfq -- ekiden-load run fair-share --check
-  ekiden vm agent wfq --record out.ekirec -- ekiden-load run messaging; ekiden replay out.ekirec
+  ekiden vm agent wfq --record out.ekirec -- ekiden-load run messaging
+  ekiden replay out.ekirec
   ekiden vm agent fifo --json --cpus 4 -- ekiden-load messaging
-The exit code is that of the command, or 101 if the policy was taken out. No modules are built: the policy is in the
-program. In a machine that `ekiden vm start` has booted, options about the machine do not count.")]
+The exit code is that of the command, or 101 if the policy was taken out. No
+modules are built: the policy is in the program. In a machine that `ekiden vm
+start` has booted, options about the machine do not count.")]
 pub(crate) struct Agent {
     #[command(flatten)]
     name: Name,

@@ -17,7 +17,8 @@ Examples:
   ekiden vm exec -- uname -a
   ekiden vm exec -- sh -c 'dmesg | tail'
   ekiden vm exec -- ekiden status
-Ctrl-C and SIGTERM end the command there; a second one, or half a minute, kills it.")]
+Ctrl-C and SIGTERM end the command there; a second one, or half a minute, kills
+it.")]
 pub(crate) struct Exec {
     #[command(flatten)]
     name: Name,

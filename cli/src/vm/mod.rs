@@ -20,10 +20,13 @@ pub(crate) use booted::{Booted, Name};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden vm run wfq -- ekiden-load run fair-share --check    boot, run under a policy, switch off
-  ekiden vm start; ekiden vm run fifo -- dmesg; ekiden vm stop    the same in a machine that stays
-The guest has busybox, ekiden and ekiden-load, and a directory in common with this machine at /host (see vm status).
-Each checkout has a machine of its own; with --name there can be more, and `vm list` shows all.")]
+  ekiden vm run wfq -- ekiden-load run fair-share --check
+      boot, run under a policy, switch off
+  ekiden vm start; ekiden vm run fifo -- dmesg; ekiden vm stop
+      the same in a machine that stays
+The guest has busybox, ekiden and ekiden-load, and a directory in common with
+this machine at /host (see vm status). Each checkout has a machine of its own;
+with --name there can be more, and `vm list` shows all.")]
 pub(crate) struct VmCommand {
     #[command(subcommand)]
     which: Which,

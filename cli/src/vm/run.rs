@@ -22,10 +22,12 @@ use crate::{
 Examples:
   ekiden vm run wfq -- ekiden-load run fair-share --check
   ekiden vm run wfq --set slice_min_us=1000 --cpus 8 -- ekiden-load messaging
-  ekiden vm run wfq --record out.ekirec -- ekiden-load run messaging; ekiden replay out.ekirec
-  ekiden vm run fifo --kernel 7.2.13                   until Ctrl-C
-The exit code is that of the command, or 101 if the policy was taken out (see `ekiden --help`). In a machine that
-`ekiden vm start` has booted, options about the machine do not count.")]
+  ekiden vm run wfq --record out.ekirec -- ekiden-load run messaging
+  ekiden replay out.ekirec
+  ekiden vm run fifo --kernel 7.2.13   until Ctrl-C
+The exit code is that of the command, or 101 if the policy was taken out (see
+`ekiden --help`). In a machine that `ekiden vm start` has booted, options about
+the machine do not count.")]
 pub(crate) struct Run {
     #[command(flatten)]
     name: Name,

@@ -12,10 +12,12 @@ use crate::{machine::Shape, progress::Progress};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden vm start                          the newest stock kernel that works, 2 CPUs
+  ekiden vm start   the newest stock kernel that works, 2 CPUs
   ekiden vm start --kernel 7.2.13 --cpus 8
-  ekiden vm start --name races --parallel --cpus 4     CPUs that run at once; for correctness, not for costs
-Its time stands still between commands, so it costs nothing. Next: ekiden vm run wfq -- ekiden-load run weights")]
+  ekiden vm start --name races --parallel --cpus 4
+      CPUs that run at once; for correctness, not for costs
+Its time stands still between commands, so it costs nothing. Next: ekiden vm run
+wfq -- ekiden-load run weights")]
 pub(crate) struct Start {
     #[command(flatten)]
     name: Name,

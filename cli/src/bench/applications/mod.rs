@@ -46,13 +46,18 @@ mount -t tmpfs tmpfs /programs/tmp; mount -t tmpfs tmpfs /programs/run";
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  ekiden bench applications --vm --report page.html           everything, with 1, 2, 4 and 8 CPUs: takes hours where the CPUs are emulated
-  ekiden bench applications --vm --cpus 2 --only redis --only perf-pipe --policy wfq
-  ekiden bench applications --vm --cpus 4 --json > four.json  one part of it, and later:
+  ekiden bench applications --vm --report page.html
+      everything, with 1, 2, 4 and 8 CPUs: takes hours where the CPUs are
+      emulated
+  ekiden bench applications --vm --cpus 2 --only redis --policy wfq
+  ekiden bench applications --vm --cpus 4 --json > four.json
+      one part of it, and later:
   ekiden bench applications --from two.json --from four.json --report page.html
-  sudo ekiden bench applications --only nginx                 the programs that this machine has
-Each scheduler gets its turn with all programs, one scheduler after the other, and once before for nothing but counts of migrations.
-Programs are described in cli/src/bench/applications/programs.rs.")]
+  sudo ekiden bench applications --only nginx
+      the programs that this machine has
+Each scheduler gets its turn with all programs, one scheduler after the other,
+and once before for nothing but counts of migrations. Programs are described in
+cli/src/bench/applications/programs.rs.")]
 pub(crate) struct ApplicationsBench {
     /// The policies to compare
     #[arg(long = "policy", value_name = "POLICY", default_values = ["fifo", "wfq", "eevdf", "cfs"])]

@@ -35,6 +35,11 @@ const MOST_WASTE: f64 = 1.1;
 const WITHIN: f64 = 1.5;
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ekiden reproduce wasted-cores                   the tables of papers/002
+  ekiden reproduce wasted-cores missing-domains   one of the bugs
+  ekiden reproduce wasted-cores --report pages    and a page of each run")]
 pub(super) struct WastedCores {
     /// One of the bugs; all if absent
     bug: Option<Bug>,

@@ -1,0 +1,60 @@
+//! Every command has help, which fits a terminal of 80 columns and begins its examples with the command itself.
+
+use clap::{Command, CommandFactory};
+
+use super::assert_none;
+use crate::Cli;
+
+/// What a terminal has that nobody has made wider.
+const COLUMNS: usize = 80;
+
+/// All commands that people are shown, each with the words that call it: `ekiden trace cut`.
+fn commands() -> Vec<(String, Command)> {
+    fn add(command: Command, all: &mut Vec<(String, Command)>) {
+        let words = command.get_bin_name().unwrap_or("ekiden").to_owned();
+        for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help" && !sub.is_hide_set()) {
+            add(sub.clone().bin_name(format!("{words} {}", sub.get_name())), all);
+        }
+        all.push((words, command));
+    }
+    let mut all = Vec::new();
+    add(Cli::command(), &mut all);
+    assert!(all.len() > 60, "only {} commands were found", all.len());
+    all
+}
+
+#[test]
+fn every_command_has_an_example_of_itself() {
+    let mut broken = Vec::new();
+    for (words, command) in commands() {
+        let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let examples = after.split_once("Example").map_or("", |(_, examples)| examples);
+        let is_called = |line: &str| {
+            line.match_indices(&words).any(|(at, _)| {
+                !line[at + words.len()..].starts_with(|next: char| next.is_alphanumeric() || next == '-')
+            })
+        };
+        if !examples.lines().any(is_called) {
+            broken.push(words);
+        }
+    }
+    assert_none(&broken, "the help of each command has examples, behind that word, and one of them is of the command");
+}
+
+#[test]
+fn help_fits_a_terminal_of_80_columns() {
+    let mut broken = Vec::new();
+    for (words, mut command) in commands() {
+        // As it is written, since what is wrapped is no table any more; and as it is shown.
+        let written = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        command = command.term_width(COLUMNS);
+        let shown = command.render_long_help().to_string();
+        let short = command.render_help().to_string();
+        for line in [&written, &shown, &short].into_iter().flat_map(|text| text.lines()) {
+            if line.chars().count() > COLUMNS {
+                broken.push(format!("{words}: {line}"));
+            }
+        }
+    }
+    assert_none(&broken, &format!("help has lines of {COLUMNS} columns at most"));
+}
