@@ -13,6 +13,7 @@ use walkdir::WalkDir;
 
 use crate::bench::MAY_BE_UNSAFE;
 
+mod examples;
 mod figures;
 mod help;
 mod kernel_half;
