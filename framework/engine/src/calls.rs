@@ -237,7 +237,7 @@ impl<P: Policy> Engine<P> {
     /// Something about a CPU that every policy may want to know.
     #[inline]
     pub(crate) fn tell_all<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, call: Call, cpu: CpuId) {
-        for seat in self.order.iter().map(|seat| &self.seats[*seat]) {
+        for seat in self.in_order() {
             if seat.calls.has(call) && seat.is_taken() {
                 self.tell_cpu(handling, seat, call, cpu);
             }

@@ -1,7 +1,8 @@
 //! Counters per CPU, so that counting does not make CPUs meet.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use crate::order::Published;
 use crate::pace::Pace;
 use crate::seats::SEATS;
 use crate::starved::{Crowd, Presence};
@@ -77,10 +78,10 @@ pub(crate) struct Cpu {
     /// The place in the order of the policy that is asked first next.
     pub(crate) first: AtomicU32,
     /// The seats in the order in which their policies are asked here, and the place of each in it.
-    pub(crate) order: [u8; SEATS],
-    pub(crate) ranks: [u8; SEATS],
+    pub(crate) order: Published,
+    pub(crate) ranks: [AtomicU8; SEATS],
     /// The seats whose CPU it is, a bit each.
-    pub(crate) owners: u8,
+    pub(crate) owners: AtomicU8,
     /// What each policy has had of it, divided by its weight, and what the one that had least of those that run had. Only if they
     /// weigh something.
     pub(crate) had_ns: [AtomicU64; SEATS],
@@ -98,6 +99,17 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
+    /// The place of a seat in the order in which policies are asked here.
+    #[inline]
+    pub(crate) fn rank_of(&self, seat: usize) -> u32 {
+        self.ranks[seat % SEATS].load(Relaxed).into()
+    }
+
+    #[inline]
+    pub(crate) fn owners(&self) -> u8 {
+        self.owners.load(Relaxed)
+    }
+
     /// How many ticks and how many looks for work there were.
     pub(crate) fn heard(&self) -> u64 {
         let looks = self.counters.iter().map(|seat| seat.picks.load(Relaxed).wrapping_add(seat.idles.load(Relaxed)));

@@ -1,7 +1,8 @@
 //! One event in, one outcome out.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
 
 use ekiden::{Call, Calls, CpuId, RefusalReason, TaskId};
 use ekiden_host::Policy;
@@ -13,29 +14,26 @@ use crate::groups::{Groups, MAX_GROUPS};
 use crate::host::EngineHost;
 use crate::idle::IdleCpus;
 use crate::kept::Kept;
+use crate::order::Published;
 use crate::pace::Late;
 use crate::seats::{SEATS, Seat};
-use crate::shares::Share;
+use crate::shares::Shares;
 use crate::state::{Phase, State, Transition, UPGRADABLE};
 use crate::table::{Slot, TaskTable};
-use crate::told::{Missed, Seats};
+use crate::told::Missed;
 
 /// The engine: policies, their tasks, and the checks between them and the host. A host whose policies are all of one type says
 /// which, and calls them by their address.
 pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) seats: [Seat<P>; SEATS],
     /// The seats that are taken, in the order in which their policies are asked; never empty.
-    pub(crate) order: Vec<usize>,
+    pub(crate) order: Published,
     /// Whether seat 0 is the only one: looked at all the time.
-    pub(crate) lone: bool,
+    pub(crate) lone: AtomicBool,
     /// Who wants to know of idle CPUs.
-    pub(crate) listeners: Seats,
+    pub(crate) listeners: AtomicU8,
     pub(crate) missed: Missed,
-    /// Whether CPUs or weights are shared out among several; who has CPUs for itself, a bit each; whether any weighs something.
-    pub(crate) shared: bool,
-    pub(crate) strict: u8,
-    pub(crate) weighted: bool,
-    pub(crate) shares: [Share; SEATS],
+    pub(crate) shares: Shares,
     pub(crate) default_seat: AtomicU32,
     pub(crate) host: Arc<dyn EngineHost + Send>,
     pub(crate) tasks: TaskTable,
@@ -77,14 +75,11 @@ impl<P: Policy> Engine<P> {
         cpus.resize_with(nr_cpus as usize, Cpu::default);
         let mut engine = Self {
             seats: core::array::from_fn(Seat::free),
-            order: Vec::with_capacity(SEATS),
-            lone: true,
-            listeners: 0,
+            order: Published::default(),
+            lone: AtomicBool::new(true),
+            listeners: AtomicU8::new(0),
             missed: Missed::default(),
-            shared: false,
-            strict: 0,
-            weighted: false,
-            shares: [Share::default(); SEATS],
+            shares: Shares::default(),
             default_seat: AtomicU32::new(0),
             host,
             tasks: TaskTable::new(max_tasks),
@@ -105,15 +100,15 @@ impl<P: Policy> Engine<P> {
     /// The calls that any of the policies implements.
     pub fn calls(&self) -> Calls {
         // A task that may not use all CPUs is kept from the others where one is chosen for it.
-        let own = if self.shared { Calls::NONE.with(Call::SelectTaskRq).0 } else { 0 };
-        Calls(self.order.iter().fold(own, |calls, seat| calls | self.seats[*seat].calls.0))
+        let own = if self.is_shared() { Calls::NONE.with(Call::SelectTaskRq).0 } else { 0 };
+        Calls(self.in_order().fold(own, |calls, seat| calls | seat.calls.0))
     }
 
     /// Whether [`EventKind::SelectCpu`] has to be delivered for a task: its policy chooses CPUs, or has not all of them.
     #[inline]
     pub fn chooses_cpu(&self, task: TaskId) -> bool {
         let asks = |slot: &Slot| self.seat_of::<false>(slot.state()).calls.has(Call::SelectTaskRq);
-        self.shared || self.tasks.get(task).is_some_and(asks)
+        self.is_shared() || self.tasks.get(task).is_some_and(asks)
     }
 
     /// The policy in a seat, if there is one.
@@ -145,7 +140,7 @@ impl<P: Policy> Engine<P> {
 
     /// What a CPU has counted for the policy in a seat, if there are both.
     pub fn counted(&self, seat: usize, cpu: CpuId) -> Option<Totals> {
-        let counters = self.cpus.get(cpu as usize).filter(|_| self.order.contains(&seat))?;
+        let counters = self.cpus.get(cpu as usize).filter(|_| self.order.get().contains(seat))?;
         let mut totals = Totals::default();
         counters.counters[seat].add_to(&mut totals);
         Some(totals)
@@ -153,7 +148,7 @@ impl<P: Policy> Engine<P> {
 
     /// How many mistakes policies have made, and the newest of the first that has made one.
     pub fn mistakes(&self) -> (u32, Option<Mistake>) {
-        let seats = || self.order.iter().map(|seat| &self.seats[*seat]);
+        let seats = || self.in_order();
         let last = seats().find_map(|seat| *seat.last_mistake.lock());
         (seats().map(|seat| seat.mistakes.load(Relaxed)).sum(), last)
     }
@@ -236,7 +231,7 @@ impl<P: Policy> Engine<P> {
             EXIT => self.with_task(handling, Self::task_exit),
             SELECT_CPU => self.with_task(handling, |engine, handling, task, slot| {
                 engine.select_cpu(handling, task, slot);
-                if engine.shared {
+                if engine.is_shared() {
                     engine.keep_in(handling, task, slot);
                 }
             }),
@@ -371,7 +366,7 @@ impl<P: Policy> Engine<P> {
             if state.home() != seat.home() {
                 return self.settle(&mut handling.rare(), task, slot);
             }
-            if self.shared && self.send_away(&mut handling.rare(), task, slot) {
+            if self.is_shared() && self.send_away(&mut handling.rare(), task, slot) {
                 return;
             }
         }
@@ -402,7 +397,7 @@ impl<P: Policy> Engine<P> {
                 handling.outcome.kicks.add(cpu);
             }
         }
-        if self.shared {
+        if self.is_shared() {
             self.send_away(handling, task, slot);
         }
     }
@@ -475,7 +470,7 @@ impl<P: Policy> Engine<P> {
     /// Whether there is but one policy, in seat 0.
     #[inline]
     pub(crate) fn is_lone(&self) -> bool {
-        !UPGRADABLE || self.lone
+        !UPGRADABLE || self.lone.load(Acquire)
     }
 
     /// The seat of the policy that has heard of a task in this state.

@@ -22,6 +22,7 @@ mod lifecycle;
 mod limits;
 mod lock;
 mod notices;
+mod order;
 mod pace;
 mod params;
 mod pick;

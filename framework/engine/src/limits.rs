@@ -260,7 +260,7 @@ impl<P: Policy> Engine<P> {
         let call = if seen.is_unheard() { Call::TaskNew } else { Call::TaskWakeup };
         self.wants_to_run(task, slot);
         self.hand_token(handling, call, task, slot, state, 0);
-        if self.shared && self.send_away(handling, task, slot) {
+        if self.is_shared() && self.send_away(handling, task, slot) {
             return;
         }
         if self.idle.handed.hand(|| self.idle.contains(state.cpu())) {

@@ -32,7 +32,8 @@ impl<P: Policy> Engine<P> {
             }
             return;
         }
-        let (told, passed_over) = (self.listeners & asked, self.listeners & !asked);
+        let listeners = self.listeners.load(Relaxed);
+        let (told, passed_over) = (listeners & asked, listeners & !asked);
         if !LONE && passed_over != 0 {
             self.missed.pass_over(passed_over);
         }
@@ -63,7 +64,7 @@ impl<P: Policy> Engine<P> {
         if told == 0 {
             return;
         }
-        for seat in self.order.iter().map(|seat| &self.seats[*seat]) {
+        for seat in self.in_order() {
             if told & bit(seat.index) != 0 && seat.calls.has(Call::ExitIdle) && seat.is_taken() {
                 self.tell_cpu(handling, seat, Call::ExitIdle, cpu);
             }
@@ -88,7 +89,7 @@ impl<P: Policy> Engine<P> {
 
     /// All policies are told what they have missed.
     pub(crate) fn tell_all_missed(&self, handling: &mut Handling<'_>) {
-        self.order.iter().for_each(|seat| self.tell_missed(handling, &self.seats[*seat]));
+        self.in_order().for_each(|seat| self.tell_missed(handling, seat));
     }
 
     /// The policy in a seat is new, and knows of no CPU that it is idle.
@@ -105,9 +106,10 @@ impl<P: Policy> Engine<P> {
     }
 
     /// Notes who wants to be told.
-    pub(crate) fn note_listeners(&mut self) {
-        let listens = |seat: &&usize| self.seats[**seat].calls.has(Call::EnterIdle);
-        self.listeners = self.order.iter().filter(listens).fold(0, |listeners, seat| listeners | bit(*seat));
+    pub(crate) fn note_listeners(&self) {
+        let listens = |seat: &&Seat<P>| seat.calls.has(Call::EnterIdle);
+        let listeners = self.in_order().filter(listens).fold(0, |listeners, seat| listeners | bit(seat.index));
+        self.listeners.store(listeners, Relaxed);
     }
 }
 

@@ -215,7 +215,7 @@ impl<P: Policy> Engine<P> {
         }
         let now_ns = self.host.now_ns();
         let due = &self.cpu(cpu).due_ns;
-        for seat in self.order.iter().map(|seat| &self.seats[*seat]) {
+        for seat in self.in_order() {
             let due_ns = due[seat.index].load(Relaxed);
             if due_ns != 0 && due_ns <= now_ns {
                 due[seat.index].store(0, Relaxed);

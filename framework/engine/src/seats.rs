@@ -13,6 +13,7 @@ use crate::counters::Totals;
 use crate::engine::{Engine, Handling};
 use crate::fault::{Checks, Fault, Mistake, Surprise};
 use crate::lock::Lock;
+use crate::order::Order;
 use crate::shares::Share;
 use crate::state::Home;
 use crate::table::How;
@@ -165,8 +166,7 @@ pub enum NotChosen {
 impl<P: Policy> Engine<P> {
     /// The policies, in the order in which they are asked.
     pub fn seats(&self) -> impl Iterator<Item = SeatView> {
-        self.order.iter().map(|seat| {
-            let seat = &self.seats[*seat];
+        self.in_order().map(|seat| {
             let mut totals = Totals::default();
             self.cpus.iter().for_each(|cpu| cpu.counters[seat.index].add_to(&mut totals));
             let (share, cpus) = self.share_of(seat.index);
@@ -188,8 +188,14 @@ impl<P: Policy> Engine<P> {
     }
 
     /// The seats that are taken, in the order in which their policies are asked.
-    pub fn order(&self) -> &[usize] {
-        &self.order
+    pub fn order(&self) -> impl DoubleEndedIterator<Item = usize> + ExactSizeIterator {
+        self.order.get().seats()
+    }
+
+    /// The same, as seats.
+    #[inline]
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = &Seat<P>> {
+        self.order.get().seats().map(|seat| &self.seats[seat % SEATS])
     }
 
     /// Whether there is a policy in this seat that is called.
@@ -214,19 +220,20 @@ impl<P: Policy> Engine<P> {
     /// # Errors
     /// When all seats are taken.
     pub fn add(&mut self, policy: P, is_default: bool, outcome: &mut Outcome) -> Result<usize, P> {
-        let Some(index) = (0..SEATS).find(|seat| !self.order.contains(seat)) else { return Err(policy) };
-        if self.order == [0] {
+        let order = self.order.get();
+        let Some(index) = (0..SEATS).find(|seat| !order.contains(*seat)) else { return Err(policy) };
+        if self.is_lone() {
             // From here on timers are told apart; one may be under way.
             self.cpus.iter_mut().for_each(|cpu| *cpu.due_ns[0].get_mut() = 1);
         }
         self.seats[index].take(policy);
         self.begins_pace(index);
         self.share_nothing(index);
-        self.order.push(index);
         if is_default {
             self.change_default(index);
         }
-        self.ranks();
+        self.publish(Order::of(order.seats().chain([index])));
+        self.ask_anew();
         self.tell_of_idle_cpus(index, outcome);
         Ok(index)
     }
@@ -234,24 +241,35 @@ impl<P: Policy> Engine<P> {
     /// Takes a policy away, and gives it back. Its tasks get the default one, or, if it was that, the first of those that stay;
     /// they have to be [introduced](Self::introduce). No event may be under way; `&mut self` says so.
     pub fn remove(&mut self, seat: usize) -> Option<P> {
-        let at = self.order.iter().position(|other| *other == seat)?;
-        self.order.remove(at);
+        let order = self.order.get();
+        if !order.contains(seat) {
+            return None;
+        }
         self.share_nothing(seat);
-        self.ranks();
+        self.publish(Order::of(order.seats().filter(|other| *other != seat)));
+        self.ask_anew();
         *self.seats[seat].home.get_mut() = Home::NOWHERE.0;
         self.seats[seat].calls = Calls::NONE;
         self.find_default();
         self.seats[seat].policy.take()
     }
 
-    /// Asks policies in another order; `order` names the seat of each. False if it does not. No event may be under way.
-    pub fn reorder(&mut self, order: &[usize]) -> bool {
-        let is_same = order.len() == self.order.len() && self.order.iter().all(|seat| order.contains(seat));
+    /// Asks policies in another order; `order` names the seat of each. False if it does not. Events may be under way, and see it in
+    /// their own time: when all that were have ended, the host says so ([`all_see`](Self::all_see)). One change at a time.
+    pub fn reorder(&self, order: &[usize]) -> bool {
+        let old = self.order.get();
+        let is_same = order.len() == old.len() && old.seats().all(|seat| order.contains(&seat));
         if is_same {
-            self.order.copy_from_slice(order);
-            self.ranks();
+            self.publish(Order::of(order.iter().copied()));
         }
         is_same
+    }
+
+    /// Every event that was under way when something was [published](Self::reorder) has ended. What a CPU has found until then it found by
+    /// the old order: all look for work again.
+    pub fn all_see(&self, outcome: &mut Outcome) {
+        self.ask_anew();
+        outcome.kicks = Kicks::ALL;
     }
 
     /// Chooses the policy of a task, and, if it `inherits`, of the children that it has from now on; `None` for the default
@@ -377,8 +395,8 @@ impl<P: Policy> Engine<P> {
         if self.seats[self.default_seat()].is_taken() {
             return;
         }
-        match self.order.iter().find(|seat| self.seats[**seat].is_taken()) {
-            Some(seat) => self.default_seat.store(*seat as u32, Relaxed),
+        match self.in_order().find(|seat| seat.is_taken()) {
+            Some(seat) => self.default_seat.store(seat.index as u32, Relaxed),
             None => self.faulted.store(true, Release),
         }
     }
@@ -387,15 +405,20 @@ impl<P: Policy> Engine<P> {
         *self.default_seat.get_mut() = seat as u32;
     }
 
-    /// Notes at which place in the order each seat is.
-    pub(crate) fn ranks(&mut self) {
-        self.lone = self.order == [0];
+    /// Notes the order, and at which place in it each seat is on each CPU.
+    fn publish(&self, order: Order) {
+        self.order.publish(order);
         self.note_listeners();
         self.rank_shares();
+        self.lone.store(order == Order::of([0].into_iter()), Release);
+    }
+
+    /// Nothing that a CPU found is so any more.
+    fn ask_anew(&self) {
         // While there was only one, nobody counted.
         self.seats.iter().for_each(Seat::has_heard);
         // Whoever is asked first out of order is not so any more.
-        self.cpus.iter_mut().for_each(|cpu| *cpu.first.get_mut() = 0);
+        self.cpus.iter().for_each(|cpu| cpu.first.store(0, Relaxed));
     }
 
     /// Why all policies were taken out, if they were: the reason of the first that has one.
@@ -403,15 +426,15 @@ impl<P: Policy> Engine<P> {
         if !self.faulted.load(Acquire) {
             return None;
         }
-        self.order.iter().find_map(|seat| self.seats[*seat].fault.lock().clone())
+        self.in_order().find_map(|seat| seat.fault.lock().clone())
     }
 
     /// Takes all policies out: every later event ends with [`Status::Fault`](ekiden_host::abi::Status::Fault). The first reason is
     /// kept.
     #[cold]
     pub fn take_out(&self, fault: Fault) {
-        for seat in &self.order {
-            let mut first = self.seats[*seat].fault.lock();
+        for seat in self.in_order() {
+            let mut first = seat.fault.lock();
             if first.is_none() {
                 *first = Some(fault.clone());
             }

@@ -4,14 +4,16 @@
 //! a task may run nowhere else by its affinity. With weights, who is asked first on a CPU is who has had the least of it, divided by
 //! weight.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
 
 use ekiden::{Call, CpuId, CpuMask, RefusalReason, TaskId};
 use ekiden_host::Policy;
-use ekiden_host::abi::{BALANCE_TOO, Kicks, Message, NO_CLAIMS, Outcome, Reply};
+use ekiden_host::abi::{BALANCE_TOO, Message, NO_CLAIMS, Reply};
 
 use crate::counters::Cpu;
 use crate::engine::{Engine, Handling};
+use crate::order::Order;
 use crate::pick::{Found, PICK_ATTEMPTS};
 use crate::seats::{SEATS, Seat};
 use crate::state::Phase;
@@ -41,6 +43,19 @@ pub struct Share {
     pub weight: u32,
 }
 
+/// What policies have of the machine, beside the CPUs that they own. Each is a word of its own: an event that sees one change and not yet
+/// another sends a task elsewhere, or asks in another order, as some share would have it; then every CPU looks for work again.
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    weights: [AtomicU32; SEATS],
+    /// Who has CPUs for itself, a bit each.
+    strict: AtomicU8,
+    /// Whether any weighs something.
+    weighted: AtomicBool,
+    /// Whether CPUs or weights are shared out among several.
+    shared: AtomicBool,
+}
+
 /// The bit of a seat.
 fn bit(seat: usize) -> u8 {
     1 << (seat % SEATS)
@@ -53,62 +68,85 @@ fn seats(set: u8) -> impl Iterator<Item = usize> {
 
 impl<P: Policy> Engine<P> {
     /// Gives a policy a set of CPUs, none for no set, and a weight, instead of what it had. False if there is no such policy, or if
-    /// that cannot be. Every CPU looks for work then. No event may be under way; `&mut self` says so.
-    pub fn share(&mut self, seat: usize, cpus: &CpuMask, share: Share, outcome: &mut Outcome) -> bool {
+    /// that cannot be. Events may be under way, and see it in their own time: when all that were have ended, the host says so
+    /// ([`all_see`](Self::all_see)). One change at a time.
+    pub fn share(&self, seat: usize, cpus: &CpuMask, share: Share) -> bool {
         let is_weight = share.weight == 0 || POLICY_WEIGHTS.contains(&share.weight);
         let has_cpus = (0..self.nr_cpus()).any(|cpu| cpus.contains(cpu));
         if !self.is_alive(seat) || !is_weight || (share.is_strict && !has_cpus) {
             return false;
         }
-        self.share_nothing(seat);
-        for number in cpus.iter() {
-            if let Some(cpu) = self.cpus.get_mut(number as usize) {
-                cpu.owners |= bit(seat);
-            }
-        }
-        self.shares[seat] = share;
-        self.ranks();
-        outcome.kicks = Kicks::ALL;
+        self.share_out(seat, cpus, share);
+        self.rank_shares();
         true
     }
 
+    /// In between it owns the CPUs of before and those that follow, so that it never has none.
+    fn share_out(&self, seat: usize, cpus: &CpuMask, share: Share) {
+        let own = || (0..).zip(&self.cpus).map(|(number, cpu)| (cpus.contains(number), &cpu.owners));
+        own().filter(|(is_own, _)| *is_own).for_each(|(_, owners)| _ = owners.fetch_or(bit(seat), Relaxed));
+        self.shares.weights[seat % SEATS].store(share.weight, Relaxed);
+        let strict = if share.is_strict { bit(seat) } else { 0 };
+        self.shares.strict.store(self.shares.strict.load(Relaxed) & !bit(seat) | strict, Relaxed);
+        own().filter(|(is_own, _)| !is_own).for_each(|(_, owners)| _ = owners.fetch_and(!bit(seat), Relaxed));
+    }
+
     /// Whoever is in this seat has what everybody has.
-    pub(crate) fn share_nothing(&mut self, seat: usize) {
-        self.shares[seat % SEATS] = Share::default();
-        self.cpus.iter_mut().for_each(|cpu| cpu.owners &= !bit(seat));
+    pub(crate) fn share_nothing(&self, seat: usize) {
+        self.share_out(seat, &CpuMask::new(), Share::default());
     }
 
     /// What a policy has, and its CPUs; none if it has no set.
     pub fn share_of(&self, seat: usize) -> (Share, CpuMask) {
-        let own = (0..).zip(&self.cpus).filter(|(_, cpu)| cpu.owners & bit(seat) != 0);
-        (self.shares[seat % SEATS], own.map(|(number, _)| number).collect())
+        let own = (0..).zip(&self.cpus).filter(|(_, cpu)| cpu.owners() & bit(seat) != 0);
+        let is_strict = self.strict() & bit(seat) != 0;
+        let share = Share { is_strict, weight: self.shares.weights[seat % SEATS].load(Relaxed) };
+        (share, own.map(|(number, _)| number).collect())
     }
 
     /// The order in which policies are asked on each CPU: first those whose it is, last those that may not use it.
-    pub(crate) fn rank_shares(&mut self) {
-        let strict = (0..SEATS).filter(|seat| self.shares[*seat].is_strict).fold(0, |set, seat| set | bit(seat));
-        self.strict = strict;
-        self.weighted = self.shares.iter().any(|share| share.weight != 0);
-        self.shared = self.order.len() > 1 && (self.weighted || self.cpus.iter().any(|cpu| cpu.owners != 0));
-        for cpu in &mut self.cpus {
-            cpu.ranks = [u8::MAX; SEATS];
-            let owners = cpu.owners;
-            let in_tiers =
-                (0..3).flat_map(|wanted| self.order.iter().filter(move |seat| tier(**seat, owners, strict) == wanted));
-            for (rank, seat) in in_tiers.enumerate() {
-                (cpu.order[rank], cpu.ranks[*seat]) = (*seat as u8, rank as u8);
+    pub(crate) fn rank_shares(&self) {
+        let (order, strict) = (self.order.get(), self.strict());
+        for cpu in &self.cpus {
+            let owners = cpu.owners();
+            let in_tier = |wanted| order.seats().filter(move |seat| tier(*seat, owners, strict) == wanted);
+            let here = Order::of((0..3).flat_map(in_tier));
+            for seat in 0..SEATS {
+                let rank = here.seats().position(|other| other == seat);
+                cpu.ranks[seat].store(rank.map_or(u8::MAX, |rank| rank as u8), Relaxed);
             }
+            cpu.order.publish(here);
         }
+        let is_weighted = self.shares.weights.iter().any(|weight| weight.load(Relaxed) != 0);
+        let is_shared = order.len() > 1 && (is_weighted || self.cpus.iter().any(|cpu| cpu.owners() != 0));
+        self.shares.weighted.store(is_weighted, Release);
+        self.shares.shared.store(is_shared, Release);
+    }
+
+    /// Whether CPUs or weights are shared out among several.
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shares.shared.load(Acquire)
+    }
+
+    /// Whether any policy weighs something.
+    #[inline]
+    pub(crate) fn is_weighted(&self) -> bool {
+        self.shares.weighted.load(Acquire)
+    }
+
+    fn strict(&self) -> u8 {
+        self.shares.strict.load(Relaxed)
     }
 
     /// The place of the first policy that has turns on a CPU.
     pub(crate) fn first_turn(&self, cpu: &Cpu) -> u32 {
-        seats(cpu.owners).count().max(1) as u32
+        seats(cpu.owners()).count().max(1) as u32
     }
 
     /// Whether turns are due on a CPU: weights do without, unless it belongs to somebody.
-    pub(crate) fn has_turns(&self, cpu: &Cpu) -> bool {
-        !self.weighted || (cpu.owners != 0 && self.first_turn(cpu) < self.order.len() as u32)
+    pub(crate) fn has_turns(&self, cpu: &Cpu, policies: usize) -> bool {
+        !self.is_weighted() || (cpu.owners() != 0 && self.first_turn(cpu) < policies as u32)
     }
 
     /// Charges the task that ran so far, and sorts those who are asked on a CPU by what they have had of it; owners stay first, and strangers last, but for the one that
@@ -120,7 +158,7 @@ impl<P: Policy> Engine<P> {
         let has_turn = order.get(turn).filter(|_| turn != 0).copied();
         let key = |seat: u8| {
             let index = usize::from(seat) % SEATS;
-            (has_turn != Some(seat), tier(index, cpu.owners, self.strict), had(cpu, index), cpu.ranks[index])
+            (has_turn != Some(seat), tier(index, cpu.owners(), self.strict()), had(cpu, index), cpu.rank_of(index))
         };
         // There are few of them, and the library's way is long.
         for end in 1..order.len() {
@@ -143,7 +181,7 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn charge(&self, cpu: &Cpu, seat: usize, slot: &Slot, runtime_ns: u64) {
         let before_ns = slot.charged_ns.swap(runtime_ns, Relaxed);
         let ran_ns = runtime_ns.saturating_sub(before_ns).min(CHARGE_NS_MAX);
-        let weight = match self.shares[seat % SEATS].weight {
+        let weight = match self.shares.weights[seat % SEATS].load(Relaxed) {
             0 => POLICY_WEIGHT,
             weight => weight,
         };
@@ -153,21 +191,20 @@ impl<P: Policy> Engine<P> {
 
     /// Whether a policy, whose task runs, is so far ahead of another one with work that it has to stop.
     pub(crate) fn is_ahead(&self, cpu: &Cpu, seat: usize, of: usize) -> bool {
-        let tier = |seat| tier(seat, cpu.owners, self.strict);
+        let tier = |seat| tier(seat, cpu.owners(), self.strict());
         tier(seat) == tier(of) && cpu.had_ns[seat % SEATS].load(Relaxed) > had(cpu, of) + LEAD_NS
     }
 
     /// Whether a CPU belongs to one policy rather than to another.
     pub(crate) fn is_nearer(&self, cpu: &Cpu, seat: usize, than: usize) -> bool {
-        tier(seat, cpu.owners, self.strict) < tier(than, cpu.owners, self.strict)
+        tier(seat, cpu.owners(), self.strict()) < tier(than, cpu.owners(), self.strict())
     }
 
     /// A tick of a task: its policy has had more by now.
     pub(crate) fn tick_by_weight(&self, handling: &mut Handling<'_>, seat: usize, slot: &Slot) {
         let cpu = self.cpu(handling.event.cpu);
         self.charge(cpu, seat, slot, handling.event.runtime_ns);
-        let others = self.order.iter().map(|seat| &self.seats[*seat]);
-        let mut waiting = others.filter(|other| other.index != seat && self.may_have(cpu, other));
+        let mut waiting = self.in_order().filter(|other| other.index != seat && self.may_have(cpu, other));
         if waiting.any(|other| self.is_ahead(cpu, seat, other.index)) {
             handling.outcome.kicks.add(handling.event.cpu);
         }
@@ -176,8 +213,8 @@ impl<P: Policy> Engine<P> {
     /// Whether a policy may not use a CPU: it is another's alone, or the policy has others for itself. What has fallen owns nothing.
     #[inline]
     pub(crate) fn is_stranger(&self, seat: usize, cpu: CpuId) -> bool {
-        let owners = self.cpu(cpu).owners;
-        owners & bit(seat) == 0 && seats(self.strict & (owners | bit(seat))).any(|owner| self.is_alive(owner))
+        let owners = self.cpu(cpu).owners();
+        owners & bit(seat) == 0 && seats(self.strict() & (owners | bit(seat))).any(|owner| self.is_alive(owner))
     }
 
     /// Where a task that waits on a CPU that its policy may not use is to go; nothing if it may run nowhere else, or if it is well

@@ -23,7 +23,7 @@ fn note_ran(here: &Cpu, seat: usize, is_new_round: bool) {
         here.ran.iter().for_each(|ran| ran.store(ran.load(Relaxed) << 16, Relaxed));
     }
     let first = here.first.load(Relaxed);
-    if first == 0 || u32::from(here.ranks[seat % SEATS]) != first {
+    if first == 0 || here.rank_of(seat) != first {
         let ran = &here.ran[seat % SEATS];
         ran.store(ran.load(Relaxed) + 1, Relaxed);
     }
@@ -34,25 +34,23 @@ impl<P: Policy> Engine<P> {
     /// the first that has one wins (papers/001, section III). One that has heard nothing since it had nothing is passed over.
     #[inline]
     pub(crate) fn pick_of_several(&self, handling: &mut Handling<'_>, cpu: CpuId, before: u32) {
-        if self.shared {
+        if self.is_shared() {
             return self.pick_of_shared(handling, cpu, before);
         }
         let here = self.cpu(cpu);
-        let mut order = here.order;
-        let order = &mut order[..self.order.len().min(SEATS)];
-        match here.first.load(Relaxed) as usize {
-            0 => {}
-            first => order.rotate_left(first.min(order.len())),
-        }
+        let order = match (here.order.get(), here.first.load(Relaxed) as usize) {
+            (order, 0) => order,
+            (order, first) => order.begun_at(first),
+        };
         let mut asked: Seats = 0;
-        for seat in order.iter().map(|seat| &self.seats[usize::from(*seat) % SEATS]) {
+        for seat in order.seats().map(|seat| &self.seats[seat % SEATS]) {
             if !self.may_have(here, seat) {
                 continue;
             }
             asked |= 1 << (seat.index % SEATS);
             let heard = seat.heard.load(Acquire);
             match self.ask_here(handling, seat, cpu, seat.calls.has(Call::Balance)) {
-                Found::Something => return here.rank.store(u32::from(here.ranks[seat.index % SEATS]), Relaxed),
+                Found::Something => return here.rank.store(here.rank_of(seat.index), Relaxed),
                 Found::Nothing => here.nothing[seat.index % SEATS].store(heard, Relaxed),
                 Found::TooMuch => return handling.outcome.kicks.add(cpu),
             }
@@ -66,12 +64,13 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn pick_of_shared(&self, handling: &mut Handling<'_>, cpu: CpuId, before: u32) {
         let here = self.cpu(cpu);
         let mut first = here.first.load(Relaxed) as usize;
-        let (mut order, leaves) = (here.order, self.has_to_leave(handling));
-        if self.weighted {
-            self.sort_by_weight(handling, here, &mut order[..self.order.len()], first);
+        let (order, leaves) = (here.order.get(), self.has_to_leave(handling));
+        let (mut sorted, len) = (order.to_bytes(), order.len());
+        if self.is_weighted() {
+            self.sort_by_weight(handling, here, &mut sorted[..len], first);
             first = 0;
         }
-        let order = &order[..self.order.len()];
+        let order = &sorted[..len];
         let (later, sooner) = order.split_at(first.min(order.len()));
         let mut asked: Seats = 0;
         for seat in sooner.iter().chain(later).map(|seat| &self.seats[usize::from(*seat) % SEATS]) {
@@ -108,8 +107,8 @@ impl<P: Policy> Engine<P> {
     #[inline]
     pub(crate) fn has_cpu(&self, cpu: CpuId, seat: usize) {
         let here = self.cpu(cpu);
-        here.rank.store(u32::from(here.ranks[seat % SEATS]), Relaxed);
-        if self.weighted {
+        here.rank.store(here.rank_of(seat), Relaxed);
+        if self.is_weighted() {
             self.begins(here, seat);
         }
     }
@@ -119,7 +118,7 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn overtake<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, seat: &Seat<P>, cpu: CpuId) {
         let here = self.cpu(cpu);
         let running = here.rank.load(Relaxed);
-        let is_another = running != u32::from(here.ranks[seat.index % SEATS]) && running != NO_RANK;
+        let is_another = running != here.rank_of(seat.index) && running != NO_RANK;
         if is_another && here.first.load(Relaxed) == 0 {
             self.overtake_another(&mut handling.rare(), seat, cpu, running);
         }
@@ -128,12 +127,11 @@ impl<P: Policy> Engine<P> {
     #[inline(never)]
     pub(crate) fn overtake_another(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId, running: u32) {
         let here = self.cpu(cpu);
-        let is_earlier = match here.order.get(running as usize) {
-            Some(other) if self.weighted => {
-                let other = usize::from(*other);
+        let is_earlier = match here.order.get().get(running as usize) {
+            Some(other) if self.is_weighted() => {
                 self.is_ahead(here, other, seat.index) || self.is_nearer(here, seat.index, other)
             }
-            _ => u32::from(here.ranks[seat.index % SEATS]) < running,
+            _ => here.rank_of(seat.index) < running,
         };
         if is_earlier {
             handling.outcome.kicks.add(cpu);
@@ -143,25 +141,26 @@ impl<P: Policy> Engine<P> {
     /// From time to time the policies that are asked later have their turns, so that none starves.
     pub(crate) fn take_turns(&self, handling: &mut Handling<'_>, cpu: CpuId, slot: &Slot) {
         let here = self.cpu(cpu);
-        if self.shared && self.weighted {
+        if self.is_shared() && self.is_weighted() {
             self.tick_by_weight(handling, slot.state().seat(), slot);
         }
-        if self.shared && !self.has_turns(here) {
+        let order = here.order.get();
+        if self.is_shared() && !self.has_turns(here, order.len()) {
             return;
         }
         let ticks = (here.ticks.load(Relaxed) + 1) % ROUND_TICKS;
         here.ticks.store(ticks, Relaxed);
-        if self.order.len() > 1 {
+        if order.len() > 1 {
             note_ran(here, slot.state().seat(), ticks == 0);
         }
         // One after the other is asked first for a while, as far as it had not as much in the last round anyway; the first in the order is so
         // the rest of the time.
         let place = self.first_turn(here) + ticks / TURN_TICKS;
-        let is_due = |seat: &u8| {
-            let ran = here.ran[usize::from(*seat) % SEATS].load(Relaxed) >> 16;
+        let is_due = |seat: usize| {
+            let ran = here.ran[seat % SEATS].load(Relaxed) >> 16;
             ticks % TURN_TICKS + ran < TURN_TICKS
         };
-        let is_turn = (place as usize) < self.order.len() && here.order.get(place as usize).is_some_and(is_due);
+        let is_turn = order.get(place as usize).is_some_and(is_due);
         let first = if is_turn { place } else { 0 };
         if first != here.first.load(Relaxed) {
             here.first.store(first, Relaxed);

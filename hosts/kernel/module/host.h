@@ -19,7 +19,8 @@ s64 ekiden_rs_create(const struct ekiden_policy_table *table, struct ekiden_crea
 s64 ekiden_rs_add(const struct ekiden_policy_table *table, void *made, u64 is_default, struct ekiden_outcome *outcome);
 s64 ekiden_rs_remove(u64 seat);
 s64 ekiden_rs_reorder(const u8 *order, size_t len);
-s64 ekiden_rs_share(const struct ekiden_share_request *share, const u64 *cpus, struct ekiden_outcome *outcome);
+s64 ekiden_rs_share(const struct ekiden_share_request *share, const u64 *cpus);
+s64 ekiden_rs_all_see(struct ekiden_outcome *outcome);
 s64 ekiden_rs_choose(u64 task, u64 seat, u64 inherits, u64 by_root);
 s64 ekiden_rs_fell(u64 seat);
 s64 ekiden_rs_check(u64 seat, u64 checks);

@@ -100,10 +100,14 @@ struct ekiden_stops {
 	u64 took_ns;	/* how long it took from the wish until it was done, the last time */
 	u64 took_ns_max;
 	int late_cpu;	/* for which CPU a meeting was given up last; -1 if none was */
+	u64 graces;	/* changes for which no CPU stood still, but a grace period was waited for */
+	u64 grace_ns;	/* how long that took, the last time */
+	u64 grace_ns_max;
 };
 
 extern struct ekiden_stops ekiden_stops;
 int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns);
+void ekiden_note_grace(u64 ns);
 void ekiden_stop_ended(void);
 
 /* For policy modules. */

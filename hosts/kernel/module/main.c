@@ -162,11 +162,9 @@ static long ioctl_order(void __user *arg)
 		return -EFAULT;
 	if (!request.len || request.len > EKIDEN_SEATS)
 		return -EINVAL;
-	ret = begin_stop();
-	if (ret)
-		return ret;
+	mutex_lock(&control);
 	ret = reorder(&request);
-	end_stop();
+	mutex_unlock(&control);
 	return ret;
 }
 
@@ -183,11 +181,9 @@ static long ioctl_share(void __user *arg)
 	cpus = vmemdup_user(u64_to_user_ptr(request.cpus), request.cpus_len * sizeof(*cpus));
 	if (IS_ERR(cpus))
 		return PTR_ERR(cpus);
-	ret = begin_stop();
-	if (!ret) {
-		ret = share(&request, cpus);
-		end_stop();
-	}
+	mutex_lock(&control);
+	ret = share(&request, cpus);
+	mutex_unlock(&control);
 	kvfree(cpus);
 	return ret;
 }

@@ -4,7 +4,9 @@
 #include <linux/log2.h>
 #include <linux/mm.h>
 #include <linux/preempt.h>
+#include <linux/rcupdate.h>
 #include <linux/string.h>
+#include <linux/timekeeping.h>
 #include <linux/vmalloc.h>
 #include <linux/workqueue.h>
 #ifdef CONFIG_X86_64
@@ -394,63 +396,57 @@ long create(struct file *file, struct ekiden_create_request *request, struct tex
 	return 0;
 }
 
-/* ---- in which order ---- */
+/* ---- in which order, and who has which CPUs and weight ---- */
 
-/* All other CPUs stand still. */
-static s64 put_in_order(void *data)
+/*
+ * The engine has published something. Events see it in their own time, and all that begin after a grace period do: each is in an
+ * operation of sched_ext, an interrupt or a kfunc, with this CPU kept. So no CPU has to stand still, and one that has lost its
+ * processor is waited for, however long that takes.
+ */
+static void all_see(void)
 {
-	const struct ekiden_order_request *request = data;
+	struct ekiden_outcome outcome = {};
+	u64 start = ktime_get_mono_fast_ns();
 
-	return guarded(ekiden_rs_reorder, request->seats, request->len, 0, 0, 0);
+	synchronize_rcu();
+	ekiden_note_grace(ktime_get_mono_fast_ns() - start);
+	rcu_read_lock();
+	preempt_disable();
+	if (guarded(ekiden_rs_all_see, &outcome, 0, 0, 0, 0) != LEFT)
+		carry_out(&outcome);
+	preempt_enable();
+	rcu_read_unlock();
+}
+
+static long published(s64 done)
+{
+	if (done)
+		return done == LEFT ? -EIO : done;
+	what_is_asked();
+	all_see();
+	return 0;
 }
 
 long reorder(const struct ekiden_order_request *request)
 {
-	u64 wait_ns;
 	s64 done;
-	int ret;
 
 	if (!running.nr || is_over())
 		return -ENODEV;
-	ret = ekiden_stop_cpus(put_in_order, (void *)request, &done, &wait_ns);
-	return ret ?: done == LEFT ? -EIO : done;
-}
-
-/* ---- CPUs and weights ---- */
-
-struct sharing {
-	const struct ekiden_share_request *request;
-	const u64 *cpus;
-	struct ekiden_outcome outcome;
-};
-
-/* All other CPUs stand still. */
-static s64 share_out(void *data)
-{
-	struct sharing *sharing = data;
-
-	return guarded(ekiden_rs_share, sharing->request, sharing->cpus, &sharing->outcome, 0, 0);
+	preempt_disable();
+	done = guarded(ekiden_rs_reorder, request->seats, request->len, 0, 0, 0);
+	preempt_enable();
+	return published(done);
 }
 
 long share(const struct ekiden_share_request *request, const u64 *cpus)
 {
-	struct sharing sharing = { .request = request, .cpus = cpus };
-	u64 wait_ns;
 	s64 done;
-	int ret;
 
 	if (!running.nr || is_over())
 		return -ENODEV;
-	ret = ekiden_stop_cpus(share_out, &sharing, &done, &wait_ns);
-	if (ret)
-		return ret;
-	if (done)
-		return done == LEFT ? -EIO : done;
-	what_is_asked();
-	rcu_read_lock();
 	preempt_disable();
-	carry_out(&sharing.outcome);
+	done = guarded(ekiden_rs_share, request, cpus, 0, 0, 0);
 	preempt_enable();
-	rcu_read_unlock();
-	return 0;
+	return published(done);
 }

@@ -170,6 +170,13 @@ int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
 	return 0;
 }
 
+/* No CPU stood still for a change, which all have seen after so long. Serialised by the caller. */
+void ekiden_note_grace(u64 ns)
+{
+	ekiden_stops.graces++;
+	took(&ekiden_stops.grace_ns, &ekiden_stops.grace_ns_max, ns);
+}
+
 /* Before the code goes away. */
 void ekiden_stop_ended(void)
 {

@@ -22,6 +22,9 @@ struct ComingsReport {
     departures: u32,
     mistakes: u64,
     surprises: u64,
+    /// For how many of them all CPUs stood still, and for how many nobody did.
+    stops: u64,
+    graces: u64,
     /// For how long a CPU waited at most.
     wait_ns_max: u64,
     still_running: bool,
@@ -41,9 +44,12 @@ pub(crate) fn comings(modules: &Path, rounds: u32) -> Result<()> {
         departures: 0,
         mistakes: 0,
         surprises: 0,
+        stops: 0,
+        graces: 0,
         wait_ns_max: 0,
         still_running: false,
     };
+    let before = Status::read()?.unwrap_or_default().stops;
     for round in 0..rounds {
         let second = Session::start(&beside(modules, "fifo", Beside::Others)).with_context(|| format!("{round}"))?;
         report.comings += 1;
@@ -66,6 +72,8 @@ pub(crate) fn comings(modules: &Path, rounds: u32) -> Result<()> {
     let status = Status::read()?.unwrap_or_default();
     report.mistakes = status.counts.mistakes;
     report.surprises = status.counts.surprises;
+    report.stops = status.stops.quick + status.stops.slow - before.quick - before.slow;
+    report.graces = status.stops.graces - before.graces;
     report.wait_ns_max = status.stops.wait_ns_max;
     report.still_running = first.is_running();
     println!("{}", serde_json::to_string(&report)?);

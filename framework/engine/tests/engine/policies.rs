@@ -316,6 +316,7 @@ impl Kernel {
                 let mut order: Vec<usize> = self.engine.seats().map(|view| view.seat).collect();
                 order.rotate_left(1);
                 assert!(self.engine.reorder(&order));
+                self.engine.all_see(&mut Outcome::default());
             }
             // One has to stay.
             Step::Fall(seat) if self.nr_alive() > 1 => self.falls[seat].store(true, Relaxed),
@@ -325,8 +326,9 @@ impl Kernel {
             }
             Step::Share(seat, cpus, is_strict, weight) => {
                 let share = Share { is_strict, weight };
-                let done = self.engine.share(seat, &CpuMask::from_words(&[cpus]), share, &mut Outcome::default());
+                let done = self.engine.share(seat, &CpuMask::from_words(&[cpus]), share);
                 assert_eq!(done, self.alive(seat));
+                self.engine.all_see(&mut Outcome::default());
             }
             Step::Swap(_) | Step::Add(_) | Step::Remove(_) | Step::Fall(_) => {}
             Step::Introduce => self.introduce(2),

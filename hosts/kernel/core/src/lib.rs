@@ -131,20 +131,17 @@ pub unsafe extern "C" fn ekiden_rs_remove(seat: u64) -> i64 {
     0
 }
 
-/// Asks policies in another order.
+/// Asks policies in another order. Nobody else changes what is published until a grace period later, and `ekiden_rs_all_see`.
 ///
 /// # Safety
 ///
-/// No event is under way on any CPU, and none comes until this returns. There are `len` seats at `order`.
+/// There are `len` seats at `order`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_reorder(order: *const u8, len: usize) -> i64 {
-    let engine = ENGINE.load(Acquire);
-    if engine.is_null() || len > SEATS {
-        return -22;
-    }
+    let Some(engine) = engine().filter(|_| len <= SEATS) else { return -22 };
     let mut seats = [0; SEATS];
-    // SAFETY: the caller's promises.
-    let (engine, order) = unsafe { (&mut *engine, slice::from_raw_parts(order, len)) };
+    // SAFETY: the caller's promise.
+    let order = unsafe { slice::from_raw_parts(order, len) };
     seats.iter_mut().zip(order).for_each(|(to, seat)| *to = usize::from(*seat));
     if engine.reorder(&seats[..len]) { 0 } else { -22 }
 }
@@ -159,27 +156,37 @@ pub struct ShareRequest {
     flags: u32,
 }
 
-/// Gives a policy CPUs and a weight.
+/// Gives a policy CPUs and a weight. Nobody else changes what is published until a grace period later, and `ekiden_rs_all_see`.
 ///
 /// # Safety
 ///
-/// No event is under way on any CPU, and none comes until this returns. There are `request.cpus_len` words at `cpus`, and
-/// `outcome` is good for the call.
+/// There are `request.cpus_len` words at `cpus`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ekiden_rs_share(request: *const ShareRequest, cpus: *const u64, outcome: *mut Outcome) -> i64 {
-    let engine = ENGINE.load(Acquire);
-    if engine.is_null() || cfg!(feature = "fixed") {
-        return -19;
-    }
-    // SAFETY: the caller's promises.
-    let (engine, request, outcome) = unsafe { (&mut *engine, &*request, &mut *outcome) };
+pub unsafe extern "C" fn ekiden_rs_share(request: *const ShareRequest, cpus: *const u64) -> i64 {
+    let Some(engine) = engine().filter(|_| !cfg!(feature = "fixed")) else { return -19 };
+    // SAFETY: the caller's promise.
+    let request = unsafe { &*request };
     let cpus = match request.cpus_len {
         0 => CpuMask::new(),
         // SAFETY: the caller's promise.
         len => CpuMask::from_words(unsafe { slice::from_raw_parts(cpus, len as usize) }),
     };
     let share = Share { is_strict: request.flags & 1 != 0, weight: request.weight };
-    if engine.share(request.seat as usize, &cpus, share, outcome) { 0 } else { -22 }
+    if engine.share(request.seat as usize, &cpus, share) { 0 } else { -22 }
+}
+
+/// All events see what was published. They look for work anew, as the outcome says.
+///
+/// # Safety
+///
+/// `outcome` is good for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_all_see(outcome: *mut Outcome) -> i64 {
+    if let Some(engine) = engine() {
+        // SAFETY: the caller's promise.
+        engine.all_see(unsafe { &mut *outcome });
+    }
+    0
 }
 
 /// Chooses the policy of a task by its seat counted from 1; 0 is for the default one. 0 if that is done.
@@ -197,7 +204,7 @@ pub extern "C" fn ekiden_rs_choose(task: u64, seat: u64, inherits: u64, by_root:
 /// The seats in the order in which their policies are asked, a byte each from the lowest on, counted from 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn ekiden_rs_order() -> u64 {
-    engine().map_or(0, |engine| engine.order().iter().rev().fold(0, |all, seat| all << 8 | (*seat as u64 + 1)))
+    engine().map_or(0, |engine| engine.order().rev().fold(0, |all, seat| all << 8 | (seat as u64 + 1)))
 }
 
 /// The seat of the policy that gets the tasks for which no policy was chosen.

@@ -71,6 +71,12 @@ pub struct Stops {
     pub took_ns_max: u64,
     /// For which CPU a meeting was given up last; negative if none was.
     pub late_cpu: i32,
+    /// How often no CPU stood still, as it was enough to wait until all had seen a change.
+    pub graces: u64,
+    /// How long that took, the last time and the longest time, in nanoseconds.
+    pub grace_ns: u64,
+    /// See there.
+    pub grace_ns_max: u64,
 }
 
 /// One of the policies that run.
