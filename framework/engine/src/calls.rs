@@ -181,7 +181,7 @@ impl<P: Policy> Engine<P> {
 
     /// Asks for the token of a task that leaves. Whatever the policy keeps is worthless already.
     pub(crate) fn take_back(&self, handling: &mut Handling<'_>, seat: &Seat<P>, task: TaskId, slot: &Slot) {
-        if seat.calls.has(Call::TaskDeparted) {
+        if seat.calls().has(Call::TaskDeparted) {
             let message = self.message(handling, Call::TaskDeparted, task, slot);
             self.call(handling, seat, &message, &[]);
         }
@@ -195,7 +195,7 @@ impl<P: Policy> Engine<P> {
         // Of a task that has not waited for a CPU yet, the policy knows nothing.
         let state = slot.state();
         let seat = self.seat_of::<false>(state);
-        if seat.calls.has(call) && state.phase() != Phase::New && !state.is_unheard() {
+        if seat.calls().has(call) && state.phase() != Phase::New && !state.is_unheard() {
             let message = self.message(handling, call, task, slot);
             self.call(handling, seat, &message, &[]);
         }
@@ -211,7 +211,7 @@ impl<P: Policy> Engine<P> {
             named => (named as usize - 1) % SEATS,
         };
         let seat = &self.seats[seat];
-        if !seat.calls.has(call) || !seat.is_taken() {
+        if !seat.calls().has(call) || !seat.is_taken() {
             handling.outcome.cpu = NO_CPU as i32;
             return;
         }
@@ -238,7 +238,7 @@ impl<P: Policy> Engine<P> {
     #[inline]
     pub(crate) fn tell_all<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, call: Call, cpu: CpuId) {
         for seat in self.in_order() {
-            if seat.calls.has(call) && seat.is_taken() {
+            if seat.calls().has(call) && seat.is_taken() {
                 self.tell_cpu(handling, seat, call, cpu);
             }
         }

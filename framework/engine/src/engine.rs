@@ -101,19 +101,19 @@ impl<P: Policy> Engine<P> {
     pub fn calls(&self) -> Calls {
         // A task that may not use all CPUs is kept from the others where one is chosen for it.
         let own = if self.is_shared() { Calls::NONE.with(Call::SelectTaskRq).0 } else { 0 };
-        Calls(self.in_order().fold(own, |calls, seat| calls | seat.calls.0))
+        Calls(self.in_order().fold(own, |calls, seat| calls | seat.calls().0))
     }
 
     /// Whether [`EventKind::SelectCpu`] has to be delivered for a task: its policy chooses CPUs, or has not all of them.
     #[inline]
     pub fn chooses_cpu(&self, task: TaskId) -> bool {
-        let asks = |slot: &Slot| self.seat_of::<false>(slot.state()).calls.has(Call::SelectTaskRq);
+        let asks = |slot: &Slot| self.seat_of::<false>(slot.state()).calls().has(Call::SelectTaskRq);
         self.is_shared() || self.tasks.get(task).is_some_and(asks)
     }
 
     /// The policy in a seat, if there is one.
     pub fn policy(&self, seat: usize) -> Option<&P> {
-        self.seats[seat].policy.as_ref()
+        self.seats[seat].policy()
     }
 
     /// The task table.
@@ -292,7 +292,7 @@ impl<P: Policy> Engine<P> {
 
     fn select_cpu(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         let seat = self.seat_of::<false>(slot.state());
-        if !seat.calls.has(Call::SelectTaskRq) {
+        if !seat.calls().has(Call::SelectTaskRq) {
             handling.outcome.cpu = handling.event.args[0] as i32;
             return;
         }
@@ -436,7 +436,7 @@ impl<P: Policy> Engine<P> {
         task: TaskId,
         slot: &Slot,
     ) {
-        if seat.calls.has(Call::TaskBlocked) {
+        if seat.calls().has(Call::TaskBlocked) {
             let message = self.message(handling, Call::TaskBlocked, task, slot);
             self.call(handling, seat, &message, &[]);
         }

@@ -157,7 +157,7 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn mistake_about(&self, seat: &Seat<P>, kind: MistakeKind, call: Call, cpu: CpuId, pid: u32) {
         let mistake = Mistake { kind, call, cpu, pid };
         *seat.last_mistake.lock() = Some(mistake);
-        if seat.mistakes.fetch_add(1, Relaxed) + 1 - seat.mistakes_before > MISTAKES_ALLOWED {
+        if seat.mistakes.fetch_add(1, Relaxed) + 1 - seat.mistakes_before.load(Relaxed) > MISTAKES_ALLOWED {
             let message: String = alloc::format!("more than {MISTAKES_ALLOWED} mistakes, the last one: {mistake}");
             self.take_out_of(seat, Some(Fault { message, cpu }));
         }

@@ -11,6 +11,7 @@ extern crate alloc;
 mod answers;
 mod beyond;
 mod calls;
+mod coming;
 mod counters;
 mod engine;
 mod fault;

@@ -52,7 +52,7 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn task_exit(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         self.transit(handling.event.cpu, slot, slot.state(), Transition::Depart);
         let seat = self.seat_of::<false>(slot.state());
-        if seat.calls.has(Call::TaskDead) {
+        if seat.calls().has(Call::TaskDead) {
             let message = self.message(handling, Call::TaskDead, task, slot);
             self.call(handling, seat, &message, &[]);
         }

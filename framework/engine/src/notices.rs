@@ -65,7 +65,7 @@ impl<P: Policy> Engine<P> {
             return;
         }
         for seat in self.in_order() {
-            if told & bit(seat.index) != 0 && seat.calls.has(Call::ExitIdle) && seat.is_taken() {
+            if told & bit(seat.index) != 0 && seat.calls().has(Call::ExitIdle) && seat.is_taken() {
                 self.tell_cpu(handling, seat, Call::ExitIdle, cpu);
             }
         }
@@ -92,13 +92,18 @@ impl<P: Policy> Engine<P> {
         self.in_order().for_each(|seat| self.tell_missed(handling, seat));
     }
 
-    /// The policy in a seat is new, and knows of no CPU that it is idle.
+    /// Whoever comes to a seat next knows of no CPU that it is idle.
+    pub(crate) fn forget_told(&self, seat: usize) {
+        self.cpus.iter().for_each(|cpu| _ = cpu.told.0.fetch_and(!bit(seat), Relaxed));
+        self.missed.0.fetch_and(!bit(seat), Relaxed);
+    }
+
+    /// The policy in a seat is new, and hears of all CPUs that are idle.
     pub(crate) fn tell_of_idle_cpus(&self, seat: usize, outcome: &mut Outcome) {
         let event = Event::default();
         let handling = &mut Handling::<false> { event: &event, outcome };
-        self.cpus.iter().for_each(|cpu| cpu.told.forget(bit(seat)));
         let seat = &self.seats[seat];
-        if seat.calls.has(Call::EnterIdle) {
+        if seat.calls().has(Call::EnterIdle) {
             self.missed.pass_over(bit(seat.index));
             self.tell_missed(handling, seat);
         }
@@ -107,7 +112,7 @@ impl<P: Policy> Engine<P> {
 
     /// Notes who wants to be told.
     pub(crate) fn note_listeners(&self) {
-        let listens = |seat: &&Seat<P>| seat.calls.has(Call::EnterIdle);
+        let listens = |seat: &&Seat<P>| seat.calls().has(Call::EnterIdle);
         let listeners = self.in_order().filter(listens).fold(0, |listeners, seat| listeners | bit(seat.index));
         self.listeners.store(listeners, Relaxed);
     }

@@ -15,6 +15,9 @@ pub(crate) struct Order(u64);
 impl Order {
     pub(crate) const NONE: Self = Self(u64::MAX);
 
+    /// Seat 0 alone.
+    pub(crate) const FIRST: Self = Self(u64::MAX << 8);
+
     /// More seats than there are do not fit.
     pub(crate) fn of(seats: impl Iterator<Item = usize>) -> Self {
         let place =

@@ -23,6 +23,7 @@ use ekiden_host::abi::{EventKind, Kicks, RawToken, Reply};
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
 use crate::fault::Fault;
+use crate::order::Order;
 use crate::pick::PICK_ATTEMPTS;
 use crate::seats::{SEATS, Seat};
 
@@ -208,18 +209,20 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn timer(&self, handling: &mut Handling<'_>) {
         let cpu = handling.event.cpu;
         if self.is_lone() {
-            if self.seats[0].calls.has(Call::Timer) {
+            if self.seats[0].calls().has(Call::Timer) {
                 self.tell_cpu(handling, &self.seats[0], Call::Timer, cpu);
             }
             return;
         }
         let now_ns = self.host.now_ns();
         let due = &self.cpu(cpu).due_ns;
+        // Whoever was alone until now has armed it without saying so here.
+        let is_only = self.order.get() == Order::FIRST;
         for seat in self.in_order() {
             let due_ns = due[seat.index].load(Relaxed);
-            if due_ns != 0 && due_ns <= now_ns {
+            if is_only || (due_ns != 0 && due_ns <= now_ns) {
                 due[seat.index].store(0, Relaxed);
-                if seat.calls.has(Call::Timer) && seat.is_taken() {
+                if seat.calls().has(Call::Timer) && seat.is_taken() {
                     self.tell_cpu(handling, seat, Call::Timer, cpu);
                 }
             }

@@ -65,7 +65,7 @@ impl<P: Policy> Engine<P> {
         let seat = self.seat_of::<false>(slot.state());
         let params = self.kept(task).get(task);
         // They may be for another policy, which the task is to have later, or had before.
-        if params.declared != 0 && seat.calls.has(Call::TaskParams) && seat.params_declared == params.declared {
+        if params.declared != 0 && seat.calls().has(Call::TaskParams) && seat.params_declared() == params.declared {
             let message = self.message(handling, Call::TaskParams, task, slot);
             self.call(handling, seat, &message, params.as_bytes());
         }

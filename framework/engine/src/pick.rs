@@ -58,7 +58,7 @@ impl<P: Policy> Engine<P> {
             } else if seen.phase() == Phase::Running {
                 slot.set_state(seen.in_phase(Phase::Blocked));
                 let seat = self.seat_of::<LONE>(seen);
-                if UPGRADABLE && seat.calls.has(Call::TaskBlocked) {
+                if UPGRADABLE && seat.calls().has(Call::TaskBlocked) {
                     slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
                     self.slept(handling, seat, task, slot);
                 }
@@ -70,7 +70,7 @@ impl<P: Policy> Engine<P> {
             return self.pick_of_several(&mut handling.rare(), cpu, before);
         }
         let seat = &self.seats[0];
-        match self.ask_here(handling, seat, cpu, seat.calls.has(Call::Balance)) {
+        match self.ask_here(handling, seat, cpu, seat.calls().has(Call::Balance)) {
             Found::Something => {}
             Found::Nothing => self.found_nothing(handling, cpu, 1, before),
             // Let the kernel do something else, and come back for the rest.
@@ -251,7 +251,7 @@ impl<P: Policy> Engine<P> {
         for _ in 0..PICK_ATTEMPTS {
             let Err(reason) = self.pull(handling, seat, wish, cpu) else { return true };
             Counters::count(&self.counters(cpu, seat).refusals);
-            if !seat.calls.has(Call::BalanceErr) {
+            if !seat.calls().has(Call::BalanceErr) {
                 return false;
             }
             let message = Message { task: wish, flags: reason as u32, ..Message::about_cpu(Call::BalanceErr, cpu) };

@@ -1,19 +1,19 @@
 //! Several policies at once: each has a seat, in the order in which they are asked; each task is at home with one of them
 //! (papers/001, section III).
 
-use core::mem::MaybeUninit;
+use core::mem::{self, MaybeUninit};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use ekiden::{Calls, CpuMask, TaskId};
 use ekiden_host::Policy;
 use ekiden_host::abi::{Event, Kicks, Message, Outcome, Reply};
+use spin::Once;
 
 use crate::counters::Totals;
 use crate::engine::{Engine, Handling};
 use crate::fault::{Checks, Fault, Mistake, Surprise};
 use crate::lock::Lock;
-use crate::order::Order;
 use crate::shares::Share;
 use crate::state::Home;
 use crate::table::How;
@@ -25,21 +25,21 @@ pub const SEATS: usize = 8;
 #[repr(align(256))]
 pub(crate) struct Seat<P> {
     pub(crate) index: usize,
-    pub(crate) policy: Option<P>,
-    pub(crate) calls: Calls,
+    policy: Once<P>,
+    calls: AtomicU64,
     /// What its policy declares for tasks, by its fingerprint.
-    pub(crate) params_declared: u64,
+    params_declared: AtomicU64,
     /// Tasks of any other home in this seat are strangers to the policy. Nobody is at home where there is no policy (any more).
     home: AtomicU64,
     /// That of the policy that was here last.
-    last_home: Home,
+    last_home: AtomicU64,
     /// How many tasks are at home here.
     pub(crate) tasks: AtomicU32,
     /// Counts what can change the answer of the policy to a CPU that looks for work. Used only if there are several.
     pub(crate) heard: AtomicU32,
     pub(crate) mistakes: AtomicU32,
     /// How many of them were those of policies before this one.
-    pub(crate) mistakes_before: u32,
+    pub(crate) mistakes_before: AtomicU32,
     pub(crate) last_mistake: Lock<Option<Mistake>>,
     /// A number of [`Checks`].
     checks: AtomicU32,
@@ -51,15 +51,15 @@ impl<P: Policy> Seat<P> {
     pub(crate) fn free(index: usize) -> Self {
         Self {
             index,
-            policy: None,
-            calls: Calls::NONE,
-            params_declared: 0,
+            policy: Once::new(),
+            calls: AtomicU64::new(Calls::NONE.0),
+            params_declared: AtomicU64::new(0),
             home: AtomicU64::new(Home::NOWHERE.0),
-            last_home: Home::in_seat(index),
+            last_home: AtomicU64::new(Home::in_seat(index).0),
             tasks: AtomicU32::new(0),
             heard: AtomicU32::new(1),
             mistakes: AtomicU32::new(0),
-            mistakes_before: 0,
+            mistakes_before: AtomicU32::new(0),
             last_mistake: Lock::new(None),
             checks: AtomicU32::new(Checks::default() as u32),
             last_surprise: Lock::new(None),
@@ -75,7 +75,7 @@ impl<P: Policy> Seat<P> {
         payload: &[u8],
         reply: &'a mut MaybeUninit<Reply>,
     ) -> &'a mut Reply {
-        match &self.policy {
+        match self.policy.get() {
             Some(policy) => policy.deliver_to::<LONE>(message, payload, reply),
             None => reply.write(Reply::default()),
         }
@@ -103,23 +103,59 @@ impl<P: Policy> Seat<P> {
         self.home() != Home::NOWHERE
     }
 
-    /// It is called from here on.
-    fn put(&mut self, policy: P) {
-        self.calls = policy.calls();
-        self.params_declared = policy.params_declared();
-        self.policy = Some(policy);
+    #[inline]
+    pub(crate) fn policy(&self) -> Option<&P> {
+        self.policy.get()
     }
 
-    /// Somebody sits down who knows none of the tasks.
-    fn take(&mut self, policy: P) {
+    /// What its policy listens to.
+    #[inline]
+    pub(crate) fn calls(&self) -> Calls {
+        Calls(self.calls.load(Relaxed))
+    }
+
+    pub(crate) fn params_declared(&self) -> u64 {
+        self.params_declared.load(Relaxed)
+    }
+
+    /// It is called from here on. The seat is empty.
+    fn put(&self, policy: P) {
+        self.calls.store(policy.calls().0, Relaxed);
+        self.params_declared.store(policy.params_declared(), Relaxed);
+        self.policy.call_once(|| policy);
+    }
+
+    /// Nobody is called any more.
+    pub(crate) fn empty(&mut self) -> Option<P> {
+        *self.home.get_mut() = Home::NOWHERE.0;
+        *self.calls.get_mut() = Calls::NONE.0;
+        self.take_out()
+    }
+
+    fn take_out(&mut self) -> Option<P> {
+        mem::take(&mut self.policy).try_into_inner()
+    }
+
+    /// Somebody sits down who knows none of the tasks. Whoever sees the new home sees all of it.
+    pub(crate) fn take(&self, policy: P) {
         self.put(policy);
-        self.last_home = self.last_home.next();
-        self.mistakes_before = self.mistakes.load(Relaxed);
-        *self.fault.get_mut() = None;
-        *self.checks.get_mut() = Checks::default() as u32;
-        *self.last_surprise.get_mut() = None;
-        *self.home.get_mut() = self.last_home.0;
+        self.forget_mistakes();
+        *self.fault.lock() = None;
+        self.checks.store(Checks::default() as u32, Relaxed);
+        *self.last_surprise.lock() = None;
+        self.move_home();
         self.has_heard();
+    }
+
+    fn forget_mistakes(&self) {
+        self.mistakes_before.store(self.mistakes.load(Relaxed), Relaxed);
+    }
+
+    /// All tasks are strangers.
+    fn move_home(&self) {
+        let home = Home(self.last_home.load(Relaxed)).next();
+        self.last_home.store(home.0, Relaxed);
+        self.home.store(home.0, Release);
     }
 }
 
@@ -213,65 +249,6 @@ impl<P: Policy> Engine<P> {
         self.default_seat.load(Relaxed) as usize % SEATS
     }
 
-    /// Adds a policy, as the last one that is asked. Returns its seat; the policy comes back if there is no room.
-    /// `is_default` says that it gets all tasks for which no policy was chosen; they have to be [introduced](Self::introduce) to
-    /// it. `outcome` comes in zeroed. No event may be under way; `&mut self` says so.
-    ///
-    /// # Errors
-    /// When all seats are taken.
-    pub fn add(&mut self, policy: P, is_default: bool, outcome: &mut Outcome) -> Result<usize, P> {
-        let order = self.order.get();
-        let Some(index) = (0..SEATS).find(|seat| !order.contains(*seat)) else { return Err(policy) };
-        if self.is_lone() {
-            // From here on timers are told apart; one may be under way.
-            self.cpus.iter_mut().for_each(|cpu| *cpu.due_ns[0].get_mut() = 1);
-        }
-        self.seats[index].take(policy);
-        self.begins_pace(index);
-        self.share_nothing(index);
-        if is_default {
-            self.change_default(index);
-        }
-        self.publish(Order::of(order.seats().chain([index])));
-        self.ask_anew();
-        self.tell_of_idle_cpus(index, outcome);
-        Ok(index)
-    }
-
-    /// Takes a policy away, and gives it back. Its tasks get the default one, or, if it was that, the first of those that stay;
-    /// they have to be [introduced](Self::introduce). No event may be under way; `&mut self` says so.
-    pub fn remove(&mut self, seat: usize) -> Option<P> {
-        let order = self.order.get();
-        if !order.contains(seat) {
-            return None;
-        }
-        self.share_nothing(seat);
-        self.publish(Order::of(order.seats().filter(|other| *other != seat)));
-        self.ask_anew();
-        *self.seats[seat].home.get_mut() = Home::NOWHERE.0;
-        self.seats[seat].calls = Calls::NONE;
-        self.find_default();
-        self.seats[seat].policy.take()
-    }
-
-    /// Asks policies in another order; `order` names the seat of each. False if it does not. Events may be under way, and see it in
-    /// their own time: when all that were have ended, the host says so ([`all_see`](Self::all_see)). One change at a time.
-    pub fn reorder(&self, order: &[usize]) -> bool {
-        let old = self.order.get();
-        let is_same = order.len() == old.len() && old.seats().all(|seat| order.contains(&seat));
-        if is_same {
-            self.publish(Order::of(order.iter().copied()));
-        }
-        is_same
-    }
-
-    /// Every event that was under way when something was [published](Self::reorder) has ended. What a CPU has found until then it found by
-    /// the old order: all look for work again.
-    pub fn all_see(&self, outcome: &mut Outcome) {
-        self.ask_anew();
-        outcome.kicks = Kicks::ALL;
-    }
-
     /// Chooses the policy of a task, and, if it `inherits`, of the children that it has from now on; `None` for the default
     /// one. Takes effect when the task next waits for a CPU. What was chosen `by_root`, who may change the priority of any
     /// task, only root changes.
@@ -295,7 +272,7 @@ impl<P: Policy> Engine<P> {
     pub fn replace_policy(&mut self, seat: usize, swap: impl FnOnce(P) -> P) {
         self.begins_pace(seat);
         let seat = &mut self.seats[seat];
-        if let Some(new) = seat.policy.take().map(swap) {
+        if let Some(new) = seat.take_out().map(swap) {
             seat.put(new);
         }
         self.note_listeners();
@@ -314,10 +291,10 @@ impl<P: Policy> Engine<P> {
         let index = seat;
         let seat = &mut self.seats[seat];
         if *seat.home.get_mut() != Home::NOWHERE.0 {
-            seat.last_home = seat.last_home.next();
-            *seat.home.get_mut() = seat.last_home.0;
+            seat.move_home();
         }
-        seat.mistakes_before = seat.mistakes.load(Relaxed);
+        seat.forget_mistakes();
+        self.forget_told(index);
         self.tell_of_idle_cpus(index, outcome);
     }
 
@@ -391,7 +368,7 @@ impl<P: Policy> Engine<P> {
     }
 
     /// Makes sure that the default policy is one that can be called, and notes if there is none left.
-    fn find_default(&self) {
+    pub(crate) fn find_default(&self) {
         if self.seats[self.default_seat()].is_taken() {
             return;
         }
@@ -399,26 +376,6 @@ impl<P: Policy> Engine<P> {
             Some(seat) => self.default_seat.store(seat.index as u32, Relaxed),
             None => self.faulted.store(true, Release),
         }
-    }
-
-    fn change_default(&mut self, seat: usize) {
-        *self.default_seat.get_mut() = seat as u32;
-    }
-
-    /// Notes the order, and at which place in it each seat is on each CPU.
-    fn publish(&self, order: Order) {
-        self.order.publish(order);
-        self.note_listeners();
-        self.rank_shares();
-        self.lone.store(order == Order::of([0].into_iter()), Release);
-    }
-
-    /// Nothing that a CPU found is so any more.
-    fn ask_anew(&self) {
-        // While there was only one, nobody counted.
-        self.seats.iter().for_each(Seat::has_heard);
-        // Whoever is asked first out of order is not so any more.
-        self.cpus.iter().for_each(|cpu| cpu.first.store(0, Relaxed));
     }
 
     /// Why all policies were taken out, if they were: the reason of the first that has one.

@@ -268,10 +268,10 @@ impl<P: Policy> Engine<P> {
         for _ in 0..PICK_ATTEMPTS {
             let mut message = Message::about_cpu(Call::PickNextTask, cpu);
             // It may want to balance before it picks, but brings nothing here.
-            message.flags = NO_CLAIMS | if seat.calls.has(Call::Balance) { BALANCE_TOO } else { 0 };
+            message.flags = NO_CLAIMS | if seat.calls().has(Call::Balance) { BALANCE_TOO } else { 0 };
             let Reply { token: raw, task: wish, slice_ns, .. } = self.call(handling, seat, &message, &[]);
             if raw.is_none() {
-                if !wish.is_none() && seat.calls.has(Call::BalanceErr) {
+                if !wish.is_none() && seat.calls().has(Call::BalanceErr) {
                     let flags = RefusalReason::NotAllowed as u32;
                     let message = Message { task: wish, flags, ..Message::about_cpu(Call::BalanceErr, cpu) };
                     self.call(handling, seat, &message, &[]);

@@ -7,6 +7,7 @@ use ekiden_host::Policy;
 
 use crate::counters::Cpu;
 use crate::engine::{Engine, Handling};
+use crate::order::Order;
 use crate::pick::{Found, NO_RANK};
 use crate::seats::{SEATS, Seat};
 use crate::table::Slot;
@@ -42,14 +43,16 @@ impl<P: Policy> Engine<P> {
             (order, 0) => order,
             (order, first) => order.begun_at(first),
         };
+        // Where all this begins, some CPUs do not count yet what a policy hears.
+        let is_only = order == Order::FIRST;
         let mut asked: Seats = 0;
         for seat in order.seats().map(|seat| &self.seats[seat % SEATS]) {
-            if !self.may_have(here, seat) {
+            if !self.may_have(here, seat) && !(is_only && seat.is_taken()) {
                 continue;
             }
             asked |= 1 << (seat.index % SEATS);
             let heard = seat.heard.load(Acquire);
-            match self.ask_here(handling, seat, cpu, seat.calls.has(Call::Balance)) {
+            match self.ask_here(handling, seat, cpu, seat.calls().has(Call::Balance)) {
                 Found::Something => return here.rank.store(here.rank_of(seat.index), Relaxed),
                 Found::Nothing => here.nothing[seat.index % SEATS].store(heard, Relaxed),
                 Found::TooMuch => return handling.outcome.kicks.add(cpu),
@@ -80,7 +83,7 @@ impl<P: Policy> Engine<P> {
             asked |= 1 << (seat.index % SEATS);
             let heard = seat.heard.load(Acquire);
             let found = if !self.is_stranger(seat.index, cpu) {
-                self.ask(handling, seat, cpu, seat.calls.has(Call::Balance))
+                self.ask(handling, seat, cpu, seat.calls().has(Call::Balance))
             } else if leaves != Some(seat.index) {
                 self.ask_stranger(handling, seat, cpu)
             } else {

@@ -16,7 +16,9 @@
 
 s64 ekiden_rs_create(const struct ekiden_policy_table *table, struct ekiden_create *args, void *arena, size_t arena_len,
 		     u32 nr_cpus);
-s64 ekiden_rs_add(const struct ekiden_policy_table *table, void *made, u64 is_default, struct ekiden_outcome *outcome);
+bool ekiden_rs_begin_several(void);
+s64 ekiden_rs_come(const struct ekiden_policy_table *table, void *made);
+s64 ekiden_rs_has_come(u64 seat, u64 is_default, struct ekiden_outcome *outcome);
 s64 ekiden_rs_remove(u64 seat);
 s64 ekiden_rs_reorder(const u8 *order, size_t len);
 s64 ekiden_rs_share(const struct ekiden_share_request *share, const u64 *cpus);
@@ -214,7 +216,7 @@ struct running {
 };
 
 extern struct running running;
-/* One stop of all CPUs at a time: a second one is refused and does not wait. */
+/* One upgrade, or switch of the recorder, at a time: a second one is refused and does not wait. */
 extern atomic_t stopping;
 
 long create(struct file *file, struct ekiden_create_request *request, struct text *reason);

@@ -56,11 +56,9 @@ static long ioctl_create(struct file *file, void __user *arg)
 	    request.tape_records > EKIDEN_TAPE_RECORDS_MAX ||
 	    (request.tape_records && !is_power_of_2(request.tape_records)))
 		return -EINVAL;
-	ret = begin_stop();
-	if (ret)
-		return ret;
+	mutex_lock(&control);
 	ret = create(file, &request, &reason);
-	end_stop();
+	mutex_unlock(&control);
 	ret = give_reason(&reason, request.error, request.error_len, ret);
 	if (!ret && copy_to_user(arg, &request, sizeof(request)))
 		ret = -EFAULT;

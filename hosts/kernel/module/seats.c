@@ -279,54 +279,83 @@ static long create_first(struct seat *seat, struct instance *instance, u32 max_t
 	return ret ? refused(instance, ret, reason) : 0;
 }
 
-struct joining {
-	struct seat *seat;
-	struct instance *instance;
-	void *made;
-	bool is_default;
-	struct ekiden_outcome outcome;
-};
-
-/* All other CPUs stand still. */
-static s64 join(void *data)
+/*
+ * Whatever events did not see is over when this returns. Each of them is in an operation of sched_ext, an interrupt or a kfunc, with
+ * its CPU kept. So no CPU has to stand still, and one that has lost its processor is waited for, however long that takes.
+ */
+static u64 wait_for_events(void)
 {
-	struct joining *joining = data;
-	const struct instance *instance = joining->instance;
+	u64 start = ktime_get_mono_fast_ns();
 
-	run_tape(joining->seat, instance, EKIDEN_TAPE_BEGIN);
-	/* From here on it is a policy like the others. */
-	joining->instance->host.fault = running_host.fault;
-	return guarded(ekiden_rs_add, instance->policy->table, joining->made, joining->is_default, &joining->outcome, 0);
+	synchronize_rcu();
+	return ktime_get_mono_fast_ns() - start;
 }
 
-/* Another policy comes to those that run. */
-static long create_another(struct seat *seat, struct instance *instance, bool is_default, struct text *reason)
+/* The engine has a seat for it, or an error. */
+static s64 come(struct seat *seat, struct instance *instance, void *made)
 {
-	struct joining joining = { .seat = seat, .instance = instance, .is_default = is_default };
-	u64 wait_ns;
+	unsigned long flags;
 	s64 number;
-	long ret;
 
-	preempt_disable();
-	joining.made = (void *)guarded(instance->policy->table->create, &instance->args, 0, 0, 0, 0);
-	preempt_enable();
-	if ((s64)joining.made == LEFT)
-		return refused(instance, LEFT, reason);
-	if (!joining.made)
-		return refused(instance, -EINVAL, reason);
-	ret = ekiden_stop_cpus(join, &joining, &number, &wait_ns);
-	if (ret)
-		return ret;
-	if (number < 0)
-		return number == LEFT ? -EIO : number;
-	/* The engine takes the first seat that is free, and so do we. */
-	WARN_ON_ONCE(&running.seats[number] != seat);
+	/* It takes locks that calls in an interrupt may want. */
+	local_irq_save(flags);
+	run_tape(seat, instance, EKIDEN_TAPE_BEGIN);
+	/* From here on it is a policy like the others. */
+	instance->host.fault = running_host.fault;
+	number = guarded(ekiden_rs_come, instance->policy->table, made, 0, 0, 0);
+	local_irq_restore(flags);
+	return number;
+}
+
+/* All CPUs ask it. */
+static s64 has_come(u64 number, bool is_default)
+{
+	struct ekiden_outcome outcome = {};
+	s64 ret;
+
 	rcu_read_lock();
 	preempt_disable();
-	carry_out(&joining.outcome);
+	local_irq_disable();
+	ret = guarded(ekiden_rs_has_come, number, is_default, &outcome, 0, 0);
+	local_irq_enable();
+	if (ret != LEFT)
+		carry_out(&outcome);
 	preempt_enable();
 	rcu_read_unlock();
-	return 0;
+	return ret;
+}
+
+/* Another policy comes to those that run, which go on meanwhile. */
+static long create_another(struct seat *seat, struct instance *instance, bool is_default, struct text *reason)
+{
+	u64 waited_ns = 0;
+	s64 number, ret;
+	void *made;
+
+	preempt_disable();
+	made = (void *)guarded(instance->policy->table->create, &instance->args, 0, 0, 0, 0);
+	preempt_enable();
+	if ((s64)made == LEFT)
+		return refused(instance, LEFT, reason);
+	if (!made)
+		return refused(instance, -EINVAL, reason);
+	if (ekiden_rs_begin_several())
+		waited_ns = wait_for_events();
+	number = come(seat, instance, made);
+	if (number < 0) {
+		wait_for_events();
+		return number == LEFT ? -EIO : number;
+	}
+	/* The engine takes the first seat that is free, and so do we. */
+	WARN_ON_ONCE(&running.seats[number] != seat);
+	waited_ns += wait_for_events();
+	ekiden_note_grace(waited_ns);
+	ret = has_come(number, is_default);
+	if (ret != LEFT)
+		return 0;
+	/* The engine has panicked, and nobody calls what is freed now. */
+	wait_for_events();
+	return -EIO;
 }
 
 static struct seat *free_one(void)
@@ -398,18 +427,11 @@ long create(struct file *file, struct ekiden_create_request *request, struct tex
 
 /* ---- in which order, and who has which CPUs and weight ---- */
 
-/*
- * The engine has published something. Events see it in their own time, and all that begin after a grace period do: each is in an
- * operation of sched_ext, an interrupt or a kfunc, with this CPU kept. So no CPU has to stand still, and one that has lost its
- * processor is waited for, however long that takes.
- */
 static void all_see(void)
 {
 	struct ekiden_outcome outcome = {};
-	u64 start = ktime_get_mono_fast_ns();
 
-	synchronize_rcu();
-	ekiden_note_grace(ktime_get_mono_fast_ns() - start);
+	ekiden_note_grace(wait_for_events());
 	rcu_read_lock();
 	preempt_disable();
 	if (guarded(ekiden_rs_all_see, &outcome, 0, 0, 0, 0) != LEFT)
@@ -418,6 +440,7 @@ static void all_see(void)
 	rcu_read_unlock();
 }
 
+/* What the engine has published is used when everybody sees it. */
 static long published(s64 done)
 {
 	if (done)

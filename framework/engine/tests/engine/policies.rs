@@ -170,6 +170,8 @@ enum Step {
     Swap(usize),
     /// Another policy comes, for all tasks or for those that are given to it.
     Add(bool),
+    /// One is going to come, and nobody has seen it yet.
+    Begin,
     Remove(usize),
     Reorder,
     /// A policy panics in its next call.
@@ -189,6 +191,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..TASKS as usize).prop_map(Step::Nice),
         1 => (0..POLICIES).prop_map(Step::Swap),
         1 => any::<bool>().prop_map(Step::Add),
+        1 => Just(Step::Begin),
         1 => (0..POLICIES).prop_map(Step::Remove),
         1 => Just(Step::Reorder),
         1 => (0..POLICIES).prop_map(Step::Fall),
@@ -206,6 +209,8 @@ struct Kernel {
     tasks: Vec<(TaskId, Stands)>,
     /// Where the policy goes on to hear of tasks.
     next: Option<u32>,
+    /// Who has come, and whether for all tasks, though not all CPUs ask it yet.
+    comes: Option<(usize, bool)>,
     complaints: Arc<Mutex<Vec<String>>>,
     /// For each seat, whether its policy is to fall; and whether one fell.
     falls: [Arc<AtomicBool>; POLICIES],
@@ -219,7 +224,7 @@ impl Kernel {
         let (fell, falls) = (Arc::<AtomicBool>::default(), <[Arc<AtomicBool>; POLICIES]>::default());
         let host = Arc::new(Anywhere(idle.clone(), fell.clone()));
         let engine: Engine = Engine::new(Listener::new(&complaints, &falls[0]), host, idle, CPUS, 64);
-        let mut kernel = Self { engine, tasks: Vec::new(), next: None, complaints, falls, fell };
+        let mut kernel = Self { engine, tasks: Vec::new(), next: None, comes: None, complaints, falls, fell };
         for name in 0..TASKS {
             let init = Event { args: [1 + u64::from(name), 0], ..Event::new(EventKind::TaskInit, 0) };
             let task = kernel.deliver(&init).task;
@@ -258,7 +263,15 @@ impl Kernel {
         (0..POLICIES).filter(|seat| self.alive(*seat) && !self.falls[*seat].load(Relaxed)).count()
     }
 
+    fn all_ask(&mut self) {
+        if let Some((seat, is_default)) = self.comes.take() {
+            self.engine.has_come(seat, is_default, &mut Outcome::default());
+            self.next = Some(0);
+        }
+    }
+
     fn introduce_all(&mut self) {
+        self.all_ask();
         while self.fell.swap(false, Relaxed) || self.next.is_some() {
             self.next = Some(0);
             self.introduce(u32::MAX);
@@ -275,6 +288,9 @@ impl Kernel {
     }
 
     fn step(&mut self, step: Step) {
+        if !matches!(step, Step::Wake(..) | Step::Pick(..) | Step::Tick(_) | Step::Nice(_)) {
+            self.all_ask();
+        }
         match step {
             Step::Wake(index, cpu) if self.tasks[index].1 == Stands::Sleeps => {
                 let (task, flags) = (self.tasks[index].0, enqueue_flags::WAKEUP);
@@ -302,10 +318,11 @@ impl Kernel {
                 let free = (0..POLICIES).find(|seat| !seats.contains(seat)).unwrap();
                 self.falls[free].store(false, Relaxed);
                 let policy = Listener::new(&self.complaints, &self.falls[free]);
-                let seat = self.engine.add(policy, is_default, &mut Outcome::default());
-                assert_eq!(seat.ok(), Some(free));
-                self.next = Some(0);
+                self.engine.begin_several();
+                assert_eq!(self.engine.come(policy).ok(), Some(free));
+                self.comes = Some((free, is_default));
             }
+            Step::Begin => _ = self.engine.begin_several(),
             Step::Remove(seat) if self.nr_alive() > usize::from(self.alive(seat)) => {
                 self.introduce_all();
                 if self.engine.remove(seat).is_some() {

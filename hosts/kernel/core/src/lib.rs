@@ -92,26 +92,38 @@ pub extern "C" fn ekiden_rs_forget() {
     ENGINE.store(ptr::null_mut(), Release);
 }
 
-/// Adds an instance that has been made; its seat, or negative if there is no room.
+/// Another policy is going to come. True if a grace period has to pass before that.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_begin_several() -> bool {
+    engine().is_some_and(Engine::begin_several)
+}
+
+/// An instance that has been made comes to those that run; its seat, or negative if there is no room. `ekiden_rs_has_come` follows after a
+/// grace period.
 ///
 /// # Safety
 ///
-/// No event is under way on any CPU, and none comes until this returns. `table` outlives the engine's use of the instance, which
-/// comes from it and is used by nobody else. `outcome` is good for the call.
+/// `table` outlives the engine's use of the instance, which comes from it and is used by nobody else.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ekiden_rs_add(
-    table: *const PolicyTable,
-    made: *mut c_void,
-    is_default: u64,
-    outcome: *mut Outcome,
-) -> i64 {
-    let engine = ENGINE.load(Acquire);
-    if engine.is_null() || cfg!(feature = "fixed") {
-        return -19;
+pub unsafe extern "C" fn ekiden_rs_come(table: *const PolicyTable, made: *mut c_void) -> i64 {
+    let Some(engine) = engine().filter(|_| !cfg!(feature = "fixed")) else { return -19 };
+    // SAFETY: the caller's promise.
+    let policy = unsafe { ForeignPolicy::made(table, made) };
+    engine.come(policy).map_or(-7, |seat| seat as i64)
+}
+
+/// All CPUs ask the policy that has come.
+///
+/// # Safety
+///
+/// `outcome` is good for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_has_come(seat: u64, is_default: u64, outcome: *mut Outcome) -> i64 {
+    if let Some(engine) = engine() {
+        // SAFETY: the caller's promise.
+        engine.has_come(seat as usize, is_default != 0, unsafe { &mut *outcome });
     }
-    // SAFETY: the caller keeps everyone else out, so this is the only reference; the caller's promise.
-    let (engine, outcome, policy) = unsafe { (&mut *engine, &mut *outcome, ForeignPolicy::made(table, made)) };
-    engine.add(policy, is_default != 0, outcome).map_or(-7, |seat| seat as i64)
+    0
 }
 
 /// Takes an instance away: it is not called any more, and its memory can go. Its tasks have to be introduced to others.
