@@ -26,10 +26,6 @@ impl<T> Lock<T> {
         let guard = tests::counted(guard);
         guard
     }
-
-    pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut()
-    }
 }
 
 #[cfg(test)]

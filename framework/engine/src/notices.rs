@@ -1,6 +1,8 @@
 //! Who knows that a CPU is idle. A policy that is alone is told at once. Of several, one that is not asked for work, since it has had
 //! nothing and heard nothing, is told when it next hears of something: until then it makes no decision.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use ekiden::{Call, CpuId};
 use ekiden_host::Policy;
 use ekiden_host::abi::{Event, Outcome, Status};
@@ -94,8 +96,8 @@ impl<P: Policy> Engine<P> {
 
     /// Whoever comes to a seat next knows of no CPU that it is idle.
     pub(crate) fn forget_told(&self, seat: usize) {
-        self.cpus.iter().for_each(|cpu| _ = cpu.told.0.fetch_and(!bit(seat), Relaxed));
-        self.missed.0.fetch_and(!bit(seat), Relaxed);
+        self.cpus.iter().for_each(|cpu| cpu.told.forget(bit(seat)));
+        let _ = self.missed.take(bit(seat));
     }
 
     /// The policy in a seat is new, and hears of all CPUs that are idle.
