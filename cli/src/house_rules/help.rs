@@ -8,6 +8,76 @@ use crate::Cli;
 /// What a terminal has that nobody has made wider.
 const COLUMNS: usize = 80;
 
+/// Each command that people may have in a script. Who renames one leaves the old name here, and as a hidden alias (clap's `alias`) for one
+/// release: then it is taken out of both. Nothing has been released yet, so no old name has to be kept.
+const NAMES: &[&str] = &[
+    "agent",
+    "attach",
+    "bench",
+    "bench applications",
+    "bench count-unsafe",
+    "bench edit",
+    "bench fairness",
+    "bench hints",
+    "bench memory",
+    "bench messaging",
+    "bench pipe",
+    "bench policies",
+    "bench record",
+    "bench share",
+    "bench sim",
+    "bench sleeper",
+    "bench upgrade",
+    "bench watch",
+    "build",
+    "check",
+    "checks",
+    "demo",
+    "detach",
+    "doctor",
+    "exec",
+    "explore",
+    "faults",
+    "fidelity",
+    "hint",
+    "hints",
+    "hints header",
+    "new",
+    "order",
+    "record",
+    "replay",
+    "reproduce",
+    "reproduce arbiter",
+    "reproduce dispersive",
+    "reproduce missing-domains",
+    "reproduce nginx",
+    "reproduce wasted-cores",
+    "run",
+    "runqlat",
+    "share",
+    "sim",
+    "soak",
+    "status",
+    "top",
+    "trace",
+    "trace cat",
+    "trace considered",
+    "trace cut",
+    "trace export",
+    "trace info",
+    "trace record",
+    "upgrade",
+    "view",
+    "vm",
+    "vm agent",
+    "vm exec",
+    "vm list",
+    "vm run",
+    "vm start",
+    "vm status",
+    "vm stop",
+];
+
 /// All commands that people are shown, each with the words that call it: `ekiden trace cut`.
 fn commands() -> Vec<(String, Command)> {
     fn add(command: Command, all: &mut Vec<(String, Command)>) {
@@ -39,6 +109,19 @@ fn every_command_has_an_example_of_itself() {
         }
     }
     assert_none(&broken, "the help of each command has examples, behind that word, and one of them is of the command");
+}
+
+#[test]
+fn every_name_of_a_command_still_works() {
+    let finds = |words: &&&str| {
+        words.split(' ').try_fold(Cli::command(), |command, word| command.find_subcommand(word).cloned()).is_some()
+    };
+    let gone: Vec<String> = NAMES.iter().filter(|words| !finds(words)).map(|words| (*words).to_owned()).collect();
+    assert_none(&gone, "the old name of a command stays as a hidden alias for one release");
+    let all = commands();
+    let names = all.iter().filter_map(|(words, _)| words.strip_prefix("ekiden "));
+    let new: Vec<String> = names.filter(|words| !NAMES.contains(words)).map(str::to_owned).collect();
+    assert_none(&new, "a new command is in NAMES, so that its name is kept");
 }
 
 #[test]

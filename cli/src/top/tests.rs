@@ -248,6 +248,47 @@ fn a_small_terminal_shows_what_it_has_room_for() {
 }
 
 #[test]
+fn nothing_that_matters_is_cut_at_80_columns() {
+    let reason = "panicked at policies/src/global_fifo.rs:112: the queue of CPU 3 has a task that waits for CPU 5, which is offline";
+    let dead = PolicyStatus {
+        alive: false,
+        fault: Some(reason.into()),
+        ..policy("global-fifo", 4, "slice_us=3000,depth=128,patience_us=20000,weight_of_batch=7", counts(4, 0, 0, 0))
+    };
+    let said = HintCounts { hints: 300, refused: 2, full: 3, notices: 5, lost: 1, ..HintCounts::default() };
+    let list = vec![OpenQueue { queue: 9, owner: 4711, counts: said }];
+    let queues = Some(HintQueues { opened: 4, open: 1, counts: said, list });
+    let policies =
+        || vec![dead.clone(), PolicyStatus { queues: queues.clone(), ..policy("wfq", 5, "", counts(1, 0, 0, 0)) }];
+    let page =
+        Page::between(&sample(0, Some(status(policies())), idle(2)), &sample(1, Some(status(policies())), idle(2)));
+    let shown = text(&page, 80);
+    expect![[r#"
+        scheduler  ekiden_wfq (sched_ext)
+        tasks      107 of 32768
+
+        policy      number   tasks  picks/s  idle/s moves/s refusals mistakes state
+        global-fifo      4       4        0       0       0        0        0 taken out
+        wfq              5       1        0       0       0        0        0
+        parameters global-fifo:
+                   slice_us=3000,depth=128,patience_us=20000,weight_of_batch=7
+        queues     wfq: 1 open of 4, 0 hints/s; 300 hints, 2 refused, 3 had no room; 5
+                   notices, 1 had no room
+                   queue 9 of process 4711: 300 hints, 2 refused, 3 had no room; 5
+                   notices, 1 had no room
+        fault      global-fifo, number 4: panicked at policies/src/global_fifo.rs:112:
+                   the queue of CPU 3 has a task that waits for CPU 5, which is offline
+
+         cpu                busy waiting   cpu                busy waiting
+           0 ············      –     0.0     1 ············      –     0.0
+    "#]]
+    .assert_eq(&shown);
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    let words: Vec<&str> = shown.split_whitespace().collect();
+    assert!(reason.split(' ').all(|word| words.contains(&word)) && shown.contains("taken out"), "{shown}");
+}
+
+#[test]
 fn without_a_policy_it_says_what_to_do_next() {
     let page = Page::between(&sample(0, None, idle(2)), &sample(1, None, vec![cpu(0, 30, 0), cpu(1, 500, 2500)]));
     expect![[r#"
