@@ -47,7 +47,8 @@ impl<P: Policy> Engine<P> {
         let is_only = order == Order::FIRST;
         let mut asked: Seats = 0;
         for seat in order.seats().map(|seat| &self.seats[seat % SEATS]) {
-            if !self.may_have(here, seat) && !(is_only && seat.is_taken()) {
+            let is_asked = self.may_have(here, seat) || (is_only && seat.is_taken());
+            if !is_asked {
                 continue;
             }
             asked |= 1 << (seat.index % SEATS);
