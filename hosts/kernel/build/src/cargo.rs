@@ -15,6 +15,10 @@ use std::{
 /// How long cargo may take for one package, with those under it and the time to fetch them.
 const LIMIT: Duration = Duration::from_secs(3600);
 
+/// The compiler is asked for what is unstable, and cargo believes that it is, too. Settings could then give the compiler flags that come after ours, such
+/// as not to look at what is forbidden, or code to run.
+const STABLE: [&str; 2] = ["unstable.profile-rustflags=false", "unstable.codegen-backend=false"];
+
 /// What a build needs to know besides what to build.
 pub(crate) struct Cargo<'a> {
     pub(crate) toolchain: &'a Toolchain,
@@ -130,7 +134,7 @@ impl Cargo<'_> {
         let colour = if std::io::stderr().is_terminal() { "json-diagnostic-rendered-ansi" } else { "json" };
         command.args(["--release", "--target", TRIPLE, "--package", package]);
         command.arg("--message-format").arg(colour).arg("--target-dir").arg(&self.target_dir);
-        for setting in &self.settings {
+        for setting in self.settings.iter().map(String::as_str).chain(STABLE) {
             command.arg("--config").arg(setting);
         }
         if offline {
@@ -210,6 +214,76 @@ fn advice(errors: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Checkout, Flags, Target, files};
+    use ekiden_vm::Cache;
+
+    /// What is not in the program of the library would be linked without fuel.
+    #[test]
+    fn settings_do_not_keep_a_crate_out_of_the_whole_program() {
+        let place = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| files::write(&place.path().join(name), text.as_bytes()).unwrap();
+        let package = |name: &str, more: &str| {
+            format!("[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2021\"\n{more}")
+        };
+        write("inner/Cargo.toml", &package("inner", ""));
+        write(
+            "inner/src/lib.rs",
+            "#![no_std]\n#[inline(never)]\npub fn turns(n: u64) -> u64 {\n    (0..n).fold(0, |all, one| core::hint::black_box(all ^ one))\n}\n",
+        );
+        let more = "[lib]\ncrate-type = [\"staticlib\"]\n[dependencies]\ninner = { path = \"inner\" }\n[workspace]\n";
+        write("Cargo.toml", &package("outer", more));
+        write(
+            "src/lib.rs",
+            "#![no_std]\n#[panic_handler]\nfn panic(_: &core::panic::PanicInfo<'_>) -> ! {\n    loop {}\n}\n\
+             #[no_mangle]\npub extern \"C\" fn outer(n: u64) -> u64 {\n    inner::turns(n)\n}\n",
+        );
+        let progress = &mut |line: &str| eprintln!("{line}");
+        let (checkout, toolchain) = (Checkout::find().unwrap(), Toolchain::find(progress).unwrap());
+        let cache = Cache::from_env().unwrap();
+        let kernel = ekiden_vm::fetch_newest_passing(&cache, progress).unwrap();
+        let flags = Flags::for_config(&Target::fetched(&kernel).config().unwrap(), &toolchain).unwrap();
+        let sysroot = Sysroot::prepare(&cache, &checkout, &toolchain, &flags, progress).unwrap();
+        for (settings, is_refused) in [
+            ("", false),
+            ("[profile.release]\nlto = false\n", false),
+            ("[profile.release]\nlto = \"off\"\ncodegen-units = 16\nincremental = true\n", false),
+            ("[profile.release.package.\"*\"]\ncodegen-units = 16\n", false),
+            (
+                "[build]\nrustflags = [\"-Clto=off\"]\n[target.x86_64-unknown-none]\nrustflags = [\"-Clto=off\"]\n",
+                false,
+            ),
+            ("[unstable]\nprofile-rustflags = true\n[profile.release]\nrustflags = [\"-Clto=off\"]\n", true),
+            (
+                "[unstable]\nprofile-rustflags = true\n[profile.release.package.inner]\nrustflags = [\"-Clto=off\"]\n",
+                true,
+            ),
+            ("[unstable]\ncodegen-backend = true\n[profile.release]\ncodegen-backend = \"/mine.so\"\n", true),
+        ] {
+            write(".cargo/config.toml", settings);
+            let assembly = place.path().join("outer.s");
+            let cargo = Cargo {
+                toolchain: &toolchain,
+                sysroot: &sysroot,
+                target_dir: place.path().join("target"),
+                rustflags: flags.as_args().to_vec(),
+                settings: checkout.kernel_settings().unwrap(),
+                features: &[],
+                assembly: Some(assembly.clone()),
+                wrapper: None,
+                runs_in: place.path().to_owned(),
+            };
+            let made = cargo.build(place.path(), "outer", "a program", progress).map(|_| ());
+            if is_refused {
+                let said = made.map_err(|error| error.to_string());
+                assert!(said.as_ref().is_err_and(|error| error.contains("is required")), "{said:?} with {settings}");
+                continue;
+            }
+            made.unwrap();
+            let text = std::fs::read_to_string(assembly).unwrap();
+            let is_whole = text.lines().any(|line| line.contains("turns") && line.ends_with(':'));
+            assert!(is_whole, "with these settings the program lacks a crate:\n{settings}");
+        }
+    }
 
     #[test]
     fn what_policies_do_not_have_is_told_with_its_line() {

@@ -6,6 +6,7 @@ use ekiden_vm::Cache;
 use std::{
     fs,
     path::PathBuf,
+    process::Command,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -225,4 +226,46 @@ fn what_the_kernel_lacks_is_told_with_its_line_and_what_to_do() {
     // A dependency that needs it is named.
     strange.beside("", "pub fn go() {}\n");
     strange.refused(&policy("", "beside::go();"), &["`beside` uses it", "default-features = false"]);
+}
+
+/// The program that makes the modules of a project. What this one has in its environment, its other threads have, too.
+fn builds() -> PathBuf {
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--package", "ekiden-build", "--example", "build"])
+        .status();
+    assert!(status.unwrap().success(), "cannot build it");
+    let programs = std::env::current_exe().unwrap();
+    programs.ancestors().nth(2).unwrap().join("examples/build")
+}
+
+/// A crate that is not in the program that gets the fuel would be linked as it is.
+#[test]
+fn a_policy_has_fuel_whatever_cargo_is_told_of_lto() {
+    let strange = Strange::new();
+    let (builds, kernel) =
+        (builds(), ekiden_vm::fetch_newest_passing(&Cache::from_env().unwrap(), &mut |_| {}).unwrap());
+    let module = |variables: &[(&str, &str)], before: usize| {
+        // In another line each time, so that it is none of an earlier time.
+        let source = policy(&"\n".repeat(before), "while core::hint::black_box(task.pid) == 1 {}");
+        let line = line_of(&source, "while");
+        strange.write("src/lib.rs", &source);
+        let mut build = Command::new(&builds);
+        build.arg(kernel.release()).arg(&strange.directory).envs(variables.iter().copied());
+        let output = build.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+        let module = fs::read(said.lines().find(|line| line.ends_with("ekiden_strange.ko")).unwrap()).unwrap();
+        let loops = format!("an endless loop, or nearly, at {line}");
+        assert!(
+            module.windows(loops.len()).any(|bytes| bytes == loops.as_bytes()),
+            "{variables:?}: {line} has no fuel"
+        );
+    };
+    module(&[], 1);
+    module(&[("CARGO_PROFILE_RELEASE_LTO", "false"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")], 2);
+    module(&[("CARGO_BUILD_RUSTFLAGS", "-Clto=off"), ("RUSTFLAGS", "-Clto=off")], 3);
+    // Where root builds, this is not read at all.
+    strange.write(".cargo/config.toml", "[profile.release]\nlto = false\ncodegen-units = 16\n");
+    module(&[], 4);
+    fs::remove_dir_all(strange.directory.join(".cargo")).unwrap();
 }
