@@ -9,8 +9,8 @@ use std::{
 };
 
 use ekiden::{Call, Calls, CpuId, CpuMask, TaskId};
-use ekiden_engine::{Engine, EngineHost, IdleCpus, PICK_ATTEMPTS, TIMER_NS_MIN, WINDOWS_OVER_MOST};
-use ekiden_host::abi::{Event, EventKind, Kicks, Message, Outcome, RawToken, Reply, Status};
+use ekiden_engine::{Engine, EngineHost, IdleCpus, PICK_ATTEMPTS, SEATS, TIMER_NS_MIN, WINDOWS_OVER_MOST};
+use ekiden_host::abi::{Event, EventKind, Kicks, Message, Outcome, RawToken, Reply, Status, enqueue_flags};
 use ekiden_host::{Host, Policy};
 
 const CPUS: u32 = 2;
@@ -208,6 +208,104 @@ fn a_search_is_given_up_when_the_event_has_taken_too_long() {
     bench.host.is_spent.store(true, Relaxed);
     assert!(!bench.event(EventKind::Pick).kicks.is_empty(), "the CPU does not come back");
     assert_eq!(bench.asked.load(Relaxed), 1);
+}
+
+/// What all policies together have for an event, in calls.
+struct Tank {
+    calls: Arc<AtomicU32>,
+    most: u32,
+}
+
+impl Host for Tank {
+    fn now_ns(&self) -> u64 {
+        1_000 * MS
+    }
+
+    fn may_run(&self, _: TaskId, _: CpuId) -> bool {
+        true
+    }
+
+    fn allowed_cpus(&self, _: TaskId, cpus: &mut CpuMask) {
+        *cpus = CpuMask::first_n(CPUS);
+    }
+
+    fn idle_cpus(&self, _: &mut CpuMask) {}
+}
+
+impl EngineHost for Tank {
+    fn is_spent(&self) -> bool {
+        self.calls.load(Relaxed) >= self.most
+    }
+}
+
+/// Has worthless tokens, one less than it is asked for, and then nothing; or it falls.
+struct Waster {
+    asked: AtomicU32,
+    of_all: Arc<AtomicU32>,
+    falls: bool,
+}
+
+impl Policy for Waster {
+    fn calls(&self) -> Calls {
+        Calls::ALL
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+
+    fn deliver(&self, message: &Message, _: &[u8]) -> Reply {
+        if message.call != Call::PickNextTask as u32 {
+            return Reply::default();
+        }
+        self.of_all.fetch_add(1, Relaxed);
+        match (self.asked.fetch_add(1, Relaxed) + 1) % PICK_ATTEMPTS {
+            _ if self.falls => Reply::fallen(),
+            0 => Reply::default(),
+            _ => worthless(),
+        }
+    }
+}
+
+/// How often as many policies as there may be are asked in one event that has so much for all of them.
+fn asked_of_all(most: u32, fall: bool) -> u32 {
+    let calls = Arc::<AtomicU32>::default();
+    let waster = || Box::new(Waster { asked: AtomicU32::new(0), of_all: calls.clone(), falls: fall });
+    let host = Arc::new(Tank { calls: calls.clone(), most });
+    let mut engine: Engine = Engine::new(waster(), host, Arc::new(IdleCpus::new(CPUS)), CPUS, 64);
+    for _ in 1..SEATS {
+        assert!(engine.add(waster(), false, &mut Outcome::default()).is_ok());
+    }
+    let deliver = |event: &Event| {
+        let mut outcome = Outcome::default();
+        engine.deliver(event, &event.args[0].to_ne_bytes(), &mut outcome);
+        outcome
+    };
+    // Each has a task that waits.
+    for seat in 0..SEATS {
+        let init = Event { args: [1 + seat as u64, 0], ..Event::new(EventKind::TaskInit, 0) };
+        let task = deliver(&init).task;
+        deliver(&Event { task, ..Event::new(EventKind::TaskEnable, 0) });
+        assert!(engine.choose(task, Some(seat), false, false).is_ok());
+        deliver(&Event { task, flags: enqueue_flags::WAKEUP, ..Event::new(EventKind::Enqueue, 0) });
+    }
+    assert_eq!(calls.load(Relaxed), 0);
+    let outcome = deliver(&Event::new(EventKind::Pick, 0));
+    assert!(fall || calls.load(Relaxed) < most || !outcome.kicks.is_empty(), "the CPU does not come back");
+    calls.load(Relaxed)
+}
+
+#[test]
+fn a_search_among_as_many_policies_as_there_may_be_takes_no_longer_than_one() {
+    let seats = SEATS as u32;
+    assert_eq!(asked_of_all(u32::MAX, false), seats * PICK_ATTEMPTS);
+    // The one that uses up what there is, and none after it.
+    for most in [1, PICK_ATTEMPTS - 1, PICK_ATTEMPTS + 10, 3 * PICK_ATTEMPTS + 1] {
+        assert_eq!(asked_of_all(most, false), most, "of {most}");
+    }
+    // Those that fall are not asked a second time.
+    assert_eq!(asked_of_all(u32::MAX, true), seats);
+    assert_eq!(asked_of_all(1, true), seats);
 }
 
 #[test]
