@@ -64,6 +64,16 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
         let command = format!("./ekiden soak --vm {what} --minutes 60 --save target/nightly/{file}");
         parts.push(Part::new(root, &format!("an hour of {name}"), &command));
     }
+    for (how, test) in [
+        ("in one stream", "policies_live_beside_a_hostile_neighbour"),
+        ("on CPUs that run at once", "in_parallel_policies_live_beside_a_hostile_neighbour"),
+    ] {
+        parts.push(
+            guests(&format!("five minutes of a hostile neighbour {how}"), test)
+                .with("EKIDEN_NEIGHBOUR_MINUTES", "5")
+                .with("EKIDEN_POLICIES", "all"),
+        );
+    }
     parts.push(
         guests("a panic in each call twenty times", "a_panic_in_each_call_of_the_trait_ends_only_the_policy")
             .with("EKIDEN_FAULT_ROUNDS", "20"),

@@ -25,17 +25,26 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |number| number.parse().unwrap_or_else(|_| panic!("{variable}: {number}")))
 }
 
+/// Once under each policy, or for `EKIDEN_NEIGHBOUR_MINUTES` of the guest's time under one after the other; it does something else each time.
 /// What others have beside it is measured by `ekiden soak --vm --neighbour`.
 fn policies_live_beside_a_hostile_neighbour(lab: &Lab) {
-    let seed = number("EKIDEN_NEIGHBOUR_SEED", 1);
-    for policy in some_policies(1) {
-        let report = &lab.trial(&format!("storm --policy {policy} --neighbour {seed}"))[0];
-        println!("{policy} {report}");
-        assert_eq!((&report["still_running"], &report["back_after_kill"]), (&true.into(), &true.into()), "{report}");
-        assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
-        let deeds = report["deeds"].as_object().unwrap();
-        let done = deeds.values().filter(|count| count.as_u64() > Some(0)).count();
-        assert!(done > 10, "{report}");
+    let (minutes, mut seed) = (number("EKIDEN_NEIGHBOUR_MINUTES", 0), number("EKIDEN_NEIGHBOUR_SEED", 1));
+    let uptime = || -> f64 { lab.shell("cut -d' ' -f1 /proc/uptime").trim().parse().unwrap() };
+    let end = uptime() + 60.0 * minutes as f64;
+    let mut is_first = true;
+    while is_first || uptime() < end {
+        is_first = false;
+        for policy in some_policies(1) {
+            let report = &lab.trial(&format!("storm --policy {policy} --neighbour {seed}"))[0];
+            println!("{policy} {report}");
+            let (still_running, back) = (&report["still_running"], &report["back_after_kill"]);
+            assert_eq!((still_running, back), (&true.into(), &true.into()), "{report}");
+            assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+            let deeds = report["deeds"].as_object().unwrap();
+            let done = deeds.values().filter(|count| count.as_u64() > Some(0)).count();
+            assert!(done > 10, "{report}");
+            seed += 1;
+        }
     }
 }
 
