@@ -4,7 +4,7 @@
 mod compile;
 
 fn main() {
-    for name in ["stranger", "impostor"] {
+    for name in ["stranger", "impostor", "texts"] {
         compile::skeleton(&compile::source(&format!("bpf/{name}.bpf.c")));
     }
     for header in ["bpf/kernel.h", "include/ekiden_abi.h"] {

@@ -297,6 +297,27 @@ pub(crate) enum Trial {
         #[arg(long)]
         groups: u32,
     },
+    /// Limits of CPU time with periods of all lengths.
+    Exact {
+        /// The policy; without one, the kernel's own scheduler.
+        #[arg(long)]
+        policy: Option<String>,
+        /// So many tasks in a group, one number after the other.
+        #[arg(long, required = true)]
+        tasks: Vec<u32>,
+        /// How long each is looked at.
+        #[arg(long)]
+        seconds: u64,
+    },
+    /// How long interrupts are off where very many tasks wait for CPU time of their group.
+    Throttled {
+        /// So many.
+        #[arg(long)]
+        tasks: u32,
+        /// How long they are looked at.
+        #[arg(long)]
+        seconds: u64,
+    },
     /// A task whose group has used up its CPU time has a lock of the kernel's.
     Holder,
     /// What a round trip through pipes costs with and without control groups.
@@ -405,6 +426,8 @@ pub(crate) enum Trial {
     Impostor,
     /// A BPF program that is no scheduler calls a kfunc of the module's.
     Stranger,
+    /// Schedulers that are not Ekiden's ask why a policy is gone, with room of all sizes for the answer.
+    Texts,
     /// Counts how long a thread waits that sleeps a hundred times.
     Waits,
     /// Every policy that is linked in lives through all that happens to tasks, in a process.

@@ -53,7 +53,7 @@ impl Group {
     }
 
     /// What all in it use of a CPU for that time, in percent.
-    fn percent_used(&self, time: Duration) -> Result<f64> {
+    pub(crate) fn percent_used(&self, time: Duration) -> Result<f64> {
         let (before_us, start) = (self.used_us()?, Instant::now());
         thread::sleep(time);
         Ok(percent((self.used_us()? - before_us) * 1_000, start.elapsed().as_nanos() as u64))
@@ -85,7 +85,7 @@ impl Group {
         }
     }
 
-    fn used_us(&self) -> Result<u64> {
+    pub(crate) fn used_us(&self) -> Result<u64> {
         let stat = fs::read_to_string(self.0.join("cpu.stat")).context("cannot read cpu.stat")?;
         let usage = stat.lines().find_map(|line| line.strip_prefix("usage_usec ")).context("no usage")?;
         Ok(usage.parse()?)
@@ -122,7 +122,7 @@ fn used(workers: &[&Worker], time: Duration) -> (Vec<u64>, u64) {
     (used, start.elapsed().as_nanos() as u64)
 }
 
-fn percent(part_ns: u64, whole_ns: u64) -> f64 {
+pub(crate) fn percent(part_ns: u64, whole_ns: u64) -> f64 {
     part_ns as f64 * 100.0 / whole_ns as f64
 }
 

@@ -20,6 +20,7 @@ mod planted;
 mod processes;
 mod pulse;
 mod queues;
+mod quotas;
 mod races;
 mod recordings;
 mod requests;
@@ -28,6 +29,7 @@ mod several;
 mod storm;
 mod stranger;
 mod terms;
+mod texts;
 mod trials;
 mod trips;
 mod upgrades;
@@ -56,6 +58,8 @@ fn main() -> anyhow::Result<()> {
             | Trial::Victim { .. }
             | Trial::VictimWorks { .. }
             | Trial::NeighbourLives { .. }
+            | Trial::Exact { .. }
+            | Trial::Throttled { .. }
             | Trial::Device { .. }
             | Trial::DeviceAsks { .. }
     );
@@ -111,6 +115,8 @@ fn main() -> anyhow::Result<()> {
         Trial::FoundFlight { ekiden, to } => commands::found_flight(modules, &ekiden, &to),
         Trial::RecordedGroups { to } => groups::recorded_groups(modules, &to),
         Trial::Crowd { tasks, groups } => groups::crowd(modules, tasks, groups),
+        Trial::Exact { policy, tasks, seconds } => quotas::exact(modules, policy.as_deref(), &tasks, seconds),
+        Trial::Throttled { tasks, seconds } => quotas::throttled(modules, tasks, seconds),
         Trial::Holder => groups::holder(modules),
         Trial::GroupCosts { policy } => groups::group_costs(modules, policy.as_deref()),
         Trial::Trips { policy } => trips::trips(modules, policy.as_deref()),
@@ -133,6 +139,7 @@ fn main() -> anyhow::Result<()> {
         }
         Trial::Impostor => impostor::impostor(modules),
         Trial::Stranger => stranger::stranger(modules),
+        Trial::Texts => texts::texts(modules),
         Trial::Waits => watches::waits(),
         Trial::Still { seconds } => list::still(modules, seconds),
         Trial::Child { what } => load::child(&what),

@@ -33,8 +33,14 @@ struct StrangerReport {
 
 static SAID: Mutex<String> = Mutex::new(String::new());
 
-fn keep(_: PrintLevel, text: String) {
+/// Keeps what libbpf says.
+pub(crate) fn keep(_: PrintLevel, text: String) {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
+}
+
+/// What was kept.
+pub(crate) fn said() -> String {
+    SAID.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// Loads one of the two; why that failed, if it did.
@@ -46,7 +52,7 @@ fn refusal(calls_kfunc: bool) -> Result<Option<String>> {
     open.progs.stranger_ssthresh.set_autoload(calls_kfunc);
     open.progs.ordinary_ssthresh.set_autoload(!calls_kfunc);
     SAID.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    Ok(open.load().err().map(|error| format!("{error:#}\n{}", SAID.lock().unwrap_or_else(PoisonError::into_inner))))
+    Ok(open.load().err().map(|error| format!("{error:#}\n{}", said())))
 }
 
 pub(crate) fn stranger(modules: &Path) -> Result<()> {

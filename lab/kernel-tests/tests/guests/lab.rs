@@ -44,6 +44,8 @@ pub(crate) enum Machine {
     Checked,
     /// The newest kernel with two CPUs and memory for tens of thousands of tasks.
     Roomy,
+    /// The same with one CPU, so that nothing else has a turn while it does something, and a clock that counts instructions, one a nanosecond.
+    RoomyExact,
     /// For the long run of alarms.
     Alarms,
 }
@@ -74,6 +76,10 @@ impl Machine {
                 Lab::boot(&newest_kernel(), VmSpec { cpus: 4, cmdline, ..spec() })
             }
             Self::Roomy => Lab::boot(&newest_kernel(), VmSpec { memory_mib: 3_072, ..spec() }),
+            Self::RoomyExact => {
+                let spec = VmSpec { cpus: 1, memory_mib: 3_072, mode: Mode::Icount, ..VmSpec::default() };
+                Lab::boot(&newest_kernel(), spec)
+            }
             Self::Older => Lab::boot(&older_kernel(), VmSpec { fair_turns: false, ..spec() }),
             Self::Alarms => Lab::boot(&newest_kernel(), crate::alarms::machine()),
         }

@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         races::TESTS,
         hostile::TESTS,
     ];
-    let mut tests: Vec<&Test> = files.into_iter().flatten().chain(parallel::BY_HAND).collect();
+    let mut tests: Vec<&Test> = files.into_iter().flatten().chain(parallel::BY_HAND).chain(groups::BY_HAND).collect();
     let by_hand: &[Test] = parallel::others(&tests).into_iter().chain(alarms::tests()).collect::<Vec<_>>().leak();
     tests.extend(by_hand);
     tests.sort_by_key(|test| std::cmp::Reverse(test.seconds));

@@ -58,6 +58,7 @@ const OF_ONE_STREAM: &[&str] = &[
     "every_fault_of_the_list_is_contained_on_two_cpus",
     "every_policy_lives_in_an_agent_and_no_task_is_lost",
     "generated_policies_end_with_a_reason_or_do_no_harm_on_four_cpus",
+    "limits_are_exact_whatever_their_period_is",
     "limits_hold_for_crowds_of_tasks_and_of_groups",
     "limits_of_a_hundred_groups_cost_next_to_nothing",
     "modules_load_run_and_unload_again_and_again",

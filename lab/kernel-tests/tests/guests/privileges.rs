@@ -13,6 +13,7 @@ tests! {
         3 who_may_choose_a_policy_is_up_to_root,
         2 the_verifier_refuses_a_program_that_is_no_scheduler_and_calls_a_policy,
         2 a_scheduler_that_makes_up_a_task_gets_none,
+        2 the_reason_of_a_fault_is_written_into_the_room_that_there_is_for_it,
         20 a_policy_that_panics_ends_alone_while_every_return_is_traced,
     }
 }
@@ -62,6 +63,19 @@ fn a_scheduler_that_makes_up_a_task_gets_none(lab: &Lab) {
     assert_eq!(report["statuses"], serde_json::json!([invalid, invalid, 0]), "{report}");
     assert_eq!((&report["tasks"][0], &report["tasks"][1]), (&0.into(), &0.into()), "{report}");
     assert_ne!(report["tasks"][2], 0, "{report}");
+}
+
+/// Whoever asks says how much room there is: none, or less than the text takes.
+fn the_reason_of_a_fault_is_written_into_the_room_that_there_is_for_it(lab: &Lab) {
+    let report = &lab.trial("texts --modules /lab")[0];
+    println!("{report}");
+    let reason = report["reason"].as_str().unwrap();
+    assert!(reason.len() > 20, "{report}");
+    let whole = reason.len();
+    let texts = serde_json::json!([[0, "without an end"], [0, ""], [7, reason[..7]], [whole, reason]]);
+    assert_eq!((&report["texts"], &report["outside"]), (&texts, &0.into()), "{report}");
+    let refused = report["greedy_refused"].as_str().unwrap();
+    assert!(refused.contains("unbounded memory access"), "{refused}");
 }
 
 /// The function graph tracer puts its own return addresses on the stack, and keeps the right ones in order.

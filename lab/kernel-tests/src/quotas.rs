@@ -1,0 +1,126 @@
+//! How exactly limits of CPU time hold, for few tasks and for very many, and what very many that have to wait cost.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use ekiden_loader::{Config, Session, Status};
+use serde::Serialize;
+
+use crate::{
+    groups::{Group, percent},
+    load::{Worker, pause},
+    storm::{measure_off_times, off_times},
+    trials::config,
+};
+
+/// Each task of a crowd has had this much CPU time when something is measured, so that it has come to user mode.
+const FIRST_TURN: Duration = Duration::from_millis(5);
+
+/// What [`exact`] found of one limit.
+#[derive(Serialize)]
+struct ExactReport {
+    tasks: u32,
+    period_us: u64,
+    /// The CPU time that the group of these tasks used, in percent of one CPU, and what it was to use.
+    percent: f64,
+    expected: f64,
+    mistakes: u64,
+    surprises: u64,
+    still_running: bool,
+}
+
+/// So many tasks that are about to spin, in a group without a limit.
+fn crowd(tasks: u32) -> Result<(Worker, Group)> {
+    let group = Group::top("limited")?;
+    // Each has a stack, and one for signals, and room that is watched before both.
+    std::fs::write("/proc/sys/vm/max_map_count", "1000000").context("there cannot be so many threads")?;
+    // The one that starts the others spins, too.
+    let hogs = Worker::crowd(tasks - 1)?;
+    group.take(&hogs)?;
+    Ok((hogs, group))
+}
+
+/// What a group of so many tasks uses that has a fifth of a CPU, in periods of all lengths. The kernel allows no quota below a millisecond: in a
+/// period of that length it is a whole CPU. Each limit is looked at for so many `seconds` and one period.
+pub(crate) fn exact(modules: &Path, policy: Option<&str>, tasks: &[u32], seconds: u64) -> Result<()> {
+    let with_room = |policy| Session::start(&Config { max_tasks: 32_768, ..config(modules, policy) });
+    let session = policy.map(with_room).transpose()?;
+    for tasks in tasks.iter().copied() {
+        let (hogs, group) = crowd(tasks)?;
+        hogs.release()?;
+        let start = Instant::now();
+        while Duration::from_micros(group.used_us()?) < FIRST_TURN * tasks {
+            ensure!(start.elapsed() < Duration::from_secs(300), "{tasks} tasks have hardly run");
+            pause(10);
+        }
+        for period_us in [1_000, 100_000, 1_000_000_u64] {
+            let (period, quota_us) = (Duration::from_micros(period_us), (period_us / 5).max(1_000));
+            group.set("cpu.max", &format!("{quota_us} {period_us}"))?;
+            std::thread::sleep(period + Duration::from_millis(tasks.into()));
+            let used = group.percent_used(Duration::from_secs(seconds) + period)?;
+            let counts = Status::read()?.unwrap_or_default().counts;
+            let report = ExactReport {
+                tasks,
+                period_us,
+                percent: used,
+                expected: percent(quota_us, period_us),
+                mistakes: counts.mistakes,
+                surprises: counts.surprises,
+                still_running: session.as_ref().is_none_or(Session::is_running),
+            };
+            println!("{}", serde_json::to_string(&report)?);
+        }
+        drop((hogs, group));
+    }
+    session.map(Session::stop);
+    Ok(())
+}
+
+/// What [`throttled`] found.
+#[derive(Serialize)]
+struct ThrottledReport {
+    /// Of `tasks`, so many waited for CPU time of their group at once.
+    parked: u64,
+    percent: f64,
+    /// How long interrupts were off at most, in nanoseconds of the guest, by the kind of event.
+    off_ns_max: BTreeMap<String, u64>,
+    /// Why the policy does not run any more, if it does not.
+    why: Option<String>,
+    still_running: bool,
+}
+
+/// How long an interrupt takes if so many tasks are throttled, and released again and again: they have a tenth of a CPU.
+pub(crate) fn throttled(modules: &Path, tasks: u32, seconds: u64) -> Result<()> {
+    let session = Session::start(&Config { max_tasks: 32_768, ..config(modules, "wfq") })?;
+    let (hogs, group) = crowd(tasks)?;
+    measure_off_times()?;
+    group.set("cpu.max", "1000 10000")?;
+    // Each comes to user mode first, and owes that.
+    hogs.release()?;
+    let (mut parked, start) = (0, Instant::now());
+    while parked < u64::from(tasks) * 9 / 10 {
+        ensure!(start.elapsed() < Duration::from_secs(300), "{parked} tasks wait for CPU time of their group");
+        pause(10);
+        parked = parked.max(Status::read()?.context("no status")?.parked);
+    }
+    let percent = group.percent_used(Duration::from_secs(seconds))?;
+    // All are released in another way.
+    group.set("cpu.max", "max")?;
+    pause(1_000);
+    let status = Status::read()?.context("no status")?;
+    let report = ThrottledReport {
+        parked,
+        percent,
+        off_ns_max: off_times(&status),
+        why: session.check().err().map(|error| error.to_string()),
+        still_running: session.is_running(),
+    };
+    println!("{}", serde_json::to_string(&report)?);
+    drop((hogs, group));
+    session.stop();
+    Ok(())
+}
