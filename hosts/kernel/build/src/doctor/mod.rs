@@ -175,7 +175,7 @@ impl fmt::Display for Diagnosis {
                     State::Note => "note   ",
                     State::Missing => "MISSING",
                 };
-                wrapped(f, &format!("  {mark}  {:<26} {}", finding.what, finding.seen), 38)?;
+                wrapped(f, &format!("  {mark}  {:<26} {}", finding.what, finding.seen), 19)?;
                 if finding.state != State::Ok {
                     wrapped(f, &format!("           needed: {}", finding.why), 19)?;
                 }
