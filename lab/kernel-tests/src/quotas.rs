@@ -44,6 +44,22 @@ fn crowd(tasks: u32) -> Result<(Worker, Group)> {
     Ok((hogs, group))
 }
 
+/// A group uses what it has at the beginning of a period: what is measured from when it is used up, for whole periods, has none twice.
+fn begins_when_used_up(group: &Group, period: Duration) -> Result<()> {
+    let (look, start) = (period / 20, Instant::now());
+    let mut before = group.used_us()?;
+    // In a period of some ticks that cannot be seen, and makes no difference.
+    while look > Duration::from_millis(4) && start.elapsed() < 3 * period {
+        std::thread::sleep(look);
+        let used = group.used_us()?;
+        if used == before {
+            break;
+        }
+        before = used;
+    }
+    Ok(())
+}
+
 /// What a group of so many tasks uses that has a fifth of a CPU, in periods of all lengths. The kernel allows no quota below a millisecond: in a
 /// period of that length it is a whole CPU. Each limit is looked at for so many `seconds` and one period.
 pub(crate) fn exact(modules: &Path, policy: Option<&str>, tasks: &[u32], seconds: u64) -> Result<()> {
@@ -61,7 +77,8 @@ pub(crate) fn exact(modules: &Path, policy: Option<&str>, tasks: &[u32], seconds
             let (period, quota_us) = (Duration::from_micros(period_us), (period_us / 5).max(1_000));
             group.set("cpu.max", &format!("{quota_us} {period_us}"))?;
             std::thread::sleep(period + Duration::from_millis(tasks.into()));
-            let used = group.percent_used(Duration::from_secs(seconds) + period)?;
+            begins_when_used_up(&group, period)?;
+            let used = group.percent_used(Duration::from_secs(seconds).max(period))?;
             let counts = Status::read()?.unwrap_or_default().counts;
             let report = ExactReport {
                 tasks,
@@ -85,18 +102,22 @@ pub(crate) fn exact(modules: &Path, policy: Option<&str>, tasks: &[u32], seconds
 struct ThrottledReport {
     /// Of `tasks`, so many waited for CPU time of their group at once.
     parked: u64,
+    /// How long it took to start them, and from then on until so many waited.
+    started_ms: u64,
+    parked_ms: u64,
     percent: f64,
     /// How long interrupts were off at most, in nanoseconds of the guest, by the kind of event.
     off_ns_max: BTreeMap<String, u64>,
-    /// Why the policy does not run any more, if it does not.
-    why: Option<String>,
-    still_running: bool,
+    /// Whether the policy lives through what comes after the limit, too: all of them want the CPU.
+    lives_on: bool,
 }
 
 /// How long an interrupt takes if so many tasks are throttled, and released again and again: they have a tenth of a CPU.
 pub(crate) fn throttled(modules: &Path, tasks: u32, seconds: u64) -> Result<()> {
     let session = Session::start(&Config { max_tasks: 32_768, ..config(modules, "wfq") })?;
+    let begin = Instant::now();
     let (hogs, group) = crowd(tasks)?;
+    let started_ms = begin.elapsed().as_millis() as u64;
     measure_off_times()?;
     group.set("cpu.max", "1000 10000")?;
     // Each comes to user mode first, and owes that.
@@ -107,17 +128,20 @@ pub(crate) fn throttled(modules: &Path, tasks: u32, seconds: u64) -> Result<()> 
         pause(10);
         parked = parked.max(Status::read()?.context("no status")?.parked);
     }
+    let parked_ms = start.elapsed().as_millis() as u64;
     let percent = group.percent_used(Duration::from_secs(seconds))?;
+    session.check()?;
     // All are released in another way.
     group.set("cpu.max", "max")?;
     pause(1_000);
     let status = Status::read()?.context("no status")?;
     let report = ThrottledReport {
         parked,
+        started_ms,
+        parked_ms,
         percent,
         off_ns_max: off_times(&status),
-        why: session.check().err().map(|error| error.to_string()),
-        still_running: session.is_running(),
+        lives_on: session.is_running(),
     };
     println!("{}", serde_json::to_string(&report)?);
     drop((hogs, group));

@@ -14,6 +14,9 @@ const TURN_NS_MIN: u64 = 50_000;
 /// by what it costs to end a turn, and are overdue after five seconds.
 const ROUND_NS: u64 = 3_000_000_000;
 
+/// What runs is charged at ticks, which are 10 ms apart at most. So much of shorter periods is kept for what has run and is not charged yet.
+const CHARGED_NS: u64 = 10_000_000;
+
 /// How much CPU time a group may use: `cpu.max` and `cpu.max.burst`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
@@ -86,7 +89,7 @@ impl Budget {
             return;
         }
         let periods = (now_ns - end_ns) / period_ns + 1;
-        let most_ns = signed(quota_ns.saturating_add(burst_ns));
+        let most_ns = signed(quota_ns.saturating_mul((CHARGED_NS / period_ns).max(1)).saturating_add(burst_ns));
         let more_ns = signed(quota_ns.saturating_mul(periods));
         let renewed = |left_ns: i64| Some(left_ns.saturating_add(more_ns).min(most_ns));
         // It never gives up; others may spend meanwhile.

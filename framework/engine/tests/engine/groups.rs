@@ -313,6 +313,32 @@ fn what_is_used_in_excess_is_missing_in_the_next_period() {
     assert_eq!(groups.charge(0, MS, || 340 * MS).refill_at_ns, Some(400 * MS));
 }
 
+/// At each tick it is charged for four periods.
+#[test]
+fn periods_shorter_than_a_tick_give_all_of_their_time() {
+    let groups = groups(1);
+    assert!(groups.create(2, Some(ROOT), false));
+    assert!(groups.enter(0, 2, NICE_0));
+    groups.set_limit(2, limit_ms(1, 1, 0), 0);
+    let (mut ran_ms, mut now_ms) = (0, 0);
+    while now_ms < 1_000 {
+        if groups.allowance_ns(0, || now_ms * MS).is_none() {
+            groups.park(0, true, now_ms * MS);
+            now_ms += 1;
+            groups.refill(now_ms * MS);
+            let _ = groups.next_released();
+            continue;
+        }
+        for _ in 0..4 {
+            now_ms += 1;
+            groups.refill(now_ms * MS);
+        }
+        ran_ms += 4;
+        groups.charge(0, 4 * MS, || now_ms * MS);
+    }
+    assert!((970..=1_010).contains(&ran_ms), "{ran_ms} ms of 1,000");
+}
+
 #[test]
 fn a_group_that_owes_more_than_a_quota_waits_for_more_than_one_period() {
     let groups = groups(1);

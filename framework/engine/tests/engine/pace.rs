@@ -262,7 +262,7 @@ impl Policy for Waster {
         match (self.asked.fetch_add(1, Relaxed) + 1) % PICK_ATTEMPTS {
             _ if self.falls => Reply::fallen(),
             0 => Reply::default(),
-            _ => worthless(),
+            _ => worthless(ANOTHER),
         }
     }
 }

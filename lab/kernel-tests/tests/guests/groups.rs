@@ -142,10 +142,6 @@ fn limits_of_ten_thousand_tasks_are_exact_whatever_their_period_is(lab: &Lab) {
     are_exact(lab, "--tasks 1 --tasks 100 --tasks 10000 --seconds 10");
 }
 
-/// A group with a period as short as this misses its limit: it has less. What its tasks run before they are charged for it, a new period does not
-/// give them again.
-const SHORT_US: u64 = 1_000;
-
 /// To within five percent of what the limit says, and never more than that.
 fn are_exact(lab: &Lab, arguments: &str) {
     let reports = lab.trial(&format!("exact --modules /lab --policy wfq {arguments}"));
@@ -154,15 +150,14 @@ fn are_exact(lab: &Lab, arguments: &str) {
     }
     for report in &reports {
         let number = |what: &str| report[what].as_f64().unwrap();
-        let least = if report["period_us"] == SHORT_US { 0.45 } else { 0.95 };
-        assert!((least..=1.05).contains(&(number("percent") / number("expected"))), "{report}");
+        assert!((0.95..=1.05).contains(&(number("percent") / number("expected"))), "{report}");
         assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
         assert_eq!(report["still_running"], true, "{report}");
     }
 }
 
-/// `EKIDEN_CROWD` says how many instead. That the policy lives through it is missed: sched_ext's own watchdog, which is a task, waits for 30 s
-/// there, and the kernel takes the policy out.
+/// `EKIDEN_CROWD` says how many instead. The policy lives as long as the limit is there. When it is lifted, 20,000 tasks want one CPU, and each
+/// waits for 20 s and longer until it is its turn: so does the worker that the watchdog of sched_ext is, which gives the policy up after 30 s.
 fn an_interrupt_is_short_where_twenty_thousand_tasks_are_throttled(lab: &Lab) {
     let tasks: u64 =
         std::env::var("EKIDEN_CROWD").map_or(20_000, |tasks| tasks.parse().expect("EKIDEN_CROWD is a number"));
