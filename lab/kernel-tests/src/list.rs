@@ -104,9 +104,8 @@ pub(crate) fn list(modules: &Path, rounds: u32, only: &[String], part: usize, pa
     let planted = PLANTED.iter().filter(|planted| planted.cpus_min <= cpus).map(|planted| planted.name);
     let names: Vec<&str> = planted.chain(OTHERS.iter().map(|(name, _)| *name)).collect();
     let is_wanted = |name: &str| {
-        let place = names.iter().position(|known| *known == name);
-        place.is_some_and(|place| place % parts == part)
-            && (only.is_empty() || only.iter().any(|only| name.contains(only.as_str())))
+        let is_named = only.is_empty() || only.iter().any(|only| name.contains(only.as_str()));
+        is_named && names.iter().position(|known| *known == name).is_some_and(|place| place % parts == part)
     };
     let pulse = Pulse::start(cpus)?;
     let modules = modules.to_owned();
