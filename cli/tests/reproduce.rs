@@ -15,13 +15,7 @@ fn json(program: &Path, args: &[&str]) -> Value {
     let built =
         cargo.args(["build", "--quiet", "-p", "ekiden-guest", "-p", "ekiden-workload"]).current_dir(&root).status();
     assert!(built.unwrap().success(), "cannot build the guest's programs");
-    let output = Command::new(program)
-        .args(args)
-        .arg("--json")
-        .env("EKIDEN", EKIDEN)
-        .env("EKIDEN_QEMU", "newer")
-        .output()
-        .unwrap();
+    let output = Command::new(program).args(args).arg("--json").env("EKIDEN", EKIDEN).output().unwrap();
     let script = program.display();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script} failed:\n{said}{}", String::from_utf8_lossy(&output.stdout));
