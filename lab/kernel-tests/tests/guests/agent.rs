@@ -11,8 +11,9 @@ use crate::{
     turns::some_policies,
 };
 
+// With fair turns: while an agent ends, CPUs spin for locks of the kernel, whose holder needs a turn.
 tests! {
-    Machine::Newest(2) => {
+    Machine::Timely => {
         70 every_policy_lives_in_an_agent_and_no_task_is_lost,
         15 an_agent_with_room_for_few_messages_works,
         3 what_an_agent_cannot_do_is_refused_by_name,

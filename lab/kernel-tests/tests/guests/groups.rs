@@ -20,7 +20,7 @@ tests! {
         16 limits_of_a_hundred_groups_cost_next_to_nothing,
         4 no_task_waits_for_a_lock_of_a_task_that_has_used_up_its_time,
     }
-    Machine::Calm => {
+    Machine::Timely => {
         10 limits_hold_for_crowds_of_tasks_and_of_groups,
         15 limits_are_exact_whatever_their_period_is,
     }

@@ -36,9 +36,11 @@ pub(crate) enum Machine {
     ParallelChecked,
     /// The newest kernel with two CPUs, and a clock that counts instructions, one a nanosecond.
     Exact,
-    /// The newest kernel with four CPUs, and stress-ng.
+    /// The newest kernel with two CPUs that have fair turns, for tests that judge milliseconds.
+    Timely,
+    /// The newest kernel with four CPUs that have fair turns, and stress-ng.
     Storm,
-    /// Another kernel that passes the pre-flight, of another version than the newest, in the QEMU that is installed here.
+    /// Another kernel that passes the pre-flight, of another version than the newest.
     Older,
     /// The newest kernel with four CPUs, which checks what it allocates: slabs are poisoned and have room around objects that is watched.
     Checked,
@@ -59,6 +61,7 @@ impl Machine {
         match self {
             Self::Newest(cpus) => Lab::boot(&newest_kernel(), VmSpec { cpus, ..spec() }),
             Self::Calm => Lab::boot(&newest_kernel(), spec()),
+            Self::Timely => Lab::boot(&newest_kernel(), VmSpec { fair_turns: true, ..spec() }),
             Self::Parallel(cpus) => Lab::boot(
                 &newest_kernel(),
                 VmSpec { cpus, mode: Mode::Parallel, programs: vec![PathBuf::from(STRESS_NG)], ..VmSpec::default() },
@@ -68,9 +71,10 @@ impl Machine {
                 VmSpec { cpus: 4, mode: Mode::Parallel, cmdline: SLAB_DEBUG.into(), ..VmSpec::default() },
             ),
             Self::Exact => Lab::boot(&newest_kernel(), VmSpec { mode: Mode::Icount, ..VmSpec::default() }),
-            Self::Storm => {
-                Lab::boot(&newest_kernel(), VmSpec { cpus: 4, programs: vec![PathBuf::from(STRESS_NG)], ..spec() })
-            }
+            Self::Storm => Lab::boot(
+                &newest_kernel(),
+                VmSpec { cpus: 4, fair_turns: true, programs: vec![PathBuf::from(STRESS_NG)], ..spec() },
+            ),
             Self::Checked => {
                 let cmdline = format!("{} {SLAB_DEBUG}", spec().cmdline);
                 Lab::boot(&newest_kernel(), VmSpec { cpus: 4, cmdline, ..spec() })
@@ -80,16 +84,16 @@ impl Machine {
                 let spec = VmSpec { cpus: 1, memory_mib: 3_072, mode: Mode::Icount, ..VmSpec::default() };
                 Lab::boot(&newest_kernel(), spec)
             }
-            Self::Older => Lab::boot(&older_kernel(), VmSpec { fair_turns: false, ..spec() }),
+            Self::Older => Lab::boot(&older_kernel(), spec()),
             Self::Alarms => Lab::boot(&newest_kernel(), crate::alarms::machine()),
         }
     }
 }
 
 /// The usual machine. Nothing is measured here, so the guest's clock may run ahead of its instructions. Without `nohz=off`, timers of
-/// idle CPUs come late when the emulator takes turns. A QEMU with fair turns is newer, and takes two thirds of the time as well.
+/// idle CPUs come late when the emulator takes turns.
 pub(crate) fn spec() -> VmSpec {
-    VmSpec { icount_shift: 3, fair_turns: true, cmdline: "nohz=off".into(), ..VmSpec::default() }
+    VmSpec { icount_shift: 3, cmdline: "nohz=off".into(), ..VmSpec::default() }
 }
 
 /// What [`Machine::Older`] has.

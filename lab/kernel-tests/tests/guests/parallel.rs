@@ -85,8 +85,10 @@ pub(crate) fn others(of_all: &[&'static Test]) -> Vec<Test> {
         assert!(of_all.iter().any(|test| test.name == *name), "OF_ONE_STREAM names {name}, which is no test");
     }
     let has_turns = |test: &&&Test| {
-        matches!(test.machine, Machine::Newest(2 | 4) | Machine::Calm | Machine::Storm | Machine::Checked)
-            && !OF_ONE_STREAM.contains(&test.name)
+        matches!(
+            test.machine,
+            Machine::Newest(2 | 4) | Machine::Calm | Machine::Timely | Machine::Storm | Machine::Checked
+        ) && !OF_ONE_STREAM.contains(&test.name)
     };
     let in_parallel = |test: &&'static Test| Test {
         name: format!("{}_in_parallel", test.name).leak(),
