@@ -11,7 +11,7 @@ use crate::lock::Lock;
 const TURN_NS_MIN: u64 = 50_000;
 
 /// In that time, all tasks that wait for a group's time are to have a turn, however little time that is. They take longer than that
-/// by what it costs to end a turn, and are overdue after fifteen seconds.
+/// by what it costs to end a turn, and are overdue after five seconds.
 const ROUND_NS: u64 = 3_000_000_000;
 
 /// What runs is charged at ticks, which are 10 ms apart at most. So much of shorter periods is kept for what has run and is not charged yet.

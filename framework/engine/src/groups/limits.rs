@@ -6,11 +6,11 @@ use crate::atomics::Ordering::Relaxed;
 
 /// A task that has been parked for so long without a turn has one although there is no time: others of its group may have
 /// been faster each time, under a policy that has it wait for long. The time is missing later, so that the limit holds.
-/// sched_ext does not know of limits, and takes a policy out when a task has waited for 30 seconds.
-const OVERDUE_NS: u64 = 15_000_000_000;
+/// A policy is taken out when a task has waited for eight seconds.
+const OVERDUE_NS: u64 = 5_000_000_000;
 
-/// Such a turn, in nanoseconds: sched_ext only wants to see the task run. Ten thousand tasks use less than a hundredth of a CPU so, and what it costs
-/// to end their turns; a smaller limit is not held.
+/// Such a turn, in nanoseconds: sched_ext only wants to see the task run. Ten thousand tasks use a fiftieth of a CPU so, and what it costs to
+/// end their turns, which a smaller limit does not hold.
 const OVERDUE_TURN_NS: u64 = 10_000;
 
 /// A refill begins the periods of so many groups, and releases so many tasks that are overdue: it may be in an interrupt.
