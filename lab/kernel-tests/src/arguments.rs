@@ -24,12 +24,6 @@ pub(crate) enum Trial {
         /// Only those whose names contain one of these.
         #[arg(long, value_delimiter = ',')]
         only: Vec<String>,
-        /// Of so many parts of the list, only one.
-        #[arg(long, default_value_t = 1)]
-        parts: usize,
-        /// Which one, counted from 0.
-        #[arg(long, default_value_t = 0)]
-        part: usize,
     },
     /// Goes through policies of the generator.
     Generated {

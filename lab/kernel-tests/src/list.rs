@@ -98,15 +98,10 @@ struct Trial {
     host_program: Option<Program>,
 }
 
-/// Goes through the list, or through every fault of it whose place is `part` beyond a multiple of `parts`.
-pub(crate) fn list(modules: &Path, rounds: u32, only: &[String], part: usize, parts: usize) -> Result<()> {
+/// Goes through the list.
+pub(crate) fn list(modules: &Path, rounds: u32, only: &[String]) -> Result<()> {
     let cpus = thread::available_parallelism()?.get();
-    let planted = PLANTED.iter().filter(|planted| planted.cpus_min <= cpus).map(|planted| planted.name);
-    let names: Vec<&str> = planted.chain(OTHERS.iter().map(|(name, _)| *name)).collect();
-    let is_wanted = |name: &str| {
-        let is_named = only.is_empty() || only.iter().any(|only| name.contains(only.as_str()));
-        is_named && names.iter().position(|known| *known == name).is_some_and(|place| place % parts == part)
-    };
+    let is_wanted = |name: &str| only.is_empty() || only.iter().any(|only| name.contains(only.as_str()));
     let pulse = Pulse::start(cpus)?;
     let modules = modules.to_owned();
     let mut trial = Trial { modules, cpus, round: 0, pulse, host: None, program: None, host_program: None };
@@ -114,7 +109,7 @@ pub(crate) fn list(modules: &Path, rounds: u32, only: &[String], part: usize, pa
         trial.round = round;
         for beside in [true, false] {
             trial.host_anew(beside)?;
-            for planted in PLANTED.iter().filter(|planted| is_wanted(planted.name)) {
+            for planted in PLANTED.iter().filter(|planted| is_wanted(planted.name) && planted.cpus_min <= cpus) {
                 trial.one(planted.name, |trial| trial.planted(planted))?;
             }
             for (name, run) in OTHERS.iter().filter(|(name, _)| is_wanted(name)) {

@@ -51,7 +51,8 @@ fn lives(lab: &Lab, arguments: &str) -> u64 {
 }
 
 fn every_policy_lives_in_an_agent_and_no_task_is_lost(lab: &Lab) {
-    for policy in some_policies(3) {
+    // All of them in three days.
+    for policy in some_policies(5) {
         let lost = lives(lab, &format!("--policy {policy} --rounds 20"));
         assert_eq!(lost, 0, "16,384 messages are enough for two CPUs");
     }
@@ -64,7 +65,7 @@ fn an_agent_with_room_for_few_messages_works(lab: &Lab) {
 }
 
 fn in_parallel_every_policy_lives_in_an_agent(lab: &Lab) {
-    for policy in some_policies(3) {
+    for policy in some_policies(5) {
         lives(lab, &format!("--policy {policy} --rounds 20"));
     }
 }
