@@ -5,7 +5,7 @@ use clap::{Command, CommandFactory};
 use super::assert_none;
 use crate::Cli;
 
-/// What a terminal has that nobody has made wider.
+/// Columns of a usual terminal.
 const COLUMNS: usize = 80;
 
 /// Each command that people may have in a script. Who renames one leaves the old name here, and as a hidden alias (clap's `alias`) for one

@@ -1,6 +1,6 @@
 //! How fair `SpinLock` is, and what it costs, beside the test-and-set mutex of `spin` in the same run: `cargo bench -p ekiden --bench lock`,
 //! or with `-- --json` at its end. 64 threads want one lock; of what each waits are printed the mean, the longest, and how often the
-//! mean is in that. Instructions of a lock and an unlock that nobody else wants are counted by valgrind, if there is one.
+//! mean is in that. Instructions of a lock and an unlock without contention are counted by valgrind, if there is one.
 //!
 //! There are more threads than CPUs, so in both cases one that waits yields after each look, as it could not be preempted in the kernel.
 

@@ -46,7 +46,7 @@ impl<P: Policy> Engine<P> {
             // From here on timers are told apart; one may be under way.
             self.cpus.iter().for_each(|cpu| cpu.due_ns[0].store(1, Relaxed));
         }
-        // Who sees the order sees that what was found before is worth nothing: until now not everybody counted.
+        // Who sees the order sees that what was found before is worth nothing: until now not every CPU counted.
         self.ask_anew();
         seat.take(policy);
         self.publish(Order::of(order.seats().chain([seat.index])));
@@ -107,9 +107,9 @@ impl<P: Policy> Engine<P> {
 
     /// Nothing that a CPU found is so any more.
     fn ask_anew(&self) {
-        // While there was only one, nobody counted.
+        // While there was only one, no CPU counted.
         self.seats.iter().for_each(Seat::has_heard);
-        // Whoever is asked first out of order is not so any more.
+        // No policy is asked first out of order any more.
         self.cpus.iter().for_each(|cpu| cpu.first.store(0, Relaxed));
     }
 }

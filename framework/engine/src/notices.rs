@@ -94,7 +94,7 @@ impl<P: Policy> Engine<P> {
         self.in_order().for_each(|seat| self.tell_missed(handling, seat));
     }
 
-    /// Whoever comes to a seat next knows of no CPU that it is idle.
+    /// The next policy in a seat knows of no CPU that it is idle.
     pub(crate) fn forget_told(&self, seat: usize) {
         self.cpus.iter().for_each(|cpu| cpu.told.forget(bit(seat)));
         let _ = self.missed.take(bit(seat));

@@ -1,4 +1,4 @@
-//! The order in which policies are asked, as one word: whoever looks for work reads it once, and has all of the old one or all of the new.
+//! The order in which policies are asked, as one word: a CPU that looks for work reads it once, and has all of the old one or all of the new.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Release};

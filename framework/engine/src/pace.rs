@@ -216,7 +216,7 @@ impl<P: Policy> Engine<P> {
         }
         let now_ns = self.host.now_ns();
         let due = &self.cpu(cpu).due_ns;
-        // Whoever was alone until now has armed it without saying so here.
+        // A policy that was alone until now has armed it without a note here.
         let is_only = self.order.get() == Order::FIRST;
         for seat in self.in_order() {
             let due_ns = due[seat.index].load(Relaxed);

@@ -46,7 +46,7 @@ impl<P: Policy> Engine<P> {
             handling.outcome.status = Status::Invalid as i32;
             return;
         }
-        // Whoever tells the policy of a new task looks for parameters after that. If it has done so before they were set, it is
+        // A CPU that tells the policy of a new task looks for parameters after that. If it has done so before they were set, it is
         // seen here that it has told, as both have had the lock.
         let state = slot.state();
         let knows = state.phase() != Phase::New && !state.is_unheard();

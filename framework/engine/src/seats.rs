@@ -125,7 +125,7 @@ impl<P: Policy> Seat<P> {
         self.policy.call_once(|| policy);
     }
 
-    /// Nobody is called any more.
+    /// No policy is called here any more.
     pub(crate) fn empty(&mut self) -> Option<P> {
         *self.home.get_mut() = Home::NOWHERE.0;
         *self.calls.get_mut() = Calls::NONE.0;
@@ -136,7 +136,7 @@ impl<P: Policy> Seat<P> {
         mem::take(&mut self.policy).try_into_inner()
     }
 
-    /// Somebody sits down who knows none of the tasks. Whoever sees the new home sees all of it.
+    /// A policy comes that knows none of the tasks. A CPU that sees the new home sees all of it.
     pub(crate) fn take(&self, policy: P) {
         self.put(policy);
         self.forget_mistakes();

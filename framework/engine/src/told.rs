@@ -1,4 +1,4 @@
-//! Which policies know of which idle CPU. A CPU that begins to idle without telling all, and whoever tells a policy what it has missed, each
+//! Which policies know of which idle CPU. A CPU that begins to idle without telling all, and one that tells a policy what it has missed, each
 //! say first and look then; so one of the two sees the other, and no idle CPU is forgotten.
 
 use super::atomics::{
@@ -54,7 +54,7 @@ impl Told {
         self.0.fetch_and(!seats, Relaxed);
     }
 
-    /// The CPU is idle no longer. Who is to hear of that. Writes only if somebody is.
+    /// The CPU is idle no longer. Who is to hear of that. Writes only if a policy is.
     pub(crate) fn take(&self) -> Seats {
         if self.0.load(Relaxed) == 0 { 0 } else { self.0.swap(0, Relaxed) }
     }

@@ -14,23 +14,8 @@ mod atomics {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 }
 
-mod lock {
-    use loom::sync::{Mutex, MutexGuard};
-
-    /// Gives as much order as the engine's own: who takes it sees what the one before did.
-    #[derive(Debug, Default)]
-    pub(crate) struct Lock<T>(Mutex<T>);
-
-    impl<T> Lock<T> {
-        pub(crate) fn new(value: T) -> Self {
-            Self(Mutex::new(value))
-        }
-
-        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-            self.0.lock().unwrap()
-        }
-    }
-}
+#[path = "model/lock.rs"]
+mod lock;
 
 use groups::{Groups, Limit};
 use loom::{sync::Arc, thread};
@@ -136,7 +121,7 @@ fn a_task_that_says_late_that_time_is_used_up_is_released() {
 /// Nothing was used for a period, and the refill that finds this out is the last one but for those who spend meanwhile: all that
 /// there is, or so much that the next period's time does not make up for it.
 #[test]
-fn the_last_refill_misses_nobody_who_uses_up_all_time_at_once() {
+fn the_last_refill_misses_no_task_that_uses_up_all_time_at_once() {
     for quotas in [1, 3] {
         check(3, move || {
             let groups = groups(1, 1);

@@ -1,6 +1,6 @@
 //! A policy that comes beside one that was alone, while one CPU wakes up a task and another looks for work, in every order that memory
 //! allows (loom): the steps of `begin_several` and `come` in `src/coming.rs`, of `deliver` in `src/engine.rs` and of `pick_of_several` in
-//! `src/turns.rs`. As long as a policy is alone nobody counts what it hears.
+//! `src/turns.rs`. As long as a policy is alone no CPU counts what it hears.
 
 use loom::{
     sync::{
@@ -92,7 +92,7 @@ fn a_policy_comes(is_graceful: bool) {
         wakes.join().unwrap();
         let is_found = looks.join().unwrap();
         if !is_graceful {
-            // loom minds messages that nobody takes.
+            // loom reports messages that are not received.
             (0..2).for_each(|_| over.recv().unwrap());
         }
         assert!(is_found, "the CPU does not look for the task that has it look");

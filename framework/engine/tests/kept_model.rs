@@ -1,7 +1,7 @@
 //! Parameters that are set for a task while its policy hears of it, or while it dies: in every order that memory and CPUs allow (loom).
 //! Here the lock of what is kept gives the order. What the models hold is what comes first: who sets parameters looks after that whether the
 //! policy knows of the task; who tells the policy of it notes that in the state, Release or not, and looks for parameters then; and a slot
-//! is freed once, by whoever is the last to need it.
+//! is freed once, by the last that needs it.
 
 extern crate alloc;
 
@@ -21,34 +21,14 @@ mod atomics {
     pub(crate) use loom::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 }
 
-mod groups {
-    pub(crate) const IDLE_WEIGHT: u32 = 3;
-}
+#[path = "model/groups.rs"]
+mod groups;
 
-mod seats {
-    pub(crate) enum NotChosen {
-        NoTask,
-        ByRoot,
-    }
-}
+#[path = "model/seats.rs"]
+mod seats;
 
-mod lock {
-    use loom::sync::{Mutex, MutexGuard};
-
-    /// Gives as much order as the engine's own: who takes it sees what the one before did.
-    #[derive(Debug, Default)]
-    pub(crate) struct Lock<T>(Mutex<T>);
-
-    impl<T> Lock<T> {
-        pub(crate) fn new(value: T) -> Self {
-            Self(Mutex::new(value))
-        }
-
-        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-            self.0.lock().unwrap()
-        }
-    }
-}
+#[path = "model/lock.rs"]
+mod lock;
 
 use ekiden::TaskId;
 use ekiden_host::abi::RawParams;
@@ -132,7 +112,7 @@ fn the_slot_of_a_task_that_dies_is_freed_once() {
             thread::spawn(move || model.set(task, declared))
         });
         model.die(task);
-        // Another task may come as soon as nobody tells of this one.
+        // Another task may come as soon as no CPU tells of this one.
         if let Some(next) = model.tasks.insert(2, 2) {
             model.kept[0].begin(next, RawParams::default());
             others.into_iter().for_each(|other| _ = other.join().unwrap());

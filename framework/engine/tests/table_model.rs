@@ -1,7 +1,7 @@
 //! The slot of a task, at which several CPUs look and of which each may change the state: in every order that memory and CPUs
-//! allow (loom). What the models hold: `set_state` is Release and `state` Acquire, so whoever sees a task wait sees what was
-//! written of it before; a successful `try_state` is Release as well, for whoever sees the task run. That a state is exchanged,
-//! and not stored, gives a token to one CPU; and the serial number, which goes on counting from one task of a slot to the
+//! allow (loom). What the models hold: `set_state` is Release and `state` Acquire, so a CPU that sees a task wait sees what was
+//! written of it before; a successful `try_state` is Release as well, for CPUs that see the task run. That a state is exchanged,
+//! and not stored, gives a token to one CPU; and the serial number, which counts on from one task of a slot to the
 //! next, makes one that is stale differ. The generation and what else is Relaxed may be as late as it likes.
 
 extern crate alloc;
@@ -22,16 +22,11 @@ mod atomics {
     pub(crate) use loom::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 }
 
-mod groups {
-    pub(crate) const IDLE_WEIGHT: u32 = 3;
-}
+#[path = "model/groups.rs"]
+mod groups;
 
-mod seats {
-    pub(crate) enum NotChosen {
-        NoTask,
-        ByRoot,
-    }
-}
+#[path = "model/seats.rs"]
+mod seats;
 
 /// As much of it as answers of hosts need.
 pub mod engine {
@@ -43,23 +38,8 @@ pub mod engine {
     }
 }
 
-mod lock {
-    use loom::sync::{Mutex, MutexGuard};
-
-    /// Gives as much order as the engine's own: who takes it sees what the one before did.
-    #[derive(Debug)]
-    pub(crate) struct Lock<T>(Mutex<T>);
-
-    impl<T> Lock<T> {
-        pub(crate) fn new(value: T) -> Self {
-            Self(Mutex::new(value))
-        }
-
-        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-            self.0.lock().unwrap()
-        }
-    }
-}
+#[path = "model/lock.rs"]
+mod lock;
 
 use answers::Answers;
 use atomics::{AtomicU32, Ordering::Relaxed};
@@ -164,7 +144,7 @@ fn a_task_goes_to_one_cpu() {
         let (picked, claimed) = (picks.join().unwrap(), claims.join().unwrap());
         match claimed {
             Some(runs) => assert_eq!((picked, runs), (None, Some(NAME)), "it was claimed"),
-            None => assert_eq!(picked, Some(NAME), "nobody has it"),
+            None => assert_eq!(picked, Some(NAME), "no CPU has it"),
         }
     });
 }

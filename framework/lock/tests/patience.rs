@@ -56,7 +56,7 @@ fn a_lock_that_is_not_released_in_time_ends_the_call_that_waits() {
     let (text, _) = waits_in_vain(&lock);
     assert_eq!(text, "a lock was not released in time; while calls are recorded, this says where it was taken");
     assert_eq!(NOW_MS.load(Relaxed), LOCK_WAIT_MS, "it waits as long as it is to, and no longer");
-    assert_eq!(*lock.lock(), 5, "whoever comes later has the lock");
+    assert_eq!(*lock.lock(), 5, "a later call has the lock");
     assert_eq!(NOW_MS.load(Relaxed), LOCK_WAIT_MS, "who does not have to wait does not look at the clock");
 
     run_tape(true);

@@ -353,7 +353,7 @@ static long create_another(struct seat *seat, struct instance *instance, bool is
 	ret = has_come(number, is_default);
 	if (ret != LEFT)
 		return 0;
-	/* The engine has panicked, and nobody calls what is freed now. */
+	/* The engine has panicked, and what is freed now is not called. */
 	wait_for_events();
 	return -EIO;
 }
@@ -440,7 +440,7 @@ static void all_see(void)
 	rcu_read_unlock();
 }
 
-/* What the engine has published is used when everybody sees it. */
+/* What the engine has published is used when every CPU sees it. */
 static long published(s64 done)
 {
 	if (done)

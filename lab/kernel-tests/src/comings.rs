@@ -22,7 +22,7 @@ struct ComingsReport {
     departures: u32,
     mistakes: u64,
     surprises: u64,
-    /// For how many of them all CPUs stood still, and for how many nobody did.
+    /// For how many of them all CPUs stood still, and for how many none did.
     stops: u64,
     graces: u64,
     /// For how long a CPU waited at most.

@@ -148,7 +148,7 @@ impl Budget {
         }
         let left_ns = self.left_ns.load(Acquire);
         if now_ns >= self.end_ns.load(Acquire) && left_ns > 0 && left_ns == self.begun_ns.load(Relaxed) {
-            // Whoever spends from here on begins anew; who has just used up all time may not have seen that.
+            // A CPU that spends from here on begins anew; one that has just used up all time may not have seen that.
             self.active.store(false, Release);
             fence(SeqCst);
             if self.is_throttled() {

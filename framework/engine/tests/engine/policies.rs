@@ -170,7 +170,7 @@ enum Step {
     Swap(usize),
     /// Another policy comes, for all tasks or for those that are given to it.
     Add(bool),
-    /// One is going to come, and nobody has seen it yet.
+    /// One is going to come, and no CPU has seen it yet.
     Begin,
     Remove(usize),
     Reorder,

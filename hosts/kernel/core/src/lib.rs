@@ -103,7 +103,7 @@ pub extern "C" fn ekiden_rs_begin_several() -> bool {
 ///
 /// # Safety
 ///
-/// `table` outlives the engine's use of the instance, which comes from it and is used by nobody else.
+/// `table` outlives the engine's use of the instance, which comes from it and is not used elsewhere.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_come(table: *const PolicyTable, made: *mut c_void) -> i64 {
     let Some(engine) = engine().filter(|_| !cfg!(feature = "fixed")) else { return -19 };
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn ekiden_rs_remove(seat: u64) -> i64 {
     0
 }
 
-/// Asks policies in another order. Nobody else changes what is published until a grace period later, and `ekiden_rs_all_see`.
+/// Asks policies in another order. Nothing else changes what is published until a grace period later, and `ekiden_rs_all_see`.
 ///
 /// # Safety
 ///
@@ -168,7 +168,7 @@ pub struct ShareRequest {
     flags: u32,
 }
 
-/// Gives a policy CPUs and a weight. Nobody else changes what is published until a grace period later, and `ekiden_rs_all_see`.
+/// Gives a policy CPUs and a weight. Nothing else changes what is published until a grace period later, and `ekiden_rs_all_see`.
 ///
 /// # Safety
 ///

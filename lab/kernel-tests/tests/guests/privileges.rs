@@ -65,7 +65,7 @@ fn a_scheduler_that_makes_up_a_task_gets_none(lab: &Lab) {
     assert_ne!(report["tasks"][2], 0, "{report}");
 }
 
-/// Whoever asks says how much room there is: none, or less than the text takes.
+/// The caller says how much room there is: none, or less than the text takes.
 fn the_reason_of_a_fault_is_written_into_the_room_that_there_is_for_it(lab: &Lab) {
     let report = &lab.trial("texts --modules /lab")[0];
     println!("{report}");

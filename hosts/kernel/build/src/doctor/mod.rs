@@ -197,7 +197,7 @@ impl fmt::Display for Diagnosis {
     }
 }
 
-/// Columns of a terminal that nobody has made wider. Commands are longer: whoever copies one wants no line end in it.
+/// Columns of a usual terminal. Commands are longer: one that is copied has no line end in it.
 const COLUMNS: usize = 80;
 
 /// Writes a line, in several if it is longer than a terminal is wide; those after the first begin in column `indent`.

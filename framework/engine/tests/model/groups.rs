@@ -1,0 +1,3 @@
+//! What the table of tasks needs of groups.
+
+pub(crate) const IDLE_WEIGHT: u32 = 3;
