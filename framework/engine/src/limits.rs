@@ -33,7 +33,7 @@ const TICK: u32 = EventKind::Tick as u32;
 const REFILL: u32 = EventKind::Refill as u32;
 
 /// So many tasks are released at a time.
-const RELEASE_MOST: u32 = 24;
+const RELEASE_MOST: u32 = 32;
 
 impl<P: Policy> Engine<P> {
     /// Notes the CPU time that the event's task has used up to now. True if it has to give way.

@@ -36,6 +36,8 @@ mod upgrades;
 mod victim;
 mod watches;
 
+use std::thread;
+
 use clap::Parser as _;
 
 use crate::arguments::{Arguments, Trial};
@@ -63,7 +65,7 @@ fn main() -> anyhow::Result<()> {
             | Trial::Device { .. }
             | Trial::DeviceAsks { .. }
     );
-    if !is_anywhere {
+    if !is_anywhere && thread::available_parallelism()?.get() > 1 {
         load::stay_on_cpu_1()?;
     }
     match trial {
