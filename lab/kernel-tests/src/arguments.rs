@@ -24,6 +24,9 @@ pub(crate) enum Trial {
         /// Only those whose names contain one of these.
         #[arg(long, value_delimiter = ',')]
         only: Vec<String>,
+        /// Only beside another policy, or only to one that is alone.
+        #[arg(long)]
+        beside: Option<bool>,
     },
     /// Goes through policies of the generator.
     Generated {

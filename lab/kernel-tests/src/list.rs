@@ -99,7 +99,7 @@ struct Trial {
 }
 
 /// Goes through the list.
-pub(crate) fn list(modules: &Path, rounds: u32, only: &[String]) -> Result<()> {
+pub(crate) fn list(modules: &Path, rounds: u32, only: &[String], beside: Option<bool>) -> Result<()> {
     let cpus = thread::available_parallelism()?.get();
     let is_wanted = |name: &str| only.is_empty() || only.iter().any(|only| name.contains(only.as_str()));
     let pulse = Pulse::start(cpus)?;
@@ -107,7 +107,7 @@ pub(crate) fn list(modules: &Path, rounds: u32, only: &[String]) -> Result<()> {
     let mut trial = Trial { modules, cpus, round: 0, pulse, host: None, program: None, host_program: None };
     for round in 0..rounds {
         trial.round = round;
-        for beside in [true, false] {
+        for beside in beside.map_or(vec![true, false], |beside| vec![beside]) {
             trial.host_anew(beside)?;
             for planted in PLANTED.iter().filter(|planted| is_wanted(planted.name) && planted.cpus_min <= cpus) {
                 trial.one(planted.name, |trial| trial.planted(planted))?;

@@ -75,7 +75,7 @@ fn main() -> anyhow::Result<()> {
         Trial::AgentEnds { flight } => agent::ends(&flight),
         Trial::AgentRefuses => agent::refuses(),
         Trial::AgentHolds { policy, params, flight } => agent::holds(&policy, &params, &flight),
-        Trial::List { rounds, only } => list::list(modules, rounds, &only),
+        Trial::List { rounds, only, beside } => list::list(modules, rounds, &only, beside),
         Trial::Generated { first, from, count } => generated::generated(modules, first, from, count),
         Trial::Faults { rounds, calls } => trials::faults(modules, rounds, &calls),
         Trial::Comings { rounds } => comings::comings(modules, rounds),
