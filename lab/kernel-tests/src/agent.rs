@@ -11,6 +11,7 @@ use std::{
             AtomicBool, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
         },
+        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -20,7 +21,7 @@ use anyhow::{Context, Result, bail, ensure};
 use ekiden::{Call, Scheduler};
 use ekiden_agent::{Agent, Config, Counts, Make};
 use ekiden_linked::{ALL, find, make};
-use ekiden_loader::{Drain, dump, sysfs};
+use ekiden_loader::{Baseline, Drain, Queues, dump, sysfs};
 use ekiden_test_policies::{Fault, Faulty};
 use nix::{
     sys::signal::{Signal, kill},
@@ -120,8 +121,9 @@ pub(crate) fn holds(policy: &str, params: &str, flight: &Path) -> Result<()> {
 #[derive(Serialize)]
 struct Ended {
     how: &'static str,
-    /// The longest time for which a task that rests for a millisecond did not run until the kernel took all tasks
-    /// back, and in all: as long as its own scheduler is not back, the kernel lets tasks take turns of 20 ms.
+    /// The longest time for which a task that rests for a millisecond did not run until the kernel began to take all tasks
+    /// back, and in all. The kernel needs two grace periods for that. In those, tasks take turns of 20 ms, and new processes, which are
+    /// its own scheduler's already, go before all others.
     outage_ms: f64,
     gap_ms: f64,
     /// The same while nothing went wrong.
@@ -191,40 +193,67 @@ pub(crate) fn ends(flight: &Path) -> Result<()> {
     load::be_anywhere()?;
     ends_by("killed", "wfq", "", Some(Signal::SIGKILL), flight)?;
     ends_by("stopped", "wfq", "", Some(Signal::SIGSTOP), flight)?;
-    let planted = |fault: Fault| format!("call={} fault={} after=600", Call::TaskNew as u32, fault as u32);
+    let planted = |fault: Fault| format!("call={} fault={} after=150", Call::TaskNew as u32, fault as u32);
     ends_by("loops", Faulty::NAME, &planted(Fault::Loop), None, flight)?;
-    ends_by("panics", Faulty::NAME, &planted(Fault::Panic), None, flight)
+    ends_by("panics", Faulty::NAME, &planted(Fault::Panic), None, flight)?;
+    println!("{}", serde_json::json!({ "plain_gap_ms": gap_of_plain_ms()? }));
+    Ok(())
+}
+
+/// What of that is the kernel's: the same gap where a plain BPF scheduler ends.
+fn gap_of_plain_ms() -> Result<f64> {
+    let plain = Baseline::start(Queues::PerCpu)?;
+    let _workers = workers()?;
+    let gaps = Gaps::watch();
+    pause(400);
+    gaps.take_ms();
+    drop(plain);
+    until_disabled();
+    Ok(gaps.take_ms())
+}
+
+/// What a policy does at its end is up to new tasks; a busy CPU besides.
+fn workers() -> Result<Vec<Worker>> {
+    ["spin", "forks", "forks"].map(Worker::start).into_iter().collect()
+}
+
+/// Waits until sched_ext is off, and a little longer.
+fn until_disabled() {
+    let start = Instant::now();
+    while sysfs::state().as_deref() != Some("disabled") && start.elapsed() < Duration::from_secs(60) {
+        pause(5);
+    }
+    pause(100);
 }
 
 fn ends_by(how: &'static str, policy: &str, params: &str, signal: Option<Signal>, flight: &Path) -> Result<()> {
     let mut child = hold(policy, params, flight)?;
-    // What the policy does is up to new tasks; a busy CPU besides.
-    let workers = ["spin", "forks", "forks"].map(Worker::start).into_iter().collect::<Result<Vec<_>>>()?;
-    let gaps = Gaps::watch();
+    let workers = workers()?;
+    let gaps = &Gaps::watch();
     pause(100);
     gaps.take_ms();
     pause(300);
     let usual_gap_ms = gaps.take_ms();
     let outage_ms = thread::scope(|scope| {
-        // What looks is no task of the policy's.
-        let outage_ms = scope.spawn(|| {
-            load::class_of(0, libc::SCHED_FIFO)?;
+        let (is_ready, ready) = mpsc::channel();
+        // What looks is no task of the policy's, from before the end on.
+        let outage_ms = scope.spawn(move || {
+            let class = load::class_of(0, libc::SCHED_FIFO);
+            is_ready.send(())?;
+            class?;
             let start = Instant::now();
             while sysfs::scheduler().is_some() && start.elapsed() < Duration::from_secs(60) {
                 thread::sleep(Duration::from_millis(1));
             }
             Ok(gaps.longest_ms())
         });
+        ready.recv()?;
         if let Some(signal) = signal {
             kill(Pid::from_raw(child.id() as i32), signal)?;
         }
         outage_ms.join().unwrap_or_else(|_| bail!("the thread that looks has panicked"))
     })?;
-    let start = Instant::now();
-    while sysfs::state().as_deref() != Some("disabled") && start.elapsed() < Duration::from_secs(60) {
-        pause(5);
-    }
-    pause(100);
+    until_disabled();
     let gap_ms = gaps.take_ms();
     workers.iter().try_for_each(Worker::must_run).with_context(|| format!("after it was {how}"))?;
     let is_disabled = sysfs::state().as_deref() == Some("disabled");

@@ -73,7 +73,9 @@ fn in_parallel_every_policy_lives_in_an_agent(lab: &Lab) {
 fn ends(lab: &Lab, outage_ms_most: f64) {
     let reports = lab.trial("agent-ends --flight /host/flight.ekirec");
     let reasons = ["", "it was stopped", "has not answered for", "planted in task_new"];
+    let [reports @ .., plain] = &reports[..] else { panic!("no report") };
     assert_eq!(reports.len(), reasons.len(), "{reports:#?}");
+    println!("a plain BPF scheduler: {plain}");
     for (report, reason) in reports.iter().zip(reasons) {
         println!("{report}");
         assert_eq!(report["is_disabled"], true, "{report}");
