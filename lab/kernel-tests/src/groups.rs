@@ -424,6 +424,8 @@ pub(crate) fn crowd(modules: &Path, tasks: u32, groups: u32) -> Result<()> {
     let still_running = session.is_running();
     session.stop();
     let (groups, groups_without_room) = (status.groups, status.groups_without_room);
+    drop((many, delegated, other));
+    until_all_are_gone()?;
     println!(
         "{}",
         serde_json::to_string(&CrowdReport {
@@ -438,6 +440,17 @@ pub(crate) fn crowd(modules: &Path, tasks: u32, groups: u32) -> Result<()> {
             still_running,
         })?
     );
+    Ok(())
+}
+
+/// Waits until the kernel has taken down all groups that have ended: what follows in this guest would wait for its workers.
+fn until_all_are_gone() -> Result<()> {
+    let start = Instant::now();
+    let is_dying = |line: &str| line.starts_with("nr_dying") && !line.ends_with(" 0");
+    while fs::read_to_string("/sys/fs/cgroup/cgroup.stat")?.lines().any(is_dying) {
+        ensure!(start.elapsed() < Duration::from_secs(120), "groups that have ended are still there");
+        pause(50);
+    }
     Ok(())
 }
 

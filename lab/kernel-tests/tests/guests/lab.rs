@@ -178,11 +178,13 @@ impl Lab {
         to
     }
 
-    /// Has a program of ours, which is too large for the guest's memory, as `/host/NAME`, and its libraries beside it.
+    /// Has a program of ours, which is too large for the guest's memory, as `/host/NAME`, and its libraries beside it. Without what only a
+    /// debugger reads: each page of it costs the guest a request to this machine.
     pub(crate) fn bring(&self, package: &str, name: &str) {
         let program = build(&[package]).join(name);
         self.bring_libraries(&program);
-        fs::copy(&program, self.host(name)).unwrap();
+        let status = Command::new("strip").arg("-o").arg(self.host(name)).arg(&program).status();
+        assert!(status.is_ok_and(|status| status.success()), "cannot strip {}", program.display());
     }
 
     /// Has the libraries of a program, or of one of them, in `/host`.
