@@ -153,10 +153,16 @@ impl Build<'_> {
         forget_others(&modules.directory, project)?;
         let glue = place.join("glue");
         self.write_glue(&glue, project)?;
+        let all = match policies {
+            [only] => what(only),
+            _ => "the policies".to_owned(),
+        };
+        // Of the whole workspace, once.
+        let metadata = self.cargo(&place, Some(project))?.metadata(&glue, &all, progress)?;
         for policy in policies {
-            let (package, what) = (glue_package(policy), format!("policy `{}`", policy.name));
+            let (package, what) = (glue_package(policy), what(policy));
             let mut cargo = self.cargo(&place, Some(project))?;
-            let review = Review::of(&cargo.metadata(&glue, &what, progress)?, &package, policy);
+            let review = Review::of(&metadata, &package, policy);
             let trust = &self.builder.trust;
             review.may_run(policy, trust, is_root() && !self.is_own(project))?;
             let script = wrapper::without_unsafe(&glue, &review.framework, &trust.names_besides(policy));
@@ -344,6 +350,11 @@ fn is_root() -> bool {
 fn cargo_home() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable("CARGO_HOME").or_else(|| variable("HOME").map(|home| home.join(".cargo")))
+}
+
+/// What people call it.
+fn what(policy: &Policy) -> String {
+    format!("policy `{}`", policy.name)
 }
 
 fn glue_package(policy: &Policy) -> String {
