@@ -1,6 +1,9 @@
 //! Every command has help, which fits a terminal of 80 columns and begins its examples with the command itself.
 
+use std::fmt::Write as _;
+
 use clap::{Command, CommandFactory};
+use expect_test::expect_file;
 
 use super::assert_none;
 use crate::Cli;
@@ -140,4 +143,25 @@ fn help_fits_a_terminal_of_80_columns() {
         }
     }
     assert_none(&broken, &format!("help has lines of {COLUMNS} columns at most"));
+}
+
+/// All that `--help` says, in the order of the commands' names.
+fn reference() -> String {
+    let mut text = String::from(
+        "# Commands\n\nWhat `--help` says of each command. A test compares it; \
+         `UPDATE_EXPECT=1 cargo test -p ekiden-cli --bin ekiden reference` writes it anew.\n",
+    );
+    let mut all = commands();
+    all.sort_by(|(one, _), (other, _)| one.cmp(other));
+    for (words, command) in all {
+        let help = command.term_width(COLUMNS).render_long_help().to_string();
+        let help: Vec<&str> = help.lines().map(str::trim_end).collect();
+        write!(text, "\n## `{words}`\n\n```text\n{}\n```\n", help.join("\n").trim()).unwrap();
+    }
+    text
+}
+
+#[test]
+fn the_reference_says_what_help_says() {
+    expect_file!["../../../docs/commands.md"].assert_eq(&reference());
 }
