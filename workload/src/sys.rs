@@ -144,7 +144,7 @@ pub(crate) unsafe trait Word {}
 
 // SAFETY: zero is a valid number, and all access is atomic.
 unsafe impl Word for AtomicU32 {}
-// SAFETY: as above.
+// SAFETY: zero is a valid number of 64 bits, too, and all access is atomic.
 unsafe impl Word for AtomicU64 {}
 
 /// Words of memory, zero at first, that children started later share with their parent.

@@ -64,7 +64,7 @@ pub struct Lock<T: ?Sized> {
 
 // SAFETY: the value is given to one call at a time.
 unsafe impl<T: ?Sized + Send> Send for Lock<T> {}
-// SAFETY: as above.
+// SAFETY: who shares the lock has the value one at a time, so it need not be Sync itself.
 unsafe impl<T: ?Sized + Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -136,7 +136,7 @@ impl Word {
     /// # Safety
     /// It was read where there is a [`Lock`].
     pub unsafe fn location(self) -> Option<&'static Location<'static>> {
-        // SAFETY: the caller's promise, and see `Lock::place`.
+        // SAFETY: it was read where there is a lock, whose place is null or a `Location`; see `Lock::place`.
         unsafe { ptr::with_exposed_provenance::<Location<'static>>(self.place).as_ref() }
     }
 }
@@ -176,7 +176,7 @@ impl<T: ?Sized> Deref for Guard<'_, T> {
 impl<T: ?Sized> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and the guard is borrowed for as long.
+        // SAFETY: no other call gets at the value while this one has the lock, and the guard is borrowed for as long.
         unsafe { &mut *self.lock.value.get() }
     }
 }

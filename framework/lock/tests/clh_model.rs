@@ -51,7 +51,7 @@ impl Model {
         assert_eq!(self.call(0, 1), 1, "an empty queue keeps a call waiting");
         assert!(self.queue.is_empty());
         assert!(self.places.iter().all(|place| place.state.load(Relaxed) == clh::FREE), "a place is lost");
-        // SAFETY: as above.
+        // SAFETY: loom keeps the pointer good.
         self.count.with(|counted| assert_eq!(unsafe { *counted }, count + 1));
     }
 }

@@ -82,7 +82,7 @@ impl Model {
         let mut is_done = false;
         for _ in 0..looks {
             if self.arrived.load(Acquire) == others.len() as u32 {
-                // SAFETY: as above.
+                // SAFETY: loom keeps the pointer good.
                 self.policy.with_mut(|policy| unsafe { *policy += 1 });
                 is_done = true;
                 break;
@@ -111,7 +111,7 @@ fn check(others: usize, looks: &'static [usize], preemptions: usize) {
             .unzip();
         let done = looks.iter().filter(|looks| model.meet(&asked, **looks)).count();
         cpus.into_iter().for_each(|cpu| cpu.join().unwrap());
-        // SAFETY: as above; all others have ended.
+        // SAFETY: loom keeps the pointer good; all others have ended.
         model.policy.with(|policy| assert_eq!(unsafe { *policy }, done as u32));
     });
 }

@@ -72,7 +72,7 @@ struct Memory {
 
 // SAFETY: it is memory that stays until it is dropped, and is only used as atomics.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: several threads only use it as atomics.
 unsafe impl Sync for Memory {}
 
 impl Memory {

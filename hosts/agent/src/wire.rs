@@ -204,7 +204,7 @@ pub(crate) struct Shared {
 // SAFETY: what is behind the pointers is mapped for as long as the program is loaded, which is as long as this
 // process lives; it is atomic, or written by one thread.
 unsafe impl Send for Shared {}
-// SAFETY: as above.
+// SAFETY: what several threads look at is atomic; see `Send`.
 unsafe impl Sync for Shared {}
 
 /// The maps, and how many values each has.
@@ -300,7 +300,7 @@ impl Shared {
 
     /// Whether a CPU is online, if that has changed since the agent began.
     pub(crate) fn came_or_left(&self, cpu: u32) -> Option<bool> {
-        // SAFETY: as above.
+        // SAFETY: within the map, as `at` says; the field is atomic.
         match unsafe { &*self.cpus.at::<CpuSlot>(cpu) }.presence.load(Acquire) {
             presence::LEFT => Some(false),
             presence::CAME => Some(true),
@@ -333,7 +333,7 @@ impl Shared {
             run(self.programs.shoot);
         }
         for (index, shot) in (0..).zip(batch) {
-            // SAFETY: as above.
+            // SAFETY: within the map, as `at` says; the program that writes there has ended.
             shot.result = unsafe { ptr::read_volatile(self.shots.at::<Shot>(index)) }.result;
         }
     }

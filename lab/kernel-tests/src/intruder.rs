@@ -35,7 +35,7 @@ fn give_up_rights() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     sets[0].iter_mut().for_each(|set| *set &= !(1 << CAP_SYS_ADMIN));
-    // SAFETY: as above.
+    // SAFETY: the kernel only reads them; both are as large as this version says.
     if unsafe { libc::syscall(libc::SYS_capset, &header, &sets) } != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -30,7 +30,7 @@ pub(crate) struct ForeignPolicy {
 
 // SAFETY: the instance is an `Adapter`, which is Send and Sync; see `ekiden_kernel_policy::create`.
 unsafe impl Send for ForeignPolicy {}
-// SAFETY: as above.
+// SAFETY: an `Adapter` is Sync, too.
 unsafe impl Sync for ForeignPolicy {}
 
 impl ForeignPolicy {
@@ -40,9 +40,9 @@ impl ForeignPolicy {
     ///
     /// `table` and what `args` names outlive the result.
     pub(crate) unsafe fn create(table: *const PolicyTable, args: *mut CreateArgs) -> Option<Self> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the table outlives the result.
         let table = unsafe { &*table };
-        // SAFETY: the caller's promise.
+        // SAFETY: what `args` names outlives the instance.
         let instance = unsafe { (table.create)(args) };
         (!instance.is_null()).then_some(Self { table, instance })
     }
@@ -53,7 +53,7 @@ impl ForeignPolicy {
     ///
     /// `table` outlives the result, and `instance` comes from it and is used by nobody else.
     pub(crate) unsafe fn made(table: *const PolicyTable, instance: *mut c_void) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the table outlives the result.
         Self { table: unsafe { &*table }, instance }
     }
 
@@ -63,7 +63,7 @@ impl ForeignPolicy {
     ///
     /// `room` has space for `len` bytes. This is `cpu`, with interrupts off.
     pub(crate) unsafe fn save(&self, cpu: u32, room: *mut u8, len: usize) -> i64 {
-        // SAFETY: the caller's promise; the instance comes from this table.
+        // SAFETY: the instance comes from this table; there is so much room, and this is that CPU.
         unsafe { (self.table.save)(self.instance, cpu, room, len) }
     }
 
@@ -74,13 +74,13 @@ impl ForeignPolicy {
     /// `table` and what `args` names outlive the result. An instance that was made is of this table; if none was, the old one's
     /// table is the same or has the same layout.
     pub(crate) unsafe fn succeed(self, table: *const PolicyTable, args: *mut CreateArgs, made: *mut c_void) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the table outlives the result.
         let table = unsafe { &*table };
         if !made.is_null() {
             return Self { table, instance: made };
         }
         let mut baggage = MaybeUninit::zeroed();
-        // SAFETY: the caller's promise; `give` fills in what `take` reads.
+        // SAFETY: the instance comes from a table of the same layout and is not used again; `give` fills in what `take` reads.
         let instance = unsafe {
             (self.table.give)(self.instance, baggage.as_mut_ptr());
             (table.take)(args, baggage.as_mut_ptr())
@@ -120,7 +120,7 @@ impl Policy for ForeignPolicy {
             // SAFETY: the instance comes from this table, and references are good for it. If it panics it does not come back here.
             unsafe { (self.table.deliver)(reply, self.instance, message, bytes, len) };
         } else {
-            // SAFETY: as above. This CPU is kept: engines are only asked where it is.
+            // SAFETY: the instance comes from this table, and references are good for it. This CPU is kept: engines are only asked where it is.
             let left = unsafe { ekiden_guarded_call(reply, self.instance, message, bytes, len, self.table.deliver) };
             if left != 0 {
                 return reply.write(Reply::fallen());

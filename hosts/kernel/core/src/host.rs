@@ -43,7 +43,7 @@ impl Host for Kernel {
         let nr_cpus = engine().map_or(0, Engine::nr_cpus);
         *cpus = CpuMask::filled(nr_cpus.div_ceil(u64::BITS) as usize, |words| {
             if !host_task.is_null() {
-                // SAFETY: as above, and the room is as long as it says.
+                // SAFETY: a task in the table has not left yet, as in `may_run`, and the room is as long as it says.
                 unsafe { ekiden_c_allowed_cpus(host_task, words.as_mut_ptr(), words.len()) };
             }
         });

@@ -55,12 +55,12 @@ pub unsafe extern "C" fn ekiden_rs_create(
     arena_len: usize,
     nr_cpus: u32,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the arena belongs to the engine alone, and none runs.
     unsafe { ARENA.reset(arena, arena_len) };
     ekiden_host::wait_so(Waits { begin: || Since(Wait::begin().0), look, end: |since| Wait(since.0).end() });
-    // SAFETY: the caller's promise.
+    // SAFETY: table and arguments outlive the engine, and so the policy.
     let Some(policy) = (unsafe { ForeignPolicy::create(table, policy_args) }) else { return -22 };
-    // SAFETY: the caller's promise.
+    // SAFETY: the arguments outlive the engine.
     let max_tasks = unsafe { (*policy_args).max_tasks };
     start(policy, nr_cpus, max_tasks);
     0
@@ -107,7 +107,7 @@ pub extern "C" fn ekiden_rs_begin_several() -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_come(table: *const PolicyTable, made: *mut c_void) -> i64 {
     let Some(engine) = engine().filter(|_| !cfg!(feature = "fixed")) else { return -19 };
-    // SAFETY: the caller's promise.
+    // SAFETY: `made` comes from the table, which outlives the engine.
     let policy = unsafe { ForeignPolicy::made(table, made) };
     engine.come(policy).map_or(-7, |seat| seat as i64)
 }
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn ekiden_rs_come(table: *const PolicyTable, made: *mut c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_has_come(seat: u64, is_default: u64, outcome: *mut Outcome) -> i64 {
     if let Some(engine) = engine() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the outcome is good for the call.
         engine.has_come(seat as usize, is_default != 0, unsafe { &mut *outcome });
     }
     0
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn ekiden_rs_remove(seat: u64) -> i64 {
 pub unsafe extern "C" fn ekiden_rs_reorder(order: *const u8, len: usize) -> i64 {
     let Some(engine) = engine().filter(|_| len <= SEATS) else { return -22 };
     let mut seats = [0; SEATS];
-    // SAFETY: the caller's promise.
+    // SAFETY: the order is as long as it says.
     let order = unsafe { slice::from_raw_parts(order, len) };
     seats.iter_mut().zip(order).for_each(|(to, seat)| *to = usize::from(*seat));
     if engine.reorder(&seats[..len]) { 0 } else { -22 }
@@ -176,11 +176,11 @@ pub struct ShareRequest {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_share(request: *const ShareRequest, cpus: *const u64) -> i64 {
     let Some(engine) = engine().filter(|_| !cfg!(feature = "fixed")) else { return -19 };
-    // SAFETY: the caller's promise.
+    // SAFETY: the request is good for the call.
     let request = unsafe { &*request };
     let cpus = match request.cpus_len {
         0 => CpuMask::new(),
-        // SAFETY: the caller's promise.
+        // SAFETY: there are as many words as the request says.
         len => CpuMask::from_words(unsafe { slice::from_raw_parts(cpus, len as usize) }),
     };
     let share = Share { is_strict: request.flags & 1 != 0, weight: request.weight };
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn ekiden_rs_share(request: *const ShareRequest, cpus: *co
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_all_see(outcome: *mut Outcome) -> i64 {
     if let Some(engine) = engine() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the outcome is good for the call.
         engine.all_see(unsafe { &mut *outcome });
     }
     0
@@ -286,10 +286,10 @@ pub unsafe extern "C" fn ekiden_rs_swap(
     if engine.is_null() || cfg!(feature = "fixed") {
         return -19;
     }
-    // SAFETY: the caller keeps everyone else out, so this is the only reference; the caller's promise.
+    // SAFETY: the caller keeps everyone else out, so this is the only reference; the outcome is good for the call.
     let (engine, outcome, seat) = unsafe { (&mut *engine, &mut *outcome, seat as usize) };
     engine.replace_policy(seat, |policy| {
-        // SAFETY: the caller's promise.
+        // SAFETY: what `succeed` asks for is what the caller was asked for.
         unsafe { policy.succeed(table, policy_args, made) }
     });
     if !made.is_null() {
@@ -307,7 +307,7 @@ pub unsafe extern "C" fn ekiden_rs_swap(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_save(seat: u64, cpu: u32, room: *mut u8, len: usize) -> i64 {
     let policy = engine().and_then(|engine| engine.policy(seat as usize));
-    // SAFETY: the caller's promise.
+    // SAFETY: there is so much room; this is that CPU, with interrupts off.
     policy.map_or(0, |policy| unsafe { policy.save(cpu, room, len) })
 }
 
@@ -324,7 +324,7 @@ const LOOKED_AT_AT_ONCE: u32 = 256;
 /// `outcome` is good for the call, which is in an RCU read section.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_introduce(first: u64, outcome: *mut Outcome) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the outcome is good for the call, and no other call has it.
     let outcome = unsafe { &mut *outcome };
     let next = engine().and_then(|engine| engine.introduce(first as u32, INTRODUCED_AT_ONCE, outcome));
     i64::from(next.unwrap_or(0))
@@ -344,7 +344,7 @@ pub unsafe extern "C" fn ekiden_rs_find_starved(
     first: u64,
     outcome: *mut Outcome,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the outcome is good for the call, and no other call has it.
     let outcome = unsafe { &mut *outcome };
     let walk = Walk { number: number as u32, most: most as u32, apart_ms: apart_ms as u32, hears_ticks: true };
     let next = engine().and_then(|engine| engine.find_starved(walk, first as u32, LOOKED_AT_AT_ONCE, outcome));
@@ -363,7 +363,7 @@ pub unsafe extern "C" fn ekiden_rs_deliver(
     payload: *const u8,
     payload_len: usize,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: event, outcome and payload are good for the call, the payload for its length.
     let (event, outcome, payload) = unsafe { (&*event, &mut *outcome, slice::from_raw_parts(payload, payload_len)) };
     let Some(engine) = engine() else {
         outcome.status = Status::Fault as i32;
@@ -411,7 +411,7 @@ pub unsafe extern "C" fn ekiden_rs_idle_cpus(words: *mut u64, len: usize) {
     if let Some(engine) = engine() {
         engine.idle().copy_to(&mut cpus);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: there is room for so many words.
     let words = unsafe { slice::from_raw_parts_mut(words, len) };
     for (index, word) in words.iter_mut().enumerate() {
         *word = cpus.as_words().get(index).copied().unwrap_or(0);
@@ -440,13 +440,13 @@ pub unsafe extern "C" fn ekiden_rs_take_idle(
     among_len: usize,
 ) -> u32 {
     let Some(engine) = engine() else { return 0 };
-    // SAFETY: the caller's promise.
+    // SAFETY: there are so many words.
     let allowed = unsafe { slice::from_raw_parts(allowed, allowed_len) };
     let may = |cpu| Kernel.may_run(TaskId::from_bits(task), cpu);
     let found = if among.is_null() {
         engine.idle().take(&[allowed], may)
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: there are so many words, if any.
         engine.idle().take(&[allowed, unsafe { slice::from_raw_parts(among, among_len) }], may)
     };
     found.map_or(0, |cpu| cpu + 1)

@@ -12,7 +12,7 @@ use ekiden_host::hints::{Consumer, Geometry, NotWritten, Producer};
 ///
 /// The memory of a queue of this geometry is there, and stays for as long as it is used.
 unsafe fn words<'a>(memory: *const AtomicU64, geometry: &Geometry) -> &'a [AtomicU64] {
-    // SAFETY: the caller's promise. A program may write there at any time, which is what atomics are for.
+    // SAFETY: the memory is there and as long as its geometry says. A program may write there at any time, which is what atomics are for.
     unsafe { slice::from_raw_parts(memory, geometry.bytes() / 8) }
 }
 
@@ -23,7 +23,7 @@ unsafe fn words<'a>(memory: *const AtomicU64, geometry: &Geometry) -> &'a [Atomi
 /// The geometry is good for the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_queue_bytes(geometry: *const Geometry) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the geometry is good for the call.
     let geometry = unsafe { *geometry };
     if geometry.is_good() { geometry.bytes() } else { 0 }
 }
@@ -35,9 +35,9 @@ pub unsafe extern "C" fn ekiden_rs_queue_bytes(geometry: *const Geometry) -> usi
 /// There are zeroed bytes for this geometry, which is good for the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_queue_init(memory: *const AtomicU64, geometry: *const Geometry) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the geometry is good for the call.
     let geometry = unsafe { *geometry };
-    // SAFETY: as above.
+    // SAFETY: there are bytes for this geometry.
     geometry.write(unsafe { words(memory, &geometry) })
 }
 
@@ -54,9 +54,9 @@ pub unsafe extern "C" fn ekiden_rs_queue_take(
     room: *mut u8,
     len: usize,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the geometry is good, `tail` is used by no other, and the room is as long as it says.
     let (geometry, tail, room) = unsafe { (*geometry, &mut *tail, slice::from_raw_parts_mut(room, len)) };
-    // SAFETY: as above.
+    // SAFETY: it is the memory of a queue of this geometry.
     let Some(ring) = geometry.up(unsafe { words(memory, &geometry) }) else { return 0 };
     let mut hints = Consumer::at(ring, *tail);
     let taken = hints.take(room);
@@ -71,9 +71,9 @@ pub unsafe extern "C" fn ekiden_rs_queue_take(
 /// It is the memory of a queue of this geometry.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_queue_refused(memory: *const AtomicU64, geometry: *const Geometry, records: u64) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the geometry is good for the call.
     let geometry = unsafe { *geometry };
-    // SAFETY: as above.
+    // SAFETY: it is the memory of a queue of this geometry.
     if let Some(ring) = geometry.up(unsafe { words(memory, &geometry) }) {
         Consumer::at(ring, 0).note_refused(records);
     }
@@ -92,9 +92,9 @@ pub unsafe extern "C" fn ekiden_rs_queue_put(
     bytes: *const u8,
     len: usize,
 ) -> u32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the geometry is good, `head` is used by no other, and there are so many bytes.
     let (geometry, head, notice) = unsafe { (*geometry, &mut *head, slice::from_raw_parts(bytes, len)) };
-    // SAFETY: as above.
+    // SAFETY: it is the memory of a queue of this geometry.
     let Some(ring) = geometry.down(unsafe { words(memory, &geometry) }) else { return NotTold::Closed as u32 };
     let mut notices = Producer::at(ring, *head);
     let written = notices.push(notice);

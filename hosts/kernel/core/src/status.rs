@@ -16,7 +16,7 @@ use crate::engine;
 /// `buffer` has room for `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, seat: u64) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the buffer is as long as it says.
     let mut writer = Writer { room: unsafe { slice::from_raw_parts_mut(buffer, len) }, used: 0 };
     let Some(engine) = engine() else { return 0 };
     let (tasks, mistakes, last_mistake, fault, totals);
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, seat: u64
 /// `counters` has room for six.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_counters(seat: u64, cpu: CpuId, counters: *mut u64) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: there is room for six counters.
     let counters = unsafe { &mut *counters.cast::<[u64; 6]>() };
     let Some(totals) = engine().and_then(|engine| engine.counted(seat as usize, cpu)) else { return false };
     let Totals { picks, idles, migrations, refusals, surprises, slowed } = totals;

@@ -124,7 +124,7 @@ impl Tape {
     /// # Errors
     /// When it cannot be mapped.
     pub unsafe fn of_process(file: &File, records: u64) -> Result<Self> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the file is memory that is never cut short.
         unsafe { Self::map(file, 0, 1, records, Clocks::new(0)) }
     }
 
@@ -132,7 +132,7 @@ impl Tape {
     /// From `offset` on there are as many rings in the file, and it is memory that is never cut short.
     unsafe fn map(file: &File, offset: u64, rings: u32, records: u64, clocks: Clocks) -> Result<Self> {
         let len = rings as usize * len_of_ring(records);
-        // SAFETY: the caller's promise. It changes under our hands: it is only read through pointers, and what is torn is
+        // SAFETY: there are so many rings in the file, and it is never cut short. It changes under our hands: it is only read through pointers, and what is torn is
         // thrown away.
         let map = unsafe { MmapOptions::new().offset(offset).len(len).map(file) }
             .context("cannot map the flight recorder")?;

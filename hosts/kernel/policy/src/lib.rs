@@ -156,15 +156,15 @@ const fn types<S: Scheduler>() -> Geometry {
 ///
 /// The pointers in `args` are good for the call, and the arena's memory until the next call.
 pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut c_void {
-    // SAFETY: the caller's promise.
+    // SAFETY: `args` are good for the call, and no other call has them.
     let args = unsafe { &mut *args };
     here::refuel(MUCH_FUEL);
     HOST.store(args.host.cast_mut(), Relaxed);
-    // SAFETY: the caller's promise; the last instance is gone with its arena.
+    // SAFETY: what `args` names is good for the call; the last instance is gone with its arena.
     unsafe { arena.reset(args.arena, args.arena_len) };
     begin_anew();
     ekiden_host::forget_dropped(OF_HOST);
-    // SAFETY: the caller's promise.
+    // SAFETY: the pointers in `args` are good for the call.
     match unsafe { env::<S>(args) } {
         Some(env) => {
             let instance = Box::new(Adapter::<S>::new(&env, Arc::new(Kernel)));
@@ -190,7 +190,7 @@ fn begin_anew() {
 /// `instance` comes from [`create`] or [`take`], no call is under way, and it is not used again. `baggage` is good for the
 /// call.
 pub unsafe fn give<S: Scheduler>(instance: *mut c_void, baggage: *mut Baggage, arena: &Arena) {
-    // SAFETY: `instance` is a box that was given away; the caller's promise.
+    // SAFETY: `instance` is a box that was given away, and is not used again; the baggage is good for the call.
     let (old, baggage) = unsafe { (Box::from_raw(instance.cast::<Adapter<S>>()), &mut *baggage) };
     here::refuel(MUCH_FUEL);
     let left = old.give();
@@ -214,7 +214,7 @@ pub unsafe fn give<S: Scheduler>(instance: *mut c_void, baggage: *mut Baggage, a
 /// `baggage` comes from [`give`], of this module or of one whose table has the same layout; `args` were [checked](check). No
 /// call is under way.
 pub unsafe fn take<S: Scheduler>(args: *mut CreateArgs, baggage: *mut Baggage, arena: &Arena) -> *mut c_void {
-    // SAFETY: the caller's promise.
+    // SAFETY: `args` were checked, `baggage` was given by the old instance; no other call has them.
     let (args, baggage) = unsafe { (&mut *args, &*baggage) };
     here::refuel(MUCH_FUEL);
     HOST.store(args.host.cast_mut(), Relaxed);
@@ -225,7 +225,7 @@ pub unsafe fn take<S: Scheduler>(args: *mut CreateArgs, baggage: *mut Baggage, a
     let (state, topology) = unsafe {
         (*Box::from_raw(baggage.state.cast::<S::State>()), Arc::from_raw(baggage.topology.cast::<Topology>()))
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the parameters are as long as `args` says.
     let params = unsafe { slice::from_raw_parts(args.params, args.params_len) };
     let env = core::str::from_utf8(params)
         .ok()
@@ -242,7 +242,7 @@ pub unsafe fn take<S: Scheduler>(args: *mut CreateArgs, baggage: *mut Baggage, a
 ///
 /// `instance` comes from [`create`] or [`take`], and `room` has space for `len` bytes. This is `cpu`, with interrupts off.
 unsafe extern "C" fn save<S: Scheduler>(instance: *mut c_void, cpu: u32, room: *mut u8, len: usize) -> i64 {
-    // SAFETY: the caller's promise. An instance is only shared, and Sync.
+    // SAFETY: `instance` comes from `create`, is only shared, and Sync; the room is as long as it says.
     let (adapter, room) = unsafe { (&*instance.cast::<Adapter<S>>(), slice::from_raw_parts_mut(room, len)) };
     here::refuel(MUCH_FUEL);
     let mut saved = Saved::new(room);
@@ -260,7 +260,7 @@ unsafe extern "C" fn restore<S: Scheduler>(
     saved: *const u8,
     len: usize,
 ) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: nobody else uses the instance yet; the others are good for the call.
     let (adapter, args, saved) =
         unsafe { (&mut *instance.cast::<Adapter<S>>(), &mut *args, slice::from_raw_parts(saved, len)) };
     here::refuel(MUCH_FUEL);
@@ -275,16 +275,16 @@ unsafe extern "C" fn restore<S: Scheduler>(
 ///
 /// The pointers in `args` are good for the call. If they name an arena, no instance of this module runs.
 pub unsafe fn check<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: `args` are good for the call, and no other call has them.
     let args = unsafe { &mut *args };
     if !args.arena.is_null() {
         HOST.store(args.host.cast_mut(), Relaxed);
-        // SAFETY: the caller's promise; nothing made here outlives this call.
+        // SAFETY: no instance runs in this arena, and nothing made here outlives this call.
         unsafe { arena.reset(args.arena, args.arena_len) };
         begin_anew();
         ekiden_host::forget_dropped(OF_HOST);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the pointers in `args` are good for the call.
     unsafe { env::<S>(args) }.is_some()
 }
 
@@ -293,13 +293,13 @@ pub unsafe fn check<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> bool 
 /// `settings` and its pointer are good for the call, with interrupts off, and one at a time. An instance of this module runs.
 unsafe extern "C" fn settings<S: Scheduler>(settings: *mut Settings) -> bool {
     let at = settings;
-    // SAFETY: the caller's promise.
+    // SAFETY: the request is good for the call, and only this call writes to it.
     let settings = unsafe { &mut *settings };
     if CHECK_PANICS.load(Relaxed) >= CHECK_PANICS_MOST {
         settings.refuse("check_task_params has panicked too often, and is not asked any more");
         return false;
     }
-    // SAFETY: as above.
+    // SAFETY: the text is as long as the request says.
     let text = core::str::from_utf8(unsafe { slice::from_raw_parts(settings.text, settings.text_len) });
     let text = text.map_err(|_| "the parameters are not UTF-8".into());
     CHECKED.store(at, Relaxed);
@@ -321,7 +321,7 @@ unsafe extern "C" fn settings<S: Scheduler>(settings: *mut Settings) -> bool {
 ///
 /// The pointers in `args` are good for the call.
 unsafe fn env<S: Scheduler>(args: &mut CreateArgs) -> Option<Env> {
-    // SAFETY: the caller's promise.
+    // SAFETY: topology and parameters are as long as `args` says.
     let (words, params) = unsafe {
         (slice::from_raw_parts(args.topology, args.topology_len), slice::from_raw_parts(args.params, args.params_len))
     };
@@ -358,9 +358,9 @@ unsafe extern "C" fn deliver<S: Scheduler>(
     payload: *const u8,
     payload_len: usize,
 ) -> i64 {
-    // SAFETY: the caller's promise. An instance is only shared, and Sync.
+    // SAFETY: `instance` comes from `create`, is only shared, and Sync.
     let adapter = unsafe { &*instance.cast::<Adapter<S>>() };
-    // SAFETY: the caller's promise.
+    // SAFETY: message and payload are good for the call, the payload for its length.
     let (message, payload) = unsafe { (&*message, slice::from_raw_parts(payload, payload_len)) };
     match tape::here() {
         None => _ = adapter.answer(message, payload, reply),
@@ -439,7 +439,7 @@ pub fn leave(info: &core::panic::PanicInfo<'_>) -> ! {
 pub unsafe extern "C" fn ekiden_spent(text: *const c_char) {
     // It is about to end, and has to come through.
     here::refuel(i64::MAX);
-    // SAFETY: the caller's promise.
+    // SAFETY: it is a C string, which the module contains.
     leave_with(unsafe { CStr::from_ptr(text) }.to_bytes());
 }
 
@@ -463,7 +463,7 @@ fn leave_with(text: &[u8]) {
         ekiden_host::poison_locks(OF_HOST);
     }
     tape::mark_here(Mark::Fault);
-    // SAFETY: as above, and `fault` leaves this call for the guard that entered it.
+    // SAFETY: the table outlives every instance; `fault` leaves this call for the guard that entered it.
     unsafe { ((*host).fault)(host) }
 }
 

@@ -34,7 +34,7 @@ unsafe extern "C" {
 /// No call is under way. The tape is as the arguments say, nobody else writes to it, and it lives until recording stops, or
 /// the last instance of this module has ended.
 pub(crate) unsafe extern "C" fn run(args: *const TapeArgs, what: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `args` are good for the call.
     let args = unsafe { &*args };
     TAPE.store(args.base, Relaxed);
     RECORDS.store(args.records, Relaxed);
@@ -79,7 +79,7 @@ fn place_of(cpu: u32) -> *mut u8 {
 #[inline]
 unsafe fn pen<'a>(place: NonNull<u8>) -> Pen<'a> {
     let records = RECORDS.load(Relaxed);
-    // SAFETY: the caller's promise; the tape is laid out so, and aligned to pages. Whoever has it mapped only reads. A place is
+    // SAFETY: only this CPU writes there; the tape is laid out so, and aligned to pages. Whoever has it mapped only reads. A place is
     // told to a CPU after the number of records, which is not 0.
     unsafe {
         hint::assert_unchecked(records > 0);
@@ -116,7 +116,7 @@ impl Here {
 
     #[inline]
     pub(crate) fn end(self, reply: &Reply) {
-        // SAFETY: as above. The call's own pens are gone.
+        // SAFETY: it is this CPU's, interrupts are off, and the call's own pens are gone.
         unsafe { pen(self.0) }.end(reply);
     }
 }

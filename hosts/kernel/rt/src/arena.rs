@@ -65,7 +65,7 @@ impl Arena {
     /// The memory is readable and writable, is used by nobody else until the next reset, and no reference into the
     /// old memory is used again.
     pub unsafe fn reset(&self, base: *mut u8, len: usize) {
-        // SAFETY: the caller's promise; a block is free or not yet carved.
+        // SAFETY: the memory is this arena's alone; a block is free or not yet carved.
         unsafe {
             self.adopt(Blocks { next: base as usize, end: base as usize + len, used: 0, free: [0; CLASSES] });
         }

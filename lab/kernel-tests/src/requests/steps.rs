@@ -427,7 +427,7 @@ impl Asker {
     fn unmaps(&mut self) {
         if !self.maps.is_empty() {
             let (map, len) = self.maps.swap_remove(self.rng.usize(0..self.maps.len()));
-            // SAFETY: as above.
+            // SAFETY: it was mapped here, and nothing of ours is in it.
             unsafe { libc::munmap(map as *mut _, len) };
         }
     }
