@@ -23,6 +23,19 @@ pub(super) struct Canary {
     thread: JoinHandle<()>,
 }
 
+/// For how long it waits.
+pub(super) struct Waits {
+    begin: Instant,
+    notes: Arc<Notes>,
+}
+
+impl Waits {
+    /// Nothing while it does not wait.
+    pub(super) fn now(&self) -> Duration {
+        self.begin.elapsed().saturating_sub(Duration::from_nanos(self.notes.since_ns.load(Relaxed)))
+    }
+}
+
 #[derive(Default)]
 struct Notes {
     worst_ns: AtomicU64,
@@ -51,9 +64,11 @@ impl Canary {
 
     /// Up to now, even if it still waits.
     pub(super) fn worst_ms(&self) -> u64 {
-        let now_ns = self.begin.elapsed().as_nanos() as u64;
-        let waits_ns = now_ns.saturating_sub(self.notes.since_ns.load(Relaxed));
-        self.notes.worst_ns.load(Relaxed).max(waits_ns) / 1_000_000
+        Duration::from_nanos(self.notes.worst_ns.load(Relaxed)).max(self.waits().now()).as_millis() as u64
+    }
+
+    pub(super) fn waits(&self) -> Waits {
+        Waits { begin: self.begin, notes: self.notes.clone() }
     }
 
     pub(super) fn end(self) -> Result<u64> {

@@ -4,6 +4,7 @@
 mod canary;
 mod group;
 mod steps;
+mod watch;
 
 use std::{
     collections::BTreeMap,
@@ -127,6 +128,7 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
         wait_ms_max,
         bypassed_ms: 0,
     };
+    watch::start(storm.canaries.iter().map(Canary::waits).collect(), Duration::from_millis(wait_ms_max), &stop);
     storm.join(first)?;
     for group in &storm.groups {
         group.set("cpu.weight", &WEIGHTS.start.to_string())?;

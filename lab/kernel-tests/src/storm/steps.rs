@@ -82,10 +82,10 @@ impl Storm {
         Ok(())
     }
 
-    /// Out of the policies' care and back.
+    /// Out of the policies' care and back. What it starts meanwhile stays in their care: it would never come back.
     fn real_time(&mut self) -> Result<()> {
         for pid in self.some() {
-            if set_class(pid, libc::SCHED_FIFO, 1).is_ok() {
+            if set_class(pid, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1).is_ok() {
                 // It may have gone since.
                 let _ = set_class(pid, libc::SCHED_OTHER, 0);
             }

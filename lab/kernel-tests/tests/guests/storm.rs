@@ -2,6 +2,7 @@
 //! go and take over, all under stress-ng.
 
 use std::{
+    fs,
     panic::{self, AssertUnwindSafe},
     time::Duration,
 };
@@ -43,7 +44,10 @@ fn policies_live_through_a_storm_of_everything_at_once(lab: &Lab) {
     // An emulator may take its time.
     let most = Duration::from_secs(600 + 30 * seconds);
     let report = &panic::catch_unwind(AssertUnwindSafe(|| lab.trial_within(&trial, most))).unwrap_or_else(|reason| {
-        eprintln!("what policies were asked last, and the console: {}", lab.keep(&format!("storm-{seed}")).display());
+        let kept = lab.keep(&format!("storm-{seed}"));
+        eprintln!("what policies were asked last, and the console: {}", kept.display());
+        // Only if a thread has waited for too long.
+        eprintln!("{}", fs::read_to_string(kept.join("waits.txt")).unwrap_or_default());
         panic::resume_unwind(reason)
     })[0];
     // How often the kernel held its timers back because they came too fast, and for how long.
