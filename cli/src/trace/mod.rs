@@ -185,7 +185,7 @@ fn info(path: &Path, json: bool) -> Result<()> {
     }
     let header = &info.header;
     let policy = header.policy.as_deref().unwrap_or("the host's own scheduler");
-    println!("{} under {policy} {}", header.workload, header.params);
+    println!("{}", format!("{} under {policy} {}", header.workload, header.params).trim_end());
     println!("{} CPUs, {} tasks, {} records", header.nr_cpus(), info.tasks, info.records);
     println!("from {} us until {} us", info.from_ns / 1_000, info.until_ns / 1_000);
     if header.begins_ns > 0 {
@@ -214,7 +214,7 @@ fn cat(path: &Path, filter: &Filter) -> Result<()> {
     for record in open_trace(path)? {
         let record = record.with_context(|| path.display().to_string())?;
         if filter.has(&record) {
-            writeln!(output, "{record}")?;
+            writeln!(output, "{}", record.to_string().trim_end())?;
         }
     }
     output.flush()?;

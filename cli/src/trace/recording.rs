@@ -206,7 +206,8 @@ pub(super) fn info(path: &Path, mut recording: Recording, json: bool) -> Result<
         println!("{}", serde_json::to_string_pretty(&info)?);
         return Ok(());
     }
-    println!("calls of {} {}, {}", header.instance.policy, header.instance.params, header.workload);
+    let policy = format!("{} {}", header.instance.policy, header.instance.params);
+    println!("calls of {}, {}", policy.trim_end(), header.workload);
     println!("{} CPUs, {tasks} tasks, {calls} calls, {lost} records lost", header.topology()?.nr_cpus());
     println!("from 0 us until {} us", until_ns / 1_000);
     for (what, count) in &info.kinds {
@@ -221,7 +222,7 @@ pub(super) fn cat(path: &Path, recording: Recording, filter: &Filter, mut out: i
         let told = told.with_context(|| path.display().to_string())?;
         let pids = [told.pid, told.picked_pid, told.pulled_pid];
         if filter.has_part(told.time_ns, Some(told.cpu), pids.into_iter().flatten()) {
-            writeln!(out, "{told}")?;
+            writeln!(out, "{}", told.to_string().trim_end())?;
         }
     }
     out.flush()?;
