@@ -64,7 +64,7 @@ pub struct Lock<T: ?Sized> {
 
 // SAFETY: the value is given to one call at a time.
 unsafe impl<T: ?Sized + Send> Send for Lock<T> {}
-// SAFETY: who shares the lock has the value one at a time, so it need not be Sync itself.
+// SAFETY: calls that share the lock have the value one at a time, so it need not be Sync itself.
 unsafe impl<T: ?Sized + Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {

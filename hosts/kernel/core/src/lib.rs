@@ -286,7 +286,7 @@ pub unsafe extern "C" fn ekiden_rs_swap(
     if engine.is_null() || cfg!(feature = "fixed") {
         return -19;
     }
-    // SAFETY: the caller keeps everyone else out, so this is the only reference; the outcome is good for the call.
+    // SAFETY: no event is under way on any CPU, so this is the only reference; the outcome is good for the call.
     let (engine, outcome, seat) = unsafe { (&mut *engine, &mut *outcome, seat as usize) };
     engine.replace_policy(seat, |policy| {
         // SAFETY: what `succeed` asks for is what the caller was asked for.

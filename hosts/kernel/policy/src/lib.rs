@@ -260,7 +260,7 @@ unsafe extern "C" fn restore<S: Scheduler>(
     saved: *const u8,
     len: usize,
 ) -> bool {
-    // SAFETY: nobody else uses the instance yet; the others are good for the call.
+    // SAFETY: no other call uses the instance yet; the other pointers are good for the call.
     let (adapter, args, saved) =
         unsafe { (&mut *instance.cast::<Adapter<S>>(), &mut *args, slice::from_raw_parts(saved, len)) };
     here::refuel(MUCH_FUEL);

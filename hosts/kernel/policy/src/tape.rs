@@ -79,7 +79,7 @@ fn place_of(cpu: u32) -> *mut u8 {
 #[inline]
 unsafe fn pen<'a>(place: NonNull<u8>) -> Pen<'a> {
     let records = RECORDS.load(Relaxed);
-    // SAFETY: only this CPU writes there; the tape is laid out so, and aligned to pages. Whoever has it mapped only reads. A place is
+    // SAFETY: only this CPU writes there; the tape is laid out so, and aligned to pages. A process that has it mapped only reads. A place is
     // told to a CPU after the number of records, which is not 0.
     unsafe {
         hint::assert_unchecked(records > 0);

@@ -126,8 +126,8 @@ fn limits_hold_for_crowds_of_tasks_and_of_groups(lab: &Lab) {
     crowds(lab);
 }
 
-/// Nor does he keep their interrupts waiting. This one CPU has all turns: where there are others, the clock counts their
-/// instructions, too, if an interrupt loses its turn in the middle.
+/// And their interrupts are short. This one CPU has all turns: where there are others, the clock counts their instructions,
+/// too, if an interrupt loses its turn in the middle.
 fn an_interrupt_is_short_whatever_crowds_are_limited(lab: &Lab) {
     let report = crowds(lab);
     // An instruction takes eight nanoseconds here.
