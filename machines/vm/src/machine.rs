@@ -437,10 +437,7 @@ fn start_share_server(share_dir: &Path, directory: &Path, outlives: bool) -> Res
     let listener = listen_at(&socket).context("create", &socket)?;
     let socket_arg = "--fd=0".to_owned();
     // Nothing is cached in the guest: a file replaced here must be the new one there at once.
-    // QEMU's own server, written in C, and its successor differ in their options.
-    let is_c = process::output(Command::new(&installed).arg("--version")).map(|output| {
-        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).contains("FUSE kernel interface")
-    })?;
+    let is_c = is_written_in_c(&installed)?;
     let is_root = nix::unistd::geteuid().is_root();
     let mut server = match is_c {
         // Only root may run it.
@@ -470,6 +467,15 @@ fn start_share_server(share_dir: &Path, directory: &Path, outlives: bool) -> Res
     Ok(server)
 }
 
+/// Whether it is QEMU's own server, which differs from its successor in its options. It gives up its groups before it looks at them, so that
+/// it tells its version to root only.
+fn is_written_in_c(server: &Path) -> Result<bool> {
+    let mut command = Command::new(server);
+    let output = command.arg("--version").output().map_err(|error| process::cannot_start(&command, &error))?;
+    let said = [output.stdout, output.stderr].concat();
+    Ok(!output.status.success() || String::from_utf8_lossy(&said).contains("FUSE kernel interface"))
+}
+
 /// Makes sure that one process at a time uses a machine that stays.
 fn lock(directory: &Path) -> Result<Lock> {
     Lock::try_take(&directory.join("lock"))?.map_err(|holder| Error::Busy { what: what(directory), holder })
@@ -483,4 +489,19 @@ fn what(directory: &Path) -> String {
 /// One of the programs of a machine that stays.
 fn daemon(directory: &Path, name: &str) -> Result<Daemon> {
     Daemon::load(&directory.join(format!("{name}.pid")), &directory.join(format!("{name}.log")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_server_that_tells_its_version_to_root_only_is_the_one_written_in_c() {
+        let is_c = |program: &str| is_written_in_c(&process::find(program, &[]).unwrap()).unwrap();
+        assert!(is_c("false"));
+        assert!(!is_c("true"));
+        // Debian 12 has it there.
+        let installed = Path::new("/usr/lib/qemu/virtiofsd");
+        assert!(!installed.exists() || is_written_in_c(installed).unwrap());
+    }
 }
