@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use nix::unistd::geteuid;
 
 /// Root's.
-const OF_ROOT: &str = "/var/lib/ekiden";
+pub(crate) const OF_ROOT: &str = "/var/lib/ekiden";
 
 /// So many recordings of one policy may be of one second.
 const MOST: u32 = 100;
