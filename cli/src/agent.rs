@@ -57,7 +57,7 @@ pub(crate) struct AgentCommand {
     /// Record every call to this file, from the first one on; there are 16 MiB of memory for that
     #[arg(long, value_name = "FILE", conflicts_with = "flight_kib")]
     record: Option<PathBuf>,
-    /// If the policy is taken out, let the command go on under the kernel's own scheduler
+    /// If the policy is taken out, let the command continue under the kernel's own scheduler
     #[arg(long)]
     keep_going: bool,
     /// Print what the agent has done as JSON

@@ -28,7 +28,7 @@ Examples:
   ekiden attach fifo --comm nginx
       every program of that name
   ekiden attach fifo --cgroup /sys/fs/cgroup/batch --follow
-      and everybody who comes into it later
+      and every task that joins it later
   ekiden attach fifo --tid 4712 --no-inherit
       one thread, and not the ones that it starts
   ekiden attach eevdf --pid 4711 --set slice_us=500

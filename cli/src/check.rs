@@ -96,7 +96,7 @@ pub(crate) struct Bounds {
     /// How long a call into the policy may take
     #[arg(long, value_name = "US", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     call: u64,
-    /// How long a task that waited when the policy was replaced may go on waiting
+    /// How long a task that waited when the policy was replaced may still wait
     #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     after_upgrade: u64,
 }

@@ -32,7 +32,7 @@ pub(crate) struct Explore {
     /// What happens at once; all cases, one after the other, if absent
     #[arg(long)]
     case: Option<String>,
-    /// How to choose who goes on
+    /// How to choose the call that continues
     #[arg(long, value_enum, default_value = "pct")]
     mode: Modes,
     /// What decides whatever is left to chance

@@ -28,7 +28,7 @@ Exit codes: that of the command that was run, or
   113 the disk is full              114 the virtual machine is down
   115 something must be installed   116 a limit was missed
   117 the policy does not compile   118 a promise was not kept, a replay differs
-  119 no policy runs                120 the old policy goes on
+  119 no policy runs                120 the old policy keeps running
   126, 127 the command cannot be run
   128 + n ended by signal n";
 

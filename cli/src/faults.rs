@@ -33,7 +33,7 @@ Examples:
       takes an hour or two; what is known so far is in the file
   ekiden faults --vm --generated 1000 --seed 7 --cpus 4
       policies of a generator instead of the list
-Each fault happens beside another policy, which has to go on, and to a policy
+Each happens beside another policy, which has to keep running, and to a policy
 that is alone, whose tasks the kernel's own scheduler takes over. The figures
 are the longest time, in the guest's milliseconds, that any of some threads
 which are always runnable or about to be stood still. Exits with 118 if a fault

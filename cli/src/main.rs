@@ -116,7 +116,7 @@ enum Command {
     Hint(hints::Hint),
     /// Say what programs may tell a policy, as a header for C
     Hints(hints::Hints),
-    /// Choose what becomes of a policy when a task changes its state in an unexpected way
+    /// Choose whether a policy ends when a task changes its state unexpectedly
     Checks(checks::ChecksCommand),
     /// Say, or change, in which order the policies that run are asked
     Order(order::Order),

@@ -90,7 +90,7 @@ pub(crate) struct Run {
     modules: Option<PathBuf>,
     #[command(flatten)]
     allowed: Allowed,
-    /// If the policy is taken out, let the command go on under the kernel's own scheduler
+    /// If the policy is taken out, let the command continue under the kernel's own scheduler
     #[arg(long)]
     keep_going: bool,
     /// The command and its arguments

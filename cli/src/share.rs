@@ -21,7 +21,7 @@ Examples:
       three times as much of each CPU as one of weight 100, which the others
       have
   ekiden share fifo
-      like everybody
+      neither: as any policy that was given nothing
 
 A task that may run, by its affinity, on none of the CPUs that its policy may
 use runs where it may, such as threads of the kernel that belong to one CPU.

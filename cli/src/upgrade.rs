@@ -18,7 +18,7 @@ use crate::{
 #[command(after_help = "\
 Examples:
   ekiden upgrade wfq
-      all tasks go over to wfq, beside an `ekiden run` that goes on
+      all tasks go over to wfq, beside an `ekiden run` that keeps running
   ekiden upgrade wfq --set slice_min_us=1000
   ekiden upgrade my-policy
       after a change: the new version of the policy that runs

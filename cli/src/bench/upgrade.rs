@@ -45,7 +45,7 @@ const GUEST_CPUS: u32 = 4;
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 The machinery is measured against modules that are built without it. Waits are
-those of every CPU from when the first one stops until all may go on, while two
+those of every CPU from when the first one stops until all continue, while two
 pipes are busy.
 Examples:
   ekiden bench upgrade --vm --check

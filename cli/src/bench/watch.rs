@@ -72,7 +72,7 @@ what it takes is counted where it is spent, too: the CPU time of its process
 while the load runs, in which looks and snapshots are taken, and the time of its
 programs that run in others while it watches. Its ratio is the CPU time of all
 CPUs ÷ the same without that, over all turns. Emulated CPUs take turns, and each
-one's time goes on during those of others, so it is a ratio of CPU times, too.
+one's clock runs during those of others, so it is a ratio of CPU times, too.
 Not in it: switches to it and from it, what a program takes to be called, and
 what kernel threads do to free programs.
 Examples:

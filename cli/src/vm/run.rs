@@ -53,7 +53,7 @@ pub(crate) struct Run {
     /// Record every call to this file, from the first one on
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// If the policy is taken out, let the command go on under the kernel's own scheduler
+    /// If the policy is taken out, let the command continue under the kernel's own scheduler
     #[arg(long)]
     keep_going: bool,
     #[command(flatten)]

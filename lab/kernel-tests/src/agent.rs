@@ -193,7 +193,7 @@ pub(crate) fn ends(flight: &Path) -> Result<()> {
     load::be_anywhere()?;
     ends_by("killed", "wfq", "", Some(Signal::SIGKILL), flight)?;
     ends_by("stopped", "wfq", "", Some(Signal::SIGSTOP), flight)?;
-    let planted = |fault: Fault| format!("call={} fault={} after=150", Call::TaskNew as u32, fault as u32);
+    let planted = |fault: Fault| format!("call={} fault={} after=600", Call::TaskNew as u32, fault as u32);
     ends_by("loops", Faulty::NAME, &planted(Fault::Loop), None, flight)?;
     ends_by("panics", Faulty::NAME, &planted(Fault::Panic), None, flight)?;
     println!("{}", serde_json::json!({ "plain_gap_ms": gap_of_plain_ms()? }));
