@@ -53,18 +53,18 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    /// Whether it is their turn on the CPU that looks for work.
-    #[inline]
-    pub(crate) fn is_turn_beyond(&self, pick: &Event) -> bool {
-        self.cpu(pick.cpu).beyond_turn.load(Relaxed) && pick.flags & pick_flags::POLICIES == 0
-    }
-
-    /// The host runs one of them instead of asking policies.
+    /// If it is their turn on the CPU that looks for work, the host runs one of them instead of asking policies.
     #[cold]
-    pub(crate) fn runs_beyond(&self, handling: &mut Handling<'_>) {
-        handling.outcome.status = Status::Beyond as i32;
-        // No policy has the CPU, so none overtakes.
-        self.cpu(handling.event.cpu).rank.store(NO_RANK, Relaxed);
+    #[inline(never)]
+    pub(crate) fn runs_beyond(&self, handling: &mut Handling<'_>) -> bool {
+        let here = self.cpu(handling.event.cpu);
+        let is_turn = here.beyond_turn.load(Relaxed) && handling.event.flags & pick_flags::POLICIES == 0;
+        if is_turn {
+            handling.outcome.status = Status::Beyond as i32;
+            // No policy has the CPU, so none overtakes.
+            here.rank.store(NO_RANK, Relaxed);
+        }
+        is_turn
     }
 
     /// Every tick is theirs, or the policies': the turns of either are spread evenly. Theirs end a slice of a policy, and their own slices
@@ -77,7 +77,8 @@ impl<P: Policy> Engine<P> {
         if beyond == 0 {
             return here.beyond_turn.store(false, Relaxed);
         }
-        let others = here.crowd.about(self.walk.load(Relaxed)).saturating_add((!runs).into());
+        // Those that walks count are those that wait and the one that runs, whichever of them that is now.
+        let others = here.crowd.about(self.walk.load(Relaxed)).max((!runs).into());
         let credit = here.beyond_credit.load(Relaxed) + ticks_of(beyond, others);
         let is_turn = credit >= ROUND_TICKS;
         here.beyond_credit.store(if is_turn { credit - ROUND_TICKS } else { credit }, Relaxed);

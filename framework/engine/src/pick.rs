@@ -45,9 +45,6 @@ impl<P: Policy> Engine<P> {
         let before = self.idle.handed.count();
         if handling.event.flags & pick_flags::PREV_RUNNABLE != 0 {
             self.give_way(&mut handling.rare());
-            if self.is_turn_beyond(handling.event) {
-                return self.runs_beyond(&mut handling.rare());
-            }
         } else if let Some(slot) = self.tasks.get(task) {
             if self.groups.is_active() {
                 self.sleeps_in_group(&mut handling.rare(), task, slot);
@@ -63,8 +60,9 @@ impl<P: Policy> Engine<P> {
                     self.slept(handling, seat, task, slot);
                 }
             }
-        } else if self.is_turn_beyond(handling.event) {
-            return self.runs_beyond(&mut handling.rare());
+        }
+        if self.any_beyond() && self.runs_beyond(&mut handling.rare()) {
+            return;
         }
         if !LONE {
             return self.pick_of_several(&mut handling.rare(), cpu, before);

@@ -93,8 +93,8 @@ impl Presence {
     }
 }
 
-/// How many tasks wait for a CPU, as one walk after another counts them: the number of the walk, what it has counted up to now, and
-/// what the one before had.
+/// How many tasks want a CPU, the one that runs included, as one walk after another counts them: the number of the walk, what it has
+/// counted up to now, and what the one before had.
 #[derive(Debug, Default)]
 pub(crate) struct Crowd([AtomicU32; 3]);
 
@@ -136,8 +136,10 @@ impl<P: Policy> Engine<P> {
             let waits = walk.waits_for(self.tasks.watched(view.id), view.runtime_ns, is_waiting);
             let seat = self.seat_of::<false>(view.state);
             let here = self.cpu(view.state.cpu());
-            if is_waiting {
+            if is_waiting || view.state.phase().is_running() {
                 here.crowd.count(walk.number);
+            }
+            if is_waiting {
                 here.presence.look(walk, self.idle.contains(view.state.cpu()), || here.heard());
             }
             let most = walk.most_of(view.weight, here.crowd.last(walk.number));

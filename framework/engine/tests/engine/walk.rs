@@ -76,6 +76,12 @@ impl Bench {
         task
     }
 
+    /// Tasks that never wait, until there is no room for one.
+    fn fill(&self) {
+        let init = |name| self.event(Event { args: [name, name], ..Event::new(EventKind::TaskInit, 0) });
+        assert!((100..).find(|name| init(*name).status == Status::Full as i32).is_some());
+    }
+
     fn enqueue(&self, cpu: CpuId, task: TaskId) -> Outcome {
         self.about(EventKind::Enqueue, cpu, task, enqueue_flags::WAKEUP)
     }
@@ -278,6 +284,7 @@ fn tasks_beyond_the_table_have_a_cpu_as_often_as_they_are_many() {
     for (beyond, waiting, turns) in [(1, 0, 12), (3, 5, 8), (1, 7, 3), (100, 1, 22)] {
         let bench = Bench::new::<Fifo>();
         let tasks: Vec<TaskId> = (0..=waiting).map(|name| bench.task(name)).collect();
+        bench.fill();
         tasks.iter().for_each(|task| _ = bench.enqueue(0, *task));
         let runs = bench.pick(0).task;
         let walk = Walk { number: 1, most: 8, apart_ms: 1000, hears_ticks: true };
@@ -298,6 +305,7 @@ fn tasks_beyond_the_table_have_a_cpu_as_often_as_they_are_many() {
         let outcome = bench.about(EventKind::Pick, 0, TaskId::NONE, pick_flags::POLICIES);
         assert_eq!(outcome.status == Status::Run as i32, waiting > 0);
         // And there are none any more.
+        bench.about(EventKind::TaskExit, 0, TaskId::NONE, 0);
         assert!(tick(&bench, runs, 0).kicks.is_empty());
         assert_ne!(bench.pick(0).status, Status::Beyond as i32);
     }
@@ -307,6 +315,7 @@ fn tasks_beyond_the_table_have_a_cpu_as_often_as_they_are_many() {
 fn a_task_that_gives_way_for_one_beyond_the_table_waits_with_its_policy() {
     let bench = Bench::new::<Fifo>();
     let task = bench.task(1);
+    bench.fill();
     bench.enqueue(0, task);
     assert_eq!(bench.pick(0).task, task);
     while !tick(&bench, task, 5).kicks.iter().any(|cpu| cpu == 0) {}
@@ -315,6 +324,33 @@ fn a_task_that_gives_way_for_one_beyond_the_table_waits_with_its_policy() {
     assert_eq!(bench.phase(task), Some(Phase::ReadyByTick));
     let outcome = bench.about(EventKind::Pick, 0, TaskId::NONE, pick_flags::POLICIES);
     assert_eq!((outcome.status, outcome.task), (Status::KeepPrevious as i32, task));
+}
+
+/// It is waiting where a walk comes by, and runs at the tick: still one of two.
+#[test]
+fn a_task_that_was_counted_while_it_waited_is_not_counted_again_while_it_runs() {
+    let bench = Bench::new::<Fifo>();
+    let task = bench.task(1);
+    bench.fill();
+    bench.enqueue(0, task);
+    let walk = Walk { number: 1, most: 8, apart_ms: 1000, hears_ticks: true };
+    assert_eq!(bench.engine.find_starved(walk, 0, TASKS, &mut Outcome::default()), None);
+    assert_eq!(bench.pick(0).task, task);
+    let turns = (0..25).filter(|_| tick(&bench, task, 1).kicks.iter().any(|cpu| cpu == 0)).count();
+    assert_eq!(turns, 12);
+}
+
+#[test]
+fn a_task_that_sleeps_in_the_turn_of_those_beyond_the_table_ends_no_turn_of_theirs() {
+    let bench = Bench::new::<Fifo>();
+    let [sleeper, busy] = [1, 2].map(|name| bench.task(name));
+    bench.fill();
+    [sleeper, busy].iter().for_each(|task| _ = bench.enqueue(0, *task));
+    assert_eq!(bench.pick(0).task, sleeper);
+    while !tick(&bench, sleeper, 5).kicks.iter().any(|cpu| cpu == 0) {}
+    let outcome = bench.about(EventKind::Pick, 0, sleeper, 0);
+    assert_eq!((outcome.status, outcome.cpu), (Status::Beyond as i32, 0));
+    assert_eq!(bench.phase(sleeper), Some(Phase::Blocked));
 }
 
 #[test]
