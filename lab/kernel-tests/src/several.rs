@@ -49,6 +49,8 @@ struct BesideReport {
     surprises: u64,
     tasks_in_all: u64,
     still_running: bool,
+    /// Why it does not run any more, as one says that came second.
+    thrown_out: String,
 }
 
 /// How much of what two workers run is the first one's.
@@ -122,10 +124,24 @@ pub(crate) fn several(modules: &Path) -> Result<()> {
         surprises: status.counts.surprises,
         tasks_in_all: status.counts.tasks,
         still_running: third.is_running(),
+        thrown_out: thrown_out(&third)?,
     };
+    ours.must_run()?;
     println!("{}", serde_json::to_string(&report)?);
     third.stop();
     Ok(())
+}
+
+/// What a session says after an administrator had the kernel take back all tasks, with the key that is there for it.
+fn thrown_out(session: &Session) -> Result<String> {
+    fs::write("/proc/sysrq-trigger", "S")?;
+    for _ in 0..100 {
+        if let Err(error) = session.check() {
+            return Ok(error.to_string());
+        }
+        pause(20);
+    }
+    bail!("the kernel keeps the policy")
 }
 
 #[derive(Serialize)]

@@ -9,6 +9,7 @@ mod control;
 mod drain;
 mod error;
 mod finding;
+mod kernel_log;
 mod links;
 mod live;
 mod look;

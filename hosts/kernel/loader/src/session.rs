@@ -24,7 +24,7 @@ use libbpf_rs::{
 use crate::{
     control::{Access, Control, Wanted},
     error::{LoadError, Result, needs_root},
-    links, modules,
+    kernel_log, links, modules,
     skel::ekiden::{EkidenSkel, EkidenSkelBuilder, OpenEkidenSkel},
     status::Status,
     sysfs,
@@ -33,6 +33,18 @@ use crate::{
 /// How long the kernel may take to say why it let go of a policy.
 const EXIT_TAKES: Duration = Duration::from_secs(1);
 const NO_REASON: &str = "no reason given";
+
+/// What there is within some time, as soon as it is there.
+fn within<T>(time: Duration, look: impl Fn() -> Option<T>) -> Option<T> {
+    let start = Instant::now();
+    loop {
+        let found = look();
+        if found.is_some() || start.elapsed() > time {
+            return found;
+        }
+        thread::sleep(time / 100);
+    }
+}
 
 /// Which tasks the policy gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -267,24 +279,22 @@ impl Session {
             return Err(LoadError::TakenOut(status.why(self.seat).unwrap_or_else(|| NO_REASON.into())));
         }
         // The newest reason of ours may be that of a policy which fell long ago.
-        let reason = status.own_reason(self.seat).or_else(|| self.exit_reason()).or_else(|| status.why(self.seat));
+        let reason = status
+            .own_reason(self.seat)
+            .or_else(|| within(EXIT_TAKES, || self.exit_reason()))
+            .or_else(|| status.why(self.seat));
         Err(LoadError::ThrownOut(reason.unwrap_or_else(|| NO_REASON.into())))
     }
 
-    /// Why the kernel let go of the policy, in its own words, if this session has its program. The kernel says so last of all.
+    /// Why the kernel let go of the policy, in its own words. It tells the program last of all, and its log a session without one.
     fn exit_reason(&self) -> Option<String> {
-        let bss = self.program.as_ref()?.skel.maps.bss_data.as_ref()?;
-        let start = Instant::now();
-        while black_box(bss).exit_reason[0] == 0 {
-            if start.elapsed() > EXIT_TAKES {
-                return None;
-            }
-            thread::sleep(EXIT_TAKES / 100);
-        }
+        let Some(program) = &self.program else { return kernel_log::exit_reason() };
+        let bss = black_box(program.skel.maps.bss_data.as_ref()?);
         let text = |bytes: &[c_char]| -> String {
             bytes.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8 as char).collect()
         };
-        Some(format!("{} {}", text(&bss.exit_reason), text(&bss.exit_message)).trim().to_owned())
+        (bss.exit_reason[0] != 0)
+            .then(|| format!("{} {}", text(&bss.exit_reason), text(&bss.exit_message)).trim().to_owned())
     }
 
     /// Gives every task back, and returns when the kernel has done so; with the program, if it is this session's.

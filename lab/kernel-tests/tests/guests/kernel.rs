@@ -87,6 +87,7 @@ pub(crate) fn several_policies_share_the_machine_and_come_and_go(lab: &Lab) {
     assert_eq!(report["left"], serde_json::json!([["fifo", "wfq", "cfs"], ["fifo", "cfs"], ["cfs"]]), "{report}");
     assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
     assert_eq!(report["still_running"], true, "{report}");
+    assert!(report["thrown_out"].as_str().unwrap().contains("sysrq"), "{report}");
     // Whoever is asked last gets a slice ten times a second.
     let share = |key: &str| report[key].as_f64().unwrap();
     assert!((0.02..0.5).contains(&share("share_asked_last")), "{report}");
