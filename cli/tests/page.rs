@@ -1,5 +1,5 @@
 //! The page in a real browser. `observe/page/browser/test/run.mjs` says what is tested; it needs Node.js, npm and Chromium, which
-//! `scripts/prepare tests` installs.
+//! `scripts/prepare tests` installs. Where that Node.js is too old, `observe/page/browser/with-node` has npm fetch one.
 
 use std::{
     env,
@@ -21,11 +21,11 @@ fn run(what: &str, command: &mut Command) -> Output {
 
 #[test]
 fn a_browser_shows_what_happened() {
-    run("npm ci", Command::new("npm").args(["ci", "--no-fund", "--no-audit", "--prefer-offline"]));
+    run("npm ci", Command::new("./with-node").args(["npm", "ci", "--no-fund", "--no-audit", "--prefer-offline"]));
     let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("page");
     let output = run(
         "the browser test",
-        Command::new("node").args(["test/run.mjs", env!("CARGO_BIN_EXE_ekiden")]).arg(&pictures),
+        Command::new("./with-node").args(["node", "test/run.mjs", env!("CARGO_BIN_EXE_ekiden")]).arg(&pictures),
     );
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().filter(|line| line.starts_with("ok: ")).count(), 5);
     assert!(pictures.join("group-imbalance-light.png").exists());
