@@ -11,6 +11,12 @@ use std::{
 };
 
 use anyhow::Result;
+use nix::{
+    sched::{CpuSet, sched_setaffinity},
+    unistd::Pid,
+};
+
+use super::{gone_or, set_class};
 
 /// See `BEATS_PER_HINT` in `pulse.rs`: without the hint one who looks at the clock all the time kept an emulator's other CPUs waiting for
 /// the lock of its CPU's timers for 21 s, one of them with its run queue locked, until RCU complained of a stall.
@@ -44,11 +50,29 @@ struct Notes {
 }
 
 impl Canary {
+    /// On any CPU.
     pub(super) fn start(stop: &Arc<AtomicBool>, nap: Duration) -> Self {
+        Self::run(stop, nap, || ())
+    }
+
+    /// On one CPU while it is online, before everything that policies run: if this one waits, the CPU stands still.
+    pub(super) fn on(cpu: u32, stop: &Arc<AtomicBool>) -> Self {
+        let mut only = CpuSet::new();
+        // There is no such CPU at worst, and then this one runs on any.
+        let _ = only.set(cpu as usize);
+        Self::run(stop, Duration::from_millis(100), move || {
+            gone_or(sched_setaffinity(Pid::from_raw(0), &only));
+            let _ = set_class(0, libc::SCHED_FIFO, 2);
+        })
+    }
+
+    /// What is done before each nap may fail.
+    fn run(stop: &Arc<AtomicBool>, nap: Duration, before_nap: impl Fn() + Send + 'static) -> Self {
         let (begin, notes) = (Instant::now(), Arc::new(Notes::default()));
         let (noted, stop) = (notes.clone(), stop.clone());
         let thread = thread::spawn(move || {
             for look in (1_u64..).take_while(|_| !stop.load(Relaxed)) {
+                before_nap();
                 let since = begin.elapsed() + nap;
                 noted.since_ns.store(since.as_nanos() as u64, Relaxed);
                 if !nap.is_zero() {

@@ -52,6 +52,9 @@ const STRESSORS: &[&str] = &[
 const NICE: Range<i32> = -2..3;
 const WEIGHTS: Range<u32> = 500..1000;
 
+/// If a CPU runs not even a real-time thread for so long, the console says what each CPU does.
+const CPU_STILL: Duration = Duration::from_secs(2);
+
 /// Processes that the fork bomb may have at once.
 const BOMB_PROCESSES: u32 = 24;
 
@@ -68,6 +71,8 @@ struct StormReport {
     /// who sleep in between.
     wait_ms_busy: u64,
     wait_ms_sleeper: u64,
+    /// The same of a real-time thread on each CPU.
+    cpus_still_ms: Vec<u64>,
     tasks_before: u64,
     tasks_after: u64,
     mistakes: u64,
@@ -87,6 +92,8 @@ struct Storm {
     /// What the policies in these seats were asked lately.
     tapes: BTreeMap<u32, (Tape, Header)>,
     canaries: [Canary; 3],
+    /// One for each CPU: if it waits, the CPU stands still, and no policy can do anything about it.
+    of_cpus: Vec<Canary>,
     groups: [Group; 2],
     cpus: u32,
     wait_ms_max: u64,
@@ -123,12 +130,15 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
         sessions: Vec::new(),
         tapes: BTreeMap::new(),
         canaries: [0, 1, 10].map(|ms| Canary::start(&stop, Duration::from_millis(ms))),
+        of_cpus: (0..cpus).map(|cpu| Canary::on(cpu, &stop)).collect(),
         groups: [Group::make("storm-1")?, Group::make("storm-2")?],
         cpus,
         wait_ms_max,
         bypassed_ms: 0,
     };
-    watch::start(storm.canaries.iter().map(Canary::waits).collect(), Duration::from_millis(wait_ms_max), &stop);
+    let waits = |canaries: &[Canary]| canaries.iter().map(Canary::waits).collect();
+    watch::start(waits(&storm.canaries), Duration::from_millis(wait_ms_max), &stop);
+    watch::start(waits(&storm.of_cpus), CPU_STILL, &stop);
     storm.join(first)?;
     for group in &storm.groups {
         group.set("cpu.weight", &WEIGHTS.start.to_string())?;
@@ -157,11 +167,13 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
         ensure!(status == Some(0), "stress-ng found something wrong: {status:?}");
     }
     let processes = forks()? - forks_before;
-    let Storm { sessions, groups, canaries, bypassed_ms, .. } = storm;
+    let cpus_still_ms = storm.cpus_still_ms();
+    let Storm { sessions, groups, canaries, of_cpus, bypassed_ms, .. } = storm;
     groups.into_iter().try_for_each(Group::end)?;
     stop.store(true, Relaxed);
     let round_trips = pairs.into_iter().map(PingPong::end).sum::<Result<u64>>()?;
     let [busy, sleeper, late_sleeper] = canaries.map(Canary::end);
+    of_cpus.into_iter().try_for_each(|canary| canary.end().map(drop))?;
     pause(200);
     let status = Status::read()?.unwrap_or_default();
     let off_ns_max = off_times(&status);
@@ -174,6 +186,7 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
         round_trips,
         wait_ms_busy: busy?,
         wait_ms_sleeper: sleeper?.max(late_sleeper?),
+        cpus_still_ms,
         tasks_before,
         tasks_after: status.counts.tasks,
         mistakes: status.counts.mistakes,
@@ -252,13 +265,19 @@ impl Storm {
                     return Ok(happened);
                 }
                 say(name)?;
-                step(self)
-                    .and_then(|()| self.all_is_well(name))
-                    .with_context(|| format!("{name}, after {happened:?}"))?;
+                step(self).and_then(|()| self.all_is_well(name)).with_context(|| {
+                    let still_ms = self.cpus_still_ms();
+                    format!("{name}, after {happened:?}; CPUs stood still for {still_ms:?} ms at most")
+                })?;
                 *happened.entry(name).or_default() += 1;
                 pause(20);
             }
         }
+    }
+
+    /// For how long each CPU ran not even a real-time thread, at most.
+    fn cpus_still_ms(&self) -> Vec<u64> {
+        self.of_cpus.iter().map(Canary::worst_ms).collect()
     }
 
     fn all_is_well(&self, step: &str) -> Result<()> {
