@@ -87,6 +87,11 @@ impl Console {
         has_emulator_fault(&self.text())
     }
 
+    /// Whether its kernel warned of a race of its own: a task was given another class while it was being forked. Its first bad news is that.
+    pub fn has_fork_race(&self) -> bool {
+        has_fork_race(&self.text())
+    }
+
     /// Why the machine is lost, with what to do next if that is the emulator's fault.
     pub(crate) fn with_emulator_fault(&self, reason: &str) -> String {
         match self.has_emulator_fault() {
@@ -132,6 +137,14 @@ fn has_emulator_fault(text: &str) -> bool {
     // a no-op belongs to the next change of the same place.
     let dumps = lines.filter_map(|line| line.split_once("Code: ")?.1.split_once(" <"));
     dumps.take(1).any(|(before, after)| !before.ends_with("cc") || after.starts_with("1f> 44 00 00"))
+}
+
+fn has_fork_race(text: &str) -> bool {
+    let mut lines = text.lines().skip_while(|line| console_findings(line).is_empty());
+    let is_warning =
+        lines.next().is_some_and(|line| line.contains("WARNING: ") && line.contains(" at scx_disable_task+"));
+    is_warning
+        && lines.take_while(|line| !line.contains("end trace")).any(|line| line.contains(" __sched_setscheduler+"))
 }
 
 /// Finds a guest that has printed nothing for too long.
@@ -244,5 +257,19 @@ mod tests {
         assert!(!has_emulator_fault(&("WARNING: first\n".to_owned() + &oops("4c 01 63 78 66 <90>"))));
         assert!(!has_emulator_fault("Oops: Oops: 0000 [#1] SMP\nCode: 66 <90>\n"));
         assert!(!has_emulator_fault("Oops: int3: 0000 [#1] SMP\n"));
+    }
+
+    #[test]
+    fn a_class_that_is_set_in_the_middle_of_a_fork_is_told_from_other_warnings() {
+        let warning = |place: &str, caller: &str| {
+            format!(
+                "[ 1.0] WARNING: kernel/sched/ext/ext.c:4092 at {place}+0x172/0x1c0, CPU#1: a/125\n[ 1.1]  {caller}+0x352/0xd10\n"
+            )
+        };
+        assert!(has_fork_race(&warning("scx_disable_task", "__sched_setscheduler")));
+        assert!(!has_fork_race(&warning("scx_disable_task", "scx_root_disable")));
+        assert!(!has_fork_race(&warning("scx_enable_task", "__sched_setscheduler")));
+        let ended = warning("scx_disable_task", "scx_root_disable") + "---[ end trace 0 ]---\n";
+        assert!(!has_fork_race(&(ended + &warning("scx_disable_task", "__sched_setscheduler"))));
     }
 }

@@ -159,6 +159,7 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
             // Where timers came late, this says whether the kernel held them back.
             fs::copy("/proc/timer_list", "/host/timers.txt")?;
             storm.save_tapes()?;
+            storm.say_what_stood_still()?;
             return Err(error.context(format!("seed {seed}")));
         }
     };
@@ -278,6 +279,19 @@ impl Storm {
     /// For how long each CPU ran not even a real-time thread, at most.
     fn cpus_still_ms(&self) -> Vec<u64> {
         self.of_cpus.iter().map(Canary::worst_ms).collect()
+    }
+
+    /// If a CPU ran not even a real-time thread, and no interrupt was off for that long because of us, the storm says nothing of policies.
+    fn say_what_stood_still(&self) -> Result<()> {
+        let still = Duration::from_millis(self.cpus_still_ms().into_iter().max().unwrap_or_default());
+        let off = off_times(&Status::read()?.unwrap_or_default()).into_values().max().unwrap_or_default();
+        if still > CPU_STILL && Duration::from_nanos(off) < CPU_STILL / 10 {
+            let words = format!(
+                "a CPU that ran not even a real-time thread for {still:?}; because of us, interrupts were off for {off} ns"
+            );
+            fs::write("/host/stood-still.txt", words)?;
+        }
+        Ok(())
     }
 
     fn all_is_well(&self, step: &str) -> Result<()> {

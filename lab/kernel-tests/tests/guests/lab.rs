@@ -137,9 +137,16 @@ impl Lab {
         self.vm.resume().unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Whether it fell over a fault of its emulator, which is nobody's fault here.
-    pub(crate) fn has_emulator_fault(&self) -> bool {
-        self.vm.console().has_emulator_fault()
+    /// What it fell over if that is its emulator's fault or its kernel's.
+    pub(crate) fn foreign_fault(&self) -> Option<String> {
+        let console = self.vm.console();
+        let known = [
+            (console.has_emulator_fault(), "a fault of QEMU's own"),
+            (console.has_fork_race(), "a race of the kernel's own between a fork and sched_setscheduler()"),
+        ];
+        let known = known.into_iter().find_map(|(is_it, what)| is_it.then(|| what.to_owned()));
+        // A storm has left it there.
+        known.or_else(|| fs::read_to_string(self.host("stood-still.txt")).ok())
     }
 
     /// How often each CPU's timers were held back since it booted, and for how long at most: the kernel does so after an interrupt that

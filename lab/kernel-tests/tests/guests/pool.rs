@@ -9,8 +9,8 @@ use std::{
 
 use crate::lab::{Lab, Machine};
 
-/// How often a test may run again because of its emulator.
-const EMULATOR_FAULTS_MAX: usize = 5;
+/// How often a test may run again because of its emulator or its kernel.
+const FOREIGN_FAULTS_MAX: usize = 5;
 
 /// A test and what is known of it beforehand.
 pub(crate) struct Test {
@@ -42,22 +42,21 @@ pub(crate) use tests;
 pub(crate) struct Pool(Mutex<Vec<(Machine, Lab)>>);
 
 impl Pool {
-    /// Runs a test in a guest of its machine. It runs again in another guest if that one fell over a fault of its emulator.
+    /// Runs a test in a guest of its machine. It runs again in another guest if that one fell over a fault of its emulator or its
+    /// kernel.
     pub(crate) fn run(&self, test: &Test) -> Result<(), String> {
-        let mut left = EMULATOR_FAULTS_MAX;
+        let mut left = FOREIGN_FAULTS_MAX;
         loop {
-            let mut is_emulator_fault = false;
-            let result = self.try_to_run(test, &mut is_emulator_fault);
-            if !is_emulator_fault || left == 0 {
-                return result;
-            }
+            let mut foreign_fault = None;
+            let result = self.try_to_run(test, &mut foreign_fault);
+            let Some(fault) = foreign_fault.filter(|_| left > 0) else { return result };
             left -= 1;
-            println!("again: {} in another guest, as the last one fell over a fault of QEMU's own", test.name);
+            println!("again: {} in another guest, as the last one fell over {fault}", test.name);
         }
     }
 
     /// The guest of a test that fails is ended: what its kernel said belongs to that test.
-    fn try_to_run(&self, test: &Test, is_emulator_fault: &mut bool) -> Result<(), String> {
+    fn try_to_run(&self, test: &Test, foreign_fault: &mut Option<String>) -> Result<(), String> {
         let start = Instant::now();
         let lab = panic::catch_unwind(AssertUnwindSafe(|| self.take(test.machine))).map_err(words)?;
         let booted = start.elapsed();
@@ -77,7 +76,7 @@ impl Pool {
             lab.pause();
             self.idle().push((test.machine, lab));
         } else {
-            *is_emulator_fault = lab.has_emulator_fault();
+            *foreign_fault = lab.foreign_fault();
         }
         result
     }
