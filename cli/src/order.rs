@@ -16,7 +16,7 @@ Examples:
       fifo first; those that are not named follow as they did
 
 A CPU that looks for work asks one after the other, and the first that has a
-task wins. One that is asked later still has its turn ten times a second.")]
+task wins. A policy further back still has a turn ten times a second.")]
 pub(crate) struct Order {
     /// Policies, by their names or the numbers that `ekiden status` shows
     #[arg(value_name = "POLICY")]
