@@ -5,13 +5,14 @@ use std::{cell::RefCell, ffi::OsString, path::PathBuf, process::ExitCode};
 use anyhow::Result;
 use clap::Args;
 use ekiden_agent::{Agent, Config, Counts};
+use ekiden_host::Figure;
 use ekiden_loader::LoadError;
 use serde::Serialize;
 
 use crate::{
     child::{self, Events},
     failure::{Exit, Failure},
-    flights, policies,
+    figures, flights, policies,
     record::{self, ToFile},
     run::RECORDING_KIB,
     session::{self, Flight, LastFault},
@@ -76,6 +77,9 @@ struct Ended<'a> {
     was_scheduler: bool,
     #[serde(flatten)]
     counts: Counts,
+    /// What the policy has counted itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    figures: Vec<Figure>,
 }
 
 impl AgentCommand {
@@ -107,7 +111,8 @@ impl AgentCommand {
             Err(error.into())
         });
         let agent = agent.into_inner();
-        let ended = Ended { policy: &self.policy, was_scheduler: agent.is_running(), counts: agent.counts() };
+        let (was_scheduler, counts, figures) = (agent.is_running(), agent.counts(), agent.figures());
+        let ended = Ended { policy: &self.policy, was_scheduler, counts, figures };
         drop(agent);
         if let (Some(recording), Some(path)) = (recording, &self.record) {
             record::tell(path, recording.stop()?);
@@ -146,6 +151,7 @@ impl AgentCommand {
              messages lost; the kernel's own scheduler is back",
             self.policy
         );
+        eprint!("{}", figures::in_words(&ended.figures, ""));
         Ok(())
     }
 }

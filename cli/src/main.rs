@@ -15,6 +15,7 @@ mod explore;
 mod failure;
 mod faults;
 mod fidelity;
+mod figures;
 mod flights;
 mod generated;
 mod hints;

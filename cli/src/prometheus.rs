@@ -1,5 +1,6 @@
 //! `ekiden status --prometheus`: the same in the text format of Prometheus, for node_exporter's textfile collector.
 
+use ekiden_host::Value;
 use ekiden_loader::{HintCounts, HintQueues, PolicyStatus};
 use prometheus::{
     Encoder, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, Result, TextEncoder,
@@ -115,6 +116,7 @@ pub(crate) fn text(everything: &Everything) -> Result<String> {
             }
         }
     }
+    figures_of_their_own(&registry, &status.policies)?;
     let help = "How long a CPU waited at most when a policy took over here.";
     let wait = GaugeVec::new(Opts::new("ekiden_upgrade_wait_seconds_max", help), LABELS)?;
     let wait = registered(&registry, wait)?;
@@ -125,6 +127,39 @@ pub(crate) fn text(everything: &Everything) -> Result<String> {
     let mut text = Vec::new();
     TextEncoder::new().encode(&registry.gather(), &mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// What policies count themselves: `histogram_quantile` of Prometheus understands the buckets.
+fn figures_of_their_own(registry: &Registry, policies: &[PolicyStatus]) -> Result<()> {
+    const COUNTER: &str = "ekiden_policy_counter_total";
+    const BUCKET: &str = "ekiden_policy_histogram_bucket";
+    let help = "What a policy counts itself, by the name that it has for that.";
+    let labels = ["policy", "number", "figure"];
+    let counters = registered(registry, IntCounterVec::new(Opts::new(COUNTER, help), &labels)?)?;
+    let help = "How many of the values that a policy has recorded were no larger than that.";
+    let labels = ["policy", "number", "figure", "le"];
+    let histograms = registered(registry, IntCounterVec::new(Opts::new(BUCKET, help), &labels)?)?;
+    for policy in policies {
+        let number = policy.instance.to_string();
+        for figure in &policy.figures {
+            let buckets = match &figure.value {
+                Value::Count(value) => {
+                    count(&counters, &[&policy.policy, &number, &figure.name], *value)?;
+                    continue;
+                }
+                Value::Buckets(buckets) => buckets,
+            };
+            let mut sum = 0;
+            for (least, values) in buckets {
+                sum += values;
+                // The largest value of the bucket.
+                let most = least.saturating_mul(2).saturating_sub(1).to_string();
+                count(&histograms, &[&policy.policy, &number, &figure.name, &most], sum)?;
+            }
+            count(&histograms, &[&policy.policy, &number, &figure.name, "+Inf"], sum)?;
+        }
+    }
+    Ok(())
 }
 
 fn registered<T: Collector + Clone + 'static>(registry: &Registry, metric: T) -> Result<T> {
@@ -214,6 +249,22 @@ mod tests {
         let own = "number=3 policy=locality process=4711 queue=9";
         assert_eq!(figures[&format!("ekiden_hint_queue_hints {own}")], (false, 300.0));
         assert!(!figures.keys().any(|name| name.contains("hint") && name.contains("fifo")), "{figures:?}");
+    }
+
+    #[test]
+    fn what_a_policy_counts_itself_has_its_name_and_buckets_that_add_up() {
+        let figure = |name: &str, value| ekiden_host::Figure { name: name.into(), help: String::new(), value };
+        let buckets = super::Value::Buckets(vec![(0, 3), (512, 4)]);
+        let figures = vec![figure("steals", super::Value::Count(17)), figure("wait_ns", buckets)];
+        let text = text(&everything(vec![PolicyStatus { figures, ..policy("mine", 3, "") }])).unwrap();
+        for line in [
+            "ekiden_policy_counter_total{figure=\"steals\",number=\"3\",policy=\"mine\"} 17\n",
+            "ekiden_policy_histogram_bucket{figure=\"wait_ns\",le=\"0\",number=\"3\",policy=\"mine\"} 3\n",
+            "ekiden_policy_histogram_bucket{figure=\"wait_ns\",le=\"1023\",number=\"3\",policy=\"mine\"} 7\n",
+            "ekiden_policy_histogram_bucket{figure=\"wait_ns\",le=\"+Inf\",number=\"3\",policy=\"mine\"} 7\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use clap::Args;
 use ekiden::Topology;
 use ekiden_build::Project;
 use ekiden_check::{Checker, Violation};
+use ekiden_host::Figure;
 use ekiden_page::Notes;
 use ekiden_sim::{Jitter, Machine, Model, SimError, SimReport};
 use ekiden_workload::{Workload, builtin, checks, loads, rt_app};
@@ -22,6 +23,7 @@ use crate::{
     check::{self, Bounds},
     failure::{Exit, Failure},
     fidelity::Models,
+    figures,
     output::Output,
     policies,
     progress::Progress,
@@ -124,6 +126,8 @@ struct Summary<'a> {
     wakeups: u64,
     mistakes: u32,
     last_mistake: Option<String>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    figures: &'a [Figure],
     fault: Option<String>,
     check: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -215,6 +219,7 @@ impl Sim {
                 wakeups: result.stats.wakeups,
                 mistakes: result.mistakes,
                 last_mistake: result.last_mistake.as_ref().map(ToString::to_string),
+                figures: &result.figures,
                 fault: fault.clone(),
                 check: verdict.clone().err(),
                 violations: violations.clone(),
@@ -223,6 +228,7 @@ impl Sim {
         } else {
             print!("{}", result.report);
             println!("{} switches, {} wake-ups", result.stats.switches, result.stats.wakeups);
+            print!("{}", figures::in_words(&result.figures, ""));
             if let Some(mistake) = &result.last_mistake {
                 println!("{} mistakes of the policy were put right; the last: {mistake}", result.mistakes);
             }

@@ -8,7 +8,7 @@ use ekiden_loader::{HintCounts, PolicyStatus, sysfs};
 use indicatif::HumanDuration;
 use serde::Serialize;
 
-use crate::{prometheus, session::LastFault};
+use crate::{figures, prometheus, session::LastFault};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -178,6 +178,7 @@ fn policy_in_words(
     writeln!(f, "  picks       {}; {} times there was nothing to pick", counts.picks, counts.idles)?;
     writeln!(f, "  migrations  {}", counts.migrations)?;
     writeln!(f, "  refusals    {}", counts.refusals)?;
+    write!(f, "{}", figures::in_words(&policy.figures, "  "))?;
     if let Some(queues) = &policy.queues {
         writeln!(f, "  queues      {} opened, {} open; {}", queues.opened, queues.open, said_in(&queues.counts))?;
         for queue in &queues.list {

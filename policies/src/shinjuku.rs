@@ -11,6 +11,7 @@ use ekiden::prelude::*;
 pub struct Shinjuku {
     queues: PerNode<Queue>,
     turns: PerCpu<Turn>,
+    took: Histogram,
     turn_ns: u64,
 }
 
@@ -40,12 +41,14 @@ impl Turn {
         length_ns
     }
 
-    fn end(&self, now_ns: u64, turn_ns: u64) {
+    /// It is over. Returns how long it took.
+    fn end(&self, now_ns: u64, turn_ns: u64) -> u64 {
         self.is_over.set(true);
         let took_ns = now_ns.saturating_sub(self.began_ns.get());
         let slow_ns = self.slow_ns.get();
         let is_late = took_ns > self.length_ns.get() + turn_ns / 2;
         self.slow_ns.set(if is_late { took_ns.min(SLOW_NS_MAX) } else { slow_ns - slow_ns.div_ceil(8) });
+        took_ns
     }
 }
 
@@ -103,6 +106,7 @@ impl Scheduler for Shinjuku {
         Self {
             queues: PerNode::new(env, |_| Queue::default()),
             turns: PerCpu::new(env, |_| Turn::default()),
+            took: env.histogram("turn_took_ns", "how long turns were that came to their end"),
             turn_ns: Self::turn_ns(env),
         }
     }
@@ -143,7 +147,7 @@ impl Scheduler for Shinjuku {
     /// The turn is over. It is said first and looked for after that, under the lock under which tasks come: so a task that comes meanwhile is
     /// seen here, or its call sees it there.
     fn timer(&self, cx: &Cx, cpu: CpuId) {
-        self.turns[cpu].end(cx.now_ns(), self.turn_ns);
+        self.took.record(cx, self.turns[cpu].end(cx.now_ns(), self.turn_ns));
         let one_waits = !self.queues[cpu].tokens.lock().is_empty();
         if one_waits && self.turns[cpu].is_over.swap(false) {
             cx.resched(cpu);

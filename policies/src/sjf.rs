@@ -18,6 +18,7 @@ pub struct Sjf {
     /// How many wait, to look at without the lock.
     waiting: Shared<u32>,
     tasks: PerTask<Job>,
+    runs: Histogram,
     ageing: u64,
 }
 
@@ -56,6 +57,7 @@ impl Scheduler for Sjf {
             queue: SpinLock::default(),
             waiting: Shared::default(),
             tasks: PerTask::new(env, Job::default),
+            runs: env.histogram("run_ns", "CPU time of a task between two sleeps"),
             ageing: env.param("ageing"),
         }
     }
@@ -94,9 +96,10 @@ impl Scheduler for Sjf {
     }
 
     /// A run ends where the task sleeps, however often it was interrupted before.
-    fn task_blocked(&self, _: &Cx, task: &Task) {
+    fn task_blocked(&self, cx: &Cx, task: &Task) {
         let job = &self.tasks[task.id];
         let ran_ns = task.runtime_ns.saturating_sub(job.began_ns.load(Relaxed));
+        self.runs.record(cx, ran_ns);
         job.began_ns.store(task.runtime_ns, Relaxed);
         job.expected_ns.store((job.expected_ns.load(Relaxed) + ran_ns) / 2, Relaxed);
     }

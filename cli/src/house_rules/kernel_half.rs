@@ -326,7 +326,7 @@ fn every_outcome_is_zeroed_for_the_call_that_fills_it() {
 
 /// What C asks of Rust without the guard: it calls no policy.
 const QUESTIONS: &str = "\
-    any_alive begin_several calls check choose chooses_cpu claim counters default forget host_task idle_cpus is_alive order \
+    any_alive begin_several calls check choose chooses_cpu claim counters default forget group host_task idle_cpus is_alive order \
     queue_bytes queue_init queue_put queue_refused queue_take silence take_idle task_count weight_of_running";
 
 /// Which of all take a lock of the engine: an event that interrupts one of these would wait for its own CPU.

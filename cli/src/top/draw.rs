@@ -9,7 +9,7 @@ use ratatui::{
 };
 
 use super::page::{Cpu, Page, Policy, Wait};
-use crate::status::said_in;
+use crate::{figures::amount, status::said_in};
 
 /// What each CPU takes, with the gap to the next, and what more if it is known what is wasted.
 const CPU_COLUMNS: u16 = 34;
@@ -116,7 +116,7 @@ pub(super) fn lines(buffer: &Buffer) -> Vec<String> {
 
 /// What stands between the policies and the CPUs.
 fn below_table(page: &Page, width: u16) -> Vec<Line<'static>> {
-    [params(page, width), queues(page), faults(page), waits(page)].concat()
+    [params(page, width), own_figures(page), queues(page), faults(page), waits(page)].concat()
 }
 
 /// A line as so many as it takes in this width, broken between words.
@@ -219,6 +219,17 @@ fn params(page: &Page, width: u16) -> Vec<Line<'static>> {
     let with = policies.iter().filter(|policy| !policy.params.is_empty());
     let line = |policy: &&Policy| {
         Line::from(vec!["parameters ".bold(), Span::raw(format!("{}: {}", policy.name, policy.params))])
+    };
+    with.map(line).collect()
+}
+
+/// What each policy counts itself.
+fn own_figures(page: &Page) -> Vec<Line<'static>> {
+    let with = page.policies.iter().filter(|policy| !policy.figures.is_empty());
+    let line = |policy: &Policy| {
+        let amounts = policy.figures.iter().map(|figure| format!("{} {}", figure.name, amount(&figure.value)));
+        let text = format!("{}: {}", policy.name, amounts.collect::<Vec<_>>().join("; "));
+        Line::from(vec!["counts     ".bold(), Span::raw(text)])
     };
     with.map(line).collect()
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ekiden_host::Figure;
 use ekiden_loader::{Counts, HintQueues, PolicyStatus};
 use serde::Serialize;
 
@@ -66,6 +67,9 @@ pub(super) struct Policy {
     /// What programs say to it in queues, if any has opened one.
     pub(super) queues: Option<HintQueues>,
     pub(super) hints_per_s: Option<f64>,
+    /// What it counts itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) figures: Vec<Figure>,
     pub(super) fault: Option<String>,
 }
 
@@ -157,6 +161,7 @@ impl Policy {
             mistakes: now.counts.mistakes,
             queues: now.queues.clone(),
             hints_per_s: then.filter(|_| now.queues.is_some()).map(|then| per_s(hints(now), hints(then))),
+            figures: now.figures.clone(),
             fault: now.fault.clone().or_else(|| now.counts.engine_fault.clone()),
         }
     }

@@ -13,6 +13,7 @@ use zerocopy::{FromBytes, TryFromBytes};
 use crate::cx::Host;
 use crate::{
     Cx, Env, Saved, Schedulable, Scheduler, Task, TaskParams, Topology, WakeFlags,
+    figures::Figures,
     hint::Hints,
     token::{Instance, Tenant},
 };
@@ -49,6 +50,10 @@ pub trait Policy: Send + Sync {
     fn params_declared(&self) -> u64 {
         0
     }
+    /// What it counts for people.
+    fn figures(&self) -> Figures {
+        Figures::default()
+    }
     /// The policy as what it is, for a host that knows what it may be.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
@@ -70,6 +75,10 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
         (**self).params_declared()
     }
 
+    fn figures(&self) -> Figures {
+        (**self).figures()
+    }
+
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         (*self).into_any()
     }
@@ -80,6 +89,7 @@ pub struct Adapter<S> {
     scheduler: S,
     topology: Arc<Topology>,
     host: Arc<dyn Host + Send>,
+    figures: Figures,
     // Last, so that it goes after the queues of the policy.
     tenant: Tenant,
 }
@@ -99,6 +109,8 @@ pub struct Left<T> {
     pub topology: Arc<Topology>,
     /// The instance's number, which is in all of its tokens.
     pub instance: u16,
+    /// What it counts for people. Its state adds to them, too.
+    pub figures: Figures,
 }
 
 impl<T> Left<T> {
@@ -112,7 +124,9 @@ impl<T> Left<T> {
 impl<S: Scheduler> Adapter<S> {
     /// Makes the policy.
     pub fn new(env: &Env, host: Arc<dyn Host + Send>) -> Self {
-        Self { scheduler: S::new(env), topology: env.topology().clone(), host, tenant: Tenant(Instance::next()) }
+        let scheduler = S::new(env);
+        let (topology, figures) = (env.topology().clone(), env.take_figures());
+        Self { scheduler, topology, host, figures, tenant: Tenant(Instance::next()) }
     }
 
     /// Ends this instance and makes its successor from what it hands over. Tokens stay good: they now belong to the
@@ -127,7 +141,7 @@ impl<S: Scheduler> Adapter<S> {
         let state = self.scheduler.reregister_prep();
         // Its place goes to the successor, with what was dropped and not reported.
         let instance = ManuallyDrop::new(self.tenant).0.number();
-        Left { state, topology: self.topology, instance }
+        Left { state, topology: self.topology, instance, figures: self.figures }
     }
 
     /// Makes the successor of an instance from what it left. `dropped` are tokens that the old one dropped, if it was in
@@ -135,7 +149,9 @@ impl<S: Scheduler> Adapter<S> {
     pub fn take(left: Left<S::State>, env: &Env, host: Arc<dyn Host + Send>, dropped: &[RawToken]) -> Self {
         let tenant = Tenant(Instance::with_number(left.instance));
         dropped.iter().for_each(|token| tenant.0.note_dropped(*token));
-        Self { scheduler: S::reregister_init(env, left.state), topology: env.topology().clone(), host, tenant }
+        let scheduler = S::reregister_init(env, left.state);
+        let figures = env.take_figures().with_older(left.figures);
+        Self { scheduler, topology: env.topology().clone(), host, figures, tenant }
     }
 
     /// Has the policy write down what a version with another layout is to go on with.
@@ -146,6 +162,11 @@ impl<S: Scheduler> Adapter<S> {
     /// Lets a policy that has just been made go on with what another version saved.
     pub fn restore(&mut self, saved: &[u8]) -> Result<(), &'static str> {
         self.scheduler.restore(saved)
+    }
+
+    /// What it counts for people, CPU by CPU.
+    pub fn counted(&self) -> &Figures {
+        &self.figures
     }
 
     /// The policy itself, for tests that look into it.
@@ -268,6 +289,10 @@ impl<S: Scheduler> Policy for Adapter<S> {
 
     fn params_declared(&self) -> u64 {
         TaskParams::fingerprint::<S>()
+    }
+
+    fn figures(&self) -> Figures {
+        self.figures.clone()
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {

@@ -3,7 +3,10 @@
 use alloc::{collections::BTreeMap, string::String, sync::Arc};
 use core::fmt;
 
-use crate::{CpuId, Topology};
+use crate::{
+    Counter, CpuId, Histogram, Topology,
+    figures::{Declared, Figures},
+};
 
 /// A parameter that a policy declares, so that the framework can check it and `--help` can explain it.
 ///
@@ -107,6 +110,7 @@ pub struct Env {
     topology: Arc<Topology>,
     max_tasks: u32,
     params: BTreeMap<&'static str, u64>,
+    figures: Declared,
 }
 
 impl Env {
@@ -120,7 +124,7 @@ impl Env {
     ) -> Result<Self, ParamError> {
         let mut values: BTreeMap<_, _> = declared.iter().map(|param| (param.name, param.default)).collect();
         each_setting(declared, params, |index, value| _ = values.insert(declared[index].name, value))?;
-        Ok(Self { topology: topology.into(), max_tasks, params: values })
+        Ok(Self { topology: topology.into(), max_tasks, params: values, figures: Declared::default() })
     }
 
     /// How many CPUs the machine can have, offline ones included.
@@ -136,6 +140,30 @@ impl Env {
     /// The machine's caches, cores and nodes.
     pub fn topology(&self) -> &Arc<Topology> {
         &self.topology
+    }
+
+    /// A counter that every host shows by this name: see [`Counter`].
+    ///
+    /// # Panics
+    ///
+    /// If the name is not of 1 to 32 lower-case letters, digits and underscores, or is there already; if the help is no line of at most 120
+    /// bytes; if there are 16 figures.
+    pub fn counter(&self, name: &str, help: &str) -> Counter {
+        self.figures.counter(self.nr_cpus(), name, help)
+    }
+
+    /// A histogram that every host shows by this name, which ends with the unit of its values: see [`Histogram`].
+    ///
+    /// # Panics
+    ///
+    /// As [`counter`](Self::counter).
+    pub fn histogram(&self, name: &str, help: &str) -> Histogram {
+        self.figures.histogram(self.nr_cpus(), name, help)
+    }
+
+    /// What the policy that was made here counts.
+    pub(crate) fn take_figures(&self) -> Figures {
+        self.figures.take()
     }
 
     /// The value of a declared parameter.

@@ -64,6 +64,7 @@ mod cpumask;
 mod cx;
 mod declare;
 mod env;
+mod figures;
 mod hint;
 pub mod layout;
 mod lock;
@@ -95,6 +96,7 @@ pub use ekiden_abi::{Call, Calls, RefusalReason, TaskId};
 pub use ekiden_hints::Plain;
 pub use ekiden_macros::{Layout, Plain, policy};
 pub use env::{Env, Param, ParamError};
+pub use figures::{Counter, Histogram};
 pub use hint::{HintRefused, Hints, NotTold, ProcessId, QueueId};
 pub use layout::{Fingerprint, Layout};
 pub use lock::{SpinGuard, SpinLock};
@@ -117,6 +119,7 @@ pub mod host {
 
     pub use crate::adapter::{Adapter, Left, Policy};
     pub use crate::cx::Host;
+    pub use crate::figures::{Figure, Figures, Value};
     #[cfg(feature = "observe")]
     pub use crate::observe;
     pub use crate::order::is_of_this_call;
@@ -136,8 +139,8 @@ pub type CpuId = u32;
 /// What nearly every policy needs.
 pub mod prelude {
     pub use crate::{
-        CpuId, CpuMask, Cx, Env, FifoQueue, Layout, OrderedQueue, Param, PerCpu, PerLlc, PerNode, PerTask,
-        RefusalReason, Saved, Schedulable, Scheduler, Shared, SpinLock, Task, TaskId, TaskParams, Topology, TreeQueue,
-        WakeFlags, policy,
+        Counter, CpuId, CpuMask, Cx, Env, FifoQueue, Histogram, Layout, OrderedQueue, Param, PerCpu, PerLlc, PerNode,
+        PerTask, RefusalReason, Saved, Schedulable, Scheduler, Shared, SpinLock, Task, TaskId, TaskParams, Topology,
+        TreeQueue, WakeFlags, policy,
     };
 }

@@ -4,7 +4,7 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
 
-use ekiden::{Call, Calls, CpuId, RefusalReason, TaskId};
+use ekiden::{Call, Calls, CpuId, Group, RefusalReason, TaskId};
 use ekiden_host::Policy;
 use ekiden_host::abi::{Event, EventKind, FOR_IDLE, Outcome, Status, enqueue_flags};
 
@@ -119,6 +119,11 @@ impl<P: Policy> Engine<P> {
     /// The task table.
     pub fn tasks(&self) -> &TaskTable {
         &self.tasks
+    }
+
+    /// The group of a task, as far as there was room for it. When it has no tasks any more, its number may be another's.
+    pub fn group_of(&self, task: TaskId) -> Group {
+        self.tasks.get(task).map_or(Group::ROOT, |_| self.groups.group_of_task(task.slot))
     }
 
     /// The groups of tasks.

@@ -8,7 +8,7 @@ use ekiden::{
     Call, CpuId, CpuMask, Env, NotTold, ProcessId, QueueId, RefusalReason, Running, Scheduler, TaskId, Topology,
 };
 use ekiden_host::{
-    Adapter, Host, Policy,
+    Adapter, Host, Policy, Value,
     abi::{Message, RawToken, Reply},
 };
 
@@ -68,6 +68,16 @@ impl<P: Scheduler> Machine<P> {
     /// Any other call, about task `slot` and `cpu`.
     pub fn call(&mut self, call: Call, slot: u32, cpu: CpuId) -> Reply {
         self.policy.deliver(&about(call, slot, cpu), &[])
+    }
+
+    /// How much a figure of the policy's own is.
+    ///
+    /// # Panics
+    ///
+    /// If it has no such figure.
+    pub fn figure(&self, name: &str) -> Value {
+        let figure = self.policy.figures().totals().into_iter().find(|figure| figure.name == name);
+        figure.unwrap_or_else(|| panic!("the policy has no figure {name}")).value
     }
 
     /// The same, with the bytes that come with a call about hints or parameters.

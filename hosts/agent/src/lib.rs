@@ -32,7 +32,7 @@ use std::{
 use ekiden::{Call, Calls, ParamError, Topology};
 use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, IdleCpus};
-use ekiden_host::{Host, Policy};
+use ekiden_host::{Figure, Figures, Host, Policy};
 use ekiden_loader::{LoadError, Result, Tape, header_of, room_for_all, sysfs};
 use ekiden_recording::{self as recording, Header, Instance};
 use libbpf_rs::{
@@ -128,6 +128,7 @@ pub struct Agent {
     instance: Instance,
     max_tasks: u32,
     flight: Option<Flight>,
+    figures: Figures,
     shared: Arc<Shared>,
     talk: Arc<Talk>,
     thread: Option<JoinHandle<Option<Fault>>>,
@@ -169,7 +170,7 @@ impl Agent {
             Ok(Err(error)) => return Err(LoadError::Refused(error.to_string())),
             Err(panic) => return Err(LoadError::Refused(panic)),
         };
-        let calls = policy.calls();
+        let (calls, figures) = (policy.calls(), policy.figures());
         let (policy, tape, flight) = match config.tape_records {
             0 => (policy, None, None),
             records => {
@@ -212,6 +213,7 @@ impl Agent {
             instance: Instance { policy: config.policy.clone(), params: config.params.clone() },
             max_tasks: config.max_tasks,
             flight,
+            figures,
             shared,
             talk,
             thread: None,
@@ -278,6 +280,11 @@ impl Agent {
     /// If the topology cannot be read.
     pub fn header(&self, workload: &str) -> Result<Header> {
         header_of(recording::Host::Agent, self.instance.clone(), self.max_tasks, workload)
+    }
+
+    /// What the policy has counted itself so far.
+    pub fn figures(&self) -> Vec<Figure> {
+        self.figures.totals()
     }
 
     /// What it has done so far.

@@ -135,6 +135,11 @@ static u32 process_of(u64 task)
 	return p ? p->tgid : 0;
 }
 
+static u64 group_of(u64 task)
+{
+	return ekiden_rs_group(task);
+}
+
 const struct ekiden_host_table candidate_host = {
 	.now_ns = ekiden_c_now_ns,
 	.may_run = may_run,
@@ -145,6 +150,7 @@ const struct ekiden_host_table candidate_host = {
 	.running = running_on,
 	.notify = ekiden_c_notify,
 	.process = process_of,
+	.group = group_of,
 	.reason = keep_first,
 	.fault = (void (*)(const struct ekiden_host_table *))candidate_fault,
 	.leave = (void (*)(const struct ekiden_host_table *))candidate_fault,
@@ -160,6 +166,7 @@ const struct ekiden_host_table running_host = {
 	.running = running_on,
 	.notify = ekiden_c_notify,
 	.process = process_of,
+	.group = group_of,
 	.reason = keep_first,
 	.fault = (void (*)(const struct ekiden_host_table *))policy_fault,
 	.leave = (void (*)(const struct ekiden_host_table *))candidate_fault,

@@ -39,6 +39,12 @@ s64 ekiden_rs_find_starved(u64 number, u64 most, u64 apart_ms, u64 first, struct
 u64 ekiden_rs_task_count(void);
 s64 ekiden_rs_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
 s64 ekiden_rs_status(char *buffer, size_t len, u64 seat);
+/* What the policy counts for people: which figures for no CPU, and else the words of a CPU. The number of bytes. */
+#define EKIDEN_NO_CPU U32_MAX
+s64 ekiden_rs_figures(u64 seat, u32 cpu, u64 *room, size_t len);
+/* The same as JSON, of a description and the sums of words, of which there are EKIDEN_FIGURES_WORDS. */
+#define EKIDEN_FIGURES_WORDS 1024
+s64 ekiden_rs_put_figures(char *buffer, size_t len, const void *description, size_t described, const u64 *words);
 /* As in Totals of framework/engine/src/counters.rs, in this order; false if there is no such policy or CPU. */
 #define EKIDEN_COUNTERS 6
 bool ekiden_rs_counters(u64 seat, u32 cpu, u64 counters[EKIDEN_COUNTERS]);
@@ -50,6 +56,8 @@ u32 ekiden_rs_claim(u64 task, u32 serial, u32 cpu);
 /* Of the CPUs in both sets, of which the second may be missing. */
 u32 ekiden_rs_take_idle(u64 task, const u64 *allowed, size_t allowed_len, const u64 *among, size_t among_len);
 u32 ekiden_rs_weight_of_running(u64 task, u32 cpu);
+/* Its number, and below that 32 bits of its weight. */
+u64 ekiden_rs_group(u64 task);
 /* Of queues: bytes of the whole, or 0; its header; so many bytes of hints, negative for an index that makes no sense; a notice. */
 size_t ekiden_rs_queue_bytes(const struct ekiden_queue_geometry *geometry);
 bool ekiden_rs_queue_init(void *memory, const struct ekiden_queue_geometry *geometry);
@@ -89,6 +97,10 @@ static __always_inline u64 times_begin(void)
 
 void times_end(u32 kind, u64 start_ns);
 int put_times(char *to, size_t size);
+
+/* ---- figures.c ---- */
+
+int put_figures(char *to, size_t size, u32 seat);
 
 /* ---- kfuncs.c ---- */
 

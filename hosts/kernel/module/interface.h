@@ -70,6 +70,7 @@ struct ekiden_policy_table {
 	void (*tape)(const struct ekiden_tape *tape, u32 what);
 	void (*save)(void);	/* called from Rust only */
 	bool (*restore)(void *instance, struct ekiden_create *args, const void *saved, size_t len);
+	s64 (*figures)(void *instance, u32 cpu, u64 *room, size_t len);
 	bool (*settings)(struct ekiden_settings *settings);
 	u64 layout;
 	u64 params_declared;
@@ -86,6 +87,7 @@ struct ekiden_host_table {
 	u64 (*running)(u32 cpu, u32 *weight, u64 *since_ns);
 	u32 (*notify)(const struct ekiden_host_table *host, u32 queue, const void *bytes, size_t len);
 	u32 (*process)(u64 task);
+	u64 (*group)(u64 task);
 	void (*reason)(const struct ekiden_host_table *host, const char *text, size_t len);
 	void (*fault)(const struct ekiden_host_table *host);
 	void (*leave)(const struct ekiden_host_table *host);

@@ -9,7 +9,7 @@
 #include <linux/uaccess.h>
 #include "host.h"
 
-#define STATUS_LEN SZ_32K
+#define STATUS_LEN SZ_64K
 
 /* A text goes into JSON: quotes and backslashes in it would break that. */
 static int put_text(char *to, size_t size, const char *key, const char *text, size_t len)
@@ -76,8 +76,10 @@ static int put_seat(char *to, size_t size, u32 number)
 		at += scnprintf(to + at, size - at, ",\"fell_ns\":%llu", seat->fell_ns);
 	if (seat->fault && seat->fault->len)
 		at += put_text(to + at, size - at, "fault", seat->fault->bytes, seat->fault->len);
-	if (!is_broken())
+	if (!is_broken()) {
 		at += put_counts(to + at, size - at, number + 1);
+		at += put_figures(to + at, size - at, number);
+	}
 	return at;
 }
 

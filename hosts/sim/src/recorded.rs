@@ -159,6 +159,10 @@ impl Policy for Priced {
         self.policy.params_declared()
     }
 
+    fn figures(&self) -> ekiden_host::Figures {
+        self.policy.figures()
+    }
+
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self.policy.into_any()
     }

@@ -181,6 +181,8 @@ pub(crate) enum Trial {
     Shares,
     /// Parameters are set for a task.
     Terms,
+    /// What a policy counts itself.
+    Figures,
     /// An ordinary user's program has queues of hints, and does what it may not.
     Queues,
     /// Scripts and tracers see what the engine does.

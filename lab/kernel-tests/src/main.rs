@@ -9,6 +9,7 @@ mod bound;
 mod comings;
 mod commands;
 mod device;
+mod figures;
 mod generated;
 mod groups;
 mod impostor;
@@ -99,6 +100,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Claimed => several::claimed(modules),
         Trial::Shares => several::shares(modules),
         Trial::Terms => terms::terms(modules),
+        Trial::Figures => figures::figures(modules),
         Trial::Queues => queues::queues(modules),
         Trial::Seen => seen::seen(modules),
         Trial::Alone { rounds } => several::alone(modules, rounds),

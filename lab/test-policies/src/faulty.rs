@@ -75,6 +75,7 @@ pub struct Faulty {
     meeting: Shared<u32>,
     /// 1 as soon as it goes wrong in every call.
     always: Shared<u32>,
+    weights: Histogram,
 }
 
 impl Faulty {
@@ -249,6 +250,7 @@ impl Scheduler for Faulty {
             hidden: SpinLock::default(),
             meeting: Shared::new(0),
             always: Shared::new(0),
+            weights: env.histogram("group_weight", "weights of the \"groups\" of tasks that are preempted"),
         }
     }
 
@@ -319,7 +321,8 @@ impl Scheduler for Faulty {
         }
     }
 
-    fn task_preempt(&self, cx: &Cx, _: &Task, token: Schedulable<Self>) {
+    fn task_preempt(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
+        self.weights.record(cx, cx.group(task.id).weight.into());
         self.pester(cx);
         if !self.trips(Call::TaskPreempt) {
             self.queue(token);

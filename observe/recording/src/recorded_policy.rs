@@ -5,8 +5,8 @@ use std::boxed::Box;
 use std::string::String;
 
 use ekiden::Calls;
-use ekiden_host::Policy;
 use ekiden_host::abi::{Message, RawParams, Reply};
+use ekiden_host::{Figures, Policy};
 
 use crate::{Mark, Pen};
 
@@ -52,6 +52,10 @@ impl<W: Writes + Send + Sync + 'static> Policy for RecordedPolicy<W> {
 
     fn params_declared(&self) -> u64 {
         self.policy.params_declared()
+    }
+
+    fn figures(&self) -> Figures {
+        self.policy.figures()
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {

@@ -72,6 +72,14 @@ impl Groups {
         self.free_if_unused(tree, old);
     }
 
+    /// The group of the task in `slot`, with what it weighs among those beside it.
+    pub fn group_of_task(&self, slot: u32) -> ekiden::Group {
+        match self.group_of(slot) {
+            ROOT => ekiden::Group::ROOT,
+            id => ekiden::Group { id, weight: self.nodes[id as usize].weight.load(Relaxed) },
+        }
+    }
+
     #[inline]
     pub(super) fn group_of(&self, slot: u32) -> u32 {
         self.members[slot as usize].group()

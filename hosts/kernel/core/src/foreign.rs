@@ -67,6 +67,16 @@ impl ForeignPolicy {
         unsafe { (self.table.save)(self.instance, cpu, room, len) }
     }
 
+    /// What the policy counts for people: see [`PolicyTable::figures`].
+    ///
+    /// # Safety
+    ///
+    /// `room` has space for `len` bytes.
+    pub(crate) unsafe fn figures_of(&self, cpu: u32, room: *mut u64, len: usize) -> i64 {
+        // SAFETY: the instance comes from this table; there is so much room.
+        unsafe { (self.table.figures)(self.instance, cpu, room, len) }
+    }
+
     /// What comes in the place of this instance: `made`, or one that gets its state if that is null.
     ///
     /// # Safety

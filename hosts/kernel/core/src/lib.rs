@@ -15,7 +15,7 @@ use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
-use ekiden::{CpuMask, TaskId};
+use ekiden::{CpuMask, Group, TaskId};
 use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, SEATS, Share, Walk};
 use ekiden_host::Host;
 use ekiden_host::abi::{Event, Outcome, RawToken, Status};
@@ -311,6 +311,19 @@ pub unsafe extern "C" fn ekiden_rs_save(seat: u64, cpu: u32, room: *mut u8, len:
     policy.map_or(0, |policy| unsafe { policy.save(cpu, room, len) })
 }
 
+/// What the policy counts for people: which figures for `NO_CPU`, and else the words of a CPU. The number of bytes; 0 for no policy,
+/// negative if there was no room.
+///
+/// # Safety
+///
+/// `room` has space for `len` bytes, and the instance is not replaced meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_figures(seat: u64, cpu: u32, room: *mut u64, len: usize) -> i64 {
+    let policy = engine().and_then(|engine| engine.policy(seat as usize));
+    // SAFETY: there is so much room.
+    policy.map_or(0, |policy| unsafe { policy.figures_of(cpu, room, len) })
+}
+
 /// How many slots of the task table are gone through with interrupts off.
 const INTRODUCED_AT_ONCE: u32 = 32;
 /// The same, if nobody is called.
@@ -456,6 +469,13 @@ pub unsafe extern "C" fn ekiden_rs_take_idle(
 #[unsafe(no_mangle)]
 pub extern "C" fn ekiden_rs_weight_of_running(task: u64, cpu: u32) -> u32 {
     engine().and_then(|engine| engine.weight_of_running(TaskId::from_bits(task), cpu)).unwrap_or(0)
+}
+
+/// The control group of a task: its number, and below that 32 bits of its weight.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_group(task: u64) -> u64 {
+    let group = engine().map_or(Group::ROOT, |engine| engine.group_of(TaskId::from_bits(task)));
+    u64::from(group.id) << 32 | u64::from(group.weight)
 }
 
 #[cfg(any(target_os = "none", clippy))]

@@ -5,8 +5,12 @@ use core::slice;
 
 use ekiden::CpuId;
 use ekiden_engine::Totals;
+use ekiden_host::{Figure, Value};
 
 use crate::engine;
+
+/// Room for all figures that a policy can have: `EKIDEN_FIGURES_WORDS`.
+const FIGURES_WORDS: usize = 1024;
 
 /// Writes what the engine says of itself as JSON members into `buffer`, or, if `seat` is not 0, of the policy in the seat of that
 /// number, counted from 1. Returns the length.
@@ -56,6 +60,59 @@ pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, seat: u64
         let _ = write!(writer, r#","engine_fault":"{fault}""#);
     }
     writer.used as i64
+}
+
+/// Writes what a policy counts for people as a JSON member into `buffer`. Returns the length.
+///
+/// # Safety
+///
+/// `buffer` has room for `len` bytes, `description` is as long as is said, and there are [`FIGURES_WORDS`] words.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ekiden_rs_put_figures(
+    buffer: *mut u8,
+    len: usize,
+    description: *const u8,
+    described: usize,
+    words: *const u64,
+) -> i64 {
+    // SAFETY: all three are as long as is said.
+    let (room, description, words) = unsafe {
+        (
+            slice::from_raw_parts_mut(buffer, len),
+            slice::from_raw_parts(description, described),
+            slice::from_raw_parts(words, FIGURES_WORDS),
+        )
+    };
+    let mut writer = Writer { room, used: 0 };
+    let (mut comma, mut end) = ("", 0);
+    let _ = write!(writer, r#","figures":["#);
+    for figure in Figure::read(description, words) {
+        let _ = write!(writer, r#"{comma}{{"name":"{}","help":""#, figure.name);
+        for letter in figure.help.chars() {
+            let _ =
+                if matches!(letter, '"' | '\\') { write!(writer, "\\{letter}") } else { write!(writer, "{letter}") };
+        }
+        let _ = match figure.value {
+            Value::Count(count) => write!(writer, r#"","count":{count}}}"#),
+            Value::Buckets(buckets) => {
+                let _ = write!(writer, r#"","buckets":["#);
+                for (place, (least, count)) in buckets.iter().enumerate() {
+                    let _ = write!(writer, "{}[{least},{count}]", if place == 0 { "" } else { "," });
+                }
+                write!(writer, "]}}")
+            }
+        };
+        // One that does not fit is left out.
+        if writer.used + 1 >= writer.room.len() {
+            break;
+        }
+        (comma, end) = (",", writer.used);
+    }
+    if end == 0 {
+        return 0;
+    }
+    writer.room[end] = b']';
+    end as i64 + 1
 }
 
 /// Fills in what a CPU has counted for the policy in a seat. False if there is no such policy or CPU.

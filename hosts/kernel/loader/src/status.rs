@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use ekiden_host::Figure;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -140,6 +141,9 @@ pub struct PolicyStatus {
     /// What was counted.
     #[serde(flatten)]
     pub counts: Counts,
+    /// What it counts itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub figures: Vec<Figure>,
     /// The CPUs that are its, as a list; nothing if it has no set.
     #[serde(default)]
     pub cpus: Option<String>,

@@ -3,7 +3,7 @@
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
-use ekiden::{CpuId, CpuMask, NotTold, ProcessId, QueueId, Running, TaskId};
+use ekiden::{CpuId, CpuMask, Group, NotTold, ProcessId, QueueId, Running, TaskId};
 use ekiden_host::Host;
 use ekiden_host::abi::{RawToken, RefusalReason};
 use ekiden_kernel_rt::HostTable;
@@ -79,5 +79,11 @@ impl Host for Kernel {
         // SAFETY: checks the task against the engine's table first.
         let process = unsafe { (self.table().process)(task.to_bits()) };
         (process != 0).then_some(process)
+    }
+
+    fn group(&self, task: TaskId) -> Group {
+        // SAFETY: checks the task against the engine's table first.
+        let group = unsafe { (self.table().group)(task.to_bits()) };
+        Group { id: (group >> 32) as u32, weight: group as u32 }
     }
 }

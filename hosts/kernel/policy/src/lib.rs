@@ -15,13 +15,14 @@ use ekiden::{Env, Saved, Scheduler, TaskParams, Topology};
 pub use ekiden_host::abi::{ABI_VERSION, NAME_LEN};
 use ekiden_host::abi::{Message, Reply};
 use ekiden_host::hints::{Geometry, layout::RECORD_BYTES_MAX};
-use ekiden_host::{Adapter, Left};
+use ekiden_host::{Adapter, Figures, Left};
 use ekiden_host::{Patience, Since, Waits};
 pub use ekiden_kernel_rt::{Arena, Baggage, CreateArgs, HostTable, PolicyTable, Settings};
 use ekiden_kernel_rt::{FAULT_TEXT_LEN, GO_ON, TOO_LONG, Text, Wait};
 use ekiden_lock::{OfHost, Word};
 use ekiden_recording::Mark;
 
+mod figures;
 #[cfg_attr(target_arch = "x86_64", path = "here_x86_64.rs")]
 mod here;
 mod host;
@@ -136,6 +137,7 @@ pub const fn table<S: Scheduler>(
             Some(layout) => layout.number() ^ size_of::<Baggage>() as u64,
             None => 0,
         },
+        figures: figures::write::<S>,
         settings: settings::<S>,
         params_declared: TaskParams::fingerprint::<S>(),
         types: types::<S>(),
@@ -203,6 +205,7 @@ pub unsafe fn give<S: Scheduler>(instance: *mut c_void, baggage: *mut Baggage, a
     baggage.instance = left.instance;
     baggage.state = Box::into_raw(Box::new(left.state)).cast();
     baggage.topology = Arc::into_raw(left.topology).cast();
+    baggage.figures = Box::into_raw(Box::new(left.figures)).cast();
     // The last: nothing is allocated here from now on.
     baggage.blocks = arena.blocks();
 }
@@ -221,9 +224,13 @@ pub unsafe fn take<S: Scheduler>(args: *mut CreateArgs, baggage: *mut Baggage, a
     // SAFETY: the giver has stopped using it.
     unsafe { arena.adopt(baggage.blocks) };
     begin_anew();
-    // SAFETY: both were made by `give`, where the types had the same layout, and the arena is the same.
-    let (state, topology) = unsafe {
-        (*Box::from_raw(baggage.state.cast::<S::State>()), Arc::from_raw(baggage.topology.cast::<Topology>()))
+    // SAFETY: all were made by `give`, where the types had the same layout, and the arena is the same.
+    let (state, topology, figures) = unsafe {
+        (
+            *Box::from_raw(baggage.state.cast::<S::State>()),
+            Arc::from_raw(baggage.topology.cast::<Topology>()),
+            *Box::from_raw(baggage.figures.cast::<Figures>()),
+        )
     };
     // SAFETY: the parameters are as long as `args` says.
     let params = unsafe { slice::from_raw_parts(args.params, args.params_len) };
@@ -232,7 +239,7 @@ pub unsafe fn take<S: Scheduler>(args: *mut CreateArgs, baggage: *mut Baggage, a
         .and_then(|params| Env::new(topology.clone(), args.max_tasks, S::PARAMS, params).ok())
         .expect("the parameters were looked at before");
     let dropped = &baggage.dropped[..baggage.dropped_len as usize];
-    let left = Left { state, topology, instance: baggage.instance };
+    let left = Left { state, topology, instance: baggage.instance, figures };
     let instance = Box::new(Adapter::<S>::take(left, &env, Arc::new(Kernel), dropped));
     has_no_lock();
     Box::into_raw(instance).cast()

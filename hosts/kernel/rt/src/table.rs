@@ -48,6 +48,9 @@ pub struct PolicyTable {
     /// `CreateArgs::error`.
     pub restore:
         unsafe extern "C" fn(instance: *mut c_void, args: *mut CreateArgs, saved: *const u8, len: usize) -> bool,
+    /// Writes into a room of `len` bytes what the instance counts for people: its description for `NO_CPU`, and else the words of a CPU
+    /// (`ekiden_host::Figures`). The number of bytes; negative if there was no room.
+    pub figures: unsafe extern "C" fn(instance: *mut c_void, cpu: u32, room: *mut u64, len: usize) -> i64,
     /// Checks what somebody wants to set for a task.
     pub settings: unsafe extern "C" fn(settings: *mut Settings) -> bool,
     /// The fingerprint of the state that it hands over; two of the same number may take over from each other. 0 for a state
@@ -97,6 +100,8 @@ pub struct Baggage {
     pub state: *mut c_void,
     /// An `Arc` of the topology.
     pub topology: *const c_void,
+    /// A box with what it counts for people.
+    pub figures: *mut c_void,
     /// The instance's number, which is in all of its tokens.
     pub instance: u16,
     /// How many of `dropped` there are.
@@ -153,6 +158,8 @@ pub struct HostTable {
     pub notify: unsafe extern "C" fn(host: *const HostTable, queue: u32, bytes: *const u8, len: usize) -> u32,
     /// The PID of the process that a task is a thread of; 0 if it is gone.
     pub process: unsafe extern "C" fn(task: u64) -> u32,
+    /// The control group of a task: its number, and below that 32 bits of its weight.
+    pub group: unsafe extern "C" fn(task: u64) -> u64,
     /// Keeps the reason for which the instance ends, unless there is one already.
     pub reason: unsafe extern "C" fn(host: *const HostTable, text: *const u8, len: usize),
     /// Ends the policy and leaves the call that is under way. It does not return, which is not in its type because

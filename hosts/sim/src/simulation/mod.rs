@@ -10,7 +10,7 @@ use ekiden::{CpuId, Env, ParamError, Scheduler, Topology};
 use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, IdleCpus, Mistake, Totals};
 use ekiden_host::abi::Outcome;
-use ekiden_host::{Adapter, Host, Policy};
+use ekiden_host::{Adapter, Figure, Host, Policy};
 use ekiden_recording::{self as recording, Instance, Mark};
 use ekiden_workload::{Report, TaskReport, Workload};
 
@@ -442,6 +442,8 @@ pub struct SimReport {
     pub stats: Stats,
     /// What the engine counted.
     pub totals: Totals,
+    /// What the policy counted itself.
+    pub figures: Vec<Figure>,
     /// How many mistakes of the policy the engine put right.
     pub mistakes: u32,
     /// The last one.

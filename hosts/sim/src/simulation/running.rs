@@ -77,6 +77,9 @@ impl Running {
             trace: kernel.sink.end()?,
             stats: kernel.stats,
             totals: engine.map_or_else(Totals::default, Engine::totals),
+            figures: engine
+                .and_then(|engine| engine.policy(0))
+                .map_or_else(Vec::new, |policy| policy.figures().totals()),
             mistakes,
             last_mistake,
             fault: engine.and_then(Engine::fault),

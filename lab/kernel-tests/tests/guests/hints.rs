@@ -13,7 +13,19 @@ use crate::{
 tests! {
     Machine::Newest(2) => {
         20 loads_and_programs_in_other_languages_talk_to_their_policy,
+        3 what_a_policy_counts_itself_outlives_upgrades_and_the_module_that_named_it,
     }
+}
+
+fn what_a_policy_counts_itself_outlives_upgrades_and_the_module_that_named_it(lab: &Lab) {
+    let report = &lab.trial("figures --modules /lab")[0];
+    println!("{report}");
+    for of in ["root", "group"] {
+        let counts: Vec<u64> = report[of].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).collect();
+        assert!(counts[0] > 10 && counts.is_sorted() && counts[3] > counts[2] + 10, "{of}: {report}");
+    }
+    assert_eq!(report["help"], "weights of the \"groups\" of tasks that are preempted");
+    assert_eq!(report["still_running"], true, "{report}");
 }
 
 /// Debian's, and not what else may be there by this name.
