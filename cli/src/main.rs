@@ -11,6 +11,7 @@ mod child;
 mod demo;
 mod doctor;
 mod exec;
+mod explain;
 mod explore;
 mod failure;
 mod faults;
@@ -103,6 +104,8 @@ enum Command {
     Upgrade(upgrade::Upgrade),
     /// Say what runs, how it fares, and why the last policy was taken out
     Status(status::Status),
+    /// Say why programs were slower or faster under one scheduler than under another, from a trace of each
+    Explain(explain::Explain),
     /// Count how long tasks wait for a CPU, under whichever scheduler, or several side by side
     Runqlat(runqlat::Runqlat),
     /// Show what runs and how it fares, again and again
@@ -174,6 +177,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Agent(agent) => agent.run(),
         Command::Upgrade(upgrade) => upgrade.run(),
         Command::Status(status) => status.run(),
+        Command::Explain(explain) => explain.run(),
         Command::Runqlat(runqlat) => runqlat.run(),
         Command::Top(top) => top.run(),
         Command::Exec(exec) => exec.run(),

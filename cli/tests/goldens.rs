@@ -14,6 +14,8 @@ use expect_test::expect_file;
 const COMMANDS: &[&str] = &[
     "check FILE",
     "check FILE --every 20 --persists 10 --lag 5 --json",
+    "explain FILE FILE --json",
+    "explain FILE FILE",
     "runqlat --trace FILE",
     "trace cat FILE",
     "trace cat FILE --cpu 0-1 --from 100us --until 1ms",

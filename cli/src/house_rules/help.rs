@@ -39,6 +39,7 @@ const NAMES: &[&str] = &[
     "detach",
     "doctor",
     "exec",
+    "explain",
     "explore",
     "faults",
     "fidelity",

@@ -7,10 +7,11 @@ use ekiden_loader::Whom;
 use ekiden_page::{Compared, Histogram};
 use ekiden_trace::{Host, Record, What};
 
-use crate::{output::open_trace, progress::Progress, trace::lost};
-
-/// The kernel keeps so many bytes of a name.
-const NAME_LEN: usize = 15;
+use crate::{
+    output::open_trace,
+    progress::Progress,
+    trace::{Name, lost},
+};
 
 /// How long tasks waited there. Memory grows with the tasks that live.
 pub(super) fn count(path: &Path, whom: &Whom, is_one_of_many: bool) -> Result<Compared> {
@@ -41,23 +42,17 @@ struct Counter<'a> {
 
 #[derive(Default)]
 struct Task {
-    name: Vec<u8>,
+    name: Name,
     since_ns: Option<u64>,
 }
 
 impl Counter<'_> {
     fn record(&mut self, record: &Record) {
-        let Record { time_ns, cpu, what, pid, value } = *record;
+        let Record { time_ns, what, pid, .. } = *record;
         match what {
             What::New => drop(self.tasks.insert(pid, Task::default())),
             What::Exit => drop(self.tasks.remove(&pid)),
-            What::Name => {
-                let name = &mut self.task(pid).name;
-                if cpu == 0 {
-                    name.clear();
-                }
-                name.extend(value.to_le_bytes().into_iter().take_while(|byte| *byte != 0));
-            }
+            What::Name => self.task(pid).name.add(record),
             What::Enqueue => drop(self.task(pid).since_ns.get_or_insert(time_ns)),
             What::Run => {
                 let waited_ns = self.task(pid).since_ns.take().map(|since_ns| time_ns.saturating_sub(since_ns));
@@ -77,11 +72,7 @@ impl Counter<'_> {
     }
 
     fn is_wanted(&self, pid: u32) -> bool {
-        let is_named = |wanted: &String| {
-            let wanted = &wanted.as_bytes()[..wanted.len().min(NAME_LEN)];
-            self.tasks.get(&pid).is_some_and(|task| task.name.iter().take(NAME_LEN).eq(wanted))
-        };
-        self.whom.pid.is_none_or(|wanted| wanted == pid) && self.whom.name.as_ref().is_none_or(is_named)
+        self.tasks.get(&pid).unwrap_or(&Task::default()).name.is_of(self.whom, pid)
     }
 }
 

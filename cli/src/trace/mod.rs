@@ -6,6 +6,7 @@ mod filter;
 mod parquet;
 mod record;
 mod recording;
+mod whom;
 
 use std::{
     collections::BTreeMap,
@@ -19,8 +20,8 @@ use clap::{Args, Subcommand};
 use ekiden_trace::{Cut, Header, Record, What};
 use serde::Serialize;
 
-pub(crate) use self::filter::time_ns;
 use self::{export::Format, filter::Filter, recording::Recording};
+pub(crate) use self::{filter::time_ns, whom::Name};
 use crate::{
     failure::{Exit, Failure},
     output::{Output, open_trace},
