@@ -260,6 +260,8 @@ impl Sim {
     fn write_report(&self, path: &Path, result: &SimReport) -> Result<()> {
         let mut counters = vec![("mistakes of the policy".to_owned(), result.mistakes.to_string())];
         counters.extend(result.fault.as_ref().map(|fault| ("the policy was taken out".to_owned(), fault.to_string())));
+        let own = |figure: &Figure| (figure.name.clone(), figures::amount(&figure.value));
+        counters.extend(result.figures.iter().map(own));
         let notes = Notes { counters, ..Notes::default() };
         let header = result.trace.header().context("the trace is empty: this is a mistake of Ekiden's, report it")?;
         view::write_report(path, &header, result.trace.records(), &self.bounds.limits(), notes)?;

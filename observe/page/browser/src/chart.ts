@@ -354,6 +354,11 @@ export class Chart {
       const isFirst = row === 0 || this.nodeOfRow[row] !== this.nodeOfRow[row - 1];
       if (isFirst) first = row;
       const middle = this.y(row) + rowHeight / 2;
+      // A last-level cache's own bar, which ends before the next one's begins.
+      const next = this.summary.cpus[this.order[row + 1]];
+      const isLast = next?.[1] !== this.summary.cpus[cpu][1];
+      ctx.fillStyle = this.colors.look;
+      ctx.fillRect(5, this.y(row), 1, rowHeight - (isLast ? Math.max(1, rowHeight / 4) : 0));
       if (concerned.has(cpu)) {
         ctx.fillStyle = this.colors.mark;
         ctx.fillRect(GUTTER - 5, this.y(row), 3, rowHeight);
@@ -373,7 +378,7 @@ export class Chart {
         ctx.fillStyle = this.colors.text;
         ctx.textAlign = "left";
         if (bottom - this.y(row) >= 10) {
-          ctx.fillText(`Node ${this.summary.cpus[cpu][0]}`, 8, (this.y(row) + bottom) / 2);
+          ctx.fillText(`Node ${this.summary.cpus[cpu][0]}`, 9, (this.y(row) + bottom) / 2);
         }
       }
     });
@@ -424,8 +429,8 @@ export class Chart {
   /** All that is known of a CPU at a moment, as lines of HTML. */
   describe(time: number, cpu: number): string {
     const lines: string[] = [];
-    const [node] = this.summary.cpus[cpu];
-    lines.push(`<b>CPU ${cpu}</b>, node ${node}, at <b>${moment(time)}</b>`);
+    const [node, llc, core] = this.summary.cpus[cpu];
+    lines.push(`<b>CPU ${cpu}</b>, node ${node}, cache ${llc}, core ${core}, at <b>${moment(time)}</b>`);
     const piece = this.pieces.find(({ from, until }) => from <= time && time < until);
     if (!piece) return lines.join("<br>");
     const { tile } = piece;

@@ -50,7 +50,7 @@ const tests = {
     assert.equal(new Set(colors).size, 3, `idle, overloaded and busy look different: ${colors.join(" ")}`);
     const at = await spot(page, "tasks", busy, middle);
     await page.mouse.move(at.x, at.y);
-    assert.match(await text(page, "#tip"), new RegExp(`CPU ${busy}, node ${busy >> 3}[\\s\\S]*size [2-9][\\s\\S]*lu \\(PID \\d+\\) runs for`));
+    assert.match(await text(page, "#tip"), new RegExp(`CPU ${busy}, node ${busy >> 3}, cache ${busy >> 3}, core [\\s\\S]*size [2-9][\\s\\S]*lu \\(PID \\d+\\) runs for`));
     const none = await spot(page, "load", idle, middle);
     await page.mouse.move(none.x, none.y);
     assert.match(await text(page, "#tip"), new RegExp(`CPU ${idle}, node ${idle >> 3}[\\s\\S]*size 0, load 0[\\s\\S]*nothing runs`));
