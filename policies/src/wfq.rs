@@ -10,12 +10,15 @@ use core::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
-use ekiden::{prelude::*, scaled_ns};
+use ekiden::{NICE_0_WEIGHT, prelude::*, scaled_ns};
 
-/// For about so long a task may have to wait for what it has had, if no others come meanwhile. At nice 19, four milliseconds are a
-/// quarter of a second that each of the others has first: beside a hundred of them, the share of its weight is one turn in half a
-/// minute.
-const LONGEST_DEBT_NS: u64 = 2_000_000_000;
+/// For about so long a task may have to wait for what it has had, if no others come meanwhile: the kernel takes out a scheduler under which
+/// one waits for thirty seconds. Only a task that weighs less than a ten-thousandth of the others would have to for its share, as a turn
+/// is short where its weight is small.
+const LONGEST_WAIT_NS: u64 = 6_000_000_000;
+
+/// No turn of a task with little weight is shorter.
+const SHORTEST_TURN_NS: u64 = 50_000;
 
 /// Where a second has a hundred ticks. So long a task runs that has used up its slice.
 const LONGEST_TICK_NS: u64 = 10_000_000;
@@ -24,8 +27,9 @@ const LONGEST_TICK_NS: u64 = 10_000_000;
 /// wake up, and each move costs a task its cache.
 const COMPARED_EVERY_NS: u64 = 32_000_000;
 
-/// So little may be owed to however many others.
+/// So little may be owed, unless the others weigh more than all but a few machines have tasks for.
 const SMALL_DEBT_NS: u64 = 1_000_000;
+const LARGE_LOAD: u64 = LONGEST_WAIT_NS / SMALL_DEBT_NS * NICE_0_WEIGHT as u64;
 
 /// For so long those that wait may be set back by the head start of all that have slept: in a crowd of sleepers each has the less of one.
 const LONGEST_CREDIT_NS: u64 = 100_000_000;
@@ -57,6 +61,8 @@ struct RunQueue {
     min_vruntime: Shared<u64>,
     /// The virtual time of the task that runs as it was picked or at the last tick; 0 if none of ours runs.
     running: Shared<u64>,
+    /// What it weighs, or the one before if none of ours runs.
+    running_weight: Shared<u32>,
     /// In which period this CPU has compared its length with another's; only this CPU looks at it.
     compared_in: AtomicU64,
 }
@@ -64,6 +70,8 @@ struct RunQueue {
 #[derive(Default, Layout)]
 struct Waiting {
     tasks: TreeQueue<Wfq, u64>,
+    /// What they weigh together.
+    load: u64,
     /// The CPU from which this one takes a task when it picks the next time.
     takes_from: Option<CpuId>,
 }
@@ -77,6 +85,8 @@ struct Account {
     vruntime: AtomicU64,
     /// The CPU whose scale `vruntime` is on.
     cpu: AtomicU32,
+    /// What it weighed when it was queued.
+    weight: AtomicU32,
 }
 
 impl Times {
@@ -115,39 +125,55 @@ impl Wfq {
         vruntime
     }
 
-    /// Queues the task with at least `floor` of virtual time, given the least there and how many wait, and with no more debt than is
+    /// Queues the task with at least `floor` of virtual time, given the least there, how many others are there and what those weigh, and with no more debt than is
     /// bearable. Returns its virtual time.
-    fn queue(&self, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64, usize) -> u64) -> u64 {
+    fn queue(&self, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64, u64, u64) -> u64) -> u64 {
         let queue = &self.queues[token.cpu()];
         let min = queue.min_vruntime.get();
         let mut vruntime = self.rescale(task.id, token.cpu());
-        let tasks = &mut queue.waiting.lock().tasks;
-        vruntime = vruntime.max(floor(min, tasks.len()));
-        if vruntime > min + SMALL_DEBT_NS {
-            vruntime = vruntime.min(min + self.bearable_debt_ns(task.weight, tasks.len()));
+        let waiting = &mut *queue.waiting.lock();
+        let (mut others, mut load) = (waiting.tasks.len() as u64, waiting.load);
+        if queue.running.get() > 0 {
+            others += 1;
+            load += u64::from(queue.running_weight.get());
         }
-        self.tasks[task.id].vruntime.store(vruntime, Relaxed);
-        tasks.insert(vruntime, token);
-        queue.len.set(tasks.len() as u32);
+        vruntime = vruntime.max(floor(min, others, load));
+        if vruntime > min + SMALL_DEBT_NS || load > LARGE_LOAD {
+            vruntime = vruntime.min(min + self.bearable_debt_ns(task.weight, load));
+        }
+        let account = &self.tasks[task.id];
+        account.vruntime.store(vruntime, Relaxed);
+        account.weight.store(task.weight, Relaxed);
+        waiting.load += u64::from(task.weight);
+        waiting.tasks.insert(vruntime, token);
+        queue.len.set(waiting.tasks.len() as u32);
         vruntime
     }
 
-    /// How much virtual time a task may owe where `others` wait. No policy can end a long stretch in the kernel that is not preempted:
+    /// A task is queued no more. Returns its weight.
+    fn left(&self, queue: &RunQueue, waiting: &mut Waiting, task: TaskId) -> u32 {
+        let weight = self.tasks[task].weight.load(Relaxed);
+        // A token that was worth nothing by then was dropped, with its weight.
+        waiting.load = if waiting.tasks.is_empty() { 0 } else { waiting.load.saturating_sub(weight.into()) };
+        queue.len.set(waiting.tasks.len() as u32);
+        weight
+    }
+
+    /// How much virtual time a task may owe where others weigh `load`. No policy can end a long stretch in the kernel that is not preempted:
     /// what it takes beyond two slices, or a tick, is forgiven, as under EEVDF, for each task that comes later would have as much first.
-    fn bearable_debt_ns(&self, weight: u32, others: usize) -> u64 {
+    fn bearable_debt_ns(&self, weight: u32, load: u64) -> u64 {
         let two_slices_ns = self.times.period_ns.max(2 * self.times.slice_min_ns);
         scaled_ns(two_slices_ns.max(LONGEST_TICK_NS), weight)
-            .min(LONGEST_DEBT_NS / (others as u64 + 1))
-            .max(SMALL_DEBT_NS)
+            .min(LONGEST_WAIT_NS * u64::from(NICE_0_WEIGHT) / load.max(1))
     }
 
     fn unqueue(&self, task: TaskId) -> Option<Schedulable<Self>> {
         let account = &self.tasks[task];
         let queue = &self.queues[account.cpu.load(Relaxed)];
-        let tasks = &mut queue.waiting.lock().tasks;
-        let token = tasks.remove_at(&account.vruntime.load(Relaxed), task);
-        queue.len.set(tasks.len() as u32);
-        token
+        let waiting = &mut *queue.waiting.lock();
+        let token = waiting.tasks.remove_at(&account.vruntime.load(Relaxed), task)?;
+        self.left(queue, waiting, task);
+        Some(token)
     }
 
     /// Compares the queue of a CPU with that of another, each time the next one's. With two tasks less than there, it takes one when it
@@ -172,17 +198,35 @@ impl Wfq {
         let claimed = (waiting.tasks.len() as u32 > own).then(|| waiting.tasks.claim_first(cx));
         longer.len.set(waiting.tasks.len() as u32);
         let (_, token) = claimed??;
+        let weight = self.left(longer, &mut waiting, token.task());
         let vruntime = self.rescale(token.task(), cpu);
         self.tasks[token.task()].vruntime.store(vruntime, Relaxed);
         self.queues[cpu].running.set(vruntime);
+        self.queues[cpu].running_weight.set(weight);
         cx.set_slice_ns(self.slice_ns(own));
         Some(token)
+    }
+
+    /// A task of this `weight` runs while `others` of the weight `load` wait.
+    fn begin_turn(&self, cx: &Cx, weight: u64, others: u64, load: u64) {
+        let slice_ns = self.slice_ns(others as u32);
+        cx.set_slice_ns(slice_ns);
+        let turn_ns = turn_ns(slice_ns, weight, others, load);
+        if turn_ns < slice_ns {
+            cx.arm_timer(turn_ns);
+        }
     }
 
     /// How long a task runs while so many others wait.
     fn slice_ns(&self, others: u32) -> u64 {
         (self.times.period_ns / u64::from(others + 1)).max(self.times.slice_min_ns)
     }
+}
+
+/// A task of much less weight than the `others` has a turn that is shorter than a slice by as much: in a tick it would have what is due to it
+/// in minutes, and would then wait for so long.
+fn turn_ns(slice_ns: u64, weight: u64, others: u64, load: u64) -> u64 {
+    if 4 * weight * others < load { (slice_ns * weight * others / load).max(SHORTEST_TURN_NS) } else { slice_ns }
 }
 
 #[policy]
@@ -225,15 +269,15 @@ impl Scheduler for Wfq {
         Self { times: Times::of(env), ..state }
     }
 
-    /// A new task starts a slice behind where the others stand, as in the kernel before EEVDF: a task that goes on in new ones
+    /// A new task starts a turn behind where the others stand, as in the kernel before EEVDF: a task that goes on in new ones
     /// all the time, each of which has had nothing yet, would leave them nothing.
     fn task_new(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
         let account = &self.tasks[task.id];
         account.charged_ns.store(task.runtime_ns, Relaxed);
         account.cpu.store(token.cpu(), Relaxed);
         account.vruntime.store(0, Relaxed);
-        let debit_ns = scaled_ns(self.times.slice_min_ns, task.weight);
-        self.queue(task, token, |min, _| min + debit_ns);
+        let turn_ns = |others, load| turn_ns(self.times.slice_min_ns, task.weight.into(), others, load);
+        self.queue(task, token, |min, others, load| min + scaled_ns(turn_ns(others, load), task.weight));
     }
 
     /// Sleeping earns a small head start, not all the time that was slept. Who has had clearly less than the task that runs does not
@@ -241,8 +285,8 @@ impl Scheduler for Wfq {
     fn task_wakeup(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
         let cpu = token.cpu();
-        let credit_ns = |others| self.times.sleeper_credit_ns.min(LONGEST_CREDIT_NS / (others as u64 + 1));
-        let vruntime = self.queue(task, token, |min, others| min.saturating_sub(credit_ns(others)));
+        let credit_ns = |others: u64| self.times.sleeper_credit_ns.min(LONGEST_CREDIT_NS / others.max(1));
+        let vruntime = self.queue(task, token, |min, others, _| min.saturating_sub(credit_ns(others)));
         if self.queues[cpu].running.get() > vruntime + scaled_ns(self.times.wakeup_ns, task.weight) {
             cx.resched(cpu);
         }
@@ -251,7 +295,7 @@ impl Scheduler for Wfq {
     /// Preempted, yielding and handed back tasks stand where their virtual time puts them.
     fn enqueue(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
-        self.queue(task, token, |_, _| 0);
+        self.queue(task, token, |_, _, _| 0);
     }
 
     fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
@@ -271,12 +315,12 @@ impl Scheduler for Wfq {
             waiting = queue.waiting.lock();
         }
         let (vruntime, token) = waiting.tasks.pop_first()?;
-        let left = waiting.tasks.len() as u32;
-        queue.len.set(left);
+        let weight = self.left(queue, &mut waiting, token.task());
         queue.running.set(vruntime);
+        queue.running_weight.set(weight);
         queue.min_vruntime.raise(vruntime);
-        if left > 0 {
-            cx.set_slice_ns(self.slice_ns(left));
+        if !waiting.tasks.is_empty() {
+            self.begin_turn(cx, weight.into(), waiting.tasks.len() as u64, waiting.load);
         }
         Some(token)
     }
@@ -303,13 +347,20 @@ impl Scheduler for Wfq {
         }
     }
 
+    /// The turn of a task of little weight is over. If it has slept before, the one that runs is looked at a little early.
+    fn timer(&self, cx: &Cx, cpu: CpuId) {
+        if self.queues[cpu].len.get() > 0 {
+            cx.resched(cpu);
+        }
+    }
+
     fn task_departed(&self, _: &Cx, task: &Task) -> Option<Schedulable<Self>> {
         self.unqueue(task.id)
     }
 
     fn migrate_task_rq(&self, _: &Cx, task: &Task, new: Schedulable<Self>) -> Option<Schedulable<Self>> {
         let old = self.unqueue(task.id);
-        self.queue(task, new, |_, _| 0);
+        self.queue(task, new, |_, _, _| 0);
         old
     }
 

@@ -1,6 +1,6 @@
 //! Nobody starves under a policy that promises fairness, however little it weighs and however many come after it.
 
-use ekiden::Scheduler;
+use ekiden::{Scheduler, weight_of_nice};
 use ekiden_policies::{Cfs, Eevdf, Wfq};
 use ekiden_sim::{Machine, Model, Simulation};
 use ekiden_workload::{Step, TaskSpec, Workload};
@@ -44,12 +44,49 @@ fn what_a_task_of_little_weight_has_while_it_is_alone_is_not_held_against_it() {
     assert!(had_ms.into_iter().all(|ms| ms > 121), "{had_ms:?}");
 }
 
-/// The kernel's own schedulers, and so CFS and EEVDF here, give it its share, which is a turn in sixteen seconds.
+/// The part of one CPU that a task has beside others, over two minutes, and what is due to its weight.
+fn share_beside(others: u32, nice_of_others: i32, nice: i32) -> (f64, f64) {
+    let other = |index| hog(&format!("other{index}")).nice(nice_of_others);
+    let tasks: Vec<TaskSpec> = (0..others).map(other).chain([hog("one").nice(nice)]).collect();
+    let load = Workload::new("load", 1, tasks).lasting(120_000 * MS);
+    let report = Simulation::of::<Wfq>(Machine::flat(1), "").run(&load).unwrap().report;
+    let all: u64 = report.tasks.iter().map(|task| task.cpu_ns).sum();
+    let weight = |nice| f64::from(weight_of_nice(nice));
+    let due = weight(nice) / (weight(nice) + f64::from(others) * weight(nice_of_others));
+    (report.task("one").unwrap().cpu_ns as f64 / all as f64, due)
+}
+
 #[test]
-fn a_task_of_little_weight_beside_many_waits_for_seconds_at_most_under_wfq() {
-    let tasks: Vec<TaskSpec> = (0..60).map(|index| hog(&format!("hog{index}"))).chain([hog("nice").nice(19)]).collect();
-    let [wfq_ms, ..] = cpu_ms(&tasks, "nice", 20_000);
-    assert!((30..60).contains(&wfq_ms), "{wfq_ms} ms");
+fn under_wfq_a_share_is_what_its_weight_is_due_however_many_there_are() {
+    for (others, nice_of_others, nice) in [
+        (1, 0, 19),
+        (1, -20, 19),
+        (9, 0, 19),
+        (9, -20, 19),
+        (9, 19, -20),
+        (59, 0, 19),
+        (59, 0, 5),
+        (59, -10, 10),
+        (59, 19, -20),
+        (999, 0, 19),
+        (999, 19, -20),
+    ] {
+        let (had, due) = share_beside(others, nice_of_others, nice);
+        let off = had / due - 1.0;
+        println!("{others} at nice {nice_of_others}, one at {nice}: {:+.2} % off", 100.0 * off);
+        assert!(off.abs() < 0.05, "{others} at nice {nice_of_others}, one at {nice}: {had} instead of {due}");
+    }
+}
+
+/// A fair wait would be of seventeen seconds for the shortest turn that there is, and of minutes.
+#[test]
+fn under_wfq_no_task_waits_for_longer_than_the_kernel_bears() {
+    for others in [59, 999] {
+        let (had, due) = share_beside(others, -20, 19);
+        // A turn each six seconds, of two minutes.
+        let turns = had * 120e3 / 0.05;
+        assert!(had > due && (15.0..30.0).contains(&turns), "{others}: {turns} turns, {had} instead of {due}");
+    }
 }
 
 #[test]
