@@ -73,6 +73,8 @@ const MODES: &[Mode] = &[
     Mode { command: &["bench", "policies"], when: When::Without(&["vm"]), what: Options::Not(SHAPE) },
     Mode { command: &["bench", "hints"], when: When::Without(&["vm"]), what: Options::Not(SHAPE) },
     Mode { command: &["bench", "watch"], when: When::Without(&["vm"]), what: Options::Not(SHAPE) },
+    Mode { command: &["reproduce", "locality"], when: When::Given("here"), what: Options::Not(&["kernel"]) },
+    Mode { command: &["reproduce", "ekiben-tables"], when: When::Given("here"), what: Options::Not(&["kernel"]) },
     Mode { command: &["fidelity"], when: When::Without(&["vm"]), what: Options::Not(SHAPE) },
     Mode { command: &["explore"], when: When::Given("schedule"), what: Options::Not(&["mode", "seed", "runs"]) },
     Mode { command: &["replay"], when: When::Given("stop_at"), what: Options::Not(&["until", "stop_on_diff"]) },

@@ -39,6 +39,24 @@ fn a_wrong_command_line_is_2() {
 }
 
 #[test]
+fn tables_of_papers_refuse_what_they_cannot_measure() {
+    for wrong in [
+        &["locality", "--rounds", "99"][..],
+        &["locality", "--repeat", "0"],
+        &["locality", "--sleep-us", "1000001"],
+        &["locality", "--policy", "fifo"],
+        &["locality", "--here", "--kernel", "7"],
+        &["ekiben-tables", "--round-trips", "9"],
+        &["ekiben-tables", "--wakeups", "1599"],
+        &["ekiben-tables", "--here", "--kernel", "7"],
+        &["ekiben-tables", "wfq"],
+    ] {
+        let (code, printed, error) = run(&[&["reproduce"], wrong].concat());
+        assert!(code == 2 && printed.is_empty() && error.contains("--help"), "{wrong:?}: {code}\n{printed}{error}");
+    }
+}
+
+#[test]
 fn bad_parameters_are_found_before_anything_else_is_looked_at() {
     for command in [&["run"][..], &["vm", "run"], &["sim", "fair-share", "-p"]] {
         let args: Vec<&str> = command.iter().copied().chain(["wfq", "--set", "slice_min_us=1"]).collect();

@@ -1,4 +1,5 @@
-//! What `ekiden reproduce` shows in a stock kernel: figure 5 of papers/002, and the histograms of papers/003.
+//! What `ekiden reproduce` shows in a stock kernel: figure 5 of papers/002, the histograms of papers/003, and, in a small form, tables 2, 3, 4
+//! and 6 of papers/000.
 
 use std::{path::Path, process::Command};
 
@@ -44,4 +45,50 @@ fn waits_of_wrk_are_counted_under_the_kernels_own_scheduler_and_under_wfq() {
         assert_eq!(waits["stayed"], true, "{report}");
         assert!(waits["count"].as_u64().unwrap() > 100 && per_second.as_f64().unwrap() > 100.0, "{report}");
     }
+}
+
+/// The schedulers that were measured, each with its figures; all of them stayed.
+fn schedulers(report: &Value) -> Vec<(&str, &Value)> {
+    let rows = report["measured"]["schedulers"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["still_scheduler"] == true), "{report}");
+    rows.iter().map(|row| (row["scheduler"].as_str().unwrap(), &row["figures"])).collect()
+}
+
+#[test]
+fn waits_of_workers_are_measured_with_hints_and_without_and_under_the_kernels_own() {
+    let args = ["reproduce", "locality", "--repeat=1", "--rounds=200", "--sleep-us=1000"];
+    let report = json(Path::new(EKIDEN), &args);
+    println!("{report}");
+    let rows = schedulers(&report);
+    let names: Vec<&str> = rows.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["default", "default, one CPU", "locality, no hints", "locality, hints"], "{report}");
+    for (_, figures) in &rows {
+        let [median, tail] = ["p50", "p99"].map(|place| figures[place]["median"].as_f64().unwrap());
+        assert!(0.0 < median && median <= tail && tail < 10_000.0, "{report}");
+        assert_eq!(figures["p99"]["n"], 1, "{report}");
+    }
+    // It is judged by what was measured, whichever way that goes.
+    let (limit, ratio) = (&report["measured"]["limits"][0], &rows[3].1["p99"]["ratio_to_default"]);
+    assert_eq!((&limit["figure"], &limit["limit"]), (ratio, &0.5.into()), "{report}");
+    assert_eq!(limit["met"].as_bool(), Some(ratio.as_f64().unwrap() <= 0.5), "{report}");
+}
+
+#[test]
+fn a_pipe_wake_ups_and_lines_of_code_are_measured_beside_the_papers() {
+    let args =
+        ["reproduce", "ekiben-tables", "--policy=wfq", "--repeat=1", "--round-trips=100", "--wakeups=1600", "--check"];
+    let report = json(Path::new(EKIDEN), &args);
+    println!("{report}");
+    let rows = schedulers(&report);
+    assert_eq!(rows.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["default", "wfq"], "{report}");
+    for (_, figures) in &rows {
+        let median = |place: &str| figures[place]["median"].as_f64().unwrap();
+        assert!(median("pipe_one_cpu") > 1.0 && median("pipe_two_cpus") > 1.0, "{report}");
+        // On four CPUs, eighty workers wait for longer than four.
+        assert!(median("workers_2_p50") < median("workers_40_p50"), "{report}");
+        assert!(median("workers_40_p50") <= median("workers_40_p99"), "{report}");
+    }
+    let sources = &report["sources"];
+    assert_eq!((&sources["policies"][0]["policy"], &sources["limits"][0]["met"]), (&"wfq".into(), &true.into()));
+    assert!(sources["parts"].as_array().unwrap().iter().all(|part| part["lines"].as_u64() > Some(100)), "{report}");
 }

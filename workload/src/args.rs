@@ -268,6 +268,9 @@ pub(crate) struct WakeupsArgs {
     /// What each thread does when it is awake
     #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     pub(crate) work_us: u64,
+    /// How long a message thread sleeps when it has all answers; up to a quarter more is drawn
+    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    pub(crate) sleep_us: u64,
     /// Tell this policy which threads belong together
     #[arg(long, value_name = "POLICY")]
     pub(crate) told: Option<String>,

@@ -173,6 +173,7 @@ fn wake_up(args: &WakeupsArgs) -> Result<()> {
         workers: args.workers,
         rounds: args.rounds,
         work_ns: args.work_us * 1_000,
+        sleep_ns: args.sleep_us * 1_000,
         spin: args.loops_per_ms.map(|loops_per_ms| Spin { loops_per_ms }),
         told: args.told.as_deref(),
     };

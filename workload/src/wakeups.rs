@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::mpsc::channel;
 use std::thread::{self, Thread};
+use std::time::Duration;
 use std::{io, iter};
 
 use ekiden_user::hints::{Geometry, Side};
@@ -12,6 +13,7 @@ use rustix::thread::gettid;
 
 use crate::crew::now_ns;
 use crate::exec::{ExecError, system};
+use crate::random::Random;
 use crate::spin::Spin;
 
 /// What runs.
@@ -25,6 +27,8 @@ pub struct Wakeups<'a> {
     pub rounds: u32,
     /// What each does when it has woken up, in nanoseconds of work.
     pub work_ns: u64,
+    /// How long a message thread sleeps at least when it has all answers, in nanoseconds; up to a quarter more is drawn, as schbench does.
+    pub sleep_ns: u64,
     /// How fast that is, if it was measured.
     pub spin: Option<Spin>,
     /// The policy that is told which threads belong together: a message thread and its workers.
@@ -62,6 +66,7 @@ pub fn run(load: &Wakeups<'_>) -> Result<Vec<u64>, ExecError> {
             let (gives, takes) = channel::<Vec<Thread>>();
             let message_ids = ids.clone();
             let message = scope.spawn(move || {
+                let mut random = Random::stream(1, set.into());
                 let _ = message_ids.send((set, gettid().as_raw_nonzero().get() as u32));
                 let Ok(workers) = takes.recv() else { return };
                 for round in 1..=all {
@@ -74,6 +79,9 @@ pub fn run(load: &Wakeups<'_>) -> Result<Vec<u64>, ExecError> {
                         thread::park();
                     }
                     spin.work(load.work_ns);
+                    if load.sleep_ns > 0 {
+                        thread::sleep(Duration::from_nanos(load.sleep_ns + random.up_to(load.sleep_ns / 4)));
+                    }
                 }
             });
             let mut workers = Vec::new();

@@ -102,6 +102,46 @@ impl Contestant {
     }
 }
 
+/// A scheduler, and what is measured under it, as reports call it.
+pub(crate) struct Variant {
+    pub(crate) name: String,
+    pub(crate) contestant: Contestant,
+    /// More options of the load.
+    pub(crate) options: &'static [&'static str],
+}
+
+impl Variant {
+    pub(crate) fn of(contestant: Contestant) -> Self {
+        Self { name: contestant.name().to_owned(), contestant, options: &[] }
+    }
+}
+
+/// Lets each have its turn `repeat` times, one after the other, and once before for nothing.
+pub(crate) fn in_turns(
+    variants: &[Variant],
+    modules: &Path,
+    repeat: u32,
+    measurements: &mut Measurements,
+    progress: &mut Progress,
+    work: &dyn Fn(&Variant) -> Result<Values>,
+) -> Result<()> {
+    progress.step("waiting until the machine has settled");
+    load::settle();
+    for turn in 0..=repeat {
+        for variant in variants {
+            let name = &variant.name;
+            progress.step(format!("turn {turn} of {repeat}: {name}"));
+            let (values, stayed) = variant.contestant.run(modules, || work(variant))?;
+            measurements.was_still_scheduler(name, stayed);
+            // The first turn warms caches of all kinds.
+            for (place, value) in values.into_iter().flatten().filter(|_| turn > 0) {
+                measurements.add(name, place, value);
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Does something under a policy; also says whether it was still in charge afterwards.
 pub(crate) fn under<T>(plan: &Plan, work: impl FnOnce() -> Result<T>) -> Result<(Option<T>, bool)> {
     let held = plan.start()?;
@@ -127,6 +167,15 @@ impl Contest {
 
     /// All schedulers in the order in which they take turns, and the directory with their modules.
     pub(crate) fn prepare(&self, progress: &mut Progress) -> Result<(Vec<Contestant>, PathBuf)> {
+        let directory = self.prepare_policies(progress)?;
+        let policies = self.policies.iter().cloned().map(Contestant::Policy);
+        let bpf = [Queues::Local, Queues::PerCpu].into_iter().chain(self.has(SHARED).then_some(Queues::Shared));
+        let others = [Contestant::Default].into_iter().chain(bpf.map(Contestant::Bpf));
+        Ok((others.chain(policies).collect(), directory))
+    }
+
+    /// The directory with the modules of the policies, which can run here.
+    pub(crate) fn prepare_policies(&self, progress: &mut Progress) -> Result<PathBuf> {
         session::preflight(Beside::Nobody)?;
         let mut directory = PathBuf::new();
         for policy in &self.policies {
@@ -134,10 +183,7 @@ impl Contest {
             directory = modules::for_this_machine(self.modules(), policy, &Allowed::default(), progress)?;
             modules::in_directory(&directory, policy)?;
         }
-        let policies = self.policies.iter().cloned().map(Contestant::Policy);
-        let bpf = [Queues::Local, Queues::PerCpu].into_iter().chain(self.has(SHARED).then_some(Queues::Shared));
-        let others = [Contestant::Default].into_iter().chain(bpf.map(Contestant::Bpf));
-        Ok((others.chain(policies).collect(), directory))
+        Ok(directory)
     }
 
     /// Lets every scheduler have its turn `repeat` times, one after the other, and once before for nothing.
@@ -152,21 +198,8 @@ impl Contest {
         let unrecorded =
             |policy: &String| Contestant::Unrecorded { policy: policy.clone(), name: format!("{policy}{UNRECORDED}") };
         contestants.extend(self.policies.iter().map(unrecorded));
-        progress.step("waiting until the machine has settled");
-        load::settle();
-        for turn in 0..=repeat {
-            for contestant in &contestants {
-                let name = contestant.name();
-                progress.step(format!("turn {turn} of {repeat}: {name}"));
-                let (values, stayed) = contestant.run(&modules, || work(contestant))?;
-                measurements.was_still_scheduler(name, stayed);
-                // The first turn warms caches of all kinds.
-                for (place, value) in values.into_iter().flatten().filter(|_| turn > 0) {
-                    measurements.add(name, place, value);
-                }
-            }
-        }
-        Ok(())
+        let variants: Vec<Variant> = contestants.into_iter().map(Variant::of).collect();
+        in_turns(&variants, &modules, repeat, measurements, &mut progress, &|variant| work(&variant.contestant))
     }
 
     /// Whether a policy is called so in reports, with or without its flight recorder.

@@ -54,7 +54,8 @@ impl CountUnsafe {
     }
 }
 
-fn count(root: &Path) -> Result<UnsafeTable> {
+/// What there is in a checkout.
+pub(crate) fn count(root: &Path) -> Result<UnsafeTable> {
     let mut components = Vec::new();
     for parent in PARENTS {
         for directory in directories(&root.join(parent))? {

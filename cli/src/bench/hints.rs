@@ -23,7 +23,7 @@ use super::{
 use crate::{machine::Shape, progress::Progress, session::Plan};
 
 /// The policy that is told things, and that of short turns.
-const TOLD: &str = "locality";
+pub(crate) const TOLD: &str = "locality";
 const TURNS: &str = "shinjuku";
 /// Those beside which queues are open to the first.
 const SILENT: [&str; 2] = ["fifo", "wfq"];
@@ -50,8 +50,12 @@ const LIMITS: &[Limit] = &[
     Limit { name: "hostile flood on another CPU: what others lose", at_most: 0.10 },
     Limit { name: "a turn of 10 us, median, us", at_most: 12.0 },
     Limit { name: "a turn of 10 us, 99 %, us", at_most: 20.0 },
-    Limit { name: "locality with hints ÷ the kernel's own, wake-up of a worker, 99 %", at_most: 0.5 },
+    WAKEUP,
 ];
+
+/// What hints are good for.
+pub(crate) const WAKEUP: Limit =
+    Limit { name: "locality with hints ÷ the kernel's own, wake-up of a worker, 99 %", at_most: 0.5 };
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\

@@ -2,12 +2,12 @@
 
 mod applications;
 pub(crate) mod contest;
-mod count_unsafe;
+pub(crate) mod count_unsafe;
 mod crowd;
 mod edit;
 pub(crate) mod fairness;
 pub(crate) mod guest;
-mod hints;
+pub(crate) mod hints;
 pub(crate) mod load;
 mod memory;
 pub(crate) mod messaging;
@@ -116,7 +116,7 @@ pub(crate) struct Output {
     check: bool,
     /// What a nanosecond of the figures is
     #[arg(long, hide = true, value_enum, default_value_t = Unit::Ns)]
-    unit: Unit,
+    pub(crate) unit: Unit,
 }
 
 /// What the clock counts.
@@ -128,10 +128,18 @@ pub(crate) enum Unit {
 
 impl Unit {
     /// Of a thousand million.
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ns => "ns",
             Self::Instructions => "instructions",
+        }
+    }
+
+    /// A thousand of them.
+    pub(crate) fn thousand(self) -> &'static str {
+        match self {
+            Self::Ns => "us",
+            Self::Instructions => "thousand instructions",
         }
     }
 
@@ -151,7 +159,7 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    fn of_limits(limits: &[Judged], all_stayed: bool) -> Self {
+    pub(crate) fn of_limits(limits: &[Judged], all_stayed: bool) -> Self {
         Self { all_stayed, limits_met: limits.iter().all(|judged| judged.met) }
     }
 

@@ -53,6 +53,8 @@ const NAMES: &[&str] = &[
     "reproduce",
     "reproduce arbiter",
     "reproduce dispersive",
+    "reproduce ekiben-tables",
+    "reproduce locality",
     "reproduce missing-domains",
     "reproduce nginx",
     "reproduce wasted-cores",

@@ -2,9 +2,12 @@
 
 mod arbiter;
 mod dispersive;
+mod ekiben_tables;
+mod locality;
 mod missing_domains;
 mod nginx;
 mod requests;
+mod turns;
 mod wasted_cores;
 
 use std::process::ExitCode;
@@ -28,6 +31,10 @@ Examples:
       figure 2 of papers/000
   ekiden reproduce arbiter
       figure 3 of papers/000
+  ekiden reproduce locality
+      table 6 of papers/000, in a stock kernel
+  ekiden reproduce ekiben-tables
+      tables 2, 3 and 4 of papers/000, in a stock kernel
   ekiden reproduce nginx --report nginx.html
       the histograms of papers/003, in a stock kernel
 Look at one of the simulated runs yourself:
@@ -48,6 +55,10 @@ enum What {
     Dispersive(dispersive::Dispersive),
     /// A server that has as many CPUs as it needs, and one that has all of them, simulated (papers/000, figure 3)
     Arbiter(arbiter::Arbiter),
+    /// Threads that wake each other up, with hints and without, in a stock kernel (papers/000, table 6)
+    Locality(locality::Locality),
+    /// A pipe and wake-ups under each policy, and lines of code, in a stock kernel (papers/000, tables 2 to 4)
+    EkibenTables(ekiben_tables::EkibenTables),
     /// How long wrk waits for a CPU under one scheduler and another, in a stock kernel (papers/003)
     Nginx(nginx::Nginx),
 }
@@ -59,6 +70,8 @@ impl Reproduce {
             What::MissingDomains(missing_domains) => missing_domains.run(),
             What::Dispersive(dispersive) => dispersive.run(),
             What::Arbiter(arbiter) => arbiter.run(),
+            What::Locality(locality) => locality.run(),
+            What::EkibenTables(tables) => tables.run(),
             What::Nginx(nginx) => nginx.run(),
         }
     }

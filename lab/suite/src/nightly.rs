@@ -108,6 +108,7 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
         Part::new(root, "readers fuzzed for an hour", "cargo test --release --quiet -p ekiden-fuzz --test smoke")
             .with("EKIDEN_FUZZ_MINUTES", "60"),
     );
+    parts.push(Part::new(root, "tables 2 to 4 of papers/000", "./ekiden reproduce ekiben-tables --check"));
     parts.push(Part::new(
         root,
         "every bit of a foreign recording",
