@@ -135,3 +135,26 @@ fn say(queue: &mut BytesQueue, thread: u32, set: u32) {
     let _ = queue.send(&bytes);
     let _ = queue.ring();
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn every_wake_up_counts_but_the_first_tenth_and_message_threads_sleep_in_between() {
+        let load = Wakeups {
+            messages: 2,
+            workers: 3,
+            rounds: 20,
+            work_ns: 0,
+            sleep_ns: 1_000_000,
+            spin: Some(Spin { loops_per_ms: 1 }),
+            told: None,
+        };
+        let begin = Instant::now();
+        assert_eq!(run(&load).unwrap().len(), 2 * 3 * 20);
+        assert!(begin.elapsed() >= Duration::from_millis(22), "{:?}", begin.elapsed());
+    }
+}
