@@ -33,6 +33,7 @@ const OLDEST_RUST: &str = "1.85";
 const FOLDERS: &[(&str, &[&str])] = &[
     ("framework", &[]),
     ("policies", &["framework"]),
+    ("examples", &["framework", "policies"]),
     ("workload", &["framework"]),
     ("machines", &["framework"]),
     ("observe", &["framework"]),
