@@ -21,6 +21,7 @@ mod privileges;
 mod races;
 mod storm;
 mod turns;
+mod two_level;
 mod watches;
 
 use std::{process::ExitCode, sync::Arc};
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
     let files = [
         agent::TESTS,
         hints::TESTS,
+        two_level::TESTS,
         kernel::TESTS,
         older_kernel::TESTS,
         groups::TESTS,
