@@ -30,8 +30,11 @@ const PATIENCE: Duration = Duration::from_micros(100);
 /// After so many steps an activation looks at what all share, however many threads are its own.
 const STEPS_OF_ITS_OWN: u64 = 32;
 
-/// After so many it looks whether the arbiter has said something: a policy waits some milliseconds for a CPU that it asks for.
-const STEPS_UNHEARD: u64 = 8;
+/// An arbiter in the kernel sees a thread that was enrolled when it next wakes up.
+const SOON: Duration = Duration::from_millis(1);
+
+/// So often an activation wakes up that the arbiter may not have seen: a hint may be heard later than that, while another one is.
+const SHOWS_ITSELF: Duration = Duration::from_millis(100);
 
 /// What others see of an activation.
 pub(crate) struct Activation {
@@ -40,6 +43,8 @@ pub(crate) struct Activation {
     pub(crate) tid: AtomicU32,
     /// It has a CPU that was not asked back.
     pub(crate) may_run: AtomicBool,
+    /// It has had one.
+    is_known: AtomicBool,
     idle_ns: AtomicU64,
     /// Since when it has had nothing to do, or 0.
     idle_since_ns: AtomicU64,
@@ -52,6 +57,7 @@ impl Activation {
             kernel_thread: OnceLock::new(),
             tid: AtomicU32::new(0),
             may_run: AtomicBool::new(false),
+            is_known: AtomicBool::new(false),
             idle_ns: AtomicU64::new(0),
             idle_since_ns: AtomicU64::new(0),
         }
@@ -126,8 +132,7 @@ pub(crate) fn run(shared: &Arc<Shared>, me: usize, queue: Worker<Thread>) {
     let tid = gettid().as_raw_nonzero().get() as u32;
     activation.tid.store(tid, SeqCst);
     shared.tell(|arbiter| arbiter.enroll(tid));
-    // An arbiter in the kernel sees a thread when it next wakes up.
-    std::thread::sleep(Duration::from_millis(1));
+    std::thread::sleep(SOON);
     let mut steps = 0_u64;
     while !shared.is_ending() {
         if !activation.may_run.load(Acquire) {
@@ -137,9 +142,8 @@ pub(crate) fn run(shared: &Arc<Shared>, me: usize, queue: Worker<Thread>) {
             continue;
         }
         steps += 1;
-        if steps % STEPS_UNHEARD == 0 {
-            shared.listen();
-        }
+        // A policy waits some milliseconds for a CPU that it asks for.
+        shared.listen();
         match own.next(me, steps % STEPS_OF_ITS_OWN == 0) {
             Some(thread) => {
                 activation.note_idle(false, || shared.now_ns());
@@ -239,10 +243,15 @@ impl Own {
         }
     }
 
-    /// Sleeps while it has no CPU. By that the arbiter has it back.
+    /// Sleeps while it has no CPU. By that the arbiter has it back. One that never had a CPU may have been enrolled after it last woke up, and
+    /// an arbiter in the kernel sees a thread only when it does.
     fn wait_for_cpu(&self, activation: &Activation) {
         while !activation.may_run.load(Acquire) && !self.shared.is_ending() {
-            std::thread::park();
+            if activation.is_known.load(Relaxed) {
+                std::thread::park();
+            } else {
+                std::thread::park_timeout(SHOWS_ITSELF);
+            }
         }
     }
 }
@@ -264,6 +273,7 @@ impl Shared {
         let activation = &self.activations[which];
         activation.may_run.store(may_run, Release);
         if may_run {
+            activation.is_known.store(true, Relaxed);
             if let Some(thread) = activation.kernel_thread.get() {
                 thread.unpark();
             }

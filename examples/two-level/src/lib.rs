@@ -1,7 +1,7 @@
 //! User-level threads over activations: kernel threads that have a CPU each while the policy `arbiter` gives them one.
 //!
 //! Two levels, as in Arachne (OSDI 2018; papers/000, section 4.2.4). The policy shares CPUs out to applications; the application asks for as
-//! many as it needs, and runs its own threads there, which cost a few hundred bytes of a queue and a stack, not a thread of the kernel's.
+//! many as it needs, and runs its own threads there, each a coroutine with a stack of 256 KiB, of which only pages that it touches take memory.
 //! An activation that is asked for its CPU back ends the step of its thread, gives its run queue to the others and sleeps until it has a
 //! CPU again. Without an arbiter the same activations are threads like any other.
 //!
