@@ -211,7 +211,7 @@ impl Runtime {
     ///
     /// # Safety
     /// A thread that yields, joins or waits for a socket may continue on another kernel thread. Whatever is on its stack then is
-    /// `Send`, and has nothing of a thread-local variable: no `Rc`, no guard of a lock.
+    /// `Send`, and has nothing of a thread-local variable: no `Rc`, no guard of a lock. It does none of the three while it unwinds.
     ///
     /// # Errors
     /// If there is no memory for its stack.

@@ -65,6 +65,8 @@ impl Server {
             if let Err(error) = spawned {
                 eprintln!("a connection is refused: {error}");
             }
+            // However many come, those that are there are served.
+            yield_now();
         }
     }
 }
