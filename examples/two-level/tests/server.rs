@@ -160,6 +160,27 @@ fn many_clients_have_right_answers_at_the_same_time() {
 }
 
 #[test]
+fn clients_of_ours_find_every_answer_right() {
+    let server = Server::start(&[]);
+    let mut clients = Command::new(env!("CARGO_BIN_EXE_ekiden-memcached-load"));
+    clients.args([
+        "--server",
+        &server.address.to_string(),
+        "--connections",
+        "3",
+        "--seconds",
+        "1",
+        "--gets",
+        "9",
+        "--json",
+    ]);
+    let output = clients.output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &report["wrong"]), (Some(0), &0.into()), "{report}");
+    assert!(report["requests"].as_u64() > Some(100) && report["cpus_least"].as_u64() > Some(0), "{report}");
+}
+
+#[test]
 fn clients_that_go_or_send_nonsense_hurt_no_other() {
     let server = Server::start(&["--connections", "8"]);
     let mut long = server.connect();

@@ -137,9 +137,10 @@ impl Args {
             let client = |connection| {
                 let (wrong, begins) = (&wrong, &begins);
                 scope.spawn(move || {
-                    let stream = self.connect();
+                    // It takes a while, in which there is no load yet.
+                    let (stream, exchanges) = (self.connect(), self.exchanges(connection));
                     begins.wait();
-                    self.talk(stream?, &self.exchanges(connection), lasts, wrong)
+                    self.talk(stream?, &exchanges, lasts, wrong)
                 })
             };
             let clients: Vec<_> = (0..self.connections).map(client).collect();
