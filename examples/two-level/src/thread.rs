@@ -60,7 +60,7 @@ pub(crate) enum Step {
 /// A thread that does not run at the moment.
 pub(crate) struct Thread(Coroutine<(), Left, ()>);
 
-// SAFETY: what it begins with is `Send`, and whoever calls `Thread::new` promises it of all that is on its stack when it leaves.
+// SAFETY: what it begins with is `Send`, and a caller of `Thread::new` promises it of all that is on its stack when it leaves.
 unsafe impl Send for Thread {}
 
 impl Thread {

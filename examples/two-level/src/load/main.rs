@@ -251,9 +251,22 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use clap::CommandFactory;
 
     use super::*;
+
+    #[test]
+    fn an_answer_of_another_byte_is_wrong() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        server.write_all(b"STORED\r\nSTORAD\r\n").unwrap();
+        let set = Args::parse_from(["load"]).set(1);
+        let answers = [0, 1].map(|_| exchange(&mut stream, &set, &mut Vec::new()).unwrap());
+        assert_eq!(answers, [true, false]);
+    }
 
     #[test]
     fn help_fits_a_terminal_and_has_examples() {
