@@ -1,6 +1,6 @@
 //! What a policy may ask in the middle of a call, answered from what the kernel has told.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use ekiden::{CpuId, CpuMask, RefusalReason, Running, TaskId};
@@ -42,6 +42,8 @@ pub(crate) struct Questions {
     /// What each CPU was told to run last, and when.
     ran: Vec<(AtomicU64, AtomicU64)>,
     refill_ns: AtomicU64,
+    /// The task of the message under way gave way in user mode.
+    at_user: AtomicBool,
 }
 
 /// The time by the clock that the kernel's messages go by, too.
@@ -59,6 +61,7 @@ impl Questions {
             allowed: (0..max_tasks).map(|_| Cpus::default()).collect(),
             ran: (0..nr_cpus).map(|_| (AtomicU64::new(0), AtomicU64::new(0))).collect(),
             refill_ns: AtomicU64::new(NEVER),
+            at_user: AtomicBool::new(false),
         };
         online.iter().for_each(|cpu| this.set_online(cpu, true));
         this
@@ -94,6 +97,11 @@ impl Questions {
         let (runs, since) = &self.ran[cpu as usize];
         runs.store(task.to_bits(), Relaxed);
         since.store(now_ns(), Relaxed);
+    }
+
+    /// Whether the task of the next event has given way in user mode, without a lock of the kernel's.
+    pub(crate) fn set_at_user(&self, at_user: bool) {
+        self.at_user.store(at_user, Relaxed);
     }
 
     /// When the engine wants the event *refill*, if it has said so since the last time.
@@ -155,6 +163,16 @@ impl EngineHost for Questions {
     fn refill_at(&self, at_ns: u64) {
         self.refill_ns.fetch_min(at_ns, Relaxed);
     }
+
+    /// There is nothing to do for that: the slice of a task that has no time left ends at each tick, and so at the first one that finds
+    /// it in user mode.
+    fn look_at_return(&self) -> bool {
+        true
+    }
+
+    fn is_at_user(&self, _task: TaskId) -> bool {
+        self.at_user.load(Relaxed)
+    }
 }
 
 #[cfg(test)]
@@ -183,5 +201,16 @@ mod tests {
         questions.refill_at(5);
         questions.refill_at(9);
         assert_eq!((questions.take_refill_ns(), questions.take_refill_ns()), (Some(5), None));
+    }
+
+    #[test]
+    fn a_task_is_at_user_only_while_the_message_says_so() {
+        let questions = Questions::new(Arc::new(IdleCpus::new(1)), &CpuMask::first_n(1), 1, 1);
+        let task = TaskId { slot: 0, generation: 1 };
+        assert!(!questions.is_at_user(task));
+        questions.set_at_user(true);
+        assert!(questions.is_at_user(task));
+        questions.set_at_user(false);
+        assert!(!questions.is_at_user(task));
     }
 }

@@ -20,6 +20,7 @@ use std::{
     fs::File,
     io,
     mem::MaybeUninit,
+    ptr,
     sync::{
         Arc,
         atomic::Ordering::{Acquire, Relaxed, Release},
@@ -33,7 +34,7 @@ use ekiden::{Call, Calls, ParamError, Topology};
 use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, IdleCpus};
 use ekiden_host::{Figure, Figures, Host, Policy};
-use ekiden_loader::{LoadError, Result, Tape, header_of, room_for_all, sysfs};
+use ekiden_loader::{LoadError, Result, Tape, header_of, operations_of_the_kernel, room_for_all, sysfs};
 use ekiden_recording::{self as recording, Header, Instance};
 use libbpf_rs::{
     Link, OpenObject,
@@ -51,7 +52,7 @@ use crate::{
     mind::{Mind, Talk},
     skel::{AgentSkel, AgentSkelBuilder},
     tape::Ring,
-    wire::{Control, Maps, Programs, Shared, WORDS, fd},
+    wire::{Control, GROUPS_MOST, Maps, Programs, Shared, WORDS, fd},
 };
 
 /// Room for as many tasks, 128 bytes in the kernel and 250 in the agent for each.
@@ -193,6 +194,7 @@ impl Agent {
         let maps = Maps {
             ring: (&skel.maps.ring, config.messages),
             tasks: (&skel.maps.tasks, config.max_tasks + 1),
+            groups: (&skel.maps.groups, GROUPS_MOST),
             cpus: (&skel.maps.cpus, nr_cpus),
             shots: (&skel.maps.shots, batch_for(nr_cpus)),
         };
@@ -352,7 +354,20 @@ fn load(config: &Config, name: &str, nr_cpus: u32, calls: Calls) -> Result<Agent
         open.maps.freed.set_max_entries(config.max_tasks)
     };
     sized().map_err(|error| bpf_error("size the maps of", &error))?;
+    let known = operations_of_the_kernel()?;
     let ops = open.struct_ops.agent_ops_mut();
+    for (name, operation) in [
+        ("cgroup_init", &mut ops.cgroup_init),
+        ("cgroup_exit", &mut ops.cgroup_exit),
+        ("cgroup_move", &mut ops.cgroup_move),
+        ("cgroup_set_weight", &mut ops.cgroup_set_weight),
+        ("cgroup_set_bandwidth", &mut ops.cgroup_set_bandwidth),
+        ("cgroup_set_idle", &mut ops.cgroup_set_idle),
+    ] {
+        if !known.iter().any(|known| known == name) {
+            *operation = ptr::null_mut();
+        }
+    }
     for (place, byte) in ops.name.iter_mut().zip(name.bytes().chain([0])) {
         *place = byte as c_char;
     }

@@ -11,6 +11,9 @@ use ekiden_loader::{LoadError, Result};
 use libbpf_rs::{MapCore, libbpf_sys};
 use memmap2::{MmapOptions, MmapRaw};
 
+/// Room for so many control groups, with that of the root; `GROUPS_MOST` there.
+pub(crate) const GROUPS_MOST: u32 = 8_192;
+
 /// CPUs of which a slot of a task has room, 64 in each word.
 pub(crate) const WORDS: usize = 4;
 
@@ -29,6 +32,8 @@ pub(crate) mod kind {
     pub(crate) const MOVED: u32 = 11;
     pub(crate) const ONLINE: u32 = 12;
     pub(crate) const OFFLINE: u32 = 13;
+    pub(crate) const GROUP: u32 = 14;
+    pub(crate) const JOINED: u32 = 15;
 }
 
 /// Flags of [`kind::RUNNABLE`].
@@ -37,6 +42,7 @@ pub(crate) mod flag {
     pub(crate) const SELECTED: u32 = 2;
     pub(crate) const LEAVES_CPU: u32 = 4;
     pub(crate) const PLACED: u32 = 8;
+    pub(crate) const AT_USER: u32 = 16;
 }
 
 /// `enum state` there.
@@ -89,7 +95,10 @@ pub(crate) struct TaskSlot {
     is_idle_policy: AtomicU32,
     _select: [u32; 2],
     allowed: [AtomicU64; WORDS],
-    _spare: [u64; 6],
+    group: AtomicU32,
+    _pad: u32,
+    _utime: u64,
+    _spare: [u64; 4],
 }
 
 /// What stands in a slot at one moment.
@@ -103,6 +112,40 @@ pub(crate) struct Seen {
     pub(crate) cpu: u32,
     pub(crate) nice: i32,
     pub(crate) is_idle_policy: bool,
+    pub(crate) group: u32,
+}
+
+/// `struct group` there.
+#[repr(C)]
+struct GroupSlot {
+    id: AtomicU64,
+    quota_us: AtomicU64,
+    period_us: AtomicU64,
+    burst_us: AtomicU64,
+    parent: AtomicU32,
+    level: AtomicU32,
+    weight: AtomicU32,
+    is_idle: AtomicU32,
+    is_delegated: AtomicU32,
+    limited: AtomicU32,
+    _spare: u64,
+}
+
+/// What stands there about a control group. What is written while it is read is told of afterwards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SeenGroup {
+    /// The kernel's name for it, 0 for none.
+    pub(crate) id: u64,
+    pub(crate) quota_us: u64,
+    /// 0 for no limit.
+    pub(crate) period_us: u64,
+    pub(crate) burst_us: u64,
+    /// The slot of the nearest group above it that has one; 0 is the root.
+    pub(crate) parent: u32,
+    pub(crate) level: u32,
+    pub(crate) weight: u32,
+    pub(crate) is_idle: bool,
+    pub(crate) is_delegated: bool,
 }
 
 /// `struct cpu` there.
@@ -112,7 +155,8 @@ struct CpuSlot {
     looks: AtomicU32,
     _own: [u32; 2],
     presence: AtomicU32,
-    _spare: [u32; 6],
+    _at_user: u32,
+    _spare: [u32; 5],
 }
 
 /// `struct shot` there: a decision, and what became of it.
@@ -139,7 +183,9 @@ pub(crate) struct Control {
     pub(crate) eager: AtomicU32,
     alarm_ns: AtomicU64,
     pub(crate) slice_ns: AtomicU64,
-    _pad: [u64; 2],
+    pub(crate) limits: AtomicU32,
+    pub(crate) held: AtomicU32,
+    _pad: u64,
     head: AtomicU64,
     pub(crate) lost: AtomicU64,
     _waiting: u64,
@@ -147,13 +193,16 @@ pub(crate) struct Control {
     pub(crate) due: AtomicU32,
     pub(crate) ended: AtomicU32,
     slots: AtomicU32,
-    _pad2: [u64; 2],
+    groups: AtomicU32,
+    _pad1: u32,
+    _pad2: u64,
     _watch: [u64; 8],
 }
 
 const _: () = {
     assert!(size_of::<Message>() == 64);
     assert!(size_of::<TaskSlot>() == 128);
+    assert!(size_of::<GroupSlot>() == 64);
     assert!(size_of::<CpuSlot>() == 72 - 8);
     assert!(size_of::<Shot>() == 32);
     assert!(size_of::<Control>() == 192);
@@ -196,6 +245,7 @@ pub(crate) struct Shared {
     fault_text: *mut [u8; 256],
     ring: Mapped,
     tasks: Mapped,
+    groups: Mapped,
     cpus: Mapped,
     shots: Mapped,
     programs: Programs,
@@ -211,6 +261,7 @@ unsafe impl Sync for Shared {}
 pub(crate) struct Maps<'a, M> {
     pub(crate) ring: (&'a M, u32),
     pub(crate) tasks: (&'a M, u32),
+    pub(crate) groups: (&'a M, u32),
     pub(crate) cpus: (&'a M, u32),
     pub(crate) shots: (&'a M, u32),
 }
@@ -230,6 +281,7 @@ impl Shared {
             fault_text,
             ring: mapped(maps.ring)?,
             tasks: mapped(maps.tasks)?,
+            groups: mapped(maps.groups)?,
             cpus: mapped(maps.cpus)?,
             shots: mapped(maps.shots)?,
             programs,
@@ -280,6 +332,7 @@ impl Shared {
                 cpu: task.cpu.load(Acquire),
                 nice: task.nice.load(Acquire) as i32,
                 is_idle_policy: task.is_idle_policy.load(Acquire) != 0,
+                group: task.group.load(Acquire),
             };
             if task.word.load(Acquire) == word {
                 return seen;
@@ -290,6 +343,39 @@ impl Shared {
     /// The CPUs that the task in a slot may use.
     pub(crate) fn allowed(&self, slot: u32) -> [u64; WORDS] {
         std::array::from_fn(|word| self.slot(slot).allowed[word].load(Relaxed))
+    }
+
+    /// The highest slot of a control group that was ever used.
+    pub(crate) fn groups(&self) -> u32 {
+        self.control().groups.load(Relaxed).min(GROUPS_MOST - 1)
+    }
+
+    fn group_slot(&self, slot: u32) -> &GroupSlot {
+        // SAFETY: within the map, or `at` panics; all fields are atomic.
+        unsafe { &*self.groups.at::<GroupSlot>(slot) }
+    }
+
+    /// What stands in the slot of a control group.
+    pub(crate) fn group(&self, slot: u32) -> SeenGroup {
+        let group = self.group_slot(slot);
+        // First, so that what follows is of this group, or of a later one, of which a message follows.
+        let id = group.id.load(Acquire);
+        SeenGroup {
+            id,
+            quota_us: group.quota_us.load(Acquire),
+            period_us: group.period_us.load(Acquire),
+            burst_us: group.burst_us.load(Acquire),
+            parent: group.parent.load(Acquire),
+            level: group.level.load(Acquire),
+            weight: group.weight.load(Acquire),
+            is_idle: group.is_idle.load(Acquire) != 0,
+            is_delegated: group.is_delegated.load(Acquire) != 0,
+        }
+    }
+
+    /// Says whether the time of the tasks in a group is limited.
+    pub(crate) fn set_limited(&self, slot: u32, is_limited: bool) {
+        self.group_slot(slot).limited.store(is_limited.into(), Release);
     }
 
     /// Whether a CPU has told that it looks for work.

@@ -12,6 +12,7 @@
  * something for it takes it. So it is called where a CPU looks for work, without a wake-up and mostly on that CPU.
  */
 #include "agent_decide.h"
+#include "agent_groups.h"
 #include "agent_watch.h"
 
 char _license[] SEC("license") = "GPL";
@@ -64,10 +65,12 @@ static __noinline int take_in(struct task_struct *p)
 	t->nice = (s32)p->static_prio - 120;
 	t->is_idle_policy = p->policy == SCHED_IDLE_POLICY;
 	t->select = 0;
+	t->group = slot_of(group_of(p));
+	t->utime = p->utime;
 	note_allowed(t, p);
 	seq = now_is(t, ASLEEP);
 	t->began = seq;
-	tell_of(NEW, p, t, seq, 0, t->is_idle_policy);
+	tell_of(NEW, p, t, seq, t->is_idle_policy, t->group);
 	return slot;
 }
 
@@ -116,9 +119,10 @@ OPS(select_cpu) s32 BPF_PROG(agent_select_cpu, struct task_struct *p, s32 prev_c
 	c = get_cpu(cpu);
 	/*
 	 * Where nothing waits and a CPU has nothing to run, there is nothing to decide for a policy that leaves it to the kernel where a
-	 * task goes: the task runs at once, and the agent hears of it with what happens next.
+	 * task goes: the task runs at once, and the agent hears of it with what happens next. Whether there is time for a task whose group
+	 * has a limit, the agent says.
 	 */
-	if (may_place && is_idle && c && READ(c->looks) && !READ(c->next) && READ(control.waiting) <= 0) {
+	if (may_place && is_idle && c && READ(c->looks) && !READ(c->next) && !some_wait() && !is_limited(t)) {
 		c->looks = 0;
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, READ(control.slice_ns) ?: slice_default_ns, 0);
 		tell_on(cpu, RUNNABLE, p, t, now_is(t, RUNS), WOKEN | PLACED, 0);
@@ -170,8 +174,12 @@ OPS(enqueue) void BPF_PROG(agent_enqueue, struct task_struct *p, u64 enq_flags)
 		__sync_fetch_and_add(&control.beyond, -1);
 	}
 	slot = p->scx.dsq_vtime;
-	if (enq_flags & SCX_ENQ_WAKEUP)
+	if (enq_flags & SCX_ENQ_WAKEUP) {
 		flags |= WOKEN;
+	} else if (c && c->at_user == slot) {
+		flags |= AT_USER;
+		c->at_user = 0;
+	}
 	if (t->select)
 		flags |= SELECTED;
 	if (c && c->leaving == slot) {
@@ -233,7 +241,7 @@ OPS(dispatch) void BPF_PROG(agent_dispatch, s32 cpu, struct task_struct *prev)
 			c->looks = 1;
 			tell_cpu(LOOKS, cpu);
 		}
-		if (pending() && (READ(control.waiting) > 0 || READ(control.called)) && take_agent(cpu))
+		if (pending() && (some_wait() || READ(control.called)) && take_agent(cpu))
 			return;
 	}
 	if (READ(control.beyond) > 0 && run_beyond(cpu))
@@ -263,6 +271,7 @@ OPS(tick) void BPF_PROG(agent_tick, struct task_struct *p)
 		}
 		return;
 	}
+	notes_mode(p, t);
 	if (!wants_ticks)
 		return;
 	tell_of(TICKED, p, t, READ(t->word) >> 8, 0, 0);
@@ -386,7 +395,7 @@ OPS(exit) void BPF_PROG(agent_exit, struct scx_exit_info *info)
 	control.ended = 1;
 }
 
-/* The agent gives the scheduler its name. */
+/* The agent gives the scheduler its name, and leaves out what the kernel does not have. */
 SEC(".struct_ops.link")
 struct sched_ext_ops agent_ops = {
 	.select_cpu = (void *)agent_select_cpu,
@@ -399,6 +408,12 @@ struct sched_ext_ops agent_ops = {
 	.set_cpumask = (void *)agent_set_cpumask,
 	.cpu_online = (void *)agent_cpu_online,
 	.cpu_offline = (void *)agent_cpu_offline,
+	.cgroup_init = (void *)agent_cgroup_init,
+	.cgroup_exit = (void *)agent_cgroup_exit,
+	.cgroup_move = (void *)agent_cgroup_move,
+	.cgroup_set_weight = (void *)agent_cgroup_set_weight,
+	.cgroup_set_bandwidth = (void *)agent_cgroup_set_bandwidth,
+	.cgroup_set_idle = (void *)agent_cgroup_set_idle,
 	.enable = (void *)agent_enable,
 	.disable = (void *)agent_disable,
 	.init = (void *)agent_init,

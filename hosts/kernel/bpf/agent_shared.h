@@ -5,6 +5,7 @@
 
 #include "beyond.h"
 
+#define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_STACK 23
 #define BPF_F_MMAPABLE (1U << 10)
 #define CLOCK_MONOTONIC 1
@@ -32,13 +33,19 @@ enum kind {
 	MOVED = 11,
 	ONLINE = 12,
 	OFFLINE = 13,
+	GROUP = 14,
+	JOINED = 15,
 };
 
-/* Flags of RUNNABLE: it slept; ops.select_cpu was asked before; its CPU looks for work, and this was what ran there; it runs already. */
+/*
+ * Flags of RUNNABLE: it slept; ops.select_cpu was asked before; its CPU looks for work, and this was what ran there; it runs already; a
+ * tick has found it in user mode, and it has given way there and then.
+ */
 #define WOKEN 1
 #define SELECTED 2
 #define LEAVES_CPU 4
 #define PLACED 8
+#define AT_USER 16
 
 struct message {
 	/* Its number and one more; written last. */
@@ -80,7 +87,34 @@ struct task {
 	u32 select;
 	u32 previous;
 	u64 allowed[WORDS];
-	u64 spare[6];
+	/* The slot of the control group that it counts for. */
+	u32 group;
+	u32 pad;
+	/* What it had run in user mode when a tick last found it running, there or in the kernel. */
+	u64 utime;
+	u64 spare[4];
+};
+
+/* Room for so many control groups, with that of the root, which has slot 0. */
+#define GROUPS_MOST 8192
+
+/* A control group. Whoever changes it tells of it afterwards, so that the agent looks at it again. */
+struct group {
+	/* The kernel's name for it, 0 for none; written last. */
+	u64 id;
+	/* CPU time in each period, and how much of what is not used may be kept; a period of 0 is no limit. */
+	u64 quota_us;
+	u64 period_us;
+	u64 burst_us;
+	/* The slot of the nearest group above it that has one. */
+	u32 parent;
+	u32 level;
+	u32 weight;
+	u32 is_idle;
+	u32 is_delegated;
+	/* Written by the agent: whether the time of its tasks is limited, by itself or a group above. */
+	u32 limited;
+	u64 spare;
 };
 
 struct cpu {
@@ -95,7 +129,9 @@ struct cpu {
 	u32 turns;
 	/* Whether it went offline or came online last, of enum presence. */
 	u32 presence;
-	u32 spare[6];
+	/* The slot of the task that its last tick found in user mode with its slice used up, so that it gives way there. */
+	u32 at_user;
+	u32 spare[5];
 };
 
 /* What a CPU did last since the agent began. */
@@ -136,7 +172,10 @@ struct control {
 	u64 alarm_ns;
 	/* What a task gets that is placed without it. */
 	u64 slice_ns;
-	u64 pad[2];
+	/* How many control groups have a limit, and how many of the tasks that wait are held back for lack of time. */
+	u32 limits;
+	u32 held;
+	u64 pad;
 	/* Written here: messages that were begun, and those that there was no room for. */
 	u64 head;
 	u64 lost;
@@ -150,7 +189,10 @@ struct control {
 	u32 due;
 	u32 ended;
 	u32 slots;
-	u64 pad2[2];
+	/* The highest slot of a control group that was ever used. */
+	u32 groups;
+	u32 pad1;
+	u64 pad2;
 	/* Tasks without a slot. */
 	s64 beyond;
 	/* What the watch saw last. */
@@ -226,6 +268,29 @@ struct {
 	__uint(value_size, sizeof(u32));
 } freed SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, GROUPS_MOST);
+	__type(key, u32);
+	__type(value, struct group);
+} groups SEC(".maps");
+
+/* The slot of each control group but the root, by the kernel's name for it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, GROUPS_MOST);
+	__type(key, u64);
+	__type(value, u32);
+} group_slots SEC(".maps");
+
+/* Slots of control groups that were used before. */
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK);
+	__uint(max_entries, GROUPS_MOST);
+	__uint(value_size, sizeof(u32));
+} freed_groups SEC(".maps");
+
 /* A value of a map may have one. */
 struct timer {
 	struct bpf_timer timer;
@@ -249,6 +314,11 @@ static __always_inline struct timer *get_timer(u32 which)
 static __always_inline struct task *get_task(u32 slot)
 {
 	return bpf_map_lookup_elem(&tasks, &slot);
+}
+
+static __always_inline struct group *get_group(u32 slot)
+{
+	return bpf_map_lookup_elem(&groups, &slot);
 }
 
 static __always_inline struct cpu *get_cpu(u32 cpu)

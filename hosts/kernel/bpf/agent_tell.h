@@ -14,6 +14,12 @@ static __always_inline bool pending(void)
 	return READ(control.head) != READ(control.tail) || READ(control.due);
 }
 
+/* Whether a task waits that is not decided for, and is not held back for lack of time. */
+static __always_inline bool some_wait(void)
+{
+	return READ(control.waiting) > (s64)READ(control.held);
+}
+
 static __noinline int hurry_watch(void)
 {
 	struct timer *watch = get_timer(WATCH);

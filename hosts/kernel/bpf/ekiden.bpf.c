@@ -283,18 +283,16 @@ OPS(cpu_offline) void BPF_PROG(ekiden_cpu_offline, s32 cpu)
 OPS(cgroup_init) s32 BPF_PROG(ekiden_cgroup_init, struct cgroup *cgrp, struct scx_cgroup_init_args *args)
 {
 	struct cgroup *parent = above(cgrp);
-	struct kernfs_iattrs *attributes;
-	bool is_delegated;
+	bool delegated;
 	u32 i;
 
 	if (!parent) {
 		tell_group(EKIDEN_GROUP_CREATE, cgrp, 0, 0, 0);
 		return 0;
 	}
-	attributes = parent->kn->iattr;
-	is_delegated = attributes && attributes->ia_uid.val;
+	delegated = is_delegated(parent);
 	bpf_for(i, 0, ABOVE_MOST) {
-		if (!parent || tell_group(EKIDEN_GROUP_CREATE, cgrp, parent->kn->id, is_delegated, 0) != EKIDEN_INVALID)
+		if (!parent || tell_group(EKIDEN_GROUP_CREATE, cgrp, parent->kn->id, delegated, 0) != EKIDEN_INVALID)
 			break;
 		parent = next_above(parent, i + 1);
 	}

@@ -450,6 +450,18 @@ pub(crate) enum Trial {
         #[arg(long, default_value = "/tmp/flight.ekirec")]
         flight: PathBuf,
     },
+    /// Control groups under a policy in a process.
+    AgentGroups {
+        /// Its name.
+        #[arg(long)]
+        policy: String,
+        /// How many messages there is room for.
+        #[arg(long, default_value_t = 16_384)]
+        messages: u32,
+        /// How many groups without tasks there are besides.
+        #[arg(long, default_value_t = 0)]
+        idle: u32,
+    },
     /// What an agent refuses.
     AgentRefuses,
     /// Holds a policy in this process until it is not the scheduler any more, and says why.

@@ -31,7 +31,7 @@ impl Group {
         Self::new(root, name)
     }
 
-    fn new(parent: &Path, name: &str) -> Result<Self> {
+    pub(crate) fn new(parent: &Path, name: &str) -> Result<Self> {
         let path = parent.join(name);
         fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self(path))

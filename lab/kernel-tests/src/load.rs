@@ -237,6 +237,14 @@ pub(crate) fn child(what: &str) -> Result<()> {
         "nap" => loop {
             thread::sleep(Duration::from_millis(1));
         },
+        // Most of a CPU, in turns of less than a tick.
+        "doze" => loop {
+            for _ in 0..40 {
+                keep_busy(4_000);
+                std::hint::spin_loop();
+            }
+            thread::sleep(Duration::from_micros(200));
+        },
         "forks" => loop {
             drop(Worker::anywhere("exit")?);
             pause(5);

@@ -2,6 +2,7 @@
 //! it, one line of JSON per trial.
 
 mod agent;
+mod agent_groups;
 mod arguments;
 mod beyond;
 mod board;
@@ -74,6 +75,7 @@ fn main() -> anyhow::Result<()> {
             agent::works(messages, rounds, policy.as_deref(), &recordings)
         }
         Trial::AgentEnds { flight } => agent::ends(&flight),
+        Trial::AgentGroups { policy, messages, idle } => agent_groups::agent_groups(&policy, messages, idle),
         Trial::AgentRefuses => agent::refuses(),
         Trial::AgentHolds { policy, params, flight } => agent::holds(&policy, &params, &flight),
         Trial::List { rounds, only, beside } => list::list(modules, rounds, &only, beside),

@@ -2,6 +2,7 @@
 //! nothing to do. It holds no lock that a task which it schedules could have, does no input or output, and its memory
 //! is locked.
 
+mod groups;
 mod shots;
 mod stock;
 
@@ -17,7 +18,9 @@ use ekiden_engine::{Engine, Fault, Walk};
 use ekiden_host::abi::{Event, EventKind, Outcome, RefusalReason, Status, enqueue_flags};
 
 use crate::host::{Questions, now_ns};
-use crate::wire::{Message, Shared, Shot, flag, kind};
+use crate::wire::{Message, Seen, Shared, Shot, flag, kind, state};
+
+use groups::Groups;
 
 /// How many messages are taken, and CPUs looked after, before decisions go out.
 const MESSAGES: u64 = 256;
@@ -71,6 +74,7 @@ pub(crate) struct Mind {
     shared: Arc<Shared>,
     talk: Arc<Talk>,
     tasks: Vec<Known>,
+    groups: Groups,
     nr_cpus: u32,
     /// CPUs that look for work and were not decided for since, and those of them for which the engine has to be asked.
     looking: CpuMask,
@@ -80,9 +84,11 @@ pub(crate) struct Mind {
     batch: Vec<Shot>,
     tail: u64,
     lost: u64,
-    /// When the timer of each CPU goes off, 0 for never, and when the engine wants to be told of the time.
+    /// When the timer of each CPU goes off, 0 for never.
     timers_ns: Vec<u64>,
     has_timers: bool,
+    /// When the engine wants to be told of the time on each CPU, and the first of these moments.
+    refills_ns: Vec<u64>,
     refill_ns: u64,
     alarm_ns: u64,
     walk: Walk,
@@ -110,6 +116,7 @@ impl Mind {
             shared,
             talk,
             tasks: vec![Known::default(); max_tasks as usize + 1],
+            groups: Groups::new(),
             nr_cpus,
             looking: CpuMask::new(),
             searches: CpuMask::new(),
@@ -120,6 +127,7 @@ impl Mind {
             lost: 0,
             timers_ns: vec![0; nr_cpus as usize],
             has_timers: false,
+            refills_ns: vec![u64::MAX; nr_cpus as usize],
             refill_ns: u64::MAX,
             alarm_ns: u64::MAX,
             walk: Walk { number: 0, most: WALKS, apart_ms: WALKS_APART_MS, hears_ticks: false },
@@ -176,6 +184,7 @@ impl Mind {
         self.look_at_time(is_due);
         self.search();
         self.aim_kicks();
+        self.say_held();
         self.tail += taken;
         let control = self.shared.control();
         control.tail.store(self.tail, Release);
@@ -205,7 +214,10 @@ impl Mind {
         // However many messages there are: a call that ends is not one that does not.
         self.beats();
         if let Some(at_ns) = self.questions.take_refill_ns() {
-            self.refill_ns = self.refill_ns.min(at_ns);
+            if let Some(refill_ns) = self.refills_ns.get_mut(event.cpu as usize) {
+                *refill_ns = at_ns.min(*refill_ns);
+                self.refill_ns = at_ns.min(self.refill_ns);
+            }
         }
         if outcome.timer_ns != 0 {
             if let Some(timer_ns) = self.timers_ns.get_mut(event.cpu as usize) {
@@ -249,6 +261,7 @@ impl Mind {
         match message.kind {
             kind::LOOKS => return self.looks(message.cpu),
             kind::ONLINE | kind::OFFLINE => return self.comes_or_goes(message.cpu, message.kind == kind::ONLINE),
+            kind::GROUP => return self.look_at_group(message.slot, message.cpu),
             _ => {}
         }
         let Some(known) = self.tasks.get_mut(message.slot as usize) else { return };
@@ -293,6 +306,10 @@ impl Mind {
                 let event = Event { args, ..self.event(EventKind::Nice, message) };
                 self.deliver(&event, &[]);
             }
+            kind::JOINED => {
+                let event = self.event(EventKind::TaskMove, message);
+                self.joins(event, message.arg as u32);
+            }
             kind::MOVED => {
                 let id = known.id;
                 self.questions.set_allowed(id, &self.shared.allowed(message.slot));
@@ -304,21 +321,22 @@ impl Mind {
     }
 
     fn comes(&mut self, message: &Message) {
-        let Message { slot, cpu, pid, .. } = *message;
-        self.begins(slot, message.seq, cpu, pid, message.runtime_ns, message.nice, message.arg != 0);
+        let seen = Seen {
+            seq: message.seq,
+            state: state::FREE,
+            began: message.seq,
+            runtime_ns: message.runtime_ns,
+            pid: message.pid,
+            cpu: message.cpu,
+            nice: message.nice,
+            is_idle_policy: message.flags != 0,
+            group: message.arg as u32,
+        };
+        self.begins(message.slot, &seen);
     }
 
-    #[allow(clippy::too_many_arguments, reason = "all that is known of a task")]
-    fn begins(
-        &mut self,
-        slot: u32,
-        began: u64,
-        cpu: CpuId,
-        pid: u32,
-        runtime_ns: u64,
-        nice: i32,
-        is_idle_policy: bool,
-    ) {
+    fn begins(&mut self, slot: u32, seen: &Seen) {
+        let Seen { began, cpu, pid, runtime_ns, nice, is_idle_policy, group, .. } = *seen;
         let init = Event { args: [0, pid.into()], ..Event::new(EventKind::TaskInit, cpu) };
         let id = self.deliver(&init, &u64::from(slot).to_ne_bytes()).task;
         let known = &mut self.tasks[slot as usize];
@@ -334,6 +352,10 @@ impl Mind {
             ..Event::new(EventKind::TaskEnable, cpu)
         };
         self.deliver(&enable, &[]);
+        // It is in the root until it is said to be elsewhere.
+        if group != 0 {
+            self.joins(Event { task: id, runtime_ns, ..Event::new(EventKind::TaskMove, cpu) }, group);
+        }
     }
 
     fn leaves(&mut self, slot: u32, kind: EventKind, cpu: CpuId, runtime_ns: u64) {
@@ -366,7 +388,9 @@ impl Mind {
         event.cpu = cpu;
         event.flags = if is_woken { enqueue_flags::WAKEUP } else { 0 }
             | if self.looking.contains(cpu) { enqueue_flags::MAY_PLACE } else { 0 };
+        self.questions.set_at_user(message.flags & flag::AT_USER != 0);
         let outcome = self.deliver(&event, &[]);
+        self.questions.set_at_user(false);
         self.decide(cpu, &outcome);
         if is_woken {
             self.learn(self.has_kicked);
@@ -398,7 +422,7 @@ impl Mind {
         self.searches.clear(cpu);
         if outcome.status == Status::Run as i32 && outcome.host_task == u64::from(slot) {
             self.questions.set_running(cpu, outcome.task);
-            self.note_slice(outcome.slice_ns);
+            self.slice_of(&outcome);
             return;
         }
         self.decide(cpu, &outcome);
@@ -406,14 +430,6 @@ impl Mind {
         let event = self.event(EventKind::Block, message);
         self.deliver(&event, &[]);
         self.kicked.set(cpu);
-    }
-
-    /// What the next task gets that is placed without this thread.
-    fn note_slice(&self, slice_ns: u64) {
-        let place = &self.shared.control().slice_ns;
-        if place.load(Relaxed) != slice_ns {
-            place.store(slice_ns, Relaxed);
-        }
     }
 
     /// Whether the policy has tasks give way for those that wake up: if it does, it is called at once for each.
@@ -457,21 +473,5 @@ impl Mind {
             let outcome = self.deliver(&Event::new(EventKind::Pick, cpu), &[]);
             self.decide(cpu, &outcome);
         }
-    }
-
-    /// If the engine has said so, a task is to run on a CPU.
-    fn decide(&mut self, cpu: CpuId, outcome: &Outcome) {
-        if outcome.status != Status::Run as i32 {
-            return;
-        }
-        let slot = outcome.host_task as u32;
-        let Some(known) = self.tasks.get_mut(slot as usize) else { return };
-        let seq = known.seq;
-        known.decided = Some((cpu, seq));
-        self.looking.clear(cpu);
-        self.questions.set_running(cpu, outcome.task);
-        self.note_slice(outcome.slice_ns);
-        let shot = Shot { cpu, slot, seq, slice_ns: outcome.slice_ns, ..Shot::default() };
-        self.aim(shot);
     }
 }

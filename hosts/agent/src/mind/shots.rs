@@ -1,15 +1,46 @@
 //! What the agent has decided, on its way to the kernel: which task runs where next, and what the kernel made of it.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use ekiden::CpuId;
 use ekiden_contain::contained;
 use ekiden_engine::Fault;
-use ekiden_host::abi::{Event, EventKind, Outcome, RefusalReason};
+use ekiden_host::abi::{Event, EventKind, Outcome, RefusalReason, Status};
 
 use crate::wire::{Shot, result, state};
 
 use super::{Mind, count};
 
 impl Mind {
+    /// If the engine has said so, a task is to run on a CPU.
+    pub(super) fn decide(&mut self, cpu: CpuId, outcome: &Outcome) {
+        if outcome.status != Status::Run as i32 {
+            return;
+        }
+        let slot = outcome.host_task as u32;
+        let Some(known) = self.tasks.get_mut(slot as usize) else { return };
+        let seq = known.seq;
+        known.decided = Some((cpu, seq));
+        self.looking.clear(cpu);
+        self.questions.set_running(cpu, outcome.task);
+        let slice_ns = self.slice_of(outcome);
+        let shot = Shot { cpu, slot, seq, slice_ns, ..Shot::default() };
+        self.aim(shot);
+    }
+
+    /// How long a task is to run. Without a limit, the next one that is placed without this thread gets as much.
+    pub(super) fn slice_of(&self, outcome: &Outcome) -> u64 {
+        let slice_ns = outcome.slice_ns;
+        if let Some(slice_ns) = self.limited_slice_ns(outcome.task, slice_ns) {
+            return slice_ns;
+        }
+        let place = &self.shared.control().slice_ns;
+        if place.load(Relaxed) != slice_ns {
+            place.store(slice_ns, Relaxed);
+        }
+        slice_ns
+    }
+
     pub(super) fn aim(&mut self, shot: Shot) {
         if self.batch.len() == self.shared.batch() {
             self.fire();

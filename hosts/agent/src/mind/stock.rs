@@ -27,13 +27,23 @@ impl Mind {
             }
             self.has_timers = self.timers_ns.iter().any(|at_ns| *at_ns != 0);
             if self.refill_ns <= now {
-                self.refill_ns = u64::MAX;
-                self.deliver(&Event::new(EventKind::Refill, 0), &[]);
+                self.refill(now);
             }
         }
         if now >= self.walk_at_ns {
             self.walk_on(now);
         }
+    }
+
+    /// Tells the engine of the time on each CPU on which it wants to hear of that; it says by that when it does again.
+    fn refill(&mut self, now: u64) {
+        for cpu in 0..self.nr_cpus {
+            if self.refills_ns[cpu as usize] <= now {
+                self.refills_ns[cpu as usize] = u64::MAX;
+                self.deliver(&Event::new(EventKind::Refill, cpu), &[]);
+            }
+        }
+        self.refill_ns = self.refills_ns.iter().copied().min().unwrap_or(u64::MAX);
     }
 
     pub(super) fn walk_on(&mut self, now: u64) {
@@ -68,6 +78,7 @@ impl Mind {
         count(&self.talk.stocks, 1);
         self.tail = self.shared.head();
         self.shared.control().tail.store(self.tail, Release);
+        self.take_stock_of_groups();
         for slot in 1..=self.shared.slots() {
             self.take_stock_of(slot);
             if slot % 64 == 0 {
@@ -97,14 +108,19 @@ impl Mind {
         if !is_there {
             return;
         }
-        if self.tasks[slot as usize].id.is_none() {
-            self.begins(slot, seen.began, seen.cpu, seen.pid, seen.runtime_ns, seen.nice, seen.is_idle_policy);
+        let is_new = self.tasks[slot as usize].id.is_none();
+        if is_new {
+            self.begins(slot, &seen);
         }
         let id = self.tasks[slot as usize].id;
         if id.is_none() {
             return;
         }
         self.questions.set_allowed(id, &self.shared.allowed(slot));
+        if !is_new && self.engine.groups().is_active() {
+            let event = Event { task: id, runtime_ns: seen.runtime_ns, ..Event::new(EventKind::TaskMove, seen.cpu) };
+            self.joins(event, seen.group);
+        }
         let mut event = Event { task: id, runtime_ns: seen.runtime_ns, ..Event::new(EventKind::Block, seen.cpu) };
         match seen.state {
             state::WAITS => {

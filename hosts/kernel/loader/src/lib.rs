@@ -38,7 +38,7 @@ pub use modules::{load_beside, load_copy, loaded, unload, unload_all};
 pub use record::{Recorder, Recording, ShortRecorder};
 pub use rings::Raw;
 pub use runqlat::{RunqLat, Waits, Whom};
-pub use session::{Beside, Config, Program, Scope, Session, arena_bytes_for, room_for_all};
+pub use session::{Beside, Config, Program, Scope, Session, arena_bytes_for, operations_of_the_kernel, room_for_all};
 pub use status::{Counts, HintCounts, HintQueues, HintType, HintTypes, OpenQueue, PolicyStatus, Status, Stops};
 pub use tape::{TAPE_PAGE, Tape, len_of_ring};
 pub use tasks::{Followed, Who, choose};

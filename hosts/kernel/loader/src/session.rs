@@ -397,7 +397,10 @@ fn leave_out_what_the_kernel_lacks(open: &mut OpenEkidenSkel<'_>) -> Result<()> 
 }
 
 /// The names of what sched_ext can call in this kernel, read once: the kernel's type information is megabytes.
-fn operations_of_the_kernel() -> Result<&'static [OsString]> {
+///
+/// # Errors
+/// The kernel's type information cannot be read.
+pub fn operations_of_the_kernel() -> Result<&'static [OsString]> {
     static KNOWN: OnceLock<Vec<OsString>> = OnceLock::new();
     if let Some(known) = KNOWN.get() {
         return Ok(known);

@@ -16,6 +16,7 @@ tests! {
     Machine::Timely => {
         70 every_policy_lives_in_an_agent_and_no_task_is_lost,
         15 an_agent_with_room_for_few_messages_works,
+        35 limits_and_weights_of_control_groups_hold_in_an_agent,
         3 what_an_agent_cannot_do_is_refused_by_name,
         10 an_agent_that_ends_in_any_way_gives_every_task_back_soon,
     }
@@ -62,6 +63,53 @@ fn an_agent_with_room_for_few_messages_works(lab: &Lab) {
     // All but 512 of which are room for CPUs that write at the same time.
     let lost = lives(lab, "--policy wfq --messages 1024 --rounds 20");
     println!("{lost} messages were lost");
+}
+
+/// What tasks of the limited group are to use, in percent of a CPU; and of how many percent those of the other group have the rest.
+const EXPECTED: &[(&str, f64, f64)] = &[
+    ("alone", 50.0, 0.0),
+    ("one", 40.0, 100.0),
+    ("several", 50.0, 200.0),
+    ("less", 20.0, 200.0),
+    ("more", 70.0, 200.0),
+    ("again", 30.0, 200.0),
+    ("left", 0.0, 200.0),
+    ("joined", 30.0, 0.0),
+    ("doze", 20.0, 0.0),
+];
+
+fn keeps_groups(lab: &Lab, policy: &str, arguments: &str) -> u64 {
+    let reports = lab.trial(&format!("agent-groups --policy {policy} {arguments}"));
+    for report in &reports {
+        println!("{policy} {report}");
+    }
+    let part = |what: &str| {
+        let found = reports.iter().find(|report| report["what"] == what).unwrap_or_else(|| panic!("no `{what}`"));
+        ["limited", "other", "agent"].map(|who| found[who].as_f64().unwrap())
+    };
+    for (what, expected, all) in EXPECTED {
+        let [limited, other, agent] = part(what);
+        assert!((limited - expected).abs() <= 0.05 * expected, "{what}: {limited} instead of {expected}");
+        // The agent is on any CPU.
+        let rest = all - expected - agent;
+        assert!(other >= 0.95 * rest, "{what}: {other} instead of {rest}");
+    }
+    assert!(part("lifted")[0] > 75.0 && part("doze without a limit")[0] > 100.0);
+    let [more, less, _] = part("300 to 100");
+    let expected = if policy == "wfq" { 75.0 } else { 50.0 };
+    let share = 100.0 * more / (more + less);
+    assert!((share - expected).abs() <= 0.05 * expected, "{share} instead of {expected}");
+    let end = reports.last().unwrap();
+    assert_eq!(end["still_running"], true, "{end}");
+    end["counts"]["lost"].as_u64().unwrap()
+}
+
+fn limits_and_weights_of_control_groups_hold_in_an_agent(lab: &Lab) {
+    for policy in ["wfq", "fifo"] {
+        assert_eq!(keeps_groups(lab, policy, ""), 0, "messages were lost");
+    }
+    // All groups are told of at once, and 512 messages fit.
+    assert!(keeps_groups(lab, "wfq", "--messages 1024 --idle 1500") > 0, "no messages were lost");
 }
 
 fn in_parallel_every_policy_lives_in_an_agent(lab: &Lab) {
