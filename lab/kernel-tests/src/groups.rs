@@ -16,7 +16,7 @@ use ekiden_loader::{Config, Drain, Session, Status};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::load::{Worker, pause, pipe_round_trip_ns};
+use crate::load::{Worker, pause, pipe_round_trip_ns, used_us};
 use crate::storm::{measure_off_times, off_times};
 use crate::trials::config;
 
@@ -86,9 +86,7 @@ impl Group {
     }
 
     pub(crate) fn used_us(&self) -> Result<u64> {
-        let stat = fs::read_to_string(self.0.join("cpu.stat")).context("cannot read cpu.stat")?;
-        let usage = stat.lines().find_map(|line| line.strip_prefix("usage_usec ")).context("no usage")?;
-        Ok(usage.parse()?)
+        used_us(&self.0)
     }
 
     pub(crate) fn take(&self, worker: &Worker) -> Result<()> {

@@ -168,6 +168,13 @@ impl Drop for Worker {
     }
 }
 
+/// The CPU time that tasks of this control group have used, in microseconds.
+pub(crate) fn used_us(group: &Path) -> Result<u64> {
+    let stat = fs::read_to_string(group.join("cpu.stat")).context("cannot read cpu.stat")?;
+    let usage = stat.lines().find_map(|line| line.strip_prefix("usage_usec ")).context("no usage")?;
+    Ok(usage.parse()?)
+}
+
 /// Keeps this process away from the children that fill CPU 0. Children are not bound by it.
 pub(crate) fn stay_on_cpu_1() -> Result<()> {
     let mut cpus = CpuSet::new();
