@@ -159,6 +159,7 @@ mod tests {
         "reproduce nginx",
         "record",
         "status",
+        "explain",
         "runqlat",
         "top",
         "exec",

@@ -10,29 +10,15 @@ use core::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
-use ekiden::{NICE_0_WEIGHT, prelude::*, scaled_ns};
+use ekiden::{prelude::*, scaled_ns};
 
-/// For about so long a task may have to wait for what it has had, if no others come meanwhile: the kernel takes out a scheduler under which
-/// one waits for thirty seconds. Only a task that weighs less than a ten-thousandth of the others would have to for its share, as a turn
-/// is short where its weight is small.
-const LONGEST_WAIT_NS: u64 = 6_000_000_000;
+mod times;
 
-/// No turn of a task with little weight is shorter.
-const SHORTEST_TURN_NS: u64 = 50_000;
-
-/// Where a second has a hundred ticks. So long a task runs that has used up its slice.
-const LONGEST_TICK_NS: u64 = 10_000_000;
+use times::Times;
 
 /// How often a CPU compares its queue with another's: the kernel's interval of a busy CPU. Queues are long for a moment when tasks
 /// wake up, and each move costs a task its cache.
 const COMPARED_EVERY_NS: u64 = 32_000_000;
-
-/// So little may be owed, unless the others weigh more than all but a few machines have tasks for.
-const SMALL_DEBT_NS: u64 = 1_000_000;
-const LARGE_LOAD: u64 = LONGEST_WAIT_NS / SMALL_DEBT_NS * NICE_0_WEIGHT as u64;
-
-/// For so long those that wait may be set back by the head start of all that have slept: in a crowd of sleepers each has the less of one.
-const LONGEST_CREDIT_NS: u64 = 100_000_000;
 
 /// Weighted fair queueing.
 #[derive(Layout)]
@@ -40,15 +26,6 @@ pub struct Wfq {
     queues: PerCpu<RunQueue>,
     tasks: PerTask<Account>,
     times: Times,
-}
-
-/// What can be set.
-#[derive(Layout)]
-struct Times {
-    period_ns: u64,
-    slice_min_ns: u64,
-    sleeper_credit_ns: u64,
-    wakeup_ns: u64,
 }
 
 /// What waits on one CPU.
@@ -61,8 +38,6 @@ struct RunQueue {
     min_vruntime: Shared<u64>,
     /// The virtual time of the task that runs as it was picked or at the last tick; 0 if none of ours runs.
     running: Shared<u64>,
-    /// What it weighs, or the one before if none of ours runs.
-    running_weight: Shared<u32>,
     /// In which period this CPU has compared its length with another's; only this CPU looks at it.
     compared_in: AtomicU64,
 }
@@ -76,6 +51,16 @@ struct Waiting {
     takes_from: Option<CpuId>,
 }
 
+impl Waiting {
+    /// A task waits no more. Returns its weight, or 0 if it was the last.
+    fn left(&mut self, tasks: &PerTask<Account>, task: TaskId) -> u64 {
+        // A token that was worth nothing by then was dropped, with its weight.
+        let weight = if self.tasks.is_empty() { 0 } else { tasks[task].weight.load(Relaxed).into() };
+        self.load = if weight == 0 { 0 } else { self.load.saturating_sub(weight) };
+        weight
+    }
+}
+
 /// What is known of one task. Changed only in calls about that task, which never overlap.
 #[derive(Default, Layout)]
 struct Account {
@@ -87,18 +72,6 @@ struct Account {
     cpu: AtomicU32,
     /// What it weighed when it was queued.
     weight: AtomicU32,
-}
-
-impl Times {
-    fn of(env: &Env) -> Self {
-        let ns = |name| env.param(name) * 1000;
-        Self {
-            period_ns: ns("period_us"),
-            slice_min_ns: ns("slice_min_us"),
-            sleeper_credit_ns: ns("sleeper_credit_us"),
-            wakeup_ns: ns("wakeup_us"),
-        }
-    }
 }
 
 impl Wfq {
@@ -125,21 +98,16 @@ impl Wfq {
         vruntime
     }
 
-    /// Queues the task with at least `floor` of virtual time, given the least there, how many others are there and what those weigh, and with no more debt than is
+    /// Queues the task with at least `floor` of virtual time, given the least there and who waits, and with no more debt than is
     /// bearable. Returns its virtual time.
-    fn queue(&self, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64, u64, u64) -> u64) -> u64 {
+    fn queue(&self, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64, &Waiting) -> u64) -> u64 {
         let queue = &self.queues[token.cpu()];
         let min = queue.min_vruntime.get();
         let mut vruntime = self.rescale(task.id, token.cpu());
         let waiting = &mut *queue.waiting.lock();
-        let (mut others, mut load) = (waiting.tasks.len() as u64, waiting.load);
-        if queue.running.get() > 0 {
-            others += 1;
-            load += u64::from(queue.running_weight.get());
-        }
-        vruntime = vruntime.max(floor(min, others, load));
-        if vruntime > min + SMALL_DEBT_NS || load > LARGE_LOAD {
-            vruntime = vruntime.min(min + self.bearable_debt_ns(task.weight, load));
+        vruntime = vruntime.max(floor(min, waiting));
+        if Times::owes_much(vruntime.saturating_sub(min), waiting.load) {
+            vruntime = vruntime.min(min + self.times.bearable_debt_ns(task.weight, waiting.load));
         }
         let account = &self.tasks[task.id];
         account.vruntime.store(vruntime, Relaxed);
@@ -150,29 +118,13 @@ impl Wfq {
         vruntime
     }
 
-    /// A task is queued no more. Returns its weight.
-    fn left(&self, queue: &RunQueue, waiting: &mut Waiting, task: TaskId) -> u32 {
-        let weight = self.tasks[task].weight.load(Relaxed);
-        // A token that was worth nothing by then was dropped, with its weight.
-        waiting.load = if waiting.tasks.is_empty() { 0 } else { waiting.load.saturating_sub(weight.into()) };
-        queue.len.set(waiting.tasks.len() as u32);
-        weight
-    }
-
-    /// How much virtual time a task may owe where others weigh `load`. No policy can end a long stretch in the kernel that is not preempted:
-    /// what it takes beyond two slices, or a tick, is forgiven, as under EEVDF, for each task that comes later would have as much first.
-    fn bearable_debt_ns(&self, weight: u32, load: u64) -> u64 {
-        let two_slices_ns = self.times.period_ns.max(2 * self.times.slice_min_ns);
-        scaled_ns(two_slices_ns.max(LONGEST_TICK_NS), weight)
-            .min(LONGEST_WAIT_NS * u64::from(NICE_0_WEIGHT) / load.max(1))
-    }
-
     fn unqueue(&self, task: TaskId) -> Option<Schedulable<Self>> {
         let account = &self.tasks[task];
         let queue = &self.queues[account.cpu.load(Relaxed)];
         let waiting = &mut *queue.waiting.lock();
         let token = waiting.tasks.remove_at(&account.vruntime.load(Relaxed), task)?;
-        self.left(queue, waiting, task);
+        waiting.left(&self.tasks, task);
+        queue.len.set(waiting.tasks.len() as u32);
         Some(token)
     }
 
@@ -198,35 +150,13 @@ impl Wfq {
         let claimed = (waiting.tasks.len() as u32 > own).then(|| waiting.tasks.claim_first(cx));
         longer.len.set(waiting.tasks.len() as u32);
         let (_, token) = claimed??;
-        let weight = self.left(longer, &mut waiting, token.task());
+        waiting.left(&self.tasks, token.task());
         let vruntime = self.rescale(token.task(), cpu);
         self.tasks[token.task()].vruntime.store(vruntime, Relaxed);
         self.queues[cpu].running.set(vruntime);
-        self.queues[cpu].running_weight.set(weight);
-        cx.set_slice_ns(self.slice_ns(own));
+        cx.set_slice_ns(self.times.slice_ns(own));
         Some(token)
     }
-
-    /// A task of this `weight` runs while `others` of the weight `load` wait.
-    fn begin_turn(&self, cx: &Cx, weight: u64, others: u64, load: u64) {
-        let slice_ns = self.slice_ns(others as u32);
-        cx.set_slice_ns(slice_ns);
-        let turn_ns = turn_ns(slice_ns, weight, others, load);
-        if turn_ns < slice_ns {
-            cx.arm_timer(turn_ns);
-        }
-    }
-
-    /// How long a task runs while so many others wait.
-    fn slice_ns(&self, others: u32) -> u64 {
-        (self.times.period_ns / u64::from(others + 1)).max(self.times.slice_min_ns)
-    }
-}
-
-/// A task of much less weight than the `others` has a turn that is shorter than a slice by as much: in a tick it would have what is due to it
-/// in minutes, and would then wait for so long.
-fn turn_ns(slice_ns: u64, weight: u64, others: u64, load: u64) -> u64 {
-    if 4 * weight * others < load { (slice_ns * weight * others / load).max(SHORTEST_TURN_NS) } else { slice_ns }
 }
 
 #[policy]
@@ -276,8 +206,9 @@ impl Scheduler for Wfq {
         account.charged_ns.store(task.runtime_ns, Relaxed);
         account.cpu.store(token.cpu(), Relaxed);
         account.vruntime.store(0, Relaxed);
-        let turn_ns = |others, load| turn_ns(self.times.slice_min_ns, task.weight.into(), others, load);
-        self.queue(task, token, |min, others, load| min + scaled_ns(turn_ns(others, load), task.weight));
+        self.queue(task, token, |min, waiting| {
+            min + self.times.newcomers_debt_ns(task.weight, waiting.tasks.len(), waiting.load)
+        });
     }
 
     /// Sleeping earns a small head start, not all the time that was slept. Who has had clearly less than the task that runs does not
@@ -285,8 +216,8 @@ impl Scheduler for Wfq {
     fn task_wakeup(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
         let cpu = token.cpu();
-        let credit_ns = |others: u64| self.times.sleeper_credit_ns.min(LONGEST_CREDIT_NS / others.max(1));
-        let vruntime = self.queue(task, token, |min, others, _| min.saturating_sub(credit_ns(others)));
+        let vruntime =
+            self.queue(task, token, |min, waiting| min.saturating_sub(self.times.credit_ns(waiting.tasks.len())));
         if self.queues[cpu].running.get() > vruntime + scaled_ns(self.times.wakeup_ns, task.weight) {
             cx.resched(cpu);
         }
@@ -295,7 +226,7 @@ impl Scheduler for Wfq {
     /// Preempted, yielding and handed back tasks stand where their virtual time puts them.
     fn enqueue(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
-        self.queue(task, token, |_, _, _| 0);
+        self.queue(task, token, |_, _| 0);
     }
 
     fn pick_next_task(&self, cx: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
@@ -315,12 +246,18 @@ impl Scheduler for Wfq {
             waiting = queue.waiting.lock();
         }
         let (vruntime, token) = waiting.tasks.pop_first()?;
-        let weight = self.left(queue, &mut waiting, token.task());
+        let weight = waiting.left(&self.tasks, token.task());
+        let left = waiting.tasks.len() as u32;
+        queue.len.set(left);
         queue.running.set(vruntime);
-        queue.running_weight.set(weight);
         queue.min_vruntime.raise(vruntime);
-        if !waiting.tasks.is_empty() {
-            self.begin_turn(cx, weight.into(), waiting.tasks.len() as u64, waiting.load);
+        if left > 0 {
+            let slice_ns = self.times.slice_ns(left);
+            cx.set_slice_ns(slice_ns);
+            let turn_ns = self.times.turn_ns(weight, left, waiting.load);
+            if turn_ns < slice_ns {
+                cx.arm_timer(turn_ns);
+            }
         }
         Some(token)
     }
@@ -360,7 +297,7 @@ impl Scheduler for Wfq {
 
     fn migrate_task_rq(&self, _: &Cx, task: &Task, new: Schedulable<Self>) -> Option<Schedulable<Self>> {
         let old = self.unqueue(task.id);
-        self.queue(task, new, |_, _, _| 0);
+        self.queue(task, new, |_, _| 0);
         old
     }
 

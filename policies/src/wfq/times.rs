@@ -1,0 +1,83 @@
+//! How long a turn is under WFQ, and how much virtual time a task may owe or have ahead.
+
+use ekiden::{NICE_0_WEIGHT, prelude::*, scaled_ns};
+
+/// For about so long a task may have to wait for what it has had, if no others come meanwhile: the kernel takes out a scheduler under which
+/// one waits for thirty seconds. Only a task that weighs less than a ten-thousandth of the others would have to for its share, as a turn
+/// is short where its weight is small.
+const LONGEST_WAIT_NS: u64 = 6_000_000_000;
+
+/// No turn of a task with little weight is shorter.
+const SHORTEST_TURN_NS: u64 = 50_000;
+
+/// Where a second has a hundred ticks. So long a task runs that has used up its slice.
+const LONGEST_TICK_NS: u64 = 10_000_000;
+
+/// So little may be owed, unless the others weigh more than all but a few machines have tasks for.
+const SMALL_DEBT_NS: u64 = 1_000_000;
+const LARGE_LOAD: u64 = LONGEST_WAIT_NS / SMALL_DEBT_NS * NICE_0_WEIGHT as u64;
+
+/// For so long those that wait may be set back by the head start of all that have slept: in a crowd of sleepers each has the less of one.
+const LONGEST_CREDIT_NS: u64 = 100_000_000;
+
+/// What can be set.
+#[derive(Layout)]
+pub(super) struct Times {
+    period_ns: u64,
+    pub(super) slice_min_ns: u64,
+    sleeper_credit_ns: u64,
+    pub(super) wakeup_ns: u64,
+}
+
+impl Times {
+    pub(super) fn of(env: &Env) -> Self {
+        let ns = |name| env.param(name) * 1000;
+        Self {
+            period_ns: ns("period_us"),
+            slice_min_ns: ns("slice_min_us"),
+            sleeper_credit_ns: ns("sleeper_credit_us"),
+            wakeup_ns: ns("wakeup_us"),
+        }
+    }
+
+    /// How long a task runs while so many others wait.
+    pub(super) fn slice_ns(&self, others: u32) -> u64 {
+        (self.period_ns / u64::from(others + 1)).max(self.slice_min_ns)
+    }
+
+    /// How long a task of this weight runs while so many `others` of the weight `load` wait.
+    pub(super) fn turn_ns(&self, weight: u64, others: u32, load: u64) -> u64 {
+        shortened(self.slice_ns(others), weight, others.into(), load)
+    }
+
+    /// The virtual time with which a new task begins to owe: a turn.
+    pub(super) fn newcomers_debt_ns(&self, weight: u32, others: usize, load: u64) -> u64 {
+        // Of one that runs alone it is known only that it had none to wait for.
+        let (others, load) = if others == 0 { (1, NICE_0_WEIGHT.into()) } else { (others as u64, load) };
+        scaled_ns(shortened(self.slice_min_ns, weight.into(), others, load), weight)
+    }
+
+    /// The head start of a task that has slept, where so many others wait.
+    pub(super) fn credit_ns(&self, others: usize) -> u64 {
+        self.sleeper_credit_ns.min(LONGEST_CREDIT_NS / (others as u64 + 1))
+    }
+
+    /// Whether a task may owe so much virtual time that one has to look.
+    pub(super) fn owes_much(debt_ns: u64, load: u64) -> bool {
+        debt_ns > SMALL_DEBT_NS || load > LARGE_LOAD
+    }
+
+    /// How much virtual time a task may owe where others weigh `load`. No policy can end a long stretch in the kernel that is not preempted:
+    /// what it takes beyond two slices, or a tick, is forgiven, as under EEVDF, for each task that comes later would have as much first.
+    pub(super) fn bearable_debt_ns(&self, weight: u32, load: u64) -> u64 {
+        let two_slices_ns = self.period_ns.max(2 * self.slice_min_ns);
+        scaled_ns(two_slices_ns.max(LONGEST_TICK_NS), weight)
+            .min(LONGEST_WAIT_NS * u64::from(NICE_0_WEIGHT) / load.max(1))
+    }
+}
+
+/// A task of much less weight than the `others` has a turn that is shorter than a slice by as much: in a tick it would have what is due to it
+/// in minutes, and would then wait for so long.
+fn shortened(slice_ns: u64, weight: u64, others: u64, load: u64) -> u64 {
+    if 4 * weight * others < load { (slice_ns * weight * others / load).max(SHORTEST_TURN_NS) } else { slice_ns }
+}
