@@ -107,7 +107,7 @@ impl Wfq {
         let waiting = &mut *queue.waiting.lock();
         vruntime = vruntime.max(floor(min, waiting));
         if Times::owes_much(vruntime.saturating_sub(min), waiting.load) {
-            vruntime = vruntime.min(min + self.times.bearable_debt_ns(task.weight, waiting.load));
+            vruntime = vruntime.min(min + self.times.bearable_debt_ns(task.weight, waiting.tasks.len(), waiting.load));
         }
         let account = &self.tasks[task.id];
         account.vruntime.store(vruntime, Relaxed);

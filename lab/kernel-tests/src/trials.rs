@@ -139,6 +139,7 @@ struct StormReport {
     still_running: bool,
     surprises: u64,
     mistakes: u64,
+    last_mistake: Option<String>,
     off_ns_max: BTreeMap<String, u64>,
     /// What a hostile neighbour did, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -195,6 +196,7 @@ pub(crate) fn storm(modules: &Path, policy: &str, neighbour: Option<u64>) -> Res
             still_running,
             surprises: status.surprises,
             mistakes: status.mistakes,
+            last_mistake: status.last_mistake,
             off_ns_max,
             deeds,
             back_after_kill: killed_loader_gives_everything_back(modules, policy)?,

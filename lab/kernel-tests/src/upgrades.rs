@@ -350,7 +350,7 @@ struct PolicyTable {
     versions: [u32; 2],
     name: [u8; NAME_LEN],
     calls: u64,
-    functions: [u64; 9],
+    functions: [u64; 10],
     layout: u64,
     params_declared: u64,
     types: [u64; 4],

@@ -2,10 +2,12 @@
 
 use ekiden::{NICE_0_WEIGHT, prelude::*, scaled_ns};
 
-/// For about so long a task may have to wait for what it has had, if no others come meanwhile: the kernel takes out a scheduler under which
-/// one waits for thirty seconds. Only a task that weighs less than a ten-thousandth of the others would have to for its share, as a turn
-/// is short where its weight is small.
-const LONGEST_WAIT_NS: u64 = 6_000_000_000;
+/// For about so long a task may have to wait for what it has had, if no others come meanwhile: as long as a thousand others need for a slice each.
+const LONGEST_WAIT_NS: u64 = 4_000_000_000;
+
+/// The same of one whose turns are shortened: the kernel takes out a scheduler under which one waits for thirty seconds. Only a task that weighs
+/// less than a ten-thousandth of the others would have to for its share.
+const LONGEST_WAIT_OF_LIGHT_NS: u64 = 6_000_000_000;
 
 /// No turn of a task with little weight is shorter.
 const SHORTEST_TURN_NS: u64 = 50_000;
@@ -15,7 +17,7 @@ const LONGEST_TICK_NS: u64 = 10_000_000;
 
 /// So little may be owed, unless the others weigh more than all but a few machines have tasks for.
 const SMALL_DEBT_NS: u64 = 1_000_000;
-const LARGE_LOAD: u64 = LONGEST_WAIT_NS / SMALL_DEBT_NS * NICE_0_WEIGHT as u64;
+const LARGE_LOAD: u64 = LONGEST_WAIT_OF_LIGHT_NS / SMALL_DEBT_NS * NICE_0_WEIGHT as u64;
 
 /// For so long those that wait may be set back by the head start of all that have slept: in a crowd of sleepers each has the less of one.
 const LONGEST_CREDIT_NS: u64 = 100_000_000;
@@ -67,17 +69,26 @@ impl Times {
         debt_ns > SMALL_DEBT_NS || load > LARGE_LOAD
     }
 
-    /// How much virtual time a task may owe where others weigh `load`. No policy can end a long stretch in the kernel that is not preempted:
+    /// How much virtual time a task may owe where so many `others` weigh `load`. No policy can end a long stretch in the kernel that is not preempted:
     /// what it takes beyond two slices, or a tick, is forgiven, as under EEVDF, for each task that comes later would have as much first.
-    pub(super) fn bearable_debt_ns(&self, weight: u32, load: u64) -> u64 {
+    pub(super) fn bearable_debt_ns(&self, weight: u32, others: usize, load: u64) -> u64 {
         let two_slices_ns = self.period_ns.max(2 * self.slice_min_ns);
-        scaled_ns(two_slices_ns.max(LONGEST_TICK_NS), weight)
-            .min(LONGEST_WAIT_NS * u64::from(NICE_0_WEIGHT) / load.max(1))
+        let debt_ns = scaled_ns(two_slices_ns.max(LONGEST_TICK_NS), weight);
+        let virtual_ns = |wait_ns: u64| wait_ns * u64::from(NICE_0_WEIGHT) / load.max(1);
+        if is_light(weight.into(), others as u64, load) {
+            return debt_ns.min(virtual_ns(LONGEST_WAIT_OF_LIGHT_NS));
+        }
+        debt_ns.min(virtual_ns(LONGEST_WAIT_NS)).max(SMALL_DEBT_NS)
     }
 }
 
 /// A task of much less weight than the `others` has a turn that is shorter than a slice by as much: in a tick it would have what is due to it
 /// in minutes, and would then wait for so long.
 fn shortened(slice_ns: u64, weight: u64, others: u64, load: u64) -> u64 {
-    if 4 * weight * others < load { (slice_ns * weight * others / load).max(SHORTEST_TURN_NS) } else { slice_ns }
+    if is_light(weight, others, load) { (slice_ns * weight * others / load).max(SHORTEST_TURN_NS) } else { slice_ns }
+}
+
+/// Whether a task weighs less than a quarter of what the others do on average.
+fn is_light(weight: u64, others: u64, load: u64) -> bool {
+    4 * weight * others < load
 }
