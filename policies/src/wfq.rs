@@ -199,7 +199,7 @@ impl Scheduler for Wfq {
         Self { times: Times::of(env), ..state }
     }
 
-    /// A new task starts a turn behind where the others stand, as in the kernel before EEVDF: a task that goes on in new ones
+    /// A new task starts a turn behind where the others stand, as in the kernel before EEVDF: a task that continues in new ones
     /// all the time, each of which has had nothing yet, would leave them nothing.
     fn task_new(&self, _: &Cx, task: &Task, token: Schedulable<Self>) {
         let account = &self.tasks[task.id];

@@ -1,4 +1,4 @@
-//! Whose records somebody asks for, by the names that a trace has.
+//! Which tasks a command is asked about, by the names that a trace has.
 
 use ekiden_loader::Whom;
 use ekiden_trace::Record;
@@ -19,7 +19,7 @@ impl Name {
         self.0.extend(record.value.to_le_bytes().into_iter().take_while(|byte| *byte != 0));
     }
 
-    /// Whether somebody asks for the task of this name and `pid`.
+    /// Whether the command is asked about the task of this name and `pid`.
     pub(crate) fn is_of(&self, whom: &Whom, pid: u32) -> bool {
         let is_named = |wanted: &String| {
             let wanted = &wanted.as_bytes()[..wanted.len().min(NAME_LEN)];

@@ -21,7 +21,7 @@ const LINE: usize = 8;
 
 /// A number that grows: how often something has happened. Made by [`Env::counter`](crate::Env::counter).
 ///
-/// Where nobody looks it costs one atomic addition in a cache line of the CPU that the call is about. It survives a live upgrade with the
+/// An addition costs one atomic addition in a cache line of the CPU that the call is about. It survives a live upgrade with the
 /// state that it is in. A policy cannot read it, so that no decision depends on it.
 ///
 /// ```

@@ -98,7 +98,7 @@ struct task {
 /* Room for so many control groups, with that of the root, which has slot 0. */
 #define GROUPS_MOST 8192
 
-/* A control group. Whoever changes it tells of it afterwards, so that the agent looks at it again. */
+/* A control group. A change of it is followed by a message, so that the agent looks at it again. */
 struct group {
 	/* The kernel's name for it, 0 for none; written last. */
 	u64 id;
