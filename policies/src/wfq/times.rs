@@ -9,6 +9,9 @@ const LONGEST_WAIT_NS: u64 = 4_000_000_000;
 /// less than a ten-thousandth of the others would have to for its share.
 const LONGEST_WAIT_OF_LIGHT_NS: u64 = 6_000_000_000;
 
+/// The same of a new task, which has had nothing: its debt keeps a task that continues in new ones from having more than others.
+const LONGEST_WAIT_OF_NEW_NS: u64 = LONGEST_WAIT_NS / 2;
+
 /// No turn of a task with little weight is shorter.
 const SHORTEST_TURN_NS: u64 = 50_000;
 
@@ -52,11 +55,12 @@ impl Times {
         shortened(self.slice_ns(others), weight, others.into(), load)
     }
 
-    /// The virtual time with which a new task begins to owe: a turn.
+    /// The virtual time with which a new task begins to owe: a turn, or less in a crowd.
     pub(super) fn newcomers_debt_ns(&self, weight: u32, others: usize, load: u64) -> u64 {
         // Of one that runs alone it is known only that it had none to wait for.
         let (others, load) = if others == 0 { (1, NICE_0_WEIGHT.into()) } else { (others as u64, load) };
-        scaled_ns(shortened(self.slice_min_ns, weight.into(), others, load), weight)
+        let turn_ns = scaled_ns(shortened(self.slice_min_ns, weight.into(), others, load), weight);
+        turn_ns.min(virtual_ns(LONGEST_WAIT_OF_NEW_NS, load))
     }
 
     /// The head start of a task that has slept, where so many others wait.
@@ -74,12 +78,16 @@ impl Times {
     pub(super) fn bearable_debt_ns(&self, weight: u32, others: usize, load: u64) -> u64 {
         let two_slices_ns = self.period_ns.max(2 * self.slice_min_ns);
         let debt_ns = scaled_ns(two_slices_ns.max(LONGEST_TICK_NS), weight);
-        let virtual_ns = |wait_ns: u64| wait_ns * u64::from(NICE_0_WEIGHT) / load.max(1);
         if is_light(weight.into(), others as u64, load) {
-            return debt_ns.min(virtual_ns(LONGEST_WAIT_OF_LIGHT_NS));
+            return debt_ns.min(virtual_ns(LONGEST_WAIT_OF_LIGHT_NS, load));
         }
-        debt_ns.min(virtual_ns(LONGEST_WAIT_NS)).max(SMALL_DEBT_NS)
+        debt_ns.min(virtual_ns(LONGEST_WAIT_NS, load)).max(SMALL_DEBT_NS)
     }
+}
+
+/// The virtual time for which a task waits so long while others of the weight `load` have theirs.
+fn virtual_ns(wait_ns: u64, load: u64) -> u64 {
+    wait_ns * u64::from(NICE_0_WEIGHT) / load.max(1)
 }
 
 /// A task of much less weight than the `others` has a turn that is shorter than a slice by as much: in a tick it would have what is due to it
