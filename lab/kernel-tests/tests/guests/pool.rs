@@ -76,6 +76,7 @@ impl Pool {
             lab.pause();
             self.idle().push((test.machine, lab));
         } else {
+            println!("what {} has left is in {}", test.name, lab.keep(test.name).display());
             *foreign_fault = lab.foreign_fault();
         }
         result
