@@ -373,9 +373,9 @@ impl<'a> Cx<'a> {
         learn(u64::from(self.host.may_run(task, cpu))) != 0
     }
 
-    /// The group that `task` belongs to: on a kernel the control group that has its CPU time, in the simulator that of the load. Its children begin
-    /// there. On a kernel it may be moved to another one at any time, which no call tells, autogroups are unknown, and a group for which there was
-    /// no room (`ekiden status` counts them) is the one above it. How many tasks a group has is for the policy to count.
+    /// The group that `task` belongs to: on a kernel and in an agent the control group that has its CPU time, in the simulator that of the load.
+    /// Its children begin there. On a kernel it may be moved to another one at any time, which no call tells, autogroups are unknown, and a group
+    /// for which there was no room (`ekiden status` counts them) is the one above it. How many tasks a group has is for the policy to count.
     pub fn group(&self, task: TaskId) -> Group {
         let group = self.host.group(task);
         let word = learn(u64::from(group.id) << 32 | u64::from(group.weight));

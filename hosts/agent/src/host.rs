@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use ekiden::{CpuId, CpuMask, RefusalReason, Running, TaskId};
+use ekiden::{CpuId, CpuMask, Group, RefusalReason, Running, TaskId};
 use ekiden_engine::{Answers, EngineHost, IdleCpus};
 use ekiden_host::Host;
 use ekiden_host::abi::RawToken;
@@ -39,6 +39,8 @@ pub(crate) struct Questions {
     online: Cpus,
     /// Of each task, by its slot in the engine's table.
     allowed: Vec<Cpus>,
+    /// The control group of each task, likewise: its number, and below that 32 bits of its weight.
+    groups: Vec<AtomicU64>,
     /// What each CPU was told to run last, and when.
     ran: Vec<(AtomicU64, AtomicU64)>,
     refill_ns: AtomicU64,
@@ -52,6 +54,10 @@ pub(crate) fn now_ns() -> u64 {
         .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
+fn bits_of(group: Group) -> u64 {
+    u64::from(group.id) << 32 | u64::from(group.weight)
+}
+
 impl Questions {
     pub(crate) fn new(idle: Arc<IdleCpus>, online: &CpuMask, nr_cpus: u32, max_tasks: u32) -> Self {
         let this = Self {
@@ -59,6 +65,7 @@ impl Questions {
             engine: OnceLock::new(),
             online: Cpus::default(),
             allowed: (0..max_tasks).map(|_| Cpus::default()).collect(),
+            groups: (0..max_tasks).map(|_| AtomicU64::new(bits_of(Group::ROOT))).collect(),
             ran: (0..nr_cpus).map(|_| (AtomicU64::new(0), AtomicU64::new(0))).collect(),
             refill_ns: AtomicU64::new(NEVER),
             at_user: AtomicBool::new(false),
@@ -90,6 +97,12 @@ impl Questions {
     pub(crate) fn set_allowed(&self, task: TaskId, words: &[u64; WORDS]) {
         if let Some(allowed) = self.allowed.get(task.slot as usize) {
             allowed.store(words);
+        }
+    }
+
+    pub(crate) fn set_group(&self, task: TaskId, group: Group) {
+        if let Some(bits) = self.groups.get(task.slot as usize) {
+            bits.store(bits_of(group), Relaxed);
         }
     }
 
@@ -136,6 +149,11 @@ impl Host for Questions {
     fn idle_cpus(&self, cpus: &mut CpuMask) {
         self.idle.copy_to(cpus);
         cpus.intersect(&CpuMask::from_words(&self.online.words()));
+    }
+
+    fn group(&self, task: TaskId) -> Group {
+        let bits = self.groups.get(task.slot as usize).map_or(bits_of(Group::ROOT), |bits| bits.load(Relaxed));
+        Group { id: (bits >> 32) as u32, weight: bits as u32 }
     }
 
     fn claim(&self, token: RawToken, cpu: CpuId) -> Result<(), RefusalReason> {
@@ -192,6 +210,17 @@ mod tests {
         questions.allowed_cpus(task, &mut cpus);
         assert_eq!(cpus.iter().collect::<Vec<_>>(), [0]);
         assert!(!questions.may_run(TaskId { slot: 2, generation: 1 }, 0), "a slot that is not there");
+    }
+
+    #[test]
+    fn the_group_of_a_task_is_the_root_until_it_is_said_to_be_another() {
+        let questions = Questions::new(Arc::new(IdleCpus::new(1)), &CpuMask::first_n(1), 1, 2);
+        let [task, beyond] = [1, 2].map(|slot| TaskId { slot, generation: 1 });
+        assert_eq!(questions.group(task), Group::ROOT);
+        let group = Group { id: u32::MAX, weight: 1 };
+        questions.set_group(task, group);
+        questions.set_group(beyond, group);
+        assert_eq!((questions.group(task), questions.group(beyond)), (group, Group::ROOT));
     }
 
     #[test]

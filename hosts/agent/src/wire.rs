@@ -57,6 +57,7 @@ pub(crate) mod state {
 mod presence {
     pub(super) const LEFT: u32 = 1;
     pub(super) const CAME: u32 = 2;
+    pub(super) const LEAVES: u32 = 3;
 }
 
 /// `enum result` there.
@@ -151,7 +152,8 @@ pub(crate) struct SeenGroup {
 /// `struct cpu` there.
 #[repr(C)]
 struct CpuSlot {
-    _next: [u64; 3],
+    next: AtomicU64,
+    _of_next: [u64; 2],
     looks: AtomicU32,
     _own: [u32; 2],
     presence: AtomicU32,
@@ -384,11 +386,17 @@ impl Shared {
         unsafe { &*self.cpus.at::<CpuSlot>(cpu) }.looks.load(Acquire) != 0
     }
 
+    /// The slot of the task that was decided for a CPU and that it has not taken yet, 0 for none.
+    pub(crate) fn next(&self, cpu: u32) -> u64 {
+        // SAFETY: as `at` says; the field is atomic.
+        unsafe { &*self.cpus.at::<CpuSlot>(cpu) }.next.load(Acquire)
+    }
+
     /// Whether a CPU is online, if that has changed since the agent began.
     pub(crate) fn came_or_left(&self, cpu: u32) -> Option<bool> {
         // SAFETY: within the map, as `at` says; the field is atomic.
         match unsafe { &*self.cpus.at::<CpuSlot>(cpu) }.presence.load(Acquire) {
-            presence::LEFT => Some(false),
+            presence::LEFT | presence::LEAVES => Some(false),
             presence::CAME => Some(true),
             _ => None,
         }

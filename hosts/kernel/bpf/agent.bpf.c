@@ -203,6 +203,26 @@ OPS(enqueue) void BPF_PROG(agent_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 }
 
+/*
+ * Tells the agent when this CPU begins to leave. Long before it is offline the kernel pushes every task away that comes there, to where no CPU
+ * has asked for it. A policy that went on taking tasks to this CPU would keep those waiting that were to run where they land, for as long as
+ * it takes to leave; and leaving waits for tasks in RCU's read-side critical sections.
+ */
+static __always_inline void note_presence(s32 cpu, struct cpu *c)
+{
+	struct rq *rq = bpf_this_cpu_ptr(&runqueues);
+	/* While nothing else is under way here, only a CPU that leaves has one: balance_push(). */
+	bool leaves = rq->balance_callback;
+
+	if (leaves && c->presence != LEAVES && c->presence != LEFT) {
+		c->presence = LEAVES;
+		tell_cpu(OFFLINE, cpu);
+	} else if (!leaves && c->presence == LEAVES) {
+		c->presence = CAME;
+		tell_cpu(ONLINE, cpu);
+	}
+}
+
 OPS(dispatch) void BPF_PROG(agent_dispatch, s32 cpu, struct task_struct *prev)
 {
 	struct cpu *c = get_cpu(cpu);
@@ -212,6 +232,7 @@ OPS(dispatch) void BPF_PROG(agent_dispatch, s32 cpu, struct task_struct *prev)
 	if (!c)
 		return;
 	c->leaving = 0;
+	note_presence(cpu, c);
 	/* Tasks without a slot have a part of each CPU. */
 	if (READ(control.beyond) > 0 && !(++c->turns & 7) && run_beyond(cpu))
 		return;

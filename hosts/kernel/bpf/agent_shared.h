@@ -15,6 +15,18 @@ struct bpf_timer {
 	__u64 opaque[2];
 } __attribute__((aligned(8)));
 
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct balance_callback;
+
+struct rq {
+	struct balance_callback *balance_callback;
+};
+
+#pragma clang attribute pop
+
+extern const struct rq runqueues __ksym;
+
 struct task_struct *bpf_task_from_pid(s32 pid) __ksym;
 void bpf_task_release(struct task_struct *p) __ksym;
 
@@ -127,18 +139,19 @@ struct cpu {
 	/* The slot of the task that has to leave it, until the kernel puts that on its queue. */
 	u32 leaving;
 	u32 turns;
-	/* Whether it went offline or came online last, of enum presence. */
+	/* Of enum presence. */
 	u32 presence;
 	/* The slot of the task that its last tick found in user mode with its slice used up, so that it gives way there. */
 	u32 at_user;
 	u32 spare[5];
 };
 
-/* What a CPU did last since the agent began. */
+/* What a CPU did last since the agent began. One that leaves is not offline yet, but the kernel pushes away what comes there. */
 enum presence {
 	STAYED = 0,
 	LEFT = 1,
 	CAME = 2,
+	LEAVES = 3,
 };
 
 /* What becomes of a decision. */

@@ -183,6 +183,8 @@ pub(crate) enum Trial {
     Terms,
     /// What a policy counts itself.
     Figures,
+    /// The same in an agent.
+    FiguresInAgent,
     /// An ordinary user's program has queues of hints, and does what it may not.
     Queues,
     /// Scripts and tracers see what the engine does.

@@ -103,6 +103,7 @@ fn main() -> anyhow::Result<()> {
         Trial::Shares => several::shares(modules),
         Trial::Terms => terms::terms(modules),
         Trial::Figures => figures::figures(modules),
+        Trial::FiguresInAgent => figures::figures_in_agent(),
         Trial::Queues => queues::queues(modules),
         Trial::Seen => seen::seen(modules),
         Trial::Alone { rounds } => several::alone(modules, rounds),

@@ -87,6 +87,11 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
             .with("EKIDEN_POLICIES", "all"),
     );
     parts.push(
+        guests("agents while a CPU leaves twenty times", "every_policy_lives_in_an_agent_and_no_task_is_lost")
+            .with("EKIDEN_ROUNDS", "200")
+            .with("EKIDEN_POLICIES", "all"),
+    );
+    parts.push(
         Part::new(
             root,
             "tests on CPUs that run at once, ten times",

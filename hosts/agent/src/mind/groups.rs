@@ -32,10 +32,12 @@ pub(super) struct Groups {
 /// What is different by what the engine was just told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
-    /// No limit.
+    /// Nothing that anything else depends on.
     None,
     /// A group came, in which there is no task yet.
     Came,
+    /// A weight.
+    Weight,
     /// A limit: tasks of the group, and of those in it, may have to give way.
     Limit,
 }
@@ -98,6 +100,8 @@ impl Groups {
             Change::Limit
         } else if before.id != after.id {
             Change::Came
+        } else if before.weight != after.weight || before.is_idle != after.is_idle {
+            Change::Weight
         } else {
             Change::None
         }
@@ -127,6 +131,7 @@ impl Mind {
         self.groups = groups;
         match change {
             Change::None => {}
+            Change::Weight => self.weights_changed(),
             Change::Came => self.shared.set_limited(slot, self.groups.is_limited(slot)),
             Change::Limit => self.limits_changed(),
         }
@@ -141,8 +146,20 @@ impl Mind {
         (0..self.nr_cpus).for_each(|cpu| self.kick_one(cpu));
     }
 
+    /// Policies are told another weight of the group of some tasks from now on.
+    fn weights_changed(&self) {
+        for known in self.tasks.iter().filter(|known| !known.id.is_none()) {
+            self.questions.set_group(known.id, self.engine.group_of(known.id));
+        }
+    }
+
     /// A task is in a group, or counts for the nearest one above it that the engine has room for.
-    pub(super) fn joins(&mut self, mut event: Event, group: u32) {
+    pub(super) fn joins(&mut self, event: Event, group: u32) {
+        self.tell_group_of(event, group);
+        self.questions.set_group(event.task, self.engine.group_of(event.task));
+    }
+
+    fn tell_group_of(&mut self, mut event: Event, group: u32) {
         let mut above = Some(group.min(GROUPS_MOST - 1));
         while let Some(slot) = above {
             let known = self.groups.known[slot as usize];
@@ -223,7 +240,7 @@ mod tests {
         assert_eq!(told, (vec!["GroupCreate 7 1 1 0".into(), "GroupWeight 7 300 0 0".into()], Change::Came));
         assert_eq!(look(&mut groups, 3, seen, 0), (vec![], Change::None));
         let seen = SeenGroup { is_idle: true, ..seen };
-        assert_eq!(look(&mut groups, 3, seen, 0), (vec!["GroupIdle 7 1 0 0".into()], Change::None));
+        assert_eq!(look(&mut groups, 3, seen, 0), (vec!["GroupIdle 7 1 0 0".into()], Change::Weight));
         let limited = SeenGroup { quota_us: 50, period_us: 100, burst_us: 5, ..seen };
         let told = look(&mut groups, 3, limited, 0);
         assert_eq!(told, (vec!["GroupLimit 7 50000 100000 5000".into()], Change::Limit));

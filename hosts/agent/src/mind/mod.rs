@@ -12,7 +12,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use ekiden::{CpuId, CpuMask, TaskId};
+use ekiden::{CpuId, CpuMask, Group, TaskId};
 use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, Walk};
 use ekiden_host::abi::{Event, EventKind, Outcome, RefusalReason, Status, enqueue_flags};
@@ -94,6 +94,8 @@ pub(crate) struct Mind {
     walk: Walk,
     walk_next: u32,
     walk_at_ns: u64,
+    /// What stood in the way of a task that a walk has found to have waited for too long.
+    starved: String,
     wakeups_since_kick: u32,
     rounds: u32,
     /// Something was decided for the CPU that this thread is on.
@@ -133,6 +135,7 @@ impl Mind {
             walk: Walk { number: 0, most: WALKS, apart_ms: WALKS_APART_MS, hears_ticks: false },
             walk_next: 0,
             walk_at_ns: 0,
+            starved: String::new(),
             wakeups_since_kick: 0,
             rounds: 0,
             gives_way: false,
@@ -144,7 +147,7 @@ impl Mind {
         while !self.talk.stop.load(Acquire) && self.shared.control().ended.load(Acquire) == 0 {
             self.round();
             if let Some(fault) = self.engine.fault() {
-                self.shared.give_up(&fault.message);
+                self.shared.give_up(&(fault.message.clone() + &self.starved));
                 return Some(fault);
             }
             if self.gives_way || self.is_done() {
@@ -353,6 +356,7 @@ impl Mind {
         };
         self.deliver(&enable, &[]);
         // It is in the root until it is said to be elsewhere.
+        self.questions.set_group(id, Group::ROOT);
         if group != 0 {
             self.joins(Event { task: id, runtime_ns, ..Event::new(EventKind::TaskMove, cpu) }, group);
         }
@@ -449,12 +453,13 @@ impl Mind {
         }
     }
 
+    /// One that leaves says so before it is offline, and again when it is. It still looks for work, for its own threads: they take it offline, and
+    /// have to run there before it is online again.
     pub(super) fn comes_or_goes(&mut self, cpu: CpuId, is_online: bool) {
-        self.questions.set_online(cpu, is_online);
-        if !is_online {
-            self.looking.clear(cpu);
-            self.searches.clear(cpu);
+        if self.questions.is_online(cpu) == is_online {
+            return;
         }
+        self.questions.set_online(cpu, is_online);
         let kind = if is_online { EventKind::CpuOnline } else { EventKind::CpuOffline };
         self.deliver(&Event::new(kind, cpu), &[]);
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Release;
 
+use ekiden_engine::Fault;
 use ekiden_host::abi::{Event, EventKind, Outcome};
 
 use crate::host::now_ns;
@@ -58,6 +59,42 @@ impl Mind {
             self.walk_at_ns = now + u64::from(WALKS_APART_MS) * 1_000_000;
         }
         self.kick(&outcome);
+        if let Some(fault) = self.engine.fault() {
+            self.starved = self.what_kernel_knows(&fault);
+        }
+    }
+
+    /// What the kernel has of the CPU on which a task waited for too long, and of that task: if the policy has not left it waiting, a message or a
+    /// decision about it was lost.
+    fn what_kernel_knows(&self, fault: &Fault) -> String {
+        let cpu = fault.cpu;
+        if cpu >= self.nr_cpus {
+            return String::new();
+        }
+        let slots = 1..=self.shared.slots();
+        let of_pid = slots
+            .map(|slot| (slot, self.shared.look(slot)))
+            .find(|(_, seen)| seen.state != state::FREE && fault.message.ends_with(&format!("(PID {})", seen.pid)));
+        let task = of_pid.map_or_else(String::new, |(slot, seen)| {
+            let known = self.tasks[slot as usize];
+            format!(
+                "; it is in state {} with message {} of {} on CPU {}, decided {:?}, allowed {:x}",
+                seen.state,
+                known.seq,
+                seen.seq,
+                seen.cpu,
+                known.decided.map(|(cpu, _)| cpu),
+                self.shared.allowed(slot)[0]
+            )
+        });
+        let yes = |is: bool| if is { "yes" } else { "no" };
+        format!(
+            ": CPU {cpu}: online {}, looks for work {}, and by its messages {}, next {}{task}",
+            yes(self.questions.is_online(cpu)),
+            yes(self.shared.looks(cpu)),
+            yes(self.looking.contains(cpu)),
+            self.shared.next(cpu)
+        )
     }
 
     /// Has the kernel call this thread when the next timer is due.

@@ -17,6 +17,7 @@ tests! {
         70 every_policy_lives_in_an_agent_and_no_task_is_lost,
         15 an_agent_with_room_for_few_messages_works,
         45 limits_and_weights_of_control_groups_hold_in_an_agent,
+        3 a_policy_in_an_agent_hears_of_a_task_s_control_group,
         3 what_an_agent_cannot_do_is_refused_by_name,
         10 an_agent_that_ends_in_any_way_gives_every_task_back_soon,
     }
@@ -51,10 +52,15 @@ fn lives(lab: &Lab, arguments: &str) -> u64 {
     report["lost"].as_u64().unwrap()
 }
 
+/// In every tenth a CPU goes and comes back. By night more of them: what goes wrong then, goes wrong in one of fifty.
+fn rounds() -> u32 {
+    std::env::var("EKIDEN_ROUNDS").map_or(20, |rounds| rounds.parse().expect("EKIDEN_ROUNDS is a number"))
+}
+
 fn every_policy_lives_in_an_agent_and_no_task_is_lost(lab: &Lab) {
     // All of them in three days.
     for policy in some_policies(5) {
-        let lost = lives(lab, &format!("--policy {policy} --rounds 20"));
+        let lost = lives(lab, &format!("--policy {policy} --rounds {}", rounds()));
         assert_eq!(lost, 0, "16,384 messages are enough for two CPUs");
     }
 }
@@ -112,6 +118,17 @@ fn limits_and_weights_of_control_groups_hold_in_an_agent(lab: &Lab) {
     }
     // All groups are told of at once, then the moves of 700 tasks, and 512 messages fit.
     assert!(keeps_groups(lab, "wfq", "--messages 1024 --idle 1500") > 0, "no messages were lost");
+}
+
+fn a_policy_in_an_agent_hears_of_a_task_s_control_group(lab: &Lab) {
+    let report = &lab.trial("figures-in-agent")[0];
+    println!("{report}");
+    let [before, after] = [0, 1]
+        .map(|at| [0, 1, 2].map(|which| report["weights"][at][which].as_u64().unwrap_or_else(|| panic!("{report}"))));
+    assert!(before[0] > 10 && before[1] > 10 && before[2] == 0, "{report}");
+    // One look at the old weight may have been under way.
+    assert!(after[0] > before[0] + 10 && after[1] <= before[1] + 10 && after[2] > 10, "{report}");
+    assert_eq!(report["still_running"], true, "{report}");
 }
 
 fn in_parallel_every_policy_lives_in_an_agent(lab: &Lab) {
