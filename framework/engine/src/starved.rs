@@ -2,21 +2,18 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use ekiden::NICE_0_WEIGHT;
 use ekiden_host::Policy;
 use ekiden_host::abi::{Event, Outcome};
 
 use crate::engine::{Engine, Handling};
 use crate::fault::Fault;
 
-/// How many times as long a light task may wait, at most: sched_ext gives no task more than thirty seconds.
-const LIGHTEST: u32 = 3;
+/// Where several want one CPU, each may have turns of that long, in milliseconds, as many as its weight is times that of the one that waits, before
+/// that one is due.
+const TURN_MS: u64 = 25;
 
-/// Where many wait for one CPU, each may have a turn of that long before the last one is due, in milliseconds.
-const TURN_MS: u32 = 25;
-
-/// However many they are, sched_ext would end all policies a little later.
-const CROWD_MS_MAX: u32 = 25_000;
+/// However many they are and whatever they weigh, sched_ext gives no task more than thirty seconds, and would end all policies.
+const DUE_MS_MAX: u64 = 25_000;
 
 /// How much longer a task may wait for a CPU that is away, in percent of the usual time: sched_ext's own watchdog is a task, too, which looks
 /// every fifteen seconds, and ends all policies if it comes fifteen later.
@@ -30,8 +27,8 @@ const HEARD_MS: u64 = 25;
 pub struct Walk {
     /// Which one it is, from 1 on.
     pub number: u32,
-    /// How many must have seen a task of nice 0 wait for it to have waited too long. One of a smaller weight has up to three times that:
-    /// where shares go by weight, it waits that much longer for what it ran.
+    /// How many must have seen a task wait for it to have waited too long, unless those that want its CPU have so much weight, or are so many, that
+    /// its fair share explains more.
     pub most: u32,
     /// The time between two, in milliseconds.
     pub apart_ms: u32,
@@ -54,11 +51,11 @@ impl Walk {
         0
     }
 
-    /// How many must have seen a task of this weight wait, where so many wait for its CPU: a user with very many tasks on one
-    /// CPU cannot have the policy of all others taken out.
-    fn most_of(self, weight: u32, crowd: u32) -> u32 {
-        let usual = self.most.saturating_mul((NICE_0_WEIGHT / weight.max(1)).clamp(1, LIGHTEST));
-        usual.max(crowd.saturating_mul(TURN_MS).min(CROWD_MS_MAX) / self.apart_ms.max(1))
+    /// How many must have seen a task of this weight wait, where those that want its CPU weigh `load`, the task included: neither a task of little
+    /// weight nor a user with very many tasks on one CPU has the policy of all others taken out.
+    fn most_of(self, weight: u32, load: u64) -> u32 {
+        let due_ms = (TURN_MS * load / u64::from(weight.max(1))).min(DUE_MS_MAX) as u32;
+        self.most.max(due_ms / self.apart_ms.max(1))
     }
 }
 
@@ -93,31 +90,40 @@ impl Presence {
     }
 }
 
-/// How many tasks want a CPU, the one that runs included, as one walk after another counts them: the number of the walk, what it has
-/// counted up to now, and what the one before had.
+/// How many tasks want a CPU, the one that runs included, and what they weigh together, as one walk after another counts them.
 #[derive(Debug, Default)]
-pub(crate) struct Crowd([AtomicU32; 3]);
+pub(crate) struct Crowd {
+    /// The number of the walk.
+    walk: AtomicU32,
+    /// What it has counted up to now.
+    tasks: AtomicU32,
+    load: AtomicU64,
+    /// What the one before had.
+    last_tasks: AtomicU32,
+    last_load: AtomicU64,
+}
 
 impl Crowd {
     /// Only one walk is under way at a time.
-    fn count(&self, walk: u32) {
-        let [of_walk, count, last] = &self.0;
-        if of_walk.swap(walk, Relaxed) != walk {
-            last.store(count.swap(0, Relaxed), Relaxed);
+    fn count(&self, walk: u32, weight: u32) {
+        if self.walk.swap(walk, Relaxed) != walk {
+            self.last_tasks.store(self.tasks.swap(0, Relaxed), Relaxed);
+            self.last_load.store(self.load.swap(0, Relaxed), Relaxed);
         }
-        count.fetch_add(1, Relaxed);
+        self.tasks.fetch_add(1, Relaxed);
+        self.load.fetch_add(weight.into(), Relaxed);
     }
 
-    /// As many as the walk before has counted, or this one up to now if that is more.
-    fn last(&self, walk: u32) -> u32 {
-        let [of_walk, count, last] = &self.0;
-        if of_walk.load(Relaxed) == walk { last.load(Relaxed).max(count.load(Relaxed)) } else { 0 }
+    /// As much as the walk before has counted, or this one up to now if that is more.
+    fn load(&self, walk: u32) -> u64 {
+        let is_there = self.walk.load(Relaxed) == walk;
+        if is_there { self.last_load.load(Relaxed).max(self.load.load(Relaxed)) } else { 0 }
     }
 
-    /// The same while that walk may not have come here yet.
+    /// How many tasks there are, as that walk or the one before has counted them.
     pub(crate) fn about(&self, walk: u32) -> u32 {
-        let of_walk = self.0[0].load(Relaxed);
-        if walk.wrapping_sub(of_walk) <= 1 { self.last(of_walk) } else { 0 }
+        let is_there = walk.wrapping_sub(self.walk.load(Relaxed)) <= 1;
+        if is_there { self.last_tasks.load(Relaxed).max(self.tasks.load(Relaxed)) } else { 0 }
     }
 }
 
@@ -137,12 +143,12 @@ impl<P: Policy> Engine<P> {
             let seat = self.seat_of::<false>(view.state);
             let here = self.cpu(view.state.cpu());
             if is_waiting || view.state.phase().is_running() {
-                here.crowd.count(walk.number);
+                here.crowd.count(walk.number, view.weight);
             }
             if is_waiting {
                 here.presence.look(walk, self.idle.contains(view.state.cpu()), || here.heard());
             }
-            let most = walk.most_of(view.weight, here.crowd.last(walk.number));
+            let most = walk.most_of(view.weight, here.crowd.load(walk.number));
             if waits >= most
                 && (waits - here.presence.away_in(waits) >= most
                     || waits >= walk.most.saturating_mul(AWAY_PERCENT) / 100)
