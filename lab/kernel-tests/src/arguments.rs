@@ -298,6 +298,23 @@ pub(crate) enum Trial {
         #[arg(long)]
         groups: u32,
     },
+    /// What a task has of a CPU beside many of another nice value.
+    Due {
+        #[arg(long)]
+        policy: String,
+        /// How many others there are.
+        #[arg(long)]
+        others: u32,
+        /// Their nice value.
+        #[arg(long, allow_negative_numbers = true)]
+        nice_of_others: i32,
+        /// And its own.
+        #[arg(long, allow_negative_numbers = true)]
+        nice: i32,
+        /// How long it is measured.
+        #[arg(long)]
+        seconds: u32,
+    },
     /// Limits of CPU time with periods of all lengths.
     Exact {
         /// The policy; without one, the kernel's own scheduler.

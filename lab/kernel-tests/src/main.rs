@@ -10,6 +10,7 @@ mod bound;
 mod comings;
 mod commands;
 mod device;
+mod due;
 mod figures;
 mod generated;
 mod groups;
@@ -121,6 +122,9 @@ fn main() -> anyhow::Result<()> {
         Trial::ReaderKilled { ekiden, to } => commands::reader_killed(modules, &ekiden, &to),
         Trial::FoundFlight { ekiden, to } => commands::found_flight(modules, &ekiden, &to),
         Trial::RecordedGroups { to } => groups::recorded_groups(modules, &to),
+        Trial::Due { policy, others, nice_of_others, nice, seconds } => {
+            due::due(modules, &policy, others, [nice_of_others, nice], seconds)
+        }
         Trial::Crowd { tasks, groups } => groups::crowd(modules, tasks, groups),
         Trial::Exact { policy, tasks, seconds } => quotas::exact(modules, policy.as_deref(), &tasks, seconds),
         Trial::Throttled { tasks, seconds } => quotas::throttled(modules, tasks, seconds),

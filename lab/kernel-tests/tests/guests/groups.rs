@@ -32,6 +32,13 @@ tests! {
 /// What `make nightly` does besides.
 pub(crate) const BY_HAND: &[Test] = &[
     Test {
+        name: "under_wfq_a_share_is_what_its_weight_is_due_in_a_kernel",
+        machine: Machine::Calm,
+        seconds: 250,
+        is_ignored: true,
+        run: &under_wfq_a_share_is_what_its_weight_is_due_in_a_kernel,
+    },
+    Test {
         name: "limits_of_ten_thousand_tasks_are_exact_whatever_their_period_is",
         machine: Machine::Roomy,
         seconds: 600,
@@ -46,6 +53,37 @@ pub(crate) const BY_HAND: &[Test] = &[
         run: &an_interrupt_is_short_where_twenty_thousand_tasks_are_throttled,
     },
 ];
+
+/// Others, their nice value, that of the one, and the seconds in which what is due to it is some twenty turns and more.
+const DUE: &[(u32, i32, i32, u32)] = &[
+    (1, 0, 19, 10),
+    (9, 0, 19, 10),
+    (9, 19, -20, 10),
+    (59, 0, 19, 30),
+    (59, 0, 5, 30),
+    (59, 19, -20, 10),
+    (999, 19, -20, 30),
+];
+
+fn under_wfq_a_share_is_what_its_weight_is_due_in_a_kernel(lab: &Lab) {
+    let mut wrong = Vec::new();
+    for (others, nice_of_others, nice, seconds) in DUE {
+        let report = &lab.trial(&format!(
+            "due --modules /lab --policy wfq --others {others} --nice-of-others {nice_of_others} --nice {nice} --seconds {seconds}"
+        ))[0];
+        let ns = |key: &str| report[key].as_f64().unwrap();
+        let weight = |nice: &i32| f64::from(ekiden::weight_of_nice(*nice));
+        let due = weight(nice) / (weight(nice) + f64::from(*others) * weight(nice_of_others));
+        let off = ns("had_ns") / ns("all_ns") / due - 1.0;
+        let what = format!("{others} at nice {nice_of_others}, one at {nice}: {:+.2} % off", 100.0 * off);
+        println!("{what}: {report}");
+        assert_eq!(report["still_running"], true, "{report}");
+        if off.abs() >= 0.05 {
+            wrong.push(what);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
 
 /// What each part of the trial is to measure, in percent, and how far off that may be.
 const EXPECTED: &[(&str, f64, f64)] = &[
