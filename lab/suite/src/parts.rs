@@ -128,8 +128,16 @@ pub(crate) fn tests(root: &Path) -> Result<Vec<Part>> {
         is_cargo: false,
     });
     parts.extend(modules);
+    parts.push(kernel_rust(root));
     parts.push(Part::new(root, "documentation tests", "cargo test --workspace --doc --quiet").cargo());
     Ok(parts)
+}
+
+/// Unit tests of the Rust that runs in the kernel, in a process. It is a workspace of its own, which `--workspace` above leaves out. In
+/// the same directory, because crates of others that were built with the same settings are there already.
+fn kernel_rust(root: &Path) -> Part {
+    let command = "cargo test --manifest-path hosts/kernel/Cargo.toml --target-dir target --lib";
+    Part::new(root, "unit tests of the kernel's Rust", command).cargo()
 }
 
 /// Tests in guests need not look at modules that are built in the same run, before any guest boots.

@@ -2,7 +2,7 @@
 //!
 //! Scheduling calls run under a run-queue lock, where the kernel's own allocator must not be called: it can wake a
 //! task and deadlock. Blocks have power-of-two sizes and go back to a list of their size, so that allocating and
-//! freeing take a handful of instructions and the arena never has to be searched.
+//! freeing take a handful of instructions. Free blocks are looked through only for alignments above a page.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
@@ -15,6 +15,8 @@ use crate::wait::{GO_ON, Wait};
 const SMALLEST: usize = 16;
 /// Number of block sizes: up to 2^47 bytes.
 const CLASSES: usize = 48;
+/// Blocks up to this size, in bytes, are aligned to all of it, and larger ones to this, unless more is asked for.
+const PAGE: usize = 4096;
 
 /// An arena, empty until [`Arena::reset`].
 pub struct Arena {
@@ -65,7 +67,7 @@ impl Arena {
     /// The memory is readable and writable, is used by nobody else until the next reset, and no reference into the
     /// old memory is used again.
     pub unsafe fn reset(&self, base: *mut u8, len: usize) {
-        // SAFETY: the memory is this arena's alone; a block is free or not yet carved.
+        // SAFETY: the caller promises the memory. All of it counts as not yet carved, so no list leads out of it.
         unsafe {
             self.adopt(Blocks { next: base as usize, end: base as usize + len, used: 0, free: [0; CLASSES] });
         }
@@ -82,7 +84,7 @@ impl Arena {
     ///
     /// As for [`reset`](Self::reset); and nothing is allocated in the other arena any more.
     pub unsafe fn adopt(&self, blocks: Blocks) {
-        // SAFETY: nobody allocates meanwhile, so nobody relies on the lock that is broken open here.
+        // SAFETY: nothing is allocated here meanwhile, so no call has a guard of the lock that is broken open.
         unsafe { self.state.force_unlock() };
         *self.lock() = blocks;
     }
@@ -99,13 +101,61 @@ impl Default for Arena {
     }
 }
 
+/// The size of a block for this layout, and the list that it goes back to.
 fn class(layout: Layout) -> (usize, usize) {
     let size = layout.size().max(layout.align()).max(SMALLEST).next_power_of_two();
     (size, size.trailing_zeros() as usize)
 }
 
-// SAFETY: blocks lie inside the arena, do not overlap, and are aligned to their size, which is at least the alignment
-// asked for. The lock keeps CPUs apart; interrupts are off in scheduling calls, so a CPU does not meet itself.
+impl Blocks {
+    /// Takes a block off the list of a class.
+    #[inline]
+    fn take(&mut self, class: usize, align: usize) -> Option<usize> {
+        let block = self.free[class];
+        if block & (align - 1) != 0 {
+            return self.look_for(class, align);
+        }
+        if block == 0 {
+            return None;
+        }
+        // SAFETY: a block on a list is free and begins with the address of the next one.
+        self.free[class] = unsafe { *(block as *const usize) };
+        Some(block)
+    }
+
+    /// Of blocks above a page, some are aligned to a page only: takes the first that is aligned to more.
+    #[cold]
+    #[inline(never)]
+    fn look_for(&mut self, class: usize, align: usize) -> Option<usize> {
+        let mut link: *mut usize = &mut self.free[class];
+        loop {
+            // SAFETY: `link` is the head of a list or the first word of a free block on it, which only lists use.
+            let block = unsafe { *link };
+            if block == 0 {
+                return None;
+            }
+            let next = block as *mut usize;
+            if block & (align - 1) == 0 {
+                // SAFETY: both are links of this list, as above, and the lock is held: no other CPU changes them.
+                unsafe { *link = *next };
+                return Some(block);
+            }
+            link = next;
+        }
+    }
+
+    /// Cuts a block off the memory that was never used.
+    fn carve(&mut self, size: usize, align: usize) -> Option<usize> {
+        let start = self.next.checked_next_multiple_of(size.min(PAGE).max(align))?;
+        let end = start.checked_add(size).filter(|end| *end <= self.end)?;
+        self.next = end;
+        Some(start)
+    }
+}
+
+// SAFETY: blocks lie inside the arena and do not overlap: each is cut off once, and is on one list or in use. `take` and `carve`
+// give one that is aligned as asked. The lock keeps CPUs apart; interrupts are off in scheduling calls, so a CPU does not meet
+// itself.
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let (size, class) = class(layout);
@@ -113,22 +163,12 @@ unsafe impl GlobalAlloc for Arena {
             return null_mut();
         }
         let mut state = self.lock();
-        let block = match state.free[class] {
-            0 => {
-                // Blocks above a page need not be aligned to their whole size.
-                let align = size.min(4096).max(layout.align());
-                let Some(start) = state.next.checked_next_multiple_of(align) else { return null_mut() };
-                match start.checked_add(size) {
-                    Some(end) if end <= state.end => state.next = end,
-                    _ => return null_mut(),
-                }
-                start
-            }
-            head => {
-                // SAFETY: a block on a free list starts with the address of the next one.
-                state.free[class] = unsafe { *(head as *const usize) };
-                head
-            }
+        let block = match state.take(class, layout.align()) {
+            Some(block) => block,
+            None => match state.carve(size, layout.align()) {
+                Some(block) => block,
+                None => return null_mut(),
+            },
         };
         state.used += size;
         block as *mut u8
@@ -137,9 +177,14 @@ unsafe impl GlobalAlloc for Arena {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let (size, class) = class(layout);
         let mut state = self.lock();
-        // SAFETY: the caller gives back a block of this class, which has room for a link.
+        // SAFETY: the caller gives back a block that `alloc` made for this layout and uses it no more. It has room for a link and is
+        // aligned for one: the smallest block has 16 bytes.
         unsafe { *(block as *mut usize) = state.free[class] };
         state.free[class] = block as usize;
         state.used -= size;
     }
 }
+
+#[cfg(test)]
+#[path = "arena_tests.rs"]
+mod tests;

@@ -194,3 +194,45 @@ fn note(reason: &[u8], room: &mut [u8]) -> u32 {
     room[..len].copy_from_slice(&reason[..len]);
     len as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        let params = RawParams::default();
+        Settings { text: core::ptr::null(), text_len: 0, params, error_len: 7, error: [b'!'; 256] }
+    }
+
+    #[test]
+    fn a_reason_is_noted_with_its_length_and_what_is_behind_it_stays() {
+        let mut asked = settings();
+        asked.refuse("too heavy");
+        assert_eq!((asked.error_len, &asked.error[..10]), (9, &b"too heavy!"[..]));
+        asked.refuse("");
+        assert_eq!(asked.error_len, 0, "the last reason counts");
+    }
+
+    #[test]
+    fn a_reason_is_cut_at_the_room_for_it() {
+        let mut asked = settings();
+        for (len, noted) in [(255, 255), (256, 256), (257, 256), (10_000, 256)] {
+            asked.refuse(&"x".repeat(len));
+            assert_eq!(asked.error_len, noted, "of {len} bytes");
+        }
+        let bytes = [[b'y'; 255].as_slice(), "ü".as_bytes()].concat();
+        asked.refuse_bytes(&bytes);
+        assert_eq!((asked.error_len, asked.error[255]), (256, 0xc3), "a cut may go through a character");
+    }
+
+    /// C has the same structs, and looks for what is written at these places.
+    #[test]
+    fn what_c_reads_and_writes_is_where_it_looks_for_it() {
+        assert_eq!(core::mem::offset_of!(CreateArgs, max_tasks), 48);
+        assert_eq!(core::mem::offset_of!(CreateArgs, error_len), 52);
+        assert_eq!(core::mem::offset_of!(CreateArgs, error), 64);
+        assert_eq!(core::mem::offset_of!(Settings, params), 16);
+        assert_eq!(core::mem::offset_of!(PolicyTable, calls), 8 + NAME_LEN);
+        assert_eq!(core::mem::size_of::<crate::Wait>(), 32);
+    }
+}
