@@ -28,9 +28,9 @@ pub(crate) struct ForeignPolicy {
     instance: *mut c_void,
 }
 
-// SAFETY: the instance is an `Adapter`, which is Send and Sync; see `ekiden_kernel_policy::create`.
+// SAFETY: the instance is an `Adapter`, which is Send; see `ekiden_kernel_policy::create`. The table is only read.
 unsafe impl Send for ForeignPolicy {}
-// SAFETY: an `Adapter` is Sync, too.
+// SAFETY: an `Adapter` is Sync: calls on several CPUs share it.
 unsafe impl Sync for ForeignPolicy {}
 
 impl ForeignPolicy {
@@ -40,9 +40,9 @@ impl ForeignPolicy {
     ///
     /// `table` and what `args` names outlive the result.
     pub(crate) unsafe fn create(table: *const PolicyTable, args: *mut CreateArgs) -> Option<Self> {
-        // SAFETY: the table outlives the result.
+        // SAFETY: the module of the table is held until the result is gone.
         let table = unsafe { &*table };
-        // SAFETY: what `args` names outlives the instance.
+        // SAFETY: a module's own function, with arguments that it may keep pointers of: what they name outlives the instance.
         let instance = unsafe { (table.create)(args) };
         (!instance.is_null()).then_some(Self { table, instance })
     }
@@ -53,7 +53,7 @@ impl ForeignPolicy {
     ///
     /// `table` outlives the result, and `instance` comes from it and is used by nobody else.
     pub(crate) unsafe fn made(table: *const PolicyTable, instance: *mut c_void) -> Self {
-        // SAFETY: the table outlives the result.
+        // SAFETY: the module that has made the instance is held as long as that is there.
         Self { table: unsafe { &*table }, instance }
     }
 
@@ -63,7 +63,7 @@ impl ForeignPolicy {
     ///
     /// `room` has space for `len` bytes. This is `cpu`, with interrupts off.
     pub(crate) unsafe fn save(&self, cpu: u32, room: *mut u8, len: usize) -> i64 {
-        // SAFETY: the instance comes from this table; there is so much room, and this is that CPU.
+        // SAFETY: the instance comes from this table; the caller vouches for the room, and for its CPU, on which no call can begin.
         unsafe { (self.table.save)(self.instance, cpu, room, len) }
     }
 
@@ -73,7 +73,7 @@ impl ForeignPolicy {
     ///
     /// `room` has space for `len` bytes.
     pub(crate) unsafe fn figures_of(&self, cpu: u32, room: *mut u64, len: usize) -> i64 {
-        // SAFETY: the instance comes from this table; there is so much room.
+        // SAFETY: the instance comes from this table, and only shares what it counts; the caller vouches for the room.
         unsafe { (self.table.figures)(self.instance, cpu, room, len) }
     }
 
@@ -84,7 +84,7 @@ impl ForeignPolicy {
     /// `table` and what `args` names outlive the result. An instance that was made is of this table; if none was, the old one's
     /// table is the same or has the same layout.
     pub(crate) unsafe fn succeed(self, table: *const PolicyTable, args: *mut CreateArgs, made: *mut c_void) -> Self {
-        // SAFETY: the table outlives the result.
+        // SAFETY: the successor's module is held until the result is gone; that of `self` may go then.
         let table = unsafe { &*table };
         if !made.is_null() {
             return Self { table, instance: made };
@@ -127,10 +127,10 @@ impl Policy for ForeignPolicy {
     ) -> &'a mut Reply {
         let (bytes, len) = (payload.as_ptr(), payload.len());
         if ALONE {
-            // SAFETY: the instance comes from this table, and references are good for it. If it panics it does not come back here.
+            // SAFETY: references are good for `deliver`, which gets an instance of its own table. If it panics it does not come back here.
             unsafe { (self.table.deliver)(reply, self.instance, message, bytes, len) };
         } else {
-            // SAFETY: the instance comes from this table, and references are good for it. This CPU is kept: engines are only asked where it is.
+            // SAFETY: as without the guard, which passes all of it on. It needs its CPU kept: engines are only asked where that is so.
             let left = unsafe { ekiden_guarded_call(reply, self.instance, message, bytes, len, self.table.deliver) };
             if left != 0 {
                 return reply.write(Reply::fallen());

@@ -43,7 +43,7 @@ impl Host for Kernel {
         let nr_cpus = engine().map_or(0, Engine::nr_cpus);
         *cpus = CpuMask::filled(nr_cpus.div_ceil(u64::BITS) as usize, |words| {
             if !host_task.is_null() {
-                // SAFETY: a task in the table has not left yet, as in `may_run`, and the room is as long as it says.
+                // SAFETY: a task in the table has not left yet, as in `may_run`; C writes `len` words, which are all of the slice.
                 unsafe { ekiden_c_allowed_cpus(host_task, words.as_mut_ptr(), words.len()) };
             }
         });
@@ -63,7 +63,7 @@ impl EngineHost for Kernel {
 
     fn stop(&self, why: &dyn core::fmt::Display) {
         let text = alloc::format!("{why}");
-        // SAFETY: the text is as long as it says.
+        // SAFETY: the text has this length, and C prints it and does not come back, so it is never freed.
         unsafe { ekiden_c_stop(text.as_ptr(), text.len()) };
     }
 

@@ -3,11 +3,17 @@
 #![no_std]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 mod foreign;
 mod host;
+#[cfg(test)]
+mod kernel_fakes;
 mod queues;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use alloc::{boxed::Box, sync::Arc};
 use core::ffi::c_void;
@@ -25,13 +31,13 @@ use ekiden_kernel_rt::{Arena, CreateArgs, GO_ON, PolicyTable, TOO_LONG, Wait};
 use foreign::ForeignPolicy;
 use host::Kernel;
 
-#[global_allocator]
+#[cfg_attr(not(test), global_allocator)]
 static ARENA: Arena = Arena::new();
 
 /// The engine that runs, if one does.
 static ENGINE: AtomicPtr<Engine<ForeignPolicy>> = AtomicPtr::new(ptr::null_mut());
 
-#[cfg(any(target_os = "none", clippy))]
+#[cfg(any(target_os = "none", all(clippy, not(test))))]
 unsafe extern "C" {
     /// There are `len` bytes at `text`.
     fn ekiden_c_fault(text: *const u8, len: usize) -> !;
@@ -58,9 +64,9 @@ pub unsafe extern "C" fn ekiden_rs_create(
     // SAFETY: the arena belongs to the engine alone, and none runs.
     unsafe { ARENA.reset(arena, arena_len) };
     ekiden_host::wait_so(Waits { begin: || Since(Wait::begin().0), look, end: |since| Wait(since.0).end() });
-    // SAFETY: table and arguments outlive the engine, and so the policy.
+    // SAFETY: table and what the arguments name outlive the engine, and so the policy that it has.
     let Some(policy) = (unsafe { ForeignPolicy::create(table, policy_args) }) else { return -22 };
-    // SAFETY: the arguments outlive the engine.
+    // SAFETY: the policy has been made of the arguments, and they are still the caller's to read.
     let max_tasks = unsafe { (*policy_args).max_tasks };
     start(policy, nr_cpus, max_tasks);
     0
@@ -120,7 +126,7 @@ pub unsafe extern "C" fn ekiden_rs_come(table: *const PolicyTable, made: *mut c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_has_come(seat: u64, is_default: u64, outcome: *mut Outcome) -> i64 {
     if let Some(engine) = engine() {
-        // SAFETY: the outcome is good for the call.
+        // SAFETY: the outcome is on the stack of the C function that calls this.
         engine.has_come(seat as usize, is_default != 0, unsafe { &mut *outcome });
     }
     0
@@ -152,7 +158,7 @@ pub unsafe extern "C" fn ekiden_rs_remove(seat: u64) -> i64 {
 pub unsafe extern "C" fn ekiden_rs_reorder(order: *const u8, len: usize) -> i64 {
     let Some(engine) = engine().filter(|_| len <= SEATS) else { return -22 };
     let mut seats = [0; SEATS];
-    // SAFETY: the order is as long as it says.
+    // SAFETY: C has copied `len` seats into a request that has room for all of them.
     let order = unsafe { slice::from_raw_parts(order, len) };
     seats.iter_mut().zip(order).for_each(|(to, seat)| *to = usize::from(*seat));
     if engine.reorder(&seats[..len]) { 0 } else { -22 }
@@ -176,11 +182,11 @@ pub struct ShareRequest {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_share(request: *const ShareRequest, cpus: *const u64) -> i64 {
     let Some(engine) = engine().filter(|_| !cfg!(feature = "fixed")) else { return -19 };
-    // SAFETY: the request is good for the call.
+    // SAFETY: a copy that C has made of what user space wrote, so it does not change meanwhile.
     let request = unsafe { &*request };
     let cpus = match request.cpus_len {
         0 => CpuMask::new(),
-        // SAFETY: there are as many words as the request says.
+        // SAFETY: C has copied as many words as the request says, which it has compared with its limit.
         len => CpuMask::from_words(unsafe { slice::from_raw_parts(cpus, len as usize) }),
     };
     let share = Share { is_strict: request.flags & 1 != 0, weight: request.weight };
@@ -195,7 +201,7 @@ pub unsafe extern "C" fn ekiden_rs_share(request: *const ShareRequest, cpus: *co
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_all_see(outcome: *mut Outcome) -> i64 {
     if let Some(engine) = engine() {
-        // SAFETY: the outcome is good for the call.
+        // SAFETY: the outcome is the caller's, which carries it out when this has returned.
         engine.all_see(unsafe { &mut *outcome });
     }
     0
@@ -307,7 +313,7 @@ pub unsafe extern "C" fn ekiden_rs_swap(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_save(seat: u64, cpu: u32, room: *mut u8, len: usize) -> i64 {
     let policy = engine().and_then(|engine| engine.policy(seat as usize));
-    // SAFETY: there is so much room; this is that CPU, with interrupts off.
+    // SAFETY: room and CPU are passed on with what the caller vouches for; the instance stays, as policies are replaced one at a time.
     policy.map_or(0, |policy| unsafe { policy.save(cpu, room, len) })
 }
 
@@ -320,7 +326,7 @@ pub unsafe extern "C" fn ekiden_rs_save(seat: u64, cpu: u32, room: *mut u8, len:
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_figures(seat: u64, cpu: u32, room: *mut u64, len: usize) -> i64 {
     let policy = engine().and_then(|engine| engine.policy(seat as usize));
-    // SAFETY: there is so much room.
+    // SAFETY: the room is passed on with its length, and the caller keeps the instance from being replaced.
     policy.map_or(0, |policy| unsafe { policy.figures_of(cpu, room, len) })
 }
 
@@ -337,7 +343,7 @@ const LOOKED_AT_AT_ONCE: u32 = 256;
 /// `outcome` is good for the call, which is in an RCU read section.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_introduce(first: u64, outcome: *mut Outcome) -> i64 {
-    // SAFETY: the outcome is good for the call, and no other call has it.
+    // SAFETY: one outcome for each step of a walk, which no other call has before the step is over.
     let outcome = unsafe { &mut *outcome };
     let next = engine().and_then(|engine| engine.introduce(first as u32, INTRODUCED_AT_ONCE, outcome));
     i64::from(next.unwrap_or(0))
@@ -357,7 +363,7 @@ pub unsafe extern "C" fn ekiden_rs_find_starved(
     first: u64,
     outcome: *mut Outcome,
 ) -> i64 {
-    // SAFETY: the outcome is good for the call, and no other call has it.
+    // SAFETY: the outcome is good for the call. There is one walk at a time, and it takes one step at a time.
     let outcome = unsafe { &mut *outcome };
     let walk = Walk { number: number as u32, most: most as u32, apart_ms: apart_ms as u32, hears_ticks: true };
     let next = engine().and_then(|engine| engine.find_starved(walk, first as u32, LOOKED_AT_AT_ONCE, outcome));
@@ -424,7 +430,7 @@ pub unsafe extern "C" fn ekiden_rs_idle_cpus(words: *mut u64, len: usize) {
     if let Some(engine) = engine() {
         engine.idle().copy_to(&mut cpus);
     }
-    // SAFETY: there is room for so many words.
+    // SAFETY: `words` has room for `len`, which only this call writes to.
     let words = unsafe { slice::from_raw_parts_mut(words, len) };
     for (index, word) in words.iter_mut().enumerate() {
         *word = cpus.as_words().get(index).copied().unwrap_or(0);
@@ -453,13 +459,13 @@ pub unsafe extern "C" fn ekiden_rs_take_idle(
     among_len: usize,
 ) -> u32 {
     let Some(engine) = engine() else { return 0 };
-    // SAFETY: there are so many words.
+    // SAFETY: C's own set of a task's CPUs, of `allowed_len` words; it is never null.
     let allowed = unsafe { slice::from_raw_parts(allowed, allowed_len) };
     let may = |cpu| Kernel.may_run(TaskId::from_bits(task), cpu);
     let found = if among.is_null() {
         engine.idle().take(&[allowed], may)
     } else {
-        // SAFETY: there are so many words, if any.
+        // SAFETY: a policy's set, not null, with the length that came with it.
         engine.idle().take(&[allowed, unsafe { slice::from_raw_parts(among, among_len) }], may)
     };
     found.map_or(0, |cpu| cpu + 1)
@@ -478,10 +484,10 @@ pub extern "C" fn ekiden_rs_group(task: u64) -> u64 {
     u64::from(group.id) << 32 | u64::from(group.weight)
 }
 
-#[cfg(any(target_os = "none", clippy))]
+#[cfg(any(target_os = "none", all(clippy, not(test))))]
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     let text = ekiden_kernel_rt::describe_panic(info);
-    // SAFETY: leaves the call for the guard that entered it.
+    // SAFETY: the text is copied before the call is left for the guard that entered it, with which this stack is gone.
     unsafe { ekiden_c_fault(text.as_bytes().as_ptr(), text.as_bytes().len()) }
 }

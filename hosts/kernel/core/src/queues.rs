@@ -23,7 +23,7 @@ unsafe fn words<'a>(memory: *const AtomicU64, geometry: &Geometry) -> &'a [Atomi
 /// The geometry is good for the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_queue_bytes(geometry: *const Geometry) -> usize {
-    // SAFETY: the geometry is good for the call.
+    // SAFETY: the caller's own geometry, which it is about to make a queue of; a copy is kept, so it may change afterwards.
     let geometry = unsafe { *geometry };
     if geometry.is_good() { geometry.bytes() } else { 0 }
 }
@@ -35,9 +35,9 @@ pub unsafe extern "C" fn ekiden_rs_queue_bytes(geometry: *const Geometry) -> usi
 /// There are zeroed bytes for this geometry, which is good for the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_queue_init(memory: *const AtomicU64, geometry: *const Geometry) -> bool {
-    // SAFETY: the geometry is good for the call.
+    // SAFETY: the geometry that the memory was allocated by.
     let geometry = unsafe { *geometry };
-    // SAFETY: there are bytes for this geometry.
+    // SAFETY: `ekiden_rs_queue_bytes` has said of this geometry how many bytes to allocate, and no program has them mapped yet.
     geometry.write(unsafe { words(memory, &geometry) })
 }
 
@@ -54,9 +54,9 @@ pub unsafe extern "C" fn ekiden_rs_queue_take(
     room: *mut u8,
     len: usize,
 ) -> i64 {
-    // SAFETY: the geometry is good, `tail` is used by no other, and the room is as long as it says.
+    // SAFETY: geometry and tail are of one queue, which the caller has marked as busy; the room is its CPU's, of `len` bytes.
     let (geometry, tail, room) = unsafe { (*geometry, &mut *tail, slice::from_raw_parts_mut(room, len)) };
-    // SAFETY: it is the memory of a queue of this geometry.
+    // SAFETY: the kernel's copy of the geometry, so the memory is as long as that says, whatever a program has written into its header.
     let Some(ring) = geometry.up(unsafe { words(memory, &geometry) }) else { return 0 };
     let mut hints = Consumer::at(ring, *tail);
     let taken = hints.take(room);
@@ -71,9 +71,9 @@ pub unsafe extern "C" fn ekiden_rs_queue_take(
 /// It is the memory of a queue of this geometry.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_queue_refused(memory: *const AtomicU64, geometry: *const Geometry, records: u64) {
-    // SAFETY: the geometry is good for the call.
+    // SAFETY: the geometry of a queue that has not been freed.
     let geometry = unsafe { *geometry };
-    // SAFETY: it is the memory of a queue of this geometry.
+    // SAFETY: that queue's memory. Counting is one addition to an atomic, beside anything else that happens to the queue.
     if let Some(ring) = geometry.up(unsafe { words(memory, &geometry) }) {
         Consumer::at(ring, 0).note_refused(records);
     }
@@ -92,9 +92,9 @@ pub unsafe extern "C" fn ekiden_rs_queue_put(
     bytes: *const u8,
     len: usize,
 ) -> u32 {
-    // SAFETY: the geometry is good, `head` is used by no other, and there are so many bytes.
+    // SAFETY: geometry and head are of one queue, whose lock for notices the caller has; the notice has `len` bytes.
     let (geometry, head, notice) = unsafe { (*geometry, &mut *head, slice::from_raw_parts(bytes, len)) };
-    // SAFETY: it is the memory of a queue of this geometry.
+    // SAFETY: the queue cannot be freed while a notice is written into it, and its memory is as long as the kernel's geometry says.
     let Some(ring) = geometry.down(unsafe { words(memory, &geometry) }) else { return NotTold::Closed as u32 };
     let mut notices = Producer::at(ring, *head);
     let written = notices.push(notice);
@@ -105,3 +105,7 @@ pub unsafe extern "C" fn ekiden_rs_queue_put(
         Err(NotWritten::Length) => NotTold::Closed as u32,
     }
 }
+
+#[cfg(test)]
+#[path = "queues_tests.rs"]
+mod tests;

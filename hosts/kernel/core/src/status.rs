@@ -20,7 +20,7 @@ const FIGURES_WORDS: usize = 1024;
 /// `buffer` has room for `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, seat: u64) -> i64 {
-    // SAFETY: the buffer is as long as it says.
+    // SAFETY: the buffer has `len` bytes, which are the page of one reader of the device.
     let mut writer = Writer { room: unsafe { slice::from_raw_parts_mut(buffer, len) }, used: 0 };
     let Some(engine) = engine() else { return 0 };
     let (tasks, mistakes, last_mistake, fault, totals);
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn ekiden_rs_put_figures(
     described: usize,
     words: *const u64,
 ) -> i64 {
-    // SAFETY: all three are as long as is said.
+    // SAFETY: `buffer` and `description` are as long as is said, and the caller, figures.c, has room for all words of a policy.
     let (room, description, words) = unsafe {
         (
             slice::from_raw_parts_mut(buffer, len),
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn ekiden_rs_put_figures(
 /// `counters` has room for six.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_counters(seat: u64, cpu: CpuId, counters: *mut u64) -> bool {
-    // SAFETY: there is room for six counters.
+    // SAFETY: there is room for six counters, one after the other, which is what an array of them is.
     let counters = unsafe { &mut *counters.cast::<[u64; 6]>() };
     let Some(totals) = engine().and_then(|engine| engine.counted(seat as usize, cpu)) else { return false };
     let Totals { picks, idles, migrations, refusals, surprises, slowed } = totals;
@@ -144,3 +144,7 @@ impl Write for Writer<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;

@@ -1,6 +1,6 @@
 //! What an arena promises. A model of it is in lab/kernel-tests/tests/arena.rs.
 
-use std::{boxed::Box, format, panic, vec, vec::Vec};
+use std::{boxed::Box, panic, string::ToString, vec, vec::Vec};
 
 use super::*;
 use crate::kernel_fakes::{ON_LOOK, PATIENCE, calls};
@@ -262,7 +262,7 @@ fn a_call_does_not_wait_for_ever_for_a_holder_that_hangs() {
     calls();
     let ended = panic::catch_unwind(panic::AssertUnwindSafe(|| take(&arena, layout(16, 8)))).unwrap_err();
     PATIENCE.set(u64::MAX);
-    let said = ended.downcast_ref::<&str>().map(|said| format!("{said}")).unwrap_or_default();
+    let said = ended.downcast_ref::<&str>().map(|said| said.to_string()).unwrap_or_default();
     assert!(said.contains("was not released in time"), "{said}");
     let names: Vec<_> = calls().iter().map(|call| call.0).collect();
     assert_eq!(names, ["begin", "look", "look", "look", "look"], "it looks as often as it may");
