@@ -19,14 +19,14 @@ pub(crate) unsafe extern "C" fn write<S: Scheduler>(
     room: *mut u64,
     len: usize,
 ) -> i64 {
-    // SAFETY: `instance` comes from `create`, is only shared, and Sync.
+    // SAFETY: `instance` comes from `create` or `take`, and counts with atomics, so calls may be under way on other CPUs.
     let counted = unsafe { &*instance.cast::<Adapter<S>>() }.counted();
     here::refuel(MUCH_FUEL);
     let used = if cpu == NO_CPU {
-        // SAFETY: the room is as long as it says.
+        // SAFETY: the room has `len` bytes, and bytes need no alignment.
         counted.describe(unsafe { slice::from_raw_parts_mut(room.cast(), len) })
     } else {
-        // SAFETY: the room is as long as it says, and aligned for words.
+        // SAFETY: `room` is aligned for words, and as many are used as are whole in its `len` bytes.
         let words = unsafe { slice::from_raw_parts_mut(room, len / size_of::<u64>()) };
         counted.of_cpu(cpu, words).map(|words| words * size_of::<u64>())
     };

@@ -26,27 +26,27 @@ impl Kernel {
 
 impl Host for Kernel {
     fn now_ns(&self) -> u64 {
-        // SAFETY: callable in any context.
+        // SAFETY: reads a clock of the kernel's that is safe in NMIs, so a policy may ask in any call.
         unsafe { (self.table().now_ns)() }
     }
 
     fn may_run(&self, task: TaskId, cpu: CpuId) -> bool {
-        // SAFETY: checks the task against the engine's table first.
+        // SAFETY: an id may be of a task that is gone: the kernel looks for it in the engine's table before it looks at a task.
         unsafe { (self.table().may_run)(task.to_bits(), cpu) }
     }
 
     fn allowed_cpus(&self, task: TaskId, cpus: &mut CpuMask) {
-        // SAFETY: writes at most `len` words.
+        // SAFETY: `read` has room for the words that it says, and an id that is of no task fills in none.
         self.read(cpus, |words, len| unsafe { (self.table().allowed_cpus)(task.to_bits(), words, len) });
     }
 
     fn idle_cpus(&self, cpus: &mut CpuMask) {
-        // SAFETY: writes at most `len` words.
+        // SAFETY: the set is copied into the room of `read`, as far as that reaches.
         self.read(cpus, |words, len| unsafe { (self.table().idle_cpus)(words, len) });
     }
 
     fn claim(&self, token: RawToken, cpu: CpuId) -> Result<(), RefusalReason> {
-        // SAFETY: checks the task against the engine's table first.
+        // SAFETY: numbers only. A token that is not good, or was made up, is refused by the engine.
         match unsafe { (self.table().claim)(token.task.to_bits(), token.serial, cpu) } {
             0 => Ok(()),
             reason => Err(RefusalReason::from_number(reason)),
@@ -56,19 +56,19 @@ impl Host for Kernel {
     fn take_idle(&self, task: TaskId, among: Option<&CpuMask>) -> Option<CpuId> {
         let words = among.map(CpuMask::as_words);
         let (first, len) = words.map_or((ptr::null(), 0), |words| (words.as_ptr(), words.len()));
-        // SAFETY: reads at most `len` words.
+        // SAFETY: the set lives until this returns; the null pointer of none comes with no words.
         unsafe { (self.table().take_idle)(task.to_bits(), first, len) }.checked_sub(1)
     }
 
     fn running(&self, cpu: CpuId) -> Option<Running> {
         let (mut weight, mut since_ns) = (0, 0);
-        // SAFETY: both are there for the call.
+        // SAFETY: both are on this stack, and are written before this returns or not at all.
         let task = TaskId::from_bits(unsafe { (self.table().running)(cpu, &mut weight, &mut since_ns) });
         (!task.is_none()).then_some(Running { task, weight, since_ns })
     }
 
     fn notify(&self, queue: QueueId, notice: &[u8]) -> Result<(), NotTold> {
-        // SAFETY: the bytes are good for the call.
+        // SAFETY: the notice is copied into the queue before this returns, as many bytes as it has.
         match unsafe { (self.table().notify)(self.table(), queue, notice.as_ptr(), notice.len()) } {
             0 => Ok(()),
             reason => Err(NotTold::from_number(reason)),
@@ -76,14 +76,18 @@ impl Host for Kernel {
     }
 
     fn process(&self, task: TaskId) -> Option<ProcessId> {
-        // SAFETY: checks the task against the engine's table first.
+        // SAFETY: a task that the kernel finds in the table is not freed before this call has ended.
         let process = unsafe { (self.table().process)(task.to_bits()) };
         (process != 0).then_some(process)
     }
 
     fn group(&self, task: TaskId) -> Group {
-        // SAFETY: checks the task against the engine's table first.
+        // SAFETY: the answer is the engine's own note about the id, and no task is looked at.
         let group = unsafe { (self.table().group)(task.to_bits()) };
         Group { id: (group >> 32) as u32, weight: group as u32 }
     }
 }
+
+#[cfg(test)]
+#[path = "host_tests.rs"]
+mod tests;

@@ -3,6 +3,8 @@
 #![no_std]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 use alloc::{boxed::Box, format, sync::Arc};
 use core::ffi::{CStr, c_char, c_void};
@@ -23,10 +25,15 @@ use ekiden_lock::{OfHost, Word};
 use ekiden_recording::Mark;
 
 mod figures;
-#[cfg_attr(target_arch = "x86_64", path = "here_x86_64.rs")]
+#[cfg_attr(all(target_arch = "x86_64", not(test)), path = "here_x86_64.rs")]
+#[cfg_attr(test, path = "here_fake.rs")]
 mod here;
 mod host;
+#[cfg(test)]
+mod kernel_fakes;
 mod tape;
+#[cfg(test)]
+mod tests;
 
 use host::Kernel;
 
@@ -158,7 +165,7 @@ const fn types<S: Scheduler>() -> Geometry {
 ///
 /// The pointers in `args` are good for the call, and the arena's memory until the next call.
 pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut c_void {
-    // SAFETY: `args` are good for the call, and no other call has them.
+    // SAFETY: `ekiden.ko` makes the arguments for this call, and reads them when it has returned.
     let args = unsafe { &mut *args };
     here::refuel(MUCH_FUEL);
     HOST.store(args.host.cast_mut(), Relaxed);
@@ -166,7 +173,7 @@ pub unsafe fn create<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> *mut
     unsafe { arena.reset(args.arena, args.arena_len) };
     begin_anew();
     ekiden_host::forget_dropped(OF_HOST);
-    // SAFETY: the pointers in `args` are good for the call.
+    // SAFETY: topology and parameters outlive this call, and what is made of them is a copy.
     match unsafe { env::<S>(args) } {
         Some(env) => {
             let instance = Box::new(Adapter::<S>::new(&env, Arc::new(Kernel)));
@@ -282,7 +289,7 @@ unsafe extern "C" fn restore<S: Scheduler>(
 ///
 /// The pointers in `args` are good for the call. If they name an arena, no instance of this module runs.
 pub unsafe fn check<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> bool {
-    // SAFETY: `args` are good for the call, and no other call has them.
+    // SAFETY: a reason is written into arguments that only this check has.
     let args = unsafe { &mut *args };
     if !args.arena.is_null() {
         HOST.store(args.host.cast_mut(), Relaxed);
@@ -291,7 +298,7 @@ pub unsafe fn check<S: Scheduler>(args: *mut CreateArgs, arena: &Arena) -> bool 
         begin_anew();
         ekiden_host::forget_dropped(OF_HOST);
     }
-    // SAFETY: the pointers in `args` are good for the call.
+    // SAFETY: what `args` names besides the arena is good for the call, also where there is no arena.
     unsafe { env::<S>(args) }.is_some()
 }
 
@@ -365,7 +372,7 @@ unsafe extern "C" fn deliver<S: Scheduler>(
     payload: *const u8,
     payload_len: usize,
 ) -> i64 {
-    // SAFETY: `instance` comes from `create`, is only shared, and Sync.
+    // SAFETY: `instance` comes from `create` or `take`. CPUs share it, as an `Adapter` is Sync; it is taken away only between calls.
     let adapter = unsafe { &*instance.cast::<Adapter<S>>() };
     // SAFETY: message and payload are good for the call, the payload for its length.
     let (message, payload) = unsafe { (&*message, slice::from_raw_parts(payload, payload_len)) };
@@ -405,7 +412,7 @@ fn ended_with_lock() {
     use core::fmt::Write;
     here::refuel(MUCH_FUEL);
     let (mut word, held) = (Word::default(), ekiden_lock::held());
-    // SAFETY: there is room for it.
+    // SAFETY: a `Word` is plain data and takes any bytes; an address that is of nothing is found out there, and not read here.
     let is_there = unsafe { ekiden_peek(&mut word, held, size_of::<Word>()) };
     // If there are several, this is the address of nothing.
     let is_ours = is_there && ekiden_host::is_of_this_call(word.holder);
@@ -460,12 +467,12 @@ fn leave_with(text: &[u8]) {
         CHECK_PANICS.fetch_add(1, Relaxed);
         // SAFETY: this is the call that looks at them; it is left here and looks no more.
         unsafe { (*CHECKED.load(Relaxed)).refuse_bytes(text) };
-        // SAFETY: the table outlives every instance.
+        // SAFETY: this is the check that `leave` is for; it has no lock, and nothing on this stack is needed any more.
         unsafe { ((*host).leave)(host) }
     }
     if !ekiden_host::locks_are_poisoned(OF_HOST) {
         // The reason first: whoever sees that the locks are poisoned ends as a consequence, and says nothing.
-        // SAFETY: the table outlives every instance.
+        // SAFETY: the text is copied, as far as there is room. The table outlives every instance.
         unsafe { ((*host).reason)(host, text.as_ptr(), text.len()) };
         ekiden_host::poison_locks(OF_HOST);
     }

@@ -110,7 +110,7 @@ pub(crate) fn here() -> Option<Here> {
 impl Here {
     #[inline]
     pub(crate) fn begin(self, message: &Message, payload: &[u8]) {
-        // SAFETY: it is this CPU's, and calls come with interrupts off.
+        // SAFETY: it is this CPU's, calls come with interrupts off, and no pen is left of the call before.
         unsafe { pen(self.0) }.begin(time(), here::thread(), message, payload);
     }
 
@@ -124,7 +124,7 @@ impl Here {
 /// For [`ekiden_host::tape`].
 fn learn(value: u64) -> u64 {
     if let Some(place) = NonNull::new(here::tape()) {
-        // SAFETY: it is this CPU's, and calls come with interrupts off.
+        // SAFETY: it is this CPU's, in a call, so interrupts are off; the pen that began the call is gone.
         unsafe { pen(place) }.note(value);
     }
     value
@@ -133,7 +133,11 @@ fn learn(value: u64) -> u64 {
 /// Puts a mark on this CPU's tape, in a call.
 pub(crate) fn mark_here(mark: Mark) {
     if let Some(place) = NonNull::new(here::tape()) {
-        // SAFETY: it is this CPU's, and calls come with interrupts off.
+        // SAFETY: it is this CPU's, in a call that has failed: what it was writing with is not used any more.
         unsafe { pen(place) }.mark(time(), mark, u64::from(INSTANCE.load(Relaxed)));
     }
 }
+
+#[cfg(test)]
+#[path = "tape_tests.rs"]
+mod tests;

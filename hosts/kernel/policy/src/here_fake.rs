@@ -1,0 +1,35 @@
+//! The same in a process, for tests: what a CPU has there, a thread has here.
+
+use core::{cell::Cell, ptr};
+use std::thread_local;
+
+thread_local! {
+    pub(crate) static TAPE: Cell<*mut u8> = const { Cell::new(ptr::null_mut()) };
+    pub(crate) static FUEL: Cell<i64> = const { Cell::new(0) };
+    pub(crate) static GUARD: Cell<usize> = const { Cell::new(1) };
+}
+
+/// What the processor's counter says.
+pub(crate) const TICKS: u64 = 5_000;
+/// The thread that runs.
+pub(crate) const THREAD: u32 = 77;
+
+pub(crate) fn ticks() -> u64 {
+    TICKS
+}
+
+pub(crate) fn tape() -> *mut u8 {
+    TAPE.get()
+}
+
+pub(crate) fn refuel(turns: i64) {
+    FUEL.set(turns);
+}
+
+pub(crate) fn guard() -> usize {
+    GUARD.get()
+}
+
+pub(crate) fn thread() -> u32 {
+    THREAD
+}
