@@ -87,7 +87,7 @@ unsafe extern "C" fn ekiden_guarded_policy(
     deliver: Deliver,
 ) -> i64 {
     match GUARD_SAYS.get() {
-        // SAFETY: as the caller promises for `deliver`.
+        // SAFETY: the engine's half passes what `deliver` needs, which is all that is passed on here.
         0 => unsafe { deliver(reply, instance, message, payload, payload_len) },
         // As after a panic: nothing was written.
         says => says,

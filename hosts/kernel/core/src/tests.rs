@@ -147,10 +147,10 @@ fn policies_come_in_an_order_that_can_be_changed_and_read() {
     // SAFETY: instances come from the table, which is static; the outcome is good for the calls.
     let seats: Vec<i64> = (1..SEATS).map(|_| unsafe { ekiden_rs_come(&TABLE, (TABLE.create)(&mut args(8))) }).collect();
     assert_eq!(seats, (1..SEATS as i64).collect::<Vec<_>>());
-    // SAFETY: as above.
+    // SAFETY: one more instance of the static table, which no engine takes.
     assert_eq!(unsafe { ekiden_rs_come(&TABLE, (TABLE.create)(&mut args(8))) }, -7, "there is no seat left");
     for seat in seats {
-        // SAFETY: as above.
+        // SAFETY: the outcome is on this stack.
         unsafe { ekiden_rs_has_come(seat as u64, 0, &mut outcome) };
     }
     let order: Vec<u8> = ekiden_rs_order().to_le_bytes().into_iter().take_while(|seat| *seat != 0).collect();

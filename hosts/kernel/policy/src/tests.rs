@@ -72,7 +72,7 @@ fn arguments_that_make_no_sense_are_refused_with_a_reason() {
         assert!(!is_good && made.is_null(), "{said}");
         assert!(refusal(&wrong).contains(said), "{}", refusal(&wrong));
     }
-    // SAFETY: as above.
+    // SAFETY: the arguments name what is leaked.
     assert!(unsafe { (TABLE.check)(&mut args(2, b"mark=9")) });
 }
 

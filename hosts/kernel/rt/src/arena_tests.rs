@@ -1,4 +1,4 @@
-//! What an arena promises. A model of it is in lab/kernel-tests/tests/arena.rs.
+//! What an arena promises, one promise at a time, and then all of them against the plainest model.
 
 use std::{boxed::Box, panic, string::ToString, vec, vec::Vec};
 
@@ -266,4 +266,68 @@ fn a_call_does_not_wait_for_ever_for_a_holder_that_hangs() {
     assert!(said.contains("was not released in time"), "{said}");
     let names: Vec<_> = calls().iter().map(|call| call.0).collect();
     assert_eq!(names, ["begin", "look", "look", "look", "look"], "it looks as often as it may");
+}
+
+/// What an arena has, as the plainest program would keep it: blocks that are free, by their size, and where the rest begins.
+struct Model {
+    next: usize,
+    end: usize,
+    free: Vec<(usize, usize)>,
+}
+
+impl Model {
+    fn size(layout: Layout) -> usize {
+        layout.size().max(layout.align()).max(16).next_power_of_two()
+    }
+
+    /// The newest free block that fits, or else what is cut off.
+    fn take(&mut self, layout: Layout) -> Option<usize> {
+        let size = Self::size(layout);
+        let fits = |(block, of): &(usize, usize)| *of == size && block % layout.align() == 0;
+        if let Some(at) = self.free.iter().rposition(fits) {
+            return Some(self.free.remove(at).0);
+        }
+        let start = self.next.next_multiple_of(size.min(4096).max(layout.align()));
+        if start + size > self.end {
+            return None;
+        }
+        self.next = start + size;
+        Some(start)
+    }
+}
+
+#[test]
+fn any_order_of_taking_and_giving_back_is_as_in_the_model() {
+    for seed in 0..100 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (offset, len) = (random.usize(0..5000), random.usize(0..1 << 17));
+        let arena = arena(offset, len);
+        let Blocks { next, end, .. } = arena.blocks();
+        let mut model = Model { next, end, free: Vec::new() };
+        let mut held: Vec<(usize, Layout, u8)> = Vec::new();
+        for step in 0..300 {
+            if random.u8(0..5) < 3 {
+                let align = 1_usize << random.u32(0..15).min(random.u32(0..15));
+                let most = 1 << random.u32(1..14);
+                let layout = layout(random.usize(0..most), align);
+                let block = take(&arena, layout);
+                assert_eq!(block, model.take(layout), "seed {seed}, step {step}: {layout:?}");
+                let Some(block) = block else { continue };
+                let ends = block + layout.size();
+                assert!(block % align == 0 && block >= next && ends <= end, "seed {seed}, step {step}: {layout:?}");
+                // SAFETY: the block has room for its layout.
+                unsafe { (block as *mut u8).write_bytes(step as u8, layout.size()) };
+                held.push((block, layout, step as u8));
+            } else if !held.is_empty() {
+                let (block, layout, byte) = held.swap_remove(random.usize(0..held.len()));
+                // SAFETY: all of it was written when it was taken.
+                let bytes = unsafe { core::slice::from_raw_parts(block as *const u8, layout.size()) };
+                assert!(bytes.iter().all(|is| *is == byte), "seed {seed}, step {step}: another block was written here");
+                give_back(&arena, block, layout);
+                model.free.push((block, Model::size(layout)));
+            }
+            let used: usize = held.iter().map(|(_, layout, _)| Model::size(*layout)).sum();
+            assert_eq!(arena.used(), used, "seed {seed}, step {step}");
+        }
+    }
 }
