@@ -305,7 +305,11 @@ fn policies_stay_on_their_page() {
 
 /// How many lines there are before the tests. All files of tests, and what is built of other files, have none.
 fn lines_without_tests(name: &str, text: &str) -> usize {
-    if name.contains("/tests/") || name.ends_with("/tests.rs") || name.contains("/assets/") {
+    if name.contains("/tests/")
+        || name.ends_with("/tests.rs")
+        || name.ends_with("_tests.rs")
+        || name.contains("/assets/")
+    {
         return 0;
     }
     let lines: Vec<&str> = text.lines().collect();
