@@ -150,6 +150,7 @@ mod tests {
         "trace cut",
         "trace export",
         "trace considered",
+        "trace notes",
         "trace record",
         "view",
         "reproduce wasted-cores",

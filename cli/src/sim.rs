@@ -55,6 +55,8 @@ Examples:
       whether CPUs idled while tasks waited, and the like
   ekiden sim churn -p wfq --record out.ekirec
       every call, for ekiden replay
+  ekiden sim churn -p mlfq --debug
+      what the policy says of its decisions
   ekiden sim churn -p fifo --upgrade 5=wfq
       another policy takes over after 5 ms
   ekiden sim churn -p wfq --report out.html
@@ -99,6 +101,9 @@ pub(crate) struct Sim {
     /// Write every call into the policy to this file, for `ekiden replay`
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// Say on standard error what the policy says of its decisions: what it notes, and the text of `ekiden::debug!`
+    #[arg(long)]
+    debug: bool,
     /// Check what schedulers promise: see `ekiden check --help`
     #[arg(long, conflicts_with = "trace")]
     invariants: bool,
@@ -181,7 +186,10 @@ impl Sim {
             let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
             simulation = simulation.recorded_into(BufWriter::with_capacity(1 << 20, file));
         }
-        let busy = Progress::brief(format!("simulating {} under {}", self.load, self.policy));
+        if self.debug {
+            simulation = simulation.debug_into(BufWriter::new(io::stderr()));
+        }
+        let busy = (!self.debug).then(|| Progress::brief(format!("simulating {} under {}", self.load, self.policy)));
         let result = simulation.run(&load);
         if let Some(trace) = trace.filter(|_| matches!(result, Ok(_) | Err(SimError::Unfinished { .. }))) {
             trace.finish()?;
@@ -299,7 +307,7 @@ impl Sim {
             || self.json
             || self.check
         {
-            let message = "only --cpus and --set work for the policy of a project; its examples/sim.rs and tests can do \
+            let message = "only --cpus, --set and --debug work for the policy of a project; its examples/sim.rs and tests can do \
                            more, see the documentation of ekiden-sim";
             return Err(Failure::new(Exit::Usage, message).into());
         }
@@ -331,6 +339,7 @@ impl Sim {
         let busy = Progress::brief(format!("simulating {} under {}", self.load, self.policy));
         let output = cargo("run")
             .args(["--quiet", "--", &self.load, &self.cpus.to_string(), params])
+            .args(self.debug.then_some("debug"))
             .output()
             .context(no_cargo)?;
         drop(busy);

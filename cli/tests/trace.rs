@@ -76,6 +76,10 @@ fn small() -> Traced {
     trace.push(record(0, 1, What::Allowed, 7, 1));
     trace.push(record(5, 64, What::Enqueue, 7, 0));
     trace.push(record(8, 64, What::Run, 7, 3_000));
+    for (piece, value) in (0..).zip(names("ahead_tasks")) {
+        trace.push(record(8, piece, What::NoteName, 7, value));
+    }
+    trace.push(record(8, 64, What::Note, 7, 3));
     trace.push(record(9, 64, What::Exit, 7, 0));
     trace.push(record(9, 64, What::Idle, 0, 0));
     let traced = Traced(tempfile::tempdir().unwrap());
@@ -87,18 +91,72 @@ fn small() -> Traced {
 fn a_table_has_a_row_for_each_record() {
     let table = small().good(&["trace", "export", "out", "-", "--format", "csv"]);
     let expected = "\
-time_ns,cpu,what,pid,task,value,piece
-0,64,new,7,\"a,long \"\"name\"\"\",1,
-0,64,nice,7,\"a,long \"\"name\"\"\",-5,
-0,64,affinity,7,\"a,long \"\"name\"\"\",64,
-0,,allowed,7,\"a,long \"\"name\"\"\",18446744073709551615,0
-0,,allowed,7,\"a,long \"\"name\"\"\",1,1
-5,64,enqueue,7,\"a,long \"\"name\"\"\",0,
-8,64,run,7,\"a,long \"\"name\"\"\",3000,
-9,64,exit,7,\"a,long \"\"name\"\"\",0,
-9,64,idle,,,0,
+time_ns,cpu,what,pid,task,value,piece,note
+0,64,new,7,\"a,long \"\"name\"\"\",1,,
+0,64,nice,7,\"a,long \"\"name\"\"\",-5,,
+0,64,affinity,7,\"a,long \"\"name\"\"\",64,,
+0,,allowed,7,\"a,long \"\"name\"\"\",18446744073709551615,0,
+0,,allowed,7,\"a,long \"\"name\"\"\",1,1,
+5,64,enqueue,7,\"a,long \"\"name\"\"\",0,,
+8,64,run,7,\"a,long \"\"name\"\"\",3000,,
+8,64,note,7,\"a,long \"\"name\"\"\",3,,ahead_tasks
+9,64,exit,7,\"a,long \"\"name\"\"\",0,,
+9,64,idle,,,0,,
 ";
     assert_eq!(table, expected);
+    let parquet = small();
+    parquet.good(&["trace", "export", "out", "t.parquet"]);
+    let parquet = SerializedFileReader::new(File::open(parquet.path().join("t.parquet")).unwrap()).unwrap();
+    let notes = parquet.get_row_iter(None).unwrap().filter_map(|row| row.unwrap().get_string(7).ok().cloned());
+    assert_eq!(notes.collect::<Vec<_>>(), ["ahead_tasks"]);
+}
+
+#[test]
+fn a_note_is_a_line_and_stays_with_its_name_in_a_piece() {
+    let traced = small();
+    let line = "         0.008 [ 64] note     pid 7 ahead_tasks 3";
+    let has_line = |trace: &str| traced.good(&["trace", "cat", trace]).lines().filter(|one| *one == line).count() == 1;
+    assert!(has_line("out"), "{}", traced.good(&["trace", "cat", "out"]));
+    assert!(!traced.good(&["trace", "cat", "out"]).contains("notename"));
+    traced.good(&["trace", "cut", "out", "-o", "piece", "--cpu", "64"]);
+    assert!(has_line("piece"));
+    traced.good(&["trace", "cut", "out", "-o", "other", "--cpu", "0"]);
+    let kinds: Value = serde_json::from_str(&traced.good(&["trace", "info", "other", "--json"])).unwrap();
+    assert_eq!((&kinds["kinds"]["note"], &kinds["kinds"]["notename"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn what_a_policy_notes_is_in_traces_recordings_and_replays() {
+    let traced = Traced(tempfile::tempdir().unwrap());
+    let output = traced
+        .run_after("", &["sim", "hogs:count=5:ms=30", "-p", "mlfq", "--trace", "out", "--record", "calls", "--debug"]);
+    assert!(output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    let notes = said.lines().filter(|line| line.contains(": down_to_level ")).count();
+    assert!(notes > 5, "{said}");
+    let noted = |file: &str| {
+        let text = traced.good(&["trace", "cat", file]);
+        text.lines().filter(|line| line.contains(" down_to_level ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!((noted("out").len(), noted("calls").len()), (notes, notes));
+    assert!(noted("calls").iter().all(|line| line.contains(", notes down_to_level ")));
+
+    // A trace without them gets them from the recording.
+    let reader = Reader::new(File::open(traced.path().join("out")).unwrap()).unwrap();
+    let mut without = Trace::new(reader.header());
+    let is_other = |record: &Record| !matches!(record.what, What::Note | What::NoteName);
+    reader.map(Result::unwrap).filter(is_other).for_each(|record| without.push(record));
+    fs::write(traced.path().join("without"), without.as_bytes()).unwrap();
+    assert_eq!(noted("without").len(), 0);
+    traced.good(&["trace", "notes", "without", "calls", "-o", "both"]);
+    assert_eq!(noted("both"), noted("out"));
+    let (code, error) = traced.bad(&["trace", "notes", "without", "out", "-o", "x"]);
+    assert!(code == 1 && error.contains("this is no recording"), "{error}");
+
+    let output = traced.run_after("", &["replay", "calls", "--debug"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.lines().filter(|line| line.contains("): down_to_level ")).count(), notes, "{said}");
 }
 
 #[test]

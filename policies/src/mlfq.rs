@@ -25,6 +25,7 @@ pub struct Mlfq {
     boosts: Shared<u64>,
     tasks: PerTask<Account>,
     times: Times,
+    down_to_level: Note,
 }
 
 #[derive(Default, Layout)]
@@ -80,14 +81,18 @@ impl Times {
 
 impl Mlfq {
     /// The task's level after what it has run, at which it may go on for so long.
-    fn account(&self, task: &Task) -> (usize, u64) {
+    fn account(&self, cx: &Cx, task: &Task) -> (usize, u64) {
         let account = &self.tasks[task.id];
         let boosts = self.boosts.get();
         let mut level = account.level.load(Relaxed) as usize;
         let ran_ns = task.runtime_ns.saturating_sub(account.since_ns.load(Relaxed));
         let (is_boosted, is_used_up) = (account.boosts.load(Relaxed) != boosts, ran_ns >= self.times.quantum_ns(level));
         if is_boosted || is_used_up {
+            let before = level;
             level = if is_boosted { 0 } else { (level + 1).min(LEVELS - 1) };
+            if level > before {
+                self.down_to_level.write(cx, level as u64);
+            }
             account.level.store(level as u64, Relaxed);
             account.since_ns.store(task.runtime_ns, Relaxed);
             account.boosts.store(boosts, Relaxed);
@@ -130,6 +135,7 @@ impl Scheduler for Mlfq {
             boosts: Shared::default(),
             tasks: PerTask::new(env, Account::default),
             times: Times::of(env),
+            down_to_level: env.note("down_to_level"),
         }
     }
 
@@ -148,7 +154,7 @@ impl Scheduler for Mlfq {
 
     /// New and woken tasks interrupt one of the lowest level that runs, if that is below their own and no CPU is idle.
     fn enqueue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
-        let (level, _) = self.account(task);
+        let (level, _) = self.account(cx, task);
         let cpu = token.cpu();
         self.put(level, token);
         if cx.kick_idle(task.id).is_some() || cx.running(cpu).is_none() {
@@ -163,7 +169,7 @@ impl Scheduler for Mlfq {
     }
 
     fn task_preempt(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
-        let (level, _) = self.account(task);
+        let (level, _) = self.account(cx, task);
         self.put(level, token);
         cx.kick_idle(task.id);
     }
@@ -190,7 +196,7 @@ impl Scheduler for Mlfq {
             self.levels.lock().boost();
         }
         let before = self.tasks[task.id].level.load(Relaxed);
-        let (level, _) = self.account(task);
+        let (level, _) = self.account(cx, task);
         self.runs[cx.cpu()].set(level as u32);
         if level as u64 > before && self.waiting.get() > 0 {
             cx.resched(cx.cpu());

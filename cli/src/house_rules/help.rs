@@ -71,6 +71,7 @@ const NAMES: &[&str] = &[
     "trace cut",
     "trace export",
     "trace info",
+    "trace notes",
     "trace record",
     "upgrade",
     "view",

@@ -4,7 +4,7 @@ mod debugger;
 
 use std::{
     fs::File,
-    io::{BufReader, IsTerminal},
+    io::{BufReader, BufWriter, IsTerminal},
     path::{Path, PathBuf},
     process::ExitCode,
     time::Instant,
@@ -62,6 +62,9 @@ pub(crate) struct ReplayCommand {
     /// End after this call
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     until: Option<u64>,
+    /// Say on standard error what the policy says of its decisions by now: what it notes, and the text of `ekiden::debug!`
+    #[arg(long, conflicts_with = "what_if")]
+    debug: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -104,8 +107,11 @@ impl ReplayCommand {
         if let Some(call) = self.until {
             replay = replay.until(call);
         }
+        if self.debug {
+            replay = replay.debug_into(BufWriter::new(std::io::stderr()));
+        }
         // Under a debugger the terminal is the debugger's.
-        let busy = (!self.debugged).then(|| Progress::brief(format!("replaying {}", self.context())));
+        let busy = (!self.debugged && !self.debug).then(|| Progress::brief(format!("replaying {}", self.context())));
         let begin = Instant::now();
         let outcome = replay.run(open(&self.recording)?).map_err(|error| self.failure(&error))?;
         let replay_s = begin.elapsed().as_secs_f64();

@@ -103,7 +103,7 @@ pub(crate) fn put(trace: &Path, recording: &Path, output: impl Write) -> Result<
 }
 
 /// Why a trace and a recording cannot be of the same time.
-fn apart(trace: &ekiden_trace::Header, recording: &ekiden_recording::Header) -> Option<&'static str> {
+pub(super) fn apart(trace: &ekiden_trace::Header, recording: &ekiden_recording::Header) -> Option<&'static str> {
     let is_in_kernel = trace.host == ekiden_trace::Host::Kernel;
     if is_in_kernel != (recording.host != ekiden_recording::Host::Simulator) {
         return Some("one of the two is of a kernel, and the other one is not");

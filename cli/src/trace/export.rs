@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use ekiden_check::{Checker, Limits};
 use ekiden_page::perfetto::Exporter;
-use ekiden_trace::{Reader, Record, What};
+use ekiden_trace::{NoteNames, Reader, Record, What};
 use serde::Serialize;
 
 use super::{parquet::Table, recording::Recording};
@@ -64,6 +64,8 @@ pub(super) struct Row<'a> {
     pub(super) value: i128,
     /// Numbers the words of a set of CPUs, and the halves of a limit.
     pub(super) piece: Option<u32>,
+    /// What the policy calls the value, of a note.
+    pub(super) note: Option<&'a str>,
 }
 
 pub(super) fn run(path: &Path, to: &Path, format: Option<Format>) -> Result<()> {
@@ -147,14 +149,19 @@ fn line(out: &mut impl Write, row: &impl Serialize) -> Result<()> {
     Ok(out.write_all(b"\n")?)
 }
 
-/// Hands a trace to `put`, a row for each record but those of names, which are told by the column `task`. Takes memory for
+/// Hands a trace to `put`, a row for each record but those of names, which the columns `task` and `note` have. Takes memory for
 /// the tasks that live. The outer error is that of `put`, the inner one that of the trace.
 fn rows<R: std::io::Read>(
     trace: Reader<R>,
     mut put: impl FnMut(Row<'_>) -> Result<()>,
 ) -> Result<Result<(), ekiden_trace::TraceError>> {
     let mut names: HashMap<u32, Vec<u8>> = HashMap::new();
+    let mut notes = NoteNames::default();
     let mut tell = |record: &Record, names: &HashMap<u32, Vec<u8>>| {
+        let note = notes.record(record).map(|note| note.name.to_string());
+        if record.what == What::NoteName {
+            return Ok(());
+        }
         let name = record.task().and_then(|pid| names.get(&pid)).map(|name| String::from_utf8_lossy(name));
         let is_piece = record.is_piece();
         put(Row {
@@ -165,6 +172,7 @@ fn rows<R: std::io::Read>(
             task: name.as_deref().map(|name| name.trim_end_matches('\0')),
             value: if record.what == What::Nice { (record.value as i64).into() } else { record.value.into() },
             piece: Some(record.cpu).filter(|_| is_piece),
+            note: note.as_deref(),
         })
     };
     // Its name follows.

@@ -3,6 +3,7 @@
 pub(crate) mod considered;
 mod export;
 mod filter;
+mod notes;
 mod parquet;
 mod record;
 mod recording;
@@ -17,7 +18,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use ekiden_trace::{Cut, Header, Record, What};
+use ekiden_trace::{Cut, Header, NoteNames, Record, What};
 use serde::Serialize;
 
 use self::{export::Format, filter::Filter, recording::Recording};
@@ -106,7 +107,8 @@ Examples:
   ekiden trace export out out.parquet   for DuckDB, pandas and the like
   ekiden trace export out - --format jsonl | jq 'select(.what == \"migrate\")'
 Columns of a table: time_ns, cpu, what, pid, task (its name), value (what that
-is depends on `what`), piece (numbers the words of sets of CPUs).")]
+is depends on `what`), piece (numbers the words of sets of CPUs), note (the name of
+what the policy noted).")]
     Export {
         /// A trace
         trace: PathBuf,
@@ -118,6 +120,8 @@ is depends on `what`), piece (numbers the words of sets of CPUs).")]
     },
     /// Put the CPUs at which a policy looked into a trace, as a replay of its calls tells them
     Considered(considered::ConsideredCommand),
+    /// Put what a policy noted in its calls into a trace, from a recording of them
+    Notes(notes::NotesCommand),
     /// Record what the kernel's scheduler does, whichever it is
     Record(record::RecordTrace),
 }
@@ -139,6 +143,7 @@ impl TraceCommand {
         let done = match self.what {
             Tool::Record(record) => return record.run(),
             Tool::Considered(considered) => considered.run(),
+            Tool::Notes(notes) => notes.run(),
             Tool::Info { trace, json } => info(&trace, json),
             Tool::Cat { trace, filter } => cat(&trace, &filter),
             Tool::Cut { trace, output, filter, task } => cut(&trace, &output, filter, task),
@@ -212,10 +217,17 @@ fn cat(path: &Path, filter: &Filter) -> Result<()> {
     if let Some(recording) = Recording::open(path)? {
         return recording::cat(path, recording, filter, output);
     }
+    let mut names = NoteNames::default();
     for record in open_trace(path)? {
         let record = record.with_context(|| path.display().to_string())?;
-        if filter.has(&record) {
-            writeln!(output, "{}", record.to_string().trim_end())?;
+        let note = names.record(&record);
+        // The name of a note stands in its line.
+        if record.what == What::NoteName || !filter.has(&record) {
+            continue;
+        }
+        match note {
+            Some(note) => writeln!(output, "{record} {note}")?,
+            None => writeln!(output, "{}", record.to_string().trim_end())?,
         }
     }
     output.flush()?;

@@ -16,7 +16,7 @@ use parquet::{
 use super::export::Row;
 
 /// Rows that are kept before they are written.
-const ROWS: usize = 1 << 16;
+const ROWS: usize = 1 << 15;
 
 /// The columns, in the order in which [`Table::write`] writes them.
 const SCHEMA: &str = "message record {
@@ -27,6 +27,7 @@ const SCHEMA: &str = "message record {
     optional binary task (STRING);
     required int64 value;
     optional int32 piece;
+    optional binary note (STRING);
 }";
 
 /// A file that is being written.
@@ -39,6 +40,7 @@ pub(super) struct Table<W: Write + Send> {
     task: Vec<Option<ByteArray>>,
     value: Vec<i64>,
     piece: Vec<Option<i32>>,
+    note: Vec<Option<ByteArray>>,
 }
 
 impl<W: Write + Send> Table<W> {
@@ -47,7 +49,8 @@ impl<W: Write + Send> Table<W> {
         let properties = WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default())).build();
         let file = SerializedFileWriter::new(out, schema, Arc::new(properties))?;
         let (time_ns, cpu, what, pid) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { file, time_ns, cpu, what, pid, task: Vec::new(), value: Vec::new(), piece: Vec::new() })
+        let (task, value, piece, note) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { file, time_ns, cpu, what, pid, task, value, piece, note })
     }
 
     /// Numbers of 64 bits without a sign keep their bits.
@@ -59,6 +62,7 @@ impl<W: Write + Send> Table<W> {
         self.task.push(row.task.map(ByteArray::from));
         self.value.push(row.value as i64);
         self.piece.push(row.piece.map(|piece| piece as i32));
+        self.note.push(row.note.map(ByteArray::from));
         if self.time_ns.len() < ROWS { Ok(()) } else { self.write() }
     }
 
@@ -71,6 +75,7 @@ impl<W: Write + Send> Table<W> {
         optional::<ByteArrayType>(&mut group, &mut self.task)?;
         required::<Int64Type>(&mut group, &mut self.value)?;
         optional::<Int32Type>(&mut group, &mut self.piece)?;
+        optional::<ByteArrayType>(&mut group, &mut self.note)?;
         group.close()?;
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use ekiden_host::abi::{Call, NO_CPU, TaskId};
+use ekiden_host::abi::{Call, NO_CPU, Noted, TaskId};
 use ekiden_recording::{Entry, Header, Host, Item, Mark, RecordedCall, RecordingError, RecordingReader};
 use serde::Serialize;
 
@@ -57,6 +57,8 @@ pub(super) struct Told {
     timer_ns: Option<u64>,
     /// The CPUs that are to look for work.
     kicks: Option<String>,
+    /// What the policy noted, each with its value.
+    notes: Option<String>,
     /// Records that were lost here, or make no sense.
     lost: Option<u64>,
 }
@@ -93,6 +95,7 @@ impl Recording {
             nice: is_about_task.then_some(message.nice),
             flags: message.flags,
             arg: message.arg,
+            notes: (!call.noted.is_empty()).then(|| listed(&call.noted)),
             ..Told::default()
         };
         let Some(reply) = call.reply else { return told };
@@ -108,6 +111,10 @@ impl Recording {
             ..told
         }
     }
+}
+
+fn listed(notes: &[Noted]) -> String {
+    notes.iter().map(Noted::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl Iterator for Recording {
@@ -168,6 +175,9 @@ impl fmt::Display for Told {
         }
         if let Some(kicks) = &self.kicks {
             write!(f, ", kicks {kicks}")?;
+        }
+        if let Some(notes) = &self.notes {
+            write!(f, ", notes {notes}")?;
         }
         self.timer_ns.map_or(Ok(()), |timer_ns| write!(f, ", timer in {} us", timer_ns / 1_000))?;
         self.by_pid.map_or(Ok(()), |pid| write!(f, ", by pid {pid}"))?;

@@ -13,12 +13,14 @@
 mod event;
 mod kicks;
 mod message;
+mod note;
 mod params;
 mod token;
 
 pub use event::{Event, EventKind, Outcome, Status, enqueue_flags, init_flags, pick_flags, refill_flags};
 pub use kicks::Kicks;
 pub use message::{BALANCE_TOO, Call, Calls, FOR_IDLE, Message, NO_CLAIMS, NO_CPU, RefusalReason, Reply};
+pub use note::{NOTE_NAME_MAX, NOTE_NAME_WORDS, NoteName, Noted};
 pub use params::{RawParams, TASK_PARAMS_MAX};
 pub use token::{RawToken, TaskId};
 

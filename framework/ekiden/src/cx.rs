@@ -228,6 +228,31 @@ impl<'a> Cx<'a> {
         self.message.cpu
     }
 
+    #[inline]
+    pub(crate) fn message(&self) -> &Message {
+        self.message
+    }
+
+    /// Whether anyone is shown the text of [`debug!`](crate::debug!), which asks here.
+    #[doc(hidden)]
+    #[inline]
+    pub fn shows_text(&self) -> bool {
+        #[cfg(feature = "observe")]
+        return crate::observe::shows_text();
+        #[cfg(not(feature = "observe"))]
+        false
+    }
+
+    /// Shows it.
+    #[doc(hidden)]
+    #[cold]
+    pub fn show_text(&self, text: core::fmt::Arguments<'_>) {
+        #[cfg(feature = "observe")]
+        crate::observe::show_text(self.message, text);
+        #[cfg(not(feature = "observe"))]
+        let _ = text;
+    }
+
     /// Exchanges a token for one for the CPU of the call, to be returned from
     /// [`pick_next_task`](crate::Scheduler::pick_next_task): so CPUs share a queue. The task moves at once, no
     /// [`migrate_task_rq`](crate::Scheduler::migrate_task_rq) follows, and the policy may hold a lock. A token that is for

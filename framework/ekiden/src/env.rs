@@ -4,7 +4,7 @@ use alloc::{collections::BTreeMap, string::String, sync::Arc};
 use core::fmt;
 
 use crate::{
-    Counter, CpuId, Histogram, Topology,
+    Counter, CpuId, Histogram, Note, Topology,
     figures::{Declared, Figures},
 };
 
@@ -159,6 +159,15 @@ impl Env {
     /// As [`counter`](Self::counter).
     pub fn histogram(&self, name: &str, help: &str) -> Histogram {
         self.figures.histogram(self.nr_cpus(), name, help)
+    }
+
+    /// A name for values that the policy notes in its calls, with their unit last, as in `stolen_from_cpu`: see [`Note`].
+    ///
+    /// # Panics
+    ///
+    /// If the name is not of 1 to 32 lower-case letters, digits and underscores.
+    pub fn note(&self, name: &str) -> Note {
+        Note::named(name)
     }
 
     /// What the policy that was made here counts.

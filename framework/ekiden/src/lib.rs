@@ -68,6 +68,7 @@ mod figures;
 mod hint;
 pub mod layout;
 mod lock;
+mod note;
 #[cfg(feature = "observe")]
 #[doc(hidden)]
 pub mod observe;
@@ -100,6 +101,7 @@ pub use figures::{Counter, Histogram};
 pub use hint::{HintRefused, Hints, NotTold, ProcessId, QueueId};
 pub use layout::{Fingerprint, Layout};
 pub use lock::{SpinGuard, SpinLock};
+pub use note::Note;
 pub use per::{PerCpu, PerLlc, PerNode, PerTask};
 pub use queue::{FifoQueue, OrderedQueue, TreeQueue};
 pub use saved::Saved;
@@ -120,6 +122,7 @@ pub mod host {
     pub use crate::adapter::{Adapter, Left, Policy};
     pub use crate::cx::Host;
     pub use crate::figures::{Figure, Figures, Value};
+    pub use crate::note::{hear_notes, keep_notes};
     #[cfg(feature = "observe")]
     pub use crate::observe;
     pub use crate::order::is_of_this_call;
@@ -139,8 +142,8 @@ pub type CpuId = u32;
 /// What nearly every policy needs.
 pub mod prelude {
     pub use crate::{
-        Counter, CpuId, CpuMask, Cx, Env, FifoQueue, Histogram, Layout, OrderedQueue, Param, PerCpu, PerLlc, PerNode,
-        PerTask, RefusalReason, Saved, Schedulable, Scheduler, Shared, SpinLock, Task, TaskId, TaskParams, Topology,
-        TreeQueue, WakeFlags, policy,
+        Counter, CpuId, CpuMask, Cx, Env, FifoQueue, Histogram, Layout, Note, OrderedQueue, Param, PerCpu, PerLlc,
+        PerNode, PerTask, RefusalReason, Saved, Schedulable, Scheduler, Shared, SpinLock, Task, TaskId, TaskParams,
+        Topology, TreeQueue, WakeFlags, policy,
     };
 }

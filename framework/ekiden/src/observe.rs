@@ -1,8 +1,12 @@
 //! What a call does that a host may want to know of: an explorer lets another call go on where something happens to a
 //! lock, a replayer lets calls take locks in the order in which they did before, and a simulator records which CPUs a
-//! decision looked at.
+//! decision looked at. Both show what a policy says of itself in words.
 
+use core::fmt::Arguments;
 use core::panic::Location;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use ekiden_abi::Message;
 
 use crate::CpuId;
 
@@ -34,6 +38,8 @@ pub enum Answer {
 
 static LOCKS: spin::Once<fn(Point) -> Answer> = spin::Once::new();
 static LOOKS: spin::Once<fn(CpuId)> = spin::Once::new();
+static TEXTS: spin::Once<fn(&Message, Arguments<'_>)> = spin::Once::new();
+static SHOWS: AtomicBool = AtomicBool::new(false);
 
 /// From here on `observer` is called at every point of every call in this program. The first one stays.
 pub fn observe_locks(observer: fn(Point) -> Answer) {
@@ -44,6 +50,28 @@ pub fn observe_locks(observer: fn(Point) -> Answer) {
 /// ([`PerCpu`](crate::PerCpu)). The first one stays.
 pub fn observe_looks(observer: fn(CpuId)) {
     LOOKS.call_once(|| observer);
+}
+
+/// From here on, while texts are [shown](show_texts), `observer` is given the text of every [`debug!`](crate::debug!) in this
+/// program, with the message of the call. The first one stays.
+pub fn observe_texts(observer: fn(&Message, Arguments<'_>)) {
+    TEXTS.call_once(|| observer);
+}
+
+/// Whether texts are shown, for all calls in this program.
+pub fn show_texts(on: bool) {
+    SHOWS.store(on, Relaxed);
+}
+
+#[inline]
+pub(crate) fn shows_text() -> bool {
+    SHOWS.load(Relaxed)
+}
+
+pub(crate) fn show_text(message: &Message, text: Arguments<'_>) {
+    if let Some(observer) = TEXTS.get() {
+        observer(message, text);
+    }
 }
 
 /// Cost without an observer: one load.

@@ -2,15 +2,20 @@
 //! answers. It checks nothing and runs nothing. To run loads on a policy of your own, use the simulator, `ekiden-sim`.
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
+use std::{cell::RefCell, sync::Arc};
 
 use ekiden::{
     Call, CpuId, CpuMask, Env, NotTold, ProcessId, QueueId, RefusalReason, Running, Scheduler, TaskId, Topology,
 };
 use ekiden_host::{
     Adapter, Host, Policy, Value,
-    abi::{Message, RawToken, Reply},
+    abi::{Message, Noted, RawToken, Reply},
+    hear_notes, keep_notes,
 };
+
+thread_local! {
+    static NOTES: RefCell<Vec<Noted>> = const { RefCell::new(Vec::new()) };
+}
 
 /// One policy, and a machine on which nothing runs but task 9, on CPU 0, since a microsecond.
 pub struct Machine<P: Scheduler> {
@@ -42,6 +47,8 @@ impl<P: Scheduler> Machine<P> {
     ///
     /// If the policy does not have such parameters.
     pub fn new(topology: Topology, params: &str) -> Self {
+        hear_notes(|_, noted| NOTES.with_borrow_mut(|notes| notes.push(noted)));
+        keep_notes(true);
         let nr_cpus = topology.nr_cpus();
         let env = Env::new(topology, 16, P::PARAMS, params).unwrap_or_else(|error| panic!("{error}"));
         Self { policy: Adapter::new(&env, Arc::new(Idle { nr_cpus })), tokens_issued: 0 }
@@ -70,6 +77,11 @@ impl<P: Scheduler> Machine<P> {
         self.policy.deliver(&about(call, slot, cpu), &[])
     }
 
+    /// The same, with the bytes that come with a call about hints or parameters.
+    pub fn call_with(&mut self, call: Call, slot: u32, bytes: &[u8]) -> Reply {
+        self.policy.deliver(&about(call, slot, 0), bytes)
+    }
+
     /// How much a figure of the policy's own is.
     ///
     /// # Panics
@@ -80,9 +92,9 @@ impl<P: Scheduler> Machine<P> {
         figure.unwrap_or_else(|| panic!("the policy has no figure {name}")).value
     }
 
-    /// The same, with the bytes that come with a call about hints or parameters.
-    pub fn call_with(&mut self, call: Call, slot: u32, bytes: &[u8]) -> Reply {
-        self.policy.deliver(&about(call, slot, 0), bytes)
+    /// What policies have noted on this thread since this was asked last: `name value` each.
+    pub fn take_notes(&self) -> Vec<String> {
+        NOTES.take().iter().map(Noted::to_string).collect()
     }
 }
 

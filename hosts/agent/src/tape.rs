@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ekiden_host::Policy;
 use ekiden_loader::{LoadError, Result, TAPE_PAGE, Tape, len_of_ring};
-use ekiden_recording::{Mark, Pen, Place, Record, RecordedPolicy, Writes, tape_of_thread};
+use ekiden_recording::{Mark, Pen, Place, Record, RecordedPolicy, Writes, notes_of_thread, tape_of_thread};
 use memmap2::{MmapMut, MmapOptions};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -57,6 +57,7 @@ impl Ring {
             OfAgent.write(|pen| pen.note(value));
             value
         }));
+        notes_of_thread(Some(|_, noted| OfAgent.write(|pen| pen.noted(&noted))));
         OfAgent.write(|pen| pen.mark(now_ns(), Mark::Begin, INSTANCE));
     }
 }

@@ -1,16 +1,19 @@
 //! What programs put around a policy. A panic does not end the program that runs it, and is not printed: what is found again and
-//! again would be printed again and again. The CPUs that a decision looked at can be known.
+//! again would be printed again and again. The CPUs that a decision looked at can be known, and what the policy says
+//! of it in words.
 //!
 //! Only for programs. In the kernel a guard does this, `hosts/kernel/module/guard_x86_64.S`.
 #![forbid(unsafe_code)]
 
 mod considered;
+mod text;
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 pub use considered::considered;
+pub use text::{Show, texts_of_thread};
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };

@@ -11,9 +11,11 @@ use ekiden::Calls;
 use ekiden::{CpuMask, SpinLock};
 use ekiden_contain::{considered, contained, inside};
 use ekiden_host::Policy;
-use ekiden_host::abi::{Message, Reply};
+use ekiden_host::abi::{Message, Noted, Reply};
 use ekiden_host::observe::{Answer, Point, observe_locks};
-use ekiden_recording::tape_of_thread;
+use ekiden_recording::{Hear, notes_of_thread, tape_of_thread};
+
+use crate::text;
 
 /// In which order calls take locks.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,10 +35,21 @@ const TURNS_MAX: u32 = 64;
 pub(crate) struct Job {
     pub(crate) policy: Rc<Box<dyn Policy>>,
     pub(crate) message: Message,
+    /// Which call of the recording it is, and when it began; absent if it is none.
+    pub(crate) call: Option<(u64, u64)>,
     /// What the call learnt, the payload of hints first.
     pub(crate) notes: Vec<u64>,
+    /// What the policy noted in it for people.
+    pub(crate) noted: Vec<Noted>,
     /// Whether locks are taken in their recorded order. If not, the call goes on with what it finds.
     pub(crate) is_ordered: bool,
+}
+
+impl Job {
+    /// A call that is not in the recording.
+    pub(crate) fn told(policy: Rc<Box<dyn Policy>>, message: Message) -> Self {
+        Self { policy, message, call: None, notes: Vec::new(), noted: Vec::new(), is_ordered: false }
+    }
 }
 
 /// How a call ended.
@@ -46,6 +59,8 @@ pub(crate) struct Done {
     pub(crate) reply: Result<Reply, String>,
     /// How many notes it took; more than there were if it asked for more.
     pub(crate) taken: usize,
+    /// What the policy noted this time.
+    pub(crate) noted: Vec<Noted>,
     /// The CPUs that it looked at, if that is wanted.
     pub(crate) considered: CpuMask,
 }
@@ -69,6 +84,7 @@ pub(crate) struct Held {
     pub(crate) place: Option<&'static Location<'static>>,
 }
 
+#[allow(clippy::large_enum_variant, reason = "most calls do not wait, and a box would be an allocation for each")]
 enum Pause {
     Waits(Wait),
     Done(Done),
@@ -80,10 +96,12 @@ type Inlet<'a> = Yielder<Option<Job>, Pause>;
 struct Running<'a> {
     yielder: &'a Inlet<'a>,
     cpu: u32,
+    call: Option<(u64, u64)>,
     notes: &'a [u64],
     next: Cell<usize>,
     is_ordered: bool,
     wanted_at: Cell<Option<&'static Location<'static>>>,
+    noted: RefCell<Vec<Noted>>,
 }
 
 thread_local! {
@@ -112,6 +130,11 @@ fn current<T>(ask: impl FnOnce(&Running<'_>) -> T) -> Option<T> {
     Some(ask(unsafe { &*current }))
 }
 
+/// Which call of the recording runs at this moment, and when it began.
+pub(crate) fn under_way() -> Option<(u64, u64)> {
+    current(|running| running.call).flatten()
+}
+
 fn learn(value: u64) -> u64 {
     current(|running| {
         let next = running.next.get();
@@ -119,6 +142,11 @@ fn learn(value: u64) -> u64 {
         running.notes.get(next).copied().unwrap_or(value)
     })
     .unwrap_or(value)
+}
+
+fn hear(message: &Message, noted: Noted) {
+    current(|running| running.noted.borrow_mut().push(noted));
+    text::show(message, format_args!("{noted}"));
 }
 
 fn reach(point: Point) -> Answer {
@@ -220,16 +248,18 @@ fn run(yielder: &Inlet<'_>, cpu: u32, job: Job) -> Done {
     let running = Running {
         yielder,
         cpu,
+        call: job.call,
         notes: &job.notes,
         next: Cell::new(begin),
         is_ordered: job.is_ordered,
         wanted_at: Cell::new(None),
+        noted: RefCell::default(),
     };
     CURRENT.set(ptr::from_ref(&running).cast());
     let reply = contained(|| job.policy.deliver(&job.message, &payload));
     CURRENT.set(ptr::null());
-    let taken = running.next.get();
-    Done { reply, taken, job, considered: CpuMask::new() }
+    let (taken, noted) = (running.next.get(), running.noted.take());
+    Done { reply, taken, noted, job, considered: CpuMask::new() }
 }
 
 /// The payload of a call of hints, and where what it learnt begins.
@@ -270,6 +300,7 @@ pub(crate) struct Flight {
     nr_waiting: usize,
     notes_considered: bool,
     before: Option<fn(u64) -> u64>,
+    heard_before: Option<Hear>,
 }
 
 impl Flight {
@@ -284,6 +315,7 @@ impl Flight {
             nr_waiting: 0,
             notes_considered,
             before: tape_of_thread(Some(learn)),
+            heard_before: notes_of_thread(Some(hear)),
         })?;
         flight.start_over();
         Some(flight)
@@ -406,5 +438,6 @@ impl Drop for Flight {
     fn drop(&mut self) {
         inside(|| self.cpus.clear());
         tape_of_thread(self.before.take());
+        notes_of_thread(self.heard_before.take());
     }
 }

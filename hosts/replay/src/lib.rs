@@ -27,9 +27,10 @@ mod outcome;
 mod policy;
 mod replay;
 mod stage;
+mod text;
 mod what_if;
 
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use ekiden::{CpuMask, ParamError, Scheduler};
@@ -37,6 +38,7 @@ use ekiden_recording::{RecordingError, RecordingReader};
 
 pub use outcome::{Difference, Exact, Outcome, Past};
 use policy::Maker;
+use text::Showing;
 pub use what_if::{Agreement, LongestWait, WhatIf};
 
 /// How many calls have to agree before a replay counts as exact again.
@@ -75,6 +77,9 @@ pub enum ReplayError {
         /// What is wrong.
         source: ParamError,
     },
+    /// What the policy says could not be written.
+    #[error("cannot write what the policy says: {0}; make room or give another place")]
+    Debug(#[source] io::Error),
     /// Something else watches locks.
     #[error("calls are explored in this program already, and a program either explores or replays: use another one")]
     Observed,
@@ -95,6 +100,7 @@ pub struct Replay {
     policies: Vec<Maker>,
     params: Option<String>,
     options: Options,
+    debug: Option<Box<dyn Write>>,
 }
 
 /// How a replay goes.
@@ -115,7 +121,7 @@ impl Replay {
     /// Of no policy yet.
     pub fn of_none() -> Self {
         let options = Options { agreeing: AGREEING, stop_on_difference: false, until: u64::MAX, before_call: None };
-        Self { policies: Vec::new(), params: None, options }
+        Self { policies: Vec::new(), params: None, options, debug: None }
     }
 
     /// Of recordings of `S` too, and of those in which it takes over or is taken over from.
@@ -156,6 +162,13 @@ impl Replay {
         self
     }
 
+    /// Writes what the policy says in words ([`debug!`](ekiden::debug!)), and what it notes, there: a line each, in the order in which it
+    /// says so in the replay.
+    pub fn debug_into(mut self, writer: impl Write + 'static) -> Self {
+        self.debug = Some(Box::new(writer));
+        self
+    }
+
     /// Replays a recording.
     ///
     /// A recording that breaks off is replayed up to there, and the outcome says so.
@@ -163,7 +176,11 @@ impl Replay {
     /// # Errors
     /// When nothing can be replayed: it is no recording, or one of other policies or parameters.
     pub fn run(self, recording: impl Read) -> Result<Outcome, ReplayError> {
-        replay::run(RecordingReader::new(recording)?, &self.policies, self.params.as_deref(), &self.options, None)
+        let reader = RecordingReader::new(recording)?;
+        let showing = Showing::begin(self.debug);
+        let outcome = replay::run(reader, &self.policies, self.params.as_deref(), &self.options, None)?;
+        showing.finish().map_err(ReplayError::Debug)?;
+        Ok(outcome)
     }
 
     /// The same, and tells which CPUs the policy looked at beside its own, whenever it placed a task, balanced or picked one. Only of

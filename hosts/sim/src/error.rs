@@ -73,6 +73,9 @@ pub enum SimError {
     /// The calls could not be written down.
     #[error("{0}; make room or give another place")]
     Recording(#[from] RecordingError),
+    /// What the policy says could not be written.
+    #[error("cannot write what the policy says: {0}; make room or give another place")]
+    Debug(#[source] io::Error),
     /// The trace could not be written.
     #[error("cannot write the trace: {0}; make room or give another place")]
     Trace(#[from] io::Error),

@@ -77,6 +77,8 @@ pub(crate) struct Kernel {
     pub(crate) sink: Sink,
     /// Whether the CPUs that decisions looked at go to the trace.
     pub(crate) notes_considered: bool,
+    /// Whether what policies note goes to the trace.
+    pub(crate) has_notes: bool,
     pub(crate) stats: Stats,
     pub(crate) trouble: Option<SimError>,
     pub(crate) engine: Option<Engine>,
@@ -172,6 +174,7 @@ impl Kernel {
             seed: 0,
             sink: Sink::Nowhere,
             notes_considered: false,
+            has_notes: false,
             stats: Stats::default(),
             trouble: None,
             engine: None,

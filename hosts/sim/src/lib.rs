@@ -38,6 +38,7 @@ mod queues;
 mod recorded;
 mod shared;
 mod simulation;
+mod spoken;
 mod task;
 mod trace;
 mod upgrade;

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use ekiden::Calls;
-use ekiden_host::abi::{Message, Reply};
+use ekiden_host::abi::{Message, Noted, Reply};
 use ekiden_host::{Host, Policy};
 use ekiden_recording::{
     Header, Instance, Mark, Pen, Place, Record, RecordedPolicy, RecordingError, RecordingWriter, Writes, tape_of_thread,
@@ -75,6 +75,11 @@ fn with_recorder(act: impl FnOnce(&mut Recorder)) {
             act(recorder);
         }
     });
+}
+
+/// The policy has noted this in the call that is under way.
+pub(crate) fn note(noted: &Noted) {
+    with_recorder(|recorder| recorder.pen().noted(noted));
 }
 
 /// The recording of the simulation that runs on this thread, while this lives.

@@ -99,6 +99,7 @@ impl Kernel {
         self.calls = engine.calls();
         let failed = engine.fault().is_some();
         self.engine = Some(engine);
+        self.note_spoken();
         self.note(What::Upgrade, 0, None, 0);
         if failed {
             return self.fall_back(0);

@@ -244,8 +244,8 @@ impl Builder {
             self.considered.push(value);
             return;
         }
-        // These tell how long the deciding took.
-        let is_about_calls = matches!(what, What::Call | What::Lock | What::Unlock);
+        // These tell how long the deciding took, or what the policy noted in it.
+        let is_about_calls = matches!(what, What::Call | What::Lock | What::Unlock | What::Note | What::NoteName);
         if !self.considered.is_empty() && !is_about_calls {
             let task = if pid == 0 { NO_TASK } else { self.task(pid) };
             let considered = std::mem::take(&mut self.considered);

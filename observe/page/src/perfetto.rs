@@ -2,12 +2,12 @@
 //! schema (`protos/perfetto/trace`), as far as they are needed.
 //!
 //! Switches and wake-ups are the kernel's own events of these names, so that Perfetto draws them as it draws a kernel's.
-//! Each CPU has a counter of its run queue, and violations have a track.
+//! Each CPU has a counter of its run queue, and a track with what the policy notes there if it does; violations have tracks.
 
 use std::{collections::HashSet, io, mem};
 
 use ekiden_check::{View, Violation, Whereabouts};
-use ekiden_trace::{Record, What};
+use ekiden_trace::{NoteNames, Record, What};
 use prost::{Message, Oneof};
 
 /// Events that stand in one packet.
@@ -124,7 +124,9 @@ struct CounterDescriptor {
 
 #[derive(Clone, PartialEq, Message)]
 struct TrackEvent {
-    /// 1 begins a slice, 2 ends it, 4 is a counter's value.
+    #[prost(message, repeated, tag = "4")]
+    debug_annotations: Vec<DebugAnnotation>,
+    /// 1 begins a slice, 2 ends it, 3 is a moment, 4 is a counter's value.
     #[prost(int32, optional, tag = "9")]
     r#type: Option<i32>,
     #[prost(uint64, optional, tag = "11")]
@@ -135,9 +137,22 @@ struct TrackEvent {
     counter_value: Option<i64>,
 }
 
+/// What is shown of an event besides its name.
+#[derive(Clone, PartialEq, Message)]
+struct DebugAnnotation {
+    #[prost(uint64, optional, tag = "3")]
+    uint_value: Option<u64>,
+    #[prost(string, optional, tag = "10")]
+    name: Option<String>,
+}
+
 const SLICE_BEGIN: i32 = 1;
 const SLICE_END: i32 = 2;
+const INSTANT: i32 = 3;
 const COUNTER: i32 = 4;
+
+/// The track of notes of CPU 0; other tracks have numbers from 1 on, and there are not as many violations.
+const NOTES: u64 = 1 << 40;
 
 /// What runs on a CPU, and what has not been written yet.
 #[derive(Clone, Debug, Default)]
@@ -150,6 +165,8 @@ struct Cpu {
     tasks: u32,
     since_ns: u64,
     written: Option<u32>,
+    /// Whether its track of notes has been described.
+    has_notes: bool,
 }
 
 /// Writes a trace for Perfetto, record by record. Takes memory for CPUs and tasks, whatever the length of the trace.
@@ -157,6 +174,7 @@ pub struct Exporter<W> {
     out: W,
     now_ns: u64,
     woken: HashSet<u32>,
+    notes: NoteNames,
     cpus: Vec<Cpu>,
 }
 
@@ -167,7 +185,7 @@ impl<W: io::Write> Exporter<W> {
     /// When nothing can be written.
     pub fn new(nr_cpus: u32, out: W) -> io::Result<Self> {
         let cpus = vec![Cpu::default(); nr_cpus as usize];
-        let mut new = Self { out, now_ns: 0, woken: HashSet::new(), cpus };
+        let mut new = Self { out, now_ns: 0, woken: HashSet::new(), notes: NoteNames::default(), cpus };
         // Perfetto passes over values of counters that have not been described.
         for cpu in 0..nr_cpus {
             let counter = CounterDescriptor { unit_name: Some("tasks".into()) };
@@ -185,6 +203,7 @@ impl<W: io::Write> Exporter<W> {
         // A damaged trace may go backwards; then time stands still.
         self.now_ns = self.now_ns.max(time_ns);
         match what {
+            What::Note | What::NoteName => self.note(record)?,
             What::Run => self.switch(time_ns, cpu, pid, view)?,
             What::Idle => self.switch(time_ns, cpu, 0, view)?,
             What::New | What::Wake => {
@@ -216,6 +235,27 @@ impl<W: io::Write> Exporter<W> {
             _ => {}
         }
         self.count(record, view)
+    }
+
+    /// A moment on the track of the CPU's notes, with the value and the task.
+    fn note(&mut self, record: &Record) -> io::Result<()> {
+        let Some(note) = self.notes.record(record) else { return Ok(()) };
+        let Record { time_ns, cpu, pid, .. } = *record;
+        let track = NOTES + u64::from(cpu);
+        if !mem::replace(&mut self.cpus[cpu as usize].has_notes, true) {
+            self.describe(track, format!("CPU {cpu} notes"), None)?;
+        }
+        let shown = |name: &str, value| DebugAnnotation { name: Some(name.into()), uint_value: Some(value) };
+        let mut debug_annotations = vec![shown("value", note.value)];
+        debug_annotations.extend((pid != 0).then(|| shown("pid", pid.into())));
+        let event = TrackEvent {
+            r#type: Some(INSTANT),
+            track_uuid: Some(track),
+            name: Some(note.name.to_string()),
+            debug_annotations,
+            ..TrackEvent::default()
+        };
+        self.packet(Some(time_ns), Data::TrackEvent(event))
     }
 
     /// Follows how many tasks wait or run on each CPU.
@@ -293,7 +333,7 @@ impl<W: io::Write> Exporter<W> {
             for (kind, time_ns, name) in
                 [(SLICE_BEGIN, violation.since_ns, Some(violation.message.clone())), (SLICE_END, violation.at_ns, None)]
             {
-                let event = TrackEvent { r#type: Some(kind), track_uuid: Some(uuid), name, counter_value: None };
+                let event = TrackEvent { r#type: Some(kind), track_uuid: Some(uuid), name, ..TrackEvent::default() };
                 self.packet(Some(time_ns), Data::TrackEvent(event))?;
             }
         }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, env, path::PathBuf, process::Command};
 
 use ekiden_check::{Checker, Limits, TaskName, Violation};
 use ekiden_page::{Builder, perfetto::Exporter};
-use ekiden_policies::Wfq;
+use ekiden_policies::{Mlfq, Wfq};
 use ekiden_sim::{Machine, Simulation};
 use ekiden_trace::{Trace, What};
 use prost_reflect::{DescriptorPool, DynamicMessage, Value};
@@ -127,4 +127,48 @@ fn perfetto_reads_every_switch_wake_up_queue_and_violation() {
     assert_eq!(tracks.values().filter(|name| name.ends_with("run queue")).count(), 2);
     // Two at once need two tracks.
     assert_eq!(slices, [(4, 1, 1_000), (4, 2, 5_000), (5, 1, 1_000), (5, 2, 5_000)]);
+}
+
+#[test]
+fn perfetto_reads_what_a_policy_notes() {
+    let load = ekiden_workload::loads::make("hogs:count=1:ms=200", 1).unwrap();
+    let trace = Simulation::of::<Mlfq>(Machine::flat(1), "").traced().run(&load).unwrap().trace;
+    let mut bytes = Vec::new();
+    let mut checker = Checker::new(&trace.header().unwrap(), &Limits::default());
+    let mut exporter = Exporter::new(1, &mut bytes).unwrap();
+    for record in trace.records() {
+        exporter.record(&record, checker.view()).unwrap();
+        checker.record(&record);
+    }
+    exporter.finish(&[]).unwrap();
+    let decoded = decode(&bytes);
+    assert_eq!(unknown(&decoded), 0);
+    let (mut track, mut notes) = (None, Vec::new());
+    for packet in get(&decoded, "packet").unwrap().as_list().unwrap() {
+        let packet = packet.as_message().unwrap();
+        if let Some(descriptor) = get(packet, "track_descriptor") {
+            let descriptor = descriptor.as_message().unwrap();
+            if get(descriptor, "name").unwrap().as_str() == Some("CPU 0 notes") {
+                assert_eq!(track.replace(number(descriptor, "uuid")), None, "it is described once");
+            }
+        } else if let Some(event) = get(packet, "track_event") {
+            let event = event.as_message().unwrap();
+            if number(event, "type") == 3 {
+                assert_eq!(Some(number(event, "track_uuid")), track);
+                let shown = get(event, "debug_annotations").unwrap().into_owned();
+                let shown: Vec<(String, i64)> = shown
+                    .as_list()
+                    .unwrap()
+                    .iter()
+                    .map(|one| {
+                        let one = one.as_message().unwrap();
+                        (get(one, "name").unwrap().as_str().unwrap().to_owned(), number(one, "uint_value"))
+                    })
+                    .collect();
+                notes.push((get(event, "name").unwrap().as_str().unwrap().to_owned(), shown));
+            }
+        }
+    }
+    let expected = |level| ("down_to_level".to_owned(), vec![("value".to_owned(), level), ("pid".to_owned(), 1_000)]);
+    assert_eq!(notes, [1, 2, 3].map(expected));
 }

@@ -10,7 +10,8 @@
 //! 1. a record with the [message](ekiden_abi::Message), the time and the thread,
 //! 2. as many records as it takes for what the call learnt besides its message ([`ekiden_host::tape`]) beyond seven words, and
 //!    for the payload of hints, which comes first,
-//! 3. a record with the rest of that, and with the [reply](ekiden_abi::Reply).
+//! 3. among these, a record for each [note](ekiden_abi::Noted) of the policy's own,
+//! 4. a record with the rest of that, and with the [reply](ekiden_abi::Reply).
 //!
 //! A mark stands between calls, in the rings of all CPUs, where a new instance of a policy begins.
 //!
@@ -40,7 +41,7 @@ pub use record::{Mark, RECORD_WORDS, Record};
 #[cfg(feature = "file")]
 pub use recorded_policy::{RecordedPolicy, Writes};
 #[cfg(feature = "file")]
-pub use thread::{Learn, tape_of_thread};
+pub use thread::{Hear, Learn, notes_of_thread, tape_of_thread};
 
 /// Version of the records and of the file around them.
 pub const RECORDING_VERSION: u32 = 2;

@@ -2,9 +2,11 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Release, fence};
 
-use ekiden_abi::{Calls, Message, NO_CPU, Reply};
+use ekiden_abi::{Calls, Message, NO_CPU, Noted, Reply};
 
-use crate::record::{CALL, END, END_NOTES_MAX, MARK, MORE, Mark, NOTES, NOTES_MAX, RECORD_WORDS, Record, note_at};
+use crate::record::{
+    CALL, END, END_NOTES_MAX, MARK, MORE, Mark, NOTED, NOTES, NOTES_MAX, RECORD_WORDS, Record, note_at,
+};
 
 /// Where in a ring its CPU writes next. All zeros at first.
 #[repr(C)]
@@ -116,6 +118,21 @@ impl<'a> Pen<'a> {
     fn close_notes(&mut self) {
         let notes = self.notes();
         self.next()[0] = NOTES | notes << 8;
+        self.turn(true);
+    }
+
+    /// The policy has noted something in the call that is under way, if one is. It stands in a record of its own.
+    #[cold]
+    #[inline(never)]
+    pub fn noted(&mut self, noted: &Noted) {
+        if self.place.open == 0 {
+            return;
+        }
+        if self.notes() > 0 {
+            self.close_notes();
+        }
+        let [a, b, c, d] = noted.name.0;
+        *self.next() = [NOTED, noted.value, a, b, c, d, 0, 0];
         self.turn(true);
     }
 

@@ -2,9 +2,9 @@
 
 use alloc::vec::Vec;
 
-use ekiden_abi::{Call, Kicks, Message, NO_CPU, Reply, TaskId};
+use ekiden_abi::{Call, Kicks, Message, NO_CPU, NoteName, Noted, Reply, TaskId};
 
-use crate::record::{CALL, END, MARK, MORE, Mark, NOTES, NOTES_MAX, RECORD_WORDS, Record, note_at};
+use crate::record::{CALL, END, MARK, MORE, Mark, NOTED, NOTES, NOTES_MAX, RECORD_WORDS, Record, note_at};
 
 /// Most notes that a call is believed to have.
 const BELIEVED: usize = 1 << 20;
@@ -20,6 +20,8 @@ pub struct RecordedCall {
     pub message: Message,
     /// What it learnt besides, in order; the payload of hints first: its length in bytes, then its bytes.
     pub notes: Vec<u64>,
+    /// What the policy noted in it for people, in order.
+    pub noted: Vec<Noted>,
     /// What the policy answered; absent if the call did not end.
     pub reply: Option<Reply>,
 }
@@ -74,8 +76,8 @@ impl Calls {
                 message.call &= 0xff;
                 let before = self.cut_short();
                 if Call::from_number(message.call).is_some() {
-                    let (time_ns, notes) = (first >> 8, Vec::new());
-                    self.open = Some(RecordedCall { time_ns, thread, message, notes, reply: None });
+                    let (time_ns, notes, noted) = (first >> 8, Vec::new(), Vec::new());
+                    self.open = Some(RecordedCall { time_ns, thread, message, notes, noted, reply: None });
                 } else {
                     self.waiting = Some(Entry::Stray(1));
                 }
@@ -86,6 +88,7 @@ impl Calls {
                 self.more = Some(*record);
                 None
             }
+            NOTED => (!self.noted(record)).then_some(Entry::Stray(1)),
             END => self.end(record),
             MARK => {
                 let before = self.cut_short();
@@ -135,6 +138,13 @@ impl Calls {
             call.notes.extend((0..notes).map(|number| record.0[note_at(number)]));
         }
         is_believed
+    }
+
+    /// Whether the record belongs to a call that has noted no more than is believed.
+    fn noted(&mut self, record: &Record) -> bool {
+        let call = self.open.as_mut().filter(|call| call.noted.len() < BELIEVED);
+        let Record([_, value, a, b, c, d, ..]) = *record;
+        call.map(|call| call.noted.push(Noted { name: NoteName([a, b, c, d]), value })).is_some()
     }
 
     fn end(&mut self, record: &Record) -> Option<Entry> {

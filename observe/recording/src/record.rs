@@ -12,6 +12,7 @@ pub const RECORD_WORDS: usize = 8;
 /// | 3, number of notes in the second byte | the call ends: token of the reply in 1 and 2, slice in 3, notes in 4 to 7 |
 /// | 4, time in the upper seven bytes | a [`Mark`] in 1, the number of the instance in 2 |
 /// | 5 | before the end, if any is not nothing: task, timer, kicks and CPU of the reply in 1 to 4 |
+/// | 6 | the policy [noted](ekiden_abi::Noted) something: its value in 1, its name in 2 to 5 |
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record(pub [u64; RECORD_WORDS]);
@@ -21,6 +22,7 @@ pub(crate) const NOTES: u64 = 2;
 pub(crate) const END: u64 = 3;
 pub(crate) const MARK: u64 = 4;
 pub(crate) const MORE: u64 = 5;
+pub(crate) const NOTED: u64 = 6;
 
 /// Most notes of a record, and of one that ends a call.
 pub(crate) const NOTES_MAX: u64 = 7;

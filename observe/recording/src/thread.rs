@@ -4,13 +4,18 @@
 use std::cell::Cell;
 use std::thread_local;
 
-use ekiden_host::{run_tape, tape};
+use ekiden_host::abi::{Message, Noted};
+use ekiden_host::{hear_notes, keep_notes, run_tape, tape};
 
 /// See [`ekiden_host::tape`].
 pub type Learn = fn(u64) -> u64;
 
+/// See [`ekiden_host::hear_notes`].
+pub type Hear = fn(&Message, Noted);
+
 thread_local! {
     static LEARN: Cell<Option<Learn>> = const { Cell::new(None) };
+    static HEAR: Cell<Option<Hear>> = const { Cell::new(None) };
 }
 
 /// From here on, `learn` is given what calls on this thread learn, and answers with what they are to go on with
@@ -24,4 +29,17 @@ pub fn tape_of_thread(learn: Option<Learn>) -> Option<Learn> {
         run_tape(true);
     }
     LEARN.replace(learn)
+}
+
+/// From here on, `hear` is given what calls on this thread note, or nobody is if it is absent. Returns whoever was given it so far.
+pub fn notes_of_thread(hear: Option<Hear>) -> Option<Hear> {
+    if hear.is_some() {
+        hear_notes(|message, noted| {
+            if let Some(hear) = HEAR.get() {
+                hear(message, noted);
+            }
+        });
+        keep_notes(true);
+    }
+    HEAR.replace(hear)
 }

@@ -1,6 +1,6 @@
 //! What is written down is read back.
 
-use ekiden_abi::{Call, Kicks, Message, NO_CPU, RawToken, Reply, TaskId};
+use ekiden_abi::{Call, Kicks, Message, NO_CPU, NoteName, Noted, RawToken, Reply, TaskId};
 use ekiden_recording::{Calls, Entry, Mark, Pen, Place, Record, RecordedCall, RecordedMark};
 use proptest::prelude::*;
 
@@ -60,25 +60,37 @@ fn read(place: &Place, ring: &[Record]) -> Vec<Entry> {
 proptest! {
     #[test]
     fn calls_come_back_as_they_were(
-        calls in proptest::collection::vec((0_u64..1 << 56, 0_u32..1 << 22, message(), proptest::collection::vec(any::<u64>(), 0..30), reply()), 0..20),
+        calls in proptest::collection::vec((0_u64..1 << 56, 0_u32..1 << 22, message(), proptest::collection::vec(any::<u64>(), 0..30), proptest::collection::vec((any::<[u64; 4]>(), any::<u64>(), 0_usize..30), 0..4), reply()), 0..20),
     ) {
-        let (mut place, mut ring) = (Place::default(), vec![Record::default(); 256]);
+        let (mut place, mut ring) = (Place::default(), vec![Record::default(); 512]);
         let mut expected = Vec::new();
-        for (time_ns, thread, message, notes, reply) in calls {
+        for (time_ns, thread, message, notes, noted, reply) in calls {
             let mut pen = Pen::new(&mut place, &mut ring);
             pen.begin(time_ns, thread, &message, &[]);
-            notes.iter().for_each(|note| pen.note(*note));
+            // What is noted for people comes anywhere among what is learnt.
+            let mut to_note = noted.clone();
+            to_note.sort_by_key(|(.., after)| *after);
+            let noted: Vec<Noted> =
+                to_note.iter().map(|(name, value, _)| Noted { name: NoteName(*name), value: *value }).collect();
+            let mut next = 0;
+            for place in 0..30 {
+                while to_note.get(next).is_some_and(|(.., after)| *after == place) {
+                    pen.noted(&noted[next]);
+                    next += 1;
+                }
+                notes.get(place).into_iter().for_each(|note| pen.note(*note));
+            }
             pen.end(&reply);
             // A call of hints has a payload, an empty one here.
             let has_payload = ekiden_abi::Calls::WITH_PAYLOAD.has_number(message.call);
             let notes = has_payload.then_some(0).into_iter().chain(notes).collect();
-            expected.push(Entry::Call(RecordedCall { time_ns, thread, message, notes, reply: Some(reply) }));
+            expected.push(Entry::Call(RecordedCall { time_ns, thread, message, notes, noted, reply: Some(reply) }));
         }
         prop_assert_eq!(read(&place, &ring), expected);
     }
 
     #[test]
-    fn any_records_are_survived(records in proptest::collection::vec(any::<[u64; 8]>(), 0..50), kinds in proptest::collection::vec(0_u64..6, 50)) {
+    fn any_records_are_survived(records in proptest::collection::vec(any::<[u64; 8]>(), 0..50), kinds in proptest::collection::vec(0_u64..8, 50)) {
         let mut calls = Calls::default();
         for (record, kind) in records.iter().zip(kinds) {
             let mut words = *record;
@@ -107,11 +119,14 @@ fn a_call_that_faults_has_no_end_but_what_it_learnt() {
     let message = Message::about_cpu(Call::PickNextTask, 1);
     let mut pen = Pen::new(&mut place, &mut ring);
     pen.note(1);
+    pen.noted(&Noted::default());
     pen.end(&Reply::default());
     pen.begin(7, 1, &message, &[]);
+    let noted = Noted { name: NoteName::new("last_words").unwrap(), value: 9 };
     pen.note(42);
+    pen.noted(&noted);
     pen.mark(8, Mark::Fault, 2);
-    let call = RecordedCall { time_ns: 7, thread: 1, message, notes: vec![42], reply: None };
+    let call = RecordedCall { time_ns: 7, thread: 1, message, notes: vec![42], noted: vec![noted], reply: None };
     let mark = RecordedMark { time_ns: 8, mark: Mark::Fault, instance: 2 };
     assert_eq!(read(&place, &ring), [Entry::Call(call), Entry::Mark(mark)], "what is outside of a call is not written");
 }

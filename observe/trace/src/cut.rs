@@ -15,6 +15,7 @@ use std::{
 };
 
 use ekiden::CpuMask;
+use ekiden_abi::NOTE_NAME_WORDS;
 
 use crate::{
     Header, Reader, Record, TraceError, What, names,
@@ -129,6 +130,8 @@ struct Knife<'a, W> {
     others: Vec<bool>,
     /// A set of CPUs that the next record may be about.
     considered: Vec<Record>,
+    /// The name of a note that is to follow.
+    note_name: Vec<Record>,
 }
 
 impl<'a, W: Write> Knife<'a, W> {
@@ -141,6 +144,7 @@ impl<'a, W: Write> Knife<'a, W> {
             naming: None,
             others: vec![false; header.cpus.len()],
             considered: Vec::new(),
+            note_name: Vec::new(),
         }
     }
 
@@ -217,6 +221,19 @@ impl<'a, W: Write> Knife<'a, W> {
     fn record(&mut self, record: &Record) -> Result<(), CutError> {
         self.end_naming(record)?;
         match record.what {
+            // The name of a note goes with the note, which is about a CPU.
+            What::NoteName => {
+                if self.note_name.len() < NOTE_NAME_WORDS {
+                    self.note_name.push(*record);
+                }
+                return Ok(());
+            }
+            What::Note => {
+                let name = mem::take(&mut self.note_name);
+                if self.is_kept(record) {
+                    self.put_all(&name)?;
+                }
+            }
             What::Considered => {
                 if self.considered.len() < PIECES_MAX {
                     self.considered.push(*record);

@@ -126,6 +126,12 @@ what! {
     /// The recording ends: what happened until here is recorded, even if nothing did since the record before. It is about no CPU
     /// and no task.
     End = 38,
+    /// The policy has noted the value, in a call about this CPU and, if the PID is not 0, this task. [`What::NoteName`] has said what
+    /// it is.
+    Note = 39,
+    /// A piece of the name of the note that follows: the field of the CPU numbers the pieces, the value is eight bytes of
+    /// UTF-8. See [`noted`].
+    NoteName = 40,
 }
 
 /// One thing that happened.
@@ -191,10 +197,11 @@ impl fmt::Display for Record {
             What::Group | What::Limit | What::Lock | What::Unlock | What::Upgrade => write!(f, " {}", self.value),
             What::Allowed | What::Considered => write!(f, " {:016x}", self.value),
             What::Queue => QueueNote::from_value(self.value).map_or(Ok(()), |note| write!(f, " {note}")),
-            What::Name => {
+            What::Name | What::NoteName => {
                 let bytes = self.value.to_le_bytes();
                 write!(f, " {}", String::from_utf8_lossy(&bytes).trim_end_matches('\0'))
             }
+            // Without its name the value of a note says nothing; see `NoteNames`.
             _ => Ok(()),
         }
     }
@@ -288,7 +295,7 @@ pub fn masks(cpus: &ekiden::CpuMask, nr_cpus: u32) -> impl Iterator<Item = u64> 
 impl Record {
     /// Whether the field of the CPU numbers pieces.
     pub fn is_piece(&self) -> bool {
-        matches!(self.what, What::Name | What::Allowed | What::Considered | What::Limit)
+        matches!(self.what, What::Name | What::NoteName | What::Allowed | What::Considered | What::Limit)
     }
 
     /// The PID of the task that it is about, if it is about one: that of a limit is a group.

@@ -1,5 +1,5 @@
 //! Runs the policy on a simulated machine and shows what became of each task:
-//! `cargo run --example sim -- LOAD [CPUS] [PARAMETERS]`. Without a load it lists them.
+//! `cargo run --example sim -- LOAD [CPUS] [PARAMETERS] [debug]`. Without a load it lists them.
 
 use ekiden_sim::{Machine, Simulation};
 use ekiden_workload::builtin;
@@ -20,7 +20,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Ok(());
     };
 
-    let result = Simulation::of::<MyPolicy>(Machine::flat(cpus), &params).run(&case.workload)?;
+    let mut simulation = Simulation::of::<MyPolicy>(Machine::flat(cpus), &params);
+    if args.next().as_deref() == Some("debug") {
+        simulation = simulation.debug_into(std::io::stderr());
+    }
+    let result = simulation.run(&case.workload)?;
     println!("{}", result.report);
     if let Some(fault) = result.fault {
         println!("the policy was taken out: {fault:?}");

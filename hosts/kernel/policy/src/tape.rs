@@ -6,7 +6,7 @@ use core::ptr::{self, NonNull};
 use core::slice;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-use ekiden_host::abi::{Message, Reply};
+use ekiden_host::abi::{Message, Noted, Reply};
 use ekiden_kernel_rt::TapeArgs;
 use ekiden_recording::{Mark, Pen, Place, Record};
 
@@ -41,6 +41,7 @@ pub(crate) unsafe extern "C" fn run(args: *const TapeArgs, what: u32) {
     TICKS.store(args.ticks_khz != 0, Relaxed);
     INSTANCE.store(args.instance, Relaxed);
     ekiden_host::tape(learn);
+    ekiden_host::hear_notes(hear);
     let mark = Mark::from_number(what.into());
     let time = time();
     for cpu in 0..args.cpus {
@@ -52,6 +53,7 @@ pub(crate) unsafe extern "C" fn run(args: *const TapeArgs, what: u32) {
         }
     }
     ekiden_host::run_tape(mark.is_some());
+    ekiden_host::keep_notes(mark.is_some());
 }
 
 /// Does something on this CPU, with interrupts off, that is no call: what it learns is not part of any.
@@ -128,6 +130,14 @@ fn learn(value: u64) -> u64 {
         unsafe { pen(place) }.note(value);
     }
     value
+}
+
+/// For [`ekiden_host::hear_notes`].
+fn hear(_: &Message, noted: Noted) {
+    if let Some(place) = NonNull::new(here::tape()) {
+        // SAFETY: it is this CPU's, and calls come with interrupts off.
+        unsafe { pen(place) }.noted(&noted);
+    }
 }
 
 /// Puts a mark on this CPU's tape, in a call.

@@ -1,7 +1,7 @@
 //! What a policy answered, beside what is recorded.
 
 use ekiden::{Calls, CpuMask};
-use ekiden_host::abi::{Call, Message, RawToken, RefusalReason, Reply};
+use ekiden_host::abi::{Call, Message, Noted, RawToken, RefusalReason, Reply};
 
 use crate::Considered;
 use crate::flight::{Done, Job, Order};
@@ -13,10 +13,12 @@ impl Run<'_> {
     #[inline]
     pub(super) fn ended(&mut self, cpu: u32, done: Done) {
         let Some(pending) = self.pending[cpu as usize].take() else { return };
-        let Done { job, reply, taken, considered } = done;
+        let Done { job, reply, taken, noted, considered } = done;
         let Some(recorded) = pending.call.recorded else { return self.ended_unlike_recorded(cpu, pending, reply) };
         let is_same = |reply: &Reply| Reply { dropped: RawToken::NONE, ..*reply } == recorded;
-        let is_exact = reply.as_ref().is_ok_and(is_same) && (taken == job.notes.len() || pending.picks > 0);
+        let unlike = if pending.picks > 0 { None } else { missing(&job.noted, &noted) };
+        let has_learnt_the_same = taken == job.notes.len() || pending.picks > 0;
+        let is_exact = reply.as_ref().is_ok_and(is_same) && has_learnt_the_same && unlike.is_none();
         if is_exact {
             self.stage.picked(recorded.token);
             self.agrees(&pending.call);
@@ -33,6 +35,9 @@ impl Run<'_> {
         let what = match &reply {
             Err(panic) => format!("the policy panicked: {panic}"),
             Ok(reply) if !is_same(reply) => "it answered differently".to_owned(),
+            Ok(_) if has_learnt_the_same => {
+                format!("it noted {}, and in the replay {}", listed(&job.noted), listed(&noted))
+            }
             Ok(_) => format!("it learnt {} things, and {taken} in the replay", job.notes.len()),
         };
         let has_panicked = reply.is_err();
@@ -77,7 +82,7 @@ impl Run<'_> {
         let Some(policy) = self.policy.clone() else { return };
         let message = pending.call.message;
         self.pending[cpu as usize] = Some(Pending { picks: pending.picks + 1, ..pending });
-        if let Some(done) = self.flight.begin(cpu, Job { policy, message, notes: Vec::new(), is_ordered: false }) {
+        if let Some(done) = self.flight.begin(cpu, Job::told(policy, message)) {
             self.ended(cpu, done);
         }
     }
@@ -162,5 +167,34 @@ impl Run<'_> {
         self.after = SHOWN - after.len();
         let first = if self.made_up { &mut self.outcome.first_not_exact } else { &mut self.outcome.first };
         *first = Some(Difference { call: past, what, replayed, before, after, locks, history });
+    }
+}
+
+/// The first note of the recording that was not made again, in its order. A policy may make others by now: whoever looks for
+/// something in a recording adds them.
+fn missing<'a>(recorded: &'a [Noted], replayed: &[Noted]) -> Option<&'a Noted> {
+    let mut replayed = replayed.iter();
+    recorded.iter().find(|note| !replayed.any(|other| other == *note))
+}
+
+fn listed(notes: &[Noted]) -> String {
+    if notes.is_empty() { "nothing".into() } else { notes.iter().map(Noted::to_string).collect::<Vec<_>>().join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use ekiden_host::abi::NoteName;
+
+    use super::*;
+
+    #[test]
+    fn notes_of_the_recording_come_again_and_others_may_too() {
+        let [a, b, c] = ["a", "b", "c"].map(|name| Noted { name: NoteName::new(name).unwrap(), value: 1 });
+        let other_value = Noted { value: 2, ..b };
+        assert_eq!(missing(&[], &[a]), None);
+        assert_eq!(missing(&[a, b], &[a, c, b]), None);
+        assert_eq!(missing(&[a, b], &[b, a]), Some(&b));
+        assert_eq!(missing(&[a, b], &[a, other_value]), Some(&b));
+        assert_eq!(missing(&[a], &[]), Some(&a));
     }
 }

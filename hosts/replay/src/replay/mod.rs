@@ -332,7 +332,7 @@ impl Run<'_> {
         if self.flight.waiting(cpu).is_some() {
             return None;
         }
-        let done = self.flight.begin(cpu, Job { policy, message, notes: Vec::new(), is_ordered: false });
+        let done = self.flight.begin(cpu, Job::told(policy, message));
         match done {
             Some(done) => done.reply.ok(),
             None => {
@@ -345,7 +345,7 @@ impl Run<'_> {
     fn call(&mut self, cpu: u32, time_ns: u64, call: RecordedCall) {
         self.outcome.calls += 1;
         let number = self.outcome.calls;
-        let RecordedCall { thread, message, notes, reply, .. } = call;
+        let RecordedCall { thread, message, notes, noted, reply, .. } = call;
         let past = Past { number, cpu, time_ns, thread, message, recorded: reply };
         if self.after > 0 {
             self.after -= 1;
@@ -359,7 +359,8 @@ impl Run<'_> {
         }
         self.stage.begins(time_ns, &message);
         let Some(policy) = &self.policy else { return self.remember(past) };
-        let job = Job { policy: policy.clone(), message, notes, is_ordered: true };
+        let call = Some((number, time_ns));
+        let job = Job { policy: policy.clone(), message, call, notes, noted, is_ordered: true };
         let index = cpu as usize;
         if self.pending.len() <= index {
             self.pending.resize(index + 1, None);

@@ -50,6 +50,7 @@ pub(crate) fn rewritten(
             Item::Entry(Entry::Call(call)) => {
                 pen.begin(call.time_ns, call.thread, &call.message, &[]);
                 call.notes.iter().for_each(|note| pen.note(*note));
+                call.noted.iter().for_each(|noted| pen.noted(noted));
                 if let Some(reply) = &call.reply {
                     pen.end(reply);
                 }

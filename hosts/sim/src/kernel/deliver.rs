@@ -58,6 +58,9 @@ impl Kernel {
             engine.take_out(Fault { message, cpu: event.cpu });
             outcome.status = Status::Fault as i32;
         }
+        if self.has_notes {
+            self.note_spoken();
+        }
         if let Some(at_ns) = self.questions.take_late_ns() {
             self.alarms.set_if_earlier(Alarm::Late, at_ns);
         }

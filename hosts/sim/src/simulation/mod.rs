@@ -24,6 +24,7 @@ use crate::masks::{Masks, Questions};
 use crate::program::Programs;
 use crate::recorded::{self, Recording};
 use crate::shared::Shared;
+use crate::spoken::Listening;
 use crate::trace::{Header, Sink, Trace};
 use crate::upgrade::Successor;
 
@@ -155,6 +156,7 @@ pub struct Simulation {
     sink: Sink,
     recording: Option<Box<dyn Write>>,
     notes_considered: bool,
+    debug: Option<Box<dyn Write>>,
     injections: Vec<(u64, Injection)>,
     successors: Vec<(u64, Successor)>,
 }
@@ -183,6 +185,7 @@ impl Simulation {
             sink: Sink::Nowhere,
             recording: None,
             notes_considered: false,
+            debug: None,
             injections: Vec::new(),
             successors: Vec::new(),
         }
@@ -238,6 +241,12 @@ impl Simulation {
     /// a [`PerCpu`](ekiden::PerCpu) it read. Nothing is noted of a decision that looked at its own CPU only.
     pub fn with_considered(mut self) -> Self {
         self.notes_considered = true;
+        self
+    }
+
+    /// Writes what the policy says in words ([`debug!`](ekiden::debug!)), and what it notes, there: a line each.
+    pub fn debug_into(mut self, writer: impl Write + 'static) -> Self {
+        self.debug = Some(Box::new(writer));
         self
     }
 
@@ -318,6 +327,8 @@ impl Simulation {
 
         let mut kernel = Kernel::new(self.machine, masks, questions.clone(), programs);
         let mut recording = None;
+        let to_trace = !matches!(self.sink, Sink::Nowhere);
+        let listening = Listening::begin(to_trace, self.debug.take(), &questions);
         let host: Arc<dyn Host + Send> = questions.clone();
         let made = |name: &str, make: Maker| match contained(|| make((*topology).clone(), max_tasks, host.clone())) {
             Ok(Ok(policy)) => Ok(policy),
@@ -355,6 +366,7 @@ impl Simulation {
         kernel.sink = self.sink;
         kernel.sink.begin(&header);
         kernel.notes_considered = self.notes_considered && !matches!(kernel.sink, Sink::Nowhere);
+        kernel.has_notes = to_trace;
         kernel.shared = Shared::new(workload);
         kernel.questions.queues.store(workload.queues(), Relaxed);
         kernel.groups = Groups::new(workload);
@@ -394,7 +406,7 @@ impl Simulation {
                 start_ns => kernel.alarms.set(Alarm::Sleep(task), start_ns),
             }
         }
-        Ok(Running { kernel, time_limit_ns: self.time_limit_ns, recording })
+        Ok(Running { kernel, time_limit_ns: self.time_limit_ns, recording, listening })
     }
 
     fn check_injections(&self, workload: &Workload, nr_cpus: u32) -> Result<(), SimError> {

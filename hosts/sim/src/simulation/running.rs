@@ -7,6 +7,7 @@ use crate::alarm::Alarm;
 use crate::error::{SimError, Stuck, Unfinished};
 use crate::kernel::Kernel;
 use crate::recorded::Recording;
+use crate::spoken::Listening;
 use crate::task::State;
 
 use super::SimReport;
@@ -22,6 +23,7 @@ pub(super) struct Running {
     pub(super) kernel: Kernel,
     pub(super) time_limit_ns: u64,
     pub(super) recording: Option<Recording>,
+    pub(super) listening: Listening,
 }
 
 impl Running {
@@ -64,6 +66,7 @@ impl Running {
         if let Some(recording) = self.recording {
             recording.finish(kernel.now_ns)?;
         }
+        self.listening.finish().map_err(SimError::Debug)?;
         let engine = kernel.engine.as_ref();
         let (mistakes, last_mistake) = engine.map_or((0, None), Engine::mistakes);
         let report = SimReport {

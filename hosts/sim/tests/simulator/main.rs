@@ -10,6 +10,7 @@ mod ends;
 mod hardware;
 mod loads;
 mod locality;
+mod notes;
 mod pace;
 mod probe;
 mod queues;
