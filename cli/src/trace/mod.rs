@@ -107,8 +107,8 @@ Examples:
   ekiden trace export out out.parquet   for DuckDB, pandas and the like
   ekiden trace export out - --format jsonl | jq 'select(.what == \"migrate\")'
 Columns of a table: time_ns, cpu, what, pid, task (its name), value (what that
-is depends on `what`), piece (numbers the words of sets of CPUs), note (the name of
-what the policy noted).")]
+is depends on `what`), piece (numbers the words of sets of CPUs), note (what the
+policy calls the value).")]
     Export {
         /// A trace
         trace: PathBuf,
