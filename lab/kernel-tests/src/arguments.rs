@@ -305,15 +305,12 @@ pub(crate) enum Trial {
         /// How many others there are.
         #[arg(long)]
         others: u32,
-        /// Their nice value.
-        #[arg(long, allow_negative_numbers = true)]
-        nice_of_others: i32,
-        /// And its own.
-        #[arg(long, allow_negative_numbers = true)]
-        nice: i32,
-        /// How long it is measured.
-        #[arg(long)]
-        seconds: u32,
+        /// Their nice value, and its own.
+        #[arg(long, num_args = 2, allow_negative_numbers = true)]
+        nices: Vec<i32>,
+        /// How long before it is measured, and for how long.
+        #[arg(long, num_args = 2)]
+        seconds: Vec<u32>,
     },
     /// Limits of CPU time with periods of all lengths.
     Exact {

@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -15,7 +16,7 @@ use nix::{
 use serde::Serialize;
 
 use crate::{
-    load::{Worker, pause, stay_on_cpu_1},
+    load::{Worker, stay_on_cpu_1},
     trials::config,
 };
 
@@ -40,8 +41,9 @@ fn ran_ns(thread: &Pid) -> Result<u64> {
     text.split_whitespace().next().and_then(|ns| ns.parse().ok()).with_context(|| format!("{path}: {text}"))
 }
 
-/// One task beside so many others on a CPU, for so long.
-pub(crate) fn due(modules: &Path, policy: &str, others: u32, nices: [i32; 2], seconds: u32) -> Result<()> {
+/// One task beside so many others on a CPU: it is measured for so many seconds, after so many others.
+pub(crate) fn due(modules: &Path, policy: &str, others: u32, nices: [i32; 2], seconds: [u32; 2]) -> Result<()> {
+    let [before_s, measured_s] = seconds.map(|seconds| Duration::from_secs(seconds.into()));
     let session = Session::start(&config(modules, policy))?;
     stay_on_cpu_1()?;
     // With its first thread.
@@ -58,14 +60,13 @@ pub(crate) fn due(modules: &Path, policy: &str, others: u32, nices: [i32; 2], se
     let one = Worker::start("spin")?;
     one.nice(nices[1]);
     one.pin(0)?;
-    // Each has had its first turns by then, which are about their coming and not about their weight.
-    pause(10_000);
+    thread::sleep(before_s);
     let look = || -> Result<(u64, u64)> {
         let of_others = threads.iter().map(ran_ns).sum::<Result<u64>>()?;
         Ok((one.ran_ns(), of_others))
     };
     let (before, start) = (look()?, Instant::now());
-    pause(Duration::from_secs(seconds.into()).as_millis() as u64);
+    thread::sleep(measured_s);
     let after = look()?;
     let had_ns = after.0 - before.0;
     let report = DueReport {

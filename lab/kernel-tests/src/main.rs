@@ -122,8 +122,8 @@ fn main() -> anyhow::Result<()> {
         Trial::ReaderKilled { ekiden, to } => commands::reader_killed(modules, &ekiden, &to),
         Trial::FoundFlight { ekiden, to } => commands::found_flight(modules, &ekiden, &to),
         Trial::RecordedGroups { to } => groups::recorded_groups(modules, &to),
-        Trial::Due { policy, others, nice_of_others, nice, seconds } => {
-            due::due(modules, &policy, others, [nice_of_others, nice], seconds)
+        Trial::Due { policy, others, nices, seconds } => {
+            due::due(modules, &policy, others, [nices[0], nices[1]], [seconds[0], seconds[1]])
         }
         Trial::Crowd { tasks, groups } => groups::crowd(modules, tasks, groups),
         Trial::Exact { policy, tasks, seconds } => quotas::exact(modules, policy.as_deref(), &tasks, seconds),

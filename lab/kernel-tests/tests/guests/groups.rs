@@ -54,22 +54,23 @@ pub(crate) const BY_HAND: &[Test] = &[
     },
 ];
 
-/// Others, their nice value, that of the one, and the seconds in which what is due to it is some twenty turns and more.
-const DUE: &[(u32, i32, i32, u32)] = &[
-    (1, 0, 19, 10),
-    (9, 0, 19, 10),
-    (9, 19, -20, 10),
-    (59, 0, 19, 30),
-    (59, 0, 5, 30),
-    (59, 19, -20, 10),
-    (999, 19, -20, 30),
+/// Others, their nice value, that of the one, the seconds until what those that came first have had is evened out, and those in which what is due
+/// to the one is some twenty turns and more. A turn that a task of nice 19 had before one of nice -20 came is 17 seconds of that one's.
+const DUE: &[(u32, i32, i32, u32, u32)] = &[
+    (1, 0, 19, 10, 10),
+    (9, 0, 19, 10, 10),
+    (9, 19, -20, 20, 10),
+    (59, 0, 19, 10, 30),
+    (59, 0, 5, 10, 30),
+    (59, 19, -20, 20, 10),
+    (999, 19, -20, 60, 30),
 ];
 
 fn under_wfq_a_share_is_what_its_weight_is_due_in_a_kernel(lab: &Lab) {
     let mut wrong = Vec::new();
-    for (others, nice_of_others, nice, seconds) in DUE {
+    for (others, nice_of_others, nice, before, seconds) in DUE {
         let report = &lab.trial(&format!(
-            "due --modules /lab --policy wfq --others {others} --nice-of-others {nice_of_others} --nice {nice} --seconds {seconds}"
+            "due --modules /lab --policy wfq --others {others} --nices {nice_of_others} {nice} --seconds {before} {seconds}"
         ))[0];
         let ns = |key: &str| report[key].as_f64().unwrap();
         let weight = |nice: &i32| f64::from(ekiden::weight_of_nice(*nice));

@@ -37,6 +37,7 @@ tests! {
         11 a_changed_constant_is_found_in_what_the_kernel_recorded,
         5 the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again,
         2 a_recording_names_the_thread_on_whose_time_each_call_came,
+        6 what_a_policy_notes_stands_in_recordings_of_a_kernel_and_of_an_agent,
         4 recording_is_switched_off_and_on_while_a_policy_runs,
         2 an_upgrade_that_cannot_be_is_refused_and_the_old_policy_goes_on,
         7 a_new_version_takes_over_the_state_if_its_layout_is_the_same,
@@ -387,6 +388,27 @@ fn a_recording_names_the_thread_on_whose_time_each_call_came(lab: &Lab) {
     }
     let ticks = || calls.iter().filter(|call| call.message.call == Call::TaskTick as u32);
     assert!(ticks().all(|call| call.thread == call.message.pid), "a tick is about the thread that runs");
+}
+
+/// Names of what a policy has noted in a recording, as often as it has.
+fn noted_in(file: File) -> Vec<String> {
+    let calls = RecordingReader::new(file).unwrap().filter_map(|recorded| match recorded.unwrap().item {
+        Item::Entry(Entry::Call(call)) => Some(call),
+        _ => None,
+    });
+    calls.flat_map(|call| call.noted).map(|noted| noted.name.to_string()).collect()
+}
+
+fn what_a_policy_notes_stands_in_recordings_of_a_kernel_and_of_an_agent(lab: &Lab) {
+    is_replayed_without_a_difference(lab, "mlfq", "recorded --policy mlfq", PATIENCE);
+    lab.trial("agent-works --recordings /host --policy mlfq --rounds 5");
+    for file in ["out.ekirec", "mlfq.ekirec"] {
+        let noted = noted_in(File::open(lab.host(file)).unwrap());
+        println!("{file}: {} notes", noted.len());
+        assert!(noted.len() > 10 && noted.iter().all(|name| name == "down_to_level"), "{file}: {noted:?}");
+    }
+    let outcome = ekiden_linked::replay().run(File::open(lab.host("mlfq.ekirec")).unwrap()).unwrap();
+    assert_eq!((outcome.differences, outcome.not_exact), (0, 0), "{:?}", outcome.remarks);
 }
 
 pub(crate) fn recording_is_switched_off_and_on_while_a_policy_runs(lab: &Lab) {
