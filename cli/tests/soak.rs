@@ -16,9 +16,23 @@ use serde_json::Value;
 
 const FOR: Duration = Duration::from_secs(120);
 
+/// How often it may run again because QEMU itself has lost the guest, which takes the time of a step and of another boot.
+const AGAIN_MAX: usize = 3;
+
 /// The order of the steps is another one each day.
 #[test]
 fn two_minutes_of_soak_find_nothing_and_an_interrupt_keeps_what_was_found() {
+    let steps = (0..=AGAIN_MAX).find_map(|_| {
+        let report = soaked();
+        let steps: u64 = report["steps"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+        (steps >= 3 || report["emulator_faults"] == 0).then_some((steps, report))
+    });
+    let (steps, report) = steps.expect("QEMU loses each guest");
+    assert!(steps >= 3, "{report}");
+}
+
+/// What the report says. Whatever the guest was lost by, nothing may have been found before.
+fn soaked() -> Value {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let directory = tempfile::tempdir().unwrap();
     let saved = directory.path().join("trials");
@@ -49,6 +63,5 @@ fn two_minutes_of_soak_find_nothing_and_an_interrupt_keeps_what_was_found() {
     assert_eq!(output.status.code(), Some(130), "{report}\n{said}");
     assert_eq!((&report["findings"], &report["interrupted"]), (&Value::Array(vec![]), &true.into()), "{report}");
     assert_eq!(report["differences"], 0, "{report}");
-    let steps: u64 = report["steps"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
-    assert!(steps >= 3, "{report}");
+    report
 }
