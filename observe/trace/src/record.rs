@@ -130,7 +130,7 @@ what! {
     /// it is.
     Note = 39,
     /// A piece of the name of the note that follows: the field of the CPU numbers the pieces, the value is eight bytes of
-    /// UTF-8. See [`noted`].
+    /// UTF-8. See [`noted`](crate::noted).
     NoteName = 40,
 }
 
