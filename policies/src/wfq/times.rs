@@ -2,8 +2,10 @@
 
 use ekiden::{NICE_0_WEIGHT, prelude::*, scaled_ns};
 
-/// For about so long a task may have to wait for what it has had, if no others come meanwhile: as long as eight hundred others need for a slice each.
-const LONGEST_WAIT_NS: u64 = 2_500_000_000;
+/// For about so long a task may have to wait for what it has had, if no others come meanwhile: as long as so many others need for a slice each. Where
+/// more wait it is less, by as much: to each of so many, waiting matters more than what is due.
+const LONGEST_WAIT_NS: u64 = 4_000_000_000;
+const MANY: u64 = 1_000;
 
 /// The same of one whose turns are shortened: the kernel takes out a scheduler under which one waits for thirty seconds. Only a task that weighs
 /// less than a ten-thousandth of the others would have to for its share.
@@ -81,7 +83,8 @@ impl Times {
         if is_light(weight.into(), others as u64, load) {
             return debt_ns.min(virtual_ns(LONGEST_WAIT_OF_LIGHT_NS, load));
         }
-        debt_ns.min(virtual_ns(LONGEST_WAIT_NS, load)).max(SMALL_DEBT_NS)
+        let wait_ns = LONGEST_WAIT_NS * MANY / MANY.max(others as u64);
+        debt_ns.min(virtual_ns(wait_ns, load)).max(SMALL_DEBT_NS)
     }
 }
 
