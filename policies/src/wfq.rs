@@ -252,10 +252,8 @@ impl Scheduler for Wfq {
         queue.running.set(vruntime);
         queue.min_vruntime.raise(vruntime);
         if left > 0 {
-            let slice_ns = self.times.slice_ns(left);
-            cx.set_slice_ns(slice_ns);
-            let turn_ns = self.times.turn_ns(weight, left, waiting.load);
-            if turn_ns < slice_ns {
+            cx.set_slice_ns(self.times.slice_ns(left));
+            if let Some(turn_ns) = self.times.turn_ns(weight, left, waiting.load) {
                 cx.arm_timer(turn_ns);
             }
         }

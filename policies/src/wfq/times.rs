@@ -2,10 +2,11 @@
 
 use ekiden::{NICE_0_WEIGHT, prelude::*, scaled_ns};
 
-/// For about so long a task may have to wait for what it has had, if no others come meanwhile: as long as so many others need for a slice each. Where
-/// more wait it is less, by as much: to each of so many, waiting matters more than what is due.
-const LONGEST_WAIT_NS: u64 = 4_000_000_000;
-const MANY: u64 = 1_000;
+/// For about so long a task may have to wait for what it has had, if no others come meanwhile: as long as a thousand others need for a slice each.
+const LONGEST_WAIT_NS: u64 = 3_200_000_000;
+
+/// Where so many wait, every turn is ended by a timer.
+const CROWD: u32 = 200;
 
 /// The same of one whose turns are shortened: the kernel takes out a scheduler under which one waits for thirty seconds. Only a task that weighs
 /// less than a ten-thousandth of the others would have to for its share.
@@ -52,9 +53,11 @@ impl Times {
         (self.period_ns / u64::from(others + 1)).max(self.slice_min_ns)
     }
 
-    /// How long a task of this weight runs while so many `others` of the weight `load` wait.
-    pub(super) fn turn_ns(&self, weight: u64, others: u32, load: u64) -> u64 {
-        shortened(self.slice_ns(others), weight, others.into(), load)
+    /// After how long a timer ends the turn of a task of this weight, while so many `others` of the weight `load` wait: where many wait, a slice that
+    /// ends with a tick is owed to each of them.
+    pub(super) fn turn_ns(&self, weight: u64, others: u32, load: u64) -> Option<u64> {
+        let is_short = is_light(weight, others.into(), load) || others >= CROWD;
+        is_short.then(|| shortened(self.slice_ns(others), weight, others.into(), load))
     }
 
     /// The virtual time with which a new task begins to owe: a turn, or less in a crowd.
@@ -83,8 +86,7 @@ impl Times {
         if is_light(weight.into(), others as u64, load) {
             return debt_ns.min(virtual_ns(LONGEST_WAIT_OF_LIGHT_NS, load));
         }
-        let wait_ns = LONGEST_WAIT_NS * MANY / MANY.max(others as u64);
-        debt_ns.min(virtual_ns(wait_ns, load)).max(SMALL_DEBT_NS)
+        debt_ns.min(virtual_ns(LONGEST_WAIT_NS, load)).max(SMALL_DEBT_NS)
     }
 }
 
