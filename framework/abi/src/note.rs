@@ -1,4 +1,4 @@
-//! What a policy notes in a call, on its way from the policy to whoever writes it down.
+//! What a policy notes in a call, on its way from the policy to what writes it down.
 
 use core::fmt;
 

@@ -97,7 +97,7 @@ impl Layout for Note {
     const FINGERPRINT: Fingerprint = Fingerprint::of::<Self>("Note");
 }
 
-/// Says something in a call, for whoever develops the policy: the form and the values of `format!`, after the [`Cx`] of the call.
+/// Says something in a call, for those who develop the policy: the form and the values of `format!`, after the [`Cx`] of the call.
 ///
 /// `ekiden sim --debug` and `ekiden replay --debug` show it, with time, CPU and call. The kernel host and the agent do not: nothing is formatted there, and
 /// the values are not computed. So it has to do nothing that matters to the policy. What is to be known of a policy that runs in a

@@ -13,8 +13,8 @@ thread_local! {
     static SHOW: Cell<Option<Show>> = const { Cell::new(None) };
 }
 
-/// From here on, `show` is given the text of every [`debug!`](ekiden::debug!) in calls on this thread, or nobody is if it is absent.
-/// Returns whoever was given it so far.
+/// From here on, `show` is given the text of every [`debug!`](ekiden::debug!) in calls on this thread; without one the text is dropped.
+/// Returns the one before.
 pub fn texts_of_thread(show: Option<Show>) -> Option<Show> {
     if show.is_some() {
         observe_texts(|message, text| {

@@ -1,4 +1,4 @@
-//! What policies say in words while they are replayed, for whoever develops them.
+//! What policies say in words while they are replayed, for their authors.
 
 use std::cell::RefCell;
 use std::fmt::Arguments;

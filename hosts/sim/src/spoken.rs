@@ -1,4 +1,4 @@
-//! What policies say of their decisions: notes go to the trace and to the recording, text to whoever wants to read it.
+//! What policies say of their decisions: notes go to the trace and to the recording, text to standard error.
 
 use std::cell::RefCell;
 use std::fmt::Arguments;

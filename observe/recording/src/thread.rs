@@ -31,7 +31,7 @@ pub fn tape_of_thread(learn: Option<Learn>) -> Option<Learn> {
     LEARN.replace(learn)
 }
 
-/// From here on, `hear` is given what calls on this thread note, or nobody is if it is absent. Returns whoever was given it so far.
+/// From here on, `hear` is given what calls on this thread note; without one it is dropped. Returns the one before.
 pub fn notes_of_thread(hear: Option<Hear>) -> Option<Hear> {
     if hear.is_some() {
         hear_notes(|message, noted| {

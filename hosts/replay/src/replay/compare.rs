@@ -170,8 +170,8 @@ impl Run<'_> {
     }
 }
 
-/// The first note of the recording that was not made again, in its order. A policy may make others by now: whoever looks for
-/// something in a recording adds them.
+/// The first note of the recording that was not made again, in its order. A policy may make others by now: those who look for
+/// something in a recording add them.
 fn missing<'a>(recorded: &'a [Noted], replayed: &[Noted]) -> Option<&'a Noted> {
     let mut replayed = replayed.iter();
     recorded.iter().find(|note| !replayed.any(|other| other == *note))

@@ -105,7 +105,7 @@ fn what_a_policy_says_in_words_is_written_down_in_order() {
             "         0.000 [  0] task_new pid 1000: 0 ahead at 0 ns",
         ]
     );
-    // Nobody hears of it who has not asked.
+    // Without `debug_into` there is no text.
     Simulation::of::<Telling>(Machine::flat(2), "text=1").run(&load()).unwrap();
     assert_eq!(text.take(), "");
 }
