@@ -5,15 +5,15 @@ use ekiden::{NICE_0_WEIGHT, prelude::*, scaled_ns};
 /// For about so long a task may have to wait for what it has had, if no others come meanwhile: as long as a thousand others need for a slice each.
 const LONGEST_WAIT_NS: u64 = 3_200_000_000;
 
-/// Where so many wait, every turn is ended by a timer.
-const CROWD: u32 = 200;
-
 /// The same of one whose turns are shortened: the kernel takes out a scheduler under which one waits for thirty seconds. Only a task that weighs
 /// less than a ten-thousandth of the others would have to for its share.
 const LONGEST_WAIT_OF_LIGHT_NS: u64 = 6_000_000_000;
 
 /// The same of a new task, which has had nothing: its debt keeps a task that continues in new ones from having more than others.
 const LONGEST_WAIT_OF_NEW_NS: u64 = 2_000_000_000;
+
+/// Where so many wait, every turn is ended by a timer.
+const CROWD: u32 = 200;
 
 /// No turn of a task with little weight is shorter.
 const SHORTEST_TURN_NS: u64 = 50_000;
