@@ -8,6 +8,7 @@
 //! However the agent ends, its link to the kernel ends with it, and the kernel's own scheduler has every task. The
 //! same happens some 20 to 40 ms after it has stopped answering.
 
+mod beats;
 mod host;
 mod mind;
 mod ready;
@@ -48,6 +49,7 @@ use nix::{
 use serde::Serialize;
 
 use crate::{
+    beats::Beating,
     host::Questions,
     mind::{Mind, Talk},
     skel::{AgentSkel, AgentSkelBuilder},
@@ -179,9 +181,6 @@ impl Agent {
                 (tape::recorded(policy), Some(ring), Some(Flight { file, records }))
             }
         };
-        let engine = Engine::new(policy, questions.clone(), idle, nr_cpus, config.max_tasks);
-        questions.set_engine(engine.answers());
-
         let name = scheduler_name(&config.policy);
         let mut skel = load(config, &name, nr_cpus, calls)?;
         let bss = skel.maps.bss_data.take().ok_or_else(|| LoadError::Other("the program has no memory".into()))?;
@@ -206,6 +205,9 @@ impl Agent {
         shared.control().eager.store(1, Release);
         shared.control().tgid.store(std::process::id(), Release);
 
+        let policy: Box<dyn Policy> = Box::new(Beating::new(policy, shared.clone()));
+        let engine = Engine::new(policy, questions.clone(), idle, nr_cpus, config.max_tasks);
+        questions.set_engine(engine.answers());
         let talk = Arc::new(Talk::default());
         let mind = Mind::new(engine, questions, shared.clone(), talk.clone(), config.max_tasks);
         ready::lock_memory()?;
@@ -323,11 +325,15 @@ fn batch_for(nr_cpus: u32) -> u32 {
     2 * nr_cpus.max(8)
 }
 
-/// How many ticks of this kernel there are in that time, and two at least.
-fn ticks_in(time: Duration) -> u32 {
-    // The resolution of the coarse clock is a tick.
-    let tick = clock_getres(ClockId::CLOCK_MONOTONIC_COARSE).map_or(Duration::from_millis(4), Duration::from);
-    (time.as_nanos() / tick.as_nanos().max(1)).max(2) as u32
+/// The time from one tick of this kernel to the next.
+fn tick() -> Duration {
+    // It is the resolution of the coarse clock.
+    clock_getres(ClockId::CLOCK_MONOTONIC_COARSE).map_or(Duration::from_millis(4), Duration::from)
+}
+
+/// How many whole ticks there are in that time, whenever it begins, and two at least.
+fn whole_ticks_in(time: Duration) -> u32 {
+    (time.as_nanos() / tick().as_nanos().max(1)).saturating_sub(1).max(2) as u32
 }
 
 fn load(config: &Config, name: &str, nr_cpus: u32, calls: Calls) -> Result<AgentSkel<'static>> {
@@ -343,7 +349,8 @@ fn load(config: &Config, name: &str, nr_cpus: u32, calls: Calls) -> Result<Agent
         constants.slots_most = config.max_tasks;
         constants.nr_cpus = nr_cpus;
         constants.wants_ticks = calls.has(Call::TaskTick);
-        constants.loop_ticks = ticks_in(LOOPS);
+        constants.tick_ns = tick().as_nanos() as u64;
+        constants.loop_ticks = whole_ticks_in(LOOPS);
         constants.may_place = !calls.has(Call::SelectTaskRq);
     }
     let mut sized = || {
@@ -416,5 +423,6 @@ fn prepare() -> io::Result<()> {
         libc::pthread_sigmask(libc::SIG_BLOCK, signals.as_ptr(), std::ptr::null_mut());
     }
     ready::grow_heap();
+    ready::rehearse_panic();
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 use std::{fs, hint::black_box, io};
 
+use ekiden_contain::contained;
 use ekiden_loader::{LoadError, Result, sysfs};
 
 /// How far the heap is taken before there are tasks to wait for it.
@@ -78,6 +79,11 @@ pub(crate) fn grow_heap() {
         pieces.push(black_box(vec![1; 64 << 10]));
     }
     drop(black_box(pieces));
+}
+
+/// Has this thread unwind once. The first panic takes many times as long as those after it, and tasks would wait for it.
+pub(crate) fn rehearse_panic() {
+    let _: std::result::Result<(), String> = contained(|| panic!("{}", black_box("a rehearsal")));
 }
 
 #[cfg(test)]

@@ -438,6 +438,12 @@ impl Shared {
         run(self.programs.alarm);
     }
 
+    /// Says that the agent gets on. Only its thread does.
+    pub(crate) fn beats(&self) {
+        let beat = &self.control().beat;
+        beat.store(beat.load(Relaxed) + 1, Release);
+    }
+
     /// Has the kernel take all tasks back, for this reason.
     pub(crate) fn give_up(&self, why: &str) {
         let mut text = [0; 256];

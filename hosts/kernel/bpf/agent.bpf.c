@@ -285,11 +285,8 @@ OPS(tick) void BPF_PROG(agent_tick, struct task_struct *p)
 	struct task *t = task_of(p);
 
 	if (!t) {
-		/* The kernel has just counted the tick for user mode, if it has found it there. */
-		if (p->pid == control.tid && p->utime != control.watch_utime) {
-			control.watch_utime = p->utime;
-			control.watch_ticks++;
-		}
+		if (p->pid == control.tid)
+			note_agents_tick(p);
 		return;
 	}
 	notes_mode(p, t);

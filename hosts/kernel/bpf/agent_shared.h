@@ -219,7 +219,8 @@ struct control {
 	s32 cpus_left;
 	/* The CPU time that it has had in user mode. */
 	u64 watch_utime;
-	u64 pad4;
+	/* When a tick has last found it on a CPU. */
+	u64 watch_tick_ns;
 };
 
 struct control control;
@@ -233,8 +234,9 @@ const volatile u64 ring_mask;
 const volatile u32 slots_most;
 const volatile u32 nr_cpus;
 const volatile bool wants_ticks;
-/* So many ticks have seen an agent that is in a loop. */
+/* So many ticks have seen an agent that is in a loop, so far apart. */
 const volatile u32 loop_ticks = 4;
+const volatile u64 tick_ns = 4000000;
 /* Whether the policy leaves it to the kernel where a task goes. */
 const volatile bool may_place;
 const volatile u64 slice_default_ns = SCX_SLICE_DFL;

@@ -6,8 +6,8 @@
 #include "agent_decide.h"
 
 /*
- * One that sleeps at work waits for something that does not come; one that runs, and as many ticks as there are in that time have seen it
- * in user mode, is in a loop. In the kernel it may wait for another CPU, whose processor a hypervisor has taken.
+ * One that sleeps at work waits for something that does not come; one that runs, and as many whole ticks as there are in that time have seen
+ * it in user mode, is in a loop. In the kernel it may wait for another CPU, whose processor a hypervisor has taken.
  */
 #define STOPPED_NS 15000000ULL
 #define SLEEPS_NS 30000000ULL
@@ -15,6 +15,22 @@
 #define LATE_NS 1000000000ULL
 /* Messages for which nothing waits are looked at after so many looks of the watch. */
 #define LAZY_ROUNDS 20
+
+/*
+ * The kernel has just counted the tick for user mode, if it has found the agent there. One that is early or late is not counted: a hypervisor
+ * has taken the processor of this CPU for a part of the time. What is counted is a sample of the time for which the agent had one.
+ */
+static __always_inline void note_agents_tick(struct task_struct *agent)
+{
+	u64 now_ns = bpf_ktime_get_ns(), apart_ns = now_ns - control.watch_tick_ns;
+
+	control.watch_tick_ns = now_ns;
+	if (agent->utime == control.watch_utime)
+		return;
+	control.watch_utime = agent->utime;
+	if (apart_ns >= tick_ns - tick_ns / 4 && apart_ns <= tick_ns + tick_ns / 4)
+		control.watch_ticks++;
+}
 
 /* The agent does not answer: the kernel takes every task back to its own scheduler at once. */
 static __noinline int give_up(u32 why, u64 ms)

@@ -181,7 +181,7 @@ impl Mind {
         slots.sort_unstable();
         for (_, slot) in slots {
             self.look_at_group(slot, 0);
-            self.beats();
+            self.shared.beats();
         }
     }
 

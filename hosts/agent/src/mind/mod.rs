@@ -191,19 +191,13 @@ impl Mind {
         self.tail += taken;
         let control = self.shared.control();
         control.tail.store(self.tail, Release);
-        self.beats();
+        self.shared.beats();
         if self.is_done() {
             // It goes out with the system call by which this thread gives way.
             self.shared.lay(&self.batch);
         } else {
             self.fire();
         }
-    }
-
-    /// Says that the agent gets on.
-    fn beats(&self) {
-        let beat = &self.shared.control().beat;
-        beat.store(beat.load(Relaxed) + 1, Release);
     }
 
     /// Tells the engine. What every outcome can ask for is noted.
@@ -214,8 +208,8 @@ impl Mind {
             engine.take_out(Fault { message, cpu: event.cpu });
             return Outcome { status: Status::Fault as i32, ..Outcome::default() };
         }
-        // However many messages there are: a call that ends is not one that does not.
-        self.beats();
+        // However many messages there are: what ends is not what does not.
+        self.shared.beats();
         if let Some(at_ns) = self.questions.take_refill_ns() {
             if let Some(refill_ns) = self.refills_ns.get_mut(event.cpu as usize) {
                 *refill_ns = at_ns.min(*refill_ns);

@@ -119,7 +119,7 @@ impl Mind {
         for slot in 1..=self.shared.slots() {
             self.take_stock_of(slot);
             if slot % 64 == 0 {
-                self.beats();
+                self.shared.beats();
             }
         }
         for cpu in 0..self.nr_cpus {
