@@ -2,28 +2,30 @@
 
 use ekiden::{NICE_0_WEIGHT, prelude::*, scaled_ns};
 
-/// For about so long a task may have to wait for what it has had, if no others come meanwhile: as long as a thousand others need for a slice each.
-const LONGEST_WAIT_NS: u64 = 3_200_000_000;
+/// In so long each of those that wait has a turn, however many they are: 333 have whole slices.
+const LONGEST_ROUND_NS: u64 = 1_000_000_000;
+
+/// For so long a task may have to wait for what it has had, or a new one for what it has not had yet, besides what it costs to switch between those
+/// that run meanwhile: for the turn of a round that comes to its end a little late. The kernel counts as a task's own what interrupts take while it
+/// runs, and where thousands sleep, one wakes up many of them: that may be many times its turn.
+const LONGEST_WAIT_NS: u64 = 1_250_000_000;
 
 /// The same of one whose turns are shortened: the kernel takes out a scheduler under which one waits for thirty seconds. Only a task that weighs
 /// less than a ten-thousandth of the others would have to for its share.
 const LONGEST_WAIT_OF_LIGHT_NS: u64 = 6_000_000_000;
 
-/// The same of a new task, which has had nothing: its debt keeps a task that continues in new ones from having more than others.
-const LONGEST_WAIT_OF_NEW_NS: u64 = 2_000_000_000;
-
 /// Where so many wait, every turn is ended by a timer.
 const CROWD: u32 = 200;
 
-/// No turn of a task with little weight is shorter.
+/// No turn is shorter, however little a task weighs and however many wait.
 const SHORTEST_TURN_NS: u64 = 50_000;
 
 /// Where a second has a hundred ticks. So long a task runs that has used up its slice.
 const LONGEST_TICK_NS: u64 = 10_000_000;
 
-/// So little may be owed, unless the others weigh more than all but a few machines have tasks for.
+/// So little may be owed, unless the others weigh as much as a crowd.
 const SMALL_DEBT_NS: u64 = 1_000_000;
-const LARGE_LOAD: u64 = LONGEST_WAIT_OF_LIGHT_NS / SMALL_DEBT_NS * NICE_0_WEIGHT as u64;
+const LARGE_LOAD: u64 = LONGEST_WAIT_NS / SMALL_DEBT_NS * NICE_0_WEIGHT as u64;
 
 /// For so long those that wait may be set back by the head start of all that have slept: in a crowd of sleepers each has the less of one.
 const LONGEST_CREDIT_NS: u64 = 100_000_000;
@@ -57,7 +59,10 @@ impl Times {
     /// ends with a tick is owed to each of them.
     pub(super) fn turn_ns(&self, weight: u64, others: u32, load: u64) -> Option<u64> {
         let is_short = is_light(weight, others.into(), load) || others >= CROWD;
-        is_short.then(|| shortened(self.slice_ns(others), weight, others.into(), load))
+        is_short.then(|| {
+            let round_ns = LONGEST_ROUND_NS / u64::from(others + 1);
+            shortened(self.slice_ns(others).min(round_ns), weight, others.into(), load).max(SHORTEST_TURN_NS)
+        })
     }
 
     /// The virtual time with which a new task begins to owe: a turn, or less in a crowd.
@@ -65,7 +70,7 @@ impl Times {
         // Of one that runs alone it is known only that it had none to wait for.
         let (others, load) = if others == 0 { (1, NICE_0_WEIGHT.into()) } else { (others as u64, load) };
         let turn_ns = scaled_ns(shortened(self.slice_min_ns, weight.into(), others, load), weight);
-        turn_ns.min(virtual_ns(LONGEST_WAIT_OF_NEW_NS, load))
+        turn_ns.min(virtual_ns(LONGEST_WAIT_NS, load))
     }
 
     /// The head start of a task that has slept, where so many others wait.
@@ -86,7 +91,7 @@ impl Times {
         if is_light(weight.into(), others as u64, load) {
             return debt_ns.min(virtual_ns(LONGEST_WAIT_OF_LIGHT_NS, load));
         }
-        debt_ns.min(virtual_ns(LONGEST_WAIT_NS, load)).max(SMALL_DEBT_NS)
+        debt_ns.min(virtual_ns(LONGEST_WAIT_NS, load))
     }
 }
 
