@@ -60,6 +60,7 @@ extern crate alloc;
 extern crate self as ekiden;
 
 mod adapter;
+mod around;
 mod cpumask;
 mod cx;
 mod declare;
@@ -120,6 +121,7 @@ pub mod host {
     pub use ekiden_hints as hints;
 
     pub use crate::adapter::{Adapter, Left, Policy};
+    pub use crate::around::{Around, Surrounded};
     pub use crate::cx::Host;
     pub use crate::figures::{Figure, Figures, Value};
     pub use crate::note::{hear_notes, keep_notes};

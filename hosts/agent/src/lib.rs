@@ -34,7 +34,7 @@ use std::{
 use ekiden::{Call, Calls, ParamError, Topology};
 use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, IdleCpus};
-use ekiden_host::{Figure, Figures, Host, Policy};
+use ekiden_host::{Figure, Figures, Host, Policy, Surrounded};
 use ekiden_loader::{LoadError, Result, Tape, header_of, operations_of_the_kernel, room_for_all, sysfs};
 use ekiden_recording::{self as recording, Header, Instance};
 use libbpf_rs::{
@@ -49,7 +49,7 @@ use nix::{
 use serde::Serialize;
 
 use crate::{
-    beats::Beating,
+    beats::Beats,
     host::Questions,
     mind::{Mind, Talk},
     skel::{AgentSkel, AgentSkelBuilder},
@@ -205,7 +205,7 @@ impl Agent {
         shared.control().eager.store(1, Release);
         shared.control().tgid.store(std::process::id(), Release);
 
-        let policy: Box<dyn Policy> = Box::new(Beating::new(policy, shared.clone()));
+        let policy: Box<dyn Policy> = Box::new(Surrounded::new(policy, Beats(shared.clone())));
         let engine = Engine::new(policy, questions.clone(), idle, nr_cpus, config.max_tasks);
         questions.set_engine(engine.answers());
         let talk = Arc::new(Talk::default());

@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::sync::Arc;
 
-use ekiden_host::Policy;
+use ekiden_host::{Policy, Surrounded};
 use ekiden_loader::{LoadError, Result, TAPE_PAGE, Tape, len_of_ring};
-use ekiden_recording::{Mark, Pen, Place, Record, RecordedPolicy, Writes, notes_of_thread, tape_of_thread};
+use ekiden_recording::{Mark, Pen, Place, Record, Writes, WritesDown, notes_of_thread, tape_of_thread};
 use memmap2::{MmapMut, MmapOptions};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -70,7 +70,7 @@ pub(crate) fn read(file: &File, records: u64) -> Result<Tape> {
 
 /// `policy`, each call of which is written down on a thread that [records](Ring::begin).
 pub(crate) fn recorded(policy: Box<dyn Policy>) -> Box<dyn Policy> {
-    Box::new(RecordedPolicy::new(policy, OfAgent))
+    Box::new(Surrounded::new(policy, WritesDown(OfAgent)))
 }
 
 /// How the calls of an agent's policy are written down.

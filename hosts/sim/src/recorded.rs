@@ -1,15 +1,13 @@
 //! Writes the calls of a simulation down, for replay.
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::io::Write;
 use std::sync::Arc;
 
-use ekiden::Calls;
 use ekiden_host::abi::{Message, Noted, Reply};
-use ekiden_host::{Host, Policy};
+use ekiden_host::{Around, Host, Policy, Surrounded};
 use ekiden_recording::{
-    Header, Instance, Mark, Pen, Place, Record, RecordedPolicy, RecordingError, RecordingWriter, Writes, tape_of_thread,
+    Header, Instance, Mark, Pen, Place, Record, RecordingError, RecordingWriter, Writes, WritesDown, tape_of_thread,
 };
 
 use crate::masks::Questions;
@@ -137,44 +135,24 @@ pub(crate) fn next_instance(
         }
         recorder.pen().mark(now_ns, mark, number);
     });
-    let policy = if records { Box::new(RecordedPolicy::new(policy, OfSimulation(host.clone()))) } else { policy };
+    let policy =
+        if records { Box::new(Surrounded::new(policy, WritesDown(OfSimulation(host.clone())))) } else { policy };
     match host.call_costs_ns() {
-        Some(costs_ns) => Box::new(Priced { policy, host: host.clone(), costs_ns }),
+        Some(costs_ns) => Box::new(Surrounded::new(policy, Priced { host: host.clone(), costs_ns })),
         None => policy,
     }
 }
 
-/// A policy whose calls cost something.
+/// Has each call cost something.
 struct Priced {
-    policy: Box<dyn Policy>,
     host: Arc<Questions>,
     costs_ns: Vec<u64>,
 }
 
-impl Policy for Priced {
-    fn calls(&self) -> Calls {
-        self.policy.calls()
-    }
-
-    fn task_params(&self, settings: &str) -> Result<ekiden_host::abi::RawParams, String> {
-        self.policy.task_params(settings)
-    }
-
-    fn params_declared(&self) -> u64 {
-        self.policy.params_declared()
-    }
-
-    fn figures(&self) -> ekiden_host::Figures {
-        self.policy.figures()
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self.policy.into_any()
-    }
-
-    fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
+impl Around for Priced {
+    fn deliver(&self, policy: &dyn Policy, message: &Message, payload: &[u8]) -> Reply {
         self.host.add_call_ns(self.costs_ns.get(message.call as usize).copied().unwrap_or_default());
-        self.policy.deliver(message, payload)
+        policy.deliver(message, payload)
     }
 }
 

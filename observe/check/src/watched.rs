@@ -4,13 +4,12 @@
 //! A policy knows less than a trace: no names, nothing of tasks that another scheduling class runs, and of a token that the
 //! host refuses only that it came back.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ekiden::{Call, Calls, CpuMask, TaskId, Topology};
 use ekiden_host::abi::{Message, Reply};
-use ekiden_host::{Host, Policy};
+use ekiden_host::{Around, Host, Policy, Surrounded};
 use ekiden_trace::{Header, Record, What, masks};
 
 use crate::{Checker, Limits, Violation};
@@ -28,9 +27,8 @@ const NEEDED: [Call; 9] = [
     Call::MigrateTaskRq,
 ];
 
-/// A policy that is watched.
+/// Watches a policy, [around](Around) its calls.
 pub struct Watched {
-    policy: Box<dyn Policy>,
     host: Arc<dyn Host + Send>,
     watch: Arc<Mutex<Watch>>,
 }
@@ -47,13 +45,13 @@ struct Watch {
 }
 
 impl Watched {
-    /// Wraps `policy`, which runs on this machine and asks `host`.
-    pub fn new(
+    /// Puts that around `policy`, which runs on this machine and asks `host`.
+    pub fn around(
         policy: Box<dyn Policy>,
         host: Arc<dyn Host + Send>,
         topology: &Topology,
         limits: &Limits,
-    ) -> (Self, Findings) {
+    ) -> (Surrounded<Self>, Findings) {
         let header = Header { policy: Some(String::new()), ..Header::of(topology) };
         let watch = Arc::new(Mutex::new(Watch {
             checker: Some(Checker::new(&header, limits)),
@@ -62,7 +60,7 @@ impl Watched {
             begin_ns: None,
             now_ns: 0,
         }));
-        (Self { policy, host, watch: watch.clone() }, Findings(watch))
+        (Surrounded::new(policy, Self { host, watch: watch.clone() }), Findings(watch))
     }
 }
 
@@ -78,32 +76,16 @@ fn lock(watch: &Mutex<Watch>) -> MutexGuard<'_, Watch> {
     watch.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Policy for Watched {
-    fn calls(&self) -> Calls {
-        NEEDED.into_iter().fold(self.policy.calls(), Calls::with)
+impl Around for Watched {
+    fn calls(&self, of_policy: Calls) -> Calls {
+        NEEDED.into_iter().fold(of_policy, Calls::with)
     }
 
-    fn task_params(&self, settings: &str) -> Result<ekiden_host::abi::RawParams, String> {
-        self.policy.task_params(settings)
-    }
-
-    fn params_declared(&self) -> u64 {
-        self.policy.params_declared()
-    }
-
-    fn figures(&self) -> ekiden_host::Figures {
-        self.policy.figures()
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self.policy.into_any()
-    }
-
-    fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
+    fn deliver(&self, policy: &dyn Policy, message: &Message, payload: &[u8]) -> Reply {
         // Before and after, and not during: a policy that loops must not stop the others from being watched.
         let now_ns = self.host.now_ns();
         lock(&self.watch).called(now_ns, message, &*self.host);
-        let reply = self.policy.deliver(message, payload);
+        let reply = policy.deliver(message, payload);
         lock(&self.watch).answered(message, &reply);
         reply
     }

@@ -23,7 +23,7 @@ fn watched<S: Scheduler>(load: &Workload) -> (SimReport, Vec<Violation>) {
     let maker = PolicyMaker::new(S::NAME, move |topology, max_tasks, host| {
         let env = Env::new(topology.clone(), max_tasks, S::PARAMS, "")?;
         let policy = Box::new(Adapter::<S>::new(&env, host.clone()));
-        let (watched, found) = Watched::new(policy, host, &topology, &limits());
+        let (watched, found) = Watched::around(policy, host, &topology, &limits());
         theirs.set(Some(found));
         Ok(Box::new(watched))
     });

@@ -39,7 +39,7 @@ pub use pen::{Pen, Place};
 pub use read::{Calls, Entry, RecordedCall, RecordedMark};
 pub use record::{Mark, RECORD_WORDS, Record};
 #[cfg(feature = "file")]
-pub use recorded_policy::{RecordedPolicy, Writes};
+pub use recorded_policy::{Writes, WritesDown};
 #[cfg(feature = "file")]
 pub use thread::{Hear, Learn, notes_of_thread, tape_of_thread};
 

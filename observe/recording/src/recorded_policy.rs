@@ -1,12 +1,7 @@
 //! A policy whose calls are written down on the thread that makes them: the same for every host that is a program.
 
-use std::any::Any;
-use std::boxed::Box;
-use std::string::String;
-
-use ekiden::Calls;
-use ekiden_host::abi::{Message, RawParams, Reply};
-use ekiden_host::{Figures, Policy};
+use ekiden_host::abi::{Message, Reply};
+use ekiden_host::{Around, Policy};
 
 use crate::{Mark, Pen};
 
@@ -28,48 +23,18 @@ pub trait Writes {
     fn settle(&self, _now_ns: u64) {}
 }
 
-/// See the head of this file.
-pub struct RecordedPolicy<W> {
-    policy: Box<dyn Policy>,
-    to: W,
-}
+/// Writes each call down, [around](Around) it.
+pub struct WritesDown<W>(pub W);
 
-impl<W: Writes> RecordedPolicy<W> {
-    /// Each call of `policy` is written down from here on.
-    pub fn new(policy: Box<dyn Policy>, to: W) -> Self {
-        Self { policy, to }
-    }
-}
-
-impl<W: Writes + Send + Sync + 'static> Policy for RecordedPolicy<W> {
-    fn calls(&self) -> Calls {
-        self.policy.calls()
-    }
-
-    fn task_params(&self, settings: &str) -> Result<RawParams, String> {
-        self.policy.task_params(settings)
-    }
-
-    fn params_declared(&self) -> u64 {
-        self.policy.params_declared()
-    }
-
-    fn figures(&self) -> Figures {
-        self.policy.figures()
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self.policy.into_any()
-    }
-
-    fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
-        let now_ns = self.to.now_ns();
-        self.to.write(|pen| pen.begin(now_ns, self.to.thread(), message, payload));
-        let unfinished = Unfinished { to: &self.to, now_ns };
-        let reply = self.policy.deliver(message, payload);
+impl<W: Writes + Send + Sync + 'static> Around for WritesDown<W> {
+    fn deliver(&self, policy: &dyn Policy, message: &Message, payload: &[u8]) -> Reply {
+        let now_ns = self.0.now_ns();
+        self.0.write(|pen| pen.begin(now_ns, self.0.thread(), message, payload));
+        let unfinished = Unfinished { to: &self.0, now_ns };
+        let reply = policy.deliver(message, payload);
         std::mem::forget(unfinished);
-        self.to.write(|pen| pen.end(&reply));
-        self.to.settle(now_ns);
+        self.0.write(|pen| pen.end(&reply));
+        self.0.settle(now_ns);
         reply
     }
 }
