@@ -1,5 +1,5 @@
-//! A policy that says after each call that the agent gets on. The engine makes up to a hundred calls for one message,
-//! and on a CPU without much of a processor they take as long together as one that does not end.
+//! Tells the kernel after each call of the policy that the agent gets on. The engine makes up to 64 pairs of calls for one message
+//! (`PICK_ATTEMPTS`), and on a CPU from which a hypervisor takes the processor they take as long together as one call that does not end.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use ekiden_host::{Around, Policy};
 
 use crate::wire::Shared;
 
+/// Changes the number at which the watch in `hosts/kernel/bpf/agent_watch.h` looks.
 pub(crate) struct Beats(pub(crate) Arc<Shared>);
 
 impl Around for Beats {

@@ -19,7 +19,7 @@
 //!
 //! A [`Snapshot`] of a running kernel says whether there is something to watch at all.
 //!
-//! [`Watched`] is the same as a wrapper around a policy, for hosts that write no trace.
+//! [`Watched`] is the same around each call of a policy, for hosts that write no trace.
 #![forbid(unsafe_code)]
 
 mod checker;

@@ -208,7 +208,7 @@ impl Mind {
             engine.take_out(Fault { message, cpu: event.cpu });
             return Outcome { status: Status::Fault as i32, ..Outcome::default() };
         }
-        // However many messages there are: what ends is not what does not.
+        // Also for a message for which the policy was not called.
         self.shared.beats();
         if let Some(at_ns) = self.questions.take_refill_ns() {
             if let Some(refill_ns) = self.refills_ns.get_mut(event.cpu as usize) {
