@@ -47,7 +47,7 @@ pub use flags::Flags;
 pub use fuel::{NotUnderstood, Unfit};
 pub use install::{Installed, install_missing};
 pub use linker::Linker;
-pub use modules::{Builder, Modules};
+pub use modules::{Builder, Core, Modules};
 pub use new::{new_project, new_project_from};
 pub use project::{Policy, Project};
 pub use review::{Trust, UnsafeCrate};

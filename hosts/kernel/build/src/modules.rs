@@ -35,12 +35,22 @@ pub struct Modules {
     pub rebuilt: Vec<String>,
 }
 
+/// `ekiden.ko` for one kernel, and how the modules of policies for it are made.
+#[derive(Clone, Debug)]
+pub struct Core {
+    module: PathBuf,
+    rebuilt: bool,
+    target: Target,
+    flags: Flags,
+    sysroot: Sysroot,
+}
+
 /// What a set of modules for one kernel has in common.
 struct Build<'a> {
     builder: &'a Builder,
     target: &'a Target,
-    flags: Flags,
-    sysroot: Sysroot,
+    flags: &'a Flags,
+    sysroot: &'a Sysroot,
 }
 
 impl Builder {
@@ -100,11 +110,29 @@ impl Builder {
         policies: &[Policy],
         progress: Progress<'_>,
     ) -> Result<Modules> {
+        let core = self.core(target, progress)?;
+        self.policies(&core, project, policies, progress)
+    }
+
+    /// Makes `ekiden.ko` for a kernel, unless it is up to date, which takes a second or two to see.
+    pub fn core(&self, target: &Target, progress: Progress<'_>) -> Result<Core> {
         let flags = Flags::for_config(&target.config()?, &self.toolchain)?;
         let sysroot = Sysroot::prepare(&self.cache, &self.checkout, &self.toolchain, &flags, progress)?;
-        let build = Build { builder: self, target, flags, sysroot };
-        let core = build.core(progress)?;
-        build.policies(&core, project, policies, progress)
+        let build = Build { builder: self, target, flags: &flags, sysroot: &sysroot };
+        let (module, rebuilt) = build.core(progress)?;
+        Ok(Core { module, rebuilt, target: target.clone(), flags, sysroot })
+    }
+
+    /// Makes the modules of some of a project's policies, as far as they are not up to date, for the kernel of `core`. It is not looked at again.
+    pub fn policies(
+        &self,
+        core: &Core,
+        project: &Project,
+        policies: &[Policy],
+        progress: Progress<'_>,
+    ) -> Result<Modules> {
+        let build = Build { builder: self, target: &core.target, flags: &core.flags, sysroot: &core.sysroot };
+        build.policies(core, project, policies, progress)
     }
 }
 
@@ -132,13 +160,7 @@ impl Build<'_> {
         unit.make(&self.builder.cache, self.target, &self.builder.linker, progress)
     }
 
-    fn policies(
-        &self,
-        (core, core_rebuilt): &(PathBuf, bool),
-        project: &Project,
-        policies: &[Policy],
-        progress: Progress<'_>,
-    ) -> Result<Modules> {
+    fn policies(&self, core: &Core, project: &Project, policies: &[Policy], progress: Progress<'_>) -> Result<Modules> {
         let place = self.builder.place(project.target_dir(), project.root());
         let _lock = lock(&place, progress)?;
         let place_of_kernel = place.join(self.target.release());
@@ -146,10 +168,10 @@ impl Build<'_> {
         let mut modules = Modules {
             core: directory.join("ekiden.ko"),
             policies: Vec::new(),
-            rebuilt: core_rebuilt.then(|| "ekiden".to_owned()).into_iter().collect(),
+            rebuilt: core.rebuilt.then(|| "ekiden".to_owned()).into_iter().collect(),
             directory,
         };
-        files::copy(core, &modules.core)?;
+        files::copy(&core.module, &modules.core)?;
         forget_others(&modules.directory, project)?;
         let glue = place.join("glue");
         self.write_glue(&glue, project)?;
@@ -179,7 +201,7 @@ impl Build<'_> {
             }
             sources.push((self.builder.checkout.kernel().join("module/Kbuild.policy"), "Kbuild".into()));
             // The symbols of ekiden.ko, which the build system checks the policy's half against.
-            sources.push((core.with_file_name("Module.symvers"), "core.symvers".into()));
+            sources.push((core.module.with_file_name("Module.symvers"), "core.symvers".into()));
             let unit_directory = place_of_kernel.join("policies").join(&policy.name);
             let unit = Unit {
                 name: policy.module_name(),
@@ -218,7 +240,7 @@ impl Build<'_> {
         let name = format!("{}-{:016x}", self.builder.toolchain.release(), hasher.finish());
         Ok(Cargo {
             toolchain: &self.builder.toolchain,
-            sysroot: &self.sysroot,
+            sysroot: self.sysroot,
             target_dir: place.join("rust").join(name),
             rustflags,
             settings: self.builder.checkout.kernel_settings()?,

@@ -1,13 +1,13 @@
 //! What is no policy for a kernel is refused with a sentence that names the place and what to do. One project serves all of these tests, so that
 //! little is compiled.
 
-use ekiden_build::{Builder, Checkout, Error, Modules, Project, Target, Trust};
+use ekiden_build::{Builder, Checkout, Core, Error, Modules, Project, Target, Trust};
 use ekiden_vm::Cache;
 use std::{
     fs,
     path::PathBuf,
     process::Command,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 /// A policy with something in one of its calls.
@@ -27,8 +27,27 @@ fn line_of(source: &str, word: &str) -> String {
     format!("src/lib.rs:{}", line + 1)
 }
 
+fn say(line: &str) {
+    eprintln!("{line}");
+}
+
+/// What is the same for all that is built here: `ekiden.ko` is looked at once.
+fn made() -> (Builder, Core) {
+    static MADE: OnceLock<(Builder, Core)> = OnceLock::new();
+    let make = || {
+        let cache = Cache::from_env().unwrap();
+        let kernel = ekiden_vm::fetch_newest_passing(&cache, &mut say).unwrap();
+        let builder = Builder::new(&cache, &mut say).unwrap();
+        let core = builder.core(&Target::fetched(&kernel), &mut say).unwrap();
+        (builder, core)
+    };
+    MADE.get_or_init(make).clone()
+}
+
 struct Strange {
     directory: PathBuf,
+    builder: Builder,
+    core: Core,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -42,7 +61,8 @@ impl Strange {
             let _ = fs::remove_file(directory.join(old));
             let _ = fs::remove_dir_all(directory.join(old));
         }
-        let strange = Self { directory, _turn: turn };
+        let (builder, core) = made();
+        let strange = Self { directory, builder, core, _turn: turn };
         strange.depend("");
         let lock = Checkout::find().unwrap().root().join("Cargo.lock");
         fs::copy(lock, strange.directory.join("Cargo.lock")).unwrap();
@@ -78,12 +98,8 @@ impl Strange {
 
     fn build(&self, source: &str, trust: Trust) -> Result<Modules, Error> {
         self.write("src/lib.rs", source);
-        let progress = &mut |line: &str| eprintln!("{line}");
-        let cache = Cache::from_env().unwrap();
-        let kernel = ekiden_vm::fetch_newest_passing(&cache, progress).unwrap();
         let project = Project::open(&self.directory).unwrap();
-        let builder = Builder::new(&cache, progress).unwrap().trusting(trust);
-        builder.build(&Target::fetched(&kernel), &project, project.policies(), progress)
+        self.builder.clone().trusting(trust).policies(&self.core, &project, project.policies(), &mut say)
     }
 
     /// The error, which has all of these words in it.
@@ -228,12 +244,14 @@ fn what_the_kernel_lacks_is_told_with_its_line_and_what_to_do() {
     strange.refused(&policy("", "beside::go();"), &["`beside` uses it", "default-features = false"]);
 }
 
-/// The program that makes the modules of a project. What this one has in its environment, its other threads have, too.
+/// The program that makes the modules of a project. What this one has in its environment, its other threads have, too. The run of all tests
+/// has just built it.
 fn builds() -> PathBuf {
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "ekiden-build", "--example", "build"])
-        .status();
-    assert!(status.unwrap().success(), "cannot build it");
+    if std::env::var_os("EKIDEN_BUILT").is_none() {
+        let mut cargo = Command::new(env!("CARGO"));
+        let status = cargo.args(["build", "--quiet", "--package", "ekiden-build", "--example", "build"]).status();
+        assert!(status.unwrap().success(), "cannot build it");
+    }
     let programs = std::env::current_exe().unwrap();
     programs.ancestors().nth(2).unwrap().join("examples/build")
 }
