@@ -16,7 +16,7 @@ tests! {
     Machine::Timely => {
         70 every_policy_lives_in_an_agent_and_no_task_is_lost,
         15 an_agent_with_room_for_few_messages_works,
-        45 limits_and_weights_of_control_groups_hold_in_an_agent,
+        95 limits_and_weights_of_control_groups_hold_in_an_agent,
         3 a_policy_in_an_agent_hears_of_a_task_s_control_group,
         3 what_an_agent_cannot_do_is_refused_by_name,
         10 an_agent_that_ends_in_any_way_gives_every_task_back_soon,

@@ -22,7 +22,7 @@ tests! {
 /// A trial that runs `ekiden`.
 fn with_ekiden(lab: &Lab, trial: &str) -> Vec<serde_json::Value> {
     lab.bring("ekiden-cli", "ekiden");
-    lab.trial(&format!("{trial} --modules /lab --ekiden /host/ekiden"))
+    lab.trial(&format!("{trial} --modules /lab --ekiden /lab/programs/ekiden"))
 }
 
 fn tasks_that_join_a_group_or_have_a_name_get_its_policy_while_it_is_followed(lab: &Lab) {

@@ -12,7 +12,7 @@ use crate::{
 
 tests! {
     Machine::Newest(2) => {
-        20 loads_and_programs_in_other_languages_talk_to_their_policy,
+        60 loads_and_programs_in_other_languages_talk_to_their_policy,
         3 what_a_policy_counts_itself_outlives_upgrades_and_the_module_that_named_it,
     }
 }
@@ -94,25 +94,27 @@ fn loads_and_programs_in_other_languages_talk_to_their_policy(lab: &Lab) {
     let wrong = Workload::new("wrong", 1, [TaskSpec::new("wrong", vec![wrong])]);
     fs::write(lab.host("wrong.json"), serde_json::to_string(&wrong).unwrap()).unwrap();
     let script = r#"set -e
-         export LD_LIBRARY_PATH=/host
-         types=$(/host/ekiden hints header locality | sed -n 's/.*\(0x[0-9a-f]*\)ULL, \(0x[0-9a-f]*\)ULL.*/\1 \2/p')
-         echo "hint $(/host/ekiden hint locality change=join thread=$$ set=1)"
-         ! /host/ekiden hint locality colour=3 2> /tmp/said; echo "bad $(cat /tmp/said)"
+         export LD_LIBRARY_PATH=/lab/programs:/host
+         types=$(/lab/programs/ekiden hints header locality | sed -n 's/.*\(0x[0-9a-f]*\)ULL, \(0x[0-9a-f]*\)ULL.*/\1 \2/p')
+         echo "hint $(/lab/programs/ekiden hint locality change=join thread=$$ set=1)"
+         ! /lab/programs/ekiden hint locality colour=3 2> /tmp/said; echo "bad $(cat /tmp/said)"
          echo "python $(PYTHONHOME=/host/python /host/python3 -S /host/example.py $types)"
          echo "load $(ekiden-load run /host/talker.json --json | tr -d '\n')"
          ! ekiden-load run /host/wrong.json 2> /tmp/said; echo "wrong $(cat /tmp/said)"
-         /host/ekiden hint locality --wait 60000 change=join thread=1 set=1 > /dev/null & holder=$!
-         for look in $(seq 30); do /host/ekiden status --json | grep -q '"open": *1' && break; sleep 0.2; done
+         /lab/programs/ekiden hint locality --wait 60000 change=join thread=1 set=1 > /dev/null & holder=$!
+         for look in $(seq 30); do /lab/programs/ekiden status --json | grep -q '"open": *1' && break; sleep 0.2; done
          echo "holder $holder"
-         echo "status $(/host/ekiden status --json | tr -d '\n')"
-         /host/ekiden status > /tmp/said; sed 's/^/words /' /tmp/said
-         /host/ekiden status --prometheus > /tmp/said; grep hint /tmp/said | sed 's/^/prometheus /'
-         /host/ekiden top --once --interval 0.2 > /tmp/said; grep queue /tmp/said | sed 's/^/top /'
+         echo "status $(/lab/programs/ekiden status --json | tr -d '\n')"
+         /lab/programs/ekiden status > /tmp/said; sed 's/^/words /' /tmp/said
+         /lab/programs/ekiden status --prometheus > /tmp/said; grep hint /tmp/said | sed 's/^/prometheus /'
+         /lab/programs/ekiden top --once --interval 0.2 > /tmp/said; grep queue /tmp/said | sed 's/^/top /'
          kill $holder
          wait $holder || true
 "#;
     fs::write(lab.host("talk.sh"), script).unwrap();
-    let said = lab.shell("EKIDEN_MODULES=/lab LD_LIBRARY_PATH=/host /host/ekiden run locality -- sh /host/talk.sh");
+    let said = lab.shell(
+        "EKIDEN_MODULES=/lab LD_LIBRARY_PATH=/lab/programs:/host /lab/programs/ekiden run locality -- sh /host/talk.sh",
+    );
     println!("{said}");
     let of = |what: &str| {
         let lines = said.lines().filter_map(|line| line.strip_prefix(what)?.strip_prefix(' '));

@@ -185,22 +185,29 @@ impl Lab {
         to
     }
 
-    /// Has a program of ours, which is too large for the guest's memory, as `/host/NAME`, and its libraries beside it. Without what only a
-    /// debugger reads: each page of it costs the guest a request to this machine.
+    /// Has a program of ours, and the libraries that it needs, in the guest's `/lab/programs`. Read from `/host`, each page of it would cost the
+    /// guest a request to this machine each time it starts. Without what only a debugger reads.
     pub(crate) fn bring(&self, package: &str, name: &str) {
         let program = build(&[package]).join(name);
-        self.bring_libraries(&program);
         let status = Command::new("strip").arg("-o").arg(self.host(name)).arg(&program).status();
         assert!(status.is_ok_and(|status| status.success()), "cannot strip {}", program.display());
+        let names = [self.bring_libraries(&program), vec![name.to_owned()]].concat().join(" ");
+        // An earlier test may have brought it.
+        self.shell(&format!(
+            "mkdir -p /lab/programs; cd /host; [ -e /lab/programs/{name} ] || cp {names} /lab/programs/"
+        ));
     }
 
-    /// Has the libraries of a program, or of one of them, in `/host`.
-    pub(crate) fn bring_libraries(&self, of: &Path) {
+    /// Has the libraries of a program, or of one of them, in `/host`. Returns their names.
+    pub(crate) fn bring_libraries(&self, of: &Path) -> Vec<String> {
         let listing = String::from_utf8(Command::new("ldd").arg(of).output().unwrap().stdout).unwrap();
         let libraries = listing.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
-        for file in libraries.map(Path::new) {
-            fs::copy(file, self.host(file.file_name().unwrap().to_str().unwrap())).unwrap();
-        }
+        let bring = |file: &str| {
+            let name = Path::new(file).file_name().unwrap().to_str().unwrap();
+            fs::copy(file, self.host(name)).unwrap();
+            name.to_owned()
+        };
+        libraries.map(bring).collect()
     }
 
     /// Has the module of generated policies among the others.
@@ -284,11 +291,12 @@ fn modules(cache: &Cache, kernel: &Kernel) -> Vec<PathBuf> {
 fn build_modules(cache: &Cache, kernel: &Kernel) -> Vec<PathBuf> {
     let builder = Builder::new(cache, &mut say).unwrap_or_else(|error| panic!("{error}"));
     let is_newest = kernel.release() == newest_kernel().release();
+    let core = builder.core(&Target::fetched(kernel), &mut say).unwrap_or_else(|error| panic!("{error}"));
     let build = |directory| {
         let project = Project::open(&root().join(directory)).unwrap();
         let mut policies = project.policies().to_vec();
         policies.retain(|policy| is_newest || OLDER_POLICIES.contains(&policy.name.as_str()));
-        let modules = builder.build(&Target::fetched(kernel), &project, &policies, &mut say);
+        let modules = builder.policies(&core, &project, &policies, &mut say);
         modules.unwrap_or_else(|error| panic!("{error}")).directory
     };
     ["policies", "lab/test-policies"].map(build).into()
@@ -319,11 +327,14 @@ fn programs() -> Vec<PathBuf> {
     vec![BUILT.join("ekiden-load"), BUILT.join("ekiden-trial")]
 }
 
-/// Builds programs that belong to other packages, which cargo does not do for this test by itself. Returns where they are.
+/// Builds programs that belong to other packages, which cargo does not do for this test by itself, unless the run of all tests has just
+/// built everything, which it says with `EKIDEN_BUILT`. Returns where they are.
 fn build(packages: &[&str]) -> PathBuf {
-    let packages = packages.iter().flat_map(|package| ["--package", package]);
-    let status =
-        Command::new(env!("CARGO")).args(["build", "--quiet"]).args(packages).current_dir(root()).status().unwrap();
-    assert!(status.success(), "cannot build the guest's programs");
+    if std::env::var_os("EKIDEN_BUILT").is_none() {
+        let packages = packages.iter().flat_map(|package| ["--package", package]);
+        let mut cargo = Command::new(env!("CARGO"));
+        let status = cargo.args(["build", "--quiet"]).args(packages).current_dir(root()).status().unwrap();
+        assert!(status.success(), "cannot build the guest's programs");
+    }
     Path::new(env!("CARGO_BIN_EXE_ekiden-trial")).parent().unwrap().to_owned()
 }

@@ -14,7 +14,7 @@ use crate::{
 
 tests! {
     Machine::Storm => {
-        290 policies_live_through_a_storm_of_everything_at_once,
+        580 policies_live_through_a_storm_of_everything_at_once,
     }
 }
 

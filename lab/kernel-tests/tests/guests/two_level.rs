@@ -9,26 +9,26 @@ use crate::{
 
 tests! {
     Machine::Newest(8) => {
-        20 a_server_is_given_more_cpus_by_the_arbiter_while_clients_want_more,
+        58 a_server_is_given_more_cpus_by_the_arbiter_while_clients_want_more,
     }
 }
 
 /// Few requests; as many as sixteen connections can make; the same while another server wants five of the seven CPUs and is more important; and few
 /// again. The guest's clock is eight times ahead of its instructions.
 const SCRIPT: &str = r#"set -e
-export LD_LIBRARY_PATH=/host
+export LD_LIBRARY_PATH=/lab/programs
 listens() {
 	for look in $(seq 100); do grep -q listening $1 && return; sleep 0.1; done
 	return 1
 }
-/host/ekiden-memcached --cpus 2..7 --port 11300 > /tmp/listens 2> /tmp/said & server=$!
+/lab/programs/ekiden-memcached --cpus 2..7 --port 11300 > /tmp/listens 2> /tmp/said & server=$!
 listens /tmp/listens
-clients="/host/ekiden-memcached-load --server 127.0.0.1:11300 --keys 200 --json"
+clients="/lab/programs/ekiden-memcached-load --server 127.0.0.1:11300 --keys 200 --json"
 echo "few $($clients --connections 1 --gap-us 50000 --seconds 2)"
 echo "many $($clients --connections 16 --gets 100 --seconds 4)"
 $clients --connections 4 --gets 100 --seconds 600 > /dev/null & busy=$!
 sleep 1
-/host/ekiden-memcached --cpus 5..5 --priority 2 --port 11301 > /tmp/other 2> /tmp/others & other=$!
+/lab/programs/ekiden-memcached --cpus 5..5 --priority 2 --port 11301 > /tmp/other 2> /tmp/others & other=$!
 listens /tmp/other
 echo "beside $($clients --connections 4 --gets 100 --seconds 3)"
 printf 'stats\r\nquit\r\n' | nc 127.0.0.1 11301 | tr -d '\r' | sed 's/^STAT/other/'
