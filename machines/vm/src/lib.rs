@@ -31,6 +31,7 @@ mod programs;
 mod qemu;
 mod qmp;
 mod scratch;
+mod share;
 mod spec;
 mod version;
 

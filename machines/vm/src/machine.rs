@@ -4,19 +4,18 @@ use crate::{
     Cache, Console, Error, GuestCommand, Holder, Kernel, Mode, Output, Qemu, Result, Running, Scratch, VmSpec,
     channel::{Channel, SHOWN_LINES},
     console::Silence,
-    daemon::{Daemon, connect_to, listen_at},
+    daemon::{Daemon, connect_to},
     error::Context,
     initramfs::Initramfs,
     lock::Lock,
-    process, qmp,
+    qmp, share,
 };
 use ekiden_guest::{PORT_NAME, Request, SHARE_TAG};
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     fs::{self, File},
-    os::fd::OwnedFd,
     path::Path,
-    process::{Command, Stdio},
+    process::Stdio,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -24,9 +23,6 @@ use std::{
 
 /// How long init may take to answer when the machine is already up.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// How long the share's server may take to find that it cannot start.
-const SHARE_STARTS: Duration = Duration::from_millis(100);
 
 /// How long a guest may take to switch itself off.
 const POWEROFF_TIMEOUT: Duration = Duration::from_secs(30);
@@ -182,7 +178,7 @@ impl Vm {
         Initramfs::new(kernel, spec)?.write(&initramfs)?;
         let share = match &spec.share_dir {
             Some(share_dir) => {
-                let server = start_share_server(share_dir, directory, outlives)?;
+                let server = share::start(share_dir, directory, outlives)?;
                 server.save(&path("share.pid"))?;
                 Some(server)
             }
@@ -428,54 +424,6 @@ fn blockdev(disk: &Path) -> String {
     format!("driver=raw,node-name=disk,read-only=on,file.driver=file,file.filename={name}")
 }
 
-/// Starts the program that serves the shared directory; it ends when QEMU disconnects.
-fn start_share_server(share_dir: &Path, directory: &Path, outlives: bool) -> Result<Daemon> {
-    let installed = process::find("virtiofsd", &["/usr/libexec", "/usr/lib/qemu"])?;
-    let share_dir = share_dir.canonicalize().context("find", share_dir)?.display().to_string();
-    let socket = directory.join("share.sock");
-    // It is handed the socket: by a path, the one written in C keeps a file of its own elsewhere, which two of the same path fight for.
-    let listener = listen_at(&socket).context("create", &socket)?;
-    let socket_arg = "--fd=0".to_owned();
-    // Nothing is cached in the guest: a file replaced here must be the new one there at once.
-    let is_c = is_written_in_c(&installed)?;
-    let is_root = nix::unistd::geteuid().is_root();
-    let mut server = match is_c {
-        // Only root may run it.
-        true if !is_root => Qemu::fetched_share_server(&Cache::from_env()?, &mut |_| {})?,
-        _ => Command::new(&installed),
-    };
-    if is_c && is_root {
-        server.args([socket_arg, format!("-osource={share_dir}"), "-ocache=none".into(), "-osandbox=chroot".into()]);
-    } else {
-        let sandbox = if is_root { "chroot" } else { "none" };
-        server.args([socket_arg, format!("--shared-dir={share_dir}"), "--cache=never".into()]);
-        server.arg(format!("--sandbox={sandbox}"));
-    }
-    let args: Vec<&OsStr> = server.get_args().collect();
-    let stdin = OwnedFd::from(listener).into();
-    let log = directory.join("share.log");
-    let server = Daemon::start(Path::new(server.get_program()), &args, stdin, &log, outlives)?;
-    // It ends at once if it does not like what it is told.
-    thread::sleep(SHARE_STARTS);
-    if !server.is_running() {
-        return Err(Error::Boot {
-            reason: format!("the share's server did not start: {}", server.last_words()),
-            console: String::new(),
-            log: server.log,
-        });
-    }
-    Ok(server)
-}
-
-/// Whether it is QEMU's own server, which differs from its successor in its options. It gives up its groups before it looks at them, so that
-/// it tells its version to root only.
-fn is_written_in_c(server: &Path) -> Result<bool> {
-    let mut command = Command::new(server);
-    let output = command.arg("--version").output().map_err(|error| process::cannot_start(&command, &error))?;
-    let said = [output.stdout, output.stderr].concat();
-    Ok(!output.status.success() || String::from_utf8_lossy(&said).contains("FUSE kernel interface"))
-}
-
 /// Makes sure that one process at a time uses a machine that stays.
 fn lock(directory: &Path) -> Result<Lock> {
     Lock::try_take(&directory.join("lock"))?.map_err(|holder| Error::Busy { what: what(directory), holder })
@@ -489,19 +437,4 @@ fn what(directory: &Path) -> String {
 /// One of the programs of a machine that stays.
 fn daemon(directory: &Path, name: &str) -> Result<Daemon> {
     Daemon::load(&directory.join(format!("{name}.pid")), &directory.join(format!("{name}.log")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_share_server_that_tells_its_version_to_root_only_is_the_one_written_in_c() {
-        let is_c = |program: &str| is_written_in_c(&process::find(program, &[]).unwrap()).unwrap();
-        assert!(is_c("false"));
-        assert!(!is_c("true"));
-        // Debian 12 has it there.
-        let installed = Path::new("/usr/lib/qemu/virtiofsd");
-        assert!(!installed.exists() || is_written_in_c(installed).unwrap());
-    }
 }
