@@ -82,7 +82,8 @@ impl Console {
     /// Linux changes its code while other CPUs run it: `int3` is put in place of the first byte, then the rest is written, then
     /// the first byte. QEMU, to 11.1 at least, throws away what it has translated of that place *before* each write. Another CPU in a
     /// thread of its own that translates the place between the two keeps the old `int3`, for ever, and the kernel, which has none there,
-    /// can only say "Oops: int3". `docs/virtual-machines.md` shows it without any module.
+    /// can only say "Oops: int3". `docs/virtual-machines.md` shows it without any module. Guests repair it (`repair.rs`); this is for those that
+    /// cannot.
     pub fn has_emulator_fault(&self) -> bool {
         has_emulator_fault(&self.text())
     }

@@ -1,6 +1,6 @@
 //! The guest's root file system: busybox, the init process, kernel modules, programs with their libraries; a newc archive.
 
-use crate::{Error, Kernel, Result, VmSpec, error::Context, process};
+use crate::{Error, Kernel, Result, VmSpec, error::Context, process, repair};
 use cpio::newc;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,8 +28,8 @@ pub(crate) struct Initramfs {
 }
 
 impl Initramfs {
-    /// What every guest has, plus programs of this machine, put into `/bin` by their file name.
-    pub(crate) fn new(kernel: &Kernel, spec: &VmSpec) -> Result<Self> {
+    /// What every guest has, plus programs of this machine, put into `/bin` by their file name, and what repairs the emulator's faults.
+    pub(crate) fn new(kernel: &Kernel, spec: &VmSpec, repair: Option<&Path>) -> Result<Self> {
         let mut archive = Self::default();
         let busybox = process::find("busybox", &["/bin", "/usr/bin"])?;
         archive.program(&busybox)?;
@@ -50,7 +50,7 @@ impl Initramfs {
         let config = fs::read(kernel.config()).context("read", kernel.config())?;
         let config_path = format!("/boot/config-{}", kernel.release());
         archive.add(Path::new(&config_path), FILE, config);
-        archive.modules(kernel, spec.disk.as_ref().map(|_| DISK_MODULE))?;
+        archive.modules(kernel, spec.disk.as_ref().map(|_| DISK_MODULE), repair)?;
         for (name, content) in [
             ("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"),
             ("/etc/group", "root:x:0:\nnogroup:x:65534:\n"),
@@ -89,17 +89,23 @@ impl Initramfs {
         Ok(())
     }
 
-    fn modules(&mut self, kernel: &Kernel, more: Option<&str>) -> Result<()> {
+    fn modules(&mut self, kernel: &Kernel, more: Option<&str>, repair: Option<&Path>) -> Result<()> {
+        let mut all = Vec::new();
+        if let Some(file) = repair {
+            // The others change the kernel's code when they are loaded.
+            all.push((repair::MODULE.to_owned(), fs::read(file).context("read", file)?));
+        }
+        for module in NEEDED_MODULES.iter().copied().chain(more) {
+            all.extend(kernel.module_closure(module)?);
+        }
         let mut list = String::new();
         let mut done = BTreeSet::new();
-        for module in NEEDED_MODULES.iter().copied().chain(more) {
-            for (name, content) in kernel.module_closure(module)? {
-                if done.insert(name.clone()) {
-                    let path = format!("/modules/{name}.ko");
-                    self.add(Path::new(&path), FILE, content);
-                    list.push_str(&path);
-                    list.push('\n');
-                }
+        for (name, content) in all {
+            if done.insert(name.clone()) {
+                let path = format!("/modules/{name}.ko");
+                self.add(Path::new(&path), FILE, content);
+                list.push_str(&path);
+                list.push('\n');
             }
         }
         self.add(Path::new(ekiden_guest::MODULE_LIST), FILE, list.into());

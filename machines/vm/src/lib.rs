@@ -30,6 +30,7 @@ mod process;
 mod programs;
 mod qemu;
 mod qmp;
+mod repair;
 mod scratch;
 mod share;
 mod spec;
@@ -50,6 +51,7 @@ pub use preflight::{Reason, Verdict, preflight, preflight_file, preflight_runnin
 pub use process::sudo_works;
 pub use programs::program_disk;
 pub use qemu::{Origin, Qemu};
+pub use repair::prepare_repair;
 pub use scratch::Scratch;
 pub use spec::{Mode, VmSpec};
 pub use version::Version;

@@ -8,7 +8,9 @@ use crate::{
     error::Context,
     initramfs::Initramfs,
     lock::Lock,
-    qmp, share,
+    qmp,
+    repair::Repair,
+    share,
 };
 use ekiden_guest::{PORT_NAME, Request, SHARE_TAG};
 use std::{
@@ -157,17 +159,29 @@ impl Vm {
     fn boot_in(directory: &Path, kernel: &Kernel, spec: &VmSpec, outlives: bool) -> Result<Self> {
         spec.check()?;
         let mode = spec.mode.resolve(kernel)?;
+        let repair = Repair::of(mode, kernel);
         let mut left = if mode == Mode::Parallel { PARALLEL_RETRIES } else { 0 };
         loop {
             let start = Instant::now();
-            match Self::try_boot_in(directory, kernel, spec, mode, outlives) {
+            match Self::try_boot_in(directory, kernel, spec, mode, repair.module.as_deref(), outlives) {
                 Err(Error::Boot { .. }) if left > 0 && start.elapsed() < spec.boot_timeout => left -= 1,
-                result => return result,
+                Ok(mut vm) => {
+                    vm.problems.extend(repair.problem);
+                    return Ok(vm);
+                }
+                Err(error) => return Err(error),
             }
         }
     }
 
-    fn try_boot_in(directory: &Path, kernel: &Kernel, spec: &VmSpec, mode: Mode, outlives: bool) -> Result<Self> {
+    fn try_boot_in(
+        directory: &Path,
+        kernel: &Kernel,
+        spec: &VmSpec,
+        mode: Mode,
+        repair: Option<&Path>,
+        outlives: bool,
+    ) -> Result<Self> {
         let path = |name: &str| directory.join(name);
         for stale in ["channel.sock", "qmp.sock", "share.sock", "console.log", "qemu.pid", "share.pid"] {
             // Usually there is none.
@@ -175,7 +189,7 @@ impl Vm {
         }
         let emulator = Qemu::prepare(&Cache::from_env()?, mode, spec.fair_turns, &mut |_| {})?.command();
         let initramfs = path("initramfs.cpio");
-        Initramfs::new(kernel, spec)?.write(&initramfs)?;
+        Initramfs::new(kernel, spec, repair)?.write(&initramfs)?;
         let share = match &spec.share_dir {
             Some(share_dir) => {
                 let server = share::start(share_dir, directory, outlives)?;

@@ -270,11 +270,28 @@ fn signal(name: &str, pid: i32) {
     assert!(status.success());
 }
 
+#[test]
+fn parallel_cpus_outlive_changes_of_the_kernels_code() {
+    let vm = Vm::boot(&kernel(), &VmSpec { cpus: 4, mode: Mode::Parallel, ..VmSpec::default() }).unwrap();
+    assert!(vm.problems().is_empty(), "{:?}", vm.problems());
+    // A static key is switched again and again, beside tasks that run through it.
+    let toggle = "for i in 1 2 3 4 5 6 7 8; do (while :; do usleep 200; done) & done; \
+                  while :; do for on in 1 0; do echo $on >/proc/sys/kernel/sched_schedstats; done; done";
+    let end = vm.run(&GuestCommand::shell(toggle).timeout(Duration::from_secs(15)));
+    assert!(matches!(end, Err(Error::Timeout { .. })), "{end:?}");
+    assert_eq!(vm.console().findings(), Vec::<String>::new());
+    // How often it happens is luck.
+    let counts = "cd /sys/module/stale_int3/parameters && cat repaired retried";
+    println!("repaired, retried: {}", vm.run_ok(&GuestCommand::shell(counts)).unwrap().replace('\n', " "));
+    vm.shutdown().unwrap();
+}
+
 /// What `docs/virtual-machines.md` says of QEMU, without any module: how often it happens is luck, and one day it may be mended.
 #[test]
 #[ignore = "it loses guests for minutes"]
 fn a_fault_of_the_emulator_is_told_from_others() {
     let vm = Vm::boot(&kernel(), &VmSpec { cpus: 4, mode: Mode::Parallel, ..VmSpec::default() }).unwrap();
+    vm.run_ok(&GuestCommand::new(["rmmod", "stale_int3"])).unwrap();
     // With a pause, so that what the kernel prints of the place is not its next change.
     let toggle = "for i in 1 2 3 4 5 6 7 8; do (while :; do usleep 200; done) & done; \
                   while :; do for on in 1 0; do echo $on >/proc/sys/kernel/sched_schedstats; usleep 10000; done; done";
