@@ -160,6 +160,12 @@ impl Lab {
             .join(" ")
     }
 
+    /// How often the kernel would have met a breakpoint that it had removed, by a fault of its emulator, since it booted.
+    pub(crate) fn repaired(&self) -> u32 {
+        let file = "/sys/module/stale_int3/parameters/repaired";
+        self.shell(&format!("[ ! -e {file} ] || cat {file}")).trim().parse().unwrap_or_default()
+    }
+
     /// The time that its emulator has had on this machine's processors, however busy they are.
     pub(crate) fn processor_seconds(&self) -> f64 {
         self.vm.processor_seconds()

@@ -71,6 +71,10 @@ impl Pool {
         );
         if result.is_ok() {
             println!("{}: timers were held back: {}", test.name, lab.timers_held_back());
+            match lab.repaired() {
+                0 => {}
+                times => println!("{}: faults of QEMU that its guest has had repaired: {times}", test.name),
+            }
         }
         if result.is_ok() {
             lab.pause();
