@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     failure::{Exit, Failure},
-    machine::{GUEST_MODULES, Shape, follow_with, guest_command},
+    machine::{GUEST_MODULES, Shape, boot, follow_with, guest_command},
     progress::Progress,
     trial::{TRIAL, install, program},
 };
@@ -134,7 +134,7 @@ impl Faults {
             spec.programs = vec![trial.clone()];
             // Timers of idle CPUs come late otherwise when the emulator takes turns.
             spec.cmdline = "nohz=off".into();
-            let vm = Vm::boot(&kernel, &spec)?;
+            let vm = boot(&kernel, &spec)?;
             self.in_guest(&vm, &mut |one| {
                 progress.step(format!(
                     "{cpus} CPUs, round {}: {} {}: {:.0} ms",

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     failure::Exit,
     faults::{Faults, Saved},
-    machine::{GUEST_MODULES, follow_with, guest_command},
+    machine::{GUEST_MODULES, boot, follow_with, guest_command},
     progress::Progress,
     trial::{TRIAL, install, program},
 };
@@ -115,7 +115,7 @@ impl Faults {
             let mut spec = self.shape(cpus).fair_spec(share.path());
             spec.programs = vec![program()?];
             spec.cmdline = "nohz=off".into();
-            let vm = Vm::boot(kernel, &spec)?;
+            let vm = boot(kernel, &spec)?;
             let lost = self.in_one_guest(&vm, first, &bodies, &mut next, outcome, saved, progress)?;
             let Some(lost) = lost else {
                 vm.shutdown()?;

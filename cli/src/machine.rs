@@ -14,6 +14,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_vm::{
     Cache, GuestCommand, Kernel, Mode, Qemu, Signaller, Status, Stream, Vm, VmSpec, fetch, fetch_newest_passing,
+    prepare_repair,
 };
 use signal_hook::consts::SIGKILL;
 
@@ -86,6 +87,10 @@ impl Shape {
         };
         progress.step("finding the emulator");
         Qemu::prepare(&cache, self.mode(), false, &mut progress.sink())?;
+        if self.parallel {
+            // If it cannot be made, who boots the guest says so.
+            let _ = prepare_repair(&cache, &kernel, &mut progress.sink());
+        }
         Ok(kernel)
     }
 
@@ -135,6 +140,20 @@ impl Shape {
             boot_timeout: Duration::from_secs(120 + 15 * u64::from(self.cpus)),
             ..VmSpec::default()
         }
+    }
+}
+
+/// Boots a guest, and says what did not work there though it came up.
+pub(crate) fn boot(kernel: &Kernel, spec: &VmSpec) -> Result<Vm> {
+    let vm = Vm::boot(kernel, spec)?;
+    warn(&vm);
+    Ok(vm)
+}
+
+/// Says what did not work while a guest booted.
+pub(crate) fn warn(vm: &Vm) {
+    for problem in vm.problems() {
+        eprintln!("ekiden: in the guest: {problem}");
     }
 }
 

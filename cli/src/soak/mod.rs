@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use crate::{
     failure::{Exit, Failure},
-    machine::{GUEST_MODULES, Shape, follow_with, guest_command},
+    machine::{GUEST_MODULES, Shape, boot, follow_with, guest_command},
     policies,
     progress::Progress,
     signals,
@@ -192,7 +192,7 @@ impl Guest<'_> {
                 // The kernel checks every object that it allocates.
                 spec.cmdline = "slub_debug=FZPU".into();
             }
-            self.vm = Some(Vm::boot(self.kernel, &spec)?);
+            self.vm = Some(boot(self.kernel, &spec)?);
         }
         self.vm.as_ref().context("there is no guest")
     }

@@ -11,7 +11,7 @@ use ekiden_vm::{Scratch, Vm};
 
 use super::{Booted, Name, recordings::Recordings};
 use crate::{
-    machine::{Shape, exit_code, follow, guest_command},
+    machine::{Shape, boot, exit_code, follow, guest_command},
     policies,
     progress::Progress,
 };
@@ -64,7 +64,7 @@ impl Agent {
         let kernel = self.shape.fetch(&mut progress)?;
         let share = Scratch::new()?;
         progress.step(format!("booting Linux {}", kernel.release()));
-        let vm = Vm::boot(&kernel, &self.shape.spec(share.path()))?;
+        let vm = boot(&kernel, &self.shape.spec(share.path()))?;
         progress.end_step();
         let code = self.in_guest(&vm, share.path(), "ekiden".into())?;
         vm.shutdown()?;

@@ -11,7 +11,7 @@ use ekiden_vm::{Cache, Scratch, Vm, fetch};
 
 use super::{Booted, Name, recordings::Recordings};
 use crate::{
-    machine::{Shape, exit_code, follow, guest_command, install_modules},
+    machine::{Shape, boot, exit_code, follow, guest_command, install_modules},
     modules::{self, Allowed},
     policies,
     progress::Progress,
@@ -78,7 +78,7 @@ impl Run {
                 let share = Scratch::new()?;
                 self.put_modules(&kernel, share.path(), &mut progress)?;
                 progress.step(format!("booting Linux {}", kernel.release()));
-                let vm = Vm::boot(&kernel, &self.shape.spec(share.path()))?;
+                let vm = boot(&kernel, &self.shape.spec(share.path()))?;
                 progress.end_step();
                 let code = self.in_guest(&vm, share.path(), "ekiden".into())?;
                 vm.shutdown()?;

@@ -7,7 +7,10 @@ use clap::Args;
 use ekiden_vm::Mode;
 
 use super::{Booted, Name, booted::Seen};
-use crate::{machine::Shape, progress::Progress};
+use crate::{
+    machine::{Shape, warn},
+    progress::Progress,
+};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -43,9 +46,7 @@ impl Start {
         };
         let booted = Booted::boot(&self.name, &kernel, &spec, clock)?;
         progress.end_step();
-        for problem in booted.vm.problems() {
-            eprintln!("ekiden: in the guest: {problem}");
-        }
+        warn(&booted.vm);
         let Booted { note, .. } = &booted;
         println!("Linux {} is booted as machine {}; /host there is {}", note.release, note.name, note.share.display());
         println!("next: ekiden vm run wfq -- ekiden-load run fair-share --check");
