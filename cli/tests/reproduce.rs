@@ -11,13 +11,11 @@ const EKIDEN: &str = env!("CARGO_BIN_EXE_ekiden");
 /// Runs a program and returns the JSON that it prints.
 fn json(program: &Path, args: &[&str]) -> Value {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    // What runs in the guest is beside it. The run of all tests has just built it.
-    if std::env::var_os("EKIDEN_BUILT").is_none() {
-        let mut cargo = Command::new(env!("CARGO"));
-        let built =
-            cargo.args(["build", "--quiet", "-p", "ekiden-guest", "-p", "ekiden-workload"]).current_dir(&root).status();
-        assert!(built.unwrap().success(), "cannot build the guest's programs");
-    }
+    // What runs in the guest is beside it.
+    let mut cargo = Command::new(env!("CARGO"));
+    let built =
+        cargo.args(["build", "--quiet", "-p", "ekiden-guest", "-p", "ekiden-workload"]).current_dir(&root).status();
+    assert!(built.unwrap().success(), "cannot build the guest's programs");
     let output = Command::new(program).args(args).arg("--json").env("EKIDEN", EKIDEN).output().unwrap();
     let script = program.display();
     let said = String::from_utf8_lossy(&output.stderr);

@@ -166,8 +166,8 @@ fn program(root: &Path, line: &str) -> Option<Part> {
     };
     let name = format!("{} {of}", package.file_name()?.to_str()?);
     let mut part = Part::new(root, &name, "")
-        // By itself, cargo builds a package with the features that it asks for, and all that is under it once more: everything has been
-        // built when this runs.
+        // By itself, cargo builds a package with the features that it asks for, and all that is under it once more. Everything has been built
+        // when this runs, and only what costs are counted of is built by itself.
         .with("EKIDEN_BUILT", "1")
         .with("CARGO_MANIFEST_DIR", package.to_str()?)
         .with("CARGO", &std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));

@@ -194,7 +194,9 @@ impl Lab {
     /// Has a program of ours, and the libraries that it needs, in the guest's `/lab/programs`. Read from `/host`, each page of it would cost the
     /// guest a request to this machine each time it starts. Without what only a debugger reads.
     pub(crate) fn bring(&self, package: &str, name: &str) {
-        let program = build(&[package]).join(name);
+        // The run of all tests has just built everything.
+        let is_built = std::env::var_os("EKIDEN_BUILT").is_some();
+        let program = if is_built { built() } else { build(&[package]) }.join(name);
         let status = Command::new("strip").arg("-o").arg(self.host(name)).arg(&program).status();
         assert!(status.is_ok_and(|status| status.success()), "cannot strip {}", program.display());
         let names = [self.bring_libraries(&program), vec![name.to_owned()]].concat().join(" ");
@@ -333,14 +335,17 @@ fn programs() -> Vec<PathBuf> {
     vec![BUILT.join("ekiden-load"), BUILT.join("ekiden-trial")]
 }
 
-/// Builds programs that belong to other packages, which cargo does not do for this test by itself, unless the run of all tests has just
-/// built everything, which it says with `EKIDEN_BUILT`. Returns where they are.
+/// Builds programs that belong to other packages, which cargo does not do for this test by itself. Returns where they are. By themselves, always:
+/// with the features that other packages ask for, a load takes more instructions.
 fn build(packages: &[&str]) -> PathBuf {
-    if std::env::var_os("EKIDEN_BUILT").is_none() {
-        let packages = packages.iter().flat_map(|package| ["--package", package]);
-        let mut cargo = Command::new(env!("CARGO"));
-        let status = cargo.args(["build", "--quiet"]).args(packages).current_dir(root()).status().unwrap();
-        assert!(status.success(), "cannot build the guest's programs");
-    }
+    let packages = packages.iter().flat_map(|package| ["--package", package]);
+    let status =
+        Command::new(env!("CARGO")).args(["build", "--quiet"]).args(packages).current_dir(root()).status().unwrap();
+    assert!(status.success(), "cannot build the guest's programs");
+    built()
+}
+
+/// Where cargo puts programs.
+fn built() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_ekiden-trial")).parent().unwrap().to_owned()
 }
