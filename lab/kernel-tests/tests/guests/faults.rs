@@ -8,14 +8,14 @@ use serde_json::Value;
 
 tests! {
     Machine::Newest(1) => {
-        60 every_fault_of_the_list_is_contained_on_one_cpu,
+        80 every_fault_of_the_list_is_contained_on_one_cpu,
     }
     // With fair turns: where a policy has timers expire all the time, one CPU had all turns for twelve seconds.
     Machine::Timely => {
-        130 every_fault_of_the_list_is_contained_on_two_cpus,
+        131 every_fault_of_the_list_is_contained_on_two_cpus,
     }
     Machine::Storm => {
-        190 every_fault_of_the_list_is_contained_on_four_cpus,
+        323 every_fault_of_the_list_is_contained_on_four_cpus,
     }
 }
 

@@ -14,10 +14,10 @@ use crate::{
 
 tests! {
     Machine::Newest(1) => {
-        25 generated_policies_end_with_a_reason_or_do_no_harm_on_one_cpu,
+        31 generated_policies_end_with_a_reason_or_do_no_harm_on_one_cpu,
     }
     Machine::Newest(4) => {
-        40 generated_policies_end_with_a_reason_or_do_no_harm_on_four_cpus,
+        66 generated_policies_end_with_a_reason_or_do_no_harm_on_four_cpus,
     }
 }
 

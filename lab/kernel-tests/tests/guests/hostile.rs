@@ -10,13 +10,13 @@ use crate::{
 
 tests! {
     Machine::Newest(4) => {
-        30 policies_live_beside_a_hostile_neighbour,
+        55 policies_live_beside_a_hostile_neighbour,
     }
     Machine::Parallel(4) => {
-        40 in_parallel_policies_live_beside_a_hostile_neighbour,
+        80 in_parallel_policies_live_beside_a_hostile_neighbour,
     }
     Machine::Checked => {
-        40 the_device_lives_through_whatever_it_is_asked,
+        63 the_device_lives_through_whatever_it_is_asked,
     }
 }
 

@@ -12,7 +12,7 @@ tests! {
     }
     Machine::Parallel(4) => {
         10 in_parallel_a_picked_task_that_may_not_run_there_any_more_waits_elsewhere,
-        30 in_parallel_all_leaves_while_timers_start_each_other,
+        108 in_parallel_all_leaves_while_timers_start_each_other,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
 
 tests! {
     Machine::Storm => {
-        580 policies_live_through_a_storm_of_everything_at_once,
+        696 policies_live_through_a_storm_of_everything_at_once,
     }
 }
 
