@@ -44,7 +44,7 @@ static const struct kernel_param_ops shown = { .get = show };
 module_param_cb(repaired, &shown, &repaired, 0444);
 MODULE_PARM_DESC(repaired, "how often QEMU had a translation of int3 where the kernel had none");
 module_param_cb(retried, &shown, &retried, 0444);
-MODULE_PARM_DESC(retried, "how often a CPU went back to an int3 that nobody knew, as the next change of the place may have begun");
+MODULE_PARM_DESC(retried, "how often a CPU executed an unknown int3 again, as the next change of the place may have begun");
 
 /* The int3 that this CPU went back to last, and how often in a row. */
 struct retry {
@@ -71,7 +71,7 @@ static __always_inline void touch(u8 *at)
 
 /*
  * After a stale int3, the next change of the same place may have begun when the kernel had looked for one. Then int3 is in memory, and is
- * met again if the CPU goes back. Whoever waits for this CPU to take an interrupt needs it to go back, too.
+ * met again if the CPU goes back. The CPU that changes the code waits for this one to take an interrupt, so that this one must not wait here.
  */
 static notrace bool may_go_back(unsigned long at)
 {

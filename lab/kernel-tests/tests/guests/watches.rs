@@ -133,7 +133,7 @@ fn schedulers_that_balance_are_not_accused(lab: &Lab) {
 
 fn what_watches_says_what_is_wrong_and_leaves_nothing_in_the_kernel(lab: &Lab) {
     lab.bring("ekiden-cli", "ekiden");
-    // Files for nobody, and a small disk.
+    // Directories that an unprivileged user can write to, and a small disk.
     lab.shell("mkdir -p -m 777 /tmp/all /tmp/small; mount -t tmpfs -o size=16k none /tmp/small");
     let ekiden = "/lab/programs/ekiden";
     let nobody = format!("start-stop-daemon -S -c 65534:65534 -x {ekiden} --");
