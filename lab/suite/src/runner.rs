@@ -25,7 +25,7 @@ const SHOWN_LINES: usize = 120;
 
 /// How much of what a panic said is repeated at the end of the run, in lines, and of each line, in characters.
 const REASON_LINES: usize = 8;
-const REASON_CHARACTERS: usize = 300;
+const REASON_CHARACTERS: usize = 600;
 
 /// What all parts came to.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::{
+    faults::all_ended_well,
     lab::{Lab, Machine},
     pool::tests,
 };
@@ -14,6 +15,9 @@ tests! {
         2 the_verifier_refuses_a_program_that_is_no_scheduler_and_calls_a_policy,
         2 a_scheduler_that_makes_up_a_task_gets_none,
         2 the_reason_of_a_fault_is_written_into_the_room_that_there_is_for_it,
+    }
+    // With fair turns, as the list of faults on two CPUs: without them a CPU had no turn for five seconds in 2 of 240 faults.
+    Machine::Timely => {
         20 a_policy_that_panics_ends_alone_while_every_return_is_traced,
     }
 }
@@ -87,7 +91,8 @@ fn a_policy_that_panics_ends_alone_while_every_return_is_traced(lab: &Lab) {
     let reports = lab.trial("list --modules /lab --rounds 1 --only panic");
     let traced =
         lab.shell("cd /sys/kernel/tracing; grep -c ekiden trace; echo nop > current_tracer; echo > set_ftrace_filter");
-    println!("{reports:?}, {} lines", traced.trim());
-    assert!(reports.len() >= 2 && reports.iter().all(|report| report["contained"] == true), "{reports:?}");
+    println!("{} lines", traced.trim());
+    // Four faults, each beside another policy and alone.
+    all_ended_well(&reports, 8);
     assert!(traced.trim().parse::<u32>().unwrap() > 100, "{traced}");
 }
