@@ -27,6 +27,6 @@ fn a_browser_shows_what_happened() {
         "the browser test",
         Command::new("./with-node").args(["node", "test/run.mjs", env!("CARGO_BIN_EXE_ekiden")]).arg(&pictures),
     );
-    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().filter(|line| line.starts_with("ok: ")).count(), 5);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().filter(|line| line.starts_with("ok: ")).count(), 6);
     assert!(pictures.join("group-imbalance-light.png").exists());
 }

@@ -114,7 +114,9 @@ impl Kernel {
 
     fn note_queue(&mut self, queue: u32, owner: Option<Owner>, what: InQueue, times: usize) {
         let times = times.try_into().unwrap_or(u32::MAX);
-        self.note(What::Queue, 0, owner.map(|owner| owner.task), QueueNote { queue, what, times }.to_value());
+        // Where the program's first task is, or was last: a queue has no CPU.
+        let cpu = owner.map_or(0, |owner| self.task(owner.task).cpu);
+        self.note(What::Queue, cpu, owner.map(|owner| owner.task), QueueNote { queue, what, times }.to_value());
     }
 
     /// A program has opened a queue, which the policy knows by this number.

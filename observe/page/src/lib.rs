@@ -9,6 +9,7 @@
 mod compare;
 mod histogram;
 mod model;
+mod note;
 pub mod perfetto;
 mod report;
 mod serve;
@@ -18,6 +19,7 @@ pub mod tile;
 pub use compare::{Compared, compare};
 pub use histogram::Histogram;
 pub use model::{Builder, Change, Counters, Decision, Lane, Model, NO_TASK, QueueCounts, Run, Task, Waits};
+pub use note::{Note, NoteKind};
 pub use report::{REPORT_BYTES_MAX, report};
 pub use serve::{ServeError, Server};
 pub use summary::{Notes, Summary};

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use ekiden::weight_of_nice;
 use ekiden_trace::{Header, InQueue, QueueNote, Record, What};
 
-use crate::Histogram;
+use crate::{Histogram, Note, NoteKind, note::Kinds};
 
 /// Stands for no task.
 pub const NO_TASK: u32 = u32::MAX;
@@ -146,6 +146,10 @@ pub struct Model {
     pub tasks: Vec<Task>,
     /// Decisions, in the order of time.
     pub decisions: Vec<Decision>,
+    /// What the policy noted and what was said in queues of hints, in the order of time.
+    pub notes: Vec<Note>,
+    /// What that can be, in the order in which it was first seen.
+    pub note_kinds: Vec<NoteKind>,
     /// When the trace ends, in nanoseconds.
     pub end_ns: u64,
     /// How often things happened.
@@ -198,6 +202,7 @@ pub struct Builder {
     /// How many tasks a group has.
     groups: HashMap<u64, u32>,
     considered: Vec<u64>,
+    kinds: Kinds,
 }
 
 impl Builder {
@@ -214,12 +219,21 @@ impl Builder {
             sparse: HashMap::new(),
             groups: HashMap::new(),
             considered: Vec::new(),
+            kinds: Kinds::default(),
         }
     }
 
-    fn note_queue(&mut self, pid: u32, value: u64) {
-        let Some(QueueNote { queue, what, times }) = QueueNote::from_value(value) else { return };
-        let task = if pid == 0 { None } else { Some(self.task(pid)) };
+    fn note(&mut self, record: &Record, (kind, value): (u32, u64)) {
+        let task = if record.pid == 0 { NO_TASK } else { self.task(record.pid) };
+        self.model.notes.push(Note { time_ns: self.model.end_ns, cpu: record.cpu, task, kind, value });
+    }
+
+    fn note_queue(&mut self, record: &Record) {
+        let Some(said) = QueueNote::from_value(record.value) else { return };
+        let noted = self.kinds.said(said, &mut self.model.note_kinds);
+        self.note(record, noted);
+        let QueueNote { queue, what, times } = said;
+        let task = if record.pid == 0 { None } else { Some(self.task(record.pid)) };
         let counts = self.model.queues.entry(queue).or_default();
         counts.owner = counts.owner.or(task);
         let count = match what {
@@ -284,7 +298,12 @@ impl Builder {
                     self.states[task].woken_ns = Some(self.model.end_ns);
                 }
             }
-            What::Queue => self.note_queue(pid, value),
+            What::Queue => self.note_queue(record),
+            What::Note | What::NoteName => {
+                if let Some(noted) = self.kinds.noted(record, &mut self.model.note_kinds) {
+                    self.note(record, noted);
+                }
+            }
             What::Migrate => self.model.counters.migrations += 1,
             What::Kick => self.model.counters.kicks += 1,
             What::Refuse => self.model.counters.refusals += 1,

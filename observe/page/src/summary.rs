@@ -14,6 +14,9 @@ const PROGRAMS_MAX: usize = 200;
 /// Queues of hints that are shown one by one.
 const QUEUES_MAX: usize = 20;
 
+/// Names of notes whose numbers are shown one by one.
+const NOTE_NAMES_MAX: usize = 40;
+
 /// What only the one who made the trace knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
@@ -46,6 +49,8 @@ pub struct Summary<'a> {
     has_decisions: bool,
     pids: Vec<u32>,
     names: Vec<&'a str>,
+    /// What is noted.
+    note_names: Vec<&'a str>,
     counters: Vec<(Cow<'a, str>, String)>,
     waits: Vec<(String, Waits)>,
     violations: Option<&'a [Violation]>,
@@ -75,6 +80,7 @@ impl<'a> Summary<'a> {
             has_decisions: !model.decisions.is_empty(),
             pids: model.tasks.iter().map(|task| task.pid).collect(),
             names: model.tasks.iter().map(|task| task.name.as_str()).collect(),
+            note_names: model.note_kinds.iter().map(|kind| kind.name.as_str()).collect(),
             counters: counters(model, notes),
             waits: waits(model),
             violations: verdict.map(|verdict| verdict.violations.as_slice()),
@@ -130,6 +136,10 @@ fn counters<'a>(model: &Model, notes: &'a Notes) -> Vec<(Cow<'a, str>, String)> 
         all.push(("calls into the policy".into(), counted.calls.to_string()));
         all.push(("mean and longest call".into(), format!("{mean_ns} ns, {} ns", counted.call_ns_max)));
     }
+    let mut by_kind = vec![0_u64; model.note_kinds.len()];
+    model.notes.iter().for_each(|note| by_kind[note.kind as usize] += 1);
+    let noted = model.note_kinds.iter().zip(by_kind).filter(|(kind, _)| !kind.is_of_queue).take(NOTE_NAMES_MAX);
+    all.extend(noted.map(|(kind, count)| (format!("notes {}", kind.name).into(), count.to_string())));
     for (queue, counts) in model.queues.iter().take(QUEUES_MAX) {
         let QueueCounts { owner, hints, refused, full, notices, lost, .. } = counts;
         let name = owner.map_or("a program", |task| model.tasks[task as usize].name.as_str());

@@ -5,7 +5,7 @@
 //! nothing is sampled. Whoever draws takes the tiles whose bins are just finer than a pixel.
 //!
 //! Numbers are little-endian. A tile begins with 16 bytes: 0 for bins or 1 for events, depth, number of CPUs, and of bins.
-//! Of bins there follow eleven planes, each with the bins of CPU 0, then those of CPU 1, and so on: see [`Bins`]. Of events
+//! Of bins there follow twelve planes, each with the bins of CPU 0, then those of CPU 1, and so on: see [`Bins`]. Of events
 //! there follow LEB128 numbers, those marked with a sign in zigzag form, times as differences to the one before:
 //!
 //! | of each CPU | |
@@ -14,17 +14,18 @@
 //! | changes | how many; of each: time, tasks, load (signed, difference to the one before) |
 //! | runs | how many; of each: begin (signed, to the beginning of the tile or of the run before), length, task, time waited × 2 + 1 if woken |
 //!
-//! And at the end the decisions: how many; of each: time, CPU, task + 1 or 0, what (see [`ekiden_trace::What`]), and the CPUs
-//! considered: how many, and the differences between them.
+//! Then the decisions: how many; of each: time, CPU, task + 1 or 0, what (see [`ekiden_trace::What`]), and the CPUs considered: how
+//! many, and the differences between them. And at the end the notes: how many; of each: time, CPU, task + 1 or 0, kind (its place
+//! in the summary), value.
 
 use std::ops::Range;
 
-use crate::{Change, Decision, Model, NO_TASK, Run};
+use crate::{Change, Decision, Model, NO_TASK, Note, Run};
 
 /// Bins of a tile, for each CPU.
 pub const BINS: usize = 512;
 
-/// Up to so many changes, runs and decisions are told one by one.
+/// Up to so many changes, runs, decisions and notes are told one by one.
 const EVENTS_MAX: usize = 16_384;
 
 /// Which tile.
@@ -67,6 +68,8 @@ pub struct Bins {
     pub runs: Vec<u16>,
     /// How many decisions considered this CPU.
     pub considered: Vec<u16>,
+    /// How many notes are about this CPU.
+    pub notes: Vec<u16>,
     /// Share of the bin in which a task ran, of 255.
     pub busy: Vec<u8>,
     /// Share of the bin in which the task ran that ran longest, of 255.
@@ -75,7 +78,7 @@ pub struct Bins {
 
 impl Bins {
     /// Bytes of each bin.
-    const LEN: usize = 30;
+    const LEN: usize = 32;
 
     fn new() -> Self {
         Self {
@@ -88,6 +91,7 @@ impl Bins {
             tasks_max: vec![0; BINS],
             runs: vec![0; BINS],
             considered: vec![0; BINS],
+            notes: vec![0; BINS],
             busy: vec![0; BINS],
             longest_share: vec![0; BINS],
         }
@@ -136,6 +140,7 @@ struct Inside<'a> {
     /// Of each CPU: how its run queue is at the beginning, its changes after that, its runs.
     cpus: Vec<(Change, &'a [Change], &'a [Run])>,
     decisions: &'a [Decision],
+    notes: &'a [Note],
 }
 
 impl Model {
@@ -154,7 +159,8 @@ impl Model {
             (before.unwrap_or(none), &lane.changes[after..until], &lane.runs[runs])
         });
         let decisions = part(&self.decisions, &time, |one| one.time_ns, |one| one.time_ns + 1);
-        Inside { cpus: cpus.collect(), decisions: &self.decisions[decisions], time }
+        let notes = part(&self.notes, &time, |one| one.time_ns, |one| one.time_ns + 1);
+        Inside { cpus: cpus.collect(), decisions: &self.decisions[decisions], notes: &self.notes[notes], time }
     }
 
     /// Whether a tile tells every event one by one; `None` if there is no such tile.
@@ -184,7 +190,8 @@ impl Model {
 
 impl Inside<'_> {
     fn count(&self) -> usize {
-        self.cpus.iter().map(|(_, changes, runs)| changes.len() + runs.len()).sum::<usize>() + self.decisions.len()
+        let of_cpus: usize = self.cpus.iter().map(|(_, changes, runs)| changes.len() + runs.len()).sum();
+        of_cpus + self.decisions.len() + self.notes.len()
     }
 
     /// CPUs are shared out among threads: they have nothing to do with each other.
@@ -218,6 +225,12 @@ impl Inside<'_> {
                 if let Some(bins) = all.get_mut(cpu as usize) {
                     bins.considered[bin] = bins.considered[bin].saturating_add(1);
                 }
+            }
+        }
+        for note in self.notes {
+            if let Some(bins) = all.get_mut(note.cpu as usize) {
+                let count = &mut bins.notes[((note.time_ns - time.start) / bin_ns) as usize];
+                *count = count.saturating_add(1);
             }
         }
         all
@@ -260,6 +273,16 @@ impl Inside<'_> {
                 before = cpu;
             }
             time_ns = decision.time_ns;
+        }
+        number(to, self.notes.len() as u64);
+        let mut time_ns = begin_ns;
+        for note in self.notes {
+            number(to, note.time_ns - time_ns);
+            number(to, note.cpu.into());
+            number(to, u64::from(note.task.wrapping_add(1)));
+            number(to, note.kind.into());
+            number(to, note.value);
+            time_ns = note.time_ns;
         }
     }
 }
@@ -364,7 +387,7 @@ fn write_bins(all: &[Bins], to: &mut Vec<u8>) {
         };
     }
     planes!(tasks_mean, load_mean, load_min, load_max, longest);
-    planes!(tasks_min, tasks_max, runs, considered);
+    planes!(tasks_min, tasks_max, runs, considered, notes);
     planes!(busy, longest_share);
 }
 

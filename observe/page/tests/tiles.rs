@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use ekiden::{CpuMask, Topology, weight_of_nice};
+use ekiden_abi::{NoteName, Noted};
 use ekiden_check::Verdict;
 use ekiden_page::{
     Builder, Model, NO_TASK, Notes, REPORT_BYTES_MAX,
     tile::{BINS, TileId},
 };
-use ekiden_trace::{Header, Record, What};
+use ekiden_trace::{Header, InQueue, QueueNote, Record, What, noted};
 use proptest::prelude::*;
 
 const CPUS: u32 = 3;
@@ -195,7 +196,7 @@ proptest! {
                 let time = begin_ns.min(end_ns) as usize..end_ns as usize;
                 prop_assert_eq!(&seen[time.clone()], &moments[time]);
             }
-            prop_assert_eq!(input.number(), 0);
+            prop_assert_eq!([input.number(), input.number()], [0, 0], "decisions, notes");
             prop_assert!(input.0.is_empty());
         }
     }
@@ -264,6 +265,62 @@ fn considered_cpus_are_counted_where_they_were_looked_at() {
         (0..70).filter(|cpu| bins[*cpu].considered[5 / model.division().bin_ns as usize] == 1).collect();
     assert_eq!(counted, [1, 2, 69]);
     assert_eq!(bins.iter().flat_map(|bins| &bins.considered).map(|count| u32::from(*count)).sum::<u32>(), 3);
+}
+
+/// The notes in a tile of a trace that has nothing else: time, CPU, task + 1, name, value.
+fn notes_of(model: &Model, id: TileId) -> Vec<[u64; 5]> {
+    let tile = model.tile(id).unwrap();
+    let mut reading = Reading(&tile[16..]);
+    for _ in 0..CPUS {
+        let quiet = [0; 4].map(|_: u64| reading.number());
+        assert_eq!(quiet, [0; 4], "tasks, load, changes, runs");
+    }
+    assert_eq!(reading.number(), 0, "decisions");
+    let count = reading.number();
+    let notes = (0..count).map(|_| [0; 5].map(|_: u64| reading.number())).collect();
+    assert!(reading.0.is_empty());
+    notes
+}
+
+#[test]
+fn what_a_policy_notes_is_told_with_its_name_where_it_was_noted() {
+    let note = |time_ns, cpu, pid, name, value| {
+        let at = Record { time_ns, cpu, what: What::Note, pid, value: 0 };
+        noted(Noted { name: NoteName::new(name).unwrap(), value }, at).collect::<Vec<_>>()
+    };
+    let notes = [
+        note(5, 1, 7, "down_to_level", 3),
+        note(5, 1, 0, "of_more_than_eight_bytes", u64::MAX),
+        note(700, 0, 7, "down_to_level", 1),
+    ];
+    let model = model(&notes.concat());
+    let names: Vec<&str> = model.note_kinds.iter().map(|kind| kind.name.as_str()).collect();
+    assert_eq!(names, ["down_to_level", "of_more_than_eight_bytes"]);
+    assert_eq!(notes_of(&model, TileId::ROOT), [[5, 1, 1, 0, 3], [0, 1, 0, 1, u64::MAX], [695, 0, 1, 0, 1]]);
+    // Each is in the half that it belongs to.
+    let [first, second] = TileId::ROOT.halves();
+    assert_eq!((notes_of(&model, first).len(), notes_of(&model, second).len()), (2, 1));
+    let bins = model.bins(TileId::ROOT).unwrap();
+    let counted = |cpu: usize| bins[cpu].notes.iter().map(|count| u32::from(*count)).collect::<Vec<_>>();
+    assert_eq!((counted(0).iter().sum::<u32>(), counted(1)[5 / model.division().bin_ns as usize]), (1, 2));
+}
+
+#[test]
+fn what_is_said_in_queues_of_hints_is_told_where_it_was_said() {
+    let said = |time_ns, queue, what, times| {
+        let value = QueueNote { queue, what, times }.to_value();
+        Record { time_ns, cpu: 2, what: What::Queue, pid: 9, value }
+    };
+    let model = model(&[
+        said(10, 4, InQueue::Opened, 1),
+        said(20, 4, InQueue::Heard, 3),
+        said(30, 5, InQueue::Heard, 1),
+        said(30, 4, InQueue::Heard, 2),
+    ]);
+    let names: Vec<&str> = model.note_kinds.iter().map(|kind| kind.name.as_str()).collect();
+    assert_eq!(names, ["queue 4 opened", "queue 4, hints heard", "queue 5, hints heard"]);
+    assert_eq!(notes_of(&model, TileId::ROOT), [[10, 2, 1, 0, 1], [10, 2, 1, 1, 3], [10, 2, 1, 2, 1], [0, 2, 1, 1, 2]]);
+    assert_eq!((model.queues[&4].hints, model.queues[&5].hints), (5, 1));
 }
 
 #[test]

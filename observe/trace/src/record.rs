@@ -83,7 +83,8 @@ what! {
     Offline = 20,
     /// A hint was given; the value is 1 if the policy took it.
     Hint = 21,
-    /// Something happened in a queue of hints: the value is a [`QueueNote`]. The PID is that of the program's first task, or 0.
+    /// Something happened in a queue of hints: the value is a [`QueueNote`]. The PID is that of the program's first task, or 0, and
+    /// the CPU the one where that is or was last.
     Queue = 22,
     /// The host could not run what the policy picked.
     Refuse = 23,

@@ -2,7 +2,8 @@
 
 import { Scale, consideredPlace, css, loadPlace, rgbOf, taskColor, tasksPlace } from "./colors";
 import type { Rgb } from "./colors";
-import { count, duration, escape, fixed, moment, ranges, ticks } from "./format";
+import { count, duration, escape, fixed, moment, percent, ranges, ticks } from "./format";
+import { eachNoted, notesNear } from "./notes";
 import { Raster, firstAfter, lastUpTo } from "./raster";
 import type { Shown } from "./raster";
 import type { Summary, Violation } from "./summary";
@@ -21,6 +22,8 @@ export interface State {
   cpu: number | null;
   task: number | null;
   violation: Violation | null;
+  /** Whether notes and hints are marked among the tasks. */
+  notes: boolean;
 }
 
 export const GUTTER = 92;
@@ -177,6 +180,7 @@ export class Chart {
       if (name === "lanes") this.drawLanes(ctx, raster, dpr);
       else this.drawHeat(ctx, name, raster, dpr);
       this.drawDecisions(ctx, name);
+      if (name === "lanes" && this.state.notes) this.drawNotes(ctx);
       this.drawViolation(ctx);
       this.drawGutter(ctx);
     }
@@ -314,6 +318,15 @@ export class Chart {
     }
   }
 
+  /** A mark at the upper edge of a CPU's row wherever the policy noted something about it, or heard or gave hints. */
+  private drawNotes(ctx: CanvasRenderingContext2D): void {
+    const { rowHeight, from, until } = this.state;
+    ctx.fillStyle = this.colors.text;
+    const height = Math.min(4, Math.max(1, rowHeight / 3));
+    const x = (time: number) => GUTTER + ((time - from) / (until - from)) * this.plotWidth;
+    eachNoted(this.pieces, this.order, (cpu, time) => ctx.fillRect(x(time) - 1, this.y(this.rowOf[cpu]), 2, height));
+  }
+
   private drawViolation(ctx: CanvasRenderingContext2D): void {
     const violation = this.state.violation;
     if (!violation) return;
@@ -444,6 +457,7 @@ export class Chart {
       const task = tile.longest[cell];
       if (task !== NO_TASK) lines.push(`longest: ${escape(taskName(this.summary, task))}, ${percent(tile.longestShare[cell])}`);
       if (tile.considered[cell]) lines.push(`considered in ${tile.considered[cell]} decisions`);
+      if (tile.notes[cell]) lines.push(`${tile.notes[cell]} notes`);
       return lines.join("<br>");
     }
     const events = tile.cpus[cpu];
@@ -454,8 +468,7 @@ export class Chart {
     const run = firstAfter(events.runEnd, time);
     if (run < events.runBegin.length && events.runBegin[run] <= time) {
       const [begin, stop, waited] = [events.runBegin[run], events.runEnd[run], events.runWait[run]];
-      lines.push(`<b>${escape(taskName(this.summary, events.runTask[run]))}</b> runs for ${duration(stop - begin)}`);
-      lines.push(`from ${moment(begin)} to ${moment(stop)}`);
+      lines.push(`<b>${escape(taskName(this.summary, events.runTask[run]))}</b> runs for ${duration(stop - begin)}`, `from ${moment(begin)} to ${moment(stop)}`);
       lines.push(`after ${duration(Math.floor(waited / 2))} in a run queue${waited % 2 ? ", woken up" : ""}`);
     } else {
       lines.push("nothing runs");
@@ -467,6 +480,7 @@ export class Chart {
       const what = WHAT[decision.what] ?? "decision";
       lines.push(`${what} of CPU ${decision.cpu} at ${moment(decision.time)} considered ${ranges(decision.considered)}`);
     }
+    lines.push(...notesNear(this.summary, tile, cpu, time, 2 * near));
     return lines.join("<br>");
   }
 
@@ -483,8 +497,4 @@ export class Chart {
     const run = firstAfter(runEnd, time);
     return run < runBegin.length && runBegin[run] <= time ? runTask[run] : null;
   }
-}
-
-function percent(share: number): string {
-  return `${Math.round(share / 2.55)} %`;
 }

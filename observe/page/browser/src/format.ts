@@ -67,3 +67,8 @@ export function ranges(sorted: number[]): string {
 export function escape(text: string): string {
   return text.replace(/[&<>"]/g, (letter) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[letter]!);
 }
+
+/** A share of 255. */
+export function percent(share: number): string {
+  return `${Math.round(share / 2.55)} %`;
+}

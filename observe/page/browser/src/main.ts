@@ -53,7 +53,7 @@ async function open(source: Source): Promise<void> {
   const end = Math.max(1, summary.end_ns);
   const state: State = {
     from: 0, until: end, panels: new Set(["tasks", "load", "lanes"]), shown: "mean", rowHeight: 6,
-    cpu: null, task: null, violation: null,
+    cpu: null, task: null, violation: null, notes: summary.note_names.length > 0,
   };
   // On a big machine the fourth would push the others off the screen.
   if (summary.has_decisions && summary.cpus.length <= 32) state.panels.add("considered");
@@ -154,6 +154,20 @@ async function open(source: Source): Promise<void> {
     }
     get("toggles").append(button);
   });
+  if (summary.note_names.length > 0) {
+    const button = document.createElement("button");
+    button.id = "notes";
+    button.textContent = "notes";
+    button.title = `What the policy notes and hears, among the tasks (o): ${summary.note_names.slice(0, 20).join(", ")}`;
+    button.setAttribute("aria-pressed", "true");
+    button.addEventListener("click", () => toggleNotes());
+    get("toggles").append(button);
+  }
+  const toggleNotes = () => {
+    state.notes = !state.notes && summary.note_names.length > 0;
+    document.getElementById("notes")?.setAttribute("aria-pressed", String(state.notes));
+    redraw();
+  };
   const shown = get<HTMLSelectElement>("shown");
   shown.addEventListener("change", () => {
     state.shown = shown.value as Shown;
@@ -185,6 +199,7 @@ async function open(source: Source): Promise<void> {
       shown.selectedIndex = (shown.selectedIndex + 1) % 3;
       shown.dispatchEvent(new Event("change"));
     },
+    o: toggleNotes,
     t: switchTheme,
     "?": () => help.showModal(),
     Escape: () => {

@@ -47,6 +47,8 @@ export interface Summary {
   has_decisions: boolean;
   pids: number[];
   names: string[];
+  /** What the policy notes, and what is said in queues of hints. */
+  note_names: string[];
   counters: [string, string][];
   waits: [string, { wake: Waits; queue: Waits }][];
   /** Absent while the checks are still at work. */

@@ -23,6 +23,7 @@ export interface Bins {
   tasksMax: Uint16Array;
   runs: Uint16Array;
   considered: Uint16Array;
+  notes: Uint16Array;
   busy: Uint8Array;
   longestShare: Uint8Array;
 }
@@ -47,12 +48,24 @@ export interface Decision {
   considered: number[];
 }
 
+/** What the policy noted, or what was said in a queue of hints. */
+export interface Note {
+  time: number;
+  cpu: number;
+  task: number;
+  /** Its place in the summary's names of notes. */
+  kind: number;
+  /** Exact up to 2^53. */
+  value: number;
+}
+
 export interface Events {
   kind: "events";
   begin: number;
   bytes: number;
   cpus: CpuEvents[];
   decisions: Decision[];
+  notes: Note[];
 }
 
 export type Tile = Bins | Events;
@@ -98,11 +111,11 @@ export function decode(buffer: ArrayBuffer, begin: number, binNs: number): Tile 
   const [tasksMean, loadMean] = [take(Float32Array, 4), take(Float32Array, 4)];
   const [loadMin, loadMax, longest] = [take(Uint32Array, 4), take(Uint32Array, 4), take(Uint32Array, 4)];
   const [tasksMin, tasksMax] = [take(Uint16Array, 2), take(Uint16Array, 2)];
-  const [runs, considered] = [take(Uint16Array, 2), take(Uint16Array, 2)];
+  const [runs, considered, notes] = [take(Uint16Array, 2), take(Uint16Array, 2), take(Uint16Array, 2)];
   const [busy, longestShare] = [take(Uint8Array, 1), take(Uint8Array, 1)];
   return {
     kind: "bins", begin, binNs, bins, bytes: buffer.byteLength,
-    tasksMean, loadMean, loadMin, loadMax, longest, tasksMin, tasksMax, runs, considered, busy, longestShare,
+    tasksMean, loadMean, loadMin, loadMax, longest, tasksMin, tasksMax, runs, considered, notes, busy, longestShare,
   };
 }
 
@@ -144,7 +157,14 @@ function decodeEvents(buffer: ArrayBuffer, begin: number, nrCpus: number): Event
     for (let index = 0, last = 0; index < many; index++) considered.push((last += input.number()));
     decisions.push({ time, cpu, task: task < 0 ? NO_TASK : task, what, considered });
   }
-  return { kind: "events", begin, bytes: 64 * events + 1000, cpus, decisions };
+  const notes: Note[] = [];
+  time = begin;
+  for (let left = input.number(); left > 0; left--) {
+    time += input.number();
+    const [cpu, task, kind, value] = [input.number(), input.number() - 1, input.number(), input.number()];
+    notes.push({ time, cpu, task: task < 0 ? NO_TASK : task, kind, value });
+  }
+  return { kind: "events", begin, bytes: 64 * (events + notes.length) + 1000, cpus, decisions, notes };
 }
 
 /** Where tiles come from. */

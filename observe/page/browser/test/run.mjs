@@ -97,6 +97,42 @@ const tests = {
     await dark.close();
   },
 
+  async "what a policy notes is marked where it was noted, and read out"() {
+    const file = join(directory, "notes.html");
+    const simulation = ["sim", "hogs:count=5:ms=30", "-p", "mlfq", "--machine", "1x1x2x1", "--seed", "1"];
+    run(...simulation, "--trace", "noted");
+    run(...simulation, "--report", file);
+    const line = run("trace", "cat", "noted").split("\n").find((line) => /down_to_level/.test(line));
+    const [, us, ns, cpu, pid, value] = line.match(/^ *(\d+)\.(\d+) \[ *(\d+)\] note +pid (\d+) down_to_level (\d+)/);
+    const time = Number(us) * 1000 + Number(ns);
+    const { page, close } = await open(pathToFileURL(file).href);
+    assert.deepEqual(await page.evaluate(() => window.ekiden.summary.note_names), ["down_to_level"]);
+    assert.match(await text(page, "#counters"), /notes down_to_level\s+\d+/);
+    await page.evaluate((time) => window.ekiden.show(time - 50_000, time + 50_000), time);
+    await settled(page);
+    await shoot(page, "notes");
+    const at = await spot(page, "lanes", Number(cpu), time);
+    await page.mouse.move(at.x, at.y);
+    assert.match(await text(page, "#tip"), new RegExp(`noted: down_to_level = ${value} about .*\\(PID ${pid}\\) at`));
+    // The mark is at the upper edge of the row, and goes with the button and its key.
+    const mark = () =>
+      page.evaluate(([x, y]) => {
+        const canvas = document.querySelector("#panel-lanes canvas");
+        const [box, dpr] = [canvas.getBoundingClientRect(), window.devicePixelRatio || 1];
+        const row = Math.floor((y - box.top) / window.ekiden.state.rowHeight) * window.ekiden.state.rowHeight;
+        return [...canvas.getContext("2d").getImageData(Math.round((x - box.left) * dpr), Math.round((row + 0.5) * dpr), 1, 1).data].join();
+      }, [at.x, at.y]);
+    const marked = await mark();
+    await page.keyboard.press("o");
+    await settled(page);
+    assert.notEqual(await mark(), marked);
+    assert.equal(await page.locator("#notes").getAttribute("aria-pressed"), "false");
+    await page.locator("#notes").click();
+    await settled(page);
+    assert.equal(await mark(), marked);
+    await close();
+  },
+
   async "waste that takes turns is drawn over time, and that there is none without the bug"() {
     const load = "make:jobs=64:files=40:ms=20:start_ms=20:from=0+r:count=2:ms=1500:from=20/44";
     // The strip at the top has the idle CPUs in its lower half, and those that are wasted in red.
