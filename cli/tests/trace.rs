@@ -152,6 +152,12 @@ fn what_a_policy_notes_is_in_traces_recordings_and_replays() {
     assert_eq!(noted("both"), noted("out"));
     let (code, error) = traced.bad(&["trace", "notes", "without", "out", "-o", "x"]);
     assert!(code == 1 && error.contains("this is no recording"), "{error}");
+    // Of one that is cut off, what comes before counts, and the rest is not missing in silence.
+    let bytes = fs::read(traced.path().join("calls")).unwrap();
+    fs::write(traced.path().join("torn"), &bytes[..bytes.len() - 5]).unwrap();
+    let (code, error) = traced.bad(&["trace", "notes", "without", "torn", "-o", "most"]);
+    assert!(code == 1 && error.contains("cut off at byte") && error.contains("most has what"), "{error}");
+    assert_eq!(noted("most"), noted("out"));
 
     let output = traced.run_after("", &["replay", "calls", "--debug"]);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -269,6 +275,17 @@ fn a_recording_of_calls_is_read_too() {
     fs::write(traced.path().join("calls"), bytes).unwrap();
     let (code, error) = traced.bad(&["trace", "info", "calls"]);
     assert!(code == 1 && error.contains("cut off at byte"), "{error}");
+    // What comes before is exported: here only the end of the last block is missing.
+    for (whole, name) in [("calls.csv", "cut.csv"), ("calls.jsonl", "cut.jsonl")] {
+        let (code, error) = traced.bad(&["trace", "export", "calls", name]);
+        assert!(
+            code == 1 && error.contains("cut off at byte") && error.contains(&format!("{name} has what")),
+            "{error}"
+        );
+        let [whole, exported] = [whole, name].map(|name| fs::read_to_string(traced.path().join(name)).unwrap());
+        let torn = exported.strip_prefix(&whole).unwrap_or_else(|| panic!("{exported}"));
+        assert!(torn.contains("torn") && torn.lines().count() == 1, "{torn}");
+    }
 }
 
 #[test]
@@ -413,7 +430,6 @@ fn what_is_no_trace_or_not_in_it_is_refused_with_a_reason() {
     let before = traced.files();
     for (args, code, why) in [
         (&["trace", "cut", "short", "-o", "x"][..], 1, "damaged at byte"),
-        (&["trace", "export", "short", "x.parquet"], 1, "damaged at byte"),
         (&["trace", "export", "text", "x.csv"], 1, "does not begin with EKITRACE"),
         (&["trace", "cut", "out", "-o", "x", "--from", "2min"], 1, "before the piece begins"),
         (&["trace", "cut", "out", "-o", "x", "--from", "2ms", "--until", "1ms"], 2, "earlier than --until"),
@@ -429,4 +445,16 @@ fn what_is_no_trace_or_not_in_it_is_refused_with_a_reason() {
         assert!(found == code && error.contains(why), "{args:?}: {found} {error}");
         assert_eq!(traced.files(), before, "{args:?}");
     }
+    // What comes before the damage is exported.
+    traced.good(&["trace", "export", "out", "whole.jsonl"]);
+    let rows = |name: &str| fs::read_to_string(traced.path().join(name)).unwrap().lines().count();
+    for name in ["x.jsonl", "x.csv", "x.parquet", "x.pftrace"] {
+        let (code, error) = traced.bad(&["trace", "export", "short", name]);
+        assert!(
+            code == 1 && error.contains("damaged at byte") && error.contains(&format!("{name} has what")),
+            "{error}"
+        );
+    }
+    // The last record is lost, and of the table its heading is a line.
+    assert_eq!((rows("x.jsonl"), rows("x.csv")), (rows("whole.jsonl") - 1, rows("whole.jsonl")));
 }

@@ -56,6 +56,8 @@ impl ConsideredCommand {
                 outcome.differences
             );
         }
+        // What the recording lacks, too.
+        outcome.remarks.iter().for_each(|remark| eprintln!("{remark}"));
         eprintln!("{decisions} decisions that looked at other CPUs\nnext: ekiden view {}", self.output.display());
         Ok(())
     }

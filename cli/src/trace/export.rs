@@ -10,10 +10,14 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use ekiden_check::{Checker, Limits};
 use ekiden_page::perfetto::Exporter;
-use ekiden_trace::{NoteNames, Reader, Record, What};
+use ekiden_trace::{NoteNames, Record, What};
 use serde::Serialize;
 
-use super::{parquet::Table, recording::Recording};
+use super::{
+    parquet::Table,
+    recording::Recording,
+    until_error::{UntilError, tell},
+};
 use crate::{
     failure::{Exit, Failure},
     output::{Output, open_trace},
@@ -85,13 +89,13 @@ pub(super) fn run(path: &Path, to: &Path, format: Option<Format>) -> Result<()> 
     let output = Output::create(to)?;
     let out = BufWriter::with_capacity(1 << 16, output.clone());
     let failed = || format!("cannot write {}", to.display());
-    let read = || path.display().to_string();
+    let header = trace.header().clone();
+    let mut trace = UntilError::of(trace);
     match format {
         Format::Perfetto => {
-            let mut checker = Checker::new(trace.header(), &Limits::default());
-            let mut exporter = Exporter::new(trace.header().nr_cpus(), out).with_context(failed)?;
-            for record in trace {
-                let record = record.with_context(read)?;
+            let mut checker = Checker::new(&header, &Limits::default());
+            let mut exporter = Exporter::new(header.nr_cpus(), out).with_context(failed)?;
+            for record in &mut trace {
                 exporter.record(&record, checker.view()).with_context(failed)?;
                 checker.record(&record);
             }
@@ -99,22 +103,23 @@ pub(super) fn run(path: &Path, to: &Path, format: Option<Format>) -> Result<()> 
         }
         Format::Jsonl => {
             let mut out = out;
-            rows(trace, |row| line(&mut out, &row)).with_context(failed)?.with_context(read)?;
+            rows(&mut trace, |row| line(&mut out, &row)).with_context(failed)?;
             out.flush().with_context(failed)?;
         }
         Format::Csv => {
             let mut table = csv::Writer::from_writer(out);
-            rows(trace, |row| Ok(table.serialize(row)?)).with_context(failed)?.with_context(read)?;
+            rows(&mut trace, |row| Ok(table.serialize(row)?)).with_context(failed)?;
             table.flush().with_context(failed)?;
         }
         Format::Parquet => {
             let mut table = Table::new(out).with_context(failed)?;
-            rows(trace, |row| table.put(&row)).with_context(failed)?.with_context(read)?;
+            rows(&mut trace, |row| table.put(&row)).with_context(failed)?;
             table.finish().with_context(failed)?;
         }
     }
     output.finish()?;
     drop(busy);
+    tell(trace.error, path, to)?;
     match format {
         Format::Perfetto => eprintln!("next: open {} at https://ui.perfetto.dev", to.display()),
         _ => eprintln!("next: ekiden check {}", path.display()),
@@ -131,16 +136,17 @@ fn calls(path: &Path, recording: Recording, to: &Path, format: Format) -> Result
     let output = Output::create(to)?;
     let mut out = BufWriter::with_capacity(1 << 16, output.clone());
     let failed = || format!("cannot write {}", to.display());
-    let mut recording = recording.map(|told| told.with_context(|| path.display().to_string()));
+    let mut recording = UntilError::of(recording);
     if format == Format::Csv {
         let mut table = csv::Writer::from_writer(out);
-        recording.try_for_each(|told| table.serialize(told?).with_context(failed))?;
+        recording.try_for_each(|told| table.serialize(told).with_context(failed))?;
         table.flush().with_context(failed)?;
     } else {
-        recording.try_for_each(|told| line(&mut out, &told?).with_context(failed))?;
+        recording.try_for_each(|told| line(&mut out, &told).with_context(failed))?;
         out.flush().with_context(failed)?;
     }
-    output.finish()
+    output.finish()?;
+    tell(recording.error, path, to)
 }
 
 /// Writes a JSON object in a line.
@@ -150,11 +156,8 @@ fn line(out: &mut impl Write, row: &impl Serialize) -> Result<()> {
 }
 
 /// Hands a trace to `put`, a row for each record but those of names, which the columns `task` and `note` have. Takes memory for
-/// the tasks that live. The outer error is that of `put`, the inner one that of the trace.
-fn rows<R: std::io::Read>(
-    trace: Reader<R>,
-    mut put: impl FnMut(Row<'_>) -> Result<()>,
-) -> Result<Result<(), ekiden_trace::TraceError>> {
+/// the tasks that live.
+fn rows(trace: impl Iterator<Item = Record>, mut put: impl FnMut(Row<'_>) -> Result<()>) -> Result<()> {
     let mut names: HashMap<u32, Vec<u8>> = HashMap::new();
     let mut notes = NoteNames::default();
     let mut tell = |record: &Record, names: &HashMap<u32, Vec<u8>>| {
@@ -178,10 +181,6 @@ fn rows<R: std::io::Read>(
     // Its name follows.
     let mut new: Option<Record> = None;
     for record in trace {
-        let record = match record {
-            Ok(record) => record,
-            Err(error) => return Ok(Err(error)),
-        };
         if record.what == What::Name {
             let name = names.entry(record.pid).or_default();
             if record.cpu == 0 {
@@ -208,5 +207,5 @@ fn rows<R: std::io::Read>(
     if let Some(new) = new {
         tell(&new, &names)?;
     }
-    Ok(Ok(()))
+    Ok(())
 }

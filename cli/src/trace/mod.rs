@@ -7,6 +7,7 @@ mod notes;
 mod parquet;
 mod record;
 mod recording;
+mod until_error;
 mod whom;
 
 use std::{

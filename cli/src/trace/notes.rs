@@ -8,10 +8,13 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ekiden_recording::{Entry, Item, RecordedCall, RecordingReader};
+use ekiden_recording::{Entry, Item, RecordedCall, RecordingError, RecordingReader};
 use ekiden_trace::{Record, What, noted};
 
-use super::considered::apart;
+use super::{
+    considered::apart,
+    until_error::{UntilError, tell},
+};
 use crate::{
     failure::{Exit, Failure},
     output::{Output, open_trace},
@@ -43,16 +46,17 @@ impl NotesCommand {
     pub(super) fn run(&self) -> Result<()> {
         let output = Output::create(&self.output)?;
         let busy = Progress::brief(format!("reading {}", self.recording.display()));
-        let count = put(&self.trace, &self.recording, output.clone())?;
+        let (count, error) = put(&self.trace, &self.recording, output.clone())?;
         output.finish()?;
         drop(busy);
         eprintln!("{count} notes\nnext: ekiden trace cat {}", self.output.display());
-        Ok(())
+        tell(error, &self.recording, &self.output)
     }
 }
 
-/// Writes the trace with what the policy noted. Returns how many notes there are.
-fn put(trace: &Path, recording: &Path, output: impl Write) -> Result<u64> {
+/// Writes the trace with what the policy noted. Returns how many notes there are, and the error that ends a recording which is damaged or
+/// cut off.
+fn put(trace: &Path, recording: &Path, output: impl Write) -> Result<(u64, Option<RecordingError>)> {
     let reader = open_trace(trace)?;
     let header = reader.header().clone();
     let file = File::open(recording).with_context(|| format!("cannot read {}", recording.display()))?;
@@ -62,8 +66,8 @@ fn put(trace: &Path, recording: &Path, output: impl Write) -> Result<u64> {
         return Err(Failure::new(Exit::Other, format!("{}: {why}", trace.display())).into());
     }
     let begin_ns = header.clock_ns.saturating_add(header.begins_ns);
-    // What is damaged ends the recording; what comes before it can be used.
-    let calls = calls.map_while(Result::ok).filter_map(|recorded| match recorded.item {
+    let mut calls = UntilError::of(calls);
+    let noted = calls.by_ref().filter_map(|recorded| match recorded.item {
         Item::Entry(Entry::Call(call)) if !call.noted.is_empty() && call.time_ns >= begin_ns => Some(call),
         _ => None,
     });
@@ -71,7 +75,7 @@ fn put(trace: &Path, recording: &Path, output: impl Write) -> Result<u64> {
     let mut output = BufWriter::with_capacity(1 << 16, output);
     let failed = || format!("cannot write what {} becomes", trace.display());
     output.write_all(&header.to_bytes()).with_context(failed)?;
-    let (mut coming, mut count, mut is_between) = (calls.peekable(), 0, true);
+    let (mut coming, mut count, mut is_between) = (noted.peekable(), 0, true);
     for record in reader {
         let record = record.with_context(|| trace.display().to_string())?;
         let until_ns = record.time_ns.saturating_add(begin_ns);
@@ -86,7 +90,8 @@ fn put(trace: &Path, recording: &Path, output: impl Write) -> Result<u64> {
         output.write_all(&record.to_bytes()).with_context(failed)?;
     }
     output.flush().with_context(failed)?;
-    Ok(count)
+    drop(coming);
+    Ok((count, calls.error))
 }
 
 /// A recording may be damaged so that it names a CPU that there is not; its notes are then about the last one.
