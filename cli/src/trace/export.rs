@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::{
     parquet::Table,
     recording::Recording,
-    until_error::{UntilError, tell},
+    until_error::{UntilError, tell_error},
 };
 use crate::{
     failure::{Exit, Failure},
@@ -119,7 +119,7 @@ pub(super) fn run(path: &Path, to: &Path, format: Option<Format>) -> Result<()> 
     }
     output.finish()?;
     drop(busy);
-    tell(trace.error, path, to)?;
+    tell_error(trace.error, path, to)?;
     match format {
         Format::Perfetto => eprintln!("next: open {} at https://ui.perfetto.dev", to.display()),
         _ => eprintln!("next: ekiden check {}", path.display()),
@@ -146,7 +146,7 @@ fn calls(path: &Path, recording: Recording, to: &Path, format: Format) -> Result
         out.flush().with_context(failed)?;
     }
     output.finish()?;
-    tell(recording.error, path, to)
+    tell_error(recording.error, path, to)
 }
 
 /// Writes a JSON object in a line.

@@ -13,7 +13,7 @@ use ekiden_trace::{Record, What, noted};
 
 use super::{
     considered::apart,
-    until_error::{UntilError, tell},
+    until_error::{UntilError, tell_error},
 };
 use crate::{
     failure::{Exit, Failure},
@@ -50,7 +50,7 @@ impl NotesCommand {
         output.finish()?;
         drop(busy);
         eprintln!("{count} notes\nnext: ekiden trace cat {}", self.output.display());
-        tell(error, &self.recording, &self.output)
+        tell_error(error, &self.recording, &self.output)
     }
 }
 

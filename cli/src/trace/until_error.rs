@@ -28,7 +28,7 @@ impl<T, E, I: Iterator<Item = Result<T, E>>> Iterator for UntilError<I, E> {
 }
 
 /// Tells the error of the file at `path`, if it has one, and that `output` has what comes before it.
-pub(super) fn tell<E: Into<anyhow::Error>>(error: Option<E>, path: &Path, output: &Path) -> Result<()> {
+pub(super) fn tell_error<E: Into<anyhow::Error>>(error: Option<E>, path: &Path, output: &Path) -> Result<()> {
     let Some(error) = error else { return Ok(()) };
     eprintln!("{} has what comes before the error", output.display());
     Err(error.into().context(path.display().to_string()))

@@ -91,6 +91,15 @@ fn a_hint_is_heard_when_its_task_next_sleeps() {
 }
 
 #[test]
+fn what_is_said_in_a_queue_stands_in_the_trace_where_its_program_is() {
+    let steps = vec![Step::Run { ns: 100 * US }, hint(0, 7, false), Step::Sleep { ns: MS }];
+    let (report, _) = run(&Workload::new("hint", 2, [TaskSpec::new("task", steps).on([1])]));
+    let queues = report.trace.records().filter(|record| record.what == What::Queue);
+    let cpus: Vec<u32> = queues.map(|record| record.cpu).collect();
+    assert_eq!(cpus, [1; 4], "opened, heard, told, closed");
+}
+
+#[test]
 fn a_hint_of_a_task_that_only_runs_is_heard_at_the_tick() {
     let steps = vec![hint(0, 7, false), Step::Run { ns: 40 * MS }];
     let (_, heard) = run(&Workload::new("hint", 2, [TaskSpec::new("task", steps)]));

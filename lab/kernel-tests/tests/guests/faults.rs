@@ -25,7 +25,7 @@ fn rounds() -> usize {
     std::env::var("EKIDEN_FAULT_LIST_ROUNDS").map_or(1, |rounds| rounds.parse().expect("it is a number"))
 }
 
-/// The same where each CPU has its turns: there, what asks for too much is taken out, and not only held back.
+/// The list where each CPU has its turns: there, what asks for too much is taken out, and not only held back.
 fn all_are_named(lab: &Lab, faults: usize, turn: usize) {
     let reports: Vec<_> = halves(turn).into_iter().flat_map(|beside| half_is_contained(lab, faults, beside)).collect();
     let held_back = |report: &&Value| report["reported"].as_str().is_some_and(|text| text.starts_with("held back"));
