@@ -20,6 +20,9 @@ use times::Times;
 /// wake up, and each move costs a task its cache.
 const COMPARED_EVERY_NS: u64 = 32_000_000;
 
+/// Of so many tasks that wait on another CPU one is taken, if it may run here: the kernel moves no more at a time (`sysctl_sched_nr_migrate`).
+const LOOKED_AT: usize = 32;
+
 /// Weighted fair queueing.
 #[derive(Layout)]
 pub struct Wfq {
@@ -147,7 +150,7 @@ impl Wfq {
     fn take(&self, cx: &Cx, cpu: CpuId, from: CpuId, own: u32) -> Option<Schedulable<Self>> {
         let longer = &self.queues[from];
         let mut waiting = longer.waiting.lock();
-        let claimed = (waiting.tasks.len() as u32 > own).then(|| waiting.tasks.claim_first(cx));
+        let claimed = (waiting.tasks.len() as u32 > own).then(|| waiting.tasks.claim_first_of(LOOKED_AT, cx));
         longer.len.set(waiting.tasks.len() as u32);
         let (_, token) = claimed??;
         waiting.left(&self.tasks, token.task());

@@ -9,6 +9,7 @@ use ekiden_host::Host;
 use ekiden_host::abi::RawToken;
 use nix::time::{ClockId, clock_gettime};
 
+use crate::beats::Beats;
 use crate::wire::WORDS;
 
 const NEVER: u64 = u64::MAX;
@@ -36,6 +37,7 @@ impl Cpus {
 pub(crate) struct Questions {
     idle: Arc<IdleCpus>,
     engine: OnceLock<Answers>,
+    beats: OnceLock<Arc<Beats>>,
     online: Cpus,
     /// Of each task, by its slot in the engine's table.
     allowed: Vec<Cpus>,
@@ -63,6 +65,7 @@ impl Questions {
         let this = Self {
             idle,
             engine: OnceLock::new(),
+            beats: OnceLock::new(),
             online: Cpus::default(),
             allowed: (0..max_tasks).map(|_| Cpus::default()).collect(),
             groups: (0..max_tasks).map(|_| AtomicU64::new(bits_of(Group::ROOT))).collect(),
@@ -78,6 +81,11 @@ impl Questions {
     pub(crate) fn set_engine(&self, answers: Answers) {
         // There is one in an agent.
         let _ = self.engine.set(answers);
+    }
+
+    /// Questions about tasks count as signs of life from now on.
+    pub(crate) fn set_beats(&self, beats: Arc<Beats>) {
+        let _ = self.beats.set(beats);
     }
 
     pub(crate) fn set_online(&self, cpu: CpuId, is_online: bool) {
@@ -125,6 +133,16 @@ impl Questions {
         Some(self.refill_ns.swap(NEVER, Relaxed))
     }
 
+    fn is_usable(&self, task: TaskId, cpu: CpuId) -> bool {
+        self.allowed.get(task.slot as usize).is_some_and(|allowed| allowed.contains(cpu)) && self.is_online(cpu)
+    }
+
+    fn asks(&self) {
+        if let Some(beats) = self.beats.get() {
+            beats.asks();
+        }
+    }
+
     /// The CPUs that a task may use and that are there.
     fn usable(&self, task: TaskId) -> [u64; WORDS] {
         let mut words = self.allowed.get(task.slot as usize).map_or([0; WORDS], Cpus::words);
@@ -139,7 +157,8 @@ impl Host for Questions {
     }
 
     fn may_run(&self, task: TaskId, cpu: CpuId) -> bool {
-        self.allowed.get(task.slot as usize).is_some_and(|allowed| allowed.contains(cpu)) && self.online.contains(cpu)
+        self.asks();
+        self.is_usable(task, cpu)
     }
 
     fn allowed_cpus(&self, task: TaskId, cpus: &mut CpuMask) {
@@ -157,8 +176,9 @@ impl Host for Questions {
     }
 
     fn claim(&self, token: RawToken, cpu: CpuId) -> Result<(), RefusalReason> {
+        self.asks();
         let answers = self.engine.get().ok_or(RefusalReason::Gone)?;
-        answers.claim(token, cpu, |task, cpu| self.may_run(task, cpu))
+        answers.claim(token, cpu, |task, cpu| self.is_usable(task, cpu))
     }
 
     fn take_idle(&self, task: TaskId, among: Option<&CpuMask>) -> Option<CpuId> {

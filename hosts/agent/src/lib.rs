@@ -49,7 +49,7 @@ use nix::{
 use serde::Serialize;
 
 use crate::{
-    beats::Beats,
+    beats::{Beats, EachCall},
     host::Questions,
     mind::{Mind, Talk},
     skel::{AgentSkel, AgentSkelBuilder},
@@ -205,7 +205,9 @@ impl Agent {
         shared.control().eager.store(1, Release);
         shared.control().tgid.store(std::process::id(), Release);
 
-        let policy: Box<dyn Policy> = Box::new(Surrounded::new(policy, Beats(shared.clone())));
+        let beats = Arc::new(Beats::new(shared.clone(), config.max_tasks));
+        questions.set_beats(beats.clone());
+        let policy: Box<dyn Policy> = Box::new(Surrounded::new(policy, EachCall(beats)));
         let engine = Engine::new(policy, questions.clone(), idle, nr_cpus, config.max_tasks);
         questions.set_engine(engine.answers());
         let talk = Arc::new(Talk::default());

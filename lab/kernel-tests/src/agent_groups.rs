@@ -8,7 +8,11 @@ use std::{
 use anyhow::{Context, Result};
 use ekiden_agent::{Agent, Config};
 use ekiden_linked::find;
-use nix::time::{ClockId, clock_gettime};
+use nix::{
+    sched::{CpuSet, sched_setaffinity},
+    time::{ClockId, clock_gettime},
+    unistd::Pid,
+};
 use serde_json::json;
 
 use crate::{
@@ -40,6 +44,23 @@ fn tell(what: &str, [limited, other, agent, all]: [f64; 4]) {
 
 /// So many threads of a process that does nothing.
 const CROWD: u32 = 700;
+
+/// All of a crowd want the first CPU, and may run on no other; a policy with one queue asks about each of them for the second one, in one call.
+pub(crate) fn agent_asks(policy: &str, threads: u32) -> Result<()> {
+    let linked = find(policy).with_context(|| format!("there is no policy {policy}"))?;
+    let agent = Agent::start(&Config::new(policy), linked.make)?;
+    let mut first = CpuSet::new();
+    first.set(0)?;
+    sched_setaffinity(Pid::from_raw(0), &first)?;
+    let crowd = Worker::crowd(threads)?;
+    crowd.release()?;
+    let ran = ["nap", "spin"].into_iter().map(Worker::start).collect::<Result<Vec<_>>>()?;
+    pause(1_000);
+    agent.check()?;
+    ran.iter().try_for_each(Worker::must_run)?;
+    println!("{}", json!({ "still_running": agent.is_running(), "counts": agent.counts() }));
+    Ok(())
+}
 
 /// `idle` groups are there besides, from before the agent begins; with them, a crowd of tasks that sleep moves from group to group.
 pub(crate) fn agent_groups(policy: &str, messages: u32, idle: u32) -> Result<()> {

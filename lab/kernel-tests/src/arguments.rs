@@ -4,6 +4,8 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Parser, Subcommand};
 
+use crate::list::Part;
+
 /// Trials on a real kernel.
 #[derive(Parser)]
 pub(crate) struct Arguments {
@@ -27,6 +29,9 @@ pub(crate) enum Trial {
         /// Only beside another policy, or only to one that is alone.
         #[arg(long)]
         beside: Option<bool>,
+        /// Only this part of the list: `1/3` is every third of it, from the second on.
+        #[arg(long, default_value = "0/1")]
+        part: Part,
     },
     /// Goes through policies of the generator.
     Generated {
@@ -194,6 +199,9 @@ pub(crate) enum Trial {
         /// How often.
         #[arg(long)]
         rounds: u32,
+        /// Only these calls.
+        #[arg(long, value_delimiter = ',')]
+        calls: Vec<String>,
     },
     /// Gives a policy only one task, beside batch work of the default class.
     Attached,
@@ -477,6 +485,15 @@ pub(crate) enum Trial {
         /// How many groups without tasks there are besides.
         #[arg(long, default_value_t = 0)]
         idle: u32,
+    },
+    /// A policy in this process asks about each of many tasks in one call.
+    AgentAsks {
+        /// Its name.
+        #[arg(long)]
+        policy: String,
+        /// How many tasks.
+        #[arg(long)]
+        threads: u32,
     },
     /// What an agent refuses.
     AgentRefuses,

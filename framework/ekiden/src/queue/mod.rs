@@ -286,6 +286,12 @@ mod tests {
             prop_assert_eq!((taken, fifo.iter().map(slots).collect()), left(&by_age));
             let taken = ordered.claim_first(&cx).map(|(_, token)| checked(token));
             prop_assert_eq!((taken, ordered.iter().map(|(_, token)| slots(token)).collect()), left(&by_key));
+            // With one look less than it takes, nothing is taken, and what is worthless is dropped all the same.
+            let looks = by_key.iter().position(is_good).unwrap_or(by_key.len());
+            let not_yet = tree.claim_first_of(looks, &cx);
+            prop_assert!(not_yet.is_none());
+            let of_looks = by_key.iter().enumerate().filter(|(at, slot)| *at >= looks || stays(slot)).map(|(_, slot)| *slot);
+            prop_assert_eq!(tree.iter().map(|(_, token)| slots(token)).collect::<Vec<_>>(), of_looks.collect::<Vec<_>>());
             let taken = tree.claim_first(&cx).map(|(_, token)| checked(token));
             prop_assert_eq!((taken, tree.iter().map(|(_, token)| slots(token)).collect()), left(&by_key));
         }

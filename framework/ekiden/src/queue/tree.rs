@@ -28,7 +28,11 @@ use crate::{Cx, Schedulable, TaskId};
 ///
 ///     fn pick_next_task(&self, cx: &Cx, _: CpuId) -> Option<Schedulable<Self>> {
 ///         let mut queue = self.0.lock();
-///         let first = if cx.cpu() == 0 { queue.pop_first() } else { queue.claim_first(cx) };
+///         let first = match cx.cpu() {
+///             0 => queue.pop_first(),
+///             1 => queue.claim_first_of(2, cx),
+///             _ => queue.claim_first(cx),
+///         };
 ///         first.map(|(_, token)| token)
 ///     }
 ///
@@ -97,9 +101,15 @@ impl<P, K: Ord> TreeQueue<P, K> {
     /// Takes out the token with the smallest key of those that can be [claimed](Cx::claim) for the CPU of the call. The others keep
     /// their places; what is worthless of those before it is dropped. O(log n), and a question, for each that is for another CPU.
     pub fn claim_first(&mut self, cx: &Cx<'_>) -> Option<(K, Schedulable<P>)> {
+        self.claim_first_of(usize::MAX, cx)
+    }
+
+    /// The same of the first `most` only, for a call that must not take longer where many wait that may not run here.
+    pub fn claim_first_of(&mut self, most: usize, cx: &Cx<'_>) -> Option<(K, Schedulable<P>)> {
         let mut passed = Vec::new();
         let mut claimed = None;
-        while let Some((place, token)) = self.first.take() {
+        for _ in 0..most {
+            let Some((place, token)) = self.first.take() else { break };
             self.first = if self.rest.is_empty() { None } else { self.rest.pop_first() };
             match cx.claim(token) {
                 Ok(token) => {

@@ -160,14 +160,18 @@ impl Mind {
     }
 
     fn tell_group_of(&mut self, mut event: Event, group: u32) {
-        let mut above = Some(group.min(GROUPS_MOST - 1));
-        while let Some(slot) = above {
+        let mut slot = group.min(GROUPS_MOST - 1);
+        // What stands in the table comes from different moments: two groups may be in each other there.
+        for _ in 0..GROUPS_MOST {
             let known = self.groups.known[slot as usize];
             event.args[0] = known.id;
             if known.id != 0 && self.deliver(&event, &[]).status != Status::Invalid as i32 {
                 return;
             }
-            above = (slot != ROOT).then_some(known.parent);
+            if slot == ROOT {
+                return;
+            }
+            slot = known.parent;
         }
     }
 
