@@ -43,16 +43,18 @@ struct FaultReport<'a> {
     back_in_ms: u64,
 }
 
+/// The calls of these names, or all of them.
+pub(crate) fn wanted_calls(only: &[String]) -> impl Iterator<Item = Call> {
+    Call::ALL.into_iter().filter(|call| only.is_empty() || only.iter().any(|name| name == call.name()))
+}
+
 /// Plants a panic in each call. The policy must go with its reason, the kernel's own scheduler must be back, and a task
 /// that ran before must go on.
 pub(crate) fn faults(modules: &Path, rounds: u32, only: &[String]) -> Result<()> {
     let bystander = Worker::start("spin")?;
     let mut program = None;
     for round in 0..rounds {
-        for call in Call::ALL {
-            if !only.is_empty() && !only.iter().any(|name| name == call.name()) {
-                continue;
-            }
+        for call in wanted_calls(only) {
             let mut config = config(modules, "faulty");
             config.params = format!("call={} after={}", call as u32, 1 + round % 3);
             config.arena_bytes = 4 << 20;

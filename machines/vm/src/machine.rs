@@ -253,7 +253,8 @@ impl Vm {
         Err(Error::Failed {
             command: command.to_string(),
             status: output.status,
-            output: output.stdout + &output.stderr,
+            // Its errors first: a summary of many tests shows the first lines.
+            output: output.stderr + &output.stdout,
             console: self.console.tail(SHOWN_LINES),
         })
     }

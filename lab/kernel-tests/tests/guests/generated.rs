@@ -35,17 +35,22 @@ pub(crate) fn count() -> u64 {
     number("EKIDEN_GENERATED", 30)
 }
 
-/// A third of them, another one each day; CPUs that run at once judge them all.
+/// A third of them, another one each day. `EKIDEN_TURN=all` tries all.
+pub(crate) fn todays_third_ends_or_does_no_harm(lab: &Lab, after: usize) -> Vec<Value> {
+    let third = count().div_ceil(3);
+    let thirds = turns::of_today(3, after).into_iter().map(|turn| turn as u64);
+    thirds.flat_map(|turn| those_end_or_do_no_harm(lab, turn * third..count().min((turn + 1) * third))).collect()
+}
+
 fn end_or_do_no_harm(lab: &Lab) {
-    let (turn, third) = (turns::of_today(3) as u64, count().div_ceil(3));
-    let reports = those_end_or_do_no_harm(lab, turn * third..count().min((turn + 1) * third));
+    let reports = todays_third_ends_or_does_no_harm(lab, 0);
     for outcome in ["ended", "harmless"] {
         assert!(reports.iter().any(|report| report["outcome"] == outcome), "none was {outcome}");
     }
 }
 
 /// The same for some of them.
-pub(crate) fn those_end_or_do_no_harm(lab: &Lab, which: Range<u64>) -> Vec<Value> {
+fn those_end_or_do_no_harm(lab: &Lab, which: Range<u64>) -> Vec<Value> {
     let mut reports = Vec::new();
     for first in (0..count()).step_by(BODIES_MAX as usize) {
         let bodies = first..count().min(first + BODIES_MAX);

@@ -13,14 +13,12 @@ use ekiden_replay::Replay;
 use serde_json::Value;
 
 tests! {
-    Machine::Newest(2) => {
+    Machine::Crowded => {
         13 shares_and_limits_of_control_groups_hold_under_a_policy,
         10 shares_and_limits_of_control_groups_hold_under_every_policy,
         4 what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference,
         16 limits_of_a_hundred_groups_cost_next_to_nothing,
         4 no_task_waits_for_a_lock_of_a_task_that_has_used_up_its_time,
-    }
-    Machine::Timely => {
         10 limits_hold_for_crowds_of_tasks_and_of_groups,
         15 limits_are_exact_whatever_their_period_is,
     }

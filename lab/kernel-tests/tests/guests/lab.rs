@@ -26,8 +26,8 @@ pub(crate) struct Lab {
 pub(crate) enum Machine {
     /// The newest kernel that passes the pre-flight, with so many CPUs.
     Newest(u32),
-    /// The same with two CPUs, for tests that judge who waits and for how long: what other tests leave to the kernel's workers, such as
-    /// hundreds of control groups that have ended, would wait with them.
+    /// The same with two CPUs that have fair turns, for tests that judge who waits and for how long, or what share of the time anything has. What
+    /// other tests leave to the kernel's workers, such as hundreds of control groups that have ended, would wait with them.
     Calm,
     /// The same with so many CPUs that run at once, each in a thread of the emulator: more than this machine has processors, which
     /// are taken from them again and again.
@@ -36,8 +36,8 @@ pub(crate) enum Machine {
     ParallelChecked,
     /// The newest kernel with two CPUs, and a clock that counts instructions, one a nanosecond.
     Exact,
-    /// The newest kernel with two CPUs that have fair turns, for tests that judge milliseconds.
-    Timely,
+    /// The same for tests that leave such things.
+    Crowded,
     /// The newest kernel with four CPUs that have fair turns, and stress-ng.
     Storm,
     /// Another kernel that passes the pre-flight, of another version than the newest.
@@ -60,8 +60,7 @@ impl Machine {
     pub(crate) fn boot(self) -> Lab {
         match self {
             Self::Newest(cpus) => Lab::boot(&newest_kernel(), VmSpec { cpus, ..spec() }),
-            Self::Calm => Lab::boot(&newest_kernel(), spec()),
-            Self::Timely => Lab::boot(&newest_kernel(), VmSpec { fair_turns: true, ..spec() }),
+            Self::Calm | Self::Crowded => Lab::boot(&newest_kernel(), with_fair_turns()),
             Self::Parallel(cpus) => Lab::boot(
                 &newest_kernel(),
                 VmSpec { cpus, mode: Mode::Parallel, programs: vec![PathBuf::from(STRESS_NG)], ..VmSpec::default() },
@@ -73,7 +72,7 @@ impl Machine {
             Self::Exact => Lab::boot(&newest_kernel(), VmSpec { mode: Mode::Icount, ..VmSpec::default() }),
             Self::Storm => Lab::boot(
                 &newest_kernel(),
-                VmSpec { cpus: 4, fair_turns: true, programs: vec![PathBuf::from(STRESS_NG)], ..spec() },
+                VmSpec { cpus: 4, programs: vec![PathBuf::from(STRESS_NG)], ..with_fair_turns() },
             ),
             Self::Checked => {
                 let cmdline = format!("{} {SLAB_DEBUG}", spec().cmdline);
@@ -84,7 +83,7 @@ impl Machine {
                 let spec = VmSpec { cpus: 1, memory_mib: 3_072, mode: Mode::Icount, ..VmSpec::default() };
                 Lab::boot(&newest_kernel(), spec)
             }
-            Self::Older => Lab::boot(&older_kernel(), spec()),
+            Self::Older => Lab::boot(&older_kernel(), with_fair_turns()),
             Self::Alarms => Lab::boot(&newest_kernel(), crate::alarms::machine()),
         }
     }
@@ -94,6 +93,12 @@ impl Machine {
 /// idle CPUs come late when the emulator takes turns.
 pub(crate) fn spec() -> VmSpec {
     VmSpec { icount_shift: 3, cmdline: "nohz=off".into(), ..VmSpec::default() }
+}
+
+/// An emulator whose turns are not fair leaves a CPU without one for seconds, and what is judged by the second, or as a share of the time, is
+/// judged wrong then. One whose turns are takes longer where tasks sleep and wake up much.
+fn with_fair_turns() -> VmSpec {
+    VmSpec { fair_turns: true, ..spec() }
 }
 
 /// What [`Machine::Older`] has.

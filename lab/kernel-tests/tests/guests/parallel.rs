@@ -15,9 +15,7 @@ tests! {
     Machine::Parallel(4) => {
         110 in_parallel_every_fault_beside_another_policy_is_contained,
         93 in_parallel_every_fault_of_a_lone_policy_is_contained,
-        57 in_parallel_the_first_generated_policies_end_or_do_no_harm,
-        66 in_parallel_the_next_generated_policies_end_or_do_no_harm,
-        63 in_parallel_the_last_generated_policies_end_or_do_no_harm,
+        62 in_parallel_generated_policies_end_or_do_no_harm,
         42 in_parallel_a_panic_in_each_call_ends_only_the_policy,
         19 in_parallel_policies_take_over_from_each_other,
         36 in_parallel_modules_load_run_and_unload,
@@ -90,7 +88,7 @@ pub(crate) fn others(of_all: &[&'static Test]) -> Vec<Test> {
     let has_turns = |test: &&&Test| {
         matches!(
             test.machine,
-            Machine::Newest(2 | 4) | Machine::Calm | Machine::Timely | Machine::Storm | Machine::Checked
+            Machine::Newest(2 | 4) | Machine::Calm | Machine::Crowded | Machine::Storm | Machine::Checked
         ) && !OF_ONE_STREAM.contains(&test.name)
     };
     let in_parallel = |test: &&'static Test| Test {
@@ -113,28 +111,15 @@ fn times() -> usize {
 // In parts: each policy is loaded and leaves, in which QEMU may break its guest, and then a part begins anew and not all.
 
 fn in_parallel_every_fault_beside_another_policy_is_contained(lab: &Lab) {
-    faults::half_is_contained(lab, 36, true);
+    faults::todays_third_is_contained(lab, 36, true, 0);
 }
 
 fn in_parallel_every_fault_of_a_lone_policy_is_contained(lab: &Lab) {
-    faults::half_is_contained(lab, 36, false);
+    faults::todays_third_is_contained(lab, 36, false, 1);
 }
 
-fn a_third_of_the_generated(lab: &Lab, part: u64) {
-    let from = |part: u64| generated::count() * part / 3;
-    generated::those_end_or_do_no_harm(lab, from(part)..from(part + 1));
-}
-
-fn in_parallel_the_first_generated_policies_end_or_do_no_harm(lab: &Lab) {
-    a_third_of_the_generated(lab, 0);
-}
-
-fn in_parallel_the_next_generated_policies_end_or_do_no_harm(lab: &Lab) {
-    a_third_of_the_generated(lab, 1);
-}
-
-fn in_parallel_the_last_generated_policies_end_or_do_no_harm(lab: &Lab) {
-    a_third_of_the_generated(lab, 2);
+fn in_parallel_generated_policies_end_or_do_no_harm(lab: &Lab) {
+    generated::todays_third_ends_or_does_no_harm(lab, 1);
 }
 
 fn in_parallel_a_panic_in_each_call_ends_only_the_policy(lab: &Lab) {

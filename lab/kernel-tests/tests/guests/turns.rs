@@ -19,11 +19,15 @@ pub(crate) fn some_policies(count: usize) -> Vec<&'static str> {
     policies
 }
 
-/// Which of so many parts of something is done today, counted from 0; `EKIDEN_TURN=2` does that one. All of them are done in as many days.
-pub(crate) fn of_today(parts: usize) -> usize {
-    let turn = env::var("EKIDEN_TURN").map_or_else(|_| day(), |turn| turn.parse().expect("EKIDEN_TURN is a number"));
+/// Which of so many parts of something are done today, counted from 0: one of them, in `after` days the one that is next to it. `EKIDEN_TURN=2`
+/// does what is done on that day, and `EKIDEN_TURN=all` does all of them.
+pub(crate) fn of_today(parts: usize, after: usize) -> Vec<usize> {
+    let turn = env::var("EKIDEN_TURN").unwrap_or_else(|_| day().to_string());
     println!("EKIDEN_TURN={turn}");
-    turn % parts
+    match turn.as_str() {
+        "all" => (0..parts).collect(),
+        turn => vec![(turn.parse::<usize>().expect("EKIDEN_TURN is a number, or all") + after) % parts],
+    }
 }
 
 fn day() -> usize {
