@@ -34,6 +34,9 @@ const BOOT: [&str; 5] = [GUESTS, "vm machine", "build modules", "cli reproduce",
 /// Test programs that keep two processors busy by themselves, and those that judge how long real processes take.
 const ALONE: [&str; 2] = [GUESTS, "workload kernel"];
 
+/// Each of these takes minutes for what other tests show in parts: a run does one of them, and the next one the next day.
+const IN_TURNS: [&str; 2] = ["cli reproduce", "cli soak"];
+
 /// The longest of those that boot nothing, for a checkout in which nothing has been timed yet. They begin first.
 pub(crate) const LONGEST: [&str; 7] =
     ["build refusals", "build lib", "lints", "documentation", "build new_project", "cli machines", "cli silence"];
@@ -148,6 +151,19 @@ pub(crate) fn build_modules_once(parts: &mut [Part]) {
     }
 }
 
+/// Leaves out what has its turn on another day than `turn` says, a number of days or `all`, and returns the names of that.
+pub(crate) fn leave_for_other_days(parts: &mut Vec<Part>, turn: &str) -> Result<Vec<String>> {
+    if turn == "all" {
+        return Ok(Vec::new());
+    }
+    let day: usize = turn.parse().with_context(|| format!("EKIDEN_TURN={turn} is neither a number of days nor all"))?;
+    let is_left =
+        |part: &Part| IN_TURNS.iter().position(|name| *name == part.name).is_some_and(|at| at != day % IN_TURNS.len());
+    let (left, todays) = std::mem::take(parts).into_iter().partition::<Vec<Part>, _>(is_left);
+    *parts = todays;
+    Ok(left.into_iter().map(|part| part.name).collect())
+}
+
 /// A test program, from a line that cargo prints.
 fn program(root: &Path, line: &str) -> Option<Part> {
     let message: Value = serde_json::from_str(line).ok()?;
@@ -205,11 +221,26 @@ mod tests {
     }
 
     #[test]
+    fn each_day_has_another_turn_and_all_have_one() {
+        let of = |turn: &str| {
+            let mut parts: Vec<Part> =
+                [GUESTS, "cli soak", "cli reproduce"].map(|name| Part::new(Path::new("/"), name, "")).into();
+            let left = leave_for_other_days(&mut parts, turn).unwrap();
+            (parts.into_iter().map(|part| part.name).collect::<Vec<_>>(), left)
+        };
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(of("20000"), (names(&[GUESTS, "cli reproduce"]), names(&["cli soak"])));
+        assert_eq!(of("20001"), (names(&[GUESTS, "cli soak"]), names(&["cli reproduce"])));
+        assert_eq!(of("all").1, names(&[]));
+        assert!(leave_for_other_days(&mut Vec::new(), "some").is_err());
+    }
+
+    #[test]
     fn each_program_with_a_rule_of_its_own_exists() {
         let root = super::super::root().unwrap();
         let manifest = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
         let members: Vec<&Path> = manifest.split('"').skip(1).step_by(2).map(Path::new).collect();
-        for name in BOOT.iter().chain(&ALONE) {
+        for name in BOOT.iter().chain(&ALONE).chain(&IN_TURNS) {
             let (package, target) = name.split_once(' ').unwrap();
             let member = members.iter().find(|member| member.ends_with(package)).unwrap_or_else(|| panic!("{package}"));
             let tests = root.join(member).join("tests");
