@@ -98,16 +98,21 @@ pub(crate) struct Crowd {
     /// What it has counted up to now.
     tasks: AtomicU32,
     load: AtomicU64,
-    /// What the one before had.
-    last_tasks: AtomicU32,
+    /// What the one before had, and how many tasks there were in the last few, in parts of [`PARTS`].
     last_load: AtomicU64,
+    mean_tasks: AtomicU32,
 }
+
+/// A task has so many parts where a mean of tasks is.
+pub(crate) const PARTS: u32 = 64;
 
 impl Crowd {
     /// Only one walk is under way at a time.
     fn count(&self, walk: u32, weight: u32) {
+        let mean_tasks = self.mean_until(walk);
         if self.walk.swap(walk, Relaxed) != walk {
-            self.last_tasks.store(self.tasks.swap(0, Relaxed), Relaxed);
+            self.mean_tasks.store(mean_tasks, Relaxed);
+            self.tasks.store(0, Relaxed);
             self.last_load.store(self.load.swap(0, Relaxed), Relaxed);
         }
         self.tasks.fetch_add(1, Relaxed);
@@ -120,10 +125,30 @@ impl Crowd {
         if is_there { self.last_load.load(Relaxed).max(self.load.load(Relaxed)) } else { 0 }
     }
 
-    /// How many tasks there are, as that walk or the one before has counted them.
+    /// The mean of what walks before this one have counted, each of which weighs three quarters of the next.
+    fn mean_until(&self, walk: u32) -> u32 {
+        let (mean, last) = (self.mean_tasks.load(Relaxed), self.walk.load(Relaxed));
+        let walks = walk.wrapping_sub(last);
+        let after = |mean: u32, tasks: u32| match (mean, tasks.saturating_mul(PARTS)) {
+            (0, parts) => parts,
+            (mean, parts) => mean - mean.div_ceil(4) + parts / 4,
+        };
+        match walks {
+            0 => mean,
+            // In those after the last one there was no task here.
+            _ if last != 0 => {
+                (1..walks.min(PARTS)).fold(after(mean, self.tasks.load(Relaxed)), |mean, _| after(mean, 0))
+            }
+            _ => 0,
+        }
+    }
+
+    /// How many tasks there are, in parts of [`PARTS`]: as many as the last walk has counted, or as there were in the last few if that is more. A walk
+    /// meets a CPU at one moment, and what it counts then stands for a second.
     pub(crate) fn about(&self, walk: u32) -> u32 {
         let is_there = walk.wrapping_sub(self.walk.load(Relaxed)) <= 1;
-        if is_there { self.last_tasks.load(Relaxed).max(self.tasks.load(Relaxed)) } else { 0 }
+        let now = if is_there { self.tasks.load(Relaxed).saturating_mul(PARTS) } else { 0 };
+        self.mean_until(walk).max(now)
     }
 }
 

@@ -340,6 +340,28 @@ fn a_task_that_was_counted_while_it_waited_is_not_counted_again_while_it_runs() 
     assert_eq!(turns, 12);
 }
 
+/// A walk meets a CPU at one moment: where it counts fewer than those before it, they are believed gone little by little.
+#[test]
+fn what_a_walk_counts_at_one_moment_does_not_decide_alone() {
+    let bench = Bench::new::<Fifo>();
+    let tasks = [1, 2, 3].map(|name| bench.task(name));
+    bench.fill();
+    tasks.iter().for_each(|task| _ = bench.enqueue(0, *task));
+    let runs = bench.pick(0).task;
+    let turns_after = |number| {
+        let walk = Walk { number, most: 8, apart_ms: 1000, hears_ticks: true };
+        assert_eq!(bench.engine.find_starved(walk, 0, TASKS, &mut Outcome::default()), None);
+        (0..250).filter(|_| tick(&bench, runs, 3).kicks.iter().any(|cpu| cpu == 0)).count()
+    };
+    assert_eq!([1, 2, 3].map(turns_after), [120; 3]);
+    tasks[1..].iter().for_each(|task| _ = bench.about(EventKind::Block, 0, *task, 0));
+    let turns = [4, 5, 6, 7, 20].map(turns_after);
+    assert!(turns.is_sorted() && turns[0] == 120 && turns[1] < 140 && turns[4] >= 180, "{turns:?}");
+    tasks[1..].iter().for_each(|task| _ = bench.enqueue(0, *task));
+    // More than before count at once.
+    assert_eq!(turns_after(21), 120);
+}
+
 #[test]
 fn a_task_that_sleeps_in_the_turn_of_those_beyond_the_table_ends_no_turn_of_theirs() {
     let bench = Bench::new::<Fifo>();
