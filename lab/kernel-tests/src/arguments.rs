@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Parser, Subcommand};
 
-use crate::list::Part;
+use crate::planted::{Panics, Part};
 
 /// Trials on a real kernel.
 #[derive(Parser)]
@@ -52,14 +52,7 @@ pub(crate) enum Trial {
         seconds: u64,
     },
     /// Plants a panic in each call of the trait, and checks that only the policy goes.
-    Faults {
-        /// How often each call goes wrong.
-        #[arg(long, default_value_t = 1)]
-        rounds: u32,
-        /// Only these calls.
-        #[arg(long, value_delimiter = ',')]
-        calls: Vec<String>,
-    },
+    Faults(Panics),
     /// Has a policy come beside another, be asked first, get a share and leave.
     Comings {
         /// How often.
@@ -195,14 +188,7 @@ pub(crate) enum Trial {
     /// Scripts and tracers see what the engine does.
     Seen,
     /// A policy goes wrong beside another one, in each call.
-    Alone {
-        /// How often.
-        #[arg(long)]
-        rounds: u32,
-        /// Only these calls.
-        #[arg(long, value_delimiter = ',')]
-        calls: Vec<String>,
-    },
+    Alone(Panics),
     /// Gives a policy only one task, beside batch work of the default class.
     Attached,
     /// Holds a policy while a command runs, or until it is killed.
@@ -487,14 +473,7 @@ pub(crate) enum Trial {
         idle: u32,
     },
     /// A policy in this process asks about each of many tasks in one call.
-    AgentAsks {
-        /// Its name.
-        #[arg(long)]
-        policy: String,
-        /// How many tasks.
-        #[arg(long)]
-        threads: u32,
-    },
+    AgentAsks,
     /// What an agent refuses.
     AgentRefuses,
     /// Holds a policy in this process until it is not the scheduler any more, and says why.

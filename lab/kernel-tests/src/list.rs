@@ -4,7 +4,6 @@
 use std::{
     path::{Path, PathBuf},
     process::Command,
-    str::FromStr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -29,7 +28,7 @@ use serde::Serialize;
 use crate::{
     bound::Bound,
     load::{memory_bytes, pause},
-    planted::{End, PLANTED, Planted},
+    planted::{End, PLANTED, Part, Planted},
     pulse::{Gap, Pulse},
     trials,
 };
@@ -74,21 +73,6 @@ struct Report {
 
 type Run = fn(&mut Trial) -> Result<Outcome>;
 
-/// One of the list: in a call of a policy, or by somebody else.
-enum Listed {
-    Planted(&'static Planted),
-    Other(&'static str, Run),
-}
-
-impl Listed {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Planted(planted) => planted.name,
-            Self::Other(name, _) => name,
-        }
-    }
-}
-
 /// How long tasks stood still, and CPUs; and how long it took at last until each task had run.
 struct Waits {
     gap: Gap,
@@ -114,24 +98,6 @@ struct Trial {
     host_program: Option<Program>,
 }
 
-/// A part of the list.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
-    number: usize,
-    of: usize,
-}
-
-impl FromStr for Part {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let (number, of) = text.split_once('/').context("a part is such as 1/3")?;
-        let part = Self { number: number.parse()?, of: of.parse()? };
-        ensure!(part.number < part.of, "of {} parts, the last one is {}", part.of, part.of.saturating_sub(1));
-        Ok(part)
-    }
-}
-
 /// Goes through the list.
 pub(crate) fn list(modules: &Path, rounds: u32, only: &[String], beside: Option<bool>, part: Part) -> Result<()> {
     let cpus = thread::available_parallelism()?.get();
@@ -143,14 +109,15 @@ pub(crate) fn list(modules: &Path, rounds: u32, only: &[String], beside: Option<
         trial.round = round;
         for beside in beside.map_or(vec![true, false], |beside| vec![beside]) {
             trial.host_anew(beside)?;
-            let planted = PLANTED.iter().filter(|planted| planted.cpus_min <= cpus).map(Listed::Planted);
-            let others = OTHERS.iter().map(|(name, run)| Listed::Other(name, *run));
-            for listed in
-                planted.chain(others).filter(|listed| is_wanted(listed.name())).skip(part.number).step_by(part.of)
-            {
-                match listed {
-                    Listed::Planted(planted) => trial.one(planted.name, |trial| trial.planted(planted))?,
-                    Listed::Other(name, run) => trial.one(name, run)?,
+            let mut is_of_part = part.each();
+            for planted in PLANTED.iter().filter(|planted| is_wanted(planted.name) && planted.cpus_min <= cpus) {
+                if is_of_part() {
+                    trial.one(planted.name, |trial| trial.planted(planted))?;
+                }
+            }
+            for (name, run) in OTHERS.iter().filter(|(name, _)| is_wanted(name)) {
+                if is_of_part() {
+                    trial.one(name, run)?;
                 }
             }
         }

@@ -16,7 +16,8 @@ use serde::Serialize;
 
 use crate::{
     load::{self, Worker, pause},
-    trials::{config, wanted_calls},
+    planted::Panics,
+    trials::config,
 };
 
 pub(crate) fn beside(modules: &Path, policy: &str, beside: Beside) -> Config {
@@ -244,11 +245,11 @@ struct AloneReport {
 }
 
 /// A policy beside WFQ goes wrong in each call. WFQ goes on, and gets its tasks; the policy can come again.
-pub(crate) fn alone(modules: &Path, rounds: u32, only: &[String]) -> Result<()> {
+pub(crate) fn alone(modules: &Path, panics: &Panics) -> Result<()> {
     let host = Session::start(&config(modules, "wfq"))?;
     let bystander = Worker::start("nap")?;
-    for round in 0..rounds {
-        for call in wanted_calls(only) {
+    for round in 0..panics.rounds {
+        for call in panics.calls() {
             let is_default = (round + call as u32) % 2 == 1;
             let mut config =
                 beside(modules, "faulty", if is_default { Beside::OthersAsDefault } else { Beside::Others });

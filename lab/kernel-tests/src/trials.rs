@@ -20,6 +20,7 @@ use serde::Serialize;
 use crate::{
     load::{self, Worker, pause},
     neighbour::Neighbour,
+    planted::Panics,
     storm::{measure_off_times, off_times},
 };
 
@@ -43,18 +44,13 @@ struct FaultReport<'a> {
     back_in_ms: u64,
 }
 
-/// The calls of these names, or all of them.
-pub(crate) fn wanted_calls(only: &[String]) -> impl Iterator<Item = Call> {
-    Call::ALL.into_iter().filter(|call| only.is_empty() || only.iter().any(|name| name == call.name()))
-}
-
 /// Plants a panic in each call. The policy must go with its reason, the kernel's own scheduler must be back, and a task
 /// that ran before must go on.
-pub(crate) fn faults(modules: &Path, rounds: u32, only: &[String]) -> Result<()> {
+pub(crate) fn faults(modules: &Path, panics: &Panics) -> Result<()> {
     let bystander = Worker::start("spin")?;
     let mut program = None;
-    for round in 0..rounds {
-        for call in wanted_calls(only) {
+    for round in 0..panics.rounds {
+        for call in panics.calls() {
             let mut config = config(modules, "faulty");
             config.params = format!("call={} after={}", call as u32, 1 + round % 3);
             config.arena_bytes = 4 << 20;

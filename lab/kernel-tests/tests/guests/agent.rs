@@ -131,9 +131,8 @@ fn a_policy_in_an_agent_hears_of_a_task_s_control_group(lab: &Lab) {
     assert_eq!(report["still_running"], true, "{report}");
 }
 
-/// More than took 25 ms, after which a call counts as one that does not end.
 fn a_call_that_asks_about_each_of_many_tasks_is_no_loop(lab: &Lab) {
-    let report = &lab.trial("agent-asks --policy global-fifo --threads 1000")[0];
+    let report = &lab.trial("agent-asks")[0];
     println!("{report}");
     assert_eq!(report["still_running"], true, "{report}");
 }
