@@ -93,6 +93,12 @@ impl Console {
         has_fork_race(&self.text())
     }
 
+    /// Whether RCU's thread waited for a timer that did not expire, on a CPU that was idle, before there was any BPF scheduler. Its first bad news
+    /// is that.
+    pub fn has_lost_timer(&self) -> bool {
+        has_lost_timer(&self.text())
+    }
+
     /// Why the machine is lost, with what to do next if that is the emulator's fault.
     pub(crate) fn with_emulator_fault(&self, reason: &str) -> String {
         match self.has_emulator_fault() {
@@ -146,6 +152,15 @@ fn has_fork_race(text: &str) -> bool {
         lines.next().is_some_and(|line| line.contains("WARNING: ") && line.contains(" at scx_disable_task+"));
     is_warning
         && lines.take_while(|line| !line.contains("end trace")).any(|line| line.contains(" __sched_setscheduler+"))
+}
+
+fn has_lost_timer(text: &str) -> bool {
+    let is_bad = |line: &&str| !console_findings(line).is_empty();
+    let had_scheduler =
+        text.lines().take_while(|line| !is_bad(line)).any(|line| line.contains("sched_ext: BPF scheduler"));
+    let mut lines = text.lines().skip_while(|line| !is_bad(line));
+    let is_stall = lines.next().is_some_and(|line| line.contains("rcu: INFO: rcu_preempt detected stalls"));
+    is_stall && !had_scheduler && lines.any(|line| line.contains("rcu: rcu_preempt kthread timer wakeup didn't happen"))
 }
 
 /// Finds a guest that has printed nothing for too long.
@@ -272,5 +287,18 @@ mod tests {
         assert!(!has_fork_race(&warning("scx_enable_task", "__sched_setscheduler")));
         let ended = warning("scx_disable_task", "scx_root_disable") + "---[ end trace 0 ]---\n";
         assert!(!has_fork_race(&(ended + &warning("scx_disable_task", "__sched_setscheduler"))));
+    }
+
+    #[test]
+    fn a_stall_of_rcu_by_a_lost_timer_is_the_machines_only_before_there_is_a_scheduler() {
+        let stall = "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:\nrcu: \t0-...!: (2 GPs behind) fqs=1 (false positive?)\n";
+        let timer = "rcu: rcu_preempt kthread timer wakeup didn't happen for 5263 jiffies! g-959 ->state=I\n";
+        let enabled = "sched_ext: BPF scheduler \"ekiden\" enabled\n";
+        assert!(has_lost_timer(&[stall, timer].concat()));
+        assert!(has_lost_timer(&[stall, timer, enabled].concat()));
+        assert!(!has_lost_timer(&[enabled, stall, timer].concat()));
+        assert!(!has_lost_timer(stall));
+        assert!(!has_lost_timer(&["WARNING: first\n", stall, timer].concat()));
+        assert!(!has_lost_timer(&["watchdog: BUG: soft lockup - CPU#0 stuck for 26s!\n", timer].concat()));
     }
 }

@@ -13,17 +13,17 @@ use crate::{
 
 tests! {
     Machine::Crowded => {
-        80 every_policy_lives_in_an_agent_and_no_task_is_lost,
-        15 an_agent_with_room_for_few_messages_works,
-        95 limits_and_weights_of_control_groups_hold_in_an_agent,
+        58 every_policy_lives_in_an_agent_and_no_task_is_lost,
+        19 an_agent_with_room_for_few_messages_works,
+        82 limits_and_weights_of_control_groups_hold_in_an_agent,
         3 a_policy_in_an_agent_hears_of_a_task_s_control_group,
         3 what_an_agent_cannot_do_is_refused_by_name,
-        10 a_call_that_asks_about_each_of_many_tasks_is_no_loop,
-        10 an_agent_that_ends_in_any_way_gives_every_task_back_soon,
+        19 a_call_that_asks_about_each_of_many_tasks_is_no_loop,
+        82 an_agent_that_ends_in_any_way_gives_every_task_back_soon,
     }
     Machine::Parallel(4) => {
-        170 in_parallel_every_policy_lives_in_an_agent,
-        10 in_parallel_an_agent_that_ends_gives_every_task_back,
+        110 in_parallel_every_policy_lives_in_an_agent,
+        129 in_parallel_an_agent_that_ends_gives_every_task_back,
     }
 }
 

@@ -9,14 +9,14 @@ use serde_json::Value;
 
 tests! {
     Machine::Newest(1) => {
-        40 every_fault_of_the_list_is_contained_on_one_cpu,
+        25 every_fault_of_the_list_is_contained_on_one_cpu,
     }
     // Without fair turns, one CPU had all of them for twelve seconds where a policy has timers expire all the time.
     Machine::Crowded => {
-        65 every_fault_of_the_list_is_contained_on_two_cpus,
+        16 every_fault_of_the_list_is_contained_on_two_cpus,
     }
     Machine::Storm => {
-        162 every_fault_of_the_list_is_contained_on_four_cpus,
+        54 every_fault_of_the_list_is_contained_on_four_cpus,
     }
 }
 

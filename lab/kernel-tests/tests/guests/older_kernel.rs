@@ -8,8 +8,8 @@ use crate::{
 
 tests! {
     Machine::Older => {
-        84 policies_run_on_an_older_kernel_too,
-        10 a_full_task_table_starves_no_task_on_an_older_kernel,
+        56 policies_run_on_an_older_kernel_too,
+        7 a_full_task_table_starves_no_task_on_an_older_kernel,
     }
 }
 

@@ -7,12 +7,12 @@ use crate::{
 
 tests! {
     Machine::Newest(4) => {
-        16 a_task_that_was_picked_and_may_not_run_there_any_more_waits_elsewhere,
-        20 all_leaves_while_timers_start_each_other,
+        25 a_task_that_was_picked_and_may_not_run_there_any_more_waits_elsewhere,
+        42 all_leaves_while_timers_start_each_other,
     }
     Machine::Parallel(4) => {
-        10 in_parallel_a_picked_task_that_may_not_run_there_any_more_waits_elsewhere,
-        108 in_parallel_all_leaves_while_timers_start_each_other,
+        13 in_parallel_a_picked_task_that_may_not_run_there_any_more_waits_elsewhere,
+        78 in_parallel_all_leaves_while_timers_start_each_other,
     }
 }
 

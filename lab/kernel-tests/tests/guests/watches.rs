@@ -10,13 +10,13 @@ use serde_json::Value;
 
 tests! {
     Machine::Calm => {
-        7 a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks,
-        61 the_page_of_a_finding_and_top_show_who_waited_where_and_which_cpu_was_idle,
-        6 a_real_time_task_in_the_way_is_not_the_schedulers_fault,
-        16 tasks_whose_group_has_used_up_its_cpu_time_do_not_wait,
-        62 schedulers_that_balance_are_not_accused,
-        41 what_watches_says_what_is_wrong_and_leaves_nothing_in_the_kernel,
-        5 waits_for_a_cpu_are_counted_once_each_and_only_those_that_are_wanted,
+        8 a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks,
+        58 the_page_of_a_finding_and_top_show_who_waited_where_and_which_cpu_was_idle,
+        7 a_real_time_task_in_the_way_is_not_the_schedulers_fault,
+        18 tasks_whose_group_has_used_up_its_cpu_time_do_not_wait,
+        54 schedulers_that_balance_are_not_accused,
+        26 what_watches_says_what_is_wrong_and_leaves_nothing_in_the_kernel,
+        1 waits_for_a_cpu_are_counted_once_each_and_only_those_that_are_wanted,
     }
 }
 
