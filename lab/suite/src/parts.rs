@@ -151,7 +151,7 @@ pub(crate) fn build_modules_once(parts: &mut [Part]) {
     }
 }
 
-/// Leaves out what has its turn on another day than `turn` says, a number of days or `all`, and returns the names of that.
+/// Removes the parts that run on another day than `turn`, which is a number of days or `all`. Returns their names.
 pub(crate) fn leave_for_other_days(parts: &mut Vec<Part>, turn: &str) -> Result<Vec<String>> {
     if turn == "all" {
         return Ok(Vec::new());
