@@ -290,7 +290,8 @@ long upgrade(struct ekiden_upgrade_request *request, struct text *reason);
 /* ---- status.c ---- */
 
 struct seq_file;
-ssize_t control_read(struct file *file, char __user *to, size_t count, loff_t *offset);
+/* So that seq_read() reads what /dev/ekiden says; single_release() ends it. */
+int control_open(struct inode *inode, struct file *file);
 int proc_show(struct seq_file *file, void *unused);
 
 #endif

@@ -12,6 +12,7 @@
 #include <linux/pid.h>
 #include <linux/proc_fs.h>
 #include <linux/sched.h>
+#include <linux/seq_file.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
 #include "host.h"
@@ -375,12 +376,14 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 static int control_release(struct inode *inode, struct file *file)
 {
 	let_go(file);
-	return 0;
+	return single_release(inode, file);
 }
 
 static const struct file_operations control_fops = {
 	.owner = THIS_MODULE,
-	.read = control_read,
+	.open = control_open,
+	.read = seq_read,
+	.llseek = seq_lseek,
 	.unlocked_ioctl = control_ioctl,
 	.mmap = control_mmap,
 	.release = control_release,

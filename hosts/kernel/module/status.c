@@ -111,12 +111,14 @@ static int put_seats(char *to, size_t size)
 	return at + scnprintf(to + at, size - at, "]");
 }
 
-/* The one that gets the tasks for which no policy was chosen comes first and by itself; then all of them, in order. */
-ssize_t control_read(struct file *file, char __user *to, size_t count, loff_t *offset)
+/*
+ * The one that gets the tasks for which no policy was chosen comes first and by itself; then all of them, in order. All
+ * of it is of one moment, in however many pieces a program reads it.
+ */
+static int control_show(struct seq_file *file, void *unused)
 {
 	char *text = kvzalloc(STATUS_LEN, GFP_KERNEL);
 	char fault[TEXT_LEN + 1];
-	ssize_t ret;
 	int at, len;
 
 	if (!text)
@@ -138,9 +140,16 @@ ssize_t control_read(struct file *file, char __user *to, size_t count, loff_t *o
 	at += put_loaded(text + at, STATUS_LEN - at);
 	at += scnprintf(text + at, STATUS_LEN - at, "}\n");
 	mutex_unlock(&control);
-	ret = simple_read_from_buffer(to, count, offset, text, at);
+	seq_write(file, text, at);
 	kvfree(text);
-	return ret;
+	return 0;
+}
+
+int control_open(struct inode *inode, struct file *file)
+{
+	/* The miscdevice, which misc_open() left there; seq_open() warns of anything. */
+	file->private_data = NULL;
+	return single_open(file, control_show, NULL);
 }
 
 /* ---- /proc/ekiden: counters for scripts ---- */

@@ -1,6 +1,11 @@
-//! What scripts and tracers see: `/proc/ekiden` and the tracepoints.
+//! What scripts and tracers see: `/dev/ekiden`, `/proc/ekiden` and the tracepoints.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io::{Read, Seek},
+    path::Path,
+};
 
 use anyhow::{Context, Result};
 use ekiden::Call;
@@ -22,6 +27,8 @@ struct SeenReport {
     lines: BTreeSet<(String, String)>,
     /// Whether the tasks picked there are as many as the status says at about the same time.
     counts_fit: bool,
+    /// The policies in what `/dev/ekiden` said, most of which was read when there was one more; and read anew, then.
+    said: [BTreeSet<String>; 2],
     /// The kinds of events that were traced, and whether one says that a worker is to run.
     kinds: BTreeSet<String>,
     worker_ran: bool,
@@ -41,6 +48,13 @@ fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }
 
+/// The policies in the text of `/dev/ekiden` that begins with `text`.
+fn rest(text: &mut Vec<u8>, device: &mut File) -> Result<BTreeSet<String>> {
+    device.read_to_end(text)?;
+    let status: Status = serde_json::from_slice(text)?;
+    Ok(status.policies.into_iter().map(|policy| policy.policy).collect())
+}
+
 /// WFQ runs, and a policy comes beside it and panics.
 pub(crate) fn seen(modules: &Path) -> Result<()> {
     let session = Session::start(&config(modules, "wfq"))?;
@@ -49,7 +63,13 @@ pub(crate) fn seen(modules: &Path) -> Result<()> {
     drop(Worker::start("nap")?);
     let mut faulty = beside(modules, "faulty", Beside::OthersAsDefault);
     faulty.params = format!("call={}", Call::TaskWakeup as u32);
+    let mut device = File::open("/dev/ekiden")?;
+    let mut text = vec![0; 16];
+    device.read_exact(&mut text)?;
     let fallen = Session::start(&faulty);
+    let before = rest(&mut text, &mut device)?;
+    device.rewind()?;
+    let said = [before, rest(&mut Vec::new(), &mut device)?];
     pause(300);
     drop(fallen);
     pause(100);
@@ -72,6 +92,7 @@ pub(crate) fn seen(modules: &Path) -> Result<()> {
         header: proc.lines().next().unwrap_or_default().into(),
         lines: proc.lines().skip(1).filter_map(words).collect(),
         counts_fit: (before..=picked(&proc)).contains(&counted),
+        said,
         kinds: events().filter_map(|line| value(line, "kind")).map(str::to_owned).collect(),
         worker_ran: events().any(|line| value(line, "next_pid") == Some(&pid)),
         format,
