@@ -61,9 +61,13 @@ fn main() -> ExitCode {
     let by_hand: &[Test] = parallel::others(&tests).into_iter().chain(alarms::tests()).collect::<Vec<_>>().leak();
     tests.extend(by_hand);
     tests.sort_by_key(|test| std::cmp::Reverse(test.seconds));
+    // What is asked for by name is not left for another day.
+    let tomorrow = if arguments.filter.is_some() { Vec::new() } else { turns::of_tomorrow(&tests) };
+    tomorrow.iter().for_each(|name| println!("tomorrow: {name} (EKIDEN_TURN=all runs it today)"));
     let trials = tests.into_iter().map(|test| {
         let pool = Arc::clone(&pool);
-        Trial::test(test.name, move || pool.run(test).map_err(Into::into)).with_ignored_flag(test.is_ignored)
+        let is_ignored = test.is_ignored || tomorrow.contains(&test.name);
+        Trial::test(test.name, move || pool.run(test).map_err(Into::into)).with_ignored_flag(is_ignored)
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     pool.end();
