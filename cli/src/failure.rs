@@ -104,6 +104,7 @@ impl Exit {
         Some(match error {
             LoadError::NotRoot | LoadError::NoCapability(_) | LoadError::NoMemoryLock(_) => Self::NotRoot,
             LoadError::NoSchedExt => Self::NoSchedExt,
+            LoadError::WithoutBpf => Self::Missing,
             LoadError::OtherScheduler(_) => Self::OtherScheduler,
             LoadError::Busy(_) | LoadError::AgentRuns(_) => Self::Busy,
             LoadError::Signature { .. } => Self::Signature,

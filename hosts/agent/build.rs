@@ -1,8 +1,13 @@
 //! Compiles the BPF program and makes a skeleton of it.
 
+#[cfg(feature = "bpf")]
 #[path = "../kernel/bpf/compile.rs"]
 mod compile;
 
+#[cfg(not(feature = "bpf"))]
+fn main() {}
+
+#[cfg(feature = "bpf")]
 fn main() {
     let sources = compile::source("../kernel/bpf");
     compile::skeleton(&sources.join("agent.bpf.c"));

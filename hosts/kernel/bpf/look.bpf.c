@@ -42,7 +42,7 @@ struct bpf_iter__task {
 
 extern const struct rq runqueues __ksym;
 
-/* As hosts/kernel/loader/src/look.rs reads them. */
+/* As hosts/kernel/loader/src/bpf/look.rs reads them. */
 enum cpu_flags {
 	IS_ONLINE = 1,
 	IS_IDLE = 2,

@@ -19,6 +19,9 @@ pub enum LoadError {
     /// Modules and BPF need root.
     #[error("this needs root; run it with sudo")]
     NotRoot,
+    /// The feature `bpf` was left out, which is for machines without clang, libelf and zlib.
+    #[error("this Ekiden was built without BPF, for want of clang, libelf or zlib; `make prepare` installs them")]
+    WithoutBpf,
     /// The kernel has no sched_ext.
     #[error(
         "this kernel has no sched_ext; boot one with CONFIG_SCHED_CLASS_EXT (6.16 or newer), or use `ekiden vm run`"

@@ -2,30 +2,32 @@
 //!
 //! [`Session::start`] loads the modules, makes the policy ready and attaches the BPF program; dropping the session, or
 //! the death of this process by whatever way, gives every task back to the kernel's own scheduler.
+//!
+//! Without the feature `bpf`, which needs clang, libelf and zlib to build, all that would load a program says that it cannot
+//! ([`LoadError::WithoutBpf`]), and the rest is as it is.
+#![cfg_attr(not(feature = "bpf"), allow(dead_code, reason = "what only programs need"))]
 
-mod baseline;
+#[cfg_attr(not(feature = "bpf"), path = "without_bpf.rs")]
+mod bpf;
 mod budgets;
+mod config;
 mod control;
 mod drain;
 mod error;
 mod finding;
 mod kernel_log;
-mod links;
 mod live;
-mod look;
 mod modules;
-mod record;
-mod rings;
-mod runqlat;
-mod session;
-mod skel;
+mod recorded;
 mod status;
 pub mod sysfs;
 mod tape;
 mod tasks;
+mod waits;
 
-pub use baseline::{Baseline, Queues};
+pub use bpf::{Baseline, Look, Program, Recorder, RunqLat, Session, ShortRecorder, operations_of_the_kernel};
 pub use budgets::Budgets;
+pub use config::{Beside, Config, Queues, Scope, arena_bytes_for, room_for_all};
 pub use control::{Access, Control, Hint, Moved, Succession, Upgrade};
 pub use drain::{Drain, Kept, dump, header, header_of};
 pub use ekiden_user::Error as UserError;
@@ -33,12 +35,9 @@ pub use ekiden_user::{Inherit, Terms};
 pub use error::{LoadError, Result, needs_root};
 pub use finding::{Finding, scheduler};
 pub use live::{Evidence, LiveChecker, LookCounts, Pause, SAMPLE, Sum};
-pub use look::Look;
 pub use modules::{load_beside, load_copy, loaded, unload, unload_all};
-pub use record::{Recorder, Recording, ShortRecorder};
-pub use rings::Raw;
-pub use runqlat::{RunqLat, Waits, Whom};
-pub use session::{Beside, Config, Program, Scope, Session, arena_bytes_for, operations_of_the_kernel, room_for_all};
+pub use recorded::{Raw, Recording};
 pub use status::{Counts, HintCounts, HintQueues, HintType, HintTypes, OpenQueue, PolicyStatus, Status, Stops};
 pub use tape::{TAPE_PAGE, Tape, len_of_ring};
 pub use tasks::{Followed, Who, choose};
+pub use waits::{Waits, Whom};

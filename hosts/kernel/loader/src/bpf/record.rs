@@ -19,11 +19,14 @@ use libbpf_rs::{
     skel::{OpenSkel, SkelBuilder},
 };
 
+use super::{
+    look::{Look, kernel_has_function, no_section, watch_error},
+    rings::{self, Rings},
+    skel::record::{RecordSkel, RecordSkelBuilder},
+};
 use crate::{
     error::{LoadError, Result},
-    look::{Look, kernel_has_function, no_section, watch_error},
-    rings::{self, Raw, Rings},
-    skel::record::{RecordSkel, RecordSkelBuilder},
+    recorded::{Raw, Recording},
     sysfs,
     tape::now_ns,
 };
@@ -59,17 +62,6 @@ pub struct Recorder {
     nr_cpus: Option<u32>,
     begin_ns: u64,
     lost_before: u64,
-}
-
-/// What was recorded in memory.
-#[derive(Debug)]
-pub struct Recording {
-    /// What happened.
-    pub trace: Trace,
-    /// The time of the monotonic clock at which the trace's times begin.
-    pub begin_ns: u64,
-    /// Records that there was no room for: if there are any, the trace has holes.
-    pub lost: u64,
 }
 
 impl Recorder {

@@ -8,38 +8,21 @@ use libbpf_rs::{
     skel::{OpenSkel, Skel, SkelBuilder},
 };
 
-use crate::{
-    error::{LoadError, Result},
+use super::{
     look::{preflight, watch_error},
     skel::runqlat::{RunqlatSkel, RunqlatSkelBuilder},
+};
+use crate::{
+    error::{LoadError, Result},
+    waits::{Waits, Whom},
 };
 
 /// `NAME_LEN` there.
 const NAME_LEN: usize = 16;
 
-/// Whose waits to count.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Whom {
-    /// A thread, or all of a process.
-    pub pid: Option<u32>,
-    /// Threads of this name; the kernel keeps 15 bytes of it.
-    pub name: Option<String>,
-}
-
 /// Waits are being counted, until this is dropped.
 pub struct RunqLat {
     skel: RunqlatSkel<'static>,
-}
-
-/// What was counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
-    /// How many there were in each bucket: four a doubling of nanoseconds, one each for 0 to 3.
-    pub buckets: Vec<u64>,
-    /// The longest, in nanoseconds.
-    pub max_ns: u64,
-    /// All together, in nanoseconds.
-    pub sum_ns: u64,
 }
 
 impl RunqLat {

@@ -2,7 +2,6 @@
 
 use std::{
     ffi::{OsString, c_char},
-    fs,
     hint::black_box,
     mem::MaybeUninit,
     os::fd::OwnedFd,
@@ -21,11 +20,15 @@ use libbpf_rs::{
     skel::{OpenSkel, SkelBuilder},
 };
 
-use crate::{
-    control::{Access, Control, Wanted},
-    error::{LoadError, Result, needs_root},
-    kernel_log, links, modules,
+use super::{
+    links,
     skel::ekiden::{EkidenSkel, EkidenSkelBuilder, OpenEkidenSkel},
+};
+use crate::{
+    config::{Beside, Config, Scope},
+    control::{Control, Wanted},
+    error::{LoadError, Result, needs_root},
+    kernel_log, modules,
     status::Status,
     sysfs,
 };
@@ -46,97 +49,11 @@ fn within<T>(time: Duration, look: impl Fn() -> Option<T>) -> Option<T> {
     }
 }
 
-/// Which tasks the policy gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Scope {
-    /// All ordinary tasks of the machine.
-    #[default]
-    All,
-    /// Only tasks in class SCHED_EXT.
-    Attached,
-}
-
-/// How a policy is to be run.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Its name.
-    pub policy: String,
-    /// Its parameters, `name=number` separated by blanks.
-    pub params: String,
-    /// Which tasks it gets.
-    pub scope: Scope,
-    /// `ekiden.ko` and the policy's module, in this order; those that are loaded already are passed over.
-    pub modules: Vec<PathBuf>,
-    /// How many tasks there can be at once. More share a part of each CPU, and no policy has them.
-    pub max_tasks: u32,
-    /// Memory for the policy, in bytes.
-    pub arena_bytes: u64,
-    /// How many records of its newest calls are kept for each CPU, 64 bytes each: a power of two, or 0 for none.
-    pub tape_records: u64,
-    /// Whether another policy can take over. What that costs is measured without it.
-    pub upgradable: bool,
-    /// What it does if policies of Ekiden's run already.
-    pub beside: Beside,
-    /// Who may choose it for their tasks.
-    pub access: Access,
-}
-
-/// What to do if policies run already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Beside {
-    /// Nothing: that is an error.
-    #[default]
-    Nobody,
-    /// Come to them, as the last that is asked, and get the tasks for which it is [chosen](crate::choose).
-    Others,
-    /// The same, and get all tasks for which no policy was chosen.
-    OthersAsDefault,
-}
-
-impl Config {
-    /// The defaults: all tasks, [room](room_for_all) for as many as the machine may have, [memory](arena_bytes_for) for those, and 1 MiB
-    /// of calls for each CPU.
-    pub fn new(policy: &str, modules: Vec<PathBuf>) -> Self {
-        let max_tasks = room_for_all();
-        Self {
-            policy: policy.to_owned(),
-            params: String::new(),
-            scope: Scope::All,
-            modules,
-            max_tasks,
-            arena_bytes: arena_bytes_for(max_tasks),
-            tape_records: 1 << 14,
-            upgradable: true,
-            beside: Beside::Nobody,
-            access: Access::Root,
-        }
-    }
-}
-
 /// The BPF program of one policy, accepted by the kernel. Getting there takes most of the time of a start, so that one
 /// who starts the same policy again can keep it: see [`Session::stop`].
 pub struct Program {
     skel: EkidenSkel<'static>,
     policy: String,
-}
-
-/// Room for all tasks that this machine may have, by `kernel.threads-max` and `kernel.pid_max`: a power of two, as memory is taken in these,
-/// and a million at most. It takes 192 bytes for each, less than half a per cent of the memory of which the kernel would have one task more.
-pub fn room_for_all() -> u32 {
-    const LEAST: u32 = 1 << 12;
-    const MOST: u32 = 1 << 20;
-    let limit = |name: &str| {
-        let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
-        text.trim().parse::<u32>().ok()
-    };
-    let tasks = limit("threads-max").into_iter().chain(limit("pid_max")).min().unwrap_or(1 << 15);
-    tasks.clamp(LEAST, MOST).next_power_of_two()
-}
-
-/// Memory for a policy that is to have so many tasks: 256 bytes for each, twice what any policy of Ekiden's keeps of one, and 32 MiB at
-/// least.
-pub fn arena_bytes_for(max_tasks: u32) -> u64 {
-    (u64::from(max_tasks) * 256).max(32 << 20)
 }
 
 /// A policy that runs. Dropping it gives its tasks to the other policies that run, or, if there are none, every task back to the

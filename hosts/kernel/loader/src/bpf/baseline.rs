@@ -7,40 +7,17 @@ use libbpf_rs::{
     skel::{OpenSkel, SkelBuilder},
 };
 
-use crate::{
-    error::Result,
+use super::{
     session::{before_loading, bpf_error},
     skel::baseline::{BaselineSkel, BaselineSkelBuilder},
-    sysfs,
 };
+use crate::{config::Queues, error::Result, sysfs};
 
 /// A plain BPF FIFO in the kernel, until it is dropped.
 pub struct Baseline {
     queues: Queues,
     _link: Link,
     _skel: BaselineSkel<'static>,
-}
-
-/// How many queues it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queues {
-    /// One per CPU.
-    PerCpu,
-    /// One for all CPUs.
-    Shared,
-    /// None of its own: tasks go to the kernel's queue of their CPU.
-    Local,
-}
-
-impl Queues {
-    /// The name under which the kernel knows it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::PerCpu => "ekiden_bpf_fifo",
-            Self::Shared => "ekiden_bpf_shared",
-            Self::Local => "ekiden_bpf_local",
-        }
-    }
 }
 
 impl Baseline {

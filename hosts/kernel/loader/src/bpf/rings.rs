@@ -10,38 +10,11 @@ use std::{
 
 use libbpf_rs::MapCore;
 use memmap2::{MmapOptions, MmapRaw};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
 
-use crate::error::{Context, Result};
-
-/// `struct record` there: what the kernel wrote down, which stands for some records of a trace. To put it away for later takes
-/// far less than to tell what it stands for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct Raw {
-    pub(crate) time_ns: u64,
-    pub(crate) value: u64,
-    pub(crate) pid: u32,
-    /// A number of `enum what`, and in the upper half a CPU; 0 if there is nothing, or not all of it yet.
-    pub(crate) what: u32,
-}
-
-impl Raw {
-    /// Bytes that it takes.
-    pub const LEN: usize = size_of::<Self>();
-
-    /// As it lies in memory.
-    #[inline]
-    pub fn to_bytes(self) -> [u8; Self::LEN] {
-        transmute!(self)
-    }
-
-    /// What [`Raw::to_bytes`] made bytes of.
-    #[inline]
-    pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
-        transmute!(bytes)
-    }
-}
+use crate::{
+    error::{Context, Result},
+    recorded::Raw,
+};
 
 /// `struct ring` there without its records: the fields that count, each at the beginning of a line of the cache.
 #[repr(C)]

@@ -12,10 +12,8 @@ use libbpf_rs::{
 };
 use zerocopy::{FromBytes, Immutable, KnownLayout, native_endian::U64};
 
-use crate::{
-    error::{Context, LoadError, Result, needs_root},
-    skel::look::{LookSkel, LookSkelBuilder},
-};
+use super::skel::look::{LookSkel, LookSkelBuilder};
+use crate::error::{Context, LoadError, Result, needs_root};
 
 /// `struct cpu_seen` of the program.
 #[derive(FromBytes, KnownLayout, Immutable)]

@@ -1,0 +1,62 @@
+//! How a policy is to be run, and what is counted meanwhile.
+
+use std::sync::Arc;
+
+use ekiden::{ParamError, Topology};
+use ekiden_host::{Host, Policy};
+use ekiden_loader::room_for_all;
+use serde::Serialize;
+
+/// Room for as many tasks, 128 bytes in the kernel and 250 in the agent for each.
+const TASKS_MAX: u32 = 1 << 16;
+
+/// Makes the policy, for a machine and so many tasks.
+pub type Make = fn(Topology, u32, &str, Arc<dyn Host + Send>) -> std::result::Result<Box<dyn Policy>, ParamError>;
+
+/// How a policy is to be run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its name.
+    pub policy: String,
+    /// Its parameters, `name=number` separated by blanks.
+    pub params: String,
+    /// How many tasks there is room for. More share a part of each CPU, and the policy does not have them.
+    pub max_tasks: u32,
+    /// How many messages there is room for, 64 bytes each: a power of two, and 1,024 at least.
+    pub messages: u32,
+    /// How many records of its newest calls are kept, 64 bytes each: a power of two, or 0 for none.
+    pub tape_records: u64,
+}
+
+impl Config {
+    /// The defaults: room for as many tasks as the machine may have, 65,536 at most, for 16,384 messages, and for as many
+    /// records.
+    pub fn new(policy: &str) -> Self {
+        Self {
+            policy: policy.to_owned(),
+            params: String::new(),
+            max_tasks: room_for_all().min(TASKS_MAX),
+            messages: 1 << 14,
+            tape_records: 1 << 14,
+        }
+    }
+}
+
+/// What an agent has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Messages that it has taken.
+    pub messages: u64,
+    /// Decisions that a task is to run on a CPU.
+    pub decisions: u64,
+    /// CPUs that were told to look for work.
+    pub kicks: u64,
+    /// Decisions that were refused because they rested on what was not so any more.
+    pub stale: u64,
+    /// System calls by which they went out.
+    pub batches: u64,
+    /// Messages that there was no room for.
+    pub lost: u64,
+    /// How often all tasks were looked at anew because of that.
+    pub stocks: u64,
+}
