@@ -2,11 +2,15 @@
 
 use crate::{Error, Progress, Result};
 use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use std::{
-    io::{BufRead, BufReader, Read},
+    fs::File,
+    io::{self, ErrorKind, Read},
+    os::fd::{AsFd, OwnedFd},
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
     sync::{
@@ -24,11 +28,14 @@ const SHOWN_LINES: usize = 60;
 /// How the lines begin that only say that something is not over yet. What shows them may replace one by the next.
 pub const STILL: &str = "still ";
 
-/// For how long nothing may be said of a program that runs; with [`LOOK`] it stays below two seconds.
+/// For how long nothing may be said of a program that runs; with [`LOOK_MS`] it stays below two seconds.
 const SILENCE: Duration = Duration::from_millis(1800);
 
-/// How often a program is looked at.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often a program is looked at, in milliseconds.
+const LOOK_MS: u8 = 100;
+
+/// The most that a pipe may have room for (`/proc/sys/fs/pipe-max-size`).
+const PIPE_BYTES: usize = 1 << 20;
 
 /// How long a program that was told to end may take for it.
 const GRACE: Duration = Duration::from_secs(10);
@@ -73,39 +80,36 @@ pub(crate) fn watched(
         .spawn()
         .map_err(|error| cannot_start(command, &error))?;
     let _running = Registered::new(&child, what, command);
-    let (sender, lines) = mpsc::channel();
-    send_lines(child.stdout.take(), sender.clone(), false);
-    send_lines(child.stderr.take(), sender, true);
+    let failed = |error: io::Error| cannot_start(command, &error);
+    let mut stdout = Lines::of(child.stdout.take()).map_err(failed)?;
+    let mut stderr = Lines::of(child.stderr.take()).map_err(failed)?;
     let start = Instant::now();
     let mut last_said = start;
-    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let mut ended = None;
-    let mut is_over = false;
-    while !is_over {
-        match lines.recv_timeout(LOOK) {
-            Ok((is_error, line)) => {
-                if let Some(text) = told(String::from_utf8_lossy(&line).trim_end()) {
+    loop {
+        // Before its output is read: of one that has ended, all of it is there then. What it has left behind may keep the pipes open for as long as
+        // it likes.
+        let ended = child.try_wait().map_err(failed)?;
+        if ended.is_none() {
+            wait(&mut child, &stdout, &stderr).map_err(failed)?;
+        }
+        for output in [&mut stdout, &mut stderr] {
+            output.read(&mut |line| {
+                if let Some(text) = told(String::from_utf8_lossy(line).trim_end()) {
                     progress(&text);
                     last_said = Instant::now();
                 }
-                if is_error { &mut stderr } else { &mut stdout }.extend(line);
-            }
-            // What the program has left behind may keep the pipes open for as long as it likes.
-            Err(RecvTimeoutError::Timeout) => is_over = ended.is_some(),
-            Err(RecvTimeoutError::Disconnected) => {
-                is_over = child.wait_timeout(LOOK).map_err(|error| cannot_start(command, &error))?.is_some();
-            }
+            });
         }
-        if ended.is_none() {
-            ended = child.try_wait().map_err(|error| cannot_start(command, &error))?;
+        if let Some(status) = ended {
+            return Ok(Output { status, stdout: stdout.bytes, stderr: stderr.bytes });
         }
         if last_said.elapsed() >= SILENCE {
             progress(&format!("{STILL}{what}, {} s", start.elapsed().as_secs()));
             last_said = Instant::now();
         }
-        if ended.is_none() && start.elapsed() >= limit {
+        if start.elapsed() >= limit {
             stop(&mut child);
-            let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+            let text = String::from_utf8_lossy(&[stdout.bytes, stderr.bytes].concat()).into_owned();
             return Err(Error::TimedOut {
                 doing: what.to_owned(),
                 command: line(command),
@@ -114,8 +118,63 @@ pub(crate) fn watched(
             });
         }
     }
-    let status = child.wait().map_err(|error| cannot_start(command, &error))?;
-    Ok(Output { status, stdout, stderr })
+}
+
+/// Until it writes something or ends, but not for longer than [`LOOK_MS`].
+fn wait(child: &mut Child, stdout: &Lines, stderr: &Lines) -> io::Result<()> {
+    let pipes = [stdout, stderr].into_iter().filter_map(|lines| lines.pipe.as_ref());
+    let mut pipes: Vec<PollFd<'_>> = pipes.map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)).collect();
+    if pipes.is_empty() {
+        child.wait_timeout(Duration::from_millis(LOOK_MS.into()))?;
+        return Ok(());
+    }
+    match poll(&mut pipes, PollTimeout::from(LOOK_MS)) {
+        // A signal, perhaps that a program has ended.
+        Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// One of the two outputs of a program, as far as it was read.
+struct Lines {
+    /// None once it has ended.
+    pipe: Option<File>,
+    bytes: Vec<u8>,
+    /// Where the first line begins that is not whole yet.
+    rest: usize,
+}
+
+impl Lines {
+    fn of(pipe: Option<impl Into<OwnedFd>>) -> io::Result<Self> {
+        let pipe = pipe.map(|pipe| File::from(pipe.into()));
+        if let Some(pipe) = &pipe {
+            fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        }
+        Ok(Self { pipe, bytes: Vec::new(), rest: 0 })
+    }
+
+    /// Reads what is there, and no more than there can be at one time; `told` hears of each line.
+    fn read(&mut self, told: &mut dyn FnMut(&[u8])) {
+        let mut piece = [0; 1 << 12];
+        let end = self.bytes.len() + PIPE_BYTES;
+        while let Some(pipe) = &mut self.pipe {
+            match pipe.read(&mut piece) {
+                Ok(0) => self.pipe = None,
+                Ok(length) => self.bytes.extend(&piece[..length]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // Then there is nothing more to read.
+                Err(_) => self.pipe = None,
+            }
+            if self.bytes.len() >= end {
+                break;
+            }
+        }
+        while let Some(length) = self.bytes[self.rest..].iter().position(|byte| *byte == b'\n') {
+            told(&self.bytes[self.rest..self.rest + length]);
+            self.rest += length + 1;
+        }
+    }
 }
 
 /// Does something that is no single program, and tells `progress` of it all the time.
@@ -151,19 +210,6 @@ fn stop(child: &mut Child) {
     if !matches!(child.wait_timeout(GRACE), Ok(Some(_))) && child.kill().is_ok() {
         let _ = child.wait();
     }
-}
-
-fn send_lines(pipe: Option<impl Read + Send + 'static>, to: mpsc::Sender<(bool, Vec<u8>)>, is_error: bool) {
-    let Some(pipe) = pipe else { return };
-    thread::spawn(move || {
-        let mut pipe = BufReader::new(pipe);
-        let mut line = Vec::new();
-        while pipe.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
-            if to.send((is_error, std::mem::take(&mut line))).is_err() {
-                return;
-            }
-        }
-    });
 }
 
 /// A program that runs for us and takes its time.
@@ -277,6 +323,22 @@ mod tests {
         let output = patient(&mut command, "leaving", Duration::from_secs(15), &mut |_| ()).unwrap();
         assert_eq!(output.stdout, b"out\n");
         assert!(start.elapsed() < Duration::from_secs(15));
+    }
+
+    /// It has ended long before its last lines are read.
+    #[test]
+    fn all_that_a_program_has_written_is_read_however_late() {
+        let late = |line: &str| {
+            if line == "first" {
+                thread::sleep(Duration::from_millis(1500));
+            }
+            None
+        };
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo first; seq 5000; printf last; sleep 20 &"]);
+        let output = watched(&mut command, "writing", Duration::from_secs(15), &mut |_| (), &late).unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.starts_with("first\n1\n") && text.ends_with("\n5000\nlast"), "{} bytes", text.len());
     }
 
     #[test]

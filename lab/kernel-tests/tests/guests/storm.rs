@@ -14,7 +14,7 @@ use crate::{
 
 tests! {
     Machine::Storm => {
-        569 policies_live_through_a_storm_of_everything_at_once,
+        305 policies_live_through_a_storm_of_everything_at_once,
     }
 }
 
