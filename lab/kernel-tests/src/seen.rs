@@ -27,8 +27,9 @@ struct SeenReport {
     lines: BTreeSet<(String, String)>,
     /// Whether the tasks picked there are as many as the status says at about the same time.
     counts_fit: bool,
-    /// The policies in what `/dev/ekiden` said, most of which was read when there was one more; and read anew, then.
-    said: [BTreeSet<String>; 2],
+    /// Whether what `/dev/ekiden` said was of the moment at which a program began to read it, though it read most of it later; and whether it was of a
+    /// later one when it was read anew.
+    said: [bool; 2],
     /// The kinds of events that were traced, and whether one says that a worker is to run.
     kinds: BTreeSet<String>,
     worker_ran: bool,
@@ -48,11 +49,11 @@ fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// The policies in the text of `/dev/ekiden` that begins with `text`.
-fn rest(text: &mut Vec<u8>, device: &mut File) -> Result<BTreeSet<String>> {
+/// How many tasks WFQ has picked, by the text of `/dev/ekiden` that begins with `text`.
+fn picks(text: &mut Vec<u8>, device: &mut File) -> Result<u64> {
     device.read_to_end(text)?;
     let status: Status = serde_json::from_slice(text)?;
-    Ok(status.policies.into_iter().map(|policy| policy.policy).collect())
+    Ok(status.find(Some("wfq"))?.counts.picks)
 }
 
 /// WFQ runs, and a policy comes beside it and panics.
@@ -66,11 +67,12 @@ pub(crate) fn seen(modules: &Path) -> Result<()> {
     let mut device = File::open("/dev/ekiden")?;
     let mut text = vec![0; 16];
     device.read_exact(&mut text)?;
+    let begun = Status::read()?.unwrap_or_default().find(Some("wfq"))?.counts.picks;
     let fallen = Session::start(&faulty);
-    let before = rest(&mut text, &mut device)?;
-    device.rewind()?;
-    let said = [before, rest(&mut Vec::new(), &mut device)?];
     pause(300);
+    let late = picks(&mut text, &mut device)?;
+    device.rewind()?;
+    let said = [late <= begun, picks(&mut Vec::new(), &mut device)? > begun];
     drop(fallen);
     pause(100);
     trace("events/ekiden/enable", "0")?;
