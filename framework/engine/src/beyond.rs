@@ -8,13 +8,12 @@ use ekiden_host::abi::{Event, EventKind, Status, init_flags, pick_flags};
 
 use crate::engine::{Engine, Handling};
 use crate::pick::NO_RANK;
-use crate::starved::PARTS;
 use crate::turns::{ROUND_TICKS, TURN_TICKS};
 
-/// Of [`ROUND_TICKS`] ticks of a CPU so many are theirs: as many as they are of all that want it, the others in parts of [`PARTS`], but neither they nor the tasks
-/// of the policies have less than a policy has that is asked late.
-fn ticks_of(beyond: u32, other_parts: u32) -> u32 {
-    let (beyond, others) = (u64::from(beyond) * u64::from(PARTS), u64::from(other_parts));
+/// Of [`ROUND_TICKS`] ticks of a CPU so many are theirs: as many as they are of all that want it, but neither they nor the tasks of the
+/// policies have less than a policy has that is asked late.
+fn ticks_of(beyond: u32, others: u32) -> u32 {
+    let (beyond, others) = (u64::from(beyond), u64::from(others));
     let part = u64::from(ROUND_TICKS) * beyond / (beyond + others).max(1);
     (part as u32).clamp(TURN_TICKS, ROUND_TICKS - TURN_TICKS)
 }
@@ -79,7 +78,7 @@ impl<P: Policy> Engine<P> {
             return here.beyond_turn.store(false, Relaxed);
         }
         // Those that walks count are those that wait and the one that runs, whichever of them that is now.
-        let others = here.crowd.about(self.walk.load(Relaxed)).max(PARTS * u32::from(!runs));
+        let others = here.crowd.about(self.walk.load(Relaxed)).max((!runs).into());
         let credit = here.beyond_credit.load(Relaxed) + ticks_of(beyond, others);
         let is_turn = credit >= ROUND_TICKS;
         here.beyond_credit.store(if is_turn { credit - ROUND_TICKS } else { credit }, Relaxed);
@@ -97,9 +96,8 @@ mod tests {
     #[test]
     fn a_share_is_that_of_the_number_and_never_nothing() {
         for (beyond, others, ticks) in [(1, 1, 12), (7, 33, 4), (1, 10_000, 3), (10_000, 1, 22), (1, 0, 22)] {
-            assert_eq!(ticks_of(beyond, others * PARTS), ticks, "{beyond} to {others}");
+            assert_eq!(ticks_of(beyond, others), ticks, "{beyond} to {others}");
         }
-        assert_eq!(ticks_of(2, PARTS * 3 / 2), 14);
-        assert_eq!(ticks_of(u32::MAX / PARTS, u32::MAX), 12);
+        assert_eq!(ticks_of(u32::MAX, u32::MAX), 12);
     }
 }

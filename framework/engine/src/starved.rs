@@ -98,20 +98,17 @@ pub(crate) struct Crowd {
     /// What it has counted up to now.
     tasks: AtomicU32,
     load: AtomicU64,
-    /// What the one before had, and how many tasks there were in the last few, in parts of [`PARTS`].
+    /// What the one before has counted, and how many tasks the one before that.
     last_load: AtomicU64,
-    mean_tasks: AtomicU32,
+    last_tasks: [AtomicU32; 2],
 }
-
-/// A task has so many parts where a mean of tasks is.
-pub(crate) const PARTS: u32 = 64;
 
 impl Crowd {
     /// Only one walk is under way at a time.
     fn count(&self, walk: u32, weight: u32) {
-        let mean_tasks = self.mean_until(walk);
+        let last = self.last_three(walk);
         if self.walk.swap(walk, Relaxed) != walk {
-            self.mean_tasks.store(mean_tasks, Relaxed);
+            self.last_tasks.iter().zip(&last[1..]).for_each(|(place, tasks)| place.store(*tasks, Relaxed));
             self.tasks.store(0, Relaxed);
             self.last_load.store(self.load.swap(0, Relaxed), Relaxed);
         }
@@ -125,30 +122,24 @@ impl Crowd {
         if is_there { self.last_load.load(Relaxed).max(self.load.load(Relaxed)) } else { 0 }
     }
 
-    /// The mean of what walks before this one have counted, each of which weighs three quarters of the next.
-    fn mean_until(&self, walk: u32) -> u32 {
-        let (mean, last) = (self.mean_tasks.load(Relaxed), self.walk.load(Relaxed));
-        let walks = walk.wrapping_sub(last);
-        let after = |mean: u32, tasks: u32| match (mean, tasks.saturating_mul(PARTS)) {
-            (0, parts) => parts,
-            (mean, parts) => mean - mean.div_ceil(4) + parts / 4,
-        };
-        match walks {
-            0 => mean,
-            // In those after the last one there was no task here.
-            _ if last != 0 => {
-                (1..walks.min(PARTS)).fold(after(mean, self.tasks.load(Relaxed)), |mean, _| after(mean, 0))
-            }
-            _ => 0,
+    /// What this walk has counted, and the two before it.
+    fn last_three(&self, walk: u32) -> [u32; 3] {
+        let tasks = self.tasks.load(Relaxed);
+        let [last, before] = [0, 1].map(|at: usize| self.last_tasks[at].load(Relaxed));
+        // In those after the last one that counted something there was no task here.
+        match walk.wrapping_sub(self.walk.load(Relaxed)) {
+            0 => [tasks, last, before],
+            1 => [0, tasks, last],
+            2 => [0, 0, tasks],
+            _ => [0; 3],
         }
     }
 
-    /// How many tasks there are, in parts of [`PARTS`]: as many as the last walk has counted, or as there were in the last few if that is more. A walk
-    /// meets a CPU at one moment, and what it counts then stands for a second.
+    /// How many tasks there are: the middle one of what the last three walks have counted. A walk meets a CPU at one moment, in which hundreds may
+    /// have been made that sleep for good a moment later.
     pub(crate) fn about(&self, walk: u32) -> u32 {
-        let is_there = walk.wrapping_sub(self.walk.load(Relaxed)) <= 1;
-        let now = if is_there { self.tasks.load(Relaxed).saturating_mul(PARTS) } else { 0 };
-        self.mean_until(walk).max(now)
+        let [one, two, three] = self.last_three(walk);
+        one.min(two).max(one.max(two).min(three))
     }
 }
 
