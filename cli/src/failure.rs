@@ -116,7 +116,7 @@ impl Exit {
             LoadError::NothingRuns | LoadError::User(UserError::NothingRuns | UserError::NotLoaded) => {
                 Self::NothingRuns
             }
-            LoadError::CannotTakeOver(_) | LoadError::UpgradeUnderWay | LoadError::NeverQuiet => Self::OldGoesOn,
+            LoadError::CannotTakeOver(_) | LoadError::NeverQuiet => Self::OldGoesOn,
             LoadError::Io { source, .. } => return Self::of_io(source),
             _ => return None,
         })

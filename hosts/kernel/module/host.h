@@ -228,8 +228,6 @@ struct running {
 };
 
 extern struct running running;
-/* One upgrade, or switch of the recorder, at a time: a second one is refused and does not wait. */
-extern atomic_t stopping;
 
 long create(struct file *file, struct ekiden_create_request *request, struct text *reason);
 void let_go(struct file *file);

@@ -25,21 +25,6 @@ static long give_reason(const struct text *reason, u64 to, u32 room, long ret)
 	return copy_to_user(u64_to_user_ptr(to), reason->bytes, min(reason->len, room)) ? -EFAULT : ret;
 }
 
-/* CPUs are going to be stopped, which one does at a time. */
-static int begin_stop(void)
-{
-	if (atomic_xchg(&stopping, 1))
-		return -EALREADY;
-	mutex_lock(&control);
-	return 0;
-}
-
-static void end_stop(void)
-{
-	mutex_unlock(&control);
-	atomic_set(&stopping, 0);
-}
-
 static long ioctl_create(struct file *file, void __user *arg)
 {
 	struct ekiden_create_request request;
@@ -120,11 +105,11 @@ static long ioctl_upgrade(void __user *arg)
 	if (request.params_len > EKIDEN_PARAMS_MAX || request.flags & ~EKIDEN_UPGRADE_START_OVER ||
 	    (request.arena_bytes && (request.arena_bytes < SZ_64K || request.arena_bytes > SZ_2G)))
 		return -EINVAL;
-	ret = begin_stop();
-	if (ret)
-		return ret;
+	/* The one before may wait for a CPU that has lost its processor. */
+	if (mutex_lock_killable(&control))
+		return -EINTR;
 	ret = upgrade(&request, &reason);
-	end_stop();
+	mutex_unlock(&control);
 	ret = give_reason(&reason, request.error, request.error_len, ret);
 	if (copy_to_user(arg, &request, sizeof(request)))
 		ret = -EFAULT;
@@ -133,12 +118,12 @@ static long ioctl_upgrade(void __user *arg)
 
 static long ioctl_tape(unsigned long arg)
 {
-	long ret = begin_stop();
+	long ret;
 
-	if (ret)
-		return ret;
+	if (mutex_lock_killable(&control))
+		return -EINTR;
 	ret = run_tape_of(arg >> 1, arg & 1);
-	end_stop();
+	mutex_unlock(&control);
 	return ret;
 }
 

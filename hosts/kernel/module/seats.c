@@ -16,7 +16,6 @@
 
 struct running running;
 int ekiden_asks_for_cpu;
-atomic_t stopping = ATOMIC_INIT(0);
 
 /* How many instances of policies there have been; the newest has this number. */
 u32 next_instance(void)

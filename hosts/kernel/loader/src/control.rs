@@ -216,7 +216,6 @@ impl Control {
             Err(nix::Error::ENOENT) => Err(LoadError::NoPolicy(policy.into(), known())),
             Err(nix::Error::EUSERS) => Err(LoadError::NoSeat),
             Err(nix::Error::ENOMEM) => Err(LoadError::NoMemory { mib: wanted.arena_bytes >> 20 }),
-            Err(nix::Error::EALREADY) => Err(LoadError::UpgradeUnderWay),
             Err(nix::Error::ETIME) => Err(LoadError::NeverQuiet),
             Err(errno) => {
                 let text = String::from_utf8_lossy(&error);
@@ -240,7 +239,6 @@ impl Control {
         match unsafe { ioctl_order(self.file.as_raw_fd(), &raw const request) } {
             Ok(_) => Ok(()),
             Err(nix::Error::ENODEV) => Err(LoadError::NothingRuns),
-            Err(nix::Error::EALREADY) => Err(LoadError::UpgradeUnderWay),
             Err(errno) => Err(io::Error::from(errno)).context("the policies cannot be put in this order"),
         }
     }
@@ -263,7 +261,6 @@ impl Control {
         match unsafe { ioctl_share(self.file.as_raw_fd(), &raw const request) } {
             Ok(_) => Ok(()),
             Err(nix::Error::ENODEV) => Err(LoadError::NothingRuns),
-            Err(nix::Error::EALREADY) => Err(LoadError::UpgradeUnderWay),
             Err(errno) => Err(io::Error::from(errno)).context(
                 "the policy cannot have this share: the set needs a CPU of this machine, and a weight is from 1 to 10000",
             ),
@@ -336,7 +333,6 @@ impl Control {
         Err(match errno {
             nix::Error::ENODEV => LoadError::NothingRuns,
             nix::Error::ENOENT => LoadError::NoPolicy(name.into(), known()),
-            nix::Error::EALREADY => LoadError::UpgradeUnderWay,
             nix::Error::ETIME => LoadError::NeverQuiet,
             nix::Error::EIO => LoadError::ThrownOut(fault()),
             _ if !reason.is_empty() => LoadError::CannotTakeOver(reason.to_owned()),

@@ -136,9 +136,6 @@ pub enum LoadError {
     /// There is nothing to take over from, or to record.
     #[error("no policy runs; start one with `ekiden run`")]
     NothingRuns,
-    /// Two at once.
-    #[error("another upgrade is under way; the policy that runs goes on, try again when that one is done")]
-    UpgradeUnderWay,
     /// A CPU did not answer for a minute.
     #[error("a CPU did not answer for a minute; the old policy still runs: look at the kernel's log and try again")]
     NeverQuiet,
