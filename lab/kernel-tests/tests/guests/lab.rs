@@ -15,7 +15,8 @@ use ekiden_hostile::{BODIES_MAX, Host};
 use ekiden_vm::{Cache, GuestCommand, Kernel, Mode, Scratch, Vm, VmSpec};
 use serde_json::Value;
 
-/// A guest with our modules and programs in `/lab`.
+/// A guest with our modules and programs in `/lab`. Its time passes while it does what it is told, and only then: an emulated guest that is
+/// idle keeps a processor busy, from which builds, browsers and replays of a test would have to take theirs.
 pub(crate) struct Lab {
     vm: Vm,
     share: Scratch,
@@ -133,16 +134,6 @@ impl Lab {
         lab
     }
 
-    /// Stops its time, so that it costs no processor.
-    pub(crate) fn pause(&self) {
-        self.vm.pause().unwrap_or_else(|error| panic!("{error}"));
-    }
-
-    /// Lets its time go on after [`Lab::pause`].
-    pub(crate) fn resume(&self) {
-        self.vm.resume().unwrap_or_else(|error| panic!("{error}"));
-    }
-
     /// What it fell over if that is its emulator's fault or its kernel's.
     pub(crate) fn foreign_fault(&self) -> Option<String> {
         let console = self.vm.console();
@@ -251,7 +242,13 @@ impl Lab {
 
     fn shell_within(&self, line: &str, most: Duration) -> String {
         let command = GuestCommand::shell(line).timeout(most);
-        let output = self.vm.run_ok(&command).unwrap_or_else(|error| panic!("{error}"));
+        let run = || {
+            self.vm.resume()?;
+            let output = self.vm.run_ok(&command)?;
+            self.vm.pause()?;
+            Ok::<_, ekiden_vm::Error>(output)
+        };
+        let output = run().unwrap_or_else(|error| panic!("{error}"));
         let finding = self.vm.console().first_finding(200);
         assert!(finding.is_empty(), "after `{line}` the kernel says:\n{finding}");
         output

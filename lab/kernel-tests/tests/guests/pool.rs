@@ -1,4 +1,4 @@
-//! Guests for tests: booted when they are first needed, stopped while no test uses them, ended with the program.
+//! Guests for tests: booted when they are first needed, ended with the program.
 
 use std::{
     any::Any,
@@ -37,7 +37,7 @@ macro_rules! tests {
 }
 pub(crate) use tests;
 
-/// The guests that no test uses at the moment; they are paused.
+/// The guests that no test uses at the moment.
 #[derive(Default)]
 pub(crate) struct Pool(Mutex<Vec<(Machine, Lab)>>);
 
@@ -77,7 +77,6 @@ impl Pool {
             }
         }
         if result.is_ok() {
-            lab.pause();
             self.idle().push((test.machine, lab));
         } else {
             println!("what {} has left is in {}", test.name, lab.keep(test.name).display());
@@ -96,13 +95,7 @@ impl Pool {
             let mut idle = self.idle();
             idle.iter().position(|(of, _)| *of == machine).map(|at| idle.swap_remove(at).1)
         };
-        match lab {
-            Some(lab) => {
-                lab.resume();
-                lab
-            }
-            None => machine.boot(),
-        }
+        lab.unwrap_or_else(|| machine.boot())
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Machine, Lab)>> {
