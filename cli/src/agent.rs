@@ -12,9 +12,8 @@ use serde::Serialize;
 use crate::{
     child::{self, Events},
     failure::{Exit, Failure},
-    figures, flights, policies,
-    record::{self, ToFile},
-    run::RECORDING_KIB,
+    figures, flights, policies, record,
+    recording::{RECORDING_KIB, ToFile, in_words},
     session::{self, Flight, LastFault},
 };
 
@@ -135,7 +134,7 @@ impl AgentCommand {
     /// What goes to a file from the beginning.
     fn recording(&self, agent: &Agent) -> Result<Option<ToFile>> {
         let (Some(path), Some(tape)) = (&self.record, agent.tape()?) else { return Ok(None) };
-        let header = agent.header(&record::in_words(&self.command))?;
+        let header = agent.header(&in_words(&self.command))?;
         Ok(Some(ToFile::of(path, tape, &header)?))
     }
 

@@ -8,13 +8,7 @@ use ekiden_check::{Checker, Limits, Violation};
 use ekiden_loader::Sum;
 use serde::Serialize;
 
-use crate::{
-    failure::Exit,
-    live::Live,
-    output::open_trace,
-    progress::Progress,
-    trace::{self, time_ns},
-};
+use crate::{failure::Exit, live::Live, output::open_trace, progress::Progress, trace::time_ns};
 
 /// How much of the CPU time of a window may be wasted on a live machine, in thousandths: looks see moments only, and a busy one is
 /// crowded for a moment now and then under any scheduler.
@@ -139,7 +133,7 @@ impl Check {
             let record = record.with_context(|| path.to_string())?;
             checker.record(&record);
             records += 1;
-            lost = lost.saturating_add(trace::lost(&record));
+            lost = lost.saturating_add(record.lost());
         }
         let violations = checker.finish();
         drop(busy);

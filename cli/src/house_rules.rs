@@ -11,7 +11,7 @@ use ekiden_build::{Checkout, code_lines, count_text};
 use serde_json::Value;
 use walkdir::WalkDir;
 
-use crate::bench::MAY_BE_UNSAFE;
+use ekiden_measure::MAY_BE_UNSAFE;
 
 mod examples;
 mod figures;

@@ -13,7 +13,7 @@ use ekiden_loader::{Evidence, Finding, LiveChecker, LookCounts, Sum, scheduler};
 use ekiden_page::{Builder, Notes};
 use serde::Serialize;
 
-use crate::{failure::Exit, flights, output::Output, progress::Progress, session, signals, view};
+use crate::{failure::Exit, flights, output::Output, progress::Progress, report, session, signals};
 
 /// What to look for, and for how long.
 pub(crate) struct Live {
@@ -101,7 +101,7 @@ impl Live {
         });
         // Only what was found: the trace knows no cpusets and limits. What was wasted over time is shown as it knows it.
         let verdict = Verdict { violations: vec![violation.clone()], ..checker.verdict() };
-        view::write_page(path, header, &builder.finish(), &verdict, notes)?;
+        report::write_page(path, header, &builder.finish(), &verdict, notes)?;
         eprintln!("next: open {} in a browser", path.display());
         Ok(())
     }

@@ -3,52 +3,32 @@
 
 mod agent;
 mod attach;
-mod bench;
 mod build;
 mod check;
 mod checks;
-mod child;
-mod demo;
 mod doctor;
 mod exec;
 mod explain;
 mod explore;
-mod failure;
-mod faults;
-mod fidelity;
 mod figures;
-mod flights;
-mod generated;
 mod hints;
 #[cfg(test)]
 mod house_rules;
-mod invoker;
 mod live;
-mod machine;
 mod modes;
-mod modules;
 mod new;
 mod order;
-mod output;
-mod parallel;
-mod policies;
-mod progress;
 mod prometheus;
 mod record;
 mod replay;
-mod reproduce;
 mod run;
 mod runqlat;
-mod session;
 mod share;
-mod signals;
 mod sim;
-mod soak;
 mod status;
 mod sweep;
 mod top;
 mod trace;
-mod trial;
 mod upgrade;
 mod view;
 mod vm;
@@ -57,6 +37,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+// What commands share, by the names that its modules have in the commands: `crate::failure` and so on.
+use ekiden_command::{
+    booted, child, considered, failure, flights, invoker, loads, machine, models, modules, output, parallel, policies,
+    progress, recording, report, session, signals,
+};
+use ekiden_measure as measure;
 
 use crate::failure::Exit;
 
@@ -85,11 +71,11 @@ enum Command {
     /// Show a trace in the browser: run queues, loads, tasks, violations over time
     View(view::View),
     /// Measure again what papers measured, in the simulator
-    Reproduce(reproduce::Reproduce),
+    Reproduce(measure::Reproduce),
     /// Check a trace, or this machine as it runs: idle CPUs while tasks wait, and what else schedulers promise
     Check(check::Check),
     /// Measure how far the simulator is from the real kernel, and what things cost there
-    Fidelity(fidelity::Fidelity),
+    Fidelity(measure::Fidelity),
     /// Record every call of the policy that runs, to replay them
     Record(record::Record),
     /// Give a policy the calls of a recording again, and say where it answers differently
@@ -129,15 +115,15 @@ enum Command {
     /// Do the same in a virtual machine of a stock kernel
     Vm(vm::VmCommand),
     /// Fetch a kernel, build the policies, boot, measure, and show one table
-    Demo(demo::Demo),
+    Demo(measure::Demo),
     /// Measure policies side by side with the kernel's own scheduler
-    Bench(bench::Bench),
+    Bench(measure::Bench),
     #[command(hide = true)]
-    Sleepers(bench::Sleepers),
+    Sleepers(measure::Sleepers),
     /// Have a policy go wrong in every way there is, and say what came of it
-    Faults(faults::Faults),
+    Faults(measure::Faults),
     /// Put policies through everything at once for as long as one likes, and say what was found
-    Soak(soak::Soak),
+    Soak(measure::Soak),
     /// Say what this machine lacks, and how to get it
     Doctor(doctor::Doctor),
 }

@@ -2,21 +2,18 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, File, OpenOptions},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use ekiden_loader::{Drain, Kept, Status, Tape, dump, header, needs_root};
-use ekiden_recording::Header;
+use ekiden_loader::{Kept, Status, Tape, dump, header, needs_root};
 use serde::Serialize;
 
 use crate::{
     child::{self, Events},
-    failure::{Exit, Failure},
+    recording::{ToFile, create},
     session::JUDGED,
 };
 
@@ -96,49 +93,6 @@ impl Record {
         }
         Ok(())
     }
-}
-
-/// A recording that goes to a file.
-pub(crate) struct ToFile {
-    drain: Drain,
-}
-
-impl ToFile {
-    /// See [`Drain::start`].
-    pub(crate) fn start(path: &Path, seat: Option<u32>, from_now: bool, command: &[OsString]) -> Result<Self> {
-        Ok(Self { drain: Drain::start(create(path)?, seat, from_now, &in_words(command))? })
-    }
-
-    /// See [`Drain::of`].
-    pub(crate) fn of(path: &Path, tape: Tape, header: &Header) -> Result<Self> {
-        Ok(Self { drain: Drain::of(tape, header, create(path)?)? })
-    }
-
-    /// An error if it has ended by itself.
-    pub(crate) fn check(&self) -> Result<()> {
-        if self.drain.has_ended() {
-            return Err(Failure::new(Exit::Other, "the recording has ended, the command goes on").into());
-        }
-        Ok(())
-    }
-
-    pub(crate) fn stop(self) -> Result<Kept> {
-        Ok(self.drain.stop()?)
-    }
-}
-
-/// What runs, for a recording's header.
-pub(crate) fn in_words(command: &[OsString]) -> String {
-    command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
-}
-
-fn create(path: &Path) -> Result<File> {
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
-    }
-    // It shows what the tasks of all users did: readable by its owner, root, only.
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
-    file.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Says what was kept, and what to do with it.

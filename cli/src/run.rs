@@ -13,13 +13,11 @@ use crate::{
     modules::{self, Allowed},
     policies,
     progress::Progress,
-    record::{self, ToFile},
+    record,
+    recording::{RECORDING_KIB, ToFile},
     session::{self, Plan},
     share::Shares,
 };
-
-/// Memory of each CPU for calls that are being recorded.
-pub(crate) const RECORDING_KIB: u64 = 16 << 10;
 
 #[derive(Args)]
 #[command(after_help = "\

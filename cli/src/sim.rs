@@ -16,19 +16,20 @@ use ekiden_check::{Checker, Violation};
 use ekiden_host::Figure;
 use ekiden_page::Notes;
 use ekiden_sim::{Jitter, Machine, Model, SimError, SimReport};
-use ekiden_workload::{Workload, builtin, checks, loads, rt_app};
+use ekiden_workload::{builtin, checks, loads};
 use serde::Serialize;
 
 use crate::{
     check::{self, Bounds},
     failure::{Exit, Failure},
-    fidelity::Models,
     figures,
+    loads::load,
+    models::Models,
     output::Output,
     policies,
     progress::Progress,
+    report,
     sweep::Sweep,
-    view,
 };
 
 /// What varies where a seed is given: the kernel's timer slack, and a twentieth of the work.
@@ -272,7 +273,7 @@ impl Sim {
         counters.extend(result.figures.iter().map(own));
         let notes = Notes { counters, ..Notes::default() };
         let header = result.trace.header().context("the trace is empty: this is a mistake of Ekiden's, report it")?;
-        view::write_report(path, &header, result.trace.records(), &self.bounds.limits(), notes)?;
+        report::write_report(path, &header, result.trace.records(), &self.bounds.limits(), notes)?;
         Ok(())
     }
 
@@ -356,24 +357,6 @@ fn list(cpus: u32) {
     print!("\nWith parameters, and several at once, as in make:jobs=64+r:count=2\n{}", loads::overview());
 }
 
-/// A built-in load with its check, or the load in a file, which is judged by whether it finished.
-pub(crate) fn load(name: &str, cpus: u32) -> Result<(Workload, builtin::Check)> {
-    if let Some(case) = builtin::find(name, cpus) {
-        return Ok((case.workload, case.check));
-    }
-    let path = Path::new(name);
-    if path.extension().is_none() && !path.exists() {
-        let why = loads::make(name, cpus).err().map_or_else(String::new, |why| why.to_string());
-        let message = format!("no load for {cpus} CPUs: {why}; `ekiden sim list` shows all");
-        return Err(Failure::new(Exit::Usage, message).into());
-    }
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read the load {name}"))?;
-    let (load, remarks) = rt_app::read(name, &text).with_context(|| name.to_owned())?;
-    remarks.iter().for_each(|remark| eprintln!("{name}: {remark}"));
-    let check = builtin::check_of(&load);
-    Ok((load, check))
-}
-
 /// How a machine behaves, from a file; from one that `ekiden fidelity --calibrate` wrote, under this policy.
 pub(crate) fn model(path: &Path, policy: &str) -> Result<Model> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the model {}", path.display()))?;
@@ -392,15 +375,4 @@ fn upgrade(text: &str) -> Result<(u64, String), String> {
 
 pub(crate) fn machine(text: &str) -> Result<Topology, String> {
     ekiden_machine::parse(text).map_err(|error| error.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unknown_load_is_a_mistake_on_the_command_line() {
-        assert_eq!(Exit::of(&load("no-such-load", 2).unwrap_err()), Exit::Usage);
-        assert!(load("pipe:same", 2).is_ok() || load("fair-share", 2).is_ok());
-    }
 }

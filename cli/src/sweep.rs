@@ -15,9 +15,10 @@ use serde::Serialize;
 
 use crate::{
     failure::{Exit, Failure},
+    loads::load,
     parallel, policies,
     progress::Progress,
-    sim::{JITTER, load, machine, model},
+    sim::{JITTER, machine, model},
 };
 
 /// What varies.

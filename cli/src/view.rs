@@ -2,7 +2,7 @@
 
 use std::{
     io::Read,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, ExitCode, Stdio},
     sync::Arc,
     thread,
@@ -10,14 +10,15 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ekiden_check::{Checker, Limits, Verdict};
+use ekiden_check::{Checker, Verdict};
 use ekiden_page::{Builder, Model, Notes, REPORT_BYTES_MAX, Server, report};
-use ekiden_trace::{Header, Reader, Record};
+use ekiden_trace::{Header, Reader};
 
 use crate::{
     check::Bounds,
     output::{self, open_trace},
     progress::Progress,
+    report::machine_name,
     signals,
 };
 
@@ -108,39 +109,6 @@ impl View {
             Ok(checker.verdict())
         })
     }
-}
-
-/// What people call the machine, if it is one that has a name.
-fn machine_name(header: &Header) -> Option<String> {
-    let mut named = ekiden_machine::PRESETS.iter().map(|(name, _)| *name);
-    let is_it =
-        |name: &str| ekiden_machine::preset(name).is_some_and(|machine| Header::of(&machine).cpus == header.cpus);
-    named.find(|name| is_it(name)).map(str::to_owned)
-}
-
-/// Writes a page of what is in memory. Returns what the checks have found in it.
-pub(crate) fn write_report(
-    path: &Path,
-    header: &Header,
-    records: impl Iterator<Item = Record>,
-    limits: &Limits,
-    notes: Notes,
-) -> Result<Verdict> {
-    let mut checker = Checker::new(header, limits);
-    let mut builder = Builder::new(header);
-    for record in records {
-        builder.record(&record);
-        checker.record(&record);
-    }
-    let verdict = checker.verdict();
-    write_page(path, header, &builder.finish(), &verdict, notes)?;
-    Ok(verdict)
-}
-
-/// The same with what was found otherwise.
-pub(crate) fn write_page(path: &Path, header: &Header, model: &Model, verdict: &Verdict, notes: Notes) -> Result<()> {
-    let notes = Notes { machine: notes.machine.or_else(|| machine_name(header)), ..notes };
-    output::write(path, report(header, model, verdict, &notes, REPORT_BYTES_MAX)?.as_bytes())
 }
 
 /// Without a desktop there is none, and the address has been printed.

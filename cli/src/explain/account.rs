@@ -9,7 +9,7 @@ use ekiden_page::Histogram;
 use ekiden_trace::{Header, Host, Record, What};
 use serde::Serialize;
 
-use crate::trace::{Name, lost};
+use crate::trace::Name;
 
 /// A CPU that was idle for so long may have slept, and its caches may be others' by then.
 const COLD_NS: u64 = 100_000;
@@ -114,7 +114,7 @@ impl<'a> Accountant<'a> {
             self.now_ns = time_ns;
         }
         self.checker.record(record);
-        self.account.lost = self.account.lost.saturating_add(lost(record));
+        self.account.lost = self.account.lost.saturating_add(record.lost());
         match what {
             What::New => drop(self.tasks.insert(pid, Task::default())),
             What::Name => self.task(pid).name.add(record),

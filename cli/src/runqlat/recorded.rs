@@ -7,11 +7,7 @@ use ekiden_loader::Whom;
 use ekiden_page::{Compared, Histogram};
 use ekiden_trace::{Host, Record, What};
 
-use crate::{
-    output::open_trace,
-    progress::Progress,
-    trace::{Name, lost},
-};
+use crate::{output::open_trace, progress::Progress, trace::Name};
 
 /// How long tasks waited there. Memory grows with the tasks that live.
 pub(super) fn count(path: &Path, whom: &Whom, is_one_of_many: bool) -> Result<Compared> {
@@ -64,7 +60,7 @@ impl Counter<'_> {
             What::Block | What::Preempt | What::Throttle => self.task(pid).since_ns = None,
             _ => {}
         }
-        self.lost = self.lost.saturating_add(lost(record));
+        self.lost = self.lost.saturating_add(record.lost());
     }
 
     fn task(&mut self, pid: u32) -> &mut Task {

@@ -19,7 +19,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use ekiden_trace::{Cut, Header, NoteNames, Record, What};
+use ekiden_trace::{Cut, Header, NoteNames, What};
 use serde::Serialize;
 
 use self::{export::Format, filter::Filter, recording::Recording};
@@ -177,7 +177,7 @@ fn info(path: &Path, json: bool) -> Result<()> {
         info.from_ns = info.from_ns.min(record.time_ns);
         info.until_ns = info.until_ns.max(record.time_ns);
         *kinds.entry(record.what).or_default() += 1;
-        info.lost = info.lost.saturating_add(lost(&record));
+        info.lost = info.lost.saturating_add(record.lost());
         if let Some(pid) = record.task() {
             *tasks.entry(pid / 64).or_default() |= 1 << (pid % 64);
         }
@@ -206,11 +206,6 @@ fn info(path: &Path, json: bool) -> Result<()> {
     }
     println!("next: ekiden check {}", path.display());
     Ok(())
-}
-
-/// How many records are missing where it says so: at least one, if nobody counted them.
-pub(crate) fn lost(record: &Record) -> u64 {
-    if record.what == What::Lost { record.value.max(1) } else { 0 }
 }
 
 fn cat(path: &Path, filter: &Filter) -> Result<()> {

@@ -11,11 +11,9 @@ use clap::Args;
 use ekiden_recording::{Entry, Item, RecordedCall, RecordingError, RecordingReader};
 use ekiden_trace::{Record, What, noted};
 
-use super::{
-    considered::apart,
-    until_error::{UntilError, tell_error},
-};
+use super::until_error::{UntilError, tell_error};
 use crate::{
+    considered::apart,
     failure::{Exit, Failure},
     output::{Output, open_trace},
     progress::Progress,

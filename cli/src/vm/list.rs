@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use ekiden_bench::table;
 
-use super::booted::Seen;
+use crate::booted::Seen;
 
 #[derive(Args)]
 #[command(after_help = "\

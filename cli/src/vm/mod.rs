@@ -1,7 +1,6 @@
 //! `ekiden vm`: a virtual machine of a stock kernel, and commands in it.
 
 mod agent;
-mod booted;
 mod exec;
 mod list;
 mod recordings;
@@ -15,7 +14,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-pub(crate) use booted::{Booted, Name};
+pub(crate) use crate::booted::{Booted, Name};
 
 #[derive(Args)]
 #[command(after_help = "\

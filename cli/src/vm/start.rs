@@ -6,8 +6,9 @@ use anyhow::Result;
 use clap::Args;
 use ekiden_vm::Mode;
 
-use super::{Booted, Name, booted::Seen};
+use super::{Booted, Name};
 use crate::{
+    booted::Seen,
     machine::{Shape, warn},
     progress::Progress,
 };

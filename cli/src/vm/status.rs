@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 
-use super::{Name, booted::Seen};
+use super::Name;
+use crate::booted::Seen;
 
 #[derive(Args)]
 #[command(after_help = "\

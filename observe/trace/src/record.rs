@@ -303,4 +303,9 @@ impl Record {
     pub fn task(&self) -> Option<u32> {
         Some(self.pid).filter(|pid| *pid != 0 && self.what != What::Limit)
     }
+
+    /// How many records are missing where it says so: at least one, if nobody counted them.
+    pub fn lost(&self) -> u64 {
+        if self.what == What::Lost { self.value.max(1) } else { 0 }
+    }
 }

@@ -1,0 +1,177 @@
+//! A command that runs under something that has to be watched meanwhile.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::unix::process::ExitStatusExt,
+    process::{Command, ExitCode, ExitStatus},
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{
+    failure::{Exit, Failure},
+    progress::Progress,
+    signals::{self, Handling},
+};
+
+/// How often what has to be watched is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long a command may take to end when it is asked to.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+enum Event {
+    Ended(io::Result<ExitStatus>),
+    Signal(i32),
+}
+
+/// What happens. From the moment that this is made, a signal does not end this process at once: what was begun is undone
+/// in order.
+pub struct Events {
+    sender: Sender<Event>,
+    receiver: Receiver<Event>,
+    _signals: Handling,
+}
+
+impl Events {
+    /// Handles signals until it is dropped; an error if they cannot be handled.
+    pub fn listen() -> Result<Self> {
+        let (sender, receiver) = channel();
+        let told = sender.clone();
+        // When nobody receives any more, this is over.
+        let signals = signals::handle(move |signal| told.send(Event::Signal(signal)).unwrap_or_default())
+            .context("cannot watch for signals")?;
+        Ok(Self { sender, receiver, _signals: signals })
+    }
+}
+
+/// Runs a command until it ends, a signal comes, or `is_over` says so, which is asked once per `every`; then the command is
+/// ended too. Without a command, likewise.
+pub fn until(
+    events: &Events,
+    command: &[OsString],
+    what: &str,
+    every: Duration,
+    is_over: &mut dyn FnMut() -> bool,
+) -> Result<ExitCode> {
+    let (sender, events) = (events.sender.clone(), &events.receiver);
+    let child = spawn(command, sender)?;
+    let _waiting = waiting(command, what);
+    loop {
+        match events.recv_timeout(every) {
+            Ok(Event::Ended(status)) => return Ok(code_of(status.context("cannot wait for the command")?)),
+            Ok(Event::Signal(signal)) => {
+                end(child, signal, events);
+                return Ok(ExitCode::from(128_u8.saturating_add(signal as u8)));
+            }
+            Err(_) if is_over() => {
+                end(child, Signal::SIGTERM as i32, events);
+                return Ok(ExitCode::SUCCESS);
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Shows what is done until Ctrl-C. A command has output of its own.
+fn waiting(command: &[OsString], what: &str) -> Option<Progress> {
+    command.is_empty().then(|| Progress::open(what))
+}
+
+/// Starts a command, if there is one; `sender` is told when it ends.
+fn spawn(command: &[OsString], sender: Sender<Event>) -> Result<Option<Pid>> {
+    let [program, args @ ..] = command else { return Ok(None) };
+    let mut child = Command::new(program).args(args).spawn().map_err(|error| cannot_run(program, &error))?;
+    let pid = Pid::from_raw(child.id() as i32);
+    thread::spawn(move || sender.send(Event::Ended(child.wait())));
+    Ok(Some(pid))
+}
+
+/// Runs a command to its end, or without one until a signal comes. `watch` is called every second; an error of its ends
+/// the command too, unless `keep_going`, and is what is returned in the end.
+pub fn run(
+    events: &Events,
+    command: &[OsString],
+    what: &str,
+    keep_going: bool,
+    mut watch: impl FnMut() -> Result<()>,
+) -> Result<ExitCode> {
+    let (sender, events) = (events.sender.clone(), &events.receiver);
+    let child = spawn(command, sender)?;
+    let waiting = waiting(command, what);
+    let mut trouble = None;
+    let code = loop {
+        match events.recv_timeout(LOOK) {
+            Ok(Event::Ended(status)) => break code_of(status.context("cannot wait for the command")?),
+            Ok(Event::Signal(signal)) => {
+                end(child, signal, events);
+                break ExitCode::from(128_u8.saturating_add(signal as u8));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            // The handler of signals holds a sender.
+            Err(RecvTimeoutError::Disconnected) => break Exit::Other.into(),
+        }
+        if trouble.is_some() {
+            continue;
+        }
+        if let Err(error) = watch() {
+            eprintln!("ekiden: {}", crate::failure::explain(&error));
+            let taken_out = |what: &str| Failure::new(Exit::of(&error), what);
+            if child.is_none() || !keep_going {
+                end(child, Signal::SIGTERM as i32, events);
+                return Err(taken_out("stopped; `ekiden status` shows the reason again").into());
+            }
+            eprintln!("ekiden: the command goes on under the kernel's own scheduler");
+            trouble = Some(taken_out("the command ended without the policy; `ekiden status` shows the reason again"));
+        }
+    };
+    drop(waiting);
+    // It may have happened since the last look.
+    match trouble {
+        Some(trouble) => Err(trouble.into()),
+        None => watch().map(|()| code),
+    }
+}
+
+/// Ends a command that got a signal, or should: at the terminal, Ctrl-C goes to the command as well, so it is given time
+/// to end by itself before it is told.
+fn end(child: Option<Pid>, signal: i32, events: &Receiver<Event>) {
+    let Some(child) = child else { return };
+    let steps =
+        [(signal != Signal::SIGINT as i32).then_some(Signal::SIGTERM), Some(Signal::SIGTERM), Some(Signal::SIGKILL)];
+    for signal in steps {
+        if let Some(signal) = signal {
+            // It may have ended meanwhile.
+            let _ = kill(child, signal);
+        }
+        // Another signal while we wait means that the next step is wanted now.
+        if let Ok(Event::Ended(_)) = events.recv_timeout(PATIENCE) {
+            return;
+        }
+    }
+}
+
+fn cannot_run(program: &OsString, error: &io::Error) -> Failure {
+    let program = program.to_string_lossy();
+    if error.kind() == io::ErrorKind::NotFound {
+        return Failure::new(Exit::NotFound, format!("there is no command `{program}`; check its name and PATH"));
+    }
+    Failure::new(Exit::CannotRun, format!("cannot run `{program}`: {error}; check its permissions"))
+}
+
+/// What a shell would say of it.
+fn code_of(status: ExitStatus) -> ExitCode {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => ExitCode::from(code as u8),
+        (None, Some(signal)) => ExitCode::from(128_u8.saturating_add(signal as u8)),
+        (None, None) => Exit::Other.into(),
+    }
+}

@@ -1,0 +1,82 @@
+//! The policies that are linked into this program: their parameters are checked before anything is touched, and the
+//! simulator runs them.
+
+use anyhow::Result;
+use ekiden::{Env, ParamError, Topology};
+pub use ekiden_linked::{ALL, replay};
+use ekiden_linked::{PLANTED, find};
+use ekiden_sim::{Machine, PolicyMaker, Simulation, Successor};
+
+use crate::failure::{Exit, Failure};
+
+/// A simulation of a policy, if it is linked in.
+pub fn simulate(policy: &str, machine: Machine, params: &str) -> Option<Simulation> {
+    find(policy).map(|linked| (linked.simulate)(machine, params))
+}
+
+/// The same with a second policy beside the first, for tasks whose names begin so.
+pub fn simulate_beside(simulation: Simulation, policy: &'static str, has: &[&str]) -> Option<Simulation> {
+    let make = find(policy)?.make;
+    let maker = PolicyMaker::new(policy, move |topology, most, host| make(topology, most, "", host));
+    Some(simulation.beside(maker, has))
+}
+
+/// A policy that takes over from another one in a simulation. The parameters stand behind a colon.
+pub fn successor(policy: &str) -> Result<Successor> {
+    let (policy, params) = policy.split_once(':').unwrap_or((policy, ""));
+    check_params(policy, params)?;
+    let names = || ALL.iter().map(|linked| linked.name).collect::<Vec<_>>().join(", ");
+    let unknown =
+        || Failure::new(Exit::Usage, format!("there is no policy `{policy}` to take over: choose {}", names()));
+    Ok((find(policy).ok_or_else(unknown)?.successor)(params))
+}
+
+/// What makes a policy in this process.
+pub fn make(policy: &str) -> Result<ekiden_agent::Make> {
+    let names = || ALL.iter().map(|linked| linked.name).collect::<Vec<_>>().join(", ");
+    let unknown =
+        || Failure::new(Exit::NoPolicy, format!("there is no policy `{policy}` in this program: choose {}", names()));
+    Ok(find(policy).ok_or_else(unknown)?.make)
+}
+
+/// The makers of policies that can be explored, for this one, and the names of all of them.
+pub fn explorable(policy: &str, params: &str) -> Result<Result<ekiden_explore::PolicyMaker, ParamError>, String> {
+    let all = || ALL.iter().chain([&PLANTED]);
+    match all().find(|linked| linked.name == policy) {
+        Some(linked) => Ok((linked.explore)(params)),
+        None => Err(all().map(|linked| linked.name).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// Refuses parameters that the policy would refuse. Those of a policy that is not linked in are left to itself.
+pub fn check_params(policy: &str, params: &str) -> Result<()> {
+    let Some(linked) = find(policy) else { return Ok(()) };
+    let Err(error) = Env::new(Topology::flat(1), 1, linked.params, params) else { return Ok(()) };
+    let known: Vec<String> = linked
+        .params
+        .iter()
+        .map(|param| format!("\n  {}={} ({} to {}): {}", param.name, param.default, param.min, param.max, param.help))
+        .collect();
+    let known = if known.is_empty() { " none".to_owned() } else { known.concat() };
+    Err(Failure::new(Exit::BadParameters, format!("bad parameters: {error}; {policy} takes:{known}")).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_parameters_are_answered_with_the_right_ones() {
+        let error = check_params("wfq", "period_us=1").unwrap_err();
+        assert_eq!(Exit::of(&error), Exit::BadParameters);
+        assert!(error.to_string().contains("slice_min_us="), "{error}");
+        let error = check_params("fifo", "colour=3").unwrap_err();
+        assert!(error.to_string().ends_with("fifo takes: none"), "{error}");
+    }
+
+    #[test]
+    fn right_parameters_and_foreign_policies_pass() {
+        assert!(check_params("wfq", "period_us=1000 slice_min_us=500").is_ok());
+        assert!(check_params("my-policy", "anything=1").is_ok());
+    }
+}

@@ -1,0 +1,62 @@
+//! Recordings of a policy's calls that go to a file while the policy runs.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File, OpenOptions},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use anyhow::{Context, Result};
+use ekiden_loader::{Drain, Kept, Tape};
+use ekiden_recording::Header;
+
+use crate::failure::{Exit, Failure};
+
+/// Memory of each CPU for calls that are being recorded.
+pub const RECORDING_KIB: u64 = 16 << 10;
+
+/// A recording that goes to a file.
+pub struct ToFile {
+    drain: Drain,
+}
+
+impl ToFile {
+    /// See [`Drain::start`].
+    pub fn start(path: &Path, seat: Option<u32>, from_now: bool, command: &[OsString]) -> Result<Self> {
+        Ok(Self { drain: Drain::start(create(path)?, seat, from_now, &in_words(command))? })
+    }
+
+    /// See [`Drain::of`].
+    pub fn of(path: &Path, tape: Tape, header: &Header) -> Result<Self> {
+        Ok(Self { drain: Drain::of(tape, header, create(path)?)? })
+    }
+
+    /// An error if it has ended by itself.
+    pub fn check(&self) -> Result<()> {
+        if self.drain.has_ended() {
+            return Err(Failure::new(Exit::Other, "the recording has ended, the command goes on").into());
+        }
+        Ok(())
+    }
+
+    /// Ends it, and says what was kept.
+    pub fn stop(self) -> Result<Kept> {
+        Ok(self.drain.stop()?)
+    }
+}
+
+/// What runs, for a recording's header.
+pub fn in_words(command: &[OsString]) -> String {
+    command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// A file for a recording, whose directory is made if need be.
+pub fn create(path: &Path) -> Result<File> {
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
+    }
+    // It shows what the tasks of all users did: readable by its owner, root, only.
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    file.with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,315 @@
+//! `ekiden bench applications`: programs that people know, under the kernel's own scheduler, plain BPF, policies, and others.
+
+mod programs;
+mod read;
+mod scx;
+mod turn;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use ekiden_bench::{Applications, Boot, Incident, Sample};
+use ekiden_loader::{Beside, Queues, sysfs};
+use ekiden_vm::{Cache, GuestCommand, Vm, program_disk};
+
+use self::{
+    programs::{ALL, Program},
+    turn::{Interrupted, Place},
+};
+use super::{
+    Output, Verdict,
+    contest::{Contestant, PolicyArgs, UNRECORDED},
+    guest::{Clock, InVm, json_of},
+    load,
+};
+use crate::{
+    failure::{Exit, Failure},
+    modules::{self, Allowed},
+    policies,
+    progress::Progress,
+    session,
+};
+
+/// Where the disk with programs is in a guest.
+const ROOT: &str = "/programs";
+
+/// Makes it a root: read-only but for what is temporary.
+const MOUNT: &str = "mkdir -p /programs; mount -t ext4 -o ro,noatime /dev/vda /programs
+for name in proc sys dev; do mount --bind /$name /programs/$name; done
+mount -t tmpfs tmpfs /programs/tmp; mount -t tmpfs tmpfs /programs/run";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  ekiden bench applications --vm --report page.html
+      everything, with 1, 2, 4 and 8 CPUs: takes hours where the CPUs are
+      emulated
+  ekiden bench applications --vm --cpus 2 --only redis --policy wfq
+  ekiden bench applications --vm --cpus 4 --json > four.json
+      one part of it, and later:
+  ekiden bench applications --from two.json --from four.json --report page.html
+  sudo ekiden bench applications --only nginx
+      the programs that this machine has
+Each scheduler gets its turn with all programs, one scheduler after the other,
+and once before for nothing but counts of migrations. Programs are described in
+lab/measure/src/bench/applications/programs.rs.")]
+pub(crate) struct ApplicationsBench {
+    /// The policies to compare
+    #[arg(long = "policy", value_name = "POLICY", default_values = ["fifo", "wfq", "eevdf", "cfs"])]
+    policies: Vec<String>,
+    /// A scheduler of sched_ext's own kind, as a program that runs until it is interrupted: scx_bpfland, for example
+    #[arg(long, value_name = "PROGRAM")]
+    scx: Vec<PathBuf>,
+    #[command(flatten)]
+    source: PolicyArgs,
+    /// Run policies without their flight recorder
+    #[arg(long)]
+    unrecorded: bool,
+    /// Measure this program only; may be given several times
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(ALL.iter().map(|program| program.name)))]
+    only: Vec<String>,
+    /// How often each scheduler gets its turn; one more turn comes before
+    #[arg(long, value_name = "TIMES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeat: u32,
+    /// Measure in virtual machines with Debian's programs instead of on this one
+    #[arg(long)]
+    vm: bool,
+    /// Processors of the virtual machines, one after the other
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values = ["1", "2", "4", "8"],
+          value_parser = clap::value_parser!(u32).range(1..=255))]
+    cpus: Vec<u32>,
+    /// Their memory
+    #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(512..))]
+    memory: u32,
+    /// Their kernel's release, or the beginning of one; by default the newest that works
+    #[arg(long, value_name = "RELEASE")]
+    kernel: Option<String>,
+    /// Run them on the processor itself instead of counting instructions
+    #[arg(long)]
+    kvm: bool,
+    /// Measure nothing; show what was printed with --json earlier; may be given several times
+    #[arg(long, value_name = "FILE")]
+    from: Vec<PathBuf>,
+    /// Write one page with pictures for the browser
+    #[arg(long, value_name = "PAGE")]
+    report: Option<PathBuf>,
+    /// Where the programs' root is
+    #[arg(long, value_name = "DIR", hide = true)]
+    root: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl ApplicationsBench {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let boots = if !self.from.is_empty() {
+            self.from.iter().map(|file| earlier(file)).collect::<Result<Vec<_>>>()?.concat()
+        } else if self.vm {
+            self.in_guests()?
+        } else {
+            match self.measure() {
+                Ok(boot) => vec![boot],
+                Err(error) => match error.downcast_ref() {
+                    Some(Interrupted(signal)) => {
+                        eprintln!("ekiden: {error}");
+                        return Ok(ExitCode::from(128_u8.saturating_add(*signal as u8)));
+                    }
+                    None => return Err(error),
+                },
+            }
+        };
+        let all = Applications::new(boots);
+        if let Some(page) = &self.report {
+            fs::write(page, all.to_page()).with_context(|| format!("cannot write {}", page.display()))?;
+        }
+        let verdict = Verdict { all_stayed: all.all_stayed(), limits_met: all.passed || !all.all_stayed() };
+        self.output.show(&all, &all.to_text(), &verdict)
+    }
+
+    fn chosen(&self) -> impl Iterator<Item = &'static Program> {
+        ALL.iter().filter(|program| self.only.is_empty() || self.only.iter().any(|name| name == program.name))
+    }
+
+    /// One machine after the other.
+    fn in_guests(&self) -> Result<Vec<Boot>> {
+        let mut progress = Progress::new();
+        progress.step("finding the programs");
+        let disk = program_disk(&Cache::from_env()?, &programs::packages(), &mut progress.sink())?;
+        progress.end_step();
+        drop(progress);
+        self.cpus.iter().map(|cpus| self.in_guest(*cpus, &disk)).collect::<Result<Vec<_>>>().map(|boots| boots.concat())
+    }
+
+    fn in_guest(&self, cpus: u32, disk: &Path) -> Result<Vec<Boot>> {
+        let mut vm = InVm::of(cpus, 1, self.memory, self.kernel.clone(), self.scx.clone());
+        vm.shape.kvm = self.kvm;
+        vm.shape.disk = Some(disk.to_owned());
+        vm.with_guest(self.source.modules(), &self.policies, Clock::Exact, |vm, _, counts, progress| {
+            progress.step(format!("measuring programs on {cpus} CPUs"));
+            mount(vm)?;
+            let all: Applications = json_of(vm, self.guest_args(counts), &mut |line| progress.note(line))?;
+            Ok(all.boots)
+        })
+    }
+
+    fn guest_args(&self, counts: bool) -> Vec<String> {
+        let mut args: Vec<String> = ["ekiden", "bench", "applications", "--json"].map(str::to_owned).into();
+        args.extend([format!("--root={ROOT}"), format!("--repeat={}", self.repeat)]);
+        args.extend(self.policies.iter().map(|policy| format!("--policy={policy}")));
+        args.extend(self.only.iter().map(|name| format!("--only={name}")));
+        args.extend(self.scx.iter().map(|program| format!("--scx={}", scx::name(program))));
+        args.extend(self.unrecorded.then(|| "--unrecorded".to_owned()));
+        args.extend(counts.then(|| "--unit=instructions".to_owned()));
+        args
+    }
+
+    /// On the machine that this runs on.
+    fn measure(&self) -> Result<Boot> {
+        let mut progress = Progress::new();
+        session::preflight(Beside::Nobody)?;
+        let mut directory = PathBuf::new();
+        for policy in &self.policies {
+            policies::check_params(policy, "")?;
+            directory = modules::for_this_machine(self.source.modules(), policy, &Allowed::default(), &mut progress)?;
+            modules::in_directory(&directory, policy)?;
+        }
+        let scratch = tempfile::Builder::new()
+            .prefix("ekiden-applications-")
+            // One of the programs is no program of root's.
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .tempdir_in(self.root.as_deref().unwrap_or(Path::new("/")).join("tmp"))
+            .context("cannot create a directory for the programs")?;
+        let inside = Path::new("/tmp").join(scratch.path().file_name().unwrap_or_default());
+        let place = Place::new(self.root.as_deref(), &inside)?;
+        let cpus = std::thread::available_parallelism().context("cannot tell the number of CPUs")?.get() as u32;
+        let counts_instructions = self.output.counts();
+        let mut boot = Boot { kernel: load::kernel_release()?, cpus, counts_instructions, ..Boot::default() };
+        let programs = self.prepare(&place, &mut boot, &mut progress)?;
+        progress.step("waiting until the machine has settled");
+        load::settle();
+        for turn in 0..=self.repeat {
+            for scheduler in self.schedulers() {
+                let name = scheduler.name();
+                let work = || {
+                    for program in &programs {
+                        progress.step(format!("turn {turn} of {}: {name}, {}", self.repeat, program.name));
+                        if !one(&place, program, &scheduler, turn == 0, &mut boot)? {
+                            break;
+                        }
+                    }
+                    Ok(())
+                };
+                match &scheduler {
+                    Scheduler::Ours(contestant) => drop(contestant.run(&directory, work)?),
+                    Scheduler::Other(program) => scx::run(program, work)?,
+                }
+            }
+        }
+        Ok(boot)
+    }
+
+    /// The programs that can be measured.
+    fn prepare(&self, place: &Place, boot: &mut Boot, progress: &mut Progress) -> Result<Vec<&'static Program>> {
+        let mut ready = Vec::new();
+        for program in self.chosen() {
+            progress.step(format!("preparing {}", program.name));
+            let prepared = match place.lacks(program) {
+                Some(name) => {
+                    let packages = program.packages.join(" ");
+                    Err(anyhow::anyhow!("`{name}` is not installed: apt-get install {packages}, or measure with --vm"))
+                }
+                None => place.prepare(program),
+            };
+            match prepared {
+                Ok(()) => ready.push(program),
+                Err(error) if error.is::<Interrupted>() => return Err(error),
+                Err(error) => note(boot, program, None, false, format!("{error:#}")),
+            }
+        }
+        if ready.is_empty() {
+            let whats: Vec<&str> = boot.incidents.iter().map(|incident| incident.what.as_str()).collect();
+            let message = format!("there is nothing to measure: {}", whats.join("; "));
+            return Err(Failure::new(Exit::Missing, message).into());
+        }
+        Ok(ready)
+    }
+
+    /// In the order in which they take turns.
+    fn schedulers(&self) -> Vec<Scheduler> {
+        let policy = |policy: &String| match self.unrecorded {
+            true => Contestant::Unrecorded { policy: policy.clone(), name: format!("{policy}{UNRECORDED}") },
+            false => Contestant::Policy(policy.clone()),
+        };
+        let plain = [Contestant::Default, Contestant::Bpf(Queues::PerCpu)];
+        let ours = plain.into_iter().chain(self.policies.iter().map(policy)).map(Scheduler::Ours);
+        ours.chain(self.scx.iter().cloned().map(Scheduler::Other)).collect()
+    }
+}
+
+/// What takes turns.
+enum Scheduler {
+    Ours(Contestant),
+    Other(PathBuf),
+}
+
+impl Scheduler {
+    fn name(&self) -> String {
+        match self {
+            Self::Ours(contestant) => contestant.name().to_owned(),
+            Self::Other(program) => scx::name(program),
+        }
+    }
+
+    /// Whether the kernel uses it.
+    fn is_in_charge(&self) -> bool {
+        let now = sysfs::scheduler();
+        match self {
+            Self::Ours(contestant) => now == contestant.kernel_name(),
+            Self::Other(_) => now.is_some(),
+        }
+    }
+}
+
+/// Measures one program once. False if the scheduler is gone.
+fn one(place: &Place, program: &Program, scheduler: &Scheduler, counting: bool, boot: &mut Boot) -> Result<bool> {
+    let name = scheduler.name();
+    let measured = place.measure(program, counting);
+    let stayed = scheduler.is_in_charge();
+    match measured {
+        Err(error) if error.is::<Interrupted>() => return Err(error),
+        _ if !stayed => note(boot, program, Some(&name), true, "the kernel has taken the scheduler out".to_owned()),
+        Err(error) => note(boot, program, Some(&name), false, format!("{error:#}")),
+        Ok(figures) => boot.samples.extend(figures.into_iter().map(|(measure, value)| Sample {
+            program: program.name.to_owned(),
+            measure,
+            scheduler: name.clone(),
+            value,
+        })),
+    }
+    Ok(stayed)
+}
+
+fn note(boot: &mut Boot, program: &Program, scheduler: Option<&str>, was_thrown_out: bool, what: String) {
+    eprintln!("ekiden: {}, {}: {what}", program.name, scheduler.unwrap_or("every scheduler"));
+    let scheduler = scheduler.map(str::to_owned);
+    boot.incidents.push(Incident { program: program.name.to_owned(), scheduler, was_thrown_out, what });
+}
+
+fn mount(vm: &Vm) -> Result<()> {
+    let script = GuestCommand::new(["sh", "-ec", MOUNT]);
+    vm.run_ok(&script).context("the guest cannot read its disk of programs")?;
+    Ok(())
+}
+
+/// What an earlier run has measured.
+fn earlier(file: &Path) -> Result<Vec<Boot>> {
+    let failed = || format!("{} is not what --json printed", file.display());
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let all: Applications = serde_json::from_str(&text).with_context(failed)?;
+    Ok(all.boots)
+}

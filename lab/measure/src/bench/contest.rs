@@ -1,0 +1,231 @@
+//! Schedulers that are compared: the kernel's own, plain BPF, and policies.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Args;
+use ekiden_bench::{BPF, BPF_LOCAL, BPF_SHARED, DEFAULT, Measurements};
+use ekiden_loader::{Baseline, Beside, Queues, sysfs};
+
+use super::load;
+use crate::{
+    failure,
+    modules::{self, Allowed},
+    policies,
+    progress::Progress,
+    session::{self, Plan},
+};
+
+/// One scheduler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contestant {
+    /// The kernel's own.
+    Default,
+    /// Plain BPF, with these queues.
+    Bpf(Queues),
+    /// A policy, by its name.
+    Policy(String),
+    /// The same without the flight recorder, which is on by default.
+    Unrecorded {
+        /// Its name.
+        policy: String,
+        /// As reports call it.
+        name: String,
+    },
+}
+
+/// What is behind a policy's name where it has no flight recorder.
+pub(crate) const UNRECORDED: &str = ", recorder off";
+
+/// Where policies come from.
+#[derive(Args, Clone, Debug, Default)]
+pub struct PolicyArgs {
+    /// Take the modules from this directory instead of building them
+    #[arg(long, value_name = "DIR", env = modules::DIRECTORY)]
+    modules: Option<PathBuf>,
+}
+
+/// Which schedulers, and where their modules are.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Contest {
+    /// The policies to compare
+    #[arg(long = "policy", value_name = "POLICY", default_values = ["fifo", "wfq", SHARED])]
+    policies: Vec<String>,
+    #[command(flatten)]
+    source: PolicyArgs,
+}
+
+/// The policy that is compared with plain BPF of one queue.
+pub(crate) const SHARED: &str = "global-fifo";
+
+/// What is measured in one turn: by place.
+pub(crate) type Values = Vec<(&'static str, f64)>;
+
+impl PolicyArgs {
+    /// The directory that modules are taken from, if they are not built.
+    pub fn modules(&self) -> Option<&Path> {
+        self.modules.as_deref()
+    }
+}
+
+impl Contestant {
+    /// As reports call it.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Default => DEFAULT,
+            Self::Bpf(Queues::PerCpu) => BPF,
+            Self::Bpf(Queues::Shared) => BPF_SHARED,
+            Self::Bpf(Queues::Local) => BPF_LOCAL,
+            Self::Policy(name) | Self::Unrecorded { name, .. } => name,
+        }
+    }
+
+    /// As the kernel calls it; `None` for its own.
+    pub(crate) fn kernel_name(&self) -> Option<String> {
+        match self {
+            Self::Default => None,
+            Self::Bpf(queues) => Some(queues.name().to_owned()),
+            Self::Policy(policy) | Self::Unrecorded { policy, .. } => {
+                Some(format!("ekiden_{}", policy.replace('-', "_")))
+            }
+        }
+    }
+
+    /// Does something under this scheduler; also says whether it was still in charge afterwards.
+    pub fn run<T>(&self, modules: &Path, work: impl FnOnce() -> Result<T>) -> Result<(Option<T>, bool)> {
+        match self {
+            Self::Default => work().map(|result| (Some(result), sysfs::scheduler().is_none())),
+            Self::Bpf(queues) => {
+                let baseline = Baseline::start(*queues)?;
+                let result = work();
+                settle(result, baseline.is_running())
+            }
+            Self::Policy(name) => under(&Plan::new(name, modules), work),
+            Self::Unrecorded { policy, .. } => under(&Plan { flight_kib: 0, ..Plan::new(policy, modules) }, work),
+        }
+    }
+}
+
+/// A scheduler, and what is measured under it, as reports call it.
+pub(crate) struct Variant {
+    pub(crate) name: String,
+    pub(crate) contestant: Contestant,
+    /// More options of the load.
+    pub(crate) options: &'static [&'static str],
+}
+
+impl Variant {
+    pub(crate) fn of(contestant: Contestant) -> Self {
+        Self { name: contestant.name().to_owned(), contestant, options: &[] }
+    }
+}
+
+/// Lets each have its turn `repeat` times, one after the other, and once before for nothing.
+pub(crate) fn in_turns(
+    variants: &[Variant],
+    modules: &Path,
+    repeat: u32,
+    measurements: &mut Measurements,
+    progress: &mut Progress,
+    work: &dyn Fn(&Variant) -> Result<Values>,
+) -> Result<()> {
+    progress.step("waiting until the machine has settled");
+    load::settle();
+    for turn in 0..=repeat {
+        for variant in variants {
+            let name = &variant.name;
+            progress.step(format!("turn {turn} of {repeat}: {name}"));
+            let (values, stayed) = variant.contestant.run(modules, || work(variant))?;
+            measurements.was_still_scheduler(name, stayed);
+            // The first turn warms caches of all kinds.
+            for (place, value) in values.into_iter().flatten().filter(|_| turn > 0) {
+                measurements.add(name, place, value);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Does something under a policy; also says whether it was still in charge afterwards.
+pub(crate) fn under<T>(plan: &Plan, work: impl FnOnce() -> Result<T>) -> Result<(Option<T>, bool)> {
+    let held = plan.start()?;
+    let result = work();
+    if let Err(error) = held.check() {
+        eprintln!("ekiden: {}: {}", plan.policy, failure::explain(&error));
+    }
+    settle(result, held.is_running())
+}
+
+/// That something went wrong after the scheduler was thrown out is no wonder, and no reason not to go on.
+fn settle<T>(result: Result<T>, stayed: bool) -> Result<(Option<T>, bool)> {
+    match result {
+        Err(_) if !stayed => Ok((None, false)),
+        result => result.map(|result| (Some(result), stayed)),
+    }
+}
+
+impl Contest {
+    pub(crate) fn new(policies: &[String], source: &PolicyArgs) -> Self {
+        Self { policies: policies.to_vec(), source: source.clone() }
+    }
+
+    /// All schedulers in the order in which they take turns, and the directory with their modules.
+    pub(crate) fn prepare(&self, progress: &mut Progress) -> Result<(Vec<Contestant>, PathBuf)> {
+        let directory = self.prepare_policies(progress)?;
+        let policies = self.policies.iter().cloned().map(Contestant::Policy);
+        let bpf = [Queues::Local, Queues::PerCpu].into_iter().chain(self.has(SHARED).then_some(Queues::Shared));
+        let others = [Contestant::Default].into_iter().chain(bpf.map(Contestant::Bpf));
+        Ok((others.chain(policies).collect(), directory))
+    }
+
+    /// The directory with the modules of the policies, which can run here.
+    pub(crate) fn prepare_policies(&self, progress: &mut Progress) -> Result<PathBuf> {
+        session::preflight(Beside::Nobody)?;
+        let mut directory = PathBuf::new();
+        for policy in &self.policies {
+            policies::check_params(policy, "")?;
+            directory = modules::for_this_machine(self.modules(), policy, &Allowed::default(), progress)?;
+            modules::in_directory(&directory, policy)?;
+        }
+        Ok(directory)
+    }
+
+    /// Lets every scheduler have its turn `repeat` times, one after the other, and once before for nothing.
+    pub(crate) fn take_turns(
+        &self,
+        repeat: u32,
+        measurements: &mut Measurements,
+        work: &dyn Fn(&Contestant) -> Result<Values>,
+    ) -> Result<()> {
+        let mut progress = Progress::new();
+        let (mut contestants, modules) = self.prepare(&mut progress)?;
+        let unrecorded =
+            |policy: &String| Contestant::Unrecorded { policy: policy.clone(), name: format!("{policy}{UNRECORDED}") };
+        contestants.extend(self.policies.iter().map(unrecorded));
+        let variants: Vec<Variant> = contestants.into_iter().map(Variant::of).collect();
+        in_turns(&variants, &modules, repeat, measurements, &mut progress, &|variant| work(&variant.contestant))
+    }
+
+    /// Whether a policy is called so in reports, with or without its flight recorder.
+    pub(crate) fn has_one_called(&self, name: &str) -> bool {
+        self.has(name.strip_suffix(UNRECORDED).unwrap_or(name))
+    }
+
+    pub(crate) fn has(&self, policy: &str) -> bool {
+        self.policies.iter().any(|name| name == policy)
+    }
+
+    /// The same as arguments.
+    pub(crate) fn to_args(&self) -> Vec<String> {
+        self.policies.iter().flat_map(|policy| ["--policy".to_owned(), policy.clone()]).collect()
+    }
+
+    /// The directory that modules are taken from, if they are not built.
+    pub(crate) fn modules(&self) -> Option<&Path> {
+        self.source.modules()
+    }
+
+    pub(crate) fn policies(&self) -> &[String] {
+        &self.policies
+    }
+}

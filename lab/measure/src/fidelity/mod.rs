@@ -1,0 +1,151 @@
+//! `ekiden fidelity`: the same loads on the real kernel and in the simulator, under the same policies, and how far apart
+//! they are.
+
+mod calibrate;
+mod compare;
+mod loads;
+mod measure;
+
+use std::{fs, path::PathBuf, process::ExitCode};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use self::{calibrate::Calibration, compare::Comparison, measure::Measured};
+use crate::bench::{
+    Output, Verdict,
+    contest::{Contest, PolicyArgs},
+    guest::{Clock, InVm, json_of},
+};
+use crate::models::Models;
+
+/// `ekiden fidelity`: how far the simulator is from the kernel.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ekiden fidelity --vm
+      pipe, messaging, hogs, schbench, forks under wfq and fifo
+  ekiden fidelity --vm --load pipe --policy wfq
+      one load, one policy
+  ekiden fidelity --vm --save real.json
+      keep what the real kernel showed …
+  ekiden fidelity --from real.json
+      … and compare again, which takes no time
+  ekiden fidelity --vm --calibrate costs.json
+      find out what things cost there …
+  ekiden fidelity --vm --model costs.json
+      … and compare with a simulated machine that costs as much
+  sudo ekiden fidelity
+      on the kernel of this machine
+With --vm a nanosecond is an instruction of an emulated machine, so that figures
+repeat. A figure is off by its difference, in percent of what the real kernel
+showed; --check exits with 116 if one is off by more than 15 %.")]
+pub struct Fidelity {
+    /// The policies
+    #[arg(long = "policy", value_name = "POLICY", default_values = ["wfq", "fifo"])]
+    policies: Vec<String>,
+    /// A load, as `ekiden sim list` shows them; by default those that schedulers are judged by
+    #[arg(long = "load", value_name = "LOAD")]
+    loads: Vec<String>,
+    /// How often to measure each; medians are compared
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    repeat: u32,
+    /// Write what the real kernel showed to this file
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Take it from such a file instead of measuring
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "vm"])]
+    from: Option<PathBuf>,
+    /// Find out what things cost there, and write it to this file, for --model here and in `ekiden sim`
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    calibrate: Option<PathBuf>,
+    /// Compare with a simulated machine of these costs instead of a usual one
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Put the table into this document, in the place that is marked there
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Keep the traces of both sides in this directory, for `ekiden check` and to be looked at
+    #[arg(long, value_name = "DIR")]
+    traces: Option<PathBuf>,
+    /// Print what the real kernel showed, and do not compare
+    #[arg(long, hide = true)]
+    raw: bool,
+    #[command(flatten)]
+    source: PolicyArgs,
+    #[command(flatten)]
+    vm: InVm,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Fidelity {
+    /// Runs the command; the exit code is that of the program.
+    pub fn run(self) -> Result<ExitCode> {
+        let measured = self.measured()?;
+        if self.raw {
+            println!("{}", serde_json::to_string(&measured)?);
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(path) = &self.save {
+            fs::write(path, serde_json::to_string_pretty(&measured)?)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        if let Some(path) = &self.calibrate {
+            let calibration = Calibration::of(&measured)?;
+            calibration.models.write(path)?;
+            let verdict = Verdict { all_stayed: measured.all_stayed(), limits_met: true };
+            let code = self.output.show(&calibration, &calibration.to_text(), &verdict)?;
+            eprintln!("next: ekiden fidelity --vm --model {}", path.display());
+            return Ok(code);
+        }
+        let models = self.model.as_deref().map(Models::read).transpose()?;
+        if models.is_none() {
+            eprintln!(
+                "the simulated machine is not calibrated: --calibrate FILE measures what things cost here, --model FILE simulates that"
+            );
+        }
+        let model = |policy: &str| match &models {
+            Some(models) => models.of(policy),
+            None => Ok(ekiden_sim::Model::default()),
+        };
+        let comparison = Comparison::of(&measured, model, self.traces.as_deref())?;
+        if let Some(path) = &self.markdown {
+            comparison.write_into(path)?;
+        }
+        let verdict = Verdict { all_stayed: comparison.all_stayed, limits_met: comparison.passed };
+        self.output.show(&comparison, &comparison.to_text(), &verdict)
+    }
+
+    fn measured(&self) -> Result<Measured> {
+        if let Some(path) = &self.from {
+            let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+            return serde_json::from_str(&text)
+                .with_context(|| format!("{} is not what `ekiden fidelity --save` wrote", path.display()));
+        }
+        let names = match self.loads.as_slice() {
+            [] if self.calibrate.is_some() => calibrate::loads(),
+            [] => loads::COMPARED.map(str::to_owned).to_vec(),
+            loads => loads.to_vec(),
+        };
+        let contest = Contest::new(&self.policies, &self.source);
+        if !self.vm.vm {
+            return measure::measure(&contest, &names, self.repeat, self.output.counts(), self.traces.as_deref());
+        }
+        self.vm.with_guest(contest.modules(), contest.policies(), Clock::Exact, |vm, share, counts, progress| {
+            progress.step("measuring the real kernel");
+            let mut argv = ["ekiden", "fidelity", "--raw"].map(str::to_owned).to_vec();
+            argv.push(format!("--repeat={}", self.repeat));
+            argv.extend(contest.to_args());
+            argv.extend(names.iter().flat_map(|name| ["--load".to_owned(), name.clone()]));
+            if counts {
+                argv.extend(["--unit".to_owned(), "instructions".to_owned()]);
+            }
+            let Some(traces) = &self.traces else { return json_of(vm, argv, &mut |line| progress.note(line)) };
+            argv.extend(["--traces".to_owned(), "/host/traces".to_owned()]);
+            let measured = json_of(vm, argv, &mut |line| progress.note(line))?;
+            compare::copy_traces(&share.join("traces"), traces)?;
+            Ok(measured)
+        })
+    }
+}
