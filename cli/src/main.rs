@@ -119,6 +119,8 @@ enum Command {
     /// Measure policies side by side with the kernel's own scheduler
     Bench(measure::Bench),
     #[command(hide = true)]
+    MeasureRequest(measure::MeasureRequest),
+    #[command(hide = true)]
     Sleepers(measure::Sleepers),
     /// Have a policy go wrong in every way there is, and say what came of it
     Faults(measure::Faults),
@@ -176,6 +178,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Share(share) => share.run(),
         Command::Demo(demo) => demo.run(),
         Command::Vm(vm) => vm.run(),
+        Command::MeasureRequest(request) => request.run(),
         Command::Sleepers(sleepers) => sleepers.run(),
         Command::Bench(bench) => bench.run(),
         Command::Faults(faults) => faults.run(),

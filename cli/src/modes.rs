@@ -56,7 +56,7 @@ const MODES: &[Mode] = &[
     Mode {
         command: &["bench", "applications"],
         when: When::Given("from"),
-        what: Options::Only(&["from", "report", "json", "check", "unit"]),
+        what: Options::Only(&["from", "report", "json", "check"]),
     },
     Mode {
         command: &["bench", "applications"],
@@ -182,6 +182,7 @@ mod tests {
         "bench sim",
         "bench count-unsafe",
         "bench edit",
+        "measure-request",
         "sleepers",
         "faults",
         "soak",

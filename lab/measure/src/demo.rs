@@ -12,16 +12,18 @@ use serde::Serialize;
 
 use crate::{
     bench::{
-        Verdict,
+        Unit, Verdict,
         contest::{Contest, PolicyArgs},
-        fairness,
-        guest::{Clock, InVm, bench_in, counts_instructions},
-        messaging, pipe,
+        fairness::FairnessBench,
+        guest::{Clock, InVm, unit_of},
+        messaging::MessagingBench,
+        pipe::PipeBench,
     },
     failure::{Exit, Failure},
     machine::{Shape, install_modules},
     modules::{self, Allowed},
     progress::Progress,
+    request::ask,
     session,
 };
 
@@ -81,9 +83,9 @@ impl Demo {
         let share = Scratch::new()?;
         install_modules(modules, share.path())?;
         let vm = InVm { vm: true, shape: self.shape.clone() };
-        let boot = |clock| -> Result<(Vm, bool)> {
+        let boot = |clock| -> Result<(Vm, Unit)> {
             let spec = vm.spec(kernel, share.path(), clock)?;
-            Ok((Vm::boot(kernel, &spec)?, counts_instructions(&spec)))
+            Ok((Vm::boot(kernel, &spec)?, unit_of(&spec)))
         };
         // Whether KVM works is found out once, not by both at the same time.
         vm.spec(kernel, share.path(), Clock::Exact)?;
@@ -96,17 +98,17 @@ impl Demo {
         };
         thread::scope(|scope| {
             let fairness = scope.spawn(|| -> Result<Fairness> {
-                let (vm, counts) = boot(Clock::Quick)?;
-                let shares = Contest::new(&["wfq".to_owned()], &PolicyArgs::default());
-                bench_in(&vm, &shares, &fairness::args(), counts, &mut |line| tell(&format!("fairness: {line}")))
+                let (vm, unit) = boot(Clock::Quick)?;
+                let fairness = FairnessBench::new(&["wfq".to_owned()]);
+                ask(&vm, &fairness, unit, &mut |line| tell(&format!("fairness: {line}")))
             });
             let costs = || -> Result<(Comparison, Comparison)> {
-                let (vm, counts) = boot(Clock::Exact)?;
-                let bench = |name: &str, args: &[String]| {
-                    bench_in(&vm, contest, args, counts, &mut |line| tell(&format!("{name}: {line}")))
-                };
-                let pipe = bench("pipe", &pipe::args(PIPE_TURNS, ROUND_TRIPS))?;
-                Ok((pipe, bench("messaging", &messaging::args(MESSAGING_TURNS))?))
+                let (vm, unit) = boot(Clock::Exact)?;
+                let pipe = PipeBench::new(contest.clone(), PIPE_TURNS, ROUND_TRIPS);
+                let pipe = ask(&vm, &pipe, unit, &mut |line| tell(&format!("pipe: {line}")))?;
+                let messaging = MessagingBench::new(contest.clone(), MESSAGING_TURNS);
+                let messaging = ask(&vm, &messaging, unit, &mut |line| tell(&format!("messaging: {line}")))?;
+                Ok((pipe, messaging))
             };
             let costs = costs();
             let fairness = fairness.join().map_err(|_| anyhow!("the measurement of fairness panicked"))??;

@@ -10,6 +10,7 @@ mod faults;
 mod fidelity;
 mod generated;
 mod reproduce;
+mod request;
 mod soak;
 mod trial;
 pub mod waits;
@@ -29,5 +30,6 @@ pub use self::{
     faults::Faults,
     fidelity::Fidelity,
     reproduce::Reproduce,
+    request::MeasureRequest,
     soak::Soak,
 };

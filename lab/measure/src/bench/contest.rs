@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use ekiden_bench::{BPF, BPF_LOCAL, BPF_SHARED, DEFAULT, Measurements};
 use ekiden_loader::{Baseline, Beside, Queues, sysfs};
+use serde::{Deserialize, Serialize};
 
 use super::load;
 use crate::{
@@ -37,16 +38,22 @@ pub enum Contestant {
 /// What is behind a policy's name where it has no flight recorder.
 pub(crate) const UNRECORDED: &str = ", recorder off";
 
-/// Where policies come from.
-#[derive(Args, Clone, Debug, Default)]
+/// Where policies come from. A guest has them elsewhere, which its environment says.
+#[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PolicyArgs {
     /// Take the modules from this directory instead of building them
     #[arg(long, value_name = "DIR", env = modules::DIRECTORY)]
+    #[serde(skip, default = "of_environment")]
     modules: Option<PathBuf>,
 }
 
+/// What the option is if it is left out.
+fn of_environment() -> Option<PathBuf> {
+    std::env::var_os(modules::DIRECTORY).map(PathBuf::from)
+}
+
 /// Which schedulers, and where their modules are.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Contest {
     /// The policies to compare
     #[arg(long = "policy", value_name = "POLICY", default_values = ["fifo", "wfq", SHARED])]
@@ -213,11 +220,6 @@ impl Contest {
 
     pub(crate) fn has(&self, policy: &str) -> bool {
         self.policies.iter().any(|name| name == policy)
-    }
-
-    /// The same as arguments.
-    pub(crate) fn to_args(&self) -> Vec<String> {
-        self.policies.iter().flat_map(|policy| ["--policy".to_owned(), policy.clone()]).collect()
     }
 
     /// The directory that modules are taken from, if they are not built.

@@ -1,25 +1,26 @@
 //! `ekiden bench fairness`: the three tests of appendix A.1 of papers/000, next to the kernel's own scheduler.
 
-use std::process::ExitCode;
-
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_bench::{Fairness, FairnessRow, off_by};
 use ekiden_workload::{Report, builtin, checks::weight_of_nice, exec::usable_cpus};
+use serde::{Deserialize, Serialize};
 
 use super::{
-    Output, Verdict,
+    Unit, Verdict,
+    asked::{Benchmark, Shown},
     contest::{Contest, Contestant, PolicyArgs},
-    guest::{Clock, InVm},
+    guest::Clock,
     load,
 };
 use crate::progress::Progress;
+use crate::request::Measurement;
 
 /// How far shares may be off: equal ones, and those by weight.
 const EQUAL: f64 = 0.02;
 const WEIGHTED: f64 = 0.05;
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 #[command(after_help = "\
 Examples:
   ekiden bench fairness --vm --check
@@ -32,25 +33,39 @@ pub(crate) struct FairnessBench {
     policies: Vec<String>,
     #[command(flatten)]
     source: PolicyArgs,
-    #[command(flatten)]
-    vm: InVm,
-    #[command(flatten)]
-    output: Output,
 }
 
 impl FairnessBench {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        let contest = Contest::new(&self.policies, &self.source);
-        let fairness: Fairness =
-            if self.vm.vm { self.vm.bench(&contest, &args(), Clock::Quick)? } else { measure(&contest)? };
-        let verdict = Verdict { all_stayed: fairness.all_stayed, limits_met: fairness.passed || !fairness.all_stayed };
-        self.output.show(&fairness, &fairness.to_text(), &verdict)
+    pub(crate) fn new(policies: &[String]) -> Self {
+        Self { policies: policies.to_vec(), source: PolicyArgs::default() }
     }
 }
 
-/// How to say the same to a guest.
-pub(crate) fn args() -> Vec<String> {
-    vec!["fairness".into()]
+impl Benchmark for FairnessBench {
+    const NAME: &'static str = "fairness";
+    const CLOCK: Clock = Clock::Quick;
+
+    fn contest(&self) -> Contest {
+        Contest::new(&self.policies, &self.source)
+    }
+}
+
+impl Measurement for FairnessBench {
+    type Figures = Fairness;
+
+    fn measure(&self, _unit: Unit) -> Result<Fairness> {
+        measure(&self.contest())
+    }
+}
+
+impl Shown for Fairness {
+    fn text(&self) -> String {
+        self.to_text()
+    }
+
+    fn verdict(&self) -> Verdict {
+        Verdict { all_stayed: self.all_stayed, limits_met: self.passed || !self.all_stayed }
+    }
 }
 
 fn measure(contest: &Contest) -> Result<Fairness> {

@@ -2,15 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use ekiden_vm::{Mode, Scratch, Status, Stream, Vm, VmSpec};
-use serde::de::DeserializeOwned;
+use ekiden_vm::{Mode, Scratch, Vm, VmSpec};
 
-use super::contest::Contest;
+use super::Unit;
 use crate::{
     failure::{Exit, Failure},
-    machine::{Shape, follow_with, guest_command, install_modules},
+    machine::{Shape, install_modules},
     modules::{self, Allowed},
     progress::Progress,
 };
@@ -54,22 +53,14 @@ impl InVm {
         Self { vm: true, shape }
     }
 
-    /// Runs `ekiden bench ARGS --json` in a guest and returns what it printed.
-    pub(crate) fn bench<T: DeserializeOwned>(&self, contest: &Contest, args: &[String], clock: Clock) -> Result<T> {
-        self.with_guest(contest.modules(), contest.policies(), clock, |vm, _, counts, progress| {
-            progress.step(format!("measuring {}", args.first().map_or("", String::as_str)));
-            bench_in(vm, contest, args, counts, &mut |line| progress.note(line))
-        })
-    }
-
     /// Boots a guest that has the modules of these policies, for `work`, which is also told which directory is /host
-    /// there, and whether its clock counts instructions.
+    /// there, and what its clock counts.
     pub(crate) fn with_guest<T>(
         &self,
         modules: Option<&Path>,
         policies: &[String],
         clock: Clock,
-        work: impl FnOnce(&Vm, &Path, bool, &mut Progress) -> Result<T>,
+        work: impl FnOnce(&Vm, &Path, Unit, &mut Progress) -> Result<T>,
     ) -> Result<T> {
         self.refuse_parallel()?;
         let mut progress = Progress::new();
@@ -88,7 +79,7 @@ impl InVm {
         shape.icount |= clock != Clock::Quick && !shape.kvm;
         let spec = Self { shape, ..*self }.spec(&kernel, share.path(), clock)?;
         let vm = Vm::boot(&kernel, &spec)?;
-        let result = work(&vm, share.path(), counts_instructions(&spec), &mut progress)?;
+        let result = work(&vm, share.path(), unit_of(&spec), &mut progress)?;
         vm.shutdown()?;
         Ok(result)
     }
@@ -115,57 +106,7 @@ impl InVm {
     }
 }
 
-/// Whether a nanosecond of a machine is an instruction.
-pub(crate) fn counts_instructions(spec: &VmSpec) -> bool {
-    spec.mode == Mode::Icount && spec.icount_shift == 0
-}
-
-/// The same in a guest that runs already.
-pub(crate) fn bench_in<T: DeserializeOwned>(
-    vm: &Vm,
-    contest: &Contest,
-    args: &[String],
-    counts: bool,
-    told: &mut dyn FnMut(&str),
-) -> Result<T> {
-    measure_in(vm, &["bench"], &[args, &contest.to_args()].concat(), counts, told)
-}
-
-/// The same with any command of `ekiden` that measures: its words, and its options.
-pub(crate) fn measure_in<T: DeserializeOwned>(
-    vm: &Vm,
-    command: &[&str],
-    args: &[String],
-    counts: bool,
-    told: &mut dyn FnMut(&str),
-) -> Result<T> {
-    let mut argv = vec!["ekiden".to_owned()];
-    argv.extend(command.iter().map(|word| (*word).to_owned()));
-    argv.extend_from_slice(args);
-    argv.push("--json".into());
-    if counts {
-        argv.extend(["--unit".to_owned(), "instructions".to_owned()]);
-    }
-    json_of(vm, argv, told)
-}
-
-/// What a command that prints JSON prints in a guest.
-pub(crate) fn json_of<T: DeserializeOwned>(vm: &Vm, argv: Vec<String>, told: &mut dyn FnMut(&str)) -> Result<T> {
-    let (mut printed, mut said) = (Vec::new(), String::new());
-    let status = follow_with(vm, &guest_command(argv), &mut |stream, bytes| match stream {
-        Stream::Stdout => printed.extend_from_slice(bytes),
-        Stream::Stderr => {
-            said.push_str(&String::from_utf8_lossy(bytes));
-            while let Some((line, rest)) = said.split_once('\n') {
-                told(line);
-                said = rest.to_owned();
-            }
-        }
-    })?;
-    if status != Status::Code(0) {
-        let tail = vm.console().tail(20);
-        let message = format!("it failed in the guest ({status}), see above; its console:\n{tail}");
-        return Err(Failure::new(Exit::Other, message).into());
-    }
-    serde_json::from_slice(&printed).context("the guest printed something strange")
+/// What a nanosecond of a machine is.
+pub(crate) fn unit_of(spec: &VmSpec) -> Unit {
+    if spec.mode == Mode::Icount && spec.icount_shift == 0 { Unit::Instructions } else { Unit::Ns }
 }

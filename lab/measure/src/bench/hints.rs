@@ -4,7 +4,7 @@
 use std::{
     io::{BufRead, BufReader},
     path::Path,
-    process::{Child, Command, ExitCode, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 use anyhow::{Context, Result, ensure};
@@ -14,12 +14,14 @@ use ekiden_loader::{Beside, Status};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    Output, Verdict,
+    Unit, Verdict,
+    asked::{Benchmark, Shown},
     contest::{Contest, Contestant, PolicyArgs, under},
-    guest::{Clock, InVm, bench_in},
+    guest::Clock,
     load,
     record::pipes,
 };
+use crate::request::Measurement;
 use crate::{
     machine::{Shape, load_program},
     progress::Progress,
@@ -61,7 +63,7 @@ const LIMITS: &[Limit] = &[
 pub(crate) const WAKEUP: Limit =
     Limit { name: "locality with hints ÷ the kernel's own, wake-up of a worker, 99 %", at_most: 0.5 };
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 #[command(after_help = "\
 Examples:
   ekiden bench hints --vm --check
@@ -85,15 +87,11 @@ pub(crate) struct HintsBench {
     /// Round trips that are timed each time
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..))]
     round_trips: u64,
-    #[command(flatten)]
-    vm: InVm,
-    #[command(flatten)]
-    output: Output,
 }
 
 /// All that was measured.
 #[derive(Debug, Serialize, Deserialize)]
-struct HintsReport {
+pub(crate) struct HintsReport {
     bench: String,
     kernel: String,
     /// Each with its name.
@@ -130,31 +128,27 @@ pub(crate) struct Spread {
     pub(crate) p99_us: f64,
 }
 
-impl HintsBench {
-    pub(crate) fn run(self) -> Result<ExitCode> {
+impl Benchmark for HintsBench {
+    const NAME: &'static str = "hints";
+    const CLOCK: Clock = Clock::Exact;
+
+    fn contest(&self) -> Contest {
         let policies: Vec<String> = SILENT.into_iter().chain([TOLD, TURNS]).map(str::to_owned).collect();
-        let contest = Contest::new(&policies, &self.source);
-        let report = if self.vm.vm { self.in_vm(&contest)? } else { self.measure(&contest)? };
-        let verdict = Verdict::of_limits(&report.limits, report.still_scheduler);
-        self.output.show(&report, &report.to_text(), &verdict)
+        Contest::new(&policies, &self.source)
     }
 
-    fn in_vm(&self, contest: &Contest) -> Result<HintsReport> {
-        let args =
-            ["hints".to_owned(), format!("--repeat={}", self.repeat), format!("--round-trips={}", self.round_trips)];
-        // Two sets of threads have to have room to be apart.
-        let shape = Shape { cpus: self.vm.shape.cpus.max(4), ..self.vm.shape.clone() };
-        let vm = InVm { shape, ..self.vm };
-        vm.with_guest(contest.modules(), contest.policies(), Clock::Exact, |vm, _, counts, progress| {
-            progress.step("measuring hints".to_owned());
-            let plain = Contest::new(&[], &PolicyArgs::default());
-            bench_in(vm, &plain, &args, counts, &mut |line| progress.note(line))
-        })
+    /// Two sets of threads have to have room to be apart.
+    fn fit(&self, shape: &mut Shape) {
+        shape.cpus = shape.cpus.max(4);
     }
+}
 
-    fn measure(&self, contest: &Contest) -> Result<HintsReport> {
+impl Measurement for HintsBench {
+    type Figures = HintsReport;
+
+    fn measure(&self, _unit: Unit) -> Result<HintsReport> {
         let mut progress = Progress::new();
-        let (_, modules) = contest.prepare(&mut progress)?;
+        let (_, modules) = self.contest().prepare(&mut progress)?;
         progress.step("waiting until the machine has settled");
         load::settle();
         let speed = load::calibrate()?;
@@ -173,7 +167,19 @@ impl HintsBench {
         report.judge();
         Ok(report)
     }
+}
 
+impl Shown for HintsReport {
+    fn text(&self) -> String {
+        self.to_text()
+    }
+
+    fn verdict(&self) -> Verdict {
+        Verdict::of_limits(&self.limits, self.still_scheduler)
+    }
+}
+
+impl HintsBench {
     /// A pipe under a policy while queues are open to another one, and while none are.
     fn silent(&self, policy: &str, modules: &Path, report: &mut HintsReport, progress: &mut Progress) -> Result<()> {
         let plan = Plan { flight_kib: 0, ..Plan::new(policy, modules) };

@@ -12,14 +12,17 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use ekiden_bench::{KernelMemory, MemoryReport};
+use serde::{Deserialize, Serialize};
 
 use super::{
-    Output, Verdict,
+    Unit, Verdict,
+    asked::{Benchmark, Shown},
     contest::{Contest, Contestant, PolicyArgs},
-    guest::{Clock, InVm},
+    guest::Clock,
     load,
 };
-use crate::progress::Progress;
+use crate::request::Measurement;
+use crate::{machine::Shape, progress::Progress};
 
 /// How long the kernel may take to put away what it no longer needs.
 const QUIET: Duration = Duration::from_secs(2);
@@ -27,7 +30,7 @@ const QUIET: Duration = Duration::from_secs(2);
 /// Memory that so many sleeping tasks need in a guest.
 const GUEST_MIB: u32 = 2048;
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 #[command(after_help = "\
 Examples:
   ekiden bench memory --vm --check
@@ -41,29 +44,27 @@ pub(crate) struct MemoryBench {
     tasks: u32,
     #[command(flatten)]
     source: PolicyArgs,
-    #[command(flatten)]
-    vm: InVm,
-    #[command(flatten)]
-    output: Output,
 }
 
-impl MemoryBench {
-    pub(crate) fn run(mut self) -> Result<ExitCode> {
-        let contest = Contest::new(std::slice::from_ref(&self.policy), &self.source);
-        let report: MemoryReport = if self.vm.vm {
-            self.vm.shape.memory = self.vm.shape.memory.max(GUEST_MIB);
-            let args = ["memory".to_owned(), format!("--tasks={}", self.tasks)];
-            self.vm.bench(&contest, &args, Clock::Quick)?
-        } else {
-            self.measure(&contest)?
-        };
-        let verdict = Verdict::of_limits(&report.limits, report.still_scheduler);
-        self.output.show(&report, &report.to_text(), &verdict)
+impl Benchmark for MemoryBench {
+    const NAME: &'static str = "memory";
+    const CLOCK: Clock = Clock::Quick;
+
+    fn contest(&self) -> Contest {
+        Contest::new(std::slice::from_ref(&self.policy), &self.source)
     }
 
-    fn measure(&self, contest: &Contest) -> Result<MemoryReport> {
+    fn fit(&self, shape: &mut Shape) {
+        shape.memory = shape.memory.max(GUEST_MIB);
+    }
+}
+
+impl Measurement for MemoryBench {
+    type Figures = MemoryReport;
+
+    fn measure(&self, _unit: Unit) -> Result<MemoryReport> {
         let mut progress = Progress::new();
-        let (_, modules) = contest.prepare(&mut progress)?;
+        let (_, modules) = self.contest().prepare(&mut progress)?;
         let policy = Contestant::Policy(self.policy.clone());
         // The kernel keeps some of what it had to get for so many tasks: the second time costs less, whoever schedules.
         progress.step(format!("{} sleeping tasks for nothing", self.tasks));
@@ -77,7 +78,19 @@ impl MemoryBench {
         let figures = [under_default, under_policy, fixed];
         Ok(MemoryReport::new(&load::kernel_release()?, &self.policy, self.tasks, figures, stayed))
     }
+}
 
+impl Shown for MemoryReport {
+    fn text(&self) -> String {
+        self.to_text()
+    }
+
+    fn verdict(&self) -> Verdict {
+        Verdict::of_limits(&self.limits, self.still_scheduler)
+    }
+}
+
+impl MemoryBench {
     fn under_policy(&self, before: &KernelMemory) -> Result<[KernelMemory; 2]> {
         let fixed = memory()?.minus(before);
         Ok([cost(self.tasks)?, fixed])

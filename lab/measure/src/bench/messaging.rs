@@ -1,17 +1,18 @@
 //! `ekiden bench messaging`: what hackbench does.
 
-use std::process::ExitCode;
-
 use anyhow::Result;
 use clap::Args;
 use ekiden_bench::{BPF, BPF_SHARED, Comparison, Limit, Measurements};
+use serde::{Deserialize, Serialize};
 
 use super::{
-    Output, Verdict,
+    Unit,
+    asked::Benchmark,
     contest::{Contest, Contestant},
-    guest::{Clock, InVm},
+    guest::Clock,
     load,
 };
+use crate::request::Measurement;
 
 /// Without the flight recorder.
 const SHARED_OFF: &str = "global-fifo, recorder off";
@@ -19,13 +20,18 @@ const SHARED_OFF: &str = "global-fifo, recorder off";
 /// Where the tasks are.
 const PLACE: &str = "all_cpus";
 
+/// What is measured by default.
+const GROUPS: u32 = 4;
+const PAIRS: u32 = 5;
+const LOOPS: u64 = 20;
+
 /// What must be reached: a policy in Rust is as cheap as the same one in plain BPF.
 const LIMITS: &[(Limit, &str, &str, &str)] = &[
     (Limit { name: "fifo, recorder off ÷ plain BPF", at_most: 1.05 }, "fifo, recorder off", PLACE, BPF),
     (Limit { name: "global-fifo, recorder off ÷ BPF of one queue", at_most: 1.05 }, SHARED_OFF, PLACE, BPF_SHARED),
 ];
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 #[command(after_help = "\
 Examples:
   ekiden bench messaging --vm --check
@@ -38,40 +44,43 @@ pub(crate) struct MessagingBench {
     #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     repeat: u32,
     /// Groups, independent of each other
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, value_name = "N", default_value_t = GROUPS, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     groups: u32,
     /// Senders, and as many receivers, in each group
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, value_name = "N", default_value_t = PAIRS, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pairs: u32,
     /// Messages from each sender to each receiver
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = LOOPS, value_parser = clap::value_parser!(u64).range(1..))]
     loops: u64,
-    #[command(flatten)]
-    vm: InVm,
-    #[command(flatten)]
-    output: Output,
 }
 
-impl MessagingBench {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        let comparison = if self.vm.vm {
-            let mut args = args(self.repeat);
-            args.extend(self.size());
-            self.vm.bench(&self.contest, &args, Clock::Exact)?
-        } else {
-            self.measure()?
-        };
-        self.output.show(&comparison, &comparison.to_text(), &Verdict::of_comparison(&comparison))
-    }
+impl Benchmark for MessagingBench {
+    const NAME: &'static str = "messaging";
+    const CLOCK: Clock = Clock::Exact;
 
-    fn measure(&self) -> Result<Comparison> {
+    fn contest(&self) -> Contest {
+        self.contest.clone()
+    }
+}
+
+impl Measurement for MessagingBench {
+    type Figures = Comparison;
+
+    fn measure(&self, unit: Unit) -> Result<Comparison> {
         let mut measurements = Measurements::default();
         self.contest
             .take_turns(self.repeat, &mut measurements, &|contestant| Ok(vec![(PLACE, self.time(contestant)?)]))?;
         let limits: Vec<_> =
             LIMITS.iter().copied().filter(|(_, policy, ..)| self.contest.has_one_called(policy)).collect();
-        let unit = self.output.unit.million();
+        let unit = unit.million();
         Ok(Comparison::new("messaging", unit, &load::kernel_release()?, &measurements, &limits))
+    }
+}
+
+impl MessagingBench {
+    /// As many messages as by default.
+    pub(crate) fn new(contest: Contest, repeat: u32) -> Self {
+        Self { contest, repeat, groups: GROUPS, pairs: PAIRS, loops: LOOPS }
     }
 
     fn time(&self, contestant: &Contestant) -> Result<f64> {
@@ -84,9 +93,4 @@ impl MessagingBench {
     fn size(&self) -> [String; 3] {
         [format!("--groups={}", self.groups), format!("--pairs={}", self.pairs), format!("--loops={}", self.loops)]
     }
-}
-
-/// How to say the same to a guest.
-pub(crate) fn args(repeat: u32) -> Vec<String> {
-    vec!["messaging".into(), format!("--repeat={repeat}")]
 }

@@ -1,6 +1,7 @@
 //! `ekiden bench`: figures, limits, verdicts.
 
-mod applications;
+pub(crate) mod applications;
+mod asked;
 pub(crate) mod contest;
 pub(crate) mod count_unsafe;
 mod crowd;
@@ -9,23 +10,25 @@ pub(crate) mod fairness;
 pub(crate) mod guest;
 pub(crate) mod hints;
 pub(crate) mod load;
-mod memory;
+pub(crate) mod memory;
 pub(crate) mod messaging;
 pub(crate) mod pipe;
-mod policies;
-mod record;
-mod share;
+pub(crate) mod policies;
+pub(crate) mod record;
+pub(crate) mod share;
 mod sim;
-mod sleeper;
-mod upgrade;
-mod watch;
+pub(crate) mod sleeper;
+pub(crate) mod upgrade;
+pub(crate) mod watch;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use ekiden_bench::{Comparison, Judged};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use self::asked::Asked;
 
 use crate::failure::Exit;
 
@@ -51,29 +54,29 @@ pub struct Bench {
 #[derive(Subcommand)]
 enum Which {
     /// A byte to and fro between two processes, on one CPU and across two
-    Pipe(pipe::PipeBench),
+    Pipe(Asked<pipe::PipeBench>),
     /// Programs that people know: nginx, PostgreSQL, redis, compilers and more, with pictures
     Applications(Box<applications::ApplicationsBench>),
     /// Groups of senders that each write to every receiver, as hackbench does
-    Messaging(messaging::MessagingBench),
+    Messaging(Asked<messaging::MessagingBench>),
     /// Equal shares, weights by nice value, placement and a forced move
-    Fairness(fairness::FairnessBench),
+    Fairness(Asked<fairness::FairnessBench>),
     /// What batch work of the default class gets next to a policy's tasks
-    Share(share::ShareBench),
+    Share(Asked<share::ShareBench>),
     /// How late an ordinary task wakes up beside tasks that never sleep
-    Sleeper(sleeper::SleeperBench),
+    Sleeper(Asked<sleeper::SleeperBench>),
     /// What tasks cost in kernel memory beyond the fixed arena
-    Memory(memory::MemoryBench),
+    Memory(Asked<memory::MemoryBench>),
     /// What it costs to write down every call
-    Record(record::RecordBench),
+    Record(Asked<record::RecordBench>),
     /// What it costs that one policy can take over from another, and how long CPUs wait when one does
-    Upgrade(upgrade::UpgradeBench),
+    Upgrade(Asked<upgrade::UpgradeBench>),
     /// What it costs one policy that others are there too, that states of tasks are checked, and that control groups have limits
-    Policies(policies::PoliciesBench),
+    Policies(Asked<policies::PoliciesBench>),
     /// What hints cost, and what they are good for
-    Hints(hints::HintsBench),
+    Hints(Asked<hints::HintsBench>),
     /// What it costs to watch a kernel and to record what its scheduler does
-    Watch(watch::WatchBench),
+    Watch(Asked<watch::WatchBench>),
     /// How fast the simulator is
     Sim(sim::SimBench),
     /// How much unsafe code there is, and where
@@ -106,7 +109,7 @@ impl Bench {
 }
 
 /// What every bench has.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Output {
     /// Print one JSON object
     #[arg(long)]
@@ -114,13 +117,10 @@ pub(crate) struct Output {
     /// Exit with 116 if a limit is missed, with 101 if a policy was thrown out
     #[arg(long)]
     check: bool,
-    /// What a nanosecond of the figures is
-    #[arg(long, hide = true, value_enum, default_value_t = Unit::Ns)]
-    pub(crate) unit: Unit,
 }
 
 /// What the clock counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Unit {
     Ns,
     Instructions,
@@ -178,11 +178,6 @@ impl Verdict {
 }
 
 impl Output {
-    /// Whether a nanosecond is an instruction.
-    pub(crate) fn counts(&self) -> bool {
-        self.unit == Unit::Instructions
-    }
-
     /// Prints a result, and judges it if asked to.
     pub(crate) fn show<T: Serialize>(&self, result: &T, text: &str, verdict: &Verdict) -> Result<ExitCode> {
         if self.json {

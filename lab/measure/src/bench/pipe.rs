@@ -1,17 +1,18 @@
 //! `ekiden bench pipe`: a byte to and fro between two processes.
 
-use std::process::ExitCode;
-
 use anyhow::Result;
 use clap::Args;
 use ekiden_bench::{BPF, BPF_SHARED, Comparison, DEFAULT, Limit, Measurements};
+use serde::{Deserialize, Serialize};
 
 use super::{
-    Output, Verdict,
+    Unit,
+    asked::Benchmark,
     contest::{Contest, Contestant},
-    guest::{Clock, InVm},
+    guest::Clock,
     load,
 };
+use crate::request::Measurement;
 
 /// Where the two processes are.
 const PLACES: [(&str, &str); 2] = [("one_cpu", "0,0"), ("two_cpus_across", "0,1")];
@@ -36,7 +37,7 @@ const FIFO_OFF: &str = "fifo, recorder off";
 const WFQ_OFF: &str = "wfq, recorder off";
 const SHARED_OFF: &str = "global-fifo, recorder off";
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 #[command(after_help = "\
 Examples:
   ekiden bench pipe --vm --check
@@ -55,39 +56,38 @@ pub(crate) struct PipeBench {
     /// Round trips that are timed each time
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..))]
     round_trips: u64,
-    #[command(flatten)]
-    vm: InVm,
-    #[command(flatten)]
-    output: Output,
 }
 
-impl PipeBench {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        let comparison = if self.vm.vm {
-            self.vm.bench(&self.contest, &args(self.repeat, self.round_trips), Clock::Exact)?
-        } else {
-            self.measure()?
-        };
-        self.output.show(&comparison, &comparison.to_text(), &Verdict::of_comparison(&comparison))
-    }
+impl Benchmark for PipeBench {
+    const NAME: &'static str = "pipe";
+    const CLOCK: Clock = Clock::Exact;
 
-    fn measure(&self) -> Result<Comparison> {
+    fn contest(&self) -> Contest {
+        self.contest.clone()
+    }
+}
+
+impl Measurement for PipeBench {
+    type Figures = Comparison;
+
+    fn measure(&self, unit: Unit) -> Result<Comparison> {
         let mut measurements = Measurements::default();
         self.contest.take_turns(self.repeat, &mut measurements, &|contestant| {
             PLACES.iter().map(|(place, cpus)| Ok((*place, self.time(contestant, cpus)?))).collect()
         })?;
         let limits: Vec<_> = LIMITS.iter().copied().filter(|(_, name, ..)| self.contest.has_one_called(name)).collect();
-        let unit = format!("{} per round trip", self.output.unit.name());
+        let unit = format!("{} per round trip", unit.name());
         Ok(Comparison::new("pipe", &unit, &load::kernel_release()?, &measurements, &limits))
+    }
+}
+
+impl PipeBench {
+    pub(crate) fn new(contest: Contest, repeat: u32, round_trips: u64) -> Self {
+        Self { contest, repeat, round_trips }
     }
 
     fn time(&self, contestant: &Contestant, cpus: &str) -> Result<f64> {
         let round_trips = self.round_trips.to_string();
         load::time(contestant, &["pipe", "--round-trips", &round_trips, "--cpus", cpus, "--json"])
     }
-}
-
-/// How to say the same to a guest.
-pub(crate) fn args(repeat: u32, round_trips: u64) -> Vec<String> {
-    vec!["pipe".into(), format!("--repeat={repeat}"), format!("--round-trips={round_trips}")]
 }

@@ -3,7 +3,7 @@
 
 use std::{
     path::Path,
-    process::{Child, Command, ExitCode, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 use anyhow::{Context, Result};
@@ -11,15 +11,18 @@ use clap::Args;
 use ekiden_bench::{Comparison, DEFAULT, Limit, Measurements};
 use ekiden_engine::Checks;
 use ekiden_loader::{Beside, Control, Inherit, Status, Who, choose};
+use serde::{Deserialize, Serialize};
 
 use super::{
-    Output, Verdict,
+    Unit,
+    asked::Benchmark,
     contest::{Contest, Contestant, PolicyArgs, Values, under},
     crowd::Crowd,
-    guest::{Clock, InVm, bench_in},
+    guest::Clock,
     load,
     record::pipes_with,
 };
+use crate::request::Measurement;
 use crate::{
     progress::Progress,
     session::{Held, Plan},
@@ -79,7 +82,7 @@ const LIMITS: &[(Limit, &str, &str, &str)] = &[
     (Limit { name: "across: 100 groups with limits ÷ without", at_most: 1.05 }, LIMITED, "two_cpus_across", GROUPED),
 ];
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 #[command(after_help = "\
 Examples:
   ekiden bench policies --vm --check
@@ -101,33 +104,24 @@ pub(crate) struct PoliciesBench {
     /// Round trips that are timed each time
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..))]
     round_trips: u64,
-    #[command(flatten)]
-    vm: InVm,
-    #[command(flatten)]
-    output: Output,
 }
 
-impl PoliciesBench {
-    pub(crate) fn run(self) -> Result<ExitCode> {
+impl Benchmark for PoliciesBench {
+    const NAME: &'static str = "policies";
+    const CLOCK: Clock = Clock::Exact;
+
+    fn contest(&self) -> Contest {
         let policies: Vec<String> = [MEASURED].into_iter().chain(OTHERS).map(str::to_owned).collect();
-        let contest = Contest::new(&policies, &self.source);
-        let comparison = if self.vm.vm { self.in_vm(&contest)? } else { self.measure(&contest)? };
-        self.output.show(&comparison, &comparison.to_text(), &Verdict::of_comparison(&comparison))
+        Contest::new(&policies, &self.source)
     }
+}
 
-    fn in_vm(&self, contest: &Contest) -> Result<Comparison> {
-        let args =
-            ["policies".to_owned(), format!("--repeat={}", self.repeat), format!("--round-trips={}", self.round_trips)];
-        self.vm.with_guest(contest.modules(), contest.policies(), Clock::Exact, |vm, _, counts, progress| {
-            progress.step("measuring policies".to_owned());
-            let plain = Contest::new(&[], &PolicyArgs::default());
-            bench_in(vm, &plain, &args, counts, &mut |line| progress.note(line))
-        })
-    }
+impl Measurement for PoliciesBench {
+    type Figures = Comparison;
 
-    fn measure(&self, contest: &Contest) -> Result<Comparison> {
+    fn measure(&self, unit: Unit) -> Result<Comparison> {
         let mut progress = Progress::new();
-        let (_, modules) = contest.prepare(&mut progress)?;
+        let (_, modules) = self.contest().prepare(&mut progress)?;
         progress.step("waiting until the machine has settled");
         load::settle();
         let mut measurements = Measurements::default();
@@ -148,10 +142,12 @@ impl PoliciesBench {
                 }
             }
         }
-        let unit = format!("{} per pipe round trip", self.output.unit.name());
+        let unit = format!("{} per pipe round trip", unit.name());
         Ok(Comparison::new("policies", &unit, &load::kernel_release()?, &measurements, LIMITS))
     }
+}
 
+impl PoliciesBench {
     fn time(&self, variant: Variant, modules: &Path) -> Result<Values> {
         if variant == Variant::Unchecked {
             let status = Status::read()?.unwrap_or_default();

@@ -3,20 +3,22 @@
 use std::{
     fs::File,
     path::{Path, PathBuf},
-    process::ExitCode,
     time::Instant,
 };
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use ekiden_bench::{Comparison, Limit, Measurements};
+use serde::{Deserialize, Serialize};
 
 use super::{
-    Output, Verdict,
+    Unit,
+    asked::Benchmark,
     contest::{Contest, Contestant, PolicyArgs, Values, under},
-    guest::{Clock, InVm, bench_in},
+    guest::{Clock, InVm},
     load,
 };
+use crate::request::{Measurement, ask};
 use crate::{
     policies,
     progress::Progress,
@@ -50,7 +52,7 @@ const LIMITS: &[(Limit, &str, &str, &str)] = &[
     (Limit { name: "wfq, across: recording ÷ not", at_most: 1.10 }, "wfq, recording", "two_cpus_across", "wfq"),
 ];
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 #[command(after_help = "\
 Examples:
   ekiden bench record --vm --check
@@ -73,13 +75,6 @@ pub(crate) struct RecordBench {
     /// Round trips that are timed each time
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..))]
     round_trips: u64,
-    /// Only record a pipe under wfq to this file
-    #[arg(long, hide = true, value_name = "FILE")]
-    keep: Option<PathBuf>,
-    #[command(flatten)]
-    vm: InVm,
-    #[command(flatten)]
-    output: Output,
 }
 
 /// What is done with calls.
@@ -93,31 +88,22 @@ enum Kept {
 /// What is compared, and what the table calls it.
 const VARIANTS: [(&str, Kept); 3] = [("", Kept::Nowhere), (", flight", Kept::InFlight), (", recording", Kept::InFile)];
 
-impl RecordBench {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        let contest = Contest::new(&self.policies, &self.source);
-        if let Some(path) = &self.keep {
-            let (_, modules) = contest.prepare(&mut Progress::new())?;
-            let (_, stayed) = self.recorded("wfq", &modules, path, REPLAYED, &PLACES[..1])?;
-            ensure!(stayed, "the policy was taken out");
-            println!("{{}}");
-            return Ok(ExitCode::SUCCESS);
-        }
-        let comparison = if self.vm.vm { self.in_vm(&contest)? } else { self.measure(&contest)? };
-        self.output.show(&comparison, &comparison.to_text(), &Verdict::of_comparison(&comparison))
+impl Benchmark for RecordBench {
+    const NAME: &'static str = "record";
+    const CLOCK: Clock = Clock::Exact;
+
+    fn contest(&self) -> Contest {
+        Contest::new(&self.policies, &self.source)
     }
 
     /// In a guest, but for the replay: that is timed on this machine.
-    fn in_vm(&self, contest: &Contest) -> Result<Comparison> {
-        let args =
-            ["record".to_owned(), format!("--repeat={}", self.repeat), format!("--round-trips={}", self.round_trips)];
-        let has_wfq = contest.has("wfq");
-        self.vm.with_guest(contest.modules(), contest.policies(), Clock::Exact, |vm, share, counts, progress| {
-            progress.step("measuring record".to_owned());
-            let mut comparison: Comparison = bench_in(vm, contest, &args, counts, &mut |line| progress.note(line))?;
-            if has_wfq {
-                let keep = ["record", "--keep", "/host/kept.ekirec"].map(str::to_owned);
-                let _: serde_json::Value = bench_in(vm, contest, &keep, counts, &mut |line| progress.note(line))?;
+    fn in_guest(&self, machine: &InVm) -> Result<Comparison> {
+        let contest = self.contest();
+        machine.with_guest(contest.modules(), contest.policies(), Self::CLOCK, |vm, share, unit, progress| {
+            let mut comparison = self.ask(vm, unit, progress)?;
+            if contest.has("wfq") {
+                let recording = Recording { contest: contest.clone(), to: "/host/kept.ekirec".into() };
+                ask(vm, &recording, unit, &mut |line| progress.note(line))?;
                 progress.step("replaying".to_owned());
                 comparison.limits.push(REPLAY.judge(Some(replay_ratio(&share.join("kept.ekirec"))?)));
                 comparison.passed &= comparison.limits.iter().all(|judged| judged.met);
@@ -125,10 +111,14 @@ impl RecordBench {
             Ok(comparison)
         })
     }
+}
 
-    fn measure(&self, contest: &Contest) -> Result<Comparison> {
+impl Measurement for RecordBench {
+    type Figures = Comparison;
+
+    fn measure(&self, unit: Unit) -> Result<Comparison> {
         let mut progress = Progress::new();
-        let (_, modules) = contest.prepare(&mut progress)?;
+        let (_, modules) = self.contest().prepare(&mut progress)?;
         progress.step("waiting until the machine has settled");
         load::settle();
         let mut measurements = Measurements::default();
@@ -148,14 +138,16 @@ impl RecordBench {
         }
         let limits: Vec<_> =
             LIMITS.iter().copied().filter(|(.., policy)| self.policies.iter().any(|name| name == policy)).collect();
-        let unit = format!("{} per pipe round trip", self.output.unit.name());
+        let unit = format!("{} per pipe round trip", unit.name());
         Ok(Comparison::new("record", &unit, &load::kernel_release()?, &measurements, &limits))
     }
+}
 
+impl RecordBench {
     fn time(&self, policy: &str, kept: Kept, modules: &Path) -> Result<(Option<Values>, bool)> {
         if kept == Kept::InFile {
             let file = tempfile::NamedTempFile::new().context("cannot create a file for the recording")?;
-            return self.recorded(policy, modules, file.path(), self.round_trips, &PLACES);
+            return recorded(policy, modules, file.path(), self.round_trips, &PLACES);
         }
         let mut plan = Plan::new(policy, modules);
         if kept == Kept::Nowhere {
@@ -163,25 +155,44 @@ impl RecordBench {
         }
         under(&plan, || pipes(policy, self.round_trips, &PLACES))
     }
+}
 
-    fn recorded(
-        &self,
-        policy: &str,
-        modules: &Path,
-        path: &Path,
-        round_trips: u64,
-        places: &[(&'static str, &str)],
-    ) -> Result<(Option<Values>, bool)> {
-        let plan = Plan { flight_kib: RECORDING_KIB, ..Plan::new(policy, modules) };
-        under(&plan, || {
-            let recording = ToFile::start(path, None, false, &["pipe".into()])?;
-            let mut values = pipes(policy, round_trips, places)?;
-            let kept = recording.stop()?;
-            ensure!(kept.lost == 0, "{} records were lost", kept.lost);
-            values.push(("its_reader", kept.reader_ns as f64 / (round_trips * places.len() as u64) as f64));
-            Ok(values)
-        })
+/// A pipe under wfq, recorded, to be replayed on the machine that has booted the guest.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Recording {
+    contest: Contest,
+    /// The file that is written.
+    to: PathBuf,
+}
+
+impl Measurement for Recording {
+    type Figures = ();
+
+    fn measure(&self, _unit: Unit) -> Result<()> {
+        let (_, modules) = self.contest.prepare(&mut Progress::new())?;
+        let (_, stayed) = recorded("wfq", &modules, &self.to, REPLAYED, &PLACES[..1])?;
+        ensure!(stayed, "the policy was taken out");
+        Ok(())
     }
+}
+
+/// What round trips take under a policy whose calls all go to a file.
+fn recorded(
+    policy: &str,
+    modules: &Path,
+    path: &Path,
+    round_trips: u64,
+    places: &[(&'static str, &str)],
+) -> Result<(Option<Values>, bool)> {
+    let plan = Plan { flight_kib: RECORDING_KIB, ..Plan::new(policy, modules) };
+    under(&plan, || {
+        let recording = ToFile::start(path, None, false, &["pipe".into()])?;
+        let mut values = pipes(policy, round_trips, places)?;
+        let kept = recording.stop()?;
+        ensure!(kept.lost == 0, "{} records were lost", kept.lost);
+        values.push(("its_reader", kept.reader_ns as f64 / (round_trips * places.len() as u64) as f64));
+        Ok(values)
+    })
 }
 
 /// What a round trip takes in each place.

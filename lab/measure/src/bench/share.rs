@@ -1,19 +1,22 @@
 //! `ekiden bench share`: batch work of the default class next to a policy's tasks.
 
-use std::{process::ExitCode, thread, time::Duration};
+use std::{thread, time::Duration};
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use ekiden_bench::{Sharing, SharingRow};
 use ekiden_workload::{Report, Step, TaskSpec, Workload};
+use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
 use super::{
-    Output, Verdict,
+    Unit, Verdict,
+    asked::{Benchmark, Shown},
     contest::{Contest, PolicyArgs, under},
-    guest::{Clock, InVm},
+    guest::Clock,
     load,
 };
+use crate::request::Measurement;
 use crate::{progress::Progress, session::Plan};
 
 /// How much of CPU 0 the policy's tasks want, in percent.
@@ -21,7 +24,7 @@ const WANTED: [u64; 3] = [25, 50, 100];
 
 const MS: u64 = 1_000_000;
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 #[command(after_help = "\
 Examples:
   ekiden bench share --vm --check
@@ -37,28 +40,23 @@ pub(crate) struct ShareBench {
     duration_ms: u64,
     #[command(flatten)]
     source: PolicyArgs,
-    #[command(flatten)]
-    vm: InVm,
-    #[command(flatten)]
-    output: Output,
 }
 
-impl ShareBench {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        let contest = Contest::new(std::slice::from_ref(&self.policy), &self.source);
-        let sharing: Sharing = if self.vm.vm {
-            let args = ["share".to_owned(), format!("--duration-ms={}", self.duration_ms)];
-            self.vm.bench(&contest, &args, Clock::Quick)?
-        } else {
-            self.measure(&contest)?
-        };
-        let verdict = Verdict::of_limits(&sharing.limits, sharing.still_scheduler);
-        self.output.show(&sharing, &sharing.to_text(), &verdict)
-    }
+impl Benchmark for ShareBench {
+    const NAME: &'static str = "share";
+    const CLOCK: Clock = Clock::Quick;
 
-    fn measure(&self, contest: &Contest) -> Result<Sharing> {
+    fn contest(&self) -> Contest {
+        Contest::new(std::slice::from_ref(&self.policy), &self.source)
+    }
+}
+
+impl Measurement for ShareBench {
+    type Figures = Sharing;
+
+    fn measure(&self, _unit: Unit) -> Result<Sharing> {
         let mut progress = Progress::new();
-        let (_, modules) = contest.prepare(&mut progress)?;
+        let (_, modules) = self.contest().prepare(&mut progress)?;
         progress.step("waiting until the machine has settled");
         load::settle();
         let speed = load::calibrate()?;
@@ -74,7 +72,19 @@ impl ShareBench {
         })?;
         Ok(Sharing::new(&load::kernel_release()?, &self.policy, rows.unwrap_or_default(), stayed))
     }
+}
 
+impl Shown for Sharing {
+    fn text(&self) -> String {
+        self.to_text()
+    }
+
+    fn verdict(&self) -> Verdict {
+        Verdict::of_limits(&self.limits, self.still_scheduler)
+    }
+}
+
+impl ShareBench {
     fn row(&self, percent: u64, speed: &str) -> Result<SharingRow> {
         let mut steps = vec![Step::Run { ns: percent * MS / 25 }];
         if percent < 100 {

@@ -1,19 +1,20 @@
 //! `ekiden bench sleeper`: how late an ordinary task wakes up beside tasks that never sleep, and how evenly those share the CPUs.
 
-use std::process::ExitCode;
-
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use ekiden_bench::{Comparison, DEFAULT, Limit, Measurements};
 use ekiden_workload::{Report, Step, TaskSpec, Workload};
+use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
 use super::{
-    Output, Verdict,
+    Unit,
+    asked::Benchmark,
     contest::{Contest, Contestant, Values},
-    guest::{Clock, InVm},
+    guest::Clock,
     load,
 };
+use crate::request::Measurement;
 
 const P50: &str = "wake-up p50 (us)";
 const P99: &str = "wake-up p99 (us)";
@@ -38,7 +39,7 @@ const LIMITS: [(Limit, &str, &str, &str); 6] = [
 /// How much more one of several equal tasks may have than another.
 const UNEVEN_MAX: f64 = 1.0 / 0.95;
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 #[command(after_help = "\
 Examples:
   ekiden bench sleeper --vm --policy wfq --policy eevdf
@@ -58,29 +59,21 @@ pub(crate) struct SleeperBench {
     /// How long each turn takes
     #[arg(long, value_name = "MS", default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(100..=600_000))]
     duration_ms: u64,
-    #[command(flatten)]
-    vm: InVm,
-    #[command(flatten)]
-    output: Output,
 }
 
-impl SleeperBench {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        let comparison = if self.vm.vm {
-            let args = [
-                "sleeper".to_owned(),
-                format!("--repeat={}", self.repeat),
-                format!("--hogs={}", self.hogs),
-                format!("--duration-ms={}", self.duration_ms),
-            ];
-            self.vm.bench(&self.contest, &args, Clock::Quick)?
-        } else {
-            self.measure()?
-        };
-        self.output.show(&comparison, &comparison.to_text(), &Verdict::of_comparison(&comparison))
-    }
+impl Benchmark for SleeperBench {
+    const NAME: &'static str = "sleeper";
+    const CLOCK: Clock = Clock::Quick;
 
-    fn measure(&self) -> Result<Comparison> {
+    fn contest(&self) -> Contest {
+        self.contest.clone()
+    }
+}
+
+impl Measurement for SleeperBench {
+    type Figures = Comparison;
+
+    fn measure(&self, _unit: Unit) -> Result<Comparison> {
         let cpus = std::thread::available_parallelism().context("cannot tell the number of CPUs")?.get() as u32;
         let hogs = if self.hogs == 0 { cpus } else { self.hogs };
         let mut measurements = Measurements::default();
@@ -105,7 +98,9 @@ impl SleeperBench {
         }
         Ok(comparison)
     }
+}
 
+impl SleeperBench {
     fn turn(&self, contestant: &Contestant, path: &str, speed: &str) -> Result<Values> {
         let duration = self.duration_ms.to_string();
         let args = ["run", path, "--duration-ms", &duration, "--loops-per-ms", speed, "--json", "--watchdog", "600"];

@@ -4,7 +4,7 @@ use std::{
     io::{BufRead, BufReader},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitCode, Stdio},
+    process::{Child, Command, Stdio},
     thread,
     time::Duration,
 };
@@ -18,15 +18,18 @@ use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
 };
+use serde::{Deserialize, Serialize};
 
 use super::{
-    Output, Verdict,
+    Unit, Verdict,
+    asked::{Benchmark, Shown},
     contest::{Contest, Contestant, PolicyArgs, under},
-    guest::{Clock, InVm, bench_in},
+    guest::{Clock, InVm},
     load,
 };
+use crate::request::Measurement;
 use crate::{
-    machine::{install_modules, load_program},
+    machine::{Shape, install_modules, load_program},
     modules,
     progress::Progress,
     session::Plan,
@@ -47,7 +50,7 @@ const ARENA_BYTES: u64 = 4 << 20;
 /// How many CPUs a guest has.
 const GUEST_CPUS: u32 = 4;
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 #[command(after_help = "\
 The machinery is measured against modules that are built without it. Waits are
 those of every CPU from when the first one stops until all continue, while two
@@ -69,54 +72,49 @@ pub(crate) struct UpgradeBench {
     /// Round trips that are timed each time
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..))]
     round_trips: u64,
-    /// Modules of which none can take over; by default they are built
-    #[arg(long, value_name = "DIR", hide = true)]
+    /// Modules of which none can take over, where they are not built: in a guest.
+    #[arg(skip)]
     fixed_modules: Option<PathBuf>,
     #[command(flatten)]
     source: PolicyArgs,
-    #[command(flatten)]
-    vm: InVm,
-    #[command(flatten)]
-    output: Output,
 }
 
-impl UpgradeBench {
-    pub(crate) fn run(mut self) -> Result<ExitCode> {
-        let policies = POLICIES.map(str::to_owned);
-        let contest = Contest::new(&policies, &self.source);
-        let report = if self.vm.vm { self.in_vm(&contest)? } else { self.measure(&contest)? };
-        let verdict = Verdict::of_limits(&report.limits, report.still_scheduler);
-        self.output.show(&report, &report.to_text(), &verdict)
+impl Benchmark for UpgradeBench {
+    const NAME: &'static str = "upgrades";
+    const CLOCK: Clock = Clock::Exact;
+
+    fn contest(&self) -> Contest {
+        Contest::new(&POLICIES.map(str::to_owned), &self.source)
     }
 
-    fn in_vm(&mut self, contest: &Contest) -> Result<UpgradeReport> {
-        self.vm.shape.cpus = self.vm.shape.cpus.max(GUEST_CPUS);
-        self.vm.refuse_parallel()?;
-        let kernel = self.vm.shape.fetch(&mut Progress::new())?;
+    fn fit(&self, shape: &mut Shape) {
+        shape.cpus = shape.cpus.max(GUEST_CPUS);
+    }
+
+    fn in_guest(&self, machine: &InVm) -> Result<UpgradeReport> {
+        let contest = self.contest();
+        machine.refuse_parallel()?;
+        let kernel = machine.shape.fetch(&mut Progress::new())?;
         let fixed = modules::fixed(&Target::fetched(&kernel), contest.policies(), &mut Progress::new())?;
-        let args = [
-            "upgrade".to_owned(),
-            format!("--tasks={}", self.tasks),
-            format!("--upgrades={}", self.upgrades),
-            format!("--repeat={}", self.repeat),
-            format!("--round-trips={}", self.round_trips),
-            format!("--fixed-modules=/host/{FIXED}/modules"),
-        ];
-        self.vm.with_guest(contest.modules(), contest.policies(), Clock::Exact, |vm, share, counts, progress| {
+        let there = Self { fixed_modules: Some(format!("/host/{FIXED}/modules").into()), ..self.clone() };
+        machine.with_guest(contest.modules(), contest.policies(), Self::CLOCK, |vm, share, unit, progress| {
             let to = share.join(FIXED);
             std::fs::create_dir(&to).with_context(|| format!("cannot create {}", to.display()))?;
             install_modules(&fixed, &to)?;
-            progress.step("measuring upgrades");
-            bench_in(vm, &Contest::new(&[], &PolicyArgs::default()), &args, counts, &mut |line| progress.note(line))
+            there.ask(vm, unit, progress)
         })
     }
+}
 
-    fn measure(&self, contest: &Contest) -> Result<UpgradeReport> {
+impl Measurement for UpgradeBench {
+    type Figures = UpgradeReport;
+
+    fn measure(&self, unit: Unit) -> Result<UpgradeReport> {
         let mut progress = Progress::new();
-        let (_, directory) = contest.prepare(&mut progress)?;
+        let (_, directory) = self.contest().prepare(&mut progress)?;
         let fixed = match &self.fixed_modules {
             Some(fixed) => fixed.clone(),
-            None => modules::fixed(&Target::running()?, contest.policies(), &mut progress)?,
+            None => modules::fixed(&Target::running()?, self.contest().policies(), &mut progress)?,
         };
         progress.step("waiting until the machine has settled");
         load::settle();
@@ -144,12 +142,24 @@ impl UpgradeBench {
                 values.waits(what, waits);
             }
         }
-        let unit = self.output.unit.name();
+        let unit = unit.name();
         let cpus = thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
         let release = load::kernel_release()?;
         Ok(UpgradeReport::new((&release, unit), (cpus, self.tasks), &values, POLICIES[0], stayed))
     }
+}
 
+impl Shown for UpgradeReport {
+    fn text(&self) -> String {
+        self.to_text()
+    }
+
+    fn verdict(&self) -> Verdict {
+        Verdict::of_limits(&self.limits, self.still_scheduler)
+    }
+}
+
+impl UpgradeBench {
     fn time(&self, policy: &str, cpus: &str) -> Result<f64> {
         let round_trips = self.round_trips.to_string();
         let args = ["pipe", "--round-trips", &round_trips, "--cpus", cpus, "--json"];

@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read},
     path::Path,
-    process::{Child, ChildStderr, ChildStdout, Command, ExitCode, Stdio},
+    process::{Child, ChildStderr, ChildStdout, Command, Stdio},
     thread,
     time::Duration,
 };
@@ -18,14 +18,17 @@ use nix::{
     time::ClockId,
     unistd::Pid,
 };
+use serde::{Deserialize, Serialize};
 
 use super::{
-    Output, Verdict,
+    Unit,
+    asked::Benchmark,
     contest::{Contest, Contestant, PolicyArgs},
-    guest::{Clock, InVm},
+    guest::Clock,
     load,
 };
-use crate::{output::open_trace, progress::Progress};
+use crate::request::Measurement;
+use crate::{machine::Shape, output::open_trace, progress::Progress};
 
 const CHECKER: &str = "checker";
 const RECORDER: &str = "recorder";
@@ -63,7 +66,7 @@ const CPUS: u32 = 4;
 /// What a guest needs for so many threads.
 const GUEST_MEMORY_MIB: u32 = 3_072;
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 #[command(after_help = "\
 Under the kernel's own scheduler. The checker looks once a second, as it does by
 default; --every 100 is ten times as often. Judged is what a load takes beside
@@ -93,10 +96,6 @@ pub(crate) struct WatchBench {
     /// Milliseconds from one look of the checker to the next
     #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     every: u64,
-    #[command(flatten)]
-    vm: InVm,
-    #[command(flatten)]
-    output: Output,
 }
 
 /// A command of ours that goes on beside what is measured.
@@ -199,26 +198,24 @@ impl Share {
     }
 }
 
-impl WatchBench {
-    pub(crate) fn run(mut self) -> Result<ExitCode> {
-        let comparison = if self.vm.vm {
-            self.vm.shape.cpus = self.vm.shape.cpus.max(CPUS);
-            self.vm.shape.memory = self.vm.shape.memory.max(GUEST_MEMORY_MIB);
-            let args = [
-                "watch".to_owned(),
-                format!("--repeat={}", self.repeat),
-                format!("--round-trips={}", self.round_trips),
-                format!("--loops={}", self.loops),
-                format!("--every={}", self.every),
-            ];
-            self.vm.bench(&Contest::new(&[], &PolicyArgs::default()), &args, Clock::Exact)?
-        } else {
-            self.measure()?
-        };
-        self.output.show(&comparison, &comparison.to_text(), &Verdict::of_comparison(&comparison))
+impl Benchmark for WatchBench {
+    const NAME: &'static str = "watch";
+    const CLOCK: Clock = Clock::Exact;
+
+    fn contest(&self) -> Contest {
+        Contest::new(&[], &PolicyArgs::default())
     }
 
-    fn measure(&self) -> Result<Comparison> {
+    fn fit(&self, shape: &mut Shape) {
+        shape.cpus = shape.cpus.max(CPUS);
+        shape.memory = shape.memory.max(GUEST_MEMORY_MIB);
+    }
+}
+
+impl Measurement for WatchBench {
+    type Figures = Comparison;
+
+    fn measure(&self, unit: Unit) -> Result<Comparison> {
         let mut progress = Progress::new();
         progress.step("waiting until the machine has settled");
         load::settle();
@@ -263,12 +260,14 @@ impl WatchBench {
         }
         progress.step("recording a pipe on each CPU");
         let lost = LOST.judge(Some(self.lost(&file)?));
-        let unit = format!("{} per round trip, {} in all", self.output.unit.name(), self.output.unit.million());
+        let unit = format!("{} per round trip, {} in all", unit.name(), unit.million());
         let comparison = Comparison::new("watch", &unit, &load::kernel_release()?, &measurements, LIMITS);
         let checked = CHECKED.map(|(place, _, limit)| limit.judge(shares.get(place).map(|share| share.ratio())));
         Ok(checked.into_iter().chain([lost]).fold(comparison, with))
     }
+}
 
+impl WatchBench {
     fn pipe(&self, cpus: &str) -> Result<f64> {
         let round_trips = self.round_trips.to_string();
         load::time(&Contestant::Default, &["pipe", "--round-trips", &round_trips, "--cpus", cpus, "--json"])

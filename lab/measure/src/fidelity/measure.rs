@@ -1,6 +1,12 @@
 //! The side of the real kernel: loads under a scheduler, recorded, and what the recording comes to.
 
-use std::{cmp::Ordering, fs, path::Path, thread, time::Duration};
+use std::{
+    cmp::Ordering,
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use ekiden_loader::{Recording, ShortRecorder};
@@ -11,10 +17,12 @@ use serde::{Deserialize, Serialize};
 use super::loads;
 use crate::{
     bench::{
+        Unit,
         contest::{Contest, Contestant},
         load,
     },
     progress::Progress,
+    request::Measurement,
 };
 
 /// Room for a million records of each CPU, which no load here needs.
@@ -51,7 +59,7 @@ pub(super) struct Run {
 
 /// All that was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Measured {
+pub(crate) struct Measured {
     pub(super) kernel: String,
     /// Whether a nanosecond is an instruction.
     pub(super) counts: bool,
@@ -111,45 +119,56 @@ impl Shown {
     }
 }
 
-/// Runs all loads under all policies on the kernel of this machine.
-pub(super) fn measure(
-    contest: &Contest,
-    names: &[String],
-    repeat: u32,
-    counts: bool,
-    traces: Option<&Path>,
-) -> Result<Measured> {
-    let mut progress = Progress::new();
-    let (contestants, modules) = contest.prepare(&mut progress)?;
-    progress.step("waiting until the machine has settled");
-    load::settle();
-    let cpus = usable_cpus()?;
-    let speed = load::calibrate()?;
-    let topology = ekiden_machine::read_sysfs("/sys".as_ref()).context("cannot read this machine's topology")?;
-    let mut runs = Vec::new();
-    for contestant in contestants.iter().filter(|contestant| matches!(contestant, Contestant::Policy(_))) {
-        for name in names {
-            let load = loads::find(name, cpus)?;
-            progress.step(format!("{name} under {}", contestant.name()));
-            let (shown, stayed) = contestant.run(&modules, || {
-                let mut shown = Vec::new();
-                for turn in 0..=repeat {
-                    let (turned, recording) = run(contestant, &load, &speed)?;
-                    // The first time warms caches of all kinds.
-                    if turn > 0 {
-                        shown.push(turned);
+/// What the real kernel is measured by: these loads under each policy.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Real {
+    pub(super) contest: Contest,
+    pub(super) loads: Vec<String>,
+    /// How often each is measured.
+    pub(super) repeat: u32,
+    /// The directory for the traces, if they are kept.
+    pub(super) traces: Option<PathBuf>,
+}
+
+impl Measurement for Real {
+    type Figures = Measured;
+
+    /// On the kernel of this machine.
+    fn measure(&self, unit: Unit) -> Result<Measured> {
+        let Self { contest, loads: names, repeat, traces } = self;
+        let counts = unit == Unit::Instructions;
+        let mut progress = Progress::new();
+        let (contestants, modules) = contest.prepare(&mut progress)?;
+        progress.step("waiting until the machine has settled");
+        load::settle();
+        let cpus = usable_cpus()?;
+        let speed = load::calibrate()?;
+        let topology = ekiden_machine::read_sysfs("/sys".as_ref()).context("cannot read this machine's topology")?;
+        let mut runs = Vec::new();
+        for contestant in contestants.iter().filter(|contestant| matches!(contestant, Contestant::Policy(_))) {
+            for name in names {
+                let load = loads::find(name, cpus)?;
+                progress.step(format!("{name} under {}", contestant.name()));
+                let (shown, stayed) = contestant.run(&modules, || {
+                    let mut shown = Vec::new();
+                    for turn in 0..=*repeat {
+                        let (turned, recording) = run(contestant, &load, &speed)?;
+                        // The first time warms caches of all kinds.
+                        if turn > 0 {
+                            shown.push(turned);
+                        }
+                        if let Some(directory) = traces.as_deref().filter(|_| turn == *repeat) {
+                            keep_trace(&recording.trace, directory, "real", contestant.name(), name)?;
+                        }
                     }
-                    if let Some(directory) = traces.filter(|_| turn == repeat) {
-                        keep_trace(&recording.trace, directory, "real", contestant.name(), name)?;
-                    }
-                }
-                Ok(shown)
-            })?;
-            let shown = shown.filter(|_| stayed).unwrap_or_default();
-            runs.push(Run { policy: contestant.name().to_owned(), load: name.clone(), shown });
+                    Ok(shown)
+                })?;
+                let shown = shown.filter(|_| stayed).unwrap_or_default();
+                runs.push(Run { policy: contestant.name().to_owned(), load: name.clone(), shown });
+            }
         }
+        Ok(Measured { kernel: load::kernel_release()?, counts, machine: Header::of(&topology), runs })
     }
-    Ok(Measured { kernel: load::kernel_release()?, counts, machine: Header::of(&topology), runs })
 }
 
 fn run(contestant: &Contestant, workload: &Workload, speed: &str) -> Result<(Shown, Recording)> {

@@ -11,13 +11,15 @@ use std::{fs, path::PathBuf, process::ExitCode};
 use anyhow::{Context, Result};
 use clap::Args;
 
+pub(crate) use self::measure::Real;
 use self::{calibrate::Calibration, compare::Comparison, measure::Measured};
 use crate::bench::{
-    Output, Verdict,
+    Output, Unit, Verdict,
     contest::{Contest, PolicyArgs},
-    guest::{Clock, InVm, json_of},
+    guest::{Clock, InVm},
 };
 use crate::models::Models;
+use crate::request::{Measurement, ask};
 
 /// `ekiden fidelity`: how far the simulator is from the kernel.
 #[derive(Args)]
@@ -68,9 +70,6 @@ pub struct Fidelity {
     /// Keep the traces of both sides in this directory, for `ekiden check` and to be looked at
     #[arg(long, value_name = "DIR")]
     traces: Option<PathBuf>,
-    /// Print what the real kernel showed, and do not compare
-    #[arg(long, hide = true)]
-    raw: bool,
     #[command(flatten)]
     source: PolicyArgs,
     #[command(flatten)]
@@ -83,10 +82,6 @@ impl Fidelity {
     /// Runs the command; the exit code is that of the program.
     pub fn run(self) -> Result<ExitCode> {
         let measured = self.measured()?;
-        if self.raw {
-            println!("{}", serde_json::to_string(&measured)?);
-            return Ok(ExitCode::SUCCESS);
-        }
         if let Some(path) = &self.save {
             fs::write(path, serde_json::to_string_pretty(&measured)?)
                 .with_context(|| format!("cannot write {}", path.display()))?;
@@ -129,22 +124,18 @@ impl Fidelity {
             loads => loads.to_vec(),
         };
         let contest = Contest::new(&self.policies, &self.source);
+        let real = Real { contest, loads: names, repeat: self.repeat, traces: self.traces.clone() };
         if !self.vm.vm {
-            return measure::measure(&contest, &names, self.repeat, self.output.counts(), self.traces.as_deref());
+            return real.measure(Unit::Ns);
         }
-        self.vm.with_guest(contest.modules(), contest.policies(), Clock::Exact, |vm, share, counts, progress| {
+        let contest = &real.contest;
+        self.vm.with_guest(contest.modules(), contest.policies(), Clock::Exact, |vm, share, unit, progress| {
             progress.step("measuring the real kernel");
-            let mut argv = ["ekiden", "fidelity", "--raw"].map(str::to_owned).to_vec();
-            argv.push(format!("--repeat={}", self.repeat));
-            argv.extend(contest.to_args());
-            argv.extend(names.iter().flat_map(|name| ["--load".to_owned(), name.clone()]));
-            if counts {
-                argv.extend(["--unit".to_owned(), "instructions".to_owned()]);
+            let there = Real { traces: self.traces.as_ref().map(|_| "/host/traces".into()), ..real.clone() };
+            let measured = ask(vm, &there, unit, &mut |line| progress.note(line))?;
+            if let Some(traces) = &self.traces {
+                compare::copy_traces(&share.join("traces"), traces)?;
             }
-            let Some(traces) = &self.traces else { return json_of(vm, argv, &mut |line| progress.note(line)) };
-            argv.extend(["--traces".to_owned(), "/host/traces".to_owned()]);
-            let measured = json_of(vm, argv, &mut |line| progress.note(line))?;
-            compare::copy_traces(&share.join("traces"), traces)?;
             Ok(measured)
         })
     }

@@ -7,14 +7,15 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use ekiden_bench::{Comparison, DEFAULT, Judged, Row, number, table};
 use ekiden_loader::Status;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::turns::{Load, SLEEP_US, Turns, clock};
 use crate::bench::{
-    Verdict,
+    Unit, Verdict,
     contest::{Contestant, Values, Variant},
     hints::{Spread, TOLD, WAKEUP, wakeups},
 };
+use crate::request::Measurement;
 
 /// Message threads, and the workers of each, as in the paper.
 const MESSAGES: u32 = 2;
@@ -28,7 +29,7 @@ const WITH: &str = "locality, hints";
 const MEDIAN: &str = "p50";
 const TAIL: &str = "p99";
 
-#[derive(Args)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 #[command(after_help = "\
 Two message threads wake up two workers each, wait for their answers and sleep,
 by futexes, of which the kernel is not told that the waker will sleep (no
@@ -51,7 +52,7 @@ Examples:
   sudo ekiden reproduce locality --here
       microseconds, in the kernel of this machine
 See also: ekiden bench hints, for what hints cost")]
-pub(super) struct Locality {
+pub(crate) struct Locality {
     /// How often each message thread wakes up its workers, in each turn
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     rounds: u32,
@@ -90,13 +91,27 @@ struct Report {
     paper: [Paper; 4],
 }
 
+impl Measurement for Locality {
+    type Figures = Comparison;
+
+    fn measure(&self, unit: Unit) -> Result<Comparison> {
+        self.turns.measure_here(&self.load(), unit)
+    }
+}
+
 impl Locality {
     pub(super) fn run(&self) -> Result<ExitCode> {
+        let measured = self.turns.measure(self, &self.load())?;
+        let Self { rounds, sleep_us, .. } = *self;
+        let report = Report { messages: MESSAGES, workers: WORKERS, rounds, sleep_us, measured, paper: PAPER };
+        self.turns.output.show(&report, &describe(&report), &Verdict::of_comparison(&report.measured))
+    }
+
+    fn load(&self) -> Load<'_> {
         let policy = || Contestant::Policy(TOLD.to_owned());
         let variant = |name: &str, contestant, options| Variant { name: name.to_owned(), contestant, options };
-        let measured = self.turns.measure(&Load {
+        Load {
             name: "locality",
-            options: vec![format!("--rounds={}", self.rounds), format!("--sleep-us={}", self.sleep_us)],
             variants: vec![
                 variant(DEFAULT, Contestant::Default, &[]),
                 variant(ONE_CPU, Contestant::Default, &["--one-cpu"]),
@@ -104,11 +119,8 @@ impl Locality {
                 variant(WITH, policy(), &["--told", TOLD]),
             ],
             limits: &[(WAKEUP, WITH, TAIL, DEFAULT)],
-            work: &|variant, speed| self.wait(variant, speed),
-        })?;
-        let Self { rounds, sleep_us, .. } = *self;
-        let report = Report { messages: MESSAGES, workers: WORKERS, rounds, sleep_us, measured, paper: PAPER };
-        self.turns.output.show(&report, &describe(&report), &Verdict::of_comparison(&report.measured))
+            work: Box::new(|variant, speed| self.wait(variant, speed)),
+        }
     }
 
     fn wait(&self, variant: &Variant, speed: &str) -> Result<Values> {

@@ -15,6 +15,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
+pub(crate) use self::{ekiben_tables::EkibenTables, locality::Locality};
+
 /// `ekiden reproduce`: what papers measured, measured again.
 #[derive(Args)]
 #[command(after_help = "\

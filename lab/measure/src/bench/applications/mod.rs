@@ -16,15 +16,16 @@ use clap::Args;
 use ekiden_bench::{Applications, Boot, Incident, Sample};
 use ekiden_loader::{Beside, Queues, sysfs};
 use ekiden_vm::{Cache, GuestCommand, Vm, program_disk};
+use serde::{Deserialize, Serialize};
 
 use self::{
     programs::{ALL, Program},
     turn::{Interrupted, Place},
 };
 use super::{
-    Output, Verdict,
+    Output, Unit, Verdict,
     contest::{Contestant, PolicyArgs, UNRECORDED},
-    guest::{Clock, InVm, json_of},
+    guest::{Clock, InVm},
     load,
 };
 use crate::{
@@ -32,6 +33,7 @@ use crate::{
     modules::{self, Allowed},
     policies,
     progress::Progress,
+    request::{Measurement, ask},
     session,
 };
 
@@ -59,23 +61,8 @@ Each scheduler gets its turn with all programs, one scheduler after the other,
 and once before for nothing but counts of migrations. Programs are described in
 lab/measure/src/bench/applications/programs.rs.")]
 pub(crate) struct ApplicationsBench {
-    /// The policies to compare
-    #[arg(long = "policy", value_name = "POLICY", default_values = ["fifo", "wfq", "eevdf", "cfs"])]
-    policies: Vec<String>,
-    /// A scheduler of sched_ext's own kind, as a program that runs until it is interrupted: scx_bpfland, for example
-    #[arg(long, value_name = "PROGRAM")]
-    scx: Vec<PathBuf>,
     #[command(flatten)]
-    source: PolicyArgs,
-    /// Run policies without their flight recorder
-    #[arg(long)]
-    unrecorded: bool,
-    /// Measure this program only; may be given several times
-    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(ALL.iter().map(|program| program.name)))]
-    only: Vec<String>,
-    /// How often each scheduler gets its turn; one more turn comes before
-    #[arg(long, value_name = "TIMES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    repeat: u32,
+    what: Programs,
     /// Measure in virtual machines with Debian's programs instead of on this one
     #[arg(long)]
     vm: bool,
@@ -98,11 +85,33 @@ pub(crate) struct ApplicationsBench {
     /// Write one page with pictures for the browser
     #[arg(long, value_name = "PAGE")]
     report: Option<PathBuf>,
-    /// Where the programs' root is
-    #[arg(long, value_name = "DIR", hide = true)]
-    root: Option<PathBuf>,
     #[command(flatten)]
     output: Output,
+}
+
+/// Which programs are measured under which schedulers, and how often.
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Programs {
+    /// The policies to compare
+    #[arg(long = "policy", value_name = "POLICY", default_values = ["fifo", "wfq", "eevdf", "cfs"])]
+    policies: Vec<String>,
+    /// A scheduler of sched_ext's own kind, as a program that runs until it is interrupted: scx_bpfland, for example
+    #[arg(long, value_name = "PROGRAM")]
+    scx: Vec<PathBuf>,
+    #[command(flatten)]
+    source: PolicyArgs,
+    /// Run policies without their flight recorder
+    #[arg(long)]
+    unrecorded: bool,
+    /// Measure this program only; may be given several times
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(ALL.iter().map(|program| program.name)))]
+    only: Vec<String>,
+    /// How often each scheduler gets its turn; one more turn comes before
+    #[arg(long, value_name = "TIMES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeat: u32,
+    /// Where the root of the programs is, if it is not that of the machine.
+    #[arg(skip)]
+    root: Option<PathBuf>,
 }
 
 impl ApplicationsBench {
@@ -112,15 +121,9 @@ impl ApplicationsBench {
         } else if self.vm {
             self.in_guests()?
         } else {
-            match self.measure() {
+            match self.what.measure(Unit::Ns) {
                 Ok(boot) => vec![boot],
-                Err(error) => match error.downcast_ref() {
-                    Some(Interrupted(signal)) => {
-                        eprintln!("ekiden: {error}");
-                        return Ok(ExitCode::from(128_u8.saturating_add(*signal as u8)));
-                    }
-                    None => return Err(error),
-                },
+                Err(error) => return interrupted(error),
             }
         };
         let all = Applications::new(boots);
@@ -131,10 +134,6 @@ impl ApplicationsBench {
         self.output.show(&all, &all.to_text(), &verdict)
     }
 
-    fn chosen(&self) -> impl Iterator<Item = &'static Program> {
-        ALL.iter().filter(|program| self.only.is_empty() || self.only.iter().any(|name| name == program.name))
-    }
-
     /// One machine after the other.
     fn in_guests(&self) -> Result<Vec<Boot>> {
         let mut progress = Progress::new();
@@ -142,34 +141,31 @@ impl ApplicationsBench {
         let disk = program_disk(&Cache::from_env()?, &programs::packages(), &mut progress.sink())?;
         progress.end_step();
         drop(progress);
-        self.cpus.iter().map(|cpus| self.in_guest(*cpus, &disk)).collect::<Result<Vec<_>>>().map(|boots| boots.concat())
+        self.cpus.iter().map(|cpus| self.in_guest(*cpus, &disk)).collect()
     }
 
-    fn in_guest(&self, cpus: u32, disk: &Path) -> Result<Vec<Boot>> {
-        let mut vm = InVm::of(cpus, 1, self.memory, self.kernel.clone(), self.scx.clone());
+    fn in_guest(&self, cpus: u32, disk: &Path) -> Result<Boot> {
+        let mut vm = InVm::of(cpus, 1, self.memory, self.kernel.clone(), self.what.scx.clone());
         vm.shape.kvm = self.kvm;
         vm.shape.disk = Some(disk.to_owned());
-        vm.with_guest(self.source.modules(), &self.policies, Clock::Exact, |vm, _, counts, progress| {
+        vm.with_guest(self.what.source.modules(), &self.what.policies, Clock::Exact, |vm, _, unit, progress| {
             progress.step(format!("measuring programs on {cpus} CPUs"));
             mount(vm)?;
-            let all: Applications = json_of(vm, self.guest_args(counts), &mut |line| progress.note(line))?;
-            Ok(all.boots)
+            let there = Programs {
+                scx: self.what.scx.iter().map(|program| scx::name(program).into()).collect(),
+                root: Some(ROOT.into()),
+                ..self.what.clone()
+            };
+            ask(vm, &there, unit, &mut |line| progress.note(line))
         })
     }
+}
 
-    fn guest_args(&self, counts: bool) -> Vec<String> {
-        let mut args: Vec<String> = ["ekiden", "bench", "applications", "--json"].map(str::to_owned).into();
-        args.extend([format!("--root={ROOT}"), format!("--repeat={}", self.repeat)]);
-        args.extend(self.policies.iter().map(|policy| format!("--policy={policy}")));
-        args.extend(self.only.iter().map(|name| format!("--only={name}")));
-        args.extend(self.scx.iter().map(|program| format!("--scx={}", scx::name(program))));
-        args.extend(self.unrecorded.then(|| "--unrecorded".to_owned()));
-        args.extend(counts.then(|| "--unit=instructions".to_owned()));
-        args
-    }
+impl Measurement for Programs {
+    type Figures = Boot;
 
     /// On the machine that this runs on.
-    fn measure(&self) -> Result<Boot> {
+    fn measure(&self, unit: Unit) -> Result<Boot> {
         let mut progress = Progress::new();
         session::preflight(Beside::Nobody)?;
         let mut directory = PathBuf::new();
@@ -187,7 +183,7 @@ impl ApplicationsBench {
         let inside = Path::new("/tmp").join(scratch.path().file_name().unwrap_or_default());
         let place = Place::new(self.root.as_deref(), &inside)?;
         let cpus = std::thread::available_parallelism().context("cannot tell the number of CPUs")?.get() as u32;
-        let counts_instructions = self.output.counts();
+        let counts_instructions = unit == Unit::Instructions;
         let mut boot = Boot { kernel: load::kernel_release()?, cpus, counts_instructions, ..Boot::default() };
         let programs = self.prepare(&place, &mut boot, &mut progress)?;
         progress.step("waiting until the machine has settled");
@@ -211,6 +207,12 @@ impl ApplicationsBench {
             }
         }
         Ok(boot)
+    }
+}
+
+impl Programs {
+    fn chosen(&self) -> impl Iterator<Item = &'static Program> {
+        ALL.iter().filter(|program| self.only.is_empty() || self.only.iter().any(|name| name == program.name))
     }
 
     /// The programs that can be measured.
@@ -248,6 +250,17 @@ impl ApplicationsBench {
         let plain = [Contestant::Default, Contestant::Bpf(Queues::PerCpu)];
         let ours = plain.into_iter().chain(self.policies.iter().map(policy)).map(Scheduler::Ours);
         ours.chain(self.scx.iter().cloned().map(Scheduler::Other)).collect()
+    }
+}
+
+/// A signal that asked for the end gives the exit code; any other error stays one.
+pub(crate) fn interrupted(error: anyhow::Error) -> Result<ExitCode> {
+    match error.downcast_ref() {
+        Some(Interrupted(signal)) => {
+            eprintln!("ekiden: {error}");
+            Ok(ExitCode::from(128_u8.saturating_add(*signal as u8)))
+        }
+        None => Err(error),
     }
 }
 

@@ -9,16 +9,17 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use ekiden_bench::{Comparison, DEFAULT, Figure, Row, number, table};
 use ekiden_build::Checkout;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use self::sources::Sources;
 use super::turns::{Load, SLEEP_US, Turns, clock};
 use crate::bench::{
-    Verdict,
+    Unit, Verdict,
     contest::{Contestant, Values, Variant},
     hints::wakeups,
     load,
 };
+use crate::request::Measurement;
 
 /// Message threads of table 4.
 const MESSAGES: u32 = 2;
@@ -39,7 +40,7 @@ const TABLE_4: [(&str, &str); 4] = [
     ("workers_40_p99", "40 workers, 99 %"),
 ];
 
-#[derive(Args)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 #[command(after_help = "\
 Table 3: a byte goes to and fro between two processes, on one CPU and on two;
 a figure is a round trip. Table 4: two message threads wake up 2 or 40 workers
@@ -64,7 +65,7 @@ Examples:
       microseconds, in the kernel of this machine
 See also: ekiden bench count-unsafe, for each part; ekiden reproduce locality,
 for table 6")]
-pub(super) struct EkibenTables {
+pub(crate) struct EkibenTables {
     /// The policies to measure
     #[arg(long = "policy", value_name = "POLICY", default_values = ["wfq", "shinjuku", "locality", "arbiter", "fifo", "cfs"])]
     policies: Vec<String>,
@@ -129,18 +130,17 @@ struct Report {
     sources: Option<Sources>,
 }
 
+impl Measurement for EkibenTables {
+    type Figures = Comparison;
+
+    fn measure(&self, unit: Unit) -> Result<Comparison> {
+        self.turns.measure_here(&self.load(), unit)
+    }
+}
+
 impl EkibenTables {
     pub(super) fn run(&self) -> Result<ExitCode> {
-        let mut options = vec![format!("--round-trips={}", self.round_trips), format!("--wakeups={}", self.wakeups)];
-        options.extend(self.policies.iter().map(|policy| format!("--policy={policy}")));
-        let policies = self.policies.iter().cloned().map(Contestant::Policy);
-        let measured = self.turns.measure(&Load {
-            name: "ekiben-tables",
-            options,
-            variants: [Contestant::Default].into_iter().chain(policies).map(Variant::of).collect(),
-            limits: &[],
-            work: &|variant, speed| self.time(&variant.contestant, speed),
-        })?;
+        let measured = self.turns.measure(self, &self.load())?;
         // An installed program has none, and neither has the guest.
         let sources =
             Checkout::find().ok().map(|checkout| Sources::count(checkout.root(), &self.policies)).transpose()?;
@@ -150,6 +150,16 @@ impl EkibenTables {
         let Self { round_trips, wakeups, .. } = *self;
         let report = Report { round_trips, wakeups, measured, paper: PAPER, sources };
         self.turns.output.show(&report, &describe(&report), &verdict)
+    }
+
+    fn load(&self) -> Load<'_> {
+        let policies = self.policies.iter().cloned().map(Contestant::Policy);
+        Load {
+            name: "ekiben-tables",
+            variants: [Contestant::Default].into_iter().chain(policies).map(Variant::of).collect(),
+            limits: &[],
+            work: Box::new(|variant, speed| self.time(&variant.contestant, speed)),
+        }
     }
 
     fn time(&self, contestant: &Contestant, speed: &str) -> Result<Values> {
