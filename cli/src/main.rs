@@ -6,6 +6,7 @@ mod attach;
 mod build;
 mod check;
 mod checks;
+mod child;
 mod doctor;
 mod exec;
 mod explain;
@@ -39,7 +40,7 @@ use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 // What commands share, by the names that its modules have in the commands: `crate::failure` and so on.
 use ekiden_command::{
-    booted, child, considered, failure, flights, invoker, loads, machine, models, modules, output, parallel, policies,
+    booted, considered, failure, flights, invoker, loads, machine, models, modules, output, parallel, policies,
     progress, recording, report, session, signals,
 };
 use ekiden_measure as measure;

@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 pub mod booted;
-pub mod child;
 pub mod considered;
 pub mod failure;
 pub mod flights;

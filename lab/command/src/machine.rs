@@ -196,7 +196,7 @@ pub fn install_modules(from: &Path, share: &Path) -> Result<()> {
 }
 
 /// Puts our programs there too, for a guest that was booted with older ones.
-pub fn install_programs(share: &Path) -> Result<()> {
+pub(crate) fn install_programs(share: &Path) -> Result<()> {
     let to = share.join("bin");
     let failed = || format!("cannot put our programs into {}", to.display());
     fs::create_dir_all(&to).with_context(failed)?;

@@ -21,10 +21,10 @@ use super::{
     load,
     record::pipes,
 };
-use crate::request::Measurement;
 use crate::{
     machine::{Shape, load_program},
     progress::Progress,
+    request::Measurement,
     session::Plan,
 };
 

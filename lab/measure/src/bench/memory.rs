@@ -21,8 +21,7 @@ use super::{
     guest::Clock,
     load,
 };
-use crate::request::Measurement;
-use crate::{machine::Shape, progress::Progress};
+use crate::{machine::Shape, progress::Progress, request::Measurement};
 
 /// How long the kernel may take to put away what it no longer needs.
 const QUIET: Duration = Duration::from_secs(2);

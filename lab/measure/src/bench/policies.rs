@@ -22,9 +22,9 @@ use super::{
     load,
     record::pipes_with,
 };
-use crate::request::Measurement;
 use crate::{
     progress::Progress,
+    request::Measurement,
     session::{Held, Plan},
 };
 

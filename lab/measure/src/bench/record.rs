@@ -18,11 +18,11 @@ use super::{
     guest::{Clock, InVm},
     load,
 };
-use crate::request::{Measurement, ask};
 use crate::{
     policies,
     progress::Progress,
     recording::{RECORDING_KIB, ToFile},
+    request::{Measurement, ask},
     session::Plan,
 };
 

@@ -16,8 +16,7 @@ use super::{
     guest::Clock,
     load,
 };
-use crate::request::Measurement;
-use crate::{progress::Progress, session::Plan};
+use crate::{progress::Progress, request::Measurement, session::Plan};
 
 /// How much of CPU 0 the policy's tasks want, in percent.
 const WANTED: [u64; 3] = [25, 50, 100];

@@ -27,11 +27,11 @@ use super::{
     guest::{Clock, InVm},
     load,
 };
-use crate::request::Measurement;
 use crate::{
     machine::{Shape, install_modules, load_program},
     modules,
     progress::Progress,
+    request::Measurement,
     session::Plan,
 };
 

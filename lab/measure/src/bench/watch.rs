@@ -27,8 +27,7 @@ use super::{
     guest::Clock,
     load,
 };
-use crate::request::Measurement;
-use crate::{machine::Shape, output::open_trace, progress::Progress};
+use crate::{machine::Shape, output::open_trace, progress::Progress, request::Measurement};
 
 const CHECKER: &str = "checker";
 const RECORDER: &str = "recorder";

@@ -13,13 +13,15 @@ use clap::Args;
 
 pub(crate) use self::measure::Real;
 use self::{calibrate::Calibration, compare::Comparison, measure::Measured};
-use crate::bench::{
-    Output, Unit, Verdict,
-    contest::{Contest, PolicyArgs},
-    guest::{Clock, InVm},
+use crate::{
+    bench::{
+        Output, Unit, Verdict,
+        contest::{Contest, PolicyArgs},
+        guest::{Clock, InVm},
+    },
+    models::Models,
+    request::{Measurement, ask},
 };
-use crate::models::Models;
-use crate::request::{Measurement, ask};
 
 /// `ekiden fidelity`: how far the simulator is from the kernel.
 #[derive(Args)]

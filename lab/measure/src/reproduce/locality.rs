@@ -10,12 +10,14 @@ use ekiden_loader::Status;
 use serde::{Deserialize, Serialize};
 
 use super::turns::{Load, SLEEP_US, Turns, clock};
-use crate::bench::{
-    Unit, Verdict,
-    contest::{Contestant, Values, Variant},
-    hints::{Spread, TOLD, WAKEUP, wakeups},
+use crate::{
+    bench::{
+        Unit, Verdict,
+        contest::{Contestant, Values, Variant},
+        hints::{Spread, TOLD, WAKEUP, wakeups},
+    },
+    request::Measurement,
 };
-use crate::request::Measurement;
 
 /// Message threads, and the workers of each, as in the paper.
 const MESSAGES: u32 = 2;

@@ -13,13 +13,15 @@ use serde::{Deserialize, Serialize};
 
 use self::sources::Sources;
 use super::turns::{Load, SLEEP_US, Turns, clock};
-use crate::bench::{
-    Unit, Verdict,
-    contest::{Contestant, Values, Variant},
-    hints::wakeups,
-    load,
+use crate::{
+    bench::{
+        Unit, Verdict,
+        contest::{Contestant, Values, Variant},
+        hints::wakeups,
+        load,
+    },
+    request::Measurement,
 };
-use crate::request::Measurement;
 
 /// Message threads of table 4.
 const MESSAGES: u32 = 2;

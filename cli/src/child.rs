@@ -35,15 +35,14 @@ enum Event {
 
 /// What happens. From the moment that this is made, a signal does not end this process at once: what was begun is undone
 /// in order.
-pub struct Events {
+pub(crate) struct Events {
     sender: Sender<Event>,
     receiver: Receiver<Event>,
     _signals: Handling,
 }
 
 impl Events {
-    /// Handles signals until it is dropped; an error if they cannot be handled.
-    pub fn listen() -> Result<Self> {
+    pub(crate) fn listen() -> Result<Self> {
         let (sender, receiver) = channel();
         let told = sender.clone();
         // When nobody receives any more, this is over.
@@ -55,7 +54,7 @@ impl Events {
 
 /// Runs a command until it ends, a signal comes, or `is_over` says so, which is asked once per `every`; then the command is
 /// ended too. Without a command, likewise.
-pub fn until(
+pub(crate) fn until(
     events: &Events,
     command: &[OsString],
     what: &str,
@@ -97,7 +96,7 @@ fn spawn(command: &[OsString], sender: Sender<Event>) -> Result<Option<Pid>> {
 
 /// Runs a command to its end, or without one until a signal comes. `watch` is called every second; an error of its ends
 /// the command too, unless `keep_going`, and is what is returned in the end.
-pub fn run(
+pub(crate) fn run(
     events: &Events,
     command: &[OsString],
     what: &str,
