@@ -144,4 +144,31 @@ mod tests {
         assert_eq!(unit, Unit::Instructions);
         assert_eq!(serde_json::to_string(&Sent { unit, request }).unwrap(), text);
     }
+
+    /// The options of a command as they are by default, sent and received.
+    fn travels<M: Measurement + Args>() {
+        let matches = M::augment_args(clap::Command::new("ekiden")).get_matches_from(["ekiden"]);
+        let request: Request = M::from_arg_matches(&matches).unwrap().into();
+        let text = serde_json::to_string(&request).unwrap();
+        let received: Request = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(serde_json::to_string(&received).unwrap(), text);
+    }
+
+    #[test]
+    fn the_options_of_every_command_can_be_sent() {
+        travels::<applications::Programs>();
+        travels::<EkibenTables>();
+        travels::<FairnessBench>();
+        travels::<HintsBench>();
+        travels::<Locality>();
+        travels::<MemoryBench>();
+        travels::<MessagingBench>();
+        travels::<PipeBench>();
+        travels::<PoliciesBench>();
+        travels::<RecordBench>();
+        travels::<ShareBench>();
+        travels::<SleeperBench>();
+        travels::<UpgradeBench>();
+        travels::<WatchBench>();
+    }
 }
