@@ -304,7 +304,7 @@ impl Record {
         Some(self.pid).filter(|pid| *pid != 0 && self.what != What::Limit)
     }
 
-    /// How many records are missing where it says so: at least one, if nobody counted them.
+    /// How many records are missing where it says so: at least one, as not all are counted.
     pub fn lost(&self) -> u64 {
         if self.what == What::Lost { self.value.max(1) } else { 0 }
     }
