@@ -38,11 +38,11 @@
 /* As in hosts/kernel/include/ekiden_control.h. */
 struct ekiden_choice {
 	int tid;
-	unsigned int seat;	/* counted from 1; 0 for the default policy */
-	unsigned int flags;	/* 1: children inherit it */
+	unsigned int seat;  /* counted from 1; 0 for the default policy */
+	unsigned int flags; /* 1: children inherit it */
 	unsigned int params_len;
-	uint64_t params;	/* text */
-	uint64_t error;		/* room for the reason of a refusal */
+	uint64_t params; /* text */
+	uint64_t error;	 /* room for the reason of a refusal */
 	unsigned int error_len;
 	unsigned int reserved;
 };
@@ -222,17 +222,17 @@ static inline int ekiden_choose_named(pid_t tid, const char *name, int inherit)
  *	ESTALE		a version of the policy with other types has taken over: open anew
  */
 struct ekiden_queue {
-	int fd;			/* for poll and epoll: readable when there is a notice */
+	int fd; /* for poll and epoll: readable when there is a notice */
 	volatile uint64_t *words;
 	size_t bytes;
 	uint64_t head, tail;
 	unsigned int up_bytes, down_bytes, up_records, down_records;
-	unsigned int number;	/* as the policy knows it */
+	unsigned int number; /* as the policy knows it */
 };
 
 /* What the policy's types are, as the generated header has it. */
 struct ekiden_types {
-	uint64_t up, down;	/* fingerprints of hints and notices */
+	uint64_t up, down; /* fingerprints of hints and notices */
 	unsigned int up_bytes, down_bytes;
 };
 
@@ -276,8 +276,8 @@ static inline void ekiden_queue_close(struct ekiden_queue *queue)
 }
 
 /* Opens a queue to the policy of this name with room for so many hints and notices, powers of two. */
-static inline int ekiden_queue_open(struct ekiden_queue *queue, const char *name, struct ekiden_types types,
-				    unsigned int hints, unsigned int notices, char *reason, size_t reason_len)
+static inline int ekiden_queue_open(struct ekiden_queue *queue, const char *name, struct ekiden_types types, unsigned int hints,
+				    unsigned int notices, char *reason, size_t reason_len)
 {
 	struct ekiden_choice choice = ekiden_nothing_();
 	struct ekiden_open_queue request;
@@ -372,8 +372,7 @@ static inline int ekiden_queue_ring(const struct ekiden_queue *queue)
 static inline int ekiden_queue_receive(struct ekiden_queue *queue, void *notice)
 {
 	size_t words = (queue->down_bytes + 7) / 8, i, left = queue->down_bytes;
-	volatile uint64_t *record = queue->words + EKIDEN_HEADER_WORDS_ +
-				    (size_t)queue->up_records * ((queue->up_bytes + 7) / 8) +
+	volatile uint64_t *record = queue->words + EKIDEN_HEADER_WORDS_ + (size_t)queue->up_records * ((queue->up_bytes + 7) / 8) +
 				    (queue->tail & (queue->down_records - 1)) * words;
 	uint64_t waiting = ekiden_load_(&queue->words[EKIDEN_AT_DOWN_HEAD_]) - queue->tail;
 	char *bytes = (char *)notice;

@@ -64,8 +64,8 @@ static __always_inline void touch(u8 *at)
 	asm volatile("mov %[open], %%cr0\n\t"
 		     "lock orb $0, %[byte]\n\t"
 		     "mov %[cr0], %%cr0"
-		     : [byte] "+m" (*at)
-		     : [open] "r" (cr0 & ~X86_CR0_WP), [cr0] "r" (cr0)
+		     : [byte] "+m"(*at)
+		     : [open] "r"(cr0 & ~X86_CR0_WP), [cr0] "r"(cr0)
 		     : "cc", "memory");
 }
 

@@ -107,8 +107,7 @@ static __always_inline u64 has_changed(struct task *t)
 	return now_is(t, state == DECIDED ? WAITS : state);
 }
 
-static __always_inline void
-tell_on(u32 cpu, u32 kind, struct task_struct *p, struct task *t, u64 seq, u32 flags, u64 arg)
+static __always_inline void tell_on(u32 cpu, u32 kind, struct task_struct *p, struct task *t, u64 seq, u32 flags, u64 arg)
 {
 	struct message what = {};
 

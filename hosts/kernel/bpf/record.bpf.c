@@ -149,9 +149,7 @@ static __always_inline void note_affinity(struct task_struct *p, bool even_all)
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
 {
-	enum what what = preempt || !prev_state	? SWITCH_PREEMPTED :
-			 prev_state & TASK_DEAD ? SWITCH_EXITED :
-						  SWITCH_BLOCKED;
+	enum what what = preempt || !prev_state ? SWITCH_PREEMPTED : prev_state & TASK_DEAD ? SWITCH_EXITED : SWITCH_BLOCKED;
 	u32 cpu = bpf_get_smp_processor_id();
 	u64 slice_ns = bpf_core_field_exists(next->scx.slice) ? next->scx.slice : 0;
 

@@ -78,12 +78,29 @@ static __always_inline u32 bucket_of(u64 ns)
 
 	if (ns < PER_DOUBLING)
 		return ns;
-	if (high >> 32) { log += 32; high >>= 32; }
-	if (high >> 16) { log += 16; high >>= 16; }
-	if (high >> 8) { log += 8; high >>= 8; }
-	if (high >> 4) { log += 4; high >>= 4; }
-	if (high >> 2) { log += 2; high >>= 2; }
-	if (high >> 1) { log += 1; }
+	if (high >> 32) {
+		log += 32;
+		high >>= 32;
+	}
+	if (high >> 16) {
+		log += 16;
+		high >>= 16;
+	}
+	if (high >> 8) {
+		log += 8;
+		high >>= 8;
+	}
+	if (high >> 4) {
+		log += 4;
+		high >>= 4;
+	}
+	if (high >> 2) {
+		log += 2;
+		high >>= 2;
+	}
+	if (high >> 1) {
+		log += 1;
+	}
 	doublings = log - 2;
 	return (doublings + 1) * PER_DOUBLING + (u32)(ns >> doublings) - PER_DOUBLING;
 }

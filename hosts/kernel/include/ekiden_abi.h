@@ -84,7 +84,7 @@ struct ekiden_outcome {
 	__u64 task;
 	__u64 slice_ns;
 	__u64 timer_ns;
-	__u64 kicks;	/* four CPUs plus one, 16 bits each; all ones for every CPU */
+	__u64 kicks; /* four CPUs plus one, 16 bits each; all ones for every CPU */
 };
 
 #endif

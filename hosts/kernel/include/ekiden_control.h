@@ -13,18 +13,18 @@
 /* Makes a policy ready. It lives until the descriptor is closed; then others that run get its tasks. */
 struct ekiden_create_request {
 	char policy[32];
-	__u64 params;		/* text */
-	__u64 topology;		/* words, as Topology::to_words gives them */
-	__u64 error;		/* room for the reason of a refusal */
+	__u64 params;	/* text */
+	__u64 topology; /* words, as Topology::to_words gives them */
+	__u64 error;	/* room for the reason of a refusal */
 	__u32 params_len;
-	__u32 topology_len;	/* in words */
+	__u32 topology_len; /* in words */
 	__u32 error_len;
 	__u32 max_tasks;
-	__u64 arena_bytes;	/* memory for the policy itself */
-	__u64 tape_records;	/* room for the newest calls of each CPU: a power of two of records of 64 bytes, or 0 */
+	__u64 arena_bytes;  /* memory for the policy itself */
+	__u64 tape_records; /* room for the newest calls of each CPU: a power of two of records of 64 bytes, or 0 */
 	__u32 flags;
-	__u32 seat;		/* written: where it is */
-	__u32 group;		/* with EKIDEN_CREATE_GROUP */
+	__u32 seat;  /* written: where it is */
+	__u32 group; /* with EKIDEN_CREATE_GROUP */
 	__u32 reserved;
 };
 
@@ -44,12 +44,12 @@ struct ekiden_create_request {
 
 /* Says something to the policy: a hint, or the opening, filling or closing of a hint queue. */
 struct ekiden_hint_request {
-	__u32 kind;		/* EKIDEN_HINT or EKIDEN_QUEUE_* */
+	__u32 kind; /* EKIDEN_HINT or EKIDEN_QUEUE_* */
 	__u32 queue;
 	__u64 bytes;
 	__u32 len;
-	__u32 taken;		/* written: whether a hint was taken */
-	__u32 seat;		/* of the policy, counted from 1; 0 for the default one */
+	__u32 taken; /* written: whether a hint was taken */
+	__u32 seat;  /* of the policy, counted from 1; 0 for the default one */
 	__u32 reserved;
 };
 
@@ -58,18 +58,18 @@ struct ekiden_hint_request {
  * refused is refused before anything is touched.
  */
 struct ekiden_upgrade_request {
-	char module[64];	/* the name of the successor's module; nothing for the one that runs */
-	char policy[32];	/* the policy that has to be in it; nothing for any */
-	__u64 params;		/* text; if there is none, a successor by pointer has those of the old one */
-	__u64 error;		/* room for the reason of a refusal */
+	char module[64]; /* the name of the successor's module; nothing for the one that runs */
+	char policy[32]; /* the policy that has to be in it; nothing for any */
+	__u64 params;	 /* text; if there is none, a successor by pointer has those of the old one */
+	__u64 error;	 /* room for the reason of a refusal */
 	__u32 params_len;
 	__u32 error_len;
-	__u64 arena_bytes;	/* memory for the policy itself; 0 for as much as before */
+	__u64 arena_bytes; /* memory for the policy itself; 0 for as much as before */
 	__u32 flags;
-	__u32 moved;		/* written: how the tasks came over, EKIDEN_MOVED_* */
-	__u64 wait_ns;		/* written: how long a CPU waited at most */
-	__u64 tasks;		/* written: how many tasks there were */
-	__u32 seat;		/* of the one that runs, counted from 1; 0 for the default one */
+	__u32 moved;   /* written: how the tasks came over, EKIDEN_MOVED_* */
+	__u64 wait_ns; /* written: how long a CPU waited at most */
+	__u64 tasks;   /* written: how many tasks there were */
+	__u32 seat;    /* of the one that runs, counted from 1; 0 for the default one */
 	__u32 reserved;
 };
 
@@ -84,12 +84,12 @@ struct ekiden_order_request {
  * caller, or a process with CAP_SYS_NICE has chosen for the task. The descriptor may be open for reading only.
  */
 struct ekiden_choose_request {
-	__s32 tid;		/* 0 for the caller */
-	__u32 seat;		/* counted from 1; 0 for the default one */
+	__s32 tid;  /* 0 for the caller */
+	__u32 seat; /* counted from 1; 0 for the default one */
 	__u32 flags;
 	__u32 params_len;
-	__u64 params;		/* text: what is set for the task; as by default what is not in it */
-	__u64 error;		/* room for the reason of a refusal */
+	__u64 params; /* text: what is set for the task; as by default what is not in it */
+	__u64 error;  /* room for the reason of a refusal */
 	__u32 error_len;
 	__u32 reserved;
 };
@@ -119,10 +119,10 @@ struct ekiden_choose_request {
 
 /* Gives a policy CPUs and a weight, instead of what it had. */
 struct ekiden_share_request {
-	__u64 cpus;		/* words of a set; none for no set */
-	__u32 cpus_len;		/* in words */
+	__u64 cpus;	/* words of a set; none for no set */
+	__u32 cpus_len; /* in words */
 	__u32 seat;
-	__u32 weight;		/* 0 for none */
+	__u32 weight; /* 0 for none */
 	__u32 flags;
 };
 
@@ -136,18 +136,18 @@ struct ekiden_share_request {
  * device may be open for reading only. EPROTO: the types are not those of the policy; EOPNOTSUPP: it has none; EDQUOT, EUSERS: there are too many.
  */
 struct ekiden_open_request {
-	__u64 up_fingerprint;	/* of the type of hints, and of notices */
+	__u64 up_fingerprint; /* of the type of hints, and of notices */
 	__u64 down_fingerprint;
-	__u32 up_bytes;		/* of a record */
+	__u32 up_bytes; /* of a record */
 	__u32 down_bytes;
-	__u32 up_records;	/* powers of two */
+	__u32 up_records; /* powers of two */
 	__u32 down_records;
-	__u32 seat;		/* of the policy, counted from 1; 0 for the default one */
-	__u32 queue;		/* written: its number, as the policy knows it */
-	__u64 bytes;		/* written */
-	__u64 error;		/* room for the reason of a refusal */
+	__u32 seat;  /* of the policy, counted from 1; 0 for the default one */
+	__u32 queue; /* written: its number, as the policy knows it */
+	__u64 bytes; /* written */
+	__u64 error; /* room for the reason of a refusal */
 	__u32 error_len;
-	__u32 flags;		/* 0 */
+	__u32 flags; /* 0 */
 };
 
 #define EKIDEN_IOC_OPEN _IOWR('E', 10, struct ekiden_open_request)

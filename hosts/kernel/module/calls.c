@@ -228,7 +228,7 @@ void ekiden_calls_ended(void)
 struct ekiden_timer {
 	struct hrtimer timer;
 	u32 cpu;
-	u32 tenancy;	/* of whoever armed it */
+	u32 tenancy; /* of whoever armed it */
 };
 
 /* Counts policies that took over from a stranger, whose timers mean nothing to them. */
@@ -292,9 +292,9 @@ void ekiden_do_arm_timer(u32 cpu, u64 delay_ns)
 
 static struct {
 	struct hrtimer timer;
-	atomic_t anew;		/* begins with the first task */
+	atomic_t anew; /* begins with the first task */
 	u64 next;
-	s64 ret;		/* of the last pass */
+	s64 ret; /* of the last pass */
 	struct completion done;
 } rehome;
 

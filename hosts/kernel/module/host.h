@@ -63,8 +63,7 @@ size_t ekiden_rs_queue_bytes(const struct ekiden_queue_geometry *geometry);
 bool ekiden_rs_queue_init(void *memory, const struct ekiden_queue_geometry *geometry);
 s64 ekiden_rs_queue_take(void *memory, const struct ekiden_queue_geometry *geometry, u64 *tail, void *room, size_t len);
 void ekiden_rs_queue_refused(void *memory, const struct ekiden_queue_geometry *geometry, u64 records);
-u32 ekiden_rs_queue_put(void *memory, const struct ekiden_queue_geometry *geometry, u64 *head, const void *bytes,
-			size_t len);
+u32 ekiden_rs_queue_put(void *memory, const struct ekiden_queue_geometry *geometry, u64 *head, const void *bytes, size_t len);
 
 /* ---- guarded entry, guard_<arch>.S ---- */
 
@@ -75,15 +74,14 @@ asmlinkage void ekiden_leave(s64 result);
 /* What ekiden_guarded() returns when Rust has left by ekiden_leave(). */
 #define LEFT (-1000)
 
-#define guarded(fn, a, b, c, d, e) \
-	ekiden_guarded((u64)(a), (u64)(b), (u64)(c), (u64)(d), (u64)(e), (ekiden_guarded_fn)(void *)(fn))
+#define guarded(fn, a, b, c, d, e) ekiden_guarded((u64)(a), (u64)(b), (u64)(c), (u64)(d), (u64)(e), (ekiden_guarded_fn)(void *)(fn))
 
 /* ---- times.c ---- */
 
 /* What takes time besides events, numbered after them. */
 enum {
-	EKIDEN_TIME_INTRODUCE = EKIDEN_TASK_PARAMS + 1,	/* tasks are introduced to a policy */
-	EKIDEN_TIME_WALK,	/* the look for tasks that wait too long */
+	EKIDEN_TIME_INTRODUCE = EKIDEN_TASK_PARAMS + 1, /* tasks are introduced to a policy */
+	EKIDEN_TIME_WALK,				/* the look for tasks that wait too long */
 	EKIDEN_TIME_KINDS,
 };
 
@@ -203,16 +201,16 @@ void *copy_in(u64 from, size_t len);
 
 struct seat {
 	struct instance *now;
-	struct instance *fallen;	/* one that took over and panicked in doing so: its memory may be in use */
-	struct file *controller;	/* open as long as somebody answers for it */
-	u32 access;			/* EKIDEN_CREATE_OPEN, EKIDEN_CREATE_GROUP, or root only */
+	struct instance *fallen; /* one that took over and panicked in doing so: its memory may be in use */
+	struct file *controller; /* open as long as somebody answers for it */
+	u32 access;		 /* EKIDEN_CREATE_OPEN, EKIDEN_CREATE_GROUP, or root only */
 	kgid_t group;
 	struct ekiden_tape tape;
 	bool tape_runs;
-	const struct text *fault;	/* why it was taken out: a reason of its instance, or no text */
-	u64 fell_ns;			/* and when, by the monotonic clock */
-	u64 upgrades;			/* how often another one has taken over */
-	u64 wait_ns, wait_ns_max;	/* how long a CPU waited the last time, and the longest time */
+	const struct text *fault; /* why it was taken out: a reason of its instance, or no text */
+	u64 fell_ns;		  /* and when, by the monotonic clock */
+	u64 upgrades;		  /* how often another one has taken over */
+	u64 wait_ns, wait_ns_max; /* how long a CPU waited the last time, and the longest time */
 };
 
 /* The kernel calls us between ops.init and ops.exit; and cannot begin to while what it would call is freed. */
@@ -221,8 +219,8 @@ struct seat {
 #define EKIDEN_LEAVING 2
 
 struct running {
-	u32 nr;				/* seats that are taken */
-	u32 attached;			/* one of these */
+	u32 nr;	      /* seats that are taken */
+	u32 attached; /* one of these */
 	void *engine_arena;
 	struct seat seats[EKIDEN_SEATS];
 };

@@ -35,11 +35,11 @@ struct ekiden_settings {
 
 /* Where calls are recorded. */
 struct ekiden_tape {
-	void *base;		/* for each CPU EKIDEN_TAPE_PAGE bytes, then its ring; NULL for nowhere */
-	size_t records;		/* of a ring, 64 bytes each: a power of two */
-	u32 cpus;		/* rings */
-	u32 ticks_khz;		/* of the counter that times are of (hosts/kernel/policy/src/here_<arch>.rs); 0: of the clock */
-	u32 instance;		/* the number of the instance, from 1 */
+	void *base;	/* for each CPU EKIDEN_TAPE_PAGE bytes, then its ring; NULL for nowhere */
+	size_t records; /* of a ring, 64 bytes each: a power of two */
+	u32 cpus;	/* rings */
+	u32 ticks_khz;	/* of the counter that times are of (hosts/kernel/policy/src/here_<arch>.rs); 0: of the clock */
+	u32 instance;	/* the number of the instance, from 1 */
 };
 
 /* What to do with it; the numbers of ekiden_recording::Mark. */
@@ -63,12 +63,12 @@ struct ekiden_policy_table {
 	char name[EKIDEN_NAME_LEN];
 	u64 calls;
 	void *(*create)(struct ekiden_create *args);
-	void (*deliver)(void);	/* called from Rust only, as the next two */
+	void (*deliver)(void); /* called from Rust only, as the next two */
 	void (*give)(void);
 	void (*take)(void);
 	bool (*check)(struct ekiden_create *args);
 	void (*tape)(const struct ekiden_tape *tape, u32 what);
-	void (*save)(void);	/* called from Rust only */
+	void (*save)(void); /* called from Rust only */
 	bool (*restore)(void *instance, struct ekiden_create *args, const void *saved, size_t len);
 	s64 (*figures)(void *instance, u32 cpu, u64 *room, size_t len);
 	bool (*settings)(struct ekiden_settings *settings);
@@ -95,15 +95,15 @@ struct ekiden_host_table {
 
 /* stop.c */
 struct ekiden_stops {
-	u64 quick;	/* stops after a few meetings at most */
-	u64 slow;	/* after more, as a CPU did not come in time */
-	u64 wait_ns;	/* how long CPUs stood still at most, the last time */
+	u64 quick;   /* stops after a few meetings at most */
+	u64 slow;    /* after more, as a CPU did not come in time */
+	u64 wait_ns; /* how long CPUs stood still at most, the last time */
 	u64 wait_ns_max;
-	u64 took_ns;	/* how long it took from the wish until it was done, the last time */
+	u64 took_ns; /* how long it took from the wish until it was done, the last time */
 	u64 took_ns_max;
-	int late_cpu;	/* for which CPU a meeting was given up last; -1 if none was */
-	u64 graces;	/* changes for which no CPU stood still, but a grace period was waited for */
-	u64 grace_ns;	/* how long that took, the last time */
+	int late_cpu; /* for which CPU a meeting was given up last; -1 if none was */
+	u64 graces;   /* changes for which no CPU stood still, but a grace period was waited for */
+	u64 grace_ns; /* how long that took, the last time */
 	u64 grace_ns_max;
 };
 

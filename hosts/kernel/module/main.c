@@ -34,13 +34,11 @@ static long ioctl_create(struct file *file, void __user *arg)
 	if (copy_from_user(&request, arg, sizeof(request)))
 		return -EFAULT;
 	request.policy[sizeof(request.policy) - 1] = 0;
-	if (request.params_len > EKIDEN_PARAMS_MAX || !request.topology_len ||
-	    request.topology_len > EKIDEN_TOPOLOGY_MAX || !request.max_tasks || request.max_tasks > SZ_4M ||
-	    request.arena_bytes < SZ_64K || request.arena_bytes > SZ_2G ||
+	if (request.params_len > EKIDEN_PARAMS_MAX || !request.topology_len || request.topology_len > EKIDEN_TOPOLOGY_MAX ||
+	    !request.max_tasks || request.max_tasks > SZ_4M || request.arena_bytes < SZ_64K || request.arena_bytes > SZ_2G ||
 	    request.flags & ~(EKIDEN_CREATE_JOIN | EKIDEN_CREATE_DEFAULT | EKIDEN_CREATE_OPEN | EKIDEN_CREATE_GROUP) ||
 	    (request.flags & EKIDEN_CREATE_GROUP && !gid_valid(make_kgid(current_user_ns(), request.group))) ||
-	    request.tape_records > EKIDEN_TAPE_RECORDS_MAX ||
-	    (request.tape_records && !is_power_of_2(request.tape_records)))
+	    request.tape_records > EKIDEN_TAPE_RECORDS_MAX || (request.tape_records && !is_power_of_2(request.tape_records)))
 		return -EINVAL;
 	mutex_lock(&control);
 	ret = create(file, &request, &reason);
@@ -268,8 +266,7 @@ static long ioctl_choose(void __user *arg)
 
 	if (copy_from_user(&request, arg, sizeof(request)))
 		return -EFAULT;
-	if (request.seat > EKIDEN_SEATS || request.flags & ~EKIDEN_CHOOSE_INHERIT ||
-	    request.params_len > EKIDEN_PARAMS_MAX)
+	if (request.seat > EKIDEN_SEATS || request.flags & ~EKIDEN_CHOOSE_INHERIT || request.params_len > EKIDEN_PARAMS_MAX)
 		return -EINVAL;
 	settings.text = copy_in(request.params, request.params_len);
 	if (IS_ERR(settings.text))
@@ -292,8 +289,8 @@ static long ioctl_choose(void __user *arg)
 	put_task_struct(p);
 out:
 	kvfree(settings.text);
-	if (ret == -EINVAL && copy_to_user(u64_to_user_ptr(request.error), settings.error,
-					   min(settings.error_len, request.error_len)))
+	if (ret == -EINVAL &&
+	    copy_to_user(u64_to_user_ptr(request.error), settings.error, min(settings.error_len, request.error_len)))
 		ret = -EFAULT;
 	return ret;
 }

@@ -16,8 +16,8 @@ int ekiden_register_policy(const struct ekiden_policy_table *table, struct modul
 	struct policy *policy;
 
 	if (table->abi_version != EKIDEN_ABI_VERSION || table->size != sizeof(*table)) {
-		pr_err("ekiden: policy module %s was built for interface %u, this is %u; build it again\n",
-		       module_name(owner), table->abi_version, EKIDEN_ABI_VERSION);
+		pr_err("ekiden: policy module %s was built for interface %u, this is %u; build it again\n", module_name(owner),
+		       table->abi_version, EKIDEN_ABI_VERSION);
 		return -ENOEXEC;
 	}
 	policy = kzalloc(sizeof(*policy), GFP_KERNEL);
@@ -105,7 +105,7 @@ void *copy_in(u64 from, size_t len)
 
 /* What `policy` is made of, from user memory; the topology is that of `other` if there is one. */
 struct instance *new_instance(const struct policy *policy, const struct ekiden_create_request *request,
-				     const struct instance *other)
+			      const struct instance *other)
 {
 	struct instance *instance = kvzalloc(sizeof(*instance), GFP_KERNEL);
 	size_t topology_size = request->topology_len * sizeof(u32);
@@ -139,11 +139,10 @@ struct instance *new_instance(const struct policy *policy, const struct ekiden_c
 	}
 	/* Nobody is killed to make room for it. */
 	if ((long)(request->arena_bytes >> PAGE_SHIFT) < si_mem_available())
-		instance->arena = __vmalloc(request->arena_bytes,
-					    GFP_KERNEL | __GFP_RETRY_MAYFAIL | __GFP_NOWARN | __GFP_ZERO);
+		instance->arena = __vmalloc(request->arena_bytes, GFP_KERNEL | __GFP_RETRY_MAYFAIL | __GFP_NOWARN | __GFP_ZERO);
 	if (!instance->arena)
 		goto out;
-	instance->args = (struct ekiden_create) {
+	instance->args = (struct ekiden_create){
 		.arena = instance->arena,
 		.arena_len = request->arena_bytes,
 		.topology = instance->topology,

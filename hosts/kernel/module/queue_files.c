@@ -189,8 +189,7 @@ static int within_limits(size_t bytes, struct text *reason)
 	return 0;
 }
 
-static int check_types(const struct ekiden_policy_table *table, const struct ekiden_open_request *request,
-		       struct text *reason)
+static int check_types(const struct ekiden_policy_table *table, const struct ekiden_open_request *request, struct text *reason)
 {
 	const struct ekiden_queue_geometry *types = &table->types;
 
@@ -216,7 +215,7 @@ static struct queue *new_queue(const struct ekiden_open_request *request)
 
 	if (!queue)
 		return NULL;
-	queue->geometry = (struct ekiden_queue_geometry) {
+	queue->geometry = (struct ekiden_queue_geometry){
 		.up = { request->up_fingerprint, request->up_bytes, request->up_records },
 		.down = { request->down_fingerprint, request->down_bytes, request->down_records },
 	};

@@ -62,8 +62,7 @@ int put_queues(char *to, size_t size, u32 seat)
 		if (!is_shown(queue, seat) || shown++ >= QUEUES_SHOWN)
 			continue;
 		queue_add_sums(&own, queue);
-		at += scnprintf(to + at, size - at, "%s{\"queue\":%u,\"owner\":%u", comma, queue->number,
-				pid_nr(queue->owner));
+		at += scnprintf(to + at, size - at, "%s{\"queue\":%u,\"owner\":%u", comma, queue->number, pid_nr(queue->owner));
 		at += put_sums(to + at, size - at, &own);
 		at += scnprintf(to + at, size - at, "}");
 		comma = ",";

@@ -122,9 +122,9 @@ void ekiden_look_at_queues(void)
 	if (likely(!READ_ONCE(bucket->first)))
 		return;
 	rcu_read_lock();
-	hlist_for_each_entry_rcu(queue, bucket, of_owner)
-		if (queue->signal == signal && word(queue, AT_UP_HEAD) != READ_ONCE(queue->up_tail))
-			irq_work_queue(&queue->work);
+	hlist_for_each_entry_rcu(queue, bucket,
+				 of_owner) if (queue->signal == signal && word(queue, AT_UP_HEAD) != READ_ONCE(queue->up_tail))
+		irq_work_queue(&queue->work);
 	rcu_read_unlock();
 }
 
@@ -181,7 +181,7 @@ void queues_lose_policy(u32 seat)
 void queues_forget_policy(u32 seat)
 {
 	queues_lose_policy(seat);
-	queues_past[seat] = (struct past) {};
+	queues_past[seat] = (struct past){};
 }
 
 /* ---- the policy hears of the queue itself ---- */

@@ -33,19 +33,19 @@ struct queue {
 	u32 number;
 	u32 seat;
 	int state;
-	bool known;			/* to the policy; under `control` */
-	bool summed;			/* its counts are in `past`; likewise */
-	unsigned long busy;		/* bit 0: a CPU takes hints out */
-	struct pid *owner;		/* referenced: a number may be another process's by now */
-	const void *signal;		/* of the owner's threads; only compared */
+	bool known;	    /* to the policy; under `control` */
+	bool summed;	    /* its counts are in `past`; likewise */
+	unsigned long busy; /* bit 0: a CPU takes hints out */
+	struct pid *owner;  /* referenced: a number may be another process's by now */
+	const void *signal; /* of the owner's threads; only compared */
 	kuid_t uid;
 	u64 *memory;
 	size_t bytes;
 	struct ekiden_queue_geometry geometry;
-	u64 up_tail;			/* what is in the memory may be anything */
-	u64 heard;			/* without what was passed over as nonsense */
+	u64 up_tail; /* what is in the memory may be anything */
+	u64 heard;   /* without what was passed over as nonsense */
 	u64 down_head;
-	raw_spinlock_t down;		/* several CPUs may say something */
+	raw_spinlock_t down; /* several CPUs may say something */
 	struct irq_work work;
 	wait_queue_head_t wait;
 	struct hlist_node of_owner;

@@ -14,7 +14,9 @@
 /* What fairness explains is less than sched_ext's own thirty seconds, too, by more than the time between two walks. */
 static unsigned int starved_after_ms = 8000;
 module_param(starved_after_ms, uint, 0644);
-MODULE_PARM_DESC(starved_after_ms, "how long a task may wait for a CPU before its policy is taken out, unless its fair share explains more; 0 for no limit");
+MODULE_PARM_DESC(
+	starved_after_ms,
+	"how long a task may wait for a CPU before its policy is taken out, unless its fair share explains more; 0 for no limit");
 
 /* So many walks over the task table see a task that has waited for that long. */
 #define WALKS 8

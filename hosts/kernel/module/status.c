@@ -61,16 +61,14 @@ static int put_seat(char *to, size_t size, u32 number)
 	at += scnprintf(to + at, size - at,
 			",\"module\":\"%s\",\"upgrades\":%llu,\"upgrade_wait_ns\":%llu,\"upgrade_wait_ns_max\":%llu",
 			module_name(seat->now->policy->owner), seat->upgrades, seat->wait_ns, seat->wait_ns_max);
-	at += scnprintf(to + at, size - at,
-			",\"instance\":%u,\"ticks_khz\":%u,\"tape_records\":%zu,\"tape_cpus\":%u,\"tape_runs\":%s",
-			seat->tape.instance, seat->tape.ticks_khz, seat->tape.records, seat->tape.cpus,
-			seat->tape_runs ? "true" : "false");
+	at += scnprintf(
+		to + at, size - at, ",\"instance\":%u,\"ticks_khz\":%u,\"tape_records\":%zu,\"tape_cpus\":%u,\"tape_runs\":%s",
+		seat->tape.instance, seat->tape.ticks_khz, seat->tape.records, seat->tape.cpus, seat->tape_runs ? "true" : "false");
 	if (seat->access == EKIDEN_CREATE_GROUP)
 		at += scnprintf(to + at, size - at, ",\"open_to_group\":%u", from_kgid_munged(&init_user_ns, seat->group));
 	at += scnprintf(to + at, size - at, ",\"open\":%s",
 			seat->access == EKIDEN_CREATE_OPEN || is_default(seat) ? "true" : "false");
-	at += put_text(to + at, size - at, "params", seat->now->params,
-		       min_t(size_t, seat->now->args.params_len, SZ_1K));
+	at += put_text(to + at, size - at, "params", seat->now->params, min_t(size_t, seat->now->args.params_len, SZ_1K));
 	at += put_queues(to + at, size - at, number);
 	if (seat->fell_ns)
 		at += scnprintf(to + at, size - at, ",\"fell_ns\":%llu", seat->fell_ns);
@@ -126,8 +124,7 @@ static int control_show(struct seq_file *file, void *unused)
 	mutex_lock(&control);
 	at = scnprintf(text, STATUS_LEN, "{\"abi\":%u", EKIDEN_ABI_VERSION);
 	if (running.nr) {
-		at += scnprintf(text + at, STATUS_LEN - at, ",\"attached\":%s",
-				READ_ONCE(running.attached) ? "true" : "false");
+		at += scnprintf(text + at, STATUS_LEN - at, ",\"attached\":%s", READ_ONCE(running.attached) ? "true" : "false");
 		if (!is_broken())
 			at += put_counts(text + at, STATUS_LEN - at, 0);
 		at += put_seats(text + at, STATUS_LEN - at);

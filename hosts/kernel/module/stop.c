@@ -24,7 +24,9 @@
 /* How long all wait for the last one before they go on and meet again later. */
 static unsigned int meet_patience_us = 1000;
 module_param(meet_patience_us, uint, 0644);
-MODULE_PARM_DESC(meet_patience_us, "how long CPUs wait in an interrupt for the last one, when all are to stand still, before they go on and meet again");
+MODULE_PARM_DESC(
+	meet_patience_us,
+	"how long CPUs wait in an interrupt for the last one, when all are to stand still, before they go on and meet again");
 
 /*
  * CPUs stand still for as long at most. Where a processor is shared by three that want it, each is away for two slices of the
@@ -40,7 +42,7 @@ struct ekiden_stops ekiden_stops = { .late_cpu = -1 };
 
 static struct {
 	atomic_t arrived;
-	atomic_t inside;	/* asked, and has not left yet */
+	atomic_t inside; /* asked, and has not left yet */
 	u32 number;
 	bool go;
 } meeting;

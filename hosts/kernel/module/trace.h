@@ -16,6 +16,8 @@
 int watch_events(void);
 void watch_events_no_more(void);
 
+/* Lists that are macros. */
+/* clang-format off */
 #define EKIDEN_KINDS \
 	EKIDEN_NAMED(TASK_INIT, "task_init") EKIDEN_NAMED(TASK_ENABLE, "task_enable") \
 	EKIDEN_NAMED(TASK_DISABLE, "task_disable") EKIDEN_NAMED(TASK_EXIT, "task_exit") \

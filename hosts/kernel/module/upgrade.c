@@ -11,8 +11,8 @@
 struct takeover {
 	struct seat *seat;
 	struct instance *to;
-	void *successor;	/* already made; NULL for one that gets the old one's state */
-	u32 what;		/* what the tape is told */
+	void *successor; /* already made; NULL for one that gets the old one's state */
+	u32 what;	 /* what the tape is told */
 	struct ekiden_outcome outcome;
 };
 
@@ -30,13 +30,12 @@ static s64 take_over(void *data)
 		run_tape(seat, seat->now, EKIDEN_TAPE_STOP);
 		run_tape(seat, takeover->to, takeover->what);
 	}
-	ret = guarded(ekiden_rs_swap, seat - running.seats, takeover->to->policy->table, &takeover->to->args,
-		      takeover->successor, &takeover->outcome);
+	ret = guarded(ekiden_rs_swap, seat - running.seats, takeover->to->policy->table, &takeover->to->args, takeover->successor,
+		      &takeover->outcome);
 	if (ret == LEFT)
 		guarded(ekiden_rs_fell, seat - running.seats, 0, 0, 0, 0);
 	if (!ret) {
-		queues_change_policy(seat - running.seats, &seat->now->policy->table->types,
-				     &takeover->to->policy->table->types);
+		queues_change_policy(seat - running.seats, &seat->now->policy->table->types, &takeover->to->policy->table->types);
 		now_runs(seat, takeover->to);
 	}
 	if (takeover->successor)
@@ -132,7 +131,7 @@ long upgrade(struct ekiden_upgrade_request *request, struct text *reason)
 	request->moved = way_over(old->policy->table, policy->table, request, reason);
 	if (!request->moved)
 		return -EINVAL;
-	wanted = (struct ekiden_create_request) {
+	wanted = (struct ekiden_create_request){
 		.params = request->params,
 		.params_len = request->params_len,
 		.topology_len = old->args.topology_len,
@@ -188,9 +187,9 @@ long upgrade(struct ekiden_upgrade_request *request, struct text *reason)
 	}
 	takeover.to = next;
 	/* What a version saves of itself is not on the tape: nobody can replay it from there. */
-	takeover.what = request->moved == EKIDEN_MOVED_BY_POINTER ? EKIDEN_TAPE_HAND_OVER :
-			request->moved == EKIDEN_MOVED_CONVERTED  ? EKIDEN_TAPE_GO_ON :
-								    EKIDEN_TAPE_BEGIN;
+	takeover.what = request->moved == EKIDEN_MOVED_BY_POINTER  ? EKIDEN_TAPE_HAND_OVER
+			: request->moved == EKIDEN_MOVED_CONVERTED ? EKIDEN_TAPE_GO_ON
+								   : EKIDEN_TAPE_BEGIN;
 	/* It takes a lock of the engine, which an event on this CPU may want. */
 	local_irq_disable();
 	request->tasks = ekiden_rs_task_count();
@@ -224,4 +223,3 @@ long upgrade(struct ekiden_upgrade_request *request, struct text *reason)
 	free_instance(old);
 	return ret;
 }
-

@@ -59,10 +59,12 @@ void ekiden_c_refill_at(u64 at_ns)
 #ifdef CONFIG_USER_RETURN_NOTIFIER
 
 /* Fires once, when this CPU next goes to user mode, whatever it runs by then; in the list of this CPU if `waits`. */
-static DEFINE_PER_CPU(struct returning {
-	struct user_return_notifier notifier;
-	bool waits;
-}, returning);
+static DEFINE_PER_CPU(
+	struct returning {
+		struct user_return_notifier notifier;
+		bool waits;
+	},
+	returning);
 
 /*
  * The interrupt that on_user_return() sends this CPU. The kernel does not say what such an interrupt has found; but x86 serves one that
@@ -157,11 +159,13 @@ static void forget_returns(void)
  * Where an interrupt has found the task that this CPU runs in user mode. If it gives way there and then, it has no lock of the kernel's,
  * and is in no RCU read section. A moment later it may be in a system call or a page fault.
  */
-static DEFINE_PER_CPU(struct user_place {
-	const struct task_struct *task;
-	unsigned long ip;
-	u64 at_ns;
-}, user_place);
+static DEFINE_PER_CPU(
+	struct user_place {
+		const struct task_struct *task;
+		unsigned long ip;
+		u64 at_ns;
+	},
+	user_place);
 
 /* From the interrupt up to the call of the scheduler on the way out of the one that it has asked for; an emulator is slow. */
 #define FRESH_NS NSEC_PER_MSEC

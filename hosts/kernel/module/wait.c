@@ -14,7 +14,8 @@
 
 static unsigned int lock_wait_ms = 2000;
 module_param(lock_wait_ms, uint, 0644);
-MODULE_PARM_DESC(lock_wait_ms, "how long a call may wait for a lock, as the last resort; 1 to 8000, not counting what the hypervisor takes");
+MODULE_PARM_DESC(lock_wait_ms,
+		 "how long a call may wait for a lock, as the last resort; 1 to 8000, not counting what the hypervisor takes");
 
 /* The kernel takes a CPU with interrupts off for hung after ten seconds. */
 #define LOCK_WAIT_MS_MAX 8000
@@ -27,10 +28,10 @@ MODULE_PARM_DESC(lock_wait_ms, "how long a call may wait for a lock, as the last
 
 /* Mirrors hosts/kernel/rt/src/wait.rs. */
 struct ekiden_wait {
-	u64 fuel;	/* what it had before */
+	u64 fuel; /* what it had before */
 	u64 looks;
-	u64 last_ns;	/* the last look at the clock */
-	u64 waited_ns;	/* what counts */
+	u64 last_ns;   /* the last look at the clock */
+	u64 waited_ns; /* what counts */
 };
 
 void ekiden_wait_begin(struct ekiden_wait *wait);
@@ -42,7 +43,7 @@ enum { GO_ON, TOO_LONG, OVER };
 
 void ekiden_wait_begin(struct ekiden_wait *wait)
 {
-	*wait = (struct ekiden_wait) { .fuel = this_cpu_read(ekiden_fuel) };
+	*wait = (struct ekiden_wait){ .fuel = this_cpu_read(ekiden_fuel) };
 	this_cpu_write(ekiden_fuel, FUEL_TO_LOOK);
 }
 EXPORT_SYMBOL_GPL(ekiden_wait_begin);

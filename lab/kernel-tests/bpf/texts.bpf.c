@@ -10,8 +10,8 @@ char _license[] SEC("license") = "GPL";
 extern int ekiden_fault_text(char *text, u32 text__sz) __ksym;
 
 /* As in texts.rs. */
-#define ROOM	1024
-#define BEFORE	256
+#define ROOM 1024
+#define BEFORE 256
 
 /* What it said, and the memory in the middle of which the text is to be. */
 int lengths[4];

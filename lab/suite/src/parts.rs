@@ -38,8 +38,16 @@ const ALONE: [&str; 2] = [GUESTS, "workload kernel"];
 const IN_TURNS: [&str; 2] = ["cli reproduce", "cli soak"];
 
 /// The longest of those that boot nothing, for a checkout in which nothing has been timed yet. They begin first.
-pub(crate) const LONGEST: [&str; 7] =
-    ["build refusals", "build lib", "lints", "documentation", "build new_project", "cli machines", "cli silence"];
+pub(crate) const LONGEST: [&str; 8] = [
+    "build refusals",
+    "build lib",
+    "lints",
+    "measure lib",
+    "documentation",
+    "build new_project",
+    "cli machines",
+    "cli silence",
+];
 
 impl Part {
     pub(crate) fn new(root: &Path, name: &str, command: &str) -> Self {
@@ -68,18 +76,36 @@ impl Part {
     }
 }
 
+/// Where C is.
+const C: [&str; 6] = [
+    "framework/include",
+    "hosts/kernel/bpf",
+    "hosts/kernel/include",
+    "hosts/kernel/module",
+    "lab/kernel-tests/bpf",
+    "machines/emulator",
+];
+
+/// The files of a directory whose names end so, from the root on.
+fn files_in(root: &Path, directory: &str, ends: &[&str]) -> Vec<String> {
+    let files = std::fs::read_dir(root.join(directory)).into_iter().flatten().flatten();
+    let files = files.filter_map(|file| Some(format!("{directory}/{}", file.file_name().to_str()?)));
+    files.filter(|file| ends.iter().any(|end| file.ends_with(end))).collect()
+}
+
 /// Formatting. The kernel's Rust is a workspace of its own.
 pub(crate) fn formats(root: &Path) -> Vec<Part> {
     let part = |name: &str, command: &str| Part::new(root, name, command);
-    let policies = "policies/src";
     // Cargo does not see them: their modules are declared by a macro.
-    let files = std::fs::read_dir(root.join(policies)).into_iter().flatten().flatten();
-    let files = files.filter_map(|file| Some(format!("{policies}/{}", file.file_name().to_str()?)));
-    let files: Vec<String> = files.filter(|file| file.ends_with(".rs")).collect();
+    let policies = files_in(root, "policies/src", &[".rs"]).join(" ");
+    let c = C.iter().flat_map(|directory| files_in(root, directory, &[".c", ".h"])).collect::<Vec<_>>().join(" ");
+    let is_versioned = Path::new("/usr/bin/clang-format-19").exists();
+    let clang_format = if is_versioned { "clang-format-19" } else { "clang-format" };
     vec![
         part("format", "cargo fmt --all --check"),
-        part("format of policies", &format!("rustfmt --check --edition 2024 {}", files.join(" "))),
+        part("format of policies", &format!("rustfmt --check --edition 2024 {policies}")),
         part("format of the kernel's Rust", "cargo fmt --all --check --manifest-path hosts/kernel/Cargo.toml"),
+        part("format of C", &format!("{clang_format} --dry-run -Werror {c}")),
     ]
 }
 
@@ -247,6 +273,14 @@ mod tests {
             let tests = root.join(member).join("tests");
             let exists = tests.join(target).join("main.rs").is_file() || tests.join(format!("{target}.rs")).is_file();
             assert!(exists, "there is no test program {name}");
+        }
+    }
+
+    #[test]
+    fn every_directory_with_c_is_looked_at() {
+        let root = super::super::root().unwrap();
+        for directory in C {
+            assert!(!files_in(&root, directory, &[".c", ".h"]).is_empty(), "{directory} has no C");
         }
     }
 }

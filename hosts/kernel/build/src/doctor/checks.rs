@@ -319,6 +319,12 @@ pub(super) fn tests(machine: &Machine, findings: &mut Vec<Finding>) {
             None => finding,
         });
     }
+    let format = "`make test` checks the formatting of C";
+    findings.push(
+        Check::new(Purpose::Tests, "clang-format", format)
+            .from(Need::ClangFormat)
+            .program(machine, &["clang-format-19", "clang-format"]),
+    );
     let page = "the page of `ekiden view` is tested in a real browser";
     for (what, programs, need) in [
         ("Node.js", &["node"][..], Need::Node),

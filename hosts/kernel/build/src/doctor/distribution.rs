@@ -51,13 +51,14 @@ pub(crate) enum Need {
     Npm,
     Chromium,
     StressNg,
+    ClangFormat,
     Gdb,
     Python,
 }
 
 impl Need {
     /// All that packages bring.
-    pub(crate) const ALL: [Self; 28] = [
+    pub(crate) const ALL: [Self; 29] = [
         Self::Rust,
         Self::RustLibrary,
         Self::Gcc,
@@ -84,6 +85,7 @@ impl Need {
         Self::Npm,
         Self::Chromium,
         Self::StressNg,
+        Self::ClangFormat,
         Self::Gdb,
         Self::Python,
     ];
@@ -202,6 +204,8 @@ fn names(need: Need) -> [&'static str; 5] {
         Need::Npm => ["npm", "npm", "npm", "nodejs-npm", "npm"],
         Need::Chromium => same("chromium"),
         Need::StressNg => same("stress-ng"),
+        // The same version where there is a choice: another one may break lines elsewhere.
+        Need::ClangFormat => ["clang-format-19", "clang-format-19", "clang-format-19", "clang-tools-extra", "clang"],
         Need::Gdb => same("gdb"),
         Need::Python => ["python3", "python3", "python3", "python3", "python"],
         Need::Headers => [
