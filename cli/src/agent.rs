@@ -12,7 +12,9 @@ use serde::Serialize;
 use crate::{
     child::{self, Events},
     failure::{Exit, Failure},
-    figures, flights, policies, record,
+    figures, flights,
+    own::{AsRoot, Needs},
+    policies, record,
     recording::{RECORDING_KIB, ToFile, in_words},
     session::{self, Flight, LastFault},
 };
@@ -35,7 +37,7 @@ tasks again; if it stops answering, some 20 to 40 ms later. A policy that is
 taken out ends the command, and the exit code is 101. What `ekiden run` can do
 besides is not there: see docs/agent.md. See also: ekiden vm agent")]
 pub(crate) struct AgentCommand {
-    /// The policy, one that comes with Ekiden
+    /// The policy: one that comes with Ekiden, or of the project in the current directory
     policy: String,
     /// A parameter of the policy
     #[arg(long = "set", value_name = "NAME=VALUE")]
@@ -63,6 +65,8 @@ pub(crate) struct AgentCommand {
     /// Print what the agent has done as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    as_root: AsRoot,
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -82,6 +86,11 @@ struct Ended<'a> {
 }
 
 impl AgentCommand {
+    /// The policies that have to be in this process.
+    pub(crate) fn needs(&self) -> Needs {
+        Needs::of([&self.policy], self.as_root).for_root()
+    }
+
     pub(crate) fn run(self) -> Result<ExitCode> {
         let params = self.set.join(" ");
         policies::check_params(&self.policy, &params)?;

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::{
     invoker::Invoker,
     modules::{self, Allowed},
+    own,
     progress::Progress,
 };
 
@@ -47,6 +48,9 @@ pub(crate) struct Build {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Build this program with the project's policies instead, and print where it is
+    #[arg(long, hide = true)]
+    runner: bool,
 }
 
 #[derive(Serialize)]
@@ -62,6 +66,11 @@ impl Build {
     pub(crate) fn run(self) -> Result<ExitCode> {
         if let Some(invoker) = Invoker::find() {
             return invoker.again();
+        }
+        if self.runner {
+            let project = modules::project_with(&self.policies)?;
+            println!("{}", own::build(&project, self.allowed.trust().as_root)?.display());
+            return Ok(ExitCode::SUCCESS);
         }
         let mut progress = Progress::new();
         let cache = Cache::from_env()?;

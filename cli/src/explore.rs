@@ -8,6 +8,7 @@ use ekiden_explore::{CASES, Case, Found, Mode, PolicyMaker, Schedule, Strategy, 
 use serde::Serialize;
 
 use crate::failure::{Exit, Failure};
+use crate::own::{self, AsRoot, Needs};
 use crate::policies;
 use crate::progress::Progress;
 
@@ -20,7 +21,8 @@ Examples:
   ekiden explore wfq --mode exhaustive   every order, as far as --runs goes
   ekiden explore drowsy
       a policy with a race, planted to be found
-A policy of your own: the crate ekiden-explore does the same in its tests.
+  ekiden explore my-policy
+      a policy of your own, in the directory of its project
 Cases: wake-and-sleep, two-sleepers, two-wakers. It exits with 118 if the policy
 goes wrong.")]
 pub(crate) struct Explore {
@@ -47,6 +49,8 @@ pub(crate) struct Explore {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    as_root: AsRoot,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -66,6 +70,11 @@ struct Report {
 }
 
 impl Explore {
+    /// The policies that have to be in this process.
+    pub(crate) fn needs(&self) -> Needs {
+        Needs::of([&self.policy], self.as_root)
+    }
+
     pub(crate) fn run(self) -> Result<ExitCode> {
         let policy = self.maker()?;
         let mut reports = Vec::new();
@@ -87,10 +96,10 @@ impl Explore {
 
     fn maker(&self) -> Result<PolicyMaker> {
         match policies::explorable(&self.policy, &self.params) {
-            Ok(Ok(maker)) => Ok(maker),
-            Ok(Err(error)) => Err(Failure::new(Exit::BadParameters, format!("bad parameters: {error}")).into()),
-            Err(known) => {
-                let message = format!("there is no policy `{}` to explore; choose one of {known}", self.policy);
+            Some(Ok(maker)) => Ok(maker),
+            Some(Err(error)) => Err(Failure::new(Exit::BadParameters, format!("bad parameters: {error}")).into()),
+            None => {
+                let message = format!("{}; drowsy, too, can be explored", own::unknown(&self.policy));
                 Err(Failure::new(Exit::NoPolicy, message).into())
             }
         }

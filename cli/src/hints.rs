@@ -8,7 +8,10 @@ use ekiden_host::hints::{Geometry, Kind, Shape, Side};
 use ekiden_linked::Linked;
 use ekiden_user::{BytesQueue, Policy};
 
-use crate::failure::{Exit, Failure};
+use crate::{
+    failure::{Exit, Failure},
+    own::{AsRoot, Needs},
+};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -27,6 +30,8 @@ pub(crate) struct Hint {
     /// Keep the queue open for so many milliseconds, and show notices
     #[arg(long, value_name = "MS", default_value_t = 100)]
     wait: u64,
+    #[command(flatten)]
+    as_root: AsRoot,
 }
 
 #[derive(Args)]
@@ -45,30 +50,45 @@ enum HintsCommand {
 Example:
   ekiden hints header locality > locality.h")]
     Header {
-        /// One of the policies that come with Ekiden
+        /// The policy: one that comes with Ekiden, or of the project in the current directory
         policy: String,
+        #[command(flatten)]
+        as_root: AsRoot,
     },
 }
 
 fn linked(policy: &str) -> Result<&'static Linked> {
     let talks = |linked: &&Linked| linked.hint.bytes + linked.notice.bytes > 0;
     ekiden_linked::find(policy).filter(talks).ok_or_else(|| {
-        let known: Vec<_> = ekiden_linked::ALL.iter().filter(talks).map(|linked| linked.name).collect();
-        let why =
-            format!("{policy} is none of the policies that come with Ekiden and take hints: {}", known.join(", "));
+        let known: Vec<_> = ekiden_linked::all().filter(talks).map(|linked| linked.name).collect();
+        let why = format!(
+            "{policy} is none of the policies that take hints: {}; with a policy of your own, run it in the directory of its project",
+            known.join(", ")
+        );
         Failure::new(Exit::Usage, why).into()
     })
 }
 
 impl Hints {
+    /// The policies that have to be in this process.
+    pub(crate) fn needs(&self) -> Needs {
+        let HintsCommand::Header { policy, as_root } = &self.command;
+        Needs::of([policy], *as_root)
+    }
+
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let HintsCommand::Header { policy } = self.command;
+        let HintsCommand::Header { policy, .. } = self.command;
         print!("{}", header(linked(&policy)?));
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl Hint {
+    /// The policies that have to be in this process.
+    pub(crate) fn needs(&self) -> Needs {
+        Needs::of([&self.policy], self.as_root).for_root()
+    }
+
     pub(crate) fn run(self) -> Result<ExitCode> {
         let linked = linked(&self.policy)?;
         let hint = encode(&linked.hint, &self.fields).map_err(|why| Failure::new(Exit::Usage, why.to_string()))?;

@@ -42,7 +42,7 @@ const MODES: &[Mode] = &[
     Mode {
         command: &["sim"],
         when: When::Given("sweep"),
-        what: Options::Only(&["load", "sweep", "policies", "machines", "seeds", "model"]),
+        what: Options::Only(&["load", "sweep", "policies", "machines", "seeds", "model", "as_root"]),
     },
     Mode { command: &["sim"], when: When::Is("load", "list"), what: Options::Only(&["load", "cpus", "machine"]) },
     Mode { command: &["sim"], when: When::Is("load", "model"), what: Options::Only(&["load"]) },

@@ -3,15 +3,14 @@
 use std::{
     fs,
     fs::File,
-    io::{self, BufRead, BufReader, BufWriter, Write},
+    io::{self, BufWriter},
     path::{Path, PathBuf},
-    process::{Command, ExitCode, Stdio},
+    process::ExitCode,
 };
 
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden::Topology;
-use ekiden_build::Project;
 use ekiden_check::{Checker, Violation};
 use ekiden_host::Figure;
 use ekiden_page::Notes;
@@ -26,6 +25,7 @@ use crate::{
     loads::load,
     models::Models,
     output::Output,
+    own::{self, AsRoot, Needs},
     policies,
     progress::Progress,
     report,
@@ -34,10 +34,6 @@ use crate::{
 
 /// What varies where a seed is given: the kernel's timer slack, and a twentieth of the work.
 pub(crate) const JITTER: Jitter = Jitter { sleep_ns: 50_000, work_permille: 50 };
-
-/// What cargo says while it works.
-const CARGO_STEPS: [&str; 7] =
-    ["Compiling ", "Downloading ", "Downloaded ", "Updating ", "Locking ", "Adding ", "Blocking "];
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -67,7 +63,7 @@ Examples:
   ekiden sim model > mine.json
       how a machine behaves, to be edited and given with --model
   ekiden sim pipe -p my-policy
-      in the directory of a project: its example `sim`
+      a policy of your own, in the directory of its project
 The same command gives the same trace, byte for byte. A load of your own:
 ekiden-load show pipe > mine.json")]
 pub(crate) struct Sim {
@@ -121,6 +117,8 @@ pub(crate) struct Sim {
     bounds: Bounds,
     #[command(flatten, next_help_heading = "Many simulations at once")]
     sweep: Sweep,
+    #[command(flatten)]
+    as_root: AsRoot,
 }
 
 #[derive(Serialize)]
@@ -141,6 +139,17 @@ struct Summary<'a> {
 }
 
 impl Sim {
+    /// The policies that have to be in this process.
+    pub(crate) fn needs(&self) -> Needs {
+        if ["list", "model"].contains(&self.load.as_str()) {
+            return Needs::default();
+        }
+        if self.sweep.is_wanted() {
+            return Needs::of(self.sweep.policies(), self.as_root);
+        }
+        Needs::of([&self.policy].into_iter().chain(self.upgrade.iter().map(|(_, policy)| policy)), self.as_root)
+    }
+
     pub(crate) fn run(self) -> Result<ExitCode> {
         let topology = match &self.machine {
             Some(machine) => machine.clone(),
@@ -168,7 +177,7 @@ impl Sim {
         }
         let (load, check) = load(&self.load, machine.topology.nr_cpus())?;
         let Some(mut simulation) = policies::simulate(&self.policy, machine, &params) else {
-            return self.run_project(&params);
+            return Err(Failure::new(Exit::NoPolicy, own::unknown(&self.policy)).into());
         };
         simulation = simulation.seed(self.seed.unwrap_or_default());
         for (at_ns, policy) in &self.upgrade {
@@ -282,71 +291,6 @@ impl Sim {
         let mut checker = Checker::new(&header, &self.bounds.limits());
         result.trace.records().for_each(|record| checker.record(&record));
         checker.finish()
-    }
-
-    /// A policy that is not linked into this program: its project's own example runs it.
-    fn run_project(&self, params: &str) -> Result<ExitCode> {
-        let here = std::env::current_dir().context("cannot find the current directory")?;
-        let project = Project::open(&here).ok().filter(|project| project.policy(&self.policy).is_ok());
-        let Some(project) = project.filter(|project| project.root().join("examples/sim.rs").exists()) else {
-            let known: Vec<&str> = policies::ALL.iter().map(|linked| linked.name).collect();
-            let message = format!(
-                "there is no policy `{}`; known are {}, and those of the project in the current directory",
-                self.policy,
-                known.join(", ")
-            );
-            return Err(Failure::new(Exit::NoPolicy, message).into());
-        };
-        if self.machine.is_some()
-            || self.seed.is_some()
-            || self.model.is_some()
-            || !self.upgrade.is_empty()
-            || self.trace.is_some()
-            || self.record.is_some()
-            || self.invariants
-            || self.report.is_some()
-            || self.json
-            || self.check
-        {
-            let message = "only --cpus, --set and --debug work for the policy of a project; its examples/sim.rs and tests can do \
-                           more, see the documentation of ekiden-sim";
-            return Err(Failure::new(Exit::Usage, message).into());
-        }
-        let no_cargo = "cannot run cargo; `ekiden doctor` says which package has it";
-        let cargo = |command: &str| {
-            let mut cargo = Command::new("cargo");
-            cargo.args([command, "--release", "--example", "sim"]).current_dir(project.root());
-            cargo
-        };
-        let mut build = cargo("build").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().context(no_cargo)?;
-        let mut busy = Progress::brief(format!("building {}", self.policy));
-        let mut said = String::new();
-        let lines = build.stderr.take().map(|pipe| BufReader::new(pipe).lines().map_while(Result::ok));
-        for line in lines.into_iter().flatten() {
-            if CARGO_STEPS.iter().any(|step| line.trim_start().starts_with(step)) {
-                busy.note(line.trim_start());
-            } else if !line.trim_start().starts_with("Finished ") {
-                said += &line;
-                said.push('\n');
-            }
-        }
-        let built = build.wait().context(no_cargo)?;
-        drop(busy);
-        eprint!("{said}");
-        if !built.success() {
-            return Ok(Exit::Other.into());
-        }
-        // Its output waits for the end, so that it does not get among what is said meanwhile.
-        let busy = Progress::brief(format!("simulating {} under {}", self.load, self.policy));
-        let output = cargo("run")
-            .args(["--quiet", "--", &self.load, &self.cpus.to_string(), params])
-            .args(self.debug.then_some("debug"))
-            .output()
-            .context(no_cargo)?;
-        drop(busy);
-        io::stderr().write_all(&output.stderr)?;
-        io::stdout().write_all(&output.stdout)?;
-        Ok(output.status.code().and_then(|code| u8::try_from(code).ok()).map_or(Exit::Other.into(), ExitCode::from))
     }
 }
 

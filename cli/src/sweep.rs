@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::{
     failure::{Exit, Failure},
     loads::load,
-    parallel, policies,
+    own, parallel, policies,
     progress::Progress,
     sim::{JITTER, machine, model},
 };
@@ -80,6 +80,11 @@ impl Sweep {
         self.sweep.is_some()
     }
 
+    /// The policies that are compared.
+    pub(crate) fn policies(&self) -> &[String] {
+        &self.policies
+    }
+
     /// Runs the load of this name; `model` is how the machines behave.
     pub(crate) fn run(&self, name: &str, model: Option<&Path>) -> Result<ExitCode> {
         let wrong = |why: String| Failure::new(Exit::Usage, why);
@@ -141,8 +146,7 @@ fn simulate(name: &str, point: &Point<'_>, path: Option<&Path>) -> Result<Row> {
     let jitter = if model.jitter == Jitter::default() { JITTER } else { model.jitter };
     let machine = Machine::new(point.topology.clone()).with_model(Model { jitter, ..model });
     let Some(simulation) = policies::simulate(point.policy, machine, point.params) else {
-        let message = format!("there is no policy `{}` in the simulator", point.policy);
-        return Err(Failure::new(Exit::NoPolicy, message).into());
+        return Err(Failure::new(Exit::NoPolicy, own::unknown(point.policy)).into());
     };
     let result = simulation.seed(point.seed).run(&load)?;
     let tasks = &result.report.tasks;

@@ -153,7 +153,7 @@ fn help_fits_a_terminal_of_80_columns() {
 fn reference() -> String {
     let mut text = String::from(
         "# Commands\n\nWhat `--help` says of each command. A test compares it; \
-         `UPDATE_EXPECT=1 cargo test -p ekiden-cli --bin ekiden reference` writes it anew.\n",
+         `UPDATE_EXPECT=1 cargo test -p ekiden-cli --lib reference` writes it anew.\n",
     );
     let mut all = commands();
     all.sort_by(|(one, _), (other, _)| one.cmp(other));

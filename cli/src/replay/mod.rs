@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::{
     failure::{Exit, Failure},
+    own::{self, AsRoot, Needs},
     policies,
     progress::Progress,
 };
@@ -68,6 +69,8 @@ pub(crate) struct ReplayCommand {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    as_root: AsRoot,
 }
 
 #[derive(Serialize)]
@@ -84,6 +87,11 @@ struct Report<'a> {
 }
 
 impl ReplayCommand {
+    /// The policies that have to be in this process.
+    pub(crate) fn needs(&self) -> Needs {
+        Needs::of(recorded(&self.recording).into_iter().chain(self.what_if.clone()), self.as_root)
+    }
+
     pub(crate) fn run(self) -> Result<ExitCode> {
         let header = RecordingReader::new(open(&self.recording)?).with_context(|| self.context())?.header().clone();
         if let Some(policy) = &self.what_if {
@@ -162,12 +170,20 @@ impl ReplayCommand {
             ReplayError::Params { .. } => Exit::BadParameters,
             _ => Exit::Other,
         };
+        if let ReplayError::OtherPolicy { policy, .. } | ReplayError::NoPolicy { policy, .. } = error {
+            return Failure::new(exit, format!("{}: {}", self.context(), own::unknown(policy)));
+        }
         Failure::new(exit, format!("{}: {error}", self.context()))
     }
 
     fn context(&self) -> String {
         self.recording.display().to_string()
     }
+}
+
+/// The policy of a recording, if it can be read at all: it will be said otherwise what is wrong with it.
+pub(crate) fn recorded(path: &Path) -> Option<String> {
+    Some(RecordingReader::new(open(path).ok()?).ok()?.header().instance.policy.clone())
 }
 
 fn open(path: &Path) -> Result<BufReader<File>> {

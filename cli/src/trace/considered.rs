@@ -6,7 +6,13 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use crate::{considered, output::Output, progress::Progress};
+use crate::{
+    considered,
+    output::Output,
+    own::{AsRoot, Needs},
+    progress::Progress,
+    replay,
+};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -28,9 +34,16 @@ pub(super) struct ConsideredCommand {
     /// The file to write
     #[arg(short, value_name = "OUT")]
     output: PathBuf,
+    #[command(flatten)]
+    as_root: AsRoot,
 }
 
 impl ConsideredCommand {
+    /// The policies that have to be in this process.
+    pub(super) fn needs(&self) -> Needs {
+        Needs::of(replay::recorded(&self.recording), self.as_root)
+    }
+
     pub(super) fn run(&self) -> Result<()> {
         let output = Output::create(&self.output)?;
         let busy = Progress::brief(format!("replaying {}", self.recording.display()));

@@ -27,6 +27,7 @@ pub(crate) use self::{filter::time_ns, whom::Name};
 use crate::{
     failure::{Exit, Failure},
     output::{Output, open_trace},
+    own::Needs,
     progress::Progress,
 };
 
@@ -140,6 +141,14 @@ struct Info {
 }
 
 impl TraceCommand {
+    /// The policies that have to be in this process.
+    pub(crate) fn needs(&self) -> Needs {
+        match &self.what {
+            Tool::Considered(considered) => considered.needs(),
+            _ => Needs::default(),
+        }
+    }
+
     pub(crate) fn run(self) -> Result<ExitCode> {
         let done = match self.what {
             Tool::Record(record) => return record.run(),

@@ -12,6 +12,7 @@ use ekiden_vm::{Scratch, Vm};
 use super::{Booted, Name, recordings::Recordings};
 use crate::{
     machine::{Shape, boot, exit_code, follow, guest_command},
+    own::{AsRoot, Needs},
     policies,
     progress::Progress,
 };
@@ -29,7 +30,7 @@ start` has booted, options about the machine do not count.")]
 pub(crate) struct Agent {
     #[command(flatten)]
     name: Name,
-    /// The policy, one that comes with Ekiden
+    /// The policy: one that comes with Ekiden, or of the project in the current directory
     policy: String,
     /// A parameter of the policy
     #[arg(long = "set", value_name = "NAME=VALUE")]
@@ -48,12 +49,19 @@ pub(crate) struct Agent {
     json: bool,
     #[command(flatten)]
     shape: Shape,
+    #[command(flatten)]
+    as_root: AsRoot,
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
 }
 
 impl Agent {
+    /// The policies that have to be in the program that runs in the guest, which is this one.
+    pub(crate) fn needs(&self) -> Needs {
+        Needs::of([&self.policy], self.as_root)
+    }
+
     pub(crate) fn run(self) -> Result<ExitCode> {
         policies::check_params(&self.policy, &self.set.join(" "))?;
         policies::make(&self.policy)?;

@@ -16,6 +16,8 @@ use clap::{Args, Subcommand};
 
 pub(crate) use crate::booted::{Booted, Name};
 
+use crate::own::Needs;
+
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -50,6 +52,14 @@ enum Which {
 }
 
 impl VmCommand {
+    /// The policies that have to be in this program.
+    pub(crate) fn needs(&self) -> Needs {
+        match &self.which {
+            Which::Agent(agent) => agent.needs(),
+            _ => Needs::default(),
+        }
+    }
+
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self.which {
             Which::Start(start) => start.run(),

@@ -170,6 +170,7 @@ impl Exit {
             | BuildError::Install(_) => Self::Missing,
             BuildError::NoPolicy { .. } | BuildError::NoProject { .. } => Self::NoPolicy,
             BuildError::Compile { .. }
+            | BuildError::CompileProject { .. }
             | BuildError::Unfit { .. }
             | BuildError::Unsafe { .. }
             | BuildError::RunsAsRoot { .. }

@@ -24,6 +24,9 @@ use crate::{
 /// Where root's copies are, a directory for each user.
 const COPIES: &str = "/var/lib/ekiden/modules";
 
+/// Where root's copy of this program with the policies of a project is, a directory for each user.
+const RUNNERS: &str = "/var/lib/ekiden/runners";
+
 /// What a build without privileges says at its end.
 #[derive(Deserialize)]
 struct Built {
@@ -55,6 +58,21 @@ impl Invoker {
         }
         let built: Built = serde_json::from_slice(&output.stdout).context("the build says nothing of its modules")?;
         copied(&built.directory, &Path::new(COPIES).join(self.0.uid.to_string()))
+    }
+
+    /// Builds this program with the policies of the project in the current directory as that user, and returns root's copy of it.
+    pub fn runner(&self) -> Result<PathBuf> {
+        eprintln!("building as {}, who has called sudo", self.0.name);
+        let mut command = self.command(&["build".to_owned(), "--runner".to_owned()])?;
+        let output = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).output();
+        let output = output.context("cannot start the build")?;
+        if !output.status.success() {
+            let message = format!("the build as {} did not succeed; the reason is above", self.0.name);
+            return Err(Failure::new(Exit::NoCompile, message).into());
+        }
+        let program = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+        let directory = Path::new(RUNNERS).join(self.0.uid.to_string());
+        copied_program(&program, &directory)
     }
 
     /// Runs this whole command again as that user.
@@ -107,6 +125,22 @@ fn copied(from: &Path, to: &Path) -> Result<PathBuf> {
     Ok(to.to_owned())
 }
 
+/// A copy of a program in a directory that is root's alone. One that runs there is not overwritten but replaced.
+fn copied_program(program: &Path, to: &Path) -> Result<PathBuf> {
+    let failed = || format!("cannot copy {} to {}", program.display(), to.display());
+    if to.exists() {
+        fs::remove_dir_all(to).with_context(failed)?;
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(to).with_context(failed)?;
+    // Links are not followed.
+    if !fs::symlink_metadata(program).with_context(failed)?.is_file() {
+        return Err(Failure::new(Exit::Other, format!("{}: it is no file", failed())).into());
+    }
+    let copy = to.join("ekiden");
+    fs::copy(program, &copy).with_context(failed)?;
+    Ok(copy)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,6 +170,9 @@ mod tests {
         let names: Vec<_> = fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["a.ko"]);
         assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o700);
+        let program = copied_program(&from.join("b.txt"), &to).unwrap();
+        assert_eq!((program.clone(), fs::read_to_string(program).unwrap()), (to.join("ekiden"), "b.txt".to_owned()));
+        assert!(copied_program(&from.join("c.ko"), &to).is_err());
     }
 
     /// Needs root, as machines that run all tests have.

@@ -14,6 +14,7 @@ pub mod machine;
 pub mod models;
 pub mod modules;
 pub mod output;
+pub mod own;
 pub mod parallel;
 pub mod policies;
 pub mod progress;

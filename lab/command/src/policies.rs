@@ -1,13 +1,16 @@
-//! The policies that are linked into this program: their parameters are checked before anything is touched, and the
-//! simulator runs them.
+//! The policies that are linked into this program, of one's own among them: their parameters are checked before anything is touched,
+//! and the simulator runs them.
 
 use anyhow::Result;
 use ekiden::{Env, ParamError, Topology};
-pub use ekiden_linked::{ALL, replay};
-use ekiden_linked::{PLANTED, find};
+use ekiden_linked::PLANTED;
+pub use ekiden_linked::{ALL, all, find, replay};
 use ekiden_sim::{Machine, PolicyMaker, Simulation, Successor};
 
-use crate::failure::{Exit, Failure};
+use crate::{
+    failure::{Exit, Failure},
+    own,
+};
 
 /// A simulation of a policy, if it is linked in.
 pub fn simulate(policy: &str, machine: Machine, params: &str) -> Option<Simulation> {
@@ -25,27 +28,18 @@ pub fn simulate_beside(simulation: Simulation, policy: &'static str, has: &[&str
 pub fn successor(policy: &str) -> Result<Successor> {
     let (policy, params) = policy.split_once(':').unwrap_or((policy, ""));
     check_params(policy, params)?;
-    let names = || ALL.iter().map(|linked| linked.name).collect::<Vec<_>>().join(", ");
-    let unknown =
-        || Failure::new(Exit::Usage, format!("there is no policy `{policy}` to take over: choose {}", names()));
+    let unknown = || Failure::new(Exit::Usage, format!("nothing can take over: {}", own::unknown(policy)));
     Ok((find(policy).ok_or_else(unknown)?.successor)(params))
 }
 
 /// What makes a policy in this process.
 pub fn make(policy: &str) -> Result<ekiden_agent::Make> {
-    let names = || ALL.iter().map(|linked| linked.name).collect::<Vec<_>>().join(", ");
-    let unknown =
-        || Failure::new(Exit::NoPolicy, format!("there is no policy `{policy}` in this program: choose {}", names()));
-    Ok(find(policy).ok_or_else(unknown)?.make)
+    Ok(find(policy).ok_or_else(|| Failure::new(Exit::NoPolicy, own::unknown(policy)))?.make)
 }
 
-/// The makers of policies that can be explored, for this one, and the names of all of them.
-pub fn explorable(policy: &str, params: &str) -> Result<Result<ekiden_explore::PolicyMaker, ParamError>, String> {
-    let all = || ALL.iter().chain([&PLANTED]);
-    match all().find(|linked| linked.name == policy) {
-        Some(linked) => Ok((linked.explore)(params)),
-        None => Err(all().map(|linked| linked.name).collect::<Vec<_>>().join(", ")),
-    }
+/// The maker of a policy that can be explored, if it is linked in.
+pub fn explorable(policy: &str, params: &str) -> Option<Result<ekiden_explore::PolicyMaker, ParamError>> {
+    all().chain([&PLANTED]).find(|linked| linked.name == policy).map(|linked| (linked.explore)(params))
 }
 
 /// Refuses parameters that the policy would refuse. Those of a policy that is not linked in are left to itself.

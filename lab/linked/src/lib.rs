@@ -1,11 +1,11 @@
 //! The policies that come with Ekiden, each with the hosts of user space: what `ekiden sim`, `ekiden replay` and `ekiden explore`
-//! run without building anything.
+//! run without building anything. A program that is built with policies of one's own ([`policies!`]) adds them ([`add`]).
 //!
 //! A crate of its own because this is where the code of hosts and policies meets, which has to be fast; the command line
 //! does not.
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ekiden::{Env, Param, ParamError, Plain, Scheduler, Topology};
 use ekiden_explore::PolicyMaker;
@@ -38,7 +38,8 @@ pub struct Linked {
     replay: fn(Replay) -> Replay,
 }
 
-const fn linked<S: Scheduler>() -> Linked {
+/// A policy with all that can be done with it.
+pub const fn linked<S: Scheduler>() -> Linked {
     Linked {
         name: S::NAME,
         params: S::PARAMS,
@@ -76,12 +77,76 @@ pub static ALL: &[Linked] = ekiden_policies::for_each_policy!(all);
 /// What can be explored besides: it has a planted race, to see what a finding looks like.
 pub static PLANTED: Linked = linked::<Drowsy>();
 
+/// A list of policies of one's own, for [`add`], by their types: `policies![my_policy::MyPolicy]`.
+#[macro_export]
+macro_rules! policies {
+    ($($policy:ty),* $(,)?) => {{
+        static OWN: &[$crate::Linked] = &[$($crate::linked::<$policy>()),*];
+        OWN
+    }};
+}
+
+static OWN: OnceLock<&'static [Linked]> = OnceLock::new();
+
+/// Two policies have one name.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is the name of two policies; rename the type of the one that is yours, from which its name comes")]
+pub struct TwoOfOneName(pub &'static str);
+
+/// Adds policies of one's own to those that come with Ekiden. Only the first call of a program counts.
+///
+/// # Errors
+/// One of them has a name that another policy has.
+pub fn add(own: &'static [Linked]) -> Result<(), TwoOfOneName> {
+    let is_twice = |at: usize| comes_along(own[at].name) || own[..at].iter().any(|other| other.name == own[at].name);
+    match (0..own.len()).find(|at| is_twice(*at)) {
+        Some(at) => Err(TwoOfOneName(own[at].name)),
+        None => {
+            OWN.get_or_init(|| own);
+            Ok(())
+        }
+    }
+}
+
+/// Those that were added.
+pub fn own() -> &'static [Linked] {
+    OWN.get().copied().unwrap_or_default()
+}
+
+/// Those that come with Ekiden, and those that were added.
+pub fn all() -> impl Iterator<Item = &'static Linked> {
+    ALL.iter().chain(own())
+}
+
+/// Whether a policy that comes with Ekiden has this name, the one for the explorer among them.
+pub fn comes_along(policy: &str) -> bool {
+    ALL.iter().chain([&PLANTED]).any(|linked| linked.name == policy)
+}
+
 /// The one of this name.
 pub fn find(policy: &str) -> Option<&'static Linked> {
-    ALL.iter().find(|linked| linked.name == policy)
+    all().find(|linked| linked.name == policy)
 }
 
 /// A replay that knows all of them.
 pub fn replay() -> Replay {
-    ALL.iter().fold(Replay::of_none(), |replay, linked| (linked.replay)(replay))
+    all().fold(Replay::of_none(), |replay, linked| (linked.replay)(replay))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_of_ones_own_are_found_beside_ours_and_have_names_of_their_own() {
+        let twice = policies![ekiden_policies::Fifo];
+        assert_eq!(add(twice), Err(TwoOfOneName("fifo")));
+        assert_eq!(add(policies![Drowsy]), Err(TwoOfOneName("drowsy")));
+        let faulty = policies![ekiden_test_policies::Faulty, ekiden_test_policies::Faulty];
+        assert_eq!(add(faulty), Err(TwoOfOneName("faulty")));
+        assert!(own().is_empty() && find("faulty").is_none());
+        assert_eq!(add(policies![ekiden_test_policies::Faulty]), Ok(()));
+        assert!(find("faulty").is_some() && find("fifo").is_some());
+        assert_eq!(all().count(), ALL.len() + 1);
+    }
 }

@@ -45,6 +45,7 @@ pub(crate) const LONGEST: [&str; 8] = [
     "measure lib",
     "documentation",
     "build new_project",
+    "cli own_policy",
     "cli machines",
     "cli silence",
 ];

@@ -52,6 +52,12 @@ impl Checkout {
         Ok(table(&text, "[profile.release]"))
     }
 
+    /// How its crates are compiled for user space: all profiles of its `Cargo.toml`, without their comments.
+    pub(crate) fn profiles(&self) -> Result<String> {
+        let manifest = self.root.join("Cargo.toml");
+        Ok(profiles(&fs::read_to_string(&manifest).context("read", &manifest)?))
+    }
+
     /// The same as settings of cargo's command line, which come before any file of settings and any variable.
     pub(crate) fn kernel_settings(&self) -> Result<Vec<String>> {
         let profile = self.kernel_profile()?;
@@ -65,6 +71,18 @@ fn table(document: &str, heading: &str) -> String {
     let mut lines = document.lines().skip_while(|line| *line != heading);
     let first = lines.next().map(|line| format!("{line}\n")).unwrap_or_default();
     lines.take_while(|line| !line.starts_with('[')).fold(first, |text, line| text + line + "\n")
+}
+
+/// The tables of a TOML document that are profiles of cargo's.
+fn profiles(document: &str) -> String {
+    let mut is_profile = false;
+    let lines = document.lines().filter(|line| {
+        if line.starts_with('[') {
+            is_profile = line.starts_with("[profile.");
+        }
+        is_profile && !line.is_empty() && !line.starts_with('#')
+    });
+    lines.fold(String::new(), |text, line| text + line + "\n")
 }
 
 #[cfg(test)]
@@ -83,6 +101,13 @@ mod tests {
     fn a_table_ends_where_the_next_begins() {
         assert_eq!(table("[a]\nx = 1\n[b]\ny = 2\n", "[a]"), "[a]\nx = 1\n");
         assert_eq!(table("[a]\nx = 1\n", "[b]"), "");
+    }
+
+    #[test]
+    fn profiles_are_taken_without_what_is_between_them() {
+        let text = "[a]\nx = 1\n\n# Fast.\n[profile.dev]\nopt-level = 1\n\n[b]\ny = 2\n[profile.dev.package.\"*\"]\ndebug = false\n";
+        let expected = "[profile.dev]\nopt-level = 1\n[profile.dev.package.\"*\"]\ndebug = false\n";
+        assert_eq!(profiles(text), expected);
     }
 
     #[test]

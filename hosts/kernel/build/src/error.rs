@@ -109,6 +109,14 @@ pub enum Error {
         /// What to do.
         advice: String,
     },
+    /// A project does not compile for this machine's user space.
+    #[error("the project in {} does not compile:\n{output}\ncorrect it and run the same command again", root.display())]
+    CompileProject {
+        /// The project.
+        root: PathBuf,
+        /// The compiler's word.
+        output: String,
+    },
     /// The policy needs what the kernel does not have.
     #[error("the policy `{policy}` {unfit}")]
     Unfit {

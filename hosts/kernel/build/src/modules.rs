@@ -184,7 +184,7 @@ impl Build<'_> {
         for policy in policies {
             let (package, what) = (glue_package(policy), what(policy));
             let mut cargo = self.cargo(&place, Some(project))?;
-            let review = Review::of(&metadata, &package, policy);
+            let review = Review::of(&metadata, &package, std::slice::from_ref(policy));
             let trust = &self.builder.trust;
             review.may_run(policy, trust, is_root() && !self.is_own(project))?;
             let script = wrapper::without_unsafe(&glue, &review.framework, &trust.names_besides(policy));
@@ -232,7 +232,7 @@ impl Build<'_> {
         rustflags.push(remap(self.builder.checkout.root(), ""));
         rustflags.extend(cargo_home().map(|home| remap(&home.join("registry/src"), "registry")));
         if let Some(project) = project.filter(|project| project.root() != self.builder.checkout.root()) {
-            rustflags.push(remap(project.root(), ""));
+            rustflags.push(remap(project.root(), &called(project.root())));
         }
         // One directory per set of flags: cargo would build everything anew whenever they change.
         let mut hasher = DefaultHasher::new();
@@ -347,7 +347,7 @@ ekiden-kernel-policy = {{ path = "{checkout}/hosts/kernel/policy" }}
 }
 
 /// One process at a time makes something in a directory; the others say which one they wait for.
-fn lock(place: &Path, progress: Progress<'_>) -> Result<Lock> {
+pub(crate) fn lock(place: &Path, progress: Progress<'_>) -> Result<Lock> {
     fs::create_dir_all(place).context("create", place)?;
     Ok(Lock::wait(&place.join(".lock"), progress)?)
 }
@@ -364,7 +364,7 @@ fn forget_others(directory: &Path, project: &Project) -> Result<()> {
     Ok(())
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
@@ -372,6 +372,13 @@ fn is_root() -> bool {
 fn cargo_home() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable("CARGO_HOME").or_else(|| variable("HOME").map(|home| home.join(".cargo")))
+}
+
+/// What the directory of a project is called in messages: by its own name, as `src/lib.rs` alone may be any project's.
+fn called(root: &Path) -> String {
+    let name = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    // Rust's library and the crates of others are called so.
+    if ["library", "registry"].contains(&name.as_str()) { String::new() } else { name }
 }
 
 /// What people call it.
@@ -408,6 +415,12 @@ const fn same(a: &[u8], b: &[u8]) -> bool {{
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn places_in_a_project_are_told_with_the_name_of_its_directory() {
+        assert_eq!(called(Path::new("/home/me/my-policy")), "my-policy");
+        assert_eq!(called(Path::new("/home/me/library")), "");
+    }
 
     #[test]
     fn checkouts_that_share_a_target_directory_do_not_share_what_is_made_in_it() {

@@ -64,17 +64,16 @@ pub(crate) struct Review {
 }
 
 impl Review {
-    /// Walks from the policy through what it depends on, without Ekiden's crates and what those depend on. `metadata` is of the workspace in
-    /// which `glue` names the policy and the framework.
-    pub(crate) fn of(metadata: &Metadata, glue: &str, policy: &Policy) -> Self {
+    /// Walks from policies through what they depend on, without Ekiden's crates and what those depend on. `metadata` is of the workspace in
+    /// which `glue` names the policies and the framework.
+    pub(crate) fn of(metadata: &Metadata, glue: &str, policies: &[Policy]) -> Self {
         let mut review = Self { framework: Vec::new(), compiled: BTreeMap::new(), runs: Vec::new() };
         let packages: BTreeMap<&PackageId, &Package> = metadata.packages.iter().map(|one| (&one.id, one)).collect();
         let nodes: BTreeMap<&PackageId, &Node> =
             metadata.resolve.iter().flat_map(|resolve| &resolve.nodes).map(|node| (&node.id, node)).collect();
         let is_policy = |id: &PackageId| {
-            packages
-                .get(id)
-                .is_some_and(|package| package.manifest_path.parent().is_some_and(|dir| dir == policy.directory))
+            let directory = packages.get(id).and_then(|package| package.manifest_path.parent());
+            directory.is_some_and(|directory| policies.iter().any(|policy| directory == policy.directory))
         };
         let top =
             nodes.values().find(|node| packages.get(&node.id).is_some_and(|package| package.name.as_str() == glue));
@@ -89,8 +88,8 @@ impl Review {
         review.framework =
             framework.iter().filter_map(|id| packages.get(id)).filter_map(|one| directory(one)).collect();
         let mut seen = BTreeSet::new();
-        let first = top.iter().flat_map(|top| &top.deps).map(|dep| &dep.pkg).find(|id| is_policy(id));
-        let mut todo: Vec<(&PackageId, bool)> = first.map(|id| (id, false)).into_iter().collect();
+        let own = top.iter().flat_map(|top| &top.deps).map(|dep| &dep.pkg).filter(|id| is_policy(id));
+        let mut todo: Vec<(&PackageId, bool)> = own.map(|id| (id, false)).collect();
         while let Some((id, on_host)) = todo.pop() {
             let (Some(package), Some(node)) = (packages.get(id), nodes.get(id)) else { continue };
             if framework.contains(id) || !seen.insert((id, on_host)) {

@@ -24,7 +24,7 @@ fn policy(items: &str, in_enqueue: &str) -> String {
 /// The line in which [`policy`] has what it is given.
 fn line_of(source: &str, word: &str) -> String {
     let line = source.lines().position(|line| line.contains(word)).unwrap();
-    format!("src/lib.rs:{}", line + 1)
+    format!("strange/src/lib.rs:{}", line + 1)
 }
 
 fn say(line: &str) {
@@ -127,7 +127,8 @@ fn unsafe_code_of_a_policy_is_refused_whatever_its_source_says() {
         ("#[link_section = \".init.text\"] pub static ODD: u64 = 7;", ""),
         ("macro_rules! go { () => { unsafe { core::hint::unreachable_unchecked() } } }", "if task.pid == 1 { go!() }"),
     ] {
-        let error = strange.refused(&policy(items, call), &["whatever their source says", "`strange` at src/lib.rs:"]);
+        let error =
+            strange.refused(&policy(items, call), &["whatever their source says", "`strange` at strange/src/lib.rs:"]);
         assert!(matches!(error, Error::Compile { .. }));
     }
     // Not even by name.
@@ -143,7 +144,8 @@ fn a_policy_that_names_the_crate_of_locks_cannot_act_as_a_host_either() {
     strange.depend(&format!("ekiden-lock = {{ path = {lock:?} }}\n"));
     for call in ["poison_locks", "forget_locks", "forget_dropped"] {
         let call = format!("ekiden::host::{call}(unsafe {{ ekiden_lock::OfHost::new() }});");
-        let error = strange.refused(&policy("", &call), &["whatever their source says", "`strange` at src/lib.rs:"]);
+        let error =
+            strange.refused(&policy("", &call), &["whatever their source says", "`strange` at strange/src/lib.rs:"]);
         assert!(matches!(error, Error::Compile { .. }));
     }
 }

@@ -1,0 +1,98 @@
+//! A policy of one's own, in a project that `ekiden new` makes: the commands that need it in their process have it there, as they have ours.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+fn ekiden(directory: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ekiden")).args(args).current_dir(directory).output().unwrap()
+}
+
+/// Runs it, and returns exit code and what was printed.
+fn run(directory: &Path, args: &[&str]) -> (i32, String) {
+    let output = ekiden(directory, args);
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    (output.status.code().unwrap(), text)
+}
+
+/// A new project, in a directory that stays from run to run: what cargo makes of it is called after that.
+fn project(name: &str) -> PathBuf {
+    let parent = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("own-policy");
+    let project = parent.join(name);
+    let _ = fs::remove_dir_all(&project);
+    fs::create_dir_all(&parent).unwrap();
+    assert_eq!(run(&parent, &["new", name]).0, 0);
+    project
+}
+
+#[test]
+fn every_command_has_a_policy_of_ones_own_as_it_has_ours() {
+    let project = project("round-trip");
+    let source = project.join("src/lib.rs");
+    let text = fs::read_to_string(&source).unwrap();
+    // With hints, so that it has a header.
+    let text = text.replace(
+        "    /// Makes the policy for a machine.",
+        "    type Hint = u64;\n\n    /// Makes the policy for a machine.",
+    );
+    fs::write(&source, text).unwrap();
+    let good = |args: &[&str], words: &str| {
+        let (code, text) = run(&project, args);
+        assert!(code == 0 && text.contains(words), "{args:?}: {code}\n{text}");
+        text
+    };
+    fs::write(project.join("costs.json"), good(&["sim", "model"], "jitter")).unwrap();
+    let sim = ["sim", "churn", "-p", "round-trip", "--seed", "7", "--set", "slice_us=500", "--model", "costs.json"];
+    let and = |more: &[&'static str]| [&sim[..], more].concat();
+    let first = good(&and(&["--trace", "out", "--record", "out.ekirec", "--machine", "1x2x2x1"]), "check passed");
+    assert!(first.contains("Compiling round-trip"), "{first}");
+    // What is up to date is not built again.
+    let second = good(&and(&["--report", "out.html", "--invariants"]), "next: open out.html");
+    assert!(!second.contains("Compiling"), "{second}");
+    assert!(fs::read_to_string(project.join("out.html")).unwrap().contains("<html"));
+    good(&["check", "out"], "");
+    good(&["sim", "pipe", "-p", "fifo", "--upgrade", "1=round-trip:slice_us=700", "--check"], "check passed");
+    let sweep = ["sim", "pipe", "--sweep", "-", "--policies", "round-trip:slice_us=900,fifo", "--seeds", "1-2"];
+    let table = good(&sweep, "pipe,round-trip,slice_us=900,");
+    assert!(table.contains("pipe,fifo,,"), "{table}");
+    good(&["explore", "round-trip", "--case", "wake-and-sleep", "--runs", "100"], "nothing goes wrong");
+    good(&["replay", "out.ekirec"], "0 differences");
+    good(&["replay", "out.ekirec", "--what-if", "wfq"], "wfq would have decided");
+    good(&["hints", "header", "round-trip"], "round_trip_types");
+    // In a directory within it, too.
+    let (code, text) = run(&project.join("src"), &["sim", "pipe", "-p", "round-trip", "--cpus", "2"]);
+    assert!(code == 0 && text.contains("check passed"), "{code}\n{text}");
+    let (code, text) = run(&project, &["sim", "pipe", "-p", "round-trip", "--set", "slice_us=1"]);
+    assert!(code == 111 && text.contains("slice_us="), "{code}\n{text}");
+    let (code, text) = run(&project, &["sim", "pipe", "-p", "nope"]);
+    assert!(code == 110 && text.contains("wfq") && text.contains("round-trip"), "{code}\n{text}");
+
+    // Elsewhere it is not known, and it is said where it is.
+    let recording = project.join("out.ekirec");
+    let elsewhere = tempfile::tempdir().unwrap();
+    for args in [
+        &["sim", "pipe", "-p", "round-trip"][..],
+        &["explore", "round-trip"],
+        &["replay", recording.to_str().unwrap()],
+        &["hints", "header", "round-trip"],
+    ] {
+        let (code, text) = run(elsewhere.path(), args);
+        assert!(code != 0 && text.contains("run it in the directory of its project"), "{args:?}: {code}\n{text}");
+    }
+
+    // What does not compile is shown with its place.
+    fs::write(&source, fs::read_to_string(&source).unwrap().replace("pop_front", "pop_fornt")).unwrap();
+    let (code, text) = run(&project, &["sim", "pipe", "-p", "round-trip"]);
+    assert!(code == 117 && text.contains("pop_fornt") && text.contains("src/lib.rs"), "{code}\n{text}");
+}
+
+#[test]
+fn a_policy_with_the_name_of_one_of_ours_is_refused_before_anything_is_built() {
+    let project = project("other");
+    let source = project.join("src/lib.rs");
+    fs::write(&source, fs::read_to_string(&source).unwrap().replace("Other", "Fifo")).unwrap();
+    let (code, text) = run(&project, &["sim", "pipe", "-p", "fifo"]);
+    assert!(code == 2 && text.contains("rename the type other::Fifo"), "{code}\n{text}");
+}
