@@ -131,7 +131,10 @@ impl Runner {
         let metadata = ask(true).or_else(|_| ask(false)).map_err(failed)?;
         let trust = Trust { as_root: self.as_root, ..Trust::default() };
         let review = Review::of(&metadata, name, project.policies());
-        project.policies().first().map_or(Ok(()), |policy| review.may_run(policy, &trust, is_root()))
+        // They are built together.
+        let names: Vec<&str> = project.policies().iter().map(|policy| policy.name.as_str()).collect();
+        let all = project.policies().first().map(|policy| Policy { name: names.join("`, `"), ..policy.clone() });
+        all.map_or(Ok(()), |all| review.may_run(&all, &trust, is_root()))
     }
 
     fn cargo(
