@@ -34,6 +34,9 @@ const BOOT: [&str; 5] = [GUESTS, "vm machine", "build modules", "cli reproduce",
 /// Test programs that keep two processors busy by themselves, and those that judge how long real processes take.
 const ALONE: [&str; 2] = [GUESTS, "workload kernel"];
 
+/// Test programs that have cargo build in `target`.
+const CARGO: [&str; 1] = ["cli own_policy"];
+
 /// Each of these takes minutes for what other tests show in parts: a run does one of them, and the next one the next day.
 const IN_TURNS: [&str; 2] = ["cli reproduce", "cli soak"];
 
@@ -219,6 +222,7 @@ fn program(root: &Path, line: &str) -> Option<Part> {
     part.directory = package.to_owned();
     part.is_alone = ALONE.contains(&name.as_str());
     part.boots = BOOT.contains(&name.as_str());
+    part.is_cargo = CARGO.contains(&name.as_str());
     Some(part)
 }
 
@@ -268,7 +272,7 @@ mod tests {
         let root = super::super::root().unwrap();
         let manifest = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
         let members: Vec<&Path> = manifest.split('"').skip(1).step_by(2).map(Path::new).collect();
-        for name in BOOT.iter().chain(&ALONE).chain(&IN_TURNS) {
+        for name in BOOT.iter().chain(&ALONE).chain(&CARGO).chain(&IN_TURNS) {
             let (package, target) = name.split_once(' ').unwrap();
             let member = members.iter().find(|member| member.ends_with(package)).unwrap_or_else(|| panic!("{package}"));
             let tests = root.join(member).join("tests");
