@@ -1,5 +1,5 @@
-//! `ekiden`: the command line. It is a library so that a program can have policies of its own besides; `lab/command/src/own.rs` makes such
-//! programs of projects.
+//! `ekiden`: the command line. It is a library so that a program can have policies of its own besides: `hosts/kernel/build/src/runner.rs` makes
+//! such programs of projects, where `lab/command/src/own.rs` says that one is needed.
 #![forbid(unsafe_code)]
 
 mod agent;

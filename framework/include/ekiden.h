@@ -49,7 +49,7 @@ struct ekiden_choice {
 
 #define EKIDEN_CHOOSE _IOW('E', 7, struct ekiden_choice)
 
-/* More than there is to say: the status is of one moment only if it is read at once. */
+/* More than ekiden.ko has to say, so that one read is enough. */
 #define EKIDEN_STATUS_LEN 65536
 
 static inline struct ekiden_choice ekiden_nothing_(void)

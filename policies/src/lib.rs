@@ -1,4 +1,4 @@
-//! The policies that come with Ekiden, each on one page.
+//! The policies that come with Ekiden, each in a file of its own; what several share, or is long, is in a folder beside it.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -67,7 +67,7 @@ impl<P: Policy> Seat<P> {
         }
     }
 
-    /// Nobody answers where nobody is.
+    /// Calls the policy. Without one, the reply is the default.
     #[inline]
     pub(crate) fn deliver<'a, const LONE: bool>(
         &self,

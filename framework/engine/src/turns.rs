@@ -13,7 +13,7 @@ use crate::seats::{SEATS, Seat};
 use crate::table::Slot;
 use crate::told::Seats;
 
-/// Of so many ticks, a tenth of a second where there are 250 in a second, the first policy in the order leaves some to each of the
+/// The rotation period, in ticks: a tenth of a second where there are 250 in a second. Of it, the first policy in the order leaves some to each of the
 /// others if they would have had less: the kernel does the same with its real-time class. Eight policies have room in it.
 pub(crate) const ROUND_TICKS: u32 = 25;
 pub(crate) const TURN_TICKS: u32 = 3;

@@ -28,7 +28,7 @@ pub use ekiden_hints as hints;
 pub use queue::{BytesQueue, HintQueue, NotSent, QueueCounts, RECORDS};
 
 const DEVICE: &str = "/dev/ekiden";
-/// More than there is to say: what `ekiden.ko` says is of one moment only if it is read at once.
+/// More than `ekiden.ko` has to say, so that one read is enough.
 const STATUS_LEN: usize = 64 << 10;
 const SWITCH_ALL: &str = "/sys/kernel/sched_ext/switch_all";
 

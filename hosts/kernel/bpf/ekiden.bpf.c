@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * The sched_ext half of the kernel host. Each operation fills in an event, calls one kfunc of ekiden.ko and carries out
- * the outcome. Nothing here decides anything.
+ * the outcome. No task is chosen here, but for those beyond the table: see beyond.h.
  *
  * The engine's id of a task is kept in p->scx.dsq_vtime, which the kernel leaves alone as long as no queue is ordered by
  * it: finding a task costs one load. A task that the engine has no room for has id 0: see beyond.h.

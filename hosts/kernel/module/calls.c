@@ -152,7 +152,7 @@ void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const v
 
 	local_irq_save(flags);
 	start_ns = times_begin();
-	/* Rust wants an address of no bytes, too. */
+	/* An empty slice of Rust needs a pointer that is not null. */
 	if (unlikely(guarded(ekiden_rs_deliver, event, outcome, payload ?: event, len, 0) == LEFT))
 		ekiden_do_left(outcome);
 	times_end(kind, start_ns);

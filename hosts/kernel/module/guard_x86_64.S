@@ -14,7 +14,7 @@
 #include <asm/percpu.h>
 #include <asm/unwind_hints.h>
 
-/* Back-edges in one call: 1.5 ms of the shortest loop, 30 ms of one that takes 30 ns. */
+/* Back-edges in one event: 1.5 ms of the shortest loop, 16 ms of one that takes 30 ns. */
 #define EKIDEN_FUEL	(1 << 19)
 /* What a call of an event has if those before it have left less: no policy pays for what another one has done. */
 #define EKIDEN_FUEL_LEAST	(1 << 16)

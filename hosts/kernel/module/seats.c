@@ -150,7 +150,7 @@ static void what_is_asked(void)
 	WRITE_ONCE(ekiden_asks_for_cpu, !any ? 0 : running.nr > 1 ? 2 : 1);
 }
 
-/* Nobody answers for a policy any more, while others go on: its tasks go to them. */
+/* The controller of a policy has closed its file while other policies run: they get its tasks. */
 static long leave_others(struct seat *seat)
 {
 	u64 wait_ns;

@@ -19,7 +19,7 @@ const DENSE_PIDS: u32 = 1 << 22;
 /// A browser counts nanoseconds exactly up to here: 104 days. What comes later is drawn there.
 const END_NS_MAX: u64 = 1 << 53;
 
-/// From a moment on a run queue is so.
+/// The state of a run queue from a moment on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The moment, in nanoseconds.

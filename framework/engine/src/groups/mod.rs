@@ -51,7 +51,7 @@ pub(crate) const IDLE_WEIGHT: u32 = 3;
 /// The group of all that are in no other.
 const ROOT: u32 = 0;
 
-/// A share has so many binary places.
+/// Fraction bits of a share, which is a fixed-point number.
 const PLACES: u32 = 16;
 
 /// How long after a refill that left something to do the next one comes, in nanoseconds.

@@ -1,6 +1,6 @@
 //! Puts fuel and a limit of the stack into a policy's program, as assembly text, so that no call into it lasts for ever.
 //!
-//! Fuel is a counter of each CPU, which every call finds full. Each back-edge and each entry of a function that can recurse decrements it
+//! Fuel is a counter of each CPU, which every event finds full: its calls share it. Each back-edge and each entry of a function that can recurse decrements it
 //! (`writer.rs`). A function that can recurse also checks how much of the stack its call has used (`stack.rs`); what it and its callees need
 //! at most, up to the next function that checks, is known when the module is made. So a call that neither loops nor recurses pays nothing.
 //!

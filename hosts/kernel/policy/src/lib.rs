@@ -79,10 +79,10 @@ macro_rules! module {
     };
 }
 
-/// Ways round for what is done once, perhaps for each of millions of tasks, when a policy comes or goes.
+/// Loop iterations for what is done once, perhaps for each of millions of tasks, when a policy comes or goes.
 const MUCH_FUEL: i64 = 1 << 24;
 
-/// Ways round for what describes a panic.
+/// Loop iterations for what describes a panic.
 const TEXT_FUEL: i64 = 1 << 16;
 
 /// What locks are poisoned and forgotten with.

@@ -163,7 +163,7 @@ pub(crate) fn under<T>(plan: &Plan, work: impl FnOnce() -> Result<T>) -> Result<
     settle(result, held.is_running())
 }
 
-/// That something went wrong after the scheduler was thrown out is no wonder, and no reason not to go on.
+/// Errors after the scheduler was thrown out are expected: the turn has no result, and the next one follows.
 fn settle<T>(result: Result<T>, stayed: bool) -> Result<(Option<T>, bool)> {
     match result {
         Err(_) if !stayed => Ok((None, false)),

@@ -127,7 +127,7 @@ pub(crate) enum Unit {
 }
 
 impl Unit {
-    /// Of a thousand million.
+    /// As tables and JSON call it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ns => "ns",
