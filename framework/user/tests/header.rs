@@ -109,10 +109,10 @@ fn the_header_says_that_nothing_runs_or_that_nothing_is_loaded() {
 }
 
 #[test]
-fn the_program_in_the_readme_compiles_and_goes_on_without_a_policy() {
-    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
-    let (_, after) = readme.split_once("```c\n#include \"ekiden.h\"\n").expect("the README shows no C");
-    let (shown, _) = after.split_once("```").expect("the README's C does not end");
+fn the_program_in_the_documents_compiles_and_goes_on_without_a_policy() {
+    let text = std::fs::read_to_string(root().join("docs/running.md")).unwrap();
+    let (_, after) = text.split_once("```c\n#include \"ekiden.h\"\n").expect("docs/running.md shows no C");
+    let (shown, _) = after.split_once("```").expect("its C does not end");
     let program = format!(
         "#include \"ekiden.h\"\n#include <stdio.h>\nint main(void)\n{{\n{shown}\nputs(\"goes on\");\nreturn 0;\n}}\n"
     );
