@@ -35,7 +35,7 @@ const BOOT: [&str; 5] = [GUESTS, "vm machine", "build modules", "cli reproduce",
 const ALONE: [&str; 2] = [GUESTS, "workload kernel"];
 
 /// Test programs that have cargo build in `target`.
-const CARGO: [&str; 1] = ["cli own_policy"];
+const CARGO: [&str; 2] = ["cli own_policy", "cli silence"];
 
 /// Each of these takes minutes for what other tests show in parts: a run does one of them, and the next one the next day.
 const IN_TURNS: [&str; 2] = ["cli reproduce", "cli soak"];
