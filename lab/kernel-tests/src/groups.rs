@@ -250,8 +250,9 @@ pub(crate) fn groups(modules: &Path, policy: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// The same in four seconds, for each of many policies: a group may use a fifth of a CPU and has two tasks, each on a CPU of its own; then
-/// a task of each of two groups is on CPU 0, for so long that a turn of 40 ms more or less makes no difference.
+/// The same in six seconds, for each of many policies: a group may use a fifth of a CPU and has two tasks, each on a CPU of its own; then
+/// a task of each of two groups is on CPU 0, for so long that a few turns of 40 ms more or less make no difference. Under `mlfq`, one that is
+/// preempted in its turn has the rest of it after the other one's turn.
 pub(crate) fn grouped(modules: &Path, policy: &str) -> Result<()> {
     let session = Session::start(&config(modules, policy))?;
     let limited = Group::top("limited")?;
@@ -270,7 +271,7 @@ pub(crate) fn grouped(modules: &Path, policy: &str) -> Result<()> {
     let hogs = [more.start("spin")?, less.start("spin")?];
     hogs.iter().try_for_each(|hog| hog.pin(0))?;
     pause(100);
-    let (ran, whole_ns) = used(&[&hogs[0], &hogs[1]], Duration::from_millis(2_400));
+    let (ran, whole_ns) = used(&[&hogs[0], &hogs[1]], Duration::from_millis(4_800));
     hogs.iter().try_for_each(Worker::must_run)?;
     drop(hogs);
     let counts = Status::read()?.unwrap_or_default().counts;
