@@ -68,6 +68,20 @@ impl Herd {
         Ok(Self { child, begin, report })
     }
 
+    /// One on each CPU, where policies that move no task would have several on one by chance.
+    fn spread(&self) -> Result<()> {
+        let own = self.child.id() as i32;
+        let tasks =
+            fs::read_dir(format!("/proc/{own}/task"))?.map(|task| Ok(task?.file_name().to_string_lossy().parse()?));
+        let members = tasks.filter(|tid| !matches!(tid, Ok(tid) if *tid == own)).collect::<Result<Vec<i32>>>()?;
+        for (cpu, tid) in members.into_iter().enumerate() {
+            let mut cpus = CpuSet::new();
+            cpus.set(cpu % nr_cpus())?;
+            sched_setaffinity(Pid::from_raw(tid), &cpus)?;
+        }
+        Ok(())
+    }
+
     fn begin(&mut self) -> Result<()> {
         self.begin.write_all(&[0]).context("the herd is gone")
     }
@@ -268,6 +282,7 @@ pub(crate) fn beyond(modules: &Path, policy: &str) -> Result<()> {
     allow(room)?;
     let session = Session::start(&Config { max_tasks: room, ..config(modules, policy) })?;
     let mut busy = Herd::of(0, [cpus, 0], 1_000, 0, SECONDS)?;
+    busy.spread()?;
     let mut sleeper = Herd::of(USER + 1, [1, 0], 100, 5_000, SECONDS)?;
     let crowd = Worker::crowd_of(USER, room - tasks_now()? + WITHOUT_ROOM)?;
     let without_room_now = || -> Result<u64> { Ok(Status::read()?.context("no status")?.beyond) };
