@@ -128,7 +128,7 @@ pub(crate) fn run(
                 end(child, Signal::SIGTERM as i32, events);
                 return Err(taken_out("stopped; `ekiden status` shows the reason again").into());
             }
-            eprintln!("ekiden: the command goes on under the kernel's own scheduler");
+            eprintln!("ekiden: the command still runs, under the kernel's own scheduler");
             trouble = Some(taken_out("the command ended without the policy; `ekiden status` shows the reason again"));
         }
     };

@@ -228,7 +228,7 @@ void ekiden_calls_ended(void)
 struct ekiden_timer {
 	struct hrtimer timer;
 	u32 cpu;
-	u32 tenancy; /* of whoever armed it */
+	u32 tenancy; /* of the policy that armed it */
 };
 
 /* Counts policies that took over from a stranger, whose timers mean nothing to them. */

@@ -202,7 +202,7 @@ void *copy_in(u64 from, size_t len);
 struct seat {
 	struct instance *now;
 	struct instance *fallen; /* one that took over and panicked in doing so: its memory may be in use */
-	struct file *controller; /* open as long as somebody answers for it */
+	struct file *controller; /* open while its loader runs */
 	u32 access;		 /* EKIDEN_CREATE_OPEN, EKIDEN_CREATE_GROUP, or root only */
 	kgid_t group;
 	struct ekiden_tape tape;

@@ -35,7 +35,7 @@ impl ToFile {
     /// An error if it has ended by itself.
     pub fn check(&self) -> Result<()> {
         if self.drain.has_ended() {
-            return Err(Failure::new(Exit::Other, "the recording has ended, the command goes on").into());
+            return Err(Failure::new(Exit::Other, "the recording has ended, the command still runs").into());
         }
         Ok(())
     }
