@@ -33,11 +33,8 @@ fn every_command_has_a_policy_of_ones_own_as_it_has_ours() {
     let source = project.join("src/lib.rs");
     let text = fs::read_to_string(&source).unwrap();
     // With hints, so that it has a header.
-    let text = text.replace(
-        "    /// Makes the policy for a machine.",
-        "    type Hint = u64;\n\n    /// Makes the policy for a machine.",
-    );
-    fs::write(&source, text).unwrap();
+    let text = text.replace("#[policy]\nimpl Scheduler for", "#[policy(HintQueues)]\nimpl Scheduler for");
+    fs::write(&source, text + "\n#[policy]\nimpl HintQueues for RoundTrip {\n    type Hint = u64;\n}\n").unwrap();
     let good = |args: &[&str], words: &str| {
         let (code, text) = run(&project, args);
         assert!(code == 0 && text.contains(words), "{args:?}: {code}\n{text}");

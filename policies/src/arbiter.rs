@@ -221,10 +221,7 @@ impl Arbiter {
         // It comes here from where it waits or runs, and others that wait cannot go elsewhere now.
         let moving = split(&self.rest, |token| token.task() == task || self.is_bound(cx, token));
         moving.into_iter().for_each(|token| self.put(cx, token));
-        cx.resched(cpu);
-        if runs {
-            cx.resched(here);
-        }
+        [Some(cpu), runs.then_some(here)].into_iter().flatten().for_each(|cpu| cx.resched(cpu));
         true
     }
 
@@ -332,14 +329,12 @@ impl Arbiter {
     }
 }
 
-#[policy]
+#[policy(HintQueues)]
 impl Scheduler for Arbiter {
     const PARAMS: &'static [Param] = &[
         Param { name: "left", help: "so many CPUs are left to other tasks", default: 1, min: 1, max: 4_096 },
         Param { name: "grace_us", help: "time to give a CPU back", default: 10_000, min: 100, max: 1_000_000 },
     ];
-    type Hint = Request;
-    type Notice = Assignment;
 
     fn new(env: &Env) -> Self {
         let online = env.topology().online();
@@ -430,6 +425,12 @@ impl Scheduler for Arbiter {
         }
         self.arbitrate(cx, book);
     }
+}
+
+#[policy]
+impl HintQueues for Arbiter {
+    type Hint = Request;
+    type Notice = Assignment;
 
     fn register_queue(&self, _: &Cx, queue: QueueId, process: ProcessId) {
         self.book.lock().applications.insert(queue, Application { process, ..Application::default() });

@@ -131,7 +131,7 @@ fn kernels_slice_ns(cpus: u32) -> u64 {
     700_000 * u64::from(1 + cpus.clamp(1, 8).ilog2())
 }
 
-#[policy]
+#[policy(HintQueues, TaskSettings)]
 impl Scheduler for Eevdf {
     const PARAMS: &'static [Param] = &[
         Param {
@@ -149,18 +149,6 @@ impl Scheduler for Eevdf {
             max: 100_000,
         },
     ];
-
-    const TASK_PARAMS: &'static [Param] = &[Param {
-        name: "slice_us",
-        help: "slice; shorter ones come sooner, and not more often; 0 for that of everybody",
-        default: 0,
-        min: 0,
-        max: 100_000,
-    }];
-
-    /// The slice that the task asks for, in nanoseconds: shorter ones come sooner, and not more often. What is
-    /// `sched_runtime` of the system call `sched_setattr` in the kernel.
-    type Hint = u64;
 
     fn new(env: &Env) -> Self {
         Self {
@@ -289,26 +277,6 @@ impl Scheduler for Eevdf {
         old
     }
 
-    fn check_task_params(params: &TaskParams) -> Result<(), &'static str> {
-        match params.get("slice_us") {
-            1..100 => Err("a slice has at least 100 us; or 0, for that of everybody"),
-            _ => Ok(()),
-        }
-    }
-
-    /// It counts from the next time that the task wakes up, like a hint.
-    fn task_params(&self, _: &Cx, task: &Task, params: &TaskParams) {
-        let slice_ns = params.get("slice_us") * 1000;
-        self.tasks[task.id].lock().slice_ns = if slice_ns == 0 { self.slice_ns } else { slice_ns };
-    }
-
-    /// It counts from the next time that the task wakes up.
-    fn parse_hint(&self, _: &Cx, task: Option<&Task>, slice_ns: u64) -> Result<(), HintRefused> {
-        let task = task.ok_or(HintRefused)?;
-        self.tasks[task.id].lock().slice_ns = slice_ns.clamp(*SLICES_NS.start(), *SLICES_NS.end());
-        Ok(())
-    }
-
     fn select_task_rq(&self, cx: &Cx, task: &Task, previous: CpuId, suggested: CpuId, flags: WakeFlags) -> CpuId {
         self.balancer.place(cx, task.id, previous, flags).unwrap_or(suggested)
     }
@@ -331,5 +299,38 @@ impl Scheduler for Eevdf {
 
     fn cpu_offline(&self, _: &Cx, cpu: CpuId) {
         self.balancer.cpu_offline(cpu);
+    }
+}
+
+#[policy]
+impl HintQueues for Eevdf {
+    /// The slice that the task asks for, in nanoseconds: shorter ones come sooner, and not more often. What is
+    /// `sched_runtime` of the system call `sched_setattr` in the kernel.
+    type Hint = u64;
+
+    /// It counts from the next time that the task wakes up.
+    fn parse_hint(&self, _: &Cx, task: Option<&Task>, slice_ns: u64) -> Result<(), HintRefused> {
+        let task = task.ok_or(HintRefused)?;
+        self.tasks[task.id].lock().slice_ns = slice_ns.clamp(*SLICES_NS.start(), *SLICES_NS.end());
+        Ok(())
+    }
+}
+
+#[policy]
+impl TaskSettings for Eevdf {
+    const TASK_PARAMS: &'static [Param] =
+        &[Param { name: "slice_us", help: "shorter slices come sooner; 0: as all", default: 0, min: 0, max: 100_000 }];
+
+    fn check_task_params(params: &TaskParams) -> Result<(), &'static str> {
+        match params.get("slice_us") {
+            1..100 => Err("a slice has at least 100 us; or 0, for that of everybody"),
+            _ => Ok(()),
+        }
+    }
+
+    /// It counts from the next time that the task wakes up, like a hint.
+    fn task_params(&self, _: &Cx, task: &Task, params: &TaskParams) {
+        let slice_ns = params.get("slice_us") * 1000;
+        self.tasks[task.id].lock().slice_ns = if slice_ns == 0 { self.slice_ns } else { slice_ns };
     }
 }

@@ -60,12 +60,14 @@ struct Place {
     pid: Shared<u32>,
 }
 
+type Cpus = BTreeMap<(ProcessId, u32), CpuId>;
+
 /// What programs have said: the CPUs of their threads by id, and of their sets by number.
 #[derive(Default, Layout)]
 struct Told {
     owners: BTreeMap<QueueId, ProcessId>,
-    threads: BTreeMap<(ProcessId, u32), CpuId>,
-    sets: BTreeMap<(ProcessId, u32), CpuId>,
+    threads: Cpus,
+    sets: Cpus,
 }
 
 impl Locality {
@@ -73,8 +75,7 @@ impl Locality {
     fn home(&self, cx: &Cx, task: &Task) -> Option<CpuId> {
         let process = self.any.get().then(|| cx.process(task.id)).flatten()?;
         let home = self.told.lock().threads.get(&(process, task.pid)).copied();
-        self.tasks[task.id].process.set(home.map_or(0, |_| process));
-        home
+        home.inspect(|_| self.tasks[task.id].process.set(process))
     }
 
     fn follow(&self, queue: QueueId, hint: Together) -> Option<CpuId> {
@@ -82,9 +83,7 @@ impl Locality {
         let owner = *owners.get(&queue)?;
         threads.remove(&(owner, hint.thread));
         let all = (owner, 0)..=(owner, u32::MAX);
-        let is_full = |many: &BTreeMap<(ProcessId, u32), CpuId>| {
-            many.len() >= THREADS_MAX || many.range(all.clone()).count() >= OF_PROGRAM_MAX
-        };
+        let is_full = |cpus: &Cpus| cpus.len() >= THREADS_MAX || cpus.range(all.clone()).count() >= OF_PROGRAM_MAX;
         if hint.change == Change::Leave || is_full(threads) || (is_full(sets) && !sets.contains_key(&(owner, hint.set)))
         {
             return None;
@@ -97,12 +96,10 @@ impl Locality {
     }
 }
 
-#[policy]
+#[policy(HintQueues)]
 impl Scheduler for Locality {
     const PARAMS: &'static [Param] =
         &[Param { name: "crowd", help: "so many waiting tasks crowd a CPU", default: 4, min: 1, max: 1024 }];
-    type Hint = Together;
-    type Notice = Placed;
 
     fn new(env: &Env) -> Self {
         Self {
@@ -162,6 +159,12 @@ impl Scheduler for Locality {
             self.told.lock().threads.remove(&(place.process.get(), place.pid.get()));
         }
     }
+}
+
+#[policy]
+impl HintQueues for Locality {
+    type Hint = Together;
+    type Notice = Placed;
 
     fn register_queue(&self, _: &Cx, queue: QueueId, owner: ProcessId) {
         self.told.lock().owners.insert(queue, owner);
@@ -179,8 +182,7 @@ impl Scheduler for Locality {
         let Told { owners, threads, sets } = &mut *self.told.lock();
         let Some(owner) = owners.remove(&queue) else { return };
         if !owners.values().any(|other| *other == owner) {
-            threads.retain(|(process, _), _| *process != owner);
-            sets.retain(|(process, _), _| *process != owner);
+            [threads, sets].into_iter().for_each(|cpus| cpus.retain(|(process, _), _| *process != owner));
         }
     }
 }

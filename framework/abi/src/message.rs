@@ -128,6 +128,7 @@ impl Call {
 /// let calls = Calls::NONE.with(Call::Balance).with(Call::Timer);
 /// assert!(calls.has(Call::Timer) && !calls.has(Call::TaskTick));
 /// assert!(calls.has_number(Call::Balance as u32));
+/// assert!(calls.and(Calls::NONE.with(Call::TaskTick)).has(Call::TaskTick));
 /// ```
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -144,6 +145,11 @@ impl Calls {
     /// The set with `call` added.
     pub const fn with(self, call: Call) -> Self {
         Self(self.0 | 1 << call as u32)
+    }
+
+    /// The set with those of `others` added.
+    pub const fn and(self, others: Self) -> Self {
+        Self(self.0 | others.0)
     }
 
     /// Whether `call` is in the set.

@@ -407,7 +407,7 @@ impl<'a> Cx<'a> {
         Group { id: (word >> 32) as u32, weight: word as u32 }
     }
 
-    /// The process that `task` is a thread of, as [`register_queue`](crate::Scheduler::register_queue) names the one that owns a queue;
+    /// The process that `task` is a thread of, as [`register_queue`](crate::HintQueues::register_queue) names the one that owns a queue;
     /// `None` where the host cannot tell.
     pub fn process(&self, task: TaskId) -> Option<ProcessId> {
         let process = learn(self.host.process(task).map_or(0, u64::from)) as u32;

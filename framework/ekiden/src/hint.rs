@@ -4,7 +4,84 @@ use core::cell::Cell;
 use core::fmt;
 use core::marker::PhantomData;
 
-use zerocopy::{Immutable, KnownLayout, TryFromBytes};
+use ekiden_abi::{Call, Calls};
+use ekiden_hints::Plain;
+use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
+
+use crate::{Cx, Task};
+
+/// A policy that applications tell something, or that tells them something.
+///
+/// `#[policy]` belongs here, too: it says which of the calls are implemented, and has `()` stand for a type that is left out.
+///
+/// ```
+/// use ekiden::{Call, HintRefused, prelude::*};
+///
+/// /// A program asks for a CPU to be kicked; there are two.
+/// struct Asked;
+///
+/// #[policy(HintQueues)]
+/// impl Scheduler for Asked {
+/// #     fn new(_: &Env) -> Self { Self }
+/// #     fn enqueue(&self, _: &Cx, _: &Task, _: Schedulable<Self>) {}
+/// #     fn pick_next_task(&self, _: &Cx, _: CpuId) -> Option<Schedulable<Self>> { None }
+/// }
+///
+/// #[policy]
+/// impl HintQueues for Asked {
+///     type Hint = u32;
+///
+///     fn parse_hint(&self, cx: &Cx, _: Option<&Task>, cpu: u32) -> Result<(), HintRefused> {
+///         if cpu >= cx.topology().nr_cpus() {
+///             return Err(HintRefused);
+///         }
+///         cx.resched(cpu);
+///         Ok(())
+///     }
+/// }
+///
+/// assert!(Asked::CALLS.has(Call::ParseHint) && !Asked::CALLS.has(Call::RegisterQueue));
+/// let mut machine = ekiden_example_host::Machine::<Asked>::flat(2);
+/// assert!(machine.call_with(Call::ParseHint, 3, &1_u32.to_ne_bytes()).kicks.contains(1));
+/// assert_eq!(machine.call_with(Call::ParseHint, 3, &2_u32.to_ne_bytes()).cpu, ekiden::host::abi::NO_CPU);
+/// ```
+pub trait HintQueues: Sized {
+    /// What applications tell it; `()` for nothing.
+    type Hint: Plain;
+    /// What it tells applications, by [`Cx::notify`]; `()` for nothing.
+    type Notice: Plain + IntoBytes;
+
+    /// The calls of this trait that it implements itself; filled in by `#[policy]`.
+    const HINT_CALLS: Calls =
+        Calls::NONE.with(Call::RegisterQueue).with(Call::EnterQueue).with(Call::UnregisterQueue).with(Call::ParseHint);
+
+    /// An application opened a queue for hints; `owner` is the process, so that what its hints say of threads can be held against
+    /// [`Cx::process`]. Comes again after another version has taken over that knows nothing of queues.
+    fn register_queue(&self, cx: &Cx<'_>, queue: QueueId, owner: ProcessId) {
+        let _ = (cx, queue, owner);
+    }
+
+    /// An application put hints into its queue: some time ago, as this comes with the next event of a thread of the application, at a
+    /// tick of one, or when it rings. Take them by `hints.pop()`; what is left after the call is gone. As many as are in 4 KiB at once, more in
+    /// another call. Other calls may be under way.
+    fn enter_queue(&self, cx: &Cx<'_>, queue: QueueId, hints: Hints<'_, Self::Hint>) {
+        let _ = queue;
+        for hint in hints {
+            let _ = self.parse_hint(cx, None, hint);
+        }
+    }
+
+    /// An application closed its queue, or has ended. What it said is the policy's to undo; nothing can be told it any more.
+    fn unregister_queue(&self, cx: &Cx<'_>, queue: QueueId) {
+        let _ = (cx, queue);
+    }
+
+    /// An application tells something, and waits for the answer. `task` is the one that tells, if it is ours.
+    fn parse_hint(&self, cx: &Cx<'_>, task: Option<&Task>, hint: Self::Hint) -> Result<(), HintRefused> {
+        let _ = (cx, task, hint);
+        Err(HintRefused)
+    }
+}
 
 /// Names one hint queue of an application, unique while the policy runs.
 ///
@@ -14,11 +91,14 @@ use zerocopy::{Immutable, KnownLayout, TryFromBytes};
 /// /// Counts the queues that are open, and kicks the CPU of that number to show it.
 /// struct Counting(Shared<u32>);
 ///
-/// #[policy]
-/// impl Scheduler for Counting {
+/// # #[policy(HintQueues)]
+/// # impl Scheduler for Counting {
 /// #     fn new(_: &Env) -> Self { Self(Shared::new(0)) }
 /// #     fn enqueue(&self, _: &Cx, _: &Task, _: Schedulable<Self>) {}
 /// #     fn pick_next_task(&self, _: &Cx, _: CpuId) -> Option<Schedulable<Self>> { None }
+/// # }
+/// #[policy]
+/// impl HintQueues for Counting {
 ///     fn register_queue(&self, cx: &Cx, _: QueueId, _: ProcessId) {
 ///         cx.resched(self.0.fetch_add(1) + 1);
 ///     }
@@ -57,33 +137,15 @@ pub type QueueId = u32;
 /// ```
 pub type ProcessId = u32;
 
-/// A policy does not take a hint.
+/// A policy does not take a hint: see [`HintQueues::parse_hint`].
 ///
 /// ```
-/// use ekiden::{Call, HintRefused, prelude::*};
+/// use ekiden::HintRefused;
 ///
-/// /// A program asks for a CPU to be kicked; there are two.
-/// struct Asked;
-///
-/// #[policy]
-/// impl Scheduler for Asked {
-///     type Hint = u32;
-///
-/// #     fn new(_: &Env) -> Self { Self }
-/// #     fn enqueue(&self, _: &Cx, _: &Task, _: Schedulable<Self>) {}
-/// #     fn pick_next_task(&self, _: &Cx, _: CpuId) -> Option<Schedulable<Self>> { None }
-///     fn parse_hint(&self, cx: &Cx, _: Option<&Task>, cpu: u32) -> Result<(), HintRefused> {
-///         if cpu >= cx.topology().nr_cpus() {
-///             return Err(HintRefused);
-///         }
-///         cx.resched(cpu);
-///         Ok(())
-///     }
+/// fn cpu_of(hint: u32) -> Result<u32, HintRefused> {
+///     if hint < 8 { Ok(hint) } else { Err(HintRefused) }
 /// }
-///
-/// let mut machine = ekiden_example_host::Machine::<Asked>::flat(2);
-/// assert!(machine.call_with(Call::ParseHint, 3, &1_u32.to_ne_bytes()).kicks.contains(1));
-/// assert_eq!(machine.call_with(Call::ParseHint, 3, &2_u32.to_ne_bytes()).cpu, ekiden::host::abi::NO_CPU);
+/// assert_eq!(cpu_of(9), Err(HintRefused));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HintRefused;
@@ -96,10 +158,8 @@ pub struct HintRefused;
 /// /// Tells whoever has opened queue 5 which CPU ticks.
 /// struct Talking;
 ///
-/// #[policy]
+/// #[policy(HintQueues)]
 /// impl Scheduler for Talking {
-///     type Notice = u32;
-///
 /// #     fn new(_: &Env) -> Self { Self }
 /// #     fn enqueue(&self, _: &Cx, _: &Task, _: Schedulable<Self>) {}
 /// #     fn pick_next_task(&self, _: &Cx, _: CpuId) -> Option<Schedulable<Self>> { None }
@@ -107,6 +167,11 @@ pub struct HintRefused;
 ///         assert_eq!(cx.notify::<Self>(5, &cx.cpu()), Ok(()));
 ///         assert_eq!(cx.notify::<Self>(6, &cx.cpu()), Err(NotTold::Closed));
 ///     }
+/// }
+///
+/// #[policy]
+/// impl HintQueues for Talking {
+///     type Notice = u32;
 /// }
 ///
 /// ekiden_example_host::Machine::<Talking>::flat(2).call(Call::TaskTick, 3, 1);
@@ -144,13 +209,16 @@ impl fmt::Display for NotTold {
 /// /// Programs name CPUs that should look for work.
 /// struct Asked;
 ///
-/// #[policy]
-/// impl Scheduler for Asked {
-///     type Hint = u32;
-///
+/// # #[policy(HintQueues)]
+/// # impl Scheduler for Asked {
 /// #     fn new(_: &Env) -> Self { Self }
 /// #     fn enqueue(&self, _: &Cx, _: &Task, _: Schedulable<Self>) {}
 /// #     fn pick_next_task(&self, _: &Cx, _: CpuId) -> Option<Schedulable<Self>> { None }
+/// # }
+/// #[policy]
+/// impl HintQueues for Asked {
+///     type Hint = u32;
+///
 ///     fn enter_queue(&self, cx: &Cx, _: QueueId, mut hints: Hints<u32>) {
 ///         // The oldest first. What is left after the call is gone.
 ///         while let Some(cpu) = hints.pop() {

@@ -99,16 +99,16 @@ pub use ekiden_hints::Plain;
 pub use ekiden_macros::{Layout, Plain, policy};
 pub use env::{Env, Param, ParamError};
 pub use figures::{Counter, Histogram};
-pub use hint::{HintRefused, Hints, NotTold, ProcessId, QueueId};
+pub use hint::{HintQueues, HintRefused, Hints, NotTold, ProcessId, QueueId};
 pub use layout::{Fingerprint, Layout};
 pub use lock::{SpinGuard, SpinLock};
 pub use note::Note;
 pub use per::{PerCpu, PerLlc, PerNode, PerTask};
 pub use queue::{FifoQueue, OrderedQueue, TreeQueue};
-pub use saved::Saved;
+pub use saved::{Saved, SavedState};
 pub use scheduler::{Scheduler, Task, WakeFlags};
 pub use shared::{Shared, Word};
-pub use task_params::TaskParams;
+pub use task_params::{TaskParams, TaskSettings};
 pub use token::{Refused, Schedulable};
 pub use topology::{Cpu, FULL_CAPACITY, Topology, TopologyError};
 pub use weight::{NICE_0_WEIGHT, scaled_ns, weight_of_nice};
@@ -144,8 +144,8 @@ pub type CpuId = u32;
 /// What nearly every policy needs.
 pub mod prelude {
     pub use crate::{
-        Counter, CpuId, CpuMask, Cx, Env, FifoQueue, Histogram, Layout, Note, OrderedQueue, Param, PerCpu, PerLlc,
-        PerNode, PerTask, RefusalReason, Saved, Schedulable, Scheduler, Shared, SpinLock, Task, TaskId, TaskParams,
-        Topology, TreeQueue, WakeFlags, policy,
+        Counter, CpuId, CpuMask, Cx, Env, FifoQueue, HintQueues, Histogram, Layout, Note, OrderedQueue, Param, PerCpu,
+        PerLlc, PerNode, PerTask, RefusalReason, Saved, SavedState, Schedulable, Scheduler, Shared, SpinLock, Task,
+        TaskId, TaskParams, TaskSettings, Topology, TreeQueue, WakeFlags, policy,
     };
 }

@@ -1,6 +1,6 @@
 //! What a policy writes down for a version of itself whose state has another layout.
 
-/// Room for bytes, of a fixed size because the host takes it before.
+/// A policy that lets a version of itself go on whose [`State`](crate::Scheduler::State) has another layout.
 ///
 /// ```
 /// use ekiden::{Layout, prelude::*};
@@ -9,12 +9,14 @@
 /// #[derive(Layout)]
 /// struct Counting(Shared<u64>);
 ///
-/// #[policy]
+/// #[policy(SavedState)]
 /// impl Scheduler for Counting {
 ///     fn new(_: &Env) -> Self { Self(Shared::new(0)) }
 /// #     fn enqueue(&self, _: &Cx, _: &Task, _: Schedulable<Self>) { self.0.add(1); }
 /// #     fn pick_next_task(&self, _: &Cx, _: CpuId) -> Option<Schedulable<Self>> { None }
+/// }
 ///
+/// impl SavedState for Counting {
 ///     fn save(&self, to: &mut Saved) {
 ///         // The form is number 1.
 ///         to.push(&[1]);
@@ -41,6 +43,31 @@
 /// let len = saved.written().unwrap();
 /// assert_eq!((new.restore(&room[..len]), new.0.get()), (Ok(()), 77));
 /// assert!(new.restore(&[2]).is_err());
+/// ```
+pub trait SavedState: Sized {
+    /// Writes down what a version whose [`State`](crate::Scheduler::State) has another layout is to go on with, in a form of the policy's
+    /// own; begin with a number for the form. Called before such a version takes over, while other calls come. By default
+    /// nothing is written, and such a version is refused.
+    fn save(&self, to: &mut Saved<'_>) {
+        let _ = to;
+    }
+
+    /// Goes on with what another version [saved](Self::save), after [`new`](crate::Scheduler::new) and before any other call. All tasks
+    /// are new to it all the same: [`task_new`](crate::Scheduler::task_new) follows for each. An error, which is the default, refuses
+    /// this version, and the old one goes on.
+    fn restore(&mut self, saved: &[u8]) -> Result<(), &'static str> {
+        let _ = saved;
+        Err("it does not take over from a version whose state has another layout")
+    }
+}
+
+/// Room for bytes, of a fixed size because the host takes it before.
+///
+/// ```
+/// let mut room = [0; 16];
+/// let mut saved = ekiden::Saved::new(&mut room);
+/// saved.push(&[1]);
+/// assert_eq!(saved.written(), Some(1));
 /// ```
 #[derive(Debug)]
 pub struct Saved<'a> {

@@ -1,11 +1,8 @@
 //! The trait that a policy implements.
 
 use ekiden_abi::{Calls, RefusalReason, TaskId};
-use zerocopy::IntoBytes;
 
-use crate::{
-    CpuId, Cx, Env, Fingerprint, HintRefused, Hints, Param, Plain, ProcessId, QueueId, Saved, Schedulable, TaskParams,
-};
+use crate::{CpuId, Cx, Env, Fingerprint, HintQueues, Param, SavedState, Schedulable, TaskSettings};
 
 /// A task as a call sees it. A snapshot: it is true for the duration of the call.
 ///
@@ -82,6 +79,10 @@ impl WakeFlags {
 /// Three are required: [`new`](Self::new), [`enqueue`](Self::enqueue) and [`pick_next_task`](Self::pick_next_task).
 /// Put [`#[policy]`](crate::policy) on the implementation: calls that it leaves out then cost nothing.
 ///
+/// What only some policies need has traits of its own: [`HintQueues`] for what applications and the policy tell each other,
+/// [`TaskSettings`] for what can be set for a task, [`SavedState`] for an upgrade to a version whose state has another layout. `#[policy]`
+/// implements them by nothing, except those that it names, as in `#[policy(TaskSettings)]`.
+///
 /// ```
 /// use ekiden::{Call, prelude::*};
 ///
@@ -119,24 +120,18 @@ impl WakeFlags {
 /// assert_eq!(machine.call(Call::Balance, 0, 1).task.slot, 3);
 /// assert_eq!([machine.pick(0), machine.pick(0), machine.pick(0)], [Some(4), Some(3), None]);
 /// ```
-pub trait Scheduler: Sized + Send + Sync + 'static {
+pub trait Scheduler: HintQueues + TaskSettings + SavedState + Sized + Send + Sync + 'static {
     /// The name that people choose it by. Lower case, digits and dashes.
     const NAME: &'static str;
     /// The parameters that it takes.
     const PARAMS: &'static [Param] = &[];
-    /// What can be set for each task, as with `ekiden exec --set`; four at most.
-    const TASK_PARAMS: &'static [Param] = &[];
-    /// The calls that it implements itself; filled in by `#[policy]`.
+    /// The calls that it implements itself, those of the other traits among them; filled in by `#[policy]`.
     const CALLS: Calls = Calls::ALL;
 
     /// The fingerprint of [`State`](Self::State); filled in by `#[policy]` if that derives [`Layout`](crate::Layout). Another
     /// build of the policy takes over the state as it is in memory if it has the same.
     const LAYOUT: Option<Fingerprint> = None;
 
-    /// What applications tell it; `()`, which `#[policy]` fills in, for nothing.
-    type Hint: Plain;
-    /// What it tells applications, by [`Cx::notify`]; `()`, which `#[policy]` fills in, for nothing.
-    type Notice: Plain + IntoBytes;
     /// What it hands to its successor in a live upgrade; by default, through `#[policy]`, itself.
     type State: Send + 'static;
 
@@ -245,33 +240,6 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
         let _ = (cx, cpu, task, reason);
     }
 
-    /// An application opened a queue for hints; `owner` is the process, so that what its hints say of threads can be held against
-    /// [`Cx::process`]. Comes again after another version has taken over that knows nothing of queues.
-    fn register_queue(&self, cx: &Cx<'_>, queue: QueueId, owner: ProcessId) {
-        let _ = (cx, queue, owner);
-    }
-
-    /// An application put hints into its queue: some time ago, as this comes with the next event of a thread of the application, at a
-    /// tick of one, or when it rings. Take them by `hints.pop()`; what is left after the call is gone. As many as are in 4 KiB at once, more in
-    /// another call. Other calls may be under way.
-    fn enter_queue(&self, cx: &Cx<'_>, queue: QueueId, hints: Hints<'_, Self::Hint>) {
-        let _ = queue;
-        for hint in hints {
-            let _ = self.parse_hint(cx, None, hint);
-        }
-    }
-
-    /// An application closed its queue, or has ended. What it said is the policy's to undo; nothing can be told it any more.
-    fn unregister_queue(&self, cx: &Cx<'_>, queue: QueueId) {
-        let _ = (cx, queue);
-    }
-
-    /// An application tells something, and waits for the answer. `task` is the one that tells, if it is ours.
-    fn parse_hint(&self, cx: &Cx<'_>, task: Option<&Task>, hint: Self::Hint) -> Result<(), HintRefused> {
-        let _ = (cx, task, hint);
-        Err(HintRefused)
-    }
-
     /// Hands over everything that a successor needs, tokens included. No other call is under way. `#[policy]` hands
     /// over the whole policy unless it says otherwise.
     fn reregister_prep(self) -> Self::State;
@@ -279,21 +247,6 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
     /// Makes the policy from what its predecessor handed over. `env` has the same parameters unless others were asked for; by
     /// default they are not looked at.
     fn reregister_init(env: &Env, state: Self::State) -> Self;
-
-    /// Writes down what a version whose [`State`](Self::State) has another layout is to go on with, in a form of the policy's
-    /// own; begin with a number for the form. Called before such a version takes over, while other calls come. By default
-    /// nothing is written, and such a version is refused.
-    fn save(&self, to: &mut Saved<'_>) {
-        let _ = to;
-    }
-
-    /// Goes on with what another version [saved](Self::save), after [`new`](Self::new) and before any other call. All tasks
-    /// are new to it all the same: [`task_new`](Self::task_new) follows for each. An error, which is the default, refuses
-    /// this version, and the old one goes on.
-    fn restore(&mut self, saved: &[u8]) -> Result<(), &'static str> {
-        let _ = saved;
-        Err("it does not take over from a version whose state has another layout")
-    }
 
     /// `cpu` found nothing to run.
     fn enter_idle(&self, cx: &Cx<'_>, cpu: CpuId) {
@@ -303,20 +256,6 @@ pub trait Scheduler: Sized + Send + Sync + 'static {
     /// `cpu` runs a task of ours again after it found none.
     fn exit_idle(&self, cx: &Cx<'_>, cpu: CpuId) {
         let _ = (cx, cpu);
-    }
-
-    /// Looks at what somebody wants to set for a task, before the task gets it; each value is in its range. An error is the reason
-    /// that they are told, and so is a panic: the policy stays. Not so if it has a lock then, which it need not take, as it has no
-    /// state of the policy's. (The `checkparam_attr` of papers/001, table I.)
-    fn check_task_params(params: &TaskParams) -> Result<(), &'static str> {
-        let _ = params;
-        Ok(())
-    }
-
-    /// Somebody has set parameters of a task of ours: comes after [`task_new`](Self::task_new) for a task that has some, and when
-    /// they are set anew. As with hints, other calls about the task may be under way.
-    fn task_params(&self, cx: &Cx<'_>, task: &Task, params: &TaskParams) {
-        let _ = (cx, task, params);
     }
 
     /// `cpu` joins the machine.

@@ -6,11 +6,13 @@ use alloc::{
     vec::Vec,
 };
 
-use ekiden_abi::{RawParams, TASK_PARAMS_MAX};
+use ekiden_abi::{Call, Calls, RawParams, TASK_PARAMS_MAX};
 
-use crate::{Fingerprint, Param, Scheduler, env::each_setting};
+use crate::{Cx, Fingerprint, Param, Scheduler, Task, env::each_setting};
 
-/// The parameters of one task.
+/// A policy of whose tasks something can be set, one by one.
+///
+/// `#[policy]` belongs here, too: it says which of the calls are implemented, and has no parameters where none are declared.
 ///
 /// ```
 /// use ekiden::{Call, prelude::*};
@@ -19,13 +21,17 @@ use crate::{Fingerprint, Param, Scheduler, env::each_setting};
 /// /// A program with the right to may say on which CPU a task runs.
 /// struct Pinned;
 ///
-/// #[policy]
+/// #[policy(TaskSettings)]
 /// impl Scheduler for Pinned {
-///     const TASK_PARAMS: &'static [Param] = &[Param { name: "cpu", help: "where it runs", default: 0, min: 0, max: 7 }];
-///
 /// #     fn new(_: &Env) -> Self { Self }
 /// #     fn enqueue(&self, _: &Cx, _: &Task, _: Schedulable<Self>) {}
 /// #     fn pick_next_task(&self, _: &Cx, _: CpuId) -> Option<Schedulable<Self>> { None }
+/// }
+///
+/// #[policy]
+/// impl TaskSettings for Pinned {
+///     const TASK_PARAMS: &'static [Param] = &[Param { name: "cpu", help: "where it runs", default: 0, min: 0, max: 7 }];
+///
 ///     fn check_task_params(params: &TaskParams) -> Result<(), &'static str> {
 ///         if params.get("cpu") == 7 { Err("CPU 7 is kept free") } else { Ok(()) }
 ///     }
@@ -45,6 +51,50 @@ use crate::{Fingerprint, Param, Scheduler, env::each_setting};
 /// assert_eq!(raw.declared, TaskParams::fingerprint::<Pinned>());
 /// let mut machine = ekiden_example_host::Machine::<Pinned>::flat(4);
 /// assert!(machine.call_with(Call::TaskParams, 3, raw.as_bytes()).kicks.contains(3));
+/// ```
+pub trait TaskSettings: Sized {
+    /// What can be set for each task, as with `ekiden exec --set`; four at most.
+    const TASK_PARAMS: &'static [Param];
+
+    /// The calls of this trait that it implements itself; filled in by `#[policy]`.
+    const SETTING_CALLS: Calls = Calls::NONE.with(Call::TaskParams);
+
+    /// Looks at what somebody wants to set for a task, before the task gets it; each value is in its range. An error is the reason
+    /// that they are told, and so is a panic: the policy stays. Not so if it has a lock then, which it need not take, as it has no
+    /// state of the policy's. (The `checkparam_attr` of papers/001, table I.)
+    fn check_task_params(params: &TaskParams) -> Result<(), &'static str> {
+        let _ = params;
+        Ok(())
+    }
+
+    /// Somebody has set parameters of a task of ours: comes after [`task_new`](Scheduler::task_new) for a task that has some, and when
+    /// they are set anew. As with hints, other calls about the task may be under way.
+    fn task_params(&self, cx: &Cx<'_>, task: &Task, params: &TaskParams) {
+        let _ = (cx, task, params);
+    }
+}
+
+/// The parameters of one task.
+///
+/// ```
+/// use ekiden::prelude::*;
+///
+/// /// Tasks have a rank, and all of them have 3 until others are set.
+/// struct Ranked;
+///
+/// # #[policy(TaskSettings)]
+/// # impl Scheduler for Ranked {
+/// #     fn new(_: &Env) -> Self { Self }
+/// #     fn enqueue(&self, _: &Cx, _: &Task, _: Schedulable<Self>) {}
+/// #     fn pick_next_task(&self, _: &Cx, _: CpuId) -> Option<Schedulable<Self>> { None }
+/// # }
+/// #[policy]
+/// impl TaskSettings for Ranked {
+///     const TASK_PARAMS: &'static [Param] = &[Param { name: "rank", help: "0 is best", default: 3, min: 0, max: 9 }];
+/// }
+///
+/// assert_eq!(TaskParams::defaults::<Ranked>().get("rank"), 3);
+/// assert_eq!(TaskParams::parse::<Ranked>("rank=5").unwrap().get("rank"), 5);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskParams {

@@ -136,15 +136,8 @@ impl Recorder {
     }
 }
 
-#[policy]
+#[policy(HintQueues, TaskSettings)]
 impl Scheduler for Recorder {
-    const TASK_PARAMS: &'static [Param] = &[
-        Param { name: "soft_us", help: "when it should be done", default: 10, min: 1, max: 50 },
-        Param { name: "hard_us", help: "when it must be done", default: 100, min: 1, max: 200 },
-    ];
-    type Hint = Mood;
-    type Notice = Told;
-
     fn new(_: &Env) -> Self {
         Self { log: SpinLock::default(), tokens: SpinLock::default() }
     }
@@ -224,25 +217,6 @@ impl Scheduler for Recorder {
         self.note("balance_err", (cpu, task, reason));
     }
 
-    fn register_queue(&self, _: &Cx<'_>, queue: QueueId, owner: ProcessId) {
-        self.note("register_queue", (queue, owner));
-    }
-
-    fn enter_queue(&self, cx: &Cx<'_>, queue: QueueId, hints: Hints<'_, Mood>) {
-        self.note("enter_queue", (queue, hints.collect::<Vec<_>>()));
-        let told = [(5, 1), (5, 2), (6, 1)].map(|(queue, cpu)| cx.notify::<Self>(queue, &Told { cpu, much: [255, 0] }));
-        assert_eq!(told, [Ok(()), Err(NotTold::Full), Err(NotTold::Closed)]);
-    }
-
-    fn unregister_queue(&self, _: &Cx<'_>, queue: QueueId) {
-        self.note("unregister_queue", queue);
-    }
-
-    fn parse_hint(&self, _: &Cx<'_>, task: Option<&Task>, hint: Mood) -> Result<(), HintRefused> {
-        self.note("parse_hint", (task.map(|task| task.pid), hint));
-        if hint == Mood::Batch { Ok(()) } else { Err(HintRefused) }
-    }
-
     fn enter_idle(&self, _: &Cx<'_>, cpu: CpuId) {
         self.note("enter_idle", cpu);
     }
@@ -262,6 +236,39 @@ impl Scheduler for Recorder {
     fn timer(&self, _: &Cx<'_>, cpu: CpuId) {
         self.note("timer", cpu);
     }
+}
+
+#[policy]
+impl HintQueues for Recorder {
+    type Hint = Mood;
+    type Notice = Told;
+
+    fn register_queue(&self, _: &Cx<'_>, queue: QueueId, owner: ProcessId) {
+        self.note("register_queue", (queue, owner));
+    }
+
+    fn enter_queue(&self, cx: &Cx<'_>, queue: QueueId, hints: Hints<'_, Mood>) {
+        self.note("enter_queue", (queue, hints.collect::<Vec<_>>()));
+        let told = [(5, 1), (5, 2), (6, 1)].map(|(queue, cpu)| cx.notify::<Self>(queue, &Told { cpu, much: [255, 0] }));
+        assert_eq!(told, [Ok(()), Err(NotTold::Full), Err(NotTold::Closed)]);
+    }
+
+    fn unregister_queue(&self, _: &Cx<'_>, queue: QueueId) {
+        self.note("unregister_queue", queue);
+    }
+
+    fn parse_hint(&self, _: &Cx<'_>, task: Option<&Task>, hint: Mood) -> Result<(), HintRefused> {
+        self.note("parse_hint", (task.map(|task| task.pid), hint));
+        if hint == Mood::Batch { Ok(()) } else { Err(HintRefused) }
+    }
+}
+
+#[policy]
+impl TaskSettings for Recorder {
+    const TASK_PARAMS: &'static [Param] = &[
+        Param { name: "soft_us", help: "when it should be done", default: 10, min: 1, max: 50 },
+        Param { name: "hard_us", help: "when it must be done", default: 100, min: 1, max: 200 },
+    ];
 
     fn check_task_params(params: &TaskParams) -> Result<(), &'static str> {
         if params.get("soft_us") <= params.get("hard_us") { Ok(()) } else { Err("soft comes after hard") }
@@ -462,10 +469,8 @@ struct Minimal {
     hints: AtomicU64,
 }
 
-#[policy]
+#[policy(HintQueues)]
 impl Scheduler for Minimal {
-    type Hint = u16;
-
     fn new(_: &Env) -> Self {
         Self { tokens: SpinLock::default(), hints: AtomicU64::new(0) }
     }
@@ -477,6 +482,11 @@ impl Scheduler for Minimal {
     fn pick_next_task(&self, _: &Cx<'_>, _: CpuId) -> Option<Schedulable<Self>> {
         self.tokens.lock().pop_front()
     }
+}
+
+#[policy]
+impl HintQueues for Minimal {
+    type Hint = u16;
 
     fn parse_hint(&self, _: &Cx<'_>, _: Option<&Task>, hint: u16) -> Result<(), HintRefused> {
         self.hints.fetch_add(hint.into(), Ordering::Relaxed);

@@ -18,12 +18,13 @@ fn always_and(more: &[Call]) -> Calls {
     ALWAYS.iter().chain(more).fold(Calls::NONE, |calls, call| calls.with(*call))
 }
 
-/// A policy that implements what is required, and the methods given here.
+/// A policy that implements what is required, and the methods given here. It may have implementations of other traits besides.
 macro_rules! policy {
-    ($name:ident { $($more:item)* }) => {
+    ($name:ident { $($more:item)* }) => { policy!($name() { $($more)* }); };
+    ($name:ident($($besides:ident),*) { $($more:item)* }) => {
         struct $name;
 
-        #[policy]
+        #[policy($($besides),*)]
         impl Scheduler for $name {
             fn new(_: &Env) -> Self {
                 Self
@@ -58,8 +59,14 @@ fn the_name_is_that_of_the_type() {
 
 #[test]
 fn the_hint_is_nothing() {
-    let nothing: <ShortestJob as Scheduler>::Hint = ();
+    let nothing: <ShortestJob as HintQueues>::Hint = ();
     assert_eq!(size_of_val(&nothing), 0);
+}
+
+#[test]
+fn without_settings_and_another_layout_there_is_nothing() {
+    assert_eq!(ShortestJob::TASK_PARAMS.len(), 0);
+    assert!(ShortestJob.restore(&[]).is_err());
 }
 
 #[test]
@@ -105,21 +112,25 @@ fn a_call_that_counts_anyway_may_be_implemented() {
 
 #[test]
 fn parsing_hints_brings_the_queue_along() {
-    policy!(Told {
+    policy!(Told(HintQueues) {});
+    #[policy]
+    impl HintQueues for Told {
         fn parse_hint(&self, _: &Cx<'_>, _: Option<&Task>, _: ()) -> Result<(), HintRefused> {
             Ok(())
         }
-    });
-    policy!(Queued {
+    }
+    policy!(Queued(HintQueues) {});
+    #[policy]
+    impl HintQueues for Queued {
         fn enter_queue(&self, _: &Cx<'_>, _: QueueId, _: Hints<'_, ()>) {}
-    });
+    }
     assert_eq!(Told::CALLS, always_and(&[Call::ParseHint, Call::EnterQueue]));
     assert_eq!(Queued::CALLS, always_and(&[Call::EnterQueue]));
 }
 
 #[test]
 fn every_call_can_be_implemented() {
-    policy!(Everything {
+    policy!(Everything(HintQueues, TaskSettings) {
         fn pnt_err(&self, _: &Cx<'_>, _: CpuId, _: &Task, _: RefusalReason, _: Schedulable<Self>) {}
         fn task_new(&self, _: &Cx<'_>, _: &Task, _: Schedulable<Self>) {}
         fn task_wakeup(&self, _: &Cx<'_>, _: &Task, _: Schedulable<Self>) {}
@@ -135,10 +146,6 @@ fn every_call_can_be_implemented() {
         fn migrate_task_rq(&self, _: &Cx<'_>, _: &Task, _: Schedulable<Self>) -> Option<Schedulable<Self>> { None }
         fn balance(&self, _: &Cx<'_>, _: CpuId) -> Option<TaskId> { None }
         fn balance_err(&self, _: &Cx<'_>, _: CpuId, _: TaskId, _: RefusalReason) {}
-        fn register_queue(&self, _: &Cx<'_>, _: QueueId, _: ProcessId) {}
-        fn enter_queue(&self, _: &Cx<'_>, _: QueueId, _: Hints<'_, ()>) {}
-        fn unregister_queue(&self, _: &Cx<'_>, _: QueueId) {}
-        fn parse_hint(&self, _: &Cx<'_>, _: Option<&Task>, _: ()) -> Result<(), HintRefused> { Ok(()) }
         fn reregister_prep(self) -> Self { self }
         fn reregister_init(_: &Env, state: Self) -> Self { state }
         fn enter_idle(&self, _: &Cx<'_>, _: CpuId) {}
@@ -146,17 +153,28 @@ fn every_call_can_be_implemented() {
         fn cpu_online(&self, _: &Cx<'_>, _: CpuId) {}
         fn cpu_offline(&self, _: &Cx<'_>, _: CpuId) {}
         fn timer(&self, _: &Cx<'_>, _: CpuId) {}
-        fn task_params(&self, _: &Cx<'_>, _: &Task, _: &TaskParams) {}
     });
+    #[policy]
+    impl HintQueues for Everything {
+        fn register_queue(&self, _: &Cx<'_>, _: QueueId, _: ProcessId) {}
+        fn enter_queue(&self, _: &Cx<'_>, _: QueueId, _: Hints<'_, ()>) {}
+        fn unregister_queue(&self, _: &Cx<'_>, _: QueueId) {}
+        fn parse_hint(&self, _: &Cx<'_>, _: Option<&Task>, _: ()) -> Result<(), HintRefused> {
+            Ok(())
+        }
+    }
+    #[policy]
+    impl TaskSettings for Everything {
+        fn task_params(&self, _: &Cx<'_>, _: &Task, _: &TaskParams) {}
+    }
     assert_eq!(Everything::CALLS, Call::ALL.into_iter().fold(Calls::NONE, Calls::with));
 }
 
 #[test]
 fn what_is_said_stands() {
-    policy!(Explicit {
+    policy!(Explicit(HintQueues, TaskSettings, SavedState) {
         const NAME: &'static str = "another-name";
         const CALLS: Calls = Calls::ALL;
-        type Hint = u64;
         type State = u8;
 
         fn reregister_prep(self) -> u8 {
@@ -168,9 +186,25 @@ fn what_is_said_stands() {
             Self
         }
     });
+    #[policy]
+    impl HintQueues for Explicit {
+        type Hint = u64;
+        const HINT_CALLS: Calls = Calls::NONE.with(Call::ParseHint);
+    }
+    impl TaskSettings for Explicit {
+        const TASK_PARAMS: &'static [Param] = &[Param { name: "rank", help: "any", default: 0, min: 0, max: 9 }];
+    }
+    impl SavedState for Explicit {
+        fn restore(&mut self, _: &[u8]) -> Result<(), &'static str> {
+            Ok(())
+        }
+    }
+    assert_eq!(Explicit::HINT_CALLS, Calls::NONE.with(Call::ParseHint));
+    assert_eq!(Explicit::TASK_PARAMS.len(), 1);
+    assert_eq!(Explicit.restore(&[]), Ok(()));
     assert_eq!(Explicit::NAME, "another-name");
     assert_eq!(Explicit::CALLS, Calls::ALL);
-    let _hint: <Explicit as Scheduler>::Hint = 1_u64;
+    let _hint: <Explicit as HintQueues>::Hint = 1_u64;
     Explicit::reregister_init(&env(), Explicit.reregister_prep());
 }
 

@@ -1,4 +1,4 @@
-//! `#[policy]`, the attribute that completes an implementation of the `Scheduler` trait, `#[derive(Layout)]` and
+//! `#[policy]`, the attribute that completes an implementation of the `Scheduler` trait and of those beside it, `#[derive(Layout)]` and
 //! `#[derive(Plain)]`.
 //!
 //! Policies use them from `ekiden`. What they generate is tested from there, where the traits are.
@@ -11,7 +11,7 @@ mod plain;
 
 use proc_macro::TokenStream;
 
-/// Completes `impl Scheduler for MyPolicy`.
+/// Completes `impl Scheduler for MyPolicy`, and the same for `HintQueues`, `TaskSettings` and `SavedState`.
 ///
 /// What the implementation leaves out is filled in, what it says stands:
 ///
@@ -20,7 +20,8 @@ use proc_macro::TokenStream;
 ///     `task_preempt`, `task_yield`, `migrate_task_rq` and `pnt_err`.
 ///   - `parse_hint` brings `enter_queue` along, whose default hands each hint to it.
 /// * `const NAME`: the name of the type in lower case, with dashes: `ShortestJob` is `shortest-job`.
-/// * `type Hint = ()`: it takes no hints. `type Notice = ()`: it says nothing to programs.
+/// * `HintQueues`, `TaskSettings` and `SavedState`, by nothing, unless the attribute names them, as in `#[policy(HintQueues)]`: then
+///   implementations of their own follow, with `#[policy]` on them for what those leave out.
 /// * `type State = Self`, with the two methods that hand the whole policy over in a live upgrade.
 /// * `const LAYOUT`: the fingerprint of the state, if it derives `Layout`.
 ///

@@ -108,7 +108,7 @@ impl Hostile {
     }
 }
 
-#[policy]
+#[policy(HintQueues, TaskSettings, SavedState)]
 impl Scheduler for Hostile {
     const PARAMS: &'static [Param] = &[Param {
         name: "body",
@@ -117,10 +117,6 @@ impl Scheduler for Hostile {
         min: 0,
         max: bodies::BODIES.len() as u64 - 1,
     }];
-
-    const TASK_PARAMS: &'static [Param] = &[Param { name: "rank", help: "any number", default: 0, min: 0, max: 9 }];
-
-    type Hint = u64;
 
     type State = Self;
 
@@ -218,24 +214,6 @@ impl Scheduler for Hostile {
         self.tell(cx, Call::BalanceErr);
     }
 
-    fn register_queue(&self, cx: &Cx, _: QueueId, _: ProcessId) {
-        self.tell(cx, Call::RegisterQueue);
-    }
-
-    fn enter_queue(&self, cx: &Cx, _: QueueId, hints: Hints<'_, u64>) {
-        self.tell(cx, Call::EnterQueue);
-        hints.for_each(drop);
-    }
-
-    fn unregister_queue(&self, cx: &Cx, _: QueueId) {
-        self.tell(cx, Call::UnregisterQueue);
-    }
-
-    fn parse_hint(&self, cx: &Cx, _: Option<&Task>, hint: u64) -> Result<(), HintRefused> {
-        self.tell(cx, Call::ParseHint);
-        if hint % 2 == 0 { Ok(()) } else { Err(HintRefused) }
-    }
-
     fn reregister_prep(self) -> Self {
         self.act(None, At::Call(Call::ReregisterPrep), None);
         self
@@ -244,15 +222,6 @@ impl Scheduler for Hostile {
     fn reregister_init(_: &Env, state: Self) -> Self {
         state.act(None, At::Call(Call::ReregisterInit), None);
         state
-    }
-
-    fn save(&self, to: &mut Saved<'_>) {
-        self.act(None, At::Save, None);
-        to.push(&[1]);
-    }
-
-    fn task_params(&self, cx: &Cx, _: &Task, _: &TaskParams) {
-        self.tell(cx, Call::TaskParams);
     }
 
     fn enter_idle(&self, cx: &Cx, _: CpuId) {
@@ -273,5 +242,44 @@ impl Scheduler for Hostile {
 
     fn timer(&self, cx: &Cx, _: CpuId) {
         self.tell(cx, Call::Timer);
+    }
+}
+
+#[policy]
+impl HintQueues for Hostile {
+    type Hint = u64;
+
+    fn register_queue(&self, cx: &Cx, _: QueueId, _: ProcessId) {
+        self.tell(cx, Call::RegisterQueue);
+    }
+
+    fn enter_queue(&self, cx: &Cx, _: QueueId, hints: Hints<'_, u64>) {
+        self.tell(cx, Call::EnterQueue);
+        hints.for_each(drop);
+    }
+
+    fn unregister_queue(&self, cx: &Cx, _: QueueId) {
+        self.tell(cx, Call::UnregisterQueue);
+    }
+
+    fn parse_hint(&self, cx: &Cx, _: Option<&Task>, hint: u64) -> Result<(), HintRefused> {
+        self.tell(cx, Call::ParseHint);
+        if hint % 2 == 0 { Ok(()) } else { Err(HintRefused) }
+    }
+}
+
+#[policy]
+impl TaskSettings for Hostile {
+    const TASK_PARAMS: &'static [Param] = &[Param { name: "rank", help: "any number", default: 0, min: 0, max: 9 }];
+
+    fn task_params(&self, cx: &Cx, _: &Task, _: &TaskParams) {
+        self.tell(cx, Call::TaskParams);
+    }
+}
+
+impl SavedState for Hostile {
+    fn save(&self, to: &mut Saved<'_>) {
+        self.act(None, At::Save, None);
+        to.push(&[1]);
     }
 }

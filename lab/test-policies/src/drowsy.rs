@@ -26,8 +26,6 @@ impl Scheduler for Drowsy {
         Param { name: "order", help: "1: hold one's own queue while looking at others", default: 0, min: 0, max: 1 },
     ];
 
-    type Hint = ();
-
     type State = Self;
 
     fn new(env: &Env) -> Self {

@@ -138,11 +138,10 @@ pub(crate) struct Plain {
     mark: u64,
 }
 
-#[policy]
+#[policy(TaskSettings, SavedState)]
 impl Scheduler for Plain {
     const NAME: &'static str = "plain";
     const PARAMS: &'static [Param] = &[Param { name: "mark", help: "a mark", default: 1, min: 0, max: 9 }];
-    const TASK_PARAMS: &'static [Param] = &[Param { name: "rank", help: "a rank", default: 3, min: 0, max: 9 }];
 
     fn new(env: &Env) -> Self {
         let picks = env.counter("picks", "how often a task was picked");
@@ -158,11 +157,19 @@ impl Scheduler for Plain {
         self.picks.add(cx, 1);
         Some(token)
     }
+}
+
+#[policy]
+impl TaskSettings for Plain {
+    const TASK_PARAMS: &'static [Param] = &[Param { name: "rank", help: "a rank", default: 3, min: 0, max: 9 }];
 
     fn check_task_params(params: &TaskParams) -> Result<(), &'static str> {
         if params.get("rank") == 7 { Err("no rank is 7") } else { Ok(()) }
     }
+}
 
+
+impl SavedState for Plain {
     fn save(&self, to: &mut Saved<'_>) {
         to.push(b"plain");
         to.push(&self.mark.to_le_bytes());

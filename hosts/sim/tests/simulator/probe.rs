@@ -43,12 +43,10 @@ impl Probe {
     }
 }
 
-#[policy]
+#[policy(HintQueues, TaskSettings)]
 impl Scheduler for Probe {
     const PARAMS: &'static [Param] =
         &[Param { name: "panic_in", help: "number of the call to panic in", default: NEVER, min: 0, max: NEVER }];
-    const TASK_PARAMS: &'static [Param] = &[Param { name: "rank", help: "any number", default: 0, min: 0, max: 9 }];
-    type Hint = u32;
 
     fn new(env: &Env) -> Self {
         let queues = PerCpu::new(env, |_| SpinLock::default());
@@ -146,6 +144,31 @@ impl Scheduler for Probe {
         self.note(Call::BalanceErr);
     }
 
+    fn enter_idle(&self, _: &Cx, _: CpuId) {
+        self.note(Call::EnterIdle);
+    }
+
+    fn exit_idle(&self, _: &Cx, _: CpuId) {
+        self.note(Call::ExitIdle);
+    }
+
+    fn cpu_online(&self, _: &Cx, _: CpuId) {
+        self.note(Call::CpuOnline);
+    }
+
+    fn cpu_offline(&self, _: &Cx, _: CpuId) {
+        self.note(Call::CpuOffline);
+    }
+
+    fn timer(&self, _: &Cx, _: CpuId) {
+        self.note(Call::Timer);
+    }
+}
+
+#[policy]
+impl HintQueues for Probe {
+    type Hint = u32;
+
     fn register_queue(&self, _: &Cx, queue: QueueId, _: ProcessId) {
         self.note(Call::RegisterQueue);
         assert!([1, 2, 5].contains(&queue));
@@ -167,26 +190,11 @@ impl Scheduler for Probe {
         self.note(Call::ParseHint);
         if task.is_some() && hint == 7 { Ok(()) } else { Err(HintRefused) }
     }
+}
 
-    fn enter_idle(&self, _: &Cx, _: CpuId) {
-        self.note(Call::EnterIdle);
-    }
-
-    fn exit_idle(&self, _: &Cx, _: CpuId) {
-        self.note(Call::ExitIdle);
-    }
-
-    fn cpu_online(&self, _: &Cx, _: CpuId) {
-        self.note(Call::CpuOnline);
-    }
-
-    fn cpu_offline(&self, _: &Cx, _: CpuId) {
-        self.note(Call::CpuOffline);
-    }
-
-    fn timer(&self, _: &Cx, _: CpuId) {
-        self.note(Call::Timer);
-    }
+#[policy]
+impl TaskSettings for Probe {
+    const TASK_PARAMS: &'static [Param] = &[Param { name: "rank", help: "any number", default: 0, min: 0, max: 9 }];
 
     fn task_params(&self, _: &Cx, _: &Task, params: &TaskParams) {
         self.note(Call::TaskParams);

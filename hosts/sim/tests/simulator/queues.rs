@@ -20,11 +20,8 @@ struct Echo {
     queue: SpinLock<FifoQueue<Self>>,
 }
 
-#[policy]
+#[policy(HintQueues)]
 impl Scheduler for Echo {
-    type Hint = [u32; 2];
-    type Notice = u64;
-
     fn new(_: &Env) -> Self {
         Self { queue: SpinLock::default() }
     }
@@ -37,6 +34,12 @@ impl Scheduler for Echo {
     fn pick_next_task(&self, cx: &Cx, _: CpuId) -> Option<Schedulable<Self>> {
         self.queue.lock().claim_first(cx)
     }
+}
+
+#[policy]
+impl HintQueues for Echo {
+    type Hint = [u32; 2];
+    type Notice = u64;
 
     fn register_queue(&self, cx: &Cx, queue: QueueId, owner: ProcessId) {
         assert!(owner >= 1_000, "{owner} is the first thread of a program");
@@ -154,5 +157,5 @@ fn a_policy_without_hints_is_not_disturbed() {
     let load = Workload::new("deaf", 2, [TaskSpec::new("task", steps).copies(3)]);
     let report = Simulation::of::<Wfq>(Machine::flat(2), "").run(&load).unwrap();
     assert_eq!((all_finished(&report.report), report.fault, report.mistakes), (Ok(()), None, 0));
-    assert_eq!(<Wfq as Scheduler>::Notice::SHAPE.bytes, 0);
+    assert_eq!(<Wfq as HintQueues>::Notice::SHAPE.bytes, 0);
 }

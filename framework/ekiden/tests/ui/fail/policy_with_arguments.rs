@@ -1,10 +1,10 @@
-//! `#[policy]` takes no arguments; this is the only error then.
+//! `#[policy]` takes the names of traits that are implemented besides, and no other; this is the only error then.
 
 use ekiden::prelude::*;
 
 struct Fifo;
 
-#[policy(name = "fifo")] //~ error: `#[policy]` takes no arguments: remove them
+#[policy(name = "fifo")] //~ error: `#[policy]` takes the names of what is implemented besides: `HintQueues`, `TaskSettings`, `SavedState`
 impl Scheduler for Fifo {
     fn new(_: &Env) -> Self {
         Self
