@@ -1,7 +1,8 @@
 //! A seed gives one trace, byte for byte.
 
-use ekiden_policies::{Fifo, Wfq};
-use ekiden_sim::{Jitter, Machine, Model, PolicyMaker, Simulation, TickPhase, Trace};
+use ekiden::Scheduler;
+use ekiden_policies::{Eevdf, Fifo, Wfq};
+use ekiden_sim::{Jitter, Machine, Model, Simulation, TickPhase, Trace};
 use ekiden_workload::Report;
 use ekiden_workload::builtin::{churn, find, messaging};
 
@@ -39,17 +40,27 @@ fn nothing_is_left_to_chance_without_jitter() {
 #[test]
 fn traces_are_the_same_in_every_build() {
     // From a debug build; tests also run in release. They change with the model or the policies, never by themselves.
-    let digest = |policy: PolicyMaker, name| {
-        let case = find(name, 4).unwrap();
-        Simulation::with_policy(jittery(), policy).seed(7).traced().run(&case.workload).unwrap().trace.digest()
-    };
-    let found = ["pipe-anywhere", "messaging", "sleepers", "churn"]
-        .map(|name| format!("{name} {:016x}", digest(PolicyMaker::of::<Fifo>(""), name)));
+    fn digests<S: Scheduler>() -> [String; 4] {
+        ["pipe-anywhere", "messaging", "sleepers", "churn"].map(|name| {
+            let case = find(name, 4).unwrap();
+            let result = Simulation::of::<S>(jittery(), "").seed(7).traced().run(&case.workload);
+            format!("{} {name} {:016x}", S::NAME, result.unwrap().trace.digest())
+        })
+    }
+    let found = [digests::<Fifo>(), digests::<Wfq>(), digests::<Eevdf>()].concat();
     let expected = [
-        "pipe-anywhere 903718f67ae52a71",
-        "messaging 9befd58855e4a8bd",
-        "sleepers fbb65d050f016f02",
-        "churn 07f0e97d4a67131d",
+        "fifo pipe-anywhere 903718f67ae52a71",
+        "fifo messaging 9befd58855e4a8bd",
+        "fifo sleepers fbb65d050f016f02",
+        "fifo churn 07f0e97d4a67131d",
+        "wfq pipe-anywhere 0ab61fcc646a630b",
+        "wfq messaging 1d331438dea9b5c2",
+        "wfq sleepers 5149bec806de4a8e",
+        "wfq churn 853e028aaed99f6f",
+        "eevdf pipe-anywhere a5612d30d55d31d9",
+        "eevdf messaging 1b9978278a74f94a",
+        "eevdf sleepers c5f6eadb20ff9fd5",
+        "eevdf churn a948d172b432836c",
     ];
     assert_eq!(found, expected);
 }
