@@ -19,6 +19,7 @@ mod help;
 mod kernel_half;
 mod named_tests;
 mod orderings;
+mod reasons;
 
 /// Directories with nothing that somebody wrote.
 const SKIPPED: &[&str] = &["target", ".git", "node_modules", "dist"];
@@ -107,20 +108,6 @@ fn unsafe_code_is_only_where_it_may_be() {
         }
     }
     assert_none(&broken, "unsafe code is in the hosts and in the wire's layout");
-}
-
-#[test]
-fn each_reason_for_unsafe_code_is_one_of_its_own() {
-    // In two parts, as this file is looked at too.
-    let others = ["the caller's ", "as ", "see "].map(|reason| format!("SAFETY: {reason}"));
-    let ends = ["promise", "above", "above"];
-    let says_nothing = |line: &str| others.iter().zip(ends).any(|(begin, end)| line.contains(&format!("{begin}{end}")));
-    let lines = |(name, text): (String, String)| {
-        let bad = text.lines().zip(1..).filter(|(line, _)| says_nothing(line));
-        bad.map(|(_, number)| format!("{name}:{number}")).collect::<Vec<_>>()
-    };
-    let broken: Vec<String> = files("rs").into_iter().flat_map(lines).collect();
-    assert_none(&broken, "what is after SAFETY: is why this is sound");
 }
 
 #[test]

@@ -242,7 +242,7 @@ mod tests {
         // SAFETY: a lock begins with these two words.
         let word = unsafe { ptr::with_exposed_provenance::<Word>(lock.address()).read() };
         assert_eq!(word.holder, 7);
-        // SAFETY: it is a lock's.
+        // SAFETY: it was read at the address of a lock.
         assert_eq!(unsafe { word.location() }, lock.place());
     }
 }

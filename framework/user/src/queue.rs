@@ -227,7 +227,7 @@ impl BytesQueue {
     /// # Errors
     /// If the policy is not there any more.
     pub fn ring(&self) -> std::result::Result<(), NotSent> {
-        // SAFETY: it has no argument.
+        // SAFETY: the request takes no argument, and the descriptor is open as long as `self`.
         match unsafe { request::ring(self.fd.as_raw_fd()) } {
             Ok(_) => Ok(()),
             Err(nix::errno::Errno::ESTALE) => Err(NotSent::OpenAnew),
@@ -243,7 +243,7 @@ impl BytesQueue {
     pub fn wait(&self, most: Duration) -> io::Result<bool> {
         let mut polled = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let most_ms = i32::try_from(most.as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: one entry.
+        // SAFETY: `polled` is one entry, and outlives the call.
         match unsafe { libc::poll(&raw mut polled, 1, most_ms) } {
             -1 => Err(io::Error::last_os_error()),
             ready => Ok(ready > 0),

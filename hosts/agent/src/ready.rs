@@ -65,7 +65,7 @@ pub(crate) fn lock_memory() -> Result<()> {
 
 /// Undoes [`lock_memory`].
 pub(crate) fn unlock_memory() {
-    // SAFETY: plain system calls.
+    // SAFETY: neither takes memory of ours: they change how the kernel keeps pages, and not what is in them.
     unsafe {
         libc::munlockall();
         libc::prctl(libc::PR_SET_THP_DISABLE, 0, 0, 0, 0);

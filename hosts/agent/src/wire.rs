@@ -316,7 +316,7 @@ impl Shared {
     }
 
     fn slot(&self, slot: u32) -> &TaskSlot {
-        // SAFETY: as `at` says; all fields are atomic.
+        // SAFETY: `at` gives a place within the map, which lives as long as `self`; all fields that are used are atomic.
         unsafe { &*self.tasks.at::<TaskSlot>(slot) }
     }
 
@@ -382,13 +382,13 @@ impl Shared {
 
     /// Whether a CPU has told that it looks for work.
     pub(crate) fn looks(&self, cpu: u32) -> bool {
-        // SAFETY: as `at` says; the field is atomic.
+        // SAFETY: `at` gives a place within the map, which lives as long as `self`; the field is atomic.
         unsafe { &*self.cpus.at::<CpuSlot>(cpu) }.looks.load(Acquire) != 0
     }
 
     /// The slot of the task that was decided for a CPU and that it has not taken yet, 0 for none.
     pub(crate) fn next(&self, cpu: u32) -> u64 {
-        // SAFETY: as `at` says; the field is atomic.
+        // SAFETY: `at` gives a place within the map, which lives as long as `self`; the field is atomic.
         unsafe { &*self.cpus.at::<CpuSlot>(cpu) }.next.load(Acquire)
     }
 

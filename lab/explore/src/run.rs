@@ -134,7 +134,7 @@ pub(crate) fn run(case: &Case, policy: &PolicyMaker, mut choose: impl FnMut(&[us
             .or_else(|| ORDER.take().inversion()),
         Err(panic) => Some(format!("panic: {panic}")),
     };
-    // SAFETY: this is a host.
+    // SAFETY: this is the host, which hands the value to no policy.
     ekiden_host::forget_dropped(unsafe { OfHost::new() });
     Outcome { schedule, finding: finding.map(Finding) }
 }

@@ -109,14 +109,14 @@ static ENDED: AtomicU32 = AtomicU32::new(0);
 
 fn now_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it is written.
+    // SAFETY: `now` has the layout that is written, and outlives the call.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 fn sleep_until(ns: u64) {
     let until = libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
-    // SAFETY: it is read.
+    // SAFETY: `until` is only read, and null says that the time which remains is not asked for.
     unsafe {
         libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &raw const until, std::ptr::null_mut())
     };
@@ -178,7 +178,7 @@ fn member(is_last: bool, work_ns: u64, sleep_ns: u64, time_ns: u64) {
 }
 
 fn nr_cpus() -> usize {
-    // SAFETY: a plain question.
+    // SAFETY: it takes a number, and gets at no memory of ours.
     unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) as usize }
 }
 
@@ -247,7 +247,7 @@ fn allow(tasks: u32) -> Result<()> {
         }
     }
     let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: it is read.
+    // SAFETY: `limit` is only read, and outlives the call.
     match unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const limit) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()).context("cannot allow a user more tasks"),

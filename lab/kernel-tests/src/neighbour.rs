@@ -209,7 +209,7 @@ pub(crate) fn lives(seed: u64, group: &Path) -> Result<()> {
         // Timers that are ignored would not go off.
         libc::signal(libc::SIGUSR1, nothing as *const () as libc::sighandler_t);
     }
-    // SAFETY: plain system call.
+    // SAFETY: it takes a number, and gets at no memory of ours.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) } as u32;
     let wanted = DEEDS.iter().enumerate().flat_map(|(place, (_, count, _))| vec![place; *count]);
     let mut who: Vec<(usize, Option<i32>)> = wanted.map(|place| (place, None)).collect();
@@ -444,7 +444,7 @@ impl Hostile {
         for _ in 0..16 {
             self.nap(1..3_000);
         }
-        // SAFETY: they were made above.
+        // SAFETY: each was made above, and is deleted only here.
         timers.into_iter().for_each(|timer| unsafe {
             libc::timer_delete(timer);
         });
@@ -458,7 +458,7 @@ impl Hostile {
     }
 
     fn yields(&mut self) -> io::Result<()> {
-        // SAFETY: plain system call.
+        // SAFETY: it takes nothing, and gets at no memory of ours.
         unsafe { libc::sched_yield() };
         Ok(())
     }

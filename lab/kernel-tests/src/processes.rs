@@ -18,7 +18,7 @@ pub(crate) fn fork(work: impl FnOnce()) -> io::Result<i32> {
 
 /// One that has ended, of this one's children; none if none has. If `waits`, waits for one.
 pub(crate) fn reap(waits: bool) -> Option<i32> {
-    // SAFETY: plain system call.
+    // SAFETY: null says that the status is not asked for, so nothing is written.
     let pid = unsafe { libc::waitpid(-1, ptr::null_mut(), if waits { 0 } else { libc::WNOHANG }) };
     (pid > 0).then_some(pid)
 }

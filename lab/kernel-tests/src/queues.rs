@@ -195,7 +195,7 @@ fn end_of(work: impl FnOnce()) -> Result<i32> {
 fn forks(queue: &mut Queue) -> Result<[i32; 3]> {
     let refused = end_of(|| {
         let told = queue.ring().is_err();
-        // SAFETY: plain system call.
+        // SAFETY: this ends the child, and runs nothing of what its parent has for its own end.
         unsafe { libc::_exit(if told { 7 } else { 8 }) };
     })?;
     // Asked of the kernel: to look there itself, the child would be killed, and the log would say so.
@@ -204,7 +204,7 @@ fn forks(queue: &mut Queue) -> Result<[i32; 3]> {
         // SAFETY: the kernel looks whether there is memory.
         let failed = unsafe { libc::write(writer.as_raw_fd(), queue.words().as_ptr().cast(), 8) } < 0;
         let error = io::Error::last_os_error().raw_os_error().filter(|_| failed);
-        // SAFETY: plain system call.
+        // SAFETY: this ends the child, and runs nothing of what its parent has for its own end.
         unsafe { libc::_exit(error.unwrap_or(0)) };
     })?;
     queue.send(&hint(me(), 1))?;
@@ -225,7 +225,7 @@ fn dies() -> Result<[u64; 2]> {
         while start.elapsed() < LONG {
             if let Ok(mut queue) = open() {
                 while queue.send(&hint(1, 1)).is_ok() {}
-                // SAFETY: plain system call.
+                // SAFETY: it takes numbers, and ends the child that this runs in.
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             }
             pause(5);
@@ -255,7 +255,7 @@ fn unmaps() -> Result<bool> {
     pause(5);
     // The kernel has taken the hint and answered: to it the descriptor is still open.
     let mut polled = libc::pollfd { fd: queue.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry.
+    // SAFETY: `polled` is one entry, and outlives the call.
     Ok(unsafe { libc::poll(&raw mut polled, 1, 1000) } == 1 && polled.revents & libc::POLLIN != 0)
 }
 

@@ -183,7 +183,7 @@ fn what_is_asked_of_seats_tasks_and_checks_that_do_not_exist_is_refused() {
     assert!(ekiden_rs_is_alive(0) && !ekiden_rs_is_alive(1) && !ekiden_rs_is_alive(u64::MAX));
     let share = |seat, weight| {
         let request = ShareRequest { cpus: 0, cpus_len: 1, seat, weight, flags: 1 };
-        // SAFETY: there is one word.
+        // SAFETY: `cpus_len` is 1, and the array has one word.
         unsafe { ekiden_rs_share(&request, [3].as_ptr()) }
     };
     assert_eq!((share(0, 100), share(1, 100), share(SEATS as u32, 100)), (0, INVALID, INVALID));

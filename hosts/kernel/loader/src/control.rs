@@ -284,7 +284,7 @@ impl Control {
             seat: seat.map_or(0, |seat| seat + 1),
             reserved: 0,
         };
-        // SAFETY: as for `create`.
+        // SAFETY: the request has the layout that the device expects, and `bytes` are good for the call.
         unsafe { ioctl_hint(self.file.as_raw_fd(), &raw mut request) }
             .map_err(io::Error::from)
             .context("the policy cannot be told")?;
@@ -344,7 +344,7 @@ impl Control {
 impl Control {
     /// Starts or stops recording the calls of the policy in a seat.
     pub fn run_tape(&self, seat: u32, on: bool) -> Result<()> {
-        // SAFETY: takes a number.
+        // SAFETY: the request takes a number, and the device gets at no memory of ours.
         unsafe { ioctl_tape(self.file.as_raw_fd(), seat as i32 * 2 + i32::from(on)) }
             .map_err(io::Error::from)
             .context("the flight recorder cannot be switched: no policy runs, or it has none")?;
@@ -353,7 +353,7 @@ impl Control {
 
     /// Chooses what becomes of the policy in a seat when a task of its changes its state in an unexpected way.
     pub fn check(&self, seat: u32, checks: Checks) -> Result<()> {
-        // SAFETY: takes a number.
+        // SAFETY: the request takes a number, and the device gets at no memory of ours.
         unsafe { ioctl_checks(self.file.as_raw_fd(), seat as i32 * 4 + checks as i32) }
             .map_err(io::Error::from)
             .context("the checks of that policy cannot be switched")?;

@@ -172,7 +172,7 @@ impl Asker {
         let (words, access) = (hints as usize * 8, self.one_of(&[3, 3, 3, libc::PROT_READ, 7]));
         let len = if self.rng.u32(0..8) == 0 { PAGE } else { (PAGE + words).next_multiple_of(PAGE) };
         let flags = self.one_of(&[libc::MAP_SHARED, libc::MAP_SHARED, libc::MAP_SHARED, libc::MAP_PRIVATE]);
-        // SAFETY: a new map.
+        // SAFETY: the kernel chooses the place of the new map, so it replaces no other.
         let map = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, queue, 0) };
         let is_ours = map != libc::MAP_FAILED && access == 3;
         self.queues.push((queue, if is_ours { map as usize } else { 0 }, len));
@@ -216,7 +216,7 @@ impl Asker {
             }
         }
         let mut polled = libc::pollfd { fd: queue, events: self.rng.i16(..), revents: 0 };
-        // SAFETY: plain system calls.
+        // SAFETY: the request takes no argument, and `polled` is one entry that outlives the call.
         unsafe {
             libc::ioctl(queue, request(0, 11, 0), 0);
             libc::poll(&mut polled, 1, 0);
@@ -254,7 +254,7 @@ impl Asker {
     }
 
     fn copies(&mut self) {
-        // SAFETY: plain system call.
+        // SAFETY: the copy is a new descriptor, and those that are open stay what they are.
         let copy = unsafe { libc::fcntl(self.device(), libc::F_DUPFD_CLOEXEC, 3) };
         self.keep(copy);
     }
@@ -275,13 +275,13 @@ impl Asker {
 
     fn seeks(&mut self) {
         let (to, whence, device) = (self.rng.i64(..), self.rng.i32(-1..6), self.device());
-        // SAFETY: plain system call.
+        // SAFETY: it takes numbers, and gets at no memory of ours.
         unsafe { libc::lseek(device, to, whence) };
     }
 
     fn polls(&mut self) {
         let mut polled = libc::pollfd { fd: self.device(), events: self.rng.i16(..), revents: 0 };
-        // SAFETY: one entry.
+        // SAFETY: `polled` is one entry, and outlives the call.
         unsafe { libc::poll(&mut polled, 1, 0) };
     }
 
@@ -381,7 +381,7 @@ impl Asker {
             self.one_of(&[libc::PROT_READ, libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE, libc::PROT_NONE, 7]);
         let flags = self.one_of(&[libc::MAP_SHARED, libc::MAP_SHARED, libc::MAP_PRIVATE]);
         let device = self.device();
-        // SAFETY: a new map.
+        // SAFETY: the kernel chooses the place of the new map, so it replaces no other.
         let map = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, device, offset) };
         if map == libc::MAP_FAILED {
             return;
@@ -441,7 +441,7 @@ impl Asker {
                 STEPS[step].2(self);
             }
             if self.rng.bool() {
-                // SAFETY: plain system call.
+                // SAFETY: it takes numbers, and ends the child that this runs in.
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             }
         });
@@ -457,7 +457,7 @@ impl Asker {
         // The other one may be dead, or have no room.
         with_descriptor(|message, room| {
             *room = device;
-            // SAFETY: the message is whole.
+            // SAFETY: `with_descriptor` has made the message whole, and its parts outlive the call.
             unsafe { libc::sendmsg(self.socket.as_raw_fd(), message, libc::MSG_DONTWAIT) };
         });
     }

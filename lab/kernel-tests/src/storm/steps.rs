@@ -76,7 +76,7 @@ impl Storm {
 
     fn nice(&mut self) -> Result<()> {
         for pid in self.some() {
-            // SAFETY: plain system call.
+            // SAFETY: it takes numbers, and gets at no memory of ours.
             unsafe { libc::setpriority(libc::PRIO_PROCESS, pid as u32, self.rng.i32(NICE)) };
         }
         Ok(())

@@ -27,7 +27,7 @@ pub(crate) fn of_scheduler() -> Result<(OwnedFd, OwnedFd)> {
 
 fn hold(link: Option<u32>) -> Result<OwnedFd> {
     let gone = || LoadError::CannotJoin("their BPF links are not found; stop them, and start this one first".into());
-    // SAFETY: takes a number.
+    // SAFETY: it takes the number of a link, and gets at no memory of ours.
     let fd = unsafe { bpf_link_get_fd_by_id(link.ok_or_else(gone)?) };
     if fd < 0 {
         return Err(gone());

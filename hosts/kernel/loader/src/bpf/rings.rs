@@ -98,7 +98,8 @@ impl Rings {
     }
 
     fn ring(&self, cpu: usize) -> &Ring {
-        // SAFETY: as in `place`; aligned, because the map and the stride are. All fields that are used are atomic.
+        // SAFETY: the map has a stride for each CPU, which begins with its ring; aligned, because the map and the stride are. All
+        // fields that are used are atomic.
         unsafe { &*self.map.as_mut_ptr().add(cpu * self.stride).cast() }
     }
 }
@@ -114,7 +115,7 @@ fn what<'a>(place: *mut Raw) -> &'a AtomicU32 {
 fn take_out(place: *mut Raw) -> Raw {
     // The kernel may still make another one of it in a single step.
     let what = what(place).swap(0, Ordering::AcqRel);
-    // SAFETY: as in `next`; the place is not written again before `tail` says that it was taken.
+    // SAFETY: within the map and whole, as `next` has found it; the place is not written again before `tail` says that it was taken.
     Raw { what, ..unsafe { ptr::read_volatile(place) } }
 }
 
@@ -135,7 +136,7 @@ mod tests {
         let ring = rings.ring(cpu);
         let number = ring.head.fetch_add(1, Ordering::Relaxed);
         let at = size_of::<Ring>() + (number % rings.records) as usize * size_of::<Raw>();
-        // SAFETY: as in `place`.
+        // SAFETY: within the stride of the CPU, as the number is taken modulo `records`; nobody else writes there.
         unsafe {
             rings.map.as_mut_ptr().add(cpu * rings.stride + at).cast::<Raw>().write(Raw {
                 time_ns,
