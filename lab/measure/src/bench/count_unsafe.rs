@@ -13,10 +13,9 @@ use ekiden_build::{Checkout, UnsafeCount, c_lines, count_tree};
 
 use super::{Output, Verdict};
 
-/// Where unsafe Rust may be: in the hosts, in the layout of what is on the wire, in the lock under `SpinLock`, and where coroutines change threads.
+/// Where unsafe Rust may be: in the hosts, in the lock under `SpinLock`, in what programs share with the kernel, and where coroutines change threads.
 pub const MAY_BE_UNSAFE: &[&str] = &[
     "examples/two-level",
-    "framework/abi",
     "framework/lock",
     "framework/user",
     "hosts/agent",
