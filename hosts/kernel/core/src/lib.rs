@@ -427,9 +427,7 @@ pub extern "C" fn ekiden_rs_host_task(task: u64) -> *const c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_idle_cpus(words: *mut u64, len: usize) {
     let mut cpus = CpuMask::new();
-    if let Some(engine) = engine() {
-        engine.idle().copy_to(&mut cpus);
-    }
+    Kernel.idle_cpus(&mut cpus);
     // SAFETY: `words` has room for `len`, which only this call writes to.
     let words = unsafe { slice::from_raw_parts_mut(words, len) };
     for (index, word) in words.iter_mut().enumerate() {
