@@ -167,7 +167,33 @@ fn needs(command: &Command) -> Needs {
         Command::Hints(hints) => hints.needs(),
         Command::Trace(trace) => trace.needs(),
         Command::Vm(vm) => vm.needs(),
-        _ => Needs::default(),
+        // Policies of these are in the kernel or come with Ekiden, or there are none.
+        Command::New(_)
+        | Command::Build(_)
+        | Command::View(_)
+        | Command::Reproduce(_)
+        | Command::Check(_)
+        | Command::Fidelity(_)
+        | Command::Record(_)
+        | Command::Run(_)
+        | Command::Upgrade(_)
+        | Command::Status(_)
+        | Command::Explain(_)
+        | Command::Runqlat(_)
+        | Command::Top(_)
+        | Command::Exec(_)
+        | Command::Attach(_)
+        | Command::Detach(_)
+        | Command::Checks(_)
+        | Command::Order(_)
+        | Command::Share(_)
+        | Command::Demo(_)
+        | Command::Bench(_)
+        | Command::MeasureRequest(_)
+        | Command::Sleepers(_)
+        | Command::Faults(_)
+        | Command::Soak(_)
+        | Command::Doctor(_) => Needs::default(),
     }
 }
 
