@@ -23,7 +23,7 @@ use crate::{
     child::{self, Events},
     failure::{Exit, Failure},
     modules::{self, Allowed},
-    output, policies,
+    output,
     progress::Progress,
     trace::time_ns,
 };
@@ -141,7 +141,6 @@ impl Runqlat {
             if name == OWN {
                 return Ok((Contestant::Default, Default::default()));
             }
-            policies::check_params(name, "")?;
             let directory = modules::for_this_machine(self.source.modules(), name, &Allowed::default(), &mut progress)?;
             modules::in_directory(&directory, name)?;
             Ok((Contestant::Policy(name.clone()), directory))

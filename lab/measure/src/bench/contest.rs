@@ -12,7 +12,6 @@ use super::load;
 use crate::{
     failure,
     modules::{self, Allowed},
-    policies,
     progress::Progress,
     session::{self, Plan},
 };
@@ -190,7 +189,6 @@ impl Contest {
         session::preflight(Beside::Nobody)?;
         let mut directory = PathBuf::new();
         for policy in &self.policies {
-            policies::check_params(policy, "")?;
             directory = modules::for_this_machine(self.modules(), policy, &Allowed::default(), progress)?;
             modules::in_directory(&directory, policy)?;
         }

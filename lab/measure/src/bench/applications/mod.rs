@@ -31,7 +31,6 @@ use super::{
 use crate::{
     failure::{Exit, Failure},
     modules::{self, Allowed},
-    policies,
     progress::Progress,
     request::{Measurement, ask},
     session,
@@ -170,7 +169,6 @@ impl Measurement for Programs {
         session::preflight(Beside::Nobody)?;
         let mut directory = PathBuf::new();
         for policy in &self.policies {
-            policies::check_params(policy, "")?;
             directory = modules::for_this_machine(self.source.modules(), policy, &Allowed::default(), &mut progress)?;
             modules::in_directory(&directory, policy)?;
         }
