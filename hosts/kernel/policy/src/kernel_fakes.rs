@@ -168,7 +168,6 @@ impl TaskSettings for Plain {
     }
 }
 
-
 impl SavedState for Plain {
     fn save(&self, to: &mut Saved<'_>) {
         to.push(b"plain");
