@@ -1,4 +1,4 @@
-//! Every atomic that is shared is in the table of orderings in ARCHITECTURE.md: who writes it, who reads it, and why that is enough.
+//! Every atomic that is shared is in the table of docs/orderings.md: who writes it, who reads it, and why that is enough.
 
 use std::{collections::BTreeSet, fs};
 
@@ -77,15 +77,13 @@ fn is_atomic(type_: &str) -> bool {
 
 /// The words in `code` of the first column of each row.
 fn rows(text: &str) -> Vec<Vec<&str>> {
-    let section = text.split("\n### Orderings\n").nth(1).expect("ARCHITECTURE.md has a table of orderings");
-    let section = section.split("\n#").next().unwrap_or_default();
-    let cells = section.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let cells = text.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
     cells.map(|cell| cell.split('`').skip(1).step_by(2).collect()).collect()
 }
 
 #[test]
 fn every_shared_atomic_is_in_the_table_of_orderings() {
-    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let text = fs::read_to_string(root().join("docs/orderings.md")).unwrap();
     let rows = rows(&text);
     let files = files("rs").into_iter().filter(|(name, _)| PLACES.iter().any(|place| name.starts_with(place)));
     let all: Vec<Shared> = files.flat_map(|(name, text)| shared(&name, &text)).collect();
@@ -93,11 +91,11 @@ fn every_shared_atomic_is_in_the_table_of_orderings() {
     let missing = all.iter().filter(|shared| !rows.iter().any(|row| shared.is_in(row)));
     let missing: Vec<String> =
         missing.map(|shared| format!("{}: {}::{}", shared.file, shared.of, shared.name)).collect();
-    assert_none(&missing, "ARCHITECTURE.md, Orderings, says of every atomic why its orderings are enough");
+    assert_none(&missing, "docs/orderings.md says of every atomic why its orderings are enough");
     let known: BTreeSet<String> = all.iter().map(|shared| format!("{}::{}", shared.of, shared.name)).collect();
     let named = rows.iter().flatten().filter(|word| word.contains("::"));
     let gone: Vec<String> = named.filter(|word| !known.contains(**word)).map(|word| (*word).to_owned()).collect();
-    assert_none(&gone, "ARCHITECTURE.md, Orderings, names fields that are there");
+    assert_none(&gone, "docs/orderings.md names fields that are there");
 }
 
 #[test]
