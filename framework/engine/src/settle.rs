@@ -98,10 +98,10 @@ impl<P: Policy> Engine<P> {
     /// A new task gets its policy: that of its parent if children inherit it.
     pub(crate) fn first_choice(&self, handling: &Handling<'_>, task: TaskId, slot: &Slot) {
         let parent = handling.event.task;
-        let legacy = self.tasks.get(parent).and_then(Slot::legacy);
-        let legacy = legacy.filter(|(seat, _)| self.seats[*seat].is_taken());
-        self.first_params(task, legacy.map(|_| parent));
-        let (seat, how) = legacy.unwrap_or_else(|| (self.default_seat(), How::NOT));
+        let inherited = self.tasks.get(parent).and_then(Slot::for_children);
+        let inherited = inherited.filter(|(seat, _)| self.seats[*seat].is_taken());
+        self.first_params(task, inherited.map(|_| parent));
+        let (seat, how) = inherited.unwrap_or_else(|| (self.default_seat(), How::NOT));
         // The task is not known outside yet.
         let _ = slot.choose(task, seat, how, |_| true);
         let home = self.seats[seat].home();
@@ -130,7 +130,7 @@ mod tests {
         table.free(old.slot);
         let new = table.insert(2, 2).unwrap();
         assert_eq!(new.slot, old.slot);
-        let chosen = || (slot.choice(), slot.is_chosen(), slot.legacy());
+        let chosen = || (slot.choice(), slot.is_chosen(), slot.for_children());
         let before = chosen();
         let result = slot.choose(old, 1, How::CHOSEN.with(How::BY_ROOT, true), |_| true);
         assert_eq!((result, chosen()), (Err(NotChosen::NoTask), before));

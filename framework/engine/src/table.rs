@@ -91,7 +91,7 @@ impl Slot {
     }
 
     /// What children get, a seat and how it was chosen; nothing if they get the default policy.
-    pub(crate) fn legacy(&self) -> Option<(usize, How)> {
+    pub(crate) fn for_children(&self) -> Option<(usize, How)> {
         let choice = self.choice.load(Relaxed);
         (choice & How::INHERITED.0 != 0).then(|| (self.choice(), How(choice & How::ALL)))
     }

@@ -34,7 +34,7 @@ use nix::{
 use crate::{
     beats::{Beats, EachCall},
     config::{Config, Counts, Make},
-    host::Questions,
+    host::AgentHost,
     mind::{Mind, Talk},
     ready,
     skel::{AgentSkel, AgentSkelBuilder},
@@ -98,7 +98,7 @@ impl Agent {
             return Err(LoadError::Other(message));
         }
         let idle = Arc::new(IdleCpus::new(nr_cpus));
-        let questions = Arc::new(Questions::new(idle.clone(), &topology.online(), nr_cpus, config.max_tasks));
+        let questions = Arc::new(AgentHost::new(idle.clone(), &topology.online(), nr_cpus, config.max_tasks));
         let policy = match contained(|| make(topology.clone(), config.max_tasks, &config.params, questions.clone())) {
             Ok(Ok(policy)) => policy,
             Ok(Err(error)) => return Err(LoadError::Refused(error.to_string())),

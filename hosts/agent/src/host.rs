@@ -34,7 +34,7 @@ impl Cpus {
 
 /// The host as policies and the engine see it.
 #[derive(Debug)]
-pub(crate) struct Questions {
+pub(crate) struct AgentHost {
     idle: Arc<IdleCpus>,
     engine: OnceLock<Answers>,
     beats: OnceLock<Arc<Beats>>,
@@ -60,7 +60,7 @@ fn bits_of(group: Group) -> u64 {
     u64::from(group.id) << 32 | u64::from(group.weight)
 }
 
-impl Questions {
+impl AgentHost {
     pub(crate) fn new(idle: Arc<IdleCpus>, online: &CpuMask, nr_cpus: u32, max_tasks: u32) -> Self {
         let this = Self {
             idle,
@@ -151,7 +151,7 @@ impl Questions {
     }
 }
 
-impl Host for Questions {
+impl Host for AgentHost {
     fn now_ns(&self) -> u64 {
         now_ns()
     }
@@ -197,7 +197,7 @@ impl Host for Questions {
     }
 }
 
-impl EngineHost for Questions {
+impl EngineHost for AgentHost {
     fn refill_at(&self, at_ns: u64) {
         self.refill_ns.fetch_min(at_ns, Relaxed);
     }
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_cpu_that_is_away_can_be_used_by_no_task() {
         let idle = Arc::new(IdleCpus::new(130));
-        let questions = Questions::new(idle, &CpuMask::first_n(130), 130, 2);
+        let questions = AgentHost::new(idle, &CpuMask::first_n(130), 130, 2);
         let task = TaskId { slot: 1, generation: 1 };
         questions.set_allowed(task, &[1, 0, 2, 0]);
         assert!(questions.may_run(task, 0) && questions.may_run(task, 129) && !questions.may_run(task, 1));
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn the_group_of_a_task_is_the_root_until_it_is_said_to_be_another() {
-        let questions = Questions::new(Arc::new(IdleCpus::new(1)), &CpuMask::first_n(1), 1, 2);
+        let questions = AgentHost::new(Arc::new(IdleCpus::new(1)), &CpuMask::first_n(1), 1, 2);
         let [task, beyond] = [1, 2].map(|slot| TaskId { slot, generation: 1 });
         assert_eq!(questions.group(task), Group::ROOT);
         let group = Group { id: u32::MAX, weight: 1 };
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn the_earliest_wish_for_a_refill_counts_once() {
-        let questions = Questions::new(Arc::new(IdleCpus::new(1)), &CpuMask::first_n(1), 1, 1);
+        let questions = AgentHost::new(Arc::new(IdleCpus::new(1)), &CpuMask::first_n(1), 1, 1);
         questions.refill_at(7);
         questions.refill_at(5);
         questions.refill_at(9);
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_task_is_at_user_only_while_the_message_says_so() {
-        let questions = Questions::new(Arc::new(IdleCpus::new(1)), &CpuMask::first_n(1), 1, 1);
+        let questions = AgentHost::new(Arc::new(IdleCpus::new(1)), &CpuMask::first_n(1), 1, 1);
         let task = TaskId { slot: 0, generation: 1 };
         assert!(!questions.is_at_user(task));
         questions.set_at_user(true);

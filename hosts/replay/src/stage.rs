@@ -8,13 +8,13 @@ use ekiden_host::Host;
 use ekiden_host::abi::{Call, Message, RawToken, Reply};
 
 /// Answers as well as can be told from the recording: affinity is not in it, and groups are not.
-pub(crate) struct Questions {
+pub(crate) struct ReplayHost {
     now_ns: AtomicU64,
     idle: Vec<AtomicU64>,
     nr_cpus: u32,
 }
 
-impl Host for Questions {
+impl Host for ReplayHost {
     fn now_ns(&self) -> u64 {
         self.now_ns.load(Relaxed)
     }
@@ -47,7 +47,7 @@ impl Host for Questions {
     }
 }
 
-impl Questions {
+impl ReplayHost {
     pub(crate) fn new(topology: &Topology) -> Self {
         let nr_cpus = topology.nr_cpus();
         let idle = (0..nr_cpus.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
@@ -152,7 +152,7 @@ impl Stage {
 }
 
 /// Keeps in mind whether a CPU found something to run.
-pub(crate) fn note_idle(questions: &Questions, message: &Message, reply: &Reply) {
+pub(crate) fn note_idle(questions: &ReplayHost, message: &Message, reply: &Reply) {
     if message.call == Call::PickNextTask as u32 {
         questions.set_idle(message.cpu, reply.token.is_none());
     }

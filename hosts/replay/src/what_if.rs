@@ -16,7 +16,7 @@ use crate::ReplayError;
 use crate::ahead::Ahead;
 use crate::flight::payload;
 use crate::policy::{Maker, brings_token};
-use crate::stage::{Questions, Stage, note_idle};
+use crate::stage::{ReplayHost, Stage, note_idle};
 
 /// How many stale tokens a policy may pick one after the other.
 const PICKS_MAX: u32 = 64;
@@ -95,7 +95,7 @@ pub(crate) fn run<R: Read>(
         maker,
         env,
         policy: None,
-        questions: Arc::new(Questions::new(&topology)),
+        questions: Arc::new(ReplayHost::new(&topology)),
         stage: Stage::new(max_tasks),
         picked: Vec::new(),
         instance: 0,
@@ -121,7 +121,7 @@ struct Other<'a> {
     maker: &'a Maker,
     env: Env,
     policy: Option<Box<dyn Policy>>,
-    questions: Arc<Questions>,
+    questions: Arc<ReplayHost>,
     stage: Stage,
     /// For each slot the serial number of the token that the other policy picked last.
     picked: Vec<u32>,

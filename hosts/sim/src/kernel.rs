@@ -19,7 +19,7 @@ use crate::error::SimError;
 use crate::group::Groups;
 use crate::hardware::Source;
 use crate::machine::{DEFAULT_SLICE_NS, Machine};
-use crate::masks::{ANY, Masks, Questions};
+use crate::masks::{ANY, Masks, SimHost};
 use crate::program::Programs;
 use crate::shared::Shared;
 use crate::simulation::Injection;
@@ -47,7 +47,7 @@ pub(crate) struct Kernel {
     pub(crate) now_ns: u64,
     pub(crate) machine: Machine,
     pub(crate) masks: Masks,
-    pub(crate) questions: Arc<Questions>,
+    pub(crate) questions: Arc<SimHost>,
     pub(crate) alarms: Alarms,
     pub(crate) cpus: Vec<Cpu>,
     /// CPUs that found nothing to run, and that nobody was sent to since.
@@ -146,7 +146,7 @@ impl Stats {
 }
 
 impl Kernel {
-    pub(crate) fn new(machine: Machine, masks: Masks, questions: Arc<Questions>, programs: Programs) -> Self {
+    pub(crate) fn new(machine: Machine, masks: Masks, questions: Arc<SimHost>, programs: Programs) -> Self {
         let cpus = machine.topology.cpus();
         let cpus = cpus.iter().map(|cpu| Cpu { capacity: cpu.capacity.into(), ..Cpu::default() }).collect();
         Self {

@@ -102,7 +102,7 @@ pub(crate) fn first_in_all(a: &CpuMask, b: &CpuMask, c: &CpuMask) -> Option<CpuI
 
 /// What a policy may ask in the middle of a call.
 #[derive(Debug)]
-pub(crate) struct Questions {
+pub(crate) struct SimHost {
     now_ns: AtomicU64,
     /// When the engine wants to be called again; [`NEVER`] for not at all.
     late_ns: AtomicU64,
@@ -130,7 +130,7 @@ pub(crate) struct Questions {
     pub(crate) has_told: AtomicBool,
 }
 
-impl Questions {
+impl SimHost {
     pub(crate) fn new(
         masks: Masks,
         groups: Vec<Group>,
@@ -243,7 +243,7 @@ const NEVER: u64 = u64::MAX;
 /// A simulation runs in one thread, and no lock is held across foreign code.
 const UNSHARED: &str = "nobody panics with this lock held";
 
-impl Host for Questions {
+impl Host for SimHost {
     fn now_ns(&self) -> u64 {
         self.now_ns.load(Relaxed)
     }
@@ -297,7 +297,7 @@ impl Host for Questions {
     }
 }
 
-impl EngineHost for Questions {
+impl EngineHost for SimHost {
     fn refill_at(&self, at_ns: u64) {
         self.late_ns.fetch_min(at_ns, Relaxed);
     }

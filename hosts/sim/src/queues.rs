@@ -13,7 +13,7 @@ use ekiden_workload::HintWord;
 use crate::alarm::Alarm;
 use crate::behave::Flow;
 use crate::kernel::Kernel;
-use crate::masks::Questions;
+use crate::masks::SimHost;
 use crate::task::{State, TaskIndex};
 use crate::trace::What;
 
@@ -80,7 +80,7 @@ impl Notices {
     }
 }
 
-impl Questions {
+impl SimHost {
     /// For [`Host::notify`](ekiden_host::Host::notify).
     pub(crate) fn tell(&self, queue: QueueId, notice: &[u8]) -> Result<(), NotTold> {
         let queue = queue.checked_sub(1).ok_or(NotTold::Closed)?;

@@ -10,7 +10,7 @@ use ekiden_recording::{
     Header, Instance, Mark, Pen, Place, Record, RecordingError, RecordingWriter, Writes, WritesDown, tape_of_thread,
 };
 
-use crate::masks::Questions;
+use crate::masks::SimHost;
 
 /// Records that wait to be written to the file.
 const RING: usize = 1 << 14;
@@ -120,7 +120,7 @@ pub(crate) fn next_instance(
     policy: Box<dyn Policy>,
     mark: Mark,
     now_ns: u64,
-    host: &Arc<Questions>,
+    host: &Arc<SimHost>,
     instance: &Instance,
 ) -> Box<dyn Policy> {
     let mut records = false;
@@ -145,7 +145,7 @@ pub(crate) fn next_instance(
 
 /// Has each call cost something.
 struct Priced {
-    host: Arc<Questions>,
+    host: Arc<SimHost>,
     costs_ns: Vec<u64>,
 }
 
@@ -157,7 +157,7 @@ impl Around for Priced {
 }
 
 /// How the calls of a simulation's policy are written down.
-struct OfSimulation(Arc<Questions>);
+struct OfSimulation(Arc<SimHost>);
 
 impl Writes for OfSimulation {
     fn now_ns(&self) -> u64 {

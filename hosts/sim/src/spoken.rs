@@ -14,7 +14,7 @@ use ekiden_recording::{Hear, notes_of_thread};
 use ekiden_trace::noted;
 
 use crate::kernel::Kernel;
-use crate::masks::Questions;
+use crate::masks::SimHost;
 use crate::recorded;
 use crate::trace::{Record, What};
 
@@ -39,7 +39,7 @@ struct At {
 
 struct Text {
     to: Box<dyn Write>,
-    clock: Arc<Questions>,
+    clock: Arc<SimHost>,
     /// The first error is kept, and ends the writing.
     result: io::Result<()>,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Listening {
 
 impl Listening {
     /// Notes go to the recording, if there is one, and to the trace, if that is wanted; they and text go to `text`, if it is.
-    pub(crate) fn begin(to_trace: bool, text: Option<Box<dyn Write>>, clock: &Arc<Questions>) -> Self {
+    pub(crate) fn begin(to_trace: bool, text: Option<Box<dyn Write>>, clock: &Arc<SimHost>) -> Self {
         let text = text.map(|to| Text { to, clock: clock.clone(), result: Ok(()) });
         let shows = text.is_some().then_some(show as Show);
         SPOKEN.set(Spoken { notes: to_trace.then(Vec::new), text });

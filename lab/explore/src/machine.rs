@@ -20,7 +20,7 @@ const STEP_NS: u64 = 1_000;
 const NEVER: u64 = u64::MAX;
 
 /// Answers what policies ask.
-struct Questions {
+struct ExplorerHost {
     idle: Arc<IdleCpus>,
     engine: OnceLock<Answers>,
     now_ns: AtomicU64,
@@ -29,7 +29,7 @@ struct Questions {
     nr_cpus: u32,
 }
 
-impl Host for Questions {
+impl Host for ExplorerHost {
     fn now_ns(&self) -> u64 {
         self.now_ns.fetch_add(STEP_NS, Relaxed)
     }
@@ -59,7 +59,7 @@ impl Host for Questions {
     }
 }
 
-impl EngineHost for Questions {
+impl EngineHost for ExplorerHost {
     fn refill_at(&self, at_ns: u64) {
         self.refill_ns.fetch_min(at_ns, Relaxed);
     }
@@ -91,7 +91,7 @@ struct Books {
 /// A machine in the middle of a case.
 pub(crate) struct Machine {
     engine: Engine,
-    questions: Arc<Questions>,
+    questions: Arc<ExplorerHost>,
     books: std::sync::Mutex<Books>,
     /// The kernel's own locks, taken as it takes them: around an enqueue and a search for work, not for select_cpu.
     run_queues: Vec<SpinLock<()>>,
@@ -102,7 +102,7 @@ impl Machine {
     pub(crate) fn new(case: &Case, policy: &PolicyMaker) -> Self {
         let nr_cpus = case.cpus.len() as u32;
         let idle = Arc::new(IdleCpus::new(nr_cpus));
-        let host = Arc::new(Questions {
+        let host = Arc::new(ExplorerHost {
             idle: idle.clone(),
             engine: OnceLock::new(),
             now_ns: AtomicU64::new(STEP_NS),

@@ -17,7 +17,7 @@ use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, Walk};
 use ekiden_host::abi::{Event, EventKind, Outcome, RefusalReason, Status, enqueue_flags};
 
-use crate::host::{Questions, now_ns};
+use crate::host::{AgentHost, now_ns};
 use crate::wire::{Message, Seen, Shared, Shot, flag, kind, state};
 
 use groups::Groups;
@@ -70,7 +70,7 @@ struct Known {
 /// See the head of this file.
 pub(crate) struct Mind {
     engine: Engine,
-    questions: Arc<Questions>,
+    questions: Arc<AgentHost>,
     shared: Arc<Shared>,
     talk: Arc<Talk>,
     tasks: Vec<Known>,
@@ -105,7 +105,7 @@ pub(crate) struct Mind {
 impl Mind {
     pub(crate) fn new(
         engine: Engine,
-        questions: Arc<Questions>,
+        questions: Arc<AgentHost>,
         shared: Arc<Shared>,
         talk: Arc<Talk>,
         max_tasks: u32,

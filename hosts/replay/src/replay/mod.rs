@@ -18,7 +18,7 @@ use crate::ahead::Ahead;
 use crate::flight::{Flight, Job, Order};
 use crate::outcome::{Exact, Outcome, Past};
 use crate::policy::{self, Maker};
-use crate::stage::{Questions, Stage};
+use crate::stage::{ReplayHost, Stage};
 use crate::{Considered, EKIDEN_REPLAY_METHODS, Options, ReplayError, ekiden_replay_stop};
 
 /// Calls that are kept in mind, for the report of a difference.
@@ -38,7 +38,7 @@ pub(crate) fn run<'a, R: Read>(
     considered: Option<&'a mut dyn FnMut(Considered)>,
 ) -> Result<Outcome, ReplayError> {
     let topology = reader.header().topology().expect("the reader has looked at it");
-    let questions = Arc::new(Questions::new(&topology));
+    let questions = Arc::new(ReplayHost::new(&topology));
     let max_tasks = reader.header().max_tasks;
     let of_instance = reader.header().instance.clone();
     let flight = Flight::new(considered.is_some()).ok_or(ReplayError::Observed)?;
@@ -126,7 +126,7 @@ struct Run<'a> {
     /// Whoever wants to know what decisions looked at.
     considered: Option<&'a mut dyn FnMut(Considered)>,
     flight: Flight,
-    questions: Arc<Questions>,
+    questions: Arc<ReplayHost>,
     stage: Stage,
     policy: Option<Rc<Box<dyn Policy>>>,
     /// The number of the instance, and what it is.

@@ -20,7 +20,7 @@ use crate::group::Groups;
 use crate::hardware::Source;
 use crate::kernel::{Kernel, Stats};
 use crate::machine::Machine;
-use crate::masks::{Masks, Questions};
+use crate::masks::{Masks, SimHost};
 use crate::program::Programs;
 use crate::recorded::{self, Recording};
 use crate::shared::Shared;
@@ -317,7 +317,7 @@ impl Simulation {
         }
         let idle = Arc::new(IdleCpus::new(nr_cpus));
         let call_costs_ns = self.machine.model.call_costs_ns();
-        let questions = Arc::new(Questions::new(
+        let questions = Arc::new(SimHost::new(
             masks.clone(),
             Groups::for_policies(workload),
             idle.clone(),

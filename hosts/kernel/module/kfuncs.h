@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the functions that BPF calls lead to, and what calls them. Nothing that defines struct task_struct is included: see
+ * kfuncs.c.
+ */
+#ifndef EKIDEN_KFUNCS_H
+#define EKIDEN_KFUNCS_H
+
+#include <linux/types.h>
+
+struct bpf_prog;
+struct ekiden_event;
+struct ekiden_outcome;
+struct task_struct;
+
+/* What a guarded call returns when Rust has left by ekiden_leave(). */
+#define LEFT (-1000)
+
+/* guard_<arch>.S */
+s64 ekiden_guarded_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome);
+
+/* calls.c */
+
+void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
+void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
+void ekiden_do_arm_timer(u32 cpu, u64 delay_ns);
+int ekiden_do_attach(void);
+void ekiden_do_detach(void);
+void ekiden_do_left(struct ekiden_outcome *outcome);
+/* The newest reason, copied with a zero at its end. */
+int ekiden_do_fault_text(char *text, u32 size);
+
+/* times.c: an event that is measured, or that somebody listens to */
+void ekiden_do_watched(struct ekiden_event *event, struct ekiden_outcome *outcome);
+
+/* kfuncs_check.c */
+int ekiden_is_refused(const struct bpf_prog *prog, u32 kfunc);
+
+/* kfuncs.c */
+void ekiden_timer_fired(u64 kicks);
+int ekiden_register_kfuncs(void);
+
+#endif
