@@ -272,9 +272,10 @@ fn the_module_reads_a_few_fields_of_tasks_and_writes_none() {
 /// Every call that asks the engine for an outcome has one that was zeroed for it, in BPF and in the module.
 #[test]
 fn every_outcome_is_zeroed_for_the_call_that_fills_it() {
-    const ASKS: [&str; 9] = [
+    const ASKS: [&str; 10] = [
         "deliver",
         "ekiden_cpu_event",
+        "ekiden_deliver",
         "ekiden_do_cpu_event",
         "ekiden_do_enable",
         "ekiden_do_watched",
@@ -350,7 +351,7 @@ fn nothing_interrupts_who_has_a_lock_of_the_engine() {
 }
 
 /// Which of those that enter Rust do so with the CPU kept by their callers.
-const KEPT_BY_CALLERS: &str = "deliver ekiden_do_left ekiden_do_watched introduce_some run_tape walk_on";
+const KEPT_BY_CALLERS: &str = "deliver ekiden_do_left ekiden_do_watched introduce_some ekiden_run_tape walk_on";
 
 #[test]
 fn rust_is_entered_through_the_guard_and_with_the_cpu_kept() {

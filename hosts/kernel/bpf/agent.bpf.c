@@ -204,9 +204,9 @@ OPS(enqueue) void BPF_PROG(agent_enqueue, struct task_struct *p, u64 enq_flags)
 }
 
 /*
- * Tells the agent when this CPU begins to leave. Long before it is offline the kernel pushes every task away that comes there, to where no CPU
- * has asked for it. A policy that still took tasks to this CPU would keep those waiting that were to run where they land, for as long as
- * it takes to leave; and leaving waits for tasks in RCU's read-side critical sections.
+ * Tells the agent when this CPU begins to leave. Long before it is offline the kernel pushes every task away that comes
+ * there, to where no CPU has asked for it. A policy that still took tasks to this CPU would keep those waiting that were to
+ * run where they land, for as long as it takes to leave; and leaving waits for tasks in RCU's read-side critical sections.
  */
 static __always_inline void note_presence(s32 cpu, struct cpu *c)
 {

@@ -60,8 +60,8 @@ static __noinline int take_decided(s32 cpu)
 }
 
 /*
- * Takes back what was decided for CPUs that were on their way out, and are gone: they do not look for work any more. A CPU that leaves may look
- * until the end, so this cannot be done once and for all when it says that it does.
+ * Takes back what was decided for CPUs that were on their way out, and are gone: they do not look for work any more. A CPU
+ * that leaves may look until the end, so this cannot be done once and for all when it says that it does.
  */
 static __noinline int take_back(void)
 {

@@ -79,8 +79,8 @@ static __always_inline bool is_limited(struct task *t)
 }
 
 /*
- * A tick has found a task running. If that was in user mode, and its slice is used up, the kernel calls the scheduler on the way out of the
- * tick: it has no lock that others wait for, and may be held back.
+ * A tick has found a task running. If that was in user mode, and its slice is used up, the kernel calls the scheduler on the
+ * way out of the tick: it has no lock that others wait for, and may be held back.
  */
 static __always_inline void notes_mode(struct task_struct *p, struct task *t)
 {

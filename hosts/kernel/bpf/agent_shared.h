@@ -50,8 +50,8 @@ enum kind {
 };
 
 /*
- * Flags of RUNNABLE: it slept; ops.select_cpu was asked before; its CPU looks for work, and this was what ran there; it runs already; a
- * tick has found it in user mode, and it has given way there and then.
+ * Flags of RUNNABLE: it slept; ops.select_cpu was asked before; its CPU looks for work, and this was what ran there; it runs
+ * already; a tick has found it in user mode, and it has given way there and then.
  */
 #define WOKEN 1
 #define SELECTED 2

@@ -6,8 +6,9 @@
 #include "agent_decide.h"
 
 /*
- * One that sleeps at work waits for something that does not come; one that runs, and as many whole ticks as there are in that time have seen
- * it in user mode, is in a loop. In the kernel it may wait for another CPU, whose processor a hypervisor has taken.
+ * One that sleeps at work waits for something that does not come; one that runs, and as many whole ticks as there are in
+ * that time have seen it in user mode, is in a loop. In the kernel it may wait for another CPU, whose processor a hypervisor
+ * has taken.
  */
 #define STOPPED_NS 15000000ULL
 #define SLEEPS_NS 30000000ULL
@@ -17,8 +18,9 @@
 #define LAZY_ROUNDS 20
 
 /*
- * The kernel has just counted the tick for user mode, if it has found the agent there. One that is early or late is not counted: a hypervisor
- * has taken the processor of this CPU for a part of the time. What is counted is a sample of the time for which the agent had one.
+ * The kernel has just counted the tick for user mode, if it has found the agent there. One that is early or late is not
+ * counted: a hypervisor has taken the processor of this CPU for a part of the time. What is counted is a sample of the time
+ * for which the agent had one.
  */
 static __always_inline void note_agents_tick(struct task_struct *agent)
 {

@@ -2,8 +2,8 @@
 /*
  * FIFOs in plain BPF, with the kernel's own queues: what one would write without Ekiden, for comparison. Tasks are placed as
  * under Ekiden's: the kernel chooses the CPU. Then each CPU serves its own queue, as under `fifo`; or all serve one, as under
- * `global-fifo`, and what is woken for an idle CPU goes there at once, as the kernel's own example scx_simple does in its FIFO mode; or
- * tasks go to the kernel's queue of the CPU, the least that a scheduler of sched_ext can do.
+ * `global-fifo`, and what is woken for an idle CPU goes there at once, as the kernel's own example scx_simple does in its
+ * FIFO mode; or tasks go to the kernel's queue of the CPU, the least that a scheduler of sched_ext can do.
  */
 #include "kernel.h"
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Tasks beyond the table: those that the engine has no room for. They wait in queues of our own, which a CPU looks at where the engine says
- * so. sched_ext's global queue would not do: the kernel serves it before everything else.
+ * Tasks beyond the table: those that the engine has no room for. They wait in queues of our own, which a CPU looks at where
+ * the engine says so. sched_ext's global queue would not do: the kernel serves it before everything else.
  *
- * Who may run on every CPU waits in one queue for all of them, so that it is first come, first served on the whole machine. Who may not
- * waits in that of the CPU on whose run queue it is: in the other one, CPUs would have to search for a task that they may run.
+ * Who may run on every CPU waits in one queue for all of them, so that it is first come, first served on the whole machine.
+ * Who may not waits in that of the CPU on whose run queue it is: in the other one, CPUs would have to search for a task that
+ * they may run.
  */
 #ifndef EKIDEN_BPF_BEYOND_H
 #define EKIDEN_BPF_BEYOND_H
@@ -55,8 +56,8 @@ static __always_inline bool may_run_anywhere(struct task_struct *p)
 }
 
 /*
- * Where a task waits whose CPU is idle, that one looks by itself: the kernel wakes it up for the wake-up. Where one has given way, another
- * CPU may be idle, and has it at once. Not asked for by a CPU that leaves: see leaves().
+ * Where a task waits whose CPU is idle, that one looks by itself: the kernel wakes it up for the wake-up. Where one has
+ * given way, another CPU may be idle, and has it at once. Not asked for by a CPU that leaves: see leaves().
  */
 static __noinline int wait_beyond(struct task_struct *p, u64 enq_flags, bool may_ask)
 {

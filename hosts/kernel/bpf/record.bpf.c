@@ -2,8 +2,8 @@
 /*
  * Writes down what the kernel's scheduler does, whichever scheduler that is. It hangs on tracepoints and changes nothing.
  * Each CPU has a ring of its own that the reader has mapped, so writing takes no lock and reading no call. The reader makes
- * records of observe/trace of it, and puts right what tracepoints tell twice or too early: see hosts/kernel/loader/src/bpf/record.rs
- * and rings.rs.
+ * records of observe/trace of it, and puts right what tracepoints tell twice or too early: see
+ * hosts/kernel/loader/src/bpf/record.rs and rings.rs.
  */
 #include "kernel.h"
 

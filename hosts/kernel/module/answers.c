@@ -81,8 +81,8 @@ static u32 claim(u64 task, u32 serial, u32 cpu)
 }
 
 /*
- * A task that has pinned itself for a moment stays where it is, and its CPU comes to it by itself. A CPU that leaves can kick no other: one
- * that it takes would count as kicked until it looks for work for another reason.
+ * A task that has pinned itself for a moment stays where it is, and its CPU comes to it by itself. A CPU that leaves can
+ * kick no other: one that it takes would count as kicked until it looks for work for another reason.
  */
 static u32 take_idle(u64 task, const u64 *among, size_t len)
 {
@@ -140,7 +140,7 @@ static u64 group_of(u64 task)
 	return ekiden_rs_group(task);
 }
 
-const struct ekiden_host_table candidate_host = {
+const struct ekiden_host_table ekiden_candidate_host = {
 	.now_ns = ekiden_c_now_ns,
 	.may_run = may_run,
 	.allowed_cpus = allowed_cpus,
@@ -151,12 +151,12 @@ const struct ekiden_host_table candidate_host = {
 	.notify = ekiden_c_notify,
 	.process = process_of,
 	.group = group_of,
-	.reason = keep_first,
-	.fault = (void (*)(const struct ekiden_host_table *))candidate_fault,
-	.leave = (void (*)(const struct ekiden_host_table *))candidate_fault,
+	.reason = ekiden_keep_first,
+	.fault = (void (*)(const struct ekiden_host_table *))ekiden_candidate_fault,
+	.leave = (void (*)(const struct ekiden_host_table *))ekiden_candidate_fault,
 };
 
-const struct ekiden_host_table running_host = {
+const struct ekiden_host_table ekiden_running_host = {
 	.now_ns = ekiden_c_now_ns,
 	.may_run = may_run,
 	.allowed_cpus = allowed_cpus,
@@ -167,7 +167,7 @@ const struct ekiden_host_table running_host = {
 	.notify = ekiden_c_notify,
 	.process = process_of,
 	.group = group_of,
-	.reason = keep_first,
-	.fault = (void (*)(const struct ekiden_host_table *))policy_fault,
-	.leave = (void (*)(const struct ekiden_host_table *))candidate_fault,
+	.reason = ekiden_keep_first,
+	.fault = (void (*)(const struct ekiden_host_table *))ekiden_policy_fault,
+	.leave = (void (*)(const struct ekiden_host_table *))ekiden_candidate_fault,
 };

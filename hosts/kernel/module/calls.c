@@ -11,13 +11,6 @@
 #include <linux/workqueue.h>
 #include "host.h"
 
-/* For kfuncs.c. */
-void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
-void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
-int ekiden_do_attach(void);
-void ekiden_do_detach(void);
-void ekiden_do_left(struct ekiden_outcome *outcome);
-
 /* Where the call under way was entered, and its fuel; policy modules look at both (hosts/kernel/build/src/fuel.rs). */
 DEFINE_PER_CPU(unsigned long, ekiden_guard_sp);
 EXPORT_PER_CPU_SYMBOL_GPL(ekiden_guard_sp);
@@ -35,24 +28,24 @@ static const struct text *engine_reason;
 static DEFINE_PER_CPU(struct text, engine_words);
 static bool broken;
 
-bool is_broken(void)
+bool ekiden_is_broken(void)
 {
 	return smp_load_acquire(&broken);
 }
 
-bool is_over(void)
+bool ekiden_is_over(void)
 {
-	return is_broken() || !ekiden_rs_any_alive();
+	return ekiden_is_broken() || !ekiden_rs_any_alive();
 }
 
-void begin_anew(void)
+void ekiden_begin_anew(void)
 {
 	newest_reason = NULL;
 	engine_reason = NULL;
 	broken = false;
 }
 
-void keep_reason(const struct text *text)
+void ekiden_keep_reason(const struct text *text)
 {
 	static struct text kept;
 
@@ -77,7 +70,7 @@ static struct instance *instance_of(const struct ekiden_host_table *host)
 }
 
 /* Before any other CPU can see that the policy has panicked. */
-void keep_first(const struct ekiden_host_table *host, const char *text, size_t len)
+void ekiden_keep_first(const struct ekiden_host_table *host, const char *text, size_t len)
 {
 	struct instance *instance = instance_of(host);
 
@@ -85,8 +78,8 @@ void keep_first(const struct ekiden_host_table *host, const char *text, size_t l
 }
 
 /*
- * Out of the innermost guarded call. These never return, which the function graph tracer, that puts its own return address on the stack
- * and counts on it, has to be spared: it would take the next return for theirs.
+ * Out of the innermost guarded call. These never return, which the function graph tracer, that puts its own return address
+ * on the stack and counts on it, has to be spared: it would take the next return for theirs.
  */
 static notrace __noreturn void leave(void)
 {
@@ -97,14 +90,14 @@ static notrace __noreturn void leave(void)
 }
 
 /* A policy that runs has panicked. Its call ends, and the engine goes on without it; or, if there is no other, what it was in. */
-notrace __noreturn void policy_fault(const struct ekiden_host_table *host)
+notrace __noreturn void ekiden_policy_fault(const struct ekiden_host_table *host)
 {
 	this_cpu_write(fallen, instance_of(host));
 	leave();
 }
 
 /* A policy that does not run yet has panicked, or one that was asked about settings of a task. None that runs comes to harm. */
-notrace __noreturn void candidate_fault(const struct ekiden_host_table *host)
+notrace __noreturn void ekiden_candidate_fault(const struct ekiden_host_table *host)
 {
 	leave();
 }
@@ -144,7 +137,7 @@ int ekiden_do_fault_text(char *text, u32 size)
 
 /* ---- events ---- */
 
-void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len)
+void ekiden_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len)
 {
 	unsigned long flags;
 	u32 kind = event->kind;
@@ -155,7 +148,7 @@ void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const v
 	/* An empty slice of Rust needs a pointer that is not null. */
 	if (unlikely(guarded(ekiden_rs_deliver, event, outcome, payload ?: event, len, 0) == LEFT))
 		ekiden_do_left(outcome);
-	times_end(kind, start_ns);
+	ekiden_times_end(kind, start_ns);
 	if (tracepoint_enabled(ekiden_event))
 		ekiden_do_trace(event, outcome);
 	local_irq_restore(flags);
@@ -163,7 +156,7 @@ void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const v
 
 void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome)
 {
-	deliver(event, outcome, NULL, 0);
+	ekiden_deliver(event, outcome, NULL, 0);
 }
 
 /* What a new task may inherit from: the one that has just made it. */
@@ -189,31 +182,31 @@ void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct 
 		.args = { 0, p->pid },
 	};
 
-	deliver(&init, outcome, &p, sizeof(p));
+	ekiden_deliver(&init, outcome, &p, sizeof(p));
 	event->task = outcome->task;
 	if (outcome->status == EKIDEN_DONE)
-		deliver(event, outcome, NULL, 0);
+		ekiden_deliver(event, outcome, NULL, 0);
 	outcome->task = event->task;
 }
 
-/* Without `control`: sched_ext keeps CPUs from coming and going here, which whoever has that may wait for. */
+/* Without `ekiden_control`: sched_ext keeps CPUs from coming and going here, which whoever has that may wait for. */
 int ekiden_do_attach(void)
 {
-	if (!smp_load_acquire(&running.nr))
+	if (!smp_load_acquire(&ekiden_running.nr))
 		return -ENODEV;
-	return cmpxchg(&running.attached, EKIDEN_DETACHED, EKIDEN_ATTACHED) == EKIDEN_DETACHED ? 0 : -ENODEV;
+	return cmpxchg(&ekiden_running.attached, EKIDEN_DETACHED, EKIDEN_ATTACHED) == EKIDEN_DETACHED ? 0 : -ENODEV;
 }
 
 static void reap_later(struct work_struct *work)
 {
-	reap();
+	ekiden_reap();
 }
 
 static DECLARE_WORK(reap_work, reap_later);
 
 void ekiden_do_detach(void)
 {
-	WRITE_ONCE(running.attached, EKIDEN_DETACHED);
+	WRITE_ONCE(ekiden_running.attached, EKIDEN_DETACHED);
 	schedule_work(&reap_work);
 }
 
@@ -234,7 +227,7 @@ struct ekiden_timer {
 /* Counts policies that took over from a stranger, whose timers mean nothing to them. */
 static u32 tenancy;
 
-void forget_timers(void)
+void ekiden_forget_timers(void)
 {
 	WRITE_ONCE(tenancy, tenancy + 1);
 }
@@ -242,7 +235,7 @@ void forget_timers(void)
 static DEFINE_PER_CPU(struct ekiden_timer, timers);
 
 /* What a call outside of every operation of sched_ext asks for. After a fault, the next operation on any CPU tells the kernel. */
-void carry_out(const struct ekiden_outcome *outcome)
+void ekiden_carry_out(const struct ekiden_outcome *outcome)
 {
 	if (outcome->status == EKIDEN_FAULT)
 		ekiden_timer_fired(~0ULL);
@@ -265,8 +258,8 @@ static enum hrtimer_restart timer_expired(struct hrtimer *timer)
 	if (own->tenancy != READ_ONCE(tenancy))
 		return HRTIMER_NORESTART;
 	rcu_read_lock();
-	deliver(&event, &outcome, NULL, 0);
-	carry_out(&outcome);
+	ekiden_deliver(&event, &outcome, NULL, 0);
+	ekiden_carry_out(&outcome);
 	rcu_read_unlock();
 	if (outcome.status == EKIDEN_FAULT || !outcome.timer_ns)
 		return HRTIMER_NORESTART;
@@ -305,12 +298,12 @@ static s64 introduce_some(u64 first)
 	u64 start_ns = times_begin();
 	s64 next = guarded(ekiden_rs_introduce, first, &outcome, 0, 0, 0);
 
-	times_end(EKIDEN_TIME_INTRODUCE, start_ns);
+	ekiden_times_end(EKIDEN_TIME_INTRODUCE, start_ns);
 	if (next == LEFT)
 		ekiden_do_left(&outcome);
 	if (outcome.timer_ns)
 		ekiden_do_arm_timer(smp_processor_id(), outcome.timer_ns);
-	carry_out(&outcome);
+	ekiden_carry_out(&outcome);
 	return outcome.status == EKIDEN_FAULT ? -EIO : next;
 }
 
@@ -349,21 +342,21 @@ void ekiden_c_policy_fell(u32 number)
 	/* If it has not panicked, the engine has the reason. */
 	static const struct text none;
 	const struct text *reason = instance ? READ_ONCE(instance->reason) : &none;
-	struct seat *seat = &running.seats[number % EKIDEN_SEATS];
+	struct seat *seat = &ekiden_running.seats[number % EKIDEN_SEATS];
 
 	/* Whichever CPU comes here first, it is the first reason; and any of them may be the first that says it to the kernel. */
 	cmpxchg(&seat->fault, NULL, reason);
 	WRITE_ONCE(newest_reason, READ_ONCE(seat->fault));
 	if (!seat->fell_ns)
 		seat->fell_ns = ekiden_c_now_ns();
-	say_of("taken out", seat, seat->fault);
-	queues_lose_policy(number % EKIDEN_SEATS);
+	ekiden_say_of("taken out", seat, seat->fault);
+	ekiden_queues_lose_policy(number % EKIDEN_SEATS);
 	atomic_set(&rehome.anew, 1);
 	hrtimer_start(&rehome.timer, ns_to_ktime(REHOME_AFTER_NS), HRTIMER_MODE_REL_PINNED_HARD);
 }
 
 /* Not in this task: as long as it waits for its turn among others, they would wait for it. */
-int introduce_tasks(void)
+int ekiden_introduce_tasks(void)
 {
 	reinit_completion(&rehome.done);
 	atomic_set(&rehome.anew, 1);
@@ -372,7 +365,7 @@ int introduce_tasks(void)
 	return rehome.ret;
 }
 
-void set_up_timers(void)
+void ekiden_set_up_timers(void)
 {
 	int cpu;
 
@@ -384,16 +377,16 @@ void set_up_timers(void)
 		own->cpu = cpu;
 		hrtimer_setup(&own->timer, timer_expired, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
 	}
-	set_up_refills();
+	ekiden_set_up_refills();
 }
 
 /* No event comes any more; but what a timer does may start others: a policy that falls in one has its tasks go elsewhere. */
-void cancel_timers(void)
+void ekiden_cancel_timers(void)
 {
 	int cpu, pass;
 
 	for (pass = 0; pass < 2; pass++) {
-		cancel_refills();
+		ekiden_cancel_refills();
 		for_each_possible_cpu(cpu)
 			hrtimer_cancel(&per_cpu_ptr(&timers, cpu)->timer);
 		hrtimer_cancel(&rehome.timer);

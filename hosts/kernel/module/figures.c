@@ -22,8 +22,8 @@ static s64 ask(u32 seat, u32 cpu, u64 *room)
 	return len;
 }
 
-/* Under `control`, so that the instance stays. */
-int put_figures(char *to, size_t size, u32 seat)
+/* Under `ekiden_control`, so that the instance stays. */
+int ekiden_put_figures(char *to, size_t size, u32 seat)
 {
 	u64 *rooms = kvzalloc(3 * ROOM, GFP_KERNEL);
 	u64 *description = rooms, *sums = rooms + EKIDEN_FIGURES_WORDS, *words = sums + EKIDEN_FIGURES_WORDS;

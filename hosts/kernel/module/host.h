@@ -11,6 +11,7 @@
 #include <linux/tracepoint-defs.h>
 #include "interface.h"
 #include "ekiden_control.h"
+#include "kfuncs.h"
 
 /* ---- the Rust half ---- */
 
@@ -71,9 +72,6 @@ typedef s64 (*ekiden_guarded_fn)(u64 a, u64 b, u64 c, u64 d, u64 e);
 asmlinkage s64 ekiden_guarded(u64 a, u64 b, u64 c, u64 d, u64 e, ekiden_guarded_fn fn);
 asmlinkage void ekiden_leave(s64 result);
 
-/* What ekiden_guarded() returns when Rust has left by ekiden_leave(). */
-#define LEFT (-1000)
-
 #define guarded(fn, a, b, c, d, e) ekiden_guarded((u64)(a), (u64)(b), (u64)(c), (u64)(d), (u64)(e), (ekiden_guarded_fn)(void *)(fn))
 
 /* ---- times.c ---- */
@@ -93,17 +91,12 @@ static __always_inline u64 times_begin(void)
 	return static_branch_unlikely(&ekiden_times) ? ktime_get_mono_fast_ns() : 0;
 }
 
-void times_end(u32 kind, u64 start_ns);
-int put_times(char *to, size_t size);
+void ekiden_times_end(u32 kind, u64 start_ns);
+int ekiden_put_times(char *to, size_t size);
 
 /* ---- figures.c ---- */
 
-int put_figures(char *to, size_t size, u32 seat);
-
-/* ---- kfuncs.c ---- */
-
-void ekiden_timer_fired(u64 kicks);
-int ekiden_register_kfuncs(void);
+int ekiden_put_figures(char *to, size_t size, u32 seat);
 
 /* ---- calls.c: what BPF and Rust call ---- */
 
@@ -124,35 +117,32 @@ static inline void set_text(struct text *text, const char *bytes, size_t len)
 #define say(text, literal) set_text(text, literal, sizeof(literal) - 1)
 
 /* The host of a policy that runs, and of one that does not yet. */
-extern const struct ekiden_host_table running_host, candidate_host;
+extern const struct ekiden_host_table ekiden_running_host, ekiden_candidate_host;
 DECLARE_PER_CPU(long, ekiden_fuel);
 
 /* Whether policies choose CPUs themselves, for BPF to look at: none (0), the only one (1), perhaps some (2). */
 extern int ekiden_asks_for_cpu;
 
-void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
-void carry_out(const struct ekiden_outcome *outcome);
-void ekiden_do_arm_timer(u32 cpu, u64 delay_ns);
-int introduce_tasks(void);
-void forget_timers(void);
-void set_up_timers(void);
-void cancel_timers(void);
+void ekiden_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
+void ekiden_carry_out(const struct ekiden_outcome *outcome);
+int ekiden_introduce_tasks(void);
+void ekiden_forget_timers(void);
+void ekiden_set_up_timers(void);
+void ekiden_cancel_timers(void);
 /* Whether the engine has panicked: it is not asked any more. */
-bool is_broken(void);
+bool ekiden_is_broken(void);
 /* Whether that is so, or all policies have been taken out. */
-bool is_over(void);
+bool ekiden_is_over(void);
 /* Before the first of a new engine comes. */
-void begin_anew(void);
-/* The newest reason, copied with a zero at its end. */
-int ekiden_do_fault_text(char *text, u32 size);
+void ekiden_begin_anew(void);
 /* This text is about to go: if it is the newest reason, a copy is. Serialised by the caller. */
-void keep_reason(const struct text *text);
+void ekiden_keep_reason(const struct text *text);
 
 /* The first reason of a policy that has panicked stays. */
-void keep_first(const struct ekiden_host_table *host, const char *text, size_t len);
+void ekiden_keep_first(const struct ekiden_host_table *host, const char *text, size_t len);
 /* A policy that runs, or that does not yet, has panicked. */
-void __noreturn policy_fault(const struct ekiden_host_table *host);
-void __noreturn candidate_fault(const struct ekiden_host_table *host);
+void __noreturn ekiden_policy_fault(const struct ekiden_host_table *host);
+void __noreturn ekiden_candidate_fault(const struct ekiden_host_table *host);
 
 /* ---- answers.c ---- */
 
@@ -160,8 +150,8 @@ u64 ekiden_c_now_ns(void);
 
 /* ---- user.c ---- */
 
-void set_up_refills(void);
-void cancel_refills(void);
+void ekiden_set_up_refills(void);
+void ekiden_cancel_refills(void);
 
 /* ---- modules.c: policies that could run ---- */
 
@@ -185,19 +175,19 @@ struct instance {
 };
 
 /* Orders loading, creating, closing and freeing. Never taken in a scheduling call. */
-extern struct mutex control;
-extern struct list_head policies;
+extern struct mutex ekiden_control;
+extern struct list_head ekiden_policies;
 
-bool runs(const struct policy *policy);
-const struct policy *find_policy(const char *name);
-const struct policy *find_module_policy(const char *name);
-struct instance *new_instance(const struct policy *policy, const struct ekiden_create_request *request,
-			      const struct instance *other);
-void free_instance(struct instance *instance);
-long refused(struct instance *instance, s64 ret, struct text *reason);
-void *copy_in(u64 from, size_t len);
+bool ekiden_policy_runs(const struct policy *policy);
+const struct policy *ekiden_find_policy(const char *name);
+const struct policy *ekiden_find_module_policy(const char *name);
+struct instance *ekiden_new_instance(const struct policy *policy, const struct ekiden_create_request *request,
+				     const struct instance *other);
+void ekiden_free_instance(struct instance *instance);
+long ekiden_policy_refused(struct instance *instance, s64 ret, struct text *reason);
+void *ekiden_copy_in(u64 from, size_t len);
 
-/* ---- seats.c: policies that run; all under `control` ---- */
+/* ---- seats.c: policies that run; all under `ekiden_control` ---- */
 
 struct seat {
 	struct instance *now;
@@ -218,34 +208,34 @@ struct seat {
 #define EKIDEN_ATTACHED 1
 #define EKIDEN_LEAVING 2
 
-struct running {
+struct ekiden_seats {
 	u32 nr;	      /* seats that are taken */
 	u32 attached; /* one of these */
 	void *engine_arena;
 	struct seat seats[EKIDEN_SEATS];
 };
 
-extern struct running running;
+extern struct ekiden_seats ekiden_running;
 
-long create(struct file *file, struct ekiden_create_request *request, struct text *reason);
-void let_go(struct file *file);
-void reap(void);
-long reorder(const struct ekiden_order_request *request);
-long share(const struct ekiden_share_request *request, const u64 *cpus);
-long run_tape_of(u32 seat, bool on);
-void run_tape(struct seat *seat, const struct instance *instance, u32 what);
-void now_runs(struct seat *seat, struct instance *instance);
-struct seat *seat_of(u32 number);
+long ekiden_create_policy(struct file *file, struct ekiden_create_request *request, struct text *reason);
+void ekiden_let_go(struct file *file);
+void ekiden_reap(void);
+long ekiden_reorder(const struct ekiden_order_request *request);
+long ekiden_set_share(const struct ekiden_share_request *request, const u64 *cpus);
+long ekiden_run_tape_of(u32 seat, bool on);
+void ekiden_run_tape(struct seat *seat, const struct instance *instance, u32 what);
+void ekiden_now_runs(struct seat *seat, struct instance *instance);
+struct seat *ekiden_seat_of(u32 number);
 /* Whether its policy is called. */
-bool is_alive(const struct seat *seat);
-bool is_default(const struct seat *seat);
-u32 default_seat(void);
-u32 next_instance(void);
+bool ekiden_is_alive(const struct seat *seat);
+bool ekiden_is_default(const struct seat *seat);
+u32 ekiden_default_seat(void);
+u32 ekiden_next_instance(void);
 
 /* ---- main.c ---- */
 
 /* Whether the caller may have what the policy in a seat does for its tasks. */
-bool may_enter(const struct seat *seat);
+bool ekiden_may_enter(const struct seat *seat);
 
 /* ---- queues.c ---- */
 
@@ -253,21 +243,21 @@ bool may_enter(const struct seat *seat);
 extern bool ekiden_any_queue;
 void ekiden_look_at_queues(void);
 u32 ekiden_c_notify(const struct ekiden_host_table *host, u32 number, const void *bytes, size_t len);
-long open_queue(struct ekiden_open_request *request, void __user *arg, struct text *reason);
+long ekiden_open_queue(struct ekiden_open_request *request, void __user *arg, struct text *reason);
 /* In any context. */
-void queues_lose_policy(u32 seat);
-void queues_forget_policy(u32 seat);
-void queues_change_policy(u32 seat, const struct ekiden_queue_geometry *before, const struct ekiden_queue_geometry *now);
-void queues_meet_policy(u32 seat, bool has_state);
-int put_queues(char *to, size_t size, u32 seat);
+void ekiden_queues_lose_policy(u32 seat);
+void ekiden_queues_forget_policy(u32 seat);
+void ekiden_queues_change_policy(u32 seat, const struct ekiden_queue_geometry *before, const struct ekiden_queue_geometry *now);
+void ekiden_queues_meet_policy(u32 seat, bool has_state);
+int ekiden_put_queues(char *to, size_t size, u32 seat);
 int ekiden_queues_begin(void);
 void ekiden_queues_ended(void);
 
 /* ---- starved.c ---- */
 
 /* From when there is an engine until just before there is none. */
-void watch_tasks(void);
-void watch_no_tasks(void);
+void ekiden_watch_tasks(void);
+void ekiden_watch_no_tasks(void);
 void ekiden_watch_suspends(void);
 void ekiden_watch_no_suspends(void);
 
@@ -277,17 +267,17 @@ DECLARE_TRACEPOINT(ekiden_event);
 /* Only if that is enabled. */
 void ekiden_do_trace(const struct ekiden_event *event, const struct ekiden_outcome *outcome);
 /* For tracepoints: something becomes of the policy in a seat, perhaps for a reason. */
-void say_of(const char *what, const struct seat *seat, const struct text *text);
+void ekiden_say_of(const char *what, const struct seat *seat, const struct text *text);
 
 /* ---- upgrade.c ---- */
 
-long upgrade(struct ekiden_upgrade_request *request, struct text *reason);
+long ekiden_upgrade(struct ekiden_upgrade_request *request, struct text *reason);
 
 /* ---- status.c ---- */
 
 struct seq_file;
 /* So that seq_read() reads what /dev/ekiden says; single_release() ends it. */
-int control_open(struct inode *inode, struct file *file);
-int proc_show(struct seq_file *file, void *unused);
+int ekiden_control_open(struct inode *inode, struct file *file);
+int ekiden_proc_show(struct seq_file *file, void *unused);
 
 #endif

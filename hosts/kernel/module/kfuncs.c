@@ -9,11 +9,9 @@
 #include <linux/jump_label.h>
 #include <linux/types.h>
 #include "ekiden_abi.h"
+#include "kfuncs.h"
 
-struct task_struct;
 struct module;
-struct bpf_prog;
-struct ekiden_event;
 extern struct module __this_module;
 
 /* From linux/btf.h and uapi/linux/bpf.h, which bring in too much. kfuncs_check.c compares them. */
@@ -29,28 +27,12 @@ struct btf_kfunc_id_set {
 };
 int register_btf_kfunc_id_set(int prog_type, const struct btf_kfunc_id_set *set);
 
-/* guard_<arch>.S; what it returns when Rust has left by ekiden_leave() */
-s64 ekiden_guarded_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome);
-#define LEFT (-1000)
-
-/* calls.c, seats.c, main.c */
+/* calls.c, seats.c */
 extern int ekiden_asks_for_cpu;
 bool ekiden_rs_chooses_cpu(u64 task);
-void ekiden_do_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
-void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
-void ekiden_do_arm_timer(u32 cpu, u64 delay_ns);
-int ekiden_do_attach(void);
-void ekiden_do_detach(void);
-void ekiden_do_left(struct ekiden_outcome *outcome);
-int ekiden_do_fault_text(char *text, u32 size);
-int ekiden_register_kfuncs(void);
-
-/* kfuncs_check.c */
-int ekiden_is_refused(const struct bpf_prog *prog, u32 kfunc);
 
 /* times.c */
 DECLARE_STATIC_KEY_FALSE(ekiden_watched);
-void ekiden_do_watched(struct ekiden_event *event, struct ekiden_outcome *outcome);
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 #pragma GCC diagnostic ignored "-Wmissing-declarations"

@@ -40,9 +40,9 @@ static long ioctl_create(struct file *file, void __user *arg)
 	    (request.flags & EKIDEN_CREATE_GROUP && !gid_valid(make_kgid(current_user_ns(), request.group))) ||
 	    request.tape_records > EKIDEN_TAPE_RECORDS_MAX || (request.tape_records && !is_power_of_2(request.tape_records)))
 		return -EINVAL;
-	mutex_lock(&control);
-	ret = create(file, &request, &reason);
-	mutex_unlock(&control);
+	mutex_lock(&ekiden_control);
+	ret = ekiden_create_policy(file, &request, &reason);
+	mutex_unlock(&ekiden_control);
 	ret = give_reason(&reason, request.error, request.error_len, ret);
 	if (!ret && copy_to_user(arg, &request, sizeof(request)))
 		ret = -EFAULT;
@@ -62,25 +62,25 @@ static long ioctl_hint(void __user *arg)
 	if (request.kind < EKIDEN_HINT || request.kind > EKIDEN_QUEUE_CLOSE || request.len > EKIDEN_HINT_MAX ||
 	    request.seat > EKIDEN_SEATS)
 		return -EINVAL;
-	payload = copy_in(request.bytes, request.len);
+	payload = ekiden_copy_in(request.bytes, request.len);
 	if (IS_ERR(payload))
 		return PTR_ERR(payload);
 	event.kind = request.kind;
 	event.args[0] = request.queue;
 	event.flags = request.seat;
-	mutex_lock(&control);
-	if (running.nr) {
+	mutex_lock(&ekiden_control);
+	if (ekiden_running.nr) {
 		rcu_read_lock();
 		preempt_disable();
 		event.cpu = smp_processor_id();
-		deliver(&event, &outcome, payload, request.len);
-		carry_out(&outcome);
+		ekiden_deliver(&event, &outcome, payload, request.len);
+		ekiden_carry_out(&outcome);
 		preempt_enable();
 		rcu_read_unlock();
 	} else {
 		ret = -ENODEV;
 	}
-	mutex_unlock(&control);
+	mutex_unlock(&ekiden_control);
 	kvfree(payload);
 	if (!ret && outcome.status == EKIDEN_FAULT)
 		ret = -EIO;
@@ -104,10 +104,10 @@ static long ioctl_upgrade(void __user *arg)
 	    (request.arena_bytes && (request.arena_bytes < SZ_64K || request.arena_bytes > SZ_2G)))
 		return -EINVAL;
 	/* The one before may wait for a CPU that has lost its processor. */
-	if (mutex_lock_killable(&control))
+	if (mutex_lock_killable(&ekiden_control))
 		return -EINTR;
-	ret = upgrade(&request, &reason);
-	mutex_unlock(&control);
+	ret = ekiden_upgrade(&request, &reason);
+	mutex_unlock(&ekiden_control);
 	ret = give_reason(&reason, request.error, request.error_len, ret);
 	if (copy_to_user(arg, &request, sizeof(request)))
 		ret = -EFAULT;
@@ -118,10 +118,10 @@ static long ioctl_tape(unsigned long arg)
 {
 	long ret;
 
-	if (mutex_lock_killable(&control))
+	if (mutex_lock_killable(&ekiden_control))
 		return -EINTR;
-	ret = run_tape_of(arg >> 1, arg & 1);
-	mutex_unlock(&control);
+	ret = ekiden_run_tape_of(arg >> 1, arg & 1);
+	mutex_unlock(&ekiden_control);
 	return ret;
 }
 
@@ -129,9 +129,9 @@ static long ioctl_checks(unsigned long arg)
 {
 	long ret;
 
-	mutex_lock(&control);
-	ret = running.nr && !is_broken() ? ekiden_rs_check(arg >> 2, arg & 3) : -ENODEV;
-	mutex_unlock(&control);
+	mutex_lock(&ekiden_control);
+	ret = ekiden_running.nr && !ekiden_is_broken() ? ekiden_rs_check(arg >> 2, arg & 3) : -ENODEV;
+	mutex_unlock(&ekiden_control);
 	return ret;
 }
 
@@ -144,9 +144,9 @@ static long ioctl_order(void __user *arg)
 		return -EFAULT;
 	if (!request.len || request.len > EKIDEN_SEATS)
 		return -EINVAL;
-	mutex_lock(&control);
-	ret = reorder(&request);
-	mutex_unlock(&control);
+	mutex_lock(&ekiden_control);
+	ret = ekiden_reorder(&request);
+	mutex_unlock(&ekiden_control);
 	return ret;
 }
 
@@ -163,9 +163,9 @@ static long ioctl_share(void __user *arg)
 	cpus = vmemdup_user(u64_to_user_ptr(request.cpus), request.cpus_len * sizeof(*cpus));
 	if (IS_ERR(cpus))
 		return PTR_ERR(cpus);
-	mutex_lock(&control);
-	ret = share(&request, cpus);
-	mutex_unlock(&control);
+	mutex_lock(&ekiden_control);
+	ret = ekiden_set_share(&request, cpus);
+	mutex_unlock(&ekiden_control);
 	kvfree(cpus);
 	return ret;
 }
@@ -186,9 +186,9 @@ static bool may_choose_for(struct task_struct *p)
 }
 
 /* A policy may be asked before others, or have CPUs or a share of its own: that raises the priority of those that are in it. */
-bool may_enter(const struct seat *seat)
+bool ekiden_may_enter(const struct seat *seat)
 {
-	return is_default(seat) || seat->access == EKIDEN_CREATE_OPEN ||
+	return ekiden_is_default(seat) || seat->access == EKIDEN_CREATE_OPEN ||
 	       (seat->access == EKIDEN_CREATE_GROUP && in_egroup_p(seat->group)) || capable(CAP_SYS_NICE);
 }
 
@@ -216,7 +216,7 @@ static long check_settings(struct seat *seat, struct ekiden_settings *settings)
 	if (ret == LEFT && settings->error_len)
 		ret = false;
 	else if (ret == LEFT)
-		guarded(ekiden_rs_fell, seat - running.seats, 0, 0, 0, 0);
+		guarded(ekiden_rs_fell, seat - ekiden_running.seats, 0, 0, 0, 0);
 	local_irq_enable();
 	preempt_enable();
 	return ret == LEFT ? -EIO : (u8)ret ? 0 : -EINVAL;
@@ -230,20 +230,20 @@ static void set_params(u64 task, const struct ekiden_task_params *params)
 	rcu_read_lock();
 	preempt_disable();
 	event.cpu = smp_processor_id();
-	deliver(&event, &outcome, params, sizeof(*params));
-	carry_out(&outcome);
+	ekiden_deliver(&event, &outcome, params, sizeof(*params));
+	ekiden_carry_out(&outcome);
 	preempt_enable();
 	rcu_read_unlock();
 }
 
 static long choose(u64 task, const struct ekiden_choose_request *request, struct ekiden_settings *settings)
 {
-	struct seat *seat = seat_of(request->seat ? request->seat - 1 : default_seat());
+	struct seat *seat = ekiden_seat_of(request->seat ? request->seat - 1 : ekiden_default_seat());
 	long ret;
 
-	if (!seat || !is_alive(seat))
+	if (!seat || !ekiden_is_alive(seat))
 		return -ENOENT;
-	if (!may_enter(seat))
+	if (!ekiden_may_enter(seat))
 		return -EACCES;
 	ret = check_settings(seat, settings);
 	if (!ret)
@@ -268,7 +268,7 @@ static long ioctl_choose(void __user *arg)
 		return -EFAULT;
 	if (request.seat > EKIDEN_SEATS || request.flags & ~EKIDEN_CHOOSE_INHERIT || request.params_len > EKIDEN_PARAMS_MAX)
 		return -EINVAL;
-	settings.text = copy_in(request.params, request.params_len);
+	settings.text = ekiden_copy_in(request.params, request.params_len);
 	if (IS_ERR(settings.text))
 		return PTR_ERR(settings.text);
 	settings.text_len = request.params_len;
@@ -277,15 +277,15 @@ static long ioctl_choose(void __user *arg)
 	put_pid(pid);
 	if (!p)
 		goto out;
-	mutex_lock(&control);
+	mutex_lock(&ekiden_control);
 	task = READ_ONCE(p->scx.dsq_vtime);
-	if (!running.nr)
+	if (!ekiden_running.nr)
 		ret = -ENODEV;
 	else if (!may_choose_for(p))
 		ret = -EPERM;
 	else if (task && ekiden_rs_host_task(task) == p)
 		ret = choose(task, &request, &settings);
-	mutex_unlock(&control);
+	mutex_unlock(&ekiden_control);
 	put_task_struct(p);
 out:
 	kvfree(settings.text);
@@ -303,7 +303,7 @@ static long ioctl_open(void __user *arg)
 
 	if (copy_from_user(&request, arg, sizeof(request)))
 		return -EFAULT;
-	ret = open_queue(&request, arg, &reason);
+	ret = ekiden_open_queue(&request, arg, &reason);
 	return reason.len ? give_reason(&reason, request.error, request.error_len, ret) : ret;
 }
 
@@ -319,11 +319,11 @@ static int control_mmap(struct file *file, struct vm_area_struct *vma)
 	if (vma->vm_flags & VM_WRITE)
 		return -EACCES;
 	vm_flags_clear(vma, VM_MAYWRITE);
-	mutex_lock(&control);
-	seat = seat_of(vma->vm_pgoff / pages);
+	mutex_lock(&ekiden_control);
+	seat = ekiden_seat_of(vma->vm_pgoff / pages);
 	if (seat && seat->tape.base)
 		ret = remap_vmalloc_range(vma, seat->tape.base, vma->vm_pgoff % pages);
-	mutex_unlock(&control);
+	mutex_unlock(&ekiden_control);
 	return ret;
 }
 
@@ -357,13 +357,13 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 
 static int control_release(struct inode *inode, struct file *file)
 {
-	let_go(file);
+	ekiden_let_go(file);
 	return single_release(inode, file);
 }
 
 static const struct file_operations control_fops = {
 	.owner = THIS_MODULE,
-	.open = control_open,
+	.open = ekiden_control_open,
 	.read = seq_read,
 	.llseek = seq_lseek,
 	.unlocked_ioctl = control_ioctl,
@@ -384,10 +384,10 @@ static int __init ekiden_init(void)
 
 	if (ret)
 		return ret;
-	set_up_timers();
+	ekiden_set_up_timers();
 	ekiden_watch_suspends();
 	ret = ekiden_register_kfuncs() ?: misc_register(&control_device);
-	if (!ret && !proc_create_single("ekiden", 0444, NULL, proc_show)) {
+	if (!ret && !proc_create_single("ekiden", 0444, NULL, ekiden_proc_show)) {
 		misc_deregister(&control_device);
 		ret = -ENOMEM;
 	}

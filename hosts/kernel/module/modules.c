@@ -8,8 +8,8 @@
 #include <linux/vmalloc.h>
 #include "host.h"
 
-LIST_HEAD(policies);
-DEFINE_MUTEX(control);
+LIST_HEAD(ekiden_policies);
+DEFINE_MUTEX(ekiden_control);
 
 int ekiden_register_policy(const struct ekiden_policy_table *table, struct module *owner)
 {
@@ -25,10 +25,10 @@ int ekiden_register_policy(const struct ekiden_policy_table *table, struct modul
 		return -ENOMEM;
 	policy->table = table;
 	policy->owner = owner;
-	mutex_lock(&control);
+	mutex_lock(&ekiden_control);
 	/* In front of an older version of the same policy. */
-	list_add(&policy->node, &policies);
-	mutex_unlock(&control);
+	list_add(&policy->node, &ekiden_policies);
+	mutex_unlock(&ekiden_control);
 	return 0;
 }
 EXPORT_SYMBOL_GPL(ekiden_register_policy);
@@ -38,54 +38,54 @@ void ekiden_unregister_policy(const struct ekiden_policy_table *table)
 {
 	struct policy *policy, *next;
 
-	mutex_lock(&control);
-	list_for_each_entry_safe(policy, next, &policies, node) {
+	mutex_lock(&ekiden_control);
+	list_for_each_entry_safe(policy, next, &ekiden_policies, node) {
 		if (policy->table == table) {
 			list_del(&policy->node);
 			kfree(policy);
 		}
 	}
-	mutex_unlock(&control);
+	mutex_unlock(&ekiden_control);
 }
 EXPORT_SYMBOL_GPL(ekiden_unregister_policy);
 
 /* Whether an instance of this module runs. */
-bool runs(const struct policy *policy)
+bool ekiden_policy_runs(const struct policy *policy)
 {
 	u32 i;
 
 	for (i = 0; i < EKIDEN_SEATS; i++)
-		if (running.seats[i].now && running.seats[i].now->policy == policy)
+		if (ekiden_running.seats[i].now && ekiden_running.seats[i].now->policy == policy)
 			return true;
 	return false;
 }
 
 /* One that does not run: a module has one instance at a time. */
-const struct policy *find_policy(const char *name)
+const struct policy *ekiden_find_policy(const char *name)
 {
 	const struct policy *policy;
 
-	list_for_each_entry(policy, &policies, node)
-		if (!strncmp(policy->table->name, name, EKIDEN_NAME_LEN) && !runs(policy))
+	list_for_each_entry(policy, &ekiden_policies, node)
+		if (!strncmp(policy->table->name, name, EKIDEN_NAME_LEN) && !ekiden_policy_runs(policy))
 			return policy;
 	return NULL;
 }
 
-const struct policy *find_module_policy(const char *name)
+const struct policy *ekiden_find_module_policy(const char *name)
 {
 	const struct policy *policy;
 
-	list_for_each_entry(policy, &policies, node)
+	list_for_each_entry(policy, &ekiden_policies, node)
 		if (!strcmp(module_name(policy->owner), name))
 			return policy;
 	return NULL;
 }
 
-void free_instance(struct instance *instance)
+void ekiden_free_instance(struct instance *instance)
 {
 	if (!instance)
 		return;
-	keep_reason(instance->reason);
+	ekiden_keep_reason(instance->reason);
 	free_percpu(instance->words);
 	vfree(instance->arena);
 	kvfree(instance->topology);
@@ -96,7 +96,7 @@ void free_instance(struct instance *instance)
 }
 
 /* A copy of user memory; none of it needs to be there if the length is 0. */
-void *copy_in(u64 from, size_t len)
+void *ekiden_copy_in(u64 from, size_t len)
 {
 	void *copy = len ? vmemdup_user(u64_to_user_ptr(from), len) : kvzalloc(1, GFP_KERNEL);
 
@@ -104,8 +104,8 @@ void *copy_in(u64 from, size_t len)
 }
 
 /* What `policy` is made of, from user memory; the topology is that of `other` if there is one. */
-struct instance *new_instance(const struct policy *policy, const struct ekiden_create_request *request,
-			      const struct instance *other)
+struct instance *ekiden_new_instance(const struct policy *policy, const struct ekiden_create_request *request,
+				     const struct instance *other)
 {
 	struct instance *instance = kvzalloc(sizeof(*instance), GFP_KERNEL);
 	size_t topology_size = request->topology_len * sizeof(u32);
@@ -118,11 +118,11 @@ struct instance *new_instance(const struct policy *policy, const struct ekiden_c
 		return ERR_PTR(-ENOENT);
 	}
 	instance->policy = policy;
-	instance->host = candidate_host;
+	instance->host = ekiden_candidate_host;
 	instance->words = alloc_percpu(struct text);
 	if (!instance->words)
 		goto out;
-	instance->params = copy_in(request->params, request->params_len);
+	instance->params = ekiden_copy_in(request->params, request->params_len);
 	if (IS_ERR(instance->params)) {
 		ret = PTR_ERR(instance->params);
 		instance->params = NULL;
@@ -131,7 +131,7 @@ struct instance *new_instance(const struct policy *policy, const struct ekiden_c
 	if (other)
 		instance->topology = kvmemdup(other->topology, topology_size, GFP_KERNEL) ?: ERR_PTR(-ENOMEM);
 	else
-		instance->topology = copy_in(request->topology, topology_size);
+		instance->topology = ekiden_copy_in(request->topology, topology_size);
 	if (IS_ERR(instance->topology)) {
 		ret = PTR_ERR(instance->topology);
 		instance->topology = NULL;
@@ -154,12 +154,12 @@ struct instance *new_instance(const struct policy *policy, const struct ekiden_c
 	};
 	return instance;
 out:
-	free_instance(instance);
+	ekiden_free_instance(instance);
 	return ERR_PTR(ret);
 }
 
 /* The reason of a policy that could not be made or looked at. */
-long refused(struct instance *instance, s64 ret, struct text *reason)
+long ekiden_policy_refused(struct instance *instance, s64 ret, struct text *reason)
 {
 	if (ret == LEFT && instance->reason)
 		*reason = *instance->reason;

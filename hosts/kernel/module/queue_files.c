@@ -13,13 +13,13 @@
 #include <linux/vmalloc.h>
 #include "queues.h"
 
-int watch_events(void);
-void watch_events_no_more(void);
+int ekiden_watch_events(void);
+void ekiden_watch_events_no_more(void);
 
 /* Where queues are freed that no CPU looks at any more. */
 static struct workqueue_struct *frees;
 
-/* How many are open, under `control`. */
+/* How many are open, under `ekiden_control`. */
 static u32 queues_nr;
 
 static void close_queue(struct queue *queue)
@@ -33,23 +33,23 @@ static void close_queue(struct queue *queue)
 	/* A CPU that is at it has its interrupts off, and is soon done. */
 	while (test_bit_acquire(0, &queue->busy))
 		cpu_relax();
-	mutex_lock(&control);
-	if (queue->known && before == QUEUE_OPEN && queue_fits(queue)) {
+	mutex_lock(&ekiden_control);
+	if (queue->known && before == QUEUE_OPEN && ekiden_queue_fits(queue)) {
 		bool more = queue->geometry.up.bytes > 0;
 
 		/* What it said before it ended still counts. */
 		while (more && left > 0) {
 			local_irq_disable();
-			more = queue_take_hints(queue);
+			more = ekiden_queue_take_hints(queue);
 			local_irq_enable();
 			left -= HINTS_LEN / queue->geometry.up.bytes;
 			cond_resched();
 		}
-		queue_tell(queue, EKIDEN_QUEUE_CLOSE);
-		queue_sum_up(queue);
+		ekiden_queue_tell(queue, EKIDEN_QUEUE_CLOSE);
+		ekiden_queue_sum_up(queue);
 	}
 	queue->known = false;
-	mutex_unlock(&control);
+	mutex_unlock(&ekiden_control);
 	wake_up_all(&queue->wait);
 }
 
@@ -87,12 +87,12 @@ static void free_later(struct work_struct *work)
 static void remove_queue(struct queue *queue)
 {
 	close_queue(queue);
-	mutex_lock(&control);
-	xa_erase(&queues, queue->number);
-	queue_is_not_owned(queue);
+	mutex_lock(&ekiden_control);
+	xa_erase(&ekiden_queues, queue->number);
+	ekiden_queue_is_not_owned(queue);
 	queues_nr--;
-	mutex_unlock(&control);
-	watch_events_no_more();
+	mutex_unlock(&ekiden_control);
+	ekiden_watch_events_no_more();
 	INIT_RCU_WORK(&queue->freeing, free_later);
 	queue_rcu_work(frees, &queue->freeing);
 }
@@ -160,7 +160,7 @@ static const struct file_operations queue_fops = {
 	.release = queue_release,
 };
 
-/* Under `control`. What may be had depends on what the user has. */
+/* Under `ekiden_control`. What may be had depends on what the user has. */
 static int within_limits(size_t bytes, struct text *reason)
 {
 	u32 number = 0;
@@ -168,7 +168,7 @@ static int within_limits(size_t bytes, struct text *reason)
 	struct queue *queue;
 	unsigned long at;
 
-	xa_for_each(&queues, at, queue) {
+	xa_for_each(&ekiden_queues, at, queue) {
 		if (!uid_eq(queue->uid, current_uid()))
 			continue;
 		number++;
@@ -231,38 +231,38 @@ static struct queue *new_queue(const struct ekiden_open_request *request)
 	queue->signal = current->signal;
 	queue->uid = current_uid();
 	raw_spin_lock_init(&queue->down);
-	init_irq_work(&queue->work, queue_interrupt);
+	init_irq_work(&queue->work, ekiden_queue_interrupt);
 	init_waitqueue_head(&queue->wait);
 	return queue;
 }
 
-/* Under `control`: the queue with its number, in both tables. Numbers are used again only after all others. */
+/* Under `ekiden_control`: the queue with its number, in both tables. Numbers are used again only after all others. */
 static int enter(struct queue *queue)
 {
 	static u32 next = 1;
 	u32 number;
-	int ret = xa_alloc_cyclic(&queues, &number, queue, XA_LIMIT(1, U32_MAX), &next, GFP_KERNEL);
+	int ret = xa_alloc_cyclic(&ekiden_queues, &number, queue, XA_LIMIT(1, U32_MAX), &next, GFP_KERNEL);
 
 	if (ret < 0)
 		return ret;
 	queue->number = number;
-	queue_is_owned(queue);
+	ekiden_queue_is_owned(queue);
 	queues_nr++;
 	return 0;
 }
 
-/* Under `control`. */
+/* Under `ekiden_control`. */
 static struct queue *make_queue(struct ekiden_open_request *request, struct text *reason)
 {
-	struct seat *seat = running.nr ? seat_of(request->seat ? request->seat - 1 : default_seat()) : NULL;
+	struct seat *seat = ekiden_running.nr ? ekiden_seat_of(request->seat ? request->seat - 1 : ekiden_default_seat()) : NULL;
 	struct queue *queue;
 	int ret;
 
-	if (!running.nr)
+	if (!ekiden_running.nr)
 		return ERR_PTR(-ENODEV);
-	if (!seat || !is_alive(seat))
+	if (!seat || !ekiden_is_alive(seat))
 		return ERR_PTR(-ENOENT);
-	if (!may_enter(seat))
+	if (!ekiden_may_enter(seat))
 		return ERR_PTR(-EACCES);
 	ret = check_types(seat->now->policy->table, request, reason);
 	if (ret)
@@ -270,7 +270,7 @@ static struct queue *make_queue(struct ekiden_open_request *request, struct text
 	queue = new_queue(request);
 	if (!queue)
 		return ERR_PTR(-ENOMEM);
-	queue->seat = seat - running.seats;
+	queue->seat = seat - ekiden_running.seats;
 	ret = within_limits(queue->bytes, reason) ?: enter(queue);
 	if (ret) {
 		free_queue(queue);
@@ -280,7 +280,7 @@ static struct queue *make_queue(struct ekiden_open_request *request, struct text
 }
 
 /* A descriptor of a new queue. */
-long open_queue(struct ekiden_open_request *request, void __user *arg, struct text *reason)
+long ekiden_open_queue(struct ekiden_open_request *request, void __user *arg, struct text *reason)
 {
 	struct file *file = NULL;
 	struct queue *queue;
@@ -294,14 +294,14 @@ long open_queue(struct ekiden_open_request *request, void __user *arg, struct te
 	fd = get_unused_fd_flags(O_CLOEXEC);
 	if (fd < 0)
 		return fd;
-	mutex_lock(&control);
+	mutex_lock(&ekiden_control);
 	queue = make_queue(request, reason);
-	mutex_unlock(&control);
+	mutex_unlock(&ekiden_control);
 	if (IS_ERR(queue)) {
 		put_unused_fd(fd);
 		return PTR_ERR(queue);
 	}
-	watch_events();
+	ekiden_watch_events();
 	/* From here on its release undoes everything. */
 	file = anon_inode_getfile("[ekiden-queue]", &queue_fops, queue, O_RDWR);
 	if (IS_ERR(file)) {
@@ -311,14 +311,14 @@ long open_queue(struct ekiden_open_request *request, void __user *arg, struct te
 	}
 	request->queue = queue->number;
 	request->bytes = queue->bytes;
-	mutex_lock(&control);
+	mutex_lock(&ekiden_control);
 	/* The policy may have ended meanwhile; then the program finds that out by the queue. */
-	if (queue_fits(queue) && READ_ONCE(queue->state) == QUEUE_OPEN) {
+	if (ekiden_queue_fits(queue) && READ_ONCE(queue->state) == QUEUE_OPEN) {
 		queue->known = true;
-		queues_past[queue->seat].opened++;
-		queue_tell(queue, EKIDEN_QUEUE_OPEN);
+		ekiden_queues_past[queue->seat].opened++;
+		ekiden_queue_tell(queue, EKIDEN_QUEUE_OPEN);
 	}
-	mutex_unlock(&control);
+	mutex_unlock(&ekiden_control);
 	if (copy_to_user(arg, request, sizeof(*request))) {
 		fput(file);
 		put_unused_fd(fd);
@@ -328,13 +328,13 @@ long open_queue(struct ekiden_open_request *request, void __user *arg, struct te
 	return fd;
 }
 
-int queue_files_begin(void)
+int ekiden_queue_files_begin(void)
 {
 	frees = alloc_workqueue("ekiden_queues", WQ_UNBOUND, 0);
 	return frees ? 0 : -ENOMEM;
 }
 
-void queue_files_ended(void)
+void ekiden_queue_files_ended(void)
 {
 	rcu_barrier();
 	destroy_workqueue(frees);

@@ -25,13 +25,13 @@ static int put_types(char *to, size_t size, const char *name, const struct ekide
 }
 
 /*
- * Under `control`. What a policy's queues are made of; sums of what those have counted that are and were open; and the
+ * Under `ekiden_control`. What a policy's queues are made of; sums of what those have counted that are and were open; and the
  * same of some that are.
  */
-int put_queues(char *to, size_t size, u32 seat)
+int ekiden_put_queues(char *to, size_t size, u32 seat)
 {
-	const struct ekiden_queue_geometry *types = &running.seats[seat].now->policy->table->types;
-	struct sums sums = queues_past[seat].sums;
+	const struct ekiden_queue_geometry *types = &ekiden_running.seats[seat].now->policy->table->types;
+	struct sums sums = ekiden_queues_past[seat].sums;
 	const char *comma = "";
 	struct queue *queue;
 	unsigned long number;
@@ -45,23 +45,23 @@ int put_queues(char *to, size_t size, u32 seat)
 		at += put_types(to + at, size - at, "notice", &types->down);
 		at += scnprintf(to + at, size - at, "}");
 	}
-	if (!queues_past[seat].opened)
+	if (!ekiden_queues_past[seat].opened)
 		return at;
-	xa_for_each(&queues, number, queue) {
+	xa_for_each(&ekiden_queues, number, queue) {
 		if (!is_shown(queue, seat))
 			continue;
 		open++;
-		queue_add_sums(&sums, queue);
+		ekiden_queue_add_sums(&sums, queue);
 	}
-	at += scnprintf(to + at, size - at, ",\"queues\":{\"opened\":%llu,\"open\":%u", queues_past[seat].opened, open);
+	at += scnprintf(to + at, size - at, ",\"queues\":{\"opened\":%llu,\"open\":%u", ekiden_queues_past[seat].opened, open);
 	at += put_sums(to + at, size - at, &sums);
 	at += scnprintf(to + at, size - at, ",\"list\":[");
-	xa_for_each(&queues, number, queue) {
+	xa_for_each(&ekiden_queues, number, queue) {
 		struct sums own = {};
 
 		if (!is_shown(queue, seat) || shown++ >= QUEUES_SHOWN)
 			continue;
-		queue_add_sums(&own, queue);
+		ekiden_queue_add_sums(&own, queue);
 		at += scnprintf(to + at, size - at, "%s{\"queue\":%u,\"owner\":%u", comma, queue->number, pid_nr(queue->owner));
 		at += put_sums(to + at, size - at, &own);
 		at += scnprintf(to + at, size - at, "}");

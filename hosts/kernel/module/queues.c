@@ -17,9 +17,9 @@
 #include "queues.h"
 
 /* Of each policy. */
-struct past queues_past[EKIDEN_SEATS];
+struct past ekiden_queues_past[EKIDEN_SEATS];
 
-DEFINE_XARRAY_ALLOC1(queues);
+DEFINE_XARRAY_ALLOC1(ekiden_queues);
 static u32 owned;
 /* The same by the signal_struct of the owner: one look says that a task has none. */
 #define OWNERS_BITS 10
@@ -29,7 +29,7 @@ bool ekiden_any_queue;
 /* Where each CPU copies hints to. Not a variable: of those, all modules together have 8 KiB for each CPU. */
 static u8 __percpu *hints_room;
 
-void queue_add_sums(struct sums *sums, const struct queue *queue)
+void ekiden_queue_add_sums(struct sums *sums, const struct queue *queue)
 {
 	sums->hints += READ_ONCE(queue->heard);
 	sums->refused += word(queue, AT_REFUSED);
@@ -39,23 +39,23 @@ void queue_add_sums(struct sums *sums, const struct queue *queue)
 	sums->lost += word(queue, AT_DOWN_LOST);
 }
 
-void queue_sum_up(struct queue *queue)
+void ekiden_queue_sum_up(struct queue *queue)
 {
 	if (!queue->summed)
-		queue_add_sums(&queues_past[queue->seat].sums, queue);
+		ekiden_queue_add_sums(&ekiden_queues_past[queue->seat].sums, queue);
 	queue->summed = true;
 }
 
 /* ---- who has one ---- */
 
-void queue_is_owned(struct queue *queue)
+void ekiden_queue_is_owned(struct queue *queue)
 {
 	hlist_add_head_rcu(&queue->of_owner, &owners[hash_ptr(queue->signal, OWNERS_BITS)]);
 	owned++;
 	WRITE_ONCE(ekiden_any_queue, true);
 }
 
-void queue_is_not_owned(struct queue *queue)
+void ekiden_queue_is_not_owned(struct queue *queue)
 {
 	hlist_del_rcu(&queue->of_owner);
 	WRITE_ONCE(ekiden_any_queue, --owned > 0);
@@ -63,7 +63,7 @@ void queue_is_not_owned(struct queue *queue)
 
 /* ---- the policy hears ---- */
 
-bool queue_take_hints(struct queue *queue)
+bool ekiden_queue_take_hints(struct queue *queue)
 {
 	struct ekiden_event event = {
 		.kind = EKIDEN_QUEUE_READY,
@@ -80,13 +80,13 @@ bool queue_take_hints(struct queue *queue)
 	event.args[0] = queue->number;
 	event.args[1] = len;
 	rcu_read_lock();
-	deliver(&event, &outcome, room, len);
+	ekiden_deliver(&event, &outcome, room, len);
 	/* A number that is negative is no answer: none of the hints was refused. */
 	if (outcome.cpu > 0)
 		ekiden_rs_queue_refused(queue->memory, &queue->geometry, outcome.cpu);
 	if (outcome.timer_ns)
 		ekiden_do_arm_timer(event.cpu, outcome.timer_ns);
-	carry_out(&outcome);
+	ekiden_carry_out(&outcome);
 	rcu_read_unlock();
 	return len == HINTS_LEN - HINTS_LEN % queue->geometry.up.bytes;
 }
@@ -95,7 +95,7 @@ bool queue_take_hints(struct queue *queue)
  * An interrupt soon after what it is for, outside of every operation. So much at a time: who writes without end has
  * the rest heard with the next event of its own.
  */
-void queue_interrupt(struct irq_work *work)
+void ekiden_queue_interrupt(struct irq_work *work)
 {
 	struct queue *queue = container_of(work, struct queue, work);
 	unsigned long flags;
@@ -104,7 +104,7 @@ void queue_interrupt(struct irq_work *work)
 	/* Another CPU at it sees what is there, or the next event does. The bit comes first: a close waits for it. */
 	if (!test_and_set_bit(0, &queue->busy)) {
 		if (READ_ONCE(queue->state) == QUEUE_OPEN)
-			queue_take_hints(queue);
+			ekiden_queue_take_hints(queue);
 		clear_bit_unlock(0, &queue->busy);
 	}
 	local_irq_restore(flags);
@@ -143,8 +143,8 @@ u32 ekiden_c_notify(const struct ekiden_host_table *host, u32 number, const void
 	u32 ret = 2;
 
 	rcu_read_lock();
-	queue = xa_load(&queues, number);
-	if (queue && READ_ONCE(queue->state) == QUEUE_OPEN && running.seats[queue->seat].now == asks(host)) {
+	queue = xa_load(&ekiden_queues, number);
+	if (queue && READ_ONCE(queue->state) == QUEUE_OPEN && ekiden_running.seats[queue->seat].now == asks(host)) {
 		raw_spin_lock_irqsave(&queue->down, flags);
 		ret = ekiden_rs_queue_put(queue->memory, &queue->geometry, &queue->down_head, bytes, len);
 		raw_spin_unlock_irqrestore(&queue->down, flags);
@@ -163,7 +163,7 @@ static void end_queues(u32 seat, int state)
 	unsigned long number;
 
 	rcu_read_lock();
-	xa_for_each(&queues, number, queue) {
+	xa_for_each(&ekiden_queues, number, queue) {
 		if (queue->seat != seat || cmpxchg(&queue->state, QUEUE_OPEN, state) != QUEUE_OPEN)
 			continue;
 		WRITE_ONCE(queue->memory[AT_STATE], state);
@@ -172,21 +172,21 @@ static void end_queues(u32 seat, int state)
 	rcu_read_unlock();
 }
 
-void queues_lose_policy(u32 seat)
+void ekiden_queues_lose_policy(u32 seat)
 {
 	end_queues(seat, QUEUE_POLICY_GONE);
 }
 
-/* Under `control`: another policy may come to this place. */
-void queues_forget_policy(u32 seat)
+/* Under `ekiden_control`: another policy may come to this place. */
+void ekiden_queues_forget_policy(u32 seat)
 {
-	queues_lose_policy(seat);
-	queues_past[seat] = (struct past){};
+	ekiden_queues_lose_policy(seat);
+	ekiden_queues_past[seat] = (struct past){};
 }
 
 /* ---- the policy hears of the queue itself ---- */
 
-void queue_tell(struct queue *queue, u32 kind)
+void ekiden_queue_tell(struct queue *queue, u32 kind)
 {
 	struct ekiden_event event = { .kind = kind, .flags = queue->seat + 1, .args = { queue->number } };
 	struct ekiden_outcome outcome = {};
@@ -196,8 +196,8 @@ void queue_tell(struct queue *queue, u32 kind)
 	rcu_read_lock();
 	preempt_disable();
 	event.cpu = smp_processor_id();
-	deliver(&event, &outcome, NULL, 0);
-	carry_out(&outcome);
+	ekiden_deliver(&event, &outcome, NULL, 0);
+	ekiden_carry_out(&outcome);
 	preempt_enable();
 	rcu_read_unlock();
 }
@@ -208,41 +208,41 @@ static bool same_types(const struct ekiden_queue_geometry *one, const struct eki
 	       one->down.fingerprint == other->down.fingerprint && one->down.bytes == other->down.bytes;
 }
 
-bool queue_fits(const struct queue *queue)
+bool ekiden_queue_fits(const struct queue *queue)
 {
-	struct seat *seat = running.nr ? seat_of(queue->seat) : NULL;
+	struct seat *seat = ekiden_running.nr ? ekiden_seat_of(queue->seat) : NULL;
 
-	return seat && is_alive(seat) && same_types(&queue->geometry, &seat->now->policy->table->types);
+	return seat && ekiden_is_alive(seat) && same_types(&queue->geometry, &seat->now->policy->table->types);
 }
 
 /* All CPUs stand still, and another version has the seat now. */
-void queues_change_policy(u32 seat, const struct ekiden_queue_geometry *before, const struct ekiden_queue_geometry *now)
+void ekiden_queues_change_policy(u32 seat, const struct ekiden_queue_geometry *before, const struct ekiden_queue_geometry *now)
 {
 	if (!same_types(before, now))
 		end_queues(seat, QUEUE_OTHER_TYPES);
 }
 
 /*
- * Under `control`, after that: a version that has the state of the one before is told which queues are no more, and
+ * Under `ekiden_control`, after that: a version that has the state of the one before is told which queues are no more, and
  * one that knows nothing which there are.
  */
-void queues_meet_policy(u32 seat, bool has_state)
+void ekiden_queues_meet_policy(u32 seat, bool has_state)
 {
 	struct queue *queue;
 	unsigned long number;
 
-	xa_for_each(&queues, number, queue) {
+	xa_for_each(&ekiden_queues, number, queue) {
 		int state = READ_ONCE(queue->state);
 
 		if (queue->seat != seat || !queue->known)
 			continue;
 		if (state == QUEUE_OTHER_TYPES)
-			queue_sum_up(queue);
+			ekiden_queue_sum_up(queue);
 		if (has_state && state == QUEUE_OTHER_TYPES) {
-			queue_tell(queue, EKIDEN_QUEUE_CLOSE);
+			ekiden_queue_tell(queue, EKIDEN_QUEUE_CLOSE);
 			queue->known = false;
 		} else if (!has_state && state == QUEUE_OPEN) {
-			queue_tell(queue, EKIDEN_QUEUE_OPEN);
+			ekiden_queue_tell(queue, EKIDEN_QUEUE_OPEN);
 		}
 	}
 }
@@ -252,7 +252,7 @@ int ekiden_queues_begin(void)
 	hints_room = __alloc_percpu(HINTS_LEN, sizeof(u64));
 	if (!hints_room)
 		return -ENOMEM;
-	if (!queue_files_begin())
+	if (!ekiden_queue_files_begin())
 		return 0;
 	free_percpu(hints_room);
 	return -ENOMEM;
@@ -261,6 +261,6 @@ int ekiden_queues_begin(void)
 /* No descriptor is left. */
 void ekiden_queues_ended(void)
 {
-	queue_files_ended();
+	ekiden_queue_files_ended();
 	free_percpu(hints_room);
 }

@@ -33,7 +33,7 @@ struct queue {
 	u32 number;
 	u32 seat;
 	int state;
-	bool known;	    /* to the policy; under `control` */
+	bool known;	    /* to the policy; under `ekiden_control` */
 	bool summed;	    /* its counts are in `past`; likewise */
 	unsigned long busy; /* bit 0: a CPU takes hints out */
 	struct pid *owner;  /* referenced: a number may be another process's by now */
@@ -57,14 +57,14 @@ struct sums {
 	u64 hints, refused, nonsense, full, notices, lost;
 };
 
-/* Of each policy: how many queues it has had, and what those have counted that are no more. Under `control`. */
+/* Of each policy: how many queues it has had, and what those have counted that are no more. Under `ekiden_control`. */
 extern struct past {
 	u64 opened;
 	struct sums sums;
-} queues_past[EKIDEN_SEATS];
+} ekiden_queues_past[EKIDEN_SEATS];
 
-/* All that are open, by number. Changed under `control`, read under RCU. */
-extern struct xarray queues;
+/* All that are open, by number. Changed under `ekiden_control`, read under RCU. */
+extern struct xarray ekiden_queues;
 
 static inline u64 word(const struct queue *queue, size_t at)
 {
@@ -73,24 +73,24 @@ static inline u64 word(const struct queue *queue, size_t at)
 
 /* ---- queues.c ---- */
 
-void queue_interrupt(struct irq_work *work);
+void ekiden_queue_interrupt(struct irq_work *work);
 /* Interrupts are off. Whether there may be more. */
-bool queue_take_hints(struct queue *queue);
-/* Under `control`: the policy hears that it is opened or closed. */
-void queue_tell(struct queue *queue, u32 kind);
-/* Under `control`: its policy is there, and takes what is in it. */
-bool queue_fits(const struct queue *queue);
-/* Under `control`: its policy is there, and has no more to do with it. */
-void queue_sum_up(struct queue *queue);
-void queue_add_sums(struct sums *sums, const struct queue *queue);
-/* Under `control`: in the table of owners, by which an event finds what its task's program has written, or no more. */
-void queue_is_owned(struct queue *queue);
-void queue_is_not_owned(struct queue *queue);
+bool ekiden_queue_take_hints(struct queue *queue);
+/* Under `ekiden_control`: the policy hears that it is opened or closed. */
+void ekiden_queue_tell(struct queue *queue, u32 kind);
+/* Under `ekiden_control`: its policy is there, and takes what is in it. */
+bool ekiden_queue_fits(const struct queue *queue);
+/* Under `ekiden_control`: its policy is there, and has no more to do with it. */
+void ekiden_queue_sum_up(struct queue *queue);
+void ekiden_queue_add_sums(struct sums *sums, const struct queue *queue);
+/* Under `ekiden_control`: in the table of owners, by which an event finds what its task's program has written, or no more. */
+void ekiden_queue_is_owned(struct queue *queue);
+void ekiden_queue_is_not_owned(struct queue *queue);
 
 /* ---- queue_files.c ---- */
 
-int queue_files_begin(void);
+int ekiden_queue_files_begin(void);
 /* No descriptor is left. */
-void queue_files_ended(void);
+void ekiden_queue_files_ended(void);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Policies that run: they come, get the tasks that are theirs, and go, one without the others. All under `control`. */
+/* Policies that run: they come, get the tasks that are theirs, and go, one without the others. All under `ekiden_control`. */
 #include <linux/cpumask.h>
 #include <linux/log2.h>
 #include <linux/mm.h>
@@ -14,37 +14,37 @@
 #endif
 #include "host.h"
 
-struct running running;
+struct ekiden_seats ekiden_running;
 int ekiden_asks_for_cpu;
 
 /* How many instances of policies there have been; the newest has this number. */
-u32 next_instance(void)
+u32 ekiden_next_instance(void)
 {
 	static u32 instances;
 
 	return ++instances;
 }
 
-struct seat *seat_of(u32 number)
+struct seat *ekiden_seat_of(u32 number)
 {
-	struct seat *seat = number < EKIDEN_SEATS ? &running.seats[number] : NULL;
+	struct seat *seat = number < EKIDEN_SEATS ? &ekiden_running.seats[number] : NULL;
 
 	return seat && seat->now ? seat : NULL;
 }
 
-bool is_alive(const struct seat *seat)
+bool ekiden_is_alive(const struct seat *seat)
 {
-	return !is_broken() && ekiden_rs_is_alive(seat - running.seats);
+	return !ekiden_is_broken() && ekiden_rs_is_alive(seat - ekiden_running.seats);
 }
 
-u32 default_seat(void)
+u32 ekiden_default_seat(void)
 {
 	return ekiden_rs_default();
 }
 
-bool is_default(const struct seat *seat)
+bool ekiden_is_default(const struct seat *seat)
 {
-	return seat - running.seats == default_seat();
+	return seat - ekiden_running.seats == ekiden_default_seat();
 }
 
 /* ---- recording ---- */
@@ -65,7 +65,7 @@ static u32 ticks_khz(void)
 }
 
 /* Has the policy record its calls, or stop doing so. No call is under way. */
-void run_tape(struct seat *seat, const struct instance *instance, u32 what)
+void ekiden_run_tape(struct seat *seat, const struct instance *instance, u32 what)
 {
 	if (seat->tape.base)
 		guarded(instance->policy->table->tape, &seat->tape, what, 0, 0, 0);
@@ -83,17 +83,17 @@ static s64 switch_tape(void *data)
 	const struct tape_switch *to = data;
 
 	if (to->seat->tape_runs != to->on)
-		run_tape(to->seat, to->seat->now, to->on ? EKIDEN_TAPE_GO_ON : EKIDEN_TAPE_STOP);
+		ekiden_run_tape(to->seat, to->seat->now, to->on ? EKIDEN_TAPE_GO_ON : EKIDEN_TAPE_STOP);
 	return 0;
 }
 
-long run_tape_of(u32 number, bool on)
+long ekiden_run_tape_of(u32 number, bool on)
 {
-	struct tape_switch to = { .seat = seat_of(number), .on = on };
+	struct tape_switch to = { .seat = ekiden_seat_of(number), .on = on };
 	u64 wait_ns;
 	s64 done;
 
-	if (!to.seat || !to.seat->tape.base || !is_alive(to.seat))
+	if (!to.seat || !to.seat->tape.base || !ekiden_is_alive(to.seat))
 		return -ENODEV;
 	return ekiden_stop_cpus(switch_tape, &to, &done, &wait_ns);
 }
@@ -102,19 +102,19 @@ long run_tape_of(u32 number, bool on)
 
 static void free_seat(struct seat *seat)
 {
-	say_of("removed", seat, NULL);
-	queues_forget_policy(seat - running.seats);
+	ekiden_say_of("removed", seat, NULL);
+	ekiden_queues_forget_policy(seat - ekiden_running.seats);
 	/* So that the next instance of this module does not write there before it is told where. */
 	preempt_disable();
 	if (seat->now)
-		run_tape(seat, seat->now, EKIDEN_TAPE_STOP);
+		ekiden_run_tape(seat, seat->now, EKIDEN_TAPE_STOP);
 	if (seat->fallen)
-		run_tape(seat, seat->fallen, EKIDEN_TAPE_STOP);
+		ekiden_run_tape(seat, seat->fallen, EKIDEN_TAPE_STOP);
 	preempt_enable();
 	if (seat->now)
-		running.nr--;
-	free_instance(seat->now);
-	free_instance(seat->fallen);
+		ekiden_running.nr--;
+	ekiden_free_instance(seat->now);
+	ekiden_free_instance(seat->fallen);
 	/* Whoever has it mapped keeps the pages. */
 	vfree(seat->tape.base);
 	memset(seat, 0, sizeof(*seat));
@@ -126,28 +126,28 @@ static void free_all(void)
 	u32 i;
 
 	/* It may just have attached; it says when it stops. */
-	if (cmpxchg(&running.attached, EKIDEN_DETACHED, EKIDEN_LEAVING) != EKIDEN_DETACHED)
+	if (cmpxchg(&ekiden_running.attached, EKIDEN_DETACHED, EKIDEN_LEAVING) != EKIDEN_DETACHED)
 		return;
-	watch_no_tasks();
-	cancel_timers();
+	ekiden_watch_no_tasks();
+	ekiden_cancel_timers();
 	ekiden_rs_forget();
 	for (i = 0; i < EKIDEN_SEATS; i++)
-		free_seat(&running.seats[i]);
-	vfree(running.engine_arena);
-	memset(&running, 0, sizeof(running));
+		free_seat(&ekiden_running.seats[i]);
+	vfree(ekiden_running.engine_arena);
+	memset(&ekiden_running, 0, sizeof(ekiden_running));
 }
 
 /* All other CPUs stand still. */
 static s64 remove(void *seat)
 {
-	return guarded(ekiden_rs_remove, (struct seat *)seat - running.seats, 0, 0, 0, 0);
+	return guarded(ekiden_rs_remove, (struct seat *)seat - ekiden_running.seats, 0, 0, 0, 0);
 }
 
 static void what_is_asked(void)
 {
 	bool any = ekiden_rs_calls() & BIT_ULL(EKIDEN_CALL_SELECT_TASK_RQ);
 
-	WRITE_ONCE(ekiden_asks_for_cpu, !any ? 0 : running.nr > 1 ? 2 : 1);
+	WRITE_ONCE(ekiden_asks_for_cpu, !any ? 0 : ekiden_running.nr > 1 ? 2 : 1);
 }
 
 /* The controller of a policy has closed its file while other policies run: they get its tasks. */
@@ -161,7 +161,7 @@ static long leave_others(struct seat *seat)
 		return ret;
 	what_is_asked();
 	/* If that fails all of them are gone, and so is the reason for it. */
-	introduce_tasks();
+	ekiden_introduce_tasks();
 	free_seat(seat);
 	return 0;
 }
@@ -173,35 +173,35 @@ static bool clear_up(void)
 	u32 i;
 
 	for (i = 0; i < EKIDEN_SEATS; i++)
-		answered |= !!running.seats[i].controller;
+		answered |= !!ekiden_running.seats[i].controller;
 	if (!answered) {
 		/* sched_ext may still call us, and says so when it stops. */
-		if (running.nr && !READ_ONCE(running.attached))
+		if (ekiden_running.nr && !READ_ONCE(ekiden_running.attached))
 			free_all();
 		return true;
 	}
-	if (!READ_ONCE(running.attached) || is_over())
+	if (!READ_ONCE(ekiden_running.attached) || ekiden_is_over())
 		return true;
 	for (i = 0; i < EKIDEN_SEATS; i++)
-		if (running.seats[i].now && !running.seats[i].controller)
-			done &= !leave_others(&running.seats[i]);
+		if (ekiden_running.seats[i].now && !ekiden_running.seats[i].controller)
+			done &= !leave_others(&ekiden_running.seats[i]);
 	return done;
 }
 
 static void reap_again(struct work_struct *work)
 {
-	reap();
+	ekiden_reap();
 }
 
 static DECLARE_DELAYED_WORK(reap_work, reap_again);
 
-void reap(void)
+void ekiden_reap(void)
 {
 	bool done;
 
-	mutex_lock(&control);
+	mutex_lock(&ekiden_control);
 	done = clear_up();
-	mutex_unlock(&control);
+	mutex_unlock(&ekiden_control);
 	if (!done)
 		schedule_delayed_work(&reap_work, HZ / 10);
 }
@@ -213,28 +213,28 @@ void ekiden_seats_ended(void)
 }
 
 /* The loader is gone, by whatever way: without a controller a policy only lives until others have its tasks. */
-void let_go(struct file *file)
+void ekiden_let_go(struct file *file)
 {
 	bool any = false;
 	u32 i;
 
-	mutex_lock(&control);
+	mutex_lock(&ekiden_control);
 	for (i = 0; i < EKIDEN_SEATS; i++) {
-		if (running.seats[i].controller == file) {
-			running.seats[i].controller = NULL;
+		if (ekiden_running.seats[i].controller == file) {
+			ekiden_running.seats[i].controller = NULL;
 			any = true;
 		}
 	}
-	mutex_unlock(&control);
+	mutex_unlock(&ekiden_control);
 	if (any)
-		reap();
+		ekiden_reap();
 }
 
 /* ---- coming ---- */
 
-void now_runs(struct seat *seat, struct instance *instance)
+void ekiden_now_runs(struct seat *seat, struct instance *instance)
 {
-	instance->host.fault = running_host.fault;
+	instance->host.fault = ekiden_running_host.fault;
 	seat->now = instance;
 	what_is_asked();
 }
@@ -248,7 +248,7 @@ static int set_up_tape(struct seat *seat, u64 records)
 	seat->tape.records = records;
 	seat->tape.cpus = nr_cpu_ids;
 	seat->tape.ticks_khz = ticks_khz();
-	seat->tape.instance = next_instance();
+	seat->tape.instance = ekiden_next_instance();
 	return 0;
 }
 
@@ -264,23 +264,24 @@ static long create_first(struct seat *seat, struct instance *instance, u32 max_t
 	size_t len = engine_arena_len(max_tasks);
 	s64 ret;
 
-	running.engine_arena = __vmalloc(len, GFP_KERNEL | __GFP_NOWARN | __GFP_ZERO);
-	if (!running.engine_arena)
+	ekiden_running.engine_arena = __vmalloc(len, GFP_KERNEL | __GFP_NOWARN | __GFP_ZERO);
+	if (!ekiden_running.engine_arena)
 		return -ENOMEM;
-	begin_anew();
+	ekiden_begin_anew();
 	preempt_disable();
-	ret = guarded(ekiden_rs_create, instance->policy->table, &instance->args, running.engine_arena, len, nr_cpu_ids);
+	ret = guarded(ekiden_rs_create, instance->policy->table, &instance->args, ekiden_running.engine_arena, len, nr_cpu_ids);
 	if (!ret)
-		run_tape(seat, instance, EKIDEN_TAPE_BEGIN);
+		ekiden_run_tape(seat, instance, EKIDEN_TAPE_BEGIN);
 	preempt_enable();
 	if (!ret)
-		watch_tasks();
-	return ret ? refused(instance, ret, reason) : 0;
+		ekiden_watch_tasks();
+	return ret ? ekiden_policy_refused(instance, ret, reason) : 0;
 }
 
 /*
- * Whatever events did not see is over when this returns. Each of them is in an operation of sched_ext, an interrupt or a kfunc, with
- * its CPU kept. So no CPU has to stand still, and one that has lost its processor is waited for, however long that takes.
+ * Whatever events did not see is over when this returns. Each of them is in an operation of sched_ext, an interrupt or a
+ * kfunc, with its CPU kept. So no CPU has to stand still, and one that has lost its processor is waited for, however long
+ * that takes.
  */
 static u64 wait_for_events(void)
 {
@@ -298,9 +299,9 @@ static s64 come(struct seat *seat, struct instance *instance, void *made)
 
 	/* It takes locks that calls in an interrupt may want. */
 	local_irq_save(flags);
-	run_tape(seat, instance, EKIDEN_TAPE_BEGIN);
+	ekiden_run_tape(seat, instance, EKIDEN_TAPE_BEGIN);
 	/* From here on it is a policy like the others. */
-	instance->host.fault = running_host.fault;
+	instance->host.fault = ekiden_running_host.fault;
 	number = guarded(ekiden_rs_come, instance->policy->table, made, 0, 0, 0);
 	local_irq_restore(flags);
 	return number;
@@ -318,7 +319,7 @@ static s64 has_come(u64 number, bool is_default)
 	ret = guarded(ekiden_rs_has_come, number, is_default, &outcome, 0, 0);
 	local_irq_enable();
 	if (ret != LEFT)
-		carry_out(&outcome);
+		ekiden_carry_out(&outcome);
 	preempt_enable();
 	rcu_read_unlock();
 	return ret;
@@ -335,9 +336,9 @@ static long create_another(struct seat *seat, struct instance *instance, bool is
 	made = (void *)guarded(instance->policy->table->create, &instance->args, 0, 0, 0, 0);
 	preempt_enable();
 	if ((s64)made == LEFT)
-		return refused(instance, LEFT, reason);
+		return ekiden_policy_refused(instance, LEFT, reason);
 	if (!made)
-		return refused(instance, -EINVAL, reason);
+		return ekiden_policy_refused(instance, -EINVAL, reason);
 	if (ekiden_rs_begin_several())
 		waited_ns = wait_for_events();
 	number = come(seat, instance, made);
@@ -346,7 +347,7 @@ static long create_another(struct seat *seat, struct instance *instance, bool is
 		return number == LEFT ? -EIO : number;
 	}
 	/* The engine takes the first seat that is free, and so do we. */
-	WARN_ON_ONCE(&running.seats[number] != seat);
+	WARN_ON_ONCE(&ekiden_running.seats[number] != seat);
 	waited_ns += wait_for_events();
 	ekiden_note_grace(waited_ns);
 	ret = has_come(number, is_default);
@@ -362,22 +363,22 @@ static struct seat *free_one(void)
 	u32 i;
 
 	for (i = 0; i < EKIDEN_SEATS; i++)
-		if (!running.seats[i].now)
-			return &running.seats[i];
+		if (!ekiden_running.seats[i].now)
+			return &ekiden_running.seats[i];
 	return NULL;
 }
 
-long create(struct file *file, struct ekiden_create_request *request, struct text *reason)
+long ekiden_create_policy(struct file *file, struct ekiden_create_request *request, struct text *reason)
 {
-	const struct instance *other = running.nr ? running.seats[default_seat()].now : NULL;
-	const struct policy *policy = find_policy(request->policy);
+	const struct instance *other = ekiden_running.nr ? ekiden_running.seats[ekiden_default_seat()].now : NULL;
+	const struct policy *policy = ekiden_find_policy(request->policy);
 	struct instance *instance;
 	struct seat *seat;
 	long ret;
 
-	if (running.nr && (!(request->flags & EKIDEN_CREATE_JOIN) || !READ_ONCE(running.attached)))
+	if (ekiden_running.nr && (!(request->flags & EKIDEN_CREATE_JOIN) || !READ_ONCE(ekiden_running.attached)))
 		return -EBUSY;
-	if (running.nr && is_over())
+	if (ekiden_running.nr && ekiden_is_over())
 		return -EIO;
 	if (!policy)
 		return -ENOENT;
@@ -388,7 +389,7 @@ long create(struct file *file, struct ekiden_create_request *request, struct tex
 		request->max_tasks = other->args.max_tasks;
 		request->topology_len = other->args.topology_len;
 	}
-	instance = new_instance(policy, request, other);
+	instance = ekiden_new_instance(policy, request, other);
 	if (IS_ERR(instance))
 		return PTR_ERR(instance);
 	ret = set_up_tape(seat, request->tape_records);
@@ -399,13 +400,13 @@ long create(struct file *file, struct ekiden_create_request *request, struct tex
 	if (ret) {
 		if (!other) {
 			ekiden_rs_forget();
-			vfree(running.engine_arena);
-			running.engine_arena = NULL;
+			vfree(ekiden_running.engine_arena);
+			ekiden_running.engine_arena = NULL;
 		}
 		preempt_disable();
-		run_tape(seat, instance, EKIDEN_TAPE_STOP);
+		ekiden_run_tape(seat, instance, EKIDEN_TAPE_STOP);
 		preempt_enable();
-		free_instance(instance);
+		ekiden_free_instance(instance);
 		vfree(seat->tape.base);
 		memset(seat, 0, sizeof(*seat));
 		return ret;
@@ -414,13 +415,13 @@ long create(struct file *file, struct ekiden_create_request *request, struct tex
 	seat->access = request->flags & (EKIDEN_CREATE_OPEN | EKIDEN_CREATE_GROUP);
 	seat->group = make_kgid(current_user_ns(), request->group);
 	/* From here on the kernel may attach. */
-	smp_store_release(&running.nr, running.nr + 1);
+	smp_store_release(&ekiden_running.nr, ekiden_running.nr + 1);
 	seat->controller = file;
-	now_runs(seat, instance);
-	say_of("created", seat, NULL);
-	request->seat = seat - running.seats;
+	ekiden_now_runs(seat, instance);
+	ekiden_say_of("created", seat, NULL);
+	request->seat = seat - ekiden_running.seats;
 	if (other && request->flags & EKIDEN_CREATE_DEFAULT)
-		introduce_tasks();
+		ekiden_introduce_tasks();
 	return 0;
 }
 
@@ -434,7 +435,7 @@ static void all_see(void)
 	rcu_read_lock();
 	preempt_disable();
 	if (guarded(ekiden_rs_all_see, &outcome, 0, 0, 0, 0) != LEFT)
-		carry_out(&outcome);
+		ekiden_carry_out(&outcome);
 	preempt_enable();
 	rcu_read_unlock();
 }
@@ -449,11 +450,11 @@ static long published(s64 done)
 	return 0;
 }
 
-long reorder(const struct ekiden_order_request *request)
+long ekiden_reorder(const struct ekiden_order_request *request)
 {
 	s64 done;
 
-	if (!running.nr || is_over())
+	if (!ekiden_running.nr || ekiden_is_over())
 		return -ENODEV;
 	preempt_disable();
 	done = guarded(ekiden_rs_reorder, request->seats, request->len, 0, 0, 0);
@@ -461,11 +462,11 @@ long reorder(const struct ekiden_order_request *request)
 	return published(done);
 }
 
-long share(const struct ekiden_share_request *request, const u64 *cpus)
+long ekiden_set_share(const struct ekiden_share_request *request, const u64 *cpus)
 {
 	s64 done;
 
-	if (!running.nr || is_over())
+	if (!ekiden_running.nr || ekiden_is_over())
 		return -ENODEV;
 	preempt_disable();
 	done = guarded(ekiden_rs_share, request, cpus, 0, 0, 0);

@@ -38,8 +38,8 @@ static u32 apart_ms(void)
 }
 
 /*
- * From before it synchronises file systems for a suspend until it is back, the kernel asks no policy: sched_ext bypasses them, and what
- * waits meanwhile waits for the kernel. Walks do not count then.
+ * From before it synchronises file systems for a suspend until it is back, the kernel asks no policy: sched_ext bypasses
+ * them, and what waits meanwhile waits for the kernel. Walks do not count then.
  */
 static bool is_bypassed;
 
@@ -80,16 +80,16 @@ static bool walk_on(void)
 	u64 start_ns;
 	s64 next;
 
-	if (!READ_ONCE(starved_after_ms) || !READ_ONCE(running.attached) || READ_ONCE(is_bypassed))
+	if (!READ_ONCE(starved_after_ms) || !READ_ONCE(ekiden_running.attached) || READ_ONCE(is_bypassed))
 		return true;
 	if (!walk.next && !++walk.number)
 		walk.number = 1;
 	start_ns = times_begin();
 	next = guarded(ekiden_rs_find_starved, walk.number, WALKS, apart_ms(), walk.next, &outcome);
-	times_end(EKIDEN_TIME_WALK, start_ns);
+	ekiden_times_end(EKIDEN_TIME_WALK, start_ns);
 	/* The engine has panicked; whatever comes next hears of it. */
 	walk.next = next > 0 ? next : 0;
-	carry_out(&outcome);
+	ekiden_carry_out(&outcome);
 	return !walk.next;
 }
 
@@ -104,14 +104,14 @@ static enum hrtimer_restart look(struct hrtimer *timer)
 	return HRTIMER_RESTART;
 }
 
-void watch_tasks(void)
+void ekiden_watch_tasks(void)
 {
 	hrtimer_setup(&walk.timer, look, CLOCK_MONOTONIC, HRTIMER_MODE_REL_HARD);
 	walk.next = 0;
 	hrtimer_start(&walk.timer, ms_to_ktime(apart_ms()), HRTIMER_MODE_REL_HARD);
 }
 
-void watch_no_tasks(void)
+void ekiden_watch_no_tasks(void)
 {
 	hrtimer_cancel(&walk.timer);
 }

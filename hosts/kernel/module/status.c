@@ -31,7 +31,7 @@ static int put_loaded(char *to, size_t size)
 	const char *comma = "";
 	int at = scnprintf(to, size, ",\"loaded\":[");
 
-	list_for_each_entry(policy, &policies, node) {
+	list_for_each_entry(policy, &ekiden_policies, node) {
 		at += scnprintf(to + at, size - at, "%s\"%.32s\"", comma, policy->table->name);
 		comma = ",";
 	}
@@ -54,7 +54,7 @@ static int put_counts(char *to, size_t size, u32 seat)
 
 static int put_seat(char *to, size_t size, u32 number)
 {
-	const struct seat *seat = &running.seats[number];
+	const struct seat *seat = &ekiden_running.seats[number];
 	const struct ekiden_policy_table *table = seat->now->policy->table;
 	int at = scnprintf(to, size, "\"policy\":\"%.32s\",\"seat\":%u,\"calls\":%llu", table->name, number, table->calls);
 
@@ -67,16 +67,16 @@ static int put_seat(char *to, size_t size, u32 number)
 	if (seat->access == EKIDEN_CREATE_GROUP)
 		at += scnprintf(to + at, size - at, ",\"open_to_group\":%u", from_kgid_munged(&init_user_ns, seat->group));
 	at += scnprintf(to + at, size - at, ",\"open\":%s",
-			seat->access == EKIDEN_CREATE_OPEN || is_default(seat) ? "true" : "false");
+			seat->access == EKIDEN_CREATE_OPEN || ekiden_is_default(seat) ? "true" : "false");
 	at += put_text(to + at, size - at, "params", seat->now->params, min_t(size_t, seat->now->args.params_len, SZ_1K));
-	at += put_queues(to + at, size - at, number);
+	at += ekiden_put_queues(to + at, size - at, number);
 	if (seat->fell_ns)
 		at += scnprintf(to + at, size - at, ",\"fell_ns\":%llu", seat->fell_ns);
 	if (seat->fault && seat->fault->len)
 		at += put_text(to + at, size - at, "fault", seat->fault->bytes, seat->fault->len);
-	if (!is_broken()) {
+	if (!ekiden_is_broken()) {
 		at += put_counts(to + at, size - at, number + 1);
-		at += put_figures(to + at, size - at, number);
+		at += ekiden_put_figures(to + at, size - at, number);
 	}
 	return at;
 }
@@ -96,7 +96,7 @@ static int put_stops(char *to, size_t size)
 
 static int put_seats(char *to, size_t size)
 {
-	u64 order = is_broken() ? 0 : ekiden_rs_order();
+	u64 order = ekiden_is_broken() ? 0 : ekiden_rs_order();
 	int at = scnprintf(to, size, ",\"policies\":[");
 	const char *comma = "";
 
@@ -121,28 +121,29 @@ static int control_show(struct seq_file *file, void *unused)
 
 	if (!text)
 		return -ENOMEM;
-	mutex_lock(&control);
+	mutex_lock(&ekiden_control);
 	at = scnprintf(text, STATUS_LEN, "{\"abi\":%u", EKIDEN_ABI_VERSION);
-	if (running.nr) {
-		at += scnprintf(text + at, STATUS_LEN - at, ",\"attached\":%s", READ_ONCE(running.attached) ? "true" : "false");
-		if (!is_broken())
+	if (ekiden_running.nr) {
+		at += scnprintf(text + at, STATUS_LEN - at, ",\"attached\":%s",
+				READ_ONCE(ekiden_running.attached) ? "true" : "false");
+		if (!ekiden_is_broken())
 			at += put_counts(text + at, STATUS_LEN - at, 0);
 		at += put_seats(text + at, STATUS_LEN - at);
 		at += put_stops(text + at, STATUS_LEN - at);
-		at += put_times(text + at, STATUS_LEN - at);
+		at += ekiden_put_times(text + at, STATUS_LEN - at);
 	}
 	len = ekiden_do_fault_text(fault, sizeof(fault));
 	if (len)
 		at += put_text(text + at, STATUS_LEN - at, "fault", fault, len);
 	at += put_loaded(text + at, STATUS_LEN - at);
 	at += scnprintf(text + at, STATUS_LEN - at, "}\n");
-	mutex_unlock(&control);
+	mutex_unlock(&ekiden_control);
 	seq_write(file, text, at);
 	kvfree(text);
 	return 0;
 }
 
-int control_open(struct inode *inode, struct file *file)
+int ekiden_control_open(struct inode *inode, struct file *file)
 {
 	/* The miscdevice, which misc_open() left there; seq_open() warns of anything. */
 	file->private_data = NULL;
@@ -158,7 +159,7 @@ static void show_seat(struct seq_file *file, const struct seat *seat)
 	int i;
 
 	for_each_possible_cpu(cpu) {
-		if (!ekiden_rs_counters(seat - running.seats, cpu, counters))
+		if (!ekiden_rs_counters(seat - ekiden_running.seats, cpu, counters))
 			continue;
 		seq_printf(file, "%.32s %u %u", seat->now->policy->table->name, seat->tape.instance, cpu);
 		for (i = 0; i < EKIDEN_COUNTERS; i++)
@@ -167,14 +168,14 @@ static void show_seat(struct seq_file *file, const struct seat *seat)
 	}
 }
 
-int proc_show(struct seq_file *file, void *unused)
+int ekiden_proc_show(struct seq_file *file, void *unused)
 {
 	u64 order;
 
 	seq_puts(file, "policy number cpu picks idles migrations refusals surprises slowed\n");
-	mutex_lock(&control);
-	for (order = is_broken() ? 0 : ekiden_rs_order(); order; order >>= 8)
-		show_seat(file, &running.seats[(order & 0xff) - 1]);
-	mutex_unlock(&control);
+	mutex_lock(&ekiden_control);
+	for (order = ekiden_is_broken() ? 0 : ekiden_rs_order(); order; order >>= 8)
+		show_seat(file, &ekiden_running.seats[(order & 0xff) - 1]);
+	mutex_unlock(&ekiden_control);
 	return 0;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Every CPU stands still for a moment, so that no call into Rust is under way: an interrupt asks each, and each waits in it. That takes
- * microseconds where all CPUs run. A CPU may have lost its processor to a hypervisor: all go on then and meet again, for as long as
- * a processor may be away, and with more patience each time. Nothing is refused because a CPU is late.
+ * Every CPU stands still for a moment, so that no call into Rust is under way: an interrupt asks each, and each waits in it.
+ * That takes microseconds where all CPUs run. A CPU may have lost its processor to a hypervisor: all go on then and meet
+ * again, for as long as a processor may be away, and with more patience each time. Nothing is refused because a CPU is late.
  *
  * stop_machine() has every CPU switch to a thread of its own first, which takes as long as the busiest one likes; and it has the
  * one who asks sleep in the middle, as a task of the policy that is replaced meanwhile. And no CPU may wait where a call begins:

@@ -10,24 +10,17 @@
 #include "host.h"
 #include "trace.h"
 
-/* guard_<arch>.S, calls.c */
-s64 ekiden_guarded_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome);
-void ekiden_do_left(struct ekiden_outcome *outcome);
-
-/* For kfuncs.c. */
-void ekiden_do_watched(struct ekiden_event *event, struct ekiden_outcome *outcome);
-
 DEFINE_STATIC_KEY_FALSE(ekiden_times);
 /* So many listen to the tracepoint, measure, and have queues of hints. */
 DEFINE_STATIC_KEY_FALSE(ekiden_watched);
 
-int watch_events(void)
+int ekiden_watch_events(void)
 {
 	static_branch_inc(&ekiden_watched);
 	return 0;
 }
 
-void watch_events_no_more(void)
+void ekiden_watch_events_no_more(void)
 {
 	static_branch_dec(&ekiden_watched);
 }
@@ -74,7 +67,7 @@ module_param_cb(times, &times_ops, NULL, 0644);
 MODULE_PARM_DESC(times, "measure for how long interrupts are off because of each kind of event");
 
 /* With interrupts off. */
-void times_end(u32 kind, u64 start_ns)
+void ekiden_times_end(u32 kind, u64 start_ns)
 {
 	u64 *longest;
 
@@ -92,14 +85,14 @@ void ekiden_do_watched(struct ekiden_event *event, struct ekiden_outcome *outcom
 
 	if (unlikely(ekiden_guarded_deliver(event, outcome) == LEFT))
 		ekiden_do_left(outcome);
-	times_end(kind, start_ns);
+	ekiden_times_end(kind, start_ns);
 	if (tracepoint_enabled(ekiden_event))
 		ekiden_do_trace(event, outcome);
 	if (READ_ONCE(ekiden_any_queue))
 		ekiden_look_at_queues();
 }
 
-int put_times(char *to, size_t size)
+int ekiden_put_times(char *to, size_t size)
 {
 	const char *comma = "";
 	int at, cpu;

@@ -13,8 +13,8 @@
 #include "ekiden_abi.h"
 
 /* times.c: somebody begins to listen, or listens no more. */
-int watch_events(void);
-void watch_events_no_more(void);
+int ekiden_watch_events(void);
+void ekiden_watch_events_no_more(void);
 
 /* Lists that are macros. */
 /* clang-format off */
@@ -83,7 +83,7 @@ TRACE_EVENT_FN(ekiden_event,
 		  __print_symbolic(__entry->kind, EKIDEN_KINDS), __entry->cpu, __entry->pid, __entry->flags,
 		  __entry->runtime_ns, __print_symbolic(__entry->status, EKIDEN_STATUSES), __entry->chosen_cpu,
 		  __entry->next_pid, __entry->slice_ns, __entry->kicks),
-	watch_events, watch_events_no_more
+	ekiden_watch_events, ekiden_watch_events_no_more
 );
 
 /* Something becomes of a policy: "created", "upgraded", "removed", or "taken out" for a reason. */

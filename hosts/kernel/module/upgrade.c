@@ -23,23 +23,24 @@ static s64 take_over(void *data)
 	struct seat *seat = takeover->seat;
 	s64 ret;
 
-	takeover->to->host.fault = running_host.fault;
+	takeover->to->host.fault = ekiden_running_host.fault;
 	/* Counted whether it is recorded or not: what is recorded later is of this one. */
-	seat->tape.instance = next_instance();
+	seat->tape.instance = ekiden_next_instance();
 	if (seat->tape_runs) {
-		run_tape(seat, seat->now, EKIDEN_TAPE_STOP);
-		run_tape(seat, takeover->to, takeover->what);
+		ekiden_run_tape(seat, seat->now, EKIDEN_TAPE_STOP);
+		ekiden_run_tape(seat, takeover->to, takeover->what);
 	}
-	ret = guarded(ekiden_rs_swap, seat - running.seats, takeover->to->policy->table, &takeover->to->args, takeover->successor,
-		      &takeover->outcome);
+	ret = guarded(ekiden_rs_swap, seat - ekiden_running.seats, takeover->to->policy->table, &takeover->to->args,
+		      takeover->successor, &takeover->outcome);
 	if (ret == LEFT)
-		guarded(ekiden_rs_fell, seat - running.seats, 0, 0, 0, 0);
+		guarded(ekiden_rs_fell, seat - ekiden_running.seats, 0, 0, 0, 0);
 	if (!ret) {
-		queues_change_policy(seat - running.seats, &seat->now->policy->table->types, &takeover->to->policy->table->types);
-		now_runs(seat, takeover->to);
+		ekiden_queues_change_policy(seat - ekiden_running.seats, &seat->now->policy->table->types,
+					    &takeover->to->policy->table->types);
+		ekiden_now_runs(seat, takeover->to);
 	}
 	if (takeover->successor)
-		forget_timers();
+		ekiden_forget_timers();
 	return ret;
 }
 
@@ -63,9 +64,9 @@ static s64 convert(struct seat *seat, struct instance *next, void *made, struct 
 		return -ENOMEM;
 	preempt_disable();
 	local_irq_disable();
-	ret = guarded(ekiden_rs_save, seat - running.seats, smp_processor_id(), bytes, len, 0);
+	ret = guarded(ekiden_rs_save, seat - ekiden_running.seats, smp_processor_id(), bytes, len, 0);
 	if (ret == LEFT)
-		guarded(ekiden_rs_fell, seat - running.seats, 0, 0, 0, 0);
+		guarded(ekiden_rs_fell, seat - ekiden_running.seats, 0, 0, 0, 0);
 	local_irq_enable();
 	if (ret == LEFT) {
 		ret = -EIO;
@@ -102,25 +103,25 @@ static u32 way_over(const struct ekiden_policy_table *from, const struct ekiden_
 }
 
 /* Everything that can fail does so before the CPUs are stopped. */
-long upgrade(struct ekiden_upgrade_request *request, struct text *reason)
+long ekiden_upgrade(struct ekiden_upgrade_request *request, struct text *reason)
 {
 	static const char another[] = "the module has another policy";
-	struct seat *seat = running.nr ? seat_of(request->seat ? request->seat - 1 : default_seat()) : NULL;
+	struct seat *seat = ekiden_running.nr ? ekiden_seat_of(request->seat ? request->seat - 1 : ekiden_default_seat()) : NULL;
 	struct instance *old = seat ? seat->now : NULL, *next;
 	struct ekiden_create_request wanted;
 	struct takeover takeover = { .seat = seat };
 	const struct policy *policy;
 	s64 ret, swapped = LEFT;
 
-	if (!old || !READ_ONCE(running.attached))
+	if (!old || !READ_ONCE(ekiden_running.attached))
 		return -ENODEV;
 	/* What a dead instance would hand over is worth nothing. */
-	if (!is_alive(seat))
+	if (!ekiden_is_alive(seat))
 		return -EIO;
-	policy = request->module[0] ? find_module_policy(request->module) : old->policy;
+	policy = request->module[0] ? ekiden_find_module_policy(request->module) : old->policy;
 	if (!policy)
 		return -ENOENT;
-	if (policy != old->policy && runs(policy)) {
+	if (policy != old->policy && ekiden_policy_runs(policy)) {
 		say(reason, "that module runs a policy already; load another copy of it");
 		return -EINVAL;
 	}
@@ -141,14 +142,14 @@ long upgrade(struct ekiden_upgrade_request *request, struct text *reason)
 	if (request->moved == EKIDEN_MOVED_BY_POINTER)
 		/* Only to look at the parameters. */
 		wanted.arena_bytes = SZ_64K;
-	next = new_instance(policy, &wanted, old);
+	next = ekiden_new_instance(policy, &wanted, old);
 	if (IS_ERR(next))
 		return PTR_ERR(next);
 	if (request->moved == EKIDEN_MOVED_BY_POINTER && !request->params_len) {
 		kvfree(next->params);
 		next->params = kvmemdup(old->params, old->args.params_len ?: 1, GFP_KERNEL);
 		if (!next->params) {
-			free_instance(next);
+			ekiden_free_instance(next);
 			return -ENOMEM;
 		}
 		next->args.params = next->params;
@@ -165,7 +166,7 @@ long upgrade(struct ekiden_upgrade_request *request, struct text *reason)
 		local_irq_disable();
 		ret = guarded(policy->table->check, &next->args, 0, 0, 0, 0);
 		if (ret == LEFT && policy == old->policy)
-			guarded(ekiden_rs_fell, seat - running.seats, 0, 0, 0, 0);
+			guarded(ekiden_rs_fell, seat - ekiden_running.seats, 0, 0, 0, 0);
 		local_irq_enable();
 		ret = ret == LEFT ? LEFT : (u8)ret ? 0 : -EINVAL;
 	} else {
@@ -175,10 +176,10 @@ long upgrade(struct ekiden_upgrade_request *request, struct text *reason)
 	if (!ret && request->moved == EKIDEN_MOVED_CONVERTED)
 		ret = convert(seat, next, takeover.successor, reason);
 	if (ret == LEFT || ret == -EINVAL) {
-		ret = refused(next, ret, reason);
+		ret = ekiden_policy_refused(next, ret, reason);
 	}
 	if (ret) {
-		free_instance(next);
+		ekiden_free_instance(next);
 		return ret;
 	}
 	if (request->moved == EKIDEN_MOVED_BY_POINTER) {
@@ -196,11 +197,11 @@ long upgrade(struct ekiden_upgrade_request *request, struct text *reason)
 	local_irq_enable();
 	ret = ekiden_stop_cpus(take_over, &takeover, &swapped, &request->wait_ns);
 	if (ret) {
-		free_instance(next);
+		ekiden_free_instance(next);
 		return ret;
 	}
 	seat->upgrades++;
-	say_of("upgraded", seat, NULL);
+	ekiden_say_of("upgraded", seat, NULL);
 	seat->wait_ns = request->wait_ns;
 	seat->wait_ns_max = max(seat->wait_ns_max, seat->wait_ns);
 	if (swapped) {
@@ -210,16 +211,16 @@ long upgrade(struct ekiden_upgrade_request *request, struct text *reason)
 	}
 	rcu_read_lock();
 	preempt_disable();
-	carry_out(&takeover.outcome);
+	ekiden_carry_out(&takeover.outcome);
 	preempt_enable();
 	rcu_read_unlock();
 	if (swapped)
 		return -EIO;
-	queues_meet_policy(seat - running.seats, request->moved == EKIDEN_MOVED_BY_POINTER);
+	ekiden_queues_meet_policy(seat - ekiden_running.seats, request->moved == EKIDEN_MOVED_BY_POINTER);
 	if (request->moved == EKIDEN_MOVED_BY_POINTER)
 		swap(old->arena, next->arena);
 	else
-		ret = introduce_tasks();
-	free_instance(old);
+		ret = ekiden_introduce_tasks();
+	ekiden_free_instance(old);
 	return ret;
 }

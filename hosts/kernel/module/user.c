@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * When groups of tasks get and use up their CPU time, and where a task that has none left is found in user mode, in which it holds no lock.
+ * When groups of tasks get and use up their CPU time, and where a task that has none left is found in user mode, in which it
+ * holds no lock.
  */
 #include <linux/cpu.h>
 #include <linux/hrtimer.h>
@@ -32,10 +33,10 @@ static void deliver_refill(void)
 	struct ekiden_outcome outcome = {};
 
 	rcu_read_lock();
-	deliver(&event, &outcome, NULL, 0);
+	ekiden_deliver(&event, &outcome, NULL, 0);
 	if (outcome.timer_ns)
 		ekiden_do_arm_timer(event.cpu, outcome.timer_ns);
-	carry_out(&outcome);
+	ekiden_carry_out(&outcome);
 	rcu_read_unlock();
 }
 
@@ -67,8 +68,8 @@ static DEFINE_PER_CPU(
 	returning);
 
 /*
- * The interrupt that on_user_return() sends this CPU. The kernel does not say what such an interrupt has found; but x86 serves one that
- * finds user mode on the task's own stack, and any other on a stack of its own.
+ * The interrupt that on_user_return() sends this CPU. The kernel does not say what such an interrupt has found; but x86
+ * serves one that finds user mode on the task's own stack, and any other on a stack of its own.
  */
 static void look_at_user(struct irq_work *work)
 {
@@ -83,8 +84,8 @@ static void look_at_user(struct irq_work *work)
 static DEFINE_PER_CPU(struct irq_work, look) = IRQ_WORK_INIT_HARD(look_at_user);
 
 /*
- * The last thing before user mode, with interrupts off: the interrupt comes with the first instruction there. A timer may come later, in the
- * next system call, and a task that makes one after the other would never be found in user mode.
+ * The last thing before user mode, with interrupts off: the interrupt comes with the first instruction there. A timer may
+ * come later, in the next system call, and a task that makes one after the other would never be found in user mode.
  */
 static void on_user_return(struct user_return_notifier *notifier)
 {
@@ -156,8 +157,8 @@ static void forget_returns(void)
 #endif
 
 /*
- * Where an interrupt has found the task that this CPU runs in user mode. If it gives way there and then, it has no lock of the kernel's,
- * and is in no RCU read section. A moment later it may be in a system call or a page fault.
+ * Where an interrupt has found the task that this CPU runs in user mode. If it gives way there and then, it has no lock of
+ * the kernel's, and is in no RCU read section. A moment later it may be in a system call or a page fault.
  */
 static DEFINE_PER_CPU(
 	struct user_place {
@@ -199,7 +200,7 @@ bool ekiden_c_is_at_user(const struct task_struct *p)
 	       ekiden_c_now_ns() - place->at_ns < FRESH_NS;
 }
 
-void set_up_refills(void)
+void ekiden_set_up_refills(void)
 {
 	int cpu;
 
@@ -207,7 +208,7 @@ void set_up_refills(void)
 		hrtimer_setup(per_cpu_ptr(&refills, cpu), refill, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_PINNED_HARD);
 }
 
-void cancel_refills(void)
+void ekiden_cancel_refills(void)
 {
 	int cpu;
 

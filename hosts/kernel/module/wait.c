@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * How a call waits for another one to let go of a lock. Waiting is not looping: it burns no fuel, and the other call is found out by
- * its end, its fault, or by what it waits for itself (framework/ekiden/src/order.rs). The clock is the last resort, and it stands still
- * while any processor is away.
+ * How a call waits for another one to let go of a lock. Waiting is not looping: it burns no fuel, and the other call is
+ * found out by its end, its fault, or by what it waits for itself (framework/ekiden/src/order.rs). The clock is the last
+ * resort, and it stands still while any processor is away.
  */
 #include <linux/cpumask.h>
 #include <linux/minmax.h>
@@ -70,7 +70,7 @@ u32 ekiden_wait_look(struct ekiden_wait *wait)
 	u64 now_ns, slice_ns;
 
 	this_cpu_write(ekiden_fuel, FUEL_TO_LOOK);
-	if (is_broken())
+	if (ekiden_is_broken())
 		return OVER;
 	if (wait->looks++ % LOOKS_APART)
 		return GO_ON;
