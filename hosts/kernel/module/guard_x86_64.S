@@ -68,7 +68,7 @@ SYM_FUNC_END(ekiden_guarded)
 
 /*
  * The same for a policy that is called in an event, by the engine: it has what is left of the event's fuel, and so have those that are
- * called after it. What it was given to come through its own end does not count.
+ * called after it. What it was given to come through its own end does not count. Returns 0, or what ekiden_leave() says.
  */
 SYM_FUNC_START(ekiden_guarded_policy)
 	push	%rbp
@@ -86,6 +86,7 @@ SYM_FUNC_START(ekiden_guarded_policy)
 	movq	%rsp, PER_CPU_VAR(ekiden_guard_sp)
 	ANNOTATE_RETPOLINE_SAFE
 	call	*%r9
+	xorl	%eax, %eax
 	popq	PER_CPU_VAR(ekiden_guard_sp)
 	addq	$(7 * 8), %rsp
 	UNWIND_HINT_FUNC

@@ -88,7 +88,10 @@ unsafe extern "C" fn ekiden_guarded_policy(
 ) -> i64 {
     match GUARD_SAYS.get() {
         // SAFETY: the engine's half passes what `deliver` needs, which is all that is passed on here.
-        0 => unsafe { deliver(reply, instance, message, payload, payload_len) },
+        0 => unsafe {
+            deliver(reply, instance, message, payload, payload_len);
+            0
+        },
         // As after a panic: nothing was written.
         says => says,
     }
@@ -113,7 +116,7 @@ unsafe extern "C" fn deliver(
     message: *const Message,
     _payload: *const u8,
     _payload_len: usize,
-) -> i64 {
+) {
     // SAFETY: `instance` comes from `create` and is never freed; the message is good for the call.
     let (instance, message) = unsafe { (&*instance.cast::<Instance>(), &*message) };
     let mut answer = Reply::default();
@@ -126,7 +129,6 @@ unsafe extern "C" fn deliver(
         answer.token = of_cpu.and_then(|at| queue.remove(at)).unwrap_or_default();
     }
     reply.write(answer);
-    0
 }
 
 unsafe extern "C" fn give(instance: *mut c_void, baggage: *mut Baggage) {

@@ -8,14 +8,12 @@ extern crate std;
 
 use alloc::{boxed::Box, format, sync::Arc};
 use core::ffi::{CStr, c_char, c_void};
-use core::mem::MaybeUninit;
 use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use ekiden::{Env, Saved, Scheduler, TaskParams, Topology};
 pub use ekiden_host::abi::{ABI_VERSION, NAME_LEN};
-use ekiden_host::abi::{Message, Reply};
 use ekiden_host::hints::{Geometry, layout::RECORD_BYTES_MAX};
 use ekiden_host::{Adapter, Figures, Left};
 use ekiden_host::{Patience, Since, Waits};
@@ -24,6 +22,7 @@ use ekiden_kernel_rt::{FAULT_TEXT_LEN, GO_ON, TOO_LONG, Text, Wait};
 use ekiden_lock::{OfHost, Word};
 use ekiden_recording::Mark;
 
+mod deliver;
 mod figures;
 #[cfg_attr(all(target_arch = "x86_64", not(test)), path = "here_x86_64.rs")]
 #[cfg_attr(test, path = "here_fake.rs")]
@@ -132,7 +131,7 @@ pub const fn table<S: Scheduler>(
         name,
         calls: S::CALLS.0,
         create,
-        deliver: deliver::<S>,
+        deliver: deliver::deliver::<S>,
         give,
         take,
         check,
@@ -360,41 +359,6 @@ unsafe fn env<S: Scheduler>(args: &mut CreateArgs) -> Option<Env> {
             None
         }
     }
-}
-
-/// # Safety
-///
-/// `instance` comes from [`create`], and the other pointers are good for the call.
-unsafe extern "C" fn deliver<S: Scheduler>(
-    reply: &mut MaybeUninit<Reply>,
-    instance: *mut c_void,
-    message: *const Message,
-    payload: *const u8,
-    payload_len: usize,
-) -> i64 {
-    // SAFETY: `instance` comes from `create` or `take`. CPUs share it, as an `Adapter` is Sync; it is taken away only between calls.
-    let adapter = unsafe { &*instance.cast::<Adapter<S>>() };
-    // SAFETY: message and payload are good for the call, the payload for its length.
-    let (message, payload) = unsafe { (&*message, slice::from_raw_parts(payload, payload_len)) };
-    match tape::here() {
-        None => _ = adapter.answer(message, payload, reply),
-        Some(place) => recorded(reply, adapter, message, payload, place),
-    }
-    has_no_lock();
-    0
-}
-
-/// The same on tape. By itself, so that a call without a tape has nothing to save and restore for it.
-#[inline(never)]
-fn recorded<S: Scheduler>(
-    reply: &mut MaybeUninit<Reply>,
-    adapter: &Adapter<S>,
-    message: &Message,
-    payload: &[u8],
-    place: tape::Here,
-) {
-    place.begin(message, payload);
-    place.end(adapter.answer(message, payload, reply));
 }
 
 /// Whoever calls has let go of all locks that it took, or is at fault here.

@@ -14,7 +14,7 @@ pub type Deliver = unsafe extern "C" fn(
     message: *const Message,
     payload: *const u8,
     payload_len: usize,
-) -> i64;
+);
 
 /// What a policy module offers. `struct ekiden_policy_table` in C.
 #[repr(C)]
@@ -29,8 +29,7 @@ pub struct PolicyTable {
     pub calls: u64,
     /// Makes an instance; null when it cannot, with the reason in `CreateArgs::error`.
     pub create: unsafe extern "C" fn(args: *mut CreateArgs) -> *mut c_void,
-    /// Delivers one call to an instance, which writes its reply. Returns 0, where a guard's own number says that it did not
-    /// return.
+    /// Delivers one call to an instance, which writes its reply.
     pub deliver: Deliver,
     /// Ends an instance; what it hands over is in `baggage` then.
     pub give: unsafe extern "C" fn(instance: *mut c_void, baggage: *mut Baggage),
