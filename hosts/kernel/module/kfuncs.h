@@ -30,7 +30,7 @@ void ekiden_do_left(struct ekiden_outcome *outcome);
 /* The newest reason, copied with a zero at its end. */
 int ekiden_do_fault_text(char *text, u32 size);
 
-/* times.c: an event that is measured, or that somebody listens to */
+/* times.c: an event that is measured or traced */
 void ekiden_do_watched(struct ekiden_event *event, struct ekiden_outcome *outcome);
 
 /* kfuncs_check.c */
