@@ -48,7 +48,7 @@ fn reasons_are_told_from_words_that_are_none() {
     let text = "fn f() {\n    // SAFETY: the map has\n    // a stride for each CPU.\n    unsafe {}\n}\n// SAFETY: as in `f`.\n";
     let found = reasons(text);
     assert_eq!(found, [(2, "the map has a stride for each CPU.".to_owned()), (6, "as in `f`.".to_owned())]);
-    assert!(is_its_own(&found[0].1) && is_its_own("seen by nobody else until it is published."));
+    assert!(is_its_own(&found[0].1) && is_its_own("no other CPU sees it until it is published."));
     assert!(is_its_own("as in `place`; aligned, because the map and the stride are."));
     let none = [
         "as in `f`.",

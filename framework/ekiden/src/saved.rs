@@ -52,9 +52,9 @@ pub trait SavedState: Sized {
         let _ = to;
     }
 
-    /// Goes on with what another version [saved](Self::save), after [`new`](crate::Scheduler::new) and before any other call. All tasks
+    /// Continues with what another version [saved](Self::save), after [`new`](crate::Scheduler::new) and before any other call. All tasks
     /// are new to it all the same: [`task_new`](crate::Scheduler::task_new) follows for each. An error, which is the default, refuses
-    /// this version, and the old one goes on.
+    /// this version, and the old one stays.
     fn restore(&mut self, saved: &[u8]) -> Result<(), &'static str> {
         let _ = saved;
         Err("it does not take over from a version whose state has another layout")
