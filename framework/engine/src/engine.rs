@@ -4,7 +4,7 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
 
-use ekiden::{Call, Calls, CpuId, Group, RefusalReason, TaskId};
+use ekiden::{Call, Calls, CpuId, Group, TaskId};
 use ekiden_host::Policy;
 use ekiden_host::abi::{Event, EventKind, FOR_IDLE, Outcome, Status, enqueue_flags};
 
@@ -363,7 +363,9 @@ impl<P: Policy> Engine<P> {
         }
         // The state goes first: another CPU may pick the task as soon as the policy knows of it.
         let state = seen.issue(Phase::Ready, event.cpu);
-        slot.set_state(state);
+        if !slot.try_state(seen, state) {
+            return self.enqueue_overtaken(&mut handling.rare());
+        }
         let for_idle = event.flags & enqueue_flags::MAY_PLACE != 0 && self.idle.contains(event.cpu);
         self.hand_token(handling, call, task, slot, state, if for_idle { FOR_IDLE } else { 0 });
         if !LONE {
@@ -382,6 +384,14 @@ impl<P: Policy> Engine<P> {
         } else if !LONE {
             self.overtake(handling, seat, event.cpu);
         }
+    }
+
+    /// A host that looks for an idle CPU first says so before the task is on a queue. Another CPU had picked it by then, could not run it, and has
+    /// given it back to the policy this very moment.
+    #[cold]
+    #[inline(never)]
+    fn enqueue_overtaken(&self, handling: &mut Handling<'_>) {
+        self.enqueue(handling);
     }
 
     /// The policy holds the task's token already: it was made to give way, or the kernel moved it.
@@ -413,16 +423,18 @@ impl<P: Policy> Engine<P> {
         if self.groups.is_active() && self.sleeps_in_group(&mut handling.rare(), task, slot) {
             return;
         }
-        let seen = slot.state();
+        let mut seen = slot.state();
         slot.runtime_ns.store(event.runtime_ns, Relaxed);
+        // It ran behind our back while the kernel bypassed us, and its token is still with the policy: another CPU may be taking it.
+        while seen.phase().is_waiting() && !slot.try_state(seen, seen.issue(Phase::Blocked, seen.cpu())) {
+            seen = slot.state();
+        }
         match seen.phase() {
             Phase::Running => {
                 slot.set_state(seen.in_phase(Phase::Blocked));
                 self.slept(handling, self.seat_of::<LONE>(seen), task, slot);
             }
             Phase::Ready | Phase::ReadyByTick => {
-                // It ran behind our back while the kernel bypassed us, and its token is still with the policy.
-                slot.set_state(seen.issue(Phase::Blocked, seen.cpu()));
                 self.take_back(&mut handling.rare(), self.seat_of::<LONE>(seen), task, slot);
                 self.groups.sleep(task.slot);
             }
@@ -445,20 +457,6 @@ impl<P: Policy> Engine<P> {
             let message = self.message(handling, Call::TaskBlocked, task, slot);
             self.call(handling, seat, &message, &[]);
         }
-    }
-
-    /// The host could not run what was picked: the task waits again, where the kernel has it.
-    fn pick_refused(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        Counters::count(&self.counters(handling.event.cpu, self.seat_of::<false>(slot.state())).refusals);
-        let reason = RefusalReason::from_number(handling.event.args[0] as u32);
-        let (seen, by) = (slot.state(), handling.event.args[1]);
-        // Enqueued again since it was picked, by a change of its affinity: its policy has the new token.
-        let is_overtaken = by != 0 && (seen.phase() != Phase::Running || u64::from(seen.cpu()) + 1 != by);
-        if !is_overtaken {
-            self.wait_again(handling, task, slot, seen, handling.event.cpu, reason);
-        }
-        // It is the kernel's idea that the task is there: that CPU may be idle, and the policy thinks that it was asked.
-        handling.outcome.kicks.add(handling.event.cpu);
     }
 
     #[inline]

@@ -163,15 +163,7 @@ impl<P: Policy> Engine<P> {
             Phase::Running => Call::TaskPreempt,
             Phase::Blocked => Call::TaskWakeup,
             Phase::New | Phase::Free => Call::TaskNew,
-            Phase::Ready | Phase::ReadyByTick => {
-                // The kernel bypassed us and ran it; the policy has its token already, for here or elsewhere.
-                if seen.cpu() == event.cpu {
-                    slot.set_state(seen.in_phase(Phase::ReadyByTick));
-                } else {
-                    self.move_to(handling, event.task, slot, seen, event.cpu, Phase::ReadyByTick);
-                }
-                return;
-            }
+            Phase::Ready | Phase::ReadyByTick => return self.ran_unseen(handling, slot, seen),
             // Just released.
             Phase::Parked | Phase::ParkedByTick => return,
         };
@@ -183,6 +175,20 @@ impl<P: Policy> Engine<P> {
         self.hand_token(handling, call, event.task, slot, state, 0);
         if UPGRADABLE && !self.is_home::<false>(slot.state()) {
             self.settle(handling, event.task, slot);
+        }
+    }
+
+    /// The kernel bypassed us and ran it; the policy has its token already, for here or elsewhere, and another CPU may be taking it.
+    fn ran_unseen(&self, handling: &mut Handling<'_>, slot: &Slot, mut seen: State) {
+        let Event { cpu, task, .. } = *handling.event;
+        while seen.cpu() == cpu && seen.phase().is_waiting() {
+            if slot.try_state(seen, seen.in_phase(Phase::ReadyByTick)) {
+                return;
+            }
+            seen = slot.state();
+        }
+        if seen.phase().is_waiting() {
+            self.move_to(handling, task, slot, seen, cpu, Phase::ReadyByTick);
         }
     }
 
@@ -367,6 +373,20 @@ impl<P: Policy> Engine<P> {
         if let Some(idle) = self.idle.take(&[], |cpu| self.host.may_run(task, cpu)) {
             handling.outcome.kicks.add(idle);
         }
+    }
+
+    /// The host could not run what was picked: the task waits again, where the kernel has it.
+    pub(crate) fn pick_refused(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+        Counters::count(&self.counters(handling.event.cpu, self.seat_of::<false>(slot.state())).refusals);
+        let reason = RefusalReason::from_number(handling.event.args[0] as u32);
+        let (seen, by) = (slot.state(), handling.event.args[1]);
+        // Enqueued again since it was picked, by a change of its affinity: its policy has the new token.
+        let is_overtaken = by != 0 && (seen.phase() != Phase::Running || u64::from(seen.cpu()) + 1 != by);
+        if !is_overtaken {
+            self.wait_again(handling, task, slot, seen, handling.event.cpu, reason);
+        }
+        // It is the kernel's idea that the task is there: that CPU may be idle, and the policy thinks that it was asked.
+        handling.outcome.kicks.add(handling.event.cpu);
     }
 
     /// A task that was picked does not run after all, and waits on `cpu` again.

@@ -1,5 +1,6 @@
 //! Queues that CPUs share: tokens that are claimed, and idle CPUs that are told of a task.
 
+use std::cell::RefCell;
 use std::sync::{
     Arc, Mutex, OnceLock,
     atomic::{AtomicU64, Ordering::Relaxed},
@@ -521,4 +522,66 @@ fn a_newer_token_that_gives_way_to_that_of_a_refusal_is_no_mistake_and_comes_aga
     event(Event { task, args: [RefusalReason::NotAllowed as u64, 1], ..Event::new(EventKind::PickRefused, 0) });
     assert_eq!(engine.mistakes(), (0, None));
     assert_eq!(event(Event::new(EventKind::Pick, 1)).task, task);
+}
+
+thread_local! {
+    /// What another CPU does while the policy hears that a task has slept.
+    static MEANWHILE: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+}
+
+/// A queue for all CPUs, of a policy that hears when a task sleeps.
+struct Listening(SpinLock<FifoQueue<Self>>);
+
+#[policy]
+impl Scheduler for Listening {
+    fn new(_: &Env) -> Self {
+        Self(SpinLock::default())
+    }
+
+    fn enqueue(&self, _: &Cx, _: &Task, token: Schedulable<Self>) {
+        self.0.lock().push_back(token);
+    }
+
+    fn pick_next_task(&self, cx: &Cx, _: CpuId) -> Option<Schedulable<Self>> {
+        self.0.lock().claim_first(cx)
+    }
+
+    fn task_blocked(&self, _: &Cx, _: &Task) {
+        if let Some(act) = MEANWHILE.take() {
+            act();
+        }
+    }
+
+    fn migrate_task_rq(&self, _: &Cx, task: &Task, new: Schedulable<Self>) -> Option<Schedulable<Self>> {
+        let mut queue = self.0.lock();
+        let old = queue.remove(task.id);
+        queue.push_back(new);
+        old
+    }
+
+    fn task_departed(&self, _: &Cx, task: &Task) -> Option<Schedulable<Self>> {
+        self.0.lock().remove(task.id)
+    }
+}
+
+/// The kernel asks for an idle CPU before a woken task is on a queue, so another CPU may pick it before that, and give it back while it is
+/// being put there. The two once issued tokens with one number for two CPUs: in a storm, under a right policy, 64 mistakes in a row.
+#[test]
+fn a_task_that_is_given_back_while_it_is_put_on_a_queue_has_one_good_token() {
+    let bench = Arc::new(Bench::new::<Listening>());
+    let task = bench.task(1);
+    bench.enqueue(0, task);
+    assert_eq!(bench.pick(1), Some(1));
+    // CPU 1 could not run it, as it is on no queue yet.
+    let other = bench.clone();
+    MEANWHILE.set(Some(Box::new(move || {
+        let args = [RefusalReason::NotAllowed as u64, 2];
+        let refused = Event { task, args, ..Event::new(EventKind::PickRefused, 1) };
+        other.engine.deliver(&refused, &[], &mut Outcome::default());
+    })));
+    bench.enqueue(0, task);
+    for cpu in [1, 0] {
+        assert_eq!(bench.pick(cpu), (cpu == 1).then_some(1));
+        bench.assert_good();
+    }
 }
