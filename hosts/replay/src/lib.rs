@@ -34,7 +34,7 @@ use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use ekiden::{CpuMask, ParamError, Scheduler};
-use ekiden_recording::{RecordingError, RecordingReader};
+use ekiden_recording::{RECORDING_VERSION, RecordingError, RecordingReader};
 
 pub use outcome::{Difference, Exact, Outcome, Past};
 use policy::Maker;
@@ -76,6 +76,15 @@ pub enum ReplayError {
         policy: String,
         /// What is wrong.
         source: ParamError,
+    },
+    /// It is of a version whose calls cannot be repeated.
+    #[error(
+        "a recording of format {found} does not say all that its calls learnt, so they cannot be repeated: ask another policy \
+        (`--what-if`), or look at them (`ekiden trace cat`)"
+    )]
+    Old {
+        /// The version of its format.
+        found: u32,
     },
     /// What the policy says could not be written.
     #[error("cannot write what the policy says: {0}; make room or give another place")]
@@ -176,7 +185,7 @@ impl Replay {
     /// # Errors
     /// When nothing can be replayed: it is no recording, or one of other policies or parameters.
     pub fn run(self, recording: impl Read) -> Result<Outcome, ReplayError> {
-        let reader = RecordingReader::new(recording)?;
+        let reader = repeatable(recording)?;
         let showing = Showing::begin(self.debug);
         let outcome = replay::run(reader, &self.policies, self.params.as_deref(), &self.options, None)?;
         showing.finish().map_err(ReplayError::Debug)?;
@@ -190,7 +199,7 @@ impl Replay {
     /// # Errors
     /// As [`run`](Self::run).
     pub fn considered(self, recording: impl Read, mut tell: impl FnMut(Considered)) -> Result<Outcome, ReplayError> {
-        let reader = RecordingReader::new(recording)?;
+        let reader = repeatable(recording)?;
         replay::run(reader, &self.policies, self.params.as_deref(), &self.options, Some(&mut tell))
     }
 
@@ -206,6 +215,15 @@ impl Replay {
         };
         let reader = RecordingReader::new(recording)?;
         what_if::run(reader, maker, self.params.as_deref().unwrap_or_default(), self.options.until)
+    }
+}
+
+/// Opens a recording whose calls say all that it takes to repeat them.
+fn repeatable<R: Read>(recording: R) -> Result<RecordingReader<R>, ReplayError> {
+    let reader = RecordingReader::new(recording)?;
+    match reader.version() {
+        RECORDING_VERSION => Ok(reader),
+        found => Err(ReplayError::Old { found }),
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use ekiden_foreign::{Foreign, is_foreign};
-use ekiden_trace::Reader;
+use ekiden_trace::{Reader, TRACE_VERSION};
 use tempfile::TempPath;
 use zstd::{Decoder, Encoder};
 
@@ -151,5 +151,13 @@ pub fn open_trace(path: &Path) -> Result<Reader<Box<dyn Read>>> {
     } else {
         Box::new(file)
     };
-    Reader::new(source).with_context(|| path.display().to_string())
+    let reader = Reader::new(source).with_context(|| path.display().to_string())?;
+    if reader.version() < TRACE_VERSION {
+        eprintln!("ekiden: {}: a trace of format {}: {OLD_TRACE}", path.display(), reader.version());
+    }
+    Ok(reader
+        .on_unknown(|kind| eprintln!("ekiden: records of kind {kind} are passed over: a later version wrote them")))
 }
+
+/// What is missing in one.
+const OLD_TRACE: &str = "it names no task, and does not say which CPUs one may use";

@@ -19,6 +19,9 @@
 //! | 14–15 | [`What`] |
 //! | 16–23 | depends on [`What`] |
 //!
+//! Version 1 is read, too: it begins with `EKIDSIM` and a zero, then come the version and the number of CPUs, of four bytes each, the seed,
+//! of eight, and records of the same form.
+//!
 //! What comes from a file is not trusted: [`Reader`] and [`Trace::from_bytes`] are the only places that look at foreign
 //! bytes, and whatever they are given, they answer with records or with the place where it went wrong.
 #![forbid(unsafe_code)]
@@ -39,7 +42,7 @@ pub use header::{Header, HeaderCpu, Host};
 pub use memory::Trace;
 pub use note::{NoteNames, noted};
 pub use read::{Reader, TraceError};
-pub use record::{InQueue, QueueNote, RECORD_LEN, Record, What, masks, names};
+pub use record::{InQueue, MAY_BE_PASSED_OVER, QueueNote, RECORD_LEN, Record, What, masks, names};
 pub use tidy::Tidy;
 
 /// Version of the format.

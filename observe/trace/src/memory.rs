@@ -32,8 +32,8 @@ impl Trace {
     /// When the bytes are something else, of another version, or damaged; with the place.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, TraceError> {
         let mut reader = Reader::new(bytes.as_slice())?;
+        let begin = reader.position() as usize;
         reader.try_for_each(|record| record.map(drop))?;
-        let begin = bytes.len() - Reader::new(bytes.as_slice())?.count() * RECORD_LEN;
         Ok(Self { bytes, begin })
     }
 

@@ -5,6 +5,16 @@ use std::{fmt, sync::LazyLock};
 /// Bytes of a record.
 pub const RECORD_LEN: usize = 24;
 
+/// Kinds with this number or a larger one add to what the others say: a [`Reader`](crate::Reader) that does not know one passes its records over. Any
+/// other kind has to be known, and a new one raises [`TRACE_VERSION`](crate::TRACE_VERSION).
+pub const MAY_BE_PASSED_OVER: u16 = 0x8000;
+
+/// The number of a record's kind.
+#[inline]
+pub(crate) fn kind_of(bytes: &[u8; RECORD_LEN]) -> u16 {
+    u16::from_le_bytes([bytes[14], bytes[15]])
+}
+
 /// Declares [`What`] and the table of its values at once, so that none is forgotten.
 macro_rules! what {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {

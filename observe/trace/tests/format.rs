@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use ekiden::Topology;
-use ekiden_trace::{Header, RECORD_LEN, Reader, Record, Trace, TraceError, What};
+use ekiden_trace::{Header, MAY_BE_PASSED_OVER, RECORD_LEN, Reader, Record, Trace, TraceError, What};
 use proptest::prelude::*;
 
 fn header() -> Header {
@@ -55,11 +55,46 @@ fn foreign_and_damaged_bytes_are_refused_with_their_place() {
         bytes[at] = byte;
         refused(&bytes)
     };
-    assert!(matches!(change(begin + 14, 99), TraceError::Damaged { at } if at == begin as u64));
+    assert!(matches!(change(begin + 14, 99), TraceError::Unknown { kind: 99, at } if at == begin as u64));
     assert!(matches!(change(begin + 13, 1), TraceError::Damaged { at } if at == begin as u64), "CPU 263 of 8");
     assert!(matches!(change(8, 77), TraceError::Version { found: 77 }));
     assert!(matches!(change(15, 255), TraceError::Header { .. }));
     assert!(matches!(change(17, b'!'), TraceError::Header { .. }));
+}
+
+/// A kind of a later version that adds to what the others say.
+#[test]
+fn records_that_may_be_passed_over_are_counted_and_the_others_are_read() {
+    let mut bytes = trace().as_bytes().to_vec();
+    let begin = bytes.len() - What::ALL.len() * RECORD_LEN;
+    for place in [0, 3] {
+        let mut later = record(What::Note, 1).to_bytes();
+        later[14..16].copy_from_slice(&(MAY_BE_PASSED_OVER + 1).to_le_bytes());
+        let at = begin + place * RECORD_LEN;
+        bytes.splice(at..at, later);
+    }
+    let mut reader = Reader::new(bytes.as_slice()).unwrap();
+    assert!(reader.by_ref().map(Result::unwrap).eq(trace().records()));
+    assert_eq!(reader.passed_over(), 2);
+    assert!(Trace::from_bytes(bytes).unwrap().records().eq(trace().records()));
+}
+
+#[test]
+fn a_trace_of_the_version_before_is_read() {
+    let record = record(What::Run, 5);
+    let numbers = |version: u32, nr_cpus: u32| [version.to_le_bytes(), nr_cpus.to_le_bytes()].concat();
+    let file = |version, nr_cpus| {
+        [&b"EKIDSIM\0"[..], &numbers(version, nr_cpus), &7_u64.to_le_bytes(), &record.to_bytes()].concat()
+    };
+    let good = file(1, 8);
+    let reader = Reader::new(good.as_slice()).unwrap();
+    assert_eq!((reader.version(), reader.header().seed, reader.header().nr_cpus()), (1, 7, 8));
+    assert!(reader.map(Result::unwrap).eq([record]));
+    let refused = |bytes: &[u8]| Reader::new(bytes).unwrap_err();
+    assert!(matches!(refused(&file(3, 8)), TraceError::Version { found: 3 }));
+    assert!(matches!(refused(&file(1, 0)), TraceError::Header { .. }));
+    assert!(matches!(refused(&file(1, u32::MAX)), TraceError::Header { .. }));
+    assert!(matches!(refused(&good[..20]), TraceError::Damaged { at: 20 }));
 }
 
 #[test]

@@ -47,6 +47,8 @@ use crate::RECORDING_VERSION;
 
 /// Begins every recording.
 const MAGIC: [u8; 8] = *b"EKIRECRD";
+/// The version before this one, which is read, too.
+const OLDEST_READ: u32 = RECORDING_VERSION - 1;
 /// Bytes before the header.
 const PREAMBLE_LEN: usize = 20;
 /// Bytes before what is in a block.
@@ -132,7 +134,9 @@ pub enum RecordingError {
     )]
     Foreign,
     /// Of another version of this program.
-    #[error("this recording has format {found}, and this program reads {RECORDING_VERSION}: use the one that wrote it")]
+    #[error(
+        "this recording has format {found}, and this program reads {OLDEST_READ} to {RECORDING_VERSION}: use the one that wrote it"
+    )]
     Version {
         /// Version of the recording.
         found: u32,

@@ -8,8 +8,8 @@ use std::string::ToString;
 use std::vec::Vec;
 
 use super::{
-    BLOCK_LEN, BLOCK_RECORDS_MAX, BlockHeader, END, HEADER_MAX, Header, INSTANCE, Instance, MAGIC, PASS, PASS_MAX,
-    PREAMBLE_LEN, RECORDS, RecordingError,
+    BLOCK_LEN, BLOCK_RECORDS_MAX, BlockHeader, END, HEADER_MAX, Header, INSTANCE, Instance, MAGIC, OLDEST_READ, PASS,
+    PASS_MAX, PREAMBLE_LEN, RECORDS, RecordingError,
 };
 use crate::{Calls, Entry, RECORD_WORDS, RECORDING_VERSION, Record};
 
@@ -52,6 +52,7 @@ pub struct Recorded {
 /// order in which they began, and ends with the recording or after its first error.
 pub struct RecordingReader<R> {
     source: R,
+    version: u32,
     header: Header,
     instances: BTreeMap<u64, Instance>,
     at: u64,
@@ -97,7 +98,7 @@ struct Packed {
 }
 
 impl<R: Read> RecordingReader<R> {
-    /// Reads the header.
+    /// Reads the header, of this version or of the one before.
     ///
     /// # Errors
     /// When it is something else, of another version, or damaged.
@@ -112,7 +113,7 @@ impl<R: Read> RecordingReader<R> {
         }
         let word = |at: usize| u32::from_le_bytes([preamble[at], preamble[at + 1], preamble[at + 2], preamble[at + 3]]);
         let (version, header_len, checksum) = (word(8), word(12), word(16));
-        if version != RECORDING_VERSION {
+        if !(OLDEST_READ..=RECORDING_VERSION).contains(&version) {
             return Err(RecordingError::Version { found: version });
         }
         let broken = |why: &dyn ToString| RecordingError::Header { why: why.to_string() };
@@ -138,6 +139,7 @@ impl<R: Read> RecordingReader<R> {
         }
         Ok(Self {
             source,
+            version,
             header,
             instances: BTreeMap::new(),
             at,
@@ -156,6 +158,11 @@ impl<R: Read> RecordingReader<R> {
     /// What the recording is of.
     pub fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// The version of its format. One of version 1 does not say on whose time a call came: [`thread`](crate::RecordedCall::thread) is 0.
+    pub fn version(&self) -> u32 {
+        self.version
     }
 
     /// What an instance of a policy is, whose mark has been read: the one of the header if nothing else was said.
