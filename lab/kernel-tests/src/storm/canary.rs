@@ -2,6 +2,7 @@
 
 use std::{
     hint::spin_loop,
+    os::unix::net::UnixDatagram,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -42,6 +43,14 @@ impl Waits {
     }
 }
 
+/// The caller runs on one CPU from now on, before everything that policies run. Either may fail: where there is no such CPU it runs on any.
+fn stay_on(cpu: u32) {
+    let mut only = CpuSet::new();
+    let _ = only.set(cpu as usize);
+    gone_or(sched_setaffinity(Pid::from_raw(0), &only));
+    let _ = set_class(0, libc::SCHED_FIFO, 2);
+}
+
 #[derive(Default)]
 struct Notes {
     worst_ns: AtomicU64,
@@ -52,22 +61,37 @@ struct Notes {
 impl Canary {
     /// On any CPU.
     pub(super) fn start(stop: &Arc<AtomicBool>, nap: Duration) -> Self {
-        Self::run(stop, nap, || ())
+        Self::run(stop, nap, || (), thread::sleep)
     }
 
     /// On one CPU while it is online, before everything that policies run: if this one waits, the CPU stands still.
     pub(super) fn on(cpu: u32, stop: &Arc<AtomicBool>) -> Self {
-        let mut only = CpuSet::new();
-        // There is no such CPU at worst, and then this one runs on any.
-        let _ = only.set(cpu as usize);
-        Self::run(stop, Duration::from_millis(100), move || {
-            gone_or(sched_setaffinity(Pid::from_raw(0), &only));
-            let _ = set_class(0, libc::SCHED_FIFO, 2);
-        })
+        Self::run(stop, Duration::from_millis(100), move || stay_on(cpu), thread::sleep)
+    }
+
+    /// The same, woken by the CPU's timer wheel, which its tick and its softirqs have to serve, as are threads of the kernel's own.
+    pub(super) fn of_wheel(cpu: u32, stop: &Arc<AtomicBool>) -> Result<Self> {
+        let nap = Duration::from_millis(100);
+        // Nothing ever comes.
+        let (socket, other) = UnixDatagram::pair()?;
+        socket.set_read_timeout(Some(nap))?;
+        Ok(Self::run(
+            stop,
+            nap,
+            move || stay_on(cpu),
+            move |_| {
+                let _ = (&other, socket.recv(&mut [0]));
+            },
+        ))
     }
 
     /// What is done before each nap may fail.
-    fn run(stop: &Arc<AtomicBool>, nap: Duration, before_nap: impl Fn() + Send + 'static) -> Self {
+    fn run(
+        stop: &Arc<AtomicBool>,
+        nap: Duration,
+        before_nap: impl Fn() + Send + 'static,
+        sleep: impl Fn(Duration) + Send + 'static,
+    ) -> Self {
         let (begin, notes) = (Instant::now(), Arc::new(Notes::default()));
         let (noted, stop) = (notes.clone(), stop.clone());
         let thread = thread::spawn(move || {
@@ -76,7 +100,7 @@ impl Canary {
                 let since = begin.elapsed() + nap;
                 noted.since_ns.store(since.as_nanos() as u64, Relaxed);
                 if !nap.is_zero() {
-                    thread::sleep(nap);
+                    sleep(nap);
                 } else if look % LOOKS_PER_HINT == 0 {
                     spin_loop();
                 }

@@ -52,7 +52,7 @@ const STRESSORS: &[&str] = &[
 const NICE: Range<i32> = -2..3;
 const WEIGHTS: Range<u32> = 500..1000;
 
-/// If a CPU runs not even a real-time thread for so long, the console says what each CPU does.
+/// If a CPU runs not even a real-time thread for so long, or serves no timer, the console says what each CPU does.
 const CPU_STILL: Duration = Duration::from_secs(2);
 
 /// Processes that the fork bomb may have at once.
@@ -71,8 +71,9 @@ struct StormReport {
     /// who sleep in between.
     wait_ms_busy: u64,
     wait_ms_sleeper: u64,
-    /// The same of a real-time thread on each CPU.
+    /// The same of a real-time thread on each CPU, and of one that its timer wheel wakes.
     cpus_still_ms: Vec<u64>,
+    wheels_still_ms: Vec<u64>,
     tasks_before: u64,
     tasks_after: u64,
     mistakes: u64,
@@ -94,6 +95,8 @@ struct Storm {
     canaries: [Canary; 3],
     /// One for each CPU: if it waits, the CPU stands still, and no policy can do anything about it.
     of_cpus: Vec<Canary>,
+    /// And one for each CPU's timer wheel.
+    of_wheels: Vec<Canary>,
     groups: [Group; 2],
     cpus: u32,
     wait_ms_max: u64,
@@ -131,6 +134,7 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
         tapes: BTreeMap::new(),
         canaries: [0, 1, 10].map(|ms| Canary::start(&stop, Duration::from_millis(ms))),
         of_cpus: (0..cpus).map(|cpu| Canary::on(cpu, &stop)).collect(),
+        of_wheels: (0..cpus).map(|cpu| Canary::of_wheel(cpu, &stop)).collect::<Result<_>>()?,
         groups: [Group::make("storm-1")?, Group::make("storm-2")?],
         cpus,
         wait_ms_max,
@@ -139,6 +143,7 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
     let waits = |canaries: &[Canary]| canaries.iter().map(Canary::waits).collect();
     watch::start(waits(&storm.canaries), Duration::from_millis(wait_ms_max), &stop);
     watch::start(waits(&storm.of_cpus), CPU_STILL, &stop);
+    watch::start(waits(&storm.of_wheels), CPU_STILL, &stop);
     storm.join(first)?;
     for group in &storm.groups {
         group.set("cpu.weight", &WEIGHTS.start.to_string())?;
@@ -156,8 +161,13 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
     let happened = match storm.blow(seconds) {
         Ok(happened) => happened,
         Err(error) => {
-            // Where timers came late, this says whether the kernel held them back.
+            // Where timers came late, these say whether the kernel held them back, and whether it served them.
             fs::copy("/proc/timer_list", "/host/timers.txt")?;
+            for look in 0..2 {
+                fs::copy("/proc/softirqs", format!("/host/softirqs-{look}.txt"))?;
+                fs::copy("/proc/interrupts", format!("/host/interrupts-{look}.txt"))?;
+                pause(200);
+            }
             storm.save_tapes()?;
             storm.say_what_stood_still()?;
             return Err(error.context(format!("seed {seed}")));
@@ -168,13 +178,13 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
         ensure!(status == Some(0), "stress-ng found something wrong: {status:?}");
     }
     let processes = forks()? - forks_before;
-    let cpus_still_ms = storm.cpus_still_ms();
-    let Storm { sessions, groups, canaries, of_cpus, bypassed_ms, .. } = storm;
+    let (cpus_still_ms, wheels_still_ms) = (worst_ms(&storm.of_cpus), worst_ms(&storm.of_wheels));
+    let Storm { sessions, groups, canaries, of_cpus, of_wheels, bypassed_ms, .. } = storm;
     groups.into_iter().try_for_each(Group::end)?;
     stop.store(true, Relaxed);
     let round_trips = pairs.into_iter().map(PingPong::end).sum::<Result<u64>>()?;
     let [busy, sleeper, late_sleeper] = canaries.map(Canary::end);
-    of_cpus.into_iter().try_for_each(|canary| canary.end().map(drop))?;
+    of_cpus.into_iter().chain(of_wheels).try_for_each(|canary| canary.end().map(drop))?;
     pause(200);
     let status = Status::read()?.unwrap_or_default();
     let off_ns_max = off_times(&status);
@@ -188,6 +198,7 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
         wait_ms_busy: busy?,
         wait_ms_sleeper: sleeper?.max(late_sleeper?),
         cpus_still_ms,
+        wheels_still_ms,
         tasks_before,
         tasks_after: status.counts.tasks,
         mistakes: status.counts.mistakes,
@@ -250,6 +261,11 @@ fn wait(child: &mut Child) -> Result<Option<i32>> {
     }
 }
 
+/// For how long each of them waited at most.
+fn worst_ms(canaries: &[Canary]) -> Vec<u64> {
+    canaries.iter().map(Canary::worst_ms).collect()
+}
+
 /// What is tried on a process that may be gone, or may not like it.
 fn gone_or<T>(_: nix::Result<T>) {}
 
@@ -267,8 +283,8 @@ impl Storm {
                 }
                 say(name)?;
                 step(self).and_then(|()| self.all_is_well(name)).with_context(|| {
-                    let still_ms = self.cpus_still_ms();
-                    format!("{name}, after {happened:?}; CPUs stood still for {still_ms:?} ms at most")
+                    let (cpus, wheels) = (worst_ms(&self.of_cpus), worst_ms(&self.of_wheels));
+                    format!("{name}, after {happened:?}; CPUs stood still for {cpus:?} ms at most, their timer wheels for {wheels:?} ms")
                 })?;
                 *happened.entry(name).or_default() += 1;
                 pause(20);
@@ -276,18 +292,16 @@ impl Storm {
         }
     }
 
-    /// For how long each CPU ran not even a real-time thread, at most.
-    fn cpus_still_ms(&self) -> Vec<u64> {
-        self.of_cpus.iter().map(Canary::worst_ms).collect()
-    }
-
-    /// If a CPU ran not even a real-time thread, and no interrupt was off for that long because of us, the storm says nothing of policies.
+    /// If a CPU ran not even a real-time thread, or served no timer of its wheel, and no interrupt was off for that long because of us, the storm
+    /// says nothing of policies.
     fn say_what_stood_still(&self) -> Result<()> {
-        let still = Duration::from_millis(self.cpus_still_ms().into_iter().max().unwrap_or_default());
+        let longest = |canaries| Duration::from_millis(worst_ms(canaries).into_iter().max().unwrap_or_default());
+        let (still, wheel) = (longest(&self.of_cpus), longest(&self.of_wheels));
         let off = off_times(&Status::read()?.unwrap_or_default()).into_values().max().unwrap_or_default();
-        if still > CPU_STILL && Duration::from_nanos(off) < CPU_STILL / 10 {
+        if still.max(wheel) > CPU_STILL && Duration::from_nanos(off) < CPU_STILL / 10 {
             let words = format!(
-                "a CPU that ran not even a real-time thread for {still:?}; because of us, interrupts were off for {off} ns"
+                "a CPU that ran not even a real-time thread for {still:?}, or served its timer wheel {wheel:?} late; because of us, \
+                 interrupts were off for {off} ns"
             );
             fs::write("/host/stood-still.txt", words)?;
         }
