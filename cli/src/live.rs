@@ -57,7 +57,7 @@ impl Live {
             has_ended |= signal.recv_timeout(time) != Err(RecvTimeoutError::Timeout);
             !has_ended
         };
-        // To find only with the evidence in hand that it cannot be written would be late.
+        // Fails now if the report cannot be written, not after hours of watching.
         self.report.as_deref().map_or(Ok(()), |path| Output::create(path).map(drop))?;
         let mut checker = LiveChecker::load(self.persists)?.adding_up(self.sum);
         let start = Instant::now();

@@ -43,7 +43,8 @@ const COMMANDS: &[&str] = &[
 ];
 
 /// Where the traces and recordings are. Those in the last are of `cli/tests/noted.json` on 2 CPUs: `noted.ekirec` of mlfq, `noted.trace` of
-/// the same run without what mlfq noted, as a kernel's is, and `looked.ekirec` of wfq, which looks at other CPUs.
+/// the same run without what mlfq noted, as a kernel's is, and `looked.ekirec` of wfq, which looks at other CPUs. Of these, `cut.*`
+/// end in the middle, and `damaged.*` have a byte that makes no sense.
 const FOLDERS: &[&str] = &[
     "lab/fuzz/seeds/trace",
     "lab/fuzz/seeds/foreign",
@@ -53,7 +54,7 @@ const FOLDERS: &[&str] = &[
 ];
 
 /// Of a long text so many lines at its beginning and its end; the rest is in the digest.
-const HEAD: usize = 24;
+const HEAD: usize = 120;
 const TAIL: usize = 3;
 
 fn stored() -> Vec<PathBuf> {
@@ -112,7 +113,7 @@ fn written(path: &Path) -> Option<Vec<u8>> {
 #[test]
 fn every_command_says_of_every_stored_trace_what_it_did() {
     let files = stored();
-    assert!(files.len() >= 10, "{files:?}");
+    assert!(files.len() >= 16, "{files:?}");
     for file in &files {
         let name = file.file_name().unwrap().to_str().unwrap();
         let mut said = String::new();

@@ -299,7 +299,7 @@ fn every_outcome_is_zeroed_for_the_call_that_fills_it() {
             let is_loop = ["for", "while", "do", "bpf_for", "bpf_for_each"].contains(&body[at].as_str());
             let zeroes = body[at] == "__builtin_memset" && function.args(at)[0].ends_with(&["outcome".to_owned()]);
             let is_call = body.get(at + 1).is_some_and(|word| word == "(");
-            let asks = is_call && (ASKS.contains(&body[at].as_str()) || body[at] == "guarded");
+            let asks = is_call && (ASKS.contains(&body[at].as_str()) || body[at] == "ekiden_run_guarded");
             if is_loop || zeroes {
                 is_zeroed = zeroes;
             } else if asks && function.args(at).iter().any(|arg| matches!(arg, [.., last] if last == "outcome")) {
@@ -365,11 +365,11 @@ fn rust_is_entered_through_the_guard_and_with_the_cpu_kept() {
         .collect();
     for function in &functions {
         for (at, word) in function.body.iter().enumerate().filter(|(_, word)| word.starts_with("ekiden_rs_")) {
-            let is_guarded = function.body[..at].ends_with(&["guarded".to_owned(), "(".to_owned()]);
+            let is_guarded = function.body[..at].ends_with(&["ekiden_run_guarded".to_owned(), "(".to_owned()]);
             let name = word["ekiden_rs_".len()..].to_owned();
             if is_guarded { &mut guarded } else { &mut bare }.insert(name);
         }
-        let entries = ["guarded", "ekiden_guarded", "ekiden_guarded_deliver"];
+        let entries = ["ekiden_run_guarded", "ekiden_guarded", "ekiden_guarded_deliver"];
         if let Some((at, _)) = function.calls().find(|(_, called)| entries.contains(called)) {
             let before = &function.body[..at];
             let keeps = ["preempt_disable()", "local_irq_disable()", "local_irq_save(flags)"];
@@ -432,7 +432,7 @@ fn a_scheduling_call_uses_nothing_that_allocates_sleeps_prints_or_wakes() {
             match here.or_else(|| functions.iter().find(named)) {
                 Some(other) if reached.iter().any(|known| std::ptr::eq(*known, other)) => {}
                 Some(other) => reached.push(other),
-                None if called.starts_with("ekiden_") || called == "guarded" => {}
+                None if called.starts_with("ekiden_") => {}
                 None => _ = used.insert(called.to_owned()),
             }
         }

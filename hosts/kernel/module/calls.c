@@ -20,12 +20,12 @@ EXPORT_PER_CPU_SYMBOL_GPL(ekiden_fuel);
 /* ---- faults ---- */
 
 /* The policy that has just panicked on this CPU, until the engine hears of it. */
-static DEFINE_PER_CPU(const struct instance *, fallen);
+static DEFINE_PER_CPU(const struct ekiden_instance *, fallen);
 
 /* The newest reason for which a policy was taken out; and that of the engine, for which each CPU has room. */
-static const struct text *newest_reason;
-static const struct text *engine_reason;
-static DEFINE_PER_CPU(struct text, engine_words);
+static const struct ekiden_text *newest_reason;
+static const struct ekiden_text *engine_reason;
+static DEFINE_PER_CPU(struct ekiden_text, engine_words);
 static bool broken;
 
 bool ekiden_is_broken(void)
@@ -45,9 +45,9 @@ void ekiden_begin_anew(void)
 	broken = false;
 }
 
-void ekiden_keep_reason(const struct text *text)
+void ekiden_keep_reason(const struct ekiden_text *text)
 {
-	static struct text kept;
+	static struct ekiden_text kept;
 
 	if (text && newest_reason == text) {
 		kept = *text;
@@ -56,23 +56,23 @@ void ekiden_keep_reason(const struct text *text)
 }
 
 /* The first reason stays. It is complete when others see it, so nobody waits for whoever is about to write one. */
-static void give_first(const struct text **reason, struct text *words, const char *text, size_t len)
+static void give_first(const struct ekiden_text **reason, struct ekiden_text *words, const char *text, size_t len)
 {
 	if (READ_ONCE(*reason))
 		return;
-	set_text(words, text, len);
+	ekiden_set_text(words, text, len);
 	cmpxchg(reason, NULL, words);
 }
 
-static struct instance *instance_of(const struct ekiden_host_table *host)
+static struct ekiden_instance *instance_of(const struct ekiden_host_table *host)
 {
-	return container_of((struct ekiden_host_table *)host, struct instance, host);
+	return container_of((struct ekiden_host_table *)host, struct ekiden_instance, host);
 }
 
 /* Before any other CPU can see that the policy has panicked. */
 void ekiden_keep_first(const struct ekiden_host_table *host, const char *text, size_t len)
 {
-	struct instance *instance = instance_of(host);
+	struct ekiden_instance *instance = instance_of(host);
 
 	give_first(&instance->reason, this_cpu_ptr(instance->words), text, len);
 }
@@ -118,13 +118,13 @@ notrace void ekiden_c_fault(const char *text, size_t len)
 void ekiden_do_left(struct ekiden_outcome *outcome)
 {
 	if (this_cpu_read(fallen))
-		guarded(ekiden_rs_fell, ekiden_rs_default(), 0, 0, 0, 0);
+		ekiden_run_guarded(ekiden_rs_fell, ekiden_rs_default(), 0, 0, 0, 0);
 	outcome->status = EKIDEN_FAULT;
 }
 
 int ekiden_do_fault_text(char *text, u32 size)
 {
-	const struct text *reason = READ_ONCE(engine_reason) ?: READ_ONCE(newest_reason);
+	const struct ekiden_text *reason = READ_ONCE(engine_reason) ?: READ_ONCE(newest_reason);
 	size_t len = reason && size ? min_t(size_t, reason->len, size - 1) : 0;
 
 	if (!size)
@@ -144,9 +144,9 @@ void ekiden_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, 
 	u64 start_ns;
 
 	local_irq_save(flags);
-	start_ns = times_begin();
+	start_ns = ekiden_times_begin();
 	/* An empty slice of Rust needs a pointer that is not null. */
-	if (unlikely(guarded(ekiden_rs_deliver, event, outcome, payload ?: event, len, 0) == LEFT))
+	if (unlikely(ekiden_run_guarded(ekiden_rs_deliver, event, outcome, payload ?: event, len, 0) == LEFT))
 		ekiden_do_left(outcome);
 	ekiden_times_end(kind, start_ns);
 	if (tracepoint_enabled(ekiden_event))
@@ -295,8 +295,8 @@ static struct {
 static s64 introduce_some(u64 first)
 {
 	struct ekiden_outcome outcome = {};
-	u64 start_ns = times_begin();
-	s64 next = guarded(ekiden_rs_introduce, first, &outcome, 0, 0, 0);
+	u64 start_ns = ekiden_times_begin();
+	s64 next = ekiden_run_guarded(ekiden_rs_introduce, first, &outcome, 0, 0, 0);
 
 	ekiden_times_end(EKIDEN_TIME_INTRODUCE, start_ns);
 	if (next == LEFT)
@@ -338,11 +338,11 @@ void ekiden_c_stop(const char *text, size_t len)
 void ekiden_c_policy_fell(u32 number);
 void ekiden_c_policy_fell(u32 number)
 {
-	const struct instance *instance = this_cpu_xchg(fallen, NULL);
+	const struct ekiden_instance *instance = this_cpu_xchg(fallen, NULL);
 	/* If it has not panicked, the engine has the reason. */
-	static const struct text none;
-	const struct text *reason = instance ? READ_ONCE(instance->reason) : &none;
-	struct seat *seat = &ekiden_running.seats[number % EKIDEN_SEATS];
+	static const struct ekiden_text none;
+	const struct ekiden_text *reason = instance ? READ_ONCE(instance->reason) : &none;
+	struct ekiden_seat *seat = &ekiden_running.seats[number % EKIDEN_SEATS];
 
 	/* Whichever CPU comes here first, it is the first reason; and any of them may be the first that says it to the kernel. */
 	cmpxchg(&seat->fault, NULL, reason);

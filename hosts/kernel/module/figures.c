@@ -14,9 +14,9 @@ static s64 ask(u32 seat, u32 cpu, u64 *room)
 
 	preempt_disable();
 	local_irq_disable();
-	len = guarded(ekiden_rs_figures, seat, cpu, room, ROOM, 0);
+	len = ekiden_run_guarded(ekiden_rs_figures, seat, cpu, room, ROOM, 0);
 	if (len == LEFT)
-		guarded(ekiden_rs_fell, seat, 0, 0, 0, 0);
+		ekiden_run_guarded(ekiden_rs_fell, seat, 0, 0, 0, 0);
 	local_irq_enable();
 	preempt_enable();
 	return len;
@@ -45,7 +45,7 @@ int ekiden_put_figures(char *to, size_t size, u32 seat)
 	}
 	/* It allocates, which calls in an interrupt do, too. */
 	local_irq_disable();
-	at = guarded(ekiden_rs_put_figures, to, size, description, described, sums);
+	at = ekiden_run_guarded(ekiden_rs_put_figures, to, size, description, described, sums);
 	local_irq_enable();
 out:
 	kvfree(rooms);

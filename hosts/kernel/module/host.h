@@ -72,7 +72,8 @@ typedef s64 (*ekiden_guarded_fn)(u64 a, u64 b, u64 c, u64 d, u64 e);
 asmlinkage s64 ekiden_guarded(u64 a, u64 b, u64 c, u64 d, u64 e, ekiden_guarded_fn fn);
 asmlinkage void ekiden_leave(s64 result);
 
-#define guarded(fn, a, b, c, d, e) ekiden_guarded((u64)(a), (u64)(b), (u64)(c), (u64)(d), (u64)(e), (ekiden_guarded_fn)(void *)(fn))
+#define ekiden_run_guarded(fn, a, b, c, d, e) \
+	ekiden_guarded((u64)(a), (u64)(b), (u64)(c), (u64)(d), (u64)(e), (ekiden_guarded_fn)(void *)(fn))
 
 /* ---- times.c ---- */
 
@@ -86,7 +87,7 @@ enum {
 DECLARE_STATIC_KEY_FALSE(ekiden_times);
 
 /* 0 if nothing is measured. With interrupts off. */
-static __always_inline u64 times_begin(void)
+static __always_inline u64 ekiden_times_begin(void)
 {
 	return static_branch_unlikely(&ekiden_times) ? ktime_get_mono_fast_ns() : 0;
 }
@@ -100,21 +101,21 @@ int ekiden_put_figures(char *to, size_t size, u32 seat);
 
 /* ---- calls.c: what BPF and Rust call ---- */
 
-#define TEXT_LEN 256
+#define EKIDEN_TEXT_LEN 256
 
-struct text {
+struct ekiden_text {
 	u32 len;
-	char bytes[TEXT_LEN];
+	char bytes[EKIDEN_TEXT_LEN];
 };
 
-static inline void set_text(struct text *text, const char *bytes, size_t len)
+static inline void ekiden_set_text(struct ekiden_text *text, const char *bytes, size_t len)
 {
 	text->len = min(len, sizeof(text->bytes));
 	memcpy(text->bytes, bytes, text->len);
 }
 
 /* For string literals. */
-#define say(text, literal) set_text(text, literal, sizeof(literal) - 1)
+#define ekiden_say(text, literal) ekiden_set_text(text, literal, sizeof(literal) - 1)
 
 /* The host of a policy that runs, and of one that does not yet. */
 extern const struct ekiden_host_table ekiden_running_host, ekiden_candidate_host;
@@ -136,7 +137,7 @@ bool ekiden_is_over(void);
 /* Before the first of a new engine comes. */
 void ekiden_begin_anew(void);
 /* This text is about to go: if it is the newest reason, a copy is. Serialised by the caller. */
-void ekiden_keep_reason(const struct text *text);
+void ekiden_keep_reason(const struct ekiden_text *text);
 
 /* The first reason of a policy that has panicked stays. */
 void ekiden_keep_first(const struct ekiden_host_table *host, const char *text, size_t len);
@@ -155,52 +156,52 @@ void ekiden_cancel_refills(void);
 
 /* ---- modules.c: policies that could run ---- */
 
-struct policy {
+struct ekiden_policy {
 	const struct ekiden_policy_table *table;
 	struct module *owner;
 	struct list_head node;
 };
 
 /* A policy with what it was made of. */
-struct instance {
-	const struct policy *policy;
+struct ekiden_instance {
+	const struct ekiden_policy *policy;
 	void *arena;
 	struct ekiden_create args;
 	struct ekiden_host_table host;
 	u32 *topology;
 	char *params;
 	/* Why it panicked: the first reason, complete before anyone sees it. It is in one of `words`, in which each CPU has room. */
-	const struct text *reason;
-	struct text __percpu *words;
+	const struct ekiden_text *reason;
+	struct ekiden_text __percpu *words;
 };
 
 /* Orders loading, creating, closing and freeing. Never taken in a scheduling call. */
 extern struct mutex ekiden_control;
 extern struct list_head ekiden_policies;
 
-bool ekiden_policy_runs(const struct policy *policy);
-const struct policy *ekiden_find_policy(const char *name);
-const struct policy *ekiden_find_module_policy(const char *name);
-struct instance *ekiden_new_instance(const struct policy *policy, const struct ekiden_create_request *request,
-				     const struct instance *other);
-void ekiden_free_instance(struct instance *instance);
-long ekiden_policy_refused(struct instance *instance, s64 ret, struct text *reason);
+bool ekiden_policy_runs(const struct ekiden_policy *policy);
+const struct ekiden_policy *ekiden_find_policy(const char *name);
+const struct ekiden_policy *ekiden_find_module_policy(const char *name);
+struct ekiden_instance *ekiden_new_instance(const struct ekiden_policy *policy, const struct ekiden_create_request *request,
+					    const struct ekiden_instance *other);
+void ekiden_free_instance(struct ekiden_instance *instance);
+long ekiden_policy_refused(struct ekiden_instance *instance, s64 ret, struct ekiden_text *reason);
 void *ekiden_copy_in(u64 from, size_t len);
 
 /* ---- seats.c: policies that run; all under `ekiden_control` ---- */
 
-struct seat {
-	struct instance *now;
-	struct instance *fallen; /* one that took over and panicked in doing so: its memory may be in use */
-	struct file *controller; /* open while its loader runs */
-	u32 access;		 /* EKIDEN_CREATE_OPEN, EKIDEN_CREATE_GROUP, or root only */
+struct ekiden_seat {
+	struct ekiden_instance *now;
+	struct ekiden_instance *fallen; /* one that took over and panicked in doing so: its memory may be in use */
+	struct file *controller;	/* open while its loader runs */
+	u32 access;			/* EKIDEN_CREATE_OPEN, EKIDEN_CREATE_GROUP, or root only */
 	kgid_t group;
 	struct ekiden_tape tape;
 	bool tape_runs;
-	const struct text *fault; /* why it was taken out: a reason of its instance, or no text */
-	u64 fell_ns;		  /* and when, by the monotonic clock */
-	u64 upgrades;		  /* how often another one has taken over */
-	u64 wait_ns, wait_ns_max; /* how long a CPU waited the last time, and the longest time */
+	const struct ekiden_text *fault; /* why it was taken out: a reason of its instance, or no text */
+	u64 fell_ns;			 /* and when, by the monotonic clock */
+	u64 upgrades;			 /* how often another one has taken over */
+	u64 wait_ns, wait_ns_max;	 /* how long a CPU waited the last time, and the longest time */
 };
 
 /* The kernel calls us between ops.init and ops.exit; and cannot begin to while what it would call is freed. */
@@ -212,30 +213,30 @@ struct ekiden_seats {
 	u32 nr;	      /* seats that are taken */
 	u32 attached; /* one of these */
 	void *engine_arena;
-	struct seat seats[EKIDEN_SEATS];
+	struct ekiden_seat seats[EKIDEN_SEATS];
 };
 
 extern struct ekiden_seats ekiden_running;
 
-long ekiden_create_policy(struct file *file, struct ekiden_create_request *request, struct text *reason);
+long ekiden_create_policy(struct file *file, struct ekiden_create_request *request, struct ekiden_text *reason);
 void ekiden_let_go(struct file *file);
 void ekiden_reap(void);
 long ekiden_reorder(const struct ekiden_order_request *request);
 long ekiden_set_share(const struct ekiden_share_request *request, const u64 *cpus);
 long ekiden_run_tape_of(u32 seat, bool on);
-void ekiden_run_tape(struct seat *seat, const struct instance *instance, u32 what);
-void ekiden_now_runs(struct seat *seat, struct instance *instance);
-struct seat *ekiden_seat_of(u32 number);
+void ekiden_run_tape(struct ekiden_seat *seat, const struct ekiden_instance *instance, u32 what);
+void ekiden_now_runs(struct ekiden_seat *seat, struct ekiden_instance *instance);
+struct ekiden_seat *ekiden_seat_of(u32 number);
 /* Whether its policy is called. */
-bool ekiden_is_alive(const struct seat *seat);
-bool ekiden_is_default(const struct seat *seat);
+bool ekiden_is_alive(const struct ekiden_seat *seat);
+bool ekiden_is_default(const struct ekiden_seat *seat);
 u32 ekiden_default_seat(void);
 u32 ekiden_next_instance(void);
 
 /* ---- main.c ---- */
 
 /* Whether the caller may have what the policy in a seat does for its tasks. */
-bool ekiden_may_enter(const struct seat *seat);
+bool ekiden_may_enter(const struct ekiden_seat *seat);
 
 /* ---- queues.c ---- */
 
@@ -243,7 +244,7 @@ bool ekiden_may_enter(const struct seat *seat);
 extern bool ekiden_any_queue;
 void ekiden_look_at_queues(void);
 u32 ekiden_c_notify(const struct ekiden_host_table *host, u32 number, const void *bytes, size_t len);
-long ekiden_open_queue(struct ekiden_open_request *request, void __user *arg, struct text *reason);
+long ekiden_open_queue(struct ekiden_open_request *request, void __user *arg, struct ekiden_text *reason);
 /* In any context. */
 void ekiden_queues_lose_policy(u32 seat);
 void ekiden_queues_forget_policy(u32 seat);
@@ -267,11 +268,11 @@ DECLARE_TRACEPOINT(ekiden_event);
 /* Only if that is enabled. */
 void ekiden_do_trace(const struct ekiden_event *event, const struct ekiden_outcome *outcome);
 /* For tracepoints: something becomes of the policy in a seat, perhaps for a reason. */
-void ekiden_say_of(const char *what, const struct seat *seat, const struct text *text);
+void ekiden_say_of(const char *what, const struct ekiden_seat *seat, const struct ekiden_text *text);
 
 /* ---- upgrade.c ---- */
 
-long ekiden_upgrade(struct ekiden_upgrade_request *request, struct text *reason);
+long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *reason);
 
 /* ---- status.c ---- */
 

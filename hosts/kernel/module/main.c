@@ -20,7 +20,7 @@
 void ekiden_calls_ended(void);
 void ekiden_seats_ended(void);
 
-static long give_reason(const struct text *reason, u64 to, u32 room, long ret)
+static long give_reason(const struct ekiden_text *reason, u64 to, u32 room, long ret)
 {
 	return copy_to_user(u64_to_user_ptr(to), reason->bytes, min(reason->len, room)) ? -EFAULT : ret;
 }
@@ -28,7 +28,7 @@ static long give_reason(const struct text *reason, u64 to, u32 room, long ret)
 static long ioctl_create(struct file *file, void __user *arg)
 {
 	struct ekiden_create_request request;
-	struct text reason = {};
+	struct ekiden_text reason = {};
 	long ret;
 
 	if (copy_from_user(&request, arg, sizeof(request)))
@@ -93,7 +93,7 @@ static long ioctl_hint(void __user *arg)
 static long ioctl_upgrade(void __user *arg)
 {
 	struct ekiden_upgrade_request request;
-	struct text reason = {};
+	struct ekiden_text reason = {};
 	long ret;
 
 	if (copy_from_user(&request, arg, sizeof(request)))
@@ -186,7 +186,7 @@ static bool may_choose_for(struct task_struct *p)
 }
 
 /* A policy may be asked before others, or have CPUs or a share of its own: that raises the priority of those that are in it. */
-bool ekiden_may_enter(const struct seat *seat)
+bool ekiden_may_enter(const struct ekiden_seat *seat)
 {
 	return ekiden_is_default(seat) || seat->access == EKIDEN_CREATE_OPEN ||
 	       (seat->access == EKIDEN_CREATE_GROUP && in_egroup_p(seat->group)) || capable(CAP_SYS_NICE);
@@ -201,7 +201,7 @@ static bool may_control(const struct file *file)
 /* ---- requests for one's own tasks ---- */
 
 /* What can be set for a task is up to the policy in the seat of this number. */
-static long check_settings(struct seat *seat, struct ekiden_settings *settings)
+static long check_settings(struct ekiden_seat *seat, struct ekiden_settings *settings)
 {
 	const struct ekiden_policy_table *table = seat->now->policy->table;
 	s64 ret;
@@ -211,12 +211,12 @@ static long check_settings(struct seat *seat, struct ekiden_settings *settings)
 	/* It may allocate, which scheduling calls do, too. */
 	preempt_disable();
 	local_irq_disable();
-	ret = guarded(table->settings, settings, 0, 0, 0, 0);
+	ret = ekiden_run_guarded(table->settings, settings, 0, 0, 0, 0);
 	/* With a reason in the settings, a panic is a refusal. */
 	if (ret == LEFT && settings->error_len)
 		ret = false;
 	else if (ret == LEFT)
-		guarded(ekiden_rs_fell, seat - ekiden_running.seats, 0, 0, 0, 0);
+		ekiden_run_guarded(ekiden_rs_fell, seat - ekiden_running.seats, 0, 0, 0, 0);
 	local_irq_enable();
 	preempt_enable();
 	return ret == LEFT ? -EIO : (u8)ret ? 0 : -EINVAL;
@@ -238,7 +238,7 @@ static void set_params(u64 task, const struct ekiden_task_params *params)
 
 static long choose(u64 task, const struct ekiden_choose_request *request, struct ekiden_settings *settings)
 {
-	struct seat *seat = ekiden_seat_of(request->seat ? request->seat - 1 : ekiden_default_seat());
+	struct ekiden_seat *seat = ekiden_seat_of(request->seat ? request->seat - 1 : ekiden_default_seat());
 	long ret;
 
 	if (!seat || !ekiden_is_alive(seat))
@@ -298,7 +298,7 @@ out:
 static long ioctl_open(void __user *arg)
 {
 	struct ekiden_open_request request;
-	struct text reason = {};
+	struct ekiden_text reason = {};
 	long ret;
 
 	if (copy_from_user(&request, arg, sizeof(request)))
@@ -310,7 +310,7 @@ static long ioctl_open(void __user *arg)
 static int control_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	unsigned long pages = EKIDEN_TAPE_STRIDE >> PAGE_SHIFT;
-	struct seat *seat;
+	struct ekiden_seat *seat;
 	int ret = -ENODEV;
 
 	/* What tasks do is not for everybody, and nobody but the policy writes. */

@@ -13,7 +13,7 @@ DEFINE_MUTEX(ekiden_control);
 
 int ekiden_register_policy(const struct ekiden_policy_table *table, struct module *owner)
 {
-	struct policy *policy;
+	struct ekiden_policy *policy;
 
 	if (table->abi_version != EKIDEN_ABI_VERSION || table->size != sizeof(*table)) {
 		pr_err("ekiden: policy module %s was built for interface %u, this is %u; build it again\n", module_name(owner),
@@ -36,7 +36,7 @@ EXPORT_SYMBOL_GPL(ekiden_register_policy);
 /* A running policy holds a reference to its module, so this one is not running. */
 void ekiden_unregister_policy(const struct ekiden_policy_table *table)
 {
-	struct policy *policy, *next;
+	struct ekiden_policy *policy, *next;
 
 	mutex_lock(&ekiden_control);
 	list_for_each_entry_safe(policy, next, &ekiden_policies, node) {
@@ -50,7 +50,7 @@ void ekiden_unregister_policy(const struct ekiden_policy_table *table)
 EXPORT_SYMBOL_GPL(ekiden_unregister_policy);
 
 /* Whether an instance of this module runs. */
-bool ekiden_policy_runs(const struct policy *policy)
+bool ekiden_policy_runs(const struct ekiden_policy *policy)
 {
 	u32 i;
 
@@ -61,9 +61,9 @@ bool ekiden_policy_runs(const struct policy *policy)
 }
 
 /* One that does not run: a module has one instance at a time. */
-const struct policy *ekiden_find_policy(const char *name)
+const struct ekiden_policy *ekiden_find_policy(const char *name)
 {
-	const struct policy *policy;
+	const struct ekiden_policy *policy;
 
 	list_for_each_entry(policy, &ekiden_policies, node)
 		if (!strncmp(policy->table->name, name, EKIDEN_NAME_LEN) && !ekiden_policy_runs(policy))
@@ -71,9 +71,9 @@ const struct policy *ekiden_find_policy(const char *name)
 	return NULL;
 }
 
-const struct policy *ekiden_find_module_policy(const char *name)
+const struct ekiden_policy *ekiden_find_module_policy(const char *name)
 {
-	const struct policy *policy;
+	const struct ekiden_policy *policy;
 
 	list_for_each_entry(policy, &ekiden_policies, node)
 		if (!strcmp(module_name(policy->owner), name))
@@ -81,7 +81,7 @@ const struct policy *ekiden_find_module_policy(const char *name)
 	return NULL;
 }
 
-void ekiden_free_instance(struct instance *instance)
+void ekiden_free_instance(struct ekiden_instance *instance)
 {
 	if (!instance)
 		return;
@@ -104,10 +104,10 @@ void *ekiden_copy_in(u64 from, size_t len)
 }
 
 /* What `policy` is made of, from user memory; the topology is that of `other` if there is one. */
-struct instance *ekiden_new_instance(const struct policy *policy, const struct ekiden_create_request *request,
-				     const struct instance *other)
+struct ekiden_instance *ekiden_new_instance(const struct ekiden_policy *policy, const struct ekiden_create_request *request,
+					    const struct ekiden_instance *other)
 {
-	struct instance *instance = kvzalloc(sizeof(*instance), GFP_KERNEL);
+	struct ekiden_instance *instance = kvzalloc(sizeof(*instance), GFP_KERNEL);
 	size_t topology_size = request->topology_len * sizeof(u32);
 	long ret = -ENOMEM;
 
@@ -119,7 +119,7 @@ struct instance *ekiden_new_instance(const struct policy *policy, const struct e
 	}
 	instance->policy = policy;
 	instance->host = ekiden_candidate_host;
-	instance->words = alloc_percpu(struct text);
+	instance->words = alloc_percpu(struct ekiden_text);
 	if (!instance->words)
 		goto out;
 	instance->params = ekiden_copy_in(request->params, request->params_len);
@@ -159,7 +159,7 @@ out:
 }
 
 /* The reason of a policy that could not be made or looked at. */
-long ekiden_policy_refused(struct instance *instance, s64 ret, struct text *reason)
+long ekiden_policy_refused(struct ekiden_instance *instance, s64 ret, struct ekiden_text *reason)
 {
 	if (ret == LEFT && instance->reason)
 		*reason = *instance->reason;
@@ -167,6 +167,6 @@ long ekiden_policy_refused(struct instance *instance, s64 ret, struct text *reas
 		/* It was the engine. */
 		reason->len = ekiden_do_fault_text(reason->bytes, sizeof(reason->bytes));
 	else
-		set_text(reason, instance->args.error, instance->args.error_len);
+		ekiden_set_text(reason, instance->args.error, instance->args.error_len);
 	return -EINVAL;
 }

@@ -161,7 +161,7 @@ static const struct file_operations queue_fops = {
 };
 
 /* Under `ekiden_control`. What may be had depends on what the user has. */
-static int within_limits(size_t bytes, struct text *reason)
+static int within_limits(size_t bytes, struct ekiden_text *reason)
 {
 	u32 number = 0;
 	size_t sum = 0;
@@ -175,35 +175,36 @@ static int within_limits(size_t bytes, struct text *reason)
 		sum += queue->bytes;
 	}
 	if (queues_nr >= EKIDEN_QUEUES_MAX) {
-		say(reason, "there are too many queues on this machine");
+		ekiden_say(reason, "there are too many queues on this machine");
 		return -EUSERS;
 	}
 	if (number >= EKIDEN_QUEUES_USER_MAX) {
-		say(reason, "this user has too many queues; close some");
+		ekiden_say(reason, "this user has too many queues; close some");
 		return -EDQUOT;
 	}
 	if (sum + bytes > EKIDEN_QUEUE_BYTES_USER_MAX) {
-		say(reason, "this user's queues are too large; ask for fewer records, or close some");
+		ekiden_say(reason, "this user's queues are too large; ask for fewer records, or close some");
 		return -EDQUOT;
 	}
 	return 0;
 }
 
-static int check_types(const struct ekiden_policy_table *table, const struct ekiden_open_request *request, struct text *reason)
+static int check_types(const struct ekiden_policy_table *table, const struct ekiden_open_request *request,
+		       struct ekiden_text *reason)
 {
 	const struct ekiden_queue_geometry *types = &table->types;
 
 	if (!(table->calls & (BIT_ULL(EKIDEN_CALL_REGISTER_QUEUE) | BIT_ULL(EKIDEN_CALL_ENTER_QUEUE))) ||
 	    (!types->up.bytes && !types->down.bytes)) {
-		say(reason, "the policy has no queues: it takes hints one by one, or none");
+		ekiden_say(reason, "the policy has no queues: it takes hints one by one, or none");
 		return -EOPNOTSUPP;
 	}
 	if (request->up_fingerprint != types->up.fingerprint || request->up_bytes != types->up.bytes) {
-		say(reason, "the policy's hints are of another type; build the program for the policy that runs");
+		ekiden_say(reason, "the policy's hints are of another type; build the program for the policy that runs");
 		return -EPROTO;
 	}
 	if (request->down_fingerprint != types->down.fingerprint || request->down_bytes != types->down.bytes) {
-		say(reason, "the policy's notices are of another type; build the program for the policy that runs");
+		ekiden_say(reason, "the policy's notices are of another type; build the program for the policy that runs");
 		return -EPROTO;
 	}
 	return 0;
@@ -252,9 +253,10 @@ static int enter(struct queue *queue)
 }
 
 /* Under `ekiden_control`. */
-static struct queue *make_queue(struct ekiden_open_request *request, struct text *reason)
+static struct queue *make_queue(struct ekiden_open_request *request, struct ekiden_text *reason)
 {
-	struct seat *seat = ekiden_running.nr ? ekiden_seat_of(request->seat ? request->seat - 1 : ekiden_default_seat()) : NULL;
+	struct ekiden_seat *seat = ekiden_running.nr ? ekiden_seat_of(request->seat ? request->seat - 1 : ekiden_default_seat())
+						     : NULL;
 	struct queue *queue;
 	int ret;
 
@@ -280,7 +282,7 @@ static struct queue *make_queue(struct ekiden_open_request *request, struct text
 }
 
 /* A descriptor of a new queue. */
-long ekiden_open_queue(struct ekiden_open_request *request, void __user *arg, struct text *reason)
+long ekiden_open_queue(struct ekiden_open_request *request, void __user *arg, struct ekiden_text *reason)
 {
 	struct file *file = NULL;
 	struct queue *queue;

@@ -130,9 +130,9 @@ void ekiden_look_at_queues(void)
 
 /* ---- the program hears ---- */
 
-static struct instance *asks(const struct ekiden_host_table *host)
+static struct ekiden_instance *asks(const struct ekiden_host_table *host)
 {
-	return container_of((struct ekiden_host_table *)host, struct instance, host);
+	return container_of((struct ekiden_host_table *)host, struct ekiden_instance, host);
 }
 
 /* Called by a policy: 0, or a number of NotTold. */
@@ -210,7 +210,7 @@ static bool same_types(const struct ekiden_queue_geometry *one, const struct eki
 
 bool ekiden_queue_fits(const struct queue *queue)
 {
-	struct seat *seat = ekiden_running.nr ? ekiden_seat_of(queue->seat) : NULL;
+	struct ekiden_seat *seat = ekiden_running.nr ? ekiden_seat_of(queue->seat) : NULL;
 
 	return seat && ekiden_is_alive(seat) && same_types(&queue->geometry, &seat->now->policy->table->types);
 }

@@ -25,14 +25,14 @@ u32 ekiden_next_instance(void)
 	return ++instances;
 }
 
-struct seat *ekiden_seat_of(u32 number)
+struct ekiden_seat *ekiden_seat_of(u32 number)
 {
-	struct seat *seat = number < EKIDEN_SEATS ? &ekiden_running.seats[number] : NULL;
+	struct ekiden_seat *seat = number < EKIDEN_SEATS ? &ekiden_running.seats[number] : NULL;
 
 	return seat && seat->now ? seat : NULL;
 }
 
-bool ekiden_is_alive(const struct seat *seat)
+bool ekiden_is_alive(const struct ekiden_seat *seat)
 {
 	return !ekiden_is_broken() && ekiden_rs_is_alive(seat - ekiden_running.seats);
 }
@@ -42,7 +42,7 @@ u32 ekiden_default_seat(void)
 	return ekiden_rs_default();
 }
 
-bool ekiden_is_default(const struct seat *seat)
+bool ekiden_is_default(const struct ekiden_seat *seat)
 {
 	return seat - ekiden_running.seats == ekiden_default_seat();
 }
@@ -65,15 +65,15 @@ static u32 ticks_khz(void)
 }
 
 /* Has the policy record its calls, or stop doing so. No call is under way. */
-void ekiden_run_tape(struct seat *seat, const struct instance *instance, u32 what)
+void ekiden_run_tape(struct ekiden_seat *seat, const struct ekiden_instance *instance, u32 what)
 {
 	if (seat->tape.base)
-		guarded(instance->policy->table->tape, &seat->tape, what, 0, 0, 0);
+		ekiden_run_guarded(instance->policy->table->tape, &seat->tape, what, 0, 0, 0);
 	seat->tape_runs = seat->tape.base && what != EKIDEN_TAPE_STOP;
 }
 
 struct tape_switch {
-	struct seat *seat;
+	struct ekiden_seat *seat;
 	bool on;
 };
 
@@ -100,7 +100,7 @@ long ekiden_run_tape_of(u32 number, bool on)
 
 /* ---- going ---- */
 
-static void free_seat(struct seat *seat)
+static void free_seat(struct ekiden_seat *seat)
 {
 	ekiden_say_of("removed", seat, NULL);
 	ekiden_queues_forget_policy(seat - ekiden_running.seats);
@@ -140,7 +140,7 @@ static void free_all(void)
 /* All other CPUs stand still. */
 static s64 remove(void *seat)
 {
-	return guarded(ekiden_rs_remove, (struct seat *)seat - ekiden_running.seats, 0, 0, 0, 0);
+	return ekiden_run_guarded(ekiden_rs_remove, (struct ekiden_seat *)seat - ekiden_running.seats, 0, 0, 0, 0);
 }
 
 static void what_is_asked(void)
@@ -151,7 +151,7 @@ static void what_is_asked(void)
 }
 
 /* The controller of a policy has closed its file while other policies run: they get its tasks. */
-static long leave_others(struct seat *seat)
+static long leave_others(struct ekiden_seat *seat)
 {
 	u64 wait_ns;
 	s64 removed;
@@ -232,14 +232,14 @@ void ekiden_let_go(struct file *file)
 
 /* ---- coming ---- */
 
-void ekiden_now_runs(struct seat *seat, struct instance *instance)
+void ekiden_now_runs(struct ekiden_seat *seat, struct ekiden_instance *instance)
 {
 	instance->host.fault = ekiden_running_host.fault;
 	seat->now = instance;
 	what_is_asked();
 }
 
-static int set_up_tape(struct seat *seat, u64 records)
+static int set_up_tape(struct ekiden_seat *seat, u64 records)
 {
 	if (records)
 		seat->tape.base = vmalloc_user(tape_len(records));
@@ -259,7 +259,7 @@ static size_t engine_arena_len(u32 max_tasks)
 }
 
 /* The first policy comes together with the engine. */
-static long create_first(struct seat *seat, struct instance *instance, u32 max_tasks, struct text *reason)
+static long create_first(struct ekiden_seat *seat, struct ekiden_instance *instance, u32 max_tasks, struct ekiden_text *reason)
 {
 	size_t len = engine_arena_len(max_tasks);
 	s64 ret;
@@ -269,7 +269,8 @@ static long create_first(struct seat *seat, struct instance *instance, u32 max_t
 		return -ENOMEM;
 	ekiden_begin_anew();
 	preempt_disable();
-	ret = guarded(ekiden_rs_create, instance->policy->table, &instance->args, ekiden_running.engine_arena, len, nr_cpu_ids);
+	ret = ekiden_run_guarded(ekiden_rs_create, instance->policy->table, &instance->args, ekiden_running.engine_arena, len,
+				 nr_cpu_ids);
 	if (!ret)
 		ekiden_run_tape(seat, instance, EKIDEN_TAPE_BEGIN);
 	preempt_enable();
@@ -292,7 +293,7 @@ static u64 wait_for_events(void)
 }
 
 /* The engine has a seat for it, or an error. */
-static s64 come(struct seat *seat, struct instance *instance, void *made)
+static s64 come(struct ekiden_seat *seat, struct ekiden_instance *instance, void *made)
 {
 	unsigned long flags;
 	s64 number;
@@ -302,7 +303,7 @@ static s64 come(struct seat *seat, struct instance *instance, void *made)
 	ekiden_run_tape(seat, instance, EKIDEN_TAPE_BEGIN);
 	/* From here on it is a policy like the others. */
 	instance->host.fault = ekiden_running_host.fault;
-	number = guarded(ekiden_rs_come, instance->policy->table, made, 0, 0, 0);
+	number = ekiden_run_guarded(ekiden_rs_come, instance->policy->table, made, 0, 0, 0);
 	local_irq_restore(flags);
 	return number;
 }
@@ -316,7 +317,7 @@ static s64 has_come(u64 number, bool is_default)
 	rcu_read_lock();
 	preempt_disable();
 	local_irq_disable();
-	ret = guarded(ekiden_rs_has_come, number, is_default, &outcome, 0, 0);
+	ret = ekiden_run_guarded(ekiden_rs_has_come, number, is_default, &outcome, 0, 0);
 	local_irq_enable();
 	if (ret != LEFT)
 		ekiden_carry_out(&outcome);
@@ -326,14 +327,14 @@ static s64 has_come(u64 number, bool is_default)
 }
 
 /* Another policy comes to those that run, which go on meanwhile. */
-static long create_another(struct seat *seat, struct instance *instance, bool is_default, struct text *reason)
+static long create_another(struct ekiden_seat *seat, struct ekiden_instance *instance, bool is_default, struct ekiden_text *reason)
 {
 	u64 waited_ns = 0;
 	s64 number, ret;
 	void *made;
 
 	preempt_disable();
-	made = (void *)guarded(instance->policy->table->create, &instance->args, 0, 0, 0, 0);
+	made = (void *)ekiden_run_guarded(instance->policy->table->create, &instance->args, 0, 0, 0, 0);
 	preempt_enable();
 	if ((s64)made == LEFT)
 		return ekiden_policy_refused(instance, LEFT, reason);
@@ -358,7 +359,7 @@ static long create_another(struct seat *seat, struct instance *instance, bool is
 	return -EIO;
 }
 
-static struct seat *free_one(void)
+static struct ekiden_seat *free_one(void)
 {
 	u32 i;
 
@@ -368,12 +369,12 @@ static struct seat *free_one(void)
 	return NULL;
 }
 
-long ekiden_create_policy(struct file *file, struct ekiden_create_request *request, struct text *reason)
+long ekiden_create_policy(struct file *file, struct ekiden_create_request *request, struct ekiden_text *reason)
 {
-	const struct instance *other = ekiden_running.nr ? ekiden_running.seats[ekiden_default_seat()].now : NULL;
-	const struct policy *policy = ekiden_find_policy(request->policy);
-	struct instance *instance;
-	struct seat *seat;
+	const struct ekiden_instance *other = ekiden_running.nr ? ekiden_running.seats[ekiden_default_seat()].now : NULL;
+	const struct ekiden_policy *policy = ekiden_find_policy(request->policy);
+	struct ekiden_instance *instance;
+	struct ekiden_seat *seat;
 	long ret;
 
 	if (ekiden_running.nr && (!(request->flags & EKIDEN_CREATE_JOIN) || !READ_ONCE(ekiden_running.attached)))
@@ -434,7 +435,7 @@ static void all_see(void)
 	ekiden_note_grace(wait_for_events());
 	rcu_read_lock();
 	preempt_disable();
-	if (guarded(ekiden_rs_all_see, &outcome, 0, 0, 0, 0) != LEFT)
+	if (ekiden_run_guarded(ekiden_rs_all_see, &outcome, 0, 0, 0, 0) != LEFT)
 		ekiden_carry_out(&outcome);
 	preempt_enable();
 	rcu_read_unlock();
@@ -457,7 +458,7 @@ long ekiden_reorder(const struct ekiden_order_request *request)
 	if (!ekiden_running.nr || ekiden_is_over())
 		return -ENODEV;
 	preempt_disable();
-	done = guarded(ekiden_rs_reorder, request->seats, request->len, 0, 0, 0);
+	done = ekiden_run_guarded(ekiden_rs_reorder, request->seats, request->len, 0, 0, 0);
 	preempt_enable();
 	return published(done);
 }
@@ -469,7 +470,7 @@ long ekiden_set_share(const struct ekiden_share_request *request, const u64 *cpu
 	if (!ekiden_running.nr || ekiden_is_over())
 		return -ENODEV;
 	preempt_disable();
-	done = guarded(ekiden_rs_share, request, cpus, 0, 0, 0);
+	done = ekiden_run_guarded(ekiden_rs_share, request, cpus, 0, 0, 0);
 	preempt_enable();
 	return published(done);
 }

@@ -84,8 +84,8 @@ static bool walk_on(void)
 		return true;
 	if (!walk.next && !++walk.number)
 		walk.number = 1;
-	start_ns = times_begin();
-	next = guarded(ekiden_rs_find_starved, walk.number, WALKS, apart_ms(), walk.next, &outcome);
+	start_ns = ekiden_times_begin();
+	next = ekiden_run_guarded(ekiden_rs_find_starved, walk.number, WALKS, apart_ms(), walk.next, &outcome);
 	ekiden_times_end(EKIDEN_TIME_WALK, start_ns);
 	/* The engine has panicked; whatever comes next hears of it. */
 	walk.next = next > 0 ? next : 0;

@@ -27,7 +27,7 @@ static int put_text(char *to, size_t size, const char *key, const char *text, si
 
 static int put_loaded(char *to, size_t size)
 {
-	const struct policy *policy;
+	const struct ekiden_policy *policy;
 	const char *comma = "";
 	int at = scnprintf(to, size, ",\"loaded\":[");
 
@@ -47,14 +47,14 @@ static int put_counts(char *to, size_t size, u32 seat)
 		return 0;
 	/* It takes locks that calls in an interrupt may want. */
 	local_irq_disable();
-	len = guarded(ekiden_rs_status, to, size, seat, 0, 0);
+	len = ekiden_run_guarded(ekiden_rs_status, to, size, seat, 0, 0);
 	local_irq_enable();
 	return len > 0 ? len : 0;
 }
 
 static int put_seat(char *to, size_t size, u32 number)
 {
-	const struct seat *seat = &ekiden_running.seats[number];
+	const struct ekiden_seat *seat = &ekiden_running.seats[number];
 	const struct ekiden_policy_table *table = seat->now->policy->table;
 	int at = scnprintf(to, size, "\"policy\":\"%.32s\",\"seat\":%u,\"calls\":%llu", table->name, number, table->calls);
 
@@ -116,7 +116,7 @@ static int put_seats(char *to, size_t size)
 static int control_show(struct seq_file *file, void *unused)
 {
 	char *text = kvzalloc(STATUS_LEN, GFP_KERNEL);
-	char fault[TEXT_LEN + 1];
+	char fault[EKIDEN_TEXT_LEN + 1];
 	int at, len;
 
 	if (!text)
@@ -152,7 +152,7 @@ int ekiden_control_open(struct inode *inode, struct file *file)
 
 /* ---- /proc/ekiden: counters for scripts ---- */
 
-static void show_seat(struct seq_file *file, const struct seat *seat)
+static void show_seat(struct seq_file *file, const struct ekiden_seat *seat)
 {
 	u64 counters[EKIDEN_COUNTERS];
 	u32 cpu;

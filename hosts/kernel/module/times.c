@@ -80,7 +80,7 @@ void ekiden_times_end(u32 kind, u64 start_ns)
 /* What kfuncs.c does by itself when nobody measures or listens. */
 void ekiden_do_watched(struct ekiden_event *event, struct ekiden_outcome *outcome)
 {
-	u64 start_ns = times_begin();
+	u64 start_ns = ekiden_times_begin();
 	u32 kind = event->kind;
 
 	if (unlikely(ekiden_guarded_deliver(event, outcome) == LEFT))

@@ -19,7 +19,7 @@ void ekiden_do_trace(const struct ekiden_event *event, const struct ekiden_outco
 	trace_ekiden_event(event, outcome, pid, next_pid);
 }
 
-void ekiden_say_of(const char *what, const struct seat *seat, const struct text *text)
+void ekiden_say_of(const char *what, const struct ekiden_seat *seat, const struct ekiden_text *text)
 {
 	if (seat->now)
 		trace_ekiden_policy(what, seat->now->policy->table->name, seat->tape.instance, text ? text->bytes : "",

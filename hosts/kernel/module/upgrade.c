@@ -9,8 +9,8 @@
 #include "host.h"
 
 struct takeover {
-	struct seat *seat;
-	struct instance *to;
+	struct ekiden_seat *seat;
+	struct ekiden_instance *to;
 	void *successor; /* already made; NULL for one that gets the old one's state */
 	u32 what;	 /* what the tape is told */
 	struct ekiden_outcome outcome;
@@ -20,7 +20,7 @@ struct takeover {
 static s64 take_over(void *data)
 {
 	struct takeover *takeover = data;
-	struct seat *seat = takeover->seat;
+	struct ekiden_seat *seat = takeover->seat;
 	s64 ret;
 
 	takeover->to->host.fault = ekiden_running_host.fault;
@@ -30,10 +30,10 @@ static s64 take_over(void *data)
 		ekiden_run_tape(seat, seat->now, EKIDEN_TAPE_STOP);
 		ekiden_run_tape(seat, takeover->to, takeover->what);
 	}
-	ret = guarded(ekiden_rs_swap, seat - ekiden_running.seats, takeover->to->policy->table, &takeover->to->args,
-		      takeover->successor, &takeover->outcome);
+	ret = ekiden_run_guarded(ekiden_rs_swap, seat - ekiden_running.seats, takeover->to->policy->table, &takeover->to->args,
+				 takeover->successor, &takeover->outcome);
 	if (ret == LEFT)
-		guarded(ekiden_rs_fell, seat - ekiden_running.seats, 0, 0, 0, 0);
+		ekiden_run_guarded(ekiden_rs_fell, seat - ekiden_running.seats, 0, 0, 0, 0);
 	if (!ret) {
 		ekiden_queues_change_policy(seat - ekiden_running.seats, &seat->now->policy->table->types,
 					    &takeover->to->policy->table->types);
@@ -52,7 +52,7 @@ static s64 take_over(void *data)
  * `made`, which does not run yet, goes on with what the one that runs saves for it. That one is called as ever meanwhile, so
  * that no CPU but this one waits.
  */
-static s64 convert(struct seat *seat, struct instance *next, void *made, struct text *reason)
+static s64 convert(struct ekiden_seat *seat, struct ekiden_instance *next, void *made, struct ekiden_text *reason)
 {
 	static const char nothing[] = "its state has another layout, and the policy that runs saves nothing for such a version";
 	static const char room[] = "its state has another layout, and there is no room for what the policy that runs saves";
@@ -64,17 +64,17 @@ static s64 convert(struct seat *seat, struct instance *next, void *made, struct 
 		return -ENOMEM;
 	preempt_disable();
 	local_irq_disable();
-	ret = guarded(ekiden_rs_save, seat - ekiden_running.seats, smp_processor_id(), bytes, len, 0);
+	ret = ekiden_run_guarded(ekiden_rs_save, seat - ekiden_running.seats, smp_processor_id(), bytes, len, 0);
 	if (ret == LEFT)
-		guarded(ekiden_rs_fell, seat - ekiden_running.seats, 0, 0, 0, 0);
+		ekiden_run_guarded(ekiden_rs_fell, seat - ekiden_running.seats, 0, 0, 0, 0);
 	local_irq_enable();
 	if (ret == LEFT) {
 		ret = -EIO;
 	} else if (ret > 0) {
-		ret = guarded(next->policy->table->restore, made, &next->args, bytes, ret, 0);
+		ret = ekiden_run_guarded(next->policy->table->restore, made, &next->args, bytes, ret, 0);
 		ret = ret == LEFT ? LEFT : (u8)ret ? 0 : -EINVAL;
 	} else {
-		set_text(reason, ret ? room : nothing, (ret ? sizeof(room) : sizeof(nothing)) - 1);
+		ekiden_set_text(reason, ret ? room : nothing, (ret ? sizeof(room) : sizeof(nothing)) - 1);
 		ret = -ENODATA;
 	}
 	preempt_enable();
@@ -84,13 +84,13 @@ static s64 convert(struct seat *seat, struct instance *next, void *made, struct 
 
 /* How the tasks come over from the policy that runs; 0 with a reason if they cannot. */
 static u32 way_over(const struct ekiden_policy_table *from, const struct ekiden_policy_table *to,
-		    const struct ekiden_upgrade_request *request, struct text *reason)
+		    const struct ekiden_upgrade_request *request, struct ekiden_text *reason)
 {
 	static const char same_module[] = "one module runs one instance, and this one does; load another copy of it";
 	bool start_over = request->flags & EKIDEN_UPGRADE_START_OVER;
 
 	if (to == from && start_over) {
-		set_text(reason, same_module, sizeof(same_module) - 1);
+		ekiden_set_text(reason, same_module, sizeof(same_module) - 1);
 		return 0;
 	}
 	if (to == from)
@@ -103,14 +103,15 @@ static u32 way_over(const struct ekiden_policy_table *from, const struct ekiden_
 }
 
 /* Everything that can fail does so before the CPUs are stopped. */
-long ekiden_upgrade(struct ekiden_upgrade_request *request, struct text *reason)
+long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *reason)
 {
 	static const char another[] = "the module has another policy";
-	struct seat *seat = ekiden_running.nr ? ekiden_seat_of(request->seat ? request->seat - 1 : ekiden_default_seat()) : NULL;
-	struct instance *old = seat ? seat->now : NULL, *next;
+	struct ekiden_seat *seat = ekiden_running.nr ? ekiden_seat_of(request->seat ? request->seat - 1 : ekiden_default_seat())
+						     : NULL;
+	struct ekiden_instance *old = seat ? seat->now : NULL, *next;
 	struct ekiden_create_request wanted;
 	struct takeover takeover = { .seat = seat };
-	const struct policy *policy;
+	const struct ekiden_policy *policy;
 	s64 ret, swapped = LEFT;
 
 	if (!old || !READ_ONCE(ekiden_running.attached))
@@ -122,11 +123,11 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct text *reason)
 	if (!policy)
 		return -ENOENT;
 	if (policy != old->policy && ekiden_policy_runs(policy)) {
-		say(reason, "that module runs a policy already; load another copy of it");
+		ekiden_say(reason, "that module runs a policy already; load another copy of it");
 		return -EINVAL;
 	}
 	if (request->policy[0] && strncmp(request->policy, policy->table->name, EKIDEN_NAME_LEN)) {
-		set_text(reason, another, sizeof(another) - 1);
+		ekiden_set_text(reason, another, sizeof(another) - 1);
 		return -EINVAL;
 	}
 	request->moved = way_over(old->policy->table, policy->table, request, reason);
@@ -157,16 +158,16 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct text *reason)
 	}
 	preempt_disable();
 	if (request->moved != EKIDEN_MOVED_BY_POINTER) {
-		takeover.successor = (void *)guarded(policy->table->create, &next->args, 0, 0, 0, 0);
+		takeover.successor = (void *)ekiden_run_guarded(policy->table->create, &next->args, 0, 0, 0, 0);
 		ret = (s64)takeover.successor == LEFT ? LEFT : takeover.successor ? 0 : -EINVAL;
 	} else if (policy != old->policy || request->params_len) {
 		/* In the module that runs, its own memory serves: nobody else may come in between. */
 		if (policy == old->policy)
 			next->args.arena = NULL;
 		local_irq_disable();
-		ret = guarded(policy->table->check, &next->args, 0, 0, 0, 0);
+		ret = ekiden_run_guarded(policy->table->check, &next->args, 0, 0, 0, 0);
 		if (ret == LEFT && policy == old->policy)
-			guarded(ekiden_rs_fell, seat - ekiden_running.seats, 0, 0, 0, 0);
+			ekiden_run_guarded(ekiden_rs_fell, seat - ekiden_running.seats, 0, 0, 0, 0);
 		local_irq_enable();
 		ret = ret == LEFT ? LEFT : (u8)ret ? 0 : -EINVAL;
 	} else {

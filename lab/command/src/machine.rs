@@ -47,8 +47,14 @@ pub struct Shape {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=255))]
     pub cpus: u32,
     /// Memory
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(256..))]
-    pub memory: u32,
+    #[arg(
+        id = "memory",
+        long = "memory",
+        value_name = "MIB",
+        default_value_t = 1024,
+        value_parser = clap::value_parser!(u32).range(256..)
+    )]
+    pub memory_mib: u32,
     /// NUMA nodes, among which processors and memory are shared evenly
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub nodes: u32,
@@ -129,7 +135,7 @@ impl Shape {
     fn spec_with(&self, share: &Path, shift: u32) -> VmSpec {
         VmSpec {
             cpus: self.cpus,
-            memory_mib: self.memory,
+            memory_mib: self.memory_mib,
             numa_nodes: self.nodes,
             mode: self.mode(),
             icount_shift: self.shift.unwrap_or(shift),

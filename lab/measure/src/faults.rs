@@ -180,7 +180,7 @@ impl Faults {
         Shape {
             cpus,
             nodes: 1,
-            memory: 1024,
+            memory_mib: 1024,
             kernel: self.kernel.clone(),
             kvm: false,
             icount: !self.parallel,

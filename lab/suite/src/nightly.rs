@@ -41,6 +41,17 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
             .with("EKIDEN_TURN", "all")
             .with("EKIDEN_POLICIES", "all"),
         Part::new(root, "bare roots of Debian", "scripts/test-fresh"),
+        Part::new(
+            root,
+            "traces of an optimised build",
+            "cargo test --release --quiet -p ekiden-sim --test simulator determinism",
+        ),
+        Part::new(root, "locks under Miri", "scripts/miri -p ekiden-lock --lib"),
+        Part::new(
+            root,
+            "the kernel's allocator under Miri",
+            "scripts/miri --manifest-path hosts/kernel/Cargo.toml -p ekiden-kernel-rt --lib",
+        ),
     ];
     for cpus in [1, 2, 4] {
         let name = format!("every fault twenty times on {cpus} CPUs");

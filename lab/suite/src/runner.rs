@@ -45,6 +45,8 @@ pub(crate) struct Runner {
     temporary: PathBuf,
     start: Instant,
     last_word: Instant,
+    /// A part that takes longer is ended, and has failed.
+    part_max: Duration,
     /// How long parts took the last time.
     known: BTreeMap<String, f64>,
     taken: BTreeMap<String, f64>,
@@ -73,9 +75,15 @@ impl Runner {
             temporary,
             start,
             last_word: start,
+            part_max: Duration::MAX,
             taken: BTreeMap::new(),
             totals: Totals::default(),
         })
+    }
+
+    /// No part takes longer than this from now on.
+    pub(crate) fn end_parts_after(&mut self, most: Duration) {
+        self.part_max = most;
     }
 
     /// Where the parts' temporary files are.
@@ -113,6 +121,13 @@ impl Runner {
             let mut at = 0;
             while at < running.len() {
                 match running[at].child.try_wait() {
+                    Ok(None) if running[at].start.elapsed() > self.part_max => {
+                        let mut late = running.swap_remove(at);
+                        eprintln!("{} is ended: no part may take {:?}", late.part.name, self.part_max);
+                        // It may have ended this moment.
+                        let _ = (late.child.kill(), late.child.wait());
+                        self.end(&late, false);
+                    }
                     Ok(None) => at += 1,
                     Ok(Some(status)) => {
                         let ended = running.swap_remove(at);
@@ -234,8 +249,8 @@ impl Runner {
     }
 
     /// How long all of it took so far.
-    pub(crate) fn minutes(&self) -> String {
-        format!("{:.1}", self.start.elapsed().as_secs_f64() / 60.0)
+    pub(crate) fn minutes(&self) -> f64 {
+        self.start.elapsed().as_secs_f64() / 60.0
     }
 }
 
@@ -316,6 +331,17 @@ mod tests {
         assert_eq!(all[0].lines().count(), REASON_LINES);
         assert!(all[0].lines().all(|line| line.len() <= REASON_CHARACTERS));
         assert_eq!(reasons("test a ... ok\n"), [""; 0]);
+    }
+
+    #[test]
+    fn a_part_that_does_not_end_is_ended_and_has_failed() {
+        let root = tempfile::tempdir().unwrap();
+        let mut runner = Runner::new(root.path(), Instant::now()).unwrap();
+        runner.end_parts_after(Duration::from_millis(300));
+        assert!(!runner.run_one(shell(root.path(), "hangs", "exec sleep 1000")));
+        assert!(runner.run_one(shell(root.path(), "ends", "true")));
+        assert_eq!(runner.totals().failed_parts, ["hangs"]);
+        assert!(runner.minutes() < 1.0);
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub enum TraceError {
     },
     /// It has a record that cannot be left out and means nothing to this program.
     #[error(
-        "the record at byte {at} of the trace is of kind {kind}, which this program does not know: a later version wrote it; use that one"
+        "the record at byte {at} of the trace is of kind {kind}, which this program does not know: a later version wrote it, or it is damaged there; what comes before it can be used"
     )]
     Unknown {
         /// Its number.

@@ -249,7 +249,7 @@ mod tests {
         let told = look(&mut groups, 3, limited, 0);
         assert_eq!(told, (vec!["GroupLimit 7 50000 100000 5000".into()], Change::Limit));
         assert_eq!((groups.limits, groups.is_limited(3)), (1, true));
-        // What stands beside a limit that is none makes no difference.
+        // Without a quota, period and burst are ignored.
         let lifted = SeenGroup { quota_us: u64::MAX, period_us: 0, ..limited };
         assert_eq!(look(&mut groups, 3, lifted, 0), (vec!["GroupLimit 7 0 0 0".into()], Change::Limit));
         assert_eq!((groups.limits, groups.is_limited(3)), (0, false));

@@ -20,11 +20,11 @@ pub(crate) fn tape() -> *mut u8 {
     place
 }
 
-/// Gives the call that is under way more fuel: for so many ways round.
+/// Gives the call that is under way more fuel: for so many loop iterations.
 #[inline]
-pub(crate) fn refuel(turns: i64) {
+pub(crate) fn refuel(iterations: i64) {
     // SAFETY: writes a variable of this CPU's, which nobody but the call's own code looks at until it ends.
-    unsafe { asm!("mov gs:[rip + ekiden_fuel], {}", in(reg) turns, options(nostack, preserves_flags)) };
+    unsafe { asm!("mov gs:[rip + ekiden_fuel], {}", in(reg) iterations, options(nostack, preserves_flags)) };
 }
 
 /// Where the call under way was entered: an address on the stack that this CPU uses, so no other CPU has the same.

@@ -37,10 +37,10 @@ pub(crate) enum Clock {
 
 impl InVm {
     /// A machine whose shape is no option, with programs of this one besides ours.
-    pub(crate) fn of(cpus: u32, nodes: u32, memory: u32, kernel: Option<String>, others: Vec<PathBuf>) -> Self {
+    pub(crate) fn of(cpus: u32, nodes: u32, memory_mib: u32, kernel: Option<String>, others: Vec<PathBuf>) -> Self {
         let shape = Shape {
             cpus,
-            memory,
+            memory_mib,
             nodes,
             kernel,
             kvm: false,

@@ -14,7 +14,7 @@ use super::contest::Contestant;
 use crate::machine::load_program;
 
 /// A guest's figures settle this long after it was started.
-const SETTLED_UPTIME: f64 = 10.0;
+const SETTLED_UPTIME_S: f64 = 10.0;
 
 /// What `ekiden-load` says of a load that it has timed.
 #[derive(Deserialize)]
@@ -71,7 +71,7 @@ pub(crate) fn expect(contestant: &Contestant, scheduler: Option<&str>) -> Result
 /// Waits until a machine that has just started is like one that runs.
 pub(crate) fn settle() {
     let uptime = || fs::read_to_string("/proc/uptime").ok()?.split(' ').next()?.parse::<f64>().ok();
-    let left = SETTLED_UPTIME - uptime().unwrap_or(SETTLED_UPTIME);
+    let left = SETTLED_UPTIME_S - uptime().unwrap_or(SETTLED_UPTIME_S);
     if left > 0.0 {
         thread::sleep(Duration::from_secs_f64(left));
     }

@@ -54,7 +54,7 @@ impl Benchmark for MemoryBench {
     }
 
     fn fit(&self, shape: &mut Shape) {
-        shape.memory = shape.memory.max(GUEST_MIB);
+        shape.memory_mib = shape.memory_mib.max(GUEST_MIB);
     }
 }
 

@@ -207,7 +207,7 @@ impl Benchmark for WatchBench {
 
     fn fit(&self, shape: &mut Shape) {
         shape.cpus = shape.cpus.max(CPUS);
-        shape.memory = shape.memory.max(GUEST_MEMORY_MIB);
+        shape.memory_mib = shape.memory_mib.max(GUEST_MEMORY_MIB);
     }
 }
 

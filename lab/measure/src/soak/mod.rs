@@ -239,7 +239,7 @@ impl Soak {
         Shape {
             cpus: self.cpus,
             nodes: 1,
-            memory: 1024,
+            memory_mib: 1024,
             kernel: self.kernel.clone(),
             kvm: false,
             icount: !self.parallel,

@@ -70,8 +70,14 @@ pub(crate) struct ApplicationsBench {
           value_parser = clap::value_parser!(u32).range(1..=255))]
     cpus: Vec<u32>,
     /// Their memory
-    #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(512..))]
-    memory: u32,
+    #[arg(
+        id = "memory",
+        long = "memory",
+        value_name = "MIB",
+        default_value_t = 2048,
+        value_parser = clap::value_parser!(u32).range(512..)
+    )]
+    memory_mib: u32,
     /// Their kernel's release, or the beginning of one; by default the newest that works
     #[arg(long, value_name = "RELEASE")]
     kernel: Option<String>,
@@ -144,7 +150,7 @@ impl ApplicationsBench {
     }
 
     fn in_guest(&self, cpus: u32, disk: &Path) -> Result<Boot> {
-        let mut vm = InVm::of(cpus, 1, self.memory, self.kernel.clone(), self.what.scx.clone());
+        let mut vm = InVm::of(cpus, 1, self.memory_mib, self.kernel.clone(), self.what.scx.clone());
         vm.shape.kvm = self.kvm;
         vm.shape.disk = Some(disk.to_owned());
         vm.with_guest(self.what.source.modules(), &self.what.policies, Clock::Exact, |vm, _, unit, progress| {
