@@ -31,8 +31,10 @@ enum what {
 	CONSIDERED = 29,
 	/* A wake-up and the task's waiting for the same CPU that follows. */
 	WAKE_ENQUEUE = 256,
-	/* The task runs next; the value is the PID of the one before, and in its upper half the slice, in nanoseconds. Which
-	   of these it is says why that one left. */
+	/*
+	 * The task runs next; the value is the PID of the one before, and in its upper half the slice, in nanoseconds. Which
+	 * of these it is says why that one left.
+	 */
 	SWITCH_PREEMPTED = 257,
 	SWITCH_BLOCKED = 258,
 	SWITCH_EXITED = 259,

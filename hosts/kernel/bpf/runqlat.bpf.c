@@ -98,9 +98,8 @@ static __always_inline u32 bucket_of(u64 ns)
 		log += 2;
 		high >>= 2;
 	}
-	if (high >> 1) {
+	if (high >> 1)
 		log += 1;
-	}
 	doublings = log - 2;
 	return (doublings + 1) * PER_DOUBLING + (u32)(ns >> doublings) - PER_DOUBLING;
 }

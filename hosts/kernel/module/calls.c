@@ -30,6 +30,7 @@ static bool broken;
 
 bool ekiden_is_broken(void)
 {
+	/* Pairs with the release in ekiden_c_fault(): whoever sees this sees the reason. */
 	return smp_load_acquire(&broken);
 }
 
@@ -107,6 +108,7 @@ void ekiden_c_fault(const char *text, size_t len);
 notrace void ekiden_c_fault(const char *text, size_t len)
 {
 	give_first(&engine_reason, this_cpu_ptr(&engine_words), text, len);
+	/* Pairs with the acquire in ekiden_is_broken(): the reason is complete. */
 	smp_store_release(&broken, true);
 	ekiden_rs_silence();
 	if (!this_cpu_read(ekiden_guard_sp))
@@ -192,6 +194,7 @@ void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct 
 /* Without `ekiden_control`: sched_ext keeps CPUs from coming and going here, which whoever has that may wait for. */
 int ekiden_do_attach(void)
 {
+	/* Pairs with the release of who has counted a policy that came: its seat is complete. */
 	if (!smp_load_acquire(&ekiden_running.nr))
 		return -ENODEV;
 	return cmpxchg(&ekiden_running.attached, EKIDEN_DETACHED, EKIDEN_ATTACHED) == EKIDEN_DETACHED ? 0 : -ENODEV;

@@ -57,6 +57,7 @@ static void stand_still(void *unused)
 	/* What this CPU did before is seen by whoever sees that it is here. */
 	smp_mb__before_atomic();
 	atomic_inc(&meeting.arrived);
+	/* Pairs with the release of `go`: what was changed while all stood still is seen. */
 	while (!smp_load_acquire(&meeting.go))
 		cpu_relax();
 	/* Last: the one who asks sets the rest anew when all have left. */
@@ -119,6 +120,7 @@ static int meet(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns, u64 
 	*wait_ns = ktime_get_mono_fast_ns() - start;
 	if (ret)
 		note_late();
+	/* Pairs with the acquire in stand_still(). */
 	smp_store_release(&meeting.go, true);
 	local_irq_enable();
 	return others < 0 ? others : ret;

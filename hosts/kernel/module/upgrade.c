@@ -176,9 +176,8 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 	preempt_enable();
 	if (!ret && request->moved == EKIDEN_MOVED_CONVERTED)
 		ret = convert(seat, next, takeover.successor, reason);
-	if (ret == LEFT || ret == -EINVAL) {
+	if (ret == LEFT || ret == -EINVAL)
 		ret = ekiden_policy_refused(next, ret, reason);
-	}
 	if (ret) {
 		ekiden_free_instance(next);
 		return ret;

@@ -46,6 +46,7 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
             "traces of an optimised build",
             "cargo test --release --quiet -p ekiden-sim --test simulator determinism",
         ),
+        Part::new(root, "the kernel's checkpatch", "scripts/checkpatch"),
         Part::new(root, "locks under Miri", "scripts/miri -p ekiden-lock --lib"),
         Part::new(
             root,
