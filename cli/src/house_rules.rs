@@ -401,7 +401,9 @@ fn paths_in(text: &str) -> BTreeSet<String> {
     let code = text.split('`').skip(1).step_by(2).flat_map(str::split_whitespace);
     let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     code.chain(links)
-        .map(|word| word.trim_start_matches("./").trim_end_matches(['/', ',', '.', ':']).to_owned())
+        .map(|word| {
+            word.trim_start_matches("../").trim_start_matches("./").trim_end_matches(['/', ',', '.', ':']).to_owned()
+        })
         .filter(|word| is_path(word))
         .collect()
 }
@@ -416,7 +418,7 @@ fn is_path(word: &str) -> bool {
 
 #[test]
 fn paths_are_told_from_other_words() {
-    let text = "See `framework/abi/src/lib.rs`, `framework/` and [this](DEVELOPING.md); not `ops.enqueue`, `a/b` or policies/x.";
+    let text = "See `framework/abi/src/lib.rs`, `framework/`, [this](DEVELOPING.md) and [that](../docs/agent.md); not `ops.enqueue`, `a/b` or policies/x.";
     let paths: Vec<String> = paths_in(text).into_iter().collect();
-    assert_eq!(paths, ["DEVELOPING.md", "framework/abi/src/lib.rs"]);
+    assert_eq!(paths, ["DEVELOPING.md", "docs/agent.md", "framework/abi/src/lib.rs"]);
 }

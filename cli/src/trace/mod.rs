@@ -145,7 +145,12 @@ impl TraceCommand {
     pub(crate) fn needs(&self) -> Needs {
         match &self.what {
             Tool::Considered(considered) => considered.needs(),
-            _ => Needs::default(),
+            Tool::Record(_)
+            | Tool::Notes(_)
+            | Tool::Info { .. }
+            | Tool::Cat { .. }
+            | Tool::Cut { .. }
+            | Tool::Export { .. } => Needs::default(),
         }
     }
 

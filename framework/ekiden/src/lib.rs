@@ -7,7 +7,8 @@
 //! Start with [`Scheduler`] and [`Schedulable`]; everything else here serves them.
 //!
 //! A queue that all CPUs of a last-level cache share: a token that is for another of them is *claimed* in the pick, and an idle
-//! one is told of a task that comes.
+//! one is told of a task that comes. With two caches of two CPUs, a task waits for CPU 0: CPU 1 is idle, is told, and may have it; CPU 2 knows
+//! of nothing.
 //!
 //! ```
 //! use ekiden::prelude::*;
@@ -33,7 +34,7 @@
 //!     }
 //! }
 //!
-//! use ekiden::{Call, RefusalReason, host::{Adapter, Host, Policy, abi::{Message, RawToken}}};
+//! # use ekiden::{Call, RefusalReason, host::{Adapter, Host, Policy, abi::{Message, RawToken}}};
 //! # struct Idle;
 //! # impl Host for Idle {
 //! #     fn now_ns(&self) -> u64 { 0 }
@@ -43,14 +44,14 @@
 //! #     fn claim(&self, _: RawToken, _: CpuId) -> Result<(), RefusalReason> { Ok(()) }
 //! #     fn take_idle(&self, _: TaskId, among: Option<&CpuMask>) -> Option<CpuId> { among?.next_after(0) }
 //! # }
-//! // Two caches of two CPUs. A task waits for CPU 0: CPU 1 is idle, is told, and may have it; CPU 2 knows of nothing.
-//! let env = Env::new(Topology::regular(1, 2, 2, 1), 8, &[], "").unwrap();
-//! let policy = Adapter::<Shared>::new(&env, std::sync::Arc::new(Idle));
-//! let token = RawToken { task: TaskId { slot: 3, generation: 1 }, cpu: 0, serial: 1 };
-//! let wakeup = Message { task: token.task, ..Message::about_cpu(Call::TaskWakeup, 0) }.with_token(token);
-//! assert!(policy.deliver(&wakeup, &[]).kicks.iter().eq([1]));
-//! assert!(policy.deliver(&Message::about_cpu(Call::PickNextTask, 2), &[]).token.is_none());
-//! assert_eq!(policy.deliver(&Message::about_cpu(Call::PickNextTask, 1), &[]).token, RawToken { cpu: 1, ..token });
+//! # // Two caches of two CPUs. A task waits for CPU 0: CPU 1 is idle, is told, and may have it; CPU 2 knows of nothing.
+//! # let env = Env::new(Topology::regular(1, 2, 2, 1), 8, &[], "").unwrap();
+//! # let policy = Adapter::<Shared>::new(&env, std::sync::Arc::new(Idle));
+//! # let token = RawToken { task: TaskId { slot: 3, generation: 1 }, cpu: 0, serial: 1 };
+//! # let wakeup = Message { task: token.task, ..Message::about_cpu(Call::TaskWakeup, 0) }.with_token(token);
+//! # assert!(policy.deliver(&wakeup, &[]).kicks.iter().eq([1]));
+//! # assert!(policy.deliver(&Message::about_cpu(Call::PickNextTask, 2), &[]).token.is_none());
+//! # assert_eq!(policy.deliver(&Message::about_cpu(Call::PickNextTask, 1), &[]).token, RawToken { cpu: 1, ..token });
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,8 +1,8 @@
 //! The slot of a task, at which several CPUs look and of which each may change the state: in every order that memory and CPUs
-//! allow (loom). What the models hold: `set_state` is Release and `state` Acquire, so a CPU that sees a task wait sees what was
-//! written of it before; a successful `try_state` is Release as well, for CPUs that see the task run. That a state is exchanged,
-//! and not stored, gives a token to one CPU; and the serial number, which counts on from one task of a slot to the
-//! next, makes one that is stale differ. The generation and what else is Relaxed may be as late as it likes.
+//! allow (loom). What the models hold: `set_state` and a successful `try_state` are Release and `state` is Acquire, so a CPU that sees a task
+//! wait or run sees what was written of it before. That a state is exchanged, and not stored, gives a token to one CPU, and no number to two
+//! tokens; and the serial number, which counts on from one task of a slot to the next, makes one that is stale differ. The generation
+//! and what else is Relaxed may be as late as it likes.
 
 extern crate alloc;
 
@@ -56,9 +56,21 @@ const WEIGHT: u32 = 88;
 fn waits(table: &TaskTable, task: TaskId, cpu: CpuId) -> RawToken {
     let slot = table.get(task).unwrap();
     slot.weight.store(WEIGHT, Relaxed);
-    let state = slot.state().issue(Phase::Ready, cpu);
-    slot.set_state(state);
-    token(task, state)
+    loop {
+        let seen = slot.state();
+        let state = seen.issue(Phase::Ready, cpu);
+        if slot.try_state(seen, state) {
+            return token(task, state);
+        }
+    }
+}
+
+/// The steps of `wait_again`: the task that was picked does not run after all. Its new token, unless the kernel put it on a queue meanwhile.
+fn waits_again(table: &TaskTable, task: TaskId, cpu: CpuId) -> Option<RawToken> {
+    let slot = table.get(task).unwrap();
+    let seen = slot.state();
+    let state = seen.issue(Phase::Ready, cpu);
+    (seen.phase() == Phase::Running && slot.try_state(seen, state)).then(|| token(task, state))
 }
 
 /// The steps of `run`, when `cpu` picks with this token: what the kernel is to run, if it is good.
@@ -120,6 +132,31 @@ fn who_sees_a_task_run_knows_its_weight() {
         table.get(task).unwrap().weight.store(2 * WEIGHT, Relaxed);
         assert_eq!(run(&table, raw, 0), Some(NAME));
         assert!(asks.join().unwrap().is_none_or(|weight| weight == 2 * WEIGHT), "an old weight");
+    });
+}
+
+/// A wake-up is told before the task is on a queue, so another CPU may pick it and give it back while the kernel puts it there.
+#[test]
+fn a_task_that_is_given_back_while_it_is_put_on_a_queue_has_one_good_token() {
+    check(3, || {
+        let table = Arc::new(TaskTable::new(1));
+        let task = table.insert(NAME, 5).unwrap();
+        let raw = waits(&table, task, 0);
+        let gives_back = thread::spawn({
+            let table = table.clone();
+            move || {
+                let answers = Answers(table.slots.clone());
+                answers.claim(raw, 1, |_, _| true).ok()?;
+                run(&table, RawToken { cpu: 1, ..raw }, 1)?;
+                waits_again(&table, task, 1)
+            }
+        });
+        let on_queue = waits(&table, task, 0);
+        let given_back = gives_back.join().unwrap();
+        assert_ne!(given_back.map(|token| token.serial), Some(on_queue.serial), "two tokens of one number");
+        let good =
+            [Some(on_queue), given_back].into_iter().flatten().filter(|token| run(&table, *token, token.cpu).is_some());
+        assert_eq!(good.count(), 1, "one of them is good");
     });
 }
 

@@ -46,6 +46,11 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
             "traces of an optimised build",
             "cargo test --release --quiet -p ekiden-sim --test simulator determinism",
         ),
+        Part::new(
+            root,
+            "a simulation by a command line without BPF",
+            "cargo run --release --quiet -p ekiden-cli --no-default-features --target-dir target/without-bpf -- sim fair-share --check",
+        ),
         Part::new(root, "the kernel's checkpatch", "scripts/checkpatch"),
         Part::new(root, "locks under Miri", "scripts/miri -p ekiden-lock --lib"),
         Part::new(
