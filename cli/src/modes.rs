@@ -32,7 +32,7 @@ enum Options {
 const BOUNDS: &[&str] =
     &["every", "persists", "window", "waste", "patience", "wait", "kick", "lag", "call", "after_upgrade"];
 
-/// Of a virtual machine: `machine::Shape`.
+/// The options of a virtual machine: `machine::Shape`.
 const SHAPE: &[&str] = &["cpus", "memory", "nodes", "kernel", "kvm", "icount", "parallel", "shift"];
 
 /// Of building a policy, which is not done where modules are given: `modules::Allowed`.

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 struct Traced(TempDir);
 
 impl Traced {
-    /// Of a simulation.
+    /// The trace of a simulation.
     fn of(load: &str) -> Self {
         let traced = Self(tempfile::tempdir().unwrap());
         traced.good(&["sim", load, "-p", "wfq", "--trace", "out"]);

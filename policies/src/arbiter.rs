@@ -18,7 +18,7 @@ const ACTIVATIONS_MAX: usize = 1024;
 /// How long a task runs until it gives way to one that waits.
 const TURN_NS: u64 = 4_000_000;
 
-/// Of a CPU in place of its activation.
+/// Stands in the place of a CPU's activation when that has left.
 const LEFT: u64 = 0;
 const OFFLINE: u64 = u64::MAX;
 
@@ -38,7 +38,7 @@ pub enum Ask {
 pub struct Request {
     /// Which of them.
     pub ask: Ask,
-    /// Of an activation: the thread's id.
+    /// The id of the activation's thread.
     pub thread: u32,
     /// How many CPUs. No more are given than there are activations.
     pub cpus: u32,
@@ -130,7 +130,7 @@ struct Application {
     due: u32,
     /// How many of its threads are named but not seen yet.
     named: usize,
-    /// By thread id.
+    /// The task of each activation, by its thread's id.
     activations: BTreeMap<u32, TaskId>,
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Stage {
     pub(crate) slots: Slots,
     pub(crate) waits: Waits,
     pub(crate) devices: Vec<Device>,
-    /// Of queues of hints, if the load has any.
+    /// What its queues of hints hold, if the load has any.
     pub(crate) types: Option<Geometry>,
 }
 

@@ -20,7 +20,7 @@ use crate::sys::{self, AheadOfOthers, Shared};
 /// A time that was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// Of the timed part.
+    /// How long the timed part took.
     pub ns: u64,
     /// The sched_ext scheduler in charge before and after; absent: the kernel's own.
     pub scheduler: Option<String>,

@@ -12,7 +12,7 @@ use crate::{Cli, flights::OF_ROOT};
 const COLUMNS: usize = 80;
 
 /// Each command that people may have in a script. Who renames one leaves the old name here, and as a hidden alias (clap's `alias`) for one
-/// release: then it is taken out of both. Nothing has been released yet, so no old name has to be kept.
+/// release: then it is taken out of both. No release has had another name.
 const NAMES: &[&str] = &[
     "agent",
     "attach",

@@ -105,7 +105,7 @@ fn atomics_are_told_from_other_fields() {
 static ON: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Told(AtomicU8);
 pub struct Slot {
-    /// Of AtomicU32.
+    /// Beside an AtomicU32.
     state: AtomicU64,
     pub(crate) pid: u32,
     pub(crate) ran: Vec<(AtomicU64, AtomicU64)>,

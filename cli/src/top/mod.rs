@@ -43,7 +43,7 @@ use crate::{
 /// From one look at the run queues to the next; a signal may have to wait for as long.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Of the text, where no terminal says its width.
+/// The width of the text where no terminal says its own.
 const COLUMNS: u16 = 120;
 
 #[derive(Args)]

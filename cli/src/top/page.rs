@@ -23,7 +23,7 @@ pub(super) struct Page {
     pub(super) tasks: u64,
     /// Tasks that there is room for.
     pub(super) tasks_max: u64,
-    /// In the order in which they are asked.
+    /// They stand in the order in which they are asked.
     pub(super) policies: Vec<Policy>,
     /// Why the last policy was taken out, if one was.
     pub(super) last_fault: Option<String>,

@@ -28,9 +28,9 @@ pub(super) struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CpuTimes {
     pub(super) cpu: u32,
-    /// In ticks of `/proc/stat`.
+    /// How long it was busy, in ticks of `/proc/stat`.
     pub(super) busy: u64,
-    /// With the time in which it was idle.
+    /// The same with the time in which it was idle.
     pub(super) total: u64,
     /// How long tasks have waited for it, all together; `None` if the kernel does not tell.
     pub(super) waited_ns: Option<u64>,

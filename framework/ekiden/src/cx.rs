@@ -202,7 +202,7 @@ pub struct Cx<'a> {
     // What is behind the pointers is looked for when it is wanted.
     host: &'a Arc<dyn Host + Send>,
     now_ns: Cell<Option<u64>>,
-    // Of the reply.
+    // What the reply will hold.
     slice_ns: &'a Cell<u64>,
     timer_ns: &'a Cell<u64>,
     kicks: &'a Cell<Kicks>,

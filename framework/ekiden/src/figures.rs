@@ -292,7 +292,7 @@ pub struct Figure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Value {
-    /// Of a counter.
+    /// What a counter has counted.
     Count(u64),
     /// Of a histogram: the smallest value of each bucket that is not empty, and how many values are in it.
     Buckets(Vec<(u64, u64)>),

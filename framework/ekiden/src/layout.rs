@@ -53,7 +53,7 @@ pub trait Layout {
 pub struct Fingerprint(u64);
 
 impl Fingerprint {
-    /// Of nothing; FNV-1a begins so.
+    /// The fingerprint of no fields; FNV-1a begins so.
     pub(crate) const EMPTY: Self = Self(0xcbf2_9ce4_8422_2325);
 
     /// As a number, never 0.

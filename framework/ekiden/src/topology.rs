@@ -68,7 +68,7 @@ pub struct Topology {
     cores: Vec<CpuMask>,
     llcs: Vec<CpuMask>,
     nodes: Vec<CpuMask>,
-    /// From each node to each node, row by row.
+    /// Distances from each node to each node, row by row.
     distances: Vec<u8>,
 }
 

@@ -90,7 +90,7 @@ pub(crate) struct Cpu {
     pub(crate) pace: [Pace; SEATS],
     /// How many tasks wait for it.
     pub(crate) crowd: Crowd,
-    /// In which walks over all tasks it was away.
+    /// The walks over all tasks in which it was away.
     pub(crate) presence: Presence,
     pub(crate) ticks_heard: AtomicU64,
     /// How much of a turn tasks beyond the table have saved up, and whether they have one.

@@ -97,7 +97,7 @@ impl Checks {
 pub struct Surprise {
     /// What happened.
     pub by: Transition,
-    /// In which state the task was.
+    /// The state that the task was in.
     pub phase: Phase,
     /// Which task it was.
     pub pid: u32,

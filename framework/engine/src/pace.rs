@@ -75,7 +75,7 @@ struct Window {
     began_ns: AtomicU64,
     /// Whether more was wanted in this one.
     is_over: AtomicU32,
-    /// In how many that was so.
+    /// In how many windows more was wanted, less those made up for since.
     over: AtomicU32,
 }
 
@@ -99,7 +99,7 @@ struct Same {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Granted,
-    /// At the end of the window.
+    /// The window has no more to spend: it is refused until the next one.
     Late,
     /// It is one too many.
     Ends,

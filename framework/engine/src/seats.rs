@@ -29,7 +29,7 @@ pub(crate) struct Seat<P> {
     calls: AtomicU64,
     /// What its policy declares for tasks, by its fingerprint.
     params_declared: AtomicU64,
-    /// Tasks of any other home in this seat are strangers to the policy. Nobody is at home where there is no policy (any more).
+    /// Tasks of any other home in this seat are strangers to the policy. It is `NOWHERE` while there is no policy.
     home: AtomicU64,
     /// That of the policy that was here last.
     last_home: AtomicU64,

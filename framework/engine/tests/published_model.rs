@@ -22,7 +22,7 @@ struct Model {
     /// Whether policy 1 may bring a task to this CPU.
     may_bring: AtomicU32,
     heard: [AtomicU32; 2],
-    /// Of the CPU.
+    /// What the CPU had heard of each policy when it found nothing there.
     nothing: [AtomicU32; 2],
     first: AtomicU32,
 }

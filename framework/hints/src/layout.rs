@@ -14,7 +14,7 @@ use crate::shape::{Plain, Shape};
 /// What the memory begins with: "ekihints" on a little-endian machine.
 pub const MAGIC: u64 = 0x7374_6e69_6869_6b65;
 
-/// Of what is described here.
+/// The version of the layout that is described here.
 pub const VERSION: u64 = 1;
 
 /// Bytes of the header, and what the whole is rounded up to.
@@ -97,7 +97,7 @@ impl Side {
         Self::of(&T::SHAPE, 0)
     }
 
-    /// Of so many records that look so.
+    /// The geometry of a ring of so many records of this shape.
     pub const fn of(shape: &Shape, records: u32) -> Self {
         Self { fingerprint: shape.fingerprint(), bytes: shape.bytes as u32, records }
     }

@@ -87,7 +87,7 @@ const fn text(mut hash: u64, text: &str) -> u64 {
 }
 
 impl Shape {
-    /// Of a number of this type.
+    /// The shape of a number of this type.
     pub const fn number<T>(name: &'static str) -> Self {
         Self { name, bytes: size_of::<T>(), align: align_of::<T>(), kind: Kind::Number }
     }

@@ -166,7 +166,7 @@ static long leave_others(struct ekiden_seat *seat)
 	return 0;
 }
 
-/* Whatever nobody answers for and the kernel does not call can go. False if something has to be tried again. */
+/* Frees policies whose controller is closed and that sched_ext calls no longer. False if something has to be tried again. */
 static bool clear_up(void)
 {
 	bool answered = false, done = true;

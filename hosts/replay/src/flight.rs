@@ -17,7 +17,7 @@ use ekiden_recording::{Hear, notes_of_thread, tape_of_thread};
 
 use crate::text;
 
-/// In which order calls take locks.
+/// The order in which calls take locks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     /// As they did, from the beginning of the instance on.
@@ -329,7 +329,7 @@ impl Flight {
         ORDER.set(Order::Exact);
     }
 
-    /// In which order calls take locks from here on.
+    /// Sets the order in which calls take locks from here on.
     pub(crate) fn order(&mut self, order: Order) {
         ORDER.set(order);
     }

@@ -122,12 +122,12 @@ pub(crate) struct Options {
 }
 
 impl Replay {
-    /// Of recordings of the policy `S`.
+    /// A replay of recordings of the policy `S`.
     pub fn of<S: Scheduler>() -> Self {
         Self::of_none().and::<S>()
     }
 
-    /// Of no policy yet.
+    /// A replay of no policy yet.
     pub fn of_none() -> Self {
         let options = Options { agreeing: AGREEING, stop_on_difference: false, until: u64::MAX, before_call: None };
         Self { policies: Vec::new(), params: None, options, debug: None }

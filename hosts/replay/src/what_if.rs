@@ -54,7 +54,7 @@ pub struct WhatIf {
     pub policy: String,
     /// How many calls there are.
     pub calls: u64,
-    /// By the name of the call.
+    /// How far the policies agree, by the name of the call.
     pub agreement: BTreeMap<&'static str, Agreement>,
     /// Times that a task waited: those that the other policy would have ended earlier than they did end, at the same
     /// moment, and later.

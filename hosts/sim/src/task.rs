@@ -77,12 +77,12 @@ pub(crate) enum State {
     Asleep,
     /// Waits for a byte.
     Reading {
-        /// From this pipe.
+        /// The pipe that it reads from.
         pipe: u32,
     },
     /// Waits for room.
     Writing {
-        /// In this pipe.
+        /// The pipe that it writes to.
         pipe: u32,
     },
     /// Waits for a lock.
@@ -92,12 +92,12 @@ pub(crate) enum State {
     },
     /// Waits for others.
     AtBarrier {
-        /// At this barrier.
+        /// The barrier at which it waits.
         barrier: u32,
     },
     /// Waits for a signal.
     ForCondition {
-        /// Of this condition.
+        /// The condition that it waits for.
         condition: u32,
     },
     /// Waits for a device.
@@ -107,7 +107,7 @@ pub(crate) enum State {
     },
     /// Waits for something that the policy says.
     ForNotice {
-        /// In this queue.
+        /// The queue in which that comes.
         queue: u32,
     },
     /// Waits until its group may run again.

@@ -24,7 +24,7 @@ pub struct Machinery {
 /// The longest that a CPU waited in any of some upgrades, by turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Wait {
-    /// From which policy to which.
+    /// The policy before and the one after.
     pub what: String,
     /// How many upgrades there were in each turn.
     pub upgrades: u32,
@@ -68,7 +68,7 @@ pub struct UpgradeReport {
 pub struct UpgradeValues {
     /// By policy and place: round trips with the machinery and without.
     round_trips: BTreeMap<(String, String), [Vec<f64>; 2]>,
-    /// By what took over: the waits of each turn.
+    /// The waits of each turn, by what took over.
     waits: BTreeMap<String, Vec<Vec<f64>>>,
 }
 

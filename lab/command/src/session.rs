@@ -24,7 +24,7 @@ use crate::{
 /// How long the kernel may take to let go of a module.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Of a record of a call.
+/// The length of a record of a call.
 const RECORD_BYTES: u64 = 64;
 
 /// Where the reason is kept for which a policy was taken out: the module that knows it is unloaded.

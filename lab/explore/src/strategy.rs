@@ -19,7 +19,7 @@ pub enum Mode {
 /// How many choices a run is thought to have, for where PCT changes priorities.
 const PCT_CHOICES: u64 = 60;
 
-/// At how many moments PCT changes priorities.
+/// How many times PCT changes priorities.
 const PCT_CHANGES: usize = 3;
 
 /// Chooses, in one run after another.

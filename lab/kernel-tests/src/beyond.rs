@@ -101,7 +101,7 @@ static BEGAN_NS: AtomicU64 = AtomicU64::new(0);
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 /// Waits that began earlier do not count.
 static FROM_NS: AtomicU64 = AtomicU64::new(0);
-/// Of all, and of those that came last.
+/// The longest wait of all, and of those that came last.
 static LONGEST_NS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 static TURNS: AtomicU64 = AtomicU64::new(0);
 static TURNS_LEAST: AtomicU64 = AtomicU64::new(u64::MAX);

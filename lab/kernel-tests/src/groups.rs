@@ -346,7 +346,7 @@ pub(crate) fn group_costs(modules: &Path, policy: Option<&str>) -> Result<()> {
 /// What [`crowd`] found.
 #[derive(Serialize)]
 struct CrowdReport {
-    /// Of `tasks`, so many were parked at once.
+    /// How many of `tasks` were parked at once.
     parked: u64,
     /// The CPU time that all of them used, in percent of one CPU; they may use a tenth.
     tasks_percent: f64,

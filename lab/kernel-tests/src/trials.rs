@@ -264,7 +264,7 @@ struct AttachedReport {
     ours_ran_ns: u64,
 }
 
-/// Row E14: a policy that has one task, on the same CPU as batch work of the default class.
+/// A policy that has one task, on the same CPU as batch work of the default class.
 pub(crate) fn attached(modules: &Path) -> Result<()> {
     let mut config = config(modules, "wfq");
     config.scope = Scope::Attached;

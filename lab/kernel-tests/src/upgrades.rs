@@ -96,7 +96,7 @@ fn answer(to: &mut File, number: u64) -> Result<()> {
 #[derive(Serialize)]
 struct UpgradesReport {
     upgrades: u64,
-    /// By the state as it is in memory.
+    /// How many took over the state as it is in memory.
     by_pointer: u64,
     round_trips: u64,
     forks: u64,
@@ -243,10 +243,10 @@ pub(crate) fn refused_upgrades(modules: &Path) -> Result<()> {
 
 #[derive(Serialize)]
 struct VersionsReport {
-    /// Of a version whose state has the same layout.
+    /// How a version took over whose state has the same layout.
     same: Moved,
     same_module: Option<String>,
-    /// Of one whose state has another.
+    /// Why one was refused whose state has another layout.
     other_refused: String,
     other_starts_over: Moved,
     policy: Option<String>,

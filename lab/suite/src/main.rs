@@ -79,7 +79,7 @@ fn root() -> Result<PathBuf> {
         .with_context(|| format!("{} is in no checkout of Ekiden; run `make test` in one", here.display()))
 }
 
-/// A part that has not ended by then hangs: the longest takes a third of it. Not where all is done that otherwise takes turns.
+/// A part that has not ended by then hangs. Not where all is done that otherwise takes turns.
 const PART_MAX: Duration = Duration::from_secs(40 * 60);
 
 /// A whole run that takes longer is a defect of the tests.

@@ -59,7 +59,7 @@ impl Default for VmSpec {
 pub enum Mode {
     /// [`Mode::Kvm`] if it really works here, else [`Mode::Icount`].
     Auto,
-    /// By the processor: fast.
+    /// The processor runs it: fast.
     Kvm,
     /// Emulated, the guest's clock counts instructions: exact, the same on every machine.
     Icount,

@@ -18,9 +18,9 @@
 //! ```
 //!
 //! What a run without a violation shows: in these records, and only in them, no invariant was broken for longer than its
-//! [limit](Limits), except in what that invariant says it exempts. It shows nothing of another run of the same load, of
+//! [limit](Limits), except in what that invariant says it exempts; fairness is judged only if a limit for it is given. It shows nothing of another run of the same load, of
 //! orders of events that did not happen here, or of what is not recorded. Where records are lost, which `ekiden check` says, a violation may
-//! be one of the recording. Each invariant has tests of a trace that breaks it and of one that nearly does (`tests/planted.rs`), and
+//! be one of the recording. Each invariant has tests of a trace that breaks it and of one that does not (`tests/planted.rs`), and
 //! each load of this project is judged under each policy (`tests/loads.rs`). Orders that did not happen are `ekiden explore`'s.
 //!
 //! A [`Snapshot`] of a running kernel says whether there is something to watch at all.

@@ -55,7 +55,7 @@ pub struct CpuLimit {
 pub struct TaskSeen {
     /// When it was looked at, by the monotonic clock.
     pub time_ns: u64,
-    /// With whom it may share a core.
+    /// Tells which tasks it may share a core with.
     pub core_cookie: u64,
     /// Its PID: that of the thread.
     pub pid: u32,

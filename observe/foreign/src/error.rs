@@ -9,7 +9,7 @@ pub enum ForeignError {
     /// Neither of trace-cmd nor of perf.
     #[error("this is neither a trace.dat of trace-cmd nor a perf.data of perf: give the file that one of them wrote")]
     Unknown,
-    /// Of a version that is not read.
+    /// Its version is not read.
     #[error("this trace.dat has version {found}, and 6 and 7 can be read: convert it with `trace-cmd convert`")]
     Version {
         /// The version.

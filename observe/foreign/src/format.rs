@@ -273,7 +273,7 @@ pub(crate) struct PageFormat {
 }
 
 impl PageFormat {
-    /// Of the file `header_page`.
+    /// Reads the file `header_page`.
     pub(crate) fn parse(file: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(file);
         let fields: HashMap<_, _> =

@@ -35,7 +35,7 @@ pub(crate) struct Layout {
 pub(crate) struct Pages {
     pub(crate) cpu: u32,
     page_len: u64,
-    /// From where to where in the file.
+    /// Where it begins and ends in the file.
     begin: u64,
     end: u64,
     packing: Option<Packing>,

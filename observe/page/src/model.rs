@@ -35,7 +35,7 @@ pub struct Change {
 /// A task had a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// From when on, in nanoseconds.
+    /// When it begins, in nanoseconds.
     pub begin_ns: u64,
     /// Until when.
     pub end_ns: u64,
@@ -131,7 +131,7 @@ pub struct QueueCounts {
 /// How long the tasks of one program waited.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Waits {
-    /// From being woken up to running.
+    /// The times from being woken up to running.
     pub wake: Histogram,
     /// From standing in a run queue to running, whatever made it wait.
     pub queue: Histogram,
@@ -156,7 +156,7 @@ pub struct Model {
     pub counters: Counters,
     /// What programs said to the policy and it to them, by queue of hints.
     pub queues: BTreeMap<u32, QueueCounts>,
-    /// By task.
+    /// The waits of each task.
     pub waits: Vec<Waits>,
 }
 

@@ -10,7 +10,7 @@ use ekiden_trace::{InQueue, NoteNames, QueueNote, Record};
 pub struct Note {
     /// When, in nanoseconds.
     pub time_ns: u64,
-    /// In a call about this CPU.
+    /// The CPU that the call was about.
     pub cpu: u32,
     /// About which task, or [`NO_TASK`](crate::NO_TASK).
     pub task: u32,

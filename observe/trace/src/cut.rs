@@ -34,7 +34,7 @@ const PIECES_MAX: usize = 1_024;
 /// What to keep.
 #[derive(Clone, Debug)]
 pub struct Cut {
-    /// From this moment on, in nanoseconds.
+    /// When it begins, in nanoseconds.
     pub from_ns: u64,
     /// Until right before this one.
     pub until_ns: u64,

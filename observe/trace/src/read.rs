@@ -22,7 +22,7 @@ pub enum TraceError {
     /// Not written by Ekiden.
     #[error("this is no trace: it does not begin with EKITRACE; give the file that `ekiden sim --trace` wrote")]
     Foreign,
-    /// Of another version of this program.
+    /// Another version of this program wrote it.
     #[error("this trace has format {found}, and this program reads 1 to {TRACE_VERSION}: use the one that wrote it")]
     Version {
         /// Version of the trace.

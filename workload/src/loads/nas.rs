@@ -21,7 +21,7 @@ struct Character {
     name: &'static str,
     /// Work of each thread in a step.
     step_ns: u64,
-    /// By how much that varies between threads.
+    /// How much that varies between threads.
     imbalance_percent: u64,
     /// What the first thread does alone in each step, of the time that a step takes.
     serial_percent: u64,

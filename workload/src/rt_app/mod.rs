@@ -16,9 +16,9 @@ use json::Position;
 /// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// From 1.
+    /// The line, from 1.
     pub line: u32,
-    /// From 1, in characters.
+    /// The column, from 1, in characters.
     pub column: u32,
     /// The keys that lead there, with dots between them; empty where there are none.
     pub path: String,

@@ -2,13 +2,13 @@
 
 use std::str;
 
-/// Of a key, as in memcached.
+/// Most bytes of a key, as in memcached.
 pub(crate) const KEY_MAX: usize = 250;
 
 /// Of a line, with all its keys. memcached takes as much.
 pub(crate) const LINE_MAX: usize = 8192;
 
-/// Of a value, as memcached does by default.
+/// Most bytes of a value, as memcached has it by default.
 pub(crate) const VALUE_MAX: usize = 1 << 20;
 
 /// More than a client may say that a value has: what follows such a line is not looked for its end.

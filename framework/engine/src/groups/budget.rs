@@ -22,7 +22,7 @@ const CHARGED_NS: u64 = 10_000_000;
 pub struct Limit {
     /// CPU time of all its tasks together in each period, in nanoseconds.
     pub quota_ns: u64,
-    /// In nanoseconds.
+    /// How long a period is, in nanoseconds.
     pub period_ns: u64,
     /// How much of what it does not use it may keep for later periods, in nanoseconds.
     pub burst_ns: u64,

@@ -16,7 +16,7 @@ const RELEASED: u32 = 0;
 
 #[derive(Debug)]
 pub(super) struct Parking {
-    /// By slot.
+    /// The neighbours of each parked task, by its slot.
     links: Vec<Link>,
     /// Of each group: those who did not have a turn, and those who had.
     queues: Vec<Queue>,

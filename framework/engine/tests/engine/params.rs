@@ -83,7 +83,7 @@ const DECLARED: [u64; 2] = [1, 2];
 struct Kernel {
     engine: Engine,
     heard: [Heard; 2],
-    /// Of the first policy.
+    /// What is done in the middle of a call of the first policy.
     meanwhile: Meanwhile,
     tasks: Arc<Mutex<[u64; TASKS as usize]>>,
 }

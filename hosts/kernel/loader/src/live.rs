@@ -88,7 +88,7 @@ pub struct LookCounts {
 pub struct Evidence {
     /// What was found.
     pub finding: Finding,
-    /// Of the trace.
+    /// What the trace is of.
     pub header: Header,
     /// What happened while it was watched, and in the time of the evidence right behind that. What was between the two is
     /// at one moment, and what the thread that looked did itself is left out.

@@ -139,7 +139,7 @@ pub struct Total {
     pub worst: f64,
     /// Where that was.
     pub worst_program: String,
-    /// Of so many programs.
+    /// How many programs these figures are of.
     pub programs: usize,
 }
 

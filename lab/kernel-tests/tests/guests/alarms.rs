@@ -32,7 +32,7 @@ const STRESSORS: &str = "\
     hrtimers inotify kill loadavg mq msg mutex nanosleep netlink-proc netlink-task nice poll pthread race-sched \
     resched schedpolicy sem sem-sysv session sleep spawn switch tee vfork wait yield zombie";
 
-/// Of the guest's clock.
+/// How long it lasts by the guest's clock.
 fn seconds() -> u64 {
     let minutes = env::var("EKIDEN_WATCH_MINUTES")
         .map_or(1.0, |minutes| minutes.parse().expect("EKIDEN_WATCH_MINUTES is a number"));

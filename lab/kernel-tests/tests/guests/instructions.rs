@@ -21,7 +21,7 @@ tests! {
 /// What is in the table: the kernel's own scheduler, and policies with the flight recorder on.
 const SCHEDULERS: [&str; 3] = ["kernel", "fifo", "wfq"];
 
-/// Of what the table says.
+/// How far a figure may be from that of the table, as a part of it.
 const SLACK: f64 = 0.01;
 
 /// Instructions of a round trip by scheduler and place, and the kernel in which they were counted.

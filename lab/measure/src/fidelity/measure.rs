@@ -34,7 +34,7 @@ const QUIET: Duration = Duration::from_millis(500);
 /// What a load showed, on either side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Shown {
-    /// From its start until its last task was done.
+    /// The time from its start until its last task was done.
     pub(super) done_ns: u64,
     pub(super) switches: u64,
     pub(super) migrations: u64,

@@ -132,7 +132,7 @@ struct Point {
     offered_per_s: f64,
     /// And that were served.
     served_per_s: f64,
-    /// From arrival to answer.
+    /// The time from arrival to answer.
     p50_us: Option<f64>,
     p99_us: Option<f64>,
     p999_us: Option<f64>,

@@ -111,11 +111,11 @@ struct Point {
     offered_per_s: f64,
     /// And that were served.
     served_per_s: f64,
-    /// From arrival to answer, of all requests.
+    /// The time from arrival to answer, of all requests.
     p50_us: Option<f64>,
     p99_us: Option<f64>,
     p999_us: Option<f64>,
-    /// Of short ones.
+    /// The same of short ones.
     short_p999_us: Option<f64>,
     /// What the batch program had of the workers' CPUs.
     batch_share: Option<f64>,

@@ -55,7 +55,7 @@ pub(super) struct Served {
 pub(super) struct Requests {
     /// When each came, in order.
     pub(super) arrivals_ns: Vec<u64>,
-    /// In the order in which they were begun.
+    /// The requests that were served, in the order in which they were begun.
     pub(super) served: Vec<Served>,
 }
 

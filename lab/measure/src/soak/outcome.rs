@@ -45,7 +45,7 @@ pub(super) struct Outcome {
     pub(super) interrupted: bool,
     /// How often each was gone through.
     pub(super) steps: BTreeMap<String, u64>,
-    /// Of policies that did nothing wrong.
+    /// How many policies were taken out that did nothing wrong.
     pub(super) taken_out: u64,
     pub(super) faults: u64,
     pub(super) faults_not_contained: u64,

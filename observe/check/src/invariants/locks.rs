@@ -11,7 +11,7 @@ use crate::{Check, LockOrder, View, Violation};
 
 /// Locks are always taken in one order.
 pub struct Locks {
-    /// By class; the places are moments and CPUs.
+    /// The order of classes; the places are moments and CPUs.
     order: LockOrder<u64, (u64, u32)>,
 }
 

@@ -133,7 +133,7 @@ pub enum RecordingError {
         "this is no recording: it does not begin with EKIRECRD; give a file that `ekiden record` or `ekiden sim --record` wrote"
     )]
     Foreign,
-    /// Of another version of this program.
+    /// Another version of this program wrote it.
     #[error(
         "this recording has format {found}, and this program reads {OLDEST_READ} to {RECORDING_VERSION}: use the one that wrote it"
     )]

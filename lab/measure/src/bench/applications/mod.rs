@@ -245,7 +245,7 @@ impl Programs {
         Ok(ready)
     }
 
-    /// In the order in which they take turns.
+    /// The schedulers in the order in which they take turns.
     fn schedulers(&self) -> Vec<Scheduler> {
         let policy = |policy: &String| match self.unrecorded {
             true => Contestant::Unrecorded { policy: policy.clone(), name: format!("{policy}{UNRECORDED}") },

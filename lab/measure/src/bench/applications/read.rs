@@ -169,7 +169,7 @@ pub(super) fn perf_stat(text: &str) -> Figures {
 
 const PERCENTILES: [(&str, f64); 3] = [("p50", 50.0), ("p99", 99.0), ("p99.9", 99.9)];
 
-/// Of sorted values.
+/// A percentile of values that are sorted.
 fn percentile(sorted: &[f64], percent: f64) -> f64 {
     let at = (sorted.len() as f64 * percent / 100.0) as usize;
     sorted[at.min(sorted.len() - 1)]
