@@ -114,7 +114,7 @@ impl Slot {
         self.choice.fetch_update(Relaxed, Relaxed, chosen).map(drop).map_err(refused)
     }
 
-    /// Gives it a policy that nobody chose: the default one.
+    /// Assigns the policy in this seat; it does not count as a choice of a user.
     pub(crate) fn choose_for_all(&self, task: TaskId, seat: usize) {
         // A task that is gone needs none.
         let _ = self.choose(task, seat, How::NOT, |_| true);

@@ -30,7 +30,7 @@ static bool broken;
 
 bool ekiden_is_broken(void)
 {
-	/* Pairs with the release in ekiden_c_fault(): whoever sees this sees the reason. */
+	/* Pairs with the release in ekiden_c_fault(): a CPU that reads true also sees the reason. */
 	return smp_load_acquire(&broken);
 }
 
@@ -194,7 +194,7 @@ void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct 
 /* Without `ekiden_control`: sched_ext keeps CPUs from coming and going here, which whoever has that may wait for. */
 int ekiden_do_attach(void)
 {
-	/* Pairs with the release of who has counted a policy that came: its seat is complete. */
+	/* Pairs with the release in seats.c that counts a new policy: its seat is complete. */
 	if (!smp_load_acquire(&ekiden_running.nr))
 		return -ENODEV;
 	return cmpxchg(&ekiden_running.attached, EKIDEN_DETACHED, EKIDEN_ATTACHED) == EKIDEN_DETACHED ? 0 : -ENODEV;
