@@ -119,6 +119,7 @@ static inline void ekiden_set_text(struct ekiden_text *text, const char *bytes, 
 
 /* The host of a policy that runs, and of one that does not yet. */
 extern const struct ekiden_host_table ekiden_running_host, ekiden_candidate_host;
+DECLARE_PER_CPU(unsigned long, ekiden_guard_sp);
 DECLARE_PER_CPU(long, ekiden_fuel);
 
 /* Whether policies choose CPUs themselves, for BPF to look at: none (0), the only one (1), perhaps some (2). */

@@ -31,12 +31,6 @@ int register_btf_kfunc_id_set(int prog_type, const struct btf_kfunc_id_set *set)
 extern int ekiden_asks_for_cpu;
 bool ekiden_rs_chooses_cpu(u64 task);
 
-/* times.c */
-DECLARE_STATIC_KEY_FALSE(ekiden_watched);
-
-#pragma GCC diagnostic ignored "-Wmissing-prototypes"
-#pragma GCC diagnostic ignored "-Wmissing-declarations"
-
 /* sched_ext calls nearly all operations with interrupts off, so that the guard keeps its CPU. */
 static __always_inline void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome)
 {

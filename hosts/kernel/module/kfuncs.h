@@ -6,6 +6,7 @@
 #ifndef EKIDEN_KFUNCS_H
 #define EKIDEN_KFUNCS_H
 
+#include <linux/jump_label.h>
 #include <linux/types.h>
 
 struct bpf_prog;
@@ -31,12 +32,22 @@ void ekiden_do_left(struct ekiden_outcome *outcome);
 int ekiden_do_fault_text(char *text, u32 size);
 
 /* times.c: an event that is measured or traced */
+DECLARE_STATIC_KEY_FALSE(ekiden_watched);
 void ekiden_do_watched(struct ekiden_event *event, struct ekiden_outcome *outcome);
 
 /* kfuncs_check.c */
 int ekiden_is_refused(const struct bpf_prog *prog, u32 kfunc);
 
-/* kfuncs.c */
+/* kfuncs.c: what BPF calls, and what the rest of the module does */
+void ekiden_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
+void ekiden_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome);
+struct task_struct *ekiden_pick(struct ekiden_event *event, struct ekiden_outcome *outcome);
+bool ekiden_chooses_cpu(u64 task);
+void ekiden_task_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome);
+void ekiden_arm_timer(u32 cpu, u64 delay_ns);
+int ekiden_attach(void);
+void ekiden_detach(void);
+int ekiden_fault_text(char *text, u32 text__sz);
 void ekiden_timer_fired(u64 kicks);
 int ekiden_register_kfuncs(void);
 

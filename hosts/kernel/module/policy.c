@@ -11,6 +11,7 @@
 extern const struct ekiden_policy_table ekiden_policy_table;
 
 /* Where each CPU records its calls; NULL for nowhere. The Rust half reads it (hosts/kernel/policy/src/here_<arch>.rs). */
+DECLARE_PER_CPU(void *, ekiden_tape_here);
 DEFINE_PER_CPU(void *, ekiden_tape_here);
 
 void ekiden_tape_place(u32 cpu, void *place);
@@ -22,6 +23,7 @@ void ekiden_tape_place(u32 cpu, void *place)
 }
 
 /* The exclusive or of the addresses of all locks that the call on this CPU has (framework/lock/src/held_<arch>.rs). */
+DECLARE_PER_CPU(unsigned long, ekiden_held);
 DEFINE_PER_CPU(unsigned long, ekiden_held);
 
 void ekiden_forget_locks(void);
@@ -41,6 +43,7 @@ bool ekiden_peek(void *to, const void *from, size_t len)
 }
 
 /* For the Rust half too: where each CPU has the task that it runs, as an address in its own part; and where that has its PID. */
+extern unsigned long ekiden_current_at, ekiden_pid_at;
 unsigned long ekiden_current_at;
 unsigned long ekiden_pid_at = offsetof(struct task_struct, pid);
 
