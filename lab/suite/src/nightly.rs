@@ -52,6 +52,7 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
             "cargo run --release --quiet -p ekiden-cli --no-default-features --target-dir target/without-bpf -- sim fair-share --check",
         ),
         Part::new(root, "the kernel's checkpatch", "scripts/checkpatch"),
+        Part::new(root, "the modules' C under sparse", "scripts/sparse"),
         Part::new(root, "locks under Miri", "scripts/miri -p ekiden-lock --lib"),
         Part::new(
             root,

@@ -81,11 +81,12 @@ impl Part {
 }
 
 /// Where C is.
-const C: [&str; 6] = [
+const C: [&str; 7] = [
     "framework/include",
     "hosts/kernel/bpf",
     "hosts/kernel/include",
     "hosts/kernel/module",
+    "hosts/kernel/sparse",
     "lab/kernel-tests/bpf",
     "machines/emulator",
 ];
