@@ -39,7 +39,7 @@ impl Start {
         let kernel = self.shape.fetch(&mut progress)?;
         let mut spec = self.shape.spec(&Booted::share(&self.name)?);
         progress.step(format!("booting Linux {} on {} CPUs", kernel.release(), spec.cpus));
-        spec.mode = spec.mode.resolve(&kernel)?;
+        spec.mode = spec.resolve_mode(&kernel)?;
         let clock = match spec.mode {
             Mode::Kvm => "kvm".to_owned(),
             Mode::Parallel => "parallel".to_owned(),

@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Args;
+use ekiden_build::Checkout;
 use ekiden_vm::{
     Cache, GuestCommand, Kernel, Mode, Qemu, Signaller, Status, Stream, Vm, VmSpec, fetch, fetch_newest_passing,
     prepare_repair,
@@ -25,6 +26,9 @@ use crate::{
     session::JUDGED,
     signals,
 };
+
+/// The program that is the first process of a guest.
+const GUEST: &str = "ekiden-guest";
 
 /// Where the modules are in the guest.
 pub const GUEST_MODULES: &str = "/host/modules";
@@ -93,6 +97,10 @@ impl Shape {
         };
         progress.step("finding the emulator");
         Qemu::prepare(&cache, self.mode(), false, &mut progress.sink())?;
+        if beside(GUEST).is_none() {
+            progress.step("building the programs for guests");
+            Checkout::find()?.build_programs(&[GUEST, "ekiden-workload"], &mut progress.sink())?;
+        }
         if self.parallel {
             // If it cannot be made, who boots the guest says so.
             let _ = prepare_repair(&cache, &kernel, &mut progress.sink());
@@ -103,7 +111,8 @@ impl Shape {
     /// The same for guests of [`fair_spec`](Self::fair_spec).
     pub fn fetch_fair(&self, progress: &mut Progress) -> Result<Kernel> {
         let kernel = self.fetch(progress)?;
-        let mode = self.mode().resolve(&kernel)?;
+        let spec = VmSpec { mode: self.mode(), init: Some(program(GUEST)), ..VmSpec::default() };
+        let mode = spec.resolve_mode(&kernel)?;
         Qemu::prepare(&Cache::from_env()?, mode, true, &mut progress.sink())?;
         Ok(kernel)
     }
@@ -141,6 +150,7 @@ impl Shape {
             icount_shift: self.shift.unwrap_or(shift),
             share_dir: Some(share.to_owned()),
             disk: self.disk.clone(),
+            init: Some(program(GUEST)),
             programs: [programs(), self.others.clone()].concat(),
             // Emulated CPUs boot one after the other.
             boot_timeout: Duration::from_secs(120 + 15 * u64::from(self.cpus)),
@@ -169,10 +179,22 @@ fn programs() -> Vec<PathBuf> {
     [this, Some(load_program())].into_iter().flatten().filter(|program| program.exists()).collect()
 }
 
-/// The program that makes loads, beside this one or wherever `PATH` has it.
+/// The program that makes loads, or its name for `PATH` if it is not built.
 pub fn load_program() -> PathBuf {
-    let beside = std::env::current_exe().ok().map(|this| this.with_file_name("ekiden-load"));
-    beside.filter(|program| program.exists()).unwrap_or_else(|| "ekiden-load".into())
+    let program = program("ekiden-load");
+    if program.exists() { program } else { "ekiden-load".into() }
+}
+
+/// A program of ours for guests: beside this one or, where this one was installed without it, where it is built, by [`Shape::fetch`] for one.
+pub fn program(name: &str) -> PathBuf {
+    let built = || Checkout::find().map(|checkout| checkout.programs().join(name));
+    beside(name).or_else(|| built().ok()).unwrap_or_else(|| name.into())
+}
+
+/// The one beside this program.
+pub fn beside(name: &str) -> Option<PathBuf> {
+    let this = std::env::current_exe().ok()?;
+    Some(this.with_file_name(name)).filter(|program| program.exists())
 }
 
 /// What tells this build of our programs from others.

@@ -126,7 +126,7 @@ impl Faults {
         let kernel = self.shape(1).fetch_fair(&mut progress)?;
         let share = Scratch::new()?;
         install(&POLICIES, &kernel, share.path(), &mut progress)?;
-        let trial = program()?;
+        let trial = program(&mut progress)?;
         let mut seen: Vec<Seen> = Vec::new();
         for cpus in &self.cpus {
             progress.step(format!("booting Linux {} on {cpus} CPUs", kernel.release()));

@@ -113,7 +113,7 @@ impl Faults {
         while next < bodies.end {
             progress.step(format!("booting Linux {} on {cpus} CPUs", kernel.release()));
             let mut spec = self.shape(cpus).fair_spec(share.path());
-            spec.programs = vec![program()?];
+            spec.programs = vec![program(progress)?];
             spec.cmdline = "nohz=off".into();
             let vm = boot(kernel, &spec)?;
             let lost = self.in_one_guest(&vm, first, &bodies, &mut next, outcome, saved, progress)?;

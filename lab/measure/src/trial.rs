@@ -10,8 +10,7 @@ use ekiden_build::{Builder, Checkout, Project, Target};
 use ekiden_vm::{Cache, Kernel};
 
 use crate::{
-    failure::{Exit, Failure},
-    machine::install_modules,
+    machine::{self, beside, install_modules},
     progress::Progress,
 };
 
@@ -36,12 +35,11 @@ pub(crate) fn install(policies: &[(&str, &str)], kernel: &Kernel, share: &Path, 
     install_modules(&all, share)
 }
 
-/// The program, beside this one.
-pub(crate) fn program() -> Result<PathBuf> {
-    let beside = std::env::current_exe().context("cannot find this program")?.with_file_name(TRIAL);
-    if !beside.exists() {
-        let message = format!("{} does not exist; build it with: cargo build -p ekiden-kernel-tests", beside.display());
-        return Err(Failure::new(Exit::Missing, message).into());
+/// The program, which is built if this one was installed without it.
+pub(crate) fn program(progress: &mut Progress) -> Result<PathBuf> {
+    if beside(TRIAL).is_none() {
+        progress.step("building the program that tries things");
+        Checkout::find()?.build_programs(&["ekiden-kernel-tests"], &mut progress.sink())?;
     }
-    Ok(beside)
+    Ok(machine::program(TRIAL))
 }

@@ -41,6 +41,7 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
             .with("EKIDEN_TURN", "all")
             .with("EKIDEN_POLICIES", "all"),
         Part::new(root, "bare roots of Debian", "scripts/test-fresh"),
+        Part::new(root, "a command line that cargo installed", "scripts/test-installed"),
         Part::new(
             root,
             "traces of an optimised build",

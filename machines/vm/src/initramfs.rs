@@ -39,7 +39,7 @@ impl Initramfs {
                 archive.add(&path, LINK, b"busybox".to_vec());
             }
         }
-        let guest = find_guest()?;
+        let guest = find_guest(spec.init.as_deref())?;
         archive.program(&guest)?;
         let init = fs::read(&guest).context("read", &guest)?;
         archive.entries.remove(Path::new("/bin/ekiden-guest"));
@@ -141,10 +141,13 @@ fn libraries(listing: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The init process: named by `EKIDEN_GUEST`, or beside the running program, or where cargo puts it.
-fn find_guest() -> Result<PathBuf> {
+/// The init process: named by `EKIDEN_GUEST`, or the given one, or beside the running program, or where cargo puts it.
+fn find_guest(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("EKIDEN_GUEST") {
         return Ok(path.into());
+    }
+    if let Some(given) = given {
+        return Ok(given.to_owned());
     }
     let this = std::env::current_exe().context("find", "the running program")?;
     // Tests and examples stand one directory below the programs.

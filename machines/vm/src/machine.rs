@@ -158,7 +158,7 @@ impl Vm {
 
     fn boot_in(directory: &Path, kernel: &Kernel, spec: &VmSpec, outlives: bool) -> Result<Self> {
         spec.check()?;
-        let mode = spec.mode.resolve(kernel)?;
+        let mode = spec.resolve_mode(kernel)?;
         let repair = Repair::of(mode, kernel);
         let mut left = if mode == Mode::Parallel { PARALLEL_RETRIES } else { 0 };
         loop {
@@ -333,15 +333,15 @@ impl Drop for Vm {
     }
 }
 
-impl Mode {
-    /// Decides [`Mode::Auto`]. Whether KVM works is found by booting, once per boot of this machine: a device node alone
+impl VmSpec {
+    /// Its mode, with [`Mode::Auto`] decided. Whether KVM works is found by booting, once per boot of this machine: a device node alone
     /// says nothing on a machine that is itself virtual.
-    pub fn resolve(self, kernel: &Kernel) -> Result<Self> {
-        if self != Self::Auto {
-            return Ok(self);
+    pub fn resolve_mode(&self, kernel: &Kernel) -> Result<Mode> {
+        if self.mode != Mode::Auto {
+            return Ok(self.mode);
         }
         if File::options().read(true).write(true).open("/dev/kvm").is_err() {
-            return Ok(Self::Icount);
+            return Ok(Mode::Icount);
         }
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let note = Cache::from_env()?.path().join(format!("kvm-{}", boot_id.trim()));
@@ -351,7 +351,8 @@ impl Mode {
                 let probe = VmSpec {
                     cpus: 1,
                     memory_mib: 512,
-                    mode: Self::Kvm,
+                    mode: Mode::Kvm,
+                    init: self.init.clone(),
                     boot_timeout: KVM_PROBE_TIMEOUT,
                     ..VmSpec::default()
                 };
@@ -365,7 +366,7 @@ impl Mode {
                 usable
             }
         };
-        Ok(if usable { Self::Kvm } else { Self::Icount })
+        Ok(if usable { Mode::Kvm } else { Mode::Icount })
     }
 }
 

@@ -27,6 +27,9 @@ pub struct VmSpec {
     pub share_dir: Option<PathBuf>,
     /// A file system image that the guest may read as `/dev/vda`.
     pub disk: Option<PathBuf>,
+    /// The program that is the guest's first process, `ekiden-guest`; by default the one beside the running program. `EKIDEN_GUEST` comes
+    /// before it.
+    pub init: Option<PathBuf>,
     /// Programs of this machine to have in the guest's `/bin`, each with its libraries. They also serve as the list of
     /// libraries that programs under `/host` may need.
     pub programs: Vec<PathBuf>,
@@ -47,6 +50,7 @@ impl Default for VmSpec {
             fair_turns: false,
             share_dir: None,
             disk: None,
+            init: None,
             programs: Vec::new(),
             cmdline: String::new(),
             boot_timeout: std::time::Duration::from_secs(120),

@@ -32,6 +32,7 @@ mod kbuild;
 mod linker;
 mod modules;
 mod new;
+mod programs;
 mod project;
 mod review;
 mod runner;

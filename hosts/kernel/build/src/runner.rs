@@ -147,28 +147,35 @@ impl Runner {
     ) -> Result<Output> {
         let names: Vec<&str> = project.policies().iter().map(|policy| policy.name.as_str()).collect();
         let what = format!("building ekiden with {}", names.join(", "));
-        let mut run = |offline: bool| {
+        built_with(&what, progress, || {
             let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
             let colour = if std::io::stderr().is_terminal() { "json-diagnostic-rendered-ansi" } else { "json" };
             // As root, not where settings of another user may name programs.
             cargo.current_dir(if is_root() { checkout.root() } else { place });
             cargo.args(["build", "--message-format", colour]).args(self.release.then_some("--release"));
             cargo.arg("--manifest-path").arg(place.join("Cargo.toml")).arg("--target-dir").arg(target);
-            cargo.args(offline.then_some("--offline"));
-            command::watched(&mut cargo, &what, LIMIT, progress, &|line| {
-                let line = line.trim_start();
-                let is_step = STEPS.iter().any(|step| line.starts_with(step));
-                // Without the version and the place.
-                is_step.then(|| line.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
-            })
-        };
-        let output = run(true)?;
-        // Something is not here yet.
-        if !output.status.success() && String::from_utf8_lossy(&output.stderr).contains("--offline") {
-            return run(false);
-        }
-        Ok(output)
+            cargo
+        })
     }
+}
+
+/// Runs cargo without the network and, if something is not here yet, once more with it; tells which crate it is at.
+pub(crate) fn built_with(what: &str, progress: Progress<'_>, cargo: impl Fn() -> Command) -> Result<Output> {
+    let mut run = |offline: bool| {
+        let mut cargo = cargo();
+        cargo.args(offline.then_some("--offline"));
+        command::watched(&mut cargo, what, LIMIT, progress, &|line| {
+            let line = line.trim_start();
+            let is_step = STEPS.iter().any(|step| line.starts_with(step));
+            // Without the version and the place.
+            is_step.then(|| line.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
+        })
+    };
+    let output = run(true)?;
+    if !output.status.success() && String::from_utf8_lossy(&output.stderr).contains("--offline") {
+        return run(false);
+    }
+    Ok(output)
 }
 
 /// The name of the crate: another one for each project, as all are built in one directory, where one name is one file.

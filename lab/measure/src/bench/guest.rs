@@ -101,7 +101,7 @@ impl InVm {
             Clock::Fair => VmSpec { fair_turns: true, ..self.shape.exact_spec(share) },
             Clock::Quick => self.shape.spec(share),
         };
-        spec.mode = spec.mode.resolve(kernel)?;
+        spec.mode = spec.resolve_mode(kernel)?;
         Ok(spec)
     }
 }

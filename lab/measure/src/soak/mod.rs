@@ -286,7 +286,7 @@ impl Soak {
         let ours = policies::ALL.iter().map(|linked| ("policies", linked.name));
         let modules: Vec<_> = ours.chain([("lab/test-policies", "faulty")]).collect();
         install(&modules, &kernel, share.path(), &mut progress)?;
-        let trial = program()?;
+        let trial = program(&mut progress)?;
         let is_over = Arc::new(AtomicBool::new(false));
         let mut guest = Guest {
             soak: self,
