@@ -87,7 +87,7 @@ fn a_machine_outlives_commands_that_are_ended_or_killed_and_says_who_uses_it() {
     let mut killed = machine.exec("sleep 1000");
     killed.kill().unwrap();
     killed.wait().unwrap();
-    let after = machine.vm("exec", &["--", "sh", "-c", "while pgrep -x sleep; do sleep 0.1; done; echo still here"]);
+    let after = machine.vm("exec", &["--", "sh", "-c", "while pidof sleep; do sleep 0.1; done; echo still here"]);
     assert!(text(&after.stdout).ends_with("still here\n"), "{}", text(&after.stderr));
 
     let mut used = machine.exec("sleep 1000");

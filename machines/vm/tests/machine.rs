@@ -82,7 +82,7 @@ fn commands_run_side_by_side_and_are_killed_with_their_children() {
     waiting.signal(15).unwrap();
     assert_eq!(waiting.wait().unwrap().status, Status::Signal(15));
     drop(vm.spawn(&GuestCommand::new(["sleep", "1000000001"])).unwrap());
-    let gone = "while pgrep -x sleep; do sleep 0.1; done";
+    let gone = "while ps | grep '[s]leep 100000000[01]'; do sleep 0.1; done";
     vm.run_ok(&GuestCommand::shell(gone)).unwrap();
 }
 
@@ -155,7 +155,7 @@ fn a_machine_that_stays_serves_one_user_after_the_other() {
         drop(vm);
         vm = Vm::attach(directory.path()).unwrap_or_else(|error| panic!("{error}"));
         // What the last user left is killed, and its end is not taken for that of a command of this one.
-        let gone = "while pgrep -x sleep; do sleep 0.1; done";
+        let gone = "while pidof sleep; do sleep 0.1; done";
         vm.run_ok(&GuestCommand::shell(gone)).unwrap_or_else(|error| panic!("round {round}: {error}"));
     }
     // Its files are in memory, so this is the same boot.
