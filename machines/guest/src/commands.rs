@@ -1,10 +1,11 @@
 //! The commands that run for the host: start, output, end; and the reaping that is PID 1's duty.
 
-use ekiden_guest::{Reply, Status, Stream};
+use crate::terminal::{self, Event, Terminal};
+use ekiden_guest::{Reply, Size, Status, Stream};
 use nix::{
     errno::Errno,
     sys::{
-        signal::{Signal, killpg},
+        signal::{Signal, kill, killpg},
         wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid},
     },
     unistd::Pid,
@@ -35,9 +36,10 @@ pub(crate) struct Commands {
 struct Running {
     id: u64,
     outputs: Arc<Outputs>,
+    terminal: Option<Terminal>,
 }
 
-/// How far the two outputs of one command have got.
+/// How far the outputs of one command have got.
 struct Outputs {
     progress: Mutex<Progress>,
     closed: Condvar,
@@ -65,8 +67,15 @@ impl Commands {
         let _ = lock(&self.port).write_all(&line);
     }
 
-    pub(crate) fn start(self: &Arc<Self>, id: u64, argv: &[String], env: &[(String, String)], cwd: Option<&str>) {
-        if let Err(error) = self.try_start(id, argv, env, cwd) {
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        id: u64,
+        argv: &[String],
+        env: &[(String, String)],
+        cwd: Option<&str>,
+        terminal: Option<Size>,
+    ) {
+        if let Err(error) = self.try_start(id, argv, env, cwd, terminal) {
             self.reply(&Reply::Failed { id, error });
         }
     }
@@ -77,50 +86,59 @@ impl Commands {
         argv: &[String],
         env: &[(String, String)],
         cwd: Option<&str>,
+        terminal: Option<Size>,
     ) -> Result<(), String> {
         let (program, arguments) = argv.split_first().ok_or("the command is empty")?;
-        let outputs = Arc::new(Outputs {
-            progress: Mutex::new(Progress { open: 2, sending: 0, sent: 0 }),
-            closed: Condvar::new(),
-        });
-        // Held while spawning, so that the reaper cannot see the end of a process before it is in the table.
-        let mut running = lock(&self.running);
-        let mut child = Command::new(program)
+        let failed = |error: &dyn std::fmt::Display| format!("{program}: {error}");
+        let mut sources: Vec<(Stream, Box<dyn Read + Send>)> = Vec::new();
+        let (mut command, terminal) = match terminal {
+            Some(size) => {
+                let (terminal, mut command) = Terminal::open(size).map_err(|error| failed(&error))?;
+                command.arg(program);
+                sources.push((Stream::Stdout, Box::new(terminal.screen().map_err(|error| failed(&error))?)));
+                (command, Some(terminal))
+            }
+            None => {
+                let mut command = Command::new(program);
+                command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+                (command, None)
+            }
+        };
+        command
             .args(arguments)
             .env("PATH", PATH)
             .env("HOME", "/root")
             .envs(env.iter().map(|(name, value)| (name, value)))
-            .current_dir(cwd.unwrap_or("/"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .map_err(|error| format!("{program}: {error}"))?;
+            .current_dir(cwd.unwrap_or("/"));
+        // Held while spawning, so that the reaper cannot see the end of a process before it is in the table.
+        let mut running = lock(&self.running);
+        let mut child = command.spawn().map_err(|error| failed(&error))?;
+        // As long as we have the command's end of a terminal, ours has no end.
+        drop(command);
+        sources.extend(child.stdout.take().map(|pipe| (Stream::Stdout, Box::new(pipe) as _)));
+        sources.extend(child.stderr.take().map(|pipe| (Stream::Stderr, Box::new(pipe) as _)));
+        let outputs = Arc::new(Outputs {
+            progress: Mutex::new(Progress { open: sources.len(), sending: 0, sent: 0 }),
+            closed: Condvar::new(),
+        });
         let pid = Pid::from_raw(child.id() as i32);
-        running.insert(pid, Running { id, outputs: Arc::clone(&outputs) });
+        running.insert(pid, Running { id, outputs: Arc::clone(&outputs), terminal });
         self.reply(&Reply::Started { id, pid: pid.as_raw() });
         self.started.notify_one();
         drop(running);
-        let stdout = child.stdout.take().expect("was asked for");
-        let stderr = child.stderr.take().expect("was asked for");
-        self.forward(id, Stream::Stdout, stdout, &outputs);
-        self.forward(id, Stream::Stderr, stderr, &outputs);
+        for (stream, source) in sources {
+            self.forward(id, stream, source, &outputs);
+        }
         Ok(())
     }
 
-    /// Sends everything from one pipe to the host, in a thread of its own.
-    fn forward(
-        self: &Arc<Self>,
-        id: u64,
-        stream: Stream,
-        mut pipe: impl Read + Send + 'static,
-        outputs: &Arc<Outputs>,
-    ) {
+    /// Sends everything from a pipe or a terminal to the host, in a thread of its own. Reading a terminal that no process has open any more
+    /// is an error, and its end.
+    fn forward(self: &Arc<Self>, id: u64, stream: Stream, mut source: Box<dyn Read + Send>, outputs: &Arc<Outputs>) {
         let (commands, outputs) = (Arc::clone(self), Arc::clone(outputs));
         thread::spawn(move || {
             let mut buffer = [0; 16 << 10];
-            while let Ok(length @ 1..) = pipe.read(&mut buffer) {
+            while let Ok(length @ 1..) = source.read(&mut buffer) {
                 lock(&outputs.progress).sending += 1;
                 let data = buffer[..length].to_vec();
                 commands.reply(&Reply::Output { id, stream, data });
@@ -133,13 +151,26 @@ impl Commands {
         });
     }
 
+    /// Hands on what the user of a command's terminal did.
+    pub(crate) fn tell_terminal(&self, id: u64, event: Event) {
+        let told = match lock(&self.running).values().find(|command| command.id == id) {
+            Some(Running { terminal: Some(terminal), .. }) => terminal.tell(event),
+            Some(_) => Err("it has no terminal"),
+            // It has ended; its exit message is on its way.
+            None => Ok(()),
+        };
+        if let Err(error) = told {
+            self.reply(&Reply::Failed { id, error: error.into() });
+        }
+    }
+
     pub(crate) fn kill(&self, id: u64, signal: i32) {
         let running = lock(&self.running);
-        let Some(pid) = running.iter().find(|(_, command)| command.id == id).map(|(pid, _)| *pid) else {
+        let Some((pid, command)) = running.iter().find(|(_, command)| command.id == id) else {
             // It has ended; its exit message is on its way.
             return;
         };
-        let sent = Signal::try_from(signal).and_then(|signal| killpg(pid, signal));
+        let sent = Signal::try_from(signal).and_then(|signal| command.signal(*pid, signal));
         drop(running);
         if let Err(error) = sent {
             let error = format!("signal {signal}: {error}");
@@ -149,9 +180,9 @@ impl Commands {
 
     /// The host that started the commands has gone.
     pub(crate) fn kill_all(&self) {
-        for pid in lock(&self.running).keys() {
+        for (pid, command) in lock(&self.running).iter() {
             // It may have ended already.
-            let _ = killpg(*pid, Signal::SIGKILL);
+            let _ = command.signal(*pid, Signal::SIGKILL);
         }
     }
 
@@ -194,6 +225,21 @@ impl Commands {
         }
         drop(progress);
         self.reply(&Reply::Exited { id: command.id, status });
+    }
+}
+
+impl Running {
+    /// Sends a signal to the command and its children. A shell with a terminal has each of its jobs in a group of its own.
+    fn signal(&self, pid: Pid, signal: Signal) -> nix::Result<()> {
+        if self.terminal.is_none() {
+            return killpg(pid, signal);
+        }
+        for group in terminal::groups_of_session(pid).into_iter().filter(|group| *group != pid) {
+            // It may have ended since.
+            let _ = killpg(group, signal);
+        }
+        // In the first moment of a command it is not yet a session, nor a group.
+        killpg(pid, signal).or_else(|_| kill(pid, signal))
     }
 }
 

@@ -22,7 +22,7 @@ pub enum Request {
         /// Any number.
         nonce: u64,
     },
-    /// Start a command in a process group of its own.
+    /// Start a command, in a process group of its own or in a terminal.
     Run {
         /// Chosen by the host; names the command in every later message.
         id: u64,
@@ -32,8 +32,25 @@ pub enum Request {
         env: Vec<(String, String)>,
         /// Working directory; `/` if absent.
         cwd: Option<String>,
+        /// The size of its terminal. What it writes to that is its standard output. Without one it has pipes, and no input.
+        terminal: Option<Size>,
     },
-    /// Send a signal to a command's whole process group.
+    /// What was typed at a command's terminal.
+    Input {
+        /// Which command.
+        id: u64,
+        /// The bytes of the keys.
+        #[serde(serialize_with = "to_base64", deserialize_with = "from_base64")]
+        data: Vec<u8>,
+    },
+    /// A command's terminal has another size from now on.
+    Resize {
+        /// Which command.
+        id: u64,
+        /// The new size.
+        size: Size,
+    },
+    /// Send a signal to a command's whole process group, or to all groups in its terminal.
     Kill {
         /// Which command.
         id: u64,
@@ -88,6 +105,15 @@ pub enum Reply {
         /// Why.
         error: String,
     },
+}
+
+/// How much a terminal shows; zeros say that nobody knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Size {
+    /// Lines.
+    pub rows: u16,
+    /// Characters in a line.
+    pub columns: u16,
 }
 
 /// One of a command's two outputs.
@@ -147,8 +173,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_typed_survives_the_channel_byte_for_byte() {
+        let request = Request::Input { id: 7, data: vec![3, 0xff, b'\n', 0] };
+        let line = serde_json::to_string(&request).unwrap();
+        assert!(!line.contains('\n'), "one message is one line: {line}");
+        assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), request);
+    }
+
+    #[test]
+    fn a_command_has_a_terminal_only_if_a_size_is_given() {
+        let terminal = |more: &str| {
+            let line = format!(r#"{{"op":"run","id":1,"argv":["sh"],"env":[],"cwd":null{more}}}"#);
+            match serde_json::from_str(&line) {
+                Ok(Request::Run { terminal, .. }) => terminal,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(terminal(""), None);
+        assert_eq!(terminal(r#","terminal":{"rows":24,"columns":80}"#), Some(Size { rows: 24, columns: 80 }));
+    }
+
+    #[test]
     fn a_line_that_is_no_message_is_an_error() {
         assert!(serde_json::from_str::<Reply>(r#"{"op":"output","id":1,"stream":"stdout","data":"*"}"#).is_err());
         assert!(serde_json::from_str::<Request>(r#"{"op":"dance"}"#).is_err());
+        assert!(serde_json::from_str::<Request>(r#"{"op":"input","id":1,"data":"*"}"#).is_err());
+        assert!(
+            serde_json::from_str::<Request>(r#"{"op":"resize","id":1,"size":{"rows":70000,"columns":1}}"#).is_err()
+        );
     }
 }

@@ -5,6 +5,7 @@
 
 mod commands;
 mod mounts;
+mod terminal;
 
 use commands::Commands;
 use ekiden_guest::{PORT_NAME, Reply, Request};
@@ -17,6 +18,7 @@ use std::{
     thread,
     time::Duration,
 };
+use terminal::Event;
 
 fn main() {
     if std::process::id() != 1 {
@@ -58,7 +60,11 @@ fn serve(problems: &[String]) -> io::Result<()> {
                     commands.kill_all();
                     commands.reply(&Reply::Hello { nonce, release: release(), problems: problems.to_vec() });
                 }
-                Ok(Request::Run { id, argv, env, cwd }) => commands.start(id, &argv, &env, cwd.as_deref()),
+                Ok(Request::Run { id, argv, env, cwd, terminal }) => {
+                    commands.start(id, &argv, &env, cwd.as_deref(), terminal);
+                }
+                Ok(Request::Input { id, data }) => commands.tell_terminal(id, Event::Input(data)),
+                Ok(Request::Resize { id, size }) => commands.tell_terminal(id, Event::Resize(size)),
                 Ok(Request::Kill { id, signal }) => commands.kill(id, signal),
                 Ok(Request::Poweroff) => return Ok(()),
                 Err(error) => println!("ekiden-guest: request ignored: {error}"),

@@ -1,7 +1,8 @@
 //! The host's end of the channel to a guest's init: sends requests, hands each reply to the command it is about.
 
 use crate::{Console, Error, Result, process::last_lines};
-use ekiden_guest::{Reply, Request, Status, Stream};
+use ekiden_guest::{Reply, Request, Size, Status, Stream};
+use nix::sys::signal::Signal;
 use std::{
     collections::HashMap,
     hash::{BuildHasher, Hasher, RandomState},
@@ -29,6 +30,7 @@ pub struct GuestCommand {
     env: Vec<(String, String)>,
     cwd: Option<String>,
     timeout: Duration,
+    terminal: Option<Size>,
 }
 
 impl GuestCommand {
@@ -39,6 +41,7 @@ impl GuestCommand {
             env: Vec::new(),
             cwd: None,
             timeout: Duration::from_secs(60),
+            terminal: None,
         }
     }
 
@@ -62,6 +65,12 @@ impl GuestCommand {
     /// Sets how long it may take, by the host's clock; a minute otherwise.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// Gives it a terminal of the guest. A program that is missing is told there and ends with 127, instead of an error.
+    pub fn terminal(mut self, size: Size) -> Self {
+        self.terminal = Some(size);
         self
     }
 }
@@ -186,9 +195,14 @@ impl Channel {
             Some(table) => table.insert(id, sender),
             None => return Err(self.gone("its channel has closed")),
         };
-        let request =
-            Request::Run { id, argv: command.argv.clone(), env: command.env.clone(), cwd: command.cwd.clone() };
-        self.send(&request).map_err(|error| self.gone(&error.to_string()))?;
+        let request = Request::Run {
+            id,
+            argv: command.argv.clone(),
+            env: command.env.clone(),
+            cwd: command.cwd.clone(),
+            terminal: command.terminal,
+        };
+        self.request(&request)?;
         Ok(Running {
             id,
             pid: None,
@@ -199,6 +213,11 @@ impl Channel {
             stderr: Vec::new(),
             status: None,
         })
+    }
+
+    /// Sends a request about a command.
+    fn request(&self, request: &Request) -> Result<()> {
+        self.send(request).map_err(|error| self.gone(&error.to_string()))
     }
 
     fn gone(&self, reason: &str) -> Error {
@@ -232,7 +251,7 @@ impl Running {
             Ok(Reply::Output { data, .. }) => self.stderr.extend(data),
             Ok(Reply::Exited { status, .. }) => self.status = Some(status),
             Ok(Reply::Failed { error, .. }) => {
-                // Of a command that runs, only a signal can fail; then there is still an end to wait for.
+                // Of a command that runs, a signal or input can fail; then there is still an end to wait for.
                 if self.pid.is_none() {
                     self.status = Some(Status::Code(127));
                 }
@@ -323,7 +342,12 @@ impl Running {
 
     /// Sends signals to the command, also while another thread waits for it.
     pub fn signaller(&self) -> Signaller {
-        Signaller { id: self.id, channel: Arc::clone(&self.channel) }
+        Signaller { id: self.id, channel: Arc::clone(&self.channel), in_terminal: self.command.terminal.is_some() }
+    }
+
+    /// The user's end of its terminal, if it has one, also while another thread waits for it.
+    pub fn terminal(&self) -> Terminal {
+        Terminal { id: self.id, channel: Arc::clone(&self.channel) }
     }
 
     fn text(&self) -> String {
@@ -355,18 +379,43 @@ impl Running {
 pub struct Signaller {
     id: u64,
     channel: Arc<Channel>,
+    in_terminal: bool,
 }
 
 impl Signaller {
-    /// Sends a signal to the command and all its children.
+    /// Sends a signal to the command and all its children. In a terminal, SIGTERM is followed by SIGHUP, as a shell
+    /// ignores the one there, but not that its terminal is gone.
     pub fn signal(&self, signal: i32) -> Result<()> {
-        self.channel.send(&Request::Kill { id: self.id, signal }).map_err(|error| self.channel.gone(&error.to_string()))
+        self.channel.request(&Request::Kill { id: self.id, signal })?;
+        if self.in_terminal && signal == Signal::SIGTERM as i32 {
+            self.channel.request(&Request::Kill { id: self.id, signal: Signal::SIGHUP as i32 })?;
+        }
+        Ok(())
     }
 
     /// Gives the command up, and the connection to its machine: a thread that waits for it is told that the machine is
     /// gone.
     pub fn abandon(&self) {
         self.channel.close();
+    }
+}
+
+/// The user's end of one command's terminal. What the command writes there is its standard output.
+#[derive(Clone, Debug)]
+pub struct Terminal {
+    id: u64,
+    channel: Arc<Channel>,
+}
+
+impl Terminal {
+    /// Types something. It waits for the command to read it; if it is too much for that, waiting for the command fails.
+    pub fn input(&self, data: &[u8]) -> Result<()> {
+        self.channel.request(&Request::Input { id: self.id, data: data.to_vec() })
+    }
+
+    /// Changes the size, of which the command is told.
+    pub fn resize(&self, size: Size) -> Result<()> {
+        self.channel.request(&Request::Resize { id: self.id, size })
     }
 }
 

@@ -1,7 +1,8 @@
 //! What a booted machine promises. These tests boot stock kernels; they need `cargo build -p ekiden-guest` first.
 
 use ekiden_vm::{
-    Cache, Error, GuestCommand, Kernel, Mode, Qemu, Scratch, Status, Stopped, Vm, VmSpec, fetch_newest_passing,
+    Cache, Error, GuestCommand, Kernel, Mode, Qemu, Running, Scratch, Size, Status, Stopped, Vm, VmSpec,
+    fetch_newest_passing,
 };
 use std::{
     fs,
@@ -95,6 +96,101 @@ fn a_command_that_takes_too_long_is_killed_and_its_output_shown() {
     vm.run_ok(&GuestCommand::new(["true"])).unwrap();
 }
 
+const SIZE: Size = Size { rows: 33, columns: 111 };
+
+fn in_terminal(vm: &Vm, line: &str) -> Running {
+    vm.spawn(&GuestCommand::shell(line).terminal(SIZE)).unwrap()
+}
+
+#[test]
+fn a_command_in_a_terminal_knows_its_size_and_reads_what_is_typed() {
+    let (vm, _) = &*shared();
+    let line = "trap 'echo changed' WINCH; tty; stty size; test -t 2 && echo three; \
+                until read -r word; do :; done; echo \"<$word>\"; stty size; read -r word; exit 3";
+    let mut running = in_terminal(vm, line);
+    running.wait_for("three").unwrap();
+    let terminal = running.terminal();
+    // The later one counts, and comes before what is typed after it.
+    for size in [Size { rows: 0, columns: 0 }, Size { rows: 1, columns: 9 }, Size { rows: 44, columns: 122 }] {
+        terminal.resize(size).unwrap();
+    }
+    terminal.input(b"").unwrap();
+    terminal.input("日本\r".as_bytes()).unwrap();
+    running.wait_for("44 122").unwrap();
+    terminal.input(b"\x04").unwrap();
+    let output = running.wait().unwrap();
+    assert_eq!(output.status, Status::Code(3));
+    let (seen, error) = (output.stdout, output.stderr);
+    assert!(seen.starts_with("/dev/pts/") && seen.contains("\r\n33 111\r\nthree\r\n"), "{seen:?}");
+    assert!(seen.contains("changed\r\n") && seen.contains("<日本>\r\n44 122\r\n"), "{seen:?}");
+    assert_eq!(error, "");
+}
+
+#[test]
+fn ctrl_c_in_a_terminal_ends_what_is_in_the_foreground_but_not_the_shell() {
+    let (vm, _) = &*shared();
+    let mut shell = vm.spawn(&GuestCommand::new(["sh", "-i"]).terminal(SIZE)).unwrap();
+    let terminal = shell.terminal();
+    terminal.input(b"echo $((6 * 7)); sleep 1000000002\r").unwrap();
+    shell.wait_for("42").unwrap();
+    vm.run_ok(&GuestCommand::shell("until ps | grep '[s]leep 1000000002'; do sleep 0.1; done")).unwrap();
+    terminal.input(b"\x03").unwrap();
+    terminal.input(b"echo $? $((7 * 8)); exit 5\r").unwrap();
+    shell.wait_for("130 56").unwrap();
+    assert_eq!(shell.wait().unwrap().status, Status::Code(5));
+}
+
+#[test]
+fn a_signal_reaches_all_that_runs_in_a_terminal() {
+    let (vm, _) = &*shared();
+    let gone = "while ps | grep '[s]leep 100000000[34]'; do sleep 0.1; done";
+    // Sent before the terminal's session exists, perhaps.
+    let early = in_terminal(vm, "sleep 1000000003");
+    early.signal(15).unwrap();
+    assert_eq!(early.wait().unwrap().status, Status::Signal(15));
+    // Each in a group of its own, as job control wants it.
+    let mut jobs = in_terminal(vm, "set -m; sleep 1000000003 & sleep 1000000004 & echo u''p; read -r line");
+    jobs.wait_for("up").unwrap();
+    jobs.signal(15).unwrap();
+    assert_eq!(jobs.wait().unwrap().status, Status::Signal(15));
+    vm.run_ok(&GuestCommand::shell(gone)).unwrap();
+    // To the signal alone, an interactive shell is deaf.
+    let mut shell = vm.spawn(&GuestCommand::new(["sh", "-i"]).terminal(SIZE)).unwrap();
+    shell.terminal().input(b"echo $((6 * 7))\r").unwrap();
+    shell.wait_for("42").unwrap();
+    shell.signal(15).unwrap();
+    assert_eq!(shell.wait().unwrap().status, Status::Signal(1));
+    let mut dropped = in_terminal(vm, "set -m; sleep 1000000003 & echo u''p; trap '' TERM HUP; sleep 1000000004");
+    dropped.wait_for("up").unwrap();
+    drop(dropped);
+    vm.run_ok(&GuestCommand::shell(gone)).unwrap();
+}
+
+#[test]
+fn long_output_of_a_terminal_arrives_whole_and_unread_input_hurts_nobody() {
+    let (vm, _) = &*shared();
+    let output = in_terminal(vm, "seq 1 60000").wait().unwrap();
+    let expected: String = (1..=60_000).map(|number| format!("{number}\r\n")).collect();
+    assert!(output.status.success() && output.stdout == expected, "{} bytes", output.stdout.len());
+
+    let mut deaf = in_terminal(vm, "stty raw -echo; echo u''p; sleep 1000000005");
+    deaf.wait_for("up").unwrap();
+    let terminal = deaf.terminal();
+    for _ in 0..4000 {
+        terminal.input(&[b'x'; 64]).unwrap();
+    }
+    vm.run_ok(&GuestCommand::new(["true"])).unwrap();
+    let error = deaf.wait().unwrap_err().to_string();
+    assert!(error.contains("too much was typed"), "{error}");
+
+    let missing = vm.run(&GuestCommand::new(["no-such-program"]).terminal(SIZE)).unwrap();
+    assert!(missing.status == Status::Code(127) && missing.stdout.contains("no-such-program"), "{missing:?}");
+    let piped = vm.spawn(&GuestCommand::new(["sleep", "1000000005"])).unwrap();
+    piped.terminal().input(b"x").unwrap();
+    let error = piped.wait().unwrap_err().to_string();
+    assert!(error.contains("it has no terminal"), "{error}");
+}
+
 #[test]
 fn the_share_is_written_from_both_sides() {
     let (vm, share) = &*shared();
@@ -148,8 +244,9 @@ fn a_machine_that_stays_serves_one_user_after_the_other() {
     let mut vm = Vm::boot_detached(directory.path(), &kernel(), &spec).unwrap_or_else(|error| panic!("{error}"));
     vm.run_ok(&GuestCommand::shell("echo kept > /tmp/file")).unwrap();
     for round in 0..10 {
-        let left = vm.spawn(&GuestCommand::new(["sleep", "1000000000"])).unwrap();
-        std::mem::forget(left);
+        let left = GuestCommand::new(["sleep", "1000000000"]);
+        let left = if round % 2 == 0 { left } else { left.terminal(SIZE) };
+        std::mem::forget(vm.spawn(&left).unwrap());
         let busy = Vm::attach(directory.path()).unwrap_err();
         assert!(matches!(busy, Error::Busy { .. }), "{busy}");
         drop(vm);
