@@ -8,6 +8,7 @@ mod run;
 mod start;
 mod status;
 mod stop;
+mod terminal;
 
 use std::process::ExitCode;
 

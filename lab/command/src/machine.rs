@@ -245,30 +245,38 @@ pub fn guest_command<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> Gues
 
 /// Runs a command with its output on ours; Ctrl-C and SIGTERM go to the command.
 pub fn follow(vm: &Vm, command: &GuestCommand) -> Result<Status> {
-    follow_with(vm, command, &mut |stream, bytes| {
-        // A reader that has gone away is no reason to stop.
-        let _ = match stream {
-            Stream::Stdout => std::io::stdout().write_all(bytes).and_then(|()| std::io::stdout().flush()),
-            Stream::Stderr => std::io::stderr().write_all(bytes),
-        };
-    })
+    follow_with(vm, command, &mut print)
 }
 
 /// The same with the output handed over.
 pub fn follow_with(vm: &Vm, command: &GuestCommand, sink: &mut dyn FnMut(Stream, &[u8])) -> Result<Status> {
     let running = vm.spawn(command)?;
     let command = running.signaller();
+    passing_signals_on(&command, || Ok(running.stream(sink)?))
+}
+
+/// Puts what a command in a guest wrote where this one writes.
+pub fn print(stream: Stream, bytes: &[u8]) {
+    // A reader that has gone away is no reason to stop.
+    let _ = match stream {
+        Stream::Stdout => std::io::stdout().write_all(bytes).and_then(|()| std::io::stdout().flush()),
+        Stream::Stderr => std::io::stderr().write_all(bytes),
+    };
+}
+
+/// Waits for a command, to which Ctrl-C and SIGTERM go meanwhile.
+pub fn passing_signals_on(command: &Signaller, wait: impl FnOnce() -> Result<Status>) -> Result<Status> {
     let (sender, signals) = channel();
     let told = sender.clone();
     let handling = signals::handle(move |signal| told.send(Some(signal)).unwrap_or_default())
         .context("cannot watch for signals")?;
-    thread::scope(|scope| {
-        scope.spawn(move || pass_on(&command, &signals));
-        let status = running.stream(sink);
+    thread::scope(move |scope| {
+        scope.spawn(move || pass_on(command, &signals));
+        let status = wait();
         drop(handling);
         // The thread waits for this, unless it has given up.
         let _ = sender.send(None);
-        Ok(status?)
+        status
     })
 }
 
