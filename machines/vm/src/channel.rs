@@ -23,6 +23,9 @@ pub(crate) const SHOWN_LINES: usize = 30;
 /// How long the guest may take to confirm that a killed command has ended.
 const KILL_GRACE: Duration = Duration::from_secs(10);
 
+/// How long a guest may take in nothing of what it is sent; one that hangs is given up then.
+const SEND_MOST: Duration = Duration::from_secs(30);
+
 /// A command to run in a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestCommand {
@@ -95,7 +98,9 @@ pub struct Output {
 /// Requests go out here; a thread of its own takes the replies in.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    stream: Mutex<UnixStream>,
+    stream: UnixStream,
+    /// Held while a message is written. Closing does not wait for it.
+    sending: Mutex<()>,
     commands: Mutex<Table>,
     next_id: AtomicU64,
     console: Console,
@@ -114,11 +119,13 @@ impl Channel {
         alive: &dyn Fn() -> std::result::Result<(), String>,
     ) -> std::result::Result<(Arc<Self>, Vec<String>), String> {
         let reading = stream.try_clone().map_err(|error| error.to_string())?;
+        stream.set_write_timeout(Some(SEND_MOST)).map_err(|error| error.to_string())?;
         // Replies to an earlier user may still be in the channel, and commands of its may end only now: ours are known by this
         // number and those that follow it.
         let nonce = RandomState::new().build_hasher().finish();
         let channel = Arc::new(Self {
-            stream: Mutex::new(stream),
+            stream,
+            sending: Mutex::new(()),
             commands: Mutex::new(Some(HashMap::new())),
             next_id: AtomicU64::new(nonce),
             console,
@@ -179,13 +186,15 @@ impl Channel {
     /// Ends the connection; the guest kills what was started through it.
     pub(crate) fn close(&self) {
         // Closed already is closed as well.
-        let _ = lock(&self.stream).shutdown(std::net::Shutdown::Both);
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 
     pub(crate) fn send(&self, request: &Request) -> std::io::Result<()> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
-        lock(&self.stream).write_all(&line)
+        let _sending = lock(&self.sending);
+        // Half a message may be in the channel now, so nothing can follow it.
+        (&self.stream).write_all(&line).inspect_err(|_| self.close())
     }
 
     pub(crate) fn start(self: &Arc<Self>, command: &GuestCommand) -> Result<Running> {
