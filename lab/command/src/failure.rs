@@ -149,7 +149,9 @@ impl Exit {
 
     fn of_vm(error: &VmError) -> Option<Self> {
         Some(match error {
-            VmError::MissingProgram { .. } | VmError::NoGuest { .. } | VmError::Qemu { .. } => Self::Missing,
+            VmError::MissingProgram { .. } | VmError::NoGuest { .. } | VmError::Qemu { .. } | VmError::WithoutVm => {
+                Self::Missing
+            }
             VmError::Fetch { .. } | VmError::NoMirror => Self::Network,
             VmError::NoKernel { .. } => Self::BrokenKernel,
             VmError::Boot { .. } | VmError::Gone { .. } => Self::NoMachine,

@@ -14,8 +14,8 @@ use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_build::Checkout;
 use ekiden_vm::{
-    Cache, GuestCommand, Kernel, Mode, Qemu, Signaller, Status, Stream, Vm, VmSpec, fetch, fetch_newest_passing,
-    prepare_repair,
+    Cache, GuestCommand, Kernel, Mode, Qemu, Signaller, Status, Stream, Vm, VmSpec, can_boot, fetch,
+    fetch_newest_passing, prepare_repair,
 };
 use signal_hook::consts::SIGKILL;
 
@@ -89,6 +89,7 @@ pub struct Shape {
 impl Shape {
     /// The kernel, fetched if it has to be; likewise the emulator.
     pub fn fetch(&self, progress: &mut Progress) -> Result<Kernel> {
+        can_boot()?;
         let cache = Cache::from_env()?;
         progress.step("finding the kernel");
         let kernel = match &self.kernel {

@@ -102,7 +102,8 @@ fn project_here(here: &Path) -> Option<Project> {
 
 /// Builds this program with the policies of the project.
 pub fn build(project: &Project, as_root: bool) -> Result<PathBuf> {
-    let features = if cfg!(feature = "bpf") { vec!["bpf"] } else { Vec::new() };
+    let features = [("bpf", cfg!(feature = "bpf")), ("vm", cfg!(feature = "vm"))];
+    let features = features.iter().filter(|(_, is_on)| *is_on).map(|(name, _)| *name).collect();
     let runner = Runner { features, release: !cfg!(debug_assertions), as_root };
     let names: Vec<&str> = project.policies().iter().map(|policy| policy.name.as_str()).collect();
     let mut progress = Progress::brief(format!("building ekiden with {}", names.join(", ")));

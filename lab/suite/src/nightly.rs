@@ -52,6 +52,11 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
             "a simulation by a command line without BPF",
             "cargo run --release --quiet -p ekiden-cli --no-default-features --target-dir target/without-bpf -- sim fair-share --check",
         ),
+        Part::new(
+            root,
+            "lints with BPF and without virtual machines",
+            "cargo clippy -p ekiden-cli --no-default-features --features bpf -- -D warnings",
+        ),
         Part::new(root, "the kernel's checkpatch", "scripts/checkpatch"),
         Part::new(root, "the modules' C under sparse", "scripts/sparse"),
         Part::new(root, "locks under Miri", "scripts/miri -p ekiden-lock --lib"),

@@ -124,7 +124,7 @@ pub(crate) fn lints(root: &Path) -> Vec<Part> {
             "cargo clippy --manifest-path hosts/kernel/Cargo.toml --target-dir target/kernel-check -- -D warnings",
         )
         .with("RUSTFLAGS", "-C panic=abort"),
-        part("lints without BPF", "cargo clippy -p ekiden-cli --no-default-features -- -D warnings").cargo(),
+        part("lints without features", "cargo clippy -p ekiden-cli --no-default-features -- -D warnings").cargo(),
         part("documentation", "cargo doc --workspace --no-deps").with("RUSTDOCFLAGS", "-D warnings").cargo(),
     ]
 }

@@ -74,6 +74,11 @@ pub enum Error {
         /// The running program.
         beside: PathBuf,
     },
+    /// There is nothing that could boot one.
+    #[error(
+        "this `ekiden` was built without virtual machines; build it with the feature `vm` of ekiden-cli, as `./ekiden` does where it can"
+    )]
+    WithoutVm,
     /// The machine did not come up.
     #[error("the virtual machine did not come up: {reason}\nlast lines of its console ({}):\n{console}", log.display())]
     Boot {

@@ -10,48 +10,45 @@
 //! vm.shutdown()?;
 //! # Ok::<(), ekiden_vm::Error>(())
 //! ```
+//!
+//! Without the feature `boot` kernels are found, fetched and built for as with it, and what would boot one says what is missing
+//! ([`Error::WithoutVm`]).
 #![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "boot"), allow(dead_code, reason = "what only machines need"))]
 
 mod apt;
+#[cfg_attr(not(feature = "boot"), path = "without_boot.rs")]
+mod boot;
 mod btf;
 mod buildroot;
 mod cache;
-mod channel;
-mod console;
-mod daemon;
+mod command;
 mod error;
-mod initramfs;
 mod kernel;
 mod kernels;
 mod lock;
-mod machine;
 mod preflight;
 mod process;
-mod programs;
 mod qemu;
-mod qmp;
-mod repair;
 mod scratch;
-mod share;
 mod spec;
 mod version;
 
 pub use apt::package_lists;
+#[cfg(feature = "boot")]
+pub use boot::console_findings;
+pub use boot::{Console, Running, Signaller, Terminal, Vm, can_boot, prepare_repair, program_disk};
 pub use buildroot::BuildRoot;
 pub use cache::Cache;
-pub use channel::{GuestCommand, Output, Running, Signaller, Terminal};
-pub use console::{Console, console_findings};
+pub use command::{GuestCommand, Output, Stopped};
 pub use ekiden_guest::{Size, Status, Stream};
 pub use error::{Error, Result};
 pub use kernel::Kernel;
 pub use kernels::{Candidate, cached, candidates, fetch, fetch_newest_passing, fetch_newest_passing_of, judge};
 pub use lock::{Holder, Lock};
-pub use machine::{Stopped, Vm};
 pub use preflight::{Reason, Verdict, preflight, preflight_file, preflight_running};
 pub use process::sudo_works;
-pub use programs::program_disk;
 pub use qemu::{Origin, Qemu};
-pub use repair::prepare_repair;
 pub use scratch::Scratch;
 pub use spec::{Mode, VmSpec};
 pub use version::Version;

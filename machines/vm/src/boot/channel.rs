@@ -1,6 +1,7 @@
 //! The host's end of the channel to a guest's init: sends requests, hands each reply to the command it is about.
 
-use crate::{Console, Error, Result, process::last_lines};
+use super::Console;
+use crate::{Error, GuestCommand, Output, Result, process::last_lines};
 use ekiden_guest::{Reply, Request, Size, Status, Stream};
 use nix::sys::signal::Signal;
 use std::{
@@ -25,75 +26,6 @@ const KILL_GRACE: Duration = Duration::from_secs(10);
 
 /// How long a guest may take in nothing of what it is sent; one that hangs is given up then.
 const SEND_MOST: Duration = Duration::from_secs(30);
-
-/// A command to run in a guest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GuestCommand {
-    argv: Vec<String>,
-    env: Vec<(String, String)>,
-    cwd: Option<String>,
-    timeout: Duration,
-    terminal: Option<Size>,
-}
-
-impl GuestCommand {
-    /// Program and arguments; the program is looked up in the guest's `PATH`, which ends with `/host/bin`.
-    pub fn new<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> Self {
-        Self {
-            argv: argv.into_iter().map(Into::into).collect(),
-            env: Vec::new(),
-            cwd: None,
-            timeout: Duration::from_secs(60),
-            terminal: None,
-        }
-    }
-
-    /// A line for the guest's shell.
-    pub fn shell(line: impl Into<String>) -> Self {
-        Self::new(["sh".to_owned(), "-c".to_owned(), line.into()])
-    }
-
-    /// Adds a variable.
-    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.env.push((name.into(), value.into()));
-        self
-    }
-
-    /// Sets the working directory; it is `/` otherwise.
-    pub fn cwd(mut self, path: impl Into<String>) -> Self {
-        self.cwd = Some(path.into());
-        self
-    }
-
-    /// Sets how long it may take, by the host's clock; a minute otherwise.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// Gives it a terminal of the guest. A program that is missing is told there and ends with 127, instead of an error.
-    pub fn terminal(mut self, size: Size) -> Self {
-        self.terminal = Some(size);
-        self
-    }
-}
-
-impl std::fmt::Display for GuestCommand {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.argv.join(" "))
-    }
-}
-
-/// What a command did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Output {
-    /// How it ended.
-    pub status: Status,
-    /// What it wrote to standard output; bytes that are no UTF-8 are replaced.
-    pub stdout: String,
-    /// What it wrote to standard error.
-    pub stderr: String,
-}
 
 /// Requests go out here; a thread of its own takes the replies in.
 #[derive(Debug)]

@@ -12,8 +12,10 @@ use std::{
 pub(crate) const MODULE: &str = "stale_int3";
 
 /// What it is made of.
-const SOURCES: [(&str, &str); 2] =
-    [("Kbuild", include_str!("../../emulator/Kbuild")), ("stale_int3.c", include_str!("../../emulator/stale_int3.c"))];
+const SOURCES: [(&str, &str); 2] = [
+    ("Kbuild", include_str!("../../../emulator/Kbuild")),
+    ("stale_int3.c", include_str!("../../../emulator/stale_int3.c")),
+];
 
 /// No BPF program calls it, so that it needs no types.
 const MAKE_ARGS: [&str; 2] = ["KCFLAGS=-g0", "CONFIG_DEBUG_INFO_BTF_MODULES="];

@@ -1,11 +1,7 @@
 //! The program that serves the directory which a guest shares with this machine.
 
-use crate::{
-    Cache, Error, Qemu, Result,
-    daemon::{Daemon, listen_at},
-    error::Context,
-    process,
-};
+use super::daemon::{Daemon, listen_at};
+use crate::{Cache, Error, Qemu, Result, error::Context, process};
 use std::{ffi::OsStr, os::fd::OwnedFd, path::Path, process::Command, thread, time::Duration};
 
 /// How long the share's server may take to find that it cannot start.

@@ -1,16 +1,18 @@
 //! A running virtual machine: booted, used, shut down.
 
-use crate::{
-    Cache, Console, Error, GuestCommand, Holder, Kernel, Mode, Output, Qemu, Result, Running, Scratch, VmSpec,
+use super::{
+    Console, Running,
     channel::{Channel, SHOWN_LINES},
     console::Silence,
     daemon::{Daemon, connect_to},
-    error::Context,
     initramfs::Initramfs,
-    lock::Lock,
     qmp,
     repair::Repair,
     share,
+};
+use crate::{
+    Cache, Error, GuestCommand, Holder, Kernel, Mode, Output, Qemu, Result, Scratch, Stopped, VmSpec, error::Context,
+    lock::Lock,
 };
 use ekiden_guest::{PORT_NAME, Request, SHARE_TAG};
 use std::{
@@ -55,15 +57,6 @@ pub struct Vm {
     files: Option<Scratch>,
     /// Keeps other processes from using a machine that stays.
     lock: Option<Lock>,
-}
-
-/// How a machine was ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stopped {
-    /// It switched itself off.
-    Obeyed,
-    /// It was killed, for this reason.
-    Forced(String),
 }
 
 impl Vm {

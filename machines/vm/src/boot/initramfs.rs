@@ -1,6 +1,7 @@
 //! The guest's root file system: busybox, the init process, kernel modules, programs with their libraries; a newc archive.
 
-use crate::{Error, Kernel, Result, VmSpec, error::Context, process, repair};
+use super::repair;
+use crate::{Error, Kernel, Result, VmSpec, error::Context, process};
 use cpio::newc;
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,6 +1,6 @@
 //! Two commands to QEMU itself: stop the machine's time and let it go on.
 
-use crate::daemon::connect_to;
+use super::daemon::connect_to;
 use std::{
     io::{BufRead, BufReader, Error, Write},
     path::Path,
