@@ -70,12 +70,22 @@ fn timed(loops: u64) -> u64 {
 mod tests {
     use super::*;
 
+    /// Whoever else wants the processor may slow down all tries of one loop, and none of another.
     #[test]
     fn ten_times_the_work_takes_about_ten_times_as_long() {
-        let loops = Spin::calibrate().loops_per_ms;
-        let best = |loops| (0..5).map(|_| timed(loops)).min().unwrap();
-        let (one_ns, ten_ns) = (best(loops), best(10 * loops));
-        assert!((500_000..2_000_000).contains(&one_ns), "1 ms of work took {one_ns} ns");
-        assert!((5..20).contains(&(ten_ns / one_ns.max(1))), "{one_ns} ns and {ten_ns} ns");
+        let measured = |_| {
+            let loops = Spin::calibrate().loops_per_ms;
+            let best = |loops| (0..5).map(|_| timed(loops)).min().unwrap();
+            (best(loops), best(10 * loops))
+        };
+        let holds = |(one_ns, ten_ns): &(u64, u64)| {
+            (500_000..2_000_000).contains(one_ns) && (5..20).contains(&(ten_ns / one_ns.max(&1)))
+        };
+        let mut seen = Vec::new();
+        let once = (0..10).map(measured).any(|times| {
+            seen.push(times);
+            holds(&times)
+        });
+        assert!(once, "nanoseconds that 1 and 10 ms of work took, time after time: {seen:?}");
     }
 }
