@@ -3,11 +3,11 @@
 
 use std::{
     fs::{self, File},
-    io::{Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     os::fd::OwnedFd,
     path::Path,
     process::{Child, Command, Output, Stdio},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -42,16 +42,23 @@ impl Machine {
         self.command(what, args).output().unwrap()
     }
 
-    /// A command in the guest that has begun.
+    /// A command in the guest that has begun, which it says itself: its line has to print "begun".
     fn exec(&self, line: &str) -> Child {
-        let child = self.command("exec", &["--", "sh", "-c", line]).stderr(Stdio::null()).spawn().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while !text(&self.vm("status", &[]).stdout).contains(&format!("(PID {}, since ", child.id())) {
-            assert!(Instant::now() < deadline, "it has not begun");
-            thread::sleep(Duration::from_millis(20));
-        }
-        // It holds the machine a little before the command runs.
-        thread::sleep(Duration::from_secs(1));
+        let mut command = self.command("exec", &["--", "sh", "-c", line]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut printed = BufReader::new(child.stdout.take().unwrap());
+        let (says, said) = mpsc::channel();
+        thread::spawn(move || {
+            let mut line = String::new();
+            let _ = printed.read_line(&mut line);
+            let _ = says.send(line);
+            // Who writes into a pipe that nobody reads ends by that.
+            io::copy(&mut printed, &mut io::sink())
+        });
+        assert_eq!(said.recv_timeout(Duration::from_secs(30)).as_deref(), Ok("begun\n"), "{line}");
+        let holder = format!("(PID {}, since ", child.id());
+        let status = text(&self.vm("status", &[]).stdout);
+        assert!(status.contains(&holder), "{status}");
         child
     }
 }
@@ -133,23 +140,26 @@ fn a_machine_outlives_commands_that_are_ended_or_killed_and_says_who_uses_it() {
     let seen = all.as_array().unwrap().iter().find(|seen| seen["name"] == machine.0.as_str()).unwrap();
     assert_eq!((&seen["clock"], &seen["used_by"]), (&"parallel".into(), &serde_json::Value::Null), "{seen}");
 
-    let mut ended = machine.exec("sleep 1000; true");
+    let mut ended = machine.exec("echo begun; sleep 1000; true");
     let busy = machine.vm("exec", &["--", "true"]);
-    let holder = format!("machine {} is used by `ekiden vm exec --name {0} -- sh -c sleep 1000; true` (PID", machine.0);
+    let holder = format!(
+        "machine {} is used by `ekiden vm exec --name {0} -- sh -c echo begun; sleep 1000; true` (PID",
+        machine.0
+    );
     assert_eq!(busy.status.code(), Some(107));
     assert!(text(&busy.stderr).contains(&holder), "{}", text(&busy.stderr));
     kill(Pid::from_raw(ended.id() as i32), Signal::SIGTERM).unwrap();
     assert_eq!(ended.wait().unwrap().code(), Some(128 + 15));
 
     // Deaf to the first signal, it is killed by the second one.
-    let mut deaf = machine.exec("trap '' TERM; sleep 1000; sleep 1000");
+    let mut deaf = machine.exec("trap '' TERM; echo begun; sleep 1000; sleep 1000");
     for _ in 0..2 {
         kill(Pid::from_raw(deaf.id() as i32), Signal::SIGTERM).unwrap();
         thread::sleep(Duration::from_secs(1));
     }
     assert_eq!(deaf.wait().unwrap().code(), Some(128 + 9));
 
-    let mut killed = machine.exec("sleep 1000");
+    let mut killed = machine.exec("echo begun; sleep 1000");
     killed.kill().unwrap();
     killed.wait().unwrap();
     let after = machine.vm("exec", &["--", "sh", "-c", "while pidof sleep; do sleep 0.1; done; echo still here"]);
