@@ -34,6 +34,21 @@ fn order() -> Result<Vec<String>> {
     Ok(policies.into_iter().map(|policy| policy.policy).collect())
 }
 
+/// How many tasks a policy has as soon as it has had that many for a while, or after five seconds. What is chosen for a task has its effect
+/// when that one next waits for a CPU; one may not have come yet, and another not have gone.
+fn tasks_of(name: &str, expected: u64) -> Result<u64> {
+    let now = || Ok::<_, anyhow::Error>(find(name)?.counts.tasks);
+    let start = Instant::now();
+    loop {
+        let before = now()?;
+        pause(50);
+        let after = now()?;
+        if (before, after) == (expected, expected) || start.elapsed() > Duration::from_secs(5) {
+            return Ok(after);
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct BesideReport {
     order: Vec<String>,
@@ -78,8 +93,7 @@ pub(crate) fn several(modules: &Path) -> Result<()> {
     choose(&Who::Thread(0), seat, Inherit::Yes)?;
     let child = Worker::start("nap")?;
     choose(&Who::Thread(0), None, Inherit::No)?;
-    pause(50);
-    let given = find("fifo")?.counts.tasks;
+    let given = tasks_of("fifo", 2)?;
     let share_asked_last = share(&ours, &theirs);
     second.control().reorder(&[second.seat(), first.seat()])?;
     let reordered = order()?;
@@ -89,8 +103,7 @@ pub(crate) fn several(modules: &Path) -> Result<()> {
     }
     choose(&Who::Process(ours.pid().as_raw()), None, Inherit::No)?;
     choose(&Who::Process(child.pid().as_raw()), None, Inherit::No)?;
-    pause(200);
-    let taken_back = find("fifo")?.counts.tasks;
+    let taken_back = tasks_of("fifo", 0)?;
     choose(&Who::Process(ours.pid().as_raw()), seat, Inherit::Yes)?;
     let mut left = Vec::new();
     // A third one takes what nobody has chosen for.
