@@ -31,7 +31,9 @@ fn affinities_change(lab: &Lab, changes: u64) -> bool {
 }
 
 fn a_task_that_was_picked_and_may_not_run_there_any_more_waits_elsewhere(lab: &Lab) {
-    assert!(affinities_change(lab, 2_000), "no affinity changed after a pick and before its CPU had the task");
+    // It takes one change at the right moment, and each time has some ten thousand.
+    let is_late = (0..5).any(|_| affinities_change(lab, 2_000));
+    assert!(is_late, "no affinity changed after a pick and before its CPU had the task");
 }
 
 /// A change waits for a CPU to do it, which may have no processor: there are few, at other moments.
