@@ -236,6 +236,13 @@ fn tasks_now() -> Result<u32> {
     Ok(tasks.parse()?)
 }
 
+/// How many tasks there have ever been.
+fn forks() -> Result<i64> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let forks = stat.lines().find_map(|line| line.strip_prefix("processes "));
+    Ok(forks.context("no number of forks")?.parse()?)
+}
+
 /// Has the kernel allow so many more threads, of any user and in one process.
 fn allow(tasks: u32) -> Result<()> {
     for (file, least) in [("kernel/threads-max", 2), ("kernel/pid_max", 4), ("vm/max_map_count", 4)] {
@@ -267,6 +274,8 @@ struct BeyondReport {
     without_room_before: u64,
     without_room: u64,
     without_room_after: u64,
+    /// How many tasks, of any kind, have ended between the first two.
+    ended: i64,
     tasks_after: u64,
     mistakes: u64,
     surprises: u64,
@@ -286,6 +295,8 @@ pub(crate) fn beyond(modules: &Path, policy: &str) -> Result<()> {
     let mut sleeper = Herd::of(USER + 1, [1, 0], 100, 5_000, SECONDS)?;
     let crowd = Worker::crowd_of(USER, room - tasks_now()? + WITHOUT_ROOM)?;
     let without_room_now = || -> Result<u64> { Ok(Status::read()?.context("no status")?.beyond) };
+    // Asked before, and after for the second time, so that no task that ends in between is missed.
+    let (forks_before, tasks_before) = (forks()?, tasks_now()?);
     let without_room_before = without_room_now()?;
     let mut beyond = Herd::of(USER, [2 * cpus, 0], 1_000, 0, SECONDS)?;
     let pinned = Worker::of(USER, "spin")?;
@@ -295,6 +306,8 @@ pub(crate) fn beyond(modules: &Path, policy: &str) -> Result<()> {
     }
     pause(1_000 * SECONDS / 2);
     let without_room = without_room_now()?;
+    let (tasks, forks) = (tasks_now()?, forks()?);
+    let ended = i64::from(tasks_before) - i64::from(tasks) + forks - forks_before;
     let (busy, sleeper, beyond) = (busy.end()?, sleeper.end()?, beyond.end()?);
     let pinned_ran_ms = pinned.ran_ns() / 1_000_000;
     // Whom a CPU has on its own queue has to get away.
@@ -325,6 +338,7 @@ pub(crate) fn beyond(modules: &Path, policy: &str) -> Result<()> {
         without_room_before,
         without_room,
         without_room_after: after.beyond,
+        ended,
         tasks_after: after.counts.tasks,
         mistakes: after.counts.mistakes,
         surprises: after.counts.surprises,
