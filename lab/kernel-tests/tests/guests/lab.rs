@@ -141,6 +141,10 @@ impl Lab {
             (console.has_emulator_fault(), "a fault of QEMU's own"),
             (console.has_fork_race(), "a race of the kernel's own between a fork and sched_setscheduler()"),
             (console.has_lost_timer(), "a timer of an idle CPU that did not expire, before there was any scheduler"),
+            (
+                console.has_forwarded_timer(),
+                "the kernel's own timer of a deadline server, forwarded while it was queued",
+            ),
         ];
         let known = known.into_iter().find_map(|(is_it, what)| is_it.then(|| what.to_owned()));
         // A storm has left it there.

@@ -99,6 +99,12 @@ impl Console {
         has_lost_timer(&self.text())
     }
 
+    /// Whether its kernel warned that the timer of a deadline server was forwarded while it was queued, which none of ours is part of. Its first bad
+    /// news is that.
+    pub fn has_forwarded_timer(&self) -> bool {
+        has_forwarded_timer(&self.text())
+    }
+
     /// Why the machine is lost, with what to do next if that is the emulator's fault.
     pub(crate) fn with_emulator_fault(&self, reason: &str) -> String {
         match self.has_emulator_fault() {
@@ -161,6 +167,14 @@ fn has_lost_timer(text: &str) -> bool {
     let mut lines = text.lines().skip_while(|line| !is_bad(line));
     let is_stall = lines.next().is_some_and(|line| line.contains("rcu: INFO: rcu_preempt detected stalls"));
     is_stall && !had_scheduler && lines.any(|line| line.contains("rcu: rcu_preempt kthread timer wakeup didn't happen"))
+}
+
+fn has_forwarded_timer(text: &str) -> bool {
+    let mut lines = text.lines().skip_while(|line| console_findings(line).is_empty());
+    let is_warning =
+        lines.next().is_some_and(|line| line.contains("WARNING: ") && line.contains(" at hrtimer_forward+"));
+    // Who forwards it. The modules that are loaded are named in another line.
+    is_warning && lines.take_while(|line| !line.contains("end trace")).any(|line| line.contains(" dl_task_timer+"))
 }
 
 /// Finds a guest that has printed nothing for too long.
@@ -287,6 +301,22 @@ mod tests {
         assert!(!has_fork_race(&warning("scx_enable_task", "__sched_setscheduler")));
         let ended = warning("scx_disable_task", "scx_root_disable") + "---[ end trace 0 ]---\n";
         assert!(!has_fork_race(&(ended + &warning("scx_disable_task", "__sched_setscheduler"))));
+    }
+
+    #[test]
+    fn a_deadline_timer_that_is_forwarded_is_told_from_other_timers_and_warnings() {
+        let warning = |place: &str, caller: &str| {
+            format!(
+                "[ 1.0] WARNING: kernel/time/hrtimer.c:1098 at {place}+0x7b/0xc0, CPU#2: spin/125\n[ 1.1] Modules linked in: ekiden(OE)\n\
+                 [ 1.1]  {caller}+0x35b/0x8b0\n[ 1.1]  __hrtimer_run_queues+0xf4/0x240\n"
+            )
+        };
+        assert!(has_forwarded_timer(&warning("hrtimer_forward", "dl_task_timer")));
+        assert!(!has_forwarded_timer(&warning("hrtimer_forward", "ekiden_walk")));
+        assert!(!has_forwarded_timer(&warning("hrtimer_start_range_ns", "dl_task_timer")));
+        let ended = warning("hrtimer_forward", "ekiden_walk") + "---[ end trace 0 ]---\n";
+        assert!(!has_forwarded_timer(&(ended + &warning("hrtimer_forward", "dl_task_timer"))));
+        assert!(!has_forwarded_timer(&("BUG: first\n".to_owned() + &warning("hrtimer_forward", "dl_task_timer"))));
     }
 
     #[test]
