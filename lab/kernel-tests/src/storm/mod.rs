@@ -22,7 +22,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use ekiden_loader::{Beside, Config, Session, Status, Tape, dump, header, loaded, unload};
+use ekiden_loader::{Beside, Config, Session, Status, Tape, dump, header, loaded, unload, unload_all};
 use ekiden_recording::Header;
 use serde::Serialize;
 
@@ -120,6 +120,8 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
     ensure!(fs::exists("/bin/stress-ng")?, "there is no stress-ng in this guest");
     be_real_time()?;
     fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +cpuset +pids").context("the groups lack controllers")?;
+    // What was measured is the module's, and another storm may have been in this guest.
+    unload_all(Duration::from_secs(10))?;
     let first = Session::start(&small(modules, "wfq", Beside::Nobody))?;
     measure_off_times()?;
     let tasks_before = Status::read()?.unwrap_or_default().counts.tasks;

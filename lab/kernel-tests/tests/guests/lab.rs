@@ -20,6 +20,7 @@ use serde_json::Value;
 pub(crate) struct Lab {
     vm: Vm,
     share: Scratch,
+    runs_at_once: bool,
 }
 
 /// A machine that tests name: its kernel, its CPUs, and what it has besides.
@@ -129,7 +130,7 @@ impl Lab {
         let spec = VmSpec { share_dir: Some(share.path().to_owned()), programs, ..spec };
         let vm = boot_with_right_clock(kernel, &spec);
         assert!(vm.problems().is_empty(), "{:?}", vm.problems());
-        let lab = Self { vm, share };
+        let lab = Self { vm, share, runs_at_once: spec.mode == Mode::Parallel };
         lab.shell("mkdir /lab && cp /host/*.ko /lab/");
         lab
     }
@@ -166,6 +167,11 @@ impl Lab {
     pub(crate) fn repaired(&self) -> u32 {
         let file = "/sys/module/stale_int3/parameters/repaired";
         self.shell(&format!("[ ! -e {file} ] || cat {file}")).trim().parse().unwrap_or_default()
+    }
+
+    /// Whether its CPUs run at once, and lose their processors at any moment and for as long as others of this machine want them.
+    pub(crate) fn runs_at_once(&self) -> bool {
+        self.runs_at_once
     }
 
     /// The time that its emulator has had on this machine's processors, however busy they are.

@@ -7,6 +7,8 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
+
 use crate::{
     lab::{Lab, Machine},
     pool::tests,
@@ -35,10 +37,27 @@ fn seed() -> u64 {
 const WAIT_MS_MAX: u64 = 5_000;
 
 /// For so long interrupts may be off because of one event, in milliseconds. It is a few instructions' work, but a CPU of one stream of
-/// instructions may lose its turn in the middle, and waits for those of three others then, of up to 30 ms each, once or twice.
+/// instructions may lose its turn in the middle, and waits for those of three others then, of up to 30 ms each, once or twice. One of those
+/// that run at once loses its processor for as long as others of this machine want it, whatever the event does: only what is too long in two
+/// storms is held against the event.
 const OFF_MS_MAX: u64 = 200;
 
 fn policies_live_through_a_storm_of_everything_at_once(lab: &Lab) {
+    let mut off = storm(lab);
+    if lab.runs_at_once() && !is_short(&off) {
+        println!("again: interrupts were off for too long, because of an event or of this machine: {off}");
+        off = storm(lab);
+    }
+    assert!(is_short(&off), "{off}");
+}
+
+/// Whether interrupts were never off for too long.
+fn is_short(off: &Value) -> bool {
+    off.as_object().unwrap().values().all(|ns| ns.as_u64().unwrap() < OFF_MS_MAX * 1_000_000)
+}
+
+/// One storm. Returns for how long interrupts were off in it at most because of each kind of event.
+fn storm(lab: &Lab) -> Value {
     let (seconds, seed) = (seconds(), seed());
     let trial = format!("all-at-once --modules /lab --seconds {seconds} --seed {seed} --wait-ms-max {WAIT_MS_MAX}");
     // An emulator may take its time.
@@ -61,7 +80,6 @@ fn policies_live_through_a_storm_of_everything_at_once(lab: &Lab) {
     }
     let off = report["off_ns_max"].as_object().unwrap();
     assert!(off.contains_key("pick") && off.contains_key("stop"), "nothing was measured: {report}");
-    assert!(off.values().all(|ns| ns.as_u64().unwrap() < OFF_MS_MAX * 1_000_000), "{report}");
     // Kernel threads come and go; thousands of forks must not stay.
     assert!(number("tasks_after") < number("tasks_before") + 30, "slots of dead tasks are not freed: {report}");
     // Two fork bombs at least, and what stress-ng forks.
@@ -69,4 +87,5 @@ fn policies_live_through_a_storm_of_everything_at_once(lab: &Lab) {
     // Each kind of thing happened.
     let happened = report["happened"].as_object().unwrap();
     assert_eq!(happened.len(), 18, "{report}");
+    report["off_ns_max"].clone()
 }
