@@ -128,7 +128,7 @@ impl Lab {
         }
         let programs = [programs(), spec.programs].concat();
         let spec = VmSpec { share_dir: Some(share.path().to_owned()), programs, ..spec };
-        let vm = boot_with_right_clock(kernel, &spec);
+        let vm = Vm::boot(kernel, &spec).unwrap_or_else(|error| panic!("{error}"));
         assert!(vm.problems().is_empty(), "{:?}", vm.problems());
         let lab = Self { vm, share, runs_at_once: spec.mode == Mode::Parallel };
         lab.shell("mkdir /lab && cp /host/*.ko /lab/");
@@ -263,25 +263,6 @@ impl Lab {
         assert!(finding.is_empty(), "after `{line}` the kernel says:\n{finding}");
         output
     }
-}
-
-/// Boots a guest whose clock goes as fast as this machine's.
-///
-/// CPUs that run at once count in this machine's own counter, and the kernel asks two timers how fast that goes. If it loses its processor
-/// meanwhile, they do not agree, and the kernel believes the PIT: "PIT calibration deviates from HPET: 459417 2596107" was a clock that went
-/// nearly six times too fast. Whatever is judged by seconds in such a guest is judged wrong.
-fn boot_with_right_clock(kernel: &Kernel, spec: &VmSpec) -> Vm {
-    const BOOTS_MAX: usize = 10;
-    for _ in 0..BOOTS_MAX {
-        let vm = Vm::boot(kernel, spec).unwrap_or_else(|error| panic!("{error}"));
-        let text = vm.console().text();
-        let Some(line) = text.lines().find(|line| line.contains("PIT calibration deviates from")) else { return vm };
-        if spec.mode != Mode::Parallel {
-            return vm;
-        }
-        println!("again: another guest boots, as the clock of the last one is wrong: {}", line.trim_end());
-    }
-    panic!("of {BOOTS_MAX} guests, none has a clock that goes right: this machine is too busy");
 }
 
 /// Where the modules of each kernel are, after `--prepare`. With `EKIDEN_PREPARED`, which a run sets that has just done so, they are not

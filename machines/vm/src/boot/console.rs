@@ -105,6 +105,12 @@ impl Console {
         has_forwarded_timer(&self.text())
     }
 
+    /// What its kernel said if it may have taken a wrong rate for its clock: CPUs that run at once count in this machine's own counter, and the two
+    /// timers that are asked how fast that goes do not agree if the emulator loses its processor meanwhile.
+    pub(crate) fn wrong_clock(&self) -> Option<String> {
+        wrong_clock(&self.text())
+    }
+
     /// Why the machine is lost, with what to do next if that is the emulator's fault.
     pub(crate) fn with_emulator_fault(&self, reason: &str) -> String {
         match self.has_emulator_fault() {
@@ -117,6 +123,11 @@ impl Console {
     pub fn first_finding(&self, count: usize) -> String {
         first_finding(&self.text(), count)
     }
+}
+
+fn wrong_clock(text: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.contains("PIT calibration deviates from"))?;
+    Some(line.trim().to_owned())
 }
 
 /// The lines of a kernel log that tell of an oops, a BUG, a WARNING, a stall or a lockup.
@@ -213,6 +224,16 @@ mod tests {
         let console = Console { log: "/nowhere/console".into() };
         let findings = console.findings();
         assert!(findings.len() == 1 && findings[0].contains("/nowhere/console cannot be read"), "{findings:?}");
+    }
+
+    #[test]
+    fn a_clock_that_was_set_by_the_wrong_timer_is_told_from_others() {
+        let wrong = "[    0.000000] tsc: PIT calibration deviates from HPET: 459417 2596107\r\n[    0.000000] tsc: Using PIT calibration value\r\n";
+        assert_eq!(
+            wrong_clock(wrong).as_deref(),
+            Some("[    0.000000] tsc: PIT calibration deviates from HPET: 459417 2596107")
+        );
+        assert_eq!(wrong_clock("[    0.000000] tsc: Detected 2596.107 MHz processor\r\n"), None);
     }
 
     #[test]

@@ -35,8 +35,9 @@ const POWEROFF_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How often a machine whose CPUs run at once is booted anew, which has nothing of ours in its kernel yet: of some dozen boots, one ends
-/// by a fault of the emulator ([`Console::has_emulator_fault`]), with QEMU itself by an assertion, or hangs ([`SILENCE_MOST`]).
-const PARALLEL_RETRIES: usize = 2;
+/// by a fault of the emulator ([`Console::has_emulator_fault`]), with QEMU itself by an assertion, or hangs ([`SILENCE_MOST`]); and on a busy
+/// machine, of ten boots one has a wrong clock ([`Console::wrong_clock`]).
+const PARALLEL_RETRIES: usize = 5;
 
 /// How long such a machine may print nothing while it boots. One that hangs does so in its first seconds, where the kernel has all CPUs
 /// stop for each other; one that is slow prints a line in each of them.
@@ -206,7 +207,10 @@ impl Vm {
         qemu.save(&path("qemu.pid"))?;
         fs::write(path("release"), kernel.release()).context("write", path("release"))?;
         let silence = (mode == Mode::Parallel).then_some(SILENCE_MOST);
-        let connected = connect(directory, &qemu, &console, spec.boot_timeout, silence);
+        let mut connected = connect(directory, &qemu, &console, spec.boot_timeout, silence);
+        if let Some(line) = console.wrong_clock().filter(|_| mode == Mode::Parallel) {
+            connected = Err(format!("its clock is wrong, as this machine was too busy while it booted ({line})"));
+        }
         // QEMU has read it into the guest's memory.
         let _ = fs::remove_file(initramfs);
         match connected {
