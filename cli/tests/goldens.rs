@@ -2,12 +2,15 @@
 //! each command. `UPDATE_EXPECT=1 cargo test -p ekiden-cli --test goldens` writes them anew.
 
 use std::{
+    collections::BTreeSet,
     fmt::Write,
     fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
 };
 
+use ekiden_recording::RECORDING_VERSION;
+use ekiden_trace::TRACE_VERSION;
 use expect_test::expect_file;
 use parquet::{
     file::reader::{FileReader, SerializedFileReader},
@@ -108,6 +111,18 @@ fn written(path: &Path) -> Option<Vec<u8>> {
     text.extend(format!("{} rows\n", metadata.num_rows()).bytes());
     text.extend(parquet.get_row_iter(None).unwrap().flat_map(|row| format!("{}\n", row.unwrap()).into_bytes()));
     Some(text)
+}
+
+/// Versions that can be read are those of these files: a reader for one that no file has would be untried.
+#[test]
+fn a_file_of_each_version_of_a_format_is_stored() {
+    let version = |file: &PathBuf| u32::from_le_bytes(fs::read(file).unwrap()[8..12].try_into().unwrap());
+    for (ending, newest) in [("trace", TRACE_VERSION), ("ekirec", RECORDING_VERSION)] {
+        let files = stored();
+        let found: BTreeSet<u32> =
+            files.iter().filter(|file| file.extension().is_some_and(|its| its == ending)).map(version).collect();
+        assert_eq!(found, (1..=newest).collect(), "*.{ending}");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod runner;
 
 use std::{
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{Command, ExitCode},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -85,10 +85,15 @@ const PART_MAX: Duration = Duration::from_secs(40 * 60);
 /// A whole run that takes longer is a defect of the tests.
 const RUN_MINUTES_MAX: f64 = 45.0;
 
-/// Which turn it is of what is done in turns: that of the day.
-fn turn() -> String {
-    let day = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 86_400);
-    std::env::var("EKIDEN_TURN").unwrap_or_else(|_| day().to_string())
+/// Which turn it is of what is done in turns: that of the day of the last commit, so that a commit has the same tests wherever and whenever it
+/// is tried. Where no git tells, it is today's.
+fn turn(root: &Path) -> String {
+    let day = || {
+        let git = Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root).output().ok()?;
+        String::from_utf8_lossy(&git.stdout).trim().parse().ok()
+    };
+    let today = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    std::env::var("EKIDEN_TURN").unwrap_or_else(|_| (day().unwrap_or_else(today) / 86_400).to_string())
 }
 
 fn run(arguments: &Arguments) -> Result<bool> {
@@ -99,7 +104,8 @@ fn run(arguments: &Arguments) -> Result<bool> {
     let wanted = |name: &str| arguments.only.as_ref().is_none_or(|word| name.contains(word.as_str()));
     let start = Instant::now();
     let mut runner = Runner::new(&root, start)?;
-    if turn() != "all" {
+    let turn = turn(&root);
+    if turn != "all" {
         runner.end_parts_after(PART_MAX);
     }
     let of = |parts: Vec<Part>| -> Vec<Part> { parts.into_iter().filter(|part| wanted(&part.name)).collect() };
@@ -120,8 +126,9 @@ fn run(arguments: &Arguments) -> Result<bool> {
     }
     parts::build_modules_once(&mut parts);
     // What is asked for by name is not left for another day.
-    let turn = if arguments.only.is_some() { "all".to_owned() } else { turn() };
-    let other_days = parts::leave_for_other_days(&mut parts, &turn)?;
+    let parts_turn = if arguments.only.is_some() { "all" } else { &turn };
+    let other_days = parts::leave_for_other_days(&mut parts, parts_turn)?;
+    parts.iter_mut().for_each(|part| part.environment.push(("EKIDEN_TURN".into(), turn.clone())));
     runner.run(parts);
     runner.keep_seconds();
     let left = before.compare();
@@ -137,7 +144,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         eprintln!("{reason}\n");
     }
     for name in &other_days {
-        println!("on another day: {name} (EKIDEN_TURN=all runs it today)");
+        println!("at another turn than {turn}: {name} (EKIDEN_TURN=all runs it now)");
     }
     println!("{:.1} min on this machine, nothing left behind: {}", runner.minutes(), left.is_empty());
     if runner.minutes() > RUN_MINUTES_MAX {
