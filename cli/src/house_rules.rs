@@ -13,6 +13,7 @@ use walkdir::WalkDir;
 
 use ekiden_measure::MAY_BE_UNSAFE;
 
+mod c;
 mod changelog;
 mod comments;
 mod examples;

@@ -1,109 +1,15 @@
-//! What the kernel's half keeps to: BPF, the C of `ekiden.ko`, and the Rust that they call. It is read as words, as the kernel's
-//! compiler is not everywhere.
+//! What the kernel's half keeps to: BPF, the C of `ekiden.ko`, and the Rust that they call.
 
 use std::collections::BTreeSet;
 
-use super::{assert_none, files};
+use super::{
+    assert_none,
+    c::{Function, parts, said},
+    files,
+};
 
 const BPF: &str = "hosts/kernel/bpf/";
 const MODULE: &str = "hosts/kernel/module/";
-
-/// A function in C: its file and name, what stands before its body, and that.
-#[derive(Debug)]
-struct Function {
-    file: String,
-    name: String,
-    head: Vec<String>,
-    body: Vec<String>,
-}
-
-/// The words, numbers, strings and signs of C, without comments and lines for the preprocessor.
-fn words(text: &str) -> Vec<String> {
-    let mut words: Vec<String> = Vec::new();
-    let mut rest = text;
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    while let Some(c) = rest.chars().next() {
-        let len = if rest.starts_with("/*") {
-            rest.find("*/").map_or(rest.len(), |end| end + 2)
-        } else if rest.starts_with("//") {
-            rest.find('\n').unwrap_or(rest.len())
-        } else if c == '#' {
-            let end = rest.match_indices('\n').find(|(at, _)| !rest[..*at].ends_with('\\'));
-            end.map_or(rest.len(), |(at, _)| at)
-        } else if c.is_whitespace() {
-            1
-        } else {
-            let len = match c {
-                '"' | '\'' => {
-                    let mut is_escaped = false;
-                    let end = rest.bytes().skip(1).position(|byte| {
-                        let ends = byte == c as u8 && !is_escaped;
-                        is_escaped = byte == b'\\' && !is_escaped;
-                        ends
-                    });
-                    end.map_or(rest.len(), |at| at + 2)
-                }
-                _ if is_word(c) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
-                _ => {
-                    let signs =
-                        ["<<=", ">>=", "->", "++", "--", "==", "!=", "<=", ">=", "&&", "||", "+=", "-=", "|=", "&="];
-                    signs.iter().find(|sign| rest.starts_with(**sign)).map_or(c.len_utf8(), |sign| sign.len())
-                }
-            };
-            words.push(rest[..len].to_owned());
-            len
-        };
-        rest = &rest[len..];
-    }
-    words
-}
-
-/// Where the bracket at `open` is closed.
-fn closed(words: &[String], open: usize) -> usize {
-    let mut depth = 0;
-    for (at, word) in words.iter().enumerate().skip(open) {
-        match word.as_str() {
-            "(" | "{" | "[" => depth += 1,
-            ")" | "}" | "]" => depth -= 1,
-            _ => {}
-        }
-        if depth == 0 {
-            return at;
-        }
-    }
-    panic!("a bracket stays open: {}", words[open..].join(" "));
-}
-
-/// The functions of a file, and what stands outside of them.
-fn parts(file: &str, text: &str) -> (Vec<Function>, Vec<String>) {
-    let words = words(text);
-    let (mut functions, mut outside, mut begin, mut at) = (Vec::new(), Vec::new(), 0, 0);
-    while at < words.len() {
-        match words[at].as_str() {
-            "(" | "[" => at = closed(&words, at),
-            "{" => {
-                let end = closed(&words, at);
-                let head = &words[begin..at];
-                if head.last().is_some_and(|word| word == ")") && !head.iter().any(|word| word == "=") {
-                    let open = (0..head.len()).find(|open| head[*open] == "(" && closed(head, *open) == head.len() - 1);
-                    let open = open.expect("the parameters begin somewhere");
-                    let name = if head[open - 1] == "BPF_PROG" { &head[open + 1] } else { &head[open - 1] };
-                    let body = words[at + 1..end].to_vec();
-                    functions.push(Function { file: file.into(), name: name.clone(), head: head.to_vec(), body });
-                    begin = end + 1;
-                }
-                at = end;
-            }
-            ";" => {
-                outside.extend_from_slice(&words[begin..=at]);
-                begin = at + 1;
-            }
-            _ => {}
-        }
-        at += 1;
-    }
-    (functions, outside)
-}
 
 /// All functions below a folder.
 fn functions(folder: &str) -> Vec<Function> {
@@ -113,51 +19,9 @@ fn functions(folder: &str) -> Vec<Function> {
     functions
 }
 
-impl Function {
-    /// What it calls, by name, with where that stands in its body.
-    fn calls(&self) -> impl Iterator<Item = (usize, &str)> {
-        const NONE: [&str; 7] = ["if", "for", "while", "switch", "return", "sizeof", "typeof"];
-        self.body.windows(2).enumerate().filter_map(|(at, pair)| {
-            let is_member = at > 0 && ["->", "."].contains(&self.body[at - 1].as_str());
-            let is_name = pair[0].starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-            (pair[1] == "(" && is_name && !is_member && !NONE.contains(&pair[0].as_str()))
-                .then_some((at, pair[0].as_str()))
-        })
-    }
-
-    /// The arguments of the call at `at`.
-    fn args(&self, at: usize) -> Vec<&[String]> {
-        let (mut args, mut begin, end) = (Vec::new(), at + 2, closed(&self.body, at + 1));
-        let mut now = begin;
-        while now < end {
-            match self.body[now].as_str() {
-                "(" | "{" | "[" => now = closed(&self.body, now),
-                "," => {
-                    args.push(&self.body[begin..now]);
-                    begin = now + 1;
-                }
-                _ => {}
-            }
-            now += 1;
-        }
-        args.push(&self.body[begin..end]);
-        args
-    }
-
-    fn place(&self) -> String {
-        format!("{}, {}", self.file, self.name)
-    }
-}
-
 /// The words of a list.
 fn set(list: &str) -> BTreeSet<String> {
     list.split_whitespace().map(str::to_owned).collect()
-}
-
-/// Whether these words stand there one after the other.
-fn said(body: &[String], text: &str) -> bool {
-    let wanted = words(text);
-    body.windows(wanted.len()).any(|found| found == wanted)
 }
 
 /// What BPF may ask sched_ext to do, and for what.
@@ -213,6 +77,33 @@ fn bpf_remembers_nothing_and_runs_only_what_an_outcome_names() {
         __uint ( max_entries , 1 ) ; __type ( key , u32 ) ; __type ( value , char [ 256 ] ) ; } fault_text SEC ( \".maps\" )";
     assert_eq!(kept.join(" ; "), expected, "BPF remembers why it ended, and nothing else");
     assert_none(&broken, "BPF converts, calls and converts back: a policy is in Rust");
+}
+
+/// What BPF schedules by itself are tasks that the engine has no room for; all others are where an outcome says.
+#[test]
+fn only_a_task_without_room_waits_in_a_queue_of_bpf() {
+    let (mut broken, mut waits) = (Vec::new(), 0);
+    // Not the agent's, nor the FIFO in BPF that policies are compared with.
+    let is_host = |function: &Function| !["agent", "baseline"].iter().any(|other| function.file.contains(other));
+    for function in functions(BPF).into_iter().filter(is_host) {
+        let is_beyond = function.file.ends_with("/beyond.h");
+        for (at, called) in function.calls() {
+            let is_right = match called {
+                "wait_beyond" => {
+                    waits += 1;
+                    function.body[..at].join(" ").ends_with("if ( ! event . task ) {")
+                }
+                "scx_bpf_dsq_insert" => !is_beyond || function.name == "wait_beyond",
+                "scx_bpf_create_dsq" | "scx_bpf_dsq_move_to_local" => is_beyond,
+                _ => true,
+            };
+            if !is_right {
+                broken.push(format!("{} calls {called}", function.place()));
+            }
+        }
+    }
+    assert_eq!(waits, 1, "one place puts tasks into queues of BPF's own");
+    assert_none(&broken, "a queue of BPF's own is for tasks that the engine has no room for");
 }
 
 /// What the module may read of a task.

@@ -6,7 +6,8 @@ use super::{assert_none, files};
 const WORDS_LEAST: usize = 5;
 
 /// How a reason begins that is another one's.
-const OTHERS: &[&str] = &["as above", "as at", "as for", "as in", "like", "same", "see", "the caller's promise"];
+const OTHERS: &[&str] =
+    &["as above", "as at", "as for", "as in", "like", "same", "see", "the caller's promise", "the promise of"];
 
 /// Each reason in a text, with the number of its first line. It may go on in further lines.
 fn reasons(text: &str) -> Vec<(usize, String)> {
@@ -54,6 +55,7 @@ fn reasons_are_told_from_words_that_are_none() {
         "as in `f`.",
         "as `f` says; it is so.",
         "the caller's promise.",
+        "the promise of `new`; it is so.",
         "as for `create`, which is made in the same way.",
         "see above",
         "a new map.",

@@ -291,7 +291,7 @@ impl Shared {
     }
 
     pub(crate) fn control(&self) -> &Control {
-        // SAFETY: the promise of `new`; all fields that are used are atomic.
+        // SAFETY: it points into the map of the loaded program, which stays mapped, and all fields that are used are atomic.
         unsafe { &*self.control }
     }
 
@@ -452,7 +452,7 @@ impl Shared {
             end -= 1;
         }
         text[..end].copy_from_slice(&why.as_bytes()[..end]);
-        // SAFETY: the promise of `new`; only the agent's thread writes there, once.
+        // SAFETY: it points into the map of the loaded program, which stays mapped, and only the agent's thread writes there, once.
         unsafe { ptr::write_volatile(self.fault_text, text) };
         run(self.programs.give_up);
     }

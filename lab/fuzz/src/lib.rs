@@ -1,5 +1,5 @@
 //! What reads foreign input, as targets for a fuzzer: each takes bytes, says whether they were good, and panics if something
-//! is wrong with the reader. The folder `fuzz` hands them to libFuzzer; the tests here run each for about a second.
+//! is wrong with the reader. `lab/fuzz/libfuzzer` hands them to libFuzzer; the tests here run each for about a second.
 #![forbid(unsafe_code)]
 
 mod mutate;

@@ -2,7 +2,7 @@
 //! (papers/002, section 4.2).
 //!
 //! A [`Model`] holds a trace in the order in which it is drawn, and cuts it into [tiles](tile). The program in the
-//! browser (the folder `page` of the source tree) asks for tiles: in a page that [`report()`] has written they are inside,
+//! browser (`observe/page/browser`) asks for tiles: in a page that [`report()`] has written they are inside,
 //! and [`Server`] answers for those of a trace of any length.
 #![forbid(unsafe_code)]
 
