@@ -33,9 +33,10 @@ Examples:
 
 No kernel module is loaded: the policy runs in this process, and BPF carries out
 what it decides. However the process ends, the kernel's own scheduler has all
-tasks again; if it stops answering, some 20 to 40 ms later. A policy that is
-taken out ends the command, and the exit code is 101. What `ekiden run` can do
-besides is not there: see docs/agent.md. See also: ekiden vm agent")]
+tasks again; if it stops answering, some 20 to 40 ms later, or a second where a
+hypervisor takes the CPU's time. A policy that is taken out ends the command,
+and the exit code is 101. What `ekiden run` can do besides is not there: see
+docs/agent.md. See also: ekiden vm agent")]
 pub(crate) struct AgentCommand {
     /// The policy: one that comes with Ekiden, or of the project in the current directory
     policy: String,

@@ -52,7 +52,7 @@ impl Machine {
             let mut line = String::new();
             let _ = printed.read_line(&mut line);
             let _ = says.send(line);
-            // Who writes into a pipe that nobody reads ends by that.
+            // Without a reader, SIGPIPE would end what writes.
             io::copy(&mut printed, &mut io::sink())
         });
         assert_eq!(said.recv_timeout(Duration::from_secs(30)).as_deref(), Ok("begun\n"), "{line}");
@@ -101,7 +101,7 @@ impl Screen {
         tcgetattr(&self.other_end).unwrap()
     }
 
-    /// Runs a command of the guest, as somebody does who sits here.
+    /// Runs a command of the guest, with this terminal as its own.
     fn exec(&self, machine: &Machine, command: &[&str]) -> Child {
         let exec = machine.command("exec", &[&["--tty", "--"], command].concat());
         let mut here = Command::new("setsid");

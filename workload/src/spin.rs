@@ -70,7 +70,7 @@ fn timed(loops: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Whoever else wants the processor may slow down all tries of one loop, and none of another.
+    /// Other processes may slow down all tries of one loop, and none of another.
     #[test]
     fn ten_times_the_work_takes_about_ten_times_as_long() {
         let measured = |_| {

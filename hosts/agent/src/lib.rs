@@ -6,7 +6,7 @@
 //! (3.2.1, 3.2.2). Who says what to whom is in docs/agent.md.
 //!
 //! However the agent ends, its link to the kernel ends with it, and the kernel's own scheduler has every task. The
-//! same happens some 20 to 40 ms after it has stopped answering.
+//! same happens some 20 to 40 ms after it has stopped answering, or a second where a hypervisor takes the CPU's time.
 //!
 //! Without the feature `bpf`, which needs clang, libelf and zlib to build, [`Agent::start`] says that it cannot.
 

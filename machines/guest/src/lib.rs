@@ -107,7 +107,7 @@ pub enum Reply {
     },
 }
 
-/// How much a terminal shows; zeros say that nobody knows.
+/// How much a terminal shows; zeros if that is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
     /// Lines.

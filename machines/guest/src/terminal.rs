@@ -48,7 +48,7 @@ impl Terminal {
         let master = File::from(ends.master);
         let hand = master.try_clone()?;
         let (events, waiting) = sync_channel(WAITING_MOST);
-        // In a thread of its own, as writing to a terminal that nobody reads blocks.
+        // In a thread of its own, as a write blocks when the command does not read.
         thread::spawn(move || carry_out(hand, &waiting));
         Ok((Self { master, events }, command))
     }

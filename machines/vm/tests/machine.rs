@@ -167,7 +167,7 @@ fn a_signal_reaches_all_that_runs_in_a_terminal() {
 }
 
 #[test]
-fn long_output_of_a_terminal_arrives_whole_and_unread_input_hurts_nobody() {
+fn long_output_of_a_terminal_arrives_whole_and_unread_input_holds_up_no_other() {
     let (vm, _) = &*shared();
     let output = in_terminal(vm, "seq 1 60000").wait().unwrap();
     let expected: String = (1..=60_000).map(|number| format!("{number}\r\n")).collect();
