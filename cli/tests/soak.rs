@@ -43,9 +43,10 @@ fn saved_steps(saved: &Path) -> BTreeSet<u64> {
     lines.lines().filter_map(number).collect()
 }
 
-fn wait_for_steps(saved: &Path, steps: usize) {
+/// Waits for so many steps of a soak, or until it has ended.
+fn wait_for_steps(saved: &Path, steps: usize, soak: Pid) {
     let start = Instant::now();
-    while saved_steps(saved).len() < steps && start.elapsed() < PATIENCE {
+    while saved_steps(saved).len() < steps && start.elapsed() < PATIENCE && kill(soak, None).is_ok() {
         thread::sleep(Duration::from_millis(200));
     }
 }
@@ -70,13 +71,14 @@ fn soaked() -> Value {
     let pid = Pid::from_raw(soak.id() as i32);
     let interrupts = thread::spawn(move || {
         // The first trial tells when the guest is there.
-        wait_for_steps(&saved, 1);
+        wait_for_steps(&saved, 1, pid);
         thread::sleep(FOR);
-        wait_for_steps(&saved, STEPS);
-        kill(pid, Signal::SIGINT)
+        wait_for_steps(&saved, STEPS, pid);
+        // If it has ended, its exit code says so.
+        let _ = kill(pid, Signal::SIGINT);
     });
     let output = soak.wait_with_output().unwrap();
-    interrupts.join().unwrap().unwrap();
+    interrupts.join().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("no report: {said}"));
     println!("{report}");

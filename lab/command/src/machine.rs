@@ -17,10 +17,11 @@ use ekiden_vm::{
     Cache, GuestCommand, Kernel, Mode, Qemu, Signaller, Status, Stream, Vm, VmSpec, can_boot, fetch,
     fetch_newest_passing, prepare_repair,
 };
-use signal_hook::consts::SIGKILL;
+use signal_hook::consts::{SIGHUP, SIGKILL, SIGTERM};
 
 use crate::{
-    failure::Exit,
+    failure::{Exit, Failure},
+    invoker::Invoker,
     modules,
     progress::{PLAIN, Progress},
     session::JUDGED,
@@ -40,6 +41,9 @@ const NO_LIMIT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// was killed.
 const TIME_TO_END: Duration = Duration::from_secs(30);
 const TIME_TO_DIE: Duration = Duration::from_secs(10);
+
+/// How long a command in a terminal may take to end by SIGTERM before it is told that its terminal is gone.
+const TIME_BEFORE_HANGUP: Duration = Duration::from_secs(3);
 
 /// A shift that lets a second of an emulated guest take an eighth of the work.
 const QUICK_SHIFT: u32 = 3;
@@ -98,9 +102,8 @@ impl Shape {
         };
         progress.step("finding the emulator");
         Qemu::prepare(&cache, self.mode(), false, &mut progress.sink())?;
-        if beside(GUEST).is_none() {
-            progress.step("building the programs for guests");
-            Checkout::find()?.build_programs(&[GUEST, "ekiden-workload"], &mut progress.sink())?;
+        if std::env::var_os("EKIDEN_GUEST").is_none() {
+            build_missing(GUEST, &[GUEST, "ekiden-workload"], progress)?;
         }
         if self.parallel {
             // If it cannot be made, who boots the guest says so.
@@ -192,8 +195,24 @@ pub fn program(name: &str) -> PathBuf {
     beside(name).or_else(|| built().ok()).unwrap_or_else(|| name.into())
 }
 
+/// Builds the programs of packages in the checkout if the one of this name is not beside this one.
+pub fn build_missing(name: &str, packages: &[&str], progress: &mut Progress) -> Result<()> {
+    if beside(name).is_some() {
+        return Ok(());
+    }
+    if Invoker::find().is_some() {
+        let message = format!(
+            "{name} is not built, and root by sudo leaves no files in another user's tree; run the same command without sudo, which guests do \
+             not need"
+        );
+        return Err(Failure::new(Exit::Missing, message).into());
+    }
+    progress.step("building the programs for guests");
+    Ok(Checkout::find()?.build_programs(packages, &mut progress.sink())?)
+}
+
 /// The one beside this program.
-pub fn beside(name: &str) -> Option<PathBuf> {
+fn beside(name: &str) -> Option<PathBuf> {
     let this = std::env::current_exe().ok()?;
     Some(this.with_file_name(name)).filter(|program| program.exists())
 }
@@ -282,10 +301,15 @@ pub fn passing_signals_on(command: &Signaller, wait: impl FnOnce() -> Result<Sta
 }
 
 /// Passes the first signal on to a command in a guest, kills it at the second or when it has had time enough, and
-/// gives up a guest that does not even say that the command is dead.
+/// gives up a guest that does not even say that the command is dead. A shell in a terminal, which ignores SIGTERM, is told in between that
+/// its terminal is gone.
 fn pass_on(command: &Signaller, signals: &Receiver<Option<i32>>) {
     let Ok(Some(signal)) = signals.recv() else { return };
-    for (signal, patience) in [(signal, TIME_TO_END), (SIGKILL, TIME_TO_DIE)] {
+    let asked = match signal == SIGTERM && command.in_terminal() {
+        true => vec![(SIGTERM, TIME_BEFORE_HANGUP), (SIGHUP, TIME_TO_END)],
+        false => vec![(signal, TIME_TO_END)],
+    };
+    for (signal, patience) in asked.into_iter().chain([(SIGKILL, TIME_TO_DIE)]) {
         // The command may have ended just now.
         let _ = command.signal(signal);
         if let Ok(None) | Err(RecvTimeoutError::Disconnected) = signals.recv_timeout(patience) {

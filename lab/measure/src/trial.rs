@@ -10,7 +10,7 @@ use ekiden_build::{Builder, Checkout, Project, Target};
 use ekiden_vm::{Cache, Kernel};
 
 use crate::{
-    machine::{self, beside, install_modules},
+    machine::{self, build_missing, install_modules},
     progress::Progress,
 };
 
@@ -37,9 +37,6 @@ pub(crate) fn install(policies: &[(&str, &str)], kernel: &Kernel, share: &Path, 
 
 /// The program, which is built if this one was installed without it.
 pub(crate) fn program(progress: &mut Progress) -> Result<PathBuf> {
-    if beside(TRIAL).is_none() {
-        progress.step("building the program that tries things");
-        Checkout::find()?.build_programs(&["ekiden-kernel-tests"], &mut progress.sink())?;
-    }
+    build_missing(TRIAL, &["ekiden-kernel-tests"], progress)?;
     Ok(machine::program(TRIAL))
 }

@@ -234,12 +234,14 @@ impl Running {
         if self.terminal.is_none() {
             return killpg(pid, signal);
         }
-        for group in terminal::groups_of_session(pid).into_iter().filter(|group| *group != pid) {
+        let jobs = terminal::groups_of_session(pid).into_iter().filter(|group| *group != pid);
+        // The shell first, which could start another job. In the first moment of a command it is not yet a session, nor a group.
+        let sent = killpg(pid, signal).or_else(|_| kill(pid, signal));
+        for group in jobs {
             // It may have ended since.
             let _ = killpg(group, signal);
         }
-        // In the first moment of a command it is not yet a session, nor a group.
-        killpg(pid, signal).or_else(|_| kill(pid, signal))
+        sent
     }
 }
 

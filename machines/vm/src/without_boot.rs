@@ -122,6 +122,10 @@ impl Signaller {
         match self.0 {}
     }
 
+    pub fn in_terminal(&self) -> bool {
+        match self.0 {}
+    }
+
     pub fn abandon(&self) {
         match self.0 {}
     }

@@ -154,11 +154,14 @@ fn a_signal_reaches_all_that_runs_in_a_terminal() {
     jobs.signal(15).unwrap();
     assert_eq!(jobs.wait().unwrap().status, Status::Signal(15));
     vm.run_ok(&GuestCommand::shell(gone)).unwrap();
-    // To the signal alone, an interactive shell is deaf.
+    // An interactive shell ignores the one, but not that its terminal is gone.
     let mut shell = vm.spawn(&GuestCommand::new(["sh", "-i"]).terminal(SIZE)).unwrap();
     shell.terminal().input(b"echo $((6 * 7))\r").unwrap();
     shell.wait_for("42").unwrap();
     shell.signal(15).unwrap();
+    shell.terminal().input(b"echo $((7 * 8))\r").unwrap();
+    shell.wait_for("56").unwrap();
+    shell.signal(1).unwrap();
     assert_eq!(shell.wait().unwrap().status, Status::Signal(1));
     let mut dropped = in_terminal(vm, "set -m; sleep 1000000003 & echo u''p; trap '' TERM HUP; sleep 1000000004");
     dropped.wait_for("up").unwrap();

@@ -15,6 +15,8 @@ impl Checkout {
         let cargo = || {
             let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
             cargo.args(["build", "--release"]).args(packages.iter().flat_map(|package| ["-p", package]));
+            // They are looked for where they are put without it.
+            cargo.env_remove("CARGO_BUILD_TARGET");
             cargo.arg("--target-dir").arg(self.target_dir()).current_dir(self.root());
             cargo
         };

@@ -3,7 +3,6 @@
 use super::Console;
 use crate::{Error, GuestCommand, Output, Result, process::last_lines};
 use ekiden_guest::{Reply, Request, Size, Status, Stream};
-use nix::sys::signal::Signal;
 use std::{
     collections::HashMap,
     hash::{BuildHasher, Hasher, RandomState},
@@ -324,14 +323,14 @@ pub struct Signaller {
 }
 
 impl Signaller {
-    /// Sends a signal to the command and all its children. In a terminal, SIGTERM is followed by SIGHUP, as a shell
-    /// ignores the one there, but not that its terminal is gone.
+    /// Sends a signal to the command and all its children.
     pub fn signal(&self, signal: i32) -> Result<()> {
-        self.channel.request(&Request::Kill { id: self.id, signal })?;
-        if self.in_terminal && signal == Signal::SIGTERM as i32 {
-            self.channel.request(&Request::Kill { id: self.id, signal: Signal::SIGHUP as i32 })?;
-        }
-        Ok(())
+        self.channel.request(&Request::Kill { id: self.id, signal })
+    }
+
+    /// Whether the command has a terminal, in which a shell ignores SIGTERM, but not SIGHUP.
+    pub fn in_terminal(&self) -> bool {
+        self.in_terminal
     }
 
     /// Gives the command up, and the connection to its machine: a thread that waits for it is told that the machine is

@@ -207,10 +207,11 @@ impl Vm {
         qemu.save(&path("qemu.pid"))?;
         fs::write(path("release"), kernel.release()).context("write", path("release"))?;
         let silence = (mode == Mode::Parallel).then_some(SILENCE_MOST);
-        let mut connected = connect(directory, &qemu, &console, spec.boot_timeout, silence);
-        if let Some(line) = console.wrong_clock().filter(|_| mode == Mode::Parallel) {
-            connected = Err(format!("its clock is wrong, as this machine was too busy while it booted ({line})"));
-        }
+        let connected = connect(directory, &qemu, &console, spec.boot_timeout, silence);
+        let connected = connected.and_then(|it| match console.wrong_clock().filter(|_| mode == Mode::Parallel) {
+            Some(line) => Err(format!("its clock is wrong, as this machine was too busy while it booted ({line})")),
+            None => Ok(it),
+        });
         // QEMU has read it into the guest's memory.
         let _ = fs::remove_file(initramfs);
         match connected {
