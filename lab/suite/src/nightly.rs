@@ -164,7 +164,7 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
 fn ignored_guest_tests(root: &Path) -> Result<Vec<String>> {
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--quiet", "-p", "ekiden-kernel-tests", "--test", "guests", "--", "--list", "--ignored"]);
-    // Or else what runs tomorrow would be among them.
+    // Or else what has the next turn would be among them.
     let output = cargo.env("EKIDEN_TURN", "all").current_dir(root).output().context("cannot start cargo")?;
     if !output.status.success() {
         bail!("cannot list the tests in guests:\n{}", String::from_utf8_lossy(&output.stderr));

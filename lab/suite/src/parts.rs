@@ -37,7 +37,7 @@ const ALONE: [&str; 2] = [GUESTS, "workload kernel"];
 /// Test programs that have cargo build in `target`.
 const CARGO: [&str; 2] = ["cli own_policy", "cli silence"];
 
-/// Each of these takes minutes for what other tests show in parts: a run does one of them, and the next one the next day.
+/// Each of these takes minutes for what other tests show in parts: a run does one of them, and the other one has the next turn.
 const IN_TURNS: [&str; 2] = ["cli reproduce", "cli soak"];
 
 /// The longest of those that boot nothing, for a checkout in which nothing has been timed yet. They begin first.

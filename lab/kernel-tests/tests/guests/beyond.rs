@@ -46,7 +46,7 @@ pub(crate) fn fills_the_table(lab: &Lab, policy: &str, cpus: u64, share: f64, lo
     assert_eq!(report["still_running"], true, "{report}");
 }
 
-/// As many as `EKIDEN_CROWD` says, under one policy today and under another tomorrow. Of 40,000 tasks, 7,000 would have no room.
+/// As many as `EKIDEN_CROWD` says, under one policy at this turn and under another at the next. Of 40,000 tasks, 7,000 would have no room.
 fn no_task_of_a_crowd_waits_longer_because_the_table_has_no_room(lab: &Lab) {
     let tasks: u32 =
         std::env::var("EKIDEN_CROWD").map_or(4_000, |tasks| tasks.parse().expect("EKIDEN_CROWD is a number"));

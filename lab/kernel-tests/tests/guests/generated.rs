@@ -35,7 +35,7 @@ pub(crate) fn count() -> u64 {
     number("EKIDEN_GENERATED", 30)
 }
 
-/// A third of them, another one each day. `EKIDEN_TURN=all` tries all.
+/// A third of them, another one at each turn. `EKIDEN_TURN=all` tries all.
 pub(crate) fn todays_third_ends_or_does_no_harm(lab: &Lab, after: usize) -> Vec<Value> {
     let third = count().div_ceil(3);
     let thirds = turns::of_today(3, after).into_iter().map(|turn| turn as u64);

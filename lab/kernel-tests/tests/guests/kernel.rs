@@ -69,7 +69,7 @@ fn a_panic_in_each_call_of_the_trait_ends_only_the_policy(lab: &Lab) {
     each_call_panics(lab, rounds());
 }
 
-/// Every other call of the trait, and those between on the next day. `EKIDEN_TURN=all` is all of them.
+/// Every other call of the trait, and those between at the next turn. `EKIDEN_TURN=all` is all of them.
 fn calls_of_today() -> Vec<&'static str> {
     let of_half = |half: usize| Call::ALL.iter().skip(half).step_by(2).map(|call| call.name());
     of_today(2, 0).into_iter().flat_map(of_half).collect()

@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     tests.sort_by_key(|test| std::cmp::Reverse(test.seconds));
     // What is asked for by name is not left for another day.
     let tomorrow = if arguments.filter.is_some() { Vec::new() } else { turns::of_tomorrow(&tests) };
-    tomorrow.iter().for_each(|name| println!("tomorrow: {name} (EKIDEN_TURN=all runs it today)"));
+    tomorrow.iter().for_each(|name| println!("at the next turn: {name} (EKIDEN_TURN=all runs it now)"));
     let trials = tests.into_iter().map(|test| {
         let pool = Arc::clone(&pool);
         let is_ignored = test.is_ignored || tomorrow.contains(&test.name);

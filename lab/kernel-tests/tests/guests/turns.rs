@@ -10,7 +10,7 @@ use ekiden_policies::NAMES;
 use crate::pool::Test;
 
 /// What takes long and is judged in both kinds of machine, in that of one stream of instructions and in that whose CPUs run at once: one of the
-/// two runs today and the other tomorrow, of neighbours in this list not in the same kind.
+/// two runs at this turn and the other at the next, of neighbours in this list not in the same kind.
 const IN_BOTH_MACHINES: [[&str; 2]; 7] = [
     ["policies_live_beside_a_hostile_neighbour", "in_parallel_policies_live_beside_a_hostile_neighbour"],
     ["modules_load_run_and_unload_again_and_again", "in_parallel_modules_load_run_and_unload"],
@@ -24,7 +24,7 @@ const IN_BOTH_MACHINES: [[&str; 2]; 7] = [
     ["policies_come_are_ordered_and_leave_and_nothing_is_refused", "in_parallel_policies_come_are_ordered_and_leave"],
 ];
 
-/// So many policies, others each day, each as often as any other. `EKIDEN_POLICIES=all` is all of them, `EKIDEN_POLICIES=wfq,cfs` those two.
+/// So many policies, others at each turn, each as often as any other. `EKIDEN_POLICIES=all` is all of them, `EKIDEN_POLICIES=wfq,cfs` those two.
 pub(crate) fn some_policies(count: usize) -> Vec<&'static str> {
     let wanted = env::var("EKIDEN_POLICIES").unwrap_or_default();
     let policies = match wanted.as_str() {
@@ -36,8 +36,8 @@ pub(crate) fn some_policies(count: usize) -> Vec<&'static str> {
     policies
 }
 
-/// Which of so many parts of something are done today, counted from 0: one of them, in `after` days the one that is next to it. `EKIDEN_TURN=2`
-/// does what is done on that day, and `EKIDEN_TURN=all` does all of them.
+/// Which of so many parts of something have this turn, counted from 0: one of them, `after` turns later the one that is next to it. `EKIDEN_TURN=2`
+/// does what has that turn, and `EKIDEN_TURN=all` does all of them.
 pub(crate) fn of_today(parts: usize, after: usize) -> Vec<usize> {
     println!("EKIDEN_TURN={}", today().map_or("all".to_owned(), |day| day.to_string()));
     match today() {
@@ -46,7 +46,7 @@ pub(crate) fn of_today(parts: usize, after: usize) -> Vec<usize> {
     }
 }
 
-/// The tests that run tomorrow, of those that there are.
+/// The tests that have the next turn, of those that there are.
 pub(crate) fn of_tomorrow(tests: &[&Test]) -> Vec<&'static str> {
     let is_test = |name: &&&str| tests.iter().any(|test| test.name == **name);
     let missing = IN_BOTH_MACHINES.iter().flatten().find(|name| !is_test(name));
@@ -55,7 +55,7 @@ pub(crate) fn of_tomorrow(tests: &[&Test]) -> Vec<&'static str> {
     IN_BOTH_MACHINES.iter().enumerate().map(|(at, names)| names[(day + at + 1) % 2]).collect()
 }
 
-/// The number of the day whose turn it is; none if it is that of all.
+/// The number of the turn, which is a number of days; none if it is that of all.
 fn today() -> Option<usize> {
     let turn = env::var("EKIDEN_TURN").unwrap_or_else(|_| day().to_string());
     (turn != "all").then(|| turn.parse().expect("EKIDEN_TURN is a number, or all"))
