@@ -1,15 +1,13 @@
 //! What a trace comes to, as far as it may explain why programs were slower or faster.
 
-use std::collections::HashMap;
-
 use ekiden::{CpuMask, Topology};
-use ekiden_check::Checker;
+use ekiden_check::View;
 use ekiden_loader::Whom;
 use ekiden_page::Histogram;
 use ekiden_trace::{Header, Host, Record, What};
 use serde::Serialize;
 
-use crate::trace::Name;
+use crate::trace::is_wanted;
 
 /// A CPU that was idle for so long may have slept, and its caches may be others' by then.
 const COLD_NS: u64 = 100_000;
@@ -57,34 +55,18 @@ pub(super) struct Account {
     pub(super) lost: u64,
 }
 
-#[derive(Default)]
-struct Task {
-    name: Name,
-    waits_since_ns: Option<u64>,
-    runs_since_ns: Option<u64>,
-    /// Where it ran last.
-    cpu: Option<u32>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Cpu {
-    busy_ns: u64,
-    idle_since_ns: Option<u64>,
-}
-
 /// Makes an account of records as they come. Memory grows with the tasks that live.
 pub(super) struct Accountant<'a> {
     whom: &'a Whom,
     /// Whether it is of a kernel. There, a wait that took no time was put in, as it was not seen how the task got its CPU.
     is_real: bool,
     topology: Option<Topology>,
-    checker: Checker,
-    tasks: HashMap<u32, Task>,
-    cpus: Vec<Cpu>,
+    view: View,
+    /// How long each CPU ran tasks, in nanoseconds.
+    busy_ns: Vec<u64>,
     waits: Histogram,
     account: Account,
     begin_ns: Option<u64>,
-    now_ns: u64,
 }
 
 impl<'a> Accountant<'a> {
@@ -94,67 +76,54 @@ impl<'a> Accountant<'a> {
             whom,
             is_real: header.host == Host::Kernel,
             topology: header.topology().ok(),
-            checker: Checker::with(header, Vec::new()),
-            tasks: HashMap::new(),
-            cpus: vec![Cpu::default(); header.cpus.len()],
+            view: View::new(header),
+            busy_ns: vec![0; header.cpus.len()],
             waits: Histogram::default(),
             account: Account { scheduler, cpus: header.nr_cpus(), ..Account::default() },
             begin_ns: None,
-            now_ns: 0,
         }
     }
 
     pub(super) fn record(&mut self, record: &Record) {
         let Record { time_ns, cpu, what, pid, .. } = *record;
-        let begin_ns = *self.begin_ns.get_or_insert(time_ns);
-        self.now_ns = self.now_ns.max(begin_ns);
-        if time_ns > self.now_ns {
-            let wasted = u64::from(self.checker.view().wasted_cpus(self.now_ns));
-            self.account.wasted_ns += wasted * (time_ns - self.now_ns);
-            self.now_ns = time_ns;
+        let before_ns = self.view.now_ns.max(*self.begin_ns.get_or_insert(time_ns));
+        if time_ns > before_ns {
+            self.account.wasted_ns += u64::from(self.view.wasted_cpus(before_ns)) * (time_ns - before_ns);
         }
-        self.checker.record(record);
         self.account.lost = self.account.lost.saturating_add(record.lost());
-        match what {
-            What::New => drop(self.tasks.insert(pid, Task::default())),
-            What::Name => self.task(pid).name.add(record),
-            What::Wake => self.account.wakeups += u64::from(self.is_wanted(pid)),
-            What::Yield => self.account.yields += u64::from(self.is_wanted(pid)),
-            What::Enqueue => drop(self.task(pid).waits_since_ns.get_or_insert(time_ns)),
-            What::Run => self.runs(time_ns, cpu, pid),
-            What::Preempt | What::Throttle => {
-                self.account.preemptions += u64::from(self.is_wanted(pid) && self.leaves(time_ns, cpu, pid));
-            }
-            What::Block | What::Exit => {
-                let was_running = self.leaves(time_ns, cpu, pid);
-                self.account.sleeps += u64::from(was_running && what == What::Block && self.is_wanted(pid));
-                if what == What::Exit {
-                    self.tasks.remove(&pid);
-                }
-            }
-            _ => {}
+        // It may be gone afterwards.
+        let is_wanted = is_wanted(self.whom, &self.view, pid);
+        let last_cpu = self.view.task(pid).and_then(|task| task.last_cpu);
+        // A CPU that has run nothing yet may have been idle for any time.
+        let idle_since_ns = self.view.cpus.get(cpu as usize).and_then(|cpu| cpu.idle_since_ns);
+        let idle_since_ns = idle_since_ns.filter(|_| self.busy_ns[cpu as usize] > 0);
+        let moved = self.view.apply(record);
+        let ran_ns = moved.and_then(|moved| moved.ran_ns());
+        if let Some((cpu, ran_ns)) = ran_ns {
+            self.busy_ns[cpu as usize] += ran_ns;
+            self.account.ran_ns += if is_wanted { ran_ns } else { 0 };
         }
-    }
-
-    fn runs(&mut self, time_ns: u64, cpu: u32, pid: u32) {
-        let is_wanted = self.is_wanted(pid);
-        let idle_since_ns = self.cpus.get_mut(cpu as usize).and_then(|cpu| cpu.idle_since_ns.take());
-        let is_real = self.is_real;
-        let task = self.task(pid);
-        let waited_ns = task.waits_since_ns.take().map(|since_ns| time_ns.saturating_sub(since_ns));
-        task.runs_since_ns = Some(time_ns);
-        let from = task.cpu.replace(cpu).filter(|from| *from != cpu);
         if !is_wanted {
             return;
         }
-        if let Some(waited_ns) = waited_ns.filter(|waited_ns| !is_real || *waited_ns > 0) {
-            self.waits.add(waited_ns);
-        }
-        self.account.switches += 1;
-        let is_cold = idle_since_ns.is_some_and(|since_ns| time_ns.saturating_sub(since_ns) >= COLD_NS);
-        self.account.cold += u64::from(is_cold);
-        if let Some(from) = from {
-            self.moves(from, cpu);
+        match what {
+            What::Wake => self.account.wakeups += 1,
+            What::Yield => self.account.yields += 1,
+            What::Preempt | What::Throttle => self.account.preemptions += u64::from(ran_ns.is_some()),
+            What::Block => self.account.sleeps += u64::from(ran_ns.is_some()),
+            What::Run => {
+                self.account.switches += 1;
+                let is_cold = idle_since_ns.is_some_and(|since_ns| self.view.now_ns - since_ns >= COLD_NS);
+                self.account.cold += u64::from(is_cold);
+                let waited_ns = moved.and_then(|moved| moved.waited_ns());
+                if let Some(waited_ns) = waited_ns.filter(|waited_ns| !self.is_real || *waited_ns > 0) {
+                    self.waits.add(waited_ns);
+                }
+                if let Some(from) = last_cpu.filter(|from| *from != cpu) {
+                    self.moves(from, cpu);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -175,46 +144,20 @@ impl<'a> Accountant<'a> {
         } += 1;
     }
 
-    /// Its CPU is idle until another one runs there. Whether it ran.
-    fn leaves(&mut self, time_ns: u64, cpu: u32, pid: u32) -> bool {
-        let is_wanted = self.is_wanted(pid);
-        let task = self.task(pid);
-        task.waits_since_ns = None;
-        let Some(since_ns) = task.runs_since_ns.take() else { return false };
-        let ran_ns = time_ns.saturating_sub(since_ns);
-        self.account.busy_ns += ran_ns;
-        self.account.ran_ns += if is_wanted { ran_ns } else { 0 };
-        if let Some(cpu) = self.cpus.get_mut(cpu as usize) {
-            cpu.busy_ns += ran_ns;
-            cpu.idle_since_ns = Some(time_ns);
-        }
-        true
-    }
-
-    fn task(&mut self, pid: u32) -> &mut Task {
-        self.tasks.entry(pid).or_default()
-    }
-
-    fn is_wanted(&self, pid: u32) -> bool {
-        self.tasks.get(&pid).unwrap_or(&Task::default()).name.is_of(self.whom, pid)
-    }
-
     /// All that there is to say. Tasks that run to the end have run until then.
     pub(super) fn finish(mut self) -> Account {
-        let running: Vec<(u32, u32)> = self
-            .tasks
-            .iter()
-            .filter(|(_, task)| task.runs_since_ns.is_some())
-            .filter_map(|(pid, task)| Some((*pid, task.cpu?)))
-            .collect();
-        for (pid, cpu) in running {
-            self.leaves(self.now_ns, cpu, pid);
+        for (cpu, busy_ns) in self.view.cpus.iter().zip(&mut self.busy_ns) {
+            let Some(task) = cpu.running.and_then(|pid| self.view.task(pid)) else { continue };
+            let ran_ns = self.view.now_ns - task.since_ns;
+            *busy_ns += ran_ns;
+            self.account.ran_ns += if is_wanted(self.whom, &self.view, task.pid) { ran_ns } else { 0 };
         }
-        let span_ns = self.now_ns - self.begin_ns.unwrap_or(self.now_ns);
-        let is_used = |cpu: &&Cpu| cpu.busy_ns * 1000 >= span_ns.max(1) * USED_PERMILLE;
+        let span_ns = self.view.now_ns - self.begin_ns.unwrap_or(self.view.now_ns);
+        let is_used = |busy_ns: &&u64| **busy_ns * 1000 >= span_ns.max(1) * USED_PERMILLE;
         Account {
             span_ns,
-            cpus_used: self.cpus.iter().filter(is_used).count() as u32,
+            cpus_used: self.busy_ns.iter().filter(is_used).count() as u32,
+            busy_ns: self.busy_ns.iter().sum(),
             waited_ns: u64::try_from(self.waits.sum_ns).unwrap_or(u64::MAX),
             wait_p50_ns: self.waits.percentile_ns(0.5),
             wait_p99_ns: self.waits.percentile_ns(0.99),

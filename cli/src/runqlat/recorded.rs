@@ -1,13 +1,13 @@
 //! Waits in a trace: in one of the kernel or of the simulator, or in a recording of another program.
 
-use std::{collections::HashMap, path::Path};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use ekiden_loader::Whom;
 use ekiden_page::{Compared, Histogram};
-use ekiden_trace::{Host, Record, What};
+use ekiden_trace::{Host, Machine, Record};
 
-use crate::{output::open_trace, progress::Progress, trace::Name};
+use crate::{output::open_trace, progress::Progress, trace::is_wanted};
 
 /// How long tasks waited there. Memory grows with the tasks that live.
 pub(super) fn count(path: &Path, whom: &Whom, is_one_of_many: bool) -> Result<Compared> {
@@ -16,7 +16,8 @@ pub(super) fn count(path: &Path, whom: &Whom, is_one_of_many: bool) -> Result<Co
     let policy = trace.header().policy.clone().unwrap_or_else(|| "the host's own scheduler".into());
     let name = if is_one_of_many { format!("{} ({policy})", path.display()) } else { policy };
     let is_real = trace.header().host == Host::Kernel;
-    let mut counter = Counter { whom, is_real, tasks: HashMap::new(), waits: Histogram::default(), lost: 0 };
+    let machine = Machine::new(trace.header());
+    let mut counter = Counter { whom, is_real, machine, waits: Histogram::default(), lost: 0 };
     for record in trace {
         counter.record(&record.with_context(|| path.display().to_string())?);
     }
@@ -31,49 +32,28 @@ struct Counter<'a> {
     whom: &'a Whom,
     /// Whether it is of a kernel. There, a wait that took no time was put in, as it was not seen how the task got its CPU.
     is_real: bool,
-    tasks: HashMap<u32, Task>,
+    machine: Machine,
     waits: Histogram,
     lost: u64,
 }
 
-#[derive(Default)]
-struct Task {
-    name: Name,
-    since_ns: Option<u64>,
-}
-
 impl Counter<'_> {
     fn record(&mut self, record: &Record) {
-        let Record { time_ns, what, pid, .. } = *record;
-        match what {
-            What::New => drop(self.tasks.insert(pid, Task::default())),
-            What::Exit => drop(self.tasks.remove(&pid)),
-            What::Name => self.task(pid).name.add(record),
-            What::Enqueue => drop(self.task(pid).since_ns.get_or_insert(time_ns)),
-            What::Run => {
-                let waited_ns = self.task(pid).since_ns.take().map(|since_ns| time_ns.saturating_sub(since_ns));
-                let is_told = |waited_ns: &u64| !self.is_real || *waited_ns > 0;
-                if let Some(waited_ns) = waited_ns.filter(is_told).filter(|_| self.is_wanted(pid)) {
-                    self.waits.add(waited_ns);
-                }
-            }
-            What::Block | What::Preempt | What::Throttle => self.task(pid).since_ns = None,
-            _ => {}
-        }
         self.lost = self.lost.saturating_add(record.lost());
-    }
-
-    fn task(&mut self, pid: u32) -> &mut Task {
-        self.tasks.entry(pid).or_default()
-    }
-
-    fn is_wanted(&self, pid: u32) -> bool {
-        self.tasks.get(&pid).unwrap_or(&Task::default()).name.is_of(self.whom, pid)
+        let Some(moved) = self.machine.apply(record) else { return };
+        let is_told = |waited_ns: &u64| !self.is_real || *waited_ns > 0;
+        let waited_ns = moved.waited_ns().filter(is_told);
+        if let Some(waited_ns) = waited_ns.filter(|_| is_wanted(self.whom, &self.machine, moved.pid)) {
+            self.waits.add(waited_ns);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ekiden::Topology;
+    use ekiden_trace::{Header, What};
+
     use super::*;
 
     #[test]
@@ -95,8 +75,8 @@ mod tests {
             record(41, What::Lost, 0, 0),
         ];
         let counted = |whom: &Whom| {
-            let mut counter =
-                Counter { whom, is_real: true, tasks: HashMap::new(), waits: Histogram::default(), lost: 0 };
+            let machine = Machine::new(&Header::of(&Topology::flat(1)));
+            let mut counter = Counter { whom, is_real: true, machine, waits: Histogram::default(), lost: 0 };
             records.iter().for_each(|record| counter.record(record));
             (counter.waits.count, counter.waits.sum_ns, counter.lost)
         };

@@ -1,20 +1,15 @@
 //! `ekiden trace export`: a trace in formats of others, written while it is read.
 
 use std::{
-    collections::HashMap,
     io::{BufWriter, Write},
     path::Path,
 };
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use ekiden_check::{Checker, Limits};
-use ekiden_page::perfetto::Exporter;
-use ekiden_trace::{NoteNames, Record, What};
-use serde::Serialize;
+use ekiden_export::json_line;
 
 use super::{
-    parquet::Table,
     recording::Recording,
     until_error::{UntilError, tell_error},
 };
@@ -51,27 +46,6 @@ impl Format {
     }
 }
 
-/// A record in a table.
-#[derive(Serialize)]
-pub(super) struct Row<'a> {
-    /// When, in nanoseconds since the trace began.
-    pub(super) time_ns: u64,
-    /// On which CPU.
-    pub(super) cpu: Option<u32>,
-    /// What.
-    pub(super) what: &'static str,
-    /// The PID of the task; for a limit, the number of the group.
-    pub(super) pid: Option<u32>,
-    /// The task's name, if there is a task and it has one.
-    pub(super) task: Option<&'a str>,
-    /// More about it, as documented at [`What`].
-    pub(super) value: i128,
-    /// Numbers the words of a set of CPUs, and the halves of a limit.
-    pub(super) piece: Option<u32>,
-    /// What the policy calls the value, of a note.
-    pub(super) note: Option<&'a str>,
-}
-
 pub(super) fn run(path: &Path, to: &Path, format: Option<Format>) -> Result<()> {
     let Some(format) = format.or_else(|| Format::of(to)) else {
         let message = format!(
@@ -88,35 +62,15 @@ pub(super) fn run(path: &Path, to: &Path, format: Option<Format>) -> Result<()> 
     let trace = open_trace(path)?;
     let output = Output::create(to)?;
     let out = BufWriter::with_capacity(1 << 16, output.clone());
-    let failed = || format!("cannot write {}", to.display());
     let header = trace.header().clone();
     let mut trace = UntilError::of(trace);
     match format {
-        Format::Perfetto => {
-            let mut checker = Checker::new(&header, &Limits::default());
-            let mut exporter = Exporter::new(header.nr_cpus(), out).with_context(failed)?;
-            for record in &mut trace {
-                exporter.record(&record, checker.view()).with_context(failed)?;
-                checker.record(&record);
-            }
-            exporter.finish(&checker.finish()).with_context(failed)?;
-        }
-        Format::Jsonl => {
-            let mut out = out;
-            rows(&mut trace, |row| line(&mut out, &row)).with_context(failed)?;
-            out.flush().with_context(failed)?;
-        }
-        Format::Csv => {
-            let mut table = csv::Writer::from_writer(out);
-            rows(&mut trace, |row| Ok(table.serialize(row)?)).with_context(failed)?;
-            table.flush().with_context(failed)?;
-        }
-        Format::Parquet => {
-            let mut table = Table::new(out).with_context(failed)?;
-            rows(&mut trace, |row| table.put(&row)).with_context(failed)?;
-            table.finish().with_context(failed)?;
-        }
+        Format::Perfetto => ekiden_export::perfetto(&header, &mut trace, out),
+        Format::Jsonl => ekiden_export::jsonl(&header, &mut trace, out),
+        Format::Csv => ekiden_export::csv(&header, &mut trace, out),
+        Format::Parquet => ekiden_export::parquet(&header, &mut trace, out),
     }
+    .with_context(|| format!("cannot write {}", to.display()))?;
     output.finish()?;
     drop(busy);
     tell_error(trace.error, path, to)?;
@@ -142,70 +96,9 @@ fn calls(path: &Path, recording: Recording, to: &Path, format: Format) -> Result
         recording.try_for_each(|told| table.serialize(told).with_context(failed))?;
         table.flush().with_context(failed)?;
     } else {
-        recording.try_for_each(|told| line(&mut out, &told).with_context(failed))?;
+        recording.try_for_each(|told| json_line(&mut out, &told).with_context(failed))?;
         out.flush().with_context(failed)?;
     }
     output.finish()?;
     tell_error(recording.error, path, to)
-}
-
-/// Writes a JSON object in a line.
-fn line(out: &mut impl Write, row: &impl Serialize) -> Result<()> {
-    serde_json::to_writer(&mut *out, row)?;
-    Ok(out.write_all(b"\n")?)
-}
-
-/// Hands a trace to `put`, a row for each record but those of names, which the columns `task` and `note` have. Takes memory for
-/// the tasks that live.
-fn rows(trace: impl Iterator<Item = Record>, mut put: impl FnMut(Row<'_>) -> Result<()>) -> Result<()> {
-    let mut names: HashMap<u32, Vec<u8>> = HashMap::new();
-    let mut notes = NoteNames::default();
-    let mut tell = |record: &Record, names: &HashMap<u32, Vec<u8>>| {
-        let note = notes.record(record).map(|note| note.name.to_string());
-        if record.what == What::NoteName {
-            return Ok(());
-        }
-        let name = record.task().and_then(|pid| names.get(&pid)).map(|name| String::from_utf8_lossy(name));
-        let is_piece = record.is_piece();
-        put(Row {
-            time_ns: record.time_ns,
-            cpu: Some(record.cpu).filter(|_| !is_piece),
-            what: record.what.name(),
-            pid: Some(record.pid).filter(|pid| *pid != 0),
-            task: name.as_deref().map(|name| name.trim_end_matches('\0')),
-            value: if record.what == What::Nice { (record.value as i64).into() } else { record.value.into() },
-            piece: Some(record.cpu).filter(|_| is_piece),
-            note: note.as_deref(),
-        })
-    };
-    // Its name follows.
-    let mut new: Option<Record> = None;
-    for record in trace {
-        if record.what == What::Name {
-            let name = names.entry(record.pid).or_default();
-            if record.cpu == 0 {
-                name.clear();
-            }
-            name.extend(record.value.to_le_bytes());
-            continue;
-        }
-        if let Some(new) = new.take() {
-            tell(&new, &names)?;
-        }
-        match record.what {
-            What::New => {
-                names.remove(&record.pid);
-                new = Some(record);
-            }
-            What::Exit => {
-                tell(&record, &names)?;
-                names.remove(&record.pid);
-            }
-            _ => tell(&record, &names)?,
-        }
-    }
-    if let Some(new) = new {
-        tell(&new, &names)?;
-    }
-    Ok(())
 }

@@ -4,7 +4,6 @@ pub(crate) mod considered;
 mod export;
 mod filter;
 mod notes;
-mod parquet;
 mod record;
 mod recording;
 mod until_error;
@@ -23,7 +22,7 @@ use ekiden_trace::{Cut, Header, NoteNames, What};
 use serde::Serialize;
 
 use self::{export::Format, filter::Filter, recording::Recording};
-pub(crate) use self::{filter::time_ns, whom::Name};
+pub(crate) use self::{filter::time_ns, whom::is_wanted};
 use crate::{
     failure::{Exit, Failure},
     output::{Output, open_trace},

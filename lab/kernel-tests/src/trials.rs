@@ -426,7 +426,7 @@ pub(crate) fn record() -> Result<()> {
     }
     let kernel_switches = voluntary_switches()? - before;
     let recording = recorder.stop();
-    let figures = Figures::of(recording.trace.records(), Some(&[std::process::id()]), 0..u64::MAX);
+    let figures = Figures::of(&recording.trace, Some(&[std::process::id()]), 0..u64::MAX);
     let report = RecordReport {
         wakeups: figures.wakeups,
         switches: figures.switches,

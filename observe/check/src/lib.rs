@@ -42,7 +42,7 @@ pub use checker::{Check, Checker, Verdict};
 pub use limits::Limits;
 pub use lock_order::LockOrder;
 pub use snapshot::{CpuLimit, CpuSeen, Snapshot, TaskSeen, Waste};
-pub use view::{CpuView, TaskView, View, Whereabouts};
+pub use view::{Queue, View};
 pub use violation::{TaskName, Violation};
 pub use waste::{WasteCurve, WasteWindows, wasted_cpus};
 pub use watched::{Findings, Watched};

@@ -54,17 +54,17 @@ fn last_ns(trace: &Trace) -> u64 {
 fn shown(view: &View, cpus: &[u32], has: impl Fn(u32) -> bool) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for cpu in cpus {
-        let entry = &view.cpus[*cpu as usize];
-        let waiting: Vec<u32> = entry.waiting.iter().copied().filter(|pid| has(*pid)).collect();
+        let (entry, queue) = (&view.cpus[*cpu as usize], &view.queues[*cpu as usize]);
+        let waiting: Vec<u32> = queue.waiting.iter().copied().filter(|pid| has(*pid)).collect();
         let running = entry.running.filter(|pid| has(*pid));
         all.push(format!("{cpu}: {running:?} {waiting:?} {} {}", entry.online, entry.running.is_some()));
     }
     let mut tasks: Vec<String> = view
         .tasks()
-        .filter(|(pid, _)| has(*pid))
-        .map(|(pid, task)| {
+        .filter(|task| has(task.pid))
+        .map(|task| {
             let may_run: Vec<bool> = (0..8).map(|cpu| task.may_run(cpu)).collect();
-            format!("{pid} {} {} {} {may_run:?}", view.name(pid), task.nice, task.departed)
+            format!("{} {} {} {} {may_run:?}", task.pid, task.name(), task.nice, task.departed)
         })
         .collect();
     tasks.sort();
@@ -119,7 +119,8 @@ fn cpus_that_are_left_out_are_offline_and_the_others_as_they_were() {
         let shown = |view: &View| shown(view, &kept, |_| true);
         assert_eq!(shown(of_piece.view()), shown(of_whole.view()), "{name}");
         for (cpu, entry) in (0..).zip(&of_piece.view().cpus).filter(|(cpu, _)| !kept.contains(cpu)) {
-            assert!(!entry.online && entry.running.is_none() && entry.waiting.is_empty(), "{name}: CPU {cpu}");
+            let waiting = &of_piece.view().queues[cpu as usize].waiting;
+            assert!(!entry.online && entry.running.is_none() && waiting.is_empty(), "{name}: CPU {cpu}");
         }
     }
 }
@@ -130,7 +131,7 @@ fn tasks_that_are_left_out_keep_their_cpus_busy() {
     for (name, trace) in traces() {
         let (from_ns, until_ns) = (last_ns(&trace) / 4, last_ns(&trace) / 2);
         let whole = machine(&trace, until_ns);
-        let pids: BTreeSet<u32> = whole.view().tasks().map(|(pid, _)| pid).filter(|pid| pid % 3 == 0).collect();
+        let pids: BTreeSet<u32> = whole.view().tasks().map(|task| task.pid).filter(|pid| pid % 3 == 0).collect();
         assert!(!pids.is_empty());
         let piece = cut(&trace, &Cut { from_ns, until_ns, pids: pids.clone(), ..Cut::default() });
         let of_piece = machine(&piece, u64::MAX);

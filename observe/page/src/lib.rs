@@ -10,7 +10,6 @@ mod compare;
 mod histogram;
 mod model;
 mod note;
-pub mod perfetto;
 mod report;
 mod serve;
 mod summary;

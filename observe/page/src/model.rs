@@ -1,20 +1,14 @@
 //! What happened, ordered the way it is drawn: by CPU, and there by time.
-//!
-//! It keeps its own account of where tasks are, besides the one of [`ekiden_check::View`]: a page must open within a
-//! second or two, and tasks numbered from 0 in a vector are several times faster than what the checks look things up in.
 
 use std::collections::{BTreeMap, HashMap};
 
 use ekiden::weight_of_nice;
-use ekiden_trace::{Header, InQueue, QueueNote, Record, What};
+use ekiden_trace::{At, ByPid, Header, InQueue, Machine, Moved, QueueNote, Record, What};
 
 use crate::{Histogram, Note, NoteKind, note::Kinds};
 
 /// Stands for no task.
 pub const NO_TASK: u32 = u32::MAX;
-
-/// PIDs up to here are looked up in a vector; Linux has no greater ones.
-const DENSE_PIDS: u32 = 1 << 22;
 
 /// A browser counts nanoseconds exactly up to here: 104 days. What comes later is drawn there.
 const END_NS_MAX: u64 = 1 << 53;
@@ -160,26 +154,15 @@ pub struct Model {
     pub waits: Vec<Waits>,
 }
 
-/// Where a task is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum At {
-    #[default]
-    Away,
-    Waiting(u32),
-    Running(u32),
-}
-
+/// What is drawn of a task and [`Machine`] does not know.
 #[derive(Clone, Debug)]
-struct State {
-    at: At,
-    /// Since when it waits.
-    since_ns: u64,
+struct Extra {
     woken_ns: Option<u64>,
     weight: u32,
     /// 0 is no group.
     group: u64,
     /// What it counts for in the load of the run queue that it is in.
-    share: u32,
+    load: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -194,11 +177,11 @@ struct Queue {
 #[derive(Debug)]
 pub struct Builder {
     model: Model,
-    states: Vec<State>,
-    names: HashMap<u32, Vec<u8>>,
+    machine: Machine,
+    /// The places of tasks in [`Model::tasks`]. That of one which is gone stays until its PID is used again.
+    numbers: ByPid,
+    extras: Vec<Extra>,
     queues: Vec<Queue>,
-    dense: Vec<u32>,
-    sparse: HashMap<u32, u32>,
     /// How many tasks a group has.
     groups: HashMap<u64, u32>,
     considered: Vec<u64>,
@@ -212,11 +195,10 @@ impl Builder {
         let first = Lane { changes: vec![Change { time_ns: 0, tasks: 0, load: 0 }], runs: Vec::new() };
         Self {
             model: Model { lanes: vec![first; nr_cpus], ..Model::default() },
-            states: Vec::new(),
-            names: HashMap::new(),
+            machine: Machine::new(header),
+            numbers: ByPid::default(),
+            extras: Vec::new(),
             queues: vec![Queue { tasks: 0, load: 0, run: None }; nr_cpus],
-            dense: Vec::new(),
-            sparse: HashMap::new(),
             groups: HashMap::new(),
             considered: Vec::new(),
             kinds: Kinds::default(),
@@ -265,18 +247,12 @@ impl Builder {
             let considered = std::mem::take(&mut self.considered);
             self.model.decisions.push(Decision { time_ns: self.model.end_ns, cpu, task, what, considered });
         }
+        if let Some(moved) = self.machine.apply(&Record { time_ns: self.model.end_ns, ..*record }) {
+            self.moved(moved);
+        }
         match what {
-            What::Enqueue => self.put(pid, At::Waiting(cpu)),
-            What::Run => self.put(pid, At::Running(cpu)),
-            What::Preempt => {
-                self.model.counters.preemptions += 1;
-                self.put(pid, At::Away);
-            }
-            What::Block | What::Throttle => self.put(pid, At::Away),
-            What::Exit => {
-                self.put(pid, At::Away);
-                self.join(pid, 0);
-            }
+            What::Preempt => self.model.counters.preemptions += 1,
+            What::Exit => self.join(pid, 0),
             What::Group => self.join(pid, value),
             What::Call => {
                 self.model.counters.calls += 1;
@@ -285,8 +261,7 @@ impl Builder {
             }
             What::New => {
                 // A PID may be used again.
-                if self.known(pid).is_some() {
-                    self.put(pid, At::Away);
+                if self.numbers.get(pid).is_some() {
                     self.join(pid, 0);
                 }
                 self.add(pid);
@@ -294,8 +269,8 @@ impl Builder {
             What::Wake => {
                 self.model.counters.wakeups += 1;
                 let task = self.task(pid) as usize;
-                if self.states[task].at == At::Away {
-                    self.states[task].woken_ns = Some(self.model.end_ns);
+                if self.machine.at(pid) == At::Away {
+                    self.extras[task].woken_ns = Some(self.model.end_ns);
                 }
             }
             What::Queue => self.note_queue(record),
@@ -311,16 +286,12 @@ impl Builder {
             What::Lost => self.model.counters.lost = self.model.counters.lost.saturating_add(value.max(1)),
             What::Nice => {
                 let task = self.task(pid);
-                self.states[task as usize].weight = weight_of_nice((value as i64).clamp(-20, 19) as i32);
-                self.weigh(task);
+                self.extras[task as usize].weight = weight_of_nice((value as i64).clamp(-20, 19) as i32);
+                self.weigh(pid);
             }
             What::Name => {
                 let task = self.task(pid);
-                let name = self.names.entry(task).or_default();
-                if cpu == 0 {
-                    name.clear();
-                }
-                name.extend(value.to_le_bytes());
+                self.model.tasks[task as usize].name = self.machine.name(pid).into_owned();
             }
             _ => {}
         }
@@ -334,9 +305,6 @@ impl Builder {
             lane.runs.retain(|run| run.begin_ns < run.end_ns);
             self.model.counters.busy_ns += lane.runs.iter().map(|run| run.end_ns - run.begin_ns).sum::<u64>();
         }
-        for (task, name) in self.names {
-            self.model.tasks[task as usize].name = String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned();
-        }
         self.model
     }
 
@@ -345,51 +313,33 @@ impl Builder {
         self.model.tasks.push(Task { pid, name: String::new() });
         self.model.waits.push(Waits::default());
         let weight = weight_of_nice(0);
-        self.states.push(State { at: At::Away, since_ns: 0, woken_ns: None, weight, group: 0, share: weight });
-        if pid < DENSE_PIDS {
-            let place = pid as usize;
-            if self.dense.len() <= place {
-                self.dense.resize(place + 1, NO_TASK);
-            }
-            self.dense[place] = task;
-        } else {
-            self.sparse.insert(pid, task);
-        }
+        self.extras.push(Extra { woken_ns: None, weight, group: 0, load: weight });
+        self.numbers.set(pid, task);
         task
     }
 
-    fn known(&self, pid: u32) -> Option<u32> {
-        let known = if pid < DENSE_PIDS { self.dense.get(pid as usize) } else { self.sparse.get(&pid) };
-        known.copied().filter(|task| *task != NO_TASK)
-    }
-
     fn task(&mut self, pid: u32) -> u32 {
-        self.known(pid).unwrap_or_else(|| self.add(pid))
+        self.numbers.get(pid).unwrap_or_else(|| self.add(pid))
     }
 
-    fn put(&mut self, pid: u32, to: At) {
+    fn moved(&mut self, moved: Moved) {
         let now_ns = self.model.end_ns;
+        let Moved { pid, from, to, .. } = moved;
         let task = self.task(pid);
-        let State { at: from, since_ns, share, .. } = self.states[task as usize];
-        match to {
-            At::Waiting(_) if !matches!(from, At::Waiting(_)) => self.states[task as usize].since_ns = now_ns,
-            At::Running(cpu) => {
-                let waited_ns = if matches!(from, At::Waiting(_)) { now_ns - since_ns } else { 0 };
-                let woken_ns = self.states[task as usize].woken_ns.take();
-                let waits = &mut self.model.waits[task as usize];
-                waits.queue.add(waited_ns);
-                if let Some(woken_ns) = woken_ns {
-                    waits.wake.add(now_ns - woken_ns);
-                }
-                self.model.counters.switches += 1;
-                let run = Run { begin_ns: now_ns, end_ns: now_ns, task, waited_ns, woken: woken_ns.is_some() };
-                let before = self.queues[cpu as usize].run.replace(run);
-                // Two at once cannot be; the one that came later counts.
-                self.end(cpu, before);
+        if let At::Running(cpu) = to {
+            let waited_ns = moved.waited_ns().unwrap_or(0);
+            let woken_ns = self.extras[task as usize].woken_ns.take();
+            let waits = &mut self.model.waits[task as usize];
+            waits.queue.add(waited_ns);
+            if let Some(woken_ns) = woken_ns {
+                waits.wake.add(now_ns - woken_ns);
             }
-            _ => {}
+            self.model.counters.switches += 1;
+            let run = Run { begin_ns: now_ns, end_ns: now_ns, task, waited_ns, woken: woken_ns.is_some() };
+            let before = self.queues[cpu as usize].run.replace(run);
+            // Two at once cannot be; the one that came later counts.
+            self.end(cpu, before);
         }
-        self.states[task as usize].at = to;
         if let At::Running(cpu) = from {
             let queue = &mut self.queues[cpu as usize];
             let stays = to == from;
@@ -398,23 +348,20 @@ impl Builder {
                 self.end(cpu, run);
             }
         }
-        let cpu_of = |at| match at {
-            At::Waiting(cpu) | At::Running(cpu) => Some(cpu),
-            At::Away => None,
-        };
-        if cpu_of(from) == cpu_of(to) {
+        if from.cpu() == to.cpu() {
             return;
         }
-        if let Some(cpu) = cpu_of(from) {
+        if let Some(cpu) = from.cpu() {
+            let load = self.extras[task as usize].load;
             let queue = &mut self.queues[cpu as usize];
-            (queue.tasks, queue.load) = (queue.tasks - 1, queue.load - u64::from(share));
+            (queue.tasks, queue.load) = (queue.tasks - 1, queue.load - u64::from(load));
             self.change(cpu);
         }
-        if let Some(cpu) = cpu_of(to) {
-            let share = self.share(task);
-            self.states[task as usize].share = share;
+        if let Some(cpu) = to.cpu() {
+            let load = self.load(task);
+            self.extras[task as usize].load = load;
             let queue = &mut self.queues[cpu as usize];
-            (queue.tasks, queue.load) = (queue.tasks + 1, queue.load + u64::from(share));
+            (queue.tasks, queue.load) = (queue.tasks + 1, queue.load + u64::from(load));
             self.change(cpu);
         }
     }
@@ -428,7 +375,7 @@ impl Builder {
     /// A task changes its group.
     fn join(&mut self, pid: u32, group: u64) {
         let task = self.task(pid);
-        let before = std::mem::replace(&mut self.states[task as usize].group, group);
+        let before = std::mem::replace(&mut self.extras[task as usize].group, group);
         if before == group {
             return;
         }
@@ -438,24 +385,24 @@ impl Builder {
         if group != 0 {
             *self.groups.entry(group).or_default() += 1;
         }
-        self.weigh(task);
+        self.weigh(pid);
     }
 
     /// What a task counts for in a load from now on.
-    fn share(&self, task: u32) -> u32 {
-        let State { weight, group, .. } = self.states[task as usize];
+    fn load(&self, task: u32) -> u32 {
+        let Extra { weight, group, .. } = self.extras[task as usize];
         let tasks = if group == 0 { 1 } else { self.groups.get(&group).copied().unwrap_or(1) };
         (weight / tasks.max(1)).max(1)
     }
 
     /// The weight of a task has changed.
-    fn weigh(&mut self, task: u32) {
-        let share = self.share(task);
-        let state = &mut self.states[task as usize];
-        let before = std::mem::replace(&mut state.share, share);
-        if let At::Waiting(cpu) | At::Running(cpu) = state.at {
+    fn weigh(&mut self, pid: u32) {
+        let task = self.task(pid);
+        let load = self.load(task);
+        let before = std::mem::replace(&mut self.extras[task as usize].load, load);
+        if let Some(cpu) = self.machine.at(pid).cpu() {
             let queue = &mut self.queues[cpu as usize];
-            queue.load = queue.load - u64::from(before) + u64::from(share);
+            queue.load = queue.load - u64::from(before) + u64::from(load);
             self.change(cpu);
         }
     }

@@ -17,10 +17,7 @@ use std::{
 use ekiden::CpuMask;
 use ekiden_abi::NOTE_NAME_WORDS;
 
-use crate::{
-    Header, Reader, Record, TraceError, What, names,
-    state::{At, State},
-};
+use crate::{At, Header, Machine, Reader, Record, TraceError, What, names};
 
 /// The name of the tasks that stand for those that are left out, one a CPU.
 pub const OTHERS: &str = "others";
@@ -95,7 +92,7 @@ impl Cut {
             if has_begun {
                 knife.record(&record)?;
             }
-            knife.state.apply(&record);
+            knife.machine.apply(&record);
         }
         if has_begun { knife.out.flush().map_err(CutError::Write) } else { Err(CutError::Beyond { last_ns }) }
     }
@@ -121,7 +118,7 @@ struct Knife<'a, W> {
     cut: &'a Cut,
     out: W,
     /// The whole machine, right before the record.
-    state: State,
+    machine: Machine,
     /// Tasks that are kept because of their names.
     named: HashSet<u32>,
     /// The task whose name is being told.
@@ -139,7 +136,7 @@ impl<'a, W: Write> Knife<'a, W> {
         Self {
             cut,
             out,
-            state: State::new(header),
+            machine: Machine::new(header),
             named: HashSet::new(),
             naming: None,
             others: vec![false; header.cpus.len()],
@@ -167,15 +164,15 @@ impl<'a, W: Write> Knife<'a, W> {
         let now_ns = self.cut.from_ns;
         let mut header = Header { begins_ns: header.begins_ns.saturating_add(now_ns), ..header.clone() };
         for (number, cpu) in (0..).zip(&mut header.cpus) {
-            cpu.online = self.state.online[number as usize] && self.cut.has_cpu(number);
+            cpu.online = self.machine.cpus[number as usize].online && self.cut.has_cpu(number);
         }
         self.out.write_all(&header.to_bytes()).map_err(CutError::Write)?;
-        self.put_all(&self.state.limits(now_ns))?;
-        let mut pids = self.state.pids();
-        self.named = pids.iter().copied().filter(|pid| self.cut.has_name(&self.state.name(*pid))).collect();
+        self.put_all(&self.machine.tell_limits(now_ns))?;
+        let mut pids = self.machine.pids();
+        self.named = pids.iter().copied().filter(|pid| self.cut.has_name(&self.machine.name(*pid))).collect();
         pids.retain(|pid| self.has(*pid));
         for pid in &pids {
-            self.put_all(&self.state.introduce(*pid, now_ns))?;
+            self.put_all(&self.machine.introduce(*pid, now_ns))?;
         }
         for pid in &pids {
             self.place(*pid, now_ns)?;
@@ -187,17 +184,17 @@ impl<'a, W: Write> Knife<'a, W> {
             for (cpu, value) in (0..).zip(names(OTHERS)) {
                 self.put(&Record { cpu, what: What::Name, value, ..new })?;
             }
-            if self.state.running(cpu).is_some_and(|pid| !self.has(pid)) {
+            if self.machine.cpus[cpu as usize].running.is_some_and(|pid| !self.has(pid)) {
                 self.begin_others(cpu, now_ns)?;
             }
         }
-        self.put_all(&self.state.under_way(now_ns))
+        self.put_all(&self.machine.tell_under_way(now_ns))
     }
 
     /// Tells where a task is, if it is on a CPU that is kept.
     fn place(&mut self, pid: u32, now_ns: u64) -> Result<(), CutError> {
-        if self.state.at(pid).cpu().is_some_and(|cpu| self.cut.has_cpu(cpu)) {
-            self.put_all(&self.state.place(pid, now_ns))?;
+        if self.machine.at(pid).cpu().is_some_and(|cpu| self.cut.has_cpu(cpu)) {
+            self.put_all(&self.machine.tell_place(pid, now_ns))?;
         }
         Ok(())
     }
@@ -217,7 +214,7 @@ impl<'a, W: Write> Knife<'a, W> {
         self.put(&Record { time_ns, cpu, what: What::Block, pid: OTHERS_PID + cpu, value: 0 })
     }
 
-    /// Takes in what happened next; [`Knife::state`] is to follow.
+    /// Takes in what happened next; [`Knife::machine`] is to follow.
     fn record(&mut self, record: &Record) -> Result<(), CutError> {
         self.end_naming(record)?;
         match record.what {
@@ -279,7 +276,7 @@ impl<'a, W: Write> Knife<'a, W> {
         let is_kept = what == What::Idle || what == What::Offline || self.has(pid);
         if !self.cut.has_cpu(cpu) {
             // It leaves what can be seen.
-            let from = self.state.at(pid).cpu().filter(|from| is_kept && pid != 0 && self.cut.has_cpu(*from));
+            let from = self.machine.at(pid).cpu().filter(|from| is_kept && pid != 0 && self.cut.has_cpu(*from));
             return from.map_or(Ok(()), |cpu| self.put(&Record { cpu, what: What::Block, value: 0, ..*record }));
         }
         match what {
@@ -287,7 +284,7 @@ impl<'a, W: Write> Knife<'a, W> {
             What::Run if !is_kept => self.begin_others(cpu, time_ns),
             _ => {
                 self.end_others(cpu, time_ns)?;
-                let comes = matches!(self.state.at(pid), At::Waiting(from) if !self.cut.has_cpu(from));
+                let comes = matches!(self.machine.at(pid), At::Waiting(from) if !self.cut.has_cpu(from));
                 let waits = Record { what: What::Enqueue, value: 0, ..*record };
                 if what == What::Run && comes { self.put(&waits) } else { Ok(()) }
             }
@@ -306,14 +303,14 @@ impl<'a, W: Write> Knife<'a, W> {
         }
         let next = (what == What::Name).then_some(pid);
         let Some(named) = mem::replace(&mut self.naming, next) else { return Ok(()) };
-        if self.has(named) || !self.cut.has_name(&self.state.name(named)) {
+        if self.has(named) || !self.cut.has_name(&self.machine.name(named)) {
             return Ok(());
         }
         self.named.insert(named);
-        if let At::Running(cpu) = self.state.at(named) {
+        if let At::Running(cpu) = self.machine.at(named) {
             self.end_others(cpu, time_ns)?;
         }
-        self.put_all(&self.state.introduce(named, time_ns))?;
+        self.put_all(&self.machine.introduce(named, time_ns))?;
         self.place(named, time_ns)
     }
 }

@@ -1,11 +1,8 @@
 //! What a trace comes to: how often tasks switched and moved, and how long they waited, whoever wrote it.
 
-use std::{
-    collections::{HashMap, HashSet},
-    ops::Range,
-};
+use std::{collections::HashSet, ops::Range};
 
-use crate::{Record, What};
+use crate::{Machine, Record, Trace, What};
 
 /// What some tasks, and their children, did in some time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,13 +22,13 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Figures of the tasks `of` and of what they forked, within `span`; of all tasks if `of` is absent.
-    pub fn of(records: impl Iterator<Item = Record>, of: Option<&[u32]>, span: Range<u64>) -> Self {
+    /// Figures of the tasks `of` and of what they forked, within `span`; of all tasks if `of` is absent. Those of a trace
+    /// without a header, and so without records, are zeros.
+    pub fn of(trace: &Trace, of: Option<&[u32]>, span: Range<u64>) -> Self {
         let mut figures = Self::default();
+        let Some(mut machine) = trace.header().map(|header| Machine::new(&header)) else { return figures };
         let mut family: HashSet<u32> = of.into_iter().flatten().copied().collect();
-        let mut waits_since: HashMap<u32, u64> = HashMap::new();
-        let mut runs_since: HashMap<u32, u64> = HashMap::new();
-        for record in records {
+        for record in trace.records() {
             let Record { time_ns, what, pid, value, .. } = record;
             if what == What::New && of.is_some() {
                 // A PID may be used again.
@@ -43,32 +40,19 @@ impl Figures {
                 }
             }
             let is_ours = of.is_none() || family.contains(&pid);
-            let within = span.contains(&time_ns);
-            match what {
-                What::Wake if is_ours && within => figures.wakeups += 1,
-                What::Migrate if is_ours && within => figures.migrations += 1,
-                What::Enqueue => {
-                    waits_since.entry(pid).or_insert(time_ns);
+            let counts = is_ours && span.contains(&time_ns);
+            figures.wakeups += u64::from(counts && what == What::Wake);
+            figures.migrations += u64::from(counts && what == What::Migrate);
+            figures.switches += u64::from(counts && what == What::Run);
+            let Some(moved) = machine.apply(&record) else { continue };
+            let began_ns = machine.now_ns - moved.for_ns;
+            figures.waits_ns.extend(moved.waited_ns().filter(|_| counts && began_ns >= span.start));
+            if moved.ran_ns().is_some() {
+                let ran_ns = machine.now_ns.min(span.end).saturating_sub(began_ns.max(span.start));
+                match is_ours {
+                    true => figures.ran_ns += ran_ns,
+                    false => figures.others_ran_ns += ran_ns,
                 }
-                What::Run => {
-                    runs_since.insert(pid, time_ns);
-                    let since_ns = waits_since.remove(&pid);
-                    if is_ours && within {
-                        figures.switches += 1;
-                        let wait = since_ns.filter(|since_ns| *since_ns >= span.start);
-                        figures.waits_ns.extend(wait.map(|since_ns| time_ns - since_ns));
-                    }
-                }
-                What::Preempt | What::Block | What::Exit | What::Throttle => {
-                    waits_since.remove(&pid);
-                    let Some(since_ns) = runs_since.remove(&pid) else { continue };
-                    let ran_ns = time_ns.min(span.end).saturating_sub(since_ns.max(span.start));
-                    match is_ours {
-                        true => figures.ran_ns += ran_ns,
-                        false => figures.others_ran_ns += ran_ns,
-                    }
-                }
-                _ => {}
             }
         }
         figures.waits_ns.sort_unstable();
@@ -89,7 +73,16 @@ impl Figures {
 
 #[cfg(test)]
 mod tests {
+    use ekiden::Topology;
+
     use super::*;
+    use crate::Header;
+
+    fn trace(records: &[Record]) -> Trace {
+        let mut trace = Trace::new(&Header::of(&Topology::flat(1)));
+        records.iter().for_each(|record| trace.push(*record));
+        trace
+    }
 
     fn record(time_ns: u64, what: What, pid: u32) -> Record {
         Record { time_ns, cpu: 0, what, pid, value: 0 }
@@ -112,16 +105,18 @@ mod tests {
             record(23, Run, 3),
             record(30, Block, 3),
         ];
-        let family = Figures::of(records.into_iter(), Some(&[1]), 0..100);
+        let trace = trace(&records);
+        let family = Figures::of(&trace, Some(&[1]), 0..100);
         assert_eq!((family.switches, family.ran_ns, family.others_ran_ns), (2, 15, 7));
         assert_eq!((family.wait_ns(500), family.wait_ns(1_000), family.wait_mean_ns()), (4, 5, 4.5));
-        let all = Figures::of(records.into_iter(), None, 6..100);
+        let all = Figures::of(&trace, None, 6..100);
         assert_eq!((all.switches, all.wakeups, all.wait_ns(1_000)), (2, 1, 4));
     }
 
     #[test]
     fn nothing_waits_for_no_time() {
-        let none = Figures::of(std::iter::empty(), None, 0..1);
+        let none = Figures::of(&trace(&[]), None, 0..1);
+        assert_eq!(none, Figures::of(&Trace::default(), None, 0..1));
         assert_eq!((none.wait_ns(500), none.wait_mean_ns()), (0, 0.0));
     }
 }

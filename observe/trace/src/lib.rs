@@ -26,19 +26,23 @@
 //! bytes, and whatever they are given, they answer with records or with the place where it went wrong.
 #![forbid(unsafe_code)]
 
+mod by_pid;
 mod cut;
 mod figures;
 mod header;
+mod machine;
 mod memory;
 mod note;
 mod read;
 mod record;
-mod state;
+mod standing;
 mod tidy;
 
+pub use by_pid::ByPid;
 pub use cut::{Cut, CutError, OTHERS};
 pub use figures::Figures;
 pub use header::{Header, HeaderCpu, Host};
+pub use machine::{At, Cpu, Machine, Moved, Task};
 pub use memory::Trace;
 pub use note::{NoteNames, noted};
 pub use read::{Reader, TraceError};

@@ -8,8 +8,8 @@
 use std::{collections::HashMap, mem, ops::Range, time::Duration};
 
 use ekiden::CpuMask;
-use ekiden_check::{Checker, CpuSeen, Snapshot, TaskName, Violation, Waste, WasteWindows, Whereabouts};
-use ekiden_trace::{Header, Record, Trace, What};
+use ekiden_check::{CpuSeen, Snapshot, TaskName, View, Violation, Waste, WasteWindows};
+use ekiden_trace::{At, Header, Record, Trace, What};
 use serde::Serialize;
 
 use crate::{
@@ -414,34 +414,35 @@ impl Lasting {
 /// isolated CPUs; the run queues alone do not know what was between. A kernel thread that runs for a moment on an idle CPU
 /// changes nothing about its being wasted; a waiting task that moves there does.
 fn judge(header: &Header, trace: &Trace, during: Range<u64>, before: &Waste, at_end: &Waste) -> Option<Finding> {
-    let mut state = Checker::with(header, Vec::new());
+    let mut view = View::new(header);
     let (mut counts, mut last_ns) = ([0; 4], during.start);
     let mut idle_ns = vec![0; header.cpus.len()];
     let mut crowded_ns = idle_ns.clone();
-    let mut pass = |state: &Checker, time_ns: u64| {
+    let mut pass = |view: &View, time_ns: u64| {
         let passed_ns = time_ns.saturating_sub(last_ns);
-        for ((cpu, idle_ns), crowded_ns) in state.view().cpus.iter().zip(&mut idle_ns).zip(&mut crowded_ns) {
+        for (cpu, idle_ns) in view.cpus.iter().zip(&mut idle_ns) {
             *idle_ns += if cpu.running.is_none() { passed_ns } else { 0 };
-            *crowded_ns += if cpu.waiting.is_empty() { 0 } else { passed_ns };
+        }
+        for (queue, crowded_ns) in view.queues.iter().zip(&mut crowded_ns) {
+            *crowded_ns += if queue.waiting.is_empty() { 0 } else { passed_ns };
         }
         last_ns = last_ns.max(time_ns);
     };
     let mut helped = CpuMask::new();
     for record in trace.records().filter(|record| record.time_ns <= during.end) {
-        pass(&state, record.time_ns);
+        pass(&view, record.time_ns);
         // Not one that is woken up there: it did not wait.
-        let waited =
-            |pid| state.view().task(pid).is_some_and(|task| matches!(task.whereabouts, Whereabouts::Waiting(_)));
+        let waited = |pid| matches!(view.at(pid), At::Waiting(_));
         if record.what == What::Migrate && waited(record.pid) && before.busy.contains(record.value as u32) {
             helped.set(record.cpu);
         }
-        state.record(&record);
+        view.apply(&record);
         let kind = [What::Migrate, What::Wake, What::New, What::Exit].iter().position(|what| *what == record.what);
         if let Some(kind) = kind.filter(|_| during.contains(&record.time_ns)) {
             counts[kind] += 1;
         }
     }
-    pass(&state, during.end);
+    pass(&view, during.end);
     let all_ns = during.end.saturating_sub(during.start);
     let mostly = |times_ns: &[u64], cpu: u32| {
         let time_ns = times_ns.get(cpu as usize).copied().unwrap_or_default();

@@ -104,7 +104,7 @@ impl Shown {
         let last_ns = report.tasks.iter().filter_map(|task| task.finish_ns).max().unwrap_or(report.wall_ns);
         // Where PIDs are not told, all tasks of the trace are the load's.
         let pids: Option<Vec<u32>> = report.tasks.iter().map(|task| task.pid).collect();
-        let figures = Figures::of(trace.records(), pids.as_deref(), zero_ns + start_ns..zero_ns + last_ns);
+        let figures = Figures::of(trace, pids.as_deref(), zero_ns + start_ns..zero_ns + last_ns);
         Self {
             done_ns: last_ns.saturating_sub(start_ns),
             switches: figures.switches,

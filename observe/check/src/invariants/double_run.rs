@@ -2,9 +2,9 @@
 //!
 //! Exempt: nothing. Not seen: what happens between two records, such as a switch that the host did not note.
 
-use ekiden_trace::{Record, What};
+use ekiden_trace::{At, Record, What};
 
-use crate::{Check, View, Violation, Whereabouts};
+use crate::{Check, View, Violation};
 
 /// No task runs on two CPUs, no CPU runs two tasks.
 pub struct DoubleRun;
@@ -19,23 +19,21 @@ impl Check for DoubleRun {
             return;
         }
         let Record { cpu, pid, .. } = *record;
-        let whereabouts = view.task(pid).map(|task| task.whereabouts);
+        let before = view.task(pid).map(|task| task.at);
         let mut tasks = vec![view.name(pid)];
-        let (cpus, message) = match (whereabouts, view.cpus[cpu as usize].running) {
-            (Some(Whereabouts::Running(other)), _) => {
+        let (cpus, message) = match (before, view.cpus[cpu as usize].running) {
+            (Some(At::Running(other)), _) => {
                 (vec![other, cpu], format!("{} runs on CPU {other} and begins on CPU {cpu} as well", tasks[0]))
             }
             (_, Some(other)) => {
                 tasks.push(view.name(other));
                 (vec![cpu], format!("{} begins on CPU {cpu}, which runs {}", tasks[0], tasks[1]))
             }
-            (Some(Whereabouts::Waiting(_)), None) => return,
-            (Some(Whereabouts::Away), None) => {
+            (Some(At::Waiting(_)), None) => return,
+            (Some(At::Away), None) => {
                 (vec![cpu], format!("{} begins on CPU {cpu} without having waited for one", tasks[0]))
             }
-            (Some(Whereabouts::Gone) | None, None) => {
-                (vec![cpu], format!("{} begins on CPU {cpu}, but there is no such task", tasks[0]))
-            }
+            (None, None) => (vec![cpu], format!("{} begins on CPU {cpu}, but there is no such task", tasks[0])),
         };
         found.push(Violation { check: self.name(), since_ns: view.now_ns, at_ns: view.now_ns, cpus, tasks, message });
     }

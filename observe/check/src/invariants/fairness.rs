@@ -8,9 +8,9 @@
 
 use std::collections::BTreeMap;
 
-use ekiden_trace::{Record, What};
+use ekiden_trace::{At, Record, What};
 
-use crate::{Check, View, Violation, Whereabouts};
+use crate::{Check, View, Violation};
 
 const WINDOW_NS: u64 = 1_000_000_000;
 
@@ -35,8 +35,8 @@ impl FairnessLag {
     }
 
     fn begin(&mut self, view: &View, cpu: u32) {
-        let entry = &view.cpus[cpu as usize];
-        let here = entry.waiting.iter().copied().chain(entry.running);
+        let waiting = view.queues[cpu as usize].waiting.iter().copied();
+        let here = waiting.chain(view.cpus[cpu as usize].running);
         let window = &mut self.cpus[cpu as usize];
         window.since_ns = view.now_ns;
         window.ran_ns = here.map(|pid| (pid, view.ran_ns(pid))).collect();
@@ -82,12 +82,12 @@ impl Check for FairnessLag {
 
     fn record(&mut self, view: &View, record: &Record, found: &mut Vec<Violation>) {
         let Record { cpu, what, pid, .. } = *record;
-        let of_task = view.task(pid).map(|task| task.whereabouts);
+        let of_task = view.task(pid).map(|task| task.at);
         let concerned = match (what, of_task) {
             // It stays among those that are runnable here, or joins them.
             (What::Enqueue | What::Run | What::Keep | What::Tick, _) => cpu,
-            (What::Block | What::Exit, Some(Whereabouts::Running(cpu))) => cpu,
-            (What::Nice | What::Depart, Some(Whereabouts::Running(cpu) | Whereabouts::Waiting(cpu))) => cpu,
+            (What::Block | What::Exit, Some(At::Running(cpu))) => cpu,
+            (What::Nice | What::Depart, Some(At::Running(cpu) | At::Waiting(cpu))) => cpu,
             (What::Migrate, _) => record.value as u32,
             _ => return,
         };

@@ -35,14 +35,15 @@ impl Check for KickCompleteness {
             _ => return,
         };
         let Some(entry) = view.cpus.get(judged as usize).filter(|entry| entry.online) else { return };
-        let Some(idle_since_ns) = entry.idle_since_ns.filter(|_| !entry.waiting.is_empty()) else {
+        let queue = &view.queues[judged as usize];
+        let Some(idle_since_ns) = entry.idle_since_ns.filter(|_| !queue.waiting.is_empty()) else {
             self.judged[judged as usize] = false;
             return;
         };
-        if view.task(pid).is_none_or(|task| task.departed || !entry.waiting.contains(&pid)) {
+        if view.task(pid).is_none_or(|task| task.departed || !queue.waiting.contains(&pid)) {
             return;
         }
-        let since_ns = idle_since_ns.max(entry.waiting_since_ns);
+        let since_ns = idle_since_ns.max(queue.waiting_since_ns);
         let took_ns = view.now_ns - since_ns;
         if took_ns > self.within_ns && !std::mem::replace(&mut self.judged[judged as usize], true) {
             let task = view.name(pid);

@@ -30,15 +30,15 @@ impl LostTask {
     }
 
     fn look(&mut self, view: &View, patience_ns: u64, found: &mut Vec<Violation>) {
-        for (number, cpu) in (0..).zip(&view.cpus) {
-            let Some(idle_since_ns) = cpu.idle_since_ns.filter(|_| cpu.online && !cpu.waiting.is_empty()) else {
+        for ((number, cpu), queue) in (0..).zip(&view.cpus).zip(&view.queues) {
+            let Some(idle_since_ns) = cpu.idle_since_ns.filter(|_| cpu.online && !queue.waiting.is_empty()) else {
                 continue;
             };
-            let since_ns = idle_since_ns.max(cpu.waiting_since_ns);
+            let since_ns = idle_since_ns.max(queue.waiting_since_ns);
             if view.now_ns - since_ns <= patience_ns {
                 continue;
             }
-            for pid in cpu.waiting.iter().copied() {
+            for pid in queue.waiting.iter().copied() {
                 let is_ours = view.task(pid).is_some_and(|task| !task.departed);
                 if is_ours && self.known.insert(pid) {
                     let task = view.name(pid);

@@ -7,9 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use ekiden_trace::{Record, What};
+use ekiden_trace::{At, Record, Task, What};
 
-use crate::{Check, View, Violation, Whereabouts};
+use crate::{Check, View, Violation};
 
 /// A replacement keeps the tasks that wait.
 pub struct UpgradeKeepsTasks {
@@ -53,11 +53,11 @@ impl Check for UpgradeKeepsTasks {
         let Record { cpu, what, pid, value, .. } = *record;
         match what {
             What::Upgrade if value == 1 => {
-                let waits = |task: &crate::TaskView| match task.whereabouts {
-                    Whereabouts::Waiting(cpu) if !task.departed => Some(cpu),
+                let waits = |task: &Task| match task.at {
+                    At::Waiting(cpu) if !task.departed => Some((task.pid, cpu)),
                     _ => None,
                 };
-                self.left = view.tasks().filter_map(|(pid, task)| Some((pid, waits(task)?))).collect();
+                self.left = view.tasks().filter_map(waits).collect();
                 self.under_way = true;
             }
             What::Upgrade => (self.under_way, self.ended_ns) = (false, view.now_ns),

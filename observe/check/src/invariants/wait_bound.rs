@@ -5,9 +5,9 @@
 
 use std::collections::HashSet;
 
-use ekiden_trace::{Record, What};
+use ekiden_trace::{At, Record, What};
 
-use crate::{Check, View, Violation, Whereabouts};
+use crate::{Check, View, Violation};
 
 /// No task waits longer than this.
 pub struct WaitBound {
@@ -27,9 +27,9 @@ impl WaitBound {
     fn look(&mut self, view: &View, found: &mut Vec<Violation>) {
         let mut late: Vec<(u32, u32, u64)> = view
             .tasks()
-            .filter(|(_, task)| !task.departed && view.now_ns - task.since_ns > self.bound_ns)
-            .filter_map(|(pid, task)| match task.whereabouts {
-                Whereabouts::Waiting(cpu) => Some((pid, cpu, task.since_ns)),
+            .filter(|task| !task.departed && view.now_ns - task.since_ns > self.bound_ns)
+            .filter_map(|task| match task.at {
+                At::Waiting(cpu) => Some((task.pid, cpu, task.since_ns)),
                 _ => None,
             })
             .filter(|(pid, ..)| !self.known.contains(pid))
@@ -68,8 +68,8 @@ impl Check for WaitBound {
             self.next_look_ns = view.now_ns.saturating_add(self.bound_ns / 4);
         }
         if record.what == What::Run && !self.known.remove(&record.pid) {
-            let waited = view.task(record.pid).and_then(|task| match task.whereabouts {
-                Whereabouts::Waiting(cpu) if view.now_ns - task.since_ns > self.bound_ns => Some((cpu, task.since_ns)),
+            let waited = view.task(record.pid).and_then(|task| match task.at {
+                At::Waiting(cpu) if view.now_ns - task.since_ns > self.bound_ns => Some((cpu, task.since_ns)),
                 _ => None,
             });
             if let Some((cpu, since_ns)) = waited {

@@ -83,9 +83,9 @@ impl WastedTime {
     fn note(&mut self, view: &View, for_ns: u64, wasted: u32, since_ns: Option<u64>) {
         let Some(since_ns) = since_ns.filter(|_| wasted > 0 && for_ns > 0) else { return };
         view.spare.iter().for_each(|cpu| self.idle_ns[cpu as usize] += for_ns);
-        for pid in view.left_waiting(since_ns) {
+        for task in view.left_waiting(since_ns) {
             // It may be gone by the end of the window.
-            self.waited_ns.entry(pid).or_insert_with(|| (0, view.name(pid))).0 += for_ns;
+            self.waited_ns.entry(task.pid).or_insert_with(|| (0, view.name(task.pid))).0 += for_ns;
         }
     }
 

@@ -9,7 +9,7 @@
 //! idle CPUs that take turns in being idle.
 
 use ekiden::CpuMask;
-use ekiden_trace::Record;
+use ekiden_trace::{Cpu, Record};
 
 use crate::{Check, TaskName, View, Violation};
 
@@ -34,19 +34,21 @@ impl WorkConservation {
 
     /// Judges what has been so since `since_ns`.
     fn judge(&self, view: &View, since_ns: u64, found: &mut Vec<Violation>) {
-        let idle = view.cpus_where(|cpu| cpu.online && cpu.idle_since_ns.is_some_and(|idle_ns| idle_ns <= since_ns));
+        let cpus = (0..).zip(&view.cpus);
+        let is_idle = |cpu: &Cpu| cpu.online && cpu.idle_since_ns.is_some_and(|idle_ns| idle_ns <= since_ns);
+        let idle: CpuMask = cpus.clone().filter(|(_, cpu)| is_idle(cpu)).map(|(number, _)| number).collect();
         if idle.is_empty() {
             return;
         }
         let mut busy = CpuMask::new();
         let mut wasted = CpuMask::new();
         let mut tasks = Vec::new();
-        for (number, cpu) in (0..).zip(&view.cpus) {
+        for ((number, cpu), queue) in cpus.zip(&view.queues) {
             // One that is idle itself has its own check.
-            if cpu.running.is_none() || cpu.waiting.is_empty() || cpu.waiting_since_ns > since_ns {
+            if cpu.running.is_none() || queue.waiting.is_empty() || queue.waiting_since_ns > since_ns {
                 continue;
             }
-            for pid in cpu.waiting.iter().copied() {
+            for pid in queue.waiting.iter().copied() {
                 let Some(task) = view.task(pid).filter(|task| !task.departed) else { continue };
                 let may_use: CpuMask = idle.iter().filter(|idle| task.may_run(*idle)).collect();
                 if !may_use.is_empty() {

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, env, path::PathBuf, process::Command};
 
 use ekiden_check::{Checker, Limits, TaskName, Violation};
-use ekiden_page::{Builder, perfetto::Exporter};
+use ekiden_export::Perfetto;
+use ekiden_page::Builder;
 use ekiden_policies::{Mlfq, Wfq};
 use ekiden_sim::{Machine, Simulation};
 use ekiden_trace::{Trace, What};
@@ -72,7 +73,7 @@ fn perfetto_reads_every_switch_wake_up_queue_and_violation() {
     };
     let mut bytes = Vec::new();
     let mut checker = Checker::new(&trace.header().unwrap(), &Limits::default());
-    let mut exporter = Exporter::new(2, &mut bytes).unwrap();
+    let mut exporter = Perfetto::new(2, &mut bytes).unwrap();
     for record in trace.records() {
         exporter.record(&record, checker.view()).unwrap();
         checker.record(&record);
@@ -135,7 +136,7 @@ fn perfetto_reads_what_a_policy_notes() {
     let trace = Simulation::of::<Mlfq>(Machine::flat(1), "").traced().run(&load).unwrap().trace;
     let mut bytes = Vec::new();
     let mut checker = Checker::new(&trace.header().unwrap(), &Limits::default());
-    let mut exporter = Exporter::new(1, &mut bytes).unwrap();
+    let mut exporter = Perfetto::new(1, &mut bytes).unwrap();
     for record in trace.records() {
         exporter.record(&record, checker.view()).unwrap();
         checker.record(&record);

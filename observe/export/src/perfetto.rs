@@ -6,8 +6,8 @@
 
 use std::{collections::HashSet, io, mem};
 
-use ekiden_check::{View, Violation, Whereabouts};
-use ekiden_trace::{NoteNames, Record, What};
+use ekiden_check::Violation;
+use ekiden_trace::{Machine, NoteNames, Record, What};
 use prost::{Message, Oneof};
 
 /// Events that stand in one packet.
@@ -170,7 +170,7 @@ struct Cpu {
 }
 
 /// Writes a trace for Perfetto, record by record. Takes memory for CPUs and tasks, whatever the length of the trace.
-pub struct Exporter<W> {
+pub struct Perfetto<W> {
     out: W,
     now_ns: u64,
     woken: HashSet<u32>,
@@ -178,7 +178,7 @@ pub struct Exporter<W> {
     cpus: Vec<Cpu>,
 }
 
-impl<W: io::Write> Exporter<W> {
+impl<W: io::Write> Perfetto<W> {
     /// Begins a file. It is written in small pieces: put a [`BufWriter`](io::BufWriter) around it.
     ///
     /// # Errors
@@ -194,25 +194,25 @@ impl<W: io::Write> Exporter<W> {
         Ok(new)
     }
 
-    /// Takes in what happened next. `view` is the machine right before.
+    /// Takes in what happened next. `machine` is as it was right before.
     ///
     /// # Errors
     /// When nothing more can be written.
-    pub fn record(&mut self, record: &Record, view: &View) -> io::Result<()> {
+    pub fn record(&mut self, record: &Record, machine: &Machine) -> io::Result<()> {
         let Record { time_ns, cpu, what, pid, .. } = *record;
         // A damaged trace may go backwards; then time stands still.
         self.now_ns = self.now_ns.max(time_ns);
         match what {
             What::Note | What::NoteName => self.note(record)?,
-            What::Run => self.switch(time_ns, cpu, pid, view)?,
-            What::Idle => self.switch(time_ns, cpu, 0, view)?,
+            What::Run => self.switch(time_ns, cpu, pid, machine)?,
+            What::Idle => self.switch(time_ns, cpu, 0, machine)?,
             What::New | What::Wake => {
                 self.woken.insert(pid);
             }
             // Where a wake-up leads to. A task that was awake and waits again is told by `sched_switch`.
             What::Enqueue if self.woken.remove(&pid) => {
                 let wakeup = SchedWakeup {
-                    comm: Some(comm(pid, view)),
+                    comm: Some(comm(pid, machine)),
                     pid: Some(pid as i32),
                     prio: Some(PRIO),
                     target_cpu: Some(cpu as i32),
@@ -234,7 +234,7 @@ impl<W: io::Write> Exporter<W> {
             }
             _ => {}
         }
-        self.count(record, view)
+        self.count(record, machine)
     }
 
     /// A moment on the track of the CPU's notes, with the value and the task.
@@ -259,16 +259,13 @@ impl<W: io::Write> Exporter<W> {
     }
 
     /// Follows how many tasks wait or run on each CPU.
-    fn count(&mut self, record: &Record, view: &View) -> io::Result<()> {
+    fn count(&mut self, record: &Record, machine: &Machine) -> io::Result<()> {
         let to = match record.what {
             What::Enqueue | What::Run => Some(record.cpu),
             What::New | What::Preempt | What::Block | What::Throttle | What::Exit => None,
             _ => return Ok(()),
         };
-        let from = view.task(record.pid).and_then(|task| match task.whereabouts {
-            Whereabouts::Waiting(cpu) | Whereabouts::Running(cpu) => Some(cpu),
-            Whereabouts::Away | Whereabouts::Gone => None,
-        });
+        let from = machine.at(record.pid).cpu();
         if from != to {
             if let Some(cpu) = from {
                 self.tell(cpu)?;
@@ -340,17 +337,17 @@ impl<W: io::Write> Exporter<W> {
         self.out.flush()
     }
 
-    fn switch(&mut self, time_ns: u64, cpu: u32, next: u32, view: &View) -> io::Result<()> {
+    fn switch(&mut self, time_ns: u64, cpu: u32, next: u32, machine: &Machine) -> io::Result<()> {
         let Cpu { pid: before, state, .. } = self.cpus[cpu as usize];
         if before == next {
             return Ok(());
         }
         let switch = SchedSwitch {
-            prev_comm: Some(comm(before, view)),
+            prev_comm: Some(comm(before, machine)),
             prev_pid: Some(before as i32),
             prev_prio: Some(PRIO),
             prev_state: Some(state),
-            next_comm: Some(comm(next, view)),
+            next_comm: Some(comm(next, machine)),
             next_pid: Some(next as i32),
             next_prio: Some(PRIO),
         };
@@ -386,6 +383,6 @@ impl<W: io::Write> Exporter<W> {
     }
 }
 
-fn comm(pid: u32, view: &View) -> String {
-    if pid == 0 { "swapper".into() } else { view.name(pid).name }
+fn comm(pid: u32, machine: &Machine) -> String {
+    if pid == 0 { "swapper".into() } else { machine.name(pid).into_owned() }
 }

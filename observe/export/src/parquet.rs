@@ -2,10 +2,10 @@
 
 use std::{io::Write, sync::Arc};
 
-use anyhow::Result;
 use parquet::{
     basic::{Compression, ZstdLevel},
     data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type},
+    errors::Result,
     file::{
         properties::WriterProperties,
         writer::{SerializedFileWriter, SerializedRowGroupWriter},
@@ -13,7 +13,7 @@ use parquet::{
     schema::parser::parse_message_type,
 };
 
-use super::export::Row;
+use crate::Row;
 
 /// Rows that are kept before they are written.
 const ROWS: usize = 1 << 15;
@@ -31,7 +31,7 @@ const SCHEMA: &str = "message record {
 }";
 
 /// A file that is being written.
-pub(super) struct Table<W: Write + Send> {
+pub(crate) struct Table<W: Write + Send> {
     file: SerializedFileWriter<W>,
     time_ns: Vec<i64>,
     cpu: Vec<Option<i32>>,
@@ -44,7 +44,7 @@ pub(super) struct Table<W: Write + Send> {
 }
 
 impl<W: Write + Send> Table<W> {
-    pub(super) fn new(out: W) -> Result<Self> {
+    pub(crate) fn new(out: W) -> Result<Self> {
         let schema = Arc::new(parse_message_type(SCHEMA)?);
         let properties = WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default())).build();
         let file = SerializedFileWriter::new(out, schema, Arc::new(properties))?;
@@ -54,7 +54,7 @@ impl<W: Write + Send> Table<W> {
     }
 
     /// Numbers of 64 bits without a sign keep their bits.
-    pub(super) fn put(&mut self, row: &Row<'_>) -> Result<()> {
+    pub(crate) fn put(&mut self, row: &Row<'_>) -> Result<()> {
         self.time_ns.push(row.time_ns as i64);
         self.cpu.push(row.cpu.map(|cpu| cpu as i32));
         self.what.push(ByteArray::from(row.what));
@@ -80,10 +80,9 @@ impl<W: Write + Send> Table<W> {
         Ok(())
     }
 
-    pub(super) fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         self.write()?;
-        self.file.into_inner()?.flush()?;
-        Ok(())
+        Ok(self.file.into_inner()?.flush()?)
     }
 }
 
