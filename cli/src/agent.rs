@@ -102,8 +102,8 @@ impl AgentCommand {
         let usual = Config::new(&self.policy);
         let max_tasks = self.max_tasks.unwrap_or(usual.max_tasks);
         let flight_kib = if self.record.is_some() { RECORDING_KIB } else { self.flight_kib };
-        let tape_records = session::records_in(flight_kib);
-        let config = Config { params, max_tasks, messages: self.messages, tape_records, ..usual };
+        let call_log_records = session::records_in(flight_kib);
+        let config = Config { params, max_tasks, messages: self.messages, call_log_records, ..usual };
         let events = Events::listen()?;
         let agent = RefCell::new(Agent::start(&config, make)?);
         let flight = self.flight(&agent.borrow())?;
@@ -136,16 +136,16 @@ impl AgentCommand {
 
     /// What is saved if the policy is taken out.
     fn flight(&self, agent: &Agent) -> Result<Option<Flight>> {
-        let Some(tape) = agent.tape()? else { return Ok(None) };
-        let (tape, header) = (RefCell::new(tape), agent.header("flight recorder")?);
-        Ok(Some(Flight { tape, header, directory: self.flights.clone() }))
+        let Some(call_log) = agent.call_log()? else { return Ok(None) };
+        let (call_log, header) = (RefCell::new(call_log), agent.header("flight recorder")?);
+        Ok(Some(Flight { call_log, header, directory: self.flights.clone() }))
     }
 
     /// What goes to a file from the beginning.
     fn recording(&self, agent: &Agent) -> Result<Option<ToFile>> {
-        let (Some(path), Some(tape)) = (&self.record, agent.tape()?) else { return Ok(None) };
+        let (Some(path), Some(call_log)) = (&self.record, agent.call_log()?) else { return Ok(None) };
         let header = agent.header(&in_words(&self.command))?;
-        Ok(Some(ToFile::of(path, tape, &header)?))
+        Ok(Some(ToFile::of(path, call_log, &header)?))
     }
 
     fn tell(&self, ended: &Ended<'_>) -> Result<()> {

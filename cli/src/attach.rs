@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ekiden_loader::{Followed, Inherit, Status, Terms, Who, choose};
+use ekiden_loader::{ChooseOptions, Followed, Inherit, Status, Who, choose};
 
 use crate::{progress::Progress, signals};
 
@@ -97,11 +97,11 @@ impl Attach {
         let policy = status.find(Some(&self.policy))?;
         let inherit = if self.no_inherit { Inherit::No } else { Inherit::Yes };
         let params = self.set.join(" ");
-        let terms = Terms { inherit, params: &params };
+        let options = ChooseOptions { inherit, params: &params };
         if self.follow {
-            return follow(self.who.who(), policy.seat, &policy.policy, terms);
+            return follow(self.who.who(), policy.slot, &policy.policy, options);
         }
-        let threads = of_them(choose(&self.who.who(), Some(policy.seat), terms)?);
+        let threads = of_them(choose(&self.who.who(), Some(policy.slot), options)?);
         println!("{} has {threads} more; `ekiden status` shows how it fares", policy.policy);
         Ok(ExitCode::SUCCESS)
     }
@@ -116,14 +116,14 @@ impl Detach {
 }
 
 /// Gives the policy to everybody in `who`, and to those who come, until a signal ends it; they keep it then.
-fn follow(who: Who, seat: u32, policy: &str, terms: Terms<'_>) -> Result<ExitCode> {
+fn follow(who: Who, slot: u32, policy: &str, options: ChooseOptions<'_>) -> Result<ExitCode> {
     let (sender, signal) = channel();
     let _handling = signals::handle(move |_| sender.send(()).unwrap_or_default()).context("cannot handle signals")?;
-    let mut followed = Followed::new(who, Some(seat))?;
+    let mut followed = Followed::new(who, Some(slot))?;
     let mut count = 0;
     let watching = Progress::open(format!("giving {policy} to those who come; Ctrl-C ends it"));
     loop {
-        match followed.look(terms)? {
+        match followed.look(options)? {
             0 => {}
             new => {
                 count += new;

@@ -47,12 +47,12 @@ impl ChecksCommand {
                 Mode::Remove => Checks::Remove,
                 Mode::Stop => Checks::Stop,
             };
-            Control::open()?.check(policy.seat, checks)?;
+            Control::open()?.check(policy.slot, checks)?;
             println!("{}: {}", policy.policy, checks.name());
             return Ok(ExitCode::SUCCESS);
         }
         for policy in &status.policies {
-            let last = policy.last_surprise.as_deref().unwrap_or("none so far");
+            let last = policy.last_unexpected_transition.as_deref().unwrap_or("none so far");
             println!("{}: {}; {last}", policy.policy, policy.checks);
         }
         Ok(ExitCode::SUCCESS)

@@ -4,7 +4,7 @@ use std::{ffi::OsString, io, os::unix::process::CommandExt, process::Command, pr
 
 use anyhow::Result;
 use clap::Args;
-use ekiden_loader::{Inherit, Status, Terms, Who, choose};
+use ekiden_loader::{ChooseOptions, Inherit, Status, Who, choose};
 use ekiden_workload::exec::enter_ext_class;
 
 use crate::failure::{Exit, Failure};
@@ -39,8 +39,8 @@ impl Exec {
             None => enter_ext_class()?,
             Some(name) => {
                 let status = Status::read()?.unwrap_or_default();
-                let terms = Terms { inherit: Inherit::Yes, params: &self.set.join(" ") };
-                choose(&Who::Thread(0), Some(status.find(Some(name))?.seat), terms)?;
+                let options = ChooseOptions { inherit: Inherit::Yes, params: &self.set.join(" ") };
+                choose(&Who::Thread(0), Some(status.find(Some(name))?.slot), options)?;
             }
         }
         let error = Command::new(&self.command[0]).args(&self.command[1..]).exec();

@@ -167,13 +167,14 @@ fn needs(command: &Command) -> Needs {
         Command::Hints(hints) => hints.needs(),
         Command::Trace(trace) => trace.needs(),
         Command::Vm(vm) => vm.needs(),
+        Command::Fidelity(fidelity) => fidelity.needs(),
+        Command::Bench(bench) => bench.needs(),
         // Policies of these are in the kernel or come with Ekiden, or there are none.
         Command::New(_)
         | Command::Build(_)
         | Command::View(_)
         | Command::Reproduce(_)
         | Command::Check(_)
-        | Command::Fidelity(_)
         | Command::Record(_)
         | Command::Run(_)
         | Command::Upgrade(_)
@@ -188,7 +189,6 @@ fn needs(command: &Command) -> Needs {
         | Command::Order(_)
         | Command::Share(_)
         | Command::Demo(_)
-        | Command::Bench(_)
         | Command::MeasureRequest(_)
         | Command::Sleepers(_)
         | Command::Faults(_)

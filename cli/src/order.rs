@@ -31,20 +31,20 @@ impl Order {
         }
         let mut order = Vec::new();
         for name in &self.policies {
-            let seat = status.find(Some(name))?.seat;
-            if order.contains(&seat) {
+            let slot = status.find(Some(name))?.slot;
+            if order.contains(&slot) {
                 return Err(Failure::new(Exit::Usage, format!("{name} is named twice")).into());
             }
-            order.push(seat);
+            order.push(slot);
         }
         let rest: Vec<u32> =
-            status.policies.iter().map(|policy| policy.seat).filter(|seat| !order.contains(seat)).collect();
+            status.policies.iter().map(|policy| policy.slot).filter(|slot| !order.contains(slot)).collect();
         order.extend(rest);
         if !self.policies.is_empty() {
             Control::open()?.reorder(&order)?;
         }
-        for seat in order {
-            let name = status.policies.iter().find(|policy| policy.seat == seat);
+        for slot in order {
+            let name = status.policies.iter().find(|policy| policy.slot == slot);
             println!("{}", name.map_or("?", |policy| &policy.policy));
         }
         Ok(ExitCode::SUCCESS)

@@ -80,9 +80,13 @@ pub(crate) fn text(everything: &Everything) -> Result<String> {
         ("ekiden_idle_searches_total", "Searches for work that found none.", |policy| policy.counts.idles),
         ("ekiden_migrations_total", "Waiting tasks moved to another CPU.", |policy| policy.counts.migrations),
         ("ekiden_refusals_total", "Tokens handed back.", |policy| policy.counts.refusals),
-        ("ekiden_surprises_total", "Unexpected transitions of tasks.", |policy| policy.counts.surprises),
+        ("ekiden_unexpected_transitions_total", "Unexpected transitions of tasks.", |policy| {
+            policy.counts.unexpected_transitions
+        }),
         ("ekiden_slowed_total", "Wishes beyond what a policy may have in a time.", |policy| policy.counts.slowed),
-        ("ekiden_mistakes_total", "Mistakes of the policy that were put right.", |policy| policy.counts.mistakes),
+        ("ekiden_contract_violations_total", "Contract violations of the policy that were put right.", |policy| {
+            policy.counts.contract_violations
+        }),
         ("ekiden_upgrades_total", "How often a policy has taken over here.", |policy| policy.upgrades),
     ];
     for (name, help, figure) in counters {

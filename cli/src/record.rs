@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Result;
 use clap::Args;
-use ekiden_loader::{Kept, Status, Tape, dump, header, needs_root};
+use ekiden_loader::{CallLog, Kept, Status, dump, header, needs_root};
 use serde::Serialize;
 
 use crate::{
@@ -68,14 +68,14 @@ impl Record {
         let status = Status::read()?.unwrap_or_default();
         let policy = status.find(self.policy.as_deref())?;
         // Before the file: if there is nothing to record, one that is there already stays as it is.
-        let mut tape = Tape::open(policy)?;
+        let mut call_log = CallLog::open(policy)?;
         if self.dump {
-            let header = header(Some(policy.seat), "flight recorder")?.0;
-            self.tell(dump(&mut tape, &header, create(&self.output)?, false)?)?;
+            let header = header(Some(policy.slot), "flight recorder")?.0;
+            self.tell(dump(&mut call_log, &header, create(&self.output)?, false)?)?;
             return Ok(ExitCode::SUCCESS);
         }
-        drop(tape);
-        let recording = ToFile::start(&self.output, Some(policy.seat), true, &self.command)?;
+        drop(call_log);
+        let recording = ToFile::start(&self.output, Some(policy.slot), true, &self.command)?;
         let events = Events::listen()?;
         let code = child::run(&events, &self.command, "recording; Ctrl-C ends it", true, || recording.check());
         let kept = recording.stop()?;

@@ -126,9 +126,9 @@ impl Run {
         };
         let events = Events::listen()?;
         let held = plan.start()?;
-        self.share.give(held.seat())?;
+        self.share.give(held.slot())?;
         let recording = match &self.record {
-            Some(path) => Some(ToFile::start(path, Some(held.seat()), false, &self.command)?),
+            Some(path) => Some(ToFile::start(path, Some(held.slot()), false, &self.command)?),
             None => None,
         };
         let tasks = match (self.attached, beside) {

@@ -49,17 +49,17 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Gives it to the policy in a seat, if there is anything to give.
-    pub(crate) fn give(&self, seat: u32) -> Result<()> {
+    /// Gives it to the policy in a policy slot, if there is anything to give.
+    pub(crate) fn give(&self, slot: u32) -> Result<()> {
         if self.cpus.is_none() && self.weight.is_none() {
             return Ok(());
         }
-        self.set(seat)
+        self.set(slot)
     }
 
-    fn set(&self, seat: u32) -> Result<()> {
+    fn set(&self, slot: u32) -> Result<()> {
         let share = Share { is_strict: self.strict, weight: self.weight.unwrap_or(0) };
-        Ok(Control::open()?.share(seat, &self.cpus.clone().unwrap_or_default(), share)?)
+        Ok(Control::open()?.share(slot, &self.cpus.clone().unwrap_or_default(), share)?)
     }
 }
 
@@ -78,7 +78,7 @@ impl ShareCommand {
             return Err(LoadError::NothingRuns.into());
         }
         if let Some(name) = &self.policy {
-            self.share.set(status.find(Some(name))?.seat)?;
+            self.share.set(status.find(Some(name))?.slot)?;
         }
         for policy in Status::read()?.unwrap_or_default().policies {
             println!("{}: {}", policy.policy, in_words(&policy).as_deref().unwrap_or("like the others"));

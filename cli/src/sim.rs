@@ -128,8 +128,8 @@ struct Summary<'a> {
     events: u64,
     switches: u64,
     wakeups: u64,
-    mistakes: u32,
-    last_mistake: Option<String>,
+    contract_violations: u32,
+    last_contract_violation: Option<String>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     figures: &'a [Figure],
     fault: Option<String>,
@@ -235,8 +235,8 @@ impl Sim {
                 events: result.stats.events(),
                 switches: result.stats.switches,
                 wakeups: result.stats.wakeups,
-                mistakes: result.mistakes,
-                last_mistake: result.last_mistake.as_ref().map(ToString::to_string),
+                contract_violations: result.contract_violations,
+                last_contract_violation: result.last_contract_violation.as_ref().map(ToString::to_string),
                 figures: &result.figures,
                 fault: fault.clone(),
                 check: verdict.clone().err(),
@@ -247,8 +247,11 @@ impl Sim {
             print!("{}", result.report);
             println!("{} switches, {} wake-ups", result.stats.switches, result.stats.wakeups);
             print!("{}", figures::in_words(&result.figures, ""));
-            if let Some(mistake) = &result.last_mistake {
-                println!("{} mistakes of the policy were put right; the last: {mistake}", result.mistakes);
+            if let Some(contract_violation) = &result.last_contract_violation {
+                println!(
+                    "{} contract violations of the policy were put right; the last: {contract_violation}",
+                    result.contract_violations
+                );
             }
             if let Some(fault) = &fault {
                 println!("the policy was taken out: {fault}");
@@ -276,7 +279,8 @@ impl Sim {
     }
 
     fn write_report(&self, path: &Path, result: &SimReport) -> Result<()> {
-        let mut counters = vec![("mistakes of the policy".to_owned(), result.mistakes.to_string())];
+        let mut counters =
+            vec![("contract violations of the policy".to_owned(), result.contract_violations.to_string())];
         counters.extend(result.fault.as_ref().map(|fault| ("the policy was taken out".to_owned(), fault.to_string())));
         let own = |figure: &Figure| (figure.name.clone(), figures::amount(&figure.value));
         counters.extend(result.figures.iter().map(own));

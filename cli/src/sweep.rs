@@ -70,7 +70,7 @@ struct Row {
     switches: u64,
     wakeups: u64,
     migrations: u64,
-    mistakes: u32,
+    contract_violations: u32,
     fault: String,
 }
 
@@ -163,7 +163,7 @@ fn simulate(name: &str, point: &Point<'_>, path: Option<&Path>) -> Result<Row> {
         switches: result.stats.switches,
         wakeups: result.stats.wakeups,
         migrations: tasks.iter().filter_map(|task| task.migrations).sum(),
-        mistakes: result.mistakes,
+        contract_violations: result.contract_violations,
         fault: result.fault.map(|fault| fault.to_string()).unwrap_or_default(),
     })
 }

@@ -98,7 +98,7 @@ impl Upgrade {
         // One module runs one instance.
         let module = if self.start_over { load_copy(&file) } else { load_beside(&file) }?;
         let succession = Succession {
-            seat: Some(from.seat),
+            slot: Some(from.slot),
             module: Some(&module),
             policy: Some(&self.policy),
             params: &params,

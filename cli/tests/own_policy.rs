@@ -6,6 +6,8 @@ use std::{
     process::{Command, Output},
 };
 
+use serde_json::{Value, json};
+
 fn ekiden(directory: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ekiden")).args(args).current_dir(directory).output().unwrap()
 }
@@ -58,6 +60,14 @@ fn every_command_has_a_policy_of_ones_own_as_it_has_ours() {
     good(&["replay", "out.ekirec"], "0 differences");
     good(&["replay", "out.ekirec", "--what-if", "wfq"], "wfq would have decided");
     good(&["hints", "header", "round-trip"], "round_trip_types");
+    // As if a kernel had shown that.
+    let info: Value = serde_json::from_str(&good(&["trace", "info", "out", "--json"], "header")).unwrap();
+    let shown = json!({"done_ns": 1, "switches": 1, "migrations": 0, "wait_mean_ns": 1.0, "wait_p50_ns": 1, "wait_p90_ns": 1,
+        "wait_p99_ns": 1, "others_ns": 0, "own_ns": 1});
+    let runs = [json!({"policy": "round-trip", "load": "pipe", "shown": [shown]})];
+    let measured = json!({"kernel": "7.0", "counts": true, "machine": info["header"], "runs": runs});
+    fs::write(project.join("real.json"), measured.to_string()).unwrap();
+    good(&["fidelity", "--from", "real.json"], "round-trip");
     // In a directory within it, too.
     let (code, text) = run(&project.join("src"), &["sim", "pipe", "-p", "round-trip", "--cpus", "2"]);
     assert!(code == 0 && text.contains("check passed"), "{code}\n{text}");

@@ -55,7 +55,7 @@ fn wait_for_steps(saved: &Path, steps: usize, soak: Pid) {
 fn soaked() -> Value {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let directory = tempfile::tempdir().unwrap();
-    let saved = directory.path().join("trials");
+    let saved = directory.path().join("guest_tests");
     let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 86_400;
     // A run of all tests says whose turn it is.
     let turn = std::env::var("EKIDEN_TURN").ok().and_then(|turn| turn.parse().ok());
@@ -70,7 +70,7 @@ fn soaked() -> Value {
         .unwrap();
     let pid = Pid::from_raw(soak.id() as i32);
     let interrupts = thread::spawn(move || {
-        // The first trial tells when the guest is there.
+        // The first guest test tells when the guest is there.
         wait_for_steps(&saved, 1, pid);
         thread::sleep(FOR);
         wait_for_steps(&saved, STEPS, pid);

@@ -38,8 +38,8 @@
 /* As in hosts/kernel/include/ekiden_control.h. */
 struct ekiden_choice {
 	int tid;
-	unsigned int seat;  /* counted from 1; 0 for the default policy */
-	unsigned int flags; /* 1: children inherit it */
+	unsigned int slot; /* counted from 1; 0 for the default policy */
+	unsigned int flags;	  /* 1: children inherit it */
 	unsigned int params_len;
 	uint64_t params; /* text */
 	uint64_t error;	 /* room for the reason of a refusal */
@@ -86,24 +86,24 @@ static inline int ekiden_read_(const char *path, char *text, size_t len)
 }
 
 /*
- * Finds a policy in the status, by its name, or by its number if there is no name. A policy is there as "policy":"NAME","seat":SEAT,
+ * Finds a policy in the status, by its name, or by its number if there is no name. A policy is there as "policy":"NAME","slot":SLOT,
  * and then "instance":NUMBER before any text that others have written; in such texts every quote follows a backslash.
  */
 static inline int ekiden_scan_(const char *text, const char *name, int number, struct ekiden_choice *choice)
 {
-	static const char begin[] = "\"policy\":\"", seat[] = "\",\"seat\":", instance[] = ",\"instance\":";
-	const char *seat_at, *instance_at;
+	static const char begin[] = "\"policy\":\"", slot[] = "\",\"slot\":", instance[] = ",\"instance\":";
+	const char *slot_at, *instance_at;
 
 	errno = ENODEV;
 	while ((text = strstr(text, begin))) {
 		text += sizeof(begin) - 1;
-		seat_at = strstr(text, seat);
+		slot_at = strstr(text, slot);
 		instance_at = strstr(text, instance);
-		if (!seat_at || !instance_at)
+		if (!slot_at || !instance_at)
 			break;
-		choice->seat = 1 + (unsigned int)strtoul(seat_at + sizeof(seat) - 1, NULL, 10);
+		choice->slot = 1 + (unsigned int)strtoul(slot_at + sizeof(slot) - 1, NULL, 10);
 		choice->tid = (int)strtol(instance_at + sizeof(instance) - 1, NULL, 10);
-		if (name ? strlen(name) == (size_t)(seat_at - text) && !strncmp(name, text, (size_t)(seat_at - text))
+		if (name ? strlen(name) == (size_t)(slot_at - text) && !strncmp(name, text, (size_t)(slot_at - text))
 			 : choice->tid == number)
 			return choice->tid;
 		errno = ENXIO;
@@ -143,9 +143,9 @@ static inline int ekiden_give_(pid_t tid, struct ekiden_choice choice, int inher
 	if (fd < 0)
 		return -1;
 	if (ekiden_read_("/sys/kernel/sched_ext/switch_all", all, sizeof(all)) || all[0] != '1')
-		result = ekiden_set_class_(tid, choice.seat != 0);
+		result = ekiden_set_class_(tid, choice.slot != 0);
 	/* Whoever leaves for the kernel's own scheduler has no policy of Ekiden's. */
-	if (!result && (all[0] == '1' || choice.seat)) {
+	if (!result && (all[0] == '1' || choice.slot)) {
 		choice.tid = (int)tid;
 		choice.flags = inherit ? 1 : 0;
 		result = ioctl(fd, EKIDEN_CHOOSE, &choice);
@@ -240,7 +240,7 @@ struct ekiden_types {
 struct ekiden_open_queue {
 	uint64_t up_fingerprint, down_fingerprint;
 	unsigned int up_bytes, down_bytes, up_records, down_records;
-	unsigned int seat, queue;
+	unsigned int slot, queue;
 	uint64_t bytes;
 	uint64_t error;
 	unsigned int error_len, flags;
@@ -301,7 +301,7 @@ static inline int ekiden_queue_open(struct ekiden_queue *queue, const char *name
 	request.down_bytes = types.down_bytes;
 	request.up_records = hints;
 	request.down_records = notices;
-	request.seat = choice.seat;
+	request.slot = choice.slot;
 	memset(queue, 0, sizeof(*queue));
 	queue->fd = ioctl(device, EKIDEN_OPEN_QUEUE, &request);
 	error = errno;

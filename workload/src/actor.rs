@@ -11,8 +11,8 @@ use rustix::io::{Errno, read, write};
 use rustix::process::{WaitId, WaitIdOptions, getpid, setpriority_process, waitid};
 use rustix::thread::{ClockId, clock_nanosleep_absolute, sched_yield};
 
-use crate::crew::{Gate, now_ns, timespec};
 use crate::exec::{Class, Cpus, NOTHING};
+use crate::process_group::{Gate, now_ns, timespec};
 use crate::random::Random;
 use crate::slot::{Doing, Failure, OrFailure, Slot, Slots};
 use crate::spec::{Device, Step, TaskSpec};
@@ -22,7 +22,7 @@ use crate::talk;
 use crate::wait::Waits;
 
 /// What all tasks of one run share.
-pub(crate) struct Stage {
+pub(crate) struct RunContext {
     pub(crate) class: Class,
     pub(crate) spin: Spin,
     pub(crate) cpus: Cpus,
@@ -44,15 +44,15 @@ enum Flow {
 /// A process that performs a program: of a task, or of a child that a task forked.
 #[derive(Clone, Copy)]
 pub(crate) struct Actor<'a> {
-    stage: &'a Stage,
+    context: &'a RunContext,
     slot: Slot<'a>,
     is_child: bool,
 }
 
 impl<'a> Actor<'a> {
     /// The process of the load's task number `index`.
-    pub(crate) fn new(stage: &'a Stage, index: usize) -> Self {
-        Actor { stage, slot: stage.slots.of(index), is_child: false }
+    pub(crate) fn new(context: &'a RunContext, index: usize) -> Self {
+        Actor { context, slot: context.slots.of(index), is_child: false }
     }
 
     /// The whole life of a task; returns its exit status.
@@ -71,7 +71,7 @@ impl<'a> Actor<'a> {
     }
 
     fn set_up(self, spec: &TaskSpec) -> Result<(), Failure> {
-        if self.stage.class == Class::Ext {
+        if self.context.class == Class::Ext {
             sys::enter_ext_class().or_fail(Doing::EnterExtClass)?;
         }
         self.set_nice(spec.nice)?;
@@ -112,7 +112,7 @@ impl<'a> Actor<'a> {
 
     fn step(self, step: &Step) -> Result<Flow, Failure> {
         match step {
-            Step::Run { ns } => self.stage.spin.work(*ns),
+            Step::Run { ns } => self.context.spin.work(*ns),
             Step::RunFor { ns } => {
                 let until_ns = now_ns().saturating_add(*ns);
                 while now_ns() < until_ns {}
@@ -159,12 +159,12 @@ impl<'a> Actor<'a> {
     }
 
     fn types(self) -> &'a Geometry {
-        self.stage.types.as_ref().expect("the load has steps of hints")
+        self.context.types.as_ref().expect("the load has steps of hints")
     }
 
     /// What has to do with other tasks.
     fn meet(self, step: &Step) -> Result<(), Errno> {
-        let waits = &self.stage.waits;
+        let waits = &self.context.waits;
         match step {
             Step::Lock { lock, mode } => waits.lock(*lock, *mode),
             Step::Unlock { lock } => waits.unlock(*lock),
@@ -178,8 +178,8 @@ impl<'a> Actor<'a> {
 
     /// A device is some servers, and time that passes while one has a request.
     fn request(self, number: u32) -> Result<(), Failure> {
-        let device = &self.stage.devices[number as usize];
-        self.stage.waits.take_server(number).or_fail(Doing::WaitForOthers)?;
+        let device = &self.context.devices[number as usize];
+        self.context.waits.take_server(number).or_fail(Doing::WaitForOthers)?;
         let service_ns = match device.exponential {
             true => RANDOM.with_borrow_mut(|random| {
                 random
@@ -189,16 +189,16 @@ impl<'a> Actor<'a> {
             false => device.service_ns,
         };
         sleep_until(now_ns().saturating_add(service_ns))?;
-        self.stage.waits.free_server(number).or_fail(Doing::WaitForOthers)
+        self.context.waits.free_server(number).or_fail(Doing::WaitForOthers)
     }
 
     fn pipe_write(self, pipe: u32) -> Result<(), Failure> {
-        let (_, writer) = &self.stage.pipes[pipe as usize];
+        let (_, writer) = &self.context.pipes[pipe as usize];
         write(writer, &[0]).or_fail(Doing::Write).map(drop)
     }
 
     fn pipe_read(self, pipe: u32) -> Result<(), Failure> {
-        let (reader, _) = &self.stage.pipes[pipe as usize];
+        let (reader, _) = &self.context.pipes[pipe as usize];
         read(reader, &mut [0_u8; 1]).or_fail(Doing::Read).map(drop)
     }
 
@@ -207,7 +207,7 @@ impl<'a> Actor<'a> {
     }
 
     fn set_affinity(self, cpus: Option<&[u32]>) -> Result<(), Failure> {
-        self.stage.cpus.confine(cpus).or_fail(Doing::SetAffinity)
+        self.context.cpus.confine(cpus).or_fail(Doing::SetAffinity)
     }
 
     fn fork(self, program: &[Step]) -> Result<(), Failure> {

@@ -12,9 +12,9 @@ use rustix::io::{Errno, read, write};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid};
 
-use crate::crew::{Crew, now_ns};
 use crate::exec::{Class, Cpus, ExecError, check_one_thread, raise_open_files, system};
 use crate::proc;
+use crate::process_group::{ProcessGroup, now_ns};
 use crate::sys::{self, AheadOfOthers, Shared};
 
 /// A time that was measured.
@@ -208,27 +208,28 @@ fn measure(name: &str, setting: Setting, body: impl FnOnce() -> io::Result<u64>)
     check_one_thread()?;
     let result = Shared::<AtomicU64>::new(2).map_err(system("share memory with the load"))?;
     let note = |error: io::Error| result[ERRNO].store(error.raw_os_error().unwrap_or(libc::EIO) as u64, Relaxed);
-    let mut crew = Crew::new().map_err(system("make pipes"))?;
-    crew.spawn(name.to_string(), |gate| {
-        let entered = match setting.class {
-            Class::Ext => sys::enter_ext_class(),
-            Class::Inherited => Ok(()),
-        };
-        if let Err(error) = entered {
-            note(error);
-            gate.wait(false);
-            return 0;
-        }
-        gate.wait(true);
-        match body() {
-            Ok(ns) => result[NS].store(ns, Relaxed),
-            Err(error) => note(error),
-        }
-        0
-    })
-    .map_err(system("start the load"))?;
+    let mut process_group = ProcessGroup::new().map_err(system("make pipes"))?;
+    process_group
+        .spawn(name.to_string(), |gate| {
+            let entered = match setting.class {
+                Class::Ext => sys::enter_ext_class(),
+                Class::Inherited => Ok(()),
+            };
+            if let Err(error) = entered {
+                note(error);
+                gate.wait(false);
+                return 0;
+            }
+            gate.wait(true);
+            match body() {
+                Ok(ns) => result[NS].store(ns, Relaxed),
+                Err(error) => note(error),
+            }
+            0
+        })
+        .map_err(system("start the load"))?;
 
-    let ready = crew.ready().map_err(system("set up the load"))?;
+    let ready = process_group.ready().map_err(system("set up the load"))?;
     let error = || match result[ERRNO].load(Relaxed) {
         0 => None,
         errno => Some(io::Error::from_raw_os_error(errno as i32)),
@@ -242,11 +243,11 @@ fn measure(name: &str, setting: Setting, body: impl FnOnce() -> io::Result<u64>)
     }
     let scheduler = proc::sched_ext_scheduler();
     let ahead = AheadOfOthers::enter();
-    crew.open_gate();
-    let over = crew.wait(now_ns() + setting.watchdog.as_nanos() as u64).map_err(system("watch the load"))?;
-    let stuck = if over { Vec::new() } else { crew.stuck() };
-    crew.kill();
-    let gone = crew.ended();
+    process_group.open_gate();
+    let over = process_group.wait(now_ns() + setting.watchdog.as_nanos() as u64).map_err(system("watch the load"))?;
+    let stuck = if over { Vec::new() } else { process_group.stuck() };
+    process_group.kill();
+    let gone = process_group.ended();
     drop(ahead);
 
     if let Some(source) = error() {
@@ -256,9 +257,9 @@ fn measure(name: &str, setting: Setting, body: impl FnOnce() -> io::Result<u64>)
         return Err(ExecError::Unfinished { after_ms: setting.watchdog.as_millis() as u64, stuck });
     }
     if !gone {
-        return Err(ExecError::Lost { stuck: crew.stuck() });
+        return Err(ExecError::Lost { stuck: process_group.stuck() });
     }
-    if let Some(how) = crew.members.iter().find_map(|member| crew.bad_end(member)) {
+    if let Some(how) = process_group.members.iter().find_map(|member| process_group.bad_end(member)) {
         return Err(ExecError::Died { task: name.to_string(), how });
     }
     let after = proc::sched_ext_scheduler();

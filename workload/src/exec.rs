@@ -13,9 +13,9 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::actor::{Actor, Stage};
-use crate::crew::{Crew, now_ns};
+use crate::actor::{Actor, RunContext};
 use crate::proc::{self, KernelCounts};
+use crate::process_group::{ProcessGroup, now_ns};
 use crate::report::{Report, TaskReport};
 use crate::slot::{Doing, Slots, Word};
 use crate::spec::{HintWord, SpecError, Step, Workload};
@@ -24,7 +24,7 @@ use crate::sys::{self, AheadOfOthers};
 use crate::talk;
 use crate::wait::Waits;
 
-pub use crate::crew::Stuck;
+pub use crate::process_group::Stuck;
 
 /// Argument with which `Step::Exec` starts this program anew; it must then do nothing and exit with status 0.
 pub const NOTHING: &str = "nothing";
@@ -209,7 +209,7 @@ pub fn execute(load: &Workload, options: &Options) -> Result<Report, ExecError> 
     check_one_thread()?;
     raise_open_files();
     let pipes = (0..load.pipes()).map(|_| pipe_with(PipeFlags::CLOEXEC)).collect::<Result<Vec<_>, _>>();
-    let stage = Stage {
+    let context = RunContext {
         class: options.class,
         spin: options.spin.unwrap_or_else(Spin::calibrate),
         cpus,
@@ -220,56 +220,56 @@ pub fn execute(load: &Workload, options: &Options) -> Result<Report, ExecError> 
         types,
     };
 
-    let mut crew = Crew::new().map_err(system("make pipes"))?;
+    let mut process_group = ProcessGroup::new().map_err(system("make pipes"))?;
     for (index, (name, spec)) in load.instances().enumerate() {
-        let actor = Actor::new(&stage, index);
-        crew.spawn(name, |gate| actor.live(spec, gate)).map_err(system("start a task"))?;
+        let actor = Actor::new(&context, index);
+        process_group.spawn(name, |gate| actor.live(spec, gate)).map_err(system("start a task"))?;
     }
-    let ready = crew.ready().map_err(system("set up the tasks"))?;
-    stage.failure(&crew)?;
+    let ready = process_group.ready().map_err(system("set up the tasks"))?;
+    context.failure(&process_group)?;
     if !ready {
-        return Err(stage.died(&crew));
+        return Err(context.died(&process_group));
     }
-    let counts_before: Vec<_> = crew.members.iter().map(|member| KernelCounts::of(member.pid)).collect();
+    let counts_before: Vec<_> = process_group.members.iter().map(|member| KernelCounts::of(member.pid)).collect();
     let scheduler = proc::sched_ext_scheduler();
 
     let ahead = AheadOfOthers::enter();
     let zero_ns = now_ns();
-    stage.slots.zero_ns().store(zero_ns, Relaxed);
-    crew.open_gate();
+    context.slots.zero_ns().store(zero_ns, Relaxed);
+    process_group.open_gate();
     let until_ns = zero_ns + load.duration_ns.unwrap_or(options.watchdog.as_nanos() as u64);
-    let over = crew.wait(until_ns).map_err(system("watch the tasks"))?;
+    let over = process_group.wait(until_ns).map_err(system("watch the tasks"))?;
     let end_ns = now_ns();
-    let stuck = if over { Vec::new() } else { stage.stuck(&crew) };
+    let stuck = if over { Vec::new() } else { context.stuck(&process_group) };
     // Before the kill: while tasks die, those that are left may move to the CPUs that get free.
-    let last_cpus: Vec<Option<u32>> = crew
+    let last_cpus: Vec<Option<u32>> = process_group
         .members
         .iter()
         .map(|member| (!over).then(|| proc::state_and_cpu(member.pid))?)
-        .map(|state_and_cpu| stage.cpus.number_of(state_and_cpu?.1))
+        .map(|state_and_cpu| context.cpus.number_of(state_and_cpu?.1))
         .collect();
-    crew.kill();
-    let gone = crew.ended();
+    process_group.kill();
+    let gone = process_group.ended();
     drop(ahead);
 
-    stage.failure(&crew)?;
+    context.failure(&process_group)?;
     if !over && load.duration_ns.is_none() {
         return Err(ExecError::Unfinished { after_ms: options.watchdog.as_millis() as u64, stuck });
     }
     if !gone {
-        return Err(ExecError::Lost { stuck: crew.stuck() });
+        return Err(ExecError::Lost { stuck: process_group.stuck() });
     }
-    if crew.members.iter().any(|member| crew.bad_end(member).is_some()) {
-        return Err(stage.died(&crew));
+    if process_group.members.iter().any(|member| process_group.bad_end(member).is_some()) {
+        return Err(context.died(&process_group));
     }
     let after = proc::sched_ext_scheduler();
     if scheduler != after {
         return Err(ExecError::SchedulerChanged { before: scheduler, after });
     }
-    let mut tasks = Vec::with_capacity(crew.members.len());
+    let mut tasks = Vec::with_capacity(process_group.members.len());
     for (index, (name, spec)) in load.instances().enumerate() {
-        let seen = TaskReport { name, nice: spec.nice, ..stage.slots.of(index).report(zero_ns) };
-        let pid = crew.members[index].pid;
+        let seen = TaskReport { name, nice: spec.nice, ..context.slots.of(index).report(zero_ns) };
+        let pid = process_group.members[index].pid;
         tasks.push(complete(seen, pid, counts_before[index], last_cpus[index]));
     }
     Ok(Report { workload: load.name.clone(), scheduler, wall_ns: end_ns - zero_ns, zero_ns: Some(zero_ns), tasks })
@@ -393,10 +393,10 @@ impl Cpus {
     }
 }
 
-impl Stage {
+impl RunContext {
     /// The first step that a task could not do, if there is one.
-    fn failure(&self, crew: &Crew) -> Result<(), ExecError> {
-        for (index, member) in crew.members.iter().enumerate() {
+    fn failure(&self, process_group: &ProcessGroup) -> Result<(), ExecError> {
+        for (index, member) in process_group.members.iter().enumerate() {
             if let Some(failure) = self.slots.of(index).failure() {
                 if matches!(failure.doing, Doing::EnterExtClass) && failure.errno == Errno::INVAL {
                     return Err(ExecError::NoExtClass);
@@ -409,9 +409,9 @@ impl Stage {
     }
 
     /// Which tasks have not ended; of one that has, its children that have not.
-    fn stuck(&self, crew: &Crew) -> Vec<Stuck> {
-        let mut stuck = crew.stuck();
-        for (index, member) in crew.members.iter().enumerate() {
+    fn stuck(&self, process_group: &ProcessGroup) -> Vec<Stuck> {
+        let mut stuck = process_group.stuck();
+        for (index, member) in process_group.members.iter().enumerate() {
             let slot = self.slots.of(index);
             let children = slot.get(Word::Forked).saturating_sub(slot.get(Word::ForkedFinished));
             if slot.get(Word::Finish) > 0 && children > 0 {
@@ -423,8 +423,9 @@ impl Stage {
         stuck
     }
 
-    fn died(&self, crew: &Crew) -> ExecError {
-        let found = crew.members.iter().find_map(|member| Some((member.name.clone(), crew.bad_end(member)?)));
+    fn died(&self, process_group: &ProcessGroup) -> ExecError {
+        let found =
+            process_group.members.iter().find_map(|member| Some((member.name.clone(), process_group.bad_end(member)?)));
         let (task, how) = found.unwrap_or_else(|| ("?".into(), "was killed".into()));
         ExecError::Died { task, how }
     }

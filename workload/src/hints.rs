@@ -12,8 +12,8 @@ use ekiden_user::{BytesQueue, Policy, Result, types};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use rustix::thread::gettid;
 
-use crate::crew::now_ns;
 use crate::exec::{Cpus, ExecError, check_one_thread, system};
+use crate::process_group::now_ns;
 use crate::spin::Spin;
 use crate::sys::{self, Shared};
 

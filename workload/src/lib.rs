@@ -30,8 +30,6 @@ pub mod spec;
 #[cfg(all(target_os = "linux", feature = "exec"))]
 mod actor;
 #[cfg(all(target_os = "linux", feature = "exec"))]
-mod crew;
-#[cfg(all(target_os = "linux", feature = "exec"))]
 pub mod direct;
 #[cfg(all(target_os = "linux", feature = "exec"))]
 pub mod exec;
@@ -39,6 +37,8 @@ pub mod exec;
 pub mod hints;
 #[cfg(all(target_os = "linux", feature = "exec"))]
 mod proc;
+#[cfg(all(target_os = "linux", feature = "exec"))]
+mod process_group;
 #[cfg(all(target_os = "linux", feature = "exec"))]
 mod slot;
 #[cfg(all(target_os = "linux", feature = "exec"))]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use rustix::io::Errno;
 use rustix::thread::sched_getcpu;
 
-use crate::crew::now_ns;
+use crate::process_group::now_ns;
 use crate::report::TaskReport;
 use crate::spec::{Step, Workload, visit};
 use crate::sys::{Shared, Usage};

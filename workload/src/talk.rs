@@ -29,7 +29,7 @@ pub(crate) fn types(load: &Workload) -> Result<Option<Geometry>, ExecError> {
     if load.queues() == 0 {
         return Ok(None);
     }
-    let types = ekiden_user::types(Policy::Everybodys)?;
+    let types = ekiden_user::types(Policy::Default)?;
     let mut wrong = None;
     load.each_step(|step| match step {
         Step::WriteHint { hint, .. } if hint.len() * 4 != types.up.bytes as usize => {
@@ -54,7 +54,7 @@ fn with<R>(types: &Geometry, number: u32, what: impl FnOnce(&mut BytesQueue) -> 
         }
         let queue = &mut queues[number as usize];
         if queue.is_none() {
-            *queue = Some(BytesQueue::open(Policy::Everybodys, *types).map_err(|error| errno(&error))?);
+            *queue = Some(BytesQueue::open(Policy::Default, *types).map_err(|error| errno(&error))?);
         }
         Ok(what(queue.as_mut().expect("it was just opened")))
     })

@@ -7,7 +7,7 @@ use std::{io, thread};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{crew::now_ns, spin::Spin};
+use crate::{process_group::now_ns, spin::Spin};
 
 /// What the threads are called, with a number after it. Short enough to be told in one record of a trace.
 pub const NAME: &str = "hog-";

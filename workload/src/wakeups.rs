@@ -11,8 +11,8 @@ use ekiden_user::hints::{Geometry, Side};
 use ekiden_user::{BytesQueue, Policy, types};
 use rustix::thread::gettid;
 
-use crate::crew::now_ns;
 use crate::exec::{ExecError, system};
+use crate::process_group::now_ns;
 use crate::random::Random;
 use crate::spin::Spin;
 

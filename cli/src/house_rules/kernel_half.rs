@@ -242,7 +242,7 @@ fn nothing_interrupts_who_has_a_lock_of_the_engine() {
 }
 
 /// Which of those that enter Rust do so with the CPU kept by their callers.
-const KEPT_BY_CALLERS: &str = "deliver ekiden_do_left ekiden_do_watched introduce_some ekiden_run_tape walk_on";
+const KEPT_BY_CALLERS: &str = "deliver ekiden_do_left ekiden_do_watched introduce_some ekiden_run_call_log scan_on";
 
 #[test]
 fn rust_is_entered_through_the_guard_and_with_the_cpu_kept() {

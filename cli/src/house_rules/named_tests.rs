@@ -83,7 +83,8 @@ impl Tests {
                 self.sources.iter().any(|(name, text)| within(name) && has_test(text, test))
             });
         }
-        let (function, lines) = (format!("fn {test}(lab: &Lab)"), [format!(" {test},"), format!("\"{test}\",")]);
+        let (function, lines) =
+            (format!("fn {test}(guest: &TestGuest)"), [format!(" {test},"), format!("\"{test}\",")]);
         self.sources.iter().any(|(name, text)| {
             let is_listed = lines.iter().any(|line| text.contains(line));
             name.starts_with("lab/kernel-tests/tests/guests/") && text.contains(&function) && is_listed

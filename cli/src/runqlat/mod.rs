@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_loader::{RunqLat, Whom, scheduler};
 use ekiden_measure::{
-    Contestant, PolicyArgs,
+    Candidate, PolicyArgs,
     waits::{Counted, OWN, text},
 };
 use ekiden_page::{Compared, Histogram, compare};
@@ -104,13 +104,13 @@ impl Runqlat {
             return Ok(vec![(Compared { name: scheduler(), note: None, waits }, true)]);
         }
         let mut all = Vec::new();
-        for (contestant, modules) in self.contestants()? {
+        for (candidate, modules) in self.candidates()? {
             if !self.json {
-                eprintln!("counting under {}", contestant.name());
+                eprintln!("counting under {}", candidate.name());
             }
-            let (waits, stayed) = contestant.run(&modules, || self.count(&events))?;
+            let (waits, stayed) = candidate.run(&modules, || self.count(&events))?;
             let note = (!stayed).then(|| "was thrown out".to_owned());
-            all.push((Compared { name: contestant.name().to_owned(), note, waits: waits.unwrap_or_default() }, stayed));
+            all.push((Compared { name: candidate.name().to_owned(), note, waits: waits.unwrap_or_default() }, stayed));
         }
         Ok(all)
     }
@@ -135,17 +135,17 @@ impl Runqlat {
     }
 
     /// Whom to compare, each with the directory of its modules.
-    fn contestants(&self) -> Result<Vec<(Contestant, std::path::PathBuf)>> {
+    fn candidates(&self) -> Result<Vec<(Candidate, std::path::PathBuf)>> {
         let mut progress = Progress::new();
-        let contestant = |name: &String| {
+        let candidate = |name: &String| {
             if name == OWN {
-                return Ok((Contestant::Default, Default::default()));
+                return Ok((Candidate::Default, Default::default()));
             }
             let directory = modules::for_this_machine(self.source.modules(), name, &Allowed::default(), &mut progress)?;
             modules::in_directory(&directory, name)?;
-            Ok((Contestant::Policy(name.clone()), directory))
+            Ok((Candidate::Policy(name.clone()), directory))
         };
-        self.compare.iter().map(contestant).collect()
+        self.compare.iter().map(candidate).collect()
     }
 
     fn count(&self, events: &Events) -> Result<Histogram> {

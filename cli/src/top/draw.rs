@@ -187,7 +187,7 @@ fn widths(policies: &[&Policy], room: u16) -> Vec<(usize, u16)> {
         policies.iter().map(|policy| text(policy).chars().count()).max().unwrap_or(0).min(usize::from(u16::MAX)) as u16
     };
     let name = longest(|policy| &policy.name).clamp(6, 24);
-    let mut widths: Vec<(usize, u16)> = (0..).zip([name, 6, 0, 7, 8, 7, 7, 8, 8, 9]).collect();
+    let mut widths: Vec<(usize, u16)> = (0..).zip([name, 6, 0, 7, 8, 7, 7, 8, 10, 9]).collect();
     let sum = |widths: &[(usize, u16)]| widths.iter().map(|(_, width)| width + 1).sum::<u16>() - 1;
     // All of the parameters or none: a few letters of them say nothing, and they have a line of their own where they have no column.
     let params = longest(|policy| &policy.params).max(10);
@@ -256,7 +256,7 @@ fn table(policies: &[&Policy], room: u16) -> Table<'static> {
             right(rate(policy.idle_searches_per_s)),
             right(rate(policy.migrations_per_s)),
             right(policy.refusals.to_string()),
-            right(policy.mistakes.to_string()),
+            right(policy.contract_violations.to_string()),
             Text::from(state),
         ];
         Row::new(chosen(cells)).style(style)
@@ -270,7 +270,7 @@ fn table(policies: &[&Policy], room: u16) -> Table<'static> {
         right("idle/s".into()),
         right("moves/s".into()),
         right("refusals".into()),
-        right("mistakes".into()),
+        right("violations".into()),
         Text::from("state"),
     ];
     let rows: Vec<Row<'static>> = policies.iter().map(row).collect();

@@ -63,7 +63,7 @@ pub(super) struct Policy {
     pub(super) idle_searches_per_s: Option<f64>,
     pub(super) migrations_per_s: Option<f64>,
     pub(super) refusals: u64,
-    pub(super) mistakes: u64,
+    pub(super) contract_violations: u64,
     /// What programs say to it in queues, if any has opened one.
     pub(super) queues: Option<HintQueues>,
     pub(super) hints_per_s: Option<f64>,
@@ -158,7 +158,7 @@ impl Policy {
             idle_searches_per_s: rate(|counts| counts.idles),
             migrations_per_s: rate(|counts| counts.migrations),
             refusals: now.counts.refusals,
-            mistakes: now.counts.mistakes,
+            contract_violations: now.counts.contract_violations,
             queues: now.queues.clone(),
             hints_per_s: then.filter(|_| now.queues.is_some()).map(|then| per_s(hints(now), hints(then))),
             figures: now.figures.clone(),

@@ -61,9 +61,9 @@ impl RecordTrace {
         let events = Events::listen()?;
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         let mut recorder = Recorder::load(RING_BYTES)?;
-        let mut trace = Pen::new(output.clone());
+        let mut trace = CallWriter::new(output.clone());
         // To make records of the trace of it takes several times as long, and would be in the way of what is recorded.
-        let mut raw = Pen::new(output.scratch()?);
+        let mut raw = CallWriter::new(output.scratch()?);
         let mut present = Vec::new();
         recorder.begin(&mut |record| present.extend(record.to_bytes()))?;
         // It says when the recording began.
@@ -90,7 +90,7 @@ impl RecordTrace {
 }
 
 /// Makes the trace of what was taken raw.
-fn tell(recorder: &mut Recorder, mut raw: File, trace: &mut Pen<Output>) -> io::Result<()> {
+fn tell(recorder: &mut Recorder, mut raw: File, trace: &mut CallWriter<Output>) -> io::Result<()> {
     raw.rewind()?;
     let mut raw = BufReader::with_capacity(BUFFER, raw);
     let mut bytes = [0; Raw::LEN];
@@ -102,12 +102,12 @@ fn tell(recorder: &mut Recorder, mut raw: File, trace: &mut Pen<Output>) -> io::
 }
 
 /// Writes a file. After an error, nothing more is written.
-struct Pen<W: Write> {
+struct CallWriter<W: Write> {
     output: BufWriter<W>,
     error: Option<io::Error>,
 }
 
-impl<W: Write> Pen<W> {
+impl<W: Write> CallWriter<W> {
     fn new(output: W) -> Self {
         Self { output: BufWriter::with_capacity(BUFFER, output), error: None }
     }

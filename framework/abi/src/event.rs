@@ -48,7 +48,7 @@ pub enum EventKind {
     /// The timer that the policy armed on `cpu` went off.
     Timer = 16,
     /// User space sent `args[1]` bytes at `args[0]` to a policy; synchronous form. This and the next three are for the policy in
-    /// the seat that `flags` names, counted from 1, or, if that is 0, for the one of the event's task, or the default one.
+    /// the policy slot that `flags` names, counted from 1, or, if that is 0, for the one of the event's task, or the default one.
     Hint = 17,
     /// User space opened a hint queue; `args[0]` is its number and, in the upper half, the PID of the process.
     QueueOpen = 18,

@@ -102,7 +102,7 @@ struct Answer<'a> {
 }
 
 /// What an instance leaves to its successor.
-pub struct Left<T> {
+pub struct Handover<T> {
     /// What the policy handed over.
     pub state: T,
     /// The machine, as it was told.
@@ -113,7 +113,7 @@ pub struct Left<T> {
     pub figures: Figures,
 }
 
-impl<T> Left<T> {
+impl<T> Handover<T> {
     /// A token that the instance has dropped and that nobody has asked for yet.
     pub fn take_dropped(&self) -> Option<RawToken> {
         let raw = Instance::with_number(self.instance).take_dropped();
@@ -137,16 +137,16 @@ impl<S: Scheduler> Adapter<S> {
     }
 
     /// Ends this instance.
-    pub fn give(self) -> Left<S::State> {
+    pub fn give(self) -> Handover<S::State> {
         let state = self.scheduler.reregister_prep();
         // Its place goes to the successor, with what was dropped and not reported.
         let instance = ManuallyDrop::new(self.tenant).0.number();
-        Left { state, topology: self.topology, instance, figures: self.figures }
+        Handover { state, topology: self.topology, instance, figures: self.figures }
     }
 
     /// Makes the successor of an instance from what it left. `dropped` are tokens that the old one dropped, if it was in
     /// another program.
-    pub fn take(left: Left<S::State>, env: &Env, host: Arc<dyn Host + Send>, dropped: &[RawToken]) -> Self {
+    pub fn take(left: Handover<S::State>, env: &Env, host: Arc<dyn Host + Send>, dropped: &[RawToken]) -> Self {
         let tenant = Tenant(Instance::with_number(left.instance));
         dropped.iter().for_each(|token| tenant.0.note_dropped(*token));
         let scheduler = S::reregister_init(env, left.state);
@@ -236,7 +236,7 @@ impl<S: Scheduler> Adapter<S> {
     }
 
     /// [`Policy::deliver`] for a host that has room for the reply.
-    // Always, as the kernel host has two callers, with a tape and without, and each task switch goes through one of them.
+    // Always, as the kernel host has two callers, with a call log and without, and each task switch goes through one of them.
     #[inline(always)]
     pub fn answer<'a>(&self, message: &Message, payload: &[u8], reply: &'a mut MaybeUninit<Reply>) -> &'a Reply {
         const PICK: u32 = Call::PickNextTask as u32;

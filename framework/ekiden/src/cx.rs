@@ -7,7 +7,7 @@ use ekiden_abi::{Call, FOR_IDLE, Kicks, Message, NO_CLAIMS, RawToken, RefusalRea
 
 use zerocopy::IntoBytes;
 
-use crate::tape::{learn, tape_runs};
+use crate::call_log::{call_log_runs, learn};
 use crate::{CpuId, CpuMask, NotTold, ProcessId, QueueId, Refused, Schedulable, Scheduler, TaskId, Topology};
 
 /// The shortest slice, in nanoseconds. A task that gets less hardly does more than come and go.
@@ -332,7 +332,7 @@ impl<'a> Cx<'a> {
     pub fn notify<S: Scheduler>(&self, queue: QueueId, notice: &S::Notice) -> Result<(), NotTold> {
         let bytes = notice.as_bytes();
         let told = self.host.notify(queue, bytes).map_or_else(|reason| reason as u64, |()| 0);
-        if tape_runs() {
+        if call_log_runs() {
             // What was said, for whoever reads the recording.
             for chunk in bytes.chunks(8) {
                 let mut word = [0; 8];
@@ -424,7 +424,7 @@ impl<'a> Cx<'a> {
     /// As many words as the machine's CPUs need, so that a replay knows how many there are.
     #[inline]
     fn learn_mask(&self, cpus: CpuMask) -> CpuMask {
-        if tape_runs() { self.learn_words(&cpus) } else { cpus }
+        if call_log_runs() { self.learn_words(&cpus) } else { cpus }
     }
 
     #[inline(never)]

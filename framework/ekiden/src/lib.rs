@@ -62,6 +62,7 @@ extern crate self as ekiden;
 
 mod adapter;
 mod around;
+mod call_log;
 mod cpumask;
 mod cx;
 mod declare;
@@ -80,7 +81,6 @@ mod queue;
 mod saved;
 mod scheduler;
 mod shared;
-mod tape;
 mod task_params;
 mod token;
 mod topology;
@@ -121,15 +121,15 @@ pub mod host {
     pub use ekiden_abi as abi;
     pub use ekiden_hints as hints;
 
-    pub use crate::adapter::{Adapter, Left, Policy};
+    pub use crate::adapter::{Adapter, Handover, Policy};
     pub use crate::around::{Around, Surrounded};
+    pub use crate::call_log::{call_log, call_log_runs, run_call_log};
     pub use crate::cx::Host;
     pub use crate::figures::{Figure, Figures, Value};
     pub use crate::note::{hear_notes, keep_notes};
     #[cfg(feature = "observe")]
     pub use crate::observe;
     pub use crate::order::is_of_this_call;
-    pub use crate::tape::{run_tape, tape, tape_runs};
     pub use crate::token::forget_dropped;
     pub use crate::wait::{Patience, Since, Waits, forget_locks, locks_are_poisoned, poison_locks, wait_for, wait_so};
 }

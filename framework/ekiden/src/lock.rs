@@ -7,8 +7,8 @@ use core::{
 
 use ekiden_lock::{Guard, Lock};
 
+use crate::call_log::{call_log_runs, learn};
 use crate::order::{self, Holder, stack};
-use crate::tape::{learn, tape_runs};
 use crate::wait::Wait;
 
 /// So many looks it is from one to the next at who waits for whom, and at the lock by one that is not first in the queue.
@@ -138,11 +138,11 @@ impl<T: ?Sized> SpinLock<T> {
     fn has<'a>(&'a self, guard: Guard<'a, T>, waited: bool) -> SpinGuard<'a, T> {
         #[cfg(feature = "observe")]
         crate::observe::reach(crate::observe::Point::Took(self.address()));
-        let on_tape = tape_runs();
-        if on_tape || cfg!(feature = "observe") {
+        let on_call_log = call_log_runs();
+        if on_call_log || cfg!(feature = "observe") {
             self.holder.count();
         }
-        if on_tape {
+        if on_call_log {
             guard.taken_at(Location::caller());
         }
         let guard = SpinGuard {
@@ -153,9 +153,9 @@ impl<T: ?Sized> SpinLock<T> {
                 self.address(),
             ),
         };
-        if on_tape && waited {
-            self.holder.begun_on_tape();
-        } else if on_tape {
+        if on_call_log && waited {
+            self.holder.begun_on_call_log();
+        } else if on_call_log {
             self.holder.begun_at_once();
         }
         guard

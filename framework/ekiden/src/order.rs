@@ -6,7 +6,7 @@ use core::{
     sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
-use crate::tape::{learn, learn_on_tape};
+use crate::call_log::{learn, learn_on_call_log};
 use crate::waiters::{Waiter, Waiters, Waiting, is_same};
 
 /// Where this call's stack is.
@@ -104,15 +104,15 @@ impl Holder {
         self.taken.store(self.taken.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// This call has it, and is on tape. By itself, so that what takes a lock is small enough to be part of what it is called by.
+    /// This call has it, and is in the call log. By itself, so that what takes a lock is small enough to be part of what it is called by.
     #[inline(never)]
     #[track_caller]
-    pub(crate) fn begun_on_tape(&self) {
+    pub(crate) fn begun_on_call_log(&self) {
         let taken = self.taken.load(Relaxed);
         if taken & SELDOM == 0 || NOTED.load(Relaxed) != 0 {
             self.note();
         }
-        learn_on_tape(taken.into());
+        learn_on_call_log(taken.into());
     }
 
     /// The same for a call that did not wait for it, and would not have.

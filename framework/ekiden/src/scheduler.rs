@@ -215,7 +215,7 @@ pub trait Scheduler: HintQueues + TaskSettings + SavedState + Sized + Send + Syn
 
     /// Chooses the CPU for a waking or new task. `previous` is where it ran last, `suggested` what the host would take
     /// (an idle CPU near `previous`, if there is one). The task may run on `suggested`, which is online; it may have lost `previous`
-    /// while it slept. A CPU that it may not use is a mistake, and `suggested` is taken.
+    /// while it slept. A CPU that it may not use is a contract violation, and `suggested` is taken.
     fn select_task_rq(&self, cx: &Cx<'_>, task: &Task, previous: CpuId, suggested: CpuId, flags: WakeFlags) -> CpuId {
         let _ = (cx, task, previous, flags);
         suggested

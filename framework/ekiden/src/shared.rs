@@ -4,7 +4,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::tape::learn;
+use crate::call_log::learn;
 
 /// A number, or a flag, that calls on several CPUs read and write without a lock: the length of a run queue for others to
 /// look at, or its load.

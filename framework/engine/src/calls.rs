@@ -8,9 +8,9 @@ use ekiden_host::Policy;
 use ekiden_host::abi::{Kicks, Message, NO_CPU, RawToken, Reply};
 
 use crate::engine::{Engine, Handling};
-use crate::fault::MistakeKind;
+use crate::fault::ContractViolationKind;
 use crate::notices::bit;
-use crate::seats::{SEATS, Seat};
+use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
 use crate::state::{Phase, State};
 use crate::table::{Slot, token};
 
@@ -20,9 +20,9 @@ const NO_NEWS: Calls =
 
 impl<P: Policy> Engine<P> {
     #[inline]
-    pub(crate) fn message<const LONE: bool>(
+    pub(crate) fn message<const SINGLE: bool>(
         &self,
-        handling: &Handling<'_, LONE>,
+        handling: &Handling<'_, SINGLE>,
         call: Call,
         task: TaskId,
         slot: &Slot,
@@ -44,50 +44,50 @@ impl<P: Policy> Engine<P> {
 
     /// Calls a policy, and takes over what it asks for besides its answer. One that cannot answer is taken out.
     #[inline]
-    pub(crate) fn call<const LONE: bool>(
+    pub(crate) fn call<const SINGLE: bool>(
         &self,
-        handling: &mut Handling<'_, LONE>,
-        seat: &Seat<P>,
+        handling: &mut Handling<'_, SINGLE>,
+        policy_slot: &PolicySlot<P>,
         message: &Message,
         payload: &[u8],
     ) -> Reply {
-        *self.call_into(handling, seat, message, payload, &mut MaybeUninit::uninit())
+        *self.call_into(handling, policy_slot, message, payload, &mut MaybeUninit::uninit())
     }
 
     /// The same with room for the reply, which is not copied then.
     #[inline]
-    pub(crate) fn call_into<'a, const LONE: bool>(
+    pub(crate) fn call_into<'a, const SINGLE: bool>(
         &self,
-        handling: &mut Handling<'_, LONE>,
-        seat: &Seat<P>,
+        handling: &mut Handling<'_, SINGLE>,
+        policy_slot: &PolicySlot<P>,
         message: &Message,
         payload: &[u8],
         room: &'a mut MaybeUninit<Reply>,
     ) -> &'a Reply {
-        let is_news = !LONE && !NO_NEWS.has_number(message.call);
-        if is_news && self.missed.any(bit(seat.index)) {
-            self.tell_missed(&mut handling.rare(), seat);
+        let is_news = !SINGLE && !NO_NEWS.has_number(message.call);
+        if is_news && self.missed.any(bit(policy_slot.index)) {
+            self.tell_missed(&mut handling.rare(), policy_slot);
         }
-        let reply = seat.deliver::<LONE>(message, payload, room);
+        let reply = policy_slot.deliver::<SINGLE>(message, payload, room);
         if reply.has_more() {
-            self.more(&mut handling.rare(), seat, message, reply);
+            self.more(&mut handling.rare(), policy_slot, message, reply);
         } else if is_news {
             // After it has heard of it: whoever looks for work meanwhile will look again.
-            seat.has_heard();
+            policy_slot.has_heard();
         }
         reply
     }
 
     /// The policy wishes something, something left its hands besides its answer, or it has not answered at all.
     #[cold]
-    fn more(&self, handling: &mut Handling<'_>, seat: &Seat<P>, message: &Message, reply: &mut Reply) {
-        seat.has_heard();
+    fn more(&self, handling: &mut Handling<'_>, policy_slot: &PolicySlot<P>, message: &Message, reply: &mut Reply) {
+        policy_slot.has_heard();
         if reply.has_fallen() {
-            self.take_out_of(seat, None);
+            self.take_out_of(policy_slot, None);
             *reply = Reply::default();
             return;
         }
-        self.take_over(handling, seat, message.call, reply);
+        self.take_over(handling, policy_slot, message.call, reply);
         if !reply.dropped.is_none() {
             let call = Call::from_number(message.call).unwrap_or(Call::PickNextTask);
             // A refusal alone may be overtaken: the kernel has put the task on its queue anew, the policy had the newer token first, and the
@@ -95,17 +95,17 @@ impl<P: Policy> Engine<P> {
             let is_overtaken = call == Call::PntErr
                 && reply.dropped.task == message.task
                 && reply.dropped.serial != message.token_serial;
-            self.reissue(handling, seat, reply.dropped, (!is_overtaken).then_some(call));
+            self.reissue(handling, policy_slot, reply.dropped, (!is_overtaken).then_some(call));
         }
     }
 
-    fn take_over(&self, handling: &mut Handling<'_>, seat: &Seat<P>, call: u32, reply: &Reply) {
-        if reply.timer_ns != 0 && self.is_lone() {
-            handling.outcome.timer_ns = self.wants_timer(handling, seat, reply);
+    fn take_over(&self, handling: &mut Handling<'_>, policy_slot: &PolicySlot<P>, call: u32, reply: &Reply) {
+        if reply.timer_ns != 0 && self.is_single() {
+            handling.outcome.timer_ns = self.wants_timer(handling, policy_slot, reply);
         } else if reply.timer_ns != 0 {
-            let timer_ns = self.wants_timer(handling, seat, reply);
+            let timer_ns = self.wants_timer(handling, policy_slot, reply);
             let now_ns = self.host.now_ns();
-            self.cpu(handling.event.cpu).due_ns[seat.index].store(now_ns.saturating_add(timer_ns), Relaxed);
+            self.cpu(handling.event.cpu).due_ns[policy_slot.index].store(now_ns.saturating_add(timer_ns), Relaxed);
             self.arm_timer(handling, now_ns);
         }
         if reply.kicks.is_empty() {
@@ -113,77 +113,83 @@ impl<P: Policy> Engine<P> {
         }
         let call = Call::from_number(call).unwrap_or(Call::PickNextTask);
         if reply.kicks.are_below(self.nr_cpus()) {
-            return self.wants_kicks(handling, seat, call, reply.kicks);
+            return self.wants_kicks(handling, policy_slot, call, reply.kicks);
         }
         let mut kicks = Kicks::NONE;
         reply.kicks.iter().filter(|cpu| *cpu < self.nr_cpus()).for_each(|cpu| kicks.add(cpu));
-        self.wants_kicks(handling, seat, call, kicks);
-        self.mistake_about(seat, MistakeKind::BadCpu, call, handling.event.cpu, 0);
+        self.wants_kicks(handling, policy_slot, call, kicks);
+        self.contract_violation_about(policy_slot, ContractViolationKind::BadCpu, call, handling.event.cpu, 0);
     }
 
     /// A token left the policy's hands outside the rules. If it was good its task would never run again, so the
-    /// policy gets a new one, and a mistake on its record: in this call, if it is one.
+    /// policy gets a new one, and a contract violation on its record: in this call, if it is one.
     #[cold]
     pub(crate) fn reissue(
         &self,
         handling: &mut Handling<'_>,
-        seat: &Seat<P>,
+        policy_slot: &PolicySlot<P>,
         mut lost: RawToken,
-        mut mistake_in: Option<Call>,
+        mut contract_violation_in: Option<Call>,
     ) {
-        // A policy that drops the new one too is told again until it has made too many mistakes.
+        // A policy that drops the new one too is told again until it has made too many contract violations.
         while let Some(slot) = self.tasks.get(lost.task) {
             let seen = slot.state();
             let state = seen.issue(seen.phase(), seen.cpu());
             if seen.serial() != lost.serial || !seen.phase().is_waiting() || !slot.try_state(seen, state) {
                 return;
             }
-            if let Some(call) = mistake_in {
-                self.mistake(seat, MistakeKind::TokenLost, call, seen.cpu(), slot);
+            if let Some(call) = contract_violation_in {
+                self.contract_violation(policy_slot, ContractViolationKind::TokenLost, call, seen.cpu(), slot);
             }
-            if !seat.is_taken() {
+            if !policy_slot.is_taken() {
                 return;
             }
             let call = Call::TaskPreempt;
-            mistake_in = Some(call);
+            contract_violation_in = Some(call);
             let mut message = self.message(handling, call, lost.task, slot).with_token(token(lost.task, state));
             message.cpu = state.cpu();
-            let reply = *seat.deliver::<false>(&message, &[], &mut MaybeUninit::uninit());
-            seat.has_heard();
+            let reply = *policy_slot.deliver::<false>(&message, &[], &mut MaybeUninit::uninit());
+            policy_slot.has_heard();
             if reply.has_fallen() {
-                return self.take_out_of(seat, None);
+                return self.take_out_of(policy_slot, None);
             }
-            self.take_over(handling, seat, message.call, &reply);
+            self.take_over(handling, policy_slot, message.call, &reply);
             lost = reply.dropped;
         }
     }
 
     /// Delivers a call that moves a token into the policy.
     #[inline(always)]
-    pub(crate) fn hand_token<const LONE: bool>(
+    pub(crate) fn hand_token<const SINGLE: bool>(
         &self,
-        handling: &mut Handling<'_, LONE>,
+        handling: &mut Handling<'_, SINGLE>,
         call: Call,
         task: TaskId,
         slot: &Slot,
         state: State,
         flags: u32,
     ) {
-        let seat = self.seat_of::<LONE>(state);
+        let policy_slot = self.policy_slot_of::<SINGLE>(state);
         let mut message = self.message(handling, call, task, slot).with_token(token(task, state));
         message.cpu = state.cpu();
         message.flags = flags;
-        self.call(handling, seat, &message, &[]);
+        self.call(handling, policy_slot, &message, &[]);
         if call == Call::TaskNew {
             self.params_of_new(&mut handling.rare(), task, slot);
         }
     }
 
     /// Asks for the token of a task that leaves. Whatever the policy keeps is worthless already.
-    pub(crate) fn take_back(&self, handling: &mut Handling<'_>, seat: &Seat<P>, task: TaskId, slot: &Slot) {
-        if seat.calls().has(Call::TaskDeparted) {
+    pub(crate) fn take_back(
+        &self,
+        handling: &mut Handling<'_>,
+        policy_slot: &PolicySlot<P>,
+        task: TaskId,
+        slot: &Slot,
+    ) {
+        if policy_slot.calls().has(Call::TaskDeparted) {
             let message = self.message(handling, Call::TaskDeparted, task, slot);
-            self.call(handling, seat, &message, &[]);
+            self.call(handling, policy_slot, &message, &[]);
         }
     }
 
@@ -194,24 +200,24 @@ impl<P: Policy> Engine<P> {
         slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
         // Of a task that has not waited for a CPU yet, the policy knows nothing.
         let state = slot.state();
-        let seat = self.seat_of::<false>(state);
-        if seat.calls().has(call) && state.phase() != Phase::New && !state.is_unheard() {
+        let policy_slot = self.policy_slot_of::<false>(state);
+        if policy_slot.calls().has(call) && state.phase() != Phase::New && !state.is_unheard() {
             let message = self.message(handling, call, task, slot);
-            self.call(handling, seat, &message, &[]);
+            self.call(handling, policy_slot, &message, &[]);
         }
     }
 
-    /// Something for one policy: the one that the event names by its seat plus one, or that of the task that says it, or the
+    /// Something for one policy: the one that the event names by its policy slot plus one, or that of the task that says it, or the
     /// default one.
     pub(crate) fn tell(&self, handling: &mut Handling<'_>, call: Call, payload: &[u8]) {
         let event = handling.event;
-        let of_task = self.tasks.get(event.task).map(|slot| slot.state().seat());
-        let seat = match event.flags {
-            0 => of_task.unwrap_or_else(|| self.default_seat()),
-            named => (named as usize - 1) % SEATS,
+        let of_task = self.tasks.get(event.task).map(|slot| slot.state().policy_slot());
+        let policy_slot = match event.flags {
+            0 => of_task.unwrap_or_else(|| self.default_policy_slot()),
+            named => (named as usize - 1) % POLICY_SLOTS,
         };
-        let seat = &self.seats[seat];
-        if !seat.calls().has(call) || !seat.is_taken() {
+        let policy_slot = &self.policy_slots[policy_slot];
+        if !policy_slot.calls().has(call) || !policy_slot.is_taken() {
             handling.outcome.cpu = NO_CPU as i32;
             return;
         }
@@ -220,26 +226,26 @@ impl<P: Policy> Engine<P> {
             None => Message::about_cpu(call, event.cpu),
         };
         message.arg = event.args[0];
-        handling.outcome.cpu = self.call(handling, seat, &message, payload).cpu as i32;
+        handling.outcome.cpu = self.call(handling, policy_slot, &message, payload).cpu as i32;
     }
 
-    pub(crate) fn tell_cpu<const LONE: bool>(
+    pub(crate) fn tell_cpu<const SINGLE: bool>(
         &self,
-        handling: &mut Handling<'_, LONE>,
-        seat: &Seat<P>,
+        handling: &mut Handling<'_, SINGLE>,
+        policy_slot: &PolicySlot<P>,
         call: Call,
         cpu: CpuId,
     ) {
         let message = Message::about_cpu(call, cpu);
-        self.call(handling, seat, &message, &[]);
+        self.call(handling, policy_slot, &message, &[]);
     }
 
     /// Something about a CPU that every policy may want to know.
     #[inline]
-    pub(crate) fn tell_all<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, call: Call, cpu: CpuId) {
-        for seat in self.in_order() {
-            if seat.calls().has(call) && seat.is_taken() {
-                self.tell_cpu(handling, seat, call, cpu);
+    pub(crate) fn tell_all<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>, call: Call, cpu: CpuId) {
+        for policy_slot in self.in_order() {
+            if policy_slot.calls().has(call) && policy_slot.is_taken() {
+                self.tell_cpu(handling, policy_slot, call, cpu);
             }
         }
     }

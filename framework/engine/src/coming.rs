@@ -8,15 +8,15 @@ use ekiden_host::abi::{Kicks, Outcome};
 
 use crate::engine::Engine;
 use crate::order::Order;
-use crate::seats::Seat;
+use crate::policy_slots::PolicySlot;
 
 impl<P: Policy> Engine<P> {
-    /// Adds a policy, as the last one that is asked. Returns its seat; the policy comes back if there is no room.
+    /// Adds a policy, as the last one that is asked. Returns its policy slot; the policy comes back if there is no room.
     /// `is_default` says that it gets all tasks for which no policy was chosen; they have to be [introduced](Self::introduce) to
     /// it. `outcome` comes in zeroed. No event may be under way; `&mut self` says so.
     ///
     /// # Errors
-    /// When all seats are taken.
+    /// When all policy slots are taken.
     pub fn add(&mut self, policy: P, is_default: bool, outcome: &mut Outcome) -> Result<usize, P> {
         self.begin_several();
         let index = self.come(policy)?;
@@ -28,18 +28,18 @@ impl<P: Policy> Engine<P> {
     /// handled as if there were several policies. True if that is new: a grace period has to pass before the next step then, after which
     /// no event is under way that counts nothing, as there is but one.
     pub fn begin_several(&self) -> bool {
-        self.lone.swap(false, Release)
+        self.single.swap(false, Release)
     }
 
-    /// The second step: the policy has a seat, and is asked as the last one. No task is its own before the third step, which comes after
+    /// The second step: the policy has a policy slot, and is asked as the last one. No task is its own before the third step, which comes after
     /// another grace period.
     ///
     /// # Errors
-    /// When all seats are taken.
+    /// When all policy slots are taken.
     pub fn come(&self, policy: P) -> Result<usize, P> {
         let order = self.order.get();
-        let Some(seat) = self.seats.iter().find(|seat| !order.contains(seat.index)) else {
-            self.lone.store(order == Order::FIRST, Release);
+        let Some(policy_slot) = self.policy_slots.iter().find(|policy_slot| !order.contains(policy_slot.index)) else {
+            self.single.store(order == Order::FIRST, Release);
             return Err(policy);
         };
         if order == Order::FIRST {
@@ -48,42 +48,42 @@ impl<P: Policy> Engine<P> {
         }
         // Who sees the order sees that what was found before is worth nothing: until now not every CPU counted.
         self.ask_anew();
-        seat.take(policy);
-        self.publish(Order::of(order.seats().chain([seat.index])));
-        Ok(seat.index)
+        policy_slot.take(policy);
+        self.publish(Order::of(order.policy_slots().chain([policy_slot.index])));
+        Ok(policy_slot.index)
     }
 
     /// The third step: all CPUs ask the policy, so it may have tasks.
-    pub fn has_come(&self, seat: usize, is_default: bool, outcome: &mut Outcome) {
+    pub fn has_come(&self, policy_slot: usize, is_default: bool, outcome: &mut Outcome) {
         if is_default {
-            self.default_seat.store(seat as u32, Relaxed);
+            self.default_policy_slot.store(policy_slot as u32, Relaxed);
         }
         self.ask_anew();
-        self.tell_of_idle_cpus(seat, outcome);
+        self.tell_of_idle_cpus(policy_slot, outcome);
     }
 
     /// Takes a policy away, and gives it back. Its tasks get the default one, or, if it was that, the first of those that stay;
     /// they have to be [introduced](Self::introduce). No event may be under way; `&mut self` says so.
-    pub fn remove(&mut self, seat: usize) -> Option<P> {
+    pub fn remove(&mut self, policy_slot: usize) -> Option<P> {
         let order = self.order.get();
-        if !order.contains(seat) {
+        if !order.contains(policy_slot) {
             return None;
         }
-        self.share_nothing(seat);
-        self.begins_pace(seat);
-        self.forget_told(seat);
-        self.publish(Order::of(order.seats().filter(|other| *other != seat)));
+        self.share_nothing(policy_slot);
+        self.begins_pace(policy_slot);
+        self.forget_told(policy_slot);
+        self.publish(Order::of(order.policy_slots().filter(|other| *other != policy_slot)));
         self.ask_anew();
-        let policy = self.seats[seat].empty();
+        let policy = self.policy_slots[policy_slot].empty();
         self.find_default();
         policy
     }
 
-    /// Asks policies in another order; `order` names the seat of each. False if it does not. Events may be under way, and see it in
+    /// Asks policies in another order; `order` names the policy slot of each. False if it does not. Events may be under way, and see it in
     /// their own time: when all that were have ended, the host says so ([`all_see`](Self::all_see)). One change at a time.
     pub fn reorder(&self, order: &[usize]) -> bool {
         let old = self.order.get();
-        let is_same = order.len() == old.len() && old.seats().all(|seat| order.contains(&seat));
+        let is_same = order.len() == old.len() && old.policy_slots().all(|policy_slot| order.contains(&policy_slot));
         if is_same {
             self.publish(Order::of(order.iter().copied()));
         }
@@ -97,18 +97,18 @@ impl<P: Policy> Engine<P> {
         outcome.kicks = Kicks::ALL;
     }
 
-    /// Notes the order, and at which place in it each seat is on each CPU.
+    /// Notes the order, and at which place in it each policy slot is on each CPU.
     fn publish(&self, order: Order) {
         self.order.publish(order);
         self.note_listeners();
         self.rank_shares();
-        self.lone.store(order == Order::FIRST, Release);
+        self.single.store(order == Order::FIRST, Release);
     }
 
     /// Nothing that a CPU found is so any more.
     fn ask_anew(&self) {
         // While there was only one, no CPU counted.
-        self.seats.iter().for_each(Seat::has_heard);
+        self.policy_slots.iter().for_each(PolicySlot::has_heard);
         // No policy is asked first out of order any more.
         self.cpus.iter().for_each(|cpu| cpu.first.store(0, Relaxed));
     }

@@ -2,11 +2,11 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use crate::idle_notifications::IdleKnown;
 use crate::order::Published;
 use crate::pace::Pace;
-use crate::seats::SEATS;
-use crate::starved::{Crowd, Presence};
-use crate::told::Told;
+use crate::policy_slots::POLICY_SLOTS;
+use crate::starved::{Demand, Presence};
 
 /// What one CPU has counted.
 #[repr(align(64))]
@@ -16,7 +16,7 @@ pub struct Counters {
     pub(crate) idles: AtomicU64,
     pub(crate) migrations: AtomicU64,
     pub(crate) refusals: AtomicU64,
-    pub(crate) surprises: AtomicU64,
+    pub(crate) unexpected_transitions: AtomicU64,
     pub(crate) slowed: AtomicU64,
 }
 
@@ -32,7 +32,7 @@ pub struct Totals {
     /// Tokens handed back.
     pub refusals: u64,
     /// Transitions that are not in [`TRANSITIONS`](crate::TRANSITIONS).
-    pub surprises: u64,
+    pub unexpected_transitions: u64,
     /// Wishes beyond what a policy may have in a time, which came later or were counted against it.
     pub slowed: u64,
 }
@@ -49,7 +49,7 @@ impl Counters {
         totals.idles += self.idles.load(Relaxed);
         totals.migrations += self.migrations.load(Relaxed);
         totals.refusals += self.refusals.load(Relaxed);
-        totals.surprises += self.surprises.load(Relaxed);
+        totals.unexpected_transitions += self.unexpected_transitions.load(Relaxed);
         totals.slowed += self.slowed.load(Relaxed);
     }
 }
@@ -58,39 +58,39 @@ impl Counters {
 #[derive(Debug, Default)]
 pub(crate) struct Cpu {
     /// What it has counted, for each policy.
-    pub(crate) counters: [Counters; SEATS],
-    pub(crate) told: Told,
+    pub(crate) counters: [Counters; POLICY_SLOTS],
+    pub(crate) idle_known: IdleKnown,
     /// When each policy wants to be told that its timer went off; 0 for never. Only if there are several.
-    pub(crate) due_ns: [AtomicU64; SEATS],
+    pub(crate) due_ns: [AtomicU64; POLICY_SLOTS],
     /// What each policy had heard when it had nothing for this CPU and brought nothing: it need not be asked again.
-    pub(crate) nothing: [AtomicU32; SEATS],
+    pub(crate) nothing: [AtomicU32; POLICY_SLOTS],
     /// The place in the order of the policy whose task runs; that of nobody if none does.
     pub(crate) rank: AtomicU32,
     /// How many ticks it is since policies had their turns.
     pub(crate) ticks: AtomicU32,
     /// How many ticks found a task of each policy running outside of the policy's turn: in the round under way in the lower half, and in
     /// the one before in the upper.
-    pub(crate) ran: [AtomicU32; SEATS],
+    pub(crate) ran: [AtomicU32; POLICY_SLOTS],
     /// When the task in a slot that runs has to give way because its group has no more CPU time; 0 for never.
     pub(crate) cut_ns: AtomicU64,
     /// That slot.
     pub(crate) cut_slot: AtomicU32,
     /// The place in the order of the policy that is asked first next.
     pub(crate) first: AtomicU32,
-    /// The seats in the order in which their policies are asked here, and the place of each in it.
+    /// The policy slots in the order in which their policies are asked here, and the place of each in it.
     pub(crate) order: Published,
-    pub(crate) ranks: [AtomicU8; SEATS],
-    /// The seats whose CPU it is, a bit each.
+    pub(crate) ranks: [AtomicU8; POLICY_SLOTS],
+    /// The policy slots whose CPU it is, a bit each.
     pub(crate) owners: AtomicU8,
     /// What each policy has had of it, divided by its weight, and what the one that had least of those that run had. Only if they
     /// weigh something.
-    pub(crate) had_ns: [AtomicU64; SEATS],
+    pub(crate) had_ns: [AtomicU64; POLICY_SLOTS],
     pub(crate) clock_ns: AtomicU64,
     /// What each policy has asked for.
-    pub(crate) pace: [Pace; SEATS],
+    pub(crate) pace: [Pace; POLICY_SLOTS],
     /// How many tasks wait for it.
-    pub(crate) crowd: Crowd,
-    /// The walks over all tasks in which it was away.
+    pub(crate) demand: Demand,
+    /// The scans over all tasks in which it was away.
     pub(crate) presence: Presence,
     pub(crate) ticks_heard: AtomicU64,
     /// How much of a turn tasks beyond the table have saved up, and whether they have one.
@@ -99,10 +99,10 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    /// The place of a seat in the order in which policies are asked here.
+    /// The place of a policy slot in the order in which policies are asked here.
     #[inline]
-    pub(crate) fn rank_of(&self, seat: usize) -> u32 {
-        self.ranks[seat % SEATS].load(Relaxed).into()
+    pub(crate) fn rank_of(&self, policy_slot: usize) -> u32 {
+        self.ranks[policy_slot % POLICY_SLOTS].load(Relaxed).into()
     }
 
     #[inline]
@@ -112,7 +112,10 @@ impl Cpu {
 
     /// How many ticks and how many looks for work there were.
     pub(crate) fn heard(&self) -> u64 {
-        let looks = self.counters.iter().map(|seat| seat.picks.load(Relaxed).wrapping_add(seat.idles.load(Relaxed)));
+        let looks = self
+            .counters
+            .iter()
+            .map(|policy_slot| policy_slot.picks.load(Relaxed).wrapping_add(policy_slot.idles.load(Relaxed)));
         looks.fold(self.ticks_heard.load(Relaxed), u64::wrapping_add)
     }
 }

@@ -9,32 +9,32 @@ use ekiden_host::Policy;
 use ekiden_host::abi::{Event, EventKind, FOR_IDLE, Outcome, Status, enqueue_flags};
 
 use crate::counters::{Counters, Cpu, Totals};
-use crate::fault::Mistake;
+use crate::fault::ContractViolation;
 use crate::groups::{Groups, MAX_GROUPS};
 use crate::host::EngineHost;
 use crate::idle::IdleCpus;
+use crate::idle_notifications::IdleMissed;
 use crate::kept::Kept;
 use crate::order::Published;
 use crate::pace::Late;
-use crate::seats::{SEATS, Seat};
+use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
 use crate::shares::Shares;
 use crate::state::{Phase, State, Transition, UPGRADABLE};
 use crate::table::{Slot, TaskTable};
-use crate::told::Missed;
 
 /// The engine: policies, their tasks, and the checks between them and the host. A host whose policies are all of one type says
 /// which, and calls them by their address.
 pub struct Engine<P = Box<dyn Policy>> {
-    pub(crate) seats: [Seat<P>; SEATS],
-    /// The seats that are taken, in the order in which their policies are asked; never empty.
+    pub(crate) policy_slots: [PolicySlot<P>; POLICY_SLOTS],
+    /// The policy slots that are taken, in the order in which their policies are asked; never empty.
     pub(crate) order: Published,
-    /// Whether seat 0 is the only one: looked at all the time.
-    pub(crate) lone: AtomicBool,
+    /// Whether policy slot 0 is the only one: looked at all the time.
+    pub(crate) single: AtomicBool,
     /// Who wants to know of idle CPUs.
     pub(crate) listeners: AtomicU8,
-    pub(crate) missed: Missed,
+    pub(crate) missed: IdleMissed,
     pub(crate) shares: Shares,
-    pub(crate) default_seat: AtomicU32,
+    pub(crate) default_policy_slot: AtomicU32,
     pub(crate) host: Arc<dyn EngineHost + Send>,
     pub(crate) tasks: TaskTable,
     pub(crate) groups: Groups,
@@ -43,21 +43,21 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) idle: Arc<IdleCpus>,
     pub(crate) late: Late,
     pub(crate) cpus: Vec<Cpu>,
-    /// How many tasks there is no room for, and which walk has counted those that wait.
+    /// How many tasks there is no room for, and which scan has counted those that wait.
     pub(crate) beyond: AtomicU32,
-    pub(crate) walk: AtomicU32,
+    pub(crate) scan: AtomicU32,
     /// No policy is left.
     pub(crate) faulted: AtomicBool,
 }
 
-/// One event while it is being handled. `LONE` says that there is but one policy, in seat 0, which spares what is frequent all
+/// One event while it is being handled. `SINGLE` says that there is but one policy, in policy slot 0, which spares what is frequent all
 /// that is there for several.
-pub(crate) struct Handling<'a, const LONE: bool = false> {
+pub(crate) struct Handling<'a, const SINGLE: bool = false> {
     pub(crate) event: &'a Event,
     pub(crate) outcome: &'a mut Outcome,
 }
 
-impl<const LONE: bool> Handling<'_, LONE> {
+impl<const SINGLE: bool> Handling<'_, SINGLE> {
     /// The same for what is rare, and works for several at its cost.
     #[inline]
     pub(crate) fn rare(&mut self) -> Handling<'_> {
@@ -67,20 +67,20 @@ impl<const LONE: bool> Handling<'_, LONE> {
 
 impl<P: Policy> Engine<P> {
     /// An engine for `policy` on a machine with `nr_cpus` CPUs and at most `max_tasks` tasks. The policy gets all tasks, and
-    /// seat 0.
+    /// policy slot 0.
     ///
     /// `idle` is the set that `host` answers [`Host::idle_cpus`](ekiden_host::Host::idle_cpus) from; the engine keeps it.
     pub fn new(policy: P, host: Arc<dyn EngineHost + Send>, idle: Arc<IdleCpus>, nr_cpus: u32, max_tasks: u32) -> Self {
         let mut cpus = Vec::new();
         cpus.resize_with(nr_cpus as usize, Cpu::default);
         let mut engine = Self {
-            seats: core::array::from_fn(Seat::free),
+            policy_slots: core::array::from_fn(PolicySlot::free),
             order: Published::default(),
-            lone: AtomicBool::new(true),
+            single: AtomicBool::new(true),
             listeners: AtomicU8::new(0),
-            missed: Missed::default(),
+            missed: IdleMissed::default(),
             shares: Shares::default(),
-            default_seat: AtomicU32::new(0),
+            default_policy_slot: AtomicU32::new(0),
             host,
             tasks: TaskTable::new(max_tasks),
             groups: Groups::new(MAX_GROUPS - 1, max_tasks),
@@ -89,7 +89,7 @@ impl<P: Policy> Engine<P> {
             late: Late::default(),
             cpus,
             beyond: AtomicU32::new(0),
-            walk: AtomicU32::new(0),
+            scan: AtomicU32::new(0),
             faulted: AtomicBool::new(false),
         };
         // An engine without policies has room for one, and nobody is idle yet.
@@ -101,19 +101,19 @@ impl<P: Policy> Engine<P> {
     pub fn calls(&self) -> Calls {
         // A task that may not use all CPUs is kept from the others where one is chosen for it.
         let own = if self.is_shared() { Calls::NONE.with(Call::SelectTaskRq).0 } else { 0 };
-        Calls(self.in_order().fold(own, |calls, seat| calls | seat.calls().0))
+        Calls(self.in_order().fold(own, |calls, policy_slot| calls | policy_slot.calls().0))
     }
 
     /// Whether [`EventKind::SelectCpu`] has to be delivered for a task: its policy chooses CPUs, or has not all of them.
     #[inline]
     pub fn chooses_cpu(&self, task: TaskId) -> bool {
-        let asks = |slot: &Slot| self.seat_of::<false>(slot.state()).calls().has(Call::SelectTaskRq);
+        let asks = |slot: &Slot| self.policy_slot_of::<false>(slot.state()).calls().has(Call::SelectTaskRq);
         self.is_shared() || self.tasks.get(task).is_some_and(asks)
     }
 
-    /// The policy in a seat, if there is one.
-    pub fn policy(&self, seat: usize) -> Option<&P> {
-        self.seats[seat].policy()
+    /// The policy in a policy slot, if there is one.
+    pub fn policy(&self, policy_slot: usize) -> Option<&P> {
+        self.policy_slots[policy_slot].policy()
     }
 
     /// The task table.
@@ -143,19 +143,19 @@ impl<P: Policy> Engine<P> {
         totals
     }
 
-    /// What a CPU has counted for the policy in a seat, if there are both.
-    pub fn counted(&self, seat: usize, cpu: CpuId) -> Option<Totals> {
-        let counters = self.cpus.get(cpu as usize).filter(|_| self.order.get().contains(seat))?;
+    /// What a CPU has counted for the policy in a policy slot, if there are both.
+    pub fn counted(&self, policy_slot: usize, cpu: CpuId) -> Option<Totals> {
+        let counters = self.cpus.get(cpu as usize).filter(|_| self.order.get().contains(policy_slot))?;
         let mut totals = Totals::default();
-        counters.counters[seat].add_to(&mut totals);
+        counters.counters[policy_slot].add_to(&mut totals);
         Some(totals)
     }
 
-    /// How many mistakes policies have made, and the newest of the first that has made one.
-    pub fn mistakes(&self) -> (u32, Option<Mistake>) {
-        let seats = || self.in_order();
-        let last = seats().find_map(|seat| *seat.last_mistake.lock());
-        (seats().map(|seat| seat.mistakes.load(Relaxed)).sum(), last)
+    /// How many contract violations policies have made, and the newest of the first that has made one.
+    pub fn contract_violations(&self) -> (u32, Option<ContractViolation>) {
+        let policy_slots = || self.in_order();
+        let last = policy_slots().find_map(|policy_slot| *policy_slot.last_contract_violation.lock());
+        (policy_slots().map(|policy_slot| policy_slot.contract_violations.load(Relaxed)).sum(), last)
     }
 
     /// Handles one event. `outcome` comes in zeroed. `payload` holds hints and parameters, and is empty for every other kind.
@@ -170,7 +170,7 @@ impl<P: Policy> Engine<P> {
             outcome.status = Status::Fault as i32;
             return;
         }
-        if self.is_lone() {
+        if self.is_single() {
             self.handle(&mut Handling::<true> { event, outcome }, payload);
         } else {
             self.handle(&mut Handling::<false> { event, outcome }, payload);
@@ -178,7 +178,7 @@ impl<P: Policy> Engine<P> {
     }
 
     #[inline(always)]
-    fn handle<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, payload: &[u8]) {
+    fn handle<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>, payload: &[u8]) {
         let event = handling.event;
         // The three of a task switch first: they are most of what there is.
         if event.kind == EventKind::Enqueue as u32 {
@@ -195,7 +195,7 @@ impl<P: Policy> Engine<P> {
 
     /// The last of every outcome: whether the policy is still there.
     #[inline]
-    pub(crate) fn end<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>) {
+    pub(crate) fn end<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>) {
         if self.faulted.load(Relaxed) {
             handling.outcome.status = Status::Fault as i32;
         }
@@ -248,8 +248,8 @@ impl<P: Policy> Engine<P> {
                     handling.outcome.kicks.add(handling.event.cpu);
                 }
                 engine.tell_about(handling, Call::TaskTick, task, slot);
-                if !engine.is_lone() {
-                    engine.take_turns(handling, handling.event.cpu, slot);
+                if !engine.is_single() {
+                    engine.rotate(handling, handling.event.cpu, slot);
                 }
             }),
             YIELD => self.with_task(handling, |_, _, _, slot| slot.set_state(slot.state().yielding())),
@@ -258,7 +258,7 @@ impl<P: Policy> Engine<P> {
                 engine.tell_about(handling, Call::TaskAffinityChanged, task, slot);
             }),
             ONLINE => {
-                self.seats.iter().for_each(Seat::has_heard);
+                self.policy_slots.iter().for_each(PolicySlot::has_heard);
                 self.tell_all(handling, Call::CpuOnline, handling.event.cpu);
             }
             OFFLINE => self.cpu_offline(handling),
@@ -278,16 +278,16 @@ impl<P: Policy> Engine<P> {
 
     /// Runs `handle` with the event's task, or says that there is none.
     #[inline]
-    fn with_task<const LONE: bool>(
+    fn with_task<const SINGLE: bool>(
         &self,
-        handling: &mut Handling<'_, LONE>,
-        handle: impl FnOnce(&Self, &mut Handling<'_, LONE>, TaskId, &Slot),
+        handling: &mut Handling<'_, SINGLE>,
+        handle: impl FnOnce(&Self, &mut Handling<'_, SINGLE>, TaskId, &Slot),
     ) {
         let task = handling.event.task;
         match self.tasks.get(task) {
             Some(slot) => {
-                if UPGRADABLE && !self.is_home::<LONE>(slot.state()) {
-                    self.settle(&mut handling.rare(), task, slot);
+                if UPGRADABLE && !self.is_attached::<SINGLE>(slot.state()) {
+                    self.attach(&mut handling.rare(), task, slot);
                 }
                 handle(self, handling, task, slot);
             }
@@ -296,8 +296,8 @@ impl<P: Policy> Engine<P> {
     }
 
     fn select_cpu(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        let seat = self.seat_of::<false>(slot.state());
-        if !seat.calls().has(Call::SelectTaskRq) {
+        let policy_slot = self.policy_slot_of::<false>(slot.state());
+        if !policy_slot.calls().has(Call::SelectTaskRq) {
             handling.outcome.cpu = handling.event.args[0] as i32;
             return;
         }
@@ -307,44 +307,47 @@ impl<P: Policy> Engine<P> {
         let mut message = self.message(handling, Call::SelectTaskRq, task, slot);
         message.arg = u64::from(suggested);
         message.flags = handling.event.flags as u32;
-        let chosen = self.call(handling, seat, &message, &[]).cpu;
-        if chosen == suggested || !seat.is_taken() || (chosen < self.nr_cpus() && self.host.may_run(task, chosen)) {
-            handling.outcome.cpu = if seat.is_taken() { chosen } else { suggested } as i32;
+        let chosen = self.call(handling, policy_slot, &message, &[]).cpu;
+        if chosen == suggested
+            || !policy_slot.is_taken()
+            || (chosen < self.nr_cpus() && self.host.may_run(task, chosen))
+        {
+            handling.outcome.cpu = if policy_slot.is_taken() { chosen } else { suggested } as i32;
         } else {
-            self.chose_badly(handling, seat, task, slot, chosen);
+            self.chose_badly(handling, policy_slot, task, slot, chosen);
         }
     }
 
     /// The kernel puts a task on the run queue of the event's CPU.
     #[inline]
-    fn enqueue<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>) {
+    fn enqueue<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>) {
         let (event, task) = (handling.event, handling.event.task);
         let Some(slot) = self.tasks.get(task) else {
             handling.outcome.status = Status::Invalid as i32;
             return;
         };
-        if self.groups.is_active() && self.waits_in_group(&mut handling.rare(), task, slot, Phase::Parked) {
+        if self.groups.is_active() && self.waits_in_group(&mut handling.rare(), task, slot, Phase::Throttled) {
             return;
         }
         slot.runtime_ns.store(event.runtime_ns, Relaxed);
         // Looked at once: this is the busiest of all.
         let mut seen = slot.state();
-        if UPGRADABLE && !self.is_home::<LONE>(seen) {
-            self.settle(&mut handling.rare(), task, slot);
+        if UPGRADABLE && !self.is_attached::<SINGLE>(seen) {
+            self.attach(&mut handling.rare(), task, slot);
             seen = slot.state();
         }
-        if !LONE && slot.choice() != seen.seat() {
+        if !SINGLE && slot.choice() != seen.policy_slot() {
             self.change_policy(&mut handling.rare(), task, slot);
             seen = slot.state();
         }
-        let seat = self.seat_of::<LONE>(seen);
+        let policy_slot = self.policy_slot_of::<SINGLE>(seen);
         let call = match seen.phase() {
             Phase::Blocked => Call::TaskWakeup,
             Phase::New => Call::TaskNew,
             // It has slept in between: see `EventKind::Block`.
             Phase::Running if event.flags & enqueue_flags::WAKEUP != 0 => {
                 if UPGRADABLE {
-                    self.slept(handling, seat, task, slot);
+                    self.slept(handling, policy_slot, task, slot);
                 }
                 Call::TaskWakeup
             }
@@ -356,9 +359,9 @@ impl<P: Policy> Engine<P> {
                 Call::TaskNew
             }
             // Just released.
-            Phase::Parked | Phase::ParkedByTick => return,
+            Phase::Throttled | Phase::ThrottledByTick => return,
         };
-        if self.groups.is_active() && !self.admit(&mut handling.rare(), task, slot, call, Phase::Parked) {
+        if self.groups.is_active() && !self.admit(&mut handling.rare(), task, slot, call, Phase::Throttled) {
             return;
         }
         // The state goes first: another CPU may pick the task as soon as the policy knows of it.
@@ -368,21 +371,21 @@ impl<P: Policy> Engine<P> {
         }
         let for_idle = event.flags & enqueue_flags::MAY_PLACE != 0 && self.idle.contains(event.cpu);
         self.hand_token(handling, call, task, slot, state, if for_idle { FOR_IDLE } else { 0 });
-        if !LONE {
+        if !SINGLE {
             // It has fallen, here or elsewhere.
-            if state.home() != seat.home() {
-                return self.settle(&mut handling.rare(), task, slot);
+            if state.attachment() != policy_slot.attachment() {
+                return self.attach(&mut handling.rare(), task, slot);
             }
             if self.is_shared() && self.send_away(&mut handling.rare(), task, slot) {
                 return;
             }
         }
         if for_idle {
-            if !self.idle.contains(event.cpu) || !self.pick_for_idle(handling, seat, event.cpu, task) {
+            if !self.idle.contains(event.cpu) || !self.pick_for_idle(handling, policy_slot, event.cpu, task) {
                 self.kick_another(&mut handling.rare(), task);
             }
-        } else if !LONE {
-            self.overtake(handling, seat, event.cpu);
+        } else if !SINGLE {
+            self.overtake(handling, policy_slot, event.cpu);
         }
     }
 
@@ -399,16 +402,16 @@ impl<P: Policy> Engine<P> {
     fn enqueue_again(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, seen: State) {
         let cpu = handling.event.cpu;
         // It may be allowed elsewhere by now, or has left the CPU that ran it: CPUs that could not have it are to look again.
-        self.seat_of::<false>(seen).has_heard();
+        self.policy_slot_of::<false>(seen).has_heard();
         if seen.cpu() != cpu {
             self.move_to(handling, task, slot, seen, cpu, Phase::Ready);
         } else if seen.phase() == Phase::ReadyByTick && !slot.try_state(seen, seen.in_phase(Phase::Ready)) {
             // Only the CPU that it ran on may change a task in this phase, and that is here.
-            Counters::count(&self.counters(cpu, self.seat_of::<false>(seen)).surprises);
+            Counters::count(&self.counters(cpu, self.policy_slot_of::<false>(seen)).unexpected_transitions);
         }
         if let Some(cpu) = slot.wish.take() {
             // A CPU that has found something else looks again by itself; but what it runs may be of a policy that is asked later.
-            if self.idle.handed.hand(|| self.idle.contains(cpu)) || !self.is_lone() {
+            if self.idle.handed.hand(|| self.idle.contains(cpu)) || !self.is_single() {
                 handling.outcome.kicks.add(cpu);
             }
         }
@@ -418,7 +421,7 @@ impl<P: Policy> Engine<P> {
     }
 
     #[inline]
-    fn block<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, task: TaskId, slot: &Slot) {
+    fn block<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>, task: TaskId, slot: &Slot) {
         let event = handling.event;
         if self.groups.is_active() && self.sleeps_in_group(&mut handling.rare(), task, slot) {
             return;
@@ -432,13 +435,13 @@ impl<P: Policy> Engine<P> {
         match seen.phase() {
             Phase::Running => {
                 slot.set_state(seen.in_phase(Phase::Blocked));
-                self.slept(handling, self.seat_of::<LONE>(seen), task, slot);
+                self.slept(handling, self.policy_slot_of::<SINGLE>(seen), task, slot);
             }
             Phase::Ready | Phase::ReadyByTick => {
-                self.take_back(&mut handling.rare(), self.seat_of::<LONE>(seen), task, slot);
+                self.take_back(&mut handling.rare(), self.policy_slot_of::<SINGLE>(seen), task, slot);
                 self.groups.sleep(task.slot);
             }
-            Phase::New | Phase::Blocked | Phase::Free | Phase::Parked | Phase::ParkedByTick => {
+            Phase::New | Phase::Blocked | Phase::Free | Phase::Throttled | Phase::ThrottledByTick => {
                 self.transit(event.cpu, slot, seen, Transition::Block);
             }
         }
@@ -446,16 +449,16 @@ impl<P: Policy> Engine<P> {
 
     /// The task sleeps, by what the host says or by what follows from it.
     #[inline]
-    pub(crate) fn slept<const LONE: bool>(
+    pub(crate) fn slept<const SINGLE: bool>(
         &self,
-        handling: &mut Handling<'_, LONE>,
-        seat: &Seat<P>,
+        handling: &mut Handling<'_, SINGLE>,
+        policy_slot: &PolicySlot<P>,
         task: TaskId,
         slot: &Slot,
     ) {
-        if seat.calls().has(Call::TaskBlocked) {
+        if policy_slot.calls().has(Call::TaskBlocked) {
             let message = self.message(handling, Call::TaskBlocked, task, slot);
-            self.call(handling, seat, &message, &[]);
+            self.call(handling, policy_slot, &message, &[]);
         }
     }
 
@@ -466,20 +469,20 @@ impl<P: Policy> Engine<P> {
     }
 
     #[inline]
-    pub(crate) fn counters(&self, cpu: CpuId, seat: &Seat<P>) -> &Counters {
-        &self.cpu(cpu).counters[seat.index % SEATS]
+    pub(crate) fn counters(&self, cpu: CpuId, policy_slot: &PolicySlot<P>) -> &Counters {
+        &self.cpu(cpu).counters[policy_slot.index % POLICY_SLOTS]
     }
 
-    /// Whether there is but one policy, in seat 0.
+    /// Whether there is but one policy, in policy slot 0.
     #[inline]
-    pub(crate) fn is_lone(&self) -> bool {
-        !UPGRADABLE || self.lone.load(Acquire)
+    pub(crate) fn is_single(&self) -> bool {
+        !UPGRADABLE || self.single.load(Acquire)
     }
 
-    /// The seat of the policy that has heard of a task in this state.
+    /// The policy slot of the policy that has heard of a task in this state.
     #[inline]
-    pub(crate) fn seat_of<const LONE: bool>(&self, state: State) -> &Seat<P> {
-        &self.seats[if LONE { 0 } else { state.seat() }]
+    pub(crate) fn policy_slot_of<const SINGLE: bool>(&self, state: State) -> &PolicySlot<P> {
+        &self.policy_slots[if SINGLE { 0 } else { state.policy_slot() }]
     }
 
     /// How many CPUs the machine has.

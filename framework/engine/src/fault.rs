@@ -1,4 +1,4 @@
-//! What went wrong with a policy: mistakes, which are handed back, and the fault that ends it.
+//! What went wrong with a policy: contract violations, which are handed back, and the fault that ends it.
 
 use alloc::string::String;
 use core::fmt;
@@ -9,16 +9,16 @@ use ekiden_host::Policy;
 
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
-use crate::seats::Seat;
+use crate::policy_slots::PolicySlot;
 use crate::state::{Phase, State, Transition};
 use crate::table::Slot;
 
-/// How many mistakes a policy may make before it is taken out. Each is counted and named; so many are no accident.
-pub const MISTAKES_ALLOWED: u32 = 64;
+/// How many contract violations a policy may make before it is taken out. Each is counted and named; so many are no accident.
+pub const CONTRACT_VIOLATIONS_ALLOWED: u32 = 64;
 
-/// A mistake of a policy that the engine put right.
+/// A contract violation of a policy that the engine put right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MistakeKind {
+pub enum ContractViolationKind {
     /// A token came back that cannot be honoured.
     Refused(RefusalReason),
     /// A good token was dropped: the task would never have run again.
@@ -31,11 +31,11 @@ pub enum MistakeKind {
     AbsurdSlice,
 }
 
-/// One mistake, with where it was made.
+/// One contract violation, with where it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mistake {
+pub struct ContractViolation {
     /// What was wrong.
-    pub kind: MistakeKind,
+    pub kind: ContractViolationKind,
     /// The call that made it.
     pub call: Call,
     /// The CPU that the call was about.
@@ -44,17 +44,21 @@ pub struct Mistake {
     pub pid: u32,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for ContractViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let call = self.call.name();
         match self.kind {
-            MistakeKind::Refused(reason) => {
+            ContractViolationKind::Refused(reason) => {
                 write!(f, "{call} gave back a token that is refused: {}", reason.describe())
             }
-            MistakeKind::TokenLost => write!(f, "{call} lost a token; a new one was issued"),
-            MistakeKind::WrongTokenReturned => write!(f, "{call} gave back the token of another task or CPU"),
-            MistakeKind::BadCpu => write!(f, "{call} named a CPU that does not exist, or that the task may not use"),
-            MistakeKind::AbsurdSlice => write!(f, "{call} gave a task a slice that is too long; it gets the usual one"),
+            ContractViolationKind::TokenLost => write!(f, "{call} lost a token; a new one was issued"),
+            ContractViolationKind::WrongTokenReturned => write!(f, "{call} gave back the token of another task or CPU"),
+            ContractViolationKind::BadCpu => {
+                write!(f, "{call} named a CPU that does not exist, or that the task may not use")
+            }
+            ContractViolationKind::AbsurdSlice => {
+                write!(f, "{call} gave a task a slice that is too long; it gets the usual one")
+            }
         }?;
         write!(f, " (PID {}, CPU {})", self.pid, self.cpu)
     }
@@ -94,7 +98,7 @@ impl Checks {
 
 /// A transition that is not in [`TRANSITIONS`](crate::TRANSITIONS) (papers/001, section III).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Surprise {
+pub struct UnexpectedTransition {
     /// What happened.
     pub by: Transition,
     /// The state that the task was in.
@@ -105,7 +109,7 @@ pub struct Surprise {
     pub cpu: CpuId,
 }
 
-impl fmt::Display for Surprise {
+impl fmt::Display for UnexpectedTransition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { by, phase, pid, cpu } = self;
         write!(f, "{} of a task that is {} (PID {pid}, CPU {cpu})", by.name(), phase.name())
@@ -129,8 +133,15 @@ impl fmt::Display for Fault {
 
 impl<P: Policy> Engine<P> {
     #[cold]
-    pub(crate) fn mistake(&self, seat: &Seat<P>, kind: MistakeKind, call: Call, cpu: CpuId, slot: &Slot) {
-        self.mistake_about(seat, kind, call, cpu, slot.pid.load(Relaxed));
+    pub(crate) fn contract_violation(
+        &self,
+        policy_slot: &PolicySlot<P>,
+        kind: ContractViolationKind,
+        call: Call,
+        cpu: CpuId,
+        slot: &Slot,
+    ) {
+        self.contract_violation_about(policy_slot, kind, call, cpu, slot.pid.load(Relaxed));
     }
 
     /// A policy named a CPU on which the task cannot run. The host's choice stands.
@@ -139,7 +150,7 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn chose_badly(
         &self,
         handling: &mut Handling<'_>,
-        seat: &Seat<P>,
+        policy_slot: &PolicySlot<P>,
         task: TaskId,
         slot: &Slot,
         chosen: CpuId,
@@ -147,42 +158,63 @@ impl<P: Policy> Engine<P> {
         let mut allowed = CpuMask::new();
         self.host.allowed_cpus(task, &mut allowed);
         if allowed.contains(chosen) {
-            // That CPU has gone offline since the policy looked, or the task has pinned itself for a moment: no mistake.
-            Counters::count(&self.counters(handling.event.cpu, seat).refusals);
+            // That CPU has gone offline since the policy looked, or the task has pinned itself for a moment: no contract violation.
+            Counters::count(&self.counters(handling.event.cpu, policy_slot).refusals);
         } else {
-            self.mistake(seat, MistakeKind::BadCpu, Call::SelectTaskRq, handling.event.cpu, slot);
+            self.contract_violation(
+                policy_slot,
+                ContractViolationKind::BadCpu,
+                Call::SelectTaskRq,
+                handling.event.cpu,
+                slot,
+            );
         }
     }
 
-    pub(crate) fn mistake_about(&self, seat: &Seat<P>, kind: MistakeKind, call: Call, cpu: CpuId, pid: u32) {
-        let mistake = Mistake { kind, call, cpu, pid };
-        *seat.last_mistake.lock() = Some(mistake);
-        if seat.mistakes.fetch_add(1, Relaxed) + 1 - seat.mistakes_before.load(Relaxed) > MISTAKES_ALLOWED {
-            let message: String = alloc::format!("more than {MISTAKES_ALLOWED} mistakes, the last one: {mistake}");
-            self.take_out_of(seat, Some(Fault { message, cpu }));
+    pub(crate) fn contract_violation_about(
+        &self,
+        policy_slot: &PolicySlot<P>,
+        kind: ContractViolationKind,
+        call: Call,
+        cpu: CpuId,
+        pid: u32,
+    ) {
+        let contract_violation = ContractViolation { kind, call, cpu, pid };
+        *policy_slot.last_contract_violation.lock() = Some(contract_violation);
+        if policy_slot.contract_violations.fetch_add(1, Relaxed) + 1
+            - policy_slot.contract_violations_before.load(Relaxed)
+            > CONTRACT_VIOLATIONS_ALLOWED
+        {
+            let message: String = alloc::format!(
+                "more than {CONTRACT_VIOLATIONS_ALLOWED} contract violations, the last one: {contract_violation}"
+            );
+            self.take_out_of(policy_slot, Some(Fault { message, cpu }));
         }
     }
 
     /// Checks a transition. One that is not in the list is counted and kept, and has the consequence that was chosen.
     #[inline]
     pub(crate) fn transit(&self, cpu: CpuId, slot: &Slot, seen: State, by: Transition) {
-        let seat = self.seat_of::<false>(seen);
-        if seat.checks() != Checks::Off && by.from(seen.phase()).is_none() {
-            self.surprise(seat, Surprise { by, phase: seen.phase(), pid: slot.pid.load(Relaxed), cpu });
+        let policy_slot = self.policy_slot_of::<false>(seen);
+        if policy_slot.checks() != Checks::Off && by.from(seen.phase()).is_none() {
+            self.unexpected_transition(
+                policy_slot,
+                UnexpectedTransition { by, phase: seen.phase(), pid: slot.pid.load(Relaxed), cpu },
+            );
         }
     }
 
     #[cold]
-    fn surprise(&self, seat: &Seat<P>, surprise: Surprise) {
-        Counters::count(&self.counters(surprise.cpu, seat).surprises);
-        *seat.last_surprise.lock() = Some(surprise);
-        match seat.checks() {
+    fn unexpected_transition(&self, policy_slot: &PolicySlot<P>, unexpected_transition: UnexpectedTransition) {
+        Counters::count(&self.counters(unexpected_transition.cpu, policy_slot).unexpected_transitions);
+        *policy_slot.last_unexpected_transition.lock() = Some(unexpected_transition);
+        match policy_slot.checks() {
             Checks::Off | Checks::Report => {}
             Checks::Remove => {
-                let message = alloc::format!("a wrong transition: {surprise}");
-                self.take_out_of(seat, Some(Fault { message, cpu: surprise.cpu }));
+                let message = alloc::format!("a wrong transition: {unexpected_transition}");
+                self.take_out_of(policy_slot, Some(Fault { message, cpu: unexpected_transition.cpu }));
             }
-            Checks::Stop => self.host.stop(&surprise),
+            Checks::Stop => self.host.stop(&unexpected_transition),
         }
     }
 }

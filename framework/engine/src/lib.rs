@@ -9,6 +9,7 @@
 extern crate alloc;
 
 mod answers;
+mod attach;
 mod beyond;
 mod calls;
 mod coming;
@@ -18,6 +19,7 @@ mod fault;
 pub mod groups;
 mod host;
 mod idle;
+mod idle_notifications;
 mod kept;
 mod lifecycle;
 mod lock;
@@ -26,14 +28,12 @@ mod order;
 mod pace;
 mod params;
 mod pick;
-mod seats;
-mod settle;
+mod policy_slots;
 mod shares;
 mod starved;
 mod state;
 mod table;
 mod throttling;
-mod told;
 mod turns;
 mod wakeups;
 
@@ -49,13 +49,15 @@ mod atomics {
 pub use answers::Answers;
 pub use counters::{Counters, Totals};
 pub use engine::Engine;
-pub use fault::{Checks, Fault, MISTAKES_ALLOWED, Mistake, MistakeKind, Surprise};
+pub use fault::{
+    CONTRACT_VIOLATIONS_ALLOWED, Checks, ContractViolation, ContractViolationKind, Fault, UnexpectedTransition,
+};
 pub use host::{EngineHost, Interrupted};
 pub use idle::IdleCpus;
 pub use pace::{TIMER_NS_MIN, WINDOWS_OVER_MOST};
 pub use pick::{PICK_ATTEMPTS, SLICE_NS_MAX};
-pub use seats::{NotChosen, SEATS, SeatView};
+pub use policy_slots::{NotChosen, POLICY_SLOTS, PolicySlotView};
 pub use shares::{POLICY_WEIGHT, POLICY_WEIGHTS, Share};
-pub use starved::Walk;
+pub use starved::Scan;
 pub use state::{Phase, State, TRANSITIONS, Transition};
 pub use table::{TaskTable, TaskView};

@@ -43,7 +43,7 @@ impl<P: Policy> Engine<P> {
         self.transit(handling.event.cpu, slot, seen, Transition::Depart);
         // Its token, wherever it is, is worthless from here on.
         slot.set_state(seen.issue(Phase::New, seen.cpu()));
-        self.take_back(handling, self.seat_of::<false>(seen), task, slot);
+        self.take_back(handling, self.policy_slot_of::<false>(seen), task, slot);
         self.leaves(slot);
         self.leave_groups(handling, task, slot);
         self.forget_task(task);
@@ -51,10 +51,10 @@ impl<P: Policy> Engine<P> {
 
     pub(crate) fn task_exit(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         self.transit(handling.event.cpu, slot, slot.state(), Transition::Depart);
-        let seat = self.seat_of::<false>(slot.state());
-        if seat.calls().has(Call::TaskDead) {
+        let policy_slot = self.policy_slot_of::<false>(slot.state());
+        if policy_slot.calls().has(Call::TaskDead) {
             let message = self.message(handling, Call::TaskDead, task, slot);
-            self.call(handling, seat, &message, &[]);
+            self.call(handling, policy_slot, &message, &[]);
         }
         self.leaves(slot);
         self.leave_groups(handling, task, slot);

@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// Calls come from everywhere, in every order, to two policies at a time that make mistakes.
+    /// Calls come from everywhere, in every order, to two policies at a time that make contract violations.
     #[test]
     fn no_lock_of_the_engine_is_held_while_a_policy_is_called() {
         let heard = Heard::default();
@@ -230,14 +230,14 @@ mod tests {
             let name = 7_u64.to_ne_bytes();
             let payload = if kind == EventKind::TaskParams as u32 { params.as_bytes() } else { &name };
             engine.deliver(&event, payload, &mut Outcome::default());
-            let seat = numbers.below(2) as usize;
+            let policy_slot = numbers.below(2) as usize;
             match step % 64 {
                 0 => _ = engine.introduce(0, TASKS, &mut Outcome::default()),
-                1 if !engine.is_alive(seat) => {
-                    engine.remove(seat);
+                1 if !engine.is_alive(policy_slot) => {
+                    engine.remove(policy_slot);
                     _ = engine.add(policy(), numbers.below(2) == 0, &mut Outcome::default());
                 }
-                2 => _ = engine.choose(event.task, Some(seat), true, true),
+                2 => _ = engine.choose(event.task, Some(policy_slot), true, true),
                 _ => {}
             }
             assert_eq!(HELD.get(), 0);

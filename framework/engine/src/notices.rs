@@ -9,21 +9,21 @@ use ekiden_host::abi::{Event, Outcome, Status};
 
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
-use crate::seats::{SEATS, Seat};
-use crate::told::Seats;
+use crate::idle_notifications::PolicySlots;
+use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
 
 impl<P: Policy> Engine<P> {
     /// A CPU has found nothing to run. `asked` are the policies that were asked, and `before` how many tasks had been handed over
     /// when it began to ask.
     #[inline]
-    pub(crate) fn found_nothing<const LONE: bool>(
+    pub(crate) fn found_nothing<const SINGLE: bool>(
         &self,
-        handling: &mut Handling<'_, LONE>,
+        handling: &mut Handling<'_, SINGLE>,
         cpu: CpuId,
-        asked: Seats,
+        asked: PolicySlots,
         before: u32,
     ) {
-        Counters::count(&self.counters(cpu, &self.seats[self.default_seat()]).idles);
+        Counters::count(&self.counters(cpu, &self.policy_slots[self.default_policy_slot()]).idles);
         if self.any_beyond() {
             handling.outcome.status = Status::Beyond as i32;
             handling.outcome.cpu = 1;
@@ -36,7 +36,7 @@ impl<P: Policy> Engine<P> {
         }
         let listeners = self.listeners.load(Relaxed);
         let (told, passed_over) = (listeners & asked, listeners & !asked);
-        if !LONE && passed_over != 0 {
+        if !SINGLE && passed_over != 0 {
             self.missed.pass_over(passed_over);
         }
         if told != 0 {
@@ -48,78 +48,79 @@ impl<P: Policy> Engine<P> {
     /// Tasks in queues that CPUs share, and those of groups that have time again, are handed over by whichever CPU it happens on. This one
     /// may have asked just before.
     #[inline]
-    fn look_again<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, cpu: CpuId, before: u32) {
+    fn look_again<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>, cpu: CpuId, before: u32) {
         if self.idle.handed.came_since(before) {
             handling.outcome.kicks.add(cpu);
         }
     }
 
     #[inline(never)]
-    fn tell_those(&self, handling: &mut Handling<'_>, cpu: CpuId, seats: Seats) {
-        let listens = |seat: &&Seat<P>| seats & bit(seat.index) != 0;
-        self.seats.iter().filter(listens).for_each(|seat| self.tell_idle(handling, seat, cpu));
+    fn tell_those(&self, handling: &mut Handling<'_>, cpu: CpuId, policy_slots: PolicySlots) {
+        let listens = |policy_slot: &&PolicySlot<P>| policy_slots & bit(policy_slot.index) != 0;
+        self.policy_slots.iter().filter(listens).for_each(|policy_slot| self.tell_idle(handling, policy_slot, cpu));
     }
 
     /// A CPU that has found nothing runs something again.
     pub(crate) fn found_something(&self, handling: &mut Handling<'_>, cpu: CpuId) {
-        let told = self.cpu(cpu).told.take();
+        let told = self.cpu(cpu).idle_known.take();
         if told == 0 {
             return;
         }
-        for seat in self.in_order() {
-            if told & bit(seat.index) != 0 && seat.calls().has(Call::ExitIdle) && seat.is_taken() {
-                self.tell_cpu(handling, seat, Call::ExitIdle, cpu);
+        for policy_slot in self.in_order() {
+            if told & bit(policy_slot.index) != 0 && policy_slot.calls().has(Call::ExitIdle) && policy_slot.is_taken() {
+                self.tell_cpu(handling, policy_slot, Call::ExitIdle, cpu);
             }
         }
     }
 
-    fn tell_idle(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId) {
-        if self.cpu(cpu).told.tell(bit(seat.index)) && seat.is_taken() {
-            self.tell_cpu(handling, seat, Call::EnterIdle, cpu);
+    fn tell_idle(&self, handling: &mut Handling<'_>, policy_slot: &PolicySlot<P>, cpu: CpuId) {
+        if self.cpu(cpu).idle_known.tell(bit(policy_slot.index)) && policy_slot.is_taken() {
+            self.tell_cpu(handling, policy_slot, Call::EnterIdle, cpu);
         }
     }
 
     /// The policy is told of the idle CPUs of which it does not know.
     #[cold]
-    pub(crate) fn tell_missed(&self, handling: &mut Handling<'_>, seat: &Seat<P>) {
-        if self.missed.take(bit(seat.index)) {
+    pub(crate) fn tell_missed(&self, handling: &mut Handling<'_>, policy_slot: &PolicySlot<P>) {
+        if self.missed.take(bit(policy_slot.index)) {
             (0..self.nr_cpus())
                 .filter(|cpu| self.idle.contains(*cpu))
-                .for_each(|cpu| self.tell_idle(handling, seat, cpu));
+                .for_each(|cpu| self.tell_idle(handling, policy_slot, cpu));
         }
     }
 
     /// All policies are told what they have missed.
     pub(crate) fn tell_all_missed(&self, handling: &mut Handling<'_>) {
-        self.in_order().for_each(|seat| self.tell_missed(handling, seat));
+        self.in_order().for_each(|policy_slot| self.tell_missed(handling, policy_slot));
     }
 
-    /// The next policy in a seat knows of no CPU that it is idle.
-    pub(crate) fn forget_told(&self, seat: usize) {
-        self.cpus.iter().for_each(|cpu| cpu.told.forget(bit(seat)));
-        let _ = self.missed.take(bit(seat));
+    /// The next policy in a policy slot knows of no CPU that it is idle.
+    pub(crate) fn forget_told(&self, policy_slot: usize) {
+        self.cpus.iter().for_each(|cpu| cpu.idle_known.forget(bit(policy_slot)));
+        let _ = self.missed.take(bit(policy_slot));
     }
 
-    /// The policy in a seat is new, and hears of all CPUs that are idle.
-    pub(crate) fn tell_of_idle_cpus(&self, seat: usize, outcome: &mut Outcome) {
+    /// The policy in a policy slot is new, and hears of all CPUs that are idle.
+    pub(crate) fn tell_of_idle_cpus(&self, policy_slot: usize, outcome: &mut Outcome) {
         let event = Event::default();
         let handling = &mut Handling::<false> { event: &event, outcome };
-        let seat = &self.seats[seat];
-        if seat.calls().has(Call::EnterIdle) {
-            self.missed.pass_over(bit(seat.index));
-            self.tell_missed(handling, seat);
+        let policy_slot = &self.policy_slots[policy_slot];
+        if policy_slot.calls().has(Call::EnterIdle) {
+            self.missed.pass_over(bit(policy_slot.index));
+            self.tell_missed(handling, policy_slot);
         }
         self.end(handling);
     }
 
     /// Notes who wants to be told.
     pub(crate) fn note_listeners(&self) {
-        let listens = |seat: &&Seat<P>| seat.calls().has(Call::EnterIdle);
-        let listeners = self.in_order().filter(listens).fold(0, |listeners, seat| listeners | bit(seat.index));
+        let listens = |policy_slot: &&PolicySlot<P>| policy_slot.calls().has(Call::EnterIdle);
+        let listeners =
+            self.in_order().filter(listens).fold(0, |listeners, policy_slot| listeners | bit(policy_slot.index));
         self.listeners.store(listeners, Relaxed);
     }
 }
 
-pub(crate) fn bit(seat: usize) -> Seats {
-    1 << (seat % SEATS)
+pub(crate) fn bit(policy_slot: usize) -> PolicySlots {
+    1 << (policy_slot % POLICY_SLOTS)
 }

@@ -3,55 +3,56 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
-use crate::seats::SEATS;
+use crate::policy_slots::POLICY_SLOTS;
 
-/// Behind the last seat.
+/// Behind the last policy slot.
 const END: u64 = 0xff;
 
-/// Seats, one behind the other. A byte each, from the lowest on.
+/// Policy slots, one behind the other. A byte each, from the lowest on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Order(u64);
 
 impl Order {
     pub(crate) const NONE: Self = Self(u64::MAX);
 
-    /// Seat 0 alone.
+    /// Policy slot 0 alone.
     pub(crate) const FIRST: Self = Self(u64::MAX << 8);
 
-    /// More seats than there are do not fit.
-    pub(crate) fn of(seats: impl Iterator<Item = usize>) -> Self {
-        let place =
-            |word, (rank, seat): (usize, usize)| word & !(END << (8 * rank)) | ((seat % SEATS) as u64) << (8 * rank);
-        Self(seats.take(SEATS).enumerate().fold(Self::NONE.0, place))
+    /// More policy slots than there are do not fit.
+    pub(crate) fn of(policy_slots: impl Iterator<Item = usize>) -> Self {
+        let place = |word, (rank, policy_slot): (usize, usize)| {
+            word & !(END << (8 * rank)) | ((policy_slot % POLICY_SLOTS) as u64) << (8 * rank)
+        };
+        Self(policy_slots.take(POLICY_SLOTS).enumerate().fold(Self::NONE.0, place))
     }
 
     #[inline]
     pub(crate) fn len(self) -> usize {
-        SEATS - (!self.0).leading_zeros() as usize / 8
+        POLICY_SLOTS - (!self.0).leading_zeros() as usize / 8
     }
 
-    /// The seats; what is behind the last one is none.
+    /// The policy slots; what is behind the last one is none.
     #[inline]
-    pub(crate) fn to_bytes(self) -> [u8; SEATS] {
+    pub(crate) fn to_bytes(self) -> [u8; POLICY_SLOTS] {
         self.0.to_le_bytes()
     }
 
     #[inline]
-    pub(crate) fn seats(self) -> impl DoubleEndedIterator<Item = usize> + ExactSizeIterator {
+    pub(crate) fn policy_slots(self) -> impl DoubleEndedIterator<Item = usize> + ExactSizeIterator {
         self.to_bytes().into_iter().take(self.len()).map(usize::from)
     }
 
-    pub(crate) fn contains(self, seat: usize) -> bool {
-        self.seats().any(|other| other == seat)
+    pub(crate) fn contains(self, policy_slot: usize) -> bool {
+        self.policy_slots().any(|other| other == policy_slot)
     }
 
     pub(crate) fn get(self, rank: usize) -> Option<usize> {
-        self.seats().nth(rank)
+        self.policy_slots().nth(rank)
     }
 
     /// The same with another one first; those before it are last.
     pub(crate) fn begun_at(self, rank: usize) -> Self {
-        Self::of(self.seats().skip(rank).chain(self.seats().take(rank)))
+        Self::of(self.policy_slots().skip(rank).chain(self.policy_slots().take(rank)))
     }
 }
 
@@ -83,23 +84,25 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn an_order_has_the_seats_that_it_was_made_of() {
-        for seats in [&[][..], &[0], &[7], &[3, 0, 7], &[7, 6, 5, 4, 3, 2, 1, 0]] {
-            let order = Order::of(seats.iter().copied());
-            assert_eq!(order.seats().collect::<Vec<_>>(), seats);
-            assert_eq!(order.len(), seats.len());
-            assert!((0..SEATS).all(|seat| order.contains(seat) == seats.contains(&seat)));
-            assert_eq!(order.get(0), seats.first().copied());
-            assert_eq!(order.get(SEATS), None);
+    fn an_order_has_the_policy_slots_that_it_was_made_of() {
+        for policy_slots in [&[][..], &[0], &[7], &[3, 0, 7], &[7, 6, 5, 4, 3, 2, 1, 0]] {
+            let order = Order::of(policy_slots.iter().copied());
+            assert_eq!(order.policy_slots().collect::<Vec<_>>(), policy_slots);
+            assert_eq!(order.len(), policy_slots.len());
+            assert!(
+                (0..POLICY_SLOTS).all(|policy_slot| order.contains(policy_slot) == policy_slots.contains(&policy_slot))
+            );
+            assert_eq!(order.get(0), policy_slots.first().copied());
+            assert_eq!(order.get(POLICY_SLOTS), None);
         }
     }
 
     #[test]
     fn another_one_goes_first() {
         let order = Order::of([3, 0, 7].into_iter());
-        let seats = |rank| order.begun_at(rank).seats().collect::<Vec<_>>();
+        let policy_slots = |rank| order.begun_at(rank).policy_slots().collect::<Vec<_>>();
         assert_eq!(
-            [seats(0), seats(1), seats(2), seats(3), seats(8)],
+            [policy_slots(0), policy_slots(1), policy_slots(2), policy_slots(3), policy_slots(8)],
             [[3, 0, 7], [0, 7, 3], [7, 3, 0], [3, 0, 7], [3, 0, 7]]
         );
     }

@@ -25,7 +25,7 @@ use crate::engine::{Engine, Handling};
 use crate::fault::Fault;
 use crate::order::Order;
 use crate::pick::PICK_ATTEMPTS;
-use crate::seats::{SEATS, Seat};
+use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
 
 /// The shortest time until a timer, in nanoseconds: preemption at 10 µs is worth its cost for some (Shinjuku, NSDI 2019), and nothing is
 /// worth it more often.
@@ -208,9 +208,9 @@ impl<P: Policy> Engine<P> {
     /// The timer of a CPU went off. The host has one for each CPU; several policies share it.
     pub(crate) fn timer(&self, handling: &mut Handling<'_>) {
         let cpu = handling.event.cpu;
-        if self.is_lone() {
-            if self.seats[0].calls().has(Call::Timer) {
-                self.tell_cpu(handling, &self.seats[0], Call::Timer, cpu);
+        if self.is_single() {
+            if self.policy_slots[0].calls().has(Call::Timer) {
+                self.tell_cpu(handling, &self.policy_slots[0], Call::Timer, cpu);
             }
             return;
         }
@@ -218,12 +218,12 @@ impl<P: Policy> Engine<P> {
         let due = &self.cpu(cpu).due_ns;
         // A policy that was alone until now has armed it without a note here.
         let is_only = self.order.get() == Order::FIRST;
-        for seat in self.in_order() {
-            let due_ns = due[seat.index].load(Relaxed);
+        for policy_slot in self.in_order() {
+            let due_ns = due[policy_slot.index].load(Relaxed);
             if is_only || (due_ns != 0 && due_ns <= now_ns) {
-                due[seat.index].store(0, Relaxed);
-                if seat.calls().has(Call::Timer) && seat.is_taken() {
-                    self.tell_cpu(handling, seat, Call::Timer, cpu);
+                due[policy_slot.index].store(0, Relaxed);
+                if policy_slot.calls().has(Call::Timer) && policy_slot.is_taken() {
+                    self.tell_cpu(handling, policy_slot, Call::Timer, cpu);
                 }
             }
         }
@@ -239,25 +239,31 @@ impl<P: Policy> Engine<P> {
     }
 
     /// A policy wants CPUs to look for work. They exist.
-    pub(crate) fn wants_kicks(&self, handling: &mut Handling<'_>, seat: &Seat<P>, call: Call, kicks: Kicks) {
+    pub(crate) fn wants_kicks(
+        &self,
+        handling: &mut Handling<'_>,
+        policy_slot: &PolicySlot<P>,
+        call: Call,
+        kicks: Kicks,
+    ) {
         let kicked = if kicks.is_all() { self.nr_cpus() } else { kicks.iter().count() as u32 };
         let (cpu, units) = (handling.event.cpu, cost_of(kicked, handling.event.kind));
         if handling.event.kind == EventKind::Pick as u32 && kicks.contains(cpu) {
-            self.looks_again(seat, cpu);
+            self.looks_again(policy_slot, cpu);
         }
-        let window = &self.cpu(cpu).pace[seat.index % SEATS].window;
+        let window = &self.cpu(cpu).pace[policy_slot.index % POLICY_SLOTS].window;
         let verdict = if units == 0 { Verdict::Granted } else { window.spend(units, || self.host.now_ns()) };
         if verdict == Verdict::Granted {
             return handling.outcome.kicks.add_all(kicks);
         }
-        Counters::count(&self.counters(cpu, seat).slowed);
+        Counters::count(&self.counters(cpu, policy_slot).slowed);
         // A CPU for which a task waits has to look, whatever becomes of the policy.
         self.late.add(kicks);
         self.host.refill_at(self.host.now_ns().saturating_add(WINDOW_NS));
         if verdict == Verdict::Ends {
             let (call, ms) = (call.name(), u64::from(WINDOWS_OVER_MOST) * WINDOW_NS / 1_000_000);
             let message = alloc::format!("too many kicks: {call} has asked for more than it may for {ms} ms");
-            self.take_out_of(seat, Some(Fault { message, cpu }));
+            self.take_out_of(policy_slot, Some(Fault { message, cpu }));
         }
     }
 
@@ -273,55 +279,55 @@ impl<P: Policy> Engine<P> {
     }
 
     /// A policy wants a timer. When it goes off, in nanoseconds from now.
-    pub(crate) fn wants_timer(&self, handling: &Handling<'_>, seat: &Seat<P>, reply: &Reply) -> u64 {
+    pub(crate) fn wants_timer(&self, handling: &Handling<'_>, policy_slot: &PolicySlot<P>, reply: &Reply) -> u64 {
         if reply.timer_ns < TIMER_NS_MIN {
-            Counters::count(&self.counters(handling.event.cpu, seat).slowed);
+            Counters::count(&self.counters(handling.event.cpu, policy_slot).slowed);
         }
         reply.timer_ns.clamp(TIMER_NS_MIN, TIMER_NS_MAX)
     }
 
     /// A policy was asked for a task as often as may be, and each of its tokens was refused.
     #[cold]
-    pub(crate) fn searched_in_vain(&self, seat: &Seat<P>, cpu: CpuId) {
-        Counters::count(&self.counters(cpu, seat).slowed);
-        let refused = &self.cpu(cpu).pace[seat.index % SEATS].refused;
-        if let Some(searches) = refused.add(self.picks(seat, cpu), self.host.now_ns(), VAIN_REFUSALS) {
+    pub(crate) fn searched_in_vain(&self, policy_slot: &PolicySlot<P>, cpu: CpuId) {
+        Counters::count(&self.counters(cpu, policy_slot).slowed);
+        let refused = &self.cpu(cpu).pace[policy_slot.index % POLICY_SLOTS].refused;
+        if let Some(searches) = refused.add(self.picks(policy_slot, cpu), self.host.now_ns(), VAIN_REFUSALS) {
             let tokens = u64::from(searches) * u64::from(PICK_ATTEMPTS);
             let message =
                 alloc::format!("too many refusals: pick_next_task has given {tokens} tokens, and none was good");
-            self.take_out_of(seat, Some(Fault { message, cpu }));
+            self.take_out_of(policy_slot, Some(Fault { message, cpu }));
         }
     }
 
     /// A token was refused that will never be good again.
     #[cold]
-    pub(crate) fn refused_for_good(&self, seat: &Seat<P>, cpu: CpuId, token: RawToken) {
-        if self.cpu(cpu).pace[seat.index % SEATS].same.add(token) {
+    pub(crate) fn refused_for_good(&self, policy_slot: &PolicySlot<P>, cpu: CpuId, token: RawToken) {
+        if self.cpu(cpu).pace[policy_slot.index % POLICY_SLOTS].same.add(token) {
             let message = alloc::format!(
                 "too many refusals: pick_next_task has given the same token {SAME_MOST} times, and it will never be good again"
             );
-            self.take_out_of(seat, Some(Fault { message, cpu }));
+            self.take_out_of(policy_slot, Some(Fault { message, cpu }));
         }
     }
 
     /// A policy has a CPU that looks for work look again.
-    fn looks_again(&self, seat: &Seat<P>, cpu: CpuId) {
-        let kicked = &self.cpu(cpu).pace[seat.index % SEATS].kicked;
-        if let Some(times) = kicked.add(self.picks(seat, cpu), self.host.now_ns(), VAIN_KICKS) {
+    fn looks_again(&self, policy_slot: &PolicySlot<P>, cpu: CpuId) {
+        let kicked = &self.cpu(cpu).pace[policy_slot.index % POLICY_SLOTS].kicked;
+        if let Some(times) = kicked.add(self.picks(policy_slot, cpu), self.host.now_ns(), VAIN_KICKS) {
             let message = alloc::format!(
                 "too many kicks: a CPU has kicked itself {times} times in searches for work, and has found none"
             );
-            self.take_out_of(seat, Some(Fault { message, cpu }));
+            self.take_out_of(policy_slot, Some(Fault { message, cpu }));
         }
     }
 
-    fn picks(&self, seat: &Seat<P>, cpu: CpuId) -> u64 {
-        self.counters(cpu, seat).picks.load(Relaxed)
+    fn picks(&self, policy_slot: &PolicySlot<P>, cpu: CpuId) -> u64 {
+        self.counters(cpu, policy_slot).picks.load(Relaxed)
     }
 
-    /// The policy in a seat is another one.
-    pub(crate) fn begins_pace(&mut self, seat: usize) {
-        self.cpus.iter_mut().for_each(|cpu| cpu.pace[seat % SEATS] = Pace::default());
+    /// The policy in a policy slot is another one.
+    pub(crate) fn begins_pace(&mut self, policy_slot: usize) {
+        self.cpus.iter_mut().for_each(|cpu| cpu.pace[policy_slot % POLICY_SLOTS] = Pace::default());
     }
 }
 

@@ -50,7 +50,7 @@ impl<P: Policy> Engine<P> {
         // seen here that it has told, as both have had the lock.
         let state = slot.state();
         let knows = state.phase() != Phase::New && !state.is_unheard();
-        if knows && slot.choice() == state.seat() {
+        if knows && slot.choice() == state.policy_slot() {
             self.tell_params(handling, task, slot);
         }
     }
@@ -62,12 +62,15 @@ impl<P: Policy> Engine<P> {
     }
 
     fn tell_params(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        let seat = self.seat_of::<false>(slot.state());
+        let policy_slot = self.policy_slot_of::<false>(slot.state());
         let params = self.kept(task).get(task);
         // They may be for another policy, which the task is to have later, or had before.
-        if params.declared != 0 && seat.calls().has(Call::TaskParams) && seat.params_declared() == params.declared {
+        if params.declared != 0
+            && policy_slot.calls().has(Call::TaskParams)
+            && policy_slot.params_declared() == params.declared
+        {
             let message = self.message(handling, Call::TaskParams, task, slot);
-            self.call(handling, seat, &message, params.as_bytes());
+            self.call(handling, policy_slot, &message, params.as_bytes());
         }
     }
 }

@@ -9,8 +9,8 @@ use ekiden_host::abi::{BALANCE_TOO, Event, Message, Outcome, RawToken, Reply, St
 
 use crate::counters::Counters;
 use crate::engine::{Engine, Handling};
-use crate::fault::MistakeKind;
-use crate::seats::Seat;
+use crate::fault::ContractViolationKind;
+use crate::policy_slots::PolicySlot;
 use crate::state::{Phase, State, Transition, UPGRADABLE};
 use crate::table::{Slot, token};
 
@@ -36,7 +36,7 @@ pub(crate) enum Found {
 impl<P: Policy> Engine<P> {
     /// A CPU looks for work: first the task that ran so far goes to the policy, then the policy chooses.
     #[inline]
-    pub(crate) fn pick<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>) {
+    pub(crate) fn pick<const SINGLE: bool>(&self, handling: &mut Handling<'_, SINGLE>) {
         let Event { cpu, task, .. } = *handling.event;
         if cpu >= self.nr_cpus() {
             handling.outcome.status = Status::Invalid as i32;
@@ -50,25 +50,25 @@ impl<P: Policy> Engine<P> {
                 self.sleeps_in_group(&mut handling.rare(), task, slot);
             }
             let seen = slot.state();
-            if UPGRADABLE && !self.is_home::<LONE>(seen) {
-                self.settle(&mut handling.rare(), task, slot);
+            if UPGRADABLE && !self.is_attached::<SINGLE>(seen) {
+                self.attach(&mut handling.rare(), task, slot);
             } else if seen.phase() == Phase::Running {
                 slot.set_state(seen.in_phase(Phase::Blocked));
-                let seat = self.seat_of::<LONE>(seen);
-                if UPGRADABLE && seat.calls().has(Call::TaskBlocked) {
+                let policy_slot = self.policy_slot_of::<SINGLE>(seen);
+                if UPGRADABLE && policy_slot.calls().has(Call::TaskBlocked) {
                     slot.runtime_ns.store(handling.event.runtime_ns, Relaxed);
-                    self.slept(handling, seat, task, slot);
+                    self.slept(handling, policy_slot, task, slot);
                 }
             }
         }
         if self.any_beyond() && self.runs_beyond(&mut handling.rare()) {
             return;
         }
-        if !LONE {
+        if !SINGLE {
             return self.pick_of_several(&mut handling.rare(), cpu, before);
         }
-        let seat = &self.seats[0];
-        match self.ask_here(handling, seat, cpu, seat.calls().has(Call::Balance)) {
+        let policy_slot = &self.policy_slots[0];
+        match self.ask_here(handling, policy_slot, cpu, policy_slot.calls().has(Call::Balance)) {
             Found::Something => {}
             Found::Nothing => self.found_nothing(handling, cpu, 1, before),
             // Let the kernel do something else, and come back for the rest.
@@ -78,67 +78,79 @@ impl<P: Policy> Engine<P> {
 
     /// Asks one policy of several.
     #[inline(never)]
-    pub(crate) fn ask(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId, balance: bool) -> Found {
-        self.ask_here(handling, seat, cpu, balance)
+    pub(crate) fn ask(
+        &self,
+        handling: &mut Handling<'_>,
+        policy_slot: &PolicySlot<P>,
+        cpu: CpuId,
+        balance: bool,
+    ) -> Found {
+        self.ask_here(handling, policy_slot, cpu, balance)
     }
 
     /// Asks one policy, without a call in between.
     #[inline(always)]
-    pub(crate) fn ask_here<const LONE: bool>(
+    pub(crate) fn ask_here<const SINGLE: bool>(
         &self,
-        handling: &mut Handling<'_, LONE>,
-        seat: &Seat<P>,
+        handling: &mut Handling<'_, SINGLE>,
+        policy_slot: &PolicySlot<P>,
         cpu: CpuId,
         balance: bool,
     ) -> Found {
         let mut may_bring = balance;
-        match self.ask_once(handling, seat, cpu, &mut may_bring) {
+        match self.ask_once(handling, policy_slot, cpu, &mut may_bring) {
             Some(found) => found,
-            None => self.ask_again(&mut handling.rare(), seat, cpu, may_bring),
+            None => self.ask_again(&mut handling.rare(), policy_slot, cpu, may_bring),
         }
     }
 
     /// Its first answer was no good, or it has brought a task that it is to pick now.
     #[cold]
     #[inline(never)]
-    fn ask_again(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId, mut may_bring: bool) -> Found {
+    fn ask_again(
+        &self,
+        handling: &mut Handling<'_>,
+        policy_slot: &PolicySlot<P>,
+        cpu: CpuId,
+        mut may_bring: bool,
+    ) -> Found {
         for _ in 1..PICK_ATTEMPTS {
             if self.host.is_spent() {
                 break;
             }
-            if let Some(found) = self.ask_once(handling, seat, cpu, &mut may_bring) {
+            if let Some(found) = self.ask_once(handling, policy_slot, cpu, &mut may_bring) {
                 return found;
             }
         }
-        self.searched_in_vain(seat, cpu);
+        self.searched_in_vain(policy_slot, cpu);
         Found::TooMuch
     }
 
     /// `None` if the policy is to be asked again.
     #[inline(always)]
-    fn ask_once<const LONE: bool>(
+    fn ask_once<const SINGLE: bool>(
         &self,
-        handling: &mut Handling<'_, LONE>,
-        seat: &Seat<P>,
+        handling: &mut Handling<'_, SINGLE>,
+        policy_slot: &PolicySlot<P>,
         cpu: CpuId,
         may_bring: &mut bool,
     ) -> Option<Found> {
         let mut message = Message::about_cpu(Call::PickNextTask, cpu);
         message.flags = if *may_bring { BALANCE_TOO } else { 0 };
         let mut room = MaybeUninit::uninit();
-        let Reply { token, task, slice_ns, .. } = self.call_into(handling, seat, &message, &[], &mut room);
+        let Reply { token, task, slice_ns, .. } = self.call_into(handling, policy_slot, &message, &[], &mut room);
         if token.is_none() {
             // A task that was brought here is picked next, once.
-            if *may_bring && !task.is_none() && self.bring(&mut handling.rare(), seat, *task, cpu) {
+            if *may_bring && !task.is_none() && self.bring(&mut handling.rare(), policy_slot, *task, cpu) {
                 *may_bring = false;
                 return None;
             }
             return Some(Found::Nothing);
         }
-        if self.run(handling, seat, cpu, *token, *slice_ns) {
+        if self.run(handling, policy_slot, cpu, *token, *slice_ns) {
             return Some(Found::Something);
         }
-        (!seat.is_taken()).then_some(Found::Nothing)
+        (!policy_slot.is_taken()).then_some(Found::Nothing)
     }
 
     /// The task that ran so far could go on. The policy gets its token before it chooses.
@@ -146,14 +158,14 @@ impl<P: Policy> Engine<P> {
     fn give_way(&self, handling: &mut Handling<'_>) {
         let event = handling.event;
         let Some(slot) = self.tasks.get(event.task) else { return };
-        if self.groups.is_active() && self.waits_in_group(handling, event.task, slot, Phase::ParkedByTick) {
+        if self.groups.is_active() && self.waits_in_group(handling, event.task, slot, Phase::ThrottledByTick) {
             return;
         }
         slot.runtime_ns.store(event.runtime_ns, Relaxed);
-        if UPGRADABLE && !self.is_home::<false>(slot.state()) {
-            self.settle(handling, event.task, slot);
+        if UPGRADABLE && !self.is_attached::<false>(slot.state()) {
+            self.attach(handling, event.task, slot);
         }
-        if slot.choice() != slot.state().seat() {
+        if slot.choice() != slot.state().policy_slot() {
             self.change_policy(handling, event.task, slot);
         }
         let seen = slot.state();
@@ -165,16 +177,16 @@ impl<P: Policy> Engine<P> {
             Phase::New | Phase::Free => Call::TaskNew,
             Phase::Ready | Phase::ReadyByTick => return self.ran_unseen(handling, slot, seen),
             // Just released.
-            Phase::Parked | Phase::ParkedByTick => return,
+            Phase::Throttled | Phase::ThrottledByTick => return,
         };
-        if self.groups.is_active() && !self.admit(handling, event.task, slot, call, Phase::ParkedByTick) {
+        if self.groups.is_active() && !self.admit(handling, event.task, slot, call, Phase::ThrottledByTick) {
             return;
         }
         let state = seen.issue(Phase::ReadyByTick, event.cpu);
         slot.set_state(state);
         self.hand_token(handling, call, event.task, slot, state, 0);
-        if UPGRADABLE && !self.is_home::<false>(slot.state()) {
-            self.settle(handling, event.task, slot);
+        if UPGRADABLE && !self.is_attached::<false>(slot.state()) {
+            self.attach(handling, event.task, slot);
         }
     }
 
@@ -194,16 +206,16 @@ impl<P: Policy> Engine<P> {
 
     /// Checks a token that was picked for `cpu`, and makes its task run if it is good.
     #[inline(always)]
-    pub(crate) fn run<const LONE: bool>(
+    pub(crate) fn run<const SINGLE: bool>(
         &self,
-        handling: &mut Handling<'_, LONE>,
-        seat: &Seat<P>,
+        handling: &mut Handling<'_, SINGLE>,
+        policy_slot: &PolicySlot<P>,
         cpu: CpuId,
         raw: RawToken,
         slice_ns: u64,
     ) -> bool {
         let Some(slot) = self.tasks.get(raw.task) else {
-            self.refuse(&mut handling.rare(), seat, cpu, raw, RefusalReason::Gone, None);
+            self.refuse(&mut handling.rare(), policy_slot, cpu, raw, RefusalReason::Gone, None);
             return false;
         };
         let seen = slot.state();
@@ -224,18 +236,18 @@ impl<P: Policy> Engine<P> {
             } else {
                 RefusalReason::WrongCpu
             };
-            self.refuse(&mut handling.rare(), seat, cpu, raw, reason, Some(slot));
+            self.refuse(&mut handling.rare(), policy_slot, cpu, raw, reason, Some(slot));
             return false;
         }
-        let slice_ns = if slice_ns > SLICE_NS_MAX { self.absurd(seat, cpu, slot) } else { slice_ns };
+        let slice_ns = if slice_ns > SLICE_NS_MAX { self.absurd(policy_slot, cpu, slot) } else { slice_ns };
         let outcome = &mut *handling.outcome;
         outcome.status = if phase == Phase::ReadyByTick { Status::KeepPrevious } else { Status::Run } as i32;
         outcome.task = raw.task;
         outcome.host_task = slot.host_task.load(Relaxed);
         outcome.slice_ns = slice_ns;
-        Counters::count(&self.counters(cpu, seat).picks);
+        Counters::count(&self.counters(cpu, policy_slot).picks);
         if seen.is_claimed() {
-            Counters::count(&self.counters(cpu, seat).migrations);
+            Counters::count(&self.counters(cpu, policy_slot).migrations);
         }
         if self.idle.note(cpu, false) {
             self.found_something(&mut handling.rare(), cpu);
@@ -245,22 +257,22 @@ impl<P: Policy> Engine<P> {
 
     /// The host's default instead of a slice that is too long.
     #[cold]
-    fn absurd(&self, seat: &Seat<P>, cpu: CpuId, slot: &Slot) -> u64 {
-        self.mistake(seat, MistakeKind::AbsurdSlice, Call::PickNextTask, cpu, slot);
+    fn absurd(&self, policy_slot: &PolicySlot<P>, cpu: CpuId, slot: &Slot) -> u64 {
+        self.contract_violation(policy_slot, ContractViolationKind::AbsurdSlice, Call::PickNextTask, cpu, slot);
         0
     }
 
     /// Moves the task that the policy wishes here, or another one if that cannot be. True if one was moved.
-    fn bring(&self, handling: &mut Handling<'_>, seat: &Seat<P>, mut wish: TaskId, cpu: CpuId) -> bool {
+    fn bring(&self, handling: &mut Handling<'_>, policy_slot: &PolicySlot<P>, mut wish: TaskId, cpu: CpuId) -> bool {
         for _ in 0..PICK_ATTEMPTS {
-            let Err(reason) = self.pull(handling, seat, wish, cpu) else { return true };
-            Counters::count(&self.counters(cpu, seat).refusals);
-            if !seat.calls().has(Call::BalanceErr) {
+            let Err(reason) = self.pull(handling, policy_slot, wish, cpu) else { return true };
+            Counters::count(&self.counters(cpu, policy_slot).refusals);
+            if !policy_slot.calls().has(Call::BalanceErr) {
                 return false;
             }
             let message = Message { task: wish, flags: reason as u32, ..Message::about_cpu(Call::BalanceErr, cpu) };
-            self.call(handling, seat, &message, &[]);
-            wish = self.call(handling, seat, &Message::about_cpu(Call::Balance, cpu), &[]).task;
+            self.call(handling, policy_slot, &message, &[]);
+            wish = self.call(handling, policy_slot, &Message::about_cpu(Call::Balance, cpu), &[]).task;
             if wish.is_none() || self.host.is_spent() {
                 return false;
             }
@@ -268,18 +280,24 @@ impl<P: Policy> Engine<P> {
         false
     }
 
-    fn pull(&self, handling: &mut Handling<'_>, seat: &Seat<P>, task: TaskId, cpu: CpuId) -> Result<(), RefusalReason> {
+    fn pull(
+        &self,
+        handling: &mut Handling<'_>,
+        policy_slot: &PolicySlot<P>,
+        task: TaskId,
+        cpu: CpuId,
+    ) -> Result<(), RefusalReason> {
         let slot = self.tasks.get(task).ok_or(RefusalReason::Gone)?;
         let mut seen = slot.state();
         let is_leaving = || slot.state().phase() == Phase::ReadyByTick;
-        if seen.phase() == Phase::ReadyByTick && seen.seat() == seat.index {
+        if seen.phase() == Phase::ReadyByTick && seen.policy_slot() == policy_slot.index {
             // Its CPU kicks this one as soon as the task has left it, unless it has just done so.
             if slot.wish.wish(cpu, is_leaving) {
                 return Err(RefusalReason::Busy);
             }
             seen = slot.state();
         }
-        if seen.seat() != seat.index {
+        if seen.policy_slot() != policy_slot.index {
             // It has another policy by now.
             return Err(RefusalReason::Gone);
         }
@@ -302,7 +320,7 @@ impl<P: Policy> Engine<P> {
     /// Exchanges the token of a waiting task for one for `cpu`. False if someone else was faster.
     ///
     /// Nothing keeps the kernel from doing something with the task while the policy is told of this, and a CPU may stand still for long
-    /// where it is emulated. Then the policy hears of it in the other order, which is no mistake of its own.
+    /// where it is emulated. Then the policy hears of it in the other order, which is no contract violation of its own.
     pub(crate) fn move_to(
         &self,
         handling: &mut Handling<'_>,
@@ -316,38 +334,44 @@ impl<P: Policy> Engine<P> {
         if !slot.try_state(seen, state.moving()) {
             return false;
         }
-        let seat = self.seat_of::<false>(seen);
-        Counters::count(&self.counters(cpu, seat).migrations);
+        let policy_slot = self.policy_slot_of::<false>(seen);
+        Counters::count(&self.counters(cpu, policy_slot).migrations);
         let mut message = self.message(handling, Call::MigrateTaskRq, task, slot).with_token(token(task, state));
         message.cpu = cpu;
-        let old = self.call(handling, seat, &message, &[]).token;
+        let old = self.call(handling, policy_slot, &message, &[]).token;
         let is_alone = slot.try_state(state.moving(), state) && !seen.is_moving();
         if old.is_none() || old == token(task, seen) {
             return true;
         }
         let is_crossed = !is_alone && old.task == task;
         if !is_crossed {
-            self.mistake(seat, MistakeKind::WrongTokenReturned, Call::MigrateTaskRq, cpu, slot);
+            self.contract_violation(
+                policy_slot,
+                ContractViolationKind::WrongTokenReturned,
+                Call::MigrateTaskRq,
+                cpu,
+                slot,
+            );
         }
         // What it gave back may be the only token of another task.
-        self.reissue(handling, seat, old, (!is_crossed).then_some(Call::MigrateTaskRq));
+        self.reissue(handling, policy_slot, old, (!is_crossed).then_some(Call::MigrateTaskRq));
         true
     }
 
     /// The task was woken for an idle CPU: asks the policy right away what that CPU is to run, so that the CPU does not
     /// have to. Whether it runs the task.
-    pub(crate) fn pick_for_idle<const LONE: bool>(
+    pub(crate) fn pick_for_idle<const SINGLE: bool>(
         &self,
-        handling: &mut Handling<'_, LONE>,
-        seat: &Seat<P>,
+        handling: &mut Handling<'_, SINGLE>,
+        policy_slot: &PolicySlot<P>,
         cpu: CpuId,
         woken: TaskId,
     ) -> bool {
-        let reply = self.call(handling, seat, &Message::about_cpu(Call::PickNextTask, cpu), &[]);
-        let runs = !reply.token.is_none() && self.run(handling, seat, cpu, reply.token, reply.slice_ns);
+        let reply = self.call(handling, policy_slot, &Message::about_cpu(Call::PickNextTask, cpu), &[]);
+        let runs = !reply.token.is_none() && self.run(handling, policy_slot, cpu, reply.token, reply.slice_ns);
         if !runs || handling.outcome.task == woken {
-            if !LONE {
-                self.has_cpu(cpu, seat.index);
+            if !SINGLE {
+                self.has_cpu(cpu, policy_slot.index);
             }
             return runs;
         }
@@ -377,7 +401,7 @@ impl<P: Policy> Engine<P> {
 
     /// The host could not run what was picked: the task waits again, where the kernel has it.
     pub(crate) fn pick_refused(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        Counters::count(&self.counters(handling.event.cpu, self.seat_of::<false>(slot.state())).refusals);
+        Counters::count(&self.counters(handling.event.cpu, self.policy_slot_of::<false>(slot.state())).refusals);
         let reason = RefusalReason::from_number(handling.event.args[0] as u32);
         let (seen, by) = (slot.state(), handling.event.args[1]);
         // Enqueued again since it was picked, by a change of its affinity: its policy has the new token.
@@ -408,7 +432,7 @@ impl<P: Policy> Engine<P> {
         let mut message = self.message(handling, Call::PntErr, task, slot).with_token(token(task, state));
         message.cpu = cpu;
         message.flags = reason as u32;
-        self.call(handling, self.seat_of::<false>(state), &message, &[]);
+        self.call(handling, self.policy_slot_of::<false>(state), &message, &[]);
     }
 
     /// Hands back a token that cannot be honoured.
@@ -416,16 +440,16 @@ impl<P: Policy> Engine<P> {
     fn refuse(
         &self,
         handling: &mut Handling<'_>,
-        seat: &Seat<P>,
+        policy_slot: &PolicySlot<P>,
         cpu: CpuId,
         raw: RawToken,
         reason: RefusalReason,
         slot: Option<&Slot>,
     ) {
-        Counters::count(&self.counters(cpu, seat).refusals);
+        Counters::count(&self.counters(cpu, policy_slot).refusals);
         if let (RefusalReason::WrongCpu, Some(slot)) = (reason, slot) {
-            // The other reasons arise when a task dies or moves while it waits, which is nobody's mistake.
-            self.mistake(seat, MistakeKind::Refused(reason), Call::PickNextTask, cpu, slot);
+            // The other reasons arise when a task dies or moves while it waits, which no policy can help.
+            self.contract_violation(policy_slot, ContractViolationKind::Refused(reason), Call::PickNextTask, cpu, slot);
         }
         let mut message = match slot {
             Some(slot) => self.message(handling, Call::PntErr, raw.task, slot),
@@ -434,9 +458,9 @@ impl<P: Policy> Engine<P> {
         message.cpu = cpu;
         message = message.with_token(raw);
         message.flags = reason as u32;
-        self.call(handling, seat, &message, &[]);
+        self.call(handling, policy_slot, &message, &[]);
         if matches!(reason, RefusalReason::Stale | RefusalReason::Gone) {
-            self.refused_for_good(seat, cpu, raw);
+            self.refused_for_good(policy_slot, cpu, raw);
         }
     }
 }

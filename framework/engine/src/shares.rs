@@ -15,7 +15,7 @@ use crate::counters::Cpu;
 use crate::engine::{Engine, Handling};
 use crate::order::Order;
 use crate::pick::{Found, PICK_ATTEMPTS};
-use crate::seats::{SEATS, Seat};
+use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
 use crate::state::Phase;
 use crate::table::{Slot, token};
 
@@ -47,7 +47,7 @@ pub struct Share {
 /// another sends a task elsewhere, or asks in another order, as some share would have it; then every CPU looks for work again.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    weights: [AtomicU32; SEATS],
+    weights: [AtomicU32; POLICY_SLOTS],
     /// Who has CPUs for itself, a bit each.
     strict: AtomicU8,
     /// Whether any weighs something.
@@ -56,51 +56,51 @@ pub(crate) struct Shares {
     shared: AtomicBool,
 }
 
-/// The bit of a seat.
-fn bit(seat: usize) -> u8 {
-    1 << (seat % SEATS)
+/// The bit of a policy slot.
+fn bit(policy_slot: usize) -> u8 {
+    1 << (policy_slot % POLICY_SLOTS)
 }
 
-/// The seats in a set.
-fn seats(set: u8) -> impl Iterator<Item = usize> {
-    (0..SEATS).filter(move |seat| set & bit(*seat) != 0)
+/// The policy slots in a set.
+fn policy_slots(set: u8) -> impl Iterator<Item = usize> {
+    (0..POLICY_SLOTS).filter(move |policy_slot| set & bit(*policy_slot) != 0)
 }
 
 impl<P: Policy> Engine<P> {
     /// Gives a policy a set of CPUs, none for no set, and a weight, instead of what it had. False if there is no such policy, or if
     /// that cannot be. Events may be under way, and see it in their own time: when all that were have ended, the host says so
     /// ([`all_see`](Self::all_see)). One change at a time.
-    pub fn share(&self, seat: usize, cpus: &CpuMask, share: Share) -> bool {
+    pub fn share(&self, policy_slot: usize, cpus: &CpuMask, share: Share) -> bool {
         let is_weight = share.weight == 0 || POLICY_WEIGHTS.contains(&share.weight);
         let has_cpus = (0..self.nr_cpus()).any(|cpu| cpus.contains(cpu));
-        if !self.is_alive(seat) || !is_weight || (share.is_strict && !has_cpus) {
+        if !self.is_alive(policy_slot) || !is_weight || (share.is_strict && !has_cpus) {
             return false;
         }
-        self.share_out(seat, cpus, share);
+        self.share_out(policy_slot, cpus, share);
         self.rank_shares();
         true
     }
 
     /// In between it owns the CPUs of before and those that follow, so that it never has none.
-    fn share_out(&self, seat: usize, cpus: &CpuMask, share: Share) {
+    fn share_out(&self, policy_slot: usize, cpus: &CpuMask, share: Share) {
         let own = || (0..).zip(&self.cpus).map(|(number, cpu)| (cpus.contains(number), &cpu.owners));
-        own().filter(|(is_own, _)| *is_own).for_each(|(_, owners)| _ = owners.fetch_or(bit(seat), Relaxed));
-        self.shares.weights[seat % SEATS].store(share.weight, Relaxed);
-        let strict = if share.is_strict { bit(seat) } else { 0 };
-        self.shares.strict.store(self.shares.strict.load(Relaxed) & !bit(seat) | strict, Relaxed);
-        own().filter(|(is_own, _)| !is_own).for_each(|(_, owners)| _ = owners.fetch_and(!bit(seat), Relaxed));
+        own().filter(|(is_own, _)| *is_own).for_each(|(_, owners)| _ = owners.fetch_or(bit(policy_slot), Relaxed));
+        self.shares.weights[policy_slot % POLICY_SLOTS].store(share.weight, Relaxed);
+        let strict = if share.is_strict { bit(policy_slot) } else { 0 };
+        self.shares.strict.store(self.shares.strict.load(Relaxed) & !bit(policy_slot) | strict, Relaxed);
+        own().filter(|(is_own, _)| !is_own).for_each(|(_, owners)| _ = owners.fetch_and(!bit(policy_slot), Relaxed));
     }
 
-    /// Whoever is in this seat has what everybody has.
-    pub(crate) fn share_nothing(&self, seat: usize) {
-        self.share_out(seat, &CpuMask::new(), Share::default());
+    /// Whoever is in this policy slot has what everybody has.
+    pub(crate) fn share_nothing(&self, policy_slot: usize) {
+        self.share_out(policy_slot, &CpuMask::new(), Share::default());
     }
 
     /// What a policy has, and its CPUs; none if it has no set.
-    pub fn share_of(&self, seat: usize) -> (Share, CpuMask) {
-        let own = (0..).zip(&self.cpus).filter(|(_, cpu)| cpu.owners() & bit(seat) != 0);
-        let is_strict = self.strict() & bit(seat) != 0;
-        let share = Share { is_strict, weight: self.shares.weights[seat % SEATS].load(Relaxed) };
+    pub fn share_of(&self, policy_slot: usize) -> (Share, CpuMask) {
+        let own = (0..).zip(&self.cpus).filter(|(_, cpu)| cpu.owners() & bit(policy_slot) != 0);
+        let is_strict = self.strict() & bit(policy_slot) != 0;
+        let share = Share { is_strict, weight: self.shares.weights[policy_slot % POLICY_SLOTS].load(Relaxed) };
         (share, own.map(|(number, _)| number).collect())
     }
 
@@ -109,11 +109,12 @@ impl<P: Policy> Engine<P> {
         let (order, strict) = (self.order.get(), self.strict());
         for cpu in &self.cpus {
             let owners = cpu.owners();
-            let in_tier = |wanted| order.seats().filter(move |seat| tier(*seat, owners, strict) == wanted);
+            let in_tier =
+                |wanted| order.policy_slots().filter(move |policy_slot| tier(*policy_slot, owners, strict) == wanted);
             let here = Order::of((0..3).flat_map(in_tier));
-            for seat in 0..SEATS {
-                let rank = here.seats().position(|other| other == seat);
-                cpu.ranks[seat].store(rank.map_or(u8::MAX, |rank| rank as u8), Relaxed);
+            for policy_slot in 0..POLICY_SLOTS {
+                let rank = here.policy_slots().position(|other| other == policy_slot);
+                cpu.ranks[policy_slot].store(rank.map_or(u8::MAX, |rank| rank as u8), Relaxed);
             }
             cpu.order.publish(here);
         }
@@ -141,7 +142,7 @@ impl<P: Policy> Engine<P> {
 
     /// The place of the first policy that has turns on a CPU.
     pub(crate) fn first_turn(&self, cpu: &Cpu) -> u32 {
-        seats(cpu.owners()).count().max(1) as u32
+        policy_slots(cpu.owners()).count().max(1) as u32
     }
 
     /// Whether turns are due on a CPU: weights do without, unless it belongs to somebody.
@@ -153,12 +154,17 @@ impl<P: Policy> Engine<P> {
     /// has its turn, by its place in the order.
     pub(crate) fn sort_by_weight(&self, handling: &Handling<'_>, cpu: &Cpu, order: &mut [u8], turn: usize) {
         if let Some(slot) = self.tasks.get(handling.event.task) {
-            self.charge(cpu, slot.state().seat(), slot, handling.event.runtime_ns);
+            self.charge(cpu, slot.state().policy_slot(), slot, handling.event.runtime_ns);
         }
         let has_turn = order.get(turn).filter(|_| turn != 0).copied();
-        let key = |seat: u8| {
-            let index = usize::from(seat) % SEATS;
-            (has_turn != Some(seat), tier(index, cpu.owners(), self.strict()), had(cpu, index), cpu.rank_of(index))
+        let key = |policy_slot: u8| {
+            let index = usize::from(policy_slot) % POLICY_SLOTS;
+            (
+                has_turn != Some(policy_slot),
+                tier(index, cpu.owners(), self.strict()),
+                had(cpu, index),
+                cpu.rank_of(index),
+            )
         };
         // There are few of them, and the library's way is long.
         for end in 1..order.len() {
@@ -171,62 +177,63 @@ impl<P: Policy> Engine<P> {
     }
 
     /// A policy has the CPU from now on. One that had nothing to run does not catch up.
-    pub(crate) fn begins(&self, cpu: &Cpu, seat: usize) {
-        let had = had(cpu, seat);
-        cpu.had_ns[seat % SEATS].store(had, Relaxed);
+    pub(crate) fn begins(&self, cpu: &Cpu, policy_slot: usize) {
+        let had = had(cpu, policy_slot);
+        cpu.had_ns[policy_slot % POLICY_SLOTS].store(had, Relaxed);
         cpu.clock_ns.fetch_max(had, Relaxed);
     }
 
     /// Counts what a task has run since it was last looked at, for its policy.
-    pub(crate) fn charge(&self, cpu: &Cpu, seat: usize, slot: &Slot, runtime_ns: u64) {
+    pub(crate) fn charge(&self, cpu: &Cpu, policy_slot: usize, slot: &Slot, runtime_ns: u64) {
         let before_ns = slot.charged_ns.swap(runtime_ns, Relaxed);
         let ran_ns = runtime_ns.saturating_sub(before_ns).min(CHARGE_NS_MAX);
-        let weight = match self.shares.weights[seat % SEATS].load(Relaxed) {
+        let weight = match self.shares.weights[policy_slot % POLICY_SLOTS].load(Relaxed) {
             0 => POLICY_WEIGHT,
             weight => weight,
         };
-        let had = &cpu.had_ns[seat % SEATS];
+        let had = &cpu.had_ns[policy_slot % POLICY_SLOTS];
         had.store(had.load(Relaxed) + ran_ns * u64::from(POLICY_WEIGHT) / u64::from(weight), Relaxed);
     }
 
     /// Whether a policy, whose task runs, is so far ahead of another one with work that it has to stop.
-    pub(crate) fn is_ahead(&self, cpu: &Cpu, seat: usize, of: usize) -> bool {
-        let tier = |seat| tier(seat, cpu.owners(), self.strict());
-        tier(seat) == tier(of) && cpu.had_ns[seat % SEATS].load(Relaxed) > had(cpu, of) + LEAD_NS
+    pub(crate) fn is_ahead(&self, cpu: &Cpu, policy_slot: usize, of: usize) -> bool {
+        let tier = |policy_slot| tier(policy_slot, cpu.owners(), self.strict());
+        tier(policy_slot) == tier(of) && cpu.had_ns[policy_slot % POLICY_SLOTS].load(Relaxed) > had(cpu, of) + LEAD_NS
     }
 
     /// Whether a CPU belongs to one policy rather than to another.
-    pub(crate) fn is_nearer(&self, cpu: &Cpu, seat: usize, than: usize) -> bool {
-        tier(seat, cpu.owners(), self.strict()) < tier(than, cpu.owners(), self.strict())
+    pub(crate) fn is_nearer(&self, cpu: &Cpu, policy_slot: usize, than: usize) -> bool {
+        tier(policy_slot, cpu.owners(), self.strict()) < tier(than, cpu.owners(), self.strict())
     }
 
     /// A tick of a task: its policy has had more by now.
-    pub(crate) fn tick_by_weight(&self, handling: &mut Handling<'_>, seat: usize, slot: &Slot) {
+    pub(crate) fn tick_by_weight(&self, handling: &mut Handling<'_>, policy_slot: usize, slot: &Slot) {
         let cpu = self.cpu(handling.event.cpu);
-        self.charge(cpu, seat, slot, handling.event.runtime_ns);
-        let mut waiting = self.in_order().filter(|other| other.index != seat && self.may_have(cpu, other));
-        if waiting.any(|other| self.is_ahead(cpu, seat, other.index)) {
+        self.charge(cpu, policy_slot, slot, handling.event.runtime_ns);
+        let mut waiting = self.in_order().filter(|other| other.index != policy_slot && self.may_have(cpu, other));
+        if waiting.any(|other| self.is_ahead(cpu, policy_slot, other.index)) {
             handling.outcome.kicks.add(handling.event.cpu);
         }
     }
 
     /// Whether a policy may not use a CPU: it is another's alone, or the policy has others for itself. What has fallen owns nothing.
     #[inline]
-    pub(crate) fn is_stranger(&self, seat: usize, cpu: CpuId) -> bool {
+    pub(crate) fn is_not_owner(&self, policy_slot: usize, cpu: CpuId) -> bool {
         let owners = self.cpu(cpu).owners();
-        owners & bit(seat) == 0 && seats(self.strict() & (owners | bit(seat))).any(|owner| self.is_alive(owner))
+        owners & bit(policy_slot) == 0
+            && policy_slots(self.strict() & (owners | bit(policy_slot))).any(|owner| self.is_alive(owner))
     }
 
     /// Where a task that waits on a CPU that its policy may not use is to go; nothing if it may run nowhere else, or if it is well
     /// where it is.
     ///
     /// Cost: one look for each CPU, if it is not.
-    pub(crate) fn refuge(&self, seat: &Seat<P>, task: TaskId, cpu: CpuId) -> Option<CpuId> {
-        if !self.is_stranger(seat.index, cpu) {
+    pub(crate) fn refuge(&self, policy_slot: &PolicySlot<P>, task: TaskId, cpu: CpuId) -> Option<CpuId> {
+        if !self.is_not_owner(policy_slot.index, cpu) {
             return None;
         }
         let count = self.nr_cpus();
-        let may_go = |to: &CpuId| !self.is_stranger(seat.index, *to) && self.host.may_run(task, *to);
+        let may_go = |to: &CpuId| !self.is_not_owner(policy_slot.index, *to) && self.host.may_run(task, *to);
         // Each begins to look elsewhere, so that they spread.
         let from = task.slot % count;
         let all = || (from..count).chain(0..from).filter(may_go);
@@ -235,8 +242,8 @@ impl<P: Policy> Engine<P> {
 
     /// The host or the policy has chosen a CPU for a task, which may be one that the policy may not use.
     pub(crate) fn keep_in(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        let (seat, chosen) = (self.seat_of::<false>(slot.state()), handling.outcome.cpu as u32);
-        if let Some(cpu) = self.refuge(seat, task, chosen) {
+        let (policy_slot, chosen) = (self.policy_slot_of::<false>(slot.state()), handling.outcome.cpu as u32);
+        if let Some(cpu) = self.refuge(policy_slot, task, chosen) {
             handling.outcome.cpu = cpu as i32;
         }
     }
@@ -247,7 +254,7 @@ impl<P: Policy> Engine<P> {
         if seen.phase() != Phase::Ready {
             return false;
         }
-        let Some(cpu) = self.refuge(self.seat_of::<false>(seen), task, seen.cpu()) else { return false };
+        let Some(cpu) = self.refuge(self.policy_slot_of::<false>(seen), task, seen.cpu()) else { return false };
         let moved = self.move_to(handling, task, slot, seen, cpu, Phase::Ready);
         handling.outcome.kicks.add(cpu);
         moved
@@ -258,23 +265,23 @@ impl<P: Policy> Engine<P> {
         let slot = self.tasks.get(handling.event.task)?;
         let seen = slot.state();
         let leaves = seen.phase() == Phase::ReadyByTick
-            && self.refuge(self.seat_of::<false>(seen), handling.event.task, handling.event.cpu).is_some();
-        leaves.then_some(seen.seat())
+            && self.refuge(self.policy_slot_of::<false>(seen), handling.event.task, handling.event.cpu).is_some();
+        leaves.then_some(seen.policy_slot())
     }
 
     /// Asks a policy on a CPU that it may not use: only for tasks that may run nowhere else. All others go elsewhere.
     #[inline(never)]
-    pub(crate) fn ask_stranger(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId) -> Found {
+    pub(crate) fn ask_stranger(&self, handling: &mut Handling<'_>, policy_slot: &PolicySlot<P>, cpu: CpuId) -> Found {
         for _ in 0..PICK_ATTEMPTS {
             let mut message = Message::about_cpu(Call::PickNextTask, cpu);
             // It may want to balance before it picks, but brings nothing here.
-            message.flags = NO_CLAIMS | if seat.calls().has(Call::Balance) { BALANCE_TOO } else { 0 };
-            let Reply { token: raw, task: wish, slice_ns, .. } = self.call(handling, seat, &message, &[]);
+            message.flags = NO_CLAIMS | if policy_slot.calls().has(Call::Balance) { BALANCE_TOO } else { 0 };
+            let Reply { token: raw, task: wish, slice_ns, .. } = self.call(handling, policy_slot, &message, &[]);
             if raw.is_none() {
-                if !wish.is_none() && seat.calls().has(Call::BalanceErr) {
+                if !wish.is_none() && policy_slot.calls().has(Call::BalanceErr) {
                     let flags = RefusalReason::NotAllowed as u32;
                     let message = Message { task: wish, flags, ..Message::about_cpu(Call::BalanceErr, cpu) };
-                    self.call(handling, seat, &message, &[]);
+                    self.call(handling, policy_slot, &message, &[]);
                 }
                 return Found::Nothing;
             }
@@ -284,22 +291,22 @@ impl<P: Policy> Engine<P> {
                 (seen.serial(), seen.cpu(), seen.phase()) == (raw.serial, raw.cpu, Phase::Ready) && raw.cpu == cpu
             });
             if let (Some(slot), Some(seen), true) = (slot, seen, is_good) {
-                if let Some(to) = self.refuge(seat, raw.task, cpu) {
+                if let Some(to) = self.refuge(policy_slot, raw.task, cpu) {
                     let state = seen.issue(Phase::Ready, to);
                     if slot.try_state(seen, state) {
                         let mut message =
                             self.message(handling, Call::PntErr, raw.task, slot).with_token(token(raw.task, state));
                         (message.cpu, message.flags) = (to, RefusalReason::NotAllowed as u32);
-                        self.call(handling, seat, &message, &[]);
+                        self.call(handling, policy_slot, &message, &[]);
                         handling.outcome.kicks.add(to);
                         continue;
                     }
                 }
             }
-            if self.run(handling, seat, cpu, raw, slice_ns) {
+            if self.run(handling, policy_slot, cpu, raw, slice_ns) {
                 return Found::Something;
             }
-            if !seat.is_taken() {
+            if !policy_slot.is_taken() {
                 return Found::Nothing;
             }
         }
@@ -307,11 +314,11 @@ impl<P: Policy> Engine<P> {
     }
 }
 
-/// On a CPU with these owners, a policy is at home (0), as good as any other (1), or a stranger (2).
-fn tier(seat: usize, owners: u8, strict: u8) -> u32 {
-    if owners & bit(seat) != 0 {
+/// On a CPU with these owners, a policy is an owner (0), as good as any other (1), or none of them (2).
+fn tier(policy_slot: usize, owners: u8, strict: u8) -> u32 {
+    if owners & bit(policy_slot) != 0 {
         0
-    } else if strict & (owners | bit(seat)) == 0 {
+    } else if strict & (owners | bit(policy_slot)) == 0 {
         1
     } else {
         2
@@ -319,6 +326,6 @@ fn tier(seat: usize, owners: u8, strict: u8) -> u32 {
 }
 
 /// What a policy has had of a CPU, by weight. One that had nothing to run for a while begins with the others, or nearly.
-fn had(cpu: &Cpu, seat: usize) -> u64 {
-    cpu.had_ns[seat % SEATS].load(Relaxed).max(cpu.clock_ns.load(Relaxed).saturating_sub(CREDIT_NS))
+fn had(cpu: &Cpu, policy_slot: usize) -> u64 {
+    cpu.had_ns[policy_slot % POLICY_SLOTS].load(Relaxed).max(cpu.clock_ns.load(Relaxed).saturating_sub(CREDIT_NS))
 }

@@ -24,7 +24,7 @@ const HEARD_MS: u64 = 25;
 
 /// One look at all tasks. The host takes one every so often, and counts them: while a machine stands still, no task starves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Walk {
+pub struct Scan {
     /// Which one it is, from 1 on.
     pub number: u32,
     /// How many must have seen a task wait for it to have waited too long, unless those that want its CPU have so much weight, or are so many, that
@@ -33,13 +33,13 @@ pub struct Walk {
     /// The time between two, in milliseconds.
     pub apart_ms: u32,
     /// The engine hears of each tick. A CPU that is not idle and of which it hears next to nothing is away then, and lets its tasks wait whatever
-    /// their policy does: a hypervisor has taken its processor. Such walks do not count, up to half as long again as the usual wait.
+    /// their policy does: a hypervisor has taken its processor. Such scans do not count, up to half as long again as the usual wait.
     pub hears_ticks: bool,
 }
 
-impl Walk {
-    /// How many walks ago a task was first seen waiting with the CPU time that it still has: it has not run since. `watched`
-    /// keeps the lower half of that time beside the number of that walk.
+impl Scan {
+    /// How many scans ago a task was first seen waiting with the CPU time that it still has: it has not run since. `watched`
+    /// keeps the lower half of that time beside the number of that scan.
     fn waits_for(self, watched: &AtomicU64, runtime_ns: u64, is_waiting: bool) -> u32 {
         let runtime = runtime_ns as u32;
         let seen = watched.load(Relaxed);
@@ -59,42 +59,42 @@ impl Walk {
     }
 }
 
-/// In which of the last walks a CPU was away.
+/// In which of the last scans a CPU was away.
 #[derive(Debug, Default)]
 pub(crate) struct Presence {
-    walk: AtomicU32,
-    /// What was heard of it up to that walk.
+    scan: AtomicU32,
+    /// What was heard of it up to that scan.
     heard: AtomicU64,
-    /// A bit for each walk; the lowest is for that one.
+    /// A bit for each scan; the lowest is for that one.
     away: AtomicU32,
 }
 
 impl Presence {
-    /// Looks at the CPU, once in each walk. Only one walk is under way at a time.
-    fn look(&self, walk: Walk, is_idle: bool, heard: impl FnOnce() -> u64) {
-        let walks = walk.number.wrapping_sub(self.walk.swap(walk.number, Relaxed));
-        if walks == 0 {
+    /// Looks at the CPU, once in each scan. Only one scan is under way at a time.
+    fn look(&self, scan: Scan, is_idle: bool, heard: impl FnOnce() -> u64) {
+        let scans = scan.number.wrapping_sub(self.scan.swap(scan.number, Relaxed));
+        if scans == 0 {
             return;
         }
         let heard = heard();
         let more = heard.wrapping_sub(self.heard.swap(heard, Relaxed));
-        let is_away = walks == 1 && walk.hears_ticks && !is_idle && more * HEARD_MS < u64::from(walk.apart_ms);
-        let away = self.away.load(Relaxed).checked_shl(walks).unwrap_or(0);
+        let is_away = scans == 1 && scan.hears_ticks && !is_idle && more * HEARD_MS < u64::from(scan.apart_ms);
+        let away = self.away.load(Relaxed).checked_shl(scans).unwrap_or(0);
         self.away.store(away | u32::from(is_away), Relaxed);
     }
 
-    /// In how many of the last `walks` it was away.
-    fn away_in(&self, walks: u32) -> u32 {
-        let of_those = 1_u32.checked_shl(walks).map_or(u32::MAX, |bit| bit - 1);
+    /// In how many of the last `scans` it was away.
+    fn away_in(&self, scans: u32) -> u32 {
+        let of_those = 1_u32.checked_shl(scans).map_or(u32::MAX, |bit| bit - 1);
         (self.away.load(Relaxed) & of_those).count_ones()
     }
 }
 
-/// How many tasks want a CPU, the one that runs included, and what they weigh together, as one walk after another counts them.
+/// How many tasks want a CPU, the one that runs included, and what they weigh together, as one scan after another counts them.
 #[derive(Debug, Default)]
-pub(crate) struct Crowd {
-    /// The number of the walk.
-    walk: AtomicU32,
+pub(crate) struct Demand {
+    /// The number of the scan.
+    scan: AtomicU32,
     /// What it has counted up to now.
     tasks: AtomicU32,
     load: AtomicU64,
@@ -103,11 +103,11 @@ pub(crate) struct Crowd {
     last_tasks: [AtomicU32; 2],
 }
 
-impl Crowd {
-    /// Only one walk is under way at a time.
-    fn count(&self, walk: u32, weight: u32) {
-        let last = self.last_three(walk);
-        if self.walk.swap(walk, Relaxed) != walk {
+impl Demand {
+    /// Only one scan is under way at a time.
+    fn count(&self, scan: u32, weight: u32) {
+        let last = self.last_three(scan);
+        if self.scan.swap(scan, Relaxed) != scan {
             self.last_tasks.iter().zip(&last[1..]).for_each(|(place, tasks)| place.store(*tasks, Relaxed));
             self.tasks.store(0, Relaxed);
             self.last_load.store(self.load.swap(0, Relaxed), Relaxed);
@@ -116,18 +116,18 @@ impl Crowd {
         self.load.fetch_add(weight.into(), Relaxed);
     }
 
-    /// As much as the walk before has counted, or this one up to now if that is more.
-    fn load(&self, walk: u32) -> u64 {
-        let is_there = self.walk.load(Relaxed) == walk;
+    /// As much as the scan before has counted, or this one up to now if that is more.
+    fn load(&self, scan: u32) -> u64 {
+        let is_there = self.scan.load(Relaxed) == scan;
         if is_there { self.last_load.load(Relaxed).max(self.load.load(Relaxed)) } else { 0 }
     }
 
-    /// What this walk has counted, and the two before it.
-    fn last_three(&self, walk: u32) -> [u32; 3] {
+    /// What this scan has counted, and the two before it.
+    fn last_three(&self, scan: u32) -> [u32; 3] {
         let tasks = self.tasks.load(Relaxed);
         let [last, before] = [0, 1].map(|at: usize| self.last_tasks[at].load(Relaxed));
         // In those after the last one that counted something there was no task here.
-        match walk.wrapping_sub(self.walk.load(Relaxed)) {
+        match scan.wrapping_sub(self.scan.load(Relaxed)) {
             0 => [tasks, last, before],
             1 => [0, tasks, last],
             2 => [0, 0, tasks],
@@ -135,45 +135,45 @@ impl Crowd {
         }
     }
 
-    /// How many tasks there are: the middle one of what the last three walks have counted. A walk meets a CPU at one moment, in which hundreds may
+    /// How many tasks there are: the middle one of what the last three scans have counted. A scan meets a CPU at one moment, in which hundreds may
     /// have been made that sleep for good a moment later.
-    pub(crate) fn about(&self, walk: u32) -> u32 {
-        let [one, two, three] = self.last_three(walk);
+    pub(crate) fn about(&self, scan: u32) -> u32 {
+        let [one, two, three] = self.last_three(scan);
         one.min(two).max(one.max(two).min(three))
     }
 }
 
 impl<P: Policy> Engine<P> {
     /// Looks at the tasks in `most` slots from `first` on. A policy of which one has waited for too long is taken out; its tasks
-    /// go to others. Returns where the walk goes on, or `None` at its end. `outcome` comes in zeroed; events may come meanwhile.
+    /// go to others. Returns where the scan goes on, or `None` at its end. `outcome` comes in zeroed; events may come meanwhile.
     ///
     /// Cost: one look for each slot that was ever in use. Nothing where tasks wait and run.
-    pub fn find_starved(&self, walk: Walk, first: u32, most: u32, outcome: &mut Outcome) -> Option<u32> {
+    pub fn find_starved(&self, scan: Scan, first: u32, most: u32, outcome: &mut Outcome) -> Option<u32> {
         let event = Event::default();
         let handling = &mut Handling::<false> { event: &event, outcome };
         let end = first.saturating_add(most);
-        self.walk.store(walk.number, Relaxed);
+        self.scan.store(scan.number, Relaxed);
         for view in self.tasks.between(first, end) {
             let is_waiting = view.state.phase().is_waiting();
-            let waits = walk.waits_for(self.tasks.watched(view.id), view.runtime_ns, is_waiting);
-            let seat = self.seat_of::<false>(view.state);
+            let waits = scan.waits_for(self.tasks.watched(view.id), view.runtime_ns, is_waiting);
+            let policy_slot = self.policy_slot_of::<false>(view.state);
             let here = self.cpu(view.state.cpu());
             if is_waiting || view.state.phase().is_running() {
-                here.crowd.count(walk.number, view.weight);
+                here.demand.count(scan.number, view.weight);
             }
             if is_waiting {
-                here.presence.look(walk, self.idle.contains(view.state.cpu()), || here.heard());
+                here.presence.look(scan, self.idle.contains(view.state.cpu()), || here.heard());
             }
-            let most = walk.most_of(view.weight, here.crowd.load(walk.number));
+            let most = scan.most_of(view.weight, here.demand.load(scan.number));
             if waits >= most
                 && (waits - here.presence.away_in(waits) >= most
-                    || waits >= walk.most.saturating_mul(AWAY_PERCENT) / 100)
-                && self.is_home::<false>(view.state)
-                && seat.is_taken()
+                    || waits >= scan.most.saturating_mul(AWAY_PERCENT) / 100)
+                && self.is_attached::<false>(view.state)
+                && policy_slot.is_taken()
             {
-                let (ms, pid, cpu) = (u64::from(waits) * u64::from(walk.apart_ms), view.pid, view.state.cpu());
+                let (ms, pid, cpu) = (u64::from(waits) * u64::from(scan.apart_ms), view.pid, view.state.cpu());
                 let message = alloc::format!("a task has waited for {ms} ms without running (PID {pid})");
-                self.take_out_of(seat, Some(Fault { message, cpu }));
+                self.take_out_of(policy_slot, Some(Fault { message, cpu }));
             }
         }
         self.end(handling);

@@ -22,9 +22,9 @@ pub enum Phase {
     /// Sleeps.
     Blocked = 5,
     /// Waits for a CPU, but its group has no CPU time left; the policy thinks that it sleeps.
-    Parked = 6,
+    Throttled = 6,
     /// The same, and the kernel is about to put it on the run queue: see [`ReadyByTick`](Self::ReadyByTick).
-    ParkedByTick = 7,
+    ThrottledByTick = 7,
 }
 
 impl Phase {
@@ -36,8 +36,8 @@ impl Phase {
             3 => Phase::ReadyByTick,
             4 => Phase::Running,
             5 => Phase::Blocked,
-            6 => Phase::Parked,
-            7 => Phase::ParkedByTick,
+            6 => Phase::Throttled,
+            7 => Phase::ThrottledByTick,
             _ => Phase::Free,
         }
     }
@@ -51,8 +51,8 @@ impl Phase {
             Phase::ReadyByTick => "ready-by-tick",
             Phase::Running => "running",
             Phase::Blocked => "blocked",
-            Phase::Parked => "parked",
-            Phase::ParkedByTick => "parked-by-tick",
+            Phase::Throttled => "throttled",
+            Phase::ThrottledByTick => "throttled-by-tick",
         }
     }
 
@@ -69,8 +69,8 @@ impl Phase {
 
     /// Whether the task waits for its group to have CPU time.
     #[inline]
-    pub fn is_parked(self) -> bool {
-        matches!(self, Phase::Parked | Phase::ParkedByTick)
+    pub fn is_throttled(self) -> bool {
+        matches!(self, Phase::Throttled | Phase::ThrottledByTick)
     }
 }
 
@@ -92,12 +92,12 @@ pub enum Transition {
     /// It leaves our care, or dies.
     Depart,
     /// Its group has no CPU time left.
-    Park,
+    Throttle,
     /// Its group has CPU time again.
     Release,
 }
 
-/// Every transition that is expected. Whatever is not listed is counted and reported as a surprise.
+/// Every transition that is expected. Whatever is not listed is counted and reported as an unexpected transition.
 ///
 /// Some look odd and are not: while the kernel bypasses its BPF scheduler (suspend, hotplug) it runs tasks behind our
 /// back, so that one which waits may block, and one which sleeps may turn up running.
@@ -127,21 +127,21 @@ pub const TRANSITIONS: &[(Phase, Transition, Phase)] = &[
     (Phase::Running, Transition::Depart, Phase::Free),
     (Phase::Blocked, Transition::Depart, Phase::Free),
     // By tick, if it has not left its CPU.
-    (Phase::New, Transition::Park, Phase::Parked),
-    (Phase::Blocked, Transition::Park, Phase::Parked),
-    (Phase::Running, Transition::Park, Phase::Parked),
-    (Phase::Ready, Transition::Park, Phase::Parked),
-    (Phase::ReadyByTick, Transition::Park, Phase::ParkedByTick),
-    (Phase::Parked, Transition::Release, Phase::Ready),
-    (Phase::ParkedByTick, Transition::Release, Phase::ReadyByTick),
-    (Phase::Parked, Transition::Enqueue, Phase::Parked),
-    (Phase::ParkedByTick, Transition::Enqueue, Phase::Parked),
-    (Phase::Parked, Transition::GiveWay, Phase::ParkedByTick),
-    (Phase::ParkedByTick, Transition::GiveWay, Phase::ParkedByTick),
-    (Phase::Parked, Transition::Block, Phase::Blocked),
-    (Phase::ParkedByTick, Transition::Block, Phase::Blocked),
-    (Phase::Parked, Transition::Depart, Phase::Free),
-    (Phase::ParkedByTick, Transition::Depart, Phase::Free),
+    (Phase::New, Transition::Throttle, Phase::Throttled),
+    (Phase::Blocked, Transition::Throttle, Phase::Throttled),
+    (Phase::Running, Transition::Throttle, Phase::Throttled),
+    (Phase::Ready, Transition::Throttle, Phase::Throttled),
+    (Phase::ReadyByTick, Transition::Throttle, Phase::ThrottledByTick),
+    (Phase::Throttled, Transition::Release, Phase::Ready),
+    (Phase::ThrottledByTick, Transition::Release, Phase::ReadyByTick),
+    (Phase::Throttled, Transition::Enqueue, Phase::Throttled),
+    (Phase::ThrottledByTick, Transition::Enqueue, Phase::Throttled),
+    (Phase::Throttled, Transition::GiveWay, Phase::ThrottledByTick),
+    (Phase::ThrottledByTick, Transition::GiveWay, Phase::ThrottledByTick),
+    (Phase::Throttled, Transition::Block, Phase::Blocked),
+    (Phase::ThrottledByTick, Transition::Block, Phase::Blocked),
+    (Phase::Throttled, Transition::Depart, Phase::Free),
+    (Phase::ThrottledByTick, Transition::Depart, Phase::Free),
 ];
 
 impl Transition {
@@ -155,7 +155,7 @@ impl Transition {
             Transition::Refuse => "refuse",
             Transition::Block => "block",
             Transition::Depart => "depart",
-            Transition::Park => "park",
+            Transition::Throttle => "throttle",
             Transition::Release => "release",
         }
     }
@@ -187,10 +187,10 @@ pub struct State(pub(crate) u64);
 
 impl State {
     const YIELDING: u64 = 1 << 8;
-    /// Where it is at home: an era and a seat.
-    const HOME: u64 = Self::ERA | 7 << Self::SEAT_SHIFT;
-    const ERA: u64 = 1 << 9;
-    const SEAT_SHIFT: u32 = 10;
+    /// What it is attached to: an epoch and a policy slot.
+    const ATTACHMENT: u64 = Self::EPOCH | 7 << Self::POLICY_SLOT_SHIFT;
+    const EPOCH: u64 = 1 << 9;
+    const POLICY_SLOT_SHIFT: u32 = 10;
     const UNHEARD: u64 = 1 << 13;
     const MOVING: u64 = 1 << 14;
     const CLAIMED: u64 = 1 << 15;
@@ -232,33 +232,33 @@ impl State {
     /// The same task in another phase; a wish to give way ends.
     #[inline]
     pub fn in_phase(self, phase: Phase) -> Self {
-        Self(self.0 & !(0xffff & !Self::HOME) | phase as u64)
+        Self(self.0 & !(0xffff & !Self::ATTACHMENT) | phase as u64)
     }
 
     /// Which policy has heard of the task.
     #[inline]
-    pub(crate) fn home(self) -> Home {
-        Home(self.0 & Self::HOME)
+    pub(crate) fn attachment(self) -> Attachment {
+        Attachment(self.0 & Self::ATTACHMENT)
     }
 
-    /// The seat of that policy.
+    /// The policy slot of that policy.
     #[inline]
-    pub fn seat(self) -> usize {
-        (self.0 >> Self::SEAT_SHIFT & 7) as usize
+    pub fn policy_slot(self) -> usize {
+        (self.0 >> Self::POLICY_SLOT_SHIFT & 7) as usize
     }
 
     /// The same state, of another policy.
-    pub(crate) fn at(self, home: Home) -> Self {
-        Self(self.0 & !(Self::HOME | Self::MOVING) | home.0)
+    pub(crate) fn at(self, attachment: Attachment) -> Self {
+        Self(self.0 & !(Self::ATTACHMENT | Self::MOVING) | attachment.0)
     }
 
-    /// The same task parked on `cpu`; `is_unheard` says that the policy has not heard of it.
-    pub(crate) fn parked(self, phase: Phase, cpu: CpuId, is_unheard: bool) -> Self {
+    /// The same task throttled on `cpu`; `is_unheard` says that the policy has not heard of it.
+    pub(crate) fn throttled(self, phase: Phase, cpu: CpuId, is_unheard: bool) -> Self {
         let unheard = if is_unheard { Self::UNHEARD } else { 0 };
-        Self(Self::new(phase, cpu, self.serial()).0 | self.0 & Self::HOME | unheard)
+        Self(Self::new(phase, cpu, self.serial()).0 | self.0 & Self::ATTACHMENT | unheard)
     }
 
-    /// Whether the policy has not heard of the task, which is parked.
+    /// Whether the policy has not heard of the task, which is throttled.
     pub(crate) fn is_unheard(self) -> bool {
         self.0 & Self::UNHEARD != 0
     }
@@ -276,7 +276,7 @@ impl State {
 
     /// The same waiting task on `cpu`, which has claimed its token.
     pub(crate) fn claimed(self, cpu: CpuId) -> Self {
-        Self(Self::new(Phase::Ready, cpu, self.serial()).0 | self.0 & Self::HOME | Self::CLAIMED)
+        Self(Self::new(Phase::Ready, cpu, self.serial()).0 | self.0 & Self::ATTACHMENT | Self::CLAIMED)
     }
 
     /// Whether the task came to its CPU so.
@@ -289,27 +289,27 @@ impl State {
     #[inline]
     pub fn issue(self, phase: Phase, cpu: CpuId) -> Self {
         // Serial 0 means "no token", so it is skipped when the count wraps.
-        Self(Self::new(phase, cpu, self.serial().wrapping_add(1).max(1)).0 | self.0 & Self::HOME)
+        Self(Self::new(phase, cpu, self.serial().wrapping_add(1).max(1)).0 | self.0 & Self::ATTACHMENT)
     }
 }
 
-/// A seat in the engine, and which of two policies that follow each other there. One bit is enough for that: a policy has heard
+/// A policy slot in the engine, and which of two policies that follow each other there. One bit is enough for that: a policy has heard
 /// of all tasks before the next one takes over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Home(pub(crate) u64);
+pub(crate) struct Attachment(pub(crate) u64);
 
-impl Home {
-    /// Where no task is at home.
+impl Attachment {
+    /// No task is attached there.
     pub(crate) const NOWHERE: Self = Self(u64::MAX);
 
-    /// The home of the first policy in this seat.
-    pub(crate) fn in_seat(seat: usize) -> Self {
-        Self((seat as u64) << State::SEAT_SHIFT)
+    /// The attachment of the first policy in this policy slot.
+    pub(crate) fn in_policy_slot(policy_slot: usize) -> Self {
+        Self((policy_slot as u64) << State::POLICY_SLOT_SHIFT)
     }
 
-    /// That of the policy that follows in the same seat.
+    /// That of the policy that follows in the same policy slot.
     pub(crate) fn next(self) -> Self {
-        Self(self.0 ^ State::ERA)
+        Self(self.0 ^ State::EPOCH)
     }
 }
 

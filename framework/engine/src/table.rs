@@ -11,7 +11,7 @@ use crate::atomics::{
 };
 use crate::groups::IDLE_WEIGHT;
 use crate::lock::Lock;
-use crate::seats::NotChosen;
+use crate::policy_slots::NotChosen;
 use crate::state::{Phase, State};
 use crate::wakeups::Wish;
 
@@ -31,7 +31,7 @@ pub(crate) struct Slot {
     pub(crate) own_weight: AtomicU32,
     pub(crate) nice: AtomicI32,
     pub(crate) wish: Wish,
-    /// The seat of the policy that it is to have, whether its children are to have the same, and the lower half of the generation.
+    /// The policy slot of the policy that it is to have, whether its children are to have the same, and the lower half of the generation.
     choice: AtomicU32,
     /// How much of its run time was charged to its policy. Only if policies weigh something.
     pub(crate) charged_ns: AtomicU64,
@@ -79,7 +79,7 @@ impl Slot {
         }
     }
 
-    /// The seat of the policy that the task is to have.
+    /// The policy slot of the policy that the task is to have.
     #[inline]
     pub(crate) fn choice(&self) -> usize {
         (self.choice.load(Relaxed) & 7) as usize
@@ -90,34 +90,34 @@ impl Slot {
         self.choice.load(Relaxed) & How::CHOSEN.0 != 0
     }
 
-    /// What children get, a seat and how it was chosen; nothing if they get the default policy.
+    /// What children get, a policy slot and how it was chosen; nothing if they get the default policy.
     pub(crate) fn for_children(&self) -> Option<(usize, How)> {
         let choice = self.choice.load(Relaxed);
         (choice & How::INHERITED.0 != 0).then(|| (self.choice(), How(choice & How::ALL)))
     }
 
-    /// Chooses a policy by its seat. Takes effect when the task next waits for a CPU.
+    /// Chooses a policy by its policy slot. Takes effect when the task next waits for a CPU.
     ///
     /// # Errors
     /// If the slot has another task than `task` by now, or if `may` says no to how it was chosen up to now.
     pub(crate) fn choose(
         &self,
         task: TaskId,
-        seat: usize,
+        policy_slot: usize,
         how: How,
         may: impl Fn(How) -> bool,
     ) -> Result<(), NotChosen> {
-        let choice = seat as u32 | how.0 | task.generation << 16;
+        let choice = policy_slot as u32 | how.0 | task.generation << 16;
         let is_same = |old: u32| old >> 16 == choice >> 16;
         let chosen = |old: u32| (is_same(old) && may(How(old))).then_some(choice);
         let refused = |old: u32| if is_same(old) { NotChosen::ByRoot } else { NotChosen::NoTask };
         self.choice.fetch_update(Relaxed, Relaxed, chosen).map(drop).map_err(refused)
     }
 
-    /// Assigns the policy in this seat; it does not count as a choice of a user.
-    pub(crate) fn choose_for_all(&self, task: TaskId, seat: usize) {
+    /// Assigns the policy in this policy slot; it does not count as a choice of a user.
+    pub(crate) fn choose_for_all(&self, task: TaskId, policy_slot: usize) {
         // A task that is gone needs none.
-        let _ = self.choose(task, seat, How::NOT, |_| true);
+        let _ = self.choose(task, policy_slot, How::NOT, |_| true);
     }
 
     #[inline]
@@ -181,7 +181,7 @@ impl TaskTable {
         Self { slots, free, watched, untouched: AtomicU32::new(0) }
     }
 
-    /// What the walks that look for tasks that wait too long know of this one.
+    /// What the scans that look for tasks that wait too long know of this one.
     pub(crate) fn watched(&self, task: TaskId) -> &AtomicU64 {
         &self.watched[task.slot as usize]
     }

@@ -1,9 +1,9 @@
-//! Groups in the life of a task: it is charged for what it runs, parked when its group has no time left, and released when it
+//! Groups in the life of a task: it is charged for what it runs, throttled when its group has no time left, and released when it
 //! has; see [`Groups`](crate::groups::Groups).
 //!
-//! To a policy, a task that is parked sleeps: it hears of a sleep when the task is parked, and of a wake-up when it is released.
+//! To a policy, a task that is throttled sleeps: it hears of a sleep when the task is throttled, and of a wake-up when it is released.
 //!
-//! A task is parked where it has nothing that others wait for: on its way to user mode, found there by an interrupt. One that wakes
+//! A task is throttled where it has nothing that others wait for: on its way to user mode, found there by an interrupt. One that wakes
 //! up, or gives way in the kernel, runs on although there is no time, until that happens; the time is missing later.
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -49,7 +49,7 @@ impl<P: Policy> Engine<P> {
         charge.is_used_up
     }
 
-    /// How long a task may run at a time; `None` if it has to be parked.
+    /// How long a task may run at a time; `None` if it has to be throttled.
     #[inline]
     fn allowance_ns(&self, task: TaskId) -> Option<u64> {
         self.groups.allowance_ns(task.slot, || self.host.now_ns())
@@ -63,7 +63,7 @@ impl<P: Policy> Engine<P> {
     // ---- what the busiest events have to do if there are groups; the engine looks at `Groups::is_active` and does no more if
     // there are none ----
 
-    /// The task comes to wait for a CPU. True if it is parked, and stays so as `phase`.
+    /// The task comes to wait for a CPU. True if it is throttled, and stays so as `phase`.
     #[inline(never)]
     pub(crate) fn waits_in_group(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, phase: Phase) -> bool {
         let has_run = handling.event.runtime_ns > slot.runtime_ns.load(Relaxed);
@@ -73,17 +73,17 @@ impl<P: Policy> Engine<P> {
         if is_elsewhere {
             self.groups.note_at_user(task.slot, false);
         }
-        if !slot.state().phase().is_parked() || !self.stays_parked(slot, handling.event.cpu, phase) {
+        if !slot.state().phase().is_throttled() || !self.stays_throttled(slot, handling.event.cpu, phase) {
             return false;
         }
         if is_elsewhere {
-            self.groups.unpark(task.slot);
+            self.groups.unthrottle(task.slot);
             self.release(handling, task.slot);
         }
         true
     }
 
-    /// The task comes to wait for a CPU, which the policy is to hear of by `call`. False if it is parked instead, as `phase`.
+    /// The task comes to wait for a CPU, which the policy is to hear of by `call`. False if it is throttled instead, as `phase`.
     #[inline(never)]
     pub(crate) fn admit(
         &self,
@@ -99,7 +99,7 @@ impl<P: Policy> Engine<P> {
             let is_at_user = gives_way && self.host.is_at_user(task);
             self.groups.note_at_user(task.slot, is_at_user);
             if is_at_user && self.allowance_ns(task).is_none() {
-                self.park(handling, task, slot, phase);
+                self.throttle(handling, task, slot, phase);
                 return false;
             }
         }
@@ -113,7 +113,7 @@ impl<P: Policy> Engine<P> {
         self.reweigh(task, slot);
     }
 
-    /// The task goes to sleep, if it has not done so. True if it was parked until now.
+    /// The task goes to sleep, if it has not done so. True if it was throttled until now.
     #[inline(never)]
     pub(crate) fn sleeps_in_group(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
         self.charge_groups(handling, task, slot);
@@ -121,7 +121,7 @@ impl<P: Policy> Engine<P> {
         if phase == Phase::Running {
             self.groups.sleep(task.slot);
         }
-        phase.is_parked() && self.parked_sleeps(task, slot)
+        phase.is_throttled() && self.throttled_sleeps(task, slot)
     }
 
     /// The task runs. True if it has to give way.
@@ -138,7 +138,7 @@ impl<P: Policy> Engine<P> {
         is_in_user
     }
 
-    /// How long a task that was picked with a good token is to run, where the policy says `slice_ns`; `None` if it is parked
+    /// How long a task that was picked with a good token is to run, where the policy says `slice_ns`; `None` if it is throttled
     /// instead.
     #[inline(never)]
     pub(crate) fn slice_in_group(
@@ -157,7 +157,7 @@ impl<P: Policy> Engine<P> {
                 self.cut_in_user(handling, task, LOOK_NS);
                 Some(slice_ns)
             }
-            None if self.park_picked(handling, task, slot, seen) => None,
+            None if self.throttle_picked(handling, task, slot, seen) => None,
             // Its token has become worthless, as the engine finds out.
             None => Some(slice_ns),
         }
@@ -169,55 +169,55 @@ impl<P: Policy> Engine<P> {
         self.reweigh(task, slot);
     }
 
-    /// The task gives way on its way to user mode, and has no time to run. The caller has found out that it is not parked yet.
+    /// The task gives way on its way to user mode, and has no time to run. The caller has found out that it is not throttled yet.
     #[cold]
-    fn park(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, phase: Phase) {
+    fn throttle(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, phase: Phase) {
         let seen = slot.state();
-        self.transit(handling.event.cpu, slot, seen, Transition::Park);
-        slot.set_state(seen.parked(phase, handling.event.cpu, false));
-        self.slept(handling, self.seat_of::<false>(seen), task, slot);
+        self.transit(handling.event.cpu, slot, seen, Transition::Throttle);
+        slot.set_state(seen.throttled(phase, handling.event.cpu, false));
+        self.slept(handling, self.policy_slot_of::<false>(seen), task, slot);
         self.groups.sleep(task.slot);
-        if !self.groups.park(task.slot, true, self.host.now_ns()) {
+        if !self.groups.throttle(task.slot, true, self.host.now_ns()) {
             self.release(handling, task.slot);
         }
     }
 
     /// The policy picked a task that has no time to run. False if its token is not good any more.
     #[cold]
-    fn park_picked(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, seen: State) -> bool {
-        let phase = if seen.phase() == Phase::ReadyByTick { Phase::ParkedByTick } else { Phase::Parked };
-        if !slot.try_state(seen, seen.parked(phase, seen.cpu(), false)) {
+    fn throttle_picked(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, seen: State) -> bool {
+        let phase = if seen.phase() == Phase::ReadyByTick { Phase::ThrottledByTick } else { Phase::Throttled };
+        if !slot.try_state(seen, seen.throttled(phase, seen.cpu(), false)) {
             return false;
         }
-        self.slept(handling, self.seat_of::<false>(seen), task, slot);
+        self.slept(handling, self.policy_slot_of::<false>(seen), task, slot);
         self.groups.sleep(task.slot);
-        if !self.groups.park(task.slot, false, self.host.now_ns()) {
+        if !self.groups.throttle(task.slot, false, self.host.now_ns()) {
             self.release(handling, task.slot);
         }
         true
     }
 
-    /// The kernel has put a parked task on a run queue, or is about to. False if it is not parked any more.
+    /// The kernel has put a throttled task on a run queue, or is about to. False if it is not throttled any more.
     #[cold]
-    fn stays_parked(&self, slot: &Slot, cpu: CpuId, phase: Phase) -> bool {
+    fn stays_throttled(&self, slot: &Slot, cpu: CpuId, phase: Phase) -> bool {
         loop {
             let seen = slot.state();
-            if !seen.phase().is_parked() {
+            if !seen.phase().is_throttled() {
                 return false;
             }
-            if slot.try_state(seen, seen.parked(phase, cpu, seen.is_unheard())) {
+            if slot.try_state(seen, seen.throttled(phase, cpu, seen.is_unheard())) {
                 return true;
             }
         }
     }
 
-    /// A parked task ran behind our back while the kernel bypassed us, and sleeps. False if it is not parked any more.
+    /// A throttled task ran behind our back while the kernel bypassed us, and sleeps. False if it is not throttled any more.
     #[cold]
-    fn parked_sleeps(&self, task: TaskId, slot: &Slot) -> bool {
-        self.groups.unpark(task.slot);
+    fn throttled_sleeps(&self, task: TaskId, slot: &Slot) -> bool {
+        self.groups.unthrottle(task.slot);
         loop {
             let seen = slot.state();
-            if !seen.phase().is_parked() {
+            if !seen.phase().is_throttled() {
                 return false;
             }
             let phase = if seen.is_unheard() { Phase::New } else { Phase::Blocked };
@@ -227,28 +227,28 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    /// A task that is parked, and in no queue of the groups, goes to its policy, if there is time for it.
+    /// A task that is throttled, and in no queue of the groups, goes to its policy, if there is time for it.
     fn release(&self, handling: &mut Handling<'_>, index: u32) {
         let Some((task, slot)) = self.tasks.in_slot(index) else { return };
         let (seen, state) = loop {
-            if !slot.state().phase().is_parked() {
+            if !slot.state().phase().is_throttled() {
                 return;
             }
-            if !self.is_home::<false>(slot.state()) {
-                self.settle(handling, task, slot);
+            if !self.is_attached::<false>(slot.state()) {
+                self.attach(handling, task, slot);
             }
-            if slot.choice() != slot.state().seat() {
+            if slot.choice() != slot.state().policy_slot() {
                 self.change_policy(handling, task, slot);
             }
             let seen = slot.state();
             // There may be another limit.
-            let may_park = self.groups.is_at_user(index) && self.allowance_ns(task).is_none();
-            if may_park && self.groups.park(index, false, self.host.now_ns()) {
+            let may_throttle = self.groups.is_at_user(index) && self.allowance_ns(task).is_none();
+            if may_throttle && self.groups.throttle(index, false, self.host.now_ns()) {
                 return;
             }
             let phase = match seen.phase() {
-                Phase::Parked => Phase::Ready,
-                Phase::ParkedByTick => Phase::ReadyByTick,
+                Phase::Throttled => Phase::Ready,
+                Phase::ThrottledByTick => Phase::ReadyByTick,
                 _ => return,
             };
             let cpu = self.host_cpu(task, seen.cpu());
@@ -265,8 +265,8 @@ impl<P: Policy> Engine<P> {
         }
         if self.idle.handed.hand(|| self.idle.contains(state.cpu())) {
             handling.outcome.kicks.add(state.cpu());
-        } else if !self.is_lone() {
-            self.overtake(handling, self.seat_of::<false>(state), state.cpu());
+        } else if !self.is_single() {
+            self.overtake(handling, self.policy_slot_of::<false>(state), state.cpu());
         }
     }
 
@@ -370,7 +370,7 @@ impl<P: Policy> Engine<P> {
             return;
         }
         self.reweigh(task, slot);
-        if phase.is_parked() {
+        if phase.is_throttled() {
             self.release(handling, task.slot);
         }
     }
@@ -380,7 +380,7 @@ impl<P: Policy> Engine<P> {
         if self.groups.is_active() {
             self.charge_groups(handling, task, slot);
         }
-        self.groups.unpark(task.slot);
+        self.groups.unthrottle(task.slot);
         self.groups.leave(task.slot);
     }
 

@@ -7,11 +7,11 @@ use ekiden_host::Policy;
 
 use crate::counters::Cpu;
 use crate::engine::{Engine, Handling};
+use crate::idle_notifications::PolicySlots;
 use crate::order::Order;
 use crate::pick::{Found, NO_RANK};
-use crate::seats::{SEATS, Seat};
+use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
 use crate::table::Slot;
-use crate::told::Seats;
 
 /// The rotation period, in ticks: a tenth of a second where there are 250 in a second. Of it, the first policy in the order leaves some to each of the
 /// others if they would have had less: the kernel does the same with its real-time class. Eight policies have room in it.
@@ -19,13 +19,13 @@ pub(crate) const ROUND_TICKS: u32 = 25;
 pub(crate) const TURN_TICKS: u32 = 3;
 
 /// A tick finds a task of a policy running.
-fn note_ran(here: &Cpu, seat: usize, is_new_round: bool) {
+fn note_ran(here: &Cpu, policy_slot: usize, is_new_round: bool) {
     if is_new_round {
         here.ran.iter().for_each(|ran| ran.store(ran.load(Relaxed) << 16, Relaxed));
     }
     let first = here.first.load(Relaxed);
-    if first == 0 || here.rank_of(seat) != first {
-        let ran = &here.ran[seat % SEATS];
+    if first == 0 || here.rank_of(policy_slot) != first {
+        let ran = &here.ran[policy_slot % POLICY_SLOTS];
         ran.store(ran.load(Relaxed) + 1, Relaxed);
     }
 }
@@ -45,17 +45,17 @@ impl<P: Policy> Engine<P> {
         };
         // Where all this begins, some CPUs do not count yet what a policy hears.
         let is_only = order == Order::FIRST;
-        let mut asked: Seats = 0;
-        for seat in order.seats().map(|seat| &self.seats[seat % SEATS]) {
-            let is_asked = self.may_have(here, seat) || (is_only && seat.is_taken());
+        let mut asked: PolicySlots = 0;
+        for policy_slot in order.policy_slots().map(|policy_slot| &self.policy_slots[policy_slot % POLICY_SLOTS]) {
+            let is_asked = self.may_have(here, policy_slot) || (is_only && policy_slot.is_taken());
             if !is_asked {
                 continue;
             }
-            asked |= 1 << (seat.index % SEATS);
-            let heard = seat.heard.load(Acquire);
-            match self.ask_here(handling, seat, cpu, seat.calls().has(Call::Balance)) {
-                Found::Something => return here.rank.store(here.rank_of(seat.index), Relaxed),
-                Found::Nothing => here.nothing[seat.index % SEATS].store(heard, Relaxed),
+            asked |= 1 << (policy_slot.index % POLICY_SLOTS);
+            let heard = policy_slot.heard.load(Acquire);
+            match self.ask_here(handling, policy_slot, cpu, policy_slot.calls().has(Call::Balance)) {
+                Found::Something => return here.rank.store(here.rank_of(policy_slot.index), Relaxed),
+                Found::Nothing => here.nothing[policy_slot.index % POLICY_SLOTS].store(heard, Relaxed),
                 Found::TooMuch => return handling.outcome.kicks.add(cpu),
             }
         }
@@ -76,23 +76,25 @@ impl<P: Policy> Engine<P> {
         }
         let order = &sorted[..len];
         let (later, sooner) = order.split_at(first.min(order.len()));
-        let mut asked: Seats = 0;
-        for seat in sooner.iter().chain(later).map(|seat| &self.seats[usize::from(*seat) % SEATS]) {
-            if !self.may_have(here, seat) {
+        let mut asked: PolicySlots = 0;
+        for policy_slot in
+            sooner.iter().chain(later).map(|policy_slot| &self.policy_slots[usize::from(*policy_slot) % POLICY_SLOTS])
+        {
+            if !self.may_have(here, policy_slot) {
                 continue;
             }
-            asked |= 1 << (seat.index % SEATS);
-            let heard = seat.heard.load(Acquire);
-            let found = if !self.is_stranger(seat.index, cpu) {
-                self.ask(handling, seat, cpu, seat.calls().has(Call::Balance))
-            } else if leaves != Some(seat.index) {
-                self.ask_stranger(handling, seat, cpu)
+            asked |= 1 << (policy_slot.index % POLICY_SLOTS);
+            let heard = policy_slot.heard.load(Acquire);
+            let found = if !self.is_not_owner(policy_slot.index, cpu) {
+                self.ask(handling, policy_slot, cpu, policy_slot.calls().has(Call::Balance))
+            } else if leaves != Some(policy_slot.index) {
+                self.ask_stranger(handling, policy_slot, cpu)
             } else {
                 continue;
             };
             match found {
-                Found::Something => return self.has_cpu(cpu, seat.index),
-                Found::Nothing => here.nothing[seat.index % SEATS].store(heard, Relaxed),
+                Found::Something => return self.has_cpu(cpu, policy_slot.index),
+                Found::Nothing => here.nothing[policy_slot.index % POLICY_SLOTS].store(heard, Relaxed),
                 Found::TooMuch => return handling.outcome.kicks.add(cpu),
             }
         }
@@ -102,40 +104,51 @@ impl<P: Policy> Engine<P> {
 
     /// Whether a policy has heard something since it had nothing for a CPU.
     #[inline]
-    pub(crate) fn may_have(&self, here: &Cpu, seat: &Seat<P>) -> bool {
-        let has_news = seat.heard.load(Acquire) != here.nothing[seat.index % SEATS].load(Relaxed);
-        has_news && seat.tasks.load(Relaxed) > 0 && seat.is_taken()
+    pub(crate) fn may_have(&self, here: &Cpu, policy_slot: &PolicySlot<P>) -> bool {
+        let has_news = policy_slot.heard.load(Acquire) != here.nothing[policy_slot.index % POLICY_SLOTS].load(Relaxed);
+        has_news && policy_slot.tasks.load(Relaxed) > 0 && policy_slot.is_taken()
     }
 
-    /// A task of the policy in a seat runs on a CPU from now on.
+    /// A task of the policy in a policy slot runs on a CPU from now on.
     #[inline]
-    pub(crate) fn has_cpu(&self, cpu: CpuId, seat: usize) {
+    pub(crate) fn has_cpu(&self, cpu: CpuId, policy_slot: usize) {
         let here = self.cpu(cpu);
-        here.rank.store(here.rank_of(seat), Relaxed);
+        here.rank.store(here.rank_of(policy_slot), Relaxed);
         if self.is_weighted() {
-            self.begins(here, seat);
+            self.begins(here, policy_slot);
         }
     }
 
     /// A task waits for a CPU on which one runs whose policy is asked later: that one has to go.
     #[inline(always)]
-    pub(crate) fn overtake<const LONE: bool>(&self, handling: &mut Handling<'_, LONE>, seat: &Seat<P>, cpu: CpuId) {
+    pub(crate) fn overtake<const SINGLE: bool>(
+        &self,
+        handling: &mut Handling<'_, SINGLE>,
+        policy_slot: &PolicySlot<P>,
+        cpu: CpuId,
+    ) {
         let here = self.cpu(cpu);
         let running = here.rank.load(Relaxed);
-        let is_another = running != here.rank_of(seat.index) && running != NO_RANK;
+        let is_another = running != here.rank_of(policy_slot.index) && running != NO_RANK;
         if is_another && here.first.load(Relaxed) == 0 {
-            self.overtake_another(&mut handling.rare(), seat, cpu, running);
+            self.overtake_another(&mut handling.rare(), policy_slot, cpu, running);
         }
     }
 
     #[inline(never)]
-    pub(crate) fn overtake_another(&self, handling: &mut Handling<'_>, seat: &Seat<P>, cpu: CpuId, running: u32) {
+    pub(crate) fn overtake_another(
+        &self,
+        handling: &mut Handling<'_>,
+        policy_slot: &PolicySlot<P>,
+        cpu: CpuId,
+        running: u32,
+    ) {
         let here = self.cpu(cpu);
         let is_earlier = match here.order.get().get(running as usize) {
             Some(other) if self.is_weighted() => {
-                self.is_ahead(here, other, seat.index) || self.is_nearer(here, seat.index, other)
+                self.is_ahead(here, other, policy_slot.index) || self.is_nearer(here, policy_slot.index, other)
             }
-            _ => here.rank_of(seat.index) < running,
+            _ => here.rank_of(policy_slot.index) < running,
         };
         if is_earlier {
             handling.outcome.kicks.add(cpu);
@@ -143,10 +156,10 @@ impl<P: Policy> Engine<P> {
     }
 
     /// From time to time the policies that are asked later have their turns, so that none starves.
-    pub(crate) fn take_turns(&self, handling: &mut Handling<'_>, cpu: CpuId, slot: &Slot) {
+    pub(crate) fn rotate(&self, handling: &mut Handling<'_>, cpu: CpuId, slot: &Slot) {
         let here = self.cpu(cpu);
         if self.is_shared() && self.is_weighted() {
-            self.tick_by_weight(handling, slot.state().seat(), slot);
+            self.tick_by_weight(handling, slot.state().policy_slot(), slot);
         }
         let order = here.order.get();
         if self.is_shared() && !self.has_turns(here, order.len()) {
@@ -155,13 +168,13 @@ impl<P: Policy> Engine<P> {
         let ticks = (here.ticks.load(Relaxed) + 1) % ROUND_TICKS;
         here.ticks.store(ticks, Relaxed);
         if order.len() > 1 {
-            note_ran(here, slot.state().seat(), ticks == 0);
+            note_ran(here, slot.state().policy_slot(), ticks == 0);
         }
         // One after the other is asked first for a while, as far as it had not as much in the last round anyway; the first in the order is so
         // the rest of the time.
         let place = self.first_turn(here) + ticks / TURN_TICKS;
-        let is_due = |seat: usize| {
-            let ran = here.ran[seat % SEATS].load(Relaxed) >> 16;
+        let is_due = |policy_slot: usize| {
+            let ran = here.ran[policy_slot % POLICY_SLOTS].load(Relaxed) >> 16;
             ticks % TURN_TICKS + ran < TURN_TICKS
         };
         let is_turn = order.get(place as usize).is_some_and(is_due);

@@ -1,8 +1,8 @@
 //! The CPU time of a group, which tasks use up on some CPUs while another one gives new time: in every order that memory and CPUs
-//! allow (loom). No task is left parked that no refill would look for.
+//! allow (loom). No task is left throttled that no refill would look for.
 //!
 //! What the models hold: the full fences in `spend` and `refill`, between what each says (`throttled`, `active`) and what it looks at (the
-//! other of the two); both looks; and that `park` looks, and `let_go` changes what it looks at, with the lock of the parked tasks. The
+//! other of the two); both looks; and that `throttle` looks, and `let_go` changes what it looks at, with the lock of the throttled tasks. The
 //! numbers need no order of their own: with all other orderings relaxed the models hold as well.
 
 extern crate alloc;
@@ -34,12 +34,12 @@ fn groups(tasks: u32, used_ns: u64) -> Arc<Groups> {
     Arc::new(groups)
 }
 
-/// A task has run, as its CPU finds at `now_ns`; it is parked if there is no time. When there is to be a refill, for all that this
+/// A task has run, as its CPU finds at `now_ns`; it is throttled if there is no time. When there is to be a refill, for all that this
 /// CPU knows.
 fn runs(groups: &Groups, slot: u32, ran_ns: u64, now_ns: u64) -> Option<u64> {
     let charge = groups.charge(slot, ran_ns, || now_ns);
     if groups.allowance_ns(slot, || now_ns).is_none() {
-        groups.park(slot, true, now_ns);
+        groups.throttle(slot, true, now_ns);
     }
     charge.refill_at_ns
 }
@@ -51,14 +51,14 @@ fn refill(groups: &Groups, now_ns: u64) -> Option<u64> {
     again_ns
 }
 
-/// Refills go on as they were asked for, until none is; then no task is parked any more.
+/// Refills go on as they were asked for, until none is; then no task is throttled any more.
 fn all_come_back(groups: &Groups, asked_ns: impl IntoIterator<Item = Option<u64>>) {
     let mut due_ns = asked_ns.into_iter().flatten().min();
     for _ in 0..8 {
         let Some(now_ns) = due_ns else { break };
         due_ns = refill(groups, now_ns);
     }
-    assert_eq!(groups.parked(), 0, "a task is parked, and no refill comes for it");
+    assert_eq!(groups.throttled(), 0, "a task is throttled, and no refill comes for it");
 }
 
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
@@ -67,9 +67,9 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// The last time is used up, and the task parked, just when the next period begins.
+/// The last time is used up, and the task throttled, just when the next period begins.
 #[test]
-fn a_task_that_is_parked_while_time_comes_is_released() {
+fn a_task_that_is_throttled_while_time_comes_is_released() {
     check(3, || {
         let groups = groups(1, QUOTA_NS / 2);
         let other = thread::spawn({
@@ -87,7 +87,7 @@ fn a_task_that_is_parked_while_time_comes_is_released() {
 fn a_cpu_that_looks_for_released_tasks_meanwhile_takes_none_away() {
     check(2, || {
         let groups = groups(2, QUOTA_NS);
-        assert!(groups.park(0, true, 1));
+        assert!(groups.throttle(0, true, 1));
         let looks = thread::spawn({
             let groups = groups.clone();
             move || groups.next_released()
@@ -96,7 +96,7 @@ fn a_cpu_that_looks_for_released_tasks_meanwhile_takes_none_away() {
             let groups = groups.clone();
             move || refill(&groups, PERIOD_NS)
         });
-        groups.park(1, true, 1);
+        groups.throttle(1, true, 1);
         looks.join().unwrap();
         let again_ns = other.join().unwrap();
         all_come_back(&groups, [again_ns]);
@@ -139,7 +139,7 @@ fn the_last_refill_misses_no_task_that_uses_up_all_time_at_once() {
 }
 
 #[test]
-fn two_tasks_that_are_parked_while_time_comes_are_released() {
+fn two_tasks_that_are_throttled_while_time_comes_are_released() {
     check(1, || {
         let groups = groups(2, QUOTA_NS / 2);
         let refill = thread::spawn({

@@ -15,7 +15,7 @@ use loom::{
 };
 
 struct Model {
-    lone: AtomicBool,
+    single: AtomicBool,
     /// How many policies are asked.
     policies: AtomicU32,
     heard: AtomicU32,
@@ -27,23 +27,23 @@ struct Model {
 
 impl Model {
     fn new() -> Arc<Self> {
-        let [lone, task] = [true, false].map(AtomicBool::new);
+        let [single, task] = [true, false].map(AtomicBool::new);
         let [policies, heard, nothing] = [1, 1, 0].map(AtomicU32::new);
-        Arc::new(Self { lone, policies, heard, task, nothing })
+        Arc::new(Self { single, policies, heard, task, nothing })
     }
 
     /// A CPU hands a task to the policy, and will have the other one look.
     fn wake(&self) {
-        let lone = self.lone.load(Acquire);
+        let single = self.single.load(Acquire);
         self.task.store(true, Release);
-        if !lone {
+        if !single {
             self.heard.fetch_add(1, Release);
         }
     }
 
     /// Whether the CPU finds the task.
     fn pick(&self) -> bool {
-        if self.lone.load(Acquire) {
+        if self.single.load(Acquire) {
             return self.task.load(Acquire);
         }
         let is_only = self.policies.load(Acquire) == 1;
@@ -83,7 +83,7 @@ fn a_policy_comes(is_graceful: bool) {
                 is_found || model.pick()
             }
         });
-        model.lone.store(false, Release);
+        model.single.store(false, Release);
         if is_graceful {
             (0..2).for_each(|_| over.recv().unwrap());
         }

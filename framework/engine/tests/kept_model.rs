@@ -24,8 +24,8 @@ mod atomics {
 #[path = "model/groups.rs"]
 mod groups;
 
-#[path = "model/seats.rs"]
-mod seats;
+#[path = "model/policy_slots.rs"]
+mod policy_slots;
 
 #[path = "model/lock.rs"]
 mod lock;

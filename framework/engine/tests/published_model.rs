@@ -1,5 +1,5 @@
 //! An order and a share that are published while a CPU looks for work, in every order that memory allows (loom): the steps of `reorder`,
-//! `share` and `all_see` in `src/seats.rs` and `src/shares.rs`, and of `pick_of_shared` in `src/turns.rs`. A grace period is the end of
+//! `share` and `all_see` in `src/policy_slots.rs` and `src/shares.rs`, and of `pick_of_shared` in `src/turns.rs`. A grace period is the end of
 //! the thread on which the event is handled.
 
 use loom::{
@@ -51,16 +51,16 @@ impl Model {
         let order = self.order.load(Acquire);
         assert!([FIRST_IS_0, FIRST_IS_1].contains(&order), "neither the old order nor the new one: {order:x}");
         let mut asked = Vec::new();
-        for seat in [order & 0xf, order >> 4].map(|seat| seat as usize) {
-            let heard = self.heard[seat].load(Acquire);
-            if heard == self.nothing[seat].load(Relaxed) {
+        for policy_slot in [order & 0xf, order >> 4].map(|policy_slot| policy_slot as usize) {
+            let heard = self.heard[policy_slot].load(Acquire);
+            if heard == self.nothing[policy_slot].load(Relaxed) {
                 continue;
             }
-            asked.push(seat);
-            if seat == 1 && self.may_bring.load(Relaxed) != 0 {
+            asked.push(policy_slot);
+            if policy_slot == 1 && self.may_bring.load(Relaxed) != 0 {
                 return (asked, true);
             }
-            self.nothing[seat].store(heard, Relaxed);
+            self.nothing[policy_slot].store(heard, Relaxed);
         }
         (asked, false)
     }

@@ -25,8 +25,8 @@ mod atomics {
 #[path = "model/groups.rs"]
 mod groups;
 
-#[path = "model/seats.rs"]
-mod seats;
+#[path = "model/policy_slots.rs"]
+mod policy_slots;
 
 /// As much of it as answers of hosts need.
 pub mod engine {
@@ -97,7 +97,7 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// A walk over all tasks has no token and no lock: the state alone says what else is there.
+/// A scan over all tasks has no token and no lock: the state alone says what else is there.
 #[test]
 fn who_sees_a_task_that_waits_sees_what_was_written_of_it() {
     check(4, || {

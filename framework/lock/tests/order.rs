@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ekiden::SpinLock;
-use ekiden_host::{forget_locks, run_tape, tape};
+use ekiden_host::{call_log, forget_locks, run_call_log};
 use ekiden_lock::OfHost;
 
 // SAFETY: a test of what a host does.
@@ -21,8 +21,8 @@ fn nest(first: &SpinLock<()>, second: &SpinLock<()>) -> String {
 
 #[test]
 fn locks_in_the_wrong_order_are_found_whether_they_wait_or_not() {
-    tape(|value| value);
-    run_tape(true);
+    call_log(|value| value);
+    run_call_log(true);
     let [one, two, three] = [SpinLock::new(()), SpinLock::new(()), SpinLock::new(())];
     // Seldom does anybody look, but not never.
     assert!((0..64).all(|_| nest(&one, &two).is_empty()));
@@ -40,5 +40,5 @@ fn locks_in_the_wrong_order_are_found_whether_they_wait_or_not() {
     // Of the next policy nothing is known.
     forget_locks(OF_HOST);
     assert!((0..64).all(|_| nest(&three, &one).is_empty()));
-    run_tape(false);
+    run_call_log(false);
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use ekiden::SpinLock;
-use ekiden_host::{Patience, Since, Waits, run_tape, wait_for, wait_so};
+use ekiden_host::{Patience, Since, Waits, run_call_log, wait_for, wait_so};
 
 /// As `lock_wait_ms` of `ekiden.ko`.
 const LOCK_WAIT_MS: u64 = 2000;
@@ -59,10 +59,10 @@ fn a_lock_that_is_not_released_in_time_ends_the_call_that_waits() {
     assert_eq!(*lock.lock(), 5, "a later call has the lock");
     assert_eq!(NOW_MS.load(Relaxed), LOCK_WAIT_MS, "who does not have to wait does not look at the clock");
 
-    run_tape(true);
+    run_call_log(true);
     let (text, place) = waits_in_vain(&lock);
     assert_eq!(text, format!("a lock was not released in time, which was taken at {}:{}", place.file(), place.line()));
-    run_tape(false);
+    run_call_log(false);
     assert_eq!(*lock.lock(), 5);
 
     let text = panic_of(|| wait_for(|| None::<()>));

@@ -197,7 +197,7 @@ fn complete_scheduler(item: &mut ItemImpl, errors: &mut Vec<Error>) {
     item.items.extend(added);
 }
 
-/// A host calls these from two places, with a tape and without, at every task switch.
+/// A host calls these from two places, with a call log and without, at every task switch.
 const BUSIEST: [&str; 2] = ["enqueue", "pick_next_task"];
 
 fn inline(item: &mut ImplItem) {

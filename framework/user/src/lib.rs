@@ -46,7 +46,7 @@ pub enum Thread {
 pub enum Policy<'a> {
     /// The default one; beside policies that have only what is given to them, that is the kernel's
     /// own scheduler.
-    Everybodys,
+    Default,
     /// The first that runs by this name.
     Named(&'a str),
     /// The one with the number that `ekiden status` shows. Numbers are not used again.
@@ -56,7 +56,7 @@ pub enum Policy<'a> {
 impl fmt::Display for Policy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Everybodys => f.write_str("the default policy"),
+            Self::Default => f.write_str("the default policy"),
             Self::Named(name) => f.write_str(name),
             Self::Number(number) => write!(f, "policy number {number}"),
         }
@@ -74,7 +74,7 @@ pub enum Inherit {
 
 /// How a thread is to be scheduled by its policy, besides the policy's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms<'a> {
+pub struct ChooseOptions<'a> {
     /// Whether its children get the same.
     pub inherit: Inherit,
     /// What is set for it, as `name=number` separated by blanks or commas, of what the policy has for a task; the rest is as by
@@ -82,7 +82,7 @@ pub struct Terms<'a> {
     pub params: &'a str,
 }
 
-impl From<Inherit> for Terms<'_> {
+impl From<Inherit> for ChooseOptions<'_> {
     fn from(inherit: Inherit) -> Self {
         Self { inherit, params: "" }
     }
@@ -145,24 +145,24 @@ pub type Result<T> = std::result::Result<T, Error>;
 ///
 /// # Errors
 /// If there is no such policy, it refuses what is to be set, or the thread is somebody else's or cannot be scheduled by Ekiden.
-pub fn choose<'a>(thread: Thread, policy: Policy<'_>, terms: impl Into<Terms<'a>>) -> Result<()> {
+pub fn choose<'a>(thread: Thread, policy: Policy<'_>, options: impl Into<ChooseOptions<'a>>) -> Result<()> {
     let device = Device::open()?;
-    device.choose(thread, find(policy)?, terms)
+    device.choose(thread, find(policy)?, options)
 }
 
 /// Where a policy is; `None` for the default one. Good for as long as the policy runs: another one may be there later.
 ///
 /// # Errors
 /// If it does not run.
-pub fn find(policy: Policy<'_>) -> Result<Option<Seat>> {
+pub fn find(policy: Policy<'_>) -> Result<Option<PolicySlot>> {
     match policy {
-        Policy::Everybodys => Ok(None),
+        Policy::Default => Ok(None),
         _ => find_in(&status()?, policy).map(Some),
     }
 }
 
-fn find_in(status: &str, policy: Policy<'_>) -> Result<Seat> {
-    Ok(found(&running(status)?, policy)?.seat)
+fn find_in(status: &str, policy: Policy<'_>) -> Result<PolicySlot> {
+    Ok(found(&running(status)?, policy)?.slot)
 }
 
 fn running(status: &str) -> Result<Vec<Running>> {
@@ -172,7 +172,7 @@ fn running(status: &str) -> Result<Vec<Running>> {
 
 fn found<'a>(policies: &'a [Running], policy: Policy<'_>) -> Result<&'a Running> {
     let is_it = |running: &&Running| match policy {
-        Policy::Everybodys => running.default,
+        Policy::Default => running.default,
         Policy::Named(name) => running.policy == name,
         Policy::Number(number) => running.instance == number,
     };
@@ -228,7 +228,7 @@ pub struct Device {
 }
 
 /// Where a policy is while it runs.
-pub type Seat = u32;
+pub type PolicySlot = u32;
 
 #[derive(Deserialize)]
 struct Status {
@@ -239,7 +239,7 @@ struct Status {
 #[derive(Deserialize)]
 struct Running {
     policy: String,
-    seat: Seat,
+    slot: PolicySlot,
     instance: u32,
     #[serde(default)]
     default: bool,
@@ -277,15 +277,20 @@ impl Device {
     ///
     /// # Errors
     /// If the thread is somebody else's, cannot be scheduled by Ekiden, or the policy refuses what is to be set.
-    pub fn choose<'a>(&self, thread: Thread, seat: Option<Seat>, terms: impl Into<Terms<'a>>) -> Result<()> {
-        let Terms { inherit, params } = terms.into();
+    pub fn choose<'a>(
+        &self,
+        thread: Thread,
+        slot: Option<PolicySlot>,
+        options: impl Into<ChooseOptions<'a>>,
+    ) -> Result<()> {
+        let ChooseOptions { inherit, params } = options.into();
         let tid = match thread {
             Thread::Current => 0,
             Thread::Id(tid) => tid,
         };
         if !self.has_all_tasks {
-            set_class(tid, seat.is_some()).map_err(|error| explain(error, tid))?;
-            if seat.is_none() {
+            set_class(tid, slot.is_some()).map_err(|error| explain(error, tid))?;
+            if slot.is_none() {
                 // Whoever leaves us for the kernel's own scheduler has no policy of ours.
                 return Ok(());
             }
@@ -293,7 +298,7 @@ impl Device {
         let mut reason = [0_u8; 256];
         let request = request::Request {
             tid,
-            seat: seat.map_or(0, |seat| seat + 1),
+            slot: slot.map_or(0, |slot| slot + 1),
             flags: u32::from(inherit == Inherit::Yes),
             params_len: params.len() as u32,
             params: params.as_ptr() as u64,
@@ -319,7 +324,7 @@ mod request {
     pub(crate) struct Request {
         pub(crate) tid: i32,
         /// Counted from 1; 0 for the default policy.
-        pub(crate) seat: u32,
+        pub(crate) slot: u32,
         /// 1: children inherit it.
         pub(crate) flags: u32,
         pub(crate) params_len: u32,
@@ -342,7 +347,7 @@ mod request {
         pub(crate) up_records: u32,
         pub(crate) down_records: u32,
         /// Counted from 1; 0 for the default policy.
-        pub(crate) seat: u32,
+        pub(crate) slot: u32,
         /// Written.
         pub(crate) queue: u32,
         /// Written: how much to map.
@@ -390,7 +395,7 @@ mod tests {
     fn a_policy_is_found_by_its_name_and_by_its_number() {
         assert_eq!(find_in(STATUS, Policy::Named("fifo")).unwrap(), 2);
         assert_eq!(find_in(STATUS, Policy::Number(3)).unwrap(), 0);
-        assert_eq!(find(Policy::Everybodys).unwrap(), None);
+        assert_eq!(find(Policy::Default).unwrap(), None);
     }
 
     #[test]
@@ -399,7 +404,7 @@ mod tests {
         // More than what a double has room for.
         let expected = Geometry { up: side(u64::MAX - 1, 12), down: side(7, 8) };
         assert_eq!(types_in(STATUS, Policy::Named("fifo")).unwrap(), expected);
-        let error = types_in(STATUS, Policy::Everybodys).unwrap_err();
+        let error = types_in(STATUS, Policy::Default).unwrap_err();
         assert!(matches!(error, Error::NoQueue(_)), "{error}");
     }
 

@@ -161,7 +161,7 @@ impl BytesQueue {
     /// # Errors
     /// As [`HintQueue::open`].
     pub fn open(policy: Policy<'_>, types: Geometry) -> Result<Self> {
-        let seat = find(policy)?;
+        let slot = find(policy)?;
         let mut reason = [0_u8; 256];
         let mut open = request::Open {
             up_fingerprint: types.up.fingerprint,
@@ -170,7 +170,7 @@ impl BytesQueue {
             down_bytes: types.down.bytes,
             up_records: types.up.records,
             down_records: types.down.records,
-            seat: seat.map_or(0, |seat| seat + 1),
+            slot: slot.map_or(0, |slot| slot + 1),
             queue: 0,
             bytes: 0,
             error: reason.as_mut_ptr() as u64,

@@ -14,7 +14,7 @@ const PROGRAM: &str = r#"
 _Static_assert(EKIDEN_CHOOSE == EKIDEN_IOC_CHOOSE, "the same request");
 _Static_assert(sizeof(struct ekiden_choice) == sizeof(struct ekiden_choose_request), "of the same size");
 _Static_assert(offsetof(struct ekiden_choice, tid) == offsetof(struct ekiden_choose_request, tid), "tid");
-_Static_assert(offsetof(struct ekiden_choice, seat) == offsetof(struct ekiden_choose_request, seat), "seat");
+_Static_assert(offsetof(struct ekiden_choice, slot) == offsetof(struct ekiden_choose_request, slot), "slot");
 _Static_assert(offsetof(struct ekiden_choice, flags) == offsetof(struct ekiden_choose_request, flags), "flags");
 _Static_assert(offsetof(struct ekiden_choice, params_len) == offsetof(struct ekiden_choose_request, params_len), "length");
 _Static_assert(offsetof(struct ekiden_choice, params) == offsetof(struct ekiden_choose_request, params), "params");
@@ -25,7 +25,7 @@ _Static_assert(EKIDEN_CHOOSE_INHERIT == 1, "inherit");
 _Static_assert(EKIDEN_OPEN_QUEUE == EKIDEN_IOC_OPEN && EKIDEN_RING_QUEUE == EKIDEN_IOC_RING, "the same requests");
 _Static_assert(sizeof(struct ekiden_open_queue) == sizeof(struct ekiden_open_request), "of the same size");
 _Static_assert(offsetof(struct ekiden_open_queue, up_bytes) == offsetof(struct ekiden_open_request, up_bytes), "up");
-_Static_assert(offsetof(struct ekiden_open_queue, seat) == offsetof(struct ekiden_open_request, seat), "seat");
+_Static_assert(offsetof(struct ekiden_open_queue, slot) == offsetof(struct ekiden_open_request, slot), "slot");
 _Static_assert(offsetof(struct ekiden_open_queue, bytes) == offsetof(struct ekiden_open_request, bytes), "bytes");
 _Static_assert(offsetof(struct ekiden_open_queue, flags) == offsetof(struct ekiden_open_request, flags), "flags");
 
@@ -45,7 +45,7 @@ int main(void)
 	say("evil", ekiden_number("evil"));
 	say("", ekiden_number(""));
 	say("number 12", ekiden_find_(NULL, 12, &choice));
-	say("seat of 12", (int)choice.seat);
+	say("policy slot of 12", (int)choice.slot);
 	say("choose 9", ekiden_choose(0, 9, 1));
 	say("choose evil", ekiden_choose_named(0, "evil", 1));
 	say("evil with", ekiden_choose_with(0, "evil", 1, "slice_us=1", reason, sizeof(reason)));

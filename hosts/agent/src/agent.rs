@@ -19,7 +19,7 @@ use ekiden::{Call, Calls};
 use ekiden_contain::contained;
 use ekiden_engine::{Engine, Fault, IdleCpus};
 use ekiden_host::{Figure, Figures, Policy, Surrounded};
-use ekiden_loader::{LoadError, Result, Tape, header_of, operations_of_the_kernel, sysfs};
+use ekiden_loader::{CallLog, LoadError, Result, header_of, operations_of_the_kernel, sysfs};
 use ekiden_recording::{self as recording, Header, Instance};
 use libbpf_rs::{
     Link, OpenObject,
@@ -33,12 +33,12 @@ use nix::{
 
 use crate::{
     beats::{Beats, EachCall},
+    call_log::{self, Ring},
     config::{Config, Counts, Make},
     host::AgentHost,
     mind::{Mind, Talk},
     ready,
     skel::{AgentSkel, AgentSkelBuilder},
-    tape::{self, Ring},
     wire::{Control, GROUPS_MOST, Maps, Programs, Shared, WORDS, fd},
 };
 
@@ -105,11 +105,11 @@ impl Agent {
             Err(panic) => return Err(LoadError::Refused(panic)),
         };
         let (calls, figures) = (policy.calls(), policy.figures());
-        let (policy, tape, flight) = match config.tape_records {
+        let (policy, call_log, flight) = match config.call_log_records {
             0 => (policy, None, None),
             records => {
                 let (ring, file) = Ring::new(records)?;
-                (tape::recorded(policy), Some(ring), Some(Flight { file, records }))
+                (call_log::recorded(policy), Some(ring), Some(Flight { file, records }))
             }
         };
         let name = scheduler_name(&config.policy);
@@ -157,7 +157,7 @@ impl Agent {
             exit,
             _skel: skel,
         };
-        agent.thread = Some(begin(mind, tape, agent.shared.clone())?);
+        agent.thread = Some(begin(mind, call_log, agent.shared.clone())?);
         let link = agent._skel.maps.agent_ops.attach_struct_ops().map_err(|error| match sysfs::scheduler() {
             Some(name) if name.starts_with("ekiden_agent") => LoadError::AgentRuns(name),
             _ => bpf_error("attach", &error),
@@ -207,8 +207,8 @@ impl Agent {
     ///
     /// # Errors
     /// When they cannot be mapped.
-    pub fn tape(&self) -> Result<Option<Tape>> {
-        self.flight.as_ref().map(|flight| tape::read(&flight.file, flight.records)).transpose()
+    pub fn call_log(&self) -> Result<Option<CallLog>> {
+        self.flight.as_ref().map(|flight| call_log::read(&flight.file, flight.records)).transpose()
     }
 
     /// The header of a recording of them; `workload` is what runs.
@@ -319,7 +319,7 @@ fn bpf_error(step: &str, error: &libbpf_rs::Error) -> LoadError {
 }
 
 /// Starts the thread that decides, and returns when it is ready for the kernel.
-fn begin(mut mind: Mind, tape: Option<Ring>, shared: Arc<Shared>) -> Result<JoinHandle<Option<Fault>>> {
+fn begin(mut mind: Mind, call_log: Option<Ring>, shared: Arc<Shared>) -> Result<JoinHandle<Option<Fault>>> {
     let failed = |source: io::Error| LoadError::Io { what: "cannot start the agent's thread".into(), source };
     let (sender, ready) = channel();
     let thread = thread::Builder::new()
@@ -327,7 +327,7 @@ fn begin(mut mind: Mind, tape: Option<Ring>, shared: Arc<Shared>) -> Result<Join
         .spawn(move || {
             let prepared = prepare();
             if prepared.is_ok() {
-                tape.into_iter().for_each(Ring::begin);
+                call_log.into_iter().for_each(Ring::begin);
                 shared.control().tid.store(gettid().as_raw() as u32, Release);
             }
             let goes_on = prepared.is_ok();

@@ -25,7 +25,7 @@ pub struct Config {
     /// How many messages there is room for, 64 bytes each: a power of two, and 1,024 at least.
     pub messages: u32,
     /// How many records of its newest calls are kept, 64 bytes each: a power of two, or 0 for none.
-    pub tape_records: u64,
+    pub call_log_records: u64,
 }
 
 impl Config {
@@ -37,7 +37,7 @@ impl Config {
             params: String::new(),
             max_tasks: room_for_all().min(TASKS_MAX),
             messages: 1 << 14,
-            tape_records: 1 << 14,
+            call_log_records: 1 << 14,
         }
     }
 }

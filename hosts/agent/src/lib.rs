@@ -14,6 +14,8 @@
 mod agent;
 #[cfg(feature = "bpf")]
 mod beats;
+#[cfg(feature = "bpf")]
+mod call_log;
 mod config;
 #[cfg(feature = "bpf")]
 mod host;
@@ -23,8 +25,6 @@ mod mind;
 mod ready;
 #[cfg(feature = "bpf")]
 mod skel;
-#[cfg(feature = "bpf")]
-mod tape;
 #[cfg(feature = "bpf")]
 mod wire;
 

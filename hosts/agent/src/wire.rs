@@ -191,7 +191,7 @@ pub(crate) struct Control {
     head: AtomicU64,
     pub(crate) lost: AtomicU64,
     _waiting: u64,
-    _parked: [u32; 3],
+    _throttled: [u32; 3],
     pub(crate) due: AtomicU32,
     pub(crate) ended: AtomicU32,
     slots: AtomicU32,

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 
 use ekiden_host::Figure;
-use ekiden_loader::{LoadError, Result, Tape};
+use ekiden_loader::{CallLog, LoadError, Result};
 use ekiden_recording::Header;
 
 use crate::config::{Config, Counts, Make};
@@ -28,7 +28,7 @@ impl Agent {
         match self.0 {}
     }
 
-    pub fn tape(&self) -> Result<Option<Tape>> {
+    pub fn call_log(&self) -> Result<Option<CallLog>> {
         match self.0 {}
     }
 

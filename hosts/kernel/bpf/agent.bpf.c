@@ -133,7 +133,7 @@ OPS(select_cpu) s32 BPF_PROG(agent_select_cpu, struct task_struct *p, s32 prev_c
 	return cpu;
 }
 
-/* Threads of the agent's process go before everything else. The one that decides is parked if it has nothing to do. */
+/* Threads of the agent's process go before everything else. The one that decides is throttled if it has nothing to do. */
 static __noinline int enqueue_agent(struct task_struct *p, u64 enq_flags)
 {
 	s32 cpu = cpu_of(p);
@@ -143,9 +143,9 @@ static __noinline int enqueue_agent(struct task_struct *p, u64 enq_flags)
 				   enq_flags | SCX_ENQ_PREEMPT);
 		return 0;
 	}
-	/* A message that is written after this finds it parked. */
+	/* A message that is written after this finds it throttled. */
 	control.yields = 0;
-	__sync_lock_test_and_set(&control.parked, 1);
+	__sync_lock_test_and_set(&control.throttled, 1);
 	/* What was just decided for this CPU is not made to leave it again. */
 	if (pending())
 		call(cpu, enq_flags & SCX_ENQ_LAST);
@@ -193,7 +193,7 @@ OPS(enqueue) void BPF_PROG(agent_enqueue, struct task_struct *p, u64 enq_flags)
 	tell_of(RUNNABLE, p, t, seq, flags, arg);
 	if (flags & LEAVES_CPU) {
 		/* Its CPU has the agent, or that one is at work. */
-		if (READ(control.parked))
+		if (READ(control.throttled))
 			call(t->cpu, true);
 	} else if (!c || !c->looks) {
 		/* An idle CPU is woken up by the kernel, and takes the agent. */

@@ -195,7 +195,7 @@ struct control {
 	/* Tasks that wait and are not decided for. */
 	s64 waiting;
 	/* The agent has nothing to do, and is nowhere until a CPU takes it. */
-	u32 parked;
+	u32 throttled;
 	u32 yields;
 	/* It is wanted, if only because of the time. */
 	u32 called;

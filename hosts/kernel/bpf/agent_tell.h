@@ -35,7 +35,7 @@ static __noinline int call(s32 here, bool may_preempt)
 	const struct cpumask *online;
 	s32 idle;
 
-	if (!READ(control.parked) || leaves())
+	if (!READ(control.throttled) || leaves())
 		return 0;
 	control.called = 1;
 	online = scx_bpf_get_online_cpumask();
@@ -127,12 +127,12 @@ static __always_inline void tell_of(u32 kind, struct task_struct *p, struct task
 	tell_on(cpu_of(p), kind, p, t, seq, flags, arg);
 }
 
-/* Takes the agent if it is parked, for this CPU to run. Not outside of ops.dispatch and ops.enqueue. */
+/* Takes the agent if it is throttled, for this CPU to run. Not outside of ops.dispatch and ops.enqueue. */
 static __noinline int take_agent(s32 cpu)
 {
 	struct task_struct *p;
 
-	if (!READ(control.parked) || __sync_val_compare_and_swap(&control.parked, 1, 0) != 1)
+	if (!READ(control.throttled) || __sync_val_compare_and_swap(&control.throttled, 1, 0) != 1)
 		return 0;
 	control.called = 0;
 	p = bpf_task_from_pid(control.tid);

@@ -96,12 +96,12 @@ static __noinline int look_at_agent(u64 now_ns)
 static int on_watch(void *map, int *key, struct timer *watch)
 {
 	u64 now_ns = bpf_ktime_get_ns(), beat = READ(control.beat), head = READ(control.head), again_ns = WATCH_NS;
-	bool was_slow = __sync_lock_test_and_set(&control.watch_is_slow, 0), is_parked = READ(control.parked);
+	bool was_slow = __sync_lock_test_and_set(&control.watch_is_slow, 0), is_throttled = READ(control.throttled);
 
 	if (READ(control.cpus_left))
 		take_back();
-	/* One that is not parked is at work, or on its way there. */
-	if (beat != control.watch_beat || is_parked) {
+	/* One that is not throttled is at work, or on its way there. */
+	if (beat != control.watch_beat || is_throttled) {
 		bool has_work = pending();
 
 		control.watch_beat = beat;
@@ -111,13 +111,13 @@ static int on_watch(void *map, int *key, struct timer *watch)
 			/* It looks after tasks that wait for long. */
 			control.due = 1;
 			call(bpf_get_smp_processor_id(), true);
-		} else if (!is_parked || !has_work) {
+		} else if (!is_throttled || !has_work) {
 			control.watch_rounds = 0;
 		} else if (++control.watch_rounds >= LAZY_ROUNDS) {
 			control.watch_rounds = 0;
 			call(bpf_get_smp_processor_id(), true);
 		}
-		if (is_parked && !has_work && head == control.watch_head)
+		if (is_throttled && !has_work && head == control.watch_head)
 			again_ns = WATCH_SLOW_NS;
 		control.watch_head = head;
 	} else if (look_at_agent(now_ns)) {

@@ -20,11 +20,11 @@ struct ekiden_create_request {
 	__u32 topology_len; /* in words */
 	__u32 error_len;
 	__u32 max_tasks;
-	__u64 arena_bytes;  /* memory for the policy itself */
-	__u64 tape_records; /* room for the newest calls of each CPU: a power of two of records of 64 bytes, or 0 */
+	__u64 arena_bytes;	/* memory for the policy itself */
+	__u64 call_log_records; /* room for the newest calls of each CPU: a power of two of records of 64 bytes, or 0 */
 	__u32 flags;
-	__u32 seat;  /* written: where it is */
-	__u32 group; /* with EKIDEN_CREATE_GROUP */
+	__u32 policy_slot; /* written: where it is */
+	__u32 group;	   /* with EKIDEN_CREATE_GROUP */
 	__u32 reserved;
 };
 
@@ -40,7 +40,7 @@ struct ekiden_create_request {
 #define EKIDEN_CREATE_GROUP 8
 
 /* Most policies at once. */
-#define EKIDEN_SEATS 8
+#define EKIDEN_POLICY_SLOTS 8
 
 /* Says something to the policy: a hint, or the opening, filling or closing of a hint queue. */
 struct ekiden_hint_request {
@@ -48,8 +48,8 @@ struct ekiden_hint_request {
 	__u32 queue;
 	__u64 bytes;
 	__u32 len;
-	__u32 taken; /* written: whether a hint was taken */
-	__u32 seat;  /* of the policy, counted from 1; 0 for the default one */
+	__u32 taken;	   /* written: whether a hint was taken */
+	__u32 policy_slot; /* of the policy, counted from 1; 0 for the default one */
 	__u32 reserved;
 };
 
@@ -66,16 +66,16 @@ struct ekiden_upgrade_request {
 	__u32 error_len;
 	__u64 arena_bytes; /* memory for the policy itself; 0 for as much as before */
 	__u32 flags;
-	__u32 moved;   /* written: how the tasks came over, EKIDEN_MOVED_* */
-	__u64 wait_ns; /* written: how long a CPU waited at most */
-	__u64 tasks;   /* written: how many tasks there were */
-	__u32 seat;    /* of the one that runs, counted from 1; 0 for the default one */
+	__u32 moved;	   /* written: how the tasks came over, EKIDEN_MOVED_* */
+	__u64 wait_ns;	   /* written: how long a CPU waited at most */
+	__u64 tasks;	   /* written: how many tasks there were */
+	__u32 policy_slot; /* of the one that runs, counted from 1; 0 for the default one */
 	__u32 reserved;
 };
 
 /* Asks policies in this order. */
 struct ekiden_order_request {
-	__u8 seats[EKIDEN_SEATS];
+	__u8 policy_slots[EKIDEN_POLICY_SLOTS];
 	__u32 len;
 };
 
@@ -84,8 +84,8 @@ struct ekiden_order_request {
  * caller, or a process with CAP_SYS_NICE has chosen for the task. The descriptor may be open for reading only.
  */
 struct ekiden_choose_request {
-	__s32 tid;  /* 0 for the caller */
-	__u32 seat; /* counted from 1; 0 for the default one */
+	__s32 tid;	   /* 0 for the caller */
+	__u32 policy_slot; /* counted from 1; 0 for the default one */
 	__u32 flags;
 	__u32 params_len;
 	__u64 params; /* text: what is set for the task; as by default what is not in it */
@@ -108,11 +108,11 @@ struct ekiden_choose_request {
 #define EKIDEN_IOC_HINT _IOWR('E', 2, struct ekiden_hint_request)
 #define EKIDEN_IOC_UPGRADE _IOWR('E', 4, struct ekiden_upgrade_request)
 
-/* Stops (0) or goes on (1) recording the calls of the policy in the seat that stands in the bits above. */
-#define EKIDEN_IOC_TAPE _IO('E', 5)
+/* Stops (0) or goes on (1) recording the calls of the policy in the policy slot that stands in the bits above. */
+#define EKIDEN_IOC_CALL_LOG _IO('E', 5)
 
 /*
- * What becomes of the policy in the seat that stands in the bits above the lowest two when a task of its changes its state in a way that
+ * What becomes of the policy in the policy slot that stands in the bits above the lowest two when a task of its changes its state in a way that
  * nobody expects: nothing (0), it is reported (1), the policy is taken out (2), the machine stops (3).
  */
 #define EKIDEN_IOC_CHECKS _IO('E', 8)
@@ -121,7 +121,7 @@ struct ekiden_choose_request {
 struct ekiden_share_request {
 	__u64 cpus;	/* words of a set; none for no set */
 	__u32 cpus_len; /* in words */
-	__u32 seat;
+	__u32 policy_slot;
 	__u32 weight; /* 0 for none */
 	__u32 flags;
 };
@@ -142,10 +142,10 @@ struct ekiden_open_request {
 	__u32 down_bytes;
 	__u32 up_records; /* powers of two */
 	__u32 down_records;
-	__u32 seat;  /* of the policy, counted from 1; 0 for the default one */
-	__u32 queue; /* written: its number, as the policy knows it */
-	__u64 bytes; /* written */
-	__u64 error; /* room for the reason of a refusal */
+	__u32 policy_slot; /* of the policy, counted from 1; 0 for the default one */
+	__u32 queue;	   /* written: its number, as the policy knows it */
+	__u64 bytes;	   /* written */
+	__u64 error;	   /* room for the reason of a refusal */
 	__u32 error_len;
 	__u32 flags; /* 0 */
 };
@@ -168,12 +168,12 @@ struct ekiden_open_request {
 
 /*
  * The calls that were recorded can be mapped for reading through a descriptor that is open for writing: for each possible
- * CPU EKIDEN_TAPE_PAGE bytes, of which the first eight count the records that were written, and then the ring. Those of the policy in
- * a seat begin at as many times EKIDEN_TAPE_STRIDE.
+ * CPU EKIDEN_CALL_LOG_PAGE bytes, of which the first eight count the records that were written, and then the ring. Those of the policy in
+ * a policy slot begin at as many times EKIDEN_CALL_LOG_STRIDE.
  */
-#define EKIDEN_TAPE_STRIDE (1ULL << 40)
-#define EKIDEN_TAPE_PAGE 4096
-#define EKIDEN_TAPE_RECORDS_MAX (1 << 22)
+#define EKIDEN_CALL_LOG_STRIDE (1ULL << 40)
+#define EKIDEN_CALL_LOG_PAGE 4096
+#define EKIDEN_CALL_LOG_RECORDS_MAX (1 << 22)
 
 #define EKIDEN_PARAMS_MAX 4096
 #define EKIDEN_TOPOLOGY_MAX (1 << 20)

@@ -194,7 +194,7 @@ void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct 
 /* Without `ekiden_control`: sched_ext keeps CPUs from coming and going here, which whoever has that may wait for. */
 int ekiden_do_attach(void)
 {
-	/* Pairs with the release in seats.c that counts a new policy: its seat is complete. */
+	/* Pairs with the release in policy_slots.c that counts a new policy: its policy slot is complete. */
 	if (!smp_load_acquire(&ekiden_running.nr))
 		return -ENODEV;
 	return cmpxchg(&ekiden_running.attached, EKIDEN_DETACHED, EKIDEN_ATTACHED) == EKIDEN_DETACHED ? 0 : -ENODEV;
@@ -227,7 +227,7 @@ struct ekiden_timer {
 	u32 tenancy; /* of the policy that armed it */
 };
 
-/* Counts policies that took over from a stranger, whose timers mean nothing to them. */
+/* Counts policies that took over from another kind of policy, whose timers mean nothing to them. */
 static u32 tenancy;
 
 void ekiden_forget_timers(void)
@@ -345,15 +345,15 @@ void ekiden_c_policy_fell(u32 number)
 	/* If it has not panicked, the engine has the reason. */
 	static const struct ekiden_text none;
 	const struct ekiden_text *reason = instance ? READ_ONCE(instance->reason) : &none;
-	struct ekiden_seat *seat = &ekiden_running.seats[number % EKIDEN_SEATS];
+	struct ekiden_policy_slot *policy_slot = &ekiden_running.policy_slots[number % EKIDEN_POLICY_SLOTS];
 
 	/* Whichever CPU comes here first, it is the first reason; and any of them may be the first that says it to the kernel. */
-	cmpxchg(&seat->fault, NULL, reason);
-	WRITE_ONCE(newest_reason, READ_ONCE(seat->fault));
-	if (!seat->fell_ns)
-		seat->fell_ns = ekiden_c_now_ns();
-	ekiden_say_of("taken out", seat, seat->fault);
-	ekiden_queues_lose_policy(number % EKIDEN_SEATS);
+	cmpxchg(&policy_slot->fault, NULL, reason);
+	WRITE_ONCE(newest_reason, READ_ONCE(policy_slot->fault));
+	if (!policy_slot->fell_ns)
+		policy_slot->fell_ns = ekiden_c_now_ns();
+	ekiden_say_of("taken out", policy_slot, policy_slot->fault);
+	ekiden_queues_lose_policy(number % EKIDEN_POLICY_SLOTS);
 	atomic_set(&rehome.anew, 1);
 	hrtimer_start(&rehome.timer, ns_to_ktime(REHOME_AFTER_NS), HRTIMER_MODE_REL_PINNED_HARD);
 }

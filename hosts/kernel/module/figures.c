@@ -8,22 +8,22 @@
 #define ROOM (EKIDEN_FIGURES_WORDS * sizeof(u64))
 
 /* Of one CPU at a time, so that interrupts are off for as long as that takes only. */
-static s64 ask(u32 seat, u32 cpu, u64 *room)
+static s64 ask(u32 policy_slot, u32 cpu, u64 *room)
 {
 	s64 len;
 
 	preempt_disable();
 	local_irq_disable();
-	len = ekiden_run_guarded(ekiden_rs_figures, seat, cpu, room, ROOM, 0);
+	len = ekiden_run_guarded(ekiden_rs_figures, policy_slot, cpu, room, ROOM, 0);
 	if (len == LEFT)
-		ekiden_run_guarded(ekiden_rs_fell, seat, 0, 0, 0, 0);
+		ekiden_run_guarded(ekiden_rs_fell, policy_slot, 0, 0, 0, 0);
 	local_irq_enable();
 	preempt_enable();
 	return len;
 }
 
 /* Under `ekiden_control`, so that the instance stays. */
-int ekiden_put_figures(char *to, size_t size, u32 seat)
+int ekiden_put_figures(char *to, size_t size, u32 policy_slot)
 {
 	u64 *rooms = kvzalloc(3 * ROOM, GFP_KERNEL);
 	u64 *description = rooms, *sums = rooms + EKIDEN_FIGURES_WORDS, *words = sums + EKIDEN_FIGURES_WORDS;
@@ -33,11 +33,11 @@ int ekiden_put_figures(char *to, size_t size, u32 seat)
 
 	if (!rooms)
 		return 0;
-	described = ask(seat, EKIDEN_NO_CPU, description);
+	described = ask(policy_slot, EKIDEN_NO_CPU, description);
 	if (described <= 0)
 		goto out;
 	for_each_possible_cpu(cpu) {
-		len = ask(seat, cpu, words);
+		len = ask(policy_slot, cpu, words);
 		if (len < 0)
 			goto out;
 		for (i = 0; i < len / sizeof(u64); i++)

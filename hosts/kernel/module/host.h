@@ -19,36 +19,36 @@ s64 ekiden_rs_create(const struct ekiden_policy_table *table, struct ekiden_crea
 		     u32 nr_cpus);
 bool ekiden_rs_begin_several(void);
 s64 ekiden_rs_come(const struct ekiden_policy_table *table, void *made);
-s64 ekiden_rs_has_come(u64 seat, u64 is_default, struct ekiden_outcome *outcome);
-s64 ekiden_rs_remove(u64 seat);
+s64 ekiden_rs_has_come(u64 policy_slot, u64 is_default, struct ekiden_outcome *outcome);
+s64 ekiden_rs_remove(u64 policy_slot);
 s64 ekiden_rs_reorder(const u8 *order, size_t len);
 s64 ekiden_rs_share(const struct ekiden_share_request *share, const u64 *cpus);
 s64 ekiden_rs_all_see(struct ekiden_outcome *outcome);
-s64 ekiden_rs_choose(u64 task, u64 seat, u64 inherits, u64 by_root);
-s64 ekiden_rs_fell(u64 seat);
-s64 ekiden_rs_check(u64 seat, u64 checks);
+s64 ekiden_rs_choose(u64 task, u64 policy_slot, u64 inherits, u64 by_root);
+s64 ekiden_rs_fell(u64 policy_slot);
+s64 ekiden_rs_check(u64 policy_slot, u64 checks);
 u64 ekiden_rs_order(void);
 u64 ekiden_rs_default(void);
-bool ekiden_rs_is_alive(u64 seat);
+bool ekiden_rs_is_alive(u64 policy_slot);
 bool ekiden_rs_any_alive(void);
 u64 ekiden_rs_calls(void);
-s64 ekiden_rs_swap(u64 seat, const struct ekiden_policy_table *table, struct ekiden_create *args, void *successor,
+s64 ekiden_rs_swap(u64 policy_slot, const struct ekiden_policy_table *table, struct ekiden_create *args, void *successor,
 		   struct ekiden_outcome *outcome);
-s64 ekiden_rs_save(u64 seat, u32 cpu, void *room, size_t len);
+s64 ekiden_rs_save(u64 policy_slot, u32 cpu, void *room, size_t len);
 s64 ekiden_rs_introduce(u64 first, struct ekiden_outcome *outcome);
 s64 ekiden_rs_find_starved(u64 number, u64 most, u64 apart_ms, u64 first, struct ekiden_outcome *outcome);
 u64 ekiden_rs_task_count(void);
 s64 ekiden_rs_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
-s64 ekiden_rs_status(char *buffer, size_t len, u64 seat);
+s64 ekiden_rs_status(char *buffer, size_t len, u64 policy_slot);
 /* What the policy counts for people: which figures for no CPU, and else the words of a CPU. The number of bytes. */
 #define EKIDEN_NO_CPU U32_MAX
-s64 ekiden_rs_figures(u64 seat, u32 cpu, u64 *room, size_t len);
+s64 ekiden_rs_figures(u64 policy_slot, u32 cpu, u64 *room, size_t len);
 /* The same as JSON, of a description and the sums of words, of which there are EKIDEN_FIGURES_WORDS. */
 #define EKIDEN_FIGURES_WORDS 1024
 s64 ekiden_rs_put_figures(char *buffer, size_t len, const void *description, size_t described, const u64 *words);
 /* As in Totals of framework/engine/src/counters.rs, in this order; false if there is no such policy or CPU. */
 #define EKIDEN_COUNTERS 6
-bool ekiden_rs_counters(u64 seat, u32 cpu, u64 counters[EKIDEN_COUNTERS]);
+bool ekiden_rs_counters(u64 policy_slot, u32 cpu, u64 counters[EKIDEN_COUNTERS]);
 void ekiden_rs_forget(void);
 void ekiden_rs_silence(void);
 const void *ekiden_rs_host_task(u64 task);
@@ -80,7 +80,7 @@ asmlinkage void ekiden_leave(s64 result);
 /* What takes time besides events, numbered after them. */
 enum {
 	EKIDEN_TIME_INTRODUCE = EKIDEN_TASK_PARAMS + 1, /* tasks are introduced to a policy */
-	EKIDEN_TIME_WALK,				/* the look for tasks that wait too long */
+	EKIDEN_TIME_SCAN,				/* the look for tasks that wait too long */
 	EKIDEN_TIME_KINDS,
 };
 
@@ -97,7 +97,7 @@ int ekiden_put_times(char *to, size_t size);
 
 /* ---- figures.c ---- */
 
-int ekiden_put_figures(char *to, size_t size, u32 seat);
+int ekiden_put_figures(char *to, size_t size, u32 policy_slot);
 
 /* ---- calls.c: what BPF and Rust call ---- */
 
@@ -189,16 +189,16 @@ void ekiden_free_instance(struct ekiden_instance *instance);
 long ekiden_policy_refused(struct ekiden_instance *instance, s64 ret, struct ekiden_text *reason);
 void *ekiden_copy_in(u64 from, size_t len);
 
-/* ---- seats.c: policies that run; all under `ekiden_control` ---- */
+/* ---- policy_slots.c: policies that run; all under `ekiden_control` ---- */
 
-struct ekiden_seat {
+struct ekiden_policy_slot {
 	struct ekiden_instance *now;
 	struct ekiden_instance *fallen; /* one that took over and panicked in doing so: its memory may be in use */
 	struct file *controller;	/* open while its loader runs */
 	u32 access;			/* EKIDEN_CREATE_OPEN, EKIDEN_CREATE_GROUP, or root only */
 	kgid_t group;
-	struct ekiden_tape tape;
-	bool tape_runs;
+	struct ekiden_call_log call_log;
+	bool call_log_runs;
 	const struct ekiden_text *fault; /* why it was taken out: a reason of its instance, or no text */
 	u64 fell_ns;			 /* and when, by the monotonic clock */
 	u64 upgrades;			 /* how often another one has taken over */
@@ -210,34 +210,34 @@ struct ekiden_seat {
 #define EKIDEN_ATTACHED 1
 #define EKIDEN_LEAVING 2
 
-struct ekiden_seats {
-	u32 nr;	      /* seats that are taken */
+struct ekiden_policy_slots {
+	u32 nr;	      /* policy slots that are taken */
 	u32 attached; /* one of these */
 	void *engine_arena;
-	struct ekiden_seat seats[EKIDEN_SEATS];
+	struct ekiden_policy_slot policy_slots[EKIDEN_POLICY_SLOTS];
 };
 
-extern struct ekiden_seats ekiden_running;
+extern struct ekiden_policy_slots ekiden_running;
 
 long ekiden_create_policy(struct file *file, struct ekiden_create_request *request, struct ekiden_text *reason);
 void ekiden_let_go(struct file *file);
 void ekiden_reap(void);
 long ekiden_reorder(const struct ekiden_order_request *request);
 long ekiden_set_share(const struct ekiden_share_request *request, const u64 *cpus);
-long ekiden_run_tape_of(u32 seat, bool on);
-void ekiden_run_tape(struct ekiden_seat *seat, const struct ekiden_instance *instance, u32 what);
-void ekiden_now_runs(struct ekiden_seat *seat, struct ekiden_instance *instance);
-struct ekiden_seat *ekiden_seat_of(u32 number);
+long ekiden_run_call_log_of(u32 policy_slot, bool on);
+void ekiden_run_call_log(struct ekiden_policy_slot *policy_slot, const struct ekiden_instance *instance, u32 what);
+void ekiden_now_runs(struct ekiden_policy_slot *policy_slot, struct ekiden_instance *instance);
+struct ekiden_policy_slot *ekiden_policy_slot_of(u32 number);
 /* Whether its policy is called. */
-bool ekiden_is_alive(const struct ekiden_seat *seat);
-bool ekiden_is_default(const struct ekiden_seat *seat);
-u32 ekiden_default_seat(void);
+bool ekiden_is_alive(const struct ekiden_policy_slot *policy_slot);
+bool ekiden_is_default(const struct ekiden_policy_slot *policy_slot);
+u32 ekiden_default_policy_slot(void);
 u32 ekiden_next_instance(void);
 
 /* ---- main.c ---- */
 
-/* Whether the caller may have what the policy in a seat does for its tasks. */
-bool ekiden_may_enter(const struct ekiden_seat *seat);
+/* Whether the caller may have what the policy in a policy slot does for its tasks. */
+bool ekiden_may_enter(const struct ekiden_policy_slot *policy_slot);
 
 /* ---- queues.c ---- */
 
@@ -247,11 +247,12 @@ void ekiden_look_at_queues(void);
 u32 ekiden_c_notify(const struct ekiden_host_table *host, u32 number, const void *bytes, size_t len);
 long ekiden_open_queue(struct ekiden_open_request *request, void __user *arg, struct ekiden_text *reason);
 /* In any context. */
-void ekiden_queues_lose_policy(u32 seat);
-void ekiden_queues_forget_policy(u32 seat);
-void ekiden_queues_change_policy(u32 seat, const struct ekiden_queue_geometry *before, const struct ekiden_queue_geometry *now);
-void ekiden_queues_meet_policy(u32 seat, bool has_state);
-int ekiden_put_queues(char *to, size_t size, u32 seat);
+void ekiden_queues_lose_policy(u32 policy_slot);
+void ekiden_queues_forget_policy(u32 policy_slot);
+void ekiden_queues_change_policy(u32 policy_slot, const struct ekiden_queue_geometry *before,
+				 const struct ekiden_queue_geometry *now);
+void ekiden_queues_meet_policy(u32 policy_slot, bool has_state);
+int ekiden_put_queues(char *to, size_t size, u32 policy_slot);
 int ekiden_queues_begin(void);
 void ekiden_queues_ended(void);
 
@@ -268,8 +269,8 @@ void ekiden_watch_no_suspends(void);
 DECLARE_TRACEPOINT(ekiden_event);
 /* Only if that is enabled. */
 void ekiden_do_trace(const struct ekiden_event *event, const struct ekiden_outcome *outcome);
-/* For tracepoints: something becomes of the policy in a seat, perhaps for a reason. */
-void ekiden_say_of(const char *what, const struct ekiden_seat *seat, const struct ekiden_text *text);
+/* For tracepoints: something becomes of the policy in a policy slot, perhaps for a reason. */
+void ekiden_say_of(const char *what, const struct ekiden_policy_slot *policy_slot, const struct ekiden_text *text);
 
 /* ---- upgrade.c ---- */
 

@@ -34,8 +34,8 @@ struct ekiden_settings {
 };
 
 /* Where calls are recorded. */
-struct ekiden_tape {
-	void *base;	/* for each CPU EKIDEN_TAPE_PAGE bytes, then its ring; NULL for nowhere */
+struct ekiden_call_log {
+	void *base;	/* for each CPU EKIDEN_CALL_LOG_PAGE bytes, then its ring; NULL for nowhere */
 	size_t records; /* of a ring, 64 bytes each: a power of two */
 	u32 cpus;	/* rings */
 	u32 ticks_khz;	/* of the counter that times are of (hosts/kernel/policy/src/here_<arch>.rs); 0: of the clock */
@@ -43,10 +43,10 @@ struct ekiden_tape {
 };
 
 /* What to do with it; the numbers of ekiden_recording::Mark. */
-#define EKIDEN_TAPE_STOP 0
-#define EKIDEN_TAPE_BEGIN 1
-#define EKIDEN_TAPE_HAND_OVER 2
-#define EKIDEN_TAPE_GO_ON 4
+#define EKIDEN_CALL_LOG_STOP 0
+#define EKIDEN_CALL_LOG_BEGIN 1
+#define EKIDEN_CALL_LOG_HAND_OVER 2
+#define EKIDEN_CALL_LOG_GO_ON 4
 
 /* As Geometry of framework/hints; of a policy's types, without the records. */
 struct ekiden_queue_geometry {
@@ -67,7 +67,7 @@ struct ekiden_policy_table {
 	void (*give)(void);
 	void (*take)(void);
 	bool (*check)(struct ekiden_create *args);
-	void (*tape)(const struct ekiden_tape *tape, u32 what);
+	void (*call_log)(const struct ekiden_call_log *call_log, u32 what);
 	void (*save)(void); /* called from Rust only */
 	bool (*restore)(void *instance, struct ekiden_create *args, const void *saved, size_t len);
 	s64 (*figures)(void *instance, u32 cpu, u64 *room, size_t len);

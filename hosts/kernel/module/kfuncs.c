@@ -27,7 +27,7 @@ struct btf_kfunc_id_set {
 };
 int register_btf_kfunc_id_set(int prog_type, const struct btf_kfunc_id_set *set);
 
-/* calls.c, seats.c */
+/* calls.c, policy_slots.c */
 extern int ekiden_asks_for_cpu;
 bool ekiden_rs_chooses_cpu(u64 task);
 

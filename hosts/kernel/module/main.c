@@ -18,7 +18,7 @@
 #include "host.h"
 
 void ekiden_calls_ended(void);
-void ekiden_seats_ended(void);
+void ekiden_policy_slots_ended(void);
 
 static long give_reason(const struct ekiden_text *reason, u64 to, u32 room, long ret)
 {
@@ -38,7 +38,8 @@ static long ioctl_create(struct file *file, void __user *arg)
 	    !request.max_tasks || request.max_tasks > SZ_4M || request.arena_bytes < SZ_64K || request.arena_bytes > SZ_2G ||
 	    request.flags & ~(EKIDEN_CREATE_JOIN | EKIDEN_CREATE_DEFAULT | EKIDEN_CREATE_OPEN | EKIDEN_CREATE_GROUP) ||
 	    (request.flags & EKIDEN_CREATE_GROUP && !gid_valid(make_kgid(current_user_ns(), request.group))) ||
-	    request.tape_records > EKIDEN_TAPE_RECORDS_MAX || (request.tape_records && !is_power_of_2(request.tape_records)))
+	    request.call_log_records > EKIDEN_CALL_LOG_RECORDS_MAX ||
+	    (request.call_log_records && !is_power_of_2(request.call_log_records)))
 		return -EINVAL;
 	mutex_lock(&ekiden_control);
 	ret = ekiden_create_policy(file, &request, &reason);
@@ -60,14 +61,14 @@ static long ioctl_hint(void __user *arg)
 	if (copy_from_user(&request, arg, sizeof(request)))
 		return -EFAULT;
 	if (request.kind < EKIDEN_HINT || request.kind > EKIDEN_QUEUE_CLOSE || request.len > EKIDEN_HINT_MAX ||
-	    request.seat > EKIDEN_SEATS)
+	    request.policy_slot > EKIDEN_POLICY_SLOTS)
 		return -EINVAL;
 	payload = ekiden_copy_in(request.bytes, request.len);
 	if (IS_ERR(payload))
 		return PTR_ERR(payload);
 	event.kind = request.kind;
 	event.args[0] = request.queue;
-	event.flags = request.seat;
+	event.flags = request.policy_slot;
 	mutex_lock(&ekiden_control);
 	if (ekiden_running.nr) {
 		rcu_read_lock();
@@ -114,13 +115,13 @@ static long ioctl_upgrade(void __user *arg)
 	return ret;
 }
 
-static long ioctl_tape(unsigned long arg)
+static long ioctl_call_log(unsigned long arg)
 {
 	long ret;
 
 	if (mutex_lock_killable(&ekiden_control))
 		return -EINTR;
-	ret = ekiden_run_tape_of(arg >> 1, arg & 1);
+	ret = ekiden_run_call_log_of(arg >> 1, arg & 1);
 	mutex_unlock(&ekiden_control);
 	return ret;
 }
@@ -142,7 +143,7 @@ static long ioctl_order(void __user *arg)
 
 	if (copy_from_user(&request, arg, sizeof(request)))
 		return -EFAULT;
-	if (!request.len || request.len > EKIDEN_SEATS)
+	if (!request.len || request.len > EKIDEN_POLICY_SLOTS)
 		return -EINVAL;
 	mutex_lock(&ekiden_control);
 	ret = ekiden_reorder(&request);
@@ -186,10 +187,10 @@ static bool may_choose_for(struct task_struct *p)
 }
 
 /* A policy may be asked before others, or have CPUs or a share of its own: that raises the priority of those that are in it. */
-bool ekiden_may_enter(const struct ekiden_seat *seat)
+bool ekiden_may_enter(const struct ekiden_policy_slot *policy_slot)
 {
-	return ekiden_is_default(seat) || seat->access == EKIDEN_CREATE_OPEN ||
-	       (seat->access == EKIDEN_CREATE_GROUP && in_egroup_p(seat->group)) || capable(CAP_SYS_NICE);
+	return ekiden_is_default(policy_slot) || policy_slot->access == EKIDEN_CREATE_OPEN ||
+	       (policy_slot->access == EKIDEN_CREATE_GROUP && in_egroup_p(policy_slot->group)) || capable(CAP_SYS_NICE);
 }
 
 /* The root user of a container that was given the device may open it for writing, without CAP_SYS_ADMIN on this machine. */
@@ -200,10 +201,10 @@ static bool may_control(const struct file *file)
 
 /* ---- requests for one's own tasks ---- */
 
-/* What can be set for a task is up to the policy in the seat of this number. */
-static long check_settings(struct ekiden_seat *seat, struct ekiden_settings *settings)
+/* What can be set for a task is up to the policy in the policy slot of this number. */
+static long check_settings(struct ekiden_policy_slot *policy_slot, struct ekiden_settings *settings)
 {
-	const struct ekiden_policy_table *table = seat->now->policy->table;
+	const struct ekiden_policy_table *table = policy_slot->now->policy->table;
 	s64 ret;
 
 	if (!table->params_declared && !settings->text_len)
@@ -216,7 +217,7 @@ static long check_settings(struct ekiden_seat *seat, struct ekiden_settings *set
 	if (ret == LEFT && settings->error_len)
 		ret = false;
 	else if (ret == LEFT)
-		ekiden_run_guarded(ekiden_rs_fell, seat - ekiden_running.seats, 0, 0, 0, 0);
+		ekiden_run_guarded(ekiden_rs_fell, policy_slot - ekiden_running.policy_slots, 0, 0, 0, 0);
 	local_irq_enable();
 	preempt_enable();
 	return ret == LEFT ? -EIO : (u8)ret ? 0 : -EINVAL;
@@ -238,16 +239,17 @@ static void set_params(u64 task, const struct ekiden_task_params *params)
 
 static long choose(u64 task, const struct ekiden_choose_request *request, struct ekiden_settings *settings)
 {
-	struct ekiden_seat *seat = ekiden_seat_of(request->seat ? request->seat - 1 : ekiden_default_seat());
+	struct ekiden_policy_slot *policy_slot =
+		ekiden_policy_slot_of(request->policy_slot ? request->policy_slot - 1 : ekiden_default_policy_slot());
 	long ret;
 
-	if (!seat || !ekiden_is_alive(seat))
+	if (!policy_slot || !ekiden_is_alive(policy_slot))
 		return -ENOENT;
-	if (!ekiden_may_enter(seat))
+	if (!ekiden_may_enter(policy_slot))
 		return -EACCES;
-	ret = check_settings(seat, settings);
+	ret = check_settings(policy_slot, settings);
 	if (!ret)
-		ret = ekiden_rs_choose(task, request->seat, request->flags & EKIDEN_CHOOSE_INHERIT,
+		ret = ekiden_rs_choose(task, request->policy_slot, request->flags & EKIDEN_CHOOSE_INHERIT,
 				       ns_capable_noaudit(&init_user_ns, CAP_SYS_NICE));
 	if (!ret && settings->params.declared)
 		set_params(task, &settings->params);
@@ -266,7 +268,8 @@ static long ioctl_choose(void __user *arg)
 
 	if (copy_from_user(&request, arg, sizeof(request)))
 		return -EFAULT;
-	if (request.seat > EKIDEN_SEATS || request.flags & ~EKIDEN_CHOOSE_INHERIT || request.params_len > EKIDEN_PARAMS_MAX)
+	if (request.policy_slot > EKIDEN_POLICY_SLOTS || request.flags & ~EKIDEN_CHOOSE_INHERIT ||
+	    request.params_len > EKIDEN_PARAMS_MAX)
 		return -EINVAL;
 	settings.text = ekiden_copy_in(request.params, request.params_len);
 	if (IS_ERR(settings.text))
@@ -309,8 +312,8 @@ static long ioctl_open(void __user *arg)
 
 static int control_mmap(struct file *file, struct vm_area_struct *vma)
 {
-	unsigned long pages = EKIDEN_TAPE_STRIDE >> PAGE_SHIFT;
-	struct ekiden_seat *seat;
+	unsigned long pages = EKIDEN_CALL_LOG_STRIDE >> PAGE_SHIFT;
+	struct ekiden_policy_slot *policy_slot;
 	int ret = -ENODEV;
 
 	/* What tasks do is not for everybody, and nobody but the policy writes. */
@@ -320,9 +323,9 @@ static int control_mmap(struct file *file, struct vm_area_struct *vma)
 		return -EACCES;
 	vm_flags_clear(vma, VM_MAYWRITE);
 	mutex_lock(&ekiden_control);
-	seat = ekiden_seat_of(vma->vm_pgoff / pages);
-	if (seat && seat->tape.base)
-		ret = remap_vmalloc_range(vma, seat->tape.base, vma->vm_pgoff % pages);
+	policy_slot = ekiden_policy_slot_of(vma->vm_pgoff / pages);
+	if (policy_slot && policy_slot->call_log.base)
+		ret = remap_vmalloc_range(vma, policy_slot->call_log.base, vma->vm_pgoff % pages);
 	mutex_unlock(&ekiden_control);
 	return ret;
 }
@@ -343,8 +346,8 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 		return ioctl_hint((void __user *)arg);
 	case EKIDEN_IOC_UPGRADE:
 		return ioctl_upgrade((void __user *)arg);
-	case EKIDEN_IOC_TAPE:
-		return ioctl_tape(arg);
+	case EKIDEN_IOC_CALL_LOG:
+		return ioctl_call_log(arg);
 	case EKIDEN_IOC_CHECKS:
 		return ioctl_checks(arg);
 	case EKIDEN_IOC_ORDER:
@@ -406,7 +409,7 @@ static void __exit ekiden_exit(void)
 	ekiden_watch_no_suspends();
 	ekiden_queues_ended();
 	ekiden_calls_ended();
-	ekiden_seats_ended();
+	ekiden_policy_slots_ended();
 	ekiden_stop_ended();
 }
 

@@ -54,8 +54,8 @@ bool ekiden_policy_runs(const struct ekiden_policy *policy)
 {
 	u32 i;
 
-	for (i = 0; i < EKIDEN_SEATS; i++)
-		if (ekiden_running.seats[i].now && ekiden_running.seats[i].now->policy == policy)
+	for (i = 0; i < EKIDEN_POLICY_SLOTS; i++)
+		if (ekiden_running.policy_slots[i].now && ekiden_running.policy_slots[i].now->policy == policy)
 			return true;
 	return false;
 }

@@ -11,15 +11,15 @@
 extern const struct ekiden_policy_table ekiden_policy_table;
 
 /* Where each CPU records its calls; NULL for nowhere. The Rust half reads it (hosts/kernel/policy/src/here_<arch>.rs). */
-DECLARE_PER_CPU(void *, ekiden_tape_here);
-DEFINE_PER_CPU(void *, ekiden_tape_here);
+DECLARE_PER_CPU(void *, ekiden_call_log_here);
+DEFINE_PER_CPU(void *, ekiden_call_log_here);
 
-void ekiden_tape_place(u32 cpu, void *place);
-void ekiden_tape_place(u32 cpu, void *place)
+void ekiden_call_log_place(u32 cpu, void *place);
+void ekiden_call_log_place(u32 cpu, void *place)
 {
 	/* The numbers of CPUs may have holes. */
 	if (cpu_possible(cpu))
-		per_cpu(ekiden_tape_here, cpu) = place;
+		per_cpu(ekiden_call_log_here, cpu) = place;
 }
 
 /* The exclusive or of the addresses of all locks that the call on this CPU has (framework/lock/src/held_<arch>.rs). */

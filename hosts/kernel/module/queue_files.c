@@ -255,24 +255,26 @@ static int enter(struct queue *queue)
 /* Under `ekiden_control`. */
 static struct queue *make_queue(struct ekiden_open_request *request, struct ekiden_text *reason)
 {
-	struct ekiden_seat *seat = ekiden_running.nr ? ekiden_seat_of(request->seat ? request->seat - 1 : ekiden_default_seat())
-						     : NULL;
+	struct ekiden_policy_slot *policy_slot =
+		ekiden_running.nr
+			? ekiden_policy_slot_of(request->policy_slot ? request->policy_slot - 1 : ekiden_default_policy_slot())
+			: NULL;
 	struct queue *queue;
 	int ret;
 
 	if (!ekiden_running.nr)
 		return ERR_PTR(-ENODEV);
-	if (!seat || !ekiden_is_alive(seat))
+	if (!policy_slot || !ekiden_is_alive(policy_slot))
 		return ERR_PTR(-ENOENT);
-	if (!ekiden_may_enter(seat))
+	if (!ekiden_may_enter(policy_slot))
 		return ERR_PTR(-EACCES);
-	ret = check_types(seat->now->policy->table, request, reason);
+	ret = check_types(policy_slot->now->policy->table, request, reason);
 	if (ret)
 		return ERR_PTR(ret);
 	queue = new_queue(request);
 	if (!queue)
 		return ERR_PTR(-ENOMEM);
-	queue->seat = seat - ekiden_running.seats;
+	queue->policy_slot = policy_slot - ekiden_running.policy_slots;
 	ret = within_limits(queue->bytes, reason) ?: enter(queue);
 	if (ret) {
 		free_queue(queue);
@@ -291,7 +293,7 @@ long ekiden_open_queue(struct ekiden_open_request *request, void __user *arg, st
 	if (!is_power_of_2(request->up_records) || request->up_records > EKIDEN_QUEUE_RECORDS_MAX ||
 	    !is_power_of_2(request->down_records) || request->down_records > EKIDEN_QUEUE_RECORDS_MAX ||
 	    request->up_bytes > EKIDEN_QUEUE_RECORD_MAX || request->down_bytes > EKIDEN_QUEUE_RECORD_MAX ||
-	    request->seat > EKIDEN_SEATS || request->flags)
+	    request->policy_slot > EKIDEN_POLICY_SLOTS || request->flags)
 		return -EINVAL;
 	fd = get_unused_fd_flags(O_CLOEXEC);
 	if (fd < 0)
@@ -317,7 +319,7 @@ long ekiden_open_queue(struct ekiden_open_request *request, void __user *arg, st
 	/* The policy may have ended meanwhile; then the program finds that out by the queue. */
 	if (ekiden_queue_fits(queue) && READ_ONCE(queue->state) == QUEUE_OPEN) {
 		queue->known = true;
-		ekiden_queues_past[queue->seat].opened++;
+		ekiden_queues_past[queue->policy_slot].opened++;
 		ekiden_queue_tell(queue, EKIDEN_QUEUE_OPEN);
 	}
 	mutex_unlock(&ekiden_control);

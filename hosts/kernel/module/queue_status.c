@@ -14,9 +14,9 @@ static int put_sums(char *to, size_t size, const struct sums *sums)
 			 sums->hints, sums->refused, sums->nonsense, sums->full, sums->notices, sums->lost);
 }
 
-static bool is_shown(const struct queue *queue, u32 seat)
+static bool is_shown(const struct queue *queue, u32 policy_slot)
 {
-	return queue->seat == seat && queue->known && READ_ONCE(queue->state) == QUEUE_OPEN;
+	return queue->policy_slot == policy_slot && queue->known && READ_ONCE(queue->state) == QUEUE_OPEN;
 }
 
 static int put_types(char *to, size_t size, const char *name, const struct ekiden_queue_side *side)
@@ -28,10 +28,10 @@ static int put_types(char *to, size_t size, const char *name, const struct ekide
  * Under `ekiden_control`. What a policy's queues are made of; sums of what those have counted that are and were open; and the
  * same of some that are.
  */
-int ekiden_put_queues(char *to, size_t size, u32 seat)
+int ekiden_put_queues(char *to, size_t size, u32 policy_slot)
 {
-	const struct ekiden_queue_geometry *types = &ekiden_running.seats[seat].now->policy->table->types;
-	struct sums sums = ekiden_queues_past[seat].sums;
+	const struct ekiden_queue_geometry *types = &ekiden_running.policy_slots[policy_slot].now->policy->table->types;
+	struct sums sums = ekiden_queues_past[policy_slot].sums;
 	const char *comma = "";
 	struct queue *queue;
 	unsigned long number;
@@ -45,21 +45,22 @@ int ekiden_put_queues(char *to, size_t size, u32 seat)
 		at += put_types(to + at, size - at, "notice", &types->down);
 		at += scnprintf(to + at, size - at, "}");
 	}
-	if (!ekiden_queues_past[seat].opened)
+	if (!ekiden_queues_past[policy_slot].opened)
 		return at;
 	xa_for_each(&ekiden_queues, number, queue) {
-		if (!is_shown(queue, seat))
+		if (!is_shown(queue, policy_slot))
 			continue;
 		open++;
 		ekiden_queue_add_sums(&sums, queue);
 	}
-	at += scnprintf(to + at, size - at, ",\"queues\":{\"opened\":%llu,\"open\":%u", ekiden_queues_past[seat].opened, open);
+	at += scnprintf(to + at, size - at, ",\"queues\":{\"opened\":%llu,\"open\":%u", ekiden_queues_past[policy_slot].opened,
+			open);
 	at += put_sums(to + at, size - at, &sums);
 	at += scnprintf(to + at, size - at, ",\"list\":[");
 	xa_for_each(&ekiden_queues, number, queue) {
 		struct sums own = {};
 
-		if (!is_shown(queue, seat) || shown++ >= QUEUES_SHOWN)
+		if (!is_shown(queue, policy_slot) || shown++ >= QUEUES_SHOWN)
 			continue;
 		ekiden_queue_add_sums(&own, queue);
 		at += scnprintf(to + at, size - at, "%s{\"queue\":%u,\"owner\":%u", comma, queue->number, pid_nr(queue->owner));

@@ -17,7 +17,7 @@
 #include "queues.h"
 
 /* Of each policy. */
-struct past ekiden_queues_past[EKIDEN_SEATS];
+struct past ekiden_queues_past[EKIDEN_POLICY_SLOTS];
 
 DEFINE_XARRAY_ALLOC1(ekiden_queues);
 static u32 owned;
@@ -42,7 +42,7 @@ void ekiden_queue_add_sums(struct sums *sums, const struct queue *queue)
 void ekiden_queue_sum_up(struct queue *queue)
 {
 	if (!queue->summed)
-		ekiden_queue_add_sums(&ekiden_queues_past[queue->seat].sums, queue);
+		ekiden_queue_add_sums(&ekiden_queues_past[queue->policy_slot].sums, queue);
 	queue->summed = true;
 }
 
@@ -68,7 +68,7 @@ bool ekiden_queue_take_hints(struct queue *queue)
 	struct ekiden_event event = {
 		.kind = EKIDEN_QUEUE_READY,
 		.cpu = smp_processor_id(),
-		.flags = queue->seat + 1,
+		.flags = queue->policy_slot + 1,
 	};
 	struct ekiden_outcome outcome = {};
 	u8 *room = this_cpu_ptr(hints_room);
@@ -144,7 +144,7 @@ u32 ekiden_c_notify(const struct ekiden_host_table *host, u32 number, const void
 
 	rcu_read_lock();
 	queue = xa_load(&ekiden_queues, number);
-	if (queue && READ_ONCE(queue->state) == QUEUE_OPEN && ekiden_running.seats[queue->seat].now == asks(host)) {
+	if (queue && READ_ONCE(queue->state) == QUEUE_OPEN && ekiden_running.policy_slots[queue->policy_slot].now == asks(host)) {
 		raw_spin_lock_irqsave(&queue->down, flags);
 		ret = ekiden_rs_queue_put(queue->memory, &queue->geometry, &queue->down_head, bytes, len);
 		raw_spin_unlock_irqrestore(&queue->down, flags);
@@ -157,14 +157,14 @@ u32 ekiden_c_notify(const struct ekiden_host_table *host, u32 number, const void
 }
 
 /* Without waiting, in any context: what a policy has, or had, no program is to wait for any more. */
-static void end_queues(u32 seat, int state)
+static void end_queues(u32 policy_slot, int state)
 {
 	struct queue *queue;
 	unsigned long number;
 
 	rcu_read_lock();
 	xa_for_each(&ekiden_queues, number, queue) {
-		if (queue->seat != seat || cmpxchg(&queue->state, QUEUE_OPEN, state) != QUEUE_OPEN)
+		if (queue->policy_slot != policy_slot || cmpxchg(&queue->state, QUEUE_OPEN, state) != QUEUE_OPEN)
 			continue;
 		WRITE_ONCE(queue->memory[AT_STATE], state);
 		irq_work_queue(&queue->work);
@@ -172,23 +172,23 @@ static void end_queues(u32 seat, int state)
 	rcu_read_unlock();
 }
 
-void ekiden_queues_lose_policy(u32 seat)
+void ekiden_queues_lose_policy(u32 policy_slot)
 {
-	end_queues(seat, QUEUE_POLICY_GONE);
+	end_queues(policy_slot, QUEUE_POLICY_GONE);
 }
 
 /* Under `ekiden_control`: another policy may come to this place. */
-void ekiden_queues_forget_policy(u32 seat)
+void ekiden_queues_forget_policy(u32 policy_slot)
 {
-	ekiden_queues_lose_policy(seat);
-	ekiden_queues_past[seat] = (struct past){};
+	ekiden_queues_lose_policy(policy_slot);
+	ekiden_queues_past[policy_slot] = (struct past){};
 }
 
 /* ---- the policy hears of the queue itself ---- */
 
 void ekiden_queue_tell(struct queue *queue, u32 kind)
 {
-	struct ekiden_event event = { .kind = kind, .flags = queue->seat + 1, .args = { queue->number } };
+	struct ekiden_event event = { .kind = kind, .flags = queue->policy_slot + 1, .args = { queue->number } };
 	struct ekiden_outcome outcome = {};
 
 	if (kind == EKIDEN_QUEUE_OPEN)
@@ -210,23 +210,24 @@ static bool same_types(const struct ekiden_queue_geometry *one, const struct eki
 
 bool ekiden_queue_fits(const struct queue *queue)
 {
-	struct ekiden_seat *seat = ekiden_running.nr ? ekiden_seat_of(queue->seat) : NULL;
+	struct ekiden_policy_slot *policy_slot = ekiden_running.nr ? ekiden_policy_slot_of(queue->policy_slot) : NULL;
 
-	return seat && ekiden_is_alive(seat) && same_types(&queue->geometry, &seat->now->policy->table->types);
+	return policy_slot && ekiden_is_alive(policy_slot) && same_types(&queue->geometry, &policy_slot->now->policy->table->types);
 }
 
-/* All CPUs stand still, and another version has the seat now. */
-void ekiden_queues_change_policy(u32 seat, const struct ekiden_queue_geometry *before, const struct ekiden_queue_geometry *now)
+/* All CPUs stand still, and another version has the policy slot now. */
+void ekiden_queues_change_policy(u32 policy_slot, const struct ekiden_queue_geometry *before,
+				 const struct ekiden_queue_geometry *now)
 {
 	if (!same_types(before, now))
-		end_queues(seat, QUEUE_OTHER_TYPES);
+		end_queues(policy_slot, QUEUE_OTHER_TYPES);
 }
 
 /*
  * Under `ekiden_control`, after that: a version that has the state of the one before is told which queues are no more, and
  * one that knows nothing which there are.
  */
-void ekiden_queues_meet_policy(u32 seat, bool has_state)
+void ekiden_queues_meet_policy(u32 policy_slot, bool has_state)
 {
 	struct queue *queue;
 	unsigned long number;
@@ -234,7 +235,7 @@ void ekiden_queues_meet_policy(u32 seat, bool has_state)
 	xa_for_each(&ekiden_queues, number, queue) {
 		int state = READ_ONCE(queue->state);
 
-		if (queue->seat != seat || !queue->known)
+		if (queue->policy_slot != policy_slot || !queue->known)
 			continue;
 		if (state == QUEUE_OTHER_TYPES)
 			ekiden_queue_sum_up(queue);

@@ -31,7 +31,7 @@
 
 struct queue {
 	u32 number;
-	u32 seat;
+	u32 policy_slot;
 	int state;
 	bool known;	    /* to the policy; under `ekiden_control` */
 	bool summed;	    /* its counts are in `past`; likewise */
@@ -61,7 +61,7 @@ struct sums {
 extern struct past {
 	u64 opened;
 	struct sums sums;
-} ekiden_queues_past[EKIDEN_SEATS];
+} ekiden_queues_past[EKIDEN_POLICY_SLOTS];
 
 /* All that are open, by number. Changed under `ekiden_control`, read under RCU. */
 extern struct xarray ekiden_queues;

@@ -11,15 +11,15 @@
 #include <linux/suspend.h>
 #include "host.h"
 
-/* What fairness explains is less than sched_ext's own thirty seconds, too, by more than the time between two walks. */
+/* What fairness explains is less than sched_ext's own thirty seconds, too, by more than the time between two scans. */
 static unsigned int starved_after_ms = 8000;
 module_param(starved_after_ms, uint, 0644);
 MODULE_PARM_DESC(
 	starved_after_ms,
 	"how long a task may wait for a CPU before its policy is taken out, unless its fair share explains more; 0 for no limit");
 
-/* So many walks over the task table see a task that has waited for that long. */
-#define WALKS 8
+/* So many scans over the task table see a task that has waited for that long. */
+#define SCANS 8
 /* How long it is from some slots to the next. */
 #define GO_ON_AFTER_NS 50000
 
@@ -27,14 +27,14 @@ static struct {
 	struct hrtimer timer;
 	u32 number;
 	u64 next;
-} walk;
+} scan;
 
 static u32 apart_ms(void)
 {
 	u32 after_ms = READ_ONCE(starved_after_ms);
 
 	/* If it is switched on again, that is seen in time. */
-	return after_ms ? max(after_ms / WALKS, 1U) : 1000;
+	return after_ms ? max(after_ms / SCANS, 1U) : 1000;
 }
 
 /*
@@ -74,7 +74,7 @@ void ekiden_watch_no_suspends(void)
 }
 
 /* Whether it has come to the end. */
-static bool walk_on(void)
+static bool scan_on(void)
 {
 	struct ekiden_outcome outcome = {};
 	u64 start_ns;
@@ -82,15 +82,15 @@ static bool walk_on(void)
 
 	if (!READ_ONCE(starved_after_ms) || !READ_ONCE(ekiden_running.attached) || READ_ONCE(is_bypassed))
 		return true;
-	if (!walk.next && !++walk.number)
-		walk.number = 1;
+	if (!scan.next && !++scan.number)
+		scan.number = 1;
 	start_ns = ekiden_times_begin();
-	next = ekiden_run_guarded(ekiden_rs_find_starved, walk.number, WALKS, apart_ms(), walk.next, &outcome);
-	ekiden_times_end(EKIDEN_TIME_WALK, start_ns);
+	next = ekiden_run_guarded(ekiden_rs_find_starved, scan.number, SCANS, apart_ms(), scan.next, &outcome);
+	ekiden_times_end(EKIDEN_TIME_SCAN, start_ns);
 	/* The engine has panicked; whatever comes next hears of it. */
-	walk.next = next > 0 ? next : 0;
+	scan.next = next > 0 ? next : 0;
 	ekiden_carry_out(&outcome);
-	return !walk.next;
+	return !scan.next;
 }
 
 static enum hrtimer_restart look(struct hrtimer *timer)
@@ -98,7 +98,7 @@ static enum hrtimer_restart look(struct hrtimer *timer)
 	bool at_end;
 
 	rcu_read_lock();
-	at_end = walk_on();
+	at_end = scan_on();
 	rcu_read_unlock();
 	hrtimer_forward_now(timer, at_end ? ms_to_ktime(apart_ms()) : ns_to_ktime(GO_ON_AFTER_NS));
 	return HRTIMER_RESTART;
@@ -106,12 +106,12 @@ static enum hrtimer_restart look(struct hrtimer *timer)
 
 void ekiden_watch_tasks(void)
 {
-	hrtimer_setup(&walk.timer, look, CLOCK_MONOTONIC, HRTIMER_MODE_REL_HARD);
-	walk.next = 0;
-	hrtimer_start(&walk.timer, ms_to_ktime(apart_ms()), HRTIMER_MODE_REL_HARD);
+	hrtimer_setup(&scan.timer, look, CLOCK_MONOTONIC, HRTIMER_MODE_REL_HARD);
+	scan.next = 0;
+	hrtimer_start(&scan.timer, ms_to_ktime(apart_ms()), HRTIMER_MODE_REL_HARD);
 }
 
 void ekiden_watch_no_tasks(void)
 {
-	hrtimer_cancel(&walk.timer);
+	hrtimer_cancel(&scan.timer);
 }

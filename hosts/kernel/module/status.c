@@ -38,8 +38,8 @@ static int put_loaded(char *to, size_t size)
 	return at + scnprintf(to + at, size - at, "]");
 }
 
-/* What Rust says of the engine, or of the policy in the seat of this number, counted from 1. */
-static int put_counts(char *to, size_t size, u32 seat)
+/* What Rust says of the engine, or of the policy in the policy slot of this number, counted from 1. */
+static int put_counts(char *to, size_t size, u32 policy_slot)
 {
 	s64 len;
 
@@ -47,33 +47,36 @@ static int put_counts(char *to, size_t size, u32 seat)
 		return 0;
 	/* It takes locks that calls in an interrupt may want. */
 	local_irq_disable();
-	len = ekiden_run_guarded(ekiden_rs_status, to, size, seat, 0, 0);
+	len = ekiden_run_guarded(ekiden_rs_status, to, size, policy_slot, 0, 0);
 	local_irq_enable();
 	return len > 0 ? len : 0;
 }
 
-static int put_seat(char *to, size_t size, u32 number)
+static int put_policy_slot(char *to, size_t size, u32 number)
 {
-	const struct ekiden_seat *seat = &ekiden_running.seats[number];
-	const struct ekiden_policy_table *table = seat->now->policy->table;
-	int at = scnprintf(to, size, "\"policy\":\"%.32s\",\"seat\":%u,\"calls\":%llu", table->name, number, table->calls);
+	const struct ekiden_policy_slot *policy_slot = &ekiden_running.policy_slots[number];
+	const struct ekiden_policy_table *table = policy_slot->now->policy->table;
+	int at = scnprintf(to, size, "\"policy\":\"%.32s\",\"slot\":%u,\"calls\":%llu", table->name, number, table->calls);
 
 	at += scnprintf(to + at, size - at,
 			",\"module\":\"%s\",\"upgrades\":%llu,\"upgrade_wait_ns\":%llu,\"upgrade_wait_ns_max\":%llu",
-			module_name(seat->now->policy->owner), seat->upgrades, seat->wait_ns, seat->wait_ns_max);
-	at += scnprintf(
-		to + at, size - at, ",\"instance\":%u,\"ticks_khz\":%u,\"tape_records\":%zu,\"tape_cpus\":%u,\"tape_runs\":%s",
-		seat->tape.instance, seat->tape.ticks_khz, seat->tape.records, seat->tape.cpus, seat->tape_runs ? "true" : "false");
-	if (seat->access == EKIDEN_CREATE_GROUP)
-		at += scnprintf(to + at, size - at, ",\"open_to_group\":%u", from_kgid_munged(&init_user_ns, seat->group));
+			module_name(policy_slot->now->policy->owner), policy_slot->upgrades, policy_slot->wait_ns,
+			policy_slot->wait_ns_max);
+	at += scnprintf(to + at, size - at,
+			",\"instance\":%u,\"ticks_khz\":%u,\"call_log_records\":%zu,\"call_log_cpus\":%u,\"call_log_runs\":%s",
+			policy_slot->call_log.instance, policy_slot->call_log.ticks_khz, policy_slot->call_log.records,
+			policy_slot->call_log.cpus, policy_slot->call_log_runs ? "true" : "false");
+	if (policy_slot->access == EKIDEN_CREATE_GROUP)
+		at += scnprintf(to + at, size - at, ",\"open_to_group\":%u", from_kgid_munged(&init_user_ns, policy_slot->group));
 	at += scnprintf(to + at, size - at, ",\"open\":%s",
-			seat->access == EKIDEN_CREATE_OPEN || ekiden_is_default(seat) ? "true" : "false");
-	at += put_text(to + at, size - at, "params", seat->now->params, min_t(size_t, seat->now->args.params_len, SZ_1K));
+			policy_slot->access == EKIDEN_CREATE_OPEN || ekiden_is_default(policy_slot) ? "true" : "false");
+	at += put_text(to + at, size - at, "params", policy_slot->now->params,
+		       min_t(size_t, policy_slot->now->args.params_len, SZ_1K));
 	at += ekiden_put_queues(to + at, size - at, number);
-	if (seat->fell_ns)
-		at += scnprintf(to + at, size - at, ",\"fell_ns\":%llu", seat->fell_ns);
-	if (seat->fault && seat->fault->len)
-		at += put_text(to + at, size - at, "fault", seat->fault->bytes, seat->fault->len);
+	if (policy_slot->fell_ns)
+		at += scnprintf(to + at, size - at, ",\"fell_ns\":%llu", policy_slot->fell_ns);
+	if (policy_slot->fault && policy_slot->fault->len)
+		at += put_text(to + at, size - at, "fault", policy_slot->fault->bytes, policy_slot->fault->len);
 	if (!ekiden_is_broken()) {
 		at += put_counts(to + at, size - at, number + 1);
 		at += ekiden_put_figures(to + at, size - at, number);
@@ -94,7 +97,7 @@ static int put_stops(char *to, size_t size)
 			 stops->late_cpu, stops->graces, stops->grace_ns, stops->grace_ns_max);
 }
 
-static int put_seats(char *to, size_t size)
+static int put_policy_slots(char *to, size_t size)
 {
 	u64 order = ekiden_is_broken() ? 0 : ekiden_rs_order();
 	int at = scnprintf(to, size, ",\"policies\":[");
@@ -102,7 +105,7 @@ static int put_seats(char *to, size_t size)
 
 	for (; order; order >>= 8) {
 		at += scnprintf(to + at, size - at, "%s{", comma);
-		at += put_seat(to + at, size - at, (order & 0xff) - 1);
+		at += put_policy_slot(to + at, size - at, (order & 0xff) - 1);
 		at += scnprintf(to + at, size - at, "}");
 		comma = ",";
 	}
@@ -128,7 +131,7 @@ static int control_show(struct seq_file *file, void *unused)
 				READ_ONCE(ekiden_running.attached) ? "true" : "false");
 		if (!ekiden_is_broken())
 			at += put_counts(text + at, STATUS_LEN - at, 0);
-		at += put_seats(text + at, STATUS_LEN - at);
+		at += put_policy_slots(text + at, STATUS_LEN - at);
 		at += put_stops(text + at, STATUS_LEN - at);
 		at += ekiden_put_times(text + at, STATUS_LEN - at);
 	}
@@ -152,16 +155,16 @@ int ekiden_control_open(struct inode *inode, struct file *file)
 
 /* ---- /proc/ekiden: counters for scripts ---- */
 
-static void show_seat(struct seq_file *file, const struct ekiden_seat *seat)
+static void show_policy_slot(struct seq_file *file, const struct ekiden_policy_slot *policy_slot)
 {
 	u64 counters[EKIDEN_COUNTERS];
 	u32 cpu;
 	int i;
 
 	for_each_possible_cpu(cpu) {
-		if (!ekiden_rs_counters(seat - ekiden_running.seats, cpu, counters))
+		if (!ekiden_rs_counters(policy_slot - ekiden_running.policy_slots, cpu, counters))
 			continue;
-		seq_printf(file, "%.32s %u %u", seat->now->policy->table->name, seat->tape.instance, cpu);
+		seq_printf(file, "%.32s %u %u", policy_slot->now->policy->table->name, policy_slot->call_log.instance, cpu);
 		for (i = 0; i < EKIDEN_COUNTERS; i++)
 			seq_printf(file, " %llu", counters[i]);
 		seq_putc(file, '\n');
@@ -172,10 +175,10 @@ int ekiden_proc_show(struct seq_file *file, void *unused)
 {
 	u64 order;
 
-	seq_puts(file, "policy number cpu picks idles migrations refusals surprises slowed\n");
+	seq_puts(file, "policy number cpu picks idles migrations refusals unexpected transitions slowed\n");
 	mutex_lock(&ekiden_control);
 	for (order = ekiden_is_broken() ? 0 : ekiden_rs_order(); order; order >>= 8)
-		show_seat(file, &ekiden_running.seats[(order & 0xff) - 1]);
+		show_policy_slot(file, &ekiden_running.policy_slots[(order & 0xff) - 1]);
 	mutex_unlock(&ekiden_control);
 	return 0;
 }

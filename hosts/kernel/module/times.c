@@ -32,7 +32,7 @@ static const struct {
 } kinds[] = {
 	EKIDEN_KINDS,
 	{ EKIDEN_TIME_INTRODUCE, "introduce" },
-	{ EKIDEN_TIME_WALK, "walk" },
+	{ EKIDEN_TIME_SCAN, "scan" },
 };
 
 static DEFINE_PER_CPU(u64, longest_ns[EKIDEN_TIME_KINDS]);

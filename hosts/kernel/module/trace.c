@@ -19,9 +19,9 @@ void ekiden_do_trace(const struct ekiden_event *event, const struct ekiden_outco
 	trace_ekiden_event(event, outcome, pid, next_pid);
 }
 
-void ekiden_say_of(const char *what, const struct ekiden_seat *seat, const struct ekiden_text *text)
+void ekiden_say_of(const char *what, const struct ekiden_policy_slot *policy_slot, const struct ekiden_text *text)
 {
-	if (seat->now)
-		trace_ekiden_policy(what, seat->now->policy->table->name, seat->tape.instance, text ? text->bytes : "",
-				    text ? text->len : 0);
+	if (policy_slot->now)
+		trace_ekiden_policy(what, policy_slot->now->policy->table->name, policy_slot->call_log.instance,
+				    text ? text->bytes : "", text ? text->len : 0);
 }

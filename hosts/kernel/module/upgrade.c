@@ -9,10 +9,10 @@
 #include "host.h"
 
 struct takeover {
-	struct ekiden_seat *seat;
+	struct ekiden_policy_slot *policy_slot;
 	struct ekiden_instance *to;
 	void *successor; /* already made; NULL for one that gets the old one's state */
-	u32 what;	 /* what the tape is told */
+	u32 what;	 /* what the call log is told */
 	struct ekiden_outcome outcome;
 };
 
@@ -20,24 +20,24 @@ struct takeover {
 static s64 take_over(void *data)
 {
 	struct takeover *takeover = data;
-	struct ekiden_seat *seat = takeover->seat;
+	struct ekiden_policy_slot *policy_slot = takeover->policy_slot;
 	s64 ret;
 
 	takeover->to->host.fault = ekiden_running_host.fault;
 	/* Counted whether it is recorded or not: what is recorded later is of this one. */
-	seat->tape.instance = ekiden_next_instance();
-	if (seat->tape_runs) {
-		ekiden_run_tape(seat, seat->now, EKIDEN_TAPE_STOP);
-		ekiden_run_tape(seat, takeover->to, takeover->what);
+	policy_slot->call_log.instance = ekiden_next_instance();
+	if (policy_slot->call_log_runs) {
+		ekiden_run_call_log(policy_slot, policy_slot->now, EKIDEN_CALL_LOG_STOP);
+		ekiden_run_call_log(policy_slot, takeover->to, takeover->what);
 	}
-	ret = ekiden_run_guarded(ekiden_rs_swap, seat - ekiden_running.seats, takeover->to->policy->table, &takeover->to->args,
-				 takeover->successor, &takeover->outcome);
+	ret = ekiden_run_guarded(ekiden_rs_swap, policy_slot - ekiden_running.policy_slots, takeover->to->policy->table,
+				 &takeover->to->args, takeover->successor, &takeover->outcome);
 	if (ret == LEFT)
-		ekiden_run_guarded(ekiden_rs_fell, seat - ekiden_running.seats, 0, 0, 0, 0);
+		ekiden_run_guarded(ekiden_rs_fell, policy_slot - ekiden_running.policy_slots, 0, 0, 0, 0);
 	if (!ret) {
-		ekiden_queues_change_policy(seat - ekiden_running.seats, &seat->now->policy->table->types,
+		ekiden_queues_change_policy(policy_slot - ekiden_running.policy_slots, &policy_slot->now->policy->table->types,
 					    &takeover->to->policy->table->types);
-		ekiden_now_runs(seat, takeover->to);
+		ekiden_now_runs(policy_slot, takeover->to);
 	}
 	if (takeover->successor)
 		ekiden_forget_timers();
@@ -52,7 +52,7 @@ static s64 take_over(void *data)
  * `made`, which does not run yet, goes on with what the one that runs saves for it. That one is called as ever meanwhile, so
  * that no CPU but this one waits.
  */
-static s64 convert(struct ekiden_seat *seat, struct ekiden_instance *next, void *made, struct ekiden_text *reason)
+static s64 convert(struct ekiden_policy_slot *policy_slot, struct ekiden_instance *next, void *made, struct ekiden_text *reason)
 {
 	static const char nothing[] = "its state has another layout, and the policy that runs saves nothing for such a version";
 	static const char room[] = "its state has another layout, and there is no room for what the policy that runs saves";
@@ -64,9 +64,9 @@ static s64 convert(struct ekiden_seat *seat, struct ekiden_instance *next, void 
 		return -ENOMEM;
 	preempt_disable();
 	local_irq_disable();
-	ret = ekiden_run_guarded(ekiden_rs_save, seat - ekiden_running.seats, smp_processor_id(), bytes, len, 0);
+	ret = ekiden_run_guarded(ekiden_rs_save, policy_slot - ekiden_running.policy_slots, smp_processor_id(), bytes, len, 0);
 	if (ret == LEFT)
-		ekiden_run_guarded(ekiden_rs_fell, seat - ekiden_running.seats, 0, 0, 0, 0);
+		ekiden_run_guarded(ekiden_rs_fell, policy_slot - ekiden_running.policy_slots, 0, 0, 0, 0);
 	local_irq_enable();
 	if (ret == LEFT) {
 		ret = -EIO;
@@ -106,18 +106,20 @@ static u32 way_over(const struct ekiden_policy_table *from, const struct ekiden_
 long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *reason)
 {
 	static const char another[] = "the module has another policy";
-	struct ekiden_seat *seat = ekiden_running.nr ? ekiden_seat_of(request->seat ? request->seat - 1 : ekiden_default_seat())
-						     : NULL;
-	struct ekiden_instance *old = seat ? seat->now : NULL, *next;
+	struct ekiden_policy_slot *policy_slot =
+		ekiden_running.nr
+			? ekiden_policy_slot_of(request->policy_slot ? request->policy_slot - 1 : ekiden_default_policy_slot())
+			: NULL;
+	struct ekiden_instance *old = policy_slot ? policy_slot->now : NULL, *next;
 	struct ekiden_create_request wanted;
-	struct takeover takeover = { .seat = seat };
+	struct takeover takeover = { .policy_slot = policy_slot };
 	const struct ekiden_policy *policy;
 	s64 ret, swapped = LEFT;
 
 	if (!old || !READ_ONCE(ekiden_running.attached))
 		return -ENODEV;
 	/* What a dead instance would hand over is worth nothing. */
-	if (!ekiden_is_alive(seat))
+	if (!ekiden_is_alive(policy_slot))
 		return -EIO;
 	policy = request->module[0] ? ekiden_find_module_policy(request->module) : old->policy;
 	if (!policy)
@@ -167,7 +169,7 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 		local_irq_disable();
 		ret = ekiden_run_guarded(policy->table->check, &next->args, 0, 0, 0, 0);
 		if (ret == LEFT && policy == old->policy)
-			ekiden_run_guarded(ekiden_rs_fell, seat - ekiden_running.seats, 0, 0, 0, 0);
+			ekiden_run_guarded(ekiden_rs_fell, policy_slot - ekiden_running.policy_slots, 0, 0, 0, 0);
 		local_irq_enable();
 		ret = ret == LEFT ? LEFT : (u8)ret ? 0 : -EINVAL;
 	} else {
@@ -175,7 +177,7 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 	}
 	preempt_enable();
 	if (!ret && request->moved == EKIDEN_MOVED_CONVERTED)
-		ret = convert(seat, next, takeover.successor, reason);
+		ret = convert(policy_slot, next, takeover.successor, reason);
 	if (ret == LEFT || ret == -EINVAL)
 		ret = ekiden_policy_refused(next, ret, reason);
 	if (ret) {
@@ -187,10 +189,10 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 		next->args.arena_len = old->args.arena_len;
 	}
 	takeover.to = next;
-	/* What a version saves of itself is not on the tape: nobody can replay it from there. */
-	takeover.what = request->moved == EKIDEN_MOVED_BY_POINTER  ? EKIDEN_TAPE_HAND_OVER
-			: request->moved == EKIDEN_MOVED_CONVERTED ? EKIDEN_TAPE_GO_ON
-								   : EKIDEN_TAPE_BEGIN;
+	/* What a version saves of itself is not on the call log: nobody can replay it from there. */
+	takeover.what = request->moved == EKIDEN_MOVED_BY_POINTER  ? EKIDEN_CALL_LOG_HAND_OVER
+			: request->moved == EKIDEN_MOVED_CONVERTED ? EKIDEN_CALL_LOG_GO_ON
+								   : EKIDEN_CALL_LOG_BEGIN;
 	/* It takes a lock of the engine, which an event on this CPU may want. */
 	local_irq_disable();
 	request->tasks = ekiden_rs_task_count();
@@ -200,13 +202,13 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 		ekiden_free_instance(next);
 		return ret;
 	}
-	seat->upgrades++;
-	ekiden_say_of("upgraded", seat, NULL);
-	seat->wait_ns = request->wait_ns;
-	seat->wait_ns_max = max(seat->wait_ns_max, seat->wait_ns);
+	policy_slot->upgrades++;
+	ekiden_say_of("upgraded", policy_slot, NULL);
+	policy_slot->wait_ns = request->wait_ns;
+	policy_slot->wait_ns_max = max(policy_slot->wait_ns_max, policy_slot->wait_ns);
 	if (swapped) {
 		/* It panicked on the way: the next operation tells the kernel, and nothing is freed until it has let go. */
-		seat->fallen = next;
+		policy_slot->fallen = next;
 		takeover.outcome.status = EKIDEN_FAULT;
 	}
 	rcu_read_lock();
@@ -216,7 +218,7 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 	rcu_read_unlock();
 	if (swapped)
 		return -EIO;
-	ekiden_queues_meet_policy(seat - ekiden_running.seats, request->moved == EKIDEN_MOVED_BY_POINTER);
+	ekiden_queues_meet_policy(policy_slot - ekiden_running.policy_slots, request->moved == EKIDEN_MOVED_BY_POINTER);
 	if (request->moved == EKIDEN_MOVED_BY_POINTER)
 		swap(old->arena, next->arena);
 	else

@@ -13,7 +13,7 @@ use ekiden_contain::{considered, contained, inside};
 use ekiden_host::Policy;
 use ekiden_host::abi::{Message, Noted, Reply};
 use ekiden_host::observe::{Answer, Point, observe_locks};
-use ekiden_recording::{Hear, notes_of_thread, tape_of_thread};
+use ekiden_recording::{Hear, call_log_of_thread, notes_of_thread};
 
 use crate::text;
 
@@ -314,7 +314,7 @@ impl Flight {
             cpus: Vec::new(),
             nr_waiting: 0,
             notes_considered,
-            before: tape_of_thread(Some(learn)),
+            before: call_log_of_thread(Some(learn)),
             heard_before: notes_of_thread(Some(hear)),
         })?;
         flight.start_over();
@@ -437,7 +437,7 @@ impl Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         inside(|| self.cpus.clear());
-        tape_of_thread(self.before.take());
+        call_log_of_thread(self.before.take());
         notes_of_thread(self.heard_before.take());
     }
 }

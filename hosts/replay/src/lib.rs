@@ -1,6 +1,6 @@
 //! Gives a policy the calls of a recording again, in user space, and says where it answers differently.
 //!
-//! A call depends on its message, on what it learnt besides ([`ekiden_host::tape`]), and on the state of the policy, which only
+//! A call depends on its message, on what it learnt besides ([`ekiden_host::call_log`]), and on the state of the policy, which only
 //! calls change. What it learnt is in the recording, the order of locks among it. So one thread delivers the calls in the
 //! order in which they began, each CPU as a coroutine; a call that wants a lock whose turn it is not stops, and others go on
 //! until it is.
@@ -25,8 +25,8 @@ mod ahead;
 mod flight;
 mod outcome;
 mod policy;
+mod recorded_state;
 mod replay;
-mod stage;
 mod text;
 mod what_if;
 

@@ -9,14 +9,14 @@ use ekiden::{Env, TaskId};
 use ekiden_contain::contained;
 use ekiden_host::abi::{Call, Message, RawToken, RefusalReason, Reply};
 use ekiden_host::{Host, Policy};
-use ekiden_recording::{Entry, Item, Mark, Recorded, RecordedCall, RecordingReader, tape_of_thread};
+use ekiden_recording::{Entry, Item, Mark, Recorded, RecordedCall, RecordingReader, call_log_of_thread};
 use serde::Serialize;
 
 use crate::ReplayError;
 use crate::ahead::Ahead;
 use crate::flight::payload;
 use crate::policy::{Maker, brings_token};
-use crate::stage::{ReplayHost, Stage, note_idle};
+use crate::recorded_state::{RecordedState, ReplayHost, note_idle};
 
 /// How many stale tokens a policy may pick one after the other.
 const PICKS_MAX: u32 = 64;
@@ -96,13 +96,13 @@ pub(crate) fn run<R: Read>(
         env,
         policy: None,
         questions: Arc::new(ReplayHost::new(&topology)),
-        stage: Stage::new(max_tasks),
+        recorded_state: RecordedState::new(max_tasks),
         picked: Vec::new(),
         instance: 0,
         outcome: WhatIf { policy: maker.name.into(), ..WhatIf::default() },
     };
     // What the recorded policy learnt is nothing to this one.
-    let before = tape_of_thread(None);
+    let before = call_log_of_thread(None);
     let mut ahead = Ahead::new(reader);
     while let Some(recorded) = ahead.next() {
         match recorded {
@@ -113,7 +113,7 @@ pub(crate) fn run<R: Read>(
             break;
         }
     }
-    tape_of_thread(before);
+    call_log_of_thread(before);
     Ok(other.outcome)
 }
 
@@ -122,7 +122,7 @@ struct Other<'a> {
     env: Env,
     policy: Option<Box<dyn Policy>>,
     questions: Arc<ReplayHost>,
-    stage: Stage,
+    recorded_state: RecordedState,
     /// For each slot the serial number of the token that the other policy picked last.
     picked: Vec<u32>,
     instance: u64,
@@ -147,8 +147,8 @@ impl Other<'_> {
                 self.begin();
                 self.questions.set_now_ns(recorded.time_ns);
                 for token in ahead.tasks(&recorded).waiting {
-                    let new = self.stage.about(Call::TaskNew, token.cpu, token);
-                    self.stage.begins(recorded.time_ns, &new);
+                    let new = self.recorded_state.about(Call::TaskNew, token.cpu, token);
+                    self.recorded_state.begins(recorded.time_ns, &new);
                     self.tell(&new, &[]);
                 }
             }
@@ -199,7 +199,7 @@ impl Other<'_> {
         let message = &call.message;
         self.outcome.calls += 1;
         self.questions.set_now_ns(time_ns);
-        self.stage.begins(time_ns, message);
+        self.recorded_state.begins(time_ns, message);
         let (Some(kind), Some(recorded)) = (Call::from_number(message.call), &call.reply) else { return };
         note_idle(&self.questions, message, recorded);
         let (payload, _) = payload(message, &call.notes);
@@ -207,7 +207,7 @@ impl Other<'_> {
         let mut is_same = reply.kicks == recorded.kicks;
         if kind == Call::PickNextTask {
             for _ in 0..PICKS_MAX {
-                if reply.token.is_none() || self.stage.waits(reply.token) {
+                if reply.token.is_none() || self.recorded_state.waits(reply.token) {
                     break;
                 }
                 self.hand_back(message.cpu, reply.token, RefusalReason::Stale);
@@ -227,13 +227,13 @@ impl Other<'_> {
     }
 
     fn hand_back(&mut self, cpu: u32, token: RawToken, reason: RefusalReason) {
-        let message = self.stage.about(Call::PntErr, cpu, token);
+        let message = self.recorded_state.about(Call::PntErr, cpu, token);
         self.tell(&Message { flags: reason as u32, ..message }, &[]);
     }
 
     /// What the other policy picks, and what the recorded one did.
     fn picks(&mut self, now_ns: u64, other: RawToken, recorded: RawToken) {
-        if self.stage.waits(other) && self.picked(other.task) != other.serial {
+        if self.recorded_state.waits(other) && self.picked(other.task) != other.serial {
             let wait = self.wait(other.task, now_ns);
             keep_longest(&mut self.outcome.longest_other, wait);
             if other != recorded {
@@ -243,7 +243,7 @@ impl Other<'_> {
             self.picked.resize(self.picked.len().max(slot + 1), 0);
             self.picked[slot] = other.serial;
         }
-        if self.stage.waits(recorded) {
+        if self.recorded_state.waits(recorded) {
             let wait = self.wait(recorded.task, now_ns);
             keep_longest(&mut self.outcome.longest, wait);
             if other == recorded {
@@ -252,7 +252,7 @@ impl Other<'_> {
                 self.outcome.later += 1;
                 keep_longest(&mut self.outcome.longest_other, wait);
             }
-            self.stage.picked(recorded);
+            self.recorded_state.picked(recorded);
         }
     }
 
@@ -261,7 +261,7 @@ impl Other<'_> {
     }
 
     fn wait(&self, task: TaskId, now_ns: u64) -> LongestWait {
-        let Some(known) = self.stage.known(task) else { return LongestWait::default() };
+        let Some(known) = self.recorded_state.known(task) else { return LongestWait::default() };
         LongestWait { ns: now_ns.saturating_sub(known.since_ns), pid: known.message.pid, end_ns: now_ns }
     }
 }

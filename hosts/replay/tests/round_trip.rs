@@ -83,7 +83,7 @@ fn hints_and_notices_replay_exactly() {
     let load =
         Workload::new("hints", 8, [TaskSpec::new("owner", vec![child.clone(), child.clone(), child, Step::Wait])]);
     let (recording, report) = record(Simulation::of::<Locality>(machine(), "").seed(3), &load);
-    assert_eq!((report.fault, report.mistakes), (None, 0));
+    assert_eq!((report.fault, report.contract_violations), (None, 0));
     is_exact("hints", &Replay::of::<Locality>().run(&recording[..]).unwrap());
 }
 

@@ -11,7 +11,9 @@ use ekiden::{CpuId, CpuMask, Env, RefusalReason, Scheduler, TaskId, Topology};
 use ekiden_host::abi::{BALANCE_TOO, Call, Message, RawToken, Reply};
 use ekiden_host::{Adapter, Host, Policy};
 use ekiden_policies::{Wfq, for_each_policy};
-use ekiden_recording::{Calls, Header, Instance, Mark, Pen, Place, Record, RecordingWriter, tape_of_thread};
+use ekiden_recording::{
+    CallWriter, Calls, Header, Instance, Mark, Record, RecordingWriter, RingHeader, call_log_of_thread,
+};
 use ekiden_replay::Replay;
 use ekiden_workload::random::Random;
 
@@ -20,7 +22,7 @@ const TASKS: u32 = 12;
 const RING: usize = 1 << 17;
 
 thread_local! {
-    static RINGS: RefCell<(Place, Vec<Record>)> = RefCell::default();
+    static RINGS: RefCell<(RingHeader, Vec<Record>)> = RefCell::default();
 }
 
 struct Machine {
@@ -75,9 +77,9 @@ fn id(task: u32) -> TaskId {
 impl Machine {
     fn tell(&self, message: &Message) -> Reply {
         let time_ns = self.begin.elapsed().as_nanos() as u64;
-        RINGS.with_borrow_mut(|(place, ring)| Pen::new(place, ring).begin(time_ns, 0, message, &[]));
+        RINGS.with_borrow_mut(|(place, ring)| CallWriter::new(place, ring).begin(time_ns, 0, message, &[]));
         let reply = self.policy.deliver(message, &[]);
-        RINGS.with_borrow_mut(|(place, ring)| Pen::new(place, ring).end(&reply));
+        RINGS.with_borrow_mut(|(place, ring)| CallWriter::new(place, ring).end(&reply));
         reply
     }
 
@@ -163,32 +165,32 @@ fn record<S: Scheduler>(seed: u64, rounds: u32) -> Vec<Vec<Record>> {
         over: AtomicBool::new(false),
         start: Barrier::new(CPUS as usize),
     };
-    let begin_tape = || {
-        RINGS.set((Place::default(), vec![Record::default(); RING]));
-        tape_of_thread(Some(|value| {
-            RINGS.with_borrow_mut(|(place, ring)| Pen::new(place, ring).note(value));
+    let begin_call_log = || {
+        RINGS.set((RingHeader::default(), vec![Record::default(); RING]));
+        call_log_of_thread(Some(|value| {
+            RINGS.with_borrow_mut(|(place, ring)| CallWriter::new(place, ring).note(value));
             value
         }));
-        RINGS.with_borrow_mut(|(place, ring)| Pen::new(place, ring).mark(0, Mark::Begin, 1));
+        RINGS.with_borrow_mut(|(place, ring)| CallWriter::new(place, ring).mark(0, Mark::Begin, 1));
     };
     let machine = &machine;
-    let rings: Vec<(Place, Vec<Record>)> = std::thread::scope(|scope| {
+    let rings: Vec<(RingHeader, Vec<Record>)> = std::thread::scope(|scope| {
         let cpus = (0..CPUS).map(|cpu| {
             scope.spawn(move || {
-                begin_tape();
+                begin_call_log();
                 machine.start.wait();
                 for task in (cpu..TASKS).step_by(CPUS as usize) {
                     machine.enqueue(Call::TaskNew, cpu, task);
                 }
                 machine.cpu(cpu, Random::new(seed << 8 | u64::from(cpu)), rounds);
                 machine.over.store(true, SeqCst);
-                tape_of_thread(None);
+                call_log_of_thread(None);
                 RINGS.take()
             })
         });
         cpus.collect::<Vec<_>>().into_iter().map(|cpu| cpu.join().unwrap()).collect()
     });
-    let whole = |(place, mut ring): (Place, Vec<Record>)| {
+    let whole = |(place, mut ring): (RingHeader, Vec<Record>)| {
         let head = place.head.into_inner() as usize;
         assert!(head <= RING, "the ring is too small: {head}");
         ring.truncate(head);

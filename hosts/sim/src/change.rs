@@ -166,7 +166,7 @@ impl Kernel {
 
     fn set_params(&mut self, task: TaskIndex, settings: &str) {
         let cpu = self.task(task).cpu;
-        let policy = self.engine.as_ref().and_then(|engine| engine.policy(engine.default_seat()));
+        let policy = self.engine.as_ref().and_then(|engine| engine.policy(engine.default_policy_slot()));
         let params = policy.and_then(|policy| contained(|| policy.task_params(settings)).ok()?.ok());
         self.note(What::Hint, cpu, Some(task), params.is_some().into());
         if let Some(params) = params {

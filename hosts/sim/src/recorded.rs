@@ -7,7 +7,8 @@ use std::sync::Arc;
 use ekiden_host::abi::{Message, Noted, Reply};
 use ekiden_host::{Around, Host, Policy, Surrounded};
 use ekiden_recording::{
-    Header, Instance, Mark, Pen, Place, Record, RecordingError, RecordingWriter, Writes, WritesDown, tape_of_thread,
+    CallWriter, Header, Instance, Mark, Record, RecordingError, RecordingWriter, RingHeader, Writes, WritesDown,
+    call_log_of_thread,
 };
 
 use crate::masks::SimHost;
@@ -24,7 +25,7 @@ thread_local! {
 }
 
 struct Recorder {
-    place: Place,
+    place: RingHeader,
     ring: Vec<Record>,
     /// How many records are in the file, or were lost.
     written: u64,
@@ -34,8 +35,8 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn pen(&mut self) -> Pen<'_> {
-        Pen::new(&mut self.place, &mut self.ring)
+    fn call_writer(&mut self) -> CallWriter<'_> {
+        CallWriter::new(&mut self.place, &mut self.ring)
     }
 
     fn write_if_many(&mut self, now_ns: u64) {
@@ -77,7 +78,7 @@ fn with_recorder(act: impl FnOnce(&mut Recorder)) {
 
 /// The policy has noted this in the call that is under way.
 pub(crate) fn note(noted: &Noted) {
-    with_recorder(|recorder| recorder.pen().noted(noted));
+    with_recorder(|recorder| recorder.call_writer().noted(noted));
 }
 
 /// The recording of the simulation that runs on this thread, while this lives.
@@ -86,15 +87,15 @@ pub(crate) struct Recording;
 impl Recording {
     pub(crate) fn begin(to: Box<dyn Write>, header: &Header) -> Self {
         let recorder = Recorder {
-            place: Place::default(),
+            place: RingHeader::default(),
             ring: vec![Record::default(); RING],
             written: 0,
             instance: 0,
             writer: RecordingWriter::new(to, header),
         };
         RECORDER.set(Some(recorder));
-        tape_of_thread(Some(|value| {
-            with_recorder(|recorder| recorder.pen().note(value));
+        call_log_of_thread(Some(|value| {
+            with_recorder(|recorder| recorder.call_writer().note(value));
             value
         }));
         Self
@@ -109,7 +110,7 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        tape_of_thread(None);
+        call_log_of_thread(None);
         RECORDER.set(None);
     }
 }
@@ -133,7 +134,7 @@ pub(crate) fn next_instance(
                 recorder.writer = Err(error);
             }
         }
-        recorder.pen().mark(now_ns, mark, number);
+        recorder.call_writer().mark(now_ns, mark, number);
     });
     let policy =
         if records { Box::new(Surrounded::new(policy, WritesDown(OfSimulation(host.clone())))) } else { policy };
@@ -172,8 +173,8 @@ impl Writes for OfSimulation {
         RECORDER.with_borrow(|recorder| recorder.as_ref().map_or(0, |recorder| recorder.instance))
     }
 
-    fn write(&self, act: impl FnOnce(&mut Pen<'_>)) {
-        with_recorder(|recorder| act(&mut recorder.pen()));
+    fn write(&self, act: impl FnOnce(&mut CallWriter<'_>)) {
+        with_recorder(|recorder| act(&mut recorder.call_writer()));
     }
 
     fn settle(&self, now_ns: u64) {

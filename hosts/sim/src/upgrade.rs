@@ -32,7 +32,7 @@ pub struct Successor {
 
 impl Successor {
     /// `S` with these parameters. From a policy of the same type it takes over the state
-    /// ([`reregister_init`](Scheduler::reregister_init)); to others it is a stranger, and their tasks are new to it.
+    /// ([`reregister_init`](Scheduler::reregister_init)); others know nothing of it, and their tasks are new to it.
     pub fn of<S: Scheduler>(params: &str) -> Self {
         let owned = params.to_owned();
         let make = |old: Box<dyn Policy>, env: &Env, host| match old.into_any().downcast::<Adapter<S>>() {

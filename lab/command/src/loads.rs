@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_load_is_a_mistake_on_the_command_line() {
+    fn an_unknown_load_is_a_contract_violation_on_the_command_line() {
         assert_eq!(Exit::of(&load("no-such-load", 2).unwrap_err()), Exit::Usage);
         assert!(load("pipe:same", 2).is_ok() || load("fair-share", 2).is_ok());
     }

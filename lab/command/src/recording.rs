@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use ekiden_loader::{Drain, Kept, Tape};
+use ekiden_loader::{CallLog, Drain, Kept};
 use ekiden_recording::Header;
 
 use crate::failure::{Exit, Failure};
@@ -23,13 +23,13 @@ pub struct ToFile {
 
 impl ToFile {
     /// See [`Drain::start`].
-    pub fn start(path: &Path, seat: Option<u32>, from_now: bool, command: &[OsString]) -> Result<Self> {
-        Ok(Self { drain: Drain::start(create(path)?, seat, from_now, &in_words(command))? })
+    pub fn start(path: &Path, slot: Option<u32>, from_now: bool, command: &[OsString]) -> Result<Self> {
+        Ok(Self { drain: Drain::start(create(path)?, slot, from_now, &in_words(command))? })
     }
 
     /// See [`Drain::of`].
-    pub fn of(path: &Path, tape: Tape, header: &Header) -> Result<Self> {
-        Ok(Self { drain: Drain::of(tape, header, create(path)?)? })
+    pub fn of(path: &Path, call_log: CallLog, header: &Header) -> Result<Self> {
+        Ok(Self { drain: Drain::of(call_log, header, create(path)?)? })
     }
 
     /// An error if it has ended by itself.

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use ekiden_loader::{
-    Access, Beside, Config, LoadError, PolicyStatus, Scope, Session, Tape, dump, header, loaded, needs_root, sysfs,
+    Access, Beside, CallLog, Config, LoadError, PolicyStatus, Scope, Session, dump, header, loaded, needs_root, sysfs,
     unload, unload_all,
 };
 use ekiden_recording::Header;
@@ -69,7 +69,7 @@ impl Plan {
             attached: false,
             max_tasks: config.max_tasks,
             arena_mib: config.arena_bytes >> 20,
-            flight_kib: config.tape_records * RECORD_BYTES / 1024,
+            flight_kib: config.call_log_records * RECORD_BYTES / 1024,
             flights: flights::usual(),
             modules: modules.to_owned(),
             upgradable: true,
@@ -87,7 +87,7 @@ impl Plan {
             scope: if self.attached { Scope::Attached } else { Scope::All },
             max_tasks: self.max_tasks,
             arena_bytes: self.arena_mib << 20,
-            tape_records: records_in(self.flight_kib),
+            call_log_records: records_in(self.flight_kib),
             upgradable: self.upgradable,
             beside: self.beside,
             access: self.access,
@@ -97,8 +97,10 @@ impl Plan {
         let flight = match self.flight_kib {
             0 => None,
             _ => Some(Flight {
-                tape: RefCell::new(Tape::open(recorded(session.seat())?.as_ref().ok_or(LoadError::NothingRuns)?)?),
-                header: header(Some(session.seat()), "flight recorder")?.0,
+                call_log: RefCell::new(CallLog::open(
+                    recorded(session.slot())?.as_ref().ok_or(LoadError::NothingRuns)?,
+                )?),
+                header: header(Some(session.slot()), "flight recorder")?.0,
                 directory: self.flights.clone(),
             }),
         };
@@ -137,11 +139,11 @@ pub fn save_flights(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn save_flight_of(policy: &PolicyStatus, directory: &Path) -> Result<PathBuf> {
-    let mut tape = Tape::open(policy)?;
-    let header = header(Some(policy.seat), "flight recorder, when a CPU was wasted")?.0;
+    let mut call_log = CallLog::open(policy)?;
+    let header = header(Some(policy.slot), "flight recorder, when a CPU was wasted")?.0;
     let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (file, path) = flights::create(directory, &format!("{}-{at}.ekirec", policy.policy))?;
-    dump(&mut tape, &header, file, false)?;
+    dump(&mut call_log, &header, file, false)?;
     Ok(path)
 }
 
@@ -157,7 +159,7 @@ pub struct Held {
 /// The flight recorder: what was written down stays readable when the policy is gone.
 pub struct Flight {
     /// Where the calls are read from.
-    pub tape: RefCell<Tape>,
+    pub call_log: RefCell<CallLog>,
     /// What the file says of them at its beginning.
     pub header: Header,
     /// Where the file is put.
@@ -168,10 +170,10 @@ impl Flight {
     /// Saves the newest calls, of what the header says or `newest`. That it cannot be done is said, and does not stand in the
     /// way of anything.
     pub fn save(&self, fault: &LastFault, newest: Option<&Header>) -> Option<PathBuf> {
-        let Self { tape, header, directory } = self;
+        let Self { call_log, header, directory } = self;
         let saved =
             flights::create(directory, &format!("{}-{}.ekirec", fault.policy, fault.at)).and_then(|(file, path)| {
-                dump(&mut tape.borrow_mut(), newest.unwrap_or(header), file, true)?;
+                dump(&mut call_log.borrow_mut(), newest.unwrap_or(header), file, true)?;
                 Ok(path)
             });
         match saved {
@@ -193,10 +195,10 @@ impl Held {
         let Err(error) = self.session.check() else { return Ok(()) };
         if let LoadError::ThrownOut(reason) | LoadError::TakenOut(reason) = &error {
             // Another one may have taken over from the policy that was started. The message is the same without it.
-            let newest = recorded(self.session.seat()).ok().flatten();
+            let newest = recorded(self.session.slot()).ok().flatten();
             let mut fault = LastFault::now(newest.as_ref().map_or(&self.policy, |newest| &newest.policy), reason);
             // Another one may have taken over since, and the newest calls are of that one.
-            let newest = header(Some(self.session.seat()), "flight recorder").ok().map(|(header, _)| header);
+            let newest = header(Some(self.session.slot()), "flight recorder").ok().map(|(header, _)| header);
             fault.recording = self.flight.as_ref().and_then(|flight| flight.save(&fault, newest.as_ref()));
             if let Err(error) = fault.keep() {
                 eprintln!("ekiden: why the policy ended could not be kept for `ekiden status`: {error:#}");
@@ -206,13 +208,13 @@ impl Held {
     }
 
     /// Its place among the policies that run.
-    pub fn seat(&self) -> u32 {
-        self.session.seat()
+    pub fn slot(&self) -> u32 {
+        self.session.slot()
     }
 
     /// The number by which `ekiden status` and others know it.
     pub fn number(&self) -> Result<u32> {
-        Ok(recorded(self.seat())?.ok_or(LoadError::NothingRuns)?.instance)
+        Ok(recorded(self.slot())?.ok_or(LoadError::NothingRuns)?.instance)
     }
 
     /// Whether the kernel uses the policy.
@@ -221,10 +223,10 @@ impl Held {
     }
 }
 
-/// What is known of the policy in a seat.
-fn recorded(seat: u32) -> Result<Option<PolicyStatus>> {
+/// What is known of the policy in a policy slot.
+fn recorded(slot: u32) -> Result<Option<PolicyStatus>> {
     let status = ekiden_loader::Status::read()?.unwrap_or_default();
-    Ok(status.policies.into_iter().find(|policy| policy.seat == seat))
+    Ok(status.policies.into_iter().find(|policy| policy.slot == slot))
 }
 
 /// Unloads our modules when it is dropped.

@@ -5,7 +5,7 @@
 //! [`SpinLock`](ekiden::SpinLock); a [`Strategy`] says who goes on. So one seed, or one list of choices, is one run.
 //!
 //! What is looked for: tasks that wait while an idle CPU would run them and nobody wakes it up, tasks that are never
-//! run, deadlocks, locks taken in two orders, panics, and mistakes with tokens.
+//! run, deadlocks, locks taken in two orders, panics, and contract violations with tokens.
 //!
 //! What it does not see: races of atomics that a policy uses beside its locks, and weak memory. Kicks are carried out
 //! when everything else has come to rest.

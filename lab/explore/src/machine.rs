@@ -239,10 +239,10 @@ impl Machine {
         if let Some(lost) = self.books().ran.iter().position(|ran| !ran) {
             return Some(format!("lost task: no CPU ever picks PID {}", FIRST_PID + lost));
         }
-        match self.engine.mistakes() {
+        match self.engine.contract_violations() {
             (0, _) => None,
-            (_, Some(mistake)) => Some(format!("mistake: {mistake:?}")),
-            (count, None) => Some(format!("{count} mistakes")),
+            (_, Some(contract_violation)) => Some(format!("contract violation: {contract_violation:?}")),
+            (count, None) => Some(format!("{count} contract_violations")),
         }
     }
 

@@ -16,7 +16,7 @@ use ekiden_host::{Host, Policy};
 
 const CPUS: u32 = 3;
 const TASKS: u64 = 6;
-/// The seat of the one that does as it should.
+/// The policy slot of the one that does as it should.
 const SOUND: usize = 1;
 const ROUNDS: u32 = 24;
 const MS: u64 = 1_000_000;
@@ -206,8 +206,8 @@ impl Kernel {
             Box::new(Puppet { state: Mutex::new(state), host: host.clone() })
         };
         let mut engine: Engine = Engine::new(puppet(habit, script), host.clone(), idle, CPUS, 16);
-        let seat = engine.add(puppet(0, &[]), false, &mut Outcome::default());
-        assert_eq!(seat.ok(), Some(SOUND));
+        let policy_slot = engine.add(puppet(0, &[]), false, &mut Outcome::default());
+        assert_eq!(policy_slot.ok(), Some(SOUND));
         let mut kernel = Self { engine, host: host.clone(), tasks: Vec::new() };
         for name in 0..TASKS {
             let init = Event { args: [1 + name, 0], ..Event::new(EventKind::TaskInit, 0) };
@@ -334,7 +334,7 @@ impl Kernel {
 }
 
 /// What happens on a machine, as the first byte says for how many, and replies of a policy, with what it always wants: whatever it answers, the engine lives, no task
-/// runs twice, no kick is lost, and the policy beside it has its tasks run. Good is one that makes no mistake.
+/// runs twice, no kick is lost, and the policy beside it has its tasks run. Good is one that makes no contract violation.
 pub fn replies(bytes: &[u8]) -> bool {
     let (first, rest) = bytes.split_first().unwrap_or((&0, &[]));
     let (events, script) = rest.split_at(usize::from(*first % 64).min(rest.len()));
@@ -348,8 +348,11 @@ pub fn replies(bytes: &[u8]) -> bool {
     }
     let owed = kernel.host.owed.load(Relaxed);
     assert!(owed == 0, "kicks are lost: {owed:b}");
-    let sound = kernel.engine.seats().find(|view| view.seat == SOUND).expect("it is there");
-    assert!(sound.is_alive && sound.mistakes == 0 && sound.fault.is_none(), "the other policy pays for it: {sound:?}");
+    let sound = kernel.engine.policy_slots().find(|view| view.policy_slot == SOUND).expect("it is there");
+    assert!(
+        sound.is_alive && sound.contract_violations == 0 && sound.fault.is_none(),
+        "the other policy pays for it: {sound:?}"
+    );
     for _ in 0..4 * TASKS {
         (0..CPUS).for_each(|cpu| kernel.pick(cpu, false));
     }
@@ -357,10 +360,10 @@ pub fn replies(bytes: &[u8]) -> bool {
         .engine
         .tasks()
         .iter()
-        .filter(|view| view.state.seat() == SOUND)
+        .filter(|view| view.state.policy_slot() == SOUND)
         .filter(|view| kernel.tasks.iter().any(|(task, stands)| *task == view.id && *stands == Stands::Waits))
         .map(|view| view.id)
         .collect();
     assert!(waits.is_empty(), "tasks of the other policy wait for ever: {waits:?}");
-    kernel.engine.mistakes().0 == 0
+    kernel.engine.contract_violations().0 == 0
 }

@@ -11,7 +11,7 @@ fn main() {
         let said = match simulation.run(&load) {
             Ok(report) => match report.fault {
                 Some(fault) => format!("ended: {fault:?}"),
-                None => format!("harmless: {} mistakes", report.mistakes),
+                None => format!("harmless: {} contract violations", report.contract_violations),
             },
             Err(error) => format!("ended: {error}"),
         };

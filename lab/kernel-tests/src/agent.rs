@@ -32,7 +32,7 @@ use serde::Serialize;
 use crate::load::{self, Worker, pause};
 
 /// Of 64 bytes: more than a policy's calls in the time in which they are read.
-const TAPE_RECORDS: u64 = 1 << 18;
+const CALL_LOG_RECORDS: u64 = 1 << 18;
 
 #[derive(Serialize)]
 struct Worked<'a> {
@@ -47,11 +47,11 @@ struct Worked<'a> {
 /// Every policy that is linked in, or one of them. Its calls go to a file of its name in the directory.
 pub(crate) fn works(messages: u32, rounds: usize, only: Option<&str>, recordings: &Path) -> Result<()> {
     for linked in ALL.iter().filter(|linked| only.is_none_or(|only| only == linked.name)) {
-        let config = Config { messages, tape_records: TAPE_RECORDS, ..Config::new(linked.name) };
+        let config = Config { messages, call_log_records: CALL_LOG_RECORDS, ..Config::new(linked.name) };
         let agent = Agent::start(&config, linked.make)?;
-        let tape = agent.tape()?.context("there is no tape")?;
+        let call_log = agent.call_log()?.context("there is no call log")?;
         let file = File::create(recordings.join(format!("{}.ekirec", linked.name)))?;
-        let drain = Drain::of(tape, &agent.header("agent-works")?, file)?;
+        let drain = Drain::of(call_log, &agent.header("agent-works")?, file)?;
         works_under(&agent, rounds).with_context(|| format!("under {}", linked.name))?;
         agent.check().with_context(|| format!("at the end, under {}", linked.name))?;
         let (was_scheduler, counts) = (agent.is_running(), agent.counts());
@@ -106,12 +106,12 @@ pub(crate) fn holds(policy: &str, params: &str, flight: &Path) -> Result<()> {
         None => bail!("there is no policy {policy}"),
     };
     let agent = Agent::start(&Config { params: params.to_owned(), ..Config::new(policy) }, make)?;
-    let mut tape = agent.tape()?.context("there is no tape")?;
+    let mut call_log = agent.call_log()?.context("there is no call log")?;
     let header = agent.header("agent-holds")?;
     loop {
         pause(20);
         if let Err(error) = agent.check() {
-            dump(&mut tape, &header, File::create(flight)?, true)?;
+            dump(&mut call_log, &header, File::create(flight)?, true)?;
             println!("{error}");
             return Ok(());
         }

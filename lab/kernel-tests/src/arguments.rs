@@ -1,4 +1,4 @@
-//! What the program is told: which trial, and how much of it.
+//! What the program is told: which guest test, and how much of it.
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -6,18 +6,18 @@ use clap::{Parser, Subcommand};
 
 use crate::planted::{Panics, Part};
 
-/// Trials on a real kernel.
+/// Guest tests on a real kernel.
 #[derive(Parser)]
 pub(crate) struct Arguments {
     /// Where the modules are.
     #[arg(long, global = true, default_value = "/lab")]
     pub(crate) modules: PathBuf,
     #[command(subcommand)]
-    pub(crate) trial: Trial,
+    pub(crate) guest_test: GuestTest,
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Trial {
+pub(crate) enum GuestTest {
     /// Goes through all faults that have to be contained, beside another policy and alone.
     List {
         /// How often.

@@ -23,8 +23,8 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::guest_tests::config;
 use crate::load::{Worker, hotplug, pause};
-use crate::trials::config;
 
 /// An ordinary user.
 const USER: u32 = 1000;
@@ -277,8 +277,8 @@ struct BeyondReport {
     /// How many tasks, of any kind, have ended between the first two.
     ended: i64,
     tasks_after: u64,
-    mistakes: u64,
-    surprises: u64,
+    contract_violations: u64,
+    unexpected_transitions: u64,
     still_running: bool,
 }
 
@@ -340,8 +340,8 @@ pub(crate) fn beyond(modules: &Path, policy: &str) -> Result<()> {
         without_room_after: after.beyond,
         ended,
         tasks_after: after.counts.tasks,
-        mistakes: after.counts.mistakes,
-        surprises: after.counts.surprises,
+        contract_violations: after.counts.contract_violations,
+        unexpected_transitions: after.counts.unexpected_transitions,
         still_running,
     };
     println!("{}", serde_json::to_string(&report)?);

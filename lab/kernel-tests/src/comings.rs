@@ -20,8 +20,8 @@ struct ComingsReport {
     orders: u32,
     shares: u32,
     departures: u32,
-    mistakes: u64,
-    surprises: u64,
+    contract_violations: u64,
+    unexpected_transitions: u64,
     /// For how many of them all CPUs stood still, and for how many none did.
     stops: u64,
     graces: u64,
@@ -30,7 +30,7 @@ struct ComingsReport {
     still_running: bool,
 }
 
-/// A refusal ends the trial with its reason.
+/// A refusal ends the guest test with its reason.
 pub(crate) fn comings(modules: &Path, rounds: u32) -> Result<()> {
     be_anywhere()?;
     let first = Session::start(&beside(modules, "wfq", Beside::Nobody))?;
@@ -42,8 +42,8 @@ pub(crate) fn comings(modules: &Path, rounds: u32) -> Result<()> {
         orders: 0,
         shares: 0,
         departures: 0,
-        mistakes: 0,
-        surprises: 0,
+        contract_violations: 0,
+        unexpected_transitions: 0,
         stops: 0,
         graces: 0,
         wait_ns_max: 0,
@@ -54,11 +54,11 @@ pub(crate) fn comings(modules: &Path, rounds: u32) -> Result<()> {
         let second = Session::start(&beside(modules, "fifo", Beside::Others)).with_context(|| format!("{round}"))?;
         report.comings += 1;
         let worker = &workers[round as usize % workers.len()];
-        choose(&Who::Process(worker.pid().as_raw()), Some(second.seat()), Inherit::Yes)?;
-        second.control().reorder(&[second.seat(), first.seat()]).with_context(|| format!("order {round}"))?;
+        choose(&Who::Process(worker.pid().as_raw()), Some(second.slot()), Inherit::Yes)?;
+        second.control().reorder(&[second.slot(), first.slot()]).with_context(|| format!("order {round}"))?;
         report.orders += 1;
         let share = Share { is_strict: false, weight: 1 + round % 100 };
-        second.control().share(second.seat(), &all, share).with_context(|| format!("share {round}"))?;
+        second.control().share(second.slot(), &all, share).with_context(|| format!("share {round}"))?;
         report.shares += 1;
         worker.must_run()?;
         second.check()?;
@@ -70,8 +70,8 @@ pub(crate) fn comings(modules: &Path, rounds: u32) -> Result<()> {
         worker.must_run()?;
     }
     let status = Status::read()?.unwrap_or_default();
-    report.mistakes = status.counts.mistakes;
-    report.surprises = status.counts.surprises;
+    report.contract_violations = status.counts.contract_violations;
+    report.unexpected_transitions = status.counts.unexpected_transitions;
     report.stops = status.stops.quick + status.stops.slow - before.quick - before.slow;
     report.graces = status.stops.graces - before.graces;
     report.wait_ns_max = status.stops.wait_ns_max;

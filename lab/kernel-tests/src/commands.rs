@@ -1,4 +1,4 @@
-//! Trials of commands beside policies that run: who is given a policy by `ekiden attach --follow`, what is left of a recording whose reader is
+//! Guest tests of commands beside policies that run: who is given a policy by `ekiden attach --follow`, what is left of a recording whose reader is
 //! killed, and what a finding of `ekiden check --live` saves.
 
 use std::{
@@ -19,9 +19,9 @@ use serde_json::Value;
 
 use crate::{
     groups::Group,
+    guest_tests::config,
     load::{Worker, pause},
     several::{beside, find},
-    trials::config,
     watches::two_on_cpu_0,
 };
 

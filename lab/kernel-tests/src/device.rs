@@ -19,10 +19,10 @@ use serde_json::json;
 
 use crate::{
     board::Board,
+    guest_tests::{config, module_of},
     load::{Worker, pause},
     requests::{CONTROL_GAINED, done},
     storm::unload_unused,
-    trials::{config, module_of},
 };
 
 /// Who asks: ordinary users and root.
@@ -46,9 +46,9 @@ struct DeviceReport {
     fell: u64,
     /// What an ordinary user got that is root's.
     control_gained: u64,
-    mistakes: u64,
-    surprises: u64,
-    last_surprise: Option<String>,
+    contract_violations: u64,
+    unexpected_transitions: u64,
+    last_unexpected_transition: Option<String>,
     still_running: bool,
     /// A policy was loaded afterwards, and tasks ran under it.
     loads_again: bool,
@@ -79,7 +79,7 @@ impl Drop for Asker {
 }
 
 fn small(modules: &Path, policy: &str, beside: Beside) -> Config {
-    Config { beside, max_tasks: 4096, arena_bytes: 4 << 20, tape_records: 1 << 10, ..config(modules, policy) }
+    Config { beside, max_tasks: 4096, arena_bytes: 4 << 20, call_log_records: 1 << 10, ..config(modules, policy) }
 }
 
 /// Has the device asked for so many seconds, by the guest's clock.
@@ -115,7 +115,7 @@ pub(crate) fn device(modules: &Path, seconds: u64, seed: u64) -> Result<()> {
                 let policy = rng.choice(NAMES).copied().unwrap_or("wfq");
                 let module = load_copy(&module_of(modules, policy))?;
                 let succession =
-                    Succession { seat: Some(first.seat()), module: Some(&module), ..Succession::default() };
+                    Succession { slot: Some(first.slot()), module: Some(&module), ..Succession::default() };
                 // Others may be at it, or have the module.
                 upgrades += u64::from(first.control().upgrade(&succession).is_ok());
                 let _ = unload_unused();
@@ -157,9 +157,9 @@ pub(crate) fn device(modules: &Path, seconds: u64, seed: u64) -> Result<()> {
         came,
         fell,
         control_gained: board.get(CONTROL_GAINED),
-        mistakes: status.counts.mistakes,
-        surprises: status.counts.surprises,
-        last_surprise: status.policies.iter().find_map(|policy| policy.last_surprise.clone()),
+        contract_violations: status.counts.contract_violations,
+        unexpected_transitions: status.counts.unexpected_transitions,
+        last_unexpected_transition: status.policies.iter().find_map(|policy| policy.last_unexpected_transition.clone()),
         still_running,
         loads_again,
     };
@@ -167,12 +167,12 @@ pub(crate) fn device(modules: &Path, seconds: u64, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// No policy has CPUs of its own any more, and none is taken out for a surprise.
+/// No policy has CPUs of its own any more, and none is taken out for an unexpected transition.
 fn undo_shares(session: &Session) -> Result<()> {
     for policy in Status::read()?.unwrap_or_default().policies {
         // It may have gone meanwhile.
-        let _ = session.control().share(policy.seat, &CpuMask::default(), Share::default());
-        let _ = session.control().check(policy.seat, Checks::Report);
+        let _ = session.control().share(policy.slot, &CpuMask::default(), Share::default());
+        let _ = session.control().check(policy.slot, Checks::Report);
     }
     Ok(())
 }

@@ -16,8 +16,8 @@ use nix::{
 use serde::Serialize;
 
 use crate::{
+    guest_tests::config,
     load::{Worker, stay_on_cpu_1},
-    trials::config,
 };
 
 #[derive(Serialize)]

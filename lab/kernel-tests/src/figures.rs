@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use crate::{
     groups::Group,
+    guest_tests::{config, module_of},
     load::{Worker, pause},
-    trials::{config, module_of},
 };
 
 #[derive(Serialize)]

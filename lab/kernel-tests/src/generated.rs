@@ -10,15 +10,16 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use ekiden_loader::{
-    Config, Hint, Inherit, LoadError, Program, Session, Status, Succession, Terms, Who, choose, sysfs, unload_all,
+    ChooseOptions, Config, Hint, Inherit, LoadError, Program, Session, Status, Succession, Who, choose, sysfs,
+    unload_all,
 };
 use serde::Serialize;
 
 use crate::{
     bound::Bound,
+    latency_probe::LatencyProbe,
     list::{STARVED_AFTER_MS, config},
     load::{Worker, pause, set_online},
-    pulse::Pulse,
 };
 
 /// The policy that has to load after each.
@@ -33,7 +34,7 @@ struct Report {
     /// `ended`, `refused` or `harmless`.
     outcome: &'static str,
     reason: String,
-    mistakes: u64,
+    contract_violations: u64,
     ms: u64,
     /// What must not be; nothing if all is well.
     problem: Option<String>,
@@ -43,13 +44,13 @@ struct Report {
 struct End {
     outcome: &'static str,
     reason: String,
-    mistakes: u64,
+    contract_violations: u64,
 }
 
-struct Trial<'a> {
+struct GuestTest<'a> {
     modules: &'a Path,
     cpus: usize,
-    pulse: Pulse,
+    probe: LatencyProbe,
     program: Option<Program>,
     good_program: Option<Program>,
 }
@@ -57,29 +58,37 @@ struct Trial<'a> {
 /// Runs `count` bodies; the first of the module is called `first`, and all before `from` are left out.
 pub(crate) fn generated(modules: &Path, first: u64, from: u64, count: u64) -> Result<()> {
     let cpus = thread::available_parallelism()?.get();
-    let pulse = Pulse::start(cpus)?;
-    let mut trial = Trial { modules, cpus, pulse, program: None, good_program: None };
-    trial.good_one().context("before all of them")?;
+    let probe = LatencyProbe::start(cpus)?;
+    let mut guest_test = GuestTest { modules, cpus, probe, program: None, good_program: None };
+    guest_test.good_one().context("before all of them")?;
     let bound = Bound::of_ms(STARVED_AFTER_MS)?;
     for index in from.saturating_sub(first)..count {
         let start = Instant::now();
-        let (end, problem) = match trial.hostile_one(index) {
+        let (end, problem) = match guest_test.hostile_one(index) {
             Ok(end) => (end, None),
-            Err(error) => (End { outcome: "ended", reason: String::new(), mistakes: 0 }, Some(format!("{error:#}"))),
+            Err(error) => {
+                (End { outcome: "ended", reason: String::new(), contract_violations: 0 }, Some(format!("{error:#}")))
+            }
         };
-        let after = trial.is_well().and_then(|()| trial.good_one()).context("afterwards");
+        let after = guest_test.is_well().and_then(|()| guest_test.good_one()).context("afterwards");
         let problem = problem.or(after.err().map(|error| format!("{error:#}")));
-        let End { outcome, reason, mistakes } = end;
-        let report =
-            Report { body: first + index, outcome, reason, mistakes, ms: start.elapsed().as_millis() as u64, problem };
+        let End { outcome, reason, contract_violations } = end;
+        let report = Report {
+            body: first + index,
+            outcome,
+            reason,
+            contract_violations,
+            ms: start.elapsed().as_millis() as u64,
+            problem,
+        };
         println!("{}", serde_json::to_string(&report)?);
     }
     // The next module has the same name.
-    drop((bound, trial));
+    drop((bound, guest_test));
     unload_all(PATIENCE).map_err(Into::into)
 }
 
-impl Trial<'_> {
+impl GuestTest<'_> {
     fn hostile_one(&mut self, index: u64) -> Result<End> {
         let params = format!("body={index}");
         let config = Config { params, ..config(self.modules, "hostile") };
@@ -98,16 +107,18 @@ impl Trial<'_> {
             }
         };
         let done = self.everything(&session, index);
-        let mistakes = counted(&session);
+        let contract_violations = counted(&session);
         // What is held back is found meanwhile.
-        let runs = self.pulse.all_run();
-        self.pulse.end();
+        let runs = self.probe.all_run();
+        self.probe.end();
         let checked = session.check();
         let end = match checked {
-            Err(LoadError::TakenOut(reason) | LoadError::ThrownOut(reason)) => named("ended", reason, mistakes),
+            Err(LoadError::TakenOut(reason) | LoadError::ThrownOut(reason)) => {
+                named("ended", reason, contract_violations)
+            }
             Err(error) => Err(error.into()),
             // Its own hand on a control is not the point; that tasks run is.
-            Ok(()) => done.and(runs.map(drop)).and_then(|()| named("harmless", String::new(), mistakes)),
+            Ok(()) => done.and(runs.map(drop)).and_then(|()| named("harmless", String::new(), contract_violations)),
         };
         let program = session.stop();
         self.program = program.or(self.program.take());
@@ -117,28 +128,28 @@ impl Trial<'_> {
     /// Has every call of the trait come, as long as the policy is there.
     fn everything(&self, session: &Session, index: u64) -> Result<()> {
         let gone = || !session.is_running();
-        self.pulse.begin()?;
+        self.probe.begin()?;
         let worker = Worker::anywhere("nap")?;
         worker.nice(5);
         let steps: [&dyn Fn() -> Result<()>; 6] = [
-            &|| self.pulse.crowd(),
+            &|| self.probe.crowd(),
             &|| {
                 worker.class(libc::SCHED_FIFO)?;
                 worker.class(libc::SCHED_OTHER)
             },
             &|| {
-                let params = Terms { inherit: Inherit::Yes, params: "rank=3" };
-                choose(&Who::Process(worker.pid().as_raw()), Some(session.seat()), params).map(drop).map_err(Into::into)
+                let params = ChooseOptions { inherit: Inherit::Yes, params: "rank=3" };
+                choose(&Who::Process(worker.pid().as_raw()), Some(session.slot()), params).map(drop).map_err(Into::into)
             },
             &|| {
                 let hints = [2_u64.to_ne_bytes(), 3_u64.to_ne_bytes()].concat();
                 for hint in [Hint::Open(7), Hint::Ready(7, &hints), Hint::Now(&hints[..8]), Hint::Close(7)] {
-                    session.control().hint(Some(session.seat()), hint)?;
+                    session.control().hint(Some(session.slot()), hint)?;
                 }
                 Ok(())
             },
             &|| {
-                let again = Succession { seat: Some(session.seat()), ..Succession::default() };
+                let again = Succession { slot: Some(session.slot()), ..Succession::default() };
                 session.control().upgrade(&again).map(drop).map_err(Into::into)
             },
             &|| {
@@ -171,7 +182,7 @@ impl Trial<'_> {
             ensure!(start.elapsed() < PATIENCE, "sched_ext holds on to the policy");
             pause(1);
         }
-        self.pulse.all_run().map(drop)
+        self.probe.all_run().map(drop)
     }
 
     /// A good policy loads, a program runs, and the policy is still there.
@@ -180,7 +191,7 @@ impl Trial<'_> {
             .context("no good policy can be loaded")?;
         let status = Command::new(std::env::current_exe()?).args(["child", "exit"]).status()?;
         ensure!(status.success(), "a program does not run: {status}");
-        self.pulse.all_run()?;
+        self.probe.all_run()?;
         session.check().context("the good policy is gone")?;
         let program = session.stop();
         self.good_program = program.or(self.good_program.take());
@@ -190,15 +201,15 @@ impl Trial<'_> {
 
 fn counted(session: &Session) -> u64 {
     let status = Status::read().ok().flatten().unwrap_or_default();
-    let of = status.policies.into_iter().find(|policy| policy.seat == session.seat());
-    of.map_or(0, |policy| policy.counts.mistakes)
+    let of = status.policies.into_iter().find(|policy| policy.slot == session.slot());
+    of.map_or(0, |policy| policy.counts.contract_violations)
 }
 
 /// An end whose reason says something. What sched_ext finds after half a minute is no reason of ours.
-fn named(outcome: &'static str, reason: String, mistakes: u64) -> Result<End> {
+fn named(outcome: &'static str, reason: String, contract_violations: u64) -> Result<End> {
     let is_ours = !["watchdog", "runnable task stall", "no reason given"].iter().any(|word| reason.contains(word));
     if outcome != "harmless" && (reason.trim().is_empty() || !is_ours) {
         bail!("it ended without a reason of ours: {reason:?}");
     }
-    Ok(End { outcome, reason, mistakes })
+    Ok(End { outcome, reason, contract_violations })
 }

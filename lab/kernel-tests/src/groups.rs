@@ -16,9 +16,9 @@ use ekiden_loader::{Config, Drain, Session, Status};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::guest_tests::config;
 use crate::load::{Worker, pause, pipe_round_trip_ns, used_us};
 use crate::storm::{measure_off_times, off_times};
-use crate::trials::config;
 
 /// A control group that is gone when this is; workers in it must be gone before.
 pub(crate) struct Group(PathBuf);
@@ -193,7 +193,7 @@ pub(crate) fn groups(modules: &Path, policy: Option<&str>) -> Result<()> {
     println!("{}", json!({ "what": "cpuset of one CPU", "percent": percent(ran.iter().sum(), whole_ns) }));
     still_runs()?;
 
-    // Tasks move between groups with and without a limit, and out of them, while they run, wait or are parked.
+    // Tasks move between groups with and without a limit, and out of them, while they run, wait or are throttled.
     limited.set("cpuset.cpus", "")?;
     limited.set("cpu.max", "10000 100000")?;
     let tight = Group::new(root, "tight")?;
@@ -244,7 +244,7 @@ pub(crate) fn groups(modules: &Path, policy: Option<&str>) -> Result<()> {
         ensure!(still_running, "the policy is gone: {status:?}");
         println!(
             "{}",
-            json!({ "what": "counts", "mistakes": status.counts.mistakes, "surprises": status.counts.surprises })
+            json!({ "what": "counts", "contract_violations": status.counts.contract_violations, "unexpected_transitions": status.counts.unexpected_transitions })
         );
     }
     Ok(())
@@ -283,8 +283,8 @@ pub(crate) fn grouped(modules: &Path, policy: &str) -> Result<()> {
             "limited_percent": limited_percent,
             "more_percent": percent(ran[0], whole),
             "used_percent": percent(whole, whole_ns),
-            "mistakes": counts.mistakes,
-            "surprises": counts.surprises,
+            "contract_violations": counts.contract_violations,
+            "unexpected_transitions": counts.unexpected_transitions,
             "still_running": session.is_running(),
         })
     );
@@ -297,7 +297,7 @@ pub(crate) fn recorded_groups(modules: &Path, to: &Path) -> Result<()> {
     let root = Path::new("/sys/fs/cgroup");
     write(&root.join("cgroup.subtree_control"), "+cpu")?;
     let mut config = config(modules, "wfq");
-    config.tape_records = 1 << 16;
+    config.call_log_records = 1 << 16;
     let session = Session::start(&config)?;
     let drain = Drain::start(File::create(to)?, None, false, "groups")?;
     let groups = [Group::new(root, "tight")?, Group::new(root, "heavy")?];
@@ -346,8 +346,8 @@ pub(crate) fn group_costs(modules: &Path, policy: Option<&str>) -> Result<()> {
 /// What [`crowd`] found.
 #[derive(Serialize)]
 struct CrowdReport {
-    /// How many of `tasks` were parked at once.
-    parked: u64,
+    /// How many of `tasks` were throttled at once.
+    throttled: u64,
     /// The CPU time that all of them used, in percent of one CPU; they may use a tenth.
     tasks_percent: f64,
     /// How long interrupts were off at most, in nanoseconds of the guest, by the kind of event.
@@ -384,7 +384,7 @@ pub(crate) fn crowd(modules: &Path, tasks: u32, groups: u32) -> Result<()> {
     hogs.release()?;
     // Each comes to user mode first, and owes that; and then they are all overdue at once.
     let tasks_percent = limited.percent_used(4 * TIME)?;
-    let parked = Status::read()?.context("no status")?.parked;
+    let throttled = Status::read()?.context("no status")?.throttled;
     let off_ns_max = off_times(&Status::read()?.context("no status")?);
     session.check()?;
     drop((hogs, limited));
@@ -428,7 +428,7 @@ pub(crate) fn crowd(modules: &Path, tasks: u32, groups: u32) -> Result<()> {
     println!(
         "{}",
         serde_json::to_string(&CrowdReport {
-            parked,
+            throttled,
             tasks_percent,
             off_ns_max,
             groups_percent,

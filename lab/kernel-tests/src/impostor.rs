@@ -8,7 +8,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use serde::Serialize;
 use skel::ImpostorSkelBuilder;
 
-use crate::trials::config;
+use crate::guest_tests::config;
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::undocumented_unsafe_blocks, reason = "generated")]
 mod skel {

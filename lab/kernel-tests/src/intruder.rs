@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use ekiden_loader::{Access, Beside, Config, Inherit, Session, Who, choose};
 use serde::Serialize;
 
-use crate::trials::config;
+use crate::guest_tests::config;
 
 /// The numbers of what only root may ask, in hosts/kernel/include/ekiden_control.h.
 const COMMANDS: [u32; 7] = [1, 2, 4, 5, 6, 8, 9];
@@ -14,7 +14,7 @@ const CAP_SYS_ADMIN: u32 = 21;
 
 #[derive(Serialize)]
 struct IntruderReport {
-    /// Why each was refused, as the number of an error; 0 where it was not. A map of a tape comes last.
+    /// Why each was refused, as the number of an error; 0 where it was not. A map of a call log comes last.
     errors: Vec<i32>,
     still_running: bool,
 }
@@ -101,14 +101,14 @@ pub(crate) fn be_user(uid: u32) -> Result<()> {
     if changed { Ok(()) } else { Err(io::Error::last_os_error()).context("cannot become an ordinary user") }
 }
 
-/// What an ordinary user's thread, for which `before` was done, gets when it chooses the policy in a seat.
-fn tries(seat: Option<u32>, before: impl FnOnce(i32) -> Result<()> + Send) -> Result<String> {
+/// What an ordinary user's thread, for which `before` was done, gets when it chooses the policy in a policy slot.
+fn tries(slot: Option<u32>, before: impl FnOnce(i32) -> Result<()> + Send) -> Result<String> {
     const USER: u32 = 1000;
     thread::scope(|scope| {
         let tried = scope.spawn(|| -> Result<String> {
             before(nix::unistd::gettid().as_raw())?;
             be_user(USER)?;
-            Ok(choose(&Who::Thread(0), seat, Inherit::Yes)
+            Ok(choose(&Who::Thread(0), slot, Inherit::Yes)
                 .map_or_else(|error| error.to_string(), |_| "chosen".to_owned()))
         });
         tried.join().ok().context("the user panicked")?
@@ -121,12 +121,12 @@ pub(crate) fn chooser(modules: &Path) -> Result<()> {
     let first = Session::start(&config(modules, "wfq"))?;
     let beside = |access| Session::start(&Config { beside: Beside::Others, access, ..config(modules, "fifo") });
     let mut report = BTreeMap::new();
-    report.insert("the default one", tries(Some(first.seat()), nothing)?);
+    report.insert("the default one", tries(Some(first.slot()), nothing)?);
     {
         let of_root = beside(Access::Root)?;
-        let seat = of_root.seat();
-        report.insert("root's", tries(Some(seat), nothing)?);
-        let given = |tid| choose(&Who::Thread(tid), Some(seat), Inherit::Yes).map(drop).map_err(Into::into);
+        let slot = of_root.slot();
+        report.insert("root's", tries(Some(slot), nothing)?);
+        let given = |tid| choose(&Who::Thread(tid), Some(slot), Inherit::Yes).map(drop).map_err(Into::into);
         report.insert("away from what root has chosen", tries(None, given)?);
         let own = |tid| -> Result<()> {
             given(tid)?;
@@ -135,13 +135,13 @@ pub(crate) fn chooser(modules: &Path) -> Result<()> {
         };
         report.insert("after root has taken its choice back", tries(None, own)?);
     }
-    report.insert("of another group", tries(Some(beside(Access::Group(1001))?.seat()), nothing)?);
+    report.insert("of another group", tries(Some(beside(Access::Group(1001))?.slot()), nothing)?);
     {
         let of_group = beside(Access::Group(1000))?;
-        report.insert("of the own group", tries(Some(of_group.seat()), nothing)?);
+        report.insert("of the own group", tries(Some(of_group.slot()), nothing)?);
     }
     let open = beside(Access::Open)?;
-    report.insert("open", tries(Some(open.seat()), nothing)?);
+    report.insert("open", tries(Some(open.slot()), nothing)?);
     let still_running = first.is_running() && open.is_running();
     println!("{}", serde_json::to_string(&ChooserReport { tries: report, still_running })?);
     Ok(())

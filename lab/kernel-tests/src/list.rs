@@ -15,8 +15,8 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use ekiden::Call;
 use ekiden_loader::{
-    Beside, Config, Control, Counts, Hint, Inherit, LoadError, PolicyStatus, Program, Session, Status, Terms, Who,
-    choose, sysfs,
+    Beside, ChooseOptions, Config, Control, Counts, Hint, Inherit, LoadError, PolicyStatus, Program, Session, Status,
+    Who, choose, sysfs,
 };
 use ekiden_test_policies::{ARM, Fault};
 use nix::{
@@ -27,25 +27,25 @@ use serde::Serialize;
 
 use crate::{
     bound::Bound,
+    guest_tests,
+    latency_probe::{Gap, LatencyProbe},
     load::{memory_bytes, pause},
     planted::{End, PLANTED, Part, Planted},
-    pulse::{Gap, Pulse},
-    trials,
 };
 
 /// What somebody else does; and first nothing at all, as tasks have to wait for each other and for the machine in any case.
 const OTHERS: &[(&str, Run)] = &[
-    ("nothing, without the policy", Trial::nothing),
-    ("nothing", Trial::nothing_wrong),
-    ("hint flood", Trial::hint_flood),
-    ("panic in check_task_params", Trial::bad_check),
-    ("loader killed", Trial::loader_killed),
-    ("module removed by force", Trial::removed_by_force),
-    ("out of memory while loading", Trial::out_of_memory),
+    ("nothing, without the policy", GuestTest::nothing),
+    ("nothing", GuestTest::nothing_wrong),
+    ("hint flood", GuestTest::hint_flood),
+    ("panic in check_task_params", GuestTest::bad_check),
+    ("loader killed", GuestTest::loader_killed),
+    ("module removed by force", GuestTest::removed_by_force),
+    ("out of memory while loading", GuestTest::out_of_memory),
 ];
 
 /// The policy that it must not hurt.
-const HOST: &str = "wfq";
+pub(crate) const HOST: &str = "wfq";
 /// How long tasks may wait before their policy is taken out, here. CPUs that share a processor are away for hundreds of milliseconds.
 pub(crate) const STARVED_AFTER_MS: u64 = 1000;
 /// How long anything is waited for.
@@ -71,7 +71,7 @@ struct Report {
     reported: String,
 }
 
-type Run = fn(&mut Trial) -> Result<Outcome>;
+type Run = fn(&mut GuestTest) -> Result<Outcome>;
 
 /// How long tasks stood still, and CPUs; and how long it took at last until each task had run.
 struct Waits {
@@ -86,11 +86,11 @@ struct Outcome {
     reported: String,
 }
 
-struct Trial {
+struct GuestTest {
     modules: PathBuf,
     cpus: usize,
     round: u32,
-    pulse: Pulse,
+    probe: LatencyProbe,
     /// The policy beside which it happens; none if it happens to one that is alone.
     host: Option<Session>,
     /// What the kernel has accepted of either once.
@@ -102,22 +102,22 @@ struct Trial {
 pub(crate) fn list(modules: &Path, rounds: u32, only: &[String], beside: Option<bool>, part: Part) -> Result<()> {
     let cpus = thread::available_parallelism()?.get();
     let is_wanted = |name: &str| only.is_empty() || only.iter().any(|only| name.contains(only.as_str()));
-    let pulse = Pulse::start(cpus)?;
+    let probe = LatencyProbe::start(cpus)?;
     let modules = modules.to_owned();
-    let mut trial = Trial { modules, cpus, round: 0, pulse, host: None, program: None, host_program: None };
+    let mut test = GuestTest { modules, cpus, round: 0, probe, host: None, program: None, host_program: None };
     for round in 0..rounds {
-        trial.round = round;
+        test.round = round;
         for beside in beside.map_or(vec![true, false], |beside| vec![beside]) {
-            trial.host_anew(beside)?;
+            test.host_anew(beside)?;
             let mut is_of_part = part.each();
             for planted in PLANTED.iter().filter(|planted| is_wanted(planted.name) && planted.cpus_min <= cpus) {
                 if is_of_part() {
-                    trial.one(planted.name, |trial| trial.planted(planted))?;
+                    test.one(planted.name, |test| test.planted(planted))?;
                 }
             }
             for (name, run) in OTHERS.iter().filter(|(name, _)| is_wanted(name)) {
                 if is_of_part() {
-                    trial.one(name, run)?;
+                    test.one(name, run)?;
                 }
             }
         }
@@ -125,27 +125,7 @@ pub(crate) fn list(modules: &Path, rounds: u32, only: &[String], beside: Option<
     Ok(())
 }
 
-#[derive(Serialize)]
-struct StillReport {
-    gap_ms: f64,
-    who: &'static str,
-    cpu_ms: f64,
-    still_running: bool,
-}
-
-/// How long tasks stand still when nothing goes wrong.
-pub(crate) fn still(modules: &Path, seconds: u64) -> Result<()> {
-    let session = Session::start(&config(modules, HOST))?;
-    let pulse = Pulse::start(thread::available_parallelism()?.get())?;
-    pulse.begin()?;
-    pause(1000 * seconds);
-    let (gap, cpu) = (pulse.gap(), pulse.cpu_gap());
-    let report = StillReport { gap_ms: gap.ms, who: gap.who, cpu_ms: cpu.ms, still_running: session.is_running() };
-    println!("{}", serde_json::to_string(&report)?);
-    Ok(())
-}
-
-impl Trial {
+impl GuestTest {
     /// Has a fault happen, and reports. Only what makes it useless to go on is an error.
     fn one(&mut self, fault: &'static str, run: impl FnOnce(&mut Self) -> Result<Outcome>) -> Result<()> {
         let outcome = run(self).and_then(|outcome| self.all_is_well().map(|()| outcome));
@@ -187,13 +167,13 @@ impl Trial {
 
     /// Waits until every task has run, and says how long tasks waited until then. What comes after is not the point.
     fn all_run(&self) -> Result<Waits> {
-        let after_ms = self.pulse.all_run()?;
+        let after_ms = self.probe.all_run()?;
         Ok(self.waits(after_ms))
     }
 
     fn waits(&self, after_ms: f64) -> Waits {
-        let (gap, cpu) = (self.pulse.gap(), self.pulse.cpu_gap());
-        self.pulse.end();
+        let (gap, cpu) = (self.probe.gap(), self.probe.cpu_gap());
+        self.probe.end();
         Waits { gap, cpu, after_ms }
     }
 
@@ -203,7 +183,7 @@ impl Trial {
             Some(host) => host.check().context("the other policy is gone")?,
             None => wait("sched_ext holds on to the policy", || sysfs::state().as_deref() == Some("disabled"))?,
         }
-        self.pulse.all_run().map(drop)
+        self.probe.all_run().map(drop)
     }
 
     fn faulty(&self, params: String) -> Config {
@@ -215,9 +195,9 @@ impl Trial {
     fn start(&mut self, params: String) -> Result<Session> {
         let session = Session::start_with(&self.faulty(params), &mut self.program).context("it cannot be loaded")?;
         if let Some(host) = &self.host {
-            choose(&Who::Thread(self.pulse.of_others()), Some(host.seat()), Inherit::No)?;
+            choose(&Who::Thread(self.probe.of_others()), Some(host.slot()), Inherit::No)?;
         }
-        self.pulse.begin()?;
+        self.probe.begin()?;
         session.check()?;
         Ok(session)
     }
@@ -241,7 +221,7 @@ impl Trial {
         let bound = (planted.fault == Fault::Starve).then(|| Bound::of_ms(STARVED_AFTER_MS)).transpose()?;
         let (before, after) = (of(&session)?.counts, 1 + u64::from(self.round % 3));
         // It may go wrong in this very call.
-        let armed = session.control().hint(Some(session.seat()), Hint::Now(&(ARM + after).to_ne_bytes()));
+        let armed = session.control().hint(Some(session.slot()), Hint::Now(&(ARM + after).to_ne_bytes()));
         let outcome = self.ends(planted, call, &session, &before);
         drop(bound);
         self.stop(session);
@@ -254,7 +234,7 @@ impl Trial {
                 // New tasks set the timer, and a crowd is moved.
                 let stirs = || match call {
                     Call::Timer => thread::spawn(|| ()).join().is_ok(),
-                    Call::MigrateTaskRq => self.pulse.crowd().is_ok(),
+                    Call::MigrateTaskRq => self.probe.crowd().is_ok(),
                     _ => true,
                 };
                 let found = wait("it was not found", || stirs() && !session.is_running());
@@ -280,25 +260,27 @@ impl Trial {
                 }
                 reported
             }
-            End::Mistake(word) => {
-                let found = || of(session).is_ok_and(|status| status.counts.mistakes > before.mistakes);
+            End::ContractViolation(word) => {
+                let count = before.contract_violations;
+                let found = || of(session).is_ok_and(|status| status.counts.contract_violations > count);
                 // There are new tasks, too.
                 wait("it was not found", || thread::spawn(|| ()).join().is_ok() && found())?;
-                let Counts { mistakes, last_mistake, .. } = of(session)?.counts;
+                let Counts { contract_violations, last_contract_violation, .. } = of(session)?.counts;
                 if matches!(planted.fault, Fault::LoseToken | Fault::WrongCpu) {
-                    ensure!(mistakes == before.mistakes + 1, "one mistake counts as {}", mistakes - before.mistakes);
+                    ensure!(contract_violations == count + 1, "one counts as {}", contract_violations - count);
                 }
-                let reported = last_mistake.unwrap_or_default();
+                let reported = last_contract_violation.unwrap_or_default();
                 ensure!(reported.contains(word), "the report is wrong: {reported}");
                 format!("put right: {reported}")
             }
             End::Refused => {
                 let found = || of(session).is_ok_and(|status| status.counts.refusals > before.refusals);
-                wait("it was not found", || self.pulse.crowd().is_ok() && found())?;
-                let Counts { mistakes, last_mistake, .. } = of(session)?.counts;
+                wait("it was not found", || self.probe.crowd().is_ok() && found())?;
+                let Counts { contract_violations, last_contract_violation: last, .. } = of(session)?.counts;
                 // If the task moves once more first, its oldest token may be given back for the last.
-                let is_of_it = last_mistake.as_ref().is_some_and(|text| text.contains("another task or CPU"));
-                ensure!(mistakes == before.mistakes || is_of_it, "another mistake: {last_mistake:?}");
+                let is_of_it = last.as_ref().is_some_and(|text| text.contains("another task or CPU"));
+                let is_right = contract_violations == before.contract_violations || is_of_it;
+                ensure!(is_right, "another contract violation: {last:?}");
                 "the old one was handed back".into()
             }
             End::Slowed => {
@@ -334,7 +316,7 @@ impl Trial {
 
     /// Nothing happens, and the policy that goes wrong is not even there.
     fn nothing(&mut self) -> Result<Outcome> {
-        self.pulse.begin()?;
+        self.probe.begin()?;
         pause(100);
         Ok(Outcome { waits: self.all_run()?, reported: "nothing happened".into() })
     }
@@ -352,7 +334,7 @@ impl Trial {
     /// Everybody who may says something all the time.
     fn hint_flood(&mut self) -> Result<Outcome> {
         let session = self.start("after=0".into())?;
-        let (seat, over) = (session.seat(), Arc::new(AtomicBool::new(false)));
+        let (slot, over) = (session.slot(), Arc::new(AtomicBool::new(false)));
         let flood = |_| {
             let over = over.clone();
             thread::spawn(move || -> Result<[u64; 2]> {
@@ -361,7 +343,7 @@ impl Trial {
                 // Every third is no hint at all.
                 for number in 0_u64.. {
                     let bytes = number.to_ne_bytes();
-                    let taken = control.hint(Some(seat), Hint::Now(&bytes[..if number % 3 == 2 { 5 } else { 8 }]))?;
+                    let taken = control.hint(Some(slot), Hint::Now(&bytes[..if number % 3 == 2 { 5 } else { 8 }]))?;
                     answers[usize::from(taken)] += 1;
                     if over.load(Relaxed) {
                         break;
@@ -389,9 +371,10 @@ impl Trial {
     /// A policy that panics over the parameters of a task refuses them; if it has a lock then, it ends.
     fn bad_check(&mut self) -> Result<Outcome> {
         let session = self.start("after=0".into())?;
-        let (who, seat) = (Who::Thread(self.pulse.of_others()), Some(session.seat()));
-        let set =
-            |params| choose(&who, seat, Terms { inherit: Inherit::No, params }).map_err(|error| error.to_string());
+        let (who, slot) = (Who::Thread(self.probe.of_others()), Some(session.slot()));
+        let set = |params| {
+            choose(&who, slot, ChooseOptions { inherit: Inherit::No, params }).map_err(|error| error.to_string())
+        };
         let refused = |params, words: &str| match set(params) {
             Err(error) if error.contains(words) => Ok(error),
             other => Err(anyhow!("{params}: {other:?}")),
@@ -436,7 +419,7 @@ impl Trial {
             ensure!(start.elapsed() < Duration::from_secs(120), "the policy has not started after two minutes");
             pause(1);
         }
-        self.pulse.begin()?;
+        self.probe.begin()?;
         holder.kill()?;
         holder.wait()?;
         wait("the policy goes on", || !is_there())?;
@@ -466,7 +449,7 @@ impl Trial {
 
     /// An arena that does not fit, by little and by far.
     fn out_of_memory(&mut self) -> Result<Outcome> {
-        self.pulse.begin()?;
+        self.probe.begin()?;
         let mut reported = String::new();
         for arena_bytes in [memory_bytes("MemTotal")? / 100 * 97, 2 << 30] {
             let config = Config { arena_bytes, ..self.faulty("after=0".into()) };
@@ -482,12 +465,13 @@ impl Trial {
 
 /// With less memory than a machine in use would have: all of it is cleared at every start.
 pub(crate) fn config(modules: &Path, policy: &str) -> Config {
-    Config { max_tasks: 1 << 12, arena_bytes: 4 << 20, tape_records: 1 << 10, ..trials::config(modules, policy) }
+    let usual = guest_tests::config(modules, policy);
+    Config { max_tasks: 1 << 12, arena_bytes: 4 << 20, call_log_records: 1 << 10, ..usual }
 }
 
 fn of(session: &Session) -> Result<PolicyStatus> {
     let status = Status::read()?.unwrap_or_default();
-    status.policies.into_iter().find(|policy| policy.seat == session.seat()).context("it is not in the list")
+    status.policies.into_iter().find(|policy| policy.slot == session.slot()).context("it is not in the list")
 }
 
 fn wait(otherwise: &str, done: impl Fn() -> bool) -> Result<()> {

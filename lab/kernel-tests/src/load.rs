@@ -16,7 +16,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ekiden_loader::{Hint, Inherit, Session, Succession, Terms, Who, choose};
+use ekiden_loader::{ChooseOptions, Hint, Inherit, Session, Succession, Who, choose};
 use ekiden_workload::spin::keep_busy;
 use nix::{
     sched::{CpuSet, sched_setaffinity, sched_yield},
@@ -341,20 +341,20 @@ pub(crate) fn everything(session: &Session) -> Result<()> {
     }
     // What comes from outside.
     let control = session.control();
-    let params = Terms { inherit: Inherit::Yes, params: "rank=3" };
+    let params = ChooseOptions { inherit: Inherit::Yes, params: "rank=3" };
     // Most have nothing to set, and refuse it.
-    let _ = choose(&Who::Process(hogs[0].pid().as_raw()), Some(session.seat()), params);
+    let _ = choose(&Who::Process(hogs[0].pid().as_raw()), Some(session.slot()), params);
     if gone() {
         return Ok(());
     }
     let mut hints = 2_u64.to_ne_bytes().to_vec();
     hints.extend(3_u64.to_ne_bytes());
     for hint in [Hint::Open(7), Hint::Ready(7, &hints), Hint::Now(&hints[..8]), Hint::Close(7)] {
-        if control.hint(Some(session.seat()), hint).is_err() {
+        if control.hint(Some(session.slot()), hint).is_err() {
             return Ok(());
         }
     }
-    if control.upgrade(&Succession { seat: Some(session.seat()), ..Succession::default() }).is_err() {
+    if control.upgrade(&Succession { slot: Some(session.slot()), ..Succession::default() }).is_err() {
         return Ok(());
     }
     drop(hogs);

@@ -42,7 +42,7 @@ const GROUPS: u32 = 6;
 /// such a class in a light group that was preempted while it died had no CPU for 21 s, and RCU stalled: under the kernel's own scheduler, without any policy.
 const WEIGHTS: std::ops::Range<u32> = 50..500;
 const NICE: std::ops::Range<i32> = 0..8;
-/// What one of its processes does before it hints that others may run: see `crate::pulse`.
+/// What one of its processes does before it hints that others may run: see `crate::probe`.
 const STEPS_PER_HINT: u32 = 8;
 /// Where the board has the processes that it may signal, move and put onto CPUs.
 const PIDS: usize = 64;
@@ -273,7 +273,7 @@ impl Hostile {
         let texts = ["", "rank=3", "rank=-1", "rank=99999999999999999999", "=", "nosuch=1", "\0\x7f\n\"", "a=1 a=1"];
         let text = self.rng.choice(texts).unwrap_or_default();
         let reason = [0_u8; 64];
-        // The thread, the seat, the flags, and the length of the text; the text; where the reason goes, and its length.
+        // The thread, the policy slot, the flags, and the length of the text; the text; where the reason goes, and its length.
         let tid = if self.rng.bool() { self.one() } else { self.rng.i32(-1..400) };
         let words = [
             u64::from(self.rng.u32(0..9)) << 32 | u64::from(tid as u32),

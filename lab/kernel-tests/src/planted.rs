@@ -1,4 +1,4 @@
-//! The faults that a policy has in it, and how each has to end; which of them a trial plants.
+//! The faults that a policy has in it, and how each has to end; which of them a guest test plants.
 
 use std::str::FromStr;
 
@@ -12,8 +12,8 @@ use ekiden_test_policies::Fault;
 pub(crate) enum End {
     /// The policy is gone; the report has one of these words.
     TakenOut(&'static [&'static str]),
-    /// A mistake is counted, its report has these words, and the policy keeps running.
-    Mistake(&'static str),
+    /// A contract violation is counted, its report has these words, and the policy keeps running.
+    ContractViolation(&'static str),
     /// A token is handed back, and the policy keeps running.
     Refused,
     /// It is slowed down, and stays.
@@ -66,17 +66,25 @@ pub(crate) const PLANTED: &[Planted] = &[
     planted("endless copying", Fault::Copy, MANY, End::TakenOut(&["far too much is copied"])),
     planted("stack overflow", Fault::Recurse, MANY, End::TakenOut(&["the stack is used up"])),
     planted("recursion without end", Fault::Branch, MANY, End::TakenOut(&["a recursion without end"])),
-    planted("token lost", Fault::LoseToken, WAKEUP, End::Mistake("lost a token")),
-    planted("token of a new task lost", Fault::LoseToken, &[Call::TaskNew], End::Mistake("lost a token")),
-    planted("token of a preempted task lost", Fault::LoseToken, &[Call::TaskPreempt], End::Mistake("lost a token")),
+    planted("token lost", Fault::LoseToken, WAKEUP, End::ContractViolation("lost a token")),
+    planted("token of a new task lost", Fault::LoseToken, &[Call::TaskNew], End::ContractViolation("lost a token")),
+    planted(
+        "token of a preempted task lost",
+        Fault::LoseToken,
+        &[Call::TaskPreempt],
+        End::ContractViolation("lost a token"),
+    ),
     Planted {
         cpus_min: 2,
         ..planted("token doubled, one stale", Fault::KeepOld, &[Call::MigrateTaskRq], End::Refused)
     },
-    Planted { cpus_min: 2, ..planted("token for another CPU", Fault::WrongCpu, PICK, End::Mistake("for another CPU")) },
+    Planted {
+        cpus_min: 2,
+        ..planted("token for another CPU", Fault::WrongCpu, PICK, End::ContractViolation("for another CPU"))
+    },
     planted("task starved", Fault::Starve, WAKEUP, End::TakenOut(&["has waited"])),
-    planted("CPU that the task may not use", Fault::BadCpu, WAKEUP, End::Mistake("CPU")),
-    planted("absurd slices", Fault::Slices, PICK, End::Mistake("slice")),
+    planted("CPU that the task may not use", Fault::BadCpu, WAKEUP, End::ContractViolation("CPU")),
+    planted("absurd slices", Fault::Slices, PICK, End::ContractViolation("slice")),
     planted("slices of 1 ns", Fault::ShortSlices, MANY, End::Stays),
     planted("timers of 1 ns", Fault::Timers, MANY, End::Slowed),
     planted("kicks of all CPUs in every call", Fault::KickAll, MANY, End::TakenOut(&["too many kicks: "])),

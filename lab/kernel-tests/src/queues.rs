@@ -21,10 +21,10 @@ use serde::Serialize;
 use zerocopy::IntoBytes;
 
 use crate::{
+    guest_tests::{config, module_of},
     intruder::be_user,
     load::pause,
     processes::fork,
-    trials::{config, module_of},
     upgrades::{pipe, with_other_hints},
 };
 
@@ -68,7 +68,7 @@ struct QueuesReport {
     opened_in_all: u64,
     counted: [u64; 4],
     owner: [u32; 2],
-    mistakes: u64,
+    contract_violations: u64,
     still_running: bool,
 }
 
@@ -355,7 +355,7 @@ pub(crate) fn queues(modules: &Path) -> Result<()> {
             opened_in_all: 0,
             counted: [0; 4],
             owner: [0; 2],
-            mistakes: 0,
+            contract_violations: 0,
             still_running: false,
         })
     })?;
@@ -368,7 +368,7 @@ pub(crate) fn queues(modules: &Path) -> Result<()> {
         .control()
         .upgrade(&Succession { module: Some(&load_copy(&module_of(modules, "locality"))?), ..Succession::default() })?;
     let mut queue = open()?;
-    report.mistakes = Status::read()?.unwrap_or_default().counts.mistakes;
+    report.contract_violations = Status::read()?.unwrap_or_default().counts.contract_violations;
     report.still_running = session.is_running();
     let waiting = thread::spawn(move || {
         let start = Instant::now();

@@ -12,9 +12,9 @@ use serde::Serialize;
 
 use crate::{
     groups::{Group, percent},
+    guest_tests::config,
     load::{Worker, pause},
     storm::{measure_off_times, off_times},
-    trials::config,
 };
 
 /// What [`exact`] found of one limit.
@@ -25,8 +25,8 @@ struct ExactReport {
     /// The CPU time that the group of these tasks used, in percent of one CPU, and what it was to use.
     percent: f64,
     expected: f64,
-    mistakes: u64,
-    surprises: u64,
+    contract_violations: u64,
+    unexpected_transitions: u64,
     still_running: bool,
 }
 
@@ -80,8 +80,8 @@ pub(crate) fn exact(modules: &Path, policy: Option<&str>, tasks: &[u32], seconds
                 period_us,
                 percent: used,
                 expected: percent(quota_us, period_us),
-                mistakes: counts.mistakes,
-                surprises: counts.surprises,
+                contract_violations: counts.contract_violations,
+                unexpected_transitions: counts.unexpected_transitions,
                 still_running: session.as_ref().is_none_or(Session::is_running),
             };
             println!("{}", serde_json::to_string(&report)?);
@@ -96,10 +96,10 @@ pub(crate) fn exact(modules: &Path, policy: Option<&str>, tasks: &[u32], seconds
 #[derive(Serialize)]
 struct ThrottledReport {
     /// Of `tasks`, so many waited for CPU time of their group at once.
-    parked: u64,
+    throttled: u64,
     /// How long it took to start them, and from then on until so many waited.
     started_ms: u64,
-    parked_ms: u64,
+    throttled_ms: u64,
     percent: f64,
     /// How long interrupts were off at most, in nanoseconds of the guest, by the kind of event.
     off_ns_max: BTreeMap<String, u64>,
@@ -117,13 +117,13 @@ pub(crate) fn throttled(modules: &Path, tasks: u32, seconds: u64) -> Result<()> 
     group.set("cpu.max", "1000 10000")?;
     // Each comes to user mode first, and owes that.
     hogs.release()?;
-    let (mut parked, start) = (0, Instant::now());
-    while parked < u64::from(tasks) * 9 / 10 {
-        ensure!(start.elapsed() < Duration::from_secs(300), "{parked} tasks wait for CPU time of their group");
+    let (mut throttled, start) = (0, Instant::now());
+    while throttled < u64::from(tasks) * 9 / 10 {
+        ensure!(start.elapsed() < Duration::from_secs(300), "{throttled} tasks wait for CPU time of their group");
         pause(10);
-        parked = parked.max(Status::read()?.context("no status")?.parked);
+        throttled = throttled.max(Status::read()?.context("no status")?.throttled);
     }
-    let parked_ms = start.elapsed().as_millis() as u64;
+    let throttled_ms = start.elapsed().as_millis() as u64;
     let percent = group.percent_used(Duration::from_secs(seconds))?;
     session.check()?;
     // All are released in another way.
@@ -131,9 +131,9 @@ pub(crate) fn throttled(modules: &Path, tasks: u32, seconds: u64) -> Result<()> 
     pause(1_000);
     let status = Status::read()?.context("no status")?;
     let report = ThrottledReport {
-        parked,
+        throttled,
         started_ms,
-        parked_ms,
+        throttled_ms,
         percent,
         off_ns_max: off_times(&status),
         lives_on: session.is_running(),

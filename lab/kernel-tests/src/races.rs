@@ -20,9 +20,9 @@ use nix::{
 use serde::Serialize;
 
 use crate::{
+    guest_tests::config,
     load::{Worker, class_of, pause},
     storm::{measure_off_times, off_times},
-    trials::config,
 };
 
 #[derive(Serialize)]
@@ -33,9 +33,9 @@ struct AffinitiesReport {
     late: bool,
     refusals: u64,
     picks: u64,
-    surprises: u64,
-    mistakes: u64,
-    last_mistake: Option<String>,
+    unexpected_transitions: u64,
+    contract_violations: u64,
+    last_contract_violation: Option<String>,
     still_running: bool,
 }
 
@@ -90,9 +90,9 @@ pub(crate) fn affinities(modules: &Path, policy: &str, seconds: u64) -> Result<(
         late: off_times(&status).contains_key("pick_refused"),
         refusals: status.counts.refusals,
         picks: status.counts.picks,
-        surprises: status.counts.surprises,
-        mistakes: status.counts.mistakes,
-        last_mistake: status.counts.last_mistake,
+        unexpected_transitions: status.counts.unexpected_transitions,
+        contract_violations: status.counts.contract_violations,
+        last_contract_violation: status.counts.last_contract_violation,
         still_running: session.is_running(),
     };
     println!("{}", serde_json::to_string(&report)?);

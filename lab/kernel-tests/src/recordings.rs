@@ -1,4 +1,4 @@
-//! Trials of recording: what policies did is in files afterwards, which the other side replays.
+//! Guest tests of recording: what policies did is in files afterwards, which the other side replays.
 
 use std::{
     fs::File,
@@ -12,10 +12,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use ekiden_loader::{Config, Drain, LoadError, Session, Status, Tape, dump, header};
+use ekiden_loader::{CallLog, Config, Drain, LoadError, Session, Status, dump, header};
 use serde::Serialize;
 
-use crate::{load, trials::config};
+use crate::{guest_tests::config, load};
 
 #[derive(Serialize)]
 struct Recorded {
@@ -23,14 +23,14 @@ struct Recorded {
     records: u64,
     lost: u64,
     still_running: bool,
-    mistakes: u64,
-    last_mistake: Option<String>,
+    contract_violations: u64,
+    last_contract_violation: Option<String>,
 }
 
 /// Records a policy from its first call on while all kinds of things happen, an upgrade among them: once, or again and again for so many seconds.
 pub(crate) fn recorded(modules: &Path, policy: &str, to: &Path, seconds: u64) -> Result<()> {
     let mut config = config(modules, policy);
-    config.tape_records = 1 << 16;
+    config.call_log_records = 1 << 16;
     let session = Session::start(&config)?;
     let drain = Drain::start(File::create(to)?, None, false, "everything")?;
     let start = Instant::now();
@@ -59,8 +59,8 @@ pub(crate) fn recorded(modules: &Path, policy: &str, to: &Path, seconds: u64) ->
         records: kept.records,
         lost: kept.lost,
         still_running,
-        mistakes: counts.mistakes,
-        last_mistake: counts.last_mistake,
+        contract_violations: counts.contract_violations,
+        last_contract_violation: counts.last_contract_violation,
     };
     println!("{}", serde_json::to_string(&report)?);
     Ok(())
@@ -77,15 +77,15 @@ pub(crate) fn flown(modules: &Path, to: &Path) -> Result<()> {
     let mut config = config(modules, "faulty");
     config.params = format!("call={} after=200", ekiden::Call::TaskWakeup as u32);
     let session = Session::start(&config)?;
-    let (mut tape, (header, _)) =
-        (Tape::open(Status::read()?.unwrap_or_default().find(None)?)?, header(None, "flight recorder")?);
+    let (mut call_log, (header, _)) =
+        (CallLog::open(Status::read()?.unwrap_or_default().find(None)?)?, header(None, "flight recorder")?);
     let start = Instant::now();
     while session.is_running() && start.elapsed() < Duration::from_secs(20) {
         load::everything(&session)?;
     }
     let fault = Status::read()?.unwrap_or_default().fault;
     drop(session);
-    let kept = dump(&mut tape, &header, File::create(to)?, true)?;
+    let kept = dump(&mut call_log, &header, File::create(to)?, true)?;
     println!("{}", serde_json::to_string(&Flown { fault, records: kept.records })?);
     Ok(())
 }
@@ -103,31 +103,31 @@ struct Switched {
 pub(crate) fn switched(modules: &Path, to: &Path) -> Result<()> {
     let session = Session::start(&config(modules, "wfq"))?;
     let control = session.control();
-    let runs = || Ok::<_, LoadError>(Status::read()?.unwrap_or_default().find(None)?.tape_runs);
-    let open = || Tape::open(Status::read()?.unwrap_or_default().find(None)?);
+    let runs = || Ok::<_, LoadError>(Status::read()?.unwrap_or_default().find(None)?.call_log_runs);
+    let open = || CallLog::open(Status::read()?.unwrap_or_default().find(None)?);
     let runs_at_first = runs()?;
     let drain = Drain::start(File::create(to)?, None, true, "switched")?;
     let napper = load::Worker::start("nap")?;
     load::pause(200);
-    let grown = |tape: &mut Tape| -> Result<u64> {
-        tape.skip();
+    let grown = |call_log: &mut CallLog| -> Result<u64> {
+        call_log.skip();
         load::pause(200);
         let mut records = 0;
-        tape.drain(|_, _, new| {
+        call_log.drain(|_, _, new| {
             records += new.len() as u64;
             Ok::<_, LoadError>(())
         })?;
         Ok(records)
     };
-    let mut tape = open()?;
-    control.run_tape(session.seat(), false)?;
-    let (runs_when_off, grows_when_off) = (runs()?, grown(&mut tape)?);
-    control.run_tape(session.seat(), true)?;
-    let grows_when_on = grown(&mut tape)?;
+    let mut call_log = open()?;
+    control.run_call_log(session.slot(), false)?;
+    let (runs_when_off, grows_when_off) = (runs()?, grown(&mut call_log)?);
+    control.run_call_log(session.slot(), true)?;
+    let grows_when_on = grown(&mut call_log)?;
     drain.stop()?;
-    drop((napper, session, tape));
+    drop((napper, session, call_log));
     let mut without = config(modules, "wfq");
-    without.tape_records = 0;
+    without.call_log_records = 0;
     let _session = Session::start(&without)?;
     let refused = open().map_or_else(|error| error.to_string(), |_| String::new());
     let report = Switched { runs_at_first, runs_when_off, grows_when_off, grows_when_on, refused };

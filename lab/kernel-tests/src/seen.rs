@@ -13,9 +13,9 @@ use ekiden_loader::{Beside, Session, Status};
 use serde::Serialize;
 
 use crate::{
+    guest_tests::config,
     load::{Worker, pause},
     several::beside,
-    trials::config,
 };
 
 const TRACING: &str = "/sys/kernel/tracing";

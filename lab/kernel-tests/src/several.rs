@@ -15,9 +15,9 @@ use nix::sys::signal::{Signal, kill};
 use serde::Serialize;
 
 use crate::{
+    guest_tests::config,
     load::{self, Worker, pause},
     planted::Panics,
-    trials::config,
 };
 
 pub(crate) fn beside(modules: &Path, policy: &str, beside: Beside) -> Config {
@@ -60,9 +60,9 @@ struct BesideReport {
     share_asked_first: f64,
     /// The policies that are left when each has gone while its tasks ran.
     left: Vec<Vec<String>>,
-    mistakes: u64,
-    last_mistake: Option<String>,
-    surprises: u64,
+    contract_violations: u64,
+    last_contract_violation: Option<String>,
+    unexpected_transitions: u64,
     tasks_in_all: u64,
     still_running: bool,
     /// Why it does not run any more, as one says that came second.
@@ -83,19 +83,19 @@ pub(crate) fn several(modules: &Path) -> Result<()> {
     let second = Session::start(&beside(modules, "fifo", Beside::Others))?;
     let in_order = order()?;
     let none = find("fifo")?.counts.tasks;
-    let seat = Some(second.seat());
+    let slot = Some(second.slot());
     let (ours, theirs) = (Worker::start("spin")?, Worker::start("spin")?);
     for worker in [&ours, &theirs] {
         worker.pin(0)?;
     }
-    choose(&Who::Process(ours.pid().as_raw()), seat, Inherit::Yes)?;
+    choose(&Who::Process(ours.pid().as_raw()), slot, Inherit::Yes)?;
     // What this thread starts from now on is of the second policy, and what its children start.
-    choose(&Who::Thread(0), seat, Inherit::Yes)?;
+    choose(&Who::Thread(0), slot, Inherit::Yes)?;
     let child = Worker::start("nap")?;
     choose(&Who::Thread(0), None, Inherit::No)?;
     let given = tasks_of("fifo", 2)?;
     let share_asked_last = share(&ours, &theirs);
-    second.control().reorder(&[second.seat(), first.seat()])?;
+    second.control().reorder(&[second.slot(), first.slot()])?;
     let reordered = order()?;
     let share_asked_first = share(&ours, &theirs);
     for worker in [&ours, &theirs, &child] {
@@ -104,7 +104,7 @@ pub(crate) fn several(modules: &Path) -> Result<()> {
     choose(&Who::Process(ours.pid().as_raw()), None, Inherit::No)?;
     choose(&Who::Process(child.pid().as_raw()), None, Inherit::No)?;
     let taken_back = tasks_of("fifo", 0)?;
-    choose(&Who::Process(ours.pid().as_raw()), seat, Inherit::Yes)?;
+    choose(&Who::Process(ours.pid().as_raw()), slot, Inherit::Yes)?;
     let mut left = Vec::new();
     // A third one takes what nobody has chosen for.
     let third = Session::start(&beside(modules, "cfs", Beside::OthersAsDefault))?;
@@ -133,9 +133,12 @@ pub(crate) fn several(modules: &Path) -> Result<()> {
         share_asked_last,
         share_asked_first,
         left,
-        mistakes: status.counts.mistakes,
-        last_mistake: status.policies.iter().find_map(|policy| policy.counts.last_mistake.clone()),
-        surprises: status.counts.surprises,
+        contract_violations: status.counts.contract_violations,
+        last_contract_violation: status
+            .policies
+            .iter()
+            .find_map(|policy| policy.counts.last_contract_violation.clone()),
+        unexpected_transitions: status.counts.unexpected_transitions,
         tasks_in_all: status.counts.tasks,
         still_running: third.is_running(),
         thrown_out: thrown_out(&third)?,
@@ -170,8 +173,8 @@ struct SharesReport {
     /// How the policy's share looks in the status.
     cpus: Option<String>,
     strict: bool,
-    mistakes: u64,
-    surprises: u64,
+    contract_violations: u64,
+    unexpected_transitions: u64,
     still_running: bool,
 }
 
@@ -181,31 +184,31 @@ pub(crate) fn shares(modules: &Path) -> Result<()> {
     let second = Session::start(&beside(modules, "fifo", Beside::Others))?;
     let control = second.control();
     let (ours, theirs) = (Worker::start("spin")?, Worker::start("spin")?);
-    choose(&Who::Process(ours.pid().as_raw()), Some(second.seat()), Inherit::Yes)?;
+    choose(&Who::Process(ours.pid().as_raw()), Some(second.slot()), Inherit::Yes)?;
     for worker in [&ours, &theirs] {
         worker.pin(0)?;
     }
     let none = CpuMask::new();
     let mut weights = Vec::new();
     for (one, other) in [(300, 100), (100, 900), (50, 50)] {
-        for (seat, weight) in [(second.seat(), one), (first.seat(), other)] {
-            control.share(seat, &none, Share { weight, ..Share::default() })?;
+        for (slot, weight) in [(second.slot(), one), (first.slot(), other)] {
+            control.share(slot, &none, Share { weight, ..Share::default() })?;
         }
         pause(200);
         weights.push((one, other, share(&ours, &theirs)));
     }
-    control.share(first.seat(), &none, Share::default())?;
-    let refused = control.share(second.seat(), &CpuMask::single(9), Share { is_strict: true, weight: 0 });
+    control.share(first.slot(), &none, Share::default())?;
+    let refused = control.share(second.slot(), &CpuMask::single(9), Share { is_strict: true, weight: 0 });
     ensure!(refused.is_err(), "a set of CPUs that are not there was taken");
     // It is asked last, but for its own CPU, which another one has if it has nothing to run.
-    control.share(second.seat(), &CpuMask::single(0), Share::default())?;
+    control.share(second.slot(), &CpuMask::single(0), Share::default())?;
     pause(200);
     let share_of_owner = share(&ours, &theirs);
     kill(ours.pid(), Signal::SIGSTOP)?;
     theirs.must_run().context("on the CPU of a policy that has nothing to run")?;
     kill(ours.pid(), Signal::SIGCONT)?;
     // CPU 1 is its alone, and it has no other.
-    control.share(second.seat(), &CpuMask::single(1), Share { is_strict: true, weight: 0 })?;
+    control.share(second.slot(), &CpuMask::single(1), Share { is_strict: true, weight: 0 })?;
     let found = find("fifo")?;
     for worker in [&ours, &theirs] {
         worker.unpin()?;
@@ -238,8 +241,8 @@ pub(crate) fn shares(modules: &Path) -> Result<()> {
         seen_of_other,
         cpus: found.cpus,
         strict: found.strict,
-        mistakes: status.counts.mistakes,
-        surprises: status.counts.surprises,
+        contract_violations: status.counts.contract_violations,
+        unexpected_transitions: status.counts.unexpected_transitions,
         still_running: first.is_running(),
     };
     println!("{}", serde_json::to_string(&report)?);
@@ -283,7 +286,7 @@ fn one_alone(config: &Config, call: Call, is_default: bool, host: &Session, byst
     let fault = match Session::start(config) {
         Ok(session) => {
             // It may be gone by then.
-            if !is_default && choose(&Who::Thread(0), Some(session.seat()), Inherit::Yes).is_err() {
+            if !is_default && choose(&Who::Thread(0), Some(session.slot()), Inherit::Yes).is_err() {
                 ensure!(!session.is_running(), "no task can be given to it");
             }
             for what in ["nap", "yield", "spin"] {
@@ -330,7 +333,7 @@ pub(crate) fn claimed(modules: &Path) -> Result<()> {
     let hog = Worker::start("spin")?;
     hog.pin(0)?;
     let huddled = Worker::start("nap")?;
-    choose(&Who::Process(huddled.pid().as_raw()), Some(second.seat()), Inherit::Yes)?;
+    choose(&Who::Process(huddled.pid().as_raw()), Some(second.slot()), Inherit::Yes)?;
     let other = Worker::start("nap")?;
     pause(200);
     let before = naps(&other)?;

@@ -15,7 +15,7 @@ use libbpf_rs::{
 use serde::Serialize;
 use skel::StrangerSkelBuilder;
 
-use crate::trials::config;
+use crate::guest_tests::config;
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::undocumented_unsafe_blocks, reason = "generated")]
 mod skel {

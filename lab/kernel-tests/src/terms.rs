@@ -3,14 +3,14 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
-use ekiden_loader::{Beside, Inherit, LoadError, Session, Status, Terms, Who, choose};
+use ekiden_loader::{Beside, ChooseOptions, Inherit, LoadError, Session, Status, Who, choose};
 use nix::sys::signal::{Signal, kill};
 use serde::Serialize;
 
 use crate::{
+    guest_tests::config,
     load::{Worker, pause},
     several::beside,
-    trials::config,
 };
 
 #[derive(Serialize)]
@@ -20,12 +20,12 @@ struct TermsReport {
     /// How often two tasks that share a CPU have it in turn: with a short slice, with a long one, and with the usual one, which
     /// is set after the others.
     turns: Vec<u64>,
-    mistakes: u64,
+    contract_violations: u64,
     still_running: bool,
 }
 
-fn set(worker: &Worker, seat: u32, params: &str) -> Result<usize, LoadError> {
-    choose(&Who::Process(worker.pid().as_raw()), Some(seat), Terms { inherit: Inherit::Yes, params })
+fn set(worker: &Worker, slot: u32, params: &str) -> Result<usize, LoadError> {
+    choose(&Who::Process(worker.pid().as_raw()), Some(slot), ChooseOptions { inherit: Inherit::Yes, params })
 }
 
 /// How often the task has come to run.
@@ -51,16 +51,16 @@ pub(crate) fn terms(modules: &Path) -> Result<()> {
     let hogs = [Worker::start("spin")?, Worker::start("spin")?];
     hogs.iter().try_for_each(|hog| hog.pin(0))?;
     let mut refusals = Vec::new();
-    for (seat, params) in
-        [(session.seat(), "slice_us=99"), (session.seat(), "colour=3"), (beside.seat(), "slice_us=300")]
+    for (slot, params) in
+        [(session.slot(), "slice_us=99"), (session.slot(), "colour=3"), (beside.slot(), "slice_us=300")]
     {
-        let refusal = set(&hogs[0], seat, params).err().with_context(|| format!("{params} was taken"))?;
+        let refusal = set(&hogs[0], slot, params).err().with_context(|| format!("{params} was taken"))?;
         refusals.push(refusal.to_string());
     }
     let mut all_turns = Vec::new();
     for params in ["slice_us=2000", "slice_us=100000", ""] {
         for hog in &hogs {
-            set(hog, session.seat(), params)?;
+            set(hog, session.slot(), params)?;
             sleep_and_wake(hog)?;
         }
         pause(100);
@@ -69,8 +69,8 @@ pub(crate) fn terms(modules: &Path) -> Result<()> {
         all_turns.push(turns(&hogs[0])? - before);
     }
     hogs.iter().try_for_each(Worker::must_run)?;
-    let mistakes = Status::read()?.unwrap_or_default().counts.mistakes;
-    let report = TermsReport { refusals, turns: all_turns, mistakes, still_running: session.is_running() };
+    let contract_violations = Status::read()?.unwrap_or_default().counts.contract_violations;
+    let report = TermsReport { refusals, turns: all_turns, contract_violations, still_running: session.is_running() };
     println!("{}", serde_json::to_string(&report)?);
     beside.stop();
     session.stop();

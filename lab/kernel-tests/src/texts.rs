@@ -13,8 +13,8 @@ use serde::Serialize;
 use skel::TextsSkelBuilder;
 
 use crate::{
+    guest_tests::config,
     stranger::{keep, said},
-    trials::config,
 };
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::undocumented_unsafe_blocks, reason = "generated")]

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use ekiden_loader::Session;
 use serde_json::{Value, json};
 
-use crate::trials::config;
+use crate::guest_tests::config;
 
 /// Where the two processes are.
 const PLACES: [(&str, &str); 2] = [("one CPU", "0,0"), ("across", "0,1")];

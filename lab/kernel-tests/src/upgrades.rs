@@ -22,8 +22,8 @@ use ekiden_loader::{
 use serde::Serialize;
 
 use crate::{
+    guest_tests::{config, module_of},
     load::{Worker, pause},
-    trials::{config, module_of},
 };
 
 /// Memory enough for the tasks of a test, and quickly zeroed.
@@ -102,8 +102,8 @@ struct UpgradesReport {
     forks: u64,
     tasks_before: u64,
     tasks_after: u64,
-    surprises: u64,
-    mistakes: u64,
+    unexpected_transitions: u64,
+    contract_violations: u64,
     /// How long a CPU waited at most: the median, and the longest ones.
     wait_ns_median: u64,
     wait_ns_longest: Vec<u64>,
@@ -173,7 +173,7 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>) ->
     waits.sort_unstable();
     fs::write(PATIENCE, usual_patience.trim())?;
     let status = Status::read()?.unwrap_or_default();
-    // The module counts since it was loaded, perhaps for an earlier trial.
+    // The module counts since it was loaded, perhaps for an earlier guest test.
     let stops = Stops {
         quick: status.stops.quick - stops_before.quick,
         slow: status.stops.slow - stops_before.slow,
@@ -186,8 +186,8 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>) ->
         forks,
         tasks_before,
         tasks_after: status.counts.tasks,
-        surprises: status.counts.surprises,
-        mistakes: status.counts.mistakes,
+        unexpected_transitions: status.counts.unexpected_transitions,
+        contract_violations: status.counts.contract_violations,
         wait_ns_median: waits[waits.len() / 2],
         wait_ns_longest: waits.iter().rev().take(20).copied().collect(),
         still_running: session.is_running(),
@@ -250,7 +250,7 @@ struct VersionsReport {
     other_refused: String,
     other_starts_over: Moved,
     policy: Option<String>,
-    mistakes: u64,
+    contract_violations: u64,
 }
 
 /// Versions of WFQ take over from each other; the ones that do not run can be unloaded.
@@ -281,8 +281,9 @@ pub(crate) fn versions(modules: &Path) -> Result<()> {
     }
     session.check()?;
     let status = Status::read()?.unwrap_or_default();
-    let (policy, mistakes) = (status.main().map(|policy| policy.policy.clone()), status.counts.mistakes);
-    let report = VersionsReport { same, same_module, other_refused, other_starts_over, policy, mistakes };
+    let (policy, contract_violations) =
+        (status.main().map(|policy| policy.policy.clone()), status.counts.contract_violations);
+    let report = VersionsReport { same, same_module, other_refused, other_starts_over, policy, contract_violations };
     println!("{}", serde_json::to_string(&report)?);
     session.stop();
     unload(&third, Duration::from_secs(5))?;

@@ -19,12 +19,12 @@ use serde_json::json;
 
 use crate::{
     board::Board,
+    guest_tests::config,
     intruder::be_user,
     load::{be_anywhere, pause},
     neighbour::Neighbour,
     processes::{fork, reap},
     storm::be_real_time,
-    trials::config,
     upgrades::pipe,
 };
 
@@ -152,8 +152,8 @@ struct Turn<'a> {
     work: BTreeMap<&'static str, Work>,
     /// What the neighbour did meanwhile.
     deeds: BTreeMap<&'static str, u64>,
-    mistakes: u64,
-    surprises: u64,
+    contract_violations: u64,
+    unexpected_transitions: u64,
     still_running: bool,
 }
 
@@ -185,8 +185,8 @@ pub(crate) fn beside(modules: &Path, policies: &[String], rounds: u32, seconds: 
                 round,
                 work,
                 deeds: after.iter().map(|(name, count)| (*name, count - before[name])).collect(),
-                mistakes: status.counts.mistakes,
-                surprises: status.counts.surprises,
+                contract_violations: status.counts.contract_violations,
+                unexpected_transitions: status.counts.unexpected_transitions,
                 still_running,
             };
             println!("{}", json!(turn));

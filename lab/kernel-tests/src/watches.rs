@@ -1,4 +1,4 @@
-//! Trials of what watches the kernel: the live checker and the counter of waits, under policies and without.
+//! Guest tests of what watches the kernel: the live checker and the counter of waits, under policies and without.
 
 use std::{
     ffi::OsString,
@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use crate::{
     groups::Group,
+    guest_tests::{SCHED_EXT, config},
     load::{Worker, pause},
-    trials::{SCHED_EXT, config},
 };
 
 /// M, and how often to look.
@@ -228,7 +228,7 @@ struct WaitsReport {
 /// Counts the waits of this thread, which naps a hundred times.
 pub(crate) fn waits() -> Result<()> {
     let naps = 100;
-    let ours = RunqLat::start(&Whom { pid: Some(std::process::id()), name: Some("ekiden-trial".into()) })?;
+    let ours = RunqLat::start(&Whom { pid: Some(std::process::id()), name: Some("ekiden-guest-test".into()) })?;
     let nobodys = RunqLat::start(&Whom { pid: None, name: Some("nobody".into()) })?;
     for _ in 0..naps {
         thread::sleep(Duration::from_micros(500));

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::{
     bench::{
         Unit, Verdict,
-        contest::{Contest, PolicyArgs},
+        candidates::{Candidates, PolicyArgs},
         fairness::FairnessBench,
         guest::{Clock, InVm, unit_of},
         messaging::MessagingBench,
@@ -61,9 +61,9 @@ impl Demo {
         let cache = Cache::from_env()?;
         prepare(&mut progress)?;
         let kernel = self.shape.fetch(&mut progress)?;
-        let contest = Contest::new(&["fifo".to_owned(), "wfq".to_owned()], &PolicyArgs::default());
-        let modules = modules::for_kernel(None, &kernel, contest.policies(), &Allowed::default(), &mut progress)?;
-        let results = self.measure(&kernel, &modules, &contest, &mut progress)?;
+        let candidates = Candidates::new(&["fifo".to_owned(), "wfq".to_owned()], &PolicyArgs::default());
+        let modules = modules::for_kernel(None, &kernel, candidates.policies(), &Allowed::default(), &mut progress)?;
+        let results = self.measure(&kernel, &modules, &candidates, &mut progress)?;
         progress.end_step();
         println!("\n{}", results.table());
         let verdicts = [&results.pipe, &results.messaging].map(Verdict::of_comparison);
@@ -79,7 +79,13 @@ impl Demo {
     }
 
     /// Costs in one machine, whose clock counts instructions; shares in another, whose clock is quicker.
-    fn measure(&self, kernel: &Kernel, modules: &Path, contest: &Contest, progress: &mut Progress) -> Result<Results> {
+    fn measure(
+        &self,
+        kernel: &Kernel,
+        modules: &Path,
+        candidates: &Candidates,
+        progress: &mut Progress,
+    ) -> Result<Results> {
         let share = Scratch::new()?;
         install_modules(modules, share.path())?;
         let vm = InVm { vm: true, shape: self.shape.clone() };
@@ -104,9 +110,9 @@ impl Demo {
             });
             let costs = || -> Result<(Comparison, Comparison)> {
                 let (vm, unit) = boot(Clock::Exact)?;
-                let pipe = PipeBench::new(contest.clone(), PIPE_TURNS, ROUND_TRIPS);
+                let pipe = PipeBench::new(candidates.clone(), PIPE_TURNS, ROUND_TRIPS);
                 let pipe = ask(&vm, &pipe, unit, &mut |line| tell(&format!("pipe: {line}")))?;
-                let messaging = MessagingBench::new(contest.clone(), MESSAGING_TURNS);
+                let messaging = MessagingBench::new(candidates.clone(), MESSAGING_TURNS);
                 let messaging = ask(&vm, &messaging, unit, &mut |line| tell(&format!("messaging: {line}")))?;
                 Ok((pipe, messaging))
             };

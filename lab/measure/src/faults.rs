@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     failure::{Exit, Failure},
+    guest_test::{GUEST_TEST, install, program},
     machine::{GUEST_MODULES, Shape, boot, follow_with, guest_command},
     progress::Progress,
-    trial::{TRIAL, install, program},
 };
 
 /// The policy that goes wrong, and the one beside it, with the projects that they are of.
@@ -72,7 +72,7 @@ pub struct Faults {
     save: Option<PathBuf>,
 }
 
-/// What the trial says of one fault.
+/// What the guest test says of one fault.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Seen {
     fault: String,
@@ -126,14 +126,14 @@ impl Faults {
         let kernel = self.shape(1).fetch_fair(&mut progress)?;
         let share = Scratch::new()?;
         install(&POLICIES, &kernel, share.path(), &mut progress)?;
-        let trial = program(&mut progress)?;
+        let guest_test = program(&mut progress)?;
         let mut seen: Vec<Seen> = Vec::new();
         for cpus in &self.cpus {
             progress.step(format!("booting Linux {} on {cpus} CPUs", kernel.release()));
             let mut spec = self.shape(*cpus).exact_spec(share.path());
             spec.fair_turns = true;
             // Nothing else is needed there, and all of it has to be unpacked.
-            spec.programs = vec![trial.clone()];
+            spec.programs = vec![guest_test.clone()];
             // Timers of idle CPUs come late otherwise when the emulator takes turns.
             spec.cmdline = "nohz=off".into();
             let vm = boot(&kernel, &spec)?;
@@ -193,7 +193,7 @@ impl Faults {
 
     /// Goes through the list in a guest. What the kernel complains of counts against the last fault.
     fn in_guest(&self, vm: &Vm, report: &mut dyn FnMut(Seen) -> Result<()>) -> Result<()> {
-        let mut argv: Vec<String> = [TRIAL, "list", "--modules", GUEST_MODULES].map(str::to_owned).to_vec();
+        let mut argv: Vec<String> = [GUEST_TEST, "list", "--modules", GUEST_MODULES].map(str::to_owned).to_vec();
         argv.extend(["--rounds".to_owned(), self.rounds.to_string()]);
         argv.extend((!self.only.is_empty()).then(|| format!("--only={}", self.only.join(","))));
         let (mut printed, mut said, mut reported) = (Vec::new(), String::new(), Ok(()));
@@ -217,7 +217,7 @@ impl Faults {
         reported?;
         if status != Status::Code(0) {
             let message =
-                format!("the trial ended with {status}: {said}; the guest's console:\n{}", vm.console().tail(40));
+                format!("the guest test ended with {status}: {said}; the guest's console:\n{}", vm.console().tail(40));
             return Err(Failure::new(Exit::BrokenPromise, message).into());
         }
         Ok(())

@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     failure::Exit,
     faults::{Faults, Saved},
+    guest_test::{GUEST_TEST, install, program},
     machine::{GUEST_MODULES, boot, follow_with, guest_command},
     progress::Progress,
-    trial::{TRIAL, install, program},
 };
 
 /// For so long a guest may take for one policy, on average of those that are left, before it counts as hanging.
@@ -29,13 +29,13 @@ const EACH: Duration = Duration::from_secs(30);
 /// And for what comes before the first.
 const BEGINNING: Duration = Duration::from_secs(120);
 
-/// What the trial says of one policy.
+/// What the guest test says of one policy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Seen {
     body: u64,
     outcome: String,
     reason: String,
-    mistakes: u64,
+    contract_violations: u64,
     ms: u64,
     problem: Option<String>,
 }
@@ -130,7 +130,7 @@ impl Faults {
                 body: next,
                 outcome: "lost".into(),
                 reason: String::new(),
-                mistakes: 0,
+                contract_violations: 0,
                 ms: 0,
                 problem: Some(problem),
             };
@@ -154,7 +154,7 @@ impl Faults {
         progress: &mut Progress,
     ) -> Result<Option<String>> {
         let numbers = [("--first", first), ("--from", *next), ("--count", bodies.end - first)];
-        let mut argv: Vec<String> = [TRIAL, "generated", "--modules", GUEST_MODULES].map(str::to_owned).to_vec();
+        let mut argv: Vec<String> = [GUEST_TEST, "generated", "--modules", GUEST_MODULES].map(str::to_owned).to_vec();
         argv.extend(numbers.iter().flat_map(|(name, number)| [(*name).to_owned(), number.to_string()]));
         let limit = BEGINNING + EACH * u32::try_from(bodies.end - *next).unwrap_or(u32::MAX);
         let (mut printed, mut said, mut result) = (Vec::new(), String::new(), Ok(()));
@@ -187,7 +187,7 @@ impl Faults {
             Ok(Status::Code(0)) => None,
             // Ctrl-C goes to the command, and it is all that is meant.
             Ok(Status::Signal(signal)) => bail!("ended by signal {signal}"),
-            Ok(status) => Some(format!("the trial ended with {status}: {}", said.trim())),
+            Ok(status) => Some(format!("the guest test ended with {status}: {}", said.trim())),
             Err(error) => Some(format!("the guest is lost: {error:#}")),
         })
     }
@@ -305,7 +305,7 @@ fn built(bodies: &Range<u64>, refused: &BTreeMap<u64, String>) -> Vec<Range<u64>
 
 impl Seen {
     fn not_built(body: u64, reason: String) -> Self {
-        Self { body, outcome: "refused".into(), reason, mistakes: 0, ms: 0, problem: None }
+        Self { body, outcome: "refused".into(), reason, contract_violations: 0, ms: 0, problem: None }
     }
 }
 

@@ -9,22 +9,22 @@ mod demo;
 mod faults;
 mod fidelity;
 mod generated;
+mod guest_test;
 mod reproduce;
 mod request;
 mod soak;
-mod trial;
 pub mod waits;
 
 // By the names that they have within this crate and within the command line.
 use ekiden_command::{
-    booted, considered, failure, loads, machine, models, modules, output, parallel, policies, progress, recording,
+    booted, considered, failure, loads, machine, models, modules, output, own, parallel, policies, progress, recording,
     report, session, signals,
 };
 
 pub use self::{
     bench::{
         Bench, MAY_BE_UNSAFE, Sleepers,
-        contest::{Contestant, PolicyArgs},
+        candidates::{Candidate, PolicyArgs},
     },
     demo::Demo,
     faults::Faults,

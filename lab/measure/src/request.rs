@@ -129,15 +129,15 @@ impl MeasureRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::contest::{Contest, PolicyArgs};
+    use crate::bench::candidates::{Candidates, PolicyArgs};
 
     #[test]
     fn a_request_arrives_as_it_was_sent() {
-        let contest = Contest::new(&["my-policy".to_owned()], &PolicyArgs::default());
-        let sent = Sent { unit: Unit::Instructions, request: PipeBench::new(contest, 7, 2_000).into() };
+        let candidates = Candidates::new(&["my-policy".to_owned()], &PolicyArgs::default());
+        let sent = Sent { unit: Unit::Instructions, request: PipeBench::new(candidates, 7, 2_000).into() };
         let text = serde_json::to_string(&sent).unwrap();
         expect_test::expect![[
-            r#"{"unit":"Instructions","request":{"Pipe":{"contest":{"policies":["my-policy"],"source":{}},"repeat":7,"round_trips":2000}}}"#
+            r#"{"unit":"Instructions","request":{"Pipe":{"candidates":{"policies":["my-policy"],"source":{}},"repeat":7,"round_trips":2000}}}"#
         ]]
         .assert_eq(&text);
         let Sent { unit, request } = serde_json::from_str(&text).unwrap();

@@ -37,7 +37,7 @@ impl Scheduler for Telling {
 
     fn enqueue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         let mut queue = self.queues[token.cpu()].lock();
-        // Between things that a call learns, as both are on the same tape.
+        // Between things that a call learns, as both are on the same call log.
         let now_ns = cx.now_ns();
         self.ahead.write(cx, queue.len() as u64 + self.says.plus);
         if self.says.more {

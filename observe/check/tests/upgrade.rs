@@ -46,7 +46,7 @@ impl Scheduler for Forgetful {
 /// What is found in the trace of a run under policies that are never taken out.
 fn found_in(simulation: Simulation, load: &Workload) -> Vec<Violation> {
     let result = simulation.traced().run(load).unwrap();
-    assert_eq!((&result.fault, result.mistakes), (&None, 0));
+    assert_eq!((&result.fault, result.contract_violations), (&None, 0));
     let mut checker = Checker::new(&result.trace.header().unwrap(), &Limits::default());
     result.trace.records().for_each(|record| checker.record(&record));
     checker.finish()

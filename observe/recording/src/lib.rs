@@ -5,17 +5,17 @@
 //! time, and finds out if it was late. So a flight recorder that is always on, and a recording that goes to a file, are
 //! written in the same way and cost the same.
 //!
-//! The first word of a record says what it is; [`Pen`] has how each kind is laid out. One call is
+//! The first word of a record says what it is; [`CallWriter`] has how each kind is laid out. One call is
 //!
 //! 1. a record with the [message](ekiden_abi::Message), the time and the thread,
-//! 2. as many records as it takes for what the call learnt besides its message ([`ekiden_host::tape`]) beyond seven words, and
+//! 2. as many records as it takes for what the call learnt besides its message ([`ekiden_host::call_log`]) beyond seven words, and
 //!    for the payload of hints, which comes first,
 //! 3. among these, a record for each [note](ekiden_abi::Noted) of the policy's own,
 //! 4. a record with the rest of that, and with the [reply](ekiden_abi::Reply).
 //!
 //! A mark stands between calls, in the rings of all CPUs, where a new instance of a policy begins.
 //!
-//! [`ekiden_host::tape`]: ../ekiden_host/fn.tape.html
+//! [`ekiden_host::call_log`]: ../ekiden_host/fn.call_log.html
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -23,9 +23,9 @@ extern crate alloc;
 #[cfg(feature = "file")]
 extern crate std;
 
+mod call_writer;
 #[cfg(feature = "file")]
 mod file;
-mod pen;
 mod read;
 mod record;
 #[cfg(feature = "file")]
@@ -33,15 +33,15 @@ mod recorded_policy;
 #[cfg(feature = "file")]
 mod thread;
 
+pub use call_writer::{CallWriter, RingHeader};
 #[cfg(feature = "file")]
 pub use file::{Header, Host, Instance, Item, Recorded, RecordingError, RecordingReader, RecordingWriter};
-pub use pen::{Pen, Place};
 pub use read::{Calls, Entry, RecordedCall, RecordedMark};
 pub use record::{Mark, RECORD_WORDS, Record};
 #[cfg(feature = "file")]
 pub use recorded_policy::{Writes, WritesDown};
 #[cfg(feature = "file")]
-pub use thread::{Hear, Learn, notes_of_thread, tape_of_thread};
+pub use thread::{Hear, Learn, call_log_of_thread, notes_of_thread};
 
 /// Version of the records and of the file around them.
 pub const RECORDING_VERSION: u32 = 2;

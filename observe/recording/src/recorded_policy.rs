@@ -3,7 +3,7 @@
 use ekiden_host::abi::{Message, Reply};
 use ekiden_host::{Around, Policy};
 
-use crate::{Mark, Pen};
+use crate::{CallWriter, Mark};
 
 /// Where the calls of a policy go, and what they are written down with.
 pub trait Writes {
@@ -17,7 +17,7 @@ pub trait Writes {
     fn instance(&self) -> u64;
 
     /// Writes something, if this thread records.
-    fn write(&self, act: impl FnOnce(&mut Pen<'_>));
+    fn write(&self, act: impl FnOnce(&mut CallWriter<'_>));
 
     /// A call that began at this time is written down.
     fn settle(&self, _now_ns: u64) {}
@@ -29,11 +29,11 @@ pub struct WritesDown<W>(pub W);
 impl<W: Writes + Send + Sync + 'static> Around for WritesDown<W> {
     fn deliver(&self, policy: &dyn Policy, message: &Message, payload: &[u8]) -> Reply {
         let now_ns = self.0.now_ns();
-        self.0.write(|pen| pen.begin(now_ns, self.0.thread(), message, payload));
+        self.0.write(|call_writer| call_writer.begin(now_ns, self.0.thread(), message, payload));
         let unfinished = Unfinished { to: &self.0, now_ns };
         let reply = policy.deliver(message, payload);
         std::mem::forget(unfinished);
-        self.0.write(|pen| pen.end(&reply));
+        self.0.write(|call_writer| call_writer.end(&reply));
         self.0.settle(now_ns);
         reply
     }
@@ -48,6 +48,6 @@ struct Unfinished<'a, W: Writes> {
 impl<W: Writes> Drop for Unfinished<'_, W> {
     fn drop(&mut self) {
         let instance = self.to.instance();
-        self.to.write(|pen| pen.mark(self.now_ns, Mark::Fault, instance));
+        self.to.write(|call_writer| call_writer.mark(self.now_ns, Mark::Fault, instance));
     }
 }

@@ -1,13 +1,13 @@
-//! The tape of each thread: simulations that are recorded and recordings that are replayed in one program do not hear of
+//! The call log of each thread: simulations that are recorded and recordings that are replayed in one program do not hear of
 //! each other.
 
 use std::cell::Cell;
 use std::thread_local;
 
 use ekiden_host::abi::{Message, Noted};
-use ekiden_host::{hear_notes, keep_notes, run_tape, tape};
+use ekiden_host::{call_log, hear_notes, keep_notes, run_call_log};
 
-/// See [`ekiden_host::tape`].
+/// See [`ekiden_host::call_log`].
 pub type Learn = fn(u64) -> u64;
 
 /// See [`ekiden_host::hear_notes`].
@@ -19,14 +19,14 @@ thread_local! {
 }
 
 /// From here on, `learn` is given what calls on this thread learn, and answers with what they are to go on with
-/// ([`ekiden_host::tape`]); nobody is asked if it is absent. Returns whoever was asked so far.
+/// ([`ekiden_host::call_log`]); nobody is asked if it is absent. Returns whoever was asked so far.
 ///
-/// The tape of the whole program runs from the first time on: what a call learns then costs a few instructions more, on
+/// The call log of the whole program runs from the first time on: what a call learns then costs a few instructions more, on
 /// every thread.
-pub fn tape_of_thread(learn: Option<Learn>) -> Option<Learn> {
+pub fn call_log_of_thread(learn: Option<Learn>) -> Option<Learn> {
     if learn.is_some() {
-        tape(|value| LEARN.get().map_or(value, |learn| learn(value)));
-        run_tape(true);
+        call_log(|value| LEARN.get().map_or(value, |learn| learn(value)));
+        run_call_log(true);
     }
     LEARN.replace(learn)
 }

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use ekiden::Topology;
 use ekiden_abi::{Call, Message, NO_CPU, RawToken, Reply, TaskId};
 use ekiden_recording::{
-    Entry, Header, Host, Instance, Item, Mark, Pen, Place, RECORDING_VERSION, Record, Recorded, RecordingError,
-    RecordingReader, RecordingWriter,
+    CallWriter, Entry, Header, Host, Instance, Item, Mark, RECORDING_VERSION, Record, Recorded, RecordingError,
+    RecordingReader, RecordingWriter, RingHeader,
 };
 use proptest::prelude::*;
 
@@ -25,13 +25,13 @@ fn header() -> Header {
 
 /// Calls at these times, in the ring of one CPU.
 fn records(times: impl IntoIterator<Item = u64>) -> Vec<Record> {
-    let (mut place, mut ring) = (Place::default(), vec![Record::default(); 1 << 12]);
+    let (mut place, mut ring) = (RingHeader::default(), vec![Record::default(); 1 << 12]);
     for time_ns in times {
-        let mut pen = Pen::new(&mut place, &mut ring);
-        pen.begin(time_ns, 0, &Message::about_cpu(Call::PickNextTask, 1), &[]);
-        pen.note(time_ns * 3);
+        let mut call_writer = CallWriter::new(&mut place, &mut ring);
+        call_writer.begin(time_ns, 0, &Message::about_cpu(Call::PickNextTask, 1), &[]);
+        call_writer.note(time_ns * 3);
         let task = TaskId { slot: time_ns as u32 % 50, generation: 1 };
-        pen.end(&Reply { token: RawToken { task, cpu: 1, serial: 7 }, cpu: NO_CPU, ..Reply::default() });
+        call_writer.end(&Reply { token: RawToken { task, cpu: 1, serial: 7 }, cpu: NO_CPU, ..Reply::default() });
     }
     ring.truncate(place.head.into_inner() as usize);
     ring
@@ -107,9 +107,9 @@ fn from_a_call_on_that_has_not_ended_a_recording_is_torn() {
 #[test]
 fn instances_are_known_when_their_marks_are_read() {
     let mut writer = RecordingWriter::new(Vec::new(), &header()).unwrap();
-    let (mut place, mut ring) = (Place::default(), [Record::default(); 8]);
-    Pen::new(&mut place, &mut ring).mark(1, Mark::Begin, 1);
-    Pen::new(&mut place, &mut ring).mark(2, Mark::Begin, 2);
+    let (mut place, mut ring) = (RingHeader::default(), [Record::default(); 8]);
+    CallWriter::new(&mut place, &mut ring).mark(1, Mark::Begin, 1);
+    CallWriter::new(&mut place, &mut ring).mark(2, Mark::Begin, 2);
     let fifo = Instance { policy: "fifo".into(), params: String::new() };
     writer.instance(2, &fifo).unwrap();
     writer.block(0, 0, &ring[..2]).unwrap();

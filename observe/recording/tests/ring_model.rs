@@ -1,5 +1,5 @@
 //! What is drained from a ring while its CPU writes is whole, in every order that memory allows (loom): the steps of
-//! `Pen::turn` in `src/pen.rs`, and of `Tape::drain` in `hosts/kernel/loader/src/tape.rs`.
+//! `CallWriter::turn` in `src/call_writer.rs`, and of `CallLog::drain` in `hosts/kernel/loader/src/call_log.rs`.
 
 use loom::{
     sync::{

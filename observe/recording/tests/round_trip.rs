@@ -1,7 +1,7 @@
 //! What is written down is read back.
 
 use ekiden_abi::{Call, Kicks, Message, NO_CPU, NoteName, Noted, RawToken, Reply, TaskId};
-use ekiden_recording::{Calls, Entry, Mark, Pen, Place, Record, RecordedCall, RecordedMark};
+use ekiden_recording::{CallWriter, Calls, Entry, Mark, Record, RecordedCall, RecordedMark, RingHeader};
 use proptest::prelude::*;
 
 fn message() -> impl Strategy<Value = Message> {
@@ -47,7 +47,7 @@ fn reply() -> impl Strategy<Value = Reply> {
 }
 
 /// The entries that a ring holds.
-fn read(place: &Place, ring: &[Record]) -> Vec<Entry> {
+fn read(place: &RingHeader, ring: &[Record]) -> Vec<Entry> {
     let head = place.head.load(std::sync::atomic::Ordering::Acquire);
     let mut calls = Calls::default();
     let first = head.saturating_sub(ring.len() as u64);
@@ -62,11 +62,11 @@ proptest! {
     fn calls_come_back_as_they_were(
         calls in proptest::collection::vec((0_u64..1 << 56, 0_u32..1 << 22, message(), proptest::collection::vec(any::<u64>(), 0..30), proptest::collection::vec((any::<[u64; 4]>(), any::<u64>(), 0_usize..30), 0..4), reply()), 0..20),
     ) {
-        let (mut place, mut ring) = (Place::default(), vec![Record::default(); 512]);
+        let (mut place, mut ring) = (RingHeader::default(), vec![Record::default(); 512]);
         let mut expected = Vec::new();
         for (time_ns, thread, message, notes, noted, reply) in calls {
-            let mut pen = Pen::new(&mut place, &mut ring);
-            pen.begin(time_ns, thread, &message, &[]);
+            let mut call_writer = CallWriter::new(&mut place, &mut ring);
+            call_writer.begin(time_ns, thread, &message, &[]);
             // What is noted for people comes anywhere among what is learnt.
             let mut to_note = noted.clone();
             to_note.sort_by_key(|(.., after)| *after);
@@ -75,12 +75,12 @@ proptest! {
             let mut next = 0;
             for place in 0..30 {
                 while to_note.get(next).is_some_and(|(.., after)| *after == place) {
-                    pen.noted(&noted[next]);
+                    call_writer.noted(&noted[next]);
                     next += 1;
                 }
-                notes.get(place).into_iter().for_each(|note| pen.note(*note));
+                notes.get(place).into_iter().for_each(|note| call_writer.note(*note));
             }
-            pen.end(&reply);
+            call_writer.end(&reply);
             // A call of hints has a payload, an empty one here.
             let has_payload = ekiden_abi::Calls::WITH_PAYLOAD.has_number(message.call);
             let notes = has_payload.then_some(0).into_iter().chain(notes).collect();
@@ -103,29 +103,29 @@ proptest! {
 
 #[test]
 fn a_payload_comes_before_what_the_call_learns() {
-    let (mut place, mut ring) = (Place::default(), vec![Record::default(); 16]);
+    let (mut place, mut ring) = (RingHeader::default(), vec![Record::default(); 16]);
     let message = Message::about_cpu(Call::ParseHint, 3);
-    let mut pen = Pen::new(&mut place, &mut ring);
-    pen.begin(7, 1, &message, b"nine byte");
-    pen.note(5);
-    pen.end(&Reply::default());
+    let mut call_writer = CallWriter::new(&mut place, &mut ring);
+    call_writer.begin(7, 1, &message, b"nine byte");
+    call_writer.note(5);
+    call_writer.end(&Reply::default());
     let [Entry::Call(call)] = &read(&place, &ring)[..] else { panic!("one call was written") };
     assert_eq!(call.notes, [9, u64::from_le_bytes(*b"nine byt"), u64::from(b'e'), 5]);
 }
 
 #[test]
 fn a_call_that_faults_has_no_end_but_what_it_learnt() {
-    let (mut place, mut ring) = (Place::default(), vec![Record::default(); 16]);
+    let (mut place, mut ring) = (RingHeader::default(), vec![Record::default(); 16]);
     let message = Message::about_cpu(Call::PickNextTask, 1);
-    let mut pen = Pen::new(&mut place, &mut ring);
-    pen.note(1);
-    pen.noted(&Noted::default());
-    pen.end(&Reply::default());
-    pen.begin(7, 1, &message, &[]);
+    let mut call_writer = CallWriter::new(&mut place, &mut ring);
+    call_writer.note(1);
+    call_writer.noted(&Noted::default());
+    call_writer.end(&Reply::default());
+    call_writer.begin(7, 1, &message, &[]);
     let noted = Noted { name: NoteName::new("last_words").unwrap(), value: 9 };
-    pen.note(42);
-    pen.noted(&noted);
-    pen.mark(8, Mark::Fault, 2);
+    call_writer.note(42);
+    call_writer.noted(&noted);
+    call_writer.mark(8, Mark::Fault, 2);
     let call = RecordedCall { time_ns: 7, thread: 1, message, notes: vec![42], noted: vec![noted], reply: None };
     let mark = RecordedMark { time_ns: 8, mark: Mark::Fault, instance: 2 };
     assert_eq!(read(&place, &ring), [Entry::Call(call), Entry::Mark(mark)], "what is outside of a call is not written");
@@ -133,12 +133,12 @@ fn a_call_that_faults_has_no_end_but_what_it_learnt() {
 
 #[test]
 fn a_ring_that_was_overrun_begins_with_strays() {
-    let (mut place, mut ring) = (Place::default(), vec![Record::default(); 4]);
+    let (mut place, mut ring) = (RingHeader::default(), vec![Record::default(); 4]);
     for time_ns in 0..3 {
-        let mut pen = Pen::new(&mut place, &mut ring);
-        pen.begin(time_ns, 0, &Message::about_cpu(Call::Timer, 0), &[]);
-        (0..8).for_each(|note| pen.note(note));
-        pen.end(&Reply { cpu: NO_CPU, ..Reply::default() });
+        let mut call_writer = CallWriter::new(&mut place, &mut ring);
+        call_writer.begin(time_ns, 0, &Message::about_cpu(Call::Timer, 0), &[]);
+        (0..8).for_each(|note| call_writer.note(note));
+        call_writer.end(&Reply { cpu: NO_CPU, ..Reply::default() });
     }
     let entries = read(&place, &ring);
     assert_eq!(entries[0], Entry::Stray(1), "{entries:?}");

@@ -14,7 +14,7 @@ fn run(load: &Workload, cpus: u32, params: &str) -> SimReport {
     let simulation = Simulation::of::<MyPolicy>(Machine::flat(cpus), params);
     let result = simulation.run(load).unwrap_or_else(|error| panic!("{}: {error}", load.name));
     assert!(result.fault.is_none(), "{}: {:?}", load.name, result.fault);
-    assert_eq!((result.mistakes, result.last_mistake), (0, None), "{}", load.name);
+    assert_eq!((result.contract_violations, result.last_contract_violation), (0, None), "{}", load.name);
     result
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Budget {
     end_ns: AtomicU64,
     /// How long one task may run at a time, so that others have a turn.
     turn_ns: AtomicU64,
-    /// Nothing is left, and tasks are parked until there is. Only cleared with the lock of the parking.
+    /// Nothing is left, and tasks are throttled until there is. Only cleared with the lock of the throttled.
     throttled: AtomicBool,
     /// Something was used since the last period that nothing was used in: `refill` will be called at the end of this one.
     /// So nobody who spends has to ask for the time.
@@ -164,7 +164,7 @@ impl Budget {
         self.active.load(Acquire)
     }
 
-    /// There is time again. The caller holds the lock of the parking.
+    /// There is time again. The caller holds the lock of the throttled.
     pub(super) fn unthrottle(&self) {
         self.throttled.store(false, Release);
     }

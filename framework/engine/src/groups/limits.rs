@@ -1,10 +1,10 @@
-//! Limits of CPU time: what tasks use of it, when they are parked for lack of it, and when they are released.
+//! Limits of CPU time: what tasks use of it, when they are throttled for lack of it, and when they are released.
 
 use super::budget::Spent;
 use super::{GO_ON_AFTER_NS, Groups, ROOT};
 use crate::atomics::Ordering::Relaxed;
 
-/// A task that has been parked for so long without a turn has one although there is no time: others of its group may have
+/// A task that has been throttled for so long without a turn has one although there is no time: others of its group may have
 /// been faster each time, under a policy that has it wait for long. The time is missing later, so that the limit holds.
 /// A policy is taken out when a task has waited for eight seconds.
 const OVERDUE_NS: u64 = 5_000_000_000;
@@ -56,7 +56,7 @@ impl Groups {
 
     fn charge_limited(&self, slot: u32, ran_ns: u64, now_ns: impl FnOnce() -> u64) -> Charge {
         let mut now_ns = Clock::NotAsked(now_ns);
-        self.members[slot as usize].parked_ns.store(0, Relaxed);
+        self.members[slot as usize].throttled_ns.store(0, Relaxed);
         let mut charge = Charge::default();
         for group in self.limiters(slot) {
             let Spent { is_used_up, refill_at_ns } = self.nodes[group as usize].budget.spend(ran_ns, || now_ns.ask());
@@ -66,8 +66,8 @@ impl Groups {
         charge
     }
 
-    /// How long the task in `slot` may run at a time; `None` if it has to be parked. `u64::MAX` without a limit. The time is
-    /// asked for only if the task has been parked.
+    /// How long the task in `slot` may run at a time; `None` if it has to be throttled. `u64::MAX` without a limit. The time is
+    /// asked for only if the task has been throttled.
     #[inline]
     pub fn allowance_ns(&self, slot: u32, now_ns: impl FnOnce() -> u64) -> Option<u64> {
         if !self.is_limited(slot) {
@@ -83,13 +83,13 @@ impl Groups {
         Some(allowance_ns)
     }
 
-    /// Whether the task in `slot` has been parked for so long that it is to run although there is no time.
+    /// Whether the task in `slot` has been throttled for so long that it is to run although there is no time.
     fn is_overdue(&self, slot: u32, now_ns: impl FnOnce() -> u64) -> bool {
-        let since_ns = self.members[slot as usize].parked_ns.load(Relaxed);
+        let since_ns = self.members[slot as usize].throttled_ns.load(Relaxed);
         since_ns != 0 && now_ns().saturating_sub(since_ns) >= OVERDUE_NS
     }
 
-    /// Notes whether the task in `slot`, which waits for a CPU, may be parked: it has nothing of the kernel's that others wait for.
+    /// Notes whether the task in `slot`, which waits for a CPU, may be throttled: it has nothing of the kernel's that others wait for.
     pub fn note_at_user(&self, slot: u32, is_at_user: bool) {
         self.members[slot as usize].is_at_user.store(is_at_user, Relaxed);
     }
@@ -99,27 +99,27 @@ impl Groups {
         self.members[slot as usize].is_at_user.load(Relaxed)
     }
 
-    /// Parks the task in `slot` until there is CPU time for it; false if there is some now. Those that are `served`, because
+    /// Throttles the task in `slot` until there is CPU time for it; false if there is some now. Those that are `served`, because
     /// they have run since they were released, come after those that are not, and those behind them stay in order.
     ///
-    /// The task must not be [waking](Self::wake): it counts for nothing while it is parked.
-    pub fn park(&self, slot: u32, served: bool, now_ns: u64) -> bool {
-        let mut parking = self.parking.lock();
+    /// The task must not be [waking](Self::wake): it counts for nothing while it is throttled.
+    pub fn throttle(&self, slot: u32, served: bool, now_ns: u64) -> bool {
+        let mut throttled = self.throttled.lock();
         // Refills take this lock, too: either it is seen here that there is time, or the refill finds the task.
         let Some(group) = self.limiters(slot).find(|group| self.nodes[*group as usize].budget.is_throttled()) else {
             return false;
         };
-        let since_ns = &self.members[slot as usize].parked_ns;
+        let since_ns = &self.members[slot as usize].throttled_ns;
         if served || since_ns.load(Relaxed) == 0 {
             since_ns.store(now_ns.max(1), Relaxed);
         }
-        parking.park(slot, group, served);
+        throttled.throttle(slot, group, served);
         true
     }
 
-    /// The task in `slot` is not parked any more, if it was.
-    pub fn unpark(&self, slot: u32) {
-        self.parking.lock().take_out(slot);
+    /// The task in `slot` is not throttled any more, if it was.
+    pub fn unthrottle(&self, slot: u32) {
+        self.throttled.lock().take_out(slot);
     }
 
     /// Gives groups that have used CPU time that of a new period, if it is time. Tasks that waited for that are released:
@@ -154,42 +154,42 @@ impl Groups {
         again_at_ns
     }
 
-    /// Tasks that were parked for the time of `group` are released.
+    /// Tasks that were throttled for the time of `group` are released.
     pub(super) fn let_go(&self, group: u32) {
-        let mut parking = self.parking.lock();
+        let mut throttled = self.throttled.lock();
         let budget = &self.nodes[group as usize].budget;
         budget.unthrottle();
-        let released = parking.release(group);
+        let released = throttled.release(group);
         budget.set_crowd(released);
     }
 
-    /// Releases tasks that were parked for the time of `group` and are overdue, no more than `left`. False if some stay.
+    /// Releases tasks that were throttled for the time of `group` and are overdue, no more than `left`. False if some stay.
     fn let_overdue_go(&self, group: u32, now_ns: u64, left: &mut u32) -> bool {
-        let mut parking = self.parking.lock();
-        while let Some(slot) = parking.first(group).filter(|slot| self.is_overdue(*slot, || now_ns)) {
+        let mut throttled = self.throttled.lock();
+        while let Some(slot) = throttled.first(group).filter(|slot| self.is_overdue(*slot, || now_ns)) {
             if *left == 0 {
                 return false;
             }
             *left -= 1;
-            parking.release_one(slot);
+            throttled.release_one(slot);
         }
         true
     }
 
-    /// The slot of a task that was parked and is not any more, in the order in which they are to have their turns. Its limits
+    /// The slot of a task that was throttled and is not any more, in the order in which they are to have their turns. Its limits
     /// may keep it from running all the same: there can be several. When its group has no time left again, the rest stay.
     pub fn next_released(&self) -> Option<u32> {
-        self.parking.lock().next_released(|group| self.nodes[group as usize].budget.is_throttled())
+        self.throttled.lock().next_released(|group| self.nodes[group as usize].budget.is_throttled())
     }
 
     /// Whether [`next_released`](Self::next_released) may have another one.
     pub fn releases(&self) -> bool {
-        self.parking.lock().releases()
+        self.throttled.lock().releases()
     }
 
-    /// How many tasks are parked, or released and not asked for.
-    pub fn parked(&self) -> u32 {
-        self.parking.lock().len()
+    /// How many tasks are throttled, or released and not asked for.
+    pub fn throttled(&self) -> u32 {
+        self.throttled.lock().len()
     }
 }
 

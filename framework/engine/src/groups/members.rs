@@ -6,11 +6,11 @@ use crate::atomics::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// What is kept of a task, in one word, because it may be released on one CPU while it moves on another: its group, and what it
 /// has added to the load of that, which is 0 if it does not want to run or is in the root. Besides, since when it has been
-/// parked without having run in between, 0 if it is not, or has; and whether it waits on its way to user mode, where it may be parked.
+/// throttled without having run in between, 0 if it is not, or has; and whether it waits on its way to user mode, where it may be throttled.
 #[derive(Debug, Default)]
 pub(super) struct Member {
     pub(super) group: AtomicU64,
-    pub(super) parked_ns: AtomicU64,
+    pub(super) throttled_ns: AtomicU64,
     pub(super) is_at_user: AtomicBool,
 }
 
@@ -43,12 +43,12 @@ impl Member {
 
 impl Groups {
     /// The task in `slot` is from now on in the group that the host calls `name`. False if there is none such: the caller asks
-    /// again with the group above that. `counted` is its weight if it wants to run, and else 0. A task that was parked is not any more.
+    /// again with the group above that. `counted` is its weight if it wants to run, and else 0. A task that was throttled is not any more.
     #[must_use]
     pub fn enter(&self, slot: u32, name: u64, counted: u32) -> bool {
         let tree = &mut *self.tree.lock();
         let Some(group) = tree.find(name) else { return false };
-        self.unpark(slot);
+        self.unthrottle(slot);
         self.change_group(tree, slot, group, counted);
         true
     }
@@ -65,7 +65,7 @@ impl Groups {
         let (old, before) = self.members[slot as usize].enter(group, counted);
         tree.entries[group as usize].members += u32::from(group != ROOT);
         tree.entries[old as usize].members -= u32::from(old != ROOT);
-        self.members[slot as usize].parked_ns.store(0, Relaxed);
+        self.members[slot as usize].throttled_ns.store(0, Relaxed);
         self.members[slot as usize].is_at_user.store(false, Relaxed);
         self.add_load(old, -i64::from(before));
         self.add_load(group, i64::from(counted));

@@ -7,7 +7,7 @@
 //! - **Weights** are flattened, as scx_flatcg does it: the weight that a policy is told of a task is that of the task, times
 //!   the share that its group has of the group above, and so on up to the root. Shares are those among groups that have tasks
 //!   that want to run. What is directly in the root keeps its weight, bit for bit.
-//! - **Limits** hold a task back once its group, or one above, has used up the CPU time of the period: the task is *parked*,
+//! - **Limits** hold a task back once its group, or one above, has used up the CPU time of the period: the task is *throttled*,
 //!   which to the policy looks as if it slept, until there is new time. As under the kernel's own scheduler, that is done on its way
 //!   to user mode, where it has no lock that others wait for. What was used in excess is missing in the next
 //!   period; what was not used is lost, but for the burst that is allowed.
@@ -20,7 +20,7 @@
 mod budget;
 mod limits;
 mod members;
-mod parking;
+mod throttled;
 mod tree;
 mod weights;
 
@@ -30,7 +30,7 @@ use budget::Budget;
 pub use budget::Limit;
 pub use limits::Charge;
 use members::Member;
-use parking::Parking;
+use throttled::ThrottledQueues;
 use tree::{Entry, Tree};
 
 use crate::atomics::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -65,7 +65,7 @@ pub struct Groups {
     nodes: Vec<Node>,
     members: Vec<Member>,
     tree: Lock<Tree>,
-    parking: Lock<Parking>,
+    throttled: Lock<ThrottledQueues>,
     /// Counts what changes the shares of groups inside of others.
     version: AtomicU64,
     overflows: AtomicU64,
@@ -111,7 +111,7 @@ impl Groups {
             nodes,
             members,
             tree: Lock::new(tree),
-            parking: Lock::new(Parking::new(max_groups + 1, max_tasks)),
+            throttled: Lock::new(ThrottledQueues::new(max_groups + 1, max_tasks)),
             version: AtomicU64::new(1),
             overflows: AtomicU64::new(0),
         }

@@ -136,7 +136,7 @@ impl Groups {
     }
 
     /// Sets how much CPU time a group may use, or that it may use all there is. A new limit begins with a whole quota, and
-    /// tasks that were parked for the old one are released: see [`next_released`](Self::next_released).
+    /// tasks that were throttled for the old one are released: see [`next_released`](Self::next_released).
     pub fn set_limit(&self, name: u64, limit: Option<Limit>, now_ns: u64) {
         let tree = &mut *self.tree.lock();
         let Some(group) = tree.find(name).filter(|group| *group != ROOT) else { return };

@@ -58,7 +58,7 @@ impl Groups {
         }
     }
 
-    /// The task in `slot` does not want to run, or is parked.
+    /// The task in `slot` does not want to run, or is throttled.
     #[inline]
     pub fn sleep(&self, slot: u32) {
         if self.group_of(slot) != ROOT {

@@ -124,8 +124,8 @@ impl Bench {
     }
 
     fn assert_good(&self) {
-        assert_eq!(self.engine.mistakes(), (0, None));
-        assert_eq!(self.engine.totals().surprises, 0);
+        assert_eq!(self.engine.contract_violations(), (0, None));
+        assert_eq!(self.engine.totals().unexpected_transitions, 0);
     }
 }
 
@@ -379,8 +379,8 @@ proptest! {
                 prop_assert!(could <= told, "CPU {} idles while {:?} wait, and {} look for them", cpu, waiting, told);
             }
         }
-        prop_assert_eq!(bench.engine.mistakes(), (0, None));
-        prop_assert_eq!(bench.engine.totals().surprises, 0);
+        prop_assert_eq!(bench.engine.contract_violations(), (0, None));
+        prop_assert_eq!(bench.engine.totals().unexpected_transitions, 0);
         // All that wait run in the end.
         while !waiting.is_empty() {
             let outcome = bench.event(EventKind::Pick, 0, TaskId::NONE, 0);
@@ -496,7 +496,7 @@ impl Policy for Overtaken {
 }
 
 #[test]
-fn a_newer_token_that_gives_way_to_that_of_a_refusal_is_no_mistake_and_comes_again() {
+fn a_newer_token_gives_way_to_that_of_a_refusal_without_violation_and_comes_again() {
     let policy = Overtaken::default();
     let idle = Arc::new(IdleCpus::new(CPUS));
     let (engine, forbidden, runs) = (OnceLock::new(), Default::default(), Default::default());
@@ -520,7 +520,7 @@ fn a_newer_token_that_gives_way_to_that_of_a_refusal_is_no_mistake_and_comes_aga
     let again = move || anew.deliver(&elsewhere, &[], &mut Outcome::default());
     *policy.meanwhile.lock().unwrap() = Some(Box::new(again));
     event(Event { task, args: [RefusalReason::NotAllowed as u64, 1], ..Event::new(EventKind::PickRefused, 0) });
-    assert_eq!(engine.mistakes(), (0, None));
+    assert_eq!(engine.contract_violations(), (0, None));
     assert_eq!(event(Event::new(EventKind::Pick, 1)).task, task);
 }
 
@@ -565,7 +565,7 @@ impl Scheduler for Listening {
 }
 
 /// The kernel asks for an idle CPU before a woken task is on a queue, so another CPU may pick it before that, and give it back while it is
-/// being put there. The two once issued tokens with one number for two CPUs: in a storm, under a right policy, 64 mistakes in a row.
+/// being put there. The two once issued tokens with one number for two CPUs: in a storm, under a right policy, 64 contract violations in a row.
 #[test]
 fn a_task_that_is_given_back_while_it_is_put_on_a_queue_has_one_good_token() {
     let bench = Arc::new(Bench::new::<Listening>());

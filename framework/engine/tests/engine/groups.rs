@@ -302,7 +302,7 @@ fn what_is_used_in_excess_is_missing_in_the_next_period() {
     let charge = groups.charge(0, 14 * MS, || 20 * MS);
     assert_eq!((charge.is_used_up, charge.refill_at_ns), (true, Some(100 * MS)));
     assert_eq!(groups.allowance_ns(0, || 0), None);
-    assert!(groups.park(0, true, 0));
+    assert!(groups.throttle(0, true, 0));
     // Another CPU finds out, too, and need not see to it again.
     assert_eq!(groups.charge(0, MS, || 21 * MS).refill_at_ns, None);
     assert_eq!(groups.refill(100 * MS), Some(200 * MS));
@@ -323,7 +323,7 @@ fn periods_shorter_than_a_tick_give_all_of_their_time() {
     let (mut ran_ms, mut now_ms) = (0, 0);
     while now_ms < 1_000 {
         if groups.allowance_ns(0, || now_ms * MS).is_none() {
-            groups.park(0, true, now_ms * MS);
+            groups.throttle(0, true, now_ms * MS);
             now_ms += 1;
             groups.refill(now_ms * MS);
             let _ = groups.next_released();
@@ -346,7 +346,7 @@ fn a_group_that_owes_more_than_a_quota_waits_for_more_than_one_period() {
     assert!(groups.enter(0, 2, NICE_0));
     groups.set_limit(2, limit_ms(10, 100, 0), 0);
     assert!(groups.charge(0, 35 * MS, || 40 * MS).is_used_up);
-    assert!(groups.park(0, true, 0));
+    assert!(groups.throttle(0, true, 0));
     assert_eq!(groups.refill(100 * MS), Some(200 * MS));
     assert_eq!(groups.next_released(), None);
     assert_eq!(groups.refill(200 * MS), Some(300 * MS));
@@ -365,7 +365,7 @@ fn the_limit_of_a_group_above_holds_too() {
     assert!(groups.enter(1, 2, NICE_0));
     assert!(groups.charge(1, 10 * MS, || 10 * MS).is_used_up);
     assert_eq!(groups.allowance_ns(0, || 0), None);
-    assert!(groups.park(0, false, 0));
+    assert!(groups.throttle(0, false, 0));
     // The nearer limit is renewed; that is not what it waits for.
     assert_eq!(groups.refill(50 * MS), Some(100 * MS));
     assert_eq!(groups.next_released(), None);
@@ -408,7 +408,7 @@ fn a_refill_gives_time_to_so_many_groups_and_the_next_one_to_others() {
         assert!(groups.create(name, Some(ROOT), false));
         groups.set_limit(name, limit_ms(10, 100, 0), 0);
         assert!(groups.enter(slot, name, 0));
-        assert!(groups.charge(slot, 10 * MS, || MS).is_used_up && groups.park(slot, true, MS));
+        assert!(groups.charge(slot, 10 * MS, || MS).is_used_up && groups.throttle(slot, true, MS));
     }
     let (mut now_ns, mut released) = (100 * MS, 0);
     for _ in 0..GROUPS / 32 + 1 {
@@ -429,41 +429,41 @@ fn what_was_not_asked_for_while_there_was_time_stays_in_its_place() {
     groups.set_limit(2, limit_ms(10, 100, 0), 0);
     (0..4).for_each(|slot| assert!(groups.enter(slot, 2, 0)));
     assert!(groups.charge(0, 10 * MS, || MS).is_used_up);
-    (0..4).for_each(|slot| assert!(groups.park(slot, true, MS)));
+    (0..4).for_each(|slot| assert!(groups.throttle(slot, true, MS)));
     assert_eq!(groups.refill(100 * MS), Some(200 * MS));
     assert_eq!((groups.next_released(), groups.next_released()), (Some(0), Some(1)));
     assert!(groups.charge(0, 10 * MS, || 101 * MS).is_used_up);
     assert_eq!((groups.next_released(), groups.releases()), (None, false));
-    assert!(groups.park(0, true, 101 * MS) && groups.park(1, false, 101 * MS));
+    assert!(groups.throttle(0, true, 101 * MS) && groups.throttle(1, false, 101 * MS));
     assert_eq!(groups.refill(200 * MS), Some(300 * MS));
     let order: Vec<_> = std::iter::from_fn(|| groups.next_released()).collect();
     assert_eq!(order, [1, 2, 3, 0]);
 }
 
 #[test]
-fn whoever_is_parked_is_released_when_the_limit_goes() {
+fn whoever_is_throttled_is_released_when_the_limit_goes() {
     let groups = groups(1);
     assert!(groups.create(2, Some(ROOT), false));
     assert!(groups.enter(0, 2, NICE_0));
     groups.set_limit(2, limit_ms(10, 100, 0), 0);
     assert!(groups.charge(0, 20 * MS, || 20 * MS).is_used_up);
-    assert!(groups.park(0, true, 0));
+    assert!(groups.throttle(0, true, 0));
     groups.set_limit(2, None, 30 * MS);
     assert_eq!(groups.next_released(), Some(0));
     assert_eq!((groups.is_limited(0), groups.allowance_ns(0, || 0)), (false, Some(u64::MAX)));
-    assert!(!groups.park(0, true, 0));
+    assert!(!groups.throttle(0, true, 0));
 }
 
 #[test]
-fn a_task_that_dies_while_it_is_parked_is_not_released() {
+fn a_task_that_dies_while_it_is_throttled_is_not_released() {
     let groups = groups(2);
     assert!(groups.create(2, Some(ROOT), false));
     groups.set_limit(2, limit_ms(10, 100, 0), 0);
     assert!(groups.enter(0, 2, 0));
     assert!(groups.enter(1, 2, 0));
     assert!(groups.charge(0, 20 * MS, || 20 * MS).is_used_up);
-    assert!(groups.park(0, true, 0) && groups.park(1, true, 0));
-    groups.unpark(0);
+    assert!(groups.throttle(0, true, 0) && groups.throttle(1, true, 0));
+    groups.unthrottle(0);
     groups.leave(0);
     assert_eq!(groups.refill(300 * MS), Some(400 * MS));
     assert_eq!((groups.next_released(), groups.next_released()), (Some(1), None));
@@ -534,9 +534,9 @@ impl Machine {
         }
     }
 
-    fn park(&mut self, task: u32, served: bool) {
+    fn throttle(&mut self, task: u32, served: bool) {
         self.groups.sleep(task);
-        if !self.groups.park(task, served, self.now_ns) {
+        if !self.groups.throttle(task, served, self.now_ns) {
             self.groups.wake(task, NICE_0);
             self.queue.push_back(task);
         }
@@ -545,7 +545,7 @@ impl Machine {
     fn pick(&mut self, cpu: usize) {
         while let Some(task) = self.queue.pop_front() {
             let Some(allowance_ns) = self.groups.allowance_ns(task, || self.now_ns) else {
-                self.park(task, false);
+                self.throttle(task, false);
                 continue;
             };
             let waited_ns = self.now_ns - self.ran_last_ns[task as usize];
@@ -567,7 +567,7 @@ impl Machine {
             let is_tick = (self.now_ns + cpu as u64 * STEP_NS) % TICK_NS == 0;
             if is_tick && charge.is_used_up {
                 self.running[cpu] = None;
-                self.park(task, true);
+                self.throttle(task, true);
             } else if self.now_ns >= until_ns {
                 self.running[cpu] = None;
                 self.queue.push_back(task);
@@ -578,7 +578,7 @@ impl Machine {
             while let Some(task) = self.groups.next_released() {
                 self.groups.wake(task, NICE_0);
                 if self.groups.allowance_ns(task, || self.now_ns).is_none() {
-                    self.park(task, false);
+                    self.throttle(task, false);
                 } else {
                     self.queue.push_back(task);
                 }
@@ -590,7 +590,7 @@ impl Machine {
             }
         }
         let running = self.running.iter().flatten().count();
-        assert_eq!(running + self.queue.len() + self.groups.parked() as usize, self.ran_ns.len(), "a task is lost");
+        assert_eq!(running + self.queue.len() + self.groups.throttled() as usize, self.ran_ns.len(), "a task is lost");
     }
 
     fn run(&mut self, ns: u64) {
@@ -670,7 +670,7 @@ fn a_task_that_others_of_its_group_leave_no_time_has_a_turn_all_the_same() {
         let _ = groups.charge(0, 10 * MS, || now_ns);
         let turn = groups.allowance_ns(1, || now_ns);
         assert_eq!(turn.is_some(), period >= 50, "in period {period}");
-        assert!(groups.park(1, false, now_ns));
+        assert!(groups.throttle(1, false, now_ns));
     }
 }
 

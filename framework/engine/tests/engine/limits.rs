@@ -238,7 +238,7 @@ impl Machine {
         }
     }
 
-    /// Nobody is lost: all that does not run or sleep is parked, or with the policy.
+    /// Nobody is lost: all that does not run or sleep is throttled, or with the policy.
     fn check(&self) {
         for (task, kept) in self.tasks.iter().enumerate() {
             let runs = self.running.iter().flatten().any(|(other, _)| *other == task);
@@ -246,12 +246,12 @@ impl Machine {
             let is_right = match (runs, kept.is_asleep) {
                 (true, _) => phase == Phase::Running,
                 (_, true) => phase == Phase::Blocked,
-                _ => matches!(phase, Phase::Ready | Phase::Parked),
+                _ => matches!(phase, Phase::Ready | Phase::Throttled),
             };
             assert!(is_right, "task {task} is {phase:?}");
         }
-        assert_eq!(self.engine.totals().surprises, 0);
-        assert_eq!(self.engine.mistakes().0, 0);
+        assert_eq!(self.engine.totals().unexpected_transitions, 0);
+        assert_eq!(self.engine.contract_violations().0, 0);
     }
 }
 
@@ -287,7 +287,7 @@ fn a_task_released_while_its_cpu_begins_to_idle_is_not_forgotten() {
     machine.limit(2, 10, 100);
     let (limited, _elsewhere, free) = (machine.spawn(2), machine.spawn(ROOT), machine.spawn(ROOT));
     machine.run_ms(50);
-    assert_eq!((machine.phase(limited), machine.phase(free)), (Phase::Parked, Phase::Running));
+    assert_eq!((machine.phase(limited), machine.phase(free)), (Phase::Throttled, Phase::Running));
     machine.sleep(free);
     let machine: &'static Machine = Box::leak(Box::new(machine));
     let kicks = Arc::new(Mutex::new(Vec::new()));
@@ -344,13 +344,13 @@ fn a_limit_of_more_than_one_cpu_holds_for_all_cpus_together() {
 }
 
 #[test]
-fn a_task_that_leaves_its_group_while_it_is_parked_goes_on_at_once() {
+fn a_task_that_leaves_its_group_while_it_is_throttled_goes_on_at_once() {
     let mut machine = Machine::new::<Fifo>(1);
     machine.group(EventKind::GroupCreate, [2, ROOT]);
     machine.limit(2, 10, 1_000);
     let task = machine.spawn(2);
     machine.run_ms(100);
-    assert_eq!(machine.phase(task), Phase::Parked);
+    assert_eq!(machine.phase(task), Phase::Throttled);
     machine.move_to(task, ROOT);
     assert_eq!(machine.phase(task), Phase::Ready);
     machine.run_ms(100);
@@ -358,7 +358,7 @@ fn a_task_that_leaves_its_group_while_it_is_parked_goes_on_at_once() {
     // And back, where the time is used up.
     machine.move_to(task, 2);
     machine.run_ms(100);
-    assert_eq!(machine.phase(task), Phase::Parked);
+    assert_eq!(machine.phase(task), Phase::Throttled);
     machine.limit(2, 0, 0);
     machine.run_ms(10);
     assert_eq!(machine.phase(task), Phase::Running);
@@ -366,7 +366,7 @@ fn a_task_that_leaves_its_group_while_it_is_parked_goes_on_at_once() {
 }
 
 #[test]
-fn a_task_that_is_parked_when_its_policy_goes_is_released_to_another() {
+fn a_task_that_is_throttled_when_its_policy_goes_is_released_to_another() {
     let mut machine = Machine::new::<Fifo>(1);
     machine.group(EventKind::GroupCreate, [2, ROOT]);
     machine.limit(2, 10, 1_000);
@@ -377,11 +377,18 @@ fn a_task_that_is_parked_when_its_policy_goes_is_released_to_another() {
     assert!(machine.engine.add(policy, true, &mut Outcome::default()).is_ok());
     machine.engine.remove(0);
     assert_eq!(machine.engine.introduce(0, 64, &mut Outcome::default()), None);
-    assert_eq!(machine.phase(task), Phase::Parked);
+    assert_eq!(machine.phase(task), Phase::Throttled);
     let before_ms = machine.ran_ms(task);
     machine.run_ms(1_000);
     assert!(machine.ran_ms(task) > before_ms);
-    assert_eq!(machine.engine.seats().map(|seat| (seat.seat, seat.tasks)).collect::<Vec<_>>(), [(1, 1)]);
+    assert_eq!(
+        machine
+            .engine
+            .policy_slots()
+            .map(|policy_slot| (policy_slot.policy_slot, policy_slot.tasks))
+            .collect::<Vec<_>>(),
+        [(1, 1)]
+    );
     machine.check();
 }
 
@@ -395,13 +402,13 @@ fn an_interrupt_releases_so_many_tasks_and_the_next_one_others() {
         machine.spawn(2);
     }
     machine.run_ms(100);
-    let parked = |machine: &Machine| (0..TASKS).filter(|task| machine.phase(*task) == Phase::Parked).count();
-    assert!(parked(&machine) >= TASKS - 1, "{}", parked(&machine));
+    let throttled = |machine: &Machine| (0..TASKS).filter(|task| machine.phase(*task) == Phase::Throttled).count();
+    assert!(throttled(&machine) >= TASKS - 1, "{}", throttled(&machine));
     machine.limit(2, 1_000, 1_000);
-    let left = parked(&machine);
+    let left = throttled(&machine);
     assert!((1..TASKS).contains(&left), "{left} are left");
     machine.run_ms(2);
-    assert_eq!(parked(&machine), 0);
+    assert_eq!(throttled(&machine), 0);
     machine.check();
 }
 
@@ -417,7 +424,7 @@ fn a_task_in_the_kernel_runs_on_until_it_leaves_that_and_owes_the_time() {
     assert!((90..=110).contains(&machine.ran_ms(limited)), "{} ms", machine.ran_ms(limited));
     machine.clock.in_kernel.store(u64::MAX, Relaxed);
     machine.run_ms(30);
-    assert_eq!(machine.phase(limited), Phase::Parked);
+    assert_eq!(machine.phase(limited), Phase::Throttled);
     machine.run_ms(3_000);
     assert!((315..=345).contains(&machine.ran_ms(limited)), "{} ms", machine.ran_ms(limited));
     assert!(machine.ran_ms(limited) + machine.ran_ms(free) >= 3_220);
@@ -433,28 +440,28 @@ fn a_task_that_wakes_up_without_time_comes_to_user_mode_first() {
     machine.run_ms(2);
     machine.sleep(first);
     machine.run_ms(50);
-    assert_eq!(machine.phase(second), Phase::Parked);
+    assert_eq!(machine.phase(second), Phase::Throttled);
     let ran_ms = machine.ran_ms(first);
     machine.wake(first, 0);
     assert_eq!(machine.phase(first), Phase::Ready);
     machine.run_ms(20);
-    assert_eq!(machine.phase(first), Phase::Parked);
+    assert_eq!(machine.phase(first), Phase::Throttled);
     assert!(machine.ran_ms(first) <= ran_ms + 1, "{} ms", machine.ran_ms(first) - ran_ms);
     machine.check();
 }
 
 /// As while the machine suspends.
 #[test]
-fn a_parked_task_that_the_kernel_ran_behind_our_back_goes_on() {
+fn a_throttled_task_that_the_kernel_ran_behind_our_back_goes_on() {
     let mut machine = Machine::new::<Fifo>(1);
     machine.group(EventKind::GroupCreate, [2, ROOT]);
     machine.limit(2, 10, 10_000);
     let task = machine.spawn(2);
     machine.run_ms(50);
-    assert_eq!(machine.phase(task), Phase::Parked);
+    assert_eq!(machine.phase(task), Phase::Throttled);
     // Put on a run queue again without having run, it stays.
     machine.about(EventKind::Enqueue, 0, task, 0);
-    assert_eq!(machine.phase(task), Phase::Parked);
+    assert_eq!(machine.phase(task), Phase::Throttled);
     machine.tasks[task].ran_ns += MS;
     machine.clock.in_kernel.store(u64::from(machine.tasks[task].id.slot), Relaxed);
     machine.about(EventKind::Enqueue, 0, task, 0);
@@ -463,7 +470,7 @@ fn a_parked_task_that_the_kernel_ran_behind_our_back_goes_on() {
     assert_eq!(machine.phase(task), Phase::Running);
     machine.clock.in_kernel.store(u64::MAX, Relaxed);
     machine.run_ms(10);
-    assert_eq!(machine.phase(task), Phase::Parked);
+    assert_eq!(machine.phase(task), Phase::Throttled);
     machine.check();
 }
 

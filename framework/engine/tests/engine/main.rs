@@ -6,4 +6,4 @@ mod limits;
 mod pace;
 mod params;
 mod policies;
-mod walk;
+mod scan;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use ekiden::{Call, Calls, CpuId, CpuMask, TaskId};
-use ekiden_engine::{Engine, EngineHost, IdleCpus, PICK_ATTEMPTS, SEATS, TIMER_NS_MIN, WINDOWS_OVER_MOST};
+use ekiden_engine::{Engine, EngineHost, IdleCpus, PICK_ATTEMPTS, POLICY_SLOTS, TIMER_NS_MIN, WINDOWS_OVER_MOST};
 use ekiden_host::abi::{Event, EventKind, Kicks, Message, Outcome, RawToken, Reply, Status, enqueue_flags};
 use ekiden_host::{Host, Policy};
 
@@ -273,7 +273,7 @@ fn asked_of_all(most: u32, fall: bool) -> u32 {
     let waster = || Box::new(Waster { asked: AtomicU32::new(0), of_all: calls.clone(), falls: fall });
     let host = Arc::new(Tank { calls: calls.clone(), most });
     let mut engine: Engine = Engine::new(waster(), host, Arc::new(IdleCpus::new(CPUS)), CPUS, 64);
-    for _ in 1..SEATS {
+    for _ in 1..POLICY_SLOTS {
         assert!(engine.add(waster(), false, &mut Outcome::default()).is_ok());
     }
     let deliver = |event: &Event| {
@@ -282,11 +282,11 @@ fn asked_of_all(most: u32, fall: bool) -> u32 {
         outcome
     };
     // Each has a task that waits.
-    for seat in 0..SEATS {
-        let init = Event { args: [1 + seat as u64, 0], ..Event::new(EventKind::TaskInit, 0) };
+    for policy_slot in 0..POLICY_SLOTS {
+        let init = Event { args: [1 + policy_slot as u64, 0], ..Event::new(EventKind::TaskInit, 0) };
         let task = deliver(&init).task;
         deliver(&Event { task, ..Event::new(EventKind::TaskEnable, 0) });
-        assert!(engine.choose(task, Some(seat), false, false).is_ok());
+        assert!(engine.choose(task, Some(policy_slot), false, false).is_ok());
         deliver(&Event { task, flags: enqueue_flags::WAKEUP, ..Event::new(EventKind::Enqueue, 0) });
     }
     assert_eq!(calls.load(Relaxed), 0);
@@ -297,15 +297,15 @@ fn asked_of_all(most: u32, fall: bool) -> u32 {
 
 #[test]
 fn a_search_among_as_many_policies_as_there_may_be_takes_no_longer_than_one() {
-    let seats = SEATS as u32;
-    assert_eq!(asked_of_all(u32::MAX, false), seats * PICK_ATTEMPTS);
+    let policy_slots = POLICY_SLOTS as u32;
+    assert_eq!(asked_of_all(u32::MAX, false), policy_slots * PICK_ATTEMPTS);
     // The one that uses up what there is, and none after it.
     for most in [1, PICK_ATTEMPTS - 1, PICK_ATTEMPTS + 10, 3 * PICK_ATTEMPTS + 1] {
         assert_eq!(asked_of_all(most, false), most, "of {most}");
     }
     // Those that fall are not asked a second time.
-    assert_eq!(asked_of_all(u32::MAX, true), seats);
-    assert_eq!(asked_of_all(1, true), seats);
+    assert_eq!(asked_of_all(u32::MAX, true), policy_slots);
+    assert_eq!(asked_of_all(1, true), policy_slots);
 }
 
 #[test]

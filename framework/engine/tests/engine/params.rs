@@ -120,9 +120,9 @@ impl Kernel {
     }
 
     /// As somebody chooses a policy and sets a parameter.
-    fn choose(&self, task: TaskId, seat: usize, value: u64) {
-        self.engine.choose(task, Some(seat), true, false).unwrap();
-        let params = RawParams { declared: DECLARED[seat], values: [value, 0, 0, 0] };
+    fn choose(&self, task: TaskId, policy_slot: usize, value: u64) {
+        self.engine.choose(task, Some(policy_slot), true, false).unwrap();
+        let params = RawParams { declared: DECLARED[policy_slot], values: [value, 0, 0, 0] };
         self.deliver(&Event { task, ..Event::new(EventKind::TaskParams, 0) }, params.as_bytes());
     }
 
@@ -130,8 +130,8 @@ impl Kernel {
         self.deliver(&Event { task, ..Event::new(EventKind::TaskExit, 0) }, &[]);
     }
 
-    fn heard(&self, seat: usize) -> Vec<(Call, u32, u64)> {
-        std::mem::take(&mut self.heard[seat].lock().unwrap())
+    fn heard(&self, policy_slot: usize) -> Vec<(Call, u32, u64)> {
+        std::mem::take(&mut self.heard[policy_slot].lock().unwrap())
     }
 }
 

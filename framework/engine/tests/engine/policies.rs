@@ -166,7 +166,7 @@ enum Step {
     Pick(CpuId, bool),
     Tick(CpuId),
     Nice(usize),
-    /// Another policy takes over in this seat.
+    /// Another policy takes over in this policy slot.
     Swap(usize),
     /// Another policy comes, for all tasks or for those that are given to it.
     Add(bool),
@@ -195,10 +195,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..POLICIES).prop_map(Step::Remove),
         1 => Just(Step::Reorder),
         1 => (0..POLICIES).prop_map(Step::Fall),
-        2 => (0..TASKS as usize, proptest::option::of(0..POLICIES)).prop_map(|(task, seat)| Step::Choose(task, seat)),
+        2 => (0..TASKS as usize, proptest::option::of(0..POLICIES)).prop_map(|(task, policy_slot)| Step::Choose(task, policy_slot)),
         1 => Just(Step::Introduce),
         2 => (0..POLICIES, 0..1_u64 << CPUS, any::<bool>(), prop_oneof![Just(0), 1..1000_u32])
-            .prop_map(|(seat, cpus, is_strict, weight)| Step::Share(seat, cpus, is_strict && cpus != 0, weight)),
+            .prop_map(|(policy_slot, cpus, is_strict, weight)| Step::Share(policy_slot, cpus, is_strict && cpus != 0, weight)),
     ];
     proptest::collection::vec(step, 0..60)
 }
@@ -212,7 +212,7 @@ struct Kernel {
     /// Who has come, and whether for all tasks, though not all CPUs ask it yet.
     comes: Option<(usize, bool)>,
     complaints: Arc<Mutex<Vec<String>>>,
-    /// For each seat, whether its policy is to fall; and whether one fell.
+    /// For each policy slot, whether its policy is to fall; and whether one fell.
     falls: [Arc<AtomicBool>; POLICIES],
     fell: Arc<AtomicBool>,
 }
@@ -242,30 +242,30 @@ impl Kernel {
     }
 
     /// Whether a policy may use a CPU, by what has been shared out.
-    fn may_use(&self, seat: usize, cpu: CpuId) -> bool {
-        let strict = || self.engine.seats().filter(|view| view.is_alive && view.share.is_strict);
-        let own = self.engine.share_of(seat).1.contains(cpu);
+    fn may_use(&self, policy_slot: usize, cpu: CpuId) -> bool {
+        let strict = || self.engine.policy_slots().filter(|view| view.is_alive && view.share.is_strict);
+        let own = self.engine.share_of(policy_slot).1.contains(cpu);
         // One that is alone has all CPUs.
         let is_alone = self.engine.order().len() == 1;
-        own || is_alone || !strict().any(|view| view.seat == seat || view.cpus.contains(cpu))
+        own || is_alone || !strict().any(|view| view.policy_slot == policy_slot || view.cpus.contains(cpu))
     }
 
     fn running(&self, cpu: CpuId) -> Option<usize> {
         self.tasks.iter().position(|(_, stands)| *stands == Stands::Runs(cpu))
     }
 
-    /// The policy in a seat, if one is there that can be called.
-    fn alive(&self, seat: usize) -> bool {
-        self.engine.seats().any(|view| view.seat == seat && view.is_alive)
+    /// The policy in a policy slot, if one is there that can be called.
+    fn alive(&self, policy_slot: usize) -> bool {
+        self.engine.policy_slots().any(|view| view.policy_slot == policy_slot && view.is_alive)
     }
 
     fn nr_alive(&self) -> usize {
-        (0..POLICIES).filter(|seat| self.alive(*seat) && !self.falls[*seat].load(Relaxed)).count()
+        (0..POLICIES).filter(|policy_slot| self.alive(*policy_slot) && !self.falls[*policy_slot].load(Relaxed)).count()
     }
 
     fn all_ask(&mut self) {
-        if let Some((seat, is_default)) = self.comes.take() {
-            self.engine.has_come(seat, is_default, &mut Outcome::default());
+        if let Some((policy_slot, is_default)) = self.comes.take() {
+            self.engine.has_come(policy_slot, is_default, &mut Outcome::default());
             self.next = Some(0);
         }
     }
@@ -306,16 +306,16 @@ impl Kernel {
             Step::Nice(index) => {
                 self.deliver(&Event { task: self.tasks[index].0, args: [5, 0], ..Event::new(EventKind::Nice, 0) });
             }
-            Step::Swap(seat) if self.alive(seat) && !self.falls[seat].load(Relaxed) => {
+            Step::Swap(policy_slot) if self.alive(policy_slot) && !self.falls[policy_slot].load(Relaxed) => {
                 self.introduce_all();
-                self.engine.replace_policy(seat, |_| Listener::new(&self.complaints, &self.falls[seat]));
-                self.engine.start_over(seat, &mut Outcome::default());
+                self.engine.replace_policy(policy_slot, |_| Listener::new(&self.complaints, &self.falls[policy_slot]));
+                self.engine.start_over(policy_slot, &mut Outcome::default());
                 self.next = Some(0);
             }
-            Step::Add(is_default) if self.engine.seats().count() < POLICIES => {
+            Step::Add(is_default) if self.engine.policy_slots().count() < POLICIES => {
                 self.introduce_all();
-                let seats: Vec<usize> = self.engine.seats().map(|view| view.seat).collect();
-                let free = (0..POLICIES).find(|seat| !seats.contains(seat)).unwrap();
+                let policy_slots: Vec<usize> = self.engine.policy_slots().map(|view| view.policy_slot).collect();
+                let free = (0..POLICIES).find(|policy_slot| !policy_slots.contains(policy_slot)).unwrap();
                 self.falls[free].store(false, Relaxed);
                 let policy = Listener::new(&self.complaints, &self.falls[free]);
                 self.engine.begin_several();
@@ -323,28 +323,28 @@ impl Kernel {
                 self.comes = Some((free, is_default));
             }
             Step::Begin => _ = self.engine.begin_several(),
-            Step::Remove(seat) if self.nr_alive() > usize::from(self.alive(seat)) => {
+            Step::Remove(policy_slot) if self.nr_alive() > usize::from(self.alive(policy_slot)) => {
                 self.introduce_all();
-                if self.engine.remove(seat).is_some() {
+                if self.engine.remove(policy_slot).is_some() {
                     self.next = Some(0);
                 }
             }
             Step::Reorder => {
-                let mut order: Vec<usize> = self.engine.seats().map(|view| view.seat).collect();
+                let mut order: Vec<usize> = self.engine.policy_slots().map(|view| view.policy_slot).collect();
                 order.rotate_left(1);
                 assert!(self.engine.reorder(&order));
                 self.engine.all_see(&mut Outcome::default());
             }
             // One has to stay.
-            Step::Fall(seat) if self.nr_alive() > 1 => self.falls[seat].store(true, Relaxed),
-            Step::Choose(index, seat) => {
-                let known = seat.is_none_or(|seat| self.alive(seat));
-                assert_eq!(self.engine.choose(self.tasks[index].0, seat, false, false).is_ok(), known);
+            Step::Fall(policy_slot) if self.nr_alive() > 1 => self.falls[policy_slot].store(true, Relaxed),
+            Step::Choose(index, policy_slot) => {
+                let known = policy_slot.is_none_or(|policy_slot| self.alive(policy_slot));
+                assert_eq!(self.engine.choose(self.tasks[index].0, policy_slot, false, false).is_ok(), known);
             }
-            Step::Share(seat, cpus, is_strict, weight) => {
+            Step::Share(policy_slot, cpus, is_strict, weight) => {
                 let share = Share { is_strict, weight };
-                let done = self.engine.share(seat, &CpuMask::from_words(&[cpus]), share);
-                assert_eq!(done, self.alive(seat));
+                let done = self.engine.share(policy_slot, &CpuMask::from_words(&[cpus]), share);
+                assert_eq!(done, self.alive(policy_slot));
                 self.engine.all_see(&mut Outcome::default());
             }
             Step::Swap(_) | Step::Add(_) | Step::Remove(_) | Step::Fall(_) => {}
@@ -365,10 +365,14 @@ impl Kernel {
         if let Some(entry) = self.tasks.iter_mut().find(|(task, _)| chosen && *task == outcome.task) {
             assert_eq!(entry.1, Stands::Waits, "{:?} runs twice, or in its sleep", entry.0);
             entry.1 = Stands::Runs(cpu);
-            let seat = self.engine.tasks().iter().find(|view| view.id == outcome.task).unwrap().state.seat();
+            let policy_slot =
+                self.engine.tasks().iter().find(|view| view.id == outcome.task).unwrap().state.policy_slot();
             // Another one may have fallen in this very call, before or after it was looked at.
             if !self.fell.load(Relaxed) {
-                assert!(self.may_use(seat, cpu) || !(0..CPUS).any(|cpu| self.may_use(seat, cpu)), "of {seat} on {cpu}");
+                assert!(
+                    self.may_use(policy_slot, cpu) || !(0..CPUS).any(|cpu| self.may_use(policy_slot, cpu)),
+                    "of {policy_slot} on {cpu}"
+                );
             }
         }
         if goes_on && previous.is_some() && outcome.task != task {
@@ -389,12 +393,12 @@ proptest! {
         let left: Vec<_> = kernel.tasks.iter().filter(|(_, stands)| *stands != Stands::Sleeps).collect();
         prop_assert!(left.is_empty(), "{left:?}");
         prop_assert_eq!(&*kernel.complaints.lock().unwrap(), &Vec::<String>::new());
-        prop_assert_eq!((kernel.engine.totals().surprises, kernel.engine.mistakes().0), (0, 0));
+        prop_assert_eq!((kernel.engine.totals().unexpected_transitions, kernel.engine.contract_violations().0), (0, 0));
         // Everybody is somewhere.
         kernel.introduce_all();
-        let has: Vec<u32> = kernel.engine.seats().map(|view| view.tasks).collect();
+        let has: Vec<u32> = kernel.engine.policy_slots().map(|view| view.tasks).collect();
         prop_assert_eq!(has.iter().sum::<u32>(), TASKS, "{:?}", has);
-        prop_assert!(kernel.engine.seats().all(|view| view.is_alive || view.tasks == 0));
+        prop_assert!(kernel.engine.policy_slots().all(|view| view.is_alive || view.tasks == 0));
     }
 }
 
@@ -435,9 +439,9 @@ fn a_policy_that_balances_before_it_picks_has_its_turns_all_the_same() {
 #[test]
 fn the_turns_of_a_policy_do_not_become_fewer_with_each_that_comes() {
     let mut kernel = Kernel::new();
-    for seat in 1..POLICIES {
+    for policy_slot in 1..POLICIES {
         kernel.step(Step::Add(false));
-        kernel.step(Step::Choose(seat, Some(seat)));
+        kernel.step(Step::Choose(policy_slot, Some(policy_slot)));
     }
     (0..POLICIES).for_each(|task| kernel.step(Step::Wake(task, 0)));
     let mut ran = [0; POLICIES];
@@ -456,8 +460,8 @@ fn weights_divide_a_cpu_among_policies_that_have_work_all_the_time() {
     for weights in [[300, 100], [100, 200], [50, 0]] {
         let mut kernel = Kernel::new();
         kernel.step(Step::Add(false));
-        for (seat, weight) in weights.into_iter().enumerate() {
-            kernel.step(Step::Share(seat, 0, false, weight));
+        for (policy_slot, weight) in weights.into_iter().enumerate() {
+            kernel.step(Step::Share(policy_slot, 0, false, weight));
         }
         kernel.step(Step::Choose(1, Some(1)));
         kernel.step(Step::Wake(0, 0));
@@ -502,7 +506,7 @@ impl Policy for Careless {
 
     fn deliver(&self, message: &Message, _: &[u8]) -> Reply {
         let mut lost = self.0.lock().unwrap();
-        // Those that it gets in return are kept, so that each mistake stays a single one.
+        // Those that it gets in return are kept, so that each contract violation stays a single one.
         let dropped = if message.call == Call::TaskWakeup as u32 { message.token() } else { RawToken::NONE };
         lost.push(dropped);
         Reply { dropped, ..Reply::default() }
@@ -510,7 +514,7 @@ impl Policy for Careless {
 }
 
 #[test]
-fn a_successor_does_not_answer_for_the_mistakes_of_others() {
+fn a_successor_does_not_answer_for_the_contract_violations_of_others() {
     let mut kernel = Kernel::new();
     for round in 0..2 {
         kernel.engine.replace_policy(0, |_| Box::new(Careless(Mutex::default())));
@@ -525,6 +529,6 @@ fn a_successor_does_not_answer_for_the_mistakes_of_others() {
             kernel.deliver(&wake);
         }
         kernel.deliver(&block);
-        assert_eq!((kernel.engine.mistakes().0, kernel.engine.fault().is_some()), ((round + 1) * 40, false));
+        assert_eq!((kernel.engine.contract_violations().0, kernel.engine.fault().is_some()), ((round + 1) * 40, false));
     }
 }

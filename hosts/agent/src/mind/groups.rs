@@ -203,9 +203,9 @@ impl Mind {
     /// BPF hears how many tasks are held back: where no others wait, nothing does.
     pub(super) fn say_held(&self) {
         let held = &self.shared.control().held;
-        let parked = if self.groups.limits == 0 { 0 } else { self.engine.groups().parked() };
-        if held.load(Relaxed) != parked {
-            held.store(parked, Release);
+        let throttled = if self.groups.limits == 0 { 0 } else { self.engine.groups().throttled() };
+        if held.load(Relaxed) != throttled {
+            held.store(throttled, Release);
         }
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{
 
 use ekiden::{CpuId, CpuMask, Group, TaskId};
 use ekiden_contain::contained;
-use ekiden_engine::{Engine, Fault, Walk};
+use ekiden_engine::{Engine, Fault, Scan};
 use ekiden_host::abi::{Event, EventKind, Outcome, RefusalReason, Status, enqueue_flags};
 
 use crate::host::{AgentHost, now_ns};
@@ -26,10 +26,10 @@ use groups::Groups;
 const MESSAGES: u64 = 256;
 const SEARCHES: u32 = 64;
 
-/// A task that has waited through so many walks over the table, these milliseconds apart, has waited for too long, as
+/// A task that has waited through so many scans over the table, these milliseconds apart, has waited for too long, as
 /// in the kernel.
-const WALKS: u32 = 8;
-const WALKS_APART_MS: u32 = 1_000;
+const SCANS: u32 = 8;
+const SCANS_APART_MS: u32 = 1_000;
 const LOOKED_AT_AT_ONCE: u32 = 256;
 
 /// Reading the clock takes as long as a call of a small policy, and is seldom worth it.
@@ -91,10 +91,10 @@ pub(crate) struct Mind {
     refills_ns: Vec<u64>,
     refill_ns: u64,
     alarm_ns: u64,
-    walk: Walk,
-    walk_next: u32,
-    walk_at_ns: u64,
-    /// What stood in the way of a task that a walk has found to have waited for too long.
+    scan: Scan,
+    scan_next: u32,
+    scan_at_ns: u64,
+    /// What stood in the way of a task that a scan has found to have waited for too long.
     starved: String,
     wakeups_since_kick: u32,
     rounds: u32,
@@ -132,9 +132,9 @@ impl Mind {
             refills_ns: vec![u64::MAX; nr_cpus as usize],
             refill_ns: u64::MAX,
             alarm_ns: u64::MAX,
-            walk: Walk { number: 0, most: WALKS, apart_ms: WALKS_APART_MS, hears_ticks: false },
-            walk_next: 0,
-            walk_at_ns: 0,
+            scan: Scan { number: 0, most: SCANS, apart_ms: SCANS_APART_MS, hears_ticks: false },
+            scan_next: 0,
+            scan_at_ns: 0,
             starved: String::new(),
             wakeups_since_kick: 0,
             rounds: 0,

@@ -1,4 +1,4 @@
-//! What the agent does by the clock: its alarm, walks over the tasks that wait, and taking stock of all tasks anew.
+//! What the agent does by the clock: its alarm, scans over the tasks that wait, and taking stock of all tasks anew.
 
 use std::sync::atomic::Ordering::Release;
 
@@ -8,7 +8,7 @@ use ekiden_host::abi::{Event, EventKind, Outcome};
 use crate::host::now_ns;
 use crate::wire::state;
 
-use super::{LOOKED_AT_AT_ONCE, Mind, WALKS_APART_MS, count};
+use super::{LOOKED_AT_AT_ONCE, Mind, SCANS_APART_MS, count};
 
 impl Mind {
     /// Timers, and what the engine wants to do at a time.
@@ -31,8 +31,8 @@ impl Mind {
                 self.refill(now);
             }
         }
-        if now >= self.walk_at_ns {
-            self.walk_on(now);
+        if now >= self.scan_at_ns {
+            self.scan_on(now);
         }
     }
 
@@ -47,16 +47,16 @@ impl Mind {
         self.refill_ns = self.refills_ns.iter().copied().min().unwrap_or(u64::MAX);
     }
 
-    pub(super) fn walk_on(&mut self, now: u64) {
-        if self.walk_next == 0 {
-            self.walk.number = self.walk.number.wrapping_add(1).max(1);
+    pub(super) fn scan_on(&mut self, now: u64) {
+        if self.scan_next == 0 {
+            self.scan.number = self.scan.number.wrapping_add(1).max(1);
         }
         let mut outcome = Outcome::default();
-        let (engine, walk, first) = (&self.engine, self.walk, self.walk_next);
-        let next = engine.find_starved(walk, first, LOOKED_AT_AT_ONCE, &mut outcome);
-        self.walk_next = next.unwrap_or(0);
+        let (engine, scan, first) = (&self.engine, self.scan, self.scan_next);
+        let next = engine.find_starved(scan, first, LOOKED_AT_AT_ONCE, &mut outcome);
+        self.scan_next = next.unwrap_or(0);
         if next.is_none() {
-            self.walk_at_ns = now + u64::from(WALKS_APART_MS) * 1_000_000;
+            self.scan_at_ns = now + u64::from(SCANS_APART_MS) * 1_000_000;
         }
         self.kick(&outcome);
         if let Some(fault) = self.engine.fault() {

@@ -89,11 +89,11 @@ impl ForeignPolicy {
         if !made.is_null() {
             return Self { table, instance: made };
         }
-        let mut baggage = MaybeUninit::zeroed();
+        let mut handover = MaybeUninit::zeroed();
         // SAFETY: the instance comes from a table of the same layout and is not used again; `give` fills in what `take` reads.
         let instance = unsafe {
-            (self.table.give)(self.instance, baggage.as_mut_ptr());
-            (table.take)(args, baggage.as_mut_ptr())
+            (self.table.give)(self.instance, handover.as_mut_ptr());
+            (table.take)(args, handover.as_mut_ptr())
         };
         Self { table, instance }
     }

@@ -13,7 +13,7 @@ use ekiden_host::abi::{
     enqueue_flags,
 };
 use ekiden_host::hints::Geometry;
-use ekiden_kernel_rt::{Baggage, CreateArgs, Deliver, PolicyTable, Settings, TapeArgs, Wait};
+use ekiden_kernel_rt::{CallLogArgs, CreateArgs, Deliver, HandoverState, PolicyTable, Settings, Wait};
 
 thread_local! {
     /// What the guard returns instead of calling the policy, if that is not 0.
@@ -42,7 +42,7 @@ unsafe extern "C" fn ekiden_c_allowed_cpus(host_task: *const c_void, words: *mut
     unsafe { core::slice::from_raw_parts_mut(words, len) }.fill(0x5555_5555_5555_5555);
 }
 #[unsafe(no_mangle)]
-extern "C" fn ekiden_c_policy_fell(_seat: u32) {}
+extern "C" fn ekiden_c_policy_fell(_policy_slot: u32) {}
 #[unsafe(no_mangle)]
 extern "C" fn ekiden_c_stop(_text: *const u8, _len: usize) -> ! {
     std::process::abort()
@@ -131,18 +131,18 @@ unsafe extern "C" fn deliver(
     reply.write(answer);
 }
 
-unsafe extern "C" fn give(instance: *mut c_void, baggage: *mut Baggage) {
-    // SAFETY: the baggage is zeroed, and good for the call.
-    unsafe { (*baggage).state = instance };
+unsafe extern "C" fn give(instance: *mut c_void, handover: *mut HandoverState) {
+    // SAFETY: the handover is zeroed, and good for the call.
+    unsafe { (*handover).state = instance };
 }
-unsafe extern "C" fn take(_args: *mut CreateArgs, baggage: *mut Baggage) -> *mut c_void {
+unsafe extern "C" fn take(_args: *mut CreateArgs, handover: *mut HandoverState) -> *mut c_void {
     // SAFETY: `give` has filled it in.
-    unsafe { (*baggage).state }
+    unsafe { (*handover).state }
 }
 unsafe extern "C" fn check(_args: *mut CreateArgs) -> bool {
     true
 }
-unsafe extern "C" fn tape(_tape: *const TapeArgs, _what: u32) {}
+unsafe extern "C" fn call_log(_call_log: *const CallLogArgs, _what: u32) {}
 unsafe extern "C" fn save(_instance: *mut c_void, cpu: u32, _room: *mut u8, len: usize) -> i64 {
     i64::from(cpu) * 1000 + len as i64
 }
@@ -166,7 +166,7 @@ pub(crate) static TABLE: PolicyTable = PolicyTable {
     give,
     take,
     check,
-    tape,
+    call_log,
     save,
     restore,
     figures,

@@ -22,7 +22,7 @@ use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
 use ekiden::{CpuMask, Group, TaskId};
-use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, SEATS, Share, Walk};
+use ekiden_engine::{Checks, Engine, IdleCpus, NotChosen, POLICY_SLOTS, Scan, Share};
 use ekiden_host::Host;
 use ekiden_host::abi::{Event, Outcome, RawToken, Status};
 use ekiden_host::{Patience, Since, Waits};
@@ -104,7 +104,7 @@ pub extern "C" fn ekiden_rs_begin_several() -> bool {
     engine().is_some_and(Engine::begin_several)
 }
 
-/// An instance that has been made comes to those that run; its seat, or negative if there is no room. `ekiden_rs_has_come` follows after a
+/// An instance that has been made comes to those that run; its policy slot, or negative if there is no room. `ekiden_rs_has_come` follows after a
 /// grace period.
 ///
 /// # Safety
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn ekiden_rs_come(table: *const PolicyTable, made: *mut c_
     let Some(engine) = engine().filter(|_| !cfg!(feature = "fixed")) else { return -19 };
     // SAFETY: `made` comes from the table, which outlives the engine.
     let policy = unsafe { ForeignPolicy::made(table, made) };
-    engine.come(policy).map_or(-7, |seat| seat as i64)
+    engine.come(policy).map_or(-7, |policy_slot| policy_slot as i64)
 }
 
 /// All CPUs ask the policy that has come.
@@ -124,10 +124,10 @@ pub unsafe extern "C" fn ekiden_rs_come(table: *const PolicyTable, made: *mut c_
 ///
 /// `outcome` is good for the call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ekiden_rs_has_come(seat: u64, is_default: u64, outcome: *mut Outcome) -> i64 {
+pub unsafe extern "C" fn ekiden_rs_has_come(policy_slot: u64, is_default: u64, outcome: *mut Outcome) -> i64 {
     if let Some(engine) = engine() {
         // SAFETY: the outcome is on the stack of the C function that calls this.
-        engine.has_come(seat as usize, is_default != 0, unsafe { &mut *outcome });
+        engine.has_come(policy_slot as usize, is_default != 0, unsafe { &mut *outcome });
     }
     0
 }
@@ -138,14 +138,14 @@ pub unsafe extern "C" fn ekiden_rs_has_come(seat: u64, is_default: u64, outcome:
 ///
 /// No event is under way on any CPU, and none comes until this returns.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ekiden_rs_remove(seat: u64) -> i64 {
+pub unsafe extern "C" fn ekiden_rs_remove(policy_slot: u64) -> i64 {
     let engine = ENGINE.load(Acquire);
     if engine.is_null() || cfg!(feature = "fixed") {
         return -19;
     }
     // SAFETY: the caller keeps everyone else out, so this is the only reference.
     let engine = unsafe { &mut *engine };
-    engine.remove(seat as usize);
+    engine.remove(policy_slot as usize);
     0
 }
 
@@ -153,15 +153,15 @@ pub unsafe extern "C" fn ekiden_rs_remove(seat: u64) -> i64 {
 ///
 /// # Safety
 ///
-/// There are `len` seats at `order`.
+/// There are `len` policy slots at `order`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_reorder(order: *const u8, len: usize) -> i64 {
-    let Some(engine) = engine().filter(|_| len <= SEATS) else { return -22 };
-    let mut seats = [0; SEATS];
-    // SAFETY: C has copied `len` seats into a request that has room for all of them.
+    let Some(engine) = engine().filter(|_| len <= POLICY_SLOTS) else { return -22 };
+    let mut policy_slots = [0; POLICY_SLOTS];
+    // SAFETY: C has copied `len` policy slots into a request that has room for all of them.
     let order = unsafe { slice::from_raw_parts(order, len) };
-    seats.iter_mut().zip(order).for_each(|(to, seat)| *to = usize::from(*seat));
-    if engine.reorder(&seats[..len]) { 0 } else { -22 }
+    policy_slots.iter_mut().zip(order).for_each(|(to, policy_slot)| *to = usize::from(*policy_slot));
+    if engine.reorder(&policy_slots[..len]) { 0 } else { -22 }
 }
 
 /// As C has it: see `hosts/kernel/include/ekiden_control.h`.
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn ekiden_rs_reorder(order: *const u8, len: usize) -> i64 
 pub struct ShareRequest {
     cpus: u64,
     cpus_len: u32,
-    seat: u32,
+    policy_slot: u32,
     weight: u32,
     flags: u32,
 }
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn ekiden_rs_share(request: *const ShareRequest, cpus: *co
         len => CpuMask::from_words(unsafe { slice::from_raw_parts(cpus, len as usize) }),
     };
     let share = Share { is_strict: request.flags & 1 != 0, weight: request.weight };
-    if engine.share(request.seat as usize, &cpus, share) { 0 } else { -22 }
+    if engine.share(request.policy_slot as usize, &cpus, share) { 0 } else { -22 }
 }
 
 /// All events see what was published. They look for work anew, as the outcome says.
@@ -207,11 +207,11 @@ pub unsafe extern "C" fn ekiden_rs_all_see(outcome: *mut Outcome) -> i64 {
     0
 }
 
-/// Chooses the policy of a task by its seat counted from 1; 0 is for the default one. 0 if that is done.
+/// Chooses the policy of a task by its policy slot counted from 1; 0 is for the default one. 0 if that is done.
 #[unsafe(no_mangle)]
-pub extern "C" fn ekiden_rs_choose(task: u64, seat: u64, inherits: u64, by_root: u64) -> i64 {
-    let seat = (seat as usize).checked_sub(1);
-    match engine().map(|engine| engine.choose(TaskId::from_bits(task), seat, inherits != 0, by_root != 0)) {
+pub extern "C" fn ekiden_rs_choose(task: u64, policy_slot: u64, inherits: u64, by_root: u64) -> i64 {
+    let policy_slot = (policy_slot as usize).checked_sub(1);
+    match engine().map(|engine| engine.choose(TaskId::from_bits(task), policy_slot, inherits != 0, by_root != 0)) {
         Some(Ok(())) => 0,
         Some(Err(NotChosen::NoTask)) => -3,
         Some(Err(NotChosen::NoPolicy)) | None => -2,
@@ -219,22 +219,22 @@ pub extern "C" fn ekiden_rs_choose(task: u64, seat: u64, inherits: u64, by_root:
     }
 }
 
-/// The seats in the order in which their policies are asked, a byte each from the lowest on, counted from 1.
+/// The policy slots in the order in which their policies are asked, a byte each from the lowest on, counted from 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn ekiden_rs_order() -> u64 {
-    engine().map_or(0, |engine| engine.order().rev().fold(0, |all, seat| all << 8 | (seat as u64 + 1)))
+    engine().map_or(0, |engine| engine.order().rev().fold(0, |all, policy_slot| all << 8 | (policy_slot as u64 + 1)))
 }
 
-/// The seat of the policy that gets the tasks for which no policy was chosen.
+/// The policy slot of the policy that gets the tasks for which no policy was chosen.
 #[unsafe(no_mangle)]
 pub extern "C" fn ekiden_rs_default() -> u64 {
-    engine().map_or(0, |engine| engine.default_seat() as u64)
+    engine().map_or(0, |engine| engine.default_policy_slot() as u64)
 }
 
-/// Whether there is a policy in a seat that is called.
+/// Whether there is a policy in a policy slot that is called.
 #[unsafe(no_mangle)]
-pub extern "C" fn ekiden_rs_is_alive(seat: u64) -> bool {
-    engine().is_some_and(|engine| engine.is_alive(seat as usize))
+pub extern "C" fn ekiden_rs_is_alive(policy_slot: u64) -> bool {
+    engine().is_some_and(|engine| engine.is_alive(policy_slot as usize))
 }
 
 /// Whether any policy is left.
@@ -243,20 +243,20 @@ pub extern "C" fn ekiden_rs_any_alive() -> bool {
     engine().is_some_and(|engine| !engine.is_over())
 }
 
-/// Chooses what becomes of the policy in a seat when a task of its changes its state in an unexpected way. 0 if that is
+/// Chooses what becomes of the policy in a policy slot when a task of its changes its state in an unexpected way. 0 if that is
 /// done.
 #[unsafe(no_mangle)]
-pub extern "C" fn ekiden_rs_check(seat: u64, checks: u64) -> i64 {
+pub extern "C" fn ekiden_rs_check(policy_slot: u64, checks: u64) -> i64 {
     let checks = Checks::from_number(checks as u32);
-    let done = engine().zip(checks).is_some_and(|(engine, checks)| engine.check(seat as usize, checks));
+    let done = engine().zip(checks).is_some_and(|(engine, checks)| engine.check(policy_slot as usize, checks));
     if done { 0 } else { -22 }
 }
 
-/// The policy in a seat has panicked outside of a call.
+/// The policy in a policy slot has panicked outside of a call.
 #[unsafe(no_mangle)]
-pub extern "C" fn ekiden_rs_fell(seat: u64) -> i64 {
+pub extern "C" fn ekiden_rs_fell(policy_slot: u64) -> i64 {
     if let Some(engine) = engine() {
-        engine.has_fallen(seat as usize);
+        engine.has_fallen(policy_slot as usize);
     }
     0
 }
@@ -273,7 +273,7 @@ pub extern "C" fn ekiden_rs_calls() -> u64 {
     engine().map_or(0, |engine| engine.calls().0)
 }
 
-/// Lets another instance take over from the one in a seat: `made`, which knows no task, or one of `table` that gets the state of
+/// Lets another instance take over from the one in a policy slot: `made`, which knows no task, or one of `table` that gets the state of
 /// the old one if that is null.
 ///
 /// # Safety
@@ -282,7 +282,7 @@ pub extern "C" fn ekiden_rs_calls() -> u64 {
 /// [`ForeignPolicy::succeed`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_swap(
-    seat: u64,
+    policy_slot: u64,
     table: *const PolicyTable,
     policy_args: *mut CreateArgs,
     made: *mut c_void,
@@ -293,13 +293,13 @@ pub unsafe extern "C" fn ekiden_rs_swap(
         return -19;
     }
     // SAFETY: no event is under way on any CPU, so this is the only reference; the outcome is good for the call.
-    let (engine, outcome, seat) = unsafe { (&mut *engine, &mut *outcome, seat as usize) };
-    engine.replace_policy(seat, |policy| {
+    let (engine, outcome, policy_slot) = unsafe { (&mut *engine, &mut *outcome, policy_slot as usize) };
+    engine.replace_policy(policy_slot, |policy| {
         // SAFETY: what `succeed` asks for is what the caller was asked for.
         unsafe { policy.succeed(table, policy_args, made) }
     });
     if !made.is_null() {
-        engine.start_over(seat, outcome);
+        engine.start_over(policy_slot, outcome);
     }
     0
 }
@@ -311,8 +311,8 @@ pub unsafe extern "C" fn ekiden_rs_swap(
 ///
 /// `room` has space for `len` bytes. This is `cpu`, with interrupts off.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ekiden_rs_save(seat: u64, cpu: u32, room: *mut u8, len: usize) -> i64 {
-    let policy = engine().and_then(|engine| engine.policy(seat as usize));
+pub unsafe extern "C" fn ekiden_rs_save(policy_slot: u64, cpu: u32, room: *mut u8, len: usize) -> i64 {
+    let policy = engine().and_then(|engine| engine.policy(policy_slot as usize));
     // SAFETY: room and CPU are passed on with what the caller vouches for; the instance stays, as policies are replaced one at a time.
     policy.map_or(0, |policy| unsafe { policy.save(cpu, room, len) })
 }
@@ -324,8 +324,8 @@ pub unsafe extern "C" fn ekiden_rs_save(seat: u64, cpu: u32, room: *mut u8, len:
 ///
 /// `room` has space for `len` bytes, and the instance is not replaced meanwhile.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ekiden_rs_figures(seat: u64, cpu: u32, room: *mut u64, len: usize) -> i64 {
-    let policy = engine().and_then(|engine| engine.policy(seat as usize));
+pub unsafe extern "C" fn ekiden_rs_figures(policy_slot: u64, cpu: u32, room: *mut u64, len: usize) -> i64 {
+    let policy = engine().and_then(|engine| engine.policy(policy_slot as usize));
     // SAFETY: the room is passed on with its length, and the caller keeps the instance from being replaced.
     policy.map_or(0, |policy| unsafe { policy.figures_of(cpu, room, len) })
 }
@@ -335,7 +335,7 @@ const INTRODUCED_AT_ONCE: u32 = 32;
 /// The same, if nobody is called.
 const LOOKED_AT_AT_ONCE: u32 = 256;
 
-/// Tells policies of tasks that are strangers to theirs, from slot `first` on. Returns the slot to go on with; 0 when they have
+/// Tells policies of tasks that are not attached to theirs, from slot `first` on. Returns the slot to go on with; 0 when they have
 /// heard of all.
 ///
 /// # Safety
@@ -343,13 +343,13 @@ const LOOKED_AT_AT_ONCE: u32 = 256;
 /// `outcome` is good for the call, which is in an RCU read section.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_introduce(first: u64, outcome: *mut Outcome) -> i64 {
-    // SAFETY: one outcome for each step of a walk, which no other call has before the step is over.
+    // SAFETY: one outcome for each step of a scan, which no other call has before the step is over.
     let outcome = unsafe { &mut *outcome };
     let next = engine().and_then(|engine| engine.introduce(first as u32, INTRODUCED_AT_ONCE, outcome));
     i64::from(next.unwrap_or(0))
 }
 
-/// Takes out policies of which a task has waited in `most` walks over the task table, this one being `number` and some time apart
+/// Takes out policies of which a task has waited in `most` scans over the task table, this one being `number` and some time apart
 /// from the last. Looks at some slots from `first` on, and returns the slot to go on with; 0 at the end.
 ///
 /// # Safety
@@ -363,10 +363,10 @@ pub unsafe extern "C" fn ekiden_rs_find_starved(
     first: u64,
     outcome: *mut Outcome,
 ) -> i64 {
-    // SAFETY: the outcome is good for the call. There is one walk at a time, and it takes one step at a time.
+    // SAFETY: the outcome is good for the call. There is one scan at a time, and it takes one step at a time.
     let outcome = unsafe { &mut *outcome };
-    let walk = Walk { number: number as u32, most: most as u32, apart_ms: apart_ms as u32, hears_ticks: true };
-    let next = engine().and_then(|engine| engine.find_starved(walk, first as u32, LOOKED_AT_AT_ONCE, outcome));
+    let scan = Scan { number: number as u32, most: most as u32, apart_ms: apart_ms as u32, hears_ticks: true };
+    let next = engine().and_then(|engine| engine.find_starved(scan, first as u32, LOOKED_AT_AT_ONCE, outcome));
     i64::from(next.unwrap_or(0))
 }
 

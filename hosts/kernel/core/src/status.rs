@@ -12,32 +12,34 @@ use crate::engine;
 /// Room for all figures that a policy can have: `EKIDEN_FIGURES_WORDS`.
 const FIGURES_WORDS: usize = 1024;
 
-/// Writes what the engine says of itself as JSON members into `buffer`, or, if `seat` is not 0, of the policy in the seat of that
+/// Writes what the engine says of itself as JSON members into `buffer`, or, if `policy_slot` is not 0, of the policy in the policy slot of that
 /// number, counted from 1. Returns the length.
 ///
 /// # Safety
 ///
 /// `buffer` has room for `len` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, seat: u64) -> i64 {
+pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, policy_slot: u64) -> i64 {
     // SAFETY: the buffer has `len` bytes, which are the page of one reader of the device.
     let mut writer = Writer { room: unsafe { slice::from_raw_parts_mut(buffer, len) }, used: 0 };
     let Some(engine) = engine() else { return 0 };
-    let (tasks, mistakes, last_mistake, fault, totals);
-    if seat == 0 {
+    let (tasks, contract_violations, last_contract_violation, fault, totals);
+    if policy_slot == 0 {
         let table = engine.tasks();
         (tasks, fault, totals) = (table.len(), engine.fault(), engine.totals());
-        (mistakes, last_mistake) = engine.mistakes();
+        (contract_violations, last_contract_violation) = engine.contract_violations();
         let groups = engine.groups();
-        let _ = write!(writer, r#","capacity":{},"parked":{}"#, table.capacity(), groups.parked());
+        let _ = write!(writer, r#","capacity":{},"throttled":{}"#, table.capacity(), groups.throttled());
         let _ = write!(writer, r#","beyond":{}"#, engine.beyond());
         let _ = write!(writer, r#","groups":{},"groups_without_room":{}"#, groups.len(), groups.overflows());
     } else {
-        let Some(view) = engine.seats().find(|view| view.seat as u64 + 1 == seat) else { return 0 };
+        let Some(view) = engine.policy_slots().find(|view| view.policy_slot as u64 + 1 == policy_slot) else {
+            return 0;
+        };
         let (alive, default, checks) = (view.is_alive, view.is_default, view.checks.name());
         let _ = write!(writer, r#","alive":{alive},"default":{default},"checks":"{checks}""#);
-        if let Some(surprise) = view.last_surprise {
-            let _ = write!(writer, r#","last_surprise":"{surprise}""#);
+        if let Some(unexpected_transition) = view.last_unexpected_transition {
+            let _ = write!(writer, r#","last_unexpected_transition":"{unexpected_transition}""#);
         }
         if !view.cpus.is_empty() {
             let _ = write!(writer, r#","cpus":"{}","strict":{}"#, view.cpus, view.share.is_strict);
@@ -45,16 +47,17 @@ pub unsafe extern "C" fn ekiden_rs_status(buffer: *mut u8, len: usize, seat: u64
         if view.share.weight != 0 {
             let _ = write!(writer, r#","weight":{}"#, view.share.weight);
         }
-        (tasks, mistakes, last_mistake) = (view.tasks, view.mistakes, view.last_mistake);
+        (tasks, contract_violations, last_contract_violation) =
+            (view.tasks, view.contract_violations, view.last_contract_violation);
         (fault, totals) = (view.fault, view.totals);
     }
     let _ = write!(
         writer,
-        r#","tasks":{tasks},"picks":{},"idles":{},"migrations":{},"refusals":{},"surprises":{},"slowed":{},"mistakes":{mistakes}"#,
-        totals.picks, totals.idles, totals.migrations, totals.refusals, totals.surprises, totals.slowed,
+        r#","tasks":{tasks},"picks":{},"idles":{},"migrations":{},"refusals":{},"unexpected_transitions":{},"slowed":{},"contract_violations":{contract_violations}"#,
+        totals.picks, totals.idles, totals.migrations, totals.refusals, totals.unexpected_transitions, totals.slowed,
     );
-    if let Some(mistake) = last_mistake {
-        let _ = write!(writer, r#","last_mistake":"{mistake}""#);
+    if let Some(contract_violation) = last_contract_violation {
+        let _ = write!(writer, r#","last_contract_violation":"{contract_violation}""#);
     }
     if let Some(fault) = fault {
         let _ = write!(writer, r#","engine_fault":"{fault}""#);
@@ -115,18 +118,18 @@ pub unsafe extern "C" fn ekiden_rs_put_figures(
     end as i64 + 1
 }
 
-/// Fills in what a CPU has counted for the policy in a seat. False if there is no such policy or CPU.
+/// Fills in what a CPU has counted for the policy in a policy slot. False if there is no such policy or CPU.
 ///
 /// # Safety
 ///
 /// `counters` has room for six.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ekiden_rs_counters(seat: u64, cpu: CpuId, counters: *mut u64) -> bool {
+pub unsafe extern "C" fn ekiden_rs_counters(policy_slot: u64, cpu: CpuId, counters: *mut u64) -> bool {
     // SAFETY: there is room for six counters, one after the other, which is what an array of them is.
     let counters = unsafe { &mut *counters.cast::<[u64; 6]>() };
-    let Some(totals) = engine().and_then(|engine| engine.counted(seat as usize, cpu)) else { return false };
-    let Totals { picks, idles, migrations, refusals, surprises, slowed } = totals;
-    *counters = [picks, idles, migrations, refusals, surprises, slowed];
+    let Some(totals) = engine().and_then(|engine| engine.counted(policy_slot as usize, cpu)) else { return false };
+    let Totals { picks, idles, migrations, refusals, unexpected_transitions, slowed } = totals;
+    *counters = [picks, idles, migrations, refusals, unexpected_transitions, slowed];
     true
 }
 

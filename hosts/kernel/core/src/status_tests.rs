@@ -19,9 +19,9 @@ fn written(len: usize, write: impl FnOnce(*mut u8, usize) -> i64) -> Vec<u8> {
     room
 }
 
-fn status(len: usize, seat: u64) -> String {
+fn status(len: usize, policy_slot: u64) -> String {
     // SAFETY: the room is as long as is said.
-    String::from_utf8(written(len, |room, len| unsafe { ekiden_rs_status(room, len, seat) })).unwrap()
+    String::from_utf8(written(len, |room, len| unsafe { ekiden_rs_status(room, len, policy_slot) })).unwrap()
 }
 
 #[test]
@@ -33,25 +33,25 @@ fn the_status_names_what_the_engine_and_its_policy_have_counted() {
     running.pick(1);
     assert_eq!(
         status(4096, 0),
-        ",\"capacity\":8,\"parked\":0,\"beyond\":0,\"groups\":0,\"groups_without_room\":0,\"tasks\":1,\"picks\":1,\"idles\":1,\
-         \"migrations\":0,\"refusals\":0,\"surprises\":0,\"slowed\":0,\"mistakes\":0"
+        ",\"capacity\":8,\"throttled\":0,\"beyond\":0,\"groups\":0,\"groups_without_room\":0,\"tasks\":1,\"picks\":1,\"idles\":1,\
+         \"migrations\":0,\"refusals\":0,\"unexpected_transitions\":0,\"slowed\":0,\"contract_violations\":0"
     );
     assert_eq!(
         status(4096, 1),
         ",\"alive\":true,\"default\":true,\"checks\":\"report\",\"tasks\":1,\"picks\":1,\"idles\":1,\"migrations\":0,\
-         \"refusals\":0,\"surprises\":0,\"slowed\":0,\"mistakes\":0"
+         \"refusals\":0,\"unexpected_transitions\":0,\"slowed\":0,\"contract_violations\":0"
     );
-    assert_eq!([status(4096, 2), status(4096, u64::MAX)], ["", ""], "there is one seat");
+    assert_eq!([status(4096, 2), status(4096, u64::MAX)], ["", ""], "there is one policy slot");
 }
 
 #[test]
 fn a_status_that_does_not_fit_is_cut_at_the_end_of_the_room() {
     let running = Running::on(2, 8);
     let _ = &running;
-    for seat in [0, 1] {
-        let whole = status(4096, seat);
+    for policy_slot in [0, 1] {
+        let whole = status(4096, policy_slot);
         for len in 0..whole.len() + 2 {
-            assert_eq!(status(len, seat), whole[..len.min(whole.len())]);
+            assert_eq!(status(len, policy_slot), whole[..len.min(whole.len())]);
         }
     }
 }
@@ -67,16 +67,16 @@ fn without_an_engine_there_is_no_status_and_no_counter() {
 }
 
 #[test]
-fn counters_are_those_of_one_cpu_and_of_seats_and_cpus_that_exist() {
+fn counters_are_those_of_one_cpu_and_of_policy_slots_and_cpus_that_exist() {
     let running = Running::on(2, 8);
     let task = running.task(0xabc0);
     running.wake(task, 1);
     running.pick(1);
     running.pick(0);
-    let counted = |seat, cpu| {
+    let counted = |policy_slot, cpu| {
         let mut counters = [u64::MAX; 7];
         // SAFETY: there is room for six.
-        let is_there = unsafe { ekiden_rs_counters(seat, cpu, counters.as_mut_ptr()) };
+        let is_there = unsafe { ekiden_rs_counters(policy_slot, cpu, counters.as_mut_ptr()) };
         assert_eq!(counters[6], u64::MAX, "six are written");
         is_there.then_some(counters)
     };

@@ -26,7 +26,7 @@ fn without_an_engine_every_question_has_an_answer() {
         assert_eq!(ekiden_rs_remove(0), NO_ENGINE);
         assert_eq!(ekiden_rs_swap(0, &TABLE, ptr::null_mut(), ptr::null_mut(), &mut outcome), NO_ENGINE);
         assert_eq!(ekiden_rs_reorder([0].as_ptr(), 1), INVALID);
-        let request = ShareRequest { cpus: 0, cpus_len: 0, seat: 0, weight: 1, flags: 0 };
+        let request = ShareRequest { cpus: 0, cpus_len: 0, policy_slot: 0, weight: 1, flags: 0 };
         assert_eq!(ekiden_rs_share(&request, ptr::null()), NO_ENGINE);
         assert_eq!(ekiden_rs_has_come(0, 1, &mut outcome), 0);
         assert_eq!(ekiden_rs_all_see(&mut outcome), 0);
@@ -145,32 +145,34 @@ fn policies_come_in_an_order_that_can_be_changed_and_read() {
     ekiden_rs_begin_several();
     let mut outcome = Outcome::default();
     // SAFETY: instances come from the table, which is static; the outcome is good for the calls.
-    let seats: Vec<i64> = (1..SEATS).map(|_| unsafe { ekiden_rs_come(&TABLE, (TABLE.create)(&mut args(8))) }).collect();
-    assert_eq!(seats, (1..SEATS as i64).collect::<Vec<_>>());
+    let policy_slots: Vec<i64> =
+        (1..POLICY_SLOTS).map(|_| unsafe { ekiden_rs_come(&TABLE, (TABLE.create)(&mut args(8))) }).collect();
+    assert_eq!(policy_slots, (1..POLICY_SLOTS as i64).collect::<Vec<_>>());
     // SAFETY: one more instance of the static table, which no engine takes.
-    assert_eq!(unsafe { ekiden_rs_come(&TABLE, (TABLE.create)(&mut args(8))) }, -7, "there is no seat left");
-    for seat in seats {
+    assert_eq!(unsafe { ekiden_rs_come(&TABLE, (TABLE.create)(&mut args(8))) }, -7, "there is no policy slot left");
+    for policy_slot in policy_slots {
         // SAFETY: the outcome is on this stack.
-        unsafe { ekiden_rs_has_come(seat as u64, 0, &mut outcome) };
+        unsafe { ekiden_rs_has_come(policy_slot as u64, 0, &mut outcome) };
     }
-    let order: Vec<u8> = ekiden_rs_order().to_le_bytes().into_iter().take_while(|seat| *seat != 0).collect();
+    let order: Vec<u8> =
+        ekiden_rs_order().to_le_bytes().into_iter().take_while(|policy_slot| *policy_slot != 0).collect();
     let mut sorted = order.clone();
     sorted.sort_unstable();
-    assert_eq!(sorted, (1..=SEATS as u8).collect::<Vec<_>>(), "each seat is there once, counted from 1");
-    let turned: Vec<u8> = order.iter().rev().map(|seat| seat - 1).collect();
+    assert_eq!(sorted, (1..=POLICY_SLOTS as u8).collect::<Vec<_>>(), "each policy slot is there once, counted from 1");
+    let turned: Vec<u8> = order.iter().rev().map(|policy_slot| policy_slot - 1).collect();
     // SAFETY: the order is as long as is said.
-    let reorder = |seats: &[u8]| unsafe { ekiden_rs_reorder(seats.as_ptr(), seats.len()) };
+    let reorder = |policy_slots: &[u8]| unsafe { ekiden_rs_reorder(policy_slots.as_ptr(), policy_slots.len()) };
     assert_eq!(reorder(&turned), 0);
-    let now: Vec<u8> = ekiden_rs_order().to_le_bytes()[..SEATS].to_vec();
+    let now: Vec<u8> = ekiden_rs_order().to_le_bytes()[..POLICY_SLOTS].to_vec();
     assert_eq!(now, order.iter().rev().copied().collect::<Vec<_>>());
-    for wrong in [&turned[1..], &[0; SEATS], &[0; SEATS + 1], &[255; SEATS], &[]] {
+    for wrong in [&turned[1..], &[0; POLICY_SLOTS], &[0; POLICY_SLOTS + 1], &[255; POLICY_SLOTS], &[]] {
         assert_eq!(reorder(wrong), INVALID, "{wrong:?}");
     }
-    assert_eq!(ekiden_rs_order().to_le_bytes()[..SEATS], now[..], "an order that is refused changes nothing");
+    assert_eq!(ekiden_rs_order().to_le_bytes()[..POLICY_SLOTS], now[..], "an order that is refused changes nothing");
 }
 
 #[test]
-fn what_is_asked_of_seats_tasks_and_checks_that_do_not_exist_is_refused() {
+fn what_is_asked_of_policy_slots_tasks_and_checks_that_do_not_exist_is_refused() {
     let running = Running::on(2, 8);
     let task = running.task(0xabc0).to_bits();
     assert_eq!((ekiden_rs_choose(task, 1, 0, 0), ekiden_rs_choose(task, 0, 0, 0)), (0, 0));
@@ -179,14 +181,14 @@ fn what_is_asked_of_seats_tasks_and_checks_that_do_not_exist_is_refused() {
     assert_eq!(ekiden_rs_choose(task ^ 1 << 40, 1, 0, 0), -3);
     assert_eq!((ekiden_rs_choose(task, 1, 1, 1), ekiden_rs_choose(task, 1, 0, 0)), (0, -13), "root has chosen");
     assert_eq!((ekiden_rs_check(0, 2), ekiden_rs_check(0, 4), ekiden_rs_check(1, 1)), (0, INVALID, INVALID));
-    assert_eq!(ekiden_rs_check(SEATS as u64 + 1, 1), INVALID);
+    assert_eq!(ekiden_rs_check(POLICY_SLOTS as u64 + 1, 1), INVALID);
     assert!(ekiden_rs_is_alive(0) && !ekiden_rs_is_alive(1) && !ekiden_rs_is_alive(u64::MAX));
-    let share = |seat, weight| {
-        let request = ShareRequest { cpus: 0, cpus_len: 1, seat, weight, flags: 1 };
+    let share = |policy_slot, weight| {
+        let request = ShareRequest { cpus: 0, cpus_len: 1, policy_slot, weight, flags: 1 };
         // SAFETY: `cpus_len` is 1, and the array has one word.
         unsafe { ekiden_rs_share(&request, [3].as_ptr()) }
     };
-    assert_eq!((share(0, 100), share(1, 100), share(SEATS as u32, 100)), (0, INVALID, INVALID));
+    assert_eq!((share(0, 100), share(1, 100), share(POLICY_SLOTS as u32, 100)), (0, INVALID, INVALID));
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub struct Config {
     /// Memory for the policy, in bytes.
     pub arena_bytes: u64,
     /// How many records of its newest calls are kept for each CPU, 64 bytes each: a power of two, or 0 for none.
-    pub tape_records: u64,
+    pub call_log_records: u64,
     /// Whether another policy can take over. What that costs is measured without it.
     pub upgradable: bool,
     /// What it does if policies of Ekiden's run already.
@@ -63,7 +63,7 @@ impl Config {
             modules,
             max_tasks,
             arena_bytes: arena_bytes_for(max_tasks),
-            tape_records: 1 << 14,
+            call_log_records: 1 << 14,
             upgradable: true,
             beside: Beside::Nobody,
             access: Access::Root,

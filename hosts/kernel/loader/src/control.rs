@@ -45,8 +45,8 @@ pub enum Moved {
 /// Who is to take over.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Succession<'a> {
-    /// The seat of the one that runs; the default one if there is none.
-    pub seat: Option<u32>,
+    /// The policy slot of the one that runs; the default one if there is none.
+    pub slot: Option<u32>,
     /// The name of its module; the one that runs if there is none.
     pub module: Option<&'a str>,
     /// The policy that has to be in it; any if there is none.
@@ -77,7 +77,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) params: &'a str,
     pub(crate) max_tasks: u32,
     pub(crate) arena_bytes: u64,
-    pub(crate) tape_records: u64,
+    pub(crate) call_log_records: u64,
     /// It comes to those that run, if any do.
     pub(crate) joins: bool,
     pub(crate) is_default: bool,
@@ -113,9 +113,9 @@ struct CreateRequest {
     error_len: u32,
     max_tasks: u32,
     arena_bytes: u64,
-    tape_records: u64,
+    call_log_records: u64,
     flags: u32,
-    seat: u32,
+    slot: u32,
     group: u32,
     reserved: u32,
 }
@@ -127,7 +127,7 @@ struct HintRequest {
     bytes: u64,
     len: u32,
     taken: u32,
-    seat: u32,
+    slot: u32,
     reserved: u32,
 }
 
@@ -144,13 +144,13 @@ struct UpgradeRequest {
     moved: u32,
     wait_ns: u64,
     tasks: u64,
-    seat: u32,
+    slot: u32,
     reserved: u32,
 }
 
 #[repr(C)]
 struct OrderRequest {
-    seats: [u8; 8],
+    slots: [u8; 8],
     len: u32,
 }
 
@@ -158,7 +158,7 @@ struct OrderRequest {
 struct ShareRequest {
     cpus: u64,
     cpus_len: u32,
-    seat: u32,
+    slot: u32,
     weight: u32,
     flags: u32,
 }
@@ -166,7 +166,7 @@ struct ShareRequest {
 nix::ioctl_readwrite!(ioctl_create, b'E', 1, CreateRequest);
 nix::ioctl_readwrite!(ioctl_hint, b'E', 2, HintRequest);
 nix::ioctl_readwrite!(ioctl_upgrade, b'E', 4, UpgradeRequest);
-nix::ioctl_write_int_bad!(ioctl_tape, nix::request_code_none!(b'E', 5));
+nix::ioctl_write_int_bad!(ioctl_call_log, nix::request_code_none!(b'E', 5));
 nix::ioctl_write_int_bad!(ioctl_checks, nix::request_code_none!(b'E', 8));
 nix::ioctl_write_ptr!(ioctl_order, b'E', 6, OrderRequest);
 nix::ioctl_write_ptr!(ioctl_share, b'E', 9, ShareRequest);
@@ -178,7 +178,7 @@ impl Control {
         Ok(Self { file })
     }
 
-    /// Makes a policy ready, and says in which seat it is. `max_tasks` and `topology` count for the first one only.
+    /// Makes a policy ready, and says in which policy slot it is. `max_tasks` and `topology` count for the first one only.
     pub(crate) fn create(&self, wanted: &Wanted<'_>, topology: &Topology) -> Result<u32> {
         let mut name = [0; 32];
         let Wanted { policy, params, .. } = *wanted;
@@ -203,18 +203,18 @@ impl Control {
             error_len: error.len() as u32,
             max_tasks: wanted.max_tasks,
             arena_bytes: wanted.arena_bytes,
-            tape_records: wanted.tape_records,
+            call_log_records: wanted.call_log_records,
             flags: u32::from(wanted.joins) | u32::from(wanted.is_default) << 1 | access,
-            seat: 0,
+            slot: 0,
             group,
             reserved: 0,
         };
         // SAFETY: the request has the layout that the device expects, and its pointers are good for the call.
         match unsafe { ioctl_create(self.file.as_raw_fd(), &raw mut request) } {
-            Ok(_) => Ok(request.seat),
+            Ok(_) => Ok(request.slot),
             Err(nix::Error::EBUSY) => Err(LoadError::Busy(running())),
             Err(nix::Error::ENOENT) => Err(LoadError::NoPolicy(policy.into(), known())),
-            Err(nix::Error::EUSERS) => Err(LoadError::NoSeat),
+            Err(nix::Error::EUSERS) => Err(LoadError::NoPolicySlot),
             Err(nix::Error::ENOMEM) => Err(LoadError::NoMemory { mib: wanted.arena_bytes >> 20 }),
             Err(nix::Error::ETIME) => Err(LoadError::NeverQuiet),
             Err(errno) => {
@@ -229,11 +229,11 @@ impl Control {
         }
     }
 
-    /// Asks policies in this order; `seats` names each that runs once.
-    pub fn reorder(&self, seats: &[u32]) -> Result<()> {
-        let mut request = OrderRequest { seats: [0; 8], len: seats.len() as u32 };
-        for (place, seat) in request.seats.iter_mut().zip(seats) {
-            *place = *seat as u8;
+    /// Asks policies in this order; `slots` names each that runs once.
+    pub fn reorder(&self, slots: &[u32]) -> Result<()> {
+        let mut request = OrderRequest { slots: [0; 8], len: slots.len() as u32 };
+        for (place, slot) in request.slots.iter_mut().zip(slots) {
+            *place = *slot as u8;
         }
         // SAFETY: the request has the layout that the device expects.
         match unsafe { ioctl_order(self.file.as_raw_fd(), &raw const request) } {
@@ -243,17 +243,17 @@ impl Control {
         }
     }
 
-    /// Gives the policy in a seat CPUs, none for no set, and a weight, instead of what it had.
+    /// Gives the policy in a policy slot CPUs, none for no set, and a weight, instead of what it had.
     ///
     /// # Errors
     /// If no such policy runs, if none of the CPUs exist, or if the weight is not in
     /// [`POLICY_WEIGHTS`](ekiden_engine::POLICY_WEIGHTS).
-    pub fn share(&self, seat: u32, cpus: &CpuMask, share: Share) -> Result<()> {
+    pub fn share(&self, slot: u32, cpus: &CpuMask, share: Share) -> Result<()> {
         let words = cpus.as_words();
         let request = ShareRequest {
             cpus: words.as_ptr() as u64,
             cpus_len: if cpus.is_empty() { 0 } else { words.len() as u32 },
-            seat,
+            slot,
             weight: share.weight,
             flags: u32::from(share.is_strict),
         };
@@ -267,8 +267,8 @@ impl Control {
         }
     }
 
-    /// Says something to the policy in a seat, or to the default one; true if it took the hint.
-    pub fn hint(&self, seat: Option<u32>, hint: Hint<'_>) -> Result<bool> {
+    /// Says something to the policy in a policy slot, or to the default one; true if it took the hint.
+    pub fn hint(&self, slot: Option<u32>, hint: Hint<'_>) -> Result<bool> {
         let (kind, queue, bytes): (u32, u32, &[u8]) = match hint {
             Hint::Now(bytes) => (17, 0, bytes),
             Hint::Open(queue) => (18, queue, &[]),
@@ -281,7 +281,7 @@ impl Control {
             bytes: bytes.as_ptr() as u64,
             len: bytes.len() as u32,
             taken: 0,
-            seat: seat.map_or(0, |seat| seat + 1),
+            slot: slot.map_or(0, |slot| slot + 1),
             reserved: 0,
         };
         // SAFETY: the request has the layout that the device expects, and `bytes` are good for the call.
@@ -316,7 +316,7 @@ impl Control {
             moved: 0,
             wait_ns: 0,
             tasks: 0,
-            seat: succession.seat.map_or(0, |seat| seat + 1),
+            slot: succession.slot.map_or(0, |slot| slot + 1),
             reserved: 0,
         };
         // SAFETY: the request has the layout that the device expects, and its pointers are good for the call.
@@ -342,19 +342,19 @@ impl Control {
 }
 
 impl Control {
-    /// Starts or stops recording the calls of the policy in a seat.
-    pub fn run_tape(&self, seat: u32, on: bool) -> Result<()> {
+    /// Starts or stops recording the calls of the policy in a policy slot.
+    pub fn run_call_log(&self, slot: u32, on: bool) -> Result<()> {
         // SAFETY: the request takes a number, and the device gets at no memory of ours.
-        unsafe { ioctl_tape(self.file.as_raw_fd(), seat as i32 * 2 + i32::from(on)) }
+        unsafe { ioctl_call_log(self.file.as_raw_fd(), slot as i32 * 2 + i32::from(on)) }
             .map_err(io::Error::from)
             .context("the flight recorder cannot be switched: no policy runs, or it has none")?;
         Ok(())
     }
 
-    /// Chooses what becomes of the policy in a seat when a task of its changes its state in an unexpected way.
-    pub fn check(&self, seat: u32, checks: Checks) -> Result<()> {
+    /// Chooses what becomes of the policy in a policy slot when a task of its changes its state in an unexpected way.
+    pub fn check(&self, slot: u32, checks: Checks) -> Result<()> {
         // SAFETY: the request takes a number, and the device gets at no memory of ours.
-        unsafe { ioctl_checks(self.file.as_raw_fd(), seat as i32 * 4 + checks as i32) }
+        unsafe { ioctl_checks(self.file.as_raw_fd(), slot as i32 * 4 + checks as i32) }
             .map_err(io::Error::from)
             .context("the checks of that policy cannot be switched")?;
         Ok(())

@@ -20,9 +20,9 @@ use nix::{
 };
 
 use crate::{
+    call_log::{CallLog, now_ns},
     error::{LoadError, Result},
     status::{PolicyStatus, Status},
-    tape::{Tape, now_ns},
 };
 
 /// How often the reader looks how full the rings are, and how long it lets records wait at most.
@@ -60,32 +60,32 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Records the policy in a seat, or the default one. Begins with the oldest calls that there are, or, if
+    /// Records the policy in a policy slot, or the default one. Begins with the oldest calls that there are, or, if
     /// `from_now`, with the next ones. `workload` is what runs, for the file's header.
     ///
     /// # Errors
     /// Without permission, if no policy runs or it has no flight recorder, or if the file cannot be written.
-    pub fn start(file: File, seat: Option<u32>, from_now: bool, workload: &str) -> Result<Self> {
-        let policy = recorded(&Status::read()?.unwrap_or_default(), seat)?.clone();
-        let mut tape = Tape::open(&policy)?;
+    pub fn start(file: File, slot: Option<u32>, from_now: bool, workload: &str) -> Result<Self> {
+        let policy = recorded(&Status::read()?.unwrap_or_default(), slot)?.clone();
+        let mut call_log = CallLog::open(&policy)?;
         if from_now {
-            tape.skip();
+            call_log.skip();
         }
-        let (header, number) = header(seat, workload)?;
-        let (seat, mut known) = (policy.seat, number);
-        Self::begin(tape, &header, file, move || new_instance(seat, &mut known))
+        let (header, number) = header(slot, workload)?;
+        let (slot, mut known) = (policy.slot, number);
+        Self::begin(call_log, &header, file, move || new_instance(slot, &mut known))
     }
 
-    /// Records what is written to a tape, of one instance.
+    /// Records what is written to a call log, of one instance.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn of(tape: Tape, header: &Header, file: File) -> Result<Self> {
-        Self::begin(tape, header, file, || Ok(None))
+    pub fn of(call_log: CallLog, header: &Header, file: File) -> Result<Self> {
+        Self::begin(call_log, header, file, || Ok(None))
     }
 
     fn begin(
-        mut tape: Tape,
+        mut call_log: CallLog,
         header: &Header,
         file: File,
         mut takes_over: impl FnMut() -> Result<Option<(u32, Instance)>> + Send + 'static,
@@ -96,12 +96,12 @@ impl Drain {
         let is_over = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&is_over);
         let drain = move || {
-            let read = read(&mut tape, &pieces, &ends, &mut takes_over);
+            let read = read(&mut call_log, &pieces, &ends, &mut takes_over);
             drop(pieces);
             // Where it has ended by itself, it knows why.
             let written = writer.join().unwrap_or_else(|_| Err(LoadError::Other("what writes has panicked".into())))?;
             read?;
-            Ok(Kept { lost: tape.lost(), reader_ns: written.reader_ns + thread_ns(), ..written })
+            Ok(Kept { lost: call_log.lost(), reader_ns: written.reader_ns + thread_ns(), ..written })
         };
         Ok(Self { thread: thread_named("ekiden-record", drain)?, is_over })
     }
@@ -125,31 +125,31 @@ impl Drain {
 ///
 /// # Errors
 /// When the file cannot be written.
-pub fn dump(tape: &mut Tape, header: &Header, file: File, is_over: bool) -> Result<Kept> {
+pub fn dump(call_log: &mut CallLog, header: &Header, file: File, is_over: bool) -> Result<Kept> {
     let mut writer = RecordingWriter::new(BufWriter::new(file), header).map_err(cannot)?;
     let until_ns = now_ns();
     if !is_over {
         thread::sleep(Duration::from_nanos(SETTLED_NS));
     }
-    pass(tape, &mut writer, until_ns)?;
-    Ok(Kept { lost: tape.lost(), ..finish(writer)? })
+    pass(call_log, &mut writer, until_ns)?;
+    Ok(Kept { lost: call_log.lost(), ..finish(writer)? })
 }
 
-/// The policy in a seat, or the default one.
-pub(crate) fn recorded(status: &Status, seat: Option<u32>) -> Result<&PolicyStatus> {
-    match seat {
-        Some(seat) => status.policies.iter().find(|policy| policy.seat == seat).ok_or(LoadError::NothingRuns),
+/// The policy in a policy slot, or the default one.
+pub(crate) fn recorded(status: &Status, slot: Option<u32>) -> Result<&PolicyStatus> {
+    match slot {
+        Some(slot) => status.policies.iter().find(|policy| policy.slot == slot).ok_or(LoadError::NothingRuns),
         None => status.main().ok_or(LoadError::NothingRuns),
     }
 }
 
-/// The header of a recording of the policy in a seat, or of the default one, and the number of its instance.
+/// The header of a recording of the policy in a policy slot, or of the default one, and the number of its instance.
 ///
 /// # Errors
 /// If no policy runs, or the topology cannot be read.
-pub fn header(seat: Option<u32>, workload: &str) -> Result<(Header, u32)> {
+pub fn header(slot: Option<u32>, workload: &str) -> Result<(Header, u32)> {
     let status = Status::read()?.unwrap_or_default();
-    let policy = recorded(&status, seat)?;
+    let policy = recorded(&status, slot)?;
     let instance = Instance { policy: policy.policy.clone(), params: policy.params.clone() };
     let header = header_of(Host::Kernel, instance, status.capacity as u32, workload)?;
     Ok((header, policy.instance))
@@ -190,10 +190,10 @@ fn stay_apart() {
 
 /// The instance that has taken over since the last time, if one has. Without that its calls could not be replayed, so a status that
 /// cannot be read ends the recording.
-fn new_instance(seat: u32, known: &mut u32) -> Result<Option<(u32, Instance)>> {
+fn new_instance(slot: u32, known: &mut u32) -> Result<Option<(u32, Instance)>> {
     let policies = Status::read()?.unwrap_or_default().policies;
     // The policy may be gone, and what it was asked last is still to come.
-    let policy = policies.into_iter().find(|policy| policy.seat == seat && policy.instance != *known);
+    let policy = policies.into_iter().find(|policy| policy.slot == slot && policy.instance != *known);
     Ok(policy.map(|policy| {
         *known = policy.instance;
         (policy.instance, Instance { policy: policy.policy, params: policy.params })
@@ -214,7 +214,7 @@ struct Ended;
 
 /// Reads the rings until `ends` is set, or until the thread that writes has ended.
 fn read(
-    tape: &mut Tape,
+    call_log: &mut CallLog,
     pieces: &SyncSender<Piece>,
     ends: &AtomicBool,
     takes_over: &mut impl FnMut() -> Result<Option<(u32, Instance)>>,
@@ -228,13 +228,13 @@ fn read(
             // What has happened up to here is certain only after a while.
             thread::sleep(Duration::from_nanos(SETTLED_NS));
         }
-        if ends || tape.fullest() > FULL || last.elapsed() > WAIT_MAX {
+        if ends || call_log.fullest() > FULL || last.elapsed() > WAIT_MAX {
             let instance = takes_over()?;
             let until_ns = now_ns().saturating_sub(SETTLED_NS);
             let handed_over =
                 instance.map_or(Ok(()), |(number, instance)| hand_over(Piece::Instance(number, instance)));
             let handed_over = handed_over.and_then(|()| {
-                tape.drain(|cpu, first, records| {
+                call_log.drain(|cpu, first, records| {
                     let mut firsts = (first..).step_by(PIECE);
                     records
                         .chunks(PIECE)
@@ -268,8 +268,8 @@ fn write(mut writer: RecordingWriter<BufWriter<File>>, pieces: &Receiver<Piece>)
 }
 
 /// Whatever there is by now, which is everything up to `until_ns`.
-fn pass(tape: &mut Tape, writer: &mut RecordingWriter<impl Write>, until_ns: u64) -> Result<()> {
-    tape.drain(|cpu, first, records| writer.block(cpu, first, records)).map_err(cannot)?;
+fn pass(call_log: &mut CallLog, writer: &mut RecordingWriter<impl Write>, until_ns: u64) -> Result<()> {
+    call_log.drain(|cpu, first, records| writer.block(cpu, first, records)).map_err(cannot)?;
     writer.pass(until_ns).map_err(cannot)
 }
 

@@ -103,9 +103,9 @@ pub enum LoadError {
     /// The policy does not take its parameters, or panicked when it was made.
     #[error("the policy refuses to start: {0}")]
     Refused(String),
-    /// All seats are taken.
+    /// All policy slots are taken.
     #[error("there are as many policies as there can be at once; remove one first (`ekiden status` lists them)")]
-    NoSeat,
+    NoPolicySlot,
     /// The arena does not fit.
     #[error("there is no memory for an arena of {mib} MiB; ask for a smaller one with --arena-mib")]
     NoMemory {

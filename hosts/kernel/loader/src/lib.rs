@@ -10,6 +10,7 @@
 #[cfg_attr(not(feature = "bpf"), path = "without_bpf.rs")]
 mod bpf;
 mod budgets;
+mod call_log;
 mod config;
 mod control;
 mod drain;
@@ -21,23 +22,22 @@ mod modules;
 mod recorded;
 mod status;
 pub mod sysfs;
-mod tape;
 mod tasks;
 mod waits;
 
 pub use bpf::{Baseline, Look, Program, Recorder, RunqLat, Session, ShortRecorder, operations_of_the_kernel};
 pub use budgets::Budgets;
+pub use call_log::{CALL_LOG_PAGE, CallLog, len_of_ring};
 pub use config::{Beside, Config, Queues, Scope, arena_bytes_for, room_for_all};
 pub use control::{Access, Control, Hint, Moved, Succession, Upgrade};
 pub use drain::{Drain, Kept, dump, header, header_of};
 pub use ekiden_user::Error as UserError;
-pub use ekiden_user::{Inherit, Terms};
+pub use ekiden_user::{ChooseOptions, Inherit};
 pub use error::{LoadError, Result, needs_root};
 pub use finding::{Finding, scheduler};
 pub use live::{Evidence, LiveChecker, LookCounts, Pause, SAMPLE, Sum};
 pub use modules::{load_beside, load_copy, loaded, unload, unload_all};
 pub use recorded::{Raw, Recording};
 pub use status::{Counts, HintCounts, HintQueues, HintType, HintTypes, OpenQueue, PolicyStatus, Status, Stops};
-pub use tape::{TAPE_PAGE, Tape, len_of_ring};
 pub use tasks::{Followed, Who, choose};
 pub use waits::{Waits, Whom};

@@ -197,3 +197,27 @@ pub fn unload(name: &str, patience: Duration) -> Result<()> {
 pub fn unload_all(patience: Duration) -> Result<()> {
     loaded().iter().try_for_each(|name| unload(name, patience))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_of_another_kernel_or_interface_is_refused_before_it_is_loaded() {
+        let running = nix::sys::utsname::uname().unwrap().release().to_string_lossy().into_owned();
+        let of = |kernel: &str, interface: &str| {
+            let image = format!("\x7fELF\0vermagic={kernel} SMP\0{interface}\0");
+            check(Path::new("ekiden_wfq.ko"), image.as_bytes())
+        };
+        assert!(of(&running, &format!("ekiden_abi={ABI_VERSION}")).is_ok());
+        let other = of(&running, &format!("ekiden_abi={}", ABI_VERSION + 1));
+        assert!(
+            matches!(other, Err(LoadError::OtherInterface { built, .. }) if built == (ABI_VERSION + 1).to_string())
+        );
+        assert!(matches!(of(&running, "name=x"), Err(LoadError::OtherInterface { built, .. }) if built == "none"));
+        assert!(
+            matches!(of("6.1.0-none", "name=x"), Err(LoadError::OtherKernel { built, .. }) if built == "6.1.0-none")
+        );
+        assert!(matches!(check(Path::new("x"), b"text"), Err(LoadError::NotAModule(_))));
+    }
+}

@@ -6,9 +6,9 @@ use ekiden_host::Figure;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    call_log::now_ns,
     control::DEVICE,
     error::{LoadError, Result},
-    tape::now_ns,
 };
 
 /// What `ekiden.ko` says when it is asked.
@@ -30,7 +30,7 @@ pub struct Status {
     pub beyond: u64,
     /// Tasks that wait for their control groups to have CPU time again.
     #[serde(default)]
-    pub parked: u64,
+    pub throttled: u64,
     /// Control groups that share CPU time by themselves.
     #[serde(default)]
     pub groups: u64,
@@ -86,7 +86,7 @@ pub struct PolicyStatus {
     /// Its name.
     pub policy: String,
     /// Its place in the engine.
-    pub seat: u32,
+    pub slot: u32,
     /// Whether it is called; if not, it was taken out.
     #[serde(default)]
     pub alive: bool,
@@ -113,13 +113,13 @@ pub struct PolicyStatus {
     pub ticks_khz: u32,
     /// Records that the ring of each CPU has room for; 0 if calls are not recorded.
     #[serde(default)]
-    pub tape_records: u64,
+    pub call_log_records: u64,
     /// How many rings there are.
     #[serde(default)]
-    pub tape_cpus: u32,
+    pub call_log_cpus: u32,
     /// Whether calls are recorded at the moment.
     #[serde(default)]
-    pub tape_runs: bool,
+    pub call_log_runs: bool,
     /// The module that it is in.
     #[serde(default)]
     pub module: String,
@@ -158,7 +158,7 @@ pub struct PolicyStatus {
     pub checks: String,
     /// The newest such change.
     #[serde(default)]
-    pub last_surprise: Option<String>,
+    pub last_unexpected_transition: Option<String>,
     /// Why it was taken out, if it was: a panic, with file and line.
     #[serde(default)]
     pub fault: Option<String>,
@@ -257,17 +257,17 @@ pub struct Counts {
     pub refusals: u64,
     /// Unexpected transitions of tasks.
     #[serde(default)]
-    pub surprises: u64,
+    pub unexpected_transitions: u64,
     /// Wishes of the policy beyond what it may have in a time: kicks that came later, timers that were too short, searches in vain.
     #[serde(default)]
     pub slowed: u64,
-    /// Mistakes that were put right.
+    /// Contract violations that were put right.
     #[serde(default)]
-    pub mistakes: u64,
+    pub contract_violations: u64,
     /// The newest of them.
     #[serde(default)]
-    pub last_mistake: Option<String>,
-    /// Why the engine took the policy out: too many mistakes.
+    pub last_contract_violation: Option<String>,
+    /// Why the engine took the policy out: too many contract violations.
     #[serde(default)]
     pub engine_fault: Option<String>,
 }
@@ -302,13 +302,13 @@ impl Status {
     }
 
     /// Why a policy was taken out, in words: this one's reason, or the newest one.
-    pub fn why(&self, seat: u32) -> Option<String> {
-        self.own_reason(seat).or_else(|| self.fault.clone()).or_else(|| self.counts.engine_fault.clone())
+    pub fn why(&self, slot: u32) -> Option<String> {
+        self.own_reason(slot).or_else(|| self.fault.clone()).or_else(|| self.counts.engine_fault.clone())
     }
 
     /// Why this very policy was taken out.
-    pub(crate) fn own_reason(&self, seat: u32) -> Option<String> {
-        let own = self.policies.iter().find(|policy| policy.seat == seat)?;
+    pub(crate) fn own_reason(&self, slot: u32) -> Option<String> {
+        let own = self.policies.iter().find(|policy| policy.slot == slot)?;
         own.fault.clone().or(own.counts.engine_fault.clone())
     }
 }

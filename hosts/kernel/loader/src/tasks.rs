@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ekiden_user::{Device, Error, Terms, Thread};
+use ekiden_user::{ChooseOptions, Device, Error, Thread};
 
 use crate::error::{Context, LoadError, Result};
 
@@ -78,15 +78,15 @@ fn threads_of_group(directory: &Path, threads: &mut BTreeSet<i32>) -> io::Result
     Ok(())
 }
 
-/// Chooses a policy for everybody in `who`: the one in a seat, or, if that is `None`, the default one. Returns for how
+/// Chooses a policy for everybody in `who`: the one in a policy slot, or, if that is `None`, the default one. Returns for how
 /// many threads. A program that ends meanwhile is no error; nobody at all is one, and so is a program that makes threads faster than
 /// they can be looked at.
 ///
 /// # Errors
 /// If a thread is somebody else's, cannot be scheduled by Ekiden, or none is found; or if the policy refuses what is to be set.
-pub fn choose<'a>(who: &Who, seat: Option<u32>, terms: impl Into<Terms<'a>>) -> Result<usize> {
-    let mut followed = Followed::new(who.clone(), seat)?;
-    let chosen = followed.look(terms)?;
+pub fn choose<'a>(who: &Who, slot: Option<u32>, options: impl Into<ChooseOptions<'a>>) -> Result<usize> {
+    let mut followed = Followed::new(who.clone(), slot)?;
+    let chosen = followed.look(options)?;
     if chosen == 0 {
         return Err(LoadError::Nobody);
     }
@@ -96,7 +96,7 @@ pub fn choose<'a>(who: &Who, seat: Option<u32>, terms: impl Into<Terms<'a>>) -> 
 /// Those that a policy is chosen for, as they come and go.
 pub struct Followed {
     who: Who,
-    seat: Option<u32>,
+    slot: Option<u32>,
     device: Device,
     /// Those for which it has been chosen, and when each of them began: a number may be used again.
     chosen: BTreeMap<i32, u64>,
@@ -107,16 +107,16 @@ impl Followed {
     ///
     /// # Errors
     /// If there is no device.
-    pub fn new(who: Who, seat: Option<u32>) -> Result<Self> {
-        Ok(Self { who, seat, device: Device::open()?, chosen: BTreeMap::new() })
+    pub fn new(who: Who, slot: Option<u32>) -> Result<Self> {
+        Ok(Self { who, slot, device: Device::open()?, chosen: BTreeMap::new() })
     }
 
     /// Chooses for all that have come since the last look. Returns for how many.
     ///
     /// # Errors
     /// As [`choose`], but that there may be nobody.
-    pub fn look<'a>(&mut self, terms: impl Into<Terms<'a>>) -> Result<usize> {
-        let terms = terms.into();
+    pub fn look<'a>(&mut self, options: impl Into<ChooseOptions<'a>>) -> Result<usize> {
+        let options = options.into();
         let mut count = 0;
         let mut is_whole = false;
         for _ in 0..LOOKS {
@@ -130,7 +130,7 @@ impl Followed {
                 break;
             }
             for (tid, began) in new {
-                match self.device.choose(Thread::Id(tid), self.seat, terms) {
+                match self.device.choose(Thread::Id(tid), self.slot, options) {
                     Err(Error::NotATask(_)) if self.who != Who::Thread(tid) => {}
                     other => {
                         other?;

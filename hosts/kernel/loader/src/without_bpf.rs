@@ -149,7 +149,7 @@ impl Session {
         match self.0 {}
     }
 
-    pub fn seat(&self) -> u32 {
+    pub fn slot(&self) -> u32 {
         match self.0 {}
     }
 

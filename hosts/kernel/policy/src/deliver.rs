@@ -1,4 +1,4 @@
-//! One call into the policy, on tape or not: it is on the path of every task switch.
+//! One call into the policy, in the call log or not: it is on the path of every task switch.
 
 use core::{ffi::c_void, mem::MaybeUninit, slice};
 
@@ -6,7 +6,7 @@ use ekiden::Scheduler;
 use ekiden_host::Adapter;
 use ekiden_host::abi::{Message, Reply};
 
-use crate::{has_no_lock, tape};
+use crate::{call_log, has_no_lock};
 
 /// # Safety
 ///
@@ -23,7 +23,7 @@ pub(crate) unsafe extern "C" fn deliver<S: Scheduler>(
     // SAFETY: message and payload are good for the call, the payload for its length.
     let (message, payload) = unsafe { (&*message, slice::from_raw_parts(payload, payload_len)) };
     // Each by itself, and last: what either has to save and restore, it saves once.
-    match tape::here() {
+    match call_log::here() {
         None => unrecorded(reply, adapter, message, payload),
         Some(place) => recorded(reply, adapter, message, payload, place),
     }
@@ -35,14 +35,14 @@ fn unrecorded<S: Scheduler>(reply: &mut MaybeUninit<Reply>, adapter: &Adapter<S>
     has_no_lock();
 }
 
-/// The same on tape.
+/// The same in the call log.
 #[inline(never)]
 fn recorded<S: Scheduler>(
     reply: &mut MaybeUninit<Reply>,
     adapter: &Adapter<S>,
     message: &Message,
     payload: &[u8],
-    place: tape::Here,
+    place: call_log::Here,
 ) {
     place.begin(message, payload);
     place.end(adapter.answer(message, payload, reply));

@@ -4,7 +4,7 @@ use core::{cell::Cell, ptr};
 use std::thread_local;
 
 thread_local! {
-    pub(crate) static TAPE: Cell<*mut u8> = const { Cell::new(ptr::null_mut()) };
+    pub(crate) static CALL_LOG: Cell<*mut u8> = const { Cell::new(ptr::null_mut()) };
     pub(crate) static FUEL: Cell<i64> = const { Cell::new(0) };
     pub(crate) static GUARD: Cell<usize> = const { Cell::new(1) };
 }
@@ -18,8 +18,8 @@ pub(crate) fn ticks() -> u64 {
     TICKS
 }
 
-pub(crate) fn tape() -> *mut u8 {
-    TAPE.get()
+pub(crate) fn call_log() -> *mut u8 {
+    CALL_LOG.get()
 }
 
 pub(crate) fn refuel(turns: i64) {

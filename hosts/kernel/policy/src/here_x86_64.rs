@@ -11,12 +11,14 @@ pub(crate) fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// The value of `ekiden_tape_here` for this CPU, in policy.c.
+/// The value of `ekiden_call_log_here` for this CPU, in policy.c.
 #[inline]
-pub(crate) fn tape() -> *mut u8 {
+pub(crate) fn call_log() -> *mut u8 {
     let place;
     // SAFETY: reads a variable of this CPU's, as the kernel does it on this architecture.
-    unsafe { asm!("mov {}, gs:[rip + ekiden_tape_here]", out(reg) place, options(nostack, preserves_flags, readonly)) };
+    unsafe {
+        asm!("mov {}, gs:[rip + ekiden_call_log_here]", out(reg) place, options(nostack, preserves_flags, readonly))
+    };
     place
 }
 

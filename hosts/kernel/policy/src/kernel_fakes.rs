@@ -16,7 +16,7 @@ use ekiden::prelude::*;
 use ekiden_kernel_rt::{CreateArgs, HostTable, PolicyTable, Wait};
 use ekiden_lock::Word;
 
-use crate::{Arena, Baggage, here};
+use crate::{Arena, HandoverState, here};
 
 thread_local! {
     /// What was called of the host's functions that change something, in order, with what they got.
@@ -36,10 +36,10 @@ fn note(call: String) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ekiden_tape_place(cpu: u32, place: *mut u8) {
+extern "C" fn ekiden_call_log_place(cpu: u32, place: *mut u8) {
     PLACES.with_borrow_mut(|places| places.push((cpu, place as usize)));
     if cpu == 0 {
-        here::TAPE.set(place);
+        here::CALL_LOG.set(place);
     }
 }
 #[unsafe(no_mangle)]
@@ -188,13 +188,13 @@ unsafe extern "C" fn create(args: *mut CreateArgs) -> *mut c_void {
     // SAFETY: the tests' arguments are good for the call, and their memory is never freed.
     unsafe { crate::create::<Plain>(args, &ARENA) }
 }
-unsafe extern "C" fn give(instance: *mut c_void, baggage: *mut Baggage) {
+unsafe extern "C" fn give(instance: *mut c_void, handover: *mut HandoverState) {
     // SAFETY: the tests give away an instance of this table once.
-    unsafe { crate::give::<Plain>(instance, baggage, &ARENA) }
+    unsafe { crate::give::<Plain>(instance, handover, &ARENA) }
 }
-unsafe extern "C" fn take(args: *mut CreateArgs, baggage: *mut Baggage) -> *mut c_void {
+unsafe extern "C" fn take(args: *mut CreateArgs, handover: *mut HandoverState) -> *mut c_void {
     // SAFETY: the tests take what an instance of this table gave.
-    unsafe { crate::take::<Plain>(args, baggage, &ARENA) }
+    unsafe { crate::take::<Plain>(args, handover, &ARENA) }
 }
 unsafe extern "C" fn check(args: *mut CreateArgs) -> bool {
     // SAFETY: the tests' arguments are good for the call.

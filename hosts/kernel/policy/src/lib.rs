@@ -15,13 +15,14 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use ekiden::{Env, Saved, Scheduler, TaskParams, Topology};
 pub use ekiden_host::abi::{ABI_VERSION, NAME_LEN};
 use ekiden_host::hints::{Geometry, layout::RECORD_BYTES_MAX};
-use ekiden_host::{Adapter, Figures, Left};
+use ekiden_host::{Adapter, Figures, Handover};
 use ekiden_host::{Patience, Since, Waits};
-pub use ekiden_kernel_rt::{Arena, Baggage, CreateArgs, HostTable, PolicyTable, Settings};
+pub use ekiden_kernel_rt::{Arena, CreateArgs, HandoverState, HostTable, PolicyTable, Settings};
 use ekiden_kernel_rt::{FAULT_TEXT_LEN, GO_ON, TOO_LONG, Text, Wait};
 use ekiden_lock::{OfHost, Word};
 use ekiden_recording::Mark;
 
+mod call_log;
 mod deliver;
 mod figures;
 #[cfg_attr(all(target_arch = "x86_64", not(test)), path = "here_x86_64.rs")]
@@ -30,7 +31,6 @@ mod here;
 mod host;
 #[cfg(test)]
 mod kernel_fakes;
-mod tape;
 #[cfg(test)]
 mod tests;
 
@@ -52,17 +52,17 @@ macro_rules! module {
             unsafe { $crate::create::<$policy>(args, &ARENA) }
         }
 
-        unsafe extern "C" fn give(instance: *mut core::ffi::c_void, baggage: *mut $crate::Baggage) {
+        unsafe extern "C" fn give(instance: *mut core::ffi::c_void, handover: *mut $crate::HandoverState) {
             // SAFETY: `ekiden.ko` calls this with an instance of ours that it forgets, and while nobody else calls.
-            unsafe { $crate::give::<$policy>(instance, baggage, &ARENA) }
+            unsafe { $crate::give::<$policy>(instance, handover, &ARENA) }
         }
 
         unsafe extern "C" fn take(
             args: *mut $crate::CreateArgs,
-            baggage: *mut $crate::Baggage,
+            handover: *mut $crate::HandoverState,
         ) -> *mut core::ffi::c_void {
             // SAFETY: `ekiden.ko` calls this with what a policy of the same layout gave, and while nobody else calls.
-            unsafe { $crate::take::<$policy>(args, baggage, &ARENA) }
+            unsafe { $crate::take::<$policy>(args, handover, &ARENA) }
         }
 
         unsafe extern "C" fn check(args: *mut $crate::CreateArgs) -> bool {
@@ -113,8 +113,8 @@ static CHECK_PANICS: AtomicU32 = AtomicU32::new(0);
 /// The table of a policy.
 pub const fn table<S: Scheduler>(
     create: unsafe extern "C" fn(*mut CreateArgs) -> *mut c_void,
-    give: unsafe extern "C" fn(*mut c_void, *mut Baggage),
-    take: unsafe extern "C" fn(*mut CreateArgs, *mut Baggage) -> *mut c_void,
+    give: unsafe extern "C" fn(*mut c_void, *mut HandoverState),
+    take: unsafe extern "C" fn(*mut CreateArgs, *mut HandoverState) -> *mut c_void,
     check: unsafe extern "C" fn(*mut CreateArgs) -> bool,
 ) -> PolicyTable {
     let mut name = [0; NAME_LEN];
@@ -135,12 +135,12 @@ pub const fn table<S: Scheduler>(
         give,
         take,
         check,
-        tape: tape::run,
+        call_log: call_log::run,
         save: save::<S>,
         restore: restore::<S>,
         layout: match S::LAYOUT {
             // The size of what is passed on stands for what is in it.
-            Some(layout) => layout.number() ^ size_of::<Baggage>() as u64,
+            Some(layout) => layout.number() ^ size_of::<HandoverState>() as u64,
             None => 0,
         },
         figures: figures::write::<S>,
@@ -195,47 +195,47 @@ fn begin_anew() {
 ///
 /// # Safety
 ///
-/// `instance` comes from [`create`] or [`take`], no call is under way, and it is not used again. `baggage` is good for the
+/// `instance` comes from [`create`] or [`take`], no call is under way, and it is not used again. `handover` is good for the
 /// call.
-pub unsafe fn give<S: Scheduler>(instance: *mut c_void, baggage: *mut Baggage, arena: &Arena) {
-    // SAFETY: `instance` is a box that was given away, and is not used again; the baggage is good for the call.
-    let (old, baggage) = unsafe { (Box::from_raw(instance.cast::<Adapter<S>>()), &mut *baggage) };
+pub unsafe fn give<S: Scheduler>(instance: *mut c_void, handover: *mut HandoverState, arena: &Arena) {
+    // SAFETY: `instance` is a box that was given away, and is not used again; the handover is good for the call.
+    let (old, handover) = unsafe { (Box::from_raw(instance.cast::<Adapter<S>>()), &mut *handover) };
     here::refuel(MUCH_FUEL);
     let left = old.give();
     has_no_lock();
-    baggage.dropped_len = 0;
+    handover.dropped_len = 0;
     while let Some(token) = left.take_dropped() {
-        baggage.dropped[baggage.dropped_len as usize] = token;
-        baggage.dropped_len += 1;
+        handover.dropped[handover.dropped_len as usize] = token;
+        handover.dropped_len += 1;
     }
-    baggage.instance = left.instance;
-    baggage.state = Box::into_raw(Box::new(left.state)).cast();
-    baggage.topology = Arc::into_raw(left.topology).cast();
-    baggage.figures = Box::into_raw(Box::new(left.figures)).cast();
+    handover.instance = left.instance;
+    handover.state = Box::into_raw(Box::new(left.state)).cast();
+    handover.topology = Arc::into_raw(left.topology).cast();
+    handover.figures = Box::into_raw(Box::new(left.figures)).cast();
     // The last: nothing is allocated here from now on.
-    baggage.blocks = arena.blocks();
+    handover.blocks = arena.blocks();
 }
 
 /// Makes an instance from what another one gave, in that one's arena.
 ///
 /// # Safety
 ///
-/// `baggage` comes from [`give`], of this module or of one whose table has the same layout; `args` were [checked](check). No
+/// `handover` comes from [`give`], of this module or of one whose table has the same layout; `args` were [checked](check). No
 /// call is under way.
-pub unsafe fn take<S: Scheduler>(args: *mut CreateArgs, baggage: *mut Baggage, arena: &Arena) -> *mut c_void {
-    // SAFETY: `args` were checked, `baggage` was given by the old instance; no other call has them.
-    let (args, baggage) = unsafe { (&mut *args, &*baggage) };
+pub unsafe fn take<S: Scheduler>(args: *mut CreateArgs, handover: *mut HandoverState, arena: &Arena) -> *mut c_void {
+    // SAFETY: `args` were checked, `handover` was given by the old instance; no other call has them.
+    let (args, handover) = unsafe { (&mut *args, &*handover) };
     here::refuel(MUCH_FUEL);
     HOST.store(args.host.cast_mut(), Relaxed);
     // SAFETY: the giver has stopped using it.
-    unsafe { arena.adopt(baggage.blocks) };
+    unsafe { arena.adopt(handover.blocks) };
     begin_anew();
     // SAFETY: all were made by `give`, where the types had the same layout, and the arena is the same.
     let (state, topology, figures) = unsafe {
         (
-            *Box::from_raw(baggage.state.cast::<S::State>()),
-            Arc::from_raw(baggage.topology.cast::<Topology>()),
-            *Box::from_raw(baggage.figures.cast::<Figures>()),
+            *Box::from_raw(handover.state.cast::<S::State>()),
+            Arc::from_raw(handover.topology.cast::<Topology>()),
+            *Box::from_raw(handover.figures.cast::<Figures>()),
         )
     };
     // SAFETY: the parameters are as long as `args` says.
@@ -244,8 +244,8 @@ pub unsafe fn take<S: Scheduler>(args: *mut CreateArgs, baggage: *mut Baggage, a
         .ok()
         .and_then(|params| Env::new(topology.clone(), args.max_tasks, S::PARAMS, params).ok())
         .expect("the parameters were looked at before");
-    let dropped = &baggage.dropped[..baggage.dropped_len as usize];
-    let left = Left { state, topology, instance: baggage.instance, figures };
+    let dropped = &handover.dropped[..handover.dropped_len as usize];
+    let left = Handover { state, topology, instance: handover.instance, figures };
     let instance = Box::new(Adapter::<S>::take(left, &env, Arc::new(Kernel), dropped));
     has_no_lock();
     Box::into_raw(instance).cast()
@@ -259,7 +259,7 @@ unsafe extern "C" fn save<S: Scheduler>(instance: *mut c_void, cpu: u32, room: *
     let (adapter, room) = unsafe { (&*instance.cast::<Adapter<S>>(), slice::from_raw_parts_mut(room, len)) };
     here::refuel(MUCH_FUEL);
     let mut saved = Saved::new(room);
-    tape::pause(cpu, || adapter.save(&mut saved));
+    call_log::pause(cpu, || adapter.save(&mut saved));
     has_no_lock();
     saved.written().map_or(-1, |len| len as i64)
 }
@@ -440,7 +440,7 @@ fn leave_with(text: &[u8]) {
         unsafe { ((*host).reason)(host, text.as_ptr(), text.len()) };
         ekiden_host::poison_locks(OF_HOST);
     }
-    tape::mark_here(Mark::Fault);
+    call_log::mark_here(Mark::Fault);
     // SAFETY: the table outlives every instance; `fault` leaves this call for the guard that entered it.
     unsafe { ((*host).fault)(host) }
 }

@@ -80,11 +80,11 @@ fn a_successor_has_all_tokens_of_the_one_that_gave() {
     let _turn = turn();
     let old = instance(2);
     [(3, 0), (4, 1), (5, 0)].into_iter().for_each(|(slot, cpu)| wake(old, slot, cpu));
-    let mut baggage = MaybeUninit::zeroed();
+    let mut handover = MaybeUninit::zeroed();
     // SAFETY: no call is under way, and the old instance is not used again; `give` fills in what `take` reads.
     let new = unsafe {
-        (TABLE.give)(old, baggage.as_mut_ptr());
-        (TABLE.take)(&mut args(2, b""), baggage.as_mut_ptr())
+        (TABLE.give)(old, handover.as_mut_ptr());
+        (TABLE.take)(&mut args(2, b""), handover.as_mut_ptr())
     };
     assert_eq!([pick(new, 0), pick(new, 1), pick(new, 0), pick(new, 0)], [Some(3), Some(4), Some(5), None]);
 }

@@ -13,7 +13,7 @@ mod text;
 mod wait;
 
 pub use arena::{Arena, Blocks};
-pub use table::{Baggage, CreateArgs, Deliver, HostTable, PolicyTable, Settings, TapeArgs};
+pub use table::{CallLogArgs, CreateArgs, Deliver, HandoverState, HostTable, PolicyTable, Settings};
 pub use text::Text;
 pub use wait::{GO_ON, TOO_LONG, Wait};
 

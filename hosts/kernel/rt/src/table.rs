@@ -31,15 +31,15 @@ pub struct PolicyTable {
     pub create: unsafe extern "C" fn(args: *mut CreateArgs) -> *mut c_void,
     /// Delivers one call to an instance, which writes its reply.
     pub deliver: Deliver,
-    /// Ends an instance; what it hands over is in `baggage` then.
-    pub give: unsafe extern "C" fn(instance: *mut c_void, baggage: *mut Baggage),
+    /// Ends an instance; what it hands over is in `handover` then.
+    pub give: unsafe extern "C" fn(instance: *mut c_void, handover: *mut HandoverState),
     /// Makes an instance from what one of the same layout gave, with arguments that have been looked at.
-    pub take: unsafe extern "C" fn(args: *mut CreateArgs, baggage: *mut Baggage) -> *mut c_void,
+    pub take: unsafe extern "C" fn(args: *mut CreateArgs, handover: *mut HandoverState) -> *mut c_void,
     /// Whether an instance can be made of these arguments; if not, the reason is in `CreateArgs::error`. Memory for that is
     /// the arena in the arguments, or, if there is none, that of the instance that runs.
     pub check: unsafe extern "C" fn(args: *mut CreateArgs) -> bool,
     /// Stops recording calls (0), or starts with the mark of that number. No call is under way.
-    pub tape: unsafe extern "C" fn(tape: *const TapeArgs, what: u32),
+    pub call_log: unsafe extern "C" fn(call_log: *const CallLogArgs, what: u32),
     /// Has an instance write down what one of another layout is to go on with. The number of bytes; 0 if it has nothing to say,
     /// negative if there was no room.
     pub save: unsafe extern "C" fn(instance: *mut c_void, cpu: u32, room: *mut u8, len: usize) -> i64,
@@ -76,10 +76,10 @@ pub struct Settings {
     pub error: [u8; 256],
 }
 
-/// Where calls are recorded. `struct ekiden_tape` in C.
+/// Where calls are recorded. `struct ekiden_call_log` in C.
 #[repr(C)]
-pub struct TapeArgs {
-    /// For each CPU a page with its `ekiden_recording::Place`, then its ring. Null for nowhere.
+pub struct CallLogArgs {
+    /// For each CPU a page with its `ekiden_recording::RingHeader`, then its ring. Null for nowhere.
     pub base: *mut u8,
     /// Records of a ring, a power of two.
     pub records: usize,
@@ -94,7 +94,7 @@ pub struct TapeArgs {
 
 /// What an instance hands over to its successor, which may be in another module. Only modules look into it.
 #[repr(C)]
-pub struct Baggage {
+pub struct HandoverState {
     /// A box with the state.
     pub state: *mut c_void,
     /// An `Arc` of the topology.

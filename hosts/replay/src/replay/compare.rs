@@ -20,14 +20,14 @@ impl Run<'_> {
         let has_learnt_the_same = taken == job.notes.len() || pending.picks > 0;
         let is_exact = reply.as_ref().is_ok_and(is_same) && has_learnt_the_same && unlike.is_none();
         if is_exact {
-            self.stage.picked(recorded.token);
+            self.recorded_state.picked(recorded.token);
             self.agrees(&pending.call);
             self.tell_considered(&pending.call, considered);
             return self.remember(pending.call);
         }
         if let (true, Ok(reply)) = (self.made_up || self.mode != Mode::Exact, &reply) {
             let token = reply.token;
-            let is_stale = !token.is_none() && token != recorded.token && !self.stage.waits(token);
+            let is_stale = !token.is_none() && token != recorded.token && !self.recorded_state.waits(token);
             if is_stale && job.message.call == Call::PickNextTask as u32 && pending.picks < PICKS_MAX {
                 return self.pick_again(cpu, pending, token);
             }
@@ -48,7 +48,7 @@ impl Run<'_> {
             // What ran is what ran: the policy has to live with it.
             self.hand_back(cpu, token);
         }
-        self.stage.picked(recorded.token);
+        self.recorded_state.picked(recorded.token);
         if has_panicked {
             self.lose();
         }
@@ -89,8 +89,8 @@ impl Run<'_> {
 
     /// The policy picked what did not run.
     pub(super) fn hand_back(&mut self, cpu: u32, token: RawToken) {
-        let reason = if self.stage.waits(token) { RefusalReason::NotAllowed } else { RefusalReason::Stale };
-        let message = self.stage.about(Call::PntErr, cpu, token);
+        let reason = if self.recorded_state.waits(token) { RefusalReason::NotAllowed } else { RefusalReason::Stale };
+        let message = self.recorded_state.about(Call::PntErr, cpu, token);
         self.tell(cpu, Message { flags: reason as u32, ..message });
     }
 

@@ -18,7 +18,7 @@ use crate::ahead::Ahead;
 use crate::flight::{Flight, Job, Order};
 use crate::outcome::{Exact, Outcome, Past};
 use crate::policy::{self, Maker};
-use crate::stage::{ReplayHost, Stage};
+use crate::recorded_state::{RecordedState, ReplayHost};
 use crate::{Considered, EKIDEN_REPLAY_METHODS, Options, ReplayError, ekiden_replay_stop};
 
 /// Calls that are kept in mind, for the report of a difference.
@@ -51,7 +51,7 @@ pub(crate) fn run<'a, R: Read>(
         considered,
         flight,
         questions,
-        stage: Stage::new(max_tasks),
+        recorded_state: RecordedState::new(max_tasks),
         policy: None,
         instance: 0,
         of_instance,
@@ -127,7 +127,7 @@ struct Run<'a> {
     considered: Option<&'a mut dyn FnMut(Considered)>,
     flight: Flight,
     questions: Arc<ReplayHost>,
-    stage: Stage,
+    recorded_state: RecordedState,
     policy: Option<Rc<Box<dyn Policy>>>,
     /// The number of the instance, and what it is.
     instance: u64,
@@ -306,7 +306,7 @@ impl Run<'_> {
             let message = tasks.first.get(&task).copied().unwrap_or_default();
             // Where it was: if it slept, that is known from before the gap at best.
             let slept = message.call == Call::TaskWakeup as u32;
-            let before = self.stage.known(task).filter(|_| slept).map(|known| known.message.token_cpu);
+            let before = self.recorded_state.known(task).filter(|_| slept).map(|known| known.message.token_cpu);
             let cpu = before.unwrap_or(message.cpu);
             let token = RawToken { task, cpu, serial: u32::MAX };
             let new = Message { call: Call::TaskNew as u32, flags: 0, arg: 0, ..message }.with_token(token);
@@ -320,7 +320,7 @@ impl Run<'_> {
             let message = message.unwrap_or(Message { task: token.task, weight: 1024, ..Message::default() });
             let new = Message { call: Call::TaskNew as u32, cpu: token.cpu, flags: 0, arg: 0, ..message };
             let new = new.with_token(token);
-            self.stage.begins(now.time_ns, &new);
+            self.recorded_state.begins(now.time_ns, &new);
             self.tell(0, new);
         }
         Ok(())
@@ -357,7 +357,7 @@ impl Run<'_> {
         if self.flight.any_waiting() {
             self.see_to_those_that_wait(cpu, number);
         }
-        self.stage.begins(time_ns, &message);
+        self.recorded_state.begins(time_ns, &message);
         let Some(policy) = &self.policy else { return self.remember(past) };
         let call = Some((number, time_ns));
         let job = Job { policy: policy.clone(), message, call, notes, noted, is_ordered: true };

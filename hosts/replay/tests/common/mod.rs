@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::io::{self, Write};
 use std::rc::Rc;
 
-use ekiden_recording::{Entry, Header, Item, Pen, Place, Record, RecordingReader, RecordingWriter};
+use ekiden_recording::{CallWriter, Entry, Header, Item, Record, RecordingReader, RecordingWriter, RingHeader};
 use ekiden_sim::{SimReport, Simulation};
 use ekiden_workload::Workload;
 
@@ -43,19 +43,19 @@ pub(crate) fn rewritten(
 ) -> Vec<u8> {
     let reader = RecordingReader::new(recording).unwrap();
     let header = reader.header().clone();
-    let (mut place, mut ring) = (Place::default(), vec![Record::default(); 1 << 18]);
+    let (mut place, mut ring) = (RingHeader::default(), vec![Record::default(); 1 << 18]);
     for recorded in reader {
-        let mut pen = Pen::new(&mut place, &mut ring);
+        let mut call_writer = CallWriter::new(&mut place, &mut ring);
         match recorded.unwrap().item {
             Item::Entry(Entry::Call(call)) => {
-                pen.begin(call.time_ns, call.thread, &call.message, &[]);
-                call.notes.iter().for_each(|note| pen.note(*note));
-                call.noted.iter().for_each(|noted| pen.noted(noted));
+                call_writer.begin(call.time_ns, call.thread, &call.message, &[]);
+                call.notes.iter().for_each(|note| call_writer.note(*note));
+                call.noted.iter().for_each(|noted| call_writer.noted(noted));
                 if let Some(reply) = &call.reply {
-                    pen.end(reply);
+                    call_writer.end(reply);
                 }
             }
-            Item::Entry(Entry::Mark(mark)) => pen.mark(mark.time_ns, mark.mark, mark.instance),
+            Item::Entry(Entry::Mark(mark)) => call_writer.mark(mark.time_ns, mark.mark, mark.instance),
             other => panic!("{other:?}"),
         }
     }

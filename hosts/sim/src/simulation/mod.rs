@@ -8,7 +8,7 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use ekiden::{CpuId, Env, ParamError, Scheduler, Topology};
 use ekiden_contain::contained;
-use ekiden_engine::{Engine, Fault, IdleCpus, Mistake, Totals};
+use ekiden_engine::{ContractViolation, Engine, Fault, IdleCpus, Totals};
 use ekiden_host::abi::Outcome;
 use ekiden_host::{Adapter, Figure, Host, Policy};
 use ekiden_recording::{self as recording, Instance, Mark};
@@ -456,10 +456,10 @@ pub struct SimReport {
     pub totals: Totals,
     /// What the policy counted itself.
     pub figures: Vec<Figure>,
-    /// How many mistakes of the policy the engine put right.
-    pub mistakes: u32,
+    /// How many contract violations of the policy the engine put right.
+    pub contract_violations: u32,
     /// The last one.
-    pub last_mistake: Option<Mistake>,
+    pub last_contract_violation: Option<ContractViolation>,
     /// Why the policy was taken out, if it was.
     pub fault: Option<Fault>,
 }

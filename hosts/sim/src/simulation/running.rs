@@ -68,7 +68,7 @@ impl Running {
         }
         self.listening.finish().map_err(SimError::Debug)?;
         let engine = kernel.engine.as_ref();
-        let (mistakes, last_mistake) = engine.map_or((0, None), Engine::mistakes);
+        let (contract_violations, last_contract_violation) = engine.map_or((0, None), Engine::contract_violations);
         let report = SimReport {
             report: Report {
                 workload: workload.name.clone(),
@@ -83,8 +83,8 @@ impl Running {
             figures: engine
                 .and_then(|engine| engine.policy(0))
                 .map_or_else(Vec::new, |policy| policy.figures().totals()),
-            mistakes,
-            last_mistake,
+            contract_violations,
+            last_contract_violation,
             fault: engine.and_then(Engine::fault),
         };
         match end {

@@ -21,7 +21,7 @@ fn run(topology: Topology, policy: PolicyMaker, tasks: Vec<TaskSpec>) -> SimRepo
     let cpus = topology.nr_cpus();
     let load = Workload { duration_ns: Some(4_000 * MS), ..Workload::new("hogs", cpus, tasks) };
     let result = Simulation::with_policy(Machine::new(topology), policy).run(&load).unwrap();
-    assert_eq!((&result.fault, result.mistakes, result.totals.surprises), (&None, 0, 0));
+    assert_eq!((&result.fault, result.contract_violations, result.totals.unexpected_transitions), (&None, 0, 0));
     result
 }
 

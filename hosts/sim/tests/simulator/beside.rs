@@ -29,7 +29,7 @@ fn run(first: PolicyMaker, load: &Workload) -> SimReport {
     let model = Model { idle_states: Vec::new(), ..Model::default() };
     let simulation = Simulation::with_policy(Machine::flat(CPUS).with_model(model), first);
     let report = simulation.beside(PolicyMaker::of::<Eevdf>(""), &["batch"]).run(load).unwrap();
-    assert_eq!((report.fault.clone(), report.mistakes, report.totals.surprises), (None, 0, 0));
+    assert_eq!((report.fault.clone(), report.contract_violations, report.totals.unexpected_transitions), (None, 0, 0));
     report
 }
 

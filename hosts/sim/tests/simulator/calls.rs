@@ -26,7 +26,7 @@ fn every_call_reaches_the_policy() {
     let missing: Vec<_> = events().filter(|call| !seen.contains(call)).collect();
     assert_eq!(missing, [], "these calls never came");
     assert_eq!(all_finished(&result.report), Ok(()));
-    assert_eq!((result.fault, result.mistakes, result.totals.surprises), (None, 0, 0));
+    assert_eq!((result.fault, result.contract_violations, result.totals.unexpected_transitions), (None, 0, 0));
 }
 
 #[test]

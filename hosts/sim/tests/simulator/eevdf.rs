@@ -28,7 +28,7 @@ fn run<S: Scheduler>(tasks: Vec<TaskSpec>, params: &str, injections: &[Injection
     let simulation = Simulation::of::<S>(Machine::flat(1).with_model(Model::free()), params);
     let injected = injections.iter().fold(simulation, |simulation, injection| simulation.inject(1, injection.clone()));
     let result = injected.run(&load(tasks)).unwrap();
-    assert_eq!((&result.fault, result.mistakes, result.totals.surprises), (&None, 0, 0));
+    assert_eq!((&result.fault, result.contract_violations, result.totals.unexpected_transitions), (&None, 0, 0));
     result
 }
 

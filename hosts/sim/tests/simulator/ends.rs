@@ -156,7 +156,7 @@ fn tasks_that_the_engine_has_no_room_for_run_without_the_policy() {
     let left_out = |max_tasks| {
         let result = fifo(1).max_tasks(max_tasks).run(&load).unwrap();
         assert_eq!(all_finished(&result.report), Ok(()));
-        assert_eq!((result.fault, result.totals.surprises), (None, 0));
+        assert_eq!((result.fault, result.totals.unexpected_transitions), (None, 0));
         result.stats.left_out
     };
     assert_eq!((left_out(4), left_out(6)), (2, 0));
@@ -174,7 +174,7 @@ fn a_task_that_departs_is_served_before_those_of_the_policy() {
     let back = back.inject(25 * MS, Injection::Return { task: task() }).run(&load).unwrap();
     assert!(finish_ns(&back, "hog.2") > 100 * MS, "{}", back.report);
     for result in [departed, back] {
-        assert_eq!((result.fault, result.mistakes, result.totals.surprises), (None, 0, 0));
+        assert_eq!((result.fault, result.contract_violations, result.totals.unexpected_transitions), (None, 0, 0));
     }
 }
 
@@ -242,7 +242,7 @@ fn a_policy_of_one_cpu_at_a_time_survives_all_of_them_going() {
         simulation = simulation.inject((4 + u64::from(cpu)) * MS, Injection::CpuOnline { cpu });
     }
     let result = simulation.run(&churn(4, 8, 200, 5)).unwrap();
-    assert_eq!((result.fault, result.totals.surprises), (None, 0));
+    assert_eq!((result.fault, result.totals.unexpected_transitions), (None, 0));
 }
 
 #[test]

@@ -11,8 +11,13 @@ fn run(case: &Case, cpus: u32, policy: PolicyMaker) -> SimReport {
     let name = policy.name().to_owned();
     let result = Simulation::with_policy(Machine::flat(cpus), policy).run(&case.workload);
     let result = result.unwrap_or_else(|error| panic!("{} on {cpus} CPUs under {name}: {error}", case.workload.name));
-    assert_eq!((result.mistakes, result.last_mistake, &result.fault), (0, None, &None), "{}", case.workload.name);
-    assert_eq!(Totals { surprises: 0, ..result.totals }, result.totals, "{}", case.workload.name);
+    assert_eq!(
+        (result.contract_violations, result.last_contract_violation, &result.fault),
+        (0, None, &None),
+        "{}",
+        case.workload.name
+    );
+    assert_eq!(Totals { unexpected_transitions: 0, ..result.totals }, result.totals, "{}", case.workload.name);
     result
 }
 

@@ -45,7 +45,7 @@ fn schbench(hints: bool) -> Workload {
 fn run(load: &Workload, params: &str) -> SimReport {
     let report = Simulation::of::<Locality>(Machine::flat(CPUS), params).traced().run(load).unwrap();
     assert_eq!(all_finished(&report.report), Ok(()));
-    assert_eq!((report.fault.clone(), report.mistakes, report.totals.surprises), (None, 0, 0));
+    assert_eq!((report.fault.clone(), report.contract_violations, report.totals.unexpected_transitions), (None, 0, 0));
     report
 }
 

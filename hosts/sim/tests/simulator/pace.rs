@@ -33,7 +33,7 @@ fn goes_wrong(fault: Fault, call: Call, cpus: u32, seed: u64) -> SimReport {
     let result = result.unwrap_or_else(|error| panic!("{fault:?}: {error}"));
     // Whatever becomes of the policy, each task has run to its end.
     assert_eq!(all_finished(&result.report), Ok(()), "{fault:?}");
-    assert_eq!(result.totals.surprises, 0, "{fault:?}");
+    assert_eq!(result.totals.unexpected_transitions, 0, "{fault:?}");
     result
 }
 

@@ -72,7 +72,7 @@ fn run(load: &Workload) -> (SimReport, Vec<(QueueId, &'static str, u64, u32)>) {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     HEARD.lock().unwrap().clear();
     let report = Simulation::of::<Echo>(Machine::flat(2), "").traced().run(load).unwrap();
-    assert_eq!((report.fault.clone(), report.mistakes), (None, 0));
+    assert_eq!((report.fault.clone(), report.contract_violations), (None, 0));
     (report, std::mem::take(&mut HEARD.lock().unwrap()))
 }
 
@@ -156,6 +156,6 @@ fn a_policy_without_hints_is_not_disturbed() {
     let steps = vec![hint(0, 1, true), Step::Run { ns: MS }, hint(0, 2, false), Step::Sleep { ns: MS }];
     let load = Workload::new("deaf", 2, [TaskSpec::new("task", steps).copies(3)]);
     let report = Simulation::of::<Wfq>(Machine::flat(2), "").run(&load).unwrap();
-    assert_eq!((all_finished(&report.report), report.fault, report.mistakes), (Ok(()), None, 0));
+    assert_eq!((all_finished(&report.report), report.fault, report.contract_violations), (Ok(()), None, 0));
     assert_eq!(<Wfq as HintQueues>::Notice::SHAPE.bytes, 0);
 }

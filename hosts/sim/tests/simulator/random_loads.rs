@@ -165,8 +165,8 @@ fn check_trace(trace: &Trace) -> Result<(), TestCaseError> {
 
 fn check(result: &SimReport) -> Result<(), TestCaseError> {
     prop_assert_eq!(all_finished(&result.report), Ok(()));
-    prop_assert_eq!((&result.fault, result.last_mistake), (&None, None));
-    prop_assert_eq!(result.totals.surprises, 0);
+    prop_assert_eq!((&result.fault, result.last_contract_violation), (&None, None));
+    prop_assert_eq!(result.totals.unexpected_transitions, 0);
     check_trace(&result.trace)
 }
 

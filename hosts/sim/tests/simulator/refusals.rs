@@ -1,7 +1,7 @@
 //! What a policy does wrong is found, named and put right.
 
 use ekiden::{Call, RefusalReason, prelude::*};
-use ekiden_engine::{MISTAKES_ALLOWED, Mistake, MistakeKind};
+use ekiden_engine::{CONTRACT_VIOLATIONS_ALLOWED, ContractViolation, ContractViolationKind};
 use ekiden_sim::{Injection, Machine, SimReport, Simulation};
 use ekiden_workload::checks::all_finished;
 use ekiden_workload::{Step, TaskSpec, Workload};
@@ -96,54 +96,57 @@ fn run(params: &str) -> SimReport {
     let result = Simulation::of::<Mischief>(Machine::flat(2), params).inject(MS / 2, moved).run(&load);
     let result = result.unwrap_or_else(|error| panic!("{params}: {error}"));
     assert_eq!(all_finished(&result.report), Ok(()), "{params}");
-    assert_eq!(result.totals.surprises, 0, "{params}");
+    assert_eq!(result.totals.unexpected_transitions, 0, "{params}");
     result
 }
 
-fn one_mistake(params: &str) -> Mistake {
+fn one_contract_violation(params: &str) -> ContractViolation {
     let result = run(params);
-    assert_eq!((result.mistakes, &result.fault), (1, &None), "{params}");
-    result.last_mistake.unwrap()
+    assert_eq!((result.contract_violations, &result.fault), (1, &None), "{params}");
+    result.last_contract_violation.unwrap()
 }
 
 #[test]
-fn no_mischief_is_no_mistake() {
-    assert_eq!(run("").mistakes, 0);
+fn no_mischief_is_no_contract_violation() {
+    assert_eq!(run("").contract_violations, 0);
 }
 
 #[test]
 fn a_token_for_another_cpu_is_refused_and_comes_back() {
-    let mistake = one_mistake("wrong_cpu=1");
-    assert_eq!(mistake.kind, MistakeKind::Refused(RefusalReason::WrongCpu));
-    assert_eq!(mistake.call, Call::PickNextTask);
+    let contract_violation = one_contract_violation("wrong_cpu=1");
+    assert_eq!(contract_violation.kind, ContractViolationKind::Refused(RefusalReason::WrongCpu));
+    assert_eq!(contract_violation.call, Call::PickNextTask);
 }
 
 #[test]
 fn a_token_that_is_lost_is_issued_again() {
-    let mistake = one_mistake("lose=1");
-    assert_eq!(mistake.kind, MistakeKind::TokenLost);
-    assert_eq!(mistake.call, Call::TaskNew);
+    let contract_violation = one_contract_violation("lose=1");
+    assert_eq!(contract_violation.kind, ContractViolationKind::TokenLost);
+    assert_eq!(contract_violation.call, Call::TaskNew);
 }
 
 #[test]
 fn the_wrong_token_from_a_move_is_noticed() {
     let result = run("wrong_return=1");
     // It gave the new token away, which is a loss too, so that one is issued again.
-    assert_eq!((result.mistakes, &result.fault), (2, &None));
-    let mistake = result.last_mistake.unwrap();
-    assert_eq!((mistake.kind, mistake.call), (MistakeKind::TokenLost, Call::MigrateTaskRq));
+    assert_eq!((result.contract_violations, &result.fault), (2, &None));
+    let contract_violation = result.last_contract_violation.unwrap();
+    assert_eq!(
+        (contract_violation.kind, contract_violation.call),
+        (ContractViolationKind::TokenLost, Call::MigrateTaskRq)
+    );
 }
 
 #[test]
 fn a_cpu_that_does_not_exist_is_refused() {
-    let mistake = one_mistake("bad_cpu=1");
-    assert_eq!((mistake.kind, mistake.call), (MistakeKind::BadCpu, Call::SelectTaskRq));
+    let contract_violation = one_contract_violation("bad_cpu=1");
+    assert_eq!((contract_violation.kind, contract_violation.call), (ContractViolationKind::BadCpu, Call::SelectTaskRq));
 }
 
 #[test]
-fn too_many_mistakes_end_the_policy() {
+fn too_many_contract_violations_end_the_policy() {
     let result = run("lose=1000000");
     let fault = result.fault.expect("it is taken out");
-    assert!(fault.message.contains(&format!("more than {MISTAKES_ALLOWED} mistakes")), "{fault}");
+    assert!(fault.message.contains(&format!("more than {CONTRACT_VIOLATIONS_ALLOWED} contract violations")), "{fault}");
     assert!(fault.message.contains("lost a token"), "{fault}");
 }

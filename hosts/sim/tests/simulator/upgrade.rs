@@ -21,7 +21,7 @@ fn simulation<S: Scheduler>() -> Simulation {
 
 /// The load has run to its end under policies that were never taken out.
 fn assert_good(result: &SimReport, what: &str) {
-    assert_eq!((&result.fault, result.mistakes), (&None, 0), "{what}");
+    assert_eq!((&result.fault, result.contract_violations), (&None, 0), "{what}");
     all_finished(&result.report).unwrap_or_else(|why| panic!("{what}: {why}"));
 }
 

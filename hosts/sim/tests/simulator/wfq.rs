@@ -20,7 +20,7 @@ fn sleeper(nice: i32) -> TaskSpec {
 fn run<S: Scheduler>(cpus: u32, tasks: Vec<TaskSpec>, params: &str) -> SimReport {
     let load = Workload::new("load", cpus, tasks).lasting(10_000 * MS);
     let result = Simulation::of::<S>(Machine::flat(cpus).with_model(Model::free()), params).run(&load).unwrap();
-    assert_eq!((&result.fault, result.mistakes, result.totals.surprises), (&None, 0, 0));
+    assert_eq!((&result.fault, result.contract_violations, result.totals.unexpected_transitions), (&None, 0, 0));
     result
 }
 

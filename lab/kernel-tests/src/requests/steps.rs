@@ -28,7 +28,7 @@ pub(super) const STEPS: &[(&str, u32, Step)] = &[
     ("creates", 6, Asker::creates),
     ("hints", 10, Asker::hints),
     ("upgrades", 4, Asker::upgrades),
-    ("tapes", 2, Asker::tapes),
+    ("call_logs", 2, Asker::call_logs),
     ("checks", 2, Asker::checks),
     ("orders", 3, Asker::orders),
     ("shares", 3, Asker::shares),
@@ -162,10 +162,10 @@ impl Asker {
         let hint = if self.rng.u32(0..8) == 0 { self.rng.u64(..) } else { types.up.fingerprint };
         let (len, told) = (self.one_of(&[8, 8, 8, 4, 0, 257]), self.one_of(&[0, 0, 0, 8]));
         let [hints, notices] = [0, 1].map(|_| self.one_of(&[64, 64, 1, 4096, 0, 3, 8192]));
-        let (error, seat) = (self.pointer(256), self.rng.u32(0..6));
+        let (error, slot) = (self.pointer(256), self.rng.u32(0..6));
         let bytes = Bytes::default().long(hint).long(types.down.fingerprint).word(len).word(told).word(hints);
         let queue =
-            self.ask(3, 10, bytes.word(notices).word(seat).word(0).long(0).long(error as u64).word(256).word(0));
+            self.ask(3, 10, bytes.word(notices).word(slot).word(0).long(0).long(error as u64).word(256).word(0));
         if queue < 0 {
             return;
         }
@@ -308,8 +308,8 @@ impl Asker {
         let at = if self.rng.u32(0..4) == 0 { self.pointer(16) } else { at };
         let kind = if self.rng.u32(0..8) == 0 { self.number() } else { self.rng.u32(17..21) };
         let queue = self.number();
-        let (len, seat) = (self.one_of(&[0, 8, 8, 16, 7, 4096, 4097]), self.rng.u32(0..10));
-        self.ask(3, 2, Bytes::default().word(kind).word(queue).long(at as u64).word(len).word(0).word(seat).word(0));
+        let (len, slot) = (self.one_of(&[0, 8, 8, 16, 7, 4096, 4097]), self.rng.u32(0..10));
+        self.ask(3, 2, Bytes::default().word(kind).word(queue).long(at as u64).word(len).word(0).word(slot).word(0));
     }
 
     fn upgrades(&mut self) {
@@ -317,14 +317,14 @@ impl Asker {
         let policy = self.one_of(&["", "", "", "wfq", "nosuch"]);
         let params = self.one_of(&["", "", "period_us=6000", "nosuch=1"]);
         let (params, params_len) = self.text(params);
-        let (error, flags, seat) = (self.pointer(256), self.rng.u32(0..3), self.rng.u32(0..10));
+        let (error, flags, slot) = (self.pointer(256), self.rng.u32(0..3), self.rng.u32(0..10));
         let arena = self.one_of(&[0, 0, 1 << 20, 1 << 16, 1]);
         let bytes = Bytes::default().name(module, 64).name(policy, 32).long(params).long(error as u64).word(params_len);
-        let bytes = bytes.word(256).long(arena).word(flags).word(0).long(0).long(0).word(seat).word(0);
+        let bytes = bytes.word(256).long(arena).word(flags).word(0).long(0).long(0).word(slot).word(0);
         self.ask(3, 4, bytes);
     }
 
-    fn tapes(&mut self) {
+    fn call_logs(&mut self) {
         let argument = self.number() as usize;
         self.ioctl(request(0, 5, 0), argument);
     }
@@ -335,10 +335,10 @@ impl Asker {
     }
 
     fn orders(&mut self) {
-        let mut seats: Vec<u32> = (0..4).collect();
-        self.rng.shuffle(&mut seats);
-        let (len, seats) = (self.rng.u32(0..10), seats.into_iter().fold(0, |all, seat| all << 8 | seat));
-        self.ask(1, 6, Bytes::default().word(seats).word(0).word(len));
+        let mut slots: Vec<u32> = (0..4).collect();
+        self.rng.shuffle(&mut slots);
+        let (len, slots) = (self.rng.u32(0..10), slots.into_iter().fold(0, |all, slot| all << 8 | slot));
+        self.ask(1, 6, Bytes::default().word(slots).word(0).word(len));
     }
 
     fn shares(&mut self) {
@@ -346,17 +346,17 @@ impl Asker {
         // SAFETY: it is in the pages that can be written to.
         unsafe { ptr::write_unaligned(at as *mut u64, self.rng.u64(0..16)) };
         let at = if self.rng.u32(0..4) == 0 { self.pointer(8) } else { at };
-        let (len, seat, flags) = (self.one_of(&[0, 1, 1, 2, 1024, 1025]), self.rng.u32(0..9), self.rng.u32(0..3));
+        let (len, slot, flags) = (self.one_of(&[0, 1, 1, 2, 1024, 1025]), self.rng.u32(0..9), self.rng.u32(0..3));
         let weight = self.one_of(&[0, 0, 1, 100, 10_000, 10_001]);
-        self.ask(1, 9, Bytes::default().long(at as u64).word(len).word(seat).word(weight).word(flags));
+        self.ask(1, 9, Bytes::default().long(at as u64).word(len).word(slot).word(weight).word(flags));
     }
 
     fn chooses(&mut self) {
         let params = self.one_of(&["", "", "rank=3", "rank=10", "nosuch=1", "=\0"]);
         let (params, params_len) = self.text(params);
-        let (tid, seat, flags) = (self.one_of(&[0, 0, 1, 2, -1, 100_000]), self.rng.u32(0..10), self.rng.u32(0..3));
+        let (tid, slot, flags) = (self.one_of(&[0, 0, 1, 2, -1, 100_000]), self.rng.u32(0..10), self.rng.u32(0..3));
         let error = self.pointer(256);
-        let bytes = Bytes::default().word(tid as u32).word(seat).word(flags).word(params_len).long(params);
+        let bytes = Bytes::default().word(tid as u32).word(slot).word(flags).word(params_len).long(params);
         self.ask(1, 7, bytes.long(error as u64).word(256).word(0));
     }
 
@@ -373,7 +373,7 @@ impl Asker {
     }
 
     fn maps(&mut self) {
-        // Where the tape of a seat begins, or near that, or anywhere.
+        // Where the call log of a policy slot begins, or near that, or anywhere.
         let near = i64::from(self.one_of(&[0, 0, 1, 2, 16, 17, 18, 1 << 20])) * PAGE as i64;
         let offset = if self.rng.u32(0..8) == 0 { self.rng.i64(..) & !0xfff } else { self.rng.i64(0..9) << 40 | near };
         let len = self.one_of(&[1, 1, 2, 17, 68, 1 << 10]) * PAGE;

@@ -19,7 +19,7 @@ use nix::{
 
 use super::{gone_or, set_class};
 
-/// See `BEATS_PER_HINT` in `pulse.rs`: without the hint one who looks at the clock all the time kept an emulator's other CPUs waiting for
+/// See `BEATS_PER_HINT` in `latency_probe.rs`: without the hint one who looks at the clock all the time kept an emulator's other CPUs waiting for
 /// the lock of its CPU's timers for 21 s, one of them with its run queue locked, until RCU complained of a stall.
 const LOOKS_PER_HINT: u64 = 256;
 

@@ -22,11 +22,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use ekiden_loader::{Beside, Config, Session, Status, Tape, dump, header, loaded, unload, unload_all};
+use ekiden_loader::{Beside, CallLog, Config, Session, Status, dump, header, loaded, unload, unload_all};
 use ekiden_recording::Header;
 use serde::Serialize;
 
-use crate::{load::pause, trials::config, upgrades::PingPong};
+use crate::{guest_tests::config, load::pause, upgrades::PingPong};
 
 use self::{
     canary::Canary,
@@ -76,10 +76,10 @@ struct StormReport {
     wheels_still_ms: Vec<u64>,
     tasks_before: u64,
     tasks_after: u64,
-    mistakes: u64,
-    last_mistake: Option<String>,
-    surprises: u64,
-    last_surprise: Option<String>,
+    contract_violations: u64,
+    last_contract_violation: Option<String>,
+    unexpected_transitions: u64,
+    last_unexpected_transition: Option<String>,
     bypassed_ms: u64,
     /// For how long interrupts were off at most, per kind of event, and because all CPUs stood still.
     off_ns_max: BTreeMap<String, u64>,
@@ -90,8 +90,8 @@ struct Storm {
     modules: PathBuf,
     rng: fastrand::Rng,
     sessions: Vec<Session>,
-    /// What the policies in these seats were asked lately.
-    tapes: BTreeMap<u32, (Tape, Header)>,
+    /// What the policies in these policy slots were asked lately.
+    call_logs: BTreeMap<u32, (CallLog, Header)>,
     canaries: [Canary; 3],
     /// One for each CPU: if it waits, the CPU stands still, and no policy can do anything about it.
     of_cpus: Vec<Canary>,
@@ -133,7 +133,7 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
         modules: modules.to_owned(),
         rng: fastrand::Rng::with_seed(seed),
         sessions: Vec::new(),
-        tapes: BTreeMap::new(),
+        call_logs: BTreeMap::new(),
         canaries: [0, 1, 10].map(|ms| Canary::start(&stop, Duration::from_millis(ms))),
         of_cpus: (0..cpus).map(|cpu| Canary::on(cpu, &stop)).collect(),
         of_wheels: (0..cpus).map(|cpu| Canary::of_wheel(cpu, &stop)).collect::<Result<_>>()?,
@@ -170,7 +170,7 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
                 fs::copy("/proc/interrupts", format!("/host/interrupts-{look}.txt"))?;
                 pause(200);
             }
-            storm.save_tapes()?;
+            storm.save_call_logs()?;
             storm.say_what_stood_still()?;
             return Err(error.context(format!("seed {seed}")));
         }
@@ -203,11 +203,11 @@ pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max:
         wheels_still_ms,
         tasks_before,
         tasks_after: status.counts.tasks,
-        mistakes: status.counts.mistakes,
-        last_mistake: status.counts.last_mistake,
+        contract_violations: status.counts.contract_violations,
+        last_contract_violation: status.counts.last_contract_violation,
         bypassed_ms,
-        surprises: status.counts.surprises,
-        last_surprise: status.policies.iter().find_map(|policy| policy.last_surprise.clone()),
+        unexpected_transitions: status.counts.unexpected_transitions,
+        last_unexpected_transition: status.policies.iter().find_map(|policy| policy.last_unexpected_transition.clone()),
         off_ns_max,
         still_running: sessions.iter().all(Session::is_running),
     };
@@ -222,7 +222,7 @@ fn is_cpu(entry: &fs::DirEntry) -> bool {
 }
 
 fn small(modules: &Path, policy: &str, beside: Beside) -> Config {
-    Config { beside, max_tasks: 4096, arena_bytes: 8 << 20, tape_records: 1 << 16, ..config(modules, policy) }
+    Config { beside, max_tasks: 4096, arena_bytes: 8 << 20, call_log_records: 1 << 16, ..config(modules, policy) }
 }
 
 /// We make the weather, whatever the policies do to us; our children do not.
@@ -313,8 +313,8 @@ impl Storm {
     fn all_is_well(&self, step: &str) -> Result<()> {
         self.sessions.iter().try_for_each(Session::check)?;
         for policy in Status::read()?.unwrap_or_default().policies {
-            let wrong = policy.counts.last_mistake.or(policy.last_surprise);
-            ensure!(wrong.is_none(), "{} in seat {}: {}", policy.policy, policy.seat, wrong.unwrap_or_default());
+            let wrong = policy.counts.last_contract_violation.or(policy.last_unexpected_transition);
+            ensure!(wrong.is_none(), "{} in policy slot {}: {}", policy.policy, policy.slot, wrong.unwrap_or_default());
         }
         let waits = self.canaries.each_ref().map(Canary::worst_ms);
         let worst_ms = waits.into_iter().max().unwrap_or_default();
@@ -332,17 +332,17 @@ impl Storm {
 
     /// A policy has come.
     fn join(&mut self, session: Session) -> Result<()> {
-        let (seat, status) = (session.seat(), Status::read()?.unwrap_or_default());
-        let policy = status.policies.iter().find(|policy| policy.seat == seat).context("a policy came and went")?;
-        self.tapes.insert(seat, (Tape::open(policy)?, header(Some(seat), "a storm")?.0));
+        let (slot, status) = (session.slot(), Status::read()?.unwrap_or_default());
+        let policy = status.policies.iter().find(|policy| policy.slot == slot).context("a policy came and went")?;
+        self.call_logs.insert(slot, (CallLog::open(policy)?, header(Some(slot), "a storm")?.0));
         self.sessions.push(session);
         Ok(())
     }
 
     /// To see later what went wrong.
-    fn save_tapes(&mut self) -> Result<()> {
-        for (seat, (tape, header)) in &mut self.tapes {
-            dump(tape, header, File::create(format!("/host/seat-{seat}.ekirec"))?, true)?;
+    fn save_call_logs(&mut self) -> Result<()> {
+        for (slot, (call_log, header)) in &mut self.call_logs {
+            dump(call_log, header, File::create(format!("/host/slot-{slot}.ekirec"))?, true)?;
         }
         Ok(())
     }

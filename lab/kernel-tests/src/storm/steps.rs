@@ -16,7 +16,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{load::pause, trials::module_of};
+use crate::{guest_tests::module_of, load::pause};
 
 use super::{
     BOMB_PROCESSES, NICE, Storm, WEIGHTS, gone_or,
@@ -205,7 +205,7 @@ impl Storm {
         if self.sessions.len() > 1 {
             let gone = self.session();
             let gone = self.sessions.swap_remove(gone);
-            self.tapes.remove(&gone.seat());
+            self.call_logs.remove(&gone.slot());
             drop(gone);
         }
         unload_unused()
@@ -213,11 +213,11 @@ impl Storm {
 
     fn choose(&mut self) -> Result<()> {
         let (session, inherits) = (self.session(), self.rng.bool());
-        let seat = self.sessions[session].seat();
+        let slot = self.sessions[session].slot();
         for pid in self.some() {
             match choose(
                 &Who::Process(pid),
-                self.rng.bool().then_some(seat),
+                self.rng.bool().then_some(slot),
                 if inherits { Inherit::Yes } else { Inherit::No },
             ) {
                 // Processes end while one looks at them.
@@ -233,14 +233,14 @@ impl Storm {
         let (policy, session) = (self.policy()?, self.session());
         let module = load_copy(&module_of(&self.modules, policy))?;
         let session = &self.sessions[session];
-        let succession = Succession { seat: Some(session.seat()), module: Some(&module), ..Succession::default() };
+        let succession = Succession { slot: Some(session.slot()), module: Some(&module), ..Succession::default() };
         session.control().upgrade(&succession)?;
         unload_unused()
     }
 
     fn order(&mut self) -> Result<()> {
-        let mut seats: Vec<u32> = self.sessions.iter().map(Session::seat).collect();
-        self.rng.shuffle(&mut seats);
-        Ok(self.sessions[0].control().reorder(&seats)?)
+        let mut slots: Vec<u32> = self.sessions.iter().map(Session::slot).collect();
+        self.rng.shuffle(&mut slots);
+        Ok(self.sessions[0].control().reorder(&slots)?)
     }
 }

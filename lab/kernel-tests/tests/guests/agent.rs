@@ -6,8 +6,8 @@ use ekiden_replay::Replay;
 use ekiden_test_policies::Faulty;
 
 use crate::{
-    lab::{Lab, Machine},
     pool::tests,
+    test_guest::{Machine, TestGuest},
     turns::some_policies,
 };
 
@@ -28,8 +28,8 @@ tests! {
 }
 
 /// What an agent has recorded of its policy's calls gives the same answers again, from the first call to the last.
-fn is_replayed(lab: &Lab, policy: &str) {
-    let file = File::open(lab.host(&format!("{policy}.ekirec"))).unwrap();
+fn is_replayed(guest: &TestGuest, policy: &str) {
+    let file = File::open(guest.host(&format!("{policy}.ekirec"))).unwrap();
     let outcome = ekiden_linked::replay().run(file).unwrap();
     if let Some(first) = &outcome.first {
         panic!("{policy}: {first}");
@@ -41,14 +41,14 @@ fn is_replayed(lab: &Lab, policy: &str) {
 }
 
 /// Has a policy live in an agent, and says how many messages were lost.
-fn lives(lab: &Lab, arguments: &str) -> u64 {
-    let reports = lab.trial(&format!("agent-works --recordings /host {arguments}"));
+fn lives(guest: &TestGuest, arguments: &str) -> u64 {
+    let reports = guest.guest_test(&format!("agent-works --recordings /host {arguments}"));
     let [report] = &reports[..] else { panic!("{reports:#?}") };
     println!("{report}");
     assert_eq!(report["was_scheduler"], true, "{report}");
     assert!(report["decisions"].as_u64().unwrap() > 500, "{report}");
     assert_eq!(report["records_lost"], 0, "{report}");
-    is_replayed(lab, report["policy"].as_str().unwrap());
+    is_replayed(guest, report["policy"].as_str().unwrap());
     report["lost"].as_u64().unwrap()
 }
 
@@ -57,17 +57,17 @@ fn rounds() -> u32 {
     std::env::var("EKIDEN_ROUNDS").map_or(20, |rounds| rounds.parse().expect("EKIDEN_ROUNDS is a number"))
 }
 
-fn every_policy_lives_in_an_agent_and_no_task_is_lost(lab: &Lab) {
+fn every_policy_lives_in_an_agent_and_no_task_is_lost(guest: &TestGuest) {
     // All of them in eight days.
     for policy in some_policies(2) {
-        let lost = lives(lab, &format!("--policy {policy} --rounds {}", rounds()));
+        let lost = lives(guest, &format!("--policy {policy} --rounds {}", rounds()));
         assert_eq!(lost, 0, "16,384 messages are enough for two CPUs");
     }
 }
 
-fn an_agent_with_room_for_few_messages_works(lab: &Lab) {
+fn an_agent_with_room_for_few_messages_works(guest: &TestGuest) {
     // All but 512 of which are room for CPUs that write at the same time.
-    let lost = lives(lab, "--policy wfq --messages 1024 --rounds 20");
+    let lost = lives(guest, "--policy wfq --messages 1024 --rounds 20");
     println!("{lost} messages were lost");
 }
 
@@ -85,8 +85,8 @@ const EXPECTED: &[(&str, f64, f64)] = &[
     ("doze", 20.0, 0.0),
 ];
 
-fn keeps_groups(lab: &Lab, policy: &str, arguments: &str) -> u64 {
-    let reports = lab.trial(&format!("agent-groups --policy {policy} {arguments}"));
+fn keeps_groups(guest: &TestGuest, policy: &str, arguments: &str) -> u64 {
+    let reports = guest.guest_test(&format!("agent-groups --policy {policy} {arguments}"));
     for report in &reports {
         println!("{policy} {report}");
     }
@@ -112,16 +112,16 @@ fn keeps_groups(lab: &Lab, policy: &str, arguments: &str) -> u64 {
     end["counts"]["lost"].as_u64().unwrap()
 }
 
-fn limits_and_weights_of_control_groups_hold_in_an_agent(lab: &Lab) {
+fn limits_and_weights_of_control_groups_hold_in_an_agent(guest: &TestGuest) {
     for policy in ["wfq", "fifo"] {
-        assert_eq!(keeps_groups(lab, policy, ""), 0, "messages were lost");
+        assert_eq!(keeps_groups(guest, policy, ""), 0, "messages were lost");
     }
     // All groups are told of at once, then the moves of 700 tasks, and 512 messages fit.
-    assert!(keeps_groups(lab, "wfq", "--messages 1024 --idle 1500") > 0, "no messages were lost");
+    assert!(keeps_groups(guest, "wfq", "--messages 1024 --idle 1500") > 0, "no messages were lost");
 }
 
-fn a_policy_in_an_agent_hears_of_a_task_s_control_group(lab: &Lab) {
-    let report = &lab.trial("figures-in-agent")[0];
+fn a_policy_in_an_agent_hears_of_a_task_s_control_group(guest: &TestGuest) {
+    let report = &guest.guest_test("figures-in-agent")[0];
     println!("{report}");
     let [before, after] = [0, 1]
         .map(|at| [0, 1, 2].map(|which| report["weights"][at][which].as_u64().unwrap_or_else(|| panic!("{report}"))));
@@ -131,20 +131,20 @@ fn a_policy_in_an_agent_hears_of_a_task_s_control_group(lab: &Lab) {
     assert_eq!(report["still_running"], true, "{report}");
 }
 
-fn a_call_that_asks_about_each_of_many_tasks_is_no_loop(lab: &Lab) {
-    let report = &lab.trial("agent-asks")[0];
+fn a_call_that_asks_about_each_of_many_tasks_is_no_loop(guest: &TestGuest) {
+    let report = &guest.guest_test("agent-asks")[0];
     println!("{report}");
     assert_eq!(report["still_running"], true, "{report}");
 }
 
-fn in_parallel_every_policy_lives_in_an_agent(lab: &Lab) {
+fn in_parallel_every_policy_lives_in_an_agent(guest: &TestGuest) {
     for policy in some_policies(2) {
-        lives(lab, &format!("--policy {policy} --rounds 20"));
+        lives(guest, &format!("--policy {policy} --rounds 20"));
     }
 }
 
-fn ends(lab: &Lab, outage_ms_most: f64) {
-    let reports = lab.trial("agent-ends --flight /host/flight.ekirec");
+fn ends(guest: &TestGuest, outage_ms_most: f64) {
+    let reports = guest.guest_test("agent-ends --flight /host/flight.ekirec");
     let reasons = ["", "it was stopped", "has not answered for", "planted in task_new"];
     let [reports @ .., plain] = &reports[..] else { panic!("no report") };
     assert_eq!(reports.len(), reasons.len(), "{reports:#?}");
@@ -155,31 +155,32 @@ fn ends(lab: &Lab, outage_ms_most: f64) {
         assert!(report["reason"].as_str().unwrap().contains(reason), "{report}");
         assert!(report["outage_ms"].as_f64().unwrap() <= outage_ms_most, "{report}");
     }
-    let outcome = Replay::of::<Faulty>().run(File::open(lab.host("flight.ekirec")).unwrap()).unwrap();
+    let outcome = Replay::of::<Faulty>().run(File::open(guest.host("flight.ekirec")).unwrap()).unwrap();
     assert!(outcome.remarks.iter().any(|remark| remark.contains("panics as it did")), "{:?}", outcome.remarks);
     assert_eq!(outcome.differences, 0);
 }
 
-fn an_agent_that_ends_in_any_way_gives_every_task_back_soon(lab: &Lab) {
+fn an_agent_that_ends_in_any_way_gives_every_task_back_soon(guest: &TestGuest) {
     // 50 ms is what is wanted, and is missed now and then: 14 to 52 were seen.
-    ends(lab, 100.0);
+    ends(guest, 100.0);
 }
 
 /// By a clock that does not stop while CPUs have no processor. BPF looks every 5 ms at how long an agent has not answered, and where CPUs lose their
 /// processors it may take that for a loop no sooner than after a second (`LATE_NS`). The bound was that second alone, in which nothing of what
 /// comes after it had room: the look, the wake-ups of who looks and of who rests, on CPUs that may be away then.
-fn in_parallel_an_agent_that_ends_gives_every_task_back(lab: &Lab) {
+fn in_parallel_an_agent_that_ends_gives_every_task_back(guest: &TestGuest) {
     const LATE_MS: f64 = 1_000.0;
-    ends(lab, LATE_MS + 500.0);
+    ends(guest, LATE_MS + 500.0);
 }
 
-fn what_an_agent_cannot_do_is_refused_by_name(lab: &Lab) {
-    let reports = lab.trial("agent-refuses");
+fn what_an_agent_cannot_do_is_refused_by_name(guest: &TestGuest) {
+    let reports = guest.guest_test("agent-refuses");
     let expected = ["period_us", "power of two", "an agent schedules this machine already (ekiden_agent_fifo)"];
     assert_eq!(reports.len(), expected.len());
     for (report, expected) in reports.iter().zip(expected) {
         assert!(report["error"].as_str().unwrap().contains(expected), "{report}");
     }
-    let refused = lab.shell("start-stop-daemon -S -c 65534:65534 -x /bin/ekiden-trial -- agent-refuses 2>&1 || true");
+    let refused =
+        guest.shell("start-stop-daemon -S -c 65534:65534 -x /bin/ekiden-guest-test -- agent-refuses 2>&1 || true");
     assert!(refused.contains("this process lacks CAP_BPF and CAP_PERFMON"), "{refused}");
 }

@@ -8,8 +8,8 @@
 use std::{env, path::PathBuf, process::Command, time::Duration};
 
 use crate::{
-    lab::{self, Lab, Machine},
     pool::Test,
+    test_guest::{self, Machine, TestGuest},
 };
 use ekiden_vm::VmSpec;
 
@@ -20,7 +20,7 @@ pub(crate) fn tests() -> Vec<Test> {
         machine: Machine::Alarms,
         seconds: 600,
         is_ignored: true,
-        run: Box::leak(Box::new(move |lab: &Lab| has_no_false_alarm(lab, &name, &load))),
+        run: Box::leak(Box::new(move |guest: &TestGuest| has_no_false_alarm(guest, &name, &load))),
     };
     wanted().into_iter().map(test).collect()
 }
@@ -108,20 +108,20 @@ fn programs() -> Vec<PathBuf> {
 /// own thread waits for seconds behind the real-time threads of a load: so there are no huge pages, and the kernel waits for longer before
 /// it calls that a stall.
 pub(crate) fn machine() -> VmSpec {
-    let spec = lab::spec();
+    let spec = test_guest::spec();
     let cmdline = spec.cmdline + " transparent_hugepage=never rcupdate.rcu_cpu_stall_timeout=300";
     VmSpec { cpus: 4, memory_mib: 4096, icount_shift: 5, programs: programs(), cmdline, ..spec }
 }
 
-fn has_no_false_alarm(lab: &Lab, name: &str, load: &str) {
-    std::fs::write(lab.host("load"), load).unwrap();
+fn has_no_false_alarm(guest: &TestGuest, name: &str, load: &str) {
+    std::fs::write(guest.host("load"), load).unwrap();
     let mut wrong = Vec::new();
     for scheduler in schedulers() {
         let is_default = scheduler == "default";
         let policy = if is_default { String::new() } else { format!("--policy {scheduler}") };
-        let trial = format!("beside --modules /lab {policy} -- sh /host/load");
+        let guest_test = format!("beside --modules /guest {policy} -- sh /host/load");
         // Timers that are programmed all the time take an emulator long.
-        let report = &lab.trial_within(&trial, Duration::from_secs(600 + 10 * seconds()))[0];
+        let report = &guest.guest_test_within(&guest_test, Duration::from_secs(600 + 10 * seconds()))[0];
         println!("{name} under {scheduler}: {report}");
         // Less often than every two seconds only if the load ended early, or while it watched.
         let was_watched = report["counts"]["looks"].as_u64().unwrap() > seconds() / 2;

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::{
-    lab::{Lab, Machine},
     pool::tests,
+    test_guest::{Machine, TestGuest},
     turns::of_today,
 };
 
@@ -17,15 +17,15 @@ tests! {
     }
 }
 
-fn a_user_who_fills_the_task_table_takes_no_cpu_from_others(lab: &Lab) {
+fn a_user_who_fills_the_task_table_takes_no_cpu_from_others(guest: &TestGuest) {
     for policy in ["wfq", "fifo"] {
-        fills_the_table(lab, policy, 2, 0.4, 500.0);
+        fills_the_table(guest, policy, 2, 0.4, 500.0);
     }
 }
 
 /// On so many CPUs, those without room have at least such a share of the time, and no task may wait longer than that.
-pub(crate) fn fills_the_table(lab: &Lab, policy: &str, cpus: u64, share: f64, longest_ms: f64) {
-    let report = &lab.trial(&format!("beyond --modules /lab --policy {policy}"))[0];
+pub(crate) fn fills_the_table(guest: &TestGuest, policy: &str, cpus: u64, share: f64, longest_ms: f64) {
+    let report = &guest.guest_test(&format!("beyond --modules /guest --policy {policy}"))[0];
     println!("{report}");
     let without_room = |when: &str| report[when].as_u64().unwrap();
     assert!(without_room("without_room_before") >= 100, "{report}");
@@ -42,20 +42,20 @@ pub(crate) fn fills_the_table(lab: &Lab, policy: &str, cpus: u64, share: f64, lo
     }
     assert!(report["sleeper"]["turns"].as_u64().unwrap() > 100, "{report}");
     assert_eq!(report["without_room_after"], 0, "{report}");
-    assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+    assert_eq!((&report["contract_violations"], &report["unexpected_transitions"]), (&0.into(), &0.into()), "{report}");
     assert_eq!(report["still_running"], true, "{report}");
 }
 
 /// As many as `EKIDEN_CROWD` says, under one policy at this turn and under another at the next. Of 40,000 tasks, 7,000 would have no room.
-fn no_task_of_a_crowd_waits_longer_because_the_table_has_no_room(lab: &Lab) {
+fn no_task_of_a_crowd_waits_longer_because_the_table_has_no_room(guest: &TestGuest) {
     let tasks: u32 =
         std::env::var("EKIDEN_CROWD").map_or(4_000, |tasks| tasks.parse().expect("EKIDEN_CROWD is a number"));
     let beyond = tasks * 7 / 40;
     let herd = |policy: &str| -> Value {
         let most = std::time::Duration::from_secs(1500 + u64::from(tasks) / 10);
-        let trial =
-            format!("herd --modules /lab {policy} --tasks {tasks} --beyond {beyond} --seconds {}", 8 + tasks / 1500);
-        let report = lab.trial_within(&trial, most)[0].clone();
+        let guest_test =
+            format!("herd --modules /guest {policy} --tasks {tasks} --beyond {beyond} --seconds {}", 8 + tasks / 1500);
+        let report = guest.guest_test_within(&guest_test, most)[0].clone();
         println!("{policy} {report}");
         assert_eq!(report["still_running"], true, "{report}");
         report

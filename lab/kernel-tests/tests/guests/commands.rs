@@ -4,8 +4,8 @@
 use std::fs::File;
 
 use crate::{
-    lab::{Lab, Machine},
     pool::tests,
+    test_guest::{Machine, TestGuest},
 };
 use ekiden_policies::Wfq;
 use ekiden_replay::Replay;
@@ -19,14 +19,14 @@ tests! {
     }
 }
 
-/// A trial that runs `ekiden`.
-fn with_ekiden(lab: &Lab, trial: &str) -> Vec<serde_json::Value> {
-    lab.bring("ekiden-cli", "ekiden");
-    lab.trial(&format!("{trial} --modules /lab --ekiden /lab/programs/ekiden"))
+/// A guest test that runs `ekiden`.
+fn with_ekiden(guest: &TestGuest, guest_test: &str) -> Vec<serde_json::Value> {
+    guest.bring("ekiden-cli", "ekiden");
+    guest.guest_test(&format!("{guest_test} --modules /guest --ekiden /lab/programs/ekiden"))
 }
 
-fn tasks_that_join_a_group_or_have_a_name_get_its_policy_while_it_is_followed(lab: &Lab) {
-    let reports = with_ekiden(lab, "followed");
+fn tasks_that_join_a_group_or_have_a_name_get_its_policy_while_it_is_followed(guest: &TestGuest) {
+    let reports = with_ekiden(guest, "followed");
     assert_eq!(reports.len(), 2, "{reports:#?}");
     for report in &reports {
         println!("{report}");
@@ -38,9 +38,9 @@ fn tasks_that_join_a_group_or_have_a_name_get_its_policy_while_it_is_followed(la
     }
 }
 
-fn a_killed_reader_leaves_a_recording_that_can_be_read_and_a_policy_that_runs(lab: &Lab) {
-    let report = &with_ekiden(lab, "reader-killed --to /host/killed.ekirec")[0];
-    let outcome = Replay::of::<Wfq>().run(File::open(lab.host("killed.ekirec")).unwrap()).unwrap();
+fn a_killed_reader_leaves_a_recording_that_can_be_read_and_a_policy_that_runs(guest: &TestGuest) {
+    let report = &with_ekiden(guest, "reader-killed --to /host/killed.ekirec")[0];
+    let outcome = Replay::of::<Wfq>().run(File::open(guest.host("killed.ekirec")).unwrap()).unwrap();
     println!("{report} {} of {} calls, {:?} {:?}", outcome.replayed, outcome.calls, outcome.exact, outcome.remarks);
     assert!(outcome.calls > 200 && outcome.replayed > 200, "{} of {} calls: {report}", outcome.replayed, outcome.calls);
     assert_eq!(outcome.differences, 0, "{:?}", outcome.first);
@@ -52,9 +52,9 @@ fn a_killed_reader_leaves_a_recording_that_can_be_read_and_a_policy_that_runs(la
     assert_eq!(report["still_running"], true, "{report}");
 }
 
-fn a_finding_of_the_live_checker_saves_the_last_calls_of_the_policy(lab: &Lab) {
-    let report = &with_ekiden(lab, "found-flight --to /host/found.ekirec")[0];
-    let outcome = ekiden_linked::replay().run(File::open(lab.host("found.ekirec")).unwrap()).unwrap();
+fn a_finding_of_the_live_checker_saves_the_last_calls_of_the_policy(guest: &TestGuest) {
+    let report = &with_ekiden(guest, "found-flight --to /host/found.ekirec")[0];
+    let outcome = ekiden_linked::replay().run(File::open(guest.host("found.ekirec")).unwrap()).unwrap();
     println!("{report} {} of {} calls, {:?} {:?}", outcome.replayed, outcome.calls, outcome.exact, outcome.remarks);
     assert_eq!((&report["code"], &report["still_running"]), (&118.into(), &true.into()), "{report}");
     // Once, and not with each finding.

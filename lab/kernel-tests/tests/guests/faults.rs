@@ -1,8 +1,8 @@
 //! Everything that a policy can do wrong in a stock kernel, on one, two and four CPUs. `ekiden faults --vm` does the same.
 
 use crate::{
-    lab::{Lab, Machine, PATIENCE},
     pool::tests,
+    test_guest::{Machine, PATIENCE, TestGuest},
     turns::of_today,
 };
 use serde_json::Value;
@@ -31,26 +31,26 @@ const THIRDS: usize = 3;
 
 /// The part of the day of `faults` that can happen on so many CPUs, where each CPU has its turns: there, what asks for too much is taken out, and
 /// not only held back. In six days all are done, and `EKIDEN_TURN=all`, as `ekiden faults --vm`, does all.
-fn all_are_named(lab: &Lab, faults: usize, after: usize) {
+fn all_are_named(guest: &TestGuest, faults: usize, after: usize) {
     let parts = of_today(PARTS, after).into_iter();
-    let reports: Vec<_> = parts.flat_map(|part| third_is_contained(lab, faults, part % 2 == 0, part / 2)).collect();
+    let reports: Vec<_> = parts.flat_map(|part| third_is_contained(guest, faults, part % 2 == 0, part / 2)).collect();
     let held_back = |report: &&Value| report["reported"].as_str().is_some_and(|text| text.starts_with("held back"));
     let held_back: Vec<_> = reports.iter().filter(held_back).collect();
     assert!(held_back.is_empty(), "{held_back:#?}");
 }
 
 /// The same where CPUs run at once: the third of the day, beside another policy or of one that is alone.
-pub(crate) fn todays_third_is_contained(lab: &Lab, faults: usize, beside: bool, after: usize) {
+pub(crate) fn todays_third_is_contained(guest: &TestGuest, faults: usize, beside: bool, after: usize) {
     for third in of_today(THIRDS, after) {
-        third_is_contained(lab, faults, beside, third);
+        third_is_contained(guest, faults, beside, third);
     }
 }
 
 /// Every third of the list.
-fn third_is_contained(lab: &Lab, faults: usize, beside: bool, third: usize) -> Vec<Value> {
+fn third_is_contained(guest: &TestGuest, faults: usize, beside: bool, third: usize) -> Vec<Value> {
     let most = PATIENCE * rounds() as u32;
     let part = format!("--rounds {} --beside {beside} --part {third}/{THIRDS}", rounds());
-    let reports = lab.trial_within(&format!("list --modules /lab {part}"), most);
+    let reports = guest.guest_test_within(&format!("list --modules /guest {part}"), most);
     all_ended_well(&reports, (third..faults).step_by(THIRDS).count() * rounds());
     reports
 }
@@ -66,14 +66,14 @@ pub(crate) fn all_ended_well(reports: &[Value], faults: usize) {
     assert_eq!(reports.len(), faults);
 }
 
-fn every_fault_of_the_list_is_contained_on_one_cpu(lab: &Lab) {
-    all_are_named(lab, 30, 0);
+fn every_fault_of_the_list_is_contained_on_one_cpu(guest: &TestGuest) {
+    all_are_named(guest, 30, 0);
 }
 
-fn every_fault_of_the_list_is_contained_on_two_cpus(lab: &Lab) {
-    all_are_named(lab, 36, 1);
+fn every_fault_of_the_list_is_contained_on_two_cpus(guest: &TestGuest) {
+    all_are_named(guest, 36, 1);
 }
 
-fn every_fault_of_the_list_is_contained_on_four_cpus(lab: &Lab) {
-    all_are_named(lab, 36, 4);
+fn every_fault_of_the_list_is_contained_on_four_cpus(guest: &TestGuest) {
+    all_are_named(guest, 36, 4);
 }

@@ -7,8 +7,8 @@ use ekiden_hostile::BODIES_MAX;
 use serde_json::Value;
 
 use crate::{
-    lab::{Lab, Machine},
     pool::tests,
+    test_guest::{Machine, TestGuest},
     turns,
 };
 
@@ -36,21 +36,21 @@ pub(crate) fn count() -> u64 {
 }
 
 /// A third of them, another one at each turn. `EKIDEN_TURN=all` tries all.
-pub(crate) fn todays_third_ends_or_does_no_harm(lab: &Lab, after: usize) -> Vec<Value> {
+pub(crate) fn todays_third_ends_or_does_no_harm(guest: &TestGuest, after: usize) -> Vec<Value> {
     let third = count().div_ceil(3);
     let thirds = turns::of_today(3, after).into_iter().map(|turn| turn as u64);
-    thirds.flat_map(|turn| those_end_or_do_no_harm(lab, turn * third..count().min((turn + 1) * third))).collect()
+    thirds.flat_map(|turn| those_end_or_do_no_harm(guest, turn * third..count().min((turn + 1) * third))).collect()
 }
 
-fn end_or_do_no_harm(lab: &Lab) {
-    let reports = todays_third_ends_or_does_no_harm(lab, 0);
+fn end_or_do_no_harm(guest: &TestGuest) {
+    let reports = todays_third_ends_or_does_no_harm(guest, 0);
     for outcome in ["ended", "harmless"] {
         assert!(reports.iter().any(|report| report["outcome"] == outcome), "none was {outcome}");
     }
 }
 
 /// The same for some of them.
-fn those_end_or_do_no_harm(lab: &Lab, which: Range<u64>) -> Vec<Value> {
+fn those_end_or_do_no_harm(guest: &TestGuest, which: Range<u64>) -> Vec<Value> {
     let mut reports = Vec::new();
     for first in (0..count()).step_by(BODIES_MAX as usize) {
         let bodies = first..count().min(first + BODIES_MAX);
@@ -58,10 +58,12 @@ fn those_end_or_do_no_harm(lab: &Lab, which: Range<u64>) -> Vec<Value> {
         if wanted.is_empty() {
             continue;
         }
-        lab.bring_generated(seed(), bodies);
+        guest.bring_generated(seed(), bodies);
         // Counted from the module's first.
         let (from, number) = (wanted.start, wanted.end - first);
-        reports.extend(lab.trial(&format!("generated --modules /lab --first {first} --from {from} --count {number}")));
+        reports.extend(
+            guest.guest_test(&format!("generated --modules /guest --first {first} --from {from} --count {number}")),
+        );
     }
     for report in &reports {
         println!("{report}");
@@ -72,10 +74,10 @@ fn those_end_or_do_no_harm(lab: &Lab, which: Range<u64>) -> Vec<Value> {
     reports
 }
 
-fn generated_policies_end_with_a_reason_or_do_no_harm_on_one_cpu(lab: &Lab) {
-    end_or_do_no_harm(lab);
+fn generated_policies_end_with_a_reason_or_do_no_harm_on_one_cpu(guest: &TestGuest) {
+    end_or_do_no_harm(guest);
 }
 
-fn generated_policies_end_with_a_reason_or_do_no_harm_on_four_cpus(lab: &Lab) {
-    end_or_do_no_harm(lab);
+fn generated_policies_end_with_a_reason_or_do_no_harm_on_four_cpus(guest: &TestGuest) {
+    end_or_do_no_harm(guest);
 }

@@ -4,8 +4,8 @@
 use std::fs::File;
 
 use crate::{
-    lab::{Lab, Machine},
     pool::{Test, tests},
+    test_guest::{Machine, TestGuest},
     turns::some_policies,
 };
 use ekiden_policies::{NAMES, Wfq};
@@ -64,11 +64,11 @@ const DUE: &[(u32, i32, i32, u32, u32)] = &[
     (999, 19, -20, 60, 30),
 ];
 
-fn under_wfq_a_share_is_what_its_weight_is_due_in_a_kernel(lab: &Lab) {
+fn under_wfq_a_share_is_what_its_weight_is_due_in_a_kernel(guest: &TestGuest) {
     let mut wrong = Vec::new();
     for (others, nice_of_others, nice, before, seconds) in DUE {
-        let report = &lab.trial(&format!(
-            "due --modules /lab --policy wfq --others {others} --nices {nice_of_others} {nice} --seconds {before} {seconds}"
+        let report = &guest.guest_test(&format!(
+            "due --modules /guest --policy wfq --others {others} --nices {nice_of_others} {nice} --seconds {before} {seconds}"
         ))[0];
         let ns = |key: &str| report[key].as_f64().unwrap();
         let weight = |nice: &i32| f64::from(ekiden::weight_of_nice(*nice));
@@ -84,7 +84,7 @@ fn under_wfq_a_share_is_what_its_weight_is_due_in_a_kernel(lab: &Lab) {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What each part of the trial is to measure, in percent, and how far off that may be.
+/// What each part of the guest test is to measure, in percent, and how far off that may be.
 const EXPECTED: &[(&str, f64, f64)] = &[
     ("300 to 100", 75.0, 3.75),
     ("half", 50.0, 2.5),
@@ -100,8 +100,8 @@ fn find<'a>(reports: &'a [Value], what: &str) -> &'a Value {
     reports.iter().find(|report| report["what"] == what).unwrap_or_else(|| panic!("no `{what}` in {reports:#?}"))
 }
 
-fn shares_and_limits_of_control_groups_hold_under_a_policy(lab: &Lab) {
-    let reports = lab.trial("groups --modules /lab --policy wfq");
+fn shares_and_limits_of_control_groups_hold_under_a_policy(guest: &TestGuest) {
+    let reports = guest.guest_test("groups --modules /guest --policy wfq");
     for report in &reports {
         println!("{report}");
     }
@@ -113,31 +113,35 @@ fn shares_and_limits_of_control_groups_hold_under_a_policy(lab: &Lab) {
     assert!(percent("no limit") > 170.0, "{}", percent("no limit"));
     assert!((85.0..=101.0).contains(&percent("cpuset of one CPU")), "{}", percent("cpuset of one CPU"));
     let counts = find(&reports, "counts");
-    assert_eq!((&counts["mistakes"], &counts["surprises"]), (&0.into(), &0.into()), "{counts}");
+    assert_eq!((&counts["contract_violations"], &counts["unexpected_transitions"]), (&0.into(), &0.into()), "{counts}");
 }
 
 /// Those that go by weights. Under the others, which have a task run for as long as any other, weights do nothing.
 const BY_WEIGHTS: &[&str] = &["wfq", "cfs", "eevdf", "bpfland", "modular"];
 
 /// A third of them a day; `EKIDEN_POLICIES=all` is all.
-fn shares_and_limits_of_control_groups_hold_under_every_policy(lab: &Lab) {
+fn shares_and_limits_of_control_groups_hold_under_every_policy(guest: &TestGuest) {
     for policy in some_policies(NAMES.len().div_ceil(3)) {
-        let report = &lab.trial(&format!("grouped --modules /lab --policy {policy}"))[0];
+        let report = &guest.guest_test(&format!("grouped --modules /guest --policy {policy}"))[0];
         println!("{report}");
         let percent = |what: &str| report[what].as_f64().unwrap();
         assert!((percent("limited_percent") - 20.0).abs() <= 1.0, "{report}");
         let more = if BY_WEIGHTS.contains(&policy) { 75.0 } else { 50.0 };
         assert!((percent("more_percent") - more).abs() <= 0.05 * more, "{more} % are expected: {report}");
         assert!(percent("used_percent") > 90.0, "{report}");
-        assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+        assert_eq!(
+            (&report["contract_violations"], &report["unexpected_transitions"]),
+            (&0.into(), &0.into()),
+            "{report}"
+        );
         assert_eq!(report["still_running"], true, "{report}");
     }
 }
 
-pub(crate) fn what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference(lab: &Lab) {
-    let report = lab.trial("recorded-groups --modules /lab --to /host/groups.ekirec")[0].clone();
+pub(crate) fn what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference(guest: &TestGuest) {
+    let report = guest.guest_test("recorded-groups --modules /guest --to /host/groups.ekirec")[0].clone();
     assert_eq!(report["lost"], 0, "{report}");
-    let outcome = Replay::of::<Wfq>().run(File::open(lab.host("groups.ekirec")).unwrap()).unwrap();
+    let outcome = Replay::of::<Wfq>().run(File::open(guest.host("groups.ekirec")).unwrap()).unwrap();
     println!("{report} {:?} {:?}", outcome.exact, outcome.remarks);
     if let Some(first) = &outcome.first {
         panic!("{first}");
@@ -146,9 +150,9 @@ pub(crate) fn what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without
     assert!(outcome.replayed > 2_000, "{} calls", outcome.replayed);
 }
 
-fn limits_of_a_hundred_groups_cost_next_to_nothing(lab: &Lab) {
+fn limits_of_a_hundred_groups_cost_next_to_nothing(guest: &TestGuest) {
     let costs = |policy: &str| {
-        let report = lab.trial(&format!("group-costs --modules /lab {policy}"))[0].clone();
+        let report = guest.guest_test(&format!("group-costs --modules /guest {policy}"))[0].clone();
         println!("{policy} {report}");
         ["root_ns", "groups_ns", "limits_ns"].map(|key| report[key].as_f64().unwrap())
     };
@@ -159,23 +163,23 @@ fn limits_of_a_hundred_groups_cost_next_to_nothing(lab: &Lab) {
 }
 
 /// A user who may make groups and threads takes no CPU time from others.
-fn limits_hold_for_crowds_of_tasks_and_of_groups(lab: &Lab) {
-    crowds(lab);
+fn limits_hold_for_crowds_of_tasks_and_of_groups(guest: &TestGuest) {
+    crowds(guest);
 }
 
 /// And their interrupts are short. This one CPU has all turns: where there are others, the clock counts their instructions,
 /// too, if an interrupt loses its turn in the middle.
-fn an_interrupt_is_short_whatever_crowds_are_limited(lab: &Lab) {
-    let report = crowds(lab);
+fn an_interrupt_is_short_whatever_crowds_are_limited(guest: &TestGuest) {
+    let report = crowds(guest);
     // An instruction takes eight nanoseconds here.
     let instructions = report["off_ns_max"]["refill"].as_u64().unwrap() / 8;
     assert!(instructions <= 100_000, "{instructions} instructions in one interrupt: {report}");
 }
 
 /// Limits a thousand tasks, or so many as `EKIDEN_CROWD` says, and more groups than there is room for.
-fn crowds(lab: &Lab) -> Value {
+fn crowds(guest: &TestGuest) -> Value {
     let tasks = std::env::var("EKIDEN_CROWD").map_or(1_000, |tasks| tasks.parse().expect("EKIDEN_CROWD is a number"));
-    let report = lab.trial(&format!("crowd --modules /lab --tasks {tasks} --groups 4200"))[0].clone();
+    let report = guest.guest_test(&format!("crowd --modules /guest --tasks {tasks} --groups 4200"))[0].clone();
     println!("{report}");
     let percent = |what: &str| report[what].as_f64().unwrap();
     for what in ["tasks_percent", "groups_percent", "nested_percent", "other_percent"] {
@@ -186,49 +190,53 @@ fn crowds(lab: &Lab) -> Value {
 }
 
 /// One task, and a crowd of them.
-fn limits_are_exact_whatever_their_period_is(lab: &Lab) {
-    are_exact(lab, "--tasks 1 --tasks 100 --seconds 2");
+fn limits_are_exact_whatever_their_period_is(guest: &TestGuest) {
+    are_exact(guest, "--tasks 1 --tasks 100 --seconds 2");
 }
 
-fn limits_of_ten_thousand_tasks_are_exact_whatever_their_period_is(lab: &Lab) {
-    are_exact(lab, "--tasks 1 --tasks 100 --tasks 10000 --seconds 10");
+fn limits_of_ten_thousand_tasks_are_exact_whatever_their_period_is(guest: &TestGuest) {
+    are_exact(guest, "--tasks 1 --tasks 100 --tasks 10000 --seconds 10");
 }
 
 /// To within five percent of what the limit says, and never more than that.
-fn are_exact(lab: &Lab, arguments: &str) {
-    let reports = lab.trial(&format!("exact --modules /lab --policy wfq {arguments}"));
+fn are_exact(guest: &TestGuest, arguments: &str) {
+    let reports = guest.guest_test(&format!("exact --modules /guest --policy wfq {arguments}"));
     for report in &reports {
         println!("{report}");
     }
     for report in &reports {
         let number = |what: &str| report[what].as_f64().unwrap();
         assert!((0.95..=1.05).contains(&(number("percent") / number("expected"))), "{report}");
-        assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+        assert_eq!(
+            (&report["contract_violations"], &report["unexpected_transitions"]),
+            (&0.into(), &0.into()),
+            "{report}"
+        );
         assert_eq!(report["still_running"], true, "{report}");
     }
 }
 
 /// `EKIDEN_CROWD` says how many instead. The policy lives as long as the limit is there. When it is lifted, 20,000 tasks want one CPU, and each
 /// waits for 20 s and longer until it is its turn: so does the worker that the watchdog of sched_ext is, which gives the policy up after 30 s.
-fn an_interrupt_is_short_where_twenty_thousand_tasks_are_throttled(lab: &Lab) {
+fn an_interrupt_is_short_where_twenty_thousand_tasks_are_throttled(guest: &TestGuest) {
     let tasks: u64 =
         std::env::var("EKIDEN_CROWD").map_or(20_000, |tasks| tasks.parse().expect("EKIDEN_CROWD is a number"));
-    let report = &lab.trial(&format!("throttled --modules /lab --tasks {tasks} --seconds 10"))[0];
+    let report = &guest.guest_test(&format!("throttled --modules /guest --tasks {tasks} --seconds 10"))[0];
     println!("{report}");
-    assert!(report["parked"].as_u64().unwrap() >= tasks * 9 / 10, "{report}");
+    assert!(report["throttled"].as_u64().unwrap() >= tasks * 9 / 10, "{report}");
     // An instruction takes a nanosecond here.
     let instructions = report["off_ns_max"]["refill"].as_u64().unwrap();
     assert!(instructions <= 100_000, "{instructions} instructions in one interrupt: {report}");
 }
 
 /// A task is held back on its way to user mode. In the middle of a system call it would hold back others, for the rest of the second.
-fn no_task_waits_for_a_lock_of_a_task_that_has_used_up_its_time(lab: &Lab) {
-    waits_for_a_lock(lab, 100);
+fn no_task_waits_for_a_lock_of_a_task_that_has_used_up_its_time(guest: &TestGuest) {
+    waits_for_a_lock(guest, 100);
 }
 
 /// The same where a CPU may lose its processor, with the lock.
-pub(crate) fn waits_for_a_lock(lab: &Lab, ms_max: u64) {
-    let report = &lab.trial("holder --modules /lab")[0];
+pub(crate) fn waits_for_a_lock(guest: &TestGuest, ms_max: u64) {
+    let report = &guest.guest_test("holder --modules /guest")[0];
     println!("{report}");
     assert!(report["wait_ms_max"].as_u64().unwrap() < ms_max && report["waits"].as_u64().unwrap() > 1_000, "{report}");
     let percent = report["percent"].as_f64().unwrap();

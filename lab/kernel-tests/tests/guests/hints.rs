@@ -6,8 +6,8 @@ use ekiden_workload::{HintWord, Step, TaskSpec, Workload};
 use serde_json::Value;
 
 use crate::{
-    lab::{Lab, Machine},
     pool::tests,
+    test_guest::{Machine, TestGuest},
 };
 
 tests! {
@@ -17,8 +17,8 @@ tests! {
     }
 }
 
-fn what_a_policy_counts_itself_outlives_upgrades_and_the_module_that_named_it(lab: &Lab) {
-    let report = &lab.trial("figures --modules /lab")[0];
+fn what_a_policy_counts_itself_outlives_upgrades_and_the_module_that_named_it(guest: &TestGuest) {
+    let report = &guest.guest_test("figures --modules /guest")[0];
     println!("{report}");
     for of in ["root", "group"] {
         let counts: Vec<u64> = report[of].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).collect();
@@ -48,11 +48,11 @@ fn output(command: &mut Command) -> String {
 }
 
 /// Has Python in the guest, as far as the example needs it. Guests have no programs but ours.
-fn bring_python(lab: &Lab) {
+fn bring_python(guest: &TestGuest) {
     let listing = output(Command::new(PYTHON).args(["-S", "-c", FILES]));
     let mut lines = listing.lines().map(Path::new);
     let (program, library) = (lines.next().unwrap(), lines.next().unwrap());
-    let home = lab.host("python/lib").join(library.file_name().unwrap());
+    let home = guest.host("python/lib").join(library.file_name().unwrap());
     // Python looks for its library by this one.
     let files: BTreeSet<&Path> = lines.filter(|file| file.starts_with(library)).collect();
     assert!(files.iter().any(|file| file.ends_with("os.py")), "{files:?}");
@@ -61,10 +61,10 @@ fn bring_python(lab: &Lab) {
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(file, to).unwrap();
     }
-    fs::copy(program, lab.host("python3")).unwrap();
+    fs::copy(program, guest.host("python3")).unwrap();
     let libraries = files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "so"));
     for file in libraries.copied().chain([program]) {
-        lab.bring_libraries(file);
+        guest.bring_libraries(file);
     }
 }
 
@@ -85,14 +85,14 @@ fn talker() -> Workload {
     Workload::new("talker", 2, [TaskSpec::new("talker", vec![Step::repeat(100, talk), child, Step::Wait])])
 }
 
-fn loads_and_programs_in_other_languages_talk_to_their_policy(lab: &Lab) {
-    lab.bring("ekiden-cli", "ekiden");
-    bring_python(lab);
-    fs::write(lab.host("example.py"), example()).unwrap();
-    fs::write(lab.host("talker.json"), serde_json::to_string(&talker()).unwrap()).unwrap();
+fn loads_and_programs_in_other_languages_talk_to_their_policy(guest: &TestGuest) {
+    guest.bring("ekiden-cli", "ekiden");
+    bring_python(guest);
+    fs::write(guest.host("example.py"), example()).unwrap();
+    fs::write(guest.host("talker.json"), serde_json::to_string(&talker()).unwrap()).unwrap();
     let wrong = Step::WriteHint { queue: 0, hint: vec![HintWord::OwnPid], ring: true };
     let wrong = Workload::new("wrong", 1, [TaskSpec::new("wrong", vec![wrong])]);
-    fs::write(lab.host("wrong.json"), serde_json::to_string(&wrong).unwrap()).unwrap();
+    fs::write(guest.host("wrong.json"), serde_json::to_string(&wrong).unwrap()).unwrap();
     let script = r#"set -e
          export LD_LIBRARY_PATH=/lab/programs:/host
          types=$(/lab/programs/ekiden hints header locality | sed -n 's/.*\(0x[0-9a-f]*\)ULL, \(0x[0-9a-f]*\)ULL.*/\1 \2/p')
@@ -111,9 +111,9 @@ fn loads_and_programs_in_other_languages_talk_to_their_policy(lab: &Lab) {
          kill $holder
          wait $holder || true
 "#;
-    fs::write(lab.host("talk.sh"), script).unwrap();
-    let said = lab.shell(
-        "EKIDEN_MODULES=/lab LD_LIBRARY_PATH=/lab/programs:/host /lab/programs/ekiden run locality -- sh /host/talk.sh",
+    fs::write(guest.host("talk.sh"), script).unwrap();
+    let said = guest.shell(
+        "EKIDEN_MODULES=/guest LD_LIBRARY_PATH=/lab/programs:/host /lab/programs/ekiden run locality -- sh /host/talk.sh",
     );
     println!("{said}");
     let of = |what: &str| {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    lab::{Lab, Machine},
     pool::tests,
+    test_guest::{Machine, TestGuest},
     turns::some_policies,
 };
 
@@ -27,19 +27,23 @@ fn number(variable: &str, default: u64) -> u64 {
 
 /// Once under each policy, or for `EKIDEN_NEIGHBOUR_MINUTES` of the guest's time under one after the other; it does something else each time.
 /// What others have beside it is measured by `ekiden soak --vm --neighbour`.
-fn policies_live_beside_a_hostile_neighbour(lab: &Lab) {
+fn policies_live_beside_a_hostile_neighbour(guest: &TestGuest) {
     let (minutes, mut seed) = (number("EKIDEN_NEIGHBOUR_MINUTES", 0), number("EKIDEN_NEIGHBOUR_SEED", 1));
-    let uptime = || -> f64 { lab.shell("cut -d' ' -f1 /proc/uptime").trim().parse().unwrap() };
+    let uptime = || -> f64 { guest.shell("cut -d' ' -f1 /proc/uptime").trim().parse().unwrap() };
     let end = uptime() + 60.0 * minutes as f64;
     let mut is_first = true;
     while is_first || uptime() < end {
         is_first = false;
         for policy in some_policies(1) {
-            let report = &lab.trial(&format!("storm --policy {policy} --neighbour {seed}"))[0];
+            let report = &guest.guest_test(&format!("storm --policy {policy} --neighbour {seed}"))[0];
             println!("{policy} {report}");
             let (still_running, back) = (&report["still_running"], &report["back_after_kill"]);
             assert_eq!((still_running, back), (&true.into(), &true.into()), "{report}");
-            assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+            assert_eq!(
+                (&report["contract_violations"], &report["unexpected_transitions"]),
+                (&0.into(), &0.into()),
+                "{report}"
+            );
             let deeds = report["deeds"].as_object().unwrap();
             let done = deeds.values().filter(|count| count.as_u64() > Some(0)).count();
             assert!(done > 10, "{report}");
@@ -48,20 +52,21 @@ fn policies_live_beside_a_hostile_neighbour(lab: &Lab) {
     }
 }
 
-fn in_parallel_policies_live_beside_a_hostile_neighbour(lab: &Lab) {
-    policies_live_beside_a_hostile_neighbour(lab);
+fn in_parallel_policies_live_beside_a_hostile_neighbour(guest: &TestGuest) {
+    policies_live_beside_a_hostile_neighbour(guest);
 }
 
 /// For a while, or `EKIDEN_DEVICE_MINUTES`, with what `EKIDEN_DEVICE_SEED` says.
-fn the_device_lives_through_whatever_it_is_asked(lab: &Lab) {
+fn the_device_lives_through_whatever_it_is_asked(guest: &TestGuest) {
     let (minutes, seed) = (number("EKIDEN_DEVICE_MINUTES", 0), number("EKIDEN_DEVICE_SEED", 1));
     let seconds = if minutes == 0 { 20 } else { 60 * minutes };
     let most = Duration::from_secs(600 + 30 * seconds);
-    let report = &lab.trial_within(&format!("device --modules /lab --seconds {seconds} --seed {seed}"), most)[0];
+    let report =
+        &guest.guest_test_within(&format!("device --modules /guest --seconds {seconds} --seed {seed}"), most)[0];
     println!("{report}");
     assert_eq!(report["slab_debug"], true, "the kernel does not check what it allocates: {report}");
     assert_eq!((&report["still_running"], &report["loads_again"]), (&true.into(), &true.into()), "{report}");
-    assert_eq!((&report["control_gained"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+    assert_eq!((&report["control_gained"], &report["unexpected_transitions"]), (&0.into(), &0.into()), "{report}");
     let steps = report["steps"].as_object().unwrap();
     assert!(steps.values().all(|count| count.as_u64().unwrap() > 20), "{report}");
     assert!(report["deaths"].as_u64() > Some(3) && report["upgrades"].as_u64() > Some(0), "{report}");

@@ -8,8 +8,8 @@ use std::{
 };
 
 use crate::{
-    lab::{Lab, Machine},
     pool::tests,
+    test_guest::{Machine, TestGuest},
 };
 
 tests! {
@@ -83,13 +83,13 @@ impl Table {
     }
 }
 
-fn a_round_trip_takes_as_many_instructions_as_the_table_says(lab: &Lab) {
+fn a_round_trip_takes_as_many_instructions_as_the_table_says(guest: &TestGuest) {
     // The guest's own start-up work is over by then.
-    lab.shell("sleep 12");
-    let mut counted = Table { kernel: lab.shell("uname -r").trim().to_owned(), figures: Vec::new() };
+    guest.shell("sleep 12");
+    let mut counted = Table { kernel: guest.shell("uname -r").trim().to_owned(), figures: Vec::new() };
     for scheduler in SCHEDULERS {
         let policy = if scheduler == "kernel" { String::new() } else { format!("--policy {scheduler}") };
-        for report in lab.trial(&format!("trips --modules /lab {policy}")) {
+        for report in guest.guest_test(&format!("trips --modules /guest {policy}")) {
             println!("{scheduler} {report}");
             let runs = report["scheduler"].as_str().map_or("kernel", |name| name.trim_start_matches("ekiden_"));
             assert_eq!(runs, scheduler, "{report}");

@@ -3,8 +3,8 @@
 use std::{fs::File, time::Duration};
 
 use crate::{
-    lab::{Lab, Machine, PATIENCE},
     pool::tests,
+    test_guest::{Machine, PATIENCE, TestGuest},
     turns::{of_today, some_policies},
 };
 use ekiden::Call;
@@ -65,8 +65,8 @@ fn rounds() -> usize {
     std::env::var("EKIDEN_FAULT_ROUNDS").map_or(2, |rounds| rounds.parse().expect("EKIDEN_FAULT_ROUNDS is a number"))
 }
 
-fn a_panic_in_each_call_of_the_trait_ends_only_the_policy(lab: &Lab) {
-    each_call_panics(lab, rounds());
+fn a_panic_in_each_call_of_the_trait_ends_only_the_policy(guest: &TestGuest) {
+    each_call_panics(guest, rounds());
 }
 
 /// Every other call of the trait, and those between at the next turn. `EKIDEN_TURN=all` is all of them.
@@ -75,9 +75,9 @@ fn calls_of_today() -> Vec<&'static str> {
     of_today(2, 0).into_iter().flat_map(of_half).collect()
 }
 
-pub(crate) fn each_call_panics(lab: &Lab, rounds: usize) {
+pub(crate) fn each_call_panics(guest: &TestGuest, rounds: usize) {
     let calls = calls_of_today();
-    let reports = lab.trial(&format!("faults --modules /lab --rounds {rounds} --calls {}", calls.join(",")));
+    let reports = guest.guest_test(&format!("faults --modules /guest --rounds {rounds} --calls {}", calls.join(",")));
     assert_eq!(reports.len(), rounds * calls.len(), "{reports:#?}");
     for report in &reports {
         println!("{report}");
@@ -87,19 +87,19 @@ pub(crate) fn each_call_panics(lab: &Lab, rounds: usize) {
     }
 }
 
-fn a_panic_in_the_busiest_call_is_contained_twenty_times_in_one_boot(lab: &Lab) {
-    let reports = lab.trial("faults --modules /lab --rounds 20 --calls pick_next_task");
+fn a_panic_in_the_busiest_call_is_contained_twenty_times_in_one_boot(guest: &TestGuest) {
+    let reports = guest.guest_test("faults --modules /guest --rounds 20 --calls pick_next_task");
     assert_eq!(reports.len(), 20);
     assert!(reports.iter().all(|report| text(report, "fault").starts_with("planted in ")), "{reports:#?}");
 }
 
-pub(crate) fn several_policies_share_the_machine_and_come_and_go(lab: &Lab) {
-    let report = &lab.trial("several --modules /lab")[0];
+pub(crate) fn several_policies_share_the_machine_and_come_and_go(guest: &TestGuest) {
+    let report = &guest.guest_test("several --modules /guest")[0];
     assert_eq!(report["order"], serde_json::json!(["wfq", "fifo"]), "{report}");
     assert_eq!(report["reordered"], serde_json::json!(["fifo", "wfq"]), "{report}");
     assert_eq!(report["tasks"], serde_json::json!([0, 2, 0]), "{report}");
     assert_eq!(report["left"], serde_json::json!([["fifo", "wfq", "cfs"], ["fifo", "cfs"], ["cfs"]]), "{report}");
-    assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+    assert_eq!((&report["contract_violations"], &report["unexpected_transitions"]), (&0.into(), &0.into()), "{report}");
     assert_eq!(report["still_running"], true, "{report}");
     assert!(report["thrown_out"].as_str().unwrap().contains("sysrq"), "{report}");
     // Whoever is asked last gets a slice ten times a second.
@@ -109,26 +109,26 @@ pub(crate) fn several_policies_share_the_machine_and_come_and_go(lab: &Lab) {
 }
 
 /// `EKIDEN_COMINGS` says how often.
-fn policies_come_are_ordered_and_leave_and_nothing_is_refused(lab: &Lab) {
-    comings(lab, 40);
+fn policies_come_are_ordered_and_leave_and_nothing_is_refused(guest: &TestGuest) {
+    comings(guest, 40);
 }
 
-pub(crate) fn comings(lab: &Lab, rounds: u64) {
+pub(crate) fn comings(guest: &TestGuest, rounds: u64) {
     let rounds = std::env::var("EKIDEN_COMINGS").map_or(rounds, |rounds| rounds.parse().expect("it is a number"));
-    let trial = format!("comings --rounds {rounds}");
-    let report = &lab.trial_within(&trial, PATIENCE + Duration::from_secs(10 * rounds))[0];
+    let guest_test = format!("comings --rounds {rounds}");
+    let report = &guest.guest_test_within(&guest_test, PATIENCE + Duration::from_secs(10 * rounds))[0];
     println!("{report}");
     for done in ["comings", "orders", "shares", "departures"] {
         assert_eq!(report[done], rounds, "{report}");
     }
     // CPUs stand still when a policy goes, and at no other time.
     assert_eq!((&report["stops"], &report["graces"]), (&rounds.into(), &(3 * rounds).into()), "{report}");
-    assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+    assert_eq!((&report["contract_violations"], &report["unexpected_transitions"]), (&0.into(), &0.into()), "{report}");
     assert_eq!(report["still_running"], true, "{report}");
 }
 
-fn policies_get_the_cpus_and_the_shares_that_they_were_given(lab: &Lab) {
-    let report = &lab.trial("shares --modules /lab")[0];
+fn policies_get_the_cpus_and_the_shares_that_they_were_given(guest: &TestGuest) {
+    let report = &guest.guest_test("shares --modules /guest")[0];
     println!("{report}");
     for entry in report["weights"].as_array().unwrap() {
         let [one, other, share] = [0, 1, 2].map(|at| entry[at].as_f64().unwrap());
@@ -139,12 +139,12 @@ fn policies_get_the_cpus_and_the_shares_that_they_were_given(lab: &Lab) {
     assert!(report["share_of_owner"].as_f64().unwrap() > 0.75, "{report}");
     assert_eq!((&report["seen_of_owner"], &report["seen_of_other"]), (&[1].into(), &[0].into()), "{report}");
     assert_eq!((&report["cpus"], &report["strict"]), (&"1".into(), &true.into()), "{report}");
-    assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+    assert_eq!((&report["contract_violations"], &report["unexpected_transitions"]), (&0.into(), &0.into()), "{report}");
     assert_eq!(report["still_running"], true, "{report}");
 }
 
-fn what_is_set_for_a_task_is_checked_and_has_its_effect(lab: &Lab) {
-    let report = &lab.trial("terms --modules /lab")[0];
+fn what_is_set_for_a_task_is_checked_and_has_its_effect(guest: &TestGuest) {
+    let report = &guest.guest_test("terms --modules /guest")[0];
     println!("{report}");
     let refusals: Vec<&str> =
         report["refusals"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
@@ -153,11 +153,11 @@ fn what_is_set_for_a_task_is_checked_and_has_its_effect(lab: &Lab) {
     assert!(refusals[2].ends_with("this policy has none for a task"), "{report}");
     let [short, long, usual] = [0, 1, 2].map(|at| report["turns"][at].as_u64().unwrap());
     assert!(short > 4 * long && usual > 4 * long, "{report}");
-    assert_eq!((&report["mistakes"], &report["still_running"]), (&0.into(), &true.into()), "{report}");
+    assert_eq!((&report["contract_violations"], &report["still_running"]), (&0.into(), &true.into()), "{report}");
 }
 
-fn programs_talk_to_their_policy_and_what_they_do_wrong_is_answered(lab: &Lab) {
-    let report = &lab.trial("queues --modules /lab")[0];
+fn programs_talk_to_their_policy_and_what_they_do_wrong_is_answered(guest: &TestGuest) {
+    let report = &guest.guest_test("queues --modules /guest")[0];
     println!("{report}");
     let number = |key: &str, at: usize| report[key][at].as_u64().unwrap();
     assert!(report["answered_ms"].as_u64().unwrap() < 1_000, "{report}");
@@ -185,15 +185,15 @@ fn programs_talk_to_their_policy_and_what_they_do_wrong_is_answered(lab: &Lab) {
     assert!(counted[0] >= taken && counted[1] >= number("refused", 1), "{report}");
     assert!(counted[2] >= full && counted[3] >= lost, "{report}");
     assert_eq!(report["owner"][0], report["owner"][1], "{report}");
-    assert_eq!((&report["mistakes"], &report["still_running"]), (&0.into(), &true.into()), "{report}");
+    assert_eq!((&report["contract_violations"], &report["still_running"]), (&0.into(), &true.into()), "{report}");
 }
 
-fn scripts_and_tracers_see_what_goes_on(lab: &Lab) {
-    let report = &lab.trial("seen --modules /lab")[0];
+fn scripts_and_tracers_see_what_goes_on(guest: &TestGuest) {
+    let report = &guest.guest_test("seen --modules /guest")[0];
     println!("{report}");
-    assert_eq!(report["header"], "policy number cpu picks idles migrations refusals surprises slowed");
+    assert_eq!(report["header"], "policy number cpu picks idles migrations refusals unexpected transitions slowed");
     let lines = report["lines"].as_array().unwrap();
-    let cpus: u32 = lab.shell("grep -c ^processor /proc/cpuinfo").trim().parse().unwrap();
+    let cpus: u32 = guest.shell("grep -c ^processor /proc/cpuinfo").trim().parse().unwrap();
     let expected: Vec<Value> = (0..cpus).map(|cpu| serde_json::json!(["wfq", cpu.to_string()])).collect();
     assert!(cpus >= 2 && *lines == expected, "{cpus} CPUs: {report}");
     assert_eq!(report["counts_fit"], true, "{report}");
@@ -215,9 +215,9 @@ fn scripts_and_tracers_see_what_goes_on(lab: &Lab) {
     assert_eq!(report["still_running"], true, "{report}");
 }
 
-pub(crate) fn a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on(lab: &Lab) {
+pub(crate) fn a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on(guest: &TestGuest) {
     let calls = calls_of_today();
-    let reports = lab.trial(&format!("alone --modules /lab --rounds 1 --calls {}", calls.join(",")));
+    let reports = guest.guest_test(&format!("alone --modules /guest --rounds 1 --calls {}", calls.join(",")));
     assert_eq!(reports.len(), calls.len(), "{reports:#?}");
     for report in &reports {
         println!("{report}");
@@ -227,36 +227,36 @@ pub(crate) fn a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on
 }
 
 /// A night does it five hundred times; `EKIDEN_RELOAD_ROUNDS` says how often.
-fn modules_load_run_and_unload_again_and_again(lab: &Lab) {
-    reload(lab, std::env::var("EKIDEN_RELOAD_ROUNDS").map_or(50, |rounds| rounds.parse().expect("it is a number")));
+fn modules_load_run_and_unload_again_and_again(guest: &TestGuest) {
+    reload(guest, std::env::var("EKIDEN_RELOAD_ROUNDS").map_or(50, |rounds| rounds.parse().expect("it is a number")));
 }
 
-pub(crate) fn reload(lab: &Lab, rounds: usize) {
-    let reports = lab.trial(&format!("reload --modules /lab --rounds {rounds}"));
+pub(crate) fn reload(guest: &TestGuest, rounds: usize) {
+    let reports = guest.guest_test(&format!("reload --modules /guest --rounds {rounds}"));
     for report in &reports {
         println!("{report}");
     }
     assert_eq!(reports.len(), rounds);
 }
 
-fn policies_live_through_a_storm_and_no_task_is_lost(lab: &Lab) {
-    storm(lab, &some_policies(3));
+fn policies_live_through_a_storm_and_no_task_is_lost(guest: &TestGuest) {
+    storm(guest, &some_policies(3));
 }
 
 /// Behind the task that keeps CPU 0 busy, one that is woken up there would wait for 20 ms each time.
-fn an_idle_cpu_that_a_policy_does_not_want_is_idle_for_the_tasks_of_others(lab: &Lab) {
-    let report = &lab.trial("claimed --modules /lab")[0];
+fn an_idle_cpu_that_a_policy_does_not_want_is_idle_for_the_tasks_of_others(guest: &TestGuest) {
+    let report = &guest.guest_test("claimed --modules /guest")[0];
     println!("{report}");
     assert!(report["naps"].as_u64().unwrap() > 500 && report["still_running"] == true, "{report}");
 }
 
-pub(crate) fn storm(lab: &Lab, policies: &[&str]) {
+pub(crate) fn storm(guest: &TestGuest, policies: &[&str]) {
     for policy in policies {
-        let report = &lab.trial(&format!("storm --modules /lab --policy {policy}"))[0];
+        let report = &guest.guest_test(&format!("storm --modules /guest --policy {policy}"))[0];
         println!("{policy} {report}");
         assert!(report["off_ns_max"]["pick"].as_u64() > Some(0), "nothing was measured: {report}");
         assert_eq!(report["still_running"], true, "{report}");
-        assert_eq!(report["mistakes"], 0, "{report}");
+        assert_eq!(report["contract_violations"], 0, "{report}");
         assert_eq!(report["back_after_kill"], true, "{report}");
         let (before, after) = (report["tasks_before"].as_u64().unwrap(), report["tasks_after"].as_u64().unwrap());
         // Kernel threads come and go; two hundred forks must not stay.
@@ -264,8 +264,8 @@ pub(crate) fn storm(lab: &Lab, policies: &[&str]) {
     }
 }
 
-fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was(lab: &Lab) {
-    let reports = lab.trial("refusals --modules /lab");
+fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was(guest: &TestGuest) {
+    let reports = guest.guest_test("refusals --modules /guest");
     let find =
         |what: &str| text(reports.iter().find(|report| text(report, "what") == what).unwrap(), "error").to_owned();
     assert!(find("unknown policy").contains("nosuch"));
@@ -277,25 +277,25 @@ fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was(lab: &Lab) {
     assert!(find("second session").contains("runs already"));
 }
 
-pub(crate) fn a_cpu_that_was_away_does_what_it_is_asked_whatever_was_wanted_when_it_left(lab: &Lab) {
-    let report = &lab.trial("leaving --modules /lab")[0];
+pub(crate) fn a_cpu_that_was_away_does_what_it_is_asked_whatever_was_wanted_when_it_left(guest: &TestGuest) {
+    let report = &guest.guest_test("leaving --modules /guest")[0];
     assert_eq!((&report["still_running"], &report["deaf"]), (&true.into(), &serde_json::json!([])), "{report}");
 }
 
-fn policies_send_no_task_to_a_cpu_that_is_away(lab: &Lab) {
-    for report in no_task_is_sent_away(lab) {
+fn policies_send_no_task_to_a_cpu_that_is_away(guest: &TestGuest) {
+    for report in no_task_is_sent_away(guest) {
         // Twenty processes begin meanwhile.
         assert!(report["refusals"].as_u64().unwrap() < 5, "{report}");
     }
 }
 
 /// On CPUs that run at once, an idle one that comes for a task which is still leaving its CPU is refused as well, as often as it tries.
-pub(crate) fn no_task_is_sent_away(lab: &Lab) -> Vec<Value> {
-    let report_of = |policy| lab.trial(&format!("away --modules /lab --policy {policy}")).remove(0);
+pub(crate) fn no_task_is_sent_away(guest: &TestGuest) -> Vec<Value> {
+    let report_of = |policy| guest.guest_test(&format!("away --modules /guest --policy {policy}")).remove(0);
     let reports: Vec<Value> = some_policies(3).into_iter().map(report_of).collect();
     for report in &reports {
         println!("{report}");
-        assert_eq!((&report["still_running"], &report["mistakes"]), (&true.into(), &0.into()), "{report}");
+        assert_eq!((&report["still_running"], &report["contract_violations"]), (&true.into(), &0.into()), "{report}");
         assert_eq!((&report["sent_away"], &report["lost"]), (&0.into(), &0.into()), "{report}");
         assert!(report["calls"].as_u64() > Some(40), "{report}");
     }
@@ -303,16 +303,19 @@ pub(crate) fn no_task_is_sent_away(lab: &Lab) -> Vec<Value> {
 }
 
 /// `EKIDEN_UPGRADE_ROUNDS` does it more or less often.
-fn policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost(lab: &Lab) {
-    upgrade(lab, std::env::var("EKIDEN_UPGRADE_ROUNDS").map_or(1000, |rounds| rounds.parse().expect("it is a number")));
+fn policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost(guest: &TestGuest) {
+    upgrade(
+        guest,
+        std::env::var("EKIDEN_UPGRADE_ROUNDS").map_or(1000, |rounds| rounds.parse().expect("it is a number")),
+    );
 }
 
-pub(crate) fn upgrade(lab: &Lab, rounds: u64) {
-    let report = &lab.trial(&format!("upgrades --modules /lab --rounds {rounds}"))[0];
+pub(crate) fn upgrade(guest: &TestGuest, rounds: u64) {
+    let report = &guest.guest_test(&format!("upgrades --modules /guest --rounds {rounds}"))[0];
     println!("{report}");
     assert_eq!(report["upgrades"], rounds, "{report}");
     assert_eq!(report["still_running"], true, "{report}");
-    for nothing in ["mistakes", "surprises"] {
+    for nothing in ["contract_violations", "unexpected_transitions"] {
         assert_eq!(report[nothing], 0, "{report}");
     }
     let number = |key: &str| report[key].as_u64().unwrap();
@@ -321,41 +324,47 @@ pub(crate) fn upgrade(lab: &Lab, rounds: u64) {
     assert!(number("tasks_after") < number("tasks_before") + 20, "slots of dead tasks are not freed: {report}");
 }
 
-fn a_cpu_that_does_not_come_in_time_is_waited_for_and_nothing_is_refused(lab: &Lab) {
-    let report = &lab.trial("upgrades --modules /lab --rounds 60 --patience-us 1")[0];
+fn a_cpu_that_does_not_come_in_time_is_waited_for_and_nothing_is_refused(guest: &TestGuest) {
+    let report = &guest.guest_test("upgrades --modules /guest --rounds 60 --patience-us 1")[0];
     println!("{report}");
     assert_eq!((&report["upgrades"], &report["still_running"]), (&60.into(), &true.into()), "{report}");
     let stops = |key: &str| report["stops"][key].as_u64().unwrap();
     // In a microsecond no CPU comes.
     assert!(stops("slow") > 0 && stops("quick") + stops("slow") == 60, "{report}");
-    for nothing in ["mistakes", "surprises"] {
+    for nothing in ["contract_violations", "unexpected_transitions"] {
         assert_eq!(report[nothing], 0, "{report}");
     }
 }
 
 /// Has a policy recorded in the kernel, and replays that here.
-fn replayed(lab: &Lab, trial: &str, replay: Replay) -> (Value, Outcome) {
-    replayed_within(lab, trial, replay, PATIENCE)
+fn replayed(guest: &TestGuest, guest_test: &str, replay: Replay) -> (Value, Outcome) {
+    replayed_within(guest, guest_test, replay, PATIENCE)
 }
 
-fn replayed_within(lab: &Lab, trial: &str, replay: Replay, most: Duration) -> (Value, Outcome) {
-    let report = lab.trial_within(&format!("{trial} --modules /lab --to /host/out.ekirec"), most)[0].clone();
-    let outcome = replay.run(File::open(lab.host("out.ekirec")).unwrap()).unwrap();
+fn replayed_within(guest: &TestGuest, guest_test: &str, replay: Replay, most: Duration) -> (Value, Outcome) {
+    let report =
+        guest.guest_test_within(&format!("{guest_test} --modules /guest --to /host/out.ekirec"), most)[0].clone();
+    let outcome = replay.run(File::open(guest.host("out.ekirec")).unwrap()).unwrap();
     println!("{report} {:?} {:?}", outcome.exact, outcome.remarks);
     (report, outcome)
 }
 
-pub(crate) fn what_policies_did_in_the_kernel_is_replayed_without_a_difference(lab: &Lab) {
+pub(crate) fn what_policies_did_in_the_kernel_is_replayed_without_a_difference(guest: &TestGuest) {
     for policy in some_policies(3) {
-        is_replayed_without_a_difference(lab, policy, &format!("recorded --policy {policy}"), PATIENCE);
+        is_replayed_without_a_difference(guest, policy, &format!("recorded --policy {policy}"), PATIENCE);
     }
 }
 
-/// From its first call to its last. Returns what the trial says of it.
-pub(crate) fn is_replayed_without_a_difference(lab: &Lab, policy: &str, trial: &str, most: Duration) -> Value {
-    let (report, outcome) = replayed_within(lab, trial, ekiden_linked::replay(), most);
+/// From its first call to its last. Returns what the guest test says of it.
+pub(crate) fn is_replayed_without_a_difference(
+    guest: &TestGuest,
+    policy: &str,
+    guest_test: &str,
+    most: Duration,
+) -> Value {
+    let (report, outcome) = replayed_within(guest, guest_test, ekiden_linked::replay(), most);
     assert_eq!(
-        (&report["still_running"], &report["mistakes"], &report["lost"]),
+        (&report["still_running"], &report["contract_violations"], &report["lost"]),
         (&true.into(), &0.into(), &0.into()),
         "{report}"
     );
@@ -369,23 +378,23 @@ pub(crate) fn is_replayed_without_a_difference(lab: &Lab, policy: &str, trial: &
     report
 }
 
-fn a_changed_constant_is_found_in_what_the_kernel_recorded(lab: &Lab) {
+fn a_changed_constant_is_found_in_what_the_kernel_recorded(guest: &TestGuest) {
     let changed = Replay::of::<Wfq>().with_params("period_us=24001").stop_on_difference();
-    let (_, outcome) = replayed(lab, "recorded --policy wfq", changed);
+    let (_, outcome) = replayed(guest, "recorded --policy wfq", changed);
     let first = outcome.first.expect("another constant decides otherwise");
     assert!(first.call.number > 1, "{first}");
 }
 
-pub(crate) fn the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again(lab: &Lab) {
-    let (report, outcome) = replayed(lab, "flown", Replay::of::<Faulty>());
+pub(crate) fn the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again(guest: &TestGuest) {
+    let (report, outcome) = replayed(guest, "flown", Replay::of::<Faulty>());
     assert!(text(&report, "fault").starts_with("planted in task_wakeup"), "{report}");
     assert!(outcome.remarks.iter().any(|remark| remark.contains("panics as it did")), "{:?}", outcome.remarks);
     assert_eq!(outcome.differences, 0);
 }
 
-fn a_recording_names_the_thread_on_whose_time_each_call_came(lab: &Lab) {
-    let report = lab.trial("woken --modules /lab --to /host/out.ekirec")[0].clone();
-    let reader = RecordingReader::new(File::open(lab.host("out.ekirec")).unwrap()).unwrap();
+fn a_recording_names_the_thread_on_whose_time_each_call_came(guest: &TestGuest) {
+    let report = guest.guest_test("woken --modules /guest --to /host/out.ekirec")[0].clone();
+    let reader = RecordingReader::new(File::open(guest.host("out.ekirec")).unwrap()).unwrap();
     let calls: Vec<RecordedCall> = reader
         .filter_map(|recorded| match recorded.unwrap().item {
             Item::Entry(Entry::Call(call)) => Some(call),
@@ -414,20 +423,20 @@ fn noted_in(file: File) -> Vec<String> {
     calls.flat_map(|call| call.noted).map(|noted| noted.name.to_string()).collect()
 }
 
-fn what_a_policy_notes_stands_in_recordings_of_a_kernel_and_of_an_agent(lab: &Lab) {
-    is_replayed_without_a_difference(lab, "mlfq", "recorded --policy mlfq", PATIENCE);
-    lab.trial("agent-works --recordings /host --policy mlfq --rounds 5");
+fn what_a_policy_notes_stands_in_recordings_of_a_kernel_and_of_an_agent(guest: &TestGuest) {
+    is_replayed_without_a_difference(guest, "mlfq", "recorded --policy mlfq", PATIENCE);
+    guest.guest_test("agent-works --recordings /host --policy mlfq --rounds 5");
     for file in ["out.ekirec", "mlfq.ekirec"] {
-        let noted = noted_in(File::open(lab.host(file)).unwrap());
+        let noted = noted_in(File::open(guest.host(file)).unwrap());
         println!("{file}: {} notes", noted.len());
         assert!(noted.len() > 10 && noted.iter().all(|name| name == "down_to_level"), "{file}: {noted:?}");
     }
-    let outcome = ekiden_linked::replay().run(File::open(lab.host("mlfq.ekirec")).unwrap()).unwrap();
+    let outcome = ekiden_linked::replay().run(File::open(guest.host("mlfq.ekirec")).unwrap()).unwrap();
     assert_eq!((outcome.differences, outcome.not_exact), (0, 0), "{:?}", outcome.remarks);
 }
 
-pub(crate) fn recording_is_switched_off_and_on_while_a_policy_runs(lab: &Lab) {
-    let (report, outcome) = replayed(lab, "switched", Replay::of::<Wfq>());
+pub(crate) fn recording_is_switched_off_and_on_while_a_policy_runs(guest: &TestGuest) {
+    let (report, outcome) = replayed(guest, "switched", Replay::of::<Wfq>());
     assert_eq!((&report["runs_at_first"], &report["runs_when_off"]), (&true.into(), &false.into()), "{report}");
     assert_eq!(report["grows_when_off"], 0, "{report}");
     assert!(report["grows_when_on"].as_u64().unwrap() > 50, "{report}");
@@ -435,8 +444,8 @@ pub(crate) fn recording_is_switched_off_and_on_while_a_policy_runs(lab: &Lab) {
     assert_eq!(outcome.differences, 0, "what is not known for certain is no difference");
 }
 
-fn an_upgrade_that_cannot_be_is_refused_and_the_old_policy_goes_on(lab: &Lab) {
-    let reports = lab.trial("refused-upgrades --modules /lab");
+fn an_upgrade_that_cannot_be_is_refused_and_the_old_policy_goes_on(guest: &TestGuest) {
+    let reports = guest.guest_test("refused-upgrades --modules /guest");
     let find =
         |what: &str| text(reports.iter().find(|report| text(report, "what") == what).unwrap(), "error").to_owned();
     assert!(find("unknown module").contains("nosuch"));
@@ -451,52 +460,52 @@ fn an_upgrade_that_cannot_be_is_refused_and_the_old_policy_goes_on(lab: &Lab) {
     assert!(find("nothing runs").contains("no policy runs"));
 }
 
-pub(crate) fn a_new_version_takes_over_the_state_if_its_layout_is_the_same(lab: &Lab) {
-    let report = &lab.trial("versions --modules /lab")[0];
+pub(crate) fn a_new_version_takes_over_the_state_if_its_layout_is_the_same(guest: &TestGuest) {
+    let report = &guest.guest_test("versions --modules /guest")[0];
     assert_eq!(text(report, "same"), "by_pointer", "{report}");
     assert_eq!(text(report, "same_module"), "ekiden_wfq_2", "{report}");
     assert!(text(report, "other_refused").contains("another layout"), "{report}");
     assert_eq!(text(report, "other_starts_over"), "started_over", "{report}");
     assert_eq!(text(report, "policy"), "wfq", "{report}");
-    assert_eq!(report["mistakes"], 0, "{report}");
+    assert_eq!(report["contract_violations"], 0, "{report}");
 }
 
-pub(crate) fn a_version_of_another_layout_goes_on_with_what_was_saved_for_it(lab: &Lab) {
-    let report = &lab.trial("converts --modules /lab")[0];
+pub(crate) fn a_version_of_another_layout_goes_on_with_what_was_saved_for_it(guest: &TestGuest) {
+    let report = &guest.guest_test("converts --modules /guest")[0];
     assert_eq!(text(report, "moved"), "converted", "{report}");
     // The first went to its predecessor, and the third is the one at which it goes wrong.
     assert_eq!(report["hints"], 1, "{report}");
     assert!(text(report, "fault").starts_with("planted in parse_hint"), "{report}");
 }
 
-pub(crate) fn a_policy_that_takes_over_and_panics_ends_alone(lab: &Lab) {
-    let reports = lab.trial("falls --modules /lab");
+pub(crate) fn a_policy_that_takes_over_and_panics_ends_alone(guest: &TestGuest) {
+    let reports = guest.guest_test("falls --modules /guest");
     assert_eq!(reports.len(), 3);
     for report in &reports {
         assert!(text(report, "fault").starts_with(&format!("planted in {} at ", text(report, "call"))), "{report}");
     }
 }
 
-fn wfq_and_eevdf_pass_the_tests_of_the_appendix_that_the_simulator_passes(lab: &Lab) {
+fn wfq_and_eevdf_pass_the_tests_of_the_appendix_that_the_simulator_passes(guest: &TestGuest) {
     // The guest's own start-up work is over by then; before, it takes CPU time from the tasks that are judged.
-    lab.shell("sleep 12");
+    guest.shell("sleep 12");
     for policy in ["wfq", "eevdf"] {
         for name in ["fair-share", "weights", "nice:0:5", "placement", "forced-move", "churn"] {
             let load = format!("ekiden-load run {name} --check");
-            lab.shell(&format!("ekiden-trial hold --modules /lab --policy {policy} -- {load}"));
+            guest.shell(&format!("ekiden-guest-test hold --modules /guest --policy {policy} -- {load}"));
         }
     }
 }
 
-fn a_policy_for_attached_tasks_leaves_the_others_alone(lab: &Lab) {
-    let report = &lab.trial("attached --modules /lab")[0];
+fn a_policy_for_attached_tasks_leaves_the_others_alone(guest: &TestGuest) {
+    let report = &guest.guest_test("attached --modules /guest")[0];
     assert_eq!(report["still_running"], true, "{report}");
     assert!(report["attached_tasks"].as_u64().unwrap() < 5, "it took more than was given: {report}");
     assert!(report["batch_ran_ns"].as_u64().unwrap() > 0, "batch work got nothing: {report}");
 }
 
-fn a_recording_counts_the_sleeps_of_a_task_as_the_kernel_does(lab: &Lab) {
-    let reports = lab.trial("record");
+fn a_recording_counts_the_sleeps_of_a_task_as_the_kernel_does(guest: &TestGuest) {
+    let reports = guest.guest_test("record");
     let number = |key: &str| reports[0][key].as_u64().unwrap();
     assert_eq!(number("lost"), 0);
     assert!(number("kernel_switches") >= 100, "{reports:#?}");

@@ -13,13 +13,13 @@ mod hints;
 mod hostile;
 mod instructions;
 mod kernel;
-mod lab;
 mod older_kernel;
 mod parallel;
 mod pool;
 mod privileges;
 mod races;
 mod storm;
+mod test_guest;
 mod turns;
 mod two_level;
 mod watches;
@@ -31,7 +31,7 @@ use pool::{Pool, Test};
 
 fn main() -> ExitCode {
     if std::env::args().any(|argument| argument == "--prepare") {
-        lab::prepare();
+        test_guest::prepare();
         return ExitCode::SUCCESS;
     }
     let mut arguments = Arguments::from_args();
@@ -64,12 +64,12 @@ fn main() -> ExitCode {
     // What is asked for by name is not left for another day.
     let tomorrow = if arguments.filter.is_some() { Vec::new() } else { turns::of_tomorrow(&tests) };
     tomorrow.iter().for_each(|name| println!("at the next turn: {name} (EKIDEN_TURN=all runs it now)"));
-    let trials = tests.into_iter().map(|test| {
+    let guest_tests = tests.into_iter().map(|test| {
         let pool = Arc::clone(&pool);
         let is_ignored = test.is_ignored || tomorrow.contains(&test.name);
         Trial::test(test.name, move || pool.run(test).map_err(Into::into)).with_ignored_flag(is_ignored)
     });
-    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    let conclusion = libtest_mimic::run(&arguments, guest_tests.collect());
     pool.end();
     conclusion.exit_code()
 }

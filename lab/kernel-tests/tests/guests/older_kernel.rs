@@ -2,8 +2,8 @@
 
 use crate::{
     beyond,
-    lab::{Lab, Machine},
     pool::tests,
+    test_guest::{Machine, TestGuest},
 };
 
 tests! {
@@ -13,21 +13,21 @@ tests! {
     }
 }
 
-fn a_full_task_table_starves_no_task_on_an_older_kernel(lab: &Lab) {
-    beyond::fills_the_table(lab, "wfq", 2, 0.4, 500.0);
+fn a_full_task_table_starves_no_task_on_an_older_kernel(guest: &TestGuest) {
+    beyond::fills_the_table(guest, "wfq", 2, 0.4, 500.0);
 }
 
-fn policies_run_on_an_older_kernel_too(lab: &Lab) {
+fn policies_run_on_an_older_kernel_too(guest: &TestGuest) {
     for policy in ["fifo", "wfq"] {
-        let report = &lab.trial(&format!("storm --modules /lab --policy {policy}"))[0];
+        let report = &guest.guest_test(&format!("storm --modules /guest --policy {policy}"))[0];
         assert_eq!(report["still_running"], true, "{report}");
-        assert_eq!(report["mistakes"], 0, "{report}");
+        assert_eq!(report["contract_violations"], 0, "{report}");
         assert_eq!(report["back_after_kill"], true, "{report}");
     }
-    let reports =
-        lab.trial("faults --modules /lab --calls pick_next_task,task_new,task_blocked,balance,reregister_init");
+    let reports = guest
+        .guest_test("faults --modules /guest --calls pick_next_task,task_new,task_blocked,balance,reregister_init");
     assert_eq!(reports.len(), 5);
-    lab.trial("reload --modules /lab --rounds 5");
-    let report = &lab.trial("upgrades --modules /lab --rounds 50")[0];
+    guest.guest_test("reload --modules /guest --rounds 5");
+    let report = &guest.guest_test("upgrades --modules /guest --rounds 50")[0];
     assert_eq!((&report["upgrades"], &report["still_running"]), (&50.into(), &true.into()), "{report}");
 }

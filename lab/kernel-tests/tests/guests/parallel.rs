@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::{
     beyond, faults, generated, groups, kernel,
-    lab::{Lab, Machine},
     pool::{Test, tests},
+    test_guest::{Machine, TestGuest},
     turns::some_policies,
 };
 
@@ -110,94 +110,98 @@ fn times() -> usize {
 
 // In parts: each policy is loaded and leaves, in which QEMU may break its guest, and then a part begins anew and not all.
 
-fn in_parallel_every_fault_beside_another_policy_is_contained(lab: &Lab) {
-    faults::todays_third_is_contained(lab, 36, true, 0);
+fn in_parallel_every_fault_beside_another_policy_is_contained(guest: &TestGuest) {
+    faults::todays_third_is_contained(guest, 36, true, 0);
 }
 
-fn in_parallel_every_fault_of_a_lone_policy_is_contained(lab: &Lab) {
-    faults::todays_third_is_contained(lab, 36, false, 1);
+fn in_parallel_every_fault_of_a_lone_policy_is_contained(guest: &TestGuest) {
+    faults::todays_third_is_contained(guest, 36, false, 1);
 }
 
-fn in_parallel_generated_policies_end_or_do_no_harm(lab: &Lab) {
-    generated::todays_third_ends_or_does_no_harm(lab, 1);
+fn in_parallel_generated_policies_end_or_do_no_harm(guest: &TestGuest) {
+    generated::todays_third_ends_or_does_no_harm(guest, 1);
 }
 
-fn in_parallel_a_panic_in_each_call_ends_only_the_policy(lab: &Lab) {
-    kernel::each_call_panics(lab, times());
+fn in_parallel_a_panic_in_each_call_ends_only_the_policy(guest: &TestGuest) {
+    kernel::each_call_panics(guest, times());
 }
 
-fn in_parallel_policies_take_over_from_each_other(lab: &Lab) {
-    kernel::upgrade(lab, 100 * times() as u64);
+fn in_parallel_policies_take_over_from_each_other(guest: &TestGuest) {
+    kernel::upgrade(guest, 100 * times() as u64);
 }
 
-fn in_parallel_modules_load_run_and_unload(lab: &Lab) {
-    kernel::reload(lab, 10 * times());
+fn in_parallel_modules_load_run_and_unload(guest: &TestGuest) {
+    kernel::reload(guest, 10 * times());
 }
 
-fn in_parallel_policies_live_through_a_storm(lab: &Lab) {
+fn in_parallel_policies_live_through_a_storm(guest: &TestGuest) {
     for _ in 0..times() {
-        kernel::storm(lab, &some_policies(6));
+        kernel::storm(guest, &some_policies(6));
     }
 }
 
-fn in_parallel_what_policies_did_is_replayed(lab: &Lab) {
+fn in_parallel_what_policies_did_is_replayed(guest: &TestGuest) {
     for _ in 0..times() {
-        kernel::what_policies_did_in_the_kernel_is_replayed_without_a_difference(lab);
+        kernel::what_policies_did_in_the_kernel_is_replayed_without_a_difference(guest);
     }
 }
 
 /// `EKIDEN_RECORD_MINUTES` does it for another time, `EKIDEN_POLICIES` with other policies.
-fn ten_minutes_on_cpus_that_run_at_once_are_replayed_without_a_difference(lab: &Lab) {
+fn ten_minutes_on_cpus_that_run_at_once_are_replayed_without_a_difference(guest: &TestGuest) {
     let minutes = std::env::var("EKIDEN_RECORD_MINUTES").map_or(10, |minutes| minutes.parse().expect("it is a number"));
     let policies = if std::env::var("EKIDEN_POLICIES").is_ok() { some_policies(1) } else { vec!["wfq"] };
     for policy in policies {
-        let trial = format!("recorded --policy {policy} --seconds {}", 60 * minutes);
-        let report =
-            kernel::is_replayed_without_a_difference(lab, policy, &trial, Duration::from_secs(60 * minutes + 900));
+        let guest_test = format!("recorded --policy {policy} --seconds {}", 60 * minutes);
+        let report = kernel::is_replayed_without_a_difference(
+            guest,
+            policy,
+            &guest_test,
+            Duration::from_secs(60 * minutes + 900),
+        );
         assert!(report["took_ms"].as_u64() >= Some(60_000 * minutes), "{report}");
     }
 }
 
-fn in_parallel_a_policy_that_panics_goes_alone(lab: &Lab) {
-    kernel::a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on(lab);
+fn in_parallel_a_policy_that_panics_goes_alone(guest: &TestGuest) {
+    kernel::a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on(guest);
 }
 
-fn in_parallel_several_policies_come_and_go(lab: &Lab) {
-    kernel::several_policies_share_the_machine_and_come_and_go(lab);
+fn in_parallel_several_policies_come_and_go(guest: &TestGuest) {
+    kernel::several_policies_share_the_machine_and_come_and_go(guest);
 }
 
-fn in_parallel_policies_come_are_ordered_and_leave(lab: &Lab) {
-    kernel::comings(lab, 20 * times() as u64);
+fn in_parallel_policies_come_are_ordered_and_leave(guest: &TestGuest) {
+    kernel::comings(guest, 20 * times() as u64);
 }
 
-fn in_parallel_no_task_is_sent_to_a_cpu_that_is_away(lab: &Lab) {
-    kernel::a_cpu_that_was_away_does_what_it_is_asked_whatever_was_wanted_when_it_left(lab);
-    kernel::no_task_is_sent_away(lab);
+fn in_parallel_no_task_is_sent_to_a_cpu_that_is_away(guest: &TestGuest) {
+    kernel::a_cpu_that_was_away_does_what_it_is_asked_whatever_was_wanted_when_it_left(guest);
+    kernel::no_task_is_sent_away(guest);
 }
 
 /// Without what is tested, for nearly a second.
-fn in_parallel_no_task_waits_for_one_without_time(lab: &Lab) {
-    groups::waits_for_a_lock(lab, 300);
+fn in_parallel_no_task_waits_for_one_without_time(guest: &TestGuest) {
+    groups::waits_for_a_lock(guest, 300);
 }
 
-fn in_parallel_a_full_task_table_starves_no_task(lab: &Lab) {
+fn in_parallel_a_full_task_table_starves_no_task(guest: &TestGuest) {
     for policy in ["wfq", "fifo"] {
         // Shares go by ticks, of which a processor that is away has none: exact ones are judged where CPUs have turns.
-        beyond::fills_the_table(lab, policy, 4, 0.22, 4_000.0);
+        beyond::fills_the_table(guest, policy, 4, 0.22, 4_000.0);
     }
 }
 
-fn in_parallel_groups_are_replayed(lab: &Lab) {
-    groups::what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference(lab);
+fn in_parallel_groups_are_replayed(guest: &TestGuest) {
+    groups::what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference(guest);
 }
 
-fn in_parallel_versions_take_over(lab: &Lab) {
-    kernel::a_new_version_takes_over_the_state_if_its_layout_is_the_same(lab);
-    kernel::a_version_of_another_layout_goes_on_with_what_was_saved_for_it(lab);
-    kernel::a_policy_that_takes_over_and_panics_ends_alone(lab);
+fn in_parallel_versions_take_over(guest: &TestGuest) {
+    kernel::a_new_version_takes_over_the_state_if_its_layout_is_the_same(guest);
+    kernel::a_version_of_another_layout_goes_on_with_what_was_saved_for_it(guest);
+    kernel::a_policy_that_takes_over_and_panics_ends_alone(guest);
 }
 
-fn in_parallel_the_flight_recorder_is_saved(lab: &Lab) {
-    kernel::the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again(lab);
-    kernel::recording_is_switched_off_and_on_while_a_policy_runs(lab);
+fn in_parallel_the_flight_recorder_is_saved(guest: &TestGuest) {
+    kernel::the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again(guest);
+    kernel::recording_is_switched_off_and_on_while_a_policy_runs(guest);
 }

@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use crate::lab::{Lab, Machine};
+use crate::test_guest::{Machine, TestGuest};
 
 /// How often a test may run again because of its emulator or its kernel.
 const FOREIGN_FAULTS_MAX: usize = 5;
@@ -20,7 +20,7 @@ pub(crate) struct Test {
     /// About how long it takes: the longest begin first.
     pub(crate) seconds: u32,
     pub(crate) is_ignored: bool,
-    pub(crate) run: &'static (dyn Fn(&Lab) + Sync),
+    pub(crate) run: &'static (dyn Fn(&TestGuest) + Sync),
 }
 
 /// The tests of a file: the machine, then each function with the seconds that it takes.
@@ -39,7 +39,7 @@ pub(crate) use tests;
 
 /// The guests that no test uses at the moment.
 #[derive(Default)]
-pub(crate) struct Pool(Mutex<Vec<(Machine, Lab)>>);
+pub(crate) struct Pool(Mutex<Vec<(Machine, TestGuest)>>);
 
 impl Pool {
     /// Runs a test in a guest of its machine. It runs again in another guest if that one fell over a fault of its emulator or its
@@ -58,29 +58,29 @@ impl Pool {
     /// The guest of a test that fails is ended: what its kernel said belongs to that test.
     fn try_to_run(&self, test: &Test, foreign_fault: &mut Option<String>) -> Result<(), String> {
         let start = Instant::now();
-        let lab = panic::catch_unwind(AssertUnwindSafe(|| self.take(test.machine))).map_err(words)?;
+        let guest = panic::catch_unwind(AssertUnwindSafe(|| self.take(test.machine))).map_err(words)?;
         let booted = start.elapsed();
-        let before = lab.processor_seconds();
-        let result = panic::catch_unwind(AssertUnwindSafe(|| (test.run)(&lab))).map_err(words);
+        let before = guest.processor_seconds();
+        let result = panic::catch_unwind(AssertUnwindSafe(|| (test.run)(&guest))).map_err(words);
         println!(
             "time: {} {:.1} s, {:.1} s of a processor, {:.1} s until its guest was there",
             test.name,
             start.elapsed().as_secs_f64(),
-            lab.processor_seconds() - before,
+            guest.processor_seconds() - before,
             booted.as_secs_f64()
         );
         if result.is_ok() {
-            println!("{}: timers were held back: {}", test.name, lab.timers_held_back());
-            match lab.repaired() {
+            println!("{}: timers were held back: {}", test.name, guest.timers_held_back());
+            match guest.repaired() {
                 0 => {}
                 times => println!("{}: faults of QEMU that its guest has had repaired: {times}", test.name),
             }
         }
         if result.is_ok() {
-            self.idle().push((test.machine, lab));
+            self.idle().push((test.machine, guest));
         } else {
-            println!("what {} has left is in {}", test.name, lab.keep(test.name).display());
-            *foreign_fault = lab.foreign_fault();
+            println!("what {} has left is in {}", test.name, guest.keep(test.name).display());
+            *foreign_fault = guest.foreign_fault();
         }
         result
     }
@@ -90,15 +90,15 @@ impl Pool {
         self.idle().clear();
     }
 
-    fn take(&self, machine: Machine) -> Lab {
-        let lab = {
+    fn take(&self, machine: Machine) -> TestGuest {
+        let guest = {
             let mut idle = self.idle();
             idle.iter().position(|(of, _)| *of == machine).map(|at| idle.swap_remove(at).1)
         };
-        lab.unwrap_or_else(|| machine.boot())
+        guest.unwrap_or_else(|| machine.boot())
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Machine, Lab)>> {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Machine, TestGuest)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

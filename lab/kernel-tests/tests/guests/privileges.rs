@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::{
     faults::all_ended_well,
-    lab::{Lab, Machine},
     pool::tests,
+    test_guest::{Machine, TestGuest},
 };
 
 tests! {
@@ -22,8 +22,8 @@ tests! {
     }
 }
 
-fn root_of_a_container_that_has_the_device_controls_nothing(lab: &Lab) {
-    let report = &lab.trial("intruder --modules /lab")[0];
+fn root_of_a_container_that_has_the_device_controls_nothing(guest: &TestGuest) {
+    let report = &guest.guest_test("intruder --modules /guest")[0];
     println!("{report}");
     let errors: Vec<_> = report["errors"].as_array().unwrap().iter().map(|error| error.as_i64().unwrap()).collect();
     assert!(errors.len() > 100 && errors.iter().all(|error| *error == i64::from(libc::EPERM)), "{report}");
@@ -31,8 +31,8 @@ fn root_of_a_container_that_has_the_device_controls_nothing(lab: &Lab) {
 }
 
 /// A policy that is asked first, or has CPUs of its own, is priority for all users who may choose it.
-fn who_may_choose_a_policy_is_up_to_root(lab: &Lab) {
-    let report = &lab.trial("chooser --modules /lab")[0];
+fn who_may_choose_a_policy_is_up_to_root(guest: &TestGuest) {
+    let report = &guest.guest_test("chooser --modules /guest")[0];
     println!("{report}");
     for (what, is_allowed) in [
         ("the default one", true),
@@ -51,8 +51,8 @@ fn who_may_choose_a_policy_is_up_to_root(lab: &Lab) {
 }
 
 /// A congestion control needs fewer capabilities than a scheduler, and is called where a policy must not be.
-fn the_verifier_refuses_a_program_that_is_no_scheduler_and_calls_a_policy(lab: &Lab) {
-    let report = &lab.trial("stranger --modules /lab")[0];
+fn the_verifier_refuses_a_program_that_is_no_scheduler_and_calls_a_policy(guest: &TestGuest) {
+    let report = &guest.guest_test("stranger --modules /guest")[0];
     println!("{report}");
     let refused = report["refused"].as_str().unwrap();
     assert!(refused.contains("calling kernel function ekiden_chooses_cpu is not allowed"), "{refused}");
@@ -60,8 +60,8 @@ fn the_verifier_refuses_a_program_that_is_no_scheduler_and_calls_a_policy(lab: &
 }
 
 /// An address that is none would be handed to the CPU that asks which task to run.
-fn a_scheduler_that_makes_up_a_task_gets_none(lab: &Lab) {
-    let report = &lab.trial("impostor --modules /lab")[0];
+fn a_scheduler_that_makes_up_a_task_gets_none(guest: &TestGuest) {
+    let report = &guest.guest_test("impostor --modules /guest")[0];
     println!("{report}");
     let invalid = -2;
     assert_eq!(report["statuses"], serde_json::json!([invalid, invalid, 0]), "{report}");
@@ -70,8 +70,8 @@ fn a_scheduler_that_makes_up_a_task_gets_none(lab: &Lab) {
 }
 
 /// The caller says how much room there is: none, or less than the text takes.
-fn the_reason_of_a_fault_is_written_into_the_room_that_there_is_for_it(lab: &Lab) {
-    let report = &lab.trial("texts --modules /lab")[0];
+fn the_reason_of_a_fault_is_written_into_the_room_that_there_is_for_it(guest: &TestGuest) {
+    let report = &guest.guest_test("texts --modules /guest")[0];
     println!("{report}");
     let reason = report["reason"].as_str().unwrap();
     assert!(reason.len() > 20, "{report}");
@@ -83,14 +83,14 @@ fn the_reason_of_a_fault_is_written_into_the_room_that_there_is_for_it(lab: &Lab
 }
 
 /// The function graph tracer puts its own return addresses on the stack, and keeps the right ones in order.
-fn a_policy_that_panics_ends_alone_while_every_return_is_traced(lab: &Lab) {
-    lab.shell(
+fn a_policy_that_panics_ends_alone_while_every_return_is_traced(guest: &TestGuest) {
+    guest.shell(
         "cd /sys/kernel/tracing; echo do_nanosleep > set_ftrace_filter; echo ':mod:ekiden' >> set_ftrace_filter; \
          echo function_graph > current_tracer",
     );
-    let reports = lab.trial("list --modules /lab --rounds 1 --only panic");
-    let traced =
-        lab.shell("cd /sys/kernel/tracing; grep -c ekiden trace; echo nop > current_tracer; echo > set_ftrace_filter");
+    let reports = guest.guest_test("list --modules /guest --rounds 1 --only panic");
+    let traced = guest
+        .shell("cd /sys/kernel/tracing; grep -c ekiden trace; echo nop > current_tracer; echo > set_ftrace_filter");
     println!("{} lines", traced.trim());
     // Four faults, each beside another policy and alone.
     all_ended_well(&reports, 8);

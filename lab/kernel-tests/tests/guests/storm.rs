@@ -10,8 +10,8 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    lab::{Lab, Machine},
     pool::tests,
+    test_guest::{Machine, TestGuest},
 };
 
 tests! {
@@ -42,11 +42,11 @@ const WAIT_MS_MAX: u64 = 5_000;
 /// storms is held against the event.
 const OFF_MS_MAX: u64 = 200;
 
-fn policies_live_through_a_storm_of_everything_at_once(lab: &Lab) {
-    let mut off = storm(lab);
-    if lab.runs_at_once() && !is_short(&off) {
+fn policies_live_through_a_storm_of_everything_at_once(guest: &TestGuest) {
+    let mut off = storm(guest);
+    if guest.runs_at_once() && !is_short(&off) {
         println!("again: interrupts were off for too long, because of an event or of this machine: {off}");
-        off = storm(lab);
+        off = storm(guest);
     }
     assert!(is_short(&off), "{off}");
 }
@@ -57,22 +57,25 @@ fn is_short(off: &Value) -> bool {
 }
 
 /// One storm. Returns for how long interrupts were off in it at most because of each kind of event.
-fn storm(lab: &Lab) -> Value {
+fn storm(guest: &TestGuest) -> Value {
     let (seconds, seed) = (seconds(), seed());
-    let trial = format!("all-at-once --modules /lab --seconds {seconds} --seed {seed} --wait-ms-max {WAIT_MS_MAX}");
+    let guest_test =
+        format!("all-at-once --modules /guest --seconds {seconds} --seed {seed} --wait-ms-max {WAIT_MS_MAX}");
     // An emulator may take its time.
     let most = Duration::from_secs(600 + 30 * seconds);
-    let report = &panic::catch_unwind(AssertUnwindSafe(|| lab.trial_within(&trial, most))).unwrap_or_else(|reason| {
-        let kept = lab.keep(&format!("storm-{seed}"));
-        eprintln!("what policies were asked last, and the console: {}", kept.display());
-        // Only if a thread has waited for too long.
-        eprintln!("{}", fs::read_to_string(kept.join("waits.txt")).unwrap_or_default());
-        panic::resume_unwind(reason)
-    })[0];
+    let report = &panic::catch_unwind(AssertUnwindSafe(|| guest.guest_test_within(&guest_test, most))).unwrap_or_else(
+        |reason| {
+            let kept = guest.keep(&format!("storm-{seed}"));
+            eprintln!("what policies were asked last, and the console: {}", kept.display());
+            // Only if a thread has waited for too long.
+            eprintln!("{}", fs::read_to_string(kept.join("waits.txt")).unwrap_or_default());
+            panic::resume_unwind(reason)
+        },
+    )[0];
     // How often the kernel held its timers back because they came too fast, and for how long.
-    println!("{report}\n{}", lab.shell("grep hang /proc/timer_list"));
+    println!("{report}\n{}", guest.shell("grep hang /proc/timer_list"));
     assert_eq!(report["still_running"], true, "{report}");
-    assert_eq!((&report["mistakes"], &report["surprises"]), (&0.into(), &0.into()), "{report}");
+    assert_eq!((&report["contract_violations"], &report["unexpected_transitions"]), (&0.into(), &0.into()), "{report}");
     let number = |key: &str| report[key].as_u64().unwrap();
     for wait in ["wait_ms_busy", "wait_ms_sleeper"] {
         // While policies are bypassed, it is the kernel that lets a task wait.

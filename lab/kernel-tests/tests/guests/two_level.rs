@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::{
-    lab::{Lab, Machine},
     pool::tests,
+    test_guest::{Machine, TestGuest},
 };
 
 tests! {
@@ -57,12 +57,12 @@ wait $server
 echo "said $(cat /tmp/said /tmp/others)"
 "#;
 
-fn a_server_is_given_more_cpus_by_the_arbiter_while_clients_want_more(lab: &Lab) {
-    lab.bring("ekiden-two-level", "ekiden-memcached");
-    lab.bring("ekiden-two-level", "ekiden-memcached-load");
-    std::fs::write(lab.host("serve.sh"), SCRIPT).unwrap();
+fn a_server_is_given_more_cpus_by_the_arbiter_while_clients_want_more(guest: &TestGuest) {
+    guest.bring("ekiden-two-level", "ekiden-memcached");
+    guest.bring("ekiden-two-level", "ekiden-memcached-load");
+    std::fs::write(guest.host("serve.sh"), SCRIPT).unwrap();
     // Fails if the policy is not the scheduler at the end, or the script fails.
-    let said = lab.shell("ekiden-trial hold --modules /lab --policy arbiter -- sh /host/serve.sh");
+    let said = guest.shell("ekiden-guest-test hold --modules /guest --policy arbiter -- sh /host/serve.sh");
     println!("{said}");
     let of = |what: &str| {
         let line = said.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(' '));

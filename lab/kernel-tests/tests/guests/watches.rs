@@ -3,8 +3,8 @@
 use std::{path::Path, process::Command};
 
 use crate::{
-    lab::{Lab, Machine},
     pool::tests,
+    test_guest::{Machine, TestGuest},
 };
 use serde_json::Value;
 
@@ -28,8 +28,8 @@ fn pids(tasks: &Value) -> Vec<u64> {
     tasks.as_array().unwrap().iter().map(|task| task["pid"].as_u64().unwrap()).collect()
 }
 
-fn a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks(lab: &Lab) {
-    let report = &lab.trial("wasted --modules /lab --policy fifo --seconds 8")[0];
+fn a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks(guest: &TestGuest) {
+    let report = &guest.guest_test("wasted --modules /guest --policy fifo --seconds 8")[0];
     println!("{report}");
     let ours = numbers(&report["pids"]);
     let findings = report["findings"].as_array().unwrap();
@@ -44,8 +44,8 @@ fn a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks(lab: &Lab) 
 }
 
 /// Needs Node.js, npm and Chromium, as `cli/tests/page.rs` does.
-fn the_page_of_a_finding_and_top_show_who_waited_where_and_which_cpu_was_idle(lab: &Lab) {
-    lab.bring("ekiden-cli", "ekiden");
+fn the_page_of_a_finding_and_top_show_who_waited_where_and_which_cpu_was_idle(guest: &TestGuest) {
+    guest.bring("ekiden-cli", "ekiden");
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../observe/page/browser");
     let run = |command: &mut Command| {
         let output =
@@ -56,8 +56,8 @@ fn the_page_of_a_finding_and_top_show_who_waited_where_and_which_cpu_was_idle(la
     let kept = |name: String| Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     // If the policy has only these tasks, the kernel goes on balancing.
     for (scope, has_balancing) in [("", false), ("--attached", true)] {
-        let report = &lab.trial(&format!(
-            "found --modules /lab --policy fifo {scope} --ekiden /lab/programs/ekiden --report /host/finding.html"
+        let report = &guest.guest_test(&format!(
+            "found --modules /guest --policy fifo {scope} --ekiden /lab/programs/ekiden --report /host/finding.html"
         ))[0];
         assert_eq!(report["code"], 118, "{report}");
         assert_ne!(report["printed"]["findings"], serde_json::json!([]), "{report}");
@@ -75,15 +75,15 @@ fn the_page_of_a_finding_and_top_show_who_waited_where_and_which_cpu_was_idle(la
         });
         assert!(waited_ms.sum::<f64>() > 2500.0, "{top}");
         let files = ["html", "png"].map(|extension| kept(format!("finding{scope}.{extension}")));
-        std::fs::copy(lab.host("finding.html"), &files[0]).unwrap();
+        std::fs::copy(guest.host("finding.html"), &files[0]).unwrap();
         let pids: Vec<String> = ours.iter().map(u64::to_string).collect();
         let more = [pids.join(","), if has_balancing { "balancing" } else { "evidence" }.into()];
         run(Command::new("node").arg("test/finding.mjs").args(files).args(["1", "0"]).args(more));
     }
 }
 
-fn a_real_time_task_in_the_way_is_not_the_schedulers_fault(lab: &Lab) {
-    let report = &lab.trial("wasted --modules /lab --policy fifo --behind-real-time --seconds 8")[0];
+fn a_real_time_task_in_the_way_is_not_the_schedulers_fault(guest: &TestGuest) {
+    let report = &guest.guest_test("wasted --modules /guest --policy fifo --behind-real-time --seconds 8")[0];
     println!("{report}");
     let ours = numbers(&report["pids"]);
     let findings = report["findings"].as_array().unwrap();
@@ -95,15 +95,15 @@ fn a_real_time_task_in_the_way_is_not_the_schedulers_fault(lab: &Lab) {
     }
 }
 
-fn tasks_whose_group_has_used_up_its_cpu_time_do_not_wait(lab: &Lab) {
+fn tasks_whose_group_has_used_up_its_cpu_time_do_not_wait(guest: &TestGuest) {
     for policy in ["", "--policy wfq"] {
-        let report = &lab.trial(&format!("limited --modules /lab {policy}"))[0];
+        let report = &guest.guest_test(&format!("limited --modules /guest {policy}"))[0];
         println!("{policy}: {report}");
         assert_eq!((&report["findings"], &report["links_left"]), (&serde_json::json!([]), &0.into()), "{report}");
         assert_eq!(report["scheduler"].is_null(), policy.is_empty(), "{report}");
     }
     // Of two CPUs, all of their time; but the policy leaves them on one.
-    let report = &lab.trial("limited --modules /lab --policy fifo --quota-us 2000000")[0];
+    let report = &guest.guest_test("limited --modules /guest --policy fifo --quota-us 2000000")[0];
     println!("{report}");
     let limited = &numbers(&report["pids"])[1..];
     let findings = report["findings"].as_array().unwrap();
@@ -112,15 +112,15 @@ fn tasks_whose_group_has_used_up_its_cpu_time_do_not_wait(lab: &Lab) {
 }
 
 /// `EKIDEN_WATCH_SECONDS` does it longer.
-fn schedulers_that_balance_are_not_accused(lab: &Lab) {
+fn schedulers_that_balance_are_not_accused(guest: &TestGuest) {
     let seconds = std::env::var("EKIDEN_WATCH_SECONDS").unwrap_or_else(|_| "6".into());
     for policy in ["", "--policy wfq", "--policy faulty"] {
-        for trial in
-            [format!("wasted --modules /lab {policy}"), format!("busy --modules /lab {policy} --seconds {seconds}")]
+        for guest_test in
+            [format!("wasted --modules /guest {policy}"), format!("busy --modules /guest {policy} --seconds {seconds}")]
         {
-            let report = &lab.trial(&trial)[0];
-            println!("{trial}: {report}");
-            assert_eq!(report["findings"], serde_json::json!([]), "{trial}: {report}");
+            let report = &guest.guest_test(&guest_test)[0];
+            println!("{guest_test}: {report}");
+            assert_eq!(report["findings"], serde_json::json!([]), "{guest_test}: {report}");
             assert!(report["counts"]["looks"].as_u64().unwrap() > 1, "{report}");
             assert_eq!(
                 (report["scheduler"].is_null(), &report["links_left"]),
@@ -131,10 +131,10 @@ fn schedulers_that_balance_are_not_accused(lab: &Lab) {
     }
 }
 
-fn what_watches_says_what_is_wrong_and_leaves_nothing_in_the_kernel(lab: &Lab) {
-    lab.bring("ekiden-cli", "ekiden");
+fn what_watches_says_what_is_wrong_and_leaves_nothing_in_the_kernel(guest: &TestGuest) {
+    guest.bring("ekiden-cli", "ekiden");
     // Directories that an unprivileged user can write to, and a small disk.
-    lab.shell("mkdir -p -m 777 /tmp/all /tmp/small; mount -t tmpfs -o size=16k none /tmp/small");
+    guest.shell("mkdir -p -m 777 /tmp/all /tmp/small; mount -t tmpfs -o size=16k none /tmp/small");
     let ekiden = "/lab/programs/ekiden";
     let nobody = format!("start-stop-daemon -S -c 65534:65534 -x {ekiden} --");
     // Of this command alone.
@@ -173,7 +173,7 @@ fn what_watches_says_what_is_wrong_and_leaves_nothing_in_the_kernel(lab: &Lab) {
     let mut wrong = Vec::new();
     for (line, code, word) in tries {
         let line = line.replace('\'', r"'\''");
-        let report = &lab.trial(&format!("tried -- env LD_LIBRARY_PATH=/lab/programs sh -c '{line}'"))[0];
+        let report = &guest.guest_test(&format!("tried -- env LD_LIBRARY_PATH=/lab/programs sh -c '{line}'"))[0];
         println!("{line}: {report}");
         let has_word = report["said"].as_str().unwrap().contains(word);
         if (&report["code"], &report["links_left"]) != (&code.into(), &0.into()) || !has_word {
@@ -182,12 +182,15 @@ fn what_watches_says_what_is_wrong_and_leaves_nothing_in_the_kernel(lab: &Lab) {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     // What is half is not there, but for the name that a killed one had for it.
-    assert_eq!(lab.shell("ls -A /tmp/small /tmp/all | grep -v partial").trim(), "/tmp/all:\nended\n\n/tmp/small:\nall");
-    lab.shell("umount /tmp/small");
+    assert_eq!(
+        guest.shell("ls -A /tmp/small /tmp/all | grep -v partial").trim(),
+        "/tmp/all:\nended\n\n/tmp/small:\nall"
+    );
+    guest.shell("umount /tmp/small");
 }
 
-fn waits_for_a_cpu_are_counted_once_each_and_only_those_that_are_wanted(lab: &Lab) {
-    let report = &lab.trial("waits")[0];
+fn waits_for_a_cpu_are_counted_once_each_and_only_those_that_are_wanted(guest: &TestGuest) {
+    let report = &guest.guest_test("waits")[0];
     println!("{report}");
     let number = |key: &str| report[key].as_u64().unwrap();
     assert!((number("naps")..number("naps") + 20).contains(&number("waits")), "{report}");

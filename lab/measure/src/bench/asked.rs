@@ -9,7 +9,7 @@ use ekiden_vm::Vm;
 
 use super::{
     Output, Unit, Verdict,
-    contest::Contest,
+    candidates::Candidates,
     guest::{Clock, InVm},
 };
 use crate::{
@@ -27,15 +27,15 @@ pub(crate) trait Benchmark: Measurement<Figures: Shown> + Args {
     const CLOCK: Clock;
 
     /// The policies whose modules it takes, and where those are.
-    fn contest(&self) -> Contest;
+    fn candidates(&self) -> Candidates;
 
     /// Makes a guest as large as it has to be.
     fn fit(&self, _shape: &mut Shape) {}
 
     /// Measures in a guest of its own.
     fn in_guest(&self, machine: &InVm) -> Result<Self::Figures> {
-        let contest = self.contest();
-        machine.with_guest(contest.modules(), contest.policies(), Self::CLOCK, |vm, _, unit, progress| {
+        let candidates = self.candidates();
+        machine.with_guest(candidates.modules(), candidates.policies(), Self::CLOCK, |vm, _, unit, progress| {
             self.ask(vm, unit, progress)
         })
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Unit, Verdict,
     asked::{Benchmark, Shown},
-    contest::{Contest, Contestant, PolicyArgs},
+    candidates::{Candidate, Candidates, PolicyArgs},
     guest::Clock,
     load,
 };
@@ -45,8 +45,8 @@ impl Benchmark for FairnessBench {
     const NAME: &'static str = "fairness";
     const CLOCK: Clock = Clock::Quick;
 
-    fn contest(&self) -> Contest {
-        Contest::new(&self.policies, &self.source)
+    fn candidates(&self) -> Candidates {
+        Candidates::new(&self.policies, &self.source)
     }
 }
 
@@ -54,7 +54,7 @@ impl Measurement for FairnessBench {
     type Figures = Fairness;
 
     fn measure(&self, _unit: Unit) -> Result<Fairness> {
-        measure(&self.contest())
+        measure(&self.candidates())
     }
 }
 
@@ -68,11 +68,11 @@ impl Shown for Fairness {
     }
 }
 
-fn measure(contest: &Contest) -> Result<Fairness> {
+fn measure(candidates: &Candidates) -> Result<Fairness> {
     let mut progress = Progress::new();
-    let (contestants, modules) = contest.prepare(&mut progress)?;
+    let (candidates, modules) = candidates.prepare(&mut progress)?;
     progress.step("waiting until the machine has settled");
-    load::settle();
+    load::wait_until_quiet();
     // Once for all, so that the same work is the same under every scheduler.
     let loops_per_ms = load::calibrate()?;
     let cases = builtin::all(usable_cpus()?);
@@ -80,18 +80,18 @@ fn measure(contest: &Contest) -> Result<Fairness> {
     let mut all_stayed = true;
     for case in cases.iter().filter(|case| is_about_fairness(&case.workload.name)) {
         let mut reference: Option<Report> = None;
-        for contestant in contestants.iter().filter(|contestant| !matches!(contestant, Contestant::Bpf(_))) {
+        for candidate in candidates.iter().filter(|candidate| !matches!(candidate, Candidate::Bpf(_))) {
             let load = &case.workload.name;
-            progress.step(format!("{load} under {}", contestant.name()));
-            let (report, stayed) = contestant.run(&modules, || run(contestant, load, &loops_per_ms))?;
+            progress.step(format!("{load} under {}", candidate.name()));
+            let (report, stayed) = candidate.run(&modules, || run(candidate, load, &loops_per_ms))?;
             all_stayed &= stayed;
             let Some(report) = report else { continue };
-            let compare = case.compare.filter(|_| *contestant != Contestant::Default);
+            let compare = case.compare.filter(|_| *candidate != Candidate::Default);
             let (off_by, limit) = shares(load, &report).unzip();
             rows.push(FairnessRow {
                 load: load.clone(),
                 about: case.about.to_owned(),
-                scheduler: contestant.name().to_owned(),
+                scheduler: candidate.name().to_owned(),
                 off_by,
                 limit,
                 failed: (case.check)(&report).err(),
@@ -99,7 +99,7 @@ fn measure(contest: &Contest) -> Result<Fairness> {
                     .zip(reference.as_ref())
                     .and_then(|(compare, default)| compare(&report, default).err()),
             });
-            if *contestant == Contestant::Default {
+            if *candidate == Candidate::Default {
                 reference = Some(report);
             }
         }
@@ -111,10 +111,10 @@ fn is_about_fairness(load: &str) -> bool {
     ["fair-share", "weights", "placement", "forced-move"].contains(&load) || load.starts_with("nice:")
 }
 
-fn run(contestant: &Contestant, name: &str, loops_per_ms: &str) -> Result<Report> {
+fn run(candidate: &Candidate, name: &str, loops_per_ms: &str) -> Result<Report> {
     let printed = load::output(&["run", name, "--json", "--watchdog", "600", "--loops-per-ms", loops_per_ms])?;
     let report: Report = serde_json::from_str(&printed).context("ekiden-load says something strange")?;
-    load::expect(contestant, report.scheduler.as_deref())?;
+    load::expect(candidate, report.scheduler.as_deref())?;
     Ok(report)
 }
 

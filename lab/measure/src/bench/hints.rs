@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::{
     Unit, Verdict,
     asked::{Benchmark, Shown},
-    contest::{Contest, Contestant, PolicyArgs, under},
+    candidates::{Candidate, Candidates, PolicyArgs, under},
     guest::Clock,
     load,
     record::pipes,
@@ -132,9 +132,9 @@ impl Benchmark for HintsBench {
     const NAME: &'static str = "hints";
     const CLOCK: Clock = Clock::Exact;
 
-    fn contest(&self) -> Contest {
+    fn candidates(&self) -> Candidates {
         let policies: Vec<String> = SILENT.into_iter().chain([TOLD, TURNS]).map(str::to_owned).collect();
-        Contest::new(&policies, &self.source)
+        Candidates::new(&policies, &self.source)
     }
 
     /// Two sets of threads have to have room to be apart.
@@ -148,9 +148,9 @@ impl Measurement for HintsBench {
 
     fn measure(&self, _unit: Unit) -> Result<HintsReport> {
         let mut progress = Progress::new();
-        let (_, modules) = self.contest().prepare(&mut progress)?;
+        let (_, modules) = self.candidates().prepare(&mut progress)?;
         progress.step("waiting until the machine has settled");
-        load::settle();
+        load::wait_until_quiet();
         let speed = load::calibrate()?;
         let mut report = HintsReport::new(load::kernel_release()?);
         progress.step("what a hint costs");
@@ -252,9 +252,9 @@ fn of_load<T: DeserializeOwned>(args: &[&str]) -> Result<T> {
 }
 
 /// Workers that are woken up, under one scheduler.
-pub(crate) fn wakeups(contestant: &Contestant, speed: &str, more: &[&str]) -> Result<Spread> {
+pub(crate) fn wakeups(candidate: &Candidate, speed: &str, more: &[&str]) -> Result<Spread> {
     let spread: Spread = of_load(&[&["wakeups", "--json", "--loops-per-ms", speed], more].concat())?;
-    load::expect(contestant, spread.scheduler.as_deref())?;
+    load::expect(candidate, spread.scheduler.as_deref())?;
     Ok(spread)
 }
 
@@ -268,17 +268,17 @@ impl HintsReport {
         self.figures.push((name.into(), value));
     }
 
-    fn under<T>(&mut self, policy: &str, modules: &Path, work: impl FnOnce(&Contestant) -> Result<T>) -> Result<T> {
-        let contestant = Contestant::Policy(policy.to_owned());
-        let (done, stayed) = contestant.run(modules, || work(&contestant))?;
+    fn under<T>(&mut self, policy: &str, modules: &Path, work: impl FnOnce(&Candidate) -> Result<T>) -> Result<T> {
+        let candidate = Candidate::Policy(policy.to_owned());
+        let (done, stayed) = candidate.run(modules, || work(&candidate))?;
         self.still_scheduler &= stayed;
         done.context("the policy was thrown out")
     }
 
     fn costs(&mut self, modules: &Path) -> Result<()> {
-        let costs = self.under(TOLD, modules, |contestant| {
+        let costs = self.under(TOLD, modules, |candidate| {
             let costs: Costs = of_load(&["hints", "--policy", TOLD, "--json"])?;
-            load::expect(contestant, costs.scheduler.as_deref())?;
+            load::expect(candidate, costs.scheduler.as_deref())?;
             Ok(costs)
         })?;
         self.note(LIMITS[0].name, costs.send);
@@ -289,11 +289,11 @@ impl HintsReport {
 
     fn flood(&mut self, modules: &Path) -> Result<()> {
         for (cpus, name) in [("0,0", LIMITS[6].name), ("0,1", LIMITS[7].name)] {
-            let [flooded, worked] = self.under(TOLD, modules, |contestant| {
+            let [flooded, worked] = self.under(TOLD, modules, |candidate| {
                 let run = |more: &[&str]| -> Result<Kept> {
                     let args = ["flood", "--policy", TOLD, "--cpus", cpus, "--duration-ms", FLOOD_MS, "--json"];
                     let kept: Kept = of_load(&[&args, more].concat())?;
-                    load::expect(contestant, kept.scheduler.as_deref())?;
+                    load::expect(candidate, kept.scheduler.as_deref())?;
                     Ok(kept)
                 };
                 Ok([run(&[])?, run(&["--work"])?])
@@ -306,9 +306,9 @@ impl HintsReport {
     }
 
     fn turns(&mut self, modules: &Path) -> Result<()> {
-        let turns = self.under(TURNS, modules, |contestant| {
+        let turns = self.under(TURNS, modules, |candidate| {
             let turns: Spread = of_load(&["turns", "--cpu", "0", "--turns", "1000", "--json"])?;
-            load::expect(contestant, turns.scheduler.as_deref())?;
+            load::expect(candidate, turns.scheduler.as_deref())?;
             Ok(turns)
         })?;
         self.note(LIMITS[8].name, turns.p50_us);
@@ -318,10 +318,10 @@ impl HintsReport {
     }
 
     fn wakeups(&mut self, modules: &Path, speed: &str) -> Result<()> {
-        let own = wakeups(&Contestant::Default, speed, &[])?;
-        let one_cpu = wakeups(&Contestant::Default, speed, &["--one-cpu"])?;
-        let without = self.under(TOLD, modules, |contestant| wakeups(contestant, speed, &[]))?;
-        let with = self.under(TOLD, modules, |contestant| wakeups(contestant, speed, &["--told", TOLD]))?;
+        let own = wakeups(&Candidate::Default, speed, &[])?;
+        let one_cpu = wakeups(&Candidate::Default, speed, &["--one-cpu"])?;
+        let without = self.under(TOLD, modules, |candidate| wakeups(candidate, speed, &[]))?;
+        let with = self.under(TOLD, modules, |candidate| wakeups(candidate, speed, &["--told", TOLD]))?;
         self.note(LIMITS[10].name, with.p99_us / own.p99_us);
         for (who, spread) in [
             ("the kernel's own", own),

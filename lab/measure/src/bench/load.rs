@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use super::contest::Contestant;
+use super::candidates::Candidate;
 use crate::machine::load_program;
 
 /// A guest's figures settle this long after it was started.
@@ -37,9 +37,9 @@ pub(crate) fn output(args: &[&str]) -> Result<String> {
 }
 
 /// Times a load once under a scheduler that is in charge.
-pub(crate) fn time(contestant: &Contestant, args: &[&str]) -> Result<f64> {
+pub(crate) fn time(candidate: &Candidate, args: &[&str]) -> Result<f64> {
     let timed: Timed = serde_json::from_str(&output(args)?).context("ekiden-load says something strange")?;
-    expect(contestant, timed.scheduler.as_deref())?;
+    expect(candidate, timed.scheduler.as_deref())?;
     Ok(timed.median)
 }
 
@@ -59,8 +59,8 @@ pub(crate) fn calibrate() -> Result<String> {
 }
 
 /// An error unless it was this one who scheduled.
-pub(crate) fn expect(contestant: &Contestant, scheduler: Option<&str>) -> Result<()> {
-    let expected = contestant.kernel_name();
+pub(crate) fn expect(candidate: &Candidate, scheduler: Option<&str>) -> Result<()> {
+    let expected = candidate.kernel_name();
     if scheduler != expected.as_deref() {
         let name = |name: Option<&str>| name.unwrap_or("the kernel's own").to_owned();
         bail!("measured {} instead of {}", name(scheduler), name(expected.as_deref()));
@@ -69,7 +69,7 @@ pub(crate) fn expect(contestant: &Contestant, scheduler: Option<&str>) -> Result
 }
 
 /// Waits until a machine that has just started is like one that runs.
-pub(crate) fn settle() {
+pub(crate) fn wait_until_quiet() {
     let uptime = || fs::read_to_string("/proc/uptime").ok()?.split(' ').next()?.parse::<f64>().ok();
     let left = SETTLED_UPTIME_S - uptime().unwrap_or(SETTLED_UPTIME_S);
     if left > 0.0 {

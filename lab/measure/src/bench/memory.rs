@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Unit, Verdict,
     asked::{Benchmark, Shown},
-    contest::{Contest, Contestant, PolicyArgs},
+    candidates::{Candidate, Candidates, PolicyArgs},
     guest::Clock,
     load,
 };
@@ -49,8 +49,8 @@ impl Benchmark for MemoryBench {
     const NAME: &'static str = "memory";
     const CLOCK: Clock = Clock::Quick;
 
-    fn contest(&self) -> Contest {
-        Contest::new(std::slice::from_ref(&self.policy), &self.source)
+    fn candidates(&self) -> Candidates {
+        Candidates::new(std::slice::from_ref(&self.policy), &self.source)
     }
 
     fn fit(&self, shape: &mut Shape) {
@@ -63,8 +63,8 @@ impl Measurement for MemoryBench {
 
     fn measure(&self, _unit: Unit) -> Result<MemoryReport> {
         let mut progress = Progress::new();
-        let (_, modules) = self.contest().prepare(&mut progress)?;
-        let policy = Contestant::Policy(self.policy.clone());
+        let (_, modules) = self.candidates().prepare(&mut progress)?;
+        let policy = Candidate::Policy(self.policy.clone());
         // The kernel keeps some of what it had to get for so many tasks: the second time costs less, whoever schedules.
         progress.step(format!("{} sleeping tasks for nothing", self.tasks));
         cost(self.tasks)?;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Unit,
     asked::Benchmark,
-    contest::{Contest, Contestant},
+    candidates::{Candidate, Candidates},
     guest::Clock,
     load,
 };
@@ -39,7 +39,7 @@ Examples:
       on this machine, as large as hackbench's own")]
 pub(crate) struct MessagingBench {
     #[command(flatten)]
-    contest: Contest,
+    candidates: Candidates,
     /// How often each scheduler gets its turn; one more turn comes before and does not count
     #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     repeat: u32,
@@ -58,8 +58,8 @@ impl Benchmark for MessagingBench {
     const NAME: &'static str = "messaging";
     const CLOCK: Clock = Clock::Exact;
 
-    fn contest(&self) -> Contest {
-        self.contest.clone()
+    fn candidates(&self) -> Candidates {
+        self.candidates.clone()
     }
 }
 
@@ -68,10 +68,10 @@ impl Measurement for MessagingBench {
 
     fn measure(&self, unit: Unit) -> Result<Comparison> {
         let mut measurements = Measurements::default();
-        self.contest
-            .take_turns(self.repeat, &mut measurements, &|contestant| Ok(vec![(PLACE, self.time(contestant)?)]))?;
+        self.candidates
+            .interleave(self.repeat, &mut measurements, &|candidate| Ok(vec![(PLACE, self.time(candidate)?)]))?;
         let limits: Vec<_> =
-            LIMITS.iter().copied().filter(|(_, policy, ..)| self.contest.has_one_called(policy)).collect();
+            LIMITS.iter().copied().filter(|(_, policy, ..)| self.candidates.has_one_called(policy)).collect();
         let unit = unit.million();
         Ok(Comparison::new("messaging", unit, &load::kernel_release()?, &measurements, &limits))
     }
@@ -79,15 +79,15 @@ impl Measurement for MessagingBench {
 
 impl MessagingBench {
     /// As many messages as by default.
-    pub(crate) fn new(contest: Contest, repeat: u32) -> Self {
-        Self { contest, repeat, groups: GROUPS, pairs: PAIRS, loops: LOOPS }
+    pub(crate) fn new(candidates: Candidates, repeat: u32) -> Self {
+        Self { candidates, repeat, groups: GROUPS, pairs: PAIRS, loops: LOOPS }
     }
 
-    fn time(&self, contestant: &Contestant) -> Result<f64> {
+    fn time(&self, candidate: &Candidate) -> Result<f64> {
         let size = self.size();
         let args: Vec<&str> =
             ["messaging"].into_iter().chain(size.iter().map(String::as_str)).chain(["--json"]).collect();
-        load::time(contestant, &args)
+        load::time(candidate, &args)
     }
 
     fn size(&self) -> [String; 3] {

@@ -2,9 +2,9 @@
 
 pub(crate) mod applications;
 mod asked;
-pub(crate) mod contest;
+pub(crate) mod candidates;
+mod cgroup_fixture;
 pub(crate) mod count_unsafe;
-mod crowd;
 mod edit;
 pub(crate) mod fairness;
 pub(crate) mod guest;
@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use self::asked::Asked;
 
-use crate::failure::Exit;
+use crate::{failure::Exit, own::Needs};
 
 pub use count_unsafe::MAY_BE_UNSAFE;
 pub use memory::Sleepers;
@@ -86,6 +86,15 @@ enum Which {
 }
 
 impl Bench {
+    /// The policies that have to be in this process.
+    pub fn needs(&self) -> Needs {
+        match &self.which {
+            Which::Sim(bench) => bench.needs(),
+            // Those of the others are in a kernel.
+            _ => Needs::default(),
+        }
+    }
+
     /// Runs the command; the exit code is that of the program.
     pub fn run(self) -> Result<ExitCode> {
         match self.which {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Unit,
     asked::Benchmark,
-    contest::{Contest, Contestant},
+    candidates::{Candidate, Candidates},
     guest::Clock,
     load,
 };
@@ -49,7 +49,7 @@ Examples:
       a policy of the project in the current directory")]
 pub(crate) struct PipeBench {
     #[command(flatten)]
-    contest: Contest,
+    candidates: Candidates,
     /// How often each scheduler gets its turn; one more turn comes before and does not count
     #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     repeat: u32,
@@ -62,8 +62,8 @@ impl Benchmark for PipeBench {
     const NAME: &'static str = "pipe";
     const CLOCK: Clock = Clock::Exact;
 
-    fn contest(&self) -> Contest {
-        self.contest.clone()
+    fn candidates(&self) -> Candidates {
+        self.candidates.clone()
     }
 }
 
@@ -72,22 +72,23 @@ impl Measurement for PipeBench {
 
     fn measure(&self, unit: Unit) -> Result<Comparison> {
         let mut measurements = Measurements::default();
-        self.contest.take_turns(self.repeat, &mut measurements, &|contestant| {
-            PLACES.iter().map(|(place, cpus)| Ok((*place, self.time(contestant, cpus)?))).collect()
+        self.candidates.interleave(self.repeat, &mut measurements, &|candidate| {
+            PLACES.iter().map(|(place, cpus)| Ok((*place, self.time(candidate, cpus)?))).collect()
         })?;
-        let limits: Vec<_> = LIMITS.iter().copied().filter(|(_, name, ..)| self.contest.has_one_called(name)).collect();
+        let limits: Vec<_> =
+            LIMITS.iter().copied().filter(|(_, name, ..)| self.candidates.has_one_called(name)).collect();
         let unit = format!("{} per round trip", unit.name());
         Ok(Comparison::new("pipe", &unit, &load::kernel_release()?, &measurements, &limits))
     }
 }
 
 impl PipeBench {
-    pub(crate) fn new(contest: Contest, repeat: u32, round_trips: u64) -> Self {
-        Self { contest, repeat, round_trips }
+    pub(crate) fn new(candidates: Candidates, repeat: u32, round_trips: u64) -> Self {
+        Self { candidates, repeat, round_trips }
     }
 
-    fn time(&self, contestant: &Contestant, cpus: &str) -> Result<f64> {
+    fn time(&self, candidate: &Candidate, cpus: &str) -> Result<f64> {
         let round_trips = self.round_trips.to_string();
-        load::time(contestant, &["pipe", "--round-trips", &round_trips, "--cpus", cpus, "--json"])
+        load::time(candidate, &["pipe", "--round-trips", &round_trips, "--cpus", cpus, "--json"])
     }
 }

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::{
     Unit,
     asked::Benchmark,
-    contest::{Contest, Contestant, PolicyArgs, Values, under},
-    crowd::Crowd,
+    candidates::{Candidate, Candidates, PolicyArgs, Values, under},
+    cgroup_fixture::CgroupFixture,
     guest::Clock,
     load,
     record::pipes_with,
@@ -110,9 +110,9 @@ impl Benchmark for PoliciesBench {
     const NAME: &'static str = "policies";
     const CLOCK: Clock = Clock::Exact;
 
-    fn contest(&self) -> Contest {
+    fn candidates(&self) -> Candidates {
         let policies: Vec<String> = [MEASURED].into_iter().chain(OTHERS).map(str::to_owned).collect();
-        Contest::new(&policies, &self.source)
+        Candidates::new(&policies, &self.source)
     }
 }
 
@@ -121,9 +121,9 @@ impl Measurement for PoliciesBench {
 
     fn measure(&self, unit: Unit) -> Result<Comparison> {
         let mut progress = Progress::new();
-        let (_, modules) = self.contest().prepare(&mut progress)?;
+        let (_, modules) = self.candidates().prepare(&mut progress)?;
         progress.step("waiting until the machine has settled");
-        load::settle();
+        load::wait_until_quiet();
         let mut measurements = Measurements::default();
         for turn in 0..=self.repeat {
             for (name, variant) in VARIANTS {
@@ -132,7 +132,7 @@ impl Measurement for PoliciesBench {
                 let plan = Plan { flight_kib: 0, ..Plan::new(MEASURED, &modules) };
                 let time = || self.time(variant, &modules);
                 let (values, stayed) = match variant {
-                    Variant::Own | Variant::OwnLimited => Contestant::Default.run(&modules, time)?,
+                    Variant::Own | Variant::OwnLimited => Candidate::Default.run(&modules, time)?,
                     _ => under(&plan, time)?,
                 };
                 measurements.was_still_scheduler(name, stayed);
@@ -151,24 +151,24 @@ impl PoliciesBench {
     fn time(&self, variant: Variant, modules: &Path) -> Result<Values> {
         if variant == Variant::Unchecked {
             let status = Status::read()?.unwrap_or_default();
-            Control::open()?.check(status.find(Some(MEASURED))?.seat, Checks::Off)?;
+            Control::open()?.check(status.find(Some(MEASURED))?.slot, Checks::Off)?;
         }
         let mut others = Vec::new();
         for policy in OTHERS.into_iter().filter(|_| variant == Variant::OfThree) {
             others.push(Other::start(policy, modules)?);
         }
-        let crowd = match variant {
-            Variant::Grouped => Some(Crowd::new(None)?),
-            Variant::Limited | Variant::OwnLimited => Some(Crowd::new(Some(LIMIT))?),
+        let fixture = match variant {
+            Variant::Grouped => Some(CgroupFixture::new(None)?),
+            Variant::Limited | Variant::OwnLimited => Some(CgroupFixture::new(Some(LIMIT))?),
             _ => None,
         };
-        let options = crowd.as_ref().map_or(Vec::new(), |crowd| vec!["--cgroups".to_owned(), crowd.two()]);
+        let options = fixture.as_ref().map_or(Vec::new(), |fixture| vec!["--cgroups".to_owned(), fixture.two()]);
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        let contestant = match variant {
-            Variant::Own | Variant::OwnLimited => Contestant::Default,
-            _ => Contestant::Policy(MEASURED.to_owned()),
+        let candidate = match variant {
+            Variant::Own | Variant::OwnLimited => Candidate::Default,
+            _ => Candidate::Policy(MEASURED.to_owned()),
         };
-        let values = pipes_with(&contestant, self.round_trips, &PLACES, &options)?;
+        let values = pipes_with(&candidate, self.round_trips, &PLACES, &options)?;
         others.iter().try_for_each(|other| other.held.check())?;
         Ok(values)
     }
@@ -185,7 +185,7 @@ impl Other {
         let held = Plan { flight_kib: 0, beside: Beside::Others, ..Plan::new(policy, modules) }.start()?;
         // It sleeps until its input ends.
         let sleeper = Command::new("cat").stdin(Stdio::piped()).spawn().context("cannot run cat")?;
-        choose(&Who::Process(sleeper.id() as i32), Some(held.seat()), Inherit::Yes)?;
+        choose(&Who::Process(sleeper.id() as i32), Some(held.slot()), Inherit::Yes)?;
         Ok(Self { sleeper, held })
     }
 }

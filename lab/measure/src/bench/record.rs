@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Unit,
     asked::Benchmark,
-    contest::{Contest, Contestant, PolicyArgs, Values, under},
+    candidates::{Candidate, Candidates, PolicyArgs, Values, under},
     guest::{Clock, InVm},
     load,
 };
@@ -92,17 +92,17 @@ impl Benchmark for RecordBench {
     const NAME: &'static str = "record";
     const CLOCK: Clock = Clock::Exact;
 
-    fn contest(&self) -> Contest {
-        Contest::new(&self.policies, &self.source)
+    fn candidates(&self) -> Candidates {
+        Candidates::new(&self.policies, &self.source)
     }
 
     /// In a guest, but for the replay: that is timed on this machine.
     fn in_guest(&self, machine: &InVm) -> Result<Comparison> {
-        let contest = self.contest();
-        machine.with_guest(contest.modules(), contest.policies(), Self::CLOCK, |vm, share, unit, progress| {
+        let candidates = self.candidates();
+        machine.with_guest(candidates.modules(), candidates.policies(), Self::CLOCK, |vm, share, unit, progress| {
             let mut comparison = self.ask(vm, unit, progress)?;
-            if contest.has("wfq") {
-                let recording = Recording { contest: contest.clone(), to: "/host/kept.ekirec".into() };
+            if candidates.has("wfq") {
+                let recording = Recording { candidates: candidates.clone(), to: "/host/kept.ekirec".into() };
                 ask(vm, &recording, unit, &mut |line| progress.note(line))?;
                 progress.step("replaying".to_owned());
                 comparison.limits.push(REPLAY.judge(Some(replay_ratio(&share.join("kept.ekirec"))?)));
@@ -118,9 +118,9 @@ impl Measurement for RecordBench {
 
     fn measure(&self, unit: Unit) -> Result<Comparison> {
         let mut progress = Progress::new();
-        let (_, modules) = self.contest().prepare(&mut progress)?;
+        let (_, modules) = self.candidates().prepare(&mut progress)?;
         progress.step("waiting until the machine has settled");
-        load::settle();
+        load::wait_until_quiet();
         let mut measurements = Measurements::default();
         for turn in 0..=self.repeat {
             for policy in &self.policies {
@@ -160,7 +160,7 @@ impl RecordBench {
 /// A pipe under wfq, recorded, to be replayed on the machine that has booted the guest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Recording {
-    contest: Contest,
+    candidates: Candidates,
     /// The file that is written.
     to: PathBuf,
 }
@@ -169,7 +169,7 @@ impl Measurement for Recording {
     type Figures = ();
 
     fn measure(&self, _unit: Unit) -> Result<()> {
-        let (_, modules) = self.contest.prepare(&mut Progress::new())?;
+        let (_, modules) = self.candidates.prepare(&mut Progress::new())?;
         let (_, stayed) = recorded("wfq", &modules, &self.to, REPLAYED, &PLACES[..1])?;
         ensure!(stayed, "the policy was taken out");
         Ok(())
@@ -197,12 +197,12 @@ fn recorded(
 
 /// What a round trip takes in each place.
 pub(super) fn pipes(policy: &str, round_trips: u64, places: &[(&'static str, &str)]) -> Result<Values> {
-    pipes_with(&Contestant::Policy(policy.to_owned()), round_trips, places, &[])
+    pipes_with(&Candidate::Policy(policy.to_owned()), round_trips, places, &[])
 }
 
 /// The same under any scheduler, with more options of the load.
 pub(super) fn pipes_with(
-    contestant: &Contestant,
+    candidate: &Candidate,
     round_trips: u64,
     places: &[(&'static str, &str)],
     options: &[&str],
@@ -210,7 +210,7 @@ pub(super) fn pipes_with(
     let round_trips = round_trips.to_string();
     let time = |(place, cpus): &(&'static str, &str)| {
         let args = [&["pipe", "--round-trips", &round_trips, "--cpus", cpus, "--json"], options].concat();
-        Ok((*place, load::time(contestant, &args)?))
+        Ok((*place, load::time(candidate, &args)?))
     };
     places.iter().map(time).collect()
 }

@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 use super::{
     Unit, Verdict,
     asked::{Benchmark, Shown},
-    contest::{Contest, PolicyArgs, under},
+    candidates::{Candidates, PolicyArgs, under},
     guest::Clock,
     load,
 };
@@ -45,8 +45,8 @@ impl Benchmark for ShareBench {
     const NAME: &'static str = "share";
     const CLOCK: Clock = Clock::Quick;
 
-    fn contest(&self) -> Contest {
-        Contest::new(std::slice::from_ref(&self.policy), &self.source)
+    fn candidates(&self) -> Candidates {
+        Candidates::new(std::slice::from_ref(&self.policy), &self.source)
     }
 }
 
@@ -55,9 +55,9 @@ impl Measurement for ShareBench {
 
     fn measure(&self, _unit: Unit) -> Result<Sharing> {
         let mut progress = Progress::new();
-        let (_, modules) = self.contest().prepare(&mut progress)?;
+        let (_, modules) = self.candidates().prepare(&mut progress)?;
         progress.step("waiting until the machine has settled");
-        load::settle();
+        load::wait_until_quiet();
         let speed = load::calibrate()?;
         let plan = Plan { attached: true, ..Plan::new(&self.policy, &modules) };
         let (rows, stayed) = under(&plan, || {

@@ -10,7 +10,11 @@ use ekiden_workload::loads;
 use serde::Serialize;
 
 use super::{Output, Verdict};
-use crate::{policies, progress::Progress};
+use crate::{
+    own::{AsRoot, Needs},
+    policies,
+    progress::Progress,
+};
 
 /// Events of one measurement, at least.
 const EVENTS: u64 = 1_000_000;
@@ -52,6 +56,8 @@ pub(crate) struct SimBench {
     #[arg(short, long, default_value = PLAIN)]
     policy: String,
     #[command(flatten)]
+    as_root: AsRoot,
+    #[command(flatten)]
     output: Output,
 }
 
@@ -87,6 +93,11 @@ const MIDDLE: Size = Size { cpus: 64, tasks: 1_000 };
 const LARGE: Size = Size { cpus: 256, tasks: 10_000 };
 
 impl SimBench {
+    /// The policies that have to be in this process.
+    pub(crate) fn needs(&self) -> Needs {
+        Needs::of([&self.policy], self.as_root)
+    }
+
     pub(crate) fn run(self) -> Result<ExitCode> {
         let mut progress = Progress::new();
         let mut rows = Vec::new();

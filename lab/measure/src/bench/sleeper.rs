@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 use super::{
     Unit,
     asked::Benchmark,
-    contest::{Contest, Contestant, Values},
+    candidates::{Candidate, Candidates, Values},
     guest::Clock,
     load,
 };
@@ -49,7 +49,7 @@ Examples:
 With a multiple of the CPUs as hogs, how evenly they share them is judged, too.")]
 pub(crate) struct SleeperBench {
     #[command(flatten)]
-    contest: Contest,
+    candidates: Candidates,
     /// How often each scheduler gets its turn; one more turn comes before and does not count
     #[arg(long, value_name = "TIMES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     repeat: u32,
@@ -65,8 +65,8 @@ impl Benchmark for SleeperBench {
     const NAME: &'static str = "sleeper";
     const CLOCK: Clock = Clock::Quick;
 
-    fn contest(&self) -> Contest {
-        self.contest.clone()
+    fn candidates(&self) -> Candidates {
+        self.candidates.clone()
     }
 }
 
@@ -79,8 +79,8 @@ impl Measurement for SleeperBench {
         let mut measurements = Measurements::default();
         let (file, speed) = (load_of(cpus, hogs)?, load::calibrate()?);
         let path = file.path().display().to_string();
-        self.contest.take_turns(self.repeat, &mut measurements, &|contestant| self.turn(contestant, &path, &speed))?;
-        let limits: Vec<_> = LIMITS.into_iter().filter(|(_, policy, ..)| self.contest.has(policy)).collect();
+        self.candidates.interleave(self.repeat, &mut measurements, &|candidate| self.turn(candidate, &path, &speed))?;
+        let limits: Vec<_> = LIMITS.into_iter().filter(|(_, policy, ..)| self.candidates.has(policy)).collect();
         let mut comparison =
             Comparison::new("sleeper", "as each row says", &load::kernel_release()?, &measurements, &limits);
         if hogs > 1 && hogs % cpus == 0 {
@@ -101,12 +101,12 @@ impl Measurement for SleeperBench {
 }
 
 impl SleeperBench {
-    fn turn(&self, contestant: &Contestant, path: &str, speed: &str) -> Result<Values> {
+    fn turn(&self, candidate: &Candidate, path: &str, speed: &str) -> Result<Values> {
         let duration = self.duration_ms.to_string();
         let args = ["run", path, "--duration-ms", &duration, "--loops-per-ms", speed, "--json", "--watchdog", "600"];
         let report: Report =
             serde_json::from_str(&load::output(&args)?).context("ekiden-load says something strange")?;
-        load::expect(contestant, report.scheduler.as_deref())?;
+        load::expect(candidate, report.scheduler.as_deref())?;
         figures(&report)
     }
 }

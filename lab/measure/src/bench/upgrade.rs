@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Unit, Verdict,
     asked::{Benchmark, Shown},
-    contest::{Contest, Contestant, PolicyArgs, under},
+    candidates::{Candidate, Candidates, PolicyArgs, under},
     guest::{Clock, InVm},
     load,
 };
@@ -83,8 +83,8 @@ impl Benchmark for UpgradeBench {
     const NAME: &'static str = "upgrades";
     const CLOCK: Clock = Clock::Exact;
 
-    fn contest(&self) -> Contest {
-        Contest::new(&POLICIES.map(str::to_owned), &self.source)
+    fn candidates(&self) -> Candidates {
+        Candidates::new(&POLICIES.map(str::to_owned), &self.source)
     }
 
     fn fit(&self, shape: &mut Shape) {
@@ -92,12 +92,12 @@ impl Benchmark for UpgradeBench {
     }
 
     fn in_guest(&self, machine: &InVm) -> Result<UpgradeReport> {
-        let contest = self.contest();
+        let candidates = self.candidates();
         machine.refuse_parallel()?;
         let kernel = machine.shape.fetch(&mut Progress::new())?;
-        let fixed = modules::fixed(&Target::fetched(&kernel), contest.policies(), &mut Progress::new())?;
+        let fixed = modules::fixed(&Target::fetched(&kernel), candidates.policies(), &mut Progress::new())?;
         let there = Self { fixed_modules: Some(format!("/host/{FIXED}/modules").into()), ..self.clone() };
-        machine.with_guest(contest.modules(), contest.policies(), Self::CLOCK, |vm, share, unit, progress| {
+        machine.with_guest(candidates.modules(), candidates.policies(), Self::CLOCK, |vm, share, unit, progress| {
             let to = share.join(FIXED);
             std::fs::create_dir(&to).with_context(|| format!("cannot create {}", to.display()))?;
             install_modules(&fixed, &to)?;
@@ -111,13 +111,13 @@ impl Measurement for UpgradeBench {
 
     fn measure(&self, unit: Unit) -> Result<UpgradeReport> {
         let mut progress = Progress::new();
-        let (_, directory) = self.contest().prepare(&mut progress)?;
+        let (_, directory) = self.candidates().prepare(&mut progress)?;
         let fixed = match &self.fixed_modules {
             Some(fixed) => fixed.clone(),
-            None => modules::fixed(&Target::running()?, self.contest().policies(), &mut progress)?,
+            None => modules::fixed(&Target::running()?, self.candidates().policies(), &mut progress)?,
         };
         progress.step("waiting until the machine has settled");
-        load::settle();
+        load::wait_until_quiet();
         let (mut values, mut stayed) = (UpgradeValues::default(), true);
         for turn in 0..=self.repeat {
             for policy in POLICIES {
@@ -163,7 +163,7 @@ impl UpgradeBench {
     fn time(&self, policy: &str, cpus: &str) -> Result<f64> {
         let round_trips = self.round_trips.to_string();
         let args = ["pipe", "--round-trips", &round_trips, "--cpus", cpus, "--json"];
-        load::time(&Contestant::Policy(policy.to_owned()), &args)
+        load::time(&Candidate::Policy(policy.to_owned()), &args)
     }
 
     /// How long CPUs waited in each upgrade.

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Unit,
     asked::Benchmark,
-    contest::{Contest, Contestant, PolicyArgs},
+    candidates::{Candidate, Candidates, PolicyArgs},
     guest::Clock,
     load,
 };
@@ -201,8 +201,8 @@ impl Benchmark for WatchBench {
     const NAME: &'static str = "watch";
     const CLOCK: Clock = Clock::Exact;
 
-    fn contest(&self) -> Contest {
-        Contest::new(&[], &PolicyArgs::default())
+    fn candidates(&self) -> Candidates {
+        Candidates::new(&[], &PolicyArgs::default())
     }
 
     fn fit(&self, shape: &mut Shape) {
@@ -217,7 +217,7 @@ impl Measurement for WatchBench {
     fn measure(&self, unit: Unit) -> Result<Comparison> {
         let mut progress = Progress::new();
         progress.step("waiting until the machine has settled");
-        load::settle();
+        load::wait_until_quiet();
         let mut measurements = Measurements::default();
         let directory = tempfile::tempdir().context("cannot create a directory for traces")?;
         let file = directory.path().join("trace");
@@ -269,12 +269,12 @@ impl Measurement for WatchBench {
 impl WatchBench {
     fn pipe(&self, cpus: &str) -> Result<f64> {
         let round_trips = self.round_trips.to_string();
-        load::time(&Contestant::Default, &["pipe", "--round-trips", &round_trips, "--cpus", cpus, "--json"])
+        load::time(&Candidate::Default, &["pipe", "--round-trips", &round_trips, "--cpus", cpus, "--json"])
     }
 
     fn messaging(&self) -> Result<f64> {
         let loops = self.loops.to_string();
-        load::time(&Contestant::Default, &["messaging", "--groups", GROUPS, "--loops", &loops, "--threads", "--json"])
+        load::time(&Candidate::Default, &["messaging", "--groups", GROUPS, "--loops", &loops, "--threads", "--json"])
     }
 
     /// How many records are lost while all CPUs are busy with pipes.

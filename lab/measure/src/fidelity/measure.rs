@@ -18,7 +18,7 @@ use super::loads;
 use crate::{
     bench::{
         Unit,
-        contest::{Contest, Contestant},
+        candidates::{Candidate, Candidates},
         load,
     },
     progress::Progress,
@@ -69,6 +69,11 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
+    /// The policies that were measured, each as often as it was.
+    pub(super) fn policies(&self) -> Vec<String> {
+        self.runs.iter().map(|run| run.policy.clone()).collect()
+    }
+
     /// Whether no policy was thrown out.
     pub(super) fn all_stayed(&self) -> bool {
         self.runs.iter().all(|run| !run.shown.is_empty())
@@ -122,7 +127,7 @@ impl Shown {
 /// What the real kernel is measured by: these loads under each policy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Real {
-    pub(super) contest: Contest,
+    pub(super) candidates: Candidates,
     pub(super) loads: Vec<String>,
     /// How often each is measured.
     pub(super) repeat: u32,
@@ -135,43 +140,43 @@ impl Measurement for Real {
 
     /// On the kernel of this machine.
     fn measure(&self, unit: Unit) -> Result<Measured> {
-        let Self { contest, loads: names, repeat, traces } = self;
+        let Self { candidates, loads: names, repeat, traces } = self;
         let counts = unit == Unit::Instructions;
         let mut progress = Progress::new();
-        let (contestants, modules) = contest.prepare(&mut progress)?;
+        let (candidates, modules) = candidates.prepare(&mut progress)?;
         progress.step("waiting until the machine has settled");
-        load::settle();
+        load::wait_until_quiet();
         let cpus = usable_cpus()?;
         let speed = load::calibrate()?;
         let topology = ekiden_machine::read_sysfs("/sys".as_ref()).context("cannot read this machine's topology")?;
         let mut runs = Vec::new();
-        for contestant in contestants.iter().filter(|contestant| matches!(contestant, Contestant::Policy(_))) {
+        for candidate in candidates.iter().filter(|candidate| matches!(candidate, Candidate::Policy(_))) {
             for name in names {
                 let load = loads::find(name, cpus)?;
-                progress.step(format!("{name} under {}", contestant.name()));
-                let (shown, stayed) = contestant.run(&modules, || {
+                progress.step(format!("{name} under {}", candidate.name()));
+                let (shown, stayed) = candidate.run(&modules, || {
                     let mut shown = Vec::new();
                     for turn in 0..=*repeat {
-                        let (turned, recording) = run(contestant, &load, &speed)?;
+                        let (turned, recording) = run(candidate, &load, &speed)?;
                         // The first time warms caches of all kinds.
                         if turn > 0 {
                             shown.push(turned);
                         }
                         if let Some(directory) = traces.as_deref().filter(|_| turn == *repeat) {
-                            keep_trace(&recording.trace, directory, "real", contestant.name(), name)?;
+                            keep_trace(&recording.trace, directory, "real", candidate.name(), name)?;
                         }
                     }
                     Ok(shown)
                 })?;
                 let shown = shown.filter(|_| stayed).unwrap_or_default();
-                runs.push(Run { policy: contestant.name().to_owned(), load: name.clone(), shown });
+                runs.push(Run { policy: candidate.name().to_owned(), load: name.clone(), shown });
             }
         }
         Ok(Measured { kernel: load::kernel_release()?, counts, machine: Header::of(&topology), runs })
     }
 }
 
-fn run(contestant: &Contestant, workload: &Workload, speed: &str) -> Result<(Shown, Recording)> {
+fn run(candidate: &Candidate, workload: &Workload, speed: &str) -> Result<(Shown, Recording)> {
     let file = tempfile::NamedTempFile::with_suffix(".json").context("cannot create a file for a load")?;
     fs::write(file.path(), workload.to_json()).context("cannot write a load")?;
     let path = file.path().display().to_string();
@@ -184,7 +189,7 @@ fn run(contestant: &Contestant, workload: &Workload, speed: &str) -> Result<(Sho
         bail!("{} records of {} were lost; take a smaller load", recording.lost, workload.name);
     }
     let report: Report = serde_json::from_str(&printed).context("ekiden-load says something strange")?;
-    load::expect(contestant, report.scheduler.as_deref())?;
+    load::expect(candidate, report.scheduler.as_deref())?;
     Ok((Shown::of(&report, &recording.trace, recording.begin_ns), recording))
 }
 

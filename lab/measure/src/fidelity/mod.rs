@@ -16,10 +16,11 @@ use self::{calibrate::Calibration, compare::Comparison, measure::Measured};
 use crate::{
     bench::{
         Output, Unit, Verdict,
-        contest::{Contest, PolicyArgs},
+        candidates::{Candidates, PolicyArgs},
         guest::{Clock, InVm},
     },
     models::Models,
+    own::{AsRoot, Needs},
     request::{Measurement, ask},
 };
 
@@ -77,10 +78,22 @@ pub struct Fidelity {
     #[command(flatten)]
     vm: InVm,
     #[command(flatten)]
+    as_root: AsRoot,
+    #[command(flatten)]
     output: Output,
 }
 
 impl Fidelity {
+    /// The policies that have to be in this process, to be simulated.
+    pub fn needs(&self) -> Needs {
+        let policies = match &self.from {
+            // What is wrong with the file is said when it is needed.
+            Some(_) => self.measured().map_or_else(|_| Vec::new(), |measured| measured.policies()),
+            None => self.policies.clone(),
+        };
+        Needs::of(policies, self.as_root)
+    }
+
     /// Runs the command; the exit code is that of the program.
     pub fn run(self) -> Result<ExitCode> {
         let measured = self.measured()?;
@@ -125,13 +138,13 @@ impl Fidelity {
             [] => loads::COMPARED.map(str::to_owned).to_vec(),
             loads => loads.to_vec(),
         };
-        let contest = Contest::new(&self.policies, &self.source);
-        let real = Real { contest, loads: names, repeat: self.repeat, traces: self.traces.clone() };
+        let candidates = Candidates::new(&self.policies, &self.source);
+        let real = Real { candidates, loads: names, repeat: self.repeat, traces: self.traces.clone() };
         if !self.vm.vm {
             return real.measure(Unit::Ns);
         }
-        let contest = &real.contest;
-        self.vm.with_guest(contest.modules(), contest.policies(), Clock::Exact, |vm, share, unit, progress| {
+        let candidates = &real.candidates;
+        self.vm.with_guest(candidates.modules(), candidates.policies(), Clock::Exact, |vm, share, unit, progress| {
             progress.step("measuring the real kernel");
             let there = Real { traces: self.traces.as_ref().map(|_| "/host/traces".into()), ..real.clone() };
             let measured = ask(vm, &there, unit, &mut |line| progress.note(line))?;

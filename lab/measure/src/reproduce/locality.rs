@@ -13,7 +13,7 @@ use super::turns::{Load, SLEEP_US, Turns, clock};
 use crate::{
     bench::{
         Unit, Verdict,
-        contest::{Contestant, Values, Variant},
+        candidates::{Candidate, Values, Variant},
         hints::{Spread, TOLD, WAKEUP, wakeups},
     },
     request::Measurement,
@@ -110,13 +110,13 @@ impl Locality {
     }
 
     fn load(&self) -> Load<'_> {
-        let policy = || Contestant::Policy(TOLD.to_owned());
-        let variant = |name: &str, contestant, options| Variant { name: name.to_owned(), contestant, options };
+        let policy = || Candidate::Policy(TOLD.to_owned());
+        let variant = |name: &str, candidate, options| Variant { name: name.to_owned(), candidate, options };
         Load {
             name: "locality",
             variants: vec![
-                variant(DEFAULT, Contestant::Default, &[]),
-                variant(ONE_CPU, Contestant::Default, &["--one-cpu"]),
+                variant(DEFAULT, Candidate::Default, &[]),
+                variant(ONE_CPU, Candidate::Default, &["--one-cpu"]),
                 variant(WITHOUT, policy(), &[]),
                 variant(WITH, policy(), &["--told", TOLD]),
             ],
@@ -129,7 +129,7 @@ impl Locality {
         let [messages, workers, rounds] = [MESSAGES, WORKERS, self.rounds].map(|count| count.to_string());
         let sleep = self.sleep_us.to_string();
         let counts = ["--messages", &messages, "--workers", &workers, "--rounds", &rounds, "--sleep-us", &sleep];
-        let spread: Spread = wakeups(&variant.contestant, speed, &[&counts, variant.options].concat())?;
+        let spread: Spread = wakeups(&variant.candidate, speed, &[&counts, variant.options].concat())?;
         let expected = f64::from(MESSAGES * WORKERS * self.rounds);
         ensure!(spread.n == expected, "{} wake-ups were measured instead of {expected}", spread.n);
         if variant.name == WITH {

@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use crate::{
     bench::{
-        contest::PolicyArgs,
+        candidates::PolicyArgs,
         guest::{Clock, InVm},
     },
     considered,

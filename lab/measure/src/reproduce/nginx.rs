@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::{
     bench::{
-        contest::PolicyArgs,
+        candidates::PolicyArgs,
         guest::{Clock, InVm},
     },
     failure::{Exit, Failure},

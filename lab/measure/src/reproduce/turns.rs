@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     bench::{
         Output, Unit,
-        contest::{Contest, Contestant, PolicyArgs, Values, Variant, in_turns},
+        candidates::{Candidate, Candidates, PolicyArgs, Values, Variant, in_turns},
         guest::{Clock, InVm},
         load,
     },
@@ -59,16 +59,16 @@ pub(super) struct Load<'a> {
 
 impl Load<'_> {
     /// The policies under which it is run.
-    fn contest(&self, source: &PolicyArgs) -> Contest {
+    fn candidates(&self, source: &PolicyArgs) -> Candidates {
         let mut policies: Vec<String> = Vec::new();
         for variant in &self.variants {
-            if let Contestant::Policy(policy) = &variant.contestant {
+            if let Candidate::Policy(policy) = &variant.candidate {
                 if !policies.contains(policy) {
                     policies.push(policy.clone());
                 }
             }
         }
-        Contest::new(&policies, source)
+        Candidates::new(&policies, source)
     }
 }
 
@@ -83,8 +83,8 @@ impl Turns {
             return what.measure(Unit::Ns);
         }
         let machine = InVm::of(CPUS, 1, MEMORY_MIB, self.kernel.clone(), Vec::new());
-        let contest = load.contest(&self.source);
-        machine.with_guest(contest.modules(), contest.policies(), Clock::Fair, |vm, _, unit, progress| {
+        let candidates = load.candidates(&self.source);
+        machine.with_guest(candidates.modules(), candidates.policies(), Clock::Fair, |vm, _, unit, progress| {
             progress.step(format!("measuring {} in turns", load.variants.len()));
             ask(vm, what, unit, &mut |line| progress.note(line))
         })
@@ -93,7 +93,7 @@ impl Turns {
     /// Measures a load on this machine.
     pub(super) fn measure_here(&self, load: &Load<'_>, unit: Unit) -> Result<Comparison> {
         let mut progress = Progress::new();
-        let modules = load.contest(&self.source).prepare_policies(&mut progress)?;
+        let modules = load.candidates(&self.source).prepare_policies(&mut progress)?;
         progress.step("measuring the work loop");
         let speed = load::calibrate()?;
         let mut measurements = Measurements::default();

@@ -23,11 +23,11 @@ use serde_json::Value;
 
 use crate::{
     failure::{Exit, Failure},
+    guest_test::{GUEST_TEST, install, program},
     machine::{GUEST_MODULES, Shape, boot, follow_with, guest_command},
     policies,
     progress::Progress,
     signals,
-    trial::{TRIAL, install, program},
 };
 
 /// Stands for a number that is another one each time.
@@ -95,7 +95,7 @@ pub struct Soak {
     /// Exit with 116 if tasks stood still for too long after a fault, or others got too little beside a neighbour
     #[arg(long)]
     check: bool,
-    /// Write what each trial said to this file as soon as it is known, a line of JSON each
+    /// Write what each guest test said to this file as soon as it is known, a line of JSON each
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 }
@@ -110,7 +110,7 @@ fn minutes(text: &str) -> Result<f64, String> {
 struct Step {
     /// As a table says it.
     name: String,
-    /// What the trial is told.
+    /// What the guest test is told.
     argv: Vec<String>,
     /// Whether it records, to be replayed.
     records: bool,
@@ -170,13 +170,13 @@ struct Guest<'a> {
     soak: &'a Soak,
     kernel: &'a Kernel,
     share: &'a Path,
-    trial: &'a Path,
+    guest_test: &'a Path,
     vm: Option<Vm>,
     /// Set by SIGINT and SIGTERM.
     is_over: Arc<AtomicBool>,
 }
 
-/// What a trial came to.
+/// What a guest test came to.
 struct Ran {
     reports: Vec<Value>,
     status: Status,
@@ -188,7 +188,7 @@ impl Guest<'_> {
         if self.vm.is_none() {
             progress.step(format!("booting Linux {} on {} CPUs", self.kernel.release(), self.soak.cpus));
             let mut spec = self.soak.shape().fair_spec(self.share);
-            spec.programs.push(self.trial.to_owned());
+            spec.programs.push(self.guest_test.to_owned());
             if self.soak.device {
                 // The kernel checks every object that it allocates.
                 spec.cmdline = "slub_debug=FZPU".into();
@@ -198,11 +198,11 @@ impl Guest<'_> {
         self.vm.as_ref().context("there is no guest")
     }
 
-    /// Runs a trial. Returns what it reported, how it ended, and what must not be; none if the guest fell over its emulator.
+    /// Runs a guest test. Returns what it reported, how it ended, and what must not be; none if the guest fell over its emulator.
     fn run(&mut self, argv: &[String], progress: &mut Progress) -> Result<Option<Ran>> {
         let is_over = self.is_over.clone();
         let vm = self.vm(progress)?;
-        let mut all = vec![TRIAL.to_owned()];
+        let mut all = vec![GUEST_TEST.to_owned()];
         all.extend_from_slice(argv);
         all.extend(["--modules".to_owned(), GUEST_MODULES.to_owned()]);
         let (mut printed, mut said) = (Vec::new(), String::new());
@@ -219,9 +219,9 @@ impl Guest<'_> {
         let wrong = match (&status, complaint) {
             (_, Some(complaint)) => Some(complaint + &tail()),
             (Ok(Status::Code(0)), None) => None,
-            // The trial got the signal, too. One killed by any other is a finding.
+            // The guest test got the signal, too. One killed by any other is a finding.
             (_, None) if is_over.load(Relaxed) => None,
-            (Ok(status), None) => Some(format!("the trial ended with {status}: {}{}", said.trim(), tail())),
+            (Ok(status), None) => Some(format!("the guest test ended with {status}: {}{}", said.trim(), tail())),
             (Err(error), None) => Some(format!("the guest is lost: {error:#}{}", tail())),
         };
         let reports =
@@ -286,13 +286,13 @@ impl Soak {
         let ours = policies::ALL.iter().map(|linked| ("policies", linked.name));
         let modules: Vec<_> = ours.chain([("lab/test-policies", "faulty")]).collect();
         install(&modules, &kernel, share.path(), &mut progress)?;
-        let trial = program(&mut progress)?;
+        let guest_test = program(&mut progress)?;
         let is_over = Arc::new(AtomicBool::new(false));
         let mut guest = Guest {
             soak: self,
             kernel: &kernel,
             share: share.path(),
-            trial: &trial,
+            guest_test: &guest_test,
             vm: None,
             is_over: is_over.clone(),
         };
@@ -392,7 +392,7 @@ impl Soak {
 /// Replays what was recorded in the guest. Returns what must not be.
 fn replay(recording: &Path, outcome: &mut Outcome, progress: &mut Progress) -> Result<Option<String>> {
     progress.step("replaying");
-    let file = File::open(recording).context("the trial has left no recording")?;
+    let file = File::open(recording).context("the guest test has left no recording")?;
     let replayed = policies::replay().run(file)?;
     outcome.calls_replayed += replayed.replayed;
     outcome.differences += replayed.differences;

@@ -56,7 +56,7 @@ pub(super) struct Outcome {
     pub(super) gap_ms_over_max: f64,
     /// Which fault it was.
     pub(super) fault_gap_of: String,
-    /// The longest of all beyond what a CPU itself stood still in the same trial, as a real-time task saw it: what no host takes.
+    /// The longest of all beyond what a CPU itself stood still in the same guest test, as a real-time task saw it: what no host takes.
     pub(super) gap_ms_of_ours: f64,
     pub(super) upgrades: u64,
     /// How often modules were loaded, and changes of all kinds refused.
@@ -78,7 +78,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Takes account of what a trial said. Returns what must not be.
+    /// Takes account of what a guest test said. Returns what must not be.
     pub(super) fn read(&mut self, report: &Value) -> Vec<String> {
         let is = |key: &str, value: bool| report[key].as_bool() == Some(value);
         let number = |key: &str| report[key].as_u64().unwrap_or_default();
@@ -103,7 +103,7 @@ impl Outcome {
         if is("back_after_kill", false) {
             wrong.push("tasks were not given back when the loader was killed".into());
         }
-        for what in ["mistakes", "surprises", "lost"] {
+        for what in ["contract_violations", "unexpected_transitions", "lost"] {
             if number(what) > 0 {
                 wrong.push(format!("{} {what}: {report}", number(what)));
             }
@@ -142,7 +142,7 @@ impl Outcome {
         let mut work = std::mem::take(&mut self.work);
         let Some(own) = work.remove("kernel") else { return };
         for (policy, counts) in work {
-            // Not every scheduler has as many turns, nor turns of one length: a trial may end early, and CPUs that run at once keep no time.
+            // Not every scheduler has as many turns, nor turns of one length: a guest test may end early, and CPUs that run at once keep no time.
             let ratio = |(what, of): (String, Work)| {
                 let own = own.get(&what)?.per_second().filter(|own| *own > 0.0)?;
                 Some((what, of.per_second()? / own))
@@ -173,7 +173,7 @@ pub(super) fn text(outcome: &Outcome) -> String {
             figure("faults not contained", outcome.faults_not_contained.to_string(), "0"),
             figure("upgrades", outcome.upgrades.to_string(), ""),
             figure("modules loaded anew", outcome.loads.to_string(), ""),
-            figure("trials that could not be gone through", outcome.refused.to_string(), "0"),
+            figure("guest tests that could not be gone through", outcome.refused.to_string(), "0"),
             figure("guests lost by a fault of QEMU's own", outcome.emulator_faults.to_string(), ""),
             figure("calls replayed", outcome.calls_replayed.to_string(), ""),
             figure("replayed with a difference", outcome.differences.to_string(), "0"),
@@ -244,11 +244,11 @@ mod tests {
     }
 
     #[test]
-    fn what_must_not_be_is_found_in_what_a_trial_says() {
+    fn what_must_not_be_is_found_in_what_a_guest_test_says() {
         let (outcome, wrong) =
             read(json!({ "fault": "loop", "contained": false, "gap_ms": 1.0, "reported": "nobody saw it" }));
         assert_eq!((outcome.faults_not_contained, wrong), (1, vec!["loop: nobody saw it".to_owned()]));
-        let (outcome, wrong) = read(json!({ "still_running": false, "mistakes": 2 }));
+        let (outcome, wrong) = read(json!({ "still_running": false, "contract_violations": 2 }));
         assert_eq!((outcome.taken_out, wrong.len()), (1, 2));
         assert_eq!(read(json!({ "lost": 3 })).1.len(), 1);
         assert_eq!(read(json!({ "back_after_kill": false })).1.len(), 1);

@@ -25,10 +25,10 @@ use super::{
     skel::record::{RecordSkel, RecordSkelBuilder},
 };
 use crate::{
+    call_log::now_ns,
     error::{LoadError, Result},
     recorded::{Raw, Recording},
     sysfs,
-    tape::now_ns,
 };
 
 /// The most memory for the rings of all CPUs together.

@@ -64,7 +64,7 @@ pub struct Session {
     _timer: Held,
     program: Option<Program>,
     control: Control,
-    seat: u32,
+    slot: u32,
 }
 
 /// What keeps the scheduler in the kernel: the last one that lets go of it ends it.
@@ -117,7 +117,7 @@ impl Session {
         for module in &config.modules {
             modules::load(module)?;
         }
-        let (control, seat) = make_ready(config, false)?;
+        let (control, slot) = make_ready(config, false)?;
         let mut program = match kept.take() {
             Some(mut program) if program.policy == config.policy => {
                 program.forget_end();
@@ -131,7 +131,7 @@ impl Session {
         let timer = program.skel.progs.ekiden_on_timer.attach().map_err(|error| bpf_error("attach", &error))?;
         let link = program.skel.maps.ekiden_ops.attach_struct_ops().map_err(|error| bpf_error("attach", &error))?;
         let (link, timer) = (Held::Ours { _link: link }, Held::Ours { _link: timer });
-        let session = Self { link: Some(link), _timer: timer, program: Some(program), control, seat };
+        let session = Self { link: Some(link), _timer: timer, program: Some(program), control, slot };
         match session.check() {
             Ok(()) => Ok(session),
             Err(error) => {
@@ -160,9 +160,9 @@ impl Session {
         for module in policy {
             modules::load_copy(module)?;
         }
-        let (control, seat) = make_ready(config, true)?;
+        let (control, slot) = make_ready(config, true)?;
         let (link, timer) = (Some(Held::Theirs { _fd: link }), Held::Theirs { _fd: timer });
-        let session = Self { link, _timer: timer, program: None, control, seat };
+        let session = Self { link, _timer: timer, program: None, control, slot };
         session.check()?;
         Ok(session)
     }
@@ -173,8 +173,8 @@ impl Session {
     }
 
     /// Its place among the policies that run.
-    pub fn seat(&self) -> u32 {
-        self.seat
+    pub fn slot(&self) -> u32 {
+        self.slot
     }
 
     /// Whether the kernel still uses the policy.
@@ -182,7 +182,7 @@ impl Session {
         let ours = self.program.as_ref().map(Program::name);
         let scheduler = sysfs::scheduler();
         let is_ours = ours.map_or_else(runs_already, |ours| scheduler == Some(ours));
-        let alive = |status: Status| status.policies.iter().any(|policy| policy.seat == self.seat && policy.alive);
+        let alive = |status: Status| status.policies.iter().any(|policy| policy.slot == self.slot && policy.alive);
         is_ours && Status::read().ok().flatten().is_some_and(alive)
     }
 
@@ -193,13 +193,13 @@ impl Session {
         }
         let status = Status::read()?.unwrap_or_default();
         if status.policies.iter().any(|policy| policy.alive) && runs_already() {
-            return Err(LoadError::TakenOut(status.why(self.seat).unwrap_or_else(|| NO_REASON.into())));
+            return Err(LoadError::TakenOut(status.why(self.slot).unwrap_or_else(|| NO_REASON.into())));
         }
         // The newest reason of ours may be that of a policy which fell long ago.
         let reason = status
-            .own_reason(self.seat)
+            .own_reason(self.slot)
             .or_else(|| within(EXIT_TAKES, || self.exit_reason()))
-            .or_else(|| status.why(self.seat));
+            .or_else(|| status.why(self.slot));
         Err(LoadError::ThrownOut(reason.unwrap_or_else(|| NO_REASON.into())))
     }
 
@@ -230,13 +230,13 @@ fn make_ready(config: &Config, joins: bool) -> Result<(Control, u32)> {
         params: &config.params,
         max_tasks: config.max_tasks,
         arena_bytes: config.arena_bytes,
-        tape_records: config.tape_records,
+        call_log_records: config.call_log_records,
         joins,
         is_default: config.beside == Beside::OthersAsDefault,
         access: config.access,
     };
-    let seat = control.create(&wanted, &topology)?;
-    Ok((control, seat))
+    let slot = control.create(&wanted, &topology)?;
+    Ok((control, slot))
 }
 
 /// What must be true before anything is touched.

@@ -44,7 +44,7 @@ fn run<S: Scheduler>(cpus: u32, params: &str, ms: u64, tasks: Vec<TaskSpec>) -> 
 }
 
 fn good(result: SimReport) -> SimReport {
-    assert_eq!((&result.fault, result.mistakes, result.totals.surprises), (&None, 0, 0));
+    assert_eq!((&result.fault, result.contract_violations, result.totals.unexpected_transitions), (&None, 0, 0));
     result
 }
 

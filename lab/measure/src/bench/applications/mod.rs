@@ -24,7 +24,7 @@ use self::{
 };
 use super::{
     Output, Unit, Verdict,
-    contest::{Contestant, PolicyArgs, UNRECORDED},
+    candidates::{Candidate, PolicyArgs, UNRECORDED},
     guest::{Clock, InVm},
     load,
 };
@@ -191,7 +191,7 @@ impl Measurement for Programs {
         let mut boot = Boot { kernel: load::kernel_release()?, cpus, counts_instructions, ..Boot::default() };
         let programs = self.prepare(&place, &mut boot, &mut progress)?;
         progress.step("waiting until the machine has settled");
-        load::settle();
+        load::wait_until_quiet();
         for turn in 0..=self.repeat {
             for scheduler in self.schedulers() {
                 let name = scheduler.name();
@@ -205,7 +205,7 @@ impl Measurement for Programs {
                     Ok(())
                 };
                 match &scheduler {
-                    Scheduler::Ours(contestant) => drop(contestant.run(&directory, work)?),
+                    Scheduler::Ours(candidate) => drop(candidate.run(&directory, work)?),
                     Scheduler::Other(program) => scx::run(program, work)?,
                 }
             }
@@ -248,10 +248,10 @@ impl Programs {
     /// The schedulers in the order in which they take turns.
     fn schedulers(&self) -> Vec<Scheduler> {
         let policy = |policy: &String| match self.unrecorded {
-            true => Contestant::Unrecorded { policy: policy.clone(), name: format!("{policy}{UNRECORDED}") },
-            false => Contestant::Policy(policy.clone()),
+            true => Candidate::Unrecorded { policy: policy.clone(), name: format!("{policy}{UNRECORDED}") },
+            false => Candidate::Policy(policy.clone()),
         };
-        let plain = [Contestant::Default, Contestant::Bpf(Queues::PerCpu)];
+        let plain = [Candidate::Default, Candidate::Bpf(Queues::PerCpu)];
         let ours = plain.into_iter().chain(self.policies.iter().map(policy)).map(Scheduler::Ours);
         ours.chain(self.scx.iter().cloned().map(Scheduler::Other)).collect()
     }
@@ -270,14 +270,14 @@ pub(crate) fn interrupted(error: anyhow::Error) -> Result<ExitCode> {
 
 /// What takes turns.
 enum Scheduler {
-    Ours(Contestant),
+    Ours(Candidate),
     Other(PathBuf),
 }
 
 impl Scheduler {
     fn name(&self) -> String {
         match self {
-            Self::Ours(contestant) => contestant.name().to_owned(),
+            Self::Ours(candidate) => candidate.name().to_owned(),
             Self::Other(program) => scx::name(program),
         }
     }
@@ -286,7 +286,7 @@ impl Scheduler {
     fn is_in_charge(&self) -> bool {
         let now = sysfs::scheduler();
         match self {
-            Self::Ours(contestant) => now == contestant.kernel_name(),
+            Self::Ours(candidate) => now == candidate.kernel_name(),
             Self::Other(_) => now.is_some(),
         }
     }

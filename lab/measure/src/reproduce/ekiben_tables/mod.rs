@@ -16,7 +16,7 @@ use super::turns::{Load, SLEEP_US, Turns, clock};
 use crate::{
     bench::{
         Unit, Verdict,
-        contest::{Contestant, Values, Variant},
+        candidates::{Candidate, Values, Variant},
         hints::wakeups,
         load,
     },
@@ -155,20 +155,20 @@ impl EkibenTables {
     }
 
     fn load(&self) -> Load<'_> {
-        let policies = self.policies.iter().cloned().map(Contestant::Policy);
+        let policies = self.policies.iter().cloned().map(Candidate::Policy);
         Load {
             name: "ekiben-tables",
-            variants: [Contestant::Default].into_iter().chain(policies).map(Variant::of).collect(),
+            variants: [Candidate::Default].into_iter().chain(policies).map(Variant::of).collect(),
             limits: &[],
-            work: Box::new(|variant, speed| self.time(&variant.contestant, speed)),
+            work: Box::new(|variant, speed| self.time(&variant.candidate, speed)),
         }
     }
 
-    fn time(&self, contestant: &Contestant, speed: &str) -> Result<Values> {
+    fn time(&self, candidate: &Candidate, speed: &str) -> Result<Values> {
         let (mut values, round_trips) = (Values::new(), self.round_trips.to_string());
         for (place, cpus) in PIPES {
             let args = ["pipe", "--round-trips", &round_trips, "--cpus", cpus, "--json"];
-            values.push((place, load::time(contestant, &args)? / 1e3));
+            values.push((place, load::time(candidate, &args)? / 1e3));
         }
         let sleep = SLEEP_US.to_string();
         for (workers, median, tail) in WORKERS {
@@ -176,7 +176,7 @@ impl EkibenTables {
             let [messages, workers, rounds_each] = [MESSAGES, workers, rounds].map(|count| count.to_string());
             let counts =
                 ["--messages", &messages, "--workers", &workers, "--rounds", &rounds_each, "--sleep-us", &sleep];
-            let spread = wakeups(contestant, speed, &counts)?;
+            let spread = wakeups(candidate, speed, &counts)?;
             ensure!(spread.n > 0.9 * f64::from(self.wakeups), "only {} wake-ups were measured", spread.n);
             values.extend([(median, spread.p50_us), (tail, spread.p99_us)]);
         }

@@ -15,9 +15,9 @@ use ekiden_hostile::{BODIES_MAX, Host};
 use ekiden_vm::{Cache, GuestCommand, Kernel, Mode, Scratch, Vm, VmSpec};
 use serde_json::Value;
 
-/// A guest with our modules and programs in `/lab`. Its time passes while it does what it is told, and only then: an emulated guest that is
+/// A guest with our modules and programs in `/guest`. Its time passes while it does what it is told, and only then: an emulated guest that is
 /// idle keeps a processor busy, from which builds, browsers and replays of a test would have to take theirs.
-pub(crate) struct Lab {
+pub(crate) struct TestGuest {
     vm: Vm,
     share: Scratch,
     runs_at_once: bool,
@@ -59,35 +59,35 @@ const SLAB_DEBUG: &str = "slub_debug=FZPU";
 
 impl Machine {
     /// Boots one.
-    pub(crate) fn boot(self) -> Lab {
+    pub(crate) fn boot(self) -> TestGuest {
         match self {
-            Self::Newest(cpus) => Lab::boot(&newest_kernel(), VmSpec { cpus, ..spec() }),
-            Self::Calm | Self::Crowded => Lab::boot(&newest_kernel(), with_fair_turns()),
-            Self::Parallel(cpus) => Lab::boot(
+            Self::Newest(cpus) => TestGuest::boot(&newest_kernel(), VmSpec { cpus, ..spec() }),
+            Self::Calm | Self::Crowded => TestGuest::boot(&newest_kernel(), with_fair_turns()),
+            Self::Parallel(cpus) => TestGuest::boot(
                 &newest_kernel(),
                 VmSpec { cpus, mode: Mode::Parallel, programs: vec![PathBuf::from(STRESS_NG)], ..VmSpec::default() },
             ),
-            Self::ParallelChecked => Lab::boot(
+            Self::ParallelChecked => TestGuest::boot(
                 &newest_kernel(),
                 VmSpec { cpus: 4, mode: Mode::Parallel, cmdline: SLAB_DEBUG.into(), ..VmSpec::default() },
             ),
-            Self::Exact => Lab::boot(&newest_kernel(), VmSpec { mode: Mode::Icount, ..VmSpec::default() }),
+            Self::Exact => TestGuest::boot(&newest_kernel(), VmSpec { mode: Mode::Icount, ..VmSpec::default() }),
             // Its CPUs are half as fast: no cost is judged there, and a storm lasts as long by the guest's clock.
-            Self::Storm => Lab::boot(
+            Self::Storm => TestGuest::boot(
                 &newest_kernel(),
                 VmSpec { cpus: 4, icount_shift: 4, programs: vec![PathBuf::from(STRESS_NG)], ..with_fair_turns() },
             ),
             Self::Checked => {
                 let cmdline = format!("{} {SLAB_DEBUG}", spec().cmdline);
-                Lab::boot(&newest_kernel(), VmSpec { cpus: 4, cmdline, ..spec() })
+                TestGuest::boot(&newest_kernel(), VmSpec { cpus: 4, cmdline, ..spec() })
             }
-            Self::Roomy => Lab::boot(&newest_kernel(), VmSpec { memory_mib: 3_072, ..spec() }),
+            Self::Roomy => TestGuest::boot(&newest_kernel(), VmSpec { memory_mib: 3_072, ..spec() }),
             Self::RoomyExact => {
                 let spec = VmSpec { cpus: 1, memory_mib: 3_072, mode: Mode::Icount, ..VmSpec::default() };
-                Lab::boot(&newest_kernel(), spec)
+                TestGuest::boot(&newest_kernel(), spec)
             }
-            Self::Older => Lab::boot(&older_kernel(), with_fair_turns()),
-            Self::Alarms => Lab::boot(&newest_kernel(), crate::alarms::machine()),
+            Self::Older => TestGuest::boot(&older_kernel(), with_fair_turns()),
+            Self::Alarms => TestGuest::boot(&newest_kernel(), crate::alarms::machine()),
         }
     }
 }
@@ -107,7 +107,7 @@ fn with_fair_turns() -> VmSpec {
 /// What [`Machine::Older`] has.
 const OLDER_POLICIES: &[&str] = &["fifo", "wfq", "cfs", "faulty"];
 
-/// How long a trial may take, by the clock of this machine.
+/// How long a guest test may take, by the clock of this machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1500);
 
 /// Says something on the terminal; tests that boot take a while.
@@ -115,7 +115,7 @@ fn say(line: &str) {
     eprintln!("{line}");
 }
 
-impl Lab {
+impl TestGuest {
     /// Boots `kernel` in such a machine, with our programs besides those of `spec`.
     fn boot(kernel: &Kernel, spec: VmSpec) -> Self {
         let cache = Cache::from_env().unwrap();
@@ -130,9 +130,9 @@ impl Lab {
         let spec = VmSpec { share_dir: Some(share.path().to_owned()), programs, ..spec };
         let vm = Vm::boot(kernel, &spec).unwrap_or_else(|error| panic!("{error}"));
         assert!(vm.problems().is_empty(), "{:?}", vm.problems());
-        let lab = Self { vm, share, runs_at_once: spec.mode == Mode::Parallel };
-        lab.shell("mkdir /lab && cp /host/*.ko /lab/");
-        lab
+        let guest = Self { vm, share, runs_at_once: spec.mode == Mode::Parallel };
+        guest.shell("mkdir /guest && cp /host/*.ko /lab/");
+        guest
     }
 
     /// What it fell over if that is its emulator's fault or its kernel's.
@@ -234,14 +234,14 @@ impl Lab {
         self.shell("cp /host/ekiden_hostile.ko /lab/");
     }
 
-    /// Runs a trial, and returns what it printed, a JSON value per line.
-    pub(crate) fn trial(&self, arguments: &str) -> Vec<Value> {
-        self.trial_within(arguments, PATIENCE)
+    /// Runs a guest test, and returns what it printed, a JSON value per line.
+    pub(crate) fn guest_test(&self, arguments: &str) -> Vec<Value> {
+        self.guest_test_within(arguments, PATIENCE)
     }
 
     /// The same for one that may take so long.
-    pub(crate) fn trial_within(&self, arguments: &str, most: Duration) -> Vec<Value> {
-        let output = self.shell_within(&format!("ekiden-trial {arguments}"), most);
+    pub(crate) fn guest_test_within(&self, arguments: &str, most: Duration) -> Vec<Value> {
+        let output = self.shell_within(&format!("ekiden-guest-test {arguments}"), most);
         output.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{output}"))).collect()
     }
 
@@ -346,7 +346,7 @@ fn root() -> PathBuf {
 /// What runs in the guest, built once.
 fn programs() -> Vec<PathBuf> {
     static BUILT: LazyLock<PathBuf> = LazyLock::new(|| build(&["ekiden-guest", "ekiden-workload"]));
-    vec![BUILT.join("ekiden-load"), BUILT.join("ekiden-trial")]
+    vec![BUILT.join("ekiden-load"), BUILT.join("ekiden-guest-test")]
 }
 
 /// Builds programs that belong to other packages, which cargo does not do for this test by itself. Returns where they are. By themselves, always:
@@ -361,5 +361,5 @@ fn build(packages: &[&str]) -> PathBuf {
 
 /// Where cargo puts programs.
 fn built() -> PathBuf {
-    Path::new(env!("CARGO_BIN_EXE_ekiden-trial")).parent().unwrap().to_owned()
+    Path::new(env!("CARGO_BIN_EXE_ekiden-guest-test")).parent().unwrap().to_owned()
 }

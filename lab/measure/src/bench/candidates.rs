@@ -18,7 +18,7 @@ use crate::{
 
 /// One scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Contestant {
+pub enum Candidate {
     /// The kernel's own.
     Default,
     /// Plain BPF, with these queues.
@@ -53,7 +53,7 @@ fn of_environment() -> Option<PathBuf> {
 
 /// Which schedulers, and where their modules are.
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Contest {
+pub(crate) struct Candidates {
     /// The policies to compare
     #[arg(long = "policy", value_name = "POLICY", default_values = ["fifo", "wfq", SHARED])]
     policies: Vec<String>,
@@ -74,7 +74,7 @@ impl PolicyArgs {
     }
 }
 
-impl Contestant {
+impl Candidate {
     /// As reports call it.
     pub fn name(&self) -> &str {
         match self {
@@ -104,7 +104,7 @@ impl Contestant {
             Self::Bpf(queues) => {
                 let baseline = Baseline::start(*queues)?;
                 let result = work();
-                settle(result, baseline.is_running())
+                unless_taken_out(result, baseline.is_running())
             }
             Self::Policy(name) => under(&Plan::new(name, modules), work),
             Self::Unrecorded { policy, .. } => under(&Plan { flight_kib: 0, ..Plan::new(policy, modules) }, work),
@@ -115,14 +115,14 @@ impl Contestant {
 /// A scheduler, and what is measured under it, as reports call it.
 pub(crate) struct Variant {
     pub(crate) name: String,
-    pub(crate) contestant: Contestant,
+    pub(crate) candidate: Candidate,
     /// More options of the load.
     pub(crate) options: &'static [&'static str],
 }
 
 impl Variant {
-    pub(crate) fn of(contestant: Contestant) -> Self {
-        Self { name: contestant.name().to_owned(), contestant, options: &[] }
+    pub(crate) fn of(candidate: Candidate) -> Self {
+        Self { name: candidate.name().to_owned(), candidate, options: &[] }
     }
 }
 
@@ -136,12 +136,12 @@ pub(crate) fn in_turns(
     work: &dyn Fn(&Variant) -> Result<Values>,
 ) -> Result<()> {
     progress.step("waiting until the machine has settled");
-    load::settle();
+    load::wait_until_quiet();
     for turn in 0..=repeat {
         for variant in variants {
             let name = &variant.name;
             progress.step(format!("turn {turn} of {repeat}: {name}"));
-            let (values, stayed) = variant.contestant.run(modules, || work(variant))?;
+            let (values, stayed) = variant.candidate.run(modules, || work(variant))?;
             measurements.was_still_scheduler(name, stayed);
             // The first turn warms caches of all kinds.
             for (place, value) in values.into_iter().flatten().filter(|_| turn > 0) {
@@ -159,28 +159,28 @@ pub(crate) fn under<T>(plan: &Plan, work: impl FnOnce() -> Result<T>) -> Result<
     if let Err(error) = held.check() {
         eprintln!("ekiden: {}: {}", plan.policy, failure::explain(&error));
     }
-    settle(result, held.is_running())
+    unless_taken_out(result, held.is_running())
 }
 
 /// Errors after the scheduler was thrown out are expected: the turn has no result, and the next one follows.
-fn settle<T>(result: Result<T>, stayed: bool) -> Result<(Option<T>, bool)> {
+fn unless_taken_out<T>(result: Result<T>, stayed: bool) -> Result<(Option<T>, bool)> {
     match result {
         Err(_) if !stayed => Ok((None, false)),
         result => result.map(|result| (Some(result), stayed)),
     }
 }
 
-impl Contest {
+impl Candidates {
     pub(crate) fn new(policies: &[String], source: &PolicyArgs) -> Self {
         Self { policies: policies.to_vec(), source: source.clone() }
     }
 
     /// All schedulers in the order in which they take turns, and the directory with their modules.
-    pub(crate) fn prepare(&self, progress: &mut Progress) -> Result<(Vec<Contestant>, PathBuf)> {
+    pub(crate) fn prepare(&self, progress: &mut Progress) -> Result<(Vec<Candidate>, PathBuf)> {
         let directory = self.prepare_policies(progress)?;
-        let policies = self.policies.iter().cloned().map(Contestant::Policy);
+        let policies = self.policies.iter().cloned().map(Candidate::Policy);
         let bpf = [Queues::Local, Queues::PerCpu].into_iter().chain(self.has(SHARED).then_some(Queues::Shared));
-        let others = [Contestant::Default].into_iter().chain(bpf.map(Contestant::Bpf));
+        let others = [Candidate::Default].into_iter().chain(bpf.map(Candidate::Bpf));
         Ok((others.chain(policies).collect(), directory))
     }
 
@@ -196,19 +196,19 @@ impl Contest {
     }
 
     /// Lets every scheduler have its turn `repeat` times, one after the other, and once before for nothing.
-    pub(crate) fn take_turns(
+    pub(crate) fn interleave(
         &self,
         repeat: u32,
         measurements: &mut Measurements,
-        work: &dyn Fn(&Contestant) -> Result<Values>,
+        work: &dyn Fn(&Candidate) -> Result<Values>,
     ) -> Result<()> {
         let mut progress = Progress::new();
-        let (mut contestants, modules) = self.prepare(&mut progress)?;
+        let (mut candidates, modules) = self.prepare(&mut progress)?;
         let unrecorded =
-            |policy: &String| Contestant::Unrecorded { policy: policy.clone(), name: format!("{policy}{UNRECORDED}") };
-        contestants.extend(self.policies.iter().map(unrecorded));
-        let variants: Vec<Variant> = contestants.into_iter().map(Variant::of).collect();
-        in_turns(&variants, &modules, repeat, measurements, &mut progress, &|variant| work(&variant.contestant))
+            |policy: &String| Candidate::Unrecorded { policy: policy.clone(), name: format!("{policy}{UNRECORDED}") };
+        candidates.extend(self.policies.iter().map(unrecorded));
+        let variants: Vec<Variant> = candidates.into_iter().map(Variant::of).collect();
+        in_turns(&variants, &modules, repeat, measurements, &mut progress, &|variant| work(&variant.candidate))
     }
 
     /// Whether a policy is called so in reports, with or without its flight recorder.

@@ -1,7 +1,7 @@
 //! A group of processes that start together and are watched: a gate that holds them until all are ready, one wake-up
 //! of the watcher when the last has ended, and a kill that reaches what they forked.
 //!
-//! While the crew runs, the watcher does nothing at all: it sleeps in one `poll` for a pipe whose other end every member
+//! While the process group runs, the watcher does nothing at all: it sleeps in one `poll` for a pipe whose other end every member
 //! (and every descendant) holds open until it ends.
 
 use std::io;
@@ -25,7 +25,7 @@ const DYING_MAX: Duration = Duration::from_secs(5);
 /// How long the members may take, before time 0, to set themselves up.
 const SET_UP_MAX: Duration = Duration::from_secs(60);
 
-pub(crate) struct Crew {
+pub(crate) struct ProcessGroup {
     pub(crate) members: Vec<Member>,
     ready_read: OwnedFd,
     ready_write: Option<OwnedFd>,
@@ -73,14 +73,14 @@ impl Gate<'_> {
     }
 }
 
-impl Crew {
+impl ProcessGroup {
     pub(crate) fn new() -> io::Result<Self> {
         // The first look at the clock sets up its fast path; members inherit that.
         now_ns();
         let (ready_read, ready_write) = pipe_with(PipeFlags::CLOEXEC)?;
         let (gate_read, gate_write) = pipe_with(PipeFlags::CLOEXEC)?;
         let (life_read, life_write) = pipe_with(PipeFlags::CLOEXEC)?;
-        Ok(Crew {
+        Ok(ProcessGroup {
             members: Vec::new(),
             ready_read,
             ready_write: Some(ready_write),
@@ -190,8 +190,8 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
-    /// Nothing of a crew outlives it, unless the scheduler under test has lost it.
+impl Drop for ProcessGroup {
+    /// Nothing of a process group outlives it, unless the scheduler under test has lost it.
     fn drop(&mut self) {
         self.kill();
         let until_ns = now_ns() + DYING_MAX.as_nanos() as u64;

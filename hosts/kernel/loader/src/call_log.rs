@@ -18,10 +18,10 @@ use crate::{
     status::PolicyStatus,
 };
 
-/// Bytes from a CPU's count to its ring: `EKIDEN_TAPE_PAGE`.
-pub const TAPE_PAGE: usize = 4096;
+/// Bytes from a CPU's count to its ring: `EKIDEN_CALL_LOG_PAGE`.
+pub const CALL_LOG_PAGE: usize = 4096;
 
-/// Where in the device the rings of the next seat begin: `EKIDEN_TAPE_STRIDE`.
+/// Where in the device the rings of the next policy slot begin: `EKIDEN_CALL_LOG_STRIDE`.
 const STRIDE: u64 = 1 << 40;
 
 /// Records beyond the count that a CPU may be writing.
@@ -80,12 +80,12 @@ fn ticks() -> u64 {
 
 /// The bytes of a ring with its count, which has a page of its own in front.
 pub fn len_of_ring(records: u64) -> usize {
-    TAPE_PAGE + records as usize * size_of::<Record>()
+    CALL_LOG_PAGE + records as usize * size_of::<Record>()
 }
 
 /// The rings of all CPUs, mapped. They stay readable when the policy is gone.
 #[derive(Debug)]
-pub struct Tape {
+pub struct CallLog {
     map: Mmap,
     /// Records of a ring.
     records: u64,
@@ -96,14 +96,14 @@ pub struct Tape {
     clocks: Clocks,
 }
 
-impl Tape {
+impl CallLog {
     /// The rings of a policy that runs, from the oldest record that is there.
     ///
     /// # Errors
     /// Without permission, and if the policy is not recorded.
     pub fn open(policy: &PolicyStatus) -> Result<Self> {
         needs_root()?;
-        if policy.tape_records == 0 {
+        if policy.call_log_records == 0 {
             return Err(LoadError::Other(
                 "no calls are recorded: the policy was started without a flight recorder; start it without --flight-kib 0"
                     .into(),
@@ -111,9 +111,9 @@ impl Tape {
         }
         // A descriptor of its own: the map keeps it open, and that of a session has to close when the session ends.
         let control = Control::open()?;
-        let (offset, clocks) = (u64::from(policy.seat) * STRIDE, Clocks::new(policy.ticks_khz));
+        let (offset, clocks) = (u64::from(policy.slot) * STRIDE, Clocks::new(policy.ticks_khz));
         // SAFETY: the device maps memory of the kernel's, of this size, that is never cut short.
-        unsafe { Self::map(control.file(), offset, policy.tape_cpus, policy.tape_records, clocks) }
+        unsafe { Self::map(control.file(), offset, policy.call_log_cpus, policy.call_log_records, clocks) }
     }
 
     /// The ring of a policy that runs in a process: `file` is [`len_of_ring`] bytes long, and times are of the monotonic clock.
@@ -203,7 +203,7 @@ impl Tape {
     fn copy_out(&mut self, cpu: usize, first: u64, head: u64) {
         self.copy.clear();
         // SAFETY: the ring begins a page after the place, and has that many records.
-        let ring = unsafe { self.place(cpu).add(TAPE_PAGE) }.cast::<Record>();
+        let ring = unsafe { self.place(cpu).add(CALL_LOG_PAGE) }.cast::<Record>();
         for at in first..head {
             // SAFETY: within the ring; aligned, because the map and the page are. Any bytes are a record.
             self.copy.push(unsafe { ptr::read_volatile(ring.add((at % self.records) as usize)) });

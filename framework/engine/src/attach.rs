@@ -6,43 +6,45 @@ use ekiden::{Call, TaskId};
 use ekiden_host::Policy;
 
 use crate::engine::{Engine, Handling};
-use crate::state::{Home, Phase, State};
+use crate::state::{Attachment, Phase, State};
 use crate::table::{How, Slot};
 
 impl<P: Policy> Engine<P> {
     /// Whether the policy of the task has heard of it.
     #[inline]
-    pub(crate) fn is_home<const LONE: bool>(&self, state: State) -> bool {
-        state.home() == self.seat_of::<LONE>(state).home()
+    pub(crate) fn is_attached<const SINGLE: bool>(&self, state: State) -> bool {
+        state.attachment() == self.policy_slot_of::<SINGLE>(state).attachment()
     }
 
-    /// Whether a task for which no policy was chosen is at home where it is not to stay. Its policy is not the default one any more.
+    /// Whether a task for which no policy was chosen is attached where it is not to stay. Its policy is not the default one any more.
     pub(crate) fn is_to_leave(&self, slot: &Slot, state: State) -> bool {
-        !slot.is_chosen() && state.seat() != self.default_seat() && slot.choice() != self.default_seat()
+        !slot.is_chosen()
+            && state.policy_slot() != self.default_policy_slot()
+            && slot.choice() != self.default_policy_slot()
     }
 
     /// Finds the task a policy that has heard of it; a panic there is followed by the next policy.
     #[cold]
-    pub(crate) fn settle(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
+    pub(crate) fn attach(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         if self.is_to_leave(slot, slot.state()) {
-            slot.choose_for_all(task, self.default_seat());
+            slot.choose_for_all(task, self.default_policy_slot());
         }
-        while !self.is_home::<false>(slot.state()) && self.meet(handling, task, slot) {}
+        while !self.is_attached::<false>(slot.state()) && self.introduce_one(handling, task, slot) {}
     }
 
-    /// The policy hears of a task that is a stranger to it. False if there is no policy left.
-    pub(crate) fn meet(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
+    /// The policy hears of a task that is not attached to it. False if there is no policy left.
+    pub(crate) fn introduce_one(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
         let seen = slot.state();
-        if self.is_home::<false>(seen) {
+        if self.is_attached::<false>(seen) {
             return true;
         }
-        let mut seat = &self.seats[slot.choice()];
-        if !seat.is_taken() {
-            seat = &self.seats[self.default_seat()];
-            slot.choose_for_all(task, seat.index);
+        let mut policy_slot = &self.policy_slots[slot.choice()];
+        if !policy_slot.is_taken() {
+            policy_slot = &self.policy_slots[self.default_policy_slot()];
+            slot.choose_for_all(task, policy_slot.index);
         }
-        let home = seat.home();
-        if home == Home::NOWHERE {
+        let attachment = policy_slot.attachment();
+        if attachment == Attachment::NOWHERE {
             return false;
         }
         // Events of one task do not overlap, but one may come while the task is being introduced: the faster one does it.
@@ -50,13 +52,13 @@ impl<P: Policy> Engine<P> {
         let state = match seen.phase() {
             phase if phase.is_waiting() => seen.issue(phase, seen.cpu()),
             // It stays where it is, and is new to the policy when it is released.
-            phase if phase.is_parked() => seen.parked(phase, seen.cpu(), true),
+            phase if phase.is_throttled() => seen.throttled(phase, seen.cpu(), true),
             _ => seen.in_phase(Phase::New),
         }
-        .at(home);
+        .at(attachment);
         if slot.try_state(seen, state) {
-            self.seats[seen.seat()].tasks.fetch_sub(1, Relaxed);
-            seat.tasks.fetch_add(1, Relaxed);
+            self.policy_slots[seen.policy_slot()].tasks.fetch_sub(1, Relaxed);
+            policy_slot.tasks.fetch_add(1, Relaxed);
             if is_waiting {
                 if self.groups.is_active() {
                     self.wants_to_run(task, slot);
@@ -72,20 +74,20 @@ impl<P: Policy> Engine<P> {
     #[cold]
     pub(crate) fn change_policy(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
         let seen = slot.state();
-        let (old, new) = (&self.seats[seen.seat()], &self.seats[slot.choice()]);
-        let home = new.home();
-        if home == Home::NOWHERE {
+        let (old, new) = (&self.policy_slots[seen.policy_slot()], &self.policy_slots[slot.choice()]);
+        let attachment = new.attachment();
+        if attachment == Attachment::NOWHERE {
             slot.choose_for_all(task, old.index);
             return;
         }
         // Its token, if there is one, is worthless from here on.
-        let state = if seen.phase().is_parked() {
-            seen.parked(seen.phase(), seen.cpu(), true)
+        let state = if seen.phase().is_throttled() {
+            seen.throttled(seen.phase(), seen.cpu(), true)
         } else {
             seen.issue(Phase::New, seen.cpu())
         };
-        // One that is parked may be released meanwhile.
-        if !slot.try_state(seen, state.at(home)) {
+        // One that is throttled may be released meanwhile.
+        if !slot.try_state(seen, state.at(attachment)) {
             return;
         }
         old.tasks.fetch_sub(1, Relaxed);
@@ -99,25 +101,26 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn first_choice(&self, handling: &Handling<'_>, task: TaskId, slot: &Slot) {
         let parent = handling.event.task;
         let inherited = self.tasks.get(parent).and_then(Slot::for_children);
-        let inherited = inherited.filter(|(seat, _)| self.seats[*seat].is_taken());
+        let inherited = inherited.filter(|(policy_slot, _)| self.policy_slots[*policy_slot].is_taken());
         self.first_params(task, inherited.map(|_| parent));
-        let (seat, how) = inherited.unwrap_or_else(|| (self.default_seat(), How::NOT));
+        let (policy_slot, how) = inherited.unwrap_or_else(|| (self.default_policy_slot(), How::NOT));
         // The task is not known outside yet.
-        let _ = slot.choose(task, seat, how, |_| true);
-        let home = self.seats[seat].home();
-        let home = if home == Home::NOWHERE { Home::in_seat(seat) } else { home };
-        slot.set_state(slot.state().at(home));
-        self.seats[seat].tasks.fetch_add(1, Relaxed);
+        let _ = slot.choose(task, policy_slot, how, |_| true);
+        let attachment = self.policy_slots[policy_slot].attachment();
+        let attachment =
+            if attachment == Attachment::NOWHERE { Attachment::in_policy_slot(policy_slot) } else { attachment };
+        slot.set_state(slot.state().at(attachment));
+        self.policy_slots[policy_slot].tasks.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn leaves(&self, slot: &Slot) {
-        self.seats[slot.state().seat()].tasks.fetch_sub(1, Relaxed);
+        self.policy_slots[slot.state().policy_slot()].tasks.fetch_sub(1, Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::seats::NotChosen;
+    use crate::policy_slots::NotChosen;
     use crate::table::{How, TaskTable};
 
     /// The caller has found the slot before the task died, and the newest slot that is free is the next one in use.

@@ -11,7 +11,7 @@ use crate::record::{
 /// Where in a ring its CPU writes next. All zeros at first.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub struct Place {
+pub struct RingHeader {
     /// How many records there have been: those before are whole. Whoever reads the ring looks here, before and after.
     pub head: AtomicU64,
     /// While a call is under way that is being written, one more than the notes that the next record has already; or else 0.
@@ -20,15 +20,15 @@ pub struct Place {
 
 /// Writes the calls of one CPU into its ring, one after the other.
 #[derive(Debug)]
-pub struct Pen<'a> {
-    place: &'a mut Place,
+pub struct CallWriter<'a> {
+    place: &'a mut RingHeader,
     ring: &'a mut [Record],
 }
 
-impl<'a> Pen<'a> {
-    /// A pen that goes on where the last one stopped. The ring has a power of two of records.
+impl<'a> CallWriter<'a> {
+    /// A call writer that goes on where the last one stopped. The ring has a power of two of records.
     #[inline]
-    pub fn new(place: &'a mut Place, ring: &'a mut [Record]) -> Self {
+    pub fn new(place: &'a mut RingHeader, ring: &'a mut [Record]) -> Self {
         debug_assert!(ring.len().is_power_of_two());
         Self { place, ring }
     }
@@ -72,18 +72,18 @@ impl<'a> Pen<'a> {
         }
     }
 
-    // The rare ones take the pen apart: as a whole it would have to live in memory.
+    // The rare ones take the call writer apart: as a whole it would have to live in memory.
 
     /// The payload of hints comes first among the notes: its length, then its bytes, the last word filled up with zeros.
     #[cold]
     #[inline(never)]
-    fn note_bytes(place: &mut Place, ring: &mut [Record], bytes: &[u8]) {
-        let mut pen = Pen { place, ring };
-        pen.note(bytes.len() as u64);
+    fn note_bytes(place: &mut RingHeader, ring: &mut [Record], bytes: &[u8]) {
+        let mut call_writer = CallWriter { place, ring };
+        call_writer.note(bytes.len() as u64);
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
-            pen.note(u64::from_le_bytes(word));
+            call_writer.note(u64::from_le_bytes(word));
         }
     }
 
@@ -101,17 +101,17 @@ impl<'a> Pen<'a> {
     /// There are more notes than the end of a call has room for, or no call is under way.
     #[cold]
     #[inline(never)]
-    fn note_more(place: &mut Place, ring: &mut [Record], word: u64) {
-        let mut pen = Pen { place, ring };
-        if pen.place.open == 0 {
+    fn note_more(place: &mut RingHeader, ring: &mut [Record], word: u64) {
+        let mut call_writer = CallWriter { place, ring };
+        if call_writer.place.open == 0 {
             return;
         }
-        if pen.notes() >= NOTES_MAX {
-            pen.close_notes();
+        if call_writer.notes() >= NOTES_MAX {
+            call_writer.close_notes();
         }
-        let notes = pen.notes();
-        pen.next()[note_at(notes) & (RECORD_WORDS - 1)] = word;
-        pen.place.open += 1;
+        let notes = call_writer.notes();
+        call_writer.next()[note_at(notes) & (RECORD_WORDS - 1)] = word;
+        call_writer.place.open += 1;
     }
 
     /// What was noted so far stands in a record of its own.
@@ -140,18 +140,18 @@ impl<'a> Pen<'a> {
     /// way.
     #[cold]
     #[inline(never)]
-    fn more(place: &mut Place, ring: &mut [Record], reply: &Reply) -> bool {
-        let mut pen = Pen { place, ring };
-        if pen.place.open == 0 {
+    fn more(place: &mut RingHeader, ring: &mut [Record], reply: &Reply) -> bool {
+        let mut call_writer = CallWriter { place, ring };
+        if call_writer.place.open == 0 {
             return false;
         }
-        if pen.notes() > 0 {
-            pen.close_notes();
+        if call_writer.notes() > 0 {
+            call_writer.close_notes();
         }
         if !is_plain(reply) {
             let (task, kicks) = (reply.task.to_bits(), reply.kicks.to_bits());
-            *pen.next() = [MORE, task, reply.timer_ns, kicks, u64::from(reply.cpu), 0, 0, 0];
-            pen.turn(true);
+            *call_writer.next() = [MORE, task, reply.timer_ns, kicks, u64::from(reply.cpu), 0, 0, 0];
+            call_writer.turn(true);
         }
         true
     }

@@ -7,7 +7,8 @@ use std::sync::{
 
 use ekiden::{CpuId, CpuMask, Env, Scheduler, TaskId, Topology};
 use ekiden_engine::{
-    Checks, Engine, EngineHost, IdleCpus, MISTAKES_ALLOWED, MistakeKind, Phase, State, TRANSITIONS, Transition, Walk,
+    CONTRACT_VIOLATIONS_ALLOWED, Checks, ContractViolationKind, Engine, EngineHost, IdleCpus, Phase, Scan, State,
+    TRANSITIONS, Transition,
 };
 use ekiden_host::abi::{Event, EventKind, Outcome, Status, enqueue_flags, init_flags, pick_flags};
 use ekiden_host::{Adapter, Host};
@@ -104,7 +105,7 @@ fn a_task_runs_where_it_waits_and_nowhere_else() {
     let outcome = bench.pick(1);
     assert_eq!((outcome.status, outcome.host_task, outcome.task), (Status::Run as i32, 7, task));
     assert_eq!(bench.pick(1).status, Status::Done as i32);
-    assert_eq!(bench.engine.totals().surprises, 0);
+    assert_eq!(bench.engine.totals().unexpected_transitions, 0);
 }
 
 #[test]
@@ -206,7 +207,7 @@ fn a_sleep_is_understood_from_what_follows_it() {
     // Here the CPU never asked after the task: only the wake-up tells.
     bench.enqueue(1, task);
     assert_eq!(bench.pick(1).host_task, 1);
-    assert_eq!(bench.engine.totals().surprises, 0);
+    assert_eq!(bench.engine.totals().unexpected_transitions, 0);
 }
 
 #[test]
@@ -219,7 +220,7 @@ fn the_token_of_a_task_that_left_is_worthless() {
     let next = bench.task(2);
     assert_eq!(next.slot, task.slot);
     assert_eq!(bench.pick(0).status, Status::Done as i32);
-    assert_eq!(bench.engine.mistakes().0, 0, "nobody made a mistake");
+    assert_eq!(bench.engine.contract_violations().0, 0, "no policy made a contract violation");
     assert_eq!(bench.about(EventKind::TaskExit, 0, task, 0).status, Status::Invalid as i32, "the old id is gone");
     assert_eq!(bench.engine.tasks().len(), 1);
 }
@@ -288,8 +289,8 @@ fn tasks_beyond_the_table_have_a_cpu_as_often_as_they_are_many() {
         tasks.iter().for_each(|task| _ = bench.enqueue(0, *task));
         let runs = bench.pick(0).task;
         for number in [1, 2] {
-            let walk = Walk { number, most: 8, apart_ms: 1000, hears_ticks: true };
-            assert_eq!(bench.engine.find_starved(walk, 0, TASKS, &mut Outcome::default()), None);
+            let scan = Scan { number, most: 8, apart_ms: 1000, hears_ticks: true };
+            assert_eq!(bench.engine.find_starved(scan, 0, TASKS, &mut Outcome::default()), None);
         }
         let mut had = 0;
         for _ in 0..25 {
@@ -328,23 +329,23 @@ fn a_task_that_gives_way_for_one_beyond_the_table_waits_with_its_policy() {
     assert_eq!((outcome.status, outcome.task), (Status::KeepPrevious as i32, task));
 }
 
-/// It is waiting where a walk comes by, and runs at the tick: still one of two.
+/// It is waiting where a scan comes by, and runs at the tick: still one of two.
 #[test]
 fn a_task_that_was_counted_while_it_waited_is_not_counted_again_while_it_runs() {
     let bench = Bench::new::<Fifo>();
     let task = bench.task(1);
     bench.fill();
     bench.enqueue(0, task);
-    let walk = Walk { number: 1, most: 8, apart_ms: 1000, hears_ticks: true };
-    assert_eq!(bench.engine.find_starved(walk, 0, TASKS, &mut Outcome::default()), None);
+    let scan = Scan { number: 1, most: 8, apart_ms: 1000, hears_ticks: true };
+    assert_eq!(bench.engine.find_starved(scan, 0, TASKS, &mut Outcome::default()), None);
     assert_eq!(bench.pick(0).task, task);
     let turns = (0..25).filter(|_| tick(&bench, task, 1).kicks.iter().any(|cpu| cpu == 0)).count();
     assert_eq!(turns, 12);
 }
 
-/// A walk meets a CPU at one moment: what one of three counts that the others do not, more or less, is not believed.
+/// A scan meets a CPU at one moment: what one of three counts that the others do not, more or less, is not believed.
 #[test]
-fn what_a_walk_counts_at_one_moment_does_not_decide_alone() {
+fn what_a_scan_counts_at_one_moment_does_not_decide_alone() {
     let bench = Bench::new::<Fifo>();
     let tasks: Vec<_> = (1..=8).map(|name| bench.task(name)).collect();
     bench.fill();
@@ -352,8 +353,8 @@ fn what_a_walk_counts_at_one_moment_does_not_decide_alone() {
     few.iter().for_each(|task| _ = bench.enqueue(0, *task));
     let runs = bench.pick(0).task;
     let turns_after = |number| {
-        let walk = Walk { number, most: 8, apart_ms: 1000, hears_ticks: true };
-        assert_eq!(bench.engine.find_starved(walk, 0, TASKS, &mut Outcome::default()), None);
+        let scan = Scan { number, most: 8, apart_ms: 1000, hears_ticks: true };
+        assert_eq!(bench.engine.find_starved(scan, 0, TASKS, &mut Outcome::default()), None);
         (0..250).filter(|_| tick(&bench, runs, 3).kicks.iter().any(|cpu| cpu == 0)).count()
     };
     // Until two have counted them, there is the one that runs.
@@ -432,25 +433,25 @@ fn a_slice_without_end_is_the_usual_one_and_a_cpu_that_does_not_exist_is_left_ou
     let bench = Bench::new::<Boundless>();
     let task = bench.task(5);
     assert_eq!(bench.enqueue(0, task).kicks.iter().collect::<Vec<_>>(), [1]);
-    assert_eq!(bench.engine.mistakes().1.unwrap().kind, MistakeKind::BadCpu);
+    assert_eq!(bench.engine.contract_violations().1.unwrap().kind, ContractViolationKind::BadCpu);
     let outcome = bench.pick(0);
     assert_eq!((outcome.status, outcome.slice_ns), (Status::Run as i32, 0));
-    let (mistakes, last) = bench.engine.mistakes();
-    assert_eq!((mistakes, last.unwrap().kind), (2, MistakeKind::AbsurdSlice));
+    let (contract_violations, last) = bench.engine.contract_violations();
+    assert_eq!((contract_violations, last.unwrap().kind), (2, ContractViolationKind::AbsurdSlice));
 }
 
 #[test]
-fn a_task_that_waits_in_too_many_walks_without_running_ends_its_policy() {
+fn a_task_that_waits_in_too_many_scans_without_running_ends_its_policy() {
     let bench = Bench::new::<Fifo>();
     let (first, second) = (bench.task(1), bench.task(2));
     // Both are idle.
     (0..2).for_each(|cpu| _ = bench.pick(cpu));
     bench.enqueue(0, first);
     bench.enqueue(1, second);
-    let walk = |number| {
+    let scan = |number| {
         let mut outcome = Outcome::default();
-        let walk = Walk { number, most: 3, apart_ms: 100, hears_ticks: true };
-        assert_eq!(bench.engine.find_starved(walk, 0, TASKS, &mut outcome), None);
+        let scan = Scan { number, most: 3, apart_ms: 100, hears_ticks: true };
+        assert_eq!(bench.engine.find_starved(scan, 0, TASKS, &mut outcome), None);
         outcome.status
     };
     for number in 1..20 {
@@ -461,13 +462,13 @@ fn a_task_that_waits_in_too_many_walks_without_running_ends_its_policy() {
             bench.pick(1);
             bench.about(EventKind::Block, 1, second, 0);
             bench.pick(1);
-            assert_eq!(walk(number), Status::Done as i32);
+            assert_eq!(scan(number), Status::Done as i32);
             bench.enqueue(1, second);
             continue;
         }
-        let status = walk(number);
-        // Seen first in walk 4.
-        assert_eq!(status == Status::Fault as i32, number >= 7, "walk {number}");
+        let status = scan(number);
+        // Seen first in scan 4.
+        assert_eq!(status == Status::Fault as i32, number >= 7, "scan {number}");
     }
     let fault = bench.engine.fault().unwrap().to_string();
     assert_eq!(fault, "a task has waited for 300 ms without running (PID 102) (on CPU 1)");
@@ -475,7 +476,7 @@ fn a_task_that_waits_in_too_many_walks_without_running_ends_its_policy() {
 
 #[test]
 fn a_task_of_little_weight_may_wait_for_its_fair_share() {
-    // In walks of 100 ms: turns of 25 ms, as many as the other task weighs more, and the own one; beside none, as long as any.
+    // In scans of 100 ms: turns of 25 ms, as many as the other task weighs more, and the own one; beside none, as long as any.
     const NICE_0: Option<i64> = Some(0);
     for (nice, other, most) in [(0, NICE_0, 3), (5, NICE_0, 3), (19, NICE_0, 17), (19, Some(-20), 250), (19, None, 3)] {
         let bench = Bench::new::<Fifo>();
@@ -489,8 +490,8 @@ fn a_task_of_little_weight_may_wait_for_its_fair_share() {
         bench.event(Event { task: waits, args: [nice, 0], ..Event::new(EventKind::Nice, 0) });
         bench.enqueue(0, waits);
         let starved = |number| {
-            let (walk, mut outcome) = (Walk { number, most: 3, apart_ms: 100, hears_ticks: false }, Outcome::default());
-            bench.engine.find_starved(walk, 0, TASKS, &mut outcome);
+            let (scan, mut outcome) = (Scan { number, most: 3, apart_ms: 100, hears_ticks: false }, Outcome::default());
+            bench.engine.find_starved(scan, 0, TASKS, &mut outcome);
             outcome.status == Status::Fault as i32
         };
         assert_eq!((1..400).find(|number| starved(*number)), Some(1 + most), "nice {nice} beside {other:?}");
@@ -503,16 +504,16 @@ fn a_task_in_a_crowd_may_wait_until_each_could_have_had_a_turn() {
     const CROWD: u64 = 6;
     let first_starved = |bench: &Bench| {
         (1..40).find(|number| {
-            let (walk, mut outcome) =
-                (Walk { number: *number, most: 3, apart_ms: 10, hears_ticks: true }, Outcome::default());
-            bench.engine.find_starved(walk, 0, TASKS, &mut outcome);
+            let (scan, mut outcome) =
+                (Scan { number: *number, most: 3, apart_ms: 10, hears_ticks: true }, Outcome::default());
+            bench.engine.find_starved(scan, 0, TASKS, &mut outcome);
             outcome.status == Status::Fault as i32
         })
     };
     let bench = Bench::new::<Fifo>();
     (0..2).for_each(|cpu| _ = bench.pick(cpu));
     (0..CROWD).for_each(|task| _ = bench.enqueue(0, bench.task(task)));
-    // Six turns of 25 ms are fifteen walks.
+    // Six turns of 25 ms are fifteen scans.
     assert_eq!(first_starved(&bench), Some(1 + 15));
     // One that waits alone for its CPU has no task before it.
     let bench = Bench::new::<Fifo>();
@@ -535,13 +536,13 @@ fn a_wait_for_a_cpu_that_is_away_is_no_policys_fault_up_to_half_as_long_again() 
             for _ in 0..ticks(*number) {
                 tick(&bench, runs, 0);
             }
-            let (walk, mut outcome) =
-                (Walk { number: *number, most: 4, apart_ms: 100, hears_ticks }, Outcome::default());
-            bench.engine.find_starved(walk, 0, TASKS, &mut outcome);
+            let (scan, mut outcome) =
+                (Scan { number: *number, most: 4, apart_ms: 100, hears_ticks }, Outcome::default());
+            bench.engine.find_starved(scan, 0, TASKS, &mut outcome);
             outcome.status == Status::Fault as i32
         })
     };
-    // It is first seen in walk 1. A tick every 25 ms is enough.
+    // It is first seen in scan 1. A tick every 25 ms is enough.
     assert_eq!(starved_in(&|_| 4, true), Some(1 + 4));
     assert_eq!(starved_in(&|number| if number == 3 { 3 } else { 4 }, true), Some(1 + 4 + 1));
     assert_eq!(starved_in(&|number| number % 2 * 4, true), Some(1 + 6));
@@ -554,14 +555,14 @@ fn tasks_that_come_one_after_the_other_have_not_waited_together() {
     let bench = Bench::new::<Fifo>();
     let mut last = None;
     for number in 1..20 {
-        // It is new, waits in one walk, runs and is gone.
+        // It is new, waits in one scan, runs and is gone.
         let task = bench.task(1);
         assert!(last.is_none_or(|last: TaskId| last.slot == task.slot), "it is not in the same slot");
         last = Some(task);
         bench.enqueue(0, task);
-        let (walk, mut outcome) = (Walk { number, most: 3, apart_ms: 100, hears_ticks: true }, Outcome::default());
-        bench.engine.find_starved(walk, 0, TASKS, &mut outcome);
-        assert_eq!(outcome.status, Status::Done as i32, "walk {number}");
+        let (scan, mut outcome) = (Scan { number, most: 3, apart_ms: 100, hears_ticks: true }, Outcome::default());
+        bench.engine.find_starved(scan, 0, TASKS, &mut outcome);
+        assert_eq!(outcome.status, Status::Done as i32, "scan {number}");
         bench.pick(0);
         bench.about(EventKind::Block, 0, task, 0);
         bench.about(EventKind::TaskExit, 0, task, 0);
@@ -591,9 +592,12 @@ fn a_policy_that_drops_every_token_is_taken_out_with_the_reason() {
     let bench = Bench::new::<Careless>();
     let task = bench.task(5);
     assert_eq!(bench.enqueue(0, task).status, Status::Fault as i32);
-    let (mistakes, last) = bench.engine.mistakes();
-    assert_eq!((mistakes, last.unwrap().kind), (MISTAKES_ALLOWED + 1, MistakeKind::TokenLost));
-    expect!["more than 64 mistakes, the last one: task_preempt lost a token; a new one was issued (PID 105, CPU 0) (on CPU 0)"]
+    let (contract_violations, last) = bench.engine.contract_violations();
+    assert_eq!(
+        (contract_violations, last.unwrap().kind),
+        (CONTRACT_VIOLATIONS_ALLOWED + 1, ContractViolationKind::TokenLost)
+    );
+    expect!["more than 64 contract violations, the last one: task_preempt lost a token; a new one was issued (PID 105, CPU 0) (on CPU 0)"]
         .assert_eq(&bench.engine.fault().unwrap().to_string());
     assert_eq!(bench.pick(0).status, Status::Fault as i32, "it is not called again");
 }
@@ -638,7 +642,7 @@ impl Scheduler for Tardy {
 }
 
 #[test]
-fn moves_of_a_task_that_cross_are_nobodys_mistake() {
+fn moves_of_a_task_that_cross_break_no_contract() {
     // While the policy is told that the task goes from CPU 0 to CPU 1, CPU 0 wants it back, or the kernel puts it there.
     type Crossing = fn(&Bench, TaskId) -> Outcome;
     let crossings: [(bool, Crossing); 2] =
@@ -658,7 +662,7 @@ fn moves_of_a_task_that_cross_are_nobodys_mistake() {
             slow.join().unwrap().task
         });
         assert_eq!(if is_back { bench.pick(0).task } else { brought }, task);
-        assert_eq!((bench.engine.mistakes(), bench.engine.totals().surprises), ((0, None), 0));
+        assert_eq!((bench.engine.contract_violations(), bench.engine.totals().unexpected_transitions), ((0, None), 0));
     }
 }
 
@@ -676,7 +680,7 @@ proptest! {
     #[test]
     fn a_state_keeps_its_parts(cpu in 0_u32..65_536, serial in 1_u32.., phase in 0_usize..8) {
         use Phase::*;
-        let phase = [Free, New, Ready, ReadyByTick, Running, Blocked, Parked, ParkedByTick][phase];
+        let phase = [Free, New, Ready, ReadyByTick, Running, Blocked, Throttled, ThrottledByTick][phase];
         let state = State::new(phase, cpu, serial);
         prop_assert_eq!((state.phase(), state.cpu(), state.serial()), (phase, cpu, serial));
         prop_assert!(state.yielding().is_yielding() && !state.yielding().in_phase(Phase::Ready).is_yielding());
@@ -713,7 +717,15 @@ fn the_id_that_a_slot_will_have_next_names_no_task_yet() {
 
 /// Events that nobody expects of a task in each state, in the words of the reports.
 fn surprised(bench: &Bench) -> Vec<String> {
-    let last = || bench.engine.seats().next().unwrap().last_surprise.map(|surprise| surprise.to_string());
+    let last = || {
+        bench
+            .engine
+            .policy_slots()
+            .next()
+            .unwrap()
+            .last_unexpected_transition
+            .map(|unexpected_transition| unexpected_transition.to_string())
+    };
     let refuse = |task| bench.event(Event { task, args: [4, 0], ..Event::new(EventKind::PickRefused, 0) });
     let task = bench.task(1);
     let mut reports = vec![last()];
@@ -733,7 +745,7 @@ fn a_transition_that_nobody_expects_is_named_with_event_state_and_task() {
         refuse of a task that is new (PID 101, CPU 0)
         enable of a task that is ready (PID 101, CPU 0)"#]]
     .assert_eq(&reports.join("\n"));
-    assert_eq!(bench.engine.totals().surprises, 2);
+    assert_eq!(bench.engine.totals().unexpected_transitions, 2);
     assert!(bench.engine.fault().is_none());
 }
 
@@ -742,7 +754,7 @@ fn checks_can_be_switched_off_or_take_the_policy_out() {
     let bench = Bench::new::<Fifo>();
     assert!(bench.engine.check(0, Checks::Off) && !bench.engine.check(1, Checks::Off));
     assert_eq!(surprised(&bench), Vec::<String>::new());
-    assert_eq!(bench.engine.totals().surprises, 0);
+    assert_eq!(bench.engine.totals().unexpected_transitions, 0);
     let bench = Bench::new::<Fifo>();
     bench.engine.check(0, Checks::Remove);
     surprised(&bench);
@@ -762,7 +774,7 @@ fn checks_can_stop_the_machine() {
 #[test]
 fn the_table_of_states_in_the_documents_is_that_of_the_code() {
     use Phase::*;
-    let phases = [Free, New, Ready, ReadyByTick, Running, Blocked, Parked, ParkedByTick];
+    let phases = [Free, New, Ready, ReadyByTick, Running, Blocked, Throttled, ThrottledByTick];
     let transitions = [
         Transition::Enable,
         Transition::Enqueue,
@@ -771,7 +783,7 @@ fn the_table_of_states_in_the_documents_is_that_of_the_code() {
         Transition::Refuse,
         Transition::Block,
         Transition::Depart,
-        Transition::Park,
+        Transition::Throttle,
         Transition::Release,
     ];
     let row = |cells: Vec<&str>| format!("| {} |", cells.join(" | "));

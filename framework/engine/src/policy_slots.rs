@@ -1,4 +1,4 @@
-//! Several policies at once: each has a seat, in the order in which they are asked; each task is at home with one of them
+//! Several policies at once: each has a policy slot, in the order in which they are asked; each task is attached to one of them
 //! (papers/001, section III).
 
 use core::mem::{self, MaybeUninit};
@@ -12,71 +12,71 @@ use spin::Once;
 
 use crate::counters::Totals;
 use crate::engine::{Engine, Handling};
-use crate::fault::{Checks, Fault, Mistake, Surprise};
+use crate::fault::{Checks, ContractViolation, Fault, UnexpectedTransition};
 use crate::lock::Lock;
 use crate::shares::Share;
-use crate::state::Home;
+use crate::state::Attachment;
 use crate::table::How;
 
 /// How many policies there can be at once.
-pub const SEATS: usize = 8;
+pub const POLICY_SLOTS: usize = 8;
 
 /// The place of one policy. Its size is a power of two, so that finding it takes two instructions.
 #[repr(align(256))]
-pub(crate) struct Seat<P> {
+pub(crate) struct PolicySlot<P> {
     pub(crate) index: usize,
     policy: Once<P>,
     calls: AtomicU64,
     /// What its policy declares for tasks, by its fingerprint.
     params_declared: AtomicU64,
-    /// Tasks of any other home in this seat are strangers to the policy. It is `NOWHERE` while there is no policy.
-    home: AtomicU64,
+    /// The policy has not been told of tasks of any other attachment to this policy slot. It is `NOWHERE` while there is no policy.
+    attachment: AtomicU64,
     /// That of the policy that was here last.
-    last_home: AtomicU64,
-    /// How many tasks are at home here.
+    last_attachment: AtomicU64,
+    /// How many tasks are attached here.
     pub(crate) tasks: AtomicU32,
     /// Counts what can change the answer of the policy to a CPU that looks for work. Used only if there are several.
     pub(crate) heard: AtomicU32,
-    pub(crate) mistakes: AtomicU32,
+    pub(crate) contract_violations: AtomicU32,
     /// How many of them were those of policies before this one.
-    pub(crate) mistakes_before: AtomicU32,
-    pub(crate) last_mistake: Lock<Option<Mistake>>,
+    pub(crate) contract_violations_before: AtomicU32,
+    pub(crate) last_contract_violation: Lock<Option<ContractViolation>>,
     /// A number of [`Checks`].
     checks: AtomicU32,
-    pub(crate) last_surprise: Lock<Option<Surprise>>,
+    pub(crate) last_unexpected_transition: Lock<Option<UnexpectedTransition>>,
     fault: Lock<Option<Fault>>,
 }
 
-impl<P: Policy> Seat<P> {
+impl<P: Policy> PolicySlot<P> {
     pub(crate) fn free(index: usize) -> Self {
         Self {
             index,
             policy: Once::new(),
             calls: AtomicU64::new(Calls::NONE.0),
             params_declared: AtomicU64::new(0),
-            home: AtomicU64::new(Home::NOWHERE.0),
-            last_home: AtomicU64::new(Home::in_seat(index).0),
+            attachment: AtomicU64::new(Attachment::NOWHERE.0),
+            last_attachment: AtomicU64::new(Attachment::in_policy_slot(index).0),
             tasks: AtomicU32::new(0),
             heard: AtomicU32::new(1),
-            mistakes: AtomicU32::new(0),
-            mistakes_before: AtomicU32::new(0),
-            last_mistake: Lock::new(None),
+            contract_violations: AtomicU32::new(0),
+            contract_violations_before: AtomicU32::new(0),
+            last_contract_violation: Lock::new(None),
             checks: AtomicU32::new(Checks::default() as u32),
-            last_surprise: Lock::new(None),
+            last_unexpected_transition: Lock::new(None),
             fault: Lock::new(None),
         }
     }
 
     /// Calls the policy. Without one, the reply is the default.
     #[inline]
-    pub(crate) fn deliver<'a, const LONE: bool>(
+    pub(crate) fn deliver<'a, const SINGLE: bool>(
         &self,
         message: &Message,
         payload: &[u8],
         reply: &'a mut MaybeUninit<Reply>,
     ) -> &'a mut Reply {
         match self.policy.get() {
-            Some(policy) => policy.deliver_to::<LONE>(message, payload, reply),
+            Some(policy) => policy.deliver_to::<SINGLE>(message, payload, reply),
             None => reply.write(Reply::default()),
         }
     }
@@ -93,14 +93,14 @@ impl<P: Policy> Seat<P> {
     }
 
     #[inline]
-    pub(crate) fn home(&self) -> Home {
-        Home(self.home.load(Acquire))
+    pub(crate) fn attachment(&self) -> Attachment {
+        Attachment(self.attachment.load(Acquire))
     }
 
     /// Whether a policy is here that can be called.
     #[inline]
     pub(crate) fn is_taken(&self) -> bool {
-        self.home() != Home::NOWHERE
+        self.attachment() != Attachment::NOWHERE
     }
 
     #[inline]
@@ -118,7 +118,7 @@ impl<P: Policy> Seat<P> {
         self.params_declared.load(Relaxed)
     }
 
-    /// It is called from here on. The seat is empty.
+    /// It is called from here on. The policy slot is empty.
     fn put(&self, policy: P) {
         self.calls.store(policy.calls().0, Relaxed);
         self.params_declared.store(policy.params_declared(), Relaxed);
@@ -127,7 +127,7 @@ impl<P: Policy> Seat<P> {
 
     /// No policy is called here any more.
     pub(crate) fn empty(&mut self) -> Option<P> {
-        *self.home.get_mut() = Home::NOWHERE.0;
+        *self.attachment.get_mut() = Attachment::NOWHERE.0;
         *self.calls.get_mut() = Calls::NONE.0;
         self.take_out()
     }
@@ -136,48 +136,48 @@ impl<P: Policy> Seat<P> {
         mem::take(&mut self.policy).try_into_inner()
     }
 
-    /// A policy comes that knows none of the tasks. A CPU that sees the new home sees all of it.
+    /// A policy comes that knows none of the tasks. A CPU that sees the new attachment sees all of it.
     pub(crate) fn take(&self, policy: P) {
         self.put(policy);
-        self.forget_mistakes();
+        self.forget_contract_violations();
         *self.fault.lock() = None;
         self.checks.store(Checks::default() as u32, Relaxed);
-        *self.last_surprise.lock() = None;
-        self.move_home();
+        *self.last_unexpected_transition.lock() = None;
+        self.move_attachment();
         self.has_heard();
     }
 
-    fn forget_mistakes(&self) {
-        self.mistakes_before.store(self.mistakes.load(Relaxed), Relaxed);
+    fn forget_contract_violations(&self) {
+        self.contract_violations_before.store(self.contract_violations.load(Relaxed), Relaxed);
     }
 
-    /// All tasks are strangers.
-    fn move_home(&self) {
-        let home = Home(self.last_home.load(Relaxed)).next();
-        self.last_home.store(home.0, Relaxed);
-        self.home.store(home.0, Release);
+    /// It has not been told of any task.
+    fn move_attachment(&self) {
+        let attachment = Attachment(self.last_attachment.load(Relaxed)).next();
+        self.last_attachment.store(attachment.0, Relaxed);
+        self.attachment.store(attachment.0, Release);
     }
 }
 
 /// A policy as `status` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeatView {
-    /// Its seat.
-    pub seat: usize,
+pub struct PolicySlotView {
+    /// Its policy slot.
+    pub policy_slot: usize,
     /// Whether it is called; if not, it was taken out.
     pub is_alive: bool,
     /// Whether tasks for which no policy was chosen have it.
     pub is_default: bool,
     /// How many tasks have it.
     pub tasks: u32,
-    /// How many mistakes of it the engine has put right.
-    pub mistakes: u32,
+    /// How many contract violations of it the engine has put right.
+    pub contract_violations: u32,
     /// The newest of them.
-    pub last_mistake: Option<Mistake>,
+    pub last_contract_violation: Option<ContractViolation>,
     /// What becomes of it when a task of its changes its state in an unexpected way, and the newest such change.
     pub checks: Checks,
     /// See there.
-    pub last_surprise: Option<Surprise>,
+    pub last_unexpected_transition: Option<UnexpectedTransition>,
     /// Why the engine has taken it out, if it did.
     pub fault: Option<Fault>,
     /// Sums of what the CPUs counted.
@@ -193,7 +193,7 @@ pub struct SeatView {
 pub enum NotChosen {
     /// There is no such task.
     NoTask,
-    /// No policy has this seat.
+    /// No policy has this policy slot.
     NoPolicy,
     /// A process with CAP_SYS_NICE has chosen for it.
     ByRoot,
@@ -201,21 +201,21 @@ pub enum NotChosen {
 
 impl<P: Policy> Engine<P> {
     /// The policies, in the order in which they are asked.
-    pub fn seats(&self) -> impl Iterator<Item = SeatView> {
-        self.in_order().map(|seat| {
+    pub fn policy_slots(&self) -> impl Iterator<Item = PolicySlotView> {
+        self.in_order().map(|policy_slot| {
             let mut totals = Totals::default();
-            self.cpus.iter().for_each(|cpu| cpu.counters[seat.index].add_to(&mut totals));
-            let (share, cpus) = self.share_of(seat.index);
-            SeatView {
-                seat: seat.index,
-                is_alive: seat.is_taken(),
-                is_default: self.default_seat() == seat.index,
-                tasks: seat.tasks.load(Relaxed),
-                mistakes: seat.mistakes.load(Relaxed),
-                last_mistake: *seat.last_mistake.lock(),
-                checks: seat.checks(),
-                last_surprise: *seat.last_surprise.lock(),
-                fault: seat.fault.lock().clone(),
+            self.cpus.iter().for_each(|cpu| cpu.counters[policy_slot.index].add_to(&mut totals));
+            let (share, cpus) = self.share_of(policy_slot.index);
+            PolicySlotView {
+                policy_slot: policy_slot.index,
+                is_alive: policy_slot.is_taken(),
+                is_default: self.default_policy_slot() == policy_slot.index,
+                tasks: policy_slot.tasks.load(Relaxed),
+                contract_violations: policy_slot.contract_violations.load(Relaxed),
+                last_contract_violation: *policy_slot.last_contract_violation.lock(),
+                checks: policy_slot.checks(),
+                last_unexpected_transition: *policy_slot.last_unexpected_transition.lock(),
+                fault: policy_slot.fault.lock().clone(),
                 totals,
                 share,
                 cpus,
@@ -223,20 +223,20 @@ impl<P: Policy> Engine<P> {
         })
     }
 
-    /// The seats that are taken, in the order in which their policies are asked.
+    /// The policy slots that are taken, in the order in which their policies are asked.
     pub fn order(&self) -> impl DoubleEndedIterator<Item = usize> + ExactSizeIterator {
-        self.order.get().seats()
+        self.order.get().policy_slots()
     }
 
-    /// The same, as seats.
+    /// The same, as policy slots.
     #[inline]
-    pub(crate) fn in_order(&self) -> impl Iterator<Item = &Seat<P>> {
-        self.order.get().seats().map(|seat| &self.seats[seat % SEATS])
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = &PolicySlot<P>> {
+        self.order.get().policy_slots().map(|policy_slot| &self.policy_slots[policy_slot % POLICY_SLOTS])
     }
 
-    /// Whether there is a policy in this seat that is called.
-    pub fn is_alive(&self, seat: usize) -> bool {
-        self.seats.get(seat).is_some_and(Seat::is_taken)
+    /// Whether there is a policy in this policy slot that is called.
+    pub fn is_alive(&self, policy_slot: usize) -> bool {
+        self.policy_slots.get(policy_slot).is_some_and(PolicySlot::is_taken)
     }
 
     /// Whether there is no policy left.
@@ -244,9 +244,9 @@ impl<P: Policy> Engine<P> {
         self.faulted.load(Acquire)
     }
 
-    /// The seat of the policy that gets the tasks for which no policy was chosen.
-    pub fn default_seat(&self) -> usize {
-        self.default_seat.load(Relaxed) as usize % SEATS
+    /// The policy slot of the policy that gets the tasks for which no policy was chosen.
+    pub fn default_policy_slot(&self) -> usize {
+        self.default_policy_slot.load(Relaxed) as usize % POLICY_SLOTS
     }
 
     /// Chooses the policy of a task, and, if it `inherits`, of the children that it has from now on; `None` for the default
@@ -255,30 +255,38 @@ impl<P: Policy> Engine<P> {
     ///
     /// # Errors
     /// If there is no such task or policy, or root has chosen.
-    pub fn choose(&self, task: TaskId, seat: Option<usize>, inherits: bool, by_root: bool) -> Result<(), NotChosen> {
+    pub fn choose(
+        &self,
+        task: TaskId,
+        policy_slot: Option<usize>,
+        inherits: bool,
+        by_root: bool,
+    ) -> Result<(), NotChosen> {
         let slot = self.tasks.get(task).ok_or(NotChosen::NoTask)?;
         let may = |how: How| by_root || !how.has(How::BY_ROOT);
-        match seat {
-            Some(seat) if !self.seats.get(seat).is_some_and(Seat::is_taken) => Err(NotChosen::NoPolicy),
-            Some(seat) => {
-                let how = How::CHOSEN.with(How::INHERITED, inherits).with(How::BY_ROOT, by_root);
-                slot.choose(task, seat, how, may)
+        match policy_slot {
+            Some(policy_slot) if !self.policy_slots.get(policy_slot).is_some_and(PolicySlot::is_taken) => {
+                Err(NotChosen::NoPolicy)
             }
-            None => slot.choose(task, self.default_seat(), How::NOT, may),
+            Some(policy_slot) => {
+                let how = How::CHOSEN.with(How::INHERITED, inherits).with(How::BY_ROOT, by_root);
+                slot.choose(task, policy_slot, how, may)
+            }
+            None => slot.choose(task, self.default_policy_slot(), How::NOT, may),
         }
     }
 
-    /// Swaps the policy in a seat for its successor. No event may be under way; `&mut self` says so.
-    pub fn replace_policy(&mut self, seat: usize, swap: impl FnOnce(P) -> P) {
-        self.begins_pace(seat);
-        let seat = &mut self.seats[seat];
-        if let Some(new) = seat.take_out().map(swap) {
-            seat.put(new);
+    /// Swaps the policy in a policy slot for its successor. No event may be under way; `&mut self` says so.
+    pub fn replace_policy(&mut self, policy_slot: usize, swap: impl FnOnce(P) -> P) {
+        self.begins_pace(policy_slot);
+        let policy_slot = &mut self.policy_slots[policy_slot];
+        if let Some(new) = policy_slot.take_out().map(swap) {
+            policy_slot.put(new);
         }
         self.note_listeners();
     }
 
-    /// Makes all tasks of a seat strangers to a policy that has just [replaced](Self::replace_policy) another one, and took
+    /// Detaches all tasks of a policy slot from a policy that has just [replaced](Self::replace_policy) another one, and took
     /// over no state from it. The policy hears of a task when the next event is about it, or when [`introduce`](Self::introduce)
     /// comes to it: one that waits is new to it then, any other when it comes to wait for a CPU. So every task has a policy
     /// all the time.
@@ -287,18 +295,18 @@ impl<P: Policy> Engine<P> {
     /// policy wants at once. No event may be under way; `&mut self` says so.
     ///
     /// Cost: one call for each idle CPU, if the policy asks for that; none for tasks.
-    pub fn start_over(&mut self, seat: usize, outcome: &mut Outcome) {
-        let index = seat;
-        let seat = &mut self.seats[seat];
-        if *seat.home.get_mut() != Home::NOWHERE.0 {
-            seat.move_home();
+    pub fn start_over(&mut self, policy_slot: usize, outcome: &mut Outcome) {
+        let index = policy_slot;
+        let policy_slot = &mut self.policy_slots[policy_slot];
+        if *policy_slot.attachment.get_mut() != Attachment::NOWHERE.0 {
+            policy_slot.move_attachment();
         }
-        seat.forget_mistakes();
+        policy_slot.forget_contract_violations();
         self.forget_told(index);
         self.tell_of_idle_cpus(index, outcome);
     }
 
-    /// Tells policies of tasks that are strangers to theirs, in at most `most` slots from `first` on; events may come
+    /// Tells policies of tasks that are not attached to theirs, in at most `most` slots from `first` on; events may come
     /// meanwhile. Returns where to go on, or `None` when they have heard of all: every CPU looks for work then, as what runs
     /// was chosen by somebody else.
     ///
@@ -313,14 +321,14 @@ impl<P: Policy> Engine<P> {
         }
         for view in self.tasks.between(first, end) {
             let Some(slot) = self.tasks.get(view.id) else { continue };
-            if !self.seats[slot.choice()].is_taken() {
-                // Who comes to that seat later was not meant.
-                slot.choose_for_all(view.id, self.default_seat());
+            if !self.policy_slots[slot.choice()].is_taken() {
+                // Who comes to that policy slot later was not meant.
+                slot.choose_for_all(view.id, self.default_policy_slot());
             }
-            if self.is_home::<false>(view.state) && !self.is_to_leave(slot, view.state) {
+            if self.is_attached::<false>(view.state) && !self.is_to_leave(slot, view.state) {
                 continue;
             }
-            self.settle(handling, view.id, slot);
+            self.attach(handling, view.id, slot);
             if self.idle.contains(view.state.cpu()) && !handling.outcome.kicks.is_all() {
                 handling.outcome.kicks.add(view.state.cpu());
             }
@@ -337,31 +345,31 @@ impl<P: Policy> Engine<P> {
         next
     }
 
-    /// Chooses what becomes of the policy in a seat when a task of its changes its state in an unexpected way. False if
+    /// Chooses what becomes of the policy in a policy slot when a task of its changes its state in an unexpected way. False if
     /// there is none.
-    pub fn check(&self, seat: usize, checks: Checks) -> bool {
-        let seat = self.seats.get(seat).filter(|seat| seat.is_taken());
-        seat.inspect(|seat| seat.checks.store(checks as u32, Relaxed)).is_some()
+    pub fn check(&self, policy_slot: usize, checks: Checks) -> bool {
+        let policy_slot = self.policy_slots.get(policy_slot).filter(|policy_slot| policy_slot.is_taken());
+        policy_slot.inspect(|policy_slot| policy_slot.checks.store(checks as u32, Relaxed)).is_some()
     }
 
-    /// The policy in a seat has panicked outside of a call, such as on its way in or out.
-    pub fn has_fallen(&self, seat: usize) {
-        self.take_out_of(&self.seats[seat], None);
+    /// The policy in a policy slot has panicked outside of a call, such as on its way in or out.
+    pub fn has_fallen(&self, policy_slot: usize) {
+        self.take_out_of(&self.policy_slots[policy_slot], None);
     }
 
-    /// Takes the policy in a seat out: it is not called any more, and its tasks are strangers to others. The first reason is
+    /// Takes the policy in a policy slot out: it is not called any more, and its tasks are attached to none. The first reason is
     /// kept. The host is told, and introduces the tasks; if no policy is left, every later event says so.
     #[cold]
-    pub(crate) fn take_out_of(&self, seat: &Seat<P>, fault: Option<Fault>) {
-        if Home(seat.home.swap(Home::NOWHERE.0, Release)) == Home::NOWHERE {
+    pub(crate) fn take_out_of(&self, policy_slot: &PolicySlot<P>, fault: Option<Fault>) {
+        if Attachment(policy_slot.attachment.swap(Attachment::NOWHERE.0, Release)) == Attachment::NOWHERE {
             // On another CPU it has fallen too.
-            return self.host.policy_fell(seat.index as u32);
+            return self.host.policy_fell(policy_slot.index as u32);
         }
         if let Some(fault) = fault {
-            *seat.fault.lock() = Some(fault);
+            *policy_slot.fault.lock() = Some(fault);
         }
         // First the reason: whoever hears that no policy is left asks for it.
-        self.host.policy_fell(seat.index as u32);
+        self.host.policy_fell(policy_slot.index as u32);
         // Of two that fall at once, on two CPUs, one at least sees that the other has.
         fence(SeqCst);
         self.find_default();
@@ -369,11 +377,11 @@ impl<P: Policy> Engine<P> {
 
     /// Makes sure that the default policy is one that can be called, and notes if there is none left.
     pub(crate) fn find_default(&self) {
-        if self.seats[self.default_seat()].is_taken() {
+        if self.policy_slots[self.default_policy_slot()].is_taken() {
             return;
         }
-        match self.in_order().find(|seat| seat.is_taken()) {
-            Some(seat) => self.default_seat.store(seat.index as u32, Relaxed),
+        match self.in_order().find(|policy_slot| policy_slot.is_taken()) {
+            Some(policy_slot) => self.default_policy_slot.store(policy_slot.index as u32, Relaxed),
             None => self.faulted.store(true, Release),
         }
     }
@@ -383,15 +391,15 @@ impl<P: Policy> Engine<P> {
         if !self.faulted.load(Acquire) {
             return None;
         }
-        self.in_order().find_map(|seat| seat.fault.lock().clone())
+        self.in_order().find_map(|policy_slot| policy_slot.fault.lock().clone())
     }
 
     /// Takes all policies out: every later event ends with [`Status::Fault`](ekiden_host::abi::Status::Fault). The first reason is
     /// kept.
     #[cold]
     pub fn take_out(&self, fault: Fault) {
-        for seat in self.in_order() {
-            let mut first = seat.fault.lock();
+        for policy_slot in self.in_order() {
+            let mut first = policy_slot.fault.lock();
             if first.is_none() {
                 *first = Some(fault.clone());
             }

@@ -78,12 +78,12 @@ pub(crate) struct Known {
 }
 
 /// The tasks of the recorded machine.
-pub(crate) struct Stage {
+pub(crate) struct RecordedState {
     tasks: Vec<Known>,
     max_tasks: u32,
 }
 
-impl Stage {
+impl RecordedState {
     pub(crate) fn new(max_tasks: u32) -> Self {
         Self { tasks: Vec::new(), max_tasks }
     }

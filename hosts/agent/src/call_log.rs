@@ -6,8 +6,8 @@ use std::fs::File;
 use std::sync::Arc;
 
 use ekiden_host::{Policy, Surrounded};
-use ekiden_loader::{LoadError, Result, TAPE_PAGE, Tape, len_of_ring};
-use ekiden_recording::{Mark, Pen, Place, Record, Writes, WritesDown, notes_of_thread, tape_of_thread};
+use ekiden_loader::{CALL_LOG_PAGE, CallLog, LoadError, Result, len_of_ring};
+use ekiden_recording::{CallWriter, Mark, Record, RingHeader, Writes, WritesDown, call_log_of_thread, notes_of_thread};
 use memmap2::{MmapMut, MmapOptions};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -31,7 +31,7 @@ impl Ring {
     pub(crate) fn new(records: u64) -> Result<(Self, Arc<File>)> {
         let failed = |source| LoadError::Io { what: "cannot make the flight recorder".into(), source };
         let file: File =
-            memfd_create(c"ekiden-tape", MFdFlags::MFD_CLOEXEC).map_err(|error| failed(error.into()))?.into();
+            memfd_create(c"ekiden-call_log", MFdFlags::MFD_CLOEXEC).map_err(|error| failed(error.into()))?.into();
         let len = len_of_ring(records);
         file.set_len(len as u64).map_err(failed)?;
         // SAFETY: memory of this process's own, which nothing makes shorter.
@@ -39,33 +39,33 @@ impl Ring {
         Ok((Self { map, records: records as usize }, Arc::new(file)))
     }
 
-    fn pen(&mut self) -> Pen<'_> {
-        let (place, ring) = self.map.split_at_mut(TAPE_PAGE);
+    fn call_writer(&mut self) -> CallWriter<'_> {
+        let (place, ring) = self.map.split_at_mut(CALL_LOG_PAGE);
         debug_assert!(ring.len() == self.records * size_of::<Record>());
         // SAFETY: both are aligned to pages, long enough, and any bytes are of these types. Others only read, and look at
         // the count, which is atomic, before and after.
         unsafe {
             let ring = std::slice::from_raw_parts_mut(ring.as_mut_ptr().cast::<Record>(), self.records);
-            Pen::new(&mut *place.as_mut_ptr().cast::<Place>(), ring)
+            CallWriter::new(&mut *place.as_mut_ptr().cast::<RingHeader>(), ring)
         }
     }
 
     /// From here on, what this thread's calls are goes there.
     pub(crate) fn begin(self) {
         WRITES_TO.set(Some(self));
-        tape_of_thread(Some(|value| {
-            OfAgent.write(|pen| pen.note(value));
+        call_log_of_thread(Some(|value| {
+            OfAgent.write(|call_writer| call_writer.note(value));
             value
         }));
-        notes_of_thread(Some(|_, noted| OfAgent.write(|pen| pen.noted(&noted))));
-        OfAgent.write(|pen| pen.mark(now_ns(), Mark::Begin, INSTANCE));
+        notes_of_thread(Some(|_, noted| OfAgent.write(|call_writer| call_writer.noted(&noted))));
+        OfAgent.write(|call_writer| call_writer.mark(now_ns(), Mark::Begin, INSTANCE));
     }
 }
 
 /// What the records of a file can be read with, from the oldest that is there.
-pub(crate) fn read(file: &File, records: u64) -> Result<Tape> {
+pub(crate) fn read(file: &File, records: u64) -> Result<CallLog> {
     // SAFETY: memory of this process's own, which nothing makes shorter.
-    unsafe { Tape::of_process(file, records) }
+    unsafe { CallLog::of_process(file, records) }
 }
 
 /// `policy`, each call of which is written down on a thread that [records](Ring::begin).
@@ -90,10 +90,10 @@ impl Writes for OfAgent {
         INSTANCE
     }
 
-    fn write(&self, act: impl FnOnce(&mut Pen<'_>)) {
+    fn write(&self, act: impl FnOnce(&mut CallWriter<'_>)) {
         WRITES_TO.with_borrow_mut(|ring| {
             if let Some(ring) = ring {
-                act(&mut ring.pen());
+                act(&mut ring.call_writer());
             }
         });
     }

@@ -57,7 +57,7 @@ pub(crate) struct Gap {
 /// For each CPU one thread that keeps it busy, one that rests, and one that stays there and is woken up from elsewhere; one that
 /// gives way; and one more that rests. Besides one for each CPU that no policy has, which wakes up another one's: before it goes
 /// nothing that policies have, so what keeps it from running is not that they chose others.
-pub(crate) struct Pulse {
+pub(crate) struct LatencyProbe {
     tracks: Vec<Arc<Track>>,
     over: Arc<AtomicBool>,
     /// While it is not, those that keep CPUs busy rest too: it would take an emulator long to get anything else done.
@@ -82,14 +82,14 @@ impl Track {
     }
 }
 
-impl Pulse {
+impl LatencyProbe {
     /// Starts them.
     pub(crate) fn start(cpus: usize) -> Result<Self> {
         let flag = || Arc::new(AtomicBool::new(false));
-        let mut pulse = Self { tracks: Vec::new(), over: flag(), counts: flag(), threads: Vec::new() };
+        let mut probe = Self { tracks: Vec::new(), over: flag(), counts: flag(), threads: Vec::new() };
         for _ in 0..cpus {
-            let counts = pulse.counts.clone();
-            pulse.add("spin", move |beat| {
+            let counts = probe.counts.clone();
+            probe.add("spin", move |beat| {
                 if counts.load(Relaxed) {
                     for _ in 0..BEATS_PER_HINT {
                         beat();
@@ -100,16 +100,16 @@ impl Pulse {
                     rest(beat);
                 }
             })?;
-            pulse.add("rest", rest)?;
+            probe.add("rest", rest)?;
         }
         for cpu in 0..cpus {
-            let tid = pulse.add("woken", |beat| {
+            let tid = probe.add("woken", |beat| {
                 thread::park();
                 beat();
             })?;
             sched_setaffinity(Pid::from_raw(tid), &only(cpu)?).context("cannot keep a thread on a CPU")?;
-            let woken = pulse.threads.last().map(|thread| thread.thread().clone());
-            let tid = pulse.add(CPU, move |beat| {
+            let woken = probe.threads.last().map(|thread| thread.thread().clone());
+            let tid = probe.add(CPU, move |beat| {
                 rest(beat);
                 woken.iter().for_each(thread::Thread::unpark);
             })?;
@@ -117,8 +117,8 @@ impl Pulse {
             sched_setaffinity(Pid::from_raw(tid), &only((cpu + 1) % cpus)?).context("cannot keep a thread on a CPU")?;
             class_of(tid, libc::SCHED_FIFO)?;
         }
-        let counts = pulse.counts.clone();
-        pulse.add("yield", move |beat| {
+        let counts = probe.counts.clone();
+        probe.add("yield", move |beat| {
             if counts.load(Relaxed) {
                 for _ in 0..YIELDS_PER_HINT {
                     beat();
@@ -130,9 +130,9 @@ impl Pulse {
                 rest(beat);
             }
         })?;
-        pulse.add("others'", rest)?;
-        pulse.all_run()?;
-        Ok(pulse)
+        probe.add("others'", rest)?;
+        probe.all_run()?;
+        Ok(probe)
     }
 
     /// Adds a thread that does something again and again, and returns its id.
@@ -240,7 +240,7 @@ impl Pulse {
     }
 }
 
-impl Drop for Pulse {
+impl Drop for LatencyProbe {
     fn drop(&mut self) {
         self.over.store(true, Relaxed);
         for thread in self.threads.drain(..) {

@@ -1,4 +1,4 @@
-//! What the table of tasks needs of seats.
+//! What the table of tasks needs of policy slots.
 
 pub(crate) enum NotChosen {
     NoTask,

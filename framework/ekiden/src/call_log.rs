@@ -7,31 +7,31 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 static ON: AtomicBool = AtomicBool::new(false);
 static LEARN: spin::Once<fn(u64) -> u64> = spin::Once::new();
 
-/// From here on, while the tape [runs](run_tape), `learn` is given what every call in this program learns, and answers with
+/// From here on, while the call log [runs](run_call_log), `learn` is given what every call in this program learns, and answers with
 /// what the call is to go on with. The first one stays.
-pub fn tape(learn: fn(u64) -> u64) {
+pub fn call_log(learn: fn(u64) -> u64) {
     LEARN.call_once(|| learn);
 }
 
-/// Starts or stops the tape, for all calls in this program.
-pub fn run_tape(on: bool) {
+/// Starts or stops the call log, for all calls in this program.
+pub fn run_call_log(on: bool) {
     ON.store(on, Relaxed);
 }
 
-/// Whether the [tape](tape()) runs.
+/// Whether the [call log](call log()) runs.
 #[inline]
-pub fn tape_runs() -> bool {
+pub fn call_log_runs() -> bool {
     ON.load(Relaxed)
 }
 
-/// A call has learnt `value`. Costs a load and a branch while no tape runs.
+/// A call has learnt `value`. Costs a load and a branch while no call log runs.
 #[inline]
 pub(crate) fn learn(value: u64) -> u64 {
-    if tape_runs() { learn_on_tape(value) } else { value }
+    if call_log_runs() { learn_on_call_log(value) } else { value }
 }
 
 /// The same while it does.
 #[inline(never)]
-pub(crate) fn learn_on_tape(value: u64) -> u64 {
+pub(crate) fn learn_on_call_log(value: u64) -> u64 {
     LEARN.get().map_or(value, |learn| learn(value))
 }

@@ -1,4 +1,4 @@
-//! The trials.
+//! The guest tests.
 
 use std::{
     collections::BTreeMap,
@@ -135,9 +135,9 @@ struct StormReport {
     tasks_before: u64,
     tasks_after: u64,
     still_running: bool,
-    surprises: u64,
-    mistakes: u64,
-    last_mistake: Option<String>,
+    unexpected_transitions: u64,
+    contract_violations: u64,
+    last_contract_violation: Option<String>,
     off_ns_max: BTreeMap<String, u64>,
     /// What a hostile neighbour did, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -192,9 +192,9 @@ pub(crate) fn storm(modules: &Path, policy: &str, neighbour: Option<u64>) -> Res
             tasks_before,
             tasks_after: status.tasks,
             still_running,
-            surprises: status.surprises,
-            mistakes: status.mistakes,
-            last_mistake: status.last_mistake,
+            unexpected_transitions: status.unexpected_transitions,
+            contract_violations: status.contract_violations,
+            last_contract_violation: status.last_contract_violation,
             off_ns_max,
             deeds,
             back_after_kill: killed_loader_gives_everything_back(modules, policy)?,
@@ -344,7 +344,7 @@ pub(crate) fn leaving(modules: &Path) -> Result<()> {
 struct AwayReport {
     policy: String,
     still_running: bool,
-    mistakes: u64,
+    contract_violations: u64,
     /// Choices of the policy that could not be, among others.
     refusals: u64,
     /// How often the policy was asked anything meanwhile, and how often it placed a task on the CPU that is away.
@@ -355,7 +355,7 @@ struct AwayReport {
 
 /// CPU 1 leaves while it is idle, and tasks come and go meanwhile: the policy must not be shown it as one for them.
 pub(crate) fn away(modules: &Path, policy: &str) -> Result<()> {
-    let session = Session::start(&Config { tape_records: 1 << 16, ..config(modules, policy) })?;
+    let session = Session::start(&Config { call_log_records: 1 << 16, ..config(modules, policy) })?;
     let workers = ["spin", "nap"].into_iter().map(Worker::start).collect::<Result<Vec<_>>>()?;
     load::set_online(1, false)?;
     let counts = || Ok::<_, LoadError>(Status::read()?.unwrap_or_default().counts);
@@ -383,7 +383,7 @@ pub(crate) fn away(modules: &Path, policy: &str) -> Result<()> {
     let report = AwayReport {
         policy: policy.to_owned(),
         still_running,
-        mistakes: after.mistakes,
+        contract_violations: after.contract_violations,
         refusals: after.refusals - before.refusals,
         calls,
         sent_away,

@@ -15,8 +15,8 @@ const NONE: u32 = u32::MAX;
 const RELEASED: u32 = 0;
 
 #[derive(Debug)]
-pub(super) struct Parking {
-    /// The neighbours of each parked task, by its slot.
+pub(super) struct ThrottledQueues {
+    /// The neighbours of each throttled task, by its slot.
     links: Vec<Link>,
     /// Of each group: those who did not have a turn, and those who had.
     queues: Vec<Queue>,
@@ -40,7 +40,7 @@ struct Queue {
     len: u32,
 }
 
-impl Parking {
+impl ThrottledQueues {
     pub(super) fn new(groups: u32, tasks: u32) -> Self {
         Self {
             links: alloc::vec![Link { next: NONE, previous: NONE, queue: NONE }; tasks as usize],
@@ -55,7 +55,7 @@ impl Parking {
         self.len
     }
 
-    pub(super) fn park(&mut self, slot: u32, group: u32, served: bool) {
+    pub(super) fn throttle(&mut self, slot: u32, group: u32, served: bool) {
         self.take_out(slot);
         self.append(slot, 2 * group + u32::from(served));
     }

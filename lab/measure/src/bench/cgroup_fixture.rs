@@ -8,9 +8,9 @@ const ROOT: &str = "/sys/fs/cgroup";
 const GROUPS: usize = 100;
 
 /// They are gone when this is; whoever was in them must be gone before.
-pub(super) struct Crowd(Vec<PathBuf>);
+pub(super) struct CgroupFixture(Vec<PathBuf>);
 
-impl Crowd {
+impl CgroupFixture {
     /// Makes them, each with this in its `cpu.max`.
     pub(super) fn new(limit: Option<&str>) -> Result<Self> {
         let write = |path: PathBuf, value: &str| {
@@ -19,16 +19,16 @@ impl Crowd {
             })
         };
         write(PathBuf::from(ROOT).join("cgroup.subtree_control"), "+cpu")?;
-        let mut crowd = Self(Vec::with_capacity(GROUPS));
+        let mut fixture = Self(Vec::with_capacity(GROUPS));
         for number in 0..GROUPS {
             let path = PathBuf::from(ROOT).join(format!("ekiden-bench-{}-{number}", std::process::id()));
             fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-            crowd.0.push(path.clone());
+            fixture.0.push(path.clone());
             if let Some(limit) = limit {
                 write(path.join("cpu.max"), limit)?;
             }
         }
-        Ok(crowd)
+        Ok(fixture)
     }
 
     /// Two of them, as an argument of the load.
@@ -37,7 +37,7 @@ impl Crowd {
     }
 }
 
-impl Drop for Crowd {
+impl Drop for CgroupFixture {
     fn drop(&mut self) {
         for path in &self.0 {
             // Whoever was in it may take a moment to leave.

@@ -14,7 +14,7 @@
 #endif
 #include "host.h"
 
-struct ekiden_seats ekiden_running;
+struct ekiden_policy_slots ekiden_running;
 int ekiden_asks_for_cpu;
 
 /* How many instances of policies there have been; the newest has this number. */
@@ -25,33 +25,33 @@ u32 ekiden_next_instance(void)
 	return ++instances;
 }
 
-struct ekiden_seat *ekiden_seat_of(u32 number)
+struct ekiden_policy_slot *ekiden_policy_slot_of(u32 number)
 {
-	struct ekiden_seat *seat = number < EKIDEN_SEATS ? &ekiden_running.seats[number] : NULL;
+	struct ekiden_policy_slot *policy_slot = number < EKIDEN_POLICY_SLOTS ? &ekiden_running.policy_slots[number] : NULL;
 
-	return seat && seat->now ? seat : NULL;
+	return policy_slot && policy_slot->now ? policy_slot : NULL;
 }
 
-bool ekiden_is_alive(const struct ekiden_seat *seat)
+bool ekiden_is_alive(const struct ekiden_policy_slot *policy_slot)
 {
-	return !ekiden_is_broken() && ekiden_rs_is_alive(seat - ekiden_running.seats);
+	return !ekiden_is_broken() && ekiden_rs_is_alive(policy_slot - ekiden_running.policy_slots);
 }
 
-u32 ekiden_default_seat(void)
+u32 ekiden_default_policy_slot(void)
 {
 	return ekiden_rs_default();
 }
 
-bool ekiden_is_default(const struct ekiden_seat *seat)
+bool ekiden_is_default(const struct ekiden_policy_slot *policy_slot)
 {
-	return seat - ekiden_running.seats == ekiden_default_seat();
+	return policy_slot - ekiden_running.policy_slots == ekiden_default_policy_slot();
 }
 
 /* ---- recording ---- */
 
-static size_t tape_len(u64 records)
+static size_t call_log_len(u64 records)
 {
-	return PAGE_ALIGN(nr_cpu_ids * (EKIDEN_TAPE_PAGE + records * 64));
+	return PAGE_ALIGN(nr_cpu_ids * (EKIDEN_CALL_LOG_PAGE + records * 64));
 }
 
 /* How fast the counter goes that the Rust half reads for times; 0 if it is not to be used. */
@@ -65,59 +65,59 @@ static u32 ticks_khz(void)
 }
 
 /* Has the policy record its calls, or stop doing so. No call is under way. */
-void ekiden_run_tape(struct ekiden_seat *seat, const struct ekiden_instance *instance, u32 what)
+void ekiden_run_call_log(struct ekiden_policy_slot *policy_slot, const struct ekiden_instance *instance, u32 what)
 {
-	if (seat->tape.base)
-		ekiden_run_guarded(instance->policy->table->tape, &seat->tape, what, 0, 0, 0);
-	seat->tape_runs = seat->tape.base && what != EKIDEN_TAPE_STOP;
+	if (policy_slot->call_log.base)
+		ekiden_run_guarded(instance->policy->table->call_log, &policy_slot->call_log, what, 0, 0, 0);
+	policy_slot->call_log_runs = policy_slot->call_log.base && what != EKIDEN_CALL_LOG_STOP;
 }
 
-struct tape_switch {
-	struct ekiden_seat *seat;
+struct call_log_switch {
+	struct ekiden_policy_slot *policy_slot;
 	bool on;
 };
 
 /* All other CPUs stand still. */
-static s64 switch_tape(void *data)
+static s64 switch_call_log(void *data)
 {
-	const struct tape_switch *to = data;
+	const struct call_log_switch *to = data;
 
-	if (to->seat->tape_runs != to->on)
-		ekiden_run_tape(to->seat, to->seat->now, to->on ? EKIDEN_TAPE_GO_ON : EKIDEN_TAPE_STOP);
+	if (to->policy_slot->call_log_runs != to->on)
+		ekiden_run_call_log(to->policy_slot, to->policy_slot->now, to->on ? EKIDEN_CALL_LOG_GO_ON : EKIDEN_CALL_LOG_STOP);
 	return 0;
 }
 
-long ekiden_run_tape_of(u32 number, bool on)
+long ekiden_run_call_log_of(u32 number, bool on)
 {
-	struct tape_switch to = { .seat = ekiden_seat_of(number), .on = on };
+	struct call_log_switch to = { .policy_slot = ekiden_policy_slot_of(number), .on = on };
 	u64 wait_ns;
 	s64 done;
 
-	if (!to.seat || !to.seat->tape.base || !ekiden_is_alive(to.seat))
+	if (!to.policy_slot || !to.policy_slot->call_log.base || !ekiden_is_alive(to.policy_slot))
 		return -ENODEV;
-	return ekiden_stop_cpus(switch_tape, &to, &done, &wait_ns);
+	return ekiden_stop_cpus(switch_call_log, &to, &done, &wait_ns);
 }
 
 /* ---- going ---- */
 
-static void free_seat(struct ekiden_seat *seat)
+static void free_policy_slot(struct ekiden_policy_slot *policy_slot)
 {
-	ekiden_say_of("removed", seat, NULL);
-	ekiden_queues_forget_policy(seat - ekiden_running.seats);
+	ekiden_say_of("removed", policy_slot, NULL);
+	ekiden_queues_forget_policy(policy_slot - ekiden_running.policy_slots);
 	/* So that the next instance of this module does not write there before it is told where. */
 	preempt_disable();
-	if (seat->now)
-		ekiden_run_tape(seat, seat->now, EKIDEN_TAPE_STOP);
-	if (seat->fallen)
-		ekiden_run_tape(seat, seat->fallen, EKIDEN_TAPE_STOP);
+	if (policy_slot->now)
+		ekiden_run_call_log(policy_slot, policy_slot->now, EKIDEN_CALL_LOG_STOP);
+	if (policy_slot->fallen)
+		ekiden_run_call_log(policy_slot, policy_slot->fallen, EKIDEN_CALL_LOG_STOP);
 	preempt_enable();
-	if (seat->now)
+	if (policy_slot->now)
 		ekiden_running.nr--;
-	ekiden_free_instance(seat->now);
-	ekiden_free_instance(seat->fallen);
+	ekiden_free_instance(policy_slot->now);
+	ekiden_free_instance(policy_slot->fallen);
 	/* Whoever has it mapped keeps the pages. */
-	vfree(seat->tape.base);
-	memset(seat, 0, sizeof(*seat));
+	vfree(policy_slot->call_log.base);
+	memset(policy_slot, 0, sizeof(*policy_slot));
 }
 
 /* The kernel calls none of the policies, and cannot begin to. */
@@ -131,16 +131,17 @@ static void free_all(void)
 	ekiden_watch_no_tasks();
 	ekiden_cancel_timers();
 	ekiden_rs_forget();
-	for (i = 0; i < EKIDEN_SEATS; i++)
-		free_seat(&ekiden_running.seats[i]);
+	for (i = 0; i < EKIDEN_POLICY_SLOTS; i++)
+		free_policy_slot(&ekiden_running.policy_slots[i]);
 	vfree(ekiden_running.engine_arena);
 	memset(&ekiden_running, 0, sizeof(ekiden_running));
 }
 
 /* All other CPUs stand still. */
-static s64 remove(void *seat)
+static s64 remove(void *policy_slot)
 {
-	return ekiden_run_guarded(ekiden_rs_remove, (struct ekiden_seat *)seat - ekiden_running.seats, 0, 0, 0, 0);
+	return ekiden_run_guarded(ekiden_rs_remove, (struct ekiden_policy_slot *)policy_slot - ekiden_running.policy_slots, 0, 0, 0,
+				  0);
 }
 
 static void what_is_asked(void)
@@ -151,18 +152,18 @@ static void what_is_asked(void)
 }
 
 /* The controller of a policy has closed its file while other policies run: they get its tasks. */
-static long leave_others(struct ekiden_seat *seat)
+static long leave_others(struct ekiden_policy_slot *policy_slot)
 {
 	u64 wait_ns;
 	s64 removed;
-	int ret = ekiden_stop_cpus(remove, seat, &removed, &wait_ns);
+	int ret = ekiden_stop_cpus(remove, policy_slot, &removed, &wait_ns);
 
 	if (ret)
 		return ret;
 	what_is_asked();
 	/* If that fails all of them are gone, and so is the reason for it. */
 	ekiden_introduce_tasks();
-	free_seat(seat);
+	free_policy_slot(policy_slot);
 	return 0;
 }
 
@@ -172,8 +173,8 @@ static bool clear_up(void)
 	bool answered = false, done = true;
 	u32 i;
 
-	for (i = 0; i < EKIDEN_SEATS; i++)
-		answered |= !!ekiden_running.seats[i].controller;
+	for (i = 0; i < EKIDEN_POLICY_SLOTS; i++)
+		answered |= !!ekiden_running.policy_slots[i].controller;
 	if (!answered) {
 		/* sched_ext may still call us, and says so when it stops. */
 		if (ekiden_running.nr && !READ_ONCE(ekiden_running.attached))
@@ -182,9 +183,9 @@ static bool clear_up(void)
 	}
 	if (!READ_ONCE(ekiden_running.attached) || ekiden_is_over())
 		return true;
-	for (i = 0; i < EKIDEN_SEATS; i++)
-		if (ekiden_running.seats[i].now && !ekiden_running.seats[i].controller)
-			done &= !leave_others(&ekiden_running.seats[i]);
+	for (i = 0; i < EKIDEN_POLICY_SLOTS; i++)
+		if (ekiden_running.policy_slots[i].now && !ekiden_running.policy_slots[i].controller)
+			done &= !leave_others(&ekiden_running.policy_slots[i]);
 	return done;
 }
 
@@ -206,8 +207,8 @@ void ekiden_reap(void)
 		schedule_delayed_work(&reap_work, HZ / 10);
 }
 
-void ekiden_seats_ended(void);
-void ekiden_seats_ended(void)
+void ekiden_policy_slots_ended(void);
+void ekiden_policy_slots_ended(void)
 {
 	cancel_delayed_work_sync(&reap_work);
 }
@@ -219,9 +220,9 @@ void ekiden_let_go(struct file *file)
 	u32 i;
 
 	mutex_lock(&ekiden_control);
-	for (i = 0; i < EKIDEN_SEATS; i++) {
-		if (ekiden_running.seats[i].controller == file) {
-			ekiden_running.seats[i].controller = NULL;
+	for (i = 0; i < EKIDEN_POLICY_SLOTS; i++) {
+		if (ekiden_running.policy_slots[i].controller == file) {
+			ekiden_running.policy_slots[i].controller = NULL;
 			any = true;
 		}
 	}
@@ -232,23 +233,23 @@ void ekiden_let_go(struct file *file)
 
 /* ---- coming ---- */
 
-void ekiden_now_runs(struct ekiden_seat *seat, struct ekiden_instance *instance)
+void ekiden_now_runs(struct ekiden_policy_slot *policy_slot, struct ekiden_instance *instance)
 {
 	instance->host.fault = ekiden_running_host.fault;
-	seat->now = instance;
+	policy_slot->now = instance;
 	what_is_asked();
 }
 
-static int set_up_tape(struct ekiden_seat *seat, u64 records)
+static int set_up_call_log(struct ekiden_policy_slot *policy_slot, u64 records)
 {
 	if (records)
-		seat->tape.base = vmalloc_user(tape_len(records));
-	if (records && !seat->tape.base)
+		policy_slot->call_log.base = vmalloc_user(call_log_len(records));
+	if (records && !policy_slot->call_log.base)
 		return -ENOMEM;
-	seat->tape.records = records;
-	seat->tape.cpus = nr_cpu_ids;
-	seat->tape.ticks_khz = ticks_khz();
-	seat->tape.instance = ekiden_next_instance();
+	policy_slot->call_log.records = records;
+	policy_slot->call_log.cpus = nr_cpu_ids;
+	policy_slot->call_log.ticks_khz = ticks_khz();
+	policy_slot->call_log.instance = ekiden_next_instance();
 	return 0;
 }
 
@@ -259,7 +260,8 @@ static size_t engine_arena_len(u32 max_tasks)
 }
 
 /* The first policy comes together with the engine. */
-static long create_first(struct ekiden_seat *seat, struct ekiden_instance *instance, u32 max_tasks, struct ekiden_text *reason)
+static long create_first(struct ekiden_policy_slot *policy_slot, struct ekiden_instance *instance, u32 max_tasks,
+			 struct ekiden_text *reason)
 {
 	size_t len = engine_arena_len(max_tasks);
 	s64 ret;
@@ -272,7 +274,7 @@ static long create_first(struct ekiden_seat *seat, struct ekiden_instance *insta
 	ret = ekiden_run_guarded(ekiden_rs_create, instance->policy->table, &instance->args, ekiden_running.engine_arena, len,
 				 nr_cpu_ids);
 	if (!ret)
-		ekiden_run_tape(seat, instance, EKIDEN_TAPE_BEGIN);
+		ekiden_run_call_log(policy_slot, instance, EKIDEN_CALL_LOG_BEGIN);
 	preempt_enable();
 	if (!ret)
 		ekiden_watch_tasks();
@@ -292,15 +294,15 @@ static u64 wait_for_events(void)
 	return ktime_get_mono_fast_ns() - start;
 }
 
-/* The engine has a seat for it, or an error. */
-static s64 come(struct ekiden_seat *seat, struct ekiden_instance *instance, void *made)
+/* The engine has a policy slot for it, or an error. */
+static s64 come(struct ekiden_policy_slot *policy_slot, struct ekiden_instance *instance, void *made)
 {
 	unsigned long flags;
 	s64 number;
 
 	/* It takes locks that calls in an interrupt may want. */
 	local_irq_save(flags);
-	ekiden_run_tape(seat, instance, EKIDEN_TAPE_BEGIN);
+	ekiden_run_call_log(policy_slot, instance, EKIDEN_CALL_LOG_BEGIN);
 	/* From here on it is a policy like the others. */
 	instance->host.fault = ekiden_running_host.fault;
 	number = ekiden_run_guarded(ekiden_rs_come, instance->policy->table, made, 0, 0, 0);
@@ -327,7 +329,8 @@ static s64 has_come(u64 number, bool is_default)
 }
 
 /* Another policy comes to those that run, which go on meanwhile. */
-static long create_another(struct ekiden_seat *seat, struct ekiden_instance *instance, bool is_default, struct ekiden_text *reason)
+static long create_another(struct ekiden_policy_slot *policy_slot, struct ekiden_instance *instance, bool is_default,
+			   struct ekiden_text *reason)
 {
 	u64 waited_ns = 0;
 	s64 number, ret;
@@ -342,13 +345,13 @@ static long create_another(struct ekiden_seat *seat, struct ekiden_instance *ins
 		return ekiden_policy_refused(instance, -EINVAL, reason);
 	if (ekiden_rs_begin_several())
 		waited_ns = wait_for_events();
-	number = come(seat, instance, made);
+	number = come(policy_slot, instance, made);
 	if (number < 0) {
 		wait_for_events();
 		return number == LEFT ? -EIO : number;
 	}
-	/* The engine takes the first seat that is free, and so do we. */
-	WARN_ON_ONCE(&ekiden_running.seats[number] != seat);
+	/* The engine takes the first policy slot that is free, and so do we. */
+	WARN_ON_ONCE(&ekiden_running.policy_slots[number] != policy_slot);
 	waited_ns += wait_for_events();
 	ekiden_note_grace(waited_ns);
 	ret = has_come(number, is_default);
@@ -359,22 +362,23 @@ static long create_another(struct ekiden_seat *seat, struct ekiden_instance *ins
 	return -EIO;
 }
 
-static struct ekiden_seat *free_one(void)
+static struct ekiden_policy_slot *free_one(void)
 {
 	u32 i;
 
-	for (i = 0; i < EKIDEN_SEATS; i++)
-		if (!ekiden_running.seats[i].now)
-			return &ekiden_running.seats[i];
+	for (i = 0; i < EKIDEN_POLICY_SLOTS; i++)
+		if (!ekiden_running.policy_slots[i].now)
+			return &ekiden_running.policy_slots[i];
 	return NULL;
 }
 
 long ekiden_create_policy(struct file *file, struct ekiden_create_request *request, struct ekiden_text *reason)
 {
-	const struct ekiden_instance *other = ekiden_running.nr ? ekiden_running.seats[ekiden_default_seat()].now : NULL;
+	const struct ekiden_instance *other = ekiden_running.nr ? ekiden_running.policy_slots[ekiden_default_policy_slot()].now
+								: NULL;
 	const struct ekiden_policy *policy = ekiden_find_policy(request->policy);
 	struct ekiden_instance *instance;
-	struct ekiden_seat *seat;
+	struct ekiden_policy_slot *policy_slot;
 	long ret;
 
 	if (ekiden_running.nr && (!(request->flags & EKIDEN_CREATE_JOIN) || !READ_ONCE(ekiden_running.attached)))
@@ -383,8 +387,8 @@ long ekiden_create_policy(struct file *file, struct ekiden_create_request *reque
 		return -EIO;
 	if (!policy)
 		return -ENOENT;
-	seat = free_one();
-	if (!seat)
+	policy_slot = free_one();
+	if (!policy_slot)
 		return -EUSERS;
 	if (other) {
 		request->max_tasks = other->args.max_tasks;
@@ -393,11 +397,11 @@ long ekiden_create_policy(struct file *file, struct ekiden_create_request *reque
 	instance = ekiden_new_instance(policy, request, other);
 	if (IS_ERR(instance))
 		return PTR_ERR(instance);
-	ret = set_up_tape(seat, request->tape_records);
+	ret = set_up_call_log(policy_slot, request->call_log_records);
 	if (!ret && other)
-		ret = create_another(seat, instance, request->flags & EKIDEN_CREATE_DEFAULT, reason);
+		ret = create_another(policy_slot, instance, request->flags & EKIDEN_CREATE_DEFAULT, reason);
 	else if (!ret)
-		ret = create_first(seat, instance, request->max_tasks, reason);
+		ret = create_first(policy_slot, instance, request->max_tasks, reason);
 	if (ret) {
 		if (!other) {
 			ekiden_rs_forget();
@@ -405,22 +409,22 @@ long ekiden_create_policy(struct file *file, struct ekiden_create_request *reque
 			ekiden_running.engine_arena = NULL;
 		}
 		preempt_disable();
-		ekiden_run_tape(seat, instance, EKIDEN_TAPE_STOP);
+		ekiden_run_call_log(policy_slot, instance, EKIDEN_CALL_LOG_STOP);
 		preempt_enable();
 		ekiden_free_instance(instance);
-		vfree(seat->tape.base);
-		memset(seat, 0, sizeof(*seat));
+		vfree(policy_slot->call_log.base);
+		memset(policy_slot, 0, sizeof(*policy_slot));
 		return ret;
 	}
-	seat->now = instance;
-	seat->access = request->flags & (EKIDEN_CREATE_OPEN | EKIDEN_CREATE_GROUP);
-	seat->group = make_kgid(current_user_ns(), request->group);
+	policy_slot->now = instance;
+	policy_slot->access = request->flags & (EKIDEN_CREATE_OPEN | EKIDEN_CREATE_GROUP);
+	policy_slot->group = make_kgid(current_user_ns(), request->group);
 	/* From here on the kernel may attach. */
 	smp_store_release(&ekiden_running.nr, ekiden_running.nr + 1);
-	seat->controller = file;
-	ekiden_now_runs(seat, instance);
-	ekiden_say_of("created", seat, NULL);
-	request->seat = seat - ekiden_running.seats;
+	policy_slot->controller = file;
+	ekiden_now_runs(policy_slot, instance);
+	ekiden_say_of("created", policy_slot, NULL);
+	request->policy_slot = policy_slot - ekiden_running.policy_slots;
 	if (other && request->flags & EKIDEN_CREATE_DEFAULT)
 		ekiden_introduce_tasks();
 	return 0;
@@ -458,7 +462,7 @@ long ekiden_reorder(const struct ekiden_order_request *request)
 	if (!ekiden_running.nr || ekiden_is_over())
 		return -ENODEV;
 	preempt_disable();
-	done = ekiden_run_guarded(ekiden_rs_reorder, request->seats, request->len, 0, 0, 0);
+	done = ekiden_run_guarded(ekiden_rs_reorder, request->policy_slots, request->len, 0, 0, 0);
 	preempt_enable();
 	return published(done);
 }

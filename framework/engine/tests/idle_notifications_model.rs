@@ -8,8 +8,8 @@ extern crate alloc;
 #[path = "../src/idle.rs"]
 pub mod idle;
 #[expect(dead_code, reason = "the engine uses the rest")]
-#[path = "../src/told.rs"]
-pub mod told;
+#[path = "../src/idle_notifications.rs"]
+pub mod idle_notifications;
 #[expect(dead_code, reason = "wakeups_model.rs is about the rest")]
 #[path = "../src/wakeups.rs"]
 pub mod wakeups;
@@ -19,15 +19,15 @@ mod atomics {
 }
 
 use idle::IdleCpus;
+use idle_notifications::{IdleKnown, IdleMissed};
 use loom::{sync::Arc, thread};
-use told::{Missed, Told};
 
-const SEAT: u8 = 1;
+const POLICY_SLOT: u8 = 1;
 
 struct Model {
     idle: IdleCpus,
-    missed: Missed,
-    told: [Told; 2],
+    missed: IdleMissed,
+    told: [IdleKnown; 2],
 }
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
@@ -38,21 +38,24 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 
 impl Model {
     fn new() -> Arc<Self> {
-        Arc::new(Self { idle: IdleCpus::new(2), missed: Missed::default(), told: Default::default() })
+        Arc::new(Self { idle: IdleCpus::new(2), missed: IdleMissed::default(), told: Default::default() })
     }
 
     /// The steps of `found_nothing`: a CPU begins to idle, and the policy was not asked.
     fn idles(&self, cpu: u32) {
         assert!(self.idle.note(cpu, true));
-        self.missed.pass_over(SEAT);
+        self.missed.pass_over(POLICY_SLOT);
     }
 
     /// The steps of `tell_missed`. The CPUs that the policy is told of, a bit each.
     fn tell(&self) -> u32 {
-        if !self.missed.take(SEAT) {
+        if !self.missed.take(POLICY_SLOT) {
             return 0;
         }
-        (0..2).filter(|cpu| self.idle.contains(*cpu) && self.told[*cpu as usize].tell(SEAT)).map(|cpu| 1 << cpu).sum()
+        (0..2)
+            .filter(|cpu| self.idle.contains(*cpu) && self.told[*cpu as usize].tell(POLICY_SLOT))
+            .map(|cpu| 1 << cpu)
+            .sum()
     }
 }
 
@@ -69,7 +72,7 @@ fn a_policy_hears_once_of_each_cpu_that_idles() {
         others.into_iter().for_each(|other| other.join().unwrap());
         let then = model.tell();
         assert_eq!((first | then, first & then), (3, 0), "of some CPU the policy does not hear, or twice");
-        assert!(!model.missed.any(SEAT));
+        assert!(!model.missed.any(POLICY_SLOT));
     });
 }
 
@@ -79,13 +82,13 @@ fn a_cpu_that_runs_again_takes_back_what_was_told_once() {
     check(|| {
         let model = Model::new();
         model.idles(0);
-        model.missed.pass_over(SEAT);
+        model.missed.pass_over(POLICY_SLOT);
         let others = [(); 2].map(|()| {
             let model = model.clone();
             thread::spawn(move || model.tell())
         });
         let told: u32 = others.into_iter().map(|other| other.join().unwrap()).sum();
         assert!(model.idle.note(0, false));
-        assert_eq!((told, model.told[0].take(), model.told[0].take()), (1, SEAT, 0));
+        assert_eq!((told, model.told[0].take(), model.told[0].take()), (1, POLICY_SLOT, 0));
     });
 }

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// What it is called.
-pub(crate) const TRIAL: &str = "ekiden-trial";
+pub(crate) const GUEST_TEST: &str = "ekiden-guest-test";
 
 /// Builds the modules of policies, each with the project that it is of, and puts them where a guest sees them.
 pub(crate) fn install(policies: &[(&str, &str)], kernel: &Kernel, share: &Path, progress: &mut Progress) -> Result<()> {
@@ -37,6 +37,6 @@ pub(crate) fn install(policies: &[(&str, &str)], kernel: &Kernel, share: &Path, 
 
 /// The program, which is built if this one was installed without it.
 pub(crate) fn program(progress: &mut Progress) -> Result<PathBuf> {
-    build_missing(TRIAL, &["ekiden-kernel-tests"], progress)?;
-    Ok(machine::program(TRIAL))
+    build_missing(GUEST_TEST, &["ekiden-kernel-tests"], progress)?;
+    Ok(machine::program(GUEST_TEST))
 }

@@ -1,5 +1,5 @@
 //! Policies that fall on several CPUs at once, in every order that memory allows (loom): the steps of `take_out_of` and
-//! `find_default` in `src/seats.rs`.
+//! `find_default` in `src/policy_slots.rs`.
 
 use loom::{
     sync::{
@@ -32,24 +32,24 @@ impl Model {
         })
     }
 
-    fn is_taken(&self, seat: usize) -> bool {
-        self.homes[seat].load(Acquire) != NOWHERE
+    fn is_taken(&self, policy_slot: usize) -> bool {
+        self.homes[policy_slot].load(Acquire) != NOWHERE
     }
 
     /// On this CPU a policy falls.
-    fn take_out(&self, seat: usize, cpu: usize, is_fenced: bool) {
-        if self.homes[seat].swap(NOWHERE, Release) == NOWHERE {
+    fn take_out(&self, policy_slot: usize, cpu: usize, is_fenced: bool) {
+        if self.homes[policy_slot].swap(NOWHERE, Release) == NOWHERE {
             return;
         }
-        *self.reasons[seat].lock().unwrap() = Some(cpu);
+        *self.reasons[policy_slot].lock().unwrap() = Some(cpu);
         if is_fenced {
             fence(SeqCst);
         }
         if self.is_taken(self.default.load(Relaxed) as usize) {
             return;
         }
-        match (0..2).find(|seat| self.is_taken(*seat)) {
-            Some(seat) => self.default.store(seat as u32, Relaxed),
+        match (0..2).find(|policy_slot| self.is_taken(*policy_slot)) {
+            Some(policy_slot) => self.default.store(policy_slot as u32, Relaxed),
             None => self.faulted.store(1, Release),
         }
     }
