@@ -38,8 +38,8 @@
 /* As in hosts/kernel/include/ekiden_control.h. */
 struct ekiden_choice {
 	int tid;
-	unsigned int slot; /* counted from 1; 0 for the default policy */
-	unsigned int flags;	  /* 1: children inherit it */
+	unsigned int slot;  /* counted from 1; 0 for the default policy */
+	unsigned int flags; /* 1: children inherit it */
 	unsigned int params_len;
 	uint64_t params; /* text */
 	uint64_t error;	 /* room for the reason of a refusal */

@@ -54,6 +54,19 @@ pub trait Policy: Send + Sync {
     fn figures(&self) -> Figures {
         Figures::default()
     }
+    /// It goes, while calls of it may be under way. One that can be [followed](Self::follow) answers every call that begins from here on with
+    /// nothing.
+    fn leave(&self) {}
+    /// Another one comes to its place. It has [left](Self::leave), and no call that began before is under way any more.
+    ///
+    /// # Errors
+    /// If its place can be had only when nobody shares it: the other one comes back.
+    fn follow(&self, next: Self) -> Result<(), Self>
+    where
+        Self: Sized,
+    {
+        Err(next)
+    }
     /// The policy as what it is, for a host that knows what it may be.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }

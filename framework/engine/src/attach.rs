@@ -29,12 +29,11 @@ impl<P: Policy> Engine<P> {
         if self.is_to_leave(slot, slot.state()) {
             slot.choose_for_all(task, self.default_policy_slot());
         }
-        while !self.is_attached::<false>(slot.state()) && self.introduce_one(handling, task, slot) {}
+        while !self.is_attached::<false>(slot.state()) && self.introduce_one(handling, task, slot, slot.state()) {}
     }
 
-    /// The policy hears of a task that is not attached to it. False if there is no policy left.
-    pub(crate) fn introduce_one(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) -> bool {
-        let seen = slot.state();
+    /// The policy hears of a task that is not attached to it, unless the state has changed since it was seen. False if there is no policy left.
+    pub(crate) fn introduce_one(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, seen: State) -> bool {
         if self.is_attached::<false>(seen) {
             return true;
         }

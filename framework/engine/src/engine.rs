@@ -32,6 +32,8 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) single: AtomicBool,
     /// Who wants to know of idle CPUs.
     pub(crate) listeners: AtomicU8,
+    /// Policy slots whose policies go while events that know them are under way, a bit each.
+    pub(crate) leaving: AtomicU8,
     pub(crate) missed: IdleMissed,
     pub(crate) shares: Shares,
     pub(crate) default_policy_slot: AtomicU32,
@@ -78,6 +80,7 @@ impl<P: Policy> Engine<P> {
             order: Published::default(),
             single: AtomicBool::new(true),
             listeners: AtomicU8::new(0),
+            leaving: AtomicU8::new(0),
             missed: IdleMissed::default(),
             shares: Shares::default(),
             default_policy_slot: AtomicU32::new(0),
@@ -113,7 +116,8 @@ impl<P: Policy> Engine<P> {
 
     /// The policy in a policy slot, if there is one.
     pub fn policy(&self, policy_slot: usize) -> Option<&P> {
-        self.policy_slots[policy_slot].policy()
+        // One that has left may still be in its place.
+        self.policy_slots[policy_slot].policy().filter(|_| self.order.get().contains(policy_slot))
     }
 
     /// The task table.

@@ -39,10 +39,12 @@ impl<P: Policy> Engine<P> {
     }
 
     pub(crate) fn task_disable(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot) {
-        let seen = slot.state();
+        let mut seen = slot.state();
         self.transit(handling.event.cpu, slot, seen, Transition::Depart);
-        // Its token, wherever it is, is worthless from here on.
-        slot.set_state(seen.issue(Phase::New, seen.cpu()));
+        // Its token, wherever it is, is worthless from here on. If it waits it may just be introduced to a policy, which is to know that it is gone.
+        while !slot.try_state(seen, seen.issue(Phase::New, seen.cpu())) {
+            seen = slot.state();
+        }
         self.take_back(handling, self.policy_slot_of::<false>(seen), task, slot);
         self.leaves(slot);
         self.leave_groups(handling, task, slot);

@@ -105,6 +105,17 @@ enum Verdict {
     Ends,
 }
 
+impl Pace {
+    /// Nothing has been spent yet. What belongs to it is a number of times, or of windows, without which it says nothing.
+    fn begin(&self) {
+        let Self { window, refused, kicked, same } = self;
+        let Window { spent, began_ns, is_over, over } = window;
+        began_ns.store(0, Relaxed);
+        let counts = [spent, is_over, over, &refused.times, &kicked.times, &same.times];
+        counts.into_iter().for_each(|count| count.store(0, Relaxed));
+    }
+}
+
 impl Window {
     /// A policy that has something left may spend more than that, so that each window has room for one wish of any size. The clock is read by
     /// those that have nothing left.
@@ -232,7 +243,9 @@ impl<P: Policy> Engine<P> {
 
     /// The host's timer is set for the policy whose timer is next.
     pub(crate) fn arm_timer(&self, handling: &mut Handling<'_>, now_ns: u64) {
-        let due = self.cpu(handling.event.cpu).due_ns.iter().map(|due_ns| due_ns.load(Relaxed));
+        let due_ns = &self.cpu(handling.event.cpu).due_ns;
+        // Nobody would take off the list what one that has left is due.
+        let due = self.in_order().map(|policy_slot| due_ns[policy_slot.index % POLICY_SLOTS].load(Relaxed));
         if let Some(first) = due.filter(|due_ns| *due_ns != 0).min() {
             handling.outcome.timer_ns = first.saturating_sub(now_ns).max(1);
         }
@@ -326,8 +339,8 @@ impl<P: Policy> Engine<P> {
     }
 
     /// The policy in a policy slot is another one.
-    pub(crate) fn begins_pace(&mut self, policy_slot: usize) {
-        self.cpus.iter_mut().for_each(|cpu| cpu.pace[policy_slot % POLICY_SLOTS] = Pace::default());
+    pub(crate) fn begins_pace(&self, policy_slot: usize) {
+        self.cpus.iter().for_each(|cpu| cpu.pace[policy_slot % POLICY_SLOTS].begin());
     }
 }
 

@@ -14,8 +14,9 @@ use crate::counters::Totals;
 use crate::engine::{Engine, Handling};
 use crate::fault::{Checks, ContractViolation, Fault, UnexpectedTransition};
 use crate::lock::Lock;
+use crate::notices::bit;
 use crate::shares::Share;
-use crate::state::Attachment;
+use crate::state::{Attachment, Phase};
 use crate::table::How;
 
 /// How many policies there can be at once.
@@ -118,33 +119,42 @@ impl<P: Policy> PolicySlot<P> {
         self.params_declared.load(Relaxed)
     }
 
-    /// It is called from here on. The policy slot is empty.
-    fn put(&self, policy: P) {
-        self.calls.store(policy.calls().0, Relaxed);
-        self.params_declared.store(policy.params_declared(), Relaxed);
-        self.policy.call_once(|| policy);
+    /// It is called from here on. The policy slot is empty, or its policy has left.
+    fn put(&self, policy: P) -> Result<(), P> {
+        let (calls, params_declared) = (policy.calls(), policy.params_declared());
+        match self.policy.get() {
+            Some(left) => left.follow(policy)?,
+            None => _ = self.policy.call_once(|| policy),
+        }
+        self.calls.store(calls.0, Relaxed);
+        self.params_declared.store(params_declared, Relaxed);
+        Ok(())
     }
 
-    /// No policy is called here any more.
-    pub(crate) fn empty(&mut self) -> Option<P> {
-        *self.attachment.get_mut() = Attachment::NOWHERE.0;
-        *self.calls.get_mut() = Calls::NONE.0;
-        self.take_out()
+    /// No event that begins from here on calls the policy.
+    pub(crate) fn leave(&self) {
+        self.attachment.store(Attachment::NOWHERE.0, Release);
+        self.calls.store(Calls::NONE.0, Relaxed);
+        if let Some(policy) = self.policy.get() {
+            policy.leave();
+        }
     }
 
-    fn take_out(&mut self) -> Option<P> {
+    pub(crate) fn take_out(&mut self) -> Option<P> {
         mem::take(&mut self.policy).try_into_inner()
     }
 
-    /// A policy comes that knows none of the tasks. A CPU that sees the new attachment sees all of it.
-    pub(crate) fn take(&self, policy: P) {
-        self.put(policy);
+    /// A policy comes that knows none of the tasks. A CPU that sees the new attachment sees all of it. The policy comes back if the one that has left
+    /// has to be [taken out](Self::take_out) first.
+    pub(crate) fn take(&self, policy: P) -> Result<(), P> {
+        self.put(policy)?;
         self.forget_contract_violations();
         *self.fault.lock() = None;
         self.checks.store(Checks::default() as u32, Relaxed);
         *self.last_unexpected_transition.lock() = None;
         self.move_attachment();
         self.has_heard();
+        Ok(())
     }
 
     fn forget_contract_violations(&self) {
@@ -281,7 +291,8 @@ impl<P: Policy> Engine<P> {
         self.begins_pace(policy_slot);
         let policy_slot = &mut self.policy_slots[policy_slot];
         if let Some(new) = policy_slot.take_out().map(swap) {
-            policy_slot.put(new);
+            // It is empty.
+            let _ = policy_slot.put(new);
         }
         self.note_listeners();
     }
@@ -328,7 +339,14 @@ impl<P: Policy> Engine<P> {
             if self.is_attached::<false>(view.state) && !self.is_to_leave(slot, view.state) {
                 continue;
             }
-            self.attach(handling, view.id, slot);
+            if self.leaving.load(Relaxed) & bit(view.state.policy_slot()) == 0 {
+                self.attach(handling, view.id, slot);
+            } else if view.state.phase() == Phase::Ready {
+                self.introduce_one(handling, view.id, slot, view.state);
+            } else {
+                // An event that still takes it for a task of the policy that goes may write what becomes of it, whatever it is by then.
+                continue;
+            }
             if self.idle.contains(view.state.cpu()) && !handling.outcome.kicks.is_all() {
                 handling.outcome.kicks.add(view.state.cpu());
             }
@@ -377,12 +395,23 @@ impl<P: Policy> Engine<P> {
 
     /// Makes sure that the default policy is one that can be called, and notes if there is none left.
     pub(crate) fn find_default(&self) {
-        if self.policy_slots[self.default_policy_slot()].is_taken() {
+        while !self.policy_slots[self.default_policy_slot()].is_taken() {
+            let Some(policy_slot) = self.in_order().find(|policy_slot| policy_slot.is_taken()) else {
+                return self.faulted.store(true, Release);
+            };
+            self.default_policy_slot.store(policy_slot.index as u32, Relaxed);
+            // It may have gone since it was found, while somebody else found another one: first said, then looked at again.
+            fence(SeqCst);
+        }
+    }
+
+    /// The policy in a policy slot is about to go: another one is the default, if there is one.
+    pub(crate) fn find_another_default(&self, policy_slot: usize) {
+        if self.default_policy_slot() != policy_slot {
             return;
         }
-        match self.in_order().find(|policy_slot| policy_slot.is_taken()) {
-            Some(policy_slot) => self.default_policy_slot.store(policy_slot.index as u32, Relaxed),
-            None => self.faulted.store(true, Release),
+        if let Some(other) = self.in_order().find(|other| other.index != policy_slot && other.is_taken()) {
+            self.default_policy_slot.store(other.index as u32, Relaxed);
         }
     }
 

@@ -155,6 +155,16 @@ impl<P: Policy> Engine<P> {
         }
     }
 
+    /// There are no turns any more. Weights may have been shared out while one was under way: who has it is not asked first for ever, as what waits
+    /// with others may be what a grace period waits for.
+    fn ends_turn(&self, handling: &mut Handling<'_>, cpu: CpuId) {
+        let here = self.cpu(cpu);
+        if here.first.load(Relaxed) != 0 {
+            here.first.store(0, Relaxed);
+            handling.outcome.kicks.add(cpu);
+        }
+    }
+
     /// From time to time the policies that are asked later have their turns, so that none starves.
     pub(crate) fn rotate(&self, handling: &mut Handling<'_>, cpu: CpuId, slot: &Slot) {
         let here = self.cpu(cpu);
@@ -163,7 +173,7 @@ impl<P: Policy> Engine<P> {
         }
         let order = here.order.get();
         if self.is_shared() && !self.has_turns(here, order.len()) {
-            return;
+            return self.ends_turn(handling, cpu);
         }
         let ticks = (here.ticks.load(Relaxed) + 1) % ROUND_TICKS;
         here.ticks.store(ticks, Relaxed);

@@ -16,7 +16,8 @@ use loom::{
 const NOWHERE: u32 = 0;
 
 struct Model {
-    homes: [AtomicU32; 2],
+    /// Of so many policies as a model has.
+    homes: Vec<AtomicU32>,
     reasons: [Mutex<Option<usize>>; 2],
     default: AtomicU32,
     faulted: AtomicU32,
@@ -24,8 +25,12 @@ struct Model {
 
 impl Model {
     fn new() -> Arc<Self> {
+        Self::with(2)
+    }
+
+    fn with(policies: u32) -> Arc<Self> {
         Arc::new(Self {
-            homes: [1, 2].map(AtomicU32::new),
+            homes: (1..=policies).map(AtomicU32::new).collect(),
             reasons: [None, None].map(Mutex::new),
             default: AtomicU32::new(0),
             faulted: AtomicU32::new(0),
@@ -45,12 +50,19 @@ impl Model {
         if is_fenced {
             fence(SeqCst);
         }
-        if self.is_taken(self.default.load(Relaxed) as usize) {
-            return;
-        }
-        match (0..2).find(|policy_slot| self.is_taken(*policy_slot)) {
-            Some(policy_slot) => self.default.store(policy_slot as u32, Relaxed),
-            None => self.faulted.store(1, Release),
+        self.find_default(is_fenced);
+    }
+
+    fn find_default(&self, looks_again: bool) {
+        while !self.is_taken(self.default.load(Relaxed) as usize) {
+            let Some(policy_slot) = (0..self.homes.len()).find(|policy_slot| self.is_taken(*policy_slot)) else {
+                return self.faulted.store(1, Release);
+            };
+            self.default.store(policy_slot as u32, Relaxed);
+            if !looks_again {
+                return;
+            }
+            fence(SeqCst);
         }
     }
 }
@@ -94,4 +106,34 @@ fn one_policy_falls_on_two_cpus() {
         assert!(model.is_taken(model.default.load(Relaxed) as usize), "the default policy has fallen");
         assert_eq!(model.faulted.load(Acquire), 0);
     });
+}
+
+fn the_default_one_and_the_next_fall(looks_again: bool) {
+    loom::model(move || {
+        let model = Model::with(3);
+        let falls = |policy_slot: usize| {
+            let model = model.clone();
+            move || {
+                model.homes[policy_slot].swap(NOWHERE, Release);
+                fence(SeqCst);
+                model.find_default(looks_again);
+            }
+        };
+        let other = thread::spawn(falls(1));
+        falls(0)();
+        other.join().unwrap();
+        assert_eq!(model.default.load(Relaxed), 2, "the default policy has fallen");
+        assert_eq!(model.faulted.load(Acquire), 0);
+    });
+}
+
+#[test]
+fn two_of_three_policies_fall_at_once() {
+    the_default_one_and_the_next_fall(true);
+}
+
+#[test]
+#[should_panic(expected = "the default policy has fallen")]
+fn without_another_look_the_next_one_is_chosen_that_has_fallen_meanwhile() {
+    the_default_one_and_the_next_fall(false);
 }

@@ -20,7 +20,8 @@ s64 ekiden_rs_create(const struct ekiden_policy_table *table, struct ekiden_crea
 bool ekiden_rs_begin_several(void);
 s64 ekiden_rs_come(const struct ekiden_policy_table *table, void *made);
 s64 ekiden_rs_has_come(u64 policy_slot, u64 is_default, struct ekiden_outcome *outcome);
-s64 ekiden_rs_remove(u64 policy_slot);
+s64 ekiden_rs_leave(u64 policy_slot);
+s64 ekiden_rs_has_left(u64 policy_slot);
 s64 ekiden_rs_reorder(const u8 *order, size_t len);
 s64 ekiden_rs_share(const struct ekiden_share_request *share, const u64 *cpus);
 s64 ekiden_rs_all_see(struct ekiden_outcome *outcome);

@@ -18,7 +18,6 @@
 #include "host.h"
 
 void ekiden_calls_ended(void);
-void ekiden_policy_slots_ended(void);
 
 static long give_reason(const struct ekiden_text *reason, u64 to, u32 room, long ret)
 {
@@ -409,7 +408,6 @@ static void __exit ekiden_exit(void)
 	ekiden_watch_no_suspends();
 	ekiden_queues_ended();
 	ekiden_calls_ended();
-	ekiden_policy_slots_ended();
 	ekiden_stop_ended();
 }
 

@@ -8,7 +8,6 @@
 #include <linux/string.h>
 #include <linux/timekeeping.h>
 #include <linux/vmalloc.h>
-#include <linux/workqueue.h>
 #ifdef CONFIG_X86_64
 #include <asm/tsc.h>
 #endif
@@ -137,13 +136,6 @@ static void free_all(void)
 	memset(&ekiden_running, 0, sizeof(ekiden_running));
 }
 
-/* All other CPUs stand still. */
-static s64 remove(void *policy_slot)
-{
-	return ekiden_run_guarded(ekiden_rs_remove, (struct ekiden_policy_slot *)policy_slot - ekiden_running.policy_slots, 0, 0, 0,
-				  0);
-}
-
 static void what_is_asked(void)
 {
 	bool any = ekiden_rs_calls() & BIT_ULL(EKIDEN_CALL_SELECT_TASK_RQ);
@@ -151,26 +143,43 @@ static void what_is_asked(void)
 	WRITE_ONCE(ekiden_asks_for_cpu, !any ? 0 : ekiden_running.nr > 1 ? 2 : 1);
 }
 
-/* The controller of a policy has closed its file while other policies run: they get its tasks. */
-static long leave_others(struct ekiden_policy_slot *policy_slot)
-{
-	u64 wait_ns;
-	s64 removed;
-	int ret = ekiden_stop_cpus(remove, policy_slot, &removed, &wait_ns);
+/* How long tasks may wait that an event still gave to a policy that goes. */
+#define REST_US 5000
 
-	if (ret)
-		return ret;
-	what_is_asked();
-	/* If that fails all of them are gone, and so is the reason for it. */
+/*
+ * The controller of a policy has closed its file while other policies run, which go on meanwhile: they get its tasks. Those that
+ * wait at once, and what is left of them while events go on that have begun before. One of these tasks may be in the middle of what
+ * RCU waits for.
+ */
+static void leave_others(struct ekiden_policy_slot *policy_slot)
+{
+	u64 start = ktime_get_mono_fast_ns();
+	u32 number = policy_slot - ekiden_running.policy_slots;
+	unsigned long events;
+
+	preempt_disable();
+	ekiden_run_guarded(ekiden_rs_leave, number, 0, 0, 0, 0);
+	preempt_enable();
+	events = start_poll_synchronize_rcu();
+	do {
+		/* If that fails all policies are gone, and so is the reason for it. */
+		ekiden_introduce_tasks();
+		usleep_range(REST_US / 2, REST_US);
+	} while (!poll_state_synchronize_rcu(events));
+	ekiden_note_grace(ktime_get_mono_fast_ns() - start);
+	preempt_disable();
+	ekiden_run_guarded(ekiden_rs_has_left, number, 0, 0, 0, 0);
+	preempt_enable();
+	/* All that do not wait. */
 	ekiden_introduce_tasks();
 	free_policy_slot(policy_slot);
-	return 0;
+	what_is_asked();
 }
 
-/* Frees policies whose controller is closed and that sched_ext calls no longer. False if something has to be tried again. */
-static bool clear_up(void)
+/* Frees policies whose controller is closed and that sched_ext calls no longer. */
+static void clear_up(void)
 {
-	bool answered = false, done = true;
+	bool answered = false;
 	u32 i;
 
 	for (i = 0; i < EKIDEN_POLICY_SLOTS; i++)
@@ -179,38 +188,20 @@ static bool clear_up(void)
 		/* sched_ext may still call us, and says so when it stops. */
 		if (ekiden_running.nr && !READ_ONCE(ekiden_running.attached))
 			free_all();
-		return true;
+		return;
 	}
 	if (!READ_ONCE(ekiden_running.attached) || ekiden_is_over())
-		return true;
+		return;
 	for (i = 0; i < EKIDEN_POLICY_SLOTS; i++)
 		if (ekiden_running.policy_slots[i].now && !ekiden_running.policy_slots[i].controller)
-			done &= !leave_others(&ekiden_running.policy_slots[i]);
-	return done;
+			leave_others(&ekiden_running.policy_slots[i]);
 }
-
-static void reap_again(struct work_struct *work)
-{
-	ekiden_reap();
-}
-
-static DECLARE_DELAYED_WORK(reap_work, reap_again);
 
 void ekiden_reap(void)
 {
-	bool done;
-
 	mutex_lock(&ekiden_control);
-	done = clear_up();
+	clear_up();
 	mutex_unlock(&ekiden_control);
-	if (!done)
-		schedule_delayed_work(&reap_work, HZ / 10);
-}
-
-void ekiden_policy_slots_ended(void);
-void ekiden_policy_slots_ended(void)
-{
-	cancel_delayed_work_sync(&reap_work);
 }
 
 /* The loader is gone, by whatever way: without a controller a policy only lives until others have its tasks. */

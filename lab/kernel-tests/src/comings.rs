@@ -1,6 +1,10 @@
 //! Policies that come beside others, are put in another order, get shares and leave, again and again under load: none of it is refused.
 
-use std::path::Path;
+use std::{
+    mem,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result};
 use ekiden::CpuMask;
@@ -9,7 +13,7 @@ use ekiden_loader::{Beside, Inherit, Session, Status, Who, choose};
 use serde::Serialize;
 
 use crate::{
-    load::{Worker, be_anywhere},
+    load::{Worker, be_anywhere, pause},
     several::beside,
 };
 
@@ -25,17 +29,36 @@ struct ComingsReport {
     /// For how many of them all CPUs stood still, and for how many none did.
     stops: u64,
     graces: u64,
-    /// For how long a CPU waited at most.
-    wait_ns_max: u64,
+    /// How long it took at most until all CPUs had seen one of them, and until a policy had gone, with all of its tasks.
+    grace_ns_max: u64,
+    departure_ms_max: u64,
+    /// How many tasks the policy has that is left, and how many there are.
+    tasks: u64,
+    tasks_in_all: u64,
     still_running: bool,
 }
 
-/// A refusal ends the guest test with its reason.
+/// How many tasks the policies have, and how many there are: the same after a while, as they come and go.
+fn tasks() -> Result<(u64, u64)> {
+    let start = Instant::now();
+    loop {
+        let status = Status::read()?.unwrap_or_default();
+        let of_policies = status.policies.iter().map(|policy| policy.counts.tasks).sum();
+        if of_policies == status.counts.tasks || start.elapsed() > Duration::from_secs(5) {
+            return Ok((of_policies, status.counts.tasks));
+        }
+        pause(50);
+    }
+}
+
+/// A refusal ends the guest test with its reason. Every other policy that comes gets all tasks; of four departures, two are those of the policy
+/// that was there before, whose policy slot is the next one's.
 pub(crate) fn comings(modules: &Path, rounds: u32) -> Result<()> {
     be_anywhere()?;
-    let first = Session::start(&beside(modules, "wfq", Beside::Nobody))?;
-    let workers =
-        ["spin", "spin", "yield", "nap", "nap"].into_iter().map(Worker::anywhere).collect::<Result<Vec<_>>>()?;
+    let mut names = ["wfq", "fifo"];
+    let mut first = Session::start(&beside(modules, names[0], Beside::Nobody))?;
+    let workers = ["spin", "spin", "yield", "nap", "nap", "forks"];
+    let workers = workers.into_iter().map(Worker::anywhere).collect::<Result<Vec<_>>>()?;
     let all = CpuMask::first_n(std::thread::available_parallelism()?.get() as u32);
     let mut report = ComingsReport {
         comings: 0,
@@ -46,12 +69,16 @@ pub(crate) fn comings(modules: &Path, rounds: u32) -> Result<()> {
         unexpected_transitions: 0,
         stops: 0,
         graces: 0,
-        wait_ns_max: 0,
+        grace_ns_max: 0,
+        departure_ms_max: 0,
+        tasks: 0,
+        tasks_in_all: 0,
         still_running: false,
     };
     let before = Status::read()?.unwrap_or_default().stops;
     for round in 0..rounds {
-        let second = Session::start(&beside(modules, "fifo", Beside::Others)).with_context(|| format!("{round}"))?;
+        let way = if round % 2 == 0 { Beside::Others } else { Beside::OthersAsDefault };
+        let mut second = Session::start(&beside(modules, names[1], way)).with_context(|| format!("{round}"))?;
         report.comings += 1;
         let worker = &workers[round as usize % workers.len()];
         choose(&Who::Process(worker.pid().as_raw()), Some(second.slot()), Inherit::Yes)?;
@@ -62,19 +89,26 @@ pub(crate) fn comings(modules: &Path, rounds: u32) -> Result<()> {
         report.shares += 1;
         worker.must_run()?;
         second.check()?;
-        // Its task goes back to the first.
+        if round % 4 > 1 {
+            mem::swap(&mut first, &mut second);
+            names.reverse();
+        }
+        // Its tasks go to the one that stays.
+        let start = Instant::now();
         second.stop();
+        report.departure_ms_max = report.departure_ms_max.max(start.elapsed().as_millis() as u64);
         report.departures += 1;
+        for worker in &workers {
+            worker.must_run().with_context(|| format!("after departure {round}"))?;
+        }
     }
-    for worker in &workers {
-        worker.must_run()?;
-    }
+    (report.tasks, report.tasks_in_all) = tasks()?;
     let status = Status::read()?.unwrap_or_default();
     report.contract_violations = status.counts.contract_violations;
     report.unexpected_transitions = status.counts.unexpected_transitions;
     report.stops = status.stops.quick + status.stops.slow - before.quick - before.slow;
     report.graces = status.stops.graces - before.graces;
-    report.wait_ns_max = status.stops.wait_ns_max;
+    report.grace_ns_max = status.stops.grace_ns_max;
     report.still_running = first.is_running();
     println!("{}", serde_json::to_string(&report)?);
     Ok(())

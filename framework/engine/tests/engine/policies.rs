@@ -5,7 +5,7 @@ use std::{
     any::Any,
     collections::{HashMap, HashSet, VecDeque},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, RwLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -126,6 +126,47 @@ impl Policy for Listener {
     }
 }
 
+/// Where one policy follows another while events are under way, as in the kernel.
+struct Place {
+    policy: RwLock<Option<Box<dyn Policy>>>,
+    complaints: Arc<Mutex<Vec<String>>>,
+}
+
+impl Place {
+    fn of(policy: Box<dyn Policy>, complaints: &Arc<Mutex<Vec<String>>>) -> Self {
+        Self { policy: RwLock::new(Some(policy)), complaints: complaints.clone() }
+    }
+}
+
+impl Policy for Place {
+    fn calls(&self) -> Calls {
+        self.policy.read().unwrap().as_ref().map_or(Calls::NONE, |policy| policy.calls())
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+
+    fn deliver(&self, message: &Message, payload: &[u8]) -> Reply {
+        match &*self.policy.read().unwrap() {
+            Some(policy) => policy.deliver(message, payload),
+            None => {
+                self.complaints.lock().unwrap().push(format!("{message:?} comes after it has left"));
+                Reply::default()
+            }
+        }
+    }
+
+    fn leave(&self) {
+        *self.policy.write().unwrap() = None;
+    }
+
+    fn follow(&self, next: Self) -> Result<(), Self> {
+        *self.policy.write().unwrap() = next.policy.into_inner().unwrap();
+        Ok(())
+    }
+}
+
 struct Anywhere(Arc<IdleCpus>, Arc<AtomicBool>);
 
 impl Host for Anywhere {
@@ -173,6 +214,8 @@ enum Step {
     /// One is going to come, and no CPU has seen it yet.
     Begin,
     Remove(usize),
+    /// The same while events go on, of which some have begun before.
+    Leave(usize),
     Reorder,
     /// A policy panics in its next call.
     Fall(usize),
@@ -193,6 +236,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<bool>().prop_map(Step::Add),
         1 => Just(Step::Begin),
         1 => (0..POLICIES).prop_map(Step::Remove),
+        1 => (0..POLICIES).prop_map(Step::Leave),
         1 => Just(Step::Reorder),
         1 => (0..POLICIES).prop_map(Step::Fall),
         2 => (0..TASKS as usize, proptest::option::of(0..POLICIES)).prop_map(|(task, policy_slot)| Step::Choose(task, policy_slot)),
@@ -205,12 +249,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// The kernel, as far as it matters here. It says nothing of tasks that sleep, so that the engine has to find out.
 struct Kernel {
-    engine: Engine,
+    engine: Engine<Place>,
     tasks: Vec<(TaskId, Stands)>,
     /// Where the policy goes on to hear of tasks.
     next: Option<u32>,
     /// Who has come, and whether for all tasks, though not all CPUs ask it yet.
     comes: Option<(usize, bool)>,
+    /// Who goes, though an event may still know it.
+    leaves: Option<usize>,
     complaints: Arc<Mutex<Vec<String>>>,
     /// For each policy slot, whether its policy is to fall; and whether one fell.
     falls: [Arc<AtomicBool>; POLICIES],
@@ -223,8 +269,10 @@ impl Kernel {
         let idle = Arc::new(IdleCpus::new(CPUS));
         let (fell, falls) = (Arc::<AtomicBool>::default(), <[Arc<AtomicBool>; POLICIES]>::default());
         let host = Arc::new(Anywhere(idle.clone(), fell.clone()));
-        let engine: Engine = Engine::new(Listener::new(&complaints, &falls[0]), host, idle, CPUS, 64);
-        let mut kernel = Self { engine, tasks: Vec::new(), next: None, comes: None, complaints, falls, fell };
+        let first = Place::of(Listener::new(&complaints, &falls[0]), &complaints);
+        let engine = Engine::new(first, host, idle, CPUS, 64);
+        let (tasks, next, comes, leaves) = (Vec::new(), None, None, None);
+        let mut kernel = Self { engine, tasks, next, comes, leaves, complaints, falls, fell };
         for name in 0..TASKS {
             let init = Event { args: [1 + u64::from(name), 0], ..Event::new(EventKind::TaskInit, 0) };
             let task = kernel.deliver(&init).task;
@@ -270,8 +318,21 @@ impl Kernel {
         }
     }
 
+    /// No event knows it any more.
+    fn has_left(&mut self) {
+        if let Some(policy_slot) = self.leaves.take() {
+            self.engine.has_left(policy_slot);
+            self.next = Some(0);
+        }
+    }
+
+    fn listener(&self, policy_slot: usize) -> Place {
+        Place::of(Listener::new(&self.complaints, &self.falls[policy_slot]), &self.complaints)
+    }
+
     fn introduce_all(&mut self) {
         self.all_ask();
+        self.has_left();
         while self.fell.swap(false, Relaxed) || self.next.is_some() {
             self.next = Some(0);
             self.introduce(u32::MAX);
@@ -290,6 +351,9 @@ impl Kernel {
     fn step(&mut self, step: Step) {
         if !matches!(step, Step::Wake(..) | Step::Pick(..) | Step::Tick(_) | Step::Nice(_)) {
             self.all_ask();
+            if !matches!(step, Step::Introduce) && self.leaves.is_some() {
+                self.introduce_all();
+            }
         }
         match step {
             Step::Wake(index, cpu) if self.tasks[index].1 == Stands::Sleeps => {
@@ -308,7 +372,8 @@ impl Kernel {
             }
             Step::Swap(policy_slot) if self.alive(policy_slot) && !self.falls[policy_slot].load(Relaxed) => {
                 self.introduce_all();
-                self.engine.replace_policy(policy_slot, |_| Listener::new(&self.complaints, &self.falls[policy_slot]));
+                let next = self.listener(policy_slot);
+                self.engine.replace_policy(policy_slot, |_| next);
                 self.engine.start_over(policy_slot, &mut Outcome::default());
                 self.next = Some(0);
             }
@@ -317,15 +382,20 @@ impl Kernel {
                 let policy_slots: Vec<usize> = self.engine.policy_slots().map(|view| view.policy_slot).collect();
                 let free = (0..POLICIES).find(|policy_slot| !policy_slots.contains(policy_slot)).unwrap();
                 self.falls[free].store(false, Relaxed);
-                let policy = Listener::new(&self.complaints, &self.falls[free]);
                 self.engine.begin_several();
-                assert_eq!(self.engine.come(policy).ok(), Some(free));
+                assert_eq!(self.engine.come(self.listener(free)).ok(), Some(free));
                 self.comes = Some((free, is_default));
             }
             Step::Begin => _ = self.engine.begin_several(),
             Step::Remove(policy_slot) if self.nr_alive() > usize::from(self.alive(policy_slot)) => {
                 self.introduce_all();
                 if self.engine.remove(policy_slot).is_some() {
+                    self.next = Some(0);
+                }
+            }
+            Step::Leave(policy_slot) if self.nr_alive() > usize::from(self.alive(policy_slot)) => {
+                if self.engine.leave(policy_slot) {
+                    self.leaves = Some(policy_slot);
                     self.next = Some(0);
                 }
             }
@@ -347,7 +417,7 @@ impl Kernel {
                 assert_eq!(done, self.alive(policy_slot));
                 self.engine.all_see(&mut Outcome::default());
             }
-            Step::Swap(_) | Step::Add(_) | Step::Remove(_) | Step::Fall(_) => {}
+            Step::Swap(_) | Step::Add(_) | Step::Remove(_) | Step::Leave(_) | Step::Fall(_) => {}
             Step::Introduce => self.introduce(2),
             Step::Wake(..) => {}
         }
@@ -492,6 +562,31 @@ fn weights_divide_a_cpu_among_policies_that_have_work_all_the_time() {
     }
 }
 
+/// Who has shared them out waits until all events have seen it, and that may take a task of the other policy.
+#[test]
+fn a_turn_ends_when_weights_are_shared_out() {
+    // One of these ticks is in it.
+    for before in 0..50 {
+        let mut kernel = Kernel::new();
+        kernel.step(Step::Add(false));
+        kernel.step(Step::Choose(1, Some(1)));
+        kernel.step(Step::Wake(0, 0));
+        kernel.step(Step::Wake(1, 0));
+        let step = |kernel: &mut Kernel| {
+            kernel.step(Step::Pick(0, true));
+            kernel.step(Step::Tick(0));
+            kernel.running(0)
+        };
+        (0..before).for_each(|_| _ = step(&mut kernel));
+        for policy_slot in 0..2 {
+            let share = Share { is_strict: false, weight: 10 };
+            assert!(kernel.engine.share(policy_slot, &CpuMask::first_n(CPUS), share));
+        }
+        let ran = (0..200).filter(|_| step(&mut kernel) == Some(0)).count();
+        assert!(ran > 50, "after {before} ticks the first policy had {ran} of 200");
+    }
+}
+
 /// Drops every token that it gets.
 struct Careless(Mutex<Vec<RawToken>>);
 
@@ -517,7 +612,8 @@ impl Policy for Careless {
 fn a_successor_does_not_answer_for_the_contract_violations_of_others() {
     let mut kernel = Kernel::new();
     for round in 0..2 {
-        kernel.engine.replace_policy(0, |_| Box::new(Careless(Mutex::default())));
+        let next = Place::of(Box::new(Careless(Mutex::default())), &kernel.complaints);
+        kernel.engine.replace_policy(0, |_| next);
         kernel.engine.start_over(0, &mut Outcome::default());
         kernel.engine.introduce(0, u32::MAX, &mut Outcome::default());
         let task = kernel.tasks[0].0;
@@ -530,5 +626,48 @@ fn a_successor_does_not_answer_for_the_contract_violations_of_others() {
         }
         kernel.deliver(&block);
         assert_eq!((kernel.engine.contract_violations().0, kernel.engine.fault().is_some()), ((round + 1) * 40, false));
+    }
+}
+
+/// Wants a timer whenever a task wakes up.
+struct Alarmed;
+
+impl Policy for Alarmed {
+    fn calls(&self) -> Calls {
+        Calls::ALL
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+
+    fn deliver(&self, message: &Message, _: &[u8]) -> Reply {
+        let timer_ns = if message.call == Call::TaskWakeup as u32 { 1_000_000 } else { 0 };
+        Reply { timer_ns, ..Reply::default() }
+    }
+}
+
+#[test]
+fn nobody_has_a_timer_set_for_a_policy_that_is_gone() {
+    for waits in [false, true] {
+        let mut kernel = Kernel::new();
+        let next = Place::of(Box::new(Alarmed), &kernel.complaints);
+        kernel.engine.replace_policy(0, |_| next);
+        (0..2).for_each(|_| kernel.step(Step::Add(true)));
+        kernel.introduce_all();
+        kernel.step(Step::Choose(0, Some(0)));
+        let task = kernel.tasks[0].0;
+        // It has been in another one until now.
+        for _ in 0..2 {
+            kernel.deliver(&Event { task, flags: enqueue_flags::WAKEUP, ..Event::new(EventKind::Enqueue, 0) });
+            kernel.deliver(&Event { task, ..Event::new(EventKind::Block, 0) });
+        }
+        let timer = || Event::new(EventKind::Timer, 0);
+        assert_eq!(kernel.deliver(&timer()).timer_ns, 1_000_000);
+        kernel.step(if waits { Step::Leave(0) } else { Step::Remove(0) });
+        assert_eq!(kernel.deliver(&timer()).timer_ns, 0);
+        kernel.introduce_all();
+        kernel.step(Step::Add(false));
+        assert_eq!(kernel.deliver(&timer()).timer_ns, 0, "nor for the one that follows");
     }
 }

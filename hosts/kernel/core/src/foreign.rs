@@ -2,7 +2,11 @@
 
 use alloc::boxed::Box;
 use core::any::Any;
-use core::{ffi::c_void, mem::MaybeUninit};
+use core::ffi::c_void;
+use core::mem::{self, MaybeUninit};
+use core::ptr;
+use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use ekiden::Calls;
 use ekiden_host::Policy;
@@ -22,18 +26,41 @@ unsafe extern "C" {
     ) -> i64;
 }
 
-/// A policy in another module.
+/// A policy in another module. Its instance is an `Adapter`, which is Send and Sync: calls on several CPUs share it. Another one may take its
+/// place while CPUs look at that.
 pub(crate) struct ForeignPolicy {
-    table: &'static PolicyTable,
-    instance: *mut c_void,
+    /// A [`Deliver`], which belongs to the instance, or is [`nobody`] and looks at none.
+    deliver: AtomicPtr<()>,
+    instance: AtomicPtr<c_void>,
+    /// A [`PolicyTable`]. Only looked at while the policy is there.
+    table: AtomicPtr<PolicyTable>,
 }
 
-// SAFETY: the instance is an `Adapter`, which is Send; see `ekiden_kernel_policy::create`. The table is only read.
-unsafe impl Send for ForeignPolicy {}
-// SAFETY: an `Adapter` is Sync: calls on several CPUs share it.
-unsafe impl Sync for ForeignPolicy {}
+/// Answers for a policy that has left.
+unsafe extern "C" fn nobody(
+    reply: &mut MaybeUninit<Reply>,
+    _instance: *mut c_void,
+    _message: *const Message,
+    _payload: *const u8,
+    _payload_len: usize,
+) {
+    reply.write(Reply::default());
+}
 
 impl ForeignPolicy {
+    fn of(table: &'static PolicyTable, instance: *mut c_void) -> Self {
+        Self {
+            deliver: AtomicPtr::new(table.deliver as *mut ()),
+            instance: AtomicPtr::new(instance),
+            table: AtomicPtr::new(ptr::from_ref(table).cast_mut()),
+        }
+    }
+
+    fn table(&self) -> &PolicyTable {
+        // SAFETY: from `of`, where it is a reference.
+        unsafe { &*self.table.load(Acquire) }
+    }
+
     /// Makes an instance of the policy, or `None` with a reason in `args`.
     ///
     /// # Safety
@@ -44,17 +71,18 @@ impl ForeignPolicy {
         let table = unsafe { &*table };
         // SAFETY: a module's own function, with arguments that it may keep pointers of: what they name outlives the instance.
         let instance = unsafe { (table.create)(args) };
-        (!instance.is_null()).then_some(Self { table, instance })
+        (!instance.is_null()).then(|| Self::of(table, instance))
     }
 
     /// An instance that has been made.
     ///
     /// # Safety
     ///
-    /// `table` outlives the result, and `instance` comes from it and is used by nobody else.
+    /// `table` outlives the result, and `instance` comes from it and is used by nobody else. If the result [follows](Policy::follow) another one, no
+    /// call is under way that began before that one has left. What has left is still there for calls that are under way then.
     pub(crate) unsafe fn made(table: *const PolicyTable, instance: *mut c_void) -> Self {
         // SAFETY: the module that has made the instance is held as long as that is there.
-        Self { table: unsafe { &*table }, instance }
+        Self::of(unsafe { &*table }, instance)
     }
 
     /// Has the policy write down what a version with another layout is to go on with.
@@ -64,7 +92,7 @@ impl ForeignPolicy {
     /// `room` has space for `len` bytes. This is `cpu`, with interrupts off.
     pub(crate) unsafe fn save(&self, cpu: u32, room: *mut u8, len: usize) -> i64 {
         // SAFETY: the instance comes from this table; the caller vouches for the room, and for its CPU, on which no call can begin.
-        unsafe { (self.table.save)(self.instance, cpu, room, len) }
+        unsafe { (self.table().save)(self.instance.load(Relaxed), cpu, room, len) }
     }
 
     /// What the policy counts for people: see [`PolicyTable::figures`].
@@ -74,7 +102,7 @@ impl ForeignPolicy {
     /// `room` has space for `len` bytes.
     pub(crate) unsafe fn figures_of(&self, cpu: u32, room: *mut u64, len: usize) -> i64 {
         // SAFETY: the instance comes from this table, and only shares what it counts; the caller vouches for the room.
-        unsafe { (self.table.figures)(self.instance, cpu, room, len) }
+        unsafe { (self.table().figures)(self.instance.load(Relaxed), cpu, room, len) }
     }
 
     /// What comes in the place of this instance: `made`, or one that gets its state if that is null.
@@ -87,25 +115,38 @@ impl ForeignPolicy {
         // SAFETY: the successor's module is held until the result is gone; that of `self` may go then.
         let table = unsafe { &*table };
         if !made.is_null() {
-            return Self { table, instance: made };
+            return Self::of(table, made);
         }
         let mut handover = MaybeUninit::zeroed();
         // SAFETY: the instance comes from a table of the same layout and is not used again; `give` fills in what `take` reads.
         let instance = unsafe {
-            (self.table.give)(self.instance, handover.as_mut_ptr());
+            (self.table().give)(self.instance.load(Relaxed), handover.as_mut_ptr());
             (table.take)(args, handover.as_mut_ptr())
         };
-        Self { table, instance }
+        Self::of(table, instance)
     }
 }
 
 impl Policy for ForeignPolicy {
     fn calls(&self) -> Calls {
-        Calls(self.table.calls)
+        Calls(self.table().calls)
     }
 
     fn params_declared(&self) -> u64 {
-        self.table.params_declared
+        self.table().params_declared
+    }
+
+    fn leave(&self) {
+        self.deliver.store(nobody as *mut (), Release);
+    }
+
+    fn follow(&self, next: Self) -> Result<(), Self> {
+        let Self { deliver, instance, table } = next;
+        self.table.store(table.into_inner(), Relaxed);
+        self.instance.store(instance.into_inner(), Relaxed);
+        // Who finds it there finds its instance, too; who has found the one before is not there any more.
+        self.deliver.store(deliver.into_inner(), Release);
+        Ok(())
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
@@ -126,12 +167,15 @@ impl Policy for ForeignPolicy {
         reply: &'a mut MaybeUninit<Reply>,
     ) -> &'a mut Reply {
         let (bytes, len) = (payload.as_ptr(), payload.len());
+        // SAFETY: a `Deliver` was put there, in `of`, `leave` or `follow`.
+        let deliver = unsafe { mem::transmute::<*mut (), Deliver>(self.deliver.load(Acquire)) };
+        let instance = self.instance.load(Relaxed);
         if ALONE {
-            // SAFETY: references are good for `deliver`, which gets an instance of its own table. If it panics it does not come back here.
-            unsafe { (self.table.deliver)(reply, self.instance, message, bytes, len) };
+            // SAFETY: references are good for `deliver`, which gets its own instance. If it panics it does not come back here.
+            unsafe { deliver(reply, instance, message, bytes, len) };
         } else {
             // SAFETY: as without the guard, which passes all of it on. It needs its CPU kept: engines are only asked where that is so.
-            let left = unsafe { ekiden_guarded_call(reply, self.instance, message, bytes, len, self.table.deliver) };
+            let left = unsafe { ekiden_guarded_call(reply, instance, message, bytes, len, deliver) };
             if left != 0 {
                 return reply.write(Reply::fallen());
             }

@@ -109,11 +109,12 @@ pub extern "C" fn ekiden_rs_begin_several() -> bool {
 ///
 /// # Safety
 ///
-/// `table` outlives the engine's use of the instance, which comes from it and is not used elsewhere.
+/// `table` outlives the engine's use of the instance, which comes from it and is not used elsewhere. After each instance that went
+/// `ekiden_rs_has_left` was called, after its grace period.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ekiden_rs_come(table: *const PolicyTable, made: *mut c_void) -> i64 {
     let Some(engine) = engine().filter(|_| !cfg!(feature = "fixed")) else { return -19 };
-    // SAFETY: `made` comes from the table, which outlives the engine.
+    // SAFETY: `made` comes from the table, which outlives the engine. It follows only those that left a grace period ago.
     let policy = unsafe { ForeignPolicy::made(table, made) };
     engine.come(policy).map_or(-7, |policy_slot| policy_slot as i64)
 }
@@ -132,20 +133,21 @@ pub unsafe extern "C" fn ekiden_rs_has_come(policy_slot: u64, is_default: u64, o
     0
 }
 
-/// Takes an instance away: it is not called any more, and its memory can go. Its tasks have to be introduced to others.
-///
-/// # Safety
-///
-/// No event is under way on any CPU, and none comes until this returns.
+/// An instance goes: no event that begins from here on calls it. Its tasks have to be introduced to others; `ekiden_rs_has_left` follows after a grace
+/// period.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ekiden_rs_remove(policy_slot: u64) -> i64 {
-    let engine = ENGINE.load(Acquire);
-    if engine.is_null() || cfg!(feature = "fixed") {
-        return -19;
+pub extern "C" fn ekiden_rs_leave(policy_slot: u64) -> i64 {
+    let Some(engine) = engine().filter(|_| !cfg!(feature = "fixed")) else { return -19 };
+    engine.leave(policy_slot as usize);
+    0
+}
+
+/// No event calls the instance any more. When tasks have been introduced once more its memory can go.
+#[unsafe(no_mangle)]
+pub extern "C" fn ekiden_rs_has_left(policy_slot: u64) -> i64 {
+    if let Some(engine) = engine() {
+        engine.has_left(policy_slot as usize);
     }
-    // SAFETY: the caller keeps everyone else out, so this is the only reference.
-    let engine = unsafe { &mut *engine };
-    engine.remove(policy_slot as usize);
     0
 }
 

@@ -23,7 +23,7 @@ fn without_an_engine_every_question_has_an_answer() {
         assert_eq!(ekiden_rs_deliver(&event, &mut outcome, [].as_ptr(), 0), 0);
         assert_eq!(outcome.status, Status::Fault as i32, "tasks are handed back to the kernel");
         assert_eq!(ekiden_rs_come(&TABLE, ptr::null_mut()), NO_ENGINE);
-        assert_eq!(ekiden_rs_remove(0), NO_ENGINE);
+        assert_eq!((ekiden_rs_leave(0), ekiden_rs_has_left(0)), (NO_ENGINE, 0));
         assert_eq!(ekiden_rs_swap(0, &TABLE, ptr::null_mut(), ptr::null_mut(), &mut outcome), NO_ENGINE);
         assert_eq!(ekiden_rs_reorder([0].as_ptr(), 1), INVALID);
         let request = ShareRequest { cpus: 0, cpus_len: 0, policy_slot: 0, weight: 1, flags: 0 };
@@ -203,6 +203,54 @@ fn a_policy_whose_guard_says_that_it_did_not_return_has_fallen() {
     let picked = policy.deliver(&Message::about_cpu(Call::PickNextTask, 0), &[]);
     assert_eq!(picked.token.serial, 9);
     assert_eq!((policy.calls(), policy.params_declared()), (Calls(TABLE.calls), 7));
+}
+
+#[test]
+fn one_that_has_left_answers_nothing_and_the_next_in_its_policy_slot_does() {
+    let running = Running::on(2, 8);
+    let come = || {
+        ekiden_rs_begin_several();
+        // SAFETY: the table is static, and the instance its own; nobody is in a call.
+        let policy_slot = unsafe { ekiden_rs_come(&TABLE, (TABLE.create)(&mut args(8))) };
+        // SAFETY: the outcome is on this stack.
+        unsafe { ekiden_rs_has_come(policy_slot as u64, 1, &mut Outcome::default()) };
+        policy_slot
+    };
+    let introduce = || {
+        // SAFETY: the outcome is on this stack, and there is one scan at a time.
+        assert_eq!(unsafe { ekiden_rs_introduce(0, &mut Outcome::default()) }, 0, "there are few tasks");
+    };
+    assert_eq!(come(), 1);
+    let task = running.task(0xabc0);
+    running.wake(task, 0);
+    for _ in 0..2 {
+        assert_eq!(ekiden_rs_leave(ekiden_rs_default()), 0);
+        introduce();
+        let left = running.pick(0);
+        assert_eq!((left.status, left.task), (Status::Run as i32, task), "the one that stays has it");
+        running.wake(task, 0);
+        assert_eq!(ekiden_rs_has_left(1), 0);
+        introduce();
+        assert_eq!((ekiden_rs_order(), ekiden_rs_default()), (1, 0));
+        assert_eq!(come(), 1, "the policy slot is free");
+        introduce();
+    }
+    assert_eq!(running.pick(0).task, task);
+}
+
+#[test]
+fn nobody_answers_where_one_has_left_until_another_one_follows() {
+    // SAFETY: the table is static, and the instances are its own; no call is under way.
+    let [policy, next] = [(); 2].map(|()| unsafe { ForeignPolicy::made(&TABLE, (TABLE.create)(&mut args(1))) });
+    let waits = Message { token_serial: 9, ..Message::about_cpu(Call::TaskNew, 0) };
+    let pick = Message::about_cpu(Call::PickNextTask, 0);
+    let picked = || policy.deliver(&pick, &[]).token.serial;
+    policy.deliver(&waits, &[]);
+    policy.leave();
+    assert_eq!(picked(), 0, "it is not called");
+    next.deliver(&Message { token_serial: 7, ..waits }, &[]);
+    assert!(policy.follow(next).is_ok());
+    assert_eq!((picked(), policy.params_declared()), (7, 7), "the next one has its own memory");
 }
 
 #[test]
