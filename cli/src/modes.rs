@@ -56,7 +56,7 @@ const MODES: &[Mode] = &[
     Mode {
         command: &["bench", "applications"],
         when: When::Given("from"),
-        what: Options::Only(&["from", "report", "json", "check"]),
+        what: Options::Only(&["from", "report", "markdown", "json", "check"]),
     },
     Mode {
         command: &["bench", "applications"],

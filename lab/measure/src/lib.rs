@@ -10,6 +10,7 @@ mod faults;
 mod fidelity;
 mod generated;
 mod guest_test;
+mod markdown;
 mod reproduce;
 mod request;
 mod soak;

@@ -1,6 +1,7 @@
 //! Real programs under several schedulers, on machines with different numbers of CPUs: what each costs there beside the kernel's own.
 
 mod limits;
+mod markdown;
 mod page;
 
 use std::collections::BTreeMap;
@@ -206,6 +207,11 @@ impl Applications {
     /// One self-contained page with pictures.
     pub fn to_page(&self) -> String {
         page::page(self)
+    }
+
+    /// As tables of a document in Markdown.
+    pub fn to_markdown(&self) -> String {
+        markdown::markdown(self)
     }
 
     /// As tables, one for each number of CPUs.

@@ -1,6 +1,6 @@
 //! What both sides showed, side by side.
 
-use std::{fs, io, path::Path};
+use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
 use ekiden::Topology;
@@ -13,7 +13,7 @@ use super::{
     loads,
     measure::{Measured, Run, Shown, keep_trace},
 };
-use crate::policies;
+use crate::{markdown, policies};
 
 /// How far a figure may be off.
 const LIMIT: f64 = 0.15;
@@ -133,12 +133,7 @@ impl Comparison {
 impl Comparison {
     /// Puts the table into a document, between two lines that mark its place; a document without them gets it at its end.
     pub(super) fn write_into(&self, path: &Path) -> Result<()> {
-        let failed = || format!("cannot write {}", path.display());
-        let text = match fs::read_to_string(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-            text => text,
-        };
-        fs::write(path, between_marks(&text.with_context(failed)?, &self.to_markdown())).with_context(failed)
+        markdown::write_into(path, "ekiden fidelity", &self.to_markdown())
     }
 
     /// A row a load and policy; each cell has the real figure, the simulated one, and by how much that is off.
@@ -168,22 +163,13 @@ impl Comparison {
     }
 }
 
-const MARKS: [&str; 2] = ["<!-- ekiden fidelity --markdown writes this -->\n", "<!-- up to here -->\n"];
-
-fn between_marks(text: &str, figures: &str) -> String {
-    let [begin, end] = MARKS;
-    let (before, rest) = text.split_once(begin).unwrap_or((text, ""));
-    let after = rest.split_once(end).map_or("", |(_, after)| after);
-    format!("{before}{begin}\n{figures}\n{end}{after}")
-}
-
 /// A number in a narrow column.
 fn short(value: f64) -> String {
     if value != 0.0 && value < 100.0 { format!("{value:.1}") } else { number(value.round()).replace(".000", "") }
 }
 
 /// Copies what the guest wrote.
-pub(super) fn copy_traces(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy_traces(from: &Path, to: &Path) -> Result<()> {
     let failed = || format!("cannot copy the traces to {}", to.display());
     fs::create_dir_all(to).with_context(failed)?;
     for entry in fs::read_dir(from).with_context(failed)? {
@@ -257,16 +243,5 @@ mod tests {
         let off = |real_ns, simulated_ns| figures(&shown(1, real_ns), &shown(1, simulated_ns))[4].met;
         assert!(off(1_000, 3_000));
         assert!(!off(1_000, 3_100));
-    }
-
-    #[test]
-    fn a_table_takes_its_own_place_in_a_document() {
-        let [begin, end] = MARKS;
-        let once = between_marks("before\n", "table 1\n");
-        assert_eq!(once, format!("before\n{begin}\ntable 1\n\n{end}"));
-        assert_eq!(
-            between_marks(&(once + "after\n"), "table 2\n"),
-            format!("before\n{begin}\ntable 2\n\n{end}after\n")
-        );
     }
 }

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Room for a million records of each CPU, which no load here needs.
-const RING_BYTES: u32 = 32 << 20;
+pub(crate) const RING_BYTES: u32 = 32 << 20;
 
 /// How long the kernel has other things to do after a scheduler or a recorder has come or gone.
 const QUIET: Duration = Duration::from_millis(500);
@@ -194,7 +194,7 @@ fn run(candidate: &Candidate, workload: &Workload, speed: &str) -> Result<(Shown
 }
 
 /// Writes a trace to a file that is called after what it is of.
-pub(super) fn keep_trace(trace: &Trace, directory: &Path, side: &str, policy: &str, load: &str) -> Result<()> {
+pub(crate) fn keep_trace(trace: &Trace, directory: &Path, side: &str, policy: &str, load: &str) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let path = directory.join(format!("{side}-{policy}-{}", load.replace('/', "_")));
     fs::write(&path, trace.as_bytes()).with_context(|| format!("cannot write {}", path.display()))

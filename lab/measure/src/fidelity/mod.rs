@@ -11,8 +11,11 @@ use std::{fs, path::PathBuf, process::ExitCode};
 use anyhow::{Context, Result};
 use clap::Args;
 
-pub(crate) use self::measure::Real;
 use self::{calibrate::Calibration, compare::Comparison, measure::Measured};
+pub(crate) use self::{
+    compare::copy_traces,
+    measure::{RING_BYTES, Real, keep_trace},
+};
 use crate::{
     bench::{
         Output, Unit, Verdict,

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_bench::{Applications, Boot, Incident, Sample};
-use ekiden_loader::{Beside, Queues, sysfs};
+use ekiden_loader::{Beside, Queues, Recording, ShortRecorder, sysfs};
 use ekiden_vm::{Cache, GuestCommand, Vm, program_disk};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,8 @@ use super::{
 };
 use crate::{
     failure::{Exit, Failure},
+    fidelity::{RING_BYTES, copy_traces, keep_trace},
+    markdown,
     modules::{self, Allowed},
     progress::Progress,
     request::{Measurement, ask},
@@ -56,6 +58,9 @@ Examples:
   ekiden bench applications --from two.json --from four.json --report page.html
   sudo ekiden bench applications --only nginx
       the programs that this machine has
+  ekiden bench applications --vm --cpus 2 --only hackbench --traces traces
+  ekiden explain traces/2-cpus-default-hackbench traces/2-cpus-wfq-hackbench
+      why it was slower or faster there
 Each scheduler gets its turn with all programs, one scheduler after the other,
 and once before for nothing but counts of migrations. Programs are described in
 lab/measure/src/bench/applications/programs.rs.")]
@@ -90,6 +95,9 @@ pub(crate) struct ApplicationsBench {
     /// Write one page with pictures for the browser
     #[arg(long, value_name = "PAGE")]
     report: Option<PathBuf>,
+    /// Put the tables into this document, in the place that is marked there
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
     #[command(flatten)]
     output: Output,
 }
@@ -114,6 +122,9 @@ pub(crate) struct Programs {
     /// How often each scheduler gets its turn; one more turn comes before
     #[arg(long, value_name = "TIMES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     repeat: u32,
+    /// Record each program's first turn under each scheduler, and keep the traces in this directory, for `ekiden explain`
+    #[arg(long, value_name = "DIR")]
+    traces: Option<PathBuf>,
     /// Where the root of the programs is, if it is not that of the machine.
     #[arg(skip)]
     root: Option<PathBuf>,
@@ -135,6 +146,9 @@ impl ApplicationsBench {
         if let Some(page) = &self.report {
             fs::write(page, all.to_page()).with_context(|| format!("cannot write {}", page.display()))?;
         }
+        if let Some(document) = &self.markdown {
+            markdown::write_into(document, "ekiden bench applications", &all.to_markdown())?;
+        }
         let verdict = Verdict { all_stayed: all.all_stayed(), limits_met: all.passed || !all.all_stayed() };
         self.output.show(&all, &all.to_text(), &verdict)
     }
@@ -153,15 +167,21 @@ impl ApplicationsBench {
         let mut vm = InVm::of(cpus, 1, self.memory_mib, self.kernel.clone(), self.what.scx.clone());
         vm.shape.kvm = self.kvm;
         vm.shape.disk = Some(disk.to_owned());
-        vm.with_guest(self.what.source.modules(), &self.what.policies, Clock::Exact, |vm, _, unit, progress| {
+        // Programs of several tasks show when each has its turn. Where a busy CPU leaves the others none, they show nothing else.
+        vm.with_guest(self.what.source.modules(), &self.what.policies, Clock::Fair, |vm, share, unit, progress| {
             progress.step(format!("measuring programs on {cpus} CPUs"));
             mount(vm)?;
             let there = Programs {
                 scx: self.what.scx.iter().map(|program| scx::name(program).into()).collect(),
+                traces: self.what.traces.as_ref().map(|_| "/host/traces".into()),
                 root: Some(ROOT.into()),
                 ..self.what.clone()
             };
-            ask(vm, &there, unit, &mut |line| progress.note(line))
+            let boot = ask(vm, &there, unit, &mut |line| progress.note(line))?;
+            if let Some(traces) = &self.what.traces {
+                copy_traces(&share.join("traces"), traces)?;
+            }
+            Ok(boot)
         })
     }
 }
@@ -198,7 +218,13 @@ impl Measurement for Programs {
                 let work = || {
                     for program in &programs {
                         progress.step(format!("turn {turn} of {}: {name}, {}", self.repeat, program.name));
-                        if !one(&place, program, &scheduler, turn == 0, &mut boot)? {
+                        let traces = self.traces.as_deref().filter(|_| turn == 0);
+                        let recorder = traces.map(|_| ShortRecorder::start(RING_BYTES, program.name)).transpose()?;
+                        let stayed = one(&place, program, &scheduler, turn == 0, &mut boot)?;
+                        if let (Some(traces), Some(recorder)) = (traces, recorder) {
+                            keep(&recorder.stop(), traces, program, &name, &mut boot)?;
+                        }
+                        if !stayed {
                             break;
                         }
                     }
@@ -309,6 +335,16 @@ fn one(place: &Place, program: &Program, scheduler: &Scheduler, counting: bool, 
         })),
     }
     Ok(stayed)
+}
+
+/// Keeps a trace, which is called after the number of CPUs, the scheduler and the program.
+fn keep(recording: &Recording, traces: &Path, program: &Program, scheduler: &str, boot: &mut Boot) -> Result<()> {
+    if recording.lost > 0 {
+        let what = format!("{} records of its trace were lost, so there is none", recording.lost);
+        note(boot, program, Some(scheduler), false, what);
+        return Ok(());
+    }
+    keep_trace(&recording.trace, traces, &format!("{}-cpus", boot.cpus), scheduler, program.name)
 }
 
 fn note(boot: &mut Boot, program: &Program, scheduler: Option<&str>, was_thrown_out: bool, what: String) {

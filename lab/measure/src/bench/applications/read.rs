@@ -131,7 +131,8 @@ pub(super) fn stress_ng(ran: &Ran) -> Result<Figures> {
         words.get(6)?.parse::<f64>().ok()
     });
     let figures: Vec<f64> = figures.collect();
-    ensure!(figures.len() == 1 && figures[0] > 0.0, "it has the metrics of {} stressors, not of 1", figures.len());
+    ensure!(figures.len() == 1, "it has the metrics of {} stressors, not of 1", figures.len());
+    ensure!(figures[0] > 0.0, "it was interrupted before it had done anything");
     Ok(vec![rate("bogo ops", figures[0])])
 }
 
@@ -248,6 +249,9 @@ mod tests {
             stress-ng: metrc: [44]                           (secs)    (secs)    (secs)   (real time) (usr+sys time)\n\
             stress-ng: metrc: [44] switch             2000      0.01      0.00      0.01    325379.47      151699.03\n";
         check(stress_ng, stress, &["rate 325379.47 bogo ops/s"]);
+        let late = stress.replace("325379.47      151699.03", "0.00           0.00");
+        let error = stress_ng(&Ran { output: late, elapsed: Duration::from_millis(50) }).unwrap_err();
+        assert_eq!(error.to_string(), "it was interrupted before it had done anything");
         check(ffmpeg, "bench: utime=0.006s stime=0.006s rtime=0.013s\nbench: maxrss=57416KiB\n", &["time 13.00 ms"]);
         check(openmp, "Time = 0.007620 s, sum 1.67501e+11\n", &["time 7.62 ms"]);
     }

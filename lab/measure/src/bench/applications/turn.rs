@@ -166,10 +166,16 @@ impl Place {
         PATH.split(':').any(|directory| self.outside(&Path::new(directory).join(name)).exists())
     }
 
+    /// As a path where there is a root: a guest's `chroot` is busybox's, which takes what has no slash for a command of its own, and so
+    /// would each script.
+    fn timeout(&self) -> &'static str {
+        if self.root.is_some() { "/usr/bin/timeout" } else { "timeout" }
+    }
+
     /// `sh` with a script that is ended after a time.
     fn shell(&self, program: &Program, script: &str, limit: &str, before: &[&str]) -> Result<Command> {
         let mut command = Command::new(if self.root.is_some() { "chroot" } else { "env" });
-        command.args(&self.root).args(["timeout", "-k", "5", limit]);
+        command.args(&self.root).args([self.timeout(), "-k", "5", limit]);
         command.args(before).args(["sh", "-ec", script]).current_dir("/");
         command.env("PATH", PATH).env("LC_ALL", "C").env("D", self.of(program)).env("CPUS", self.cpus.to_string());
         let output = File::create(self.output(program)).context("cannot create a file for the output of a program")?;
@@ -262,4 +268,19 @@ fn switches() -> Option<u64> {
 fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(SHOWN_LINES)..].join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::programs::ALL, *};
+
+    #[test]
+    fn in_a_root_of_their_own_scripts_run_programs_of_that_root() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("tmp")).unwrap();
+        let place = Place::new(Some(root.path()), Path::new("/tmp")).unwrap();
+        let command = place.shell(&ALL[0], "true", "7", &[]).unwrap();
+        let args: Vec<_> = command.get_args().skip(1).collect();
+        assert_eq!(args, ["/usr/bin/timeout", "-k", "5", "7", "sh", "-ec", "true"]);
+    }
 }
