@@ -91,7 +91,10 @@ impl<P: Policy> Engine<P> {
 
     /// All policies are told what they have missed.
     pub(crate) fn tell_all_missed(&self, handling: &mut Handling<'_>) {
-        self.in_order().for_each(|policy_slot| self.tell_missed(handling, policy_slot));
+        // With `for_each`, the name of what is made of its closures is longer than a symbol of the kernel may be.
+        for policy_slot in self.in_order() {
+            self.tell_missed(handling, policy_slot);
+        }
     }
 
     /// The next policy in a policy slot knows of no CPU that it is idle.

@@ -228,7 +228,7 @@ struct WaitsReport {
 /// Counts the waits of this thread, which naps a hundred times.
 pub(crate) fn waits() -> Result<()> {
     let naps = 100;
-    let ours = RunqLat::start(&Whom { pid: Some(std::process::id()), name: Some("ekiden-guest-test".into()) })?;
+    let ours = RunqLat::start(&Whom { pid: Some(std::process::id()), name: Some("ekiden-test".into()) })?;
     let nobodys = RunqLat::start(&Whom { pid: None, name: Some("nobody".into()) })?;
     for _ in 0..naps {
         thread::sleep(Duration::from_micros(500));

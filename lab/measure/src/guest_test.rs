@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// What it is called.
-pub(crate) const GUEST_TEST: &str = "ekiden-guest-test";
+pub(crate) const GUEST_TEST: &str = "ekiden-test";
 
 /// Builds the modules of policies, each with the project that it is of, and puts them where a guest sees them.
 pub(crate) fn install(policies: &[(&str, &str)], kernel: &Kernel, share: &Path, progress: &mut Progress) -> Result<()> {

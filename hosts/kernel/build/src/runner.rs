@@ -29,7 +29,7 @@ use std::{
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Programs of Ekiden's that the command line looks for beside itself.
-const BESIDE: [&str; 3] = ["ekiden-guest", "ekiden-load", "ekiden-guest-test"];
+const BESIDE: [&str; 3] = ["ekiden-guest", "ekiden-load", "ekiden-test"];
 
 /// What cargo says that it does, at the beginning of a line.
 const STEPS: [&str; 7] = ["Compiling ", "Downloading ", "Downloaded ", "Updating ", "Locking ", "Adding ", "Blocking "];

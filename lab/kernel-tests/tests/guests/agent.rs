@@ -180,7 +180,6 @@ fn what_an_agent_cannot_do_is_refused_by_name(guest: &TestGuest) {
     for (report, expected) in reports.iter().zip(expected) {
         assert!(report["error"].as_str().unwrap().contains(expected), "{report}");
     }
-    let refused =
-        guest.shell("start-stop-daemon -S -c 65534:65534 -x /bin/ekiden-guest-test -- agent-refuses 2>&1 || true");
+    let refused = guest.shell("start-stop-daemon -S -c 65534:65534 -x /bin/ekiden-test -- agent-refuses 2>&1 || true");
     assert!(refused.contains("this process lacks CAP_BPF and CAP_PERFMON"), "{refused}");
 }

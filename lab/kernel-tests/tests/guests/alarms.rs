@@ -119,7 +119,7 @@ fn has_no_false_alarm(guest: &TestGuest, name: &str, load: &str) {
     for scheduler in schedulers() {
         let is_default = scheduler == "default";
         let policy = if is_default { String::new() } else { format!("--policy {scheduler}") };
-        let guest_test = format!("beside --modules /guest {policy} -- sh /host/load");
+        let guest_test = format!("beside --modules /lab {policy} -- sh /host/load");
         // Timers that are programmed all the time take an emulator long.
         let report = &guest.guest_test_within(&guest_test, Duration::from_secs(600 + 10 * seconds()))[0];
         println!("{name} under {scheduler}: {report}");

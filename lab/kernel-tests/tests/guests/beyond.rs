@@ -25,7 +25,7 @@ fn a_user_who_fills_the_task_table_takes_no_cpu_from_others(guest: &TestGuest) {
 
 /// On so many CPUs, those without room have at least such a share of the time, and no task may wait longer than that.
 pub(crate) fn fills_the_table(guest: &TestGuest, policy: &str, cpus: u64, share: f64, longest_ms: f64) {
-    let report = &guest.guest_test(&format!("beyond --modules /guest --policy {policy}"))[0];
+    let report = &guest.guest_test(&format!("beyond --modules /lab --policy {policy}"))[0];
     println!("{report}");
     let without_room = |when: &str| report[when].as_u64().unwrap();
     assert!(without_room("without_room_before") >= 100, "{report}");
@@ -54,7 +54,7 @@ fn no_task_of_a_crowd_waits_longer_because_the_table_has_no_room(guest: &TestGue
     let herd = |policy: &str| -> Value {
         let most = std::time::Duration::from_secs(1500 + u64::from(tasks) / 10);
         let guest_test =
-            format!("herd --modules /guest {policy} --tasks {tasks} --beyond {beyond} --seconds {}", 8 + tasks / 1500);
+            format!("herd --modules /lab {policy} --tasks {tasks} --beyond {beyond} --seconds {}", 8 + tasks / 1500);
         let report = guest.guest_test_within(&guest_test, most)[0].clone();
         println!("{policy} {report}");
         assert_eq!(report["still_running"], true, "{report}");

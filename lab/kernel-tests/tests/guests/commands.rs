@@ -22,7 +22,7 @@ tests! {
 /// A guest test that runs `ekiden`.
 fn with_ekiden(guest: &TestGuest, guest_test: &str) -> Vec<serde_json::Value> {
     guest.bring("ekiden-cli", "ekiden");
-    guest.guest_test(&format!("{guest_test} --modules /guest --ekiden /lab/programs/ekiden"))
+    guest.guest_test(&format!("{guest_test} --modules /lab --ekiden /lab/programs/ekiden"))
 }
 
 fn tasks_that_join_a_group_or_have_a_name_get_its_policy_while_it_is_followed(guest: &TestGuest) {

@@ -50,7 +50,7 @@ pub(crate) fn todays_third_is_contained(guest: &TestGuest, faults: usize, beside
 fn third_is_contained(guest: &TestGuest, faults: usize, beside: bool, third: usize) -> Vec<Value> {
     let most = PATIENCE * rounds() as u32;
     let part = format!("--rounds {} --beside {beside} --part {third}/{THIRDS}", rounds());
-    let reports = guest.guest_test_within(&format!("list --modules /guest {part}"), most);
+    let reports = guest.guest_test_within(&format!("list --modules /lab {part}"), most);
     all_ended_well(&reports, (third..faults).step_by(THIRDS).count() * rounds());
     reports
 }

@@ -62,7 +62,7 @@ fn those_end_or_do_no_harm(guest: &TestGuest, which: Range<u64>) -> Vec<Value> {
         // Counted from the module's first.
         let (from, number) = (wanted.start, wanted.end - first);
         reports.extend(
-            guest.guest_test(&format!("generated --modules /guest --first {first} --from {from} --count {number}")),
+            guest.guest_test(&format!("generated --modules /lab --first {first} --from {from} --count {number}")),
         );
     }
     for report in &reports {

@@ -68,7 +68,7 @@ fn under_wfq_a_share_is_what_its_weight_is_due_in_a_kernel(guest: &TestGuest) {
     let mut wrong = Vec::new();
     for (others, nice_of_others, nice, before, seconds) in DUE {
         let report = &guest.guest_test(&format!(
-            "due --modules /guest --policy wfq --others {others} --nices {nice_of_others} {nice} --seconds {before} {seconds}"
+            "due --modules /lab --policy wfq --others {others} --nices {nice_of_others} {nice} --seconds {before} {seconds}"
         ))[0];
         let ns = |key: &str| report[key].as_f64().unwrap();
         let weight = |nice: &i32| f64::from(ekiden::weight_of_nice(*nice));
@@ -101,7 +101,7 @@ fn find<'a>(reports: &'a [Value], what: &str) -> &'a Value {
 }
 
 fn shares_and_limits_of_control_groups_hold_under_a_policy(guest: &TestGuest) {
-    let reports = guest.guest_test("groups --modules /guest --policy wfq");
+    let reports = guest.guest_test("groups --modules /lab --policy wfq");
     for report in &reports {
         println!("{report}");
     }
@@ -122,7 +122,7 @@ const BY_WEIGHTS: &[&str] = &["wfq", "cfs", "eevdf", "bpfland", "modular"];
 /// A third of them a day; `EKIDEN_POLICIES=all` is all.
 fn shares_and_limits_of_control_groups_hold_under_every_policy(guest: &TestGuest) {
     for policy in some_policies(NAMES.len().div_ceil(3)) {
-        let report = &guest.guest_test(&format!("grouped --modules /guest --policy {policy}"))[0];
+        let report = &guest.guest_test(&format!("grouped --modules /lab --policy {policy}"))[0];
         println!("{report}");
         let percent = |what: &str| report[what].as_f64().unwrap();
         assert!((percent("limited_percent") - 20.0).abs() <= 1.0, "{report}");
@@ -139,7 +139,7 @@ fn shares_and_limits_of_control_groups_hold_under_every_policy(guest: &TestGuest
 }
 
 pub(crate) fn what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without_a_difference(guest: &TestGuest) {
-    let report = guest.guest_test("recorded-groups --modules /guest --to /host/groups.ekirec")[0].clone();
+    let report = guest.guest_test("recorded-groups --modules /lab --to /host/groups.ekirec")[0].clone();
     assert_eq!(report["lost"], 0, "{report}");
     let outcome = Replay::of::<Wfq>().run(File::open(guest.host("groups.ekirec")).unwrap()).unwrap();
     println!("{report} {:?} {:?}", outcome.exact, outcome.remarks);
@@ -152,7 +152,7 @@ pub(crate) fn what_a_policy_did_with_tasks_of_limited_groups_is_replayed_without
 
 fn limits_of_a_hundred_groups_cost_next_to_nothing(guest: &TestGuest) {
     let costs = |policy: &str| {
-        let report = guest.guest_test(&format!("group-costs --modules /guest {policy}"))[0].clone();
+        let report = guest.guest_test(&format!("group-costs --modules /lab {policy}"))[0].clone();
         println!("{policy} {report}");
         ["root_ns", "groups_ns", "limits_ns"].map(|key| report[key].as_f64().unwrap())
     };
@@ -179,7 +179,7 @@ fn an_interrupt_is_short_whatever_crowds_are_limited(guest: &TestGuest) {
 /// Limits a thousand tasks, or so many as `EKIDEN_CROWD` says, and more groups than there is room for.
 fn crowds(guest: &TestGuest) -> Value {
     let tasks = std::env::var("EKIDEN_CROWD").map_or(1_000, |tasks| tasks.parse().expect("EKIDEN_CROWD is a number"));
-    let report = guest.guest_test(&format!("crowd --modules /guest --tasks {tasks} --groups 4200"))[0].clone();
+    let report = guest.guest_test(&format!("crowd --modules /lab --tasks {tasks} --groups 4200"))[0].clone();
     println!("{report}");
     let percent = |what: &str| report[what].as_f64().unwrap();
     for what in ["tasks_percent", "groups_percent", "nested_percent", "other_percent"] {
@@ -200,7 +200,7 @@ fn limits_of_ten_thousand_tasks_are_exact_whatever_their_period_is(guest: &TestG
 
 /// To within five percent of what the limit says, and never more than that.
 fn are_exact(guest: &TestGuest, arguments: &str) {
-    let reports = guest.guest_test(&format!("exact --modules /guest --policy wfq {arguments}"));
+    let reports = guest.guest_test(&format!("exact --modules /lab --policy wfq {arguments}"));
     for report in &reports {
         println!("{report}");
     }
@@ -221,7 +221,7 @@ fn are_exact(guest: &TestGuest, arguments: &str) {
 fn an_interrupt_is_short_where_twenty_thousand_tasks_are_throttled(guest: &TestGuest) {
     let tasks: u64 =
         std::env::var("EKIDEN_CROWD").map_or(20_000, |tasks| tasks.parse().expect("EKIDEN_CROWD is a number"));
-    let report = &guest.guest_test(&format!("throttled --modules /guest --tasks {tasks} --seconds 10"))[0];
+    let report = &guest.guest_test(&format!("throttled --modules /lab --tasks {tasks} --seconds 10"))[0];
     println!("{report}");
     assert!(report["throttled"].as_u64().unwrap() >= tasks * 9 / 10, "{report}");
     // An instruction takes a nanosecond here.
@@ -236,7 +236,7 @@ fn no_task_waits_for_a_lock_of_a_task_that_has_used_up_its_time(guest: &TestGues
 
 /// The same where a CPU may lose its processor, with the lock.
 pub(crate) fn waits_for_a_lock(guest: &TestGuest, ms_max: u64) {
-    let report = &guest.guest_test("holder --modules /guest")[0];
+    let report = &guest.guest_test("holder --modules /lab")[0];
     println!("{report}");
     assert!(report["wait_ms_max"].as_u64().unwrap() < ms_max && report["waits"].as_u64().unwrap() > 1_000, "{report}");
     let percent = report["percent"].as_f64().unwrap();

@@ -18,7 +18,7 @@ tests! {
 }
 
 fn what_a_policy_counts_itself_outlives_upgrades_and_the_module_that_named_it(guest: &TestGuest) {
-    let report = &guest.guest_test("figures --modules /guest")[0];
+    let report = &guest.guest_test("figures --modules /lab")[0];
     println!("{report}");
     for of in ["root", "group"] {
         let counts: Vec<u64> = report[of].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).collect();
@@ -113,7 +113,7 @@ fn loads_and_programs_in_other_languages_talk_to_their_policy(guest: &TestGuest)
 "#;
     fs::write(guest.host("talk.sh"), script).unwrap();
     let said = guest.shell(
-        "EKIDEN_MODULES=/guest LD_LIBRARY_PATH=/lab/programs:/host /lab/programs/ekiden run locality -- sh /host/talk.sh",
+        "EKIDEN_MODULES=/lab LD_LIBRARY_PATH=/lab/programs:/host /lab/programs/ekiden run locality -- sh /host/talk.sh",
     );
     println!("{said}");
     let of = |what: &str| {

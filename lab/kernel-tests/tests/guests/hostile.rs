@@ -61,8 +61,7 @@ fn the_device_lives_through_whatever_it_is_asked(guest: &TestGuest) {
     let (minutes, seed) = (number("EKIDEN_DEVICE_MINUTES", 0), number("EKIDEN_DEVICE_SEED", 1));
     let seconds = if minutes == 0 { 20 } else { 60 * minutes };
     let most = Duration::from_secs(600 + 30 * seconds);
-    let report =
-        &guest.guest_test_within(&format!("device --modules /guest --seconds {seconds} --seed {seed}"), most)[0];
+    let report = &guest.guest_test_within(&format!("device --modules /lab --seconds {seconds} --seed {seed}"), most)[0];
     println!("{report}");
     assert_eq!(report["slab_debug"], true, "the kernel does not check what it allocates: {report}");
     assert_eq!((&report["still_running"], &report["loads_again"]), (&true.into(), &true.into()), "{report}");

@@ -89,7 +89,7 @@ fn a_round_trip_takes_as_many_instructions_as_the_table_says(guest: &TestGuest) 
     let mut counted = Table { kernel: guest.shell("uname -r").trim().to_owned(), figures: Vec::new() };
     for scheduler in SCHEDULERS {
         let policy = if scheduler == "kernel" { String::new() } else { format!("--policy {scheduler}") };
-        for report in guest.guest_test(&format!("trips --modules /guest {policy}")) {
+        for report in guest.guest_test(&format!("trips --modules /lab {policy}")) {
             println!("{scheduler} {report}");
             let runs = report["scheduler"].as_str().map_or("kernel", |name| name.trim_start_matches("ekiden_"));
             assert_eq!(runs, scheduler, "{report}");

@@ -77,7 +77,7 @@ fn calls_of_today() -> Vec<&'static str> {
 
 pub(crate) fn each_call_panics(guest: &TestGuest, rounds: usize) {
     let calls = calls_of_today();
-    let reports = guest.guest_test(&format!("faults --modules /guest --rounds {rounds} --calls {}", calls.join(",")));
+    let reports = guest.guest_test(&format!("faults --modules /lab --rounds {rounds} --calls {}", calls.join(",")));
     assert_eq!(reports.len(), rounds * calls.len(), "{reports:#?}");
     for report in &reports {
         println!("{report}");
@@ -88,13 +88,13 @@ pub(crate) fn each_call_panics(guest: &TestGuest, rounds: usize) {
 }
 
 fn a_panic_in_the_busiest_call_is_contained_twenty_times_in_one_boot(guest: &TestGuest) {
-    let reports = guest.guest_test("faults --modules /guest --rounds 20 --calls pick_next_task");
+    let reports = guest.guest_test("faults --modules /lab --rounds 20 --calls pick_next_task");
     assert_eq!(reports.len(), 20);
     assert!(reports.iter().all(|report| text(report, "fault").starts_with("planted in ")), "{reports:#?}");
 }
 
 pub(crate) fn several_policies_share_the_machine_and_come_and_go(guest: &TestGuest) {
-    let report = &guest.guest_test("several --modules /guest")[0];
+    let report = &guest.guest_test("several --modules /lab")[0];
     assert_eq!(report["order"], serde_json::json!(["wfq", "fifo"]), "{report}");
     assert_eq!(report["reordered"], serde_json::json!(["fifo", "wfq"]), "{report}");
     assert_eq!(report["tasks"], serde_json::json!([0, 2, 0]), "{report}");
@@ -129,7 +129,7 @@ pub(crate) fn comings(guest: &TestGuest, rounds: u64) {
 }
 
 fn policies_get_the_cpus_and_the_shares_that_they_were_given(guest: &TestGuest) {
-    let report = &guest.guest_test("shares --modules /guest")[0];
+    let report = &guest.guest_test("shares --modules /lab")[0];
     println!("{report}");
     for entry in report["weights"].as_array().unwrap() {
         let [one, other, share] = [0, 1, 2].map(|at| entry[at].as_f64().unwrap());
@@ -145,7 +145,7 @@ fn policies_get_the_cpus_and_the_shares_that_they_were_given(guest: &TestGuest) 
 }
 
 fn what_is_set_for_a_task_is_checked_and_has_its_effect(guest: &TestGuest) {
-    let report = &guest.guest_test("terms --modules /guest")[0];
+    let report = &guest.guest_test("terms --modules /lab")[0];
     println!("{report}");
     let refusals: Vec<&str> =
         report["refusals"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
@@ -158,7 +158,7 @@ fn what_is_set_for_a_task_is_checked_and_has_its_effect(guest: &TestGuest) {
 }
 
 fn programs_talk_to_their_policy_and_what_they_do_wrong_is_answered(guest: &TestGuest) {
-    let report = &guest.guest_test("queues --modules /guest")[0];
+    let report = &guest.guest_test("queues --modules /lab")[0];
     println!("{report}");
     let number = |key: &str, at: usize| report[key][at].as_u64().unwrap();
     assert!(report["answered_ms"].as_u64().unwrap() < 1_000, "{report}");
@@ -190,9 +190,9 @@ fn programs_talk_to_their_policy_and_what_they_do_wrong_is_answered(guest: &Test
 }
 
 fn scripts_and_tracers_see_what_goes_on(guest: &TestGuest) {
-    let report = &guest.guest_test("seen --modules /guest")[0];
+    let report = &guest.guest_test("seen --modules /lab")[0];
     println!("{report}");
-    assert_eq!(report["header"], "policy number cpu picks idles migrations refusals unexpected transitions slowed");
+    assert_eq!(report["header"], "policy number cpu picks idles migrations refusals unexpected slowed");
     let lines = report["lines"].as_array().unwrap();
     let cpus: u32 = guest.shell("grep -c ^processor /proc/cpuinfo").trim().parse().unwrap();
     let expected: Vec<Value> = (0..cpus).map(|cpu| serde_json::json!(["wfq", cpu.to_string()])).collect();
@@ -218,7 +218,7 @@ fn scripts_and_tracers_see_what_goes_on(guest: &TestGuest) {
 
 pub(crate) fn a_policy_that_panics_beside_another_goes_alone_and_its_tasks_go_on(guest: &TestGuest) {
     let calls = calls_of_today();
-    let reports = guest.guest_test(&format!("alone --modules /guest --rounds 1 --calls {}", calls.join(",")));
+    let reports = guest.guest_test(&format!("alone --modules /lab --rounds 1 --calls {}", calls.join(",")));
     assert_eq!(reports.len(), calls.len(), "{reports:#?}");
     for report in &reports {
         println!("{report}");
@@ -233,7 +233,7 @@ fn modules_load_run_and_unload_again_and_again(guest: &TestGuest) {
 }
 
 pub(crate) fn reload(guest: &TestGuest, rounds: usize) {
-    let reports = guest.guest_test(&format!("reload --modules /guest --rounds {rounds}"));
+    let reports = guest.guest_test(&format!("reload --modules /lab --rounds {rounds}"));
     for report in &reports {
         println!("{report}");
     }
@@ -246,14 +246,14 @@ fn policies_live_through_a_storm_and_no_task_is_lost(guest: &TestGuest) {
 
 /// Behind the task that keeps CPU 0 busy, one that is woken up there would wait for 20 ms each time.
 fn an_idle_cpu_that_a_policy_does_not_want_is_idle_for_the_tasks_of_others(guest: &TestGuest) {
-    let report = &guest.guest_test("claimed --modules /guest")[0];
+    let report = &guest.guest_test("claimed --modules /lab")[0];
     println!("{report}");
     assert!(report["naps"].as_u64().unwrap() > 500 && report["still_running"] == true, "{report}");
 }
 
 pub(crate) fn storm(guest: &TestGuest, policies: &[&str]) {
     for policy in policies {
-        let report = &guest.guest_test(&format!("storm --modules /guest --policy {policy}"))[0];
+        let report = &guest.guest_test(&format!("storm --modules /lab --policy {policy}"))[0];
         println!("{policy} {report}");
         assert!(report["off_ns_max"]["pick"].as_u64() > Some(0), "nothing was measured: {report}");
         assert_eq!(report["still_running"], true, "{report}");
@@ -266,7 +266,7 @@ pub(crate) fn storm(guest: &TestGuest, policies: &[&str]) {
 }
 
 fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was(guest: &TestGuest) {
-    let reports = guest.guest_test("refusals --modules /guest");
+    let reports = guest.guest_test("refusals --modules /lab");
     let find =
         |what: &str| text(reports.iter().find(|report| text(report, "what") == what).unwrap(), "error").to_owned();
     assert!(find("unknown policy").contains("nosuch"));
@@ -279,7 +279,7 @@ fn what_cannot_work_is_refused_and_leaves_the_machine_as_it_was(guest: &TestGues
 }
 
 pub(crate) fn a_cpu_that_was_away_does_what_it_is_asked_whatever_was_wanted_when_it_left(guest: &TestGuest) {
-    let report = &guest.guest_test("leaving --modules /guest")[0];
+    let report = &guest.guest_test("leaving --modules /lab")[0];
     assert_eq!((&report["still_running"], &report["deaf"]), (&true.into(), &serde_json::json!([])), "{report}");
 }
 
@@ -292,7 +292,7 @@ fn policies_send_no_task_to_a_cpu_that_is_away(guest: &TestGuest) {
 
 /// On CPUs that run at once, an idle one that comes for a task which is still leaving its CPU is refused as well, as often as it tries.
 pub(crate) fn no_task_is_sent_away(guest: &TestGuest) -> Vec<Value> {
-    let report_of = |policy| guest.guest_test(&format!("away --modules /guest --policy {policy}")).remove(0);
+    let report_of = |policy| guest.guest_test(&format!("away --modules /lab --policy {policy}")).remove(0);
     let reports: Vec<Value> = some_policies(3).into_iter().map(report_of).collect();
     for report in &reports {
         println!("{report}");
@@ -312,7 +312,7 @@ fn policies_take_over_from_each_other_a_thousand_times_and_no_task_is_lost(guest
 }
 
 pub(crate) fn upgrade(guest: &TestGuest, rounds: u64) {
-    let report = &guest.guest_test(&format!("upgrades --modules /guest --rounds {rounds}"))[0];
+    let report = &guest.guest_test(&format!("upgrades --modules /lab --rounds {rounds}"))[0];
     println!("{report}");
     assert_eq!(report["upgrades"], rounds, "{report}");
     assert_eq!(report["still_running"], true, "{report}");
@@ -326,7 +326,7 @@ pub(crate) fn upgrade(guest: &TestGuest, rounds: u64) {
 }
 
 fn a_cpu_that_does_not_come_in_time_is_waited_for_and_nothing_is_refused(guest: &TestGuest) {
-    let report = &guest.guest_test("upgrades --modules /guest --rounds 60 --patience-us 1")[0];
+    let report = &guest.guest_test("upgrades --modules /lab --rounds 60 --patience-us 1")[0];
     println!("{report}");
     assert_eq!((&report["upgrades"], &report["still_running"]), (&60.into(), &true.into()), "{report}");
     let stops = |key: &str| report["stops"][key].as_u64().unwrap();
@@ -344,7 +344,7 @@ fn replayed(guest: &TestGuest, guest_test: &str, replay: Replay) -> (Value, Outc
 
 fn replayed_within(guest: &TestGuest, guest_test: &str, replay: Replay, most: Duration) -> (Value, Outcome) {
     let report =
-        guest.guest_test_within(&format!("{guest_test} --modules /guest --to /host/out.ekirec"), most)[0].clone();
+        guest.guest_test_within(&format!("{guest_test} --modules /lab --to /host/out.ekirec"), most)[0].clone();
     let outcome = replay.run(File::open(guest.host("out.ekirec")).unwrap()).unwrap();
     println!("{report} {:?} {:?}", outcome.exact, outcome.remarks);
     (report, outcome)
@@ -394,7 +394,7 @@ pub(crate) fn the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again(g
 }
 
 fn a_recording_names_the_thread_on_whose_time_each_call_came(guest: &TestGuest) {
-    let report = guest.guest_test("woken --modules /guest --to /host/out.ekirec")[0].clone();
+    let report = guest.guest_test("woken --modules /lab --to /host/out.ekirec")[0].clone();
     let reader = RecordingReader::new(File::open(guest.host("out.ekirec")).unwrap()).unwrap();
     let calls: Vec<RecordedCall> = reader
         .filter_map(|recorded| match recorded.unwrap().item {
@@ -446,7 +446,7 @@ pub(crate) fn recording_is_switched_off_and_on_while_a_policy_runs(guest: &TestG
 }
 
 fn an_upgrade_that_cannot_be_is_refused_and_the_old_policy_goes_on(guest: &TestGuest) {
-    let reports = guest.guest_test("refused-upgrades --modules /guest");
+    let reports = guest.guest_test("refused-upgrades --modules /lab");
     let find =
         |what: &str| text(reports.iter().find(|report| text(report, "what") == what).unwrap(), "error").to_owned();
     assert!(find("unknown module").contains("nosuch"));
@@ -462,7 +462,7 @@ fn an_upgrade_that_cannot_be_is_refused_and_the_old_policy_goes_on(guest: &TestG
 }
 
 pub(crate) fn a_new_version_takes_over_the_state_if_its_layout_is_the_same(guest: &TestGuest) {
-    let report = &guest.guest_test("versions --modules /guest")[0];
+    let report = &guest.guest_test("versions --modules /lab")[0];
     assert_eq!(text(report, "same"), "by_pointer", "{report}");
     assert_eq!(text(report, "same_module"), "ekiden_wfq_2", "{report}");
     assert!(text(report, "other_refused").contains("another layout"), "{report}");
@@ -472,7 +472,7 @@ pub(crate) fn a_new_version_takes_over_the_state_if_its_layout_is_the_same(guest
 }
 
 pub(crate) fn a_version_of_another_layout_goes_on_with_what_was_saved_for_it(guest: &TestGuest) {
-    let report = &guest.guest_test("converts --modules /guest")[0];
+    let report = &guest.guest_test("converts --modules /lab")[0];
     assert_eq!(text(report, "moved"), "converted", "{report}");
     // The first went to its predecessor, and the third is the one at which it goes wrong.
     assert_eq!(report["hints"], 1, "{report}");
@@ -480,7 +480,7 @@ pub(crate) fn a_version_of_another_layout_goes_on_with_what_was_saved_for_it(gue
 }
 
 pub(crate) fn a_policy_that_takes_over_and_panics_ends_alone(guest: &TestGuest) {
-    let reports = guest.guest_test("falls --modules /guest");
+    let reports = guest.guest_test("falls --modules /lab");
     assert_eq!(reports.len(), 3);
     for report in &reports {
         assert!(text(report, "fault").starts_with(&format!("planted in {} at ", text(report, "call"))), "{report}");
@@ -493,13 +493,13 @@ fn wfq_and_eevdf_pass_the_tests_of_the_appendix_that_the_simulator_passes(guest:
     for policy in ["wfq", "eevdf"] {
         for name in ["fair-share", "weights", "nice:0:5", "placement", "forced-move", "churn"] {
             let load = format!("ekiden-load run {name} --check");
-            guest.shell(&format!("ekiden-guest-test hold --modules /guest --policy {policy} -- {load}"));
+            guest.shell(&format!("ekiden-test hold --modules /lab --policy {policy} -- {load}"));
         }
     }
 }
 
 fn a_policy_for_attached_tasks_leaves_the_others_alone(guest: &TestGuest) {
-    let report = &guest.guest_test("attached --modules /guest")[0];
+    let report = &guest.guest_test("attached --modules /lab")[0];
     assert_eq!(report["still_running"], true, "{report}");
     assert!(report["attached_tasks"].as_u64().unwrap() < 5, "it took more than was given: {report}");
     assert!(report["batch_ran_ns"].as_u64().unwrap() > 0, "batch work got nothing: {report}");

@@ -19,15 +19,15 @@ fn a_full_task_table_starves_no_task_on_an_older_kernel(guest: &TestGuest) {
 
 fn policies_run_on_an_older_kernel_too(guest: &TestGuest) {
     for policy in ["fifo", "wfq"] {
-        let report = &guest.guest_test(&format!("storm --modules /guest --policy {policy}"))[0];
+        let report = &guest.guest_test(&format!("storm --modules /lab --policy {policy}"))[0];
         assert_eq!(report["still_running"], true, "{report}");
         assert_eq!(report["contract_violations"], 0, "{report}");
         assert_eq!(report["back_after_kill"], true, "{report}");
     }
-    let reports = guest
-        .guest_test("faults --modules /guest --calls pick_next_task,task_new,task_blocked,balance,reregister_init");
+    let reports =
+        guest.guest_test("faults --modules /lab --calls pick_next_task,task_new,task_blocked,balance,reregister_init");
     assert_eq!(reports.len(), 5);
-    guest.guest_test("reload --modules /guest --rounds 5");
-    let report = &guest.guest_test("upgrades --modules /guest --rounds 50")[0];
+    guest.guest_test("reload --modules /lab --rounds 5");
+    let report = &guest.guest_test("upgrades --modules /lab --rounds 50")[0];
     assert_eq!((&report["upgrades"], &report["still_running"]), (&50.into(), &true.into()), "{report}");
 }

@@ -23,7 +23,7 @@ tests! {
 }
 
 fn root_of_a_container_that_has_the_device_controls_nothing(guest: &TestGuest) {
-    let report = &guest.guest_test("intruder --modules /guest")[0];
+    let report = &guest.guest_test("intruder --modules /lab")[0];
     println!("{report}");
     let errors: Vec<_> = report["errors"].as_array().unwrap().iter().map(|error| error.as_i64().unwrap()).collect();
     assert!(errors.len() > 100 && errors.iter().all(|error| *error == i64::from(libc::EPERM)), "{report}");
@@ -32,7 +32,7 @@ fn root_of_a_container_that_has_the_device_controls_nothing(guest: &TestGuest) {
 
 /// A policy that is asked first, or has CPUs of its own, is priority for all users who may choose it.
 fn who_may_choose_a_policy_is_up_to_root(guest: &TestGuest) {
-    let report = &guest.guest_test("chooser --modules /guest")[0];
+    let report = &guest.guest_test("chooser --modules /lab")[0];
     println!("{report}");
     for (what, is_allowed) in [
         ("the default one", true),
@@ -52,7 +52,7 @@ fn who_may_choose_a_policy_is_up_to_root(guest: &TestGuest) {
 
 /// A congestion control needs fewer capabilities than a scheduler, and is called where a policy must not be.
 fn the_verifier_refuses_a_program_that_is_no_scheduler_and_calls_a_policy(guest: &TestGuest) {
-    let report = &guest.guest_test("stranger --modules /guest")[0];
+    let report = &guest.guest_test("stranger --modules /lab")[0];
     println!("{report}");
     let refused = report["refused"].as_str().unwrap();
     assert!(refused.contains("calling kernel function ekiden_chooses_cpu is not allowed"), "{refused}");
@@ -61,7 +61,7 @@ fn the_verifier_refuses_a_program_that_is_no_scheduler_and_calls_a_policy(guest:
 
 /// An address that is none would be handed to the CPU that asks which task to run.
 fn a_scheduler_that_makes_up_a_task_gets_none(guest: &TestGuest) {
-    let report = &guest.guest_test("impostor --modules /guest")[0];
+    let report = &guest.guest_test("impostor --modules /lab")[0];
     println!("{report}");
     let invalid = -2;
     assert_eq!(report["statuses"], serde_json::json!([invalid, invalid, 0]), "{report}");
@@ -71,7 +71,7 @@ fn a_scheduler_that_makes_up_a_task_gets_none(guest: &TestGuest) {
 
 /// The caller says how much room there is: none, or less than the text takes.
 fn the_reason_of_a_fault_is_written_into_the_room_that_there_is_for_it(guest: &TestGuest) {
-    let report = &guest.guest_test("texts --modules /guest")[0];
+    let report = &guest.guest_test("texts --modules /lab")[0];
     println!("{report}");
     let reason = report["reason"].as_str().unwrap();
     assert!(reason.len() > 20, "{report}");
@@ -88,7 +88,7 @@ fn a_policy_that_panics_ends_alone_while_every_return_is_traced(guest: &TestGues
         "cd /sys/kernel/tracing; echo do_nanosleep > set_ftrace_filter; echo ':mod:ekiden' >> set_ftrace_filter; \
          echo function_graph > current_tracer",
     );
-    let reports = guest.guest_test("list --modules /guest --rounds 1 --only panic");
+    let reports = guest.guest_test("list --modules /lab --rounds 1 --only panic");
     let traced = guest
         .shell("cd /sys/kernel/tracing; grep -c ekiden trace; echo nop > current_tracer; echo > set_ftrace_filter");
     println!("{} lines", traced.trim());

@@ -60,7 +60,7 @@ fn is_short(off: &Value) -> bool {
 fn storm(guest: &TestGuest) -> Value {
     let (seconds, seed) = (seconds(), seed());
     let guest_test =
-        format!("all-at-once --modules /guest --seconds {seconds} --seed {seed} --wait-ms-max {WAIT_MS_MAX}");
+        format!("all-at-once --modules /lab --seconds {seconds} --seed {seed} --wait-ms-max {WAIT_MS_MAX}");
     // An emulator may take its time.
     let most = Duration::from_secs(600 + 30 * seconds);
     let report = &panic::catch_unwind(AssertUnwindSafe(|| guest.guest_test_within(&guest_test, most))).unwrap_or_else(

@@ -15,7 +15,7 @@ use ekiden_hostile::{BODIES_MAX, Host};
 use ekiden_vm::{Cache, GuestCommand, Kernel, Mode, Scratch, Vm, VmSpec};
 use serde_json::Value;
 
-/// A guest with our modules and programs in `/guest`. Its time passes while it does what it is told, and only then: an emulated guest that is
+/// A guest with our modules and programs in `/lab`. Its time passes while it does what it is told, and only then: an emulated guest that is
 /// idle keeps a processor busy, from which builds, browsers and replays of a test would have to take theirs.
 pub(crate) struct TestGuest {
     vm: Vm,
@@ -131,7 +131,7 @@ impl TestGuest {
         let vm = Vm::boot(kernel, &spec).unwrap_or_else(|error| panic!("{error}"));
         assert!(vm.problems().is_empty(), "{:?}", vm.problems());
         let guest = Self { vm, share, runs_at_once: spec.mode == Mode::Parallel };
-        guest.shell("mkdir /guest && cp /host/*.ko /lab/");
+        guest.shell("mkdir /lab && cp /host/*.ko /lab/");
         guest
     }
 
@@ -241,7 +241,7 @@ impl TestGuest {
 
     /// The same for one that may take so long.
     pub(crate) fn guest_test_within(&self, arguments: &str, most: Duration) -> Vec<Value> {
-        let output = self.shell_within(&format!("ekiden-guest-test {arguments}"), most);
+        let output = self.shell_within(&format!("ekiden-test {arguments}"), most);
         output.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{output}"))).collect()
     }
 
@@ -346,7 +346,7 @@ fn root() -> PathBuf {
 /// What runs in the guest, built once.
 fn programs() -> Vec<PathBuf> {
     static BUILT: LazyLock<PathBuf> = LazyLock::new(|| build(&["ekiden-guest", "ekiden-workload"]));
-    vec![BUILT.join("ekiden-load"), BUILT.join("ekiden-guest-test")]
+    vec![BUILT.join("ekiden-load"), BUILT.join("ekiden-test")]
 }
 
 /// Builds programs that belong to other packages, which cargo does not do for this test by itself. Returns where they are. By themselves, always:
@@ -361,5 +361,5 @@ fn build(packages: &[&str]) -> PathBuf {
 
 /// Where cargo puts programs.
 fn built() -> PathBuf {
-    Path::new(env!("CARGO_BIN_EXE_ekiden-guest-test")).parent().unwrap().to_owned()
+    Path::new(env!("CARGO_BIN_EXE_ekiden-test")).parent().unwrap().to_owned()
 }

@@ -62,7 +62,7 @@ fn a_server_is_given_more_cpus_by_the_arbiter_while_clients_want_more(guest: &Te
     guest.bring("ekiden-two-level", "ekiden-memcached-load");
     std::fs::write(guest.host("serve.sh"), SCRIPT).unwrap();
     // Fails if the policy is not the scheduler at the end, or the script fails.
-    let said = guest.shell("ekiden-guest-test hold --modules /guest --policy arbiter -- sh /host/serve.sh");
+    let said = guest.shell("ekiden-test hold --modules /lab --policy arbiter -- sh /host/serve.sh");
     println!("{said}");
     let of = |what: &str| {
         let line = said.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(' '));

@@ -29,7 +29,7 @@ fn pids(tasks: &Value) -> Vec<u64> {
 }
 
 fn a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks(guest: &TestGuest) {
-    let report = &guest.guest_test("wasted --modules /guest --policy fifo --seconds 8")[0];
+    let report = &guest.guest_test("wasted --modules /lab --policy fifo --seconds 8")[0];
     println!("{report}");
     let ours = numbers(&report["pids"]);
     let findings = report["findings"].as_array().unwrap();
@@ -57,7 +57,7 @@ fn the_page_of_a_finding_and_top_show_who_waited_where_and_which_cpu_was_idle(gu
     // If the policy has only these tasks, the kernel goes on balancing.
     for (scope, has_balancing) in [("", false), ("--attached", true)] {
         let report = &guest.guest_test(&format!(
-            "found --modules /guest --policy fifo {scope} --ekiden /lab/programs/ekiden --report /host/finding.html"
+            "found --modules /lab --policy fifo {scope} --ekiden /lab/programs/ekiden --report /host/finding.html"
         ))[0];
         assert_eq!(report["code"], 118, "{report}");
         assert_ne!(report["printed"]["findings"], serde_json::json!([]), "{report}");
@@ -83,7 +83,7 @@ fn the_page_of_a_finding_and_top_show_who_waited_where_and_which_cpu_was_idle(gu
 }
 
 fn a_real_time_task_in_the_way_is_not_the_schedulers_fault(guest: &TestGuest) {
-    let report = &guest.guest_test("wasted --modules /guest --policy fifo --behind-real-time --seconds 8")[0];
+    let report = &guest.guest_test("wasted --modules /lab --policy fifo --behind-real-time --seconds 8")[0];
     println!("{report}");
     let ours = numbers(&report["pids"]);
     let findings = report["findings"].as_array().unwrap();
@@ -97,13 +97,13 @@ fn a_real_time_task_in_the_way_is_not_the_schedulers_fault(guest: &TestGuest) {
 
 fn tasks_whose_group_has_used_up_its_cpu_time_do_not_wait(guest: &TestGuest) {
     for policy in ["", "--policy wfq"] {
-        let report = &guest.guest_test(&format!("limited --modules /guest {policy}"))[0];
+        let report = &guest.guest_test(&format!("limited --modules /lab {policy}"))[0];
         println!("{policy}: {report}");
         assert_eq!((&report["findings"], &report["links_left"]), (&serde_json::json!([]), &0.into()), "{report}");
         assert_eq!(report["scheduler"].is_null(), policy.is_empty(), "{report}");
     }
     // Of two CPUs, all of their time; but the policy leaves them on one.
-    let report = &guest.guest_test("limited --modules /guest --policy fifo --quota-us 2000000")[0];
+    let report = &guest.guest_test("limited --modules /lab --policy fifo --quota-us 2000000")[0];
     println!("{report}");
     let limited = &numbers(&report["pids"])[1..];
     let findings = report["findings"].as_array().unwrap();
@@ -116,7 +116,7 @@ fn schedulers_that_balance_are_not_accused(guest: &TestGuest) {
     let seconds = std::env::var("EKIDEN_WATCH_SECONDS").unwrap_or_else(|_| "6".into());
     for policy in ["", "--policy wfq", "--policy faulty"] {
         for guest_test in
-            [format!("wasted --modules /guest {policy}"), format!("busy --modules /guest {policy} --seconds {seconds}")]
+            [format!("wasted --modules /lab {policy}"), format!("busy --modules /lab {policy} --seconds {seconds}")]
         {
             let report = &guest.guest_test(&guest_test)[0];
             println!("{guest_test}: {report}");
