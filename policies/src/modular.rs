@@ -12,6 +12,9 @@ use ekiden::{prelude::*, scaled_ns};
 /// So many of the tasks that are due are shown to modules.
 const SHOWN: usize = 8;
 
+/// CPU time that may be held against a task. What it had where those that are due may not run is forgiven beyond that, as under WFQ.
+const OWED_NS: u64 = 24_000_000;
+
 /// What a module knows of a task besides what `Cx` tells.
 pub struct Waiting {
     /// The task.
@@ -143,12 +146,7 @@ impl Modular {
     }
 
     /// The task that some module wants here, of those that are due within the bound, and that can be claimed.
-    fn claim_suggested(
-        &self,
-        cx: &Cx,
-        queue: &mut TreeQueue<Self, u64>,
-        cpu: CpuId,
-    ) -> Option<(u64, Schedulable<Self>)> {
+    fn claim_wanted(&self, cx: &Cx, queue: &mut TreeQueue<Self, u64>, cpu: CpuId) -> Option<(u64, Schedulable<Self>)> {
         let most = queue.first_key()? + self.settings.bound_ns;
         let wanted = queue.iter().take(SHOWN).find(|(vruntime, token)| {
             let waiting = self.waiting(token.task());
@@ -220,8 +218,9 @@ impl Scheduler for Modular {
     fn enqueue(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         let account = &self.tasks[task.id];
         let ran_ns = task.runtime_ns.saturating_sub(account.charged_ns.swap(task.runtime_ns, Relaxed));
+        let (min, owed_ns) = (self.min_vruntime.get(), OWED_NS.max(2 * self.settings.slice_ns));
         let vruntime = account.vruntime.load(Relaxed) + scaled_ns(ran_ns, task.weight);
-        let vruntime = vruntime.max(self.min_vruntime.get());
+        let vruntime = vruntime.clamp(min, min + self.settings.bound_ns + scaled_ns(owed_ns, task.weight));
         account.vruntime.store(vruntime, Relaxed);
         let mut queue = self.queue.lock();
         queue.insert(vruntime, token);
@@ -237,7 +236,7 @@ impl Scheduler for Modular {
         }
         let mut queue = self.queue.lock();
         let first = queue.first_key().copied();
-        let claimed = self.claim_suggested(cx, &mut queue, cpu).or_else(|| queue.claim_first(cx));
+        let claimed = self.claim_wanted(cx, &mut queue, cpu).or_else(|| queue.claim_first(cx));
         self.len.set(queue.len() as u32);
         drop(queue);
         self.min_vruntime.raise(first.unwrap_or(0));

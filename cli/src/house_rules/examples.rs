@@ -9,7 +9,7 @@ const SOURCES: [&str; 4] =
     ["framework/ekiden/src/", "framework/abi/src/", "framework/hints/src/", "framework/macros/src/"];
 
 /// What the crate calls by the same name and shows elsewhere: the derive macros stand at their traits.
-const MACROS: [&str; 2] = ["policy", "policies"];
+const MACROS: [&str; 3] = ["policy", "policies", "debug"];
 
 /// An item of the crate as its source declares it.
 const KINDS: [&str; 7] = ["struct", "enum", "trait", "fn", "const", "type", "macro_rules!"];
@@ -154,7 +154,7 @@ fn items_and_their_examples_are_read_as_they_are_meant() {
     assert_eq!(declared("let x = 1;"), None);
     assert_eq!(
         shown("a\npub use x::{A, b};\npub use y::C;\n#[doc(hidden)]\npub mod host {\n    pub use z::D;"),
-        ["A", "b", "C", "CpuId", "policy", "policies"]
+        ["A", "b", "C", "CpuId", "policy", "policies", "debug"]
     );
     assert_eq!(implemented("<P, K: Ord<u8>> OrderedQueue<P, K> {"), "OrderedQueue");
     assert_eq!(implemented(" CpuMask {"), "CpuMask");

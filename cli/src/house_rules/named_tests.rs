@@ -36,10 +36,10 @@ fn every_test_that_the_evidence_names_is_there() {
 }
 
 /// The most letters that the name of a test has. What else there is to say is for a comment.
-const LETTERS_MOST: usize = 80;
+const LETTERS_MOST: usize = 79;
 
 #[test]
-fn names_of_tests_have_80_letters_at_most() {
+fn names_of_tests_have_fewer_than_80_letters() {
     let (mut broken, mut seen) = (Vec::new(), 0);
     for (file, text) in files("rs") {
         // Whatever a test is made by: an attribute, proptest, or a list of those that run in a guest.

@@ -504,7 +504,7 @@ fn by_default_every_waiting_task_is_enqueued() {
 }
 
 #[test]
-fn by_default_a_refused_token_is_enqueued_if_it_is_still_good_and_dropped_otherwise() {
+fn by_default_a_refused_token_is_enqueued_if_it_is_still_good_and_dropped_if_not() {
     let policy = adapter::<Minimal>();
     for (reason, is_good) in [
         (RefusalReason::WrongCpu, true),

@@ -134,7 +134,7 @@ fn two_take_over(is_introduced_between: bool) -> bool {
 }
 
 #[test]
-fn one_bit_is_enough_if_all_tasks_are_introduced_before_the_next_version_takes_over() {
+fn one_bit_is_enough_if_all_tasks_are_introduced_before_the_next_version_comes() {
     loom::model(|| {
         assert!(!two_take_over(true));
         assert!(two_take_over(false), "the task of two epochs ago passes for one that is known");

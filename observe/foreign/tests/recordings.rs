@@ -108,7 +108,7 @@ fn what_perf_recorded_is_read_in_each_form() {
 }
 
 #[test]
-fn lost_events_are_told_where_they_were_lost_and_nothing_runs_twice_because_of_them() {
+fn lost_events_are_told_where_they_were_lost_and_nothing_runs_twice_for_them() {
     for name in ["trace-cmd-extract.dat", "perf-lost.data"] {
         let trace = whole(name);
         assert!(count(&trace, What::Lost) > 0, "{name} has holes");

@@ -112,3 +112,13 @@ fn tasks_gather_where_power_is_to_be_saved() {
     let (power, none) = (used(8), used(0));
     assert!(power <= 2 && power < none, "{power} CPUs, {none} without the module");
 }
+
+/// Two tasks share CPU 0 and hold the virtual time of all back to half a second in each; one has CPU 1 for 20 s, and then another comes there.
+#[test]
+fn what_a_task_had_where_others_may_not_run_is_not_held_against_it() {
+    let late = TaskSpec { start_ns: 20_000 * MS, ..hog("late").on([1]) };
+    let tasks = vec![hog("slow0").on([0]), hog("slow1").on([0]), hog("alone").on([1]), late];
+    let had_ms = |ms| cpu_ns(&run::<Modular>(2, "", ms, tasks.clone()), "alone") / MS;
+    let more_ms = had_ms(28_000) - had_ms(20_000);
+    assert!((3_500..4_500).contains(&more_ms), "{more_ms} ms of 8 s");
+}
