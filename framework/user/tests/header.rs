@@ -14,7 +14,7 @@ const PROGRAM: &str = r#"
 _Static_assert(EKIDEN_CHOOSE == EKIDEN_IOC_CHOOSE, "the same request");
 _Static_assert(sizeof(struct ekiden_choice) == sizeof(struct ekiden_choose_request), "of the same size");
 _Static_assert(offsetof(struct ekiden_choice, tid) == offsetof(struct ekiden_choose_request, tid), "tid");
-_Static_assert(offsetof(struct ekiden_choice, slot) == offsetof(struct ekiden_choose_request, slot), "slot");
+_Static_assert(offsetof(struct ekiden_choice, slot) == offsetof(struct ekiden_choose_request, policy_slot), "slot");
 _Static_assert(offsetof(struct ekiden_choice, flags) == offsetof(struct ekiden_choose_request, flags), "flags");
 _Static_assert(offsetof(struct ekiden_choice, params_len) == offsetof(struct ekiden_choose_request, params_len), "length");
 _Static_assert(offsetof(struct ekiden_choice, params) == offsetof(struct ekiden_choose_request, params), "params");
@@ -25,7 +25,7 @@ _Static_assert(EKIDEN_CHOOSE_INHERIT == 1, "inherit");
 _Static_assert(EKIDEN_OPEN_QUEUE == EKIDEN_IOC_OPEN && EKIDEN_RING_QUEUE == EKIDEN_IOC_RING, "the same requests");
 _Static_assert(sizeof(struct ekiden_open_queue) == sizeof(struct ekiden_open_request), "of the same size");
 _Static_assert(offsetof(struct ekiden_open_queue, up_bytes) == offsetof(struct ekiden_open_request, up_bytes), "up");
-_Static_assert(offsetof(struct ekiden_open_queue, slot) == offsetof(struct ekiden_open_request, slot), "slot");
+_Static_assert(offsetof(struct ekiden_open_queue, slot) == offsetof(struct ekiden_open_request, policy_slot), "slot");
 _Static_assert(offsetof(struct ekiden_open_queue, bytes) == offsetof(struct ekiden_open_request, bytes), "bytes");
 _Static_assert(offsetof(struct ekiden_open_queue, flags) == offsetof(struct ekiden_open_request, flags), "flags");
 
@@ -86,7 +86,7 @@ fn status() -> PathBuf {
 fn expected() -> String {
     let no = libc::ENXIO;
     format!(
-        "wfq 3 0\nfifo 12 0\nfif -1 {no}\nevil -1 {no}\n -1 {no}\nnumber 12 12 0\nseat of 12 3 0\nchoose 9 -1 {no}\n\
+        "wfq 3 0\nfifo 12 0\nfif -1 {no}\nevil -1 {no}\n -1 {no}\nnumber 12 12 0\npolicy slot of 12 3 0\nchoose 9 -1 {no}\n\
          choose evil -1 {no}\nevil with -1 {no}\n"
     )
 }
