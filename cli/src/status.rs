@@ -194,7 +194,7 @@ fn policy_in_words(
     }
     writeln!(
         f,
-        "  contract_violations    {}{}",
+        "  violations  {}{}",
         counts.contract_violations,
         in_words(counts.last_contract_violation.as_deref())
     )?;
