@@ -60,7 +60,7 @@ pub trait Policy: Send + Sync {
     /// Another one comes to its place. It has [left](Self::leave), and no call that began before is under way any more.
     ///
     /// # Errors
-    /// If its place can be had only when nobody shares it: the other one comes back.
+    /// If its place can be had only when it has no other reference: the other one comes back.
     fn follow(&self, next: Self) -> Result<(), Self>
     where
         Self: Sized,

@@ -22,7 +22,7 @@ impl<P: Policy> Engine<P> {
     pub fn add(&mut self, policy: P, is_default: bool, outcome: &mut Outcome) -> Result<usize, P> {
         self.begin_several();
         let order = self.order.get();
-        // Nobody else shares them.
+        // There is no other policy to share them with.
         self.policy_slots
             .iter_mut()
             .filter(|policy_slot| !order.contains(policy_slot.index))
@@ -93,7 +93,7 @@ impl<P: Policy> Engine<P> {
         if !order.contains(policy_slot) {
             return false;
         }
-        // Its tasks have somebody to go to all the time.
+        // There is always another policy for its tasks.
         self.find_another_default(policy_slot);
         self.leaving.fetch_or(bit(policy_slot), Relaxed);
         self.policy_slots[policy_slot].leave();

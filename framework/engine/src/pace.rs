@@ -244,7 +244,7 @@ impl<P: Policy> Engine<P> {
     /// The host's timer is set for the policy whose timer is next.
     pub(crate) fn arm_timer(&self, handling: &mut Handling<'_>, now_ns: u64) {
         let due_ns = &self.cpu(handling.event.cpu).due_ns;
-        // Nobody would take off the list what one that has left is due.
+        // What one that has left is due would stay in the list.
         let due = self.in_order().map(|policy_slot| due_ns[policy_slot.index % POLICY_SLOTS].load(Relaxed));
         if let Some(first) = due.filter(|due_ns| *due_ns != 0).min() {
             handling.outcome.timer_ns = first.saturating_sub(now_ns).max(1);

@@ -327,7 +327,7 @@ impl<P: Policy> Engine<P> {
         let handling = &mut Handling::<false> { event: &event, outcome };
         let mut end = first.saturating_add(most);
         if first == 0 {
-            // Whoever is alone now is told of everything at once from here on.
+            // A policy that is alone now is told of everything at once from here on.
             self.tell_all_missed(handling);
         }
         for view in self.tasks.between(first, end) {
@@ -400,7 +400,7 @@ impl<P: Policy> Engine<P> {
                 return self.faulted.store(true, Release);
             };
             self.default_policy_slot.store(policy_slot.index as u32, Relaxed);
-            // It may have gone since it was found, while somebody else found another one: first said, then looked at again.
+            // It may have gone since it was found, while another CPU found another one: first said, then looked at again.
             fence(SeqCst);
         }
     }

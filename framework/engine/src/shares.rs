@@ -91,7 +91,7 @@ impl<P: Policy> Engine<P> {
         own().filter(|(is_own, _)| !is_own).for_each(|(_, owners)| _ = owners.fetch_and(!bit(policy_slot), Relaxed));
     }
 
-    /// Whoever is in this policy slot has what everybody has.
+    /// The policy in this policy slot has the default share.
     pub(crate) fn share_nothing(&self, policy_slot: usize) {
         self.share_out(policy_slot, &CpuMask::new(), Share::default());
     }

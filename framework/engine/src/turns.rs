@@ -155,7 +155,7 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    /// There are no turns any more. Weights may have been shared out while one was under way: who has it is not asked first for ever, as what waits
+    /// There are no turns any more. Weights may have been shared out while one was under way: the policy that has it must not be asked first without end, as what waits
     /// with others may be what a grace period waits for.
     fn ends_turn(&self, handling: &mut Handling<'_>, cpu: CpuId) {
         let here = self.cpu(cpu);

@@ -1,5 +1,5 @@
 //! A version that has taken over from another kind of policy hears of a task, by the scan over all tasks and by an event of the task at once, in every
-//! order that memory allows (loom): the steps of `start_over` and `introduce` in `src/policy_slots.rs`, of `meet` in `src/attach.rs` and of `enqueue`
+//! order that memory allows (loom): the steps of `start_over` and `introduce` in `src/policy_slots.rs`, of `introduce_one` in `src/attach.rs` and of `enqueue`
 //! in `src/engine.rs`. The version is told of the task once, and has its newest token. All CPUs meet before: so the epoch has changed for all of
 //! them. One bit tells epochs apart, as all tasks have been introduced before the next one begins.
 

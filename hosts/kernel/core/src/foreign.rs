@@ -29,7 +29,7 @@ unsafe extern "C" {
 /// A policy in another module. Its instance is an `Adapter`, which is Send and Sync: calls on several CPUs share it. Another one may take its
 /// place while CPUs look at that.
 pub(crate) struct ForeignPolicy {
-    /// A [`Deliver`], which belongs to the instance, or is [`nobody`] and looks at none.
+    /// A [`Deliver`], which belongs to the instance, or is [`answers_nothing`] and looks at none.
     deliver: AtomicPtr<()>,
     instance: AtomicPtr<c_void>,
     /// A [`PolicyTable`]. Only looked at while the policy is there.
@@ -37,7 +37,7 @@ pub(crate) struct ForeignPolicy {
 }
 
 /// Answers for a policy that has left.
-unsafe extern "C" fn nobody(
+unsafe extern "C" fn answers_nothing(
     reply: &mut MaybeUninit<Reply>,
     _instance: *mut c_void,
     _message: *const Message,
@@ -137,7 +137,7 @@ impl Policy for ForeignPolicy {
     }
 
     fn leave(&self) {
-        self.deliver.store(nobody as *mut (), Release);
+        self.deliver.store(answers_nothing as *mut (), Release);
     }
 
     fn follow(&self, next: Self) -> Result<(), Self> {

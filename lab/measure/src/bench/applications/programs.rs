@@ -146,7 +146,7 @@ exec $as postgres -D $D/data -k $D -c listen_addresses= -c fsync=off -c autovacu
         name: "stress-yield",
         packages: &["stress-ng"],
         needs: &["stress-ng"],
-        // Reads the program: an emulated clock goes on to the interruption below while a disk is waited for.
+        // Reads the program: an emulated clock advances to the interruption below while a disk is waited for.
         once: "stress-ng --temp-path $D --switch 1 --switch-ops 10",
         // With a number of operations it does them and then sleeps for a day.
         drive: "timeout --preserve-status -s INT 0.5 stress-ng --temp-path $D --yield 2 --metrics-brief",
@@ -166,7 +166,7 @@ exec $as postgres -D $D/data -k $D -c listen_addresses= -c fsync=off -c autovacu
         packages: &["stress-ng"],
         needs: &["stress-ng"],
         once: "stress-ng --temp-path $D --switch 1 --switch-ops 10",
-        // Who wakes up tries until somebody waits. Where both share a CPU and no slice is short, 4,000 times take minutes.
+        // The thread that wakes tries until another one waits. Where both share a CPU and no slice is short, 4,000 times take minutes.
         drive: "timeout --preserve-status -s INT 0.5 stress-ng --temp-path $D --futex 2 --metrics-brief",
         read: read::stress_ng,
         ..BARE
