@@ -4,7 +4,7 @@
  * directory to the include path. For Rust there is the crate ekiden-user.
  *
  *	if (ekiden_choose_named(0, "wfq", 1))
- *		perror("wfq");		this thread goes on as before
+ *		perror("wfq");		this thread is scheduled as before
  *
  * A choice takes effect when the thread next waits for a CPU. If the policy ends, the thread has the default one.
  * Every function returns -1 and sets errno if it fails; then the thread is scheduled as before:
@@ -13,7 +13,7 @@
  *	ENODEV	no policy runs
  *	ENXIO	other policies run, but not this one
  *	ESRCH	there is no such thread, or no policy has it (real-time threads, and those without room)
- *	EPERM	the thread is somebody else's, and the caller lacks CAP_SYS_NICE
+ *	EPERM	the thread is another user's, and the caller lacks CAP_SYS_NICE
  *	EACCES	the policy is not open to every user, or root has chosen for the thread
  *	EINVAL	the policy refuses what is to be set for the thread (ekiden_choose_with)
  */
@@ -144,7 +144,7 @@ static inline int ekiden_give_(pid_t tid, struct ekiden_choice choice, int inher
 		return -1;
 	if (ekiden_read_("/sys/kernel/sched_ext/switch_all", all, sizeof(all)) || all[0] != '1')
 		result = ekiden_set_class_(tid, choice.slot != 0);
-	/* Whoever leaves for the kernel's own scheduler has no policy of Ekiden's. */
+	/* A thread that leaves for the kernel's own scheduler has no policy of Ekiden's. */
 	if (!result && (all[0] == '1' || choice.slot)) {
 		choice.tid = (int)tid;
 		choice.flags = inherit ? 1 : 0;

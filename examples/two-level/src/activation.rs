@@ -267,7 +267,7 @@ fn insist(steal: impl Fn() -> Steal<Thread>) -> Option<Thread> {
     }
 }
 
-/// What becomes of an activation's CPU.
+/// What happens to an activation's CPU.
 impl Shared {
     pub(crate) fn set_may_run(&self, which: usize, may_run: bool) {
         let activation = &self.activations[which];

@@ -1,4 +1,4 @@
-//! Who gives CPUs to activations: the policy `arbiter`, by its queues, or nothing.
+//! What gives CPUs to activations: the policy `arbiter`, by its queues, or nothing.
 
 use std::{
     collections::VecDeque,
@@ -17,7 +17,7 @@ const RECORDS: u32 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
-/// Who gives CPUs to the activations of an application. Its descriptor is readable when there is a notice, or when it has gone.
+/// Gives CPUs to the activations of an application. Its descriptor is readable when there is a notice, or when it has gone.
 pub trait Arbiter: AsFd + Send {
     /// A kernel thread, by its id, is an activation from now on.
     ///

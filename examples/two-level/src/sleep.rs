@@ -14,7 +14,7 @@ use crate::{locked, sockets::Sockets, thread};
 /// So long one sleeps in epoll. It ends for other reasons.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Who sleeps.
+/// The activations that sleep.
 #[derive(Default)]
 pub(crate) struct Sleepers {
     count: AtomicUsize,
@@ -88,7 +88,7 @@ impl Sleepers {
         }
     }
 
-    /// Whether one sleeps and no one does in epoll.
+    /// Whether one sleeps and none does in epoll.
     pub(crate) fn none_polls(&self) -> bool {
         let state = &*locked(&self.state);
         state.poller.is_none() && !state.parked.is_empty()

@@ -42,7 +42,7 @@ pub(crate) struct Sockets {
     polls: AtomicU64,
 }
 
-/// What is known of a socket, and who waits for it.
+/// What is known of a socket, and the threads that wait for it.
 #[derive(Default)]
 struct Slot(Mutex<State>);
 
@@ -85,7 +85,7 @@ impl Sockets {
         };
         for event in events {
             let key = event.data.u64();
-            // One that was closed after it was seen, or another one in its place: who waits there looks in vain.
+            // One that was closed after it was seen, or another one in its place: its threads look in vain.
             let slot = if key == KICK { None } else { locked(&self.slots).get(key as usize).cloned() };
             let Some(slot) = slot else { continue };
             let state = &mut *locked(&slot.0);

@@ -75,7 +75,7 @@ pub enum EventKind {
     /// The time has come that the engine wanted to be told of on `cpu`, or a task has returned to user mode there:
     /// [`refill_flags`].
     Refill = 27,
-    /// Somebody has set parameters of `task`, in the payload ([`crate::RawParams`]). Other events of the task may be under
+    /// Parameters of `task` were set; they are in the payload ([`crate::RawParams`]). Other events of the task may be under
     /// way.
     TaskParams = 28,
 }
@@ -100,7 +100,7 @@ pub mod enqueue_flags {
     pub const LAST: u64 = 2;
     /// The host can put the task on its CPU from here, and need not wait until that CPU looks for work. If the CPU runs
     /// none of our tasks, the search for work comes with the event, as if [`Pick`] had followed at once: the outcome
-    /// says [`Run`](crate::Status::Run) if the policy picks the task, and else everything goes on as without this bit.
+    /// says [`Run`](crate::Status::Run) if the policy picks the task, and otherwise all is as without this bit.
     ///
     /// [`Pick`]: crate::EventKind::Pick
     pub const MAY_PLACE: u64 = 4;
@@ -149,7 +149,7 @@ pub enum Status {
     Done = 0,
     /// `Outcome::host_task` is to run on the CPU of the event.
     Run = 1,
-    /// The task that ran so far goes on, with a fresh slice.
+    /// The task that ran so far continues, with a fresh slice.
     KeepPrevious = 2,
     /// For a pick: a task beyond the table is to run, if one waits. `Outcome::cpu` is 0 if policies were not asked, which they are next if
     /// none waits ([`pick_flags::POLICIES`]), and 1 if they have nothing.

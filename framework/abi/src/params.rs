@@ -1,4 +1,4 @@
-//! Parameters of one task, on their way from whoever sets them to the policy.
+//! Parameters of one task, on their way from the caller that sets them to the policy.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

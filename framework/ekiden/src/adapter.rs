@@ -127,7 +127,7 @@ pub struct Handover<T> {
 }
 
 impl<T> Handover<T> {
-    /// A token that the instance has dropped and that nobody has asked for yet.
+    /// A token that the instance has dropped and that was not taken from here yet.
     pub fn take_dropped(&self) -> Option<RawToken> {
         let raw = Instance::with_number(self.instance).take_dropped();
         (!raw.is_none()).then_some(raw)

@@ -59,7 +59,7 @@ pub trait Host: Sync {
     fn running(&self, _cpu: CpuId) -> Option<Running> {
         None
     }
-    /// Writes a notice into the ring of a queue, and wakes up whoever waits for one; see [`Cx::notify`].
+    /// Writes a notice into the ring of a queue, and wakes up the threads that wait for one; see [`Cx::notify`].
     ///
     /// # Errors
     /// Why the program does not get it.
@@ -233,7 +233,7 @@ impl<'a> Cx<'a> {
         self.message
     }
 
-    /// Whether anyone is shown the text of [`debug!`](crate::debug!), which asks here.
+    /// Whether the text of [`debug!`](crate::debug!) is shown; the macro asks here.
     #[doc(hidden)]
     #[inline]
     pub fn shows_text(&self) -> bool {
@@ -324,7 +324,7 @@ impl<'a> Cx<'a> {
     }
 
     /// Tells the application at the other end of a queue something: `cx.notify::<Self>(queue, &notice)`. It finds it in the queue's second
-    /// ring, and is woken up if it waits for that. Never waits; costs a copy, and an interrupt on this CPU if anyone waits. (Papers/000,
+    /// ring, and is woken up if it waits for that. Never waits; costs a copy, and an interrupt on this CPU if a thread waits. (Papers/000,
     /// section 3.3.)
     ///
     /// # Errors
@@ -333,7 +333,7 @@ impl<'a> Cx<'a> {
         let bytes = notice.as_bytes();
         let told = self.host.notify(queue, bytes).map_or_else(|reason| reason as u64, |()| 0);
         if call_log_runs() {
-            // What was said, for whoever reads the recording.
+            // The text, for readers of the recording.
             for chunk in bytes.chunks(8) {
                 let mut word = [0; 8];
                 word[..chunk.len()].copy_from_slice(chunk);

@@ -25,7 +25,7 @@ pub struct Param {
     pub name: &'static str,
     /// What it is for, in a sentence.
     pub help: &'static str,
-    /// Value when nobody sets it.
+    /// Value if it is not set.
     pub default: u64,
     /// Smallest value taken.
     pub min: u64,

@@ -155,7 +155,7 @@ pub struct HintRefused;
 /// ```
 /// use ekiden::{Call, NotTold, prelude::*};
 ///
-/// /// Tells whoever has opened queue 5 which CPU ticks.
+/// /// Tells the process that has opened queue 5 which CPU ticks.
 /// struct Talking;
 ///
 /// #[policy(HintQueues)]

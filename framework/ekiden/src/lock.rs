@@ -11,7 +11,7 @@ use crate::call_log::{call_log_runs, learn};
 use crate::order::{self, Holder, stack};
 use crate::wait::Wait;
 
-/// So many looks it is from one to the next at who waits for whom, and at the lock by one that is not first in the queue.
+/// So many looks apart a call checks for deadlocks, and one that is not first in the queue looks at the lock.
 const LOOKS_APART: u32 = 16;
 
 /// If a call sees so often in a row that the lock is free and the first in the queue does not take it, then that one's processor is
@@ -24,7 +24,7 @@ const FREE_LOOKS: u32 = 16;
 /// Calls get it in the order in which they came (a queue of Craig, Landin and Hagersten), each looking at a cache line of its own; one
 /// whose processor a hypervisor has taken away is overtaken.
 ///
-/// Who takes a lock after whom is an input of a call, and is recorded: each lock counts how often it was taken.
+/// The order in which calls take a lock is an input, and is recorded: each lock counts how often it was taken.
 ///
 /// A call that waits burns no fuel. What it waits for is the end of another call, so what is wrong with locks ends the policy as
 /// soon as that is known: a call that takes one twice, calls that wait for each other, one that ends and has not let go; and, while calls are recorded, locks that are taken in one order here and in another one there, before that
@@ -78,7 +78,7 @@ impl<T: Default> Default for SpinLock<T> {
 }
 
 impl<T: ?Sized> SpinLock<T> {
-    /// Waits until no one else holds the lock, and holds it until the guard is dropped.
+    /// Waits until no other call holds the lock, and holds it until the guard is dropped.
     ///
     /// # Panics
     ///
@@ -111,7 +111,7 @@ impl<T: ?Sized> SpinLock<T> {
         if guard.is_none() {
             learn(0);
         }
-        // Who does not wait cannot deadlock.
+        // A call that does not wait cannot deadlock.
         guard.map(|guard| self.has(guard, false))
     }
 
@@ -216,7 +216,7 @@ impl<T: ?Sized> SpinLock<T> {
 pub struct SpinGuard<'a, T: ?Sized> {
     holder: &'a Holder,
     guard: Guard<'a, T>,
-    // After the guard, so that the lock is free by the time anybody hears of it.
+    // After the guard, so that the lock is free by the time an observer hears of it.
     _released: Released,
 }
 

@@ -16,7 +16,7 @@ pub fn hear_notes(hear: fn(&Message, Noted)) {
     HEAR.call_once(|| hear);
 }
 
-/// Whether notes are given to anyone, for all calls in this program.
+/// Whether notes have a reader, for all calls in this program.
 pub fn keep_notes(on: bool) {
     ON.store(on, Relaxed);
 }

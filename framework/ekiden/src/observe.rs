@@ -25,10 +25,10 @@ pub enum Point {
     Released(usize),
 }
 
-/// How a call goes on from a [`Point::Tries`] or [`Point::Wants`]; ignored at the others.
+/// How a call continues after a [`Point::Tries`] or [`Point::Wants`]; ignored at the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// As if nobody had been asked.
+    /// As without an observer.
     GoOn,
     /// It asks again: something may have happened meanwhile.
     AskAgain,

@@ -140,7 +140,7 @@ impl Holder {
         let (class, at) = (self.class, place_on(block, core::ptr::from_ref(self).addr()));
         let place = block as usize % HELD.len();
         let (before, before_at) = (HELD[place].load(Relaxed), HELD_AT[place].load(Relaxed));
-        // That of another stack is not ours to put back; whoever has it loses sight of it, and that is all.
+        // An entry of another stack is not put back: that call is then not checked against this lock, and nothing else is lost.
         let before = if before >> 32 == block { before } else { 0 };
         let (depth, outer) = (before >> 28 & 0xf, before & UNKNOWN);
         if depth > 0 && outer != UNKNOWN && before_at >> 48 == at >> 48 {
@@ -183,7 +183,7 @@ fn place_on(block: u64, address: usize) -> u64 {
     block << 48 | address as u64 & ((1 << 48) - 1)
 }
 
-/// Nothing is known any more, and nobody waits.
+/// Forgets all orders, and all calls that wait.
 pub(crate) fn forget(host: ekiden_lock::OfHost) {
     KNOWN.iter().for_each(|class| class.store(0, Relaxed));
     AFTER.iter().chain(&HELD).for_each(|word| word.store(0, Relaxed));
@@ -259,7 +259,7 @@ pub(crate) fn wait() -> Waiting<'static, 256> {
     WAITING.begin(stack())
 }
 
-/// It looks once more who has the lock: the call with this stack, or 0 if there is none.
+/// The call looks once more at the holder of the lock: the stack of its call, or 0 if there is none.
 ///
 /// # Panics
 /// If the holder is this call, or waits for this call.

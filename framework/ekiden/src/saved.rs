@@ -5,7 +5,7 @@
 /// ```
 /// use ekiden::{Layout, prelude::*};
 ///
-/// /// Counts wake-ups, and goes on counting in a version with another layout.
+/// /// Counts wake-ups, and continues counting in a version with another layout.
 /// #[derive(Layout)]
 /// struct Counting(Shared<u64>);
 ///

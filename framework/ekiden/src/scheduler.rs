@@ -9,7 +9,7 @@ use crate::{CpuId, Cx, Env, Fingerprint, HintQueues, Param, SavedState, Schedula
 /// ```
 /// use ekiden::prelude::*;
 ///
-/// /// Who has used least CPU time for its weight goes first.
+/// /// The task that has used least CPU time for its weight goes first.
 /// struct Fair(SpinLock<TreeQueue<Self, u64>>);
 ///
 /// #[policy]
@@ -45,7 +45,7 @@ pub struct Task {
 /// ```
 /// use ekiden::WakeFlags;
 ///
-/// // By fork, from CPU 2, whose task goes on.
+/// // By fork, from CPU 2, whose task continues.
 /// let flags = WakeFlags(4 | 3 << 16);
 /// assert_eq!((flags.is_fork(), flags.is_sync(), flags.waker()), (true, false, Some(2)));
 /// assert_eq!(WakeFlags::default().waker(), None);
@@ -59,7 +59,7 @@ impl WakeFlags {
         self.0 & 4 != 0
     }
 
-    /// The CPU of whoever woke it up, or that a timer or device interrupted to do so; `None` where the host cannot tell.
+    /// The CPU of the task that woke it up, or that a timer or device interrupted to do so; `None` where the host cannot tell.
     pub fn waker(self) -> Option<CpuId> {
         (self.0 >> 16).checked_sub(1)
     }

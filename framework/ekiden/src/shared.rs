@@ -98,7 +98,7 @@ macro_rules! numbers {
         }
 
         impl Shared<$number> {
-            /// Puts `value` there if that is more. Those who write it keep each other out, by a lock.
+            /// Puts `value` there if that is more. Not atomic: callers that write it hold a lock.
             #[inline]
             pub fn raise(&self, value: $number) {
                 if value > <$number>::from_word(self.0.load(Relaxed)) {

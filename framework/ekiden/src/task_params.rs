@@ -59,15 +59,15 @@ pub trait TaskSettings: Sized {
     /// The calls of this trait that it implements itself; filled in by `#[policy]`.
     const SETTING_CALLS: Calls = Calls::NONE.with(Call::TaskParams);
 
-    /// Looks at what somebody wants to set for a task, before the task gets it; each value is in its range. An error is the reason
-    /// that they are told, and so is a panic: the policy stays. Not so if it has a lock then, which it need not take, as it has no
+    /// Checks parameters before a task gets them; each value is in its range. An error is the reason
+    /// that the caller is told, and so is a panic: the policy stays. Not so if it has a lock then, which it need not take, as it has no
     /// state of the policy's. (The `checkparam_attr` of papers/001, table I.)
     fn check_task_params(params: &TaskParams) -> Result<(), &'static str> {
         let _ = params;
         Ok(())
     }
 
-    /// Somebody has set parameters of a task of ours: comes after [`task_new`](Scheduler::task_new) for a task that has some, and when
+    /// Parameters of a task of ours were set: comes after [`task_new`](Scheduler::task_new) for a task that has some, and when
     /// they are set anew. As with hints, other calls about the task may be under way.
     fn task_params(&self, cx: &Cx<'_>, task: &Task, params: &TaskParams) {
         let _ = (cx, task, params);
@@ -103,7 +103,7 @@ pub struct TaskParams {
 }
 
 impl TaskParams {
-    /// What tasks have for which nobody has set anything.
+    /// The parameters of a task for which none were set.
     pub fn defaults<S: Scheduler>() -> Self {
         const { assert!(S::TASK_PARAMS.len() <= TASK_PARAMS_MAX, "a task cannot have so many parameters") };
         let mut values = [0; TASK_PARAMS_MAX];

@@ -91,8 +91,8 @@ impl<const N: usize> Waiters<N> {
 }
 
 impl<const N: usize> Waiting<'_, N> {
-    /// It looks once more who has the lock: the call with this stack, or 0 if there is none. How many calls wait for each other, this one
-    /// among them, if that is sure: 1 if it has the lock itself.
+    /// The call looks once more at the holder of the lock: the stack of its call, or 0 if there is none. Returns
+    /// how many calls wait for each other, this one among them, if that is sure: 1 if it has the lock itself.
     pub(crate) fn look(&mut self, holder: impl FnOnce() -> usize) -> Option<usize> {
         let looked = self.waiters.moment();
         let holder = holder();

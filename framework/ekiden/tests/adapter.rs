@@ -18,7 +18,7 @@ use ekiden::{
 };
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
-/// A host whose clock goes on by one with each look at it.
+/// A host whose clock advances by one with each look at it.
 #[derive(Default)]
 struct TestHost {
     clock_ns: AtomicU64,

@@ -1,4 +1,4 @@
-//! What the engine says to a policy, and what becomes of its answer.
+//! What the engine says to a policy, and how its answer is handled.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::Relaxed;
@@ -72,7 +72,7 @@ impl<P: Policy> Engine<P> {
         if reply.has_more() {
             self.more(&mut handling.rare(), policy_slot, message, reply);
         } else if is_news {
-            // After it has heard of it: whoever looks for work meanwhile will look again.
+            // After it has heard of it: a CPU that looks for work meanwhile will look again.
             policy_slot.has_heard();
         }
         reply

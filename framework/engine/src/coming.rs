@@ -41,7 +41,7 @@ impl<P: Policy> Engine<P> {
     }
 
     /// The second step: the policy has a policy slot, and is asked as the last one. No task is its own before the third step, which comes after
-    /// another grace period. Who had the policy slot before [has left](Self::has_left).
+    /// another grace period. The policy that had the policy slot before [has left](Self::has_left).
     ///
     /// # Errors
     /// When all policy slots are taken, or the next has a policy that cannot be [followed](Policy::follow).
@@ -58,7 +58,7 @@ impl<P: Policy> Engine<P> {
         // What the one before has asked for is not this one's.
         self.cpus.iter().for_each(|cpu| cpu.due_ns[policy_slot.index].store(0, Relaxed));
         self.begins_pace(policy_slot.index);
-        // Who sees the order sees that what was found before is worth nothing: until now not every CPU counted.
+        // A CPU that sees the order sees that what was found before is void: until now not every CPU counted.
         self.ask_anew();
         policy_slot.take(policy).inspect_err(|_| self.note_lone())?;
         self.publish(Order::of(order.policy_slots().chain([policy_slot.index])));

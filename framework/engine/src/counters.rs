@@ -64,7 +64,7 @@ pub(crate) struct Cpu {
     pub(crate) due_ns: [AtomicU64; POLICY_SLOTS],
     /// What each policy had heard when it had nothing for this CPU and brought nothing: it need not be asked again.
     pub(crate) nothing: [AtomicU32; POLICY_SLOTS],
-    /// The place in the order of the policy whose task runs; that of nobody if none does.
+    /// The place in the order of the policy whose task runs; `NO_RANK` if none does.
     pub(crate) rank: AtomicU32,
     /// How many ticks it is since policies had their turns.
     pub(crate) ticks: AtomicU32,

@@ -30,7 +30,7 @@ pub struct Engine<P = Box<dyn Policy>> {
     pub(crate) order: Published,
     /// Whether policy slot 0 is the only one: looked at all the time.
     pub(crate) single: AtomicBool,
-    /// Who wants to know of idle CPUs.
+    /// The policies that are told of idle CPUs, a bit each.
     pub(crate) listeners: AtomicU8,
     /// Policy slots whose policies go while events that know them are under way, a bit each.
     pub(crate) leaving: AtomicU8,
@@ -95,7 +95,7 @@ impl<P: Policy> Engine<P> {
             scan: AtomicU32::new(0),
             faulted: AtomicBool::new(false),
         };
-        // An engine without policies has room for one, and nobody is idle yet.
+        // An engine without policies has room for one, and no CPU is idle yet.
         let _ = engine.add(policy, true, &mut Outcome::default());
         engine
     }

@@ -64,11 +64,11 @@ impl fmt::Display for ContractViolation {
     }
 }
 
-/// What becomes of a policy when one of its tasks goes from one state to another in an unexpected way.
+/// What is done about a policy when one of its tasks goes from one state to another in an unexpected way.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Checks {
-    /// Nobody looks.
+    /// It is not checked.
     Off = 0,
     /// It is counted, and the newest is kept.
     #[default]

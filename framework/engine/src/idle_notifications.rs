@@ -54,7 +54,7 @@ impl IdleKnown {
         self.0.fetch_and(!policy_slots, Relaxed);
     }
 
-    /// The CPU is idle no longer. Who is to hear of that. Writes only if a policy is.
+    /// The CPU is idle no longer. Returns the policies to tell. Writes only if there are any.
     pub(crate) fn take(&self) -> PolicySlots {
         if self.0.load(Relaxed) == 0 { 0 } else { self.0.swap(0, Relaxed) }
     }

@@ -1,4 +1,4 @@
-//! Who knows that a CPU is idle. A policy that is alone is told at once. Of several, one that is not asked for work, since it has had
+//! Which policies know that a CPU is idle. A policy that is alone is told at once. Of several, one that is not asked for work, since it has had
 //! nothing and heard nothing, is told when it next hears of something: until then it makes no decision.
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -115,7 +115,7 @@ impl<P: Policy> Engine<P> {
         self.end(handling);
     }
 
-    /// Notes who wants to be told.
+    /// Notes which policies are told.
     pub(crate) fn note_listeners(&self) {
         let listens = |policy_slot: &&PolicySlot<P>| policy_slot.calls().has(Call::EnterIdle);
         let listeners =

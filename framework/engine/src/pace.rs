@@ -95,7 +95,7 @@ struct Same {
     times: AtomicU32,
 }
 
-/// What becomes of a wish.
+/// The answer to a wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Granted,
@@ -270,7 +270,7 @@ impl<P: Policy> Engine<P> {
             return handling.outcome.kicks.add_all(kicks);
         }
         Counters::count(&self.counters(cpu, policy_slot).slowed);
-        // A CPU for which a task waits has to look, whatever becomes of the policy.
+        // A CPU for which a task waits has to look, whatever happens to the policy.
         self.late.add(kicks);
         self.host.refill_at(self.host.now_ns().saturating_add(WINDOW_NS));
         if verdict == Verdict::Ends {

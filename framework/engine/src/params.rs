@@ -1,4 +1,4 @@
-//! Parameters that somebody has set for a task: kept here, as the policy that they are for may not know of the task yet, or may
+//! Parameters that were set for a task: kept here, as the policy that they are for may not know of the task yet, or may
 //! have a successor to which the task is new.
 
 use ekiden::{Call, TaskId};
@@ -29,7 +29,7 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    /// Somebody sets parameters for a task. Its policy hears of it at once if it knows of the task, and else when it does.
+    /// Sets parameters for a task. Its policy is told at once if it knows of the task, and otherwise when it does.
     pub(crate) fn set_params(&self, handling: &mut Handling<'_>, task: TaskId, slot: &Slot, payload: &[u8]) {
         let Ok(params) = RawParams::read_from_bytes(payload) else {
             handling.outcome.status = Status::Invalid as i32;

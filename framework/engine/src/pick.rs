@@ -1,4 +1,4 @@
-//! A CPU looks for work: who is asked, and what becomes of the answer.
+//! A CPU looks for work: which policies are asked, and how an answer is handled.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::Relaxed;
@@ -18,13 +18,13 @@ use crate::table::{Slot, token};
 /// keeps the tokens of departed tasks gets that many refused at a time.
 pub const PICK_ATTEMPTS: u32 = 64;
 
-/// The longest slice that a policy may give, in nanoseconds. Nothing would end one that lasts for ever, whoever waits.
+/// The longest slice that a policy may give, in nanoseconds. An endless one would let no other task run.
 pub const SLICE_NS_MAX: u64 = 1_000_000_000;
 
-/// The rank of nobody.
+/// The rank where no policy's task runs.
 pub(crate) const NO_RANK: u32 = u32::MAX;
 
-/// What became of a search for work.
+/// The result of a search for work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
     Something,
@@ -308,7 +308,7 @@ impl<P: Policy> Engine<P> {
             return Err(RefusalReason::WrongCpu);
         }
         if seen.is_moving() {
-            // To whoever was faster. The policy would hear of the two moves in any order.
+            // Another CPU was faster. The policy would hear of the two moves in any order.
             return Err(RefusalReason::Stale);
         }
         if !self.host.may_run(task, cpu) {
@@ -317,7 +317,7 @@ impl<P: Policy> Engine<P> {
         if self.move_to(handling, task, slot, seen, cpu, Phase::Ready) { Ok(()) } else { Err(RefusalReason::Stale) }
     }
 
-    /// Exchanges the token of a waiting task for one for `cpu`. False if someone else was faster.
+    /// Exchanges the token of a waiting task for one for `cpu`. False if another CPU was faster.
     ///
     /// Nothing keeps the kernel from doing something with the task while the policy is told of this, and a CPU may stand still for long
     /// where it is emulated. Then the policy hears of it in the other order, which is no contract violation of its own.

@@ -184,7 +184,7 @@ pub struct PolicySlotView {
     pub contract_violations: u32,
     /// The newest of them.
     pub last_contract_violation: Option<ContractViolation>,
-    /// What becomes of it when a task of its changes its state in an unexpected way, and the newest such change.
+    /// What is done about it when a task of its changes its state in an unexpected way, and the newest such change.
     pub checks: Checks,
     /// See there.
     pub last_unexpected_transition: Option<UnexpectedTransition>,
@@ -198,7 +198,7 @@ pub struct PolicySlotView {
     pub cpus: CpuMask,
 }
 
-/// Why a task does not get the policy that somebody wants for it.
+/// Why a policy was not chosen for a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotChosen {
     /// There is no such task.
@@ -319,7 +319,7 @@ impl<P: Policy> Engine<P> {
 
     /// Tells policies of tasks that are not attached to theirs, in at most `most` slots from `first` on; events may come
     /// meanwhile. Returns where to go on, or `None` when they have heard of all: every CPU looks for work then, as what runs
-    /// was chosen by somebody else.
+    /// was chosen by another policy.
     ///
     /// Cost: one look for each slot that was ever in use, and one call for each task that waits.
     pub fn introduce(&self, first: u32, most: u32, outcome: &mut Outcome) -> Option<u32> {
@@ -333,7 +333,7 @@ impl<P: Policy> Engine<P> {
         for view in self.tasks.between(first, end) {
             let Some(slot) = self.tasks.get(view.id) else { continue };
             if !self.policy_slots[slot.choice()].is_taken() {
-                // Who comes to that policy slot later was not meant.
+                // The choice was not meant for a policy that comes to that policy slot later.
                 slot.choose_for_all(view.id, self.default_policy_slot());
             }
             if self.is_attached::<false>(view.state) && !self.is_to_leave(slot, view.state) {
@@ -344,7 +344,7 @@ impl<P: Policy> Engine<P> {
             } else if view.state.phase() == Phase::Ready {
                 self.introduce_one(handling, view.id, slot, view.state);
             } else {
-                // An event that still takes it for a task of the policy that goes may write what becomes of it, whatever it is by then.
+                // An event that still takes it for a task of the policy that goes may still write its state, whatever that is by then.
                 continue;
             }
             if self.idle.contains(view.state.cpu()) && !handling.outcome.kicks.is_all() {
@@ -363,7 +363,7 @@ impl<P: Policy> Engine<P> {
         next
     }
 
-    /// Chooses what becomes of the policy in a policy slot when a task of its changes its state in an unexpected way. False if
+    /// Chooses what is done about the policy in a policy slot when a task of its changes its state in an unexpected way. False if
     /// there is none.
     pub fn check(&self, policy_slot: usize, checks: Checks) -> bool {
         let policy_slot = self.policy_slots.get(policy_slot).filter(|policy_slot| policy_slot.is_taken());
@@ -386,7 +386,7 @@ impl<P: Policy> Engine<P> {
         if let Some(fault) = fault {
             *policy_slot.fault.lock() = Some(fault);
         }
-        // First the reason: whoever hears that no policy is left asks for it.
+        // First the reason: a CPU that hears that no policy is left asks for it.
         self.host.policy_fell(policy_slot.index as u32);
         // Of two that fall at once, on two CPUs, one at least sees that the other has.
         fence(SeqCst);

@@ -1,8 +1,8 @@
 //! Sets of CPUs that belong to policies, and weights between policies.
 //!
-//! A policy is asked first on its CPUs. If they are its alone, no task of another policy runs there, and its own run nowhere else, unless
-//! a task may run nowhere else by its affinity. With weights, who is asked first on a CPU is who has had the least of it, divided by
-//! weight.
+//! A policy is asked first on its CPUs. If they are its alone, no task of another policy runs there,
+//! and its own run nowhere else, unless a task may run nowhere else by its affinity. With weights,
+//! the policy that has had the least of a CPU, divided by its weight, is asked first there.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
@@ -48,7 +48,7 @@ pub struct Share {
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     weights: [AtomicU32; POLICY_SLOTS],
-    /// Who has CPUs for itself, a bit each.
+    /// The policies that have CPUs for themselves, a bit each.
     strict: AtomicU8,
     /// Whether any weighs something.
     weighted: AtomicBool,
@@ -145,13 +145,13 @@ impl<P: Policy> Engine<P> {
         policy_slots(cpu.owners()).count().max(1) as u32
     }
 
-    /// Whether turns are due on a CPU: weights do without, unless it belongs to somebody.
+    /// Whether turns are due on a CPU: weights do without, unless it belongs to a policy.
     pub(crate) fn has_turns(&self, cpu: &Cpu, policies: usize) -> bool {
         !self.is_weighted() || (cpu.owners() != 0 && self.first_turn(cpu) < policies as u32)
     }
 
-    /// Charges the task that ran so far, and sorts those who are asked on a CPU by what they have had of it; owners stay first, and strangers last, but for the one that
-    /// has its turn, by its place in the order.
+    /// Charges the task that ran so far, and sorts the policies that are asked on a CPU by what they have had of
+    /// it; owners stay first, and strangers last, but for the one that has its turn, by its place in the order.
     pub(crate) fn sort_by_weight(&self, handling: &Handling<'_>, cpu: &Cpu, order: &mut [u8], turn: usize) {
         if let Some(slot) = self.tasks.get(handling.event.task) {
             self.charge(cpu, slot.state().policy_slot(), slot, handling.event.runtime_ns);

@@ -48,7 +48,7 @@ impl How {
     pub(crate) const CHOSEN: Self = Self(1 << 8);
     /// Its children are to have the same.
     pub(crate) const INHERITED: Self = Self(1 << 9);
-    /// Who has chosen may change the priority of any task: only such may choose again.
+    /// It was, by a caller that may change the priority of any task: only such a caller may choose again.
     pub(crate) const BY_ROOT: Self = Self(1 << 10);
     const ALL: u32 = Self::CHOSEN.0 | Self::INHERITED.0 | Self::BY_ROOT.0;
 
@@ -85,7 +85,7 @@ impl Slot {
         (self.choice.load(Relaxed) & 7) as usize
     }
 
-    /// Whether it was chosen, by somebody for this task or for an ancestor.
+    /// Whether it was chosen, for this task or for an ancestor.
     pub(crate) fn is_chosen(&self) -> bool {
         self.choice.load(Relaxed) & How::CHOSEN.0 != 0
     }
@@ -130,7 +130,7 @@ impl Slot {
         self.state.store(state.0, Release);
     }
 
-    /// Changes the state if nobody else has changed it since it was read as `seen`.
+    /// Changes the state if no other CPU has changed it since it was read as `seen`.
     #[inline]
     pub(crate) fn try_state(&self, seen: State, state: State) -> bool {
         self.state.compare_exchange(seen.0, state.0, AcqRel, Relaxed).is_ok()
@@ -261,7 +261,7 @@ impl TaskTable {
         // A new task has run as little as the one before had when it was new: it has not waited since then.
         self.watched[index as usize].store(0, Relaxed);
         slot.set_nice(0, false);
-        // The serial goes on counting: a token of the slot's last task can never pass for one of the new one.
+        // The serial continues: a token of the slot's last task can never pass for one of the new one.
         slot.set_state(slot.state().in_phase(Phase::New));
         slot.generation.store(generation, Release);
         Some(TaskId { slot: index, generation })
@@ -273,7 +273,7 @@ impl TaskTable {
         if let Some(slot) = slot {
             slot.set_state(slot.state().issue(Phase::Free, 0));
             slot.generation_next.store(task.generation.wrapping_add(1).max(1), Relaxed);
-            // From here on no id finds it, so that nobody can free the slot twice.
+            // From here on no id finds it, so that no CPU frees the slot twice.
             slot.generation.store(0, Relaxed);
         }
         slot.is_some()

@@ -163,7 +163,7 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    /// Somebody has changed what the task weighs in its group.
+    /// The task's weight in its group has changed.
     pub(crate) fn reweigh_in_group(&self, task: TaskId, slot: &Slot) {
         self.groups.set_task_weight(task.slot, slot.own_weight.load(Relaxed));
         self.reweigh(task, slot);

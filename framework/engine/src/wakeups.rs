@@ -56,7 +56,7 @@ impl Wish {
         is_leaving()
     }
 
-    /// The task has left its CPU, as everybody sees. The CPU that wanted it.
+    /// The task has left its CPU, and every CPU can see that. Returns the CPU that wanted it.
     pub(crate) fn take(&self) -> Option<u32> {
         fence(SeqCst);
         if self.cpu.load(Relaxed) == Self::NONE {

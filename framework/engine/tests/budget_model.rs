@@ -118,7 +118,7 @@ fn a_task_that_says_late_that_time_is_used_up_is_released() {
     });
 }
 
-/// Nothing was used for a period, and the refill that finds this out is the last one but for those who spend meanwhile: all that
+/// Nothing was used for a period, and the refill that finds this out is the last one unless a CPU spends meanwhile: all that
 /// there is, or so much that the next period's time does not make up for it.
 #[test]
 fn the_last_refill_misses_no_task_that_uses_up_all_time_at_once() {

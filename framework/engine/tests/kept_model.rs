@@ -1,7 +1,7 @@
 //! Parameters that are set for a task while its policy hears of it, or while it dies: in every order that memory and CPUs allow (loom).
-//! Here the lock of what is kept gives the order. What the models hold is what comes first: who sets parameters looks after that whether the
-//! policy knows of the task; who tells the policy of it notes that in the state, Release or not, and looks for parameters then; and a slot
-//! is freed once, by the last that needs it.
+//! Here the lock of what is kept gives the order. What the models hold is what comes first: a caller that sets
+//! parameters looks after that whether the policy knows of the task; a CPU that tells the policy of it notes that in
+//! the state, Release or not, and looks for parameters then; and a slot is freed once, by the last that needs it.
 
 extern crate alloc;
 

@@ -28,7 +28,7 @@ const BLOCKED: u32 = 2;
 #[derive(Clone, Copy, PartialEq)]
 enum Without {
     Nothing,
-    /// Nobody waits until events that have begun before are over.
+    /// The wait until events that have begun before are over.
     AGracePeriod,
     /// Tasks that do not wait are introduced before that.
     Patience,

@@ -19,7 +19,7 @@ use idle::IdleCpus;
 use loom::{sync::Arc, thread};
 use wakeups::Wish;
 
-/// Tasks that anybody may have, and whom their CPUs are told by.
+/// Tasks that any CPU may take, and the idle CPUs that are told of them.
 struct Queue {
     idle: IdleCpus,
     tasks: AtomicU32,

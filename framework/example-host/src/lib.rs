@@ -136,7 +136,7 @@ impl Host for Idle {
         (cpu == 0).then_some(Running { task: task(9), weight: 1024, since_ns: 4_999_000 })
     }
 
-    /// Whoever has opened queue 5 reads it.
+    /// The process that has opened queue 5 reads it.
     fn notify(&self, queue: QueueId, _: &[u8]) -> Result<(), NotTold> {
         if queue == 5 { Ok(()) } else { Err(NotTold::Closed) }
     }

@@ -188,7 +188,7 @@ impl Geometry {
         true
     }
 
-    /// Reads the header, once: who goes by it keeps what was read.
+    /// Reads the header, once: a caller keeps what was read, as the other side may change it.
     ///
     /// # Errors
     /// If this is no queue, or not all of it.

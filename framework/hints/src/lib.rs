@@ -3,9 +3,9 @@
 //!
 //! Neither side trusts the other. What a side needs to know of a ring's geometry it keeps for itself, each index of
 //! the other side is looked at before it is used, and a record is copied out before anything is made of it. Writing
-//! never blocks: a ring that is full is told to who writes, and counted.
+//! never blocks: a ring that is full is reported to the writer, and counted.
 //!
-//! What is in the memory is told in [`layout`]; for C it is `framework/include/ekiden.h`. [`Plain`] says what types records may
+//! [`layout`] describes what is in the memory; for C it is `framework/include/ekiden.h`. [`Plain`] says what types records may
 //! have.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -31,7 +31,7 @@ use clh::{Place, Queue};
 /// For calls that wait, and places that the call behind has not let go of: more than most machines have CPUs.
 static PLACES: [Place; 256] = [const { Place { state: AtomicU32::new(clh::FREE), before: AtomicU32::new(0) } }; 256];
 
-/// Shows that who calls is a host. What takes one reaches into all locks of a program at once, which no policy may. Only unsafe code can make
+/// Shows that the caller is a host. What takes one reaches into all locks of a program at once, which no policy may. Only unsafe code can make
 /// one, and that is refused in a policy and named in what it depends on: a policy gains nothing by naming this crate.
 #[derive(Clone, Copy, Debug)]
 pub struct OfHost(());
@@ -151,7 +151,7 @@ impl<T: ?Sized> Guard<'_, T> {
     /// Takes note of the place where the lock was taken.
     #[inline]
     pub fn taken_at(&self, place: &'static Location<'static>) {
-        // Who reads a `Word` has its address alone.
+        // A reader of a `Word` has its address alone.
         ptr::from_ref(place).expose_provenance();
         self.lock.place.store(ptr::from_ref(place).cast_mut(), Relaxed);
     }

@@ -53,7 +53,7 @@ impl Model {
         }
     }
 
-    /// Two threads that spin could take turns for ever, in a model, while the third one does nothing: they block.
+    /// Two threads that spin could take turns without end, in a model, while the third one does nothing: they block.
     fn stand_still(&self, go: Option<&Receiver<()>>) {
         fence(SeqCst);
         self.arrived.fetch_add(1, Relaxed);

@@ -24,7 +24,7 @@ fn locks_in_the_wrong_order_are_found_whether_they_wait_or_not() {
     call_log(|value| value);
     run_call_log(true);
     let [one, two, three] = [SpinLock::new(()), SpinLock::new(()), SpinLock::new(())];
-    // Seldom does anybody look, but not never.
+    // The order is checked seldom, but not never.
     assert!((0..64).all(|_| nest(&one, &two).is_empty()));
     assert!((0..64).all(|_| nest(&two, &three).is_empty()));
     let found = (0..64).map(|_| nest(&three, &one)).find(|found| !found.is_empty()).unwrap();

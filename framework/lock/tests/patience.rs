@@ -30,7 +30,7 @@ fn panic_of<T>(call: impl FnOnce() -> T) -> String {
     panic.downcast::<String>().map_or_else(|panic| (*panic.downcast::<&str>().unwrap()).to_owned(), |text| *text)
 }
 
-/// What becomes of a call that waits for the lock while another one has it and does not let go, and where that one took it.
+/// How a call ends that waits for the lock while another one has it and does not let go, and where that one took it.
 fn waits_in_vain(lock: &SpinLock<u32>) -> (String, &'static Location<'static>) {
     let (held, over) = (Barrier::new(2), Barrier::new(2));
     thread::scope(|scope| {

@@ -20,7 +20,7 @@ fn waiters_give_up_after_a_panic_elsewhere_and_free_locks_still_work() {
     assert!(locks_are_poisoned(OF_HOST));
     assert_eq!(*lock.lock(), 5, "no one waits for a free lock");
 
-    // By another thread: who has a lock does not wait for it.
+    // By another thread: the holder of a lock does not wait for it.
     let (held, over) = (Barrier::new(2), Barrier::new(2));
     thread::scope(|scope| {
         scope.spawn(|| {

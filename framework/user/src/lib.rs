@@ -107,7 +107,7 @@ pub enum Error {
          SCHED_EXT are"
     )]
     NotATask(i32),
-    /// Somebody else's thread.
+    /// Another user's thread.
     #[error("thread {0} is somebody else's; that takes CAP_SYS_NICE, run it with sudo")]
     NotYours(i32),
     /// The policy is for root, or for a group of users; or root has chosen for this thread.
@@ -144,7 +144,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Chooses the policy of a thread. To do so for many, keep a [`Device`].
 ///
 /// # Errors
-/// If there is no such policy, it refuses what is to be set, or the thread is somebody else's or cannot be scheduled by Ekiden.
+/// If there is no such policy, it refuses what is to be set, or the thread is another user's or cannot be scheduled by Ekiden.
 pub fn choose<'a>(thread: Thread, policy: Policy<'_>, options: impl Into<ChooseOptions<'a>>) -> Result<()> {
     let device = Device::open()?;
     device.choose(thread, find(policy)?, options)
@@ -276,7 +276,7 @@ impl Device {
     /// into SCHED_OTHER when it leaves.
     ///
     /// # Errors
-    /// If the thread is somebody else's, cannot be scheduled by Ekiden, or the policy refuses what is to be set.
+    /// If the thread is another user's, cannot be scheduled by Ekiden, or the policy refuses what is to be set.
     pub fn choose<'a>(
         &self,
         thread: Thread,
@@ -291,7 +291,7 @@ impl Device {
         if !self.has_all_tasks {
             set_class(tid, slot.is_some()).map_err(|error| explain(error, tid))?;
             if slot.is_none() {
-                // Whoever leaves us for the kernel's own scheduler has no policy of ours.
+                // A thread that leaves us for the kernel's own scheduler has no policy of ours.
                 return Ok(());
             }
         }
@@ -388,7 +388,7 @@ fn explain(error: io::Error, tid: i32) -> Error {
 mod tests {
     use super::*;
 
-    /// What the device says, with a name that somebody tries to smuggle in.
+    /// What the device says, with parameters that try to smuggle in a name.
     const STATUS: &str = include_str!("../tests/status.json");
 
     #[test]

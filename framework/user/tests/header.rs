@@ -129,7 +129,7 @@ fn the_header_compiles_by_itself() {
         // As an included file: a compiler may warn about a header that is compiled as if it were a program.
         let output = command.args(["-fsyntax-only", "-include"]).arg(&header).arg("/dev/null").output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
-        // Not everybody who has a C compiler has one for C++.
+        // Not every machine with a C compiler has one for C++.
         assert!(output.status.success() || errors.contains("cc1plus"), "{language:?}: {errors}");
     }
 }

@@ -20,7 +20,7 @@ ekiden::policies![MyPolicy];
 /// What the policy remembers.
 #[derive(Layout)]
 pub struct MyPolicy {
-    /// Who waits, for each CPU: in front whoever has waited longest.
+    /// The waiting tasks of each CPU: in front the one that has waited longest.
     queues: PerCpu<SpinLock<FifoQueue<Self>>>,
     /// How long a turn lasts.
     slice_ns: u64,

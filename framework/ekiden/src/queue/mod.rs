@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// Says what becomes of the task in each slot that is claimed.
+    /// The outcome of a claim of the task in each slot.
     struct Claims([Result<(), RefusalReason>; 8]);
 
     impl Host for Claims {

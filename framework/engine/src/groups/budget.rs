@@ -40,7 +40,7 @@ pub(super) struct Budget {
     /// Nothing is left, and tasks are throttled until there is. Only cleared with the lock of the throttled.
     throttled: AtomicBool,
     /// Something was used since the last period that nothing was used in: `refill` will be called at the end of this one.
-    /// So nobody who spends has to ask for the time.
+    /// So a CPU that spends need not read the clock.
     active: AtomicBool,
     /// What was left when this period began.
     begun_ns: AtomicI64,
@@ -52,7 +52,7 @@ pub(super) struct Budget {
 /// What follows from spending.
 pub(super) struct Spent {
     pub(super) is_used_up: bool,
-    /// The end of the period, for whoever is the first to spend.
+    /// The end of the period, if this was the first to spend.
     pub(super) refill_at_ns: Option<u64>,
 }
 
@@ -113,7 +113,7 @@ impl Budget {
         Spent { is_used_up, refill_at_ns }
     }
 
-    /// Something is used. The end of the period, for whoever is the first.
+    /// Something is used. Returns the end of the period if this is the first use.
     #[inline]
     fn activate(&self, now_ns: &mut impl FnMut() -> u64) -> Option<u64> {
         if self.active.load(Relaxed) || self.active.swap(true, AcqRel) {

@@ -1,8 +1,8 @@
 //! Groups of tasks: whose CPU time is shared out together, and limited together; control groups, on a kernel.
 //!
 //! sched_ext tells of control groups and enforces nothing: neither `cpu.weight` nor `cpu.max` nor `cpu.idle` has any effect on
-//! tasks of its class, unless somebody sees to it (only a cpuset works by itself, as it narrows a task's affinity). Here it is
-//! seen to between the host and the policy, so that no policy has to know:
+//! tasks of its class, unless the scheduler enforces it (only a cpuset works by itself, as it narrows a task's affinity). Here it is
+//! done between the host and the policy, so that no policy has to know:
 //!
 //! - **Weights** are flattened, as scx_flatcg does it: the weight that a policy is told of a task is that of the task, times
 //!   the share that its group has of the group above, and so on up to the root. Shares are those among groups that have tasks
@@ -39,7 +39,7 @@ use crate::lock::Lock;
 /// How many groups an engine has room for, with that of the root.
 pub const MAX_GROUPS: u32 = 2048;
 
-/// The weight of a group that nobody has given another one, as control groups count.
+/// The weight of a group for which none was set: the default of `cpu.weight`.
 pub const DEFAULT_WEIGHT: u32 = 100;
 
 /// What a group with [`DEFAULT_WEIGHT`] weighs among tasks: as much as one with nice 0.

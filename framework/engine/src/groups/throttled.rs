@@ -1,9 +1,9 @@
 //! Tasks whose groups have used up their CPU time: two queues a group, one of groups that have time again, and one of tasks
 //! that are released although theirs have none.
 //!
-//! Who was released but did not have a turn before the time was used up again goes before those who had one. Otherwise one
-//! task that spins could use up every period, under a policy that serves first who came first. For the same reason a task
-//! that was not released while there was time keeps its place.
+//! A task that was released but did not have a turn before the time was used up again goes before those that
+//! had one. Otherwise one task that spins could use up every period, under a policy that is first come,
+//! first served. For the same reason a task that was not released while there was time keeps its place.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -18,7 +18,7 @@ const RELEASED: u32 = 0;
 pub(super) struct ThrottledQueues {
     /// The neighbours of each throttled task, by its slot.
     links: Vec<Link>,
-    /// Of each group: those who did not have a turn, and those who had.
+    /// Of each group: the tasks that did not have a turn, and those that had one.
     queues: Vec<Queue>,
     /// Groups whose tasks are released, one of each in turn. Has room for all, and each is in it once at most.
     due: VecDeque<u32>,
@@ -98,7 +98,7 @@ impl ThrottledQueues {
         self.queues[2 * group as usize].len + self.queues[2 * group as usize + 1].len
     }
 
-    /// Who is released next of a group's tasks.
+    /// The task of a group that is released next.
     pub(super) fn first(&self, group: u32) -> Option<u32> {
         let firsts = [2 * group, 2 * group + 1].map(|queue| self.queues[queue as usize].first);
         firsts.into_iter().find(|slot| *slot != NONE)

@@ -125,7 +125,7 @@ fn somebody_who_makes_groups_without_end_leaves_room_for_others() {
     assert!(groups.create(400, Some(2), true) && groups.enter(0, 400, 0));
 }
 
-/// Groups 2..=8 by name, the parent of each, and its weight; who wants to run, in which group, with which weight.
+/// Groups 2..=8 by name, the parent of each, and its weight; which tasks want to run, in which group, with which weight.
 #[derive(Clone, Debug)]
 struct Tree {
     parents: Vec<u64>,
@@ -308,7 +308,7 @@ fn what_is_used_in_excess_is_missing_in_the_next_period() {
     assert_eq!(groups.refill(100 * MS), Some(200 * MS));
     assert_eq!(groups.next_released(), Some(0));
     assert_eq!(groups.allowance_ns(0, || 0), Some(5 * MS));
-    // In the next period nothing is used, and after that nobody has to look.
+    // In the next period nothing is used, and after that no refill is due.
     assert_eq!((groups.refill(200 * MS), groups.refill(300 * MS)), (None, None));
     assert_eq!(groups.charge(0, MS, || 340 * MS).refill_at_ns, Some(400 * MS));
 }
@@ -506,7 +506,7 @@ proptest! {
 struct Machine {
     groups: Groups,
     now_ns: u64,
-    /// Who runs on each CPU, and until when.
+    /// The task that runs on each CPU, and until when.
     running: Vec<Option<(u32, u64)>>,
     queue: VecDeque<u32>,
     refill_at_ns: Option<u64>,
@@ -621,13 +621,13 @@ proptest! {
                 homes.push(name);
             }
         }
-        // Enough CPUs that nothing but the limits holds anybody back.
+        // Enough CPUs that nothing but the limits holds tasks back.
         let mut machine = Machine::new(groups, tasks as usize, tasks);
         machine.run(RUN_NS);
         for (name, (percent, _, _)) in (2..).zip(&shapes) {
             let used_ns: u64 = homes.iter().zip(&machine.ran_ns).filter(|(home, _)| **home == name).map(|(_, ran)| ran).sum();
             let ratio = used_ns as f64 / (RUN_NS as f64 * *percent as f64 / 100.0);
-            // At the end, somebody may be ahead or behind by a tick on each CPU.
+            // At the end, a group may be ahead or behind by a tick on each CPU.
             let slack = (tasks as u64 * TICK_NS) as f64 / (RUN_NS as f64 * *percent as f64 / 100.0);
             prop_assert!((ratio - 1.0).abs() <= 0.05 + slack, "group {name} used {ratio} of its quota");
         }

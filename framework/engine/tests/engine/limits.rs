@@ -238,7 +238,7 @@ impl Machine {
         }
     }
 
-    /// Nobody is lost: all that does not run or sleep is throttled, or with the policy.
+    /// No task is lost: each that does not run or sleep is throttled, or with the policy.
     fn check(&self) {
         for (task, kept) in self.tasks.iter().enumerate() {
             let runs = self.running.iter().flatten().any(|(other, _)| *other == task);
@@ -546,7 +546,7 @@ fn nobody_is_lost<S: Scheduler>(changes: &[Change]) {
         }
         machine.check();
     }
-    // Everybody has a turn before long, even if others of its group are always faster.
+    // Each task has a turn before long, even if others of its group are always faster.
     (0..6).for_each(|task| machine.wake(task, task % 2));
     let before = machine.tasks.clone();
     machine.run_ms(7_000);

@@ -119,7 +119,7 @@ impl Kernel {
         self.deliver(&Event { task, ..Event::new(EventKind::Enqueue, 0) }, &[]);
     }
 
-    /// As somebody chooses a policy and sets a parameter.
+    /// Chooses a policy and sets a parameter, as a program does.
     fn choose(&self, task: TaskId, policy_slot: usize, value: u64) {
         self.engine.choose(task, Some(policy_slot), true, false).unwrap();
         let params = RawParams { declared: DECLARED[policy_slot], values: [value, 0, 0, 0] };
@@ -144,7 +144,7 @@ fn a_policy_hears_of_parameters_after_it_has_heard_of_the_task() {
     kernel.waits(task);
     assert_eq!(kernel.heard(0), []);
     assert_eq!(kernel.heard(1), [(Call::TaskNew, task.slot, 0), (Call::TaskParams, task.slot, 5)]);
-    // Whoever knows the task hears at once.
+    // A policy that knows the task hears at once.
     kernel.choose(task, 1, 6);
     assert_eq!(kernel.heard(1), [(Call::TaskParams, task.slot, 6)]);
 }
@@ -233,7 +233,7 @@ fn a_slot_is_given_back_once_however_many_set_parameters_while_its_task_dies() {
     kernel.waits(old);
     let machine = kernel.clone();
     *kernel.meanwhile.lock().unwrap() = Some(Box::new(move || {
-        // Another one, who is through before the task dies.
+        // Another caller, which is done before the task dies.
         machine.choose(old, 0, 8);
         machine.dies(old);
     }));

@@ -251,11 +251,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Kernel {
     engine: Engine<Place>,
     tasks: Vec<(TaskId, Stands)>,
-    /// Where the policy goes on to hear of tasks.
+    /// The slot from which on the policy is yet to be told of tasks.
     next: Option<u32>,
-    /// Who has come, and whether for all tasks, though not all CPUs ask it yet.
+    /// The policy that has come, and whether for all tasks, though not all CPUs ask it yet.
     comes: Option<(usize, bool)>,
-    /// Who goes, though an event may still know it.
+    /// The policy that goes, though an event may still know it.
     leaves: Option<usize>,
     complaints: Arc<Mutex<Vec<String>>>,
     /// For each policy slot, whether its policy is to fall; and whether one fell.
@@ -464,7 +464,7 @@ proptest! {
         prop_assert!(left.is_empty(), "{left:?}");
         prop_assert_eq!(&*kernel.complaints.lock().unwrap(), &Vec::<String>::new());
         prop_assert_eq!((kernel.engine.totals().unexpected_transitions, kernel.engine.contract_violations().0), (0, 0));
-        // Everybody is somewhere.
+        // Every task has a policy.
         kernel.introduce_all();
         let has: Vec<u32> = kernel.engine.policy_slots().map(|view| view.tasks).collect();
         prop_assert_eq!(has.iter().sum::<u32>(), TASKS, "{:?}", has);
@@ -562,7 +562,7 @@ fn weights_divide_a_cpu_among_policies_that_have_work_all_the_time() {
     }
 }
 
-/// Who has shared them out waits until all events have seen it, and that may take a task of the other policy.
+/// The caller that shares them out waits until all events have seen it, and for that a task of the other policy may have to run.
 #[test]
 fn a_turn_ends_when_weights_are_shared_out() {
     // One of these ticks is in it.

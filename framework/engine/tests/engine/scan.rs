@@ -498,7 +498,7 @@ fn a_task_of_little_weight_may_wait_for_its_fair_share() {
     }
 }
 
-/// A user who has very many tasks wait for one CPU would otherwise have the policy of all others taken out, when he likes.
+/// A user with very many tasks that wait for one CPU could otherwise have the policy of all users taken out at will.
 #[test]
 fn a_task_in_a_crowd_may_wait_until_each_could_have_had_a_turn() {
     const CROWD: u64 = 6;
@@ -715,7 +715,7 @@ fn the_id_that_a_slot_will_have_next_names_no_task_yet() {
     assert_eq!(bench.event(init).task, next);
 }
 
-/// Events that nobody expects of a task in each state, in the words of the reports.
+/// Events that are unexpected for a task in each state, in the words of the reports.
 fn surprised(bench: &Bench) -> Vec<String> {
     let last = || {
         bench
