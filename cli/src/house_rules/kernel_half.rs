@@ -248,12 +248,7 @@ const KEPT_BY_CALLERS: &str = "deliver ekiden_do_left ekiden_do_watched introduc
 fn rust_is_entered_through_the_guard_and_with_the_cpu_kept() {
     let functions = functions(MODULE);
     let (mut broken, mut guarded, mut bare, mut kept) = (Vec::new(), BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    let stopped: BTreeSet<String> = functions
-        .iter()
-        .flat_map(|function| function.calls().map(move |(at, called)| (function, at, called)))
-        .filter(|(_, _, called)| *called == "ekiden_stop_cpus")
-        .map(|(function, at, _)| function.args(at)[0].concat())
-        .collect();
+    let stopped = run_while_stopped(&functions);
     for function in &functions {
         for (at, word) in function.body.iter().enumerate().filter(|(_, word)| word.starts_with("ekiden_rs_")) {
             let is_guarded = function.body[..at].ends_with(&["ekiden_run_guarded".to_owned(), "(".to_owned()]);
@@ -311,9 +306,17 @@ fn a_scheduling_call_uses_nothing_that_allocates_sleeps_prints_or_wakes() {
     let in_table = |function: &&Function| {
         table.contains(&format!("= {} ", function.name)) || table.contains(&format!(") {} ,", function.name))
     };
-    let mut reached: Vec<&Function> =
-        functions.iter().filter(|function| is_root(function) || in_table(function)).collect();
+    let reached: Vec<&Function> = functions.iter().filter(|function| is_root(function) || in_table(function)).collect();
     assert!(reached.len() > 20, "only {} functions are called from outside", reached.len());
+    assert_eq!(
+        used_of_the_kernel(&functions, reached),
+        set(USED_OF_THE_KERNEL),
+        "what scheduling calls use of the kernel"
+    );
+}
+
+/// What these functions, and all that they call of the module, use of the kernel.
+fn used_of_the_kernel<'a>(functions: &'a [Function], mut reached: Vec<&'a Function>) -> BTreeSet<String> {
     let (mut next, mut used) = (0, BTreeSet::new());
     while let Some(function) = reached.get(next).copied() {
         next += 1;
@@ -328,7 +331,27 @@ fn a_scheduling_call_uses_nothing_that_allocates_sleeps_prints_or_wakes() {
             }
         }
     }
-    assert_eq!(used, set(USED_OF_THE_KERNEL), "what scheduling calls use of the kernel");
+    used
+}
+
+/// The functions that run while all other CPUs stand still.
+fn run_while_stopped(functions: &[Function]) -> BTreeSet<String> {
+    let calls = functions.iter().flat_map(|function| function.calls().map(move |(at, called)| (function, at, called)));
+    calls
+        .filter(|(_, _, called)| *called == "ekiden_stop_cpus")
+        .map(|(function, at, _)| function.args(at)[0].concat())
+        .collect()
+}
+
+#[test]
+fn nothing_allocates_sleeps_prints_or_wakes_while_cpus_stand_still() {
+    let functions = functions(MODULE);
+    let stopped = run_while_stopped(&functions);
+    let roots: Vec<&Function> = functions.iter().filter(|function| stopped.contains(&function.name)).collect();
+    assert!(!roots.is_empty() && roots.len() == stopped.len(), "{stopped:?}");
+    let used = used_of_the_kernel(&functions, roots);
+    let more: Vec<String> = used.difference(&set(USED_OF_THE_KERNEL)).cloned().collect();
+    assert_eq!(more, ["BIT_ULL"], "what runs while CPUs stand still uses what a scheduling call may use, and a macro");
 }
 
 /// What Rust calls in the module, which is all that it can call of the kernel.

@@ -2,7 +2,7 @@
 
 use ekiden_build::{Builder, Error, Project, Target, new_project};
 use ekiden_vm::Cache;
-use object::{Object, ObjectSection, ObjectSymbol};
+use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget};
 use std::{fs, path::Path};
 
 /// The value of an entry in a module's `.modinfo`.
@@ -18,6 +18,17 @@ fn undefined(module: &Path) -> Vec<String> {
     let file = object::File::parse(&*bytes).unwrap();
     let symbols = file.symbols().filter(|symbol| symbol.is_undefined());
     symbols.map(|symbol| symbol.name().unwrap().to_owned()).filter(|name| !name.is_empty()).collect()
+}
+
+/// How many places of a module end a call that has used up its fuel or its stack.
+fn calls_of_spent(module: &Path) -> usize {
+    let bytes = fs::read(module).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let spent = file.symbols().find(|symbol| symbol.name() == Ok("ekiden_spent")).unwrap().index();
+    let calls = |section: object::Section<'_, '_>| {
+        section.relocations().filter(|(_, to)| to.target() == RelocationTarget::Symbol(spent)).count()
+    };
+    file.sections().map(calls).sum()
 }
 
 #[test]
@@ -42,12 +53,19 @@ fn a_new_project_becomes_a_module_and_only_what_changed_is_made_again() {
     let rust: Vec<String> = undefined(module).into_iter().filter(|name| name.starts_with("_R")).collect();
     assert_eq!(rust, [""; 0]);
     assert!(undefined(module).contains(&"ekiden_register_policy".to_owned()));
+    let without_loops = calls_of_spent(module);
+    assert!(without_loops > 0, "nothing of the module has fuel");
     assert_eq!(build().unwrap().rebuilt, [""; 0]);
 
     let source = directory.join("src/lib.rs");
     let text = fs::read_to_string(&source).unwrap();
     fs::write(&source, text.replace("push_back", "push_front")).unwrap();
     assert_eq!(build().unwrap().rebuilt, ["ekiden_round_trip"]);
+
+    // A loop more, and fuel for it in what is linked.
+    let spins = "for n in 0..cpu { core::hint::black_box(n); }\n        cx.set_slice_ns";
+    fs::write(&source, text.replacen("cx.set_slice_ns", spins, 1)).unwrap();
+    assert_eq!(calls_of_spent(&build().unwrap().policies[0].1), without_loops + 1);
 
     // Settings of one's own do not reach the kernel: without link-time optimisation no function of the policy would have fuel.
     fs::create_dir(directory.join(".cargo")).unwrap();

@@ -40,6 +40,12 @@ fn a_new_project_has_the_versions_that_were_tested() {
         entry.lines().find(|line| line.starts_with("version")).unwrap().to_owned()
     };
     cargo(&project, &["metadata", "--format-version=1"]);
+    // Half a minute of the first build is such parsers; two versions of one are twice that.
+    let twice = cargo(&project, &["tree", "--duplicates", "--depth=0", "--edges=all"]);
+    assert!(
+        !twice.contains("syn v") && !twice.contains("serde_derive v"),
+        "a new project compiles crates twice: {twice}"
+    );
     let checkout = Checkout::find().unwrap();
     for name in ["zerocopy", "smallvec", "serde"] {
         assert_eq!(versions(&project, name), versions(checkout.root(), name), "{name}");

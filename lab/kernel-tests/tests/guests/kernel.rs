@@ -32,7 +32,6 @@ tests! {
         12 a_changed_constant_is_found_in_what_the_kernel_recorded,
         4 the_last_calls_of_a_policy_that_panics_are_saved_and_panic_again,
         2 a_recording_names_the_thread_on_whose_time_each_call_came,
-        20 what_a_policy_notes_stands_in_recordings_of_a_kernel_and_of_an_agent,
         4 recording_is_switched_off_and_on_while_a_policy_runs,
         3 an_upgrade_that_cannot_be_is_refused_and_the_old_policy_goes_on,
         7 a_new_version_takes_over_the_state_if_its_layout_is_the_same,
@@ -45,13 +44,15 @@ tests! {
     Machine::Crowded => {
         48 policies_live_through_a_storm_and_no_task_is_lost,
     }
-    // Who has what share of the time, and who waits.
+    // Who has what share of the time, and who waits. The agent's BPF arms timers, of whose lock a CPU may be left without a turn for long where
+    // turns are not fair.
     Machine::Calm => {
         46 wfq_and_eevdf_pass_the_tests_of_the_appendix_that_the_simulator_passes,
         6 policies_get_the_cpus_and_the_shares_that_they_were_given,
         6 several_policies_share_the_machine_and_come_and_go,
         4 what_is_set_for_a_task_is_checked_and_has_its_effect,
         4 an_idle_cpu_that_a_policy_does_not_want_is_idle_for_the_tasks_of_others,
+        20 what_a_policy_notes_stands_in_recordings_of_a_kernel_and_of_an_agent,
     }
 }
 

@@ -14,6 +14,7 @@ mod hostile;
 mod instructions;
 mod kernel;
 mod older_kernel;
+mod own_policy;
 mod parallel;
 mod pool;
 mod privileges;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         beyond::TESTS,
         watches::TESTS,
         commands::TESTS,
+        own_policy::TESTS,
         instructions::TESTS,
         faults::TESTS,
         generated::TESTS,

@@ -360,6 +360,6 @@ fn build(packages: &[&str]) -> PathBuf {
 }
 
 /// Where cargo puts programs.
-fn built() -> PathBuf {
+pub(crate) fn built() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_ekiden-test")).parent().unwrap().to_owned()
 }
