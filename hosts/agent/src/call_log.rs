@@ -1,5 +1,5 @@
 //! The newest calls of the policy, which the agent's thread writes down in memory. Others read them there, so that the thread
-//! does no input or output, and waits for no one.
+//! does no input or output, and does not wait.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -27,7 +27,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Room for so many records, a power of two; and the file that it is, for those who read it.
+    /// Room for so many records, a power of two; and the file that it is, for its readers.
     pub(crate) fn new(records: u64) -> Result<(Self, Arc<File>)> {
         let failed = |source| LoadError::Io { what: "cannot make the flight recorder".into(), source };
         let file: File =

@@ -3,7 +3,7 @@
 //!
 //! After papers/004: messages with sequence numbers (3.2.3), decisions in batches that are refused if they rest on
 //! what is not so any more (3.2.4), and a thread that is never in the way of what it schedules, nor that of it
-//! (3.2.1, 3.2.2). Who says what to whom is in docs/agent.md.
+//! (3.2.1, 3.2.2). The messages are in docs/agent.md.
 //!
 //! However the agent ends, its link to the kernel ends with it, and the kernel's own scheduler has every task. The
 //! same happens some 20 to 40 ms after it has stopped answering, or a second where a hypervisor takes the CPU's time.

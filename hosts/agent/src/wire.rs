@@ -132,7 +132,7 @@ struct GroupSlot {
     _spare: u64,
 }
 
-/// What stands there about a control group. What is written while it is read is told of afterwards.
+/// What stands there about a control group. A message follows what is written while it is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SeenGroup {
     /// The kernel's name for it, 0 for none.

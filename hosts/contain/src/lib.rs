@@ -23,8 +23,8 @@ thread_local! {
 /// Runs `policy`; if it panics, says with what and where instead of printing it. Nothing that the policy owns may be used
 /// after that.
 ///
-/// It may be a part of a coroutine that is switched away from in the middle, if whoever resumes it does so [`inside`]. When
-/// such a coroutine is thrown away, its stack is unwound through here: that is no panic, and goes on.
+/// It may be a part of a coroutine that is switched away from in the middle, if its caller resumes it [`inside`]. When
+/// such a coroutine is thrown away, its stack is unwound through here: that is no panic, and unwinding continues.
 ///
 /// # Errors
 /// The message of the panic, with its file and line.

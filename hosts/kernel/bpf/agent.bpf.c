@@ -2,7 +2,7 @@
 /*
  * The sched_ext half of the agent host: policies run in a process, and no module is needed. What happens to tasks goes to the
  * agent as messages in a ring that both sides have mapped; what it decides comes back in batches, and is carried out where the
- * CPU looks for work. No task is chosen here: hosts/agent is the other half, docs/agent.md says who tells whom what.
+ * CPU looks for work. No task is chosen here: hosts/agent is the other half, docs/agent.md has the messages.
  *
  * A task has a slot in a table that both sides have mapped, whose number is kept in p->scx.dsq_vtime, 0 for none. The slot has
  * one word with the number of the newest message about the task and where it stands. Every decision names the number that it

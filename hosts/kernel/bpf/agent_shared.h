@@ -154,7 +154,7 @@ enum presence {
 	LEAVES = 3,
 };
 
-/* What becomes of a decision. */
+/* The result of a decision. */
 enum result {
 	DONE = 1,
 	DONE_HERE = 2,

@@ -3,9 +3,9 @@
  * Tasks beyond the table: those that the engine has no room for. They wait in queues of our own, which a CPU looks at where
  * the engine says so. sched_ext's global queue would not do: the kernel serves it before everything else.
  *
- * Who may run on every CPU waits in one queue for all of them, so that it is first come, first served on the whole machine.
- * Who may not waits in that of the CPU on whose run queue it is: in the other one, CPUs would have to search for a task that
- * they may run.
+ * Tasks that may run on every CPU wait in one queue for all of them, so that it is first come, first served on the whole machine.
+ * Others wait in that of the CPU on whose run queue they are: in the other one, CPUs would have to
+ * search for a task that they may run.
  */
 #ifndef EKIDEN_BPF_BEYOND_H
 #define EKIDEN_BPF_BEYOND_H

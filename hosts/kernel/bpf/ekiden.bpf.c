@@ -22,7 +22,7 @@ extern void ekiden_detach(void) __ksym;
 /* How long a task runs if the policy does not say. */
 const volatile u64 slice_default_ns = SCX_SLICE_DFL;
 
-/* Whether nobody can take over from the policy, and whether it chooses CPUs; the verifier removes what cannot happen then. */
+/* Whether no other policy can take over, and whether it chooses CPUs; the verifier removes what cannot happen then. */
 const volatile bool is_fixed = false;
 const volatile bool fixed_chooses_cpu = false;
 
@@ -231,7 +231,7 @@ OPS(tick) void BPF_PROG(ekiden_tick, struct task_struct *p)
 
 OPS(yield) bool BPF_PROG(ekiden_yield, struct task_struct *from, struct task_struct *to)
 {
-	/* A yield to somebody in particular is not supported, and says so. */
+	/* yield_to() is not supported, and says so. */
 	if (to)
 		return false;
 	tell(EKIDEN_YIELD, from, 0, 0);

@@ -252,10 +252,10 @@ static __always_inline s32 cpu_of(struct task_struct *p)
 }
 
 /*
- * Whether this CPU is on its way out. Its stopper and its idle task still wake up whoever waits for that, the task that takes
- * it away and RCU, when its APIC is off and its irq_work was done for the last time. sched_ext kicks and ends a scheduler by
- * irq_work: asked from here, it would do neither until this CPU leaves again, and nothing else by irq_work of this CPU
- * either, because only the first of a list raises an interrupt.
+ * Whether this CPU is on its way out. Its stopper and its idle task still wake up the waiters for that, the
+ * task that takes it away and RCU, when its APIC is off and its irq_work was done for the last time. sched_ext
+ * kicks and ends a scheduler by irq_work: asked from here, it would do neither until this CPU leaves again,
+ * and nothing else by irq_work of this CPU either, because only the first of a list raises an interrupt.
  */
 static __always_inline bool leaves(void)
 {

@@ -2,7 +2,7 @@
 /*
  * Looks at the kernel's run queues and tasks when it is asked to, whichever scheduler there is. It hangs on nothing, so it
  * costs nothing between two looks. Read without locks: what it says of one moment may be some microseconds apart, and
- * whoever judges by it has to look twice.
+ * a caller that judges by it has to look twice.
  */
 #include "kernel.h"
 
@@ -75,7 +75,7 @@ struct task_seen {
 	u64 group;
 	u64 quota_ns;
 	u64 period_ns;
-	/* For a CPU since it was made, and of that in the wait that goes on. */
+	/* For a CPU since it was made, and of that in the current wait. */
 	u64 waited_ns;
 	u64 waits_ns;
 	u32 pid;
@@ -102,7 +102,7 @@ const volatile u32 nr_cpus;
 /* Whether the iterator tells of tasks that neither run nor wait, too. */
 bool of_all_tasks;
 
-/* How many CPUs were idle, and on how many somebody waited, in the last look. */
+/* How many CPUs were idle, and on how many a task waited, in the last look. */
 u32 idle, crowded;
 
 /* Tasks that are asleep already, but leave the run queue only when it is their turn. */
@@ -119,7 +119,7 @@ static long look_at(u32 cpu, void *unused)
 {
 	struct cpu_seen *seen = bpf_map_lookup_elem(&cpus, &cpu);
 	const struct rq *rq = bpf_per_cpu_ptr(&runqueues, cpu);
-	/* As if nobody looked. */
+	/* Without the task that looks. */
 	u32 nr_running, asleep, is_running;
 	bool is_idle, is_this, is_forced = false;
 
@@ -148,7 +148,7 @@ static long look_at(u32 cpu, void *unused)
 	return 0;
 }
 
-/* Says whether some CPU is idle while somebody waits for one. */
+/* Says whether some CPU is idle while a task waits for one. */
 SEC("syscall")
 int look(void *unused)
 {
@@ -191,7 +191,7 @@ static __always_inline void note_waits(struct task_struct *p, struct task_seen *
 	}
 }
 
-/* The kernel allows more, but nobody has them. */
+/* The kernel allows more, but such depths are not in use. */
 #define DEPTH_MAX 16
 
 /* Whether its group has used that up, only its scheduler knows, unless it is the kernel's own. */

@@ -2,7 +2,7 @@
 /*
  * /dev/ekiden: what the loader asks of ekiden.ko. The Rust side is hosts/kernel/loader/src/control.rs, and status.rs beside it.
  *
- * Reading the device gives the status as JSON, for everybody. The ioctls need a descriptor opened for writing, but for two.
+ * Reading the device gives the status as JSON, to every user. The ioctls need a descriptor opened for writing, but for two.
  */
 #ifndef EKIDEN_CONTROL_H
 #define EKIDEN_CONTROL_H
@@ -108,12 +108,12 @@ struct ekiden_choose_request {
 #define EKIDEN_IOC_HINT _IOWR('E', 2, struct ekiden_hint_request)
 #define EKIDEN_IOC_UPGRADE _IOWR('E', 4, struct ekiden_upgrade_request)
 
-/* Stops (0) or goes on (1) recording the calls of the policy in the policy slot that stands in the bits above. */
+/* Stops (0) or resumes (1) recording the calls of the policy in the policy slot that stands in the bits above. */
 #define EKIDEN_IOC_CALL_LOG _IO('E', 5)
 
 /*
- * What becomes of the policy in the policy slot that stands in the bits above the lowest two when a task of its changes its state in a way that
- * nobody expects: nothing (0), it is reported (1), the policy is taken out (2), the machine stops (3).
+ * What is done about the policy in the policy slot that stands in the bits above the lowest two when a task of its changes
+ * its state in an unexpected way: nothing (0), it is reported (1), the policy is taken out (2), the machine stops (3).
  */
 #define EKIDEN_IOC_CHECKS _IO('E', 8)
 
@@ -132,7 +132,7 @@ struct ekiden_share_request {
 
 /*
  * Opens a queue of hints for the calling process: a descriptor of its own, of which `bytes` bytes can be mapped once by this process, shared.
- * What is there is told in framework/hints/src/layout.rs. Whoever may choose the policy for its tasks may do so, and the descriptor of the
+ * framework/hints/src/layout.rs describes what is there. It takes the right to choose the policy for a task, and the descriptor of the
  * device may be open for reading only. EPROTO: the types are not those of the policy; EOPNOTSUPP: it has none; EDQUOT, EUSERS: there are too many.
  */
 struct ekiden_open_request {

@@ -56,7 +56,7 @@ void ekiden_keep_reason(const struct ekiden_text *text)
 	}
 }
 
-/* The first reason stays. It is complete when others see it, so nobody waits for whoever is about to write one. */
+/* The first reason stays. It is complete when other CPUs see it, so none waits for one that is about to write. */
 static void give_first(const struct ekiden_text **reason, struct ekiden_text *words, const char *text, size_t len)
 {
 	if (READ_ONCE(*reason))
@@ -90,7 +90,7 @@ static notrace __noreturn void leave(void)
 		cpu_relax();
 }
 
-/* A policy that runs has panicked. Its call ends, and the engine goes on without it; or, if there is no other, what it was in. */
+/* A policy that runs has panicked. Its call ends, and the engine continues; without another policy the engine's call ends too. */
 notrace __noreturn void ekiden_policy_fault(const struct ekiden_host_table *host)
 {
 	this_cpu_write(fallen, instance_of(host));
@@ -191,7 +191,7 @@ void ekiden_do_enable(struct task_struct *p, struct ekiden_event *event, struct 
 	outcome->task = event->task;
 }
 
-/* Without `ekiden_control`: sched_ext keeps CPUs from coming and going here, which whoever has that may wait for. */
+/* Without `ekiden_control`: sched_ext holds the CPU hotplug lock here, and the holder of the mutex may wait for that. */
 int ekiden_do_attach(void)
 {
 	/* Pairs with the release in policy_slots.c that counts a new policy: its policy slot is complete. */

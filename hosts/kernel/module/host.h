@@ -172,7 +172,7 @@ struct ekiden_instance {
 	struct ekiden_host_table host;
 	u32 *topology;
 	char *params;
-	/* Why it panicked: the first reason, complete before anyone sees it. It is in one of `words`, in which each CPU has room. */
+	/* Why it panicked: the first reason, complete before another CPU sees it. It is in one of `words`, in which each CPU has room. */
 	const struct ekiden_text *reason;
 	struct ekiden_text __percpu *words;
 };
@@ -270,7 +270,7 @@ void ekiden_watch_no_suspends(void);
 DECLARE_TRACEPOINT(ekiden_event);
 /* Only if that is enabled. */
 void ekiden_do_trace(const struct ekiden_event *event, const struct ekiden_outcome *outcome);
-/* For tracepoints: something becomes of the policy in a policy slot, perhaps for a reason. */
+/* For tracepoints: something happens to the policy in a policy slot, perhaps for a reason. */
 void ekiden_say_of(const char *what, const struct ekiden_policy_slot *policy_slot, const struct ekiden_text *text);
 
 /* ---- upgrade.c ---- */

@@ -24,7 +24,7 @@ struct ekiden_create {
 	char error[256];
 };
 
-/* Parameters of a task as somebody writes them, and what they mean. */
+/* Parameters of a task as text, and what they mean. */
 struct ekiden_settings {
 	const char *text;
 	size_t text_len;

@@ -172,7 +172,7 @@ static long ioctl_share(void __user *arg)
 
 /* ---- who may do what: SECURITY.md has the table ---- */
 
-/* As for sched_setattr(2): one's own tasks, or whoever may change the priority of others. */
+/* As for sched_setattr(2): for the user's own tasks, and with CAP_SYS_NICE for others. */
 static bool may_choose_for(struct task_struct *p)
 {
 	const struct cred *cred;
@@ -315,7 +315,7 @@ static int control_mmap(struct file *file, struct vm_area_struct *vma)
 	struct ekiden_policy_slot *policy_slot;
 	int ret = -ENODEV;
 
-	/* What tasks do is not for everybody, and nobody but the policy writes. */
+	/* What tasks do is not for every user, and only the policy writes. */
 	if (!may_control(file))
 		return -EPERM;
 	if (vma->vm_flags & VM_WRITE)

@@ -137,7 +137,7 @@ struct ekiden_instance *ekiden_new_instance(const struct ekiden_policy *policy, 
 		instance->topology = NULL;
 		goto out;
 	}
-	/* Nobody is killed to make room for it. */
+	/* The OOM killer is not to make room for it. */
 	if ((long)(request->arena_bytes >> PAGE_SHIFT) < si_mem_available())
 		instance->arena = __vmalloc(request->arena_bytes, GFP_KERNEL | __GFP_RETRY_MAYFAIL | __GFP_NOWARN | __GFP_ZERO);
 	if (!instance->arena)

@@ -114,7 +114,7 @@ static void free_policy_slot(struct ekiden_policy_slot *policy_slot)
 		ekiden_running.nr--;
 	ekiden_free_instance(policy_slot->now);
 	ekiden_free_instance(policy_slot->fallen);
-	/* Whoever has it mapped keeps the pages. */
+	/* A process that has it mapped keeps the pages. */
 	vfree(policy_slot->call_log.base);
 	memset(policy_slot, 0, sizeof(*policy_slot));
 }
@@ -421,7 +421,7 @@ long ekiden_create_policy(struct file *file, struct ekiden_create_request *reque
 	return 0;
 }
 
-/* ---- in which order, and who has which CPUs and weight ---- */
+/* ---- the order of policies, their CPUs and weights ---- */
 
 static void all_see(void)
 {

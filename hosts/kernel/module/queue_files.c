@@ -80,7 +80,7 @@ static void free_later(struct work_struct *work)
 	struct queue *queue = container_of(to_rcu_work(work), struct queue, freeing);
 
 	irq_work_sync(&queue->work);
-	/* Who has it mapped keeps the pages. */
+	/* A process that has it mapped keeps the pages. */
 	free_queue(queue);
 }
 

@@ -46,7 +46,7 @@ void ekiden_queue_sum_up(struct queue *queue)
 	queue->summed = true;
 }
 
-/* ---- who has one ---- */
+/* ---- queues by their owners ---- */
 
 void ekiden_queue_is_owned(struct queue *queue)
 {
@@ -92,8 +92,8 @@ bool ekiden_queue_take_hints(struct queue *queue)
 }
 
 /*
- * An interrupt soon after what it is for, outside of every operation. So much at a time: who writes without end has
- * the rest heard with the next event of its own.
+ * An interrupt soon after what it is for, outside of every operation. So much at a time: the rest
+ * of what a program writes without end is heard with its next event.
  */
 void ekiden_queue_interrupt(struct irq_work *work)
 {

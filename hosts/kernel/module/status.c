@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What /dev/ekiden says when it is read, for everybody, and /proc/ekiden, for scripts.
+ * What /dev/ekiden says when it is read, by any user, and /proc/ekiden, for scripts.
  */
 #include <linux/fs.h>
 #include <linux/mm.h>

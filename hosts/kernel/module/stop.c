@@ -4,10 +4,10 @@
  * That takes microseconds where all CPUs run. A CPU may have lost its processor to a hypervisor: all go on then and meet
  * again, for as long as a processor may be away, and with more patience each time. Nothing is refused because a CPU is late.
  *
- * stop_machine() has every CPU switch to a thread of its own first, which takes as long as the busiest one likes; and it has the
- * one who asks sleep in the middle, as a task of the policy that is replaced meanwhile. And no CPU may wait where a call begins:
- * it may hold a run-queue lock there, for which another one spins with interrupts off, which then neither answers nor comes to a
- * call. In an interrupt, a CPU holds no lock that others want with interrupts off.
+ * stop_machine() has every CPU switch to a thread of its own first, which takes as long as the busiest CPU needs; and
+ * it has the caller sleep in the middle, as a task of the policy that is replaced meanwhile. And no CPU may wait where
+ * a call begins: it may hold a run-queue lock there, for which another one spins with interrupts off, which then
+ * neither answers nor comes to a call. In an interrupt, a CPU holds no lock that others want with interrupts off.
  */
 #include <linux/cpu.h>
 #include <linux/cpumask.h>
@@ -50,17 +50,17 @@ static struct {
 /* The last meeting to which this CPU came. */
 static DEFINE_PER_CPU(u32, came_to);
 
-/* Ends when the one who asked has done its work, which it does with interrupts off, or does not wait any longer. */
+/* Ends when the CPU that asked has done its work, which it does with interrupts off, or does not wait any longer. */
 static void stand_still(void *unused)
 {
 	__this_cpu_write(came_to, READ_ONCE(meeting.number));
-	/* What this CPU did before is seen by whoever sees that it is here. */
+	/* A CPU that sees that this one is here sees what it did before. */
 	smp_mb__before_atomic();
 	atomic_inc(&meeting.arrived);
 	/* Pairs with the release of `go`: what was changed while all stood still is seen. */
 	while (!smp_load_acquire(&meeting.go))
 		cpu_relax();
-	/* Last: the one who asks sets the rest anew when all have left. */
+	/* Last: the CPU that asks sets the rest anew when all have left. */
 	atomic_dec_return_release(&meeting.inside);
 }
 
@@ -94,7 +94,7 @@ static void note_late(void)
 			ekiden_stops.late_cpu = cpu;
 }
 
-/* Those who wait leave in their own time: whoever needs it looks whether they have. */
+/* CPUs that wait leave in their own time: is_over() says whether all have. */
 static int meet(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns, u64 patience_ns)
 {
 	int others, ret = -ETIME;
@@ -126,7 +126,7 @@ static int meet(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns, u64 
 	return others < 0 ? others : ret;
 }
 
-/* Whether everyone has left, after a few milliseconds at most. */
+/* Whether all CPUs have left, after a few milliseconds at most. */
 static bool is_over(void)
 {
 	unsigned int looks;
@@ -144,7 +144,7 @@ static void took(u64 *last, u64 *most, u64 ns)
 
 /*
  * Runs `work` while all other CPUs stand still, with interrupts off. `wait_ns` is the time from when the first one stopped until
- * all may go on: none waits longer. Serialised by the caller, who does not keep CPUs from coming and going.
+ * all may go on: none waits longer. Serialised by the caller, which does not hold cpus_read_lock().
  */
 int ekiden_stop_cpus(s64 (*work)(void *), void *data, s64 *result, u64 *wait_ns)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * For how long interrupts are off because of us, per kind of event. Only if that is asked for: it takes two looks at the clock for
- * each event. While nobody measures or listens to the tracepoint, an event costs one instruction that does nothing.
+ * each event. Without a measurement or a listener to the tracepoint, an event costs one instruction that does nothing.
  */
 #include <linux/kernel.h>
 #include <linux/minmax.h>
@@ -77,7 +77,7 @@ void ekiden_times_end(u32 kind, u64 start_ns)
 	WRITE_ONCE(*longest, max(*longest, ktime_get_mono_fast_ns() - start_ns));
 }
 
-/* What kfuncs.c does by itself when nobody measures or listens. */
+/* What kfuncs.c does by itself without a measurement or a listener. */
 void ekiden_do_watched(struct ekiden_event *event, struct ekiden_outcome *outcome)
 {
 	u64 start_ns = ekiden_times_begin();

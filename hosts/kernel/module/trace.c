@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Says what happens, to whoever listens to the tracepoints. */
+/* Says what happens, by tracepoints. */
 #include <linux/sched.h>
 #include "host.h"
 #define CREATE_TRACE_POINTS

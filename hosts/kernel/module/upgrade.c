@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Another policy takes over from one that runs, while everything goes on. */
+/* Another policy takes over from one that runs, while tasks keep running. */
 #include <linux/cpumask.h>
 #include <linux/mm.h>
 #include <linux/module.h>
@@ -49,7 +49,7 @@ static s64 take_over(void *data)
 #define SAVED_TASK_LEN 64
 
 /*
- * `made`, which does not run yet, goes on with what the one that runs saves for it. That one is called as ever meanwhile, so
+ * `made`, which does not run yet, continues with what the one that runs saves for it. That one is called as ever meanwhile, so
  * that no CPU but this one waits.
  */
 static s64 convert(struct ekiden_policy_slot *policy_slot, struct ekiden_instance *next, void *made, struct ekiden_text *reason)
@@ -163,7 +163,7 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 		takeover.successor = (void *)ekiden_run_guarded(policy->table->create, &next->args, 0, 0, 0, 0);
 		ret = (s64)takeover.successor == LEFT ? LEFT : takeover.successor ? 0 : -EINVAL;
 	} else if (policy != old->policy || request->params_len) {
-		/* In the module that runs, its own memory serves: nobody else may come in between. */
+		/* In the module that runs, its own memory serves: no other call may come in between. */
 		if (policy == old->policy)
 			next->args.arena = NULL;
 		local_irq_disable();
@@ -189,7 +189,7 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 		next->args.arena_len = old->args.arena_len;
 	}
 	takeover.to = next;
-	/* What a version saves of itself is not on the call log: nobody can replay it from there. */
+	/* What a version saves of itself is not on the call log: it cannot be replayed from there. */
 	takeover.what = request->moved == EKIDEN_MOVED_BY_POINTER  ? EKIDEN_CALL_LOG_HAND_OVER
 			: request->moved == EKIDEN_MOVED_CONVERTED ? EKIDEN_CALL_LOG_GO_ON
 								   : EKIDEN_CALL_LOG_BEGIN;

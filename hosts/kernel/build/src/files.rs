@@ -1,4 +1,4 @@
-//! Files that change only when their content does, so that whoever looks at times sees no change where there is none.
+//! Files that change only when their content does, so that a build tool that compares times sees no change where there is none.
 
 use crate::{Result, error::Context};
 use nix::fcntl::{Flock, FlockArg};

@@ -1,4 +1,4 @@
-//! Puts fuel and a limit of the stack into a policy's program, as assembly text, so that no call into it lasts for ever.
+//! Puts fuel and a limit of the stack into a policy's program, as assembly text, so that every call into it ends.
 //!
 //! Fuel is a counter of each CPU, which every event finds full: its calls share it. Each back-edge and each entry of a function that can recurse decrements it
 //! (`writer.rs`). A function that can recurse also checks how much of the stack its call has used (`stack.rs`); what it and its callees need
@@ -74,7 +74,7 @@ mod tests {
         )
     }
 
-    /// What becomes of a function in a program, between its label and its end, and the texts.
+    /// Compares a function in a program after the rewrite, between its label and its end, and the texts.
     fn check(program: &str, name: &str, expected: &Expect) {
         let out = limit(&format!("{FILES}{program}")).unwrap();
         let (_, function) = out.split_once(&format!("\n{name}:\n")).unwrap();
@@ -287,7 +287,7 @@ mod tests {
         let call = |to: &str| format!("\tpushq\t%rax\n\tcallq\t{to}\n\tpopq\t%rax\n\tretq\n");
         let there_and_back = function("f", &call("g")) + &function("g", "\tjmp\tf@PLT\n") + &function("h", &call("f"));
         assert_eq!(looks(&there_and_back), ["f 56"]);
-        // By way of a pointer: whose address is anywhere but in the table, and who may come to call a pointer.
+        // By way of a pointer: functions whose address is anywhere but in the table, and those that may come to call a pointer.
         let pointer = function("f", &call("*%rax")) + &function("g", &call("__x86_indirect_thunk_r11"));
         assert_eq!(looks(&pointer), Vec::<String>::new());
         assert_eq!(looks(&format!("{pointer}.Lvtable:\n\t.quad\tg\nekiden_policy_table:\n\t.quad\tf\n")), ["g 48"]);
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(looks(&function("f", large)), ["f 3040"]);
         // Where a call begins there is more.
         assert_eq!(looks(&(function("f", large) + "ekiden_policy_table:\n\t.quad\tf\n")), Vec::<String>::new());
-        // Who looks is not counted by those before it; who does not, is.
+        // A callee that checks is not counted by its callers; one that does not, is.
         assert_eq!(looks(&(function("f", &call("g")) + &function("g", large))), ["g 3040"]);
         let chain = function("f", &call("g")) + &function("g", &call("memcpy@PLT"));
         assert_eq!(looks(&chain), ["f 3048"]);
@@ -319,7 +319,7 @@ mod tests {
     fn what_ends_a_call_does_not_check_the_stack() {
         let end = function(SPENT, "\tcallq\tlast\n\tretq\n") + &function("last", "\tcallq\t*%rax\n\tretq\n");
         assert_eq!(looks(&format!("{end}.Lvtable:\n\t.quad\tlast\n")), Vec::<String>::new());
-        // A panic on everybody's way does not make everybody look.
+        // A panic that every function may call does not make them all check.
         let panic = function("x_rust_begin_unwind", "\tcallq\tprint\n\tretq\n")
             + &function("print", "\tcallq\tx_rust_begin_unwind\n\tretq\n");
         assert_eq!(looks(&panic), ["x_rust_begin_unwind 48"]);

@@ -11,7 +11,7 @@ use std::{
 pub(crate) struct Unit<'a> {
     /// Its name, without `.ko`.
     pub(crate) name: String,
-    /// Where it is made; nobody else uses this directory.
+    /// Where it is made; nothing else uses this directory.
     pub(crate) directory: PathBuf,
     /// Files that belong there, and the names that they have there.
     pub(crate) sources: Vec<(PathBuf, String)>,
@@ -84,7 +84,7 @@ impl Unit<'_> {
         files::write(&of, inputs.as_bytes()).map(drop)
     }
 
-    /// Leaves the command line out of what kbuild's failure is told by: nobody could use it.
+    /// Leaves the command line out of the report of a failure of kbuild: it is of no use there.
     fn explain(&self, error: Error) -> Error {
         match error {
             Error::Program { output, .. } | Error::Vm(ekiden_vm::Error::Program { output, .. }) => {
@@ -103,7 +103,7 @@ impl Unit<'_> {
     }
 }
 
-/// What a build of a module printed that nobody may overlook. Objtool's and modpost's warnings mean that the kernel may
+/// What a build of a module printed that must not be overlooked. Objtool's and modpost's warnings mean that the kernel may
 /// not be able to run or unwind the code; without BTF, no BPF program could call the module.
 fn warnings<'a>(printed: &'a str, directory: &Path) -> Vec<&'a str> {
     let directory = directory.to_string_lossy();

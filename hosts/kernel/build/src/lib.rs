@@ -15,7 +15,7 @@
 //!
 //! A policy module is made in five steps: the policy and the crates under it are compiled for a target without an
 //! operating system, against library sources that were compiled with the kernel's own compiler flags ([`Sysroot`]); the
-//! program gets fuel, so that no call lasts for ever, and a limit of its stack (`fuel.rs`); the result is linked into one
+//! program gets fuel, so that every call ends, and a limit of its stack (`fuel.rs`); the result is linked into one
 //! object; and the kernel's own build system makes a module of that object and one page of C.
 #![forbid(unsafe_code)]
 
@@ -59,5 +59,5 @@ pub use target::Target;
 pub use toolchain::Toolchain;
 pub use unsafe_code::{CountError, UnsafeCount, c_lines, code_lines, count_text, count_tree, find_unsafe};
 
-/// Told what goes on, one line at a time.
+/// Told each step, one line at a time.
 pub type Progress<'a> = &'a mut dyn FnMut(&str);

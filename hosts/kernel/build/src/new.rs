@@ -108,7 +108,7 @@ pub fn new_project_from(checkout: &Checkout, parent: &Path, name: &str) -> Resul
 /// Formats the sources: a longer name breaks other lines, and imports are sorted by it.
 fn format(project: &Path) {
     let sources = ["src/lib.rs", "tests/policy.rs"];
-    // Where there is no rustfmt nobody will miss it.
+    // Without rustfmt the sources stay as they are.
     let _ = command::output(Command::new("rustfmt").args(["--edition", "2024"]).args(sources).current_dir(project));
 }
 

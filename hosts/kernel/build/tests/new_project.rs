@@ -11,7 +11,7 @@ fn cargo(project: &Path, args: &[&str]) -> String {
     let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("new-project");
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(args).current_dir(project).env("CARGO_TARGET_DIR", target).env("RUSTDOCFLAGS", "-Dwarnings");
-    // Nobody debugs it.
+    // It is not debugged.
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
     let output = cargo.output().expect("cargo can be started");
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();

@@ -78,7 +78,7 @@ impl ForeignPolicy {
     ///
     /// # Safety
     ///
-    /// `table` outlives the result, and `instance` comes from it and is used by nobody else. If the result [follows](Policy::follow) another one, no
+    /// `table` outlives the result, and `instance` comes from it and is used by nothing else. If the result [follows](Policy::follow) another one, no
     /// call is under way that began before that one has left. What has left is still there for calls that are under way then.
     pub(crate) unsafe fn made(table: *const PolicyTable, instance: *mut c_void) -> Self {
         // SAFETY: the module that has made the instance is held as long as that is there.
@@ -144,7 +144,7 @@ impl Policy for ForeignPolicy {
         let Self { deliver, instance, table } = next;
         self.table.store(table.into_inner(), Relaxed);
         self.instance.store(instance.into_inner(), Relaxed);
-        // Who finds it there finds its instance, too; who has found the one before is not there any more.
+        // A call that finds it there finds its instance, too; calls that have found the one before are over.
         self.deliver.store(deliver.into_inner(), Release);
         Ok(())
     }

@@ -245,7 +245,7 @@ pub extern "C" fn ekiden_rs_any_alive() -> bool {
     engine().is_some_and(|engine| !engine.is_over())
 }
 
-/// Chooses what becomes of the policy in a policy slot when a task of its changes its state in an unexpected way. 0 if that is
+/// Chooses what is done about the policy in a policy slot when a task of its changes its state in an unexpected way. 0 if that is
 /// done.
 #[unsafe(no_mangle)]
 pub extern "C" fn ekiden_rs_check(policy_slot: u64, checks: u64) -> i64 {
@@ -334,7 +334,7 @@ pub unsafe extern "C" fn ekiden_rs_figures(policy_slot: u64, cpu: u32, room: *mu
 
 /// How many slots of the task table are gone through with interrupts off.
 const INTRODUCED_AT_ONCE: u32 = 32;
-/// The same, if nobody is called.
+/// The same, if no policy is called.
 const LOOKED_AT_AT_ONCE: u32 = 256;
 
 /// Tells policies of tasks that are not attached to theirs, from slot `first` on. Returns the slot to go on with; 0 when they have

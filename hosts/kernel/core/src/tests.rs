@@ -210,7 +210,7 @@ fn one_that_has_left_answers_nothing_and_the_next_in_its_policy_slot_does() {
     let running = Running::on(2, 8);
     let come = || {
         ekiden_rs_begin_several();
-        // SAFETY: the table is static, and the instance its own; nobody is in a call.
+        // SAFETY: the table is static, and the instance its own; no call is under way.
         let policy_slot = unsafe { ekiden_rs_come(&TABLE, (TABLE.create)(&mut args(8))) };
         // SAFETY: the outcome is on this stack.
         unsafe { ekiden_rs_has_come(policy_slot as u64, 1, &mut Outcome::default()) };

@@ -1,5 +1,5 @@
 //! Control groups that have used up the CPU time that they may use. The kernel's own scheduler does not have their tasks wait; a
-//! sched_ext scheduler keeps limits in its own way, which tells nobody. What a group has used, the kernel counts in any case.
+//! sched_ext scheduler keeps limits in its own way, which is reported nowhere. What a group has used, the kernel counts in any case.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,7 +14,7 @@ use walkdir::WalkDir;
 
 use crate::sysfs;
 
-/// So much of what a group may use is all of it: nobody knows when its periods begin.
+/// So much of what a group may use is all of it: it is not known when its periods begin.
 const USED_UP: f64 = 0.8;
 
 /// What limited groups use of their CPU time.
@@ -31,7 +31,7 @@ struct Budget {
 }
 
 impl Budgets {
-    /// The groups of waiting tasks that have used up their CPU time, by what they have used since somebody asked, a period ago or more.
+    /// The groups of waiting tasks that have used up their CPU time, by what they have used since an earlier call, a period ago or more.
     /// Until that is known of a group, it may have, and is among them.
     ///
     /// Cost: nothing without limits; else two files, and a walk over all groups for a new one.

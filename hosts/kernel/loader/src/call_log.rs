@@ -185,7 +185,7 @@ impl CallLog {
         Ok(())
     }
 
-    /// The oldest record that nobody is writing over when a CPU has written `head`.
+    /// The oldest record that is not being overwritten when a CPU has written `head`.
     fn oldest(&self, head: u64) -> u64 {
         (head + UNFINISHED).saturating_sub(self.records)
     }

@@ -36,13 +36,13 @@ pub enum Hint<'a> {
 pub enum Moved {
     /// With the whole state, which stays where it is in memory.
     ByPointer,
-    /// All of them are new to the successor, but it goes on with what the old one saved for a version with another layout.
+    /// All of them are new to the successor, but it continues with what the old one saved for a version with another layout.
     Converted,
     /// All of them are new to the successor.
     StartedOver,
 }
 
-/// Who is to take over.
+/// What is to take over.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Succession<'a> {
     /// The policy slot of the one that runs; the default one if there is none.
@@ -291,7 +291,7 @@ impl Control {
         Ok(request.taken != 0)
     }
 
-    /// Lets another policy take over, or a new instance of the one that runs. If that is refused, the old one goes on.
+    /// Lets another policy take over, or a new instance of the one that runs. If that is refused, the old one continues.
     pub fn upgrade(&self, succession: &Succession<'_>) -> Result<Upgrade> {
         let mut module = [0; 64];
         let name = succession.module.unwrap_or_default();
@@ -351,7 +351,7 @@ impl Control {
         Ok(())
     }
 
-    /// Chooses what becomes of the policy in a policy slot when a task of its changes its state in an unexpected way.
+    /// Chooses what is done about the policy in a policy slot when a task of its changes its state in an unexpected way.
     pub fn check(&self, slot: u32, checks: Checks) -> Result<()> {
         // SAFETY: the request takes a number, and the device gets at no memory of ours.
         unsafe { ioctl_checks(self.file.as_raw_fd(), slot as i32 * 4 + checks as i32) }

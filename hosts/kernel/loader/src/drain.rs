@@ -176,7 +176,7 @@ pub fn header_of(host: Host, instance: Instance, max_tasks: u32, workload: &str)
 }
 
 /// Real-time tasks are not the policy's, so that this thread does not watch itself, and comes in time; the last CPU is the one
-/// that is least likely to be somebody else's. It goes on as it is if either is not allowed.
+/// that other programs are least likely to use. If either is not allowed, the thread continues without.
 fn stay_apart() {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the parameters are good for the call; 0 is this thread.
@@ -273,7 +273,7 @@ fn pass(call_log: &mut CallLog, writer: &mut RecordingWriter<impl Write>, until_
     writer.pass(until_ns).map_err(cannot)
 }
 
-/// The records that are lost are known to who has read them.
+/// A reader of the recording finds out which records are lost.
 fn finish(writer: RecordingWriter<impl Write>) -> Result<Kept> {
     let (records, _) = writer.counts();
     let bytes = writer.len();

@@ -47,7 +47,7 @@ pub enum LoadError {
         /// The kernel's answer.
         message: String,
     },
-    /// Somebody else's scheduler runs.
+    /// Another sched_ext scheduler runs.
     #[error("the sched_ext scheduler {0:?} is loaded already; stop it first")]
     OtherScheduler(String),
     /// Another session of ours runs.
@@ -121,7 +121,7 @@ pub enum LoadError {
     /// No policy can be chosen for a thread, or nothing be asked.
     #[error(transparent)]
     User(#[from] ekiden_user::Error),
-    /// A choice for no one.
+    /// A choice for no thread.
     #[error("there is no such thread; nothing was changed")]
     Nobody,
     /// New threads come all the time.

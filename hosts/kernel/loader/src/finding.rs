@@ -14,7 +14,7 @@ const NAMED: usize = 8;
 /// CPUs that were idle while tasks waited that could have used them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Who scheduled.
+    /// The scheduler that ran.
     pub scheduler: String,
     /// The idle CPUs.
     pub idle_cpus: Vec<u32>,
@@ -96,7 +96,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Who schedules, in words.
+/// The scheduler that runs, in words.
 pub fn scheduler() -> String {
     sysfs::scheduler().unwrap_or_else(|| "the kernel's own scheduler".into())
 }

@@ -30,7 +30,7 @@ const EVIDENCES: u32 = 12;
 /// How often to look at a suspicion before it is watched.
 const LOOKS: u32 = 10;
 
-/// In how many of these looks a CPU may be otherwise: whoever looks gets others up, just where a CPU is idle.
+/// In how many of these looks a CPU may be otherwise: each look wakes up other tasks, just where a CPU is idle.
 const SLIPS: u32 = 3;
 
 /// How often a CPU may have switched from one such look to the next and still have been idle: beside many threads that sleep and wake up
@@ -170,8 +170,8 @@ impl LiveChecker {
         Ok(Some(Evidence { violation: finding.violation(), finding, header, trace }))
     }
 
-    /// What is wasted, if it lasts for M in most looks at CPUs, which cost next to nothing: who runs and waits where takes a look
-    /// at every task, and to watch costs far more.
+    /// What is wasted, if it lasts for M in most looks at CPUs, which cost next to nothing: which
+    /// tasks run and wait where takes a look at every task, and to watch costs far more.
     fn worth_watching(&mut self, pause: Pause<'_>) -> Result<Option<Snapshot>> {
         let mut lasting = Lasting::default();
         for look in 0..LOOKS {
@@ -190,7 +190,7 @@ impl LiveChecker {
         self.wasteful(pause).map(|now| now.filter(is_it))
     }
 
-    /// What is wasted now, or in a moment: somebody may just run on an idle CPU.
+    /// What is wasted now, or in a moment: an idle CPU may run a task for a moment.
     fn wasteful(&mut self, pause: Pause<'_>) -> Result<Option<Snapshot>> {
         for _ in 0..TRIES {
             if self.recorder.look().is_suspicious()? {
@@ -205,7 +205,7 @@ impl LiveChecker {
     }
 
     fn watch(&mut self, before: Snapshot, pause: Pause<'_>) -> Result<Option<Evidence>> {
-        // The checks ask for a name; without one, they would think that nobody is in charge.
+        // The checks ask for a name; without one, they would take it that no scheduler is in charge.
         let header = Header { policy: Some(scheduler()), clock_ns: 0, ..self.recorder.header("a live machine")? };
         let mut trace = Trace::new(&header);
         self.recorder.begin_small(&mut by_others(&mut trace))?;
@@ -241,7 +241,7 @@ impl LiveChecker {
         // From here on it is counted what groups use.
         self.budgets.used_up(&before);
         let from_ns = self.recorder.elapsed_ns();
-        // In one piece: whoever gets up meanwhile is in the way of what it looks for.
+        // In one sleep: a wake-up of this thread meanwhile would disturb what it looks for.
         if !pause(self.persists) {
             return Ok(None);
         }
@@ -281,8 +281,8 @@ impl LiveChecker {
     }
 }
 
-/// Takes down what others do than this thread: a CPU on which nobody runs but this one is idle as soon as it sleeps, and what it
-/// looks at and attaches is no evidence.
+/// Records what threads other than this one do: a CPU on which only this one runs is idle as soon
+/// as it sleeps, and what it looks at and attaches is no evidence.
 fn by_others(trace: &mut Trace) -> impl FnMut(Record) {
     let this = nix::unistd::gettid().as_raw() as u32;
     move |record| {

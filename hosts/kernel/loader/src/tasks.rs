@@ -10,7 +10,7 @@ use ekiden_user::{ChooseOptions, Device, Error, Thread};
 
 use crate::error::{Context, LoadError, Result};
 
-/// Threads come while others are looked at: it is looked again until there are no new ones, but not for ever.
+/// Threads come while others are looked at: it is looked again until there are no new ones, but not without end.
 const LOOKS: u32 = 20;
 
 /// For whom a policy is chosen.
@@ -78,12 +78,12 @@ fn threads_of_group(directory: &Path, threads: &mut BTreeSet<i32>) -> io::Result
     Ok(())
 }
 
-/// Chooses a policy for everybody in `who`: the one in a policy slot, or, if that is `None`, the default one. Returns for how
-/// many threads. A program that ends meanwhile is no error; nobody at all is one, and so is a program that makes threads faster than
+/// Chooses a policy for all threads in `who`: the one in a policy slot, or, if that is `None`, the default one. Returns for how
+/// many threads. A program that ends meanwhile is no error; no thread at all is one, and so is a program that makes threads faster than
 /// they can be looked at.
 ///
 /// # Errors
-/// If a thread is somebody else's, cannot be scheduled by Ekiden, or none is found; or if the policy refuses what is to be set.
+/// If a thread is another user's, cannot be scheduled by Ekiden, or none is found; or if the policy refuses what is to be set.
 pub fn choose<'a>(who: &Who, slot: Option<u32>, options: impl Into<ChooseOptions<'a>>) -> Result<usize> {
     let mut followed = Followed::new(who.clone(), slot)?;
     let chosen = followed.look(options)?;
@@ -103,7 +103,7 @@ pub struct Followed {
 }
 
 impl Followed {
-    /// Nobody yet.
+    /// No thread yet.
     ///
     /// # Errors
     /// If there is no device.
@@ -114,7 +114,7 @@ impl Followed {
     /// Chooses for all that have come since the last look. Returns for how many.
     ///
     /// # Errors
-    /// As [`choose`], but that there may be nobody.
+    /// As [`choose`], but that there may be no thread.
     pub fn look<'a>(&mut self, options: impl Into<ChooseOptions<'a>>) -> Result<usize> {
         let options = options.into();
         let mut count = 0;

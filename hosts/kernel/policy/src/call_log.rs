@@ -31,7 +31,7 @@ unsafe extern "C" {
 ///
 /// # Safety
 ///
-/// No call is under way. The call log is as the arguments say, nobody else writes to it, and it lives until recording stops, or
+/// No call is under way. The call log is as the arguments say, nothing else writes to it, and it lives until recording stops, or
 /// the last instance of this module has ended.
 pub(crate) unsafe extern "C" fn run(args: *const CallLogArgs, what: u32) {
     // SAFETY: `args` are good for the call.
@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn run(args: *const CallLogArgs, what: u32) {
         let place = place_of(cpu);
         ekiden_call_log_place(cpu, if mark.is_some() { place } else { ptr::null_mut() });
         if let Some((mark, place)) = mark.zip(NonNull::new(place)) {
-            // SAFETY: it is a CPU's, and nobody writes there: no call is under way.
+            // SAFETY: it is a CPU's, and nothing writes there: no call is under way.
             unsafe { call_writer(place) }.mark(time, mark, args.instance.into());
         }
     }

@@ -25,7 +25,7 @@ pub(crate) fn call_log() -> *mut u8 {
 /// Gives the call that is under way more fuel: for so many loop iterations.
 #[inline]
 pub(crate) fn refuel(iterations: i64) {
-    // SAFETY: writes a variable of this CPU's, which nobody but the call's own code looks at until it ends.
+    // SAFETY: writes a variable of this CPU's, which only the call's own code looks at until it ends.
     unsafe { asm!("mov gs:[rip + ekiden_fuel], {}", in(reg) iterations, options(nostack, preserves_flags)) };
 }
 

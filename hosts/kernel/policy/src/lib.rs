@@ -53,7 +53,7 @@ macro_rules! module {
         }
 
         unsafe extern "C" fn give(instance: *mut core::ffi::c_void, handover: *mut $crate::HandoverState) {
-            // SAFETY: `ekiden.ko` calls this with an instance of ours that it forgets, and while nobody else calls.
+            // SAFETY: `ekiden.ko` calls this with an instance of ours that it forgets, and while no other call is under way.
             unsafe { $crate::give::<$policy>(instance, handover, &ARENA) }
         }
 
@@ -61,7 +61,7 @@ macro_rules! module {
             args: *mut $crate::CreateArgs,
             handover: *mut $crate::HandoverState,
         ) -> *mut core::ffi::c_void {
-            // SAFETY: `ekiden.ko` calls this with what a policy of the same layout gave, and while nobody else calls.
+            // SAFETY: `ekiden.ko` calls this with what a policy of the same layout gave, and while no other call is under way.
             unsafe { $crate::take::<$policy>(args, handover, &ARENA) }
         }
 
@@ -266,7 +266,7 @@ unsafe extern "C" fn save<S: Scheduler>(instance: *mut c_void, cpu: u32, room: *
 
 /// # Safety
 ///
-/// `instance` comes from [`create`] and nobody else uses it yet; the other pointers are good for the call.
+/// `instance` comes from [`create`] and nothing else uses it yet; the other pointers are good for the call.
 unsafe extern "C" fn restore<S: Scheduler>(
     instance: *mut c_void,
     args: *mut CreateArgs,
@@ -361,7 +361,7 @@ unsafe fn env<S: Scheduler>(args: &mut CreateArgs) -> Option<Env> {
     }
 }
 
-/// Whoever calls has let go of all locks that it took, or is at fault here.
+/// A call that ends has let go of all locks that it took; otherwise its policy is at fault here.
 #[inline]
 fn has_no_lock() {
     if ekiden_lock::held() != 0 {
@@ -435,7 +435,7 @@ fn leave_with(text: &[u8]) {
         unsafe { ((*host).leave)(host) }
     }
     if !ekiden_host::locks_are_poisoned(OF_HOST) {
-        // The reason first: whoever sees that the locks are poisoned ends as a consequence, and says nothing.
+        // The reason first: a call that sees that the locks are poisoned ends as a consequence, and says nothing.
         // SAFETY: the text is copied, as far as there is room. The table outlives every instance.
         unsafe { ((*host).reason)(host, text.as_ptr(), text.len()) };
         ekiden_host::poison_locks(OF_HOST);

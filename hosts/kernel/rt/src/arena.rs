@@ -44,7 +44,7 @@ impl Arena {
         self.state.try_lock().unwrap_or_else(|| self.wait())
     }
 
-    /// Whoever has it needs but a few instructions, if its CPU runs.
+    /// The holder needs but a few instructions, if its CPU runs.
     #[cold]
     #[inline(never)]
     fn wait(&self) -> SpinMutexGuard<'_, Blocks> {
@@ -64,7 +64,7 @@ impl Arena {
     ///
     /// # Safety
     ///
-    /// The memory is readable and writable, is used by nobody else until the next reset, and no reference into the
+    /// The memory is readable and writable, is used by nothing else until the next reset, and no reference into the
     /// old memory is used again.
     pub unsafe fn reset(&self, base: *mut u8, len: usize) {
         // SAFETY: the caller promises the memory. All of it counts as not yet carved, so no list leads out of it.
@@ -78,7 +78,7 @@ impl Arena {
         *self.lock()
     }
 
-    /// Goes on where another arena stopped. Whatever was allocated here before is forgotten.
+    /// Continues where another arena stopped. Whatever was allocated here before is forgotten.
     ///
     /// # Safety
     ///

@@ -50,7 +50,7 @@ pub struct PolicyTable {
     /// Writes into a room of `len` bytes what the instance counts for people: its description for `NO_CPU`, and else the words of a CPU
     /// (`ekiden_host::Figures`). The number of bytes; negative if there was no room.
     pub figures: unsafe extern "C" fn(instance: *mut c_void, cpu: u32, room: *mut u64, len: usize) -> i64,
-    /// Checks what somebody wants to set for a task.
+    /// Checks what is to be set for a task.
     pub settings: unsafe extern "C" fn(settings: *mut Settings) -> bool,
     /// The fingerprint of the state that it hands over; two of the same number may take over from each other. 0 for a state
     /// without one.
@@ -61,7 +61,7 @@ pub struct PolicyTable {
     pub types: Geometry,
 }
 
-/// Parameters of a task as somebody writes them, and what they mean. `struct ekiden_settings` in C.
+/// Parameters of a task as text, and what they mean. `struct ekiden_settings` in C.
 #[repr(C)]
 pub struct Settings {
     /// As text.
@@ -105,7 +105,7 @@ pub struct HandoverState {
     pub instance: u16,
     /// How many of `dropped` there are.
     pub dropped_len: u32,
-    /// Tokens that it has dropped and that nobody has asked for yet.
+    /// Tokens that it has dropped and that were not taken from here yet.
     pub dropped: [RawToken; 64],
     /// All memory of the instance.
     pub blocks: Blocks,

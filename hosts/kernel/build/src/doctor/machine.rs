@@ -23,7 +23,7 @@ pub(crate) struct Machine {
     pub(crate) linker: bool,
     /// Why the running kernel will not do; nothing if it will.
     pub(crate) preflight: Result<(), String>,
-    /// Whether whoever asks is root.
+    /// Whether the caller is root.
     pub(crate) is_root: bool,
     /// Whether sudo lets this user do anything without a password.
     pub(crate) has_sudo: bool,

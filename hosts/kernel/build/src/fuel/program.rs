@@ -33,7 +33,7 @@ pub(super) struct Function<'a> {
     pub(super) end: usize,
     /// Bytes of its frame, with the return address.
     pub(super) frame: usize,
-    /// Functions of this program that it calls or goes on with.
+    /// Functions of this program that it calls, or jumps to at its end.
     pub(super) calls: BTreeSet<&'a str>,
     /// Whether it has indirect calls.
     pub(super) calls_unknown: bool,

@@ -1,4 +1,4 @@
-//! The links that keep the scheduler in the kernel, found by those who join it.
+//! The links that keep the scheduler in the kernel, found by a loader that joins it.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -9,7 +9,7 @@ use libbpf_rs::{
 
 use crate::error::{LoadError, Result};
 
-/// The link of the operations, and that of the program for timers. The scheduler stays as long as anybody holds them.
+/// The link of the operations, and that of the program for timers. The scheduler stays as long as a process holds them.
 pub(crate) fn of_scheduler() -> Result<(OwnedFd, OwnedFd)> {
     let maps: Vec<u32> = MapInfoIter::default().filter(|map| map.name == "ekiden_ops").map(|map| map.id).collect();
     let programs: Vec<u32> =
@@ -32,6 +32,6 @@ fn hold(link: Option<u32>) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(gone());
     }
-    // SAFETY: a descriptor that has just been opened, for nobody else.
+    // SAFETY: a descriptor that has just been opened, which nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -91,7 +91,7 @@ impl Look {
         Ok(Self { skel, tasks, nr_cpus })
     }
 
-    /// Whether some CPU is idle now while somebody waits for one: a few instructions per CPU. If not, there is nothing to
+    /// Whether some CPU is idle now while a task waits for one: a few instructions per CPU. If not, there is nothing to
     /// find in [`Look::snapshot`].
     ///
     /// # Errors
@@ -107,7 +107,7 @@ impl Look {
         self.nr_cpus
     }
 
-    /// How many CPUs were idle, and on how many somebody waited, in the last [`Look::is_suspicious`].
+    /// How many CPUs were idle, and on how many a task waited, in the last [`Look::is_suspicious`].
     pub fn idle_and_crowded(&self) -> (u32, u32) {
         self.skel.maps.bss_data.as_deref().map_or((0, 0), |bss| (bss.idle, bss.crowded))
     }

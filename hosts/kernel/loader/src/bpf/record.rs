@@ -1,6 +1,6 @@
 //! Records what the kernel's scheduler does, whichever scheduler that is, as a trace.
 //!
-//! BPF programs on tracepoints fill a ring for each CPU (`hosts/kernel/bpf/record.bpf.c`), which somebody has to empty before it is
+//! BPF programs on tracepoints fill a ring for each CPU (`hosts/kernel/bpf/record.bpf.c`), which has to be emptied before it is
 //! full. What is taken out is a piece of the trace at once, so memory does not grow with its length. Tracepoints tell some
 //! things twice or too early; [`Tidy`] puts that right, so that a trace of the kernel keeps the same rules as one of the
 //! simulator. Needs BTF and root, and no sched_ext.
@@ -97,7 +97,7 @@ impl Recorder {
         Ok(Self { skel, rings, links: Vec::new(), look, tidy: Tidy::default(), nr_cpus, begin_ns: 0, lost_before: 0 })
     }
 
-    /// What looks at run queues, for those who want to know whether it is worth while to record.
+    /// What looks at run queues, to find out whether it is worth while to record.
     pub fn look(&mut self) -> &mut Look {
         &mut self.look
     }
@@ -216,7 +216,7 @@ impl Recorder {
         rings.take(until_ns, &mut |raw| expand(raw, &mut pass));
     }
 
-    /// Returns until when all is recorded: programs go one by one, and what happens meanwhile is told by those that are left
+    /// Returns until when all is recorded: programs go one by one, and what happens meanwhile is recorded by those that are left
     /// only, as wake-ups without a switch.
     fn detach(&mut self) -> u64 {
         let end_ns = now_ns();

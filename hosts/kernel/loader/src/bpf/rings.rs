@@ -63,7 +63,7 @@ impl Rings {
         let mut first: BinaryHeap<Reverse<(u64, usize)>> =
             cpus.filter_map(|cpu| Some(Reverse((self.next(cpu, until_ns)?.0, cpu)))).collect();
         while let Some(Reverse((_, cpu))) = first.pop() {
-            // As long as nobody else was earlier.
+            // As long as no other CPU was earlier.
             let limit_ns = first.peek().map_or(until_ns, |Reverse((time_ns, _))| *time_ns);
             while let Some((time_ns, place)) = self.next(cpu, until_ns) {
                 if time_ns > limit_ns {
@@ -136,7 +136,7 @@ mod tests {
         let ring = rings.ring(cpu);
         let number = ring.head.fetch_add(1, Ordering::Relaxed);
         let at = size_of::<Ring>() + (number % rings.records) as usize * size_of::<Raw>();
-        // SAFETY: within the stride of the CPU, as the number is taken modulo `records`; nobody else writes there.
+        // SAFETY: within the stride of the CPU, as the number is taken modulo `records`; nothing else writes there.
         unsafe {
             rings.map.as_mut_ptr().add(cpu * rings.stride + at).cast::<Raw>().write(Raw {
                 time_ns,

@@ -49,8 +49,8 @@ fn within<T>(time: Duration, look: impl Fn() -> Option<T>) -> Option<T> {
     }
 }
 
-/// The BPF program of one policy, accepted by the kernel. Getting there takes most of the time of a start, so that one
-/// who starts the same policy again can keep it: see [`Session::stop`].
+/// The BPF program of one policy, accepted by the kernel. Getting there takes most of the time of a
+/// start, so that a caller that starts the same policy again can keep it: see [`Session::stop`].
 pub struct Program {
     skel: EkidenSkel<'static>,
     policy: String,
@@ -153,7 +153,7 @@ impl Session {
     /// Comes to the policies that run.
     fn join(config: &Config) -> Result<Self> {
         needs_root()?;
-        // First, so that whoever came first can go meanwhile.
+        // First, so that the loader that came first can exit meanwhile.
         let (link, timer) = links::of_scheduler()?;
         let (core, policy) = config.modules.split_first().ok_or_else(|| LoadError::NoModule(PathBuf::new()))?;
         modules::load(core)?;
@@ -275,7 +275,7 @@ mod libbpf_flag {
 }
 
 /// Leaves out `quiescent` for a policy that does not look at it: an operation that is not there costs nothing, and the engine
-/// sees that a task has slept from what follows. The others are rare or cost next to nothing when nobody listens, and a policy
+/// sees that a task has slept from what follows. The others are rare or cost next to nothing when no policy listens, and a policy
 /// that takes over later may need them; if none can, they are left out too.
 fn choose_operations(open: &mut OpenEkidenSkel<'_>, calls: Calls, upgradable: bool) {
     let ops = open.struct_ops.ekiden_ops_mut();
