@@ -1,4 +1,4 @@
-//! Looks ahead in a recording: which tasks wait at a moment is told by what is picked later.
+//! Looks ahead in a recording: which tasks wait at a moment follows from what is picked later.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::Read;

@@ -1,4 +1,4 @@
-//! Calls that are under way: each CPU is a coroutine, and goes on when the lock that it wants has its turn.
+//! Calls that are under way: each CPU is a coroutine, and continues when the lock that it wants has its turn.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use crate::text;
 pub(crate) enum Order {
     /// As they did, from the beginning of the instance on.
     Exact,
-    /// As they did. How often each lock had been taken before is told by the first call that takes it.
+    /// As they did. How often each lock had been taken before is known from the first call that takes it.
     Strict,
     /// The same, and it is believed to be otherwise when that seems so.
     Loose,
@@ -41,7 +41,7 @@ pub(crate) struct Job {
     pub(crate) notes: Vec<u64>,
     /// What the policy noted in it for people.
     pub(crate) noted: Vec<Noted>,
-    /// Whether locks are taken in their recorded order. If not, the call goes on with what it finds.
+    /// Whether locks are taken in their recorded order. If not, the call continues with what it finds.
     pub(crate) is_ordered: bool,
 }
 
@@ -107,7 +107,7 @@ struct Running<'a> {
 thread_local! {
     /// The call that runs at this moment; null outside.
     static CURRENT: Cell<*const Running<'static>> = const { Cell::new(ptr::null()) };
-    /// The locks that calls hold, and whether one was released since somebody looked.
+    /// The locks that calls hold, and whether one was released since the last look.
     static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
     static RELEASED: Cell<bool> = const { Cell::new(false) };
     /// Calls that wait go on, whosever turn it is.
@@ -126,7 +126,7 @@ fn current<T>(ask: impl FnOnce(&Running<'_>) -> T) -> Option<T> {
         return None;
     }
     // SAFETY: `run` alone sets the pointer, to what lives on the stack of the coroutine that runs, and clears it before it
-    // ends; `suspend` clears it whenever that coroutine stops, and sets it when it goes on. So what it points to is there.
+    // ends; `suspend` clears it whenever that coroutine stops, and sets it when it continues. So what it points to is there.
     Some(ask(unsafe { &*current }))
 }
 
@@ -171,7 +171,7 @@ impl Running<'_> {
             }
             Point::Took(lock) => {
                 if !self.is_ordered {
-                    // Nobody has taken it here in the recording.
+                    // In the recording no call has taken it here.
                     TAKEN_BEFORE.with_borrow_mut(|all| {
                         if let Some(before) = all.get_mut(&lock) {
                             *before = before.wrapping_sub(1);
@@ -200,7 +200,7 @@ impl Running<'_> {
         let turn = self.notes.get(self.next.get()).map(|turn| *turn as u32);
         let is_free = HELD.with_borrow(|all| all.iter().all(|held| held.lock != lock));
         let is_its_turn = !self.is_ordered || is_turn(lock, taken, turn);
-        // Whoever only tries a lock that is taken goes on without it.
+        // A call that only tries a lock that is taken continues without it.
         if is_its_turn && (is_free || place.is_none() && !self.is_ordered) {
             return Answer::GoOn;
         }

@@ -1,4 +1,4 @@
-//! Who answers a policy in replay: nobody has to, as the answers are in the recording.
+//! A host that answers nothing: in replay, the answers to a policy are in the recording.
 
 use ekiden::{CpuId, CpuMask, TaskId};
 use ekiden_host::Host;

@@ -5,7 +5,7 @@
 //! order in which they began, each CPU as a coroutine; a call that wants a lock whose turn it is not stops, and others go on
 //! until it is.
 //!
-//! Why that always comes to an end: a call got its lock after everybody who had it before, and those had begun by then. What
+//! Why that always comes to an end: a call got its lock after all calls that had it before, and those had begun by then. What
 //! a call about one task writes is seen by later calls about it, since those began when it had ended.
 //!
 //! ```

@@ -1,5 +1,5 @@
 //! What is known of the recorded machine: which tasks wait where, and what a policy is told that asks. In an exact replay
-//! nobody has to be asked, as the answers are in the recording.
+//! no host is asked, as the answers are in the recording.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

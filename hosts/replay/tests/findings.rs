@@ -176,7 +176,7 @@ fn a_policy_that_was_taken_out_panics_again_in_the_same_call() {
     }
 }
 
-/// First come, first served, as long as nobody has run for too long.
+/// First come, first served, as long as no task has run for too long.
 struct Strict {
     queues: PerCpu<SpinLock<FifoQueue<Self>>>,
     ran_ns_max: u64,

@@ -244,7 +244,7 @@ for_each_policy!(every_policy);
 fn a_recording_that_ends_in_a_call_that_others_waited_for_is_replayed_exactly() {
     for seed in 1..=5 {
         let mut rings = record::<Wfq>(seed, 1_000);
-        // Its processor is away from here on; the other one goes on with the locks that it has let go.
+        // Its processor is away from here on; the other one continues with the locks that it has let go.
         while rings[0].len() > 20 {
             let less = rings[0].len() * 19 / 20;
             rings[0].truncate(less);

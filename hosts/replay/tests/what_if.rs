@@ -20,7 +20,7 @@ fn the_same_policy_decides_the_same() {
 
 #[test]
 fn another_policy_decides_otherwise_and_the_recorded_machine_goes_on() {
-    // Hogs before a task that wakes up: whoever has had little comes first under WFQ, and last under FIFO.
+    // Hogs before a task that wakes up: a task that has had little comes first under WFQ, and last under FIFO.
     let load = loads::make("hogs:count=4:ms=100+periodic:tasks=2:rounds=50", 1).unwrap();
     let (recording, report) = record(Simulation::of::<Wfq>(Machine::flat(1), ""), &load);
     let what_if = Replay::of::<Wfq>().and::<Fifo>().what_if("fifo", &recording[..]).unwrap();

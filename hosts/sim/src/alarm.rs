@@ -61,7 +61,7 @@ pub(crate) struct Alarms {
     due: Vec<Entry>,
     done: usize,
     now_ns: u64,
-    /// The time of the last alarm that went off: the present may be ahead of it by entries that nobody waits for.
+    /// The time of the last alarm that went off: the present may be ahead of it by entries that were cancelled or set anew.
     popped_ns: u64,
     nr_cpus: u32,
 }

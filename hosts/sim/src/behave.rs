@@ -15,7 +15,7 @@ const MARKS_MAX: usize = 1_000;
 
 /// How a task stands after a step.
 pub(crate) enum Flow {
-    /// It goes on.
+    /// It continues.
     On,
     /// It would go on, and its CPU looks whether another one should.
     GivesWay,
@@ -236,7 +236,7 @@ impl Kernel {
         self.alarms.set(Alarm::Sleep(task), self.now_ns.saturating_add(service_ns));
     }
 
-    /// A request has been served; the device goes on with the next.
+    /// A request has been served; the device begins the next.
     pub(crate) fn served(&mut self, device: u32) {
         let queue = &mut self.shared.devices[device as usize];
         match queue.waiting.pop_front() {

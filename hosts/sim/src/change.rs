@@ -49,7 +49,7 @@ impl Kernel {
     /// Moves a task that runs or waits where it may not. True if it ran, so that its CPU has lost its work.
     fn leave_forbidden_cpu(&mut self, task: TaskIndex) -> bool {
         let Task { cpu, state, .. } = *self.task(task);
-        // Whoever sleeps moves when it wakes up.
+        // A task that sleeps moves when it wakes up.
         if !matches!(state, State::Running | State::Waiting) {
             return false;
         }
@@ -181,7 +181,7 @@ impl Kernel {
         self.note(What::Depart, cpu, Some(task), 0);
         self.tell(EventKind::TaskDisable, cpu, task);
         self.task_mut(task).is_ours = false;
-        // Whoever runs goes on.
+        // A task that runs continues.
         if state == State::Waiting && self.in_charge {
             self.enqueue(task, cpu, 0);
             self.kick_if_idle(cpu, cpu);

@@ -1,7 +1,7 @@
 //! Groups of tasks, and their limits: a group that has used up its CPU time of a period sleeps until the next.
 //!
 //! What their weights mean is the engine's affair, which is told of groups as a kernel tells it of control groups. Limits are kept
-//! here. As in the kernel, that is noticed at ticks and where a task goes on to its next step, so that a group may use more than
+//! here. As in the kernel, that is noticed at ticks and where a task comes to its next step, so that a group may use more than
 //! it has; the next period is then shorter by as much.
 
 use ekiden_host::abi::{Event, EventKind};
@@ -152,8 +152,8 @@ impl Kernel {
                 self.alarms.set_if_earlier(Alarm::Refill, next_ns);
             }
         }
-        // Who has had least goes first. Otherwise one that spins could use up every period, under a policy that serves
-        // first who came first.
+        // The task that has had least goes first. Otherwise one that spins could use up every
+        // period, under a policy that is first come, first served.
         woken.sort_by_key(|task| self.task(*task).cpu_ns);
         for task in woken {
             self.wake(task, None, 0);

@@ -50,7 +50,7 @@ pub(crate) struct Kernel {
     pub(crate) questions: Arc<SimHost>,
     pub(crate) alarms: Alarms,
     pub(crate) cpus: Vec<Cpu>,
-    /// CPUs that found nothing to run, and that nobody was sent to since.
+    /// CPUs that found nothing to run, and that no task was sent to since.
     pub(crate) idle: CpuMask,
     /// Whether some core has more than one thread.
     pub(crate) has_smt: bool,
@@ -70,7 +70,7 @@ pub(crate) struct Kernel {
     pub(crate) roots: Vec<(TaskReport, TaskIndex)>,
     /// What is injected, the last first.
     pub(crate) injections: Vec<(u64, Injection)>,
-    /// Who takes over, and when, the last first.
+    /// The policies that take over, and when, the last first.
     pub(crate) successors: Vec<(u64, Successor)>,
     pub(crate) max_tasks: u32,
     pub(crate) seed: u64,
@@ -105,7 +105,7 @@ pub(crate) struct Cpu {
     slice_ns: u64,
     /// Work done in a nanosecond.
     pub(crate) capacity: u64,
-    /// Tasks that run next here without anybody being asked, with their slices, as on the kernel's local queue: those
+    /// Tasks that run next here without a call of the policy, with their slices, as on the kernel's local queue: those
     /// that were placed on a CPU that was idle, and all when no policy is in charge.
     pub(crate) queue: VecDeque<(TaskIndex, u64)>,
 }
@@ -266,7 +266,7 @@ impl Kernel {
                 _ => self.woken_by_interrupt(task),
             },
             Alarm::Resched(cpu) => {
-                // As in the kernel, a task whose slice is not used up goes on without anybody being asked.
+                // As in the kernel, a task whose slice is not used up continues without a call of the policy.
                 if self.cpu(cpu).running.is_none() || self.cpu(cpu).slice_ns == 0 {
                     self.look_for_work(cpu, None);
                 }

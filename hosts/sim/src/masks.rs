@@ -27,7 +27,7 @@ pub(crate) struct Masks {
 #[derive(Clone, Debug)]
 pub(crate) struct Usable {
     pub(crate) cpus: CpuMask,
-    /// The only CPU, if it is only one: then nobody is asked where to run.
+    /// The only CPU, if it is only one: then the policy is not asked where to run.
     pub(crate) only: Option<CpuId>,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct SimHost {
     now_ns: AtomicU64,
     /// When the engine wants to be called again; [`NEVER`] for not at all.
     late_ns: AtomicU64,
-    /// The PID of the task on whose time things happen; 0 if it is nobody's.
+    /// The PID of the task on whose time things happen; 0 if there is none.
     thread: AtomicU32,
     idle: Arc<IdleCpus>,
     engine: OnceLock<Answers>,

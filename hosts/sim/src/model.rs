@@ -94,9 +94,9 @@ pub struct Costs {
     /// The interrupt of a timer or a device that wakes a task up; spent by the task that runs where that one did.
     pub interrupt_ns: u64,
     /// Every step of a load that is not `run`: going into the kernel and back. Taken as at least 1, so that no
-    /// program goes round for ever without time passing.
+    /// program loops without time passing.
     pub syscall_ns: u64,
-    /// Taking or freeing a lock that nobody else wants, and seeing that what one spins for has come, instead of
+    /// Taking or freeing a lock without contention, and seeing that what one spins for has come, instead of
     /// `syscall_ns`. Taken as at least 1.
     pub atomic_ns: u64,
     /// Starting a child, instead of `syscall_ns`.

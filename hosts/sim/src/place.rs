@@ -13,7 +13,7 @@ use crate::task::{State, TaskIndex};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Selected {
     pub(crate) cpu: CpuId,
-    /// Whether it is an idle CPU that nobody else is sent to from now on.
+    /// Whether it is an idle CPU that no other task is sent to from now on.
     pub(crate) claimed: bool,
 }
 
@@ -22,7 +22,7 @@ impl Kernel {
     pub(crate) fn select_cpu(&mut self, task: TaskIndex, waker: Option<CpuId>, flags: u64) -> Selected {
         self.widen_affinity(task);
         let usable = self.masks.get(self.task(task).mask);
-        // As in the kernel, nobody is asked where there is no choice.
+        // As in the kernel, the policy is not asked where there is no choice.
         if let Some(only) = usable.only {
             return Selected { cpu: only, claimed: false };
         }

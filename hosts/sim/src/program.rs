@@ -106,7 +106,7 @@ pub(crate) enum Effect {
     Finish,
     /// The end of the task.
     Exit,
-    /// Go on behind `LoopBegin` that many times, or for ever.
+    /// Go on behind `LoopBegin` that many times, or without end.
     LoopBegin {
         times: u64,
     },
@@ -260,7 +260,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A look for a byte, the way out for who has one, and what the others do before they look again.
+    /// A look for a byte, the way out for a task that has one, and what other tasks do before they look again.
     fn poll(&mut self, pipe: u32, spin_ns: u64, idle: &[Step]) {
         // What comes before it is done once, and to look is done again.
         if self.run_ns > 0 {

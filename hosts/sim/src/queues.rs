@@ -209,7 +209,7 @@ impl Kernel {
         }
     }
 
-    /// The interrupt: hints go to the policy, and those who wait for notices that are there wake up.
+    /// The interrupt: hints go to the policy, and tasks that wait for notices that are there wake up.
     pub(crate) fn serve_queues(&mut self) {
         for number in 0..self.shared.queues.len() as u32 {
             let queue = self.queue(number);

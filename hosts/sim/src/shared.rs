@@ -13,13 +13,13 @@ pub(crate) struct Shared {
     pub(crate) pipes: Vec<Pipe>,
     pub(crate) locks: Vec<Lock>,
     pub(crate) barriers: Vec<Barrier>,
-    /// Who waits for each condition, the longest first.
+    /// The tasks that wait for each condition, the longest first.
     pub(crate) conditions: Vec<VecDeque<TaskIndex>>,
     pub(crate) devices: Vec<Queue>,
     pub(crate) queues: Vec<HintQueue>,
 }
 
-/// Bytes, and who waits for them or for room. A byte goes to the reader that has waited longest, and so does room.
+/// Bytes, and the tasks that wait for them or for room. A byte goes to the reader that has waited longest, and so does room.
 #[derive(Debug, Default)]
 pub(crate) struct Pipe {
     pub(crate) bytes: usize,
@@ -29,7 +29,7 @@ pub(crate) struct Pipe {
     pub(crate) spinners: Vec<TaskIndex>,
 }
 
-/// A lock, and who wants it.
+/// A lock, and the tasks that want it.
 #[derive(Debug, Default)]
 pub(crate) struct Lock {
     pub(crate) taken: bool,
@@ -38,7 +38,7 @@ pub(crate) struct Lock {
     pub(crate) sleepers: VecDeque<TaskIndex>,
 }
 
-/// A barrier, and who is there.
+/// A barrier, and the tasks that are there.
 #[derive(Debug, Default)]
 pub(crate) struct Barrier {
     pub(crate) arrived: u32,

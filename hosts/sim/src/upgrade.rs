@@ -55,7 +55,7 @@ impl Successor {
 }
 
 impl Kernel {
-    /// Everyone takes over whose time has come.
+    /// All policies take over whose time has come.
     pub(crate) fn upgrade_due(&mut self) {
         while let Some((at_ns, _)) = self.successors.last() {
             if *at_ns > self.now_ns {

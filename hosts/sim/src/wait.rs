@@ -35,7 +35,7 @@ impl Kernel {
         if goes_on {
             return Flow::On;
         }
-        // When it wakes up it tries again, and may find that somebody else was faster.
+        // When it wakes up it tries again, and may find that another task was faster.
         lock.sleepers.push_back(task);
         self.spend(task, self.machine.model.costs.syscall_ns.max(1));
         self.block(task, cpu, State::ForLock { lock: number });
@@ -192,7 +192,7 @@ impl Kernel {
         self.expect_work(cpu);
     }
 
-    /// The task goes on to the step behind the one that it stands before.
+    /// The task proceeds to the step after the one that it stands before.
     fn pass(&mut self, task: TaskIndex) {
         self.task_mut(task).spins_until_ns = None;
         self.go_to(task, self.task(task).place + 1);

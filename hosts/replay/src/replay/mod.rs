@@ -27,7 +27,7 @@ const HISTORY: usize = 512;
 const SHOWN: usize = 5;
 /// How many stale tokens a policy may pick one after the other.
 const PICKS_MAX: u32 = 64;
-/// How many calls begin before one that waits for its turn goes on without, where turns are not known for sure.
+/// How many calls begin before one that waits for its turn continues without, where turns are not known for sure.
 const PATIENCE: u64 = 64;
 
 pub(crate) fn run<'a, R: Read>(
@@ -123,7 +123,7 @@ struct Pending {
 struct Run<'a> {
     makers: Makers<'a>,
     options: &'a Options,
-    /// Whoever wants to know what decisions looked at.
+    /// Is told what decisions looked at.
     considered: Option<&'a mut dyn FnMut(Considered)>,
     flight: Flight,
     questions: Arc<ReplayHost>,

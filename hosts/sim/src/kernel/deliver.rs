@@ -120,7 +120,7 @@ impl Kernel {
             self.account(cpu);
             self.end_slice(cpu);
         } else {
-            // It is about to have something to do, so nobody else is sent there.
+            // It is about to have something to do, so no other task is sent there.
             self.idle.clear(cpu);
         }
         let model = &self.machine.model;

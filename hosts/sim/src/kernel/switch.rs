@@ -36,7 +36,7 @@ impl Kernel {
     pub(crate) fn expect_work(&mut self, cpu: CpuId) {
         let Cpu { running: Some(task), capacity, .. } = self.cpus[cpu as usize] else { return };
         let Task { work, group, .. } = *self.task(task);
-        // Whoever may not run any more goes to sleep at its first chance.
+        // A task whose group has no time left goes to sleep at its first chance.
         let left_ns = if self.groups.used_up(group, self.now_ns) { 1 } else { work.div_ceil(capacity) };
         self.alarms.set(Alarm::Work(cpu), self.now_ns.saturating_add(left_ns));
     }
@@ -102,7 +102,7 @@ impl Kernel {
         }
     }
 
-    /// Who runs next on `cpu`, for how long, and what the policy asks for besides, which is for afterwards.
+    /// The task that runs next on `cpu`, for how long, and what the policy asks for besides, which is for afterwards.
     fn pick(
         &mut self,
         cpu: CpuId,

@@ -81,7 +81,7 @@ pub enum Injection {
         /// What it tells.
         bytes: Vec<u8>,
     },
-    /// Somebody sets parameters of a task for its policy, which may refuse them; the trace says so as of a hint.
+    /// Parameters of a task are set for its policy, which may refuse them; the trace says so as of a hint.
     Params {
         /// Name of the task.
         task: String,
@@ -126,14 +126,14 @@ pub enum Injection {
         /// Name of the task.
         task: String,
     },
-    /// Somebody changes the nice value of a task, as `renice` does. Nothing happens if the task is gone.
+    /// The nice value of a task changes, as by `renice`. Nothing happens if the task is gone.
     Nice {
         /// Name of the task.
         task: String,
         /// −20 to 19.
         nice: i32,
     },
-    /// Somebody changes the CPUs that a task may use, as `taskset` does. Nothing happens if the task is gone.
+    /// The CPUs that a task may use change, as by `taskset`. Nothing happens if the task is gone.
     Affinity {
         /// Name of the task.
         task: String,
@@ -172,7 +172,7 @@ impl Simulation {
         Self { policy: Some(policy), ..Self::without_policy(machine) }
     }
 
-    /// `machine` with nothing but the simulated kernel's own scheduler, which goes on when a policy fails: the tasks
+    /// `machine` with nothing but the simulated kernel's own scheduler, which takes over when a policy fails: the tasks
     /// of each CPU take turns.
     pub fn without_policy(machine: Machine) -> Self {
         Self {

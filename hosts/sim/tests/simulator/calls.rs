@@ -7,7 +7,7 @@ use ekiden_workload::{builtin::find, checks::all_finished};
 
 use crate::probe::{everything, probed, take_seen};
 
-/// Replacing a running policy is up to whoever owns the engine, and no event.
+/// Replacing a running policy is up to the engine's owner, and no event.
 const NO_EVENT: [Call; 2] = [Call::ReregisterPrep, Call::ReregisterInit];
 
 fn events() -> impl Iterator<Item = Call> {
@@ -33,7 +33,7 @@ fn every_call_reaches_the_policy() {
 fn hints_are_answered() {
     let result = run("");
     let taken: Vec<_> = result.trace.records().filter(|record| record.what == What::Hint).collect();
-    // One of a task that is ours, and one of nobody; then parameters of which the second are out of their range.
+    // One of a task that is ours, and one of no task; then parameters of which the second are out of their range.
     assert_eq!(taken.iter().map(|record| record.value).collect::<Vec<_>>(), [1, 0, 1, 0]);
     assert_ne!(taken[0].pid, 0);
     assert_eq!(taken[1].pid, 0);

@@ -106,7 +106,7 @@ fn who_asks_for_a_short_slice_waits_less_and_gets_no_more() {
         assert!(share(&with, "waker") < 0.25);
         assert!(short < wait_us(&run::<Fifo>(tasks(), "", &[]), "waker") / 50.0);
     }
-    // The slice of everybody, and one that is too short to be taken.
+    // One of its own, the default, and one that is too short to be taken.
     let settings = [set("slice_us=300"), set("slice_us=0"), set("slice_us=99")];
     assert_eq!(wait_us(&run::<Eevdf>(tasks(), "slice_us=2800", &settings), "waker"), long);
 }

@@ -190,7 +190,7 @@ fn tasks_of_a_cpu_that_leaves_go_on_elsewhere() {
         records.filter(|record| (from_ns..to_ns).contains(&record.time_ns)).count()
     };
     assert_eq!((runs(0, 10 * MS), runs(10 * MS, 120 * MS)), (1, 0));
-    // Its only CPU has gone, so it may use any, and goes on doing so.
+    // Its only CPU has gone, so it may use any, and continues to.
     assert_eq!(result.report.task("pinned").unwrap().last_cpu, Some(0));
     assert!(result.report.wall_ns > 130 * MS, "one CPU did nearly all the work");
 }

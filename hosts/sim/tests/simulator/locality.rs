@@ -16,7 +16,7 @@ fn join(queue: u32, set: u32) -> Vec<Step> {
     vec![Step::WriteHint { queue, hint: words.to_vec(), ring: true }, Step::ReadNotice { queue }]
 }
 
-/// schbench's message threads, each with two workers, by pipes as the futexes are that say nothing of who sleeps
+/// schbench's message threads, each with two workers, by pipes as the futexes are that say nothing of the task that sleeps
 /// next.
 fn schbench(hints: bool) -> Workload {
     let mut tasks = Vec::new();

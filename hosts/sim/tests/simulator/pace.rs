@@ -31,7 +31,7 @@ fn goes_wrong(fault: Fault, call: Call, cpus: u32, seed: u64) -> SimReport {
     let result =
         Simulation::of::<Faulty>(Machine::flat(cpus), &params).seed(seed).time_limit_ns(20_000 * MS).run(&load);
     let result = result.unwrap_or_else(|error| panic!("{fault:?}: {error}"));
-    // Whatever becomes of the policy, each task has run to its end.
+    // Whatever happens to the policy, each task has run to its end.
     assert_eq!(all_finished(&result.report), Ok(()), "{fault:?}");
     assert_eq!(result.totals.unexpected_transitions, 0, "{fault:?}");
     result

@@ -43,13 +43,13 @@ fn step() -> impl Strategy<Value = Step> {
         // CPU 0 stays.
         1 => (1..CPUS).prop_map(|cpu| Step::CpuOffline { cpu }),
         1 => (1..CPUS).prop_map(|cpu| Step::CpuOnline { cpu }),
-        // Who holds a lock comes to its end, though not in time if one of nice value -20 spins for it without end.
+        // A task that holds a lock comes to its end, though not in time if one of nice value -20 spins for it without end.
         3 => (0..2_u32, patient_mode(), 0..MS).prop_map(|(lock, mode, ns)| {
             Step::repeat(1, [Step::Lock { lock, mode }, Step::Run { ns }, Step::Unlock { lock }])
         }),
-        // Nobody else uses the task's own pipe 0, so the byte is there.
+        // No other task uses the task's own pipe 0, so the byte is there.
         2 => Just(Step::repeat(1, [Step::PipeWrite { pipe: 0 }, Step::PipeRead { pipe: 0 }])),
-        // Who finds nothing in pipe 2 writes a byte, and if another one has that, looks again.
+        // A task that finds nothing in pipe 2 writes a byte, and if another one has that, looks again.
         1 => (0..2_u32, 0..MS).prop_map(|(at_least, spin_ns)| {
             let poll = Step::PipePoll { pipe: 2, spin_ns, idle: vec![Step::PipeWrite { pipe: 2 }] };
             Step::repeat(1, [Step::IfHeld { pipe: 2, at_least, steps: vec![Step::Yield] }, poll])
@@ -124,7 +124,7 @@ fn run(policy: PolicyMaker, load: &Workload, seed: u64, injections: Vec<(u64, In
     simulation.run(load).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Judges by the trace alone: who runs has waited, on one CPU at a time, which is online; and what begins ends.
+/// Judges by the trace alone: a task that runs has waited, on one CPU at a time, which is online; and what begins ends.
 fn check_trace(trace: &Trace) -> Result<(), TestCaseError> {
     let mut running: HashMap<u32, u32> = HashMap::new();
     let mut waiting: HashMap<u32, u32> = HashMap::new();

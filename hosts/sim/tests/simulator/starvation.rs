@@ -1,4 +1,4 @@
-//! Nobody starves under a policy that promises fairness, however little it weighs and however many come after it.
+//! No task starves under a policy that promises fairness, however little it weighs and however many come after it.
 
 use ekiden::{Scheduler, weight_of_nice};
 use ekiden_policies::{Cfs, Eevdf, Wfq};
@@ -21,7 +21,7 @@ fn cpu_ms(tasks: &[TaskSpec], name: &str, of_ms: u64) -> [u64; 3] {
     [run::<Wfq>(&load, name), run::<Cfs>(&load, name), run::<Eevdf>(&load, name)]
 }
 
-/// A process that goes on in a child, whose child goes on, and so on, 15 times: each is new.
+/// A process that continues as a child, which continues as its own child, and so on, 15 times: each is new.
 fn relay(start_ms: u64) -> TaskSpec {
     let leg = Step::Run { ns: 2 * MS };
     let program = (0..14).fold(vec![leg.clone()], |next, _| vec![leg.clone(), Step::fork(next)]);

@@ -1,4 +1,4 @@
-//! What WFQ and CFS promise besides shares: who wakes up does not wait for a slice to end, and equal tasks are spread over CPUs.
+//! What WFQ and CFS promise besides shares: a task that wakes up does not wait for a slice to end, and equal tasks are spread over CPUs.
 
 use ekiden::Scheduler;
 use ekiden_policies::{Cfs, Wfq};

@@ -1,4 +1,4 @@
-//! The core arbiter: CPUs by priority for those who ask, all others on what is left, and back they come.
+//! The core arbiter: CPUs by priority for applications that ask, all other tasks on what is left, and CPUs come back.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use ekiden_workload::{HintWord, Step, TaskSpec, Workload};
 use super::{MS, US, good, hogs};
 
 const CPUS: u32 = 4;
-/// So long it goes on; a turn is as long as a tick, and who begins waits for some of them.
+/// So long it runs; a turn is as long as a tick, and a new task waits for some of them.
 const FOREVER_MS: u64 = 400;
 
 fn ask(queue: u32, ask: Ask, thread: HintWord, cpus: u32, priority: u32) -> Step {
@@ -30,7 +30,7 @@ fn application(
     program: impl IntoIterator<Item = Step>,
 ) -> TaskSpec {
     let enroll = ask(queue, Ask::Enroll, HintWord::OwnPid, 0, 0);
-    // A queue is of the one who uses it first.
+    // A queue is of the task that uses it first.
     let mut steps = vec![want(queue, 0, 0)];
     steps.extend((0..activations).map(|_| Step::fork([enroll.clone(), work.clone()])));
     steps.extend(program);
@@ -126,7 +126,7 @@ fn a_higher_priority_takes_cpus_back_from_a_lower_one_and_leaves_them_again() {
     let low = application("low", 0, 3, willing(), [want(0, 3, 1), sleep(1_000)]);
     let program = [sleep(100), want(1, 2, 7), sleep(100), want(1, 0, 7), sleep(1_000)];
     let high = application("high", 1, 2, stubborn(), program);
-    // Who is not willing to wait is not asked for a CPU: they are in the way.
+    // The hogs are in the way: they are not asked for CPUs.
     let result = run("", hogs(4).chain([low, high]));
     let before = had(&result, 60, 99);
     assert_eq!((of_its_own(&before, "low"), of_its_own(&before, "high")), (3, 0), "{before:?}");
@@ -156,7 +156,7 @@ fn who_does_not_give_back_loses_the_cpu_after_the_grace_time() {
     };
     let taken = had(&result(10_000), 200, 400);
     assert_eq!((of_its_own(&taken, "low"), of_its_own(&taken, "high")), (1, 2), "{taken:?}");
-    // What it goes on doing shares the CPU that is left.
+    // Activations that still run share the CPU that is left.
     assert!((1.2..1.5).contains(&cpus(&taken, "low")), "two of six there: {taken:?}");
     let patient = result(100_000);
     let (asked, taken) = (had(&patient, 140, 195), had(&patient, 250, 400));

@@ -1,4 +1,4 @@
-//! Multi-level feedback queue: who computes sinks, who is new or sleeps stays, and all begin anew from time to time.
+//! Multi-level feedback queue: tasks that compute sink, those that are new or sleep stay, and all begin anew from time to time.
 
 use ekiden_policies::Mlfq;
 use ekiden_workload::{Step, TaskSpec, checks::finish_ns};

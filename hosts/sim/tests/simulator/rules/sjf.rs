@@ -1,4 +1,4 @@
-//! Shortest job first: who has had short runs goes before those with long ones, for a while.
+//! Shortest job first: tasks that had short runs go before those with long ones, for a while.
 
 use ekiden_policies::{GlobalFifo, Sjf};
 
