@@ -13,7 +13,7 @@ use ekiden_loader::{ChooseOptions, Followed, Inherit, Status, Who, choose};
 
 use crate::{progress::Progress, signals};
 
-/// How long one who comes waits for the policy at most, apart from the time that a look takes.
+/// How long a new thread waits for the policy at most, apart from the time that a look takes.
 const FOLLOWED: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
@@ -115,7 +115,7 @@ impl Detach {
     }
 }
 
-/// Gives the policy to everybody in `who`, and to those who come, until a signal ends it; they keep it then.
+/// Gives the policy to all threads in `who`, and to new ones, until a signal ends it; they keep it then.
 fn follow(who: Who, slot: u32, policy: &str, options: ChooseOptions<'_>) -> Result<ExitCode> {
     let (sender, signal) = channel();
     let _handling = signals::handle(move |_| sender.send(()).unwrap_or_default()).context("cannot handle signals")?;

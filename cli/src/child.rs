@@ -45,7 +45,7 @@ impl Events {
     pub(crate) fn listen() -> Result<Self> {
         let (sender, receiver) = channel();
         let told = sender.clone();
-        // When nobody receives any more, this is over.
+        // An error says that the receiver is gone: then no event is needed any more.
         let signals = signals::handle(move |signal| told.send(Event::Signal(signal)).unwrap_or_default())
             .context("cannot watch for signals")?;
         Ok(Self { sender, receiver, _signals: signals })

@@ -63,7 +63,7 @@ impl Shares {
     }
 }
 
-/// A policy's share in words; nothing if it has what everybody has.
+/// A policy's share in words; `None` if it has what every policy has.
 pub(crate) fn in_words(policy: &PolicyStatus) -> Option<String> {
     let cpus = policy.cpus.as_ref().map(|cpus| format!("CPUs {cpus}{}", if policy.strict { ", alone" } else { "" }));
     let weight = policy.weight.map(|weight| format!("weight {weight}"));

@@ -106,7 +106,7 @@ impl Upgrade {
             arena_bytes: self.arena_mib.unwrap_or_default() << 20,
         };
         let done = Control::open().and_then(|control| control.upgrade(&succession));
-        // The module that nobody needs any more: the old one, or the new one if it was refused. Anybody may remove it later.
+        // The module that is not needed any more: the old one, or the new one if it was refused. If it stays, `rmmod` can remove it later.
         let runs = Status::read()?.unwrap_or_default().policies;
         for name in [&from.module, &module].into_iter().filter(|name| runs.iter().all(|now| now.module != **name)) {
             let _ = unload(name, Duration::from_secs(1));

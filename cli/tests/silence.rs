@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The most that anybody has to wait for a sign of life.
+/// The longest that a user waits for output.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 struct Run {

@@ -253,7 +253,7 @@ fn a_recording_of_calls_is_read_too() {
     assert_eq!(info["tasks"], of_trace["tasks"]);
     assert_eq!(info["kinds"]["task_new"], of_trace["kinds"]["new"]);
     assert_eq!(info["kinds"]["task_yield"], of_trace["kinds"]["yield"]);
-    // What is picked runs, or goes on.
+    // A task that is picked starts to run, or continues.
     let text = traced.good(&["trace", "cat", "calls"]);
     let picks = text.lines().filter(|line| line.contains("pick_next_task") && line.contains("-> pid")).count();
     let kinds = |name: &str| of_trace["kinds"][name].as_u64().unwrap();

@@ -166,7 +166,7 @@ impl Runqlat {
     }
 }
 
-/// Threads have no entry in the list of /proc, but a directory. A process that has ended, and that nobody has waited for, still has one.
+/// Threads have no entry in the list of /proc, but a directory. A zombie still has one.
 fn is_alive(pid: u32) -> bool {
     let directory = Path::new("/proc").join(pid.to_string());
     let Ok(stat) = fs::read_to_string(directory.join("stat")) else { return false };

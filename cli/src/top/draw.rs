@@ -15,17 +15,17 @@ use crate::{figures::amount, status::said_in};
 const CPU_COLUMNS: u16 = 34;
 const WASTED_COLUMNS: u16 = 7;
 const BAR: usize = 12;
-/// Where the text of a line begins, behind the word that says what it is. What has no room goes on in the next line, there.
+/// Where the text of a line begins, behind the word that says what it is. Text that does not fit continues in the next line, in the same column.
 const TEXT: usize = 11;
 /// Queues of a policy that are shown one by one.
 const QUEUES: usize = 4;
 
-/// What somebody who looks has chosen.
+/// What the user has chosen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct View {
     pub(super) sort: Sort,
     pub(super) is_paused: bool,
-    /// Whether somebody can press keys.
+    /// Whether keys are read.
     pub(super) has_keys: bool,
 }
 

@@ -96,7 +96,7 @@ impl Top {
         let first = Instant::now();
         let mut before = Sample::take(first, &mut watch)?;
         loop {
-            // Who reads the pages as they come needs no word between them.
+            // Pages that follow each other need no progress line between them.
             let watching = self.once.then(|| Progress::brief("watching what runs"));
             let next = before.at + self.interval;
             while first.elapsed() < next {

@@ -30,9 +30,9 @@ pub(super) struct Page {
     pub(super) cpus: Vec<Cpu>,
     /// CPUs that were idle while tasks waited that could use them, on average.
     pub(super) wasted_cpus: Option<f64>,
-    /// Those who waited the longest between the two looks, the longest first.
+    /// The tasks that waited the longest between the two looks, the longest first.
     pub(super) waits: Vec<Wait>,
-    /// Why nothing is known of what is wasted and of who waits.
+    /// Why nothing is known of wasted CPUs and waiting tasks.
     pub(super) watch_trouble: Option<String>,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Cpu {
     pub(super) wasted_percent: Option<f64>,
 }
 
-/// Those who waited that a page names.
+/// How many of the tasks that waited a page names.
 const WAITS: usize = 5;
 
 impl Page {
@@ -125,7 +125,7 @@ impl Page {
     }
 }
 
-/// Who waited between two looks.
+/// The tasks that waited between two looks.
 fn waits(then: &Seen, now: &Seen) -> Vec<Wait> {
     let ms = |ns: u64| ns as f64 / 1e6;
     let waited = now.tasks.values().filter_map(|task| {

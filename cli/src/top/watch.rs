@@ -1,4 +1,4 @@
-//! What looks at the run queues say between two pages, under whichever scheduler: how much was wasted, and who waits.
+//! What looks at the run queues say between two pages, under whichever scheduler: how much was wasted, and which tasks wait.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ impl Watch {
         Self { look, budgets: Budgets::default(), seen: Seen::default(), trouble }
     }
 
-    /// Looks once: some instructions per CPU, and more only if one is idle while somebody waits.
+    /// Looks once: some instructions per CPU, and more only if one is idle while a task waits.
     pub(super) fn look(&mut self) {
         let Some(look) = &mut self.look else { return };
         let looked = look.cpus().and_then(|cpus| {

@@ -1,4 +1,4 @@
-//! `ekiden trace considered`: the CPUs that a policy looked at, which nobody notes while it runs. A replay of its calls tells
+//! `ekiden trace considered`: the CPUs that a policy looked at, which are not recorded while it runs. A replay of its calls tells
 //! them, and they go into a trace of the same time.
 
 use std::path::PathBuf;

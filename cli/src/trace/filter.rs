@@ -1,4 +1,4 @@
-//! Which part of a trace somebody asks for.
+//! The part of a trace that a command line asks for.
 
 use std::collections::BTreeSet;
 

@@ -164,7 +164,7 @@ impl TraceCommand {
             Tool::Export { trace, to, format } => export::run(&trace, &to, format),
         };
         match done {
-            // Whoever read it has seen enough.
+            // The reader has closed the pipe, as `head` does.
             Err(error) if is_broken_pipe(&error) => {}
             result => result?,
         }

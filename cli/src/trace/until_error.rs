@@ -1,4 +1,4 @@
-//! Files that are damaged or cut off: what comes before that place is used, and the error is told once that is written.
+//! Files that are damaged or cut off: what comes before that place is used, and the error is reported once that is written.
 
 use std::path::Path;
 

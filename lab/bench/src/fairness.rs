@@ -1,4 +1,4 @@
-//! Who had how much of the CPU, against what was due.
+//! How much of the CPU each task had, against what was due.
 
 use serde::{Deserialize, Serialize};
 
@@ -122,7 +122,7 @@ pub struct SharingRow {
 }
 
 impl Sharing {
-    /// How much of the CPU nobody may have had while both wanted it.
+    /// How much of the CPU may have been idle while both wanted it.
     pub const LIMIT: Limit = Limit { name: "part of the CPU that was lost with batch work waiting", at_most: 0.05 };
 
     /// Judges.

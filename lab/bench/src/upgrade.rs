@@ -51,7 +51,7 @@ pub struct UpgradeReport {
     pub cpus: u32,
     /// How many tasks there were besides those of the machine.
     pub tasks: u32,
-    /// What it costs that nobody upgrades.
+    /// What it costs while there is no upgrade.
     pub machinery: Vec<Machinery>,
     /// How long CPUs waited.
     pub waits: Vec<Wait>,

@@ -207,7 +207,7 @@ pub fn explain(error: &Error) -> String {
     })
 }
 
-/// Ends the program without a word when nobody reads what it prints any more, as in `ekiden … | head`: the standard
+/// Ends the program without a word when its output is not read any more, as in `ekiden … | head`: the standard
 /// library panics then.
 pub fn end_quietly_without_a_reader() {
     /// What a shell says of a program that SIGPIPE ended.

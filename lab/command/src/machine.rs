@@ -106,7 +106,7 @@ impl Shape {
             build_missing(GUEST, &[GUEST, "ekiden-workload"], progress)?;
         }
         if self.parallel {
-            // If it cannot be made, who boots the guest says so.
+            // If it cannot be made, the boot of the guest says so.
             let _ = prepare_repair(&cache, &kernel, &mut progress.sink());
         }
         Ok(kernel)

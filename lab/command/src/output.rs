@@ -87,7 +87,7 @@ impl Output {
         file.with_context(|| format!("cannot put anything beside {}", inner.path.display()))
     }
 
-    /// Gives it its name. Whoever buffers what goes into it has to flush before.
+    /// Gives it its name. A caller that buffers what goes into it has to flush before.
     pub fn finish(self) -> Result<()> {
         let inner = &mut *self.lock();
         let failed = || format!("cannot write {}", inner.path.display());

@@ -1,4 +1,4 @@
-//! Says what goes on: a spinner with the time on a terminal; elsewhere a line for each step, and one a second as long as
+//! Shows progress: a spinner with the time on a terminal; elsewhere a line for each step, and one a second as long as
 //! nothing else is said.
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// The variable that leaves the time out: somebody else shows it already.
+/// The variable that leaves the time out: the calling process shows it already.
 pub const PLAIN: &str = "EKIDEN_PLAIN_PROGRESS";
 
 /// How often a spinner turns.

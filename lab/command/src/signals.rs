@@ -1,4 +1,4 @@
-//! Ctrl-C and its relatives, for as long as somebody wants to handle them.
+//! Ctrl-C and its relatives, for as long as there is a handler.
 
 use std::{
     io,

@@ -2,9 +2,9 @@
 //!
 //! A small machine has a few things happen at once on its CPUs: wake-ups here, a task that sleeps there. Each CPU is a
 //! coroutine, which stops wherever the policy (or the run-queue lock of the simulated kernel) takes or releases a
-//! [`SpinLock`](ekiden::SpinLock); a [`Strategy`] says who goes on. So one seed, or one list of choices, is one run.
+//! [`SpinLock`](ekiden::SpinLock); a [`Strategy`] says which CPU continues. So one seed, or one list of choices, is one run.
 //!
-//! What is looked for: tasks that wait while an idle CPU would run them and nobody wakes it up, tasks that are never
+//! What is looked for: tasks that wait while an idle CPU would run them and is not woken up, tasks that are never
 //! run, deadlocks, locks taken in two orders, panics, and contract violations with tokens.
 //!
 //! What it does not see: races of atomics that a policy uses beside its locks, and weak memory. Kicks are carried out

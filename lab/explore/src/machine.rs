@@ -1,4 +1,4 @@
-//! The machine of a case: it tells the engine what happens, as sched_ext would, and keeps in mind who runs where.
+//! The machine of a case: it tells the engine what happens, as sched_ext would, and keeps in mind which task runs where.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -13,7 +13,7 @@ use crate::{Case, MAX_TASKS, PolicyMaker, Step};
 /// PIDs begin here, as in the simulator.
 const FIRST_PID: usize = 1_000;
 
-/// How far the clock goes on whenever it is read.
+/// How far the clock advances whenever it is read.
 const STEP_NS: u64 = 1_000;
 
 /// No event *refill* is due.
@@ -79,7 +79,7 @@ struct Task {
     state: State,
 }
 
-/// What the kernel keeps in mind. Never held while the engine is asked, so a plain lock that nobody waits for.
+/// What the kernel keeps in mind. Never held while the engine is asked, so a plain lock without contention.
 #[derive(Debug, Default)]
 struct Books {
     tasks: Vec<Task>,

@@ -1,4 +1,4 @@
-//! One run: each CPU is a coroutine, and at each lock somebody is chosen who goes on.
+//! One run: each CPU is a coroutine, and at each lock a CPU is chosen that continues.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -101,7 +101,7 @@ pub struct Outcome {
     pub finding: Option<Finding>,
 }
 
-/// Runs `case` in the order of `schedule`. Where it says nothing, or names a CPU that cannot go on, the last one goes on,
+/// Runs `case` in the order of `schedule`. Where it says nothing, or names a CPU that cannot go on, the last one continues,
 /// or else the first that can.
 pub fn replay(case: &Case, policy: &PolicyMaker, schedule: &Schedule) -> Outcome {
     let mut choices = schedule.0.iter().copied();
@@ -123,7 +123,7 @@ struct Call {
     done: bool,
 }
 
-/// Runs `case`; `choose` says which of several CPUs goes on.
+/// Runs `case`; `choose` says which of several CPUs continues.
 pub(crate) fn run(case: &Case, policy: &PolicyMaker, mut choose: impl FnMut(&[usize]) -> usize) -> Outcome {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     observe_locks(reach);

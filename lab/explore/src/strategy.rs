@@ -1,4 +1,4 @@
-//! Who goes on: at random, by priorities that change now and then, or everything there is.
+//! Which CPU continues: at random, by priorities that change now and then, or everything there is.
 
 use ekiden_workload::random::Random;
 use serde::Serialize;
@@ -9,7 +9,7 @@ use serde::Serialize;
 pub enum Mode {
     /// Each choice by lot.
     Random,
-    /// Each call has a random priority; at a few random moments the one that goes on falls to the lowest. Finds a bug
+    /// Each call has a random priority; at a few random moments the one that continues falls to the lowest. Finds a bug
     /// of depth d with known probability (Burckhardt and others, ASPLOS 2010: probabilistic concurrency testing).
     Pct,
     /// All orders, as far as the number of runs goes.

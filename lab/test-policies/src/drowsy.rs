@@ -1,5 +1,5 @@
 //! A FIFO with stealing whose CPUs look around before they say that they are idle, not after. A task that comes in between
-//! waits on a busy CPU, and nobody wakes the idle one up: the race of every scheduler that keeps a set of idle CPUs. With
+//! waits on a busy CPU, and the idle one is not woken up: the race of every scheduler that keeps a set of idle CPUs. With
 //! `order=1` it takes two locks in the order of the CPU that asks, and so can deadlock.
 
 use ekiden::prelude::*;

@@ -36,7 +36,7 @@ pub enum Fault {
     Starve = 14,
     /// Names CPUs that the task may not use, or that do not exist, and has them look for work.
     BadCpu = 15,
-    /// Lets a task run for ever.
+    /// Lets a task run without end.
     Slices = 16,
     /// Ends a call with a lock taken.
     KeepLock = 17,

@@ -18,7 +18,7 @@ impl fmt::Display for Endless {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         loop {
             if black_box(self.says) {
-                // It does not care whether anybody still listens.
+                // It ignores that the text is refused.
                 let _ = to.write_str("and so on ");
             }
         }
@@ -32,7 +32,7 @@ pub const ARM: u64 = 1 << 32;
 /// run another CPU for a while, and the run queue is locked meanwhile.
 const PATIENCE: u32 = 100;
 
-/// Nobody has so many.
+/// No machine has so many.
 const NO_SUCH_CPU: CpuId = 5_000;
 
 /// Uses stack for as long as there is some.
@@ -105,7 +105,7 @@ impl Faulty {
         } else if is(Fault::Branch) {
             black_box(branch(60));
         } else if is(Fault::Disorder) {
-            // As a policy would which does it all the time: nobody looks each time.
+            // As a policy would which does it all the time: the order is not checked each time.
             for _ in 0..64 {
                 let (first, second) = (self.lock.lock(), self.other.lock());
                 drop((first, second));

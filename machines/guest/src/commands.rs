@@ -23,7 +23,7 @@ use std::{
 
 const PATH: &str = "/bin:/sbin:/usr/bin:/usr/sbin:/host/bin";
 
-/// How long the outputs must have been quiet after a command's end: a background process may hold them open for ever.
+/// How long the outputs must have been quiet after a command's end: a background process may hold them open without end.
 const DRAIN: Duration = Duration::from_millis(200);
 
 /// All running commands and the channel that their output goes to.
@@ -60,7 +60,7 @@ impl Commands {
         Self { port: Mutex::new(port), running: Mutex::default(), started: Condvar::new() }
     }
 
-    /// Sends one message. With nobody connected it is lost, and so it should be.
+    /// Sends one message. Without a connected host it is lost, and so it should be.
     pub(crate) fn reply(&self, reply: &Reply) {
         let mut line = serde_json::to_vec(reply).expect("replies hold nothing that JSON cannot say");
         line.push(b'\n');

@@ -17,7 +17,7 @@ pub const SHARE_TAG: &str = "host";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Request {
-    /// Who is there? The answer repeats `nonce`, so that what an earlier user left in the channel can be told apart.
+    /// Asks for a sign of life. The answer repeats `nonce`, so that what an earlier user left in the channel can be told apart.
     Hello {
         /// Any number.
         nonce: u64,

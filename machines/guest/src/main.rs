@@ -49,7 +49,7 @@ fn serve(problems: &[String]) -> io::Result<()> {
     loop {
         line.clear();
         match lines.read_line(&mut line) {
-            // No host is connected. The port cannot be waited on in this state, hence the pause; nobody measures now.
+            // No host is connected. The port cannot be waited on in this state, hence the pause; nothing is measured now.
             Ok(0) => {
                 commands.kill_all();
                 thread::sleep(Duration::from_millis(100));

@@ -32,7 +32,7 @@ const FRESH: Duration = Duration::from_secs(24 * 3600);
 /// The signatures of the mirror are checked with this.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Told what goes on, one line at a time.
+/// Told each step, one line at a time.
 pub(crate) type Progress<'a> = &'a mut dyn FnMut(&str);
 
 /// A package at one version in one suite.

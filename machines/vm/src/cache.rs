@@ -45,7 +45,7 @@ impl Cache {
         Ok(path)
     }
 
-    /// A lock that other processes wait for, who are told which process holds it. It goes away with its holder,
+    /// A lock for which other processes wait, and are told which process holds it. It goes away with its holder,
     /// however that ends.
     pub(crate) fn lock(&self, name: &str, progress: Progress<'_>) -> Result<Lock> {
         Lock::wait(&self.root.join(format!(".{name}.lock")), progress)

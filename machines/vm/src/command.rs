@@ -48,7 +48,7 @@ impl GuestCommand {
         self
     }
 
-    /// Gives it a terminal of the guest. A program that is missing is told there and ends with 127, instead of an error.
+    /// Gives it a terminal of the guest. A program that is missing is reported there and ends with 127, instead of an error.
     pub fn terminal(mut self, size: Size) -> Self {
         self.terminal = Some(size);
         self

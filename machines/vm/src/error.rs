@@ -147,7 +147,7 @@ pub enum Error {
     Busy {
         /// What is used.
         what: String,
-        /// Who uses it, if that is known.
+        /// The process that uses it, if that is known.
         holder: Option<Holder>,
     },
     /// A machine of this name is there already.

@@ -120,7 +120,7 @@ impl Kernel {
         }
         let order = read("modules.order")?;
         let Some(file) = order.lines().find(|line| is_module(line, module)) else {
-            // This kernel lacks it; whoever needs it will miss it.
+            // This kernel lacks it; what needs it will fail.
             return Ok(Vec::new());
         };
         let file = directory.join(file);

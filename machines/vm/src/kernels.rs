@@ -25,7 +25,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Whether somebody who asks for `wanted` means this one: `7.2.13` is a beginning of `7.2.13+deb14-cloud-amd64`.
+    /// Whether `wanted` means this one: `7.2.13` is a beginning of `7.2.13+deb14-cloud-amd64`.
     fn is(&self, wanted: &str) -> bool {
         is_release(&self.release, wanted)
     }
@@ -179,7 +179,7 @@ fn unpack(cache: &Cache, candidate: &Candidate, progress: Progress<'_>) -> Resul
         progress(&format!("unpacking {}", candidate.release));
         process::unpack(&packages, partial, |file| Apt::is_one_of(file, &names))
     })?;
-    // They have served their purpose; a failure to remove them harms nobody.
+    // They have served their purpose; a failure to remove them does no harm.
     let _ = fs::remove_dir_all(packages);
     Ok(Kernel::unpacked_in(&target))
 }

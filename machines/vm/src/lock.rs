@@ -1,4 +1,4 @@
-//! Locks between processes that say who holds them. They go away with their holder, however that ends.
+//! Locks between processes that say which one holds them. They go away with their holder, however that ends.
 
 use crate::{Result, error::Context};
 use nix::{
@@ -17,7 +17,7 @@ use std::{
 /// Longer command lines are cut when they are shown.
 const SHOWN_CHARS: usize = 100;
 
-/// Who holds a lock, as its file tells.
+/// The process that holds a lock, as its file tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// Its process id.
@@ -47,7 +47,7 @@ impl Holder {
         serde_json::from_slice(&fs::read(path).ok()?).ok()
     }
 
-    /// Who holds a lock now, told from its file and without touching the lock: to look disturbs no holder.
+    /// The process that holds a lock now, told from its file and without touching the lock: to look disturbs no holder.
     pub(crate) fn now(path: &Path) -> Option<Self> {
         let holder = Self::read(path)?;
         // A holder that was killed has left its name.
@@ -84,7 +84,7 @@ impl Drop for Lock {
     }
 }
 
-/// Why a lock was not to be had at once: its holder, if its file says who that is.
+/// Why a lock was not to be had at once: its holder, if its file names it.
 pub(crate) type Held = Option<Holder>;
 
 impl Lock {
@@ -108,7 +108,7 @@ impl Lock {
         Self::note(file.context("lock", path)?, path)
     }
 
-    /// Writes down who holds it, for those who wait.
+    /// Writes down the holder, for processes that wait.
     fn note(mut file: Flock<File>, path: &Path) -> Result<Self> {
         let holder = serde_json::to_vec(&Holder::this()).unwrap_or_default();
         file.set_len(0).and_then(|()| file.write_all(&holder)).context("write", path)?;

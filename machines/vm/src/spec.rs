@@ -21,7 +21,7 @@ pub struct VmSpec {
     /// its instruction counter, which costs are measured with; with 3 a guest's second takes an eighth of the work.
     pub icount_shift: u32,
     /// In a QEMU that shares time fairly among CPUs that take turns, see [`Qemu::FAIR_TURNS`](crate::Qemu::FAIR_TURNS), fetched if none is
-    /// installed. Where it is judged who waits for how long, anything else says nothing.
+    /// installed. Where it is judged how long tasks wait, anything else says nothing.
     pub fair_turns: bool,
     /// Directory of this machine that is `/host` in the guest, writable from both sides.
     pub share_dir: Option<PathBuf>,
@@ -115,7 +115,7 @@ impl VmSpec {
             Mode::Parallel => format!("-accel tcg,thread=multi {words}"),
             Mode::Auto | Mode::Icount => {
                 // A kernel that knows of a hypervisor takes spin locks with test-and-set, and one of two CPUs may not have one for a tenth
-                // of a second. Beyond two CPUs queued locks are worse: who waits needs a turn of each one before it.
+                // of a second. Beyond two CPUs queued locks are worse: a waiter needs a turn of each CPU before it.
                 let locks = if self.fair_turns && self.cpus <= 2 { ",-hypervisor,-monitor" } else { "" };
                 let cpu = if is_exact { "-cpu max".to_owned() } else { format!("{words}{locks}") };
                 format!("-accel tcg,thread=single -icount shift={},sleep=off {cpu}", self.icount_shift)

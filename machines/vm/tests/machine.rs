@@ -235,7 +235,7 @@ fn a_kernel_that_does_not_come_up_shows_its_console() {
     let error = Vm::boot(&kernel(), &spec).unwrap_err();
     let Error::Boot { log, .. } = &error else { panic!("{error}") };
     assert!(error.to_string().contains("/no-such-init"), "{error}");
-    // The machine's files are kept for whoever reads the error.
+    // The machine's files are kept for the reader of the error.
     fs::remove_dir_all(log.parent().unwrap()).unwrap();
 }
 

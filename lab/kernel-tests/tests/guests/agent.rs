@@ -167,7 +167,7 @@ fn an_agent_that_ends_in_any_way_gives_every_task_back_soon(guest: &TestGuest) {
 
 /// By a clock that does not stop while CPUs have no processor. BPF looks every 5 ms at how long an agent has not answered, and where CPUs lose their
 /// processors it may take that for a loop no sooner than after a second (`LATE_NS`). The bound was that second alone, in which nothing of what
-/// comes after it had room: the look, the wake-ups of who looks and of who rests, on CPUs that may be away then.
+/// comes after it had room: the look, the wake-ups of the task that looks and of those that rest, on CPUs that may be away then.
 fn in_parallel_an_agent_that_ends_gives_every_task_back(guest: &TestGuest) {
     const LATE_MS: f64 = 1_000.0;
     ends(guest, LATE_MS + 500.0);

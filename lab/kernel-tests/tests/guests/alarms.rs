@@ -25,7 +25,7 @@ pub(crate) fn tests() -> Vec<Test> {
     wanted().into_iter().map(test).collect()
 }
 
-/// stress-ng's scheduler stressors (`stress-ng --class 'scheduler?'`), without `softlockup`, which keeps all CPUs from everybody,
+/// stress-ng's scheduler stressors (`stress-ng --class 'scheduler?'`), without `softlockup`, which keeps all CPUs from all other tasks,
 /// so that the kernel reports lockups, and `mmapfork` and `vforkmany`, which run until the guest is out of memory.
 const STRESSORS: &str = "\
     affinity clone close cyclic daemon dnotify eventfd exec exit-group fanotify fault fifo fork forkheavy futex \

@@ -1,4 +1,4 @@
-//! Commands beside policies in a stock kernel: who is given a policy by `ekiden attach --follow`, what is left of a recording whose reader is
+//! Commands beside policies in a stock kernel: which threads get a policy by `ekiden attach --follow`, what is left of a recording whose reader is
 //! killed, and what a finding of `ekiden check --live` saves.
 
 use std::fs::File;

@@ -44,8 +44,8 @@ tests! {
     Machine::Crowded => {
         48 policies_live_through_a_storm_and_no_task_is_lost,
     }
-    // Who has what share of the time, and who waits. The agent's BPF arms timers, of whose lock a CPU may be left without a turn for long where
-    // turns are not fair.
+    // How the time is shared, and how long tasks wait. The agent's BPF arms timers, of whose lock a CPU may be left without a turn for long
+    // where turns are not fair.
     Machine::Calm => {
         46 wfq_and_eevdf_pass_the_tests_of_the_appendix_that_the_simulator_passes,
         6 policies_get_the_cpus_and_the_shares_that_they_were_given,
@@ -103,7 +103,7 @@ pub(crate) fn several_policies_share_the_machine_and_come_and_go(guest: &TestGue
     assert_eq!((&report["contract_violations"], &report["unexpected_transitions"]), (&0.into(), &0.into()), "{report}");
     assert_eq!(report["still_running"], true, "{report}");
     assert!(report["thrown_out"].as_str().unwrap().contains("sysrq"), "{report}");
-    // Whoever is asked last gets a slice ten times a second.
+    // The policy that is asked last gets a slice ten times a second.
     let share = |key: &str| report[key].as_f64().unwrap();
     assert!((0.02..0.5).contains(&share("share_asked_last")), "{report}");
     assert!((0.5..0.98).contains(&share("share_asked_first")), "{report}");

@@ -28,7 +28,7 @@ pub(crate) struct TestGuest {
 pub(crate) enum Machine {
     /// The newest kernel that passes the pre-flight, with so many CPUs.
     Newest(u32),
-    /// The same with two CPUs that have fair turns, for tests that judge who waits and for how long, or what share of the time anything has. What
+    /// The same with two CPUs that have fair turns, for tests that judge which task waits for how long, or what share of the time anything has. What
     /// other tests leave to the kernel's workers, such as hundreds of control groups that have ended, would wait with them.
     Calm,
     /// The same with so many CPUs that run at once, each in a thread of the emulator: more than this machine has processors, which

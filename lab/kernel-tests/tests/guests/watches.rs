@@ -54,7 +54,7 @@ fn the_page_of_a_finding_and_top_show_who_waited_where_and_which_cpu_was_idle(gu
     };
     run(Command::new("npm").args(["ci", "--no-fund", "--no-audit", "--prefer-offline"]));
     let kept = |name: String| Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    // If the policy has only these tasks, the kernel goes on balancing.
+    // If the policy has only these tasks, the kernel still balances.
     for (scope, has_balancing) in [("", false), ("--attached", true)] {
         let report = &guest.guest_test(&format!(
             "found --modules /lab --policy fifo {scope} --ekiden /lab/programs/ekiden --report /host/finding.html"

@@ -94,7 +94,7 @@ impl Channel {
             match reply {
                 Reply::Hello { nonce: answered, problems, .. } if answered == nonce => {
                     greeted = true;
-                    // The one who waited may have given up.
+                    // The thread that waited may have given up.
                     let _ = hello.send(problems);
                 }
                 Reply::Started { id, .. }
@@ -104,7 +104,7 @@ impl Channel {
                     if greeted =>
                 {
                     if let Some(command) = lock(&self.commands).as_ref().and_then(|table| table.get(&id)) {
-                        // The one who waited may have dropped its handle.
+                        // The thread that waited may have dropped its handle.
                         let _ = command.send(reply);
                     }
                 }

@@ -81,7 +81,7 @@ impl Console {
     ///
     /// Linux changes its code while other CPUs run it: `int3` is put in place of the first byte, then the rest is written, then
     /// the first byte. QEMU, to 11.1 at least, throws away what it has translated of that place *before* each write. Another CPU in a
-    /// thread of its own that translates the place between the two keeps the old `int3`, for ever, and the kernel, which has none there,
+    /// thread of its own that translates the place between the two keeps the old `int3`, for good, and the kernel, which has none there,
     /// can only say "Oops: int3". `docs/virtual-machines.md` shows it without any module. Guests repair it (`repair.rs`); this is for those that
     /// cannot.
     pub fn has_emulator_fault(&self) -> bool {
@@ -119,7 +119,7 @@ impl Console {
         }
     }
 
-    /// The first of them with what follows, which says who and where: `count` lines at most, or none.
+    /// The first of them with what follows, which says which task and where: `count` lines at most, or none.
     pub fn first_finding(&self, count: usize) -> String {
         first_finding(&self.text(), count)
     }
@@ -184,7 +184,7 @@ fn has_forwarded_timer(text: &str) -> bool {
     let mut lines = text.lines().skip_while(|line| console_findings(line).is_empty());
     let is_warning =
         lines.next().is_some_and(|line| line.contains("WARNING: ") && line.contains(" at hrtimer_forward+"));
-    // Who forwards it. The modules that are loaded are named in another line.
+    // The function that forwards it. The modules that are loaded are named in another line.
     is_warning && lines.take_while(|line| !line.contains("end trace")).any(|line| line.contains(" dl_task_timer+"))
 }
 

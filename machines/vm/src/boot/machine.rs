@@ -54,7 +54,7 @@ pub struct Vm {
     qemu: Daemon,
     release: String,
     problems: Vec<String>,
-    /// Its files, if nobody else needs them.
+    /// Its files, if they are deleted with it.
     files: Option<Scratch>,
     /// Keeps other processes from using a machine that stays.
     lock: Option<Lock>,

@@ -65,7 +65,7 @@ pub fn program_disk(cache: &Cache, packages: &[&str], progress: Progress<'_>) ->
         furnish(&root)?;
         progress("writing the disk");
         let mut make = process::mortal("mke2fs")?;
-        // Nobody writes to it.
+        // It is only read.
         make.args(["-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-E", "root_owner=0:0", "-d"]);
         process::output(make.arg(&root).arg(image(partial)).arg(SIZE))?;
         fs::remove_dir_all(&root).context("remove", &root)

@@ -34,7 +34,7 @@ pub(crate) fn start(share_dir: &Path, directory: &Path, outlives: bool) -> Resul
     let stdin = OwnedFd::from(listener).into();
     let log = directory.join("share.log");
     let server = Daemon::start(Path::new(server.get_program()), &args, stdin, &log, outlives)?;
-    // It ends at once if it does not like what it is told.
+    // It ends at once if it refuses its arguments.
     thread::sleep(SHARE_STARTS);
     if !server.is_running() {
         return Err(Error::Boot {
