@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{Limits, View, Violation, WasteCurve, invariants};
 
-/// Most violations that are kept of one check: whoever has these has seen enough.
+/// Most violations that are kept of one check: a reader of these has seen enough.
 const KEPT: usize = 1_000;
 
 /// One invariant.

@@ -1,7 +1,7 @@
 //! Run queues of a running kernel at one moment, and whether a CPU is wasted there: the first step of algorithm 2 of
 //! papers/002, section 4.1.
 //!
-//! One look proves nothing, as balancing takes its time; whoever finds something watches what happens next.
+//! One look proves nothing, as balancing takes its time; a caller that finds something watches what happens next.
 //!
 //! Exempt: tasks whose affinity or cpuset forbids the idle CPU, that are bound to their CPU for a moment, or whose group
 //! has used up its CPU time; CPUs that are isolated, offline, in another root domain, or kept idle by core scheduling.
@@ -27,11 +27,11 @@ pub struct CpuSeen {
     pub root_domain: u64,
     /// What core scheduling lets its core run.
     pub core_cookie: u64,
-    /// How many tasks run and wait there, as the kernel counts, without the one who looks.
+    /// How many tasks run and wait there, as the kernel counts, without the task that looks.
     pub nr_running: u32,
     /// Whether it is part of the machine.
     pub is_online: bool,
-    /// Whether it runs nothing, or only the one who looks.
+    /// Whether it runs nothing, or only the task that looks.
     pub is_idle: bool,
     /// Whether it is outside of every scheduling domain.
     pub is_isolated: bool,
@@ -83,7 +83,7 @@ pub struct TaskSeen {
     pub limit: Option<CpuLimit>,
     /// How long it has waited for a CPU since it was made, in nanoseconds.
     pub waited_ns: u64,
-    /// How long of that was the wait that goes on; 0 if it does not wait.
+    /// How long of that is the current wait; 0 if it does not wait.
     pub waits_ns: u64,
 }
 
@@ -126,7 +126,7 @@ impl TaskSeen {
         self.prio < MAX_RT_PRIO
     }
 
-    /// Whether it would run on `idle` if somebody brought it there from `from`.
+    /// Whether it would run on `idle` if it were moved there from `from`.
     fn could_use(&self, idle: &CpuSeen, from: &CpuSeen) -> bool {
         let core_takes_it = !idle.is_forced_idle || idle.core_cookie == self.core_cookie;
         idle.cpu != from.cpu
@@ -175,7 +175,7 @@ impl Snapshot {
         for task in self.tasks.iter().filter(|task| task.is_waiting) {
             let Some(from) = self.cpus.get(task.cpu as usize) else { continue };
             let usable: Vec<u32> = idle.iter().filter(|idle| task.could_use(idle, from)).map(|idle| idle.cpu).collect();
-            // One that waits only for whoever looks does not wait.
+            // One that waits only for the task that looks does not wait.
             if usable.is_empty() || from.is_idle || from.nr_running < 2 {
                 continue;
             }

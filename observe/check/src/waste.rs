@@ -9,7 +9,7 @@ use serde::Serialize;
 /// × the CPUs of each in the worst case.
 pub fn wasted_cpus(idle: &CpuMask, anywhere: usize, choosy: &[CpuMask]) -> u32 {
     let idle_cpus = idle.count();
-    // Who may run anywhere takes what the others leave.
+    // Tasks that may run anywhere take what the others leave.
     let mut taken: Vec<Option<usize>> = vec![None; idle.iter().last().map_or(0, |cpu| cpu as usize + 1)];
     let mut matched = 0;
     for task in 0..choosy.len() {

@@ -103,7 +103,7 @@ fn groups_and_limits_stand_at_the_beginning_of_a_piece() {
     let first: Vec<Record> = piece.records().take_while(|record| record.time_ns == 0).collect();
     let count = |what| first.iter().filter(|record| record.what == what).count();
     assert!(count(What::Limit) >= 2 && count(What::Group) > 0, "{first:?}");
-    // A limit is told before the tasks that it is for.
+    // A limit is recorded before the tasks that it is for.
     let place = |what| first.iter().position(|record| record.what == what);
     assert!(place(What::Limit) < place(What::Group));
 }
@@ -135,7 +135,7 @@ fn tasks_that_are_left_out_keep_their_cpus_busy() {
         assert!(!pids.is_empty());
         let piece = cut(&trace, &Cut { from_ns, until_ns, pids: pids.clone(), ..Cut::default() });
         let of_piece = machine(&piece, u64::MAX);
-        // Between two tasks a CPU runs neither, but a stand-in goes on.
+        // Between two tasks a CPU runs neither, but a stand-in continues.
         let shown = |view: &View| {
             let mut lines = shown(view, &all, |pid| pids.contains(&pid));
             lines.iter_mut().take(8).for_each(|line| *line = line.trim_end_matches(" true").to_owned());

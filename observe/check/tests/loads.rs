@@ -73,7 +73,7 @@ fn wfq_and_eevdf_are_fair_to_those_that_share_a_cpu() {
     assert!(found.iter().any(|violation| violation.check == "fairness"), "FIFO knows no weights: {found:#?}");
 }
 
-/// Four begin on CPU 0, where they have to be for a while, and nobody takes them elsewhere.
+/// Four begin on CPU 0, where they have to be for a while, and they are not moved.
 fn crowd() -> Workload {
     let steps = vec![Step::Run { ns: MS }, Step::SetAffinity { cpus: None }, Step::Run { ns: 400 * MS }];
     Workload::new("crowd", 4, [TaskSpec::new("crowd", steps).on([0]).copies(4)])

@@ -96,7 +96,7 @@ fn a_kernel_that_wastes_cpus_is_found_by_whichever_scheduler_it_does() {
 
 #[test]
 fn waste_that_is_over_in_time_is_none() {
-    // Nobody waits any more before M is over, or while S has not come.
+    // No task waits any more before M is over, or while S has not come.
     assert_eq!(check(&[two_on_cpu_0(), turns(20, 1_080)].concat()), []);
     assert_eq!(check(&[two_on_cpu_0(), turns(20, 900)].concat()), []);
 }

@@ -8,7 +8,7 @@ use ekiden_workload::{Step, TaskSpec, Workload, builtin::churn};
 
 const MS: u64 = 1_000_000;
 
-/// A FIFO that, when it takes over, puts the first task of each queue where nobody looks.
+/// A FIFO that, when it takes over, puts the first task of each queue where no pick looks.
 struct Forgetful {
     queues: PerCpu<SpinLock<FifoQueue<Self>>>,
     attic: SpinLock<FifoQueue<Self>>,

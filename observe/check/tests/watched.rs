@@ -31,7 +31,7 @@ fn watched<S: Scheduler>(load: &Workload) -> (SimReport, Vec<Violation>) {
     (report, findings.take().expect("the policy was made").finish())
 }
 
-/// Four begin on CPU 0, where they have to be for a while, and nobody takes them elsewhere.
+/// Four begin on CPU 0, where they have to be for a while, and they are not moved.
 fn crowd() -> Workload {
     let steps = vec![Step::Run { ns: MS }, Step::SetAffinity { cpus: None }, Step::Run { ns: 400 * MS }];
     Workload::new("crowd", 4, [TaskSpec::new("crowd", steps).on([0]).copies(4)])

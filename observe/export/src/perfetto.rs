@@ -209,7 +209,7 @@ impl<W: io::Write> Perfetto<W> {
             What::New | What::Wake => {
                 self.woken.insert(pid);
             }
-            // Where a wake-up leads to. A task that was awake and waits again is told by `sched_switch`.
+            // Where a wake-up leads to. A task that was awake and waits again is shown by `sched_switch`.
             What::Enqueue if self.woken.remove(&pid) => {
                 let wakeup = SchedWakeup {
                     comm: Some(comm(pid, machine)),

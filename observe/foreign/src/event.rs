@@ -58,7 +58,7 @@ pub(crate) enum Event {
         target: u32,
         is_online: bool,
     },
-    /// Events of this CPU were lost; zero is that nobody counted them.
+    /// Events of this CPU were lost; zero is that they were not counted.
     Lost {
         count: u64,
     },

@@ -7,16 +7,16 @@
 //!
 //! | event | what it tells |
 //! | --- | --- |
-//! | `sched_switch` | who runs, who waits, who sleeps, who is gone; names, nice values, who is a real-time task |
-//! | `sched_waking`, `sched_wakeup`, `sched_wakeup_new` | who is woken up by whom, and waits where |
-//! | `sched_migrate_task` | who moves |
-//! | `sched_process_fork`, `task_rename` | who is new, and what it is called |
+//! | `sched_switch` | which task runs, waits, sleeps or is gone; names, nice values, real-time tasks |
+//! | `sched_waking`, `sched_wakeup`, `sched_wakeup_new` | which task is woken up by which, and waits where |
+//! | `sched_migrate_task` | which task moves |
+//! | `sched_process_fork`, `task_rename` | which task is new, and its name |
 //! | `cpu_idle` | that a CPU is idle before it first switched |
 //! | `cpuhp_enter` | CPUs that leave and come back |
 //!
 //! Only the first is indispensable. Without `sched_wakeup` a task waits from `sched_waking` on, without either from when it
-//! is seen running. Where events were lost, a record says so, and nothing is taken for granted any more of who ran there
-//! and of who waited anywhere.
+//! is seen running. Where events were lost, a record says so, and nothing is taken for granted any more of which task ran there
+//! and of which tasks waited anywhere.
 //!
 //! What comes from a file is not trusted: sizes in it are believed only as far as the file is long, and what is compressed
 //! may not become larger than a limit.
@@ -47,7 +47,7 @@ use tell::Teller;
 /// Most CPUs of Linux on any machine.
 const CPUS_MAX: u32 = 8_192;
 
-/// So many moments are looked at to find out who ran at the beginning.
+/// So many moments are looked at to find out which tasks ran at the beginning.
 const FIRST_LOOK: usize = 1 << 20;
 
 /// A recording of another program that is being read as a trace: what it gives are the bytes of one.
@@ -128,13 +128,13 @@ impl<R: Read + Seek> Moments<R> {
         }
     }
 
-    /// Who ran on which CPU before anything was recorded there: whoever its first switch takes off it, if that task was not
-    /// seen to run elsewhere before.
+    /// The task that ran on each CPU before anything was recorded there: the one that its first
+    /// switch takes off it, if that task was not seen to run elsewhere before.
     fn running_first(&mut self) -> Result<Vec<(u32, event::Task)>, ForeignError> {
         let nr_cpus = self.about()?.nr_cpus as usize;
         let (mut first, mut switched, mut known) = (Vec::new(), HashSet::new(), HashSet::new());
         for _ in 0..FIRST_LOOK {
-            // What is wrong is told when the events before it have been.
+            // An error is reported after the events before it.
             let Ok(Some(Moment { cpu, event, .. })) = self.next() else { break };
             match event {
                 Event::Switch { prev, next, .. } => {

@@ -117,8 +117,8 @@ impl Pages {
         Moment { time_ns, cpu: self.cpu, event }
     }
 
-    /// Gets the next page, if there is one. Tells how many events were missed before it, if any were; zero is that nobody
-    /// counted them.
+    /// Gets the next page, if there is one. Tells how many events were missed before it, if any
+    /// were; zero is that they were not counted.
     fn turn<R: Read + Seek>(
         &mut self,
         source: &mut Source<R>,
@@ -180,7 +180,7 @@ impl Pages {
         Some(missed)
     }
 
-    /// Goes on by an event; nothing if it is of no use. No answer if it goes beyond the page.
+    /// Steps over an event; nothing if it is of no use. No answer if it goes beyond the page.
     fn step(&mut self, layout: &Layout, formats: &Formats) -> Option<Option<Event>> {
         let mut bytes = Bytes::new(self.page.get(self.next..self.page_end)?, layout.is_big);
         // A page may be empty.

@@ -24,7 +24,7 @@ pub(crate) struct Teller {
     tidy: Tidy,
     /// When the recording begins; unknown before its first moment.
     begin_ns: Option<u64>,
-    /// Who runs then.
+    /// The tasks that run then.
     first: Vec<(u32, Task)>,
 }
 
@@ -164,7 +164,7 @@ impl Teller {
     }
 }
 
-/// Who wakes somebody up: its CPU and one, or zero. What runs when a CPU is idle is an interrupt, mostly the timer's.
+/// What wakes a task up: its CPU and one, or zero. What runs when a CPU is idle is an interrupt, mostly the timer's.
 fn waker(cpu: u32, by: u32) -> u64 {
     if by == 0 { 0 } else { u64::from(cpu) + 1 }
 }

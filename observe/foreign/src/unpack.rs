@@ -18,7 +18,7 @@ pub(crate) enum Packing {
     Zlib,
 }
 
-/// Unpacks a piece that is told to have `len` bytes then; it gets no more.
+/// Unpacks a piece that has `len` bytes then by its header; it gets no more.
 pub(crate) fn unpack(packing: Packing, packed: &[u8], len: u64) -> io::Result<Vec<u8>> {
     let mut unpacked = Vec::new();
     match packing {

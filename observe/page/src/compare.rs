@@ -35,7 +35,7 @@ const LEFT: f64 = 44.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 34.0;
 
-/// Percentiles that are told, and those of them that are drawn.
+/// Percentiles that are listed, and those of them that are drawn.
 const PARTS: [(f64, &str, bool); 4] =
     [(0.5, "50 %", true), (0.9, "90 %", false), (0.99, "99 %", true), (0.999, "99.9 %", false)];
 

@@ -41,7 +41,7 @@ pub struct Run {
     pub woken: bool,
 }
 
-/// Somebody looked at CPUs to decide something.
+/// A scheduler looked at CPUs to decide something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// When, in nanoseconds.
@@ -282,7 +282,7 @@ impl Builder {
             What::Migrate => self.model.counters.migrations += 1,
             What::Kick => self.model.counters.kicks += 1,
             What::Refuse => self.model.counters.refusals += 1,
-            // Some were, even if nobody counted them.
+            // Some were, even if they were not counted.
             What::Lost => self.model.counters.lost = self.model.counters.lost.saturating_add(value.max(1)),
             What::Nice => {
                 let task = self.task(pid);

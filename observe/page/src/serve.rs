@@ -48,7 +48,7 @@ pub struct Server {
     verdict: OnceLock<Verdict>,
 }
 
-/// Status, type, and what is told.
+/// Status, type and body.
 type Answer = (&'static str, &'static str, Vec<u8>);
 
 impl Server {
@@ -74,13 +74,13 @@ impl Server {
 
     /// What there is to be shown; until then the page says that the trace is being opened. Only the first call counts.
     pub fn show(&self, header: Header, model: Model, notes: Notes) {
-        // Whoever came first was right.
+        // This fails after the first call.
         let _ = self.shown.set((header, model, notes));
     }
 
     /// Tells what the checks have found; until then the page says that they are at work. Only the first call counts.
     pub fn found(&self, verdict: Verdict) {
-        // Whoever told them first was right.
+        // This fails after the first call.
         let _ = self.verdict.set(verdict);
     }
 
@@ -91,7 +91,7 @@ impl Server {
                 return;
             }
             let server = Arc::clone(self);
-            // A browser may go at any time; nobody else has to know.
+            // A browser may disconnect at any time, which is no error.
             thread::spawn(move || stream.and_then(|mut stream| server.talk(&mut stream)));
         }
     }

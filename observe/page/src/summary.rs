@@ -17,7 +17,7 @@ const QUEUES_MAX: usize = 20;
 /// Names of notes whose numbers are shown one by one.
 const NOTE_NAMES_MAX: usize = 40;
 
-/// What only the one who made the trace knows.
+/// What only the program that made the trace knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
     /// The machine, as people call it.

@@ -2,7 +2,7 @@
 //!
 //! The tile at depth 0 covers the whole trace, the two below it half of its time each. A tile with few events has all of
 //! them, exactly as they were. One with more has [`BINS`] bins for each CPU, and a bin counts every change in its time;
-//! nothing is sampled. Whoever draws takes the tiles whose bins are just finer than a pixel.
+//! nothing is sampled. The page takes the tiles whose bins are just finer than a pixel.
 //!
 //! Numbers are little-endian. A tile begins with 16 bytes: 0 for bins or 1 for events, depth, number of CPUs, and of bins.
 //! Of bins there follow twelve planes, each with the bins of CPU 0, then those of CPU 1, and so on: see [`Bins`]. Of events
@@ -25,7 +25,7 @@ use crate::{Change, Decision, Model, NO_TASK, Note, Run};
 /// Bins of a tile, for each CPU.
 pub const BINS: usize = 512;
 
-/// Up to so many changes, runs, decisions and notes are told one by one.
+/// Up to so many changes, runs, decisions and notes are listed one by one.
 const EVENTS_MAX: usize = 16_384;
 
 /// Which tile.

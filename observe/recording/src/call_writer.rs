@@ -12,7 +12,7 @@ use crate::record::{
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct RingHeader {
-    /// How many records there have been: those before are whole. Whoever reads the ring looks here, before and after.
+    /// How many records there have been: those before are whole. A reader of the ring looks here, before and after.
     pub head: AtomicU64,
     /// While a call is under way that is being written, one more than the notes that the next record has already; or else 0.
     open: u64,
@@ -26,7 +26,7 @@ pub struct CallWriter<'a> {
 }
 
 impl<'a> CallWriter<'a> {
-    /// A call writer that goes on where the last one stopped. The ring has a power of two of records.
+    /// A call writer that continues where the last one stopped. The ring has a power of two of records.
     #[inline]
     pub fn new(place: &'a mut RingHeader, ring: &'a mut [Record]) -> Self {
         debug_assert!(ring.len().is_power_of_two());
@@ -51,7 +51,7 @@ impl<'a> CallWriter<'a> {
         self.place.open = is_open.into();
         let head = self.place.head.get_mut().wrapping_add(1);
         self.place.head.store(head, Release);
-        // Whoever reads something of the next record sees this head as well, and throws away what that record overwrites. No
+        // A reader of any part of the next record sees this head as well, and throws away what that record overwrites. No
         // instruction where stores are seen in their order.
         fence(Release);
     }

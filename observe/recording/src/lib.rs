@@ -1,7 +1,7 @@
 //! Calls into a policy as records: everything that it takes to deliver them again, and what the policy answered.
 //!
 //! A call is written as records of 64 bytes, which are eight words each, by the CPU that is busy with it, into a ring of
-//! that CPU. No lock is taken, nothing is waited for, and what is old is overwritten: whoever wants it drains the rings in
+//! that CPU. No lock is taken, nothing is waited for, and what is old is overwritten: a reader drains the rings in
 //! time, and finds out if it was late. So a flight recorder that is always on, and a recording that goes to a file, are
 //! written in the same way and cost the same.
 //!

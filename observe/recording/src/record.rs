@@ -28,7 +28,7 @@ pub(crate) const NOTED: u64 = 6;
 pub(crate) const NOTES_MAX: u64 = 7;
 pub(crate) const END_NOTES_MAX: u64 = 4;
 
-/// Where in a record its note of this number stands: the first few where those of an end do, because nobody knows yet
+/// Where in a record its note of this number stands: the first few where those of an end do, because it is not known yet
 /// whether there will be more.
 #[inline]
 pub(crate) fn note_at(number: u64) -> usize {
@@ -45,7 +45,7 @@ pub enum Mark {
     HandOver = 2,
     /// The policy is taken out: the call that is under way on this CPU does not end.
     Fault = 3,
-    /// Recording goes on after a pause: of the calls since the record before there are none here.
+    /// Recording resumes after a pause: of the calls since the record before there are none here.
     GoOn = 4,
 }
 

@@ -19,7 +19,7 @@ thread_local! {
 }
 
 /// From here on, `learn` is given what calls on this thread learn, and answers with what they are to go on with
-/// ([`ekiden_host::call_log`]); nobody is asked if it is absent. Returns whoever was asked so far.
+/// ([`ekiden_host::call_log`]); nothing is asked if it is absent. Returns the one before.
 ///
 /// The call log of the whole program runs from the first time on: what a call learns then costs a few instructions more, on
 /// every thread.

@@ -1,6 +1,6 @@
 //! Cuts a piece out of a trace that is a trace by itself: less time, fewer CPUs, fewer tasks.
 //!
-//! Times begin anew, and [`Header::begins_ns`] says where the piece was. What stands when it begins is told at its
+//! Times begin anew, and [`Header::begins_ns`] says where the piece was. What stands when it begins is recorded at its
 //! beginning: tasks with names, nice values, affinity, groups, and where they are; limits, locks that are held, CPUs
 //! that are offline. A task that waits then seems to have begun to.
 //!
@@ -291,7 +291,7 @@ impl<'a, W: Write> Knife<'a, W> {
         }
     }
 
-    /// A name is complete when anything else is told: whether its task is kept from now on.
+    /// A name is complete when anything else is recorded: whether its task is kept from now on.
     fn end_naming(&mut self, record: &Record) -> Result<(), CutError> {
         let Record { time_ns, cpu: piece, what, pid, .. } = *record;
         if what == What::New {

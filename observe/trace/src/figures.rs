@@ -1,4 +1,4 @@
-//! What a trace comes to: how often tasks switched and moved, and how long they waited, whoever wrote it.
+//! What a trace comes to: how often tasks switched and moved, and how long they waited, whichever host wrote it.
 
 use std::{collections::HashSet, ops::Range};
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{MAGIC, PREAMBLE_LEN, RECORD_LEN, TRACE_VERSION};
 
-/// Who wrote a trace.
+/// The host that wrote a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Host {
@@ -19,7 +19,7 @@ pub enum Host {
 /// What a trace is of: machine, policy, load.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// Who wrote it.
+    /// The host that wrote it.
     pub host: Host,
     /// The policy; absent means the host's own scheduler.
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! What happened on a machine, moment by moment: one format, whoever wrote it.
+//! What happened on a machine, moment by moment: one format, whichever host wrote it.
 //!
 //! The simulator and the recorder of a real kernel write it; the checker, the page and `ekiden trace` read it. Times are nanoseconds since the trace
 //! began, numbers are little-endian, and everything but the [`Header`] has a fixed size:

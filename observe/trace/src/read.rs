@@ -109,7 +109,7 @@ impl<R: Read> Reader<R> {
         Ok(Self::at(PREAMBLE_LEN as u64 + u64::from(header_len), TRACE_VERSION, source, header))
     }
 
-    /// Its machine is told by the number of CPUs alone: cores that share a cache.
+    /// Its machine is described by the number of CPUs alone: cores that share a cache.
     fn of_version_1(mut source: R, preamble: &[u8; PREAMBLE_LEN]) -> Result<Self, TraceError> {
         let number = |at: usize| preamble[at..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
         let (version, nr_cpus) = (number(8), number(12));

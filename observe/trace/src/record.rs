@@ -53,13 +53,13 @@ macro_rules! what {
 what! {
     /// A task exists from now on; the value is the PID of its parent.
     New = 1,
-    /// A task is woken up; the value is the CPU of the one who does it, plus one, or 0 for a timer.
+    /// A task is woken up; the value is the CPU of the waker, plus one, or 0 for a timer.
     Wake = 2,
     /// A task waits for this CPU; the value holds the flags of the event.
     Enqueue = 3,
     /// A task begins to run; the value is its slice in nanoseconds.
     Run = 4,
-    /// The task that ran goes on; the value is its new slice.
+    /// The task that ran continues; the value is its new slice.
     Keep = 5,
     /// A task lost the CPU.
     Preempt = 6,
@@ -132,7 +132,7 @@ what! {
     /// A policy is replaced by another version of itself: value 1 when the old one is asked no more, 0 when the new one is
     /// asked.
     Upgrade = 36,
-    /// Records of this CPU, of about this time, were lost; the value is how many, or 0 if nobody counted them.
+    /// Records of this CPU, of about this time, were lost; the value is how many, or 0 if they were not counted.
     Lost = 37,
     /// The recording ends: what happened until here is recorded, even if nothing did since the record before. It is about no CPU
     /// and no task.

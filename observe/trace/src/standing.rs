@@ -19,7 +19,7 @@ impl Machine {
         self.limits.iter().flat_map(pieces).collect()
     }
 
-    /// Who a task is: its name, nice value, CPUs, group and class.
+    /// What is known of a task: its name, nice value, CPUs, group and class.
     pub(crate) fn introduce(&self, pid: u32, time_ns: u64) -> Vec<Record> {
         let Some(task) = self.task(pid) else { return Vec::new() };
         let cpu = task.at.cpu().unwrap_or(0);

@@ -16,7 +16,7 @@ enum Place {
     Running(u32),
 }
 
-/// Leaves out what is told twice or too early, such as the wake-up of a task that has not left its CPU, and puts in what
+/// Leaves out what is reported twice or too early, such as the wake-up of a task that has not left its CPU, and puts in what
 /// was before the recording began, and where a task waits that is moved. Records come in the order in which things happened,
 /// whatever the clocks of two CPUs say; times follow suit.
 #[derive(Default)]
@@ -30,7 +30,7 @@ pub struct Tidy {
 impl Tidy {
     /// One that also mends holes: where records contradict each other because some were lost in between, the task that is
     /// in the way is taken away, so that no two tasks run on a CPU and none runs twice. After [`What::Lost`] it is not
-    /// known any more what ran on that CPU, and who waited anywhere.
+    /// known any more what ran on that CPU, and which tasks waited anywhere.
     pub fn healing() -> Self {
         Self { running: Some(FxHashMap::default()), ..Self::default() }
     }
@@ -216,7 +216,7 @@ mod tests {
                 (Idle, 1, 0)
             ]
         );
-        // Nothing is known after a hole of what ran there, and who waited.
+        // Nothing is known after a hole of what ran there, and which tasks waited.
         assert_eq!(
             healed(&[of(Enqueue, 1, 9), of(Run, 0, 7), of(Lost, 0, 0), of(Preempt, 0, 7)]),
             [

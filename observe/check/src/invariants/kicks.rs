@@ -1,7 +1,7 @@
-//! A CPU that is idle when a task comes to wait there begins to run something soon: whoever queued the task has kicked it.
+//! A CPU that is idle when a task comes to wait there begins to run something soon: the CPU that queued the task has kicked it.
 //!
 //! Exempt: tasks of other scheduling classes, CPUs that go offline meanwhile, tasks that are taken elsewhere within the
-//! time. Not seen: kicks that come though nobody needs them.
+//! time. Not seen: kicks that are not needed.
 
 use ekiden_trace::{Record, What};
 

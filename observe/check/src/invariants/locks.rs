@@ -1,5 +1,5 @@
 //! Locks of two classes are always taken in one order, all through the trace: otherwise two calls can come to wait for each
-//! other for ever.
+//! other without end.
 //!
 //! Exempt: two locks of one class, which need an order that the class does not tell. Not seen: circles of three classes and
 //! more, locks that were only tried, and hosts that note no locks; the simulator notes none, and the explorer looks at each

@@ -63,7 +63,7 @@ impl WastedTime {
         self.add_part(view, from_ns, to_ns, None, found);
     }
 
-    /// The same, for as long as those who have waited since `since_ns` are the same.
+    /// The same, for as long as the tasks that have waited since `since_ns` are the same.
     fn add_part(&mut self, view: &View, from_ns: u64, to_ns: u64, since_ns: Option<u64>, found: &mut Vec<Violation>) {
         let wasted = since_ns.map_or(0, |since_ns| view.wasted_cpus(since_ns));
         self.curve.add(from_ns, to_ns, wasted);
@@ -79,7 +79,7 @@ impl WastedTime {
         self.note(view, to_ns.saturating_sub(at_ns), wasted, since_ns);
     }
 
-    /// Who had to do with it.
+    /// The CPUs and tasks that had to do with it.
     fn note(&mut self, view: &View, for_ns: u64, wasted: u32, since_ns: Option<u64>) {
         let Some(since_ns) = since_ns.filter(|_| wasted > 0 && for_ns > 0) else { return };
         view.spare.iter().for_each(|cpu| self.idle_ns[cpu as usize] += for_ns);

@@ -57,7 +57,7 @@ export class Chart {
   private readonly programs: [string, number][];
   private scales: Record<"tasks" | "load" | "considered", Scale>;
   private colors = { ground: "#ffffff", text: "#000000", faint: "#888888", mark: "#d55e00", look: "#0072b2", unknown: "#cccccc" };
-  /** What was drawn last: for the one who points at it. */
+  /** What was drawn last: for a pointer over it. */
   private pieces: Piece[] = [];
   isExact = false;
   isCoarse = false;

@@ -87,7 +87,7 @@ export function taskColor(program: number, task: number): Rgb {
 /** A colour of the style sheet. */
 export function rgbOf(text: string): Rgb {
   const digits = text.trim().replace("#", "");
-  // Whoever makes style sheets shorter writes #fff.
+  // Tools that shorten style sheets write #fff.
   const hex = digits.length === 3 ? [...digits].map((digit) => digit + digit).join("") : digits;
   return [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)) as Rgb;
 }

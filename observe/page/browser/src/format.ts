@@ -38,7 +38,7 @@ export function ticks(begin: number, end: number, most: number): { at: number; t
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = Math.max(1, [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw) ?? raw);
   const first = Math.ceil(begin / step) * step;
-  // From where on absolute figures would be longer than anybody reads.
+  // From where on absolute figures would be too long to read.
   const relative = first > 0 && first / step > 9999;
   const [size, unit] = UNITS.find(([size]) => (relative ? span : Math.max(span, end)) >= size) ?? UNITS[3];
   const digits = Math.max(0, Math.ceil(-Math.log10(step / size) - 1e-9));

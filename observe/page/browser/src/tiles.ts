@@ -330,7 +330,7 @@ export class Tiles {
         this.bytes -= gone.bytes;
       }
     } catch (error) {
-      // A server that has ended; what is here goes on to be shown.
+      // A server that has ended; what is here is still shown.
       console.warn("no tile", name, error);
       await new Promise((resolve) => setTimeout(resolve, 2000));
     } finally {

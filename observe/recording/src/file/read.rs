@@ -63,7 +63,7 @@ pub struct RecordingReader<R> {
     order: BinaryHeap<Reverse<(u64, u32, usize)>>,
     decompressor: zstd::bulk::Decompressor<'static>,
     pass_ns: u64,
-    /// No more passes can be read. The error is the last thing that is told.
+    /// No more passes can be read. The error is the last thing that is reported.
     is_over: bool,
     error: Option<RecordingError>,
     torn: bool,
@@ -254,7 +254,7 @@ impl<R: Read> RecordingReader<R> {
         self.put_in_order();
     }
 
-    /// Nothing more can be read. What is there is told, then this.
+    /// Nothing more can be read. What is there is reported, then this.
     fn fail(&mut self, error: RecordingError) {
         if self.error.is_none() {
             self.is_over = true;
@@ -338,7 +338,7 @@ impl Stream {
             Some(_) => self.time_ns,
             None => self.calls.open_since_ns().unwrap_or(pass_ns),
         };
-        // Time goes on, whatever the file says.
+        // Time does not go back, whatever the file says.
         time_ns.max(self.time_ns)
     }
 }
