@@ -46,7 +46,7 @@ pub struct Request {
     pub priority: u32,
 }
 
-/// What becomes of a CPU.
+/// What happens to a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable, Plain)]
 #[repr(u32)]
 pub enum Becomes {
@@ -62,7 +62,7 @@ pub enum Becomes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable, Plain)]
 #[repr(C)]
 pub struct Assignment {
-    /// What becomes of the CPU.
+    /// What happens to the CPU.
     pub becomes: Becomes,
     /// Which CPU.
     pub cpu: u32,
@@ -177,7 +177,7 @@ impl Arbiter {
         !self.is_left(token.cpu()) && !self.cpus.iter().any(|(cpu, _)| may_run(cpu))
     }
 
-    /// Puts a token where it belongs. What that depends on changes before those who change it look into the queue.
+    /// Puts a token where it belongs. A caller that changes what that depends on looks into the queue afterwards.
     fn put(&self, cx: &Cx, token: Schedulable<Self>) {
         let (task, cpu) = (token.task(), token.cpu());
         let home = self.tasks[task].home().filter(|home| cx.may_run(task, *home));
@@ -237,7 +237,7 @@ impl Arbiter {
         cx.resched(cpu);
     }
 
-    /// Asks CPUs back from those who have too many, and gives those that are left to those who have too few.
+    /// Asks CPUs back from applications that have too many, and gives those that are left to those that have too few.
     fn arbitrate(&self, cx: &Cx, book: &mut Book) {
         let count = |is_it: fn(u64) -> bool| {
             let those = self.cpus.iter().filter(|(_, place)| is_it(place.activation.get()));

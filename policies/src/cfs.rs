@@ -1,5 +1,5 @@
 //! The completely fair scheduler as papers/002 describes it, with its four bugs as switches: on each CPU the waiting task
-//! with the least virtual run time runs next. It gives up deadlines: who has slept waits no less than its virtual time says.
+//! with the least virtual run time runs next. It gives up deadlines: a task that has slept waits no less than its virtual time says.
 //!
 //! Between CPUs it balances as `balance` does.
 
@@ -143,7 +143,7 @@ impl Scheduler for Cfs {
         }
     }
 
-    /// A new task starts a slice behind where the others stand: a task that goes on in new ones all the time, each of which
+    /// A new task starts a slice behind where the others stand: a task that continues in new ones all the time, each of which
     /// has had nothing yet, would leave them nothing. The kernel calls it START_DEBIT.
     fn task_new(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         self.balancer.begins(cx, task);
@@ -159,7 +159,7 @@ impl Scheduler for Cfs {
         self.unqueue(task.id)
     }
 
-    /// Sleeping earns a small head start, not all the time that was slept. Who has had clearly less than the task that runs does not
+    /// Sleeping earns a small head start, not all the time that was slept. A task that has had clearly less than the task that runs does not
     /// wait for its slice to end: the kernel's `check_preempt_wakeup`.
     fn task_wakeup(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
@@ -194,7 +194,7 @@ impl Scheduler for Cfs {
     }
 
     /// A waiting task that is owed time gets it at the tick. A task that runs alone takes the CPU's virtual time along: what it
-    /// has while nobody waits is not held against it when somebody comes.
+    /// has while no task waits is not held against it when one comes.
     fn task_tick(&self, cx: &Cx, task: &Task) {
         let vruntime = self.charge(task);
         self.balancer.tick(cx, |busiest, wanted| self.find(busiest, wanted));

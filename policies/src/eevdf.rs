@@ -68,7 +68,7 @@ impl Eevdf {
         let mut queue = self.queues[cpu].lock();
         let running = queue.running(cx);
         let average = queue.average(running);
-        // Whoever joins moves the average towards itself, and would be owed less than before.
+        // A task that joins moves the average towards itself, and would be owed less than before.
         let weight = i64::from(account.entity.weight);
         let others = queue.weight + running.map_or(0, |running| i64::from(running.weight));
         let lag = if others == 0 { 0 } else { account.lag * (others + weight) / others };
@@ -198,7 +198,7 @@ impl Scheduler for Eevdf {
         self.put_back(cx, task, &mut account, token);
     }
 
-    /// Whoever yields gives up the rest of its slice, and is due a slice later than it would be.
+    /// A task that yields gives up the rest of its slice, and is due a slice later than it would be.
     fn task_yield(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         let mut account = self.tasks[task.id].lock();
         account.charge(task);

@@ -11,7 +11,7 @@ use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 const OF_PROGRAM_MAX: usize = 128;
 const THREADS_MAX: usize = 4096;
 
-/// What becomes of a thread: it joins a set, and leaves the one that it was in; or it is in none any more.
+/// What happens to a thread: it joins a set, and leaves the one that it was in; or it is in none any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable, Plain)]
 #[repr(u32)]
 #[allow(missing_docs, reason = "said above")]

@@ -1,5 +1,5 @@
-//! Multi-level feedback queue: who uses up the time of a level goes down to the next, where turns are twice as long, and a lower level runs
-//! only while all above it are empty. It gives up fairness within a second or so: only then does everybody begin at the top again.
+//! Multi-level feedback queue: a task that uses up the time of a level goes down to the next, where turns are twice as long, and a lower
+//! level runs only while all above it are empty. It gives up fairness within a second or so: only then do all tasks begin at the top again.
 //!
 //! The five rules of Arpaci-Dusseau, Operating Systems: Three Easy Pieces, chapter 8, after Corbató et al. (AFIPS 1962). papers/004 has it
 //! among its policies.

@@ -36,7 +36,7 @@ impl Sjf {
     fn rank(&self, cx: &Cx, task: &Task) -> u64 {
         let job = &self.tasks[task.id];
         let so_far_ns = task.runtime_ns.saturating_sub(job.began_ns.load(Relaxed));
-        // Who has run for longer than expected already is no short task.
+        // A task that has run for longer than expected already is not short.
         let length_ns = job.expected_ns.load(Relaxed).max(so_far_ns).min(LONGEST_NS);
         cx.now_ns() + self.ageing * length_ns
     }

@@ -101,7 +101,7 @@ impl Wfq {
         vruntime
     }
 
-    /// Queues the task with at least `floor` of virtual time, given the least there and who waits, and with no more debt than is
+    /// Queues the task with at least `floor` of virtual time, given the least there and the tasks that wait, and with no more debt than is
     /// bearable. Returns its virtual time.
     fn queue(&self, task: &Task, token: Schedulable<Self>, floor: impl Fn(u64, &Waiting) -> u64) -> u64 {
         let queue = &self.queues[token.cpu()];
@@ -214,7 +214,7 @@ impl Scheduler for Wfq {
         });
     }
 
-    /// Sleeping earns a small head start, not all the time that was slept. Who has had clearly less than the task that runs does not
+    /// Sleeping earns a small head start, not all the time that was slept. A task that has had clearly less than the task that runs does not
     /// wait for its slice to end.
     fn task_wakeup(&self, cx: &Cx, task: &Task, token: Schedulable<Self>) {
         self.charge(task);
@@ -263,9 +263,9 @@ impl Scheduler for Wfq {
         Some(token)
     }
 
-    /// A waiting task that is owed time gets it at the tick, or another CPU's if that one has nothing to do. The CPU's virtual time
-    /// goes on with the task that runs, up to the first that waits. So what it has while nobody waits is not held against it when
-    /// somebody comes, and who wakes up is not placed where the others have long been.
+    /// A waiting task that is owed time gets it at the tick, or another CPU's if that one has nothing to do. The CPU's
+    /// virtual time advances with the task that runs, up to the first that waits. So what it has while no task waits
+    /// is not held against it when one comes, and a task that wakes up is not placed where the others have long been.
     fn task_tick(&self, cx: &Cx, task: &Task) {
         let vruntime = self.charge(task);
         let queue = &self.queues[cx.cpu()];

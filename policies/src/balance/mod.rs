@@ -22,7 +22,7 @@ const FULL: u64 = 1024;
 const TICK_NS: u64 = 4_000_000;
 const MISSED_MAX: u64 = 16;
 
-/// The loads of all CPUs, and who balances with whom.
+/// The loads of all CPUs, and which CPUs balance with which.
 #[derive(Layout)]
 pub(crate) struct Balancer {
     cpus: PerCpu<Cpu>,
@@ -147,7 +147,7 @@ impl Balancer {
     /// A task that waited on `cpu` does not any more. Returns its load.
     pub(crate) fn leaves(&self, task: TaskId, cpu: CpuId) -> u64 {
         let (entry, load) = (&self.cpus[cpu], self.tasks[task].load.get());
-        // A token that outlived its task is taken for another one's; the sum is right again when nobody waits.
+        // A token that outlived its task is taken for another one's; the sum is right again when no task waits.
         let is_last = entry.len.fetch_sub(1) == 1;
         let left = if is_last { 0 } else { entry.waiting_load.get().saturating_sub(load) };
         entry.waiting_load.set(left);

@@ -61,7 +61,7 @@ impl Balancer {
         }
     }
 
-    /// Nothing came of a pull: if `cpu` has tasks of its own, it goes on with those.
+    /// Nothing came of a pull: if `cpu` has tasks of its own, it continues with those.
     pub(crate) fn pulled_nothing(&self, cx: &Cx, cpu: CpuId) {
         if self.len(cpu) > 0 {
             cx.resched(cpu);

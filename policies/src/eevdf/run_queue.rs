@@ -1,4 +1,4 @@
-//! The run queue of one CPU, in virtual time: who has had how much, who is owed what, and whose slice is due first.
+//! The run queue of one CPU, in virtual time: what each task has had, what it is owed, and which slice is due first.
 
 use ekiden::{NICE_0_WEIGHT, prelude::*, scaled_ns};
 
@@ -43,7 +43,7 @@ impl Entity {
         self.ahead().max(0) as u64 * u64::from(self.weight) / u64::from(NICE_0_WEIGHT)
     }
 
-    /// What it is owed, if the average of all has had so much. Nobody owes more, or is owed more, than two slices or a tick.
+    /// What it is owed, if the average of all has had so much. No task owes more, or is owed more, than two slices or a tick.
     pub(super) fn lag(&self, average: i64) -> i64 {
         let most = self.scaled(TICK_NS.max(2 * self.slice_ns));
         (average - self.vruntime).clamp(-most, most)
@@ -129,7 +129,7 @@ impl RunQueue {
     }
 
     /// Of those that have had no more than the average, the one with the first deadline. Linear in the number of those with
-    /// earlier deadlines, who have had more.
+    /// earlier deadlines that have had more.
     pub(super) fn best(&self, average: i64) -> Option<(Entity, TaskId)> {
         let mut eligible = self.waiting.iter().filter(|(entity, _)| entity.vruntime <= average);
         eligible.next().or_else(|| self.waiting.iter().next()).map(|(entity, token)| (*entity, token.task()))
