@@ -19,7 +19,7 @@ export const launch = () =>
 /** Waits until all is drawn. */
 export const settled = (page) => page.waitForFunction(() => window.ekiden?.isSettled(), null, { timeout: 30000 });
 
-/** Opens pages that may ask nobody but their own server, and must not complain. */
+/** Opens pages that may ask no server but their own, and must not complain. */
 export const opener = (browser) => async (url, options = {}) => {
   const context = await browser.newContext({ viewport: { width: 1500, height: 1000 }, colorScheme: "light", ...options });
   const page = await context.newPage();

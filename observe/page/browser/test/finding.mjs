@@ -28,7 +28,7 @@ const at = await spot(page, "tasks", busy, middle);
 await page.mouse.move(at.x, at.y);
 assert.match(await text(page, "#tip"), new RegExp(`CPU ${busy}[\\s\\S]*size [2-9]`));
 await page.screenshot({ path: picture });
-// Somebody may run there for a moment.
+// A task may run there for a moment.
 const parts = [0.3, 0.4, 0.5, 0.6, 0.7].map((part) => violation.since_ns + part * (violation.at_ns - violation.since_ns));
 const spots = await Promise.all(parts.map((time) => spot(page, "tasks", idle, time)));
 const none = spots.find(({ color }) => color === "255,255,255");
