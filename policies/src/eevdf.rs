@@ -1,5 +1,6 @@
 //! Earliest eligible virtual deadline first, as the kernel's own fair scheduler does it: of the tasks that have had no more
-//! than their share, the one runs whose next slice is due first.
+//! than their share, the one runs whose next slice is due first. It gives up what the kernel's knows of energy, of
+//! core scheduling and of clusters within an LLC.
 //!
 //! Between CPUs it balances as `balance` does, without the bugs.
 

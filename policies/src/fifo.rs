@@ -1,4 +1,5 @@
 //! First come, first served, on each CPU by itself. It gives up fairness between tasks and balance between CPUs.
+//! Checks that find it: `work-conservation`, `wasted-time`.
 
 use ekiden::prelude::*;
 

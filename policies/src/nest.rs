@@ -1,6 +1,7 @@
 //! Few warm CPUs: tasks are placed on CPUs that were in use a moment ago, the primary nest, which grows while tasks wait and shrinks where CPUs
 //! are idle for long; a reserve nest of some more comes next, and only then any idle CPU. It gives up caches and memory that are further
 //! away and that more CPUs would have, nice values, and the moment in which a CPU outside of the nest idles beside a task that waits in it.
+//! Checks that find it: `wasted-time`.
 //!
 //! Nest (Lawall et al., EuroSys 2022), sections 3.1 to 3.3; papers/000 and papers/001 name it. A CPU that stays in use keeps its frequency, and
 //! does not fall into a deep idle state. The paper's CPUs also spin for a while before they go idle. A policy cannot do that here: its

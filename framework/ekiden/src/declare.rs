@@ -39,7 +39,8 @@
 macro_rules! policies {
     ($($module:ident :: $policy:ident),+ $(,)?) => {
         $(
-            mod $module;
+            pub mod $module;
+            #[doc(inline)]
             pub use $module::$policy;
         )+
         $crate::policies!(@list ($) $($module $policy)+);
