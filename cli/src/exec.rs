@@ -5,7 +5,7 @@ use std::{ffi::OsString, io, os::unix::process::CommandExt, process::Command, pr
 use anyhow::Result;
 use clap::Args;
 use ekiden_loader::{ChooseOptions, Inherit, Status, Who, choose};
-use ekiden_workload::exec::enter_ext_class;
+use ekiden_workload::real::exec::enter_ext_class;
 
 use crate::failure::{Exit, Failure};
 

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use ekiden_workload::direct::Setting;
-use ekiden_workload::exec::Class;
+use ekiden_workload::real::direct::Setting;
+use ekiden_workload::real::exec::Class;
 
 #[derive(Parser)]
 #[command(

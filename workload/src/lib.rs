@@ -7,7 +7,7 @@
 //! - [`builtin`]: the loads that come with Ekiden, each with the check it must pass;
 //! - [`loads`]: loads by name and parameters, such as `nas-lu:threads=60+r:count=4`;
 //! - [`checks`]: the judgements, functions of reports alone;
-//! - `exec`, `direct` (Linux, feature `exec`): loads run by real processes.
+//! - `real` (Linux, feature `exec`): loads run by real processes and threads.
 //!
 //! ```
 //! use ekiden_workload::{Step, TaskSpec, Workload};
@@ -27,34 +27,9 @@ pub mod report;
 pub mod rt_app;
 pub mod spec;
 
+// The simulator is built without it, and without the crates that only this needs.
 #[cfg(all(target_os = "linux", feature = "exec"))]
-mod actor;
-#[cfg(all(target_os = "linux", feature = "exec"))]
-pub mod direct;
-#[cfg(all(target_os = "linux", feature = "exec"))]
-pub mod exec;
-#[cfg(all(target_os = "linux", feature = "exec"))]
-pub mod hints;
-#[cfg(all(target_os = "linux", feature = "exec"))]
-mod proc;
-#[cfg(all(target_os = "linux", feature = "exec"))]
-mod process_group;
-#[cfg(all(target_os = "linux", feature = "exec"))]
-mod slot;
-#[cfg(all(target_os = "linux", feature = "exec"))]
-pub mod spin;
-#[cfg(all(target_os = "linux", feature = "exec"))]
-mod sys;
-#[cfg(all(target_os = "linux", feature = "exec"))]
-mod talk;
-#[cfg(all(target_os = "linux", feature = "exec"))]
-pub mod threads;
-#[cfg(all(target_os = "linux", feature = "exec"))]
-pub mod turns;
-#[cfg(all(target_os = "linux", feature = "exec"))]
-mod wait;
-#[cfg(all(target_os = "linux", feature = "exec"))]
-pub mod wakeups;
+pub mod real;
 
 pub use report::{Report, TaskReport};
 pub use spec::{Device, Group, HintWord, Limit, SpecError, Step, TaskSpec, WaitMode, Workload};

@@ -12,12 +12,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser as _;
 use ekiden_workload::builtin::{self, Case};
-use ekiden_workload::direct::{self, Measured, Messaging, Pipe};
-use ekiden_workload::exec::{self, Options};
-use ekiden_workload::hints::{self, Beside, Costs, Kept};
-use ekiden_workload::spin::Spin;
-use ekiden_workload::wakeups::{self, Wakeups};
-use ekiden_workload::{Report, Step, TaskSpec, Workload, loads, rt_app, threads, turns};
+use ekiden_workload::real::direct::{self, Measured, Messaging, Pipe};
+use ekiden_workload::real::exec::{self, Options};
+use ekiden_workload::real::hints::{self, Beside, Costs, Kept};
+use ekiden_workload::real::spin::Spin;
+use ekiden_workload::real::wakeups::{self, Wakeups};
+use ekiden_workload::real::{threads, turns};
+use ekiden_workload::{Report, Step, TaskSpec, Workload, loads, rt_app};
 use serde::Serialize;
 
 use crate::args::{

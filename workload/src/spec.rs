@@ -12,10 +12,8 @@
 //!   `duration_ns`, when what still runs is killed.
 
 mod check;
-mod numbers;
+pub(crate) mod numbers;
 
-#[cfg(feature = "exec")]
-pub(crate) use numbers::visit;
 use serde::{Deserialize, Serialize};
 
 /// Bytes that a pipe holds before its writers block. Linux's own default.

@@ -335,7 +335,7 @@ fn what_is_shown_of_a_load_is_the_load() {
 fn a_process_with_several_threads_must_not_fork_tasks() {
     let load = builtin::pipe(1, Where::Anywhere);
     let result = std::thread::scope(|scope| {
-        scope.spawn(|| ekiden_workload::exec::execute(&load, &Default::default())).join().unwrap()
+        scope.spawn(|| ekiden_workload::real::exec::execute(&load, &Default::default())).join().unwrap()
     });
     assert!(result.unwrap_err().to_string().contains("process with one thread"));
 }

@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use ekiden_loader::{Config, Session, Status};
-use ekiden_workload::spin::keep_busy;
+use ekiden_workload::real::spin::keep_busy;
 use nix::{
     sched::{CpuSet, sched_setaffinity},
     unistd::Pid,

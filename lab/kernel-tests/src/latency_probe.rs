@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ekiden_workload::spin::keep_busy;
+use ekiden_workload::real::spin::keep_busy;
 use nix::{
     sched::{CpuSet, sched_setaffinity, sched_yield},
     time::{ClockId, clock_gettime},

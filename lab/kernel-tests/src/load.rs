@@ -17,7 +17,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use ekiden_loader::{ChooseOptions, Hint, Inherit, Session, Succession, Who, choose};
-use ekiden_workload::spin::keep_busy;
+use ekiden_workload::real::spin::keep_busy;
 use nix::{
     sched::{CpuSet, sched_setaffinity, sched_yield},
     sys::signal::{Signal, kill},

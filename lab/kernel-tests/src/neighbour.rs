@@ -452,7 +452,7 @@ impl Hostile {
     }
 
     fn spins(&mut self) -> io::Result<()> {
-        ekiden_workload::spin::keep_busy(4_000);
+        ekiden_workload::real::spin::keep_busy(4_000);
         spin_loop();
         Ok(())
     }

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_bench::{Fairness, FairnessRow, off_by};
-use ekiden_workload::{Report, builtin, checks::weight_of_nice, exec::usable_cpus};
+use ekiden_workload::{Report, builtin, checks::weight_of_nice, real::exec::usable_cpus};
 use serde::{Deserialize, Serialize};
 
 use super::{

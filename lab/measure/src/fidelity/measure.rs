@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use ekiden_loader::{Recording, ShortRecorder};
 use ekiden_trace::{Figures, Header, Trace};
-use ekiden_workload::{Report, Workload, exec::usable_cpus};
+use ekiden_workload::{Report, Workload, real::exec::usable_cpus};
 use serde::{Deserialize, Serialize};
 
 use super::loads;

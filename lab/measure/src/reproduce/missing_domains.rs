@@ -1,7 +1,7 @@
 //! `ekiden reproduce missing-domains`: figure 5 of papers/002 in a stock kernel, with the bug and without, in a virtual machine
 //! of eight NUMA nodes.
 //!
-//! The threads use CPU time and not work, because emulated CPUs share one of the host's: see `ekiden_workload::threads`.
+//! The threads use CPU time and not work, because emulated CPUs share one of the host's: see `ekiden_workload::real::threads`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,7 +17,7 @@ use ekiden_check::{Checker, Limits, Violation};
 use ekiden_page::Notes;
 use ekiden_trace::{Header, Record, What};
 use ekiden_vm::{Scratch, Status, Vm};
-use ekiden_workload::threads;
+use ekiden_workload::real::threads;
 use serde::Serialize;
 
 use crate::{

@@ -11,15 +11,15 @@ use rustix::io::{Errno, read, write};
 use rustix::process::{WaitId, WaitIdOptions, getpid, setpriority_process, waitid};
 use rustix::thread::{ClockId, clock_nanosleep_absolute, sched_yield};
 
-use crate::exec::{Class, Cpus, NOTHING};
-use crate::process_group::{Gate, now_ns, timespec};
 use crate::random::Random;
-use crate::slot::{Doing, Failure, OrFailure, Slot, Slots};
+use crate::real::exec::{Class, Cpus, NOTHING};
+use crate::real::process_group::{Gate, now_ns, timespec};
+use crate::real::slot::{Doing, Failure, OrFailure, Slot, Slots};
+use crate::real::spin::Spin;
+use crate::real::sys;
+use crate::real::talk;
+use crate::real::wait::Waits;
 use crate::spec::{Device, Step, TaskSpec};
-use crate::spin::Spin;
-use crate::sys;
-use crate::talk;
-use crate::wait::Waits;
 
 /// What all tasks of one run share.
 pub(crate) struct RunContext {

@@ -4,7 +4,7 @@
 
 use std::hint::spin_loop;
 
-use crate::sys;
+use crate::real::sys;
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -12,10 +12,10 @@ use rustix::io::{Errno, read, write};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid};
 
-use crate::exec::{Class, Cpus, ExecError, check_one_thread, raise_open_files, system};
-use crate::proc;
-use crate::process_group::{ProcessGroup, now_ns};
-use crate::sys::{self, AheadOfOthers, Shared};
+use crate::real::exec::{Class, Cpus, ExecError, check_one_thread, raise_open_files, system};
+use crate::real::proc;
+use crate::real::process_group::{ProcessGroup, now_ns};
+use crate::real::sys::{self, AheadOfOthers, Shared};
 
 /// A time that was measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,7 +67,7 @@ type Ends = (OwnedFd, OwnedFd);
 /// Times `pipe.round_trips` round trips.
 ///
 /// # Errors
-/// As [`crate::exec::execute`].
+/// As [`crate::real::exec::execute`].
 pub fn pipe(pipe: Pipe, setting: Setting) -> Result<Measured, ExecError> {
     let cpus = Cpus::usable()?;
     let needed = pipe.cpus.map_or(1, |cpus| cpus[0].max(cpus[1]).saturating_add(1));
@@ -127,7 +127,7 @@ fn receive(pipe: &Ends) -> Result<(), Errno> {
 /// Times the load from the moment all workers are released to the end of the last.
 ///
 /// # Errors
-/// As [`crate::exec::execute`].
+/// As [`crate::real::exec::execute`].
 pub fn messaging(load: Messaging, setting: Setting) -> Result<Measured, ExecError> {
     raise_open_files();
     measure("messaging", setting, || {

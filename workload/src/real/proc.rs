@@ -5,7 +5,7 @@ use std::fs;
 
 use rustix::process::Pid;
 
-use crate::sys::{self, Usage};
+use crate::real::sys::{self, Usage};
 
 /// Counters that only the kernel keeps.
 #[derive(Clone, Copy, Debug, Default)]

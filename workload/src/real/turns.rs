@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::{io, thread};
 
-use crate::exec::{Cpus, ExecError, system};
-use crate::process_group::now_ns;
+use crate::real::exec::{Cpus, ExecError, system};
+use crate::real::process_group::now_ns;
 
 /// Turns at the beginning that do not count.
 const FIRST: usize = 50;

@@ -17,7 +17,7 @@ use rustix::process::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{proc, sys};
+use crate::real::{proc, sys};
 
 /// How long a killed process may take to be gone before it counts as lost.
 const DYING_MAX: Duration = Duration::from_secs(5);

@@ -13,18 +13,18 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::actor::{Actor, RunContext};
-use crate::proc::{self, KernelCounts};
-use crate::process_group::{ProcessGroup, now_ns};
+use crate::real::actor::{Actor, RunContext};
+use crate::real::proc::{self, KernelCounts};
+use crate::real::process_group::{ProcessGroup, now_ns};
+use crate::real::slot::{Doing, Slots, Word};
+use crate::real::spin::Spin;
+use crate::real::sys::{self, AheadOfOthers};
+use crate::real::talk;
+use crate::real::wait::Waits;
 use crate::report::{Report, TaskReport};
-use crate::slot::{Doing, Slots, Word};
 use crate::spec::{HintWord, SpecError, Step, Workload};
-use crate::spin::Spin;
-use crate::sys::{self, AheadOfOthers};
-use crate::talk;
-use crate::wait::Waits;
 
-pub use crate::process_group::Stuck;
+pub use crate::real::process_group::Stuck;
 
 /// Argument with which `Step::Exec` starts this program anew; it must then do nothing and exit with status 0.
 pub const NOTHING: &str = "nothing";

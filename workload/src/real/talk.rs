@@ -10,7 +10,7 @@ use ekiden_user::{BytesQueue, Error, Policy};
 use rustix::io::Errno;
 use rustix::thread::gettid;
 
-use crate::exec::ExecError;
+use crate::real::exec::ExecError;
 use crate::spec::{HINT_BYTES_MAX, HintWord, Step, Workload};
 
 /// Records of each ring, as in the simulator.

@@ -1,7 +1,7 @@
 //! What queues of hints cost: a program that writes hints, one that holds queues open, and one that floods its own beside
 //! somebody else who works. Hints are those of [`locality`], which say that the thread itself is in a set.
 //!
-//! [`locality`]: ../../policies/src/locality.rs
+//! [`locality`]: ../../../policies/src/locality.rs
 
 use std::hint::spin_loop;
 use std::io;
@@ -12,10 +12,10 @@ use ekiden_user::{BytesQueue, Policy, Result, types};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use rustix::thread::gettid;
 
-use crate::exec::{Cpus, ExecError, check_one_thread, system};
-use crate::process_group::now_ns;
-use crate::spin::Spin;
-use crate::sys::{self, Shared};
+use crate::real::exec::{Cpus, ExecError, check_one_thread, system};
+use crate::real::process_group::now_ns;
+use crate::real::spin::Spin;
+use crate::real::sys::{self, Shared};
 
 /// Hints that are written between two looks at the clock.
 const SENT: u64 = 200;

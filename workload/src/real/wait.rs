@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use rustix::io::Errno;
 use rustix::thread::futex::{self, Flags};
 
+use crate::real::sys::{self, Shared};
 use crate::spec::{WaitMode, Workload};
-use crate::sys::{self, Shared};
 
 /// A lock that nobody has.
 const FREE: u32 = 0;

@@ -11,10 +11,10 @@ use ekiden_user::hints::{Geometry, Side};
 use ekiden_user::{BytesQueue, Policy, types};
 use rustix::thread::gettid;
 
-use crate::exec::{ExecError, system};
-use crate::process_group::now_ns;
 use crate::random::Random;
-use crate::spin::Spin;
+use crate::real::exec::{ExecError, system};
+use crate::real::process_group::now_ns;
+use crate::real::spin::Spin;
 
 /// What runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use rustix::io::Errno;
 use rustix::thread::sched_getcpu;
 
-use crate::process_group::now_ns;
+use crate::real::process_group::now_ns;
+use crate::real::sys::{Shared, Usage};
 use crate::report::TaskReport;
-use crate::spec::{Step, Workload, visit};
-use crate::sys::{Shared, Usage};
+use crate::spec::{Step, Workload, numbers::visit};
 
 /// Memory in which each task notes what it did: one slot of words each, and time 0 before the first.
 pub(crate) struct Slots {

@@ -1,13 +1,13 @@
 //! A program that starts threads, each of which uses its CPU for a certain time and ends.
 //!
-//! What a thread uses is CPU time as the kernel counts it, and not work as [`crate::spin`] has it: on emulated CPUs that take turns
+//! What a thread uses is CPU time as the kernel counts it, and not work as [`crate::real::spin`] has it: on emulated CPUs that take turns
 //! on one of the host's, all work together takes the same time on two CPUs and on sixteen, but CPU time does not.
 
 use std::{io, thread};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{process_group::now_ns, spin::Spin};
+use crate::real::{process_group::now_ns, spin::Spin};
 
 /// What the threads are called, with a number after it. Short enough to be told in one record of a trace.
 pub const NAME: &str = "hog-";
