@@ -106,6 +106,49 @@ fn only_a_task_without_room_waits_in_a_queue_of_bpf() {
     assert_none(&broken, "a queue of BPF's own is for tasks that the engine has no room for");
 }
 
+/// A declaration in a `.c` file can differ from the definition, and no compiler sees both. checkpatch finds some of them.
+#[test]
+fn what_several_files_of_the_module_use_is_declared_in_a_header() {
+    let (mut broken, mut seen) = (Vec::new(), 0);
+    for (name, text) in files("c").into_iter().filter(|(name, _)| name.starts_with(MODULE)) {
+        let (_, outside) = parts(&name, &text);
+        for statement in outside.split(|word| word == ";").filter(|words| !words.is_empty()) {
+            seen += 1;
+            if declares(statement) {
+                broken.push(format!("{name}: {}", statement.join(" ")));
+            }
+        }
+    }
+    assert!(seen > 80, "only {seen} statements were found");
+    assert_none(&broken, "a declaration stands in a header that the definition sees, too");
+}
+
+/// Whether a statement outside of all functions declares something that is defined elsewhere: a variable, or a function. What
+/// looks like a function of one word is a macro, such as `module_init(...)`.
+fn declares(statement: &[String]) -> bool {
+    let open = statement.iter().position(|word| word == "(");
+    let is_function = statement.last().is_some_and(|word| word == ")")
+        && open.is_some_and(|open| open > 1)
+        && !statement.iter().any(|word| word == "=")
+        && statement[0] != "static";
+    is_function || statement[0] == "extern"
+}
+
+#[test]
+fn declarations_are_told_from_definitions_and_macros() {
+    for (text, expected) in [
+        ("bool ekiden_a(const struct task_struct *p);", true),
+        ("extern int ekiden_b;", true),
+        ("int ekiden_b;", false),
+        ("module_init(ekiden_init);", false),
+        ("static DEFINE_PER_CPU(u64, longest_ns[4]);", false),
+        ("static const struct file_operations files = { .open = f(1) };", false),
+    ] {
+        let (_, outside) = parts("a.c", text);
+        assert_eq!(declares(&outside[..outside.len() - 1]), expected, "{text}");
+    }
+}
+
 /// What the module may read of a task.
 const READ_OF_TASKS: &str = "\
     __state cpus_ptr migration_disabled nr_cpus_allowed pid scx.dsq_vtime sched_info.last_arrival signal tgid";

@@ -13,12 +13,6 @@
 
 char _license[] SEC("license") = "GPL";
 
-extern struct task_struct *ekiden_pick(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
-extern bool ekiden_chooses_cpu(u64 task) __ksym;
-extern void ekiden_task_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
-extern int ekiden_attach(void) __ksym;
-extern void ekiden_detach(void) __ksym;
-
 /* How long a task runs if the policy does not say. */
 const volatile u64 slice_default_ns = SCX_SLICE_DFL;
 

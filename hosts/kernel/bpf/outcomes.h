@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Events that ekiden.ko is told of, and what every outcome can ask for. */
+/* What ekiden.ko can be asked, and what every outcome can ask for. */
 #pragma once
 #include "beyond.h"
 #include "../include/ekiden_abi.h"
@@ -8,6 +8,11 @@ extern void ekiden_cpu_event(struct ekiden_event *event, struct ekiden_outcome *
 extern void ekiden_event(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
 extern void ekiden_arm_timer(u32 cpu, u64 delay_ns) __ksym;
 extern int ekiden_fault_text(char *text, u32 text__sz) __ksym;
+extern struct task_struct *ekiden_pick(struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
+extern bool ekiden_chooses_cpu(u64 task) __ksym;
+extern void ekiden_task_enable(struct task_struct *p, struct ekiden_event *event, struct ekiden_outcome *outcome) __ksym;
+extern int ekiden_attach(void) __ksym;
+extern void ekiden_detach(void) __ksym;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -15,7 +15,6 @@ u64 ekiden_c_now_ns(void)
 	return ktime_get_mono_fast_ns();
 }
 
-bool ekiden_c_may_run(const struct task_struct *p, u32 cpu);
 bool ekiden_c_may_run(const struct task_struct *p, u32 cpu)
 {
 	if (cpu >= nr_cpu_ids || !cpu_online(cpu) || !cpumask_test_cpu(cpu, p->cpus_ptr))
@@ -39,7 +38,6 @@ static void copy_mask(const struct cpumask *mask, u64 *words, size_t len)
 		words[i] = cpumask_bits(mask)[i];
 }
 
-void ekiden_c_allowed_cpus(const struct task_struct *p, u64 *words, size_t len);
 void ekiden_c_allowed_cpus(const struct task_struct *p, u64 *words, size_t len)
 {
 	copy_mask(p->cpus_ptr, words, len);

@@ -103,8 +103,6 @@ notrace __noreturn void ekiden_candidate_fault(const struct ekiden_host_table *h
 	leave();
 }
 
-/* The engine itself has panicked. All policies end with it. */
-void ekiden_c_fault(const char *text, size_t len);
 notrace void ekiden_c_fault(const char *text, size_t len)
 {
 	give_first(&engine_reason, this_cpu_ptr(&engine_words), text, len);
@@ -213,7 +211,6 @@ void ekiden_do_detach(void)
 	schedule_work(&reap_work);
 }
 
-void ekiden_calls_ended(void);
 void ekiden_calls_ended(void)
 {
 	flush_work(&reap_work);
@@ -330,15 +327,11 @@ static enum hrtimer_restart rehome_some(struct hrtimer *timer)
 	return HRTIMER_NORESTART;
 }
 
-/* The machine is to stop as it is, for a debugger, when a task changes its state in an unexpected way. */
-void ekiden_c_stop(const char *text, size_t len);
 void ekiden_c_stop(const char *text, size_t len)
 {
 	panic("ekiden: stopped, as was asked for, by %.*s", (int)len, text);
 }
 
-/* Called by the engine, on the CPU on which it happened. */
-void ekiden_c_policy_fell(u32 number);
 void ekiden_c_policy_fell(u32 number)
 {
 	const struct ekiden_instance *instance = this_cpu_xchg(fallen, NULL);

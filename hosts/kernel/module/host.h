@@ -95,6 +95,9 @@ static __always_inline u64 ekiden_times_begin(void)
 
 void ekiden_times_end(u32 kind, u64 start_ns);
 int ekiden_put_times(char *to, size_t size);
+/* Somebody begins to listen, or listens no more. */
+int ekiden_watch_events(void);
+void ekiden_watch_events_no_more(void);
 
 /* ---- figures.c ---- */
 
@@ -123,15 +126,13 @@ extern const struct ekiden_host_table ekiden_running_host, ekiden_candidate_host
 DECLARE_PER_CPU(unsigned long, ekiden_guard_sp);
 DECLARE_PER_CPU(long, ekiden_fuel);
 
-/* Whether policies choose CPUs themselves, for BPF to look at: none (0), the only one (1), perhaps some (2). */
-extern int ekiden_asks_for_cpu;
-
 void ekiden_deliver(struct ekiden_event *event, struct ekiden_outcome *outcome, const void *payload, size_t len);
 void ekiden_carry_out(const struct ekiden_outcome *outcome);
 int ekiden_introduce_tasks(void);
 void ekiden_forget_timers(void);
 void ekiden_set_up_timers(void);
 void ekiden_cancel_timers(void);
+void ekiden_calls_ended(void);
 /* Whether the engine has panicked: it is not asked any more. */
 bool ekiden_is_broken(void);
 /* Whether that is so, or all policies have been taken out. */
@@ -147,14 +148,36 @@ void ekiden_keep_first(const struct ekiden_host_table *host, const char *text, s
 void __noreturn ekiden_policy_fault(const struct ekiden_host_table *host);
 void __noreturn ekiden_candidate_fault(const struct ekiden_host_table *host);
 
+/* The engine itself has panicked. All policies end with it. */
+void ekiden_c_fault(const char *text, size_t len);
+/* Called by the engine, on the CPU on which it happened. */
+void ekiden_c_policy_fell(u32 number);
+/* The machine is to stop as it is, for a debugger, when a task changes its state in an unexpected way. */
+void ekiden_c_stop(const char *text, size_t len);
+
 /* ---- answers.c ---- */
 
 u64 ekiden_c_now_ns(void);
+bool ekiden_c_may_run(const struct task_struct *p, u32 cpu);
+void ekiden_c_allowed_cpus(const struct task_struct *p, u64 *words, size_t len);
 
 /* ---- user.c ---- */
 
 void ekiden_set_up_refills(void);
 void ekiden_cancel_refills(void);
+/* The next two are called by the engine with interrupts off. */
+void ekiden_c_refill_at(u64 at_ns);
+bool ekiden_c_look_at_return(void);
+/* Called by the engine in an interrupt: 0 if it has found another task, 1 if this one in the kernel, 2 if in user mode. */
+u32 ekiden_c_interrupted(const struct task_struct *p);
+bool ekiden_c_is_at_user(const struct task_struct *p);
+
+/* ---- wait.c: what the Rust half of each policy module calls ---- */
+
+struct ekiden_wait;
+void ekiden_wait_begin(struct ekiden_wait *wait);
+u32 ekiden_wait_look(struct ekiden_wait *wait);
+void ekiden_wait_end(const struct ekiden_wait *wait);
 
 /* ---- modules.c: policies that could run ---- */
 

@@ -6,30 +6,13 @@
  */
 #include <linux/btf_ids.h>
 #include <linux/compiler.h>
+#include <linux/export.h> /* THIS_MODULE, which newer kernels have in linux/init.h */
+#include <linux/init.h>
 #include <linux/jump_label.h>
 #include <linux/types.h>
 #include "ekiden_abi.h"
 #include "kfuncs.h"
-
-struct module;
-extern struct module __this_module;
-
-/* From linux/btf.h and uapi/linux/bpf.h, which bring in too much. kfuncs_check.c compares them. */
-#define KF_RET_NULL (1 << 2)
-#define KF_SLEEPABLE (1 << 5)
-#define KF_RCU_PROTECTED (1 << 11)
-#define BPF_PROG_TYPE_STRUCT_OPS 27
-#define __bpf_kfunc __used __retain __noclone noinline
-struct btf_kfunc_id_set {
-	struct module *owner;
-	struct btf_id_set8 *set;
-	void *filter;
-};
-int register_btf_kfunc_id_set(int prog_type, const struct btf_kfunc_id_set *set);
-
-/* calls.c, policy_slots.c */
-extern int ekiden_asks_for_cpu;
-bool ekiden_rs_chooses_cpu(u64 task);
+#include "kfuncs_btf.h"
 
 /* sched_ext calls nearly all operations with interrupts off, so that the guard keeps its CPU. */
 static __always_inline void deliver(struct ekiden_event *event, struct ekiden_outcome *outcome)
@@ -118,7 +101,7 @@ BTF_ID_FLAGS(func, ekiden_fault_text)
 BTF_KFUNCS_END(ekiden_kfunc_ids)
 
 static const struct btf_kfunc_id_set ekiden_kfunc_set = {
-	.owner = &__this_module,
+	.owner = THIS_MODULE,
 	.set = &ekiden_kfunc_ids,
 	.filter = ekiden_is_refused,
 };

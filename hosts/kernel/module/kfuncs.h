@@ -31,6 +31,12 @@ void ekiden_do_left(struct ekiden_outcome *outcome);
 /* The newest reason, copied with a zero at its end. */
 int ekiden_do_fault_text(char *text, u32 size);
 
+/* policy_slots.c: whether policies choose CPUs themselves: none (0), the only one (1), perhaps some (2) */
+extern int ekiden_asks_for_cpu;
+
+/* the Rust half */
+bool ekiden_rs_chooses_cpu(u64 task);
+
 /* times.c: an event that is measured or traced */
 DECLARE_STATIC_KEY_FALSE(ekiden_watched);
 void ekiden_do_watched(struct ekiden_event *event, struct ekiden_outcome *outcome);

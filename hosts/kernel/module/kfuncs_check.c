@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Compares what kfuncs.c had to write down with the kernel's own headers, and says which programs may call what is there. */
+/* Compares what kfuncs_btf.h had to write down with the kernel's own headers, and says which programs may call what is there. */
 #include <linux/bpf.h>
 #include <linux/btf.h>
 #include "kfuncs.h"

@@ -17,8 +17,6 @@
 #include <linux/vmalloc.h>
 #include "host.h"
 
-void ekiden_calls_ended(void);
-
 static long give_reason(const struct ekiden_text *reason, u64 to, u32 room, long ret)
 {
 	return copy_to_user(u64_to_user_ptr(to), reason->bytes, min(reason->len, room)) ? -EFAULT : ret;

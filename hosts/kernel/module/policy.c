@@ -6,15 +6,10 @@
 #include <linux/sched.h>
 #include <linux/uaccess.h>
 #include <linux/version.h>
-#include "interface.h"
+#include "policy.h"
 
-extern const struct ekiden_policy_table ekiden_policy_table;
-
-/* Where each CPU records its calls; NULL for nowhere. The Rust half reads it (hosts/kernel/policy/src/here_<arch>.rs). */
-DECLARE_PER_CPU(void *, ekiden_call_log_here);
 DEFINE_PER_CPU(void *, ekiden_call_log_here);
 
-void ekiden_call_log_place(u32 cpu, void *place);
 void ekiden_call_log_place(u32 cpu, void *place)
 {
 	/* The numbers of CPUs may have holes. */
@@ -22,11 +17,8 @@ void ekiden_call_log_place(u32 cpu, void *place)
 		per_cpu(ekiden_call_log_here, cpu) = place;
 }
 
-/* The exclusive or of the addresses of all locks that the call on this CPU has (framework/lock/src/held_<arch>.rs). */
-DECLARE_PER_CPU(unsigned long, ekiden_held);
 DEFINE_PER_CPU(unsigned long, ekiden_held);
 
-void ekiden_forget_locks(void);
 void ekiden_forget_locks(void)
 {
 	int cpu;
@@ -35,15 +27,11 @@ void ekiden_forget_locks(void)
 		per_cpu(ekiden_held, cpu) = 0;
 }
 
-/* What is at an address that may be that of nothing. */
-bool ekiden_peek(void *to, const void *from, size_t len);
 bool ekiden_peek(void *to, const void *from, size_t len)
 {
 	return !copy_from_kernel_nofault(to, from, len);
 }
 
-/* For the Rust half too: where each CPU has the task that it runs, as an address in its own part; and where that has its PID. */
-extern unsigned long ekiden_current_at, ekiden_pid_at;
 unsigned long ekiden_current_at;
 unsigned long ekiden_pid_at = offsetof(struct task_struct, pid);
 

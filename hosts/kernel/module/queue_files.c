@@ -13,9 +13,6 @@
 #include <linux/vmalloc.h>
 #include "queues.h"
 
-int ekiden_watch_events(void);
-void ekiden_watch_events_no_more(void);
-
 /* Where queues are freed that no CPU looks at any more. */
 static struct workqueue_struct *frees;
 

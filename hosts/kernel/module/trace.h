@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Tracepoints, for perf, bpftrace and tracefs: what the engine is told and what it answers, and what happens to policies. A
- * tracepoint without a listener costs an instruction that does nothing.
+ * Tracepoints, for perf, bpftrace and tracefs: what the engine is told and what it answers, and what becomes of policies. A
+ * tracepoint that nobody listens to costs an instruction that does nothing.
  */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM ekiden
@@ -10,11 +10,7 @@
 #define EKIDEN_TRACE_H
 
 #include <linux/tracepoint.h>
-#include "ekiden_abi.h"
-
-/* times.c: the first listener has come, or the last one has gone. */
-int ekiden_watch_events(void);
-void ekiden_watch_events_no_more(void);
+#include "host.h"
 
 /* Lists that are macros. */
 /* clang-format off */
@@ -86,7 +82,7 @@ TRACE_EVENT_FN(ekiden_event,
 	ekiden_watch_events, ekiden_watch_events_no_more
 );
 
-/* Something happens to a policy: "created", "upgraded", "removed", or "taken out" for a reason. */
+/* Something becomes of a policy: "created", "upgraded", "removed", or "taken out" for a reason. */
 TRACE_EVENT(ekiden_policy,
 	TP_PROTO(const char *what, const char *policy, u32 instance, const char *text, u32 text_len),
 	TP_ARGS(what, policy, instance, text, text_len),

@@ -47,8 +47,6 @@ static enum hrtimer_restart refill(struct hrtimer *timer)
 	return HRTIMER_NORESTART;
 }
 
-/* Called by the engine with interrupts off. */
-void ekiden_c_refill_at(u64 at_ns);
 void ekiden_c_refill_at(u64 at_ns)
 {
 	struct hrtimer *timer = this_cpu_ptr(&refills);
@@ -101,8 +99,6 @@ static void on_user_return(struct user_return_notifier *notifier)
 	local_irq_restore(flags);
 }
 
-/* Called by the engine with interrupts off. */
-bool ekiden_c_look_at_return(void);
 bool ekiden_c_look_at_return(void)
 {
 	struct returning *own = this_cpu_ptr(&returning);
@@ -144,7 +140,6 @@ static void forget_returns(void)
 
 #else
 
-bool ekiden_c_look_at_return(void);
 bool ekiden_c_look_at_return(void)
 {
 	return false;
@@ -171,8 +166,6 @@ static DEFINE_PER_CPU(
 /* From the interrupt up to the call of the scheduler on the way out of the one that it has asked for; an emulator is slow. */
 #define FRESH_NS NSEC_PER_MSEC
 
-/* Called by the engine in an interrupt: 0 if it has found another task, 1 if this one in the kernel, 2 if in user mode. */
-u32 ekiden_c_interrupted(const struct task_struct *p);
 u32 ekiden_c_interrupted(const struct task_struct *p)
 {
 	struct pt_regs *regs = get_irq_regs();
@@ -187,7 +180,6 @@ u32 ekiden_c_interrupted(const struct task_struct *p)
 	return 2;
 }
 
-bool ekiden_c_is_at_user(const struct task_struct *p);
 bool ekiden_c_is_at_user(const struct task_struct *p)
 {
 	const struct user_place *place = this_cpu_ptr(&user_place);

@@ -34,10 +34,6 @@ struct ekiden_wait {
 	u64 waited_ns; /* what counts */
 };
 
-void ekiden_wait_begin(struct ekiden_wait *wait);
-u32 ekiden_wait_look(struct ekiden_wait *wait);
-void ekiden_wait_end(const struct ekiden_wait *wait);
-
 /* The answers of ekiden_wait_look(). */
 enum { GO_ON, TOO_LONG, OVER };
 

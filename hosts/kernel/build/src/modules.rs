@@ -146,7 +146,7 @@ impl Build<'_> {
         let cargo = Cargo { features, ..self.cargo(&place, None)? };
         let archive = cargo.build(&checkout.kernel(), "ekiden-core", "the engine", progress)?.library;
         let mut sources = self.sources(&["hosts/kernel/module", "hosts/kernel/include"])?;
-        sources.retain(|(_, name)| !name.starts_with("Kbuild") && name != "policy.c");
+        sources.retain(|(_, name)| !name.starts_with("Kbuild") && !name.starts_with("policy."));
         sources.push((checkout.kernel().join("module/Kbuild.core"), "Kbuild".into()));
         let unit = Unit {
             name: "ekiden".into(),
@@ -196,7 +196,7 @@ impl Build<'_> {
             let archive = made.library;
             let object = self.assemble(&assembly, policy)?;
             let mut sources = self.sources(&["hosts/kernel/include"])?;
-            for name in ["policy.c", "interface.h"] {
+            for name in ["policy.c", "policy.h", "interface.h"] {
                 sources.push((self.builder.checkout.kernel().join("module").join(name), name.into()));
             }
             sources.push((self.builder.checkout.kernel().join("module/Kbuild.policy"), "Kbuild".into()));
