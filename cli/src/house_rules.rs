@@ -46,6 +46,9 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("cli", &["framework", "policies", "workload", "machines", "observe", "hosts", "lab"]),
 ];
 
+/// Those that no crate of the workspace is in.
+const OTHER_FOLDERS: &[&str] = &["scripts", "templates"];
+
 /// The documents in the root that name paths. Those in `docs` and the README of each folder do, too.
 const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "DEVELOPING.md", "SECURITY.md"];
 
@@ -224,9 +227,7 @@ fn no_two_crates_or_headers_share_a_name() {
 #[test]
 fn every_folder_says_what_lives_there() {
     for (folder, may) in FOLDERS {
-        let readme =
-            fs::read_to_string(root().join(folder).join("README.md")).unwrap_or_else(|e| panic!("{folder}: {e}"));
-        assert!(readme.lines().count() <= 25, "{folder}/README.md is for ten lines and a table");
+        let readme = readme(folder);
         for other in FOLDERS.iter().map(|(other, _)| other).filter(|other| *other != folder) {
             let rule =
                 readme.split("May depend on").nth(1).unwrap_or_else(|| panic!("{folder}: on what may it depend?"));
@@ -234,6 +235,25 @@ fn every_folder_says_what_lives_there() {
             assert_eq!(rule.contains(&format!("`{other}`")), may.contains(other), "{folder}/README.md on {other}");
         }
     }
+}
+
+#[test]
+fn a_folder_without_crates_says_what_each_thing_in_it_is_for() {
+    for folder in OTHER_FOLDERS {
+        let readme = readme(folder);
+        assert!(readme.contains("May depend on"), "{folder}: on what may it depend?");
+        let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().file_name());
+        let names = entries.map(|name| name.into_string().unwrap()).filter(|name| name != "README.md");
+        let unnamed: Vec<String> = names.filter(|name| !readme.contains(&format!("`{name}`"))).collect();
+        assert_none(&unnamed, &format!("{folder}/README.md names all that is in the folder"));
+    }
+}
+
+/// What a folder says of itself.
+fn readme(folder: &str) -> String {
+    let text = fs::read_to_string(root().join(folder).join("README.md")).unwrap_or_else(|e| panic!("{folder}: {e}"));
+    assert!(text.lines().count() <= 25, "{folder}/README.md is for ten lines and a table");
+    text
 }
 
 #[test]
@@ -261,7 +281,8 @@ fn minor(version: &str) -> u32 {
 fn every_path_that_the_documents_name_exists() {
     let root = root();
     let (mut broken, mut named) = (Vec::new(), 0);
-    let readmes = FOLDERS.iter().map(|(folder, _)| format!("{folder}/README.md"));
+    let folders = FOLDERS.iter().map(|(folder, _)| folder).chain(OTHER_FOLDERS);
+    let readmes = folders.map(|folder| format!("{folder}/README.md"));
     let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let docs = docs.map(|path| path.strip_prefix(&root).unwrap().display().to_string());
     for document in DOCUMENTS.iter().map(|name| (*name).to_owned()).chain(readmes).chain(docs) {
