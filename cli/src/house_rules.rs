@@ -16,6 +16,7 @@ use ekiden_measure::MAY_BE_UNSAFE;
 mod c;
 mod changelog;
 mod comments;
+mod crates;
 mod examples;
 mod figures;
 mod help;
