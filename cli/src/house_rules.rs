@@ -408,7 +408,7 @@ fn each_policy_says_its_rule_and_what_it_gives_up() {
         let head: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("//!")).collect();
         head.join("").contains("gives up")
     };
-    let silent: Vec<&str> = modules.into_iter().filter(|module| !says(module)).collect();
+    let silent: Vec<String> = modules.into_iter().filter(|module| !says(module)).map(str::to_owned).collect();
     assert_none(&silent, "the head of a policy's file says its rule in one sentence and what it gives up in another");
 }
 
@@ -418,7 +418,8 @@ fn policies_that_the_guide_names_exist() {
     let rows = guide.lines().filter(|line| line.starts_with("| ")).filter_map(|line| line.split('|').nth(2));
     let named: Vec<&str> = rows.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
     assert!(named.len() > 10, "{named:?}");
-    let unknown: Vec<&str> = named.into_iter().filter(|name| !ekiden_policies::NAMES.contains(name)).collect();
+    let unknown = named.into_iter().filter(|name| !ekiden_policies::NAMES.contains(name)).map(str::to_owned);
+    let unknown: Vec<String> = unknown.collect();
     assert_none(&unknown, "docs/policies.md names policies that there are");
 }
 
