@@ -32,7 +32,10 @@ struct WatchReport {
     pids: Vec<i32>,
     /// The name of the policy, if it is still in charge.
     scheduler: Option<String>,
-    /// BPF links that are left when the checker is gone, beyond those that were there before.
+    /// BPF links beyond those that were there before, at most: while no CPU was suspected of being wasted, and while one was.
+    links_unsuspected: usize,
+    links_suspected: usize,
+    /// The same when the checker is gone.
     links_left: usize,
 }
 
@@ -57,13 +60,17 @@ fn watch_while<G: FnMut() -> Result<bool>>(
     let links_before = links();
     let mut checker = LiveChecker::load(PERSISTS)?;
     let (workers, mut goes_on) = load()?;
-    let mut findings = Vec::new();
+    let (mut findings, mut links_unsuspected, mut links_suspected) = (Vec::new(), 0, 0);
+    let more_links = || links().saturating_sub(links_before);
+    // It pauses only while it suspects a CPU.
     let mut sleep = |time| {
+        links_suspected = links_suspected.max(more_links());
         thread::sleep(time);
         true
     };
     while goes_on()? {
         thread::sleep(EVERY);
+        links_unsuspected = links_unsuspected.max(more_links());
         findings.extend(checker.look(&mut sleep)?.map(|evidence| evidence.finding));
     }
     let counts = checker.counts;
@@ -73,7 +80,9 @@ fn watch_while<G: FnMut() -> Result<bool>>(
         findings,
         pids: workers.iter().map(|worker| worker.pid().as_raw()).collect(),
         scheduler: sysfs::scheduler(),
-        links_left: links().saturating_sub(links_before),
+        links_unsuspected,
+        links_suspected,
+        links_left: more_links(),
     };
     println!("{}", serde_json::to_string(&report)?);
     drop(workers);

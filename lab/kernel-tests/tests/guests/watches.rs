@@ -41,6 +41,9 @@ fn a_policy_that_never_steals_is_found_with_the_right_cpus_and_tasks(guest: &Tes
         assert_eq!(finding["records_lost"], 0, "{finding}");
     }
     assert_eq!((&report["scheduler"], &report["links_left"]), (&"ekiden_fifo".into(), &0.into()), "{report}");
+    // Programs hang on tracepoints only while a CPU is suspected.
+    assert_eq!(report["links_unsuspected"], 0, "{report}");
+    assert!(report["links_suspected"].as_u64() > Some(0), "{report}");
 }
 
 /// Needs Node.js, npm and Chromium, as `cli/tests/page.rs` does.
