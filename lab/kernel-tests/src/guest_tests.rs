@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use ekiden::Call;
+use ekiden_guest_test::Panics;
 use ekiden_loader::{
     Beside, Config, Drain, LoadError, Program, Scope, Session, ShortRecorder, Status, loaded, sysfs, unload_all,
 };
@@ -20,7 +21,6 @@ use serde::Serialize;
 use crate::{
     load::{self, Worker, pause},
     neighbour::Neighbour,
-    planted::Panics,
     storm::{measure_off_times, off_times},
 };
 

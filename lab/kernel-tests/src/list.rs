@@ -14,6 +14,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use ekiden::Call;
+use ekiden_guest_test::Part;
 use ekiden_loader::{
     Beside, ChooseOptions, Config, Control, Counts, Hint, Inherit, LoadError, PolicyStatus, Program, Session, Status,
     Who, choose, sysfs,
@@ -30,7 +31,7 @@ use crate::{
     guest_tests,
     latency_probe::{Gap, LatencyProbe},
     load::{memory_bytes, pause},
-    planted::{End, PLANTED, Part, Planted},
+    planted::{End, PLANTED, Planted},
 };
 
 /// What somebody else does; and first nothing at all, as tasks have to wait for each other and for the machine in any case.

@@ -3,7 +3,6 @@
 
 mod agent;
 mod agent_groups;
-mod arguments;
 mod beyond;
 mod board;
 mod bound;
@@ -43,11 +42,10 @@ mod watches;
 use std::thread;
 
 use clap::Parser as _;
-
-use crate::arguments::{Arguments, GuestTest};
+use ekiden_guest_test::{Arguments, GuestTest, Request};
 
 fn main() -> anyhow::Result<()> {
-    let Arguments { modules, guest_test } = Arguments::parse();
+    let Request { modules, guest_test } = Arguments::parse().request()?;
     let modules = &modules;
     let is_anywhere = matches!(
         guest_test,

@@ -1,9 +1,5 @@
-//! The faults that a policy has in it, and how each has to end; which of them a guest test plants.
+//! The faults that a policy has in it, and how each has to end.
 
-use std::str::FromStr;
-
-use anyhow::{Context, Result, ensure};
-use clap::Args;
 use ekiden::Call;
 use ekiden_test_policies::Fault;
 
@@ -98,46 +94,3 @@ pub(crate) const PLANTED: &[Planted] = &[
         ..planted("attempts that nearly take too long", Fault::Slow, MIGRATE, End::TakenOut(&["an endless loop"]))
     },
 ];
-
-/// A part of the list of faults.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
-    number: usize,
-    of: usize,
-}
-
-impl Part {
-    /// Says of one fault after the other whether it belongs to this part.
-    pub(crate) fn each(self) -> impl FnMut() -> bool {
-        let mut numbers = 0..;
-        move || numbers.next().is_some_and(|number: usize| number % self.of == self.number)
-    }
-}
-
-impl FromStr for Part {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let (number, of) = text.split_once('/').context("a part is such as 1/3")?;
-        let part = Self { number: number.parse()?, of: of.parse()? };
-        ensure!(part.number < part.of, "of {} parts, the last one is {}", part.of, part.of.saturating_sub(1));
-        Ok(part)
-    }
-}
-
-/// Calls that are to panic.
-#[derive(Args)]
-pub(crate) struct Panics {
-    /// How often each goes wrong.
-    #[arg(long, default_value_t = 1)]
-    pub(crate) rounds: u32,
-    /// Only these.
-    #[arg(long, value_delimiter = ',')]
-    calls: Vec<String>,
-}
-
-impl Panics {
-    pub(crate) fn calls(&self) -> impl Iterator<Item = Call> {
-        Call::ALL.into_iter().filter(|call| self.calls.is_empty() || self.calls.iter().any(|name| name == call.name()))
-    }
-}

@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use ekiden::{Call, CpuMask};
 use ekiden_engine::Share;
+use ekiden_guest_test::Panics;
 use ekiden_loader::{Beside, Config, Inherit, LoadError, PolicyStatus, Session, Status, Who, choose};
 use nix::sys::signal::{Signal, kill};
 use serde::Serialize;
@@ -17,7 +18,6 @@ use serde::Serialize;
 use crate::{
     guest_tests::config,
     load::{self, Worker, pause},
-    planted::Panics,
 };
 
 pub(crate) fn beside(modules: &Path, policy: &str, beside: Beside) -> Config {

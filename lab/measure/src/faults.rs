@@ -5,13 +5,14 @@ use std::{collections::BTreeMap, fs::File, io::Write, path::PathBuf, process::Ex
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_bench::table;
+use ekiden_guest_test::{GuestTest, Part};
 use ekiden_vm::{Scratch, Status, Stream, Vm};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     failure::{Exit, Failure},
-    guest_test::{GUEST_TEST, install, program},
-    machine::{GUEST_MODULES, Shape, boot, follow_with, guest_command},
+    guest_test::{command, install, program},
+    machine::{Shape, boot, follow_with},
     progress::Progress,
 };
 
@@ -193,11 +194,9 @@ impl Faults {
 
     /// Goes through the list in a guest. What the kernel complains of counts against the last fault.
     fn in_guest(&self, vm: &Vm, report: &mut dyn FnMut(Seen) -> Result<()>) -> Result<()> {
-        let mut argv: Vec<String> = [GUEST_TEST, "list", "--modules", GUEST_MODULES].map(str::to_owned).to_vec();
-        argv.extend(["--rounds".to_owned(), self.rounds.to_string()]);
-        argv.extend((!self.only.is_empty()).then(|| format!("--only={}", self.only.join(","))));
+        let list = GuestTest::List { rounds: self.rounds, only: self.only.clone(), beside: None, part: Part::ALL };
         let (mut printed, mut said, mut reported) = (Vec::new(), String::new(), Ok(()));
-        let status = follow_with(vm, &guest_command(argv), &mut |stream, bytes| match stream {
+        let status = follow_with(vm, &command(list)?, &mut |stream, bytes| match stream {
             Stream::Stderr => said.push_str(&String::from_utf8_lossy(bytes)),
             Stream::Stdout => {
                 printed.extend_from_slice(bytes);

@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use ekiden_build::{Builder, Checkout, Error, Project, Target};
+use ekiden_guest_test::GuestTest;
 use ekiden_hostile::{BODIES_MAX, Host};
 use ekiden_vm::{Cache, Kernel, Scratch, Status, Stream, Vm};
 use serde::{Deserialize, Serialize};
@@ -19,8 +20,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     failure::Exit,
     faults::{Faults, Saved},
-    guest_test::{GUEST_TEST, install, program},
-    machine::{GUEST_MODULES, boot, follow_with, guest_command},
+    guest_test::{command, install, program},
+    machine::{boot, follow_with},
     progress::Progress,
 };
 
@@ -153,14 +154,12 @@ impl Faults {
         saved: &mut Saved,
         progress: &mut Progress,
     ) -> Result<Option<String>> {
-        let numbers = [("--first", first), ("--from", *next), ("--count", bodies.end - first)];
-        let mut argv: Vec<String> = [GUEST_TEST, "generated", "--modules", GUEST_MODULES].map(str::to_owned).to_vec();
-        argv.extend(numbers.iter().flat_map(|(name, number)| [(*name).to_owned(), number.to_string()]));
+        let generated = GuestTest::Generated { first, from: *next, count: bodies.end - first };
         let limit = BEGINNING + EACH * u32::try_from(bodies.end - *next).unwrap_or(u32::MAX);
         let (mut printed, mut said, mut result) = (Vec::new(), String::new(), Ok(()));
         // What the kernel complains of counts against the policy before it, and not against those that follow.
         let mut known = vm.console().findings().len();
-        let status = follow_with(vm, &guest_command(argv).timeout(limit), &mut |stream, bytes| match stream {
+        let status = follow_with(vm, &command(generated)?.timeout(limit), &mut |stream, bytes| match stream {
             Stream::Stderr => said.push_str(&String::from_utf8_lossy(bytes)),
             Stream::Stdout => {
                 printed.extend_from_slice(bytes);

@@ -7,15 +7,13 @@ use std::{
 
 use anyhow::{Context, Result};
 use ekiden_build::{Builder, Checkout, Project, Target};
-use ekiden_vm::{Cache, Kernel};
+use ekiden_guest_test::{GuestTest, PROGRAM, Request};
+use ekiden_vm::{Cache, GuestCommand, Kernel};
 
 use crate::{
-    machine::{self, build_missing, install_modules},
+    machine::{self, GUEST_MODULES, build_missing, guest_command, install_modules},
     progress::Progress,
 };
-
-/// What it is called.
-pub(crate) const GUEST_TEST: &str = "ekiden-test";
 
 /// Builds the modules of policies, each with the project that it is of, and puts them where a guest sees them.
 pub(crate) fn install(policies: &[(&str, &str)], kernel: &Kernel, share: &Path, progress: &mut Progress) -> Result<()> {
@@ -37,6 +35,11 @@ pub(crate) fn install(policies: &[(&str, &str)], kernel: &Kernel, share: &Path, 
 
 /// The program, which is built if this one was installed without it.
 pub(crate) fn program(progress: &mut Progress) -> Result<PathBuf> {
-    build_missing(GUEST_TEST, &["ekiden-kernel-tests"], progress)?;
-    Ok(machine::program(GUEST_TEST))
+    build_missing(PROGRAM, &["ekiden-kernel-tests"], progress)?;
+    Ok(machine::program(PROGRAM))
+}
+
+/// Asks the program in a guest for a guest test.
+pub(crate) fn command(guest_test: GuestTest) -> Result<GuestCommand> {
+    Ok(guest_command(Request { modules: GUEST_MODULES.into(), guest_test }.argv()?))
 }

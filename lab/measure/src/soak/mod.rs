@@ -1,6 +1,7 @@
 //! `ekiden soak`: everything that policies have to live through, in an order that a seed says, for as long as one likes.
 
 mod outcome;
+mod steps;
 
 use std::{
     fs::{self, File},
@@ -17,23 +18,20 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Args;
+use ekiden_guest_test::GuestTest;
 use ekiden_vm::{Kernel, Scratch, Status, Stream, Vm};
 use outcome::{Finding, GAP_MS_MAX, Outcome, SHARE_MIN, text};
 use serde_json::Value;
+use steps::{RECORDING, Step};
 
 use crate::{
     failure::{Exit, Failure},
-    guest_test::{GUEST_TEST, install, program},
-    machine::{GUEST_MODULES, Shape, boot, follow_with, guest_command},
+    guest_test::{command, install, program},
+    machine::{Shape, boot, follow_with},
     policies,
     progress::Progress,
     signals,
 };
-
-/// Stands for a number that is another one each time.
-const SEED: &str = "SEED";
-/// Where the guest and this side both see a recording.
-const RECORDING: &str = "soak.ekirec";
 
 /// `ekiden soak`: all that policies have to live through, in an order that a seed says.
 #[derive(Args)]
@@ -105,57 +103,6 @@ fn minutes(text: &str) -> Result<f64, String> {
     if minutes > 0.0 && minutes <= 10_000.0 { Ok(minutes) } else { Err("it is not between 0 and 10000".into()) }
 }
 
-/// Something that policies have to live through.
-#[derive(Clone)]
-struct Step {
-    /// As a table says it.
-    name: String,
-    /// What the guest test is told.
-    argv: Vec<String>,
-    /// Whether it records, to be replayed.
-    records: bool,
-}
-
-fn step(name: impl Into<String>, argv: &str) -> Step {
-    Step { name: name.into(), argv: argv.split(' ').map(str::to_owned).collect(), records: false }
-}
-
-/// Those beside a hostile neighbour. Each time, it does something else.
-fn beside_neighbour() -> Vec<Step> {
-    let storm = |policy: &&str| {
-        step(
-            format!("storm under {policy}, beside a neighbour"),
-            &format!("storm --policy {policy} --neighbour {SEED}"),
-        )
-    };
-    let names: Vec<&str> = policies::ALL.iter().map(|linked| linked.name).collect();
-    let victim = format!("victim --policies {} --rounds 1 --seconds 2 --seed {SEED}", names.join(","));
-    names.iter().map(storm).chain([step("what others get beside a neighbour", &victim)]).collect()
-}
-
-/// Those that ask `/dev/ekiden` for anything.
-fn of_device() -> Vec<Step> {
-    vec![step("the device asked for anything", &format!("device --seconds 60 --seed {SEED}"))]
-}
-
-/// All others.
-fn steps() -> Vec<Step> {
-    let mut steps = vec![
-        step("policies replace each other", "upgrades --rounds 100"),
-        step("policies beside others", "several"),
-        step("modules loaded anew", "reload --rounds 5"),
-        step("every fault", "list --rounds 1"),
-    ];
-    for policy in policies::ALL.iter().map(|linked| linked.name) {
-        steps.push(Step {
-            records: true,
-            ..step(format!("loads under {policy}"), &format!("recorded --policy {policy} --to /host/{RECORDING}"))
-        });
-        steps.push(step(format!("storm under {policy}"), &format!("storm --policy {policy}")));
-    }
-    steps
-}
-
 /// Threads that use processors, until this is dropped.
 struct Busy<'a>(&'a AtomicBool);
 
@@ -199,14 +146,12 @@ impl Guest<'_> {
     }
 
     /// Runs a guest test. Returns what it reported, how it ended, and what must not be; none if the guest fell over its emulator.
-    fn run(&mut self, argv: &[String], progress: &mut Progress) -> Result<Option<Ran>> {
+    fn run(&mut self, guest_test: GuestTest, progress: &mut Progress) -> Result<Option<Ran>> {
         let is_over = self.is_over.clone();
         let vm = self.vm(progress)?;
-        let mut all = vec![GUEST_TEST.to_owned()];
-        all.extend_from_slice(argv);
-        all.extend(["--modules".to_owned(), GUEST_MODULES.to_owned()]);
+        let command = command(guest_test)?;
         let (mut printed, mut said) = (Vec::new(), String::new());
-        let status = follow_with(vm, &guest_command(all), &mut |stream, bytes| match stream {
+        let status = follow_with(vm, &command, &mut |stream, bytes| match stream {
             Stream::Stderr => said.push_str(&String::from_utf8_lossy(bytes)),
             Stream::Stdout => printed.extend_from_slice(bytes),
         });
@@ -267,15 +212,16 @@ impl Soak {
     }
 
     fn go(&self) -> Result<ExitCode> {
+        let policies: Vec<String> = policies::ALL.iter().map(|linked| linked.name.to_owned()).collect();
         let mut all = match (self.neighbour, self.device) {
-            (false, false) => steps(),
+            (false, false) => steps::usual(&policies),
             _ => Vec::new(),
         };
-        all.extend(self.neighbour.then(beside_neighbour).into_iter().flatten());
-        all.extend(self.device.then(of_device).into_iter().flatten());
-        let steps: Vec<Step> = all.iter().filter(|step| self.wants(&step.name)).cloned().collect();
+        all.extend(self.neighbour.then(|| steps::beside_neighbour(&policies)).into_iter().flatten());
+        all.extend(self.device.then(steps::of_device).into_iter().flatten());
+        let steps: Vec<&Step> = all.iter().filter(|step| self.wants(&step.name)).collect();
         if steps.is_empty() {
-            let names = all.into_iter().map(|step| step.name).collect::<Vec<_>>().join("; ");
+            let names = all.iter().map(|step| step.name.as_str()).collect::<Vec<_>>().join("; ");
             return Err(Failure::new(Exit::Usage, format!("nothing is called like that: {names}")).into());
         }
         let mut progress = Progress::new();
@@ -311,20 +257,16 @@ impl Soak {
         let _handling = signals::handle(move |_| told.store(true, Relaxed)).context("cannot handle signals")?;
         let start = Instant::now();
         let mut order = fastrand::Rng::with_seed(self.seed);
-        let (mut left, mut number) = (Vec::new(), 0);
+        let (nothing, mut left, mut number) = (steps::nothing(), Vec::new(), 0);
         while start.elapsed() < Duration::from_secs_f64(60.0 * self.minutes) && !is_over.load(Relaxed) {
             if left.is_empty() {
                 left = steps.clone();
                 order.shuffle(&mut left);
                 // How long tasks stand still when nothing happens, before each round.
-                left.push(step("nothing", "still --seconds 10"));
+                left.push(&nothing);
             }
             let Some(next) = left.pop() else { break };
-            let argv: Vec<String> = next
-                .argv
-                .iter()
-                .map(|word| if word == SEED { order.u32(..).to_string() } else { word.clone() })
-                .collect();
+            let guest_test = next.guest_test(&mut order);
             number += 1;
             let so_far = match outcome.findings.len() {
                 0 => "nothing found".to_owned(),
@@ -332,7 +274,7 @@ impl Soak {
             };
             guest.vm(&mut progress)?;
             progress.step(format!("{number}: {}; {so_far}", next.name));
-            let Some(Ran { reports, status, wrong }) = guest.run(&argv, &mut progress)? else {
+            let Some(Ran { reports, status, wrong }) = guest.run(guest_test, &mut progress)? else {
                 outcome.emulator_faults += 1;
                 progress.note(&format!("{}: the guest fell over a fault of QEMU's own; in another one", next.name));
                 left.push(next);
@@ -346,7 +288,7 @@ impl Soak {
                     writeln!(file, "{line}").context("cannot save a result")?;
                 }
                 found.extend(outcome.read(report));
-                if next.name == "nothing" {
+                if next.name == nothing.name {
                     outcome.quiet_gap_ms = outcome.quiet_gap_ms.max(report["gap_ms"].as_f64().unwrap_or_default());
                 }
             }

@@ -1,23 +1,15 @@
-//! What the program is told: which guest test, and how much of it.
+//! Every guest test, with what it may be told.
 
 use std::{ffi::OsString, path::PathBuf};
 
-use clap::{Parser, Subcommand};
+use clap::Subcommand;
+use serde::{Deserialize, Serialize};
 
-use crate::planted::{Panics, Part};
+use crate::{Panics, Part};
 
-/// Guest tests on a real kernel.
-#[derive(Parser)]
-pub(crate) struct Arguments {
-    /// Where the modules are.
-    #[arg(long, global = true, default_value = "/lab")]
-    pub(crate) modules: PathBuf,
-    #[command(subcommand)]
-    pub(crate) guest_test: GuestTest,
-}
-
-#[derive(Subcommand)]
-pub(crate) enum GuestTest {
+/// A guest test, and how much of it.
+#[derive(Clone, Debug, PartialEq, Subcommand, Serialize, Deserialize)]
+pub enum GuestTest {
     /// Goes through all faults that have to be contained, beside another policy and alone.
     List {
         /// How often.
@@ -294,6 +286,7 @@ pub(crate) enum GuestTest {
     },
     /// What a task has of a CPU beside many of another nice value.
     Due {
+        /// The policy.
         #[arg(long)]
         policy: String,
         /// How many others there are.
