@@ -169,6 +169,7 @@ fn needs(command: &Command) -> Needs {
         Command::Vm(vm) => vm.needs(),
         Command::Fidelity(fidelity) => fidelity.needs(),
         Command::Bench(bench) => bench.needs(),
+        Command::Soak(soak) => soak.needs(),
         // Policies of these are in the kernel or come with Ekiden, or there are none.
         Command::New(_)
         | Command::Build(_)
@@ -192,7 +193,6 @@ fn needs(command: &Command) -> Needs {
         | Command::MeasureRequest(_)
         | Command::Sleepers(_)
         | Command::Faults(_)
-        | Command::Soak(_)
         | Command::Doctor(_) => Needs::default(),
     }
 }

@@ -15,6 +15,7 @@ use ekiden_build::{Built, Checkout, Project, Runner, STILL};
 use crate::{
     failure::{Exit, Failure},
     invoker::Invoker,
+    modules::Allowed,
     policies,
     progress::Progress,
 };
@@ -84,6 +85,22 @@ impl Needs {
     }
 }
 
+impl From<&Allowed> for AsRoot {
+    fn from(allowed: &Allowed) -> Self {
+        Self { as_root: allowed.trust().as_root }
+    }
+}
+
+/// The names of the policies of one's own in the project that the current directory belongs to.
+pub fn here() -> Vec<String> {
+    let linked = ekiden_linked::own();
+    if !linked.is_empty() {
+        return linked.iter().map(|linked| linked.name.to_owned()).collect();
+    }
+    let project = std::env::current_dir().ok().and_then(|here| project_here(&here));
+    project.iter().flat_map(|project| project.policies()).map(|policy| policy.name.clone()).collect()
+}
+
 /// The project of one's own that a directory belongs to.
 fn project_here(here: &Path) -> Option<Project> {
     // Most commands are given where no project is, or in this tree: cargo, which takes a while, need not be asked.
@@ -127,9 +144,7 @@ fn become_program(program: &Path) -> Result<anyhow::Error> {
 
 /// What to say of a policy that is nowhere: which ones there are, and where one's own are.
 pub fn unknown(policy: &str) -> String {
-    let here = std::env::current_dir().ok().and_then(|here| project_here(&here));
-    let own = here.iter().flat_map(|project| project.policies()).map(|policy| policy.name.clone());
-    let own: Vec<String> = own.filter(|name| policies::find(name).is_none()).collect();
+    let own: Vec<String> = here().into_iter().filter(|name| policies::find(name).is_none()).collect();
     let known: Vec<&str> = policies::all().map(|linked| linked.name).chain(own.iter().map(String::as_str)).collect();
     format!(
         "there is no policy `{policy}`; known are {}; with a policy of your own, run it in the directory of its project",

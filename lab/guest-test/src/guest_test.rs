@@ -71,6 +71,9 @@ pub enum GuestTest {
         /// How often.
         #[arg(long, default_value_t = 100)]
         rounds: u32,
+        /// Which policies take turns.
+        #[arg(long, value_delimiter = ',', default_value = "fifo,wfq")]
+        policies: Vec<String>,
     },
     /// Everything that a policy has to live with: forks, affinity, nice, yield, hotplug, its loader killed.
     Storm {
@@ -154,6 +157,9 @@ pub enum GuestTest {
         /// How long CPUs wait for the last one when all are to stand still, in microseconds.
         #[arg(long)]
         patience_us: Option<u32>,
+        /// Which policies, two at least.
+        #[arg(long, value_delimiter = ',', default_value = "fifo,wfq,cfs")]
+        policies: Vec<String>,
     },
     /// Upgrades that cannot be.
     RefusedUpgrades,
@@ -164,7 +170,11 @@ pub enum GuestTest {
     /// Policies that take over and go wrong.
     Falls,
     /// Policies come beside each other, change places, share tasks out, and go.
-    Several,
+    Several {
+        /// The one that comes beside WFQ, which has the machine.
+        #[arg(long, default_value = "fifo")]
+        policy: String,
+    },
     /// A policy sends tasks elsewhere than to the idle CPU that the kernel found for them.
     Claimed,
     /// Policies share CPUs out, by weights and by sets.

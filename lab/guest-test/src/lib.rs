@@ -127,6 +127,13 @@ mod tests {
     }
 
     #[test]
+    fn the_usual_policies_are_several() {
+        let policies = ["fifo", "wfq", "cfs"].map(str::to_owned).to_vec();
+        let upgrades = GuestTest::Upgrades { rounds: 60, patience_us: None, policies };
+        assert_eq!(in_words(&["upgrades", "--rounds=60"]).guest_test, upgrades);
+    }
+
+    #[test]
     fn what_is_sent_is_json() {
         let request = in_words(&["storm", "--policy=wfq", "--modules=/host/modules"]);
         let [program, command, json] = request.argv().unwrap();

@@ -30,7 +30,12 @@ pub(crate) fn config(modules: &Path, policy: &str) -> Config {
 
 /// Where the module of a policy is.
 pub(crate) fn module_of(modules: &Path, policy: &str) -> PathBuf {
-    modules.join(format!("ekiden_{}.ko", policy.replace('-', "_")))
+    modules.join(module_name(policy) + ".ko")
+}
+
+/// What the kernel calls it.
+pub(crate) fn module_name(policy: &str) -> String {
+    format!("ekiden_{}", policy.replace('-', "_"))
 }
 
 #[derive(Serialize)]
@@ -103,10 +108,9 @@ struct ReloadReport {
 }
 
 /// Load, run under load, unload.
-pub(crate) fn reload(modules: &Path, rounds: u32) -> Result<()> {
+pub(crate) fn reload(modules: &Path, rounds: u32, policies: &[String]) -> Result<()> {
     let napper = Worker::start("nap")?;
-    for round in 0..rounds {
-        let policy = ["fifo", "wfq"][round as usize % 2];
+    for (round, policy) in (0..rounds).zip(policies.iter().cycle()) {
         let start = Instant::now();
         let session = Session::start(&config(modules, policy))?;
         let start_ms = start.elapsed().as_millis();

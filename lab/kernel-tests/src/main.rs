@@ -85,7 +85,7 @@ fn main() -> anyhow::Result<()> {
         GuestTest::Comings { rounds } => comings::comings(modules, rounds),
         GuestTest::Affinities { policy, seconds } => races::affinities(modules, &policy, seconds),
         GuestTest::LastTimers { rounds } => races::last_timers(modules, rounds),
-        GuestTest::Reload { rounds } => guest_tests::reload(modules, rounds),
+        GuestTest::Reload { rounds, policies } => guest_tests::reload(modules, rounds, &policies),
         GuestTest::Storm { policy, neighbour } => guest_tests::storm(modules, &policy, neighbour),
         GuestTest::Victim { policies, rounds, seconds, seed } => {
             victim::beside(modules, &policies, rounds, seconds, seed)
@@ -96,12 +96,14 @@ fn main() -> anyhow::Result<()> {
         GuestTest::NeighbourLives { seed, group } => neighbour::lives(seed, &group),
         GuestTest::AllAtOnce { seconds, seed, wait_ms_max } => storm::storm_of_all(modules, seconds, seed, wait_ms_max),
         GuestTest::Refusals => guest_tests::refusals(modules),
-        GuestTest::Upgrades { rounds, patience_us } => upgrades::upgrades(modules, rounds, patience_us),
+        GuestTest::Upgrades { rounds, patience_us, policies } => {
+            upgrades::upgrades(modules, rounds, patience_us, &policies)
+        }
         GuestTest::RefusedUpgrades => upgrades::refused_upgrades(modules),
         GuestTest::Versions => upgrades::versions(modules),
         GuestTest::Converts => upgrades::converts(modules),
         GuestTest::Falls => upgrades::falls(modules),
-        GuestTest::Several => several::several(modules),
+        GuestTest::Several { policy } => several::several(modules, &policy),
         GuestTest::Claimed => several::claimed(modules),
         GuestTest::Shares => several::shares(modules),
         GuestTest::Terms => terms::terms(modules),

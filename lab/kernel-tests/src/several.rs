@@ -77,12 +77,12 @@ fn share(one: &Worker, other: &Worker) -> f64 {
     one as f64 / (one + other).max(1) as f64
 }
 
-/// WFQ has the machine; FIFO comes beside it and gets tasks; another WFQ comes and goes; each is put first, and goes.
-pub(crate) fn several(modules: &Path) -> Result<()> {
+/// WFQ has the machine; a policy comes beside it and gets tasks; CFS comes and gets the rest; each is put first, and goes.
+pub(crate) fn several(modules: &Path, policy: &str) -> Result<()> {
     let first = Session::start(&config(modules, "wfq"))?;
-    let second = Session::start(&beside(modules, "fifo", Beside::Others))?;
+    let second = Session::start(&beside(modules, policy, Beside::Others))?;
     let in_order = order()?;
-    let none = find("fifo")?.counts.tasks;
+    let none = find(policy)?.counts.tasks;
     let slot = Some(second.slot());
     let (ours, theirs) = (Worker::start("spin")?, Worker::start("spin")?);
     for worker in [&ours, &theirs] {
@@ -93,7 +93,7 @@ pub(crate) fn several(modules: &Path) -> Result<()> {
     choose(&Who::Thread(0), slot, Inherit::Yes)?;
     let child = Worker::start("nap")?;
     choose(&Who::Thread(0), None, Inherit::No)?;
-    let given = tasks_of("fifo", 2)?;
+    let given = tasks_of(policy, 2)?;
     let share_asked_last = share(&ours, &theirs);
     second.control().reorder(&[second.slot(), first.slot()])?;
     let reordered = order()?;
@@ -103,7 +103,7 @@ pub(crate) fn several(modules: &Path) -> Result<()> {
     }
     choose(&Who::Process(ours.pid().as_raw()), None, Inherit::No)?;
     choose(&Who::Process(child.pid().as_raw()), None, Inherit::No)?;
-    let taken_back = tasks_of("fifo", 0)?;
+    let taken_back = tasks_of(policy, 0)?;
     choose(&Who::Process(ours.pid().as_raw()), slot, Inherit::Yes)?;
     let mut left = Vec::new();
     // A third one takes what nobody has chosen for.

@@ -22,13 +22,20 @@ use ekiden_loader::{
 use serde::Serialize;
 
 use crate::{
-    guest_tests::{config, module_of},
+    guest_tests::{config, module_name, module_of},
     load::{Worker, pause},
 };
 
 /// Memory enough for the tasks of a test, and quickly zeroed.
 fn small(modules: &Path, policy: &str) -> Config {
     Config { max_tasks: 2048, arena_bytes: 1 << 20, ..config(modules, policy) }
+}
+
+/// The same where each of these policies is to have enough. What those of others need is not known.
+fn small_of(modules: &Path, policy: &str, policies: &[String]) -> Config {
+    let are_ours = policies.iter().all(|name| ekiden_policies::NAMES.contains(&name.as_str()));
+    let small = small(modules, policy);
+    if are_ours { small } else { Config { arena_bytes: 8 << 20, ..small } }
 }
 
 /// Two threads that pass a byte to and fro, and count.
@@ -116,17 +123,18 @@ struct UpgradesReport {
 /// For how long CPUs wait for the last one at first, in microseconds.
 const PATIENCE: &str = "/sys/module/ekiden/parameters/meet_patience_us";
 
-/// FIFO, WFQ and CFS take over from each other, and from themselves, while tasks talk, nap, spin, yield, fork, change their
+/// Policies take over from each other, and from themselves, while tasks talk, nap, spin, yield, fork, change their
 /// nice value and move. CPUs wait for the last one for so long at first.
-pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>) -> Result<()> {
+pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>, policies: &[String]) -> Result<()> {
+    let (first, others) = policies.split_first().filter(|(_, others)| !others.is_empty()).context("two at least")?;
     let start = Instant::now();
-    let session = Session::start(&small(modules, "fifo"))?;
+    let session = Session::start(&small_of(modules, first, policies))?;
     let usual_patience = fs::read_to_string(PATIENCE)?;
     if let Some(patience_us) = patience_us {
         fs::write(PATIENCE, patience_us.to_string())?;
     }
     let stops_before = Status::read()?.unwrap_or_default().stops;
-    for policy in ["wfq", "cfs"] {
+    for policy in others {
         load_beside(&module_of(modules, policy))?;
     }
     let tasks_before = Status::read()?.unwrap_or_default().counts.tasks;
@@ -136,8 +144,8 @@ pub(crate) fn upgrades(modules: &Path, rounds: u64, patience_us: Option<u32>) ->
     let (mut by_pointer, mut forks, mut hog) = (0, 0, None);
     let mut waits = Vec::new();
     for round in 0..rounds {
-        let to = ["ekiden_wfq", "ekiden_cfs", "ekiden_fifo"][(round / 2 % 3) as usize];
-        let succession = Succession { module: (round % 2 == 0).then_some(to), ..Succession::default() };
+        let to = module_name(&policies[(round as usize / 2 + 1) % policies.len()]);
+        let succession = Succession { module: (round % 2 == 0).then_some(&to), ..Succession::default() };
         let done = session.control().upgrade(&succession).with_context(|| format!("upgrade {round}"))?;
         waits.push(done.wait_ns);
         by_pointer += u64::from(done.moved == Moved::ByPointer);

@@ -15,8 +15,26 @@ use crate::{
     progress::Progress,
 };
 
-/// Builds the modules of policies, each with the project that it is of, and puts them where a guest sees them.
+/// Builds the modules of policies of ours, each with the project that it is of, and puts them where a guest sees them.
 pub(crate) fn install(policies: &[(&str, &str)], kernel: &Kernel, share: &Path, progress: &mut Progress) -> Result<()> {
+    install_modules(&gather(policies, kernel, share, progress)?, share)
+}
+
+/// The same with those of a directory, which were built for that kernel.
+pub(crate) fn install_with(
+    own: &Path,
+    policies: &[(&str, &str)],
+    kernel: &Kernel,
+    share: &Path,
+    progress: &mut Progress,
+) -> Result<()> {
+    let all = gather(policies, kernel, share, progress)?;
+    copy(own, &all)?;
+    install_modules(&all, share)
+}
+
+/// Builds them, and returns the directory in which they are.
+fn gather(policies: &[(&str, &str)], kernel: &Kernel, share: &Path, progress: &mut Progress) -> Result<PathBuf> {
     progress.step(format!("building the modules for {}", kernel.release()));
     let (checkout, all) = (Checkout::find()?, share.join("all"));
     fs::create_dir_all(&all).context("cannot make a directory for modules")?;
@@ -25,12 +43,17 @@ pub(crate) fn install(policies: &[(&str, &str)], kernel: &Kernel, share: &Path, 
         let project = Project::open(&checkout.root().join(project))?;
         let wanted = [project.policy(policy)?.clone()];
         let modules = builder.build(&Target::fetched(kernel), &project, &wanted, &mut progress.sink())?;
-        for entry in fs::read_dir(&modules.directory).context("cannot look for modules")? {
-            let path = entry.context("cannot look for modules")?.path();
-            fs::copy(&path, all.join(path.file_name().unwrap_or_default())).context("cannot copy a module")?;
-        }
+        copy(&modules.directory, &all)?;
     }
-    install_modules(&all, share)
+    Ok(all)
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    for entry in fs::read_dir(from).context("cannot look for modules")? {
+        let path = entry.context("cannot look for modules")?.path();
+        fs::copy(&path, to.join(path.file_name().unwrap_or_default())).context("cannot copy a module")?;
+    }
+    Ok(())
 }
 
 /// The program, which is built if this one was installed without it.

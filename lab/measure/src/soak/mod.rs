@@ -1,5 +1,6 @@
 //! `ekiden soak`: everything that policies have to live through, in an order that a seed says, for as long as one likes.
 
+mod chosen;
 mod outcome;
 mod steps;
 
@@ -17,6 +18,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use chosen::{Chosen, names_or_own};
 use clap::Args;
 use ekiden_guest_test::GuestTest;
 use ekiden_vm::{Kernel, Scratch, Status, Stream, Vm};
@@ -26,8 +28,10 @@ use steps::{RECORDING, Step};
 
 use crate::{
     failure::{Exit, Failure},
-    guest_test::{command, install, program},
+    guest_test::{command, install, install_with, program},
     machine::{Shape, boot, follow_with},
+    modules::{self, Allowed},
+    own::Needs,
     policies,
     progress::Progress,
     signals,
@@ -47,16 +51,24 @@ Examples:
       beside a hostile user: do others get 0.9 of what they get elsewhere?
   ekiden soak --vm --device --parallel --minutes 60
       random requests for /dev/ekiden, while policies come and go
+  ekiden soak --vm --policy my-policy --minutes 60
+      a policy of your own, in the directory of its project
 It goes through what follows again and again, each time in another order: churn
 and messaging under each policy, recorded and replayed; a storm under each;
 policies that replace each other, that come and go beside others, and whose
 modules are loaded anew; every fault there is, beside another policy and alone.
-The same seed takes the same order. Ctrl-C ends it with what was found so far.
+In a project these are its policies, and the others are FIFO, WFQ and CFS; the
+faults are the same everywhere. The same seed takes the same order. Ctrl-C ends
+it with what was found so far.
 Exits with 118 if something was found.")]
 pub struct Soak {
     /// In a virtual machine; nowhere else, as what is tried here may end in the loss of a machine
     #[arg(long, required = true)]
     vm: bool,
+    /// Only this policy, and what it does beside others; may be given again. By default all of the project in the current directory or,
+    /// elsewhere, all that come with Ekiden
+    #[arg(long = "policy", value_name = "POLICY", conflicts_with = "device")]
+    policies: Vec<String>,
     /// For how long at least: what was begun is gone through
     #[arg(long, value_name = "MINUTES", default_value_t = 10.0, value_parser = minutes)]
     minutes: f64,
@@ -96,6 +108,8 @@ pub struct Soak {
     /// Write what each guest test said to this file as soon as it is known, a line of JSON each
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
+    #[command(flatten)]
+    allowed: Allowed,
 }
 
 fn minutes(text: &str) -> Result<f64, String> {
@@ -195,6 +209,12 @@ impl Soak {
         }
     }
 
+    /// The policies that have to be in this process, to replay what was recorded.
+    pub fn needs(&self) -> Needs {
+        let policies = if self.device { Vec::new() } else { names_or_own(&self.policies) };
+        Needs::of(policies, (&self.allowed).into())
+    }
+
     /// Runs the command; the exit code is that of the program.
     pub fn run(self) -> Result<ExitCode> {
         let over = AtomicBool::new(false);
@@ -212,12 +232,12 @@ impl Soak {
     }
 
     fn go(&self) -> Result<ExitCode> {
-        let policies: Vec<String> = policies::ALL.iter().map(|linked| linked.name.to_owned()).collect();
+        let chosen = if self.device { Chosen::of_ekiden() } else { Chosen::of(&self.policies)? };
         let mut all = match (self.neighbour, self.device) {
-            (false, false) => steps::usual(&policies),
+            (false, false) => steps::usual(&chosen),
             _ => Vec::new(),
         };
-        all.extend(self.neighbour.then(|| steps::beside_neighbour(&policies)).into_iter().flatten());
+        all.extend(self.neighbour.then(|| steps::beside_neighbour(&chosen.policies)).into_iter().flatten());
         all.extend(self.device.then(steps::of_device).into_iter().flatten());
         let steps: Vec<&Step> = all.iter().filter(|step| self.wants(&step.name)).collect();
         if steps.is_empty() {
@@ -229,9 +249,16 @@ impl Soak {
         let mut saved = self.save.as_ref().map(create).transpose()?;
         let kernel = self.shape().fetch_fair(&mut progress)?;
         let share = Scratch::new()?;
-        let ours = policies::ALL.iter().map(|linked| ("policies", linked.name));
-        let modules: Vec<_> = ours.chain([("lab/test-policies", "faulty")]).collect();
-        install(&modules, &kernel, share.path(), &mut progress)?;
+        let ours = chosen.ours();
+        let ours = ours.iter().map(|name| ("policies", name.as_str()));
+        let ours: Vec<_> = ours.chain([("lab/test-policies", "faulty")]).collect();
+        match chosen.own() {
+            own if own.is_empty() => install(&ours, &kernel, share.path(), &mut progress)?,
+            own => {
+                let own = modules::for_kernel(None, &kernel, &own, &self.allowed, &mut progress)?;
+                install_with(&own, &ours, &kernel, share.path(), &mut progress)?;
+            }
+        }
         let guest_test = program(&mut progress)?;
         let is_over = Arc::new(AtomicBool::new(false));
         let mut guest = Guest {

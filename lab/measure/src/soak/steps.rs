@@ -2,6 +2,8 @@
 
 use ekiden_guest_test::{GuestTest, Part};
 
+use super::chosen::Chosen;
+
 /// Where the guest and this side both see a recording.
 pub(super) const RECORDING: &str = "soak.ekirec";
 
@@ -60,14 +62,18 @@ pub(super) fn of_device() -> Vec<Step> {
 }
 
 /// All others.
-pub(super) fn usual(policies: &[String]) -> Vec<Step> {
+pub(super) fn usual(chosen: &Chosen) -> Vec<Step> {
+    let Chosen { policies, beside, mixed } = chosen;
     let every_fault = GuestTest::List { rounds: 1, only: Vec::new(), beside: None, part: Part::ALL };
+    let upgrades = GuestTest::Upgrades { rounds: 100, patience_us: None, policies: mixed.clone() };
     let mut steps = vec![
-        Step::new("policies replace each other", GuestTest::Upgrades { rounds: 100, patience_us: None }),
-        Step::new("policies beside others", GuestTest::Several),
-        Step::new("modules loaded anew", GuestTest::Reload { rounds: 5 }),
+        Step::new("policies replace each other", upgrades),
+        Step::new("modules loaded anew", GuestTest::Reload { rounds: 5, policies: mixed.clone() }),
         Step::new("every fault", every_fault),
     ];
+    for policy in beside {
+        steps.push(Step::new(format!("{policy} beside others"), GuestTest::Several { policy: policy.clone() }));
+    }
     for policy in policies {
         let to = format!("/host/{RECORDING}").into();
         let recorded = GuestTest::Recorded { policy: policy.clone(), to, seconds: 0 };
@@ -87,8 +93,8 @@ mod tests {
 
     #[test]
     fn every_step_arrives_in_the_guest_as_it_was_sent() {
-        let policies = ["wfq", "my-policy"].map(str::to_owned);
-        let all = [usual(&policies), beside_neighbour(&policies), of_device(), vec![nothing()]];
+        let chosen = Chosen::of_ekiden();
+        let all = [usual(&chosen), beside_neighbour(&chosen.policies), of_device(), vec![nothing()]];
         for step in all.iter().flatten() {
             let guest_test = step.guest_test(&mut fastrand::Rng::with_seed(1));
             let sent = Request { modules: "/host/modules".into(), guest_test };
@@ -102,7 +108,7 @@ mod tests {
         let storm = &beside_neighbour(&["wfq".to_owned()])[0];
         let order = &mut fastrand::Rng::with_seed(1);
         assert_ne!(storm.guest_test(order), storm.guest_test(order));
-        let same = &usual(&["wfq".to_owned()])[0];
+        let same = &usual(&Chosen::of_ekiden())[0];
         assert_eq!(same.guest_test(order), same.guest_test(order));
     }
 }
