@@ -41,8 +41,8 @@ use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 // What commands share, by the names that its modules have in the commands: `crate::failure` and so on.
 use ekiden_command::{
-    booted, considered, failure, flights, invoker, loads, machine, models, modules, output, own, parallel, policies,
-    progress, recording, report, session, signals,
+    booted, considered, failure, flights, guest_run, invoker, loads, machine, models, modules, output, own, parallel,
+    policies, progress, recording, report, session, signals,
 };
 use ekiden_linked::Linked;
 use ekiden_measure as measure;

@@ -10,6 +10,7 @@ use ekiden_loader::{Access, Beside, arena_bytes_for, room_for_all};
 use crate::{
     child::{self, Events},
     flights,
+    guest_run::RunOptions,
     modules::{self, Allowed},
     policies,
     progress::Progress,
@@ -41,14 +42,8 @@ If the policy is taken out, be it for a fault of its own, that is said at once,
 the command is ended (unless --keep-going), and the exit code is 101. `ekiden
 status` has the reason. See also: ekiden vm run")]
 pub(crate) struct Run {
-    /// The policy: one that comes with Ekiden (fifo, wfq), or of the project in the current directory
-    policy: String,
-    /// A parameter of the policy
-    #[arg(long = "set", value_name = "NAME=VALUE")]
-    set: Vec<String>,
-    /// Schedule only the command (or what `ekiden exec` starts), not the whole machine
-    #[arg(long)]
-    attached: bool,
+    #[command(flatten)]
+    options: RunOptions,
     /// Come beside the policies that run already: this one is asked last, and gets the command, or whatever is given to it with
     /// `ekiden attach`
     #[arg(long, conflicts_with = "attached")]
@@ -67,13 +62,6 @@ pub(crate) struct Run {
     root_only: bool,
     #[command(flatten)]
     share: Shares,
-    /// Room for this many tasks, 192 bytes each; by default as many as kernel.threads-max and kernel.pid_max allow, up to a million.
-    /// If there are more, those share a part of each CPU, and no policy has them, until there is room
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=4_194_304))]
-    max_tasks: Option<u32>,
-    /// Memory for the policy itself; by default 256 bytes per task that there is room for, and 32 MiB at least
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=16_384))]
-    arena_mib: Option<u64>,
     /// Memory for the newest calls of each CPU, which are saved if the policy is taken out; 0 for none
     #[arg(long, value_name = "KIB", default_value_t = 1_024, value_parser = clap::value_parser!(u64).range(0..=262_144))]
     flight_kib: u64,
@@ -88,9 +76,6 @@ pub(crate) struct Run {
     modules: Option<PathBuf>,
     #[command(flatten)]
     allowed: Allowed,
-    /// If the policy is taken out, let the command continue under the kernel's own scheduler
-    #[arg(long)]
-    keep_going: bool,
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -98,23 +83,24 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let params = self.set.join(" ");
-        policies::check_params(&self.policy, &params)?;
+        let RunOptions { policy, set, attached, max_tasks, arena_mib, keep_going } = &self.options;
+        let (attached, keep_going) = (*attached, *keep_going);
+        let params = set.join(" ");
+        policies::check_params(policy, &params)?;
         let beside = match (self.beside, self.default) {
             (false, _) => Beside::Nobody,
             (true, false) => Beside::Others,
             (true, true) => Beside::OthersAsDefault,
         };
         session::preflight(beside)?;
-        let modules =
-            modules::for_this_machine(self.modules.as_deref(), &self.policy, &self.allowed, &mut Progress::new())?;
-        let max_tasks = self.max_tasks.unwrap_or_else(room_for_all);
+        let modules = modules::for_this_machine(self.modules.as_deref(), policy, &self.allowed, &mut Progress::new())?;
+        let max_tasks = max_tasks.unwrap_or_else(room_for_all);
         let plan = Plan {
             params,
-            attached: self.attached,
+            attached,
             beside,
             max_tasks,
-            arena_mib: self.arena_mib.unwrap_or_else(|| arena_bytes_for(max_tasks) >> 20),
+            arena_mib: arena_mib.unwrap_or_else(|| arena_bytes_for(max_tasks) >> 20),
             flights: self.flights.clone(),
             access: match self.group {
                 Some(group) => Access::Group(group),
@@ -122,7 +108,7 @@ impl Run {
                 None => Access::Root,
             },
             flight_kib: if self.record.is_some() { RECORDING_KIB } else { self.flight_kib },
-            ..Plan::new(&self.policy, &modules)
+            ..Plan::new(policy, &modules)
         };
         let events = Events::listen()?;
         let held = plan.start()?;
@@ -131,14 +117,14 @@ impl Run {
             Some(path) => Some(ToFile::start(path, Some(held.slot()), false, &self.command)?),
             None => None,
         };
-        let tasks = match (self.attached, beside) {
+        let tasks = match (attached, beside) {
             (true, _) => "the tasks in class SCHED_EXT",
             (false, Beside::Nobody) => "all tasks of this machine",
             (false, Beside::Others) => "what `ekiden attach` gives to it",
             (false, Beside::OthersAsDefault) => "all tasks for which no policy was chosen",
         };
-        let what = format!("{} schedules {tasks}; Ctrl-C ends it, `ekiden status` shows how it fares", self.policy);
-        let code = child::run(&events, &self.wrapped(held.number()?)?, &what, self.keep_going, || held.check());
+        let what = format!("{policy} schedules {tasks}; Ctrl-C ends it, `ekiden status` shows how it fares");
+        let code = child::run(&events, &self.wrapped(held.number()?)?, &what, keep_going, || held.check());
         if let (Some(recording), Some(path)) = (recording, &self.record) {
             record::tell(path, recording.stop()?);
         }
@@ -154,7 +140,7 @@ impl Run {
 
     /// The command, started through `ekiden exec` if the policy does not get it anyway.
     fn wrapped(&self, number: u32) -> Result<Vec<OsString>> {
-        if !(self.attached || self.beside && !self.default) || self.command.is_empty() {
+        if !(self.options.attached || self.beside && !self.default) || self.command.is_empty() {
             return Ok(self.command.clone());
         }
         let this = std::env::current_exe().context("cannot find this program")?;
@@ -176,5 +162,50 @@ fn group_of_users(text: &str) -> Result<u32, String> {
         Ok(Some(group)) => Ok(group.gid.as_raw()),
         Ok(None) => Err("there is no such group of users; `getent group` lists them".to_owned()),
         Err(error) => Err(format!("groups of users cannot be read: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::{Cli, Command, guest_run::GuestRun};
+
+    fn read(argv: &[String]) -> Run {
+        match Cli::try_parse_from(argv).unwrap_or_else(|error| panic!("{argv:?}: {error}")).command {
+            Command::Run(run) => run,
+            _ => panic!("{argv:?} is another command"),
+        }
+    }
+
+    #[test]
+    fn what_is_to_run_in_a_guest_arrives_there_as_it_was_meant() {
+        let options = RunOptions {
+            policy: "my-policy".into(),
+            set: vec!["slice_us=1000".into(), "wakeup_us=7".into()],
+            attached: true,
+            max_tasks: Some(4_096),
+            arena_mib: Some(64),
+            keep_going: true,
+        };
+        let all = GuestRun {
+            options,
+            flight_kib: Some(4_096),
+            flights: Some("/host/recordings".into()),
+            ..GuestRun::new("/host/bin/ekiden", "", ["sh", "-c", "exec \"$0\"", "--attached"])
+        };
+        let plain = GuestRun::new("ekiden", "wfq", Vec::<String>::new());
+        let recorded = GuestRun { record: Some("/host/all calls.ekirec".into()), ..plain.clone() };
+        for meant in [all, plain, recorded] {
+            let argv = meant.argv();
+            let run = read(&argv);
+            assert_eq!(argv[0], meant.ekiden);
+            assert_eq!(run.options, meant.options);
+            assert_eq!(run.flight_kib, meant.flight_kib.unwrap_or(1_024));
+            assert_eq!(run.flights, meant.flights.unwrap_or_else(flights::usual));
+            assert_eq!(run.record, meant.record);
+            assert_eq!(run.command, meant.command.iter().map(OsString::from).collect::<Vec<_>>());
+        }
     }
 }

@@ -28,10 +28,20 @@ impl<'a> Recordings<'a> {
         Ok(Self { directory, wanted })
     }
 
-    /// The options by which the command in the guest leaves them there.
+    /// Where the guest leaves the last calls of a policy that is taken out.
+    pub(super) fn flights() -> PathBuf {
+        Path::new("/host").join(DIRECTORY)
+    }
+
+    /// Where it leaves all calls, if they are wanted.
+    pub(super) fn record(&self) -> Option<PathBuf> {
+        self.wanted.map(|_| Self::flights().join(WANTED))
+    }
+
+    /// The same as options of `ekiden agent`.
     pub(super) fn options(&self) -> impl Iterator<Item = String> {
-        let record = self.wanted.map(|_| format!("--record=/host/{DIRECTORY}/{WANTED}"));
-        [format!("--flights=/host/{DIRECTORY}")].into_iter().chain(record)
+        let record = self.record().map(|file| format!("--record={}", file.display()));
+        [format!("--flights={}", Self::flights().display())].into_iter().chain(record)
     }
 
     /// What was recorded goes to where it was wanted, or to where it would be on this machine.

@@ -11,6 +11,7 @@ use ekiden_vm::{Cache, Scratch, Vm, fetch};
 
 use super::{Booted, Name, recordings::Recordings};
 use crate::{
+    guest_run::{GuestRun, RunOptions},
     machine::{Shape, boot, exit_code, follow, guest_command, install_modules},
     modules::{self, Allowed},
     policies,
@@ -31,20 +32,8 @@ the machine do not count.")]
 pub(crate) struct Run {
     #[command(flatten)]
     name: Name,
-    /// The policy: one that comes with Ekiden (fifo, wfq), or of the project in the current directory
-    policy: String,
-    /// A parameter of the policy
-    #[arg(long = "set", value_name = "NAME=VALUE")]
-    set: Vec<String>,
-    /// Schedule only the command, not the whole machine
-    #[arg(long)]
-    attached: bool,
-    /// Room for this many tasks
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=4_194_304))]
-    max_tasks: Option<u32>,
-    /// Memory for the policy itself
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=16_384))]
-    arena_mib: Option<u64>,
+    #[command(flatten)]
+    options: RunOptions,
     /// Take the modules from this directory instead of building them
     #[arg(long, value_name = "DIR", env = modules::DIRECTORY)]
     modules: Option<PathBuf>,
@@ -53,9 +42,6 @@ pub(crate) struct Run {
     /// Record every call to this file, from the first one on
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// If the policy is taken out, let the command continue under the kernel's own scheduler
-    #[arg(long)]
-    keep_going: bool,
     #[command(flatten)]
     shape: Shape,
     /// The command and its arguments
@@ -65,7 +51,7 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        policies::check_params(&self.policy, &self.set.join(" "))?;
+        policies::check_params(&self.options.policy, &self.options.set.join(" "))?;
         let mut progress = Progress::new();
         match Booted::find(&self.name)? {
             Some(booted) => {
@@ -88,25 +74,22 @@ impl Run {
     }
 
     fn put_modules(&self, kernel: &ekiden_vm::Kernel, share: &Path, progress: &mut Progress) -> Result<()> {
-        let policies = [self.policy.clone()];
+        let policies = [self.options.policy.clone()];
         let directory = modules::for_kernel(self.modules.as_deref(), kernel, &policies, &self.allowed, progress)?;
         install_modules(&directory, share)
     }
 
     fn in_guest(&self, vm: &Vm, share: &Path, ekiden: String) -> Result<ExitCode> {
         let recordings = Recordings::prepare(share, self.record.as_deref())?;
-        let mut argv = vec![ekiden, "run".to_owned(), self.policy.clone()];
-        argv.extend(self.set.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
-        argv.extend(self.attached.then(|| "--attached".to_owned()));
-        argv.extend(self.keep_going.then(|| "--keep-going".to_owned()));
-        argv.extend(self.max_tasks.map(|tasks| format!("--max-tasks={tasks}")));
-        argv.extend(self.arena_mib.map(|mib| format!("--arena-mib={mib}")));
-        argv.extend(recordings.options());
-        if !self.command.is_empty() {
-            argv.push("--".into());
-            argv.extend(self.command.iter().cloned());
-        }
-        let code = follow(vm, &guest_command(argv)).map(exit_code)?;
+        let run = GuestRun {
+            ekiden,
+            options: self.options.clone(),
+            flight_kib: None,
+            flights: Some(Recordings::flights()),
+            record: recordings.record(),
+            command: self.command.clone(),
+        };
+        let code = follow(vm, &guest_command(run.argv())).map(exit_code)?;
         recordings.bring_home()?;
         Ok(code)
     }

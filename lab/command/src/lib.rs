@@ -8,6 +8,7 @@ pub mod booted;
 pub mod considered;
 pub mod failure;
 pub mod flights;
+pub mod guest_run;
 pub mod invoker;
 pub mod loads;
 pub mod machine;

@@ -18,8 +18,8 @@ pub mod waits;
 
 // By the names that they have within this crate and within the command line.
 use ekiden_command::{
-    booted, considered, failure, loads, machine, models, modules, output, own, parallel, policies, progress, recording,
-    report, session, signals,
+    booted, considered, failure, guest_run, loads, machine, models, modules, output, own, parallel, policies, progress,
+    recording, report, session, signals,
 };
 
 pub use self::{

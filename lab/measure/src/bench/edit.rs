@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     booted::{Booted, Name},
+    guest_run::GuestRun,
     machine::{follow_with, guest_command, install_modules},
     progress::Progress,
 };
@@ -116,7 +117,7 @@ fn measure(
     install_modules(&modules.directory, share)?;
     let build_seconds = start.elapsed().as_secs_f64();
     let mut printed = String::new();
-    let command = guest_command([ekiden, "run", POLICY, "--", ekiden, "status"]);
+    let command = guest_command(GuestRun::new(ekiden, POLICY, [ekiden, "status"]).argv());
     let status = follow_with(vm, &command, &mut |stream, bytes| {
         if stream == Stream::Stdout {
             printed.push_str(&String::from_utf8_lossy(bytes));

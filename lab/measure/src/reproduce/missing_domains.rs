@@ -27,6 +27,7 @@ use crate::{
     },
     considered,
     failure::{Exit, Failure},
+    guest_run::GuestRun,
     machine::{follow_with, guest_command},
     output::{Output, open_trace},
     progress::Progress,
@@ -53,7 +54,7 @@ const SCRIPT: &str = "set -e; cpu=/sys/devices/system/cpu/cpu3/online; echo 0 > 
     exec ekiden record --dump -o \"$0.ekirec\"";
 
 /// Room for all calls of a CPU.
-const FLIGHT_KIB: u32 = 4_096;
+const FLIGHT_KIB: u64 = 4_096;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -175,15 +176,13 @@ impl MissingDomains {
     fn record(&self, vm: &Vm, has_bug: bool, progress: &mut Progress) -> Result<()> {
         progress.step(format!("{} threads, {}", self.threads, title(has_bug)));
         // With the paper's kernel, threads that wake up stay near the waker: else they would leave the node by that.
-        let params = [format!("missing_domains={}", u8::from(has_bug)), "overload_on_wakeup=1".into()];
-        let mut argv = ["ekiden", "run", POLICY].map(str::to_owned).to_vec();
-        argv.push(format!("--flight-kib={FLIGHT_KIB}"));
-        argv.extend(params.into_iter().flat_map(|param| ["--set".to_owned(), param]));
-        argv.extend(["--", "sh", "-c", SCRIPT].map(str::to_owned));
-        argv.push(stem(Path::new("/host"), has_bug).display().to_string());
-        argv.extend([self.threads.to_string(), self.cpu_ms.to_string()]);
+        let set = vec![format!("missing_domains={}", u8::from(has_bug)), "overload_on_wakeup=1".into()];
+        let to = stem(Path::new("/host"), has_bug).display().to_string();
+        let (threads, cpu_ms) = (self.threads.to_string(), self.cpu_ms.to_string());
+        let mut run = GuestRun::new("ekiden", POLICY, ["sh", "-c", SCRIPT, &to, &threads, &cpu_ms]);
+        (run.options.set, run.flight_kib) = (set, Some(FLIGHT_KIB));
         let mut said = String::new();
-        let status = follow_with(vm, &guest_command(argv), &mut |_, bytes| {
+        let status = follow_with(vm, &guest_command(run.argv()), &mut |_, bytes| {
             said.push_str(&String::from_utf8_lossy(bytes));
         })?;
         if status == Status::Code(0) {
