@@ -1,6 +1,6 @@
 //! The figures as tables of a document.
 
-use super::{Applications, Cell, Incident, Kind, Line};
+use super::{Applications, Cell, Incident, Kind, Line, Total};
 use crate::{DEFAULT, number};
 
 /// What costs more than this is in bold type.
@@ -21,17 +21,9 @@ pub(super) fn markdown(all: &Applications) -> String {
         text += &table(&heading.collect::<Vec<_>>(), of_machine.map(|line| row(line, &schedulers)));
     }
     text += "### All programs of a machine together\n\n";
-    let totals = all.totals.iter().map(|total| {
-        vec![
-            total.scheduler.clone(),
-            total.beside.clone(),
-            total.cpus.to_string(),
-            total.programs.to_string(),
-            format!("{:.3}", total.mean),
-            format!("{:.2}, {}", total.worst, total.worst_program),
-        ]
-    });
-    text += &table(&["scheduler", "beside", "CPUs", "programs", "geometric mean", "worst"], totals);
+    let worst = |total: &Total| [format!("{:.2}, {}", total.worst, total.worst_program)];
+    let totals = all.totals.iter().map(|total| total.cells(worst(total)));
+    text += &table(&[&Total::HEADING[..], &["worst"]].concat(), totals);
     text += "### What went wrong\n\n";
     let mut wrong: Vec<(String, usize)> = Vec::new();
     for (cpus, Incident { program, scheduler, what, .. }) in all.incidents() {

@@ -144,6 +144,18 @@ pub struct Total {
     pub programs: usize,
 }
 
+impl Total {
+    /// What stands above its cells in every table.
+    const HEADING: [&str; 5] = ["scheduler", "beside", "CPUs", "programs", "geometric mean"];
+
+    /// A row of a table; `worst` says in its way what cost the most.
+    fn cells(&self, worst: impl IntoIterator<Item = String>) -> Vec<String> {
+        let Self { cpus, scheduler, beside, mean, programs, .. } = self;
+        let cells = [scheduler.clone(), beside.clone(), cpus.to_string(), programs.to_string(), format!("{mean:.3}")];
+        cells.into_iter().chain(worst).collect()
+    }
+}
+
 impl Line {
     /// Under one scheduler.
     pub fn cell(&self, scheduler: &str) -> Option<&Cell> {
@@ -232,18 +244,9 @@ impl Applications {
             text += &table(&heading, rows.map(|line| row(line, &schedulers)));
             text += "\n\n";
         }
-        let totals = self.totals.iter().map(|total| {
-            vec![
-                total.scheduler.clone(),
-                total.beside.clone(),
-                total.cpus.to_string(),
-                total.programs.to_string(),
-                format!("{:.3}", total.mean),
-                format!("{:.3}", total.worst),
-                total.worst_program.clone(),
-            ]
-        });
-        text += &table(&["scheduler", "beside", "CPUs", "programs", "geometric mean", "worst", "which"], totals);
+        let worst = |total: &Total| [format!("{:.3}", total.worst), total.worst_program.clone()];
+        let totals = self.totals.iter().map(|total| total.cells(worst(total)));
+        text += &table(&[&Total::HEADING[..], &["worst", "which"]].concat(), totals);
         if !self.limits.is_empty() {
             text += "\n\n";
             text += &table(&["limit", "figure", "at most", "verdict"], self.limits.iter().map(Judged::cells));
