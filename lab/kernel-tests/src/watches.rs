@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use ekiden_loader::{Config, Finding, LiveChecker, LookCounts, RunqLat, Scope, Session, Whom, sysfs};
+use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -32,7 +33,7 @@ struct WatchReport {
     pids: Vec<i32>,
     /// The name of the policy, if it is still in charge.
     scheduler: Option<String>,
-    /// BPF links beyond those that were there before, at most: while no CPU was suspected of being wasted, and while one was.
+    /// BPF programs that were attached, beyond those before, at most: while no CPU was suspected of being wasted, and while one was.
     links_unsuspected: usize,
     links_suspected: usize,
     /// The same when the checker is gone.
@@ -40,7 +41,12 @@ struct WatchReport {
 }
 
 fn links() -> usize {
-    libbpf_rs::query::LinkInfoIter::default().count()
+    LinkInfoIter::default().count()
+}
+
+/// Those of programs that run when something happens; an iterator runs when it is read.
+fn attached() -> usize {
+    LinkInfoIter::default().filter(|link| !matches!(link.info, LinkTypeInfo::Iter(_))).count()
 }
 
 /// Runs `load` in front of a live checker, under a policy (with `params`) or under the kernel's own scheduler.
@@ -57,20 +63,21 @@ fn watch_while<G: FnMut() -> Result<bool>>(
     load: impl FnOnce() -> Result<(Vec<Worker>, G)>,
 ) -> Result<()> {
     let session = config.map(Session::start).transpose()?;
-    let links_before = links();
+    let (links_before, attached_before) = (links(), attached());
     let mut checker = LiveChecker::load(PERSISTS)?;
     let (workers, mut goes_on) = load()?;
     let (mut findings, mut links_unsuspected, mut links_suspected) = (Vec::new(), 0, 0);
     let more_links = || links().saturating_sub(links_before);
+    let more_attached = || attached().saturating_sub(attached_before);
     // It pauses only while it suspects a CPU.
     let mut sleep = |time| {
-        links_suspected = links_suspected.max(more_links());
+        links_suspected = links_suspected.max(more_attached());
         thread::sleep(time);
         true
     };
     while goes_on()? {
         thread::sleep(EVERY);
-        links_unsuspected = links_unsuspected.max(more_links());
+        links_unsuspected = links_unsuspected.max(more_attached());
         findings.extend(checker.look(&mut sleep)?.map(|evidence| evidence.finding));
     }
     let counts = checker.counts;
