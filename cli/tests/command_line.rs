@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Output},
 };
@@ -267,4 +268,34 @@ fn a_machine_that_was_not_started_is_called_by_its_name() {
     assert!(code == 114 && error.contains("no machine races"), "{code} {error}");
     assert_eq!(run(&["vm", "list", "--json"]).1, "[]\n");
     assert_eq!(run(&["vm", "start", "--name", "../races"]).0, 2);
+}
+
+/// With a cargo that only says what it is asked to build.
+#[test]
+fn a_first_simulation_in_a_clone_builds_no_more_than_it_needs() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    fs::create_dir(place("bin")).unwrap();
+    let program = |name: &str, text: &str| {
+        fs::write(place(name), format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(place(name), fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let said = place("said");
+    program(
+        "bin/cargo",
+        &format!("echo \"$@\" >{said}; mkdir -p {0}/release; cp {0}/made {0}/release/ekiden", place("")),
+    );
+    program("made", "exit 0");
+    let builds_all = |command: &str| {
+        let mut script = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../ekiden"));
+        let path = format!("{}:{}", place("bin"), std::env::var("PATH").unwrap());
+        script.arg(command).env("PATH", path).env("CARGO_TARGET_DIR", directory.path());
+        // Whatever this machine has.
+        let output = script.env("EKIDEN_CLANG", "clang").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let asked = fs::read_to_string(&said).unwrap();
+        assert!(asked.contains("build --release") && asked.contains("-p ekiden-cli"), "{asked}");
+        !asked.contains("--no-default-features")
+    };
+    assert_eq!(["sim", "replay", "vm", "sim"].map(builds_all), [false, false, true, true]);
 }

@@ -179,8 +179,11 @@ impl fmt::Display for Diagnosis {
                 if finding.state != State::Ok {
                     wrapped(f, &format!("           needed: {}", finding.why), 19)?;
                 }
-                if let Some(fix) = &finding.fix {
-                    writeln!(f, "           do: {fix}")?;
+                match &finding.fix {
+                    // A command is copied from the terminal as one line.
+                    Some(fix) if fix.starts_with("sudo ") => writeln!(f, "           do: {fix}")?,
+                    Some(fix) => wrapped(f, &format!("           do: {fix}"), 15)?,
+                    None => {}
                 }
             }
         }
