@@ -82,6 +82,14 @@ pub(super) struct Calibration {
 }
 
 impl Calibration {
+    /// Whether all that costs are found by was measured under each policy.
+    pub(super) fn is_possible(measured: &Measured) -> bool {
+        let has = |policy: &str, load: &str| {
+            measured.runs.iter().any(|run| run.policy == policy && run.load == load && !run.shown.is_empty())
+        };
+        measured.policies().iter().all(|policy| loads().iter().all(|load| has(policy, load)))
+    }
+
     pub(super) fn of(measured: &Measured) -> Result<Self> {
         let mut models = Models { kernel: measured.kernel.clone(), policies: BTreeMap::new() };
         let mut found = Vec::new();
@@ -169,6 +177,7 @@ mod tests {
             let (shown, _) = simulate(&measured, "fifo", &load, truth.clone(), 0).unwrap();
             measured.runs.push(Run { policy: "fifo".into(), load, shown: vec![shown] });
         }
+        assert!(Calibration::is_possible(&measured));
         let found = Calibration::of(&measured).unwrap().models.of("fifo").unwrap();
         let near = |found_ns: u64, true_ns: u64| assert!(found_ns.abs_diff(true_ns) <= 20, "{found_ns}, not {true_ns}");
         near(found.costs.switch_ns, 2_345);
@@ -177,5 +186,7 @@ mod tests {
         near(found.costs.child_ns, truth.costs.child_ns);
         near(found.timer_slack_ns, 70_000);
         assert!(Models { kernel: String::new(), policies: BTreeMap::new() }.of("fifo").is_err());
+        measured.runs.pop();
+        assert!(!Calibration::is_possible(&measured), "one of the loads was not measured");
     }
 }

@@ -39,10 +39,10 @@ Examples:
       keep what the real kernel showed …
   ekiden fidelity --from real.json
       … and compare again, which takes no time
+  ekiden fidelity --vm --usual
+      with a simulated machine of usual costs, instead of what things cost there
   ekiden fidelity --vm --calibrate costs.json
-      find out what things cost there …
-  ekiden fidelity --vm --model costs.json
-      … and compare with a simulated machine that costs as much
+      only find out what things cost there, for `ekiden sim --model costs.json`
   sudo ekiden fidelity
       on the kernel of this machine
 With --vm a nanosecond is an instruction of an emulated machine, so that figures
@@ -67,9 +67,12 @@ pub struct Fidelity {
     /// Find out what things cost there, and write it to this file, for --model here and in `ekiden sim`
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     calibrate: Option<PathBuf>,
-    /// Compare with a simulated machine of these costs instead of a usual one
+    /// Compare with a simulated machine of these costs; by default they are found out first, which takes ten small loads more
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
+    /// Compare with a simulated machine of usual costs
+    #[arg(long, conflicts_with_all = ["model", "calibrate"])]
+    usual: bool,
     /// Put the table into this document, in the place that is marked there
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
@@ -112,11 +115,13 @@ impl Fidelity {
             eprintln!("next: ekiden fidelity --vm --model {}", path.display());
             return Ok(code);
         }
-        let models = self.model.as_deref().map(Models::read).transpose()?;
-        if models.is_none() {
-            eprintln!(
-                "the simulated machine is not calibrated: --calibrate FILE measures what things cost here, --model FILE simulates that"
-            );
+        let models = match &self.model {
+            Some(path) => Some(Models::read(path)?),
+            None if !self.usual && Calibration::is_possible(&measured) => Some(Calibration::of(&measured)?.models),
+            None => None,
+        };
+        if models.is_none() && !self.usual {
+            eprintln!("what was measured does not tell what things cost there: the simulated machine has usual costs");
         }
         let model = |policy: &str| match &models {
             Some(models) => models.of(policy),
@@ -136,11 +141,14 @@ impl Fidelity {
             return serde_json::from_str(&text)
                 .with_context(|| format!("{} is not what `ekiden fidelity --save` wrote", path.display()));
         }
-        let names = match self.loads.as_slice() {
-            [] if self.calibrate.is_some() => calibrate::loads(),
+        let mut names = match self.loads.as_slice() {
+            [] if self.calibrate.is_some() => Vec::new(),
             [] => loads::COMPARED.map(str::to_owned).to_vec(),
             loads => loads.to_vec(),
         };
+        if self.model.is_none() && !self.usual {
+            names.extend(calibrate::loads());
+        }
         let candidates = Candidates::new(&self.policies, &self.source);
         let real = Real { candidates, loads: names, repeat: self.repeat, traces: self.traces.clone() };
         if !self.vm.vm {
