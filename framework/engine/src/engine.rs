@@ -14,13 +14,13 @@ use crate::groups::{Groups, MAX_GROUPS};
 use crate::host::EngineHost;
 use crate::idle::IdleCpus;
 use crate::idle_notifications::IdleMissed;
-use crate::kept::Kept;
 use crate::order::Published;
 use crate::pace::Late;
 use crate::policy_slots::{POLICY_SLOTS, PolicySlot};
 use crate::shares::Shares;
 use crate::state::{Phase, State, Transition, UPGRADABLE};
 use crate::table::{Slot, TaskTable};
+use crate::task_params::Kept;
 
 /// The engine: policies, their tasks, and the checks between them and the host. A host whose policies are all of one type says
 /// which, and calls them by their address.

@@ -7,9 +7,9 @@ use ekiden_host::abi::{RawParams, Status};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::engine::{Engine, Handling};
-use crate::kept::{Kept, Telling};
 use crate::state::Phase;
 use crate::table::Slot;
+use crate::task_params::{Kept, Telling};
 
 impl<P: Policy> Engine<P> {
     fn kept(&self, task: TaskId) -> &Kept {

@@ -32,9 +32,9 @@ use nix::{
 };
 
 use crate::{
-    beats::{Beats, EachCall},
     call_log::{self, Ring},
     config::{Config, Counts, Make},
+    heartbeat::{Beats, EachCall},
     host::AgentHost,
     mind::{Mind, Talk},
     ready,

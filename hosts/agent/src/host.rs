@@ -9,7 +9,7 @@ use ekiden_host::Host;
 use ekiden_host::abi::RawToken;
 use nix::time::{ClockId, clock_gettime};
 
-use crate::beats::Beats;
+use crate::heartbeat::Beats;
 use crate::wire::WORDS;
 
 const NEVER: u64 = u64::MAX;

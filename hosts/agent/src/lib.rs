@@ -13,10 +13,10 @@
 #[cfg_attr(not(feature = "bpf"), path = "without_bpf.rs")]
 mod agent;
 #[cfg(feature = "bpf")]
-mod beats;
-#[cfg(feature = "bpf")]
 mod call_log;
 mod config;
+#[cfg(feature = "bpf")]
+mod heartbeat;
 #[cfg(feature = "bpf")]
 mod host;
 #[cfg(feature = "bpf")]

@@ -29,7 +29,7 @@ mod format;
 mod heading;
 mod pages;
 mod perf_data;
-mod tell;
+mod records;
 mod trace_dat;
 mod unpack;
 
@@ -42,7 +42,7 @@ pub use error::ForeignError;
 
 use bytes::Source;
 use event::{Event, Moment};
-use tell::Teller;
+use records::Teller;
 
 /// Most CPUs of Linux on any machine.
 const CPUS_MAX: u32 = 8_192;

@@ -35,7 +35,7 @@ mod memory;
 mod note;
 mod read;
 mod record;
-mod standing;
+mod snapshot;
 mod tidy;
 
 pub use by_pid::ByPid;

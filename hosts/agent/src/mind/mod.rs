@@ -2,9 +2,9 @@
 //! nothing to do. It holds no lock that a task which it schedules could have, does no input or output, and its memory
 //! is locked.
 
+mod clock;
+mod decisions;
 mod groups;
-mod shots;
-mod stock;
 
 use std::sync::Arc;
 use std::sync::atomic::{

@@ -21,10 +21,10 @@ use crate::hardware::Source;
 use crate::kernel::{Kernel, Stats};
 use crate::machine::Machine;
 use crate::masks::{Masks, SimHost};
+use crate::notes::Listening;
 use crate::program::Programs;
 use crate::recorded::{self, Recording};
 use crate::shared::Shared;
-use crate::spoken::Listening;
 use crate::trace::{Header, Sink, Trace};
 use crate::upgrade::Successor;
 

@@ -6,8 +6,8 @@ use ekiden_workload::{Report, Workload};
 use crate::alarm::Alarm;
 use crate::error::{SimError, Stuck, Unfinished};
 use crate::kernel::Kernel;
+use crate::notes::Listening;
 use crate::recorded::Recording;
-use crate::spoken::Listening;
 use crate::task::State;
 
 use super::SimReport;

@@ -5,14 +5,14 @@
 
 extern crate alloc;
 
-#[path = "../src/kept.rs"]
-pub mod kept;
 #[expect(dead_code, reason = "the engine uses the rest")]
 #[path = "../src/state.rs"]
 pub mod state;
 #[expect(dead_code, reason = "table_model.rs is about it")]
 #[path = "../src/table.rs"]
 pub mod table;
+#[path = "../src/task_params.rs"]
+pub mod task_params;
 #[expect(dead_code, reason = "wakeups_model.rs is about it")]
 #[path = "../src/wakeups.rs"]
 pub mod wakeups;
@@ -32,10 +32,10 @@ mod lock;
 
 use ekiden::TaskId;
 use ekiden_host::abi::RawParams;
-use kept::{Kept, Telling};
 use loom::{sync::Arc, thread};
 use state::Phase;
 use table::TaskTable;
+use task_params::{Kept, Telling};
 
 struct Model {
     tasks: TaskTable,
