@@ -47,7 +47,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("cli", &["framework", "policies", "workload", "machines", "observe", "hosts", "lab"]),
 ];
 
-/// Those that no crate of the workspace is in.
+/// The folders of the root that no crate of the workspace is in.
 const OTHER_FOLDERS: &[&str] = &["scripts", "templates"];
 
 /// The documents in the root that name paths. Those in `docs` and the README of each folder do, too.

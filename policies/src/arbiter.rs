@@ -26,7 +26,7 @@ const OFFLINE: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable, Plain)]
 #[repr(u32)]
 pub enum Ask {
-    /// So many CPUs of such a priority.
+    /// A number of CPUs, with a priority.
     Cpus = 1,
     /// That a thread is an activation from now on, until it ends.
     Enroll = 2,
@@ -73,7 +73,7 @@ pub struct Assignment {
 /// The tasks that wait, and what applications have.
 #[derive(Layout)]
 pub struct Arbiter {
-    /// Those that share the CPUs that are left.
+    /// The tasks that share the CPUs that are left.
     rest: Queue,
     cpus: PerCpu<Place>,
     tasks: PerTask<Activation>,

@@ -197,7 +197,7 @@ pub enum Step {
     IfHeld {
         /// Which pipe, from 0.
         pipe: u32,
-        /// So many, or more.
+        /// How many bytes it holds at least.
         at_least: u32,
         /// What to do then.
         steps: Vec<Step>,
@@ -280,12 +280,12 @@ pub enum Step {
     },
     /// Take a CPU out of the machine. Tasks there go elsewhere; those that may run nowhere else may then run anywhere.
     CpuOffline {
-        /// Which.
+        /// The CPU that leaves.
         cpu: u32,
     },
     /// Put it back.
     CpuOnline {
-        /// Which.
+        /// The CPU that comes back.
         cpu: u32,
     },
     /// `sched_yield`: let others run, staying runnable.

@@ -81,7 +81,7 @@ struct Report<'a> {
     /// How long what was replayed took to happen, and to replay.
     happened_s: f64,
     replay_s: f64,
-    /// The one divided by the other.
+    /// How long replaying took, divided by how long it took to happen.
     replay_per_happened: f64,
     replay_ns_per_call: f64,
 }

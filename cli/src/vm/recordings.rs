@@ -38,7 +38,7 @@ impl<'a> Recordings<'a> {
         self.wanted.map(|_| Self::flights().join(WANTED))
     }
 
-    /// The same as options of `ekiden agent`.
+    /// The options of `ekiden agent` that have it record there.
     pub(super) fn options(&self) -> impl Iterator<Item = String> {
         let record = self.record().map(|file| format!("--record={}", file.display()));
         [format!("--flights={}", Self::flights().display())].into_iter().chain(record)

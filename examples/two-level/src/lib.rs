@@ -60,7 +60,7 @@ use thread::{Left, Thread};
 /// How many CPUs an application asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// So many, however little there is to do.
+    /// How many at least, however little there is to do.
     pub min: usize,
     /// Never more: there are as many activations.
     pub max: usize,

@@ -139,7 +139,7 @@ impl Calls {
     pub const ALL: Self = Self(u64::MAX);
     /// No call.
     pub const NONE: Self = Self(0);
-    /// Those that bytes come with, be it none.
+    /// The calls that bytes come with, be it none.
     pub const WITH_PAYLOAD: Self = Self::NONE.with(Call::ParseHint).with(Call::EnterQueue).with(Call::TaskParams);
 
     /// The set with `call` added.

@@ -106,7 +106,7 @@ pub trait Host: Sync {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Running {
-    /// Which.
+    /// The task that runs.
     pub task: TaskId,
     /// Its weight, as its policy was told it; 1024 is nice 0.
     pub weight: u32,
@@ -295,7 +295,7 @@ impl<'a> Cx<'a> {
         self.kick_one_idle(task, None)
     }
 
-    /// The same, among these CPUs.
+    /// Kicks an idle CPU for a task, if one of these is idle: [`kick_idle`](Self::kick_idle) among a part of the CPUs.
     pub fn kick_idle_in(&self, task: TaskId, among: &CpuMask) -> Option<CpuId> {
         self.kick_one_idle(task, Some(among))
     }

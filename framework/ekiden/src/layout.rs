@@ -38,7 +38,7 @@ use crate::{
 /// assert_eq!(<Vec<u32>>::FINGERPRINT, <Vec<u32>>::FINGERPRINT);
 /// ```
 pub trait Layout {
-    /// The same for types of the same layout.
+    /// What stands for the layout: types of the same layout have the same.
     const FINGERPRINT: Fingerprint;
 }
 

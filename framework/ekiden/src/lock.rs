@@ -11,7 +11,7 @@ use crate::call_log::{call_log_runs, learn};
 use crate::order::{self, Holder, stack};
 use crate::wait::Wait;
 
-/// So many looks apart a call checks for deadlocks, and one that is not first in the queue looks at the lock.
+/// How many looks apart a call checks for deadlocks, and one that is not first in the queue looks at the lock.
 const LOOKS_APART: u32 = 16;
 
 /// If a call sees so often in a row that the lock is free and the first in the queue does not take it, then that one's processor is

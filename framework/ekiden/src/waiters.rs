@@ -28,13 +28,13 @@ pub(crate) struct Waiter {
     pub(crate) since: AtomicU64,
     /// Where its stack is.
     pub(crate) stack: AtomicUsize,
-    /// That of the call which has the lock, as it was at the last look.
+    /// The holder of the lock, as it was at the last look.
     pub(crate) holder: AtomicUsize,
     /// When that was.
     pub(crate) looked: AtomicU64,
 }
 
-/// The same at one moment.
+/// What was known of a call that waits at one moment.
 #[derive(Clone, Copy)]
 struct Seen {
     since: u64,

@@ -13,7 +13,7 @@ const ALWAYS: [Call; 7] = [
     Call::MigrateTaskRq,
 ];
 
-/// Those, and `more`.
+/// The calls of [`ALWAYS`], and `more`.
 fn always_and(more: &[Call]) -> Calls {
     ALWAYS.iter().chain(more).fold(Calls::NONE, |calls, call| calls.with(*call))
 }

@@ -80,7 +80,7 @@ pub enum Checks {
 }
 
 impl Checks {
-    /// The one with this number, if there is one.
+    /// The reason with this number, if there is one.
     pub fn from_number(number: u32) -> Option<Self> {
         [Self::Off, Self::Report, Self::Remove, Self::Stop].into_iter().find(|checks| *checks as u32 == number)
     }

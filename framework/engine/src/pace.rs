@@ -195,7 +195,7 @@ impl Late {
         self.kicks.load(Relaxed) != 0
     }
 
-    /// Those that wait, or when they may come.
+    /// Takes the kicks that wait, or says when they may come.
     fn take(&self, now_ns: u64) -> Result<Kicks, u64> {
         let next_ns = self.next_ns.load(Relaxed);
         if now_ns < next_ns {

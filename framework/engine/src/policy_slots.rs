@@ -32,7 +32,7 @@ pub(crate) struct PolicySlot<P> {
     params_declared: AtomicU64,
     /// The policy has not been told of tasks of any other attachment to this policy slot. It is `NOWHERE` while there is no policy.
     attachment: AtomicU64,
-    /// That of the policy that was here last.
+    /// The attachment of the policy that was here last.
     last_attachment: AtomicU64,
     /// How many tasks are attached here.
     pub(crate) tasks: AtomicU32,
@@ -184,17 +184,17 @@ pub struct PolicySlotView {
     pub contract_violations: u32,
     /// The newest of them.
     pub last_contract_violation: Option<ContractViolation>,
-    /// What is done about it when a task of its changes its state in an unexpected way, and the newest such change.
+    /// What is done about it when a task of its changes its state in an unexpected way.
     pub checks: Checks,
-    /// See there.
+    /// The newest change of a task's state that is in no row of the table.
     pub last_unexpected_transition: Option<UnexpectedTransition>,
     /// Why the engine has taken it out, if it did.
     pub fault: Option<Fault>,
     /// Sums of what the CPUs counted.
     pub totals: Totals,
-    /// Its share of the machine, and the CPUs that are its; none if it has no set.
+    /// Its share of the machine.
     pub share: Share,
-    /// See there.
+    /// The CPUs that are its own; none if it has no set.
     pub cpus: CpuMask,
 }
 
@@ -238,7 +238,7 @@ impl<P: Policy> Engine<P> {
         self.order.get().policy_slots()
     }
 
-    /// The same, as policy slots.
+    /// The places of the policies in [`order`](Self::order).
     #[inline]
     pub(crate) fn in_order(&self) -> impl Iterator<Item = &PolicySlot<P>> {
         self.order.get().policy_slots().map(|policy_slot| &self.policy_slots[policy_slot % POLICY_SLOTS])

@@ -307,7 +307,7 @@ impl Attachment {
         Self((policy_slot as u64) << State::POLICY_SLOT_SHIFT)
     }
 
-    /// That of the policy that follows in the same policy slot.
+    /// The attachment of the policy that follows in the same policy slot.
     pub(crate) fn next(self) -> Self {
         Self(self.0 ^ State::EPOCH)
     }

@@ -22,7 +22,7 @@ pub(crate) struct Slot {
     state: AtomicU64,
     pub(crate) host_task: AtomicU64,
     pub(crate) runtime_ns: AtomicU64,
-    /// That of the task; 0 in a free slot, which no id can name.
+    /// The generation of the task; 0 in a free slot, which no id can name.
     generation: AtomicU32,
     generation_next: AtomicU32,
     pub(crate) pid: AtomicU32,

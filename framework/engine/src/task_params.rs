@@ -36,7 +36,7 @@ impl Kept {
         if params.generation == task.generation { params.raw } else { RawParams::default() }
     }
 
-    /// Those that a task begins with.
+    /// Sets the parameters that a task begins with.
     pub(crate) fn begin(&self, task: TaskId, raw: RawParams) {
         *self.0.lock() = Params { generation: task.generation, telling: 0, raw };
     }

@@ -32,7 +32,7 @@ const PICK: u32 = EventKind::Pick as u32;
 const TICK: u32 = EventKind::Tick as u32;
 const REFILL: u32 = EventKind::Refill as u32;
 
-/// So many tasks are released at a time.
+/// How many tasks are released at a time.
 const RELEASE_MOST: u32 = 32;
 
 impl<P: Policy> Engine<P> {

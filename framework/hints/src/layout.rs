@@ -36,7 +36,7 @@ pub mod at {
     pub const STATE: usize = 2;
     /// Of hints: the fingerprint of their type, bytes of a record, records.
     pub const UP: usize = 3;
-    /// The same of notices.
+    /// Of notices: the fingerprint of their type, bytes of a record, records.
     pub const DOWN: usize = 6;
     /// How many hints the program has written, and how often it found no room.
     pub const UP_HEAD: usize = 16;
@@ -217,7 +217,7 @@ impl Geometry {
         self.ring(words, HEADER_WORDS, self.up, at::UP_HEAD, at::UP_TAIL)
     }
 
-    /// The same of notices.
+    /// The ring of notices.
     pub fn down<W: Word>(self, words: &[W]) -> Option<Ring<'_, W>> {
         self.ring(words, HEADER_WORDS + self.up.words(), self.down, at::DOWN_HEAD, at::DOWN_TAIL)
     }

@@ -202,7 +202,7 @@ impl<'a, W: Word> Consumer<'a, W> {
         Ok(taken)
     }
 
-    /// So many of the records were no values of their type.
+    /// Counts records that were no values of their type.
     pub fn note_refused(&self, records: u64) {
         Ring::count(&self.ring.tail[1], records);
     }

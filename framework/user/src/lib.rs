@@ -49,7 +49,7 @@ pub enum Policy<'a> {
     Default,
     /// The first that runs by this name.
     Named(&'a str),
-    /// The one with the number that `ekiden status` shows. Numbers are not used again.
+    /// The policy with the number that `ekiden status` shows. Numbers are not used again.
     Number(u32),
 }
 

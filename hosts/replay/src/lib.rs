@@ -54,17 +54,17 @@ pub enum ReplayError {
     /// It is of a policy that was not given.
     #[error("the recording is of the policy `{policy}`; this replays {known}")]
     OtherPolicy {
-        /// That of the recording.
+        /// The policy that the recording names.
         policy: String,
-        /// Those that were given.
+        /// The policies that were given.
         known: String,
     },
     /// There is no such policy.
     #[error("there is no policy `{policy}`; choose one of {known}")]
     NoPolicy {
-        /// The one that was asked for.
+        /// The policy that was asked for.
         policy: String,
-        /// Those that were given.
+        /// The policies that were given.
         known: String,
     },
     /// The policy has other parameters by now.
@@ -99,7 +99,7 @@ pub enum ReplayError {
 pub struct Considered {
     /// The call.
     pub call: Past,
-    /// Those CPUs.
+    /// The CPUs that the policy looked at for it.
     pub cpus: CpuMask,
 }
 

@@ -38,9 +38,9 @@ pub struct Difference {
     /// What the policy answered in the replay, if it did.
     #[serde(serialize_with = "reply")]
     pub replayed: Option<Reply>,
-    /// The calls that began before it, and those that began after it.
+    /// The calls that began before it.
     pub before: Vec<Past>,
-    /// See there.
+    /// The calls that began after it.
     pub after: Vec<Past>,
     /// Which locks were held and waited for at that moment, one a line.
     pub locks: Vec<String>,
@@ -53,13 +53,13 @@ pub struct Difference {
 pub struct Exact {
     /// How many: of calls that are under way at once, one may differ and the others not.
     pub calls: u64,
-    /// The first and the last one.
+    /// The number of the first one.
     pub from: u64,
-    /// See there.
+    /// The number of the last one.
     pub to: u64,
-    /// When they began.
+    /// When the first one began.
     pub from_ns: u64,
-    /// See there.
+    /// When the last one began.
     pub to_ns: u64,
     /// Whether the policy's state was known to be that of the recording: from the beginning of an instance on. Otherwise
     /// it was made up of what the recording tells, and as many calls as were asked for have agreed.
@@ -82,9 +82,9 @@ pub struct Outcome {
     pub first: Option<Difference>,
     /// The first one after a gap, when enough calls had agreed.
     pub first_not_exact: Option<Difference>,
-    /// How many were replayed exactly, and from where to where; of very many pieces, the first.
+    /// How many were replayed exactly.
     pub exact_calls: u64,
-    /// See there.
+    /// Where the exact ones begin and end; of very many pieces, the first.
     pub exact: Vec<Exact>,
     /// Records that are missing in the recording.
     pub lost: u64,

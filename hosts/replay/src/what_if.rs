@@ -56,12 +56,11 @@ pub struct WhatIf {
     pub calls: u64,
     /// How far the policies agree, by the name of the call.
     pub agreement: BTreeMap<&'static str, Agreement>,
-    /// Times that a task waited: those that the other policy would have ended earlier than they did end, at the same
-    /// moment, and later.
+    /// Times that a task waited which the other policy would have ended earlier than they did end.
     pub earlier: u64,
-    /// See there.
+    /// Times that a task waited which the other policy would have ended at the same moment.
     pub same: u64,
-    /// See there.
+    /// Times that a task waited which the other policy would have ended later.
     pub later: u64,
     /// The longest wait in the recording.
     pub longest: LongestWait,

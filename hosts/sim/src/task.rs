@@ -87,7 +87,7 @@ pub(crate) enum State {
     },
     /// Waits for a lock.
     ForLock {
-        /// Which.
+        /// The lock that it waits for.
         lock: u32,
     },
     /// Waits for others.
@@ -102,7 +102,7 @@ pub(crate) enum State {
     },
     /// Waits for a device.
     InIo {
-        /// Which.
+        /// The device that it waits for.
         device: u32,
     },
     /// Waits for something that the policy says.

@@ -112,7 +112,7 @@ impl Shape {
         Ok(kernel)
     }
 
-    /// The same for guests of [`fair_spec`](Self::fair_spec).
+    /// Fetches the kernel and builds the programs for guests of [`fair_spec`](Self::fair_spec).
     pub fn fetch_fair(&self, progress: &mut Progress) -> Result<Kernel> {
         let kernel = self.fetch(progress)?;
         let spec = VmSpec { mode: self.mode(), init: Some(program(GUEST)), ..VmSpec::default() };
@@ -211,7 +211,7 @@ pub fn build_missing(name: &str, packages: &[&str], progress: &mut Progress) -> 
     Ok(Checkout::find()?.build_programs(packages, &mut progress.sink())?)
 }
 
-/// The one beside this program.
+/// The program of this name beside this one, if there is one.
 fn beside(name: &str) -> Option<PathBuf> {
     let this = std::env::current_exe().ok()?;
     Some(this.with_file_name(name)).filter(|program| program.exists())
@@ -268,7 +268,7 @@ pub fn follow(vm: &Vm, command: &GuestCommand) -> Result<Status> {
     follow_with(vm, command, &mut print)
 }
 
-/// The same with the output handed over.
+/// Follows a command in a guest, and hands over its output.
 pub fn follow_with(vm: &Vm, command: &GuestCommand, sink: &mut dyn FnMut(Stream, &[u8])) -> Result<Status> {
     let running = vm.spawn(command)?;
     let command = running.signaller();

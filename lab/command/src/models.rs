@@ -29,7 +29,7 @@ impl Models {
         fs::write(path, serde_json::to_string_pretty(self)?).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// The one of a policy.
+    /// The model of a policy.
     pub fn of(&self, policy: &str) -> Result<Model> {
         let Some(model) = self.policies.get(policy) else {
             bail!("the costs are not of {policy}; calibrate with --policy {policy}");

@@ -32,7 +32,7 @@ pub struct Allowed {
 }
 
 impl Allowed {
-    /// The same for the builder.
+    /// What the builder is told of it.
     pub fn trust(&self) -> Trust {
         Trust { allow_unsafe: self.allow_unsafe.clone(), as_root: self.as_root }
     }

@@ -36,7 +36,7 @@ pub fn write_report(
     Ok(verdict)
 }
 
-/// The same with what was found otherwise.
+/// Writes the page with a verdict that was found otherwise.
 pub fn write_page(path: &Path, header: &Header, model: &Model, verdict: &Verdict, notes: Notes) -> Result<()> {
     let notes = Notes { machine: notes.machine.or_else(|| machine_name(header)), ..notes };
     output::write(path, report(header, model, verdict, &notes, REPORT_BYTES_MAX)?.as_bytes())

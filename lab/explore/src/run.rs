@@ -20,7 +20,7 @@ use crate::{Case, PolicyMaker};
 const CHOICES_MAX: usize = 100_000;
 
 thread_local! {
-    /// That of the coroutine that runs; null outside.
+    /// The yielder of the coroutine that runs; null outside.
     static CURRENT: Cell<*const Yielder<(), Point>> = const { Cell::new(std::ptr::null()) };
     static ORDER: RefCell<PointOrder> = RefCell::default();
 }

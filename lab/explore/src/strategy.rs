@@ -36,7 +36,7 @@ pub struct Strategy {
 }
 
 impl Strategy {
-    /// The same for the same seed.
+    /// A strategy that chooses the same for the same seed.
     pub fn new(mode: Mode, seed: u64) -> Self {
         let random = Random::new(seed);
         Self { mode, random, step: 0, priorities: Vec::new(), changes: Vec::new(), path: Vec::new(), runs: 0 }

@@ -183,7 +183,7 @@ pub enum GuestTest {
     Terms,
     /// What a policy counts itself.
     Figures,
-    /// The same in an agent.
+    /// What a policy in an agent counts itself.
     FiguresInAgent,
     /// An ordinary user's program has queues of hints, and does what it may not.
     Queues,
@@ -323,7 +323,7 @@ pub enum GuestTest {
     },
     /// How long interrupts are off where very many tasks wait for CPU time of their group.
     Throttled {
-        /// So many.
+        /// How many tasks wait.
         #[arg(long)]
         tasks: u32,
         /// How long they are looked at.
@@ -424,7 +424,7 @@ pub enum GuestTest {
         /// The policy; without one, the kernel's own scheduler.
         #[arg(long)]
         policy: Option<String>,
-        /// So many tasks.
+        /// How many tasks there are.
         #[arg(long)]
         tasks: u32,
         /// How many of those the table has no room for.

@@ -126,7 +126,7 @@ struct Ended {
     /// its own scheduler's already, go before all others.
     outage_ms: f64,
     gap_ms: f64,
-    /// The same while nothing went wrong.
+    /// The longest gap while nothing went wrong.
     usual_gap_ms: f64,
     is_disabled: bool,
     reason: String,

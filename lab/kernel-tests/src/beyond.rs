@@ -36,7 +36,7 @@ struct HerdReport {
     /// The longest time that one of them had no CPU although it wanted one, in milliseconds, in the second half of the time: at first all
     /// want one at once, and touch their memory for the first time.
     longest_ms: f64,
-    /// The same of those that came last.
+    /// The longest time without a CPU of those that came last, in milliseconds.
     longest_of_last_ms: f64,
     /// How often they have worked, and how often the one that did so least.
     turns: u64,

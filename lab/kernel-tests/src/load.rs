@@ -68,7 +68,7 @@ impl Worker {
         Ok(Self(child))
     }
 
-    /// The same of root.
+    /// Starts many threads of root, which wait until they are released.
     pub(crate) fn crowd(threads: u32) -> Result<Self> {
         Self::crowd_of(0, threads)
     }
@@ -189,7 +189,7 @@ pub(crate) fn be_anywhere() -> Result<()> {
     sched_setaffinity(Pid::from_raw(0), &cpus).context("cannot set our own affinity")
 }
 
-/// So many threads spin once something can be read.
+/// Has many threads spin once something can be read.
 fn crowd(threads: u32) -> Result<()> {
     static BEGUN: AtomicU32 = AtomicU32::new(0);
     // SAFETY: plain system calls on a static.

@@ -39,7 +39,7 @@ const LONG: Duration = Duration::from_secs(5);
 struct QueuesReport {
     /// A hint without a system call was answered, and how many milliseconds that took.
     answered_ms: u64,
-    /// The same with a ring, in microseconds.
+    /// How many microseconds it took until a hint with a ring was answered.
     rung_us: u64,
     /// Of a flood: what was written, taken, how often there was no room, and what the queue counts of notices.
     flood: [u64; 4],

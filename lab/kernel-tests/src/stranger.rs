@@ -26,7 +26,7 @@ mod skel {
 struct StrangerReport {
     /// What libbpf and the verifier said of the congestion control that calls a kfunc; nothing where it was loaded.
     refused: Option<String>,
-    /// The same of the one that calls none.
+    /// What libbpf and the verifier said of the one that calls none.
     ordinary_refused: Option<String>,
     still_running: bool,
 }

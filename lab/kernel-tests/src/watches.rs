@@ -36,7 +36,7 @@ struct WatchReport {
     /// BPF programs that were attached, beyond those before, at most: while no CPU was suspected of being wasted, and while one was.
     links_unsuspected: usize,
     links_suspected: usize,
-    /// The same when the checker is gone.
+    /// How many were attached when the checker was gone.
     links_left: usize,
 }
 

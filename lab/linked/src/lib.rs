@@ -108,12 +108,12 @@ pub fn add(own: &'static [Linked]) -> Result<(), TwoOfOneName> {
     }
 }
 
-/// Those that were added.
+/// The policies that were added.
 pub fn own() -> &'static [Linked] {
     OWN.get().copied().unwrap_or_default()
 }
 
-/// Those that come with Ekiden, and those that were added.
+/// The policies that come with Ekiden, and those that were added.
 pub fn all() -> impl Iterator<Item = &'static Linked> {
     ALL.iter().chain(own())
 }
@@ -123,7 +123,7 @@ pub fn comes_along(policy: &str) -> bool {
     ALL.iter().chain([&PLANTED]).any(|linked| linked.name == policy)
 }
 
-/// The one of this name.
+/// The policy of this name.
 pub fn find(policy: &str) -> Option<&'static Linked> {
     all().find(|linked| linked.name == policy)
 }

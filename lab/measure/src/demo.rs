@@ -163,7 +163,7 @@ fn prepare(progress: &mut Progress) -> Result<()> {
 }
 
 impl Results {
-    /// The one table.
+    /// The results as a table.
     fn table(&self) -> String {
         let schedulers = [DEFAULT, BPF_LOCAL, BPF, "fifo", "fifo, recorder off", "wfq", "wfq, recorder off"];
         let costs = [

@@ -55,7 +55,7 @@ struct Outcome {
     emulator_faults: u64,
     ms_max: u64,
     reasons: BTreeMap<String, usize>,
-    /// Those of the refused ones of which no module could be made.
+    /// The refused ones of which no module could be made.
     not_built: Vec<Seen>,
     problems: Vec<Seen>,
 }

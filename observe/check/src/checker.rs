@@ -75,7 +75,7 @@ impl Checker {
         self.verdict().violations
     }
 
-    /// The same, with what was wasted over time.
+    /// What was found, with what was wasted over time.
     pub fn verdict(mut self) -> Verdict {
         for (check, found) in &mut self.checks {
             check.finish(&self.view, found);

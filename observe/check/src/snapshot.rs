@@ -59,7 +59,7 @@ pub struct TaskSeen {
     pub core_cookie: u64,
     /// Its PID: that of the thread.
     pub pid: u32,
-    /// That of its process.
+    /// The PID of its process.
     pub tgid: u32,
     /// The CPU whose run queue it is, or was, on.
     pub cpu: u32,

@@ -36,7 +36,7 @@ fn check(lines: &[Line]) -> Vec<Violation> {
     check_with(&others(), lines)
 }
 
-/// The one violation that there is to be.
+/// The violation, where exactly one is to be found.
 fn only(found: Vec<Violation>, check: &str) -> Violation {
     let [violation] = <[_; 1]>::try_from(found).unwrap_or_else(|found| panic!("{found:#?}"));
     assert_eq!(violation.check, check, "{violation}");

@@ -26,7 +26,7 @@ impl<R: Read + Seek> Source<R> {
         Ok(bytes)
     }
 
-    /// The same, into memory that is there already.
+    /// Reads into memory that is there already.
     pub(crate) fn read_into(&mut self, at: u64, len: u64, bytes: &mut Vec<u8>) -> Result<(), ForeignError> {
         let end = at.checked_add(len).filter(|end| *end <= self.len);
         end.ok_or(ForeignError::Damaged { at: at.min(self.len) })?;

@@ -10,7 +10,7 @@ use crate::{
 
 /// States in which a task does not go on, if the description does not list them.
 const NOT_READY: u64 = 0xff;
-/// Those of them that it does not come back from.
+/// The states of them that it does not come back from.
 const DEAD: u64 = 0x30;
 
 /// Where a number or a text stands in an event.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::Histogram;
 
-/// Those of a page for traces, so that both look alike.
+/// The style of a page for traces, so that both look alike.
 const STYLE: &str = "
 :root { color-scheme: light dark; --paper: #f7f7f5; --ground: #ffffff; --text: #1c1e21; --faint: #6a6f76; --line: #d9dadd;
   --bar: #5a8fb0; --mark: #c04a00; }

@@ -75,7 +75,7 @@ pub(crate) fn of(topology: &Topology, cpu: CpuId, of_cpu_0: bool) -> Vec<Domain>
     domains
 }
 
-/// Those of the sets that are in `span`.
+/// The sets that are in `span`.
 fn parts(sets: &[CpuMask], span: &CpuMask) -> Vec<CpuMask> {
     sets.iter().filter(|set| !set.is_empty() && set.is_subset(span)).cloned().collect()
 }

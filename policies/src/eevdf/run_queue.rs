@@ -101,7 +101,7 @@ impl RunQueue {
         self.zero
     }
 
-    /// The one that runs, as it stands now: its run time is accounted at ticks only.
+    /// The task that runs, as it stands now: its run time is accounted at ticks only.
     pub(super) fn running(&self, cx: &Cx) -> Option<Entity> {
         self.running.as_ref().map(|running| {
             let mut entity = running.entity;

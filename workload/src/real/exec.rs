@@ -32,7 +32,7 @@ pub const NOTHING: &str = "nothing";
 /// The scheduling class that tasks ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Class {
-    /// That of the caller.
+    /// The class of the caller.
     #[default]
     Inherited,
     /// SCHED_EXT: served by a sched_ext scheduler even if that leaves other tasks alone.

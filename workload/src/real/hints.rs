@@ -126,9 +126,9 @@ pub enum Beside {
 pub struct Kept {
     /// Pieces of work that the other process did.
     pub work: u64,
-    /// Hints that were written, and that the policy has heard.
+    /// Hints that were written.
     pub written: u64,
-    /// See there.
+    /// Hints that the policy has heard.
     pub heard: u64,
 }
 

@@ -20,7 +20,7 @@ const RECORDS: u32 = 64;
 const LOOK: Duration = Duration::from_millis(500);
 
 thread_local! {
-    /// Those of this process, which has one thread.
+    /// The queues of this process, which has one thread.
     static QUEUES: RefCell<Vec<Option<BytesQueue>>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -169,7 +169,7 @@ impl Budget {
         self.throttled.store(false, Release);
     }
 
-    /// So many tasks want to have a turn.
+    /// Notes how many tasks want to have a turn.
     pub(super) fn set_crowd(&self, tasks: u32) {
         let Some(Limit { quota_ns, period_ns, .. }) = *self.limit.lock() else { return };
         // In microseconds, so that the product fits: the kernel has no wider division.

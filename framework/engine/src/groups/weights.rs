@@ -3,7 +3,7 @@
 use super::{Groups, PLACES, ROOT};
 use crate::atomics::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// So many bits of a kept share count the changes.
+/// How many bits of a kept share count the changes.
 const VERSION_BITS: u32 = 31;
 
 impl Groups {

@@ -14,7 +14,7 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> Result<bool> {
     write_as(path, content, 0o644)
 }
 
-/// The same of a program.
+/// Writes a file that can be run.
 pub(crate) fn write_program(path: &Path, content: &[u8]) -> Result<bool> {
     write_as(path, content, 0o755)
 }
@@ -35,7 +35,7 @@ fn write_as(path: &Path, content: &[u8], mode: u32) -> Result<bool> {
     Ok(true)
 }
 
-/// The same, with the content of another file.
+/// Writes the content of another file.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<bool> {
     write(to, &fs::read(from).context("read", from)?)
 }

@@ -156,7 +156,7 @@ fn idents(package: &Package) -> std::result::Result<Vec<String>, String> {
     Ok(idents)
 }
 
-/// Those that `policies!` names in this file.
+/// The policies that `policies!` names in this file.
 fn idents_of_source(path: &Path) -> std::result::Result<Vec<String>, String> {
     let broken = |why: &dyn std::fmt::Display| format!("cannot look for policies! in {}: {why}", path.display());
     // A pipe in its place would never end.

@@ -334,7 +334,7 @@ pub unsafe extern "C" fn ekiden_rs_figures(policy_slot: u64, cpu: u32, room: *mu
 
 /// How many slots of the task table are gone through with interrupts off.
 const INTRODUCED_AT_ONCE: u32 = 32;
-/// The same, if no policy is called.
+/// How many slots are looked at with interrupts off if no policy is called.
 const LOOKED_AT_AT_ONCE: u32 = 256;
 
 /// Tells policies of tasks that are not attached to theirs, from slot `first` on. Returns the slot to go on with; 0 when they have

@@ -161,7 +161,7 @@ impl CallLog {
     /// the beginning, and the records. Numbers that are left out are lost.
     ///
     /// # Errors
-    /// That of `take`.
+    /// Passes on the error of `take`.
     pub fn drain<E>(
         &mut self,
         mut take: impl FnMut(u32, u64, &[Record]) -> std::result::Result<(), E>,

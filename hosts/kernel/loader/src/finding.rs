@@ -20,7 +20,7 @@ pub struct Finding {
     pub idle_cpus: Vec<u32>,
     /// The CPUs on which tasks waited.
     pub busy_cpus: Vec<u32>,
-    /// Those that waited when it was suspected, and at the end.
+    /// The tasks that waited when it was suspected, and at the end.
     pub waiting: Vec<TaskName>,
     /// Real-time tasks behind which all of them waited: then it is not the scheduler's fault.
     pub behind_real_time: Vec<TaskName>,

@@ -75,11 +75,11 @@ pub struct Sum {
 pub struct LookCounts {
     /// Looks at the run queues.
     pub looks: u64,
-    /// Those that found an idle CPU and a waiting task.
+    /// Looks that found an idle CPU and a waiting task.
     pub suspicions: u64,
-    /// Those of them that were worth watching.
+    /// Suspicions that were worth watching.
     pub watched: u64,
-    /// Those of them after which it was added up what is wasted.
+    /// Suspicions after which it was added up what is wasted.
     pub added_up: u64,
 }
 
@@ -399,7 +399,7 @@ impl Lasting {
         self.most(&self.idle)
     }
 
-    /// Those that were crowded.
+    /// The CPUs that were crowded.
     fn crowded(&self) -> impl Iterator<Item = u32> {
         self.most(&self.crowded)
     }

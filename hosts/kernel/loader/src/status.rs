@@ -62,21 +62,21 @@ pub struct Stops {
     pub quick: u64,
     /// How often after more, as a CPU did not come in time.
     pub slow: u64,
-    /// How long a CPU stood still at most, the last time and the longest time, in nanoseconds.
+    /// How long a CPU stood still at most, the last time, in nanoseconds.
     pub wait_ns: u64,
-    /// See there.
+    /// How long a CPU stood still at most, the longest time, in nanoseconds.
     pub wait_ns_max: u64,
-    /// How long it took from the wish until it was done, the last time and the longest time, in nanoseconds.
+    /// How long it took from the wish until it was done, the last time, in nanoseconds.
     pub took_ns: u64,
-    /// See there.
+    /// How long it took from the wish until it was done, the longest time, in nanoseconds.
     pub took_ns_max: u64,
     /// For which CPU a meeting was given up last; negative if none was.
     pub late_cpu: i32,
     /// How often no CPU stood still, as it was enough to wait until all had seen a change.
     pub graces: u64,
-    /// How long that took, the last time and the longest time, in nanoseconds.
+    /// How long the last such wait was, in nanoseconds.
     pub grace_ns: u64,
-    /// See there.
+    /// How long the longest such wait was, in nanoseconds.
     pub grace_ns_max: u64,
 }
 

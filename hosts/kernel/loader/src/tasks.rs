@@ -93,12 +93,12 @@ pub fn choose<'a>(who: &Who, slot: Option<u32>, options: impl Into<ChooseOptions
     Ok(chosen)
 }
 
-/// Those that a policy is chosen for, as they come and go.
+/// The threads that a policy is chosen for, as they come and go.
 pub struct Followed {
     who: Who,
     slot: Option<u32>,
     device: Device,
-    /// Those for which it has been chosen, and when each of them began: a number may be used again.
+    /// The threads for which it has been chosen, and when each of them began: a number may be used again.
     chosen: BTreeMap<i32, u64>,
 }
 

@@ -35,7 +35,7 @@ fn unrecorded<S: Scheduler>(reply: &mut MaybeUninit<Reply>, adapter: &Adapter<S>
     has_no_lock();
 }
 
-/// The same in the call log.
+/// Delivers a call while the call log runs.
 #[inline(never)]
 fn recorded<S: Scheduler>(
     reply: &mut MaybeUninit<Reply>,

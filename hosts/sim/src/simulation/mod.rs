@@ -107,12 +107,12 @@ pub enum Injection {
     },
     /// A CPU leaves the machine; the tasks there go elsewhere.
     CpuOffline {
-        /// Which.
+        /// The CPU that leaves.
         cpu: CpuId,
     },
     /// A CPU joins the machine (again).
     CpuOnline {
-        /// Which.
+        /// The CPU that joins.
         cpu: CpuId,
     },
     /// A task leaves the policy for the kernel's own scheduler, whose tasks are served first. Nothing happens if the

@@ -56,7 +56,7 @@ pub struct Measure {
 pub enum Kind {
     /// The program's own figure, by which schedulers are compared; more is better.
     Rate,
-    /// The same; less is better.
+    /// The program's own figure, by which schedulers are compared; less is better.
     Time,
     /// A latency; less is better.
     Latency,
@@ -113,7 +113,7 @@ pub struct Line {
     pub cells: Vec<Cell>,
 }
 
-/// The same under one scheduler.
+/// What a program reached under one scheduler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// Which scheduler.

@@ -79,7 +79,7 @@ fn loads(seconds: u64) -> Vec<(String, String)> {
     others.into_iter().chain(STRESSORS.split(' ').map(stress)).collect()
 }
 
-/// Those that are asked for.
+/// The loads that are asked for.
 fn wanted() -> Vec<(String, String)> {
     let all = loads(seconds());
     let Ok(only) = env::var("EKIDEN_WATCH_ONLY") else { return all };

@@ -49,7 +49,7 @@ fn end_or_do_no_harm(guest: &TestGuest) {
     }
 }
 
-/// The same for some of them.
+/// Checks that a range of generated policies end with a reason or do no harm, and returns what was reported.
 fn those_end_or_do_no_harm(guest: &TestGuest, which: Range<u64>) -> Vec<Value> {
     let mut reports = Vec::new();
     for first in (0..count()).step_by(BODIES_MAX as usize) {

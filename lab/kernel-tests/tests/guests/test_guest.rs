@@ -38,7 +38,7 @@ pub(crate) enum Machine {
     ParallelChecked,
     /// The newest kernel with two CPUs, and a clock that counts instructions, one a nanosecond.
     Exact,
-    /// The same for tests that leave such things.
+    /// A guest like [`Calm`](Self::Calm), but for tests that leave such things.
     Crowded,
     /// The newest kernel with four CPUs that have fair turns, and stress-ng.
     Storm,

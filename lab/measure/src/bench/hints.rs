@@ -31,7 +31,7 @@ use crate::{
 /// The policy that is told things, and that of short turns.
 pub(crate) const TOLD: &str = "locality";
 const TURNS: &str = "shinjuku";
-/// Those beside which queues are open to the first.
+/// The policies beside which queues are open to the first.
 const SILENT: [&str; 2] = ["fifo", "wfq"];
 
 /// Where the two processes of a pipe are.

@@ -40,7 +40,7 @@ const OTHERS: [&str; 2] = ["fifo", "cfs"];
 enum Variant {
     /// The kernel's own scheduler, for comparison.
     Own,
-    /// The same with groups that have limits.
+    /// The kernel's own scheduler with groups that have limits.
     OwnLimited,
     Alone,
     /// Two others are loaded, and each has a task that sleeps.

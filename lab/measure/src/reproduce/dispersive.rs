@@ -115,7 +115,7 @@ struct Point {
     p50_us: Option<f64>,
     p99_us: Option<f64>,
     p999_us: Option<f64>,
-    /// The same of short ones.
+    /// The time from arrival to answer, of short requests.
     short_p999_us: Option<f64>,
     /// What the batch program had of the workers' CPUs.
     batch_share: Option<f64>,

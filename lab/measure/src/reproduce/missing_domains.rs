@@ -228,7 +228,7 @@ impl MissingDomains {
 /// When and where the threads of the load ran.
 #[derive(Default)]
 struct Hogs {
-    /// Those of the load.
+    /// The threads of the load.
     pids: HashSet<u32>,
     /// Since when each task runs, on which CPU.
     runs_since: HashMap<u32, (u64, u32)>,

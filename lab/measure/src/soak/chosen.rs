@@ -15,9 +15,9 @@ const OTHERS: [&str; 2] = ["wfq", "cfs"];
 pub(super) struct Chosen {
     /// All of them.
     pub(super) policies: Vec<String>,
-    /// Those that come beside others.
+    /// The policies that come beside others.
     pub(super) beside: Vec<String>,
-    /// Those that replace each other, and whose modules are loaded anew: two at least.
+    /// The policies that replace each other, and whose modules are loaded anew: two at least.
     pub(super) mixed: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ impl Chosen {
         self.policies.iter().filter(|name| !is_ours(name)).cloned().collect()
     }
 
-    /// Those that come with Ekiden and are needed.
+    /// The policies that come with Ekiden and are needed.
     pub(super) fn ours(&self) -> Vec<String> {
         let mut ours: Vec<String> =
             self.policies.iter().chain(&self.mixed).filter(|name| is_ours(name)).cloned().collect();

@@ -158,7 +158,7 @@ impl Outcome {
     }
 }
 
-/// The same for a terminal.
+/// What came of a soak, for a terminal.
 pub(super) fn text(outcome: &Outcome) -> String {
     let Outcome { kernel, seed, cpus, minutes, .. } = outcome;
     let how = if outcome.parallel { "that run at once" } else { "that take turns" };

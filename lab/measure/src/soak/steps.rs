@@ -56,7 +56,7 @@ pub(super) fn beside_neighbour(policies: &[String]) -> Vec<Step> {
     policies.iter().map(storm).chain([Step::seeded("what others get beside a neighbour", victim)]).collect()
 }
 
-/// Those that ask `/dev/ekiden` for anything.
+/// The steps that ask `/dev/ekiden` for anything.
 pub(super) fn of_device() -> Vec<Step> {
     vec![Step::seeded("the device asked for anything", |seed| GuestTest::Device { seconds: 60, seed })]
 }

@@ -27,7 +27,7 @@ const INSTANCES_MAX: usize = 1 << 20;
 pub enum Item {
     /// A call, or a mark.
     Entry(Entry),
-    /// So many records were lost here.
+    /// Records that were lost here.
     Gap {
         /// How many.
         lost: u64,
@@ -83,7 +83,7 @@ struct Stream {
     ready: Option<Item>,
     /// What comes after that.
     following: VecDeque<Item>,
-    /// That of the last entry.
+    /// The time of the last entry.
     time_ns: u64,
     /// The number of the next record if none is lost, as far as blocks were looked at and as they were unpacked.
     end: u64,

@@ -38,7 +38,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// This one.
+    /// The machine that this program runs on.
     pub(crate) fn here() -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let cache = Cache::from_env().ok();

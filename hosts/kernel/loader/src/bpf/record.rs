@@ -195,7 +195,7 @@ impl Recorder {
         lost
     }
 
-    /// The same, to be told later.
+    /// Ends the recording, and hands over what is left as it is, to be told later.
     pub fn end_raw(&mut self, sink: &mut impl FnMut(Raw)) -> u64 {
         let end_ns = self.detach();
         self.rings.take(end_ns, sink);

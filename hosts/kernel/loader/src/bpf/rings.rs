@@ -26,7 +26,7 @@ struct Ring {
     _pad2: [u64; 7],
 }
 
-/// Those of all CPUs.
+/// The rings of all CPUs.
 pub(crate) struct Rings {
     map: MmapRaw,
     /// Bytes from one ring to the next.

@@ -72,7 +72,7 @@ enum Held {
     Ours {
         _link: Link,
     },
-    /// That of the session which came first.
+    /// The link of the session which came first.
     Theirs {
         _fd: OwnedFd,
     },
