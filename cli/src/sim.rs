@@ -285,7 +285,7 @@ impl Sim {
         let own = |figure: &Figure| (figure.name.clone(), figures::amount(&figure.value));
         counters.extend(result.figures.iter().map(own));
         let notes = Notes { counters, ..Notes::default() };
-        let header = result.trace.header().context("the trace is empty: this is a mistake of Ekiden's, report it")?;
+        let header = result.trace.header().context("the trace is empty: this is a bug of Ekiden, report it")?;
         report::write_report(path, &header, result.trace.records(), &self.bounds.limits(), notes)?;
         Ok(())
     }

@@ -10,8 +10,8 @@ use crate::engine::{Engine, Handling};
 use crate::pick::NO_RANK;
 use crate::turns::{ROUND_TICKS, TURN_TICKS};
 
-/// Of [`ROUND_TICKS`] ticks of a CPU so many are theirs: as many as they are of all that want it, but neither they nor the tasks of the
-/// policies have less than a policy has that is asked late.
+/// How many of [`ROUND_TICKS`] ticks of a CPU go to the tasks beyond the table: their part of all tasks that want it. Neither they nor the
+/// tasks of policies have less than [`TURN_TICKS`], which is what a policy has that is asked late.
 fn ticks_of(beyond: u32, others: u32) -> u32 {
     let (beyond, others) = (u64::from(beyond), u64::from(others));
     let part = u64::from(ROUND_TICKS) * beyond / (beyond + others).max(1);

@@ -151,7 +151,8 @@ impl<P: Policy> Engine<P> {
     }
 
     /// Charges the task that ran so far, and sorts the policies that are asked on a CPU by what they have had of
-    /// it; owners stay first, and strangers last, but for the one that has its turn, by its place in the order.
+    /// it. The CPU's owners stay first, and policies that it is not meant for last; but the one whose turn it is, by its
+    /// place in the order, is before all.
     pub(crate) fn sort_by_weight(&self, handling: &Handling<'_>, cpu: &Cpu, order: &mut [u8], turn: usize) {
         if let Some(slot) = self.tasks.get(handling.event.task) {
             self.charge(cpu, slot.state().policy_slot(), slot, handling.event.runtime_ns);

@@ -306,7 +306,7 @@ struct {
 	__uint(value_size, sizeof(u32));
 } freed_groups SEC(".maps");
 
-/* A value of a map may have one. */
+/* A timer: BPF has timers only in the values of maps. */
 struct timer {
 	struct bpf_timer timer;
 };

@@ -14,7 +14,7 @@ static __always_inline bool pending(void)
 	return READ(control.head) != READ(control.tail) || READ(control.due);
 }
 
-/* Whether a task waits that is not decided for, and is not held back for lack of time. */
+/* Whether a task waits for a decision of the policy, and its group has CPU time left. */
 static __always_inline bool some_wait(void)
 {
 	return READ(control.waiting) > (s64)READ(control.held);
@@ -99,7 +99,7 @@ static __always_inline u64 now_is(struct task *t, u64 state)
 	return seq;
 }
 
-/* Something about it is different where it stands. If it was decided for, that does not count. */
+/* Something that decisions go by has changed for a task: one that was made before does not count any more. */
 static __always_inline u64 has_changed(struct task *t)
 {
 	u64 state = READ(t->word) & 0xff;

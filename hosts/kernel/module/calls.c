@@ -97,7 +97,7 @@ notrace __noreturn void ekiden_policy_fault(const struct ekiden_host_table *host
 	leave();
 }
 
-/* A policy that does not run yet has panicked, or one that was asked about settings of a task. None that runs comes to harm. */
+/* A policy that does not run yet has panicked, or one that was asked about settings of a task. No policy is taken out for it. */
 notrace __noreturn void ekiden_candidate_fault(const struct ekiden_host_table *host)
 {
 	leave();

@@ -1,4 +1,4 @@
-//! Calls that are under way: each CPU is a coroutine, and continues when the lock that it wants has its turn.
+//! Calls that are under way: each CPU is a coroutine. One that wants a lock continues when it is its turn to take it, in the recorded order.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

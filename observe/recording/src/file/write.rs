@@ -89,7 +89,7 @@ impl<W: Write> RecordingWriter<W> {
             self.put_block(RECORDS, cpu, number, piece.len() as u32, &packed)?;
         }
         if self.of_pass > PASS_MAX / 2 {
-            let source = io::Error::other("a pass takes more than 512 MiB; this is a mistake of Ekiden's, report it");
+            let source = io::Error::other("a pass takes more than 512 MiB; this is a bug of Ekiden, report it");
             return Err(RecordingError::Write { at: self.at, source });
         }
         Ok(())
