@@ -111,7 +111,7 @@ impl AgentCommand {
         let what = format!("{} schedules all tasks of this machine from this process; Ctrl-C ends it", self.policy);
         let code = child::run(&events, &self.command, &what, self.keep_going, || {
             let Err(error) = agent.borrow().check() else { return Ok(()) };
-            if let LoadError::ThrownOut(reason) = &error {
+            if let LoadError::TakenOut(reason) = &error {
                 let mut fault = LastFault::now(&self.policy, reason);
                 fault.recording = flight.as_ref().and_then(|flight| flight.save(&fault, None));
                 // The message is the same without it.
@@ -129,7 +129,7 @@ impl AgentCommand {
         self.tell(&ended)?;
         let code = code?;
         if !ended.was_scheduler && !self.keep_going {
-            return Err(LoadError::ThrownOut("it was not the scheduler any more at the end".into()).into());
+            return Err(LoadError::TakenOut("it was not the scheduler any more at the end".into()).into());
         }
         Ok(code)
     }

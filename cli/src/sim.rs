@@ -271,7 +271,7 @@ impl Sim {
         }
         Ok(match (&fault, &verdict) {
             _ if !self.check => ExitCode::SUCCESS,
-            (Some(_), _) => Exit::ThrownOut.into(),
+            (Some(_), _) => Exit::TakenOut.into(),
             (None, Err(_)) => Exit::LimitMissed.into(),
             (None, Ok(())) if violations.is_some_and(|violations| !violations.is_empty()) => Exit::BrokenPromise.into(),
             (None, Ok(())) => ExitCode::SUCCESS,

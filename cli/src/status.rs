@@ -194,7 +194,7 @@ fn policy_in_words(
     }
     writeln!(f, "  violations  {}{}", counts.contract_violations, in_words(counts.last_contract_violation.as_deref()))?;
     match policy.fault.as_ref().or(counts.engine_fault.as_ref()) {
-        Some(fault) => writeln!(f, "  fault       {fault}{}", ago(policy.fell_ago())),
+        Some(fault) => writeln!(f, "  fault       {fault}{}", ago(policy.faulted_ago())),
         None => Ok(()),
     }
 }

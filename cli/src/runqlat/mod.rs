@@ -90,7 +90,7 @@ impl Runqlat {
             output::write(path, compare(&self.heading(), &compared).as_bytes())?;
             eprintln!("next: open {} in a browser", path.display());
         }
-        Ok(if counted.iter().all(|counted| counted.stayed) { ExitCode::SUCCESS } else { Exit::ThrownOut.into() })
+        Ok(if counted.iter().all(|counted| counted.stayed) { ExitCode::SUCCESS } else { Exit::TakenOut.into() })
     }
 
     /// Under which schedulers how long was waited, and whether they were in charge to the end.
@@ -109,7 +109,7 @@ impl Runqlat {
                 eprintln!("counting under {}", candidate.name());
             }
             let (waits, stayed) = candidate.run(&modules, || self.count(&events))?;
-            let note = (!stayed).then(|| "was thrown out".to_owned());
+            let note = (!stayed).then(|| "was taken out".to_owned());
             all.push((Compared { name: candidate.name().to_owned(), note, waits: waits.unwrap_or_default() }, stayed));
         }
         Ok(all)

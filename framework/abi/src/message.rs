@@ -318,12 +318,12 @@ impl Reply {
     }
 
     /// Instead of an answer: the policy has panicked, or could not be got to answer. Only hosts say so.
-    pub fn fallen() -> Self {
+    pub fn faulted() -> Self {
         Self { dropped: RawToken { task: TaskId::NONE, cpu: NO_CPU, serial: u32::MAX }, ..Self::default() }
     }
 
-    /// Whether this is [`fallen`](Self::fallen).
-    pub fn has_fallen(&self) -> bool {
+    /// Whether this is [`faulted`](Self::faulted).
+    pub fn has_faulted(&self) -> bool {
         self.dropped.cpu == NO_CPU && self.dropped.serial == u32::MAX
     }
 }

@@ -94,7 +94,7 @@ impl Wait {
     /// It has looked once more, and waits on unless this is false.
     ///
     /// # Panics
-    /// When the policy has fallen elsewhere.
+    /// When the policy has faulted elsewhere.
     #[track_caller]
     pub(crate) fn goes_on(&mut self) -> bool {
         let patience = (self.waits.look)(&mut self.since);

@@ -82,7 +82,7 @@ impl<P: Policy> Engine<P> {
     #[cold]
     fn more(&self, handling: &mut Handling<'_>, policy_slot: &PolicySlot<P>, message: &Message, reply: &mut Reply) {
         policy_slot.has_heard();
-        if reply.has_fallen() {
+        if reply.has_faulted() {
             self.take_out_of(policy_slot, None);
             *reply = Reply::default();
             return;
@@ -150,7 +150,7 @@ impl<P: Policy> Engine<P> {
             message.cpu = state.cpu();
             let reply = *policy_slot.deliver::<false>(&message, &[], &mut MaybeUninit::uninit());
             policy_slot.has_heard();
-            if reply.has_fallen() {
+            if reply.has_faulted() {
                 return self.take_out_of(policy_slot, None);
             }
             self.take_over(handling, policy_slot, message.call, &reply);

@@ -97,7 +97,7 @@ impl<P: Policy> Engine<P> {
         self.find_another_default(policy_slot);
         self.leaving.fetch_or(bit(policy_slot), Relaxed);
         self.policy_slots[policy_slot].leave();
-        // Another one may have fallen meanwhile, which sees that this one goes or is seen here.
+        // Another one may have faulted meanwhile, which sees that this one goes or is seen here.
         fence(SeqCst);
         self.find_default();
         self.share_nothing(policy_slot);

@@ -376,7 +376,7 @@ impl<P: Policy> Engine<P> {
         let for_idle = event.flags & enqueue_flags::MAY_PLACE != 0 && self.idle.contains(event.cpu);
         self.hand_token(handling, call, task, slot, state, if for_idle { FOR_IDLE } else { 0 });
         if !SINGLE {
-            // It has fallen, here or elsewhere.
+            // It has faulted, here or elsewhere.
             if state.attachment() != policy_slot.attachment() {
                 return self.attach(&mut handling.rare(), task, slot);
             }

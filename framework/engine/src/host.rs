@@ -7,7 +7,7 @@ use ekiden_host::Host;
 pub trait EngineHost: Host {
     /// The policy in this policy slot of the engine was taken out while events are under way: its tasks have to be introduced to
     /// another one, soon and not from here.
-    fn policy_fell(&self, _policy_slot: u32) {}
+    fn policy_faulted(&self, _policy_slot: u32) {}
     /// The machine is to stop, for a debugger, because of this.
     fn stop(&self, why: &dyn core::fmt::Display) {
         panic!("stopped: {why}");

@@ -182,7 +182,7 @@ mod tests {
                 2 => reply.kicks.add(numbers.below(u64::from(CPUS) * 2) as u32),
                 _ => {}
             }
-            if numbers.below(2000) == 0 { Reply::fallen() } else { reply }
+            if numbers.below(2000) == 0 { Reply::faulted() } else { reply }
         }
     }
 

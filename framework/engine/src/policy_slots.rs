@@ -371,7 +371,7 @@ impl<P: Policy> Engine<P> {
     }
 
     /// The policy in a policy slot has panicked outside of a call, such as on its way in or out.
-    pub fn has_fallen(&self, policy_slot: usize) {
+    pub fn has_faulted(&self, policy_slot: usize) {
         self.take_out_of(&self.policy_slots[policy_slot], None);
     }
 
@@ -380,15 +380,15 @@ impl<P: Policy> Engine<P> {
     #[cold]
     pub(crate) fn take_out_of(&self, policy_slot: &PolicySlot<P>, fault: Option<Fault>) {
         if Attachment(policy_slot.attachment.swap(Attachment::NOWHERE.0, Release)) == Attachment::NOWHERE {
-            // On another CPU it has fallen too.
-            return self.host.policy_fell(policy_slot.index as u32);
+            // On another CPU it has faulted too.
+            return self.host.policy_faulted(policy_slot.index as u32);
         }
         if let Some(fault) = fault {
             *policy_slot.fault.lock() = Some(fault);
         }
         // First the reason: a CPU that hears that no policy is left asks for it.
-        self.host.policy_fell(policy_slot.index as u32);
-        // Of two that fall at once, on two CPUs, one at least sees that the other has.
+        self.host.policy_faulted(policy_slot.index as u32);
+        // Of two that fault at once, on two CPUs, one at least sees that the other has.
         fence(SeqCst);
         self.find_default();
     }

@@ -217,7 +217,7 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    /// Whether a policy may not use a CPU: it is another's alone, or the policy has others for itself. What has fallen owns nothing.
+    /// Whether a policy may not use a CPU: it is another's alone, or the policy has others for itself. What has faulted owns nothing.
     #[inline]
     pub(crate) fn is_not_owner(&self, policy_slot: usize, cpu: CpuId) -> bool {
         let owners = self.cpu(cpu).owners();

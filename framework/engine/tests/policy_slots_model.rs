@@ -1,4 +1,4 @@
-//! Policies that fall on several CPUs at once, in every order that memory allows (loom): the steps of `take_out_of` and
+//! Policies that fault on several CPUs at once, in every order that memory allows (loom): the steps of `take_out_of` and
 //! `find_default` in `src/policy_slots.rs`.
 
 use loom::{
@@ -41,7 +41,7 @@ impl Model {
         self.homes[policy_slot].load(Acquire) != NOWHERE
     }
 
-    /// On this CPU a policy falls.
+    /// On this CPU a policy faults.
     fn take_out(&self, policy_slot: usize, cpu: usize, is_fenced: bool) {
         if self.homes[policy_slot].swap(NOWHERE, Release) == NOWHERE {
             return;
@@ -103,7 +103,7 @@ fn one_policy_falls_on_two_cpus() {
         model.take_out(0, 0, true);
         other.join().unwrap();
         assert!(model.reasons[0].lock().unwrap().is_some());
-        assert!(model.is_taken(model.default.load(Relaxed) as usize), "the default policy has fallen");
+        assert!(model.is_taken(model.default.load(Relaxed) as usize), "the default policy has faulted");
         assert_eq!(model.faulted.load(Acquire), 0);
     });
 }
@@ -111,7 +111,7 @@ fn one_policy_falls_on_two_cpus() {
 fn the_default_one_and_the_next_fall(looks_again: bool) {
     loom::model(move || {
         let model = Model::with(3);
-        let falls = |policy_slot: usize| {
+        let faults = |policy_slot: usize| {
             let model = model.clone();
             move || {
                 model.homes[policy_slot].swap(NOWHERE, Release);
@@ -119,10 +119,10 @@ fn the_default_one_and_the_next_fall(looks_again: bool) {
                 model.find_default(looks_again);
             }
         };
-        let other = thread::spawn(falls(1));
-        falls(0)();
+        let other = thread::spawn(faults(1));
+        faults(0)();
         other.join().unwrap();
-        assert_eq!(model.default.load(Relaxed), 2, "the default policy has fallen");
+        assert_eq!(model.default.load(Relaxed), 2, "the default policy has faulted");
         assert_eq!(model.faulted.load(Acquire), 0);
     });
 }
@@ -133,7 +133,7 @@ fn two_of_three_policies_fall_at_once() {
 }
 
 #[test]
-#[should_panic(expected = "the default policy has fallen")]
-fn without_another_look_the_next_one_is_chosen_that_has_fallen_meanwhile() {
+#[should_panic(expected = "the default policy has faulted")]
+fn without_another_look_the_next_one_is_chosen_that_has_faulted_meanwhile() {
     the_default_one_and_the_next_fall(false);
 }

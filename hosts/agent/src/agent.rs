@@ -180,12 +180,12 @@ impl Agent {
     /// An error with the reason if the kernel does not use the policy any more.
     ///
     /// # Errors
-    /// [`LoadError::ThrownOut`].
+    /// [`LoadError::TakenOut`].
     pub fn check(&self) -> Result<()> {
         if self.is_running() {
             return Ok(());
         }
-        Err(LoadError::ThrownOut(self.exit_reason().unwrap_or_else(|| "no reason given".into())))
+        Err(LoadError::TakenOut(self.exit_reason().unwrap_or_else(|| "no reason given".into())))
     }
 
     /// Why the kernel has let go, in its own words. It says so last of all.

@@ -20,7 +20,7 @@ EXPORT_PER_CPU_SYMBOL_GPL(ekiden_fuel);
 /* ---- faults ---- */
 
 /* The policy that has just panicked on this CPU, until the engine hears of it. */
-static DEFINE_PER_CPU(const struct ekiden_instance *, fallen);
+static DEFINE_PER_CPU(const struct ekiden_instance *, faulted);
 
 /* The newest reason for which a policy was taken out; and that of the engine, for which each CPU has room. */
 static const struct ekiden_text *newest_reason;
@@ -93,7 +93,7 @@ static notrace __noreturn void leave(void)
 /* A policy that runs has panicked. Its call ends, and the engine continues; without another policy the engine's call ends too. */
 notrace __noreturn void ekiden_policy_fault(const struct ekiden_host_table *host)
 {
-	this_cpu_write(fallen, instance_of(host));
+	this_cpu_write(faulted, instance_of(host));
 	leave();
 }
 
@@ -117,8 +117,8 @@ notrace void ekiden_c_fault(const char *text, size_t len)
 /* Rust has left a call of the engine: the engine has panicked, or the only policy has, which the engine hears now. */
 void ekiden_do_left(struct ekiden_outcome *outcome)
 {
-	if (this_cpu_read(fallen))
-		ekiden_run_guarded(ekiden_rs_fell, ekiden_rs_default(), 0, 0, 0, 0);
+	if (this_cpu_read(faulted))
+		ekiden_run_guarded(ekiden_rs_faulted, ekiden_rs_default(), 0, 0, 0, 0);
 	outcome->status = EKIDEN_FAULT;
 }
 
@@ -278,7 +278,7 @@ void ekiden_do_arm_timer(u32 cpu, u64 delay_ns)
 
 /* Tasks whose policy is gone. */
 
-/* How long after a policy fell its tasks go to another one: what CPUs have done up to then is seen by all. */
+/* How long after a policy faulted its tasks go to another one: what CPUs have done up to then is seen by all. */
 #define REHOME_AFTER_NS 200000
 /* And how long it is from some to the next. */
 #define REHOME_AGAIN_NS 20000
@@ -332,9 +332,9 @@ void ekiden_c_stop(const char *text, size_t len)
 	panic("ekiden: stopped, as was asked for, by %.*s", (int)len, text);
 }
 
-void ekiden_c_policy_fell(u32 number)
+void ekiden_c_policy_faulted(u32 number)
 {
-	const struct ekiden_instance *instance = this_cpu_xchg(fallen, NULL);
+	const struct ekiden_instance *instance = this_cpu_xchg(faulted, NULL);
 	/* If it has not panicked, the engine has the reason. */
 	static const struct ekiden_text none;
 	const struct ekiden_text *reason = instance ? READ_ONCE(instance->reason) : &none;
@@ -343,8 +343,8 @@ void ekiden_c_policy_fell(u32 number)
 	/* Whichever CPU comes here first, it is the first reason; and any of them may be the first that says it to the kernel. */
 	cmpxchg(&policy_slot->fault, NULL, reason);
 	WRITE_ONCE(newest_reason, READ_ONCE(policy_slot->fault));
-	if (!policy_slot->fell_ns)
-		policy_slot->fell_ns = ekiden_c_now_ns();
+	if (!policy_slot->faulted_ns)
+		policy_slot->faulted_ns = ekiden_c_now_ns();
 	ekiden_say_of("taken out", policy_slot, policy_slot->fault);
 	ekiden_queues_lose_policy(number % EKIDEN_POLICY_SLOTS);
 	atomic_set(&rehome.anew, 1);
@@ -376,7 +376,7 @@ void ekiden_set_up_timers(void)
 	ekiden_set_up_refills();
 }
 
-/* No event comes any more; but what a timer does may start others: a policy that falls in one has its tasks go elsewhere. */
+/* No event comes any more; but what a timer does may start others: a policy that faults in one has its tasks go elsewhere. */
 void ekiden_cancel_timers(void)
 {
 	int cpu, pass;

@@ -16,7 +16,7 @@ static s64 ask(u32 policy_slot, u32 cpu, u64 *room)
 	local_irq_disable();
 	len = ekiden_run_guarded(ekiden_rs_figures, policy_slot, cpu, room, ROOM, 0);
 	if (len == LEFT)
-		ekiden_run_guarded(ekiden_rs_fell, policy_slot, 0, 0, 0, 0);
+		ekiden_run_guarded(ekiden_rs_faulted, policy_slot, 0, 0, 0, 0);
 	local_irq_enable();
 	preempt_enable();
 	return len;

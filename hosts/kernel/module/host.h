@@ -26,7 +26,7 @@ s64 ekiden_rs_reorder(const u8 *order, size_t len);
 s64 ekiden_rs_share(const struct ekiden_share_request *share, const u64 *cpus);
 s64 ekiden_rs_all_see(struct ekiden_outcome *outcome);
 s64 ekiden_rs_choose(u64 task, u64 policy_slot, u64 inherits, u64 by_root);
-s64 ekiden_rs_fell(u64 policy_slot);
+s64 ekiden_rs_faulted(u64 policy_slot);
 s64 ekiden_rs_check(u64 policy_slot, u64 checks);
 u64 ekiden_rs_order(void);
 u64 ekiden_rs_default(void);
@@ -151,7 +151,7 @@ void __noreturn ekiden_candidate_fault(const struct ekiden_host_table *host);
 /* The engine itself has panicked. All policies end with it. */
 void ekiden_c_fault(const char *text, size_t len);
 /* Called by the engine, on the CPU on which it happened. */
-void ekiden_c_policy_fell(u32 number);
+void ekiden_c_policy_faulted(u32 number);
 /* The machine is to stop as it is, for a debugger, when a task changes its state in an unexpected way. */
 void ekiden_c_stop(const char *text, size_t len);
 
@@ -217,14 +217,14 @@ void *ekiden_copy_in(u64 from, size_t len);
 
 struct ekiden_policy_slot {
 	struct ekiden_instance *now;
-	struct ekiden_instance *fallen; /* one that took over and panicked in doing so: its memory may be in use */
-	struct file *controller;	/* open while its loader runs */
-	u32 access;			/* EKIDEN_CREATE_OPEN, EKIDEN_CREATE_GROUP, or root only */
+	struct ekiden_instance *faulted; /* one that took over and panicked in doing so: its memory may be in use */
+	struct file *controller;	 /* open while its loader runs */
+	u32 access;			 /* EKIDEN_CREATE_OPEN, EKIDEN_CREATE_GROUP, or root only */
 	kgid_t group;
 	struct ekiden_call_log call_log;
 	bool call_log_runs;
 	const struct ekiden_text *fault; /* why it was taken out: a reason of its instance, or no text */
-	u64 fell_ns;			 /* and when, by the monotonic clock */
+	u64 faulted_ns;			 /* and when, by the monotonic clock */
 	u64 upgrades;			 /* how often another one has taken over */
 	u64 wait_ns, wait_ns_max;	 /* how long a CPU waited the last time, and the longest time */
 };

@@ -214,7 +214,7 @@ static long check_settings(struct ekiden_policy_slot *policy_slot, struct ekiden
 	if (ret == LEFT && settings->error_len)
 		ret = false;
 	else if (ret == LEFT)
-		ekiden_run_guarded(ekiden_rs_fell, policy_slot - ekiden_running.policy_slots, 0, 0, 0, 0);
+		ekiden_run_guarded(ekiden_rs_faulted, policy_slot - ekiden_running.policy_slots, 0, 0, 0, 0);
 	local_irq_enable();
 	preempt_enable();
 	return ret == LEFT ? -EIO : (u8)ret ? 0 : -EINVAL;

@@ -107,13 +107,13 @@ static void free_policy_slot(struct ekiden_policy_slot *policy_slot)
 	preempt_disable();
 	if (policy_slot->now)
 		ekiden_run_call_log(policy_slot, policy_slot->now, EKIDEN_CALL_LOG_STOP);
-	if (policy_slot->fallen)
-		ekiden_run_call_log(policy_slot, policy_slot->fallen, EKIDEN_CALL_LOG_STOP);
+	if (policy_slot->faulted)
+		ekiden_run_call_log(policy_slot, policy_slot->faulted, EKIDEN_CALL_LOG_STOP);
 	preempt_enable();
 	if (policy_slot->now)
 		ekiden_running.nr--;
 	ekiden_free_instance(policy_slot->now);
-	ekiden_free_instance(policy_slot->fallen);
+	ekiden_free_instance(policy_slot->faulted);
 	/* A process that has it mapped keeps the pages. */
 	vfree(policy_slot->call_log.base);
 	memset(policy_slot, 0, sizeof(*policy_slot));

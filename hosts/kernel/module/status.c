@@ -73,8 +73,8 @@ static int put_policy_slot(char *to, size_t size, u32 number)
 	at += put_text(to + at, size - at, "params", policy_slot->now->params,
 		       min_t(size_t, policy_slot->now->args.params_len, SZ_1K));
 	at += ekiden_put_queues(to + at, size - at, number);
-	if (policy_slot->fell_ns)
-		at += scnprintf(to + at, size - at, ",\"fell_ns\":%llu", policy_slot->fell_ns);
+	if (policy_slot->faulted_ns)
+		at += scnprintf(to + at, size - at, ",\"faulted_ns\":%llu", policy_slot->faulted_ns);
 	if (policy_slot->fault && policy_slot->fault->len)
 		at += put_text(to + at, size - at, "fault", policy_slot->fault->bytes, policy_slot->fault->len);
 	if (!ekiden_is_broken()) {

@@ -33,7 +33,7 @@ static s64 take_over(void *data)
 	ret = ekiden_run_guarded(ekiden_rs_swap, policy_slot - ekiden_running.policy_slots, takeover->to->policy->table,
 				 &takeover->to->args, takeover->successor, &takeover->outcome);
 	if (ret == LEFT)
-		ekiden_run_guarded(ekiden_rs_fell, policy_slot - ekiden_running.policy_slots, 0, 0, 0, 0);
+		ekiden_run_guarded(ekiden_rs_faulted, policy_slot - ekiden_running.policy_slots, 0, 0, 0, 0);
 	if (!ret) {
 		ekiden_queues_change_policy(policy_slot - ekiden_running.policy_slots, &policy_slot->now->policy->table->types,
 					    &takeover->to->policy->table->types);
@@ -66,7 +66,7 @@ static s64 convert(struct ekiden_policy_slot *policy_slot, struct ekiden_instanc
 	local_irq_disable();
 	ret = ekiden_run_guarded(ekiden_rs_save, policy_slot - ekiden_running.policy_slots, smp_processor_id(), bytes, len, 0);
 	if (ret == LEFT)
-		ekiden_run_guarded(ekiden_rs_fell, policy_slot - ekiden_running.policy_slots, 0, 0, 0, 0);
+		ekiden_run_guarded(ekiden_rs_faulted, policy_slot - ekiden_running.policy_slots, 0, 0, 0, 0);
 	local_irq_enable();
 	if (ret == LEFT) {
 		ret = -EIO;
@@ -169,7 +169,7 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 		local_irq_disable();
 		ret = ekiden_run_guarded(policy->table->check, &next->args, 0, 0, 0, 0);
 		if (ret == LEFT && policy == old->policy)
-			ekiden_run_guarded(ekiden_rs_fell, policy_slot - ekiden_running.policy_slots, 0, 0, 0, 0);
+			ekiden_run_guarded(ekiden_rs_faulted, policy_slot - ekiden_running.policy_slots, 0, 0, 0, 0);
 		local_irq_enable();
 		ret = ret == LEFT ? LEFT : (u8)ret ? 0 : -EINVAL;
 	} else {
@@ -208,7 +208,7 @@ long ekiden_upgrade(struct ekiden_upgrade_request *request, struct ekiden_text *
 	policy_slot->wait_ns_max = max(policy_slot->wait_ns_max, policy_slot->wait_ns);
 	if (swapped) {
 		/* It panicked on the way: the next operation tells the kernel, and nothing is freed until it has let go. */
-		policy_slot->fallen = next;
+		policy_slot->faulted = next;
 		takeover.outcome.status = EKIDEN_FAULT;
 	}
 	rcu_read_lock();

@@ -125,7 +125,7 @@ impl Comparison {
                     n.to_string(),
                     ratio(figure.ratio_to_default),
                     ratio(figure.ratio_to_bpf),
-                    if row.still_scheduler { "yes" } else { "THROWN OUT" }.to_owned(),
+                    if row.still_scheduler { "yes" } else { "TAKEN OUT" }.to_owned(),
                 ]
             })
         });
@@ -173,10 +173,10 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_thrown_out_fails_the_comparison_whatever_its_figures() {
+    fn one_that_was_taken_out_fails_the_comparison_whatever_its_figures() {
         let comparison = measured(51.0, false);
         assert!(comparison.limits[0].met && !comparison.passed);
-        assert!(comparison.to_text().contains("THROWN OUT"));
+        assert!(comparison.to_text().contains("TAKEN OUT"));
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Fairness {
             }
         }
         if !self.all_stayed {
-            text += "\na policy was THROWN OUT";
+            text += "\na policy was TAKEN OUT";
         }
         text
     }

@@ -170,7 +170,7 @@ impl UpgradeReport {
             ),
             table(&["limit", "figure", "at most", "verdict"], self.limits.iter().map(Judged::cells)),
         ];
-        let end = if self.still_scheduler { "" } else { "\n\na policy was THROWN OUT" };
+        let end = if self.still_scheduler { "" } else { "\n\na policy was TAKEN OUT" };
         parts.join("\n\n") + end
     }
 }

@@ -41,7 +41,7 @@ pub enum Exit {
     /// The command line is wrong.
     Usage = 2,
     /// The policy was taken out.
-    ThrownOut = 101,
+    TakenOut = 101,
     /// It takes root.
     NotRoot = 102,
     /// This kernel has no sched_ext.
@@ -137,7 +137,7 @@ impl Exit {
             LoadError::OtherInterface { .. } => Self::OtherInterface,
             LoadError::NoPolicy(..) | LoadError::NoModule(_) => Self::NoPolicy,
             LoadError::Refused(_) => Self::BadParameters,
-            LoadError::ThrownOut(_) => Self::ThrownOut,
+            LoadError::TakenOut(_) => Self::TakenOut,
             LoadError::NothingRuns | LoadError::User(UserError::NothingRuns | UserError::NotLoaded) => {
                 Self::NothingRuns
             }
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn the_codes_in_the_help_are_those_that_are_used() {
-        for exit in [Exit::ThrownOut, Exit::NotRoot, Exit::DiskFull, Exit::LimitMissed, Exit::NoCompile] {
+        for exit in [Exit::TakenOut, Exit::NotRoot, Exit::DiskFull, Exit::LimitMissed, Exit::NoCompile] {
             assert!(AFTER_HELP.contains(&format!("{} ", exit as u8)), "{exit:?}");
         }
     }

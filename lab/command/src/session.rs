@@ -193,7 +193,7 @@ impl Held {
     /// An error with the reason, which is also kept for `ekiden status`, if the kernel does not use the policy any more.
     pub fn check(&self) -> Result<()> {
         let Err(error) = self.session.check() else { return Ok(()) };
-        if let LoadError::ThrownOut(reason) | LoadError::TakenOut(reason) = &error {
+        if let LoadError::TakenOut(reason) | LoadError::TakenOutOfSeveral(reason) = &error {
             // Another one may have taken over from the policy that was started. The message is the same without it.
             let newest = recorded(self.session.slot()).ok().flatten();
             let mut fault = LastFault::now(newest.as_ref().map_or(&self.policy, |newest| &newest.policy), reason);

@@ -168,7 +168,7 @@ pub enum GuestTest {
     /// A policy takes over what a version of another layout has saved.
     Converts,
     /// Policies that take over and go wrong.
-    Falls,
+    FaultyUpgrades,
     /// Policies come beside each other, change places, share tasks out, and go.
     Several {
         /// The one that comes beside WFQ, which has the machine.

@@ -43,7 +43,7 @@ struct DeviceReport {
     /// Policies that came beside the first one.
     came: u64,
     /// Of those, some that were asked by a hint of root's to panic.
-    fell: u64,
+    faulted: u64,
     /// What an ordinary user got that is root's.
     control_gained: u64,
     contract_violations: u64,
@@ -95,7 +95,7 @@ pub(crate) fn device(modules: &Path, seconds: u64, seed: u64) -> Result<()> {
         (0..USERS.len()).map(|number| Asker::start(rng.u64(..), number, &file)).collect::<Result<Vec<_>>>()?;
     let napper = Worker::anywhere("nap")?;
     let mut beside: Option<Session> = None;
-    let (mut deaths, mut upgrades, mut came, mut fell) = (0, 0, 0, 0);
+    let (mut deaths, mut upgrades, mut came, mut faulted) = (0, 0, 0, 0);
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(seconds) {
         pause(rng.u64(20..200));
@@ -122,7 +122,7 @@ pub(crate) fn device(modules: &Path, seconds: u64, seed: u64) -> Result<()> {
             }
             6 => {
                 if beside.take().is_some_and(|session| !session.is_running()) {
-                    fell += 1;
+                    faulted += 1;
                 }
                 beside = Session::start(&small(modules, "faulty", Beside::Others)).ok();
                 came += u64::from(beside.is_some());
@@ -155,7 +155,7 @@ pub(crate) fn device(modules: &Path, seconds: u64, seed: u64) -> Result<()> {
         deaths,
         upgrades,
         came,
-        fell,
+        faulted,
         control_gained: board.get(CONTROL_GAINED),
         contract_violations: status.counts.contract_violations,
         unexpected_transitions: status.counts.unexpected_transitions,

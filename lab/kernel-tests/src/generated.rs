@@ -95,7 +95,9 @@ impl GuestTest<'_> {
         let session = match Session::start_with(&config, &mut self.program) {
             Ok(session) => session,
             Err(LoadError::Refused(reason)) => return named("refused", reason, 0),
-            Err(LoadError::ThrownOut(reason) | LoadError::TakenOut(reason)) => return named("ended", reason, 0),
+            Err(LoadError::TakenOut(reason) | LoadError::TakenOutOfSeveral(reason)) => {
+                return named("ended", reason, 0);
+            }
             // All tasks of the machine come to it at once.
             Err(error) => {
                 let reason = Status::read()?.unwrap_or_default().fault;
@@ -113,7 +115,7 @@ impl GuestTest<'_> {
         self.probe.end();
         let checked = session.check();
         let end = match checked {
-            Err(LoadError::TakenOut(reason) | LoadError::ThrownOut(reason)) => {
+            Err(LoadError::TakenOutOfSeveral(reason) | LoadError::TakenOut(reason)) => {
                 named("ended", reason, contract_violations)
             }
             Err(error) => Err(error.into()),

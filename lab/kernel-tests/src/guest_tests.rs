@@ -89,7 +89,7 @@ fn one_fault(config: &Config, call: Call, program: &mut Option<Program>) -> Resu
             *program = session.stop();
         }
         // It may go wrong before `start` returns, because the machine's tasks come at once.
-        Err(LoadError::ThrownOut(_) | LoadError::Bpf { .. }) => {}
+        Err(LoadError::TakenOut(_) | LoadError::Bpf { .. }) => {}
         Err(error) => return Err(error.into()),
     }
     let status = Status::read()?.unwrap_or_default();

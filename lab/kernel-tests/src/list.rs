@@ -244,7 +244,7 @@ impl GuestTest {
                 }
                 found?;
                 let reported = match session.check() {
-                    Err(LoadError::TakenOut(reported) | LoadError::ThrownOut(reported)) => reported,
+                    Err(LoadError::TakenOutOfSeveral(reported) | LoadError::TakenOut(reported)) => reported,
                     other => bail!("it is neither here nor gone: {other:?}"),
                 };
                 ensure!(words.iter().any(|word| reported.contains(word)), "the report is wrong: {reported}");
@@ -256,7 +256,7 @@ impl GuestTest {
                 );
                 ensure!(!has_place || reported.contains("faulty.rs:"), "the place is missing: {reported}");
                 if self.host.is_some() {
-                    let ago = of(session)?.fell_ago();
+                    let ago = of(session)?.faulted_ago();
                     ensure!(ago.is_some_and(|ago| ago < Duration::from_secs(5)), "it was taken out {ago:?} ago");
                 }
                 reported
@@ -388,7 +388,7 @@ impl GuestTest {
         refused("rank=8", "")?;
         wait("it was not found", || !session.is_running())?;
         match session.check() {
-            Err(LoadError::TakenOut(why) | LoadError::ThrownOut(why)) if why.contains("with a lock") => {}
+            Err(LoadError::TakenOutOfSeveral(why) | LoadError::TakenOut(why)) if why.contains("with a lock") => {}
             other => bail!("it is neither here nor gone: {other:?}"),
         }
         self.all_run()?;

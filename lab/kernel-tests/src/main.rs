@@ -102,7 +102,7 @@ fn main() -> anyhow::Result<()> {
         GuestTest::RefusedUpgrades => upgrades::refused_upgrades(modules),
         GuestTest::Versions => upgrades::versions(modules),
         GuestTest::Converts => upgrades::converts(modules),
-        GuestTest::Falls => upgrades::falls(modules),
+        GuestTest::FaultyUpgrades => upgrades::faulty_upgrades(modules),
         GuestTest::Several { policy } => several::several(modules, &policy),
         GuestTest::Claimed => several::claimed(modules),
         GuestTest::Shares => several::shares(modules),

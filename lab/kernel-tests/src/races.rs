@@ -102,8 +102,8 @@ pub(crate) fn affinities(modules: &Path, policy: &str, seconds: u64) -> Result<(
 #[derive(Serialize, Default)]
 struct LastTimersReport {
     rounds: u32,
-    /// In how many the policy had fallen, in a call of its timer, when all was taken away.
-    fallen: u32,
+    /// In how many the policy had faulted, in a call of its timer, when all was taken away.
+    faulted: u32,
 }
 
 /// More often than a timer can go off in a round.
@@ -134,14 +134,14 @@ pub(crate) fn last_timers(modules: &Path, rounds: u32) -> Result<()> {
                 thread::sleep(Duration::from_micros(u64::from(round * 331 % 3_000)));
                 session.stop();
             }
-            // It may have fallen before it was in place.
-            Err(LoadError::ThrownOut(_) | LoadError::Bpf { .. }) => {}
+            // It may have faulted before it was in place.
+            Err(LoadError::TakenOut(_) | LoadError::Bpf { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        let has_fallen = Status::read()?.is_some_and(|status| status.fault.is_some());
-        ensure!(has_fallen || !is_first, "the first timer that goes off makes it fall");
-        ensure!(!has_fallen || !is_last, "it has fallen, and no timer has gone off {NEVER} times");
-        report.fallen += u32::from(has_fallen);
+        let has_faulted = Status::read()?.is_some_and(|status| status.fault.is_some());
+        ensure!(has_faulted || !is_first, "the first timer that goes off makes it fault");
+        ensure!(!has_faulted || !is_last, "it has faulted, and no timer has gone off {NEVER} times");
+        report.faulted += u32::from(has_faulted);
         unload_all(Duration::from_secs(10))?;
         ensure!(loaded().is_empty(), "modules are left after round {round}: {:?}", loaded());
     }

@@ -68,12 +68,12 @@ pub(crate) fn seen(modules: &Path) -> Result<()> {
     let mut text = vec![0; 16];
     device.read_exact(&mut text)?;
     let begun = Status::read()?.unwrap_or_default().find(Some("wfq"))?.counts.picks;
-    let fallen = Session::start(&faulty);
+    let faulted = Session::start(&faulty);
     pause(300);
     let late = picks(&mut text, &mut device)?;
     device.rewind()?;
     let said = [late <= begun, picks(&mut Vec::new(), &mut device)? > begun];
-    drop(fallen);
+    drop(faulted);
     pause(100);
     trace("events/ekiden/enable", "0")?;
     let trace = fs::read_to_string(format!("{TRACING}/trace"))?;

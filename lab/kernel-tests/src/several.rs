@@ -66,7 +66,7 @@ struct BesideReport {
     tasks_in_all: u64,
     still_running: bool,
     /// Why it does not run any more, as one says that came second.
-    thrown_out: String,
+    taken_out: String,
 }
 
 /// How much of what two workers run is the first one's.
@@ -141,7 +141,7 @@ pub(crate) fn several(modules: &Path, policy: &str) -> Result<()> {
         unexpected_transitions: status.counts.unexpected_transitions,
         tasks_in_all: status.counts.tasks,
         still_running: third.is_running(),
-        thrown_out: thrown_out(&third)?,
+        taken_out: taken_out(&third)?,
     };
     ours.must_run()?;
     println!("{}", serde_json::to_string(&report)?);
@@ -150,7 +150,7 @@ pub(crate) fn several(modules: &Path, policy: &str) -> Result<()> {
 }
 
 /// What a session says after an administrator had the kernel take back all tasks, with the key that is there for it.
-fn thrown_out(session: &Session) -> Result<String> {
+fn taken_out(session: &Session) -> Result<String> {
     fs::write("/proc/sysrq-trigger", "S")?;
     for _ in 0..100 {
         if let Err(error) = session.check() {
@@ -296,13 +296,13 @@ fn one_alone(config: &Config, call: Call, is_default: bool, host: &Session, byst
                 load::everything(&session)?;
             }
             match session.check() {
-                Err(LoadError::TakenOut(fault)) => fault,
-                Err(LoadError::ThrownOut(_)) if call == Call::CpuOffline => bail!("everything was thrown out"),
+                Err(LoadError::TakenOutOfSeveral(fault)) => fault,
+                Err(LoadError::TakenOut(_)) if call == Call::CpuOffline => bail!("everything was taken out"),
                 other => bail!("it never went wrong: {other:?}"),
             }
         }
         // It may go wrong before `start` returns.
-        Err(LoadError::TakenOut(fault) | LoadError::Refused(fault)) => fault,
+        Err(LoadError::TakenOutOfSeveral(fault) | LoadError::Refused(fault)) => fault,
         Err(error) => return Err(error.into()),
     };
     let seen = Instant::now();

@@ -394,7 +394,7 @@ fn two_at_once(wfq: &str) -> Result<()> {
 }
 
 #[derive(Serialize)]
-struct FallReport {
+struct FaultyUpgradeReport {
     call: &'static str,
     fault: Option<String>,
     back_in_ms: u64,
@@ -402,7 +402,7 @@ struct FallReport {
 
 /// A policy takes over and panics, when it hears of the tasks or later: it goes, the kernel's own scheduler has every task, and
 /// all modules can be unloaded.
-pub(crate) fn falls(modules: &Path) -> Result<()> {
+pub(crate) fn faulty_upgrades(modules: &Path) -> Result<()> {
     let bystander = Worker::start("spin")?;
     for call in [Call::TaskNew, Call::PickNextTask, Call::EnterIdle] {
         let session = Session::start(&small(modules, "wfq"))?;
@@ -410,7 +410,7 @@ pub(crate) fn falls(modules: &Path) -> Result<()> {
         let params = format!("call={} fault=0 after=1", call as u32);
         let start = Instant::now();
         match session.control().upgrade(&Succession { module: Some(&name), params: &params, ..Succession::default() }) {
-            Ok(_) | Err(LoadError::ThrownOut(_)) => {}
+            Ok(_) | Err(LoadError::TakenOut(_)) => {}
             Err(error) => return Err(error.into()),
         }
         while sysfs::state().as_deref() != Some("disabled") {
@@ -421,7 +421,7 @@ pub(crate) fn falls(modules: &Path) -> Result<()> {
         let back_in_ms = start.elapsed().as_millis() as u64;
         bystander.must_run().with_context(|| format!("after a fault in {}", call.name()))?;
         let fault = Status::read()?.and_then(|status| status.fault);
-        println!("{}", serde_json::to_string(&FallReport { call: call.name(), fault, back_in_ms })?);
+        println!("{}", serde_json::to_string(&FaultyUpgradeReport { call: call.name(), fault, back_in_ms })?);
         session.stop();
         for name in loaded().iter().filter(|name| *name != "ekiden") {
             unload(name, Duration::from_secs(10))?;

@@ -73,7 +73,7 @@ impl Demo {
         self.conclude(&results, &cache, &modules, &kept);
         eprintln!("\nall in all: {:.0} s", progress.elapsed().as_secs_f64());
         // Limits that are missed are shown; `ekiden bench` judges them.
-        let exit = verdicts.iter().any(|verdict| !verdict.all_stayed).then_some(Exit::ThrownOut);
+        let exit = verdicts.iter().any(|verdict| !verdict.all_stayed).then_some(Exit::TakenOut);
         let exit = exit.or((!results.fairness.passed).then_some(Exit::LimitMissed));
         Ok(exit.map_or(ExitCode::SUCCESS, ExitCode::from))
     }
@@ -206,7 +206,7 @@ impl Results {
 fn cost(comparison: &Comparison, scheduler: &str, place: &str) -> String {
     let Some(row) = comparison.schedulers.iter().find(|row| row.scheduler == scheduler) else { return String::new() };
     if !row.still_scheduler {
-        return "THROWN OUT".into();
+        return "TAKEN OUT".into();
     }
     let Some(figure) = row.figures.get(place) else { return String::new() };
     let median = number(figure.summary.median);

@@ -65,7 +65,7 @@ pub fn text(all: &[Counted]) -> String {
             if scheduler.chars().count() <= NAME { scheduler } else { &(scheduler.clone() + "\n" + &" ".repeat(NAME)) };
         text += &format!("{name:<NAME$} {count:>9} {}\n", times.join(" "));
         if !counted.stayed {
-            text += "  was thrown out\n";
+            text += "  was taken out\n";
         }
     }
     for counted in all {
@@ -110,7 +110,7 @@ mod tests {
             wfq                   1000      4.1      4.1      8.2      8.2     16.4     16.4
             recordings/of-the-kernel.dat
                              123456789 17179869 17179869 34359738 34359738 68719477 68719477
-              was thrown out
+              was taken out
 
             wfq
                      4.1 –          8.2 us      1000 ███████████████████████████████████████

@@ -143,7 +143,7 @@ pub enum ExecError {
     /// What was measured is not the scheduler that was meant to be.
     #[error(
         "the scheduler changed from {} to {} during the run, which is worth nothing now: see `dmesg` for why it was \
-         thrown out",
+         taken out",
         scheduler_name(.before),
         scheduler_name(.after)
     )]

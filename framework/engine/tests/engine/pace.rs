@@ -238,11 +238,11 @@ impl EngineHost for Tank {
     }
 }
 
-/// Has worthless tokens, one less than it is asked for, and then nothing; or it falls.
+/// Has worthless tokens, one less than it is asked for, and then nothing; or it faults.
 struct Waster {
     asked: AtomicU32,
     of_all: Arc<AtomicU32>,
-    falls: bool,
+    faults: bool,
 }
 
 impl Policy for Waster {
@@ -260,7 +260,7 @@ impl Policy for Waster {
         }
         self.of_all.fetch_add(1, Relaxed);
         match (self.asked.fetch_add(1, Relaxed) + 1) % PICK_ATTEMPTS {
-            _ if self.falls => Reply::fallen(),
+            _ if self.faults => Reply::faulted(),
             0 => Reply::default(),
             _ => worthless(ANOTHER),
         }
@@ -268,9 +268,9 @@ impl Policy for Waster {
 }
 
 /// How often as many policies as there may be are asked in one event that has so much for all of them.
-fn asked_of_all(most: u32, fall: bool) -> u32 {
+fn asked_of_all(most: u32, fault: bool) -> u32 {
     let calls = Arc::<AtomicU32>::default();
-    let waster = || Box::new(Waster { asked: AtomicU32::new(0), of_all: calls.clone(), falls: fall });
+    let waster = || Box::new(Waster { asked: AtomicU32::new(0), of_all: calls.clone(), faults: fault });
     let host = Arc::new(Tank { calls: calls.clone(), most });
     let mut engine: Engine = Engine::new(waster(), host, Arc::new(IdleCpus::new(CPUS)), CPUS, 64);
     for _ in 1..POLICY_SLOTS {
@@ -291,7 +291,7 @@ fn asked_of_all(most: u32, fall: bool) -> u32 {
     }
     assert_eq!(calls.load(Relaxed), 0);
     let outcome = deliver(&Event::new(EventKind::Pick, 0));
-    assert!(fall || calls.load(Relaxed) < most || !outcome.kicks.is_empty(), "the CPU does not come back");
+    assert!(fault || calls.load(Relaxed) < most || !outcome.kicks.is_empty(), "the CPU does not come back");
     calls.load(Relaxed)
 }
 
@@ -303,7 +303,7 @@ fn a_search_among_as_many_policies_as_there_may_be_takes_no_longer_than_one() {
     for most in [1, PICK_ATTEMPTS - 1, PICK_ATTEMPTS + 10, 3 * PICK_ATTEMPTS + 1] {
         assert_eq!(asked_of_all(most, false), most, "of {most}");
     }
-    // Those that fall are not asked a second time.
+    // Those that fault are not asked a second time.
     assert_eq!(asked_of_all(u32::MAX, true), policy_slots);
     assert_eq!(asked_of_all(1, true), policy_slots);
 }

@@ -1,4 +1,4 @@
-//! Policies come, go, fall and take over while tasks wait, run and sleep, and tasks change from one to another: each policy
+//! Policies come, go, fault and take over while tasks wait, run and sleep, and tasks change from one to another: each policy
 //! hears of a task once, before anything else about it, and every task that waits runs in the end.
 
 use std::{
@@ -28,7 +28,7 @@ struct Listener {
     heard: Mutex<Heard>,
     complaints: Arc<Mutex<Vec<String>>>,
     /// It does not answer any more.
-    falls: Arc<AtomicBool>,
+    faults: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -42,8 +42,8 @@ struct Heard {
 }
 
 impl Listener {
-    fn new(complaints: &Arc<Mutex<Vec<String>>>, falls: &Arc<AtomicBool>) -> Box<Self> {
-        Box::new(Self { heard: Mutex::default(), complaints: complaints.clone(), falls: falls.clone() })
+    fn new(complaints: &Arc<Mutex<Vec<String>>>, faults: &Arc<AtomicBool>) -> Box<Self> {
+        Box::new(Self { heard: Mutex::default(), complaints: complaints.clone(), faults: faults.clone() })
     }
 }
 
@@ -57,8 +57,8 @@ impl Policy for Listener {
     }
 
     fn deliver(&self, message: &Message, _: &[u8]) -> Reply {
-        if self.falls.load(Relaxed) {
-            return Reply::fallen();
+        if self.faults.load(Relaxed) {
+            return Reply::faulted();
         }
         let Heard { known, queues, idle, searches, is_due } = &mut *self.heard.lock().unwrap();
         let call = Call::from_number(message.call).unwrap();
@@ -188,7 +188,7 @@ impl Host for Anywhere {
 }
 
 impl EngineHost for Anywhere {
-    fn policy_fell(&self, _: u32) {
+    fn policy_faulted(&self, _: u32) {
         self.1.store(true, Relaxed);
     }
 }
@@ -218,7 +218,7 @@ enum Step {
     Leave(usize),
     Reorder,
     /// A policy panics in its next call.
-    Fall(usize),
+    Fault(usize),
     Choose(usize, Option<usize>),
     /// It has these CPUs, a bit each, perhaps for itself, and this weight.
     Share(usize, u64, bool, u32),
@@ -238,7 +238,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..POLICIES).prop_map(Step::Remove),
         1 => (0..POLICIES).prop_map(Step::Leave),
         1 => Just(Step::Reorder),
-        1 => (0..POLICIES).prop_map(Step::Fall),
+        1 => (0..POLICIES).prop_map(Step::Fault),
         2 => (0..TASKS as usize, proptest::option::of(0..POLICIES)).prop_map(|(task, policy_slot)| Step::Choose(task, policy_slot)),
         1 => Just(Step::Introduce),
         2 => (0..POLICIES, 0..1_u64 << CPUS, any::<bool>(), prop_oneof![Just(0), 1..1000_u32])
@@ -258,21 +258,21 @@ struct Kernel {
     /// The policy that goes, though an event may still know it.
     leaves: Option<usize>,
     complaints: Arc<Mutex<Vec<String>>>,
-    /// For each policy slot, whether its policy is to fall; and whether one fell.
-    falls: [Arc<AtomicBool>; POLICIES],
-    fell: Arc<AtomicBool>,
+    /// For each policy slot, whether its policy is to fault; and whether one faulted.
+    faults: [Arc<AtomicBool>; POLICIES],
+    faulted: Arc<AtomicBool>,
 }
 
 impl Kernel {
     fn new() -> Self {
         let complaints = Arc::default();
         let idle = Arc::new(IdleCpus::new(CPUS));
-        let (fell, falls) = (Arc::<AtomicBool>::default(), <[Arc<AtomicBool>; POLICIES]>::default());
-        let host = Arc::new(Anywhere(idle.clone(), fell.clone()));
-        let first = Place::of(Listener::new(&complaints, &falls[0]), &complaints);
+        let (faulted, faults) = (Arc::<AtomicBool>::default(), <[Arc<AtomicBool>; POLICIES]>::default());
+        let host = Arc::new(Anywhere(idle.clone(), faulted.clone()));
+        let first = Place::of(Listener::new(&complaints, &faults[0]), &complaints);
         let engine = Engine::new(first, host, idle, CPUS, 64);
         let (tasks, next, comes, leaves) = (Vec::new(), None, None, None);
-        let mut kernel = Self { engine, tasks, next, comes, leaves, complaints, falls, fell };
+        let mut kernel = Self { engine, tasks, next, comes, leaves, complaints, faults, faulted };
         for name in 0..TASKS {
             let init = Event { args: [1 + u64::from(name), 0], ..Event::new(EventKind::TaskInit, 0) };
             let task = kernel.deliver(&init).task;
@@ -308,7 +308,7 @@ impl Kernel {
     }
 
     fn nr_alive(&self) -> usize {
-        (0..POLICIES).filter(|policy_slot| self.alive(*policy_slot) && !self.falls[*policy_slot].load(Relaxed)).count()
+        (0..POLICIES).filter(|policy_slot| self.alive(*policy_slot) && !self.faults[*policy_slot].load(Relaxed)).count()
     }
 
     fn all_ask(&mut self) {
@@ -327,20 +327,20 @@ impl Kernel {
     }
 
     fn listener(&self, policy_slot: usize) -> Place {
-        Place::of(Listener::new(&self.complaints, &self.falls[policy_slot]), &self.complaints)
+        Place::of(Listener::new(&self.complaints, &self.faults[policy_slot]), &self.complaints)
     }
 
     fn introduce_all(&mut self) {
         self.all_ask();
         self.has_left();
-        while self.fell.swap(false, Relaxed) || self.next.is_some() {
+        while self.faulted.swap(false, Relaxed) || self.next.is_some() {
             self.next = Some(0);
             self.introduce(u32::MAX);
         }
     }
 
     fn introduce(&mut self, most: u32) {
-        if self.fell.swap(false, Relaxed) {
+        if self.faulted.swap(false, Relaxed) {
             self.next = Some(0);
         }
         if let Some(first) = self.next {
@@ -370,7 +370,7 @@ impl Kernel {
             Step::Nice(index) => {
                 self.deliver(&Event { task: self.tasks[index].0, args: [5, 0], ..Event::new(EventKind::Nice, 0) });
             }
-            Step::Swap(policy_slot) if self.alive(policy_slot) && !self.falls[policy_slot].load(Relaxed) => {
+            Step::Swap(policy_slot) if self.alive(policy_slot) && !self.faults[policy_slot].load(Relaxed) => {
                 self.introduce_all();
                 let next = self.listener(policy_slot);
                 self.engine.replace_policy(policy_slot, |_| next);
@@ -381,7 +381,7 @@ impl Kernel {
                 self.introduce_all();
                 let policy_slots: Vec<usize> = self.engine.policy_slots().map(|view| view.policy_slot).collect();
                 let free = (0..POLICIES).find(|policy_slot| !policy_slots.contains(policy_slot)).unwrap();
-                self.falls[free].store(false, Relaxed);
+                self.faults[free].store(false, Relaxed);
                 self.engine.begin_several();
                 assert_eq!(self.engine.come(self.listener(free)).ok(), Some(free));
                 self.comes = Some((free, is_default));
@@ -406,7 +406,7 @@ impl Kernel {
                 self.engine.all_see(&mut Outcome::default());
             }
             // One has to stay.
-            Step::Fall(policy_slot) if self.nr_alive() > 1 => self.falls[policy_slot].store(true, Relaxed),
+            Step::Fault(policy_slot) if self.nr_alive() > 1 => self.faults[policy_slot].store(true, Relaxed),
             Step::Choose(index, policy_slot) => {
                 let known = policy_slot.is_none_or(|policy_slot| self.alive(policy_slot));
                 assert_eq!(self.engine.choose(self.tasks[index].0, policy_slot, false, false).is_ok(), known);
@@ -417,7 +417,7 @@ impl Kernel {
                 assert_eq!(done, self.alive(policy_slot));
                 self.engine.all_see(&mut Outcome::default());
             }
-            Step::Swap(_) | Step::Add(_) | Step::Remove(_) | Step::Leave(_) | Step::Fall(_) => {}
+            Step::Swap(_) | Step::Add(_) | Step::Remove(_) | Step::Leave(_) | Step::Fault(_) => {}
             Step::Introduce => self.introduce(2),
             Step::Wake(..) => {}
         }
@@ -437,8 +437,8 @@ impl Kernel {
             entry.1 = Stands::Runs(cpu);
             let policy_slot =
                 self.engine.tasks().iter().find(|view| view.id == outcome.task).unwrap().state.policy_slot();
-            // Another one may have fallen in this very call, before or after it was looked at.
-            if !self.fell.load(Relaxed) {
+            // Another one may have faulted in this very call, before or after it was looked at.
+            if !self.faulted.load(Relaxed) {
                 assert!(
                     self.may_use(policy_slot, cpu) || !(0..CPUS).any(|cpu| self.may_use(policy_slot, cpu)),
                     "of {policy_slot} on {cpu}"

@@ -177,7 +177,7 @@ impl Policy for ForeignPolicy {
             // SAFETY: as without the guard, which passes all of it on. It needs its CPU kept: engines are only asked where that is so.
             let left = unsafe { ekiden_guarded_call(reply, instance, message, bytes, len, deliver) };
             if left != 0 {
-                return reply.write(Reply::fallen());
+                return reply.write(Reply::faulted());
             }
         }
         // SAFETY: it has returned, so it has written its reply.

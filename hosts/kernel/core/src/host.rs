@@ -13,7 +13,7 @@ unsafe extern "C" {
     /// `host_task` is a task that has not left yet, and the caller is in an RCU read section.
     fn ekiden_c_may_run(host_task: *const c_void, cpu: u32) -> bool;
     fn ekiden_c_allowed_cpus(host_task: *const c_void, words: *mut u64, len: usize);
-    safe fn ekiden_c_policy_fell(policy_slot: u32);
+    safe fn ekiden_c_policy_faulted(policy_slot: u32);
     /// There are `len` bytes at `text`.
     fn ekiden_c_stop(text: *const u8, len: usize) -> !;
     safe fn ekiden_c_refill_at(at_ns: u64);
@@ -57,8 +57,8 @@ impl Host for Kernel {
 }
 
 impl EngineHost for Kernel {
-    fn policy_fell(&self, policy_slot: u32) {
-        ekiden_c_policy_fell(policy_slot);
+    fn policy_faulted(&self, policy_slot: u32) {
+        ekiden_c_policy_faulted(policy_slot);
     }
 
     fn stop(&self, why: &dyn core::fmt::Display) {

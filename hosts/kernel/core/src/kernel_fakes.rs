@@ -42,7 +42,7 @@ unsafe extern "C" fn ekiden_c_allowed_cpus(host_task: *const c_void, words: *mut
     unsafe { core::slice::from_raw_parts_mut(words, len) }.fill(0x5555_5555_5555_5555);
 }
 #[unsafe(no_mangle)]
-extern "C" fn ekiden_c_policy_fell(_policy_slot: u32) {}
+extern "C" fn ekiden_c_policy_faulted(_policy_slot: u32) {}
 #[unsafe(no_mangle)]
 extern "C" fn ekiden_c_stop(_text: *const u8, _len: usize) -> ! {
     std::process::abort()

@@ -256,9 +256,9 @@ pub extern "C" fn ekiden_rs_check(policy_slot: u64, checks: u64) -> i64 {
 
 /// The policy in a policy slot has panicked outside of a call.
 #[unsafe(no_mangle)]
-pub extern "C" fn ekiden_rs_fell(policy_slot: u64) -> i64 {
+pub extern "C" fn ekiden_rs_faulted(policy_slot: u64) -> i64 {
     if let Some(engine) = engine() {
-        engine.has_fallen(policy_slot as usize);
+        engine.has_faulted(policy_slot as usize);
     }
     0
 }

@@ -43,7 +43,7 @@ fn without_an_engine_every_question_has_an_answer() {
     assert_eq!((ekiden_rs_order(), ekiden_rs_default(), ekiden_rs_calls(), ekiden_rs_task_count()), (0, 0, 0, 0));
     assert!(!ekiden_rs_is_alive(0) && !ekiden_rs_any_alive() && !ekiden_rs_begin_several());
     assert!(!ekiden_rs_chooses_cpu(1) && ekiden_rs_host_task(1).is_null());
-    assert_eq!((ekiden_rs_check(0, 1), ekiden_rs_fell(0)), (INVALID, 0));
+    assert_eq!((ekiden_rs_check(0, 1), ekiden_rs_faulted(0)), (INVALID, 0));
     assert_eq!(ekiden_rs_claim(1, 1, 0), ekiden::RefusalReason::Gone as u32);
     assert_eq!(ekiden_rs_weight_of_running(1, 0), 0);
     assert_eq!(ekiden_rs_group(1), u64::from(Group::ROOT.id) << 32 | u64::from(Group::ROOT.weight));
@@ -192,13 +192,13 @@ fn what_is_asked_of_policy_slots_tasks_and_checks_that_do_not_exist_is_refused()
 }
 
 #[test]
-fn a_policy_whose_guard_says_that_it_did_not_return_has_fallen() {
+fn a_policy_whose_guard_says_that_it_did_not_return_has_faulted() {
     // SAFETY: the table is static, and the instance its own.
     let policy = unsafe { ForeignPolicy::made(&TABLE, (TABLE.create)(&mut args(1))) };
     let message = Message { token_serial: 9, ..Message::about_cpu(Call::TaskNew, 0) };
     assert_eq!(policy.deliver(&message, &[]), Reply::default());
     GUARD_SAYS.set(-1);
-    assert!(policy.deliver(&message, &[]).has_fallen(), "and what it may have written is not looked at");
+    assert!(policy.deliver(&message, &[]).has_faulted(), "and what it may have written is not looked at");
     GUARD_SAYS.set(0);
     let picked = policy.deliver(&Message::about_cpu(Call::PickNextTask, 0), &[]);
     assert_eq!(picked.token.serial, 9);

@@ -334,7 +334,7 @@ impl Control {
             nix::Error::ENODEV => LoadError::NothingRuns,
             nix::Error::ENOENT => LoadError::NoPolicy(name.into(), known()),
             nix::Error::ETIME => LoadError::NeverQuiet,
-            nix::Error::EIO => LoadError::ThrownOut(fault()),
+            nix::Error::EIO => LoadError::TakenOut(fault()),
             _ if !reason.is_empty() => LoadError::CannotTakeOver(reason.to_owned()),
             errno => return Err(io::Error::from(errno)).context("the policy cannot be replaced"),
         })

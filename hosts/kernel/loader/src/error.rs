@@ -144,10 +144,10 @@ pub enum LoadError {
     CannotTakeOver(String),
     /// The policy was taken out while it ran. The kernel's own scheduler runs everything again.
     #[error("the policy was taken out, and the kernel's own scheduler is back: {0}")]
-    ThrownOut(String),
+    TakenOut(String),
     /// The policy was taken out while it ran. Others go on, and have its tasks.
     #[error("the policy was taken out, and the others have its tasks: {0}")]
-    TakenOut(String),
+    TakenOutOfSeveral(String),
     /// The kernel did not take the BPF program.
     #[error("the kernel does not take the scheduler: {message}{log}")]
     Bpf {

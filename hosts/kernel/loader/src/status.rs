@@ -164,13 +164,13 @@ pub struct PolicyStatus {
     pub fault: Option<String>,
     /// And when, in nanoseconds of the monotonic clock; the times of the kernel's log are nearly the same.
     #[serde(default)]
-    pub fell_ns: Option<u64>,
+    pub faulted_ns: Option<u64>,
 }
 
 impl PolicyStatus {
     /// How long ago it was taken out, if it was.
-    pub fn fell_ago(&self) -> Option<Duration> {
-        self.fell_ns.map(|fell_ns| Duration::from_nanos(now_ns().saturating_sub(fell_ns)))
+    pub fn faulted_ago(&self) -> Option<Duration> {
+        self.faulted_ns.map(|faulted_ns| Duration::from_nanos(now_ns().saturating_sub(faulted_ns)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the kernel says of its sched_ext state. A run whose policy was thrown out must not pass for one that worked.
+//! What the kernel says of its sched_ext state. A run whose policy was taken out must not pass for one that worked.
 
 use std::fs;
 

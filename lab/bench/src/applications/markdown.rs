@@ -100,7 +100,7 @@ mod tests {
         let mut boot = boot(2, samples);
         let scheduler = Some("wfq".to_owned());
         let what = "it took more than 120 s".to_owned();
-        let late = Incident { program: "xz".into(), scheduler, was_thrown_out: false, what };
+        let late = Incident { program: "xz".into(), scheduler, was_taken_out: false, what };
         boot.incidents = vec![late.clone(), late];
         expect![[r"
             ### 2 CPUs

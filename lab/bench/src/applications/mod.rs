@@ -79,7 +79,7 @@ pub struct Incident {
     /// Under which scheduler; absent if the program could not be measured at all.
     pub scheduler: Option<String>,
     /// Whether the kernel had taken the scheduler out afterwards.
-    pub was_thrown_out: bool,
+    pub was_taken_out: bool,
     /// What happened.
     pub what: String,
 }
@@ -95,7 +95,7 @@ pub struct Applications {
     pub totals: Vec<Total>,
     /// What must be reached.
     pub limits: Vec<Judged>,
-    /// Whether all limits are met, and no scheduler was thrown out.
+    /// Whether all limits are met, and no scheduler was taken out.
     pub passed: bool,
 }
 
@@ -182,14 +182,14 @@ impl Applications {
         let lines = lines(&boots);
         let totals = totals(&lines);
         let limits = limits::judge(&lines, &totals);
-        let stayed = !boots.iter().flat_map(|boot| &boot.incidents).any(|incident| incident.was_thrown_out);
+        let stayed = !boots.iter().flat_map(|boot| &boot.incidents).any(|incident| incident.was_taken_out);
         let passed = stayed && limits.iter().all(|judged| judged.met);
         Self { boots, lines, totals, limits, passed }
     }
 
     /// Whether every scheduler was in charge until its turns ended.
     pub fn all_stayed(&self) -> bool {
-        !self.incidents().any(|(_, incident)| incident.was_thrown_out)
+        !self.incidents().any(|(_, incident)| incident.was_taken_out)
     }
 
     /// Everything that went wrong, with the number of CPUs.
@@ -385,12 +385,12 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_that_was_thrown_out_fails_everything() {
+    fn a_scheduler_that_was_taken_out_fails_everything() {
         let mut boot = boot(1, vec![sample("pipe", Kind::Time, DEFAULT, 1.0)]);
         assert!(Applications::new(vec![boot.clone()]).passed);
         let what = "the kernel has taken it out".to_owned();
         let scheduler = Some("wfq".to_owned());
-        boot.incidents.push(Incident { program: "pipe".into(), scheduler, was_thrown_out: true, what });
+        boot.incidents.push(Incident { program: "pipe".into(), scheduler, was_taken_out: true, what });
         let all = Applications::new(vec![boot]);
         assert!(!all.passed && !all.all_stayed());
         assert!(all.to_text().contains("1 CPUs, pipe, wfq: the kernel has taken it out"));

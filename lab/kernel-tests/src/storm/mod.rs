@@ -1,5 +1,5 @@
 //! A storm: everything that happens to tasks, CPUs and policies, all at once, under stress-ng. No task may be lost, none may
-//! wait too long, no process may refuse to stop, freeze or die, and sched_ext must never throw us out.
+//! wait too long, no process may refuse to stop, freeze or die, and sched_ext must never take the policy out.
 
 mod canary;
 mod group;

@@ -102,7 +102,7 @@ pub(crate) fn several_policies_share_the_machine_and_come_and_go(guest: &TestGue
     assert_eq!(report["left"], serde_json::json!([["fifo", "wfq", "cfs"], ["fifo", "cfs"], ["cfs"]]), "{report}");
     assert_eq!((&report["contract_violations"], &report["unexpected_transitions"]), (&0.into(), &0.into()), "{report}");
     assert_eq!(report["still_running"], true, "{report}");
-    assert!(report["thrown_out"].as_str().unwrap().contains("sysrq"), "{report}");
+    assert!(report["taken_out"].as_str().unwrap().contains("sysrq"), "{report}");
     // The policy that is asked last gets a slice ten times a second.
     let share = |key: &str| report[key].as_f64().unwrap();
     assert!((0.02..0.5).contains(&share("share_asked_last")), "{report}");
@@ -481,7 +481,7 @@ pub(crate) fn a_version_of_another_layout_goes_on_with_what_was_saved_for_it(gue
 }
 
 pub(crate) fn a_policy_that_takes_over_and_panics_ends_alone(guest: &TestGuest) {
-    let reports = guest.guest_test("falls --modules /lab");
+    let reports = guest.guest_test("faulty-upgrades --modules /lab");
     assert_eq!(reports.len(), 3);
     for report in &reports {
         assert!(text(report, "fault").starts_with(&format!("planted in {} at ", text(report, "call"))), "{report}");

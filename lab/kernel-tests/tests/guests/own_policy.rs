@@ -91,5 +91,5 @@ fn policies_of_ones_own_run_take_over_and_are_recorded_and_measured(guest: &Test
     for policy in ["first", "second"] {
         assert!(figures.contains(policy), "{figures}");
     }
-    assert!(!figures.contains("\"was_thrown_out\":true"), "{figures}");
+    assert!(!figures.contains("\"was_taken_out\":true"), "{figures}");
 }

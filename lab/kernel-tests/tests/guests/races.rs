@@ -44,7 +44,7 @@ fn in_parallel_a_picked_task_that_may_not_run_there_any_more_waits_elsewhere(gue
 fn all_leaves(guest: &TestGuest, rounds: u64) {
     let report = &guest.guest_test(&format!("last-timers --rounds {rounds}"))[0];
     println!("{report}");
-    // The guest test fails unless the first has fallen and the last was taken away with its timers.
+    // The guest test fails unless the first has faulted and the last was taken away with its timers.
     assert_eq!(report["rounds"], rounds, "{report}");
 }
 

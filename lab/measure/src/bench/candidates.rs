@@ -162,7 +162,7 @@ pub(crate) fn under<T>(plan: &Plan, work: impl FnOnce() -> Result<T>) -> Result<
     unless_taken_out(result, held.is_running())
 }
 
-/// Errors after the scheduler was thrown out are expected: the turn has no result, and the next one follows.
+/// Errors after the scheduler was taken out are expected: the turn has no result, and the next one follows.
 fn unless_taken_out<T>(result: Result<T>, stayed: bool) -> Result<(Option<T>, bool)> {
     match result {
         Err(_) if !stayed => Ok((None, false)),

@@ -272,7 +272,7 @@ impl HintsReport {
         let candidate = Candidate::Policy(policy.to_owned());
         let (done, stayed) = candidate.run(modules, || work(&candidate))?;
         self.still_scheduler &= stayed;
-        done.context("the policy was thrown out")
+        done.context("the policy was taken out")
     }
 
     fn costs(&mut self, modules: &Path) -> Result<()> {
@@ -345,7 +345,7 @@ impl HintsReport {
     fn to_text(&self) -> String {
         let figures = self.figures.iter().map(|(name, value)| [name.clone(), number(*value)]);
         let limits = self.limits.iter().map(Judged::cells);
-        let stayed = if self.still_scheduler { "" } else { "\na policy was THROWN OUT" };
+        let stayed = if self.still_scheduler { "" } else { "\na policy was TAKEN OUT" };
         format!(
             "Linux {}\n{}\n{}{stayed}",
             self.kernel,

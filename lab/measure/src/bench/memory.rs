@@ -73,7 +73,7 @@ impl Measurement for MemoryBench {
         let under_default = cost(self.tasks)?;
         progress.step(format!("{} sleeping tasks under {}", self.tasks, self.policy));
         let (figures, stayed) = policy.run(&modules, || self.under_policy(&before))?;
-        let Some([under_policy, fixed]) = figures else { bail!("{} was thrown out; see `ekiden status`", self.policy) };
+        let Some([under_policy, fixed]) = figures else { bail!("{} was taken out; see `ekiden status`", self.policy) };
         let figures = [under_default, under_policy, fixed];
         Ok(MemoryReport::new(&load::kernel_release()?, &self.policy, self.tasks, figures, stayed))
     }

@@ -39,7 +39,7 @@ pub use memory::Sleepers;
 #[derive(Args)]
 #[command(after_help = "\
 Every bench prints figures, limits and verdicts; with --check it exits with 116
-if a limit is missed, and with 101 if a policy was thrown out. With --vm it
+if a limit is missed, and with 101 if a policy was taken out. With --vm it
 counts instructions in a virtual machine, which gives the same figures
 everywhere.
 Examples:
@@ -123,7 +123,7 @@ pub(crate) struct Output {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Exit with 116 if a limit is missed, with 101 if a policy was thrown out
+    /// Exit with 116 if a limit is missed, with 101 if a policy was taken out
     #[arg(long)]
     check: bool,
 }
@@ -179,7 +179,7 @@ impl Verdict {
     /// An exit code for whoever wants to know.
     pub(crate) fn exit(&self) -> Option<Exit> {
         match self {
-            Self { all_stayed: false, .. } => Some(Exit::ThrownOut),
+            Self { all_stayed: false, .. } => Some(Exit::TakenOut),
             Self { limits_met: false, .. } => Some(Exit::LimitMissed),
             Self { .. } => None,
         }
@@ -197,7 +197,7 @@ impl Output {
         match verdict.exit().filter(|_| self.check) {
             None => Ok(ExitCode::SUCCESS),
             Some(exit) => {
-                let what = if exit == Exit::ThrownOut { "a policy was thrown out" } else { "a limit was missed" };
+                let what = if exit == Exit::TakenOut { "a policy was taken out" } else { "a limit was missed" };
                 eprintln!("ekiden: {what}");
                 Ok(exit.into())
             }

@@ -45,7 +45,7 @@ pub(super) struct Compared {
 pub(super) struct Row {
     pub(super) policy: String,
     pub(super) load: String,
-    /// Empty if the policy was thrown out.
+    /// Empty if the policy was taken out.
     pub(super) figures: Vec<Compared>,
     /// What other tasks took of the real machine meanwhile, as a part of one CPU.
     pub(super) others: f64,

@@ -53,7 +53,7 @@ pub(super) struct Shown {
 pub(super) struct Run {
     pub(super) policy: String,
     pub(super) load: String,
-    /// Of each repeat; empty if the policy was thrown out.
+    /// Of each repeat; empty if the policy was taken out.
     pub(super) shown: Vec<Shown>,
 }
 
@@ -74,7 +74,7 @@ impl Measured {
         self.runs.iter().map(|run| run.policy.clone()).collect()
     }
 
-    /// Whether no policy was thrown out.
+    /// Whether no policy was taken out.
     pub(super) fn all_stayed(&self) -> bool {
         self.runs.iter().all(|run| !run.shown.is_empty())
     }

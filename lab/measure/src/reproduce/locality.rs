@@ -49,7 +49,7 @@ with hints, at most half of the wait under the kernel's own scheduler. With
 turns of emulated CPUs.
 Examples:
   ekiden reproduce locality --check
-      exits with 116 if the limit is missed, with 101 if a policy was thrown out
+      exits with 116 if the limit is missed, with 101 if a policy was taken out
   ekiden reproduce locality --repeat 9 --rounds 5000 --json
   sudo ekiden reproduce locality --here
       microseconds, in the kernel of this machine
@@ -160,7 +160,7 @@ fn cells(row: &Row) -> Vec<String> {
         of_paper(|paper| paper.p50_us),
         of_paper(|paper| paper.p99_us),
         ratio(paper.map(|paper| paper.p99_us / PAPER[0].p99_us)),
-        if row.still_scheduler { "yes" } else { "THROWN OUT" }.to_owned(),
+        if row.still_scheduler { "yes" } else { "TAKEN OUT" }.to_owned(),
     ]
 }
 
@@ -192,14 +192,14 @@ mod tests {
         (WITH, [20.893, 20.893, 20.893], [30.973, 31.039, 31.178]),
     ];
 
-    fn report(measured: &[(&str, [f64; 3], [f64; 3])], thrown_out: Option<&str>) -> Report {
+    fn report(measured: &[(&str, [f64; 3], [f64; 3])], taken_out: Option<&str>) -> Report {
         let mut measurements = Measurements::default();
         for (scheduler, medians, tails) in measured {
             for (median, tail) in medians.iter().zip(tails) {
                 measurements.add(scheduler, MEDIAN, *median);
                 measurements.add(scheduler, TAIL, *tail);
             }
-            measurements.was_still_scheduler(scheduler, thrown_out != Some(scheduler));
+            measurements.was_still_scheduler(scheduler, taken_out != Some(scheduler));
         }
         let limits: [(Limit, &str, &str, &str); 1] = [(WAKEUP, WITH, TAIL, DEFAULT)];
         let measured = Comparison::new("locality", "thousand instructions", "7.3.4", &measurements, &limits);
@@ -237,10 +237,10 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_was_thrown_out_is_told_and_counts_more_than_a_limit() {
+    fn a_policy_that_was_taken_out_is_told_and_counts_more_than_a_limit() {
         let report = report(&MEASURED, Some(WITH));
         assert_eq!(Verdict::of_comparison(&report.measured).exit().map(|exit| exit as u8), Some(101));
-        assert!(describe(&report).contains("THROWN OUT"));
+        assert!(describe(&report).contains("TAKEN OUT"));
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl Nginx {
             eprintln!("next: open {} in a browser", path.display());
         }
         let stayed = report.waits.iter().all(|counted| counted.stayed);
-        Ok(if stayed { ExitCode::SUCCESS } else { Exit::ThrownOut.into() })
+        Ok(if stayed { ExitCode::SUCCESS } else { Exit::TakenOut.into() })
     }
 
     fn measure(&self, vm: &Vm, share: &Path, progress: &mut Progress) -> Result<Report> {

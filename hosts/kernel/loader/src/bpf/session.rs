@@ -193,14 +193,14 @@ impl Session {
         }
         let status = Status::read()?.unwrap_or_default();
         if status.policies.iter().any(|policy| policy.alive) && runs_already() {
-            return Err(LoadError::TakenOut(status.why(self.slot).unwrap_or_else(|| NO_REASON.into())));
+            return Err(LoadError::TakenOutOfSeveral(status.why(self.slot).unwrap_or_else(|| NO_REASON.into())));
         }
-        // The newest reason of ours may be that of a policy which fell long ago.
+        // The newest reason of ours may be that of a policy which faulted long ago.
         let reason = status
             .own_reason(self.slot)
             .or_else(|| within(EXIT_TAKES, || self.exit_reason()))
             .or_else(|| status.why(self.slot));
-        Err(LoadError::ThrownOut(reason.unwrap_or_else(|| NO_REASON.into())))
+        Err(LoadError::TakenOut(reason.unwrap_or_else(|| NO_REASON.into())))
     }
 
     /// Why the kernel let go of the policy, in its own words. It tells the program last of all, and its log a session without one.

@@ -347,10 +347,10 @@ fn keep(recording: &Recording, traces: &Path, program: &Program, scheduler: &str
     keep_trace(&recording.trace, traces, &format!("{}-cpus", boot.cpus), scheduler, program.name)
 }
 
-fn note(boot: &mut Boot, program: &Program, scheduler: Option<&str>, was_thrown_out: bool, what: String) {
+fn note(boot: &mut Boot, program: &Program, scheduler: Option<&str>, was_taken_out: bool, what: String) {
     eprintln!("ekiden: {}, {}: {what}", program.name, scheduler.unwrap_or("every scheduler"));
     let scheduler = scheduler.map(str::to_owned);
-    boot.incidents.push(Incident { program: program.name.to_owned(), scheduler, was_thrown_out, what });
+    boot.incidents.push(Incident { program: program.name.to_owned(), scheduler, was_taken_out, what });
 }
 
 fn mount(vm: &Vm) -> Result<()> {

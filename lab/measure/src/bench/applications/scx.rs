@@ -34,7 +34,7 @@ pub(super) fn run(program: &Path, work: impl FnOnce() -> Result<()>) -> Result<(
         true => work(),
         false => Err(anyhow::anyhow!("{name} did not become the scheduler; run it by hand to see why")),
     };
-    // One that was thrown out has ended.
+    // One that was taken out has ended.
     let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGINT);
     let went = until(|| !matches!(child.try_wait(), Ok(None)));
     if !went {

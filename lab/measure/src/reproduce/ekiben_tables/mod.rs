@@ -61,7 +61,7 @@ Examples:
   ekiden reproduce ekiben-tables
   ekiden reproduce ekiben-tables --policy wfq --policy locality --repeat 1
   ekiden reproduce ekiben-tables --json --check
-      exits with 101 if a policy was thrown out, with 116 if there is unsafe
+      exits with 101 if a policy was taken out, with 116 if there is unsafe
       code where none may be
   sudo ekiden reproduce ekiben-tables --here
       microseconds, in the kernel of this machine
@@ -199,7 +199,7 @@ fn lines(row: &Row, places: &[(&str, &str)], of_paper: impl Fn(&Paper) -> Vec<f6
             ratio(figure.and_then(|figure| figure.ratio_to_default)),
             theirs.map_or_else(String::new, |theirs| theirs.to_string()),
             ratio(of_cfs),
-            if row.still_scheduler { "yes" } else { "THROWN OUT" }.to_owned(),
+            if row.still_scheduler { "yes" } else { "TAKEN OUT" }.to_owned(),
         ]
     };
     places.iter().enumerate().map(line).collect()
@@ -235,13 +235,13 @@ mod tests {
 
     use super::*;
 
-    fn comparison(measured: &[(&str, [f64; 6])], thrown_out: Option<&str>) -> Comparison {
+    fn comparison(measured: &[(&str, [f64; 6])], taken_out: Option<&str>) -> Comparison {
         let mut measurements = Measurements::default();
         for (scheduler, figures) in measured {
             for ((place, _), figure) in TABLE_3.iter().chain(&TABLE_4).zip(figures) {
                 measurements.add(scheduler, place, *figure);
             }
-            measurements.was_still_scheduler(scheduler, thrown_out != Some(scheduler));
+            measurements.was_still_scheduler(scheduler, taken_out != Some(scheduler));
         }
         Comparison::new("ekiben-tables", "thousand instructions", "7.3.4", &measurements, &[])
     }
@@ -304,10 +304,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_or_was_thrown_out_is_told() {
+    fn what_was_not_measured_or_was_taken_out_is_told() {
         let text = describe_without_sources(comparison(&[(DEFAULT, [1.0; 6]), ("wfq", [2.0; 6])], Some("wfq")));
-        assert_eq!(text.matches("THROWN OUT").count(), TABLE_3.len() + TABLE_4.len(), "{text}");
-        // A policy that fell in each of its turns has no figures.
+        assert_eq!(text.matches("TAKEN OUT").count(), TABLE_3.len() + TABLE_4.len(), "{text}");
+        // A policy that was taken out in each of its turns has no figures.
         let mut measurements = Measurements::default();
         measurements.was_still_scheduler("wfq", false);
         let text = describe_without_sources(Comparison::new("ekiben-tables", "us", "7.3.4", &measurements, &[]));
