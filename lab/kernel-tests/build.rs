@@ -4,7 +4,7 @@
 mod compile;
 
 fn main() {
-    for name in ["stranger", "impostor", "texts"] {
+    for name in ["kfunc_caller", "impostor", "texts"] {
         compile::skeleton(&compile::source(&format!("bpf/{name}.bpf.c")));
     }
     for header in ["bpf/kernel.h", "include/ekiden_abi.h"] {

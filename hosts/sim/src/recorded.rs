@@ -177,7 +177,7 @@ impl Writes for OfSimulation {
         with_recorder(|recorder| act(&mut recorder.call_writer()));
     }
 
-    fn settle(&self, now_ns: u64) {
+    fn call_written(&self, now_ns: u64) {
         with_recorder(|recorder| recorder.write_if_many(now_ns));
     }
 }

@@ -223,11 +223,11 @@ impl Machine {
     /// Nothing is under way any more: carries out the kicks, then looks what has gone wrong.
     pub(crate) fn verdict(&self) -> Option<String> {
         let nr_cpus = self.run_queues.len() as CpuId;
-        self.settle();
+        self.carry_out_kicks();
         for cpu in 0..nr_cpus {
             self.step(cpu, Step::Tick);
         }
-        self.settle();
+        self.carry_out_kicks();
         for cpu in 0..nr_cpus {
             let waiting = self.waiting();
             if self.books().running[cpu as usize].is_none() && !waiting.is_empty() && self.pick(cpu, None) {
@@ -253,7 +253,7 @@ impl Machine {
 
     /// Idle CPUs that were kicked look for work, those that are kicked late, too. Those that run something would, at the end of a
     /// slice, as well.
-    fn settle(&self) {
+    fn carry_out_kicks(&self) {
         for _ in 0..2 * MAX_TASKS {
             let cpu = {
                 let books = self.books();
@@ -334,11 +334,11 @@ mod tests {
         for time in 0..400 {
             machine.wake(1);
             late += u32::from(machine.questions.refill_ns.load(Relaxed) != NEVER);
-            machine.settle();
+            machine.carry_out_kicks();
             let Task { cpu, state, .. } = machine.books().tasks[1];
             assert_eq!(state, State::Runs, "wake-up {time} is lost");
             machine.sleep(1, cpu);
-            machine.settle();
+            machine.carry_out_kicks();
         }
         assert!(late > 0, "no kick came late");
         assert_eq!(machine.verdict(), None);

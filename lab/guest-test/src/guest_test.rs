@@ -180,7 +180,7 @@ pub enum GuestTest {
     /// Policies share CPUs out, by weights and by sets.
     Shares,
     /// Parameters are set for a task.
-    Terms,
+    TaskParams,
     /// What a policy counts itself.
     Figures,
     /// What a policy in an agent counts itself.
@@ -286,11 +286,11 @@ pub enum GuestTest {
         to: PathBuf,
     },
     /// More tasks than a limit can have in mind, and more control groups than there is room for.
-    Crowd {
-        /// So many tasks in one group with a limit.
+    ManyTasksAndGroups {
+        /// How many tasks are in one group with a limit.
         #[arg(long)]
         tasks: u32,
-        /// So many groups of a user in one with a limit.
+        /// How many groups a user has in one with a limit.
         #[arg(long)]
         groups: u32,
     },
@@ -437,7 +437,7 @@ pub enum GuestTest {
     /// A scheduler that is not Ekiden's makes up a task.
     Impostor,
     /// A BPF program that is no scheduler calls a kfunc of the module's.
-    Stranger,
+    KfuncCaller,
     /// Schedulers that are not Ekiden's ask why a policy is gone, with room of all sizes for the answer.
     Texts,
     /// Counts how long a thread waits that sleeps a hundred times.

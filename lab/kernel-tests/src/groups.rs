@@ -343,9 +343,9 @@ pub(crate) fn group_costs(modules: &Path, policy: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// What [`crowd`] found.
+/// What [`many_tasks_and_groups`] found.
 #[derive(Serialize)]
-struct CrowdReport {
+struct ManyTasksAndGroupsReport {
     /// How many of `tasks` were throttled at once.
     throttled: u64,
     /// The CPU time that all of them used, in percent of one CPU; they may use a tenth.
@@ -370,7 +370,7 @@ fn act_as(uid: u32) {
 }
 
 /// More tasks than a limit can have in mind, and more groups than there is room for.
-pub(crate) fn crowd(modules: &Path, tasks: u32, groups: u32) -> Result<()> {
+pub(crate) fn many_tasks_and_groups(modules: &Path, tasks: u32, groups: u32) -> Result<()> {
     const USER: u32 = 1000;
     let root = Path::new("/sys/fs/cgroup");
     write(&root.join("cgroup.subtree_control"), "+cpu")?;
@@ -427,7 +427,7 @@ pub(crate) fn crowd(modules: &Path, tasks: u32, groups: u32) -> Result<()> {
     until_all_are_gone()?;
     println!(
         "{}",
-        serde_json::to_string(&CrowdReport {
+        serde_json::to_string(&ManyTasksAndGroupsReport {
             throttled,
             tasks_percent,
             off_ns_max,

@@ -16,6 +16,7 @@ mod groups;
 mod guest_tests;
 mod impostor;
 mod intruder;
+mod kfunc_caller;
 mod latency_probe;
 mod list;
 mod load;
@@ -31,8 +32,7 @@ mod seen;
 mod several;
 mod still;
 mod storm;
-mod stranger;
-mod terms;
+mod task_params;
 mod texts;
 mod trips;
 mod upgrades;
@@ -106,7 +106,7 @@ fn main() -> anyhow::Result<()> {
         GuestTest::Several { policy } => several::several(modules, &policy),
         GuestTest::Claimed => several::claimed(modules),
         GuestTest::Shares => several::shares(modules),
-        GuestTest::Terms => terms::terms(modules),
+        GuestTest::TaskParams => task_params::task_params(modules),
         GuestTest::Figures => figures::figures(modules),
         GuestTest::FiguresInAgent => figures::figures_in_agent(),
         GuestTest::Queues => queues::queues(modules),
@@ -129,7 +129,7 @@ fn main() -> anyhow::Result<()> {
         GuestTest::Due { policy, others, nices, seconds } => {
             due::due(modules, &policy, others, [nices[0], nices[1]], [seconds[0], seconds[1]])
         }
-        GuestTest::Crowd { tasks, groups } => groups::crowd(modules, tasks, groups),
+        GuestTest::ManyTasksAndGroups { tasks, groups } => groups::many_tasks_and_groups(modules, tasks, groups),
         GuestTest::Exact { policy, tasks, seconds } => quotas::exact(modules, policy.as_deref(), &tasks, seconds),
         GuestTest::Throttled { tasks, seconds } => quotas::throttled(modules, tasks, seconds),
         GuestTest::Holder => groups::holder(modules),
@@ -155,7 +155,7 @@ fn main() -> anyhow::Result<()> {
             beyond::herd(modules, policy.as_deref(), tasks, beyond, seconds)
         }
         GuestTest::Impostor => impostor::impostor(modules),
-        GuestTest::Stranger => stranger::stranger(modules),
+        GuestTest::KfuncCaller => kfunc_caller::kfunc_caller(modules),
         GuestTest::Texts => texts::texts(modules),
         GuestTest::Waits => watches::waits(),
         GuestTest::Still { seconds } => still::still(modules, seconds),

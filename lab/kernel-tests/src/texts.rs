@@ -14,7 +14,7 @@ use skel::TextsSkelBuilder;
 
 use crate::{
     guest_tests::config,
-    stranger::{keep, said},
+    kfunc_caller::{keep, said},
 };
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::undocumented_unsafe_blocks, reason = "generated")]

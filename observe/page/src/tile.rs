@@ -340,7 +340,7 @@ fn fill_runs(bins: &mut Bins, time: &Range<u64>, runs: &[Run], ran_ns: &mut [u64
     let share = |ns: u64| (ns * 255).div_ceil(bin_ns).min(255) as u8;
     let mut seen: Vec<u32> = Vec::new();
     let mut current = 0;
-    let mut settle = |bin: usize, seen: &mut Vec<u32>, ran_ns: &mut [u64]| {
+    let mut fill_bin = |bin: usize, seen: &mut Vec<u32>, ran_ns: &mut [u64]| {
         let mut all_ns = 0;
         let mut most = (0, NO_TASK);
         for task in seen.drain(..) {
@@ -360,7 +360,7 @@ fn fill_runs(bins: &mut Bins, time: &Range<u64>, runs: &[Run], ran_ns: &mut [u64
         }
         for (bin, ns) in cut(time, run.begin_ns, run.end_ns) {
             if bin != current {
-                settle(current, &mut seen, ran_ns);
+                fill_bin(current, &mut seen, ran_ns);
                 current = bin;
             }
             let so_far = &mut ran_ns[run.task as usize];
@@ -370,7 +370,7 @@ fn fill_runs(bins: &mut Bins, time: &Range<u64>, runs: &[Run], ran_ns: &mut [u64
             *so_far += ns;
         }
     }
-    settle(current, &mut seen, ran_ns);
+    fill_bin(current, &mut seen, ran_ns);
 }
 
 /// Three digits are enough for a colour, and compress well; whole numbers stay as they are.

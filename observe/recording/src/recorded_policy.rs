@@ -19,8 +19,8 @@ pub trait Writes {
     /// Writes something, if this thread records.
     fn write(&self, act: impl FnOnce(&mut CallWriter<'_>));
 
-    /// A call that began at this time is written down.
-    fn settle(&self, _now_ns: u64) {}
+    /// Called when a call that began at this time has been written down.
+    fn call_written(&self, _now_ns: u64) {}
 }
 
 /// Writes each call down, [around](Around) it.
@@ -34,7 +34,7 @@ impl<W: Writes + Send + Sync + 'static> Around for WritesDown<W> {
         let reply = policy.deliver(message, payload);
         std::mem::forget(unfinished);
         self.0.write(|call_writer| call_writer.end(&reply));
-        self.0.settle(now_ns);
+        self.0.call_written(now_ns);
         reply
     }
 }

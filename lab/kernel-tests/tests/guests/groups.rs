@@ -179,7 +179,8 @@ fn an_interrupt_is_short_whatever_crowds_are_limited(guest: &TestGuest) {
 /// Limits a thousand tasks, or so many as `EKIDEN_CROWD` says, and more groups than there is room for.
 fn crowds(guest: &TestGuest) -> Value {
     let tasks = std::env::var("EKIDEN_CROWD").map_or(1_000, |tasks| tasks.parse().expect("EKIDEN_CROWD is a number"));
-    let report = guest.guest_test(&format!("crowd --modules /lab --tasks {tasks} --groups 4200"))[0].clone();
+    let report =
+        guest.guest_test(&format!("many-tasks-and-groups --modules /lab --tasks {tasks} --groups 4200"))[0].clone();
     println!("{report}");
     let percent = |what: &str| report[what].as_f64().unwrap();
     for what in ["tasks_percent", "groups_percent", "nested_percent", "other_percent"] {

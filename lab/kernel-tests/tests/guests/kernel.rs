@@ -146,7 +146,7 @@ fn policies_get_the_cpus_and_the_shares_that_they_were_given(guest: &TestGuest) 
 }
 
 fn what_is_set_for_a_task_is_checked_and_has_its_effect(guest: &TestGuest) {
-    let report = &guest.guest_test("terms --modules /lab")[0];
+    let report = &guest.guest_test("task-params --modules /lab")[0];
     println!("{report}");
     let refusals: Vec<&str> =
         report["refusals"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();

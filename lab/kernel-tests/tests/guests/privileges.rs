@@ -52,7 +52,7 @@ fn who_may_choose_a_policy_is_up_to_root(guest: &TestGuest) {
 
 /// A congestion control needs fewer capabilities than a scheduler, and is called where a policy must not be.
 fn the_verifier_refuses_a_program_that_is_no_scheduler_and_calls_a_policy(guest: &TestGuest) {
-    let report = &guest.guest_test("stranger --modules /lab")[0];
+    let report = &guest.guest_test("kfunc-caller --modules /lab")[0];
     println!("{report}");
     let refused = report["refused"].as_str().unwrap();
     assert!(refused.contains("calling kernel function ekiden_chooses_cpu is not allowed"), "{refused}");

@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[derive(Serialize)]
-struct TermsReport {
+struct TaskParamsReport {
     /// Why a slice that is too short, a parameter that is not there, and any parameter of FIFO's, are not set.
     refusals: Vec<String>,
     /// How often two tasks that share a CPU have it in turn: with a short slice, with a long one, and with the usual one, which
@@ -45,7 +45,7 @@ fn sleep_and_wake(hog: &Worker) -> Result<()> {
 }
 
 /// EEVDF has the machine, and FIFO is beside it.
-pub(crate) fn terms(modules: &Path) -> Result<()> {
+pub(crate) fn task_params(modules: &Path) -> Result<()> {
     let session = Session::start(&config(modules, "eevdf"))?;
     let beside = Session::start(&beside(modules, "fifo", Beside::Others))?;
     let hogs = [Worker::start("spin")?, Worker::start("spin")?];
@@ -70,7 +70,8 @@ pub(crate) fn terms(modules: &Path) -> Result<()> {
     }
     hogs.iter().try_for_each(Worker::must_run)?;
     let contract_violations = Status::read()?.unwrap_or_default().counts.contract_violations;
-    let report = TermsReport { refusals, turns: all_turns, contract_violations, still_running: session.is_running() };
+    let report =
+        TaskParamsReport { refusals, turns: all_turns, contract_violations, still_running: session.is_running() };
     println!("{}", serde_json::to_string(&report)?);
     beside.stop();
     session.stop();

@@ -13,17 +13,17 @@ use libbpf_rs::{
     skel::{OpenSkel, SkelBuilder},
 };
 use serde::Serialize;
-use skel::StrangerSkelBuilder;
+use skel::KfuncCallerSkelBuilder;
 
 use crate::guest_tests::config;
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::undocumented_unsafe_blocks, reason = "generated")]
 mod skel {
-    include!(concat!(env!("OUT_DIR"), "/stranger.skel.rs"));
+    include!(concat!(env!("OUT_DIR"), "/kfunc_caller.skel.rs"));
 }
 
 #[derive(Serialize)]
-struct StrangerReport {
+struct KfuncCallerReport {
     /// What libbpf and the verifier said of the congestion control that calls a kfunc; nothing where it was loaded.
     refused: Option<String>,
     /// What libbpf and the verifier said of the one that calls none.
@@ -46,20 +46,20 @@ pub(crate) fn said() -> String {
 /// Loads one of the two; why that failed, if it did.
 fn refusal(calls_kfunc: bool) -> Result<Option<String>> {
     let mut object = MaybeUninit::uninit();
-    let mut open = StrangerSkelBuilder::default().open(&mut object)?;
-    open.maps.stranger.set_autocreate(calls_kfunc)?;
+    let mut open = KfuncCallerSkelBuilder::default().open(&mut object)?;
+    open.maps.calls_kfunc.set_autocreate(calls_kfunc)?;
     open.maps.ordinary.set_autocreate(!calls_kfunc)?;
-    open.progs.stranger_ssthresh.set_autoload(calls_kfunc);
+    open.progs.calls_kfunc_ssthresh.set_autoload(calls_kfunc);
     open.progs.ordinary_ssthresh.set_autoload(!calls_kfunc);
     SAID.lock().unwrap_or_else(PoisonError::into_inner).clear();
     Ok(open.load().err().map(|error| format!("{error:#}\n{}", said())))
 }
 
-pub(crate) fn stranger(modules: &Path) -> Result<()> {
+pub(crate) fn kfunc_caller(modules: &Path) -> Result<()> {
     let session = Session::start(&config(modules, "wfq"))?;
     set_print(Some((PrintLevel::Info, keep)));
     let (refused, ordinary_refused) = (refusal(true)?, refusal(false)?);
-    let report = StrangerReport { refused, ordinary_refused, still_running: session.is_running() };
+    let report = KfuncCallerReport { refused, ordinary_refused, still_running: session.is_running() };
     println!("{}", serde_json::to_string(&report)?);
     Ok(())
 }

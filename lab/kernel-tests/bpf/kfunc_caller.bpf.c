@@ -16,8 +16,8 @@ struct tcp_congestion_ops {
 	char name[16];
 };
 
-SEC("struct_ops/stranger_ssthresh")
-u32 stranger_ssthresh(u64 *context)
+SEC("struct_ops/calls_kfunc_ssthresh")
+u32 calls_kfunc_ssthresh(u64 *context)
 {
 	return ekiden_chooses_cpu(1) ? 2 : 4;
 }
@@ -29,9 +29,9 @@ u32 ordinary_ssthresh(u64 *context)
 }
 
 SEC(".struct_ops")
-struct tcp_congestion_ops stranger = {
-	.ssthresh = (void *)stranger_ssthresh,
-	.name = "stranger",
+struct tcp_congestion_ops calls_kfunc = {
+	.ssthresh = (void *)calls_kfunc_ssthresh,
+	.name = "calls_kfunc",
 };
 
 SEC(".struct_ops")
