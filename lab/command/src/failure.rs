@@ -137,7 +137,7 @@ impl Exit {
             LoadError::OtherInterface { .. } => Self::OtherInterface,
             LoadError::NoPolicy(..) | LoadError::NoModule(_) => Self::NoPolicy,
             LoadError::Refused(_) => Self::BadParameters,
-            LoadError::TakenOut(_) => Self::TakenOut,
+            LoadError::TakenOut(_) | LoadError::TakenOutOfSeveral(_) => Self::TakenOut,
             LoadError::NothingRuns | LoadError::User(UserError::NothingRuns | UserError::NotLoaded) => {
                 Self::NothingRuns
             }
