@@ -6,6 +6,39 @@
 //!
 //! Start with [`Scheduler`] and [`Schedulable`]; everything else here serves them.
 //!
+//! First come, first served, on each CPU by itself, is a whole policy. A task that waits comes with a token for a CPU; the policy keeps the
+//! token, and hands it back when that CPU picks, which is when the task runs there. Each queue has a lock, as calls for different CPUs
+//! are made at the same time.
+//!
+//! ```
+//! use ekiden::prelude::*;
+//!
+//! pub struct Fifo {
+//!     queues: PerCpu<SpinLock<FifoQueue<Self>>>,
+//! }
+//!
+//! #[policy]
+//! impl Scheduler for Fifo {
+//!     fn new(env: &Env) -> Self {
+//!         Self { queues: PerCpu::new(env, |_| SpinLock::default()) }
+//!     }
+//!
+//!     fn enqueue(&self, _: &Cx, _: &Task, token: Schedulable<Self>) {
+//!         self.queues[token.cpu()].lock().push_back(token);
+//!     }
+//!
+//!     fn pick_next_task(&self, _: &Cx, cpu: CpuId) -> Option<Schedulable<Self>> {
+//!         self.queues[cpu].lock().pop_front()
+//!     }
+//! }
+//!
+//! # let mut machine = ekiden_example_host::Machine::<Fifo>::flat(2);
+//! # machine.wake(3, 0);
+//! # machine.wake(4, 0);
+//! # machine.wake(5, 1);
+//! # assert_eq!([0, 0, 0, 1].map(|cpu| machine.pick(cpu)), [Some(3), Some(4), None, Some(5)]);
+//! ```
+//!
 //! A queue that all CPUs of a last-level cache share: a token that is for another of them is *claimed* in the pick, and an idle
 //! one is told of a task that comes. With two caches of two CPUs, a task waits for CPU 0: CPU 1 is idle, is told, and may have it; CPU 2 knows
 //! of nothing.

@@ -58,8 +58,6 @@ pub struct Cpu {
 /// assert_eq!((topology.distance(0, 0), topology.distance(0, 1)), (10, 20));
 /// assert_eq!(topology.cpu(6).node, 1);
 ///
-/// // From user space into the kernel.
-/// assert_eq!(Topology::from_words(&topology.to_words()), Ok(topology));
 /// assert_eq!(Topology::new(Topology::flat(3).cpus().to_vec(), vec![10; 3]), Err(TopologyError::Distances));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -255,10 +253,11 @@ fn groups(cpus: &[Cpu], number: impl Fn(&Cpu) -> u32) -> Vec<CpuMask> {
     groups
 }
 
-/// The form in which a topology crosses from user space into the kernel: version, number of CPUs, number of nodes; two
-/// words per CPU; and the distances, four to a word.
+// The form in which a topology crosses from user space into the kernel: version, number of CPUs, number of nodes; two words per CPU; and
+// the distances, four to a word. Both are public for hosts, which are other crates; a policy is given its topology.
 impl Topology {
     /// This topology as plain words, for [`from_words`](Self::from_words) on the other side.
+    #[doc(hidden)]
     pub fn to_words(&self) -> Vec<u32> {
         let mut words =
             Vec::with_capacity(HEADER_WORDS + self.cpus.len() * CPU_WORDS + self.distances.len().div_ceil(4));
@@ -276,6 +275,7 @@ impl Topology {
     }
 
     /// The topology that these words describe. They may be anything: what is not well formed is an error.
+    #[doc(hidden)]
     pub fn from_words(words: &[u32]) -> Result<Self, TopologyError> {
         let Some((&[version, nr_cpus, nr_nodes], rest)) = words.split_first_chunk::<HEADER_WORDS>() else {
             return Err(TopologyError::Length);

@@ -13,16 +13,25 @@ use zerocopy::{Immutable, KnownLayout, TryFromBytes};
 /// ```
 /// use ekiden_hints::Plain;
 ///
-/// // Both sides compare the fingerprints before either reads anything.
-/// assert_ne!(u32::SHAPE.fingerprint(), i32::SHAPE.fingerprint());
-/// assert_eq!((u32::SHAPE.name, <[u32; 3]>::SHAPE.bytes), ("u32", 12));
+/// fn can_be_shared<T: Plain>() {}
+///
+/// can_be_shared::<[u32; 3]>();
 /// ```
 pub trait Plain: TryFromBytes + KnownLayout + Immutable + Sized {
-    /// How it looks.
+    // For hosts and for programs that open a queue; who derives the trait need not know what it is.
+    /// How it looks. Both sides compare the fingerprints before either reads anything.
+    #[doc(hidden)]
     const SHAPE: Shape;
 }
 
 /// How a type looks: enough to declare it in C, and to compare it.
+///
+/// ```
+/// use ekiden_hints::Plain;
+///
+/// assert_ne!(u32::SHAPE.fingerprint(), i32::SHAPE.fingerprint());
+/// assert_eq!((u32::SHAPE.name, <[u32; 3]>::SHAPE.bytes), ("u32", 12));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// Its name.
