@@ -51,6 +51,9 @@ pub(crate) struct Build {
     /// Build this program with the project's policies instead, and print where it is
     #[arg(long, hide = true)]
     runner: bool,
+    /// Build modules of which none can take over from another, for `ekiden bench upgrade`
+    #[arg(long, hide = true)]
+    fixed: bool,
 }
 
 #[derive(Serialize)]
@@ -94,6 +97,7 @@ impl Build {
         };
         progress.step(format!("building for {}", target.release()));
         let builder = Builder::new(&cache, &mut progress.sink())?.trusting(self.allowed.trust());
+        let builder = if self.fixed { builder.fixed() } else { builder };
         let modules = builder.build(&target, &project, &wanted, &mut progress.sink())?;
         progress.end_step();
         let built = Built {

@@ -47,6 +47,16 @@ impl Invoker {
 
     /// Runs `ekiden build` with these options as that user, and returns the directory with root's copies of what it has made.
     pub fn build(&self, options: &[String], progress: &mut Progress) -> Result<PathBuf> {
+        self.build_into(&Path::new(COPIES).join(self.0.uid.to_string()), options, progress)
+    }
+
+    /// The same for modules of which none can take over from another, beside those that can.
+    pub fn build_fixed(&self, options: &[String], progress: &mut Progress) -> Result<PathBuf> {
+        let options = [&["--fixed".to_owned()], options].concat();
+        self.build_into(&Path::new(COPIES).join(format!("{}-fixed", self.0.uid)), &options, progress)
+    }
+
+    fn build_into(&self, copies: &Path, options: &[String], progress: &mut Progress) -> Result<PathBuf> {
         progress.end_step();
         eprintln!("building as {}, who has called sudo", self.0.name);
         let mut command = self.command(&["build".to_owned(), "--json".to_owned()])?;
@@ -57,7 +67,7 @@ impl Invoker {
             return Err(Failure::new(Exit::NoCompile, message).into());
         }
         let built: Built = serde_json::from_slice(&output.stdout).context("the build says nothing of its modules")?;
-        copied(&built.directory, &Path::new(COPIES).join(self.0.uid.to_string()))
+        copied(&built.directory, copies)
     }
 
     /// Builds this program with the policies of the project in the current directory as that user, and returns root's copy of it.

@@ -82,7 +82,7 @@ pub fn for_this_machine(
 ) -> Result<PathBuf> {
     match given {
         Some(directory) => in_directory(directory, policy).map(|_| directory.to_owned()),
-        None => build(&Target::running()?, &[policy.to_owned()], allowed, "--native", progress),
+        None => build(&Target::running()?, &[policy.to_owned()], How::Usual(allowed), "--native", progress),
     }
 }
 
@@ -101,48 +101,52 @@ pub fn for_kernel(
         }
         None => {
             let release = format!("--kernel={}", kernel.release());
-            build(&Target::fetched(kernel), policies, allowed, &release, progress)
+            build(&Target::fetched(kernel), policies, How::Usual(allowed), &release, progress)
         }
     }
 }
 
-/// Modules of which no policy can take over from another, to measure what it costs that one can.
-pub fn fixed(target: &Target, policies: &[String], progress: &mut Progress) -> Result<PathBuf> {
-    build_with(target, &project_with(policies)?, policies, Builder::fixed, progress)
+/// Modules of which no policy can take over from another, to measure what it costs that one can: for the kernel of this machine.
+pub fn fixed_for_this_machine(policies: &[String], progress: &mut Progress) -> Result<PathBuf> {
+    build(&Target::running()?, policies, How::Fixed, "--native", progress)
+}
+
+/// The same for a kernel that was fetched.
+pub fn fixed_for_kernel(kernel: &Kernel, policies: &[String], progress: &mut Progress) -> Result<PathBuf> {
+    let release = format!("--kernel={}", kernel.release());
+    build(&Target::fetched(kernel), policies, How::Fixed, &release, progress)
+}
+
+/// What is built of policies.
+enum How<'a> {
+    /// What runs, with this allowed to its author.
+    Usual(&'a Allowed),
+    /// Modules of which none can take over from another.
+    Fixed,
 }
 
 /// Builds what is not up to date; as the user who has called sudo, if this is root by it. `kernel` is the option of `ekiden build` that names
 /// the target.
-fn build(
-    target: &Target,
-    policies: &[String],
-    allowed: &Allowed,
-    kernel: &str,
-    progress: &mut Progress,
-) -> Result<PathBuf> {
+fn build(target: &Target, policies: &[String], how: How<'_>, kernel: &str, progress: &mut Progress) -> Result<PathBuf> {
     if let Some(invoker) = Invoker::find() {
         // The project is read as that user, too: it says which compiler is run.
         let mut options = vec![kernel.to_owned()];
         options.extend(policies.iter().map(|policy| format!("--policy={policy}")));
-        options.extend(allowed.as_args());
-        return invoker.build(&options, progress);
+        return match how {
+            How::Usual(allowed) => invoker.build(&[options, allowed.as_args()].concat(), progress),
+            How::Fixed => invoker.build_fixed(&options, progress),
+        };
     }
     let project = project_with(policies)?;
-    build_with(target, &project, policies, |builder| builder.trusting(allowed.trust()), progress)
-}
-
-fn build_with(
-    target: &Target,
-    project: &Project,
-    policies: &[String],
-    how: impl FnOnce(Builder) -> Builder,
-    progress: &mut Progress,
-) -> Result<PathBuf> {
     let wanted: Vec<Policy> =
         policies.iter().map(|policy| project.policy(policy).cloned()).collect::<Result<_, ekiden_build::Error>>()?;
     progress.step(format!("building the modules of {} for {}", policies.join(" and "), target.release()));
-    let builder = how(Builder::new(&Cache::from_env()?, &mut progress.sink())?);
-    let modules = builder.build(target, project, &wanted, &mut progress.sink())?;
+    let builder = Builder::new(&Cache::from_env()?, &mut progress.sink())?;
+    let builder = match how {
+        How::Usual(allowed) => builder.trusting(allowed.trust()),
+        How::Fixed => builder.fixed(),
+    };
+    let modules = builder.build(target, &project, &wanted, &mut progress.sink())?;
     progress.end_step();
     Ok(modules.directory)
 }

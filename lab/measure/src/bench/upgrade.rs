@@ -12,7 +12,6 @@ use std::{
 use anyhow::{Context, Result};
 use clap::Args;
 use ekiden_bench::{UpgradeReport, UpgradeValues};
-use ekiden_build::Target;
 use ekiden_loader::{Control, Succession, load_beside};
 use nix::{
     sys::signal::{Signal, killpg},
@@ -35,9 +34,6 @@ use crate::{
     session::Plan,
 };
 
-/// The policies that take over from each other.
-const POLICIES: [&str; 2] = ["fifo", "wfq"];
-
 /// Where the two processes of a pipe are.
 const PLACES: [(&str, &str); 2] = [("one_cpu", "0,0"), ("two_cpus_across", "0,1")];
 
@@ -54,12 +50,19 @@ const GUEST_CPUS: u32 = 4;
 #[command(after_help = "\
 The machinery is measured against modules that are built without it. Waits are
 those of every CPU from when the first one stops until all continue, while two
-pipes are busy.
+pipes are busy. One policy takes over from itself, with all that it knows. Of
+several, each takes over from the first one, too, and gives way to it again;
+they are of one project.
 Examples:
   ekiden bench upgrade --vm --check
   ekiden bench upgrade --vm --json
-  sudo ekiden bench upgrade --tasks 100")]
+  sudo ekiden bench upgrade --tasks 100
+  ekiden bench upgrade --vm --policy my-policy
+      a policy of the project in the current directory")]
 pub(crate) struct UpgradeBench {
+    /// A policy that takes over, first from itself; may be given again
+    #[arg(long = "policy", value_name = "POLICY", default_values = ["fifo", "wfq"])]
+    policies: Vec<String>,
     /// How many sleeping tasks there are
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=30_000))]
     tasks: u32,
@@ -84,7 +87,7 @@ impl Benchmark for UpgradeBench {
     const CLOCK: Clock = Clock::Exact;
 
     fn candidates(&self) -> Candidates {
-        Candidates::new(&POLICIES.map(str::to_owned), &self.source)
+        Candidates::new(&self.policies, &self.source)
     }
 
     fn fit(&self, shape: &mut Shape) {
@@ -95,7 +98,7 @@ impl Benchmark for UpgradeBench {
         let candidates = self.candidates();
         machine.refuse_parallel()?;
         let kernel = machine.shape.fetch(&mut Progress::new())?;
-        let fixed = modules::fixed(&Target::fetched(&kernel), candidates.policies(), &mut Progress::new())?;
+        let fixed = modules::fixed_for_kernel(&kernel, candidates.policies(), &mut Progress::new())?;
         let there = Self { fixed_modules: Some(format!("/host/{FIXED}/modules").into()), ..self.clone() };
         machine.with_guest(candidates.modules(), candidates.policies(), Self::CLOCK, |vm, share, unit, progress| {
             let to = share.join(FIXED);
@@ -110,17 +113,18 @@ impl Measurement for UpgradeBench {
     type Figures = UpgradeReport;
 
     fn measure(&self, unit: Unit) -> Result<UpgradeReport> {
+        let first = self.policies.first().context("upgrades need a policy")?;
         let mut progress = Progress::new();
         let (_, directory) = self.candidates().prepare(&mut progress)?;
         let fixed = match &self.fixed_modules {
             Some(fixed) => fixed.clone(),
-            None => modules::fixed(&Target::running()?, self.candidates().policies(), &mut progress)?,
+            None => modules::fixed_for_this_machine(&self.policies, &mut progress)?,
         };
         progress.step("waiting until the machine has settled");
         load::wait_until_quiet();
         let (mut values, mut stayed) = (UpgradeValues::default(), true);
         for turn in 0..=self.repeat {
-            for policy in POLICIES {
+            for policy in &self.policies {
                 let present = Plan::new(policy, &directory);
                 let absent = Plan { upgradable: false, ..Plan::new(policy, &fixed) };
                 for (plan, is_present) in [(absent, false), (present, true)] {
@@ -136,16 +140,16 @@ impl Measurement for UpgradeBench {
                 }
             }
             progress.step(format!("turn {turn} of {}: upgrades among {} tasks", self.repeat, self.tasks));
-            let (waits, there) = under(&Plan::new(POLICIES[0], &directory), || self.upgrade(&directory))?;
+            let (waits, there) = under(&Plan::new(first, &directory), || self.upgrade(&directory))?;
             stayed &= there;
             for (what, waits) in waits.into_iter().flatten().filter(|_| turn > 0) {
-                values.waits(what, waits);
+                values.waits(&what, waits);
             }
         }
         let unit = unit.name();
         let cpus = thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
         let release = load::kernel_release()?;
-        Ok(UpgradeReport::new((&release, unit), (cpus, self.tasks), &values, POLICIES[0], stayed))
+        Ok(UpgradeReport::new((&release, unit), (cpus, self.tasks), &values, first, stayed))
     }
 }
 
@@ -166,25 +170,28 @@ impl UpgradeBench {
         load::time(&Candidate::Policy(policy.to_owned()), &args)
     }
 
-    /// How long CPUs waited in each upgrade.
-    fn upgrade(&self, directory: &Path) -> Result<Vec<(&'static str, Vec<f64>)>> {
+    /// How long CPUs waited in each upgrade, by what took over.
+    fn upgrade(&self, directory: &Path) -> Result<Vec<(String, Vec<f64>)>> {
         let _crowd = self.crowd()?;
         let control = Control::open()?;
-        let upgrade = |module: Option<&str>| -> Result<f64> {
-            let done = control.upgrade(&Succession { module, arena_bytes: ARENA_BYTES, ..Succession::default() })?;
-            // Away from the last one.
-            thread::sleep(Duration::from_millis(1));
-            Ok(done.wait_ns as f64)
-        };
-        let [fifo, wfq] = POLICIES.map(|policy| load_beside(&modules::file(directory, policy)));
-        let (fifo, wfq) = (fifo?, wfq?);
-        let mut waits = [const { Vec::new() }; 3];
+        let names = self.policies.iter();
+        let loaded = names.map(|policy| Ok((policy.as_str(), load_beside(&modules::file(directory, policy))?)));
+        let modules: Vec<(&str, String)> = loaded.collect::<Result<_>>()?;
+        let steps = steps(&modules);
+        let mut waits = vec![Vec::new(); steps.len()];
         for _ in 0..self.upgrades {
-            waits[0].push(upgrade(None)?);
-            waits[1].push(upgrade(Some(&wfq))?);
-            waits[2].push(upgrade(Some(&fifo))?);
+            for ((_, module), waits) in steps.iter().zip(&mut waits) {
+                let done = control.upgrade(&Succession {
+                    module: *module,
+                    arena_bytes: ARENA_BYTES,
+                    ..Succession::default()
+                })?;
+                waits.push(done.wait_ns as f64);
+                // Away from the last one.
+                thread::sleep(Duration::from_millis(1));
+            }
         }
-        Ok(["fifo → fifo", "fifo → wfq", "wfq → fifo"].into_iter().zip(waits).collect())
+        Ok(steps.into_iter().map(|(what, _)| what).zip(waits).collect())
     }
 
     /// Tasks that sleep, a busy pipe on one CPU, and one across two.
@@ -204,6 +211,18 @@ impl UpgradeBench {
     }
 }
 
+/// Upgrades that begin and end with the first of some policies: what reports call each, and the module that takes over, none for the one
+/// that is there. Policies come with their modules.
+fn steps<'a>(modules: &'a [(&str, String)]) -> Vec<(String, Option<&'a str>)> {
+    let Some(((first, home), others)) = modules.split_first() else { return Vec::new() };
+    let mut steps = vec![(format!("{first} → {first}"), None)];
+    for (other, module) in others {
+        steps.push((format!("{first} → {other}"), Some(module.as_str())));
+        steps.push((format!("{other} → {first}"), Some(home.as_str())));
+    }
+    steps
+}
+
 /// A process with all that it starts, gone when this is.
 struct Group(Child);
 
@@ -218,5 +237,26 @@ impl Drop for Group {
     fn drop(&mut self) {
         let _ = killpg(Pid::from_raw(self.0.id() as i32), Signal::SIGKILL);
         let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_policy_takes_over_from_itself_and_each_other_one_from_the_first_and_back() {
+        let modules = ["a", "b", "c"].map(|name| (name, format!("ekiden_{name}")));
+        assert_eq!(steps(&modules[..1]), [("a → a".to_owned(), None)]);
+        let all = steps(&modules);
+        let shown: Vec<_> = all.iter().map(|(what, module)| (what.as_str(), module.unwrap_or("the same"))).collect();
+        let expected = [
+            ("a → a", "the same"),
+            ("a → b", "ekiden_b"),
+            ("b → a", "ekiden_a"),
+            ("a → c", "ekiden_c"),
+            ("c → a", "ekiden_a"),
+        ];
+        assert_eq!(shown, expected);
     }
 }
