@@ -2,8 +2,9 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 use serde_json::{Value, json};
@@ -29,6 +30,32 @@ fn project(name: &str) -> PathBuf {
     project
 }
 
+/// Puts a project with another policy into this one, which becomes a workspace of both.
+fn add_to_workspace(project: &Path, name: &str) {
+    assert_eq!(run(project, &["new", name]).0, 0);
+    let of_both = format!("[workspace]\nmembers = [\"{name}\"]");
+    for (manifest, becomes) in [(project.join("Cargo.toml"), &*of_both), (project.join(name).join("Cargo.toml"), "")] {
+        let text = fs::read_to_string(&manifest).unwrap();
+        assert!(text.contains("[workspace]\n"), "{text}");
+        fs::write(&manifest, text.replace("[workspace]", becomes)).unwrap();
+    }
+    fs::remove_file(project.join(name).join("Cargo.lock")).unwrap();
+}
+
+/// Whether `ekiden bench sim` is measuring this policy. It takes minutes.
+fn is_being_measured(directory: &Path, policy: &str) -> bool {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ekiden"));
+    command.args(["bench", "sim", "-p", policy]).current_dir(directory).stderr(Stdio::piped());
+    let mut bench = command.spawn().unwrap();
+    // It says what is next before it looks for the policy, and again while that takes place.
+    let lines = BufReader::new(bench.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut steps = lines.filter(|line| line.contains(&format!("{policy}, ")) && line.contains("trace: memory"));
+    let is_being_measured = steps.nth(1).is_some();
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+    is_being_measured
+}
+
 #[test]
 fn every_command_has_a_policy_of_ones_own_as_it_has_ours() {
     let project = project("round-trip");
@@ -37,6 +64,7 @@ fn every_command_has_a_policy_of_ones_own_as_it_has_ours() {
     // With hints, so that it has a header.
     let text = text.replace("#[policy]\nimpl Scheduler for", "#[policy(HintQueues)]\nimpl Scheduler for");
     fs::write(&source, text + "\n#[policy]\nimpl HintQueues for RoundTrip {\n    type Hint = u64;\n}\n").unwrap();
+    add_to_workspace(&project, "second");
     let good = |args: &[&str], words: &str| {
         let (code, text) = run(&project, args);
         assert!(code == 0 && text.contains(words), "{args:?}: {code}\n{text}");
@@ -59,7 +87,15 @@ fn every_command_has_a_policy_of_ones_own_as_it_has_ours() {
     good(&["explore", "round-trip", "--case", "wake-and-sleep", "--runs", "100"], "nothing goes wrong");
     good(&["replay", "out.ekirec"], "0 differences");
     good(&["replay", "out.ekirec", "--what-if", "wfq"], "wfq would have decided");
+    let considered = good(&["trace", "considered", "out", "out.ekirec", "-o", "both"], "decisions that looked");
+    assert!(!considered.contains("\n0 decisions") && !considered.starts_with("0 decisions"), "{considered}");
     good(&["hints", "header", "round-trip"], "round_trip_types");
+    assert!(is_being_measured(&project, "round-trip") && !is_being_measured(&project, "nope"), "ekiden bench sim");
+    // That of the other crate.
+    good(&["sim", "churn", "-p", "second", "--record", "second.ekirec"], "check passed");
+    good(&["explore", "second", "--case", "wake-and-sleep", "--runs", "100"], "nothing goes wrong");
+    good(&["replay", "second.ekirec", "--what-if", "round-trip"], "round-trip would have decided");
+    good(&["replay", "second.ekirec"], "0 differences");
     // As if a kernel had shown that.
     let info: Value = serde_json::from_str(&good(&["trace", "info", "out", "--json"], "header")).unwrap();
     let shown = json!({"done_ns": 1, "switches": 1, "migrations": 0, "wait_mean_ns": 1.0, "wait_p50_ns": 1, "wait_p90_ns": 1,
