@@ -111,7 +111,7 @@ pub fn fixed_for_this_machine(policies: &[String], progress: &mut Progress) -> R
     build(&Target::running()?, policies, How::Fixed, "--native", progress)
 }
 
-/// The same for a kernel that was fetched.
+/// The modules of policies that nothing can take over from, for a kernel that was fetched.
 pub fn fixed_for_kernel(kernel: &Kernel, policies: &[String], progress: &mut Progress) -> Result<PathBuf> {
     let release = format!("--kernel={}", kernel.release());
     build(&Target::fetched(kernel), policies, How::Fixed, &release, progress)
