@@ -34,18 +34,16 @@ fn a_new_project_passes_its_tests_and_has_no_warnings() {
 fn a_new_project_has_the_versions_that_were_tested() {
     let parent = tempfile::tempdir().unwrap();
     let project = new_project(parent.path(), "locked").unwrap();
-    let versions = |path: &Path, name: &str| {
+    let versions = |path: &Path, name: &str| -> Vec<String> {
         let lock = std::fs::read_to_string(path.join("Cargo.lock")).unwrap();
-        let entry = lock.split("[[package]]").find(|entry| entry.contains(&format!("name = \"{name}\"\n"))).unwrap();
-        entry.lines().find(|line| line.starts_with("version")).unwrap().to_owned()
+        let entries = lock.split("[[package]]").filter(|entry| entry.contains(&format!("name = \"{name}\"\n")));
+        entries.map(|entry| entry.lines().find(|line| line.starts_with("version")).unwrap().to_owned()).collect()
     };
     cargo(&project, &["metadata", "--format-version=1"]);
     // Half a minute of the first build is such parsers; two versions of one are twice that.
-    let twice = cargo(&project, &["tree", "--duplicates", "--depth=0", "--edges=all"]);
-    assert!(
-        !twice.contains("syn v") && !twice.contains("serde_derive v"),
-        "a new project compiles crates twice: {twice}"
-    );
+    for name in ["syn", "serde_derive", "zerocopy-derive"] {
+        assert_eq!(versions(&project, name).len(), 1, "a new project compiles {name} once");
+    }
     let checkout = Checkout::find().unwrap();
     for name in ["zerocopy", "smallvec", "serde"] {
         assert_eq!(versions(&project, name), versions(checkout.root(), name), "{name}");
