@@ -5,7 +5,7 @@ use clap::{Arg, ArgMatches, Command, parser::ValueSource};
 
 /// What a command does when it is asked in a certain way.
 struct Mode {
-    /// The command and, if it has some, its subcommand.
+    /// The command and, if it has some, its subcommand; nothing if the mode is of every command with these options.
     command: &'static [&'static str],
     when: When,
     what: Options,
@@ -37,6 +37,9 @@ const SHAPE: &[&str] = &["cpus", "memory", "nodes", "kernel", "kvm", "icount", "
 
 /// Of building a policy, which is not done where modules are given: `modules::Allowed`.
 const BUILDING: &[&str] = &["allow_unsafe", "as_root"];
+
+/// Of every command that takes modules or builds them.
+const MODULES: Mode = Mode { command: &[], when: When::Given("modules"), what: Options::Not(BUILDING) };
 
 const MODES: &[Mode] = &[
     Mode {
@@ -78,9 +81,6 @@ const MODES: &[Mode] = &[
     Mode { command: &["fidelity"], when: When::Without(&["vm"]), what: Options::Not(SHAPE) },
     Mode { command: &["explore"], when: When::Given("schedule"), what: Options::Not(&["mode", "seed", "runs"]) },
     Mode { command: &["replay"], when: When::Given("stop_at"), what: Options::Not(&["until", "stop_on_diff"]) },
-    Mode { command: &["run"], when: When::Given("modules"), what: Options::Not(BUILDING) },
-    Mode { command: &["upgrade"], when: When::Given("modules"), what: Options::Not(BUILDING) },
-    Mode { command: &["vm", "run"], when: When::Given("modules"), what: Options::Not(BUILDING) },
 ];
 
 impl Mode {
@@ -102,7 +102,7 @@ impl Mode {
     }
 
     /// Why an option is refused.
-    fn refusal(&self, option: &Arg) -> String {
+    fn refusal(&self, path: &[&str], option: &Arg) -> String {
         let name = |id: &str| format!("--{}", id.replace('_', "-"));
         let option = option.get_long().map_or_else(|| option.get_id().to_string(), |long| format!("--{long}"));
         let when = match self.when {
@@ -112,8 +112,16 @@ impl Mode {
                 format!("without {}", needed.iter().map(|id| name(id)).collect::<Vec<_>>().join(" or "))
             }
         };
-        format!("{option} has no effect {when}: leave it out; `ekiden {} --help` says more", self.command.join(" "))
+        format!("{option} has no effect {when}: leave it out; `ekiden {} --help` says more", path.join(" "))
     }
+}
+
+/// The modes of a command.
+fn modes(path: &[&str], command: &Command) -> impl Iterator<Item = &'static Mode> {
+    let has = |id: &str| command.get_arguments().any(|option| option.get_id() == id);
+    // The command that simulates as well builds the policy for that all the same.
+    let builds = path != ["fidelity"] && has("modules") && BUILDING.iter().all(|id| has(id));
+    MODES.iter().filter(move |mode| mode.command == path).chain(builds.then_some(&MODULES))
 }
 
 fn is_given(matches: &ArgMatches, option: &str) -> bool {
@@ -127,10 +135,10 @@ pub(crate) fn refuse(root: &Command, matches: &ArgMatches) -> Option<String> {
         command = command.find_subcommand(name)?;
         (matches, path) = (of_sub, [path, vec![name]].concat());
     }
-    MODES.iter().filter(|mode| mode.command == path && mode.applies(matches)).find_map(|mode| {
+    modes(&path, command).filter(|mode| mode.applies(matches)).find_map(|mode| {
         let unused =
             |option: &&Arg| is_given(matches, option.get_id().as_str()) && !mode.uses(option.get_id().as_str());
-        command.get_arguments().find(unused).map(|option| mode.refusal(option))
+        command.get_arguments().find(unused).map(|option| mode.refusal(&path, option))
     })
 }
 
@@ -161,6 +169,8 @@ mod tests {
         "record",
         "status",
         "explain",
+        "run",
+        "upgrade",
         "runqlat",
         "top",
         "exec",
@@ -172,6 +182,7 @@ mod tests {
         "checks",
         "order",
         "share",
+        "vm run",
         "vm agent",
         "vm start",
         "vm exec",
@@ -242,7 +253,13 @@ mod tests {
         leaves(&Cli::command(), &[], &mut all);
         let mut tried = 0;
         for mode in MODES {
-            let (path, command) = all.iter().find(|(path, _)| path == mode.command).expect("a mode is of a command");
+            assert!(all.iter().any(|(path, _)| path == mode.command), "there is no `{}`", mode.command.join(" "));
+        }
+        let of_commands = all.iter().flat_map(|(path, command)| {
+            let words: Vec<&str> = path.iter().map(String::as_str).collect();
+            modes(&words, command).map(move |mode| (path, command, mode)).collect::<Vec<_>>()
+        });
+        for (path, command, mode) in of_commands {
             let find = |id: &str| {
                 let found = command.get_arguments().find(|option| option.get_id() == id);
                 found.unwrap_or_else(|| panic!("`{}` has no `{id}`", path.join(" "))).clone()

@@ -24,7 +24,7 @@
 #include <asm/special_insns.h>
 #include <asm/text-patching.h>
 /* Before Linux 6.16 asm/processor.h has what is in it. */
-#if __has_include(<asm/cpuid/api.h>)
+#if __has_include("asm/cpuid/api.h")
 #include <asm/cpuid/api.h>
 #endif
 

@@ -22,7 +22,6 @@ use ekiden_page::{Compared, Histogram, compare};
 use crate::{
     child::{self, Events},
     failure::{Exit, Failure},
-    modules::{self, Allowed},
     output,
     progress::Progress,
     trace::time_ns,
@@ -141,8 +140,7 @@ impl Runqlat {
             if name == OWN {
                 return Ok((Candidate::Default, Default::default()));
             }
-            let directory = modules::for_this_machine(self.source.modules(), name, &Allowed::default(), &mut progress)?;
-            modules::in_directory(&directory, name)?;
+            let directory = self.source.for_this_machine(name, &mut progress)?;
             Ok((Candidate::Policy(name.clone()), directory))
         };
         self.compare.iter().map(candidate).collect()

@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use ekiden_build::new_project;
+use ekiden_build::{Checkout, Project, Runner, new_project};
 use serde_json::Value;
 
 use crate::{
@@ -35,6 +35,11 @@ fn workspace() -> PathBuf {
         fs::write(&manifest, lines.collect::<String>()).unwrap();
         fs::rename(project.join("Cargo.lock"), root.join("Cargo.lock")).unwrap();
     }
+    // It takes hints.
+    let source = root.join("first/src/lib.rs");
+    let text = fs::read_to_string(&source).unwrap();
+    let text = text.replace("#[policy]\nimpl Scheduler for", "#[policy(HintQueues)]\nimpl Scheduler for");
+    fs::write(&source, text + "\n#[policy]\nimpl HintQueues for First {\n    type Hint = u64;\n}\n").unwrap();
     fs::write(root.join("Cargo.toml"), "[workspace]\nmembers = [\"first\", \"second\"]\nresolver = \"3\"\n").unwrap();
     root
 }
@@ -70,6 +75,13 @@ fn policies_of_ones_own_run_take_over_and_are_recorded_and_measured(guest: &Test
         ))
     };
     run("mv /host/ekiden_first.ko /host/ekiden_second.ko /lab/");
+    // The program that `ekiden` becomes in the workspace. Replay below becomes it, too.
+    let runner = Runner { features: vec!["bpf", "vm"], release: false, as_root: false };
+    let project = Project::open(&workspace).unwrap();
+    let runner = runner.build(&Checkout::find().unwrap(), &project, &mut |line| println!("{line}")).unwrap();
+    let stripped = Command::new("strip").arg("-o").arg(guest.host("own-ekiden")).arg(runner.program).status().unwrap();
+    assert!(stripped.success());
+    run("mv /host/own-ekiden /lab/programs/");
 
     // Under load, one takes over from the other, which had taken over from itself with another parameter.
     let status = run("ekiden run first --set slice_us=500 -- sh -c '
@@ -92,4 +104,15 @@ fn policies_of_ones_own_run_take_over_and_are_recorded_and_measured(guest: &Test
         assert!(figures.contains(policy), "{figures}");
     }
     assert!(!figures.contains("\"was_taken_out\":true"), "{figures}");
+
+    // In a process, and what talks to it and looks at it.
+    run("own-ekiden agent first --set slice_us=500 --record /host/agent.ekirec -- ekiden-load run churn --check");
+    let recording = guest.host("agent.ekirec");
+    let replayed = json(&ekiden(&workspace, &["replay", recording.to_str().unwrap(), "--json"]));
+    println!("{replayed}");
+    assert_eq!(replayed["differences"], 0, "{replayed}");
+    run("ekiden run first -- own-ekiden hint first 7");
+    let waits = run("ekiden runqlat --compare default,first --json -- ekiden-load run churn");
+    println!("{waits}");
+    assert!(waits.contains("\"first\"") && !waits.contains("was taken out"), "{waits}");
 }

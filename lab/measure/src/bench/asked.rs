@@ -35,7 +35,7 @@ pub(crate) trait Benchmark: Measurement<Figures: Shown> + Args {
     /// Measures in a guest of its own.
     fn in_guest(&self, machine: &InVm) -> Result<Self::Figures> {
         let candidates = self.candidates();
-        machine.with_guest(candidates.modules(), candidates.policies(), Self::CLOCK, |vm, _, unit, progress| {
+        machine.with_guest(candidates.source(), candidates.policies(), Self::CLOCK, |vm, _, unit, progress| {
             self.ask(vm, unit, progress)
         })
     }

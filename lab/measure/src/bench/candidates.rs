@@ -44,6 +44,9 @@ pub struct PolicyArgs {
     #[arg(long, value_name = "DIR", env = modules::DIRECTORY)]
     #[serde(skip, default = "of_environment")]
     modules: Option<PathBuf>,
+    #[command(flatten)]
+    #[serde(skip)]
+    allowed: Allowed,
 }
 
 /// What the option is if it is left out.
@@ -71,6 +74,18 @@ impl PolicyArgs {
     /// The directory that modules are taken from, if they are not built.
     pub fn modules(&self) -> Option<&Path> {
         self.modules.as_deref()
+    }
+
+    /// What is allowed to a policy of one's own that is built.
+    pub(crate) fn allowed(&self) -> &Allowed {
+        &self.allowed
+    }
+
+    /// The directory with the module of a policy for the kernel that runs here. It is built unless modules are given.
+    pub fn for_this_machine(&self, policy: &str, progress: &mut Progress) -> Result<PathBuf> {
+        let directory = modules::for_this_machine(self.modules(), policy, &self.allowed, progress)?;
+        modules::in_directory(&directory, policy)?;
+        Ok(directory)
     }
 }
 
@@ -189,8 +204,7 @@ impl Candidates {
         session::preflight(Beside::Nobody)?;
         let mut directory = PathBuf::new();
         for policy in &self.policies {
-            directory = modules::for_this_machine(self.modules(), policy, &Allowed::default(), progress)?;
-            modules::in_directory(&directory, policy)?;
+            directory = self.source.for_this_machine(policy, progress)?;
         }
         Ok(directory)
     }
@@ -220,9 +234,9 @@ impl Candidates {
         self.policies.iter().any(|name| name == policy)
     }
 
-    /// The directory that modules are taken from, if they are not built.
-    pub(crate) fn modules(&self) -> Option<&Path> {
-        self.source.modules()
+    /// Where the policies come from.
+    pub(crate) fn source(&self) -> &PolicyArgs {
+        &self.source
     }
 
     pub(crate) fn policies(&self) -> &[String] {

@@ -6,11 +6,11 @@ use anyhow::Result;
 use clap::Args;
 use ekiden_vm::{Mode, Scratch, Vm, VmSpec};
 
-use super::Unit;
+use super::{Unit, candidates::PolicyArgs};
 use crate::{
     failure::{Exit, Failure},
     machine::{Shape, install_modules},
-    modules::{self, Allowed},
+    modules,
     progress::Progress,
 };
 
@@ -57,7 +57,7 @@ impl InVm {
     /// there, and what its clock counts.
     pub(crate) fn with_guest<T>(
         &self,
-        modules: Option<&Path>,
+        source: &PolicyArgs,
         policies: &[String],
         clock: Clock,
         work: impl FnOnce(&Vm, &Path, Unit, &mut Progress) -> Result<T>,
@@ -70,7 +70,7 @@ impl InVm {
         };
         let share = Scratch::new()?;
         if !policies.is_empty() {
-            let directory = modules::for_kernel(modules, &kernel, policies, &Allowed::default(), &mut progress)?;
+            let directory = modules::for_kernel(source.modules(), &kernel, policies, source.allowed(), &mut progress)?;
             install_modules(&directory, share.path())?;
         }
         progress.step(format!("booting Linux {}", kernel.release()));

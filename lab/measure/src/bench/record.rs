@@ -99,7 +99,7 @@ impl Benchmark for RecordBench {
     /// In a guest, but for the replay: that is timed on this machine.
     fn in_guest(&self, machine: &InVm) -> Result<Comparison> {
         let candidates = self.candidates();
-        machine.with_guest(candidates.modules(), candidates.policies(), Self::CLOCK, |vm, share, unit, progress| {
+        machine.with_guest(candidates.source(), candidates.policies(), Self::CLOCK, |vm, share, unit, progress| {
             let mut comparison = self.ask(vm, unit, progress)?;
             if candidates.has("wfq") {
                 let recording = Recording { candidates: candidates.clone(), to: "/host/kept.ekirec".into() };

@@ -100,7 +100,7 @@ impl Benchmark for UpgradeBench {
         let kernel = machine.shape.fetch(&mut Progress::new())?;
         let fixed = modules::fixed_for_kernel(&kernel, candidates.policies(), &mut Progress::new())?;
         let there = Self { fixed_modules: Some(format!("/host/{FIXED}/modules").into()), ..self.clone() };
-        machine.with_guest(candidates.modules(), candidates.policies(), Self::CLOCK, |vm, share, unit, progress| {
+        machine.with_guest(candidates.source(), candidates.policies(), Self::CLOCK, |vm, share, unit, progress| {
             let to = share.join(FIXED);
             std::fs::create_dir(&to).with_context(|| format!("cannot create {}", to.display()))?;
             install_modules(&fixed, &to)?;

@@ -23,7 +23,7 @@ use crate::{
         guest::{Clock, InVm},
     },
     models::Models,
-    own::{AsRoot, Needs},
+    own::Needs,
     request::{Measurement, ask},
 };
 
@@ -84,8 +84,6 @@ pub struct Fidelity {
     #[command(flatten)]
     vm: InVm,
     #[command(flatten)]
-    as_root: AsRoot,
-    #[command(flatten)]
     output: Output,
 }
 
@@ -97,7 +95,7 @@ impl Fidelity {
             Some(_) => self.measured().map_or_else(|_| Vec::new(), |measured| measured.policies()),
             None => self.policies.clone(),
         };
-        Needs::of(policies, self.as_root)
+        Needs::of(policies, self.source.allowed().into())
     }
 
     /// Runs the command; the exit code is that of the program.
@@ -155,7 +153,7 @@ impl Fidelity {
             return real.measure(Unit::Ns);
         }
         let candidates = &real.candidates;
-        self.vm.with_guest(candidates.modules(), candidates.policies(), Clock::Exact, |vm, share, unit, progress| {
+        self.vm.with_guest(candidates.source(), candidates.policies(), Clock::Exact, |vm, share, unit, progress| {
             progress.step("measuring the real kernel");
             let there = Real { traces: self.traces.as_ref().map(|_| "/host/traces".into()), ..real.clone() };
             let measured = ask(vm, &there, unit, &mut |line| progress.note(line))?;

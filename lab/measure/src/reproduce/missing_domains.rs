@@ -131,7 +131,7 @@ impl MissingDomains {
         let directory = self.report.as_deref().or(kept.as_ref().map(|kept| kept.path())).unwrap_or(Path::new("."));
         let machine = InVm::of(CPUS, NODES, MEMORY_MIB, self.kernel.clone(), Vec::new());
         let policies = [POLICY.to_owned()];
-        let kernel = machine.with_guest(self.source.modules(), &policies, Clock::Quick, |vm, share, _, progress| {
+        let kernel = machine.with_guest(&self.source, &policies, Clock::Quick, |vm, share, _, progress| {
             for has_bug in [true, false] {
                 self.record(vm, has_bug, progress)?;
                 if self.report.is_some() {

@@ -91,7 +91,7 @@ impl Nginx {
         let programs = ["nginx", "wrk"].into_iter().map(find).collect::<Result<_>>()?;
         let machine = InVm::of(CPUS, 1, MEMORY_MIB, self.kernel.clone(), programs);
         let policies: Vec<String> = self.compare.iter().filter(|name| *name != OWN).cloned().collect();
-        let report = machine.with_guest(self.source.modules(), &policies, Clock::Exact, |vm, share, _, progress| {
+        let report = machine.with_guest(&self.source, &policies, Clock::Exact, |vm, share, _, progress| {
             self.measure(vm, share, progress)
         })?;
         if self.json {

@@ -84,7 +84,7 @@ impl Turns {
         }
         let machine = InVm::of(CPUS, 1, MEMORY_MIB, self.kernel.clone(), Vec::new());
         let candidates = load.candidates(&self.source);
-        machine.with_guest(candidates.modules(), candidates.policies(), Clock::Fair, |vm, _, unit, progress| {
+        machine.with_guest(candidates.source(), candidates.policies(), Clock::Fair, |vm, _, unit, progress| {
             progress.step(format!("measuring {} in turns", load.variants.len()));
             ask(vm, what, unit, &mut |line| progress.note(line))
         })

@@ -32,7 +32,6 @@ use crate::{
     failure::{Exit, Failure},
     fidelity::{RING_BYTES, copy_traces, keep_trace},
     markdown,
-    modules::{self, Allowed},
     progress::Progress,
     request::{Measurement, ask},
     session,
@@ -168,7 +167,7 @@ impl ApplicationsBench {
         vm.shape.kvm = self.kvm;
         vm.shape.disk = Some(disk.to_owned());
         // Programs of several tasks show when each has its turn. Where a busy CPU leaves the others none, they show nothing else.
-        vm.with_guest(self.what.source.modules(), &self.what.policies, Clock::Fair, |vm, share, unit, progress| {
+        vm.with_guest(&self.what.source, &self.what.policies, Clock::Fair, |vm, share, unit, progress| {
             progress.step(format!("measuring programs on {cpus} CPUs"));
             mount(vm)?;
             let there = Programs {
@@ -195,8 +194,7 @@ impl Measurement for Programs {
         session::preflight(Beside::Nobody)?;
         let mut directory = PathBuf::new();
         for policy in &self.policies {
-            directory = modules::for_this_machine(self.source.modules(), policy, &Allowed::default(), &mut progress)?;
-            modules::in_directory(&directory, policy)?;
+            directory = self.source.for_this_machine(policy, &mut progress)?;
         }
         let scratch = tempfile::Builder::new()
             .prefix("ekiden-applications-")
