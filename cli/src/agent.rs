@@ -38,14 +38,8 @@ hypervisor takes the CPU's time. A policy that is taken out ends the command,
 and the exit code is 101. What `ekiden run` can do besides is not there: see
 docs/agent.md. See also: ekiden vm agent")]
 pub(crate) struct AgentCommand {
-    /// The policy: one that comes with Ekiden, or of the project in the current directory
-    policy: String,
-    /// A parameter of the policy
-    #[arg(long = "set", value_name = "NAME=VALUE")]
-    set: Vec<String>,
-    /// Room for this many tasks; if there are more, those share a part of each CPU, and the policy does not have them
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
-    max_tasks: Option<u32>,
+    #[command(flatten)]
+    options: AgentOptions,
     /// Room for this many messages that the agent has not taken yet, a power of two; if there are more, it looks at
     /// all tasks anew
     #[arg(long, value_name = "N", default_value_t = 16_384)]
@@ -60,17 +54,44 @@ pub(crate) struct AgentCommand {
     /// Record every call to this file, from the first one on; there are 16 MiB of memory for that
     #[arg(long, value_name = "FILE", conflicts_with = "flight_kib")]
     record: Option<PathBuf>,
+    #[command(flatten)]
+    as_root: AsRoot,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Options that `ekiden agent` and `ekiden vm agent` have in common.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AgentOptions {
+    /// The policy: one that comes with Ekiden, or of the project in the current directory
+    pub(crate) policy: String,
+    /// A parameter of the policy
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Room for this many tasks; if there are more, those share a part of each CPU, and the policy does not have them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
+    max_tasks: Option<u32>,
     /// If the policy is taken out, let the command continue under the kernel's own scheduler
     #[arg(long)]
     keep_going: bool,
     /// Print what the agent has done as JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    as_root: AsRoot,
-    /// The command and its arguments
-    #[arg(last = true, value_name = "CMD")]
-    command: Vec<OsString>,
+}
+
+impl AgentOptions {
+    /// The same as words, which `ekiden agent` reads.
+    #[cfg(any(test, feature = "vm"))]
+    pub(crate) fn argv(&self) -> Vec<String> {
+        let Self { policy, set, max_tasks, keep_going, json } = self;
+        let mut argv = vec![policy.clone()];
+        argv.extend(set.iter().map(|set| format!("--set={set}")));
+        argv.extend(max_tasks.map(|tasks| format!("--max-tasks={tasks}")));
+        argv.extend(keep_going.then(|| "--keep-going".to_owned()));
+        argv.extend(json.then(|| "--json".to_owned()));
+        argv
+    }
 }
 
 /// What is printed at the end.
@@ -89,18 +110,18 @@ struct Ended<'a> {
 impl AgentCommand {
     /// The policies that have to be in this process.
     pub(crate) fn needs(&self) -> Needs {
-        Needs::of([&self.policy], self.as_root).for_root()
+        Needs::of([&self.options.policy], self.as_root).for_root()
     }
 
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let params = self.set.join(" ");
-        policies::check_params(&self.policy, &params)?;
-        let make = policies::make(&self.policy)?;
+        let params = self.options.set.join(" ");
+        policies::check_params(&self.options.policy, &params)?;
+        let make = policies::make(&self.options.policy)?;
         if !self.messages.is_power_of_two() {
             return Err(Failure::new(Exit::Usage, "--messages has to be a power of two, such as 16384").into());
         }
-        let usual = Config::new(&self.policy);
-        let max_tasks = self.max_tasks.unwrap_or(usual.max_tasks);
+        let usual = Config::new(&self.options.policy);
+        let max_tasks = self.options.max_tasks.unwrap_or(usual.max_tasks);
         let flight_kib = if self.record.is_some() { RECORDING_KIB } else { self.flight_kib };
         let call_log_records = session::records_in(flight_kib);
         let config = Config { params, max_tasks, messages: self.messages, call_log_records, ..usual };
@@ -108,11 +129,12 @@ impl AgentCommand {
         let agent = RefCell::new(Agent::start(&config, make)?);
         let flight = self.flight(&agent.borrow())?;
         let recording = self.recording(&agent.borrow())?;
-        let what = format!("{} schedules all tasks of this machine from this process; Ctrl-C ends it", self.policy);
-        let code = child::run(&events, &self.command, &what, self.keep_going, || {
+        let what =
+            format!("{} schedules all tasks of this machine from this process; Ctrl-C ends it", self.options.policy);
+        let code = child::run(&events, &self.command, &what, self.options.keep_going, || {
             let Err(error) = agent.borrow().check() else { return Ok(()) };
             if let LoadError::TakenOut(reason) = &error {
-                let mut fault = LastFault::now(&self.policy, reason);
+                let mut fault = LastFault::now(&self.options.policy, reason);
                 fault.recording = flight.as_ref().and_then(|flight| flight.save(&fault, None));
                 // The message is the same without it.
                 let _ = fault.keep();
@@ -121,14 +143,14 @@ impl AgentCommand {
         });
         let agent = agent.into_inner();
         let (was_scheduler, counts, figures) = (agent.is_running(), agent.counts(), agent.figures());
-        let ended = Ended { policy: &self.policy, was_scheduler, counts, figures };
+        let ended = Ended { policy: &self.options.policy, was_scheduler, counts, figures };
         drop(agent);
         if let (Some(recording), Some(path)) = (recording, &self.record) {
             record::tell(path, recording.stop()?);
         }
         self.tell(&ended)?;
         let code = code?;
-        if !ended.was_scheduler && !self.keep_going {
+        if !ended.was_scheduler && !self.options.keep_going {
             return Err(LoadError::TakenOut("it was not the scheduler any more at the end".into()).into());
         }
         Ok(code)
@@ -149,7 +171,7 @@ impl AgentCommand {
     }
 
     fn tell(&self, ended: &Ended<'_>) -> Result<()> {
-        if self.json {
+        if self.options.json {
             println!("{}", serde_json::to_string(ended)?);
             return Ok(());
         }
@@ -158,9 +180,34 @@ impl AgentCommand {
         eprintln!(
             "{} {was}: {messages} messages, {decisions} decisions in {batches} batches, {stale} of them stale, {lost} \
              messages lost; the kernel's own scheduler is back",
-            self.policy
+            self.options.policy
         );
         eprint!("{}", figures::in_words(&ended.figures, ""));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::{Cli, Command};
+
+    #[test]
+    fn what_a_guest_is_told_is_read_as_it_was_meant() {
+        let all = AgentOptions {
+            policy: "wfq".into(),
+            set: vec!["slice_min_us=1000".into(), "slice_max_us=9000".into()],
+            max_tasks: Some(64),
+            keep_going: true,
+            json: true,
+        };
+        let none = AgentOptions { set: Vec::new(), max_tasks: None, keep_going: false, json: false, ..all.clone() };
+        for options in [all, none] {
+            let line = ["ekiden".to_owned(), "agent".to_owned()].into_iter().chain(options.argv());
+            let Command::Agent(read) = Cli::try_parse_from(line).unwrap().command else { panic!("another command") };
+            assert_eq!(read.options, options);
+        }
     }
 }

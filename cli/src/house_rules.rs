@@ -83,9 +83,14 @@ fn assert_none(broken: &[String], rule: &str) {
 
 #[test]
 fn every_source_file_says_what_it_is() {
-    let broken: Vec<String> =
-        files("rs").into_iter().filter(|(_, text)| !text.starts_with("//!")).map(|(name, _)| name).collect();
-    assert_none(&broken, "a .rs file opens with //!");
+    let in_c: fn(&str) -> bool = |text| text.lines().nth(1).is_some_and(|line| line.starts_with("/*"));
+    let rules: [(&str, fn(&str) -> bool); 4] =
+        [("rs", |text| text.starts_with("//!")), ("ts", |text| text.starts_with("//")), ("c", in_c), ("h", in_c)];
+    for (extension, opens) in rules {
+        let broken = files(extension).into_iter().filter(|(_, text)| !opens(text)).map(|(name, _)| name);
+        let rule = format!("a .{extension} file opens with a comment, after its licence if it is C");
+        assert_none(&broken.collect::<Vec<_>>(), &rule);
+    }
 }
 
 #[test]

@@ -6,7 +6,6 @@ mod agent;
 mod attach;
 mod build;
 mod check;
-mod checks;
 mod child;
 mod doctor;
 mod exec;
@@ -31,6 +30,7 @@ mod status;
 mod sweep;
 mod top;
 mod trace;
+mod transitions;
 mod upgrade;
 mod view;
 mod vm;
@@ -110,7 +110,8 @@ enum Command {
     /// Say what programs may tell a policy, as a header for C
     Hints(hints::Hints),
     /// Choose whether a policy ends when a task changes its state unexpectedly
-    Checks(checks::ChecksCommand),
+    #[command(alias = "checks")]
+    Transitions(transitions::TransitionsCommand),
     /// Say, or change, in which order the policies that run are asked
     Order(order::Order),
     /// Give a policy CPUs, or a weight beside others, while it runs
@@ -186,7 +187,7 @@ fn needs(command: &Command) -> Needs {
         | Command::Exec(_)
         | Command::Attach(_)
         | Command::Detach(_)
-        | Command::Checks(_)
+        | Command::Transitions(_)
         | Command::Order(_)
         | Command::Share(_)
         | Command::Demo(_)
@@ -223,7 +224,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Detach(detach) => detach.run(),
         Command::Hint(hint) => hint.run(),
         Command::Hints(hints) => hints.run(),
-        Command::Checks(checks) => checks.run(),
+        Command::Transitions(transitions) => transitions.run(),
         Command::Order(order) => order.run(),
         Command::Share(share) => share.run(),
         Command::Demo(demo) => demo.run(),

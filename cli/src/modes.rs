@@ -179,7 +179,7 @@ mod tests {
         "hints header",
         "attach",
         "detach",
-        "checks",
+        "transitions",
         "order",
         "share",
         "vm run",

@@ -35,6 +35,7 @@ const NAMES: &[&str] = &[
     "build",
     "check",
     "checks",
+    "transitions",
     "demo",
     "detach",
     "doctor",

@@ -11,6 +11,7 @@ use ekiden_vm::{Scratch, Vm};
 
 use super::{Booted, Name, recordings::Recordings};
 use crate::{
+    agent::AgentOptions,
     machine::{Shape, boot, exit_code, follow, guest_command},
     own::{AsRoot, Needs},
     policies,
@@ -30,23 +31,11 @@ start` has booted, options about the machine do not count.")]
 pub(crate) struct Agent {
     #[command(flatten)]
     name: Name,
-    /// The policy: one that comes with Ekiden, or of the project in the current directory
-    policy: String,
-    /// A parameter of the policy
-    #[arg(long = "set", value_name = "NAME=VALUE")]
-    set: Vec<String>,
-    /// Room for this many tasks
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
-    max_tasks: Option<u32>,
+    #[command(flatten)]
+    options: AgentOptions,
     /// Record every call to this file, from the first one on
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// If the policy is taken out, let the command continue under the kernel's own scheduler
-    #[arg(long)]
-    keep_going: bool,
-    /// Print what the agent has done as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
@@ -59,12 +48,12 @@ pub(crate) struct Agent {
 impl Agent {
     /// The policies that have to be in the program that runs in the guest, which is this one.
     pub(crate) fn needs(&self) -> Needs {
-        Needs::of([&self.policy], self.as_root)
+        Needs::of([&self.options.policy], self.as_root)
     }
 
     pub(crate) fn run(self) -> Result<ExitCode> {
-        policies::check_params(&self.policy, &self.set.join(" "))?;
-        policies::make(&self.policy)?;
+        policies::check_params(&self.options.policy, &self.options.set.join(" "))?;
+        policies::make(&self.options.policy)?;
         if let Some(booted) = Booted::find(&self.name)? {
             return self.in_guest(&booted.vm, &booted.note.share, booted.program("ekiden")?);
         }
@@ -81,11 +70,7 @@ impl Agent {
 
     fn in_guest(&self, vm: &Vm, share: &Path, ekiden: String) -> Result<ExitCode> {
         let recordings = Recordings::prepare(share, self.record.as_deref())?;
-        let mut argv = vec![ekiden, "agent".to_owned(), self.policy.clone()];
-        argv.extend(self.set.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
-        argv.extend(self.max_tasks.map(|tasks| format!("--max-tasks={tasks}")));
-        argv.extend(self.keep_going.then(|| "--keep-going".to_owned()));
-        argv.extend(self.json.then(|| "--json".to_owned()));
+        let mut argv = [vec![ekiden, "agent".to_owned()], self.options.argv()].concat();
         argv.extend(recordings.options());
         if !self.command.is_empty() {
             argv.push("--".into());

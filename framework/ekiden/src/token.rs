@@ -16,8 +16,9 @@ use crate::CpuId;
 /// moved since. The framework finds out when the token comes back, and hands it back through
 /// [`pnt_err`](crate::Scheduler::pnt_err).
 ///
-/// It cannot be copied, cloned or made by a policy. Dropping one that is still good loses the task: the framework
-/// notices, says which call did it, and issues a new one.
+/// It cannot be copied, cloned or made by a policy, nor used after it was given back, nor queued or returned by another
+/// policy: none of these compiles (`framework/ekiden/tests/ui/fail`, one program each). Dropping one that is still good
+/// loses the task: the framework notices, says which call did it, and issues a new one.
 ///
 /// ```
 /// use ekiden::prelude::*;

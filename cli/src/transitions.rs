@@ -1,4 +1,4 @@
-//! `ekiden checks`: what happens to a policy when a task makes an unexpected transition.
+//! `ekiden transitions`: what happens to a policy when a task makes an unexpected transition.
 
 use std::process::ExitCode;
 
@@ -10,13 +10,13 @@ use ekiden_loader::{Control, Status};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ekiden checks
+  ekiden transitions
       how it is for each policy, and the last such change
-  ekiden checks remove        take the default policy out if it happens
-  ekiden checks off -p fifo   do not look
+  ekiden transitions remove        take the default policy out if it happens
+  ekiden transitions off -p fifo   do not look
 
 Which changes are expected stands in ARCHITECTURE.md, under States of a task.")]
-pub(crate) struct ChecksCommand {
+pub(crate) struct TransitionsCommand {
     /// What is to become of it
     mode: Option<Mode>,
     /// Which of the policies that run, by its name or number; the default one if it is left out
@@ -36,7 +36,7 @@ enum Mode {
     Stop,
 }
 
-impl ChecksCommand {
+impl TransitionsCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let status = Status::read()?.unwrap_or_default();
         let policy = status.find(self.policy.as_deref())?;
