@@ -195,7 +195,7 @@ static inline int ekiden_choose_with(pid_t tid, const char *name, int inherit, c
 	return ekiden_find_(name, 0, &choice) < 0 ? -1 : ekiden_give_(tid, choice, inherit);
 }
 
-/* The same with a name only. */
+/* Chooses a policy by its name, with no other setting. */
 static inline int ekiden_choose_named(pid_t tid, const char *name, int inherit)
 {
 	return ekiden_choose_with(tid, name, inherit, "", NULL, 0);

@@ -359,7 +359,7 @@ impl Workload {
         }
     }
 
-    /// The same load, stopped after `duration_ns`.
+    /// Stops the load after `duration_ns`.
     #[must_use]
     pub fn lasting(mut self, duration_ns: u64) -> Self {
         self.duration_ns = Some(duration_ns);
@@ -391,14 +391,14 @@ impl Workload {
         })
     }
 
-    /// The same load with this group, which tasks join by its name.
+    /// Adds this group, which tasks join by its name.
     #[must_use]
     pub fn with_group(mut self, group: Group) -> Self {
         self.groups.push(group);
         self
     }
 
-    /// The same load with one more device.
+    /// Adds one more device.
     #[must_use]
     pub fn with_device(mut self, device: Device) -> Self {
         self.devices.push(device);
@@ -417,28 +417,28 @@ impl TaskSpec {
         TaskSpec { name: name.into(), count: 1, nice: 0, affinity: None, group: None, start_ns: 0, program }
     }
 
-    /// The same task, `count` times.
+    /// Copies the task: `count` tasks in all.
     #[must_use]
     pub fn copies(mut self, count: u32) -> Self {
         self.count = count;
         self
     }
 
-    /// The same task, allowed on these CPUs only.
+    /// Allows the task on these CPUs only.
     #[must_use]
     pub fn on(mut self, cpus: impl IntoIterator<Item = u32>) -> Self {
         self.affinity = Some(cpus.into_iter().collect());
         self
     }
 
-    /// The same task with this nice value.
+    /// Sets the task's nice value.
     #[must_use]
     pub fn nice(mut self, nice: i32) -> Self {
         self.nice = nice;
         self
     }
 
-    /// The same task in the group of this name.
+    /// Puts the task into the group of this name.
     #[must_use]
     pub fn in_group(mut self, group: impl Into<String>) -> Self {
         self.group = Some(group.into());

@@ -30,7 +30,7 @@ pub(super) struct CpuTimes {
     pub(super) cpu: u32,
     /// How long it was busy, in ticks of `/proc/stat`.
     pub(super) busy: u64,
-    /// The same with the time in which it was idle.
+    /// Busy and idle time together, in ticks of `/proc/stat`.
     pub(super) total: u64,
     /// How long tasks have waited for it, all together; `None` if the kernel does not tell.
     pub(super) waited_ns: Option<u64>,

@@ -332,7 +332,7 @@ fn a_policy_that_was_taken_out_stays_with_its_reason() {
 #[test]
 fn what_has_no_earlier_look_has_no_rate() {
     let old = sample(1, Some(status(vec![policy("wfq", 3, "", counts(1, 500, 0, 0))])), idle(1));
-    // The same policy slot, but another instance: its counts say nothing about the one before.
+    // Another instance took the policy slot: its counts say nothing about the one before.
     let new = sample(2, Some(status(vec![policy("wfq", 5, "", counts(1, 700, 0, 0))])), vec![cpu(1, 10, 0)]);
     for page in [Page::between(&old, &old), Page::between(&old, &new)] {
         assert_eq!(page.policies[0].picks_per_s, None);

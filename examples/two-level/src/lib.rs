@@ -150,7 +150,7 @@ impl Runtime {
         Self::start(config, Box::new(arbiter), true)
     }
 
-    /// The same without one.
+    /// Starts activations without an arbiter, for an application that has the machine to itself.
     ///
     /// # Errors
     /// If the kernel refuses threads or descriptors.

@@ -279,7 +279,7 @@ impl Message {
         RawToken { task: self.task, cpu: self.token_cpu, serial: self.token_serial }
     }
 
-    /// The same call, with a token of its task.
+    /// Adds a token of the task that the call is about.
     #[inline]
     pub fn with_token(mut self, token: RawToken) -> Self {
         self.token_cpu = token.cpu;

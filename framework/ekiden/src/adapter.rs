@@ -24,8 +24,8 @@ pub trait Policy: Send + Sync {
     fn calls(&self) -> Calls;
     /// Delivers one call. `payload` carries the bytes of hints and parameters, and is empty otherwise.
     fn deliver(&self, message: &Message, payload: &[u8]) -> Reply;
-    /// The same with room for the reply. `ALONE` says that no other policy could go on if this one panics: a host that contains
-    /// panics in each call does not do it in this one.
+    /// Delivers one call and writes the reply to the caller's memory. `ALONE` says that no other policy could go on if this one panics: a host
+    /// that contains panics in each call does not do it in this one.
     #[inline]
     fn deliver_to<'a, const ALONE: bool>(
         &self,

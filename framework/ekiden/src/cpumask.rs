@@ -169,7 +169,7 @@ impl CpuMask {
         if self.contains(cpu) { Some(cpu) } else { self.next_after(cpu) }
     }
 
-    /// Leaves only the members that are also in `other`. The same as `&=`.
+    /// Leaves only the members that are also in `other`. `&=` does this, too.
     pub fn intersect(&mut self, other: &Self) {
         *self &= other;
     }

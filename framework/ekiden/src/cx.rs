@@ -346,7 +346,7 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// Time since some fixed moment, in nanoseconds. The same for the whole call; read only when asked for, because
+    /// Time since some fixed moment, in nanoseconds. It does not change during a call, and is read only when asked for, because
     /// a clock costs more than most calls.
     pub fn now_ns(&self) -> u64 {
         if let Some(now_ns) = self.now_ns.get() {

@@ -115,7 +115,7 @@ impl Holder {
         learn_on_call_log(taken.into());
     }
 
-    /// The same for a call that did not wait for it, and would not have.
+    /// This call has the lock, for which it did not wait and would not have waited.
     #[inline]
     pub(crate) fn begun_at_once(&self) {
         learn(self.taken.load(Relaxed).into());

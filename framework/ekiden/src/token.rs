@@ -81,7 +81,7 @@ impl<P: ?Sized> Schedulable<P> {
         raw
     }
 
-    /// The same token for another CPU: the engine has moved the task there.
+    /// Moves the token to another CPU: the engine has moved the task there.
     pub(crate) fn on(mut self, cpu: CpuId) -> Self {
         self.cpu = cpu as u16;
         self

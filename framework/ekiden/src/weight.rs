@@ -8,7 +8,7 @@
 pub const NICE_0_WEIGHT: u32 = 1024;
 
 /// One step of nice is worth a factor of about 1.25, so that the share of two tasks changes by about 10 % a step.
-/// The same numbers as in the kernel's `sched_prio_to_weight`, so that shares agree with its own scheduler.
+/// The kernel's `sched_prio_to_weight`, so that shares agree with its own scheduler.
 const WEIGHTS: [u32; 40] = [
     88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916, 9548, 7620, 6100, 4904, 3906, 3121, 2501,
     1991, 1586, 1277, 1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87, 70, 56, 45, 36, 29, 23, 18, 15,

@@ -24,7 +24,7 @@ impl<P: Policy> Engine<P> {
         weight_of_running(&self.tasks.slots, task, cpu)
     }
 
-    /// The same two for a host that does not have the engine at hand. Good from the beginning to the end of the engine.
+    /// Answers both questions for a host that does not have the engine at hand. Good from the beginning to the end of the engine.
     pub fn answers(&self) -> Answers {
         Answers(self.tasks.slots.clone())
     }

@@ -54,7 +54,7 @@ impl<P: Policy> Engine<P> {
         *self.call_into(handling, policy_slot, message, payload, &mut MaybeUninit::uninit())
     }
 
-    /// The same with room for the reply, which is not copied then.
+    /// Calls a policy and leaves the reply in the caller's memory, which saves a copy.
     #[inline]
     pub(crate) fn call_into<'a, const SINGLE: bool>(
         &self,

@@ -60,7 +60,7 @@ pub(crate) struct Handling<'a, const SINGLE: bool = false> {
 }
 
 impl<const SINGLE: bool> Handling<'_, SINGLE> {
-    /// The same for what is rare, and works for several at its cost.
+    /// This event for code that is rarely run: it handles several policies, at their cost.
     #[inline]
     pub(crate) fn rare(&mut self) -> Handling<'_> {
         Handling { event: self.event, outcome: self.outcome }

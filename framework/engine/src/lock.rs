@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    /// The same numbers each time.
+    /// Pseudo-random numbers, which repeat in each run so that a failure does.
     struct Numbers(u64);
 
     impl Numbers {

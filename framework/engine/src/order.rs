@@ -50,7 +50,7 @@ impl Order {
         self.policy_slots().nth(rank)
     }
 
-    /// The same with another one first; those before it are last.
+    /// The order rotated so that the policy at `rank` comes first; those before it are last.
     pub(crate) fn begun_at(self, rank: usize) -> Self {
         Self::of(self.policy_slots().skip(rank).chain(self.policy_slots().take(rank)))
     }

@@ -23,7 +23,7 @@ pub enum Phase {
     Blocked = 5,
     /// Waits for a CPU, but its group has no CPU time left; the policy thinks that it sleeps.
     Throttled = 6,
-    /// The same, and the kernel is about to put it on the run queue: see [`ReadyByTick`](Self::ReadyByTick).
+    /// Throttled, and the kernel is about to put it on the run queue: see [`ReadyByTick`](Self::ReadyByTick).
     ThrottledByTick = 7,
 }
 
@@ -224,12 +224,12 @@ impl State {
         self.0 & Self::YIELDING != 0
     }
 
-    /// The same state, with the wish to give way noted.
+    /// This state with the wish to give way noted.
     pub fn yielding(self) -> Self {
         Self(self.0 | Self::YIELDING)
     }
 
-    /// The same task in another phase; a wish to give way ends.
+    /// Enters another phase; a wish to give way ends.
     #[inline]
     pub fn in_phase(self, phase: Phase) -> Self {
         Self(self.0 & !(0xffff & !Self::ATTACHMENT) | phase as u64)
@@ -247,12 +247,12 @@ impl State {
         (self.0 >> Self::POLICY_SLOT_SHIFT & 7) as usize
     }
 
-    /// The same state, of another policy.
+    /// Attaches the task to another policy.
     pub(crate) fn at(self, attachment: Attachment) -> Self {
         Self(self.0 & !(Self::ATTACHMENT | Self::MOVING) | attachment.0)
     }
 
-    /// The same task throttled on `cpu`; `is_unheard` says that the policy has not heard of it.
+    /// Throttles the task on `cpu`; `is_unheard` says that the policy has not heard of it.
     pub(crate) fn throttled(self, phase: Phase, cpu: CpuId, is_unheard: bool) -> Self {
         let unheard = if is_unheard { Self::UNHEARD } else { 0 };
         Self(Self::new(phase, cpu, self.serial()).0 | self.0 & Self::ATTACHMENT | unheard)
@@ -269,12 +269,12 @@ impl State {
         self.0 & Self::MOVING != 0
     }
 
-    /// The same state, until it has been told.
+    /// Marks the task as moving, until its policy has been told.
     pub(crate) fn moving(self) -> Self {
         Self(self.0 | Self::MOVING)
     }
 
-    /// The same waiting task on `cpu`, which has claimed its token.
+    /// Moves the waiting task to `cpu`, which has claimed its token.
     pub(crate) fn claimed(self, cpu: CpuId) -> Self {
         Self(Self::new(Phase::Ready, cpu, self.serial()).0 | self.0 & Self::ATTACHMENT | Self::CLAIMED)
     }

@@ -63,7 +63,7 @@ impl<P: Policy> Engine<P> {
         self.found_nothing(handling, cpu, asked, before);
     }
 
-    /// The same where CPUs or weights are shared out.
+    /// Picks a task where policies share out CPUs or weights.
     #[inline(never)]
     pub(crate) fn pick_of_shared(&self, handling: &mut Handling<'_>, cpu: CpuId, before: u32) {
         let here = self.cpu(cpu);

@@ -77,7 +77,7 @@ impl<P: Scheduler> Machine<P> {
         self.policy.deliver(&about(call, slot, cpu), &[])
     }
 
-    /// The same, with the bytes that come with a call about hints or parameters.
+    /// Makes a call with a payload: the bytes of hints or parameters.
     pub fn call_with(&mut self, call: Call, slot: u32, bytes: &[u8]) -> Reply {
         self.policy.deliver(&about(call, slot, 0), bytes)
     }

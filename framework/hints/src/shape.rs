@@ -101,7 +101,7 @@ impl Shape {
         Self { name, bytes: size_of::<T>(), align: align_of::<T>(), kind: Kind::Number }
     }
 
-    /// The same for types that are called the same, and have the same names, types and places of fields. Never 0.
+    /// Equal for types with equal names, and equal names, types and offsets of fields. Never 0.
     ///
     /// It does not cover what a number stands for: a field that gets another meaning needs another name.
     pub const fn fingerprint(&self) -> u64 {

@@ -42,7 +42,7 @@ pub struct HintQueue<Up, Down> {
     types: PhantomData<fn(Up) -> Down>,
 }
 
-/// The same for a program that learns only at run time how the policy's types look.
+/// A queue of raw bytes, for a program that learns only at run time how the policy's types look.
 pub struct BytesQueue {
     fd: OwnedFd,
     memory: Memory,
@@ -123,7 +123,7 @@ impl<Up: Plain + IntoBytes, Down: Plain> HintQueue<Up, Down> {
         Self::with_records(policy, RECORDS, RECORDS)
     }
 
-    /// The same with another number of hints, and of notices, that there is room for: powers of two, 4096 at most.
+    /// Opens a queue with room for this many hints and notices: powers of two, 4096 at most.
     ///
     /// # Errors
     /// As [`open`](Self::open).

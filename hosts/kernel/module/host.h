@@ -44,7 +44,7 @@ s64 ekiden_rs_status(char *buffer, size_t len, u64 policy_slot);
 /* What the policy counts for people: which figures for no CPU, and else the words of a CPU. The number of bytes. */
 #define EKIDEN_NO_CPU U32_MAX
 s64 ekiden_rs_figures(u64 policy_slot, u32 cpu, u64 *room, size_t len);
-/* The same as JSON, of a description and the sums of words, of which there are EKIDEN_FIGURES_WORDS. */
+/* Writes figures as JSON, from a description and the sums of words, of which there are EKIDEN_FIGURES_WORDS. */
 #define EKIDEN_FIGURES_WORDS 1024
 s64 ekiden_rs_put_figures(char *buffer, size_t len, const void *description, size_t described, const u64 *words);
 /* As in Totals of framework/engine/src/counters.rs, in this order; false if there is no such policy or CPU. */

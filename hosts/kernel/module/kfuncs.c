@@ -29,7 +29,7 @@ __bpf_kfunc void ekiden_event(struct ekiden_event *event, struct ekiden_outcome 
 	deliver(event, outcome);
 }
 
-/* The same for the operations that sched_ext calls with interrupts on. */
+/* Delivers events of the operations that sched_ext calls with interrupts on. */
 __bpf_kfunc void ekiden_cpu_event(struct ekiden_event *event, struct ekiden_outcome *outcome)
 {
 	ekiden_do_cpu_event(event, outcome);

@@ -16,12 +16,12 @@
 #include <linux/sched/signal.h>
 #include "queues.h"
 
-/* Of each policy. */
+/* Counts of queues that are gone, by policy slot. */
 struct past ekiden_queues_past[EKIDEN_POLICY_SLOTS];
 
 DEFINE_XARRAY_ALLOC1(ekiden_queues);
 static u32 owned;
-/* The same by the signal_struct of the owner: one look says that a task has none. */
+/* Queues by the signal_struct of the owner: one look says that a task has none. */
 #define OWNERS_BITS 10
 static struct hlist_head owners[1 << OWNERS_BITS];
 bool ekiden_any_queue;

@@ -24,7 +24,7 @@ pub(crate) enum Order {
     Exact,
     /// As they did. How often each lock had been taken before is known from the first call that takes it.
     Strict,
-    /// The same, and it is believed to be otherwise when that seems so.
+    /// Like `Strict`, but a lock is believed to have been taken in another order when that seems so.
     Loose,
 }
 

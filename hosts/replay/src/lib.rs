@@ -192,7 +192,7 @@ impl Replay {
         Ok(outcome)
     }
 
-    /// The same, and tells which CPUs the policy looked at beside its own, whenever it placed a task, balanced or picked one. Only of
+    /// Runs the replay and tells which CPUs the policy looked at beside its own, whenever it placed a task, balanced or picked one. Only of
     /// calls that are as they were, in the order in which they ended. An observer of one's own
     /// ([`ekiden_host::observe::observe_looks`]) keeps it from seeing anything.
     ///

@@ -37,7 +37,7 @@ impl Machine {
         Self::new(Topology::flat(nr_cpus))
     }
 
-    /// The same CPUs with another behaviour.
+    /// Gives the CPUs another behaviour.
     #[must_use]
     pub fn with_model(mut self, model: Model) -> Self {
         self.model = model;

@@ -84,9 +84,9 @@ pub struct Costs {
     /// Warming up the caches after a move to a CPU with the same last-level cache; spent by the task that moved.
     /// A move between threads of one core is free.
     pub migrate_llc_ns: u64,
-    /// The same, for a move to another last-level cache of the node.
+    /// Cache warm-up after a move to another last-level cache of the node.
     pub migrate_node_ns: u64,
-    /// The same, for a move to a node at distance 20; in proportion for other distances, but no less than within a
+    /// Cache warm-up after a move to a node at distance 20; in proportion for other distances, but no less than within a
     /// node.
     pub migrate_remote_ns: u64,
     /// The tick; spent by the task that it interrupts.

@@ -1,4 +1,4 @@
-//! The same loads under several schedulers, interleaved: how much each took, against the kernel's own scheduler and
+//! Loads under several schedulers, interleaved: how much each took, against the kernel's own scheduler and
 //! against plain BPF.
 
 use std::collections::BTreeMap;

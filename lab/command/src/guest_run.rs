@@ -55,7 +55,7 @@ impl GuestRun {
         }
     }
 
-    /// The same as a command line, which `ekiden run` reads.
+    /// This run as a command line, which `ekiden run` reads.
     pub fn argv(&self) -> Vec<String> {
         let Self { ekiden, options, flight_kib, flights, record, command } = self;
         let RunOptions { policy, set, attached, max_tasks, arena_mib, keep_going } = options;

@@ -50,7 +50,7 @@ impl Invoker {
         self.build_into(&Path::new(COPIES).join(self.0.uid.to_string()), options, progress)
     }
 
-    /// The same for modules of which none can take over from another, beside those that can.
+    /// Builds modules of which none can take over from another, beside those that can.
     pub fn build_fixed(&self, options: &[String], progress: &mut Progress) -> Result<PathBuf> {
         let options = [&["--fixed".to_owned()], options].concat();
         self.build_into(&Path::new(COPIES).join(format!("{}-fixed", self.0.uid)), &options, progress)

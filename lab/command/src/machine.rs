@@ -126,12 +126,12 @@ impl Shape {
         self.spec_with(share, QUICK_SHIFT)
     }
 
-    /// The same where a CPU without a turn would be taken for a policy's fault.
+    /// A machine in which every CPU has turns: a CPU without one would be taken for a policy's fault.
     pub fn fair_spec(&self, share: &Path) -> VmSpec {
         VmSpec { fair_turns: true, ..self.spec(share) }
     }
 
-    /// The same for work that is: a nanosecond of the guest is an instruction.
+    /// A machine for work that is measured: a nanosecond of the guest is an instruction.
     pub fn exact_spec(&self, share: &Path) -> VmSpec {
         self.spec_with(share, 0)
     }

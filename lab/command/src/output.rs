@@ -45,7 +45,7 @@ impl Output {
         Self::create_for(path, 0o666)
     }
 
-    /// The same that only this user may read, as it says what the tasks of others did.
+    /// Begins a file that only this user may read, as it says what the tasks of others did.
     pub fn create_private(path: &Path) -> Result<Self> {
         Self::create_for(path, 0o600)
     }

@@ -17,7 +17,7 @@ pub fn simulate(policy: &str, machine: Machine, params: &str) -> Option<Simulati
     find(policy).map(|linked| (linked.simulate)(machine, params))
 }
 
-/// The same with a second policy beside the first, for tasks whose names begin so.
+/// Adds a second policy beside the first, for tasks whose names begin so.
 pub fn simulate_beside(simulation: Simulation, policy: &'static str, has: &[&str]) -> Option<Simulation> {
     let make = find(policy)?.make;
     let maker = PolicyMaker::new(policy, move |topology, most, host| make(topology, most, "", host));

@@ -358,7 +358,7 @@ pub enum GuestTest {
         #[arg(long, default_value_t = 4)]
         seconds: u64,
     },
-    /// The same with one task that may run, and two that may not because their group has used up its CPU time.
+    /// One task may run on an idle CPU, and two may not because their group has used up its CPU time.
     Limited {
         /// The policy; the kernel's own scheduler without it.
         #[arg(long)]

@@ -83,7 +83,7 @@ pub(crate) fn figures(modules: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The same policy in a process.
+/// Reads the figures of that policy in a process.
 pub(crate) fn figures_in_agent() -> Result<()> {
     let agent = Agent::start(&Config::new("faulty"), make::<Faulty>)?;
     let (group, _workers) = sharing()?;

@@ -59,7 +59,7 @@ impl Group {
         Ok(percent((self.used_us()? - before_us) * 1_000, start.elapsed().as_nanos() as u64))
     }
 
-    /// The same for about that time, of a group with a period of a second, from one moment in which it owes nothing to another.
+    /// CPU time in percent for about `time`, of a group with a period of a second, between two moments in which it owes nothing.
     fn percent_used_and_paid(&self, time: Duration) -> Result<f64> {
         let (before_us, start) = self.runs_again(10 * time)?;
         thread::sleep(time);
@@ -250,7 +250,7 @@ pub(crate) fn groups(modules: &Path, policy: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// The same in six seconds, for each of many policies: a group may use a fifth of a CPU and has two tasks, each on a CPU of its own; then
+/// Six seconds for each of many policies: a group may use a fifth of a CPU and has two tasks, each on a CPU of its own; then
 /// a task of each of two groups is on CPU 0, for so long that a few turns of 40 ms more or less make no difference. Under `mlfq`, one that is
 /// preempted in its turn has the rest of it after the other one's turn.
 pub(crate) fn grouped(modules: &Path, policy: &str) -> Result<()> {

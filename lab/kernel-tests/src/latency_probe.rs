@@ -30,7 +30,7 @@ const REST: Duration = Duration::from_millis(2);
 const BEATS_PER_HINT: usize = 32;
 /// In between a thread that keeps a CPU busy does so many instructions of nothing, which an emulator is quick with.
 const INSTRUCTIONS_PER_BEAT: u32 = 1_000;
-/// The same for what takes as long as a system call.
+/// The hint comes more often where a beat takes as long as a system call.
 const YIELDS_PER_HINT: usize = 16;
 /// What a thread does that no policy has.
 const CPU: &str = "real time";
@@ -201,7 +201,7 @@ impl LatencyProbe {
         self.longest(|track| track.what != CPU)
     }
 
-    /// The same of those that no policy has: for so long a CPU itself stood still.
+    /// The longest gap of threads that no policy has: for so long a CPU itself stood still.
     pub(crate) fn cpu_gap(&self) -> Gap {
         self.longest(|track| track.what == CPU)
     }

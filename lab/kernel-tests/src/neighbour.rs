@@ -91,7 +91,7 @@ pub(crate) struct Neighbour {
 }
 
 impl Neighbour {
-    /// Starts it. The same seed tries the same in the same order, in each of its processes.
+    /// Starts it. A seed repeats what it tries and in which order, in each of its processes.
     pub(crate) fn start(seed: u64) -> Result<Self> {
         let (root, group) = (Path::new(ROOT), Path::new(ROOT).join("neighbour"));
         fs::write(root.join("cgroup.subtree_control"), "+cpu +memory +pids").context("the groups lack controllers")?;

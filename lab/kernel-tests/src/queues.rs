@@ -281,7 +281,7 @@ fn takes_over(modules: &Path, session: &Session, queue: &mut Queue) -> Result<bo
     Ok(answer(queue).is_ok())
 }
 
-/// The same with a version whose hints are of another type: the program has to open the queue anew.
+/// A version whose hints are of another type takes over: the program has to open the queue anew.
 fn other_types_take_over(modules: &Path, session: &Session, mut queue: Queue) -> Result<Anew> {
     let module = load_beside(&with_other_hints("locality", &module_of(modules, "locality"))?)?;
     session.control().upgrade(&Succession { module: Some(&module), ..Succession::default() })?;

@@ -31,7 +31,7 @@ fn small(modules: &Path, policy: &str) -> Config {
     Config { max_tasks: 2048, arena_bytes: 1 << 20, ..config(modules, policy) }
 }
 
-/// The same where each of these policies is to have enough. What those of others need is not known.
+/// Enough memory for each of these policies. How much a policy needs that is not ours is not known.
 fn small_of(modules: &Path, policy: &str, policies: &[String]) -> Config {
     let are_ours = policies.iter().all(|name| ekiden_policies::NAMES.contains(&name.as_str()));
     let small = small(modules, policy);

@@ -57,7 +57,7 @@ fn watch(config: Option<&Config>, seconds: u64, load: impl FnOnce() -> Result<Ve
     })
 }
 
-/// The same as long as the load goes on, which `load` says how to ask.
+/// Checks until the load ends; `load` returns how to ask whether it still runs.
 fn watch_while<G: FnMut() -> Result<bool>>(
     config: Option<&Config>,
     load: impl FnOnce() -> Result<(Vec<Worker>, G)>,

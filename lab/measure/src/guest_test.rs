@@ -20,7 +20,7 @@ pub(crate) fn install(policies: &[(&str, &str)], kernel: &Kernel, share: &Path, 
     install_modules(&gather(policies, kernel, share, progress)?, share)
 }
 
-/// The same with those of a directory, which were built for that kernel.
+/// Installs modules from a directory as well, which were built for that kernel.
 pub(crate) fn install_with(
     own: &Path,
     policies: &[(&str, &str)],

@@ -56,7 +56,7 @@ pub enum Fault {
     Livelock = 24,
     /// Gives the same worthless token each time it is asked from then on.
     Vain = 25,
-    /// The same after a time that is nearly too long.
+    /// Gives the same worthless token as `Vain`, after a time that is nearly too long.
     Slow = 26,
     /// No fault, but a nuisance: sends every task that wakes up to CPU 0, whichever CPU was found idle for it.
     Huddle = 30,

@@ -41,7 +41,7 @@ pub(crate) fn mortal(program: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// The same for a program that mounts things: all that it starts dies with it, and its mounts with all of them.
+/// A mortal command that mounts things: all that it starts dies with it, and its mounts with all of them.
 pub(crate) fn contained(program: &str) -> Result<Command> {
     let program = find(program, SYSTEM_PATHS)?;
     let mut command = mortal("unshare")?;

@@ -139,7 +139,7 @@ impl TaskSeen {
 }
 
 impl Snapshot {
-    /// The same, if the tasks of these groups have to wait because the groups have used up their CPU time.
+    /// This snapshot if the tasks of these groups have to wait because the groups have used up their CPU time.
     pub fn without(mut self, groups: &HashSet<u64>) -> Self {
         let has_to_wait = |task: &TaskSeen| task.limit.is_some_and(|limit| groups.contains(&limit.group));
         self.tasks.iter_mut().filter(|task| has_to_wait(task)).for_each(|task| task.is_waiting = false);
@@ -147,7 +147,7 @@ impl Snapshot {
     }
 
     /// How many idle CPUs could each run a task of its own that waits for another CPU, and has done so for `patience_ns` as far as the kernel
-    /// tells; nothing where all of them wait behind real-time tasks. The same count as [`View::wasted_cpus`](crate::View::wasted_cpus).
+    /// tells; nothing where all of them wait behind real-time tasks. [`View::wasted_cpus`](crate::View::wasted_cpus) counts likewise.
     pub fn wasted_cpus(&self, patience_ns: u64) -> u32 {
         let Some(waste) = self.waste().filter(|waste| waste.behind.is_empty()) else { return 0 };
         let is_patient = |task: &&TaskSeen| task.is_waiting && (task.waits_ns >= patience_ns || task.waited_ns == 0);

@@ -283,7 +283,7 @@ fn a_task_that_gets_less_than_its_share_is_found() {
     }
     let found = check_with(&limits, &lines);
     assert!(!found.is_empty() && found.iter().all(|violation| violation.check == "fairness"), "{found:#?}");
-    // The same is fair if 1 weighs three times as much: five steps of nice.
+    // These shares are fair if 1 weighs three times as much: five steps of nice.
     let nice = [(0, 0, What::Nice, 2, 5)];
     assert_eq!(check_with(&limits, &[&lines[..5], &nice, &lines[5..]].concat()), []);
 }

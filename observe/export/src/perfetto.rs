@@ -1,4 +1,4 @@
-//! The same trace for <https://ui.perfetto.dev>: Perfetto's protobuf format, with the messages and numbers of its published
+//! A trace for <https://ui.perfetto.dev>: Perfetto's protobuf format, with the messages and numbers of its published
 //! schema (`protos/perfetto/trace`), as far as they are needed.
 //!
 //! Switches and wake-ups are the kernel's own events of these names, so that Perfetto draws them as it draws a kernel's.

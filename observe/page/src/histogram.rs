@@ -63,7 +63,7 @@ impl Histogram {
         bucket.filter(|_| self.count > 0).map_or(0, |bucket| begin(bucket + 1).min(self.max_ns))
     }
 
-    /// The same in buckets of a doubling each, as in papers/003: where each begins, where the next does, and its count.
+    /// Buckets of a doubling each, as in papers/003: where each begins, where the next does, and its count.
     pub fn doublings(&self) -> Vec<(u64, u64, u64)> {
         let mut doublings: Vec<(u64, u64, u64)> = Vec::new();
         for (from_ns, _, count) in self.buckets() {

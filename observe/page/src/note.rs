@@ -45,7 +45,7 @@ impl Kinds {
         Some((*kind, note.value))
     }
 
-    /// The same of what was said in a queue of hints.
+    /// Kind and value of what was said in a queue of hints.
     pub(crate) fn said(&mut self, said: QueueNote, kinds: &mut Vec<NoteKind>) -> (u32, u64) {
         let QueueNote { queue, what, times } = said;
         let name = || match what {

@@ -10,7 +10,7 @@ const LONGEST_ROUND_NS: u64 = 1_000_000_000;
 /// runs, and where thousands sleep, one wakes up many of them: that may be many times its turn.
 const LONGEST_WAIT_NS: u64 = 1_250_000_000;
 
-/// The same of one whose turns are shortened: the kernel takes out a scheduler under which one waits for thirty seconds. Only a task that weighs
+/// The longest wait of a task with shortened turns: the kernel takes out a scheduler under which one waits for thirty seconds. Only a task that weighs
 /// less than a ten-thousandth of the others would have to for its share.
 const LONGEST_WAIT_OF_LIGHT_NS: u64 = 6_000_000_000;
 

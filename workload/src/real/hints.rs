@@ -147,7 +147,7 @@ pub fn flood(policy: &str, beside: Beside, cpus: [u32; 2], ns: u64) -> std::resu
     }
     check_one_thread()?;
     let work = Shared::<AtomicU64>::new(1).map_err(system("share memory with the load"))?;
-    // The same for both runs, whoever disturbs.
+    // A fixed speed, so that a piece is equal work in both runs.
     let piece = Spin { loops_per_ms: 200_000 };
     let until_ns = now_ns() + ns;
     let worker = sys::spawn(|| {

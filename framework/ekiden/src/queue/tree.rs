@@ -104,7 +104,7 @@ impl<P, K: Ord> TreeQueue<P, K> {
         self.claim_first_of(usize::MAX, cx)
     }
 
-    /// The same of the first `most` only, for a call that must not take longer where many wait that may not run here.
+    /// Looks at the first `most` tokens only, so that a call stays short where many wait that may not run here.
     pub fn claim_first_of(&mut self, most: usize, cx: &Cx<'_>) -> Option<(K, Schedulable<P>)> {
         let mut passed = Vec::new();
         let mut claimed = None;

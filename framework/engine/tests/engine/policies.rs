@@ -214,7 +214,7 @@ enum Step {
     /// One is going to come, and no CPU has seen it yet.
     Begin,
     Remove(usize),
-    /// The same while events go on, of which some have begun before.
+    /// Removes a policy while events are under way, some of which began before.
     Leave(usize),
     Reorder,
     /// A policy panics in its next call.

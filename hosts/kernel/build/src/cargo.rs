@@ -170,7 +170,7 @@ fn explain(message: &CompilerMessage) -> Option<String> {
     meaning(text, code.as_ref().map_or("", |code| &code.code), &place, &message.target.name)
 }
 
-/// The same of the text and the code of an error in a crate.
+/// Explains an error by the text and code that the compiler gave, with its place in a crate.
 fn meaning(text: &str, code: &str, place: &str, in_crate: &str) -> Option<String> {
     const PRINTS: [&str; 5] = ["`println`", "`print`", "`eprintln`", "`eprint`", "`dbg`"];
     let is_macro =

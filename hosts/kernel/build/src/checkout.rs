@@ -58,7 +58,7 @@ impl Checkout {
         Ok(profiles(&fs::read_to_string(&manifest).context("read", &manifest)?))
     }
 
-    /// The same as settings of cargo's command line, which come before any file of settings and any variable.
+    /// The kernel profile as settings of cargo's command line, which come before any file of settings and any variable.
     pub(crate) fn kernel_settings(&self) -> Result<Vec<String>> {
         let profile = self.kernel_profile()?;
         let settings = profile.lines().filter(|line| line.contains('='));

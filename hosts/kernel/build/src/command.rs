@@ -195,7 +195,7 @@ pub(crate) fn while_telling<T: Send>(what: &str, progress: Progress<'_>, work: i
     })
 }
 
-/// The same as [`watched`], telling only that it is still at it; a program that fails is an error.
+/// Runs it like [`watched`], telling only that it is still at it; a program that fails is an error.
 pub(crate) fn patient(command: &mut Command, what: &str, limit: Duration, progress: Progress<'_>) -> Result<Output> {
     let output = watched(command, what, limit, progress, &|_| None)?;
     if output.status.success() { Ok(output) } else { Err(failed(command, &output)) }

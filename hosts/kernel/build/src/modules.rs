@@ -59,7 +59,7 @@ impl Builder {
         Self::with(cache, Checkout::find()?, Toolchain::find(progress)?)
     }
 
-    /// The same with a compiler and a checkout that the caller chose.
+    /// A builder with a compiler and a checkout that the caller chose.
     pub fn with(cache: &Cache, checkout: Checkout, toolchain: Toolchain) -> Result<Self> {
         Ok(Self {
             cache: cache.clone(),

@@ -78,7 +78,7 @@ pub fn new_project(parent: &Path, name: &str) -> Result<PathBuf> {
     new_project_from(&Checkout::find()?, parent, name)
 }
 
-/// The same with a checkout that the caller chose.
+/// Makes a project for a checkout that the caller chose.
 pub fn new_project_from(checkout: &Checkout, parent: &Path, name: &str) -> Result<PathBuf> {
     check_name(name)?;
     // A checkout whose own projects cannot be read has worse problems, of which cargo will tell.

@@ -47,7 +47,7 @@ impl Toolchain {
         Err(error)
     }
 
-    /// The same without asking rustup: what is on this machine already.
+    /// A toolchain that is on this machine already, without asking rustup.
     pub fn installed() -> Option<Self> {
         Self::look().ok()
     }

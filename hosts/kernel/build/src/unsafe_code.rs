@@ -112,7 +112,7 @@ pub fn count_text(text: &str) -> Result<UnsafeCount, LexError> {
     find_unsafe(text).map(|(count, _)| count)
 }
 
-/// The same, with the line of the first place.
+/// Counts unsafe code, and returns the line of the first place, too.
 pub fn find_unsafe(text: &str) -> Result<(UnsafeCount, Option<usize>), LexError> {
     let mut counter = Counter::default();
     counter.walk(text.parse()?);

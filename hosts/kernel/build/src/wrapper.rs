@@ -37,7 +37,7 @@ fn quoted(text: &str) -> String {
 }
 
 impl Cargo<'_> {
-    /// The same with this script. Cargo does not look at what a wrapper says, so what is made with another script is elsewhere.
+    /// Runs cargo with this wrapper. Cargo does not look at what a wrapper says, so what is made with another script is elsewhere.
     pub(crate) fn wrapped(self, place: &Path, script: &str) -> Result<Self> {
         let mut hasher = DefaultHasher::new();
         script.hash(&mut hasher);

@@ -47,7 +47,7 @@ pub enum Beside {
     Nobody,
     /// Come to them, as the last that is asked, and get the tasks for which it is [chosen](crate::choose).
     Others,
-    /// The same, and get all tasks for which no policy was chosen.
+    /// Come to them as `Others` does, and get all tasks for which no policy was chosen.
     OthersAsDefault,
 }
 

@@ -43,7 +43,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// The same as the checks of a trace say it. They themselves would not find it if a task ran on the idle CPU for a moment.
+    /// This finding in the words of a trace's checks. Those would not find it if a task ran on the idle CPU for a moment.
     pub(crate) fn violation(&self) -> Violation {
         Violation {
             check: if self.wasted_cpu_ms.is_some() { "wasted-time" } else { "work-conservation" },

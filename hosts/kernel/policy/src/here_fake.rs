@@ -1,4 +1,4 @@
-//! The same in a process, for tests: what a CPU has there, a thread has here.
+//! Per-CPU state in a process, for tests: it is a thread's here.
 
 use core::{cell::Cell, ptr};
 use std::thread_local;

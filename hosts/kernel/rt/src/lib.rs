@@ -30,7 +30,7 @@ pub fn describe_panic(info: &PanicInfo<'_>) -> Text<FAULT_TEXT_LEN> {
     describe(info.message(), info.location())
 }
 
-/// The same of the two things that a panic knows: outside of a panic handler, nothing can make a [`PanicInfo`].
+/// Describes a panic by its message and place: outside of a panic handler, nothing can make a [`PanicInfo`].
 fn describe(message: impl Display, place: Option<&Location<'_>>) -> Text<FAULT_TEXT_LEN> {
     use core::fmt::Write;
     let mut text = Text::new();

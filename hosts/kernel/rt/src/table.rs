@@ -181,7 +181,7 @@ impl Settings {
         self.refuse_bytes(reason.as_bytes());
     }
 
-    /// The same with a text that may be cut in the middle of a character.
+    /// Notes a reason that may be cut in the middle of a character.
     pub fn refuse_bytes(&mut self, reason: &[u8]) {
         self.error_len = note(reason, &mut self.error);
     }

@@ -144,7 +144,7 @@ pub enum Injection {
 
 /// A load on a simulated machine, under a policy.
 ///
-/// The same simulation gives the same trace and the same report every time, byte for byte, on every machine.
+/// A simulation gives identical traces and reports every time it runs, byte for byte, on every machine.
 #[must_use = "a simulation does nothing until it is run"]
 pub struct Simulation {
     machine: Machine,

@@ -69,7 +69,7 @@ impl Canary {
         Self::run(stop, Duration::from_millis(100), move || stay_on(cpu), thread::sleep)
     }
 
-    /// The same, woken by the CPU's timer wheel, which its tick and its softirqs have to serve, as are threads of the kernel's own.
+    /// On one CPU, woken by its timer wheel, which its tick and its softirqs have to serve, as are threads of the kernel's own.
     pub(super) fn of_wheel(cpu: u32, stop: &Arc<AtomicBool>) -> Result<Self> {
         let nap = Duration::from_millis(100);
         // Nothing ever comes.

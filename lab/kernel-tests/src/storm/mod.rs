@@ -71,7 +71,7 @@ struct StormReport {
     /// who sleep in between.
     wait_ms_busy: u64,
     wait_ms_sleeper: u64,
-    /// The same of a real-time thread on each CPU, and of one that its timer wheel wakes.
+    /// The longest wait of a real-time thread on each CPU, and of one that its timer wheel wakes.
     cpus_still_ms: Vec<u64>,
     wheels_still_ms: Vec<u64>,
     tasks_before: u64,
@@ -115,7 +115,7 @@ pub(crate) fn off_times(status: &Status) -> BTreeMap<String, u64> {
     status.off_ns_max.clone().into_iter().chain(stop).collect()
 }
 
-/// Runs the storm for so many seconds of the guest's time. The same seed does the same in the same order.
+/// Runs the storm for `seconds` of the guest's time. A seed repeats the steps and their order.
 pub(crate) fn storm_of_all(modules: &Path, seconds: u64, seed: u64, wait_ms_max: u64) -> Result<()> {
     ensure!(fs::exists("/bin/stress-ng")?, "there is no stress-ng in this guest");
     be_real_time()?;

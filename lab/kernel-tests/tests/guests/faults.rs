@@ -39,7 +39,7 @@ fn all_are_named(guest: &TestGuest, faults: usize, after: usize) {
     assert!(held_back.is_empty(), "{held_back:#?}");
 }
 
-/// The same where CPUs run at once: the third of the day, beside another policy or of one that is alone.
+/// Contains a third of the faults on CPUs that run at once: that of the day, beside another policy or of one that is alone.
 pub(crate) fn todays_third_is_contained(guest: &TestGuest, faults: usize, beside: bool, after: usize) {
     for third in of_today(THIRDS, after) {
         third_is_contained(guest, faults, beside, third);

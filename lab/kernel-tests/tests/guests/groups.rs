@@ -242,7 +242,7 @@ fn no_task_waits_for_a_lock_of_a_task_that_has_used_up_its_time(guest: &TestGues
     waits_for_a_lock(guest, 100);
 }
 
-/// The same where a CPU may lose its processor, with the lock.
+/// Checks that tasks wait less than `ms_max` for the lock, with which a CPU may lose its processor.
 pub(crate) fn waits_for_a_lock(guest: &TestGuest, ms_max: u64) {
     let report = &guest.guest_test("holder --modules /lab")[0];
     println!("{report}");

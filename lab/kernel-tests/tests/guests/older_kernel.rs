@@ -1,4 +1,4 @@
-//! The same modules' sources on another stock kernel: features are found in its BTF, not by its number.
+//! The modules' sources on another stock kernel: features are found in its BTF, not by its number.
 
 use crate::{
     beyond,

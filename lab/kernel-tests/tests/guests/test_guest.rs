@@ -28,13 +28,13 @@ pub(crate) struct TestGuest {
 pub(crate) enum Machine {
     /// The newest kernel that passes the pre-flight, with so many CPUs.
     Newest(u32),
-    /// The same with two CPUs that have fair turns, for tests that judge which task waits for how long, or what share of the time anything has. What
+    /// The newest kernel with two CPUs that have fair turns, for tests that judge how long tasks wait, or what share of the time anything has. What
     /// other tests leave to the kernel's workers, such as hundreds of control groups that have ended, would wait with them.
     Calm,
-    /// The same with so many CPUs that run at once, each in a thread of the emulator: more than this machine has processors, which
+    /// The newest kernel with this many CPUs that run at once, each in a thread of the emulator: more than this machine has processors, which
     /// are taken from them again and again.
     Parallel(u32),
-    /// The same with four CPUs and a kernel that checks what it allocates.
+    /// The newest kernel with four CPUs that run at once, which checks what it allocates.
     ParallelChecked,
     /// The newest kernel with two CPUs, and a clock that counts instructions, one a nanosecond.
     Exact,
@@ -48,7 +48,7 @@ pub(crate) enum Machine {
     Checked,
     /// The newest kernel with two CPUs and memory for tens of thousands of tasks.
     Roomy,
-    /// The same with one CPU, so that nothing else has a turn while it does something, and a clock that counts instructions, one a nanosecond.
+    /// Like `Roomy` with one CPU, so that nothing else has a turn while it does something, and a clock that counts instructions, one a nanosecond.
     RoomyExact,
     /// For the long run of alarms.
     Alarms,
@@ -239,7 +239,7 @@ impl TestGuest {
         self.guest_test_within(arguments, PATIENCE)
     }
 
-    /// The same for one that may take so long.
+    /// Runs a guest test that may take as long as `most`.
     pub(crate) fn guest_test_within(&self, arguments: &str, most: Duration) -> Vec<Value> {
         let output = self.shell_within(&format!("ekiden-test {arguments}"), most);
         output.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{output}"))).collect()

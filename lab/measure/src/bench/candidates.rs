@@ -25,7 +25,7 @@ pub enum Candidate {
     Bpf(Queues),
     /// A policy, by its name.
     Policy(String),
-    /// The same without the flight recorder, which is on by default.
+    /// A policy without the flight recorder, which is on by default.
     Unrecorded {
         /// Its name.
         policy: String,

@@ -29,7 +29,7 @@ pub(crate) struct InVm {
 pub(crate) enum Clock {
     /// A nanosecond is an instruction: for costs.
     Exact,
-    /// The same, and no CPU waits long for its turn: for how long tasks wait.
+    /// A nanosecond is an instruction, and no CPU waits long for its turn: for how long tasks wait.
     Fair,
     /// Eight times faster for the one who waits: for shares.
     Quick,

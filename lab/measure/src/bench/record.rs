@@ -200,7 +200,7 @@ pub(super) fn pipes(policy: &str, round_trips: u64, places: &[(&'static str, &st
     pipes_with(&Candidate::Policy(policy.to_owned()), round_trips, places, &[])
 }
 
-/// The same under any scheduler, with more options of the load.
+/// Measures round trips under any scheduler, with more options of the load.
 pub(super) fn pipes_with(
     candidate: &Candidate,
     round_trips: u64,

@@ -182,7 +182,7 @@ pub(crate) fn copy_traces(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The same on the simulated machine, with its trace.
+/// Runs the load on the simulated machine, and returns its trace, too.
 pub(super) fn simulate(
     measured: &Measured,
     policy: &str,

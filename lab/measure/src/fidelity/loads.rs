@@ -32,7 +32,7 @@ pub(super) fn find(name: &str, cpus: u32) -> Result<Workload> {
     }
 }
 
-/// The same load with a start of its own: its tasks are put on the CPUs in turn, wait there for a byte from another task,
+/// The load with a start of its own: its tasks are put on the CPUs in turn, wait there for a byte from another task,
 /// which is part of the load too, and are then free. Where processes are when a real load begins depends on how it was
 /// set up, and under a policy that moves few of them that is all that one would see.
 fn staged(mut load: Workload, cpus: u32) -> Workload {

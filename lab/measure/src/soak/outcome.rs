@@ -71,7 +71,7 @@ pub(super) struct Outcome {
     /// What the programs of a user came to beside a hostile neighbour, by scheduler, over all turns.
     #[serde(skip)]
     pub(super) work: BTreeMap<String, BTreeMap<String, Work>>,
-    /// The same a second under each policy ÷ under the kernel's own scheduler.
+    /// Work per second under each policy ÷ work per second under the kernel's own scheduler.
     pub(super) beside_neighbour: BTreeMap<String, BTreeMap<String, f64>>,
     pub(super) beside_neighbour_min: f64,
     pub(super) findings: Vec<Finding>,

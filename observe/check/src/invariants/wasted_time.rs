@@ -63,7 +63,7 @@ impl WastedTime {
         self.add_part(view, from_ns, to_ns, None, found);
     }
 
-    /// The same, for as long as the tasks that have waited since `since_ns` are the same.
+    /// Adds a part of that time in which no other task comes to have waited since `since_ns`.
     fn add_part(&mut self, view: &View, from_ns: u64, to_ns: u64, since_ns: Option<u64>, found: &mut Vec<Violation>) {
         let wasted = since_ns.map_or(0, |since_ns| view.wasted_cpus(since_ns));
         self.curve.add(from_ns, to_ns, wasted);

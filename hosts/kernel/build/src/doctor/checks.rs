@@ -87,7 +87,7 @@ impl Finding {
         self
     }
 
-    /// The same where packages would be of no use.
+    /// Says what to do by hand, where packages would be of no use.
     fn by_hand(mut self, fix: &str) -> Self {
         self.packages.clear();
         self.fix(fix)

@@ -204,7 +204,7 @@ fn names(need: Need) -> [&'static str; 5] {
         Need::Npm => ["npm", "npm", "npm", "nodejs-npm", "npm"],
         Need::Chromium => same("chromium"),
         Need::StressNg => same("stress-ng"),
-        // The same version where there is a choice: another one may break lines elsewhere.
+        // Version 19 where there is a choice: another one may break lines elsewhere.
         Need::ClangFormat => ["clang-format-19", "clang-format-19", "clang-format-19", "clang-tools-extra", "clang"],
         Need::Gdb => same("gdb"),
         Need::Python => ["python3", "python3", "python3", "python3", "python"],

@@ -122,7 +122,7 @@ impl Recorder {
         self.begin_with(true, sink)
     }
 
-    /// The same for much less: tasks that sleep are not told of, which among thousands are nearly all, and functions of the
+    /// Begins at a lower cost: tasks that sleep are not told of, which among thousands are nearly all, and functions of the
     /// kernel are left alone, for which it would go through all that it has. So changes of nice values and affinities,
     /// and what balancing looks at, are not recorded before [`Recorder::attach_functions`].
     pub(crate) fn begin_small(&mut self, sink: &mut impl FnMut(Record)) -> Result<()> {
@@ -174,7 +174,7 @@ impl Recorder {
         self.take_until(now_ns().saturating_sub(SETTLED_NS), sink);
     }
 
-    /// The same up to now, which takes a moment.
+    /// Takes all records up to now, and waits for a moment until they are complete.
     pub(crate) fn take_all(&mut self, sink: &mut impl FnMut(Record)) {
         let until_ns = now_ns();
         thread::sleep(Duration::from_nanos(SETTLED_NS));

@@ -107,7 +107,7 @@ impl Session {
         Self::start_with(config, &mut None)
     }
 
-    /// The same, with the program of an earlier session of this policy in this scope. If the policy is taken out at
+    /// Starts a session with the program of an earlier session of this policy in this scope. If the policy is taken out at
     /// once, the program is in `kept` again.
     pub fn start_with(config: &Config, kept: &mut Option<Program>) -> Result<Self> {
         if config.beside != Beside::Nobody && runs_already() {
